@@ -1,0 +1,4 @@
+//! The swap engine.
+#![no_std]
+
+pub mod stats;

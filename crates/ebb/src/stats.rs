@@ -1,0 +1,168 @@
+//! Counters of a squeezed process tree: one shared page that the command maps too.
+//!
+//! Owns nothing: the page is a memfd that `ebb run` makes and every managed process maps. All fields are monotonic
+//! sums or maxima of relaxed atomics; a process that dies in the middle of an update breaks nothing. Counters are
+//! bumped on paths that take microseconds, so plain shared atomics are cheap enough.
+
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Written in `Shared::magic`; changes with the layout.
+pub const MAGIC: u64 = 0x4542_4230_3030_3031;
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
+        /// The shared counters. Units are in the names; plain names count events.
+        #[repr(C)]
+        #[derive(Debug)]
+        pub struct Shared {
+            $($(#[$doc])* pub $name: AtomicU64,)*
+            /// First fatal error of any process in the tree, NUL-terminated UTF-8.
+            pub error: [AtomicU64; 32],
+        }
+
+        impl Shared {
+            /// All counters at zero.
+            pub const fn new() -> Self {
+                Self { $($name: AtomicU64::new(0),)* error: [const { AtomicU64::new(0) }; 32] }
+            }
+
+            /// Calls `f` with each counter's name and value, in declaration order.
+            pub fn for_each(&self, mut f: impl FnMut(&'static str, u64)) {
+                $(f(stringify!($name), self.$name.load(Relaxed));)*
+            }
+        }
+    };
+}
+
+counters! {
+    /// [`MAGIC`].
+    magic,
+    /// Processes that were managed.
+    processes,
+    /// Program threads that were armed.
+    threads,
+    /// Budget of one process.
+    ram_limit_bytes,
+    /// Largest charge (resident + frames + pool + metadata) of any process.
+    peak_held_bytes,
+    /// Largest amount of memory any process wanted at once: resident + staged + swapped pages.
+    peak_wanted_bytes,
+    /// Pages given on first touch.
+    first_touch_pages,
+    /// Faults that were first touches.
+    faults_first_touch,
+    /// Faults served from a staged frame: no decompression.
+    faults_soft,
+    /// Faults served from the pool or a same-filled word.
+    faults_pool,
+    /// Faults served from a file.
+    faults_file,
+    /// Faults that found the page present (another thread was faster, or write protection was lifted).
+    faults_spurious,
+    /// Pages brought in by read-ahead beside the faulting page.
+    readahead_pages,
+    /// Pages brought in for system calls.
+    syscall_in_pages,
+    /// Pages that left the page table.
+    unmap_pages,
+    /// System calls that unmapped managed pages for reclaim.
+    unmap_calls,
+    /// Of these, MOVE calls.
+    unmap_move_calls,
+    /// Of these, calls that covered a unit with only one page left in it.
+    unmap_single_calls,
+    /// Times a MOVE was refused (shared after fork, pinned) and the copying path took over.
+    move_refused,
+    /// Units that were swept.
+    sweeps,
+    /// Units passed over because they had proved hot.
+    sweeps_skipped,
+    /// Pages stored in the pool.
+    out_pool_pages,
+    /// Pages that were same-filled and cost nothing.
+    out_same_pages,
+    /// Pages written to a file because they do not compress.
+    out_file_pages,
+    /// Pool objects written back to a file.
+    writeback_pages,
+    /// Refaults whose distance was within the resident set.
+    refaults_near,
+    /// Pages taken back from staging by their program, all causes.
+    staged_back_pages,
+    /// Pages stored, over time, in the pool (before compression).
+    pool_in_bytes,
+    /// The same after compression.
+    pool_out_bytes,
+    /// Largest amount of content in the pool of any process, before compression.
+    peak_pool_content_bytes,
+    /// Largest memory of the pool of any process.
+    peak_pool_bytes,
+    /// Objects that compaction moved.
+    compacted_objects,
+    /// Times a program thread had to reclaim itself.
+    direct_reclaims,
+    /// Time program threads spent in faults, without direct reclaim.
+    fault_ns,
+    /// Time program threads spent in direct reclaim.
+    direct_reclaim_ns,
+    /// Processor time of background reclaim.
+    background_ns,
+    /// System calls caught by Syscall User Dispatch.
+    traps,
+    /// System calls that came through interposed symbols.
+    interposed_calls,
+    /// Calls that failed with EFAULT and were repeated after their buffers were brought in.
+    efault_retries,
+    /// Programs in the tree that could not be managed.
+    unmanaged_programs,
+}
+
+impl Default for Shared {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Shared {
+    /// Bytes to map: whole pages.
+    pub const MAP_BYTES: usize = core::mem::size_of::<Self>().next_multiple_of(4096);
+
+    /// Stores `text` as the tree's fatal error unless one is there already.
+    pub fn set_error(&self, text: &[u8]) {
+        if self.error[0].compare_exchange(0, 1, Relaxed, Relaxed).is_err() {
+            return;
+        }
+        // Written back to front, so that a reader sees nothing before the first word is final.
+        for (i, word) in self.error.iter().enumerate().rev() {
+            let mut bytes = [0u8; 8];
+            for (j, byte) in bytes.iter_mut().enumerate() {
+                let at = i * 8 + j;
+                *byte = if at + 1 < self.error.len() * 8 { text.get(at).copied().unwrap_or(0) } else { 0 };
+            }
+            word.store(u64::from_le_bytes(bytes), Relaxed);
+        }
+    }
+
+    /// The tree's fatal error, as NUL-terminated bytes; all zero when there is none.
+    pub fn error_bytes(&self) -> [u8; 256] {
+        let mut out = [0u8; 256];
+        for (word, chunk) in self.error.iter().zip(out.chunks_exact_mut(8)) {
+            chunk.copy_from_slice(&word.load(Relaxed).to_le_bytes());
+        }
+        out
+    }
+}
+
+/// Adds `n` to a counter.
+#[inline]
+pub fn add(counter: &AtomicU64, n: u64) {
+    counter.fetch_add(n, Relaxed);
+}
+
+/// Raises a counter to `value` if that is more.
+#[inline]
+pub fn raise(counter: &AtomicU64, value: u64) {
+    if counter.load(Relaxed) < value {
+        counter.fetch_max(value, Relaxed);
+    }
+}
