@@ -1,1 +1,64 @@
+//! Swap slots: who may use which 4 KiB place of a swap device, and what each place holds.
+//!
+//! This crate owns the *cluster allocator* and the *swap table* of one device. It knows nothing of memory being mapped,
+//! of files or of compression; it makes no system call and allocates nothing. All its state lives in memory that the
+//! caller supplies, and zeroed bytes are a valid start, so a device of any size can be backed by sparse memory: what is
+//! not used is never touched.
+//!
+//! # Words
+//!
+//! | word | meaning |
+//! |---|---|
+//! | slot | a place number in a device, 4 KiB of content each |
+//! | cluster | [`CLUSTER_SLOTS`] consecutive slots with one lock, a count, an order and a place on one list |
+//! | order | log2 of how many slots are handed out together; a cluster serves one order at a time |
+//! | current cluster | the cluster that a shard allocates one order from; on no list meanwhile |
+//! | shard | whatever allocates without getting into others' way: a thread, or a processor |
+//! | swap table | one 64-bit word a slot: free, stored, cached or bad |
+//! | swap cache | the slots whose word says *cached*: somebody holds, or moves, the content |
+//! | count | how many page states refer to a slot; a slot is freed when it has none and is not cached |
+//!
+//! # Invariants
+//!
+//! 1. A word says *free* exactly when its cluster accounts the slot as free; it turns free, and stops to be free, under
+//!    the cluster lock only. All other changes of a word are lock-free.
+//! 2. A used cluster is on exactly one list, or is the current cluster of exactly one shard and order.
+//! 3. A cluster on `frag[order]` has no aligned free run of that order; each free in it takes it to `nonfull[order]`.
+//! 4. A count field moves to and from its overflow mark under the overflow lock only.
+//!
+//! # Lock order
+//!
+//! shard lock, cluster lock, swap device lock: from left to right only. A cluster found on a list, so with the device
+//! lock held, is taken by try-lock. The overflow lock is a leaf: nothing is taken under it and nothing needs to be held.
+//!
+//! # Memory
+//!
+//! 8 bytes a slot for the word and 32 bytes a cluster (0.06 bytes a slot), both committed page by page as clusters come
+//! into use; 64 bytes a shard and about 5 KiB a device besides.
+//!
+//! The design follows the cluster allocator and the swap table of Linux 6.18 (`mm/swapfile.c`, `mm/swap_table.h`).
 #![no_std]
+
+#[cfg(test)]
+extern crate std;
+
+mod alloc;
+mod cluster;
+mod device;
+mod id;
+mod layout;
+mod lists;
+mod overflow;
+mod primitive;
+mod table;
+mod validate;
+mod word;
+
+pub use cluster::{CLUSTER_SLOTS, MAX_ORDER};
+pub use device::{InitError, Placement, SwapDevice};
+pub use id::{ClusterId, Entry, Folio, Order, Shadow, Shard, Slot};
+pub use layout::{METADATA_ALIGN, metadata_bytes};
+#[cfg(not(any(loom, shuttle)))]
+pub use primitive::set_yield_hook;
+pub use table::{CacheAddError, DupError, Stored, TableEntry};
+pub use validate::{Inconsistency, Summary};

@@ -1,0 +1,379 @@
+//! Giving slots out and taking them back.
+//!
+//! A shard allocates an order from its current cluster, from a cursor upwards, until the cluster's end. Then the
+//! cluster goes to the list that fits it and the shard takes another: one of the order with room, an empty one, a never
+//! used one. When there is none, order 0 takes what is free in clusters of other orders, and every order what is free
+//! in other shards' current clusters.
+//!
+//! A current cluster is on no list, so two shards do not meet in one unless space is scarce. It stays its shard's even
+//! when others take from it, until the shard itself gives it back.
+//!
+//! Free and used differ by the word alone; a bit for each cache line of words says where not to look. A slot's last
+//! user turns its word *dead* without a lock, and then *free* under the cluster lock, with the count.
+
+use crate::cluster::{CLUSTER_SLOTS, Cluster, ClusterState, GROUP_SLOTS};
+use crate::device::{Current, Placement, SwapDevice};
+use crate::id::{ClusterId, Folio, Order, Shard, Slot};
+use crate::lists::{ListId, decode, encode};
+use crate::primitive::{AtomicU64, Ordering, relax};
+use crate::word::Word;
+
+/// Attempts of an order 0 allocation that finds nothing though the counters say that there is something: another
+/// thread may hold the cluster in question, between two lists.
+const ATTEMPTS_MAX: u32 = if cfg!(loom) { 2 } else { 16 };
+
+/// Where a cluster to allocate from may come from.
+#[derive(Clone, Copy)]
+enum Source {
+    /// One of the same order.
+    Nonfull,
+    /// One that is empty.
+    Free,
+    /// One that was never used.
+    Untouched,
+}
+
+/// What became of a search in one cluster.
+struct Taken {
+    /// Runs found, and set.
+    runs: usize,
+    /// Where to go on.
+    cursor: u32,
+}
+
+impl SwapDevice {
+    /// Allocates up to `out.len()` runs of 2^`order` slots, each aligned to its size, and writes the first slot of
+    /// each to `out`. Returns how many there are: fewer only when no more were found. Every slot of every run is cached
+    /// for `folio`, with count 0, and belongs to the caller alone until it shares it.
+    ///
+    /// Order 0 finds every free slot of the device. Higher orders need an empty cluster or one of their order, and may
+    /// miss one that another thread is just about to put on a list.
+    pub fn alloc(&self, shard: Shard, order: Order, folio: Folio, out: &mut [Slot]) -> usize {
+        if out.is_empty() {
+            return 0;
+        }
+        let mut runs = 0;
+        let mut spins = 0;
+        for _ in 0..ATTEMPTS_MAX {
+            runs += self.alloc_from_shard(shard, order, folio, &mut out[runs..]);
+            if runs < out.len() {
+                runs += self.alloc_from_others(order, folio, &mut out[runs..]);
+            }
+            if runs == out.len() || order != Order::ZERO {
+                break;
+            }
+            // In 64 bits: each counter is read at a moment of its own.
+            if u64::from(self.nr_used()) + u64::from(self.nr_bad()) >= u64::from(self.nr_slots()) {
+                break;
+            }
+            relax(&mut spins);
+        }
+        runs
+    }
+
+    /// Takes a free slot out of use for good; false when it is not free.
+    pub fn mark_bad(&self, slot: Slot) -> bool {
+        let word = self.word(slot);
+        let mut cluster = self.clusters.lock(slot.cluster());
+        if !Word::from_bits(word.load(Ordering::Relaxed)).is_free() {
+            return false;
+        }
+        word.store(Word::BAD.to_bits(), Ordering::Release);
+        cluster.info.bad += 1;
+        self.header.bad.fetch_add(1, Ordering::Relaxed);
+        let on_list = cluster.info.list().is_some();
+        if on_list && self.is_full(&cluster) {
+            self.move_to(&mut cluster, ClusterState::Full);
+        }
+        true
+    }
+
+    /// Gives a slot whose word the caller made dead back to its cluster.
+    pub(crate) fn free_dead(&self, slot: Slot) {
+        let word = self.word(slot);
+        let mut cluster = self.clusters.lock(slot.cluster());
+        debug_assert!(Word::from_bits(word.load(Ordering::Relaxed)).is_dead());
+        word.store(Word::FREE.to_bits(), Ordering::Release);
+        debug_assert!(cluster.info.count > 0);
+        cluster.info.count -= 1;
+        cluster.info.occupied &= !(1 << group_of(slot));
+        self.used(cluster.id).fetch_sub(1, Ordering::Relaxed);
+        match cluster.info.state {
+            // Its shard will see.
+            ClusterState::Current => {}
+            ClusterState::Nonfull | ClusterState::Frag | ClusterState::Full if cluster.info.count == 0 => {
+                self.move_to(&mut cluster, ClusterState::Free);
+            }
+            ClusterState::Frag | ClusterState::Full => self.move_to(&mut cluster, ClusterState::Nonfull),
+            ClusterState::Nonfull => {}
+            ClusterState::Untouched | ClusterState::Free => {
+                debug_assert!(false, "{slot:?} was in use in a cluster without a count");
+            }
+        }
+    }
+
+    /// Allocates from the shard's current cluster, and from others that become current in its place.
+    fn alloc_from_shard(&self, shard: Shard, order: Order, folio: Folio, out: &mut [Slot]) -> usize {
+        let index = match self.placement {
+            Placement::Sharded => shard.0 % self.shards.len(),
+            Placement::Sequential => 0,
+        };
+        let mut current = self.shards[index].current.lock();
+        let mut runs = 0;
+        if let Some(id) = decode(current.clusters[order.index()]) {
+            let mut cluster = self.clusters.lock(id);
+            debug_assert_eq!(cluster.info.state, ClusterState::Current);
+            if claim(&mut cluster, order) {
+                let from = cluster.info.cursor.into();
+                let taken = self.take(&mut cluster, order, from, folio, out);
+                cluster.info.cursor = taken.cursor as u16;
+                runs = taken.runs;
+            }
+            if runs == out.len() {
+                return runs;
+            }
+            // What was freed behind the cursor is for whoever finds the cluster on its list.
+            current.clusters[order.index()] = 0;
+            self.give_back(cluster, ClusterState::Nonfull);
+        }
+        let sources = match self.placement {
+            Placement::Sharded => [Source::Nonfull, Source::Free, Source::Untouched],
+            Placement::Sequential => [Source::Free, Source::Untouched, Source::Nonfull],
+        };
+        for source in sources {
+            runs += self.alloc_from_source(&mut current, source, order, folio, &mut out[runs..]);
+            if runs == out.len() {
+                break;
+            }
+        }
+        runs
+    }
+
+    /// Allocates from clusters of one source; the one in which `out` is filled becomes current.
+    fn alloc_from_source(
+        &self,
+        current: &mut Current,
+        source: Source,
+        order: Order,
+        folio: Folio,
+        out: &mut [Slot],
+    ) -> usize {
+        debug_assert_eq!(current.clusters[order.index()], 0);
+        let mut runs = 0;
+        // A cluster without room goes to another list, or, when empty but short or with bad slots, to the end of this
+        // one: so many attempts see each once.
+        for _ in 0..self.nr_candidates(source, order) {
+            let Some(mut cluster) = self.isolate_from(source, order) else {
+                break;
+            };
+            let claimed = claim(&mut cluster, order);
+            debug_assert!(claimed);
+            let taken = self.take(&mut cluster, order, 0, folio, &mut out[runs..]);
+            runs += taken.runs;
+            if runs == out.len() {
+                cluster.info.cursor = taken.cursor as u16;
+                current.clusters[order.index()] = encode(cluster.id);
+                break;
+            }
+            self.give_back(cluster, ClusterState::Frag);
+        }
+        runs
+    }
+
+    /// When a shard finds nothing of its own: for order 0, clusters of other orders, fragmented ones first; for every
+    /// order, the shards' current clusters. No shard lock is held here, as others are taken.
+    #[cold]
+    fn alloc_from_others(&self, order: Order, folio: Folio, out: &mut [Slot]) -> usize {
+        let mut runs = 0;
+        if order == Order::ZERO {
+            for other in Order::all().skip(1) {
+                for (list, state) in
+                    [(ListId::Frag(other), ClusterState::Frag), (ListId::Nonfull(other), ClusterState::Nonfull)]
+                {
+                    let candidates = self.header.lists.0.lock().len(list);
+                    for _ in 0..candidates {
+                        if runs == out.len() {
+                            return runs;
+                        }
+                        let Some(mut cluster) = self.isolate(list) else {
+                            break;
+                        };
+                        runs += self.take(&mut cluster, order, 0, folio, &mut out[runs..]).runs;
+                        self.give_back(cluster, state);
+                    }
+                }
+            }
+        }
+        for shard in self.shards {
+            let clusters = shard.current.lock().clusters;
+            for id in clusters.into_iter().filter_map(decode) {
+                if runs == out.len() {
+                    return runs;
+                }
+                let mut cluster = self.clusters.lock(id);
+                // It may have moved on since it was read.
+                let is_current = cluster.info.state == ClusterState::Current;
+                if is_current && (claim(&mut cluster, order) || order == Order::ZERO) {
+                    runs += self.take(&mut cluster, order, 0, folio, &mut out[runs..]).runs;
+                }
+            }
+        }
+        runs
+    }
+
+    /// Takes aligned free runs at and above `from`, as many as `out` has room for.
+    fn take(&self, cluster: &mut Cluster, order: Order, from: u32, folio: Folio, out: &mut [Slot]) -> Taken {
+        let words = self.cluster_words(cluster.id);
+        let first = cluster.id.first_slot().0;
+        let run = order.slots() as usize;
+        let fresh = Word::fresh(folio).to_bits();
+        let mut free = words.len() - usize::from(cluster.info.count) - usize::from(cluster.info.bad);
+        let mut occupied = cluster.info.occupied;
+        let mut at = (from as usize).next_multiple_of(run);
+        let mut runs = 0;
+        while runs < out.len() && free >= run {
+            at = skip_occupied(occupied, at, run);
+            if at + run > words.len() {
+                at = words.len();
+                break;
+            }
+            let place = &words[at..at + run];
+            if place.iter().all(is_free) {
+                for word in place {
+                    word.store(fresh, Ordering::Release);
+                }
+                out[runs] = Slot(first + at as u32);
+                runs += 1;
+                free -= run;
+            }
+            at += run;
+            // At the end of a group, or of several that are one run, which then either was taken or is in part free.
+            if at.is_multiple_of(GROUP_SLOTS) {
+                let last = at - GROUP_SLOTS;
+                if !words[last..at].iter().any(is_free) {
+                    occupied |= 1 << (last / GROUP_SLOTS);
+                }
+            }
+        }
+        cluster.info.occupied = occupied;
+        cluster.info.count += (runs * run) as u16;
+        if runs > 0 {
+            self.used(cluster.id).fetch_add((runs * run) as u32, Ordering::Relaxed);
+        }
+        Taken { runs, cursor: at as u32 }
+    }
+
+    fn nr_candidates(&self, source: Source, order: Order) -> u32 {
+        let lists = self.header.lists.0.lock();
+        match source {
+            Source::Nonfull => lists.len(ListId::Nonfull(order)),
+            Source::Free => lists.len(ListId::Free),
+            Source::Untouched => self.nr_clusters() - lists.untouched().0,
+        }
+    }
+
+    fn isolate_from(&self, source: Source, order: Order) -> Option<Cluster> {
+        match source {
+            Source::Nonfull => self.isolate(ListId::Nonfull(order)),
+            Source::Free => self.isolate(ListId::Free),
+            Source::Untouched => {
+                let id = self.header.lists.0.lock().take_untouched(self.nr_clusters())?;
+                // Nobody else takes it now, but mark_bad may hold its lock.
+                let mut cluster = self.clusters.lock(id);
+                debug_assert_eq!(cluster.info.state, ClusterState::Untouched);
+                cluster.info.state = ClusterState::Current;
+                Some(cluster)
+            }
+        }
+    }
+
+    /// Takes the first cluster that nobody holds off a list. By try-lock: the device lock is held, and whoever holds a
+    /// cluster may wait for that.
+    fn isolate(&self, list: ListId) -> Option<Cluster> {
+        let mut lists = self.header.lists.0.lock();
+        let mut next = lists.head(list);
+        while let Some(id) = next {
+            if let Some(mut cluster) = self.clusters.try_lock(id) {
+                debug_assert_eq!(cluster.info.list(), Some(list));
+                lists.remove(&self.clusters, list, id);
+                cluster.info.state = ClusterState::Current;
+                return Some(cluster);
+            }
+            next = lists.next(&self.clusters, id);
+        }
+        None
+    }
+
+    /// Puts an isolated or current cluster on the list that fits it: `partly` when it is neither full nor empty.
+    fn give_back(&self, mut cluster: Cluster, partly: ClusterState) {
+        debug_assert_eq!(cluster.info.state, ClusterState::Current);
+        let state = if self.is_full(&cluster) {
+            ClusterState::Full
+        } else if cluster.info.count == 0 {
+            ClusterState::Free
+        } else {
+            partly
+        };
+        self.move_to(&mut cluster, state);
+    }
+
+    /// Moves a locked cluster from the list that it is on, if any, to the end of another.
+    fn move_to(&self, cluster: &mut Cluster, state: ClusterState) {
+        let from = cluster.info.list();
+        cluster.info.state = state;
+        let to = cluster.info.list();
+        let mut lists = self.header.lists.0.lock();
+        if let Some(list) = from {
+            lists.remove(&self.clusters, list, cluster.id);
+        }
+        if let Some(list) = to {
+            lists.push(&self.clusters, list, cluster.id);
+        }
+    }
+
+    pub(crate) fn is_full(&self, cluster: &Cluster) -> bool {
+        u32::from(cluster.info.count) + u32::from(cluster.info.bad) == self.capacity(cluster.id)
+    }
+
+    /// Whether a cluster has an aligned free run of an order.
+    pub(crate) fn has_free_run(&self, id: ClusterId, order: Order) -> bool {
+        let run = order.slots() as usize;
+        self.cluster_words(id).chunks_exact(run).any(|words| words.iter().all(is_free))
+    }
+}
+
+/// Relaxed: a word stops to be free, and turns free, under the cluster lock only, which the caller holds.
+fn is_free(word: &AtomicU64) -> bool {
+    Word::from_bits(word.load(Ordering::Relaxed)).is_free()
+}
+
+/// The group of a slot within its cluster.
+pub(crate) fn group_of(slot: Slot) -> usize {
+    slot.0 as usize % CLUSTER_SLOTS as usize / GROUP_SLOTS
+}
+
+/// The first place at or after `at` where a run could be, as far as the groups say; `at` and the place are multiples of
+/// `run`. May be past the cluster's end.
+fn skip_occupied(occupied: u64, mut at: usize, run: usize) -> usize {
+    let groups = run.div_ceil(GROUP_SLOTS);
+    let mask = u64::MAX >> (u64::BITS as usize - groups);
+    while at < CLUSTER_SLOTS as usize {
+        let busy = occupied >> (at / GROUP_SLOTS) & mask;
+        if busy == 0 {
+            break;
+        }
+        // To the first group after the last busy one, or to the first run from there.
+        let last = (u64::BITS - 1 - busy.leading_zeros()) as usize;
+        at = ((at / GROUP_SLOTS + last + 1) * GROUP_SLOTS).next_multiple_of(run);
+    }
+    at
+}
+
+/// Makes the cluster serve `order`, which an empty one always can; false when it serves another.
+fn claim(cluster: &mut Cluster, order: Order) -> bool {
+    if cluster.info.count == 0 {
+        cluster.info.order = order;
+        cluster.info.cursor = 0;
+    }
+    cluster.info.order == order
+}

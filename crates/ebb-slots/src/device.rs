@@ -1,0 +1,238 @@
+//! A swap device: the handle to its metadata, and the counters.
+//!
+//! The handle holds nothing but references and constants; all state is in the metadata. So after a fork the child's
+//! handle works on the child's copy of it.
+
+use crate::cluster::{ClusterRecord, Clusters, NR_ORDERS, records_for};
+use crate::id::{ClusterId, Slot};
+use crate::layout::{Layout, METADATA_ALIGN, nr_clusters};
+use crate::lists::Lists;
+use crate::overflow::Overflow;
+use crate::primitive::{AtomicU32, AtomicU64, Lock, Ordering, materialise};
+use core::fmt;
+use core::ptr::NonNull;
+
+/// How a device's medium wants to be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Placement {
+    /// Each shard has a current cluster of its own for each order, and clusters in use are filled up before others are
+    /// begun: for RAM and solid state.
+    Sharded,
+    /// One current cluster for each order, and an empty cluster before one with gaps, so that what is written together
+    /// lies together: for rotational media, or to write large pieces.
+    Sequential,
+}
+
+/// Why a device was not made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InitError {
+    NoSlots,
+    NoShards,
+    /// The memory must start at a multiple of [`METADATA_ALIGN`].
+    Misaligned,
+    MemoryTooSmall {
+        bytes: usize,
+        bytes_needed: usize,
+    },
+}
+
+impl fmt::Display for InitError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoSlots => f.write_str("a swap device of 0 slots; give it at least 1"),
+            Self::NoShards => f.write_str("a swap device of 0 shards; give it at least 1"),
+            Self::Misaligned => write!(f, "swap metadata memory is not aligned; align it to {METADATA_ALIGN} bytes"),
+            Self::MemoryTooSmall { bytes, bytes_needed } => {
+                write!(f, "{bytes} bytes of swap metadata memory do not suffice; give {bytes_needed} bytes")
+            }
+        }
+    }
+}
+
+impl core::error::Error for InitError {}
+
+/// The current cluster of each order, encoded as on lists; under the shard's lock.
+pub(crate) struct Current {
+    pub(crate) clusters: [u32; NR_ORDERS],
+}
+
+/// A shard has cache lines of its own.
+#[repr(align(64))]
+pub(crate) struct ShardRecord {
+    pub(crate) current: Lock<Current>,
+}
+
+impl ShardRecord {
+    fn new() -> Self {
+        Self { current: Lock::new(Current { clusters: [0; NR_ORDERS] }) }
+    }
+}
+
+#[repr(align(64))]
+pub(crate) struct CacheLine<T>(pub(crate) T);
+
+pub(crate) struct Header {
+    /// The lock in here is the swap device lock.
+    pub(crate) lists: CacheLine<Lock<Lists>>,
+    /// Slots allocated, by cluster number: shards work in different clusters, and should not meet in a counter.
+    /// Relaxed: a hint to others; exact when nobody allocates or frees.
+    pub(crate) used: [CacheLine<AtomicU32>; NR_USED],
+    /// Slots marked bad. Relaxed, as above.
+    pub(crate) bad: AtomicU32,
+    pub(crate) overflow: CacheLine<Lock<Overflow>>,
+}
+
+impl Header {
+    fn new() -> Self {
+        Self {
+            lists: CacheLine(Lock::new(Lists::new())),
+            used: core::array::from_fn(|_| CacheLine(AtomicU32::new(0))),
+            bad: AtomicU32::new(0),
+            overflow: CacheLine(Lock::new(Overflow::new())),
+        }
+    }
+}
+
+const NR_USED: usize = if cfg!(any(loom, shuttle)) { 1 } else { 16 };
+
+/// One swap device. All methods may be called by any number of threads at once.
+pub struct SwapDevice {
+    pub(crate) header: &'static Header,
+    pub(crate) shards: &'static [ShardRecord],
+    pub(crate) clusters: Clusters,
+    pub(crate) words: &'static [AtomicU64],
+    pub(crate) placement: Placement,
+}
+
+impl SwapDevice {
+    /// Makes a device of `nr_slots` slots, for `shards` shards, over zeroed memory. Touches none of it.
+    ///
+    /// # Errors
+    /// [`InitError`] when a number is 0 or the memory does not fit what [`crate::metadata_bytes`] and
+    /// [`METADATA_ALIGN`] say.
+    ///
+    /// # Safety
+    /// `memory` points to `len` bytes, all zero, readable and writable, and used by nothing else for as long as the
+    /// device is used.
+    pub unsafe fn init(
+        memory: NonNull<u8>,
+        len: usize,
+        nr_slots: u32,
+        shards: usize,
+        placement: Placement,
+    ) -> Result<Self, InitError> {
+        if nr_slots == 0 {
+            return Err(InitError::NoSlots);
+        }
+        if shards == 0 {
+            return Err(InitError::NoShards);
+        }
+        let layout = Layout::of(nr_slots, shards);
+        if !memory.addr().get().is_multiple_of(METADATA_ALIGN) {
+            return Err(InitError::Misaligned);
+        }
+        if len < layout.bytes || layout.bytes > isize::MAX as usize {
+            return Err(InitError::MemoryTooSmall { bytes: len, bytes_needed: layout.bytes });
+        }
+        let nr_records = records_for(nr_clusters(nr_slots));
+        // SAFETY: the layout keeps the four parts apart, aligned and within `len`. The caller gives the memory to the
+        // device alone, for as long as it is used. Zeroed bytes are what `new` of each type builds: every field is a
+        // number, an unlocked lock, or an enum whose first value is 0.
+        unsafe {
+            let base = memory.as_ptr();
+            let header = part(base, 1, Header::new);
+            let shards = part(base.add(layout.shards), shards, ShardRecord::new);
+            let clusters = part(base.add(layout.clusters), nr_records, ClusterRecord::new);
+            let words = part(base.add(layout.words), nr_slots as usize, || AtomicU64::new(0));
+            Ok(Self { header: &header[0], shards, clusters: Clusters::new(clusters), words, placement })
+        }
+    }
+
+    pub fn nr_slots(&self) -> u32 {
+        self.words.len() as u32
+    }
+
+    pub fn nr_clusters(&self) -> u32 {
+        nr_clusters(self.nr_slots())
+    }
+
+    /// Slots allocated now. Exact when nobody allocates or frees meanwhile.
+    pub fn nr_used(&self) -> u32 {
+        self.header.used.iter().map(|used| used.0.load(Ordering::Relaxed)).sum()
+    }
+
+    /// Slots marked bad.
+    pub fn nr_bad(&self) -> u32 {
+        self.header.bad.load(Ordering::Relaxed)
+    }
+
+    pub fn placement(&self) -> Placement {
+        self.placement
+    }
+
+    /// The words of a cluster; fewer than a cluster's worth where the device ends.
+    pub(crate) fn cluster_words(&self, id: ClusterId) -> &'static [AtomicU64] {
+        let first = id.first_slot().0 as usize;
+        let rest = &self.words[first..];
+        &rest[..rest.len().min(crate::CLUSTER_SLOTS as usize)]
+    }
+
+    /// Where the allocated slots of a cluster are counted with those of others.
+    pub(crate) fn used(&self, id: ClusterId) -> &'static AtomicU32 {
+        &self.header.used[id.0 as usize % NR_USED].0
+    }
+
+    pub(crate) fn capacity(&self, id: ClusterId) -> u32 {
+        (self.nr_slots() - id.first_slot().0).min(crate::CLUSTER_SLOTS)
+    }
+
+    /// A slot's word. Panics when the device has no such slot.
+    #[inline]
+    pub(crate) fn word(&self, slot: Slot) -> &'static AtomicU64 {
+        &self.words[slot.0 as usize]
+    }
+}
+
+/// One part of the metadata, as what it holds.
+///
+/// # Safety
+/// `at` is aligned for `T` and points to `len` values' worth of zeroed memory, which is given to the part for as long
+/// as it is used; `make` builds what zeroed bytes are.
+unsafe fn part<T>(at: *mut u8, len: usize, make: fn() -> T) -> &'static [T] {
+    let at = at.cast::<T>();
+    debug_assert!(at.is_aligned());
+    // SAFETY: the caller's promise.
+    unsafe {
+        materialise(at, len, make);
+        core::slice::from_raw_parts(at, len)
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::metadata_bytes;
+
+    fn init(offset: usize, len: usize, nr_slots: u32, shards: usize) -> Result<SwapDevice, InitError> {
+        let memory = NonNull::new(core::ptr::without_provenance_mut(METADATA_ALIGN + offset)).unwrap();
+        // SAFETY: each of these calls fails before it uses the memory.
+        unsafe { SwapDevice::init(memory, len, nr_slots, shards, Placement::Sharded) }
+    }
+
+    #[test]
+    fn unusable_numbers_and_memory_are_refused() {
+        let bytes_needed = metadata_bytes(100, 2);
+        assert_eq!(init(0, bytes_needed, 0, 2).err(), Some(InitError::NoSlots));
+        assert_eq!(init(0, bytes_needed, 100, 0).err(), Some(InitError::NoShards));
+        assert_eq!(init(64, bytes_needed, 100, 2).err(), Some(InitError::Misaligned));
+        let too_small = InitError::MemoryTooSmall { bytes: bytes_needed - 1, bytes_needed };
+        assert_eq!(init(0, bytes_needed - 1, 100, 2).err(), Some(too_small));
+        assert_eq!(
+            std::format!("{too_small}"),
+            std::format!(
+                "{} bytes of swap metadata memory do not suffice; give {bytes_needed} bytes",
+                bytes_needed - 1
+            )
+        );
+    }
+}

@@ -1,0 +1,197 @@
+//! The cluster lists of a device and the mark below which clusters are in use. All under the swap device lock.
+//!
+//! Lists are doubly linked by cluster number, first in first out; a number is stored plus 1, so that zeroed bytes are
+//! empty lists.
+
+use crate::cluster::{Clusters, Links, NR_ORDERS};
+use crate::id::{ClusterId, Order};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ListId {
+    Free,
+    Nonfull(Order),
+    Frag(Order),
+    Full,
+}
+
+const NR_LISTS: usize = 2 + 2 * NR_ORDERS;
+
+impl ListId {
+    fn index(self) -> usize {
+        match self {
+            Self::Free => 0,
+            Self::Full => 1,
+            Self::Nonfull(order) => 2 + order.index(),
+            Self::Frag(order) => 2 + NR_ORDERS + order.index(),
+        }
+    }
+
+    pub(crate) fn all() -> impl Iterator<Item = Self> {
+        [Self::Free, Self::Full].into_iter().chain(Order::all().map(Self::Nonfull)).chain(Order::all().map(Self::Frag))
+    }
+}
+
+#[derive(Clone, Copy, Default)]
+struct List {
+    head: u32,
+    tail: u32,
+    len: u32,
+}
+
+pub(crate) struct Lists {
+    lists: [List; NR_LISTS],
+    /// Clusters from this number on were never used.
+    untouched: u32,
+}
+
+impl Lists {
+    pub(crate) fn new() -> Self {
+        Self { lists: [List::default(); NR_LISTS], untouched: 0 }
+    }
+
+    pub(crate) fn len(&self, list: ListId) -> u32 {
+        self.lists[list.index()].len
+    }
+
+    pub(crate) fn head(&self, list: ListId) -> Option<ClusterId> {
+        decode(self.lists[list.index()].head)
+    }
+
+    pub(crate) fn tail(&self, list: ListId) -> Option<ClusterId> {
+        decode(self.lists[list.index()].tail)
+    }
+
+    /// The first cluster that was never used.
+    pub(crate) fn untouched(&self) -> ClusterId {
+        ClusterId(self.untouched)
+    }
+
+    /// Takes the next never used cluster of a device that has `nr_clusters`.
+    pub(crate) fn take_untouched(&mut self, nr_clusters: u32) -> Option<ClusterId> {
+        if self.untouched == nr_clusters {
+            return None;
+        }
+        self.untouched += 1;
+        Some(ClusterId(self.untouched - 1))
+    }
+
+    pub(crate) fn push(&mut self, clusters: &Clusters, list: ListId, id: ClusterId) {
+        let last = self.lists[list.index()].tail;
+        clusters.set_links(self, id, Links { prev: last, next: 0 });
+        match decode(last) {
+            Some(last) => {
+                let links = clusters.links(self, last);
+                debug_assert_eq!(links.next, 0);
+                clusters.set_links(self, last, Links { next: encode(id), ..links });
+            }
+            None => self.lists[list.index()].head = encode(id),
+        }
+        let list = &mut self.lists[list.index()];
+        list.tail = encode(id);
+        list.len += 1;
+    }
+
+    pub(crate) fn remove(&mut self, clusters: &Clusters, list: ListId, id: ClusterId) {
+        let Links { prev, next } = clusters.links(self, id);
+        match decode(prev) {
+            Some(before) => {
+                let links = clusters.links(self, before);
+                debug_assert_eq!(links.next, encode(id));
+                clusters.set_links(self, before, Links { next, ..links });
+            }
+            None => {
+                debug_assert_eq!(self.lists[list.index()].head, encode(id));
+                self.lists[list.index()].head = next;
+            }
+        }
+        match decode(next) {
+            Some(after) => {
+                let links = clusters.links(self, after);
+                debug_assert_eq!(links.prev, encode(id));
+                clusters.set_links(self, after, Links { prev, ..links });
+            }
+            None => {
+                debug_assert_eq!(self.lists[list.index()].tail, encode(id));
+                self.lists[list.index()].tail = prev;
+            }
+        }
+        clusters.set_links(self, id, Links::default());
+        self.lists[list.index()].len -= 1;
+    }
+
+    pub(crate) fn next(&self, clusters: &Clusters, id: ClusterId) -> Option<ClusterId> {
+        decode(clusters.links(self, id).next)
+    }
+
+    pub(crate) fn prev(&self, clusters: &Clusters, id: ClusterId) -> Option<ClusterId> {
+        decode(clusters.links(self, id).prev)
+    }
+}
+
+/// Cluster numbers as kept in memory: plus 1, 0 is none.
+pub(crate) const fn encode(id: ClusterId) -> u32 {
+    id.0 + 1
+}
+
+pub(crate) const fn decode(stored: u32) -> Option<ClusterId> {
+    match stored {
+        0 => None,
+        id => Some(ClusterId(id - 1)),
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::cluster::{ClusterRecord, records_for};
+    use std::boxed::Box;
+    use std::vec::Vec;
+
+    fn clusters() -> Clusters {
+        let records: Vec<_> = (0..records_for(8)).map(|_| ClusterRecord::new()).collect();
+        Clusters::new(Box::leak(records.into_boxed_slice()))
+    }
+
+    fn walk(lists: &Lists, clusters: &Clusters, list: ListId) -> Vec<u32> {
+        let forward = std::iter::successors(lists.head(list), |id| lists.next(clusters, *id));
+        let forward: Vec<u32> = forward.map(|id| id.0).collect();
+        let backward = std::iter::successors(lists.tail(list), |id| lists.prev(clusters, *id));
+        let mut backward: Vec<u32> = backward.map(|id| id.0).collect();
+        backward.reverse();
+        assert_eq!(forward, backward);
+        assert_eq!(forward.len(), lists.len(list) as usize);
+        forward
+    }
+
+    #[test]
+    fn clusters_leave_a_list_from_its_head_middle_and_tail() {
+        let (clusters, mut lists) = (clusters(), Lists::new());
+        for id in 0..5 {
+            lists.push(&clusters, ListId::Full, ClusterId(id));
+        }
+        lists.remove(&clusters, ListId::Full, ClusterId(2));
+        assert_eq!(walk(&lists, &clusters, ListId::Full), [0, 1, 3, 4]);
+        lists.remove(&clusters, ListId::Full, ClusterId(0));
+        lists.remove(&clusters, ListId::Full, ClusterId(4));
+        assert_eq!(walk(&lists, &clusters, ListId::Full), [1, 3]);
+        lists.push(&clusters, ListId::Free, ClusterId(0));
+        assert_eq!(walk(&lists, &clusters, ListId::Free), [0]);
+        lists.remove(&clusters, ListId::Full, ClusterId(1));
+        lists.remove(&clusters, ListId::Full, ClusterId(3));
+        assert_eq!(walk(&lists, &clusters, ListId::Full), [0; 0]);
+    }
+
+    #[test]
+    fn every_list_has_a_place_of_its_own() {
+        let mut indices: Vec<usize> = ListId::all().map(ListId::index).collect();
+        indices.sort();
+        assert_eq!(indices, (0..NR_LISTS).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn untouched_clusters_are_taken_once_each_in_order() {
+        let mut lists = Lists::new();
+        let taken: Vec<_> = std::iter::from_fn(|| lists.take_untouched(3)).map(|id| id.0).collect();
+        assert_eq!(taken, [0, 1, 2]);
+    }
+}

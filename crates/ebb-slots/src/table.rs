@@ -1,0 +1,291 @@
+//! What may be done with one word of the swap table, without a lock: look, refer, go into and out of the swap cache.
+//!
+//! Every change is one compare-and-swap, Acquire and Release: whoever gets a slot into the cache sees what was written
+//! by whoever took it out, and the content's whereabouts with it. Two things leave the lock-free path: a count of more
+//! than [`COUNT_INLINE_MAX`] is kept under the overflow lock, and a slot that lost its last user goes back to its
+//! cluster under the cluster lock (see `alloc`).
+
+use crate::device::SwapDevice;
+use crate::id::{Folio, Shadow, Slot};
+use crate::primitive::Ordering;
+use crate::word::{COUNT_INLINE_MAX, COUNT_OVERFLOWED, Tag, Word};
+use core::fmt;
+
+/// What a slot is, at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TableEntry {
+    /// Not in use, or on its way to be so.
+    Free,
+    /// In use, content not in the swap cache.
+    Stored(Stored),
+    /// In use, somebody holds the content or moves it.
+    Cached { count: u32, folio: Folio, zero: bool },
+    /// Never to be used.
+    Bad,
+}
+
+/// A slot that is in use and not in the swap cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stored {
+    /// How many page states refer to the slot.
+    pub count: u32,
+    pub shadow: Shadow,
+    /// The content is nothing but zeros.
+    pub zero: bool,
+}
+
+/// Why a slot did not go into the swap cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CacheAddError {
+    /// Somebody else has it there: wait for the page's state to change, and look again.
+    Cached,
+    /// The slot is gone, and so is whatever referred to it.
+    Free,
+    Bad,
+}
+
+impl fmt::Display for CacheAddError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Cached => "the swap slot is in the swap cache already; wait for its holder",
+            Self::Free => "the swap slot is free; look at the page's state again",
+            Self::Bad => "the swap slot is bad; nothing can refer to it",
+        })
+    }
+}
+
+impl core::error::Error for CacheAddError {}
+
+/// Why a count was not raised.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DupError {
+    Free,
+    Bad,
+    /// Too many slots of very large count: the overflow table is full.
+    CountOverflow,
+}
+
+impl fmt::Display for DupError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Free => "the swap slot is free; only a slot in use can be shared",
+            Self::Bad => "the swap slot is bad; only a slot in use can be shared",
+            Self::CountOverflow => "the overflow table is full; swap the page in instead of sharing its slot",
+        })
+    }
+}
+
+impl core::error::Error for DupError {}
+
+impl SwapDevice {
+    /// What the slot is now. Panics, as all that follow, when the device has no such slot.
+    pub fn get(&self, slot: Slot) -> TableEntry {
+        let mut word = self.load(slot);
+        let mut count = word.count_field();
+        if count == COUNT_OVERFLOWED {
+            (word, count) = self.overflowed_count(slot);
+        }
+        match word.tag() {
+            Tag::Free => TableEntry::Free,
+            Tag::Bad => TableEntry::Bad,
+            Tag::Stored if word.is_dead() => TableEntry::Free,
+            Tag::Stored => TableEntry::Stored(stored(word, count)),
+            Tag::Cached => TableEntry::Cached { count, folio: word.folio(), zero: word.is_zero_filled() },
+        }
+    }
+
+    /// Takes a stored slot into the swap cache, as `folio`. Who succeeds alone may move the content, until it says
+    /// [`Self::cache_del`]; nothing frees the slot meanwhile. The slot may have been freed and used for another page
+    /// since the caller learnt of it: the caller looks at the page's state again before it relies on the content.
+    pub fn cache_add(&self, slot: Slot, folio: Folio) -> Result<Stored, CacheAddError> {
+        let before = self.update(slot, |word| match word.tag() {
+            Tag::Stored if word.is_dead() => Err(CacheAddError::Free),
+            Tag::Stored => Ok(word.cached(folio)),
+            Tag::Cached => Err(CacheAddError::Cached),
+            Tag::Free => Err(CacheAddError::Free),
+            Tag::Bad => Err(CacheAddError::Bad),
+        })?;
+        let count = match before.count_field() {
+            COUNT_OVERFLOWED => self.overflowed_count(slot).1,
+            count => count,
+        };
+        Ok(stored(before, count))
+    }
+
+    /// Says that another folio holds a cached slot's content. For the holder of the cached slot only, such as who
+    /// allocated a batch of slots for one folio number and then fills each from another. False when it is not cached.
+    pub fn cache_replace(&self, slot: Slot, folio: Folio) -> bool {
+        let done = self.update(slot, |word| match word.tag() {
+            Tag::Cached => Ok(word.cached(folio)),
+            _ => Err(()),
+        });
+        done.is_ok()
+    }
+
+    /// Takes a cached slot out of the swap cache. With a count it is stored from now on; without, it is free, and that
+    /// is when this says true. For the holder of the cached slot only.
+    pub fn cache_del(&self, slot: Slot, shadow: Shadow) -> bool {
+        let before = self.update(slot, |word| match word.tag() {
+            Tag::Cached if word.count_field() == 0 => Ok(Word::DEAD),
+            Tag::Cached => Ok(word.stored(shadow)),
+            _ => Err(()),
+        });
+        debug_assert!(before.is_ok(), "{slot:?} was taken out of the swap cache, but is not in it");
+        let freed = before.is_ok_and(|word| word.count_field() == 0);
+        if freed {
+            self.free_dead(slot);
+        }
+        freed
+    }
+
+    /// One page state more refers to the slot.
+    pub fn dup(&self, slot: Slot) -> Result<(), DupError> {
+        let before = self.update(slot, |word| {
+            in_use(word)?;
+            match word.count_field() {
+                count if count < COUNT_INLINE_MAX => Ok(word.with_count_field(count + 1)),
+                _ => Err(DupError::CountOverflow),
+            }
+        });
+        match before {
+            Err(DupError::CountOverflow) => self.dup_overflowed(slot),
+            other => other.map(drop),
+        }
+    }
+
+    /// One page state less refers to the slot. True when it was the last and the slot is free now, which needs it not
+    /// to be cached.
+    pub fn put(&self, slot: Slot) -> bool {
+        loop {
+            let before = self.update(slot, |word| match (word.tag(), word.count_field()) {
+                (Tag::Free | Tag::Bad, _) | (_, 0) => Err(PutError::NotReferred),
+                (_, COUNT_OVERFLOWED) => Err(PutError::Overflowed),
+                // Its shadow would be of no use: a dead word is always the same.
+                (Tag::Stored, 1) => Ok(Word::DEAD),
+                (_, count) => Ok(word.with_count_field(count - 1)),
+            });
+            match before {
+                Ok(word) => {
+                    let freed = word.tag() == Tag::Stored && word.count_field() == 1;
+                    if freed {
+                        self.free_dead(slot);
+                    }
+                    return freed;
+                }
+                Err(PutError::NotReferred) => {
+                    debug_assert!(false, "{slot:?} was put, but nothing refers to it");
+                    return false;
+                }
+                Err(PutError::Overflowed) => {
+                    if self.put_overflowed(slot) {
+                        return false;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Remembers whether the slot's content is nothing but zeros. For the holder of the cached slot.
+    pub fn set_zero(&self, slot: Slot, zero: bool) {
+        let done = self.update(slot, |word| in_use(word).map(|()| word.with_zero_filled(zero)));
+        debug_assert!(done.is_ok(), "{slot:?} is not in use, but was said to be zero-filled or not");
+    }
+
+    fn load(&self, slot: Slot) -> Word {
+        Word::from_bits(self.word(slot).load(Ordering::Acquire))
+    }
+
+    /// Replaces the word by what `change` makes of it, in one step, and says what it was.
+    #[inline]
+    fn update<E>(&self, slot: Slot, change: impl Fn(Word) -> Result<Word, E>) -> Result<Word, E> {
+        let place = self.word(slot);
+        let mut word = Word::from_bits(place.load(Ordering::Acquire));
+        loop {
+            let new = change(word)?;
+            debug_assert!(word.is_well_formed() && new.is_well_formed());
+            // Each failure means that another thread's change succeeded.
+            match place.compare_exchange(word.to_bits(), new.to_bits(), Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return Ok(word),
+                Err(now) => word = Word::from_bits(now),
+            }
+        }
+    }
+
+    /// A word and its true count, read together.
+    #[cold]
+    fn overflowed_count(&self, slot: Slot) -> (Word, u32) {
+        let overflow = self.header.overflow.0.lock();
+        let word = self.load(slot);
+        let count = match word.count_field() {
+            COUNT_OVERFLOWED => overflow.count(slot),
+            count => Some(count),
+        };
+        debug_assert!(count.is_some(), "{slot:?} is not in the overflow table, but its word says so");
+        (word, count.unwrap_or(COUNT_OVERFLOWED))
+    }
+
+    #[cold]
+    fn dup_overflowed(&self, slot: Slot) -> Result<(), DupError> {
+        let mut overflow = self.header.overflow.0.lock();
+        let full = overflow.is_full();
+        let before = self.update(slot, |word| {
+            in_use(word)?;
+            match word.count_field() {
+                // Stays: its count is in the table, which is changed below.
+                COUNT_OVERFLOWED => Ok(word),
+                COUNT_INLINE_MAX if full => Err(DupError::CountOverflow),
+                count => Ok(word.with_count_field(count + 1)),
+            }
+        })?;
+        match before.count_field() {
+            COUNT_INLINE_MAX => overflow.insert(slot, COUNT_OVERFLOWED),
+            COUNT_OVERFLOWED => {
+                let count = overflow.count_mut(slot);
+                debug_assert!(count.is_some(), "{slot:?} is not in the overflow table, but its word says so");
+                let count = count.ok_or(DupError::CountOverflow)?;
+                *count = count.checked_add(1).ok_or(DupError::CountOverflow)?;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Lowers a count that is in the overflow table; false when it is there no more.
+    #[cold]
+    fn put_overflowed(&self, slot: Slot) -> bool {
+        let mut overflow = self.header.overflow.0.lock();
+        if self.load(slot).count_field() != COUNT_OVERFLOWED {
+            return false;
+        }
+        let Some(count) = overflow.count_mut(slot) else {
+            debug_assert!(false, "{slot:?} is not in the overflow table, but its word says so");
+            return true;
+        };
+        *count -= 1;
+        if *count == COUNT_INLINE_MAX {
+            overflow.remove(slot);
+            // Only the rest of the word can change meanwhile: the mark goes under this lock only.
+            let done: Result<_, ()> = self.update(slot, |word| Ok(word.with_count_field(COUNT_INLINE_MAX)));
+            debug_assert!(done.is_ok_and(|before| before.count_field() == COUNT_OVERFLOWED));
+        }
+        true
+    }
+}
+
+enum PutError {
+    NotReferred,
+    Overflowed,
+}
+
+fn stored(word: Word, count: u32) -> Stored {
+    Stored { count, shadow: word.shadow(), zero: word.is_zero_filled() }
+}
+
+fn in_use(word: Word) -> Result<(), DupError> {
+    match word.tag() {
+        Tag::Free => Err(DupError::Free),
+        Tag::Bad => Err(DupError::Bad),
+        Tag::Stored if word.is_dead() => Err(DupError::Free),
+        Tag::Stored | Tag::Cached => Ok(()),
+    }
+}

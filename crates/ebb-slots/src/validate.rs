@@ -1,0 +1,260 @@
+//! The slow truth: recounts a device from its words and links, and compares with what is kept.
+//!
+//! For quiescent callers only: a thread at work inside the device looks like an inconsistency.
+
+use crate::alloc::group_of;
+use crate::cluster::{Cluster, ClusterState};
+use crate::device::SwapDevice;
+use crate::id::{ClusterId, Slot};
+use crate::lists::{ListId, Lists, decode, encode};
+use crate::primitive::Ordering;
+use crate::word::{COUNT_OVERFLOWED, Tag, Word};
+use core::fmt;
+
+/// What a recount found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Summary {
+    pub slots_used: u32,
+    pub slots_cached: u32,
+    pub slots_bad: u32,
+    pub clusters_untouched: u32,
+    pub clusters_free: u32,
+    pub clusters_nonfull: u32,
+    pub clusters_frag: u32,
+    pub clusters_full: u32,
+    pub clusters_current: u32,
+    /// Slots whose count is in the overflow table.
+    pub counts_overflowed: u32,
+}
+
+/// What a recount found wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Inconsistency {
+    /// Somebody holds a lock of it: the device is in use, or a holder is gone.
+    ClusterLocked {
+        cluster: ClusterId,
+    },
+    /// A word that no operation writes, or a slot on its way to be free.
+    Word {
+        slot: Slot,
+        bits: u64,
+    },
+    /// A cluster's count of allocated slots is not what its words say.
+    ClusterCount {
+        cluster: ClusterId,
+        kept: u32,
+        counted: u32,
+    },
+    /// Likewise of bad slots.
+    ClusterBad {
+        cluster: ClusterId,
+        kept: u32,
+        counted: u32,
+    },
+    /// A cluster says of a group of slots that none is free, but one is.
+    ClusterOccupied {
+        cluster: ClusterId,
+        slot: Slot,
+    },
+    /// A cluster is on a list that does not fit its counts, or on none though it should be.
+    ClusterPlace {
+        cluster: ClusterId,
+    },
+    /// A list's links, or its length, do not agree.
+    ListLinks {
+        cluster: ClusterId,
+    },
+    ListLength {
+        kept: u32,
+        counted: u32,
+    },
+    /// A current cluster belongs to no shard, or to several.
+    CurrentOwners {
+        cluster: ClusterId,
+        owners: u32,
+    },
+    /// The device's count of allocated slots is not what its words say.
+    Used {
+        kept: u32,
+        counted: u32,
+    },
+    /// Likewise of bad slots.
+    Bad {
+        kept: u32,
+        counted: u32,
+    },
+    /// A slot's word says that its count overflowed, but the table does not have it.
+    OverflowMissing {
+        slot: Slot,
+    },
+    /// The overflow table holds slots that no word points there for.
+    OverflowLength {
+        kept: u32,
+        counted: u32,
+    },
+}
+
+impl fmt::Display for Inconsistency {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::ClusterLocked { cluster } => write!(f, "cluster {} is locked", cluster.0),
+            Self::Word { slot, bits } => write!(f, "the word of slot {} is {bits:#x}", slot.0),
+            Self::ClusterCount { cluster, kept, counted } => {
+                write!(f, "cluster {} counts {kept} slots in use, its words {counted}", cluster.0)
+            }
+            Self::ClusterBad { cluster, kept, counted } => {
+                write!(f, "cluster {} counts {kept} bad slots, its words {counted}", cluster.0)
+            }
+            Self::ClusterOccupied { cluster, slot } => {
+                write!(f, "cluster {} takes slot {} for occupied, its word is free", cluster.0, slot.0)
+            }
+            Self::ClusterPlace { cluster } => write!(f, "cluster {} is on the wrong list", cluster.0),
+            Self::ListLinks { cluster } => write!(f, "cluster {} is linked wrongly", cluster.0),
+            Self::ListLength { kept, counted } => write!(f, "a list of {kept} clusters has {counted}"),
+            Self::CurrentOwners { cluster, owners } => {
+                write!(f, "cluster {} is the current one of {owners} shards and orders", cluster.0)
+            }
+            Self::Used { kept, counted } => write!(f, "the device counts {kept} slots in use, its words {counted}"),
+            Self::Bad { kept, counted } => write!(f, "the device counts {kept} bad slots, its words {counted}"),
+            Self::OverflowMissing { slot } => write!(f, "slot {} is missing in the overflow table", slot.0),
+            Self::OverflowLength { kept, counted } => {
+                write!(f, "the overflow table holds {kept} slots, the words say {counted}")
+            }
+        }
+    }
+}
+
+impl core::error::Error for Inconsistency {}
+
+impl SwapDevice {
+    /// Recounts the words, the clusters and the lists. Takes time in proportion to the device; nothing else may use the
+    /// device meanwhile.
+    pub fn validate(&self) -> Result<Summary, Inconsistency> {
+        let mut summary = Summary::default();
+        let lists = self.header.lists.0.lock();
+        for list in ListId::all() {
+            self.validate_list(&lists, list)?;
+        }
+        let mut on_lists = 0;
+        for id in (0..self.nr_clusters()).map(ClusterId) {
+            let cluster = self.clusters.try_lock(id).ok_or(Inconsistency::ClusterLocked { cluster: id })?;
+            self.validate_counts(&cluster, &mut summary)?;
+            self.validate_place(&lists, &cluster, &mut summary)?;
+            on_lists += u32::from(cluster.info.list().is_some());
+        }
+        // Every list holds only clusters whose state names it, each once: so equal totals leave none out.
+        let counted = ListId::all().map(|list| lists.len(list)).sum();
+        check(on_lists == counted, Inconsistency::ListLength { kept: counted, counted: on_lists })?;
+        drop(lists);
+        self.validate_shards()?;
+        self.validate_totals(&summary)?;
+        Ok(summary)
+    }
+
+    fn validate_list(&self, lists: &Lists, list: ListId) -> Result<(), Inconsistency> {
+        let mut counted = 0;
+        let mut prev = None;
+        let mut next = lists.head(list);
+        while let Some(id) = next {
+            let wrong = Inconsistency::ListLinks { cluster: id };
+            // Ends: a list with more clusters than the device has a loop.
+            check(counted < self.nr_clusters() && id.0 < self.nr_clusters(), wrong)?;
+            check(lists.prev(&self.clusters, id) == prev, wrong)?;
+            let cluster = self.clusters.try_lock(id).ok_or(Inconsistency::ClusterLocked { cluster: id })?;
+            check(cluster.info.list() == Some(list), Inconsistency::ClusterPlace { cluster: id })?;
+            counted += 1;
+            prev = Some(id);
+            next = lists.next(&self.clusters, id);
+        }
+        if let Some(last) = lists.tail(list) {
+            check(prev == Some(last), Inconsistency::ListLinks { cluster: last })?;
+        }
+        check(counted == lists.len(list), Inconsistency::ListLength { kept: lists.len(list), counted })
+    }
+
+    fn validate_counts(&self, cluster: &Cluster, summary: &mut Summary) -> Result<(), Inconsistency> {
+        let untouched = cluster.info.state == ClusterState::Untouched;
+        if untouched && cluster.info.count == 0 && cluster.info.bad == 0 {
+            // Its words are not looked at: they may never have been touched, and reading would.
+            return Ok(());
+        }
+        let (mut used, mut bad) = (0, 0);
+        for (slot, word) in (cluster.id.first_slot().0..).map(Slot).zip(self.cluster_words(cluster.id)) {
+            let bits = word.load(Ordering::Acquire);
+            let word = Word::from_bits(bits);
+            check(word.is_well_formed() && !word.is_dead(), Inconsistency::Word { slot, bits })?;
+            let said_occupied = cluster.info.occupied >> group_of(slot) & 1 != 0;
+            let wrong = Inconsistency::ClusterOccupied { cluster: cluster.id, slot };
+            check(!(word.is_free() && said_occupied), wrong)?;
+            used += u32::from(matches!(word.tag(), Tag::Stored | Tag::Cached));
+            bad += u32::from(word.tag() == Tag::Bad);
+            summary.slots_cached += u32::from(word.tag() == Tag::Cached);
+            if word.count_field() == COUNT_OVERFLOWED {
+                let count = self.header.overflow.0.lock().count(slot);
+                let is_large = count.is_some_and(|count| count >= COUNT_OVERFLOWED);
+                check(is_large, Inconsistency::OverflowMissing { slot })?;
+                summary.counts_overflowed += 1;
+            }
+        }
+        let (id, kept) = (cluster.id, u32::from(cluster.info.count));
+        check(kept == used, Inconsistency::ClusterCount { cluster: id, kept, counted: used })?;
+        let kept = u32::from(cluster.info.bad);
+        check(kept == bad, Inconsistency::ClusterBad { cluster: id, kept, counted: bad })?;
+        summary.slots_used += used;
+        summary.slots_bad += bad;
+        Ok(())
+    }
+
+    fn validate_place(&self, lists: &Lists, cluster: &Cluster, summary: &mut Summary) -> Result<(), Inconsistency> {
+        let (empty, full) = (cluster.info.count == 0, self.is_full(cluster));
+        let touched = cluster.id < lists.untouched();
+        let (fits, tally) = match cluster.info.state {
+            ClusterState::Untouched => (!touched && empty, &mut summary.clusters_untouched),
+            ClusterState::Free => (touched && empty && !full, &mut summary.clusters_free),
+            ClusterState::Nonfull => (touched && !empty && !full, &mut summary.clusters_nonfull),
+            ClusterState::Frag => {
+                let fits = touched && !empty && !full && !self.has_free_run(cluster.id, cluster.info.order);
+                (fits, &mut summary.clusters_frag)
+            }
+            ClusterState::Full => (touched && full, &mut summary.clusters_full),
+            ClusterState::Current => (touched, &mut summary.clusters_current),
+        };
+        *tally += 1;
+        check(fits, Inconsistency::ClusterPlace { cluster: cluster.id })?;
+        if cluster.info.state == ClusterState::Current {
+            let owners = self.owners(cluster.id);
+            check(owners == 1, Inconsistency::CurrentOwners { cluster: cluster.id, owners })?;
+        }
+        Ok(())
+    }
+
+    fn owners(&self, id: ClusterId) -> u32 {
+        let owned = |clusters: &[u32]| clusters.iter().filter(|stored| **stored == encode(id)).count() as u32;
+        self.shards.iter().map(|shard| owned(&shard.current.lock().clusters)).sum()
+    }
+
+    fn validate_shards(&self) -> Result<(), Inconsistency> {
+        for shard in self.shards {
+            for id in shard.current.lock().clusters.into_iter().filter_map(decode) {
+                check(id.0 < self.nr_clusters(), Inconsistency::ClusterPlace { cluster: id })?;
+                let cluster = self.clusters.try_lock(id).ok_or(Inconsistency::ClusterLocked { cluster: id })?;
+                let is_current = cluster.info.state == ClusterState::Current;
+                check(is_current, Inconsistency::ClusterPlace { cluster: id })?;
+            }
+        }
+        Ok(())
+    }
+
+    fn validate_totals(&self, summary: &Summary) -> Result<(), Inconsistency> {
+        let (kept, counted) = (self.nr_used(), summary.slots_used);
+        check(kept == counted, Inconsistency::Used { kept, counted })?;
+        let (kept, counted) = (self.nr_bad(), summary.slots_bad);
+        check(kept == counted, Inconsistency::Bad { kept, counted })?;
+        let (kept, counted) = (self.header.overflow.0.lock().len() as u32, summary.counts_overflowed);
+        check(kept == counted, Inconsistency::OverflowLength { kept, counted })
+    }
+}
+
+fn check(holds: bool, otherwise: Inconsistency) -> Result<(), Inconsistency> {
+    if holds { Ok(()) } else { Err(otherwise) }
+}
