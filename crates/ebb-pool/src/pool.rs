@@ -79,7 +79,7 @@ unsafe impl Sync for Pool {}
 const SCAN_BATCH: usize = 32;
 
 /// Looks of that many headers that compaction takes in vain before it leaves a class.
-const VAIN_LOOKS_MAX: u32 = 128;
+const VAIN_LOOKS_MAX: u32 = if cfg!(loom) { 3 } else { 128 };
 
 /// An object on the move.
 struct Move {
