@@ -1,0 +1,211 @@
+//! Starting the program: its environment, and what happens between fork and exec.
+//!
+//! The program inherits from `ebb` everything that it would have inherited without it: signal mask and dispositions,
+//! descriptors, process group, terminal. `ebb` changes none of them before the fork but one, the disposition of SIGCHLD
+//! (without which it could not wait), and the child puts that back.
+
+use std::ffi::{CStr, CString, OsStr};
+use std::io::{self, Read};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::ptr;
+
+use crate::sys::{self, check};
+
+unsafe extern "C" {
+    static environ: *const *const libc::c_char;
+}
+
+/// The environment of the program: this process's own, entry by entry as it is, and what was set over it.
+pub struct Environment(Vec<CString>);
+
+impl Environment {
+    /// Of this process.
+    pub fn inherited() -> Self {
+        let mut entries = Vec::new();
+        // SAFETY: `environ` is a null-terminated array of C strings, and no other thread changes it: there is none.
+        unsafe {
+            let mut at = environ;
+            while !at.is_null() && !(*at).is_null() {
+                entries.push(CStr::from_ptr(*at).to_owned());
+                at = at.add(1);
+            }
+        }
+        Self(entries)
+    }
+
+    fn value_of<'a>(entry: &'a CStr, name: &str) -> Option<&'a [u8]> {
+        entry.to_bytes().strip_prefix(name.as_bytes())?.strip_prefix(b"=")
+    }
+
+    /// The value that the program will see.
+    pub fn get(&self, name: &str) -> Option<&OsStr> {
+        self.0.iter().find_map(|entry| Self::value_of(entry, name)).map(OsStr::from_bytes)
+    }
+
+    /// Replaces a value. `value` contains no NUL.
+    pub fn set(&mut self, name: &str, value: &[u8]) {
+        self.0.retain(|entry| Self::value_of(entry, name).is_none());
+        let entry = [name.as_bytes(), b"=", value].concat();
+        // An environment cannot carry a NUL; values come from paths and numbers, which cannot contain one.
+        self.0.extend(CString::new(entry).ok());
+    }
+
+    /// Puts the agent first in `LD_PRELOAD`, and takes out any other copy of it.
+    pub fn preload(&mut self, agent: &Path) {
+        let mut value = agent.as_os_str().as_bytes().to_vec();
+        let before = self.get("LD_PRELOAD").map(|old| old.as_bytes().to_vec()).unwrap_or_default();
+        for library in before.split(|byte| *byte == b':' || *byte == b' ').filter(|library| !library.is_empty()) {
+            if Path::new(OsStr::from_bytes(library)).file_name() != agent.file_name() {
+                value.push(b':');
+                value.extend_from_slice(library);
+            }
+        }
+        self.set("LD_PRELOAD", &value);
+    }
+}
+
+/// A program ready to be started.
+pub struct Launch {
+    pub file: CString,
+    pub arguments: Vec<CString>,
+    pub environment: Environment,
+    /// Left open in the program.
+    pub kept: Option<RawFd>,
+}
+
+/// Why nothing was started.
+#[derive(Debug)]
+pub enum LaunchError {
+    /// No child, or no pipe to it.
+    Fork(io::Error),
+    /// execve(2) refused.
+    Exec(io::Error),
+}
+
+fn pointers(strings: &[CString]) -> Vec<*const libc::c_char> {
+    strings.iter().map(|text| text.as_ptr()).chain(std::iter::once(ptr::null())).collect()
+}
+
+fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
+    let mut ends = [0; 2];
+    // SAFETY: `ends` has room for both descriptors.
+    check(unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) })?;
+    // SAFETY: descriptors just made, which nobody else knows.
+    Ok(unsafe { (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])) })
+}
+
+impl Launch {
+    /// Starts the program and returns its process number, once execve(2) has succeeded.
+    pub fn start(&self) -> Result<libc::pid_t, LaunchError> {
+        let arguments = pointers(&self.arguments);
+        let environment = pointers(&self.environment.0);
+        // execvp(3) hands a file of no known format to the shell; so does this.
+        let shell = c"/bin/sh";
+        let by_shell: Vec<*const libc::c_char> =
+            [shell.as_ptr(), self.file.as_ptr()].into_iter().chain(arguments.iter().skip(1).copied()).collect();
+        let (errors, report) = pipe().map_err(LaunchError::Fork)?;
+        let ignored_children = sys::default_action(libc::SIGCHLD);
+        // SAFETY: this process has one thread, and the child calls only what is safe between fork and exec.
+        let parent = unsafe { libc::getpid() };
+        // SAFETY: as above.
+        let child = check(unsafe { libc::fork() }).map_err(LaunchError::Fork)?;
+        if child == 0 {
+            let plan = ChildPlan {
+                file: &self.file,
+                arguments: &arguments,
+                environment: &environment,
+                shell,
+                by_shell: &by_shell,
+                kept: self.kept,
+                parent,
+                ignored_children,
+                report: report.as_raw_fd(),
+            };
+            plan.execute();
+        }
+        drop(report);
+        let mut errno = [0; 4];
+        match std::fs::File::from(errors).read_exact(&mut errno) {
+            // End of file: the pipe closed on exec.
+            Err(_) => Ok(child),
+            Ok(()) => {
+                // SAFETY: reaps the child, which ends right after its report.
+                unsafe { libc::waitpid(child, ptr::null_mut(), 0) };
+                Err(LaunchError::Exec(io::Error::from_raw_os_error(i32::from_ne_bytes(errno))))
+            }
+        }
+    }
+}
+
+/// All that the child needs, made before the fork: after it, nothing may allocate.
+struct ChildPlan<'a> {
+    file: &'a CStr,
+    arguments: &'a [*const libc::c_char],
+    environment: &'a [*const libc::c_char],
+    shell: &'a CStr,
+    by_shell: &'a [*const libc::c_char],
+    kept: Option<RawFd>,
+    parent: libc::pid_t,
+    ignored_children: bool,
+    report: RawFd,
+}
+
+impl ChildPlan<'_> {
+    fn execute(&self) -> ! {
+        // SAFETY: only async-signal-safe calls, on arrays and strings that outlive them and end in null.
+        unsafe {
+            // If `ebb` dies, nobody would account for the program or pass signals to it: it goes too. The request came too
+            // late if the parent is gone already.
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as libc::c_ulong, 0, 0, 0);
+            if libc::getppid() != self.parent {
+                libc::_exit(crate::failure::STATUS_EBB);
+            }
+            if self.ignored_children {
+                libc::signal(libc::SIGCHLD, libc::SIG_IGN);
+            }
+            if let Some(fd) = self.kept {
+                libc::fcntl(fd, libc::F_SETFD, 0);
+            }
+            libc::execve(self.file.as_ptr(), self.arguments.as_ptr(), self.environment.as_ptr());
+            if *libc::__errno_location() == libc::ENOEXEC {
+                libc::execve(self.shell.as_ptr(), self.by_shell.as_ptr(), self.environment.as_ptr());
+            }
+            let errno = (*libc::__errno_location()).to_ne_bytes();
+            libc::write(self.report, errno.as_ptr().cast(), errno.len());
+            libc::_exit(crate::failure::STATUS_CANNOT_EXECUTE);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn environment(entries: &[&str]) -> Environment {
+        Environment(entries.iter().map(|entry| CString::new(*entry).unwrap()).collect())
+    }
+
+    #[test]
+    fn setting_replaces_every_entry_of_the_name_and_keeps_the_others_as_they_are() {
+        let mut env = environment(&["A=1", "EBB_RAM=2", "odd entry", "EBB_RAM=3", "EBB_RAMP=4"]);
+        env.set("EBB_RAM", b"5");
+        let entries: Vec<&str> = env.0.iter().map(|entry| entry.to_str().unwrap()).collect();
+        assert_eq!(entries, ["A=1", "odd entry", "EBB_RAMP=4", "EBB_RAM=5"]);
+    }
+
+    #[test]
+    fn the_agent_is_preloaded_first_and_once() {
+        let mut env = environment(&["LD_PRELOAD=/x/libebb_agent.so /y/libother.so:libthird.so"]);
+        env.preload(Path::new("/new/libebb_agent.so"));
+        assert_eq!(env.get("LD_PRELOAD"), Some(OsStr::new("/new/libebb_agent.so:/y/libother.so:libthird.so")));
+    }
+
+    #[test]
+    fn the_agent_is_alone_where_nothing_was_preloaded() {
+        let mut env = environment(&["A=1"]);
+        env.preload(Path::new("/new/libebb_agent.so"));
+        assert_eq!(env.get("LD_PRELOAD"), Some(OsStr::new("/new/libebb_agent.so")));
+    }
+}

@@ -1,0 +1,58 @@
+//! The `ebb` command: `ebb run` puts an unmodified program on Ebb and waits for it, `ebb doctor` says what this host
+//! allows.
+//!
+//! Every failure before the program starts is one line, `ebb: WHAT: WHY; REMEDY`, and exit status 125; 126 and 127 mean
+//! what they mean for env(1). The contract with the preloaded agent is in `docs/contract.md`.
+
+mod agent;
+mod doctor;
+mod failure;
+mod host;
+mod image;
+mod launch;
+mod limit;
+mod options;
+mod path;
+mod probe;
+mod report;
+mod run;
+mod size;
+mod spill;
+mod supervise;
+mod sys;
+
+use std::ffi::OsString;
+use std::io::Write;
+
+use options::Command;
+
+/// Runs the command that `args` (the program's name first) asks for, and returns the exit status.
+pub fn main(args: impl Iterator<Item = OsString>) -> i32 {
+    sys::hold_standard_descriptors();
+    let outcome = match options::parse(args) {
+        Ok(Command::Print(text)) => print(&text),
+        Ok(Command::Run(run)) => run::run(&run),
+        Ok(Command::Doctor { json }) => {
+            let (text, works) = doctor::report(json);
+            print(&text).map(|_| if works { 0 } else { 1 })
+        }
+        Err(failure) => Err(failure),
+    };
+    match outcome {
+        Ok(status) => status,
+        Err(failure) => {
+            sys::complain(&format!("{failure}"));
+            failure.status
+        }
+    }
+}
+
+fn print(text: &str) -> Result<i32, failure::Failure> {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Ok(()) => Ok(0),
+        Err(error) => {
+            Err(failure::Failure::ebb("standard output", error, "redirect it to a place that can be written"))
+        }
+    }
+}

@@ -1,0 +1,275 @@
+//! The command line.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use crate::failure::Failure;
+use crate::size::{Amount, parse_amount};
+use crate::spill::{Device, parse_device};
+
+const HELP: &str = "\
+ebb: run a program in less memory than it wants.
+
+Usage:
+  ebb run [OPTIONS] -- PROGRAM [ARGS...]   run PROGRAM within a memory budget (ebb run --help)
+  ebb doctor [--json]                      say what this host allows, and what to change
+  ebb --help | --version
+
+Cold pages of PROGRAM are compressed in RAM, then spill to disk. It needs no root, no kernel
+swap, no kernel module and no daemon, and PROGRAM is not changed.
+";
+
+const RUN_HELP: &str = "\
+Usage: ebb run [OPTIONS] -- PROGRAM [ARGS...]
+
+Runs PROGRAM with at most so much of its private memory in RAM. A process that PROGRAM starts
+has a budget of the same size.
+
+Options:
+  --ram SIZE|PERCENT|auto  budget of one process. 512K, 64M, 1G, 1.5G or 1GiB (powers of 1024);
+                           50% of the tightest cgroup limit, or of the machine's memory;
+                           auto (the default): what is left below the tightest cgroup limit or
+                           available on the machine, less an eighth as headroom (16 MiB to 1 GiB,
+                           and never more than half)
+  --swap SPEC              where pages go that find no room in RAM, compressed:
+                           file[:DIR][,size=SIZE]  an unlinked, encrypted file in DIR
+                           none                    nowhere: the pool is all there is
+                           May be given several times. Default: file in $EBB_TMPDIR or /var/tmp
+  --stats FILE             write all counters to FILE as JSON when PROGRAM ends
+  --allow-unmanaged        run PROGRAM without Ebb where Ebb cannot manage it (statically linked,
+                           set-user-ID, 32-bit, musl), instead of refusing
+  -q, --quiet              print no summary and no warning
+  -v, --verbose            print more
+  -h, --help               print this
+
+Exit status: PROGRAM's own; if it died of a signal, ebb dies of the same. 125: ebb could not
+start it. 126: PROGRAM cannot be executed. 127: PROGRAM was not found.
+";
+
+const DOCTOR_HELP: &str = "\
+Usage: ebb doctor [--json]
+
+Tries what Ebb needs on this host and says for each: ok, limited or blocked, what Ebb would use,
+and how to mend it. Exit status: 0 when `ebb run` works here, 1 when it does not.
+";
+
+/// What `--ram` asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ram {
+    Auto,
+    Amount(Amount),
+}
+
+/// How much to tell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Verbosity {
+    Quiet,
+    Normal,
+    Verbose,
+}
+
+/// The options of `ebb run`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Run {
+    pub ram: Ram,
+    pub swap: Vec<Device>,
+    pub stats: Option<PathBuf>,
+    pub allow_unmanaged: bool,
+    pub verbosity: Verbosity,
+    pub program: OsString,
+    pub args: Vec<OsString>,
+}
+
+/// What the command line asks for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Command {
+    Print(String),
+    Run(Run),
+    Doctor { json: bool },
+}
+
+fn syntax(what: impl ToString, why: impl ToString, help: &str) -> Failure {
+    Failure::ebb(what, why, format!("see `{help}`"))
+}
+
+/// A complaint of the parser, such as an option without its value.
+fn parser_failure(error: lexopt::Error, help: &str) -> Failure {
+    match error {
+        lexopt::Error::MissingValue { option: Some(option) } => syntax(option, "it needs a value", help),
+        lexopt::Error::UnexpectedOption(option) => syntax(option, "there is no such option", help),
+        lexopt::Error::UnexpectedArgument(argument) => {
+            syntax(argument.to_string_lossy(), "this argument has no meaning here", help)
+        }
+        lexopt::Error::UnexpectedValue { option, .. } => syntax(option, "it takes no value", help),
+        other => syntax("command line", other, help),
+    }
+}
+
+/// Reads the command line; `args` begins with the program's name.
+pub fn parse(args: impl Iterator<Item = OsString>) -> Result<Command, Failure> {
+    use lexopt::prelude::*;
+    const SEE: &str = "ebb --help";
+    let mut parser = lexopt::Parser::from_iter(args);
+    match parser.next().map_err(|error| parser_failure(error, SEE))? {
+        None => Err(syntax("command line", "it names no command", SEE)),
+        Some(Short('h') | Long("help")) => Ok(Command::Print(HELP.to_owned())),
+        Some(Short('V') | Long("version")) => Ok(Command::Print(version())),
+        Some(Value(command)) => match command.to_str() {
+            Some("run") => parse_run(&mut parser),
+            Some("doctor") => parse_doctor(&mut parser),
+            Some("help") => Ok(Command::Print(HELP.to_owned())),
+            _ => Err(syntax(
+                command.to_string_lossy(),
+                "there is no such command",
+                "ebb --help`, or run a program with `ebb run -- PROGRAM",
+            )),
+        },
+        Some(other) => Err(parser_failure(other.unexpected(), SEE)),
+    }
+}
+
+fn version() -> String {
+    format!("ebb {}\n", env!("CARGO_PKG_VERSION"))
+}
+
+fn parse_doctor(parser: &mut lexopt::Parser) -> Result<Command, Failure> {
+    use lexopt::prelude::*;
+    const SEE: &str = "ebb doctor --help";
+    let mut json = false;
+    while let Some(argument) = parser.next().map_err(|error| parser_failure(error, SEE))? {
+        match argument {
+            Long("json") => json = true,
+            Short('h') | Long("help") => return Ok(Command::Print(DOCTOR_HELP.to_owned())),
+            other => return Err(parser_failure(other.unexpected(), SEE)),
+        }
+    }
+    Ok(Command::Doctor { json })
+}
+
+fn parse_run(parser: &mut lexopt::Parser) -> Result<Command, Failure> {
+    use lexopt::prelude::*;
+    const SEE: &str = "ebb run --help";
+    let failed = |error| parser_failure(error, SEE);
+    let mut run = Run {
+        ram: Ram::Auto,
+        swap: Vec::new(),
+        stats: None,
+        allow_unmanaged: false,
+        verbosity: Verbosity::Normal,
+        program: OsString::new(),
+        args: Vec::new(),
+    };
+    while let Some(argument) = parser.next().map_err(failed)? {
+        match argument {
+            Long("ram") => run.ram = parse_ram(&parser.value().map_err(failed)?)?,
+            Long("swap") => run.swap.push(parse_device(&parser.value().map_err(failed)?)?),
+            Long("stats") => run.stats = Some(parser.value().map_err(failed)?.into()),
+            Long("allow-unmanaged") => run.allow_unmanaged = true,
+            Short('q') | Long("quiet") => run.verbosity = Verbosity::Quiet,
+            Short('v') | Long("verbose") => run.verbosity = Verbosity::Verbose,
+            Short('h') | Long("help") => return Ok(Command::Print(RUN_HELP.to_owned())),
+            Value(program) => {
+                run.program = program;
+                run.args = parser.raw_args().map_err(failed)?.collect();
+                return Ok(Command::Run(run));
+            }
+            other => return Err(failed(other.unexpected())),
+        }
+    }
+    Err(syntax("ebb run", "it names no program", SEE))
+}
+
+fn parse_ram(value: &OsString) -> Result<Ram, Failure> {
+    let text = value.to_string_lossy();
+    if text == "auto" {
+        return Ok(Ram::Auto);
+    }
+    parse_amount(&text).map(Ram::Amount).map_err(|error| {
+        Failure::ebb(
+            format!("--ram {text}"),
+            error,
+            "write a size such as 64M, 1.5G or 1GiB, a percentage such as 50%, or auto",
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(words: &[&str]) -> Result<Command, Failure> {
+        parse(std::iter::once("ebb").chain(words.iter().copied()).map(OsString::from))
+    }
+
+    fn run_of(words: &[&str]) -> Run {
+        match of(words) {
+            Ok(Command::Run(run)) => run,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn line(words: &[&str]) -> String {
+        of(words).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn every_option_of_run_arrives() {
+        let run = run_of(&[
+            "run",
+            "--ram=64M",
+            "--swap",
+            "none",
+            "--stats",
+            "s.json",
+            "--allow-unmanaged",
+            "-v",
+            "--",
+            "prog",
+            "-x",
+            "--",
+            "y",
+        ]);
+        assert_eq!(run.ram, Ram::Amount(Amount::Bytes(64 << 20)));
+        assert_eq!(run.swap, vec![Device::None]);
+        assert_eq!(run.stats, Some(PathBuf::from("s.json")));
+        assert!(run.allow_unmanaged);
+        assert_eq!(run.verbosity, Verbosity::Verbose);
+        assert_eq!(run.program, "prog");
+        assert_eq!(run.args, ["-x", "--", "y"]);
+    }
+
+    #[test]
+    fn options_of_the_program_are_its_own_without_a_separator_too() {
+        let run = run_of(&["run", "-q", "prog", "--ram", "1G", "--", "-v"]);
+        assert_eq!(run.ram, Ram::Auto);
+        assert_eq!(run.args, ["--ram", "1G", "--", "-v"]);
+    }
+
+    #[test]
+    fn help_is_printed_for_each_command() {
+        assert_eq!(of(&["--help"]), Ok(Command::Print(HELP.to_owned())));
+        assert_eq!(of(&["run", "--ram", "1G", "--help"]), Ok(Command::Print(RUN_HELP.to_owned())));
+        assert_eq!(of(&["doctor", "-h"]), Ok(Command::Print(DOCTOR_HELP.to_owned())));
+        assert_eq!(of(&["--version"]), Ok(Command::Print(version())));
+    }
+
+    #[test]
+    fn every_mistake_is_one_line_with_a_remedy() {
+        assert_eq!(line(&[]), "ebb: command line: it names no command; see `ebb --help`");
+        assert_eq!(
+            line(&["walk"]),
+            "ebb: walk: there is no such command; see `ebb --help`, or run a program with `ebb run -- PROGRAM`"
+        );
+        assert_eq!(line(&["run"]), "ebb: ebb run: it names no program; see `ebb run --help`");
+        assert_eq!(line(&["run", "--"]), "ebb: ebb run: it names no program; see `ebb run --help`");
+        assert_eq!(line(&["run", "--ram"]), "ebb: --ram: it needs a value; see `ebb run --help`");
+        assert_eq!(line(&["run", "--fast", "x"]), "ebb: --fast: there is no such option; see `ebb run --help`");
+        assert_eq!(line(&["run", "--quiet=1", "x"]), "ebb: --quiet: it takes no value; see `ebb run --help`");
+        assert_eq!(line(&["doctor", "now"]), "ebb: now: this argument has no meaning here; see `ebb doctor --help`");
+        assert_eq!(
+            line(&["run", "--ram", "much", "x"]),
+            "ebb: --ram much: it does not begin with a number; \
+             write a size such as 64M, 1.5G or 1GiB, a percentage such as 50%, or auto"
+        );
+    }
+}

@@ -1,0 +1,270 @@
+//! `ebb run`: everything that can go wrong is checked before the program starts; then it runs, and is accounted for.
+
+use std::ffi::{CString, OsStr};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use crate::failure::{Failure, STATUS_CANNOT_EXECUTE, STATUS_NOT_FOUND};
+use crate::image::{self, Identity, Image};
+use crate::launch::{Environment, Launch, LaunchError};
+use crate::limit::Bounds;
+use crate::options::{Ram, Run, Verbosity};
+use crate::path::{self, ResolveError};
+use crate::report::{self, Counters, Outcome};
+use crate::size::{Amount, human_bytes};
+use crate::supervise;
+use crate::{agent, host, spill, sys};
+
+/// Below this no program gets far: the engine's own metadata and one batch of pages need about as much.
+const RAM_BYTES_MIN: u64 = 1 << 20;
+
+/// Where descriptors go that the program should not meet by chance.
+const DESCRIPTOR_LOWEST: u64 = 900;
+
+/// Runs the program and returns its exit status; if it died of a signal, so does this process.
+pub fn run(options: &Run) -> Result<i32, Failure> {
+    let file = find_program(&options.program)?;
+    let image = image::inspect(&file, std::env::var_os("PATH").as_deref(), Identity::current());
+    let managed = is_managed(options, &image)?;
+    let mut stats = options.stats.as_deref().map(create_stats).transpose()?;
+    let counters = Counters::create()
+        .map_err(|error| Failure::ebb("shared counters", error, "allow memfd_create and raise `ulimit -n`"))?;
+    let mut environment = Environment::inherited();
+    let mut kept = None;
+    if managed {
+        let plan = prepare(options)?;
+        let fd = out_of_the_way(counters.file())?;
+        environment.preload(&plan.agent);
+        environment.set("EBB_RAM", plan.ram_bytes.to_string().as_bytes());
+        environment.set("EBB_SWAP", &plan.swap);
+        environment.set("EBB_STATS_FD", fd.as_raw_fd().to_string().as_bytes());
+        environment.set("EBB_VERBOSE", (options.verbosity as u8).to_string().as_bytes());
+        kept = Some(fd);
+    } else {
+        counters.page().unmanaged_programs.store(1, std::sync::atomic::Ordering::Relaxed);
+    }
+    let launch = Launch {
+        file: argument(file.as_os_str())?,
+        arguments: std::iter::once(&options.program)
+            .chain(&options.args)
+            .map(|text| argument(text))
+            .collect::<Result<_, _>>()?,
+        environment,
+        kept: kept.as_ref().map(AsRawFd::as_raw_fd),
+    };
+    let started = Instant::now();
+    let child = launch.start().map_err(|error| not_started(&file, &image, error))?;
+    drop(kept);
+    let (end, usage) = supervise::supervise(child)
+        .map_err(|error| Failure::ebb("waiting for the program", error, "report this as a bug of ebb"))?;
+    let outcome = Outcome {
+        file: &file,
+        arguments: options.args.iter().map(|text| text.to_string_lossy().into_owned()).collect(),
+        managed,
+        end,
+        usage,
+        wall: started.elapsed(),
+        counters: &counters,
+    };
+    tell(options.verbosity, &outcome);
+    if let (Some(path), Some(file)) = (&options.stats, &mut stats)
+        && let Err(error) = report::write_json(file, &outcome.json())
+    {
+        let failure =
+            Failure::ebb(format!("--stats {}", path.display()), error, "make room there, or name another file");
+        sys::complain(&failure.to_string());
+    }
+    Ok(supervise::end_likewise(end))
+}
+
+fn tell(verbosity: Verbosity, outcome: &Outcome) {
+    if verbosity == Verbosity::Quiet {
+        return;
+    }
+    for line in outcome.summary() {
+        sys::complain(&line);
+    }
+    if verbosity == Verbosity::Verbose {
+        for line in outcome.details() {
+            sys::complain(&line);
+        }
+    }
+}
+
+fn argument(text: &OsStr) -> Result<CString, Failure> {
+    sys::c_string(text).ok_or_else(|| Failure::ebb("command line", "an argument contains a NUL", "leave it out"))
+}
+
+fn find_program(program: &OsStr) -> Result<PathBuf, Failure> {
+    path::resolve(program, std::env::var_os("PATH").as_deref()).map_err(|error| {
+        let name = program.to_string_lossy();
+        match error {
+            ResolveError::NotFound { searched: true } => Failure::with_status(
+                STATUS_NOT_FOUND,
+                name,
+                "it was not found in PATH",
+                "check the name, or give its path",
+            ),
+            ResolveError::NotFound { searched: false } => {
+                Failure::with_status(STATUS_NOT_FOUND, name, "there is no such file", "check the path")
+            }
+            ResolveError::NotExecutable { path, why } => Failure::with_status(
+                STATUS_CANNOT_EXECUTE,
+                path.display(),
+                why,
+                "name a program, or make this one executable with chmod +x",
+            ),
+        }
+    })
+}
+
+/// Whether the agent comes along; a failure when it cannot and nobody allowed that.
+fn is_managed(options: &Run, image: &Image) -> Result<bool, Failure> {
+    let Some(obstacle) = &image.obstacle else { return Ok(true) };
+    let what = image.chain.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(" -> ");
+    if !options.allow_unmanaged {
+        return Err(Failure::ebb(
+            what,
+            obstacle,
+            format!("{}, or run it without Ebb with --allow-unmanaged", obstacle.remedy()),
+        ));
+    }
+    if options.verbosity == Verbosity::Verbose {
+        sys::complain(&format!("ebb: {what}: {obstacle}; it runs without Ebb"));
+    }
+    Ok(false)
+}
+
+/// Creates the file for the counters now: better no start than a run without the figures it was made for.
+fn create_stats(path: &Path) -> Result<File, Failure> {
+    File::create(path).map_err(|error| {
+        Failure::ebb(format!("--stats {}", path.display()), error, "name a file in a directory that can be written")
+    })
+}
+
+struct Plan {
+    agent: PathBuf,
+    ram_bytes: u64,
+    swap: Vec<u8>,
+}
+
+/// Finds and checks all that a managed run needs.
+fn prepare(options: &Run) -> Result<Plan, Failure> {
+    let agent = agent::find()?;
+    let (ram_bytes, source) = budget(options.ram)?;
+    let swap = spill::plan(&options.swap)?;
+    host::preflight()?;
+    if options.verbosity > Verbosity::Quiet {
+        for warning in &swap.warnings {
+            sys::complain(&format!("ebb: {warning}"));
+        }
+    }
+    if options.verbosity == Verbosity::Verbose {
+        sys::complain(&format!("ebb: budget {} a process ({source})", human_bytes(ram_bytes)));
+        sys::complain(&format!("ebb: swap {}", String::from_utf8_lossy(&swap.devices)));
+        sys::complain(&format!("ebb: agent {}", agent.display()));
+    }
+    Ok(Plan { agent, ram_bytes, swap: swap.devices })
+}
+
+/// The budget in bytes, and where it comes from.
+fn budget(ram: Ram) -> Result<(u64, String), Failure> {
+    let bounds = || {
+        Bounds::read(Path::new("/")).ok_or_else(|| {
+            Failure::ebb(
+                "--ram",
+                "/proc/meminfo cannot be read, so there is nothing to take a part of",
+                "give a size such as --ram 1G",
+            )
+        })
+    };
+    let (bytes, source) = match ram {
+        Ram::Amount(Amount::Bytes(bytes)) => (bytes, "as given".to_owned()),
+        Ram::Amount(Amount::Share { millionths }) => {
+            let limit = bounds()?.limit();
+            let bytes = (u128::from(limit.bytes) * u128::from(millionths) / 1_000_000) as u64;
+            (bytes, format!("{}% of {} ({})", millionths as f64 / 10_000.0, human_bytes(limit.bytes), limit.source))
+        }
+        Ram::Auto => {
+            let auto = bounds()?.auto();
+            (auto.bytes, auto.source)
+        }
+    };
+    let bytes = bytes & !0xfff;
+    if bytes < RAM_BYTES_MIN {
+        return Err(Failure::ebb(
+            "--ram",
+            format!("a budget of {} ({source}) is too small to run in", human_bytes(bytes)),
+            format!("give at least {}", human_bytes(RAM_BYTES_MIN)),
+        ));
+    }
+    Ok((bytes, source))
+}
+
+/// A second descriptor of `file`, at a high number.
+fn out_of_the_way(file: &File) -> Result<OwnedFd, Failure> {
+    let (limit, _) = sys::resource_limit(libc::RLIMIT_NOFILE);
+    // A few numbers are left above for what the agent opens.
+    let mut lowest = DESCRIPTOR_LOWEST.min(limit.saturating_sub(limit / 4));
+    loop {
+        match sys::raise_descriptor(file, lowest as i32) {
+            Ok(fd) => return Ok(fd),
+            Err(_) if lowest > 3 => lowest = (lowest / 2).max(3),
+            Err(error) => return Err(descriptors_exhausted(error)),
+        }
+    }
+}
+
+fn descriptors_exhausted(error: io::Error) -> Failure {
+    Failure::ebb("descriptors", error, "raise the limit with `ulimit -n 1024`")
+}
+
+fn not_started(file: &Path, image: &Image, error: LaunchError) -> Failure {
+    match error {
+        LaunchError::Fork(error) => {
+            Failure::ebb("starting a process", error, "raise `ulimit -u` or the limit pids.max of the cgroup")
+        }
+        LaunchError::Exec(error) if error.raw_os_error() == Some(libc::ENOENT) => {
+            let missing = image.chain.iter().find(|path| !path.exists());
+            let why = missing.map_or_else(
+                || "its loader is missing".to_owned(),
+                |missing| format!("its interpreter {} is missing", missing.display()),
+            );
+            Failure::with_status(STATUS_NOT_FOUND, file.display(), why, "install what it needs")
+        }
+        LaunchError::Exec(error) => Failure::with_status(
+            STATUS_CANNOT_EXECUTE,
+            file.display(),
+            error,
+            "check its format and permissions, and the size of arguments and environment",
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_budget_is_whole_pages() {
+        assert_eq!(budget(Ram::Amount(Amount::Bytes((64 << 20) + 5))).unwrap().0, 64 << 20);
+    }
+
+    #[test]
+    fn a_budget_too_small_to_run_in_is_refused() {
+        let failure = budget(Ram::Amount(Amount::Bytes(4096))).unwrap_err();
+        assert_eq!(failure.why, "a budget of 4.0 KiB (as given) is too small to run in");
+        assert_eq!(failure.remedy, "give at least 1.0 MiB");
+    }
+
+    #[test]
+    fn a_share_is_of_the_tightest_limit() {
+        let limit = Bounds::read(Path::new("/")).unwrap().limit().bytes;
+        let (half, source) = budget(Ram::Amount(Amount::Share { millionths: 500_000 })).unwrap();
+        assert_eq!(half, (limit / 2) & !0xfff);
+        assert!(source.starts_with("50% of "), "{source}");
+    }
+}

@@ -1,0 +1,201 @@
+//! Amounts of memory as people write and read them. All units are powers of 1024.
+
+use std::fmt;
+
+/// Why a text is no size.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SizeError {
+    Empty,
+    NotANumber,
+    UnknownUnit(String),
+    DecimalUnit(String),
+    Zero,
+    TooLarge,
+    PercentRange,
+}
+
+impl fmt::Display for SizeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Empty => write!(f, "the size is empty"),
+            Self::NotANumber => write!(f, "it does not begin with a number"),
+            Self::UnknownUnit(unit) => write!(f, "`{unit}` is no unit"),
+            Self::DecimalUnit(unit) => write!(f, "`{unit}` could mean powers of 1000 or of 1024"),
+            Self::Zero => write!(f, "it is zero"),
+            Self::TooLarge => write!(f, "it is more than a 64-bit machine can address"),
+            Self::PercentRange => write!(f, "a percentage is more than 0% and at most 100%"),
+        }
+    }
+}
+
+/// Largest size accepted: the user half of a 47-bit address space.
+const SIZE_BYTES_MAX: u128 = 1 << 47;
+
+/// Digits after the point that count; more would be less than a byte of a terabyte.
+const FRACTION_DIGITS_MAX: usize = 12;
+
+/// An amount, or a share of something known only later.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Amount {
+    Bytes(u64),
+    /// Millionths of the whole: 500,000 is 50 %.
+    Share {
+        millionths: u64,
+    },
+}
+
+/// A decimal number as numerator over a power of ten, and the text behind it.
+fn split_number(text: &str) -> Result<(u128, u128, &str), SizeError> {
+    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(end);
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+    if (whole.is_empty() && fraction.is_empty()) || fraction.contains('.') || (number.ends_with('.')) {
+        return Err(SizeError::NotANumber);
+    }
+    let fraction = &fraction[..fraction.len().min(FRACTION_DIGITS_MAX)];
+    let scale = 10u128.pow(fraction.len() as u32);
+    let whole: u128 = if whole.is_empty() { 0 } else { whole.parse().map_err(|_| SizeError::TooLarge)? };
+    let fraction: u128 = if fraction.is_empty() { 0 } else { fraction.parse().map_err(|_| SizeError::NotANumber)? };
+    let numerator = whole.checked_mul(scale).and_then(|n| n.checked_add(fraction)).ok_or(SizeError::TooLarge)?;
+    Ok((numerator, scale, unit))
+}
+
+/// `512K`, `64M`, `1.5G`, `1GiB`, `4096` (bytes).
+pub fn parse_size(text: &str) -> Result<u64, SizeError> {
+    let text = text.trim();
+    if text.is_empty() {
+        return Err(SizeError::Empty);
+    }
+    let (numerator, scale, unit) = split_number(text)?;
+    let unit = unit.trim_start();
+    let shift = match unit.to_ascii_lowercase().as_str() {
+        "" | "b" => 0,
+        "k" | "kib" => 10,
+        "m" | "mib" => 20,
+        "g" | "gib" => 30,
+        "t" | "tib" => 40,
+        "kb" | "mb" | "gb" | "tb" => return Err(SizeError::DecimalUnit(unit.to_owned())),
+        _ => return Err(SizeError::UnknownUnit(unit.to_owned())),
+    };
+    let bytes = numerator.checked_mul(1 << shift).ok_or(SizeError::TooLarge)? / scale;
+    match bytes {
+        0 => Err(SizeError::Zero),
+        1..=SIZE_BYTES_MAX => Ok(bytes as u64),
+        _ => Err(SizeError::TooLarge),
+    }
+}
+
+/// A size, or a percentage such as `50%`.
+pub fn parse_amount(text: &str) -> Result<Amount, SizeError> {
+    let text = text.trim();
+    let Some(percent) = text.strip_suffix('%') else {
+        return parse_size(text).map(Amount::Bytes);
+    };
+    let (numerator, scale, rest) = split_number(percent.trim_end())?;
+    if !rest.is_empty() {
+        return Err(SizeError::UnknownUnit(format!("{rest}%")));
+    }
+    let millionths = numerator.checked_mul(10_000).ok_or(SizeError::PercentRange)? / scale;
+    if millionths == 0 || millionths > 1_000_000 {
+        return Err(SizeError::PercentRange);
+    }
+    Ok(Amount::Share { millionths: millionths as u64 })
+}
+
+/// `1.5 GiB`: at most four significant digits.
+pub fn human_bytes(bytes: u64) -> String {
+    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let mut value = bytes as f64;
+    let mut unit = 0;
+    while value >= 1024.0 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    if unit == 0 { format!("{bytes} B") } else { format!("{value:.1} {}", UNITS[unit]) }
+}
+
+/// `1,234,567`.
+pub fn human_count(count: u64) -> String {
+    let digits = count.to_string();
+    let mut out = String::with_capacity(digits.len() + digits.len() / 3);
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+/// `850 ns`, `12.3 ms`, `4.56 s`.
+pub fn human_ns(ns: u64) -> String {
+    match ns {
+        0..1_000 => format!("{ns} ns"),
+        1_000..1_000_000 => format!("{:.1} µs", ns as f64 / 1e3),
+        1_000_000..1_000_000_000 => format!("{:.1} ms", ns as f64 / 1e6),
+        _ => format!("{:.2} s", ns as f64 / 1e9),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn units_are_powers_of_1024_in_either_case() {
+        assert_eq!(parse_size("512K"), Ok(512 << 10));
+        assert_eq!(parse_size("64m"), Ok(64 << 20));
+        assert_eq!(parse_size("1G"), Ok(1 << 30));
+        assert_eq!(parse_size("1GiB"), Ok(1 << 30));
+        assert_eq!(parse_size("2 TiB"), Ok(2 << 40));
+        assert_eq!(parse_size("4096"), Ok(4096));
+    }
+
+    #[test]
+    fn fractions_are_exact() {
+        assert_eq!(parse_size("1.5G"), Ok(3 << 29));
+        assert_eq!(parse_size(".5M"), Ok(1 << 19));
+        assert_eq!(parse_size("0.1K"), Ok(102));
+    }
+
+    #[test]
+    fn units_of_a_thousand_are_refused_instead_of_guessed() {
+        assert_eq!(parse_size("64MB"), Err(SizeError::DecimalUnit("MB".into())));
+    }
+
+    #[test]
+    fn texts_that_are_no_size_are_refused() {
+        assert_eq!(parse_size(""), Err(SizeError::Empty));
+        assert_eq!(parse_size("M"), Err(SizeError::NotANumber));
+        assert_eq!(parse_size("1..5G"), Err(SizeError::NotANumber));
+        assert_eq!(parse_size("1.G"), Err(SizeError::NotANumber));
+        assert_eq!(parse_size("-1G"), Err(SizeError::NotANumber));
+        assert_eq!(parse_size("1Q"), Err(SizeError::UnknownUnit("Q".into())));
+        assert_eq!(parse_size("0"), Err(SizeError::Zero));
+        assert_eq!(parse_size("0.0001K"), Err(SizeError::Zero));
+        assert_eq!(parse_size("999999999T"), Err(SizeError::TooLarge));
+        assert_eq!(parse_size("99999999999999999999999999999999999999999"), Err(SizeError::TooLarge));
+        assert_eq!(parse_size("340282366920938463463374607431768211455T"), Err(SizeError::TooLarge));
+    }
+
+    #[test]
+    fn percentages_are_shares_up_to_the_whole() {
+        assert_eq!(parse_amount("50%"), Ok(Amount::Share { millionths: 500_000 }));
+        assert_eq!(parse_amount("12.5%"), Ok(Amount::Share { millionths: 125_000 }));
+        assert_eq!(parse_amount("100 %"), Ok(Amount::Share { millionths: 1_000_000 }));
+        assert_eq!(parse_amount("0%"), Err(SizeError::PercentRange));
+        assert_eq!(parse_amount("101%"), Err(SizeError::PercentRange));
+        assert_eq!(parse_amount("5M%"), Err(SizeError::UnknownUnit("M%".into())));
+        assert_eq!(parse_amount("1G"), Ok(Amount::Bytes(1 << 30)));
+    }
+
+    #[test]
+    fn amounts_are_shown_for_people() {
+        assert_eq!(human_bytes(512), "512 B");
+        assert_eq!(human_bytes(3 << 29), "1.5 GiB");
+        assert_eq!(human_count(0), "0");
+        assert_eq!(human_count(1_234_567), "1,234,567");
+        assert_eq!(human_ns(850), "850 ns");
+        assert_eq!(human_ns(4_560_000_000), "4.56 s");
+    }
+}

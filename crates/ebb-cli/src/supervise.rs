@@ -1,0 +1,186 @@
+//! Standing in for the program towards whoever started `ebb`: signals go in, stops and the end come out.
+//!
+//! `ebb` and the program share a process group, so the terminal's signals reach both by themselves. `ebb` blocks every
+//! signal that can be blocked and takes them one by one with sigwaitinfo(2): there is no handler, and nothing is lost.
+//!
+//! * What the kernel sent (Ctrl-C, Ctrl-Z, a hang-up, a new window size) is not passed on: the program has it already.
+//! * What a process sent to `ebb` is passed on, with its value, unless the program sent it.
+//! * When the program stops, `ebb` stops itself by the same signal; when `ebb` is continued, so is the program.
+
+use std::io;
+use std::mem::MaybeUninit;
+
+use libc::{c_int, pid_t};
+
+use crate::sys;
+
+/// Never blocked: the first two cannot be, glibc keeps the next two for itself, and the rest tell of a fault in `ebb`.
+const NOT_TAKEN: [c_int; 10] = [
+    libc::SIGKILL,
+    libc::SIGSTOP,
+    32,
+    33,
+    libc::SIGSEGV,
+    libc::SIGBUS,
+    libc::SIGFPE,
+    libc::SIGILL,
+    libc::SIGTRAP,
+    libc::SIGSYS,
+];
+
+/// How the program ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    Exited(i32),
+    Signaled(i32),
+}
+
+/// What the program and the children it waited for used.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Usage {
+    pub user_ns: u64,
+    pub system_ns: u64,
+    pub max_rss_bytes: u64,
+}
+
+impl Usage {
+    fn of(usage: &libc::rusage) -> Self {
+        let ns = |time: libc::timeval| time.tv_sec as u64 * 1_000_000_000 + time.tv_usec as u64 * 1_000;
+        Self {
+            user_ns: ns(usage.ru_utime),
+            system_ns: ns(usage.ru_stime),
+            max_rss_bytes: usage.ru_maxrss as u64 * 1024,
+        }
+    }
+}
+
+enum Event {
+    Nothing,
+    Stopped(c_int),
+    Ended(End, Usage),
+}
+
+/// The next change of the program's state, if there is one.
+fn poll(child: pid_t) -> io::Result<Event> {
+    loop {
+        let mut status = 0;
+        let mut usage = MaybeUninit::<libc::rusage>::zeroed();
+        // Any child: as the first process of a container, `ebb` inherits orphans, which somebody must reap.
+        // SAFETY: both results are whole, and all zeroes are valid for them.
+        let pid = unsafe { libc::wait4(-1, &mut status, libc::WNOHANG | libc::WUNTRACED, usage.as_mut_ptr()) };
+        match sys::check(pid) {
+            Ok(0) => return Ok(Event::Nothing),
+            Ok(pid) if pid != child => {}
+            Ok(_) if libc::WIFSTOPPED(status) => return Ok(Event::Stopped(libc::WSTOPSIG(status))),
+            Ok(_) => {
+                // SAFETY: filled by the kernel, and all zeroes before.
+                let usage = Usage::of(&unsafe { usage.assume_init() });
+                let end = if libc::WIFSIGNALED(status) {
+                    End::Signaled(libc::WTERMSIG(status))
+                } else {
+                    End::Exited(libc::WEXITSTATUS(status))
+                };
+                return Ok(Event::Ended(end, usage));
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Passes a signal on to the program, as it came.
+fn pass_on(child: pid_t, signal: c_int, info: &libc::siginfo_t) {
+    // SAFETY: the fields exist for signals that a process sent, which the caller has checked; the child is not reaped yet,
+    // so its number is still its own.
+    unsafe {
+        if info.si_pid() == child {
+            return;
+        }
+        if info.si_code == libc::SI_QUEUE {
+            libc::sigqueue(child, signal, info.si_value());
+        } else {
+            libc::kill(child, signal);
+        }
+    }
+}
+
+/// The letter of the process's state in `/proc`.
+fn state(pid: pid_t) -> Option<u8> {
+    let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
+    let name_end = stat.iter().rposition(|byte| *byte == b')')?;
+    stat.get(name_end + 2).copied()
+}
+
+/// Continues the program if it is stopped. Whoever continued the whole group has done so already, and a second SIGCONT
+/// would run the program's handler twice.
+fn resume(child: pid_t) {
+    if state(child).is_none_or(|state| state == b'T') {
+        // SAFETY: the child is not reaped yet.
+        unsafe { libc::kill(child, libc::SIGCONT) };
+    }
+}
+
+/// Stops this process by `signal`, as the program was stopped.
+fn stop_likewise(signal: c_int) {
+    let set = sys::one_signal(signal);
+    // SAFETY: `old` is a whole `sigaction`, which the first call fills; all zeroes mean the default action.
+    unsafe {
+        let default: libc::sigaction = std::mem::zeroed();
+        let mut old: libc::sigaction = std::mem::zeroed();
+        libc::sigaction(signal, &default, &mut old);
+        libc::kill(libc::getpid(), signal);
+        sys::change_mask(libc::SIG_UNBLOCK, &set);
+        // Here this process is stopped, until somebody continues it.
+        sys::change_mask(libc::SIG_BLOCK, &set);
+        libc::sigaction(signal, &old, std::ptr::null_mut());
+    }
+}
+
+/// Waits for the program to end. Leaves all signals that can be taken blocked.
+pub fn supervise(child: pid_t) -> io::Result<(End, Usage)> {
+    let taken = sys::all_signals_but(&NOT_TAKEN);
+    sys::change_mask(libc::SIG_BLOCK, &taken);
+    loop {
+        match poll(child)? {
+            Event::Ended(end, usage) => return Ok((end, usage)),
+            Event::Stopped(signal) => {
+                stop_likewise(signal);
+                continue;
+            }
+            Event::Nothing => {}
+        }
+        let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
+        // SAFETY: the set is initialised and `info` is a whole `siginfo_t`.
+        let signal = unsafe { libc::sigwaitinfo(&taken, info.as_mut_ptr()) };
+        // SAFETY: filled by the kernel, and all zeroes before.
+        let info = unsafe { info.assume_init() };
+        match signal {
+            // Interrupted, by a stop or a debugger.
+            -1 | libc::SIGCHLD => {}
+            libc::SIGCONT => resume(child),
+            signal if info.si_code <= 0 => pass_on(child, signal, &info),
+            _ => {}
+        }
+    }
+}
+
+/// Ends this process as the program ended.
+pub fn end_likewise(end: End) -> i32 {
+    match end {
+        End::Exited(status) => status,
+        End::Signaled(signal) => {
+            // SAFETY: changes limits, disposition and mask of this process, which is about to end.
+            unsafe {
+                // The program's core is the one that matters.
+                let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+                libc::setrlimit(libc::RLIMIT_CORE, &none);
+                libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0);
+                sys::default_action(signal);
+                libc::kill(libc::getpid(), signal);
+                sys::change_mask(libc::SIG_UNBLOCK, &sys::one_signal(signal));
+            }
+            // The first process of a container outlives even that.
+            128 + signal
+        }
+    }
+}

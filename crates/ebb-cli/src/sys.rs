@@ -1,0 +1,191 @@
+//! Thin, mostly safe faces of the C library calls that the standard library does not have.
+//!
+//! Owns no policy. Everything that `ebb` opens for itself is close-on-exec.
+
+use std::ffi::{CStr, CString, OsStr};
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use libc::c_int;
+
+/// Turns -1 into the error in `errno`.
+pub fn check(ret: c_int) -> io::Result<c_int> {
+    if ret == -1 { Err(io::Error::last_os_error()) } else { Ok(ret) }
+}
+
+/// `text` as a C string; `None` when it contains a NUL.
+pub fn c_string(text: &OsStr) -> Option<CString> {
+    CString::new(text.as_bytes()).ok()
+}
+
+fn c_path(path: &Path) -> io::Result<CString> {
+    c_string(path.as_os_str()).ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))
+}
+
+/// Occupies closed standard descriptors, so that no file of `ebb` takes their place. The program finds them closed again:
+/// what occupies them is close-on-exec.
+pub fn hold_standard_descriptors() {
+    for fd in 0..=2 {
+        // SAFETY: asks for a flag of a descriptor number.
+        if unsafe { libc::fcntl(fd, libc::F_GETFD) } == -1 {
+            // SAFETY: the path is a C string. The lowest free number is `fd`, because all below are open.
+            unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC) };
+        }
+    }
+}
+
+/// Writes one line to standard error; there is nobody to tell when that fails.
+pub fn complain(line: &str) {
+    use io::Write;
+    let text = format!("{line}\n");
+    let _ = io::stderr().write_all(text.as_bytes());
+}
+
+/// Whether the effective user may execute the file.
+pub fn may_execute(path: &Path) -> io::Result<()> {
+    access(path, libc::X_OK)
+}
+
+/// Whether the effective user may do `mode` (`R_OK | W_OK | X_OK`) with the file.
+pub fn access(path: &Path, mode: c_int) -> io::Result<()> {
+    let path = c_path(path)?;
+    // SAFETY: the path is a C string.
+    check(unsafe { libc::faccessat(libc::AT_FDCWD, path.as_ptr(), mode, libc::AT_EACCESS) }).map(drop)
+}
+
+/// Real user and group.
+pub fn identity() -> (u32, u32) {
+    // SAFETY: these calls have no arguments and cannot fail.
+    unsafe { (libc::getuid(), libc::getgid()) }
+}
+
+/// Whether set-user-ID bits and file capabilities are ignored for this process and its children.
+pub fn no_new_privileges() -> bool {
+    // SAFETY: reads a flag.
+    unsafe { libc::prctl(libc::PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) == 1 }
+}
+
+/// Whether the file has the extended attribute `name`.
+pub fn has_attribute(path: &Path, name: &CStr) -> bool {
+    let Ok(path) = c_path(path) else { return false };
+    // SAFETY: both are C strings; a size of 0 asks for the length only.
+    unsafe { libc::getxattr(path.as_ptr(), name.as_ptr(), std::ptr::null_mut(), 0) >= 0 }
+}
+
+/// What a file system says of itself.
+pub struct FileSystem {
+    pub free_bytes: u64,
+    /// `f_type` of statfs(2).
+    pub magic: i64,
+    pub nosuid: bool,
+}
+
+/// Asks the file system that holds `path`.
+pub fn file_system(path: &Path) -> io::Result<FileSystem> {
+    let path = c_path(path)?;
+    let mut out = MaybeUninit::<libc::statfs64>::zeroed();
+    // SAFETY: the path is a C string and `out` is a whole `statfs64`.
+    check(unsafe { libc::statfs64(path.as_ptr(), out.as_mut_ptr()) })?;
+    // SAFETY: filled by the kernel, and all zeroes before.
+    let out = unsafe { out.assume_init() };
+    /// `ST_NOSUID` of statfs(2).
+    const NOSUID: i64 = 2;
+    Ok(FileSystem {
+        free_bytes: (out.f_bavail).saturating_mul(out.f_bsize as u64),
+        magic: out.f_type,
+        nosuid: out.f_flags & NOSUID != 0,
+    })
+}
+
+/// An anonymous file in memory, close-on-exec.
+pub fn memory_file(name: &CStr, len: u64) -> io::Result<std::fs::File> {
+    // Since Linux 6.3 a memfd says that it holds no code; before, the flag is unknown.
+    let wanted = [libc::MFD_CLOEXEC | libc::MFD_NOEXEC_SEAL, libc::MFD_CLOEXEC];
+    let mut last = io::Error::from_raw_os_error(libc::EINVAL);
+    for flags in wanted {
+        // SAFETY: the name is a C string.
+        match check(unsafe { libc::memfd_create(name.as_ptr(), flags) }) {
+            Ok(fd) => {
+                // SAFETY: a descriptor just made, which nobody else knows.
+                let file = std::fs::File::from(unsafe { OwnedFd::from_raw_fd(fd) });
+                file.set_len(len)?;
+                return Ok(file);
+            }
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+/// Soft and hard limit of a resource; `u64::MAX` means none.
+pub fn resource_limit(resource: libc::__rlimit_resource_t) -> (u64, u64) {
+    let mut out = libc::rlimit64 { rlim_cur: u64::MAX, rlim_max: u64::MAX };
+    // SAFETY: `out` is a whole `rlimit64`. A failure (unknown resource) leaves "no limit".
+    unsafe { libc::getrlimit64(resource, &mut out) };
+    (out.rlim_cur, out.rlim_max)
+}
+
+/// Moves a descriptor to the lowest free number from `lowest` on; close-on-exec.
+pub fn raise_descriptor(fd: &impl AsRawFd, lowest: c_int) -> io::Result<OwnedFd> {
+    // SAFETY: duplicates a descriptor that the caller holds open.
+    let fd = check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, lowest) })?;
+    // SAFETY: a descriptor just made, which nobody else knows.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Kernel release, such as `6.1.0-18-amd64`, and machine.
+pub fn kernel() -> (String, String) {
+    let mut out = MaybeUninit::<libc::utsname>::zeroed();
+    // SAFETY: `out` is a whole `utsname`.
+    unsafe { libc::uname(out.as_mut_ptr()) };
+    // SAFETY: all zeroes are valid, and the kernel terminates each field.
+    let out = unsafe { out.assume_init() };
+    let text = |field: &[libc::c_char]| {
+        let bytes: Vec<u8> = field.iter().take_while(|byte| **byte != 0).map(|byte| *byte as u8).collect();
+        String::from_utf8_lossy(&bytes).into_owned()
+    };
+    (text(&out.release), text(&out.machine))
+}
+
+/// A set of all signals except `out_of_it`.
+pub fn all_signals_but(out_of_it: &[c_int]) -> libc::sigset_t {
+    let mut set = MaybeUninit::<libc::sigset_t>::zeroed();
+    // SAFETY: `sigfillset` initialises the whole set; `sigdelset` changes one bit of it.
+    unsafe {
+        libc::sigfillset(set.as_mut_ptr());
+        for signal in out_of_it {
+            libc::sigdelset(set.as_mut_ptr(), *signal);
+        }
+        set.assume_init()
+    }
+}
+
+/// A set of one signal.
+pub fn one_signal(signal: c_int) -> libc::sigset_t {
+    let mut set = MaybeUninit::<libc::sigset_t>::zeroed();
+    // SAFETY: `sigemptyset` initialises the whole set; `sigaddset` changes one bit of it.
+    unsafe {
+        libc::sigemptyset(set.as_mut_ptr());
+        libc::sigaddset(set.as_mut_ptr(), signal);
+        set.assume_init()
+    }
+}
+
+/// Blocks (`SIG_BLOCK`) or unblocks (`SIG_UNBLOCK`) signals for this thread.
+pub fn change_mask(how: c_int, set: &libc::sigset_t) {
+    // SAFETY: the set is initialised; the old mask is not asked for.
+    unsafe { libc::sigprocmask(how, set, std::ptr::null_mut()) };
+}
+
+/// Gives a signal its default action; true when it was ignored before.
+pub fn default_action(signal: c_int) -> bool {
+    // SAFETY: an all-zero `sigaction` is SIG_DFL without flags; `old` is a whole `sigaction`.
+    unsafe {
+        let new: libc::sigaction = std::mem::zeroed();
+        let mut old: libc::sigaction = std::mem::zeroed();
+        libc::sigaction(signal, &new, &mut old) == 0 && old.sa_sigaction == libc::SIG_IGN
+    }
+}
