@@ -1,4 +1,67 @@
-//! The swap engine.
-#![no_std]
+//! Ebb's engine: swap for one process, in that process.
+//!
+//! A [`Space`] manages private anonymous memory. Cold pages are unmapped in batches, compressed, and kept in RAM or in
+//! a file; a touch brings them back in the thread that touched. See `docs/design.md` for definitions, invariants and
+//! lock order.
+//!
+//! The crate uses neither libc nor an allocator, so all of it may run inside a signal handler. Callers block every
+//! signal around each call.
+#![cfg_attr(not(test), no_std)]
 
+pub mod page;
+pub mod pin;
+mod primitive;
+pub mod gate;
 pub mod stats;
+
+#[cfg(not(loom))]
+mod account;
+#[cfg(not(loom))]
+mod clock;
+#[cfg(not(loom))]
+mod ctx;
+#[cfg(not(loom))]
+pub mod device;
+#[cfg(not(loom))]
+mod fault;
+#[cfg(not(loom))]
+mod fork;
+#[cfg(not(loom))]
+mod group;
+#[cfg(not(loom))]
+mod lock;
+#[cfg(not(loom))]
+mod mm;
+#[cfg(not(loom))]
+mod reclaim;
+#[cfg(not(loom))]
+mod region;
+#[cfg(not(loom))]
+mod ring;
+#[cfg(not(loom))]
+mod space;
+#[cfg(not(loom))]
+mod staging;
+#[cfg(not(loom))]
+mod swapin;
+#[cfg(not(loom))]
+mod swapout;
+#[cfg(not(loom))]
+mod swapspace;
+#[cfg(not(loom))]
+mod sweep;
+#[cfg(not(loom))]
+mod table;
+#[cfg(not(loom))]
+pub mod uapi;
+#[cfg(not(loom))]
+mod work;
+
+#[cfg(not(loom))]
+pub use ctx::{THREADS_MAX, ThreadCtx};
+#[cfg(not(loom))]
+pub use fault::{Fault, PinResult};
+#[cfg(not(loom))]
+pub use space::{Config, Force, InitError, RAM_BYTES_MIN, Space};
+#[cfg(not(loom))]
+pub use table::{ADDR_END, PAGE};

@@ -1,0 +1,33 @@
+//! Time for the price of an instruction: the processor's cycle counter, with its rate measured once.
+
+use crate::uapi;
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Nanoseconds per cycle, times 2^20.
+static NS_PER_CYCLE: AtomicU64 = AtomicU64::new(0);
+
+/// The counter now.
+#[inline]
+pub fn cycles() -> u64 {
+    // SAFETY: every x86-64 processor has the counter; reading it has no effect.
+    unsafe { core::arch::x86_64::_rdtsc() }
+}
+
+/// Measures the rate; takes 100 microseconds.
+pub fn calibrate() {
+    if NS_PER_CYCLE.load(Relaxed) != 0 {
+        return;
+    }
+    let (t0, c0) = (uapi::now_ns(), cycles());
+    let mut t1 = t0;
+    while t1 - t0 < 100_000 {
+        t1 = uapi::now_ns();
+    }
+    let passed = cycles().wrapping_sub(c0).max(1);
+    NS_PER_CYCLE.store(((t1 - t0) << 20) / passed, Relaxed);
+}
+
+/// Cycles as nanoseconds.
+pub fn ns(cycles: u64) -> u64 {
+    ((cycles as u128 * NS_PER_CYCLE.load(Relaxed) as u128) >> 20) as u64
+}

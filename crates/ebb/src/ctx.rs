@@ -1,0 +1,121 @@
+//! What the engine knows of each thread that enters it.
+//!
+//! Contexts live in one reserved array and are handed out by index; a context that was given back is used again.
+//! Background threads have one like any other.
+
+use crate::gate::GateFlag;
+use crate::pin::Pins;
+use crate::uapi::{self, Errno};
+use core::cell::UnsafeCell;
+use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+/// Most threads at a time.
+pub const THREADS_MAX: usize = 32_768;
+/// Pages that one fault brings in at most.
+pub const WINDOW_MAX: usize = 16;
+
+/// One thread's context. Only its own thread changes it, but for what eviction reads: the gate flag and the pins.
+#[repr(C, align(128))]
+pub struct ThreadCtx {
+    pub(crate) gate: GateFlag,
+    pub(crate) pins: Pins,
+    used: AtomicU32,
+    /// Where the next fault would be if the thread walks on, and how many pages to bring then.
+    pub(crate) next_addr: AtomicU64,
+    pub(crate) window: AtomicU32,
+    /// Consecutive spurious faults on one page: a page that is present for the engine and missing for the kernel.
+    pub(crate) spurious_addr: AtomicU64,
+    pub(crate) spurious_count: AtomicU32,
+    index: AtomicU32,
+    /// Decompression target of one page, when no wide buffer is free.
+    pub(crate) bounce: UnsafeCell<Bounce>,
+}
+
+/// A page-aligned page.
+#[repr(C, align(4096))]
+pub struct Bounce(pub [u8; 4096]);
+
+// SAFETY: `bounce` is used by the thread that owns the context only; the rest is atomics.
+unsafe impl Sync for ThreadCtx {}
+
+impl ThreadCtx {
+    /// The shard of per-thread allocation state this thread uses.
+    pub(crate) fn shard(&self) -> usize {
+        self.index.load(Ordering::Relaxed) as usize
+    }
+}
+
+/// All contexts of a space.
+pub struct Contexts {
+    at: *const ThreadCtx,
+    /// Contexts at or above this were never used.
+    high_water: AtomicUsize,
+    attached: AtomicUsize,
+}
+
+// SAFETY: the array lives as long as the space; contexts are `Sync`.
+unsafe impl Sync for Contexts {}
+// SAFETY: as above.
+unsafe impl Send for Contexts {}
+
+impl Contexts {
+    /// Reserves the array.
+    pub fn new() -> Result<Self, Errno> {
+        let at = uapi::reserve_aligned(THREADS_MAX * core::mem::size_of::<ThreadCtx>(), 4096)?.cast();
+        Ok(Self { at, high_water: AtomicUsize::new(0), attached: AtomicUsize::new(0) })
+    }
+
+    fn get(&self, i: usize) -> &ThreadCtx {
+        assert!(i < THREADS_MAX);
+        // SAFETY: checked index; zeroed memory is a valid context.
+        unsafe { &*self.at.add(i) }
+    }
+
+    /// Hands out an unused context.
+    pub fn attach(&self) -> Option<&ThreadCtx> {
+        for i in 0..THREADS_MAX {
+            let ctx = self.get(i);
+            if ctx.used.load(Ordering::Relaxed) == 0
+                && ctx.used.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok()
+            {
+                ctx.index.store(i as u32, Ordering::Relaxed);
+                ctx.window.store(1, Ordering::Relaxed);
+                ctx.next_addr.store(0, Ordering::Relaxed);
+                // The mark is raised before the thread first enters, so that a closer looks at its flag.
+                self.high_water.fetch_max(i + 1, Ordering::SeqCst);
+                self.attached.fetch_add(1, Ordering::Relaxed);
+                return Some(ctx);
+            }
+        }
+        None
+    }
+
+    /// Takes a context back.
+    pub fn detach(&self, ctx: &ThreadCtx) {
+        ctx.pins.reset();
+        self.attached.fetch_sub(1, Ordering::Relaxed);
+        ctx.used.store(0, Ordering::Release);
+    }
+
+    /// Every context that may be in use.
+    pub fn all(&self) -> impl Iterator<Item = &ThreadCtx> {
+        (0..self.high_water.load(Ordering::SeqCst)).map(|i| self.get(i))
+    }
+
+    /// Threads attached now.
+    pub fn attached(&self) -> usize {
+        self.attached.load(Ordering::Relaxed)
+    }
+
+    /// After fork, in the child: only `own` came along.
+    pub fn keep_only(&self, own: &ThreadCtx) {
+        for ctx in self.all() {
+            if !core::ptr::eq(ctx, own) {
+                ctx.gate.reset();
+                ctx.pins.reset();
+                ctx.used.store(0, Ordering::Relaxed);
+            }
+        }
+        self.attached.store(1, Ordering::Relaxed);
+    }
+}

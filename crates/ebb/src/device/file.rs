@@ -1,0 +1,383 @@
+//! The spill file: nameless, mode 0600, encrypted with a key that lives in this process only, and authenticated.
+//!
+//! Owns a file of 4 KiB slots, their allocator, and per slot what is needed to open it again: nonce, length and
+//! authentication tag (AES-128-GCM, whose tag is also the checksum). The nonce is a counter that never repeats for a
+//! key. A slot holds up to 4096 bytes, padded with zeros.
+//!
+//! Fork: the child inherits the parent's file for reading and opens its own for what it writes. A table that both
+//! sides share has one word a slot with a bit for each member of the family that still needs it; only the file's
+//! owner allocates, and only where no bit is left. A member that was killed keeps its bits until the owner finds it
+//! gone.
+
+use crate::swapspace::new_slots;
+use crate::uapi::{self, Errno};
+use aes_gcm::aead::{AeadInOut, KeyInit};
+use aes_gcm::{Aes128Gcm, Nonce, Tag};
+use core::cell::UnsafeCell;
+use core::ffi::CStr;
+use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+use ebb_slots::{Folio, Order, Placement, Shadow, Shard, Slot, SwapDevice, TableEntry};
+
+/// Bytes of a slot.
+pub const SLOT_BYTES: usize = 4096;
+/// Most slots one call writes.
+pub const BATCH: usize = 16;
+
+/// Members of a family that can share one file; a further one makes the slots in use unreclaimable.
+const MEMBERS: u32 = 62;
+/// A file's slots are cached only while they are written: by nobody in particular.
+const NO_FOLIO: Folio = match Folio::new(0) {
+    Some(folio) => folio,
+    None => panic!("0 has at most 40 bits"),
+};
+/// The bit that nobody ever clears.
+const FOR_EVER: u64 = 1 << 63;
+
+/// Why a slot could not be written or read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FileError {
+    /// No slot is free.
+    Full,
+    /// The kernel refused.
+    Io(Errno),
+    /// The content does not match its tag: it was changed, or belongs elsewhere.
+    Corrupt,
+}
+
+/// What opens a slot again.
+#[derive(Clone, Copy, Default)]
+#[repr(C)]
+struct Seal {
+    nonce: u64,
+    tag: [u8; 16],
+    len: u16,
+}
+
+/// Shared by all members of a family of processes.
+#[repr(C)]
+struct Family {
+    /// Process of each member; 0 for none.
+    pids: [AtomicU32; MEMBERS as usize],
+    /// Slots at or above this were never used.
+    high_water: AtomicU32,
+}
+
+/// One file.
+pub struct SpillFile {
+    fd: AtomicI32,
+    slots: SwapDevice,
+    seals: *mut Seal,
+    members: *const AtomicU64,
+    family: *const Family,
+    cipher: UnsafeCell<Aes128Gcm>,
+    nonce: AtomicU64,
+    nr_slots: u32,
+    /// This process's bit in `members`.
+    own_bit: AtomicU64,
+    owner: bool,
+    /// Slots that this process freed while others still held them.
+    zombies: AtomicU32,
+}
+
+// SAFETY: seals are written by whoever allocated the slot and read by whoever holds its claim; the cipher is never
+// changed after creation; the rest is atomics.
+unsafe impl Sync for SpillFile {}
+// SAFETY: as above.
+unsafe impl Send for SpillFile {}
+
+impl SpillFile {
+    /// Creates a file of at most `bytes` in directory `dir` (NUL-terminated).
+    pub fn create(dir: &CStr, bytes: u64, shards: usize) -> Result<Self, Errno> {
+        let fd = match uapi::open_tmpfile(dir) {
+            Ok(fd) => fd,
+            // File systems without nameless files: a random name that lives for a moment.
+            Err(_) => open_named(dir)?,
+        };
+        let fd = keep_away(fd)?;
+        let nr_slots = (bytes / SLOT_BYTES as u64).min(u32::MAX as u64 / 2) as u32;
+        let mut key = [0u8; 16];
+        uapi::getrandom(&mut key)?;
+        let slots = new_slots(nr_slots, shards, Placement::Sequential)?;
+        let family: *const Family = uapi::reserve_shared(core::mem::size_of::<Family>())?.cast();
+        // SAFETY: fresh zeroed memory, and zero is a valid value of every field.
+        unsafe { (*family).pids[0].store(uapi::getpid() as u32, Ordering::Relaxed) };
+        Ok(Self {
+            fd: AtomicI32::new(fd),
+            slots,
+            seals: uapi::reserve(nr_slots as usize * core::mem::size_of::<Seal>())?.cast(),
+            members: uapi::reserve_shared(nr_slots as usize * 8)?.cast(),
+            family,
+            cipher: UnsafeCell::new(Aes128Gcm::new(&key.into())),
+            nonce: AtomicU64::new(1),
+            nr_slots,
+            own_bit: AtomicU64::new(1),
+            owner: true,
+            zombies: AtomicU32::new(0),
+        })
+    }
+
+    /// The descriptor.
+    pub fn fd(&self) -> i32 {
+        self.fd.load(Ordering::Relaxed)
+    }
+
+    /// True while this process may write to it.
+    pub fn is_owner(&self) -> bool {
+        self.owner
+    }
+
+    /// Bytes of metadata that one used slot costs.
+    pub const META_PER_SLOT: usize = core::mem::size_of::<Seal>() + 16;
+
+    fn cipher(&self) -> &Aes128Gcm {
+        // SAFETY: never changed after creation.
+        unsafe { &*self.cipher.get() }
+    }
+
+    fn member(&self, slot: u32) -> &AtomicU64 {
+        assert!(slot < self.nr_slots);
+        // SAFETY: checked index into an array of atomics.
+        unsafe { &*self.members.add(slot as usize) }
+    }
+
+    fn family(&self) -> &Family {
+        // SAFETY: mapped for as long as the file, atomics only.
+        unsafe { &*self.family }
+    }
+
+    /// Writes `lens.len()` objects; object `i` is the first `lens[i]` bytes of the `i`-th 4 KiB of `data`, which is
+    /// encrypted in place. Their slots come back in `out`. All or nothing.
+    pub fn write(&self, shard: Shard, data: &mut [u8], lens: &[u16], out: &mut [u32]) -> Result<(), FileError> {
+        let n = lens.len();
+        assert!(self.owner && n <= BATCH && out.len() == n && data.len() == n * SLOT_BYTES);
+        let mut slots = [Slot(0); BATCH];
+        let mut got = self.alloc(shard, &mut slots[..n]);
+        if got < n && self.collect() > 0 {
+            got += self.alloc(shard, &mut slots[got..n]);
+        }
+        if got < n {
+            self.unalloc(&slots[..got]);
+            return Err(FileError::Full);
+        }
+        for i in 0..n {
+            let slot = slots[i].0;
+            let len = lens[i] as usize;
+            let part = &mut data[i * SLOT_BYTES..(i + 1) * SLOT_BYTES];
+            part[len..].fill(0);
+            let nonce = self.nonce.fetch_add(1, Ordering::Relaxed);
+            let tag = self
+                .cipher()
+                .encrypt_inout_detached(&nonce_of(nonce), &slot.to_le_bytes(), (&mut part[..len]).into())
+                .map_err(|_| FileError::Corrupt)?;
+            let seal = Seal { nonce, tag: tag.into(), len: len as u16 };
+            // SAFETY: the slot was just allocated for this thread; the index is checked by `member`.
+            unsafe { self.seals.add(slot as usize).write(seal) };
+            self.member(slot).store(self.own_bit.load(Ordering::Relaxed), Ordering::Relaxed);
+            self.family().high_water.fetch_max(slot + 1, Ordering::Relaxed);
+            out[i] = slot;
+        }
+        let mut first = 0;
+        while first < n {
+            let mut end = first + 1;
+            while end < n && out[end] == out[end - 1] + 1 {
+                end += 1;
+            }
+            let at = out[first] as u64 * SLOT_BYTES as u64;
+            if let Err(e) = uapi::pwrite_all(self.fd(), &data[first * SLOT_BYTES..end * SLOT_BYTES], at) {
+                for slot in &out[..n] {
+                    self.member(*slot).store(0, Ordering::Relaxed);
+                }
+                self.unalloc(&slots[..n]);
+                return Err(FileError::Io(e));
+            }
+            first = end;
+        }
+        for slot in &slots[..n] {
+            // The slot leaves its cache with one user: the location word that the caller writes.
+            let _ = self.slots.dup(*slot);
+            self.slots.cache_del(*slot, Shadow(0));
+        }
+        Ok(())
+    }
+
+    /// Reads the object of `slot` into `out` and opens it; its length.
+    pub fn read(&self, slot: u32, out: &mut [u8; SLOT_BYTES]) -> Result<usize, FileError> {
+        assert!(slot < self.nr_slots);
+        // SAFETY: checked index; the caller's claim on the content keeps the slot from being written.
+        let seal = unsafe { self.seals.add(slot as usize).read() };
+        let len = seal.len as usize;
+        if len == 0 || len > SLOT_BYTES {
+            return Err(FileError::Corrupt);
+        }
+        uapi::pread_exact(self.fd(), &mut out[..len], slot as u64 * SLOT_BYTES as u64).map_err(FileError::Io)?;
+        self.cipher()
+            .decrypt_inout_detached(
+                &nonce_of(seal.nonce),
+                &slot.to_le_bytes(),
+                (&mut out[..len]).into(),
+                &Tag::from(seal.tag),
+            )
+            .map_err(|_| FileError::Corrupt)?;
+        Ok(len)
+    }
+
+    /// This process needs the slot no more.
+    pub fn free(&self, slot: u32) {
+        let own = self.own_bit.load(Ordering::Relaxed);
+        let before = self.member(slot).fetch_and(!own, Ordering::AcqRel);
+        if !self.owner {
+            return;
+        }
+        if before & !own == 0 {
+            self.slots.put(Slot(slot));
+        } else {
+            self.zombies.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn alloc(&self, shard: Shard, out: &mut [Slot]) -> usize {
+        if self.zombies.load(Ordering::Relaxed) > 4096 {
+            self.collect();
+        }
+        self.slots.alloc(shard, Order::ZERO, NO_FOLIO, out)
+    }
+
+    fn unalloc(&self, slots: &[Slot]) {
+        for slot in slots {
+            self.slots.cache_del(*slot, Shadow(0));
+        }
+    }
+
+    /// Takes back slots that this process freed and that nobody else holds any more; how many.
+    fn collect(&self) -> u32 {
+        if self.zombies.swap(0, Ordering::Relaxed) == 0 {
+            return 0;
+        }
+        self.bury_dead_members();
+        let own = self.own_bit.load(Ordering::Relaxed);
+        let (mut freed, mut left) = (0, 0);
+        for slot in 0..self.family().high_water.load(Ordering::Relaxed) {
+            let id = Slot(slot);
+            let bits = self.member(slot).load(Ordering::Acquire);
+            if bits & own != 0 || !matches!(self.slots.get(id), TableEntry::Stored(_)) {
+                continue;
+            }
+            if bits == 0 {
+                // Two threads may collect at once: whoever turns the word wins.
+                if self.slots.cache_add(id, NO_FOLIO).is_ok() {
+                    self.slots.put(id);
+                    self.slots.cache_del(id, Shadow(0));
+                    freed += 1;
+                }
+            } else {
+                left += 1;
+            }
+        }
+        self.zombies.fetch_add(left, Ordering::Relaxed);
+        freed
+    }
+
+    /// Clears the bits of members whose process is gone.
+    fn bury_dead_members(&self) {
+        let mut dead = 0u64;
+        for (i, pid) in self.family().pids.iter().enumerate() {
+            let p = pid.load(Ordering::Relaxed);
+            if p != 0 && p != u32::MAX && !uapi::process_exists(p as i32) {
+                dead |= 1 << i;
+            }
+        }
+        if dead == 0 {
+            return;
+        }
+        for slot in 0..self.family().high_water.load(Ordering::Relaxed) {
+            self.member(slot).fetch_and(!dead, Ordering::AcqRel);
+        }
+        for (i, pid) in self.family().pids.iter().enumerate() {
+            if dead & 1 << i != 0 {
+                pid.store(0, Ordering::Release);
+            }
+        }
+    }
+
+    /// Before fork: enters a new member that holds all slots this process holds. Its number, for [`Self::inherit`].
+    pub fn adopt(&self) -> u32 {
+        let take = |f: &Family| {
+            f.pids.iter().position(|p| p.compare_exchange(0, u32::MAX, Ordering::AcqRel, Ordering::Relaxed).is_ok())
+        };
+        let found = take(self.family()).or_else(|| {
+            self.bury_dead_members();
+            take(self.family())
+        });
+        let bit = found.map_or(FOR_EVER, |i| 1 << i);
+        let own = self.own_bit.load(Ordering::Relaxed);
+        for slot in 0..self.family().high_water.load(Ordering::Relaxed) {
+            let word = self.member(slot);
+            if word.load(Ordering::Relaxed) & own != 0 {
+                word.fetch_or(bit, Ordering::AcqRel);
+            }
+        }
+        bit.trailing_zeros()
+    }
+
+    /// After a fork that failed: takes [`Self::adopt`] back.
+    pub fn disown(&self, member: u32) {
+        if member >= MEMBERS {
+            return;
+        }
+        for slot in 0..self.family().high_water.load(Ordering::Relaxed) {
+            self.member(slot).fetch_and(!(1 << member), Ordering::AcqRel);
+        }
+        self.family().pids[member as usize].store(0, Ordering::Release);
+    }
+
+    /// After fork, in the child: this process is that member, and only reads.
+    pub fn inherit(&mut self, member: u32) {
+        self.owner = false;
+        if member < MEMBERS {
+            self.family().pids[member as usize].store(uapi::getpid() as u32, Ordering::Release);
+            self.own_bit.store(1 << member, Ordering::Relaxed);
+        } else {
+            self.own_bit.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// Recounts the allocator.
+    pub fn validate(&self) -> bool {
+        self.slots.validate().is_ok()
+    }
+}
+
+/// Moves a descriptor of Ebb's to a high number, where programs do not look.
+pub fn keep_away(fd: i32) -> Result<i32, Errno> {
+    let limit = uapi::nofile_limit();
+    let lowest = limit.min(1024).saturating_sub(40) as i32;
+    uapi::raise_fd(fd, lowest).or_else(|_| uapi::raise_fd(fd, 3))
+}
+
+fn nonce_of(counter: u64) -> Nonce<aes_gcm::aead::consts::U12> {
+    let mut bytes = [0u8; 12];
+    bytes[..8].copy_from_slice(&counter.to_le_bytes());
+    bytes.into()
+}
+
+fn open_named(dir: &CStr) -> Result<i32, Errno> {
+    let mut random = [0u8; 8];
+    uapi::getrandom(&mut random)?;
+    let mut path = [0u8; 4096];
+    let dir = dir.to_bytes();
+    let name = b"/.ebb-";
+    if dir.len() + name.len() + 17 > path.len() {
+        return Err(Errno(linux_raw_sys::errno::ENAMETOOLONG as i32));
+    }
+    path[..dir.len()].copy_from_slice(dir);
+    path[dir.len()..dir.len() + name.len()].copy_from_slice(name);
+    let mut at = dir.len() + name.len();
+    for byte in random {
+        for nibble in [byte >> 4, byte & 15] {
+            path[at] = b"0123456789abcdef"[nibble as usize];
+            at += 1;
+        }
+    }
+    let path = CStr::from_bytes_until_nul(&path).map_err(|_| Errno::INVAL)?;
+    uapi::open_unlinked(path)
+}

@@ -1,0 +1,3 @@
+//! Where content goes that leaves RAM.
+
+pub mod file;

@@ -1,0 +1,300 @@
+//! A fault, in the thread that took it; and bringing in ranges for system calls.
+
+use crate::clock;
+use crate::ctx::{ThreadCtx, WINDOW_MAX};
+use crate::page::{State, Tag};
+use crate::space::Space;
+use crate::stats;
+use crate::swapin::In;
+use crate::table::PAGE;
+use core::sync::atomic::Ordering::Relaxed;
+
+/// What a fault came to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fault {
+    /// The page is there; the instruction can go on.
+    Resolved,
+    /// Not a page of Ebb's: the fault is the program's own.
+    NotManaged,
+    /// The page's content cannot be had.
+    Unreadable,
+}
+
+/// What pinning came to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PinResult {
+    /// Resident, and stays so until the call ends.
+    Ok,
+    /// More than one call may pin: use it in pieces.
+    TooLarge,
+    /// A page's content cannot be had.
+    Unreadable,
+}
+
+/// Faults on one present page before it counts as lost.
+const SPURIOUS_MAX: u32 = 64;
+
+impl Space {
+    /// Answers a fault of the calling thread at `addr`. Every signal must be blocked.
+    pub fn fault(&self, ctx: &ThreadCtx, addr: usize, write: bool) -> Fault {
+        let start = clock::cycles();
+        let page = addr & !(PAGE - 1);
+        let (fault, reclaim) = self.serve(ctx, page, write);
+        let total = clock::cycles() - start;
+        stats::add(&self.stats.fault_ns, clock::ns(total.saturating_sub(reclaim)));
+        if reclaim > 0 {
+            stats::add(&self.stats.direct_reclaim_ns, clock::ns(reclaim));
+        }
+        fault
+    }
+
+    /// The fault at `page`; with it the cycles spent in direct reclaim.
+    fn serve(&self, ctx: &ThreadCtx, page: usize, write: bool) -> (Fault, u64) {
+        // A thread that walks on faults where its last window ended: double the window. Any other place starts anew.
+        let window = if ctx.next_addr.load(Relaxed) == page as u64 {
+            (ctx.window.load(Relaxed) * 2).clamp(2, WINDOW_MAX as u32)
+        } else {
+            1
+        };
+        let mut reclaim = 0;
+        loop {
+            let mut want = window as usize;
+            if !self.group.try_charge(want) {
+                want = 1;
+                if !self.group.try_charge(1) {
+                    let t = clock::cycles();
+                    self.direct_reclaim(ctx, 1);
+                    reclaim += clock::cycles() - t;
+                    continue;
+                }
+            }
+            self.gate.enter(&ctx.gate);
+            let Some(region) = self.regions.find(page) else {
+                self.gate.leave(&ctx.gate);
+                self.group.uncharge(want);
+                return (Fault::NotManaged, reclaim);
+            };
+            let Some(word) = self.table.word(page) else {
+                self.gate.leave(&ctx.gate);
+                self.group.uncharge(want);
+                return (Fault::NotManaged, reclaim);
+            };
+            let state = word.load();
+            let result = self.bring(ctx, page, word, state, want, region.end);
+            let used = match result {
+                In::Mapped(n) => n,
+                _ => 0,
+            };
+            if used < want {
+                self.group.uncharge(want - used);
+            }
+            if state.tag() == Tag::Present && write {
+                // A sweep that gave the page back may have left it write-protected for a moment.
+                let _ = self.uffd().write_protect(page, PAGE, false);
+            }
+            self.gate.leave(&ctx.gate);
+            match result {
+                In::Mapped(0) => return (self.spurious(ctx, page), reclaim),
+                In::Mapped(n) => {
+                    match state.tag() {
+                        Tag::None => stats::add(&self.stats.faults_first_touch, 1),
+                        Tag::Staged => stats::add(&self.stats.faults_soft, 1),
+                        _ => {}
+                    }
+                    ctx.next_addr.store((page + n * PAGE) as u64, Relaxed);
+                    ctx.window.store(window.max(1), Relaxed);
+                    self.background.kick_if(self, self.group.is_above_high());
+                    return (Fault::Resolved, reclaim);
+                }
+                In::Retry => word.wait_while_busy(),
+                In::Unreadable => return (Fault::Unreadable, reclaim),
+                In::NotRegistered => return (Fault::NotManaged, reclaim),
+                In::NoMemory => {
+                    // The kernel's limit is tighter than the budget: give memory back and try again.
+                    let t = clock::cycles();
+                    if !self.direct_reclaim(ctx, self.table.unit_pages()) {
+                        self.fatal(
+                            b"the kernel has no memory left: a cgroup limit is below --ram; give a smaller --ram",
+                        );
+                    }
+                    reclaim += clock::cycles() - t;
+                }
+            }
+        }
+    }
+
+    /// The page is present, so somebody else was faster, or its write protection was lifted.
+    fn spurious(&self, ctx: &ThreadCtx, page: usize) -> Fault {
+        stats::add(&self.stats.faults_spurious, 1);
+        let same = ctx.spurious_addr.swap(page as u64, Relaxed) == page as u64;
+        let count = if same { ctx.spurious_count.fetch_add(1, Relaxed) + 1 } else { 0 };
+        if !same {
+            ctx.spurious_count.store(0, Relaxed);
+        }
+        if count < SPURIOUS_MAX {
+            return Fault::Resolved;
+        }
+        ctx.spurious_count.store(0, Relaxed);
+        self.inconsistent(b"a page that should be mapped is missing: this is a bug in Ebb; please report it");
+        Fault::Unreadable
+    }
+
+    /// Most bytes that one system call may pin.
+    pub fn pin_max(&self) -> usize {
+        (self.group.limit() / 8).max(16) * PAGE
+    }
+
+    /// Begins the pins of a call made with stack pointer `sp`.
+    pub fn pin_begin(&self, ctx: &ThreadCtx, sp: u64) {
+        ctx.pins.begin(sp);
+    }
+
+    /// Ends the pins of the call begun last.
+    pub fn pin_end(&self, ctx: &ThreadCtx) {
+        ctx.pins.end();
+    }
+
+    /// Pins `[addr, addr + len)` for the call begun last and brings it in. Parts that are not managed are left alone.
+    pub fn pin_add(&self, ctx: &ThreadCtx, addr: usize, len: usize) -> PinResult {
+        if len == 0 || addr.checked_add(len).is_none_or(|end| end > crate::table::ADDR_END) {
+            return PinResult::Ok;
+        }
+        if len > self.pin_max() && self.managed_bytes(ctx, addr, len) > self.pin_max() {
+            return PinResult::TooLarge;
+        }
+        ctx.pins.add(addr as u64, (addr + len) as u64);
+        if self.is_resident(addr, len) || self.bring_in(ctx, addr, len) { PinResult::Ok } else { PinResult::Unreadable }
+    }
+
+    /// Begins a call with one buffer. True when all of it is resident or was never managed, which is the common case
+    /// and takes no lock; then it is pinned. False: nothing is pinned, take the slow way.
+    #[inline]
+    pub fn pin_fast(&self, ctx: &ThreadCtx, sp: u64, addr: usize, len: usize) -> bool {
+        let Some(end) = addr.checked_add(len) else { return false };
+        if len > self.pin_max() || end > crate::table::ADDR_END {
+            return false;
+        }
+        ctx.pins.begin(sp);
+        ctx.pins.add(addr as u64, end as u64);
+        if self.is_resident(addr, len) {
+            return true;
+        }
+        ctx.pins.end();
+        false
+    }
+
+    /// True when Ebb may hold pages of the unit around `addr`.
+    pub fn is_managed(&self, addr: usize) -> bool {
+        self.table.may_be_managed(addr)
+    }
+
+    /// Every page of the range is present, or in a unit where nothing was ever managed.
+    fn is_resident(&self, addr: usize, len: usize) -> bool {
+        let mut at = addr & !(PAGE - 1);
+        while at < addr + len {
+            match self.table.word(at) {
+                Some(word) if word.load().tag() == Tag::Present => {}
+                Some(_) if self.table.may_be_managed(at) => return false,
+                _ => {}
+            }
+            at += PAGE;
+        }
+        true
+    }
+
+    /// Bytes of the range that are managed.
+    fn managed_bytes(&self, ctx: &ThreadCtx, addr: usize, len: usize) -> usize {
+        self.gate.enter(&ctx.gate);
+        let mut bytes = 0;
+        let mut at = addr;
+        while let Some(r) = self.regions.first_in(at, addr + len) {
+            bytes += r.end.min(addr + len) - r.start.max(at);
+            at = r.end;
+        }
+        self.gate.leave(&ctx.gate);
+        bytes
+    }
+
+    /// Brings in every managed page of the range. False when a page's content cannot be had.
+    pub fn bring_in(&self, ctx: &ThreadCtx, addr: usize, len: usize) -> bool {
+        let end = (addr + len).next_multiple_of(PAGE);
+        let mut at = addr & !(PAGE - 1);
+        while at < end {
+            let want = ((end - at) / PAGE).min(WINDOW_MAX);
+            let charge = if self.group.try_charge(want) {
+                want
+            } else if self.group.try_charge(1) {
+                1
+            } else {
+                self.direct_reclaim(ctx, 1);
+                continue;
+            };
+            self.gate.enter(&ctx.gate);
+            // Jump over what is not managed or present already.
+            let mut region_end = 0;
+            while at < end {
+                if at >= region_end {
+                    match self.regions.first_in(at, end) {
+                        Some(r) => {
+                            at = at.max(r.start);
+                            region_end = r.end;
+                        }
+                        None => {
+                            at = end;
+                            break;
+                        }
+                    }
+                }
+                if self.table.word(at).is_some_and(|w| w.load().tag() != Tag::Present) {
+                    break;
+                }
+                at += PAGE;
+            }
+            let word = if at < end { self.table.word(at) } else { None };
+            let Some(word) = word else {
+                self.gate.leave(&ctx.gate);
+                self.group.uncharge(charge);
+                break;
+            };
+            let state = word.load();
+            let result = self.bring(ctx, at, word, state, charge, region_end.min(end));
+            let used = if let In::Mapped(n) = result { n } else { 0 };
+            self.group.uncharge(charge - used);
+            self.gate.leave(&ctx.gate);
+            match result {
+                In::Mapped(n) => {
+                    stats::add(&self.stats.syscall_in_pages, n as u64);
+                    at += n * PAGE;
+                }
+                In::Retry => word.wait_while_busy(),
+                In::Unreadable => return false,
+                In::NotRegistered => at += PAGE,
+                In::NoMemory => {
+                    if !self.direct_reclaim(ctx, self.table.unit_pages()) {
+                        return false;
+                    }
+                }
+            }
+        }
+        self.background.kick_if(self, self.group.is_above_high());
+        true
+    }
+
+    /// Brings the range in for good: it is never evicted again, until it is unmapped.
+    pub fn exclude(&self, ctx: &ThreadCtx, addr: usize, len: usize) {
+        let start = addr & !(PAGE - 1);
+        let end = (addr + len).next_multiple_of(PAGE);
+        ctx.pins.begin(0);
+        ctx.pins.add(start as u64, end as u64);
+        if self.bring_in(ctx, start, end - start) {
+            self.exclusive(|| {
+                self.table.for_each_content(start, end, |_, word| {
+                    if word.load().tag() == Tag::Present {
+                        word.set_exclusive(State::PRESENT.with_pinned(true));
+                    }
+                });
+            });
+        }
+        ctx.pins.end();
+    }
+}

@@ -1,0 +1,111 @@
+//! Fork: one space becomes two.
+//!
+//! The thread that forks closes the gate, so no other thread is inside the engine and no page is busy; the child then
+//! owns a private copy of all of Ebb's memory in a consistent state. What the child does not inherit is the
+//! registration of its regions: it opens a userfaultfd of its own and registers everything before it runs one
+//! instruction of the program. An evicted page read before that would silently be zero.
+
+use crate::ctx::ThreadCtx;
+use crate::device::file::SpillFile;
+use crate::region::Region;
+use crate::space::{InitError, Space};
+use crate::stats;
+use crate::table::PAGE;
+use crate::uapi::{self, Errno, uffd::Uffd};
+use core::ffi::CStr;
+use core::sync::atomic::Ordering::Relaxed;
+
+impl Space {
+    /// Before fork: nobody else is inside the engine until [`Self::fork_parent`]. The caller must not be inside.
+    pub fn fork_prepare(&self, ctx: &ThreadCtx) {
+        let _ = ctx;
+        self.gate.close(self.contexts.all().map(|c| &c.gate));
+        self.background.set_forked();
+        // SAFETY: under the exclusive gate.
+        let adopted = unsafe { &mut *self.adopted.get() };
+        for (member, file) in adopted.iter_mut().zip(self.swap.files_mut()) {
+            *member = file.as_ref().map_or(u32::MAX, |f| f.adopt());
+        }
+    }
+
+    /// After fork, in the parent, also when it failed (`ok` false).
+    pub fn fork_parent(&self, ctx: &ThreadCtx, ok: bool) {
+        let _ = ctx;
+        if !ok {
+            // SAFETY: under the exclusive gate.
+            let adopted = unsafe { &*self.adopted.get() };
+            for (member, file) in adopted.iter().zip(self.swap.files_mut()) {
+                if let (Some(file), true) = (file, *member != u32::MAX) {
+                    file.disown(*member);
+                }
+            }
+        }
+        self.gate.open();
+    }
+
+    /// After fork, in the child, as its first act.
+    pub fn fork_child(&self, ctx: &ThreadCtx) -> Result<(), InitError> {
+        self.contexts.keep_only(ctx);
+        self.work.reset();
+        self.background.reset();
+        let old = self.uffd();
+        uapi::close(old.fd());
+        let uffd = Uffd::open().map_err(InitError::Userfaultfd)?;
+        let uffd = uffd.raise(old.fd()).map_err(InitError::Userfaultfd)?;
+        // SAFETY: the only thread, under the exclusive gate.
+        unsafe { *self.uffd.get() = uffd };
+        let refused = |_| InitError::Userfaultfd(Errno::INVAL);
+        self.staging.register(&uffd).map_err(refused)?;
+        // Regions that the child does not have, or has empty, come out of the books first.
+        while let Some(r) = self.regions.all().iter().copied().find(|r| r.attr.is_dontfork()) {
+            self.forget(r);
+            self.regions.remove(r.start, r.end);
+        }
+        for i in 0..self.regions.all().len() {
+            let r = self.regions.all()[i];
+            if r.attr.is_wipeonfork() {
+                self.forget(r);
+            }
+            uffd.register(r.start, r.end - r.start).map_err(refused)?;
+        }
+        self.staging.rebuild();
+        // SAFETY: as above.
+        let adopted = unsafe { &*self.adopted.get() };
+        for (member, file) in adopted.iter().zip(self.swap.files_mut()) {
+            if let (Some(file), true) = (file, *member != u32::MAX) {
+                file.inherit(*member);
+            }
+        }
+        self.open_own_file();
+        stats::add(&self.stats.processes, 1);
+        self.gate.open();
+        Ok(())
+    }
+
+    /// Drops the states of a region whose memory this process does not have.
+    fn forget(&self, r: Region) {
+        self.drop_content(r.start, r.end);
+    }
+
+    /// Gives the child a spill file of its own. Without one, what does not compress stays in RAM.
+    fn open_own_file(&self) {
+        // SAFETY: written before the space was shared, never changed.
+        let dir = unsafe { &*self.spill_dir.get() };
+        let Ok(dir) = CStr::from_bytes_until_nul(dir) else { return };
+        if dir.is_empty() || !self.swap.has_room_for_file() {
+            return;
+        }
+        if let Ok(file) = SpillFile::create(dir, self.spill_bytes, 1) {
+            self.swap.add_file(file);
+        }
+    }
+
+    /// Total bytes managed now, for reports.
+    pub fn managed_bytes_total(&self, ctx: &ThreadCtx) -> usize {
+        self.gate.enter(&ctx.gate);
+        let pages: usize = self.regions.all().iter().map(|r| (r.end - r.start) / PAGE).sum();
+        self.gate.leave(&ctx.gate);
+        let _ = Relaxed;
+        pages * PAGE
+    }
+}

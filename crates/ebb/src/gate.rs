@@ -1,0 +1,115 @@
+//! The gate: many threads inside the engine, or one alone.
+//!
+//! Each thread has a flag of its own. To enter is to raise the flag and then look whether the gate is closed; to close
+//! is to shut the gate and then wait until every flag is down. One of the two always sees the other, because both
+//! write first and read second, sequentially consistently. So entering shares no cache line between threads, and
+//! whoever closed the gate knows that no thread is inside and no page is busy.
+//!
+//! The idea is the kernel's per-CPU reader-writer semaphore, with threads in place of processors.
+
+use crate::primitive::{AtomicU32, AtomicU64, Ordering, spin, wait_on, wake_all, yield_now};
+
+const OPEN: u64 = 0;
+const CLOSED: u64 = 1;
+/// Closed, and somebody sleeps until it opens.
+const CLOSED_WAITERS: u64 = 2;
+
+/// Turns of spinning before a closer yields the processor.
+const SPINS: u32 = if cfg!(loom) { 1 } else { 200 };
+
+/// One thread's flag.
+#[derive(Debug)]
+pub struct GateFlag(AtomicU32);
+
+impl Default for GateFlag {
+    fn default() -> Self {
+        Self(AtomicU32::new(0))
+    }
+}
+
+impl GateFlag {
+    /// True while the thread is inside, or about to step back.
+    pub fn is_inside(&self) -> bool {
+        self.0.load(Ordering::SeqCst) != 0
+    }
+
+    /// For a child after fork: threads that did not come along are not inside.
+    pub fn reset(&self) {
+        self.0.store(0, Ordering::Relaxed);
+    }
+}
+
+/// The gate of one space.
+#[derive(Debug)]
+pub struct Gate {
+    state: AtomicU64,
+}
+
+impl Default for Gate {
+    fn default() -> Self {
+        Self { state: AtomicU64::new(OPEN) }
+    }
+}
+
+impl Gate {
+    /// Enters; waits while the gate is closed. The thread must not be inside already.
+    #[inline]
+    pub fn enter(&self, flag: &GateFlag) {
+        loop {
+            flag.0.swap(1, Ordering::SeqCst);
+            if self.state.load(Ordering::SeqCst) == OPEN {
+                return;
+            }
+            flag.0.store(0, Ordering::Release);
+            self.wait_open();
+        }
+    }
+
+    /// Leaves. Releases everything the thread did inside to whoever closes the gate next.
+    #[inline]
+    pub fn leave(&self, flag: &GateFlag) {
+        flag.0.store(0, Ordering::Release);
+    }
+
+    /// Closes the gate and waits until all `flags` are down. The caller must not be inside.
+    pub fn close<'a>(&self, flags: impl Iterator<Item = &'a GateFlag>) {
+        while self.state.compare_exchange(OPEN, CLOSED, Ordering::SeqCst, Ordering::Relaxed).is_err() {
+            self.wait_open();
+        }
+        for flag in flags {
+            let mut turns = 0;
+            while flag.is_inside() {
+                turns += 1;
+                if turns > SPINS { yield_now() } else { spin() }
+            }
+        }
+    }
+
+    /// Opens the gate again.
+    pub fn open(&self) {
+        if self.state.swap(OPEN, Ordering::SeqCst) == CLOSED_WAITERS {
+            wake_all(&self.state);
+        }
+    }
+
+    fn wait_open(&self) {
+        for _ in 0..SPINS {
+            if self.state.load(Ordering::SeqCst) == OPEN {
+                return;
+            }
+            spin();
+        }
+        let seen = self.state.load(Ordering::Relaxed);
+        if seen == OPEN {
+            return;
+        }
+        if seen == CLOSED_WAITERS
+            || self
+                .state
+                .compare_exchange(CLOSED, CLOSED_WAITERS, Ordering::Relaxed, Ordering::Relaxed)
+                .is_ok()
+        {
+            wait_on(&self.state, CLOSED_WAITERS);
+        }
+    }
+}

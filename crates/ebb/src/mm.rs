@@ -1,0 +1,357 @@
+//! Address-space calls: performed for the program, with regions and page states brought in line.
+//!
+//! A call that changes what is managed runs under the exclusive gate, the kernel's part first: if the kernel refuses,
+//! nothing was lost, and nobody can look at a page between the two parts. Each function returns what the system call
+//! returned: a value, or a negative errno.
+
+use crate::ctx::ThreadCtx;
+use crate::page::{State, Tag};
+use crate::region::{Attr, Region};
+use crate::space::Space;
+use crate::swapin::slot_of;
+use crate::swapspace::folio_at;
+use crate::table::{ADDR_END, PAGE};
+use crate::uapi::{self, Errno};
+use core::sync::atomic::Ordering::Relaxed;
+use linux_raw_sys::general as g;
+
+const MREMAP_FIXED: u64 = 2;
+const MREMAP_DONTUNMAP: u64 = 4;
+const MADV_GUARD_INSTALL: u32 = 102;
+const MADV_GUARD_REMOVE: u32 = 103;
+const MADV_DONTNEED_LOCKED: u32 = 24;
+
+fn raw(result: Result<u64, Errno>) -> i64 {
+    match result {
+        Ok(v) => v as i64,
+        Err(e) => -(e.0 as i64),
+    }
+}
+
+fn page_up(n: usize) -> usize {
+    n.checked_next_multiple_of(PAGE).unwrap_or(usize::MAX & !(PAGE - 1))
+}
+
+impl Space {
+    /// # Safety
+    /// The program's own call; the gate is closed or the call concerns nothing managed.
+    unsafe fn kernel(&self, nr: u32, a: [u64; 6]) -> Result<u64, Errno> {
+        // SAFETY: forwarded contract.
+        unsafe { uapi::forward(nr, a) }
+    }
+
+    /// True when some region meets the range.
+    fn touches(&self, ctx: &ThreadCtx, start: usize, end: usize) -> bool {
+        self.gate.enter(&ctx.gate);
+        let found = self.regions.first_in(start, end).is_some();
+        self.gate.leave(&ctx.gate);
+        found
+    }
+
+    /// Takes a range under management. Under the exclusive gate, after the kernel mapped it.
+    fn manage(&self, start: usize, end: usize, attr: Attr) {
+        if end <= start || end > ADDR_END || !self.regions.has_room(3) || self.table.cover(start, end).is_err() {
+            return;
+        }
+        if self.uffd().register(start, end - start).is_ok() {
+            self.regions.insert(Region { start, end, attr });
+        }
+    }
+
+    /// Forgets the content of every page in the range. Under the exclusive gate, after the kernel dropped it.
+    pub(crate) fn drop_content(&self, start: usize, end: usize) {
+        self.table.for_each_content(start, end, |addr, word| {
+            let state = word.load();
+            match state.tag() {
+                Tag::None | Tag::Busy => return,
+                Tag::Present => {
+                    self.uncount_present(addr, 1);
+                    self.group.uncharge(1);
+                }
+                Tag::Staged => self.staging.put_frame(state.payload() as u32),
+                Tag::Swapped => {
+                    let slot = slot_of(state);
+                    if self.swap.claim(slot, folio_at(addr)).is_ok() {
+                        self.swap.free_claimed(&self.group, self.stats, slot);
+                    }
+                }
+            }
+            word.set_exclusive(State::NONE);
+            self.uncount_content(addr, 1);
+        });
+    }
+
+    /// mmap(2).
+    pub fn mmap(&self, _ctx: &ThreadCtx, a: [u64; 6]) -> i64 {
+        let (len, prot, flags) = (page_up(a[1] as usize), a[2] as u32, a[3] as u32);
+        let anonymous = flags & g::MAP_ANONYMOUS != 0 && flags & 0x0f == g::MAP_PRIVATE;
+        // Stacks must take a fault on the stack itself; locked and huge-TLB memory cannot be evicted.
+        let never = g::MAP_GROWSDOWN | g::MAP_STACK | g::MAP_LOCKED | g::MAP_HUGETLB;
+        let manageable = anonymous && flags & never == 0 && len > 0;
+        let fixed = flags & g::MAP_FIXED != 0 && flags & g::MAP_FIXED_NOREPLACE == 0;
+        if !manageable && !fixed {
+            // SAFETY: a new mapping where the kernel finds room.
+            return raw(unsafe { self.kernel(g::__NR_mmap, a) });
+        }
+        let mut b = a;
+        if manageable {
+            // Populating would go round the budget; pages come at first touch.
+            b[3] &= !(g::MAP_POPULATE as u64);
+        }
+        self.exclusive(|| {
+            // SAFETY: the program's call, under the exclusive gate; what it replaces is dropped below.
+            let result = unsafe { self.kernel(g::__NR_mmap, b) };
+            if let Ok(at) = result {
+                let (start, end) = (at as usize, at as usize + len);
+                if fixed {
+                    self.drop_content(start, end);
+                    self.regions.remove(start, end);
+                }
+                if manageable {
+                    self.manage(start, end, Attr::from_prot(prot));
+                }
+            }
+            raw(result)
+        })
+    }
+
+    /// munmap(2).
+    pub fn munmap(&self, ctx: &ThreadCtx, a: [u64; 6]) -> i64 {
+        let (start, end) = (a[0] as usize, (a[0] as usize).saturating_add(page_up(a[1] as usize)));
+        if !self.touches(ctx, start, end) {
+            // SAFETY: the program's call on memory that is not managed.
+            return raw(unsafe { self.kernel(g::__NR_munmap, a) });
+        }
+        self.exclusive(|| {
+            // SAFETY: the program's call, under the exclusive gate.
+            let result = unsafe { self.kernel(g::__NR_munmap, a) };
+            if result.is_ok() {
+                self.drop_content(start, end);
+                self.regions.remove(start, end);
+            }
+            raw(result)
+        })
+    }
+
+    /// mremap(2). A moved range loses its registration in the kernel: it is registered again before anybody can
+    /// know its new address.
+    pub fn mremap(&self, ctx: &ThreadCtx, a: [u64; 6]) -> i64 {
+        let (old, old_len, new_len, flags) = (a[0] as usize, page_up(a[1] as usize), page_up(a[2] as usize), a[3]);
+        let source = old..old.saturating_add(old_len.max(PAGE));
+        let replaces = flags & MREMAP_FIXED != 0
+            && self.touches(ctx, a[4] as usize, (a[4] as usize).saturating_add(new_len));
+        if !self.touches(ctx, source.start, source.end) && !replaces {
+            // SAFETY: the program's call on memory that is not managed.
+            return raw(unsafe { self.kernel(g::__NR_mremap, a) });
+        }
+        self.exclusive(|| {
+            let region = self.regions.find(old);
+            // SAFETY: the program's call, under the exclusive gate.
+            let result = unsafe { self.kernel(g::__NR_mremap, a) };
+            let Ok(new) = result else { return raw(result) };
+            let new = new as usize;
+            if flags & MREMAP_FIXED != 0 && new != old {
+                self.drop_content(new, new + new_len);
+                self.regions.remove(new, new + new_len);
+            }
+            let attr = region.map(|r| r.attr);
+            if new == old {
+                if new_len < old_len {
+                    self.drop_content(old + new_len, old + old_len);
+                    self.regions.remove(old + new_len, old + old_len);
+                } else if let (true, Some(attr)) = (new_len > old_len, attr) {
+                    self.manage(old + old_len, old + new_len, attr);
+                }
+                return raw(result);
+            }
+            // An old length of zero duplicates a shared mapping, which is never managed.
+            let kept = old_len.min(new_len);
+            if let Some(attr) = attr {
+                self.manage(new, new + new_len, attr);
+                self.move_states(old, new, kept);
+            }
+            self.drop_content(old, old + old_len);
+            if flags & MREMAP_DONTUNMAP != 0 {
+                if let Some(attr) = attr {
+                    self.manage(old, old + old_len, attr);
+                }
+            } else {
+                self.regions.remove(old, old + old_len);
+            }
+            raw(result)
+        })
+    }
+
+    /// Moves the states of `len` bytes of pages from `old` to `new`. Under the exclusive gate.
+    fn move_states(&self, old: usize, new: usize, len: usize) {
+        self.table.for_each_content(old, old + len, |addr, word| {
+            let state = word.load();
+            if state == State::NONE {
+                return;
+            }
+            let to = new + (addr - old);
+            let Some(target) = self.table.word(to) else { return };
+            target.set_exclusive(state);
+            word.set_exclusive(State::NONE);
+            self.uncount_content(addr, 1);
+            self.count_content(to, 1);
+            match state.tag() {
+                Tag::Present => {
+                    self.uncount_present(addr, 1);
+                    self.count_present(to, 1);
+                }
+                Tag::Staged => self.staging.owner(state.payload() as u32).store(to as u64, Relaxed),
+                _ => {}
+            }
+        });
+    }
+
+    /// mprotect(2) and pkey_mprotect(2): `nr` says which.
+    pub fn mprotect(&self, ctx: &ThreadCtx, nr: u32, a: [u64; 6]) -> i64 {
+        let (start, end) = (a[0] as usize, (a[0] as usize).saturating_add(page_up(a[1] as usize)));
+        if !self.touches(ctx, start, end) {
+            // SAFETY: the program's call on memory that is not managed.
+            return raw(unsafe { self.kernel(nr, a) });
+        }
+        let keyed = nr == g::__NR_pkey_mprotect && (a[3] as i32) > 0;
+        self.exclusive(|| {
+            // SAFETY: the program's call; protection changes no content.
+            let result = unsafe { self.kernel(nr, a) };
+            // Also after a failure part of the range may have changed; the stricter reading is the safe one.
+            match result {
+                Ok(_) => self.regions.change(start, end, |attr| attr.with_prot(a[2] as u32, keyed)),
+                Err(Errno::INVAL) => {}
+                Err(_) => self.regions.change(start, end, |attr| attr.with_prot(0, keyed)),
+            }
+            raw(result)
+        })
+    }
+
+    /// madvise(2).
+    pub fn madvise(&self, ctx: &ThreadCtx, a: [u64; 6]) -> i64 {
+        let (start, advice) = (a[0] as usize, a[2] as u32);
+        let end = start.saturating_add(page_up(a[1] as usize));
+        if !start.is_multiple_of(PAGE) || !self.touches(ctx, start, end) {
+            // SAFETY: the program's call on memory that is not managed.
+            return raw(unsafe { self.kernel(g::__NR_madvise, a) });
+        }
+        match advice {
+            // What MADV_FREE allows the kernel to do later is done now: the next touch reads zero.
+            g::MADV_DONTNEED | g::MADV_FREE | MADV_DONTNEED_LOCKED => self.exclusive(|| {
+                let b = [a[0], a[1], if advice == g::MADV_FREE { g::MADV_DONTNEED } else { advice } as u64, 0, 0, 0];
+                // SAFETY: the program gives the content up.
+                let result = unsafe { self.kernel(g::__NR_madvise, b) };
+                // ENOMEM: parts of the range are not mapped, the rest was dropped all the same.
+                if matches!(result, Ok(_) | Err(Errno::NOMEM)) {
+                    let mut at = start;
+                    while let Some(r) = self.regions.first_in(at, end) {
+                        self.drop_content(r.start.max(at), r.end.min(end));
+                        at = r.end;
+                    }
+                }
+                raw(result)
+            }),
+            g::MADV_DONTFORK | g::MADV_DOFORK => self.exclusive(|| {
+                // SAFETY: changes no content.
+                let result = unsafe { self.kernel(g::__NR_madvise, a) };
+                if result.is_ok() {
+                    self.regions.change(start, end, |attr| attr.with_dontfork(advice == g::MADV_DONTFORK));
+                }
+                raw(result)
+            }),
+            g::MADV_WIPEONFORK | g::MADV_KEEPONFORK => self.exclusive(|| {
+                // SAFETY: changes no content.
+                let result = unsafe { self.kernel(g::__NR_madvise, a) };
+                if result.is_ok() {
+                    self.regions.change(start, end, |attr| attr.with_wipeonfork(advice == g::MADV_WIPEONFORK));
+                }
+                raw(result)
+            }),
+            g::MADV_POPULATE_READ | g::MADV_POPULATE_WRITE => {
+                if self.bring_in(ctx, start, end - start) {
+                    // SAFETY: everything managed is present; what is not managed the kernel populates.
+                    let result = raw(unsafe { self.kernel(g::__NR_madvise, a) });
+                    // A range beyond the budget is populated as far as it fits.
+                    return if result == -(linux_raw_sys::errno::EFAULT as i64) { 0 } else { result };
+                }
+                -(linux_raw_sys::errno::EFAULT as i64)
+            }
+            // The kernel would page out to a swap that is not there, merge pages that Ebb moves, or build huge pages
+            // around Ebb's back. All of these are hints.
+            g::MADV_COLD | g::MADV_PAGEOUT | g::MADV_MERGEABLE | g::MADV_UNMERGEABLE | g::MADV_COLLAPSE => 0,
+            // As kernels before 6.13 answer; programs fall back to mprotect.
+            MADV_GUARD_INSTALL | MADV_GUARD_REMOVE => -(linux_raw_sys::errno::EINVAL as i64),
+            // SAFETY: changes no content.
+            _ => raw(unsafe { self.kernel(g::__NR_madvise, a) }),
+        }
+    }
+
+    /// brk(2).
+    pub fn brk(&self, _ctx: &ThreadCtx, a: [u64; 6]) -> i64 {
+        self.exclusive(|| {
+            // SAFETY: asks for the current break only.
+            let old = unsafe { self.kernel(g::__NR_brk, [0; 6]) }.unwrap_or(0) as usize;
+            if a[0] == 0 {
+                return old as i64;
+            }
+            // SAFETY: the program's call, under the exclusive gate.
+            let new = unsafe { self.kernel(g::__NR_brk, a) }.unwrap_or(old as u64) as usize;
+            let (old_end, new_end) = (page_up(old), page_up(new));
+            if new_end > old_end {
+                self.manage(old_end, new_end, Attr::from_prot(g::PROT_READ | g::PROT_WRITE));
+            } else if new_end < old_end {
+                self.drop_content(new_end, old_end);
+                self.regions.remove(new_end, old_end);
+            }
+            new as i64
+        })
+    }
+
+    /// mlock(2) and mlock2(2): what is locked stays resident until it is unlocked or unmapped.
+    pub fn mlock(&self, ctx: &ThreadCtx, nr: u32, a: [u64; 6]) -> i64 {
+        let (start, len) = (a[0] as usize & !(PAGE - 1), page_up(a[1] as usize + (a[0] as usize & (PAGE - 1))));
+        if !self.touches(ctx, start, start.saturating_add(len)) {
+            // SAFETY: the program's call on memory that is not managed.
+            return raw(unsafe { self.kernel(nr, a) });
+        }
+        if len / PAGE > self.group.limit() / 2 {
+            return -(linux_raw_sys::errno::ENOMEM as i64);
+        }
+        self.exclude(ctx, start, len);
+        // SAFETY: everything is present and stays so; locking changes no content.
+        let result = raw(unsafe { self.kernel(nr, a) });
+        if result < 0 {
+            self.include(start, start + len);
+        }
+        result
+    }
+
+    /// munlock(2).
+    pub fn munlock(&self, ctx: &ThreadCtx, a: [u64; 6]) -> i64 {
+        let (start, len) = (a[0] as usize & !(PAGE - 1), page_up(a[1] as usize + (a[0] as usize & (PAGE - 1))));
+        // SAFETY: unlocking changes no content.
+        let result = raw(unsafe { self.kernel(g::__NR_munlock, a) });
+        if result == 0 && self.touches(ctx, start, start + len) {
+            self.include(start, start + len);
+        }
+        result
+    }
+
+    /// mlockall(2) and munlockall(2): managed memory stays in the budget, which the caller asked for by running under
+    /// it; the call succeeds without effect on it.
+    pub fn mlockall(&self) -> i64 {
+        0
+    }
+
+    /// Lets pages be evicted again.
+    fn include(&self, start: usize, end: usize) {
+        self.exclusive(|| {
+            self.table.for_each_content(start, end, |_, word| {
+                let state = word.load();
+                if state.is_pinned() {
+                    word.set_exclusive(state.with_pinned(false));
+                }
+            });
+        });
+    }
+}

@@ -1,0 +1,192 @@
+//! The state word of one page, and the only ways it may change.
+//!
+//! A word says where the page's content is. Whoever turns it to `BUSY` by compare-and-swap owns the page until it
+//! stores the next state with [`PageWord::finish`]; everybody else waits on the word. There is no other lock on a page.
+//!
+//! Orderings: a claim acquires what the last `finish` released, so the owner sees the content and the bookkeeping of
+//! the state it claimed. A claim is also sequentially consistent, because eviction claims a page and then looks at
+//! pins, while a system call publishes its pin and then looks at the page: one of the two must see the other.
+//!
+//! ```text
+//!  NONE ----first touch---> PRESENT --sweep--> STAGED --swap-out--> SWAPPED
+//!    ^                       ^   ^                |                    |
+//!    +---- discard (gate) ---+   +--- soft fault--+----- swap-in ------+      each arrow passes through BUSY
+//! ```
+
+use crate::primitive::{AtomicU64, Ordering, spin, wait_on, wake_all};
+
+const TAG: u64 = 7;
+const WAITERS: u64 = 1 << 3;
+const PINNED: u64 = 1 << 4;
+const PAYLOAD_SHIFT: u32 = 8;
+const PAYLOAD_MASK: u64 = (1 << 40) - 1;
+
+/// Turns of spinning before a waiter sleeps: about four microseconds, the time of one swap-in.
+const SPINS: u32 = if cfg!(loom) { 1 } else { 120 };
+
+/// Where a page's content is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Tag {
+    /// Nowhere: reads as zero. Also every page that is not managed.
+    None,
+    /// In the page table.
+    Present,
+    /// In the frame that the payload numbers.
+    Staged,
+    /// In the swap entry that the payload holds.
+    Swapped,
+    /// On the move; some thread owns it.
+    Busy,
+}
+
+/// A value of a state word.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct State(u64);
+
+impl State {
+    /// No content.
+    pub const NONE: Self = Self(0);
+    /// Mapped.
+    pub const PRESENT: Self = Self(1);
+    const BUSY: u64 = 4;
+
+    /// Held by frame `frame`.
+    pub fn staged(frame: u32) -> Self {
+        Self(2 | (frame as u64) << PAYLOAD_SHIFT)
+    }
+
+    /// Held by swap entry `entry` (40 bits).
+    pub fn swapped(entry: u64) -> Self {
+        debug_assert!(entry <= PAYLOAD_MASK);
+        Self(3 | (entry & PAYLOAD_MASK) << PAYLOAD_SHIFT)
+    }
+
+    /// The word's bits, for keeping a state aside.
+    pub fn to_raw(self) -> u64 {
+        self.0
+    }
+
+    /// From [`Self::to_raw`].
+    pub fn from_raw(raw: u64) -> Self {
+        Self(raw)
+    }
+
+    /// The same, to stay mapped for good or not.
+    pub fn with_pinned(self, pinned: bool) -> Self {
+        Self(if pinned { self.0 | PINNED } else { self.0 & !PINNED })
+    }
+
+    /// Where the content is.
+    pub fn tag(self) -> Tag {
+        match self.0 & TAG {
+            0 => Tag::None,
+            1 => Tag::Present,
+            2 => Tag::Staged,
+            3 => Tag::Swapped,
+            _ => Tag::Busy,
+        }
+    }
+
+    /// Frame number or swap entry.
+    pub fn payload(self) -> u64 {
+        self.0 >> PAYLOAD_SHIFT & PAYLOAD_MASK
+    }
+
+    /// True for a page that must never be evicted.
+    pub fn is_pinned(self) -> bool {
+        self.0 & PINNED != 0
+    }
+}
+
+/// A page's word.
+#[derive(Clone, Copy)]
+pub struct PageWord<'a>(pub &'a AtomicU64);
+
+impl PageWord<'_> {
+    /// The state at this moment.
+    #[inline]
+    pub fn load(self) -> State {
+        // Sequentially consistent for the pin protocol: see the head of this file.
+        State(self.0.load(Ordering::SeqCst) & !WAITERS)
+    }
+
+    /// Takes the page from `seen` to busy. False when it changed meanwhile, or is busy.
+    #[inline]
+    #[must_use]
+    pub fn try_claim(self, seen: State) -> bool {
+        if seen.tag() == Tag::Busy {
+            return false;
+        }
+        let busy = State::BUSY | seen.0 & PINNED;
+        self.0.compare_exchange(seen.0, busy, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+    }
+
+    /// Ends a claim: publishes the new state and wakes those who wait.
+    #[inline]
+    pub fn finish(self, new: State) {
+        debug_assert!(new.tag() != Tag::Busy);
+        let old = self.0.swap(new.0, Ordering::SeqCst);
+        debug_assert!(State(old).tag() == Tag::Busy);
+        if old & WAITERS != 0 {
+            wake_all(self.0);
+        }
+    }
+
+    /// Changes the state without a claim.
+    ///
+    /// Only under the exclusive gate, when nobody can be busy with the page or wait for it.
+    pub fn set_exclusive(self, new: State) {
+        debug_assert!(State(self.0.load(Ordering::Relaxed)).tag() != Tag::Busy);
+        self.0.store(new.0, Ordering::Release);
+    }
+
+    /// Waits until the page is no longer busy; may return early.
+    pub fn wait_while_busy(self) {
+        for _ in 0..SPINS {
+            if self.load().tag() != Tag::Busy {
+                return;
+            }
+            spin();
+        }
+        let raw = self.0.load(Ordering::Relaxed);
+        if State(raw).tag() != Tag::Busy {
+            return;
+        }
+        let marked = raw | WAITERS;
+        if raw == marked || self.0.compare_exchange(raw, marked, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+            wait_on(self.0, marked);
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_claimed_page_cannot_be_claimed_again() {
+        let word = AtomicU64::new(0);
+        let page = PageWord(&word);
+        assert!(page.try_claim(State::NONE));
+        assert!(!page.try_claim(page.load()));
+        page.finish(State::PRESENT);
+        assert_eq!(page.load(), State::PRESENT);
+    }
+
+    #[test]
+    fn payloads_survive_the_word() {
+        assert_eq!(State::staged(0xdead_beef).payload(), 0xdead_beef);
+        assert_eq!(State::swapped(0xff_ffff_ffff).payload(), 0xff_ffff_ffff);
+        assert_eq!(State::swapped(7).tag(), Tag::Swapped);
+    }
+
+    #[test]
+    fn a_pinned_page_stays_pinned_while_it_is_busy() {
+        let word = AtomicU64::new(0);
+        let page = PageWord(&word);
+        let pinned = State::PRESENT.with_pinned(true);
+        page.set_exclusive(pinned);
+        assert!(page.try_claim(pinned));
+        assert!(page.load().is_pinned());
+    }
+}

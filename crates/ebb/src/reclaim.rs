@@ -1,0 +1,188 @@
+//! Reclaim: who does it and when. Background work between two watermarks; direct work by a thread that would pass the
+//! limit.
+
+use crate::ctx::ThreadCtx;
+use crate::space::Space;
+use crate::stats;
+use crate::uapi::{self, thread};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+
+const NOT_STARTED: u32 = 0;
+const WORKING: u32 = 1;
+const IDLE: u32 = 2;
+
+/// Rounds without progress, by every thread, after which the budget cannot be kept.
+const ROUNDS_MAX: u32 = 2000;
+/// Objects compaction moves in one step.
+const COMPACT_STEP: usize = 32;
+
+/// The background thread of a space.
+pub struct Background {
+    enabled: bool,
+    state: AtomicU32,
+    stack: AtomicUsize,
+    forked: AtomicBool,
+    /// Threads inside direct reclaim.
+    direct: AtomicU32,
+}
+
+impl Background {
+    /// Not started yet; never, when not `enabled`.
+    pub fn new(enabled: bool) -> Self {
+        Self {
+            enabled,
+            state: AtomicU32::new(NOT_STARTED),
+            stack: AtomicUsize::new(0),
+            forked: AtomicBool::new(false),
+            direct: AtomicU32::new(0),
+        }
+    }
+
+    /// True while the process has a background thread.
+    pub fn is_alive(&self) -> bool {
+        self.state.load(Ordering::Relaxed) != NOT_STARTED
+    }
+
+    /// True when this process forked or is a fork's child: its pages may be shared.
+    pub fn forked(&self) -> bool {
+        self.forked.load(Ordering::Relaxed)
+    }
+
+    /// Remembers that there was a fork.
+    pub fn set_forked(&self) {
+        self.forked.store(true, Ordering::Relaxed);
+    }
+
+    /// In fork's child, which has no background thread.
+    pub fn reset(&self) {
+        self.state.store(NOT_STARTED, Ordering::Relaxed);
+        self.direct.store(0, Ordering::Relaxed);
+    }
+
+    /// Wakes the background thread if `wanted` and it is idle; starts it the first time.
+    #[inline]
+    pub fn kick_if(&self, space: &Space, wanted: bool) {
+        if wanted && self.enabled && self.state.load(Ordering::Relaxed) != WORKING {
+            self.kick(space);
+        }
+    }
+
+    #[cold]
+    fn kick(&self, space: &Space) {
+        if self.state.compare_exchange(IDLE, WORKING, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            uapi::futex_wake(&self.state, 1);
+            return;
+        }
+        if self.state.compare_exchange(NOT_STARTED, WORKING, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+            return;
+        }
+        if self.start(space).is_err() {
+            self.state.store(NOT_STARTED, Ordering::Release);
+        }
+    }
+
+    fn start(&self, space: &Space) -> Result<(), uapi::Errno> {
+        if self.stack.load(Ordering::Relaxed) == 0 {
+            self.stack.store(uapi::reserve(thread::STACK_BYTES)? as usize, Ordering::Relaxed);
+        }
+        let stack = self.stack.load(Ordering::Relaxed) as *mut u8;
+        // SAFETY: the stack is the background thread's alone: there is one at a time, and it never ends but with the
+        // process. Callers of the engine have every signal blocked. The entry never returns.
+        unsafe { thread::spawn(stack, background_main, space as *const Space as usize) }.map(drop)
+    }
+}
+
+extern "C" fn background_main(space: usize) -> ! {
+    // SAFETY: the space that started this thread lives as long as the process.
+    let space = unsafe { &*(space as *const Space) };
+    thread::set_name(c"ebb-reclaim");
+    let Some(ctx) = space.attach_thread() else {
+        space.background.state.store(NOT_STARTED, Ordering::Release);
+        thread::exit();
+    };
+    loop {
+        let start = uapi::thread_time_ns();
+        space.background_round(ctx);
+        stats::add(&space.stats.background_ns, uapi::thread_time_ns() - start);
+        let state = &space.background.state;
+        state.store(IDLE, Ordering::SeqCst);
+        if !space.group.is_above_high() {
+            uapi::futex_wait(state, IDLE, None);
+        } else {
+            // Above the watermark and no progress: wait for the program to give something back.
+            uapi::futex_wait(state, IDLE, Some(1_000_000));
+        }
+        state.store(WORKING, Ordering::Relaxed);
+    }
+}
+
+impl Space {
+    /// Works until the charge is below the low watermark, or no more progress is made.
+    fn background_round(&self, ctx: &ThreadCtx) {
+        let mut idle_rounds = 0;
+        while !self.group.is_below_low() && idle_rounds < 4 {
+            if self.reclaim_step(ctx) { idle_rounds = 0 } else { idle_rounds += 1 }
+        }
+        self.gate.enter(&ctx.gate);
+        if self.swap.is_fragmented() {
+            self.swap.compact(&self.group, self.stats, COMPACT_STEP);
+        }
+        self.gate.leave(&ctx.gate);
+    }
+
+    /// One step of reclaim by any thread, outside the gate: sweeps a unit, or swaps a part out. False when neither
+    /// made progress.
+    fn reclaim_step(&self, ctx: &ThreadCtx) -> bool {
+        let mut work = self.work.lease();
+        if self.swap.pool_is_full() {
+            self.gate.enter(&ctx.gate);
+            let data = &mut work.pages;
+            let mut moved = self.swap.write_back(ctx.shard(), &self.group, self.stats, data);
+            moved += self.swap.compact(&self.group, self.stats, COMPACT_STEP);
+            if moved == 0 {
+                self.swap.trim(&self.group);
+            }
+            self.gate.leave(&ctx.gate);
+        }
+        if !self.staging.is_full() && self.sweep_next(ctx, &mut work.saved).is_some() {
+            return true;
+        }
+        if self.swap_out_oldest(ctx, &mut work).is_some_and(|freed| freed > 0) {
+            return true;
+        }
+        self.gate.enter(&ctx.gate);
+        let before = self.group.charged();
+        self.swap.trim(&self.group);
+        self.gate.leave(&ctx.gate);
+        self.group.charged() < before
+    }
+
+    /// Reclaims in the calling thread, outside the gate, until `n` more pages fit. False when that cannot be had.
+    pub(crate) fn direct_reclaim(&self, ctx: &ThreadCtx, n: usize) -> bool {
+        stats::add(&self.stats.direct_reclaims, 1);
+        self.background.kick_if(self, true);
+        self.background.direct.fetch_add(1, Ordering::Relaxed);
+        let mut idle_rounds = 0;
+        while self.group.charged() + n > self.group.limit() && idle_rounds < ROUNDS_MAX {
+            if self.reclaim_step(ctx) {
+                idle_rounds = 0;
+            } else {
+                idle_rounds += 1;
+                // Others may hold what could be freed: the background thread, or threads in the same place.
+                if idle_rounds % 64 == 63 {
+                    uapi::futex_wait(&AtomicU32::new(0), 0, Some(1_000_000));
+                } else {
+                    uapi::sched_yield();
+                }
+            }
+        }
+        self.background.direct.fetch_sub(1, Ordering::Relaxed);
+        if idle_rounds < ROUNDS_MAX {
+            return true;
+        }
+        if self.swap.has_file() {
+            self.fatal(b"the budget is too small: everything that it holds is pinned; give more --ram");
+        }
+        self.fatal(b"out of swap: neither the pool nor a spill file takes more; give more --ram, or a larger --swap");
+    }
+}

@@ -1,0 +1,273 @@
+//! The region table: which ranges of the address space Ebb manages, and with what protection.
+//!
+//! A sorted array of ranges that never overlap. It changes only under the exclusive gate and is read only inside the
+//! gate, so neither side locks. Neighbours with equal attributes are joined.
+
+use crate::uapi::{self, Errno};
+use core::cell::UnsafeCell;
+use linux_raw_sys::general as g;
+
+/// Most regions there can be: more than the kernel's own default bound on mappings.
+const REGIONS_MAX: usize = 1 << 17;
+
+/// A managed range.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Region {
+    /// First byte, page aligned.
+    pub start: usize,
+    /// End, page aligned, exclusive.
+    pub end: usize,
+    /// What may be done with it.
+    pub attr: Attr,
+}
+
+/// Attributes of a region.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Attr(u8);
+
+impl Attr {
+    const READ: u8 = 1;
+    const WRITE: u8 = 2;
+    const EXEC: u8 = 4;
+    const DONTFORK: u8 = 8;
+    const WIPEONFORK: u8 = 16;
+    const KEYED: u8 = 32;
+
+    /// From mmap's `prot`.
+    pub fn from_prot(prot: u32) -> Self {
+        let mut bits = 0;
+        if prot & g::PROT_READ != 0 {
+            bits |= Self::READ;
+        }
+        // On x86 what may be written or executed may be read.
+        if prot & g::PROT_WRITE != 0 {
+            bits |= Self::WRITE | Self::READ;
+        }
+        if prot & g::PROT_EXEC != 0 {
+            bits |= Self::EXEC | Self::READ;
+        }
+        Self(bits)
+    }
+
+    /// The same with mmap's `prot` in place of the old protection.
+    pub fn with_prot(self, prot: u32, keyed: bool) -> Self {
+        let keep = self.0 & (Self::DONTFORK | Self::WIPEONFORK);
+        Self(Self::from_prot(prot).0 | keep | if keyed { Self::KEYED } else { 0 })
+    }
+
+    /// The same, left out of fork's child or not.
+    pub fn with_dontfork(self, on: bool) -> Self {
+        Self(if on { self.0 | Self::DONTFORK } else { self.0 & !Self::DONTFORK })
+    }
+
+    /// The same, emptied in fork's child or not.
+    pub fn with_wipeonfork(self, on: bool) -> Self {
+        Self(if on { self.0 | Self::WIPEONFORK } else { self.0 & !Self::WIPEONFORK })
+    }
+
+    /// Fork's child does not have it.
+    pub fn is_dontfork(self) -> bool {
+        self.0 & Self::DONTFORK != 0
+    }
+
+    /// Fork's child has it empty.
+    pub fn is_wipeonfork(self) -> bool {
+        self.0 & Self::WIPEONFORK != 0
+    }
+
+    /// Ebb can read its pages where they are: needed to evict them by copying.
+    pub fn is_readable(self) -> bool {
+        self.0 & Self::READ != 0 && self.0 & Self::KEYED == 0
+    }
+
+    /// Readable and writable, nothing else: needed to evict by MOVE, whose two sides must agree.
+    pub fn is_plain(self) -> bool {
+        self.0 & (Self::READ | Self::WRITE | Self::EXEC | Self::KEYED) == Self::READ | Self::WRITE
+    }
+
+    /// The program may write to it.
+    pub fn is_writable(self) -> bool {
+        self.0 & Self::WRITE != 0
+    }
+}
+
+struct Table {
+    at: *mut Region,
+    len: usize,
+}
+
+/// All regions of a space.
+pub struct Regions {
+    table: UnsafeCell<Table>,
+}
+
+// SAFETY: reads happen inside the gate, changes under the exclusive gate, so no change races with anything.
+unsafe impl Sync for Regions {}
+// SAFETY: as above.
+unsafe impl Send for Regions {}
+
+impl Regions {
+    /// An empty table.
+    pub fn new() -> Result<Self, Errno> {
+        let at = uapi::reserve(REGIONS_MAX * core::mem::size_of::<Region>())?.cast();
+        Ok(Self { table: UnsafeCell::new(Table { at, len: 0 }) })
+    }
+
+    /// All regions in address order. Inside the gate.
+    pub fn all(&self) -> &[Region] {
+        // SAFETY: the first `len` entries are initialised; nobody changes them while the caller is inside the gate.
+        unsafe {
+            let table = &*self.table.get();
+            core::slice::from_raw_parts(table.at, table.len)
+        }
+    }
+
+    /// Index of the first region that ends after `addr`.
+    fn index(&self, addr: usize) -> usize {
+        self.all().partition_point(|r| r.end <= addr)
+    }
+
+    /// The region that holds `addr`. Inside the gate.
+    #[inline]
+    pub fn find(&self, addr: usize) -> Option<Region> {
+        self.all().get(self.index(addr)).copied().filter(|r| r.start <= addr)
+    }
+
+    /// The first region that meets `[start, end)`. Inside the gate.
+    pub fn first_in(&self, start: usize, end: usize) -> Option<Region> {
+        self.all().get(self.index(start)).copied().filter(|r| r.start < end)
+    }
+
+    /// True when there is room for `n` more regions.
+    pub fn has_room(&self, n: usize) -> bool {
+        self.all().len() + n <= REGIONS_MAX
+    }
+
+    /// Takes `[start, end)` out. Under the exclusive gate.
+    pub fn remove(&self, start: usize, end: usize) {
+        let first = self.index(start);
+        let mut last = first;
+        let mut left = None;
+        let mut right = None;
+        while let Some(r) = self.all().get(last).copied().filter(|r| r.start < end) {
+            if r.start < start {
+                left = Some(Region { end: start, ..r });
+            }
+            if r.end > end {
+                right = Some(Region { start: end, ..r });
+            }
+            last += 1;
+        }
+        let keep = [left, right];
+        self.splice(first, last, keep.iter().flatten());
+    }
+
+    /// Adds `region` in place of whatever was there. Under the exclusive gate, with room for three.
+    pub fn insert(&self, region: Region) {
+        assert!(region.start < region.end);
+        self.remove(region.start, region.end);
+        let mut region = region;
+        let mut first = self.index(region.start);
+        let mut last = first;
+        if let Some(next) = self.all().get(first).copied()
+            && next.start == region.end
+            && next.attr == region.attr
+        {
+            region.end = next.end;
+            last += 1;
+        }
+        if first > 0 {
+            let before = self.all()[first - 1];
+            if before.end == region.start && before.attr == region.attr {
+                region.start = before.start;
+                first -= 1;
+            }
+        }
+        self.splice(first, last, [region].iter());
+    }
+
+    /// Changes the attributes of what is managed in `[start, end)`. Under the exclusive gate.
+    pub fn change(&self, start: usize, end: usize, f: impl Fn(Attr) -> Attr) {
+        let mut at = start;
+        while let Some(r) = self.first_in(at, end) {
+            let part = Region { start: r.start.max(at), end: r.end.min(end), attr: f(r.attr) };
+            if part.attr != r.attr && self.has_room(3) {
+                self.insert(part);
+            }
+            at = part.end;
+        }
+    }
+
+    /// Replaces entries `[first, last)` by `with`.
+    fn splice<'a>(&self, first: usize, last: usize, with: impl Iterator<Item = &'a Region> + Clone) {
+        let n = with.clone().count();
+        // SAFETY: under the exclusive gate nobody reads; indices are within the table, and callers checked room.
+        unsafe {
+            let table = &mut *self.table.get();
+            assert!(table.len - (last - first) + n <= REGIONS_MAX);
+            core::ptr::copy(table.at.add(last), table.at.add(first + n), table.len - last);
+            for (i, region) in with.enumerate() {
+                table.at.add(first + i).write(*region);
+            }
+            table.len = table.len - (last - first) + n;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RW: Attr = Attr(3);
+    const R: Attr = Attr(1);
+
+    fn table(parts: &[(usize, usize, Attr)]) -> Regions {
+        let t = Regions::new().expect("reserve");
+        for &(start, end, attr) in parts {
+            t.insert(Region { start, end, attr });
+        }
+        t
+    }
+
+    fn list(t: &Regions) -> [Option<(usize, usize, u8)>; 6] {
+        let mut out = [None; 6];
+        for (o, r) in out.iter_mut().zip(t.all()) {
+            *o = Some((r.start, r.end, r.attr.0));
+        }
+        out
+    }
+
+    #[test]
+    fn equal_neighbours_are_joined() {
+        let t = table(&[(10, 20, RW), (30, 40, RW), (20, 30, RW)]);
+        assert_eq!(list(&t)[..2], [Some((10, 40, 3)), None]);
+    }
+
+    #[test]
+    fn removing_the_middle_leaves_both_ends() {
+        let t = table(&[(10, 50, RW)]);
+        t.remove(20, 30);
+        assert_eq!(list(&t)[..3], [Some((10, 20, 3)), Some((30, 50, 3)), None]);
+    }
+
+    #[test]
+    fn changing_a_part_splits_the_region() {
+        let t = table(&[(10, 50, RW)]);
+        t.change(20, 30, |_| R);
+        assert_eq!(list(&t)[..4], [Some((10, 20, 3)), Some((20, 30, 1)), Some((30, 50, 3)), None]);
+    }
+
+    #[test]
+    fn a_new_region_replaces_what_it_covers() {
+        let t = table(&[(10, 20, RW), (25, 40, R)]);
+        t.insert(Region { start: 15, end: 30, attr: RW });
+        assert_eq!(list(&t)[..3], [Some((10, 30, 3)), Some((30, 40, 1)), None]);
+    }
+
+    #[test]
+    fn an_address_between_regions_is_found_in_none() {
+        let t = table(&[(10, 20, RW), (30, 40, RW)]);
+        assert_eq!(t.find(20), None);
+        assert_eq!(t.find(39).map(|r| r.start), Some(30));
+    }
+}

@@ -1,0 +1,84 @@
+//! A bounded first-in-first-out ring of words in reserved memory.
+
+use crate::lock::SpinLock;
+use crate::uapi::{self, Errno};
+
+struct Inner {
+    at: *mut u64,
+    mask: u64,
+    head: u64,
+    tail: u64,
+}
+
+// SAFETY: the memory belongs to the ring and is reached under its lock only.
+unsafe impl Send for Inner {}
+
+/// The ring. Its user bounds what it holds, so that it never overflows.
+pub struct Ring(SpinLock<Inner>);
+
+impl Ring {
+    /// A ring for at least `capacity` words.
+    pub fn new(capacity: usize) -> Result<Self, Errno> {
+        let capacity = capacity.next_power_of_two();
+        let at = uapi::reserve(capacity * 8)?.cast();
+        Ok(Self(SpinLock::new(Inner { at, mask: capacity as u64 - 1, head: 0, tail: 0 })))
+    }
+
+    /// Appends; false when full.
+    pub fn push(&self, value: u64) -> bool {
+        let mut r = self.0.lock();
+        if r.tail - r.head > r.mask {
+            return false;
+        }
+        // SAFETY: the masked index is inside the reservation.
+        unsafe { r.at.add((r.tail & r.mask) as usize).write(value) };
+        r.tail += 1;
+        true
+    }
+
+    /// Takes the oldest.
+    pub fn pop(&self) -> Option<u64> {
+        let mut r = self.0.lock();
+        if r.head == r.tail {
+            return None;
+        }
+        // SAFETY: as in `push`; the word was written before.
+        let value = unsafe { r.at.add((r.head & r.mask) as usize).read() };
+        r.head += 1;
+        Some(value)
+    }
+
+    /// Words in it.
+    pub fn len(&self) -> usize {
+        let r = self.0.lock();
+        (r.tail - r.head) as usize
+    }
+
+    /// True when nothing is in it.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Empties it.
+    pub fn clear(&self) {
+        let mut r = self.0.lock();
+        r.head = r.tail;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_come_out_in_order_and_a_full_ring_refuses() {
+        let r = Ring::new(4).expect("reserve");
+        for i in 0..4 {
+            assert!(r.push(i));
+        }
+        assert!(!r.push(9));
+        assert_eq!(r.pop(), Some(0));
+        assert!(r.push(4));
+        assert_eq!([r.pop(), r.pop(), r.pop(), r.pop(), r.pop()], [Some(1), Some(2), Some(3), Some(4), None]);
+    }
+}

@@ -1,0 +1,297 @@
+//! The space: everything Ebb has in one process, put together.
+
+use crate::clock;
+use crate::ctx::{Contexts, ThreadCtx};
+use crate::device::file::{SpillFile, keep_away};
+use crate::gate::Gate;
+use crate::group::Group;
+use crate::reclaim::Background;
+use crate::region::Regions;
+use crate::ring::Ring;
+use crate::staging::Staging;
+use crate::stats::{self, Shared};
+use crate::swapspace::SwapSpace;
+use crate::table::PageTable;
+use crate::uapi::{self, Errno, uffd::Uffd};
+use crate::work::WorkPool;
+use core::cell::UnsafeCell;
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering::Relaxed};
+
+/// Smallest budget a space accepts.
+pub const RAM_BYTES_MIN: u64 = 4 << 20;
+
+/// How a space is to be.
+#[derive(Clone, Copy)]
+pub struct Config<'a> {
+    /// Budget in bytes: resident, staged, pool and metadata together.
+    pub ram_bytes: u64,
+    /// Directory of the spill file (NUL-terminated), or none.
+    pub spill_dir: Option<&'a core::ffi::CStr>,
+    /// Largest size of the spill file.
+    pub spill_bytes: u64,
+    /// Where counters go; the space makes its own when there is none.
+    pub stats: Option<&'static Shared>,
+    /// Fallbacks to force.
+    pub force: Force,
+}
+
+/// Fallbacks that are forced although the kernel could do better; for tests and for trouble.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Force {
+    /// Never MOVE.
+    pub no_move: bool,
+    /// Treat every page as shared after fork.
+    pub shared: bool,
+    /// Never use the vectored drop.
+    pub no_process_madvise: bool,
+    /// No background thread.
+    pub no_background: bool,
+    /// Abort on an inconsistency instead of treating it as an unreadable page.
+    pub strict: bool,
+}
+
+/// Why a space could not be made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum InitError {
+    /// The budget is below [`RAM_BYTES_MIN`].
+    BudgetTooSmall,
+    /// userfaultfd is not to be had.
+    Userfaultfd(Errno),
+    /// No address space for metadata (RLIMIT_AS?).
+    AddressSpace(Errno),
+    /// The spill file could not be created.
+    Spill(Errno),
+    /// More threads than contexts.
+    Threads,
+}
+
+impl From<Errno> for InitError {
+    fn from(e: Errno) -> Self {
+        Self::AddressSpace(e)
+    }
+}
+
+/// Everything Ebb has in one process. Lives until the process ends.
+pub struct Space {
+    pub(crate) uffd: UnsafeCell<Uffd>,
+    pub(crate) table: PageTable,
+    pub(crate) regions: Regions,
+    pub(crate) gate: Gate,
+    pub(crate) contexts: Contexts,
+    pub(crate) group: Group,
+    pub(crate) staging: Staging,
+    pub(crate) swap: SwapSpace,
+    pub(crate) work: WorkPool,
+    /// Units with present pages, in the order in which reclaim looks at them.
+    pub(crate) units: Ring,
+    pub(crate) background: Background,
+    pub(crate) stats: &'static Shared,
+    pub(crate) force: Force,
+    /// MOVE works here.
+    pub(crate) can_move: AtomicBool,
+    pub(crate) zeros: usize,
+    pub(crate) brk: AtomicUsize,
+    pub(crate) spill_dir: UnsafeCell<[u8; 512]>,
+    pub(crate) spill_bytes: u64,
+    /// Number given to the next member of the spill file's family, between fork's two halves.
+    pub(crate) adopted: UnsafeCell<[u32; 8]>,
+    pub(crate) own_fds: [AtomicI32; 2],
+    pub(crate) reclaim_round: AtomicU64,
+}
+
+// SAFETY: `uffd`, `spill_dir` and `adopted` change only before the space is shared or under the exclusive gate; every
+// other field is shared safely by its own type.
+unsafe impl Sync for Space {}
+
+impl Space {
+    /// Makes the space of this process.
+    pub fn create(config: &Config<'_>) -> Result<&'static Self, InitError> {
+        if config.ram_bytes < RAM_BYTES_MIN {
+            return Err(InitError::BudgetTooSmall);
+        }
+        ebb_slots::set_yield_hook(uapi::sched_yield);
+        ebb_pool::set_yield_hook(uapi::sched_yield);
+        clock::calibrate();
+        let limit = (config.ram_bytes / 4096) as usize;
+        // A unit is what one step sweeps, holds and may overshoot by: a hundred of them fit the budget at least.
+        let unit_pages = match config.ram_bytes >> 20 {
+            0..=47 => 64,
+            48..=127 => 128,
+            128..=511 => 256,
+            _ => 512,
+        };
+        let gap = (limit / 32).max(2 * unit_pages).min(limit / 4);
+        let staging_target = (limit / 8).max(2 * unit_pages).min(limit / 3);
+        // The rest is for pages: below this the program could not run at all.
+        let pool_max = limit - (limit / 5).max(4 * unit_pages).min(limit / 2);
+        let table = PageTable::new(unit_pages)?;
+        let uffd = Uffd::open().map_err(InitError::Userfaultfd)?;
+        let lowest = uapi::nofile_limit().min(1024).saturating_sub(40) as i32;
+        let uffd = uffd.raise(lowest).map_err(InitError::Userfaultfd)?;
+        let stats = match config.stats {
+            Some(stats) => stats,
+            // SAFETY: fresh zeroed memory is a valid page of counters and stays mapped.
+            None => unsafe { &*uapi::reserve(Shared::MAP_BYTES)?.cast::<Shared>() },
+        };
+        let swap = SwapSpace::new(pool_max, (config.ram_bytes as usize).saturating_mul(2).max(64 << 20))?;
+        let mut spill_dir = [0u8; 512];
+        if let Some(dir) = config.spill_dir {
+            let bytes = dir.to_bytes();
+            if bytes.len() >= spill_dir.len() {
+                return Err(InitError::Spill(Errno(linux_raw_sys::errno::ENAMETOOLONG as i32)));
+            }
+            spill_dir[..bytes.len()].copy_from_slice(bytes);
+            swap.add_file(SpillFile::create(dir, config.spill_bytes, 1).map_err(InitError::Spill)?);
+        }
+        let staging = Staging::new(staging_target, unit_pages)?;
+        let can_move = uffd.has_move() && !config.force.no_move && !config.force.shared;
+        staging.register(&uffd).map_err(|e| match e {
+            uapi::uffd::UffdError::Other(e) => InitError::Userfaultfd(e),
+            _ => InitError::Userfaultfd(Errno::INVAL),
+        })?;
+        let at = uapi::reserve_aligned(core::mem::size_of::<Self>(), 4096)?.cast::<Self>();
+        let this = Self {
+            uffd: UnsafeCell::new(uffd),
+            table,
+            regions: Regions::new()?,
+            gate: Gate::default(),
+            contexts: Contexts::new()?,
+            group: Group::new(limit, gap),
+            staging,
+            swap,
+            work: WorkPool::new()?,
+            units: Ring::new(1 << 20)?,
+            background: Background::new(!config.force.no_background && uapi::nr_cpus() > 1),
+            stats,
+            force: config.force,
+            can_move: AtomicBool::new(can_move),
+            zeros: uapi::reserve(crate::ctx::WINDOW_MAX * 4096)? as usize,
+            brk: AtomicUsize::new(0),
+            spill_dir: UnsafeCell::new(spill_dir),
+            spill_bytes: config.spill_bytes,
+            adopted: UnsafeCell::new([u32::MAX; 8]),
+            own_fds: [AtomicI32::new(-1), AtomicI32::new(-1)],
+            reclaim_round: AtomicU64::new(0),
+        };
+        // Fixed metadata: rings, tables' first pages, this structure.
+        this.group.charge_meta(256 << 10);
+        stats.ram_limit_bytes.store(config.ram_bytes, Relaxed);
+        stats::add(&stats.processes, 1);
+        // SAFETY: fresh memory of the right size and alignment.
+        let this = unsafe {
+            at.write(this);
+            &*at
+        };
+        Ok(this)
+    }
+
+    /// The userfaultfd. It changes only under the exclusive gate, in fork's child.
+    #[inline]
+    pub(crate) fn uffd(&self) -> Uffd {
+        // SAFETY: see above.
+        unsafe { *self.uffd.get() }
+    }
+
+    /// A context for the calling thread; none when there are too many threads.
+    pub fn attach_thread(&self) -> Option<&ThreadCtx> {
+        self.contexts.attach()
+    }
+
+    /// Takes the calling thread's context back.
+    pub fn detach_thread(&self, ctx: &ThreadCtx) {
+        self.contexts.detach(ctx);
+    }
+
+    /// The counters.
+    pub fn stats(&self) -> &'static Shared {
+        self.stats
+    }
+
+    /// Budget in pages.
+    pub fn limit_pages(&self) -> usize {
+        self.group.limit()
+    }
+
+    /// Pages charged now.
+    pub fn charged_pages(&self) -> usize {
+        self.group.charged()
+    }
+
+    /// Descriptors that the program must not close, -1 where there is none.
+    pub fn fds(&self) -> [i32; 10] {
+        let mut out = [-1; 10];
+        out[0] = self.uffd().fd();
+        for (o, fd) in out[1..9].iter_mut().zip(self.swap.fds()) {
+            *o = fd;
+        }
+        out[9] = self.own_fds[0].load(Relaxed);
+        out
+    }
+
+    /// Moves a descriptor of Ebb's own out of the program's way and protects it; its new number.
+    pub fn adopt_fd(&self, fd: i32) -> Result<i32, Errno> {
+        let new = keep_away(fd)?;
+        self.own_fds[0].store(new, Relaxed);
+        Ok(new)
+    }
+
+    /// Runs `f` with the gate closed: nobody else is inside the engine, and no page is busy.
+    pub(crate) fn exclusive<R>(&self, f: impl FnOnce() -> R) -> R {
+        self.gate.close(self.contexts.all().map(|c| &c.gate));
+        let result = f();
+        self.gate.open();
+        result
+    }
+
+    /// Says that the program cannot go on, and ends it as the kernel's out-of-memory killer would.
+    pub(crate) fn fatal(&self, text: &[u8]) -> ! {
+        self.stats.set_error(text);
+        uapi::write_all(2, b"ebb: ");
+        uapi::write_all(2, text);
+        uapi::write_all(2, b"\n");
+        uapi::kill_self();
+    }
+
+    /// An inconsistency that must not happen: says so; ends the program when told to be strict.
+    pub(crate) fn inconsistent(&self, text: &[u8]) {
+        self.stats.set_error(text);
+        if self.force.strict {
+            self.fatal(text);
+        }
+    }
+
+    /// Recounts everything against the state words. With every other thread at rest.
+    pub fn validate(&self) -> Result<(), &'static str> {
+        self.exclusive(|| {
+            let (mut content, mut present, mut staged) = (0usize, 0usize, 0usize);
+            for region in self.regions.all() {
+                self.table.for_each_content(region.start, region.end, |_, word| {
+                    match word.load().tag() {
+                        crate::page::Tag::None => return,
+                        crate::page::Tag::Present => present += 1,
+                        crate::page::Tag::Staged => staged += 1,
+                        crate::page::Tag::Swapped => {}
+                        crate::page::Tag::Busy => present += 1 << 40,
+                    }
+                    content += 1;
+                });
+            }
+            if present >= 1 << 40 {
+                return Err("a page is busy under the exclusive gate");
+            }
+            if content != self.group.wanted() {
+                return Err("pages with content differ from their count");
+            }
+            if staged != self.staging.staged() {
+                return Err("staged pages differ from their count");
+            }
+            if present > self.group.charged() {
+                return Err("present pages exceed the charge");
+            }
+            if !self.swap.validate() {
+                return Err("slots or pool are inconsistent");
+            }
+            Ok(())
+        })
+    }
+}

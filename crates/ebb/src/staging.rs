@@ -1,0 +1,221 @@
+//! Staging: frames of Ebb's own that hold pages which were unmapped intact.
+//!
+//! A staged page is the accessed bit that user space lacks: touched again, it comes back by one copy and is young;
+//! untouched until its turn comes, it is cold and gets swapped out.
+//!
+//! Staging memory is cut into blocks of one unit, and a block into parts of 64 frames. A sweep fills one empty block; a
+//! page keeps its offset in the unit, so that one MOVE takes a whole unit with its holes. Parts queue in the order of
+//! their sweeps and are swapped out one by one. `owner` says which page a frame holds; mremap may change it.
+//!
+//! Invariants: a frame's owner is not 0 exactly while a page's state names the frame or a thread still copies from it;
+//! a part's memory is released only when all its owners are 0. A frame's memory is charged from the sweep until then.
+
+use crate::ring::Ring;
+use crate::table::{PAGE, UNIT_PAGES_MAX};
+use crate::uapi::{self, Errno, uffd::Uffd};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// Frames of a part.
+pub const PART_FRAMES: usize = 64;
+/// Parts of the largest block.
+pub const PARTS_MAX: usize = UNIT_PAGES_MAX / PART_FRAMES;
+
+/// One block of frames.
+#[derive(Debug)]
+#[repr(C)]
+struct Block {
+    /// Frames with memory behind them, by part; all charged.
+    filled: [AtomicU32; PARTS_MAX],
+    /// Parts not yet released; 0 for a block that is free.
+    parts_left: AtomicU32,
+    _pad: u32,
+}
+
+/// A part of a block, as the queue numbers it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Part(u64);
+
+/// All staging of a space.
+pub struct Staging {
+    frames: usize,
+    blocks: *const Block,
+    owners: *const AtomicU64,
+    nr_blocks: usize,
+    unit_pages: usize,
+    free: Ring,
+    queue: Ring,
+    staged: AtomicU64,
+    target: usize,
+}
+
+// SAFETY: blocks and owners are arrays of atomics that live as long as the space.
+unsafe impl Sync for Staging {}
+// SAFETY: as above.
+unsafe impl Send for Staging {}
+
+impl Staging {
+    /// Staging that aims to hold `target` pages.
+    pub fn new(target: usize, unit_pages: usize) -> Result<Self, Errno> {
+        // A block with one page left is a block in use: leave room for many such.
+        let nr_blocks = 4 * target.div_ceil(unit_pages) + 64;
+        let bytes = nr_blocks * unit_pages * PAGE;
+        let frames = uapi::reserve_aligned(bytes, 2 << 20)? as usize;
+        // MOVE needs a source and a destination of small pages alike.
+        let _ = uapi::madvise(frames, bytes, linux_raw_sys::general::MADV_NOHUGEPAGE);
+        let this = Self {
+            frames,
+            blocks: uapi::reserve(nr_blocks * core::mem::size_of::<Block>())?.cast(),
+            owners: uapi::reserve(nr_blocks * unit_pages * 8)?.cast(),
+            nr_blocks,
+            unit_pages,
+            free: Ring::new(nr_blocks)?,
+            queue: Ring::new(nr_blocks * PARTS_MAX)?,
+            staged: AtomicU64::new(0),
+            target,
+        };
+        for i in 0..nr_blocks {
+            this.free.push(i as u64);
+        }
+        Ok(this)
+    }
+
+    /// Registers the frames: MOVE wants its destination registered.
+    pub fn register(&self, uffd: &Uffd) -> Result<(), uapi::uffd::UffdError> {
+        uffd.register(self.frames, self.nr_blocks * self.unit_pages * PAGE)
+    }
+
+    fn block(&self, block: u32) -> &Block {
+        assert!((block as usize) < self.nr_blocks);
+        // SAFETY: checked index into an array that is zeroed, hence valid, from the start.
+        unsafe { &*self.blocks.add(block as usize) }
+    }
+
+    /// A frame's number from its block and offset.
+    pub fn frame(&self, block: u32, offset: usize) -> u32 {
+        block * self.unit_pages as u32 + offset as u32
+    }
+
+    /// A frame's address.
+    pub fn addr(&self, frame: u32) -> usize {
+        self.frames + frame as usize * PAGE
+    }
+
+    /// The address of the page that a frame holds; 0 for none.
+    pub fn owner(&self, frame: u32) -> &AtomicU64 {
+        assert!((frame as usize) < self.nr_blocks * self.unit_pages);
+        // SAFETY: checked index.
+        unsafe { &*self.owners.add(frame as usize) }
+    }
+
+    /// An empty block, or none when all are in use.
+    pub fn take(&self) -> Option<u32> {
+        self.free.pop().map(|b| b as u32)
+    }
+
+    /// Gives back a block that was not used.
+    pub fn give_back(&self, block: u32) {
+        let pushed = self.free.push(block as u64);
+        assert!(pushed, "a block was given back twice");
+    }
+
+    /// Says which frames of `block` a sweep filled, by part. Before any state names a frame of it.
+    pub fn fill(&self, block: u32, filled: &[u32; PARTS_MAX]) {
+        let b = self.block(block);
+        let mut parts = 0;
+        for (to, n) in b.filled.iter().zip(filled) {
+            to.store(*n, Ordering::Relaxed);
+            parts += (*n > 0) as u32;
+        }
+        debug_assert!(parts > 0);
+        b.parts_left.store(parts, Ordering::Release);
+        self.staged.fetch_add(filled.iter().map(|n| *n as u64).sum(), Ordering::Relaxed);
+    }
+
+    /// Queues a filled block's parts. After its states are published.
+    pub fn enqueue(&self, block: u32) {
+        let b = self.block(block);
+        let mut filled = [0u32; PARTS_MAX];
+        for (to, n) in filled.iter_mut().zip(&b.filled) {
+            *to = n.load(Ordering::Relaxed);
+        }
+        for (i, n) in filled.iter().enumerate() {
+            if *n > 0 {
+                self.requeue(Part(block as u64 * PARTS_MAX as u64 + i as u64));
+            }
+        }
+    }
+
+    /// Puts a part at the end of the queue.
+    pub fn requeue(&self, part: Part) {
+        let pushed = self.queue.push(part.0);
+        assert!(pushed, "there are no more parts than places in the queue");
+    }
+
+    /// The part swept longest ago.
+    pub fn pop_oldest(&self) -> Option<Part> {
+        self.queue.pop().map(Part)
+    }
+
+    /// The frames of a part.
+    pub fn frames_of(&self, part: Part) -> core::ops::Range<u32> {
+        let block = (part.0 / PARTS_MAX as u64) as u32;
+        let first = self.frame(block, (part.0 % PARTS_MAX as u64) as usize * PART_FRAMES);
+        first..first + PART_FRAMES as u32
+    }
+
+    /// True when no page needs a frame of the part any more.
+    pub fn is_drained(&self, part: Part) -> bool {
+        // Acquire pairs with `put_frame`: copies out of the frame happened before.
+        self.frames_of(part).all(|f| self.owner(f).load(Ordering::Acquire) == 0)
+    }
+
+    /// Releases a drained part's memory with one call; how many pages that freed.
+    pub fn release(&self, part: Part) -> usize {
+        let first = self.frames_of(part).start;
+        let dropped = uapi::madvise(self.addr(first), PART_FRAMES * PAGE, linux_raw_sys::general::MADV_DONTNEED);
+        assert!(dropped.is_ok(), "the kernel drops Ebb's own memory");
+        let block = (part.0 / PARTS_MAX as u64) as u32;
+        let b = self.block(block);
+        let freed = b.filled[(part.0 % PARTS_MAX as u64) as usize].swap(0, Ordering::Relaxed);
+        if b.parts_left.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.give_back(block);
+        }
+        freed as usize
+    }
+
+    /// A frame's content is elsewhere now, and this thread, its last reader, is done with it.
+    pub fn put_frame(&self, frame: u32) {
+        self.staged.fetch_sub(1, Ordering::Relaxed);
+        let owner = self.owner(frame).swap(0, Ordering::Release);
+        debug_assert!(owner != 0);
+    }
+
+    /// Pages staged now.
+    pub fn staged(&self) -> usize {
+        self.staged.load(Ordering::Relaxed) as usize
+    }
+
+    /// True when staging holds as many pages as it should.
+    pub fn is_full(&self) -> bool {
+        self.staged() >= self.target
+    }
+
+    /// True when no part waits.
+    pub fn is_idle(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    /// After fork, in the child: parts that a vanished thread worked on go back to the queue, blocks that it was
+    /// about to fill are free.
+    pub fn rebuild(&self) {
+        self.queue.clear();
+        self.free.clear();
+        for block in 0..self.nr_blocks as u32 {
+            if self.block(block).parts_left.load(Ordering::Relaxed) == 0 {
+                self.give_back(block);
+            } else {
+                self.enqueue(block);
+            }
+        }
+    }
+}

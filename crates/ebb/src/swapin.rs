@@ -1,0 +1,259 @@
+//! The way in: first touch, soft fault, swap-in, read-ahead. One fault brings in one page, or a window of neighbours
+//! when the thread walks in address order.
+//!
+//! Everything here runs inside the gate, with the pages it works on claimed, and with `charge` pages charged before.
+
+use crate::ctx::{ThreadCtx, WINDOW_MAX};
+use crate::page::{PageWord, State, Tag};
+use crate::space::Space;
+use crate::stats;
+use crate::swapspace::{LoadError, Source, folio_at};
+use crate::table::PAGE;
+use crate::uapi::uffd::UffdError;
+use core::sync::atomic::Ordering::Relaxed;
+use ebb_slots::{Entry, Slot};
+
+/// What became of a page.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum In {
+    /// This many pages are mapped now, from the first on; so much of the charge is used.
+    Mapped(usize),
+    /// Somebody else changed the page: look again.
+    Retry,
+    /// The content cannot be had.
+    Unreadable,
+    /// The kernel has no memory.
+    NoMemory,
+    /// The kernel knows no such registered page: not ours after all.
+    NotRegistered,
+}
+
+impl Space {
+    /// Brings in the page at `addr`, seen in `state`, and up to `window` pages in all that follow it in the same
+    /// unit and below `end`, all of the same kind.
+    pub(crate) fn bring(
+        &self,
+        ctx: &ThreadCtx,
+        addr: usize,
+        word: PageWord<'_>,
+        state: State,
+        window: usize,
+        end: usize,
+    ) -> In {
+        let unit_end = self.table.unit_start(addr) + self.table.unit_bytes();
+        let end = end.min(unit_end).min(addr + window * PAGE);
+        match state.tag() {
+            Tag::None => self.first_touch(addr, word, state, end),
+            Tag::Staged => self.soft_fault(addr, word, state, end),
+            Tag::Swapped => self.swap_in(ctx, addr, word, state, end),
+            Tag::Present => In::Mapped(0),
+            Tag::Busy => In::Retry,
+        }
+    }
+
+    /// Claims the run of pages from `addr` for which `want` holds; the first must.
+    fn claim_run(&self, addr: usize, word: PageWord<'_>, state: State, end: usize, want: impl Fn(usize, State) -> bool) -> usize {
+        if !word.try_claim(state) {
+            return 0;
+        }
+        let mut n = 1;
+        while addr + n * PAGE < end {
+            let Some(next) = self.table.word(addr + n * PAGE) else { break };
+            let seen = next.load();
+            if !want(n, seen) || !next.try_claim(seen) {
+                break;
+            }
+            n += 1;
+        }
+        n
+    }
+
+    /// Ends the claims of `n` pages from `addr` on.
+    fn finish_run(&self, addr: usize, n: usize, state: impl Fn(usize) -> State) {
+        for i in 0..n {
+            if let Some(word) = self.table.word(addr + i * PAGE) {
+                word.finish(state(i));
+            }
+        }
+    }
+
+    fn first_touch(&self, addr: usize, word: PageWord<'_>, state: State, end: usize) -> In {
+        let n = self.claim_run(addr, word, state, end, |_, s| s == State::NONE);
+        if n == 0 {
+            return In::Retry;
+        }
+        let (mapped, error) = match self.uffd().copy(addr, self.zeros, n * PAGE) {
+            Ok(()) => (n, None),
+            Err((bytes, e)) => (bytes / PAGE, Some(e)),
+        };
+        if mapped > 0 {
+            self.count_content(addr, mapped);
+            self.count_present(addr, mapped);
+            stats::add(&self.stats.first_touch_pages, mapped as u64);
+        }
+        // A page that the kernel mapped before it was managed is present, and counted from now on.
+        let existed = mapped < n && error == Some(UffdError::Exists);
+        if existed {
+            self.count_content(addr + mapped * PAGE, 1);
+            self.count_present(addr + mapped * PAGE, 1);
+        }
+        let done = mapped + existed as usize;
+        self.finish_run(addr, n, |i| if i < done { State::PRESENT } else { State::NONE });
+        self.outcome(done, error.filter(|_| !existed))
+    }
+
+    fn soft_fault(&self, addr: usize, word: PageWord<'_>, state: State, end: usize) -> In {
+        let frame = state.payload() as u32;
+        let n = self.claim_run(addr, word, state, end, |i, s| {
+            s.tag() == Tag::Staged
+                && s.payload() == frame as u64 + i as u64
+                && !(frame + i as u32).is_multiple_of(self.table.unit_pages() as u32)
+        });
+        if n == 0 {
+            return In::Retry;
+        }
+        let (mapped, error) = match self.uffd().copy(addr, self.staging.addr(frame), n * PAGE) {
+            Ok(()) => (n, None),
+            Err((bytes, e)) => (bytes / PAGE, Some(e)),
+        };
+        self.check_unmapped(error, b"a staged page was mapped already");
+        if mapped > 0 {
+            self.count_present(addr, mapped);
+            stats::add(&self.stats.staged_back_pages, mapped as u64);
+            if let Some(unit) = self.table.unit(addr) {
+                unit.returned.fetch_add(mapped as u32, Relaxed);
+            }
+        }
+        self.finish_run(addr, n, |i| if i < mapped { State::PRESENT } else { State::staged(frame + i as u32) });
+        for i in 0..mapped {
+            self.staging.put_frame(frame + i as u32);
+        }
+        self.outcome(mapped, error)
+    }
+
+    fn swap_in(&self, ctx: &ThreadCtx, addr: usize, word: PageWord<'_>, state: State, end: usize) -> In {
+        let mut entries = [state; WINDOW_MAX];
+        // More than one page needs a wide buffer; without one, one page at a time.
+        let mut wide = if end > addr + PAGE { self.work.try_lease() } else { None };
+        let end = if wide.is_some() { end } else { addr + PAGE };
+        if !word.try_claim(state) {
+            return In::Retry;
+        }
+        let mut n = 1;
+        while addr + n * PAGE < end {
+            let Some(next) = self.table.word(addr + n * PAGE) else { break };
+            let seen = next.load();
+            if seen.tag() != Tag::Swapped || !next.try_claim(seen) {
+                break;
+            }
+            entries[n] = seen;
+            n += 1;
+        }
+        // SAFETY: the context's bounce page belongs to the calling thread.
+        let bounce = unsafe { &mut (*ctx.bounce.get()).0 };
+        let mut single = [0u8; PAGE];
+        let mut shadows = [ebb_slots::Shadow(0); WINDOW_MAX];
+        let mut loaded = 0;
+        let mut failure = None;
+        let mut source = Source::Same;
+        while loaded < n {
+            let slot = slot_of(entries[loaded]);
+            let at = addr + loaded * PAGE;
+            let (out, scratch): (&mut [u8; PAGE], &mut [u8; PAGE]) = match &mut wide {
+                Some(work) => {
+                    let part = &mut work.pages[loaded * PAGE..(loaded + 1) * PAGE];
+                    match part.try_into() {
+                        Ok(part) => (part, &mut *bounce),
+                        Err(_) => break,
+                    }
+                }
+                None => (&mut *bounce, &mut single),
+            };
+            match self.swap.claim(slot, folio_at(at)) {
+                Ok(shadow) => shadows[loaded] = shadow,
+                Err(e) => {
+                    failure = Some(e);
+                    break;
+                }
+            }
+            match self.swap.load(slot, out, scratch) {
+                Ok(s) if loaded == 0 => source = s,
+                Ok(_) => {}
+                Err(e) => {
+                    self.swap.unclaim(slot, shadows[loaded]);
+                    failure = Some(e);
+                    break;
+                }
+            }
+            loaded += 1;
+        }
+        let src = match &wide {
+            Some(work) => work.pages.as_ptr() as usize,
+            None => bounce.as_ptr() as usize,
+        };
+        let (mapped, error) = if loaded == 0 {
+            (0, None)
+        } else {
+            match self.uffd().copy(addr, src, loaded * PAGE) {
+                Ok(()) => (loaded, None),
+                Err((bytes, e)) => (bytes / PAGE, Some(e)),
+            }
+        };
+        self.check_unmapped(error, b"a swapped page was mapped already");
+        let mut near = 0;
+        for i in 0..loaded {
+            if i < mapped {
+                near += (self.swap.distance(shadows[i]) as usize <= self.group.limit()) as u32;
+                self.swap.free_claimed(&self.group, self.stats, slot_of(entries[i]));
+            } else {
+                self.swap.unclaim(slot_of(entries[i]), shadows[i]);
+            }
+        }
+        if mapped > 0 {
+            self.count_present(addr, mapped);
+            if let Some(unit) = self.table.unit(addr) {
+                unit.returned.fetch_add(near, Relaxed);
+            }
+            stats::add(&self.stats.refaults_near, near as u64);
+            stats::add(&self.stats.readahead_pages, mapped as u64 - 1);
+            let counter = if source == Source::File { &self.stats.faults_file } else { &self.stats.faults_pool };
+            stats::add(counter, 1);
+        }
+        self.finish_run(addr, n, |i| if i < mapped { State::PRESENT } else { entries[i] });
+        match failure {
+            Some(e) if mapped == 0 => self.unreadable(e),
+            _ => self.outcome(mapped, error),
+        }
+    }
+
+    fn unreadable(&self, e: LoadError) -> In {
+        let text: &[u8] = match e {
+            LoadError::Lost => b"a swapped page has no content: this is a bug in Ebb; please report it",
+            LoadError::Corrupt => b"a swapped page fails its check: memory or the spill file was damaged; the page is unreadable",
+            LoadError::Io(_) => b"the spill file cannot be read; the page is unreadable: check the disk under EBB_TMPDIR",
+        };
+        self.inconsistent(text);
+        In::Unreadable
+    }
+
+    fn check_unmapped(&self, error: Option<UffdError>, text: &[u8]) {
+        if error == Some(UffdError::Exists) {
+            self.inconsistent(text);
+        }
+    }
+
+    fn outcome(&self, mapped: usize, error: Option<UffdError>) -> In {
+        match error {
+            _ if mapped > 0 => In::Mapped(mapped),
+            None | Some(UffdError::Again) => In::Retry,
+            Some(UffdError::NoMemory) => In::NoMemory,
+            Some(UffdError::NotRegistered | UffdError::Mismatch) => In::NotRegistered,
+            Some(_) => In::Unreadable,
+        }
+    }
+}
+
+/// The slot in a swapped page's state.
+pub(crate) fn slot_of(state: State) -> Slot {
+    Entry::from_bits(state.payload()).slot
+}

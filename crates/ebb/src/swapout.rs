@@ -1,0 +1,156 @@
+//! The way out: staged pages that nobody touched are stored and their frames released.
+
+use crate::ctx::ThreadCtx;
+use crate::device::file::BATCH;
+use crate::page::{State, Tag};
+use crate::space::Space;
+use crate::staging::Part;
+use crate::stats;
+use crate::swapspace::StoreResult;
+use crate::table::PAGE;
+use crate::uapi;
+use crate::work::Work;
+use core::sync::atomic::Ordering::Relaxed;
+use ebb_slots::{Entry, Slot};
+
+/// Pages claimed at a time: short enough that nobody waits long for the gate or for a page.
+const STEP: usize = BATCH;
+
+/// A claimed page on its way to a file.
+#[derive(Clone, Copy)]
+struct Pending {
+    addr: usize,
+    frame: u32,
+    slot: Slot,
+    /// Bytes in the work buffer.
+    len: u16,
+}
+
+impl Space {
+    /// Swaps the oldest staged part out; how many pages of memory that freed, or none when nothing is staged.
+    pub(crate) fn swap_out_oldest(&self, ctx: &ThreadCtx, work: &mut Work) -> Option<usize> {
+        self.gate.enter(&ctx.gate);
+        let part = self.staging.pop_oldest();
+        self.gate.leave(&ctx.gate);
+        let part = part?;
+        let mut ok = true;
+        let frames = self.staging.frames_of(part);
+        let mut frame = frames.start;
+        while frame < frames.end && ok {
+            self.gate.enter(&ctx.gate);
+            ok = self.swap_out(ctx, frame..(frame + STEP as u32).min(frames.end), work);
+            self.gate.leave(&ctx.gate);
+            frame += STEP as u32;
+        }
+        Some(self.retire(ctx, part, ok))
+    }
+
+    /// Releases a part that was swapped out, or queues it again when a page had to stay.
+    fn retire(&self, ctx: &ThreadCtx, part: Part, ok: bool) -> usize {
+        // Soft faults that still copy from a frame finish in microseconds; they are inside the gate.
+        let mut turns = 0;
+        loop {
+            self.gate.enter(&ctx.gate);
+            if self.staging.is_drained(part) {
+                let freed = self.staging.release(part);
+                self.group.uncharge(freed);
+                self.gate.leave(&ctx.gate);
+                return freed;
+            }
+            turns += 1;
+            // A page can also have become staged again here only by a failed store, or still be claimed by a slow
+            // thread; neither is worth waiting for.
+            if !ok || turns > 1000 {
+                self.staging.requeue(part);
+                self.gate.leave(&ctx.gate);
+                return 0;
+            }
+            self.gate.leave(&ctx.gate);
+            uapi::sched_yield();
+        }
+    }
+
+    /// Stores the pages that `frames` hold. False when one had to stay because no device takes it.
+    fn swap_out(&self, ctx: &ThreadCtx, frames: core::ops::Range<u32>, work: &mut Work) -> bool {
+        let mut slots = [Slot(0); STEP];
+        let occupied = frames.clone().filter(|f| self.staging.owner(*f).load(Relaxed) != 0).count();
+        let nr_slots = self.swap.alloc(ctx.shard(), &self.group, &mut slots[..occupied]);
+        let mut used = 0;
+        let mut pending = [Pending { addr: 0, frame: 0, slot: Slot(0), len: 0 }; BATCH];
+        let mut nr_pending = 0;
+        let mut ok = nr_slots == occupied;
+        for frame in frames {
+            let addr = self.staging.owner(frame).load(Relaxed) as usize;
+            if addr == 0 || used == nr_slots {
+                continue;
+            }
+            let Some(word) = self.table.word(addr) else { continue };
+            let state = word.load();
+            if state.tag() != Tag::Staged || state.payload() as u32 != frame || !word.try_claim(state) {
+                continue;
+            }
+            let slot = slots[used];
+            used += 1;
+            // SAFETY: the frame is mapped and holds the page claimed above; nobody writes to it.
+            let page = unsafe { &*(self.staging.addr(frame) as *const [u8; PAGE]) };
+            match self.swap.store(&self.group, self.stats, slot, page, &mut work.lz4, &mut work.out) {
+                StoreResult::Done => self.settle(addr, frame, slot),
+                StoreResult::File(len) => {
+                    let to = &mut work.pages[nr_pending * PAGE..(nr_pending + 1) * PAGE];
+                    let len = match len {
+                        Some(len) => {
+                            to[..len].copy_from_slice(&work.out[..len]);
+                            len
+                        }
+                        None => {
+                            to.copy_from_slice(page);
+                            PAGE
+                        }
+                    };
+                    pending[nr_pending] = Pending { addr, frame, slot, len: len as u16 };
+                    nr_pending += 1;
+                }
+            }
+        }
+        for slot in &slots[used..nr_slots] {
+            self.swap.unalloc(*slot);
+        }
+        ok &= self.swap_out_to_file(ctx, &pending[..nr_pending], work);
+        ok
+    }
+
+    fn swap_out_to_file(&self, ctx: &ThreadCtx, pending: &[Pending], work: &mut Work) -> bool {
+        if pending.is_empty() {
+            return true;
+        }
+        let mut slots = [Slot(0); BATCH];
+        let mut lens = [0u16; BATCH];
+        for (i, p) in pending.iter().enumerate() {
+            (slots[i], lens[i]) = (p.slot, p.len);
+        }
+        let n = pending.len();
+        if self.swap.store_file(ctx.shard(), &slots[..n], &lens[..n], &mut work.pages).is_ok() {
+            stats::add(&self.stats.out_file_pages, n as u64);
+            for p in pending {
+                self.settle(p.addr, p.frame, p.slot);
+            }
+            return true;
+        }
+        for p in pending {
+            self.swap.unalloc(p.slot);
+            if let Some(word) = self.table.word(p.addr) {
+                word.finish(State::staged(p.frame));
+            }
+        }
+        false
+    }
+
+    /// The page's content is in `slot`: lets page, slot and frame go.
+    fn settle(&self, addr: usize, frame: u32, slot: Slot) {
+        self.swap.commit(slot);
+        if let Some(word) = self.table.word(addr) {
+            word.finish(State::swapped(Entry { device: 0, slot }.to_bits()));
+        }
+        self.staging.put_frame(frame);
+    }
+}

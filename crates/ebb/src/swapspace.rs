@@ -1,0 +1,617 @@
+//! The swap space: slots, their location words, and the places that content can be.
+//!
+//! A slot is a number in one virtual space; its location word says where the content is: a pattern, the pool, or a
+//! file. So content moves between places (written back, compacted) without anybody looking for the page that refers
+//! to it. Whoever reads or moves content holds the slot's cache claim (word *cached* in the swap table).
+
+use crate::device::file::{BATCH, FileError, SLOT_BYTES, SpillFile};
+use crate::group::Group;
+use crate::stats::{self, Shared};
+use crate::uapi::{self, Errno};
+use core::cell::{Cell, UnsafeCell};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use core::ptr::NonNull;
+use ebb_pool::{BLOCK_BYTES, Backing, Handle, Owners, Pool, PoolFull, codec};
+use ebb_slots::{CacheAddError, Folio, Order, Placement, Shadow, Shard, Slot, Stored, SwapDevice, TableEntry, metadata_bytes};
+
+/// Slots of the virtual space: 256 GiB of content.
+const NR_SLOTS: u32 = 1 << 26;
+/// Shards of per-thread allocation state.
+const SHARDS: usize = 16;
+/// A page that compresses to more than this goes to a file, where it costs no RAM.
+const POOL_OBJECT_MAX: usize = 3072;
+/// Files: this process's own and those it inherited by fork.
+const FILES_MAX: usize = 8;
+/// The folio of a slot whose content is being moved, not brought in.
+const MOVING: Folio = folio_number((1 << Folio::BITS) - 1);
+
+const LOC_SAME: u64 = 1;
+const LOC_POOL: u64 = 2;
+const LOC_FILE: u64 = 3;
+
+/// A folio by number.
+const fn folio_number(number: u64) -> Folio {
+    match Folio::new(number) {
+        Some(folio) => folio,
+        None => panic!("a folio number has at most 40 bits"),
+    }
+}
+
+/// The folio of the page at `addr`: the page's number.
+pub fn folio_at(addr: usize) -> Folio {
+    folio_number((addr / 4096) as u64)
+}
+
+/// A slot device over memory of its own.
+pub fn new_slots(nr_slots: u32, shards: usize, placement: Placement) -> Result<SwapDevice, Errno> {
+    let len = metadata_bytes(nr_slots, shards);
+    let memory = NonNull::new(uapi::reserve(len)?).ok_or(Errno::NOMEM)?;
+    // SAFETY: fresh zeroed memory of the size asked for, page-aligned, never unmapped.
+    unsafe { SwapDevice::init(memory, len, nr_slots, shards, placement) }.map_err(|_| Errno::INVAL)
+}
+
+/// Where a page came from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Source {
+    /// A pattern.
+    Same,
+    /// The pool.
+    Pool,
+    /// A file.
+    File,
+}
+
+/// Why a page could not be brought in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LoadError {
+    /// The slot holds nothing: a bug.
+    Lost,
+    /// The content does not decompress or authenticate.
+    Corrupt,
+    /// The kernel refused to read the file.
+    Io(Errno),
+}
+
+/// What became of a page offered for storing.
+pub enum StoreResult {
+    /// Done.
+    Done,
+    /// It must go to a file: `.0` bytes of the output buffer hold it compressed, or it is raw when `None`.
+    File(Option<usize>),
+}
+
+/// Memory of the pool: charged, with a few empty blocks kept for reuse.
+struct PoolMemory {
+    arena: usize,
+    block_pages: usize,
+    /// 1 for a block without objects that still has memory.
+    spare: *const AtomicU8,
+    nr_blocks: usize,
+    nr_spare: AtomicUsize,
+    spare_max: usize,
+    pages: AtomicUsize,
+    pages_max: AtomicUsize,
+}
+
+// SAFETY: `spare` is an array of atomics that lives as long as the space.
+unsafe impl Sync for PoolMemory {}
+// SAFETY: as above.
+unsafe impl Send for PoolMemory {}
+
+struct Charging<'a> {
+    memory: &'a PoolMemory,
+    group: &'a Group,
+    stats: &'a Shared,
+}
+
+impl PoolMemory {
+    fn spare(&self, block: u32) -> &AtomicU8 {
+        assert!((block as usize) < self.nr_blocks);
+        // SAFETY: checked index.
+        unsafe { &*self.spare.add(block as usize) }
+    }
+
+    fn drop_blocks(&self, group: &Group, first: usize, n: usize) {
+        let bytes = self.block_pages * 4096;
+        let _ = uapi::madvise(self.arena + first * bytes, n * bytes, linux_raw_sys::general::MADV_DONTNEED);
+        group.uncharge(n * self.block_pages);
+        self.pages.fetch_sub(n * self.block_pages, Ordering::Relaxed);
+    }
+
+    /// Gives the memory of all spare blocks back, neighbours in one call.
+    fn trim(&self, group: &Group) {
+        if self.nr_spare.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let (mut first, mut n) = (0, 0);
+        for block in 0..self.nr_blocks {
+            let taken = self.spare(block as u32).load(Ordering::Relaxed) == 1
+                && self
+                    .spare(block as u32)
+                    .compare_exchange(1, 2, Ordering::Acquire, Ordering::Relaxed)
+                    .is_ok();
+            if taken {
+                self.nr_spare.fetch_sub(1, Ordering::Relaxed);
+                if n == 0 {
+                    first = block;
+                }
+                n += 1;
+            }
+            if n > 0 && (!taken || block + 1 == self.nr_blocks || n == 64) {
+                self.drop_blocks(group, first, n);
+                for b in first..first + n {
+                    self.spare(b as u32).store(0, Ordering::Release);
+                }
+                n = 0;
+            }
+            if self.nr_spare.load(Ordering::Relaxed) == 0 && n == 0 {
+                break;
+            }
+        }
+    }
+}
+
+impl Backing for Charging<'_> {
+    fn acquire(&self, block: u32, pages: u32) -> bool {
+        let m = self.memory;
+        let spare = m.spare(block);
+        loop {
+            match spare.compare_exchange(1, 0, Ordering::Acquire, Ordering::Acquire) {
+                Ok(_) => {
+                    m.nr_spare.fetch_sub(1, Ordering::Relaxed);
+                    return true;
+                }
+                // Somebody is giving its memory back this moment.
+                Err(2) => core::hint::spin_loop(),
+                Err(_) => break,
+            }
+        }
+        let now = m.pages.fetch_add(pages as usize, Ordering::Relaxed) + pages as usize;
+        if now > m.pages_max.load(Ordering::Relaxed) {
+            m.pages.fetch_sub(pages as usize, Ordering::Relaxed);
+            return false;
+        }
+        self.group.force_charge(pages as usize);
+        stats::raise(&self.stats.peak_pool_bytes, now as u64 * 4096);
+        true
+    }
+
+    fn release(&self, block: u32, _pages: u32) {
+        let m = self.memory;
+        if m.nr_spare.load(Ordering::Relaxed) < m.spare_max {
+            m.nr_spare.fetch_add(1, Ordering::Relaxed);
+            m.spare(block).store(1, Ordering::Release);
+        } else {
+            m.drop_blocks(self.group, block as usize, 1);
+        }
+    }
+}
+
+/// Slots and everything behind them.
+pub struct SwapSpace {
+    slots: SwapDevice,
+    locations: *const AtomicU64,
+    pool: Pool,
+    memory: PoolMemory,
+    files: UnsafeCell<[Option<SpillFile>; FILES_MAX]>,
+    nr_files: AtomicUsize,
+    /// Evictions so far, as shadows count them.
+    clock: AtomicU32,
+    /// Where writeback looks next.
+    writeback_at: AtomicU32,
+    high_water: AtomicU32,
+    /// Set when the file took no more.
+    file_full: AtomicBool,
+    content_pages: AtomicU64,
+}
+
+// SAFETY: locations are atomics; files change only under the exclusive gate or before the space is shared.
+unsafe impl Sync for SwapSpace {}
+// SAFETY: as above.
+unsafe impl Send for SwapSpace {}
+
+impl SwapSpace {
+    /// A swap space whose pool may hold `pool_pages_max` pages of `arena_bytes` of address space.
+    pub fn new(pool_pages_max: usize, arena_bytes: usize) -> Result<Self, Errno> {
+        let slots = new_slots(NR_SLOTS, SHARDS, Placement::Sharded)?;
+        let block_bytes = BLOCK_BYTES;
+        let arena_bytes = arena_bytes.next_multiple_of(block_bytes);
+        let arena = uapi::reserve_aligned(arena_bytes, block_bytes.max(4096))?;
+        let meta = Pool::metadata_bytes(arena_bytes);
+        // SAFETY: fresh zeroed memory, as above.
+        let pool = unsafe { Pool::init(arena, arena_bytes, uapi::reserve(meta)?, meta) };
+        let nr_blocks = arena_bytes / block_bytes;
+        let block_pages = block_bytes / 4096;
+        Ok(Self {
+            slots,
+            locations: uapi::reserve(NR_SLOTS as usize * 8)?.cast(),
+            pool,
+            memory: PoolMemory {
+                arena: arena as usize,
+                block_pages,
+                spare: uapi::reserve(nr_blocks)?.cast(),
+                nr_blocks,
+                nr_spare: AtomicUsize::new(0),
+                spare_max: (pool_pages_max / 64 / block_pages).max(8),
+                pages: AtomicUsize::new(0),
+                pages_max: AtomicUsize::new(pool_pages_max),
+            },
+            files: UnsafeCell::new([const { None }; FILES_MAX]),
+            nr_files: AtomicUsize::new(0),
+            clock: AtomicU32::new(0),
+            writeback_at: AtomicU32::new(0),
+            high_water: AtomicU32::new(0),
+            file_full: AtomicBool::new(false),
+            content_pages: AtomicU64::new(0),
+        })
+    }
+
+    /// Adds a file to write to. Before the space is shared, or under the exclusive gate.
+    pub fn add_file(&self, file: SpillFile) {
+        // SAFETY: see the contract.
+        let files = unsafe { &mut *self.files.get() };
+        let n = self.nr_files.load(Ordering::Relaxed);
+        assert!(n < FILES_MAX);
+        files[n] = Some(file);
+        self.nr_files.store(n + 1, Ordering::Release);
+        self.file_full.store(false, Ordering::Relaxed);
+    }
+
+    /// True when one more file fits.
+    pub fn has_room_for_file(&self) -> bool {
+        self.nr_files.load(Ordering::Relaxed) < FILES_MAX
+    }
+
+    /// The files, for fork. Under the exclusive gate.
+    #[expect(clippy::mut_from_ref, reason = "the exclusive gate makes the caller the only user")]
+    pub(crate) fn files_mut(&self) -> &mut [Option<SpillFile>] {
+        // SAFETY: see the contract.
+        unsafe { &mut *self.files.get() }
+    }
+
+    fn file(&self, i: usize) -> Option<&SpillFile> {
+        if i >= self.nr_files.load(Ordering::Acquire) {
+            return None;
+        }
+        // SAFETY: files below the published count never change but under the exclusive gate.
+        unsafe { (&*self.files.get())[i].as_ref() }
+    }
+
+    /// The file that this process may write to.
+    fn own_file(&self) -> Option<(usize, &SpillFile)> {
+        let n = self.nr_files.load(Ordering::Acquire);
+        (0..n).rev().find_map(|i| self.file(i).filter(|f| f.is_owner()).map(|f| (i, f)))
+    }
+
+    /// Descriptors of the files.
+    pub fn fds(&self) -> impl Iterator<Item = i32> + '_ {
+        (0..self.nr_files.load(Ordering::Acquire)).filter_map(|i| self.file(i).map(|f| f.fd()))
+    }
+
+    /// True when incompressible content has a place to go.
+    pub fn has_file(&self) -> bool {
+        self.own_file().is_some() && !self.file_full.load(Ordering::Relaxed)
+    }
+
+    fn location(&self, slot: Slot) -> &AtomicU64 {
+        assert!(slot.0 < NR_SLOTS);
+        // SAFETY: checked index.
+        unsafe { &*self.locations.add(slot.0 as usize) }
+    }
+
+    /// Takes up to `out.len()` slots for one page each; they come claimed (cached, count 0).
+    pub fn alloc(&self, shard: usize, group: &Group, out: &mut [Slot]) -> usize {
+        let n = self.slots.alloc(Shard(shard % SHARDS), Order::ZERO, folio_number(0), out);
+        let top = out[..n].iter().map(|s| s.0 + 1).max().unwrap_or(0);
+        let before = self.high_water.fetch_max(top, Ordering::Relaxed);
+        if top > before {
+            group.charge_meta((top - before) as usize * 16);
+        }
+        n
+    }
+
+    /// Gives back a claimed slot that was not used.
+    pub fn unalloc(&self, slot: Slot) {
+        self.slots.cache_del(slot, Shadow(0));
+    }
+
+    /// Stores a page in the claimed `slot`, as a pattern or in the pool.
+    pub fn store(
+        &self,
+        group: &Group,
+        stats: &Shared,
+        slot: Slot,
+        page: &[u8; 4096],
+        lz4: &mut codec::Lz4State,
+        out: &mut [u8],
+    ) -> StoreResult {
+        if let Some(word) = codec::same_filled(page)
+            && word >> 32 == word & 0xffff_ffff
+        {
+            self.location(slot).store(LOC_SAME | (word & 0xffff_ffff) << 8, Ordering::Release);
+            self.slots.set_zero(slot, word == 0);
+            stats::add(&stats.out_same_pages, 1);
+            return StoreResult::Done;
+        }
+        let has_file = self.has_file();
+        let limit = if has_file { POOL_OBJECT_MAX } else { out.len().min(4095) };
+        let len = codec::lz4_compress(lz4, page, &mut out[..limit]);
+        // Without a file even what does not compress must stay in RAM.
+        let data: &[u8] = match len {
+            Some(len) => &out[..len],
+            None if has_file => return StoreResult::File(None),
+            None => page,
+        };
+        let charging = Charging { memory: &self.memory, group, stats };
+        match self.pool.store(&charging, slot.0, data) {
+            Ok(handle) => {
+                let content = self.content_pages.fetch_add(1, Ordering::Relaxed) + 1;
+                stats::raise(&stats.peak_pool_content_bytes, content * 4096);
+                self.location(slot).store(location_of(handle), Ordering::Release);
+                stats::add(&stats.out_pool_pages, 1);
+                stats::add(&stats.pool_in_bytes, 4096);
+                stats::add(&stats.pool_out_bytes, data.len() as u64);
+                StoreResult::Done
+            }
+            Err(PoolFull::Budget | PoolFull::Arena | PoolFull::TooLarge) => StoreResult::File(len),
+        }
+    }
+
+    /// Stores objects in the own file for the claimed `slots`: object `i` is the first `lens[i]` bytes of the `i`-th
+    /// 4 KiB of `data`, which is overwritten. All or nothing.
+    pub fn store_file(&self, shard: usize, slots: &[Slot], lens: &[u16], data: &mut [u8]) -> Result<(), FileError> {
+        let n = slots.len();
+        let (index, file) = self.own_file().ok_or(FileError::Full)?;
+        let mut at = [0u32; BATCH];
+        match file.write(Shard(shard % SHARDS), &mut data[..n * SLOT_BYTES], lens, &mut at[..n]) {
+            Ok(()) => {}
+            Err(e) => {
+                self.file_full.store(true, Ordering::Relaxed);
+                return Err(e);
+            }
+        }
+        for (slot, at) in slots.iter().zip(at) {
+            self.location(*slot).store(LOC_FILE | (at as u64) << 8 | (index as u64) << 40, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    /// The claimed slot's content is stored and one page refers to it: lets it out of the cache.
+    pub fn commit(&self, slot: Slot) {
+        let now = self.clock.fetch_add(1, Ordering::Relaxed);
+        // The count goes up before the claim ends, so that the slot is never free in between.
+        let _ = self.slots.dup(slot);
+        self.slots.cache_del(slot, Shadow(now));
+    }
+
+    /// Evictions since `shadow` was left.
+    pub fn distance(&self, shadow: Shadow) -> u32 {
+        self.clock.load(Ordering::Relaxed).wrapping_sub(shadow.0)
+    }
+
+    /// Claims `slot` for a swap-in; waits while its content is being moved.
+    pub fn claim(&self, slot: Slot, folio: Folio) -> Result<Shadow, LoadError> {
+        loop {
+            match self.slots.cache_add(slot, folio) {
+                Ok(stored) => return Ok(stored.shadow),
+                // Writeback or compaction: microseconds, and it never waits for a page.
+                Err(CacheAddError::Cached) => uapi::sched_yield(),
+                Err(_) => return Err(LoadError::Lost),
+            }
+        }
+    }
+
+    /// Ends a claim without taking the content.
+    pub fn unclaim(&self, slot: Slot, shadow: Shadow) {
+        self.slots.cache_del(slot, shadow);
+    }
+
+    /// Reads the content of the claimed `slot`. `scratch` is used for what a file holds compressed.
+    pub fn load(&self, slot: Slot, out: &mut [u8; 4096], scratch: &mut [u8; 4096]) -> Result<Source, LoadError> {
+        let loc = self.location(slot).load(Ordering::Acquire);
+        match loc & 7 {
+            LOC_SAME => {
+                let pattern = (loc >> 8 & 0xffff_ffff) as u32;
+                if pattern == 0 {
+                    out.fill(0);
+                } else {
+                    for chunk in out.chunks_exact_mut(4) {
+                        chunk.copy_from_slice(&pattern.to_le_bytes());
+                    }
+                }
+                Ok(Source::Same)
+            }
+            LOC_POOL => {
+                let handle = Handle::from_bits(loc >> 8).ok_or(LoadError::Lost)?;
+                // SAFETY: the claim on the slot keeps the object from being freed or moved.
+                let data = unsafe { self.pool.load(handle) };
+                decode(data, out)?;
+                Ok(Source::Pool)
+            }
+            LOC_FILE => {
+                let file = self.file((loc >> 40 & 0xff) as usize).ok_or(LoadError::Lost)?;
+                let at = (loc >> 8 & 0xffff_ffff) as u32;
+                let len = match file.read(at, out) {
+                    Ok(len) => len,
+                    Err(FileError::Io(e)) => return Err(LoadError::Io(e)),
+                    Err(_) => return Err(LoadError::Corrupt),
+                };
+                if len < 4096 {
+                    scratch.copy_from_slice(out);
+                    decode(&scratch[..len], out)?;
+                }
+                Ok(Source::File)
+            }
+            _ => Err(LoadError::Lost),
+        }
+    }
+
+    /// Frees the claimed `slot` and its content.
+    pub fn free_claimed(&self, group: &Group, stats: &Shared, slot: Slot) {
+        self.free_content(group, stats, slot);
+        self.slots.put(slot);
+        self.slots.cache_del(slot, Shadow(0));
+    }
+
+    fn free_content(&self, group: &Group, stats: &Shared, slot: Slot) {
+        let loc = self.location(slot).swap(0, Ordering::AcqRel);
+        match loc & 7 {
+            LOC_POOL => {
+                if let Some(handle) = Handle::from_bits(loc >> 8) {
+                    self.content_pages.fetch_sub(1, Ordering::Relaxed);
+                    self.pool.free(&Charging { memory: &self.memory, group, stats }, handle);
+                }
+            }
+            LOC_FILE => {
+                if let Some(file) = self.file((loc >> 40 & 0xff) as usize) {
+                    file.free((loc >> 8 & 0xffff_ffff) as u32);
+                    self.file_full.store(false, Ordering::Relaxed);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Writes up to [`BATCH`] pool objects back to the file, those evicted longest ago that a round over the slots
+    /// finds; how many. `data` needs room for a batch.
+    pub fn write_back(&self, shard: usize, group: &Group, stats: &Shared, data: &mut [u8]) -> usize {
+        if !self.has_file() {
+            return 0;
+        }
+        let top = self.high_water.load(Ordering::Relaxed);
+        let now = self.clock.load(Ordering::Relaxed);
+        // Older than half of what was evicted since the pool was filled once.
+        let age_min = (self.content_pages.load(Ordering::Relaxed) / 2) as u32;
+        let mut slots = [Slot(0); BATCH];
+        let mut shadows = [Shadow(0); BATCH];
+        let mut lens = [0u16; BATCH];
+        let mut handles = [None; BATCH];
+        let mut n = 0;
+        // Bounded: one look at up to 64 Ki slots a call, twice around at most.
+        for round in 0..2 {
+            for _ in 0..top.min(65_536) {
+                let at = self.writeback_at.fetch_add(1, Ordering::Relaxed) % top.max(1);
+                let slot = Slot(at);
+                let TableEntry::Stored(Stored { shadow, .. }) = self.slots.get(slot) else { continue };
+                let old = now.wrapping_sub(shadow.0) >= age_min;
+                if (round == 0 && !old) || self.location(slot).load(Ordering::Relaxed) & 7 != LOC_POOL {
+                    continue;
+                }
+                let Ok(stored) = self.slots.cache_add(slot, MOVING) else { continue };
+                let loc = self.location(slot).load(Ordering::Acquire);
+                let Some(handle) = Handle::from_bits(loc >> 8).filter(|_| loc & 7 == LOC_POOL) else {
+                    self.slots.cache_del(slot, stored.shadow);
+                    continue;
+                };
+                // SAFETY: the claim keeps the object in its place.
+                let object = unsafe { self.pool.load(handle) };
+                data[n * SLOT_BYTES..n * SLOT_BYTES + object.len()].copy_from_slice(object);
+                (slots[n], shadows[n], lens[n], handles[n]) = (slot, stored.shadow, object.len() as u16, Some(handle));
+                n += 1;
+                if n == BATCH {
+                    break;
+                }
+            }
+            if n > 0 {
+                break;
+            }
+        }
+        if n == 0 {
+            return 0;
+        }
+        let written = self.store_file(shard, &slots[..n], &lens[..n], data).is_ok();
+        for i in 0..n {
+            if let (true, Some(handle)) = (written, handles[i]) {
+                self.content_pages.fetch_sub(1, Ordering::Relaxed);
+                self.pool.free(&Charging { memory: &self.memory, group, stats }, handle);
+            }
+            self.slots.cache_del(slots[i], shadows[i]);
+        }
+        if !written {
+            return 0;
+        }
+        group.charge_meta(0);
+        stats::add(&stats.writeback_pages, n as u64);
+        n
+    }
+
+    /// Moves up to `objects_max` pool objects out of sparse blocks; how many.
+    pub fn compact(&self, group: &Group, stats: &Shared, objects_max: usize) -> usize {
+        let owners = SlotOwners { space: self, shadow: Cell::new(Shadow(0)) };
+        let charging = Charging { memory: &self.memory, group, stats };
+        let moved = self.pool.compact(&charging, &owners, objects_max);
+        stats::add(&stats.compacted_objects, moved as u64);
+        moved
+    }
+
+    /// True when compaction could free much: the pool holds a third more memory than content.
+    pub fn is_fragmented(&self) -> bool {
+        let held = self.memory.pages.load(Ordering::Relaxed) * 4096;
+        held > (4 << 20) && held as u64 * 3 > self.pool.stored_bytes() * 4
+    }
+
+    /// Gives the memory of spare pool blocks back.
+    pub fn trim(&self, group: &Group) {
+        self.memory.trim(group);
+    }
+
+    /// Pages of memory the pool holds.
+    pub fn pool_pages(&self) -> usize {
+        self.memory.pages.load(Ordering::Relaxed)
+    }
+
+    /// True when the pool holds as much as it may.
+    pub fn pool_is_full(&self) -> bool {
+        self.pool_pages() + 4 * self.memory.block_pages >= self.memory.pages_max.load(Ordering::Relaxed)
+    }
+
+    /// Recounts slots and pool. Nobody else may be at work.
+    pub fn validate(&self) -> bool {
+        let files = (0..self.nr_files.load(Ordering::Acquire)).all(|i| self.file(i).is_none_or(|f| f.validate()));
+        self.slots.validate().is_ok() && self.pool.validate().is_ok() && files
+    }
+}
+
+/// Pool objects belong to slots: compaction claims a slot like a swap-in would.
+struct SlotOwners<'a> {
+    space: &'a SwapSpace,
+    shadow: Cell<Shadow>,
+}
+
+impl Owners for SlotOwners<'_> {
+    fn try_claim(&self, owner: u32, handle: Handle) -> bool {
+        match self.space.slots.cache_add(Slot(owner), MOVING) {
+            Ok(stored) => {
+                let here = self.space.location(Slot(owner)).load(Ordering::Acquire) == location_of(handle);
+                if !here {
+                    self.space.slots.cache_del(Slot(owner), stored.shadow);
+                }
+                self.shadow.set(stored.shadow);
+                here
+            }
+            Err(_) => false,
+        }
+    }
+
+    fn moved(&self, owner: u32, _old: Handle, new: Handle) {
+        self.space.location(Slot(owner)).store(location_of(new), Ordering::Release);
+    }
+
+    fn unclaim(&self, owner: u32) {
+        self.space.slots.cache_del(Slot(owner), self.shadow.get());
+    }
+}
+
+/// The location word of a pool object.
+fn location_of(handle: Handle) -> u64 {
+    LOC_POOL | handle.to_bits() << 8
+}
+
+/// Expands an object: compressed, or a whole page as it is.
+fn decode(data: &[u8], out: &mut [u8; 4096]) -> Result<(), LoadError> {
+    if data.len() == 4096 {
+        out.copy_from_slice(data);
+        return Ok(());
+    }
+    codec::lz4_decompress(data, out).map_err(|_| LoadError::Corrupt)
+}

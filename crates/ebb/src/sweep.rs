@@ -1,0 +1,291 @@
+//! The sweep: unmaps the present pages of one unit, intact, into staging.
+//!
+//! Every page of the unit is claimed, present or not, so that the unmapping call may cover the unit with its holes:
+//! nobody can map a page in between. Pages that a system call uses (pins), that must stay, or that somebody else has
+//! claimed split the unit into segments; each segment is unmapped by one MOVE, or by write-protect, copy and one drop.
+
+use crate::ctx::ThreadCtx;
+use crate::page::{State, Tag};
+use crate::primitive::{Ordering as ModelOrdering, fence};
+use crate::region::Attr;
+use crate::space::Space;
+use crate::staging::{PART_FRAMES, PARTS_MAX};
+use crate::stats;
+use crate::table::PAGE;
+use crate::uapi::{self, uffd::UffdError};
+use core::sync::atomic::Ordering::Relaxed;
+
+/// A page of the unit that the sweep did not claim.
+const NOT_CLAIMED: u64 = u64::MAX;
+
+/// Pages that runs must have on average for MOVE to be cheaper than copying. MOVE flushes the TLB once a run, which
+/// interrupts the other processors the program runs on (11 us on two processors); copying costs 1.1 us a page and
+/// flushes once a segment.
+const MOVE_RUN_MIN: usize = 8;
+
+/// Claimed pages of a unit next to each other, with the same attributes.
+struct Segment {
+    first: usize,
+    end: usize,
+    attr: Attr,
+}
+
+impl Space {
+    /// Sweeps the unit at `unit` into staging; how many pages that unmapped. Inside the gate. `saved` keeps the
+    /// states of claimed pages.
+    pub(crate) fn sweep(&self, unit: usize, saved: &mut [u64; 512]) -> usize {
+        let Some(block) = self.staging.take() else { return 0 };
+        let pages = self.table.unit_pages();
+        saved.fill(NOT_CLAIMED);
+        if self.claim_unit(unit, pages, saved) == 0 {
+            self.unclaim(unit, 0, pages, saved);
+            self.staging.give_back(block);
+            return 0;
+        }
+        // Claims come first, then the look at the pins: see `pin`.
+        fence(ModelOrdering::SeqCst);
+        for ctx in self.contexts.all() {
+            ctx.pins.for_each_overlap(unit as u64, (unit + pages * PAGE) as u64, |start, end| {
+                let first = (start as usize - unit) / PAGE;
+                let last = (end as usize - unit).div_ceil(PAGE);
+                self.unclaim(unit, first, last, saved);
+            });
+        }
+        let mut filled = [0u32; PARTS_MAX];
+        let mut at = 0;
+        while let Some(segment) = self.next_segment(unit, at, pages, saved) {
+            at = segment.end;
+            self.unmap(unit, block, &segment, saved);
+        }
+        // A page that went has its new state in `saved` now.
+        let mut swept = 0;
+        for (i, raw) in saved[..pages].iter().enumerate() {
+            if *raw != NOT_CLAIMED && State::from_raw(*raw).tag() == Tag::Staged && self.is_frame_of(*raw, block) {
+                filled[i / PART_FRAMES] += 1;
+                swept += 1;
+                self.staging.owner(State::from_raw(*raw).payload() as u32).store((unit + i * PAGE) as u64, Relaxed);
+            }
+        }
+        if swept == 0 {
+            self.unclaim(unit, 0, pages, saved);
+            self.staging.give_back(block);
+            return 0;
+        }
+        self.staging.fill(block, &filled);
+        self.uncount_present(unit, swept);
+        if let Some(u) = self.table.unit(unit) {
+            u.swept.store(swept as u32, Relaxed);
+            u.returned.store(0, Relaxed);
+        }
+        self.unclaim(unit, 0, pages, saved);
+        self.staging.enqueue(block);
+        stats::add(&self.stats.sweeps, 1);
+        stats::add(&self.stats.unmap_pages, swept as u64);
+        swept
+    }
+
+    fn is_frame_of(&self, raw: u64, block: u32) -> bool {
+        State::from_raw(raw).payload() as u32 / self.table.unit_pages() as u32 == block
+    }
+
+    /// Claims what it can of the unit; how many present pages.
+    fn claim_unit(&self, unit: usize, pages: usize, saved: &mut [u64; 512]) -> usize {
+        let end = unit + pages * PAGE;
+        let mut present = 0;
+        let mut at = unit;
+        while let Some(region) = self.regions.first_in(at, end) {
+            at = region.start.max(at);
+            let stop = region.end.min(end);
+            while at < stop && region.attr.is_readable() {
+                if let Some(word) = self.table.word(at) {
+                    let state = word.load();
+                    if !state.is_pinned() && word.try_claim(state) {
+                        saved[(at - unit) / PAGE] = state.to_raw();
+                        present += (state.tag() == Tag::Present) as usize;
+                    }
+                }
+                at += PAGE;
+            }
+            at = stop;
+        }
+        present
+    }
+
+    /// Ends the claims on pages `first..end` of the unit, with the states in `saved`.
+    fn unclaim(&self, unit: usize, first: usize, end: usize, saved: &mut [u64; 512]) {
+        for (i, raw) in saved.iter_mut().enumerate().take(end).skip(first) {
+            if *raw != NOT_CLAIMED {
+                if let Some(word) = self.table.word(unit + i * PAGE) {
+                    word.finish(State::from_raw(*raw));
+                }
+                *raw = NOT_CLAIMED;
+            }
+        }
+    }
+
+    /// The next run of claimed pages of one region from page `at` on, cut to its present pages.
+    fn next_segment(&self, unit: usize, mut at: usize, pages: usize, saved: &[u64; 512]) -> Option<Segment> {
+        let is_present = |i: usize| saved[i] != NOT_CLAIMED && State::from_raw(saved[i]).tag() == Tag::Present;
+        while at < pages && !is_present(at) {
+            at += 1;
+        }
+        let region = self.regions.find(unit + at * PAGE).filter(|_| at < pages)?;
+        let limit = pages.min((region.end - unit) / PAGE);
+        let mut end = at;
+        let mut last = at;
+        while end < limit && saved[end] != NOT_CLAIMED {
+            if is_present(end) {
+                last = end;
+            }
+            end += 1;
+        }
+        Some(Segment { first: at, end: last + 1, attr: region.attr })
+    }
+
+    /// Unmaps a segment; pages that went get their staged state in `saved`.
+    fn unmap(&self, unit: usize, block: u32, segment: &Segment, saved: &mut [u64; 512]) {
+        let &Segment { mut first, end, attr } = segment;
+        let (present, runs) = count_runs(&saved[first..end]);
+        if present == 1 {
+            stats::add(&self.stats.unmap_single_calls, 1);
+        }
+        if self.can_move.load(Relaxed) && attr.is_plain() && present >= runs * MOVE_RUN_MIN {
+            stats::add(&self.stats.unmap_calls, 1);
+            stats::add(&self.stats.unmap_move_calls, 1);
+            let (dst, src) = (self.staging.addr(self.staging.frame(block, first)), unit + first * PAGE);
+            let result = self.uffd().move_pages(dst, src, (end - first) * PAGE);
+            let done = match result {
+                Ok(()) => end - first,
+                Err((bytes, _)) => bytes / PAGE,
+            };
+            self.mark_staged(block, first, first + done, saved);
+            first += done;
+            match result {
+                Ok(()) => return,
+                Err((_, UffdError::Shared)) => {
+                    stats::add(&self.stats.move_refused, 1);
+                    // Without a fork in its life a page cannot be shared, so the kernel has it pinned: leave it.
+                    if !self.background.forked() {
+                        return;
+                    }
+                }
+                Err((_, UffdError::Mismatch)) => stats::add(&self.stats.move_refused, 1),
+                Err(_) => return,
+            }
+        }
+        self.unmap_by_copy(unit, block, first, end, saved);
+    }
+
+    /// Write-protects pages `first..end`, copies the present ones to their frames and drops the range.
+    fn unmap_by_copy(&self, unit: usize, block: u32, first: usize, end: usize, saved: &mut [u64; 512]) {
+        let (start, len) = (unit + first * PAGE, (end - first) * PAGE);
+        // From here on a writer faults, finds the page busy and waits.
+        if self.uffd().write_protect(start, len, true).is_err() {
+            return;
+        }
+        stats::add(&self.stats.unmap_calls, 1);
+        let is_present = |raw: u64| State::from_raw(raw).tag() == Tag::Present;
+        let mut ok = true;
+        let mut i = first;
+        while i < end && ok {
+            if !is_present(saved[i]) {
+                i += 1;
+                continue;
+            }
+            let run = i;
+            while i < end && is_present(saved[i]) {
+                i += 1;
+            }
+            let frame = self.staging.addr(self.staging.frame(block, run));
+            ok = self.uffd().copy(frame, unit + run * PAGE, (i - run) * PAGE).is_ok();
+        }
+        if ok && uapi::madvise(start, len, linux_raw_sys::general::MADV_DONTNEED).is_ok() {
+            self.mark_staged(block, first, end, saved);
+            return;
+        }
+        // Locked memory, or no memory for the copies: everything stays where it is.
+        let frames = self.staging.addr(self.staging.frame(block, first));
+        let _ = uapi::madvise(frames, len, linux_raw_sys::general::MADV_DONTNEED);
+        let _ = self.uffd().write_protect(start, len, false);
+    }
+
+    fn mark_staged(&self, block: u32, first: usize, end: usize, saved: &mut [u64; 512]) {
+        for (i, raw) in saved.iter_mut().enumerate().take(end).skip(first) {
+            if State::from_raw(*raw).tag() == Tag::Present {
+                *raw = State::staged(self.staging.frame(block, i)).to_raw();
+            }
+        }
+    }
+
+    /// Picks the next unit and sweeps it; how many pages that unmapped, or none when there is nothing to sweep.
+    pub(crate) fn sweep_next(&self, ctx: &ThreadCtx, saved: &mut [u64; 512]) -> Option<usize> {
+        // Bounded: once around the ring, with patience for hot units only the first time.
+        let mut looks = 2 * self.units.len() + 2;
+        let patience = looks / 2;
+        while looks > 0 {
+            looks -= 1;
+            self.gate.enter(&ctx.gate);
+            let swept = self.sweep_one(looks > patience, saved);
+            self.gate.leave(&ctx.gate);
+            match swept {
+                Some(0) => {}
+                other => return other,
+            }
+        }
+        None
+    }
+
+    /// Looks at the unit at the head of the ring: pages unmapped, or none when the ring is empty.
+    fn sweep_one(&self, patient: bool, saved: &mut [u64; 512]) -> Option<usize> {
+        let addr = self.units.pop()? as usize;
+        let Some(unit) = self.table.unit(addr) else { return Some(0) };
+        if unit.present.load(Relaxed) == 0 {
+            // Cleared first and looked at again, so that a page that comes in now queues the unit, or we do.
+            unit.queued.store(0, core::sync::atomic::Ordering::SeqCst);
+            if unit.present.load(core::sync::atomic::Ordering::SeqCst) > 0
+                && unit.queued.swap(1, core::sync::atomic::Ordering::SeqCst) == 0
+            {
+                self.queue_unit(addr);
+            }
+            return Some(0);
+        }
+        self.judge(unit);
+        let skip = unit.skip.load(Relaxed);
+        let swept = if skip > 0 && patient {
+            unit.skip.store(skip - 1, Relaxed);
+            stats::add(&self.stats.sweeps_skipped, 1);
+            0
+        } else {
+            self.sweep(addr, saved)
+        };
+        self.queue_unit(addr);
+        Some(swept)
+    }
+
+    /// Generations: a unit most of whose pages came back after the last sweep is left alone for longer each time.
+    fn judge(&self, unit: &crate::table::Unit) {
+        let swept = unit.swept.swap(0, Relaxed);
+        if swept == 0 {
+            return;
+        }
+        let returned = unit.returned.swap(0, Relaxed);
+        let skip = match returned {
+            r if r * 2 >= swept => (unit.skip.load(Relaxed) * 2 + 1).min(15),
+            r if r * 4 >= swept => 1,
+            _ => 0,
+        };
+        unit.skip.store(skip, Relaxed);
+    }
+}
+
+/// Present pages in `saved`, and the runs they form.
+fn count_runs(saved: &[u64]) -> (usize, usize) {
+    let (mut present, mut runs, mut inside) = (0, 0, false);
+    for raw in saved {
+        let is_present = State::from_raw(*raw).tag() == Tag::Present;
+        present += is_present as usize;
+        runs += (is_present && !inside) as usize;
+        inside = is_present;
+    }
+    (present, runs)
+}

@@ -1,0 +1,173 @@
+//! State words and unit descriptors of the whole address space, in leaves that exist where something is managed.
+//!
+//! Owns the top table (one pointer per GiB of address space) and the leaves. A leaf is reserved when the first region
+//! in its GiB is added, under the exclusive gate, and never goes away; its memory costs nothing until pages in it are
+//! used. So looking up a page is two loads, takes no lock and never fails half-way.
+
+use crate::page::PageWord;
+use crate::uapi::{self, Errno};
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+
+/// Bytes of a page.
+pub const PAGE: usize = 4096;
+/// First address that user space cannot have.
+pub const ADDR_END: usize = 1 << 47;
+/// Smallest unit, in pages: descriptors are laid out for it.
+pub const UNIT_PAGES_MIN: usize = 64;
+/// Largest unit, in pages.
+pub const UNIT_PAGES_MAX: usize = 512;
+
+const LEAF_SHIFT: u32 = 30;
+const LEAF_PAGES: usize = 1 << (LEAF_SHIFT - 12);
+const LEAF_UNITS: usize = LEAF_PAGES / UNIT_PAGES_MIN;
+const NR_LEAVES: usize = ADDR_END >> LEAF_SHIFT;
+
+/// What is known of one unit.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Unit {
+    /// Pages of the unit in the page table.
+    pub present: AtomicU32,
+    /// Pages of the unit with any content: present, staged or swapped.
+    pub content: AtomicU32,
+    /// 1 while the unit is in the ring of units to sweep.
+    pub queued: AtomicU32,
+    /// Passes that reclaim leaves the unit alone, because it proved hot: its generation.
+    pub skip: AtomicU32,
+    /// Pages the last sweep unmapped.
+    pub swept: AtomicU32,
+    /// Of these, pages that came back from staging; also near refaults since.
+    pub returned: AtomicU32,
+    /// 1 when a region ever covered part of the unit.
+    pub managed: AtomicU32,
+    _pad: u32,
+}
+
+#[repr(C)]
+struct Leaf {
+    /// 1 when a region ever covered the whole leaf: then its units are not marked one by one.
+    managed: AtomicU32,
+    words: [AtomicU64; LEAF_PAGES],
+    units: [Unit; LEAF_UNITS],
+}
+
+/// The top table.
+pub struct PageTable {
+    top: *const AtomicPtr<Leaf>,
+    unit_pages: usize,
+}
+
+// SAFETY: the top table is an array of atomics that lives as long as the space; leaves hold atomics only.
+unsafe impl Sync for PageTable {}
+// SAFETY: as above.
+unsafe impl Send for PageTable {}
+
+impl PageTable {
+    /// Reserves the top table. `unit_pages` is a power of two between the two limits.
+    pub fn new(unit_pages: usize) -> Result<Self, Errno> {
+        assert!(unit_pages.is_power_of_two() && (UNIT_PAGES_MIN..=UNIT_PAGES_MAX).contains(&unit_pages));
+        let top = uapi::reserve(NR_LEAVES * core::mem::size_of::<AtomicPtr<Leaf>>())?.cast();
+        Ok(Self { top, unit_pages })
+    }
+
+    /// Pages of a unit.
+    pub fn unit_pages(&self) -> usize {
+        self.unit_pages
+    }
+
+    /// Bytes of a unit.
+    pub fn unit_bytes(&self) -> usize {
+        self.unit_pages * PAGE
+    }
+
+    /// Start address of the unit that holds `addr`.
+    pub fn unit_start(&self, addr: usize) -> usize {
+        addr & !(self.unit_bytes() - 1)
+    }
+
+    fn slot(&self, addr: usize) -> Option<&AtomicPtr<Leaf>> {
+        // SAFETY: the index is below NR_LEAVES.
+        (addr < ADDR_END).then(|| unsafe { &*self.top.add(addr >> LEAF_SHIFT) })
+    }
+
+    #[inline]
+    fn leaf(&self, addr: usize) -> Option<&Leaf> {
+        let leaf = self.slot(addr)?.load(Ordering::Acquire);
+        // SAFETY: a published leaf is zeroed memory that stays mapped; zero is a valid value of every field.
+        unsafe { leaf.as_ref() }
+    }
+
+    /// Makes sure that leaves exist for `[start, end)` and marks its units. Under the exclusive gate.
+    pub fn cover(&self, start: usize, end: usize) -> Result<(), Errno> {
+        let mut at = start >> LEAF_SHIFT << LEAF_SHIFT;
+        while at < end {
+            let slot = self.slot(at).ok_or(Errno::NOMEM)?;
+            if slot.load(Ordering::Relaxed).is_null() {
+                let leaf = uapi::reserve(core::mem::size_of::<Leaf>())?;
+                slot.store(leaf.cast(), Ordering::Release);
+            }
+            at += 1 << LEAF_SHIFT;
+        }
+        let mut at = self.unit_start(start);
+        while at < end {
+            let leaf = self.leaf(at).ok_or(Errno::NOMEM)?;
+            let leaf_bytes = 1usize << LEAF_SHIFT;
+            if at.is_multiple_of(leaf_bytes) && end - at >= leaf_bytes {
+                leaf.managed.store(1, Ordering::Relaxed);
+                at += leaf_bytes;
+            } else {
+                leaf.units[self.unit_index(at)].managed.store(1, Ordering::Relaxed);
+                at += self.unit_bytes();
+            }
+        }
+        Ok(())
+    }
+
+    /// False when nothing in the unit that holds `addr` was ever managed. True says nothing.
+    #[inline]
+    pub fn may_be_managed(&self, addr: usize) -> bool {
+        self.leaf(addr).is_some_and(|leaf| {
+            leaf.units[self.unit_index(addr)].managed.load(Ordering::Relaxed) != 0
+                || leaf.managed.load(Ordering::Relaxed) != 0
+        })
+    }
+
+    fn unit_index(&self, addr: usize) -> usize {
+        (addr >> 12 & (LEAF_PAGES - 1)) / self.unit_pages
+    }
+
+    /// The state word of the page that holds `addr`, if its leaf exists.
+    #[inline]
+    pub fn word(&self, addr: usize) -> Option<PageWord<'_>> {
+        let leaf = self.leaf(addr)?;
+        Some(PageWord(&leaf.words[addr >> 12 & (LEAF_PAGES - 1)]))
+    }
+
+    /// The descriptor of the unit that holds `addr`, if its leaf exists.
+    #[inline]
+    pub fn unit(&self, addr: usize) -> Option<&Unit> {
+        let leaf = self.leaf(addr)?;
+        Some(&leaf.units[self.unit_index(addr)])
+    }
+
+    /// Calls `f(page address, word)` for every page of `[start, end)` that may have content, skipping empty leaves
+    /// and empty units.
+    pub fn for_each_content(&self, start: usize, end: usize, mut f: impl FnMut(usize, PageWord<'_>)) {
+        let mut at = start;
+        while at < end {
+            let Some(leaf) = self.leaf(at) else {
+                at = (at >> LEAF_SHIFT << LEAF_SHIFT) + (1 << LEAF_SHIFT);
+                continue;
+            };
+            let unit_end = (self.unit_start(at) + self.unit_bytes()).min(end);
+            let unit = &leaf.units[self.unit_index(at)];
+            if unit.content.load(Ordering::Acquire) != 0 {
+                while at < unit_end {
+                    f(at, PageWord(&leaf.words[at >> 12 & (LEAF_PAGES - 1)]));
+                    at += PAGE;
+                }
+            }
+            at = unit_end;
+        }
+    }
+}

@@ -1,0 +1,375 @@
+//! Raw system calls: the only room of the engine that talks to the kernel.
+//!
+//! Every wrapper turns an errno into [`Errno`]; none allocates, none touches thread-local storage, all may be called
+//! from a signal handler. Numbers and structures come from `linux-raw-sys`.
+
+pub mod thread;
+pub mod uffd;
+
+use core::arch::asm;
+use core::sync::atomic::AtomicU32;
+use linux_raw_sys::general as g;
+
+/// A kernel error number, positive.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Errno(pub i32);
+
+impl Errno {
+    /// Operation not permitted.
+    pub const PERM: Self = Self(linux_raw_sys::errno::EPERM as i32);
+    /// No such entry; for userfaultfd: the range is not registered.
+    pub const NOENT: Self = Self(linux_raw_sys::errno::ENOENT as i32);
+    /// Interrupted.
+    pub const INTR: Self = Self(linux_raw_sys::errno::EINTR as i32);
+    /// Try again.
+    pub const AGAIN: Self = Self(linux_raw_sys::errno::EAGAIN as i32);
+    /// Out of memory.
+    pub const NOMEM: Self = Self(linux_raw_sys::errno::ENOMEM as i32);
+    /// Busy; for MOVE: the page is shared or pinned.
+    pub const BUSY: Self = Self(linux_raw_sys::errno::EBUSY as i32);
+    /// Exists; for COPY: the page is mapped already.
+    pub const EXIST: Self = Self(linux_raw_sys::errno::EEXIST as i32);
+    /// Invalid argument.
+    pub const INVAL: Self = Self(linux_raw_sys::errno::EINVAL as i32);
+    /// Input/output error.
+    pub const IO: Self = Self(linux_raw_sys::errno::EIO as i32);
+    /// No space left on the device.
+    pub const NOSPC: Self = Self(linux_raw_sys::errno::ENOSPC as i32);
+}
+
+/// Performs system call `nr`; the kernel's raw answer (negative errno on failure).
+///
+/// # Safety
+/// The arguments must be valid for that call, and its effects on memory must be sound for the caller.
+#[inline(always)]
+pub unsafe fn syscall(nr: u64, a: [u64; 6]) -> i64 {
+    let ret: i64;
+    // SAFETY: the caller vouches for the call; the kernel preserves everything but rax, rcx and r11.
+    unsafe {
+        asm!("syscall", inlateout("rax") nr => ret, in("rdi") a[0], in("rsi") a[1], in("rdx") a[2],
+             in("r10") a[3], in("r8") a[4], in("r9") a[5], lateout("rcx") _, lateout("r11") _, options(nostack));
+    }
+    ret
+}
+
+/// Splits a raw answer into value and errno.
+#[inline]
+pub fn check(ret: i64) -> Result<u64, Errno> {
+    if (-4095..0).contains(&ret) { Err(Errno(-ret as i32)) } else { Ok(ret as u64) }
+}
+
+/// # Safety
+/// As [`syscall`].
+#[inline]
+unsafe fn call(nr: u32, a: [u64; 6]) -> Result<u64, Errno> {
+    // SAFETY: forwarded contract.
+    check(unsafe { syscall(nr as u64, a) })
+}
+
+/// Reserves `len` bytes of private anonymous memory that costs nothing until it is touched.
+pub fn reserve(len: usize) -> Result<*mut u8, Errno> {
+    let flags = g::MAP_PRIVATE | g::MAP_ANONYMOUS | g::MAP_NORESERVE;
+    // SAFETY: a fresh mapping at an address of the kernel's choice disturbs nobody.
+    let at = unsafe {
+        call(g::__NR_mmap, [0, len as u64, (g::PROT_READ | g::PROT_WRITE) as u64, flags as u64, u64::MAX, 0])?
+    };
+    let at = at as *mut u8;
+    // Core dumps leave Ebb's own memory out; a failure only makes them larger.
+    let _ = madvise(at as usize, len, g::MADV_DONTDUMP);
+    Ok(at)
+}
+
+/// Reserves `len` bytes aligned to `align` (a power of two, at least a page).
+pub fn reserve_aligned(len: usize, align: usize) -> Result<*mut u8, Errno> {
+    let raw = reserve(len + align)? as usize;
+    let at = raw.next_multiple_of(align);
+    // SAFETY: both ends lie in the mapping just made, which nobody else knows.
+    unsafe {
+        if at > raw {
+            munmap(raw, at - raw)?;
+        }
+        let tail = raw + len + align - (at + len);
+        if tail > 0 {
+            munmap(at + len, tail)?;
+        }
+    }
+    Ok(at as *mut u8)
+}
+
+/// Maps `len` bytes of `fd` shared and writable.
+pub fn map_shared(fd: i32, len: usize) -> Result<*mut u8, Errno> {
+    // SAFETY: a fresh mapping at an address of the kernel's choice disturbs nobody.
+    unsafe {
+        call(
+            g::__NR_mmap,
+            [0, len as u64, (g::PROT_READ | g::PROT_WRITE) as u64, g::MAP_SHARED as u64, fd as u64, 0],
+        )
+        .map(|at| at as *mut u8)
+    }
+}
+
+/// Reserves `len` bytes of anonymous memory that fork shares instead of copying.
+pub fn reserve_shared(len: usize) -> Result<*mut u8, Errno> {
+    let flags = g::MAP_SHARED | g::MAP_ANONYMOUS | g::MAP_NORESERVE;
+    // SAFETY: as in `reserve`.
+    unsafe {
+        call(g::__NR_mmap, [0, len as u64, (g::PROT_READ | g::PROT_WRITE) as u64, flags as u64, u64::MAX, 0])
+            .map(|at| at as *mut u8)
+    }
+}
+
+/// # Safety
+/// Nobody may use the range afterwards.
+pub unsafe fn munmap(at: usize, len: usize) -> Result<(), Errno> {
+    // SAFETY: the caller gives the range up.
+    unsafe { call(g::__NR_munmap, [at as u64, len as u64, 0, 0, 0, 0]).map(drop) }
+}
+
+/// Gives advice about a range that the engine owns or holds busy.
+pub fn madvise(at: usize, len: usize, advice: u32) -> Result<(), Errno> {
+    // SAFETY: callers pass only ranges whose content they own or have saved; other advice changes no content.
+    unsafe { call(g::__NR_madvise, [at as u64, len as u64, advice as u64, 0, 0, 0]).map(drop) }
+}
+
+/// One entry of a vectored advice.
+pub type Iovec = g::iovec;
+
+/// Drops many ranges of this process at once, with one TLB flush (Linux 6.13 and later); bytes dropped.
+pub fn process_madvise_dontneed(pidfd: i32, ranges: &[Iovec]) -> Result<usize, Errno> {
+    // SAFETY: as in `madvise`.
+    unsafe {
+        call(
+            g::__NR_process_madvise,
+            [pidfd as i64 as u64, ranges.as_ptr() as u64, ranges.len() as u64, g::MADV_DONTNEED as u64, 0, 0],
+        )
+        .map(|n| n as usize)
+    }
+}
+
+/// Sleeps while `*word == expected`, at most `timeout_ns` if given. Returns on any wake, also a spurious one.
+pub fn futex_wait(word: &AtomicU32, expected: u32, timeout_ns: Option<u64>) {
+    let time = timeout_ns.map(|ns| g::__kernel_timespec {
+        tv_sec: (ns / 1_000_000_000) as i64,
+        tv_nsec: (ns % 1_000_000_000) as i64,
+    });
+    let op = (g::FUTEX_WAIT | g::FUTEX_PRIVATE_FLAG) as u64;
+    let timeout = time.as_ref().map_or(0, |t| t as *const _ as u64);
+    // SAFETY: the kernel only reads the word and the timeout, both alive here.
+    let _ = unsafe { call(g::__NR_futex, [word as *const _ as u64, op, expected as u64, timeout, 0, 0]) };
+}
+
+/// Wakes up to `n` sleepers on `word`.
+pub fn futex_wake(word: &AtomicU32, n: u32) {
+    let op = (g::FUTEX_WAKE | g::FUTEX_PRIVATE_FLAG) as u64;
+    // SAFETY: the kernel only uses the word's address.
+    let _ = unsafe { call(g::__NR_futex, [word as *const _ as u64, op, n as u64, 0, 0, 0]) };
+}
+
+/// Lets another thread run.
+pub fn sched_yield() {
+    // SAFETY: no arguments, no effect on memory.
+    let _ = unsafe { call(g::__NR_sched_yield, [0; 6]) };
+}
+
+/// Processors this thread may run on.
+pub fn nr_cpus() -> usize {
+    let mut mask = [0u64; 128];
+    // SAFETY: the kernel writes at most the given size.
+    let got = unsafe {
+        call(g::__NR_sched_getaffinity, [0, core::mem::size_of_val(&mask) as u64, mask.as_mut_ptr() as u64, 0, 0, 0])
+    };
+    if got.is_err() {
+        return 1;
+    }
+    mask.iter().map(|w| w.count_ones() as usize).sum::<usize>().max(1)
+}
+
+/// Monotonic time in nanoseconds.
+pub fn now_ns() -> u64 {
+    let mut t = g::__kernel_timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the kernel writes the timespec given.
+    let _ =
+        unsafe { call(g::__NR_clock_gettime, [g::CLOCK_MONOTONIC as u64, &mut t as *mut _ as u64, 0, 0, 0, 0]) };
+    t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
+}
+
+/// Processor time of the calling thread in nanoseconds.
+pub fn thread_time_ns() -> u64 {
+    let mut t = g::__kernel_timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the kernel writes the timespec given.
+    let _ = unsafe {
+        call(g::__NR_clock_gettime, [g::CLOCK_THREAD_CPUTIME_ID as u64, &mut t as *mut _ as u64, 0, 0, 0, 0])
+    };
+    t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
+}
+
+/// Fills `out` with random bytes.
+pub fn getrandom(out: &mut [u8]) -> Result<(), Errno> {
+    let mut done = 0;
+    while done < out.len() {
+        // SAFETY: the kernel writes only into the rest of `out`.
+        let got = unsafe {
+            call(g::__NR_getrandom, [out[done..].as_mut_ptr() as u64, (out.len() - done) as u64, 0, 0, 0, 0])
+        };
+        match got {
+            Ok(n) => done += n as usize,
+            Err(Errno::INTR) => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}
+
+/// This process's number.
+pub fn getpid() -> i32 {
+    // SAFETY: no arguments, no effect on memory.
+    unsafe { syscall(g::__NR_getpid as u64, [0; 6]) as i32 }
+}
+
+/// Writes to a descriptor; for messages only, so failures are of no use to the caller.
+pub fn write_all(fd: i32, mut bytes: &[u8]) {
+    while !bytes.is_empty() {
+        // SAFETY: the kernel only reads `bytes`.
+        match unsafe { call(g::__NR_write, [fd as u64, bytes.as_ptr() as u64, bytes.len() as u64, 0, 0, 0]) } {
+            Ok(0) => return,
+            Ok(n) => bytes = &bytes[n as usize..],
+            Err(Errno::INTR) => {}
+            Err(_) => return,
+        }
+    }
+}
+
+/// Opens a nameless file in directory `dir` (NUL-terminated), mode 0600.
+pub fn open_tmpfile(dir: &core::ffi::CStr) -> Result<i32, Errno> {
+    let flags = g::O_TMPFILE | g::O_RDWR | g::O_CLOEXEC | g::O_EXCL;
+    // SAFETY: the path is NUL-terminated and only read.
+    unsafe {
+        call(g::__NR_openat, [g::AT_FDCWD as i64 as u64, dir.as_ptr() as u64, flags as u64, 0o600, 0, 0])
+            .map(|fd| fd as i32)
+    }
+}
+
+/// Creates the file `path` (NUL-terminated) anew, mode 0600, and removes its name at once.
+pub fn open_unlinked(path: &core::ffi::CStr) -> Result<i32, Errno> {
+    let flags = g::O_CREAT | g::O_EXCL | g::O_RDWR | g::O_CLOEXEC | g::O_NOFOLLOW;
+    // SAFETY: the path is NUL-terminated and only read.
+    unsafe {
+        let fd =
+            call(g::__NR_openat, [g::AT_FDCWD as i64 as u64, path.as_ptr() as u64, flags as u64, 0o600, 0, 0])?;
+        call(g::__NR_unlink, [path.as_ptr() as u64, 0, 0, 0, 0, 0])?;
+        Ok(fd as i32)
+    }
+}
+
+/// Moves `fd` to the first free number at or above `lowest`, close-on-exec, and closes the old number.
+pub fn raise_fd(fd: i32, lowest: i32) -> Result<i32, Errno> {
+    // SAFETY: descriptors are numbers; `fd` is the caller's own.
+    unsafe {
+        let new =
+            call(g::__NR_fcntl, [fd as u64, linux_raw_sys::general::F_DUPFD_CLOEXEC as u64, lowest as u64, 0, 0, 0])?;
+        close(fd);
+        Ok(new as i32)
+    }
+}
+
+/// Soft limit of open descriptors.
+pub fn nofile_limit() -> u64 {
+    let mut limit = g::rlimit64 { rlim_cur: 1024, rlim_max: 1024 };
+    // SAFETY: the kernel writes the structure given.
+    let _ = unsafe {
+        call(g::__NR_prlimit64, [0, g::RLIMIT_NOFILE as u64, 0, &mut limit as *mut _ as u64, 0, 0])
+    };
+    limit.rlim_cur
+}
+
+/// Closes a descriptor of Ebb's own.
+pub fn close(fd: i32) {
+    // SAFETY: the caller owns the descriptor.
+    let _ = unsafe { call(g::__NR_close, [fd as u64, 0, 0, 0, 0, 0]) };
+}
+
+/// Reads exactly `out.len()` bytes at `offset`.
+pub fn pread_exact(fd: i32, out: &mut [u8], offset: u64) -> Result<(), Errno> {
+    let mut done = 0;
+    while done < out.len() {
+        let rest = &mut out[done..];
+        // SAFETY: the kernel writes only into `rest`.
+        let got = unsafe {
+            call(
+                g::__NR_pread64,
+                [fd as u64, rest.as_mut_ptr() as u64, rest.len() as u64, offset + done as u64, 0, 0],
+            )
+        };
+        match got {
+            Ok(0) => return Err(Errno::IO),
+            Ok(n) => done += n as usize,
+            Err(Errno::INTR) => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}
+
+/// Writes all of `data` at `offset`.
+pub fn pwrite_all(fd: i32, data: &[u8], offset: u64) -> Result<(), Errno> {
+    let mut done = 0;
+    while done < data.len() {
+        let rest = &data[done..];
+        // SAFETY: the kernel only reads `rest`.
+        let got = unsafe {
+            call(g::__NR_pwrite64, [fd as u64, rest.as_ptr() as u64, rest.len() as u64, offset + done as u64, 0, 0])
+        };
+        match got {
+            Ok(0) => return Err(Errno::IO),
+            Ok(n) => done += n as usize,
+            Err(Errno::INTR) => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}
+
+/// Gives the file's blocks in a range back to the file system.
+pub fn punch_hole(fd: i32, offset: u64, len: u64) -> Result<(), Errno> {
+    const FALLOC_FL_KEEP_SIZE: u64 = 1;
+    const FALLOC_FL_PUNCH_HOLE: u64 = 2;
+    // SAFETY: only the engine's own file is touched.
+    unsafe {
+        call(
+            g::__NR_fallocate,
+            [fd as u64, FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE, offset, len, 0, 0],
+        )
+        .map(drop)
+    }
+}
+
+/// True while process `pid` exists (also as a zombie).
+pub fn process_exists(pid: i32) -> bool {
+    // SAFETY: signal 0 delivers nothing.
+    !matches!(unsafe { call(g::__NR_kill, [pid as u64, 0, 0, 0, 0, 0]) }, Err(Errno(3)))
+}
+
+/// Ends the whole process with `status`.
+pub fn exit_group(status: i32) -> ! {
+    loop {
+        // SAFETY: ends the process.
+        let _ = unsafe { syscall(g::__NR_exit_group as u64, [status as u64, 0, 0, 0, 0, 0]) };
+    }
+}
+
+/// A raw address-space call of the program's, passed on as it is.
+///
+/// # Safety
+/// The caller must hold the gate exclusively and bring the engine's state in line with the result.
+pub unsafe fn forward(nr: u32, a: [u64; 6]) -> Result<u64, Errno> {
+    // SAFETY: forwarded contract.
+    unsafe { call(nr, a) }
+}
+
+/// Ends the process at once, as a kill would.
+pub fn kill_self() -> ! {
+    loop {
+        // SAFETY: ends this process.
+        let _ = unsafe { call(g::__NR_kill, [getpid() as u64, g::SIGKILL as u64, 0, 0, 0, 0]) };
+    }
+}

@@ -1,0 +1,124 @@
+//! A space inside a test process: managed memory, served by a SIGBUS handler as in the agent.
+
+use ebb::{Config, Fault, Force, Space, ThreadCtx};
+use std::cell::Cell;
+use std::sync::OnceLock;
+
+static SPACE: OnceLock<&'static Space> = OnceLock::new();
+
+thread_local! {
+    static CTX: Cell<Option<&'static ThreadCtx>> = const { Cell::new(None) };
+}
+
+extern "C" fn on_sigbus(_signo: i32, info: *mut libc::siginfo_t, uc: *mut libc::c_void) {
+    let (space, ctx) = (SPACE.get().expect("a space"), CTX.get().expect("an attached thread"));
+    // SAFETY: the kernel hands a siginfo and a ucontext to the handler.
+    let (addr, error) = unsafe {
+        ((*info).si_addr() as usize, (*uc.cast::<libc::ucontext_t>()).uc_mcontext.gregs[libc::REG_ERR as usize])
+    };
+    if space.fault(ctx, addr, error & 2 != 0) != Fault::Resolved {
+        std::process::abort();
+    }
+}
+
+/// Makes the process's space, once; later calls return the same.
+pub fn space(ram_bytes: u64, force: Force) -> &'static Space {
+    SPACE.get_or_init(|| {
+        let config = Config {
+            ram_bytes,
+            spill_dir: Some(c"/var/tmp"),
+            spill_bytes: 4 << 30,
+            stats: None,
+            force: Force { strict: true, ..force },
+        };
+        let space = Space::create(&config).expect("userfaultfd");
+        // SAFETY: installs a handler with the matching signature.
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = on_sigbus as *const () as usize;
+            action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
+            libc::sigfillset(&mut action.sa_mask);
+            libc::sigaction(libc::SIGBUS, &action, std::ptr::null_mut());
+        }
+        space
+    })
+}
+
+/// The calling thread's context; attached the first time.
+pub fn ctx(space: &'static Space) -> &'static ThreadCtx {
+    CTX.get().unwrap_or_else(|| {
+        let ctx = space.attach_thread().expect("a context");
+        CTX.set(Some(ctx));
+        ctx
+    })
+}
+
+/// Gives the calling thread's context back; call it last in a thread.
+pub fn leave(space: &'static Space) {
+    if let Some(ctx) = CTX.take() {
+        space.detach_thread(ctx);
+    }
+}
+
+/// Managed memory of `bytes`, readable and writable.
+pub fn map(space: &'static Space, bytes: usize) -> *mut u8 {
+    let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE) as u64;
+    let at = space.mmap(ctx(space), [0, bytes as u64, 3, flags, u64::MAX, 0]);
+    assert!(at > 0, "mmap: {at}");
+    at as *mut u8
+}
+
+/// Unmaps managed memory.
+pub fn unmap(space: &'static Space, at: *mut u8, bytes: usize) {
+    assert_eq!(space.munmap(ctx(space), [at as u64, bytes as u64, 0, 0, 0, 0]), 0);
+}
+
+/// A word that tells pages, versions and kinds of content apart. `kind` 0: zero; 1: one word repeated; 2: compressible;
+/// 3: random.
+pub fn word_of(page: usize, version: u64, kind: u64, index: usize) -> u64 {
+    let mix = |mut x: u64| {
+        x ^= x >> 31;
+        x = x.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        x ^= x >> 29;
+        x.wrapping_mul(0xbf58_476d_1ce4_e5b9)
+    };
+    let key = mix(page as u64 * 0x1_0000_0001 + version);
+    match kind & 3 {
+        0 => 0,
+        1 => key & 0xffff_ffff | key << 32,
+        2 if index % 4 == 0 => key ^ index as u64,
+        2 => index as u64 / 8,
+        _ => mix(key ^ (index as u64) << 17),
+    }
+}
+
+/// Fills a page.
+pub fn fill(at: *mut u8, page: usize, version: u64, kind: u64) {
+    for i in 0..512 {
+        // SAFETY: the caller owns the page.
+        unsafe { at.add(page * 4096 + i * 8).cast::<u64>().write_volatile(word_of(page, version, kind, i)) };
+    }
+}
+
+/// Checks every word of a page.
+pub fn check(at: *mut u8, page: usize, version: u64, kind: u64) {
+    for i in 0..512 {
+        // SAFETY: the caller owns the page.
+        let found = unsafe { at.add(page * 4096 + i * 8).cast::<u64>().read_volatile() };
+        let want = word_of(page, version, kind, i);
+        assert_eq!(found, want, "page {page} version {version} kind {kind} word {i}");
+    }
+}
+
+/// A small generator of test numbers.
+pub struct Random(pub u64);
+
+impl Random {
+    /// The next number below `n`.
+    pub fn below(&mut self, n: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % n as u64) as usize
+    }
+}
