@@ -1,8 +1,9 @@
 //! Starting the program: its environment, and what happens between fork and exec.
 //!
 //! The program inherits from `ebb` everything that it would have inherited without it: signal mask and dispositions,
-//! descriptors, process group, terminal. `ebb` changes none of them before the fork but one, the disposition of SIGCHLD
-//! (without which it could not wait), and the child puts that back.
+//! descriptors, process group, terminal. Before the fork `ebb` changes two of them, and the child puts both back: SIGCHLD
+//! is not ignored, or there would be nothing to wait for; and all signals that `ebb` stands in for are blocked, because
+//! the program may stop, or signal its group, before `ebb` runs again.
 
 use std::ffi::{CStr, CString, OsStr};
 use std::io::{self, Read};
@@ -73,6 +74,8 @@ pub struct Launch {
     pub environment: Environment,
     /// Left open in the program.
     pub kept: Option<RawFd>,
+    /// Whether SIGCHLD was ignored when `ebb` started.
+    pub ignored_children: bool,
 }
 
 /// Why nothing was started.
@@ -97,8 +100,9 @@ fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
 }
 
 impl Launch {
-    /// Starts the program and returns its process number, once execve(2) has succeeded.
-    pub fn start(&self) -> Result<libc::pid_t, LaunchError> {
+    /// Starts the program and returns its process number, once execve(2) has succeeded. From then on the signals in
+    /// `taken` are blocked in this process.
+    pub fn start(&self, taken: &libc::sigset_t) -> Result<libc::pid_t, LaunchError> {
         let arguments = pointers(&self.arguments);
         let environment = pointers(&self.environment.0);
         // execvp(3) hands a file of no known format to the shell; so does this.
@@ -106,9 +110,9 @@ impl Launch {
         let by_shell: Vec<*const libc::c_char> =
             [shell.as_ptr(), self.file.as_ptr()].into_iter().chain(arguments.iter().skip(1).copied()).collect();
         let (errors, report) = pipe().map_err(LaunchError::Fork)?;
-        let ignored_children = sys::default_action(libc::SIGCHLD);
         // SAFETY: this process has one thread, and the child calls only what is safe between fork and exec.
         let parent = unsafe { libc::getpid() };
+        let mask = sys::change_mask(libc::SIG_BLOCK, taken);
         // SAFETY: as above.
         let child = check(unsafe { libc::fork() }).map_err(LaunchError::Fork)?;
         if child == 0 {
@@ -120,7 +124,8 @@ impl Launch {
                 by_shell: &by_shell,
                 kept: self.kept,
                 parent,
-                ignored_children,
+                ignored_children: self.ignored_children,
+                mask,
                 report: report.as_raw_fd(),
             };
             plan.execute();
@@ -149,6 +154,7 @@ struct ChildPlan<'a> {
     kept: Option<RawFd>,
     parent: libc::pid_t,
     ignored_children: bool,
+    mask: libc::sigset_t,
     report: RawFd,
 }
 
@@ -168,6 +174,7 @@ impl ChildPlan<'_> {
             if let Some(fd) = self.kept {
                 libc::fcntl(fd, libc::F_SETFD, 0);
             }
+            libc::sigprocmask(libc::SIG_SETMASK, &self.mask, ptr::null_mut());
             libc::execve(self.file.as_ptr(), self.arguments.as_ptr(), self.environment.as_ptr());
             if *libc::__errno_location() == libc::ENOEXEC {
                 libc::execve(self.shell.as_ptr(), self.by_shell.as_ptr(), self.environment.as_ptr());

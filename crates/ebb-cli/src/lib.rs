@@ -29,9 +29,11 @@ use options::Command;
 /// Runs the command that `args` (the program's name first) asks for, and returns the exit status.
 pub fn main(args: impl Iterator<Item = OsString>) -> i32 {
     sys::hold_standard_descriptors();
+    // A process that ignores SIGCHLD cannot wait for its children.
+    let ignored_children = sys::default_action(libc::SIGCHLD);
     let outcome = match options::parse(args) {
         Ok(Command::Print(text)) => print(&text),
-        Ok(Command::Run(run)) => run::run(&run),
+        Ok(Command::Run(run)) => run::run(&run, ignored_children),
         Ok(Command::Doctor { json }) => {
             let (text, works) = doctor::report(json);
             print(&text).map(|_| if works { 0 } else { 1 })

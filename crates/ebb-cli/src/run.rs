@@ -24,8 +24,9 @@ const RAM_BYTES_MIN: u64 = 1 << 20;
 /// Where descriptors go that the program should not meet by chance.
 const DESCRIPTOR_LOWEST: u64 = 900;
 
-/// Runs the program and returns its exit status; if it died of a signal, so does this process.
-pub fn run(options: &Run) -> Result<i32, Failure> {
+/// Runs the program and returns its exit status; if it died of a signal, so does this process. `ignored_children` says
+/// whether SIGCHLD was ignored when `ebb` started.
+pub fn run(options: &Run, ignored_children: bool) -> Result<i32, Failure> {
     let file = find_program(&options.program)?;
     let image = image::inspect(&file, std::env::var_os("PATH").as_deref(), Identity::current());
     let managed = is_managed(options, &image)?;
@@ -54,11 +55,13 @@ pub fn run(options: &Run) -> Result<i32, Failure> {
             .collect::<Result<_, _>>()?,
         environment,
         kept: kept.as_ref().map(AsRawFd::as_raw_fd),
+        ignored_children,
     };
+    let taken = supervise::taken_signals();
     let started = Instant::now();
-    let child = launch.start().map_err(|error| not_started(&file, &image, error))?;
+    let child = launch.start(&taken).map_err(|error| not_started(&file, &image, error))?;
     drop(kept);
-    let (end, usage) = supervise::supervise(child)
+    let (end, usage) = supervise::supervise(child, &taken)
         .map_err(|error| Failure::ebb("waiting for the program", error, "report this as a bug of ebb"))?;
     let outcome = Outcome {
         file: &file,

@@ -136,10 +136,13 @@ fn stop_likewise(signal: c_int) {
     }
 }
 
-/// Waits for the program to end. Leaves all signals that can be taken blocked.
-pub fn supervise(child: pid_t) -> io::Result<(End, Usage)> {
-    let taken = sys::all_signals_but(&NOT_TAKEN);
-    sys::change_mask(libc::SIG_BLOCK, &taken);
+/// The signals that `ebb` stands in for: blocked before the program starts, and from then on.
+pub fn taken_signals() -> libc::sigset_t {
+    sys::all_signals_but(&NOT_TAKEN)
+}
+
+/// Waits for the program to end. The signals in `taken` are blocked, and stay so.
+pub fn supervise(child: pid_t, taken: &libc::sigset_t) -> io::Result<(End, Usage)> {
     loop {
         match poll(child)? {
             Event::Ended(end, usage) => return Ok((end, usage)),
@@ -151,7 +154,7 @@ pub fn supervise(child: pid_t) -> io::Result<(End, Usage)> {
         }
         let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
         // SAFETY: the set is initialised and `info` is a whole `siginfo_t`.
-        let signal = unsafe { libc::sigwaitinfo(&taken, info.as_mut_ptr()) };
+        let signal = unsafe { libc::sigwaitinfo(taken, info.as_mut_ptr()) };
         // SAFETY: filled by the kernel, and all zeroes before.
         let info = unsafe { info.assume_init() };
         match signal {

@@ -174,10 +174,14 @@ pub fn one_signal(signal: c_int) -> libc::sigset_t {
     }
 }
 
-/// Blocks (`SIG_BLOCK`) or unblocks (`SIG_UNBLOCK`) signals for this thread.
-pub fn change_mask(how: c_int, set: &libc::sigset_t) {
-    // SAFETY: the set is initialised; the old mask is not asked for.
-    unsafe { libc::sigprocmask(how, set, std::ptr::null_mut()) };
+/// Blocks (`SIG_BLOCK`) or unblocks (`SIG_UNBLOCK`) signals for this thread; returns the mask before.
+pub fn change_mask(how: c_int, set: &libc::sigset_t) -> libc::sigset_t {
+    let mut old = MaybeUninit::<libc::sigset_t>::zeroed();
+    // SAFETY: the set is initialised, and `old` is a whole set, for which all zeroes are valid.
+    unsafe {
+        libc::sigprocmask(how, set, old.as_mut_ptr());
+        old.assume_init()
+    }
 }
 
 /// Gives a signal its default action; true when it was ignored before.

@@ -1,0 +1,188 @@
+//! A private place with `ebb` and an agent in it, and small C programs to run there.
+//!
+//! The agent of these tests is a stand-in that only counts: they are about the command, and must fail only for it.
+
+// Each test binary uses a part of this.
+#![allow(dead_code)]
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use ebb::stats::Shared;
+
+/// Longest wait for something that takes milliseconds.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Counts its process, and fails as it is told by `TEST_AGENT_ERROR`.
+const STAND_IN: &str = r#"
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+__attribute__((constructor)) static void count(void) {
+    const char *fd = getenv("EBB_STATS_FD"), *ram = getenv("EBB_RAM"), *error = getenv("TEST_AGENT_ERROR");
+    if (!fd || !ram) return;
+    char *page = mmap(0, MAP_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, atoi(fd), 0);
+    if (page == MAP_FAILED) abort();
+    __atomic_fetch_add((uint64_t *)(page + AT_PROCESSES), 1, __ATOMIC_RELAXED);
+    __atomic_store_n((uint64_t *)(page + AT_LIMIT), strtoull(ram, 0, 10), __ATOMIC_RELAXED);
+    if (error) { strcpy(page + AT_ERROR, error); exit(125); }
+}
+"#;
+
+/// What the tests share: see the file's head.
+pub struct House {
+    dir: tempfile::TempDir,
+}
+
+impl House {
+    pub fn new() -> Self {
+        let house = Self::without_agent();
+        let offsets = [
+            format!("-DMAP_BYTES={}", Shared::MAP_BYTES),
+            format!("-DAT_PROCESSES={}", std::mem::offset_of!(Shared, processes)),
+            format!("-DAT_LIMIT={}", std::mem::offset_of!(Shared, ram_limit_bytes)),
+            format!("-DAT_ERROR={}", std::mem::offset_of!(Shared, error)),
+        ];
+        let flags: Vec<&str> = ["-shared", "-fPIC"].into_iter().chain(offsets.iter().map(String::as_str)).collect();
+        house.compile("bin/libebb_agent.so", STAND_IN, &flags);
+        house
+    }
+
+    pub fn without_agent() -> Self {
+        // Beside the build, so that the executable can be linked to instead of copied.
+        let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        fs::create_dir(dir.path().join("bin")).unwrap();
+        fs::hard_link(env!("CARGO_BIN_EXE_ebb"), dir.path().join("bin/ebb")).unwrap();
+        Self { dir }
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// Writes a file through a process of its own: this one must never have open for writing what is to be executed,
+    /// because a child that another test forks at that moment would have it open too, and the kernel would refuse.
+    pub fn file(&self, name: &str, content: &str, mode: u32) -> PathBuf {
+        use std::io::Write;
+        let path = self.path(name);
+        let script = format!("cat >\"$0\" && chmod {mode:o} \"$0\"");
+        let mut shell = Command::new("sh").args(["-c", &script]).arg(&path).stdin(Stdio::piped()).spawn().unwrap();
+        shell.stdin.take().unwrap().write_all(content.as_bytes()).unwrap();
+        assert!(shell.wait().unwrap().success());
+        path
+    }
+
+    pub fn compile(&self, name: &str, source: &str, flags: &[&str]) -> PathBuf {
+        let out = self.path(name);
+        let file = self.path(&format!("{}.c", name.replace('/', "-")));
+        fs::write(&file, source).unwrap();
+        let status = Command::new("cc").args(["-O1", "-o"]).arg(&out).arg(&file).args(flags).status().unwrap();
+        assert!(status.success(), "cc failed on {name}");
+        out
+    }
+
+    /// `ebb` with its standard streams piped.
+    pub fn ebb<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Command {
+        let mut command = Command::new(self.path("bin/ebb"));
+        command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.env_remove("EBB_TMPDIR").env_remove("LD_PRELOAD");
+        command
+    }
+
+    /// Runs `ebb` to its end.
+    pub fn run<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Output {
+        self.ebb(args).output().unwrap()
+    }
+
+    /// The shell script `script` under `ebb run -q`.
+    pub fn shell(&self, script: &str) -> Command {
+        self.ebb(["run", "-q", "--ram", "64M", "--", "/bin/sh", "-c", script])
+    }
+}
+
+pub fn out(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+pub fn err(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// The exit status, when there is one.
+pub fn code(output: &Output) -> Option<i32> {
+    output.status.code()
+}
+
+/// The signal that ended the process, when one did.
+pub fn signal(output: &Output) -> Option<i32> {
+    output.status.signal()
+}
+
+/// Reads lines of a running child until one is `wanted`.
+pub fn wait_for_line(child: &mut Child, wanted: &str) {
+    let lines = BufReader::new(child.stdout.as_mut().unwrap());
+    for line in lines.lines() {
+        if line.unwrap() == wanted {
+            return;
+        }
+    }
+    panic!("the program ended without printing {wanted}");
+}
+
+/// Waits until `done` says so.
+pub fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        assert!(start.elapsed() < PATIENCE, "it did not come to pass: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+pub fn pid(child: &Child) -> libc::pid_t {
+    child.id() as libc::pid_t
+}
+
+pub fn kill(pid: libc::pid_t, signal: i32) {
+    // SAFETY: the process is a child of this test, or a child of one, that runs.
+    assert_eq!(unsafe { libc::kill(pid, signal) }, 0);
+}
+
+/// The letter of a process's state; `None` when it is gone.
+pub fn state(pid: libc::pid_t) -> Option<char> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit(')').next()?.trim_start().chars().next()
+}
+
+/// The children of a process with one thread.
+pub fn children(pid: libc::pid_t) -> Vec<libc::pid_t> {
+    let text = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+    text.split_whitespace().map(|word| word.parse().unwrap()).collect()
+}
+
+/// The program under a running `ebb`.
+pub fn program_of(ebb: &Child) -> libc::pid_t {
+    wait_until("ebb has a child", || !children(pid(ebb)).is_empty());
+    children(pid(ebb))[0]
+}
+
+/// A new terminal: the end of its keyboard and screen, and the end of its programs.
+pub fn terminal() -> (fs::File, fs::File) {
+    use std::os::fd::FromRawFd;
+    let (mut master, mut slave) = (-1, -1);
+    let none = std::ptr::null_mut();
+    // SAFETY: both results are whole, the optional arguments are left out, and the descriptors are new.
+    unsafe {
+        assert_eq!(libc::openpty(&mut master, &mut slave, none, none.cast(), none.cast()), 0);
+        (fs::File::from_raw_fd(master), fs::File::from_raw_fd(slave))
+    }
+}
+
+pub fn json(path: &Path) -> serde_json::Value {
+    serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap()
+}
