@@ -1,0 +1,96 @@
+//! The program break, both ways. Worker 0 alone moves it; the C library's heap is told to keep away (see `main`).
+//! The area never shrinks to nothing: what lies at the break then is not the C library's heap, so that is never trimmed.
+
+use crate::content::PAGE;
+use crate::model::{Area, Page};
+use crate::report::fail;
+use crate::sys::RW;
+use crate::worker::{Run, Worker};
+use std::io::Error;
+
+/// Owner of what lies between the break at the start and the break now.
+pub struct Break {
+    area: Area,
+}
+
+/// Most pages the break grows by.
+const PAGES_MAX: usize = 512;
+/// Area number of the break in stamps.
+const AREA: u32 = 0x3fff;
+
+fn sbrk(bytes: isize) -> usize {
+    // SAFETY: moves the end of this structure's own range.
+    let old = unsafe { libc::sbrk(bytes) } as usize;
+    if old == usize::MAX {
+        fail(format_args!("sbrk of {bytes}: {}", Error::last_os_error()));
+    }
+    old
+}
+
+impl Break {
+    pub fn new() -> Self {
+        let now = sbrk(0);
+        let base = now.next_multiple_of(PAGE);
+        sbrk((base - now) as isize);
+        let mut this = Self { area: Area { id: AREA, base, pages: Vec::with_capacity(PAGES_MAX) } };
+        this.resize(1);
+        this
+    }
+
+    fn end(&self) -> usize {
+        self.area.base + self.area.pages.len() * PAGE
+    }
+
+    fn resize(&mut self, pages: usize) {
+        let old = self.area.pages.len();
+        if sbrk(0) != self.end() {
+            fail(format_args!("the break is at {:#x}, not {:#x}", sbrk(0), self.end()));
+        }
+        sbrk((pages as isize - old as isize) * PAGE as isize);
+        self.area.pages.resize(pages, Page::zero(RW));
+    }
+
+    pub fn check_all(&self) {
+        self.area.check_all();
+    }
+
+    /// In a forked child nothing is different.
+    pub fn area(&mut self) -> &mut Area {
+        &mut self.area
+    }
+
+    pub fn release(&mut self) {
+        self.resize(1);
+    }
+}
+
+/// Grows, shrinks, writes or checks.
+pub fn step(worker: &mut Worker) {
+    let Some(mut program_break) = worker.program_break.take() else { return };
+    let pages = program_break.area.pages.len();
+    match worker.rng.below(4) {
+        0 => program_break.resize(worker.rng.between(pages, PAGES_MAX)),
+        1 => program_break.resize(worker.rng.between(1, pages)),
+        2 => {
+            let start = worker.rng.below(pages);
+            let len = worker.rng.between(0, pages - start);
+            for page in start..start + len {
+                let stamp = worker.stamp(AREA, page);
+                program_break.area.write(page, stamp);
+            }
+        }
+        _ => program_break.check_all(),
+    }
+    worker.program_break = Some(program_break);
+}
+
+/// Writes to a part of the break in a forked child.
+pub fn write_in_child(worker: &mut Worker) {
+    let Some(mut program_break) = worker.program_break.take() else { return };
+    let run = Run { area: 0, start: 0, len: program_break.area.pages.len() };
+    for page in (run.start..run.len).step_by(3) {
+        let stamp = worker.stamp(AREA, page);
+        program_break.area.write(page, stamp);
+    }
+    worker.program_break = Some(program_break);
+}
