@@ -7,6 +7,7 @@
 
 use crate::device::SwapDevice;
 use crate::id::{Folio, Shadow, Slot};
+use crate::overflow::Overflow;
 use crate::primitive::Ordering;
 use crate::word::{COUNT_INLINE_MAX, COUNT_OVERFLOWED, Tag, Word};
 use core::fmt;
@@ -83,7 +84,7 @@ impl SwapDevice {
         let mut word = self.load(slot);
         let mut count = word.count_field();
         if count == COUNT_OVERFLOWED {
-            (word, count) = self.overflowed_count(slot);
+            (word, count) = self.load_overflowed(slot);
         }
         match word.tag() {
             Tag::Free => TableEntry::Free,
@@ -98,18 +99,15 @@ impl SwapDevice {
     /// [`Self::cache_del`]; nothing frees the slot meanwhile. The slot may have been freed and used for another page
     /// since the caller learnt of it: the caller looks at the page's state again before it relies on the content.
     pub fn cache_add(&self, slot: Slot, folio: Folio) -> Result<Stored, CacheAddError> {
-        let before = self.update(slot, |word| match word.tag() {
-            Tag::Stored if word.is_dead() => Err(CacheAddError::Free),
-            Tag::Stored => Ok(word.cached(folio)),
-            Tag::Cached => Err(CacheAddError::Cached),
-            Tag::Free => Err(CacheAddError::Free),
-            Tag::Bad => Err(CacheAddError::Bad),
-        })?;
-        let count = match before.count_field() {
-            COUNT_OVERFLOWED => self.overflowed_count(slot).1,
-            count => count,
-        };
-        Ok(stored(before, count))
+        let before = self.update(slot, |word| match to_cached(word, folio) {
+            Ok(_) if word.count_field() == COUNT_OVERFLOWED => Err(None),
+            other => other.map_err(Some),
+        });
+        match before {
+            Ok(word) => Ok(stored(word, word.count_field())),
+            Err(Some(error)) => Err(error),
+            Err(None) => self.cache_add_overflowed(slot, folio),
+        }
     }
 
     /// Says that another folio holds a cached slot's content. For the holder of the cached slot only, such as who
@@ -213,15 +211,18 @@ impl SwapDevice {
 
     /// A word and its true count, read together.
     #[cold]
-    fn overflowed_count(&self, slot: Slot) -> (Word, u32) {
+    fn load_overflowed(&self, slot: Slot) -> (Word, u32) {
         let overflow = self.header.overflow.0.lock();
         let word = self.load(slot);
-        let count = match word.count_field() {
-            COUNT_OVERFLOWED => overflow.count(slot),
-            count => Some(count),
-        };
-        debug_assert!(count.is_some(), "{slot:?} is not in the overflow table, but its word says so");
-        (word, count.unwrap_or(COUNT_OVERFLOWED))
+        (word, overflowed_count(&overflow, slot, word))
+    }
+
+    /// The count is read under the lock that the word is changed under: it belongs to the moment of the change.
+    #[cold]
+    fn cache_add_overflowed(&self, slot: Slot, folio: Folio) -> Result<Stored, CacheAddError> {
+        let overflow = self.header.overflow.0.lock();
+        let word = self.update(slot, |word| to_cached(word, folio))?;
+        Ok(stored(word, overflowed_count(&overflow, slot, word)))
     }
 
     #[cold]
@@ -275,6 +276,26 @@ impl SwapDevice {
 enum PutError {
     NotReferred,
     Overflowed,
+}
+
+/// The true count of a word that was read with the overflow lock held.
+fn overflowed_count(overflow: &Overflow, slot: Slot, word: Word) -> u32 {
+    let count = match word.count_field() {
+        COUNT_OVERFLOWED => overflow.count(slot),
+        count => Some(count),
+    };
+    debug_assert!(count.is_some(), "{slot:?} is not in the overflow table, but its word says so");
+    count.unwrap_or(COUNT_OVERFLOWED)
+}
+
+fn to_cached(word: Word, folio: Folio) -> Result<Word, CacheAddError> {
+    match word.tag() {
+        Tag::Stored if word.is_dead() => Err(CacheAddError::Free),
+        Tag::Stored => Ok(word.cached(folio)),
+        Tag::Cached => Err(CacheAddError::Cached),
+        Tag::Free => Err(CacheAddError::Free),
+        Tag::Bad => Err(CacheAddError::Bad),
+    }
 }
 
 fn stored(word: Word, count: u32) -> Stored {

@@ -19,11 +19,14 @@ unsafe impl Sync for TestDevice {}
 
 impl TestDevice {
     pub fn new(nr_slots: u32, shards: usize, placement: Placement) -> Self {
-        let layout = Layout::from_size_align(metadata_bytes(nr_slots, shards), METADATA_ALIGN).unwrap();
+        let bytes = metadata_bytes(nr_slots, shards);
+        // Aligned by hand: what is asked for with a page's alignment is zeroed by writing to it.
+        let layout = Layout::from_size_align(bytes + METADATA_ALIGN, 16).unwrap();
         // SAFETY: the size is not zero.
         let memory = NonNull::new(unsafe { alloc_zeroed(layout) }).unwrap();
-        // SAFETY: zeroed, as large as asked for, freed only after the device's last use.
-        let device = unsafe { SwapDevice::init(memory, layout.size(), nr_slots, shards, placement) }.unwrap();
+        let gap = memory.align_offset(METADATA_ALIGN);
+        // SAFETY: zeroed, as large as asked for beyond the gap, freed only after the device's last use.
+        let device = unsafe { SwapDevice::init(memory.add(gap), bytes, nr_slots, shards, placement) }.unwrap();
         Self { device, memory, layout }
     }
 }
