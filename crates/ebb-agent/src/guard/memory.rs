@@ -1,0 +1,108 @@
+//! The engine behind [`Memory`](super::Memory), for one call of the calling thread.
+
+use super::{Memory, Pin};
+use crate::table::visit::ReadMemory;
+use ebb::{ADDR_END, PinResult, Space, ThreadCtx};
+
+/// Bytes of the smallest unit: the engine knows of each unit whether it was ever managed.
+const UNIT_BYTES_MIN: usize = 64 * 4096;
+
+/// One call of the calling thread.
+pub struct SpaceMemory<'a> {
+    space: &'a Space,
+    ctx: &'a ThreadCtx,
+    /// Stack pointer of the call: pins of calls made below it are still in use.
+    sp: u64,
+    /// The caller has every signal blocked, as in the agent's signal handlers.
+    quiet: bool,
+}
+
+impl<'a> SpaceMemory<'a> {
+    /// For a call made with stack pointer `sp`. `quiet` says that every signal is blocked already.
+    pub fn new(space: &'a Space, ctx: &'a ThreadCtx, sp: u64, quiet: bool) -> Self {
+        Self { space, ctx, sp, quiet }
+    }
+}
+
+/// A range as the engine takes it: within the addresses that can be managed, or nothing.
+fn range(addr: u64, len: u64) -> Option<(usize, usize)> {
+    let (addr, len) = (addr as usize, len as usize);
+    (addr < ADDR_END && len > 0).then(|| (addr, len.min(ADDR_END - addr)))
+}
+
+impl ReadMemory for SpaceMemory<'_> {
+    fn read(&self, addr: u64, out: &mut [u8]) -> bool {
+        crate::user::read_bytes(addr, out).is_ok()
+    }
+
+    fn may_be_managed(&self, addr: u64, len: u64) -> bool {
+        let Some((addr, len)) = range(addr, len) else { return false };
+        if self.space.is_managed(addr) {
+            return true;
+        }
+        let mut at = (addr / UNIT_BYTES_MIN + 1) * UNIT_BYTES_MIN;
+        while at < addr + len {
+            if self.space.is_managed(at) {
+                return true;
+            }
+            at += UNIT_BYTES_MIN;
+        }
+        false
+    }
+
+    fn is_self(&self, pid: i32) -> bool {
+        pid == ebb::uapi::getpid()
+    }
+}
+
+impl Memory for SpaceMemory<'_> {
+    fn pin_begin(&self) {
+        self.space.pin_begin(self.ctx, self.sp);
+    }
+
+    fn pin_fast(&self, addr: u64, len: u64) -> bool {
+        range(addr, len).is_some_and(|(addr, len)| self.space.pin_fast(self.ctx, self.sp, addr, len))
+    }
+
+    fn pin_add(&self, addr: u64, len: u64) -> Pin {
+        let Some((addr, len)) = range(addr, len) else { return Pin::Ok };
+        match self.space.pin_add(self.ctx, addr, len) {
+            PinResult::Ok => Pin::Ok,
+            PinResult::TooLarge => Pin::TooLarge,
+            PinResult::Unreadable => Pin::Unreadable,
+        }
+    }
+
+    fn pin_end(&self) {
+        self.space.pin_end(self.ctx);
+    }
+
+    fn pin_max(&self) -> u64 {
+        self.space.pin_max() as u64
+    }
+
+    fn bring_in(&self, addr: u64, len: u64) -> bool {
+        range(addr, len).is_none_or(|(addr, len)| self.space.bring_in(self.ctx, addr, len))
+    }
+
+    fn exclude(&self, addr: u64, len: u64) {
+        if let Some((addr, len)) = range(addr, len) {
+            self.space.exclude(self.ctx, addr, len);
+        }
+    }
+
+    fn write(&self, addr: u64, bytes: &[u8]) -> bool {
+        // SAFETY: the agent's side is `bytes`; the program named the other side as output of its call.
+        unsafe { crate::entry::copy(addr, bytes.as_ptr() as u64, bytes.len()) }
+    }
+
+    fn block(&self) -> u64 {
+        if self.quiet { 0 } else { crate::signals::block_all() }
+    }
+
+    fn unblock(&self, mask: u64) {
+        if !self.quiet {
+            crate::signals::restore(mask);
+        }
+    }
+}

@@ -1,0 +1,284 @@
+//! The guard: what happens to the program's buffers around a system call.
+//!
+//! The kernel answers EFAULT for an evicted page, so [`before`] brings every buffer of the call in and pins it, and
+//! [`after`] tries a call again that came back with EFAULT although nothing the program did explains it. A transfer
+//! larger than a call may pin is made in pieces by [`run_split`]. [`call`] is all of it for callers that wait for the
+//! answer themselves.
+//!
+//! Invariants:
+//! * the guard holds no lock and keeps no state between calls; pins belong to the engine, and those of a call that was
+//!   left by `longjmp` or cancellation fall with the next call begun higher up on the stack;
+//! * a call is repeated only when the table says that EFAULT had no effect, and at most [`TRIES_MAX`] times;
+//! * what the program sees is an answer the kernel could have given: a short transfer only where one is allowed.
+
+mod memory;
+mod split;
+
+#[cfg(test)]
+mod tests;
+
+pub use memory::SpaceMemory;
+pub use split::run_split;
+
+use crate::table::visit::{Buffer, Kind, PAGE_BYTES, ReadMemory, visit_row};
+use crate::table::{self, Flags, Row, Split};
+use linux_raw_sys::errno;
+
+/// What pinning a range came to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Pin {
+    /// Resident until the pins end.
+    Ok,
+    /// More than one call may pin.
+    TooLarge,
+    /// A page's content cannot be had.
+    Unreadable,
+}
+
+/// The engine as one call of one thread sees it.
+pub trait Memory: ReadMemory {
+    /// Begins the call's pins; what an earlier call of the same frame left is dropped.
+    fn pin_begin(&self);
+    /// Begins the pins with one range that is resident; otherwise changes nothing and answers false. Takes no lock and
+    /// may run with signals unblocked.
+    fn pin_fast(&self, addr: u64, len: u64) -> bool;
+    /// Adds a range to the pins and brings it in. Only between [`Memory::block`] and [`Memory::unblock`].
+    fn pin_add(&self, addr: u64, len: u64) -> Pin;
+    /// Ends the pins begun last.
+    fn pin_end(&self);
+    /// Bytes that one call may pin.
+    fn pin_max(&self) -> u64;
+    /// Brings a range in. Only between [`Memory::block`] and [`Memory::unblock`].
+    fn bring_in(&self, addr: u64, len: u64) -> bool;
+    /// Makes a range resident for good. Only between [`Memory::block`] and [`Memory::unblock`].
+    fn exclude(&self, addr: u64, len: u64);
+    /// Copies bytes to where the program asked for them; false when it could not write there itself.
+    fn write(&self, addr: u64, bytes: &[u8]) -> bool;
+    /// Blocks every signal; answers what [`Memory::unblock`] needs.
+    fn block(&self) -> u64;
+    /// Undoes [`Memory::block`].
+    fn unblock(&self, mask: u64);
+}
+
+/// What to do with a call.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Before {
+    /// Make it; nothing is pinned.
+    Plain,
+    /// Make it, then end the pins.
+    Pinned,
+    /// Its buffers exceed what a call may pin: [`run_split`]. Nothing is pinned.
+    Split,
+    /// Do not make it; this is the answer. Nothing is pinned.
+    Fail(i64),
+}
+
+/// What to do with a call's answer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum After {
+    /// It is the program's.
+    Done(i64),
+    /// Make the call again. More of its memory is pinned now, also when nothing was before.
+    Retry,
+}
+
+/// Attempts at one call.
+pub const TRIES_MAX: u32 = 8;
+/// Attempts at a call whose every buffer the table knows: one in case a structure has grown since.
+const TRIES_MAX_SIZED: u32 = 2;
+
+const EFAULT: i64 = errno::EFAULT as i64;
+
+/// Prepares system call `nr`: brings in and pins what it touches.
+#[inline]
+pub fn before<M: Memory>(mem: &M, nr: u64, args: &[u64; 6]) -> Before {
+    let row = table::row(nr);
+    if row.flags.has(Flags::NO_POINTERS) {
+        return Before::Plain;
+    }
+    prepare(mem, row, nr, args, row.split != Split::No)
+}
+
+/// As [`before`], for a call with pointers; only a call that `may_split` is answered with [`Before::Split`].
+fn prepare<M: Memory>(mem: &M, row: &Row, nr: u64, args: &[u64; 6], may_split: bool) -> Before {
+    let mut pinner = Pinner::new(mem, may_split);
+    visit_row(row, nr, args, mem, &mut |buffer| pinner.add(buffer));
+    pinner.finish()
+}
+
+/// Looks at the answer of a call that [`before`] prepared. `tries` counts the attempts; it starts at 0.
+#[inline]
+pub fn after<M: Memory>(mem: &M, nr: u64, args: &[u64; 6], ret: i64, tries: &mut u32) -> After {
+    if ret != -EFAULT { After::Done(ret) } else { after_efault(mem, nr, args, tries) }
+}
+
+#[cold]
+fn after_efault<M: Memory>(mem: &M, nr: u64, args: &[u64; 6], tries: &mut u32) -> After {
+    let done = After::Done(-EFAULT);
+    let row = table::row(nr);
+    let tries_max = if row.flags.has(Flags::UNSIZED) { TRIES_MAX } else { TRIES_MAX_SIZED };
+    *tries += 1;
+    if !row.flags.has(Flags::SIDE_EFFECT_FREE_ON_EFAULT) || *tries >= tries_max {
+        return done;
+    }
+    // Everything anew: what was pinned before, and with each attempt more of what the registers point to.
+    let mut pinner = Pinner::new(mem, false);
+    visit_row(row, nr, args, mem, &mut |buffer| pinner.add(buffer));
+    for &arg in args {
+        pinner.guess(arg, *tries as u64);
+    }
+    if *tries > 1 {
+        // The structures that the registers point to may hold pointers of their own.
+        for &arg in args {
+            let mut words = [[0u8; 8]; 32];
+            if arg != 0 && mem.read(arg, words.as_flattened_mut()) {
+                for word in words {
+                    pinner.guess(u64::from_ne_bytes(word), *tries as u64 - 1);
+                }
+            }
+        }
+    }
+    let found = pinner.begun;
+    match pinner.finish() {
+        Before::Fail(_) => done,
+        // Nothing of it is managed: the address is the program's mistake.
+        _ if !found => done,
+        _ => After::Retry,
+    }
+}
+
+/// Makes a system call with its buffers pinned. `do_call` is called once for each attempt or piece.
+pub fn call<M: Memory>(mem: &M, nr: u64, args: &[u64; 6], do_call: &mut dyn FnMut(u64, &[u64; 6]) -> i64) -> i64 {
+    let mut pinned = match before(mem, nr, args) {
+        Before::Plain => false,
+        Before::Pinned => true,
+        Before::Split => return run_split(mem, nr, args, do_call),
+        Before::Fail(answer) => return answer,
+    };
+    let mut tries = 0;
+    loop {
+        let ret = do_call(nr, args);
+        match after(mem, nr, args, ret, &mut tries) {
+            After::Done(ret) => {
+                if pinned {
+                    mem.pin_end();
+                }
+                return ret;
+            }
+            After::Retry => pinned = true,
+        }
+    }
+}
+
+/// Pins the buffers of one call, one after the other.
+struct Pinner<'a, M> {
+    mem: &'a M,
+    may_split: bool,
+    /// Pins have begun.
+    begun: bool,
+    /// Signals are blocked, with this to undo it.
+    blocked: Option<u64>,
+    /// Bytes that can still be pinned.
+    left: u64,
+    /// Bytes beyond those that are brought in without a pin.
+    spare: u64,
+    too_large: bool,
+    unreadable: bool,
+}
+
+impl<'a, M: Memory> Pinner<'a, M> {
+    fn new(mem: &'a M, may_split: bool) -> Self {
+        let left = mem.pin_max();
+        Self { mem, may_split, begun: false, blocked: None, left, spare: left, too_large: false, unreadable: false }
+    }
+
+    fn add(&mut self, buffer: Buffer) {
+        let Buffer { addr, len, kind, .. } = buffer;
+        if self.is_over() || !self.mem.may_be_managed(addr, len) {
+            return;
+        }
+        if kind == Kind::Exclude {
+            self.block();
+            self.mem.exclude(addr, len);
+            return;
+        }
+        if !self.begun {
+            // The common case: one buffer, resident.
+            if len <= self.left && self.mem.pin_fast(addr, len) {
+                self.begun = true;
+                self.left -= len;
+                return;
+            }
+            self.block();
+            self.mem.pin_begin();
+            self.begun = true;
+        }
+        self.block();
+        let result = if len <= self.left || self.left == self.mem.pin_max() {
+            // The engine counts only what it manages of a range.
+            self.mem.pin_add(addr, len)
+        } else {
+            Pin::TooLarge
+        };
+        match result {
+            Pin::Ok => self.left -= len.min(self.left),
+            Pin::Unreadable => self.unreadable |= kind == Kind::Pin,
+            Pin::TooLarge if self.may_split => self.too_large = true,
+            Pin::TooLarge => self.part(addr, len),
+        }
+    }
+
+    /// Pins the first part of a range, and brings in what follows: better than nothing, for a call that cannot be
+    /// made in pieces.
+    fn part(&mut self, addr: u64, len: u64) {
+        let pinned = len.min(self.left);
+        if pinned > 0 && self.mem.pin_add(addr, pinned) == Pin::Ok {
+            self.left -= pinned;
+        }
+        let more = (len - pinned).min(self.spare);
+        if more > 0 {
+            self.spare -= more;
+            self.mem.bring_in(addr + pinned, more);
+        }
+    }
+
+    /// Adds `pages` pages from the one that `addr` is in, if that is managed.
+    fn guess(&mut self, addr: u64, pages: u64) {
+        if addr != 0 && self.mem.may_be_managed(addr, 1) {
+            let start = addr - addr % PAGE_BYTES;
+            self.add(Buffer { addr: start, len: pages * PAGE_BYTES, write: true, kind: Kind::Probe });
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.too_large || self.unreadable
+    }
+
+    fn block(&mut self) {
+        if self.blocked.is_none() {
+            self.blocked = Some(self.mem.block());
+        }
+    }
+
+    fn finish(self) -> Before {
+        let answer = if self.too_large {
+            Before::Split
+        } else if self.unreadable {
+            // What the kernel says of a page that it cannot read back from swap.
+            Before::Fail(-EFAULT)
+        } else if self.begun {
+            return self.unblock(Before::Pinned);
+        } else {
+            return self.unblock(Before::Plain);
+        };
+        self.mem.pin_end();
+        self.unblock(answer)
+    }
+
+    fn unblock(&self, answer: Before) -> Before {
+        if let Some(mask) = self.blocked {
+            self.mem.unblock(mask);
+        }
+        answer
+    }
+}

@@ -1,0 +1,398 @@
+//! Transfers larger than a call may pin, made in pieces.
+//!
+//! What the program sees must be what one call could have done:
+//!
+//! * regular files, block devices and memory devices (`/dev/zero`): pieces until all is done, or one comes back short
+//!   (end of file, full disk, file size limit), or fails; an error after a piece was done is the done count. Each
+//!   piece is a whole number of pages, so that direct I/O stays aligned;
+//! * reading a stream (pipe, stream socket, terminal): one piece. Less than asked for is what a stream may give; only
+//!   with MSG_WAITALL it is read on;
+//! * writing a stream: pieces until all is written, as a blocking write is; a short piece ends it, which on a
+//!   descriptor that does not block means that the stream is full, and on one that does that a signal came;
+//! * messages (datagrams, sequenced packets, RWF_ATOMIC writes) are one piece whatever they cost: the guard pins what
+//!   fits, which is where a message is.
+//!
+//! Not kept: one large append or write is not atomic against other writers of the same file between its pieces.
+
+use super::{Before, Memory, prepare};
+use crate::table::visit::{IOV_MAX, PAGE_BYTES, RW_BYTES_MAX};
+use crate::table::{self, Split};
+use core::mem::{MaybeUninit, offset_of};
+use linux_raw_sys::{errno, general as g};
+
+type DoCall<'a> = &'a mut dyn FnMut(u64, &[u64; 6]) -> i64;
+
+const MSG_OOB: u64 = 0x1;
+const MSG_PEEK: u64 = 0x2;
+const MSG_WAITALL: u64 = 0x100;
+const MSG_ERRQUEUE: u64 = 0x2000;
+const MSG_NOSIGNAL: u64 = 0x4000;
+const MSG_FASTOPEN: u64 = 0x2000_0000;
+const RWF_ATOMIC: u64 = 0x40;
+/// End of user addresses as the kernel checks them for every vector before it transfers anything.
+const TASK_END: u64 = 0x7fff_ffff_f000;
+/// Entries of a piece's vector.
+const PIECE_VECTORS: usize = 64;
+/// A device that is memory: null, zero, full, random.
+const MAJOR_MEM: u64 = 1;
+
+/// In how many pieces.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Policy {
+    /// One, as it is.
+    Whole,
+    /// One, cut to what can be pinned.
+    Once,
+    /// As many as it takes.
+    Loop,
+    /// Likewise, into a socket: a peer that goes away after the first piece makes a short count, and no signal.
+    LoopSocket,
+}
+
+/// Makes a call in pieces for which [`before`](super::before) said [`Before::Split`]; its answer.
+pub fn run_split<M: Memory>(mem: &M, nr: u64, args: &[u64; 6], do_call: DoCall<'_>) -> i64 {
+    let split = table::row(nr).split;
+    debug_assert!(split != Split::No);
+    let policy = policy(mem, split, args, do_call);
+    if policy == Policy::Whole {
+        return piece(mem, nr, args, do_call);
+    }
+    if is_vectored(split) {
+        return match Vector::of(mem, split, args) {
+            Some(vector) => vectored(mem, nr, split, args, vector, policy, do_call),
+            // The kernel will say what is wrong with it.
+            None => piece(mem, nr, args, do_call),
+        };
+    }
+    let (buffer_at, len_at) = if split == Split::Getrandom { (0, 1) } else { (1, 2) };
+    let len = if split == Split::Getdents { args[len_at] as u32 as u64 } else { args[len_at] };
+    if !is_user_range(args[buffer_at], len) {
+        return piece(mem, nr, args, do_call);
+    }
+    scalar(mem, nr, split, args, Scalar { buffer_at, len_at, total: len.min(RW_BYTES_MAX) }, policy, do_call)
+}
+
+/// Bytes of one piece: what can be pinned less the slack for partial pages, vectors and headers.
+fn piece_bytes_max<M: Memory>(mem: &M) -> u64 {
+    const SLACK: u64 = 4 * PAGE_BYTES;
+    const ROUND: u64 = 64 << 10;
+    let bytes = mem.pin_max().saturating_sub(SLACK);
+    let bytes = if bytes >= 4 * ROUND { bytes - bytes % ROUND } else { bytes - bytes % PAGE_BYTES };
+    bytes.max(PAGE_BYTES)
+}
+
+/// Makes one call with its buffers pinned as far as they fit.
+fn piece<M: Memory>(mem: &M, nr: u64, args: &[u64; 6], do_call: DoCall<'_>) -> i64 {
+    match prepare(mem, table::row(nr), nr, args, false) {
+        Before::Fail(answer) => answer,
+        Before::Pinned => {
+            let ret = do_call(nr, args);
+            mem.pin_end();
+            ret
+        }
+        Before::Plain | Before::Split => do_call(nr, args),
+    }
+}
+
+/// The kernel's own first check of a buffer.
+fn is_user_range(addr: u64, len: u64) -> bool {
+    addr.checked_add(len).is_some_and(|end| end <= TASK_END)
+}
+
+fn is_vectored(split: Split) -> bool {
+    use Split::*;
+    matches!(split, Readv | Writev | Preadv | Pwritev | Preadv2 | Pwritev2 | Recvmsg | Sendmsg)
+}
+
+fn is_read(split: Split) -> bool {
+    use Split::*;
+    matches!(split, Read | Pread | Readv | Preadv | Preadv2 | Recvfrom | Recvmsg | Getrandom | Getdents)
+}
+
+fn policy<M: Memory>(mem: &M, split: Split, args: &[u64; 6], do_call: DoCall<'_>) -> Policy {
+    let flags = match split {
+        Split::Getrandom => return Policy::Loop,
+        Split::Getdents => return Policy::Once,
+        Split::Preadv2 | Split::Pwritev2 => args[5],
+        Split::Recvfrom | Split::Sendto => args[3],
+        Split::Recvmsg | Split::Sendmsg => args[2],
+        _ => 0,
+    };
+    if split == Split::Pwritev2 && flags & RWF_ATOMIC != 0 {
+        return Policy::Whole;
+    }
+    let mut stat = MaybeUninit::<g::stat>::zeroed();
+    if piece(mem, g::__NR_fstat as u64, &[args[0], stat.as_mut_ptr() as u64, 0, 0, 0, 0], do_call) != 0 {
+        return Policy::Whole;
+    }
+    // SAFETY: any bytes are a valid `stat`.
+    let stat = unsafe { stat.assume_init() };
+    let reads = is_read(split);
+    match stat.st_mode & g::S_IFMT {
+        g::S_IFREG | g::S_IFBLK => Policy::Loop,
+        g::S_IFCHR if (stat.st_rdev >> 8) & 0xfff == MAJOR_MEM => Policy::Loop,
+        g::S_IFCHR | g::S_IFIFO if !reads => Policy::Loop,
+        g::S_IFSOCK => socket_policy(mem, split, args, flags, do_call),
+        // Streams; and descriptors of no file (inotify, timers), which give whole records up to the buffer's size.
+        _ if reads => Policy::Once,
+        _ => Policy::Whole,
+    }
+}
+
+fn socket_policy<M: Memory>(mem: &M, split: Split, args: &[u64; 6], flags: u64, do_call: DoCall<'_>) -> Policy {
+    const SOL_SOCKET: u64 = 1;
+    const SO_TYPE: u64 = 3;
+    const SOCK_STREAM: u32 = 1;
+    // The value and its length.
+    let mut option = [0u32, 4];
+    let at = option.as_mut_ptr() as u64;
+    let failed = piece(mem, g::__NR_getsockopt as u64, &[args[0], SOL_SOCKET, SO_TYPE, at, at + 4, 0], do_call) != 0;
+    if failed || option[0] != SOCK_STREAM || flags & MSG_OOB != 0 {
+        return Policy::Whole;
+    }
+    if !is_read(split) {
+        return Policy::LoopSocket;
+    }
+    if flags & MSG_ERRQUEUE != 0 {
+        return Policy::Whole;
+    }
+    if flags & MSG_WAITALL == 0 || flags & MSG_PEEK != 0 {
+        return Policy::Once;
+    }
+    // Control data belongs to a place in the stream: a second piece would lose it.
+    let has_control = split == Split::Recvmsg && Header::read(mem, args[1]).is_none_or(|h| h.control_len != 0);
+    if has_control { Policy::Once } else { Policy::Loop }
+}
+
+/// Adds a piece's answer to what is done; the answer of the whole call when it ends here.
+fn progress(done: &mut u64, wanted: u64, total: u64, ret: i64, policy: Policy) -> Option<i64> {
+    if ret < 0 {
+        return Some(if *done > 0 { *done as i64 } else { ret });
+    }
+    *done += ret as u64;
+    (ret as u64 != wanted || *done >= total || policy == Policy::Once).then_some(*done as i64)
+}
+
+/// Where a call has its buffer and length, and how much of it one call transfers.
+struct Scalar {
+    buffer_at: usize,
+    len_at: usize,
+    total: u64,
+}
+
+/// A buffer given by pointer and length.
+fn scalar<M: Memory>(
+    mem: &M,
+    nr: u64,
+    split: Split,
+    args: &[u64; 6],
+    Scalar { buffer_at, len_at, total }: Scalar,
+    policy: Policy,
+    do_call: DoCall<'_>,
+) -> i64 {
+    let max = piece_bytes_max(mem);
+    let mut done = 0;
+    loop {
+        let wanted = (total - done).min(max);
+        let mut now = *args;
+        let mut nr = nr;
+        now[buffer_at] = args[buffer_at] + done;
+        now[len_at] = wanted;
+        if done > 0 {
+            match split {
+                Split::Pread | Split::Pwrite => now[3] = args[3].wrapping_add(done),
+                // The address went with the first piece.
+                Split::Sendto => (now[3], now[4], now[5]) = (args[3] & !MSG_FASTOPEN | MSG_NOSIGNAL, 0, 0),
+                Split::Write if policy == Policy::LoopSocket => {
+                    nr = g::__NR_sendto as u64;
+                    (now[3], now[4], now[5]) = (MSG_NOSIGNAL, 0, 0);
+                }
+                _ => {}
+            }
+        }
+        let ret = piece(mem, nr, &now, do_call);
+        if let Some(answer) = progress(&mut done, wanted, total, ret, policy) {
+            return answer;
+        }
+    }
+}
+
+/// A `struct msghdr`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Header {
+    name: u64,
+    name_len: u32,
+    pad: u32,
+    iov: u64,
+    iov_len: u64,
+    control: u64,
+    control_len: u64,
+    flags: u32,
+    pad_end: u32,
+}
+
+impl Header {
+    const BYTES: usize = size_of::<Self>();
+    const NAME_LEN_AT: u64 = offset_of!(Self, name_len) as u64;
+    const CONTROL_LEN_AT: u64 = offset_of!(Self, control_len) as u64;
+    const FLAGS_AT: u64 = offset_of!(Self, flags) as u64;
+
+    fn read<M: Memory>(mem: &M, addr: u64) -> Option<Self> {
+        let mut bytes = [0u8; Self::BYTES];
+        if addr == 0 || !mem.read(addr, &mut bytes) {
+            return None;
+        }
+        // SAFETY: integers without padding, of that size: any bytes are a value.
+        Some(unsafe { core::mem::transmute::<[u8; Self::BYTES], Self>(bytes) })
+    }
+
+    /// Gives the program what the kernel wrote of a received message's header.
+    fn write_back<M: Memory>(&self, mem: &M, addr: u64) -> bool {
+        (self.name == 0 || mem.write(addr + Self::NAME_LEN_AT, &self.name_len.to_ne_bytes()))
+            && mem.write(addr + Self::CONTROL_LEN_AT, &self.control_len.to_ne_bytes())
+            && mem.write(addr + Self::FLAGS_AT, &self.flags.to_ne_bytes())
+    }
+}
+
+/// One entry of a vector: pointer and length.
+type Entry = [u64; 2];
+
+/// The program's vector, and how far it has been used.
+struct Vector {
+    at: u64,
+    count: u64,
+    /// Bytes that one call transfers.
+    total: u64,
+    index: u64,
+    /// Bytes used of the entry at `index`.
+    offset: u64,
+}
+
+impl Vector {
+    /// The vector of a call; none when the kernel would refuse it.
+    fn of<M: Memory>(mem: &M, split: Split, args: &[u64; 6]) -> Option<Self> {
+        let (at, count) = match split {
+            Split::Recvmsg | Split::Sendmsg => Header::read(mem, args[1]).map(|h| (h.iov, h.iov_len))?,
+            _ => (args[1], args[2] as u32 as u64),
+        };
+        if count > IOV_MAX {
+            return None;
+        }
+        let mut vector = Self { at, count, total: 0, index: 0, offset: 0 };
+        let mut total = 0u64;
+        for i in 0..count {
+            let [base, len] = vector.entry(mem, i)?;
+            if !is_user_range(base, len) {
+                return None;
+            }
+            total = total.saturating_add(len);
+        }
+        vector.total = total.min(RW_BYTES_MAX);
+        Some(vector)
+    }
+
+    fn entry<M: Memory>(&self, mem: &M, i: u64) -> Option<Entry> {
+        let mut entry = [[0u8; 8]; 2];
+        mem.read(self.at.wrapping_add(i * 16), entry.as_flattened_mut()).then(|| entry.map(u64::from_ne_bytes))
+    }
+
+    /// Takes the next entries, `bytes_max` bytes at most: their number, and their bytes.
+    fn take<M: Memory>(&mut self, mem: &M, out: &mut [Entry], bytes_max: u64) -> Option<(usize, u64)> {
+        let (mut n, mut bytes) = (0, 0);
+        while n < out.len() && bytes < bytes_max && self.index < self.count {
+            let [base, len] = self.entry(mem, self.index)?;
+            let used = len.saturating_sub(self.offset).min(bytes_max - bytes);
+            if used > 0 {
+                out[n] = [base + self.offset, used];
+                n += 1;
+                bytes += used;
+            }
+            if self.offset + used >= len {
+                self.index += 1;
+                self.offset = 0;
+            } else {
+                self.offset += used;
+            }
+        }
+        Some((n, bytes))
+    }
+}
+
+/// Buffers given by a vector.
+fn vectored<M: Memory>(
+    mem: &M,
+    nr: u64,
+    split: Split,
+    args: &[u64; 6],
+    mut vector: Vector,
+    policy: Policy,
+    do_call: DoCall<'_>,
+) -> i64 {
+    let max = piece_bytes_max(mem);
+    let total = vector.total;
+    let mut done = 0;
+    let mut entries: [Entry; PIECE_VECTORS] = [[0; 2]; PIECE_VECTORS];
+    loop {
+        let Some((n, wanted)) = vector.take(mem, &mut entries, (total - done).min(max)) else {
+            return if done > 0 { done as i64 } else { -(errno::EFAULT as i64) };
+        };
+        let at = entries.as_mut_ptr() as u64;
+        let mut now = *args;
+        let ret = match split {
+            Split::Recvmsg | Split::Sendmsg => message(mem, nr, args, (at, n), done, do_call),
+            Split::Writev if policy == Policy::LoopSocket && done > 0 => {
+                let mut header = Header {
+                    name: 0,
+                    name_len: 0,
+                    pad: 0,
+                    iov: at,
+                    iov_len: n as u64,
+                    control: 0,
+                    control_len: 0,
+                    flags: 0,
+                    pad_end: 0,
+                };
+                let call = [args[0], &raw mut header as u64, MSG_NOSIGNAL, 0, 0, 0];
+                piece(mem, g::__NR_sendmsg as u64, &call, do_call)
+            }
+            _ => {
+                (now[1], now[2]) = (at, n as u64);
+                let moves = match split {
+                    Split::Preadv | Split::Pwritev => true,
+                    // Offset -1 is the file's own position.
+                    Split::Preadv2 | Split::Pwritev2 => args[3] != u64::MAX,
+                    _ => false,
+                };
+                if moves {
+                    now[3] = args[3].wrapping_add(done);
+                }
+                piece(mem, nr, &now, do_call)
+            }
+        };
+        if let Some(answer) = progress(&mut done, wanted, total, ret, policy) {
+            return answer;
+        }
+    }
+}
+
+/// One piece of `sendmsg` or `recvmsg`, with `entries` (address and number) for its vector.
+fn message<M: Memory>(mem: &M, nr: u64, args: &[u64; 6], entries: (u64, usize), done: u64, do_call: DoCall<'_>) -> i64 {
+    const EFAULT: i64 = errno::EFAULT as i64;
+    let Some(mut header) = Header::read(mem, args[1]) else { return -EFAULT };
+    (header.iov, header.iov_len) = (entries.0, entries.1 as u64);
+    let mut flags = args[2];
+    let is_send = nr == g::__NR_sendmsg as u64;
+    if done > 0 {
+        // Address and control data went with the first piece.
+        (header.name, header.name_len, header.control, header.control_len) = (0, 0, 0, 0);
+        if is_send {
+            flags = flags & !MSG_FASTOPEN | MSG_NOSIGNAL;
+        }
+    }
+    let ret = piece(mem, nr, &[args[0], &raw mut header as u64, flags, 0, 0, 0], do_call);
+    if ret >= 0 && !is_send && !header.write_back(mem, args[1]) {
+        return -EFAULT;
+    }
+    ret
+}

@@ -1,0 +1,301 @@
+//! What every system call of Linux on x86-64 does with its arguments: which of them point to memory, how much, and in
+//! which direction.
+//!
+//! The kernel answers EFAULT for a page that Ebb evicted, so the guard must know every byte a call will touch before
+//! it is made. This room owns that knowledge and nothing else: it is pure, it neither reads memory by itself nor
+//! performs calls. [`row`] is one array lookup; [`visit::for_each_buffer`] turns a row and the actual arguments into
+//! the ranges of memory.
+//!
+//! Invariants:
+//! * every number the kernel defines has a row; what has none is treated as [`UNKNOWN`], whose arguments all are
+//!   looked at as possible pointers;
+//! * a row without pointers has [`Flags::NO_POINTERS`], which is all the hot path looks at;
+//! * a row never says less than the kernel touches. Where the kernel's own size is unknown (an `ioctl` of some driver)
+//!   the row says [`Flags::UNSIZED`], and a refused call is tried again with more brought in.
+
+mod ioctl;
+mod rows;
+mod special;
+pub mod visit;
+
+#[cfg(test)]
+mod tests;
+
+pub use rows::row;
+
+/// Which way the bytes behind a pointer travel, as the kernel sees it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Dir {
+    /// The kernel reads them.
+    In = 0,
+    /// The kernel writes them.
+    Out = 1,
+    /// Both.
+    InOut = 2,
+}
+
+impl Dir {
+    /// True when the kernel may write.
+    pub const fn writes(self) -> bool {
+        !matches!(self, Self::In)
+    }
+}
+
+/// What one argument is. Packed into 16 bits in a row.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Shape {
+    /// A number.
+    Value,
+    /// A structure of so many bytes.
+    Fixed(u16),
+    /// An array: `element` bytes times the count in argument `count`, which is 32 bits wide if `narrow`.
+    Array { count: u8, element: u8, narrow: bool },
+    /// A buffer whose length is the 32-bit word that argument `len_ptr` points to.
+    LenPtr { len_ptr: u8 },
+    /// A bit mask; argument `bits` says how many bits.
+    Bits { bits: u8 },
+    /// A string that ends with a zero byte, at most a path long.
+    Str,
+    /// An array of pointers to strings that ends with a null pointer.
+    StrArray,
+    /// An array of `iovec`; argument `count` says how many; the direction is that of the buffers.
+    Iovec { count: u8 },
+    /// A `msghdr` with its name, vectors and control bytes; the direction is that of the data.
+    Msghdr,
+    /// An array of `mmsghdr`; argument `count` says how many.
+    Mmsghdr { count: u8 },
+    /// An `fd_set`; argument `nfds` says of how many descriptors.
+    FdSet { nfds: u8 },
+    /// A structure whose own 32-bit word at byte `at` is its size; `least` where that word is zero.
+    SelfSized { at: u8, least: u8 },
+    /// A pointer and a size of a signal set, as pselect6 has them in its last argument.
+    SigsetArg,
+    /// A pointer to something of unknown size.
+    Probe,
+    /// So many bytes that the kernel keeps using after the call: they must stay resident for good.
+    Exclude(u16),
+    /// As [`Shape::Exclude`]; argument `len` says how many bytes.
+    ExcludeLen { len: u8 },
+}
+
+/// One argument, packed: bits 0-1 direction, bits 2-6 shape, bits 7-15 the shape's parameter.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Arg(u16);
+
+const PARAM_SHIFT: u16 = 7;
+const PARAM_MAX: u16 = (1 << (16 - PARAM_SHIFT)) - 1;
+
+impl Arg {
+    /// A number.
+    pub const VALUE: Self = Self(0);
+
+    /// Packs a shape.
+    ///
+    /// # Panics
+    /// At compile time (all callers are constants), when a parameter does not fit.
+    pub const fn new(dir: Dir, shape: Shape) -> Self {
+        let (code, param) = match shape {
+            Shape::Value => (0, 0),
+            Shape::Fixed(bytes) => (1, bytes),
+            Shape::Array { count, element, narrow } => {
+                assert!(element < 64);
+                (if narrow { 3 } else { 2 }, count as u16 | (element as u16) << 3)
+            }
+            Shape::LenPtr { len_ptr } => (4, len_ptr as u16),
+            Shape::Bits { bits } => (5, bits as u16),
+            Shape::Str => (6, 0),
+            Shape::StrArray => (7, 0),
+            Shape::Iovec { count } => (8, count as u16),
+            Shape::Msghdr => (9, 0),
+            Shape::Mmsghdr { count } => (10, count as u16),
+            Shape::FdSet { nfds } => (11, nfds as u16),
+            // Sizes that stand at byte 0 or 4, least size a multiple of 8: three bits and six.
+            Shape::SelfSized { at, least } => {
+                assert!(at < 8 && least.is_multiple_of(8));
+                (12, at as u16 | (least as u16 / 8) << 3)
+            }
+            Shape::SigsetArg => (13, 0),
+            Shape::Probe => (14, 0),
+            Shape::Exclude(bytes) => (15, bytes),
+            Shape::ExcludeLen { len } => (16, len as u16),
+        };
+        assert!(param <= PARAM_MAX);
+        Self(dir as u16 | code << 2 | param << PARAM_SHIFT)
+    }
+
+    /// The direction.
+    pub const fn dir(self) -> Dir {
+        match self.0 & 3 {
+            0 => Dir::In,
+            1 => Dir::Out,
+            _ => Dir::InOut,
+        }
+    }
+
+    /// The shape.
+    pub const fn shape(self) -> Shape {
+        let param = self.0 >> PARAM_SHIFT;
+        let low = param as u8;
+        match (self.0 >> 2) & 31 {
+            0 => Shape::Value,
+            1 => Shape::Fixed(param),
+            code @ (2 | 3) => Shape::Array { count: low & 7, element: (param >> 3) as u8, narrow: code == 3 },
+            4 => Shape::LenPtr { len_ptr: low },
+            5 => Shape::Bits { bits: low },
+            6 => Shape::Str,
+            7 => Shape::StrArray,
+            8 => Shape::Iovec { count: low },
+            9 => Shape::Msghdr,
+            10 => Shape::Mmsghdr { count: low },
+            11 => Shape::FdSet { nfds: low },
+            12 => Shape::SelfSized { at: low & 7, least: (param >> 3) as u8 * 8 },
+            13 => Shape::SigsetArg,
+            14 => Shape::Probe,
+            15 => Shape::Exclude(param),
+            _ => Shape::ExcludeLen { len: low },
+        }
+    }
+}
+
+/// Properties of a call.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Flags(u8);
+
+impl Flags {
+    /// Nothing special.
+    pub const NONE: Self = Self(0);
+    /// No argument points to memory that the kernel touches: nothing to bring in, nothing to pin.
+    pub const NO_POINTERS: Self = Self(1);
+    /// When the call answers EFAULT it has had no effect that a second attempt would repeat or miss.
+    pub const SIDE_EFFECT_FREE_ON_EFAULT: Self = Self(2);
+    /// The call may sleep for as long as somebody else pleases, with its buffers pinned.
+    pub const MAY_BLOCK: Self = Self(4);
+    /// Another room of the agent emulates or inspects this call; the row says only what it touches.
+    pub const HANDLED: Self = Self(8);
+    /// The kernel may touch more than the visitor can name.
+    pub const UNSIZED: Self = Self(16);
+
+    /// True when all of `other` is set.
+    #[inline]
+    pub const fn has(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// Both.
+    pub const fn with(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}
+
+/// How a transfer too large to pin can be made in pieces.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Split {
+    /// It cannot.
+    No,
+    /// `read(fd, buf, len)`.
+    Read,
+    /// `write(fd, buf, len)`.
+    Write,
+    /// `pread64(fd, buf, len, offset)`.
+    Pread,
+    /// `pwrite64(fd, buf, len, offset)`.
+    Pwrite,
+    /// `readv(fd, iov, n)`.
+    Readv,
+    /// `writev(fd, iov, n)`.
+    Writev,
+    /// `preadv(fd, iov, n, offset, unused)`.
+    Preadv,
+    /// `pwritev(fd, iov, n, offset, unused)`.
+    Pwritev,
+    /// `preadv2(fd, iov, n, offset, unused, flags)`.
+    Preadv2,
+    /// `pwritev2(fd, iov, n, offset, unused, flags)`.
+    Pwritev2,
+    /// `recvfrom(fd, buf, len, flags, addr, addr_len)`.
+    Recvfrom,
+    /// `sendto(fd, buf, len, flags, addr, addr_len)`.
+    Sendto,
+    /// `recvmsg(fd, msg, flags)`.
+    Recvmsg,
+    /// `sendmsg(fd, msg, flags)`.
+    Sendmsg,
+    /// `getrandom(buf, len, flags)`.
+    Getrandom,
+    /// `getdents64(fd, buf, len)` and its predecessor.
+    Getdents,
+}
+
+/// Calls whose arguments mean different things by an option among them; [`special`] knows them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub(crate) enum Special {
+    None,
+    Bpf,
+    Clone,
+    Clone3,
+    Fcntl,
+    FileHandle,
+    Fsconfig,
+    Futex,
+    FutexRequeue,
+    FutexWait,
+    FutexWaitv,
+    Ioctl,
+    IoSubmit,
+    IoUringEnter,
+    IoUringRegister,
+    Keyctl,
+    Landlock,
+    Mincore,
+    Mount,
+    MqNotify,
+    Msgctl,
+    Msgrcv,
+    Msgsnd,
+    Prctl,
+    ProcessVm,
+    Ptrace,
+    Quotactl,
+    QuotactlFd,
+    Seccomp,
+    Semctl,
+    Setsockopt,
+    Shmctl,
+    Vmsplice,
+    XattrIn,
+    XattrOut,
+    /// No knowledge at all: every argument may be a pointer.
+    Unknown,
+}
+
+/// One system call.
+#[derive(Clone, Copy, Debug)]
+pub struct Row {
+    args: [Arg; 6],
+    /// Properties.
+    pub flags: Flags,
+    /// How it can be split.
+    pub split: Split,
+    pub(crate) special: Special,
+    /// True for a row that stands for a number the kernel defines.
+    pub defined: bool,
+}
+
+impl Row {
+    /// The arguments, in order.
+    pub const fn args(&self) -> &[Arg; 6] {
+        &self.args
+    }
+}
+
+/// The row of numbers nobody knows.
+pub static UNKNOWN: Row = Row {
+    args: [Arg::VALUE; 6],
+    flags: Flags::SIDE_EFFECT_FREE_ON_EFAULT.with(Flags::MAY_BLOCK).with(Flags::UNSIZED),
+    split: Split::No,
+    special: Special::Unknown,
+    defined: false,
+};
