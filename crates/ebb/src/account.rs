@@ -1,6 +1,7 @@
 //! Bookkeeping of pages that change state: unit counters and the ring of units.
 
 use crate::space::Space;
+use crate::table::UNIT_PAGES;
 use core::sync::atomic::Ordering::Relaxed;
 
 impl Space {
@@ -10,7 +11,7 @@ impl Space {
             && unit.content.fetch_add(n as u32, Relaxed) == 0
         {
             // The state words of a unit and its descriptor become real memory about now.
-            self.group.charge_meta(self.table.unit_pages() * 8 + 64);
+            self.group.charge_meta(UNIT_PAGES * 8 + 64);
         }
         self.group.add_wanted(n, self.stats);
     }

@@ -27,8 +27,9 @@ pub struct ThreadCtx {
     pub(crate) spurious_addr: AtomicU64,
     pub(crate) spurious_count: AtomicU32,
     index: AtomicU32,
-    /// Decompression target of one page, when no wide buffer is free.
-    pub(crate) bounce: UnsafeCell<Bounce>,
+    /// Decompression target of one page when no wide buffer is free, and a page for what a file holds compressed. Not
+    /// on the stack: a handler may run on a signal stack of a few kilobytes.
+    pub(crate) bounce: UnsafeCell<[Bounce; 2]>,
 }
 
 /// A page-aligned page.
@@ -50,7 +51,6 @@ pub struct Contexts {
     at: *const ThreadCtx,
     /// Contexts at or above this were never used.
     high_water: AtomicUsize,
-    attached: AtomicUsize,
 }
 
 // SAFETY: the array lives as long as the space; contexts are `Sync`.
@@ -62,7 +62,7 @@ impl Contexts {
     /// Reserves the array.
     pub fn new() -> Result<Self, Errno> {
         let at = uapi::reserve_aligned(THREADS_MAX * core::mem::size_of::<ThreadCtx>(), 4096)?.cast();
-        Ok(Self { at, high_water: AtomicUsize::new(0), attached: AtomicUsize::new(0) })
+        Ok(Self { at, high_water: AtomicUsize::new(0) })
     }
 
     fn get(&self, i: usize) -> &ThreadCtx {
@@ -83,7 +83,6 @@ impl Contexts {
                 ctx.next_addr.store(0, Ordering::Relaxed);
                 // The mark is raised before the thread first enters, so that a closer looks at its flag.
                 self.high_water.fetch_max(i + 1, Ordering::SeqCst);
-                self.attached.fetch_add(1, Ordering::Relaxed);
                 return Some(ctx);
             }
         }
@@ -93,18 +92,12 @@ impl Contexts {
     /// Takes a context back.
     pub fn detach(&self, ctx: &ThreadCtx) {
         ctx.pins.reset();
-        self.attached.fetch_sub(1, Ordering::Relaxed);
         ctx.used.store(0, Ordering::Release);
     }
 
     /// Every context that may be in use.
     pub fn all(&self) -> impl Iterator<Item = &ThreadCtx> {
         (0..self.high_water.load(Ordering::SeqCst)).map(|i| self.get(i))
-    }
-
-    /// Threads attached now.
-    pub fn attached(&self) -> usize {
-        self.attached.load(Ordering::Relaxed)
     }
 
     /// After fork, in the child: only `own` came along.
@@ -116,6 +109,5 @@ impl Contexts {
                 ctx.used.store(0, Ordering::Relaxed);
             }
         }
-        self.attached.store(1, Ordering::Relaxed);
     }
 }

@@ -6,7 +6,7 @@ use crate::page::{State, Tag};
 use crate::space::Space;
 use crate::stats;
 use crate::swapin::In;
-use crate::table::PAGE;
+use crate::table::{PAGE, UNIT_PAGES};
 use core::sync::atomic::Ordering::Relaxed;
 
 /// What a fault came to.
@@ -58,15 +58,12 @@ impl Space {
         };
         let mut reclaim = 0;
         loop {
-            let mut want = window as usize;
+            let want = window as usize;
             if !self.group.try_charge(want) {
-                want = 1;
-                if !self.group.try_charge(1) {
-                    let t = clock::cycles();
-                    self.direct_reclaim(ctx, 1);
-                    reclaim += clock::cycles() - t;
-                    continue;
-                }
+                let t = clock::cycles();
+                self.direct_reclaim(ctx, want);
+                reclaim += clock::cycles() - t;
+                continue;
             }
             self.gate.enter(&ctx.gate);
             let Some(region) = self.regions.find(page) else {
@@ -112,7 +109,7 @@ impl Space {
                 In::NoMemory => {
                     // The kernel's limit is tighter than the budget: give memory back and try again.
                     let t = clock::cycles();
-                    if !self.direct_reclaim(ctx, self.table.unit_pages()) {
+                    if !self.direct_reclaim(ctx, UNIT_PAGES) {
                         self.fatal(
                             b"the kernel has no memory left: a cgroup limit is below --ram; give a smaller --ram",
                         );
@@ -221,14 +218,11 @@ impl Space {
         let mut at = addr & !(PAGE - 1);
         while at < end {
             let want = ((end - at) / PAGE).min(WINDOW_MAX);
-            let charge = if self.group.try_charge(want) {
-                want
-            } else if self.group.try_charge(1) {
-                1
-            } else {
-                self.direct_reclaim(ctx, 1);
+            if !self.group.try_charge(want) {
+                self.direct_reclaim(ctx, want);
                 continue;
-            };
+            }
+            let charge = want;
             self.gate.enter(&ctx.gate);
             // Jump over what is not managed or present already.
             let mut region_end = 0;
@@ -270,7 +264,7 @@ impl Space {
                 In::Unreadable => return false,
                 In::NotRegistered => at += PAGE,
                 In::NoMemory => {
-                    if !self.direct_reclaim(ctx, self.table.unit_pages()) {
+                    if !self.direct_reclaim(ctx, UNIT_PAGES) {
                         return false;
                     }
                 }

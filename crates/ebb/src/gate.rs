@@ -104,10 +104,7 @@ impl Gate {
             return;
         }
         if seen == CLOSED_WAITERS
-            || self
-                .state
-                .compare_exchange(CLOSED, CLOSED_WAITERS, Ordering::Relaxed, Ordering::Relaxed)
-                .is_ok()
+            || self.state.compare_exchange(CLOSED, CLOSED_WAITERS, Ordering::Relaxed, Ordering::Relaxed).is_ok()
         {
             wait_on(&self.state, CLOSED_WAITERS);
         }

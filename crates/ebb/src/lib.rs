@@ -8,10 +8,10 @@
 //! signal around each call.
 #![cfg_attr(not(test), no_std)]
 
+pub mod gate;
 pub mod page;
 pub mod pin;
 mod primitive;
-pub mod gate;
 pub mod stats;
 
 #[cfg(not(loom))]

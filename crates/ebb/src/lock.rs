@@ -36,14 +36,6 @@ impl<T> SpinLock<T> {
         }
         Guard(self)
     }
-
-    /// For a child after fork, whose other threads are gone: opens the lock whoever held it.
-    ///
-    /// # Safety
-    /// Nobody else may run, and the data must be consistent.
-    pub unsafe fn force_open(&self) {
-        self.held.store(0, Ordering::Relaxed);
-    }
 }
 
 impl<T> Deref for Guard<'_, T> {

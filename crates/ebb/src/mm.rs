@@ -138,8 +138,8 @@ impl Space {
     pub fn mremap(&self, ctx: &ThreadCtx, a: [u64; 6]) -> i64 {
         let (old, old_len, new_len, flags) = (a[0] as usize, page_up(a[1] as usize), page_up(a[2] as usize), a[3]);
         let source = old..old.saturating_add(old_len.max(PAGE));
-        let replaces = flags & MREMAP_FIXED != 0
-            && self.touches(ctx, a[4] as usize, (a[4] as usize).saturating_add(new_len));
+        let replaces =
+            flags & MREMAP_FIXED != 0 && self.touches(ctx, a[4] as usize, (a[4] as usize).saturating_add(new_len));
         if !self.touches(ctx, source.start, source.end) && !replaces {
             // SAFETY: the program's call on memory that is not managed.
             return raw(unsafe { self.kernel(g::__NR_mremap, a) });

@@ -40,7 +40,7 @@ pub fn wait_on(word: &AtomicU64, expected: u64) {
 pub fn wake_all(word: &AtomicU64) {
     // SAFETY: as in `wait_on`.
     let low = unsafe { &*(word as *const AtomicU64).cast::<AtomicU32>() };
-    crate::uapi::futex_wake(low, u32::MAX);
+    crate::uapi::futex_wake(low, i32::MAX as u32);
 }
 
 /// The model's wait: lets another thread run.

@@ -38,11 +38,6 @@ impl Background {
         }
     }
 
-    /// True while the process has a background thread.
-    pub fn is_alive(&self) -> bool {
-        self.state.load(Ordering::Relaxed) != NOT_STARTED
-    }
-
     /// True when this process forked or is a fork's child: its pages may be shared.
     pub fn forked(&self) -> bool {
         self.forked.load(Ordering::Relaxed)

@@ -84,11 +84,6 @@ impl Attr {
     pub fn is_plain(self) -> bool {
         self.0 & (Self::READ | Self::WRITE | Self::EXEC | Self::KEYED) == Self::READ | Self::WRITE
     }
-
-    /// The program may write to it.
-    pub fn is_writable(self) -> bool {
-        self.0 & Self::WRITE != 0
-    }
 }
 
 struct Table {
@@ -135,7 +130,7 @@ impl Regions {
 
     /// The first region that meets `[start, end)`. Inside the gate.
     pub fn first_in(&self, start: usize, end: usize) -> Option<Region> {
-        self.all().get(self.index(start)).copied().filter(|r| r.start < end)
+        self.all().get(self.index(start)).copied().filter(|r| r.start < end && start < end)
     }
 
     /// True when there is room for `n` more regions.
@@ -262,6 +257,12 @@ mod tests {
         let t = table(&[(10, 20, RW), (25, 40, R)]);
         t.insert(Region { start: 15, end: 30, attr: RW });
         assert_eq!(list(&t)[..3], [Some((10, 30, 3)), Some((30, 40, 1)), None]);
+    }
+
+    #[test]
+    fn an_empty_range_meets_no_region() {
+        let t = table(&[(10, 50, RW)]);
+        assert_eq!(t.first_in(20, 20), None);
     }
 
     #[test]

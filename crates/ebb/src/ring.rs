@@ -54,11 +54,6 @@ impl Ring {
         (r.tail - r.head) as usize
     }
 
-    /// True when nothing is in it.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
     /// Empties it.
     pub fn clear(&self) {
         let mut r = self.0.lock();

@@ -11,11 +11,11 @@ use crate::ring::Ring;
 use crate::staging::Staging;
 use crate::stats::{self, Shared};
 use crate::swapspace::SwapSpace;
-use crate::table::PageTable;
+use crate::table::{PageTable, UNIT_PAGES};
 use crate::uapi::{self, Errno, uffd::Uffd};
 use crate::work::WorkPool;
 use core::cell::UnsafeCell;
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicI32, Ordering::Relaxed};
 
 /// Smallest budget a space accepts.
 pub const RAM_BYTES_MIN: u64 = 4 << 20;
@@ -90,13 +90,13 @@ pub struct Space {
     /// MOVE works here.
     pub(crate) can_move: AtomicBool,
     pub(crate) zeros: usize,
-    pub(crate) brk: AtomicUsize,
+    /// Present pages that one sweep takes at most.
+    pub(crate) sweep_max: usize,
     pub(crate) spill_dir: UnsafeCell<[u8; 512]>,
     pub(crate) spill_bytes: u64,
     /// Number given to the next member of the spill file's family, between fork's two halves.
     pub(crate) adopted: UnsafeCell<[u32; 8]>,
     pub(crate) own_fds: [AtomicI32; 2],
-    pub(crate) reclaim_round: AtomicU64,
 }
 
 // SAFETY: `uffd`, `spill_dir` and `adopted` change only before the space is shared or under the exclusive gate; every
@@ -113,18 +113,13 @@ impl Space {
         ebb_pool::set_yield_hook(uapi::sched_yield);
         clock::calibrate();
         let limit = (config.ram_bytes / 4096) as usize;
-        // A unit is what one step sweeps, holds and may overshoot by: a hundred of them fit the budget at least.
-        let unit_pages = match config.ram_bytes >> 20 {
-            0..=47 => 64,
-            48..=127 => 128,
-            128..=511 => 256,
-            _ => 512,
-        };
-        let gap = (limit / 32).max(2 * unit_pages).min(limit / 4);
-        let staging_target = (limit / 8).max(2 * unit_pages).min(limit / 3);
+        // One step sweeps, stages and may overshoot by this much: sixty-four of them fit the budget at least.
+        let sweep_max = (limit / 64).clamp(64, UNIT_PAGES);
+        let gap = (limit / 32).max(2 * sweep_max).min(limit / 4);
+        let staging_target = (limit / 8).max(2 * sweep_max).min(limit / 3);
         // The rest is for pages: below this the program could not run at all.
-        let pool_max = limit - (limit / 5).max(4 * unit_pages).min(limit / 2);
-        let table = PageTable::new(unit_pages)?;
+        let pool_max = limit - (limit / 5).max(4 * sweep_max).min(limit / 2);
+        let table = PageTable::new()?;
         let uffd = Uffd::open().map_err(InitError::Userfaultfd)?;
         let lowest = uapi::nofile_limit().min(1024).saturating_sub(40) as i32;
         let uffd = uffd.raise(lowest).map_err(InitError::Userfaultfd)?;
@@ -143,7 +138,7 @@ impl Space {
             spill_dir[..bytes.len()].copy_from_slice(bytes);
             swap.add_file(SpillFile::create(dir, config.spill_bytes, 1).map_err(InitError::Spill)?);
         }
-        let staging = Staging::new(staging_target, unit_pages)?;
+        let staging = Staging::new(staging_target)?;
         let can_move = uffd.has_move() && !config.force.no_move && !config.force.shared;
         staging.register(&uffd).map_err(|e| match e {
             uapi::uffd::UffdError::Other(e) => InitError::Userfaultfd(e),
@@ -166,12 +161,11 @@ impl Space {
             force: config.force,
             can_move: AtomicBool::new(can_move),
             zeros: uapi::reserve(crate::ctx::WINDOW_MAX * 4096)? as usize,
-            brk: AtomicUsize::new(0),
+            sweep_max,
             spill_dir: UnsafeCell::new(spill_dir),
             spill_bytes: config.spill_bytes,
             adopted: UnsafeCell::new([u32::MAX; 8]),
             own_fds: [AtomicI32::new(-1), AtomicI32::new(-1)],
-            reclaim_round: AtomicU64::new(0),
         };
         // Fixed metadata: rings, tables' first pages, this structure.
         this.group.charge_meta(256 << 10);

@@ -3,37 +3,55 @@
 //! A staged page is the accessed bit that user space lacks: touched again, it comes back by one copy and is young;
 //! untouched until its turn comes, it is cold and gets swapped out.
 //!
-//! Staging memory is cut into blocks of one unit, and a block into parts of 64 frames. A sweep fills one empty block; a
-//! page keeps its offset in the unit, so that one MOVE takes a whole unit with its holes. Parts queue in the order of
-//! their sweeps and are swapped out one by one. `owner` says which page a frame holds; mremap may change it.
+//! Staging memory is cut into blocks of one unit. A sweep fills one empty block; a page keeps its offset in the unit, so
+//! that one MOVE takes a whole unit with its holes. A filled block is cut into parts of at least 64 pages, as far as it
+//! has so many, which queue in the order of their sweeps and are swapped out and released one by one. `owner` says which
+//! page a frame holds; mremap may change it.
 //!
 //! Invariants: a frame's owner is not 0 exactly while a page's state names the frame or a thread still copies from it;
 //! a part's memory is released only when all its owners are 0. A frame's memory is charged from the sweep until then.
 
 use crate::ring::Ring;
-use crate::table::{PAGE, UNIT_PAGES_MAX};
+use crate::table::{PAGE, UNIT_PAGES};
 use crate::uapi::{self, Errno, uffd::Uffd};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// Frames of a part.
-pub const PART_FRAMES: usize = 64;
-/// Parts of the largest block.
-pub const PARTS_MAX: usize = UNIT_PAGES_MAX / PART_FRAMES;
+/// Frames counted together.
+pub const GROUP_FRAMES: usize = 64;
+/// Such groups in a block.
+pub const GROUPS: usize = UNIT_PAGES / GROUP_FRAMES;
+/// Pages a part has at least, unless it is the last of its block.
+const PART_PAGES_MIN: u32 = 64;
 
 /// One block of frames.
 #[derive(Debug)]
 #[repr(C)]
 struct Block {
-    /// Frames with memory behind them, by part; all charged.
-    filled: [AtomicU32; PARTS_MAX],
+    /// Frames with memory behind them, by group; all charged.
+    filled: [AtomicU32; GROUPS],
     /// Parts not yet released; 0 for a block that is free.
     parts_left: AtomicU32,
     _pad: u32,
 }
 
-/// A part of a block, as the queue numbers it.
+/// Some groups of a block next to each other, as the queue holds them: block, first group, groups.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Part(u64);
+
+impl Part {
+    fn new(block: u32, first: usize, groups: usize) -> Self {
+        Self((block as u64) << 8 | (first as u64) << 4 | groups as u64)
+    }
+
+    fn block(self) -> u32 {
+        (self.0 >> 8) as u32
+    }
+
+    fn groups(self) -> core::ops::Range<usize> {
+        let first = (self.0 >> 4 & 15) as usize;
+        first..first + (self.0 & 15) as usize
+    }
+}
 
 /// All staging of a space.
 pub struct Staging {
@@ -41,7 +59,6 @@ pub struct Staging {
     blocks: *const Block,
     owners: *const AtomicU64,
     nr_blocks: usize,
-    unit_pages: usize,
     free: Ring,
     queue: Ring,
     staged: AtomicU64,
@@ -55,21 +72,20 @@ unsafe impl Send for Staging {}
 
 impl Staging {
     /// Staging that aims to hold `target` pages.
-    pub fn new(target: usize, unit_pages: usize) -> Result<Self, Errno> {
-        // A block with one page left is a block in use: leave room for many such.
-        let nr_blocks = 4 * target.div_ceil(unit_pages) + 64;
-        let bytes = nr_blocks * unit_pages * PAGE;
+    pub fn new(target: usize) -> Result<Self, Errno> {
+        // A block with few pages is a block in use: leave room for many such. Address space only.
+        let nr_blocks = (target / 8).clamp(64, 4096);
+        let bytes = nr_blocks * UNIT_PAGES * PAGE;
         let frames = uapi::reserve_aligned(bytes, 2 << 20)? as usize;
         // MOVE needs a source and a destination of small pages alike.
         let _ = uapi::madvise(frames, bytes, linux_raw_sys::general::MADV_NOHUGEPAGE);
         let this = Self {
             frames,
             blocks: uapi::reserve(nr_blocks * core::mem::size_of::<Block>())?.cast(),
-            owners: uapi::reserve(nr_blocks * unit_pages * 8)?.cast(),
+            owners: uapi::reserve(nr_blocks * UNIT_PAGES * 8)?.cast(),
             nr_blocks,
-            unit_pages,
             free: Ring::new(nr_blocks)?,
-            queue: Ring::new(nr_blocks * PARTS_MAX)?,
+            queue: Ring::new(nr_blocks * GROUPS)?,
             staged: AtomicU64::new(0),
             target,
         };
@@ -81,7 +97,7 @@ impl Staging {
 
     /// Registers the frames: MOVE wants its destination registered.
     pub fn register(&self, uffd: &Uffd) -> Result<(), uapi::uffd::UffdError> {
-        uffd.register(self.frames, self.nr_blocks * self.unit_pages * PAGE)
+        uffd.register(self.frames, self.nr_blocks * UNIT_PAGES * PAGE)
     }
 
     fn block(&self, block: u32) -> &Block {
@@ -92,7 +108,7 @@ impl Staging {
 
     /// A frame's number from its block and offset.
     pub fn frame(&self, block: u32, offset: usize) -> u32 {
-        block * self.unit_pages as u32 + offset as u32
+        block * UNIT_PAGES as u32 + offset as u32
     }
 
     /// A frame's address.
@@ -102,7 +118,7 @@ impl Staging {
 
     /// The address of the page that a frame holds; 0 for none.
     pub fn owner(&self, frame: u32) -> &AtomicU64 {
-        assert!((frame as usize) < self.nr_blocks * self.unit_pages);
+        assert!((frame as usize) < self.nr_blocks * UNIT_PAGES);
         // SAFETY: checked index.
         unsafe { &*self.owners.add(frame as usize) }
     }
@@ -118,30 +134,36 @@ impl Staging {
         assert!(pushed, "a block was given back twice");
     }
 
-    /// Says which frames of `block` a sweep filled, by part. Before any state names a frame of it.
-    pub fn fill(&self, block: u32, filled: &[u32; PARTS_MAX]) {
-        let b = self.block(block);
-        let mut parts = 0;
-        for (to, n) in b.filled.iter().zip(filled) {
+    /// Says how many frames of each group of `block` a sweep filled. Before any state names a frame of it.
+    pub fn fill(&self, block: u32, filled: &[u32; GROUPS]) {
+        for (to, n) in self.block(block).filled.iter().zip(filled) {
             to.store(*n, Ordering::Relaxed);
-            parts += (*n > 0) as u32;
         }
-        debug_assert!(parts > 0);
-        b.parts_left.store(parts, Ordering::Release);
         self.staged.fetch_add(filled.iter().map(|n| *n as u64).sum(), Ordering::Relaxed);
     }
 
-    /// Queues a filled block's parts. After its states are published.
+    /// Cuts a filled block into parts and queues them. After its states are published.
     pub fn enqueue(&self, block: u32) {
         let b = self.block(block);
-        let mut filled = [0u32; PARTS_MAX];
-        for (to, n) in filled.iter_mut().zip(&b.filled) {
-            *to = n.load(Ordering::Relaxed);
-        }
-        for (i, n) in filled.iter().enumerate() {
-            if *n > 0 {
-                self.requeue(Part(block as u64 * PARTS_MAX as u64 + i as u64));
+        let mut parts = [None; GROUPS];
+        let mut nr_parts = 0;
+        let (mut first, mut pages) = (0, 0);
+        for (i, n) in b.filled.iter().enumerate() {
+            let n = n.load(Ordering::Relaxed);
+            if pages == 0 {
+                first = i;
             }
+            pages += n;
+            if pages >= PART_PAGES_MIN || (pages > 0 && i + 1 == GROUPS) {
+                parts[nr_parts] = Some(Part::new(block, first, i + 1 - first));
+                nr_parts += 1;
+                pages = 0;
+            }
+        }
+        // Before the first part is queued, because another thread may release it at once.
+        b.parts_left.store(nr_parts as u32, Ordering::Release);
+        for part in parts.iter().flatten() {
+            self.requeue(*part);
         }
     }
 
@@ -158,9 +180,9 @@ impl Staging {
 
     /// The frames of a part.
     pub fn frames_of(&self, part: Part) -> core::ops::Range<u32> {
-        let block = (part.0 / PARTS_MAX as u64) as u32;
-        let first = self.frame(block, (part.0 % PARTS_MAX as u64) as usize * PART_FRAMES);
-        first..first + PART_FRAMES as u32
+        let groups = part.groups();
+        let first = self.frame(part.block(), groups.start * GROUP_FRAMES);
+        first..first + (groups.len() * GROUP_FRAMES) as u32
     }
 
     /// True when no page needs a frame of the part any more.
@@ -171,14 +193,14 @@ impl Staging {
 
     /// Releases a drained part's memory with one call; how many pages that freed.
     pub fn release(&self, part: Part) -> usize {
-        let first = self.frames_of(part).start;
-        let dropped = uapi::madvise(self.addr(first), PART_FRAMES * PAGE, linux_raw_sys::general::MADV_DONTNEED);
+        let frames = self.frames_of(part);
+        let (at, len) = (self.addr(frames.start), frames.len() * PAGE);
+        let dropped = uapi::madvise(at, len, linux_raw_sys::general::MADV_DONTNEED);
         assert!(dropped.is_ok(), "the kernel drops Ebb's own memory");
-        let block = (part.0 / PARTS_MAX as u64) as u32;
-        let b = self.block(block);
-        let freed = b.filled[(part.0 % PARTS_MAX as u64) as usize].swap(0, Ordering::Relaxed);
+        let b = self.block(part.block());
+        let freed: u32 = part.groups().map(|g| b.filled[g].swap(0, Ordering::Relaxed)).sum();
         if b.parts_left.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.give_back(block);
+            self.give_back(part.block());
         }
         freed as usize
     }
@@ -198,11 +220,6 @@ impl Staging {
     /// True when staging holds as many pages as it should.
     pub fn is_full(&self) -> bool {
         self.staged() >= self.target
-    }
-
-    /// True when no part waits.
-    pub fn is_idle(&self) -> bool {
-        self.queue.is_empty()
     }
 
     /// After fork, in the child: parts that a vanished thread worked on go back to the queue, blocks that it was

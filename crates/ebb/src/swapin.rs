@@ -8,7 +8,7 @@ use crate::page::{PageWord, State, Tag};
 use crate::space::Space;
 use crate::stats;
 use crate::swapspace::{LoadError, Source, folio_at};
-use crate::table::PAGE;
+use crate::table::{PAGE, UNIT_BYTES, UNIT_PAGES};
 use crate::uapi::uffd::UffdError;
 use core::sync::atomic::Ordering::Relaxed;
 use ebb_slots::{Entry, Slot};
@@ -40,7 +40,7 @@ impl Space {
         window: usize,
         end: usize,
     ) -> In {
-        let unit_end = self.table.unit_start(addr) + self.table.unit_bytes();
+        let unit_end = self.table.unit_start(addr) + UNIT_BYTES;
         let end = end.min(unit_end).min(addr + window * PAGE);
         match state.tag() {
             Tag::None => self.first_touch(addr, word, state, end),
@@ -52,7 +52,14 @@ impl Space {
     }
 
     /// Claims the run of pages from `addr` for which `want` holds; the first must.
-    fn claim_run(&self, addr: usize, word: PageWord<'_>, state: State, end: usize, want: impl Fn(usize, State) -> bool) -> usize {
+    fn claim_run(
+        &self,
+        addr: usize,
+        word: PageWord<'_>,
+        state: State,
+        end: usize,
+        want: impl Fn(usize, State) -> bool,
+    ) -> usize {
         if !word.try_claim(state) {
             return 0;
         }
@@ -107,7 +114,7 @@ impl Space {
         let n = self.claim_run(addr, word, state, end, |i, s| {
             s.tag() == Tag::Staged
                 && s.payload() == frame as u64 + i as u64
-                && !(frame + i as u32).is_multiple_of(self.table.unit_pages() as u32)
+                && !(frame + i as u32).is_multiple_of(UNIT_PAGES as u32)
         });
         if n == 0 {
             return In::Retry;
@@ -149,9 +156,9 @@ impl Space {
             entries[n] = seen;
             n += 1;
         }
-        // SAFETY: the context's bounce page belongs to the calling thread.
-        let bounce = unsafe { &mut (*ctx.bounce.get()).0 };
-        let mut single = [0u8; PAGE];
+        // SAFETY: the context's bounce pages belong to the calling thread.
+        let [bounce, spare] = unsafe { &mut *ctx.bounce.get() };
+        let (bounce, spare) = (&mut bounce.0, &mut spare.0);
         let mut shadows = [ebb_slots::Shadow(0); WINDOW_MAX];
         let mut loaded = 0;
         let mut failure = None;
@@ -163,11 +170,11 @@ impl Space {
                 Some(work) => {
                     let part = &mut work.pages[loaded * PAGE..(loaded + 1) * PAGE];
                     match part.try_into() {
-                        Ok(part) => (part, &mut *bounce),
+                        Ok(part) => (part, &mut *spare),
                         Err(_) => break,
                     }
                 }
-                None => (&mut *bounce, &mut single),
+                None => (&mut *bounce, &mut *spare),
             };
             match self.swap.claim(slot, folio_at(at)) {
                 Ok(shadow) => shadows[loaded] = shadow,
@@ -229,8 +236,12 @@ impl Space {
     fn unreadable(&self, e: LoadError) -> In {
         let text: &[u8] = match e {
             LoadError::Lost => b"a swapped page has no content: this is a bug in Ebb; please report it",
-            LoadError::Corrupt => b"a swapped page fails its check: memory or the spill file was damaged; the page is unreadable",
-            LoadError::Io(_) => b"the spill file cannot be read; the page is unreadable: check the disk under EBB_TMPDIR",
+            LoadError::Corrupt => {
+                b"a swapped page fails its check: memory or the spill file was damaged; the page is unreadable"
+            }
+            LoadError::Io(_) => {
+                b"the spill file cannot be read; the page is unreadable: check the disk under EBB_TMPDIR"
+            }
         };
         self.inconsistent(text);
         In::Unreadable

@@ -37,10 +37,14 @@ impl Space {
         let frames = self.staging.frames_of(part);
         let mut frame = frames.start;
         while frame < frames.end && ok {
+            let step = frame..(frame + STEP as u32).min(frames.end);
+            frame = step.end;
+            if step.clone().all(|f| self.staging.owner(f).load(Relaxed) == 0) {
+                continue;
+            }
             self.gate.enter(&ctx.gate);
-            ok = self.swap_out(ctx, frame..(frame + STEP as u32).min(frames.end), work);
+            ok = self.swap_out(ctx, step, work);
             self.gate.leave(&ctx.gate);
-            frame += STEP as u32;
         }
         Some(self.retire(ctx, part, ok))
     }

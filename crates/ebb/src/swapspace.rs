@@ -9,10 +9,12 @@ use crate::group::Group;
 use crate::stats::{self, Shared};
 use crate::uapi::{self, Errno};
 use core::cell::{Cell, UnsafeCell};
-use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use core::ptr::NonNull;
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use ebb_pool::{BLOCK_BYTES, Backing, Handle, Owners, Pool, PoolFull, codec};
-use ebb_slots::{CacheAddError, Folio, Order, Placement, Shadow, Shard, Slot, Stored, SwapDevice, TableEntry, metadata_bytes};
+use ebb_slots::{
+    CacheAddError, Folio, Order, Placement, Shadow, Shard, Slot, Stored, SwapDevice, TableEntry, metadata_bytes,
+};
 
 /// Slots of the virtual space: 256 GiB of content.
 const NR_SLOTS: u32 = 1 << 26;
@@ -126,10 +128,7 @@ impl PoolMemory {
         let (mut first, mut n) = (0, 0);
         for block in 0..self.nr_blocks {
             let taken = self.spare(block as u32).load(Ordering::Relaxed) == 1
-                && self
-                    .spare(block as u32)
-                    .compare_exchange(1, 2, Ordering::Acquire, Ordering::Relaxed)
-                    .is_ok();
+                && self.spare(block as u32).compare_exchange(1, 2, Ordering::Acquire, Ordering::Relaxed).is_ok();
             if taken {
                 self.nr_spare.fetch_sub(1, Ordering::Relaxed);
                 if n == 0 {

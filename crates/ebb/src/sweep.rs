@@ -9,9 +9,9 @@ use crate::page::{State, Tag};
 use crate::primitive::{Ordering as ModelOrdering, fence};
 use crate::region::Attr;
 use crate::space::Space;
-use crate::staging::{PART_FRAMES, PARTS_MAX};
+use crate::staging::{GROUP_FRAMES, GROUPS};
 use crate::stats;
-use crate::table::PAGE;
+use crate::table::{PAGE, UNIT_PAGES};
 use crate::uapi::{self, uffd::UffdError};
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -35,7 +35,7 @@ impl Space {
     /// states of claimed pages.
     pub(crate) fn sweep(&self, unit: usize, saved: &mut [u64; 512]) -> usize {
         let Some(block) = self.staging.take() else { return 0 };
-        let pages = self.table.unit_pages();
+        let pages = UNIT_PAGES;
         saved.fill(NOT_CLAIMED);
         if self.claim_unit(unit, pages, saved) == 0 {
             self.unclaim(unit, 0, pages, saved);
@@ -51,7 +51,7 @@ impl Space {
                 self.unclaim(unit, first, last, saved);
             });
         }
-        let mut filled = [0u32; PARTS_MAX];
+        let mut filled = [0u32; GROUPS];
         let mut at = 0;
         while let Some(segment) = self.next_segment(unit, at, pages, saved) {
             at = segment.end;
@@ -61,7 +61,7 @@ impl Space {
         let mut swept = 0;
         for (i, raw) in saved[..pages].iter().enumerate() {
             if *raw != NOT_CLAIMED && State::from_raw(*raw).tag() == Tag::Staged && self.is_frame_of(*raw, block) {
-                filled[i / PART_FRAMES] += 1;
+                filled[i / GROUP_FRAMES] += 1;
                 swept += 1;
                 self.staging.owner(State::from_raw(*raw).payload() as u32).store((unit + i * PAGE) as u64, Relaxed);
             }
@@ -85,14 +85,16 @@ impl Space {
     }
 
     fn is_frame_of(&self, raw: u64, block: u32) -> bool {
-        State::from_raw(raw).payload() as u32 / self.table.unit_pages() as u32 == block
+        State::from_raw(raw).payload() as u32 / UNIT_PAGES as u32 == block
     }
 
-    /// Claims what it can of the unit; how many present pages.
+    /// Claims what it can of the unit, from where the last sweep of it ended, until it has as many present pages as
+    /// one sweep takes; how many.
     fn claim_unit(&self, unit: usize, pages: usize, saved: &mut [u64; 512]) -> usize {
+        let Some(cursor) = self.table.unit(unit).map(|u| &u.cursor) else { return 0 };
         let end = unit + pages * PAGE;
         let mut present = 0;
-        let mut at = unit;
+        let mut at = unit + cursor.load(Relaxed) as usize % pages * PAGE;
         while let Some(region) = self.regions.first_in(at, end) {
             at = region.start.max(at);
             let stop = region.end.min(end);
@@ -105,9 +107,14 @@ impl Space {
                     }
                 }
                 at += PAGE;
+                if present >= self.sweep_max {
+                    cursor.store(((at - unit) / PAGE % pages) as u32, Relaxed);
+                    return present;
+                }
             }
             at = stop;
         }
+        cursor.store(0, Relaxed);
         present
     }
 

@@ -12,14 +12,14 @@ use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 pub const PAGE: usize = 4096;
 /// First address that user space cannot have.
 pub const ADDR_END: usize = 1 << 47;
-/// Smallest unit, in pages: descriptors are laid out for it.
-pub const UNIT_PAGES_MIN: usize = 64;
-/// Largest unit, in pages.
-pub const UNIT_PAGES_MAX: usize = 512;
+/// Pages of a unit: 2 MiB, so that a unit of which little is present still unmaps a batch.
+pub const UNIT_PAGES: usize = 512;
+/// Bytes of a unit.
+pub const UNIT_BYTES: usize = UNIT_PAGES * PAGE;
 
 const LEAF_SHIFT: u32 = 30;
 const LEAF_PAGES: usize = 1 << (LEAF_SHIFT - 12);
-const LEAF_UNITS: usize = LEAF_PAGES / UNIT_PAGES_MIN;
+const LEAF_UNITS: usize = LEAF_PAGES / UNIT_PAGES;
 const NR_LEAVES: usize = ADDR_END >> LEAF_SHIFT;
 
 /// What is known of one unit.
@@ -40,7 +40,8 @@ pub struct Unit {
     pub returned: AtomicU32,
     /// 1 when a region ever covered part of the unit.
     pub managed: AtomicU32,
-    _pad: u32,
+    /// Page of the unit where the next sweep begins.
+    pub cursor: AtomicU32,
 }
 
 #[repr(C)]
@@ -54,7 +55,6 @@ struct Leaf {
 /// The top table.
 pub struct PageTable {
     top: *const AtomicPtr<Leaf>,
-    unit_pages: usize,
 }
 
 // SAFETY: the top table is an array of atomics that lives as long as the space; leaves hold atomics only.
@@ -63,26 +63,14 @@ unsafe impl Sync for PageTable {}
 unsafe impl Send for PageTable {}
 
 impl PageTable {
-    /// Reserves the top table. `unit_pages` is a power of two between the two limits.
-    pub fn new(unit_pages: usize) -> Result<Self, Errno> {
-        assert!(unit_pages.is_power_of_two() && (UNIT_PAGES_MIN..=UNIT_PAGES_MAX).contains(&unit_pages));
-        let top = uapi::reserve(NR_LEAVES * core::mem::size_of::<AtomicPtr<Leaf>>())?.cast();
-        Ok(Self { top, unit_pages })
-    }
-
-    /// Pages of a unit.
-    pub fn unit_pages(&self) -> usize {
-        self.unit_pages
-    }
-
-    /// Bytes of a unit.
-    pub fn unit_bytes(&self) -> usize {
-        self.unit_pages * PAGE
+    /// Reserves the top table.
+    pub fn new() -> Result<Self, Errno> {
+        Ok(Self { top: uapi::reserve(NR_LEAVES * core::mem::size_of::<AtomicPtr<Leaf>>())?.cast() })
     }
 
     /// Start address of the unit that holds `addr`.
     pub fn unit_start(&self, addr: usize) -> usize {
-        addr & !(self.unit_bytes() - 1)
+        addr & !(UNIT_BYTES - 1)
     }
 
     fn slot(&self, addr: usize) -> Option<&AtomicPtr<Leaf>> {
@@ -117,7 +105,7 @@ impl PageTable {
                 at += leaf_bytes;
             } else {
                 leaf.units[self.unit_index(at)].managed.store(1, Ordering::Relaxed);
-                at += self.unit_bytes();
+                at += UNIT_BYTES;
             }
         }
         Ok(())
@@ -133,7 +121,7 @@ impl PageTable {
     }
 
     fn unit_index(&self, addr: usize) -> usize {
-        (addr >> 12 & (LEAF_PAGES - 1)) / self.unit_pages
+        (addr >> 12 & (LEAF_PAGES - 1)) / UNIT_PAGES
     }
 
     /// The state word of the page that holds `addr`, if its leaf exists.
@@ -159,7 +147,7 @@ impl PageTable {
                 at = (at >> LEAF_SHIFT << LEAF_SHIFT) + (1 << LEAF_SHIFT);
                 continue;
             };
-            let unit_end = (self.unit_start(at) + self.unit_bytes()).min(end);
+            let unit_end = (self.unit_start(at) + UNIT_BYTES).min(end);
             let unit = &leaf.units[self.unit_index(at)];
             if unit.content.load(Ordering::Acquire) != 0 {
                 while at < unit_end {

@@ -81,6 +81,7 @@ pub fn reserve(len: usize) -> Result<*mut u8, Errno> {
 
 /// Reserves `len` bytes aligned to `align` (a power of two, at least a page).
 pub fn reserve_aligned(len: usize, align: usize) -> Result<*mut u8, Errno> {
+    let len = len.next_multiple_of(4096);
     let raw = reserve(len + align)? as usize;
     let at = raw.next_multiple_of(align);
     // SAFETY: both ends lie in the mapping just made, which nobody else knows.
@@ -100,11 +101,8 @@ pub fn reserve_aligned(len: usize, align: usize) -> Result<*mut u8, Errno> {
 pub fn map_shared(fd: i32, len: usize) -> Result<*mut u8, Errno> {
     // SAFETY: a fresh mapping at an address of the kernel's choice disturbs nobody.
     unsafe {
-        call(
-            g::__NR_mmap,
-            [0, len as u64, (g::PROT_READ | g::PROT_WRITE) as u64, g::MAP_SHARED as u64, fd as u64, 0],
-        )
-        .map(|at| at as *mut u8)
+        call(g::__NR_mmap, [0, len as u64, (g::PROT_READ | g::PROT_WRITE) as u64, g::MAP_SHARED as u64, fd as u64, 0])
+            .map(|at| at as *mut u8)
     }
 }
 
@@ -148,18 +146,17 @@ pub fn process_madvise_dontneed(pidfd: i32, ranges: &[Iovec]) -> Result<usize, E
 
 /// Sleeps while `*word == expected`, at most `timeout_ns` if given. Returns on any wake, also a spurious one.
 pub fn futex_wait(word: &AtomicU32, expected: u32, timeout_ns: Option<u64>) {
-    let time = timeout_ns.map(|ns| g::__kernel_timespec {
-        tv_sec: (ns / 1_000_000_000) as i64,
-        tv_nsec: (ns % 1_000_000_000) as i64,
-    });
+    let time = timeout_ns
+        .map(|ns| g::__kernel_timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 });
     let op = (g::FUTEX_WAIT | g::FUTEX_PRIVATE_FLAG) as u64;
     let timeout = time.as_ref().map_or(0, |t| t as *const _ as u64);
     // SAFETY: the kernel only reads the word and the timeout, both alive here.
     let _ = unsafe { call(g::__NR_futex, [word as *const _ as u64, op, expected as u64, timeout, 0, 0]) };
 }
 
-/// Wakes up to `n` sleepers on `word`.
+/// Wakes up to `n` sleepers on `word`; the kernel takes `n` as a signed number.
 pub fn futex_wake(word: &AtomicU32, n: u32) {
+    debug_assert!(n <= i32::MAX as u32);
     let op = (g::FUTEX_WAKE | g::FUTEX_PRIVATE_FLAG) as u64;
     // SAFETY: the kernel only uses the word's address.
     let _ = unsafe { call(g::__NR_futex, [word as *const _ as u64, op, n as u64, 0, 0, 0]) };
@@ -188,8 +185,7 @@ pub fn nr_cpus() -> usize {
 pub fn now_ns() -> u64 {
     let mut t = g::__kernel_timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the kernel writes the timespec given.
-    let _ =
-        unsafe { call(g::__NR_clock_gettime, [g::CLOCK_MONOTONIC as u64, &mut t as *mut _ as u64, 0, 0, 0, 0]) };
+    let _ = unsafe { call(g::__NR_clock_gettime, [g::CLOCK_MONOTONIC as u64, &mut t as *mut _ as u64, 0, 0, 0, 0]) };
     t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
 }
 
@@ -254,8 +250,7 @@ pub fn open_unlinked(path: &core::ffi::CStr) -> Result<i32, Errno> {
     let flags = g::O_CREAT | g::O_EXCL | g::O_RDWR | g::O_CLOEXEC | g::O_NOFOLLOW;
     // SAFETY: the path is NUL-terminated and only read.
     unsafe {
-        let fd =
-            call(g::__NR_openat, [g::AT_FDCWD as i64 as u64, path.as_ptr() as u64, flags as u64, 0o600, 0, 0])?;
+        let fd = call(g::__NR_openat, [g::AT_FDCWD as i64 as u64, path.as_ptr() as u64, flags as u64, 0o600, 0, 0])?;
         call(g::__NR_unlink, [path.as_ptr() as u64, 0, 0, 0, 0, 0])?;
         Ok(fd as i32)
     }
@@ -276,9 +271,7 @@ pub fn raise_fd(fd: i32, lowest: i32) -> Result<i32, Errno> {
 pub fn nofile_limit() -> u64 {
     let mut limit = g::rlimit64 { rlim_cur: 1024, rlim_max: 1024 };
     // SAFETY: the kernel writes the structure given.
-    let _ = unsafe {
-        call(g::__NR_prlimit64, [0, g::RLIMIT_NOFILE as u64, 0, &mut limit as *mut _ as u64, 0, 0])
-    };
+    let _ = unsafe { call(g::__NR_prlimit64, [0, g::RLIMIT_NOFILE as u64, 0, &mut limit as *mut _ as u64, 0, 0]) };
     limit.rlim_cur
 }
 
@@ -295,10 +288,7 @@ pub fn pread_exact(fd: i32, out: &mut [u8], offset: u64) -> Result<(), Errno> {
         let rest = &mut out[done..];
         // SAFETY: the kernel writes only into `rest`.
         let got = unsafe {
-            call(
-                g::__NR_pread64,
-                [fd as u64, rest.as_mut_ptr() as u64, rest.len() as u64, offset + done as u64, 0, 0],
-            )
+            call(g::__NR_pread64, [fd as u64, rest.as_mut_ptr() as u64, rest.len() as u64, offset + done as u64, 0, 0])
         };
         match got {
             Ok(0) => return Err(Errno::IO),
@@ -335,11 +325,7 @@ pub fn punch_hole(fd: i32, offset: u64, len: u64) -> Result<(), Errno> {
     const FALLOC_FL_PUNCH_HOLE: u64 = 2;
     // SAFETY: only the engine's own file is touched.
     unsafe {
-        call(
-            g::__NR_fallocate,
-            [fd as u64, FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE, offset, len, 0, 0],
-        )
-        .map(drop)
+        call(g::__NR_fallocate, [fd as u64, FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE, offset, len, 0, 0]).map(drop)
     }
 }
 

@@ -66,7 +66,10 @@ pub fn block_signals() -> u64 {
     let mut old = 0u64;
     // SAFETY: the kernel reads and writes one 8-byte mask each.
     let _ = unsafe {
-        super::call(g::__NR_rt_sigprocmask, [g::SIG_SETMASK as u64, &raw const all as u64, &raw mut old as u64, 8, 0, 0])
+        super::call(
+            g::__NR_rt_sigprocmask,
+            [g::SIG_SETMASK as u64, &raw const all as u64, &raw mut old as u64, 8, 0, 0],
+        )
     };
     old
 }
@@ -74,7 +77,5 @@ pub fn block_signals() -> u64 {
 /// Restores a mask that [`block_signals`] returned.
 pub fn restore_signals(mask: u64) {
     // SAFETY: the kernel reads one 8-byte mask.
-    let _ = unsafe {
-        super::call(g::__NR_rt_sigprocmask, [g::SIG_SETMASK as u64, &raw const mask as u64, 0, 8, 0, 0])
-    };
+    let _ = unsafe { super::call(g::__NR_rt_sigprocmask, [g::SIG_SETMASK as u64, &raw const mask as u64, 0, 8, 0, 0]) };
 }

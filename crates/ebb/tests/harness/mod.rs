@@ -48,6 +48,11 @@ pub fn space(ram_bytes: u64, force: Force) -> &'static Space {
 pub fn ctx(space: &'static Space) -> &'static ThreadCtx {
     CTX.get().unwrap_or_else(|| {
         let ctx = space.attach_thread().expect("a context");
+        // The standard library's own signal stack is small; the agent gives every thread one like this.
+        let stack = Box::leak(vec![0u8; 128 << 10].into_boxed_slice());
+        let stack = libc::stack_t { ss_sp: stack.as_mut_ptr().cast(), ss_flags: 0, ss_size: stack.len() };
+        // SAFETY: the stack is leaked, so it outlives the thread.
+        assert_eq!(unsafe { libc::sigaltstack(&stack, std::ptr::null_mut()) }, 0);
         CTX.set(Some(ctx));
         ctx
     })
