@@ -34,7 +34,8 @@ Options:
   --swap SPEC              where pages go that find no room in RAM, compressed:
                            file[:DIR][,size=SIZE]  an unlinked, encrypted file in DIR
                            none                    nowhere: the pool is all there is
-                           May be given several times. Default: file in $EBB_TMPDIR or /var/tmp
+                           Default: file in $EBB_TMPDIR or /var/tmp. Given several times, the sizes
+                           of one directory add up
   --stats FILE             write all counters to FILE as JSON when PROGRAM ends
   --allow-unmanaged        run PROGRAM without Ebb where Ebb cannot manage it (statically linked,
                            set-user-ID, 32-bit, musl), instead of refusing

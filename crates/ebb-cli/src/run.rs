@@ -7,6 +7,8 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use ebb::RAM_BYTES_MIN;
+
 use crate::failure::{Failure, STATUS_CANNOT_EXECUTE, STATUS_NOT_FOUND};
 use crate::image::{self, Identity, Image};
 use crate::launch::{Environment, Launch, LaunchError};
@@ -17,9 +19,6 @@ use crate::report::{self, Counters, Outcome};
 use crate::size::{Amount, human_bytes};
 use crate::supervise;
 use crate::{agent, host, spill, sys};
-
-/// Below this no program gets far: the engine's own metadata and one batch of pages need about as much.
-const RAM_BYTES_MIN: u64 = 1 << 20;
 
 /// Where descriptors go that the program should not meet by chance.
 const DESCRIPTOR_LOWEST: u64 = 900;
@@ -260,7 +259,7 @@ mod tests {
     fn a_budget_too_small_to_run_in_is_refused() {
         let failure = budget(Ram::Amount(Amount::Bytes(4096))).unwrap_err();
         assert_eq!(failure.why, "a budget of 4.0 KiB (as given) is too small to run in");
-        assert_eq!(failure.remedy, "give at least 1.0 MiB");
+        assert_eq!(failure.remedy, "give at least 4.0 MiB");
     }
 
     #[test]

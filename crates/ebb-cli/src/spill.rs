@@ -71,6 +71,9 @@ pub struct Directory {
     pub in_memory: bool,
 }
 
+/// Longest path that the agent takes.
+const PATH_BYTES_MAX: usize = 511;
+
 const TMPFS_MAGIC: i64 = 0x0102_1994;
 const RAMFS_MAGIC: i64 = 0x8584_58f6;
 
@@ -85,6 +88,9 @@ pub fn examine(dir: &Path) -> Result<Directory, Failure> {
     // The contract separates devices by semicolons and options by commas.
     if path.as_os_str().as_bytes().iter().any(|byte| matches!(byte, b';' | b',' | b'\n')) {
         return Err(Failure::ebb(&what, "its path contains a semicolon, a comma or a line break", remedy));
+    }
+    if path.as_os_str().len() > PATH_BYTES_MAX {
+        return Err(Failure::ebb(&what, format!("its path is longer than {PATH_BYTES_MAX} bytes"), remedy));
     }
     try_file(&path).map_err(|error| Failure::ebb(&what, format!("no file can be made in it: {error}"), remedy))?;
     let file_system = sys::file_system(&path).map_err(|error| Failure::ebb(&what, error, remedy))?;
@@ -136,6 +142,13 @@ pub fn plan(devices: &[Device]) -> Result<Plan, Failure> {
     for device in if devices.is_empty() { &default } else { devices } {
         let Device::File { dir, size_bytes } = device else { continue };
         let directory = examine(&dir.clone().unwrap_or_else(default_directory))?;
+        if let Some(other) = plan.directories.first().filter(|other| **other != directory.path) {
+            return Err(Failure::ebb(
+                "--swap",
+                format!("it names two directories, {} and {}", other.display(), directory.path.display()),
+                "give one: a process spills into one directory",
+            ));
+        }
         if !plan.devices.is_empty() {
             plan.devices.push(b';');
         }
@@ -203,6 +216,15 @@ mod tests {
         let plan = plan(&devices).unwrap();
         let text = format!("file:{0},size=4096;file:{0}", real.display());
         assert_eq!(plan.devices, text.as_bytes());
+    }
+
+    #[test]
+    fn two_directories_are_refused_because_only_one_would_be_used() {
+        let file = |dir: &str| Device::File { dir: Some(dir.into()), size_bytes: None };
+        assert_eq!(
+            plan(&[file("/dev/shm"), file("/dev")]).unwrap_err().why,
+            "it names two directories, /dev/shm and /dev"
+        );
     }
 
     #[test]

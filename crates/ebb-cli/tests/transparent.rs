@@ -78,12 +78,12 @@ fn the_contracts_variables_reach_the_program() {
     let dir = house.path("").canonicalize().unwrap();
     let swap = format!("file:{},size=1M", dir.display());
     let output = house
-        .ebb(["run", "-q", "--ram", "1.5M", "--swap", &swap, "--", "sh", "-c", script])
+        .ebb(["run", "-q", "--ram", "4.5M", "--swap", &swap, "--", "sh", "-c", script])
         .env("KEPT", "kept")
         .output()
         .unwrap();
     let agent = dir.join("bin/libebb_agent.so");
-    let expected = format!("1572864\nfile:{},size=1048576\n0\n{}\nkept\n", dir.display(), agent.display());
+    let expected = format!("4718592\nfile:{},size=1048576\n0\n{}\nkept\n", dir.display(), agent.display());
     assert_eq!(out(&output), expected);
 }
 

@@ -1,0 +1,94 @@
+# What there is to do with Ebb. `make help` lists it.
+#
+# CARGO_TARGET_DIR moves everything that is built.
+
+SHELL := /bin/bash
+PREFIX ?= /usr/local
+TARGET := $(or $(CARGO_TARGET_DIR),target)
+RELEASE := $(TARGET)/release
+EBB := $(RELEASE)/ebb
+
+# Steps of one goal run one after the other: they measure, and share two processors.
+.NOTPARALLEL:
+
+.PHONY: help
+help: ## print this
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
+
+.PHONY: build
+build: ## build target/release/ebb and target/release/libebb_agent.so
+	cargo build --release -p ebb-cli -p ebb-agent
+
+.PHONY: packages
+packages: ## install the Debian packages of tools/packages.txt that are missing
+	@tools/install-packages
+
+.PHONY: demo
+demo: packages build ## run a program in a fraction of its memory, and compare
+	@tools/demo $(EBB)
+
+.PHONY: test
+test: packages lint build unit models miri transparency programs torture ## everything short: what continuous integration runs
+	@echo "make test: every step passed"
+
+.PHONY: test-long
+test-long: test programs-long torture-long ## the same, and the long forms
+	@echo "make test-long: every step passed"
+
+.PHONY: lint
+lint: ## format, clippy, tidy
+	python3 tools/test_tidy.py
+	tools/tidy
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets -- -D warnings
+
+.PHONY: unit
+unit: build ## unit and behaviour tests of every crate
+	cargo test --workspace --release
+
+.PHONY: models
+models: ## loom and shuttle models
+	tools/models
+
+.PHONY: miri
+miri: ## miri, where it is installed
+	tools/miri
+
+.PHONY: transparency
+transparency: build ## small C programs: the same with and without Ebb
+	python3 tests/transparency/run.py --ebb $(EBB)
+
+.PHONY: programs programs-long
+programs: build ## real programs in little memory: output compared with an unlimited run
+	python3 tests/programs/run.py --short --ebb $(EBB)
+programs-long: build
+	python3 tests/programs/run.py --ebb $(EBB)
+
+.PHONY: torture torture-long
+torture: build ## random use of memory by many threads, every byte checked
+	cargo build --release -p torture
+	$(RELEASE)/torture --seconds 3 --megabytes 64 --threads 4
+	$(EBB) run --ram 24M -- $(RELEASE)/torture --seconds 20 --megabytes 96 --threads 4
+	$(EBB) run --ram 16M --swap none -- $(RELEASE)/torture --seconds 10 --megabytes 32 --threads 2
+	EBB_FORCE=no-move,no-process-madvise $(EBB) run --ram 24M -- $(RELEASE)/torture --seconds 10 --megabytes 96 --threads 4
+torture-long: build
+	cargo build --release -p torture
+	$(EBB) run --ram 24M -- $(RELEASE)/torture --seconds 600 --megabytes 192 --threads 8
+	EBB_FORCE=no-move,no-process-madvise $(EBB) run --ram 24M -- $(RELEASE)/torture --seconds 300 --megabytes 96 --threads 4
+	EBB_FORCE=no-background $(EBB) run --ram 24M -- $(RELEASE)/torture --seconds 300 --megabytes 96 --threads 4
+
+.PHONY: bench-micro
+bench-micro: build ## what each operation costs on this machine
+	cargo run --release -p ebb-bench-micro
+
+.PHONY: install uninstall
+install: build ## install below PREFIX (/usr/local)
+	install -D -m 755 $(EBB) $(DESTDIR)$(PREFIX)/bin/ebb
+	install -D -m 755 $(RELEASE)/libebb_agent.so $(DESTDIR)$(PREFIX)/lib/ebb/libebb_agent.so
+uninstall: ## remove what install put there
+	rm -f $(DESTDIR)$(PREFIX)/bin/ebb $(DESTDIR)$(PREFIX)/lib/ebb/libebb_agent.so
+	-rmdir $(DESTDIR)$(PREFIX)/lib/ebb
+
+.PHONY: clean
+clean: ## remove everything that was built
+	cargo clean

@@ -1,0 +1,78 @@
+"""Tests of tools/tidy: each check finds its fault, and leaves what is right alone."""
+
+import importlib.machinery
+import importlib.util
+import os
+import unittest
+
+PATH = os.path.join(os.path.dirname(os.path.abspath(__file__)), "tidy")
+LOADER = importlib.machinery.SourceFileLoader("tidy", PATH)
+SPEC = importlib.util.spec_from_loader("tidy", LOADER)
+tidy = importlib.util.module_from_spec(SPEC)
+LOADER.exec_module(tidy)
+
+HEAD = "//! What it is for.\n"
+
+
+def found(path, text):
+    return [(finding.line, finding.what) for finding in tidy.check_file(path, text)]
+
+
+class Tidy(unittest.TestCase):
+    def test_an_unsafe_block_without_a_comment_is_found(self):
+        text = HEAD + "fn f() {\n    let x = unsafe { g() };\n}\n"
+        self.assertEqual(found("crates/ebb/src/a.rs", text), [(3, "unsafe without a SAFETY comment above it")])
+
+    def test_an_explained_unsafe_block_passes(self):
+        text = HEAD + "fn f() {\n    // SAFETY: g has no\n    // conditions.\n    let x = unsafe { g() };\n}\n"
+        self.assertEqual(found("crates/ebb/src/a.rs", text), [])
+
+    def test_a_blank_line_cuts_a_comment_off(self):
+        text = HEAD + "// SAFETY: of something else.\n\nfn f() { unsafe { g() } }\n"
+        self.assertEqual(len(found("crates/ebb/src/a.rs", text)), 1)
+
+    def test_an_unsafe_function_needs_a_section(self):
+        bare = HEAD + "/// Does it.\npub unsafe fn f() {}\n"
+        said = HEAD + "/// Does it.\n///\n/// # Safety\n/// Only once.\npub unsafe fn f() {}\n"
+        self.assertEqual(len(found("crates/ebb/src/a.rs", bare)), 1)
+        self.assertEqual(found("crates/ebb/src/a.rs", said), [])
+
+    def test_the_word_unsafe_in_texts_is_no_finding(self):
+        text = HEAD + '// unsafe { }\nconst A: &str = "unsafe {";\n'
+        self.assertEqual(found("crates/ebb/src/a.rs", text), [])
+
+    def test_a_long_file_is_found(self):
+        self.assertEqual(len(found("a.py", "x\n" * (tidy.LINES_MAX + 1))), 1)
+        self.assertEqual(found("a.py", "x\n" * tidy.LINES_MAX), [])
+
+    def test_open_work_is_found_everywhere(self):
+        for text in ["// TO" + "DO: more", "# FIX" + "ME", "to" + "do!()", "#[ign" + "ore]"]:
+            self.assertEqual(len(found("tests/a.py", text)), 1, text)
+
+    def test_a_raw_system_call_belongs_in_uapi_or_entry(self):
+        text = HEAD + 'core::arch::asm!("syscall", in("rax") 1);\n'
+        self.assertEqual(found("crates/ebb/src/fault.rs", text), [(2, "raw system call outside uapi")])
+        self.assertEqual(found("crates/ebb/src/uapi/mod.rs", text), [])
+        self.assertEqual(found("crates/ebb-agent/src/entry.rs", text), [])
+
+    def test_the_engine_does_not_call_the_c_library_outside_tests(self):
+        text = HEAD + "fn f() { libc::getpid(); }\n#[cfg(test)]\nmod tests { fn g() { libc::getpid(); } }\n"
+        self.assertEqual(found("crates/ebb/src/a.rs", text), [(2, "the C library in code that runs without it")])
+
+    def test_an_import_upwards_is_found(self):
+        text = "[dependencies]\nebb.workspace = true\n"
+        self.assertEqual(found("crates/ebb-pool/Cargo.toml", text), [(1, "ebb-pool imports ebb, which is above it")])
+        self.assertEqual(found("crates/ebb-agent/Cargo.toml", text), [])
+        self.assertEqual(len(found("crates/new/Cargo.toml", text)), 1)
+
+    def test_the_command_knows_only_the_counters(self):
+        self.assertEqual(len(found("crates/ebb-cli/src/a.rs", HEAD + "use ebb::space::Space;\n")), 1)
+        self.assertEqual(found("crates/ebb-cli/src/a.rs", HEAD + "use ebb::stats::Shared;\n"), [])
+
+    def test_a_source_file_has_a_head(self):
+        self.assertEqual(len(found("crates/ebb/src/a.rs", "use core::fmt;\n")), 1)
+        self.assertEqual(found("crates/ebb/src/a.rs", "#![no_std]\n" + HEAD), [])
+
+
+if __name__ == "__main__":
+    unittest.main()
