@@ -1,1 +1,46 @@
+//! Ebb's agent: loaded by LD_PRELOAD into an unmodified program, it puts the program's memory under the engine.
+//!
+//! The program must not notice. So the agent keeps to these rules:
+//!
+//! * it runs on stacks, and with thread state, of its own (`thread`), never on the program's; it uses no thread-local
+//!   storage, no allocator, and of libc only the memory functions the compiler asks for;
+//! * every system call of the program passes through it (`trap`), those that wait do so with nothing of the agent on
+//!   any stack (`entry`); pointers in them are made resident by the guard (`guard`, `table`);
+//! * signals reach the program as they would without it (`signals`);
+//! * threads, forks and execs stay under Ebb (`process`, `exec`).
+//!
+//! `start` is the way in. What the agent cannot hide is listed in `docs/design.md`.
+#![cfg_attr(not(test), no_std)]
 
+mod contract;
+mod entry;
+mod exec;
+mod fault;
+mod fds;
+mod frame;
+mod guard;
+mod interpose;
+mod lock;
+mod memory;
+mod process;
+mod signals;
+mod start;
+mod table;
+mod text;
+mod thread;
+mod trap;
+mod user;
+
+pub(crate) use start::space;
+
+#[cfg(not(test))]
+#[panic_handler]
+fn panic(info: &core::panic::PanicInfo<'_>) -> ! {
+    let mut line = text::Line::new();
+    line.str("ebb: the agent itself failed: panic");
+    if let Some(at) = info.location() {
+        line.str(" at ").str(at.file()).str(":").num(at.line() as u64);
+    }
+    line.str("; please report it\n").write();
+    signals::abort()
+}

@@ -1,0 +1,419 @@
+//! The assembly: how system calls leave, how handlers return, how threads begin and end.
+//!
+//! Owns every instruction sequence whose addresses mean something to a signal handler:
+//!
+//! * `ebb_stub`: where a caught system call is really made, with the program's registers, stack and signal mask. The
+//!   SIGSYS handler returns into it. Nothing of the agent is on any stack while the call waits. A signal that finds
+//!   the thread in the stub is shown a context in the program: before its own system-call instruction, or after it
+//!   (`signals::normalise`). So calls are interrupted, restarted and cancelled as without the agent.
+//! * `ebb_inner`: a system call made from within the SIGSYS handler, with the program's mask for its length. A signal
+//!   that finds the thread there is held back until the handler leaves (`signals::hold`).
+//! * `ebb_restorer`: every handler of the agent ends here. Looking for held-back signals and returning is one
+//!   restartable sequence, so that none is overlooked in between.
+//! * `ebb_copy`: copies from or to the program's memory; a fault the program would have suffered ends the copy.
+//!
+//! The kernel lets system calls of this library's code through (`armed range`); everything else of the process traps.
+
+use crate::thread::at;
+use core::arch::global_asm;
+use linux_raw_sys::general as g;
+
+global_asm!(
+    ".pushsection .text.ebb_entry,\"ax\",@progbits",
+    ".p2align 6",
+    // The unwinder finds the program's frame through the stub: the caller's stack pointer is the stack pointer, and
+    // the SIGSYS handler left the return address below the red zone for it.
+    ".cfi_startproc simple",
+    ".cfi_signal_frame",
+    ".cfi_def_cfa rsp, 0",
+    ".cfi_offset rip, -{hint}",
+    ".globl ebb_stub",
+    ".hidden ebb_stub",
+    ".type ebb_stub,@function",
+    "ebb_stub:",
+    "syscall",
+    ".globl ebb_stub_after",
+    ".hidden ebb_stub_after",
+    "ebb_stub_after:",
+    "mov rdi, gs:[{args}]",
+    "mov rsi, gs:[{args} + 8]",
+    "mov rdx, gs:[{args} + 16]",
+    "mov r10, gs:[{args} + 24]",
+    "mov r8, gs:[{args} + 32]",
+    "mov r9, gs:[{args} + 40]",
+    // EFAULT is told from the rest without touching the flags, which the kernel preserves.
+    "lea rcx, [rax + {efault}]",
+    "jrcxz 2f",
+    "mov rcx, gs:[{ip}]",
+    "jmp rcx",
+    "2: movabs rcx, 0x8000000000000000",
+    ".globl ebb_stub_efault",
+    ".hidden ebb_stub_efault",
+    "ebb_stub_efault:",
+    // Not an address: the SIGSEGV handler takes over.
+    "mov rcx, [rcx]",
+    ".globl ebb_stub_end",
+    ".hidden ebb_stub_end",
+    "ebb_stub_end:",
+    "ud2",
+    ".cfi_endproc",
+    ".size ebb_stub, . - ebb_stub",
+    // rdi: number, rsi: six arguments, rdx: the mask for the length of the call.
+    ".p2align 4",
+    ".cfi_startproc",
+    ".globl ebb_inner",
+    ".hidden ebb_inner",
+    ".type ebb_inner,@function",
+    "ebb_inner:",
+    "push rbx",
+    ".cfi_adjust_cfa_offset 8",
+    ".cfi_rel_offset rbx, 0",
+    "push r12",
+    ".cfi_adjust_cfa_offset 8",
+    ".cfi_rel_offset r12, 0",
+    "mov rbx, rdi",
+    "mov r12, rsi",
+    "mov edi, {setmask}",
+    "mov rsi, rdx",
+    "xor edx, edx",
+    "mov r10d, 8",
+    "mov eax, {sigprocmask}",
+    "syscall",
+    ".globl ebb_inner_begin",
+    ".hidden ebb_inner_begin",
+    "ebb_inner_begin:",
+    "mov rax, rbx",
+    "mov rdi, [r12]",
+    "mov rsi, [r12 + 8]",
+    "mov rdx, [r12 + 16]",
+    "mov r10, [r12 + 24]",
+    "mov r8, [r12 + 32]",
+    "mov r9, [r12 + 40]",
+    ".globl ebb_inner_call",
+    ".hidden ebb_inner_call",
+    "ebb_inner_call:",
+    "syscall",
+    ".globl ebb_inner_after",
+    ".hidden ebb_inner_after",
+    "ebb_inner_after:",
+    "mov rbx, rax",
+    "mov edi, {setmask}",
+    "lea rsi, [rip + ebb_full_mask]",
+    "xor edx, edx",
+    "mov r10d, 8",
+    "mov eax, {sigprocmask}",
+    "syscall",
+    ".globl ebb_inner_end",
+    ".hidden ebb_inner_end",
+    "ebb_inner_end:",
+    "mov rax, rbx",
+    "pop r12",
+    ".cfi_adjust_cfa_offset -8",
+    ".cfi_restore r12",
+    "pop rbx",
+    ".cfi_adjust_cfa_offset -8",
+    ".cfi_restore rbx",
+    "ret",
+    ".cfi_endproc",
+    ".size ebb_inner, . - ebb_inner",
+    // At entry the stack pointer is the context's address.
+    ".p2align 4",
+    ".cfi_startproc simple",
+    ".cfi_signal_frame",
+    // The registers of `struct ucontext`, relative to the stack pointer.
+    ".cfi_def_cfa rsp, 0",
+    ".cfi_offset r8, 40",
+    ".cfi_offset r9, 48",
+    ".cfi_offset r10, 56",
+    ".cfi_offset r11, 64",
+    ".cfi_offset r12, 72",
+    ".cfi_offset r13, 80",
+    ".cfi_offset r14, 88",
+    ".cfi_offset r15, 96",
+    ".cfi_offset rdi, 104",
+    ".cfi_offset rsi, 112",
+    ".cfi_offset rbp, 120",
+    ".cfi_offset rbx, 128",
+    ".cfi_offset rdx, 136",
+    ".cfi_offset rax, 144",
+    ".cfi_offset rcx, 152",
+    ".cfi_offset rsp, 160",
+    ".cfi_offset rip, 168",
+    // An unwinder looks one byte before a return address.
+    "nop",
+    ".globl ebb_restorer",
+    ".hidden ebb_restorer",
+    ".type ebb_restorer,@function",
+    "ebb_restorer:",
+    "cmp dword ptr gs:[{deferred}], 0",
+    "jne 2f",
+    "mov eax, {sigreturn}",
+    ".globl ebb_restorer_end",
+    ".hidden ebb_restorer_end",
+    "ebb_restorer_end:",
+    "syscall",
+    "2: mov rdi, rsp",
+    "call {deliver_deferred}",
+    "jmp ebb_restorer",
+    ".cfi_endproc",
+    ".size ebb_restorer, . - ebb_restorer",
+    // rdi: to, rsi: from, rdx: bytes. Answers 0, or 1 after a fault.
+    ".p2align 4",
+    ".cfi_startproc",
+    ".globl ebb_copy",
+    ".hidden ebb_copy",
+    ".type ebb_copy,@function",
+    "ebb_copy:",
+    "mov rcx, rdx",
+    "xor eax, eax",
+    ".globl ebb_copy_begin",
+    ".hidden ebb_copy_begin",
+    "ebb_copy_begin:",
+    "rep movsb",
+    ".globl ebb_copy_end",
+    ".hidden ebb_copy_end",
+    "ebb_copy_end:",
+    "ret",
+    ".globl ebb_copy_fault",
+    ".hidden ebb_copy_fault",
+    "ebb_copy_fault:",
+    "mov eax, 1",
+    "ret",
+    ".cfi_endproc",
+    ".size ebb_copy, . - ebb_copy",
+    // rdi: number, rsi: six arguments, rdx: the child's block. The child touches no stack but its own.
+    ".p2align 4",
+    ".cfi_startproc",
+    ".globl ebb_clone",
+    ".hidden ebb_clone",
+    ".type ebb_clone,@function",
+    "ebb_clone:",
+    "push r12",
+    ".cfi_adjust_cfa_offset 8",
+    ".cfi_rel_offset r12, 0",
+    "mov r12, rdx",
+    "mov rax, rdi",
+    "mov r11, rsi",
+    "mov rdi, [r11]",
+    "mov rsi, [r11 + 8]",
+    "mov rdx, [r11 + 16]",
+    "mov r10, [r11 + 24]",
+    "mov r8, [r11 + 32]",
+    "mov r9, [r11 + 40]",
+    "syscall",
+    "test rax, rax",
+    "jz 2f",
+    "pop r12",
+    ".cfi_adjust_cfa_offset -8",
+    ".cfi_restore r12",
+    "ret",
+    ".cfi_undefined rip",
+    "2: mov rsp, r12",
+    "xor ebp, ebp",
+    "mov rdi, r12",
+    "call {child_main}",
+    "mov rsp, rax",
+    "mov eax, {sigreturn}",
+    "syscall",
+    "ud2",
+    ".cfi_endproc",
+    ".size ebb_clone, . - ebb_clone",
+    // rdi: status, rsi: the word that says that the block is in use. Once it is cleared the stack is somebody else's.
+    ".p2align 4",
+    ".cfi_startproc",
+    ".globl ebb_exit_thread",
+    ".hidden ebb_exit_thread",
+    ".type ebb_exit_thread,@function",
+    "ebb_exit_thread:",
+    "mov dword ptr [rsi], 0",
+    "2: mov eax, {exit}",
+    "syscall",
+    "jmp 2b",
+    ".cfi_endproc",
+    ".size ebb_exit_thread, . - ebb_exit_thread",
+    ".popsection",
+    ".pushsection .rodata.ebb_full_mask,\"a\",@progbits",
+    ".p2align 3",
+    "ebb_full_mask: .quad {full}",
+    ".popsection",
+    hint = const HINT_BYTES,
+    args = const at::CALL_ARGS,
+    ip = const at::CALL_IP,
+    deferred = const at::DEFERRED,
+    efault = const linux_raw_sys::errno::EFAULT,
+    setmask = const g::SIG_SETMASK,
+    sigprocmask = const g::__NR_rt_sigprocmask,
+    sigreturn = const g::__NR_rt_sigreturn,
+    exit = const g::__NR_exit,
+    full = const crate::signals::FULL_MASK as i64,
+    deliver_deferred = sym crate::signals::deliver_deferred,
+    child_main = sym crate::process::child_main,
+);
+
+// The core library names a personality in its unwind tables. There is nothing to clean up in the agent: a forced
+// unwinding passes on (_URC_CONTINUE_UNWIND).
+#[cfg(not(test))]
+global_asm!(
+    ".pushsection .text.ebb_entry,\"ax\",@progbits",
+    ".cfi_startproc",
+    ".globl rust_eh_personality",
+    ".hidden rust_eh_personality",
+    ".type rust_eh_personality,@function",
+    "rust_eh_personality:",
+    "mov eax, 8",
+    "ret",
+    ".cfi_endproc",
+    ".size rust_eh_personality, . - rust_eh_personality",
+    ".popsection",
+);
+
+/// How far below the program's stack pointer the return address is left for unwinders: clear of the red zone.
+pub const HINT_BYTES: u64 = 136;
+
+/// Answer of [`inner_call`] when a signal came before the call was made: make it anew after the signal's handler.
+pub const ERESTARTSYS: i64 = -512;
+
+unsafe extern "C" {
+    fn ebb_stub();
+    fn ebb_stub_after();
+    fn ebb_stub_efault();
+    fn ebb_stub_end();
+    fn ebb_inner(nr: u64, args: *const u64, mask: *const u64) -> i64;
+    fn ebb_inner_begin();
+    fn ebb_inner_call();
+    fn ebb_inner_after();
+    fn ebb_inner_end();
+    fn ebb_restorer();
+    fn ebb_restorer_end();
+    fn ebb_copy(to: u64, from: u64, bytes: u64) -> u64;
+    fn ebb_copy_begin();
+    fn ebb_copy_end();
+    fn ebb_copy_fault();
+    fn ebb_clone(nr: u64, args: *const u64, block: *mut core::ffi::c_void) -> i64;
+    fn ebb_exit_thread(status: u64, used: *const core::sync::atomic::AtomicU32) -> !;
+}
+
+fn addr(f: unsafe extern "C" fn()) -> u64 {
+    f as usize as u64
+}
+
+/// Where an instruction pointer stands in the stub.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum StubAt {
+    /// Not in it.
+    Outside,
+    /// The call is still to be made.
+    Before,
+    /// The call was made; the accumulator holds its answer.
+    After,
+    /// The call failed with EFAULT and the stub asks for help.
+    Efault,
+}
+
+/// Finds `ip` in the stub.
+pub fn stub_at(ip: u64) -> StubAt {
+    if ip < addr(ebb_stub) || ip >= addr(ebb_stub_end) {
+        StubAt::Outside
+    } else if ip < addr(ebb_stub_after) {
+        StubAt::Before
+    } else if ip == addr(ebb_stub_efault) {
+        StubAt::Efault
+    } else {
+        StubAt::After
+    }
+}
+
+/// Address of the stub.
+pub fn stub() -> u64 {
+    addr(ebb_stub)
+}
+
+/// Where an instruction pointer stands in the inner call.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum InnerAt {
+    /// Not in the part that runs with the program's mask.
+    Outside,
+    /// The call is still to be made.
+    Before,
+    /// The call was made.
+    After,
+}
+
+/// Finds `ip` in the inner call.
+pub fn inner_at(ip: u64) -> InnerAt {
+    if ip < addr(ebb_inner_begin) || ip > addr(ebb_inner_end) {
+        InnerAt::Outside
+    } else if ip <= addr(ebb_inner_call) {
+        InnerAt::Before
+    } else {
+        InnerAt::After
+    }
+}
+
+/// Where the inner call goes on after the call.
+pub fn inner_after() -> u64 {
+    addr(ebb_inner_after)
+}
+
+/// Address that handlers return to.
+pub fn restorer() -> u64 {
+    addr(ebb_restorer)
+}
+
+/// True when `ip` is between the restorer's look for held-back signals and its return.
+pub fn is_leaving(ip: u64) -> bool {
+    ip >= addr(ebb_restorer) && ip <= addr(ebb_restorer_end)
+}
+
+/// Where a copy that faulted at `ip` goes on; none when `ip` is not in the copy.
+pub fn copy_fixup(ip: u64) -> Option<u64> {
+    (ip >= addr(ebb_copy_begin) && ip < addr(ebb_copy_end)).then(|| addr(ebb_copy_fault))
+}
+
+/// Copies bytes of which one side is the program's memory. False when a part of it is not accessible.
+///
+/// # Safety
+/// The agent's side must be valid for `bytes`; what is written on the program's side must be the program's to lose.
+#[inline]
+pub unsafe fn copy(to: u64, from: u64, bytes: usize) -> bool {
+    // SAFETY: the caller's contract for one side; faults on the other end the copy.
+    unsafe { ebb_copy(to, from, bytes as u64) == 0 }
+}
+
+/// Performs a system call from anywhere in the agent. The answer is the kernel's.
+///
+/// # Safety
+/// The call's effects on memory must be sound.
+#[inline]
+pub unsafe fn raw_syscall(nr: u64, args: &[u64; 6]) -> i64 {
+    // SAFETY: forwarded contract.
+    unsafe { ebb::uapi::syscall(nr, *args) }
+}
+
+/// Performs a system call from within the SIGSYS handler, under signal mask `mask`. A signal that has a handler ends
+/// it; answers [`ERESTARTSYS`] when the call had not begun, or is to be restarted.
+///
+/// # Safety
+/// As [`raw_syscall`]; only on the agent's stack with every signal blocked.
+pub unsafe fn inner_call(nr: u64, args: &[u64; 6], mask: u64) -> i64 {
+    // SAFETY: forwarded contract.
+    unsafe { ebb_inner(nr, args.as_ptr(), &mask) }
+}
+
+/// Performs clone or clone3 so that the child starts at `process::child_main` on `block`'s stack.
+///
+/// # Safety
+/// The block must be prepared and the child's alone; every signal must be blocked.
+pub unsafe fn clone(nr: u64, args: &[u64; 6], block: *mut crate::thread::ThreadBlock) -> i64 {
+    // SAFETY: forwarded contract.
+    unsafe { ebb_clone(nr, args.as_ptr(), block.cast()) }
+}
+
+/// Gives the block back whose stack this runs on, and ends the thread.
+///
+/// # Safety
+/// Every signal must be blocked; nothing of the block may be used by anyone else.
+pub unsafe fn exit_thread(status: u64, used: &core::sync::atomic::AtomicU32) -> ! {
+    // SAFETY: forwarded contract.
+    unsafe { ebb_exit_thread(status, used) }
+}

@@ -1,0 +1,295 @@
+//! Arguments of execve: copied where no page is ever missing, with an environment in which Ebb goes on.
+//!
+//! The new program gets `LD_PRELOAD` with the agent first and every `EBB_` variable of the contract, also when its
+//! parent hands over a cleaned environment. A variable that the parent set itself is left as it is.
+
+use crate::user;
+use core::cell::UnsafeCell;
+use linux_raw_sys::errno as e;
+
+/// Room for arguments and environment: more than twice what the kernel accepts, of which little is ever touched.
+pub const SCRATCH_BYTES: usize = 16 << 20;
+/// Room for what is inherited.
+const KEPT_BYTES: usize = 16 << 10;
+const KEPT_MAX: usize = 32;
+
+const PRELOAD: &[u8] = b"LD_PRELOAD=";
+const PREFIX: &[u8] = b"EBB_";
+
+const E2BIG: i64 = -(e::E2BIG as i64);
+const EFAULT: i64 = -(e::EFAULT as i64);
+
+/// What every program in the tree inherits.
+pub struct Kept {
+    bytes: [u8; KEPT_BYTES],
+    used: usize,
+    /// Where each variable begins and ends, without the NUL.
+    vars: [(usize, usize); KEPT_MAX],
+    count: usize,
+    /// The agent's path.
+    agent: (usize, usize),
+}
+
+/// More than there is room for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TooMuch;
+
+impl Kept {
+    const fn new() -> Self {
+        Self { bytes: [0; KEPT_BYTES], used: 0, vars: [(0, 0); KEPT_MAX], count: 0, agent: (0, 0) }
+    }
+
+    fn store(&mut self, text: &[u8]) -> Result<(usize, usize), TooMuch> {
+        let (start, end) = (self.used, self.used + text.len());
+        self.bytes.get_mut(start..end).ok_or(TooMuch)?.copy_from_slice(text);
+        self.used = end;
+        Ok((start, end))
+    }
+
+    /// Looks at one variable of the environment that the process came with.
+    pub fn offer(&mut self, var: &[u8]) -> Result<(), TooMuch> {
+        if let Some(list) = var.strip_prefix(PRELOAD) {
+            let first = list.split(|&c| c == b':' || c == b' ').next().unwrap_or(list);
+            self.agent = self.store(first)?;
+        } else if var.starts_with(PREFIX) && self.count < KEPT_MAX {
+            self.vars[self.count] = self.store(var)?;
+            self.count += 1;
+        }
+        Ok(())
+    }
+
+    fn agent(&self) -> &[u8] {
+        &self.bytes[self.agent.0..self.agent.1]
+    }
+
+    fn vars(&self) -> impl Iterator<Item = &[u8]> {
+        self.vars[..self.count].iter().map(|&(start, end)| &self.bytes[start..end])
+    }
+}
+
+struct Global(UnsafeCell<Kept>);
+// SAFETY: written before the process has a second thread, only read afterwards.
+unsafe impl Sync for Global {}
+static KEPT: Global = Global(UnsafeCell::new(Kept::new()));
+
+/// What is kept, for the constructor to fill in.
+///
+/// # Safety
+/// Only before a second thread exists.
+#[expect(clippy::mut_from_ref, reason = "the constructor is alone")]
+pub unsafe fn kept_at_start() -> &'static mut Kept {
+    // SAFETY: the caller's contract.
+    unsafe { &mut *KEPT.0.get() }
+}
+
+/// Memory that fills up from the bottom.
+struct Scratch<'a> {
+    memory: &'a mut [u8],
+    used: usize,
+}
+
+impl Scratch<'_> {
+    fn address(&self, at: usize) -> u64 {
+        self.memory.as_ptr() as u64 + at as u64
+    }
+
+    /// Copies a string of the program's; where it is, without its NUL.
+    fn string(&mut self, from: u64) -> Result<(usize, usize), i64> {
+        let at = self.used;
+        match user::read_str(from, &mut self.memory[at..]) {
+            Ok(Some(len)) => {
+                self.used = at + len + 1;
+                Ok((at, at + len))
+            }
+            Ok(None) => Err(E2BIG),
+            Err(user::Fault) => Err(EFAULT),
+        }
+    }
+
+    /// Adds a string of pieces and a NUL.
+    fn add(&mut self, pieces: &[&[u8]]) -> Result<u64, i64> {
+        let at = self.used;
+        for piece in pieces.iter().copied().chain([&b"\0"[..]]) {
+            let end = self.used + piece.len();
+            self.memory.get_mut(self.used..end).ok_or(E2BIG)?.copy_from_slice(piece);
+            self.used = end;
+        }
+        Ok(self.address(at))
+    }
+
+    /// Room for `n` pointers, all null. (What lies above `used` is not clean: strings are read in blocks.)
+    fn pointers(&mut self, n: usize) -> Result<usize, i64> {
+        let at = self.used.next_multiple_of(8);
+        let end = n.checked_mul(8).and_then(|bytes| at.checked_add(bytes)).ok_or(E2BIG)?;
+        if end > self.memory.len() {
+            return Err(E2BIG);
+        }
+        self.memory[at..end].fill(0);
+        self.used = end;
+        Ok(at)
+    }
+
+    fn set_pointer(&mut self, array: usize, i: usize, value: u64) {
+        self.memory[array + i * 8..array + i * 8 + 8].copy_from_slice(&value.to_ne_bytes());
+    }
+}
+
+/// Number of pointers before the null pointer at the end of `array`; none for a null array, as the kernel has it.
+fn count(array: u64) -> Result<usize, i64> {
+    let mut n = 0;
+    while array != 0 && user::read::<u64>(array + n as u64 * 8).map_err(|_| EFAULT)? != 0 {
+        n += 1;
+        if n > SCRATCH_BYTES / 8 {
+            return Err(E2BIG);
+        }
+    }
+    Ok(n)
+}
+
+/// Copies path, arguments and environment into `memory`; the three pointers for the kernel.
+pub fn arguments(memory: &mut [u8], path: u64, argv: u64, envp: u64) -> Result<[u64; 3], i64> {
+    // SAFETY: nobody writes it any more.
+    let kept = unsafe { &*KEPT.0.get() };
+    let mut s = Scratch { memory, used: 0 };
+    let (at, _) = s.string(path)?;
+    let path = s.address(at);
+    let n = count(argv)?;
+    let argv_at = s.pointers(n + 1)?;
+    for i in 0..n {
+        let from = user::read::<u64>(argv + i as u64 * 8).map_err(|_| EFAULT)?;
+        let (at, _) = s.string(from)?;
+        let value = s.address(at);
+        s.set_pointer(argv_at, i, value);
+    }
+    let n = count(envp)?;
+    let envp_at = s.pointers(n + KEPT_MAX + 2)?;
+    let mut filled = 0;
+    let mut has_preload = false;
+    let mut has = [false; KEPT_MAX];
+    for i in 0..n {
+        let from = user::read::<u64>(envp + i as u64 * 8).map_err(|_| EFAULT)?;
+        let (start, end) = s.string(from)?;
+        let mut value = s.address(start);
+        if s.memory[start..end].starts_with(PRELOAD) {
+            has_preload = true;
+            if !lists(&s.memory[start + PRELOAD.len()..end], kept.agent()) {
+                value = with_agent(&mut s, start + PRELOAD.len(), end, kept.agent())?;
+            }
+        }
+        for (seen, var) in has.iter_mut().zip(kept.vars()) {
+            *seen |= same_name(var, &s.memory[start..end]);
+        }
+        s.set_pointer(envp_at, filled, value);
+        filled += 1;
+    }
+    if !has_preload {
+        let value = s.add(&[PRELOAD, kept.agent()])?;
+        s.set_pointer(envp_at, filled, value);
+        filled += 1;
+    }
+    for (seen, var) in has.iter().zip(kept.vars()) {
+        if !seen {
+            let value = s.add(&[var])?;
+            s.set_pointer(envp_at, filled, value);
+            filled += 1;
+        }
+    }
+    let (argv, envp) = (s.address(argv_at), s.address(envp_at));
+    Ok([path, argv, envp])
+}
+
+/// `LD_PRELOAD` with the agent before the list at `start..end` of the scratch memory.
+fn with_agent(s: &mut Scratch<'_>, start: usize, end: usize, agent: &[u8]) -> Result<u64, i64> {
+    let at = s.used;
+    s.add(&[PRELOAD, agent, b":"])?;
+    // The list goes where the NUL is.
+    let to = s.used - 1;
+    let after = to + (end - start) + 1;
+    if after > s.memory.len() {
+        return Err(E2BIG);
+    }
+    s.memory.copy_within(start..end, to);
+    s.memory[after - 1] = 0;
+    s.used = after;
+    Ok(s.address(at))
+}
+
+/// True when `list`, of paths between colons or spaces, has `path`.
+fn lists(list: &[u8], path: &[u8]) -> bool {
+    list.split(|&c| c == b':' || c == b' ').any(|entry| entry == path)
+}
+
+/// True when two `NAME=value` have the same name.
+fn same_name(a: &[u8], b: &[u8]) -> bool {
+    let name = |var: &[u8]| var.iter().position(|&c| c == b'=').unwrap_or(var.len());
+    let n = name(a);
+    n == name(b) && a[..n] == b[..n]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_agent_is_the_first_path_of_the_preload_list() {
+        let mut kept = Kept::new();
+        assert_eq!(kept.offer(b"LD_PRELOAD=/opt/libebb_agent.so:/lib/other.so"), Ok(()));
+        assert_eq!(kept.agent(), b"/opt/libebb_agent.so");
+    }
+
+    #[test]
+    fn only_variables_of_the_contract_are_kept() {
+        let mut kept = Kept::new();
+        for var in [&b"PATH=/bin"[..], b"EBB_RAM=1", b"HOME=/", b"EBB_SWAP=none"] {
+            assert_eq!(kept.offer(var), Ok(()));
+        }
+        assert!(kept.vars().eq([&b"EBB_RAM=1"[..], b"EBB_SWAP=none"]));
+    }
+
+    #[test]
+    fn a_variable_too_long_is_an_error() {
+        let mut kept = Kept::new();
+        let mut long = b"EBB_X=".to_vec();
+        long.resize(KEPT_BYTES + 1, b'x');
+        assert_eq!(kept.offer(&long), Err(TooMuch));
+    }
+
+    #[test]
+    fn names_are_compared_whole() {
+        assert!(same_name(b"EBB_RAM=1", b"EBB_RAM=2"));
+        assert!(!same_name(b"EBB_RAM=1", b"EBB_RAMP=2"));
+        assert!(!same_name(b"EBB_RAM=1", b"EBB_RA=2"));
+    }
+
+    #[test]
+    fn a_preload_list_is_searched_by_entry() {
+        assert!(lists(b"/a.so:/b.so", b"/b.so"));
+        assert!(lists(b"/a.so /b.so", b"/b.so"));
+        assert!(!lists(b"/a.so:/b.so.1", b"/b.so"));
+    }
+
+    #[test]
+    fn the_agent_is_put_before_a_programs_own_preload_list() {
+        let mut memory = [0u8; 256];
+        memory[..5].copy_from_slice(b"/x.so");
+        let mut s = Scratch { memory: &mut memory, used: 6 };
+        assert!(with_agent(&mut s, 0, 5, b"/agent.so").is_ok());
+        assert!(s.memory[6..].starts_with(b"LD_PRELOAD=/agent.so:/x.so\0"));
+    }
+
+    #[test]
+    fn an_array_of_pointers_begins_with_nothing_but_null() {
+        let mut memory = [0xffu8; 64];
+        let mut s = Scratch { memory: &mut memory, used: 3 };
+        assert_eq!(s.pointers(2), Ok(8));
+        assert_eq!(s.memory[8..24], [0; 16]);
+    }
+
+    #[test]
+    fn a_full_scratch_is_an_error() {
+        let mut memory = [0u8; 16];
+        let mut s = Scratch { memory: &mut memory, used: 0 };
+        assert_eq!(s.add(&[b"0123456789abcdef"]), Err(E2BIG));
+        assert_eq!(s.pointers(usize::MAX / 8), Err(E2BIG));
+    }
+}

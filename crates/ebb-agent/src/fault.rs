@@ -1,0 +1,43 @@
+//! Faults: SIGBUS for an evicted or untouched page, SIGSEGV for what is not the program's to touch.
+
+use crate::frame::{Context, SigInfo};
+use crate::signals;
+use crate::text;
+use crate::thread;
+use crate::trap;
+use ebb::Fault;
+
+const BUS_ADRERR: i32 = 2;
+
+/// The kernel's entry for SIGBUS.
+pub unsafe extern "C" fn on_sigbus(_sig: i32, info: *const SigInfo, uc: *mut Context) {
+    // SAFETY: the kernel calls with its own frame; the block is the calling thread's.
+    let (b, info, uc) = unsafe { (&mut *thread::this(), &*info, &mut *uc) };
+    if info.code == BUS_ADRERR
+        && let Some(space) = crate::space()
+    {
+        if !b.owns(uc.regs.sp) && !b.inside.load(core::sync::atomic::Ordering::Relaxed) {
+            trap::settle(b);
+        }
+        match space.fault(b.ctx(), info.addr as usize, trap::is_write(uc)) {
+            Fault::Resolved => return,
+            Fault::NotManaged => {}
+            Fault::Unreadable => text::Line::new()
+                .str("ebb: the page at 0x")
+                .hex(info.addr & !4095)
+                .str(" cannot be read back: its content is lost or damaged; the program gets SIGBUS\n")
+                .write(),
+        }
+    }
+    signals::arrive(b, info, uc);
+}
+
+/// The kernel's entry for SIGSEGV.
+pub unsafe extern "C" fn on_sigsegv(_sig: i32, info: *const SigInfo, uc: *mut Context) {
+    // SAFETY: the kernel calls with its own frame; the block is the calling thread's.
+    let (b, info, uc) = unsafe { (&mut *thread::this(), &*info, &mut *uc) };
+    if info.is_fault() && trap::help_stub(b, uc) {
+        return;
+    }
+    signals::arrive(b, info, uc);
+}

@@ -1,0 +1,128 @@
+//! The descriptors Ebb cannot do without, kept out of the program's reach.
+//!
+//! To the program they look closed: closing, duplicating or asking about one fails with EBADF, a range of descriptors
+//! is closed around them, and putting another file in their place is refused.
+
+use crate::entry;
+use crate::trap::Outcome;
+use core::sync::atomic::{AtomicI32, Ordering::Relaxed};
+use ebb::Space;
+use linux_raw_sys::errno as e;
+use linux_raw_sys::general as g;
+
+/// The inherited descriptor of the counters, or -1.
+static STATS_FD: AtomicI32 = AtomicI32::new(-1);
+
+/// Descriptors of the engine, and one of the agent.
+const FDS: usize = 11;
+
+const EBADF: i64 = -(e::EBADF as i64);
+const EBUSY: i64 = -(e::EBUSY as i64);
+const EINVAL: i64 = -(e::EINVAL as i64);
+
+/// Protects the counters' descriptor.
+pub fn protect_stats(fd: i32) {
+    STATS_FD.store(fd, Relaxed);
+}
+
+/// All protected descriptors in ascending order; unused places are -1 and come first.
+fn protected(space: &Space) -> [i32; FDS] {
+    let mut all = [-1; FDS];
+    let (own, engine) = all.split_at_mut(1);
+    own[0] = STATS_FD.load(Relaxed);
+    engine.copy_from_slice(&space.fds());
+    all.sort_unstable();
+    all
+}
+
+fn is_protected(space: &Space, fd: u64) -> bool {
+    let fd = fd as i32;
+    fd >= 0 && protected(space).contains(&fd)
+}
+
+/// close(2).
+pub fn close(space: &Space, a: &[u64; 6]) -> Outcome {
+    if is_protected(space, a[0]) { Outcome::Done(EBADF) } else { Outcome::Forward(*a) }
+}
+
+/// dup2(2) and dup3(2).
+pub fn dup_onto(space: &Space, a: &[u64; 6]) -> Outcome {
+    if is_protected(space, a[0]) {
+        Outcome::Done(EBADF)
+    } else if is_protected(space, a[1]) {
+        Outcome::Done(EBUSY)
+    } else {
+        Outcome::Forward(*a)
+    }
+}
+
+/// fcntl(2).
+pub fn fcntl(space: &Space, a: &[u64; 6]) -> Outcome {
+    if is_protected(space, a[0]) { Outcome::Done(EBADF) } else { Outcome::Forward(*a) }
+}
+
+/// close_range(2).
+pub fn close_range(space: &Space, a: &[u64; 6]) -> Outcome {
+    let (first, last) = (a[0] as u32, a[1] as u32);
+    if first > last {
+        return Outcome::Done(EINVAL);
+    }
+    let mut ret = 0;
+    for_each_gap(first, last, &protected(space), |from, to| {
+        if ret == 0 {
+            // SAFETY: closes descriptors that the program gave up.
+            ret = unsafe { entry::raw_syscall(g::__NR_close_range as u64, &[from as u64, to as u64, a[2], 0, 0, 0]) };
+        }
+    });
+    Outcome::Done(ret)
+}
+
+/// Calls `f` with the parts of `first..=last` between `kept`, which ascends.
+fn for_each_gap(first: u32, last: u32, kept: &[i32], mut f: impl FnMut(u32, u32)) {
+    let mut from = first;
+    for &fd in kept {
+        let Ok(fd) = u32::try_from(fd) else { continue };
+        if fd < from || fd > last {
+            continue;
+        }
+        if fd > from {
+            f(from, fd - 1);
+        }
+        from = fd + 1;
+        if fd == last {
+            return;
+        }
+    }
+    f(from, last);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gaps(first: u32, last: u32, kept: &[i32]) -> Vec<(u32, u32)> {
+        let mut out = Vec::new();
+        for_each_gap(first, last, kept, |a, b| out.push((a, b)));
+        out
+    }
+
+    #[test]
+    fn a_range_without_kept_descriptors_is_closed_whole() {
+        assert_eq!(gaps(3, u32::MAX, &[-1, -1, 1]), [(3, u32::MAX)]);
+    }
+
+    #[test]
+    fn kept_descriptors_are_left_out() {
+        assert_eq!(gaps(3, u32::MAX, &[-1, 5, 6, 1000]), [(3, 4), (7, 999), (1001, u32::MAX)]);
+    }
+
+    #[test]
+    fn kept_descriptors_at_both_ends_are_left_out() {
+        assert_eq!(gaps(3, 9, &[3, 9]), [(4, 8)]);
+    }
+
+    #[test]
+    fn a_descriptor_kept_twice_is_left_out_once() {
+        assert_eq!(gaps(3, 9, &[5, 5]), [(3, 4), (6, 9)]);
+    }
+}

@@ -1,0 +1,431 @@
+//! Threads and processes: clone in all its shapes, exit, execve.
+//!
+//! * A child that shares the memory (thread, vfork, posix_spawn) starts on a block of its own, prepared by its parent:
+//!   it makes the block current, arms itself and returns into the program through a copy of the parent's signal frame.
+//!   It never touches the parent's stack. A child that is another process has signal actions of its own, as in the
+//!   kernel; its block goes back when its parent's vfork returns, or when it exits.
+//! * A child with a copy of the memory returns from the same handler; the engine gives it a userfaultfd of its own first.
+//! * execve gets copies of its arguments, and an environment in which Ebb goes on.
+
+use crate::entry;
+use crate::exec;
+use crate::frame::{AltStack, Context};
+use crate::signals;
+use crate::text;
+use crate::thread::{self, ThreadBlock};
+use crate::trap::{self, Outcome};
+use crate::user;
+use core::ptr;
+use core::sync::atomic::{AtomicU32, Ordering};
+use ebb::Space;
+use ebb::uapi;
+use linux_raw_sys::errno as e;
+use linux_raw_sys::general as g;
+
+const CLONE_VM: u64 = g::CLONE_VM as u64;
+const CLONE_VFORK: u64 = g::CLONE_VFORK as u64;
+const CLONE_THREAD: u64 = g::CLONE_THREAD as u64;
+const CLONE_SIGHAND: u64 = g::CLONE_SIGHAND as u64;
+const CLONE_PIDFD: u64 = g::CLONE_PIDFD as u64;
+const CLONE_PARENT_SETTID: u64 = g::CLONE_PARENT_SETTID as u64;
+const CLONE_CHILD_CLEARTID: u64 = g::CLONE_CHILD_CLEARTID as u64;
+const CLONE_CHILD_SETTID: u64 = g::CLONE_CHILD_SETTID as u64;
+const CLONE_CLEAR_SIGHAND: u64 = 0x1_0000_0000;
+const CSIGNAL: u64 = 0xff;
+
+const EAGAIN: i64 = -(e::EAGAIN as i64);
+const EFAULT: i64 = -(e::EFAULT as i64);
+const EINVAL: i64 = -(e::EINVAL as i64);
+
+/// Program threads of this process.
+static LIVE: AtomicU32 = AtomicU32::new(1);
+
+/// `struct clone_args`, all versions so far.
+const CLONE_ARGS_BYTES: usize = 88;
+const CLONE_ARGS_BYTES_MIN: usize = 64;
+type CloneArgs = [u64; CLONE_ARGS_BYTES / 8];
+const FLAGS: usize = 0;
+const PIDFD: usize = 1;
+const CHILD_TID: usize = 2;
+const PARENT_TID: usize = 3;
+const STACK: usize = 5;
+const STACK_SIZE: usize = 6;
+const SET_TID: usize = 8;
+const SET_TID_SIZE: usize = 9;
+
+/// A request to make a child.
+#[derive(Clone, Copy)]
+struct Request {
+    nr: u32,
+    flags: u64,
+    child_tid: u64,
+    /// Where the kernel writes in the parent: tid, pidfd; and the array it reads.
+    touched: [(u64, usize); 3],
+    /// The child's stack pointer; 0: as the parent's.
+    sp: u64,
+    /// Lowest address of the child's stack where it is known.
+    stack_start: u64,
+    /// Registers for the kernel, unless it is clone3.
+    registers: [u64; 6],
+    /// The structure for the kernel, if it is clone3.
+    structure: CloneArgs,
+    structure_bytes: usize,
+}
+
+impl Request {
+    fn parse(nr: u32, a: &[u64; 6]) -> Result<Self, i64> {
+        let none = [(0, 0); 3];
+        let zero = [0u64; CLONE_ARGS_BYTES / 8];
+        Ok(match nr {
+            g::__NR_clone3 => {
+                let bytes = a[1] as usize;
+                if bytes < CLONE_ARGS_BYTES_MIN {
+                    return Err(EINVAL);
+                }
+                let mut s = zero;
+                let known = bytes.min(CLONE_ARGS_BYTES);
+                let mut raw = [0u8; CLONE_ARGS_BYTES];
+                user::read_bytes(a[0], &mut raw[..known]).map_err(|_| EFAULT)?;
+                for (word, chunk) in s.iter_mut().zip(raw.chunks_exact(8)) {
+                    let mut b = [0u8; 8];
+                    b.copy_from_slice(chunk);
+                    *word = u64::from_ne_bytes(b);
+                }
+                // What a newer program asks for beyond the known fields must be nothing.
+                for at in (known..bytes.min(4096)).step_by(8) {
+                    if user::read::<u64>(a[0] + at as u64).map_err(|_| EFAULT)? != 0 {
+                        return Err(-(e::E2BIG as i64));
+                    }
+                }
+                let flags = s[FLAGS];
+                let mut touched = none;
+                if flags & CLONE_PARENT_SETTID != 0 {
+                    touched[0] = (s[PARENT_TID], 4);
+                }
+                if flags & CLONE_PIDFD != 0 {
+                    touched[1] = (s[PIDFD], 4);
+                }
+                touched[2] = (s[SET_TID], (s[SET_TID_SIZE] as usize).min(64) * 4);
+                Self {
+                    nr,
+                    flags,
+                    child_tid: s[CHILD_TID],
+                    touched,
+                    sp: if s[STACK] == 0 { 0 } else { s[STACK] + s[STACK_SIZE] },
+                    stack_start: s[STACK],
+                    registers: [0; 6],
+                    structure: s,
+                    structure_bytes: known,
+                }
+            }
+            g::__NR_clone => {
+                let flags = a[0] & 0xffff_ffff & !CSIGNAL;
+                let mut touched = none;
+                if flags & (CLONE_PARENT_SETTID | CLONE_PIDFD) != 0 {
+                    touched[0] = (a[2], 4);
+                }
+                Self {
+                    nr,
+                    flags,
+                    child_tid: a[3],
+                    touched,
+                    sp: a[1],
+                    stack_start: 0,
+                    registers: *a,
+                    structure: zero,
+                    structure_bytes: 0,
+                }
+            }
+            _ => Self {
+                nr,
+                flags: if nr == g::__NR_vfork { CLONE_VM | CLONE_VFORK } else { 0 },
+                child_tid: 0,
+                touched: none,
+                sp: 0,
+                stack_start: 0,
+                registers: [0; 6],
+                structure: zero,
+                structure_bytes: 0,
+            },
+        })
+    }
+
+    /// Takes flags out of what the kernel sees.
+    fn drop_flags(&mut self, flags: u64) {
+        self.structure[FLAGS] &= !flags;
+        self.registers[0] &= !flags;
+    }
+
+    /// Has the child go on with the parent's stack pointer as far as the kernel is concerned.
+    fn drop_stack(&mut self) {
+        self.structure[STACK] = 0;
+        self.structure[STACK_SIZE] = 0;
+        self.registers[1] = 0;
+    }
+
+    /// Number and registers of the call.
+    fn call(&self) -> (u64, [u64; 6]) {
+        match self.nr {
+            g::__NR_clone3 => {
+                (self.nr as u64, [self.structure.as_ptr() as u64, self.structure_bytes as u64, 0, 0, 0, 0])
+            }
+            _ => (self.nr as u64, self.registers),
+        }
+    }
+}
+
+/// clone(2), clone3(2), fork(2), vfork(2).
+pub fn clone(space: &'static Space, b: &mut ThreadBlock, uc: &mut Context, nr: u32, a: &[u64; 6]) -> Outcome {
+    let request = match Request::parse(nr, a) {
+        Ok(request) => request,
+        Err(errno) => return Outcome::Done(errno),
+    };
+    // The kernel writes these without saying so when it cannot, one of them when the child is long gone.
+    space.pin_begin(b.ctx(), uc.regs.sp);
+    for (at, bytes) in request.touched {
+        if at != 0 && bytes != 0 {
+            space.pin_add(b.ctx(), at as usize, bytes);
+        }
+    }
+    if request.flags & (CLONE_CHILD_SETTID | CLONE_CHILD_CLEARTID) != 0 && request.child_tid != 0 {
+        space.pin_add(b.ctx(), request.child_tid as usize, 4);
+        if request.flags & CLONE_CHILD_CLEARTID != 0 && space.is_managed(request.child_tid as usize) {
+            space.exclude(b.ctx(), request.child_tid as usize, 4);
+        }
+    }
+    let ret = if request.flags & CLONE_VM != 0 { share(space, b, uc, request) } else { copy(space, b, uc, request) };
+    space.pin_end(b.ctx());
+    Outcome::Done(ret)
+}
+
+/// A child that shares the memory.
+fn share(space: &'static Space, b: &mut ThreadBlock, uc: &Context, mut request: Request) -> i64 {
+    let flags = request.flags;
+    let Ok(block) = thread::alloc() else { return EAGAIN };
+    // SAFETY: the block is this thread's until the child runs.
+    let child = unsafe { &mut *block };
+    let Some(ctx) = space.attach_thread() else {
+        // SAFETY: nobody knows the block.
+        unsafe { thread::free(block) };
+        return EAGAIN;
+    };
+    let is_thread = flags & CLONE_THREAD != 0;
+    child.ctx = ctx;
+    child.blocked = b.blocked;
+    child.foreign = !is_thread || b.foreign;
+    child.parent_frees = flags & CLONE_VFORK != 0 && !is_thread;
+    if flags & CLONE_VFORK != 0 {
+        child.alt = b.alt;
+    }
+    if flags & CLONE_SIGHAND != 0 {
+        child.table = b.table;
+    } else {
+        child.own_table.copy_from(b.table());
+        child.table = &raw const child.own_table;
+        child.resets_actions = flags & CLONE_CLEAR_SIGHAND != 0;
+        // The kernel would take the agent's handlers away too.
+        request.drop_flags(CLONE_CLEAR_SIGHAND);
+    }
+    child.set_start(uc);
+    child.start.context.regs.ax = 0;
+    if request.sp != 0 {
+        child.start.context.regs.sp = request.sp;
+    }
+    if request.stack_start != 0 {
+        child.stack_start = request.stack_start + 4096;
+        child.stack_end = request.sp;
+    } else if request.sp == 0 {
+        child.stack_start = b.stack_start;
+        child.stack_end = b.stack_end;
+    }
+    let counted = is_thread && !child.foreign;
+    if counted {
+        LIVE.fetch_add(1, Ordering::Relaxed);
+    }
+    let parent_frees = child.parent_frees;
+    let foreign = child.foreign;
+    let (nr, registers) = request.call();
+    // vfork as clone: its child must not come back on this stack.
+    let (nr, registers) = if nr == g::__NR_vfork as u64 {
+        (g::__NR_clone as u64, [CLONE_VM | CLONE_VFORK | g::SIGCHLD as u64, 0, 0, 0, 0, 0])
+    } else {
+        (nr, registers)
+    };
+    // SAFETY: the block is prepared; handlers run with every signal blocked.
+    let ret = unsafe { entry::clone(nr, &registers, block) };
+    if ret < 0 {
+        if counted {
+            LIVE.fetch_sub(1, Ordering::Relaxed);
+        }
+        space.detach_thread(ctx);
+        // SAFETY: no child came of it.
+        unsafe { thread::free(block) };
+    } else if parent_frees {
+        // SAFETY: the child is gone or has another address space: nobody uses the block but this thread.
+        unsafe {
+            thread::release_scratch(&*block);
+            space.detach_thread(ctx);
+            thread::free(block);
+        }
+    } else if foreign {
+        // SAFETY: one word that only the arena reads, under its lock; the child does not touch it.
+        unsafe { ptr::addr_of_mut!((*block).tid).write_volatile(ret as i32) };
+    }
+    ret
+}
+
+/// Where a new thread begins, on its block's stack with every signal blocked. The answer is the frame to return to.
+pub unsafe extern "C" fn child_main(block: *mut ThreadBlock) -> *const Context {
+    // SAFETY: the block is this thread's from here on.
+    unsafe {
+        thread::set_current(block);
+        let b = &mut *block;
+        if b.resets_actions {
+            b.table().clear_handlers();
+        }
+        if trap::arm().is_err() {
+            text::Line::new().str("ebb: a new thread cannot be armed: prctl failed; report it\n").write();
+            uapi::exit_group(125);
+        }
+        if let Some(space) = crate::space() {
+            ebb::stats::add(&space.stats().threads, 1);
+        }
+        &raw const b.start.context
+    }
+}
+
+/// A child with a copy of the memory.
+fn copy(space: &'static Space, b: &mut ThreadBlock, uc: &mut Context, mut request: Request) -> i64 {
+    let clears = request.flags & CLONE_CLEAR_SIGHAND != 0;
+    request.drop_flags(CLONE_CLEAR_SIGHAND);
+    // The child comes back in this very handler; its stack is set in the frame.
+    request.drop_stack();
+    let (nr, registers) = request.call();
+    // Whatever a lock protects is whole in the child.
+    let table = b.table().lock().lock();
+    let arena = thread::arena_lock().lock();
+    space.fork_prepare(b.ctx());
+    // SAFETY: the child's memory is a copy; it goes on below.
+    let ret = unsafe { entry::raw_syscall(nr, &registers) };
+    if ret != 0 {
+        space.fork_parent(b.ctx(), ret > 0);
+        return ret;
+    }
+    if space.fork_child(b.ctx()).is_err() {
+        text::Line::new()
+            .str("ebb: the child of fork cannot be managed: userfaultfd or its memory was refused; raise the limits ")
+            .str("on open files and address space\n")
+            .write();
+        uapi::exit_group(125);
+    }
+    thread::keep_only(b);
+    drop(arena);
+    drop(table);
+    if !ptr::eq(b.table, &signals::PROCESS) {
+        signals::PROCESS.lock().reset();
+        signals::PROCESS.copy_from(b.table());
+        b.table = &signals::PROCESS;
+    }
+    b.foreign = false;
+    b.parent_frees = false;
+    b.scratch = 0;
+    b.queue().clear();
+    LIVE.store(1, Ordering::Relaxed);
+    if clears {
+        b.table().clear_handlers();
+    }
+    if trap::arm().is_err() {
+        text::Line::new().str("ebb: the child of fork cannot be armed: prctl failed; report it\n").write();
+        uapi::exit_group(125);
+    }
+    if request.sp != 0 {
+        uc.regs.sp = request.sp;
+        b.stack_start = 0;
+        b.stack_end = 0;
+    }
+    0
+}
+
+/// exit(2).
+pub fn exit(space: &'static Space, b: &mut ThreadBlock, status: u64) -> ! {
+    if !b.foreign {
+        // The engine's own thread would keep the process alive. As in the kernel (5.17 and later), the status of a
+        // process is that of its last thread.
+        if LIVE.fetch_sub(1, Ordering::AcqRel) == 1 {
+            uapi::exit_group(status as i32);
+        }
+    }
+    if b.parent_frees {
+        loop {
+            // SAFETY: ends this thread.
+            unsafe { entry::raw_syscall(g::__NR_exit as u64, &[status, 0, 0, 0, 0, 0]) };
+        }
+    }
+    space.detach_thread(b.ctx());
+    // SAFETY: handlers run with every signal blocked; the context was given back, nothing else refers to the block.
+    unsafe { entry::exit_thread(status, thread::used_word(b)) }
+}
+
+/// execve(2) and execveat(2), whose path is argument `path_at`.
+pub fn exec(b: &mut ThreadBlock, uc: &Context, nr: u32, a: &[u64; 6], path_at: usize) -> Outcome {
+    let Ok(at) = uapi::reserve(exec::SCRATCH_BYTES) else { return Outcome::Done(-(e::ENOMEM as i64)) };
+    b.scratch = at as usize;
+    b.scratch_bytes = exec::SCRATCH_BYTES;
+    // SAFETY: fresh memory that only this thread knows.
+    let memory = unsafe { core::slice::from_raw_parts_mut(at, exec::SCRATCH_BYTES) };
+    let ret = match exec::arguments(memory, a[path_at], a[path_at + 1], a[path_at + 2]) {
+        Err(errno) => errno,
+        Ok(copies) => {
+            let mut used = *a;
+            used[path_at..path_at + 3].copy_from_slice(&copies);
+            // Handlers go with execve, but what is ignored stays ignored. With other threads about, the agent cannot
+            // do without its handlers.
+            let alone = if b.foreign { ptr::eq(b.table, &b.own_table) } else { LIVE.load(Ordering::Relaxed) == 1 };
+            let ignored = if alone { b.table().ignored_ours() } else { 0 };
+            signals::set_really_ignored(b.table(), ignored, true);
+            // SAFETY: the program asked for it; on success nothing of it is left.
+            let ret = unsafe { entry::inner_call(nr as u64, &used, signals::program_mask(b, uc)) };
+            signals::set_really_ignored(b.table(), ignored, false);
+            ret
+        }
+    };
+    thread::release_scratch(b);
+    b.scratch = 0;
+    if ret == entry::ERESTARTSYS { Outcome::Again } else { Outcome::Done(ret) }
+}
+
+/// The first thread of the process: the program has it already.
+pub fn start_main(b: &mut ThreadBlock, stack_end: u64) {
+    const STACK_BYTES: u64 = 8 << 20;
+    b.table = &signals::PROCESS;
+    b.alt = AltStack { sp: 0, flags: signals::SS_DISABLE, pad: 0, size: 0 };
+    b.stack_start = stack_end - STACK_BYTES;
+    b.stack_end = stack_end;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_request_names_what_the_kernel_touches() {
+        let flags = CLONE_VM | CLONE_THREAD | CLONE_PARENT_SETTID;
+        let request = Request::parse(g::__NR_clone, &[flags, 0x7000, 0x1234, 0x5678, 0, 0]);
+        assert!(request.is_ok_and(|r| r.touched[0] == (0x1234, 4) && r.sp == 0x7000 && r.child_tid == 0x5678));
+    }
+
+    #[test]
+    fn the_signal_of_clone_is_no_flag() {
+        let request = Request::parse(g::__NR_clone, &[g::SIGCHLD as u64, 0, 0, 0, 0, 0]);
+        assert!(request.is_ok_and(|r| r.flags == 0));
+    }
+
+    #[test]
+    fn a_dropped_stack_is_not_the_kernels_business() {
+        let mut request = Request::parse(g::__NR_clone, &[0, 0x7000, 0, 0, 0, 0]).ok();
+        if let Some(r) = request.as_mut() {
+            r.drop_stack();
+        }
+        assert!(request.is_some_and(|r| r.call().1[1] == 0 && r.sp == 0x7000));
+    }
+}

@@ -1,0 +1,956 @@
+//! Signals as the program sees them, on top of signals as the agent needs them.
+//!
+//! The agent can never do without SIGBUS (faults), SIGSYS (system calls) and SIGSEGV (its own accesses to program
+//! memory); these are [`OURS`]. The kernel never blocks them, and always delivers them to the agent; whether the
+//! program blocked, ignored or handles them is virtual. Every other signal is blocked and ignored by the kernel as the
+//! program says, but its handlers are entered through the agent too: the kernel delivers on the agent's stack, and
+//! [`deliver`] builds the frame that the kernel would have built on the program's. That gives the program's handler
+//! the context, mask and stack it would have, wherever the signal found the thread.
+//!
+//! Invariants:
+//! * a mask that the kernel sees never has a bit of [`OURS`] (but for the length of an execve);
+//! * the program's mask is the kernel's plus `ThreadBlock::blocked`;
+//! * a program handler runs only when no agent code of its thread is on any stack, except an interposed function that
+//!   is outside the engine;
+//! * every handler of the agent runs with all other signals blocked.
+
+use crate::entry::{self, InnerAt, StubAt};
+use crate::fault;
+use crate::frame::{self, AltStack, Context, Frame, SigInfo};
+use crate::lock::Lock;
+use crate::thread::{self, ThreadBlock};
+use crate::trap;
+pub use crate::trap::settle;
+use crate::user;
+use core::cell::UnsafeCell;
+use core::mem::size_of;
+use core::ptr;
+use core::sync::atomic::Ordering::{Relaxed, SeqCst};
+use core::sync::atomic::{AtomicU32, AtomicU64, compiler_fence};
+use ebb::uapi;
+use linux_raw_sys::errno as e;
+use linux_raw_sys::general as g;
+
+/// Highest signal number.
+pub const SIGNALS: i32 = 64;
+pub const SIGKILL: i32 = 9;
+pub const SIGSTOP: i32 = 19;
+pub const SIGBUS: i32 = 7;
+pub const SIGSEGV: i32 = 11;
+pub const SIGSYS: i32 = 31;
+
+const SIG_DFL: u64 = 0;
+const SIG_IGN: u64 = 1;
+
+const SA_NOCLDSTOP: u64 = 1;
+const SA_NOCLDWAIT: u64 = 2;
+const SA_SIGINFO: u64 = 4;
+const SA_EXPOSE_TAGBITS: u64 = 0x800;
+const SA_RESTORER: u64 = 0x0400_0000;
+const SA_ONSTACK: u64 = 0x0800_0000;
+const SA_RESTART: u64 = 0x1000_0000;
+const SA_NODEFER: u64 = 0x4000_0000;
+const SA_RESETHAND: u64 = 0x8000_0000;
+/// Flags the kernel keeps; it clears the others.
+const SA_KNOWN: u64 = SA_NOCLDSTOP
+    | SA_NOCLDWAIT
+    | SA_SIGINFO
+    | SA_EXPOSE_TAGBITS
+    | SA_RESTORER
+    | SA_ONSTACK
+    | SA_RESTART
+    | SA_NODEFER
+    | SA_RESETHAND;
+/// Flags whose effect is the kernel's also when the handler is the agent's.
+const SA_NATIVE: u64 = SA_NOCLDSTOP | SA_NOCLDWAIT | SA_RESTART | SA_EXPOSE_TAGBITS;
+
+const SS_ONSTACK: i32 = 1;
+/// `sigaltstack`: there is none.
+pub const SS_DISABLE: i32 = 2;
+const SS_AUTODISARM: i32 = i32::MIN;
+const MINSIGSTKSZ: u64 = 2048;
+
+const SI_KERNEL: i32 = 0x80;
+const SYS_USER_DISPATCH: i32 = 2;
+
+/// The signals that the agent holds for itself.
+pub const OURS: u64 = bit(SIGBUS) | bit(SIGSEGV) | bit(SIGSYS);
+/// What is blocked while agent code must not be interrupted.
+pub const FULL_MASK: u64 = !OURS;
+const UNBLOCKABLE: u64 = bit(SIGKILL) | bit(SIGSTOP);
+
+/// [`block_all`] found that the agent's handler runs, where everything is blocked already.
+const IN_HANDLER: u64 = u64::MAX;
+
+/// A signal's bit in a mask.
+pub const fn bit(sig: i32) -> u64 {
+    1 << (sig - 1)
+}
+
+/// The part of a mask that the kernel is given.
+pub const fn kernel_part(mask: u64) -> u64 {
+    mask & !OURS & !UNBLOCKABLE
+}
+
+/// The part of a mask that is virtual.
+pub const fn virtual_part(mask: u64) -> u64 {
+    mask & OURS
+}
+
+/// The kernel's `struct sigaction`.
+#[repr(C)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct Action {
+    pub handler: u64,
+    pub flags: u64,
+    pub restorer: u64,
+    pub mask: u64,
+}
+
+impl Action {
+    fn is_handler(&self) -> bool {
+        self.handler != SIG_DFL && self.handler != SIG_IGN
+    }
+
+    /// The mask during the handler, for a thread whose mask is `base`.
+    fn mask_during(&self, sig: i32, base: u64) -> u64 {
+        let own = if self.flags & SA_NODEFER == 0 { bit(sig) } else { 0 };
+        (base | self.mask | own) & !UNBLOCKABLE
+    }
+}
+
+/// The signal actions of one process, as the program set them.
+pub struct SigTable {
+    lock: Lock,
+    actions: UnsafeCell<[Action; SIGNALS as usize]>,
+}
+
+// SAFETY: `actions` is used under the lock only.
+unsafe impl Sync for SigTable {}
+
+impl SigTable {
+    /// Default actions.
+    pub const fn new() -> Self {
+        const DEFAULT: Action = Action { handler: SIG_DFL, flags: 0, restorer: 0, mask: 0 };
+        Self { lock: Lock::new(), actions: UnsafeCell::new([DEFAULT; SIGNALS as usize]) }
+    }
+
+    /// The lock, which fork must hold.
+    pub fn lock(&self) -> &Lock {
+        &self.lock
+    }
+
+    fn with<R>(&self, f: impl FnOnce(&mut [Action; SIGNALS as usize]) -> R) -> R {
+        let _guard = self.lock.lock();
+        // SAFETY: the lock is held.
+        f(unsafe { &mut *self.actions.get() })
+    }
+
+    /// The action of `sig`.
+    pub fn get(&self, sig: i32) -> Action {
+        self.with(|actions| actions[sig as usize - 1])
+    }
+
+    /// The action to take now for a signal that arrived: one with SA_RESETHAND is used once.
+    fn take(&self, sig: i32) -> Action {
+        self.with(|actions| {
+            let slot = &mut actions[sig as usize - 1];
+            let action = *slot;
+            if action.is_handler() && action.flags & SA_RESETHAND != 0 {
+                slot.handler = SIG_DFL;
+                // The default cannot be refused.
+                let _ = install(sig, slot);
+            }
+            action
+        })
+    }
+
+    /// Replaces the action of `sig`; the old one, or the kernel's error.
+    fn set(&self, sig: i32, action: Action) -> Result<Action, uapi::Errno> {
+        self.with(|actions| {
+            install(sig, &action)?;
+            Ok(core::mem::replace(&mut actions[sig as usize - 1], action))
+        })
+    }
+
+    /// Takes over the actions of `other`. The calling thread must be the only one to use this table.
+    pub fn copy_from(&self, other: &SigTable) {
+        let copy = other.with(|actions| *actions);
+        self.with(|actions| *actions = copy);
+    }
+
+    /// Every handler becomes the default, as execve and CLONE_CLEAR_SIGHAND do.
+    pub fn clear_handlers(&self) {
+        self.with(|actions| {
+            for (sig, slot) in (1..).zip(actions.iter_mut()) {
+                if slot.is_handler() {
+                    *slot = Action::default();
+                    // The default cannot be refused.
+                    let _ = install(sig, slot);
+                }
+            }
+        });
+    }
+
+    /// Signals among [`OURS`] that the program ignores.
+    pub fn ignored_ours(&self) -> u64 {
+        self.with(|actions| {
+            [SIGBUS, SIGSEGV, SIGSYS]
+                .into_iter()
+                .filter(|&sig| actions[sig as usize - 1].handler == SIG_IGN)
+                .map(bit)
+                .sum()
+        })
+    }
+}
+
+/// The actions of this process; processes that share its memory may have their own.
+pub static PROCESS: SigTable = SigTable::new();
+
+/// Tells the kernel what `action` of the program's means for it.
+fn install(sig: i32, action: &Action) -> Result<(), uapi::Errno> {
+    let handler = match sig {
+        SIGBUS => fault::on_sigbus as *const () as u64,
+        SIGSEGV => fault::on_sigsegv as *const () as u64,
+        SIGSYS => trap::on_sigsys as *const () as u64,
+        _ => on_signal as *const () as u64,
+    };
+    if bit(sig) & OURS == 0 && !action.is_handler() {
+        return set_kernel_action(sig, action);
+    }
+    // A held signal that is ignored must at least restart what it interrupts.
+    let native = if action.is_handler() { action.flags & SA_NATIVE } else { SA_RESTART };
+    set_kernel_action(
+        sig,
+        &Action {
+            handler,
+            flags: native | SA_SIGINFO | SA_ONSTACK | SA_NODEFER | SA_RESTORER,
+            restorer: entry::restorer(),
+            mask: FULL_MASK,
+        },
+    )
+}
+
+fn set_kernel_action(sig: i32, action: &Action) -> Result<(), uapi::Errno> {
+    // SAFETY: the kernel reads one action.
+    let ret = unsafe {
+        entry::raw_syscall(g::__NR_rt_sigaction as u64, &[sig as u64, ptr::from_ref(action) as u64, 0, 8, 0, 0])
+    };
+    uapi::check(ret).map(drop)
+}
+
+/// Ignores `ignored` of [`OURS`] for real, so that it outlasts an execve; or handles them again.
+pub fn set_really_ignored(table: &SigTable, ignored: u64, really: bool) {
+    for sig in [SIGBUS, SIGSEGV, SIGSYS] {
+        if ignored & bit(sig) != 0 {
+            let action = table.get(sig);
+            let _ = if really { set_kernel_action(sig, &action) } else { install(sig, &action) };
+        }
+    }
+}
+
+/// At start: takes over the actions that came with the process, and OURS. The mask that came with it is returned.
+pub fn start() -> Result<u64, uapi::Errno> {
+    for sig in 1..=SIGNALS {
+        if sig == SIGKILL || sig == SIGSTOP {
+            continue;
+        }
+        let mut old = Action::default();
+        // SAFETY: the kernel writes one action.
+        let ret =
+            unsafe { entry::raw_syscall(g::__NR_rt_sigaction as u64, &[sig as u64, 0, &raw mut old as u64, 8, 0, 0]) };
+        uapi::check(ret)?;
+        PROCESS.with(|actions| actions[sig as usize - 1] = old);
+        if bit(sig) & OURS != 0 {
+            install(sig, &old)?;
+        }
+    }
+    Ok(set_kernel_mask(FULL_MASK))
+}
+
+/// Sets the calling thread's mask; the old one.
+pub fn set_kernel_mask(mask: u64) -> u64 {
+    let mut old = 0u64;
+    // SAFETY: the kernel reads and writes one mask each.
+    unsafe {
+        entry::raw_syscall(
+            g::__NR_rt_sigprocmask as u64,
+            &[g::SIG_SETMASK as u64, &raw const mask as u64, &raw mut old as u64, 8, 0, 0],
+        )
+    };
+    old
+}
+
+/// Blocks every signal but [`OURS`], before a call into the engine. Give the answer to [`restore`].
+pub fn block_all() -> u64 {
+    let block = thread::this();
+    let here = 0u8;
+    // SAFETY: the calling thread's own block.
+    let b = unsafe { &mut *block };
+    if b.owns(ptr::from_ref(&here) as u64) {
+        return IN_HANDLER;
+    }
+    // Before the mask: from here on no handler of the program's may start, also not of OURS.
+    b.inside.store(true, Relaxed);
+    let old = set_kernel_mask(FULL_MASK);
+    settle(b);
+    old
+}
+
+/// Ends what [`block_all`] began.
+pub fn restore(mask: u64) {
+    if mask == IN_HANDLER {
+        return;
+    }
+    // SAFETY: the calling thread's own block.
+    let b = unsafe { &mut *thread::this() };
+    b.inside.store(false, Relaxed);
+    set_kernel_mask(mask);
+    if b.queue().deferred.swap(0, Relaxed) != 0 {
+        // Outside a handler there is no frame to change: have the signals arrive once more.
+        while let Some(info) = b.queue().pop(!b.blocked) {
+            raise(&info);
+        }
+    }
+}
+
+/// Sends the calling thread a signal with all its details.
+fn raise(info: &SigInfo) {
+    // SAFETY: the kernel reads one siginfo.
+    unsafe {
+        entry::raw_syscall(
+            g::__NR_rt_tgsigqueueinfo as u64,
+            &[getpid(), gettid(), info.signo as u64, ptr::from_ref(info) as u64, 0, 0],
+        )
+    };
+}
+
+/// The calling process's number.
+pub fn getpid() -> u64 {
+    // SAFETY: no effect on memory.
+    unsafe { entry::raw_syscall(g::__NR_getpid as u64, &[0; 6]) as u64 }
+}
+
+/// The calling thread's number.
+pub fn gettid() -> u64 {
+    // SAFETY: no effect on memory.
+    unsafe { entry::raw_syscall(g::__NR_gettid as u64, &[0; 6]) as u64 }
+}
+
+/// Signals that arrived and wait in the agent: OURS while the program blocks them, and the one signal that may find
+/// the thread in an inner call. A handler of the agent that interrupts another one adds; nobody else does.
+#[repr(C)]
+pub struct Queue {
+    /// Not zero: something is to be delivered when the agent leaves.
+    pub deferred: AtomicU32,
+    has_held: AtomicU32,
+    /// Which of OURS wait. A bit is set after its details are stored, and cleared after they are copied.
+    pending: AtomicU64,
+    infos: UnsafeCell<[SigInfo; 3]>,
+    /// The signal of an inner call.
+    held: UnsafeCell<SigInfo>,
+}
+
+fn slot(sig: i32) -> usize {
+    match sig {
+        SIGBUS => 0,
+        SIGSEGV => 1,
+        _ => 2,
+    }
+}
+
+impl Queue {
+    /// Adds a signal of OURS; one that waits already absorbs it.
+    fn push(&self, info: &SigInfo) {
+        if self.pending.load(Relaxed) & bit(info.signo) == 0 {
+            // SAFETY: this slot is read only while its bit is set, and its bit is set only here, in the same thread.
+            unsafe { (*self.infos.get())[slot(info.signo)] = *info };
+            compiler_fence(SeqCst);
+            self.pending.fetch_or(bit(info.signo), Relaxed);
+        }
+    }
+
+    /// Holds the signal of an inner call.
+    fn hold(&self, info: &SigInfo) {
+        // SAFETY: the signal came while nothing was held, and all others are blocked until it is taken.
+        unsafe { *self.held.get() = *info };
+        compiler_fence(SeqCst);
+        self.has_held.store(1, Relaxed);
+    }
+
+    /// Which of OURS wait.
+    pub fn pending(&self) -> u64 {
+        self.pending.load(Relaxed)
+    }
+
+    /// Forgets everything: a new process has no signals waiting.
+    pub fn clear(&self) {
+        self.pending.store(0, Relaxed);
+        self.has_held.store(0, Relaxed);
+        self.deferred.store(0, Relaxed);
+    }
+
+    /// Forgets a signal, because it is ignored now.
+    fn discard(&self, sig: i32) {
+        self.pending.fetch_and(!bit(sig), Relaxed);
+    }
+
+    /// Has the agent look again when it leaves, if `pop(allowed)` would find something.
+    fn poke(&self, allowed: u64) {
+        if self.has_held.load(Relaxed) != 0 || self.pending() & allowed != 0 {
+            self.deferred.store(1, Relaxed);
+        }
+    }
+
+    /// Takes the held signal, or one of OURS in `allowed`.
+    fn pop(&self, allowed: u64) -> Option<SigInfo> {
+        if self.has_held.load(Relaxed) != 0 {
+            // SAFETY: as in `hold`.
+            let info = unsafe { *self.held.get() };
+            compiler_fence(SeqCst);
+            self.has_held.store(0, Relaxed);
+            return Some(info);
+        }
+        let ready = self.pending() & allowed;
+        if ready == 0 {
+            return None;
+        }
+        let sig = ready.trailing_zeros() as i32 + 1;
+        // SAFETY: the bit is set, so nobody writes the slot.
+        let info = unsafe { (&(*self.infos.get()))[slot(sig)] };
+        compiler_fence(SeqCst);
+        self.discard(sig);
+        Some(info)
+    }
+}
+
+/// The program's mask of the thread whose context this is.
+pub fn program_mask(b: &ThreadBlock, uc: &Context) -> u64 {
+    uc.mask | b.blocked
+}
+
+/// Sets the program's mask, for when `uc` is returned to.
+pub fn set_program_mask(b: &mut ThreadBlock, uc: &mut Context, mask: u64) {
+    uc.mask = kernel_part(mask);
+    b.blocked = virtual_part(mask);
+    b.queue().poke(!b.blocked);
+}
+
+/// The kernel's entry for every signal that the program handles and the agent does not need.
+pub unsafe extern "C" fn on_signal(_sig: i32, info: *const SigInfo, uc: *mut Context) {
+    // SAFETY: the kernel calls with its own frame; the block is the calling thread's.
+    unsafe { arrive(&mut *thread::this(), &*info, &mut *uc) }
+}
+
+/// A signal that is the program's arrived at `uc`.
+pub fn arrive(b: &mut ThreadBlock, info: &SigInfo, uc: &mut Context) {
+    let sig = info.signo;
+    if info.is_fault()
+        && let Some(ip) = entry::copy_fixup(uc.regs.ip)
+    {
+        uc.regs.ip = ip;
+        return;
+    }
+    if b.owns(uc.regs.sp) || (b.inside.load(Relaxed) && !info.is_fault()) {
+        hold(b, info, uc);
+        return;
+    }
+    let at = entry::stub_at(uc.regs.ip);
+    let interrupted = at == StubAt::After && uc.regs.ax as i64 == -(e::EINTR as i64);
+    let old = program_mask(b, uc);
+    let base = if interrupted && b.call.has_mask { b.call.mask } else { old };
+    let is_ignored = b.table().get(sig).handler == SIG_IGN;
+    if info.is_fault() {
+        if base & bit(sig) != 0 || is_ignored {
+            // The kernel ends a thread that blocks or ignores its own fault.
+            die(sig, None);
+            return;
+        }
+    } else if bit(sig) & OURS != 0 && (base & bit(sig) != 0 || is_ignored) {
+        let waits_for_it = interrupted
+            && b.call.nr == g::__NR_rt_sigtimedwait as u64
+            && user::read::<u64>(b.call.args[0]).is_ok_and(|set| set & bit(sig) != 0);
+        if waits_for_it {
+            trap::finish(b, uc, dequeue(b.call.args[1], info));
+        } else {
+            if !is_ignored {
+                b.queue().push(info);
+            }
+            if interrupted {
+                trap::rewind(b, uc);
+            }
+        }
+        return;
+    }
+    normalise(b, uc);
+    deliver(b, info, uc, base, old);
+}
+
+/// A signal that found agent code on the agent's own stack, or inside the engine.
+fn hold(b: &mut ThreadBlock, info: &SigInfo, uc: &mut Context) {
+    if info.is_fault() {
+        crash(info, uc);
+        return;
+    }
+    b.queue().deferred.store(1, Relaxed);
+    if entry::is_leaving(uc.regs.ip) {
+        uc.regs.ip = entry::restorer();
+    }
+    let at = entry::inner_at(uc.regs.ip);
+    if at == InnerAt::Before {
+        // The kernel's own restart of a call that had a timeout; its number is kept in rbx.
+        let resumes = uc.regs.ax == g::__NR_restart_syscall as u64 && uc.regs.bx != uc.regs.ax;
+        uc.regs.ax = if resumes { -(e::EINTR as i64) } else { entry::ERESTARTSYS } as u64;
+        uc.regs.ip = entry::inner_after();
+    }
+    if bit(info.signo) & OURS != 0 {
+        b.queue().push(info);
+    } else {
+        // Everything is blocked from here on, so there is never a second.
+        b.queue().hold(info);
+    }
+    if at != InnerAt::Outside {
+        uc.mask = FULL_MASK;
+    }
+}
+
+/// Shows the program's own context where the thread was found in the stub: before its system call, or after it.
+fn normalise(b: &mut ThreadBlock, uc: &mut Context) {
+    match entry::stub_at(uc.regs.ip) {
+        StubAt::Outside => {}
+        StubAt::Before => {
+            let restart = g::__NR_restart_syscall as u64;
+            if uc.regs.ax == restart && b.call.nr != restart {
+                trap::finish(b, uc, -(e::EINTR as i64));
+            } else {
+                trap::rewind(b, uc);
+            }
+        }
+        StubAt::After | StubAt::Efault => {
+            trap::returned(b, uc);
+            // The call is to be made once more: after the handler.
+            if entry::stub_at(uc.regs.ip) != StubAt::Outside {
+                trap::rewind(b, uc);
+            }
+        }
+    }
+}
+
+/// Enters the program's handler from `uc`, whose mask becomes the handler's. `base` is the mask now in effect, `old`
+/// the one to come back to.
+fn deliver(b: &mut ThreadBlock, info: &SigInfo, uc: &mut Context, base: u64, old: u64) {
+    let sig = info.signo;
+    let action = b.table().take(sig);
+    match action.handler {
+        SIG_IGN => return,
+        SIG_DFL => return die(sig, (!info.is_fault()).then_some(info)),
+        _ => {}
+    }
+    if !push_frame(b, info, uc, &action, old) {
+        if sig == SIGSEGV {
+            return die(sig, Some(info));
+        }
+        let segv = SigInfo { signo: SIGSEGV, code: SI_KERNEL, ..SigInfo::ZERO };
+        return deliver(b, &segv, uc, base, old);
+    }
+    set_program_mask(b, uc, action.mask_during(sig, base));
+}
+
+/// True when `sp` lies on the program's alternate stack, as `on_sig_stack` in the kernel has it.
+fn is_on(alt: &AltStack, sp: u64) -> bool {
+    alt.flags & SS_AUTODISARM == 0 && sp > alt.sp && sp - alt.sp <= alt.size
+}
+
+/// Where a handler's frame begins.
+fn frame_top(alt: &AltStack, flags: u64, sp: u64) -> u64 {
+    let below = sp.wrapping_sub(frame::RED_ZONE_BYTES);
+    if flags & SA_ONSTACK != 0 && alt.size != 0 && !is_on(alt, below) { alt.sp + alt.size } else { below }
+}
+
+/// Builds the frame that the kernel would build, and points `uc` at the handler. False when the stack cannot take it.
+fn push_frame(b: &mut ThreadBlock, info: &SigInfo, uc: &mut Context, action: &Action, old: u64) -> bool {
+    if action.flags & SA_RESTORER == 0 {
+        return false;
+    }
+    let fpstate = uc.regs.fpstate;
+    // SAFETY: the kernel wrote at least the legacy area there, on the agent's stack.
+    let bytes = if fpstate == 0 { 0 } else { frame::fpstate_bytes(unsafe { &*(fpstate as *const [u8; 512]) }) };
+    let top = frame_top(&b.alt, action.flags, uc.regs.sp);
+    let place = frame::place(top, bytes);
+    let enters = top == b.alt.sp.wrapping_add(b.alt.size) && action.flags & SA_ONSTACK != 0 && b.alt.size != 0;
+    if (enters || is_on(&b.alt, uc.regs.sp)) && !(place.frame > b.alt.sp && place.frame - b.alt.sp <= b.alt.size) {
+        return false;
+    }
+    let mut shown = Frame { restorer: action.restorer, context: *uc, info: *info };
+    shown.context.link = 0;
+    shown.context.stack = b.alt;
+    shown.context.mask = old;
+    shown.context.regs.oldmask = old;
+    shown.context.regs.fpstate = place.fpstate;
+    // SAFETY: the kernel wrote `bytes` there; the program's stack below its pointer is the handler's to use.
+    if bytes > 0 && !unsafe { entry::copy(place.fpstate, fpstate, bytes) } {
+        return false;
+    }
+    if user::write(place.frame, &shown).is_err() {
+        return false;
+    }
+    uc.regs.enter_handler(action.handler, info.signo, place.frame);
+    if b.alt.flags & SS_AUTODISARM != 0 {
+        b.alt = AltStack { sp: 0, flags: SS_DISABLE, pad: 0, size: 0 };
+    }
+    true
+}
+
+/// Delivers what was held back, when a handler of the agent returns to `uc`.
+pub unsafe extern "C" fn deliver_deferred(uc: *mut Context) {
+    // SAFETY: called by the restorer, with the kernel's frame and on the calling thread's block.
+    let (b, uc) = unsafe { (&mut *thread::this(), &mut *uc) };
+    b.queue().deferred.store(0, Relaxed);
+    while let Some(info) = b.queue().pop(!b.blocked) {
+        normalise(b, uc);
+        let old = program_mask(b, uc);
+        deliver(b, &info, uc, old, old);
+    }
+}
+
+/// The default action of `sig`, by the kernel itself, so that exit status and core dump are what they would be. A
+/// fault happens anew when the agent returns; another signal is sent anew.
+pub fn die(sig: i32, again: Option<&SigInfo>) {
+    let _ = set_kernel_action(sig, &Action::default());
+    if let Some(info) = again {
+        raise(info);
+    }
+}
+
+/// Ends the process by SIGABRT, whatever the program does about that.
+#[cfg_attr(test, expect(dead_code, reason = "tests have their own panic handler"))]
+pub fn abort() -> ! {
+    const SIGABRT: i32 = 6;
+    die(SIGABRT, Some(&SigInfo { signo: SIGABRT, code: -6, ..SigInfo::ZERO }));
+    set_kernel_mask(0);
+    uapi::exit_group(134)
+}
+
+/// A fault in the agent's own code. There is no way on.
+fn crash(info: &SigInfo, uc: &Context) {
+    let mut line = crate::text::Line::new();
+    line.str("ebb: the agent itself failed: signal ").num(info.signo as u64);
+    line.str(" for address 0x").hex(info.addr).str(" at 0x").hex(uc.regs.ip - crate::start::text_range().0);
+    line.str(" in its code; please report it\n");
+    line.write();
+    die(info.signo, None);
+}
+
+/// Writes a dequeued signal's details where rt_sigtimedwait wants them; that call's answer.
+fn dequeue(to: u64, info: &SigInfo) -> i64 {
+    if to != 0 && user::write(to, info).is_err() {
+        return -(e::EFAULT as i64);
+    }
+    info.signo as i64
+}
+
+const EINVAL: i64 = -(e::EINVAL as i64);
+const EFAULT: i64 = -(e::EFAULT as i64);
+
+/// rt_sigaction(2).
+pub fn sigaction(b: &mut ThreadBlock, a: &[u64; 6]) -> i64 {
+    let sig = a[0] as i32;
+    if a[3] != 8 {
+        return EINVAL;
+    }
+    let new = match a[1] {
+        0 => None,
+        at => match user::read::<Action>(at) {
+            Ok(action) => Some(action),
+            Err(_) => return EFAULT,
+        },
+    };
+    if !(1..=SIGNALS).contains(&sig) || (new.is_some() && UNBLOCKABLE & bit(sig) != 0) {
+        return EINVAL;
+    }
+    let old = match new {
+        None => b.table().get(sig),
+        Some(mut action) => {
+            action.flags &= SA_KNOWN;
+            action.mask &= !UNBLOCKABLE;
+            match b.table().set(sig, action) {
+                Ok(old) => {
+                    if action.handler == SIG_IGN && bit(sig) & OURS != 0 {
+                        b.queue().discard(sig);
+                    }
+                    old
+                }
+                Err(errno) => return -(errno.0 as i64),
+            }
+        }
+    };
+    if a[2] != 0 && user::write(a[2], &old).is_err() { EFAULT } else { 0 }
+}
+
+/// The mask that `how` makes of `old` and `set`; none when `how` is wrong.
+fn combine(how: u32, old: u64, set: u64) -> Option<u64> {
+    let mask = match how {
+        g::SIG_BLOCK => old | set,
+        g::SIG_UNBLOCK => old & !set,
+        g::SIG_SETMASK => set,
+        _ => return None,
+    };
+    Some(mask & !UNBLOCKABLE)
+}
+
+/// rt_sigprocmask(2).
+pub fn sigprocmask(b: &mut ThreadBlock, uc: &mut Context, a: &[u64; 6]) -> i64 {
+    if a[3] != 8 {
+        return EINVAL;
+    }
+    let old = program_mask(b, uc);
+    if a[1] != 0 {
+        let Ok(set) = user::read::<u64>(a[1]) else { return EFAULT };
+        let Some(mask) = combine(a[0] as u32, old, set) else { return EINVAL };
+        set_program_mask(b, uc, mask);
+    }
+    if a[2] != 0 && user::write(a[2], &old).is_err() { EFAULT } else { 0 }
+}
+
+/// rt_sigpending(2).
+pub fn sigpending(b: &ThreadBlock, a: &[u64; 6]) -> i64 {
+    let mut set = 0u64;
+    // SAFETY: the kernel writes at most one mask.
+    let ret = unsafe { entry::raw_syscall(g::__NR_rt_sigpending as u64, &[&raw mut set as u64, a[1], 0, 0, 0, 0]) };
+    if ret != 0 {
+        return ret;
+    }
+    set |= b.queue().pending() & b.blocked;
+    let bytes = set.to_ne_bytes();
+    // SAFETY: the agent's side is `bytes`; the kernel accepted the size, which is at most a mask's.
+    let copied = unsafe { entry::copy(a[0], bytes.as_ptr() as u64, (a[1] as usize).min(8)) };
+    if copied { 0 } else { EFAULT }
+}
+
+/// rt_sigtimedwait(2), as far as a signal waits in the agent.
+pub fn sigtimedwait(b: &mut ThreadBlock, a: &[u64; 6]) -> Option<i64> {
+    if b.queue().pending() == 0 || a[3] != 8 {
+        return None;
+    }
+    let set = user::read::<u64>(a[0]).ok()?;
+    let info = b.queue().pop(set)?;
+    Some(dequeue(a[1], &info))
+}
+
+/// What sigaltstack makes of `new` for a thread whose stack pointer is `sp`.
+fn alt_set(alt: &mut AltStack, new: &AltStack, sp: u64) -> i64 {
+    if is_on(alt, sp) {
+        return -(e::EPERM as i64);
+    }
+    let mode = new.flags & !SS_AUTODISARM;
+    if mode != SS_DISABLE && mode != SS_ONSTACK && mode != 0 {
+        return EINVAL;
+    }
+    *alt = if mode == SS_DISABLE {
+        AltStack { sp: 0, flags: new.flags, pad: 0, size: 0 }
+    } else if new.size < MINSIGSTKSZ {
+        return -(e::ENOMEM as i64);
+    } else {
+        AltStack { sp: new.sp, flags: new.flags, pad: 0, size: new.size }
+    };
+    0
+}
+
+/// sigaltstack(2). The kernel keeps the agent's stack; this one is used when frames are built.
+pub fn sigaltstack(b: &mut ThreadBlock, sp: u64, a: &[u64; 6]) -> i64 {
+    let mut old = b.alt;
+    let state = if old.size == 0 {
+        SS_DISABLE
+    } else if is_on(&old, sp) {
+        SS_ONSTACK
+    } else {
+        0
+    };
+    old.flags = state | (old.flags & SS_AUTODISARM);
+    if a[0] != 0 {
+        let Ok(new) = user::read::<AltStack>(a[0]) else { return EFAULT };
+        let ret = alt_set(&mut b.alt, &new, sp);
+        if ret != 0 {
+            return ret;
+        }
+    }
+    if a[1] != 0 && user::write(a[1], &old).is_err() { EFAULT } else { 0 }
+}
+
+/// rt_sigreturn(2): takes the program's frame and makes it the context that the agent returns to.
+pub fn sigreturn(b: &mut ThreadBlock, uc: &mut Context) {
+    if restore_frame(b, uc).is_err() {
+        let old = program_mask(b, uc);
+        let info = SigInfo { signo: SIGSEGV, code: SI_KERNEL, ..SigInfo::ZERO };
+        if old & bit(SIGSEGV) != 0 {
+            die(SIGSEGV, Some(&info));
+        } else {
+            deliver(b, &info, uc, old, old);
+        }
+    }
+}
+
+fn restore_frame(b: &mut ThreadBlock, uc: &mut Context) -> Result<(), user::Fault> {
+    let mut shown: Context = user::read(uc.regs.sp)?;
+    if shown.regs.fpstate != 0 {
+        let legacy: [u8; 512] = user::read(shown.regs.fpstate)?;
+        let bytes = frame::fpstate_bytes(&legacy);
+        user::read_bytes(shown.regs.fpstate, &mut b.fpstate.0[..bytes])?;
+        // The kernel must find it where no page is ever missing.
+        shown.regs.fpstate = b.fpstate.0.as_ptr() as u64;
+    }
+    uc.flags = shown.flags;
+    uc.regs = shown.regs;
+    // As in the kernel, a wrong stack is ignored.
+    let _ = alt_set(&mut b.alt, &shown.stack, shown.regs.sp);
+    set_program_mask(b, uc, shown.mask & !UNBLOCKABLE);
+    Ok(())
+}
+
+/// A call that replaces the mask while it waits: argument `at` points to the mask, the next is its size. True when the
+/// arguments to use in place of `used` name the agent's copy; then the answer says whether a signal waits already that
+/// the new mask lets through.
+pub fn replace_mask(b: &mut ThreadBlock, used: &mut [u64; 6], at: usize) -> Result<(), i64> {
+    if used[at] == 0 || used[at + 1] != 8 {
+        return Ok(());
+    }
+    let mask = user::read::<u64>(used[at]).map_err(|_| EFAULT)?;
+    set_call_mask(b, mask);
+    used[at] = &raw const b.call.kernel_mask as u64;
+    Ok(())
+}
+
+/// As [`replace_mask`], where argument `at` points to pointer and size.
+pub fn replace_mask_arg(b: &mut ThreadBlock, used: &mut [u64; 6], at: usize) -> Result<(), i64> {
+    if used[at] == 0 {
+        return Ok(());
+    }
+    let arg = user::read::<[u64; 2]>(used[at]).map_err(|_| EFAULT)?;
+    if arg[0] == 0 || arg[1] != 8 {
+        return Ok(());
+    }
+    let mask = user::read::<u64>(arg[0]).map_err(|_| EFAULT)?;
+    set_call_mask(b, mask);
+    b.call.mask_arg = [&raw const b.call.kernel_mask as u64, arg[1]];
+    used[at] = b.call.mask_arg.as_ptr() as u64;
+    Ok(())
+}
+
+fn set_call_mask(b: &mut ThreadBlock, mask: u64) {
+    b.call.has_mask = true;
+    b.call.mask = mask & !UNBLOCKABLE;
+    b.call.kernel_mask = kernel_part(mask);
+}
+
+/// A call with its own mask finds a signal waiting that this mask lets through: the call is over before it began.
+pub fn deliver_under_call_mask(b: &mut ThreadBlock, uc: &mut Context) -> bool {
+    if !b.call.has_mask || b.queue().pending() & !b.call.mask == 0 {
+        return false;
+    }
+    let (base, old) = (b.call.mask, program_mask(b, uc));
+    while let Some(info) = b.queue().pop(!base) {
+        uc.regs.ax = -(e::EINTR as i64) as u64;
+        deliver(b, &info, uc, base, old);
+    }
+    true
+}
+
+const _: () = assert!(size_of::<Action>() == 32);
+const _: () = assert!(SYS_USER_DISPATCH == 2);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn empty() -> Queue {
+        Queue {
+            deferred: AtomicU32::new(0),
+            has_held: AtomicU32::new(0),
+            pending: AtomicU64::new(0),
+            infos: UnsafeCell::new([SigInfo::ZERO; 3]),
+            held: UnsafeCell::new(SigInfo::ZERO),
+        }
+    }
+
+    #[test]
+    fn a_filled_mask_leaves_the_agents_signals_to_the_kernel_unblocked() {
+        assert_eq!(kernel_part(u64::MAX) & OURS, 0);
+    }
+
+    #[test]
+    fn kernel_and_virtual_part_together_are_the_programs_mask() {
+        let mask = bit(SIGBUS) | bit(2) | bit(SIGSYS);
+        assert_eq!(kernel_part(mask) | virtual_part(mask), mask);
+    }
+
+    #[test]
+    fn blocking_adds_and_unblocking_removes() {
+        assert_eq!(combine(g::SIG_BLOCK, bit(1), bit(7)), Some(bit(1) | bit(7)));
+        assert_eq!(combine(g::SIG_UNBLOCK, bit(1) | bit(7), bit(7)), Some(bit(1)));
+    }
+
+    #[test]
+    fn nobody_blocks_sigkill() {
+        assert_eq!(combine(g::SIG_SETMASK, 0, bit(SIGKILL) | bit(1)), Some(bit(1)));
+    }
+
+    #[test]
+    fn an_unknown_way_to_change_a_mask_is_refused() {
+        assert_eq!(combine(7, 0, 0), None);
+    }
+
+    #[test]
+    fn a_handler_blocks_its_own_signal() {
+        let action = Action { handler: 4096, flags: 0, restorer: 0, mask: bit(2) };
+        assert_eq!(action.mask_during(10, bit(1)), bit(1) | bit(2) | bit(10));
+    }
+
+    #[test]
+    fn a_nodefer_handler_does_not() {
+        let action = Action { handler: 4096, flags: SA_NODEFER, restorer: 0, mask: 0 };
+        assert_eq!(action.mask_during(10, 0), 0);
+    }
+
+    #[test]
+    fn a_second_signal_of_a_kind_is_absorbed() {
+        let queue = empty();
+        queue.push(&SigInfo { signo: SIGBUS, code: -1, ..SigInfo::ZERO });
+        queue.push(&SigInfo { signo: SIGBUS, code: -6, ..SigInfo::ZERO });
+        assert_eq!(queue.pop(u64::MAX).map(|i| i.code), Some(-1));
+        assert!(queue.pop(u64::MAX).is_none());
+    }
+
+    #[test]
+    fn a_blocked_signal_stays_in_the_queue() {
+        let queue = empty();
+        queue.push(&SigInfo { signo: SIGBUS, ..SigInfo::ZERO });
+        assert!(queue.pop(!bit(SIGBUS)).is_none());
+        assert_eq!(queue.pending(), bit(SIGBUS));
+    }
+
+    #[test]
+    fn an_onstack_handler_begins_at_the_top_of_the_alternate_stack() {
+        let alt = AltStack { sp: 0x10000, flags: 0, pad: 0, size: 0x2000 };
+        assert_eq!(frame_top(&alt, SA_ONSTACK, 0x7fff_0000), 0x12000);
+    }
+
+    #[test]
+    fn a_nested_onstack_handler_goes_on_below() {
+        let alt = AltStack { sp: 0x10000, flags: 0, pad: 0, size: 0x2000 };
+        assert_eq!(frame_top(&alt, SA_ONSTACK, 0x11000), 0x11000 - 128);
+    }
+
+    #[test]
+    fn changing_the_alternate_stack_while_on_it_is_refused() {
+        let mut alt = AltStack { sp: 0x10000, flags: 0, pad: 0, size: 0x2000 };
+        let new = AltStack { sp: 0x50000, flags: 0, pad: 0, size: 0x2000 };
+        assert_eq!(alt_set(&mut alt, &new, 0x11000), -(e::EPERM as i64));
+    }
+
+    #[test]
+    fn a_tiny_alternate_stack_is_refused() {
+        let mut alt = AltStack::default();
+        let new = AltStack { sp: 0x50000, flags: 0, pad: 0, size: 100 };
+        assert_eq!(alt_set(&mut alt, &new, 0x11000), -(e::ENOMEM as i64));
+    }
+}

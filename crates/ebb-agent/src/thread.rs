@@ -1,0 +1,325 @@
+//! What the agent keeps for each thread of the program.
+//!
+//! A thread's block is 256 KiB, aligned to its size: a guard page, the agent's own alternate signal stack, and at the
+//! end the [`ThreadBlock`], which the GS base points to. Every signal the kernel delivers to the thread arrives on
+//! that stack, never on the program's. So a stack pointer inside the block says that agent code was interrupted, and
+//! no program stack, however small or evicted, is ever written to by the kernel.
+//!
+//! Blocks come in chunks of [`CHUNK_BLOCKS`] and are used again. Invariants: only the thread that owns a block touches
+//! it, but for its creator before it runs, and a parent that waits for its vfork child; blocks are never managed.
+
+use crate::frame::{AltStack, Context, FPSTATE_BYTES_MAX, Frame};
+use crate::lock::Lock;
+use crate::signals::{Queue, SigTable};
+use core::arch::asm;
+use core::cell::UnsafeCell;
+use core::mem::{offset_of, size_of};
+use core::ptr;
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use ebb::ThreadCtx;
+use ebb::uapi::{self, Errno};
+use linux_raw_sys::general as g;
+
+/// Size and alignment of a block.
+pub const BLOCK_BYTES: usize = 256 << 10;
+/// Where the [`ThreadBlock`] begins; the stack ends there.
+const HEAD_AT: usize = 216 << 10;
+const GUARD_BYTES: usize = 4096;
+const CHUNK_BLOCKS: usize = 64;
+/// Most threads of one process.
+const BLOCKS_MAX: usize = 32_768;
+
+const _: () = assert!(size_of::<ThreadBlock>() <= BLOCK_BYTES - HEAD_AT);
+const _: () = assert!(HEAD_AT % 64 == 0);
+
+/// The system call that is in the kernel, or was last.
+#[repr(C)]
+pub struct Call {
+    /// Where the program goes on.
+    pub ip: u64,
+    /// Argument registers as the program set them.
+    pub args: [u64; 6],
+    /// Argument registers as the kernel saw them.
+    pub used: [u64; 6],
+    pub nr: u64,
+    /// Its buffers are pinned.
+    pub pinned: AtomicBool,
+    /// Attempts that ended with EFAULT.
+    pub tries: u32,
+    /// The call replaces the signal mask while it waits.
+    pub has_mask: bool,
+    /// That mask as the program gave it.
+    pub mask: u64,
+    /// The part of it that the kernel sees.
+    pub kernel_mask: u64,
+    /// Argument structure of pselect6 and io_pgetevents: pointer and size of the mask.
+    pub mask_arg: [u64; 2],
+}
+
+/// Everything that belongs to one thread.
+#[repr(C)]
+pub struct ThreadBlock {
+    /// The block's own address: `gs:[0]`.
+    this: *const ThreadBlock,
+    /// The last system call.
+    pub call: Call,
+    /// Signals that wait in the agent. A handler may change it at any instruction: use [`ThreadBlock::queue`].
+    queue: Queue,
+    /// An interposed function is inside the engine: no program handler may start.
+    pub inside: AtomicBool,
+    index: u32,
+    pub ctx: *const ThreadCtx,
+    /// Signals that the agent holds for itself and the program has blocked; see `signals`.
+    pub blocked: u64,
+    /// The program's alternate signal stack.
+    pub alt: AltStack,
+    /// Signal actions of this thread's process.
+    pub table: *const SigTable,
+    /// Room for the actions of a process that shares memory but not actions.
+    pub own_table: SigTable,
+    /// This thread belongs to another process that shares the memory.
+    pub foreign: bool,
+    /// The block goes back when the parent's vfork returns, not before.
+    pub parent_frees: bool,
+    /// The new process asked for default actions (CLONE_CLEAR_SIGHAND).
+    pub resets_actions: bool,
+    pub tid: i32,
+    /// The thread's own stack, where it is known: unwinders may be left a hint below its pointer.
+    pub stack_start: u64,
+    pub stack_end: u64,
+    /// Memory that holds the arguments of an execve.
+    pub scratch: usize,
+    pub scratch_bytes: usize,
+    /// What a new thread starts from.
+    pub start: Frame,
+    pub fpstate: FpState,
+}
+
+/// Room for vector state.
+#[repr(C, align(64))]
+pub struct FpState(pub [u8; FPSTATE_BYTES_MAX]);
+
+/// Offsets that assembly code uses.
+pub mod at {
+    use super::{Call, Queue, ThreadBlock, offset_of};
+    pub const CALL_IP: usize = offset_of!(ThreadBlock, call) + offset_of!(Call, ip);
+    pub const CALL_ARGS: usize = offset_of!(ThreadBlock, call) + offset_of!(Call, args);
+    pub const DEFERRED: usize = offset_of!(ThreadBlock, queue) + offset_of!(Queue, deferred);
+}
+
+impl ThreadBlock {
+    /// The lowest address of the alternate stack.
+    fn stack_low(&self) -> u64 {
+        ptr::from_ref(self) as u64 - HEAD_AT as u64 + GUARD_BYTES as u64
+    }
+
+    /// The address just above the alternate stack.
+    pub fn stack_top(&self) -> u64 {
+        ptr::from_ref(self) as u64
+    }
+
+    /// True when `sp` lies on the agent's stack of this thread.
+    pub fn owns(&self, sp: u64) -> bool {
+        sp >= self.stack_low() - GUARD_BYTES as u64 && sp <= self.stack_top()
+    }
+
+    /// The alternate stack as sigaltstack(2) takes it.
+    pub fn stack(&self) -> AltStack {
+        AltStack { sp: self.stack_low(), flags: 0, pad: 0, size: self.stack_top() - self.stack_low() }
+    }
+
+    /// Signals that wait in the agent.
+    pub fn queue(&self) -> &'static Queue {
+        // SAFETY: `this` is the block's address, which stays mapped; the queue is shared with handlers that interrupt
+        // and is never reached through an exclusive reference.
+        unsafe { &*ptr::addr_of!((*self.this).queue) }
+    }
+
+    /// The engine's context of this thread.
+    pub fn ctx(&self) -> &'static ThreadCtx {
+        // SAFETY: set before the thread first runs, from the engine's array that lives as long as the space.
+        unsafe { &*self.ctx }
+    }
+
+    /// The signal actions of this thread's process.
+    pub fn table(&self) -> &SigTable {
+        // SAFETY: points to the process's static table or to one in a block that outlives this thread.
+        unsafe { &*self.table }
+    }
+
+    /// Copies `context` and its vector state here, for a new thread to start from.
+    pub fn set_start(&mut self, context: &Context) {
+        self.start.context = *context;
+        if context.regs.fpstate != 0 {
+            let from = context.regs.fpstate as *const u8;
+            // SAFETY: the kernel just wrote at least the legacy area there, on the agent's stack.
+            let bytes = crate::frame::fpstate_bytes(unsafe { &*from.cast() });
+            // SAFETY: as above; `bytes` is what the kernel wrote, at most the room here.
+            unsafe { ptr::copy_nonoverlapping(from, self.fpstate.0.as_mut_ptr(), bytes) };
+            self.start.context.regs.fpstate = self.fpstate.0.as_ptr() as u64;
+        }
+        self.start.context.stack = self.stack();
+    }
+}
+
+/// Fields of the calling thread's block that interposed functions use.
+#[inline]
+pub fn current() -> Option<&'static ThreadBlock> {
+    crate::space()?;
+    // SAFETY: with a space, every thread that can come here has its GS base set; only shared access to what the
+    // thread itself owns.
+    Some(unsafe { &*this() })
+}
+
+/// The calling thread's block.
+#[inline]
+pub fn this() -> *mut ThreadBlock {
+    let at: *mut ThreadBlock;
+    // SAFETY: reads the first word of the block, which the GS base of every armed thread points to.
+    unsafe { asm!("mov {}, gs:[0]", out(reg) at, options(nostack, readonly, preserves_flags)) };
+    at
+}
+
+static HAS_FSGSBASE: AtomicU32 = AtomicU32::new(0);
+
+/// Says whether user space may write the GS base.
+pub fn set_has_fsgsbase(yes: bool) {
+    HAS_FSGSBASE.store(yes as u32, Ordering::Relaxed);
+}
+
+/// Makes `block` the calling thread's.
+///
+/// # Safety
+/// No other thread may use the block.
+pub unsafe fn set_current(block: *mut ThreadBlock) {
+    if HAS_FSGSBASE.load(Ordering::Relaxed) != 0 {
+        // SAFETY: the kernel said so in AT_HWCAP2; the program does not use GS (arch_prctl is refused).
+        unsafe { asm!("wrgsbase {}", in(reg) block, options(nostack, preserves_flags)) };
+    } else {
+        const ARCH_SET_GS: u64 = 0x1001;
+        // SAFETY: as above.
+        unsafe { uapi::syscall(g::__NR_arch_prctl as u64, [ARCH_SET_GS, block as u64, 0, 0, 0, 0]) };
+    }
+}
+
+/// All blocks of the process.
+struct Arena {
+    lock: Lock,
+    chunks: UnsafeCell<[usize; BLOCKS_MAX / CHUNK_BLOCKS]>,
+    /// Blocks at or above this have never been used.
+    used_max: AtomicUsize,
+    /// Where to look for a free block next.
+    next: AtomicUsize,
+}
+
+// SAFETY: `chunks` is changed under the lock only.
+unsafe impl Sync for Arena {}
+
+static ARENA: Arena = Arena {
+    lock: Lock::new(),
+    chunks: UnsafeCell::new([0; BLOCKS_MAX / CHUNK_BLOCKS]),
+    used_max: AtomicUsize::new(0),
+    next: AtomicUsize::new(0),
+};
+
+/// One word a block: 0 free, 1 in use. Apart from the blocks, so that looking for one touches few pages.
+static USED: [AtomicU32; BLOCKS_MAX] = [const { AtomicU32::new(0) }; BLOCKS_MAX];
+
+/// The lock of the block arena, which fork must hold.
+pub fn arena_lock() -> &'static Lock {
+    &ARENA.lock
+}
+
+/// Takes a block for a new thread. Every signal must be blocked.
+pub fn alloc() -> Result<*mut ThreadBlock, Errno> {
+    let _guard = ARENA.lock.lock();
+    let used_max = ARENA.used_max.load(Ordering::Relaxed);
+    let from = ARENA.next.load(Ordering::Relaxed);
+    let free = (from..used_max).chain(0..from.min(used_max)).find(|&i| USED[i].load(Ordering::Acquire) == 0);
+    let index = match free.or_else(|| reap(used_max)) {
+        Some(i) => i,
+        None if used_max < BLOCKS_MAX => used_max,
+        None => return Err(Errno::AGAIN),
+    };
+    let chunk = index / CHUNK_BLOCKS;
+    // SAFETY: the lock is held.
+    let chunks = unsafe { &mut *ARENA.chunks.get() };
+    if chunks[chunk] == 0 {
+        let bytes = CHUNK_BLOCKS * BLOCK_BYTES;
+        let at = uapi::reserve_aligned(bytes, BLOCK_BYTES)? as usize;
+        // A huge page here would make every thread cost 2 MiB.
+        let _ = uapi::madvise(at, bytes, g::MADV_NOHUGEPAGE);
+        chunks[chunk] = at;
+    }
+    let base = chunks[chunk] + index % CHUNK_BLOCKS * BLOCK_BYTES;
+    if index == used_max {
+        // SAFETY: the block's first page, which nobody uses.
+        uapi::check(unsafe { uapi::syscall(g::__NR_mprotect as u64, [base as u64, GUARD_BYTES as u64, 0, 0, 0, 0]) })?;
+        ARENA.used_max.store(index + 1, Ordering::Relaxed);
+    }
+    ARENA.next.store(index + 1, Ordering::Relaxed);
+    USED[index].store(1, Ordering::Relaxed);
+    let block = (base + HEAD_AT) as *mut ThreadBlock;
+    // SAFETY: the block is free and mapped; zero is a valid value of every field but the two set here, which come
+    // before the vector state that needs no initial value.
+    unsafe {
+        ptr::write_bytes(block.cast::<u8>(), 0, offset_of!(ThreadBlock, fpstate));
+        (*block).this = block;
+        (*block).index = index as u32;
+        (*block).alt = AltStack { sp: 0, flags: crate::signals::SS_DISABLE, pad: 0, size: 0 };
+    }
+    Ok(block)
+}
+
+/// Finds a block whose process shared the memory and was killed: nobody else could give it back.
+fn reap(used_max: usize) -> Option<usize> {
+    for i in 0..used_max {
+        // SAFETY: the lock is held; blocks below `used_max` are mapped.
+        let block = unsafe { &*at_index(i) };
+        if block.foreign && block.tid > 0 && !uapi::process_exists(block.tid) {
+            release_scratch(block);
+            if let Some(space) = crate::space() {
+                space.detach_thread(block.ctx());
+            }
+            return Some(i);
+        }
+    }
+    None
+}
+
+/// The block number `i`. The arena lock must be held.
+fn at_index(i: usize) -> *mut ThreadBlock {
+    // SAFETY: the lock is held.
+    let chunks = unsafe { &*ARENA.chunks.get() };
+    (chunks[i / CHUNK_BLOCKS] + i % CHUNK_BLOCKS * BLOCK_BYTES + HEAD_AT) as *mut ThreadBlock
+}
+
+/// Unmaps the arguments of an execve that succeeded in a process that shared the memory.
+pub fn release_scratch(block: &ThreadBlock) {
+    if block.scratch != 0 {
+        // SAFETY: the mapping belonged to the block's thread, which is gone.
+        let _ = unsafe { uapi::munmap(block.scratch, block.scratch_bytes) };
+    }
+}
+
+/// Gives a block back whose thread is gone or never ran.
+///
+/// # Safety
+/// Nobody may use the block afterwards.
+pub unsafe fn free(block: *mut ThreadBlock) {
+    // SAFETY: the caller's contract.
+    used_word(unsafe { &*block }).store(0, Ordering::Release);
+}
+
+/// The word that says whether `block` is in use.
+pub fn used_word(block: &ThreadBlock) -> &'static AtomicU32 {
+    &USED[block.index as usize]
+}
+
+/// In fork's child: only `own` came along.
+pub fn keep_only(own: &ThreadBlock) {
+    for (i, word) in USED.iter().enumerate().take(ARENA.used_max.load(Ordering::Relaxed)) {
+        word.store((i == own.index as usize) as u32, Ordering::Relaxed);
+    }
+    ARENA.next.store(0, Ordering::Relaxed);
+}

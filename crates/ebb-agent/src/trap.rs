@@ -1,0 +1,234 @@
+//! System calls of the program, as Syscall User Dispatch hands them over.
+//!
+//! The SIGSYS handler decides what a call needs. What concerns the agent's own affairs (address space, signals,
+//! threads, descriptors) it performs at once. Every other call it only prepares, and returns into `entry`'s stub, which
+//! makes the call with the program's registers, stack and mask: so a call that waits holds nothing of the agent, and
+//! its buffers' pins live on until the thread's next entry ([`settle`]).
+
+use crate::entry::{self, StubAt};
+use crate::fds;
+use crate::frame::{Context, SigInfo};
+use crate::guard::{self, After, Before};
+use crate::memory;
+use crate::process;
+use crate::signals;
+use crate::thread::{self, ThreadBlock};
+use crate::user;
+use core::sync::atomic::Ordering::Relaxed;
+use ebb::Space;
+use ebb::stats;
+use linux_raw_sys::errno as e;
+use linux_raw_sys::general as g;
+
+const SYS_USER_DISPATCH: i32 = 2;
+const AUDIT_ARCH_X86_64: u32 = 0xc000_003e;
+/// Bytes of a system-call instruction.
+const CALL_BYTES: u64 = 2;
+
+const PR_SET_SYSCALL_USER_DISPATCH: u64 = 59;
+const ARCH_SET_GS: u64 = 0x1001;
+const ARCH_GET_GS: u64 = 0x1004;
+
+const ENOSYS: i64 = -(e::ENOSYS as i64);
+const EINVAL: i64 = -(e::EINVAL as i64);
+const EFAULT: i64 = -(e::EFAULT as i64);
+
+/// What the handler does with a call.
+pub enum Outcome {
+    /// It is done; the answer.
+    Done(i64),
+    /// The context is set up for what comes next.
+    Set,
+    /// It did not happen; the program makes it anew.
+    Again,
+    /// The kernel performs it, with these arguments.
+    Forward([u64; 6]),
+}
+
+/// The kernel's entry for SIGSYS.
+pub unsafe extern "C" fn on_sigsys(_sig: i32, info: *const SigInfo, uc: *mut Context) {
+    // SAFETY: the kernel calls with its own frame; the block is the calling thread's.
+    let (b, info, uc) = unsafe { (&mut *thread::this(), &*info, &mut *uc) };
+    if info.code != SYS_USER_DISPATCH || info.addr != uc.regs.ip || b.owns(uc.regs.sp) {
+        return signals::arrive(b, info, uc);
+    }
+    let Some(space) = crate::space() else { return };
+    stats::add(&space.stats().traps, 1);
+    settle(b);
+    b.call.ip = uc.regs.ip;
+    b.call.nr = uc.regs.ax as u32 as u64;
+    b.call.args = uc.regs.args();
+    b.call.has_mask = false;
+    if info.arch != AUDIT_ARCH_X86_64 {
+        // 32-bit calls from 64-bit code: their pointers and numbers mean something else.
+        uc.regs.ax = ENOSYS as u64;
+        return;
+    }
+    let args = b.call.args;
+    match dispatch(space, b, uc, b.call.nr as u32, &args) {
+        Outcome::Done(ret) => uc.regs.ax = ret as u64,
+        Outcome::Set => {}
+        Outcome::Again => rewind(b, uc),
+        Outcome::Forward(used) => forward(space, b, uc, used),
+    }
+}
+
+fn dispatch(space: &'static Space, b: &mut ThreadBlock, uc: &mut Context, nr: u32, a: &[u64; 6]) -> Outcome {
+    use Outcome::{Done, Forward, Set};
+    match nr {
+        g::__NR_rt_sigreturn => {
+            signals::sigreturn(b, uc);
+            Set
+        }
+        g::__NR_rt_sigprocmask => Done(signals::sigprocmask(b, uc, a)),
+        g::__NR_rt_sigaction => Done(signals::sigaction(b, a)),
+        g::__NR_rt_sigpending => Done(signals::sigpending(b, a)),
+        g::__NR_sigaltstack => Done(signals::sigaltstack(b, uc.regs.sp, a)),
+        g::__NR_rt_sigtimedwait => signals::sigtimedwait(b, a).map_or(Forward(*a), Done),
+        g::__NR_rt_sigsuspend => masked(b, uc, *a, 0, false),
+        g::__NR_ppoll => masked(b, uc, *a, 3, false),
+        g::__NR_epoll_pwait | g::__NR_epoll_pwait2 => masked(b, uc, *a, 4, false),
+        g::__NR_pselect6 | g::__NR_io_pgetevents => masked(b, uc, *a, 5, true),
+        g::__NR_clone | g::__NR_clone3 | g::__NR_fork | g::__NR_vfork => process::clone(space, b, uc, nr, a),
+        g::__NR_execve => process::exec(b, uc, nr, a, 0),
+        g::__NR_execveat => process::exec(b, uc, nr, a, 1),
+        g::__NR_exit => process::exit(space, b, a[0]),
+        g::__NR_exit_group => ebb::uapi::exit_group(a[0] as i32),
+        g::__NR_close => fds::close(space, a),
+        g::__NR_close_range => fds::close_range(space, a),
+        g::__NR_dup2 | g::__NR_dup3 => fds::dup_onto(space, a),
+        g::__NR_fcntl => fds::fcntl(space, a),
+        // Requests sit in shared memory where no system call shows them; programs go without it.
+        g::__NR_io_uring_setup => Done(ENOSYS),
+        g::__NR_prctl if a[0] as u32 as u64 == PR_SET_SYSCALL_USER_DISPATCH => Done(EINVAL),
+        // The GS base is the agent's.
+        g::__NR_arch_prctl if a[0] == ARCH_SET_GS => Done(EINVAL),
+        g::__NR_arch_prctl if a[0] == ARCH_GET_GS => Done(if user::write(a[1], &0u64).is_ok() { 0 } else { EFAULT }),
+        _ => memory::call(space, b.ctx(), nr, a).map_or(Forward(*a), Done),
+    }
+}
+
+/// A call that replaces the signal mask while it waits.
+fn masked(b: &mut ThreadBlock, uc: &mut Context, mut used: [u64; 6], at: usize, indirect: bool) -> Outcome {
+    let replaced =
+        if indirect { signals::replace_mask_arg(b, &mut used, at) } else { signals::replace_mask(b, &mut used, at) };
+    match replaced {
+        Err(errno) => Outcome::Done(errno),
+        Ok(()) if signals::deliver_under_call_mask(b, uc) => Outcome::Set,
+        Ok(()) => Outcome::Forward(used),
+    }
+}
+
+/// Has the kernel perform the thread's call with arguments `used`.
+fn forward(space: &'static Space, b: &mut ThreadBlock, uc: &mut Context, used: [u64; 6]) {
+    let nr = b.call.nr;
+    let pinned = match guard::before(space, b.ctx(), nr, &used, uc.regs.sp) {
+        Before::Plain => false,
+        Before::Pinned => true,
+        Before::Fail(answer) => return uc.regs.ax = answer as u64,
+        Before::Split => {
+            let mask = uc.mask;
+            // SAFETY: the guard passes on the program's own call, in pieces.
+            let mut call = |nr: u64, args: &[u64; 6]| unsafe { entry::inner_call(nr, args, mask) };
+            let ret = guard::run_split(space, b.ctx(), nr, &used, uc.regs.sp, &mut call);
+            if ret == guard::NOT_MADE {
+                rewind(b, uc);
+            } else {
+                uc.regs.ax = ret as u64;
+            }
+            return;
+        }
+    };
+    b.call.tries = 0;
+    b.call.used = used;
+    leave_hint(b, uc.regs.sp);
+    enter_stub(b, uc, pinned);
+}
+
+/// Points the context at the stub, for the call that is prepared in `b`.
+fn enter_stub(b: &mut ThreadBlock, uc: &mut Context, pinned: bool) {
+    b.call.pinned.store(pinned, Relaxed);
+    uc.regs.set_args(&b.call.used);
+    uc.regs.ax = b.call.nr;
+    uc.regs.ip = entry::stub();
+}
+
+/// Leaves the call's return address below the red zone, where the stub's unwind table says it is. Only on a stack that
+/// is known to go on below, so that nothing but unused stack is written.
+fn leave_hint(b: &ThreadBlock, sp: u64) {
+    let at = sp.wrapping_sub(entry::HINT_BYTES);
+    if at >= b.stack_start && sp <= b.stack_end {
+        let _ = user::write(at, &b.call.ip);
+    }
+}
+
+/// Ends the pins of a call that has returned to the program since.
+#[inline]
+pub fn settle(b: &ThreadBlock) {
+    if b.call.pinned.load(Relaxed) {
+        b.call.pinned.store(false, Relaxed);
+        if let Some(space) = crate::space() {
+            space.pin_end(b.ctx());
+        }
+    }
+}
+
+/// Shows the call as not made yet: the program's own instruction makes it anew.
+pub fn rewind(b: &mut ThreadBlock, uc: &mut Context) {
+    settle(b);
+    uc.regs.set_args(&b.call.args);
+    uc.regs.ax = b.call.nr;
+    uc.regs.ip = b.call.ip - CALL_BYTES;
+}
+
+/// Shows the call as returned with `ret`.
+pub fn finish(b: &mut ThreadBlock, uc: &mut Context, ret: i64) {
+    settle(b);
+    uc.regs.set_args(&b.call.args);
+    uc.regs.ax = ret as u64;
+    uc.regs.ip = b.call.ip;
+    // As the instruction leaves them.
+    uc.regs.cx = b.call.ip;
+    uc.regs.r11 = uc.regs.flags;
+}
+
+/// The kernel has answered the call, and the thread still is in the stub.
+pub fn returned(b: &mut ThreadBlock, uc: &mut Context) {
+    let ret = uc.regs.ax as i64;
+    if ret != EFAULT {
+        return finish(b, uc, ret);
+    }
+    let Some(space) = crate::space() else { return };
+    match guard::after(space, b.ctx(), b.call.nr, &b.call.used, uc.regs.sp, ret, &mut b.call.tries) {
+        After::Done(ret) => finish(b, uc, ret),
+        After::Retry => {
+            stats::add(&space.stats().efault_retries, 1);
+            enter_stub(b, uc, true);
+        }
+    }
+}
+
+/// The stub asks what to do about an EFAULT. False when the thread is not there.
+pub fn help_stub(b: &mut ThreadBlock, uc: &mut Context) -> bool {
+    let asks = entry::stub_at(uc.regs.ip) == StubAt::Efault;
+    if asks {
+        returned(b, uc);
+    }
+    asks
+}
+
+/// True when the interrupted access was a write.
+pub fn is_write(uc: &Context) -> bool {
+    const PAGE_FAULT_WRITE: u64 = 2;
+    uc.regs.err & PAGE_FAULT_WRITE != 0
+}
+
+/// Arms Syscall User Dispatch for the calling thread.
+pub fn arm() -> Result<(), ebb::uapi::Errno> {
+    const PR_SYS_DISPATCH_ON: u64 = 1;
+    let (start, end) = crate::start::text_range();
+    // No selector byte: calls outside the agent always trap.
+    let args = [PR_SET_SYSCALL_USER_DISPATCH, PR_SYS_DISPATCH_ON, start, end - start, 0, 0];
+    // SAFETY: no effect on memory.
+    ebb::uapi::check(unsafe { entry::raw_syscall(g::__NR_prctl as u64, &args) }).map(drop)
+}
