@@ -93,7 +93,7 @@ impl Header {
     }
 }
 
-const NR_USED: usize = if cfg!(any(loom, shuttle)) { 1 } else { 16 };
+const NR_USED: usize = if cfg!(any(loom, shuttle)) { 2 } else { 16 };
 
 /// One swap device. All methods may be called by any number of threads at once.
 pub struct SwapDevice {

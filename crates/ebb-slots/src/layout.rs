@@ -57,6 +57,12 @@ mod tests {
     }
 
     #[test]
+    fn a_device_costs_six_kibibytes_and_a_shard_a_cache_line_besides() {
+        assert!(size_of::<Header>() <= 6 << 10);
+        assert_eq!(size_of::<ShardRecord>(), 64);
+    }
+
+    #[test]
     fn the_parts_do_not_overlap() {
         let layout = Layout::of(u32::MAX, 3);
         assert!(size_of::<Header>() <= layout.shards);

@@ -34,7 +34,7 @@
 //! # Memory
 //!
 //! 8 bytes a slot for the word and 32 bytes a cluster (0.06 bytes a slot), both committed page by page as clusters come
-//! into use; 64 bytes a shard and about 5 KiB a device besides.
+//! into use; 64 bytes a shard and 6 KiB a device besides.
 //!
 //! The design follows the cluster allocator and the swap table of Linux 6.18 (`mm/swapfile.c`, `mm/swap_table.h`).
 #![no_std]

@@ -144,12 +144,13 @@ pub(crate) const fn decode(stored: u32) -> Option<ClusterId> {
 mod tests {
     use super::*;
     use crate::cluster::{ClusterRecord, records_for};
-    use std::boxed::Box;
+    use std::sync::LazyLock;
     use std::vec::Vec;
 
     fn clusters() -> Clusters {
-        let records: Vec<_> = (0..records_for(8)).map(|_| ClusterRecord::new()).collect();
-        Clusters::new(Box::leak(records.into_boxed_slice()))
+        static RECORDS: LazyLock<Vec<ClusterRecord>> =
+            LazyLock::new(|| (0..records_for(8)).map(|_| ClusterRecord::new()).collect());
+        Clusters::new(&RECORDS)
     }
 
     fn walk(lists: &Lists, clusters: &Clusters, list: ListId) -> Vec<u32> {
