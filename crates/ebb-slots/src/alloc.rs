@@ -46,8 +46,9 @@ impl SwapDevice {
     /// each to `out`. Returns how many there are: fewer only when no more were found. Every slot of every run is cached
     /// for `folio`, with count 0, and belongs to the caller alone until it shares it.
     ///
-    /// Order 0 finds every free slot of the device. Higher orders need an empty cluster or one of their order, and may
-    /// miss one that another thread is just about to put on a list.
+    /// Order 0 finds every free slot of the device, higher orders every run in an empty cluster or one of their order.
+    /// What other threads are just moving may be missed: order 0 then looks again, a bounded number of times, while the
+    /// counters say that something is free; higher orders do not.
     pub fn alloc(&self, shard: Shard, order: Order, folio: Folio, out: &mut [Slot]) -> usize {
         if out.is_empty() {
             return 0;
