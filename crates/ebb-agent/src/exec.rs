@@ -76,7 +76,6 @@ static KEPT: Global = Global(UnsafeCell::new(Kept::new()));
 ///
 /// # Safety
 /// Only before a second thread exists.
-#[expect(clippy::mut_from_ref, reason = "the constructor is alone")]
 pub unsafe fn kept_at_start() -> &'static mut Kept {
     // SAFETY: the caller's contract.
     unsafe { &mut *KEPT.0.get() }

@@ -10,7 +10,9 @@
 use crate::entry;
 use crate::exec;
 use crate::frame::{AltStack, Context};
+use crate::guard::SpaceMemory;
 use crate::signals;
+use crate::table::visit::for_each_robust;
 use crate::text;
 use crate::thread::{self, ThreadBlock};
 use crate::trap::{self, Outcome};
@@ -361,9 +363,30 @@ pub fn exit(space: &'static Space, b: &mut ThreadBlock, status: u64) -> ! {
             unsafe { entry::raw_syscall(g::__NR_exit as u64, &[status, 0, 0, 0, 0, 0]) };
         }
     }
+    keep_robust(space, b);
     space.detach_thread(b.ctx());
     // SAFETY: handlers run with every signal blocked; the context was given back, nothing else refers to the block.
     unsafe { entry::exit_thread(status, thread::used_word(b)) }
+}
+
+/// Robust locks that the thread still holds: the kernel marks them when the thread is gone, and cannot say so when it
+/// finds no page. There is nobody left to pin them for, so they stay resident for good; it hardly ever happens.
+fn keep_robust(space: &'static Space, b: &ThreadBlock) {
+    let (mut head, mut bytes) = (0u64, 0u64);
+    // SAFETY: the kernel writes the two words.
+    let ret = unsafe {
+        let args = [0, &raw mut head as u64, &raw mut bytes as u64, 0, 0, 0];
+        entry::raw_syscall(g::__NR_get_robust_list as u64, &args)
+    };
+    if ret != 0 || head == 0 {
+        return;
+    }
+    let memory = SpaceMemory::new(space, b.ctx(), b.stack_top());
+    for_each_robust(head, &memory, &mut |buffer| {
+        if space.is_managed(buffer.addr as usize) {
+            space.exclude(b.ctx(), buffer.addr as usize, buffer.len as usize);
+        }
+    });
 }
 
 /// execve(2) and execveat(2), whose path is argument `path_at`.

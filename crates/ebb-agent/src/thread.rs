@@ -30,7 +30,7 @@ const CHUNK_BLOCKS: usize = 64;
 const BLOCKS_MAX: usize = 32_768;
 
 const _: () = assert!(size_of::<ThreadBlock>() <= BLOCK_BYTES - HEAD_AT);
-const _: () = assert!(HEAD_AT % 64 == 0);
+const _: () = assert!(HEAD_AT.is_multiple_of(64));
 
 /// The system call that is in the kernel, or was last.
 #[repr(C)]
