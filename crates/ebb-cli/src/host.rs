@@ -256,8 +256,8 @@ fn memory(bounds: Option<&Bounds>) -> Check {
     )
 }
 
-/// Address space that Ebb reserves for its tables, at most; none of it costs memory until it is used.
-const RESERVATION_BYTES: usize = 64 << 30;
+/// Address space that Ebb reserves for its tables, about; none of it costs memory until it is used.
+const RESERVATION_BYTES: usize = 16 << 30;
 
 fn address_space() -> Check {
     const NAME: &str = "address space";
