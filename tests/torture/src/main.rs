@@ -132,7 +132,9 @@ fn keep_heap_off_the_break() {
         libc::mallopt(libc::M_TOP_PAD, 16 << 20);
         // More than the heap begins with, in pieces that are not mapped on their own: makes it grow now.
         let pieces = [(); 3].map(|()| libc::malloc(100_000));
-        pieces.map(|piece| libc::free(piece));
+        for piece in pieces {
+            libc::free(piece);
+        }
     }
 }
 

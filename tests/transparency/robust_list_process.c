@@ -1,0 +1,51 @@
+/* A robust mutex shared between processes: its owner, whose list of held mutexes is evicted, is killed. */
+#include "pressure.h"
+int main(void)
+{
+    pthread_mutexattr_t attributes;
+    pthread_mutex_t *mutex = MUST(mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+    ZERO(pthread_mutexattr_init(&attributes));
+    ZERO(pthread_mutexattr_setrobust(&attributes, PTHREAD_MUTEX_ROBUST));
+    ZERO(pthread_mutexattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED));
+    ZERO(pthread_mutex_init(mutex, &attributes));
+    for (int i = 0; i < 4; i++) {
+        int ends[2];
+        char byte;
+        MUST(pipe(ends));
+        pid_t pid = MUST(fork());
+        if (pid == 0) {
+            /* A second held mutex in evicted private memory lies in front of the shared one in the list. */
+            pthread_mutex_t *own = (pthread_mutex_t *)fresh(PAGE);
+            ZERO(pthread_mutex_init(own, &attributes));
+            ZERO(pthread_mutex_lock(mutex));
+            if (i % 2)
+                ZERO(pthread_mutex_lock(own));
+            evict(own, PAGE);
+            REQUIRE(write(ends[1], "x", 1) == 1);
+            if (i < 2)
+                pause();
+            syscall(SYS_exit, 0);
+        }
+        REQUIRE(read(ends[0], &byte, 1) == 1);
+        if (i < 2)
+            MUST(kill(pid, SIGKILL));
+        int status;
+        REQUIRE(waitpid(pid, &status, 0) == pid);
+        if (i % 2) {
+            /* The kernel itself walks the list at the end of the process. Where it cannot read an entry it stops. */
+            struct timespec limit;
+            clock_gettime(CLOCK_REALTIME, &limit);
+            limit.tv_sec += 2;
+            int result = pthread_mutex_timedlock(mutex, &limit);
+            if (result != EOWNERDEAD)
+                fail("the mutex of a dead process gave %d", result);
+        } else {
+            REQUIRE(pthread_mutex_lock(mutex) == EOWNERDEAD);
+        }
+        ZERO(pthread_mutex_consistent(mutex));
+        ZERO(pthread_mutex_unlock(mutex));
+        close(ends[0]);
+        close(ends[1]);
+    }
+    return ok();
+}

@@ -1,0 +1,160 @@
+#!/usr/bin/python3
+"""Builds every program here and runs it alone and under `ebb run`, as root and as an ordinary user, and with the
+fallbacks forced. One line each; the closing line counts.
+
+EBB names the command (default: target/release/ebb of this repository, then `ebb` on the path).
+"""
+import argparse
+import concurrent.futures
+import glob
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(os.path.dirname(HERE))
+NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+# name -> (under ebb, as nobody, EBB_FORCE)
+VARIANTS = {
+    "plain": (False, False, ""),
+    "plain-user": (False, True, ""),
+    "root": (True, False, ""),
+    "user": (True, True, ""),
+    "no-move": (True, False, "no-move"),
+    "shared": (True, False, "shared"),
+    "no-process-madvise": (True, False, "no-process-madvise"),
+    "no-background": (True, False, "no-background"),
+    "no-interpose": (True, False, "no-interpose"),
+    "no-huge": (True, False, "no-huge"),
+    "strict": (True, False, "strict"),
+}
+
+
+def find_ebb():
+    named = os.environ.get("EBB")
+    if named:
+        return os.path.abspath(shutil.which(named) or named)
+    built = os.path.join(ROOT, "target/release/ebb")
+    return built if os.path.exists(built) else shutil.which("ebb")
+
+
+def build(source, into):
+    name = os.path.basename(source)[:-2]
+    program = os.path.join(into, name)
+    command = ["gcc", "-O1", "-g", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-Wno-stringop-overread",
+               "-Wno-stringop-overflow", "-Wno-infinite-recursion", "-pthread", f'-DNAME="{name}"',
+               "-o", program, source]
+    done = subprocess.run(command, capture_output=True, text=True)
+    return name, program, done.stderr if done.returncode else ""
+
+
+def run(program, variant, ebb, args, scratch):
+    under_ebb, as_user, force = VARIANTS[variant]
+    name = os.path.basename(program)
+    here = tempfile.mkdtemp(prefix=f"{name}-", dir=scratch)
+    os.chmod(here, 0o777)
+    spill = os.path.join(here, "spill")
+    os.mkdir(spill)
+    os.chmod(spill, 0o777)
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("EBB_") and k != "LD_PRELOAD"}
+    environment["EBB_TMPDIR"] = spill
+    if force:
+        environment["EBB_FORCE"] = force
+    command = [program]
+    if under_ebb:
+        command = [ebb, "run", "-q", "--ram", args.ram, "--", program]
+    if as_user and os.geteuid() == 0:
+        command = NOBODY + command
+    start = time.monotonic()
+    process = subprocess.Popen(command, cwd=here, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                               stderr=subprocess.STDOUT, start_new_session=True)
+    try:
+        output, _ = process.communicate(timeout=args.timeout)
+        why = ""
+    except subprocess.TimeoutExpired:
+        why = f"did not end within {args.timeout} s"
+        if args.keep_hung:
+            why += f" and is left running as {process.pid}"
+            output = b""
+        else:
+            end_session(process.pid)
+            output, _ = process.communicate()
+    took = time.monotonic() - start
+    lines = output.decode(errors="replace").strip().split("\n")
+    last = lines[-1]
+    left = os.listdir(spill)
+    if not why and left:
+        why = f"left {left} in EBB_TMPDIR"
+    if process.returncode == 77 and last.startswith("skip "):
+        result = "skip"
+    elif why or process.returncode != 0 or len(lines) != 1 or not last.startswith(f"ok {name} "):
+        result = "FAIL"
+        why = why or f"exit status {process.returncode}"
+    else:
+        result = "ok"
+    shutil.rmtree(here, ignore_errors=True)
+    detail = last.split(" ", 2)[-1] if result != "FAIL" else f"{why}: " + " | ".join(lines[-6:])
+    return result, f"{result:4} {variant:18} {name:26} {took:6.2f} s  {detail}"
+
+
+def end_session(leader):
+    """Kills what is left of the session that this driver started."""
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            try:
+                with open(f"/proc/{entry}/stat") as file:
+                    fields = file.read().rsplit(")", 1)[1].split()
+                if int(fields[3]) == leader:
+                    os.kill(int(entry), signal.SIGKILL)
+            except (OSError, IndexError):
+                pass
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--plain", action="store_true", help="only without ebb")
+    parser.add_argument("--only", action="append", default=[], metavar="NAME", help="only this program (may be repeated)")
+    parser.add_argument("--variant", action="append", default=[], choices=VARIANTS, help="only this variant")
+    parser.add_argument("--ram", default="16M", help="budget under ebb (16M)")
+    parser.add_argument("--jobs", type=int, default=2, help="programs at once (2)")
+    parser.add_argument("--timeout", type=float, default=120, help="seconds for one program (120)")
+    parser.add_argument("--repeat", type=int, default=1, help="runs of each program (1)")
+    parser.add_argument("--keep-hung", action="store_true", help="leave a program that hangs for a debugger")
+    args = parser.parse_args()
+    ebb = find_ebb()
+    variants = args.variant or (["plain"] if args.plain else [
+        "plain", "root", "user", "no-move", "shared", "no-process-madvise", "no-background"])
+    if any(VARIANTS[v][0] for v in variants) and not (ebb and os.path.exists(ebb)):
+        sys.exit("run.py: there is no ebb: build it, or set EBB; or give --plain")
+    sources = sorted(glob.glob(os.path.join(HERE, "*.c")))
+    if args.only:
+        sources = [s for s in sources if os.path.basename(s)[:-2] in args.only]
+    scratch = tempfile.mkdtemp(prefix="ebb-transparency-")
+    os.chmod(scratch, 0o755)
+    passed = failed = skipped = 0
+    try:
+        with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
+            programs = []
+            for name, program, error in pool.map(lambda source: build(source, scratch), sources):
+                if error:
+                    failed += 1
+                    print(f"FAIL build {name}\n{error}", flush=True)
+                else:
+                    programs.append(program)
+            work = [(p, v) for v in variants for p in programs for _ in range(args.repeat)]
+            for result, line in pool.map(lambda job: run(*job, ebb, args, scratch), work):
+                passed += result == "ok"
+                failed += result == "FAIL"
+                skipped += result == "skip"
+                print(line, flush=True)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    print(f"{passed} passed, {failed} failed, {skipped} skipped")
+    sys.exit(1 if failed else 0)
+
+
+main()

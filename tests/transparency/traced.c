@@ -1,0 +1,77 @@
+/* A debugger attaches, looks, steps, follows system calls and leaves: the program goes on unharmed. */
+#include "pressure.h"
+#include <sys/ptrace.h>
+#include <sys/user.h>
+static unsigned char *m;
+static volatile long marker = 0x4711;
+static void body(void *argument)
+{
+    (void)argument;
+    for (int i = 0; i < 5; i++) {
+        evict(m, MIB);
+        check(m, MIB, 1, "memory of a traced program");
+        sleep_ms(10);
+    }
+}
+static void expect_stop(pid_t pid)
+{
+    int status;
+    REQUIRE(waitpid(pid, &status, __WALL) == pid);
+    if (!WIFSTOPPED(status))
+        fail("the traced program ended with wait status %#x", status);
+}
+int main(void)
+{
+    m = fresh(MIB);
+    fill(m, MIB, 1);
+    for (int round = 0; round < 4; round++) {
+        pid_t pid = child_of(body, NULL);
+        sleep_ms(20 * round);
+        if (ptrace(PTRACE_ATTACH, pid, 0, 0) != 0) {
+            kill(pid, SIGKILL);
+            return skip("tracing is not allowed here");
+        }
+        expect_stop(pid);
+        struct user_regs_struct registers;
+        MUST(ptrace(PTRACE_GETREGS, pid, 0, &registers));
+        errno = 0;
+        REQUIRE(ptrace(PTRACE_PEEKDATA, pid, &marker, 0) == 0x4711 && errno == 0);
+        if (round == 1) {
+            for (int i = 0; i < 300; i++) {
+                int status;
+                MUST(ptrace(PTRACE_SINGLESTEP, pid, 0, 0));
+                REQUIRE(waitpid(pid, &status, __WALL) == pid && WIFSTOPPED(status));
+                if (WSTOPSIG(status) != SIGTRAP) {
+                    /* A signal on its way: let it through. */
+                    MUST(ptrace(PTRACE_CONT, pid, 0, WSTOPSIG(status)));
+                    MUST(kill(pid, SIGSTOP));
+                    do {
+                        REQUIRE(waitpid(pid, &status, __WALL) == pid && WIFSTOPPED(status));
+                        if (WSTOPSIG(status) != SIGSTOP)
+                            MUST(ptrace(PTRACE_CONT, pid, 0, WSTOPSIG(status)));
+                    } while (WSTOPSIG(status) != SIGSTOP);
+                }
+            }
+        }
+        if (round >= 2) {
+            /* As strace does, to the end; signals are passed on. */
+            long deliver = 0;
+            for (;;) {
+                int status;
+                MUST(ptrace(PTRACE_SYSCALL, pid, 0, deliver));
+                REQUIRE(waitpid(pid, &status, __WALL) == pid);
+                if (WIFEXITED(status)) {
+                    REQUIRE(WEXITSTATUS(status) == 0);
+                    break;
+                }
+                REQUIRE(WIFSTOPPED(status));
+                deliver = WSTOPSIG(status) == SIGTRAP || WSTOPSIG(status) == SIGSTOP ? 0 : WSTOPSIG(status);
+            }
+        } else {
+            MUST(ptrace(PTRACE_DETACH, pid, 0, 0));
+            wait_ok(pid);
+        }
+    }
+    check(m, MIB, 1, "at the end");
+    return ok();
+}
