@@ -13,18 +13,18 @@ pub struct SpaceMemory<'a> {
     ctx: &'a ThreadCtx,
     /// Stack pointer of the call: pins of calls made below it are still in use.
     sp: u64,
-    /// The caller has every signal blocked, as in the agent's signal handlers.
-    quiet: bool,
 }
 
 impl<'a> SpaceMemory<'a> {
-    /// For a call made with stack pointer `sp`. `quiet` says that every signal is blocked already.
-    pub fn new(space: &'a Space, ctx: &'a ThreadCtx, sp: u64, quiet: bool) -> Self {
-        Self { space, ctx, sp, quiet }
+    /// For a call made with stack pointer `sp`.
+    #[inline]
+    pub fn new(space: &'a Space, ctx: &'a ThreadCtx, sp: u64) -> Self {
+        Self { space, ctx, sp }
     }
 }
 
 /// A range as the engine takes it: within the addresses that can be managed, or nothing.
+#[inline]
 fn range(addr: u64, len: u64) -> Option<(usize, usize)> {
     let (addr, len) = (addr as usize, len as usize);
     (addr < ADDR_END && len > 0).then(|| (addr, len.min(ADDR_END - addr)))
@@ -35,6 +35,7 @@ impl ReadMemory for SpaceMemory<'_> {
         crate::user::read_bytes(addr, out).is_ok()
     }
 
+    #[inline]
     fn may_be_managed(&self, addr: u64, len: u64) -> bool {
         let Some((addr, len)) = range(addr, len) else { return false };
         if self.space.is_managed(addr) {
@@ -60,6 +61,7 @@ impl Memory for SpaceMemory<'_> {
         self.space.pin_begin(self.ctx, self.sp);
     }
 
+    #[inline]
     fn pin_fast(&self, addr: u64, len: u64) -> bool {
         range(addr, len).is_some_and(|(addr, len)| self.space.pin_fast(self.ctx, self.sp, addr, len))
     }
@@ -73,10 +75,12 @@ impl Memory for SpaceMemory<'_> {
         }
     }
 
+    #[inline]
     fn pin_end(&self) {
         self.space.pin_end(self.ctx);
     }
 
+    #[inline]
     fn pin_max(&self) -> u64 {
         self.space.pin_max() as u64
     }
@@ -97,12 +101,10 @@ impl Memory for SpaceMemory<'_> {
     }
 
     fn block(&self) -> u64 {
-        if self.quiet { 0 } else { crate::signals::block_all() }
+        crate::signals::block_all()
     }
 
     fn unblock(&self, mask: u64) {
-        if !self.quiet {
-            crate::signals::restore(mask);
-        }
+        crate::signals::restore(mask);
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! The kernel answers EFAULT for an evicted page, so [`before`] brings every buffer of the call in and pins it, and
 //! [`after`] tries a call again that came back with EFAULT although nothing the program did explains it. A transfer
-//! larger than a call may pin is made in pieces by [`run_split`]. [`call`] is all of it for callers that wait for the
+//! larger than a call may pin is made in pieces by [`run_split`]. [`call`] is all of it, for callers that wait for the
 //! answer themselves.
 //!
 //! Invariants:
@@ -18,10 +18,10 @@ mod split;
 mod tests;
 
 pub use memory::SpaceMemory;
-pub use split::run_split;
 
 use crate::table::visit::{Buffer, Kind, PAGE_BYTES, ReadMemory, visit_row};
 use crate::table::{self, Flags, Row, Split};
+use ebb::{Space, ThreadCtx};
 use linux_raw_sys::errno;
 
 /// What pinning a range came to.
@@ -87,33 +87,77 @@ pub const TRIES_MAX: u32 = 8;
 /// Attempts at a call whose every buffer the table knows: one in case a structure has grown since.
 const TRIES_MAX_SIZED: u32 = 2;
 
+/// A `do_call`'s answer when a signal came before the call was made, and the whole call is to be made anew after the
+/// signal's handler: the kernel's ERESTARTSYS, which it never lets a program see.
+pub const NOT_MADE: i64 = -512;
+
 const EFAULT: i64 = errno::EFAULT as i64;
 
-/// Prepares system call `nr`: brings in and pins what it touches.
+/// Prepares system call `nr`, made with stack pointer `sp`: brings in and pins what it touches.
 #[inline]
-pub fn before<M: Memory>(mem: &M, nr: u64, args: &[u64; 6]) -> Before {
+pub fn before(space: &Space, ctx: &ThreadCtx, nr: u64, args: &[u64; 6], sp: u64) -> Before {
     let row = table::row(nr);
     if row.flags.has(Flags::NO_POINTERS) {
         return Before::Plain;
     }
-    prepare(mem, row, nr, args, row.split != Split::No)
+    prepare(&SpaceMemory::new(space, ctx, sp), row, nr, args, true)
 }
 
-/// As [`before`], for a call with pointers; only a call that `may_split` is answered with [`Before::Split`].
+/// Looks at the answer of a call that [`before`] prepared, with the same arguments and stack pointer.
+///
+/// `tries` counts the attempts at this call; it is 0 when [`before`] answers. After [`After::Retry`] the call is made
+/// again as it is, without [`before`]: its pins are in place.
+#[inline]
+pub fn after(space: &Space, ctx: &ThreadCtx, nr: u64, args: &[u64; 6], sp: u64, ret: i64, tries: &mut u32) -> After {
+    if ret != -EFAULT { After::Done(ret) } else { again(&SpaceMemory::new(space, ctx, sp), nr, args, tries) }
+}
+
+/// Makes a call in pieces for which [`before`] said [`Before::Split`]; its answer. `do_call` makes one call each time
+/// it is called; [`NOT_MADE`] from it before anything was transferred is the answer at once.
+pub fn run_split(
+    space: &Space,
+    ctx: &ThreadCtx,
+    nr: u64,
+    args: &[u64; 6],
+    sp: u64,
+    do_call: &mut dyn FnMut(u64, &[u64; 6]) -> i64,
+) -> i64 {
+    split::run(&SpaceMemory::new(space, ctx, sp), nr, args, do_call)
+}
+
+/// All of it: makes a call with its buffers pinned. `do_call` is called once for each attempt or piece.
+pub fn call<M: Memory>(mem: &M, nr: u64, args: &[u64; 6], do_call: &mut dyn FnMut(u64, &[u64; 6]) -> i64) -> i64 {
+    let row = table::row(nr);
+    let mut pinned = match prepare(mem, row, nr, args, true) {
+        Before::Plain => false,
+        Before::Pinned => true,
+        Before::Split => return split::run(mem, nr, args, do_call),
+        Before::Fail(answer) => return answer,
+    };
+    let mut tries = 0;
+    loop {
+        let ret = do_call(nr, args);
+        if ret == -EFAULT && again(mem, nr, args, &mut tries) == After::Retry {
+            pinned = true;
+            continue;
+        }
+        if pinned {
+            mem.pin_end();
+        }
+        return ret;
+    }
+}
+
+/// Pins a call's buffers. Only when it `may_split` a call that could be made in pieces is answered so.
 fn prepare<M: Memory>(mem: &M, row: &Row, nr: u64, args: &[u64; 6], may_split: bool) -> Before {
-    let mut pinner = Pinner::new(mem, may_split);
+    let mut pinner = Pinner::new(mem, may_split && row.split != Split::No);
     visit_row(row, nr, args, mem, &mut |buffer| pinner.add(buffer));
     pinner.finish()
 }
 
-/// Looks at the answer of a call that [`before`] prepared. `tries` counts the attempts; it starts at 0.
-#[inline]
-pub fn after<M: Memory>(mem: &M, nr: u64, args: &[u64; 6], ret: i64, tries: &mut u32) -> After {
-    if ret != -EFAULT { After::Done(ret) } else { after_efault(mem, nr, args, tries) }
-}
-
+/// The call was answered with EFAULT: is it worth another attempt?
 #[cold]
-fn after_efault<M: Memory>(mem: &M, nr: u64, args: &[u64; 6], tries: &mut u32) -> After {
+fn again<M: Memory>(mem: &M, nr: u64, args: &[u64; 6], tries: &mut u32) -> After {
     let done = After::Done(-EFAULT);
     let row = table::row(nr);
     let tries_max = if row.flags.has(Flags::UNSIZED) { TRIES_MAX } else { TRIES_MAX_SIZED };
@@ -140,33 +184,9 @@ fn after_efault<M: Memory>(mem: &M, nr: u64, args: &[u64; 6], tries: &mut u32) -
     }
     let found = pinner.begun;
     match pinner.finish() {
-        Before::Fail(_) => done,
         // Nothing of it is managed: the address is the program's mistake.
-        _ if !found => done,
-        _ => After::Retry,
-    }
-}
-
-/// Makes a system call with its buffers pinned. `do_call` is called once for each attempt or piece.
-pub fn call<M: Memory>(mem: &M, nr: u64, args: &[u64; 6], do_call: &mut dyn FnMut(u64, &[u64; 6]) -> i64) -> i64 {
-    let mut pinned = match before(mem, nr, args) {
-        Before::Plain => false,
-        Before::Pinned => true,
-        Before::Split => return run_split(mem, nr, args, do_call),
-        Before::Fail(answer) => return answer,
-    };
-    let mut tries = 0;
-    loop {
-        let ret = do_call(nr, args);
-        match after(mem, nr, args, ret, &mut tries) {
-            After::Done(ret) => {
-                if pinned {
-                    mem.pin_end();
-                }
-                return ret;
-            }
-            After::Retry => pinned = true,
-        }
+        Before::Pinned if found => After::Retry,
+        _ => done,
     }
 }
 

@@ -14,7 +14,7 @@
 //!
 //! Not kept: one large append or write is not atomic against other writers of the same file between its pieces.
 
-use super::{Before, Memory, prepare};
+use super::{Before, Memory, NOT_MADE, prepare};
 use crate::table::visit::{IOV_MAX, PAGE_BYTES, RW_BYTES_MAX};
 use crate::table::{self, Split};
 use core::mem::{MaybeUninit, offset_of};
@@ -43,17 +43,22 @@ enum Policy {
     Whole,
     /// One, cut to what can be pinned.
     Once,
+    /// As many as it takes, from or to a file: no signal ends it.
+    LoopFile,
     /// As many as it takes.
     Loop,
     /// Likewise, into a socket: a peer that goes away after the first piece makes a short count, and no signal.
     LoopSocket,
 }
 
-/// Makes a call in pieces for which [`before`](super::before) said [`Before::Split`]; its answer.
-pub fn run_split<M: Memory>(mem: &M, nr: u64, args: &[u64; 6], do_call: DoCall<'_>) -> i64 {
+/// Makes a call in pieces; its answer.
+pub(super) fn run<M: Memory>(mem: &M, nr: u64, args: &[u64; 6], do_call: DoCall<'_>) -> i64 {
     let split = table::row(nr).split;
     debug_assert!(split != Split::No);
-    let policy = policy(mem, split, args, do_call);
+    let policy = match policy(mem, split, args, do_call) {
+        Ok(policy) => policy,
+        Err(NotMade) => return NOT_MADE,
+    };
     if policy == Policy::Whole {
         return piece(mem, nr, args, do_call);
     }
@@ -70,6 +75,17 @@ pub fn run_split<M: Memory>(mem: &M, nr: u64, args: &[u64; 6], do_call: DoCall<'
         return piece(mem, nr, args, do_call);
     }
     scalar(mem, nr, split, args, Scalar { buffer_at, len_at, total: len.min(RW_BYTES_MAX) }, policy, do_call)
+}
+
+/// A signal came before anything was transferred: the call is to be made anew.
+struct NotMade;
+
+/// A question to the kernel about the descriptor: whether it answered with success.
+fn ask<M: Memory>(mem: &M, nr: u32, args: &[u64; 6], do_call: DoCall<'_>) -> Result<bool, NotMade> {
+    match piece(mem, nr as u64, args, do_call) {
+        NOT_MADE => Err(NotMade),
+        ret => Ok(ret == 0),
+    }
 }
 
 /// Bytes of one piece: what can be pinned less the slack for partial pages, vectors and headers.
@@ -94,6 +110,19 @@ fn piece<M: Memory>(mem: &M, nr: u64, args: &[u64; 6], do_call: DoCall<'_>) -> i
     }
 }
 
+/// As [`piece`], for one of several: a file is read or written to its end also when a signal comes in between.
+fn one_of<M: Memory>(mem: &M, nr: u64, args: &[u64; 6], policy: Policy, do_call: DoCall<'_>) -> i64 {
+    /// Signals within one piece before it counts as failed.
+    const SIGNALS_MAX: u32 = 1 << 16;
+    for _ in 0..SIGNALS_MAX {
+        let ret = piece(mem, nr, args, do_call);
+        if ret != NOT_MADE || policy != Policy::LoopFile {
+            return ret;
+        }
+    }
+    -(errno::EINTR as i64)
+}
+
 /// The kernel's own first check of a buffer.
 fn is_user_range(addr: u64, len: u64) -> bool {
     addr.checked_add(len).is_some_and(|end| end <= TASK_END)
@@ -109,59 +138,65 @@ fn is_read(split: Split) -> bool {
     matches!(split, Read | Pread | Readv | Preadv | Preadv2 | Recvfrom | Recvmsg | Getrandom | Getdents)
 }
 
-fn policy<M: Memory>(mem: &M, split: Split, args: &[u64; 6], do_call: DoCall<'_>) -> Policy {
+fn policy<M: Memory>(mem: &M, split: Split, args: &[u64; 6], do_call: DoCall<'_>) -> Result<Policy, NotMade> {
     let flags = match split {
-        Split::Getrandom => return Policy::Loop,
-        Split::Getdents => return Policy::Once,
+        Split::Getrandom => return Ok(Policy::Loop),
+        Split::Getdents => return Ok(Policy::Once),
         Split::Preadv2 | Split::Pwritev2 => args[5],
         Split::Recvfrom | Split::Sendto => args[3],
         Split::Recvmsg | Split::Sendmsg => args[2],
         _ => 0,
     };
     if split == Split::Pwritev2 && flags & RWF_ATOMIC != 0 {
-        return Policy::Whole;
+        return Ok(Policy::Whole);
     }
     let mut stat = MaybeUninit::<g::stat>::zeroed();
-    if piece(mem, g::__NR_fstat as u64, &[args[0], stat.as_mut_ptr() as u64, 0, 0, 0, 0], do_call) != 0 {
-        return Policy::Whole;
+    if !ask(mem, g::__NR_fstat, &[args[0], stat.as_mut_ptr() as u64, 0, 0, 0, 0], do_call)? {
+        return Ok(Policy::Whole);
     }
     // SAFETY: any bytes are a valid `stat`.
     let stat = unsafe { stat.assume_init() };
     let reads = is_read(split);
-    match stat.st_mode & g::S_IFMT {
-        g::S_IFREG | g::S_IFBLK => Policy::Loop,
+    Ok(match stat.st_mode & g::S_IFMT {
+        g::S_IFREG | g::S_IFBLK => Policy::LoopFile,
         g::S_IFCHR if (stat.st_rdev >> 8) & 0xfff == MAJOR_MEM => Policy::Loop,
         g::S_IFCHR | g::S_IFIFO if !reads => Policy::Loop,
-        g::S_IFSOCK => socket_policy(mem, split, args, flags, do_call),
+        g::S_IFSOCK => return socket_policy(mem, split, args, flags, do_call),
         // Streams; and descriptors of no file (inotify, timers), which give whole records up to the buffer's size.
         _ if reads => Policy::Once,
         _ => Policy::Whole,
-    }
+    })
 }
 
-fn socket_policy<M: Memory>(mem: &M, split: Split, args: &[u64; 6], flags: u64, do_call: DoCall<'_>) -> Policy {
+fn socket_policy<M: Memory>(
+    mem: &M,
+    split: Split,
+    args: &[u64; 6],
+    flags: u64,
+    do_call: DoCall<'_>,
+) -> Result<Policy, NotMade> {
     const SOL_SOCKET: u64 = 1;
     const SO_TYPE: u64 = 3;
     const SOCK_STREAM: u32 = 1;
     // The value and its length.
     let mut option = [0u32, 4];
     let at = option.as_mut_ptr() as u64;
-    let failed = piece(mem, g::__NR_getsockopt as u64, &[args[0], SOL_SOCKET, SO_TYPE, at, at + 4, 0], do_call) != 0;
-    if failed || option[0] != SOCK_STREAM || flags & MSG_OOB != 0 {
-        return Policy::Whole;
+    let known = ask(mem, g::__NR_getsockopt, &[args[0], SOL_SOCKET, SO_TYPE, at, at + 4, 0], do_call)?;
+    if !known || option[0] != SOCK_STREAM || flags & MSG_OOB != 0 {
+        return Ok(Policy::Whole);
     }
     if !is_read(split) {
-        return Policy::LoopSocket;
+        return Ok(Policy::LoopSocket);
     }
     if flags & MSG_ERRQUEUE != 0 {
-        return Policy::Whole;
+        return Ok(Policy::Whole);
     }
     if flags & MSG_WAITALL == 0 || flags & MSG_PEEK != 0 {
-        return Policy::Once;
+        return Ok(Policy::Once);
     }
     // Control data belongs to a place in the stream: a second piece would lose it.
     let has_control = split == Split::Recvmsg && Header::read(mem, args[1]).is_none_or(|h| h.control_len != 0);
-    if has_control { Policy::Once } else { Policy::Loop }
+    Ok(if has_control { Policy::Once } else { Policy::Loop })
 }
 
 /// Adds a piece's answer to what is done; the answer of the whole call when it ends here.
@@ -210,7 +245,7 @@ fn scalar<M: Memory>(
                 _ => {}
             }
         }
-        let ret = piece(mem, nr, &now, do_call);
+        let ret = one_of(mem, nr, &now, policy, do_call);
         if let Some(answer) = progress(&mut done, wanted, total, ret, policy) {
             return answer;
         }
@@ -367,7 +402,7 @@ fn vectored<M: Memory>(
                 if moves {
                     now[3] = args[3].wrapping_add(done);
                 }
-                piece(mem, nr, &now, do_call)
+                one_of(mem, nr, &now, policy, do_call)
             }
         };
         if let Some(answer) = progress(&mut done, wanted, total, ret, policy) {

@@ -182,6 +182,11 @@ impl Flags {
         self.0 & other.0 == other.0
     }
 
+    /// All of this but `other`.
+    pub(crate) const fn without(self, other: Self) -> Self {
+        Self(self.0 & !other.0)
+    }
+
     /// Both.
     pub const fn with(self, other: Self) -> Self {
         Self(self.0 | other.0)
@@ -285,6 +290,11 @@ pub struct Row {
 }
 
 impl Row {
+    /// True when an option among the arguments says what the others are.
+    pub fn has_special(&self) -> bool {
+        self.special != Special::None
+    }
+
     /// The arguments, in order.
     pub const fn args(&self) -> &[Arg; 6] {
         &self.args

@@ -152,7 +152,7 @@ const fn split((nr, row): Def, split: Split) -> Def {
 /// A call whose arguments depend on an option; their number and size are known.
 const fn special((nr, row): Def, special: Special) -> Def {
     // A call with a special part has pointers that the argument list does not show.
-    let flags = if row.flags.has(Flags::NO_POINTERS) { Flags::NONE } else { row.flags };
+    let flags = row.flags.without(Flags::NO_POINTERS);
     (nr, Row { special, flags, ..row })
 }
 

@@ -1,1 +1,774 @@
+//! The table against independent lists of calls, and the visitor against hand-made arguments.
 
+use super::visit::{Buffer, Kind, ReadMemory, for_each_buffer, for_each_robust};
+use super::{Arg, Dir, Flags, Shape, Split, row};
+use linux_raw_sys::general as g;
+use linux_raw_sys::ioctl as i;
+use proptest::prelude::*;
+use std::collections::BTreeSet;
+
+/// Memory of 64-bit words from `BASE` on; everything else does not exist.
+#[derive(Default)]
+struct Words(Vec<u64>);
+
+const BASE: u64 = 0x10_0000;
+
+impl Words {
+    /// Puts words at the end; their address.
+    fn put(&mut self, words: &[u64]) -> u64 {
+        let at = BASE + self.0.len() as u64 * 8;
+        self.0.extend_from_slice(words);
+        at
+    }
+
+    fn put_str(&mut self, text: &[u8]) -> u64 {
+        let mut padded = text.to_vec();
+        padded.push(0);
+        padded.resize(padded.len().next_multiple_of(8), 0xff);
+        let words: Vec<u64> = padded.chunks(8).map(|c| u64::from_ne_bytes(c.try_into().unwrap())).collect();
+        self.put(&words)
+    }
+}
+
+impl ReadMemory for Words {
+    fn read(&self, addr: u64, out: &mut [u8]) -> bool {
+        let mut bytes: Vec<u8> = self.0.iter().flat_map(|w| w.to_ne_bytes()).collect();
+        // Memory ends at the end of a page.
+        bytes.resize(bytes.len().next_multiple_of(4096), 0);
+        let Some(at) = addr.checked_sub(BASE) else { return false };
+        let at = at as usize;
+        let Some(from) = at.checked_add(out.len()).and_then(|end| bytes.get(at..end)) else { return false };
+        out.copy_from_slice(from);
+        true
+    }
+
+    fn is_self(&self, pid: i32) -> bool {
+        pid == 42
+    }
+}
+
+fn visit(mem: &Words, nr: u32, args: &[u64]) -> Vec<Buffer> {
+    let mut all = [0u64; 6];
+    all[..args.len()].copy_from_slice(args);
+    let mut out = Vec::new();
+    for_each_buffer(nr as u64, &all, mem, &mut |b| out.push(b));
+    out
+}
+
+fn pin(addr: u64, len: u64, write: bool) -> Buffer {
+    Buffer { addr, len, write, kind: Kind::Pin }
+}
+
+fn exclude(addr: u64, len: u64, write: bool) -> Buffer {
+    Buffer { addr, len, write, kind: Kind::Exclude }
+}
+
+#[test]
+fn every_system_call_has_a_row_and_every_row_is_a_system_call() {
+    let mut known: BTreeSet<u64> = (0..1000).filter(|&nr| syscalls::Sysno::new(nr as usize).is_some()).collect();
+    // Newer than that list.
+    known.extend([336, 470]);
+    let rows: BTreeSet<u64> = (0..1000).filter(|&nr| row(nr).defined).collect();
+    assert_eq!(rows, known);
+}
+
+#[test]
+fn a_number_without_a_row_is_probed_and_may_be_tried_again() {
+    for nr in [337, 423, 471, 1 << 31, u64::MAX] {
+        let row = row(nr);
+        assert!(!row.defined);
+        assert!(row.flags.has(Flags::SIDE_EFFECT_FREE_ON_EFAULT) && row.flags.has(Flags::UNSIZED));
+        assert!(!row.flags.has(Flags::NO_POINTERS));
+    }
+}
+
+#[test]
+fn rows_without_pointers_are_exactly_those_the_visitor_has_nothing_to_do_for() {
+    for nr in 0..471 {
+        let row = row(nr);
+        let is_bare = row.args().iter().all(|a| a.shape() == Shape::Value) && !row.has_special() && row.defined;
+        assert_eq!(row.flags.has(Flags::NO_POINTERS), is_bare, "{nr}");
+    }
+}
+
+#[test]
+fn lengths_name_arguments_that_are_numbers_and_length_pointers_ones_that_point() {
+    for nr in 0..471 {
+        let row = row(nr);
+        for arg in row.args() {
+            match arg.shape() {
+                Shape::Array { count, .. }
+                | Shape::Bits { bits: count }
+                | Shape::Iovec { count }
+                | Shape::Mmsghdr { count }
+                | Shape::FdSet { nfds: count }
+                | Shape::ExcludeLen { len: count } => {
+                    assert_eq!(row.args()[count as usize].shape(), Shape::Value, "{nr}");
+                }
+                Shape::LenPtr { len_ptr } => {
+                    assert_eq!(row.args()[len_ptr as usize].shape(), Shape::Fixed(4), "{nr}");
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+#[test]
+fn calls_that_give_something_away_with_their_answer_are_not_tried_again() {
+    let once = [
+        g::__NR_read,
+        g::__NR_write,
+        g::__NR_recvmsg,
+        g::__NR_accept,
+        g::__NR_accept4,
+        g::__NR_pipe2,
+        g::__NR_socketpair,
+        g::__NR_wait4,
+        g::__NR_waitid,
+        g::__NR_timer_create,
+        g::__NR_sendfile,
+        g::__NR_splice,
+        g::__NR_mq_timedreceive,
+        g::__NR_msgrcv,
+        g::__NR_io_submit,
+        g::__NR_clone3,
+        g::__NR_futex,
+    ];
+    for nr in once {
+        assert!(!row(nr as u64).flags.has(Flags::SIDE_EFFECT_FREE_ON_EFAULT), "{nr}");
+    }
+}
+
+#[test]
+fn calls_that_only_look_or_name_are_tried_again() {
+    let again = [
+        g::__NR_open,
+        g::__NR_openat,
+        g::__NR_newfstatat,
+        g::__NR_statx,
+        g::__NR_ioctl,
+        g::__NR_fcntl,
+        g::__NR_prctl,
+        g::__NR_mount,
+        g::__NR_bpf,
+        g::__NR_setsockopt,
+        g::__NR_execve,
+    ];
+    for nr in again {
+        assert!(row(nr as u64).flags.has(Flags::SIDE_EFFECT_FREE_ON_EFAULT), "{nr}");
+    }
+}
+
+#[test]
+fn calls_that_wait_are_marked_also_when_an_option_decides() {
+    for nr in [g::__NR_futex, g::__NR_ioctl, g::__NR_read, g::__NR_epoll_wait, g::__NR_msgrcv, g::__NR_fcntl] {
+        assert!(row(nr as u64).flags.has(Flags::MAY_BLOCK), "{nr}");
+    }
+}
+
+#[test]
+fn the_agents_own_calls_are_marked() {
+    let handled = [
+        g::__NR_mmap,
+        g::__NR_munmap,
+        g::__NR_mremap,
+        g::__NR_mprotect,
+        g::__NR_pkey_mprotect,
+        g::__NR_madvise,
+        g::__NR_brk,
+        g::__NR_mlock,
+        g::__NR_mlock2,
+        g::__NR_munlock,
+        g::__NR_mlockall,
+        g::__NR_munlockall,
+        g::__NR_shmat,
+        g::__NR_shmdt,
+        g::__NR_remap_file_pages,
+        g::__NR_process_madvise,
+        g::__NR_clone,
+        g::__NR_clone3,
+        g::__NR_fork,
+        g::__NR_vfork,
+        g::__NR_execve,
+        g::__NR_execveat,
+        g::__NR_exit,
+        g::__NR_exit_group,
+        g::__NR_rt_sigaction,
+        g::__NR_rt_sigprocmask,
+        g::__NR_rt_sigreturn,
+        g::__NR_rt_sigsuspend,
+        g::__NR_sigaltstack,
+        g::__NR_rt_sigtimedwait,
+        g::__NR_ppoll,
+        g::__NR_pselect6,
+        g::__NR_epoll_pwait,
+        g::__NR_epoll_pwait2,
+        g::__NR_signalfd,
+        g::__NR_signalfd4,
+        g::__NR_close,
+        g::__NR_close_range,
+        g::__NR_dup2,
+        g::__NR_dup3,
+        g::__NR_fcntl,
+        g::__NR_prctl,
+        g::__NR_seccomp,
+        g::__NR_setrlimit,
+        g::__NR_prlimit64,
+        g::__NR_arch_prctl,
+        g::__NR_unshare,
+        g::__NR_setns,
+        g::__NR_io_uring_setup,
+        g::__NR_userfaultfd,
+    ];
+    for nr in handled {
+        assert!(row(nr as u64).flags.has(Flags::HANDLED), "{nr}");
+    }
+}
+
+#[test]
+fn packing_an_argument_loses_nothing() {
+    let shapes = [
+        Shape::Value,
+        Shape::Fixed(511),
+        Shape::Array { count: 5, element: 63, narrow: false },
+        Shape::Array { count: 0, element: 1, narrow: true },
+        Shape::LenPtr { len_ptr: 5 },
+        Shape::Bits { bits: 4 },
+        Shape::Str,
+        Shape::StrArray,
+        Shape::Iovec { count: 2 },
+        Shape::Msghdr,
+        Shape::Mmsghdr { count: 2 },
+        Shape::FdSet { nfds: 0 },
+        Shape::SelfSized { at: 4, least: 64 },
+        Shape::SigsetArg,
+        Shape::Probe,
+        Shape::Exclude(24),
+        Shape::ExcludeLen { len: 1 },
+    ];
+    for shape in shapes {
+        for dir in [Dir::In, Dir::Out, Dir::InOut] {
+            let arg = Arg::new(dir, shape);
+            assert_eq!((arg.dir(), arg.shape()), (dir, shape));
+        }
+    }
+}
+
+#[test]
+fn fixed_sizes_are_those_of_libc() {
+    let expected: &[(u32, usize, usize)] = &[
+        (g::__NR_fstat, 1, size_of::<libc::stat>()),
+        (g::__NR_fstatfs, 1, size_of::<libc::statfs>()),
+        (g::__NR_statx, 4, size_of::<libc::statx>()),
+        (g::__NR_uname, 0, size_of::<libc::utsname>()),
+        (g::__NR_sysinfo, 0, size_of::<libc::sysinfo>()),
+        (g::__NR_times, 0, size_of::<libc::tms>()),
+        (g::__NR_getrusage, 1, size_of::<libc::rusage>()),
+        (g::__NR_prlimit64, 3, size_of::<libc::rlimit64>()),
+        (g::__NR_setitimer, 1, size_of::<libc::itimerval>()),
+        (g::__NR_timerfd_settime, 2, size_of::<libc::itimerspec>()),
+        (g::__NR_nanosleep, 0, size_of::<libc::timespec>()),
+        (g::__NR_gettimeofday, 0, size_of::<libc::timeval>()),
+        (g::__NR_adjtimex, 0, size_of::<libc::timex>()),
+        (g::__NR_epoll_ctl, 3, size_of::<libc::epoll_event>()),
+        (g::__NR_waitid, 2, size_of::<libc::siginfo_t>()),
+        (g::__NR_sigaltstack, 0, size_of::<libc::stack_t>()),
+        (g::__NR_timer_create, 1, size_of::<libc::sigevent>()),
+        (g::__NR_mq_getsetattr, 1, size_of::<libc::mq_attr>()),
+        (g::__NR_utime, 1, size_of::<libc::utimbuf>()),
+        (g::__NR_select, 4, size_of::<libc::timeval>()),
+        (g::__NR_cachestat, 1, size_of::<g::cachestat_range>()),
+        (g::__NR_sched_setparam, 1, size_of::<libc::sched_param>()),
+    ];
+    for &(nr, at, bytes) in expected {
+        assert_eq!(row(nr as u64).args()[at].shape(), Shape::Fixed(bytes as u16), "call {nr}, argument {at}");
+    }
+}
+
+#[test]
+fn element_sizes_are_those_of_libc() {
+    let expected: &[(u32, usize, usize)] = &[
+        (g::__NR_poll, 0, size_of::<libc::pollfd>()),
+        (g::__NR_epoll_wait, 1, size_of::<libc::epoll_event>()),
+        (g::__NR_semop, 1, size_of::<libc::sembuf>()),
+        (g::__NR_getgroups, 1, size_of::<libc::gid_t>()),
+        (g::__NR_process_madvise, 1, size_of::<libc::iovec>()),
+    ];
+    for &(nr, at, bytes) in expected {
+        let Shape::Array { element, .. } = row(nr as u64).args()[at].shape() else { panic!("{nr}") };
+        assert_eq!(element as usize, bytes);
+    }
+}
+
+#[test]
+fn layouts_read_by_offset_are_those_of_libc() {
+    use core::mem::offset_of;
+    assert_eq!(super::special::MSGHDR_BYTES as usize, size_of::<libc::msghdr>());
+    assert_eq!(offset_of!(libc::msghdr, msg_iov), 16);
+    assert_eq!(offset_of!(libc::msghdr, msg_controllen), 40);
+    assert_eq!(size_of::<libc::mmsghdr>(), 64);
+    assert_eq!(size_of::<libc::flock>(), size_of::<g::flock>());
+    assert_eq!(size_of::<libc::shmid_ds>(), 112);
+    assert_eq!(size_of::<libc::semid_ds>(), 104);
+    assert_eq!(size_of::<libc::msqid_ds>(), 120);
+    assert_eq!(size_of::<libc::user_regs_struct>(), 27 * 8);
+    assert_eq!(size_of::<libc::user_fpregs_struct>(), 512);
+    assert_eq!(size_of::<libc::sock_fprog>(), 16);
+    assert_eq!(size_of::<libc::ifreq>(), 40);
+}
+
+#[test]
+fn read_touches_its_buffer_only() {
+    let mem = Words::default();
+    assert_eq!(visit(&mem, g::__NR_read, &[3, 0x5000, 100]), [pin(0x5000, 100, true)]);
+    assert_eq!(visit(&mem, g::__NR_write, &[3, 0x5000, 100]), [pin(0x5000, 100, false)]);
+    assert_eq!(visit(&mem, g::__NR_read, &[3, 0, 100]), []);
+    assert_eq!(visit(&mem, g::__NR_read, &[3, 0x5000, 0]), []);
+}
+
+#[test]
+fn a_narrow_count_ignores_the_upper_half_of_its_register() {
+    let mem = Words::default();
+    assert_eq!(visit(&mem, g::__NR_poll, &[0x5000, 0xdead_beef_0000_0002, 0]), [pin(0x5000, 16, true)]);
+    assert_eq!(visit(&mem, g::__NR_epoll_wait, &[1, 0x5000, -1i32 as u32 as u64, 0]), []);
+}
+
+#[test]
+fn a_buffer_past_the_end_of_user_addresses_is_cut_off() {
+    let mem = Words::default();
+    assert_eq!(visit(&mem, g::__NR_read, &[3, u64::MAX - 10, 100]), []);
+    let cut = visit(&mem, g::__NR_read, &[3, (1 << 56) - 10, u64::MAX]);
+    assert_eq!(cut, [pin((1 << 56) - 10, 10, true)]);
+}
+
+#[test]
+fn a_vector_is_walked_and_cut_to_what_one_call_transfers() {
+    let mut mem = Words::default();
+    let iov = mem.put(&[0x5000, 10, 0, 7, 0x6000, 0x8000_0000, 0x7000, 5]);
+    let seen = visit(&mem, g::__NR_readv, &[3, iov, 4]);
+    assert_eq!(seen, [pin(iov, 64, false), pin(0x5000, 10, true), pin(0x6000, 0x7fff_f000 - 17, true)]);
+}
+
+#[test]
+fn a_vector_that_cannot_be_read_shows_only_itself() {
+    let mem = Words::default();
+    assert_eq!(visit(&mem, g::__NR_writev, &[3, 0x5000, 1 << 40 | 2000]), [pin(0x5000, 1024 * 16, false)]);
+}
+
+#[test]
+fn a_message_leads_to_name_vector_and_control() {
+    let mut mem = Words::default();
+    let iov = mem.put(&[0x5000, 10]);
+    let msg = mem.put(&[0x7000, 16, iov, 1, 0x8000, 32, 0]);
+    assert_eq!(
+        visit(&mem, g::__NR_recvmsg, &[3, msg, 0]),
+        [pin(msg, 56, true), pin(0x7000, 16, true), pin(iov, 16, false), pin(0x5000, 10, true), pin(0x8000, 32, true)]
+    );
+    assert!(visit(&mem, g::__NR_sendmsg, &[3, msg, 0]).iter().all(|b| !b.write));
+}
+
+#[test]
+fn an_array_of_messages_is_walked() {
+    let mut mem = Words::default();
+    let iov = mem.put(&[0x5000, 10, 0x6000, 20]);
+    let msgs = mem.put(&[0, 0, iov, 1, 0, 0, 0, 0, 0, 0, iov + 16, 1, 0, 0, 0, 0]);
+    let seen = visit(&mem, g::__NR_sendmmsg, &[3, msgs, 2, 0]);
+    assert!(seen.contains(&pin(msgs, 64, true)) && seen.contains(&pin(msgs + 64, 64, true)));
+    assert!(seen.contains(&pin(0x5000, 10, false)) && seen.contains(&pin(0x6000, 20, false)));
+}
+
+#[test]
+fn a_socket_address_is_as_long_as_its_length_word_says() {
+    let mut mem = Words::default();
+    let len = mem.put(&[0xffff_ffff_0000_0010]);
+    assert_eq!(visit(&mem, g::__NR_accept, &[3, 0x5000, len]), [pin(0x5000, 16, true), pin(len, 4, true)]);
+}
+
+#[test]
+fn a_string_is_as_long_as_it_is_also_across_pages() {
+    let mut mem = Words::default();
+    let short = mem.put_str(b"/etc/passwd");
+    assert_eq!(visit(&mem, g::__NR_open, &[short, 0, 0]), [pin(short, 12, false)]);
+    mem.0.resize(512 - 2, 0);
+    let long = mem.put_str(&[b'x'; 100]);
+    assert_eq!(long % 4096, 4096 - 16);
+    assert_eq!(visit(&mem, g::__NR_open, &[long, 0, 0]), [pin(long, 101, false)]);
+}
+
+#[test]
+fn a_string_without_an_end_stops_at_a_paths_length_or_where_memory_ends() {
+    let mut mem = Words::default();
+    mem.0.resize(1024, u64::MAX);
+    assert_eq!(visit(&mem, g::__NR_open, &[BASE, 0, 0]), [pin(BASE, 4096, false)]);
+    assert_eq!(visit(&mem, g::__NR_open, &[BASE + 4096, 0, 0]), [pin(BASE + 4096, 4096, false)]);
+    assert_eq!(visit(&mem, g::__NR_open, &[0x5000, 0, 0]), []);
+}
+
+#[test]
+fn the_arguments_of_execve_are_walked() {
+    let mut mem = Words::default();
+    let path = mem.put_str(b"/bin/ls");
+    let arg = mem.put_str(b"-l");
+    let argv = mem.put(&[path, arg, 0]);
+    assert_eq!(
+        visit(&mem, g::__NR_execve, &[path, argv, 0]),
+        [pin(path, 8, false), pin(path, 8, false), pin(arg, 3, false), pin(argv, 24, false)]
+    );
+}
+
+#[test]
+fn descriptor_sets_are_whole_words() {
+    let mem = Words::default();
+    let seen = visit(&mem, g::__NR_select, &[65, 0x5000, 0, 0x6000, 0x7000]);
+    assert_eq!(seen, [pin(0x5000, 16, true), pin(0x6000, 16, true), pin(0x7000, 16, true)]);
+}
+
+#[test]
+fn pselect6_leads_to_its_signal_set() {
+    let mut mem = Words::default();
+    let sigs = mem.put(&[0x9000, 8]);
+    let seen = visit(&mem, g::__NR_pselect6, &[0, 0, 0, 0, 0, sigs]);
+    assert_eq!(seen, [pin(sigs, 16, false), pin(0x9000, 8, false)]);
+}
+
+#[test]
+fn a_futex_operation_says_which_words_it_uses() {
+    let mem = Words::default();
+    let private = g::FUTEX_PRIVATE_FLAG as u64;
+    let wait = g::FUTEX_WAIT as u64;
+    let wake = g::FUTEX_WAKE as u64;
+    let requeue = g::FUTEX_CMP_REQUEUE as u64;
+    let futex = |op: u64| visit(&mem, g::__NR_futex, &[0x5000, op, 1, 0x6000, 0x7000, 0]);
+    assert_eq!(futex(wake | private), []);
+    assert_eq!(futex(wake), [pin(0x5000, 4, true)]);
+    assert_eq!(futex(wait | private), [pin(0x5000, 4, true), pin(0x6000, 16, false)]);
+    assert_eq!(futex(requeue | private), [pin(0x5000, 4, true), pin(0x7000, 4, true)]);
+}
+
+#[test]
+fn futex_waitv_leads_to_every_word() {
+    let mut mem = Words::default();
+    let waiters = mem.put(&[0, 0x5000, 2, 0, 0x6000, 2]);
+    let seen = visit(&mem, g::__NR_futex_waitv, &[waiters, 2, 0, 0, 0]);
+    assert_eq!(seen, [pin(waiters, 48, false), pin(0x5000, 8, true), pin(0x6000, 8, true)]);
+}
+
+#[test]
+fn ioctl_knows_old_requests_and_reads_the_size_of_new_ones() {
+    let mut mem = Words::default();
+    mem.put(&[0; 64]);
+    let ioctl = |request: u32| visit(&mem, g::__NR_ioctl, &[3, request as u64, 0x5ff0]);
+    assert_eq!(ioctl(i::FIONREAD), [pin(0x5ff0, 4, true)]);
+    assert_eq!(ioctl(i::TCGETS), [pin(0x5ff0, 36, true)]);
+    // _IOWR('X', 1, 4000 bytes)
+    let probe = |len| Buffer { addr: 0x5ff0, len, write: true, kind: Kind::Probe };
+    assert_eq!(ioctl(0xcfa0_5801), [probe(4000)]);
+    assert_eq!(ioctl(0x1234), [probe(256)]);
+}
+
+#[test]
+fn ioctl_follows_the_pointers_of_known_requests() {
+    let mut mem = Words::default();
+    let conf = mem.put(&[400, 0x5000]);
+    assert!(visit(&mem, g::__NR_ioctl, &[3, i::SIOCGIFCONF as u64, conf]).contains(&pin(0x5000, 400, true)));
+    let guest = mem.put(&[0, 0x1000, 0x20_0000, 0x4000_0000]);
+    assert!(
+        visit(&mem, g::__NR_ioctl, &[3, 0x4020_ae46, guest]).contains(&exclude(0x4000_0000, 0x20_0000, true)),
+        "guest memory stays"
+    );
+    let command = mem.put(&[0, 6 | 32 << 8 | 512 << 32, 0x5000, 0x6000, 0x7000, 0, 0, 0, 0, 0, 0]);
+    let seen = visit(&mem, g::__NR_ioctl, &[3, 0x2285, command]);
+    assert!(seen.contains(&pin(0x5000, 512, true)));
+    assert!(seen.contains(&pin(0x6000, 6, false)));
+    assert!(seen.contains(&pin(0x7000, 32, true)));
+}
+
+#[test]
+fn fcntl_touches_memory_for_locks_and_owners_only() {
+    let mem = Words::default();
+    let fcntl = |command: u32| visit(&mem, g::__NR_fcntl, &[3, command as u64, 0x5000]);
+    assert_eq!(fcntl(g::F_SETLKW), [pin(0x5000, 32, true)]);
+    assert_eq!(fcntl(g::F_OFD_SETLK), [pin(0x5000, 32, true)]);
+    assert_eq!(fcntl(g::F_SETOWN_EX), [pin(0x5000, 8, true)]);
+    assert_eq!(fcntl(g::F_DUPFD), []);
+    assert_eq!(fcntl(g::F_SETFL), []);
+}
+
+#[test]
+fn what_the_kernel_uses_later_is_excluded() {
+    let mut mem = Words::default();
+    assert_eq!(visit(&mem, g::__NR_set_robust_list, &[0x5000, 24]), [exclude(0x5000, 24, false)]);
+    assert_eq!(visit(&mem, g::__NR_rseq, &[0x5000, 32, 0, 0]), [exclude(0x5000, 32, true)]);
+    assert_eq!(visit(&mem, g::__NR_set_tid_address, &[0x5000]), [exclude(0x5000, 4, true)]);
+    let iov = mem.put(&[0x5000, 10]);
+    assert!(visit(&mem, g::__NR_vmsplice, &[1, iov, 1, 0]).contains(&exclude(0x5000, 10, true)));
+    let iocb = mem.put(&[0, 0, 1, 0x7000, 99, 0, 0, 0]);
+    let iocbs = mem.put(&[iocb]);
+    let seen = visit(&mem, g::__NR_io_submit, &[1, 1, iocbs]);
+    assert_eq!(seen, [pin(iocbs, 8, false), pin(iocb, 64, true), exclude(0x7000, 99, false)]);
+}
+
+#[test]
+fn clone_excludes_the_word_that_is_cleared_at_the_end() {
+    let mem = Words::default();
+    let clear = (g::CLONE_CHILD_CLEARTID | g::CLONE_PARENT_SETTID) as u64;
+    let seen = visit(&mem, g::__NR_clone, &[clear, 0, 0x5000, 0x6000, 0]);
+    assert_eq!(seen, [pin(0x5000, 4, true), exclude(0x6000, 4, true)]);
+    assert_eq!(visit(&mem, g::__NR_clone, &[17, 0, 0x5000, 0x6000, 0]), []);
+}
+
+#[test]
+fn message_queues_have_a_type_before_the_text() {
+    let mem = Words::default();
+    assert_eq!(visit(&mem, g::__NR_msgsnd, &[1, 0x5000, 100, 0]), [pin(0x5000, 108, false)]);
+    assert_eq!(visit(&mem, g::__NR_msgrcv, &[1, 0x5000, 100, 0, 0]), [pin(0x5000, 108, true)]);
+}
+
+#[test]
+fn mount_pins_a_page_of_options_whatever_it_holds() {
+    let mem = Words::default();
+    let seen = visit(&mem, g::__NR_mount, &[0, 0, 0, 0, 0x5800]);
+    assert_eq!(seen, [Buffer { addr: 0x5800, len: 4096, write: false, kind: Kind::Probe }]);
+}
+
+#[test]
+fn another_process_memory_is_not_looked_at_but_ones_own_is() {
+    let mut mem = Words::default();
+    let local = mem.put(&[0x5000, 10]);
+    let remote = mem.put(&[0x6000, 20]);
+    let other = visit(&mem, g::__NR_process_vm_readv, &[7, local, 1, remote, 1, 0]);
+    assert_eq!(other, [pin(local, 16, false), pin(0x5000, 10, true), pin(remote, 16, false)]);
+    let own = visit(&mem, g::__NR_process_vm_readv, &[42, local, 1, remote, 1, 0]);
+    assert!(own.contains(&pin(0x6000, 20, false)));
+}
+
+#[test]
+fn structures_that_name_their_size_are_taken_at_their_word_within_a_page() {
+    let mut mem = Words::default();
+    let small = mem.put(&[0]);
+    let huge = mem.put(&[u64::MAX]);
+    assert_eq!(visit(&mem, g::__NR_sched_setattr, &[0, small, 0]), [pin(small, 48, true)]);
+    assert_eq!(visit(&mem, g::__NR_sched_setattr, &[0, huge, 0]), [pin(huge, 4096, true)]);
+}
+
+#[test]
+fn a_robust_list_is_walked_to_its_end() {
+    let mut mem = Words::default();
+    let first = mem.put(&[0, 0]);
+    let second = mem.put(&[0, 0]);
+    let head = mem.put(&[first, 8, 0]);
+    mem.0[((first - BASE) / 8) as usize] = second | 1;
+    mem.0[((second - BASE) / 8) as usize] = head;
+    let mut seen = Vec::new();
+    for_each_robust(head, &mem, &mut |b| seen.push(b));
+    assert_eq!(
+        seen,
+        [
+            pin(head, 24, false),
+            pin(first, 8, false),
+            pin(first + 8, 4, true),
+            pin(second, 8, false),
+            pin(second + 8, 4, true)
+        ]
+    );
+}
+
+#[test]
+fn a_robust_list_that_is_a_ring_ends() {
+    let mut mem = Words::default();
+    let entry = mem.put(&[0, 0]);
+    let head = mem.put(&[entry, 8, 0]);
+    mem.0[((entry - BASE) / 8) as usize] = entry;
+    let mut seen = 0;
+    for_each_robust(head, &mem, &mut |_| seen += 1);
+    assert_eq!(seen, 1 + 2 * 2048);
+}
+
+#[test]
+fn calls_that_can_be_split_are_those_that_transfer_bytes() {
+    let count = (0..471).filter(|&nr| row(nr).split != Split::No).count();
+    assert_eq!(count, 17);
+}
+
+/// Memory in which every address holds small numbers that look like pointers into itself.
+struct Maze(u64);
+
+impl ReadMemory for Maze {
+    fn read(&self, addr: u64, out: &mut [u8]) -> bool {
+        for (n, byte) in out.iter_mut().enumerate() {
+            let at = addr.wrapping_add(n as u64);
+            *byte = (at.wrapping_mul(self.0 | 1) >> (at % 23)) as u8;
+        }
+        addr % 11 != 0
+    }
+}
+
+/// Arguments: any bits, and often what programs pass.
+fn any_arg() -> impl Strategy<Value = u64> {
+    prop_oneof![any::<u64>(), 0u64..64, Just(u64::MAX), (0u64..1 << 47), Just(1 << 31), Just(0)]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 4000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn the_visitor_ends_and_stays_in_user_addresses(
+        nr in 0u64..480,
+        args in prop::array::uniform6(any_arg()),
+        seed in any::<u64>(),
+    ) {
+        let mut buffers = 0u64;
+        for_each_buffer(nr, &args, &Maze(seed), &mut |b| {
+            buffers += 1;
+            assert!(b.addr != 0 && b.len > 0 && b.addr.checked_add(b.len).is_some_and(|end| end <= 1 << 56));
+        });
+        prop_assert!(buffers <= 1 << 21);
+    }
+
+    #[test]
+    fn options_of_any_value_are_survived(
+        nr in prop::sample::select(vec![
+            g::__NR_ioctl, g::__NR_fcntl, g::__NR_prctl, g::__NR_keyctl, g::__NR_ptrace, g::__NR_bpf,
+            g::__NR_futex, g::__NR_semctl, g::__NR_io_uring_register, g::__NR_io_submit, g::__NR_clone3,
+            g::__NR_recvmmsg, g::__NR_setsockopt, g::__NR_fsconfig,
+        ]),
+        option in 0u64..40,
+        at in 0usize..3,
+        mut args in prop::array::uniform6(any_arg()),
+        seed in any::<u64>(),
+    ) {
+        args[at] = option;
+        let mut buffers = 0u64;
+        for_each_buffer(nr as u64, &args, &Maze(seed), &mut |_| buffers += 1);
+        prop_assert!(buffers <= 1 << 21);
+    }
+}
+
+/// A page that ends where memory ends.
+fn last_page() -> u64 {
+    // SAFETY: a fresh mapping, of which the second page is taken away.
+    unsafe {
+        let at = libc::mmap(
+            core::ptr::null_mut(),
+            8192,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+            -1,
+            0,
+        );
+        assert_ne!(at, libc::MAP_FAILED);
+        libc::mprotect(at.add(4096), 4096, libc::PROT_NONE);
+        at as u64
+    }
+}
+
+#[test]
+fn the_running_kernel_touches_no_more_than_the_table_says() {
+    // Each structure is put right before the end of memory, at the size that the table gives it.
+    let (page, elsewhere) = (last_page(), last_page());
+    let mut fds = [0i32; 2];
+    // SAFETY: the array receives two descriptors.
+    assert_eq!(unsafe { libc::pipe(fds.as_mut_ptr()) }, 0);
+    let pipe = fds[0] as u64;
+    // SAFETY: plain calls that make descriptors and objects.
+    let (timer, semaphores, file) = unsafe {
+        (
+            libc::timerfd_create(libc::CLOCK_MONOTONIC, 0) as u64,
+            libc::semget(libc::IPC_PRIVATE, 3, 0o600) as u64,
+            libc::open(c"/proc/self/exe".as_ptr(), libc::O_RDONLY) as u64,
+        )
+    };
+    let here = 0x7777;
+    let cwd = libc::AT_FDCWD as u64;
+    let empty = c"".as_ptr() as u64;
+    let root = c"/".as_ptr() as u64;
+    let at_empty = libc::AT_EMPTY_PATH as u64;
+    let calls: &[(u32, [u64; 6])] = &[
+        (g::__NR_fstat, [pipe, here, 0, 0, 0, 0]),
+        (g::__NR_stat, [root, here, 0, 0, 0, 0]),
+        (g::__NR_newfstatat, [pipe, empty, here, at_empty, 0, 0]),
+        (g::__NR_statx, [cwd, root, 0, 0xfff, here, 0]),
+        (g::__NR_statfs, [root, here, 0, 0, 0, 0]),
+        (g::__NR_fstatfs, [pipe, here, 0, 0, 0, 0]),
+        (g::__NR_uname, [here, 0, 0, 0, 0, 0]),
+        (g::__NR_sysinfo, [here, 0, 0, 0, 0, 0]),
+        (g::__NR_times, [here, 0, 0, 0, 0, 0]),
+        (g::__NR_time, [here, 0, 0, 0, 0, 0]),
+        (g::__NR_gettimeofday, [here, 0, 0, 0, 0, 0]),
+        (g::__NR_gettimeofday, [0, here, 0, 0, 0, 0]),
+        (g::__NR_getrusage, [0, here, 0, 0, 0, 0]),
+        (g::__NR_getrlimit, [0, here, 0, 0, 0, 0]),
+        (g::__NR_prlimit64, [0, 0, 0, here, 0, 0]),
+        (g::__NR_getitimer, [0, here, 0, 0, 0, 0]),
+        (g::__NR_setitimer, [0, 0, here, 0, 0, 0]),
+        (g::__NR_clock_gettime, [0, here, 0, 0, 0, 0]),
+        (g::__NR_clock_getres, [0, here, 0, 0, 0, 0]),
+        (g::__NR_adjtimex, [here, 0, 0, 0, 0, 0]),
+        (g::__NR_clock_adjtime, [0, here, 0, 0, 0, 0]),
+        (g::__NR_timerfd_gettime, [timer, here, 0, 0, 0, 0]),
+        (g::__NR_sched_getparam, [0, here, 0, 0, 0, 0]),
+        (g::__NR_sched_getattr, [0, here, 56, 0, 0, 0]),
+        (g::__NR_sched_rr_get_interval, [0, here, 0, 0, 0, 0]),
+        (g::__NR_sched_getaffinity, [0, 1024, here, 0, 0, 0]),
+        (g::__NR_getresuid, [here, here, here, 0, 0, 0]),
+        (g::__NR_getcpu, [here, here, 0, 0, 0, 0]),
+        (g::__NR_rt_sigpending, [here, 8, 0, 0, 0, 0]),
+        (g::__NR_rt_sigprocmask, [0, 0, here, 8, 0, 0]),
+        (g::__NR_rt_sigaction, [10, 0, here, 8, 0, 0]),
+        (g::__NR_sigaltstack, [0, here, 0, 0, 0, 0]),
+        (g::__NR_get_robust_list, [0, here, here, 0, 0, 0]),
+        (g::__NR_get_mempolicy, [here, 0, 0, 0, 0, 0]),
+        (g::__NR_prctl, [libc::PR_GET_NAME as u64, here, 0, 0, 0, 0]),
+        (g::__NR_prctl, [libc::PR_GET_PDEATHSIG as u64, here, 0, 0, 0, 0]),
+        (g::__NR_prctl, [libc::PR_GET_CHILD_SUBREAPER as u64, here, 0, 0, 0, 0]),
+        (g::__NR_prctl, [40, here, 0, 0, 0, 0]),
+        (g::__NR_ioctl, [pipe, i::FIONREAD as u64, here, 0, 0, 0]),
+        (g::__NR_ioctl, [pipe, i::FIONBIO as u64, here, 0, 0, 0]),
+        (g::__NR_fcntl, [file, g::F_GETLK as u64, here, 0, 0, 0]),
+        (g::__NR_fcntl, [pipe, g::F_GETOWN_EX as u64, here, 0, 0, 0]),
+        (g::__NR_cachestat, [file, here, here, 0, 0, 0]),
+        (g::__NR_mincore, [page, 4096, here, 0, 0, 0]),
+        (g::__NR_semctl, [semaphores, 0, libc::IPC_STAT as u64, here, 0, 0]),
+        (g::__NR_semctl, [semaphores, 0, 3, here, 0, 0]),
+        (g::__NR_shmctl, [0, 3, here, 0, 0, 0]),
+        (g::__NR_shmctl, [0, 14, here, 0, 0, 0]),
+        (g::__NR_msgctl, [0, 3, here, 0, 0, 0]),
+        (g::__NR_arch_prctl, [0x1003, here, 0, 0, 0, 0]),
+        (g::__NR_capget, [here, 0, 0, 0, 0, 0]),
+        (g::__NR_io_setup, [1, here, 0, 0, 0, 0]),
+        (g::__NR_file_getattr, [cwd, root, here, 24, 0, 0]),
+        (g::__NR_seccomp, [3, 0, here, 0, 0, 0]),
+    ];
+    for (nr, args) in calls {
+        for at in (0..6).filter(|&at| args[at] == here) {
+            let mut sized = *args;
+            sized.iter_mut().filter(|a| **a == here).for_each(|a| *a = elsewhere);
+            sized[at] = page;
+            let mut len = 0;
+            for_each_buffer(*nr as u64, &sized, &Words::default(), &mut |b| {
+                if b.addr == page {
+                    len = b.len;
+                }
+            });
+            assert!(len > 0 && len <= 4096, "call {nr}, argument {at}");
+            sized[at] = page + 4096 - len;
+            // SAFETY: the page is the test's own; all structures are output, or read as zeroes.
+            let ret = unsafe {
+                core::ptr::write_bytes(page as *mut u8, 0, 4096);
+                libc::syscall(*nr as i64, sized[0], sized[1], sized[2], sized[3], sized[4], sized[5])
+            };
+            let error = std::io::Error::last_os_error().raw_os_error();
+            assert!(ret != -1 || error != Some(libc::EFAULT), "call {nr}, argument {at}: {len} bytes are too few");
+        }
+    }
+    // SAFETY: what was made above.
+    unsafe {
+        libc::semctl(semaphores as i32, 0, libc::IPC_RMID);
+        libc::munmap(page as *mut _, 8192);
+        libc::munmap(elsewhere as *mut _, 8192);
+        for fd in [pipe, fds[1] as u64, timer, file] {
+            libc::close(fd as i32);
+        }
+    }
+}
