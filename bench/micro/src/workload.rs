@@ -1,0 +1,287 @@
+//! One run: fill, warm up, measure, verify. The first thread is the main one, so that a run with one thread is a
+//! process with one thread: what unmapping costs depends on that.
+
+use crate::content::Contents;
+use crate::counters::{self, Counters};
+use crate::histogram::Histogram;
+use crate::memory::{self, Memory};
+use crate::options::Options;
+use crate::pattern::{self, Pattern, Workload, share};
+use crate::random::{Random, Zipf, mix};
+use ebb::stats::Shared;
+use std::arch::x86_64::{_mm_lfence, _rdtsc};
+use std::ops::Range;
+use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
+use std::sync::{Arc, Barrier};
+use std::time::{Duration, Instant};
+
+/// Pages compared byte by byte at the end, unless all are.
+const SAMPLE_PAGES: usize = 2048;
+
+/// Exit status when a page does not hold what was written.
+const STATUS_CORRUPT: i32 = 3;
+
+/// What happened in one part of a run.
+pub struct Phase {
+    pub wall_ns: u64,
+    pub counted: Counters,
+}
+
+/// What a run found.
+pub struct Outcome {
+    pub ns_per_cycle: f64,
+    /// Pages filled, and how, up to --resident and beyond.
+    pub fill: [(usize, Phase); 2],
+    pub measured: Phase,
+    pub accesses: u64,
+    /// Time of all threads together.
+    pub thread_ns: u64,
+    pub latency: Histogram,
+    pub verified: usize,
+}
+
+/// Accesses of one thread.
+struct Tally {
+    accesses: u64,
+    cycles: u64,
+    latency: Histogram,
+}
+
+impl Tally {
+    fn new() -> Self {
+        Self { accesses: 0, cycles: 0, latency: Histogram::new() }
+    }
+}
+
+/// All that the threads share.
+struct Run<'a> {
+    options: &'a Options,
+    contents: Contents,
+    memory: Memory,
+    /// How often each page was changed.
+    versions: Box<[AtomicU8]>,
+    barrier: Barrier,
+    counters: Option<&'static Shared>,
+    ns_per_cycle: f64,
+    zipf: Option<Arc<Zipf>>,
+}
+
+/// What the first thread learns beside its own tally.
+struct Led {
+    fill: [(usize, Phase); 2],
+    measured: Phase,
+}
+
+fn cycles() -> u64 {
+    // SAFETY: every x86-64 processor has both; the fence waits for the loads before it.
+    unsafe {
+        _mm_lfence();
+        _rdtsc()
+    }
+}
+
+fn calibrate() -> f64 {
+    let (start, first) = (Instant::now(), cycles());
+    while start.elapsed() < Duration::from_millis(5) {}
+    let passed = cycles() - first;
+    start.elapsed().as_nanos() as f64 / passed as f64
+}
+
+/// Does what the options say.
+pub fn run(options: &Options) -> Outcome {
+    let memory = Memory::map(options);
+    let run = Run {
+        contents: Contents::new(options.data, options.seed),
+        versions: (0..options.pages).map(|_| AtomicU8::new(0)).collect(),
+        barrier: Barrier::new(options.threads),
+        counters: memory.space().map(|space| space.stats()).or_else(counters::of_agent),
+        ns_per_cycle: calibrate(),
+        zipf: (options.workload == Workload::ZipfRead).then(|| pattern::zipf(options.pages)),
+        memory,
+        options,
+    };
+    memory::keep(run.contents.bank());
+    memory::keep(&run.versions);
+    std::thread::scope(|scope| {
+        let others: Vec<_> = (1..options.threads)
+            .map(|index| {
+                scope.spawn({
+                    let run = &run;
+                    move || run.work(index).0
+                })
+            })
+            .collect();
+        let (mut tally, led) = run.work(0);
+        for other in others {
+            let other = other.join().expect("a thread that measures");
+            tally.accesses += other.accesses;
+            tally.cycles += other.cycles;
+            tally.latency.merge(&other.latency);
+        }
+        let Some(Led { fill, measured }) = led else { unreachable!("the first thread leads") };
+        run.memory.enter_thread();
+        Outcome {
+            ns_per_cycle: run.ns_per_cycle,
+            fill,
+            measured,
+            accesses: tally.accesses,
+            thread_ns: (tally.cycles as f64 * run.ns_per_cycle) as u64,
+            latency: tally.latency,
+            verified: run.verify(),
+        }
+    })
+}
+
+impl Run<'_> {
+    /// One thread's part.
+    fn work(&self, index: usize) -> (Tally, Option<Led>) {
+        self.memory.enter_thread();
+        let (workload, threads) = (self.options.workload, self.options.threads);
+        let (resident, pages) = (self.options.resident_pages, self.options.pages);
+        let (_, first) = self.phase(index, || self.fill(share(resident, index, threads)));
+        let rest = share(pages - resident, index, threads);
+        let (filled, second) = self.phase(index, || self.fill(rest.start + resident..rest.end + resident));
+        let (tally, measured) = match workload {
+            Workload::SwapOut => (filled, None),
+            Workload::SwapIn => {
+                if index == 0 {
+                    self.memory.drop_pages(self.live_pages()..pages);
+                }
+                self.phase(index, || self.read_once(share(self.live_pages(), index, threads)))
+            }
+            _ => {
+                let mut pattern = self.pattern(index);
+                self.phase(index, || self.repeat(&mut pattern, self.options.warm_seconds));
+                self.phase(index, || self.repeat(&mut pattern, self.options.seconds))
+            }
+        };
+        let led = first.zip(second).map(|(first, second)| {
+            let measured = measured.unwrap_or_else(|| Phase {
+                wall_ns: second.wall_ns,
+                counted: Counters { ebb: second.counted.ebb.clone(), ..second.counted },
+            });
+            Led { fill: [(resident, first), (pages - resident, second)], measured }
+        });
+        if index > 0 {
+            self.memory.leave_thread();
+        }
+        (tally, led)
+    }
+
+    /// Runs `part` in all threads at once; what happened meanwhile, for the first thread.
+    fn phase<R>(&self, index: usize, part: impl FnOnce() -> R) -> (R, Option<Phase>) {
+        self.barrier.wait();
+        let before = (index == 0).then(|| (Counters::read(self.counters), Instant::now()));
+        self.barrier.wait();
+        let result = part();
+        self.barrier.wait();
+        let phase = before.map(|(before, start)| Phase {
+            wall_ns: start.elapsed().as_nanos() as u64,
+            counted: Counters::read(self.counters).since(&before),
+        });
+        (result, phase)
+    }
+
+    /// Pages that still have content when all is measured.
+    fn live_pages(&self) -> usize {
+        match self.options.workload {
+            Workload::SwapIn => self.options.pages / 5,
+            _ => self.options.pages,
+        }
+    }
+
+    fn pattern(&self, index: usize) -> Pattern {
+        let (pages, threads) = (self.options.pages, self.options.threads);
+        let random = Random::new(mix(self.options.seed) ^ index as u64);
+        match (self.options.workload, &self.zipf) {
+            (Workload::ZipfRead, Some(zipf)) => Pattern::Zipf { pages, zipf: zipf.clone(), random },
+            (Workload::RandomWrite, _) => Pattern::Own { pages, index, threads, random },
+            (Workload::SeqRead | Workload::SeqWrite, _) => {
+                let Range { start, end } = share(pages, index, threads);
+                Pattern::Sequence { first: start, end, next: start }
+            }
+            _ => Pattern::Uniform { pages, random },
+        }
+    }
+
+    fn fill(&self, pages: Range<usize>) -> Tally {
+        let mut tally = Tally::new();
+        let start = cycles();
+        let mut last = start;
+        for page in pages {
+            self.memory.fill(&self.contents, page);
+            let now = cycles();
+            tally.latency.add(now - last);
+            tally.accesses += 1;
+            last = now;
+        }
+        tally.cycles = last - start;
+        tally
+    }
+
+    fn read_once(&self, pages: Range<usize>) -> Tally {
+        let mut tally = Tally::new();
+        let start = cycles();
+        for page in pages {
+            self.access(page, false, &mut tally);
+        }
+        tally.cycles = cycles() - start;
+        tally
+    }
+
+    /// Accesses pages for so long.
+    fn repeat(&self, pattern: &mut Pattern, seconds: f64) -> Tally {
+        let writes = self.options.workload.writes();
+        let mut tally = Tally::new();
+        let start = cycles();
+        let end = start + (seconds * 1e9 / self.ns_per_cycle) as u64;
+        let mut now = start;
+        while now < end {
+            now = self.access(pattern.next(), writes, &mut tally);
+        }
+        tally.cycles = now - start;
+        tally
+    }
+
+    /// Reads or changes a page and checks its head; the time when that was done.
+    #[inline]
+    fn access(&self, page: usize, write: bool, tally: &mut Tally) -> u64 {
+        let version = self.versions[page].load(Relaxed).wrapping_add(write as u8);
+        let wanted = self.contents.head(page, version);
+        let start = cycles();
+        let found = match write {
+            true => [self.memory.write(page, wanted[1]), wanted[1]],
+            false => self.memory.read(page),
+        };
+        let end = cycles();
+        if write {
+            self.versions[page].store(version, Relaxed);
+        }
+        if found != wanted {
+            self.corrupt(page, version);
+        }
+        tally.latency.add(end - start);
+        tally.accesses += 1;
+        end
+    }
+
+    /// Compares pages byte by byte, while every other thread is gone; how many.
+    fn verify(&self) -> usize {
+        let live = self.live_pages();
+        let mut random = Random::new(!self.options.seed);
+        let sample = if self.options.verify_all { live } else { SAMPLE_PAGES.min(live) };
+        for i in 0..sample {
+            let page = if sample == live { i } else { random.below(live) };
+            let version = self.versions[page].load(Relaxed);
+            if !self.contents.is_intact(page, version, self.memory.words(page)) {
+                self.corrupt(page, version);
+            }
+        }
+        sample
+    }
+
+    fn corrupt(&self, page: usize, version: u8) -> ! {
+        eprintln!("ebb-bench-micro: page {page}, changed {version} times, does not hold what was written");
+        std::process::exit(STATUS_CORRUPT);
+    }
+}
