@@ -131,8 +131,8 @@ fn records(random: &mut Random) -> Words {
         record[1] = 1 + random.below(3) as u64;
         record[2] = types[kind];
         record[3] = random.below(200) as u64;
-        record[4] = if kind < 4 { heap | (random.next() & 0x000f_ffff) << 4 } else { 0 };
-        record[5] = if kind < 1 { random.next() } else { random.below(60) as u64 };
+        record[4] = if kind < 3 { heap | (random.next() & 0x000f_ffff) << 4 } else { 0 };
+        record[5] = if kind < 1 { random.next() >> 32 } else { random.below(60) as u64 };
         record[6] = types[random.below(types.len())];
     }
     page
