@@ -125,7 +125,7 @@ mod tests {
 
     #[test]
     fn every_length_fits_its_class_and_not_the_next_smaller_one() {
-        for len in 1..=OBJECT_MAX {
+        for len in (1..=OBJECT_MAX).step_by(if cfg!(miri) { 13 } else { 1 }) {
             let class = ClassId::for_len(len).unwrap();
             assert!(class.data_bytes() >= len);
             let smaller = ClassId::from_index(class.index() + 1);

@@ -326,8 +326,10 @@ impl Pool {
     /// Takes the first free object of a block that has one.
     fn take_place_in(&self, locked: &mut Locked, block: u32) -> usize {
         let free = locked.block(block, |state| state.free);
-        // A block below full has a free object, and its header says which comes next: nobody else writes it.
-        let offset = block as usize * BLOCK_BYTES + free.offset().expect("a block that is not full has a free object");
+        // The list is in memory that a stray write of the program can reach: better to end here than to follow it out.
+        let in_block = free.offset().expect("a block that is not full has a free object");
+        assert!(in_block + locked.class().object_bytes() <= BLOCK_BYTES, "block {block} links to {in_block}");
+        let offset = block as usize * BLOCK_BYTES + in_block;
         let header = self.header(offset);
         let next = header.next_free().expect("an object on a free list is free");
         header.set_in_transit();

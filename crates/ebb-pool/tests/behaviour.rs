@@ -90,6 +90,7 @@ fn a_block_can_change_its_class() {
     assert_eq!(rig.load(handle), [7; 100]);
 }
 
+#[cfg_attr(miri, ignore = "needs thousands of objects")]
 #[test]
 fn new_blocks_are_the_lowest_free_ones() {
     let rig = Rig::new(200, 8192);
@@ -185,6 +186,7 @@ fn a_freed_handle_names_nothing() {
     rig.pool.validate().unwrap();
 }
 
+#[cfg_attr(miri, ignore = "tries thousands of handles")]
 #[test]
 fn bits_that_are_no_handle_of_an_object_name_nothing() {
     let rig = Rig::new(2, 3);

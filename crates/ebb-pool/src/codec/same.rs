@@ -48,7 +48,7 @@ mod tests {
     #[test]
     fn one_different_byte_anywhere_is_noticed() {
         let mut page = [7; PAGE_BYTES];
-        for index in 0..PAGE_BYTES {
+        for index in (0..PAGE_BYTES).step_by(if cfg!(miri) { 97 } else { 1 }) {
             page[index] = 8;
             assert_eq!(same_filled(&page), None, "byte {index}");
             page[index] = 7;

@@ -1,0 +1,132 @@
+//! The codecs that are compared, each as a pair of closures that own their state.
+
+use core::ffi::{c_char, c_int, c_void};
+
+use ebb_pool::codec::{self, Lz4State, Page};
+
+type Compress = Box<dyn FnMut(&Page, &mut [u8]) -> Option<usize>>;
+type Decompress = Box<dyn FnMut(&[u8], &mut Page) -> bool>;
+
+pub struct Contender {
+    pub name: String,
+    pub compress: Compress,
+    pub decompress: Decompress,
+}
+
+type Lz4Function = unsafe extern "C" fn(*mut c_void, *const c_char, *mut c_char, c_int, c_int, c_int) -> c_int;
+
+unsafe extern "C" {
+    fn LZ4_compress_fast_extState(
+        state: *mut c_void,
+        src: *const c_char,
+        dst: *mut c_char,
+        src_size: c_int,
+        dst_capacity: c_int,
+        acceleration: c_int,
+    ) -> c_int;
+    fn LZ4_compress_fast_extState_fastReset(
+        state: *mut c_void,
+        src: *const c_char,
+        dst: *mut c_char,
+        src_size: c_int,
+        dst_capacity: c_int,
+        acceleration: c_int,
+    ) -> c_int;
+}
+
+/// All of them; Ebb's own lz4 first.
+pub fn all() -> Vec<Contender> {
+    let mut all = vec![ours()];
+    all.extend([1, 2, 4, 8].map(|acceleration| {
+        lz4_c(format!("lz4 C, acceleration {acceleration}"), LZ4_compress_fast_extState, acceleration)
+    }));
+    all.push(lz4_c("lz4 C, fastReset".into(), LZ4_compress_fast_extState_fastReset, 1));
+    all.extend([lz4_flex(), lz4_flex_safe(), lzo(), snappy(), zstd(-5), zstd(1)]);
+    all
+}
+
+fn lz4_decode() -> Decompress {
+    Box::new(|src, page| codec::lz4_decompress(src, page).is_ok())
+}
+
+fn ours() -> Contender {
+    let mut state = Box::new(Lz4State::new());
+    Contender {
+        name: "ebb lz4".into(),
+        compress: Box::new(move |page, dst| codec::lz4_compress(&mut state, page, &mut dst[..size_of::<Page>() - 1])),
+        decompress: lz4_decode(),
+    }
+}
+
+fn lz4_c(name: String, function: Lz4Function, acceleration: c_int) -> Contender {
+    let mut state = vec![0u64; 4096];
+    Contender {
+        name,
+        compress: Box::new(move |page, dst| {
+            // SAFETY: the state is zeroed at first and larger than lz4's; no more than `dst` holds is written.
+            let len = unsafe {
+                function(
+                    state.as_mut_ptr().cast(),
+                    page.as_ptr().cast(),
+                    dst.as_mut_ptr().cast(),
+                    page.len() as c_int,
+                    page.len() as c_int - 1,
+                    acceleration,
+                )
+            };
+            usize::try_from(len).ok().filter(|len| *len > 0)
+        }),
+        decompress: lz4_decode(),
+    }
+}
+
+fn lz4_flex() -> Contender {
+    let mut table = lz4_flex::block::CompressTable::default();
+    Contender {
+        name: "lz4_flex, unsafe".into(),
+        compress: Box::new(move |page, dst| lz4_flex::block::compress_into_with_table(page, dst, &mut table).ok()),
+        decompress: Box::new(|src, page| lz4_flex::block::decompress_into(src, page).is_ok()),
+    }
+}
+
+fn lz4_flex_safe() -> Contender {
+    Contender {
+        name: "lz4_flex, safe (allocates)".into(),
+        compress: Box::new(|page, dst| lz4_flex_safe::block::compress_into(page, dst).ok()),
+        decompress: Box::new(|src, page| lz4_flex_safe::block::decompress_into(src, page).is_ok()),
+    }
+}
+
+fn lzo() -> Contender {
+    Contender {
+        name: "lzo1x-1 in Rust (allocates)".into(),
+        compress: Box::new(|page, dst| {
+            let data = lzo1x::compress(page, lzo1x::CompressLevel::new(1));
+            dst[..data.len()].copy_from_slice(&data);
+            Some(data.len())
+        }),
+        decompress: Box::new(|src, page| lzo1x::decompress(src, page).is_ok()),
+    }
+}
+
+fn snappy() -> Contender {
+    let mut encoder = snap::raw::Encoder::new();
+    let mut decoder = snap::raw::Decoder::new();
+    Contender {
+        name: "snappy in Rust".into(),
+        compress: Box::new(move |page, dst| encoder.compress(page, dst).ok()),
+        decompress: Box::new(move |src, page| decoder.decompress(src, page).is_ok()),
+    }
+}
+
+fn zstd(level: i32) -> Contender {
+    let mut compressor = zstd_safe::CCtx::create();
+    compressor.set_parameter(zstd_safe::CParameter::CompressionLevel(level)).unwrap();
+    compressor.set_parameter(zstd_safe::CParameter::ContentSizeFlag(false)).unwrap();
+    let mut decompressor = zstd_safe::DCtx::create();
+    Contender {
+        name: format!("zstd C, level {level}"),
+        compress: Box::new(move |page, dst| compressor.compress2(dst, page).ok()),
+        decompress: Box::new(move |src, page| decompressor.decompress(&mut page[..], src).is_ok()),
+    }
+}

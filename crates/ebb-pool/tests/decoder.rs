@@ -1,0 +1,162 @@
+//! lz4 on what is not what it should be: nothing outside the buffers is read or written, nothing panics, and a page
+//! comes out whole or not at all.
+//!
+//! The buffers end and begin at pages that no one may touch, so one byte too far is a crash. `fuzz/` has the same
+//! property for cargo-fuzz, without end.
+#![cfg(all(not(loom), not(miri), feature = "lz4"))]
+
+use ebb_pool::codec::{Lz4State, PAGE_BYTES, Page, lz4_compress, lz4_decompress};
+
+const CASES: usize = 150_000;
+
+/// Pages between two that must not be touched.
+struct Fenced {
+    at: *mut u8,
+    bytes: usize,
+}
+
+impl Fenced {
+    fn new(pages: usize) -> Self {
+        let bytes = pages * PAGE_BYTES;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        // SAFETY: a new mapping, of which only the middle is made accessible.
+        let at = unsafe {
+            let at = libc::mmap(std::ptr::null_mut(), bytes + 2 * PAGE_BYTES, libc::PROT_NONE, flags, -1, 0);
+            assert_ne!(at, libc::MAP_FAILED);
+            let at = at.cast::<u8>().add(PAGE_BYTES);
+            assert_eq!(libc::mprotect(at.cast(), bytes, libc::PROT_READ | libc::PROT_WRITE), 0);
+            at
+        };
+        Self { at, bytes }
+    }
+
+    /// The last `len` bytes before the fence.
+    fn last(&mut self, len: usize) -> &mut [u8] {
+        assert!(len <= self.bytes);
+        // SAFETY: within the accessible pages, borrowed from us.
+        unsafe { std::slice::from_raw_parts_mut(self.at.add(self.bytes - len), len) }
+    }
+
+    /// The first `len` bytes after the fence.
+    fn first(&mut self, len: usize) -> &mut [u8] {
+        assert!(len <= self.bytes);
+        // SAFETY: within the accessible pages, borrowed from us.
+        unsafe { std::slice::from_raw_parts_mut(self.at, len) }
+    }
+}
+
+impl Drop for Fenced {
+    fn drop(&mut self) {
+        // SAFETY: the mapping of `new`.
+        unsafe { libc::munmap(self.at.sub(PAGE_BYTES).cast(), self.bytes + 2 * PAGE_BYTES) };
+    }
+}
+
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    fn below(&mut self, bound: usize) -> usize {
+        (self.next() >> 32) as usize % bound
+    }
+}
+
+/// A page with more or less repetition in it.
+fn page(random: &mut Random) -> Page {
+    let mut page = [0; PAGE_BYTES];
+    let letters = 1 + random.below(255);
+    let mut at = 0;
+    while at < PAGE_BYTES {
+        let len = (1 + random.below(64)).min(PAGE_BYTES - at);
+        let back = random.below(at + 1);
+        for index in at..at + len {
+            page[index] = if back > 0 { page[index - back] } else { random.below(letters) as u8 };
+        }
+        at += len;
+    }
+    page
+}
+
+/// Bytes that may or may not be what a page compresses to.
+fn damaged(random: &mut Random, valid: &[u8], kind: usize) -> Vec<u8> {
+    let mut bytes = valid.to_vec();
+    match kind {
+        0 => bytes = (0..random.below(300)).map(|_| random.next() as u8).collect(),
+        1 => bytes.truncate(random.below(valid.len())),
+        2 => (0..1 + random.below(4)).for_each(|_| {
+            let at = random.below(valid.len());
+            bytes[at] ^= 1 << random.below(8);
+        }),
+        3 => {
+            let at = random.below(valid.len());
+            bytes[at..].fill_with(|| random.next() as u8);
+        }
+        4 => bytes.extend((0..1 + random.below(40)).map(|_| random.next() as u8)),
+        // Long runs of the byte that continues a length.
+        _ => {
+            let at = random.below(valid.len());
+            bytes.splice(at..at, std::iter::repeat_n(0xff, random.below(600)));
+        }
+    }
+    bytes
+}
+
+#[test]
+fn damaged_input_never_makes_the_decoder_leave_its_buffers() {
+    let mut random = Random(0x5eed);
+    let mut state = Lz4State::new();
+    let (mut source, mut target) = (Fenced::new(3), Fenced::new(1));
+    let mut compressed = [0; PAGE_BYTES + 64];
+    let mut accepted = 0;
+    for case in 0..CASES {
+        let content = page(&mut random);
+        let len = lz4_compress(&mut state, &content, &mut compressed).unwrap();
+        let bytes = damaged(&mut random, &compressed[..len], case % 6);
+        let source = if case % 2 == 0 { source.last(bytes.len()) } else { source.first(bytes.len()) };
+        source.copy_from_slice(&bytes);
+        let target: &mut Page = target.last(PAGE_BYTES).try_into().unwrap();
+        accepted += usize::from(lz4_decompress(source, target).is_ok());
+    }
+    assert!(accepted > 0 && accepted < CASES, "{accepted} of {CASES} decoded");
+}
+
+#[test]
+fn the_compressor_stays_within_whatever_it_is_given_and_its_output_decodes() {
+    let mut random = Random(0xfeed);
+    let mut state = Lz4State::new();
+    let (mut source, mut target) = (Fenced::new(1), Fenced::new(2));
+    let mut decoded = [0; PAGE_BYTES];
+    for case in 0..CASES / 10 {
+        let content = page(&mut random);
+        let source: &mut Page = source.last(PAGE_BYTES).try_into().unwrap();
+        *source = content;
+        let capacity = random.below(PAGE_BYTES + 100);
+        let target = if case % 2 == 0 { target.last(capacity) } else { target.first(capacity) };
+        if let Some(len) = lz4_compress(&mut state, source, target) {
+            assert!(len <= capacity);
+            lz4_decompress(&target[..len], &mut decoded).unwrap();
+            assert_eq!(decoded, content);
+        }
+    }
+}
+
+#[test]
+fn state_of_any_content_compresses_the_same() {
+    let mut random = Random(0xbeef);
+    let content = page(&mut random);
+    let (mut fresh, mut used) = (Box::new(Lz4State::new()), Box::new(Lz4State::new()));
+    let (mut first, mut second) = ([0; PAGE_BYTES + 64], [0; PAGE_BYTES + 64]);
+    for _ in 0..100 {
+        lz4_compress(&mut used, &page(&mut random), &mut second).unwrap();
+    }
+    assert_eq!(
+        lz4_compress(&mut fresh, &content, &mut first).map(|len| first[..len].to_vec()),
+        lz4_compress(&mut used, &content, &mut second).map(|len| second[..len].to_vec()),
+    );
+}
