@@ -6,7 +6,8 @@ SHELL := /bin/bash
 PREFIX ?= /usr/local
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 RELEASE := $(TARGET)/release
-EBB := $(RELEASE)/ebb
+# The drivers of the tests take the command from the environment.
+export EBB := $(abspath $(RELEASE)/ebb)
 
 # Steps of one goal run one after the other: they measure, and share two processors.
 .NOTPARALLEL:
@@ -56,13 +57,13 @@ miri: ## miri, where it is installed
 
 .PHONY: transparency
 transparency: build ## small C programs: the same with and without Ebb
-	python3 tests/transparency/run.py --ebb $(EBB)
+	python3 tests/transparency/run.py
 
 .PHONY: programs programs-long
 programs: build ## real programs in little memory: output compared with an unlimited run
-	python3 tests/programs/run.py --short --ebb $(EBB)
+	python3 tests/programs/run.py --short
 programs-long: build
-	python3 tests/programs/run.py --ebb $(EBB)
+	python3 tests/programs/run.py
 
 .PHONY: torture torture-long
 torture: build ## random use of memory by many threads, every byte checked
@@ -78,8 +79,11 @@ torture-long: build
 	EBB_FORCE=no-background $(EBB) run --ram 24M -- $(RELEASE)/torture --seconds 300 --megabytes 96 --threads 4
 
 .PHONY: bench-micro
-bench-micro: build ## what each operation costs on this machine
-	cargo run --release -p ebb-bench-micro
+bench-micro: build ## what each kind of access costs under Ebb on this machine: one line of JSON each
+	cargo build --release -p ebb-bench-micro
+	@for workload in random-read random-write zipf-read seq-read seq-write swap-out swap-in; do \
+	  $(EBB) run -q --ram 100M -- $(RELEASE)/ebb-bench-micro --mib 256 $$workload || exit; \
+	done
 
 .PHONY: install uninstall
 install: build ## install below PREFIX (/usr/local)

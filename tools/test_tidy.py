@@ -58,6 +58,7 @@ class Tidy(unittest.TestCase):
     def test_the_engine_does_not_call_the_c_library_outside_tests(self):
         text = HEAD + "fn f() { libc::getpid(); }\n#[cfg(test)]\nmod tests { fn g() { libc::getpid(); } }\n"
         self.assertEqual(found("crates/ebb/src/a.rs", text), [(2, "the C library in code that runs without it")])
+        self.assertEqual(found("crates/ebb/src/guard/tests.rs", HEAD + "use libc::getpid;\n"), [])
 
     def test_an_import_upwards_is_found(self):
         text = "[dependencies]\nebb.workspace = true\n"
