@@ -3,7 +3,7 @@
 //!
 //! The kernel answers EFAULT for a page that Ebb evicted, so the guard must know every byte a call will touch before
 //! it is made. This room owns that knowledge and nothing else: it is pure, it neither reads memory by itself nor
-//! performs calls. [`row`] is one array lookup; [`visit::for_each_buffer`] turns a row and the actual arguments into
+//! performs calls. [`row`] is one array lookup; [`visit::visit_row`] turns a row and the actual arguments into
 //! the ranges of memory.
 //!
 //! Invariants:
@@ -291,6 +291,7 @@ pub struct Row {
 
 impl Row {
     /// True when an option among the arguments says what the others are.
+    #[cfg(test)]
     pub fn has_special(&self) -> bool {
         self.special != Special::None
     }

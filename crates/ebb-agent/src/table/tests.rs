@@ -600,7 +600,7 @@ impl ReadMemory for Maze {
             let at = addr.wrapping_add(n as u64);
             *byte = (at.wrapping_mul(self.0 | 1) >> (at % 23)) as u8;
         }
-        addr % 11 != 0
+        !addr.is_multiple_of(11)
     }
 }
 

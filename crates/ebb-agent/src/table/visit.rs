@@ -73,12 +73,13 @@ const PROBE_BYTES: u64 = 256;
 /// Buffers and reads of one call, over all. Above what the kernel accepts anywhere but in execve.
 const BUFFERS_MAX: u32 = 1 << 21;
 
-/// Calls `f` with every range that system call `nr` with `args` touches.
+/// As [`visit_row`], for a call whose row is not at hand.
+#[cfg(test)]
 pub fn for_each_buffer<M: ReadMemory + ?Sized>(nr: u64, args: &[u64; 6], mem: &M, f: &mut impl FnMut(Buffer)) {
     visit_row(super::row(nr), nr, args, mem, f);
 }
 
-/// As [`for_each_buffer`], for a caller that has the row already.
+/// Calls `f` with every range that system call `nr`, whose row is `row`, touches with `args`.
 pub fn visit_row<M: ReadMemory + ?Sized>(row: &Row, nr: u64, args: &[u64; 6], mem: &M, f: &mut impl FnMut(Buffer)) {
     let mut visit = Visit { mem, f, left: BUFFERS_MAX };
     for (arg, &value) in row.args().iter().zip(args) {
