@@ -1,4 +1,4 @@
-/* Limits that a program sets for itself do not keep its memory from coming back: address space, data, files, sizes. */
+/* Limits that a program sets for itself do not keep its memory from coming back: address space, data, files. */
 #include "pressure.h"
 #include <sys/resource.h>
 static unsigned char *m;
@@ -21,13 +21,6 @@ static void body(void *argument)
         }
         check(m, 2 * MIB, 1, "memory under a limit");
         fill(m, 2 * MIB, 1);
-    }
-    if (resource == RLIMIT_FSIZE) {
-        signal(SIGXFSZ, SIG_IGN);
-        char path[] = "/tmp/ebb-limit-XXXXXX";
-        int fd = MUST(mkstemp(path));
-        unlink(path);
-        REQUIRE(write(fd, m, 100) == -1 && errno == EFBIG);
     }
     if (resource == RLIMIT_NOFILE) {
         int n = 0;
@@ -57,7 +50,6 @@ int main(void)
 {
     m = fresh(2 * MIB);
     fill(m, 2 * MIB, 1);
-    try(RLIMIT_FSIZE, 0);
     try(RLIMIT_NOFILE, 12);
     try(RLIMIT_NPROC, 1000);
     try(RLIMIT_STACK, 512 * 1024);
