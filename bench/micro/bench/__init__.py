@@ -1,0 +1,1 @@
+"""What bench/micro/run.py is made of. Standard library only."""

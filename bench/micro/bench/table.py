@@ -1,0 +1,277 @@
+"""The report: Markdown that reads well in a terminal too."""
+
+import datetime
+import os
+import platform
+
+from .cells import ACCESS, SWAP
+from .kernel import MIB
+from .undo import read
+
+TITLES = {"none": "all in RAM", "kernel": "kernel", "ebb": "Ebb", "engine": "engine"}
+PAGE_BYTES = 4096
+
+
+def machine():
+    """What the figures were made on."""
+    model = next(
+        (line.split(":", 1)[1].strip() for line in (read("/proc/cpuinfo") or "").splitlines() if "model name" in line),
+        platform.machine(),
+    )
+    memory_kib = int((read("/proc/meminfo") or "MemTotal: 0").split()[1])
+    return {
+        "processor": model,
+        "processors": len(os.sched_getaffinity(0)),
+        "memory_mib": memory_kib // 1024,
+        "kernel": platform.release(),
+        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+    }
+
+
+def number(value):
+    if value >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
+def spread(figure, scale=1.0):
+    """Median, and least and most when there was more than one round."""
+    if figure is None:
+        return "-"
+    text = number(figure.median * scale)
+    if len(figure.values) > 1:
+        low, high = sorted((figure.low * scale, figure.high * scale))
+        text += f" ({number(low)}..{number(high)})"
+    return text
+
+
+def plain(figure, scale=1.0):
+    return "-" if figure is None else number(figure.median * scale)
+
+
+def ratio(figure):
+    """A ratio to the kernel."""
+    return spread(figure) if figure else "-"
+
+
+def table(head, rows):
+    """Columns as wide as their widest cell; the first to the left, figures to the right."""
+    widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
+
+    def line(row):
+        cells = [cell.ljust(width) if i == 0 else cell.rjust(width) for i, (cell, width) in enumerate(zip(row, widths))]
+        return "| " + " | ".join(cells) + " |"
+
+    rule = "|" + "|".join("-" * (width + 1) + (":" if i else "-") for i, width in enumerate(widths)) + "|"
+    return "\n".join([line(head), rule, *map(line, rows)])
+
+
+def others(plan):
+    return [system for system in plan.systems if system in ("ebb", "engine")]
+
+
+def get(digest, cell, system, name):
+    return digest.get(cell, {}).get(system, {}).get(name)
+
+
+def rows_of(digest, cells, name, plan, scale, label=lambda cell: cell.name, with_none=False):
+    rows = []
+    for cell in cells:
+        row = [label(cell)]
+        if with_none:
+            row.append(plain(get(digest, cell, "none", name), scale))
+        row.append(spread(get(digest, cell, "kernel", name), scale))
+        for system in others(plan):
+            figure = get(digest, cell, system, name)
+            row += [spread(figure, scale), ratio(get(digest, cell, system, "/" + name))]
+            row.append(ratio(get(digest, cell, system, f"/{name} cpu")))
+        if any(text != "-" for text in row[1:]):
+            rows.append(row)
+    return rows
+
+
+def heads(first, plan, with_none=False):
+    head = [first, *([TITLES["none"]] if with_none else []), TITLES["kernel"]]
+    for system in others(plan):
+        head += [TITLES[system], f"{TITLES[system]}/kernel", "the same, processor time"]
+    return head
+
+
+def ram_line(results, cells, plan):
+    """What RAM the systems had, over the cells given."""
+    totals = [
+        run["total_bytes"] / MIB
+        for cell in cells
+        for run in results.get(cell, {}).get("kernel", [])
+        if "total_bytes" in run
+    ]
+    if not totals:
+        return ""
+    low, high = min(totals), max(totals)
+    limit = plan.limit_mib(cells[0])
+    span = f"{low:.0f} MiB" if round(low) == round(high) else f"{low:.0f} to {high:.0f} MiB"
+    return f"{plan.mib} MiB of data. Kernel: cgroup limit {limit} MiB; with zram's peak {span} in all, which is Ebb's --ram."
+
+
+def access_report(digest, results, plan):
+    by_miss = [cell for cell in ACCESS if not cell.workload.startswith("seq")]
+    in_order = [cell for cell in ACCESS if cell.workload.startswith("seq")]
+    out = ["## Steady state", "", ram_line(results, ACCESS, plan), ""]
+    misses = rows_of(digest, by_miss, "miss", plan, 1e-3)
+    if misses:
+        out += [
+            "Microseconds per miss: what an access costs more than where all is in RAM, over the accesses whose page was",
+            "not in memory. All that Ebb spends is in it: reclaim, and faults on pages that were only staged.",
+            "",
+            table(heads("per miss, us", plan), misses),
+            "",
+        ]
+    scans = rows_of(digest, in_order, "access", plan, 1e-3, with_none=True)
+    if scans:
+        out += [
+            "Microseconds per page of a scan, again and again:",
+            "",
+            table(heads("per page, us", plan, True), scans),
+            "",
+        ]
+    out += [
+        "Microseconds per access, hits and misses alike, and the share of accesses that missed:",
+        "",
+    ]
+    rows = []
+    for cell in ACCESS:
+        if cell not in results:
+            continue
+        row = [cell.name]
+        for system in plan.systems:
+            row.append(plain(get(digest, cell, system, "access"), 1e-3))
+            if system != "none":
+                missing = get(digest, cell, system, "missing")
+                row.append("-" if missing is None else f"{missing.median:.1%}")
+        rows.append(row)
+    head = ["per access, us"]
+    for system in plan.systems:
+        head += [TITLES[system]] if system == "none" else [TITLES[system], "missed"]
+    out += [table(head, rows), "", "Latency of single accesses in microseconds, at the 50th, 99th and 99.9th per cent:", ""]
+    rows = []
+    for cell in ACCESS:
+        if cell not in results:
+            continue
+        row = [cell.name]
+        for system in plan.systems:
+            figures = [get(digest, cell, system, name) for name in ("p50", "p99", "p999")]
+            row.append("-" if None in figures else " / ".join(plain(figure, 1e-3) for figure in figures))
+        rows.append(row)
+    out += [table(["latency, us", *(TITLES[system] for system in plan.systems)], rows), ""]
+    return out
+
+
+def swap_report(digest, results, plan):
+    fair = [cell for cell in SWAP if cell.data != "hard"]
+    out = ["## Swap-out and swap-in", "", ram_line(results, fair, plan)]
+    hard = [
+        run["total_bytes"] / MIB
+        for cell in SWAP
+        if cell.data == "hard"
+        for run in results.get(cell, {}).get("kernel", [])
+        if "total_bytes" in run
+    ]
+    if hard:
+        out.append(
+            f"Hard data is the exception: in zram it takes as much RAM as outside ({max(hard):.0f} MiB in all), and with as"
+            f" much Ebb would swap nothing. There Ebb has the cgroup's {plan.swap_limit_mib} MiB alone, and a file on disk."
+        )
+    for name, title in (("out", "Filling memory beyond the budget"), ("in", "Reading it back in order for the first time")):
+        out += ["", f"{title}, microseconds per page:", ""]
+        out.append(
+            table(
+                heads(f"swap-{name}, us", plan),
+                rows_of(digest, SWAP, name, plan, 1e-3, lambda cell: f"{cell.data} {cell.threads}T"),
+            )
+        )
+        out += ["", "The same in MiB/s, all threads together:", ""]
+        rows = []
+        for cell in SWAP:
+            if cell not in results:
+                continue
+            row = [f"{cell.data} {cell.threads}T"]
+            for system in ("kernel", *others(plan)):
+                figure = get(digest, cell, system, name)
+                row.append("-" if figure is None else number(PAGE_BYTES / MIB / (figure.median * 1e-9)))
+            rows.append(row)
+        out.append(table([f"swap-{name}, MiB/s", TITLES["kernel"], *(TITLES[s] for s in others(plan))], rows))
+    return [*out, ""]
+
+
+def held(run, prefix):
+    """Anonymous memory of redis and its children at most, and zram's peak with it."""
+    zram = run.get("save_zram_peak_bytes", 0) if prefix else run.get("zram", {}).get("peak_bytes", 0)
+    return run[prefix + "anonymous_peak_bytes"] + zram
+
+
+def redis_report(results, sizes, plan):
+    nr_keys, limit_mib, _ = sizes
+    good = {system: [run for run in runs if "failed" not in run] for system, runs in results.items()}
+    used = [run["used_memory_bytes"] / MIB for runs in good.values() for run in runs]
+    out = ["## redis GET", ""]
+    if used:
+        out.append(
+            f"{nr_keys:,} values of 1 KiB, all different, {min(used):.0f} MiB as redis counts them; kernel: cgroup limit"
+            f" {limit_mib} MiB, and Ebb's --ram the same and zram's peak. redis-benchmark -t get -c 12 -P 32."
+        )
+    systems = [system for system in plan.systems if good.get(system)]
+    head = ["", *(TITLES[system] for system in systems)]
+    with_ratio = "kernel" in systems and "ebb" in systems
+    if with_ratio:
+        head.append("Ebb/kernel")
+
+    def row(title, take, scale=1.0, compare=False):
+        cells = [title]
+        for system in systems:
+            values = sorted(take(run) * scale for run in good[system] if take(run) is not None)
+            if not values:
+                cells.append("-")
+                continue
+            text = number(values[len(values) // 2] if len(values) % 2 else sum(values[len(values) // 2 - 1 :][:2]) / 2)
+            cells.append(text if len(values) == 1 else f"{text} ({number(values[0])}..{number(values[-1])})")
+        if with_ratio:
+            pairs = {run["round"]: take(run) for run in good["kernel"]}
+            values = sorted(take(run) / pairs[run["round"]] for run in good["ebb"] if pairs.get(run["round"]))
+            cells.append(number(values[len(values) // 2]) if compare and values else "")
+        return cells
+
+    rows = [
+        row("GET, requests/s", lambda run: run["get_rps"], compare=True),
+        row("GET during BGSAVE, requests/s", lambda run: run["save_get_rps"], compare=True),
+        row("BGSAVE, s", lambda run: run["save_s"], compare=True),
+        row("loading, s", lambda run: run["load_s"], compare=True),
+        row("RAM allowed, MiB", lambda run: run.get("total_bytes"), 1 / MIB),
+        row("anonymous memory and zram at most, MiB", lambda run: held(run, ""), 1 / MIB),
+        row("the same during BGSAVE, MiB", lambda run: held(run, "save_"), 1 / MIB),
+    ]
+    out += ["", table(head, rows), ""]
+    if "ebb" in systems:
+        out.append(
+            "The child that BGSAVE forks has a budget of its own under Ebb, as large as its parent's, so during BGSAVE"
+            " Ebb may hold more than the kernel did: the last line says what each held."
+        )
+    if any(not run["save_covered_whole"] for runs in good.values() for run in runs):
+        out.append("Some BGSAVE ended within the first requests beside it, so that part of these ran without it.")
+    return [*out, ""]
+
+
+def failures(results, redis_results):
+    lines = [
+        f"- {cell.name}, {system}, round {run['round'] + 1}: {run['failed']}"
+        for cell, of_cell in results.items()
+        for system, runs in of_cell.items()
+        for run in runs
+        if "failed" in run
+    ]
+    lines += [
+        f"- redis, {system}, round {run['round'] + 1}: {run['failed']}"
+        for system, runs in redis_results.items()
+        for run in runs
+        if "failed" in run
+    ]
+    return ["## Failed", "", *lines, ""] if lines else []
