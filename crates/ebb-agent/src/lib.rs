@@ -24,6 +24,7 @@ mod lock;
 mod memory;
 mod process;
 mod signals;
+mod stack;
 mod start;
 mod table;
 mod text;

@@ -597,6 +597,7 @@ fn push_frame(b: &mut ThreadBlock, info: &SigInfo, uc: &mut Context, action: &Ac
     uc.regs.enter_handler(action.handler, info.signo, place.frame);
     if b.alt.flags & SS_AUTODISARM != 0 {
         b.alt = AltStack { sp: 0, flags: SS_DISABLE, pad: 0, size: 0 };
+        b.tell_alt_stack();
     }
     true
 }
@@ -773,6 +774,7 @@ pub fn sigaltstack(b: &mut ThreadBlock, sp: u64, a: &[u64; 6]) -> i64 {
         if ret != 0 {
             return ret;
         }
+        b.tell_alt_stack();
     }
     if a[1] != 0 && user::write(a[1], &old).is_err() { EFAULT } else { 0 }
 }
@@ -803,6 +805,7 @@ fn restore_frame(b: &mut ThreadBlock, uc: &mut Context) -> Result<(), user::Faul
     uc.regs = shown.regs;
     // As in the kernel, a wrong stack is ignored.
     let _ = alt_set(&mut b.alt, &shown.stack, shown.regs.sp);
+    b.tell_alt_stack();
     set_program_mask(b, uc, shown.mask & !UNBLOCKABLE);
     Ok(())
 }

@@ -141,6 +141,13 @@ impl ThreadBlock {
         unsafe { &*self.ctx }
     }
 
+    /// Tells the engine where the program's alternate stack is: calls on it are no sign that others were left.
+    pub fn tell_alt_stack(&self) {
+        if let Some(space) = crate::space() {
+            space.set_alt_stack(self.ctx(), self.alt.sp, self.alt.sp.saturating_add(self.alt.size));
+        }
+    }
+
     /// The signal actions of this thread's process.
     pub fn table(&self) -> &SigTable {
         // SAFETY: points to the process's static table or to one in a block that outlives this thread.

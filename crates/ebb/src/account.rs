@@ -2,16 +2,17 @@
 
 use crate::space::Space;
 use crate::table::UNIT_PAGES;
-use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 impl Space {
     /// A page of the unit at `addr` got content for the first time.
     pub(crate) fn count_content(&self, addr: usize, n: usize) {
-        if let Some(unit) = self.table.unit(addr)
-            && unit.content.fetch_add(n as u32, Relaxed) == 0
-        {
-            // The state words of a unit and its descriptor become real memory about now.
-            self.group.charge_meta(UNIT_PAGES * 8 + 64);
+        if let Some(unit) = self.table.unit(addr) {
+            unit.content.fetch_add(n as u32, Relaxed);
+            // The state words of a unit and its descriptor become real memory once, and stay.
+            if unit.charged.load(Relaxed) == 0 && unit.charged.swap(1, Relaxed) == 0 {
+                self.group.charge_meta(UNIT_PAGES * 8 + 64);
+            }
         }
         self.group.add_wanted(n, self.stats);
     }
@@ -27,8 +28,9 @@ impl Space {
     /// Pages of the unit at `addr` were mapped: reclaim will look at the unit.
     pub(crate) fn count_present(&self, addr: usize, n: usize) {
         let Some(unit) = self.table.unit(addr) else { return };
-        unit.present.fetch_add(n as u32, Relaxed);
-        if unit.queued.load(Relaxed) == 0 && unit.queued.swap(1, Relaxed) == 0 {
+        // Sequentially consistent against `sweep_one`, which clears `queued` and then looks at `present`.
+        unit.present.fetch_add(n as u32, SeqCst);
+        if unit.queued.load(SeqCst) == 0 && unit.queued.swap(1, SeqCst) == 0 {
             self.queue_unit(addr);
         }
     }

@@ -26,6 +26,10 @@ pub struct ThreadCtx {
     /// Consecutive spurious faults on one page: a page that is present for the engine and missing for the kernel.
     pub(crate) spurious_addr: AtomicU64,
     pub(crate) spurious_count: AtomicU32,
+    /// The program's alternate signal stack: start and end.
+    pub(crate) alt: [AtomicU64; 2],
+    /// Pages charged for work that is under way: what a fork's child must give back for threads it does not have.
+    pub(crate) in_flight: AtomicU32,
     index: AtomicU32,
     /// Decompression target of one page when no wide buffer is free, and a page for what a file holds compressed. Not
     /// on the stack: a handler may run on a signal stack of a few kilobytes.
@@ -40,6 +44,12 @@ pub struct Bounce(pub [u8; 4096]);
 unsafe impl Sync for ThreadCtx {}
 
 impl ThreadCtx {
+    /// True when `a` and `b` are on the alternate signal stack both, or neither is.
+    pub(crate) fn same_stack(&self, a: u64, b: u64) -> bool {
+        let (start, end) = (self.alt[0].load(Ordering::Relaxed), self.alt[1].load(Ordering::Relaxed));
+        (start..end).contains(&a) == (start..end).contains(&b)
+    }
+
     /// The shard of per-thread allocation state this thread uses.
     pub(crate) fn shard(&self) -> usize {
         self.index.load(Ordering::Relaxed) as usize
@@ -92,22 +102,29 @@ impl Contexts {
     /// Takes a context back.
     pub fn detach(&self, ctx: &ThreadCtx) {
         ctx.pins.reset();
+        ctx.alt[0].store(0, Ordering::Relaxed);
+        ctx.alt[1].store(0, Ordering::Relaxed);
         ctx.used.store(0, Ordering::Release);
     }
 
     /// Every context that may be in use.
     pub fn all(&self) -> impl Iterator<Item = &ThreadCtx> {
-        (0..self.high_water.load(Ordering::SeqCst)).map(|i| self.get(i))
+        // The mark is read at each step, not once: a closer of the gate must see threads that attached before it shut.
+        (0..THREADS_MAX).take_while(|i| *i < self.high_water.load(Ordering::SeqCst)).map(|i| self.get(i))
     }
 
-    /// After fork, in the child: only `own` came along.
-    pub fn keep_only(&self, own: &ThreadCtx) {
+    /// After fork, in the child: only `own` came along. Returns the pages that the others had charged for work they
+    /// had not begun.
+    pub fn keep_only(&self, own: &ThreadCtx) -> usize {
+        let mut in_flight = 0;
         for ctx in self.all() {
             if !core::ptr::eq(ctx, own) {
+                in_flight += ctx.in_flight.swap(0, Ordering::Relaxed) as usize;
                 ctx.gate.reset();
                 ctx.pins.reset();
                 ctx.used.store(0, Ordering::Relaxed);
             }
         }
+        in_flight
     }
 }

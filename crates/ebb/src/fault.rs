@@ -6,7 +6,8 @@ use crate::page::{State, Tag};
 use crate::space::Space;
 use crate::stats;
 use crate::swapin::In;
-use crate::table::{PAGE, UNIT_PAGES};
+use crate::table::PAGE;
+use crate::uapi;
 use core::sync::atomic::Ordering::Relaxed;
 
 /// What a fault came to.
@@ -59,13 +60,14 @@ impl Space {
         let mut reclaim = 0;
         loop {
             let want = window as usize;
-            if !self.group.try_charge(want) {
+            if !self.charge_ahead(ctx, want) {
                 let t = clock::cycles();
                 self.direct_reclaim(ctx, want);
                 reclaim += clock::cycles() - t;
                 continue;
             }
             self.gate.enter(&ctx.gate);
+            ctx.in_flight.store(0, Relaxed);
             let Some(region) = self.regions.find(page) else {
                 self.gate.leave(&ctx.gate);
                 self.group.uncharge(want);
@@ -85,13 +87,9 @@ impl Space {
             if used < want {
                 self.group.uncharge(want - used);
             }
-            if state.tag() == Tag::Present && write {
-                // A sweep that gave the page back may have left it write-protected for a moment.
-                let _ = self.uffd().write_protect(page, PAGE, false);
-            }
             self.gate.leave(&ctx.gate);
             match result {
-                In::Mapped(0) => return (self.spurious(ctx, page), reclaim),
+                In::Mapped(0) => return (self.spurious(ctx, page, write), reclaim),
                 In::Mapped(n) => {
                     match state.tag() {
                         Tag::None => stats::add(&self.stats.faults_first_touch, 1),
@@ -109,19 +107,15 @@ impl Space {
                 In::NoMemory => {
                     // The kernel's limit is tighter than the budget: give memory back and try again.
                     let t = clock::cycles();
-                    if !self.direct_reclaim(ctx, UNIT_PAGES) {
-                        self.fatal(
-                            b"the kernel has no memory left: a cgroup limit is below --ram; give a smaller --ram",
-                        );
-                    }
+                    self.relieve_kernel(ctx);
                     reclaim += clock::cycles() - t;
                 }
             }
         }
     }
 
-    /// The page is present, so somebody else was faster, or its write protection was lifted.
-    fn spurious(&self, ctx: &ThreadCtx, page: usize) -> Fault {
+    /// The page is present: somebody else was faster, or it was write-protected when a sweep gave it back.
+    fn spurious(&self, ctx: &ThreadCtx, page: usize, write: bool) -> Fault {
         stats::add(&self.stats.faults_spurious, 1);
         let same = ctx.spurious_addr.swap(page as u64, Relaxed) == page as u64;
         let count = if same { ctx.spurious_count.fetch_add(1, Relaxed) + 1 } else { 0 };
@@ -132,18 +126,55 @@ impl Space {
             return Fault::Resolved;
         }
         ctx.spurious_count.store(0, Relaxed);
+        self.gate.enter(&ctx.gate);
+        let fault = self.look_closer(page, write);
+        self.gate.leave(&ctx.gate);
+        fault
+    }
+
+    /// Many faults on a present page: a busy lock in it, a leftover protection, or a page that the kernel lost.
+    fn look_closer(&self, page: usize, write: bool) -> Fault {
+        let Some(word) = self.table.word(page) else { return Fault::NotManaged };
+        let state = word.load();
+        // Held busy, so that no sweep relies on the protection while it is lifted.
+        if state.tag() != Tag::Present || !word.try_claim(state) {
+            return Fault::Resolved;
+        }
+        if write {
+            let _ = self.uffd().write_protect(page, PAGE, false);
+        }
+        let mapped = uapi::is_resident(page);
+        word.finish(state);
+        if mapped {
+            return Fault::Resolved;
+        }
         self.inconsistent(b"a page that should be mapped is missing: this is a bug in Ebb; please report it");
         Fault::Unreadable
     }
 
     /// Most bytes that one system call may pin.
     pub fn pin_max(&self) -> usize {
-        (self.group.limit() / 8).max(16) * PAGE
+        (self.group.limit() / 32).clamp(16, 1024) * PAGE
+    }
+
+    /// Says where the thread's alternate signal stack is, so that calls on it are told from those it interrupted.
+    pub fn set_alt_stack(&self, ctx: &ThreadCtx, start: u64, end: u64) {
+        ctx.alt[0].store(start, Relaxed);
+        ctx.alt[1].store(end, Relaxed);
+    }
+
+    /// Charges `n` pages for work that comes next; see [`ThreadCtx::in_flight`].
+    fn charge_ahead(&self, ctx: &ThreadCtx, n: usize) -> bool {
+        let charged = self.group.try_charge(n);
+        if charged {
+            ctx.in_flight.store(n as u32, Relaxed);
+        }
+        charged
     }
 
     /// Begins the pins of a call made with stack pointer `sp`.
     pub fn pin_begin(&self, ctx: &ThreadCtx, sp: u64) {
-        ctx.pins.begin(sp);
+        ctx.pins.begin(sp, |old| ctx.same_stack(old, sp));
     }
 
     /// Ends the pins of the call begun last.
@@ -159,7 +190,9 @@ impl Space {
         if len > self.pin_max() && self.managed_bytes(ctx, addr, len) > self.pin_max() {
             return PinResult::TooLarge;
         }
-        ctx.pins.add(addr as u64, (addr + len) as u64);
+        if !ctx.pins.add(addr as u64, (addr + len) as u64, self.pin_max() as u64) {
+            return PinResult::TooLarge;
+        }
         if self.is_resident(addr, len) || self.bring_in(ctx, addr, len) { PinResult::Ok } else { PinResult::Unreadable }
     }
 
@@ -171,9 +204,8 @@ impl Space {
         if len > self.pin_max() || end > crate::table::ADDR_END {
             return false;
         }
-        ctx.pins.begin(sp);
-        ctx.pins.add(addr as u64, end as u64);
-        if self.is_resident(addr, len) {
+        ctx.pins.begin(sp, |old| ctx.same_stack(old, sp));
+        if ctx.pins.add(addr as u64, end as u64, u64::MAX) && self.is_resident(addr, len) {
             return true;
         }
         ctx.pins.end();
@@ -218,12 +250,13 @@ impl Space {
         let mut at = addr & !(PAGE - 1);
         while at < end {
             let want = ((end - at) / PAGE).min(WINDOW_MAX);
-            if !self.group.try_charge(want) {
+            if !self.charge_ahead(ctx, want) {
                 self.direct_reclaim(ctx, want);
                 continue;
             }
             let charge = want;
             self.gate.enter(&ctx.gate);
+            ctx.in_flight.store(0, Relaxed);
             // Jump over what is not managed or present already.
             let mut region_end = 0;
             while at < end {
@@ -263,11 +296,7 @@ impl Space {
                 In::Retry => word.wait_while_busy(),
                 In::Unreadable => return false,
                 In::NotRegistered => at += PAGE,
-                In::NoMemory => {
-                    if !self.direct_reclaim(ctx, UNIT_PAGES) {
-                        return false;
-                    }
-                }
+                In::NoMemory => self.relieve_kernel(ctx),
             }
         }
         self.background.kick_if(self, self.group.is_above_high());
@@ -278,9 +307,8 @@ impl Space {
     pub fn exclude(&self, ctx: &ThreadCtx, addr: usize, len: usize) {
         let start = addr & !(PAGE - 1);
         let end = (addr + len).next_multiple_of(PAGE);
-        ctx.pins.begin(0);
-        ctx.pins.add(start as u64, end as u64);
-        if self.bring_in(ctx, start, end - start) {
+        ctx.pins.begin(0, |_| false);
+        if ctx.pins.add(start as u64, end as u64, u64::MAX) && self.bring_in(ctx, start, end - start) {
             self.exclusive(|| {
                 self.table.for_each_content(start, end, |_, word| {
                     if word.load().tag() == Tag::Present {

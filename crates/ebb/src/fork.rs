@@ -45,7 +45,8 @@ impl Space {
 
     /// After fork, in the child, as its first act.
     pub fn fork_child(&self, ctx: &ThreadCtx) -> Result<(), InitError> {
-        self.contexts.keep_only(ctx);
+        let in_flight = self.contexts.keep_only(ctx);
+        self.group.uncharge(in_flight);
         self.work.reset();
         self.background.reset();
         let old = self.uffd();

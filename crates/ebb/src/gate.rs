@@ -7,7 +7,7 @@
 //!
 //! The idea is the kernel's per-CPU reader-writer semaphore, with threads in place of processors.
 
-use crate::primitive::{AtomicU32, AtomicU64, Ordering, spin, wait_on, wake_all, yield_now};
+use crate::primitive::{AtomicU32, AtomicU64, Ordering, model_fence, spin, wait_on, wake_all, yield_now};
 
 const OPEN: u64 = 0;
 const CLOSED: u64 = 1;
@@ -57,6 +57,7 @@ impl Gate {
     pub fn enter(&self, flag: &GateFlag) {
         loop {
             flag.0.swap(1, Ordering::SeqCst);
+            model_fence();
             if self.state.load(Ordering::SeqCst) == OPEN {
                 return;
             }
@@ -76,6 +77,7 @@ impl Gate {
         while self.state.compare_exchange(OPEN, CLOSED, Ordering::SeqCst, Ordering::Relaxed).is_err() {
             self.wait_open();
         }
+        model_fence();
         for flag in flags {
             let mut turns = 0;
             while flag.is_inside() {

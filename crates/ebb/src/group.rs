@@ -66,6 +66,11 @@ impl Group {
         }
     }
 
+    /// Pages of metadata charged.
+    pub fn meta_pages(&self) -> usize {
+        (self.meta_bytes.load(Relaxed) / 4096) as usize
+    }
+
     /// Pages charged now.
     pub fn charged(&self) -> usize {
         self.charged.load(Relaxed).max(0) as usize

@@ -55,6 +55,8 @@ mod table;
 #[cfg(not(loom))]
 pub mod uapi;
 #[cfg(not(loom))]
+mod text;
+#[cfg(not(loom))]
 mod work;
 
 #[cfg(not(loom))]

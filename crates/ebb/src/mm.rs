@@ -49,13 +49,16 @@ impl Space {
     }
 
     /// Takes a range under management. Under the exclusive gate, after the kernel mapped it.
-    fn manage(&self, start: usize, end: usize, attr: Attr) {
+    /// False when that failed: then it stays the kernel's.
+    fn manage(&self, start: usize, end: usize, attr: Attr) -> bool {
         if end <= start || end > ADDR_END || !self.regions.has_room(3) || self.table.cover(start, end).is_err() {
-            return;
+            return false;
         }
-        if self.uffd().register(start, end - start).is_ok() {
+        let managed = self.uffd().register(start, end - start).is_ok();
+        if managed {
             self.regions.insert(Region { start, end, attr });
         }
+        managed
     }
 
     /// Forgets the content of every page in the range. Under the exclusive gate, after the kernel dropped it.
@@ -81,6 +84,15 @@ impl Space {
         });
     }
 
+    /// Forgets present pages that the kernel has dropped. Under the exclusive gate.
+    fn drop_missing(&self, start: usize, end: usize) {
+        self.table.for_each_content(start, end, |addr, word| {
+            if word.load().tag() == Tag::Present && !uapi::is_resident(addr) {
+                self.drop_content(addr, addr + PAGE);
+            }
+        });
+    }
+
     /// mmap(2).
     pub fn mmap(&self, _ctx: &ThreadCtx, a: [u64; 6]) -> i64 {
         let (len, prot, flags) = (page_up(a[1] as usize), a[2] as u32, a[3] as u32);
@@ -103,10 +115,9 @@ impl Space {
             let result = unsafe { self.kernel(g::__NR_mmap, b) };
             if let Ok(at) = result {
                 let (start, end) = (at as usize, at as usize + len);
-                if fixed {
-                    self.drop_content(start, end);
-                    self.regions.remove(start, end);
-                }
+                // Also when the kernel chose the place: whatever was known of it is of a mapping that is gone.
+                self.drop_content(start, end);
+                self.regions.remove(start, end);
                 if manageable {
                     self.manage(start, end, Attr::from_prot(prot));
                 }
@@ -150,7 +161,7 @@ impl Space {
             let result = unsafe { self.kernel(g::__NR_mremap, a) };
             let Ok(new) = result else { return raw(result) };
             let new = new as usize;
-            if flags & MREMAP_FIXED != 0 && new != old {
+            if new != old {
                 self.drop_content(new, new + new_len);
                 self.regions.remove(new, new + new_len);
             }
@@ -167,7 +178,10 @@ impl Space {
             // An old length of zero duplicates a shared mapping, which is never managed.
             let kept = old_len.min(new_len);
             if let Some(attr) = attr {
-                self.manage(new, new + new_len, attr);
+                if !self.manage(new, new + new_len, attr) {
+                    // Evicted pages would silently read as zero at their new place.
+                    self.fatal(b"no memory to manage a range that mremap moved; raise RLIMIT_AS or vm.max_map_count");
+                }
                 self.move_states(old, new, kept);
             }
             self.drop_content(old, old + old_len);
@@ -241,13 +255,16 @@ impl Space {
                 let b = [a[0], a[1], if advice == g::MADV_FREE { g::MADV_DONTNEED } else { advice } as u64, 0, 0, 0];
                 // SAFETY: the program gives the content up.
                 let result = unsafe { self.kernel(g::__NR_madvise, b) };
-                // ENOMEM: parts of the range are not mapped, the rest was dropped all the same.
-                if matches!(result, Ok(_) | Err(Errno::NOMEM)) {
-                    let mut at = start;
-                    while let Some(r) = self.regions.first_in(at, end) {
-                        self.drop_content(r.start.max(at), r.end.min(end));
-                        at = r.end;
+                let mut at = start;
+                while let Some(r) = self.regions.first_in(at, end) {
+                    let (first, last) = (r.start.max(at), r.end.min(end));
+                    match result {
+                        // ENOMEM: parts of the range are not mapped, the rest was dropped all the same.
+                        Ok(_) | Err(Errno::NOMEM) => self.drop_content(first, last),
+                        // Some mapping in the range refused; the kernel dropped those before it.
+                        Err(_) => self.drop_missing(first, last),
                     }
+                    at = r.end;
                 }
                 raw(result)
             }),
@@ -309,7 +326,8 @@ impl Space {
 
     /// mlock(2) and mlock2(2): what is locked stays resident until it is unlocked or unmapped.
     pub fn mlock(&self, ctx: &ThreadCtx, nr: u32, a: [u64; 6]) -> i64 {
-        let (start, len) = (a[0] as usize & !(PAGE - 1), page_up(a[1] as usize + (a[0] as usize & (PAGE - 1))));
+        let (start, len) =
+            (a[0] as usize & !(PAGE - 1), page_up((a[1] as usize).saturating_add(a[0] as usize & (PAGE - 1))));
         if !self.touches(ctx, start, start.saturating_add(len)) {
             // SAFETY: the program's call on memory that is not managed.
             return raw(unsafe { self.kernel(nr, a) });
@@ -328,11 +346,12 @@ impl Space {
 
     /// munlock(2).
     pub fn munlock(&self, ctx: &ThreadCtx, a: [u64; 6]) -> i64 {
-        let (start, len) = (a[0] as usize & !(PAGE - 1), page_up(a[1] as usize + (a[0] as usize & (PAGE - 1))));
+        let (start, len) =
+            (a[0] as usize & !(PAGE - 1), page_up((a[1] as usize).saturating_add(a[0] as usize & (PAGE - 1))));
         // SAFETY: unlocking changes no content.
         let result = raw(unsafe { self.kernel(g::__NR_munlock, a) });
-        if result == 0 && self.touches(ctx, start, start + len) {
-            self.include(start, start + len);
+        if result == 0 && self.touches(ctx, start, start.saturating_add(len)) {
+            self.include(start, start.saturating_add(len));
         }
         result
     }

@@ -10,6 +10,7 @@
 //! call begins higher up on the stack.
 
 use crate::primitive::{AtomicU32, AtomicU64, Ordering, fence};
+use core::sync::atomic::compiler_fence;
 
 /// Calls in flight that one thread can have: the call, and handlers that interrupted handlers.
 const DEPTH: usize = 4;
@@ -33,52 +34,69 @@ pub struct Pins {
 
 impl Pins {
     /// Begins a call made with stack pointer `sp`: drops records of calls that can no longer return.
-    pub fn begin(&self, sp: u64) {
+    ///
+    /// `same_stack` says whether a call made with that other stack pointer was on the stack of this one; only then a
+    /// lower address means a call that was left.
+    pub fn begin(&self, sp: u64, same_stack: impl Fn(u64) -> bool) {
         let mut depth = self.depth.load(Ordering::Relaxed) as usize;
-        while depth > 0 && self.records[depth - 1].sp.load(Ordering::Relaxed) <= sp {
+        while (1..=DEPTH).contains(&depth) {
+            let old = self.records[depth - 1].sp.load(Ordering::Relaxed);
+            if old > sp || !same_stack(old) {
+                break;
+            }
             depth -= 1;
             self.clear(depth);
         }
-        // Handlers nested deeper than records share the last one: their ranges are pinned together, and freed when
-        // the outermost of them ends.
-        let at = depth.min(DEPTH - 1);
-        self.records[at].sp.store(sp, Ordering::Relaxed);
-        self.depth.store(at as u32 + 1, Ordering::Relaxed);
+        // The depth goes up first: a handler that interrupts between the two takes the next record, and brings the
+        // depth back. Calls nested deeper than there are records share the last one.
+        self.depth.store(depth as u32 + 1, Ordering::Relaxed);
+        compiler_fence(Ordering::SeqCst);
+        if depth < DEPTH {
+            self.records[depth].sp.store(sp, Ordering::Relaxed);
+        }
     }
 
-    /// Publishes `[start, end)` for the call begun last. The caller looks at the pages afterwards.
-    pub fn add(&self, start: u64, end: u64) {
-        let depth = self.depth.load(Ordering::Relaxed) as usize;
-        debug_assert!(depth > 0);
-        let record = &self.records[depth.clamp(1, DEPTH) - 1];
+    /// Publishes `[start, end)` for the call begun last. The caller looks at the pages afterwards. False, and nothing
+    /// is published, when ranges are used up and the last would have to span more than `span_max` bytes.
+    #[must_use]
+    pub fn add(&self, start: u64, end: u64, span_max: u64) -> bool {
+        let depth = (self.depth.load(Ordering::Relaxed) as usize).max(1);
+        let record = &self.records[depth.min(DEPTH) - 1];
         for i in 0..RANGES {
             let (s, e) = (record.start[i].load(Ordering::Relaxed), record.end[i].load(Ordering::Relaxed));
             if s != e && !(i == RANGES - 1 || start <= e && s <= end) {
                 continue;
             }
-            let (start, end) = if s == e { (start, end) } else { (start.min(s), end.max(e)) };
-            // Widening keeps a superset of what was published at every moment: end first when it grows from unused
-            // would show [0, end), so start goes first and the range is empty until end is stored.
             if s == e {
-                record.end[i].store(start, Ordering::Relaxed);
+                // Empty until its end is stored. Release, because it hides the store by which the last call let go.
+                record.end[i].store(0, Ordering::Release);
                 record.start[i].store(start, Ordering::Release);
                 record.end[i].store(end, Ordering::Release);
             } else {
-                record.start[i].store(start, Ordering::Release);
-                record.end[i].store(end, Ordering::Release);
+                if end.max(e) - start.min(s) > span_max.max(e - s) && i == RANGES - 1 {
+                    return false;
+                }
+                // A superset of what was published at every moment.
+                record.start[i].store(start.min(s), Ordering::Release);
+                record.end[i].store(end.max(e), Ordering::Release);
             }
             break;
         }
         fence(Ordering::SeqCst);
+        true
     }
 
     /// Ends the call begun last.
     pub fn end(&self) {
         let depth = self.depth.load(Ordering::Relaxed) as usize;
-        if depth > 0 {
-            self.clear(depth - 1);
-            self.depth.store(depth as u32 - 1, Ordering::Relaxed);
+        if depth == 0 {
+            return;
         }
+        // The shared last record is cleared when the first of its calls ends, not before.
+        if depth <= DEPTH {
+            self.clear(depth - 1);
+        }
+        self.depth.store(depth as u32 - 1, Ordering::Relaxed);
     }
 
     /// Drops everything: for a thread that ends, and for a child after fork.
@@ -100,9 +118,6 @@ impl Pins {
 
     /// Calls `f` with every published range that meets `[start, end)`. Called by eviction after it claimed pages.
     pub fn for_each_overlap(&self, start: u64, end: u64, mut f: impl FnMut(u64, u64)) {
-        if self.depth.load(Ordering::Acquire) == 0 {
-            return;
-        }
         for record in &self.records {
             for i in 0..RANGES {
                 let (s, e) = (record.start[i].load(Ordering::Acquire), record.end[i].load(Ordering::Acquire));
@@ -127,29 +142,57 @@ mod tests {
     #[test]
     fn a_call_that_was_left_by_longjmp_is_dropped_by_the_next_call_above_it() {
         let pins = Pins::default();
-        pins.begin(1000);
-        pins.add(4096, 8192);
-        pins.begin(2000);
+        pins.begin(1000, |_| true);
+        assert!(pins.add(4096, 8192, u64::MAX));
+        pins.begin(2000, |_| true);
         assert_eq!(seen(&pins), 0);
     }
 
     #[test]
     fn a_handlers_call_keeps_the_interrupted_calls_pin() {
         let pins = Pins::default();
-        pins.begin(1000);
-        pins.add(4096, 8192);
-        pins.begin(500);
-        pins.add(16384, 20480);
+        pins.begin(1000, |_| true);
+        assert!(pins.add(4096, 8192, u64::MAX));
+        pins.begin(500, |_| true);
+        assert!(pins.add(16384, 20480, u64::MAX));
         pins.end();
         assert_eq!(seen(&pins), 1);
     }
 
     #[test]
+    fn a_handler_on_a_stack_above_keeps_the_interrupted_calls_pin() {
+        let pins = Pins::default();
+        pins.begin(1000, |_| true);
+        assert!(pins.add(4096, 8192, u64::MAX));
+        pins.begin(9000, |_| false);
+        assert_eq!(seen(&pins), 1);
+    }
+
+    #[test]
+    fn calls_nested_deeper_than_records_end_in_order() {
+        let pins = Pins::default();
+        for i in 0..7 {
+            pins.begin(1000 - i, |_| true);
+            assert!(pins.add((i + 1) * 100_000, (i + 1) * 100_000 + 10, u64::MAX));
+        }
+        for _ in 0..3 {
+            pins.end();
+        }
+        let mut covered = false;
+        pins.for_each_overlap(400_000, 400_010, |_, _| covered = true);
+        assert!(covered);
+        for _ in 0..4 {
+            pins.end();
+        }
+        assert_eq!(seen(&pins), 0);
+    }
+
+    #[test]
     fn ranges_beyond_the_record_widen_the_last_one() {
         let pins = Pins::default();
-        pins.begin(1000);
+        pins.begin(1000, |_| true);
         for i in 0..20u64 {
-            pins.add(i * 100_000, i * 100_000 + 10);
+            assert!(pins.add(i * 100_000, i * 100_000 + 10, u64::MAX));
         }
         for i in 0..20u64 {
             let mut covered = false;

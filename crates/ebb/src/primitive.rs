@@ -1,7 +1,7 @@
 //! The engine's only import of atomics and of waiting, swapped for loom's when a model runs.
 //!
-//! [`wait_on`] and [`wake_all`] are a futex in the real build and a yield in the model, where every wait must be
-//! able to end on its own because some other thread changes the word.
+//! [`wait_on`] and [`wake_all`] are a futex. The model has one bucket for all words: a lock under which the word is
+//! looked at before sleeping, and which a waker takes; so a wake-up that the code loses is a dead lock of the model.
 
 #[cfg(loom)]
 pub use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
@@ -43,12 +43,33 @@ pub fn wake_all(word: &AtomicU64) {
     crate::uapi::futex_wake(low, i32::MAX as u32);
 }
 
-/// The model's wait: lets another thread run.
 #[cfg(loom)]
-pub fn wait_on(_word: &AtomicU64, _expected: u64) {
-    loom::thread::yield_now();
+loom::lazy_static! {
+    static ref BUCKET: (loom::sync::Mutex<()>, loom::sync::Condvar) = Default::default();
 }
 
-/// The model's wake: waits end by themselves.
+/// The model's futex: sleeps until [`wake_all`] on any word.
 #[cfg(loom)]
-pub fn wake_all(_word: &AtomicU64) {}
+pub fn wait_on(word: &AtomicU64, expected: u64) {
+    let held = BUCKET.0.lock();
+    if word.load(Ordering::Relaxed) as u32 == expected as u32
+        && let Ok(held) = held
+    {
+        drop(BUCKET.1.wait(held));
+    }
+}
+
+/// The model's wake.
+#[cfg(loom)]
+pub fn wake_all(_word: &AtomicU64) {
+    let _held = BUCKET.0.lock();
+    BUCKET.1.notify_all();
+}
+
+/// Makes the model see that the sequentially consistent accesses before and after are in one order: it takes them for
+/// acquire and release, but has fences. Nothing in the real build, where the access itself is enough.
+#[inline]
+pub fn model_fence() {
+    #[cfg(loom)]
+    fence(Ordering::SeqCst);
+}

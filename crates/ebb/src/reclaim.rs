@@ -2,8 +2,10 @@
 //! limit.
 
 use crate::ctx::ThreadCtx;
+use crate::page::Tag;
 use crate::space::Space;
 use crate::stats;
+use crate::text::Text;
 use crate::uapi::{self, thread};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
@@ -11,8 +13,8 @@ const NOT_STARTED: u32 = 0;
 const WORKING: u32 = 1;
 const IDLE: u32 = 2;
 
-/// Rounds without progress, by every thread, after which the budget cannot be kept.
-const ROUNDS_MAX: u32 = 2000;
+/// Time without progress, by every thread, after which the budget cannot be kept.
+const PATIENCE_NS: u64 = 10_000_000_000;
 /// Objects compaction moves in one step.
 const COMPACT_STEP: usize = 32;
 
@@ -22,20 +24,12 @@ pub struct Background {
     state: AtomicU32,
     stack: AtomicUsize,
     forked: AtomicBool,
-    /// Threads inside direct reclaim.
-    direct: AtomicU32,
 }
 
 impl Background {
     /// Not started yet; never, when not `enabled`.
     pub fn new(enabled: bool) -> Self {
-        Self {
-            enabled,
-            state: AtomicU32::new(NOT_STARTED),
-            stack: AtomicUsize::new(0),
-            forked: AtomicBool::new(false),
-            direct: AtomicU32::new(0),
-        }
+        Self { enabled, state: AtomicU32::new(NOT_STARTED), stack: AtomicUsize::new(0), forked: AtomicBool::new(false) }
     }
 
     /// True when this process forked or is a fork's child: its pages may be shared.
@@ -51,7 +45,6 @@ impl Background {
     /// In fork's child, which has no background thread.
     pub fn reset(&self) {
         self.state.store(NOT_STARTED, Ordering::Relaxed);
-        self.direct.store(0, Ordering::Relaxed);
     }
 
     /// Wakes the background thread if `wanted` and it is idle; starts it the first time.
@@ -152,32 +145,86 @@ impl Space {
         self.group.charged() < before
     }
 
-    /// Reclaims in the calling thread, outside the gate, until `n` more pages fit. False when that cannot be had.
-    pub(crate) fn direct_reclaim(&self, ctx: &ThreadCtx, n: usize) -> bool {
+    /// Reclaims in the calling thread, outside the gate, until `n` more pages fit.
+    pub(crate) fn direct_reclaim(&self, ctx: &ThreadCtx, n: usize) {
         stats::add(&self.stats.direct_reclaims, 1);
         self.background.kick_if(self, true);
-        self.background.direct.fetch_add(1, Ordering::Relaxed);
-        let mut idle_rounds = 0;
-        while self.group.charged() + n > self.group.limit() && idle_rounds < ROUNDS_MAX {
+        let mut idle = Patience::default();
+        while self.group.charged() + n > self.group.limit() {
             if self.reclaim_step(ctx) {
-                idle_rounds = 0;
-            } else {
-                idle_rounds += 1;
-                // Others may hold what could be freed: the background thread, or threads in the same place.
-                if idle_rounds % 64 == 63 {
-                    uapi::futex_wait(&AtomicU32::new(0), 0, Some(1_000_000));
-                } else {
-                    uapi::sched_yield();
-                }
+                idle = Patience::default();
+            } else if !idle.wait(self.group.charged()) {
+                self.give_up(ctx);
             }
         }
-        self.background.direct.fetch_sub(1, Ordering::Relaxed);
-        if idle_rounds < ROUNDS_MAX {
-            return true;
+    }
+
+    /// The kernel had no memory for a page although the budget allows one: frees a few units' worth.
+    #[cold]
+    pub(crate) fn relieve_kernel(&self, ctx: &ThreadCtx) {
+        let mut idle = Patience::default();
+        let target = self.group.charged().saturating_sub(4 * self.sweep_max);
+        while self.group.charged() > target {
+            if self.reclaim_step(ctx) {
+                idle = Patience::default();
+            } else if !idle.wait(self.group.charged()) {
+                self.fatal(b"the kernel has no memory left: a cgroup limit is below --ram; give a smaller --ram");
+            }
         }
+    }
+
+    /// Where the charge is, for the last message.
+    fn print_charge(&self, ctx: &ThreadCtx) {
+        self.gate.enter(&ctx.gate);
+        let (mut present, mut pinned) = (0usize, 0usize);
+        for region in self.regions.all() {
+            self.table.for_each_content(region.start, region.end, |_, word| {
+                let state = word.load();
+                present += (state.tag() == Tag::Present) as usize;
+                pinned += state.is_pinned() as usize;
+            });
+        }
+        let mut line = Text::default();
+        line.str(b"ebb: pages held ").number(self.group.charged()).str(b" of ").number(self.group.limit());
+        line.str(b": resident ").number(present).str(b" (pinned for good ").number(pinned);
+        line.str(b"), staged ").number(self.staging.staged()).str(b", pool ").number(self.swap.pool_pages());
+        line.str(b", metadata ").number(self.group.meta_pages()).str(b", units to sweep ").number(self.units.len());
+        line.str(b"\n");
+        self.gate.leave(&ctx.gate);
+        uapi::write_all(2, line.bytes());
+    }
+
+    fn give_up(&self, ctx: &ThreadCtx) -> ! {
+        self.print_charge(ctx);
         if self.swap.has_file() {
             self.fatal(b"the budget is too small: everything that it holds is pinned; give more --ram");
         }
         self.fatal(b"out of swap: neither the pool nor a spill file takes more; give more --ram, or a larger --swap");
+    }
+}
+
+/// How long a thread waits for others to free memory when it cannot: as long as somebody makes progress, and ten
+/// seconds beyond, because what could be freed may be on its way to a slow disk.
+#[derive(Default)]
+struct Patience {
+    rounds: u32,
+    since_ns: u64,
+    charged: usize,
+}
+
+impl Patience {
+    /// Waits a moment. False when it has been too long.
+    fn wait(&mut self, charged: usize) -> bool {
+        self.rounds += 1;
+        if self.rounds < 64 {
+            uapi::sched_yield();
+            return true;
+        }
+        let now = uapi::now_ns();
+        if self.since_ns == 0 || charged != self.charged {
+            (self.since_ns, self.charged) = (now, charged);
+        }
+        uapi::futex_wait(&AtomicU32::new(0), 0, Some(1_000_000));
+        now - self.since_ns < PATIENCE_NS
     }
 }

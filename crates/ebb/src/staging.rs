@@ -128,6 +128,11 @@ impl Staging {
         self.free.pop().map(|b| b as u32)
     }
 
+    /// True when a block is free.
+    pub fn has_room(&self) -> bool {
+        self.free.len() > 0
+    }
+
     /// Gives back a block that was not used.
     pub fn give_back(&self, block: u32) {
         let pushed = self.free.push(block as u64);

@@ -133,7 +133,7 @@ impl Space {
             (slots[i], lens[i]) = (p.slot, p.len);
         }
         let n = pending.len();
-        if self.swap.store_file(ctx.shard(), &slots[..n], &lens[..n], &mut work.pages).is_ok() {
+        if self.swap.store_file(&self.group, ctx.shard(), &slots[..n], &lens[..n], &mut work.pages).is_ok() {
             stats::add(&self.stats.out_file_pages, n as u64);
             for p in pending {
                 self.settle(p.addr, p.frame, p.slot);

@@ -199,6 +199,7 @@ pub struct SwapSpace {
     /// Where writeback looks next.
     writeback_at: AtomicU32,
     high_water: AtomicU32,
+    file_high_water: AtomicU32,
     /// Set when the file took no more.
     file_full: AtomicBool,
     content_pages: AtomicU64,
@@ -240,6 +241,7 @@ impl SwapSpace {
             clock: AtomicU32::new(0),
             writeback_at: AtomicU32::new(0),
             high_water: AtomicU32::new(0),
+            file_high_water: AtomicU32::new(0),
             file_full: AtomicBool::new(false),
             content_pages: AtomicU64::new(0),
         })
@@ -358,7 +360,14 @@ impl SwapSpace {
 
     /// Stores objects in the own file for the claimed `slots`: object `i` is the first `lens[i]` bytes of the `i`-th
     /// 4 KiB of `data`, which is overwritten. All or nothing.
-    pub fn store_file(&self, shard: usize, slots: &[Slot], lens: &[u16], data: &mut [u8]) -> Result<(), FileError> {
+    pub fn store_file(
+        &self,
+        group: &Group,
+        shard: usize,
+        slots: &[Slot],
+        lens: &[u16],
+        data: &mut [u8],
+    ) -> Result<(), FileError> {
         let n = slots.len();
         let (index, file) = self.own_file().ok_or(FileError::Full)?;
         let mut at = [0u32; BATCH];
@@ -370,6 +379,8 @@ impl SwapSpace {
             }
         }
         for (slot, at) in slots.iter().zip(at) {
+            let before = self.file_high_water.fetch_max(at + 1, Ordering::Relaxed);
+            group.charge_meta((at + 1).saturating_sub(before) as usize * SpillFile::META_PER_SLOT);
             self.location(*slot).store(LOC_FILE | (at as u64) << 8 | (index as u64) << 40, Ordering::Release);
         }
         Ok(())
@@ -518,7 +529,7 @@ impl SwapSpace {
         if n == 0 {
             return 0;
         }
-        let written = self.store_file(shard, &slots[..n], &lens[..n], data).is_ok();
+        let written = self.store_file(group, shard, &slots[..n], &lens[..n], data).is_ok();
         for i in 0..n {
             if let (true, Some(handle)) = (written, handles[i]) {
                 self.content_pages.fetch_sub(1, Ordering::Relaxed);
@@ -529,7 +540,6 @@ impl SwapSpace {
         if !written {
             return 0;
         }
-        group.charge_meta(0);
         stats::add(&stats.writeback_pages, n as u64);
         n
     }

@@ -173,6 +173,10 @@ impl Space {
                     stats::add(&self.stats.move_refused, 1);
                     // Without a fork in its life a page cannot be shared, so the kernel has it pinned: leave it.
                     if !self.background.forked() {
+                        let rest = Segment { first: first + 1, end, attr };
+                        if let Some(rest) = trim(rest, saved) {
+                            self.unmap(unit, block, &rest, saved);
+                        }
                         return;
                     }
                 }
@@ -227,7 +231,13 @@ impl Space {
     /// Picks the next unit and sweeps it; how many pages that unmapped, or none when there is nothing to sweep.
     pub(crate) fn sweep_next(&self, ctx: &ThreadCtx, saved: &mut [u64; 512]) -> Option<usize> {
         // Bounded: once around the ring, with patience for hot units only the first time.
-        let mut looks = 2 * self.units.len() + 2;
+        self.gate.enter(&ctx.gate);
+        let units = if self.staging.has_room() { self.units.len() } else { 0 };
+        self.gate.leave(&ctx.gate);
+        if units == 0 {
+            return None;
+        }
+        let mut looks = 2 * units + 2;
         let patience = looks / 2;
         while looks > 0 {
             looks -= 1;
@@ -283,6 +293,12 @@ impl Space {
         };
         unit.skip.store(skip, Relaxed);
     }
+}
+
+/// The segment without leading pages that are not present; none when nothing is left.
+fn trim(segment: Segment, saved: &[u64; 512]) -> Option<Segment> {
+    let first = (segment.first..segment.end).find(|i| State::from_raw(saved[*i]).tag() == Tag::Present)?;
+    Some(Segment { first, ..segment })
 }
 
 /// Present pages in `saved`, and the runs they form.

@@ -68,7 +68,7 @@ impl Memory for SpaceMemory<'_> {
 
     fn pin_add(&self, addr: u64, len: u64) -> Pin {
         let Some((addr, len)) = range(addr, len) else { return Pin::Ok };
-        match self.space.pin_add(self.ctx, addr, len) {
+        match crate::stack::on_own(|| self.space.pin_add(self.ctx, addr, len)) {
             PinResult::Ok => Pin::Ok,
             PinResult::TooLarge => Pin::TooLarge,
             PinResult::Unreadable => Pin::Unreadable,
@@ -86,12 +86,12 @@ impl Memory for SpaceMemory<'_> {
     }
 
     fn bring_in(&self, addr: u64, len: u64) -> bool {
-        range(addr, len).is_none_or(|(addr, len)| self.space.bring_in(self.ctx, addr, len))
+        range(addr, len).is_none_or(|(addr, len)| crate::stack::on_own(|| self.space.bring_in(self.ctx, addr, len)))
     }
 
     fn exclude(&self, addr: u64, len: u64) {
         if let Some((addr, len)) = range(addr, len) {
-            self.space.exclude(self.ctx, addr, len);
+            crate::stack::on_own(|| self.space.exclude(self.ctx, addr, len));
         }
     }
 

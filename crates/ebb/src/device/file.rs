@@ -16,7 +16,7 @@ use aes_gcm::{Aes128Gcm, Nonce, Tag};
 use core::cell::UnsafeCell;
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
-use ebb_slots::{Folio, Order, Placement, Shadow, Shard, Slot, SwapDevice, TableEntry};
+use ebb_slots::{Folio, Order, Placement, Shadow, Shard, Slot, SwapDevice};
 
 /// Bytes of a slot.
 pub const SLOT_BYTES: usize = 4096;
@@ -32,6 +32,10 @@ const NO_FOLIO: Folio = match Folio::new(0) {
 };
 /// The bit that nobody ever clears.
 const FOR_EVER: u64 = 1 << 63;
+/// The owner is done with the slot and others are not: the last of them leaves it for the owner to collect.
+const ZOMBIE: u64 = 1 << 62;
+/// Zombies after which collecting is worth a look at every slot.
+const ZOMBIES_MIN: u32 = 4096;
 
 /// Why a slot could not be written or read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -75,8 +79,9 @@ pub struct SpillFile {
     /// This process's bit in `members`.
     own_bit: AtomicU64,
     owner: bool,
-    /// Slots that this process freed while others still held them.
+    /// Slots that this process freed while others still held them, and how many were left by the last collection.
     zombies: AtomicU32,
+    zombies_left: AtomicU32,
 }
 
 // SAFETY: seals are written by whoever allocated the slot and read by whoever holds its claim; the cipher is never
@@ -113,6 +118,7 @@ impl SpillFile {
             own_bit: AtomicU64::new(1),
             owner: true,
             zombies: AtomicU32::new(0),
+            zombies_left: AtomicU32::new(0),
         })
     }
 
@@ -184,6 +190,10 @@ impl SpillFile {
             }
             let at = out[first] as u64 * SLOT_BYTES as u64;
             if let Err(e) = uapi::pwrite_all(self.fd(), &data[first * SLOT_BYTES..end * SLOT_BYTES], at) {
+                if e == Errno::FBIG {
+                    // RLIMIT_FSIZE: the kernel also sent a signal that is not the program's doing.
+                    uapi::take_pending_signal(linux_raw_sys::general::SIGXFSZ);
+                }
                 for slot in &out[..n] {
                     self.member(*slot).store(0, Ordering::Relaxed);
                 }
@@ -224,19 +234,29 @@ impl SpillFile {
     /// This process needs the slot no more.
     pub fn free(&self, slot: u32) {
         let own = self.own_bit.load(Ordering::Relaxed);
-        let before = self.member(slot).fetch_and(!own, Ordering::AcqRel);
         if !self.owner {
+            self.member(slot).fetch_and(!own, Ordering::AcqRel);
             return;
         }
-        if before & !own == 0 {
-            self.slots.put(Slot(slot));
-        } else {
-            self.zombies.fetch_add(1, Ordering::Relaxed);
+        // One atomic step decides who gives the slot back: this call when nobody else holds it, `collect` otherwise.
+        let others = |word: u64| word & !own & !ZOMBIE;
+        let before = self.member(slot).fetch_update(Ordering::AcqRel, Ordering::Acquire, |word| {
+            Some(if others(word) == 0 { 0 } else { others(word) | ZOMBIE })
+        });
+        match before {
+            Ok(word) if others(word) == 0 => {
+                self.slots.put(Slot(slot));
+            }
+            _ => {
+                self.zombies.fetch_add(1, Ordering::Relaxed);
+            }
         }
     }
 
     fn alloc(&self, shard: Shard, out: &mut [Slot]) -> usize {
-        if self.zombies.load(Ordering::Relaxed) > 4096 {
+        // Again only when they have doubled since the last look, which visits every slot.
+        let zombies = self.zombies.load(Ordering::Relaxed);
+        if zombies > ZOMBIES_MIN && zombies > 2 * self.zombies_left.load(Ordering::Relaxed) {
             self.collect();
         }
         self.slots.alloc(shard, Order::ZERO, NO_FOLIO, out)
@@ -250,30 +270,21 @@ impl SpillFile {
 
     /// Takes back slots that this process freed and that nobody else holds any more; how many.
     fn collect(&self) -> u32 {
-        if self.zombies.swap(0, Ordering::Relaxed) == 0 {
+        let zombies = self.zombies.load(Ordering::Relaxed);
+        if zombies == 0 {
             return 0;
         }
         self.bury_dead_members();
-        let own = self.own_bit.load(Ordering::Relaxed);
-        let (mut freed, mut left) = (0, 0);
+        let mut freed = 0;
         for slot in 0..self.family().high_water.load(Ordering::Relaxed) {
-            let id = Slot(slot);
-            let bits = self.member(slot).load(Ordering::Acquire);
-            if bits & own != 0 || !matches!(self.slots.get(id), TableEntry::Stored(_)) {
-                continue;
-            }
-            if bits == 0 {
-                // Two threads may collect at once: whoever turns the word wins.
-                if self.slots.cache_add(id, NO_FOLIO).is_ok() {
-                    self.slots.put(id);
-                    self.slots.cache_del(id, Shadow(0));
-                    freed += 1;
-                }
-            } else {
-                left += 1;
+            // Whoever takes the mark off gives the slot back.
+            if self.member(slot).compare_exchange(ZOMBIE, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+                self.slots.put(Slot(slot));
+                freed += 1;
             }
         }
-        self.zombies.fetch_add(left, Ordering::Relaxed);
+        let left = self.zombies.fetch_sub(freed, Ordering::Relaxed).saturating_sub(freed);
+        self.zombies_left.store(left, Ordering::Relaxed);
         freed
     }
 

@@ -31,6 +31,8 @@ impl Errno {
     pub const EXIST: Self = Self(linux_raw_sys::errno::EEXIST as i32);
     /// Invalid argument.
     pub const INVAL: Self = Self(linux_raw_sys::errno::EINVAL as i32);
+    /// The file is larger than it may be.
+    pub const FBIG: Self = Self(linux_raw_sys::errno::EFBIG as i32);
     /// Input/output error.
     pub const IO: Self = Self(linux_raw_sys::errno::EIO as i32);
     /// No space left on the device.
@@ -121,6 +123,22 @@ pub fn reserve_shared(len: usize) -> Result<*mut u8, Errno> {
 pub unsafe fn munmap(at: usize, len: usize) -> Result<(), Errno> {
     // SAFETY: the caller gives the range up.
     unsafe { call(g::__NR_munmap, [at as u64, len as u64, 0, 0, 0, 0]).map(drop) }
+}
+
+/// True when the page at `at` is in the page table (or the kernel's own swap).
+pub fn is_resident(at: usize) -> bool {
+    let mut vec = 0u8;
+    // SAFETY: the kernel writes one byte for one page.
+    let got = unsafe { call(g::__NR_mincore, [at as u64, 4096, &raw mut vec as u64, 0, 0, 0]) };
+    got.is_ok() && vec & 1 != 0
+}
+
+/// Takes back one blocked, pending signal of the calling thread.
+pub fn take_pending_signal(signal: u32) {
+    let set = 1u64 << (signal - 1);
+    let now = g::__kernel_timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the kernel reads an 8-byte mask and a timespec.
+    let _ = unsafe { call(g::__NR_rt_sigtimedwait, [&raw const set as u64, 0, &raw const now as u64, 8, 0, 0]) };
 }
 
 /// Gives advice about a range that the engine owns or holds busy.

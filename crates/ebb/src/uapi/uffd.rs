@@ -112,10 +112,15 @@ impl Uffd {
     }
 
     /// Maps copies of `len` bytes at `src` to the missing range `dst`. On error `.0` bytes were mapped before it.
+    ///
+    /// The kernel refuses a range that lies in several of its mappings, which the caller cannot know of; such a range
+    /// is copied page by page.
     pub fn copy(&self, dst: usize, src: usize, len: usize) -> Result<(), (usize, UffdError)> {
         let mut done = 0;
+        let mut step = len;
         loop {
-            let mut arg = [(dst + done) as u64, (src + done) as u64, (len - done) as u64, MODE_DONTWAKE, 0];
+            let n = step.min(len - done);
+            let mut arg = [(dst + done) as u64, (src + done) as u64, n as u64, MODE_DONTWAKE, 0];
             // SAFETY: `struct uffdio_copy`; the kernel maps new pages only where none are.
             let got = unsafe { self.ioctl(iowr(3, 40), arg.as_mut_ptr()) };
             let copied = arg[4] as i64;
@@ -126,6 +131,7 @@ impl Uffd {
                 Ok(()) if done >= len => return Ok(()),
                 Ok(()) => {}
                 Err(UffdError::Again) => {}
+                Err(UffdError::NotRegistered) if n > 4096 => step = 4096,
                 Err(e) => return Err((done, e)),
             }
         }

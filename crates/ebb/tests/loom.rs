@@ -1,0 +1,450 @@
+//! Every interleaving of a few threads at one page, one gate, one thread's pins, one part of staging.
+//!
+//! `RUSTFLAGS="--cfg loom" cargo test -p ebb --test loom --release`
+//!
+//! What is real here: the page word, the gate, the pins. What is modelled, with the engine's own orderings: the page
+//! table entry (one relaxed atomic, because the processor's accesses order nothing), the frame, the slot and the frame's
+//! owner. Frame and slot are loom cells, so that two threads in one of them at a time end the test.
+#![cfg(loom)]
+
+use ebb::gate::{Gate, GateFlag};
+use ebb::page::{PageWord, State, Tag};
+use ebb::pin::Pins;
+use loom::cell::UnsafeCell;
+use loom::sync::Arc;
+use loom::sync::atomic::{AtomicU64, Ordering, fence};
+use loom::thread;
+
+/// Runs every interleaving with at most so many preemptions.
+fn explore(preemptions_max: usize, model: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(preemptions_max);
+    builder.max_branches = 20_000;
+    builder.check(model);
+}
+
+fn get<T: Copy>(cell: &UnsafeCell<T>) -> T {
+    // SAFETY: loom ends the test when another thread writes meanwhile.
+    cell.with(|value| unsafe { *value })
+}
+
+fn replace<T>(cell: &UnsafeCell<T>, new: T) -> T {
+    // SAFETY: loom ends the test when another thread is in the cell meanwhile.
+    cell.with_mut(|value| unsafe { core::mem::replace(&mut *value, new) })
+}
+
+/// The entry's marks; the content is above them. An entry of 0 is not mapped.
+const MAPPED: u64 = 1;
+const PROTECTED: u64 = 2;
+const CONTENT_SHIFT: u32 = 2;
+
+/// The address that owns the frame.
+const ADDR: u64 = 0x1000;
+
+/// One page with all the places where its content can be.
+struct Page {
+    word: AtomicU64,
+    entry: AtomicU64,
+    frame: UnsafeCell<Option<u64>>,
+    owner: AtomicU64,
+    slot: UnsafeCell<Option<u64>>,
+}
+
+/// How the sweep unmaps.
+#[derive(Clone, Copy)]
+enum Unmap {
+    Move,
+    Copy,
+}
+
+impl Page {
+    fn new() -> Self {
+        Self {
+            word: AtomicU64::new(0),
+            entry: AtomicU64::new(0),
+            frame: UnsafeCell::new(None),
+            owner: AtomicU64::new(0),
+            slot: UnsafeCell::new(None),
+        }
+    }
+
+    /// With `content` mapped.
+    fn present(content: u64) -> Self {
+        let page = Self::new();
+        page.entry.store(content << CONTENT_SHIFT | MAPPED, Ordering::Relaxed);
+        page.word().set_exclusive(State::PRESENT);
+        page
+    }
+
+    fn word(&self) -> PageWord<'_> {
+        PageWord(&self.word)
+    }
+
+    /// The program adds one to the page's content, faulting as often as it takes.
+    fn increment(&self) {
+        loop {
+            let entry = self.entry.load(Ordering::Relaxed);
+            if entry & (MAPPED | PROTECTED) != MAPPED {
+                self.fault();
+                continue;
+            }
+            let more = entry + (1 << CONTENT_SHIFT);
+            if self.entry.compare_exchange(entry, more, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+                return;
+            }
+        }
+    }
+
+    /// What the page holds now, wherever it is. Nobody else may be at work.
+    fn content(&self) -> u64 {
+        self.fault();
+        self.entry.load(Ordering::Relaxed) >> CONTENT_SHIFT
+    }
+
+    fn map(&self, content: u64) {
+        let entry = content << CONTENT_SHIFT | MAPPED;
+        let mapped = self.entry.compare_exchange(0, entry, Ordering::Relaxed, Ordering::Relaxed);
+        assert!(mapped.is_ok(), "the page was mapped already");
+    }
+
+    /// The way in, as in `swapin`: one claim, one copy, then the old place goes.
+    fn fault(&self) {
+        loop {
+            let word = self.word();
+            let seen = word.load();
+            if seen.tag() == Tag::Busy {
+                word.wait_while_busy();
+                continue;
+            }
+            if !word.try_claim(seen) {
+                continue;
+            }
+            match seen.tag() {
+                Tag::None => self.map(0),
+                Tag::Staged => self.map(get(&self.frame).expect("a staged page has a frame")),
+                Tag::Swapped => self.map(replace(&self.slot, None).expect("a swapped page has a slot")),
+                // Somebody else was faster, or a sweep gave the page back protected.
+                Tag::Present => drop(self.entry.fetch_and(!PROTECTED, Ordering::Relaxed)),
+                Tag::Busy => unreachable!("claimed"),
+            }
+            word.finish(State::PRESENT);
+            if seen.tag() == Tag::Staged {
+                self.owner.swap(0, Ordering::Release);
+            }
+            return;
+        }
+    }
+
+    /// As in `sweep`, for a page whose frame is free. True when the page went.
+    fn sweep(&self, how: Unmap) -> bool {
+        let word = self.word();
+        let seen = word.load();
+        if seen.tag() != Tag::Present || !word.try_claim(seen) {
+            return false;
+        }
+        let entry = match how {
+            Unmap::Move => self.entry.swap(0, Ordering::Relaxed),
+            Unmap::Copy => self.entry.fetch_or(PROTECTED, Ordering::Relaxed),
+        };
+        assert!(entry & MAPPED != 0, "a present page is mapped");
+        assert_eq!(replace(&self.frame, Some(entry >> CONTENT_SHIFT)), None);
+        if let Unmap::Copy = how {
+            let dropped = self.entry.swap(0, Ordering::Relaxed);
+            assert_eq!(dropped, entry | PROTECTED, "written while it was copied");
+        }
+        self.owner.store(ADDR, Ordering::Relaxed);
+        word.finish(State::staged(0));
+        true
+    }
+
+    /// As in `swapout`.
+    fn swap_out(&self) {
+        if self.owner.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let word = self.word();
+        let seen = word.load();
+        if seen.tag() != Tag::Staged || !word.try_claim(seen) {
+            return;
+        }
+        let content = get(&self.frame).expect("a staged page has a frame");
+        assert_eq!(replace(&self.slot, Some(content)), None);
+        word.finish(State::swapped(0));
+        self.owner.swap(0, Ordering::Release);
+    }
+
+    /// As in `retire`: releases the frame's memory unless somebody needs it.
+    fn release(&self) -> bool {
+        let drained = self.owner.load(Ordering::Acquire) == 0;
+        if drained {
+            replace(&self.frame, None);
+        }
+        drained
+    }
+}
+
+/// Two threads that write, and one that sends the page all the way out, twice.
+fn writers_meet_an_evictor(how: Unmap) {
+    let page = Arc::new(Page::present(5));
+    let writers: [_; 2] = core::array::from_fn(|_| {
+        let page = page.clone();
+        thread::spawn(move || page.increment())
+    });
+    for _ in 0..2 {
+        if page.sweep(how) {
+            page.swap_out();
+            while !page.release() {
+                thread::yield_now();
+                page.swap_out();
+            }
+        }
+    }
+    for writer in writers {
+        writer.join().unwrap();
+    }
+    assert_eq!(page.content(), 7);
+}
+
+#[test]
+fn two_writers_lose_nothing_to_an_eviction_by_move() {
+    explore(2, || writers_meet_an_evictor(Unmap::Move));
+}
+
+#[test]
+fn two_writers_lose_nothing_to_an_eviction_by_copy() {
+    explore(2, || writers_meet_an_evictor(Unmap::Copy));
+}
+
+#[test]
+fn of_two_first_touches_one_maps_the_page() {
+    explore(3, || {
+        let page = Arc::new(Page::new());
+        let other = {
+            let page = page.clone();
+            thread::spawn(move || page.increment())
+        };
+        page.increment();
+        other.join().unwrap();
+        assert_eq!(page.content(), 2);
+    });
+}
+
+#[test]
+fn a_frame_is_released_only_after_its_last_reader() {
+    explore(3, || {
+        let page = Arc::new(Page::present(5));
+        assert!(page.sweep(Unmap::Move));
+        let faulter = {
+            let page = page.clone();
+            thread::spawn(move || page.fault())
+        };
+        let evictor = {
+            let page = page.clone();
+            thread::spawn(move || page.swap_out())
+        };
+        while !page.release() {
+            thread::yield_now();
+        }
+        faulter.join().unwrap();
+        evictor.join().unwrap();
+        assert_eq!(page.content(), 5);
+    });
+}
+
+#[test]
+fn everybody_who_waits_for_a_busy_page_goes_on() {
+    explore(3, || {
+        let word = Arc::new(AtomicU64::new(0));
+        assert!(PageWord(&word).try_claim(State::NONE));
+        let waiters: [_; 2] = core::array::from_fn(|_| {
+            let word = word.clone();
+            thread::spawn(move || {
+                while PageWord(&word).load().tag() == Tag::Busy {
+                    PageWord(&word).wait_while_busy();
+                }
+            })
+        });
+        PageWord(&word).finish(State::PRESENT);
+        for waiter in waiters {
+            waiter.join().unwrap();
+        }
+    });
+}
+
+#[test]
+fn a_page_claimed_again_wakes_the_waiters_of_both_claims() {
+    explore(3, || {
+        let word = Arc::new(AtomicU64::new(0));
+        assert!(PageWord(&word).try_claim(State::NONE));
+        let waiter = {
+            let word = word.clone();
+            thread::spawn(move || {
+                PageWord(&word).wait_while_busy();
+                PageWord(&word).wait_while_busy();
+            })
+        };
+        PageWord(&word).finish(State::PRESENT);
+        assert!(PageWord(&word).try_claim(State::PRESENT));
+        PageWord(&word).finish(State::staged(3));
+        waiter.join().unwrap();
+    });
+}
+
+/// A gate, the flags of its threads, and what it protects.
+#[derive(Default)]
+struct Gated {
+    gate: Gate,
+    flags: [GateFlag; 2],
+    value: UnsafeCell<u64>,
+}
+
+impl Gated {
+    fn read(&self, who: usize) -> u64 {
+        self.gate.enter(&self.flags[who]);
+        let value = get(&self.value);
+        self.gate.leave(&self.flags[who]);
+        value
+    }
+
+    fn write(&self) {
+        self.gate.close(self.flags.iter());
+        replace(&self.value, get(&self.value) + 1);
+        self.gate.open();
+    }
+}
+
+#[test]
+fn whoever_closes_the_gate_is_alone() {
+    explore(3, || {
+        let gated = Arc::new(Gated::default());
+        let readers: [_; 2] = core::array::from_fn(|who| {
+            let gated = gated.clone();
+            thread::spawn(move || {
+                let first = gated.read(who);
+                assert!(first <= gated.read(who));
+            })
+        });
+        gated.write();
+        for reader in readers {
+            reader.join().unwrap();
+        }
+        assert_eq!(gated.read(0), 1);
+    });
+}
+
+#[test]
+fn of_two_who_close_the_gate_one_waits_for_the_other() {
+    explore(3, || {
+        let gated = Arc::new(Gated::default());
+        let closer = {
+            let gated = gated.clone();
+            thread::spawn(move || gated.write())
+        };
+        let reader = {
+            let gated = gated.clone();
+            thread::spawn(move || gated.read(0))
+        };
+        gated.write();
+        closer.join().unwrap();
+        assert!(reader.join().unwrap() <= 2);
+        assert_eq!(gated.read(0), 2);
+    });
+}
+
+/// A page that the kernel uses for a call, or that was evicted.
+struct Pinned {
+    word: AtomicU64,
+    pins: Pins,
+    /// The page where it is mapped: the kernel reads, an eviction takes it away.
+    memory: UnsafeCell<bool>,
+}
+
+impl Pinned {
+    fn new() -> Self {
+        let this = Self { word: AtomicU64::new(0), pins: Pins::default(), memory: UnsafeCell::new(true) };
+        PageWord(&this.word).set_exclusive(State::PRESENT);
+        this
+    }
+
+    /// A call that uses the page, if it is there.
+    fn call(&self, sp: u64) {
+        self.pins.begin(sp, |_| true);
+        assert!(self.pins.add(ADDR + 8, ADDR + 16, 1 << 20));
+        if PageWord(&self.word).load().tag() == Tag::Present {
+            assert!(get(&self.memory), "the kernel finds no page");
+        }
+        self.pins.end();
+    }
+
+    /// As in `sweep`.
+    fn evict(&self) {
+        let word = PageWord(&self.word);
+        let seen = word.load();
+        if seen.tag() != Tag::Present || !word.try_claim(seen) {
+            return;
+        }
+        fence(Ordering::SeqCst);
+        let mut is_pinned = false;
+        self.pins.for_each_overlap(ADDR, ADDR + 4096, |_, _| is_pinned = true);
+        if is_pinned {
+            word.finish(seen);
+            return;
+        }
+        replace(&self.memory, false);
+        word.finish(State::swapped(0));
+    }
+}
+
+#[test]
+fn a_page_that_a_call_uses_is_not_evicted() {
+    explore(3, || {
+        let page = Arc::new(Pinned::new());
+        let caller = {
+            let page = page.clone();
+            thread::spawn(move || page.call(1000))
+        };
+        page.evict();
+        caller.join().unwrap();
+    });
+}
+
+#[test]
+fn the_end_of_one_call_does_not_unpin_the_next() {
+    explore(2, || {
+        let page = Arc::new(Pinned::new());
+        let caller = {
+            let page = page.clone();
+            thread::spawn(move || {
+                page.call(1000);
+                page.call(900);
+            })
+        };
+        page.evict();
+        page.evict();
+        caller.join().unwrap();
+    });
+}
+
+#[test]
+fn the_call_of_a_handler_leaves_the_interrupted_calls_pin() {
+    explore(2, || {
+        let page = Arc::new(Pinned::new());
+        let caller = {
+            let page = page.clone();
+            thread::spawn(move || {
+                page.pins.begin(1000, |_| true);
+                assert!(page.pins.add(ADDR, ADDR + 8, 1 << 20));
+                let is_there = PageWord(&page.word).load().tag() == Tag::Present;
+                page.pins.begin(500, |_| true);
+                assert!(page.pins.add(0x9000, 0x9008, 1 << 20));
+                page.pins.end();
+                if is_there {
+                    assert!(get(&page.memory), "the kernel finds no page");
+                }
+                page.pins.end();
+            })
+        };
+        page.evict();
+        caller.join().unwrap();
+    });
+}
