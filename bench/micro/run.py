@@ -22,16 +22,17 @@ from bench.kernel import Missing, Zram, settings  # noqa: E402
 from bench.undo import Journal  # noqa: E402
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+MARKS = ("<!-- what bench/micro/run.py printed -->", "<!-- end of what it printed -->")
 TARGET = os.path.join(os.environ.get("CARGO_TARGET_DIR") or os.path.join(ROOT, "target"), "release")
 
 
 def options():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n", 1)[0])
-    parser.add_argument("--quick", action="store_true", help="one short round, and a fifth of redis's data")
+    parser.add_argument("--quick", action="store_true", help="one short round, and an eighth of redis's data")
     parser.add_argument("--rounds", type=int, help="rounds (5; 1 with --quick)")
-    parser.add_argument("--redis-rounds", type=int, help="rounds of redis (2; 1 with --quick; 0 leaves it out)")
+    parser.add_argument("--redis-rounds", type=int, help="rounds of redis (1; 0 leaves it out)")
     parser.add_argument("--json", metavar="FILE", help="write every figure there")
-    parser.add_argument("--markdown", metavar="FILE", help="write the report there too")
+    parser.add_argument("--doc", metavar="FILE", help="put the report into FILE, between its two marks")
     parser.add_argument("--mib", type=int, default=256, help="data of each workload but redis (256)")
     parser.add_argument("--only", metavar="TEXT", help="only the lines with TEXT in their name, such as 'random-read'")
     parser.add_argument(
@@ -46,7 +47,7 @@ def options():
     if parsed.rounds is None:
         parsed.rounds = 1 if parsed.quick else 5
     if parsed.redis_rounds is None:
-        parsed.redis_rounds = 1 if parsed.quick or parsed.rounds == 1 else 2
+        parsed.redis_rounds = 1
     return parsed
 
 
@@ -87,7 +88,7 @@ def measure(chosen, plan, journal, zram):
     """All rounds; (results of cells, results of redis, sizes of redis)."""
     results, redis_results = {}, {}
     chosen_cells = [cell for cell in cells.ACCESS + cells.SWAP if not chosen.only or chosen.only in cell.name]
-    sizes = (100_000, 60, 150_000) if chosen.quick else (500_000, 300, 300_000)
+    sizes = (60_000, 36, 90_000) if chosen.quick else (500_000, 300, 300_000)
     with_redis = chosen.redis_rounds > 0 and (not chosen.only or chosen.only in "redis")
     why = redis.missing() if with_redis else None
     if why:
@@ -109,10 +110,12 @@ def report(chosen, plan, found, digest, results, redis_results, sizes):
     lines = [
         f"{machine['processor']}, {machine['processors']} processors, {machine['memory_mib']} MiB, Linux"
         f" {machine['kernel']}, {machine['date']}.",
-        f"Command: `{command}`. {chosen.rounds} rounds: median (least..most); ratios round by round.",
+        f"Command: `{command}`. {nr_rounds(chosen.rounds)}, redis {nr_rounds(chosen.redis_rounds)}: median"
+        " (least..most); ratios round by round.",
         f"Kernel: zram lz4, {', '.join(f'{name} {value}' for name, value in kernel.items())}.",
         f"Load average of the machine before and after: {found['load'][0]}, {found['load'][1]}.",
         "",
+        *table.aim(digest, plan),
     ]
     if any(cell in results for cell in cells.ACCESS):
         lines += table.access_report(digest, results, plan)
@@ -122,6 +125,19 @@ def report(chosen, plan, found, digest, results, redis_results, sizes):
         lines += table.redis_report(redis_results, sizes, plan)
     lines += table.failures(results, redis_results)
     return "\n".join(lines)
+
+
+def nr_rounds(count):
+    return f"{count} round{'' if count == 1 else 's'}"
+
+
+def put(path, text):
+    """Replaces what stands between the marks in a page."""
+    with open(path, encoding="utf-8") as file:
+        before, rest = file.read().split(MARKS[0] + "\n", 1)
+        after = rest.split(MARKS[1] + "\n", 1)[1]
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(f"{before}{MARKS[0]}\n{text}\n{MARKS[1]}\n{after}")
 
 
 def load_average():
@@ -169,9 +185,8 @@ def main():
     digest = cells.digest(results)
     text = report(chosen, plan, found, digest, results, redis_results, sizes)
     print(text)
-    if chosen.markdown:
-        with open(chosen.markdown, "w", encoding="utf-8") as file:
-            file.write(text + "\n")
+    if chosen.doc:
+        put(chosen.doc, text)
     if chosen.json:
         found["redis"] = redis_results
         found["cells"] = [

@@ -41,6 +41,7 @@ class Group:
         self.journal = journal
         if self.version == 2 and "memory" not in (read(f"{root}/cgroup.subtree_control") or "").split():
             try:
+                journal.add("controller", f"{root}/cgroup.subtree_control", "memory")
                 write(f"{root}/cgroup.subtree_control", "+memory")
             except OSError as error:
                 raise Missing(f"{root}/cgroup.subtree_control: {error.strerror}") from error

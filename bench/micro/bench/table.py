@@ -113,6 +113,25 @@ def ram_line(results, cells, plan):
     return f"{plan.mib} MiB of data. Kernel: cgroup limit {limit} MiB; with zram's peak {span} in all, which is Ebb's --ram."
 
 
+def aim(digest, plan):
+    """How far the aim is reached: half the kernel's cost of a miss, a quarter of its cost of a page in order."""
+    lines = []
+    for system in others(plan):
+        for name, title, wanted in (("miss", "cost of a miss", 0.5), ("access", "cost of a page in order", 0.25)):
+            in_order = name == "access"
+            figures = [
+                get(digest, cell, system, "/" + name) for cell in ACCESS if cell.workload.startswith("seq") == in_order
+            ]
+            medians = [figure.median for figure in figures if figure]
+            if medians:
+                reached = sum(median <= wanted for median in medians)
+                lines.append(
+                    f"- {TITLES[system]}: {title} {number(min(medians))} to {number(max(medians))} of the kernel's; the aim,"
+                    f" {wanted}, is reached in {reached} of {len(medians)} lines."
+                )
+    return [*lines, ""] if lines else []
+
+
 def access_report(digest, results, plan):
     by_miss = [cell for cell in ACCESS if not cell.workload.startswith("seq")]
     in_order = [cell for cell in ACCESS if cell.workload.startswith("seq")]

@@ -3,6 +3,7 @@ was killed. An entry is written before (or, where a name is only known afterward
 undoing is safe to repeat, and touches nothing but what the entry names.
 """
 
+import fcntl
 import json
 import os
 import shutil
@@ -53,37 +54,43 @@ def retry(step):
 
 
 class Journal:
-    """Changes in the order in which they were made, on disk."""
+    """Changes in the order in which they were made, on disk. One run at a time has it, by a lock that the kernel lets
+    go of when the run dies."""
 
-    def __init__(self, name="ebb-bench-micro.json"):
-        directory = "/run" if os.access("/run", os.W_OK) else "/tmp"
-        self.path = os.path.join(directory, name)
+    def __init__(self, directory=None, name="ebb-bench-micro"):
+        directory = directory or ("/run" if os.access("/run", os.W_OK) else "/tmp")
+        self.path = os.path.join(directory, name + ".json")
+        self.lock_path = os.path.join(directory, name + ".lock")
+        self.lock = None
         self.entries = []
 
     def begin(self):
         """Undoes what a killed run left. False when another run is at work."""
+        self.lock = open(self.lock_path, "w", encoding="utf-8")
+        try:
+            fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self.lock.close()
+            return False
         try:
             with open(self.path, encoding="utf-8") as file:
                 left = json.load(file)
         except FileNotFoundError:
             left = None
         except (OSError, ValueError):
-            print(f"bench-micro: {self.path} is unreadable; it is left alone and replaced", file=sys.stderr)
+            print(f"bench-micro: {self.path} is unreadable; it is replaced", file=sys.stderr)
             left = None
-        if left:
-            if left["boot"] == boot_id() and start_of(left["pid"]) == left["start"] != None:  # noqa: E711
-                return False
-            if left["boot"] == boot_id():
-                print(f"bench-micro: undoing {len(left['entries'])} changes that a killed run left", file=sys.stderr)
-                self.entries = left["entries"]
-                self.undo()
+        # A boot undoes everything but files, and hands numbers out anew.
+        if left and left["boot"] == boot_id():
+            print(f"bench-micro: undoing {len(left['entries'])} changes that a killed run left", file=sys.stderr)
+            self.entries = left["entries"]
+            self.undo()
         self.save()
         return True
 
     def save(self):
-        content = {"boot": boot_id(), "pid": os.getpid(), "start": start_of(os.getpid()), "entries": self.entries}
         new = self.path + ".new"
-        write(new, json.dumps(content))
+        write(new, json.dumps({"boot": boot_id(), "entries": self.entries}))
         os.replace(new, self.path)
 
     def add(self, kind, *arguments):
@@ -119,6 +126,8 @@ class Journal:
             self.save()
         elif os.path.exists(self.path):
             os.unlink(self.path)
+        # The lock's file stays: to remove it would let two runs lock two files of one name.
+        self.lock.close()
 
 
 def undo_process(pid, start):
@@ -163,6 +172,10 @@ def undo_value(path, ours, before):
         write(path, before)
 
 
+def undo_controller(path, name):
+    write(path, "-" + name)
+
+
 def undo_tree(path):
     shutil.rmtree(path, ignore_errors=True)
 
@@ -178,6 +191,7 @@ UNDO = {
     "node": undo_node,
     "cgroup": undo_cgroup,
     "value": undo_value,
+    "controller": undo_controller,
     "tree": undo_tree,
     "module": undo_module,
 }

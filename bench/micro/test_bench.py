@@ -1,0 +1,127 @@
+#!/usr/bin/env python3
+"""Tests of what bench/micro/run.py is made of; they need no root: python3 bench/micro/test_bench.py"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+
+from bench import cells, redis, stop, table, undo  # noqa: E402
+
+
+class JournalTest(unittest.TestCase):
+    def setUp(self):
+        self.directory = tempfile.TemporaryDirectory()
+        self.addCleanup(self.directory.cleanup)
+
+    def path(self, name):
+        return os.path.join(self.directory.name, name)
+
+    def left_behind(self, *entries, boot=None):
+        undo.write(self.path("t.json"), json.dumps({"boot": boot or undo.boot_id(), "entries": list(entries)}))
+
+    def begun(self):
+        journal = undo.Journal(self.directory.name, "t")
+        self.assertTrue(journal.begin())
+        return journal
+
+    def test_a_killed_run_s_setting_is_restored_by_the_next(self):
+        undo.write(self.path("setting"), "0")
+        self.left_behind(["value", self.path("setting"), "0", "3"])
+        self.begun().end()
+        self.assertEqual(undo.read(self.path("setting")), "3")
+
+    def test_a_setting_that_somebody_changed_since_is_left_alone(self):
+        undo.write(self.path("setting"), "7")
+        self.left_behind(["value", self.path("setting"), "0", "3"])
+        self.begun().end()
+        self.assertEqual(undo.read(self.path("setting")), "7")
+
+    def test_what_was_left_before_a_boot_is_not_undone(self):
+        os.mkdir(self.path("tree"))
+        self.left_behind(["tree", self.path("tree")], boot="another")
+        self.begun().end()
+        self.assertTrue(os.path.isdir(self.path("tree")))
+
+    def test_a_process_that_was_left_is_ended(self):
+        child = subprocess.Popen(["sleep", "60"], start_new_session=True)
+        self.left_behind(["process", child.pid, undo.start_of(child.pid)])
+        self.begun().end()
+        self.assertEqual(child.wait(10), -9)
+
+    def test_a_process_with_the_number_of_one_that_was_left_is_not_ended(self):
+        child = subprocess.Popen(["sleep", "60"], start_new_session=True)
+        self.left_behind(["process", child.pid, undo.start_of(child.pid) - 1])
+        self.begun().end()
+        self.assertIsNone(child.poll())
+        child.kill()
+        child.wait()
+
+    def test_a_second_run_does_not_begin(self):
+        first = self.begun()
+        self.assertFalse(undo.Journal(self.directory.name, "t").begin())
+        first.end()
+        self.begun().end()
+
+    def test_nothing_is_noted_after_the_end(self):
+        journal = self.begun()
+        journal.add("tree", self.path("tree"))
+        journal.end()
+        self.assertFalse(os.path.exists(self.path("t.json")))
+
+
+class StopTest(unittest.TestCase):
+    def test_a_signal_waits_until_what_belongs_together_is_done(self):
+        stop.install()
+        done = []
+        with self.assertRaises(stop.Stopped):
+            with stop.together():
+                os.kill(os.getpid(), stop.SIGNALS[0])
+                done.append(1)
+        self.assertEqual(done, [1])
+
+
+def run_of(nr, ns_per_access, missing, **more):
+    latency = {"p50": 1, "p99": 2, "p999": 3}
+    return {
+        "round": nr, "ns_per_access": ns_per_access, "cpu_ns_per_access": ns_per_access, "accesses_per_second": 1,
+        "pages_in_per_access": missing, "latency_ns": latency, **more,
+    }  # fmt: skip
+
+
+class DigestTest(unittest.TestCase):
+    def test_a_miss_costs_what_an_access_costs_more_than_a_hit(self):
+        cell = cells.ACCESS[0]
+        results = {cell: {"none": [run_of(0, 100.0, 0)], "kernel": [run_of(0, 600.0, 0.5), run_of(1, 1100.0, 0.5)],
+                          "ebb": [run_of(0, 350.0, 0.5), run_of(1, 350.0, 0.25)]}}  # fmt: skip
+        digest = cells.digest(results)[cell]
+        self.assertEqual(digest["kernel"]["miss"].values, [1000.0, 2000.0])
+        self.assertEqual(digest["ebb"]["miss"].values, [500.0, 1000.0])
+        self.assertEqual(digest["ebb"]["/miss"].values, [0.5, 0.5])
+
+    def test_a_failed_run_has_no_figures_and_is_reported(self):
+        cell = cells.ACCESS[0]
+        results = {cell: {"kernel": [{"round": 0, "failed": "why"}]}}
+        self.assertEqual(cells.digest(results)[cell]["kernel"], {})
+        self.assertIn("- random-read mixed 1T, kernel, round 1: why", table.failures(results, {}))
+
+    def test_ebb_gets_the_limit_and_zram_s_peak_but_for_hard_data(self):
+        plan = cells.Plan(256, 100, 64, 1, 1, "", "", "", ())
+        self.assertEqual(cells.budget_bytes(plan, cells.Cell("random-read", "mixed", 1), 7), (100 << 20) + 7)
+        self.assertEqual(cells.budget_bytes(plan, cells.Cell("swap-in", "hard", 1), 7), 64 << 20)
+
+
+class ValuesTest(unittest.TestCase):
+    def test_values_are_distinct_and_of_the_size_that_is_said(self):
+        values = redis.Values()
+        made = {values.of(number) for number in range(2000)}
+        self.assertEqual(len(made), 2000)
+        self.assertEqual({len(value) for value in made}, {redis.VALUE_BYTES})
+
+
+if __name__ == "__main__":
+    unittest.main()
