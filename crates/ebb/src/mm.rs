@@ -144,8 +144,8 @@ impl Space {
         })
     }
 
-    /// mremap(2). A moved range loses its registration in the kernel: it is registered again before anybody can
-    /// know its new address.
+    /// mremap(2). A moved range loses its registration in the kernel, and so do the neighbours it is joined with: they
+    /// are registered again before anybody can look.
     pub fn mremap(&self, ctx: &ThreadCtx, a: [u64; 6]) -> i64 {
         let (old, old_len, new_len, flags) = (a[0] as usize, page_up(a[1] as usize), page_up(a[2] as usize), a[3]);
         let source = old..old.saturating_add(old_len.max(PAGE));
@@ -178,7 +178,7 @@ impl Space {
             // An old length of zero duplicates a shared mapping, which is never managed.
             let kept = old_len.min(new_len);
             if let Some(attr) = attr {
-                if !self.manage(new, new + new_len, attr) {
+                if !self.manage(new, new + new_len, attr) || !self.register_around(new, new + new_len) {
                     // Evicted pages would silently read as zero at their new place.
                     self.fatal(b"no memory to manage a range that mremap moved; raise RLIMIT_AS or vm.max_map_count");
                 }
@@ -194,6 +194,16 @@ impl Space {
             }
             raw(result)
         })
+    }
+
+    /// Registers what lies next to a range that mremap moved there. The kernel may have joined the mappings, and
+    /// takes the registration from the joined one as a whole.
+    fn register_around(&self, start: usize, end: usize) -> bool {
+        [start.checked_sub(1), Some(start), Some(end)]
+            .into_iter()
+            .flatten()
+            .filter_map(|at| self.regions.find(at))
+            .all(|r| self.uffd().register(r.start, r.end - r.start).is_ok())
     }
 
     /// Moves the states of `len` bytes of pages from `old` to `new`. Under the exclusive gate.

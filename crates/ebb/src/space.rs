@@ -117,8 +117,12 @@ impl Space {
         let sweep_max = (limit / 64).clamp(64, UNIT_PAGES);
         let gap = (limit / 32).max(2 * sweep_max).min(limit / 4);
         let staging_target = (limit / 8).max(2 * sweep_max).min(limit / 3);
-        // The rest is for pages: below this the program could not run at all.
-        let pool_max = limit - (limit / 5).max(4 * sweep_max).min(limit / 2);
+        // The rest is for pages. With a file behind it the pool is for what is warm: half. Without one it is all there
+        // is, down to what a program needs to run at all.
+        let pool_max = match config.spill_dir {
+            Some(_) => limit / 2,
+            None => limit - (limit / 5).max(4 * sweep_max).min(limit / 2),
+        };
         let table = PageTable::new()?;
         let uffd = Uffd::open().map_err(InitError::Userfaultfd)?;
         let lowest = uapi::nofile_limit().min(1024).saturating_sub(40) as i32;
