@@ -20,9 +20,6 @@ pub struct ThreadCtx {
     pub(crate) gate: GateFlag,
     pub(crate) pins: Pins,
     used: AtomicU32,
-    /// Where the next fault would be if the thread walks on, and how many pages to bring then.
-    pub(crate) next_addr: AtomicU64,
-    pub(crate) window: AtomicU32,
     /// Consecutive spurious faults on one page: a page that is present for the engine and missing for the kernel.
     pub(crate) spurious_addr: AtomicU64,
     pub(crate) spurious_count: AtomicU32,
@@ -89,8 +86,6 @@ impl Contexts {
                 && ctx.used.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok()
             {
                 ctx.index.store(i as u32, Ordering::Relaxed);
-                ctx.window.store(1, Ordering::Relaxed);
-                ctx.next_addr.store(0, Ordering::Relaxed);
                 // The mark is raised before the thread first enters, so that a closer looks at its flag.
                 self.high_water.fetch_max(i + 1, Ordering::SeqCst);
                 return Some(ctx);

@@ -6,7 +6,7 @@ use crate::page::{State, Tag};
 use crate::space::Space;
 use crate::stats;
 use crate::swapin::In;
-use crate::table::PAGE;
+use crate::table::{PAGE, UNIT_PAGES};
 use crate::uapi;
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -32,6 +32,8 @@ pub enum PinResult {
     Unreadable,
 }
 
+/// Pages a walk may leave out and still be one.
+const READAHEAD_GAP: u32 = 3;
 /// Faults on one present page before it counts as lost.
 const SPURIOUS_MAX: u32 = 64;
 
@@ -49,14 +51,35 @@ impl Space {
         fault
     }
 
+    /// How many pages a fault at `page` might bring in. Read-ahead is judged per unit, because a program walks in
+    /// several places by turns: a fault a little behind where the last one in the unit ended doubles the window, any
+    /// other halves it. The idea is the kernel's read-ahead by address (`swap_vma_readahead`).
+    fn window(&self, page: usize) -> u32 {
+        let Some(unit) = self.table.unit(page) else { return 1 };
+        let (at, next, window) = (page_of(page), unit.next.load(Relaxed), unit.window.load(Relaxed));
+        if next > 0 && (next..next + READAHEAD_GAP).contains(&at) {
+            return (window * 2).clamp(2, WINDOW_MAX as u32);
+        }
+        if at == 0
+            && let Some(before) = self.table.unit(page.wrapping_sub(PAGE))
+            && before.next.load(Relaxed) as usize == UNIT_PAGES
+        {
+            // The walk goes on from the unit before.
+            return before.window.load(Relaxed).max(1);
+        }
+        (window / 2).max(1)
+    }
+
+    fn note_window(&self, page: usize, n: usize, window: u32) {
+        if let Some(unit) = self.table.unit(page) {
+            unit.next.store(page_of(page) + n as u32, Relaxed);
+            unit.window.store(window, Relaxed);
+        }
+    }
+
     /// The fault at `page`; with it the cycles spent in direct reclaim.
     fn serve(&self, ctx: &ThreadCtx, page: usize, write: bool) -> (Fault, u64) {
-        // A thread that walks on faults where its last window ended: double the window. Any other place starts anew.
-        let window = if ctx.next_addr.load(Relaxed) == page as u64 {
-            (ctx.window.load(Relaxed) * 2).clamp(2, WINDOW_MAX as u32)
-        } else {
-            1
-        };
+        let window = self.window(page);
         let mut reclaim = 0;
         loop {
             let want = window as usize;
@@ -96,8 +119,7 @@ impl Space {
                         Tag::Staged => stats::add(&self.stats.faults_soft, 1),
                         _ => {}
                     }
-                    ctx.next_addr.store((page + n * PAGE) as u64, Relaxed);
-                    ctx.window.store(window.max(1), Relaxed);
+                    self.note_window(page, n, window);
                     self.background.kick_if(self, self.group.is_above_high());
                     return (Fault::Resolved, reclaim);
                 }
@@ -319,4 +341,9 @@ impl Space {
         }
         ctx.pins.end();
     }
+}
+
+/// Number of the page in its unit.
+fn page_of(addr: usize) -> u32 {
+    (addr / PAGE % UNIT_PAGES) as u32
 }

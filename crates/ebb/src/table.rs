@@ -40,6 +40,9 @@ pub struct Unit {
     pub returned: AtomicU32,
     /// 1 when a region ever covered part of the unit.
     pub managed: AtomicU32,
+    /// Page of the unit after those that the last fault in it brought in, and how many it might bring.
+    pub next: AtomicU32,
+    pub window: AtomicU32,
     /// 1 once the memory of the unit's words is charged.
     pub charged: AtomicU32,
     /// Page of the unit where the next sweep begins.
