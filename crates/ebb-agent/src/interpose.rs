@@ -366,3 +366,120 @@ fn check_room(n: usize, room: usize) {
         unsafe { __chk_fail() };
     }
 }
+
+#[cfg(test)]
+mod tests {
+    //! Without a space the functions must do what libc's do.
+
+    use super::*;
+    use core::ptr::null_mut;
+    use std::os::fd::AsRawFd;
+
+    fn errno_of(answer: i64) -> i32 {
+        assert_eq!(answer, -1);
+        std::io::Error::last_os_error().raw_os_error().unwrap_or(0)
+    }
+
+    fn ptr<T: ?Sized>(of: &mut T) -> Ptr {
+        core::ptr::from_mut(of).cast()
+    }
+
+    #[test]
+    fn files_are_read_and_written_at_positions() {
+        // SAFETY: buffers and descriptors of the test's own.
+        unsafe {
+            let fd = libc::memfd_create(c"interpose".as_ptr(), 0);
+            let mut text = *b"0123456789";
+            assert_eq!(write(fd, ptr(&mut text), 10), 10);
+            assert_eq!((lseek(fd, 2, libc::SEEK_SET), lseek64(fd, 0, libc::SEEK_CUR)), (2, 2));
+            let mut out = [0u8; 10];
+            assert_eq!(read(fd, ptr(&mut out), 3), 3);
+            assert_eq!(__read_chk(fd, ptr(&mut out[3..]), 2, 7), 2);
+            assert_eq!(&out[..5], b"23456");
+            assert_eq!(pread(fd, ptr(&mut out), 2, 8), 2);
+            assert_eq!(pread64(fd, ptr(&mut out[2..]), 1, 0), 1);
+            assert_eq!(__pread_chk(fd, ptr(&mut out[3..]), 1, 1, 1), 1);
+            assert_eq!(__pread64_chk(fd, ptr(&mut out[4..]), 1, 2, 1), 1);
+            assert_eq!(&out[..5], b"89012");
+            assert_eq!((pwrite(fd, ptr(&mut text), 1, 9), pwrite64(fd, ptr(&mut text), 1, 10)), (1, 1));
+            let mut stat: libc::stat = core::mem::zeroed();
+            assert_eq!((fstat(fd, ptr(&mut stat)), stat.st_size), (0, 11));
+            assert_eq!((fstat64(fd, ptr(&mut stat)), stat.st_size), (0, 11));
+            libc::close(fd);
+        }
+    }
+
+    #[test]
+    fn vectors_are_read_and_written() {
+        // SAFETY: as above.
+        unsafe {
+            let fd = libc::memfd_create(c"interpose".as_ptr(), 0);
+            let (mut a, mut b) = (*b"abc", *b"de");
+            let mut iov =
+                [libc::iovec { iov_base: ptr(&mut a), iov_len: 3 }, libc::iovec { iov_base: ptr(&mut b), iov_len: 2 }];
+            assert_eq!((writev(fd, ptr(&mut iov), 2), pwritev(fd, ptr(&mut iov), 2, 5)), (5, 5));
+            assert_eq!(pwritev64(fd, ptr(&mut iov), 1, 10), 3);
+            lseek(fd, 3, libc::SEEK_SET);
+            assert_eq!((readv(fd, ptr(&mut iov), 2), a, b), (5, *b"dea", *b"bc"));
+            assert_eq!((preadv(fd, ptr(&mut iov), 2, 0), a, b), (5, *b"abc", *b"de"));
+            assert_eq!((preadv64(fd, ptr(&mut iov), 1, 1), a), (3, *b"bcd"));
+            libc::close(fd);
+        }
+    }
+
+    #[test]
+    fn sockets_send_and_receive() {
+        let (a, b) = std::os::unix::net::UnixStream::pair().expect("a pair of sockets");
+        let (a, b) = (a.as_raw_fd(), b.as_raw_fd());
+        // SAFETY: as above.
+        unsafe {
+            let mut text = *b"x";
+            let mut iov = libc::iovec { iov_base: ptr(&mut text), iov_len: 1 };
+            let mut message: libc::msghdr = core::mem::zeroed();
+            (message.msg_iov, message.msg_iovlen) = (&mut iov, 1);
+            assert_eq!(send(a, ptr(&mut text), 1, 0), 1);
+            assert_eq!(sendto(a, ptr(&mut text), 1, 0, null_mut(), 0), 1);
+            assert_eq!(sendmsg(a, ptr(&mut message), 0), 1);
+            assert_eq!(send(a, ptr(&mut text), 1, 0), 1);
+            assert_eq!(send(a, ptr(&mut text), 1, 0), 1);
+            assert_eq!(recv(b, ptr(&mut text), 1, 0), 1);
+            let (mut address, mut len) = ([0u8; 110], 110u32);
+            assert_eq!(recvfrom(b, ptr(&mut text), 1, 0, ptr(&mut address), ptr(&mut len)), 1);
+            assert_eq!(recvmsg(b, ptr(&mut message), 0), 1);
+            assert_eq!(__recv_chk(b, ptr(&mut text), 1, 1, 0), 1);
+            assert_eq!(__recvfrom_chk(b, ptr(&mut text), 1, 1, 0, null_mut(), null_mut()), 1);
+            let empty = recv(b, ptr(&mut text), 1, libc::MSG_DONTWAIT);
+            assert_eq!(errno_of(empty as i64), libc::EAGAIN);
+        }
+    }
+
+    #[test]
+    fn descriptors_are_waited_for() {
+        let (a, _b) = std::os::unix::net::UnixStream::pair().expect("a pair of sockets");
+        // SAFETY: as above.
+        unsafe {
+            let mut fds = libc::pollfd { fd: a.as_raw_fd(), events: libc::POLLOUT, revents: 0 };
+            assert_eq!((poll(ptr(&mut fds), 1, 0), fds.revents), (1, libc::POLLOUT));
+            assert_eq!(__poll_chk(ptr(&mut fds), 1, 0, 8), 1);
+            assert_eq!(poll(null_mut(), 0, 0), 0);
+            let epoll = libc::epoll_create1(0);
+            let mut event = libc::epoll_event { events: libc::EPOLLOUT as u32, u64: 7 };
+            assert_eq!(epoll_ctl(epoll, libc::EPOLL_CTL_ADD, a.as_raw_fd(), ptr(&mut event)), 0);
+            event.u64 = 0;
+            assert_eq!(epoll_wait(epoll, ptr(&mut event), 1, 0), 1);
+            assert_eq!({ event.u64 }, 7);
+            libc::close(epoll);
+        }
+    }
+
+    #[test]
+    fn a_failure_is_minus_one_and_an_errno() {
+        let mut byte = 0u8;
+        // SAFETY: the calls fail before they touch anything.
+        unsafe {
+            assert_eq!(errno_of(read(-1, ptr(&mut byte), 1) as i64), libc::EBADF);
+            assert_eq!(errno_of(lseek(-1, 0, 0)), libc::EBADF);
+            assert_eq!(errno_of(epoll_wait(-1, ptr(&mut byte), 1, 0) as i64), libc::EBADF);
+        }
+    }
+}
