@@ -12,7 +12,7 @@ use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::{Config, TestRunner};
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 const RAM: u64 = 6 << 20;
 const PAGE: usize = 4096;
@@ -22,11 +22,15 @@ const PAGES: usize = 6144;
 const EXCLUDED_MAX: usize = 8;
 const EXCLUDES_MAX: usize = 4;
 /// Pages that one modelled system call uses at most.
-const CALL_PAGES_MAX: usize = 64;
+const CALL_PAGES_MAX: usize = 40;
 
-/// Arenas lie far below where the kernel puts mappings, so that nobody else maps into their holes; and across a border
-/// of leaves.
-static NEXT_ARENA: AtomicU64 = AtomicU64::new((32 << 40) - (9 << 20));
+/// Each thread's arena lies far below where the kernel puts mappings, so that nobody else maps into its holes; and
+/// across a border of leaves.
+static NEXT_ARENA: AtomicUsize = AtomicUsize::new((32 << 40) - (9 << 20));
+
+thread_local! {
+    static ARENA: usize = NEXT_ARENA.fetch_add(1 << 40, Relaxed);
+}
 
 fn force() -> Force {
     let has = |name: &str| std::env::var("EBB_FORCE").is_ok_and(|v| v.split(',').any(|f| f == name));
@@ -145,7 +149,7 @@ struct Machine {
 impl Machine {
     fn new() -> Self {
         let space = space(RAM, force());
-        let base = NEXT_ARENA.fetch_add(1 << 40, Relaxed) as usize;
+        let base = ARENA.with(|arena| *arena);
         // SAFETY: makes a descriptor.
         let file = unsafe { libc::memfd_create(c"plain-map".as_ptr(), libc::MFD_CLOEXEC) };
         assert!(file >= 0);
