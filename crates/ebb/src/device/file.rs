@@ -15,8 +15,8 @@ use aes_gcm::aead::{AeadInOut, KeyInit};
 use aes_gcm::{Aes128Gcm, Nonce, Tag};
 use core::cell::UnsafeCell;
 use core::ffi::CStr;
-use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
-use ebb_slots::{Folio, Order, Placement, Shadow, Shard, Slot, SwapDevice};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
+use ebb_slots::{Folio, Order, Placement, Shadow, Shard, Slot, SwapDevice, TableEntry};
 
 /// Bytes of a slot.
 pub const SLOT_BYTES: usize = 4096;
@@ -52,9 +52,26 @@ pub enum FileError {
 #[derive(Clone, Copy, Default)]
 #[repr(C)]
 struct Seal {
-    nonce: u64,
+    /// Nonce, and the length less one in the top 12 bits.
+    nonce_len: u64,
     tag: [u8; 16],
-    len: u16,
+}
+
+impl Seal {
+    const NONCE_BITS: u32 = 52;
+
+    fn new(nonce: u64, len: usize, tag: [u8; 16]) -> Self {
+        debug_assert!((1..=SLOT_BYTES).contains(&len) && nonce >> Self::NONCE_BITS == 0);
+        Self { nonce_len: nonce | (len as u64 - 1) << Self::NONCE_BITS, tag }
+    }
+
+    fn nonce(self) -> u64 {
+        self.nonce_len & ((1 << Self::NONCE_BITS) - 1)
+    }
+
+    fn len(self) -> usize {
+        (self.nonce_len >> Self::NONCE_BITS) as usize + 1
+    }
 }
 
 /// Shared by all members of a family of processes.
@@ -79,6 +96,8 @@ pub struct SpillFile {
     /// This process's bit in `members`.
     own_bit: AtomicU64,
     owner: bool,
+    /// This process forked, or is a fork's child: the table of members is in use. Set under the exclusive gate.
+    shared: AtomicBool,
     /// Slots that this process freed while others still held them, and how many were left by the last collection.
     zombies: AtomicU32,
     zombies_left: AtomicU32,
@@ -102,7 +121,7 @@ impl SpillFile {
         let nr_slots = (bytes / SLOT_BYTES as u64).min(u32::MAX as u64 / 2) as u32;
         let mut key = [0u8; 16];
         uapi::getrandom(&mut key)?;
-        let slots = new_slots(nr_slots, shards, Placement::Sequential)?;
+        let slots = new_slots(nr_slots, shards, Placement::Sharded)?;
         let family: *const Family = uapi::reserve_shared(core::mem::size_of::<Family>())?.cast();
         // SAFETY: fresh zeroed memory, and zero is a valid value of every field.
         unsafe { (*family).pids[0].store(uapi::getpid() as u32, Ordering::Relaxed) };
@@ -117,6 +136,7 @@ impl SpillFile {
             nr_slots,
             own_bit: AtomicU64::new(1),
             owner: true,
+            shared: AtomicBool::new(false),
             zombies: AtomicU32::new(0),
             zombies_left: AtomicU32::new(0),
         })
@@ -133,7 +153,11 @@ impl SpillFile {
     }
 
     /// Bytes of metadata that one used slot costs.
-    pub const META_PER_SLOT: usize = core::mem::size_of::<Seal>() + 16;
+    pub const META_PER_SLOT: usize = core::mem::size_of::<Seal>() + 8;
+
+    fn is_shared(&self) -> bool {
+        self.shared.load(Ordering::Relaxed)
+    }
 
     fn cipher(&self) -> &Aes128Gcm {
         // SAFETY: never changed after creation.
@@ -175,10 +199,12 @@ impl SpillFile {
                 .cipher()
                 .encrypt_inout_detached(&nonce_of(nonce), &slot.to_le_bytes(), (&mut part[..len]).into())
                 .map_err(|_| FileError::Corrupt)?;
-            let seal = Seal { nonce, tag: tag.into(), len: len as u16 };
+            let seal = Seal::new(nonce, len, tag.into());
             // SAFETY: the slot was just allocated for this thread; the index is checked by `member`.
             unsafe { self.seals.add(slot as usize).write(seal) };
-            self.member(slot).store(self.own_bit.load(Ordering::Relaxed), Ordering::Relaxed);
+            if self.is_shared() {
+                self.member(slot).store(self.own_bit.load(Ordering::Relaxed), Ordering::Relaxed);
+            }
             self.family().high_water.fetch_max(slot + 1, Ordering::Relaxed);
             out[i] = slot;
         }
@@ -194,8 +220,10 @@ impl SpillFile {
                     // RLIMIT_FSIZE: the kernel also sent a signal that is not the program's doing.
                     uapi::take_pending_signal(linux_raw_sys::general::SIGXFSZ);
                 }
-                for slot in &out[..n] {
-                    self.member(*slot).store(0, Ordering::Relaxed);
+                if self.is_shared() {
+                    for slot in &out[..n] {
+                        self.member(*slot).store(0, Ordering::Relaxed);
+                    }
                 }
                 self.unalloc(&slots[..n]);
                 return Err(FileError::Io(e));
@@ -215,14 +243,11 @@ impl SpillFile {
         assert!(slot < self.nr_slots);
         // SAFETY: checked index; the caller's claim on the content keeps the slot from being written.
         let seal = unsafe { self.seals.add(slot as usize).read() };
-        let len = seal.len as usize;
-        if len == 0 || len > SLOT_BYTES {
-            return Err(FileError::Corrupt);
-        }
+        let len = seal.len();
         uapi::pread_exact(self.fd(), &mut out[..len], slot as u64 * SLOT_BYTES as u64).map_err(FileError::Io)?;
         self.cipher()
             .decrypt_inout_detached(
-                &nonce_of(seal.nonce),
+                &nonce_of(seal.nonce()),
                 &slot.to_le_bytes(),
                 (&mut out[..len]).into(),
                 &Tag::from(seal.tag),
@@ -236,6 +261,10 @@ impl SpillFile {
         let own = self.own_bit.load(Ordering::Relaxed);
         if !self.owner {
             self.member(slot).fetch_and(!own, Ordering::AcqRel);
+            return;
+        }
+        if !self.is_shared() {
+            self.slots.put(Slot(slot));
             return;
         }
         // One atomic step decides who gives the slot back: this call when nobody else holds it, `collect` otherwise.
@@ -321,6 +350,15 @@ impl SpillFile {
         });
         let bit = found.map_or(FOR_EVER, |i| 1 << i);
         let own = self.own_bit.load(Ordering::Relaxed);
+        if !self.is_shared() {
+            // Until the first fork nobody needed the table: it starts with the slots in use.
+            for slot in 0..self.family().high_water.load(Ordering::Relaxed) {
+                if matches!(self.slots.get(Slot(slot)), TableEntry::Stored(_)) {
+                    self.member(slot).store(own, Ordering::Relaxed);
+                }
+            }
+            self.shared.store(true, Ordering::Relaxed);
+        }
         for slot in 0..self.family().high_water.load(Ordering::Relaxed) {
             let word = self.member(slot);
             if word.load(Ordering::Relaxed) & own != 0 {
