@@ -29,7 +29,7 @@ use linux_raw_sys::errno;
 pub enum Pin {
     /// Resident until the pins end.
     Ok,
-    /// More than one call may pin.
+    /// More than one call may pin: too many bytes, or too many ranges too far apart.
     TooLarge,
     /// A page's content cannot be had.
     Unreadable,
@@ -235,8 +235,10 @@ impl<'a, M: Memory> Pinner<'a, M> {
         }
         self.block();
         let result = if len <= self.left || self.left == self.mem.pin_max() {
-            // The engine counts only what it manages of a range.
-            self.mem.pin_add(addr, len)
+            // Whole pages, so that buffers on neighbouring pages become one range. The engine counts only what it
+            // manages of it.
+            let start = addr - addr % PAGE_BYTES;
+            self.mem.pin_add(start, (addr + len).next_multiple_of(PAGE_BYTES) - start)
         } else {
             Pin::TooLarge
         };
@@ -251,9 +253,12 @@ impl<'a, M: Memory> Pinner<'a, M> {
     /// Pins the first part of a range, and brings in what follows: better than nothing, for a call that cannot be
     /// made in pieces.
     fn part(&mut self, addr: u64, len: u64) {
-        let pinned = len.min(self.left);
+        let mut pinned = len.min(self.left);
         if pinned > 0 && self.mem.pin_add(addr, pinned) == Pin::Ok {
             self.left -= pinned;
+        } else {
+            // Its place among the other ranges, not its size, is what cannot be pinned.
+            pinned = 0;
         }
         let more = (len - pinned).min(self.spare);
         if more > 0 {

@@ -1,4 +1,4 @@
-//! Transfers larger than a call may pin, made in pieces.
+//! Transfers larger than a call may pin, or with buffers more scattered, made in pieces.
 //!
 //! What the program sees must be what one call could have done:
 //!
@@ -12,13 +12,20 @@
 //! * messages (datagrams, sequenced packets, RWF_ATOMIC writes) are one piece whatever they cost: the guard pins what
 //!   fits, which is where a message is.
 //!
-//! Not kept: one large append or write is not atomic against other writers of the same file between its pieces.
+//! A write whose bytes would fit and whose buffers only are scattered is tried in one, so that appends and small writes
+//! to pipes stay whole: its pages are brought in, and pinned as far as that goes. What an eviction in that moment cuts
+//! short goes on in pieces.
+//!
+//! Not kept: a write larger than what can be pinned is not atomic against other writers of the same file between its
+//! pieces.
 
-use super::{Before, Memory, NOT_MADE, prepare};
-use crate::table::visit::{IOV_MAX, PAGE_BYTES, RW_BYTES_MAX};
+use super::{Before, Memory, NOT_MADE, Pinner, prepare};
+use crate::table::visit::{Buffer, IOV_MAX, Kind, PAGE_BYTES, RW_BYTES_MAX};
 use crate::table::{self, Split};
 use core::mem::{MaybeUninit, offset_of};
 use linux_raw_sys::{errno, general as g};
+
+const EFAULT: i64 = errno::EFAULT as i64;
 
 type DoCall<'a> = &'a mut dyn FnMut(u64, &[u64; 6]) -> i64;
 
@@ -33,6 +40,10 @@ const RWF_ATOMIC: u64 = 0x40;
 const TASK_END: u64 = 0x7fff_ffff_f000;
 /// Entries of a piece's vector.
 const PIECE_VECTORS: usize = 64;
+/// Entries when those of a piece are too far apart to be pinned together.
+const SCATTERED_VECTORS: usize = 4;
+/// Bytes that a pipe takes in one (`PIPE_BUF`).
+const PIPE_BUF: u64 = 4096;
 /// A device that is memory: null, zero, full, random.
 const MAJOR_MEM: u64 = 1;
 
@@ -60,14 +71,16 @@ pub(super) fn run<M: Memory>(mem: &M, nr: u64, args: &[u64; 6], do_call: DoCall<
         Err(NotMade) => return NOT_MADE,
     };
     if policy == Policy::Whole {
-        return piece(mem, nr, args, do_call);
+        return whole(mem, nr, split, args, do_call);
     }
     if is_vectored(split) {
-        return match Vector::of(mem, split, args) {
-            Some(vector) => vectored(mem, nr, split, args, vector, policy, do_call),
-            // The kernel will say what is wrong with it.
-            None => piece(mem, nr, args, do_call),
+        // Without one, the kernel will say what is wrong with it.
+        let Some(mut vector) = Vector::of(mem, split, args) else { return piece(mem, nr, args, do_call) };
+        let done = match in_one(mem, nr, split, args, &mut vector, policy, do_call) {
+            Ok(done) => done,
+            Err(answer) => return answer,
         };
+        return vectored(mem, nr, split, args, vector, done, policy, do_call);
     }
     let (buffer_at, len_at) = if split == Split::Getrandom { (0, 1) } else { (1, 2) };
     let len = if split == Split::Getdents { args[len_at] as u32 as u64 } else { args[len_at] };
@@ -107,6 +120,43 @@ fn piece<M: Memory>(mem: &M, nr: u64, args: &[u64; 6], do_call: DoCall<'_>) -> i
             ret
         }
         Before::Plain | Before::Split => do_call(nr, args),
+    }
+}
+
+/// Makes a call that cannot be made in pieces. A message that was refused for an evicted page was not sent.
+fn whole<M: Memory>(mem: &M, nr: u64, split: Split, args: &[u64; 6], do_call: DoCall<'_>) -> i64 {
+    let tries = if matches!(split, Split::Sendto | Split::Sendmsg) { super::TRIES_MAX } else { 1 };
+    let mut ret = -EFAULT;
+    for _ in 0..tries {
+        ret = piece(mem, nr, args, do_call);
+        if ret != -EFAULT {
+            break;
+        }
+    }
+    ret
+}
+
+/// Tries a write whose bytes can be pinned in one call, although its buffers are scattered: what is done of it, or the
+/// answer.
+fn in_one<M: Memory>(
+    mem: &M,
+    nr: u64,
+    split: Split,
+    args: &[u64; 6],
+    vector: &mut Vector,
+    policy: Policy,
+    do_call: DoCall<'_>,
+) -> Result<u64, i64> {
+    let bytes_max = if policy == Policy::LoopFile { piece_bytes_max(mem) } else { PIPE_BUF };
+    if is_read(split) || vector.total > bytes_max {
+        return Ok(0);
+    }
+    match one_of(mem, nr, args, policy, do_call) {
+        ret if ret == -EFAULT => Ok(0),
+        ret if ret >= 0 && (ret as u64) < vector.total && policy == Policy::LoopFile => {
+            vector.skip(mem, ret as u64).map(|()| ret as u64).ok_or(ret)
+        }
+        ret => Err(ret),
     }
 }
 
@@ -294,6 +344,7 @@ impl Header {
 type Entry = [u64; 2];
 
 /// The program's vector, and how far it has been used.
+#[derive(Clone, Copy)]
 struct Vector {
     at: u64,
     count: u64,
@@ -332,6 +383,16 @@ impl Vector {
         mem.read(self.at.wrapping_add(i * 16), entry.as_flattened_mut()).then(|| entry.map(u64::from_ne_bytes))
     }
 
+    /// Passes over bytes that are transferred already.
+    fn skip<M: Memory>(&mut self, mem: &M, mut bytes: u64) -> Option<()> {
+        let mut entries = [[0; 2]; 16];
+        while bytes > 0 {
+            let (_, skipped) = self.take(mem, &mut entries, bytes)?;
+            bytes -= skipped;
+        }
+        Some(())
+    }
+
     /// Takes the next entries, `bytes_max` bytes at most: their number, and their bytes.
     fn take<M: Memory>(&mut self, mem: &M, out: &mut [Entry], bytes_max: u64) -> Option<(usize, u64)> {
         let (mut n, mut bytes) = (0, 0);
@@ -354,23 +415,47 @@ impl Vector {
     }
 }
 
-/// Buffers given by a vector.
+/// True when the engine can pin all of these together.
+fn fits<M: Memory>(mem: &M, entries: &[Entry]) -> bool {
+    let mut pinner = Pinner::new(mem, true);
+    for &[addr, len] in entries {
+        pinner.add(Buffer { addr, len, write: true, kind: Kind::Probe });
+    }
+    match pinner.finish() {
+        Before::Pinned => mem.pin_end(),
+        Before::Split | Before::Fail(_) => return false,
+        Before::Plain => {}
+    }
+    true
+}
+
+/// Buffers given by a vector, of which `done` bytes are transferred.
+#[allow(clippy::too_many_arguments)] // One call's parts; a structure for them would be used once.
 fn vectored<M: Memory>(
     mem: &M,
     nr: u64,
     split: Split,
     args: &[u64; 6],
     mut vector: Vector,
+    mut done: u64,
     policy: Policy,
     do_call: DoCall<'_>,
 ) -> i64 {
     let max = piece_bytes_max(mem);
     let total = vector.total;
-    let mut done = 0;
     let mut entries: [Entry; PIECE_VECTORS] = [[0; 2]; PIECE_VECTORS];
     loop {
-        let Some((n, wanted)) = vector.take(mem, &mut entries, (total - done).min(max)) else {
-            return if done > 0 { done as i64 } else { -(errno::EFAULT as i64) };
+        let from = vector;
+        let mut taken = vector.take(mem, &mut entries, (total - done).min(max));
+        if let Some((n, _)) = taken
+            && n > SCATTERED_VECTORS
+            && !fits(mem, &entries[..n])
+        {
+            vector = from;
+            taken = vector.take(mem, &mut entries[..SCATTERED_VECTORS], (total - done).min(max));
+        }
+        let Some((n, wanted)) = taken else {
+            return if done > 0 { done as i64 } else { -EFAULT };
         };
         let at = entries.as_mut_ptr() as u64;
         let mut now = *args;
@@ -413,7 +498,6 @@ fn vectored<M: Memory>(
 
 /// One piece of `sendmsg` or `recvmsg`, with `entries` (address and number) for its vector.
 fn message<M: Memory>(mem: &M, nr: u64, args: &[u64; 6], entries: (u64, usize), done: u64, do_call: DoCall<'_>) -> i64 {
-    const EFAULT: i64 = errno::EFAULT as i64;
     let Some(mut header) = Header::read(mem, args[1]) else { return -EFAULT };
     (header.iov, header.iov_len) = (entries.0, entries.1 as u64);
     let mut flags = args[2];

@@ -18,6 +18,8 @@ struct Pages {
     start: u64,
     bytes: u64,
     pin_max: u64,
+    /// Ranges that can be pinned, whatever their size.
+    ranges_max: usize,
     resident: RefCell<BTreeSet<u64>>,
     pins: RefCell<Vec<(u64, u64)>>,
     begun: Cell<u32>,
@@ -44,6 +46,7 @@ impl Pages {
             start: at as u64,
             bytes,
             pin_max,
+            ranges_max: usize::MAX,
             resident: RefCell::default(),
             pins: RefCell::default(),
             begun: Cell::new(0),
@@ -128,6 +131,9 @@ impl Memory for Pages {
     fn pin_add(&self, addr: u64, len: u64) -> Pin {
         assert!(self.blocked.get() && self.begun.get() == 1);
         if self.managed_pages(addr, len).count() as u64 * PAGE_BYTES > self.pin_max + 2 * PAGE_BYTES {
+            return Pin::TooLarge;
+        }
+        if self.pins.borrow().len() >= self.ranges_max {
             return Pin::TooLarge;
         }
         self.pins.borrow_mut().push((addr, addr + len));
@@ -534,6 +540,113 @@ fn a_received_messages_header_is_given_back() {
     assert_eq!(word(5), 0, "no control data came");
     assert_eq!(word(6) as u32, 0, "flags");
     assert_eq!(mem.slice(4096, 100), [5; 100]);
+}
+
+/// Twenty small buffers far apart, more than can be pinned together: memory, vector, and their content.
+fn scattered() -> (Pages, u64, Vec<u8>) {
+    let mut mem = Pages::new(8 << 20, 512 << 10);
+    mem.ranges_max = 6;
+    let mut content = Vec::new();
+    for i in 0..20usize {
+        let (at, len) = (MIB + i * 65_536, 10 + i);
+        mem.slice(at, len).fill(i as u8);
+        content.extend(std::iter::repeat_n(i as u8, len));
+        mem.put_word(i * 16, mem.start + at as u64);
+        mem.put_word(i * 16 + 8, len as u64);
+    }
+    let vector = mem.start;
+    (mem, vector, content)
+}
+
+/// A kernel for which it is enough that pages are resident.
+fn lenient<'a>(mem: &'a Pages, calls: &'a Cell<u32>, nr_counted: u32) -> impl FnMut(u64, &[u64; 6]) -> i64 + 'a {
+    move |nr, args| {
+        calls.set(calls.get() + (nr == nr_counted as u64) as u32);
+        let mut evicted = false;
+        for_each_buffer(nr, args, mem, &mut |b| evicted |= !mem.all_resident(b.addr, b.len));
+        if evicted { -EFAULT } else { refusing_kernel(nr, args) }
+    }
+}
+
+#[test]
+fn a_scattered_write_that_fits_stays_one_call() {
+    let (mem, vector, content) = scattered();
+    let (mut read_end, write_end) = pipe(0);
+    let mut file = file_with(b"");
+    for to in [fd(&write_end), fd(&file)] {
+        let calls = Cell::new(0);
+        let args = [to, vector, 20, 0, 0, 0];
+        let ret = call(&mem, g::__NR_writev as u64, &args, &mut lenient(&mem, &calls, g::__NR_writev));
+        assert_eq!((ret, calls.get()), (content.len() as i64, 1));
+    }
+    let mut back = vec![0; content.len()];
+    read_end.read_exact(&mut back).unwrap();
+    assert_eq!(back, content);
+    file.rewind().unwrap();
+    file.read_exact(&mut back).unwrap();
+    assert_eq!(back, content);
+}
+
+#[test]
+fn a_scattered_write_that_an_eviction_cuts_short_goes_on_in_pinned_pieces() {
+    let (mem, vector, content) = scattered();
+    let mut file = file_with(b"");
+    for cut in [0, 1, 33, content.len() as i64 - 1] {
+        file.set_len(0).unwrap();
+        file.rewind().unwrap();
+        let mut first = true;
+        let args = [fd(&file), vector, 20, 0, 0, 0];
+        let ret = call(&mem, g::__NR_writev as u64, &args, &mut |nr, args| {
+            if nr != g::__NR_writev as u64 || !std::mem::take(&mut first) {
+                return kernel(&mem)(nr, args);
+            }
+            (&file).write_all(&content[..cut as usize]).unwrap();
+            if cut == 0 { -EFAULT } else { cut }
+        });
+        assert_eq!(ret, content.len() as i64);
+        let mut back = Vec::new();
+        file.rewind().unwrap();
+        file.read_to_end(&mut back).unwrap();
+        assert_eq!(back, content);
+    }
+}
+
+#[test]
+fn a_scattered_read_is_made_in_pinned_pieces() {
+    let (mem, vector, content) = scattered();
+    let sent: Vec<u8> = content.iter().map(|b| !b).collect();
+    let file = file_with(&sent);
+    assert_eq!(run(&mem, g::__NR_readv, [fd(&file), vector, 20, 0, 0, 0]), content.len() as i64);
+    let mut at = 0;
+    for i in 0..20usize {
+        assert_eq!(mem.slice(MIB + i * 65_536, 10 + i), &sent[at..at + 10 + i]);
+        at += 10 + i;
+    }
+}
+
+#[test]
+fn a_scattered_message_is_sent_once_and_tried_again_after_an_eviction() {
+    let (mem, vector, content) = scattered();
+    let (far, near) = socket_pair(libc::SOCK_DGRAM);
+    let header = [0, 0, vector, 20, 0, 0, 0];
+    for (i, word) in header.into_iter().enumerate() {
+        mem.put_word(4096 + i * 8, word);
+    }
+    let calls = Cell::new(0);
+    let mut evictions = 2;
+    let mut real = lenient(&mem, &calls, g::__NR_sendmsg);
+    let args = [fd(&near), mem.start + 4096, 0, 0, 0, 0];
+    let ret = call(&mem, g::__NR_sendmsg as u64, &args, &mut |nr, args| {
+        if nr == g::__NR_sendmsg as u64 && evictions > 0 {
+            evictions -= 1;
+            return -EFAULT;
+        }
+        real(nr, args)
+    });
+    assert_eq!(ret, content.len() as i64);
+    let mut back = vec![0; 2 * content.len()];
+    assert_eq!((&far).read(&mut back).unwrap(), content.len());
+    assert_eq!(back[..content.len()], content);
 }
 
 #[test]
