@@ -33,7 +33,7 @@ def options():
     parser.add_argument("--redis-rounds", type=int, help="rounds of redis (1; 0 leaves it out)")
     parser.add_argument("--json", metavar="FILE", help="write every figure there")
     parser.add_argument("--doc", metavar="FILE", help="put the report into FILE, between its two marks")
-    parser.add_argument("--mib", type=int, default=256, help="data of each workload but redis (256)")
+    parser.add_argument("--mib", type=int, help="data of each workload but redis (256; 128 with --quick)")
     parser.add_argument("--only", metavar="TEXT", help="only the lines with TEXT in their name, such as 'random-read'")
     parser.add_argument(
         "--systems", default="none,kernel,ebb", help="which to measure; engine is Ebb without the agent (none,kernel,ebb)"
@@ -46,6 +46,8 @@ def options():
         parser.error(f"--systems: choose from {', '.join(cells.SYSTEMS)}")
     if parsed.rounds is None:
         parsed.rounds = 1 if parsed.quick else 5
+    if parsed.mib is None:
+        parsed.mib = 128 if parsed.quick else 256
     if parsed.redis_rounds is None:
         parsed.redis_rounds = 1
     return parsed
@@ -104,16 +106,36 @@ def measure(chosen, plan, journal, zram):
     return results, redis_results, sizes
 
 
+def told(arguments):
+    """The arguments that bear on what was measured, not on where things are."""
+    kept, skip = [], False
+    for argument in arguments:
+        if skip:
+            skip = False
+        elif argument.split("=")[0] in ("--ebb", "--json", "--doc"):
+            skip = "=" not in argument
+        elif argument != "--no-build":
+            kept.append(argument)
+    return kept
+
+
+def busy(found):
+    """A warning when other work ran beside the run."""
+    if float(found["load"][0]) <= found["machine"]["processors"] / 2:
+        return ""
+    return " It was busy with other work: times are too long; trust processor time and ratios."
+
+
 def report(chosen, plan, found, digest, results, redis_results, sizes):
     machine, kernel = found["machine"], found["settings"]
-    command = "bench/micro/run.py" + "".join(f" {argument}" for argument in found["arguments"])
+    command = " ".join(["bench/micro/run.py", *told(found["arguments"])])
     lines = [
         f"{machine['processor']}, {machine['processors']} processors, {machine['memory_mib']} MiB, Linux"
         f" {machine['kernel']}, {machine['date']}.",
         f"Command: `{command}`. {nr_rounds(chosen.rounds)}, redis {nr_rounds(chosen.redis_rounds)}: median"
         " (least..most); ratios round by round.",
         f"Kernel: zram lz4, {', '.join(f'{name} {value}' for name, value in kernel.items())}.",
-        f"Load average of the machine before and after: {found['load'][0]}, {found['load'][1]}.",
+        f"Load average of the machine before and after: {found['load'][0]}, {found['load'][1]}.{busy(found)}",
         "",
         *table.aim(digest, plan),
     ]

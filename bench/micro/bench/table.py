@@ -135,7 +135,7 @@ def aim(digest, plan):
 def access_report(digest, results, plan):
     by_miss = [cell for cell in ACCESS if not cell.workload.startswith("seq")]
     in_order = [cell for cell in ACCESS if cell.workload.startswith("seq")]
-    out = ["## Steady state", "", ram_line(results, ACCESS, plan), ""]
+    out = ["### Steady state", "", ram_line(results, ACCESS, plan), ""]
     misses = rows_of(digest, by_miss, "miss", plan, 1e-3)
     if misses:
         out += [
@@ -187,7 +187,7 @@ def access_report(digest, results, plan):
 
 def swap_report(digest, results, plan):
     fair = [cell for cell in SWAP if cell.data != "hard"]
-    out = ["## Swap-out and swap-in", "", ram_line(results, fair, plan)]
+    out = ["### Swap-out and swap-in", "", ram_line(results, fair, plan)]
     hard = [
         run["total_bytes"] / MIB
         for cell in SWAP
@@ -232,7 +232,7 @@ def redis_report(results, sizes, plan):
     nr_keys, limit_mib, _ = sizes
     good = {system: [run for run in runs if "failed" not in run] for system, runs in results.items()}
     used = [run["used_memory_bytes"] / MIB for runs in good.values() for run in runs]
-    out = ["## redis GET", ""]
+    out = ["### redis GET", ""]
     if used:
         out.append(
             f"{nr_keys:,} values of 1 KiB, all different, {min(used):.0f} MiB as redis counts them; kernel: cgroup limit"
@@ -293,4 +293,4 @@ def failures(results, redis_results):
         for run in runs
         if "failed" in run
     ]
-    return ["## Failed", "", *lines, ""] if lines else []
+    return ["### Failed", "", *lines, ""] if lines else []

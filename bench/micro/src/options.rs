@@ -21,7 +21,7 @@ Workloads:
 Options:
   --mib N            memory (256)
   --seconds S        time that is measured (1)
-  --warm S           time before that, not measured (half as much)
+  --warm S           time before that, not measured (half as much), until each page could have been used once
   --threads T        threads (1); each writes only pages of its own
   --data KIND        zero, same, mixed (like a heap) or hard (random) (mixed)
   --resident MIB     so much of the filling is not swap-out (a quarter of --mib)

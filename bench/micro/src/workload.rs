@@ -151,8 +151,9 @@ impl Run<'_> {
             }
             _ => {
                 let mut pattern = self.pattern(index);
-                self.phase(index, || self.repeat(&mut pattern, self.options.warm_seconds));
-                self.phase(index, || self.repeat(&mut pattern, self.options.seconds))
+                // As many accesses as there are pages: a scan has gone round, and random use has replaced what is resident.
+                self.phase(index, || self.repeat(&mut pattern, self.options.warm_seconds, pages / threads));
+                self.phase(index, || self.repeat(&mut pattern, self.options.seconds, 0))
             }
         };
         let led = first.zip(second).map(|(first, second)| {
@@ -229,14 +230,14 @@ impl Run<'_> {
         tally
     }
 
-    /// Accesses pages for so long.
-    fn repeat(&self, pattern: &mut Pattern, seconds: f64) -> Tally {
+    /// Accesses pages for so long, and at least so many.
+    fn repeat(&self, pattern: &mut Pattern, seconds: f64, accesses_min: usize) -> Tally {
         let writes = self.options.workload.writes();
         let mut tally = Tally::new();
         let start = cycles();
         let end = start + (seconds * 1e9 / self.ns_per_cycle) as u64;
         let mut now = start;
-        while now < end {
+        while now < end || tally.accesses < accesses_min as u64 {
             now = self.access(pattern.next(), writes, &mut tally);
         }
         tally.cycles = now - start;
