@@ -57,6 +57,14 @@ impl Space {
         unsafe { *self.uffd.get() = uffd };
         let refused = |_| InitError::Userfaultfd(Errno::INVAL);
         self.staging.register(&uffd).map_err(refused)?;
+        // Before anything is freed: what the child frees from here on, it frees for itself, not for its parent.
+        // SAFETY: as above.
+        let adopted = unsafe { &*self.adopted.get() };
+        for (member, file) in adopted.iter().zip(self.swap.files_mut()) {
+            if let (Some(file), true) = (file, *member != u32::MAX) {
+                file.inherit(*member);
+            }
+        }
         // Regions that the child does not have, or has empty, come out of the books first.
         while let Some(r) = self.regions.all().iter().copied().find(|r| r.attr.is_dontfork()) {
             self.forget(r);
@@ -70,13 +78,6 @@ impl Space {
             uffd.register(r.start, r.end - r.start).map_err(refused)?;
         }
         self.staging.rebuild();
-        // SAFETY: as above.
-        let adopted = unsafe { &*self.adopted.get() };
-        for (member, file) in adopted.iter().zip(self.swap.files_mut()) {
-            if let (Some(file), true) = (file, *member != u32::MAX) {
-                file.inherit(*member);
-            }
-        }
         self.open_own_file();
         stats::add(&self.stats.processes, 1);
         self.gate.open();
