@@ -23,15 +23,19 @@ extern "C" fn on_sigbus(_signo: i32, info: *mut libc::siginfo_t, uc: *mut libc::
 
 /// Makes the process's space, once; later calls return the same.
 pub fn space(ram_bytes: u64, force: Force) -> &'static Space {
+    space_with(&Config {
+        ram_bytes,
+        spill_dir: Some(c"/var/tmp"),
+        spill_bytes: 4 << 30,
+        stats: None,
+        force: Force { strict: true, ..force },
+    })
+}
+
+/// The same, with every setting.
+pub fn space_with(config: &Config) -> &'static Space {
     SPACE.get_or_init(|| {
-        let config = Config {
-            ram_bytes,
-            spill_dir: Some(c"/var/tmp"),
-            spill_bytes: 4 << 30,
-            stats: None,
-            force: Force { strict: true, ..force },
-        };
-        let space = Space::create(&config).expect("userfaultfd");
+        let space = Space::create(config).expect("userfaultfd");
         // SAFETY: installs a handler with the matching signature.
         unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();

@@ -1,0 +1,492 @@
+//! What the engine does when a device fails, is full or lies, and when the process forks.
+//!
+//! A process has one space, so each test runs in a process of its own: the test starts this program again, for itself
+//! alone, and looks at how that ends. `EBB_FORCE` forces fallbacks.
+
+#[allow(dead_code, reason = "each test uses its part")]
+mod harness;
+
+use ebb::uapi::thread::{block_signals, restore_signals};
+use ebb::{Config, Fault, Force, Space};
+use harness::{Random, check, ctx, fill, map, space_with, unmap};
+use std::ffi::CStr;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, Output};
+use std::sync::atomic::Ordering::Relaxed;
+
+const RAM: u64 = 16 << 20;
+const PAGE: usize = 4096;
+/// Pages of the budget.
+const RAM_PAGES: usize = RAM as usize / PAGE;
+/// Kinds of content, as the harness makes them.
+const COMPRESSIBLE: u64 = 2;
+const RANDOM: u64 = 3;
+
+const ALONE: &str = "EBB_TEST_ALONE";
+
+fn is_alone() -> bool {
+    std::env::var_os(ALONE).is_some()
+}
+
+/// Starts this program again for one test.
+fn start(test: &str) -> Output {
+    let program = std::env::current_exe().expect("the test's own path");
+    let mut command = Command::new(program);
+    command.args([test, "--exact", "--nocapture", "--test-threads=1"]).env(ALONE, "1");
+    command.output().expect("the test runs itself")
+}
+
+/// Runs `case` in a process of its own; it must succeed.
+fn alone(test: &str, case: fn()) {
+    if is_alone() {
+        return case();
+    }
+    let output = start(test);
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    assert!(output.status.success(), "{}: {}{}", output.status, text(&output.stdout), text(&output.stderr));
+}
+
+/// Runs `case` in a process of its own, which the engine must end, saying `message`.
+fn ends(test: &str, message: &str, case: fn()) {
+    if is_alone() {
+        return case();
+    }
+    let output = start(test);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.signal(), Some(libc::SIGKILL), "{said}");
+    assert!(said.contains(message), "{said}");
+}
+
+fn force() -> Force {
+    let has = |name: &str| std::env::var("EBB_FORCE").is_ok_and(|v| v.split(',').any(|f| f == name));
+    Force {
+        no_move: has("no-move"),
+        shared: has("shared"),
+        no_process_madvise: has("no-process-madvise"),
+        no_background: has("no-background"),
+        strict: true,
+    }
+}
+
+fn space(spill: Option<(&CStr, u64)>, strict: bool) -> &'static Space {
+    space_with(&Config {
+        ram_bytes: RAM,
+        spill_dir: spill.map(|(dir, _)| dir),
+        spill_bytes: spill.map_or(0, |(_, bytes)| bytes),
+        stats: None,
+        force: Force { strict, ..force() },
+    })
+}
+
+/// Managed pages with content, and what it is.
+struct Pages {
+    space: &'static Space,
+    at: *mut u8,
+    versions: Vec<(u64, u64)>,
+}
+
+impl Pages {
+    /// `n` pages of one kind.
+    fn new(space: &'static Space, n: usize, kind: u64) -> Self {
+        let mut this = Self { space, at: map(space, n * PAGE), versions: vec![(0, 0); n] };
+        (0..n).for_each(|page| this.write(page, 1, kind));
+        this
+    }
+
+    fn len(&self) -> usize {
+        self.versions.len()
+    }
+
+    fn write(&mut self, page: usize, version: u64, kind: u64) {
+        self.versions[page] = (version, kind);
+        fill(self.at, page, version, kind);
+    }
+
+    fn check(&self, page: usize) {
+        let (version, kind) = self.versions[page];
+        check(self.at, page, version, kind);
+    }
+
+    fn check_all(&self) {
+        (0..self.len()).for_each(|page| self.check(page));
+    }
+
+    fn addr(&self, page: usize) -> usize {
+        self.at as usize + page * PAGE
+    }
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        unmap(self.space, self.at, self.len() * PAGE);
+    }
+}
+
+fn file_pages(space: &Space) -> u64 {
+    space.stats().out_file_pages.load(Relaxed) + space.stats().writeback_pages.load(Relaxed)
+}
+
+/// Everything is as it was written, the books are right, nothing was reported.
+fn assert_sound(pages: &Pages) {
+    pages.check_all();
+    assert_eq!(pages.space.validate(), Ok(()));
+    assert_eq!(pages.space.stats().error_bytes()[0], 0);
+}
+
+#[test]
+fn what_a_full_spill_file_does_not_take_stays_in_ram() {
+    alone("what_a_full_spill_file_does_not_take_stays_in_ram", || {
+        let space = space(Some((c"/var/tmp", 4 << 20)), true);
+        let pages = Pages::new(space, RAM_PAGES + 500, RANDOM);
+        assert_sound(&pages);
+        assert!(file_pages(space) >= 1000, "{} pages", file_pages(space));
+    });
+}
+
+#[test]
+fn more_than_pool_and_spill_file_take_ends_the_program_with_a_reason() {
+    ends("more_than_pool_and_spill_file_take_ends_the_program_with_a_reason", "out of swap", || {
+        let space = space(Some((c"/var/tmp", 1 << 20)), true);
+        Pages::new(space, 2 * RAM_PAGES, RANDOM);
+    });
+}
+
+#[test]
+fn without_a_spill_file_what_does_not_compress_stays_in_ram() {
+    alone("without_a_spill_file_what_does_not_compress_stays_in_ram", || {
+        let space = space(None, true);
+        let noise = Pages::new(space, RAM_PAGES / 2, RANDOM);
+        let rest = Pages::new(space, RAM_PAGES, COMPRESSIBLE);
+        assert_sound(&noise);
+        assert_sound(&rest);
+        assert_eq!(file_pages(space), 0);
+    });
+}
+
+#[test]
+fn a_full_disk_is_a_full_spill_file() {
+    alone("a_full_disk_is_a_full_spill_file", || {
+        // SAFETY: asks for a number.
+        if unsafe { libc::geteuid() } != 0 {
+            eprintln!("skipped: mounting a small tmpfs needs root");
+            return;
+        }
+        let dir = std::env::temp_dir().join(format!("ebb-faults-{}", std::process::id()));
+        std::fs::create_dir(&dir).expect("a directory");
+        let path = std::ffi::CString::new(dir.to_str().expect("a plain path")).expect("a plain path");
+        // SAFETY: mounts in a mount namespace of this process alone, which ends with it.
+        unsafe {
+            let tmpfs = c"tmpfs".as_ptr();
+            assert_eq!(libc::unshare(libc::CLONE_NEWNS), 0);
+            let private = (libc::MS_REC | libc::MS_PRIVATE) as libc::c_ulong;
+            assert_eq!(libc::mount(tmpfs, c"/".as_ptr(), std::ptr::null(), private, std::ptr::null()), 0);
+            assert_eq!(libc::mount(tmpfs, path.as_ptr(), tmpfs, 0, c"size=4m".as_ptr().cast()), 0);
+        }
+        let space = space(Some((&path, 1 << 30)), true);
+        let pages = Pages::new(space, RAM_PAGES + 500, RANDOM);
+        assert_sound(&pages);
+        assert!(file_pages(space) >= 900, "{} pages", file_pages(space));
+        // SAFETY: the mount is this process's own.
+        unsafe { libc::umount2(path.as_ptr(), libc::MNT_DETACH) };
+        std::fs::remove_dir(&dir).expect("the directory is empty");
+    });
+}
+
+#[test]
+fn a_file_size_limit_is_a_full_spill_file_and_no_signal() {
+    alone("a_file_size_limit_is_a_full_spill_file_and_no_signal", || {
+        let limit = libc::rlimit { rlim_cur: 4 << 20, rlim_max: 4 << 20 };
+        // SAFETY: the structure lives through the call.
+        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &limit) }, 0);
+        let space = space(Some((c"/var/tmp", 1 << 30)), true);
+        let pages = Pages::new(space, RAM_PAGES + 500, RANDOM);
+        assert_sound(&pages);
+    });
+}
+
+/// The spill file of a space that has one.
+fn spill_fd(space: &Space) -> i32 {
+    space.fds()[1]
+}
+
+fn size_of_file(fd: i32) -> usize {
+    // SAFETY: the structure is plain data, written by the kernel.
+    unsafe {
+        let mut stat: libc::stat = std::mem::zeroed();
+        assert_eq!(libc::fstat(fd, &mut stat), 0);
+        stat.st_size as usize
+    }
+}
+
+fn read_slot(fd: i32, slot: usize) -> [u8; PAGE] {
+    let mut bytes = [0u8; PAGE];
+    // SAFETY: the kernel writes within `bytes`.
+    unsafe { libc::pread(fd, bytes.as_mut_ptr().cast(), PAGE, (slot * PAGE) as i64) };
+    bytes
+}
+
+fn write_slot(fd: i32, slot: usize, bytes: &[u8; PAGE]) {
+    // SAFETY: the kernel reads `bytes`.
+    let put = unsafe { libc::pwrite(fd, bytes.as_ptr().cast(), PAGE, (slot * PAGE) as i64) };
+    assert_eq!(put as usize, PAGE);
+}
+
+/// Fills three budgets, lets `spoil` at the file, and looks at every page: right, or unreadable.
+fn spoiled(spoil: fn(fd: i32, slots: usize)) {
+    let space = space(Some((c"/var/tmp", 1 << 30)), false);
+    let pages = Pages::new(space, 3 * RAM_PAGES, RANDOM);
+    let fd = spill_fd(space);
+    spoil(fd, size_of_file(fd) / PAGE);
+    let mut unreadable = 0;
+    for page in 0..pages.len() {
+        match space.fault(ctx(space), pages.addr(page), false) {
+            Fault::Unreadable => unreadable += 1,
+            _ => pages.check(page),
+        }
+    }
+    assert!(unreadable >= RAM_PAGES, "{unreadable} pages");
+    assert!(!space.bring_in(ctx(space), pages.addr(0), pages.len() * PAGE));
+    assert_ne!(space.stats().error_bytes()[0], 0);
+    drop(pages);
+    assert_eq!(space.validate(), Ok(()));
+}
+
+#[test]
+fn garbage_in_the_spill_file_is_never_read_as_content() {
+    alone("garbage_in_the_spill_file_is_never_read_as_content", || {
+        spoiled(|fd, slots| (0..slots).for_each(|slot| write_slot(fd, slot, &[0x5a; PAGE])));
+    });
+}
+
+#[test]
+fn one_wrong_bit_makes_a_page_unreadable() {
+    alone("one_wrong_bit_makes_a_page_unreadable", || {
+        spoiled(|fd, slots| {
+            for slot in 0..slots {
+                let mut bytes = read_slot(fd, slot);
+                bytes[slot % PAGE] ^= 1 << (slot % 8);
+                write_slot(fd, slot, &bytes);
+            }
+        });
+    });
+}
+
+#[test]
+fn the_content_of_another_slot_is_not_taken_for_the_own() {
+    alone("the_content_of_another_slot_is_not_taken_for_the_own", || {
+        spoiled(|fd, slots| {
+            for slot in (0..slots - 1).step_by(2) {
+                let (left, right) = (read_slot(fd, slot), read_slot(fd, slot + 1));
+                write_slot(fd, slot, &right);
+                write_slot(fd, slot + 1, &left);
+            }
+        });
+    });
+}
+
+#[test]
+fn a_truncated_spill_file_is_unreadable() {
+    alone("a_truncated_spill_file_is_unreadable", || {
+        spoiled(|fd, _| {
+            // SAFETY: only the file's length changes.
+            assert_eq!(unsafe { libc::ftruncate(fd, 0) }, 0);
+        });
+    });
+}
+
+/// Forks as the agent does. The child runs `child` and ends; its process number.
+fn fork(space: &'static Space, child: impl FnOnce()) -> i32 {
+    let ctx = ctx(space);
+    let mask = block_signals();
+    space.fork_prepare(ctx);
+    // SAFETY: the child runs on its copy of the memory; libc's own locks are taken care of by its fork.
+    let pid = unsafe { libc::fork() };
+    assert!(pid >= 0);
+    if pid > 0 {
+        space.fork_parent(ctx, true);
+        restore_signals(mask);
+        return pid;
+    }
+    let managed = space.fork_child(ctx).is_ok();
+    restore_signals(mask);
+    let ok = managed && std::panic::catch_unwind(std::panic::AssertUnwindSafe(child)).is_ok();
+    // SAFETY: ends the child without the parent's exit handlers.
+    unsafe { libc::_exit(if ok { 0 } else { 1 }) }
+}
+
+fn wait(pid: i32) -> i32 {
+    let mut status = 0;
+    // SAFETY: the kernel writes the status.
+    assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
+    status
+}
+
+/// Pages of all kinds, three budgets in all, a third of them in the spill file.
+fn mixed(space: &'static Space) -> Pages {
+    let mut pages = Pages::new(space, 3 * RAM_PAGES, COMPRESSIBLE);
+    for page in (0..pages.len()).filter(|page| page % 3 != 0) {
+        pages.write(page, 2, [0, 1, RANDOM][page / 3 % 3]);
+    }
+    pages
+}
+
+/// Writes a part of the pages anew, everything of all kinds, and checks all.
+fn rewrite(pages: &mut Pages, seed: u64) {
+    let mut random = Random(seed);
+    for i in 0..pages.len() / 2 {
+        let page = random.below(pages.len());
+        pages.write(page, seed << 32 | i as u64, random.below(4) as u64);
+    }
+    pages.check_all();
+}
+
+#[test]
+fn both_sides_of_a_fork_keep_every_page() {
+    alone("both_sides_of_a_fork_keep_every_page", || {
+        let space = space(Some((c"/var/tmp", 1 << 30)), true);
+        let mut pages = mixed(space);
+        let in_file = Pages::new(space, RAM_PAGES, RANDOM);
+        let child = fork(space, || {
+            let mut own = Pages { space, at: pages.at, versions: pages.versions.clone() };
+            assert_sound(&in_file);
+            assert_sound(&own);
+            rewrite(&mut own, 77);
+            assert_sound(&in_file);
+            assert_sound(&own);
+            std::mem::forget(own);
+        });
+        rewrite(&mut pages, 99);
+        assert_sound(&in_file);
+        assert_eq!(wait(child), 0);
+        assert_sound(&pages);
+        assert_sound(&in_file);
+        assert!(file_pages(space) > 0);
+    });
+}
+
+#[test]
+fn children_of_children_keep_every_page() {
+    alone("children_of_children_keep_every_page", || {
+        let space = space(Some((c"/var/tmp", 1 << 30)), true);
+        let mut pages = mixed(space);
+        let child = fork(space, || {
+            let mut own = Pages { space, at: pages.at, versions: pages.versions.clone() };
+            rewrite(&mut own, 5);
+            let grandchild = fork(space, || {
+                let mut own = Pages { space, at: own.at, versions: own.versions.clone() };
+                rewrite(&mut own, 6);
+                assert_sound(&own);
+                std::mem::forget(own);
+            });
+            rewrite(&mut own, 7);
+            assert_eq!(wait(grandchild), 0);
+            assert_sound(&own);
+            std::mem::forget(own);
+        });
+        rewrite(&mut pages, 8);
+        assert_eq!(wait(child), 0);
+        assert_sound(&pages);
+    });
+}
+
+#[test]
+fn slots_that_children_held_are_used_again() {
+    alone("slots_that_children_held_are_used_again", || {
+        // Room for what there is twice over; all rounds together write ten times as much.
+        let n = 2 * RAM_PAGES;
+        let space = space(Some((c"/var/tmp", (2 * n * PAGE) as u64)), true);
+        let mut pages = Pages::new(space, n, RANDOM);
+        for round in 0..30u64 {
+            let child = fork(space, || {
+                for page in (round as usize % 7..pages.len()).step_by(7) {
+                    pages.check(page);
+                }
+            });
+            for page in (round as usize % 3..n).step_by(3) {
+                pages.write(page, round + 2, RANDOM);
+            }
+            if round % 3 == 2 {
+                // SAFETY: the child is this process's own and not waited for yet.
+                unsafe { libc::kill(child, libc::SIGKILL) };
+                wait(child);
+            } else {
+                assert_eq!(wait(child), 0);
+            }
+        }
+        assert_sound(&pages);
+        assert!(file_pages(space) > 4 * n as u64, "{} pages", file_pages(space));
+    });
+}
+
+#[test]
+fn forks_leave_no_charge_behind() {
+    alone("forks_leave_no_charge_behind", || {
+        let space = space(Some((c"/var/tmp", 1 << 30)), true);
+        let pages = mixed(space);
+        let before = space.charged_pages();
+        for _ in 0..20 {
+            let child = fork(space, || {
+                let charged = space.charged_pages();
+                assert!(charged <= space.limit_pages(), "{charged} pages");
+                (0..pages.len()).step_by(50).for_each(|page| pages.check(page));
+            });
+            assert_eq!(wait(child), 0);
+        }
+        assert!(space.charged_pages() <= before + 64, "{} pages, {before} before", space.charged_pages());
+        assert_sound(&pages);
+    });
+}
+
+#[test]
+fn a_fork_that_failed_leaves_no_slot_behind() {
+    alone("a_fork_that_failed_leaves_no_slot_behind", || {
+        let n = 2 * RAM_PAGES;
+        let space = space(Some((c"/var/tmp", (2 * n * PAGE) as u64)), true);
+        let mut pages = Pages::new(space, n, RANDOM);
+        for round in 0..20u64 {
+            let mask = block_signals();
+            space.fork_prepare(ctx(space));
+            space.fork_parent(ctx(space), false);
+            restore_signals(mask);
+            for page in (round as usize % 3..n).step_by(3) {
+                pages.write(page, round + 2, RANDOM);
+            }
+        }
+        assert_sound(&pages);
+    });
+}
+
+#[test]
+fn a_child_has_nothing_of_what_its_parent_keeps_to_itself() {
+    alone("a_child_has_nothing_of_what_its_parent_keeps_to_itself", || {
+        let space = space(Some((c"/var/tmp", 1 << 30)), true);
+        let [pages, wiped, kept] = [2, 1, 1].map(|n| Pages::new(space, n * RAM_PAGES, RANDOM));
+        for (pages, advice) in [(&wiped, libc::MADV_WIPEONFORK), (&kept, libc::MADV_DONTFORK)] {
+            let call = [pages.at as u64, (pages.len() * PAGE) as u64, advice as u64, 0, 0, 0];
+            assert_eq!(space.madvise(ctx(space), call), 0);
+        }
+        let child = fork(space, || {
+            (0..wiped.len()).for_each(|page| check(wiped.at, page, 0, 0));
+            assert_eq!(space.fault(ctx(space), kept.addr(0), false), Fault::NotManaged);
+            assert_sound(&pages);
+        });
+        assert_eq!(wait(child), 0);
+        assert_sound(&pages);
+        assert_sound(&wiped);
+        assert_sound(&kept);
+    });
+}
+
+#[test]
+fn mapping_and_unmapping_costs_nothing_in_the_end() {
+    alone("mapping_and_unmapping_costs_nothing_in_the_end", || {
+        let space = space(Some((c"/var/tmp", 1 << 30)), true);
+        for _ in 0..2 * RAM_PAGES {
+            let at = map(space, 8 * PAGE);
+            fill(at, 7, 1, RANDOM);
+            unmap(space, at, 8 * PAGE);
+        }
+        assert!(space.charged_pages() < RAM_PAGES / 8, "{} pages", space.charged_pages());
+        assert_eq!(space.validate(), Ok(()));
+    });
+}
