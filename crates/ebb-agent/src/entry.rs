@@ -52,6 +52,17 @@ global_asm!(
     "ebb_stub_efault:",
     // Not an address: the SIGSEGV handler takes over.
     "mov rcx, [rcx]",
+    // The same for a call whose pins are too many to be left behind: the handler takes over in any case.
+    ".p2align 4",
+    ".globl ebb_stub_asking",
+    ".hidden ebb_stub_asking",
+    "ebb_stub_asking:",
+    "syscall",
+    "movabs rcx, 0x8000000000000000",
+    ".globl ebb_stub_asks",
+    ".hidden ebb_stub_asks",
+    "ebb_stub_asks:",
+    "mov rcx, [rcx]",
     ".globl ebb_stub_end",
     ".hidden ebb_stub_end",
     "ebb_stub_end:",
@@ -154,7 +165,11 @@ global_asm!(
     "syscall",
     "2: mov rdi, rsp",
     "call {deliver_deferred}",
-    "jmp ebb_restorer",
+    "test al, al",
+    "jne ebb_restorer",
+    // What waits is for the handler, or the engine call, that this one interrupted.
+    "mov eax, {sigreturn}",
+    "syscall",
     ".cfi_endproc",
     ".size ebb_restorer, . - ebb_restorer",
     // rdi: to, rsi: from, rdx: bytes. Answers 0, or 1 after a fault.
@@ -277,6 +292,8 @@ unsafe extern "C" {
     fn ebb_stub();
     fn ebb_stub_after();
     fn ebb_stub_efault();
+    fn ebb_stub_asking();
+    fn ebb_stub_asks();
     fn ebb_stub_end();
     fn ebb_inner(nr: u64, args: *const u64, mask: *const u64) -> i64;
     fn ebb_inner_begin();
@@ -306,26 +323,31 @@ pub enum StubAt {
     Before,
     /// The call was made; the accumulator holds its answer.
     After,
-    /// The call failed with EFAULT and the stub asks for help.
-    Efault,
+    /// The call was made, and the stub asks the agent to go on.
+    Asks,
 }
 
 /// Finds `ip` in the stub.
 pub fn stub_at(ip: u64) -> StubAt {
     if ip < addr(ebb_stub) || ip >= addr(ebb_stub_end) {
         StubAt::Outside
-    } else if ip < addr(ebb_stub_after) {
+    } else if ip < addr(ebb_stub_after) || ip == addr(ebb_stub_asking) {
         StubAt::Before
-    } else if ip == addr(ebb_stub_efault) {
-        StubAt::Efault
+    } else if ip == addr(ebb_stub_efault) || ip == addr(ebb_stub_asks) {
+        StubAt::Asks
     } else {
         StubAt::After
     }
 }
 
-/// Address of the stub.
+/// Address of the stub that returns to the program by itself.
 pub fn stub() -> u64 {
     addr(ebb_stub)
+}
+
+/// Address of the stub that asks the agent to go on after the call.
+pub fn stub_asking() -> u64 {
+    addr(ebb_stub_asking)
 }
 
 /// Where an instruction pointer stands in the inner call.

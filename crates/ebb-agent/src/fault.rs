@@ -16,7 +16,7 @@ pub unsafe extern "C" fn on_sigbus(_sig: i32, info: *const SigInfo, uc: *mut Con
     if info.code == BUS_ADRERR
         && let Some(space) = crate::space()
     {
-        if !b.owns(uc.regs.sp) && !b.inside.load(core::sync::atomic::Ordering::Relaxed) {
+        if !b.owns(uc.regs.sp) && !signals::is_inside(uc) {
             trap::settle(b);
         }
         match space.fault(b.ctx(), info.addr as usize, trap::is_write(uc)) {
@@ -29,6 +29,9 @@ pub unsafe extern "C" fn on_sigbus(_sig: i32, info: *const SigInfo, uc: *mut Con
                 .write(),
         }
     }
+    if !b.owns(uc.regs.sp) {
+        signals::allow_faults();
+    }
     signals::arrive(b, info, uc);
 }
 
@@ -36,6 +39,9 @@ pub unsafe extern "C" fn on_sigbus(_sig: i32, info: *const SigInfo, uc: *mut Con
 pub unsafe extern "C" fn on_sigsegv(_sig: i32, info: *const SigInfo, uc: *mut Context) {
     // SAFETY: the kernel calls with its own frame; the block is the calling thread's.
     let (b, info, uc) = unsafe { (&mut *thread::this(), &*info, &mut *uc) };
+    if !b.owns(uc.regs.sp) {
+        signals::allow_faults();
+    }
     if info.is_fault() && trap::help_stub(b, uc) {
         return;
     }

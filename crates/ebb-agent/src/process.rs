@@ -253,8 +253,11 @@ fn share(space: &'static Space, b: &mut ThreadBlock, uc: &Context, mut request: 
     } else {
         (nr, registers)
     };
-    // SAFETY: the block is prepared; handlers run with every signal blocked.
+    // Until the child is on its own block and stack no signal at all may find it.
+    signals::set_kernel_mask(u64::MAX);
+    // SAFETY: the block is prepared; every signal is blocked.
     let ret = unsafe { entry::clone(nr, &registers, block) };
+    signals::set_kernel_mask(signals::FULL_MASK);
     if ret < 0 {
         if counted {
             LIVE.fetch_sub(1, Ordering::Relaxed);
@@ -364,8 +367,10 @@ pub fn exit(space: &'static Space, b: &mut ThreadBlock, status: u64) -> ! {
         }
     }
     keep_robust(space, b);
+    // Nothing may use this stack once the block is given back.
+    signals::set_kernel_mask(u64::MAX);
     space.detach_thread(b.ctx());
-    // SAFETY: handlers run with every signal blocked; the context was given back, nothing else refers to the block.
+    // SAFETY: every signal is blocked; the context was given back, nothing else refers to the block.
     unsafe { entry::exit_thread(status, thread::used_word(b)) }
 }
 

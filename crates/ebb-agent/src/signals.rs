@@ -12,7 +12,8 @@
 //! * the program's mask is the kernel's plus `ThreadBlock::blocked`;
 //! * a program handler runs only when no agent code of its thread is on any stack, except an interposed function that
 //!   is outside the engine;
-//! * every handler of the agent runs with all other signals blocked.
+//! * the agent's handlers run with everything blocked but SIGBUS and SIGSEGV, and those of these two with everything
+//!   blocked until they turn to the program's memory: so they nest no deeper than two, however many signals are sent.
 
 use crate::entry::{self, InnerAt, StubAt};
 use crate::fault;
@@ -75,8 +76,8 @@ const SYS_USER_DISPATCH: i32 = 2;
 
 /// The signals that the agent holds for itself.
 pub const OURS: u64 = bit(SIGBUS) | bit(SIGSEGV) | bit(SIGSYS);
-/// What is blocked while agent code must not be interrupted.
-pub const FULL_MASK: u64 = !OURS;
+/// What is blocked while agent code runs: all but what its own accesses to program memory may raise.
+pub const FULL_MASK: u64 = !(bit(SIGBUS) | bit(SIGSEGV));
 const UNBLOCKABLE: u64 = bit(SIGKILL) | bit(SIGSTOP);
 
 /// [`block_all`] found that the agent's handler runs, where everything is blocked already.
@@ -224,9 +225,9 @@ fn install(sig: i32, action: &Action) -> Result<(), uapi::Errno> {
         sig,
         &Action {
             handler,
-            flags: native | SA_SIGINFO | SA_ONSTACK | SA_NODEFER | SA_RESTORER,
+            flags: native | SA_SIGINFO | SA_ONSTACK | SA_RESTORER,
             restorer: entry::restorer(),
-            mask: FULL_MASK,
+            mask: if sig == SIGBUS || sig == SIGSEGV { u64::MAX } else { FULL_MASK },
         },
     )
 }
@@ -268,6 +269,11 @@ pub fn start() -> Result<u64, uapi::Errno> {
     Ok(set_kernel_mask(FULL_MASK))
 }
 
+/// In a handler of SIGBUS or SIGSEGV, before it turns to the program's memory.
+pub fn allow_faults() {
+    set_kernel_mask(FULL_MASK);
+}
+
 /// Sets the calling thread's mask; the old one.
 pub fn set_kernel_mask(mask: u64) -> u64 {
     let mut old = 0u64;
@@ -281,7 +287,7 @@ pub fn set_kernel_mask(mask: u64) -> u64 {
     old
 }
 
-/// Blocks every signal but [`OURS`], before a call into the engine. Give the answer to [`restore`].
+/// Blocks every signal but those of [`FULL_MASK`], before a call into the engine. Give the answer to [`restore`].
 pub fn block_all() -> u64 {
     let block = thread::this();
     let here = 0u8;
@@ -290,8 +296,6 @@ pub fn block_all() -> u64 {
     if b.owns(ptr::from_ref(&here) as u64) {
         return IN_HANDLER;
     }
-    // Before the mask: from here on no handler of the program's may start, also not of OURS.
-    b.inside.store(true, Relaxed);
     let old = set_kernel_mask(FULL_MASK);
     settle(b);
     old
@@ -304,7 +308,6 @@ pub fn restore(mask: u64) {
     }
     // SAFETY: the calling thread's own block.
     let b = unsafe { &mut *thread::this() };
-    b.inside.store(false, Relaxed);
     set_kernel_mask(mask);
     if b.queue().deferred.swap(0, Relaxed) != 0 {
         // Outside a handler there is no frame to change: have the signals arrive once more.
@@ -442,6 +445,11 @@ pub unsafe extern "C" fn on_signal(_sig: i32, info: *const SigInfo, uc: *mut Con
     unsafe { arrive(&mut *thread::this(), &*info, &mut *uc) }
 }
 
+/// True when `uc` is inside the engine, or on the way in or out: no mask of the program's has SIGSYS for the kernel.
+pub fn is_inside(uc: &Context) -> bool {
+    uc.mask & bit(SIGSYS) != 0
+}
+
 /// A signal that is the program's arrived at `uc`.
 pub fn arrive(b: &mut ThreadBlock, info: &SigInfo, uc: &mut Context) {
     let sig = info.signo;
@@ -451,7 +459,7 @@ pub fn arrive(b: &mut ThreadBlock, info: &SigInfo, uc: &mut Context) {
         uc.regs.ip = ip;
         return;
     }
-    if b.owns(uc.regs.sp) || (b.inside.load(Relaxed) && !info.is_fault()) {
+    if b.owns(uc.regs.sp) || (is_inside(uc) && !info.is_fault()) {
         hold(b, info, uc);
         return;
     }
@@ -526,7 +534,7 @@ fn normalise(b: &mut ThreadBlock, uc: &mut Context) {
                 trap::rewind(b, uc);
             }
         }
-        StubAt::After | StubAt::Efault => {
+        StubAt::After | StubAt::Asks => {
             trap::returned(b, uc);
             // The call is to be made once more: after the handler.
             if entry::stub_at(uc.regs.ip) != StubAt::Outside {
@@ -602,20 +610,28 @@ fn push_frame(b: &mut ThreadBlock, info: &SigInfo, uc: &mut Context, action: &Ac
     true
 }
 
-/// Delivers what was held back, when a handler of the agent returns to `uc`.
-pub unsafe extern "C" fn deliver_deferred(uc: *mut Context) {
+/// Delivers what was held back, when a handler of the agent returns to `uc`. Not when that is agent code itself: its
+/// own way out delivers. True when the restorer is to look again.
+pub unsafe extern "C" fn deliver_deferred(uc: *mut Context) -> bool {
     // SAFETY: called by the restorer, with the kernel's frame and on the calling thread's block.
     let (b, uc) = unsafe { (&mut *thread::this(), &mut *uc) };
+    if b.owns(uc.regs.sp) || is_inside(uc) {
+        return false;
+    }
+    allow_faults();
     b.queue().deferred.store(0, Relaxed);
     while let Some(info) = b.queue().pop(!b.blocked) {
         normalise(b, uc);
         let old = program_mask(b, uc);
         deliver(b, &info, uc, old, old);
     }
+    true
 }
 
 /// The default action of `sig`, by the kernel itself, so that exit status and core dump are what they would be. A
 /// fault happens anew when the agent returns; another signal is sent anew.
+#[cold]
+#[inline(never)]
 pub fn die(sig: i32, again: Option<&SigInfo>) {
     let _ = set_kernel_action(sig, &Action::default());
     if let Some(info) = again {
@@ -636,8 +652,8 @@ pub fn abort() -> ! {
 fn crash(info: &SigInfo, uc: &Context) {
     let mut line = crate::text::Line::new();
     line.str("ebb: the agent itself failed: signal ").num(info.signo as u64);
-    line.str(" for address 0x").hex(info.addr).str(" at 0x").hex(uc.regs.ip - crate::start::text_range().0);
-    line.str(" in its code; please report it\n");
+    line.str(" code ").num(info.code as u64).str(" for address 0x").hex(info.addr).str(" at 0x").hex(uc.regs.ip);
+    line.str(", code at 0x").hex(crate::start::text_range().0).str("; please report it\n");
     line.write();
     die(info.signo, None);
 }

@@ -65,8 +65,6 @@ pub struct ThreadBlock {
     pub call: Call,
     /// Signals that wait in the agent. A handler may change it at any instruction: use [`ThreadBlock::queue`].
     queue: Queue,
-    /// An interposed function is inside the engine: no program handler may start.
-    pub inside: AtomicBool,
     index: u32,
     pub ctx: *const ThreadCtx,
     /// Signals that the agent holds for itself and the program has blocked; see `signals`.

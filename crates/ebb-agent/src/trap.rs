@@ -150,7 +150,33 @@ fn enter_stub(b: &mut ThreadBlock, uc: &mut Context, pinned: bool) {
     b.call.pinned.store(pinned, Relaxed);
     uc.regs.set_args(&b.call.used);
     uc.regs.ax = b.call.nr;
-    uc.regs.ip = entry::stub();
+    uc.regs.ip = if pinned && pins_much(b.call.nr as u32, &b.call.used) { entry::stub_asking() } else { entry::stub() };
+}
+
+/// True when the call's pins may be worth ending as soon as it returns, rather than at the thread's next entry: any
+/// argument that could be the length of something long, or a vector of buffers.
+fn pins_much(nr: u32, args: &[u64; 6]) -> bool {
+    const FEW_BYTES: u64 = 64 << 10;
+    /// Above this an argument is an address or a flag word, not a length that can be pinned.
+    const LENGTH_MAX: u64 = 1 << 40;
+    let vectored = matches!(
+        nr,
+        g::__NR_readv
+            | g::__NR_writev
+            | g::__NR_preadv
+            | g::__NR_pwritev
+            | g::__NR_preadv2
+            | g::__NR_pwritev2
+            | g::__NR_sendmsg
+            | g::__NR_recvmsg
+            | g::__NR_sendmmsg
+            | g::__NR_recvmmsg
+            | g::__NR_process_vm_readv
+            | g::__NR_process_vm_writev
+            | g::__NR_vmsplice
+            | g::__NR_io_submit
+    );
+    vectored || args[1..4].iter().any(|arg| (FEW_BYTES..LENGTH_MAX).contains(arg))
 }
 
 /// Leaves the call's return address below the red zone, where the stub's unwind table says it is. Only on a stack that
@@ -208,9 +234,9 @@ pub fn returned(b: &mut ThreadBlock, uc: &mut Context) {
     }
 }
 
-/// The stub asks what to do about an EFAULT. False when the thread is not there.
+/// The stub asks the agent to go on. False when the thread is not there.
 pub fn help_stub(b: &mut ThreadBlock, uc: &mut Context) -> bool {
-    let asks = entry::stub_at(uc.regs.ip) == StubAt::Efault;
+    let asks = entry::stub_at(uc.regs.ip) == StubAt::Asks;
     if asks {
         returned(b, uc);
     }
