@@ -95,10 +95,11 @@ impl Space {
         let dir = unsafe { &*self.spill_dir.get() };
         let Ok(dir) = CStr::from_bytes_until_nul(dir) else { return };
         if dir.is_empty() || !self.swap.has_room_for_file() {
-            return;
+            return self.swap.stay_in_ram();
         }
-        if let Ok(file) = SpillFile::create(dir, self.spill_bytes, 1) {
-            self.swap.add_file(file);
+        match SpillFile::create(dir, self.spill_bytes, 1) {
+            Ok(file) => self.swap.add_file(file),
+            Err(_) => self.swap.stay_in_ram(),
         }
     }
 

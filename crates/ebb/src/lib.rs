@@ -53,9 +53,9 @@ mod sweep;
 #[cfg(not(loom))]
 mod table;
 #[cfg(not(loom))]
-pub mod uapi;
-#[cfg(not(loom))]
 mod text;
+#[cfg(not(loom))]
+pub mod uapi;
 #[cfg(not(loom))]
 mod work;
 

@@ -15,7 +15,7 @@ use core::sync::atomic::compiler_fence;
 /// Calls in flight that one thread can have: the call, and handlers that interrupted handlers.
 const DEPTH: usize = 4;
 /// Ranges of one call kept apart; further ones widen the last.
-const RANGES: usize = 6;
+const RANGES: usize = 16;
 
 /// The pins of one call. A range of length zero is unused.
 #[derive(Debug, Default)]

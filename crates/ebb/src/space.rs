@@ -119,10 +119,7 @@ impl Space {
         let staging_target = (limit / 8).max(2 * sweep_max).min(limit / 3);
         // The rest is for pages. With a file behind it the pool is for what is warm: half. Without one it is all there
         // is, down to what a program needs to run at all.
-        let pool_max = match config.spill_dir {
-            Some(_) => limit / 2,
-            None => limit - (limit / 5).max(4 * sweep_max).min(limit / 2),
-        };
+        let pool_max = [limit / 2, limit - (limit / 5).max(4 * sweep_max).min(limit / 2)];
         let table = PageTable::new()?;
         let uffd = Uffd::open().map_err(InitError::Userfaultfd)?;
         let lowest = uapi::nofile_limit().min(1024).saturating_sub(40) as i32;

@@ -30,6 +30,8 @@ const MOVING: Folio = folio_number((1 << Folio::BITS) - 1);
 const LOC_SAME: u64 = 1;
 const LOC_POOL: u64 = 2;
 const LOC_FILE: u64 = 3;
+/// A repeated word of at most 56 bits: small numbers and pointers.
+const LOC_WORD: u64 = 4;
 
 /// A folio by number.
 const fn folio_number(number: u64) -> Folio {
@@ -92,7 +94,10 @@ struct PoolMemory {
     nr_spare: AtomicUsize,
     spare_max: usize,
     pages: AtomicUsize,
-    pages_max: AtomicUsize,
+    /// Most pages while a file takes what the pool does not, and without one.
+    pages_max: [usize; 2],
+    /// The file takes no more.
+    alone: AtomicBool,
 }
 
 // SAFETY: `spare` is an array of atomics that lives as long as the space.
@@ -107,6 +112,10 @@ struct Charging<'a> {
 }
 
 impl PoolMemory {
+    fn pages_max(&self) -> usize {
+        self.pages_max[self.alone.load(Ordering::Relaxed) as usize]
+    }
+
     fn spare(&self, block: u32) -> &AtomicU8 {
         assert!((block as usize) < self.nr_blocks);
         // SAFETY: checked index.
@@ -166,7 +175,7 @@ impl Backing for Charging<'_> {
             }
         }
         let now = m.pages.fetch_add(pages as usize, Ordering::Relaxed) + pages as usize;
-        if now > m.pages_max.load(Ordering::Relaxed) {
+        if now > m.pages_max() {
             m.pages.fetch_sub(pages as usize, Ordering::Relaxed);
             return false;
         }
@@ -200,8 +209,6 @@ pub struct SwapSpace {
     writeback_at: AtomicU32,
     high_water: AtomicU32,
     file_high_water: AtomicU32,
-    /// Set when the file took no more.
-    file_full: AtomicBool,
     content_pages: AtomicU64,
 }
 
@@ -211,8 +218,9 @@ unsafe impl Sync for SwapSpace {}
 unsafe impl Send for SwapSpace {}
 
 impl SwapSpace {
-    /// A swap space whose pool may hold `pool_pages_max` pages of `arena_bytes` of address space.
-    pub fn new(pool_pages_max: usize, arena_bytes: usize) -> Result<Self, Errno> {
+    /// A swap space whose pool may hold `pool_pages_max` pages (with a file, and without one) of `arena_bytes` of
+    /// address space.
+    pub fn new(pool_pages_max: [usize; 2], arena_bytes: usize) -> Result<Self, Errno> {
         let slots = new_slots(NR_SLOTS, SHARDS, Placement::Sharded)?;
         let block_bytes = BLOCK_BYTES;
         let arena_bytes = arena_bytes.next_multiple_of(block_bytes);
@@ -232,9 +240,10 @@ impl SwapSpace {
                 spare: uapi::reserve(nr_blocks)?.cast(),
                 nr_blocks,
                 nr_spare: AtomicUsize::new(0),
-                spare_max: (pool_pages_max / 64 / block_pages).max(8),
+                spare_max: (pool_pages_max[0] / 64 / block_pages).max(8),
                 pages: AtomicUsize::new(0),
-                pages_max: AtomicUsize::new(pool_pages_max),
+                pages_max: pool_pages_max,
+                alone: AtomicBool::new(true),
             },
             files: UnsafeCell::new([const { None }; FILES_MAX]),
             nr_files: AtomicUsize::new(0),
@@ -242,7 +251,6 @@ impl SwapSpace {
             writeback_at: AtomicU32::new(0),
             high_water: AtomicU32::new(0),
             file_high_water: AtomicU32::new(0),
-            file_full: AtomicBool::new(false),
             content_pages: AtomicU64::new(0),
         })
     }
@@ -255,12 +263,17 @@ impl SwapSpace {
         assert!(n < FILES_MAX);
         files[n] = Some(file);
         self.nr_files.store(n + 1, Ordering::Release);
-        self.file_full.store(false, Ordering::Relaxed);
+        self.memory.alone.store(false, Ordering::Relaxed);
     }
 
     /// True when one more file fits.
     pub fn has_room_for_file(&self) -> bool {
         self.nr_files.load(Ordering::Relaxed) < FILES_MAX
+    }
+
+    /// There is no file to write to (any more).
+    pub fn stay_in_ram(&self) {
+        self.memory.alone.store(true, Ordering::Relaxed);
     }
 
     /// The files, for fork. Under the exclusive gate.
@@ -291,7 +304,7 @@ impl SwapSpace {
 
     /// True when incompressible content has a place to go.
     pub fn has_file(&self) -> bool {
-        self.own_file().is_some() && !self.file_full.load(Ordering::Relaxed)
+        !self.memory.alone.load(Ordering::Relaxed)
     }
 
     fn location(&self, slot: Slot) -> &AtomicU64 {
@@ -326,10 +339,13 @@ impl SwapSpace {
         lz4: &mut codec::Lz4State,
         out: &mut [u8],
     ) -> StoreResult {
-        if let Some(word) = codec::same_filled(page)
-            && word >> 32 == word & 0xffff_ffff
-        {
-            self.location(slot).store(LOC_SAME | (word & 0xffff_ffff) << 8, Ordering::Release);
+        let pattern = codec::same_filled(page).and_then(|word| match word {
+            _ if word >> 32 == word & 0xffff_ffff => Some((word, LOC_SAME | (word & 0xffff_ffff) << 8)),
+            _ if word >> 56 == 0 => Some((word, LOC_WORD | word << 8)),
+            _ => None,
+        });
+        if let Some((word, location)) = pattern {
+            self.location(slot).store(location, Ordering::Release);
             self.slots.set_zero(slot, word == 0);
             stats::add(&stats.out_same_pages, 1);
             return StoreResult::Done;
@@ -374,7 +390,7 @@ impl SwapSpace {
         match file.write(Shard(shard % SHARDS), &mut data[..n * SLOT_BYTES], lens, &mut at[..n]) {
             Ok(()) => {}
             Err(e) => {
-                self.file_full.store(true, Ordering::Relaxed);
+                self.memory.alone.store(true, Ordering::Relaxed);
                 return Err(e);
             }
         }
@@ -421,14 +437,12 @@ impl SwapSpace {
         let loc = self.location(slot).load(Ordering::Acquire);
         match loc & 7 {
             LOC_SAME => {
-                let pattern = (loc >> 8 & 0xffff_ffff) as u32;
-                if pattern == 0 {
-                    out.fill(0);
-                } else {
-                    for chunk in out.chunks_exact_mut(4) {
-                        chunk.copy_from_slice(&pattern.to_le_bytes());
-                    }
-                }
+                let half = loc >> 8 & 0xffff_ffff;
+                codec::fill(out, half | half << 32);
+                Ok(Source::Same)
+            }
+            LOC_WORD => {
+                codec::fill(out, loc >> 8);
                 Ok(Source::Same)
             }
             LOC_POOL => {
@@ -475,7 +489,10 @@ impl SwapSpace {
             LOC_FILE => {
                 if let Some(file) = self.file((loc >> 40 & 0xff) as usize) {
                     file.free((loc >> 8 & 0xffff_ffff) as u32);
-                    self.file_full.store(false, Ordering::Relaxed);
+                    // There is room again, if it is the file that this process writes to.
+                    if file.is_owner() {
+                        self.memory.alone.store(false, Ordering::Relaxed);
+                    }
                 }
             }
             _ => {}
@@ -571,7 +588,7 @@ impl SwapSpace {
 
     /// True when the pool holds as much as it may.
     pub fn pool_is_full(&self) -> bool {
-        self.pool_pages() + 4 * self.memory.block_pages >= self.memory.pages_max.load(Ordering::Relaxed)
+        self.pool_pages() + 4 * self.memory.block_pages >= self.memory.pages_max()
     }
 
     /// Recounts slots and pool. Nobody else may be at work.

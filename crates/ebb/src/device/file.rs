@@ -118,6 +118,9 @@ impl SpillFile {
             Err(_) => open_named(dir)?,
         };
         let fd = keep_away(fd)?;
+        // All of its length at once, so that a limit the program sets later does not concern it. A limit that is there
+        // already makes the file as small as it says.
+        let _ = uapi::truncate(fd, bytes);
         let nr_slots = (bytes / SLOT_BYTES as u64).min(u32::MAX as u64 / 2) as u32;
         let mut key = [0u8; 16];
         uapi::getrandom(&mut key)?;
@@ -215,11 +218,14 @@ impl SpillFile {
                 end += 1;
             }
             let at = out[first] as u64 * SLOT_BYTES as u64;
-            if let Err(e) = uapi::pwrite_all(self.fd(), &data[first * SLOT_BYTES..end * SLOT_BYTES], at) {
-                if e == Errno::FBIG {
-                    // RLIMIT_FSIZE: the kernel also sent a signal that is not the program's doing.
-                    uapi::take_pending_signal(linux_raw_sys::general::SIGXFSZ);
-                }
+            let part = &data[first * SLOT_BYTES..end * SLOT_BYTES];
+            let mut written = uapi::pwrite_all(self.fd(), part, at);
+            if written == Err(Errno::FBIG) {
+                // The program's RLIMIT_FSIZE, which is about its own files. The kernel also sent a signal.
+                uapi::take_pending_signal(linux_raw_sys::general::SIGXFSZ);
+                written = uapi::write_mapped(self.fd(), part, at);
+            }
+            if let Err(e) = written {
                 if self.is_shared() {
                     for slot in &out[..n] {
                         self.member(*slot).store(0, Ordering::Relaxed);
