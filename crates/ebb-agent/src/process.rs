@@ -353,6 +353,7 @@ fn copy(space: &'static Space, b: &mut ThreadBlock, uc: &mut Context, mut reques
 
 /// exit(2).
 pub fn exit(space: &'static Space, b: &mut ThreadBlock, status: u64) -> ! {
+    keep_robust(space, b);
     if !b.foreign {
         // The engine's own thread would keep the process alive. As in the kernel (5.17 and later), the status of a
         // process is that of its last thread.
@@ -366,12 +367,17 @@ pub fn exit(space: &'static Space, b: &mut ThreadBlock, status: u64) -> ! {
             unsafe { entry::raw_syscall(g::__NR_exit as u64, &[status, 0, 0, 0, 0, 0]) };
         }
     }
-    keep_robust(space, b);
     // Nothing may use this stack once the block is given back.
     signals::set_kernel_mask(u64::MAX);
     space.detach_thread(b.ctx());
     // SAFETY: every signal is blocked; the context was given back, nothing else refers to the block.
     unsafe { entry::exit_thread(status, thread::used_word(b)) }
+}
+
+/// exit_group(2).
+pub fn exit_group(space: &'static Space, b: &ThreadBlock, status: u64) -> ! {
+    keep_robust(space, b);
+    uapi::exit_group(status as i32)
 }
 
 /// Robust locks that the thread still holds: the kernel marks them when the thread is gone, and cannot say so when it

@@ -93,7 +93,7 @@ fn dispatch(space: &'static Space, b: &mut ThreadBlock, uc: &mut Context, nr: u3
         g::__NR_execve => process::exec(b, uc, nr, a, 0),
         g::__NR_execveat => process::exec(b, uc, nr, a, 1),
         g::__NR_exit => process::exit(space, b, a[0]),
-        g::__NR_exit_group => ebb::uapi::exit_group(a[0] as i32),
+        g::__NR_exit_group => process::exit_group(space, b, a[0]),
         g::__NR_close => fds::close(space, a),
         g::__NR_close_range => fds::close_range(space, a),
         g::__NR_dup2 | g::__NR_dup3 => fds::dup_onto(space, a),

@@ -142,6 +142,9 @@ impl Pool {
     }
 
     /// Sets up what is not valid as zeroes under loom.
+    ///
+    /// # Safety
+    /// As for [`Pool::init`], which calls it with the memory it was given.
     #[cfg(loom)]
     unsafe fn construct(arena: *mut u8, classes: *mut Class, blocks: *mut Block, nr_blocks: u32) {
         assert!(NR_CLASSES == 1, "headers stay where they are under loom");
