@@ -95,7 +95,7 @@ pub fn word_of(page: usize, version: u64, kind: u64, index: usize) -> u64 {
     match kind & 3 {
         0 => 0,
         1 => key & 0xffff_ffff | key << 32,
-        2 if index % 4 == 0 => key ^ index as u64,
+        2 if index.is_multiple_of(4) => key ^ index as u64,
         2 => index as u64 / 8,
         _ => mix(key ^ (index as u64) << 17),
     }
