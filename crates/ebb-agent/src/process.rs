@@ -302,7 +302,9 @@ pub unsafe extern "C" fn child_main(block: *mut ThreadBlock) -> *const Context {
 /// A child with a copy of the memory.
 fn copy(space: &'static Space, b: &mut ThreadBlock, uc: &mut Context, mut request: Request) -> i64 {
     let clears = request.flags & CLONE_CLEAR_SIGHAND != 0;
-    request.drop_flags(CLONE_CLEAR_SIGHAND);
+    // A parent that waits for its child's exec would hold up every other thread at the gate meanwhile. With memory of
+    // its own the child does not need it to wait.
+    request.drop_flags(CLONE_CLEAR_SIGHAND | CLONE_VFORK);
     // The child comes back in this very handler; its stack is set in the frame.
     request.drop_stack();
     let (nr, registers) = request.call();
