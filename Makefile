@@ -79,11 +79,8 @@ torture-long: build
 	EBB_FORCE=no-background $(EBB) run --ram 24M -- $(RELEASE)/torture --seconds 300 --megabytes 96 --threads 4
 
 .PHONY: bench-micro
-bench-micro: build ## what each kind of access costs under Ebb on this machine: one line of JSON each
-	cargo build --release -p ebb-bench-micro
-	@for workload in random-read random-write zipf-read seq-read seq-write swap-out swap-in; do \
-	  $(EBB) run -q --ram 100M -- $(RELEASE)/ebb-bench-micro --mib 256 $$workload || exit; \
-	done
+bench-micro: build ## Ebb beside the kernel's swap on zram, interleaved, at equal total RAM (root)
+	python3 bench/micro/run.py --ebb $(EBB)
 
 .PHONY: install uninstall
 install: build ## install below PREFIX (/usr/local)

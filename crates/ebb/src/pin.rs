@@ -41,7 +41,8 @@ impl Pins {
         let mut depth = self.depth.load(Ordering::Relaxed) as usize;
         while (1..=DEPTH).contains(&depth) {
             let old = self.records[depth - 1].sp.load(Ordering::Relaxed);
-            if old > sp || !same_stack(old) {
+            // Zero: a handler came before that call had noted its stack pointer.
+            if old == 0 || old > sp || !same_stack(old) {
                 break;
             }
             depth -= 1;
@@ -109,6 +110,7 @@ impl Pins {
 
     fn clear(&self, at: usize) {
         let record = &self.records[at];
+        record.sp.store(0, Ordering::Relaxed);
         for i in 0..RANGES {
             // Release: the kernel's use of the buffer happens before the pin is seen gone.
             record.end[i].store(0, Ordering::Release);

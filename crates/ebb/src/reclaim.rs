@@ -85,7 +85,7 @@ extern "C" fn background_main(space: usize) -> ! {
     let space = unsafe { &*(space as *const Space) };
     thread::set_name(c"ebb-reclaim");
     let Some(ctx) = space.attach_thread() else {
-        space.background.state.store(NOT_STARTED, Ordering::Release);
+        // Too many threads. It stays "working": nobody may start another on this stack.
         thread::exit();
     };
     loop {

@@ -42,9 +42,7 @@ fn work(seed: u64, rounds: usize) {
                 let addr = at as u64 + page as u64 * 4096;
                 let r = space.madvise(ctx(space), [addr, n as u64 * 4096, libc::MADV_DONTNEED as u64, 0, 0, 0]);
                 assert_eq!(r, 0);
-                for i in page..page + n {
-                    kind[i] = 0;
-                }
+                kind[page..page + n].fill(0);
             }
             1..=3 => {
                 version[page] += 1;
