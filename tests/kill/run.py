@@ -1,0 +1,246 @@
+#!/usr/bin/python3
+"""Kills a squeezed program, its children, or `ebb` itself at random moments by SIGKILL. Afterwards nothing may be left:
+no process, no file in EBB_TMPDIR, no socket, no cgroup, no shared memory. One line a kill; the closing line counts.
+
+EBB names the command (default: target/release/ebb of this repository, then `ebb` on the path).
+"""
+import argparse
+import os
+import random
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(os.path.dirname(HERE))
+NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+# Ebb dies with what it runs, and what it runs with it; this is how long that may take, and a tree of processes that
+# was told to end may take to give its memory back.
+LEAVE_S = 10
+# The slowest program should have gone round once by then.
+READY_S = 180
+
+
+def find_ebb():
+    named = os.environ.get("EBB")
+    if named:
+        return os.path.abspath(shutil.which(named) or named)
+    built = os.path.join(ROOT, "target/release/ebb")
+    return built if os.path.exists(built) else shutil.which("ebb")
+
+
+def processes(mark):
+    """The processes whose environment holds a mark: those started here and all their descendants, orphans too."""
+    found = {}
+    for entry in os.listdir("/proc"):
+        if entry.isdigit() and int(entry) != os.getpid():
+            try:
+                with open(f"/proc/{entry}/environ", "rb") as file:
+                    if mark.encode() not in file.read():
+                        continue
+                with open(f"/proc/{entry}/stat") as file:
+                    name, rest = file.read().rsplit(")", 1)
+                if rest.split()[0] not in "ZX":
+                    found[int(entry)] = name.split("(", 1)[1]
+            except OSError:
+                pass
+    return found
+
+
+def cgroups():
+    found = set()
+    for top, directories, _ in os.walk("/sys/fs/cgroup"):
+        found.update(os.path.join(top, directory) for directory in directories)
+        if top.count("/") > 8:
+            directories.clear()
+    return found
+
+
+def listing(path):
+    try:
+        return {os.path.join(path, name) for name in os.listdir(path)}
+    except OSError:
+        return set()
+
+
+def unix_sockets():
+    """Names of sockets; those without a name vanish with their process."""
+    with open("/proc/net/unix") as file:
+        return {fields[7] for fields in (line.split() for line in file) if len(fields) > 7}
+
+
+def shared_segments():
+    with open("/proc/sysvipc/shm") as file:
+        return {line.split()[1] for line in file.read().split("\n")[1:] if line}
+
+
+def surroundings(temporary):
+    return {"control groups": cgroups(), "shared memory files": listing("/dev/shm"), "sockets": unix_sockets(),
+            "shared memory segments": shared_segments(), "temporary files": listing("/var/tmp") | listing(temporary)}
+
+
+def spill_in_use(pids):
+    """Bytes of unlinked files that the processes hold open."""
+    total, seen = 0, set()
+    for pid in pids:
+        for fd in listing(f"/proc/{pid}/fd"):
+            try:
+                if os.readlink(fd).endswith(" (deleted)"):
+                    status = os.stat(fd)
+                    if (status.st_dev, status.st_ino) not in seen:
+                        seen.add((status.st_dev, status.st_ino))
+                        total += status.st_blocks * 512
+            except OSError:
+                pass
+    return total
+
+
+def wait_gone(mark, limit):
+    begin = time.monotonic()
+    while (left := processes(mark)) and time.monotonic() - begin < limit:
+        time.sleep(0.02)
+    return left
+
+
+def end_all(mark):
+    """Ends what is left of what was started here."""
+    for _ in range(50):
+        left = processes(mark)
+        if not left:
+            return
+        for pid in left:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except OSError:
+                pass
+        time.sleep(0.1)
+
+
+def one(number, args, ebb, victim, rng):
+    mark = f"EBB_KILL_TEST=kill-{os.getpid()}-{number}"
+    temporary = tempfile.mkdtemp(prefix="ebb-kill-")
+    os.chmod(temporary, 0o777)
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("EBB_") and k != "LD_PRELOAD"}
+    name, value = mark.split("=")
+    environment.update({name: value, "EBB_TMPDIR": temporary, "TMPDIR": temporary})
+    # A small budget spills at once, so that a kill often comes in the midst of it.
+    command = [victim, str(rng.choice([0, 1, 2, 3])), str(args.megabytes)]
+    if ebb:
+        command = [ebb, "run", "-q", "--ram", args.ram, "--"] + command
+    if args.as_user and os.geteuid() == 0:
+        command = NOBODY + command
+    before = surroundings(temporary)
+    errors = tempfile.TemporaryFile()
+    process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors,
+                               start_new_session=True)
+    target = rng.choice(["ebb", "program", "child", "session"] if ebb else ["program", "child", "session"])
+    when = rng.choice(["start", "ready", "ready"])
+    why, spilled, status = "", 0, None
+    try:
+        if when == "ready":
+            said, _, _ = select.select([process.stdout], [], [], READY_S)
+            line = process.stdout.readline() if said else b"nothing"
+            if line != b"ready\n":
+                errors.seek(0)
+                raise RuntimeError(f"the program said {line!r}: {errors.read()[:600]!r}")
+        time.sleep(rng.random() ** 2 * args.delay)
+        alive = processes(mark)
+        spilled = spill_in_use(alive)
+        programs = sorted(pid for pid in alive if alive[pid] == "victim")
+        if target == "child" and len(programs) < 2:
+            target = "program"
+        if target == "ebb" or (not programs and target != "session"):
+            victims = [process.pid]
+        elif target == "program":
+            victims = programs[:1]
+        elif target == "child":
+            victims = [rng.choice(programs[1:])]
+        else:
+            victims = list(alive)
+            rng.shuffle(victims)
+        for pid in victims:
+            os.kill(pid, signal.SIGKILL)
+        if target == "child":
+            # Its death is the program's own business: all others go on, and are ended here.
+            time.sleep(0.3)
+            others = set(programs) - set(victims)
+            if not others <= set(processes(mark)):
+                why = f"the death of one child ended others: {others - set(processes(mark))}"
+            end_all(mark)
+        elif target == "program" and victims == programs[:1]:
+            # Its children are orphans now, as they would be without Ebb; the command ends as its program did.
+            status = process.wait(LEAVE_S)
+            if status != -signal.SIGKILL:
+                why = f"the command ended with {status}, not by SIGKILL"
+            time.sleep(0.3)
+            orphans = set(programs[1:])
+            if not orphans <= set(processes(mark)):
+                why = f"the death of the program ended its children: {orphans - set(processes(mark))}"
+            end_all(mark)
+        left = wait_gone(mark, LEAVE_S)
+        if left and not why:
+            why = f"processes are left: {left}"
+        process.wait(LEAVE_S)
+        after = surroundings(temporary)
+        for kind, known in before.items():
+            if after[kind] - known and not why:
+                why = f"{kind} are left: {sorted(after[kind] - known)[:5]}"
+        errors.seek(0)
+        error = errors.read().decode(errors="replace")
+        if not why and ("victim:" in error or "please report" in error):
+            why = f"it said {error[:300]}"
+    except (RuntimeError, OSError, subprocess.TimeoutExpired) as error:
+        why = why or str(error)
+    finally:
+        end_all(mark)
+        process.stdout.close()
+        errors.close()
+        shutil.rmtree(temporary, ignore_errors=True)
+    detail = f"kill {number:3} of {target:8} at {when:6} with {spilled >> 20:3} MiB spilled"
+    print(f"FAIL {detail}: {why}" if why else f"ok   {detail}", flush=True)
+    return not why, spilled
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--times", type=int, default=20, help="kills (20)")
+    parser.add_argument("--long", action="store_true", help="200 kills")
+    parser.add_argument("--plain", action="store_true", help="without ebb: proves the test itself")
+    parser.add_argument("--ram", default="16M", help="budget of each process (16M)")
+    parser.add_argument("--megabytes", type=int, default=12, help="memory of each thread (12)")
+    parser.add_argument("--delay", type=float, default=1.5, help="most seconds before a kill (1.5)")
+    parser.add_argument("--seed", type=int, default=None, help="the choices follow from it (the time)")
+    parser.add_argument("--as-user", action="store_true", help="run as nobody")
+    args = parser.parse_args()
+    ebb = None if args.plain else find_ebb()
+    if not args.plain and not (ebb and os.path.exists(ebb)):
+        sys.exit("run.py: there is no ebb: build it, or set EBB; or give --plain")
+    seed = args.seed if args.seed is not None else int(time.time())
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    build = tempfile.mkdtemp(prefix="ebb-kill-build-")
+    os.chmod(build, 0o755)
+    passed = failed = 0
+    spilled_most = 0
+    try:
+        victim = os.path.join(build, "victim")
+        subprocess.run(["gcc", "-O2", "-Wall", "-Wextra", "-pthread", "-o", victim, os.path.join(HERE, "victim.c")], check=True)
+        for number in range(200 if args.long else args.times):
+            good, spilled = one(number, args, ebb, victim, rng)
+            passed += good
+            failed += not good
+            spilled_most = max(spilled_most, spilled)
+        if ebb and spilled_most == 0:
+            failed += 1
+            print("FAIL no kill came while anything was spilled: the test proves nothing")
+    finally:
+        shutil.rmtree(build, ignore_errors=True)
+    print(f"{passed} passed, {failed} failed")
+    sys.exit(1 if failed else 0)
+
+
+main()

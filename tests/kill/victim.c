@@ -1,0 +1,81 @@
+/* A squeezed program for the kill test: a tree of processes that write and check incompressible memory for ever, each
+ * with a spill file in use. Says `ready` once every process of the tree has gone round once. */
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+#define PAGE 4096
+
+static uint64_t mix(uint64_t x)
+{
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+    return x ^ (x >> 31);
+}
+
+static size_t words;
+static int announce;
+
+static void *churn(void *argument)
+{
+    uint64_t seed = mix((uintptr_t)argument + getpid());
+    uint64_t *memory = mmap(NULL, words * 8, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED)
+        _exit(3);
+    for (uint64_t round = 0;; round++) {
+        for (size_t i = 0; i < words; i++)
+            memory[i] = mix(seed + round + i);
+        for (size_t i = 0; i < words; i++)
+            if (memory[i] != mix(seed + round + i)) {
+                fprintf(stderr, "victim: word %zu is %#lx, not %#lx\n", i, memory[i], mix(seed + round + i));
+                _exit(4);
+            }
+        if (round == 0 && write(announce, "r", 1) != 1)
+            _exit(5);
+        if (round == ~0ull)
+            return argument;
+    }
+}
+
+int main(int argc, char **argv)
+{
+    int children = argc > 1 ? atoi(argv[1]) : 2, threads = 2, ends[2];
+    words = (size_t)(argc > 2 ? atoi(argv[2]) : 24) << 20 >> 3;
+    if (pipe(ends) != 0)
+        return 2;
+    announce = ends[1];
+    /* What the children inherit is evicted and shared with them. */
+    uint64_t *inherited = mmap(NULL, words * 8, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (inherited == MAP_FAILED)
+        return 3;
+    for (size_t i = 0; i < words; i++)
+        inherited[i] = mix(i);
+    int parent = 1;
+    for (int i = 0; i < children && parent; i++)
+        parent = fork() != 0;
+    for (long i = 1; i < threads; i++) {
+        pthread_t thread;
+        if (pthread_create(&thread, NULL, churn, (void *)i) != 0)
+            return 6;
+    }
+    if (parent) {
+        pthread_t thread;
+        if (pthread_create(&thread, NULL, churn, NULL) != 0)
+            return 6;
+        for (int i = 0; i < (children + 1) * threads; i++) {
+            char byte;
+            if (read(ends[0], &byte, 1) != 1)
+                return 7;
+        }
+        if (write(1, "ready\n", 6) != 6)
+            return 8;
+        for (;;)
+            for (size_t i = 0; i < words; i++)
+                if (inherited[i] != mix(i))
+                    _exit(4);
+    }
+    churn(NULL);
+}
