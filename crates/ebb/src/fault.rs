@@ -165,9 +165,14 @@ impl Space {
         if write {
             let _ = self.uffd().write_protect(page, PAGE, false);
         }
-        let mapped = uapi::is_resident(page);
+        // Fails where there is a page, even one in the kernel's own swap.
+        let is_missing = self.uffd().copy(page, self.zeros, PAGE).is_ok();
+        if is_missing {
+            // Rather no page than zeros in place of what was there.
+            let _ = uapi::madvise(page, PAGE, linux_raw_sys::general::MADV_DONTNEED);
+        }
         word.finish(state);
-        if mapped {
+        if !is_missing {
             return Fault::Resolved;
         }
         self.inconsistent(b"a page that should be mapped is missing: this is a bug in Ebb; please report it");

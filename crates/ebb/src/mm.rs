@@ -84,11 +84,13 @@ impl Space {
         });
     }
 
-    /// Forgets present pages that the kernel has dropped. Under the exclusive gate.
-    fn drop_missing(&self, start: usize, end: usize) {
+    /// The kernel has dropped some of the range's present pages, it does not say which: those are pages of zeros now.
+    /// Under the exclusive gate.
+    fn map_missing(&self, start: usize, end: usize) {
         self.table.for_each_content(start, end, |addr, word| {
-            if word.load().tag() == Tag::Present && !uapi::is_resident(addr) {
-                self.drop_content(addr, addr + PAGE);
+            if word.load().tag() == Tag::Present {
+                // Fails where there is a page, even one in the kernel's own swap.
+                let _ = self.uffd().copy(addr, self.zeros, PAGE);
             }
         });
     }
@@ -272,7 +274,7 @@ impl Space {
                         // ENOMEM: parts of the range are not mapped, the rest was dropped all the same.
                         Ok(_) | Err(Errno::NOMEM) => self.drop_content(first, last),
                         // Some mapping in the range refused; the kernel dropped those before it.
-                        Err(_) => self.drop_missing(first, last),
+                        Err(_) => self.map_missing(first, last),
                     }
                     at = r.end;
                 }

@@ -533,3 +533,18 @@ fn mapping_and_unmapping_costs_nothing_in_the_end() {
         assert_eq!(space.validate(), Ok(()));
     });
 }
+
+#[test]
+fn a_drop_that_the_kernel_refuses_half_way_leaves_no_page_missing() {
+    alone("a_drop_that_the_kernel_refuses_half_way_leaves_no_page_missing", || {
+        let space = space(Some((c"/var/tmp", 1 << 30)), true);
+        let pages = Pages::new(space, 100, RANDOM);
+        let lock = [pages.addr(50) as u64, PAGE as u64, 0, 0, 0, 0];
+        assert_eq!(space.mlock(ctx(space), libc::SYS_mlock as u32, lock), 0);
+        let call = [pages.at as u64, (100 * PAGE) as u64, libc::MADV_DONTNEED as u64, 0, 0, 0];
+        assert_eq!(space.madvise(ctx(space), call), -libc::EINVAL as i64);
+        (0..50).for_each(|page| check(pages.at, page, 0, 0));
+        (50..100).for_each(|page| pages.check(page));
+        assert_eq!(space.validate(), Ok(()));
+    });
+}

@@ -125,14 +125,6 @@ pub unsafe fn munmap(at: usize, len: usize) -> Result<(), Errno> {
     unsafe { call(g::__NR_munmap, [at as u64, len as u64, 0, 0, 0, 0]).map(drop) }
 }
 
-/// True when the page at `at` is in the page table (or the kernel's own swap).
-pub fn is_resident(at: usize) -> bool {
-    let mut vec = 0u8;
-    // SAFETY: the kernel writes one byte for one page.
-    let got = unsafe { call(g::__NR_mincore, [at as u64, 4096, &raw mut vec as u64, 0, 0, 0]) };
-    got.is_ok() && vec & 1 != 0
-}
-
 /// Takes back one blocked, pending signal of the calling thread.
 pub fn take_pending_signal(signal: u32) {
     let set = 1u64 << (signal - 1);
