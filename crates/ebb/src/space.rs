@@ -115,8 +115,8 @@ impl Space {
         let limit = (config.ram_bytes / 4096) as usize;
         // One step sweeps, stages and may overshoot by this much: sixty-four of them fit the budget at least.
         let sweep_max = (limit / 64).clamp(64, UNIT_PAGES);
-        let gap = (limit / 32).max(2 * sweep_max).min(limit / 4);
-        let staging_target = (limit / 8).max(2 * sweep_max).min(limit / 3);
+        let gap = (limit / 64).max(2 * sweep_max).min(limit / 4);
+        let staging_target = (limit / 16).max(2 * sweep_max).min(limit / 3);
         // The rest is for pages. With a file behind it the pool is for what is warm: half. Without one it is all there
         // is, down to what a program needs to run at all.
         let pool_max = [limit / 2, limit - (limit / 5).max(4 * sweep_max).min(limit / 2)];
