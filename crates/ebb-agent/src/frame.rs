@@ -128,8 +128,10 @@ impl SigInfo {
     /// True when the kernel raised the signal for something the thread itself did.
     pub fn is_fault(&self) -> bool {
         const SIGBUS: i32 = 7;
+        /// SIGILL, SIGTRAP, SIGBUS, SIGFPE, SIGSEGV, SIGSYS. Others have positive codes too: timers, children, files.
+        const SYNCHRONOUS: [i32; 6] = [4, 5, SIGBUS, 8, 11, 31];
         const BUS_MCEERR_AO: i32 = 5;
-        self.code > 0 && !(self.signo == SIGBUS && self.code == BUS_MCEERR_AO)
+        self.code > 0 && SYNCHRONOUS.contains(&self.signo) && !(self.signo == SIGBUS && self.code == BUS_MCEERR_AO)
     }
 }
 
@@ -207,6 +209,12 @@ mod tests {
         legacy[464..468].copy_from_slice(&0x4650_5853u32.to_le_bytes());
         legacy[468..472].copy_from_slice(&2700u32.to_le_bytes());
         assert_eq!(fpstate_bytes(&legacy), 2700);
+    }
+
+    #[test]
+    fn a_timers_signal_is_no_fault() {
+        let info = SigInfo { signo: 14, code: 0x80, ..SigInfo::ZERO };
+        assert!(!info.is_fault());
     }
 
     #[test]
