@@ -1,7 +1,7 @@
 //! The descriptors Ebb cannot do without, kept out of the program's reach.
 //!
 //! To the program they look closed: closing, duplicating or asking about one fails with EBADF, a range of descriptors
-//! is closed around them, and putting another file in their place is refused.
+//! is closed around them, and when another file is to take the place of one, it moves to another number.
 
 use crate::entry;
 use crate::trap::Outcome;
@@ -14,7 +14,7 @@ use linux_raw_sys::general as g;
 static STATS_FD: AtomicI32 = AtomicI32::new(-1);
 
 /// Descriptors of the engine, and one of the agent.
-const FDS: usize = 11;
+const FDS: usize = 10;
 
 const EBADF: i64 = -(e::EBADF as i64);
 const EBUSY: i64 = -(e::EBUSY as i64);
@@ -45,15 +45,21 @@ pub fn close(space: &Space, a: &[u64; 6]) -> Outcome {
     if is_protected(space, a[0]) { Outcome::Done(EBADF) } else { Outcome::Forward(*a) }
 }
 
-/// dup2(2) and dup3(2).
-pub fn dup_onto(space: &Space, a: &[u64; 6]) -> Outcome {
+/// dup2(2) and dup3(2). `foreign`: the caller shares memory with another process, but perhaps not its descriptors.
+pub fn dup_onto(space: &Space, foreign: bool, a: &[u64; 6]) -> Outcome {
     if is_protected(space, a[0]) {
-        Outcome::Done(EBADF)
-    } else if is_protected(space, a[1]) {
-        Outcome::Done(EBUSY)
-    } else {
-        Outcome::Forward(*a)
+        return Outcome::Done(EBADF);
     }
+    if !is_protected(space, a[1]) {
+        return Outcome::Forward(*a);
+    }
+    let fd = a[1] as i32;
+    if fd == STATS_FD.load(Relaxed) {
+        // Its mapping stays. Programs started from here find no counters behind the number, and go without.
+        STATS_FD.store(-1, Relaxed);
+        return Outcome::Forward(*a);
+    }
+    if foreign || !space.move_fd(fd) { Outcome::Done(EBUSY) } else { Outcome::Forward(*a) }
 }
 
 /// fcntl(2).

@@ -96,7 +96,7 @@ fn dispatch(space: &'static Space, b: &mut ThreadBlock, uc: &mut Context, nr: u3
         g::__NR_exit_group => process::exit_group(space, b, a[0]),
         g::__NR_close => fds::close(space, a),
         g::__NR_close_range => fds::close_range(space, a),
-        g::__NR_dup2 | g::__NR_dup3 => fds::dup_onto(space, a),
+        g::__NR_dup2 | g::__NR_dup3 => fds::dup_onto(space, b.foreign, a),
         g::__NR_fcntl => fds::fcntl(space, a),
         // Requests sit in shared memory where no system call shows them; programs go without it.
         g::__NR_io_uring_setup => Done(ENOSYS),

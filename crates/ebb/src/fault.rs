@@ -181,7 +181,7 @@ impl Space {
 
     /// Most bytes that one system call may pin.
     pub fn pin_max(&self) -> usize {
-        (self.group.limit() / 32).clamp(16, 1024) * PAGE
+        (self.group.limit() / 16).clamp(16, 2048) * PAGE
     }
 
     /// Says where the thread's alternate signal stack is, so that calls on it are told from those it interrupted.

@@ -15,7 +15,7 @@ use crate::table::{PageTable, UNIT_PAGES};
 use crate::uapi::{self, Errno, uffd::Uffd};
 use crate::work::WorkPool;
 use core::cell::UnsafeCell;
-use core::sync::atomic::{AtomicBool, AtomicI32, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// Smallest budget a space accepts.
 pub const RAM_BYTES_MIN: u64 = 4 << 20;
@@ -96,7 +96,6 @@ pub struct Space {
     pub(crate) spill_bytes: u64,
     /// Number given to the next member of the spill file's family, between fork's two halves.
     pub(crate) adopted: UnsafeCell<[u32; 8]>,
-    pub(crate) own_fds: [AtomicI32; 2],
 }
 
 // SAFETY: `uffd`, `spill_dir` and `adopted` change only before the space is shared or under the exclusive gate; every
@@ -166,7 +165,6 @@ impl Space {
             spill_dir: UnsafeCell::new(spill_dir),
             spill_bytes: config.spill_bytes,
             adopted: UnsafeCell::new([u32::MAX; 8]),
-            own_fds: [AtomicI32::new(-1), AtomicI32::new(-1)],
         };
         // Fixed metadata: rings, tables' first pages, this structure.
         this.group.charge_meta(256 << 10);
@@ -213,21 +211,28 @@ impl Space {
     }
 
     /// Descriptors that the program must not close, -1 where there is none.
-    pub fn fds(&self) -> [i32; 10] {
-        let mut out = [-1; 10];
+    pub fn fds(&self) -> [i32; 9] {
+        let mut out = [-1; 9];
         out[0] = self.uffd().fd();
         for (o, fd) in out[1..9].iter_mut().zip(self.swap.fds()) {
             *o = fd;
         }
-        out[9] = self.own_fds[0].load(Relaxed);
         out
     }
 
-    /// Moves a descriptor of Ebb's own out of the program's way and protects it; its new number.
-    pub fn adopt_fd(&self, fd: i32) -> Result<i32, Errno> {
-        let new = keep_away(fd)?;
-        self.own_fds[0].store(new, Relaxed);
-        Ok(new)
+    /// Moves the engine's descriptor `fd` to another number, because the program wants this one. False when it is not
+    /// the engine's, or no number is free.
+    pub fn move_fd(&self, fd: i32) -> bool {
+        self.exclusive(|| {
+            if fd == self.uffd().fd() {
+                let moved = keep_away(fd).and_then(|new| self.uffd().renumbered(new));
+                let Ok(uffd) = moved else { return false };
+                // SAFETY: under the exclusive gate nobody else reads it.
+                unsafe { *self.uffd.get() = uffd };
+                return true;
+            }
+            self.swap.files_mut().iter().flatten().any(|file| file.fd() == fd && file.move_fd())
+        })
     }
 
     /// Runs `f` with the gate closed: nobody else is inside the engine, and no page is busy.

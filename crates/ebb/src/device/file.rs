@@ -150,6 +150,15 @@ impl SpillFile {
         self.fd.load(Ordering::Relaxed)
     }
 
+    /// Moves the descriptor to another number. Under the exclusive gate.
+    pub fn move_fd(&self) -> bool {
+        let moved = keep_away(self.fd());
+        if let Ok(fd) = moved {
+            self.fd.store(fd, Ordering::Relaxed);
+        }
+        moved.is_ok()
+    }
+
     /// True while this process may write to it.
     pub fn is_owner(&self) -> bool {
         self.owner

@@ -87,6 +87,11 @@ impl Uffd {
         Ok(Self { fd: super::raise_fd(self.fd, lowest)?, ..self })
     }
 
+    /// The same under a new number.
+    pub fn renumbered(self, fd: i32) -> Result<Self, Errno> {
+        Ok(Self { fd, ..self })
+    }
+
     /// The descriptor.
     pub fn fd(&self) -> i32 {
         self.fd
