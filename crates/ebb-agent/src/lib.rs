@@ -23,6 +23,7 @@ mod interpose;
 mod lock;
 mod memory;
 mod process;
+mod queue;
 mod signals;
 mod stack;
 mod start;

@@ -26,8 +26,7 @@ use crate::user;
 use core::cell::UnsafeCell;
 use core::mem::size_of;
 use core::ptr;
-use core::sync::atomic::Ordering::{Relaxed, SeqCst};
-use core::sync::atomic::{AtomicU32, AtomicU64, compiler_fence};
+use core::sync::atomic::Ordering::Relaxed;
 use ebb::uapi;
 use linux_raw_sys::errno as e;
 use linux_raw_sys::general as g;
@@ -338,93 +337,6 @@ pub fn getpid() -> u64 {
 pub fn gettid() -> u64 {
     // SAFETY: no effect on memory.
     unsafe { entry::raw_syscall(g::__NR_gettid as u64, &[0; 6]) as u64 }
-}
-
-/// Signals that arrived and wait in the agent: OURS while the program blocks them, and the one signal that may find
-/// the thread in an inner call. A handler of the agent that interrupts another one adds; nobody else does.
-#[repr(C)]
-pub struct Queue {
-    /// Not zero: something is to be delivered when the agent leaves.
-    pub deferred: AtomicU32,
-    has_held: AtomicU32,
-    /// Which of OURS wait. A bit is set after its details are stored, and cleared after they are copied.
-    pending: AtomicU64,
-    infos: UnsafeCell<[SigInfo; 3]>,
-    /// The signal of an inner call.
-    held: UnsafeCell<SigInfo>,
-}
-
-fn slot(sig: i32) -> usize {
-    match sig {
-        SIGBUS => 0,
-        SIGSEGV => 1,
-        _ => 2,
-    }
-}
-
-impl Queue {
-    /// Adds a signal of OURS; one that waits already absorbs it.
-    fn push(&self, info: &SigInfo) {
-        if self.pending.load(Relaxed) & bit(info.signo) == 0 {
-            // SAFETY: this slot is read only while its bit is set, and its bit is set only here, in the same thread.
-            unsafe { (*self.infos.get())[slot(info.signo)] = *info };
-            compiler_fence(SeqCst);
-            self.pending.fetch_or(bit(info.signo), Relaxed);
-        }
-    }
-
-    /// Holds the signal of an inner call.
-    fn hold(&self, info: &SigInfo) {
-        // SAFETY: the signal came while nothing was held, and all others are blocked until it is taken.
-        unsafe { *self.held.get() = *info };
-        compiler_fence(SeqCst);
-        self.has_held.store(1, Relaxed);
-    }
-
-    /// Which of OURS wait.
-    pub fn pending(&self) -> u64 {
-        self.pending.load(Relaxed)
-    }
-
-    /// Forgets everything: a new process has no signals waiting.
-    pub fn clear(&self) {
-        self.pending.store(0, Relaxed);
-        self.has_held.store(0, Relaxed);
-        self.deferred.store(0, Relaxed);
-    }
-
-    /// Forgets a signal, because it is ignored now.
-    fn discard(&self, sig: i32) {
-        self.pending.fetch_and(!bit(sig), Relaxed);
-    }
-
-    /// Has the agent look again when it leaves, if `pop(allowed)` would find something.
-    fn poke(&self, allowed: u64) {
-        if self.has_held.load(Relaxed) != 0 || self.pending() & allowed != 0 {
-            self.deferred.store(1, Relaxed);
-        }
-    }
-
-    /// Takes the held signal, or one of OURS in `allowed`.
-    fn pop(&self, allowed: u64) -> Option<SigInfo> {
-        if self.has_held.load(Relaxed) != 0 {
-            // SAFETY: as in `hold`.
-            let info = unsafe { *self.held.get() };
-            compiler_fence(SeqCst);
-            self.has_held.store(0, Relaxed);
-            return Some(info);
-        }
-        let ready = self.pending() & allowed;
-        if ready == 0 {
-            return None;
-        }
-        let sig = ready.trailing_zeros() as i32 + 1;
-        // SAFETY: the bit is set, so nobody writes the slot.
-        let info = unsafe { (&(*self.infos.get()))[slot(sig)] };
-        compiler_fence(SeqCst);
-        self.discard(sig);
-        Some(info)
-    }
 }
 
 /// The program's mask of the thread whose context this is.
@@ -881,16 +793,6 @@ const _: () = assert!(SYS_USER_DISPATCH == 2);
 mod tests {
     use super::*;
 
-    fn empty() -> Queue {
-        Queue {
-            deferred: AtomicU32::new(0),
-            has_held: AtomicU32::new(0),
-            pending: AtomicU64::new(0),
-            infos: UnsafeCell::new([SigInfo::ZERO; 3]),
-            held: UnsafeCell::new(SigInfo::ZERO),
-        }
-    }
-
     #[test]
     fn a_filled_mask_leaves_the_agents_signals_to_the_kernel_unblocked() {
         assert_eq!(kernel_part(u64::MAX) & OURS, 0);
@@ -928,23 +830,6 @@ mod tests {
     fn a_nodefer_handler_does_not() {
         let action = Action { handler: 4096, flags: SA_NODEFER, restorer: 0, mask: 0 };
         assert_eq!(action.mask_during(10, 0), 0);
-    }
-
-    #[test]
-    fn a_second_signal_of_a_kind_is_absorbed() {
-        let queue = empty();
-        queue.push(&SigInfo { signo: SIGBUS, code: -1, ..SigInfo::ZERO });
-        queue.push(&SigInfo { signo: SIGBUS, code: -6, ..SigInfo::ZERO });
-        assert_eq!(queue.pop(u64::MAX).map(|i| i.code), Some(-1));
-        assert!(queue.pop(u64::MAX).is_none());
-    }
-
-    #[test]
-    fn a_blocked_signal_stays_in_the_queue() {
-        let queue = empty();
-        queue.push(&SigInfo { signo: SIGBUS, ..SigInfo::ZERO });
-        assert!(queue.pop(!bit(SIGBUS)).is_none());
-        assert_eq!(queue.pending(), bit(SIGBUS));
     }
 
     #[test]

@@ -10,7 +10,8 @@
 
 use crate::frame::{AltStack, Context, FPSTATE_BYTES_MAX, Frame};
 use crate::lock::Lock;
-use crate::signals::{Queue, SigTable};
+use crate::queue::Queue;
+use crate::signals::SigTable;
 use core::arch::asm;
 use core::cell::UnsafeCell;
 use core::mem::{offset_of, size_of};
