@@ -13,9 +13,9 @@ use crate::primitive::{AtomicU32, AtomicU64, Ordering, fence};
 use core::sync::atomic::compiler_fence;
 
 /// Calls in flight that one thread can have: the call, and handlers that interrupted handlers.
-const DEPTH: usize = 4;
+const DEPTH: usize = if cfg!(loom) { 2 } else { 4 };
 /// Ranges of one call kept apart; further ones widen the last.
-const RANGES: usize = 16;
+const RANGES: usize = if cfg!(loom) { 2 } else { 16 };
 
 /// The pins of one call. A range of length zero is unused.
 #[derive(Debug, Default)]
