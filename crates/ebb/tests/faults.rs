@@ -69,13 +69,16 @@ fn force() -> Force {
 }
 
 fn space(spill: Option<(&CStr, u64)>, strict: bool) -> &'static Space {
-    space_with(&Config {
+    let mask = block_signals();
+    let space = space_with(&Config {
         ram_bytes: RAM,
         spill_dir: spill.map(|(dir, _)| dir),
         spill_bytes: spill.map_or(0, |(_, bytes)| bytes),
         stats: None,
         force: Force { strict, ..force() },
-    })
+    });
+    restore_signals(mask);
+    space
 }
 
 /// Managed pages with content, and what it is.
@@ -192,15 +195,27 @@ fn a_full_disk_is_a_full_spill_file() {
     });
 }
 
+fn limit_file_size(bytes: u64) {
+    let limit = libc::rlimit { rlim_cur: bytes, rlim_max: bytes };
+    // SAFETY: the structure lives through the call.
+    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &limit) }, 0);
+}
+
 #[test]
-fn a_file_size_limit_is_a_full_spill_file_and_no_signal() {
-    alone("a_file_size_limit_is_a_full_spill_file_and_no_signal", || {
-        let limit = libc::rlimit { rlim_cur: 4 << 20, rlim_max: 4 << 20 };
-        // SAFETY: the structure lives through the call.
-        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &limit) }, 0);
+fn a_file_size_limit_makes_the_spill_file_small_and_sends_no_signal() {
+    alone("a_file_size_limit_makes_the_spill_file_small_and_sends_no_signal", || {
+        limit_file_size(4 << 20);
         let space = space(Some((c"/var/tmp", 1 << 30)), true);
-        let pages = Pages::new(space, RAM_PAGES + 500, RANDOM);
-        assert_sound(&pages);
+        assert_sound(&Pages::new(space, RAM_PAGES + 500, RANDOM));
+    });
+}
+
+#[test]
+fn a_file_size_limit_that_comes_later_is_not_the_spill_files() {
+    alone("a_file_size_limit_that_comes_later_is_not_the_spill_files", || {
+        let space = space(Some((c"/var/tmp", 1 << 30)), true);
+        limit_file_size(4 << 20);
+        assert_sound(&Pages::new(space, 3 * RAM_PAGES, RANDOM));
     });
 }
 
@@ -233,7 +248,7 @@ fn write_slot(fd: i32, slot: usize, bytes: &[u8; PAGE]) {
 
 /// Fills three budgets, lets `spoil` at the file, and looks at every page: right, or unreadable.
 fn spoiled(spoil: fn(fd: i32, slots: usize)) {
-    let space = space(Some((c"/var/tmp", 1 << 30)), false);
+    let space = space(Some((c"/var/tmp", 4 * RAM)), false);
     let pages = Pages::new(space, 3 * RAM_PAGES, RANDOM);
     let fd = spill_fd(space);
     spoil(fd, size_of_file(fd) / PAGE);

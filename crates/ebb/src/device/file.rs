@@ -120,7 +120,7 @@ impl SpillFile {
         let fd = keep_away(fd)?;
         // All of its length at once, so that a limit the program sets later does not concern it. A limit that is there
         // already makes the file as small as it says.
-        let _ = uapi::truncate(fd, bytes);
+        let _ = unsignalled(uapi::truncate(fd, bytes));
         let nr_slots = (bytes / SLOT_BYTES as u64).min(u32::MAX as u64 / 2) as u32;
         let mut key = [0u8; 16];
         uapi::getrandom(&mut key)?;
@@ -228,11 +228,10 @@ impl SpillFile {
             }
             let at = out[first] as u64 * SLOT_BYTES as u64;
             let part = &data[first * SLOT_BYTES..end * SLOT_BYTES];
-            let mut written = uapi::pwrite_all(self.fd(), part, at);
+            let mut written = unsignalled(uapi::pwrite_all(self.fd(), part, at));
             if written == Err(Errno::FBIG) {
-                // The program's RLIMIT_FSIZE, which is about its own files. The kernel also sent a signal.
-                uapi::take_pending_signal(linux_raw_sys::general::SIGXFSZ);
-                written = uapi::write_mapped(self.fd(), part, at);
+                // The program's RLIMIT_FSIZE, which is about its own files.
+                written = unsignalled(uapi::write_mapped(self.fd(), part, at));
             }
             if let Err(e) = written {
                 if self.is_shared() {
@@ -409,6 +408,15 @@ impl SpillFile {
     pub fn validate(&self) -> bool {
         self.slots.validate().is_ok()
     }
+}
+
+/// Takes back the signal that the kernel sends beside the error when a file would pass RLIMIT_FSIZE: the file is not
+/// the program's.
+fn unsignalled(result: Result<(), Errno>) -> Result<(), Errno> {
+    if result == Err(Errno::FBIG) {
+        uapi::take_pending_signal(linux_raw_sys::general::SIGXFSZ);
+    }
+    result
 }
 
 /// Moves a descriptor of Ebb's to a high number, where programs do not look.
