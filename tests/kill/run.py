@@ -216,6 +216,8 @@ def main():
     parser.add_argument("--seed", type=int, default=None, help="the choices follow from it (the time)")
     parser.add_argument("--as-user", action="store_true", help="run as nobody")
     args = parser.parse_args()
+    # Ended from outside, this leaves nothing behind either.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     ebb = None if args.plain else find_ebb()
     if not args.plain and not (ebb and os.path.exists(ebb)):
         sys.exit("run.py: there is no ebb: build it, or set EBB; or give --plain")

@@ -164,6 +164,9 @@ class Context:
             process.communicate()
             watch.stop()
             raise Failure(f"did not end within {timeout} s: {' '.join(map(str, command))[:80]}") from None
+        except BaseException:
+            self.end(process)
+            raise
         seconds = time.monotonic() - begin
         watch.stop()
         peak, name = watch.peak()

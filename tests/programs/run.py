@@ -9,6 +9,7 @@ import hashlib
 import os
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -366,6 +367,8 @@ def main():
     parser.add_argument("--keep", action="store_true", help="keep the scratch directories")
     parser.add_argument("--verbose", action="store_true", help="print the commands")
     args = parser.parse_args()
+    # Ended from outside, this leaves nothing behind either.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     if args.list:
         print("\n".join(CASES))
         return 0

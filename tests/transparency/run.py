@@ -125,6 +125,8 @@ def main():
     parser.add_argument("--repeat", type=int, default=1, help="runs of each program (1)")
     parser.add_argument("--keep-hung", action="store_true", help="leave a program that hangs for a debugger")
     args = parser.parse_args()
+    # Ended from outside, this leaves nothing behind either.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     ebb = find_ebb()
     variants = args.variant or (["plain"] if args.plain else [
         "plain", "root", "user", "no-move", "shared", "no-process-madvise", "no-background"])
