@@ -33,7 +33,7 @@ test: packages lint build unit models miri transparency programs torture ## ever
 	@echo "make test: every step passed"
 
 .PHONY: test-long
-test-long: test programs-long torture-long ## the same, and the long forms
+test-long: test transparency-long programs-long torture-long kill ## the same, and the long forms
 	@echo "make test-long: every step passed"
 
 .PHONY: lint
@@ -45,7 +45,7 @@ lint: ## format, clippy, tidy
 
 .PHONY: unit
 unit: build ## unit and behaviour tests of every crate
-	cargo test --workspace --release
+	cargo test --workspace --profile checks
 
 .PHONY: models
 models: ## loom and shuttle models
@@ -55,8 +55,10 @@ models: ## loom and shuttle models
 miri: ## miri, where it is installed
 	tools/miri
 
-.PHONY: transparency
+.PHONY: transparency transparency-long
 transparency: build ## small C programs: the same with and without Ebb
+	python3 tests/transparency/run.py $(foreach v,plain root user no-move shared,--variant $(v))
+transparency-long: build
 	python3 tests/transparency/run.py
 
 .PHONY: programs programs-long
@@ -64,6 +66,10 @@ programs: build ## real programs in little memory: output compared with an unlim
 	python3 tests/programs/run.py --short
 programs-long: build
 	python3 tests/programs/run.py
+
+.PHONY: kill
+kill: build ## kill programs and ebb at random moments: nothing is left behind
+	python3 tests/kill/run.py
 
 .PHONY: torture torture-long
 torture: build ## random use of memory by many threads, every byte checked

@@ -35,7 +35,8 @@ fn protected(space: &Space) -> [i32; FDS] {
     all
 }
 
-fn is_protected(space: &Space, fd: u64) -> bool {
+/// True for a descriptor that looks closed to the program.
+pub fn is_protected(space: &Space, fd: u64) -> bool {
     let fd = fd as i32;
     fd >= 0 && protected(space).contains(&fd)
 }

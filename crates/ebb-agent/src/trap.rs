@@ -26,12 +26,14 @@ const AUDIT_ARCH_X86_64: u32 = 0xc000_003e;
 const CALL_BYTES: u64 = 2;
 
 const PR_SET_SYSCALL_USER_DISPATCH: u64 = 59;
+const PR_SET_TSC: u64 = 26;
 const ARCH_SET_GS: u64 = 0x1001;
 const ARCH_GET_GS: u64 = 0x1004;
 
 const ENOSYS: i64 = -(e::ENOSYS as i64);
 const EINVAL: i64 = -(e::EINVAL as i64);
 const EFAULT: i64 = -(e::EFAULT as i64);
+const EBADF: i64 = -(e::EBADF as i64);
 
 /// What the handler does with a call.
 pub enum Outcome {
@@ -101,6 +103,11 @@ fn dispatch(space: &'static Space, b: &mut ThreadBlock, uc: &mut Context, nr: u3
         // Requests sit in shared memory where no system call shows them; programs go without it.
         g::__NR_io_uring_setup => Done(ENOSYS),
         g::__NR_prctl if a[0] as u32 as u64 == PR_SET_SYSCALL_USER_DISPATCH => Done(EINVAL),
+        g::__NR_prctl if a[0] as u32 as u64 == PR_SET_TSC => {
+            ebb::clock::forbid();
+            Forward(*a)
+        }
+        g::__NR_fstat if fds::is_protected(space, a[0]) => Done(EBADF),
         // The GS base is the agent's.
         g::__NR_arch_prctl if a[0] == ARCH_SET_GS => Done(EINVAL),
         g::__NR_arch_prctl if a[0] == ARCH_GET_GS => Done(if user::write(a[1], &0u64).is_ok() { 0 } else { EFAULT }),

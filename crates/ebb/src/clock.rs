@@ -1,14 +1,25 @@
 //! Time for the price of an instruction: the processor's cycle counter, with its rate measured once.
 
 use crate::uapi;
-use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 /// Nanoseconds per cycle, times 2^20.
 static NS_PER_CYCLE: AtomicU64 = AtomicU64::new(0);
 
-/// The counter now.
+/// The program has forbidden the counter (PR_SET_TSC): reading it would be a fault, so time is not counted any more.
+static FORBIDDEN: AtomicBool = AtomicBool::new(false);
+
+/// Stops reading the counter, before the program forbids it.
+pub fn forbid() {
+    FORBIDDEN.store(true, Relaxed);
+}
+
+/// The counter now; 0 when it is forbidden.
 #[inline]
 pub fn cycles() -> u64 {
+    if FORBIDDEN.load(Relaxed) {
+        return 0;
+    }
     // SAFETY: every x86-64 processor has the counter; reading it has no effect.
     unsafe { core::arch::x86_64::_rdtsc() }
 }
@@ -17,6 +28,10 @@ pub fn cycles() -> u64 {
 pub fn calibrate() {
     if NS_PER_CYCLE.load(Relaxed) != 0 {
         return;
+    }
+    // The ban outlasts fork and exec.
+    if uapi::counter_is_forbidden() {
+        return forbid();
     }
     let (t0, c0) = (uapi::now_ns(), cycles());
     let mut t1 = t0;

@@ -43,7 +43,7 @@ impl Space {
         let start = clock::cycles();
         let page = addr & !(PAGE - 1);
         let (fault, reclaim) = self.serve(ctx, page, write);
-        let total = clock::cycles() - start;
+        let total = clock::cycles().saturating_sub(start);
         stats::add(&self.stats.fault_ns, clock::ns(total.saturating_sub(reclaim)));
         if reclaim > 0 {
             stats::add(&self.stats.direct_reclaim_ns, clock::ns(reclaim));
@@ -86,7 +86,7 @@ impl Space {
             if !self.charge_ahead(ctx, want) {
                 let t = clock::cycles();
                 self.direct_reclaim(ctx, want);
-                reclaim += clock::cycles() - t;
+                reclaim += clock::cycles().saturating_sub(t);
                 continue;
             }
             self.gate.enter(&ctx.gate);
@@ -130,7 +130,7 @@ impl Space {
                     // The kernel's limit is tighter than the budget: give memory back and try again.
                     let t = clock::cycles();
                     self.relieve_kernel(ctx);
-                    reclaim += clock::cycles() - t;
+                    reclaim += clock::cycles().saturating_sub(t);
                 }
             }
         }

@@ -52,7 +52,8 @@ impl Space {
         let old = self.uffd();
         uapi::close(old.fd());
         let uffd = Uffd::open().map_err(InitError::Userfaultfd)?;
-        let uffd = uffd.raise(old.fd()).map_err(InitError::Userfaultfd)?;
+        // The old number may be above a limit that the program has lowered since.
+        let uffd = uffd.raise(old.fd()).or_else(|_| uffd.raise(3)).map_err(InitError::Userfaultfd)?;
         // SAFETY: the only thread, under the exclusive gate.
         unsafe { *self.uffd.get() = uffd };
         let refused = |_| InitError::Userfaultfd(Errno::INVAL);

@@ -17,7 +17,7 @@ pub mod stats;
 #[cfg(not(loom))]
 mod account;
 #[cfg(not(loom))]
-mod clock;
+pub mod clock;
 #[cfg(not(loom))]
 mod ctx;
 #[cfg(not(loom))]

@@ -7,7 +7,7 @@ use crate::space::Space;
 use crate::stats;
 use crate::text::Text;
 use crate::uapi::{self, thread};
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 const NOT_STARTED: u32 = 0;
 const WORKING: u32 = 1;
@@ -22,14 +22,16 @@ const COMPACT_STEP: usize = 32;
 pub struct Background {
     enabled: bool,
     state: AtomicU32,
-    stack: AtomicUsize,
+    stack: usize,
     forked: AtomicBool,
 }
 
 impl Background {
-    /// Not started yet; never, when not `enabled`.
-    pub fn new(enabled: bool) -> Self {
-        Self { enabled, state: AtomicU32::new(NOT_STARTED), stack: AtomicUsize::new(0), forked: AtomicBool::new(false) }
+    /// Not started yet; never, when not `enabled`. Its stack is reserved now, because later the kernel might put it
+    /// where the program has just unmapped something.
+    pub fn new(enabled: bool) -> Result<Self, uapi::Errno> {
+        let stack = if enabled { uapi::reserve(thread::STACK_BYTES)? as usize } else { 0 };
+        Ok(Self { enabled, state: AtomicU32::new(NOT_STARTED), stack, forked: AtomicBool::new(false) })
     }
 
     /// True when this process forked or is a fork's child: its pages may be shared.
@@ -70,13 +72,13 @@ impl Background {
     }
 
     fn start(&self, space: &Space) -> Result<(), uapi::Errno> {
-        if self.stack.load(Ordering::Relaxed) == 0 {
-            self.stack.store(uapi::reserve(thread::STACK_BYTES)? as usize, Ordering::Relaxed);
-        }
-        let stack = self.stack.load(Ordering::Relaxed) as *mut u8;
+        // The new thread inherits the mask, and there must be no signal it could take.
+        let mask = thread::block_signals();
         // SAFETY: the stack is the background thread's alone: there is one at a time, and it never ends but with the
-        // process. Callers of the engine have every signal blocked. The entry never returns.
-        unsafe { thread::spawn(stack, background_main, space as *const Space as usize) }.map(drop)
+        // process. Every signal is blocked. The entry never returns.
+        let started = unsafe { thread::spawn(self.stack as *mut u8, background_main, space as *const Space as usize) };
+        thread::restore_signals(mask);
+        started.map(drop)
     }
 }
 

@@ -156,7 +156,7 @@ impl Space {
             swap,
             work: WorkPool::new()?,
             units: Ring::new(1 << 20)?,
-            background: Background::new(!config.force.no_background && uapi::nr_cpus() > 1),
+            background: Background::new(!config.force.no_background && uapi::nr_cpus() > 1)?,
             stats,
             force: config.force,
             can_move: AtomicBool::new(can_move),

@@ -199,6 +199,16 @@ pub fn now_ns() -> u64 {
     t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
 }
 
+/// True when reading the cycle counter would be a fault (PR_SET_TSC).
+pub fn counter_is_forbidden() -> bool {
+    const PR_GET_TSC: u64 = 25;
+    const PR_TSC_SIGSEGV: u32 = 2;
+    let mut mode = 0u32;
+    // SAFETY: the kernel writes one word.
+    let got = unsafe { call(g::__NR_prctl, [PR_GET_TSC, &raw mut mode as u64, 0, 0, 0, 0]) };
+    got.is_ok() && mode == PR_TSC_SIGSEGV
+}
+
 /// Processor time of the calling thread in nanoseconds.
 pub fn thread_time_ns() -> u64 {
     let mut t = g::__kernel_timespec { tv_sec: 0, tv_nsec: 0 };
