@@ -90,7 +90,7 @@ def sort(context):
             file.write(block)
             left -= len(block)
     try:
-        return context.compare(["sort", "-S", "1G", "--parallel=2", "-o", sorted_file, source], context.pick("24M", "128M"),
+        return context.compare(["sort", "-S", "1G", "--parallel=2", "-o", sorted_file, source], context.pick("64M", "128M"),
                                same=digest(sorted_file))
     finally:
         os.unlink(source)
