@@ -57,13 +57,16 @@ miri: ## miri, where it is installed
 
 .PHONY: transparency transparency-long
 transparency: build ## small C programs: the same with and without Ebb
-	python3 tests/transparency/run.py $(foreach v,plain root user no-move shared,--variant $(v))
+	python3 tests/transparency/run.py $(foreach v,plain root user,--variant $(v))
 transparency-long: build
 	python3 tests/transparency/run.py
 
 .PHONY: programs programs-long
+# Those that end within seconds; `programs-long` runs all.
+PROGRAMS := python-records numpy-sort numpy-threads processes-fork processes-spawn redis sqlite sort gcc stress-vm \
+	stress-mremap stress-heap cpython-array cpython-fork1 cpython-gc cpython-mmap
 programs: build ## real programs in little memory: output compared with an unlimited run
-	python3 tests/programs/run.py --short
+	python3 tests/programs/run.py --short $(foreach p,$(PROGRAMS),--only $(p))
 programs-long: build
 	python3 tests/programs/run.py
 
