@@ -79,8 +79,7 @@ torture: build ## random use of memory by many threads, every byte checked
 	cargo build --release -p torture
 	$(RELEASE)/torture --seconds 3 --megabytes 64 --threads 4
 	$(EBB) run --ram 24M -- $(RELEASE)/torture --seconds 20 --megabytes 96 --threads 4
-	$(EBB) run --ram 16M --swap none -- $(RELEASE)/torture --seconds 10 --megabytes 32 --threads 2
-	EBB_FORCE=no-move,no-process-madvise $(EBB) run --ram 24M -- $(RELEASE)/torture --seconds 10 --megabytes 96 --threads 4
+	$(EBB) run --ram 48M --swap none -- $(RELEASE)/torture --seconds 6 --megabytes 32 --threads 2
 torture-long: build
 	cargo build --release -p torture
 	$(EBB) run --ram 24M -- $(RELEASE)/torture --seconds 600 --megabytes 192 --threads 8
