@@ -42,7 +42,7 @@ pub struct Force {
     pub no_move: bool,
     /// Treat every page as shared after fork.
     pub shared: bool,
-    /// Never use the vectored drop.
+    /// Never use the vectored drop. The engine drops whole segments and has no use for it yet.
     pub no_process_madvise: bool,
     /// No background thread.
     pub no_background: bool,

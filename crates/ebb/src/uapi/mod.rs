@@ -139,21 +139,6 @@ pub fn madvise(at: usize, len: usize, advice: u32) -> Result<(), Errno> {
     unsafe { call(g::__NR_madvise, [at as u64, len as u64, advice as u64, 0, 0, 0]).map(drop) }
 }
 
-/// One entry of a vectored advice.
-pub type Iovec = g::iovec;
-
-/// Drops many ranges of this process at once, with one TLB flush (Linux 6.13 and later); bytes dropped.
-pub fn process_madvise_dontneed(pidfd: i32, ranges: &[Iovec]) -> Result<usize, Errno> {
-    // SAFETY: as in `madvise`.
-    unsafe {
-        call(
-            g::__NR_process_madvise,
-            [pidfd as i64 as u64, ranges.as_ptr() as u64, ranges.len() as u64, g::MADV_DONTNEED as u64, 0, 0],
-        )
-        .map(|n| n as usize)
-    }
-}
-
 /// Sleeps while `*word == expected`, at most `timeout_ns` if given. Returns on any wake, also a spurious one.
 pub fn futex_wait(word: &AtomicU32, expected: u32, timeout_ns: Option<u64>) {
     let time = timeout_ns
