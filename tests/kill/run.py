@@ -137,8 +137,8 @@ def one(number, args, ebb, victim, rng):
     errors = tempfile.TemporaryFile()
     process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors,
                                start_new_session=True)
-    target = rng.choice(["ebb", "program", "child", "session"] if ebb else ["program", "child", "session"])
-    when = rng.choice(["start", "ready", "ready"])
+    target = rng.choice(["ebb", "ebb", "program", "child", "session", "none"] if ebb else ["program", "child", "session"])
+    when = "ready" if target == "none" else rng.choice(["start", "ready", "ready"])
     why, spilled, status = "", 0, None
     try:
         if when == "ready":
@@ -153,7 +153,9 @@ def one(number, args, ebb, victim, rng):
         programs = sorted(pid for pid in alive if alive[pid] == "victim")
         if target == "child" and len(programs) < 2:
             target = "program"
-        if target == "ebb" or (not programs and target != "session"):
+        if target == "none":
+            victims = []
+        elif target == "ebb" or (not programs and target != "session"):
             victims = [process.pid]
         elif target == "program":
             victims = programs[:1]
@@ -170,6 +172,17 @@ def one(number, args, ebb, victim, rng):
             others = set(programs) - set(victims)
             if not others <= set(processes(mark)):
                 why = f"the death of one child ended others: {others - set(processes(mark))}"
+            end_all(mark)
+        elif target == "none":
+            # The program ends by itself: what it leaves running goes on.
+            os.kill(programs[0], signal.SIGUSR1)
+            status = process.wait(LEAVE_S)
+            if status != 0:
+                why = f"the command ended with {status}, as its program did not"
+            time.sleep(0.3)
+            others = set(programs[1:])
+            if not others <= set(processes(mark)):
+                why = f"the end of the program ended its children: {others - set(processes(mark))}"
             end_all(mark)
         elif target == "program" and victims == programs[:1]:
             # Its children are orphans now, as they would be without Ebb; the command ends as its program did.

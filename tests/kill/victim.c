@@ -1,7 +1,8 @@
 /* A squeezed program for the kill test: a tree of processes that write and check incompressible memory for ever, each
- * with a spill file in use. Says `ready` once every process of the tree has gone round once. */
+ * with a spill file in use. The first one ends on SIGUSR1. Says `ready` once every process of the tree has gone round once. */
 #define _GNU_SOURCE
 #include <pthread.h>
+#include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -40,6 +41,12 @@ static void *churn(void *argument)
     }
 }
 
+static void leave(int signal)
+{
+    (void)signal;
+    _exit(0);
+}
+
 int main(int argc, char **argv)
 {
     int children = argc > 1 ? atoi(argv[1]) : 2, threads = 2, ends[2];
@@ -56,6 +63,8 @@ int main(int argc, char **argv)
     int parent = 1;
     for (int i = 0; i < children && parent; i++)
         parent = fork() != 0;
+    if (parent)
+        signal(SIGUSR1, leave);
     for (long i = 1; i < threads; i++) {
         pthread_t thread;
         if (pthread_create(&thread, NULL, churn, (void *)i) != 0)

@@ -15,6 +15,8 @@ pub struct Settings {
     pub ram_bytes: Option<u64>,
     pub spill_bytes: u64,
     pub stats_fd: Option<i32>,
+    /// The lifeline's pipe and keeper.
+    pub life_fds: Option<(i32, i32)>,
     pub force: Force,
     /// Hot calls are answered where the program calls libc.
     pub interposes: bool,
@@ -50,6 +52,7 @@ impl Default for Settings {
             ram_bytes: None,
             spill_bytes: SPILL_BYTES_DEFAULT,
             stats_fd: None,
+            life_fds: None,
             force: Force::default(),
             interposes: true,
             spills: true,
@@ -72,6 +75,7 @@ impl Settings {
                 let fd = number(value).and_then(|fd| i32::try_from(fd).ok());
                 self.stats_fd = Some(fd.ok_or("EBB_STATS_FD")?);
             }
+            b"EBB_LIFE_FDS" => self.life_fds = Some(descriptors(value).ok_or("EBB_LIFE_FDS")?),
             b"EBB_FORCE" => self.force(value).ok_or("EBB_FORCE")?,
             _ => {}
         }
@@ -140,6 +144,13 @@ impl Settings {
     }
 }
 
+/// Two descriptors, `,`-separated.
+fn descriptors(text: &[u8]) -> Option<(i32, i32)> {
+    let comma = text.iter().position(|&c| c == b',')?;
+    let fd = |text| number(text).and_then(|fd| i32::try_from(fd).ok());
+    Some((fd(&text[..comma])?, fd(&text[comma + 1..])?))
+}
+
 /// A decimal number.
 fn number(text: &[u8]) -> Option<u64> {
     core::str::from_utf8(text).ok()?.parse().ok()
@@ -189,6 +200,12 @@ mod tests {
     #[test]
     fn no_device_means_no_file() {
         assert_eq!(dir(&settings(&["EBB_SWAP=none"])), None);
+    }
+
+    #[test]
+    fn a_lifeline_is_two_descriptors() {
+        assert_eq!(settings(&["EBB_LIFE_FDS=900,901"]).life_fds, Some((900, 901)));
+        assert_eq!(Settings::default().offer(b"EBB_LIFE_FDS=900"), Err("EBB_LIFE_FDS"));
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! is closed around them, and when another file is to take the place of one, it moves to another number.
 
 use crate::entry;
+use crate::lifeline;
 use crate::trap::Outcome;
 use core::sync::atomic::{AtomicI32, Ordering::Relaxed};
 use ebb::Space;
@@ -13,8 +14,8 @@ use linux_raw_sys::general as g;
 /// The inherited descriptor of the counters, or -1.
 static STATS_FD: AtomicI32 = AtomicI32::new(-1);
 
-/// Descriptors of the engine, and one of the agent.
-const FDS: usize = 10;
+/// Descriptors of the engine, and three of the agent.
+const FDS: usize = 12;
 
 const EBADF: i64 = -(e::EBADF as i64);
 const EBUSY: i64 = -(e::EBUSY as i64);
@@ -28,8 +29,9 @@ pub fn protect_stats(fd: i32) {
 /// All protected descriptors in ascending order; unused places are -1 and come first.
 fn protected(space: &Space) -> [i32; FDS] {
     let mut all = [-1; FDS];
-    let (own, engine) = all.split_at_mut(1);
+    let (own, engine) = all.split_at_mut(3);
     own[0] = STATS_FD.load(Relaxed);
+    own[1..].copy_from_slice(&lifeline::fds());
     engine.copy_from_slice(&space.fds());
     all.sort_unstable();
     all
@@ -58,6 +60,9 @@ pub fn dup_onto(space: &Space, foreign: bool, a: &[u64; 6]) -> Outcome {
     if fd == STATS_FD.load(Relaxed) {
         // Its mapping stays. Programs started from here find no counters behind the number, and go without.
         STATS_FD.store(-1, Relaxed);
+        return Outcome::Forward(*a);
+    }
+    if lifeline::give_up(fd) {
         return Outcome::Forward(*a);
     }
     if foreign || !space.move_fd(fd) { Outcome::Done(EBUSY) } else { Outcome::Forward(*a) }

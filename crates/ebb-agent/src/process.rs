@@ -11,6 +11,7 @@ use crate::entry;
 use crate::exec;
 use crate::frame::{AltStack, Context};
 use crate::guard::SpaceMemory;
+use crate::lifeline;
 use crate::signals;
 use crate::table::visit::for_each_robust;
 use crate::text;
@@ -328,6 +329,10 @@ fn copy(space: &'static Space, b: &mut ThreadBlock, uc: &mut Context, mut reques
     thread::keep_only(b);
     drop(arena);
     drop(table);
+    // Descriptors in common with the parent are on the parent's line.
+    if request.flags & g::CLONE_FILES as u64 == 0 {
+        lifeline::arm();
+    }
     if !ptr::eq(b.table, &signals::PROCESS) {
         signals::PROCESS.lock().reset();
         signals::PROCESS.copy_from(b.table());

@@ -8,6 +8,7 @@ use crate::entry;
 use crate::exec;
 use crate::fds;
 use crate::interpose;
+use crate::lifeline;
 use crate::process;
 use crate::signals;
 use crate::text::Line;
@@ -118,6 +119,9 @@ unsafe fn start(envp: *const *const core::ffi::c_char) {
                 .num(errno.0 as u64)
                 .str("; use Linux 5.11 or later with CONFIG_GENERIC_ENTRY and sysctl kernel.syscall_user_dispatch=1"),
         );
+    }
+    if let Some((line, keeper)) = settings.life_fds {
+        lifeline::start(line, keeper);
     }
     interpose::set_enabled(settings.interposes);
     signals::set_kernel_mask(signals::kernel_part(mask));

@@ -73,7 +73,7 @@ pub struct Launch {
     pub arguments: Vec<CString>,
     pub environment: Environment,
     /// Left open in the program.
-    pub kept: Option<RawFd>,
+    pub kept: Vec<RawFd>,
     /// Whether SIGCHLD was ignored when `ebb` started.
     pub ignored_children: bool,
 }
@@ -91,7 +91,8 @@ fn pointers(strings: &[CString]) -> Vec<*const libc::c_char> {
     strings.iter().map(|text| text.as_ptr()).chain(std::iter::once(ptr::null())).collect()
 }
 
-fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
+/// A pipe: read end and write end, close-on-exec.
+pub fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
     let mut ends = [0; 2];
     // SAFETY: `ends` has room for both descriptors.
     check(unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) })?;
@@ -122,7 +123,7 @@ impl Launch {
                 environment: &environment,
                 shell,
                 by_shell: &by_shell,
-                kept: self.kept,
+                kept: &self.kept,
                 parent,
                 ignored_children: self.ignored_children,
                 mask,
@@ -151,7 +152,7 @@ struct ChildPlan<'a> {
     environment: &'a [*const libc::c_char],
     shell: &'a CStr,
     by_shell: &'a [*const libc::c_char],
-    kept: Option<RawFd>,
+    kept: &'a [RawFd],
     parent: libc::pid_t,
     ignored_children: bool,
     mask: libc::sigset_t,
@@ -171,8 +172,8 @@ impl ChildPlan<'_> {
             if self.ignored_children {
                 libc::signal(libc::SIGCHLD, libc::SIG_IGN);
             }
-            if let Some(fd) = self.kept {
-                libc::fcntl(fd, libc::F_SETFD, 0);
+            for fd in self.kept {
+                libc::fcntl(*fd, libc::F_SETFD, 0);
             }
             libc::sigprocmask(libc::SIG_SETMASK, &self.mask, ptr::null_mut());
             libc::execve(self.file.as_ptr(), self.arguments.as_ptr(), self.environment.as_ptr());

@@ -10,6 +10,7 @@ mod failure;
 mod host;
 mod image;
 mod launch;
+mod lifeline;
 mod limit;
 mod options;
 mod path;

@@ -12,6 +12,7 @@ use ebb::RAM_BYTES_MIN;
 use crate::failure::{Failure, STATUS_CANNOT_EXECUTE, STATUS_NOT_FOUND};
 use crate::image::{self, Identity, Image};
 use crate::launch::{Environment, Launch, LaunchError};
+use crate::lifeline::Lifeline;
 use crate::limit::Bounds;
 use crate::options::{Ram, Run, Verbosity};
 use crate::path::{self, ResolveError};
@@ -33,16 +34,21 @@ pub fn run(options: &Run, ignored_children: bool) -> Result<i32, Failure> {
     let counters = Counters::create()
         .map_err(|error| Failure::ebb("shared counters", error, "allow memfd_create and raise `ulimit -n`"))?;
     let mut environment = Environment::inherited();
-    let mut kept = None;
+    let mut kept = Vec::new();
+    let mut held = None;
     if managed {
         let plan = prepare(options)?;
         let fd = out_of_the_way(counters.file())?;
+        let ([line, keeper], rest) = Lifeline::create().map_err(descriptors_exhausted)?.split();
+        let (line, keeper) = (out_of_the_way(&line)?, out_of_the_way(&keeper)?);
+        held = Some(rest);
         environment.preload(&plan.agent);
         environment.set("EBB_RAM", plan.ram_bytes.to_string().as_bytes());
         environment.set("EBB_SWAP", &plan.swap);
         environment.set("EBB_STATS_FD", fd.as_raw_fd().to_string().as_bytes());
+        environment.set("EBB_LIFE_FDS", format!("{},{}", line.as_raw_fd(), keeper.as_raw_fd()).as_bytes());
         environment.set("EBB_VERBOSE", (options.verbosity as u8).to_string().as_bytes());
-        kept = Some(fd);
+        kept.extend([fd, line, keeper]);
     } else {
         counters.page().unmanaged_programs.store(1, std::sync::atomic::Ordering::Relaxed);
     }
@@ -53,7 +59,7 @@ pub fn run(options: &Run, ignored_children: bool) -> Result<i32, Failure> {
             .map(|text| argument(text))
             .collect::<Result<_, _>>()?,
         environment,
-        kept: kept.as_ref().map(AsRawFd::as_raw_fd),
+        kept: kept.iter().map(AsRawFd::as_raw_fd).collect(),
         ignored_children,
     };
     let taken = supervise::taken_signals();
@@ -62,6 +68,9 @@ pub fn run(options: &Run, ignored_children: bool) -> Result<i32, Failure> {
     drop(kept);
     let (end, usage) = supervise::supervise(child, &taken)
         .map_err(|error| Failure::ebb("waiting for the program", error, "report this as a bug of ebb"))?;
+    if let Some(held) = held {
+        held.let_go();
+    }
     let outcome = Outcome {
         file: &file,
         arguments: options.args.iter().map(|text| text.to_string_lossy().into_owned()).collect(),
@@ -207,7 +216,7 @@ fn budget(ram: Ram) -> Result<(u64, String), Failure> {
 }
 
 /// A second descriptor of `file`, at a high number.
-fn out_of_the_way(file: &File) -> Result<OwnedFd, Failure> {
+fn out_of_the_way(file: &impl AsRawFd) -> Result<OwnedFd, Failure> {
     let (limit, _) = sys::resource_limit(libc::RLIMIT_NOFILE);
     // A few numbers are left above for what the agent opens.
     let mut lowest = DESCRIPTOR_LOWEST.min(limit.saturating_sub(limit / 4));

@@ -166,6 +166,9 @@ impl Space {
             spill_bytes: config.spill_bytes,
             adopted: UnsafeCell::new([u32::MAX; 8]),
         };
+        // Tables of 128 GiB of memory, two thousand threads, and a spill file for each generation of children.
+        let later = (256 << 20) + (512 << 20) + 8 * SpillFile::metadata_bytes(config.spill_bytes);
+        uapi::later::set_aside(later);
         // Fixed metadata: rings, tables' first pages, this structure.
         this.group.charge_meta(256 << 10);
         stats.ram_limit_bytes.store(config.ram_bytes, Relaxed);

@@ -16,7 +16,7 @@ use aes_gcm::{Aes128Gcm, Nonce, Tag};
 use core::cell::UnsafeCell;
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
-use ebb_slots::{Folio, Order, Placement, Shadow, Shard, Slot, SwapDevice, TableEntry};
+use ebb_slots::{Folio, Order, Placement, Shadow, Shard, Slot, SwapDevice, TableEntry, metadata_bytes};
 
 /// Bytes of a slot.
 pub const SLOT_BYTES: usize = 4096;
@@ -109,6 +109,11 @@ unsafe impl Sync for SpillFile {}
 // SAFETY: as above.
 unsafe impl Send for SpillFile {}
 
+/// Slots of a file of at most `bytes`.
+fn nr_slots(bytes: u64) -> u32 {
+    (bytes / SLOT_BYTES as u64).min(u32::MAX as u64 / 2) as u32
+}
+
 impl SpillFile {
     /// Creates a file of at most `bytes` in directory `dir` (NUL-terminated).
     pub fn create(dir: &CStr, bytes: u64, shards: usize) -> Result<Self, Errno> {
@@ -121,7 +126,7 @@ impl SpillFile {
         // All of its length at once, so that a limit the program sets later does not concern it. A limit that is there
         // already makes the file as small as it says.
         let _ = unsignalled(uapi::truncate(fd, bytes));
-        let nr_slots = (bytes / SLOT_BYTES as u64).min(u32::MAX as u64 / 2) as u32;
+        let nr_slots = nr_slots(bytes);
         let mut key = [0u8; 16];
         uapi::getrandom(&mut key)?;
         let slots = new_slots(nr_slots, shards, Placement::Sharded)?;
@@ -162,6 +167,13 @@ impl SpillFile {
     /// True while this process may write to it.
     pub fn is_owner(&self) -> bool {
         self.owner
+    }
+
+    /// Bytes of address space that a file of at most `bytes` takes for its metadata.
+    pub fn metadata_bytes(bytes: u64) -> usize {
+        let nr_slots = nr_slots(bytes);
+        let tables = metadata_bytes(nr_slots, 1).next_multiple_of(4096);
+        tables + nr_slots as usize * Self::META_PER_SLOT + core::mem::size_of::<Family>() + 4 * 4096
     }
 
     /// Bytes of metadata that one used slot costs.

@@ -3,6 +3,7 @@
 //! Every wrapper turns an errno into [`Errno`]; none allocates, none touches thread-local storage, all may be called
 //! from a signal handler. Numbers and structures come from `linux-raw-sys`.
 
+pub mod later;
 pub mod thread;
 pub mod uffd;
 
@@ -70,33 +71,16 @@ unsafe fn call(nr: u32, a: [u64; 6]) -> Result<u64, Errno> {
 
 /// Reserves `len` bytes of private anonymous memory that costs nothing until it is touched.
 pub fn reserve(len: usize) -> Result<*mut u8, Errno> {
-    let flags = g::MAP_PRIVATE | g::MAP_ANONYMOUS | g::MAP_NORESERVE;
-    // SAFETY: a fresh mapping at an address of the kernel's choice disturbs nobody.
-    let at = unsafe {
-        call(g::__NR_mmap, [0, len as u64, (g::PROT_READ | g::PROT_WRITE) as u64, flags as u64, u64::MAX, 0])?
-    };
-    let at = at as *mut u8;
-    // Core dumps leave Ebb's own memory out; a failure only makes them larger.
-    let _ = madvise(at as usize, len, g::MADV_DONTDUMP);
-    Ok(at)
+    reserve_aligned(len, 4096)
 }
 
 /// Reserves `len` bytes aligned to `align` (a power of two, at least a page).
 pub fn reserve_aligned(len: usize, align: usize) -> Result<*mut u8, Errno> {
     let len = len.next_multiple_of(4096);
-    let raw = reserve(len + align)? as usize;
-    let at = raw.next_multiple_of(align);
-    // SAFETY: both ends lie in the mapping just made, which nobody else knows.
-    unsafe {
-        if at > raw {
-            munmap(raw, at - raw)?;
-        }
-        let tail = raw + len + align - (at + len);
-        if tail > 0 {
-            munmap(at + len, tail)?;
-        }
-    }
-    Ok(at as *mut u8)
+    let at = later::map(len, align, g::MAP_PRIVATE)?;
+    // Core dumps leave Ebb's own memory out; a failure only makes them larger.
+    let _ = madvise(at as usize, len, g::MADV_DONTDUMP);
+    Ok(at)
 }
 
 /// Maps `len` bytes of `fd` shared and writable.
@@ -110,12 +94,7 @@ pub fn map_shared(fd: i32, len: usize) -> Result<*mut u8, Errno> {
 
 /// Reserves `len` bytes of anonymous memory that fork shares instead of copying.
 pub fn reserve_shared(len: usize) -> Result<*mut u8, Errno> {
-    let flags = g::MAP_SHARED | g::MAP_ANONYMOUS | g::MAP_NORESERVE;
-    // SAFETY: as in `reserve`.
-    unsafe {
-        call(g::__NR_mmap, [0, len as u64, (g::PROT_READ | g::PROT_WRITE) as u64, flags as u64, u64::MAX, 0])
-            .map(|at| at as *mut u8)
-    }
+    later::map(len, 4096, g::MAP_SHARED)
 }
 
 /// # Safety
@@ -272,12 +251,22 @@ pub fn raise_fd(fd: i32, lowest: i32) -> Result<i32, Errno> {
     }
 }
 
+/// The soft limit `resource`, or `unknown` where the kernel does not say.
+fn soft_limit(resource: u32, unknown: u64) -> u64 {
+    let mut limit = g::rlimit64 { rlim_cur: unknown, rlim_max: unknown };
+    // SAFETY: the kernel writes the structure given.
+    let _ = unsafe { call(g::__NR_prlimit64, [0, resource as u64, 0, &raw mut limit as u64, 0, 0]) };
+    limit.rlim_cur
+}
+
 /// Soft limit of open descriptors.
 pub fn nofile_limit() -> u64 {
-    let mut limit = g::rlimit64 { rlim_cur: 1024, rlim_max: 1024 };
-    // SAFETY: the kernel writes the structure given.
-    let _ = unsafe { call(g::__NR_prlimit64, [0, g::RLIMIT_NOFILE as u64, 0, &mut limit as *mut _ as u64, 0, 0]) };
-    limit.rlim_cur
+    soft_limit(g::RLIMIT_NOFILE, 1024)
+}
+
+/// Soft limit of address space, bytes; `u64::MAX` for none.
+pub fn address_space_limit() -> u64 {
+    soft_limit(g::RLIMIT_AS, u64::MAX)
 }
 
 /// Closes a descriptor of Ebb's own.

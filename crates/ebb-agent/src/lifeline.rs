@@ -1,0 +1,126 @@
+//! The lifeline: when `ebb` is killed, every process that it started ends with it, at once and whatever it is doing.
+//!
+//! `ebb` alone holds the write end of a pipe; the read end is inherited by all. Each process opens the read end anew,
+//! for a file description of its own, and asks the kernel to send SIGKILL to it when the last writer is gone
+//! (`O_ASYNC`, `F_SETSIG`, `F_SETOWN`). No thread waits, and no signal of the program's is used.
+//!
+//! When `ebb` ends in good order, processes that go on without it (daemons) must live. Then `ebb` sends the write end
+//! into a socket whose other end, the keeper, they all inherit: there it stays open as long as one of them lives.
+
+use crate::entry;
+use core::sync::atomic::{AtomicI32, Ordering::Relaxed};
+use ebb::uapi;
+use linux_raw_sys::errno as e;
+use linux_raw_sys::general as g;
+
+/// The read end, or -1.
+static LINE: AtomicI32 = AtomicI32::new(-1);
+/// The keeper, or -1.
+static KEEPER: AtomicI32 = AtomicI32::new(-1);
+
+const S_IFMT: u32 = 0o170_000;
+const S_IFIFO: u32 = 0o010_000;
+const S_IFSOCK: u32 = 0o140_000;
+const F_SETSIG: u64 = 10;
+
+/// The descriptors to keep from the program, -1 where there is none.
+pub fn fds() -> [i32; 2] {
+    [LINE.load(Relaxed), KEEPER.load(Relaxed)]
+}
+
+/// True when `fd` was one of these. The program wants the number: the process goes on without a lifeline.
+pub fn give_up(fd: i32) -> bool {
+    let was = fds().contains(&fd);
+    if was {
+        LINE.store(-1, Relaxed);
+        KEEPER.store(-1, Relaxed);
+    }
+    was
+}
+
+fn call(nr: u32, a: [u64; 3]) -> i64 {
+    // SAFETY: calls on descriptors of Ebb's own; buffers are named where they are passed.
+    unsafe { entry::raw_syscall(nr as u64, &[a[0], a[1], a[2], 0, 0, 0]) }
+}
+
+/// The type of the file behind `fd`.
+fn file_type(fd: i32) -> Option<u32> {
+    const ST_MODE_AT: usize = 6;
+    let mut stat = [0u32; 36];
+    // The kernel writes one `struct stat`, 144 bytes.
+    (call(g::__NR_fstat, [fd as u64, stat.as_mut_ptr() as u64, 0]) == 0).then_some(stat[ST_MODE_AT] & S_IFMT)
+}
+
+/// Takes over what the environment names, if it still is what `ebb run` opened.
+pub fn start(line: i32, keeper: i32) {
+    if file_type(line) == Some(S_IFIFO) && file_type(keeper) == Some(S_IFSOCK) {
+        LINE.store(line, Relaxed);
+        KEEPER.store(keeper, Relaxed);
+        arm();
+    }
+}
+
+/// In each new process, and after each exec: hangs this process on the line. Where the pipe cannot be opened again
+/// (no /proc, other user) the process goes without.
+pub fn arm() {
+    let line = LINE.load(Relaxed);
+    if line < 0 {
+        return;
+    }
+    let mut path = *b"/proc/self/fd/\0\0\0\0\0\0\0\0\0\0\0";
+    write_number(&mut path[14..], line as u32);
+    // SAFETY: the path is a C string; reading tells whether a writer is left and takes nothing out of an empty pipe.
+    let fresh = unsafe {
+        let flags = (g::O_RDONLY | g::O_NONBLOCK | g::O_CLOEXEC) as u64;
+        let at = g::AT_FDCWD as i64 as u64;
+        entry::raw_syscall(g::__NR_openat as u64, &[at, path.as_ptr() as u64, flags, 0, 0, 0])
+    };
+    if fresh < 0 {
+        return;
+    }
+    // The same number again, open across exec, on the new description.
+    let moved = call(g::__NR_dup3, [fresh as u64, line as u64, 0]);
+    uapi::close(fresh as i32);
+    if moved < 0 {
+        return;
+    }
+    let fd = line as u64;
+    call(g::__NR_fcntl, [fd, F_SETSIG, g::SIGKILL as u64]);
+    call(g::__NR_fcntl, [fd, g::F_SETOWN as u64, uapi::getpid() as u64]);
+    call(g::__NR_fcntl, [fd, g::F_SETFL as u64, (g::O_NONBLOCK | g::FASYNC) as u64]);
+    // `ebb` may have died before: then the pipe is at its end, instead of merely empty.
+    let mut byte = 0u8;
+    if call(g::__NR_read, [fd, &raw mut byte as u64, 1]) != -(e::EAGAIN as i64) {
+        uapi::kill_self();
+    }
+}
+
+/// Writes `n` in decimal.
+fn write_number(to: &mut [u8], mut n: u32) {
+    let mut digits = [0u8; 10];
+    let mut at = digits.len();
+    while {
+        at -= 1;
+        digits[at] = b'0' + (n % 10) as u8;
+        n /= 10;
+        n > 0
+    } {}
+    to[..digits.len() - at].copy_from_slice(&digits[at..]);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_written_in_decimal() {
+        for n in [0, 7, 10, 901, u32::MAX] {
+            let mut text = [0u8; 11];
+            write_number(&mut text, n);
+            assert_eq!(
+                text.iter().position(|c| *c == 0).map(|at| text[..at].to_vec()),
+                Some(n.to_string().into_bytes())
+            );
+        }
+    }
+}
