@@ -42,6 +42,22 @@ impl Space {
         }
     }
 
+    /// Pages of the unit at `addr` became clean.
+    pub(crate) fn count_clean(&self, addr: usize, n: usize) {
+        if let Some(unit) = self.table.unit(addr) {
+            unit.clean.fetch_add(n as u32, Relaxed);
+        }
+        self.nr_clean.fetch_add(n, Relaxed);
+    }
+
+    /// Pages of the unit at `addr` are no longer clean.
+    pub(crate) fn uncount_clean(&self, addr: usize, n: usize) {
+        if let Some(unit) = self.table.unit(addr) {
+            unit.clean.fetch_sub(n as u32, Relaxed);
+        }
+        self.nr_clean.fetch_sub(n, Relaxed);
+    }
+
     /// Puts a unit that is marked queued at the end of the ring.
     pub(crate) fn queue_unit(&self, addr: usize) {
         if !self.units.push(self.table.unit_start(addr) as u64)

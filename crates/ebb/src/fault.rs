@@ -5,7 +5,7 @@ use crate::ctx::{ThreadCtx, WINDOW_MAX};
 use crate::page::{State, Tag};
 use crate::space::Space;
 use crate::stats;
-use crate::swapin::In;
+use crate::swapin::{In, Want};
 use crate::table::{PAGE, UNIT_PAGES};
 use crate::uapi;
 use core::sync::atomic::Ordering::Relaxed;
@@ -82,6 +82,9 @@ impl Space {
         let window = self.window(page);
         let mut reclaim = 0;
         loop {
+            if write && self.write_to_clean(ctx, page) {
+                return (Fault::Resolved, reclaim);
+            }
             let want = window as usize;
             if !self.charge_ahead(ctx, want) {
                 let t = clock::cycles();
@@ -102,7 +105,7 @@ impl Space {
                 return (Fault::NotManaged, reclaim);
             };
             let state = word.load();
-            let result = self.bring(ctx, page, word, state, want, region.end);
+            let result = self.bring(ctx, page, word, state, Want { window: want, end: region.end, write });
             let used = match result {
                 In::Mapped(n) => n,
                 _ => 0,
@@ -136,6 +139,22 @@ impl Space {
         }
     }
 
+    /// Answers a write to a clean page; false when the page is not clean.
+    fn write_to_clean(&self, ctx: &ThreadCtx, page: usize) -> bool {
+        let is_clean = || self.table.word(page).filter(|word| word.load().is_clean());
+        if is_clean().is_none() {
+            return false;
+        }
+        self.gate.enter(&ctx.gate);
+        // The word counts only inside the gate, while the region exists.
+        let found = is_clean().zip(self.regions.find(page));
+        if let Some((word, region)) = found {
+            self.open_for_write(page, word, word.load(), region.end);
+        }
+        self.gate.leave(&ctx.gate);
+        found.is_some()
+    }
+
     /// The page is present: somebody else was faster, or it was write-protected when a sweep gave it back.
     fn spurious(&self, ctx: &ThreadCtx, page: usize, write: bool) -> Fault {
         stats::add(&self.stats.faults_spurious, 1);
@@ -162,7 +181,7 @@ impl Space {
         if state.tag() != Tag::Present || !word.try_claim(state) {
             return Fault::Resolved;
         }
-        if write {
+        if write && !state.is_clean() {
             let _ = self.uffd().write_protect(page, PAGE, false);
         }
         // Fails where there is a page, even one in the kernel's own swap.
@@ -244,12 +263,12 @@ impl Space {
         self.table.may_be_managed(addr)
     }
 
-    /// Every page of the range is present, or in a unit where nothing was ever managed.
+    /// Every page of the range is present and can be written, or in a unit where nothing was ever managed.
     fn is_resident(&self, addr: usize, len: usize) -> bool {
         let mut at = addr & !(PAGE - 1);
         while at < addr + len {
             match self.table.word(at) {
-                Some(word) if word.load().tag() == Tag::Present => {}
+                Some(word) if word.load().is_open() => {}
                 Some(_) if self.table.may_be_managed(at) => return false,
                 _ => {}
             }
@@ -299,10 +318,16 @@ impl Space {
                         }
                     }
                 }
-                if self.table.word(at).is_some_and(|w| w.load().tag() != Tag::Present) {
+                let Some(word) = self.table.word(at) else { break };
+                let state = word.load();
+                if state.is_clean() {
+                    // The kernel may be about to write to it, and would meet the protection.
+                    at += self.open_run(at, word, state, region_end.min(end)) * PAGE;
+                } else if state.is_open() {
+                    at += PAGE;
+                } else {
                     break;
                 }
-                at += PAGE;
             }
             let word = if at < end { self.table.word(at) } else { None };
             let Some(word) = word else {
@@ -311,7 +336,8 @@ impl Space {
                 break;
             };
             let state = word.load();
-            let result = self.bring(ctx, at, word, state, charge, region_end.min(end));
+            let result =
+                self.bring(ctx, at, word, state, Want { window: charge, end: region_end.min(end), write: true });
             let used = if let In::Mapped(n) = result { n } else { 0 };
             self.group.uncharge(charge - used);
             self.gate.leave(&ctx.gate);

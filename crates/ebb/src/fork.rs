@@ -66,6 +66,8 @@ impl Space {
                 file.inherit(*member);
             }
         }
+        // The kernel gave the child its pages without protection.
+        self.open_all(false);
         // Regions that the child does not have, or has empty, come out of the books first.
         while let Some(r) = self.regions.all().iter().copied().find(|r| r.attr.is_dontfork()) {
             self.forget(r);

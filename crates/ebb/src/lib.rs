@@ -17,6 +17,8 @@ pub mod stats;
 #[cfg(not(loom))]
 mod account;
 #[cfg(not(loom))]
+mod clean;
+#[cfg(not(loom))]
 pub mod clock;
 #[cfg(not(loom))]
 mod ctx;

@@ -15,6 +15,7 @@ use crate::uapi::{self, Errno};
 use core::sync::atomic::Ordering::Relaxed;
 use linux_raw_sys::general as g;
 
+const MREMAP_MAYMOVE: u64 = 1;
 const MREMAP_FIXED: u64 = 2;
 const MREMAP_DONTUNMAP: u64 = 4;
 const MADV_GUARD_INSTALL: u32 = 102;
@@ -68,6 +69,9 @@ impl Space {
             match state.tag() {
                 Tag::None | Tag::Busy => return,
                 Tag::Present => {
+                    if state.is_clean() {
+                        self.forget_clean(addr, state);
+                    }
                     self.uncount_present(addr, 1);
                     self.group.uncharge(1);
                 }
@@ -88,9 +92,11 @@ impl Space {
     /// Under the exclusive gate.
     fn map_missing(&self, start: usize, end: usize) {
         self.table.for_each_content(start, end, |addr, word| {
-            if word.load().tag() == Tag::Present {
-                // Fails where there is a page, even one in the kernel's own swap.
-                let _ = self.uffd().copy(addr, self.zeros, PAGE);
+            let state = word.load();
+            // Fails where there is a page, even one in the kernel's own swap.
+            if state.tag() == Tag::Present && self.uffd().copy(addr, self.zeros, PAGE).is_ok() && state.is_clean() {
+                self.forget_clean(addr, state);
+                word.set_exclusive(State::PRESENT);
             }
         });
     }
@@ -158,6 +164,11 @@ impl Space {
             return raw(unsafe { self.kernel(g::__NR_mremap, a) });
         }
         self.exclusive(|| {
+            if flags & MREMAP_MAYMOVE != 0 {
+                // The moved pages lose their protection, and so do neighbours, unnoticed and before they can be
+                // registered again: none may rely on it.
+                self.open_all(true);
+            }
             let region = self.regions.find(old);
             // SAFETY: the program's call, under the exclusive gate.
             let result = unsafe { self.kernel(g::__NR_mremap, a) };

@@ -12,12 +12,20 @@
 //!    ^                       ^   ^                |                    |
 //!    +---- discard (gate) ---+   +--- soft fault--+----- swap-in ------+      each arrow passes through BUSY
 //! ```
+//!
+//! A present page can be *clean*: it was swapped in for reading, is mapped write-protected, and its swap slot still
+//! holds the same content. The first write, or whoever may write behind the page table's back (a system call), makes it
+//! an ordinary present page and frees the slot; eviction only unmaps it. The idea is the kernel's swap cache, where a
+//! page keeps its slot until it is dirtied.
+//!
+//! Invariant: while a page is clean, nothing can change its content without a fault.
 
 use crate::primitive::{AtomicU64, Ordering, spin, wait_on, wake_all};
 
 const TAG: u64 = 7;
 const WAITERS: u64 = 1 << 3;
 const PINNED: u64 = 1 << 4;
+const CLEAN: u64 = 1 << 5;
 const PAYLOAD_SHIFT: u32 = 8;
 const PAYLOAD_MASK: u64 = (1 << 40) - 1;
 
@@ -59,6 +67,22 @@ impl State {
     pub fn swapped(entry: u64) -> Self {
         debug_assert!(entry <= PAYLOAD_MASK);
         Self(3 | (entry & PAYLOAD_MASK) << PAYLOAD_SHIFT)
+    }
+
+    /// Mapped write-protected, and still held by swap entry `entry` (40 bits) too.
+    pub fn clean(entry: u64) -> Self {
+        debug_assert!(entry <= PAYLOAD_MASK);
+        Self(Self::PRESENT.0 | CLEAN | (entry & PAYLOAD_MASK) << PAYLOAD_SHIFT)
+    }
+
+    /// True for a page that is mapped write-protected and has a swap entry; see the head of this file.
+    pub fn is_clean(self) -> bool {
+        self.0 & CLEAN != 0
+    }
+
+    /// True for a page that is mapped and may be written.
+    pub fn is_open(self) -> bool {
+        self.tag() == Tag::Present && !self.is_clean()
     }
 
     /// The word's bits, for keeping a state aside.
@@ -178,6 +202,14 @@ mod tests {
         assert_eq!(State::staged(0xdead_beef).payload(), 0xdead_beef);
         assert_eq!(State::swapped(0xff_ffff_ffff).payload(), 0xff_ffff_ffff);
         assert_eq!(State::swapped(7).tag(), Tag::Swapped);
+    }
+
+    #[test]
+    fn a_clean_page_is_present_and_knows_its_entry() {
+        let state = State::clean(0xff_0000_0001);
+        assert_eq!((state.tag(), state.payload()), (Tag::Present, 0xff_0000_0001));
+        assert!(state.is_clean() && !state.is_open() && !state.is_pinned());
+        assert!(State::PRESENT.is_open() && !State::swapped(1).is_clean());
     }
 
     #[test]

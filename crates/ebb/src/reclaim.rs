@@ -7,6 +7,7 @@ use crate::space::Space;
 use crate::stats;
 use crate::text::Text;
 use crate::uapi::{self, thread};
+use crate::work::Work;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 const NOT_STARTED: u32 = 0;
@@ -125,14 +126,7 @@ impl Space {
     fn reclaim_step(&self, ctx: &ThreadCtx) -> bool {
         let mut work = self.work.lease();
         if self.swap.pool_is_full() {
-            self.gate.enter(&ctx.gate);
-            let data = &mut work.pages;
-            let mut moved = self.swap.write_back(ctx.shard(), &self.group, self.stats, data);
-            moved += self.swap.compact(&self.group, self.stats, COMPACT_STEP);
-            if moved == 0 {
-                self.swap.trim(&self.group);
-            }
-            self.gate.leave(&ctx.gate);
+            self.shrink_pool(ctx, &mut work);
         }
         if !self.staging.is_full() && self.sweep_next(ctx, &mut work.saved).is_some() {
             return true;
@@ -140,11 +134,23 @@ impl Space {
         if self.swap_out_oldest(ctx, &mut work).is_some_and(|freed| freed > 0) {
             return true;
         }
-        self.gate.enter(&ctx.gate);
+        // Nothing that could be unmapped, nothing staged: what the pool holds can still go to the file.
         let before = self.group.charged();
-        self.swap.trim(&self.group);
+        self.shrink_pool(ctx, &mut work) || self.group.charged() < before
+    }
+
+    /// Makes the pool smaller: writes objects back, compacts, frees slots of clean pages, gives empty blocks back. False
+    /// when nothing moved.
+    fn shrink_pool(&self, ctx: &ThreadCtx, work: &mut Work) -> bool {
+        self.gate.enter(&ctx.gate);
+        let mut moved = self.swap.write_back(ctx.shard(), &self.group, self.stats, &mut work.pages) > 0;
+        moved |= self.swap.compact(&self.group, self.stats, COMPACT_STEP) > 0;
+        if !moved {
+            moved = self.open_some();
+            self.swap.trim(&self.group);
+        }
         self.gate.leave(&ctx.gate);
-        self.group.charged() < before
+        moved
     }
 
     /// Reclaims in the calling thread, outside the gate, until `n` more pages fit.
@@ -189,6 +195,7 @@ impl Space {
         let mut line = Text::default();
         line.str(b"ebb: pages held ").number(self.group.charged()).str(b" of ").number(self.group.limit());
         line.str(b": resident ").number(present).str(b" (pinned for good ").number(pinned);
+        line.str(b", clean ").number(self.nr_clean.load(Ordering::Relaxed));
         line.str(b"), staged ").number(self.staging.staged()).str(b", pool ").number(self.swap.pool_pages());
         line.str(b", metadata ").number(self.group.meta_pages()).str(b", units to sweep ").number(self.units.len());
         line.str(b"\n");

@@ -15,7 +15,7 @@ use crate::table::{PageTable, UNIT_PAGES};
 use crate::uapi::{self, Errno, uffd::Uffd};
 use crate::work::WorkPool;
 use core::cell::UnsafeCell;
-use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
 /// Smallest budget a space accepts.
 pub const RAM_BYTES_MIN: u64 = 4 << 20;
@@ -42,7 +42,7 @@ pub struct Force {
     pub no_move: bool,
     /// Treat every page as shared after fork.
     pub shared: bool,
-    /// Never use the vectored drop. The engine drops whole segments and has no use for it yet.
+    /// Never drop several ranges with one call.
     pub no_process_madvise: bool,
     /// No background thread.
     pub no_background: bool,
@@ -89,6 +89,10 @@ pub struct Space {
     pub(crate) force: Force,
     /// MOVE works here.
     pub(crate) can_move: AtomicBool,
+    /// One call can drop several ranges.
+    pub(crate) can_drop_vectored: AtomicBool,
+    /// Clean pages.
+    pub(crate) nr_clean: AtomicUsize,
     pub(crate) zeros: usize,
     /// Present pages that one sweep takes at most.
     pub(crate) sweep_max: usize,
@@ -160,6 +164,8 @@ impl Space {
             stats,
             force: config.force,
             can_move: AtomicBool::new(can_move),
+            can_drop_vectored: AtomicBool::new(!config.force.no_process_madvise),
+            nr_clean: AtomicUsize::new(0),
             zeros: uapi::reserve(crate::ctx::WINDOW_MAX * 4096)? as usize,
             sweep_max,
             spill_dir: UnsafeCell::new(spill_dir),
@@ -266,10 +272,16 @@ impl Space {
     /// Recounts everything against the state words. With every other thread at rest.
     pub fn validate(&self) -> Result<(), &'static str> {
         self.exclusive(|| {
-            let (mut content, mut present, mut staged) = (0usize, 0usize, 0usize);
+            let (mut content, mut present, mut staged, mut clean) = (0usize, 0usize, 0usize, 0usize);
+            let mut lost = 0;
             for region in self.regions.all() {
                 self.table.for_each_content(region.start, region.end, |_, word| {
-                    match word.load().tag() {
+                    let state = word.load();
+                    if state.is_clean() || state.tag() == crate::page::Tag::Swapped {
+                        clean += state.is_clean() as usize;
+                        lost += !self.swap.is_stored(crate::swapin::slot_of(state)) as usize;
+                    }
+                    match state.tag() {
                         crate::page::Tag::None => return,
                         crate::page::Tag::Present => present += 1,
                         crate::page::Tag::Staged => staged += 1,
@@ -281,6 +293,12 @@ impl Space {
             }
             if present >= 1 << 40 {
                 return Err("a page is busy under the exclusive gate");
+            }
+            if lost > 0 {
+                return Err("the slot of a page holds nothing");
+            }
+            if clean != self.nr_clean.load(Relaxed) {
+                return Err("clean pages differ from their count");
             }
             if content != self.group.wanted() {
                 return Err("pages with content differ from their count");

@@ -59,12 +59,16 @@ counters! {
     faults_file,
     /// Faults that found the page present (another thread was faster, or write protection was lifted).
     faults_spurious,
+    /// Faults of a first write to a clean page.
+    faults_protected,
     /// Pages brought in by read-ahead beside the faulting page.
     readahead_pages,
     /// Pages brought in for system calls.
     syscall_in_pages,
     /// Pages that left the page table.
     unmap_pages,
+    /// Of these, clean pages: what the slot holds was still valid, nothing was stored.
+    dropped_clean_pages,
     /// System calls that unmapped managed pages for reclaim.
     unmap_calls,
     /// Of these, MOVE calls.

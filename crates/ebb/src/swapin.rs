@@ -13,6 +13,9 @@ use crate::uapi::uffd::UffdError;
 use core::sync::atomic::Ordering::Relaxed;
 use ebb_slots::{Entry, Slot};
 
+/// Pages that a swap-in must bring in at once to leave clean pages in RAM and pool both.
+const CLEAN_RUN_MIN: usize = 4;
+
 /// What became of a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum In {
@@ -28,24 +31,27 @@ pub(crate) enum In {
     NotRegistered,
 }
 
+/// What is wanted beside one page.
+#[derive(Clone, Copy)]
+pub(crate) struct Want {
+    /// Most pages in all.
+    pub window: usize,
+    /// Address to stop at.
+    pub end: usize,
+    /// Somebody is about to write.
+    pub write: bool,
+}
+
 impl Space {
-    /// Brings in the page at `addr`, seen in `state`, and up to `window` pages in all that follow it in the same
-    /// unit and below `end`, all of the same kind.
-    pub(crate) fn bring(
-        &self,
-        ctx: &ThreadCtx,
-        addr: usize,
-        word: PageWord<'_>,
-        state: State,
-        window: usize,
-        end: usize,
-    ) -> In {
+    /// Brings in the page at `addr`, seen in `state`, and up to `want.window` pages in all that follow it in the same
+    /// unit and below `want.end`, all of the same kind.
+    pub(crate) fn bring(&self, ctx: &ThreadCtx, addr: usize, word: PageWord<'_>, state: State, want: Want) -> In {
         let unit_end = self.table.unit_start(addr) + UNIT_BYTES;
-        let end = end.min(unit_end).min(addr + window * PAGE);
+        let end = want.end.min(unit_end).min(addr + want.window * PAGE);
         match state.tag() {
             Tag::None => self.first_touch(addr, word, state, end),
             Tag::Staged => self.soft_fault(addr, word, state, end),
-            Tag::Swapped => self.swap_in(ctx, addr, word, state, end),
+            Tag::Swapped => self.swap_in(ctx, addr, word, state, Want { end, ..want }),
             Tag::Present => In::Mapped(0),
             Tag::Busy => In::Retry,
         }
@@ -138,7 +144,23 @@ impl Space {
         self.outcome(mapped, error)
     }
 
-    fn swap_in(&self, ctx: &ThreadCtx, addr: usize, word: PageWord<'_>, state: State, end: usize) -> In {
+    /// Whether `n` pages brought in for reading from `addr` on stay clean. Long runs do: who walks through memory is
+    /// likely to leave it as it is, and to go on before it comes again. So does what comes from a file, where a copy
+    /// costs no RAM. Not where such pages were written to lately.
+    fn stays_clean(&self, addr: usize, n: usize, from_file: bool) -> bool {
+        if !(n >= CLEAN_RUN_MIN || from_file) || !self.swap.may_keep() {
+            return false;
+        }
+        let Some(unit) = self.table.unit(addr) else { return false };
+        let written = unit.written.load(Relaxed);
+        if written > 0 {
+            unit.written.store(written - 1, Relaxed);
+        }
+        written == 0
+    }
+
+    fn swap_in(&self, ctx: &ThreadCtx, addr: usize, word: PageWord<'_>, state: State, want: Want) -> In {
+        let Want { end, write, .. } = want;
         let mut entries = [state; WINDOW_MAX];
         // More than one page needs a wide buffer; without one, one page at a time.
         let mut wide = if end > addr + PAGE { self.work.try_lease() } else { None };
@@ -163,6 +185,7 @@ impl Space {
         let mut loaded = 0;
         let mut failure = None;
         let mut source = Source::Same;
+        let mut from_file = true;
         while loaded < n {
             let slot = slot_of(entries[loaded]);
             let at = addr + loaded * PAGE;
@@ -184,8 +207,10 @@ impl Space {
                 }
             }
             match self.swap.load(slot, out, scratch) {
-                Ok(s) if loaded == 0 => source = s,
-                Ok(_) => {}
+                Ok(s) => {
+                    source = if loaded == 0 { s } else { source };
+                    from_file &= s == Source::File;
+                }
                 Err(e) => {
                     self.swap.unclaim(slot, shadows[loaded]);
                     failure = Some(e);
@@ -198,10 +223,13 @@ impl Space {
             Some(work) => work.pages.as_ptr() as usize,
             None => bounce.as_ptr() as usize,
         };
+        let clean = !write && loaded > 0 && self.stays_clean(addr, loaded, from_file);
         let (mapped, error) = if loaded == 0 {
             (0, None)
         } else {
-            match self.uffd().copy(addr, src, loaded * PAGE) {
+            let uffd = self.uffd();
+            let len = loaded * PAGE;
+            match if clean { uffd.copy_protected(addr, src, len) } else { uffd.copy(addr, src, len) } {
                 Ok(()) => (loaded, None),
                 Err((bytes, e)) => (bytes / PAGE, Some(e)),
             }
@@ -211,22 +239,31 @@ impl Space {
         for i in 0..loaded {
             if i < mapped {
                 near += (self.swap.distance(shadows[i]) as usize <= self.group.limit()) as u32;
+            }
+            if i < mapped && !clean {
                 self.swap.free_claimed(&self.group, self.stats, slot_of(entries[i]));
             } else {
                 self.swap.unclaim(slot_of(entries[i]), shadows[i]);
             }
         }
         if mapped > 0 {
+            if clean {
+                self.count_clean(addr, mapped);
+            }
             self.count_present(addr, mapped);
             if let Some(unit) = self.table.unit(addr) {
-                unit.returned.fetch_add(near, Relaxed);
+                unit.refaulted.fetch_add(near, Relaxed);
             }
             stats::add(&self.stats.refaults_near, near as u64);
             stats::add(&self.stats.readahead_pages, mapped as u64 - 1);
             let counter = if source == Source::File { &self.stats.faults_file } else { &self.stats.faults_pool };
             stats::add(counter, 1);
         }
-        self.finish_run(addr, n, |i| if i < mapped { State::PRESENT } else { entries[i] });
+        self.finish_run(addr, n, |i| match entries[i] {
+            entry if i >= mapped => entry,
+            entry if clean => State::clean(entry.payload()),
+            _ => State::PRESENT,
+        });
         match failure {
             Some(e) if mapped == 0 => self.unreadable(e),
             _ => self.outcome(mapped, error),

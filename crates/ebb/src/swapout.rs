@@ -133,14 +133,27 @@ impl Space {
             (slots[i], lens[i]) = (p.slot, p.len);
         }
         let n = pending.len();
+        let mut stored = 0;
         if self.swap.store_file(&self.group, ctx.shard(), &slots[..n], &lens[..n], &mut work.pages).is_ok() {
-            stats::add(&self.stats.out_file_pages, n as u64);
-            for p in pending {
-                self.settle(p.addr, p.frame, p.slot);
+            stored = n;
+        }
+        // A file that is almost full has room for some.
+        while stored < n {
+            let part = &mut work.pages[stored * PAGE..(stored + 1) * PAGE];
+            let one = stored..stored + 1;
+            if self.swap.store_file(&self.group, ctx.shard(), &slots[one.clone()], &lens[one], part).is_err() {
+                break;
             }
+            stored += 1;
+        }
+        stats::add(&self.stats.out_file_pages, stored as u64);
+        for p in &pending[..stored] {
+            self.settle(p.addr, p.frame, p.slot);
+        }
+        if stored == n {
             return true;
         }
-        for p in pending {
+        for p in &pending[stored..] {
             self.swap.unalloc(p.slot);
             if let Some(word) = self.table.word(p.addr) {
                 word.finish(State::staged(p.frame));

@@ -432,6 +432,25 @@ impl SwapSpace {
         self.slots.cache_del(slot, shadow);
     }
 
+    /// The page that `slot` holds was evicted again, with its content unchanged: the slot's shadow says so. Not while its
+    /// content is being moved; then it counts as evicted when it was before.
+    pub fn renew(&self, slot: Slot, folio: Folio) {
+        if self.slots.cache_add(slot, folio).is_ok() {
+            let now = self.clock.fetch_add(1, Ordering::Relaxed);
+            self.slots.cache_del(slot, Shadow(now));
+        }
+    }
+
+    /// True when one page refers to `slot`. Nobody else may be at work.
+    pub fn is_stored(&self, slot: Slot) -> bool {
+        matches!(self.slots.get(slot), TableEntry::Stored(_))
+    }
+
+    /// True when the pool may hold content that is also in memory: it has room, or a file takes what it has not.
+    pub fn may_keep(&self) -> bool {
+        self.has_file() || self.pool_pages() < self.memory.pages_max() / 4 * 3
+    }
+
     /// Reads the content of the claimed `slot`. `scratch` is used for what a file holds compressed.
     pub fn load(&self, slot: Slot, out: &mut [u8; 4096], scratch: &mut [u8; 4096]) -> Result<Source, LoadError> {
         let loc = self.location(slot).load(Ordering::Acquire);

@@ -3,6 +3,7 @@
 //! Every page of the unit is claimed, present or not, so that the unmapping call may cover the unit with its holes:
 //! nobody can map a page in between. Pages that a system call uses (pins), that must stay, or that somebody else has
 //! claimed split the unit into segments; each segment is unmapped by one MOVE, or by write-protect, copy and one drop.
+//! Clean pages go first, by one drop and without staging: their content is where it was before they came in.
 
 use crate::ctx::ThreadCtx;
 use crate::page::{State, Tag};
@@ -34,12 +35,10 @@ impl Space {
     /// Sweeps the unit at `unit` into staging; how many pages that unmapped. Inside the gate. `saved` keeps the
     /// states of claimed pages.
     pub(crate) fn sweep(&self, unit: usize, saved: &mut [u64; 512]) -> usize {
-        let Some(block) = self.staging.take() else { return 0 };
         let pages = UNIT_PAGES;
         saved.fill(NOT_CLAIMED);
         if self.claim_unit(unit, pages, saved) == 0 {
             self.unclaim(unit, 0, pages, saved);
-            self.staging.give_back(block);
             return 0;
         }
         // Claims come first, then the look at the pins: see `pin`.
@@ -51,6 +50,28 @@ impl Space {
                 self.unclaim(unit, first, last, saved);
             });
         }
+        let has_clean = self.table.unit(unit).is_some_and(|u| u.clean.load(Relaxed) > 0);
+        let dropped = if has_clean { self.drop_clean(unit, saved, NOT_CLAIMED) } else { 0 };
+        let is_present = |raw: &u64| *raw != NOT_CLAIMED && State::from_raw(*raw).tag() == Tag::Present;
+        let block = if saved.iter().any(is_present) { self.staging.take() } else { None };
+        let staged = block.map_or(0, |block| self.stage(unit, block, saved));
+        if let Some(u) = self.table.unit(unit)
+            && staged + dropped > 0
+        {
+            u.swept.store((staged + dropped) as u32, Relaxed);
+            u.returned.store(0, Relaxed);
+            stats::add(&self.stats.sweeps, 1);
+        }
+        self.unclaim(unit, 0, pages, saved);
+        if let (Some(block), true) = (block, staged > 0) {
+            self.staging.enqueue(block);
+        }
+        staged + dropped
+    }
+
+    /// Unmaps the claimed present pages of the unit into `block`, which is given back when none went; how many.
+    fn stage(&self, unit: usize, block: u32, saved: &mut [u64; 512]) -> usize {
+        let pages = UNIT_PAGES;
         let mut filled = [0u32; GROUPS];
         let mut at = 0;
         while let Some(segment) = self.next_segment(unit, at, pages, saved) {
@@ -67,19 +88,11 @@ impl Space {
             }
         }
         if swept == 0 {
-            self.unclaim(unit, 0, pages, saved);
             self.staging.give_back(block);
             return 0;
         }
         self.staging.fill(block, &filled);
         self.uncount_present(unit, swept);
-        if let Some(u) = self.table.unit(unit) {
-            u.swept.store(swept as u32, Relaxed);
-            u.returned.store(0, Relaxed);
-        }
-        self.unclaim(unit, 0, pages, saved);
-        self.staging.enqueue(block);
-        stats::add(&self.stats.sweeps, 1);
         stats::add(&self.stats.unmap_pages, swept as u64);
         swept
     }
@@ -270,6 +283,10 @@ impl Space {
         let skip = unit.skip.load(Relaxed);
         let swept = if skip > 0 && patient {
             unit.skip.store(skip - 1, Relaxed);
+            // What proved hot more than once stays: slots of its pages are of use to others.
+            if unit.generation.load(Relaxed) > 1 && unit.clean.load(Relaxed) > 0 {
+                self.open_unit(addr);
+            }
             stats::add(&self.stats.sweeps_skipped, 1);
             0
         } else {
@@ -279,19 +296,19 @@ impl Space {
         Some(swept)
     }
 
-    /// Generations: a unit most of whose pages came back after the last sweep is left alone for longer each time.
+    /// Generations: a unit half of whose pages came back from staging is hot, and left alone for longer each time. One
+    /// that other reasons say is in use, pages that came back or near refaults, gets one more pass.
     fn judge(&self, unit: &crate::table::Unit) {
         let swept = unit.swept.swap(0, Relaxed);
         if swept == 0 {
             return;
         }
         let returned = unit.returned.swap(0, Relaxed);
-        let skip = match returned {
-            r if r * 2 >= swept => (unit.skip.load(Relaxed) * 2 + 1).min(15),
-            r if r * 4 >= swept => 1,
-            _ => 0,
-        };
-        unit.skip.store(skip, Relaxed);
+        let refaulted = unit.refaulted.swap(0, Relaxed);
+        let generation = if returned * 2 >= swept { (unit.generation.load(Relaxed) * 2 + 1).min(15) } else { 0 };
+        unit.generation.store(generation, Relaxed);
+        let in_use = (returned + refaulted) * 4 >= swept;
+        unit.skip.store(generation.max(in_use as u32), Relaxed);
     }
 }
 

@@ -32,12 +32,16 @@ pub struct Unit {
     pub content: AtomicU32,
     /// 1 while the unit is in the ring of units to sweep.
     pub queued: AtomicU32,
-    /// Passes that reclaim leaves the unit alone, because it proved hot: its generation.
+    /// Passes that reclaim still leaves the unit alone.
     pub skip: AtomicU32,
+    /// Passes it was left alone for when it proved hot last: doubled each time, 0 when it did not.
+    pub generation: AtomicU32,
     /// Pages the last sweep unmapped.
     pub swept: AtomicU32,
-    /// Of these, pages that came back from staging; also near refaults since.
+    /// Of these, pages that came back from staging.
     pub returned: AtomicU32,
+    /// Near refaults since the last sweep.
+    pub refaulted: AtomicU32,
     /// 1 when a region ever covered part of the unit.
     pub managed: AtomicU32,
     /// Page of the unit after those that the last fault in it brought in, and how many it might bring.
@@ -47,6 +51,10 @@ pub struct Unit {
     pub charged: AtomicU32,
     /// Page of the unit where the next sweep begins.
     pub cursor: AtomicU32,
+    /// Clean pages of the unit.
+    pub clean: AtomicU32,
+    /// Swap-ins for reading that shall not leave clean pages, because such pages were written to soon.
+    pub written: AtomicU32,
 }
 
 #[repr(C)]

@@ -8,7 +8,7 @@ mod harness;
 
 use ebb::uapi::thread::{block_signals, restore_signals};
 use ebb::{Config, Fault, Force, Space};
-use harness::{Random, check, ctx, fill, leave, map, space_with, unmap};
+use harness::{Random, check, ctx, fill, force, leave, map, space_with, unmap};
 use std::ffi::CStr;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Output};
@@ -55,17 +55,6 @@ fn ends(test: &str, message: &str, case: fn()) {
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.signal(), Some(libc::SIGKILL), "{said}");
     assert!(said.contains(message), "{said}");
-}
-
-fn force() -> Force {
-    let has = |name: &str| std::env::var("EBB_FORCE").is_ok_and(|v| v.split(',').any(|f| f == name));
-    Force {
-        no_move: has("no-move"),
-        shared: has("shared"),
-        no_process_madvise: has("no-process-madvise"),
-        no_background: has("no-background"),
-        strict: true,
-    }
 }
 
 fn space(spill: Option<(&CStr, u64)>, strict: bool) -> &'static Space {

@@ -135,6 +135,54 @@ impl Page {
         }
     }
 
+    /// A fault for reading, which leaves a swapped page clean, and a first write to a clean page, as in `clean`.
+    fn fault_clean(&self) {
+        let word = self.word();
+        let seen = word.load();
+        if !seen.is_clean() && seen.tag() != Tag::Swapped {
+            return self.fault();
+        }
+        if !word.try_claim(seen) {
+            return word.wait_while_busy();
+        }
+        if seen.is_clean() {
+            assert!(replace(&self.slot, None).is_some(), "a clean page has a slot");
+            self.entry.fetch_and(!PROTECTED, Ordering::Relaxed);
+            return word.finish(State::PRESENT);
+        }
+        let content = get(&self.slot).expect("a swapped page has a slot");
+        let entry = content << CONTENT_SHIFT | MAPPED | PROTECTED;
+        assert_eq!(self.entry.swap(entry, Ordering::Relaxed), 0, "the page was mapped already");
+        word.finish(State::clean(0));
+    }
+
+    /// As [`Self::increment`], with the reading fault that comes first.
+    fn increment_read_first(&self) {
+        loop {
+            let entry = self.entry.load(Ordering::Relaxed);
+            if entry & (MAPPED | PROTECTED) != MAPPED {
+                self.fault_clean();
+                continue;
+            }
+            let more = entry + (1 << CONTENT_SHIFT);
+            if self.entry.compare_exchange(entry, more, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+                return;
+            }
+        }
+    }
+
+    /// As in `drop_clean`: unmaps a clean page, whose content the slot holds.
+    fn drop_clean(&self) {
+        let word = self.word();
+        let seen = word.load();
+        if seen.is_clean() && word.try_claim(seen) {
+            let dropped = self.entry.swap(0, Ordering::Relaxed);
+            let kept = get(&self.slot).expect("a clean page has a slot");
+            assert_eq!(dropped, kept << CONTENT_SHIFT | MAPPED | PROTECTED, "written while it was clean");
+            word.finish(State::swapped(0));
+        }
+    }
+
     /// As in `sweep`, for a page whose frame is free. True when the page went.
     fn sweep(&self, how: Unmap) -> bool {
         let word = self.word();
@@ -155,6 +203,11 @@ impl Page {
         self.owner.store(ADDR, Ordering::Relaxed);
         word.finish(State::staged(0));
         true
+    }
+
+    /// The sweep of a page that is not clean.
+    fn sweep_open(&self) -> bool {
+        self.word().load().is_open() && self.sweep(Unmap::Move)
     }
 
     /// As in `swapout`.
@@ -213,6 +266,34 @@ fn two_writers_lose_nothing_to_an_eviction_by_move() {
 #[test]
 fn two_writers_lose_nothing_to_an_eviction_by_copy() {
     explore(2, || writers_meet_an_evictor(Unmap::Copy));
+}
+
+#[test]
+fn writes_to_a_clean_page_survive_its_eviction() {
+    explore(2, || {
+        let page = Arc::new(Page::new());
+        replace(&page.slot, Some(5));
+        page.word().set_exclusive(State::swapped(0));
+        let writers: [_; 2] = core::array::from_fn(|_| {
+            let page = page.clone();
+            thread::spawn(move || page.increment_read_first())
+        });
+        for _ in 0..2 {
+            page.drop_clean();
+            if page.sweep_open() {
+                page.swap_out();
+                while !page.release() {
+                    thread::yield_now();
+                    page.swap_out();
+                }
+            }
+        }
+        for writer in writers {
+            writer.join().unwrap();
+        }
+        page.increment_read_first();
+        assert_eq!(page.entry.load(Ordering::Relaxed) >> CONTENT_SHIFT, 8);
+    });
 }
 
 #[test]

@@ -6,8 +6,8 @@
 #[allow(dead_code, reason = "each test uses its part")]
 mod harness;
 
-use ebb::{Force, PinResult, Space, ThreadCtx};
-use harness::{ctx, leave, space, word_of};
+use ebb::{PinResult, Space, ThreadCtx};
+use harness::{ctx, force, leave, space, word_of};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::{Config, TestRunner};
@@ -30,17 +30,6 @@ static NEXT_ARENA: AtomicUsize = AtomicUsize::new((32 << 40) - (9 << 20));
 
 thread_local! {
     static ARENA: usize = NEXT_ARENA.fetch_add(1 << 40, Relaxed);
-}
-
-fn force() -> Force {
-    let has = |name: &str| std::env::var("EBB_FORCE").is_ok_and(|v| v.split(',').any(|f| f == name));
-    Force {
-        no_move: has("no-move"),
-        shared: has("shared"),
-        no_process_madvise: has("no-process-madvise"),
-        no_background: has("no-background"),
-        strict: true,
-    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -2,23 +2,11 @@
 
 mod harness;
 
-use ebb::Force;
-use harness::{Random, check, ctx, fill, leave, map, space, unmap};
+use harness::{Random, check, ctx, fill, force, leave, map, space, unmap};
 use std::sync::atomic::Ordering::Relaxed;
 
 const RAM: u64 = 16 << 20;
 const PAGES: usize = 16 << 10;
-
-fn force() -> Force {
-    let has = |name: &str| std::env::var("EBB_FORCE").is_ok_and(|v| v.split(',').any(|f| f == name));
-    Force {
-        no_move: has("no-move"),
-        shared: has("shared"),
-        no_process_madvise: has("no-process-madvise"),
-        no_background: has("no-background"),
-        strict: true,
-    }
-}
 
 fn work(seed: u64, rounds: usize) {
     let space = space(RAM, force());

@@ -16,12 +16,15 @@ use aes_gcm::{Aes128Gcm, Nonce, Tag};
 use core::cell::UnsafeCell;
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
-use ebb_slots::{Folio, Order, Placement, Shadow, Shard, Slot, SwapDevice, TableEntry, metadata_bytes};
+use ebb_slots::{CLUSTER_SLOTS, Folio, Order, Placement, Shadow, Shard, Slot, SwapDevice, TableEntry, metadata_bytes};
 
 /// Bytes of a slot.
 pub const SLOT_BYTES: usize = 4096;
 /// Most slots one call writes.
 pub const BATCH: usize = 16;
+
+/// Attempts to find room for a batch: all that is left of a cluster may lie where the file system has none.
+const ATTEMPTS_MAX: usize = 2 * CLUSTER_SLOTS as usize / BATCH;
 
 /// Members of a family that can share one file; a further one makes the slots in use unreclaimable.
 const MEMBERS: u32 = 62;
@@ -204,6 +207,20 @@ impl SpillFile {
     pub fn write(&self, shard: Shard, data: &mut [u8], lens: &[u16], out: &mut [u32]) -> Result<(), FileError> {
         let n = lens.len();
         assert!(self.owner && n <= BATCH && out.len() == n && data.len() == n * SLOT_BYTES);
+        let mut result = Err(FileError::Full);
+        for _ in 0..ATTEMPTS_MAX {
+            result = self.write_once(shard, data, lens, out);
+            if !matches!(result, Err(FileError::Io(Errno::NOSPC | Errno::FBIG | Errno::DQUOT))) {
+                break;
+            }
+        }
+        result
+    }
+
+    /// One attempt. After a failure `data` is as it was; slots for which the file system had no room are bad from then
+    /// on, so that the next attempt gets others: in time, such as were written before and are free again.
+    fn write_once(&self, shard: Shard, data: &mut [u8], lens: &[u16], out: &mut [u32]) -> Result<(), FileError> {
+        let n = lens.len();
         let mut slots = [Slot(0); BATCH];
         let mut got = self.alloc(shard, &mut slots[..n]);
         if got < n && self.collect() > 0 {
@@ -252,6 +269,12 @@ impl SpillFile {
                     }
                 }
                 self.unalloc(&slots[..n]);
+                if matches!(e, Errno::NOSPC | Errno::FBIG | Errno::DQUOT) {
+                    for slot in &slots[first..end] {
+                        self.slots.mark_bad(*slot);
+                    }
+                }
+                self.restore(data, &slots[..n])?;
                 return Err(FileError::Io(e));
             }
             first = end;
@@ -260,6 +283,19 @@ impl SpillFile {
             // The slot leaves its cache with one user: the location word that the caller writes.
             let _ = self.slots.dup(*slot);
             self.slots.cache_del(*slot, Shadow(0));
+        }
+        Ok(())
+    }
+
+    /// Makes plain again what was encrypted for `slots`, which are the caller's alone.
+    fn restore(&self, data: &mut [u8], slots: &[Slot]) -> Result<(), FileError> {
+        for (slot, part) in slots.iter().zip(data.chunks_exact_mut(SLOT_BYTES)) {
+            // SAFETY: checked by the allocation; see below for who writes.
+            let seal = unsafe { self.seals.add(slot.0 as usize).read() };
+            let (nonce, tag) = (nonce_of(seal.nonce()), Tag::from(seal.tag));
+            self.cipher()
+                .decrypt_inout_detached(&nonce, &slot.0.to_le_bytes(), (&mut part[..seal.len()]).into(), &tag)
+                .map_err(|_| FileError::Corrupt)?;
         }
         Ok(())
     }

@@ -22,6 +22,10 @@ impl Errno {
     pub const NOENT: Self = Self(linux_raw_sys::errno::ENOENT as i32);
     /// Interrupted.
     pub const INTR: Self = Self(linux_raw_sys::errno::EINTR as i32);
+    /// Bad descriptor.
+    pub const BADF: Self = Self(linux_raw_sys::errno::EBADF as i32);
+    /// No such system call.
+    pub const NOSYS: Self = Self(linux_raw_sys::errno::ENOSYS as i32);
     /// Try again.
     pub const AGAIN: Self = Self(linux_raw_sys::errno::EAGAIN as i32);
     /// Out of memory.
@@ -36,6 +40,8 @@ impl Errno {
     pub const FBIG: Self = Self(linux_raw_sys::errno::EFBIG as i32);
     /// Input/output error.
     pub const IO: Self = Self(linux_raw_sys::errno::EIO as i32);
+    /// The user's quota is used up.
+    pub const DQUOT: Self = Self(linux_raw_sys::errno::EDQUOT as i32);
     /// No space left on the device.
     pub const NOSPC: Self = Self(linux_raw_sys::errno::ENOSPC as i32);
 }
@@ -116,6 +122,21 @@ pub fn take_pending_signal(signal: u32) {
 pub fn madvise(at: usize, len: usize, advice: u32) -> Result<(), Errno> {
     // SAFETY: callers pass only ranges whose content they own or have saved; other advice changes no content.
     unsafe { call(g::__NR_madvise, [at as u64, len as u64, advice as u64, 0, 0, 0]).map(drop) }
+}
+
+/// Drops the content of ranges `(address, length)` that the engine holds busy, with one call and one flush; how many
+/// bytes, from the first range on. Since Linux 6.13 for one's own process, with `PIDFD_SELF` since 6.14.
+pub fn drop_vectored(ranges: &[(usize, usize)]) -> Result<usize, Errno> {
+    let mut parts = [[0u64; 2]; 256];
+    let parts = &mut parts[..ranges.len().min(256)];
+    for (part, (at, len)) in parts.iter_mut().zip(ranges) {
+        *part = [*at as u64, *len as u64];
+    }
+    let own = g::PIDFD_SELF_THREAD_GROUP as i64 as u64;
+    let advice = g::MADV_DONTNEED as u64;
+    // SAFETY: callers pass only ranges whose content they have saved; the kernel reads the parts.
+    unsafe { call(g::__NR_process_madvise, [own, parts.as_ptr() as u64, parts.len() as u64, advice, 0, 0]) }
+        .map(|bytes| bytes as usize)
 }
 
 /// Sleeps while `*word == expected`, at most `timeout_ns` if given. Returns on any wake, also a spurious one.

@@ -12,6 +12,8 @@ const REGISTER_MISSING: u64 = 1;
 const REGISTER_WP: u64 = 2;
 const WP_ON: u64 = 1;
 const MODE_DONTWAKE: u64 = 1;
+/// `UFFDIO_COPY_MODE_WP`.
+const COPY_WP: u64 = 1 << 1;
 const MOVE_DONTWAKE: u64 = 1;
 const MOVE_HOLES: u64 = 2;
 
@@ -121,11 +123,20 @@ impl Uffd {
     /// The kernel refuses a range that lies in several of its mappings, which the caller cannot know of; such a range
     /// is copied page by page.
     pub fn copy(&self, dst: usize, src: usize, len: usize) -> Result<(), (usize, UffdError)> {
+        self.copy_with(dst, src, len, MODE_DONTWAKE)
+    }
+
+    /// The same, mapped write-protected: the first write is a fault.
+    pub fn copy_protected(&self, dst: usize, src: usize, len: usize) -> Result<(), (usize, UffdError)> {
+        self.copy_with(dst, src, len, MODE_DONTWAKE | COPY_WP)
+    }
+
+    fn copy_with(&self, dst: usize, src: usize, len: usize, mode: u64) -> Result<(), (usize, UffdError)> {
         let mut done = 0;
         let mut step = len;
         loop {
             let n = step.min(len - done);
-            let mut arg = [(dst + done) as u64, (src + done) as u64, n as u64, MODE_DONTWAKE, 0];
+            let mut arg = [(dst + done) as u64, (src + done) as u64, n as u64, mode, 0];
             // SAFETY: `struct uffdio_copy`; the kernel maps new pages only where none are.
             let got = unsafe { self.ioctl(iowr(3, 40), arg.as_mut_ptr()) };
             let copied = arg[4] as i64;

@@ -21,6 +21,18 @@ extern "C" fn on_sigbus(_signo: i32, info: *mut libc::siginfo_t, uc: *mut libc::
     }
 }
 
+/// The fallbacks that `EBB_FORCE` names, and always strict.
+pub fn force() -> Force {
+    let has = |name: &str| std::env::var("EBB_FORCE").is_ok_and(|v| v.split(',').any(|f| f == name));
+    Force {
+        no_move: has("no-move"),
+        shared: has("shared"),
+        no_process_madvise: has("no-process-madvise"),
+        no_background: has("no-background"),
+        strict: true,
+    }
+}
+
 /// Makes the process's space, once; later calls return the same.
 pub fn space(ram_bytes: u64, force: Force) -> &'static Space {
     space_with(&Config {

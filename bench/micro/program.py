@@ -1,0 +1,138 @@
+#!/usr/bin/env python3
+"""Runs any program by itself, under the kernel's swap on zram with lz4, and under Ebb, by turns, and compares time at
+equal total RAM: the cgroup's limit is found so that limit and zram's peak together come to RAM, Ebb gets RAM.
+
+    sudo bench/micro/program.py --ram 64M -- sort -S 1G -o /tmp/out /tmp/lines
+
+The kernel's limit holds page cache too, which Ebb leaves to the system. Needs root, a memory cgroup controller and
+zram. Everything changed on the system is undone at the end, or by the next run of any benchmark here.
+"""
+
+import argparse
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+
+from bench import stop  # noqa: E402
+from bench.kernel import MIB, Group, Missing, Zram  # noqa: E402
+from bench.undo import Journal  # noqa: E402
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+EBB = os.path.join(os.environ.get("CARGO_TARGET_DIR") or os.path.join(ROOT, "target"), "release/ebb")
+# Runs that look for the kernel's limit.
+SEARCH_MAX = 6
+# How close limit and zram together must come to RAM.
+CLOSE = 0.05
+
+
+class Failed(Exception):
+    """A program did not end well."""
+
+
+def size(text):
+    units = {"K": 10, "M": 20, "G": 30}
+    return int(float(text[:-1]) * (1 << units[text[-1]])) if text[-1] in units else int(text)
+
+
+def timed(command, timeout):
+    """(seconds, processor seconds) of the command with its children; ends the run when it fails."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    start = time.monotonic()
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, timeout=timeout, check=False)
+    wall = time.monotonic() - start
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    if done.returncode != 0:
+        raise Failed(f"{' '.join(command)[:200]} ended with status {done.returncode}")
+    return wall, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def under_kernel(limit, command, journal, zram, timeout):
+    zram.reset_peak()
+    group = Group(journal, limit)
+    try:
+        times = timed(group.wrap(command), timeout)
+        return *times, min(limit, group.peak_bytes()) + zram.memory()["peak_bytes"]
+    finally:
+        group.close()
+
+
+def under_ebb(chosen, command, scratch):
+    stats = os.path.join(scratch, "stats.json")
+    times = timed([chosen.ebb, "run", "-q", "--ram", str(chosen.ram), "--stats", stats, "--", *command], chosen.timeout)
+    with open(stats, encoding="utf-8") as file:
+        return *times, json.load(file)["counters"]["peak_held_bytes"]
+
+
+def find_limit(chosen, journal, zram):
+    """The cgroup's limit with which limit and zram come to RAM."""
+    low, high, limit = 0, chosen.ram, chosen.ram * 2 // 3
+    for _ in range(SEARCH_MAX):
+        try:
+            _, _, total = under_kernel(limit, chosen.command, journal, zram, chosen.timeout)
+        except Failed as failed:
+            print(f"program.py: limit {limit >> 20} MiB: {failed}", file=sys.stderr, flush=True)
+            low, limit = limit, (limit + high) // 2
+            continue
+        print(f"program.py: limit {limit >> 20} MiB: {total >> 20} MiB in all", file=sys.stderr, flush=True)
+        if abs(total - chosen.ram) < CLOSE * chosen.ram:
+            break
+        low, high = (low, limit) if total > chosen.ram else (limit, high)
+        limit = min(max(limit + (chosen.ram - total), low + MIB), high - MIB)
+    return limit
+
+
+def report(rounds):
+    print(f"{'':8} {'wall s':>8} {'cpu s':>8} {'held MiB':>9} {'wall/kernel':>12} {'cpu/kernel':>11}")
+    medians = {name: [statistics.median(run[i] for run in runs) for i in range(3)] for name, runs in rounds.items()}
+    for name, (wall, cpu, held) in medians.items():
+        kernel = medians["kernel"]
+        ratios = f"{wall / kernel[0]:12.2f} {cpu / kernel[1]:11.2f}" if name != "alone" else ""
+        walls = [run[0] for run in rounds[name]]
+        print(f"{name:8} {wall:8.2f} {cpu:8.2f} {held / MIB:9.0f} {ratios}   wall {min(walls):.2f}-{max(walls):.2f}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n", 1)[0])
+    parser.add_argument("--ram", type=size, required=True, help="RAM in all, such as 64M")
+    parser.add_argument("--limit", type=size, help="the kernel's limit (found by trying)")
+    parser.add_argument("--rounds", type=int, default=3, help="runs of each (3)")
+    parser.add_argument("--timeout", type=int, default=600, help="seconds for one run (600)")
+    parser.add_argument("--ebb", default=EBB, help="the command to measure")
+    parser.add_argument("command", nargs="+", metavar="-- PROGRAM ARGS")
+    chosen = parser.parse_args()
+    if os.geteuid() != 0:
+        sys.exit("program.py: not root, and the kernel's swap beside Ebb needs it")
+    stop.install()
+    journal = Journal()
+    if not journal.begin():
+        sys.exit("program.py: another run is at work")
+    rounds = {"alone": [], "kernel": [], "ebb": []}
+    try:
+        scratch = tempfile.mkdtemp(prefix="ebb-bench-program-")
+        journal.add("tree", scratch)
+        zram = Zram(journal)
+        limit = chosen.limit or find_limit(chosen, journal, zram)
+        for _ in range(chosen.rounds):
+            rounds["alone"].append((*timed(chosen.command, chosen.timeout), 0))
+            rounds["kernel"].append(under_kernel(limit, chosen.command, journal, zram, chosen.timeout))
+            rounds["ebb"].append(under_ebb(chosen, chosen.command, scratch))
+    except (Missing, Failed) as failed:
+        sys.exit(f"program.py: {failed}")
+    except stop.Stopped as stopped:
+        return 128 + stopped.number
+    finally:
+        stop.ignore()
+        journal.end()
+    report(rounds)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
