@@ -20,6 +20,7 @@ mod fds;
 mod frame;
 mod guard;
 mod interpose;
+mod interpose_files;
 mod lifeline;
 mod lock;
 mod memory;
