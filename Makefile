@@ -46,6 +46,10 @@ lint: ## format, clippy, tidy
 .PHONY: unit
 unit: build ## unit and behaviour tests of every crate
 	cargo test --workspace --profile checks
+	@for fallback in no-move shared no-huge no-process-madvise no-background; do \
+	  echo "== the engine with EBB_FORCE=$$fallback"; \
+	  EBB_FORCE=$$fallback cargo test -q -p ebb --profile checks --test clean --test huge --test squeeze || exit 1; \
+	done
 
 .PHONY: models
 models: ## loom and shuttle models

@@ -121,8 +121,7 @@ impl Settings {
                 b"no-background" => self.force.no_background = true,
                 b"strict" => self.force.strict = true,
                 b"no-interpose" => self.interposes = false,
-                // There are no huge pages to do without.
-                b"no-huge" => {}
+                b"no-huge" => self.force.no_huge = true,
                 _ => return None,
             }
         }

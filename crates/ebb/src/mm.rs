@@ -55,6 +55,10 @@ impl Space {
         if end <= start || end > ADDR_END || !self.regions.has_room(3) || self.table.cover(start, end).is_err() {
             return false;
         }
+        if self.force.no_huge {
+            // Fails on kernels without huge pages, where there is nothing to forbid.
+            let _ = uapi::madvise(start, end - start, g::MADV_NOHUGEPAGE);
+        }
         let managed = self.uffd().register(start, end - start).is_ok();
         if managed {
             self.regions.insert(Region { start, end, attr });
@@ -319,6 +323,8 @@ impl Space {
             // The kernel would page out to a swap that is not there, merge pages that Ebb moves, or build huge pages
             // around Ebb's back. All of these are hints.
             g::MADV_COLD | g::MADV_PAGEOUT | g::MADV_MERGEABLE | g::MADV_UNMERGEABLE | g::MADV_COLLAPSE => 0,
+            // A hint, too.
+            g::MADV_HUGEPAGE if self.force.no_huge => 0,
             // As kernels before 6.13 answer; programs fall back to mprotect.
             MADV_GUARD_INSTALL | MADV_GUARD_REMOVE => -(linux_raw_sys::errno::EINVAL as i64),
             // SAFETY: changes no content.

@@ -42,6 +42,8 @@ pub struct Force {
     pub no_move: bool,
     /// Treat every page as shared after fork.
     pub shared: bool,
+    /// Have the kernel make no huge pages of managed memory.
+    pub no_huge: bool,
     /// Never drop several ranges with one call.
     pub no_process_madvise: bool,
     /// No background thread.
