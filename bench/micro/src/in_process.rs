@@ -43,7 +43,6 @@ pub fn create(options: &InProcess) -> &'static Space {
             no_move: forced("no-move"),
             shared: forced("shared"),
             no_process_madvise: forced("no-process-madvise"),
-            no_huge: forced("no-huge"),
             no_background: forced("no-background"),
             strict: true,
         },

@@ -15,8 +15,7 @@ pub struct Settings {
     pub ram_bytes: Option<u64>,
     pub spill_bytes: u64,
     pub stats_fd: Option<i32>,
-    /// The lifeline's pipe and keeper.
-    pub life_fds: Option<(i32, i32)>,
+    pub life_ends: Option<Ends>,
     pub force: Force,
     /// Hot calls are answered where the program calls libc.
     pub interposes: bool,
@@ -52,7 +51,7 @@ impl Default for Settings {
             ram_bytes: None,
             spill_bytes: SPILL_BYTES_DEFAULT,
             stats_fd: None,
-            life_fds: None,
+            life_ends: None,
             force: Force::default(),
             interposes: true,
             spills: true,
@@ -75,7 +74,7 @@ impl Settings {
                 let fd = number(value).and_then(|fd| i32::try_from(fd).ok());
                 self.stats_fd = Some(fd.ok_or("EBB_STATS_FD")?);
             }
-            b"EBB_LIFE_FDS" => self.life_fds = Some(descriptors(value).ok_or("EBB_LIFE_FDS")?),
+            b"EBB_LIFE_FDS" => self.life_ends = Some(Ends::parse(value).ok_or("EBB_LIFE_FDS")?),
             b"EBB_FORCE" => self.force(value).ok_or("EBB_FORCE")?,
             _ => {}
         }
@@ -121,7 +120,8 @@ impl Settings {
                 b"no-background" => self.force.no_background = true,
                 b"strict" => self.force.strict = true,
                 b"no-interpose" => self.interposes = false,
-                b"no-huge" => self.force.no_huge = true,
+                // Managed memory never has huge pages.
+                b"no-huge" => {}
                 _ => return None,
             }
         }
@@ -143,11 +143,24 @@ impl Settings {
     }
 }
 
-/// Two descriptors, `,`-separated.
-fn descriptors(text: &[u8]) -> Option<(i32, i32)> {
-    let comma = text.iter().position(|&c| c == b',')?;
-    let fd = |text| number(text).and_then(|fd| i32::try_from(fd).ok());
-    Some((fd(&text[..comma])?, fd(&text[comma + 1..])?))
+/// The lifeline's pipe and keeper: descriptors, and the numbers of their files.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Ends {
+    pub line: i32,
+    pub keeper: i32,
+    pub line_inode: u64,
+    pub keeper_inode: u64,
+}
+
+impl Ends {
+    /// Four numbers, `,`-separated, in this order.
+    fn parse(text: &[u8]) -> Option<Self> {
+        let mut parts = text.split(|&c| c == b',').map(number);
+        let mut next = || parts.next().flatten();
+        let fd = |n: Option<u64>| n.and_then(|fd| i32::try_from(fd).ok());
+        let (line, keeper) = (fd(next())?, fd(next())?);
+        Some(Self { line, keeper, line_inode: next()?, keeper_inode: next()? })
+    }
 }
 
 /// A decimal number.
@@ -202,9 +215,10 @@ mod tests {
     }
 
     #[test]
-    fn a_lifeline_is_two_descriptors() {
-        assert_eq!(settings(&["EBB_LIFE_FDS=900,901"]).life_fds, Some((900, 901)));
-        assert_eq!(Settings::default().offer(b"EBB_LIFE_FDS=900"), Err("EBB_LIFE_FDS"));
+    fn a_lifeline_is_two_descriptors_and_their_files() {
+        let ends = Ends { line: 900, keeper: 901, line_inode: 7, keeper_inode: 8 };
+        assert_eq!(settings(&["EBB_LIFE_FDS=900,901,7,8"]).life_ends, Some(ends));
+        assert_eq!(Settings::default().offer(b"EBB_LIFE_FDS=900,901"), Err("EBB_LIFE_FDS"));
     }
 
     #[test]

@@ -59,10 +59,12 @@ pub fn dup_onto(space: &Space, foreign: bool, a: &[u64; 6]) -> Outcome {
     let fd = a[1] as i32;
     if fd == STATS_FD.load(Relaxed) {
         // Its mapping stays. Programs started from here find no counters behind the number, and go without.
-        STATS_FD.store(-1, Relaxed);
+        if !foreign {
+            STATS_FD.store(-1, Relaxed);
+        }
         return Outcome::Forward(*a);
     }
-    if lifeline::give_up(fd) {
+    if lifeline::give_up(fd, foreign) {
         return Outcome::Forward(*a);
     }
     if foreign || !space.move_fd(fd) { Outcome::Done(EBUSY) } else { Outcome::Forward(*a) }

@@ -7,10 +7,10 @@
 //! When `ebb` ends in good order, processes that go on without it (daemons) must live. Then `ebb` sends the write end
 //! into a socket whose other end, the keeper, they all inherit: there it stays open as long as one of them lives.
 
+use crate::contract::Ends;
 use crate::entry;
 use core::sync::atomic::{AtomicI32, Ordering::Relaxed};
 use ebb::uapi;
-use linux_raw_sys::errno as e;
 use linux_raw_sys::general as g;
 
 /// The read end, or -1.
@@ -28,12 +28,18 @@ pub fn fds() -> [i32; 2] {
     [LINE.load(Relaxed), KEEPER.load(Relaxed)]
 }
 
-/// True when `fd` was one of these. The program wants the number: the process goes on without a lifeline.
-pub fn give_up(fd: i32) -> bool {
+/// True when `fd` was one of these. The program wants the number: the process goes on without a lifeline, which must
+/// not stay armed when the keeper is gone. `foreign`: the caller's descriptors are not those of the process that armed
+/// it, which keeps its own; what the caller starts finds another file there, and goes without.
+pub fn give_up(fd: i32, foreign: bool) -> bool {
     let was = fds().contains(&fd);
-    if was {
-        LINE.store(-1, Relaxed);
+    if was && !foreign {
+        let line = LINE.swap(-1, Relaxed);
         KEEPER.store(-1, Relaxed);
+        call(g::__NR_fcntl, [line as u64, g::F_SETFL as u64, g::O_NONBLOCK as u64]);
+        if line != fd {
+            uapi::close(line);
+        }
     }
     was
 }
@@ -43,19 +49,21 @@ fn call(nr: u32, a: [u64; 3]) -> i64 {
     unsafe { entry::raw_syscall(nr as u64, &[a[0], a[1], a[2], 0, 0, 0]) }
 }
 
-/// The type of the file behind `fd`.
-fn file_type(fd: i32) -> Option<u32> {
-    const ST_MODE_AT: usize = 6;
-    let mut stat = [0u32; 36];
+/// Whether the file behind `fd` is of type `kind` and has the number `inode`.
+fn is_file(fd: i32, kind: u32, inode: u64) -> bool {
+    const ST_INO_AT: usize = 1;
+    const ST_MODE_AT: usize = 3;
+    let mut stat = [0u64; 18];
     // The kernel writes one `struct stat`, 144 bytes.
-    (call(g::__NR_fstat, [fd as u64, stat.as_mut_ptr() as u64, 0]) == 0).then_some(stat[ST_MODE_AT] & S_IFMT)
+    let found = call(g::__NR_fstat, [fd as u64, stat.as_mut_ptr() as u64, 0]) == 0;
+    found && stat[ST_INO_AT] == inode && stat[ST_MODE_AT] as u32 & S_IFMT == kind
 }
 
 /// Takes over what the environment names, if it still is what `ebb run` opened.
-pub fn start(line: i32, keeper: i32) {
-    if file_type(line) == Some(S_IFIFO) && file_type(keeper) == Some(S_IFSOCK) {
-        LINE.store(line, Relaxed);
-        KEEPER.store(keeper, Relaxed);
+pub fn start(ends: &Ends) {
+    if is_file(ends.line, S_IFIFO, ends.line_inode) && is_file(ends.keeper, S_IFSOCK, ends.keeper_inode) {
+        LINE.store(ends.line, Relaxed);
+        KEEPER.store(ends.keeper, Relaxed);
         arm();
     }
 }
@@ -90,7 +98,7 @@ pub fn arm() {
     call(g::__NR_fcntl, [fd, g::F_SETFL as u64, (g::O_NONBLOCK | g::FASYNC) as u64]);
     // `ebb` may have died before: then the pipe is at its end, instead of merely empty.
     let mut byte = 0u8;
-    if call(g::__NR_read, [fd, &raw mut byte as u64, 1]) != -(e::EAGAIN as i64) {
+    if call(g::__NR_read, [fd, &raw mut byte as u64, 1]) == 0 {
         uapi::kill_self();
     }
 }

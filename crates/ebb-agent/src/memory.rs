@@ -1,6 +1,8 @@
 //! Calls that change the address space: the engine performs them, because it must know before and after.
 
 use crate::entry;
+use crate::trap::Outcome;
+use core::sync::atomic::{AtomicBool, Ordering};
 use ebb::{PAGE, Space, ThreadCtx};
 use linux_raw_sys::errno as e;
 use linux_raw_sys::general as g;
@@ -50,4 +52,21 @@ fn shmat(space: &'static Space, ctx: &ThreadCtx, a: &[u64; 6]) -> i64 {
     }
     // SAFETY: the program's own call; nothing is mapped there any more.
     unsafe { entry::raw_syscall(g::__NR_shmat as u64, a) }
+}
+
+/// PR_SET_MEMORY_MERGE and PR_GET_MEMORY_MERGE: the program's wish is remembered and has no effect, as the kernel may
+/// take as long as it likes to fulfil it. Merged pages lose the write protection that the engine relies on.
+pub fn merge(a: &[u64; 6]) -> Outcome {
+    const PR_SET_MEMORY_MERGE: u32 = 67;
+    static WANTED: AtomicBool = AtomicBool::new(false);
+    let sets = a[0] as u32 == PR_SET_MEMORY_MERGE;
+    let rest = a[2] | a[3] | a[4] | if sets { 0 } else { a[1] };
+    if rest != 0 {
+        return Outcome::Done(EINVAL);
+    }
+    if sets {
+        WANTED.store(a[1] != 0, Ordering::Relaxed);
+        return Outcome::Done(0);
+    }
+    Outcome::Done(WANTED.load(Ordering::Relaxed) as i64)
 }

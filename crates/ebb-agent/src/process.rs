@@ -409,7 +409,7 @@ fn keep_robust(space: &'static Space, b: &ThreadBlock) {
 
 /// execve(2) and execveat(2), whose path is argument `path_at`.
 pub fn exec(b: &mut ThreadBlock, uc: &Context, nr: u32, a: &[u64; 6], path_at: usize) -> Outcome {
-    let Ok(at) = uapi::reserve(exec::SCRATCH_BYTES) else { return Outcome::Done(-(e::ENOMEM as i64)) };
+    let Ok(at) = uapi::map_for_now(exec::SCRATCH_BYTES) else { return Outcome::Done(-(e::ENOMEM as i64)) };
     b.scratch = at as usize;
     b.scratch_bytes = exec::SCRATCH_BYTES;
     // SAFETY: fresh memory that only this thread knows.

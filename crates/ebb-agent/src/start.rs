@@ -120,8 +120,8 @@ unsafe fn start(envp: *const *const core::ffi::c_char) {
                 .str("; use Linux 5.11 or later with CONFIG_GENERIC_ENTRY and sysctl kernel.syscall_user_dispatch=1"),
         );
     }
-    if let Some((line, keeper)) = settings.life_fds {
-        lifeline::start(line, keeper);
+    if let Some(ends) = &settings.life_ends {
+        lifeline::start(ends);
     }
     interpose::set_enabled(settings.interposes);
     signals::set_kernel_mask(signals::kernel_part(mask));

@@ -27,6 +27,8 @@ const CALL_BYTES: u64 = 2;
 
 const PR_SET_SYSCALL_USER_DISPATCH: u64 = 59;
 const PR_SET_TSC: u64 = 26;
+const PR_SET_MEMORY_MERGE: u64 = 67;
+const PR_GET_MEMORY_MERGE: u64 = 68;
 const ARCH_SET_GS: u64 = 0x1001;
 const ARCH_GET_GS: u64 = 0x1004;
 
@@ -106,6 +108,9 @@ fn dispatch(space: &'static Space, b: &mut ThreadBlock, uc: &mut Context, nr: u3
         g::__NR_prctl if a[0] as u32 as u64 == PR_SET_TSC => {
             ebb::clock::forbid();
             Forward(*a)
+        }
+        g::__NR_prctl if a[0] as u32 as u64 == PR_SET_MEMORY_MERGE || a[0] as u32 as u64 == PR_GET_MEMORY_MERGE => {
+            memory::merge(a)
         }
         g::__NR_fstat if fds::is_protected(space, a[0]) => Done(EBADF),
         // The GS base is the agent's.

@@ -57,15 +57,37 @@ impl Held {
         message.msg_control = control.as_mut_ptr().cast();
         // SAFETY: arithmetic only.
         message.msg_controllen = unsafe { libc::CMSG_SPACE(size_of::<libc::c_int>() as u32) } as usize;
-        // SAFETY: the control buffer is larger than one message with one descriptor. When nobody is left to hold the
-        // other end, sending fails, and there is nobody to spare.
-        unsafe {
+        // SAFETY: the control buffer is larger than one message with one descriptor.
+        let sent = unsafe {
             let header = libc::CMSG_FIRSTHDR(&raw const message);
             (*header).cmsg_level = libc::SOL_SOCKET;
             (*header).cmsg_type = libc::SCM_RIGHTS;
             (*header).cmsg_len = libc::CMSG_LEN(size_of::<libc::c_int>() as u32) as usize;
             libc::CMSG_DATA(header).cast::<libc::c_int>().write_unaligned(self.writer.as_raw_fd());
-            libc::sendmsg(self.release.as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT);
+            libc::sendmsg(self.release.as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT)
+        };
+        // Refused: nobody is left to hold the other end. Anything else, such as too many descriptors under way, leaves
+        // it to a process of `ebb`'s to hold the line as long as somebody hangs on it.
+        let refused = [Some(libc::ECONNREFUSED), Some(libc::ECONNRESET), Some(libc::EPIPE), Some(libc::ENOTCONN)];
+        if sent < 0 && !refused.contains(&io::Error::last_os_error().raw_os_error()) {
+            self.hold();
+        }
+    }
+
+    /// Holds the line in a child until its last reader is gone.
+    fn hold(&self) {
+        // SAFETY: this process has one thread; the child waits, and ends.
+        unsafe {
+            if libc::fork() == 0 {
+                for fd in 0..=2 {
+                    libc::close(fd);
+                }
+                let mut line = libc::pollfd { fd: self.writer.as_raw_fd(), events: 0, revents: 0 };
+                while line.revents & libc::POLLERR == 0 {
+                    libc::poll(&raw mut line, 1, -1);
+                }
+                libc::_exit(0);
+            }
         }
     }
 }

@@ -46,7 +46,9 @@ pub fn run(options: &Run, ignored_children: bool) -> Result<i32, Failure> {
         environment.set("EBB_RAM", plan.ram_bytes.to_string().as_bytes());
         environment.set("EBB_SWAP", &plan.swap);
         environment.set("EBB_STATS_FD", fd.as_raw_fd().to_string().as_bytes());
-        environment.set("EBB_LIFE_FDS", format!("{},{}", line.as_raw_fd(), keeper.as_raw_fd()).as_bytes());
+        let inode = |fd| sys::inode(fd).map_err(|error| Failure::ebb("lifeline", error, "report this as a bug of ebb"));
+        let ends = [line.as_raw_fd() as u64, keeper.as_raw_fd() as u64, inode(&line)?, inode(&keeper)?];
+        environment.set("EBB_LIFE_FDS", ends.map(|n| n.to_string()).join(",").as_bytes());
         environment.set("EBB_VERBOSE", (options.verbosity as u8).to_string().as_bytes());
         kept.extend([fd, line, keeper]);
     } else {

@@ -136,6 +136,15 @@ pub fn raise_descriptor(fd: &impl AsRawFd, lowest: c_int) -> io::Result<OwnedFd>
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
+/// The number of the file behind a descriptor.
+pub fn inode(fd: &impl AsRawFd) -> io::Result<u64> {
+    let mut stat = MaybeUninit::<libc::stat>::zeroed();
+    // SAFETY: `stat` is whole, and all zeroes are valid for it.
+    check(unsafe { libc::fstat(fd.as_raw_fd(), stat.as_mut_ptr()) })?;
+    // SAFETY: as above.
+    Ok(unsafe { stat.assume_init() }.st_ino)
+}
+
 /// Kernel release, such as `6.1.0-18-amd64`, and machine.
 pub fn kernel() -> (String, String) {
     let mut out = MaybeUninit::<libc::utsname>::zeroed();

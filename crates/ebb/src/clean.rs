@@ -123,7 +123,7 @@ impl Space {
                 let _ = self.uffd().write_protect(run.start, run.len(), false);
             }
         };
-        self.table.for_each_content(start, end, |addr, word| {
+        self.table.for_each_clean(start, end, |addr, word| {
             let state = word.load();
             if !state.is_clean() {
                 return;

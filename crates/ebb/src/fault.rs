@@ -7,6 +7,7 @@ use crate::space::Space;
 use crate::stats;
 use crate::swapin::{In, Want};
 use crate::table::{PAGE, UNIT_PAGES};
+use crate::text::Text;
 use crate::uapi;
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -194,8 +195,27 @@ impl Space {
         if !is_missing {
             return Fault::Resolved;
         }
+        self.describe(page, state);
         self.inconsistent(b"a page that should be mapped is missing: this is a bug in Ebb; please report it");
         Fault::Unreadable
+    }
+
+    /// Tells what is known of a page and its neighbours, for the report that a bug asks for. Inside the gate.
+    #[cold]
+    fn describe(&self, page: usize, state: State) {
+        let mut line = Text::default();
+        line.str(b"ebb: page ").hex(page).str(b" was ").hex(state.to_raw() as usize);
+        if let Some(r) = self.regions.find(page) {
+            line.str(b" in ").hex(r.start).str(b"-").hex(r.end).str(b" attributes ").number(r.attr.bits() as usize);
+        }
+        line.str(b" forked ").number(self.background.forked() as usize).str(b"; around it, state and mapped:");
+        for i in 0..9 {
+            let at = page.wrapping_sub(4 * PAGE) + i * PAGE;
+            let raw = self.table.word(at).map_or(0, |word| word.load().to_raw());
+            line.str(b" ").hex(raw as usize & 0xff).str(b":").number(uapi::is_mapped(at) as usize);
+        }
+        line.str(b"\n");
+        uapi::write_all(2, line.bytes());
     }
 
     /// Most bytes that one system call may pin.

@@ -55,10 +55,9 @@ impl Space {
         if end <= start || end > ADDR_END || !self.regions.has_room(3) || self.table.cover(start, end).is_err() {
             return false;
         }
-        if self.force.no_huge {
-            // Fails on kernels without huge pages, where there is nothing to forbid.
-            let _ = uapi::madvise(start, end - start, g::MADV_NOHUGEPAGE);
-        }
+        // No huge pages: the kernel makes them of ranges with holes too, and in fork's child it may look at a range before
+        // that is registered, and fill what is evicted with zeros. Fails where there are no huge pages at all.
+        let _ = uapi::madvise(start, end - start, g::MADV_NOHUGEPAGE);
         let managed = self.uffd().register(start, end - start).is_ok();
         if managed {
             self.regions.insert(Region { start, end, attr });
@@ -156,8 +155,7 @@ impl Space {
         })
     }
 
-    /// mremap(2). A moved range loses its registration in the kernel, and so do the neighbours it is joined with: they
-    /// are registered again before anybody can look.
+    /// mremap(2). A moved range loses its registration in the kernel and gets it again before anybody can look.
     pub fn mremap(&self, ctx: &ThreadCtx, a: [u64; 6]) -> i64 {
         let (old, old_len, new_len, flags) = (a[0] as usize, page_up(a[1] as usize), page_up(a[2] as usize), a[3]);
         let source = old..old.saturating_add(old_len.max(PAGE));
@@ -168,49 +166,105 @@ impl Space {
             return raw(unsafe { self.kernel(g::__NR_mremap, a) });
         }
         self.exclusive(|| {
-            if flags & MREMAP_MAYMOVE != 0 {
-                // The moved pages lose their protection, and so do neighbours, unnoticed and before they can be
-                // registered again: none may rely on it.
-                self.open_all(true);
-            }
             let region = self.regions.find(old);
-            // SAFETY: the program's call, under the exclusive gate.
-            let result = unsafe { self.kernel(g::__NR_mremap, a) };
-            let Ok(new) = result else { return raw(result) };
-            let new = new as usize;
-            if new != old {
-                self.drop_content(new, new + new_len);
-                self.regions.remove(new, new + new_len);
-            }
-            let attr = region.map(|r| r.attr);
-            if new == old {
-                if new_len < old_len {
-                    self.drop_content(old + new_len, old + old_len);
-                    self.regions.remove(old + new_len, old + old_len);
-                } else if let (true, Some(attr)) = (new_len > old_len, attr) {
-                    self.manage(old + old_len, old + new_len, attr);
+            let Some(region) = region else {
+                // What is not registered joins nothing that is.
+                // SAFETY: the program's call, under the exclusive gate.
+                let result = unsafe { self.kernel(g::__NR_mremap, a) };
+                if let Ok(new) = result {
+                    self.drop_content(new as usize, new as usize + new_len);
+                    self.regions.remove(new as usize, new as usize + new_len);
+                }
+                return raw(result);
+            };
+            // In place, if that is possible: nothing moves, and nothing is joined.
+            let moves = flags & (MREMAP_FIXED | MREMAP_DONTUNMAP) != 0;
+            if !moves {
+                let mut b = a;
+                b[3] &= !MREMAP_MAYMOVE;
+                // SAFETY: as above.
+                let result = unsafe { self.kernel(g::__NR_mremap, b) };
+                match result {
+                    Ok(_) => self.resized(old, old_len, new_len, region.attr),
+                    Err(Errno::NOMEM) if flags & MREMAP_MAYMOVE != 0 => return self.move_mapping(a, region.attr),
+                    Err(_) => {}
                 }
                 return raw(result);
             }
-            // An old length of zero duplicates a shared mapping, which is never managed.
-            let kept = old_len.min(new_len);
-            if let Some(attr) = attr {
-                if !self.manage(new, new + new_len, attr) || !self.register_around(new, new + new_len) {
-                    // Evicted pages would silently read as zero at their new place.
-                    self.fatal(b"no memory to manage a range that mremap moved; raise RLIMIT_AS or vm.max_map_count");
-                }
-                self.move_states(old, new, kept);
-            }
-            self.drop_content(old, old + old_len);
-            if flags & MREMAP_DONTUNMAP != 0 {
-                if let Some(attr) = attr {
-                    self.manage(old, old + old_len, attr);
-                }
-            } else {
-                self.regions.remove(old, old + old_len);
-            }
-            raw(result)
+            self.move_mapping(a, region.attr)
         })
+    }
+
+    /// A mapping became longer or shorter in its place.
+    fn resized(&self, start: usize, old_len: usize, new_len: usize, attr: Attr) {
+        if new_len < old_len {
+            self.drop_content(start + new_len, start + old_len);
+            self.regions.remove(start + new_len, start + old_len);
+        } else if new_len > old_len {
+            self.manage(start + old_len, start + new_len, attr);
+        }
+    }
+
+    /// An mremap that moves. Under the exclusive gate.
+    ///
+    /// Other threads run on meanwhile. The kernel could join the moved mapping with a neighbour at its new place and
+    /// take the registration from both; until they are registered again, an evicted page of the neighbour would read as
+    /// zero and a write to a clean one go unnoticed. So the mapping is marked before it moves, by attributes that no
+    /// other mapping has: then it is joined with none.
+    fn move_mapping(&self, a: [u64; 6], attr: Attr) -> i64 {
+        let (old, old_len, new_len, flags) = (a[0] as usize, page_up(a[1] as usize), page_up(a[2] as usize), a[3]);
+        // The moved pages lose their protection.
+        self.open_range_exclusive(old, old + old_len, true);
+        let marked = self.mark(old, old_len);
+        if !marked {
+            self.open_all(true);
+        }
+        // SAFETY: the program's call, under the exclusive gate.
+        let result = unsafe { self.kernel(g::__NR_mremap, a) };
+        let Ok(new) = result else {
+            self.unmark(old, old_len, attr);
+            return raw(result);
+        };
+        let new = new as usize;
+        if new == old {
+            self.unmark(old, new_len, attr);
+            self.resized(old, old_len, new_len, attr);
+            return raw(result);
+        }
+        self.drop_content(new, new + new_len);
+        self.regions.remove(new, new + new_len);
+        if !self.manage(new, new + new_len, attr) || !self.register_around(new, new + new_len) {
+            // Evicted pages would silently read as zero at their new place.
+            self.fatal(b"no memory to manage a range that mremap moved; raise RLIMIT_AS or vm.max_map_count");
+        }
+        self.unmark(new, new_len, attr);
+        self.move_states(old, new, old_len.min(new_len));
+        self.drop_content(old, old + old_len);
+        if flags & MREMAP_DONTUNMAP != 0 {
+            self.unmark(old, old_len, attr);
+            self.manage(old, old + old_len, attr);
+        } else {
+            self.regions.remove(old, old + old_len);
+        }
+        raw(result)
+    }
+
+    /// Gives a range attributes that no managed mapping has; false when that is not possible.
+    fn mark(&self, start: usize, len: usize) -> bool {
+        let taken = |r: &Region| r.attr.is_dontfork() && r.attr.is_wipeonfork();
+        !self.regions.all().iter().any(taken)
+            && uapi::madvise(start, len, g::MADV_DONTFORK).is_ok()
+            && uapi::madvise(start, len, g::MADV_WIPEONFORK).is_ok()
+    }
+
+    /// Gives a range the attributes back that the program gave it.
+    fn unmark(&self, start: usize, len: usize, attr: Attr) {
+        if !attr.is_dontfork() {
+            let _ = uapi::madvise(start, len, g::MADV_DOFORK);
+        }
+        if !attr.is_wipeonfork() {
+            let _ = uapi::madvise(start, len, g::MADV_KEEPONFORK);
+        }
     }
 
     /// Registers what lies next to a range that mremap moved there. The kernel may have joined the mappings, and
@@ -322,9 +376,12 @@ impl Space {
             }
             // The kernel would page out to a swap that is not there, merge pages that Ebb moves, or build huge pages
             // around Ebb's back. All of these are hints.
-            g::MADV_COLD | g::MADV_PAGEOUT | g::MADV_MERGEABLE | g::MADV_UNMERGEABLE | g::MADV_COLLAPSE => 0,
-            // A hint, too.
-            g::MADV_HUGEPAGE if self.force.no_huge => 0,
+            g::MADV_COLD
+            | g::MADV_PAGEOUT
+            | g::MADV_MERGEABLE
+            | g::MADV_UNMERGEABLE
+            | g::MADV_COLLAPSE
+            | g::MADV_HUGEPAGE => 0,
             // As kernels before 6.13 answer; programs fall back to mprotect.
             MADV_GUARD_INSTALL | MADV_GUARD_REMOVE => -(linux_raw_sys::errno::EINVAL as i64),
             // SAFETY: changes no content.

@@ -25,6 +25,8 @@ pub struct Background {
     state: AtomicU32,
     stack: usize,
     forked: AtomicBool,
+    /// The process that the background thread belongs to.
+    owner: AtomicU32,
 }
 
 impl Background {
@@ -32,7 +34,13 @@ impl Background {
     /// where the program has just unmapped something.
     pub fn new(enabled: bool) -> Result<Self, uapi::Errno> {
         let stack = if enabled { uapi::reserve(thread::STACK_BYTES)? as usize } else { 0 };
-        Ok(Self { enabled, state: AtomicU32::new(NOT_STARTED), stack, forked: AtomicBool::new(false) })
+        Ok(Self {
+            enabled,
+            state: AtomicU32::new(NOT_STARTED),
+            stack,
+            forked: AtomicBool::new(false),
+            owner: AtomicU32::new(uapi::getpid() as u32),
+        })
     }
 
     /// True when this process forked or is a fork's child: its pages may be shared.
@@ -48,6 +56,7 @@ impl Background {
     /// In fork's child, which has no background thread.
     pub fn reset(&self) {
         self.state.store(NOT_STARTED, Ordering::Relaxed);
+        self.owner.store(uapi::getpid() as u32, Ordering::Relaxed);
     }
 
     /// Wakes the background thread if `wanted` and it is idle; starts it the first time.
@@ -67,7 +76,9 @@ impl Background {
         if self.state.compare_exchange(NOT_STARTED, WORKING, Ordering::AcqRel, Ordering::Relaxed).is_err() {
             return;
         }
-        if self.start(space).is_err() {
+        // A process that only shares the memory, as between vfork and exec, would take the thread along when it ends.
+        let is_owner = uapi::getpid() as u32 == self.owner.load(Ordering::Relaxed);
+        if !is_owner || self.start(space).is_err() {
             self.state.store(NOT_STARTED, Ordering::Release);
         }
     }

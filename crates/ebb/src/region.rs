@@ -33,6 +33,11 @@ impl Attr {
     const WIPEONFORK: u8 = 16;
     const KEYED: u8 = 32;
 
+    /// All of them, for reports.
+    pub fn bits(self) -> u8 {
+        self.0
+    }
+
     /// From mmap's `prot`.
     pub fn from_prot(prot: u32) -> Self {
         let mut bits = 0;

@@ -42,8 +42,6 @@ pub struct Force {
     pub no_move: bool,
     /// Treat every page as shared after fork.
     pub shared: bool,
-    /// Have the kernel make no huge pages of managed memory.
-    pub no_huge: bool,
     /// Never drop several ranges with one call.
     pub no_process_madvise: bool,
     /// No background thread.
@@ -91,6 +89,8 @@ pub struct Space {
     pub(crate) force: Force,
     /// MOVE works here.
     pub(crate) can_move: AtomicBool,
+    /// Write protection lasts whatever the program and the kernel do, so that pages can be clean.
+    pub(crate) can_protect: bool,
     /// One call can drop several ranges.
     pub(crate) can_drop_vectored: AtomicBool,
     /// Clean pages.
@@ -166,6 +166,7 @@ impl Space {
             stats,
             force: config.force,
             can_move: AtomicBool::new(can_move),
+            can_protect: uapi::leave_ksm() && uffd.protects_for_sure(),
             can_drop_vectored: AtomicBool::new(!config.force.no_process_madvise),
             nr_clean: AtomicUsize::new(0),
             zeros: uapi::reserve(crate::ctx::WINDOW_MAX * 4096)? as usize,

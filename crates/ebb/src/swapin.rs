@@ -148,7 +148,7 @@ impl Space {
     /// likely to leave it as it is, and to go on before it comes again. So does what comes from a file, where a copy
     /// costs no RAM. Not where such pages were written to lately.
     fn stays_clean(&self, addr: usize, n: usize, from_file: bool) -> bool {
-        if !(n >= CLEAN_RUN_MIN || from_file) || !self.swap.may_keep() {
+        if !self.can_protect || !(n >= CLEAN_RUN_MIN || from_file) || !self.swap.may_keep() {
             return false;
         }
         let Some(unit) = self.table.unit(addr) else { return false };

@@ -1,7 +1,7 @@
 //! The way out: staged pages that nobody touched are stored and their frames released.
 
 use crate::ctx::ThreadCtx;
-use crate::device::file::BATCH;
+use crate::device::file::{BATCH, FileError};
 use crate::page::{State, Tag};
 use crate::space::Space;
 use crate::staging::Part;
@@ -133,12 +133,10 @@ impl Space {
             (slots[i], lens[i]) = (p.slot, p.len);
         }
         let n = pending.len();
-        let mut stored = 0;
-        if self.swap.store_file(&self.group, ctx.shard(), &slots[..n], &lens[..n], &mut work.pages).is_ok() {
-            stored = n;
-        }
-        // A file that is almost full has room for some.
-        while stored < n {
+        let whole = self.swap.store_file(&self.group, ctx.shard(), &slots[..n], &lens[..n], &mut work.pages);
+        let mut stored = if whole.is_ok() { n } else { 0 };
+        // A file that is almost full has room for some. What could not be made plain again stays in its frame.
+        while stored < n && whole != Err(FileError::Corrupt) {
             let part = &mut work.pages[stored * PAGE..(stored + 1) * PAGE];
             let one = stored..stored + 1;
             if self.swap.store_file(&self.group, ctx.shard(), &slots[one.clone()], &lens[one], part).is_err() {

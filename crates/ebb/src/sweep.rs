@@ -223,13 +223,21 @@ impl Space {
             let frame = self.staging.addr(self.staging.frame(block, run));
             ok = self.uffd().copy(frame, unit + run * PAGE, (i - run) * PAGE).is_ok();
         }
-        if ok && uapi::madvise(start, len, linux_raw_sys::general::MADV_DONTNEED).is_ok() {
+        let drop = |start: usize, len: usize| uapi::madvise(start, len, linux_raw_sys::general::MADV_DONTNEED).is_ok();
+        if ok && drop(start, len) {
             self.mark_staged(block, first, end, saved);
             return;
         }
-        // Locked memory, or no memory for the copies: everything stays where it is.
-        let frames = self.staging.addr(self.staging.frame(block, first));
-        let _ = uapi::madvise(frames, len, linux_raw_sys::general::MADV_DONTNEED);
+        // Locked memory, or no memory for the copies. The kernel may have dropped what lies before the obstacle: it is
+        // asked page by page, and what it does not drop stays where it is.
+        for i in first..end {
+            if ok && is_present(saved[i]) && drop(unit + i * PAGE, PAGE) {
+                self.mark_staged(block, i, i + 1, saved);
+            } else {
+                let frame = self.staging.addr(self.staging.frame(block, i));
+                drop(frame, PAGE);
+            }
+        }
         let _ = self.uffd().write_protect(start, len, false);
     }
 

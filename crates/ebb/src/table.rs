@@ -153,7 +153,22 @@ impl PageTable {
 
     /// Calls `f(page address, word)` for every page of `[start, end)` that may have content, skipping empty leaves
     /// and empty units.
-    pub fn for_each_content(&self, start: usize, end: usize, mut f: impl FnMut(usize, PageWord<'_>)) {
+    pub fn for_each_content(&self, start: usize, end: usize, f: impl FnMut(usize, PageWord<'_>)) {
+        self.for_each_in(start, end, |unit| unit.content.load(Ordering::Acquire) != 0, f);
+    }
+
+    /// The same for pages that may be clean.
+    pub fn for_each_clean(&self, start: usize, end: usize, f: impl FnMut(usize, PageWord<'_>)) {
+        self.for_each_in(start, end, |unit| unit.clean.load(Ordering::Acquire) != 0, f);
+    }
+
+    fn for_each_in(
+        &self,
+        start: usize,
+        end: usize,
+        wanted: impl Fn(&Unit) -> bool,
+        mut f: impl FnMut(usize, PageWord<'_>),
+    ) {
         let mut at = start;
         while at < end {
             let Some(leaf) = self.leaf(at) else {
@@ -161,8 +176,7 @@ impl PageTable {
                 continue;
             };
             let unit_end = (self.unit_start(at) + UNIT_BYTES).min(end);
-            let unit = &leaf.units[self.unit_index(at)];
-            if unit.content.load(Ordering::Acquire) != 0 {
+            if wanted(&leaf.units[self.unit_index(at)]) {
                 while at < unit_end {
                     f(at, PageWord(&leaf.words[at >> 12 & (LEAF_PAGES - 1)]));
                     at += PAGE;

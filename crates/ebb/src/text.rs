@@ -1,7 +1,7 @@
 //! A line of text without an allocator.
 
 /// Longest line.
-const BYTES: usize = 320;
+const BYTES: usize = 400;
 
 /// A line in the making; what does not fit is left out.
 pub struct Text {
@@ -39,6 +39,16 @@ impl Text {
         self.str(&digits[at..])
     }
 
+    /// Appends a hexadecimal number.
+    pub fn hex(&mut self, n: usize) -> &mut Self {
+        let nr_digits = (usize::BITS - n.leading_zeros()).div_ceil(4).max(1);
+        self.str(b"0x");
+        for i in (0..nr_digits).rev() {
+            self.str(&[b"0123456789abcdef"[n >> (4 * i) & 15]]);
+        }
+        self
+    }
+
     /// The line so far.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
@@ -54,7 +64,9 @@ mod tests {
         let mut t = Text::default();
         t.str(b"n=").number(0).str(b",").number(18_446_744_073_709_551_615);
         assert_eq!(t.bytes(), b"n=0,18446744073709551615");
-        t.str(&[b'x'; 400]);
+        t.str(b" ").hex(0).str(b" ").hex(0xdead_beef_0123_4567);
+        assert_eq!(t.bytes(), b"n=0,18446744073709551615 0x0 0xdeadbeef01234567");
+        t.str(&[b'x'; BYTES]);
         assert_eq!(t.bytes().len(), BYTES);
     }
 }

@@ -23,8 +23,10 @@ pub const SLOT_BYTES: usize = 4096;
 /// Most slots one call writes.
 pub const BATCH: usize = 16;
 
-/// Attempts to find room for a batch: all that is left of a cluster may lie where the file system has none.
-const ATTEMPTS_MAX: usize = 2 * CLUSTER_SLOTS as usize / BATCH;
+/// How long the file does not grow after the file system had no room.
+const GROW_PAUSE_NS: u64 = 1_000_000_000;
+/// Slots without room that a search for others passes over: what may be left of the cluster in use, and one more.
+const HELD_MAX: usize = 2 * CLUSTER_SLOTS as usize;
 
 /// Members of a family that can share one file; a further one makes the slots in use unreclaimable.
 const MEMBERS: u32 = 62;
@@ -96,6 +98,10 @@ pub struct SpillFile {
     cipher: UnsafeCell<Aes128Gcm>,
     nonce: AtomicU64,
     nr_slots: u32,
+    /// Slots at or above this were never written successfully.
+    written: AtomicU32,
+    /// The file does not grow before this moment; 0 for no such.
+    grow_after_ns: AtomicU64,
     /// This process's bit in `members`.
     own_bit: AtomicU64,
     owner: bool,
@@ -144,6 +150,8 @@ impl SpillFile {
             family,
             cipher: UnsafeCell::new(Aes128Gcm::new(&key.into())),
             nonce: AtomicU64::new(1),
+            written: AtomicU32::new(0),
+            grow_after_ns: AtomicU64::new(0),
             nr_slots,
             own_bit: AtomicU64::new(1),
             owner: true,
@@ -207,27 +215,61 @@ impl SpillFile {
     pub fn write(&self, shard: Shard, data: &mut [u8], lens: &[u16], out: &mut [u32]) -> Result<(), FileError> {
         let n = lens.len();
         assert!(self.owner && n <= BATCH && out.len() == n && data.len() == n * SLOT_BYTES);
-        let mut result = Err(FileError::Full);
-        for _ in 0..ATTEMPTS_MAX {
-            result = self.write_once(shard, data, lens, out);
-            if !matches!(result, Err(FileError::Io(Errno::NOSPC | Errno::FBIG | Errno::DQUOT))) {
-                break;
+        match self.write_once(shard, data, lens, out) {
+            // What was written before can be written again. Growing is tried again after a while.
+            Err(FileError::Io(Errno::NOSPC | Errno::FBIG | Errno::DQUOT)) => {
+                self.grow_after_ns.store(uapi::now_ns() + GROW_PAUSE_NS, Ordering::Relaxed);
+                self.write_once(shard, data, lens, out)
             }
+            result => result,
         }
-        result
     }
 
-    /// One attempt. After a failure `data` is as it was; slots for which the file system had no room are bad from then
-    /// on, so that the next attempt gets others: in time, such as were written before and are free again.
+    /// Allocates `slots`, all of them or none. While the file system has no room, only such as were written before.
+    fn take_slots(&self, shard: Shard, slots: &mut [Slot]) -> bool {
+        let n = slots.len();
+        let pause_end = self.grow_after_ns.load(Ordering::Relaxed);
+        if pause_end == 0 || uapi::now_ns() > pause_end {
+            let mut got = self.alloc(shard, slots);
+            if got < n && self.collect() > 0 {
+                got += self.alloc(shard, &mut slots[got..]);
+            }
+            if got < n {
+                self.unalloc(&slots[..got]);
+            }
+            return got == n;
+        }
+        // Slots beyond what was written are held while others are looked for: the allocator goes on to those that were
+        // freed in other clusters before it takes a cluster that was never used.
+        let mut held = [Slot(0); HELD_MAX];
+        let mut nr_held = 0;
+        let mut got = 0;
+        let end = self.written.load(Ordering::Relaxed);
+        while got < n && nr_held < HELD_MAX {
+            let asked = (n - got).min(HELD_MAX - nr_held);
+            let mut batch = [Slot(0); BATCH];
+            let came = self.alloc(shard, &mut batch[..asked]);
+            if came == 0 {
+                break;
+            }
+            for slot in &batch[..came] {
+                let (to, count) = if slot.0 < end { (&mut slots[..], &mut got) } else { (&mut held[..], &mut nr_held) };
+                to[*count] = *slot;
+                *count += 1;
+            }
+        }
+        self.unalloc(&held[..nr_held]);
+        if got < n {
+            self.unalloc(&slots[..got]);
+        }
+        got == n
+    }
+
+    /// One attempt. After a failure `data` is as it was.
     fn write_once(&self, shard: Shard, data: &mut [u8], lens: &[u16], out: &mut [u32]) -> Result<(), FileError> {
         let n = lens.len();
         let mut slots = [Slot(0); BATCH];
-        let mut got = self.alloc(shard, &mut slots[..n]);
-        if got < n && self.collect() > 0 {
-            got += self.alloc(shard, &mut slots[got..n]);
-        }
-        if got < n {
-            self.unalloc(&slots[..got]);
+        if !self.take_slots(shard, &mut slots[..n]) {
             return Err(FileError::Full);
         }
         for i in 0..n {
@@ -268,18 +310,15 @@ impl SpillFile {
                         self.member(*slot).store(0, Ordering::Relaxed);
                     }
                 }
+                // While the slots are still this call's: their seals are needed.
+                let restored = self.restore(data, &slots[..n]);
                 self.unalloc(&slots[..n]);
-                if matches!(e, Errno::NOSPC | Errno::FBIG | Errno::DQUOT) {
-                    for slot in &slots[first..end] {
-                        self.slots.mark_bad(*slot);
-                    }
-                }
-                self.restore(data, &slots[..n])?;
-                return Err(FileError::Io(e));
+                return Err(restored.err().unwrap_or(FileError::Io(e)));
             }
             first = end;
         }
         for slot in &slots[..n] {
+            self.written.fetch_max(slot.0 + 1, Ordering::Relaxed);
             // The slot leaves its cache with one user: the location word that the caller writes.
             let _ = self.slots.dup(*slot);
             self.slots.cache_del(*slot, Shadow(0));
@@ -290,7 +329,7 @@ impl SpillFile {
     /// Makes plain again what was encrypted for `slots`, which are the caller's alone.
     fn restore(&self, data: &mut [u8], slots: &[Slot]) -> Result<(), FileError> {
         for (slot, part) in slots.iter().zip(data.chunks_exact_mut(SLOT_BYTES)) {
-            // SAFETY: checked by the allocation; see below for who writes.
+            // SAFETY: the allocation checked the index, and its slots are this thread's until it gives them back.
             let seal = unsafe { self.seals.add(slot.0 as usize).read() };
             let (nonce, tag) = (nonce_of(seal.nonce()), Tag::from(seal.tag));
             self.cipher()

@@ -80,6 +80,14 @@ pub fn reserve(len: usize) -> Result<*mut u8, Errno> {
     reserve_aligned(len, 4096)
 }
 
+/// Maps `len` bytes of private anonymous memory for a short time, where the kernel likes.
+pub fn map_for_now(len: usize) -> Result<*mut u8, Errno> {
+    let flags = (g::MAP_PRIVATE | g::MAP_ANONYMOUS | g::MAP_NORESERVE) as u64;
+    let prot = (g::PROT_READ | g::PROT_WRITE) as u64;
+    // SAFETY: a fresh mapping at an address of the kernel's choice disturbs nobody.
+    unsafe { call(g::__NR_mmap, [0, len as u64, prot, flags, u64::MAX, 0]) }.map(|at| at as *mut u8)
+}
+
 /// Reserves `len` bytes aligned to `align` (a power of two, at least a page).
 pub fn reserve_aligned(len: usize, align: usize) -> Result<*mut u8, Errno> {
     let len = len.next_multiple_of(4096);
@@ -192,6 +200,19 @@ pub fn counter_is_forbidden() -> bool {
     // SAFETY: the kernel writes one word.
     let got = unsafe { call(g::__NR_prctl, [PR_GET_TSC, &raw mut mode as u64, 0, 0, 0, 0]) };
     got.is_ok() && mode == PR_TSC_SIGSEGV
+}
+
+/// Has the kernel take this process's memory out of KSM and put none in; false when it stays in. A merged page loses
+/// its write protection without a word, and the setting comes along over fork and exec.
+pub fn leave_ksm() -> bool {
+    const PR_SET_MEMORY_MERGE: u64 = 67;
+    const PR_GET_MEMORY_MERGE: u64 = 68;
+    // SAFETY: unmerging changes no content.
+    unsafe {
+        syscall(g::__NR_prctl as u64, [PR_SET_MEMORY_MERGE, 0, 0, 0, 0, 0]);
+        // Kernels without it refuse both calls, and have nothing to leave.
+        syscall(g::__NR_prctl as u64, [PR_GET_MEMORY_MERGE, 0, 0, 0, 0, 0]) <= 0
+    }
 }
 
 /// Processor time of the calling thread in nanoseconds.
@@ -358,6 +379,13 @@ pub fn write_mapped(fd: i32, data: &[u8], offset: u64) -> Result<(), Errno> {
 pub fn process_exists(pid: i32) -> bool {
     // SAFETY: signal 0 delivers nothing.
     !matches!(unsafe { call(g::__NR_kill, [pid as u64, 0, 0, 0, 0, 0]) }, Err(Errno(3)))
+}
+
+/// True when the page at `at` is in memory.
+pub fn is_mapped(at: usize) -> bool {
+    let mut byte = 0u8;
+    // SAFETY: the kernel writes one byte for one page.
+    unsafe { syscall(g::__NR_mincore as u64, [at as u64, 4096, &raw mut byte as u64, 0, 0, 0]) == 0 && byte & 1 != 0 }
 }
 
 /// Ends the whole process with `status`.

@@ -7,7 +7,9 @@ use linux_raw_sys::general as g;
 
 const FEATURE_PAGEFAULT_FLAG_WP: u64 = 1 << 0;
 const FEATURE_SIGBUS: u64 = 1 << 7;
+const FEATURE_WP_HUGETLBFS_SHMEM: u64 = 1 << 12;
 const FEATURE_MOVE: u64 = 1 << 16;
+const PAGE: usize = 4096;
 const REGISTER_MISSING: u64 = 1;
 const REGISTER_WP: u64 = 2;
 const WP_ON: u64 = 1;
@@ -62,6 +64,7 @@ impl From<Errno> for UffdError {
 pub struct Uffd {
     fd: i32,
     has_move: bool,
+    protects_for_sure: bool,
 }
 
 impl Uffd {
@@ -77,7 +80,7 @@ impl Uffd {
             // SAFETY: the kernel reads and writes the three words of `struct uffdio_api`.
             let got = unsafe { call(g::__NR_ioctl, [fd as u64, iowr(0x3f, 24), api.as_mut_ptr() as u64, 0, 0, 0]) };
             if got.is_ok() {
-                return Ok(Self { fd, has_move });
+                return Ok(Self { fd, has_move, protects_for_sure: api[1] & FEATURE_WP_HUGETLBFS_SHMEM != 0 });
             }
         }
         super::close(fd);
@@ -102,6 +105,12 @@ impl Uffd {
     /// True when the kernel offers MOVE.
     pub fn has_move(&self) -> bool {
         self.has_move
+    }
+
+    /// True when a protected page stays so: before Linux 5.19, whose other work on it this tells by, COPY did not protect
+    /// pages of memory that was not writable at the moment, and fork and swapoff lost the mark.
+    pub fn protects_for_sure(&self) -> bool {
+        self.protects_for_sure
     }
 
     /// Has missing pages and write-protected pages of the range answered by SIGBUS. Harmless when done twice.
@@ -179,7 +188,18 @@ impl Uffd {
     }
 
     /// Write-protects the mapped pages of the range, or lifts the protection.
+    ///
+    /// Before Linux 6.4 the kernel refuses a range that lies in several of its mappings; then it goes page by page.
     pub fn write_protect(&self, at: usize, len: usize, on: bool) -> Result<(), UffdError> {
+        match self.write_protect_once(at, len, on) {
+            Err(UffdError::NotRegistered) if len > PAGE => {
+                (at..at + len).step_by(PAGE).try_for_each(|page| self.write_protect_once(page, PAGE, on))
+            }
+            result => result,
+        }
+    }
+
+    fn write_protect_once(&self, at: usize, len: usize, on: bool) -> Result<(), UffdError> {
         loop {
             let mut arg = [at as u64, len as u64, if on { WP_ON } else { 0 }];
             // SAFETY: `struct uffdio_writeprotect`; changes protection only.

@@ -27,7 +27,6 @@ pub fn force() -> Force {
     Force {
         no_move: has("no-move"),
         shared: has("shared"),
-        no_huge: has("no-huge"),
         no_process_madvise: has("no-process-madvise"),
         no_background: has("no-background"),
         strict: true,
