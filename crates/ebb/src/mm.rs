@@ -251,10 +251,11 @@ impl Space {
 
     /// Gives a range attributes that no managed mapping has; false when that is not possible.
     fn mark(&self, start: usize, len: usize) -> bool {
-        let taken = |r: &Region| r.attr.is_dontfork() && r.attr.is_wipeonfork();
+        let taken = |r: &Region| r.attr.is_dontfork() && r.attr.is_wipeonfork() && r.attr.is_dontdump();
         !self.regions.all().iter().any(taken)
             && uapi::madvise(start, len, g::MADV_DONTFORK).is_ok()
             && uapi::madvise(start, len, g::MADV_WIPEONFORK).is_ok()
+            && uapi::madvise(start, len, g::MADV_DONTDUMP).is_ok()
     }
 
     /// Gives a range the attributes back that the program gave it.
@@ -264,6 +265,9 @@ impl Space {
         }
         if !attr.is_wipeonfork() {
             let _ = uapi::madvise(start, len, g::MADV_KEEPONFORK);
+        }
+        if !attr.is_dontdump() {
+            let _ = uapi::madvise(start, len, g::MADV_DODUMP);
         }
     }
 
@@ -352,15 +356,26 @@ impl Space {
             g::MADV_DONTFORK | g::MADV_DOFORK => self.exclusive(|| {
                 // SAFETY: changes no content.
                 let result = unsafe { self.kernel(g::__NR_madvise, a) };
-                if result.is_ok() {
+                // ENOMEM: parts of the range are not mapped, the rest has it all the same.
+                if matches!(result, Ok(_) | Err(Errno::NOMEM)) {
                     self.regions.change(start, end, |attr| attr.with_dontfork(advice == g::MADV_DONTFORK));
+                }
+                raw(result)
+            }),
+            g::MADV_DONTDUMP | g::MADV_DODUMP => self.exclusive(|| {
+                // SAFETY: changes no content.
+                let result = unsafe { self.kernel(g::__NR_madvise, a) };
+                // ENOMEM: parts of the range are not mapped, the rest has it all the same.
+                if matches!(result, Ok(_) | Err(Errno::NOMEM)) {
+                    self.regions.change(start, end, |attr| attr.with_dontdump(advice == g::MADV_DONTDUMP));
                 }
                 raw(result)
             }),
             g::MADV_WIPEONFORK | g::MADV_KEEPONFORK => self.exclusive(|| {
                 // SAFETY: changes no content.
                 let result = unsafe { self.kernel(g::__NR_madvise, a) };
-                if result.is_ok() {
+                // ENOMEM: parts of the range are not mapped, the rest has it all the same.
+                if matches!(result, Ok(_) | Err(Errno::NOMEM)) {
                     self.regions.change(start, end, |attr| attr.with_wipeonfork(advice == g::MADV_WIPEONFORK));
                 }
                 raw(result)

@@ -32,6 +32,7 @@ impl Attr {
     const DONTFORK: u8 = 8;
     const WIPEONFORK: u8 = 16;
     const KEYED: u8 = 32;
+    const DONTDUMP: u8 = 64;
 
     /// All of them, for reports.
     pub fn bits(self) -> u8 {
@@ -56,7 +57,7 @@ impl Attr {
 
     /// The same with mmap's `prot` in place of the old protection.
     pub fn with_prot(self, prot: u32, keyed: bool) -> Self {
-        let keep = self.0 & (Self::DONTFORK | Self::WIPEONFORK);
+        let keep = self.0 & (Self::DONTFORK | Self::WIPEONFORK | Self::DONTDUMP);
         Self(Self::from_prot(prot).0 | keep | if keyed { Self::KEYED } else { 0 })
     }
 
@@ -68,6 +69,16 @@ impl Attr {
     /// The same, emptied in fork's child or not.
     pub fn with_wipeonfork(self, on: bool) -> Self {
         Self(if on { self.0 | Self::WIPEONFORK } else { self.0 & !Self::WIPEONFORK })
+    }
+
+    /// The same, left out of core dumps or not.
+    pub fn with_dontdump(self, on: bool) -> Self {
+        Self(if on { self.0 | Self::DONTDUMP } else { self.0 & !Self::DONTDUMP })
+    }
+
+    /// Core dumps leave it out.
+    pub fn is_dontdump(self) -> bool {
+        self.0 & Self::DONTDUMP != 0
     }
 
     /// Fork's child does not have it.

@@ -274,11 +274,22 @@ pub unsafe fn clone_thread(args: &[u64; 7]) -> isize {
 
 /// Installs a handler with the given flags; the mask stays empty.
 pub fn on_signal(signal: i32, handler: extern "C" fn(i32, *mut libc::siginfo_t, *mut c_void), flags: i32) {
+    on_signal_without(signal, handler, flags, None);
+}
+
+/// The same; while the handler runs, signal `masked` waits, too.
+pub fn on_signal_without(
+    signal: i32,
+    handler: extern "C" fn(i32, *mut libc::siginfo_t, *mut c_void),
+    flags: i32,
+    masked: Option<i32>,
+) {
     // SAFETY: zero is a valid sigaction; the handler is async-signal-safe.
     unsafe {
         let mut action: libc::sigaction = core::mem::zeroed();
         action.sa_sigaction = handler as *const () as usize;
         action.sa_flags = libc::SA_SIGINFO | flags;
+        masked.map(|masked| libc::sigaddset(&raw mut action.sa_mask, masked));
         if libc::sigaction(signal, &action, core::ptr::null_mut()) != 0 {
             fail(format_args!("sigaction {signal}: {}", Error::last_os_error()));
         }

@@ -35,7 +35,9 @@ pub fn install() {
     for signal in [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE] {
         sys::on_signal(signal, sys::guard_handler, libc::SA_ONSTACK);
     }
-    sys::on_signal(storm_signal(), storm_handler, libc::SA_ONSTACK | libc::SA_RESTART);
+    // Whoever jumps out of a handler must not leave a storm's half done.
+    let flags = libc::SA_ONSTACK | libc::SA_RESTART;
+    sys::on_signal_without(storm_signal(), storm_handler, flags, Some(jump_signal()));
     sys::on_signal(jump_signal(), jump_handler, libc::SA_ONSTACK);
 }
 
