@@ -94,6 +94,10 @@ torture-long: build
 bench-micro: build ## Ebb beside the kernel's swap on zram, interleaved, at equal total RAM (root)
 	python3 bench/micro/run.py --ebb $(EBB)
 
+.PHONY: bench-overhead
+bench-overhead: build ## programs with all the RAM they want, alone and under Ebb
+	python3 bench/micro/overhead.py --ebb $(EBB)
+
 .PHONY: install uninstall
 install: build ## install below PREFIX (/usr/local)
 	install -D -m 755 $(EBB) $(DESTDIR)$(PREFIX)/bin/ebb
