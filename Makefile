@@ -72,7 +72,7 @@ PROGRAMS := python-records numpy-sort numpy-threads processes-fork processes-spa
 programs: build ## real programs in little memory: output compared with an unlimited run
 	python3 tests/programs/run.py --short $(foreach p,$(PROGRAMS),--only $(p))
 programs-long: build
-	python3 tests/programs/run.py
+	python3 tests/programs/run.py --long
 
 .PHONY: kill
 kill: build ## kill programs and ebb at random moments: nothing is left behind

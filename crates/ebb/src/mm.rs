@@ -166,19 +166,32 @@ impl Space {
             return raw(unsafe { self.kernel(g::__NR_mremap, a) });
         }
         self.exclusive(|| {
+            let moves = flags & (MREMAP_FIXED | MREMAP_DONTUNMAP) != 0;
+            let kept = old_len.min(new_len);
             let region = self.regions.find(old);
+            let covered = region.map_or(old, |r| r.end);
+            if (moves || new_len > old_len)
+                && self.regions.first_in(covered.min(old + kept), old + kept).is_some_and(|r| Some(r) != region)
+            {
+                // Several regions are several mappings, which only Linux 6.17 and later moves, and perhaps in part.
+                return -(linux_raw_sys::errno::EFAULT as i64);
+            }
             let Some(region) = region else {
                 // What is not registered joins nothing that is.
                 // SAFETY: the program's call, under the exclusive gate.
                 let result = unsafe { self.kernel(g::__NR_mremap, a) };
                 if let Ok(new) = result {
-                    self.drop_content(new as usize, new as usize + new_len);
-                    self.regions.remove(new as usize, new as usize + new_len);
+                    // What was at the new place is gone, or what was beyond the new end.
+                    let new = new as usize;
+                    let gone = if new == old { old + kept..old + old_len } else { new..new + new_len };
+                    self.drop_content(gone.start, gone.end);
+                    self.regions.remove(gone.start, gone.end);
+                } else {
+                    self.forget_unmapped(a);
                 }
                 return raw(result);
             };
             // In place, if that is possible: nothing moves, and nothing is joined.
-            let moves = flags & (MREMAP_FIXED | MREMAP_DONTUNMAP) != 0;
             if !moves {
                 let mut b = a;
                 b[3] &= !MREMAP_MAYMOVE;
@@ -223,6 +236,7 @@ impl Space {
         let result = unsafe { self.kernel(g::__NR_mremap, a) };
         let Ok(new) = result else {
             self.unmark(old, old_len, attr);
+            self.forget_unmapped(a);
             return raw(result);
         };
         let new = new as usize;
@@ -247,6 +261,22 @@ impl Space {
             self.regions.remove(old, old + old_len);
         }
         raw(result)
+    }
+
+    /// An mremap to a fixed place failed: the kernel may have unmapped what was there before it found out.
+    fn forget_unmapped(&self, a: [u64; 6]) {
+        if a[3] & MREMAP_FIXED == 0 {
+            return;
+        }
+        let (mut at, end) = (a[4] as usize, (a[4] as usize).saturating_add(page_up(a[2] as usize)));
+        while let Some(r) = self.regions.first_in(at, end) {
+            let (start, stop) = (r.start.max(at), r.end.min(end));
+            for page in (start..stop).step_by(PAGE).filter(|page| uapi::is_hole(*page)) {
+                self.drop_content(page, page + PAGE);
+                self.regions.remove(page, page + PAGE);
+            }
+            at = stop;
+        }
     }
 
     /// Gives a range attributes that no managed mapping has; false when that is not possible.

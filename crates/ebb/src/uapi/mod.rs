@@ -388,6 +388,14 @@ pub fn is_mapped(at: usize) -> bool {
     unsafe { syscall(g::__NR_mincore as u64, [at as u64, 4096, &raw mut byte as u64, 0, 0, 0]) == 0 && byte & 1 != 0 }
 }
 
+/// True when nothing is mapped at `at`.
+pub fn is_hole(at: usize) -> bool {
+    let mut byte = 0u8;
+    // SAFETY: as above.
+    check(unsafe { syscall(g::__NR_mincore as u64, [at as u64, 4096, &raw mut byte as u64, 0, 0, 0]) })
+        == Err(Errno::NOMEM)
+}
+
 /// Ends the whole process with `status`.
 pub fn exit_group(status: i32) -> ! {
     loop {
