@@ -222,8 +222,8 @@ mod tests {
     fn two_directories_are_refused_because_only_one_would_be_used() {
         let file = |dir: &str| Device::File { dir: Some(dir.into()), size_bytes: None };
         assert_eq!(
-            plan(&[file("/dev/shm"), file("/dev")]).unwrap_err().why,
-            "it names two directories, /dev/shm and /dev"
+            plan(&[file("/dev/shm"), file("/tmp")]).unwrap_err().why,
+            "it names two directories, /dev/shm and /tmp"
         );
     }
 
