@@ -8,7 +8,7 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -102,7 +102,18 @@ impl House {
 
     /// The shell script `script` under `ebb run -q`.
     pub fn shell(&self, script: &str) -> Command {
-        self.ebb(["run", "-q", "--ram", "64M", "--", "/bin/sh", "-c", script])
+        let mut command = self.ebb(["run", "-q", "--ram", "64M", "--", "/bin/sh", "-c", script]);
+        // A shell's background job ignores these two, and a shell cannot trap what it inherits ignored.
+        // SAFETY: signal(2) may be called between fork and exec.
+        unsafe {
+            command.pre_exec(|| {
+                for signal in [libc::SIGINT, libc::SIGQUIT] {
+                    libc::signal(signal, libc::SIG_DFL);
+                }
+                Ok(())
+            });
+        }
+        command
     }
 }
 
