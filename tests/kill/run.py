@@ -16,21 +16,16 @@ import tempfile
 import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-ROOT = os.path.dirname(os.path.dirname(HERE))
+sys.path.insert(0, os.path.dirname(HERE))
+
+from command import find_ebb  # noqa: E402
+
 NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
 # Ebb dies with what it runs, and what it runs with it; this is how long that may take, and a tree of processes that
 # was told to end may take to give its memory back.
 LEAVE_S = 10
 # The slowest program should have gone round once by then.
 READY_S = 180
-
-
-def find_ebb():
-    named = os.environ.get("EBB")
-    if named:
-        return os.path.abspath(shutil.which(named) or named)
-    built = os.path.join(ROOT, "target/release/ebb")
-    return built if os.path.exists(built) else shutil.which("ebb")
 
 
 def processes(mark):
@@ -106,6 +101,12 @@ def wait_gone(mark, limit):
     return left
 
 
+def ended_too(mark, others):
+    """Processes that should have gone on and are gone a moment later."""
+    time.sleep(0.3)
+    return set(others) - set(processes(mark))
+
+
 def end_all(mark):
     """Ends what is left of what was started here."""
     for _ in range(50):
@@ -168,10 +169,8 @@ def one(number, args, ebb, victim, rng):
             os.kill(pid, signal.SIGKILL)
         if target == "child":
             # Its death is the program's own business: all others go on, and are ended here.
-            time.sleep(0.3)
-            others = set(programs) - set(victims)
-            if not others <= set(processes(mark)):
-                why = f"the death of one child ended others: {others - set(processes(mark))}"
+            if gone := ended_too(mark, set(programs) - set(victims)):
+                why = f"the death of one child ended others: {gone}"
             end_all(mark)
         elif target == "none":
             # The program ends by itself: what it leaves running goes on.
@@ -179,20 +178,16 @@ def one(number, args, ebb, victim, rng):
             status = process.wait(LEAVE_S)
             if status != 0:
                 why = f"the command ended with {status}, as its program did not"
-            time.sleep(0.3)
-            others = set(programs[1:])
-            if not others <= set(processes(mark)):
-                why = f"the end of the program ended its children: {others - set(processes(mark))}"
+            if gone := ended_too(mark, programs[1:]):
+                why = f"the end of the program ended its children: {gone}"
             end_all(mark)
         elif target == "program" and victims == programs[:1]:
             # Its children are orphans now, as they would be without Ebb; the command ends as its program did.
             status = process.wait(LEAVE_S)
             if status != -signal.SIGKILL:
                 why = f"the command ended with {status}, not by SIGKILL"
-            time.sleep(0.3)
-            orphans = set(programs[1:])
-            if not orphans <= set(processes(mark)):
-                why = f"the death of the program ended its children: {orphans - set(processes(mark))}"
+            if gone := ended_too(mark, programs[1:]):
+                why = f"the death of the program ended its children: {gone}"
             end_all(mark)
         left = wait_gone(mark, LEAVE_S)
         if left and not why:

@@ -20,6 +20,10 @@ import redis_case
 from harness import MIB, Context, Failure, Outcome
 
 HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.dirname(HERE))
+
+from command import find_ebb  # noqa: E402
+
 ROOT = os.path.dirname(os.path.dirname(HERE))
 PYTHON = "/usr/bin/python3"
 CASES = {}
@@ -322,14 +326,6 @@ def chosen(args):
         return names
     suites = SUITES_LONG if args.long else SUITES_SHORT
     return [name for name in CASES if not name.startswith("cpython-") or name[8:] in suites]
-
-
-def find_ebb():
-    named = os.environ.get("EBB")
-    if named:
-        return os.path.abspath(shutil.which(named) or named)
-    built = os.path.join(ROOT, "target/release/ebb")
-    return built if os.path.exists(built) else shutil.which("ebb")
 
 
 def run_case(name, args, ebb):

@@ -16,7 +16,10 @@ import tempfile
 import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-ROOT = os.path.dirname(os.path.dirname(HERE))
+sys.path.insert(0, os.path.dirname(HERE))
+
+from command import find_ebb  # noqa: E402
+
 NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
 # name -> (under ebb, as nobody, EBB_FORCE)
 VARIANTS = {
@@ -29,17 +32,8 @@ VARIANTS = {
     "no-process-madvise": (True, False, "no-process-madvise"),
     "no-background": (True, False, "no-background"),
     "no-interpose": (True, False, "no-interpose"),
-    "no-huge": (True, False, "no-huge"),
     "strict": (True, False, "strict"),
 }
-
-
-def find_ebb():
-    named = os.environ.get("EBB")
-    if named:
-        return os.path.abspath(shutil.which(named) or named)
-    built = os.path.join(ROOT, "target/release/ebb")
-    return built if os.path.exists(built) else shutil.which("ebb")
 
 
 def build(source, into):

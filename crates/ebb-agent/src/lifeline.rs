@@ -9,6 +9,7 @@
 
 use crate::contract::Ends;
 use crate::entry;
+use crate::text::Line;
 use core::sync::atomic::{AtomicI32, Ordering::Relaxed};
 use ebb::uapi;
 use linux_raw_sys::general as g;
@@ -75,13 +76,13 @@ pub fn arm() {
     if line < 0 {
         return;
     }
-    let mut path = *b"/proc/self/fd/\0\0\0\0\0\0\0\0\0\0\0";
-    write_number(&mut path[14..], line as u32);
+    let mut path = Line::new();
+    path.str("/proc/self/fd/").num(line as u64).bytes(b"\0");
     // SAFETY: the path is a C string; reading tells whether a writer is left and takes nothing out of an empty pipe.
     let fresh = unsafe {
         let flags = (g::O_RDONLY | g::O_NONBLOCK | g::O_CLOEXEC) as u64;
         let at = g::AT_FDCWD as i64 as u64;
-        entry::raw_syscall(g::__NR_openat as u64, &[at, path.as_ptr() as u64, flags, 0, 0, 0])
+        entry::raw_syscall(g::__NR_openat as u64, &[at, path.as_bytes().as_ptr() as u64, flags, 0, 0, 0])
     };
     if fresh < 0 {
         return;
@@ -100,35 +101,5 @@ pub fn arm() {
     let mut byte = 0u8;
     if call(g::__NR_read, [fd, &raw mut byte as u64, 1]) == 0 {
         uapi::kill_self();
-    }
-}
-
-/// Writes `n` in decimal.
-fn write_number(to: &mut [u8], mut n: u32) {
-    let mut digits = [0u8; 10];
-    let mut at = digits.len();
-    while {
-        at -= 1;
-        digits[at] = b'0' + (n % 10) as u8;
-        n /= 10;
-        n > 0
-    } {}
-    to[..digits.len() - at].copy_from_slice(&digits[at..]);
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn numbers_are_written_in_decimal() {
-        for n in [0, 7, 10, 901, u32::MAX] {
-            let mut text = [0u8; 11];
-            write_number(&mut text, n);
-            assert_eq!(
-                text.iter().position(|c| *c == 0).map(|at| text[..at].to_vec()),
-                Some(n.to_string().into_bytes())
-            );
-        }
     }
 }

@@ -135,9 +135,10 @@ impl SwapDevice {
             return Err(InitError::MemoryTooSmall { bytes: len, bytes_needed: layout.bytes });
         }
         let nr_records = records_for(nr_clusters(nr_slots));
-        // SAFETY: the layout keeps the four parts apart, aligned and within `len`. The caller gives the memory to the
-        // device alone, for as long as it is used. Zeroed bytes are what `new` of each type builds: every field is a
-        // number, an unlocked lock, or an enum whose first value is 0.
+        // Zeroed bytes are what `new` of each type builds: every field is a number, an unlocked lock, or an enum whose
+        // first value is 0.
+        // SAFETY: the layout keeps the four parts apart, aligned and within `len`; the caller gives the memory to the
+        // device alone, for as long as it is used.
         unsafe {
             let base = memory.as_ptr();
             let header = part(base, 1, Header::new);

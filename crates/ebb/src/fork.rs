@@ -10,10 +10,8 @@ use crate::device::file::SpillFile;
 use crate::region::Region;
 use crate::space::{InitError, Space};
 use crate::stats;
-use crate::table::PAGE;
 use crate::uapi::{self, Errno, uffd::Uffd};
 use core::ffi::CStr;
-use core::sync::atomic::Ordering::Relaxed;
 
 impl Space {
     /// Before fork: nobody else is inside the engine until [`Self::fork_parent`]. The caller must not be inside.
@@ -104,14 +102,5 @@ impl Space {
             Ok(file) => self.swap.add_file(file),
             Err(_) => self.swap.stay_in_ram(),
         }
-    }
-
-    /// Total bytes managed now, for reports.
-    pub fn managed_bytes_total(&self, ctx: &ThreadCtx) -> usize {
-        self.gate.enter(&ctx.gate);
-        let pages: usize = self.regions.all().iter().map(|r| (r.end - r.start) / PAGE).sum();
-        self.gate.leave(&ctx.gate);
-        let _ = Relaxed;
-        pages * PAGE
     }
 }

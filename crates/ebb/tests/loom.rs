@@ -82,10 +82,19 @@ impl Page {
 
     /// The program adds one to the page's content, faulting as often as it takes.
     fn increment(&self) {
+        self.increment_with(Self::fault);
+    }
+
+    /// The same, with a read that faults first.
+    fn increment_read_first(&self) {
+        self.increment_with(Self::fault_clean);
+    }
+
+    fn increment_with(&self, fault: impl Fn(&Self)) {
         loop {
             let entry = self.entry.load(Ordering::Relaxed);
             if entry & (MAPPED | PROTECTED) != MAPPED {
-                self.fault();
+                fault(self);
                 continue;
             }
             let more = entry + (1 << CONTENT_SHIFT);
@@ -154,21 +163,6 @@ impl Page {
         let entry = content << CONTENT_SHIFT | MAPPED | PROTECTED;
         assert_eq!(self.entry.swap(entry, Ordering::Relaxed), 0, "the page was mapped already");
         word.finish(State::clean(0));
-    }
-
-    /// As [`Self::increment`], with the reading fault that comes first.
-    fn increment_read_first(&self) {
-        loop {
-            let entry = self.entry.load(Ordering::Relaxed);
-            if entry & (MAPPED | PROTECTED) != MAPPED {
-                self.fault_clean();
-                continue;
-            }
-            let more = entry + (1 << CONTENT_SHIFT);
-            if self.entry.compare_exchange(entry, more, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
-                return;
-            }
-        }
     }
 
     /// As in `drop_clean`: unmaps a clean page, whose content the slot holds.

@@ -22,10 +22,6 @@ const MOVE_HOLES: u64 = 2;
 const fn iowr(nr: u64, size: usize) -> u64 {
     (3 << 30) | ((size as u64) << 16) | (0xaa << 8) | nr
 }
-const fn ior(nr: u64, size: usize) -> u64 {
-    (2 << 30) | ((size as u64) << 16) | (0xaa << 8) | nr
-}
-
 /// What a refused operation means.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum UffdError {
@@ -118,13 +114,6 @@ impl Uffd {
         let mut arg = [at as u64, len as u64, REGISTER_MISSING | REGISTER_WP, 0];
         // SAFETY: the kernel reads and writes the four words of `struct uffdio_register`.
         unsafe { self.ioctl(iowr(0, 32), arg.as_mut_ptr()) }
-    }
-
-    /// Hands the range back to the kernel.
-    pub fn unregister(&self, at: usize, len: usize) -> Result<(), UffdError> {
-        let mut arg = [at as u64, len as u64];
-        // SAFETY: the kernel reads the two words of `struct uffdio_range`.
-        unsafe { self.ioctl(ior(1, 16), arg.as_mut_ptr()) }
     }
 
     /// Maps copies of `len` bytes at `src` to the missing range `dst`. On error `.0` bytes were mapped before it.
