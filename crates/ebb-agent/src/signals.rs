@@ -273,18 +273,35 @@ pub fn allow_faults() {
     set_kernel_mask(FULL_MASK);
 }
 
-/// Sets the calling thread's mask; the old one.
+/// Sets the calling thread's mask; the old one. Not on a stack of the program's: see [`exchange_mask`].
 pub fn set_kernel_mask(mask: u64) -> u64 {
     let mut old = 0u64;
     // SAFETY: the kernel reads and writes one mask each.
-    unsafe {
-        entry::raw_syscall(
-            g::__NR_rt_sigprocmask as u64,
-            &[g::SIG_SETMASK as u64, &raw const mask as u64, &raw mut old as u64, 8, 0, 0],
-        )
-    };
+    unsafe { exchange_mask(&mask, &mut old) };
     old
 }
+
+/// Sets the calling thread's mask to `new`, and `old`, unless that is null, to what it was.
+///
+/// The kernel refuses a mask on a page that is out, and has then blocked what it does not tell. So both are where
+/// nothing is ever evicted: a program's stack may be.
+///
+/// # Safety
+/// The pointers are valid for the kernel to read and write.
+unsafe fn exchange_mask(new: *const u64, old: *mut u64) {
+    // SAFETY: the caller's contract.
+    let ret = unsafe {
+        entry::raw_syscall(
+            g::__NR_rt_sigprocmask as u64,
+            &[g::SIG_SETMASK as u64, new as u64, old as u64, size_of::<u64>() as u64, 0, 0],
+        )
+    };
+    debug_assert_eq!(ret, 0);
+}
+
+/// [`FULL_MASK`] and no signal at all, where nothing is ever evicted.
+static BLOCKED: u64 = FULL_MASK;
+static OPEN: u64 = 0;
 
 /// Blocks every signal but those of [`FULL_MASK`], before a call into the engine. Give the answer to [`restore`].
 pub fn block_all() -> u64 {
@@ -295,9 +312,11 @@ pub fn block_all() -> u64 {
     if b.owns(ptr::from_ref(&here) as u64) {
         return IN_HANDLER;
     }
-    let old = set_kernel_mask(FULL_MASK);
+    // SAFETY: a static, and a word of the thread's own block. Until it is read every signal is blocked that could come
+    // here a second time.
+    unsafe { exchange_mask(&BLOCKED, &raw mut b.kernel_mask) };
     settle(b);
-    old
+    b.kernel_mask
 }
 
 /// Ends what [`block_all`] began.
@@ -307,7 +326,9 @@ pub fn restore(mask: u64) {
     }
     // SAFETY: the calling thread's own block.
     let b = unsafe { &mut *thread::this() };
-    set_kernel_mask(mask);
+    b.kernel_mask = mask;
+    // SAFETY: a word of the thread's own block; every signal is blocked until the kernel has read it.
+    unsafe { exchange_mask(&raw const b.kernel_mask, ptr::null_mut()) };
     if b.queue().deferred.swap(0, Relaxed) != 0 {
         // Outside a handler there is no frame to change: have the signals arrive once more.
         while let Some(info) = b.queue().pop(!b.blocked) {
@@ -318,13 +339,22 @@ pub fn restore(mask: u64) {
 
 /// Sends the calling thread a signal with all its details.
 fn raise(info: &SigInfo) {
-    // SAFETY: the kernel reads one siginfo.
-    unsafe {
-        entry::raw_syscall(
-            g::__NR_rt_tgsigqueueinfo as u64,
-            &[getpid(), gettid(), info.signo as u64, ptr::from_ref(info) as u64, 0, 0],
-        )
-    };
+    let at = ptr::from_ref(info);
+    loop {
+        // SAFETY: a valid reference. On a stack of the program's this brings the pages in that the kernel reads next.
+        let signo = unsafe {
+            (&raw const (*at).rest[11]).read_volatile();
+            (&raw const (*at).signo).read_volatile()
+        };
+        // SAFETY: the kernel reads one siginfo.
+        let ret = unsafe {
+            entry::raw_syscall(g::__NR_rt_tgsigqueueinfo as u64, &[getpid(), gettid(), signo as u64, at as u64, 0, 0])
+        };
+        // The page is out again: nothing was sent.
+        if ret != EFAULT {
+            return;
+        }
+    }
 }
 
 /// The calling process's number.
@@ -556,7 +586,8 @@ pub fn die(sig: i32, again: Option<&SigInfo>) {
 pub fn abort() -> ! {
     const SIGABRT: i32 = 6;
     die(SIGABRT, Some(&SigInfo { signo: SIGABRT, code: -6, ..SigInfo::ZERO }));
-    set_kernel_mask(0);
+    // SAFETY: a static.
+    unsafe { exchange_mask(&OPEN, ptr::null_mut()) };
     uapi::exit_group(134)
 }
 

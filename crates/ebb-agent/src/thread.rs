@@ -68,6 +68,8 @@ pub struct ThreadBlock {
     queue: Queue,
     index: u32,
     pub ctx: *const ThreadCtx,
+    /// A mask for the kernel to read or write, in calls from a stack that may be evicted; see `signals`.
+    pub kernel_mask: u64,
     /// Signals that the agent holds for itself and the program has blocked; see `signals`.
     pub blocked: u64,
     /// The program's alternate signal stack.
