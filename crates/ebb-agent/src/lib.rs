@@ -22,7 +22,6 @@ mod guard;
 mod interpose;
 mod interpose_files;
 mod lifeline;
-mod lock;
 mod memory;
 mod process;
 mod queue;

@@ -334,7 +334,8 @@ fn copy(space: &'static Space, b: &mut ThreadBlock, uc: &mut Context, mut reques
         lifeline::arm();
     }
     if !ptr::eq(b.table, &signals::PROCESS) {
-        signals::PROCESS.lock().reset();
+        // SAFETY: whoever held it is not in this process; what it did to the table is replaced as a whole.
+        unsafe { signals::PROCESS.lock().reset() };
         signals::PROCESS.copy_from(b.table());
         b.table = &signals::PROCESS;
     }

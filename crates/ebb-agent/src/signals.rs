@@ -18,16 +18,15 @@
 use crate::entry::{self, InnerAt, StubAt};
 use crate::fault;
 use crate::frame::{self, AltStack, Context, Frame, SigInfo};
-use crate::lock::Lock;
 use crate::thread::{self, ThreadBlock};
 use crate::trap;
 pub use crate::trap::settle;
 use crate::user;
-use core::cell::UnsafeCell;
 use core::mem::size_of;
 use core::ptr;
 use core::sync::atomic::Ordering::Relaxed;
 use ebb::uapi;
+use ebb_sync::Lock;
 use linux_raw_sys::errno as e;
 use linux_raw_sys::general as g;
 
@@ -121,29 +120,31 @@ impl Action {
 
 /// The signal actions of one process, as the program set them.
 pub struct SigTable {
-    lock: Lock,
-    actions: UnsafeCell<[Action; SIGNALS as usize]>,
+    actions: Lock<Actions, SignalsLock>,
 }
 
-// SAFETY: `actions` is used under the lock only.
-unsafe impl Sync for SigTable {}
+type Actions = [Action; SIGNALS as usize];
+
+ebb_sync::lock_classes! {
+    /// A process's signal actions. Held for one short system call at most, with every signal blocked, never across a
+    /// touch of the program's memory; fork takes it first, so that the child finds it free.
+    SignalsLock = "signal actions";
+}
 
 impl SigTable {
     /// Default actions.
     pub const fn new() -> Self {
         const DEFAULT: Action = Action { handler: SIG_DFL, flags: 0, restorer: 0, mask: 0 };
-        Self { lock: Lock::new(), actions: UnsafeCell::new([DEFAULT; SIGNALS as usize]) }
+        Self { actions: Lock::new([DEFAULT; SIGNALS as usize]) }
     }
 
     /// The lock, which fork must hold.
-    pub fn lock(&self) -> &Lock {
-        &self.lock
+    pub fn lock(&self) -> &Lock<Actions, SignalsLock> {
+        &self.actions
     }
 
-    fn with<R>(&self, f: impl FnOnce(&mut [Action; SIGNALS as usize]) -> R) -> R {
-        let _guard = self.lock.lock();
-        // SAFETY: the lock is held.
-        f(unsafe { &mut *self.actions.get() })
+    fn with<R>(&self, f: impl FnOnce(&mut Actions) -> R) -> R {
+        f(&mut self.actions.lock())
     }
 
     /// The action of `sig`.
@@ -546,8 +547,8 @@ fn push_frame(b: &mut ThreadBlock, info: &SigInfo, uc: &mut Context, action: &Ac
     }
     uc.regs.enter_handler(action.handler, info.signo, place.frame);
     if b.alt.flags & SS_AUTODISARM != 0 {
+        // The engine goes on to take that stack for another than the one that was left for it.
         b.alt = AltStack { sp: 0, flags: SS_DISABLE, pad: 0, size: 0 };
-        b.tell_alt_stack();
     }
     true
 }
@@ -575,7 +576,9 @@ pub unsafe extern "C" fn deliver_deferred(uc: *mut Context) -> bool {
 #[cold]
 #[inline(never)]
 pub fn die(sig: i32, again: Option<&SigInfo>) {
-    let _ = set_kernel_action(sig, &Action::default());
+    /// Where nothing is ever evicted.
+    static DEFAULT: Action = Action { handler: SIG_DFL, flags: 0, restorer: 0, mask: 0 };
+    let _ = set_kernel_action(sig, &DEFAULT);
     if let Some(info) = again {
         raise(info);
     }

@@ -9,16 +9,15 @@
 //! it, but for its creator before it runs, and a parent that waits for its vfork child; blocks are never managed.
 
 use crate::frame::{AltStack, Context, FPSTATE_BYTES_MAX, Frame};
-use crate::lock::Lock;
 use crate::queue::Queue;
 use crate::signals::SigTable;
 use core::arch::asm;
-use core::cell::UnsafeCell;
 use core::mem::{offset_of, size_of};
 use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use ebb::ThreadCtx;
 use ebb::uapi::{self, Errno};
+use ebb_sync::Lock;
 use linux_raw_sys::general as g;
 
 /// Size and alignment of a block.
@@ -212,20 +211,23 @@ pub unsafe fn set_current(block: *mut ThreadBlock) {
 
 /// All blocks of the process.
 struct Arena {
-    lock: Lock,
-    chunks: UnsafeCell<[usize; BLOCKS_MAX / CHUNK_BLOCKS]>,
+    chunks: Lock<Chunks, BlocksLock>,
     /// Blocks at or above this have never been used.
     used_max: AtomicUsize,
     /// Where to look for a free block next.
     next: AtomicUsize,
 }
 
-// SAFETY: `chunks` is changed under the lock only.
-unsafe impl Sync for Arena {}
+/// Addresses of the chunks that there are; 0 for none.
+type Chunks = [usize; BLOCKS_MAX / CHUNK_BLOCKS];
+
+ebb_sync::lock_classes! {
+    /// The blocks of a process. Held with every signal blocked; fork takes it first, so that the child finds it free.
+    BlocksLock = "thread blocks";
+}
 
 static ARENA: Arena = Arena {
-    lock: Lock::new(),
-    chunks: UnsafeCell::new([0; BLOCKS_MAX / CHUNK_BLOCKS]),
+    chunks: Lock::new([0; BLOCKS_MAX / CHUNK_BLOCKS]),
     used_max: AtomicUsize::new(0),
     next: AtomicUsize::new(0),
 };
@@ -234,24 +236,22 @@ static ARENA: Arena = Arena {
 static USED: [AtomicU32; BLOCKS_MAX] = [const { AtomicU32::new(0) }; BLOCKS_MAX];
 
 /// The lock of the block arena, which fork must hold.
-pub fn arena_lock() -> &'static Lock {
-    &ARENA.lock
+pub fn arena_lock() -> &'static Lock<Chunks, BlocksLock> {
+    &ARENA.chunks
 }
 
 /// Takes a block for a new thread. Every signal must be blocked.
 pub fn alloc() -> Result<*mut ThreadBlock, Errno> {
-    let _guard = ARENA.lock.lock();
+    let mut chunks = ARENA.chunks.lock();
     let used_max = ARENA.used_max.load(Ordering::Relaxed);
     let from = ARENA.next.load(Ordering::Relaxed);
     let free = (from..used_max).chain(0..from.min(used_max)).find(|&i| USED[i].load(Ordering::Acquire) == 0);
-    let index = match free.or_else(|| reap(used_max)) {
+    let index = match free.or_else(|| reap(&chunks, used_max)) {
         Some(i) => i,
         None if used_max < BLOCKS_MAX => used_max,
         None => return Err(Errno::AGAIN),
     };
     let chunk = index / CHUNK_BLOCKS;
-    // SAFETY: the lock is held.
-    let chunks = unsafe { &mut *ARENA.chunks.get() };
     if chunks[chunk] == 0 {
         let bytes = CHUNK_BLOCKS * BLOCK_BYTES;
         let at = uapi::reserve_aligned(bytes, BLOCK_BYTES)? as usize;
@@ -280,10 +280,10 @@ pub fn alloc() -> Result<*mut ThreadBlock, Errno> {
 }
 
 /// Finds a block whose process shared the memory and was killed: nobody else could give it back.
-fn reap(used_max: usize) -> Option<usize> {
+fn reap(chunks: &Chunks, used_max: usize) -> Option<usize> {
     for i in 0..used_max {
         // SAFETY: the lock is held; blocks below `used_max` are mapped.
-        let block = unsafe { &*at_index(i) };
+        let block = unsafe { &*at_index(chunks, i) };
         if block.foreign && block.tid > 0 && !uapi::process_exists(block.tid) {
             release_scratch(block);
             if let Some(space) = crate::space() {
@@ -295,10 +295,8 @@ fn reap(used_max: usize) -> Option<usize> {
     None
 }
 
-/// The block number `i`. The arena lock must be held.
-fn at_index(i: usize) -> *mut ThreadBlock {
-    // SAFETY: the lock is held.
-    let chunks = unsafe { &*ARENA.chunks.get() };
+/// The block number `i`.
+fn at_index(chunks: &Chunks, i: usize) -> *mut ThreadBlock {
     (chunks[i / CHUNK_BLOCKS] + i % CHUNK_BLOCKS * BLOCK_BYTES + HEAD_AT) as *mut ThreadBlock
 }
 

@@ -203,11 +203,12 @@ fn leave_hint(b: &ThreadBlock, sp: u64) {
 /// Ends the pins of a call that has returned to the program since.
 #[inline]
 pub fn settle(b: &ThreadBlock) {
-    if b.call.pinned.load(Relaxed) {
-        b.call.pinned.store(false, Relaxed);
-        if let Some(space) = crate::space() {
-            space.pin_end(b.ctx());
-        }
+    // A handler that comes between the two has ended them itself.
+    if b.call.pinned.load(Relaxed)
+        && b.call.pinned.swap(false, Relaxed)
+        && let Some(space) = crate::space()
+    {
+        space.pin_end(b.ctx());
     }
 }
 

@@ -1,5 +1,5 @@
 //! The `ebb` command: `ebb run` puts an unmodified program on Ebb and waits for it, `ebb doctor` says what this host
-//! allows.
+//! allows, `ebb locks` where a running program waits.
 //!
 //! Every failure before the program starts is one line, `ebb: WHAT: WHY; REMEDY`, and exit status 125; 126 and 127 mean
 //! what they mean for env(1). The contract with the preloaded agent is in `docs/contract.md`.
@@ -12,6 +12,7 @@ mod image;
 mod launch;
 mod lifeline;
 mod limit;
+mod locks;
 mod options;
 mod path;
 mod probe;
@@ -39,6 +40,7 @@ pub fn main(args: impl Iterator<Item = OsString>) -> i32 {
             let (text, works) = doctor::report(json);
             print(&text).map(|_| if works { 0 } else { 1 })
         }
+        Ok(Command::Locks { pid }) => locks::report(pid).and_then(|text| print(&text)),
         Err(failure) => Err(failure),
     };
     match outcome {

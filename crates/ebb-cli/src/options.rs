@@ -13,6 +13,7 @@ ebb: run a program in less memory than it wants.
 Usage:
   ebb run [OPTIONS] -- PROGRAM [ARGS...]   run PROGRAM within a memory budget (ebb run --help)
   ebb doctor [--json]                      say what this host allows, and what to change
+  ebb locks PID                            show where the threads of a running program wait in Ebb
   ebb --help | --version
 
 Cold pages of PROGRAM are compressed in RAM, then spill to disk. It needs no root, no kernel
@@ -54,6 +55,15 @@ Tries what Ebb needs on this host and says for each: ok, limited or blocked, wha
 and how to mend it. Exit status: 0 when `ebb run` works here, 1 when it does not.
 ";
 
+const LOCKS_HELP: &str = "\
+Usage: ebb locks PID
+
+Shows where threads waited for each other inside Ebb, for the whole program that PID belongs to
+and since it began: how often, how long in all, at most and on average, the kind of lock, and the
+place in Ebb's source that asked for it. PID is any process of it, or the `ebb run` that started
+it. A lock that was free when it was asked for is not counted.
+";
+
 /// What `--ram` asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ram {
@@ -87,6 +97,7 @@ pub enum Command {
     Print(String),
     Run(Run),
     Doctor { json: bool },
+    Locks { pid: i32 },
 }
 
 fn syntax(what: impl ToString, why: impl ToString, help: &str) -> Failure {
@@ -118,6 +129,7 @@ pub fn parse(args: impl Iterator<Item = OsString>) -> Result<Command, Failure> {
         Some(Value(command)) => match command.to_str() {
             Some("run") => parse_run(&mut parser),
             Some("doctor") => parse_doctor(&mut parser),
+            Some("locks") => parse_locks(&mut parser),
             Some("help") => Ok(Command::Print(HELP.to_owned())),
             _ => Err(syntax(
                 command.to_string_lossy(),
@@ -145,6 +157,24 @@ fn parse_doctor(parser: &mut lexopt::Parser) -> Result<Command, Failure> {
         }
     }
     Ok(Command::Doctor { json })
+}
+
+fn parse_locks(parser: &mut lexopt::Parser) -> Result<Command, Failure> {
+    use lexopt::prelude::*;
+    const SEE: &str = "ebb locks --help";
+    let mut pid = None;
+    while let Some(argument) = parser.next().map_err(|error| parser_failure(error, SEE))? {
+        match argument {
+            Short('h') | Long("help") => return Ok(Command::Print(LOCKS_HELP.to_owned())),
+            Value(value) if pid.is_none() => {
+                let text = value.to_string_lossy();
+                let number = text.parse().ok().filter(|pid| *pid > 0);
+                pid = Some(number.ok_or_else(|| syntax(&text, "it is not the number of a process", SEE))?);
+            }
+            other => return Err(parser_failure(other.unexpected(), SEE)),
+        }
+    }
+    pid.map(|pid| Command::Locks { pid }).ok_or_else(|| syntax("ebb locks", "it names no process", SEE))
 }
 
 fn parse_run(parser: &mut lexopt::Parser) -> Result<Command, Failure> {
@@ -251,6 +281,7 @@ mod tests {
         assert_eq!(of(&["--help"]), Ok(Command::Print(HELP.to_owned())));
         assert_eq!(of(&["run", "--ram", "1G", "--help"]), Ok(Command::Print(RUN_HELP.to_owned())));
         assert_eq!(of(&["doctor", "-h"]), Ok(Command::Print(DOCTOR_HELP.to_owned())));
+        assert_eq!(of(&["locks", "--help"]), Ok(Command::Print(LOCKS_HELP.to_owned())));
         assert_eq!(of(&["--version"]), Ok(Command::Print(version())));
     }
 
@@ -266,6 +297,10 @@ mod tests {
         assert_eq!(line(&["run", "--ram"]), "ebb: --ram: it needs a value; see `ebb run --help`");
         assert_eq!(line(&["run", "--fast", "x"]), "ebb: --fast: there is no such option; see `ebb run --help`");
         assert_eq!(line(&["run", "--quiet=1", "x"]), "ebb: --quiet: it takes no value; see `ebb run --help`");
+        assert_eq!(of(&["locks", "12"]), Ok(Command::Locks { pid: 12 }));
+        assert_eq!(line(&["locks"]), "ebb: ebb locks: it names no process; see `ebb locks --help`");
+        assert_eq!(line(&["locks", "-3"]), "ebb: -3: there is no such option; see `ebb locks --help`");
+        assert_eq!(line(&["locks", "me"]), "ebb: me: it is not the number of a process; see `ebb locks --help`");
         assert_eq!(line(&["doctor", "now"]), "ebb: now: this argument has no meaning here; see `ebb doctor --help`");
         assert_eq!(
             line(&["run", "--ram", "much", "x"]),

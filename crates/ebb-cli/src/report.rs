@@ -11,6 +11,7 @@ use std::time::Duration;
 use ebb::stats::{MAGIC, Shared};
 use serde_json::{Map, Value, json};
 
+use crate::locks;
 use crate::size::{human_bytes, human_count, human_ns};
 use crate::supervise::{End, Usage};
 use crate::sys;
@@ -27,7 +28,23 @@ impl Counters {
     /// Makes the page, all zero but for its mark.
     pub fn create() -> std::io::Result<Self> {
         let file = sys::memory_file(c"ebb-stats", Shared::MAP_BYTES as u64)?;
-        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let counters = Self::map(file, libc::PROT_READ | libc::PROT_WRITE)?;
+        counters.page().magic.store(MAGIC, Relaxed);
+        Ok(counters)
+    }
+
+    /// The page of a running program, to be read only.
+    pub fn open(path: &Path) -> std::io::Result<Self> {
+        let file = File::open(path)?;
+        let foreign = || std::io::Error::other("its counters are not of this version");
+        if file.metadata()?.len() < Shared::MAP_BYTES as u64 {
+            return Err(foreign());
+        }
+        let counters = Self::map(file, libc::PROT_READ)?;
+        if counters.page().magic.load(Relaxed) == MAGIC { Ok(counters) } else { Err(foreign()) }
+    }
+
+    fn map(file: File, protection: i32) -> std::io::Result<Self> {
         // SAFETY: a fresh mapping of the whole file at an address of the kernel's choice.
         let at = unsafe {
             libc::mmap(std::ptr::null_mut(), Shared::MAP_BYTES, protection, libc::MAP_SHARED, file.as_raw_fd(), 0)
@@ -36,9 +53,7 @@ impl Counters {
             Some(shared) if at != libc::MAP_FAILED => shared,
             _ => return Err(std::io::Error::last_os_error()),
         };
-        let counters = Self { file, shared };
-        counters.page().magic.store(MAGIC, Relaxed);
-        Ok(counters)
+        Ok(Self { file, shared })
     }
 
     /// The file to hand on.
@@ -199,6 +214,7 @@ impl Outcome<'_> {
                 lines.push(format!("ebb:   {name} {value}"));
             }
         });
+        lines.extend(locks::table(self.counters).lines().map(|line| format!("ebb: {line}")));
         lines
     }
 
@@ -242,6 +258,7 @@ impl Outcome<'_> {
                 "pages_per_unmap_call": derived.pages_per_unmap,
             },
             "counters": counters,
+            "locks": locks::json(self.counters),
         })
     }
 }
@@ -335,7 +352,7 @@ mod tests {
         assert_eq!(value["counters"]["faults_pool"], 700);
         assert_eq!(value["derived"]["pool_ratio"], 4.0);
         assert_eq!(value["exit"], json!({ "code": 3, "signal": null }));
-        assert_eq!(value["versions"]["counters"], "EBB00001");
+        assert_eq!(value["versions"]["counters"], "EBB00002");
     }
 
     #[test]

@@ -5,7 +5,8 @@
 //! words of blocks that were never used are never touched. The lowest first keeps used blocks together at the arena's
 //! start, and with them the metadata that is touched.
 
-use crate::primitive::{AtomicU32, Lock, Ordering, Shared};
+use crate::BlockMapLock;
+use crate::primitive::{AtomicU32, Lock, Ordering, UnsafeCell};
 
 /// Enough for 2^32 blocks.
 const LEVELS_MAX: usize = 6;
@@ -14,7 +15,7 @@ const FANOUT: u32 = 64;
 /// The part of the map that lives in the caller's memory, before the words.
 #[repr(C)]
 struct Head {
-    lock: Lock,
+    lock: Lock<(), BlockMapLock>,
     /// Blocks whose memory is charged.
     held: AtomicU32,
 }
@@ -22,7 +23,7 @@ struct Head {
 /// The map of free blocks.
 pub(crate) struct BlockMap {
     head: *const Head,
-    words: *const Shared<u64>,
+    words: *const UnsafeCell<u64>,
     nr_blocks: u32,
     nr_levels: usize,
     /// Index of each level's first word; the bottom is level 0.
@@ -41,7 +42,7 @@ impl BlockMap {
                 break;
             }
         }
-        size_of::<Head>().next_multiple_of(8) + words * size_of::<Shared<u64>>()
+        size_of::<Head>().next_multiple_of(8) + words * size_of::<UnsafeCell<u64>>()
     }
 
     /// The map over `metadata`.
@@ -66,13 +67,13 @@ impl BlockMap {
         }
         let head = metadata.cast::<Head>();
         // SAFETY: the words follow the head within the metadata.
-        let words_at = unsafe { metadata.add(head_bytes) }.cast::<Shared<u64>>();
+        let words_at = unsafe { metadata.add(head_bytes) }.cast::<UnsafeCell<u64>>();
         #[cfg(loom)]
         // SAFETY: the caller's memory is ours alone and large enough.
         unsafe {
-            head.write(Head { lock: Lock::new(), held: AtomicU32::new(0) });
+            head.write(Head { lock: Lock::new(()), held: AtomicU32::new(0) });
             for index in 0..words as usize {
-                words_at.add(index).write(Shared::new(0));
+                words_at.add(index).write(UnsafeCell::new(0));
             }
         }
         Self { head, words: words_at, nr_blocks, nr_levels, first_word }
@@ -84,13 +85,13 @@ impl BlockMap {
     }
 
     /// The word that holds `item`'s bit at `level`, and the bit. The caller holds the lock.
-    fn word(&self, level: usize, item: u32) -> (&Shared<u64>, u64) {
+    fn word(&self, level: usize, item: u32) -> (&UnsafeCell<u64>, u64) {
         let index = self.first_word[level] + item / FANOUT;
         // SAFETY: an item of a level is less than the level's number of items, so its word is within the metadata.
         (unsafe { &*self.words.add(index as usize) }, 1 << (item % FANOUT))
     }
 
-    fn read(word: &Shared<u64>) -> u64 {
+    fn read(word: &UnsafeCell<u64>) -> u64 {
         // SAFETY: words are only used under the lock, which the caller holds.
         word.with(|word| unsafe { *word })
     }

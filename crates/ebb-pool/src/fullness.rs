@@ -6,9 +6,10 @@
 //!
 //! Everything here is protected by the class lock.
 
+use crate::SizeClassLock;
 use crate::class::ClassId;
 use crate::object::Link;
-use crate::primitive::{AtomicU32, Lock, Ordering, Shared};
+use crate::primitive::{AtomicU32, Lock, Ordering, UnsafeCell};
 
 /// Lists a class has, by eighths of fullness.
 pub(crate) const GROUPS: usize = 8;
@@ -16,8 +17,8 @@ pub(crate) const GROUPS: usize = 8;
 /// One size class, alone on its cache lines.
 #[repr(C, align(128))]
 pub(crate) struct Class {
-    pub lock: Lock,
-    pub state: Shared<ClassState>,
+    pub lock: Lock<(), SizeClassLock>,
+    pub state: UnsafeCell<ClassState>,
 }
 
 /// What the class lock protects besides the class's blocks.
@@ -42,7 +43,7 @@ pub(crate) struct Block {
     /// Class index plus one while the block is in a class. Written under the class lock, but read without by whoever
     /// frees an object: the object keeps the block in its class. Relaxed, for the claim orders it.
     class: AtomicU32,
-    pub state: Shared<BlockState>,
+    pub state: UnsafeCell<BlockState>,
 }
 
 /// What the lock of the block's class protects.
@@ -74,7 +75,7 @@ impl Block {
 #[cfg(loom)]
 impl Class {
     pub fn new() -> Self {
-        Self { lock: Lock::new(), state: Shared::new(ClassState::default()) }
+        Self { lock: Lock::new(()), state: UnsafeCell::new(ClassState::default()) }
     }
 }
 
@@ -82,7 +83,7 @@ impl Class {
 impl Block {
     pub fn new() -> Self {
         let state = BlockState { next: 0, prev: 0, free: Link::NONE, used: 0 };
-        Self { class: AtomicU32::new(0), state: Shared::new(state) }
+        Self { class: AtomicU32::new(0), state: UnsafeCell::new(state) }
     }
 }
 
@@ -96,7 +97,7 @@ pub(crate) fn group(used: u16, objects: u16) -> Option<usize> {
 /// A class whose lock is held, with the blocks of the pool.
 pub(crate) struct Locked<'a> {
     class: ClassId,
-    state: &'a Shared<ClassState>,
+    state: &'a UnsafeCell<ClassState>,
     blocks: &'a [Block],
 }
 
@@ -104,7 +105,7 @@ impl<'a> Locked<'a> {
     /// # Safety
     /// The lock of `class`, whose state is `state`, is held as long as the result lives, and there is no other such.
     #[inline]
-    pub unsafe fn new(class: ClassId, state: &'a Shared<ClassState>, blocks: &'a [Block]) -> Self {
+    pub unsafe fn new(class: ClassId, state: &'a UnsafeCell<ClassState>, blocks: &'a [Block]) -> Self {
         Self { class, state, blocks }
     }
 

@@ -42,5 +42,11 @@ mod validate;
 pub use class::{BLOCK_BYTES, BLOCK_PAGES, NR_CLASSES, OBJECT_MAX, class_bytes};
 pub use handle::Handle;
 pub use pool::{Backing, Owners, Pool, PoolFull};
-pub use primitive::set_yield_hook;
 pub use validate::{Inconsistency, Summary};
+
+ebb_sync::lock_classes! {
+    /// Which blocks are free.
+    BlockMapLock = "pool block map";
+    /// The blocks of one size class.
+    SizeClassLock = "pool size class";
+}

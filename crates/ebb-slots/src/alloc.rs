@@ -15,8 +15,8 @@ use crate::cluster::{CLUSTER_SLOTS, Cluster, ClusterState, GROUP_SLOTS};
 use crate::device::{Current, Placement, SwapDevice};
 use crate::id::{ClusterId, Folio, Order, Shard, Slot};
 use crate::lists::{ListId, decode, encode};
-use crate::primitive::{AtomicU64, Ordering, relax};
 use crate::word::Word;
+use ebb_sync::{AtomicU64, Ordering, relax};
 
 /// Attempts of an order 0 allocation that finds nothing though the counters say that there is something: another
 /// thread may hold the cluster in question, between two lists.

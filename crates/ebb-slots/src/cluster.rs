@@ -4,9 +4,10 @@
 //! list, since it says which list the links belong to; the links need the device lock only, since a neighbour's move
 //! writes them.
 
+use crate::ClusterLock;
 use crate::id::{ClusterId, Order};
 use crate::lists::{ListId, Lists};
-use crate::primitive::{Guard, Lock, UnsafeCell};
+use ebb_sync::{Guard, Lock, UnsafeCell};
 
 /// Slots of one cluster. Small in models, so that they see a cluster fill up, empty and change its order.
 pub const CLUSTER_SLOTS: u32 = if cfg!(loom) {
@@ -87,7 +88,7 @@ pub(crate) struct Links {
 
 #[repr(C, align(32))]
 pub(crate) struct ClusterRecord {
-    info: Lock<ClusterInfo>,
+    info: Lock<ClusterInfo, ClusterLock>,
     links: UnsafeCell<Links>,
 }
 
@@ -122,6 +123,7 @@ impl Clusters {
         Self { records }
     }
 
+    #[track_caller]
     pub(crate) fn lock(&self, id: ClusterId) -> Cluster {
         Cluster { id, info: self.record(id).info.lock() }
     }
@@ -158,7 +160,7 @@ const fn record_index(id: ClusterId) -> usize {
 /// A locked cluster.
 pub(crate) struct Cluster {
     pub(crate) id: ClusterId,
-    pub(crate) info: Guard<'static, ClusterInfo>,
+    pub(crate) info: Guard<'static, ClusterInfo, ClusterLock>,
 }
 
 #[cfg(all(test, not(any(loom, shuttle))))]

@@ -8,9 +8,10 @@ use crate::id::{ClusterId, Slot};
 use crate::layout::{Layout, METADATA_ALIGN, nr_clusters};
 use crate::lists::Lists;
 use crate::overflow::Overflow;
-use crate::primitive::{AtomicU32, AtomicU64, Lock, Ordering, materialise};
+use crate::{DeviceLock, OverflowLock, ShardLock};
 use core::fmt;
 use core::ptr::NonNull;
+use ebb_sync::{AtomicU32, AtomicU64, Lock, Ordering, materialise};
 
 /// How a device's medium wants to be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,7 +60,7 @@ pub(crate) struct Current {
 /// A shard has cache lines of its own.
 #[repr(align(64))]
 pub(crate) struct ShardRecord {
-    pub(crate) current: Lock<Current>,
+    pub(crate) current: Lock<Current, ShardLock>,
 }
 
 impl ShardRecord {
@@ -73,13 +74,13 @@ pub(crate) struct CacheLine<T>(pub(crate) T);
 
 pub(crate) struct Header {
     /// The lock in here is the swap device lock.
-    pub(crate) lists: CacheLine<Lock<Lists>>,
+    pub(crate) lists: CacheLine<Lock<Lists, DeviceLock>>,
     /// Slots allocated, by cluster number: shards work in different clusters, and should not meet in a counter.
     /// Relaxed: a hint to others; exact when nobody allocates or frees.
     pub(crate) used: [CacheLine<AtomicU32>; NR_USED],
     /// Slots marked bad. Relaxed, as above.
     pub(crate) bad: AtomicU32,
-    pub(crate) overflow: CacheLine<Lock<Overflow>>,
+    pub(crate) overflow: CacheLine<Lock<Overflow, OverflowLock>>,
 }
 
 impl Header {

@@ -5,7 +5,7 @@
 
 use crate::cluster::{CLUSTER_SLOTS, ClusterRecord, records_for};
 use crate::device::{Header, ShardRecord};
-use crate::primitive::AtomicU64;
+use ebb_sync::AtomicU64;
 
 /// The alignment that metadata memory must have: a page.
 pub const METADATA_ALIGN: usize = 4096;

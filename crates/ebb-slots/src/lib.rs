@@ -49,16 +49,24 @@ mod id;
 mod layout;
 mod lists;
 mod overflow;
-mod primitive;
 mod table;
 mod validate;
 mod word;
+
+ebb_sync::lock_classes! {
+    /// The current clusters of a shard.
+    ShardLock = "swap shard";
+    /// One cluster.
+    ClusterLock = "swap cluster";
+    /// The lists of clusters: the kernel's `si->lock`.
+    DeviceLock = "swap device";
+    /// The table of large counts.
+    OverflowLock = "swap count overflow";
+}
 
 pub use cluster::{CLUSTER_SLOTS, MAX_ORDER};
 pub use device::{InitError, Placement, SwapDevice};
 pub use id::{ClusterId, Entry, Folio, Order, Shadow, Shard, Slot};
 pub use layout::{METADATA_ALIGN, metadata_bytes};
-#[cfg(not(any(loom, shuttle)))]
-pub use primitive::set_yield_hook;
 pub use table::{CacheAddError, DupError, Stored, TableEntry};
 pub use validate::{Inconsistency, Summary};

@@ -8,9 +8,9 @@
 use crate::device::SwapDevice;
 use crate::id::{Folio, Shadow, Slot};
 use crate::overflow::Overflow;
-use crate::primitive::Ordering;
 use crate::word::{COUNT_INLINE_MAX, COUNT_OVERFLOWED, Tag, Word};
 use core::fmt;
+use ebb_sync::Ordering;
 
 /// What a slot is, at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,9 +7,9 @@ use crate::cluster::{Cluster, ClusterState};
 use crate::device::SwapDevice;
 use crate::id::{ClusterId, Slot};
 use crate::lists::{ListId, Lists, decode, encode};
-use crate::primitive::Ordering;
 use crate::word::{COUNT_OVERFLOWED, Tag, Word};
 use core::fmt;
+use ebb_sync::Ordering;
 
 /// What a recount found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -96,6 +96,8 @@ impl Contexts {
 
     /// Takes a context back.
     pub fn detach(&self, ctx: &ThreadCtx) {
+        // Up only if a process that shared the memory was killed inside: who closes the gate would wait for it.
+        ctx.gate.reset();
         ctx.pins.reset();
         ctx.alt[0].store(0, Ordering::Relaxed);
         ctx.alt[1].store(0, Ordering::Relaxed);

@@ -2,6 +2,7 @@
 
 use crate::clock;
 use crate::ctx::{ThreadCtx, WINDOW_MAX};
+use crate::lockstat::waiting;
 use crate::page::{State, Tag};
 use crate::space::Space;
 use crate::stats;
@@ -127,7 +128,7 @@ impl Space {
                     self.background.kick_if(self, self.group.is_above_high());
                     return (Fault::Resolved, reclaim);
                 }
-                In::Retry => word.wait_while_busy(),
+                In::Retry => waiting("page", || word.wait_while_busy()),
                 In::Unreadable => return (Fault::Unreadable, reclaim),
                 In::NotRegistered => return (Fault::NotManaged, reclaim),
                 In::NoMemory => {
@@ -366,7 +367,7 @@ impl Space {
                     stats::add(&self.stats.syscall_in_pages, n as u64);
                     at += n * PAGE;
                 }
-                In::Retry => word.wait_while_busy(),
+                In::Retry => waiting("page", || word.wait_while_busy()),
                 In::Unreadable => return false,
                 In::NotRegistered => at += PAGE,
                 In::NoMemory => self.relieve_kernel(ctx),

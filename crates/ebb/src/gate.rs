@@ -7,7 +7,7 @@
 //!
 //! The idea is the kernel's per-CPU reader-writer semaphore, with threads in place of processors.
 
-use crate::primitive::{AtomicU32, AtomicU64, Ordering, model_fence, spin, wait_on, wake_all, yield_now};
+use crate::primitive::{AtomicU32, AtomicU64, Ordering, model_fence, spin, wait_on, waiting, wake_all, yield_now};
 
 const OPEN: u64 = 0;
 const CLOSED: u64 = 1;
@@ -31,6 +31,14 @@ impl GateFlag {
     /// True while the thread is inside, or about to step back.
     pub fn is_inside(&self) -> bool {
         self.0.load(Ordering::SeqCst) != 0
+    }
+
+    fn wait_outside(&self) {
+        let mut turns = 0;
+        while self.is_inside() {
+            turns += 1;
+            if turns > SPINS { yield_now() } else { spin() }
+        }
     }
 
     /// For a child after fork: threads that did not come along are not inside.
@@ -62,7 +70,7 @@ impl Gate {
                 return;
             }
             flag.0.store(0, Ordering::Release);
-            self.wait_open();
+            waiting("gate, to enter", || self.wait_open());
         }
     }
 
@@ -75,14 +83,12 @@ impl Gate {
     /// Closes the gate and waits until all `flags` are down. The caller must not be inside.
     pub fn close<'a>(&self, flags: impl Iterator<Item = &'a GateFlag>) {
         while self.state.compare_exchange(OPEN, CLOSED, Ordering::SeqCst, Ordering::Relaxed).is_err() {
-            self.wait_open();
+            waiting("gate, to close", || self.wait_open());
         }
         model_fence();
         for flag in flags {
-            let mut turns = 0;
-            while flag.is_inside() {
-                turns += 1;
-                if turns > SPINS { yield_now() } else { spin() }
+            if flag.is_inside() {
+                waiting("gate, to close", || flag.wait_outside());
             }
         }
     }

@@ -12,7 +12,6 @@ pub mod gate;
 pub mod page;
 pub mod pin;
 mod primitive;
-pub mod stats;
 
 #[cfg(not(loom))]
 mod account;
@@ -31,7 +30,7 @@ mod fork;
 #[cfg(not(loom))]
 mod group;
 #[cfg(not(loom))]
-mod lock;
+pub mod lockstat;
 #[cfg(not(loom))]
 mod mm;
 #[cfg(not(loom))]
@@ -44,6 +43,8 @@ mod ring;
 mod space;
 #[cfg(not(loom))]
 mod staging;
+#[cfg(not(loom))]
+pub mod stats;
 #[cfg(not(loom))]
 mod swapin;
 #[cfg(not(loom))]

@@ -39,21 +39,40 @@ impl Pins {
     /// lower address means a call that was left.
     pub fn begin(&self, sp: u64, same_stack: impl Fn(u64) -> bool) {
         let mut depth = self.depth.load(Ordering::Relaxed) as usize;
-        while (1..=DEPTH).contains(&depth) {
-            let old = self.records[depth - 1].sp.load(Ordering::Relaxed);
-            // Zero: a handler came before that call had noted its stack pointer.
+        while depth > 0 {
+            // Calls nested deeper than there are records share the last one, with the stack pointer of the first: if that
+            // was left, so were those inside it.
+            let at = depth.min(DEPTH) - 1;
+            let old = self.records[at].sp.load(Ordering::Relaxed);
+            // Zero: handlers came before that call had noted its stack pointer.
             if old == 0 || old > sp || !same_stack(old) {
                 break;
             }
-            depth -= 1;
-            self.clear(depth);
+            depth = at;
+            self.drop_to(depth);
         }
-        // The depth goes up first: a handler that interrupts between the two takes the next record, and brings the
-        // depth back. Calls nested deeper than there are records share the last one.
+        // The record has its stack pointer whenever the depth counts it, so that one whose call is left by a handler at
+        // this moment is dropped like any other. Once more afterwards: a handler that interrupts in between uses the
+        // same record, and clears it.
+        if let Some(record) = self.records.get(depth) {
+            record.sp.store(sp, Ordering::Relaxed);
+        }
+        compiler_fence(Ordering::SeqCst);
         self.depth.store(depth as u32 + 1, Ordering::Relaxed);
         compiler_fence(Ordering::SeqCst);
+        if let Some(record) = self.records.get(depth) {
+            record.sp.store(sp, Ordering::Relaxed);
+        }
+    }
+
+    /// Lowers the depth, and clears the record that this gives up. In this order: a handler may interrupt in between
+    /// and never come back, and a record that is counted but has no stack pointer would never be dropped. One that still
+    /// names ranges is used, and cleared, by the next call of its depth.
+    fn drop_to(&self, depth: usize) {
+        self.depth.store(depth as u32, Ordering::Relaxed);
+        compiler_fence(Ordering::SeqCst);
         if depth < DEPTH {
-            self.records[depth].sp.store(sp, Ordering::Relaxed);
+            self.clear(depth);
         }
     }
 
@@ -94,10 +113,7 @@ impl Pins {
             return;
         }
         // The shared last record is cleared when the first of its calls ends, not before.
-        if depth <= DEPTH {
-            self.clear(depth - 1);
-        }
-        self.depth.store(depth as u32 - 1, Ordering::Relaxed);
+        self.drop_to(depth - 1);
     }
 
     /// Drops everything: for a thread that ends, and for a child after fork.
@@ -187,6 +203,20 @@ mod tests {
             pins.end();
         }
         assert_eq!(seen(&pins), 0);
+    }
+
+    #[test]
+    fn calls_nested_deeper_than_records_are_dropped_when_all_are_left() {
+        let pins = Pins::default();
+        for i in 0..7 {
+            pins.begin(1000 - i, |_| true);
+            assert!(pins.add((i + 1) * 100_000, (i + 1) * 100_000 + 10, u64::MAX));
+        }
+        pins.begin(2000, |_| true);
+        assert_eq!(seen(&pins), 0);
+        assert!(pins.add(4096, 8192, u64::MAX));
+        pins.end();
+        assert_eq!((seen(&pins), pins.depth.load(Ordering::Relaxed)), (0, 0));
     }
 
     #[test]

@@ -43,6 +43,16 @@ pub fn wake_all(word: &AtomicU64) {
     crate::uapi::futex_wake(low, i32::MAX as u32);
 }
 
+/// Waits, and counts that where contention is counted.
+#[cfg(not(loom))]
+pub(crate) use crate::lockstat::waiting;
+
+/// Waits.
+#[cfg(loom)]
+pub(crate) fn waiting<R>(_class: &'static str, wait: impl FnOnce() -> R) -> R {
+    wait()
+}
+
 #[cfg(loom)]
 loom::lazy_static! {
     static ref BUCKET: (loom::sync::Mutex<()>, loom::sync::Condvar) = Default::default();

@@ -1,7 +1,12 @@
 //! A bounded first-in-first-out ring of words in reserved memory.
 
-use crate::lock::SpinLock;
 use crate::uapi::{self, Errno};
+use ebb_sync::Lock;
+
+ebb_sync::lock_classes! {
+    /// A ring of words.
+    RingLock = "ring";
+}
 
 struct Inner {
     at: *mut u64,
@@ -14,14 +19,14 @@ struct Inner {
 unsafe impl Send for Inner {}
 
 /// The ring. Its user bounds what it holds, so that it never overflows.
-pub struct Ring(SpinLock<Inner>);
+pub struct Ring(Lock<Inner, RingLock>);
 
 impl Ring {
     /// A ring for at least `capacity` words.
     pub fn new(capacity: usize) -> Result<Self, Errno> {
         let capacity = capacity.next_power_of_two();
         let at = uapi::reserve(capacity * 8)?.cast();
-        Ok(Self(SpinLock::new(Inner { at, mask: capacity as u64 - 1, head: 0, tail: 0 })))
+        Ok(Self(Lock::new(Inner { at, mask: capacity as u64 - 1, head: 0, tail: 0 })))
     }
 
     /// Appends; false when full.

@@ -5,6 +5,7 @@ use crate::ctx::{Contexts, ThreadCtx};
 use crate::device::file::{SpillFile, keep_away};
 use crate::gate::Gate;
 use crate::group::Group;
+use crate::lockstat;
 use crate::reclaim::Background;
 use crate::region::Regions;
 use crate::ring::Ring;
@@ -114,8 +115,6 @@ impl Space {
         if config.ram_bytes < RAM_BYTES_MIN {
             return Err(InitError::BudgetTooSmall);
         }
-        ebb_slots::set_yield_hook(uapi::sched_yield);
-        ebb_pool::set_yield_hook(uapi::sched_yield);
         clock::calibrate();
         let limit = (config.ram_bytes / 4096) as usize;
         // One step sweeps, stages and may overshoot by this much: sixty-four of them fit the budget at least.
@@ -134,6 +133,7 @@ impl Space {
             // SAFETY: fresh zeroed memory is a valid page of counters and stays mapped.
             None => unsafe { &*uapi::reserve(Shared::MAP_BYTES)?.cast::<Shared>() },
         };
+        lockstat::start(stats);
         let swap = SwapSpace::new(pool_max, (config.ram_bytes as usize).saturating_mul(2).max(64 << 20))?;
         let mut spill_dir = [0u8; 512];
         if let Some(dir) = config.spill_dir {

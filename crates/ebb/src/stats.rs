@@ -4,10 +4,11 @@
 //! sums or maxima of relaxed atomics; a process that dies in the middle of an update breaks nothing. Counters are
 //! bumped on paths that take microseconds, so plain shared atomics are cheap enough.
 
+use crate::lockstat;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Written in `Shared::magic`; changes with the layout.
-pub const MAGIC: u64 = 0x4542_4230_3030_3031;
+pub const MAGIC: u64 = 0x4542_4230_3030_3032;
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
@@ -18,12 +19,14 @@ macro_rules! counters {
             $($(#[$doc])* pub $name: AtomicU64,)*
             /// First fatal error of any process in the tree, NUL-terminated UTF-8.
             pub error: [AtomicU64; 32],
+            /// Where threads waited for each other.
+            pub locks: lockstat::Table,
         }
 
         impl Shared {
             /// All counters at zero.
             pub const fn new() -> Self {
-                Self { $($name: AtomicU64::new(0),)* error: [const { AtomicU64::new(0) }; 32] }
+                Self { $($name: AtomicU64::new(0),)* error: [const { AtomicU64::new(0) }; 32], locks: lockstat::Table::new() }
             }
 
             /// Calls `f` with each counter's name and value, in declaration order.
