@@ -22,21 +22,26 @@ use ebb_sync::{AtomicU64, Ordering, relax};
 /// thread may hold the cluster in question, between two lists.
 const ATTEMPTS_MAX: u32 = if cfg!(loom) { 2 } else { 16 };
 
+/// Of so many clusters one is to be empty, or single slots go into the gaps of others: see `is_scarce`.
+const SCARCE: u32 = 4;
+
 /// Where a cluster to allocate from may come from.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Source {
     /// One of the same order.
     Nonfull,
     /// One that is empty.
     Free,
+    /// One that is empty and has no memory behind its words.
+    Bare,
     /// One that was never used.
     Untouched,
 }
 
 /// What became of a search in one cluster.
-struct Taken {
+pub(crate) struct Taken {
     /// Runs found, and set.
-    runs: usize,
+    pub(crate) runs: usize,
     /// Where to go on.
     cursor: u32,
 }
@@ -75,18 +80,39 @@ impl SwapDevice {
     /// Takes a free slot out of use for good; false when it is not free.
     pub fn mark_bad(&self, slot: Slot) -> bool {
         let word = self.word(slot);
-        let mut cluster = self.clusters.lock(slot.cluster());
-        if !Word::from_bits(word.load(Ordering::Relaxed)).is_free() {
+        let mut cluster = self.lock_at_home(slot.cluster());
+        let is_out = slot.0 >= self.nr_slots() || cluster.info.state == ClusterState::Offline;
+        if is_out || !Word::from_bits(word.load(Ordering::Relaxed)).is_free() {
             return false;
         }
         word.store(Word::BAD.to_bits(), Ordering::Release);
         cluster.info.bad += 1;
         self.header.bad.fetch_add(1, Ordering::Relaxed);
-        let on_list = cluster.info.list().is_some();
-        if on_list && self.is_full(&cluster) {
-            self.move_to(&mut cluster, ClusterState::Full);
+        if cluster.info.list().is_some() {
+            let state = match cluster.info.state {
+                _ if self.is_full(&cluster) => ClusterState::Full,
+                // Its words have memory now.
+                ClusterState::Bare => ClusterState::Free,
+                state => state,
+            };
+            if state != cluster.info.state {
+                self.move_to(&mut cluster, state);
+            }
         }
         true
+    }
+
+    /// Locks a cluster; waits while it is away.
+    pub(crate) fn lock_at_home(&self, id: ClusterId) -> Cluster {
+        let mut spins = 0;
+        loop {
+            let cluster = self.clusters.lock(id);
+            if cluster.info.state != ClusterState::Away {
+                return cluster;
+            }
+            drop(cluster);
+            relax(&mut spins);
+        }
     }
 
     /// Gives a slot whose word the caller made dead back to its cluster.
@@ -100,14 +126,18 @@ impl SwapDevice {
         cluster.info.occupied &= !(1 << group_of(slot));
         self.used(cluster.id).fetch_sub(1, Ordering::Relaxed);
         match cluster.info.state {
-            // Its shard will see.
-            ClusterState::Current => {}
+            // Its shard will see; or nobody is to use it.
+            ClusterState::Current | ClusterState::Offline => {}
             ClusterState::Nonfull | ClusterState::Frag | ClusterState::Full if cluster.info.count == 0 => {
-                self.move_to(&mut cluster, ClusterState::Free);
+                self.move_to(&mut cluster, self.emptied());
             }
             ClusterState::Frag | ClusterState::Full => self.move_to(&mut cluster, ClusterState::Nonfull),
             ClusterState::Nonfull => {}
-            ClusterState::Untouched | ClusterState::Free => {
+            ClusterState::Untouched
+            | ClusterState::Free
+            | ClusterState::Discard
+            | ClusterState::Bare
+            | ClusterState::Away => {
                 debug_assert!(false, "{slot:?} was in use in a cluster without a count");
             }
         }
@@ -138,10 +168,16 @@ impl SwapDevice {
             self.give_back(cluster, ClusterState::Nonfull);
         }
         let sources = match self.placement {
-            Placement::Sharded => [Source::Nonfull, Source::Free, Source::Untouched],
-            Placement::Sequential => [Source::Free, Source::Untouched, Source::Nonfull],
+            Placement::Sharded => [Source::Nonfull, Source::Free, Source::Bare, Source::Untouched],
+            Placement::Sequential => [Source::Free, Source::Bare, Source::Untouched, Source::Nonfull],
         };
         for source in sources {
+            if order == Order::ZERO && source == Source::Free && self.is_scarce() {
+                runs += self.stolen(folio, &mut out[runs..]);
+                if runs == out.len() {
+                    break;
+                }
+            }
             runs += self.alloc_from_source(&mut current, source, order, folio, &mut out[runs..]);
             if runs == out.len() {
                 break;
@@ -187,22 +223,9 @@ impl SwapDevice {
     fn alloc_from_others(&self, order: Order, folio: Folio, out: &mut [Slot]) -> usize {
         let mut runs = 0;
         if order == Order::ZERO {
+            runs += self.stolen(folio, out);
             for other in Order::all().skip(1) {
-                for (list, state) in
-                    [(ListId::Frag(other), ClusterState::Frag), (ListId::Nonfull(other), ClusterState::Nonfull)]
-                {
-                    let candidates = self.header.lists.0.lock().len(list);
-                    for _ in 0..candidates {
-                        if runs == out.len() {
-                            return runs;
-                        }
-                        let Some(mut cluster) = self.isolate(list) else {
-                            break;
-                        };
-                        runs += self.take(&mut cluster, order, 0, folio, &mut out[runs..]).runs;
-                        self.give_back(cluster, state);
-                    }
-                }
+                runs += self.take_singles(ListId::Nonfull(other), ClusterState::Nonfull, folio, &mut out[runs..]);
             }
         }
         for shard in self.shards {
@@ -222,8 +245,43 @@ impl SwapDevice {
         runs
     }
 
+    /// Single slots from clusters of higher orders that have no free run: those lose nothing by it. How many.
+    pub(crate) fn stolen(&self, folio: Folio, out: &mut [Slot]) -> usize {
+        let mut taken = 0;
+        for other in Order::all().skip(1) {
+            taken += self.take_singles(ListId::Frag(other), ClusterState::Frag, folio, &mut out[taken..]);
+        }
+        taken
+    }
+
+    /// Single slots from the clusters of a list, which go to `partly` unless they are full then. How many.
+    fn take_singles(&self, list: ListId, partly: ClusterState, folio: Folio, out: &mut [Slot]) -> usize {
+        let mut taken = 0;
+        if out.is_empty() {
+            return 0;
+        }
+        let candidates = self.header.lists.0.lock().len(list);
+        for _ in 0..candidates {
+            if taken == out.len() {
+                break;
+            }
+            let Some(mut cluster) = self.isolate(list) else { break };
+            taken += self.take(&mut cluster, Order::ZERO, 0, folio, &mut out[taken..]).runs;
+            self.give_back(cluster, partly);
+        }
+        taken
+    }
+
+    /// Whether few clusters are empty, so that single slots had better go into gaps than into one of them.
+    fn is_scarce(&self) -> bool {
+        let lists = self.header.lists.0.lock();
+        let untouched = self.nr_clusters().saturating_sub(lists.untouched().0);
+        let empty = lists.len(ListId::Free) + lists.len(ListId::Bare) + lists.len(ListId::Discard) + untouched;
+        empty < self.nr_clusters() / SCARCE
+    }
+
     /// Takes aligned free runs at and above `from`, as many as `out` has room for.
-    fn take(&self, cluster: &mut Cluster, order: Order, from: u32, folio: Folio, out: &mut [Slot]) -> Taken {
+    pub(crate) fn take(&self, cluster: &mut Cluster, order: Order, from: u32, folio: Folio, out: &mut [Slot]) -> Taken {
         let words = self.cluster_words(cluster.id);
         let first = cluster.id.first_slot().0;
         let run = order.slots() as usize;
@@ -269,7 +327,8 @@ impl SwapDevice {
         match source {
             Source::Nonfull => lists.len(ListId::Nonfull(order)),
             Source::Free => lists.len(ListId::Free),
-            Source::Untouched => self.nr_clusters() - lists.untouched().0,
+            Source::Bare => lists.len(ListId::Bare),
+            Source::Untouched => self.nr_clusters().saturating_sub(lists.untouched().0),
         }
     }
 
@@ -277,6 +336,7 @@ impl SwapDevice {
         match source {
             Source::Nonfull => self.isolate(ListId::Nonfull(order)),
             Source::Free => self.isolate(ListId::Free),
+            Source::Bare => self.isolate(ListId::Bare),
             Source::Untouched => {
                 let id = self.header.lists.0.lock().take_untouched(self.nr_clusters())?;
                 // Nobody else takes it now, but mark_bad may hold its lock.
@@ -290,11 +350,13 @@ impl SwapDevice {
 
     /// Takes the first cluster that nobody holds off a list. By try-lock: the device lock is held, and whoever holds a
     /// cluster may wait for that.
-    fn isolate(&self, list: ListId) -> Option<Cluster> {
+    pub(crate) fn isolate(&self, list: ListId) -> Option<Cluster> {
         let mut lists = self.header.lists.0.lock();
         let mut next = lists.head(list);
         while let Some(id) = next {
-            if let Some(mut cluster) = self.clusters.try_lock(id) {
+            if !lists.is_offline(id)
+                && let Some(mut cluster) = self.clusters.try_lock(id)
+            {
                 debug_assert_eq!(cluster.info.list(), Some(list));
                 lists.remove(&self.clusters, list, id);
                 cluster.info.state = ClusterState::Current;
@@ -306,28 +368,39 @@ impl SwapDevice {
     }
 
     /// Puts an isolated or current cluster on the list that fits it: `partly` when it is neither full nor empty.
-    fn give_back(&self, mut cluster: Cluster, partly: ClusterState) {
+    pub(crate) fn give_back(&self, mut cluster: Cluster, partly: ClusterState) {
         debug_assert_eq!(cluster.info.state, ClusterState::Current);
-        let state = if self.is_full(&cluster) {
-            ClusterState::Full
-        } else if cluster.info.count == 0 {
-            ClusterState::Free
-        } else {
-            partly
-        };
+        let state = self.place_of(&cluster, partly);
         self.move_to(&mut cluster, state);
     }
 
-    /// Moves a locked cluster from the list that it is on, if any, to the end of another.
-    fn move_to(&self, cluster: &mut Cluster, state: ClusterState) {
+    /// Where a cluster belongs: `partly` when it is neither full nor empty.
+    pub(crate) fn place_of(&self, cluster: &Cluster, partly: ClusterState) -> ClusterState {
+        if self.is_full(cluster) {
+            ClusterState::Full
+        } else if cluster.info.count == 0 {
+            self.emptied()
+        } else {
+            partly
+        }
+    }
+
+    /// Where a cluster goes that was in use and is no more.
+    fn emptied(&self) -> ClusterState {
+        if self.discards { ClusterState::Discard } else { ClusterState::Free }
+    }
+
+    /// Moves a locked cluster from the list that it is on, if any, to the end of another; or to none, when it is not to
+    /// be allocated from.
+    #[track_caller]
+    pub(crate) fn move_to(&self, cluster: &mut Cluster, state: ClusterState) {
         let from = cluster.info.list();
-        cluster.info.state = state;
-        let to = cluster.info.list();
         let mut lists = self.header.lists.0.lock();
+        cluster.info.state = if lists.is_offline(cluster.id) { ClusterState::Offline } else { state };
         if let Some(list) = from {
             lists.remove(&self.clusters, list, cluster.id);
         }
-        if let Some(list) = to {
+        if let Some(list) = cluster.info.list() {
             lists.push(&self.clusters, list, cluster.id);
         }
     }

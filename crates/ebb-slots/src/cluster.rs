@@ -45,6 +45,14 @@ pub(crate) enum ClusterState {
     Full,
     /// On no list: some shard's current cluster; or locked, and on its way from one place to another.
     Current,
+    /// On the list for nothing allocated, but the medium still to be told so; see `away`.
+    Discard,
+    /// On the list for nothing allocated and no memory behind its words; see `away`.
+    Bare,
+    /// On no list, nothing allocated, not locked: its content is being discarded, or its words' memory given back.
+    Away,
+    /// On no list: not to be allocated from, because the device is to become smaller; see `resize`.
+    Offline,
 }
 
 pub(crate) struct ClusterInfo {
@@ -70,8 +78,10 @@ impl ClusterInfo {
     /// The list that the state names.
     pub(crate) fn list(&self) -> Option<ListId> {
         match self.state {
-            ClusterState::Untouched | ClusterState::Current => None,
+            ClusterState::Untouched | ClusterState::Current | ClusterState::Away | ClusterState::Offline => None,
             ClusterState::Free => Some(ListId::Free),
+            ClusterState::Discard => Some(ListId::Discard),
+            ClusterState::Bare => Some(ListId::Bare),
             ClusterState::Nonfull => Some(ListId::Nonfull(self.order)),
             ClusterState::Frag => Some(ListId::Frag(self.order)),
             ClusterState::Full => Some(ListId::Full),

@@ -24,11 +24,34 @@ pub enum Placement {
     Sequential,
 }
 
+/// What a device is to be.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Slots that there are.
+    pub nr_slots: u32,
+    /// Slots that it may be made to have later; the metadata is laid out for so many.
+    pub nr_slots_max: u32,
+    /// Threads, or processors, that allocate without getting into each other's way.
+    pub shards: usize,
+    pub placement: Placement,
+    /// The medium wants to be told what holds nothing any more: see [`SwapDevice::discard`].
+    pub discards: bool,
+}
+
+impl Options {
+    /// A device of a size that stays, whose medium wants no discards.
+    pub const fn fixed(nr_slots: u32, shards: usize, placement: Placement) -> Self {
+        Self { nr_slots, nr_slots_max: nr_slots, shards, placement, discards: false }
+    }
+}
+
 /// Why a device was not made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InitError {
     NoSlots,
     NoShards,
+    /// More slots than it may ever have.
+    TooManySlots,
     /// The memory must start at a multiple of [`METADATA_ALIGN`].
     Misaligned,
     MemoryTooSmall {
@@ -42,6 +65,7 @@ impl fmt::Display for InitError {
         match self {
             Self::NoSlots => f.write_str("a swap device of 0 slots; give it at least 1"),
             Self::NoShards => f.write_str("a swap device of 0 shards; give it at least 1"),
+            Self::TooManySlots => f.write_str("a swap device of more slots than its largest size; raise that"),
             Self::Misaligned => write!(f, "swap metadata memory is not aligned; align it to {METADATA_ALIGN} bytes"),
             Self::MemoryTooSmall { bytes, bytes_needed } => {
                 write!(f, "{bytes} bytes of swap metadata memory do not suffice; give {bytes_needed} bytes")
@@ -80,6 +104,8 @@ pub(crate) struct Header {
     pub(crate) used: [CacheLine<AtomicU32>; NR_USED],
     /// Slots marked bad. Relaxed, as above.
     pub(crate) bad: AtomicU32,
+    /// Slots since the device was last made larger or smaller, plus 1; 0 before. Changes under the device lock.
+    pub(crate) resized: AtomicU32,
     pub(crate) overflow: CacheLine<Lock<Overflow, OverflowLock>>,
 }
 
@@ -89,6 +115,7 @@ impl Header {
             lists: CacheLine(Lock::new(Lists::new())),
             used: core::array::from_fn(|_| CacheLine(AtomicU32::new(0))),
             bad: AtomicU32::new(0),
+            resized: AtomicU32::new(0),
             overflow: CacheLine(Lock::new(Overflow::new())),
         }
     }
@@ -103,10 +130,13 @@ pub struct SwapDevice {
     pub(crate) clusters: Clusters,
     pub(crate) words: &'static [AtomicU64],
     pub(crate) placement: Placement,
+    pub(crate) discards: bool,
+    /// Slots at the start.
+    nr_slots: u32,
 }
 
 impl SwapDevice {
-    /// Makes a device of `nr_slots` slots, for `shards` shards, over zeroed memory. Touches none of it.
+    /// Makes a device over zeroed memory. Touches none of it.
     ///
     /// # Errors
     /// [`InitError`] when a number is 0 or the memory does not fit what [`crate::metadata_bytes`] and
@@ -115,27 +145,25 @@ impl SwapDevice {
     /// # Safety
     /// `memory` points to `len` bytes, all zero, readable and writable, and used by nothing else for as long as the
     /// device is used.
-    pub unsafe fn init(
-        memory: NonNull<u8>,
-        len: usize,
-        nr_slots: u32,
-        shards: usize,
-        placement: Placement,
-    ) -> Result<Self, InitError> {
+    pub unsafe fn init(memory: NonNull<u8>, len: usize, options: &Options) -> Result<Self, InitError> {
+        let Options { nr_slots, nr_slots_max, shards, placement, discards } = *options;
         if nr_slots == 0 {
             return Err(InitError::NoSlots);
         }
         if shards == 0 {
             return Err(InitError::NoShards);
         }
-        let layout = Layout::of(nr_slots, shards);
+        if nr_slots > nr_slots_max {
+            return Err(InitError::TooManySlots);
+        }
+        let layout = Layout::of(nr_slots_max, shards);
         if !memory.addr().get().is_multiple_of(METADATA_ALIGN) {
             return Err(InitError::Misaligned);
         }
         if len < layout.bytes || layout.bytes > isize::MAX as usize {
             return Err(InitError::MemoryTooSmall { bytes: len, bytes_needed: layout.bytes });
         }
-        let nr_records = records_for(nr_clusters(nr_slots));
+        let nr_records = records_for(nr_clusters(nr_slots_max));
         // Zeroed bytes are what `new` of each type builds: every field is a number, an unlocked lock, or an enum whose
         // first value is 0.
         // SAFETY: the layout keeps the four parts apart, aligned and within `len`; the caller gives the memory to the
@@ -145,12 +173,28 @@ impl SwapDevice {
             let header = part(base, 1, Header::new);
             let shards = part(base.add(layout.shards), shards, ShardRecord::new);
             let clusters = part(base.add(layout.clusters), nr_records, ClusterRecord::new);
-            let words = part(base.add(layout.words), nr_slots as usize, || AtomicU64::new(0));
-            Ok(Self { header: &header[0], shards, clusters: Clusters::new(clusters), words, placement })
+            let words = part(base.add(layout.words), nr_slots_max as usize, || AtomicU64::new(0));
+            Ok(Self {
+                header: &header[0],
+                shards,
+                clusters: Clusters::new(clusters),
+                words,
+                placement,
+                discards,
+                nr_slots,
+            })
         }
     }
 
     pub fn nr_slots(&self) -> u32 {
+        match self.header.resized.load(Ordering::Relaxed) {
+            0 => self.nr_slots,
+            resized => resized - 1,
+        }
+    }
+
+    /// Slots that it can be made to have.
+    pub fn nr_slots_max(&self) -> u32 {
         self.words.len() as u32
     }
 
@@ -175,8 +219,7 @@ impl SwapDevice {
     /// The words of a cluster; fewer than a cluster's worth where the device ends.
     pub(crate) fn cluster_words(&self, id: ClusterId) -> &'static [AtomicU64] {
         let first = id.first_slot().0 as usize;
-        let rest = &self.words[first..];
-        &rest[..rest.len().min(crate::CLUSTER_SLOTS as usize)]
+        &self.words[first..first + self.capacity(id) as usize]
     }
 
     /// Where the allocated slots of a cluster are counted with those of others.
@@ -185,7 +228,7 @@ impl SwapDevice {
     }
 
     pub(crate) fn capacity(&self, id: ClusterId) -> u32 {
-        (self.nr_slots() - id.first_slot().0).min(crate::CLUSTER_SLOTS)
+        self.nr_slots().saturating_sub(id.first_slot().0).min(crate::CLUSTER_SLOTS)
     }
 
     /// A slot's word. Panics when the device has no such slot.
@@ -218,7 +261,7 @@ mod tests {
     fn init(offset: usize, len: usize, nr_slots: u32, shards: usize) -> Result<SwapDevice, InitError> {
         let memory = NonNull::new(core::ptr::without_provenance_mut(METADATA_ALIGN + offset)).unwrap();
         // SAFETY: each of these calls fails before it uses the memory.
-        unsafe { SwapDevice::init(memory, len, nr_slots, shards, Placement::Sharded) }
+        unsafe { SwapDevice::init(memory, len, &Options::fixed(nr_slots, shards, Placement::Sharded)) }
     }
 
     #[test]

@@ -43,12 +43,16 @@
 extern crate std;
 
 mod alloc;
+mod away;
 mod cluster;
+mod compact;
 mod device;
 mod id;
 mod layout;
 mod lists;
 mod overflow;
+mod priority;
+mod resize;
 mod table;
 mod validate;
 mod word;
@@ -65,8 +69,11 @@ ebb_sync::lock_classes! {
 }
 
 pub use cluster::{CLUSTER_SLOTS, MAX_ORDER};
-pub use device::{InitError, Placement, SwapDevice};
+pub use compact::Relocate;
+pub use device::{InitError, Options, Placement, SwapDevice};
 pub use id::{ClusterId, Entry, Folio, Order, Shadow, Shard, Slot};
 pub use layout::{METADATA_ALIGN, metadata_bytes};
+pub use priority::{DEVICES_MAX, Priorities};
+pub use resize::ResizeError;
 pub use table::{CacheAddError, DupError, Stored, TableEntry};
 pub use validate::{Inconsistency, Summary};

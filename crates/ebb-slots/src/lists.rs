@@ -12,22 +12,29 @@ pub(crate) enum ListId {
     Nonfull(Order),
     Frag(Order),
     Full,
+    Discard,
+    Bare,
 }
 
-const NR_LISTS: usize = 2 + 2 * NR_ORDERS;
+const NR_LISTS: usize = 4 + 2 * NR_ORDERS;
 
 impl ListId {
     fn index(self) -> usize {
         match self {
             Self::Free => 0,
             Self::Full => 1,
-            Self::Nonfull(order) => 2 + order.index(),
-            Self::Frag(order) => 2 + NR_ORDERS + order.index(),
+            Self::Discard => 2,
+            Self::Bare => 3,
+            Self::Nonfull(order) => 4 + order.index(),
+            Self::Frag(order) => 4 + NR_ORDERS + order.index(),
         }
     }
 
     pub(crate) fn all() -> impl Iterator<Item = Self> {
-        [Self::Free, Self::Full].into_iter().chain(Order::all().map(Self::Nonfull)).chain(Order::all().map(Self::Frag))
+        [Self::Free, Self::Full, Self::Discard, Self::Bare]
+            .into_iter()
+            .chain(Order::all().map(Self::Nonfull))
+            .chain(Order::all().map(Self::Frag))
     }
 }
 
@@ -42,11 +49,13 @@ pub(crate) struct Lists {
     lists: [List; NR_LISTS],
     /// Clusters from this number on were never used.
     untouched: u32,
+    /// Clusters from this number on, plus 1, are not to be allocated from; 0 for no such.
+    offline: u32,
 }
 
 impl Lists {
     pub(crate) fn new() -> Self {
-        Self { lists: [List::default(); NR_LISTS], untouched: 0 }
+        Self { lists: [List::default(); NR_LISTS], untouched: 0, offline: 0 }
     }
 
     pub(crate) fn len(&self, list: ListId) -> u32 {
@@ -66,9 +75,27 @@ impl Lists {
         ClusterId(self.untouched)
     }
 
+    /// Clusters from this number on were never used, again: the device was cut off there.
+    pub(crate) fn set_untouched(&mut self, id: ClusterId) {
+        self.untouched = id.0;
+    }
+
+    /// The first cluster that is not to be allocated from, while the device is to become smaller.
+    pub(crate) fn offline(&self) -> Option<ClusterId> {
+        decode(self.offline)
+    }
+
+    pub(crate) fn set_offline(&mut self, from: Option<ClusterId>) {
+        self.offline = from.map_or(0, encode);
+    }
+
+    pub(crate) fn is_offline(&self, id: ClusterId) -> bool {
+        self.offline().is_some_and(|from| id >= from)
+    }
+
     /// Takes the next never used cluster of a device that has `nr_clusters`.
     pub(crate) fn take_untouched(&mut self, nr_clusters: u32) -> Option<ClusterId> {
-        if self.untouched == nr_clusters {
+        if self.untouched >= self.offline().map_or(nr_clusters, |from| from.0) {
             return None;
         }
         self.untouched += 1;

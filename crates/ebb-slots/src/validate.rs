@@ -23,6 +23,12 @@ pub struct Summary {
     pub clusters_frag: u32,
     pub clusters_full: u32,
     pub clusters_current: u32,
+    /// Empty, their content still to be discarded.
+    pub clusters_discard: u32,
+    /// Empty, without memory for their words.
+    pub clusters_bare: u32,
+    /// Not to be allocated from.
+    pub clusters_offline: u32,
     /// Slots whose count is in the overflow table.
     pub counts_overflowed: u32,
 }
@@ -173,8 +179,8 @@ impl SwapDevice {
     }
 
     fn validate_counts(&self, cluster: &Cluster, summary: &mut Summary) -> Result<(), Inconsistency> {
-        let untouched = cluster.info.state == ClusterState::Untouched;
-        if untouched && cluster.info.count == 0 && cluster.info.bad == 0 {
+        let is_blank = matches!(cluster.info.state, ClusterState::Untouched | ClusterState::Bare);
+        if is_blank && cluster.info.count == 0 && cluster.info.bad == 0 {
             // Its words are not looked at: they may never have been touched, and reading would.
             return Ok(());
         }
@@ -207,6 +213,7 @@ impl SwapDevice {
 
     fn validate_place(&self, lists: &Lists, cluster: &Cluster, summary: &mut Summary) -> Result<(), Inconsistency> {
         let (empty, full) = (cluster.info.count == 0, self.is_full(cluster));
+        let is_online = cluster.info.state == ClusterState::Offline || !lists.is_offline(cluster.id);
         let touched = cluster.id < lists.untouched();
         let (fits, tally) = match cluster.info.state {
             ClusterState::Untouched => (!touched && empty, &mut summary.clusters_untouched),
@@ -218,9 +225,15 @@ impl SwapDevice {
             }
             ClusterState::Full => (touched && full, &mut summary.clusters_full),
             ClusterState::Current => (touched, &mut summary.clusters_current),
+            ClusterState::Discard => (touched && empty && !full && self.discards, &mut summary.clusters_discard),
+            ClusterState::Bare => (touched && empty && cluster.info.bad == 0, &mut summary.clusters_bare),
+            ClusterState::Offline => (touched && lists.is_offline(cluster.id), &mut summary.clusters_offline),
+            // Somebody is at work.
+            ClusterState::Away => (false, &mut summary.clusters_current),
         };
         *tally += 1;
-        check(fits, Inconsistency::ClusterPlace { cluster: cluster.id })?;
+        let is_untouched = cluster.info.state == ClusterState::Untouched;
+        check(fits && (is_online || is_untouched), Inconsistency::ClusterPlace { cluster: cluster.id })?;
         if cluster.info.state == ClusterState::Current {
             let owners = self.owners(cluster.id);
             check(owners == 1, Inconsistency::CurrentOwners { cluster: cluster.id, owners })?;

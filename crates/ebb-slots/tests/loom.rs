@@ -290,6 +290,151 @@ fn the_last_place_of_the_overflow_table_goes_to_one_slot() {
     });
 }
 
+/// As memory that was given back: it reads as zeros from some moment on.
+fn zero(device: &SwapDevice, run: std::ops::Range<ClusterId>) {
+    let (words, bytes) = device.words_of(run);
+    for index in 0..bytes / size_of_val(unsafe { &*words }) {
+        // SAFETY: within what the device says.
+        unsafe { &*words.add(index) }.store(0, Ordering::Relaxed);
+    }
+}
+
+/// Allocates a slot of the first cluster and frees it: the cluster is empty, and has a table.
+fn used_once(device: &SwapDevice) {
+    let mut slots = [Slot(0); CLUSTER_SLOTS as usize];
+    assert_eq!(device.alloc(Shard(0), order(2), folio(1), &mut slots[..1]), 1);
+    for slot in (0..CLUSTER_SLOTS).map(Slot) {
+        assert!(device.cache_del(slot, SHADOW));
+    }
+    // The shard gives it back when it asks for more than is there.
+    assert_eq!(device.alloc(Shard(0), order(2), folio(1), &mut slots[..2]), 2);
+    for slot in (0..2 * CLUSTER_SLOTS).map(Slot) {
+        assert!(device.cache_del(slot, SHADOW));
+    }
+}
+
+#[test]
+fn a_table_that_is_given_back_is_free_to_whoever_reads_it_and_nobody_allocates_from_it() {
+    explore(Some(3), || {
+        let device = device(2 * CLUSTER_SLOTS, 2);
+        used_once(&device);
+        let releaser = {
+            let device = device.clone();
+            thread::spawn(move || device.release_tables(0, 2, |run| zero(&device, run)))
+        };
+        assert_eq!(device.get(Slot(1)), TableEntry::Free);
+        assert_eq!(device.dup(Slot(0)), Err(DupError::Free));
+        let slot = alloc_one(&device, 1, Order::ZERO, 2);
+        if let Some(slot) = slot {
+            assert_eq!(device.get(slot), TableEntry::Cached { count: 0, folio: folio(2), zero: false });
+        }
+        releaser.join().unwrap();
+        if let Some(slot) = slot {
+            own_and_free(&device, slot, 2);
+        }
+        device.validate().unwrap();
+    });
+}
+
+#[test]
+fn what_is_discarded_is_used_by_nobody() {
+    explore(Some(3), || {
+        let options = Options { discards: true, ..Options::fixed(2 * CLUSTER_SLOTS, 2, Placement::Sharded) };
+        let device = Arc::new(TestDevice::with(&options));
+        let mut slots = [Slot(0); CLUSTER_SLOTS as usize + 1];
+        assert_eq!(device.alloc(Shard(0), Order::ZERO, folio(1), &mut slots), slots.len());
+        for slot in &slots[1..CLUSTER_SLOTS as usize] {
+            assert!(device.cache_del(*slot, SHADOW));
+        }
+        let other = {
+            let device = device.clone();
+            // The last free of a cluster makes it one to discard.
+            thread::spawn(move || assert!(device.cache_del(Slot(0), SHADOW)))
+        };
+        let looks_free = |run: std::ops::Range<Slot>| {
+            assert!((run.start.0..run.end.0).all(|slot| device.get(Slot(slot)) == TableEntry::Free));
+        };
+        let first = device.discard(2, looks_free);
+        let slot = alloc_one(&device, 1, order(2), 2);
+        other.join().unwrap();
+        let second = device.discard(2, looks_free);
+        assert_eq!((first + second, slot.is_some() && first == 0), (1, false));
+        assert_eq!(slot.is_none(), alloc_one(&device, 1, order(2), 2).is_some());
+        device.validate().unwrap();
+    });
+}
+
+#[test]
+fn a_device_that_shrinks_is_not_allocated_from_beyond_its_new_end() {
+    explore(Some(3), || {
+        let device = device(2 * CLUSTER_SLOTS, 2);
+        let mut slots = [Slot(0); CLUSTER_SLOTS as usize + 1];
+        assert_eq!(device.alloc(Shard(0), Order::ZERO, folio(1), &mut slots), slots.len());
+        let other = {
+            let device = device.clone();
+            thread::spawn(move || {
+                let slot = alloc_one(&device, 1, Order::ZERO, 2);
+                assert!(device.cache_del(Slot(0), SHADOW));
+                slot
+            })
+        };
+        device.begin_shrink(CLUSTER_SLOTS).unwrap();
+        let mine = alloc_one(&device, 0, Order::ZERO, 3);
+        assert!(mine.is_none_or(|slot| slot == Slot(0)));
+        let others = other.join().unwrap();
+        let beyond = 1 + u32::from(others.is_some_and(|slot| slot >= Slot(CLUSTER_SLOTS)));
+        assert_eq!(device.end_shrink(), Err(ResizeError::InUse { slots: beyond }));
+        for _ in 0..beyond {
+            let slot = device.next_used(Slot(CLUSTER_SLOTS)).unwrap();
+            assert!(device.cache_del(slot, SHADOW));
+        }
+        assert_eq!(device.end_shrink().map(|lost| lost.start), Ok(ClusterId(1)));
+        assert_eq!(device.nr_slots(), CLUSTER_SLOTS);
+        device.validate().unwrap();
+    });
+}
+
+#[test]
+fn a_shrink_that_is_taken_back_leaves_a_device_that_gives_out_every_slot() {
+    explore(Some(3), || {
+        let device = device(2 * CLUSTER_SLOTS, 1);
+        let mut slots = [Slot(0); CLUSTER_SLOTS as usize + 1];
+        assert_eq!(device.alloc(Shard(0), Order::ZERO, folio(1), &mut slots), slots.len());
+        let other = {
+            let device = device.clone();
+            thread::spawn(move || {
+                assert!(device.cache_del(Slot(CLUSTER_SLOTS), SHADOW));
+                assert!(device.cache_del(Slot(1), SHADOW));
+            })
+        };
+        device.begin_shrink(0).unwrap();
+        device.cancel_shrink().unwrap();
+        other.join().unwrap();
+        device.validate().unwrap();
+        let mut rest = [Slot(0); CLUSTER_SLOTS as usize + 2];
+        assert_eq!(device.alloc(Shard(0), Order::ZERO, folio(1), &mut rest), CLUSTER_SLOTS as usize + 1);
+    });
+}
+
+#[test]
+fn a_list_of_devices_is_read_as_it_was_or_as_it_is() {
+    explore(None, || {
+        let list = Arc::new(Priorities::new());
+        assert!(list.add(1, 10));
+        let other = {
+            let list = list.clone();
+            thread::spawn(move || {
+                assert!(list.add(2, 20));
+                assert!(list.remove(1));
+            })
+        };
+        let mut out = [0; DEVICES_MAX];
+        let n = list.order(0, &mut out);
+        assert!(matches!(out[..n], [1] | [2, 1] | [2]));
+        other.join().unwrap();
+    });
+}
+
 /// The engine's side of a swap-in, as far as it matters here: a page, its state word, and a place for each slot's
 /// content.
 struct Engine {

@@ -37,6 +37,12 @@ enum Op {
     FreeMany { pick: usize, slots: usize },
     MarkBad { slot: u32 },
     Look { slot: u32 },
+    Discard { clusters: usize },
+    ReleaseTables { keep: usize, clusters: usize },
+    Compact { order: u8, runs: usize, moves: usize, refusal: u32 },
+    Grow { slots: u32 },
+    BeginShrink { clusters: u32 },
+    EndShrink { gives_up: bool },
 }
 
 fn op() -> impl Strategy<Value = Op> {
@@ -56,17 +62,147 @@ fn op() -> impl Strategy<Value = Op> {
         4 => (pick(), 1..600_usize).prop_map(|(pick, slots)| Op::FreeMany { pick, slots }),
         1 => any::<u32>().prop_map(|slot| Op::MarkBad { slot }),
         1 => any::<u32>().prop_map(|slot| Op::Look { slot }),
+        1 => (1..5_usize).prop_map(|clusters| Op::Discard { clusters }),
+        1 => (0..3_usize, 1..9_usize).prop_map(|(keep, clusters)| Op::ReleaseTables { keep, clusters }),
+        2 => (0..=MAX_ORDER, 1..20_usize, 1..300_usize, 1..9_u32)
+            .prop_map(|(order, runs, moves, refusal)| Op::Compact { order, runs, moves, refusal }),
+        1 => (1..2 * CLUSTER_SLOTS).prop_map(|slots| Op::Grow { slots }),
+        1 => (0..5_u32).prop_map(|clusters| Op::BeginShrink { clusters }),
+        1 => any::<bool>().prop_map(|gives_up| Op::EndShrink { gives_up }),
     ]
 }
+
+/// The most that devices here are made to grow.
+const SLOTS_MAX: u32 = 8 * CLUSTER_SLOTS;
 
 struct Pair {
     device: TestDevice,
     model: Vec<Model>,
+    /// Slots from here on are being given up.
+    new_end: Option<usize>,
+}
+
+/// Moves what is stored and not cached, but now and then not.
+struct Mover<'a> {
+    device: &'a SwapDevice,
+    model: &'a mut [Model],
+    refusal: u32,
+    turns: u32,
+}
+
+impl Relocate for Mover<'_> {
+    fn relocate(&mut self, from: Slot, to: Slot) -> bool {
+        self.turns += 1;
+        assert_eq!(self.model[to.0 as usize], Model::Free);
+        let Model::Used { count, cached: None, shadow, zero } = self.model[from.0 as usize] else { return false };
+        if self.turns.is_multiple_of(self.refusal) {
+            return false;
+        }
+        let folio = Folio::new(7).unwrap();
+        assert_eq!(self.device.cache_add(from, folio), Ok(Stored { count, shadow, zero }));
+        self.device.set_zero(to, zero);
+        (0..count).for_each(|_| self.device.dup(to).unwrap());
+        assert!(!self.device.cache_del(to, shadow));
+        (0..count).for_each(|_| assert!(!self.device.put(from)));
+        assert!(self.device.cache_del(from, Shadow(0)));
+        self.model.swap(from.0 as usize, to.0 as usize);
+        true
+    }
 }
 
 impl Pair {
-    fn new(nr_slots: u32, shards: usize, placement: Placement) -> Self {
-        Self { device: TestDevice::new(nr_slots, shards, placement), model: vec![Model::Free; nr_slots as usize] }
+    fn new(nr_slots: u32, shards: usize, placement: Placement, discards: bool) -> Self {
+        let options = Options { nr_slots, nr_slots_max: SLOTS_MAX, shards, placement, discards };
+        let model = vec![Model::Free; nr_slots as usize];
+        Self { device: TestDevice::with(&options), model, new_end: None }
+    }
+
+    fn discard(&mut self, clusters: usize) {
+        let model = &self.model;
+        self.device.discard(clusters, |run| {
+            let end = (run.end.0 as usize).min(model.len());
+            assert!(model[run.start.0 as usize..end].iter().all(|slot| !matches!(slot, Model::Used { .. })));
+        });
+    }
+
+    fn release_tables(&mut self, keep: usize, clusters: usize) {
+        let before = self.device.nr_tables();
+        let (device, model) = (&self.device, &self.model);
+        let mut runs = 0;
+        let released = device.release_tables(keep, clusters, |run| {
+            runs += (run.end.0 - run.start.0) as usize;
+            let slots = run.start.first_slot().0 as usize..run.end.first_slot().0 as usize;
+            assert!(model[slots.start..slots.end.min(model.len())].iter().all(|slot| *slot == Model::Free));
+            let (words, bytes) = device.words_of(run);
+            // SAFETY: as memory that is given back: it reads as zeros.
+            unsafe { words.cast_mut().cast::<u8>().write_bytes(0, bytes) };
+        });
+        assert_eq!((released, before - self.device.nr_tables()), (runs, runs as u32));
+        assert!(released <= clusters);
+    }
+
+    fn compact(&mut self, order: Order, runs: usize, moves: usize, refusal: u32) {
+        let used = self.device.nr_used();
+        let mut mover = Mover { device: &self.device, model: &mut self.model, refusal, turns: 0 };
+        let freed = self.device.compact(order, runs, moves, Folio::new(3).unwrap(), &mut mover);
+        assert!(mover.turns as usize <= moves && freed <= runs);
+        assert_eq!(self.device.nr_used(), used);
+    }
+
+    fn grow(&mut self, slots: u32) {
+        let nr_slots = self.model.len() as u32 + slots;
+        let expected = match self.new_end {
+            Some(_) => Err(ResizeError::Busy),
+            None if nr_slots > SLOTS_MAX => {
+                Err(ResizeError::Size { nr_slots: self.model.len() as u32, nr_slots_max: SLOTS_MAX })
+            }
+            None => Ok(()),
+        };
+        assert_eq!(self.device.grow(nr_slots), expected);
+        if expected.is_ok() {
+            self.model.resize(nr_slots as usize, Model::Free);
+        }
+    }
+
+    fn begin_shrink(&mut self, clusters: u32) {
+        let nr_slots = clusters * CLUSTER_SLOTS;
+        let now = self.model.len() as u32;
+        let expected = match self.new_end {
+            Some(_) => Err(ResizeError::Busy),
+            None if nr_slots >= now => Err(ResizeError::Size { nr_slots: now, nr_slots_max: SLOTS_MAX }),
+            None => Ok(()),
+        };
+        assert_eq!(self.device.begin_shrink(nr_slots), expected);
+        if expected.is_ok() {
+            self.new_end = Some(nr_slots as usize);
+        }
+    }
+
+    fn end_shrink(&mut self, gives_up: bool) {
+        let Some(end) = self.new_end else {
+            assert_eq!(self.device.end_shrink(), Err(ResizeError::NotShrinking));
+            assert_eq!(self.device.cancel_shrink(), Err(ResizeError::NotShrinking));
+            return;
+        };
+        if gives_up {
+            self.new_end = None;
+            return assert_eq!(self.device.cancel_shrink(), Ok(()));
+        }
+        let in_use = self.model[end..].iter().filter(|slot| matches!(slot, Model::Used { .. })).count() as u32;
+        if in_use > 0 {
+            assert_eq!(self.device.end_shrink(), Err(ResizeError::InUse { slots: in_use }));
+        }
+        for _ in 0..in_use {
+            let slot = self.device.next_used(Slot(end as u32)).unwrap();
+            assert!(matches!(self.model[slot.0 as usize], Model::Used { .. }));
+            self.free(slot);
+        }
+        assert_eq!(self.device.next_used(Slot(end as u32)), None);
+        let lost = self.device.end_shrink().unwrap();
+        assert_eq!(lost.start.first_slot().0 as usize, end);
+        assert_eq!(self.device.nr_slots() as usize, end);
+        self.model.truncate(end);
+        self.new_end = None;
     }
 
     fn apply(&mut self, op: &Op) {
@@ -110,11 +246,23 @@ impl Pair {
                     self.free(slot);
                 }
             }
+            Op::Discard { clusters } => self.discard(clusters),
+            Op::ReleaseTables { keep, clusters } => self.release_tables(keep, clusters),
+            Op::Compact { order, runs, moves, refusal } => {
+                self.compact(Order::new(order).unwrap(), runs, moves, refusal);
+            }
+            Op::Grow { slots } => self.grow(slots),
+            Op::BeginShrink { clusters } => self.begin_shrink(clusters),
+            Op::EndShrink { gives_up } => self.end_shrink(gives_up),
+            Op::MarkBad { .. } | Op::Look { .. } if self.model.is_empty() => {}
             Op::MarkBad { slot } => {
                 let slot = slot as usize % self.model.len();
                 let was_free = self.model[slot] == Model::Free;
-                assert_eq!(self.device.mark_bad(Slot(slot as u32)), was_free);
-                if was_free {
+                let is_offline = self.new_end.is_some_and(|end| slot >= end);
+                let marked = self.device.mark_bad(Slot(slot as u32));
+                // A cluster that was never used has no state to say that it is given up.
+                assert!(marked == was_free || is_offline && !marked);
+                if marked {
                     self.model[slot] = Model::Bad;
                 }
             }
@@ -136,6 +284,9 @@ impl Pair {
 
     /// Some slot in use.
     fn pick(&self, pick: usize) -> Option<Slot> {
+        if self.model.is_empty() {
+            return None;
+        }
         let start = pick % self.model.len();
         let in_use = |slot: &usize| matches!(self.model[*slot], Model::Used { .. });
         (start..self.model.len()).chain(0..start).find(in_use).map(|slot| Slot(slot as u32))
@@ -143,7 +294,11 @@ impl Pair {
 
     fn alloc(&mut self, shard: Shard, order: Order, runs: usize, folio: Folio) {
         let mut out = vec![Slot(u32::MAX); runs];
-        let found = self.device.alloc(shard, order, folio, &mut out);
+        let mut found = self.device.alloc(shard, order, folio, &mut out);
+        if found < runs && self.device.nr_to_discard() > 0 {
+            self.discard(usize::MAX);
+            found += self.device.alloc(shard, order, folio, &mut out[found..]);
+        }
         for first in &out[..found] {
             assert!(first.0.is_multiple_of(order.slots()));
             for slot in first.0..first.0 + order.slots() {
@@ -161,7 +316,8 @@ impl Pair {
     /// Whether any slot is free; for higher orders, whether a cluster without used slots has a run.
     fn has_room(&self, order: Order) -> bool {
         let free = |slots: &[Model]| slots.iter().all(|slot| *slot == Model::Free);
-        self.model.chunks(CLUSTER_SLOTS as usize).any(|cluster| {
+        let online = &self.model[..self.new_end.unwrap_or(self.model.len())];
+        online.chunks(CLUSTER_SLOTS as usize).any(|cluster| {
             let empty = !cluster.iter().any(|slot| matches!(slot, Model::Used { .. }));
             (order == Order::ZERO || empty) && cluster.chunks_exact(order.slots() as usize).any(free)
         })
@@ -233,7 +389,7 @@ fn placement() -> impl Strategy<Value = Placement> {
 
 proptest! {
     #![proptest_config(ProptestConfig {
-        cases: if cfg!(miri) { 2 } else { 400 },
+        cases: if cfg!(miri) { 2 } else { 2000 },
         failure_persistence: None,
         ..ProptestConfig::default()
     })]
@@ -243,9 +399,10 @@ proptest! {
         nr_slots in 1..5 * CLUSTER_SLOTS,
         shards in 1..4_usize,
         placement in placement(),
+        discards in any::<bool>(),
         ops in prop::collection::vec(op(), 1..if cfg!(miri) { 30 } else { 300 }),
     ) {
-        let mut pair = Pair::new(nr_slots, shards, placement);
+        let mut pair = Pair::new(nr_slots, shards, placement, discards);
         for op in &ops {
             pair.apply(op);
         }
@@ -258,10 +415,14 @@ proptest! {
         placement in placement(),
         ops in prop::collection::vec(op(), 1..if cfg!(miri) { 30 } else { 100 }),
     ) {
-        let mut pair = Pair::new(nr_slots, 2, placement);
+        let mut pair = Pair::new(nr_slots, 2, placement, false);
         for op in &ops {
             pair.apply(op);
         }
+        if pair.new_end.is_some() {
+            pair.end_shrink(true);
+        }
+        let nr_slots = pair.model.len() as u32;
         for slot in 0..nr_slots {
             pair.free(Slot(slot));
         }

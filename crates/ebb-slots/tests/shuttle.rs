@@ -36,7 +36,8 @@ struct World {
 impl World {
     fn new(nr_slots: u32, shards: usize, placement: Placement) -> Arc<Self> {
         let holder = (0..nr_slots).map(|_| AtomicU64::new(0)).collect();
-        Arc::new(Self { device: TestDevice::new(nr_slots, shards, placement), holder })
+        let options = Options { discards: shards == 2, ..Options::fixed(nr_slots, shards, placement) };
+        Arc::new(Self { device: TestDevice::with(&options), holder })
     }
 
     fn hold(&self, slot: Slot, thread: usize) {
@@ -50,13 +51,30 @@ impl World {
     }
 }
 
+/// Moves nothing, as slots here are known to their threads by number; but looks as if it would.
+struct Mover<'a> {
+    world: &'a World,
+    thread: usize,
+    folio: Folio,
+}
+
+impl Relocate for Mover<'_> {
+    fn relocate(&mut self, from: Slot, to: Slot) -> bool {
+        assert_ne!(from, to);
+        self.world.hold(to, self.thread);
+        assert!(matches!(self.world.device.get(to), TableEntry::Cached { folio, .. } if folio == self.folio));
+        self.world.release(to, self.thread);
+        false
+    }
+}
+
 /// One thread's work. `owned` are references of its own: each was a dup, each is put once.
 fn work(world: &World, thread: usize) {
     let device = &world.device;
     let folio = Folio::new(thread as u64 + 1).unwrap();
     let mut owned: Vec<Slot> = Vec::new();
     for _ in 0..STEPS {
-        match thread_rng().gen_range(0..7) {
+        match thread_rng().gen_range(0..11) {
             0 | 1 => {
                 let order = order(thread_rng().gen_range(0..=2));
                 let mut out = [Slot(0); 2];
@@ -96,6 +114,35 @@ fn work(world: &World, thread: usize) {
                     device.cache_del(slot, stored.shadow);
                 }
             }
+            7 => {
+                device.release_tables(0, 2, |run| {
+                    for slot in run.start.first_slot().0..run.end.first_slot().0.min(device.nr_slots()) {
+                        assert_eq!(device.get(Slot(slot)), TableEntry::Free);
+                    }
+                    let (words, bytes) = device.words_of(run);
+                    for index in 0..bytes / size_of_val(unsafe { &*words }) {
+                        // SAFETY: within what the device says.
+                        unsafe { &*words.add(index) }.store(0, Ordering::Relaxed);
+                    }
+                });
+            }
+            8 => {
+                device.discard(2, |run| {
+                    for slot in run.start.0..run.end.0.min(device.nr_slots()) {
+                        assert_eq!(device.get(Slot(slot)), TableEntry::Free);
+                    }
+                });
+            }
+            9 => {
+                let mut mover = Mover { world, thread, folio };
+                device.compact(order(2), 2, 8, folio, &mut mover);
+            }
+            10 => {
+                if device.begin_shrink(CLUSTER_SLOTS * thread_rng().gen_range(0..2)).is_ok() {
+                    thread::yield_now();
+                    device.cancel_shrink().unwrap();
+                }
+            }
             _ => {
                 // Others may refer to somebody's slot for a moment, as a copy of its page would.
                 let slot = Slot(thread_rng().gen_range(0..device.nr_slots()));
@@ -124,6 +171,7 @@ fn everything(nr_slots: u32, shards: usize, placement: Placement) {
         }
         let summary = world.device.validate().unwrap();
         assert_eq!((summary.slots_used, summary.counts_overflowed), (0, 0));
+        world.device.discard(usize::MAX, |_| {});
         let mut all = vec![Slot(0); nr_slots as usize + 1];
         let found = world.device.alloc(Shard(0), Order::ZERO, Folio::new(0).unwrap(), &mut all);
         assert_eq!(found, nr_slots as usize);

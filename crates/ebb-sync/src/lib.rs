@@ -20,7 +20,7 @@ mod model;
 
 pub use hooks::{Hooks, set_hooks};
 pub use lock::{Class, Guard, Lock};
-pub use model::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, UnsafeCell, materialise, relax};
+pub use model::{AtomicU32, AtomicU64, AtomicUsize, Ordering, UnsafeCell, fence, materialise, relax};
 
 /// Declares classes of locks: types that only name them.
 #[macro_export]

@@ -3,11 +3,11 @@
 //! Model types are larger than what they model and are not valid as zeroed bytes, so what lives in zeroed memory is
 //! built in place by [`materialise`] there, which does nothing in earnest.
 
-pub use imp::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, UnsafeCell, materialise, relax};
+pub use imp::{AtomicU32, AtomicU64, AtomicUsize, Ordering, UnsafeCell, fence, materialise, relax};
 
 #[cfg(not(any(loom, shuttle)))]
 mod imp {
-    pub use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+    pub use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 
     /// Turns of a waiting loop before the holder is taken to be preempted: about two microseconds, and a lock is held
     /// for well under one.
@@ -55,7 +55,7 @@ mod imp {
 #[cfg(loom)]
 mod imp {
     pub use loom::cell::UnsafeCell;
-    pub use loom::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+    pub use loom::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 
     pub fn relax(_spins: &mut u32) {
         loom::thread::yield_now();
@@ -73,7 +73,7 @@ mod imp {
 
 #[cfg(shuttle)]
 mod imp {
-    pub use shuttle::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+    pub use shuttle::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 
     pub fn relax(_spins: &mut u32) {
         shuttle::thread::yield_now();

@@ -13,7 +13,8 @@ use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use ebb_pool::{BLOCK_BYTES, Backing, Handle, Owners, Pool, PoolFull, codec};
 use ebb_slots::{
-    CacheAddError, Folio, Order, Placement, Shadow, Shard, Slot, Stored, SwapDevice, TableEntry, metadata_bytes,
+    CacheAddError, Folio, Options, Order, Placement, Shadow, Shard, Slot, Stored, SwapDevice, TableEntry,
+    metadata_bytes,
 };
 
 /// Slots of the virtual space: 256 GiB of content.
@@ -51,7 +52,7 @@ pub fn new_slots(nr_slots: u32, shards: usize, placement: Placement) -> Result<S
     let len = metadata_bytes(nr_slots, shards);
     let memory = NonNull::new(uapi::reserve(len)?).ok_or(Errno::NOMEM)?;
     // SAFETY: fresh zeroed memory of the size asked for, page-aligned, never unmapped.
-    unsafe { SwapDevice::init(memory, len, nr_slots, shards, placement) }.map_err(|_| Errno::INVAL)
+    unsafe { SwapDevice::init(memory, len, &Options::fixed(nr_slots, shards, placement)) }.map_err(|_| Errno::INVAL)
 }
 
 /// Where a page came from.

@@ -1,6 +1,6 @@
 //! Metadata memory for tests, and a device in it.
 
-use ebb_slots::{METADATA_ALIGN, Placement, SwapDevice, metadata_bytes};
+use ebb_slots::{METADATA_ALIGN, Options, Placement, SwapDevice, metadata_bytes};
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ops::Deref;
 use std::ptr::NonNull;
@@ -18,15 +18,21 @@ unsafe impl Send for TestDevice {}
 unsafe impl Sync for TestDevice {}
 
 impl TestDevice {
+    #[allow(dead_code, reason = "not every test has devices of a fixed size")]
     pub fn new(nr_slots: u32, shards: usize, placement: Placement) -> Self {
-        let bytes = metadata_bytes(nr_slots, shards);
+        Self::with(&Options::fixed(nr_slots, shards, placement))
+    }
+
+    #[allow(dead_code, reason = "nor of another")]
+    pub fn with(options: &Options) -> Self {
+        let bytes = metadata_bytes(options.nr_slots_max, options.shards);
         // Aligned by hand: what is asked for with a page's alignment is zeroed by writing to it.
         let layout = Layout::from_size_align(bytes + METADATA_ALIGN, 16).unwrap();
         // SAFETY: the size is not zero.
         let memory = NonNull::new(unsafe { alloc_zeroed(layout) }).unwrap();
         let gap = memory.align_offset(METADATA_ALIGN);
         // SAFETY: zeroed, as large as asked for beyond the gap, freed only after the device's last use.
-        let device = unsafe { SwapDevice::init(memory.add(gap), bytes, nr_slots, shards, placement) }.unwrap();
+        let device = unsafe { SwapDevice::init(memory.add(gap), bytes, options) }.unwrap();
         Self { device, memory, layout }
     }
 }

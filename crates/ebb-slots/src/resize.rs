@@ -1,0 +1,197 @@
+//! Devices that grow and shrink while they are used. Swapping off is shrinking to nothing.
+//!
+//! A device shrinks in steps, as only the caller can move content: from [`SwapDevice::begin_shrink`] on nothing is
+//! allocated beyond the new end; the caller empties what [`SwapDevice::next_used`] shows it there; then
+//! [`SwapDevice::end_shrink`] cuts the end off, or [`SwapDevice::cancel_shrink`] leaves everything as it was. Freeing
+//! goes on as ever meanwhile.
+//!
+//! Clusters beyond the new end are *offline*: on no list, nobody's current cluster. Every way back to a list leads
+//! through one function that looks at the mark, under the lock that the mark is set under.
+
+use crate::cluster::{CLUSTER_SLOTS, ClusterState};
+use crate::device::SwapDevice;
+use crate::id::{ClusterId, Slot};
+use crate::layout::nr_clusters;
+use crate::lists::decode;
+use crate::word::Word;
+use core::fmt;
+use core::ops::Range;
+use ebb_sync::Ordering;
+
+/// Why a device did not change its size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ResizeError {
+    /// It is being made smaller.
+    Busy,
+    /// It was not being made smaller.
+    NotShrinking,
+    /// The new size is not larger, or not smaller, or more than it can ever have.
+    Size { nr_slots: u32, nr_slots_max: u32 },
+    /// A smaller size is a multiple of a cluster.
+    Misaligned,
+    /// So many slots beyond the new end are in use.
+    InUse { slots: u32 },
+}
+
+impl fmt::Display for ResizeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Busy => f.write_str("the swap device is being made smaller already; wait, or cancel that"),
+            Self::NotShrinking => f.write_str("the swap device is not being made smaller; begin that first"),
+            Self::Size { nr_slots, nr_slots_max } => {
+                write!(f, "the swap device has {nr_slots} slots and can have {nr_slots_max}; choose another size")
+            }
+            Self::Misaligned => {
+                write!(f, "a swap device shrinks by whole clusters; choose a multiple of {CLUSTER_SLOTS}")
+            }
+            Self::InUse { slots } => {
+                write!(f, "{slots} slots beyond the swap device's new end are in use; move their content first")
+            }
+        }
+    }
+}
+
+impl core::error::Error for ResizeError {}
+
+impl SwapDevice {
+    /// Makes the device larger: `nr_slots` in all.
+    pub fn grow(&self, nr_slots: u32) -> Result<(), ResizeError> {
+        // The last cluster may have room now, so its lock comes first. It is the same until the device lock is had:
+        // only growing makes it another, and then this size is not larger any more, or the cluster not the last.
+        let last = self.nr_slots().checked_sub(1).map(|slot| Slot(slot).cluster());
+        let mut last = last.map(|id| self.lock_at_home(id));
+        let mut lists = self.header.lists.0.lock();
+        let now = self.nr_slots();
+        if lists.offline().is_some() {
+            return Err(ResizeError::Busy);
+        }
+        if nr_slots <= now || nr_slots > self.nr_slots_max() {
+            return Err(ResizeError::Size { nr_slots: now, nr_slots_max: self.nr_slots_max() });
+        }
+        if now.checked_sub(1).map(|slot| Slot(slot).cluster()) != last.as_ref().map(|cluster| cluster.id) {
+            return Err(ResizeError::Busy);
+        }
+        self.header.resized.store(nr_slots + 1, Ordering::Relaxed);
+        // A cluster without a free slot, or without a free run, may have some now.
+        if let Some(cluster) = &mut last
+            && matches!(cluster.info.state, ClusterState::Full | ClusterState::Frag)
+            && !self.is_full(cluster)
+            && let Some(list) = cluster.info.list()
+        {
+            lists.remove(&self.clusters, list, cluster.id);
+            cluster.info.state = if cluster.info.count == 0 { ClusterState::Free } else { ClusterState::Nonfull };
+            if let Some(list) = cluster.info.list() {
+                lists.push(&self.clusters, list, cluster.id);
+            }
+        }
+        Ok(())
+    }
+
+    /// Begins to make the device smaller: from now on nothing is allocated at and beyond slot `nr_slots`, which is a
+    /// multiple of [`CLUSTER_SLOTS`].
+    pub fn begin_shrink(&self, nr_slots: u32) -> Result<(), ResizeError> {
+        if !nr_slots.is_multiple_of(CLUSTER_SLOTS) {
+            return Err(ResizeError::Misaligned);
+        }
+        let from = Slot(nr_slots).cluster();
+        let end = {
+            let mut lists = self.header.lists.0.lock();
+            if lists.offline().is_some() {
+                return Err(ResizeError::Busy);
+            }
+            if nr_slots >= self.nr_slots() {
+                return Err(ResizeError::Size { nr_slots: self.nr_slots(), nr_slots_max: self.nr_slots_max() });
+            }
+            lists.set_offline(Some(from));
+            lists.untouched()
+        };
+        // Current clusters first: they come back to no list now.
+        for shard in self.shards {
+            let mut current = shard.current.lock();
+            for stored in &mut current.clusters {
+                if let Some(id) = decode(*stored)
+                    && id >= from
+                {
+                    *stored = 0;
+                    self.give_back(self.clusters.lock(id), ClusterState::Nonfull);
+                }
+            }
+        }
+        // Whoever has isolated one holds its lock, and whoever has sent one away brings it back through `move_to`.
+        for id in (from.0..end.0).map(ClusterId) {
+            let mut cluster = self.clusters.lock(id);
+            if cluster.info.list().is_some() {
+                let state = cluster.info.state;
+                self.move_to(&mut cluster, state);
+            }
+        }
+        Ok(())
+    }
+
+    /// The first slot at or after `from` that is in use.
+    pub fn next_used(&self, from: Slot) -> Option<Slot> {
+        let mut at = from.0;
+        while at < self.nr_slots() {
+            let id = Slot(at).cluster();
+            let end = id.first_slot().0 + self.capacity(id);
+            if self.clusters.lock(id).info.count > 0 {
+                let is_used = |word: Word| !word.is_free() && word != Word::BAD && !word.is_dead();
+                let mut slots = (at..end).map(Slot);
+                let found = slots.find(|slot| is_used(Word::from_bits(self.word(*slot).load(Ordering::Acquire))));
+                if found.is_some() {
+                    return found;
+                }
+            }
+            at = end;
+        }
+        None
+    }
+
+    /// Cuts off what [`Self::begin_shrink`] said, if no slot there is in use. Bad slots there are forgotten. The clusters
+    /// that the device lost: their words are free, so that their memory may be given back at once.
+    pub fn end_shrink(&self) -> Result<Range<ClusterId>, ResizeError> {
+        let (from, touched) = {
+            let lists = self.header.lists.0.lock();
+            (lists.offline().ok_or(ResizeError::NotShrinking)?, lists.untouched())
+        };
+        let end = ClusterId(nr_clusters(self.nr_slots()));
+        let clusters = || (from.0..end.0).map(ClusterId);
+        let slots = clusters().map(|id| u32::from(self.lock_at_home(id).info.count)).sum();
+        if slots > 0 {
+            return Err(ResizeError::InUse { slots });
+        }
+        for id in clusters() {
+            let mut cluster = self.clusters.lock(id);
+            if cluster.info.bad > 0 {
+                for word in self.cluster_words(id) {
+                    word.store(Word::FREE.to_bits(), Ordering::Release);
+                }
+                self.header.bad.fetch_sub(cluster.info.bad.into(), Ordering::Relaxed);
+            }
+            (cluster.info.bad, cluster.info.occupied, cluster.info.state) = (0, 0, ClusterState::Untouched);
+        }
+        let mut lists = self.header.lists.0.lock();
+        lists.set_untouched(touched.min(from));
+        lists.set_offline(None);
+        self.header.resized.store(from.first_slot().0 + 1, Ordering::Relaxed);
+        Ok(from..end)
+    }
+
+    /// Takes [`Self::begin_shrink`] back.
+    pub fn cancel_shrink(&self) -> Result<(), ResizeError> {
+        let (from, touched) = {
+            let mut lists = self.header.lists.0.lock();
+            let from = lists.offline().ok_or(ResizeError::NotShrinking)?;
+            lists.set_offline(None);
+            (from, lists.untouched())
+        };
+        for id in (from.0..touched.0).map(ClusterId) {
+            let mut cluster = self.clusters.lock(id);
+            if cluster.info.state == ClusterState::Offline {
+                let state = self.place_of(&cluster, ClusterState::Nonfull);
+                self.move_to(&mut cluster, state);
+            }
+        }
+        Ok(())
+    }
+}
