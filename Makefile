@@ -29,7 +29,7 @@ demo: packages build ## run a program in a fraction of its memory, and compare
 	@tools/demo $(EBB)
 
 .PHONY: test
-test: packages lint build unit models miri transparency programs torture ## everything short: what continuous integration runs
+test: packages lint build unit models miri bench-slots-quick transparency programs torture ## everything short: what continuous integration runs
 	@echo "make test: every step passed"
 
 .PHONY: test-long
@@ -93,6 +93,12 @@ torture-long: build
 .PHONY: bench-micro
 bench-micro: build ## Ebb beside the kernel's swap on zram, interleaved, at equal total RAM (root)
 	python3 bench/micro/run.py --ebb $(EBB)
+
+.PHONY: bench-slots bench-slots-quick
+bench-slots: ## the slot allocator: threads, lock waits, fragmentation, order of writes
+	cargo run --release -q -p ebb-bench-slots
+bench-slots-quick: # what it checks on the way, without time to measure
+	cargo run --release -q -p ebb-bench-slots -- --quick
 
 .PHONY: bench-overhead
 bench-overhead: build ## programs with all the RAM they want, alone and under Ebb

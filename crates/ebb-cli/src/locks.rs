@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::path::Path;
 
-use ebb::lockstat::Contention;
+use ebb::stats::Contention;
 use serde_json::{Value, json};
 
 use crate::failure::Failure;

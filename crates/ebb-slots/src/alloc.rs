@@ -14,7 +14,7 @@
 use crate::cluster::{CLUSTER_SLOTS, Cluster, ClusterState, GROUP_SLOTS};
 use crate::device::{Current, Placement, SwapDevice};
 use crate::id::{ClusterId, Folio, Order, Shard, Slot};
-use crate::lists::{ListId, decode, encode};
+use crate::lists::{ListId, Lists, decode, encode};
 use crate::word::Word;
 use ebb_sync::{AtomicU64, Ordering, relax};
 
@@ -30,6 +30,9 @@ const SCARCE: u32 = 4;
 enum Source {
     /// One of the same order.
     Nonfull,
+    /// One that is empty, whose content is still to be discarded: used again, it need not be. It has its space in the
+    /// medium already.
+    Discard,
     /// One that is empty.
     Free,
     /// One that is empty and has no memory behind its words.
@@ -68,8 +71,7 @@ impl SwapDevice {
             if runs == out.len() || order != Order::ZERO {
                 break;
             }
-            // In 64 bits: each counter is read at a moment of its own.
-            if u64::from(self.nr_used()) + u64::from(self.nr_bad()) >= u64::from(self.nr_slots()) {
+            if !self.may_have_room() {
                 break;
             }
             relax(&mut spins);
@@ -124,7 +126,6 @@ impl SwapDevice {
         debug_assert!(cluster.info.count > 0);
         cluster.info.count -= 1;
         cluster.info.occupied &= !(1 << group_of(slot));
-        self.used(cluster.id).fetch_sub(1, Ordering::Relaxed);
         match cluster.info.state {
             // Its shard will see; or nobody is to use it.
             ClusterState::Current | ClusterState::Offline => {}
@@ -168,11 +169,13 @@ impl SwapDevice {
             self.give_back(cluster, ClusterState::Nonfull);
         }
         let sources = match self.placement {
-            Placement::Sharded => [Source::Nonfull, Source::Free, Source::Bare, Source::Untouched],
-            Placement::Sequential => [Source::Free, Source::Bare, Source::Untouched, Source::Nonfull],
+            Placement::Sharded => {
+                [Source::Nonfull, Source::Discard, Source::Free, Source::Bare, Source::Untouched].as_slice()
+            }
+            Placement::Sequential => &[Source::Discard, Source::Free, Source::Bare, Source::Untouched, Source::Nonfull],
         };
-        for source in sources {
-            if order == Order::ZERO && source == Source::Free && self.is_scarce() {
+        for &source in sources {
+            if order == Order::ZERO && source == Source::Discard && self.is_scarce() {
                 runs += self.stolen(folio, &mut out[runs..]);
                 if runs == out.len() {
                     break;
@@ -198,11 +201,13 @@ impl SwapDevice {
         debug_assert_eq!(current.clusters[order.index()], 0);
         let mut runs = 0;
         // A cluster without room goes to another list, or, when empty but short or with bad slots, to the end of this
-        // one: so many attempts see each once.
-        for _ in 0..self.nr_candidates(source, order) {
+        // one: so many attempts see each once. Most often the first one will do.
+        let (mut attempts, mut candidates) = (0, u32::MAX);
+        while attempts < candidates {
             let Some(mut cluster) = self.isolate_from(source, order) else {
                 break;
             };
+            attempts += 1;
             let claimed = claim(&mut cluster, order);
             debug_assert!(claimed);
             let taken = self.take(&mut cluster, order, 0, folio, &mut out[runs..]);
@@ -213,8 +218,27 @@ impl SwapDevice {
                 break;
             }
             self.give_back(cluster, ClusterState::Frag);
+            if attempts == 1 {
+                candidates = self.nr_candidates(source, order).saturating_add(1);
+            }
         }
         runs
+    }
+
+    /// Whether any cluster has a free slot that single slots may come from, as far as can be seen without stopping
+    /// everybody.
+    fn may_have_room(&self) -> bool {
+        let partly = |lists: &Lists| {
+            let listed = ListId::all().filter(|list| *list != ListId::Full);
+            listed.map(|list| lists.len(list)).any(|len| len > 0) || lists.has_untouched(self.nr_clusters())
+        };
+        if partly(&self.header.lists.0.lock()) {
+            return true;
+        }
+        self.shards.iter().any(|shard| {
+            let clusters = shard.current.lock().clusters;
+            clusters.into_iter().filter_map(decode).any(|id| !self.is_full(&self.clusters.lock(id)))
+        })
     }
 
     /// When a shard finds nothing of its own: for order 0, clusters of other orders, fragmented ones first; for every
@@ -306,19 +330,18 @@ impl SwapDevice {
                 free -= run;
             }
             at += run;
-            // At the end of a group, or of several that are one run, which then either was taken or is in part free.
-            if at.is_multiple_of(GROUP_SLOTS) {
-                let last = at - GROUP_SLOTS;
-                if !words[last..at].iter().any(is_free) {
-                    occupied |= 1 << (last / GROUP_SLOTS);
+            // At the end of a group, or of several that are one run, which then either was taken or is in part free; and
+            // at the end of the search, or a group whose only free slot it found would be looked through again each time.
+            if at.is_multiple_of(GROUP_SLOTS) || runs == out.len() {
+                let group = (at - 1) / GROUP_SLOTS;
+                let end = ((group + 1) * GROUP_SLOTS).min(words.len());
+                if !words[group * GROUP_SLOTS..end].iter().any(is_free) {
+                    occupied |= 1 << group;
                 }
             }
         }
         cluster.info.occupied = occupied;
         cluster.info.count += (runs * run) as u16;
-        if runs > 0 {
-            self.used(cluster.id).fetch_add((runs * run) as u32, Ordering::Relaxed);
-        }
         Taken { runs, cursor: at as u32 }
     }
 
@@ -326,6 +349,7 @@ impl SwapDevice {
         let lists = self.header.lists.0.lock();
         match source {
             Source::Nonfull => lists.len(ListId::Nonfull(order)),
+            Source::Discard => lists.len(ListId::Discard),
             Source::Free => lists.len(ListId::Free),
             Source::Bare => lists.len(ListId::Bare),
             Source::Untouched => self.nr_clusters().saturating_sub(lists.untouched().0),
@@ -335,6 +359,7 @@ impl SwapDevice {
     fn isolate_from(&self, source: Source, order: Order) -> Option<Cluster> {
         match source {
             Source::Nonfull => self.isolate(ListId::Nonfull(order)),
+            Source::Discard => self.isolate(ListId::Discard),
             Source::Free => self.isolate(ListId::Free),
             Source::Bare => self.isolate(ListId::Bare),
             Source::Untouched => {
@@ -430,6 +455,11 @@ pub(crate) fn group_of(slot: Slot) -> usize {
 /// `run`. May be past the cluster's end.
 fn skip_occupied(occupied: u64, mut at: usize, run: usize) -> usize {
     let groups = run.div_ceil(GROUP_SLOTS);
+    if groups == 1 {
+        let group = at / GROUP_SLOTS;
+        let clear = (!occupied).checked_shr(group as u32).unwrap_or(0);
+        return if clear & 1 != 0 { at } else { (group + clear.trailing_zeros() as usize) * GROUP_SLOTS };
+    }
     let mask = u64::MAX >> (u64::BITS as usize - groups);
     while at < CLUSTER_SLOTS as usize {
         let busy = occupied >> (at / GROUP_SLOTS) & mask;

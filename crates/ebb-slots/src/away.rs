@@ -20,10 +20,10 @@ const BATCH: usize = if cfg!(any(loom, shuttle)) { 2 } else { 64 };
 
 impl SwapDevice {
     /// Has the medium forget what clusters hold that became empty, at most `clusters_max` of them: `discard` is called
-    /// for runs of slots that nobody uses, with no lock held. Afterwards they can be allocated from again. How many.
+    /// for runs of slots that nobody uses, with no lock held. How many.
     ///
-    /// For a device that discards, somebody calls this now and then, and when [`Self::alloc`] finds too little while
-    /// [`Self::nr_to_discard`] says that there is more.
+    /// For a device that discards, somebody calls this now and then. A cluster that is allocated from before its turn
+    /// comes is not discarded: that is cheaper, and it has its space in the medium already. So are those taken first.
     pub fn discard(&self, clusters_max: usize, mut discard: impl FnMut(Range<Slot>)) -> usize {
         let slots = |run: Range<ClusterId>| run.start.first_slot()..Slot(run.end.0 * CLUSTER_SLOTS);
         self.send_away(ListId::Discard, ClusterState::Free, clusters_max, |run| discard(slots(run)))

@@ -166,6 +166,5 @@ impl SwapDevice {
         debug_assert_eq!(slot.cluster(), cluster.id);
         self.word(slot).store(Word::fresh(folio).to_bits(), Ordering::Release);
         cluster.info.count += 1;
-        self.used(cluster.id).fetch_add(1, Ordering::Relaxed);
     }
 }

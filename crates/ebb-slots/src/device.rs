@@ -99,10 +99,7 @@ pub(crate) struct CacheLine<T>(pub(crate) T);
 pub(crate) struct Header {
     /// The lock in here is the swap device lock.
     pub(crate) lists: CacheLine<Lock<Lists, DeviceLock>>,
-    /// Slots allocated, by cluster number: shards work in different clusters, and should not meet in a counter.
-    /// Relaxed: a hint to others; exact when nobody allocates or frees.
-    pub(crate) used: [CacheLine<AtomicU32>; NR_USED],
-    /// Slots marked bad. Relaxed, as above.
+    /// Slots marked bad. Relaxed: a hint to others; exact when nobody marks.
     pub(crate) bad: AtomicU32,
     /// Slots since the device was last made larger or smaller, plus 1; 0 before. Changes under the device lock.
     pub(crate) resized: AtomicU32,
@@ -113,15 +110,12 @@ impl Header {
     fn new() -> Self {
         Self {
             lists: CacheLine(Lock::new(Lists::new())),
-            used: core::array::from_fn(|_| CacheLine(AtomicU32::new(0))),
             bad: AtomicU32::new(0),
             resized: AtomicU32::new(0),
             overflow: CacheLine(Lock::new(Overflow::new())),
         }
     }
 }
-
-const NR_USED: usize = if cfg!(any(loom, shuttle)) { 2 } else { 16 };
 
 /// One swap device. All methods may be called by any number of threads at once.
 pub struct SwapDevice {
@@ -202,9 +196,11 @@ impl SwapDevice {
         nr_clusters(self.nr_slots())
     }
 
-    /// Slots allocated now. Exact when nobody allocates or frees meanwhile.
+    /// Slots allocated now: exact when nobody allocates or frees meanwhile. Looks at every cluster that was ever used;
+    /// there is no counter that all would have to share.
     pub fn nr_used(&self) -> u32 {
-        self.header.used.iter().map(|used| used.0.load(Ordering::Relaxed)).sum()
+        let touched = self.header.lists.0.lock().untouched();
+        (0..touched.0).map(|id| u32::from(self.clusters.lock(ClusterId(id)).info.count)).sum()
     }
 
     /// Slots marked bad.
@@ -220,11 +216,6 @@ impl SwapDevice {
     pub(crate) fn cluster_words(&self, id: ClusterId) -> &'static [AtomicU64] {
         let first = id.first_slot().0 as usize;
         &self.words[first..first + self.capacity(id) as usize]
-    }
-
-    /// Where the allocated slots of a cluster are counted with those of others.
-    pub(crate) fn used(&self, id: ClusterId) -> &'static AtomicU32 {
-        &self.header.used[id.0 as usize % NR_USED].0
     }
 
     pub(crate) fn capacity(&self, id: ClusterId) -> u32 {

@@ -22,19 +22,24 @@
 //!
 //! 1. A word says *free* exactly when its cluster accounts the slot as free; it turns free, and stops to be free, under
 //!    the cluster lock only. All other changes of a word are lock-free.
-//! 2. A used cluster is on exactly one list, or is the current cluster of exactly one shard and order.
+//! 2. A used cluster is on exactly one list, or is the current cluster of exactly one shard and order, or is *away* or
+//!    *offline* (see `away`, `resize`).
 //! 3. A cluster on `frag[order]` has no aligned free run of that order; each free in it takes it to `nonfull[order]`.
-//! 4. A count field moves to and from its overflow mark under the overflow lock only.
+//! 4. Words of a cluster that is away are free, and stay so; a free word is 0. So the memory of a table can go, and come
+//!    back as zeros, while others read it.
+//! 5. A count field moves to and from its overflow mark under the overflow lock only.
 //!
 //! # Lock order
 //!
 //! shard lock, cluster lock, swap device lock: from left to right only. A cluster found on a list, so with the device
-//! lock held, is taken by try-lock. The overflow lock is a leaf: nothing is taken under it and nothing needs to be held.
+//! lock held, is taken by try-lock. The overflow lock and the one of [`Priorities`] are leaves: nothing is taken under
+//! them and nothing needs to be held.
 //!
 //! # Memory
 //!
 //! 8 bytes a slot for the word and 32 bytes a cluster (0.06 bytes a slot), both committed page by page as clusters come
-//! into use; 64 bytes a shard and 6 KiB a device besides.
+//! into use; 64 bytes a shard and 6 KiB a device besides. The words of empty clusters can be given back
+//! ([`SwapDevice::release_tables`]).
 //!
 //! The design follows the cluster allocator and the swap table of Linux 6.18 (`mm/swapfile.c`, `mm/swap_table.h`).
 #![no_std]

@@ -93,9 +93,14 @@ impl Lists {
         self.offline().is_some_and(|from| id >= from)
     }
 
+    /// Whether there is a never used cluster to take, of a device that has `nr_clusters`.
+    pub(crate) fn has_untouched(&self, nr_clusters: u32) -> bool {
+        self.untouched < self.offline().map_or(nr_clusters, |from| from.0)
+    }
+
     /// Takes the next never used cluster of a device that has `nr_clusters`.
     pub(crate) fn take_untouched(&mut self, nr_clusters: u32) -> Option<ClusterId> {
-        if self.untouched >= self.offline().map_or(nr_clusters, |from| from.0) {
+        if !self.has_untouched(nr_clusters) {
             return None;
         }
         self.untouched += 1;

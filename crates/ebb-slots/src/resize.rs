@@ -72,6 +72,10 @@ impl SwapDevice {
             return Err(ResizeError::Busy);
         }
         self.header.resized.store(nr_slots + 1, Ordering::Relaxed);
+        if let Some(cluster) = &mut last {
+            // A group of slots that was cut off has free ones now.
+            cluster.info.occupied = 0;
+        }
         // A cluster without a free slot, or without a free run, may have some now.
         if let Some(cluster) = &mut last
             && matches!(cluster.info.state, ClusterState::Full | ClusterState::Frag)

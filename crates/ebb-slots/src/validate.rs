@@ -79,12 +79,7 @@ pub enum Inconsistency {
         cluster: ClusterId,
         owners: u32,
     },
-    /// The device's count of allocated slots is not what its words say.
-    Used {
-        kept: u32,
-        counted: u32,
-    },
-    /// Likewise of bad slots.
+    /// The device's count of bad slots is not what its words say.
     Bad {
         kept: u32,
         counted: u32,
@@ -120,7 +115,6 @@ impl fmt::Display for Inconsistency {
             Self::CurrentOwners { cluster, owners } => {
                 write!(f, "cluster {} is the current one of {owners} shards and orders", cluster.0)
             }
-            Self::Used { kept, counted } => write!(f, "the device counts {kept} slots in use, its words {counted}"),
             Self::Bad { kept, counted } => write!(f, "the device counts {kept} bad slots, its words {counted}"),
             Self::OverflowMissing { slot } => write!(f, "slot {} is missing in the overflow table", slot.0),
             Self::OverflowLength { kept, counted } => {
@@ -259,8 +253,6 @@ impl SwapDevice {
     }
 
     fn validate_totals(&self, summary: &Summary) -> Result<(), Inconsistency> {
-        let (kept, counted) = (self.nr_used(), summary.slots_used);
-        check(kept == counted, Inconsistency::Used { kept, counted })?;
         let (kept, counted) = (self.nr_bad(), summary.slots_bad);
         check(kept == counted, Inconsistency::Bad { kept, counted })?;
         let (kept, counted) = (self.header.overflow.0.lock().len() as u32, summary.counts_overflowed);

@@ -5,7 +5,7 @@
 
 mod common;
 
-use common::TestDevice;
+use common::{TestDevice, zero_words};
 use ebb_slots::*;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, Ordering};
@@ -290,15 +290,6 @@ fn the_last_place_of_the_overflow_table_goes_to_one_slot() {
     });
 }
 
-/// As memory that was given back: it reads as zeros from some moment on.
-fn zero(device: &SwapDevice, run: std::ops::Range<ClusterId>) {
-    let (words, bytes) = device.words_of(run);
-    for index in 0..bytes / size_of_val(unsafe { &*words }) {
-        // SAFETY: within what the device says.
-        unsafe { &*words.add(index) }.store(0, Ordering::Relaxed);
-    }
-}
-
 /// Allocates a slot of the first cluster and frees it: the cluster is empty, and has a table.
 fn used_once(device: &SwapDevice) {
     let mut slots = [Slot(0); CLUSTER_SLOTS as usize];
@@ -320,7 +311,7 @@ fn a_table_that_is_given_back_is_free_to_whoever_reads_it_and_nobody_allocates_f
         used_once(&device);
         let releaser = {
             let device = device.clone();
-            thread::spawn(move || device.release_tables(0, 2, |run| zero(&device, run)))
+            thread::spawn(move || device.release_tables(0, 2, |run| zero_words(&device, run)))
         };
         assert_eq!(device.get(Slot(1)), TableEntry::Free);
         assert_eq!(device.dup(Slot(0)), Err(DupError::Free));
@@ -358,7 +349,8 @@ fn what_is_discarded_is_used_by_nobody() {
         let slot = alloc_one(&device, 1, order(2), 2);
         other.join().unwrap();
         let second = device.discard(2, looks_free);
-        assert_eq!((first + second, slot.is_some() && first == 0), (1, false));
+        // Used again before its turn came, it needs no discarding.
+        assert!(first + second <= 1 && (slot.is_some() || first + second == 1));
         assert_eq!(slot.is_none(), alloc_one(&device, 1, order(2), 2).is_some());
         device.validate().unwrap();
     });

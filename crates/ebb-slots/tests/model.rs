@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::TestDevice;
+use common::{TestDevice, zero_words};
 use ebb_slots::*;
 use proptest::prelude::*;
 
@@ -133,9 +133,7 @@ impl Pair {
             runs += (run.end.0 - run.start.0) as usize;
             let slots = run.start.first_slot().0 as usize..run.end.first_slot().0 as usize;
             assert!(model[slots.start..slots.end.min(model.len())].iter().all(|slot| *slot == Model::Free));
-            let (words, bytes) = device.words_of(run);
-            // SAFETY: as memory that is given back: it reads as zeros.
-            unsafe { words.cast_mut().cast::<u8>().write_bytes(0, bytes) };
+            zero_words(device, run);
         });
         assert_eq!((released, before - self.device.nr_tables()), (runs, runs as u32));
         assert!(released <= clusters);
@@ -294,11 +292,7 @@ impl Pair {
 
     fn alloc(&mut self, shard: Shard, order: Order, runs: usize, folio: Folio) {
         let mut out = vec![Slot(u32::MAX); runs];
-        let mut found = self.device.alloc(shard, order, folio, &mut out);
-        if found < runs && self.device.nr_to_discard() > 0 {
-            self.discard(usize::MAX);
-            found += self.device.alloc(shard, order, folio, &mut out[found..]);
-        }
+        let found = self.device.alloc(shard, order, folio, &mut out);
         for first in &out[..found] {
             assert!(first.0.is_multiple_of(order.slots()));
             for slot in first.0..first.0 + order.slots() {

@@ -6,7 +6,7 @@
 
 mod common;
 
-use common::TestDevice;
+use common::{TestDevice, zero_words};
 use ebb_slots::*;
 use shuttle::rand::{Rng, thread_rng};
 use shuttle::sync::Arc;
@@ -119,11 +119,7 @@ fn work(world: &World, thread: usize) {
                     for slot in run.start.first_slot().0..run.end.first_slot().0.min(device.nr_slots()) {
                         assert_eq!(device.get(Slot(slot)), TableEntry::Free);
                     }
-                    let (words, bytes) = device.words_of(run);
-                    for index in 0..bytes / size_of_val(unsafe { &*words }) {
-                        // SAFETY: within what the device says.
-                        unsafe { &*words.add(index) }.store(0, Ordering::Relaxed);
-                    }
+                    zero_words(device, run);
                 });
             }
             8 => {
@@ -171,7 +167,6 @@ fn everything(nr_slots: u32, shards: usize, placement: Placement) {
         }
         let summary = world.device.validate().unwrap();
         assert_eq!((summary.slots_used, summary.counts_overflowed), (0, 0));
-        world.device.discard(usize::MAX, |_| {});
         let mut all = vec![Slot(0); nr_slots as usize + 1];
         let found = world.device.alloc(Shard(0), Order::ZERO, Folio::new(0).unwrap(), &mut all);
         assert_eq!(found, nr_slots as usize);

@@ -66,6 +66,16 @@ impl Group {
         }
     }
 
+    /// Takes a charge of metadata back.
+    pub fn uncharge_meta(&self, bytes: usize) {
+        let before = self.meta_bytes.fetch_sub(bytes as u64, Relaxed);
+        debug_assert!(before >= bytes as u64, "uncharged more metadata than was charged");
+        let pages = before / 4096 - (before - bytes as u64) / 4096;
+        if pages > 0 {
+            self.uncharge(pages as usize);
+        }
+    }
+
     /// Pages of metadata charged.
     pub fn meta_pages(&self) -> usize {
         (self.meta_bytes.load(Relaxed) / 4096) as usize
@@ -129,5 +139,10 @@ mod tests {
         assert_eq!(g.charged(), 0);
         g.charge_meta(200);
         assert_eq!(g.charged(), 1);
+        g.charge_meta(8192);
+        g.uncharge_meta(8000);
+        assert_eq!((g.charged(), g.meta_pages()), (1, 1));
+        g.uncharge_meta(400);
+        assert_eq!(g.charged(), 0);
     }
 }

@@ -30,7 +30,7 @@ mod fork;
 #[cfg(not(loom))]
 mod group;
 #[cfg(not(loom))]
-pub mod lockstat;
+mod lockstat;
 #[cfg(not(loom))]
 mod mm;
 #[cfg(not(loom))]

@@ -13,6 +13,7 @@ use crate::swapspace::folio_at;
 use crate::table::{ADDR_END, PAGE};
 use crate::uapi::{self, Errno};
 use core::sync::atomic::Ordering::Relaxed;
+use ebb_slots::CLUSTER_SLOTS;
 use linux_raw_sys::general as g;
 
 const MREMAP_MAYMOVE: u64 = 1;
@@ -67,6 +68,7 @@ impl Space {
 
     /// Forgets the content of every page in the range. Under the exclusive gate, after the kernel dropped it.
     pub(crate) fn drop_content(&self, start: usize, end: usize) {
+        let mut freed_slots = 0;
         self.table.for_each_content(start, end, |addr, word| {
             let state = word.load();
             match state.tag() {
@@ -83,12 +85,16 @@ impl Space {
                     let slot = slot_of(state);
                     if self.swap.claim(slot, folio_at(addr)).is_ok() {
                         self.swap.free_claimed(&self.group, self.stats, slot);
+                        freed_slots += 1;
                     }
                 }
             }
             word.set_exclusive(State::NONE);
             self.uncount_content(addr, 1);
         });
+        if freed_slots >= CLUSTER_SLOTS {
+            self.release_unused_soon();
+        }
     }
 
     /// The kernel has dropped some of the range's present pages, it does not say which: those are pages of zeros now.

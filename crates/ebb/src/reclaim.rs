@@ -130,6 +130,23 @@ impl Space {
             self.swap.compact(&self.group, self.stats, COMPACT_STEP);
         }
         self.gate.leave(&ctx.gate);
+        // Each step lets others in.
+        let mut released = 1;
+        while released > 0 {
+            self.gate.enter(&ctx.gate);
+            released = self.swap.release_unused(&self.group);
+            self.gate.leave(&ctx.gate);
+        }
+    }
+
+    /// Many slots were freed at once: has what they cost given back, beside the program where that is possible.
+    pub(crate) fn release_unused_soon(&self) {
+        if self.background.enabled {
+            self.background.kick_if(self, true);
+        } else {
+            // Ends: nothing is allocated meanwhile.
+            while self.swap.release_unused(&self.group) > 0 {}
+        }
     }
 
     /// One step of reclaim by any thread, outside the gate: sweeps a unit, or swaps a part out. False when neither
@@ -159,6 +176,7 @@ impl Space {
         if !moved {
             moved = self.open_some();
             self.swap.trim(&self.group);
+            self.swap.release_unused(&self.group);
         }
         self.gate.leave(&ctx.gate);
         moved

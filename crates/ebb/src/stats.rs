@@ -5,6 +5,7 @@
 //! bumped on paths that take microseconds, so plain shared atomics are cheap enough.
 
 use crate::lockstat;
+pub use crate::lockstat::Contention;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Written in `Shared::magic`; changes with the layout.

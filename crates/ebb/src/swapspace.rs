@@ -13,14 +13,20 @@ use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use ebb_pool::{BLOCK_BYTES, Backing, Handle, Owners, Pool, PoolFull, codec};
 use ebb_slots::{
-    CacheAddError, Folio, Options, Order, Placement, Shadow, Shard, Slot, Stored, SwapDevice, TableEntry,
-    metadata_bytes,
+    CLUSTER_SLOTS, CacheAddError, Folio, Options, Order, Placement, Shadow, Shard, Slot, Stored, SwapDevice,
+    TableEntry, metadata_bytes,
 };
 
 /// Slots of the virtual space: 256 GiB of content.
 const NR_SLOTS: u32 = 1 << 26;
 /// Shards of per-thread allocation state.
 const SHARDS: usize = 16;
+/// Bytes of metadata of a slot: its word and its location.
+const SLOT_META_BYTES: usize = 2 * size_of::<u64>();
+/// Empty clusters that keep their tables.
+const TABLES_KEPT: usize = 16;
+/// Clusters that one step of releasing works on.
+const CLUSTERS_STEP: usize = 64;
 /// A page that compresses to more than this goes to a file, where it costs no RAM.
 const POOL_OBJECT_MAX: usize = 3072;
 /// Files: this process's own and those it inherited by fork.
@@ -48,11 +54,22 @@ pub fn folio_at(addr: usize) -> Folio {
 }
 
 /// A slot device over memory of its own.
-pub fn new_slots(nr_slots: u32, shards: usize, placement: Placement) -> Result<SwapDevice, Errno> {
-    let len = metadata_bytes(nr_slots, shards);
+pub fn new_slots(options: &Options) -> Result<SwapDevice, Errno> {
+    let len = metadata_bytes(options.nr_slots_max, options.shards);
     let memory = NonNull::new(uapi::reserve(len)?).ok_or(Errno::NOMEM)?;
     // SAFETY: fresh zeroed memory of the size asked for, page-aligned, never unmapped.
-    unsafe { SwapDevice::init(memory, len, &Options::fixed(nr_slots, shards, placement)) }.map_err(|_| Errno::INVAL)
+    unsafe { SwapDevice::init(memory, len, options) }.map_err(|_| Errno::INVAL)
+}
+
+/// Charges what tables of `bytes_per_slot` cost, of which there are `now` and of which `charged` were.
+pub fn charge_tables(group: &Group, charged: &AtomicU32, now: u32, bytes_per_slot: usize) {
+    let before = charged.swap(now, Ordering::Relaxed);
+    let bytes = |tables: u32| tables as usize * CLUSTER_SLOTS as usize * bytes_per_slot;
+    if now > before {
+        group.charge_meta(bytes(now - before));
+    } else if now < before {
+        group.uncharge_meta(bytes(before - now));
+    }
 }
 
 /// Where a page came from.
@@ -209,7 +226,8 @@ pub struct SwapSpace {
     /// Where writeback looks next.
     writeback_at: AtomicU32,
     high_water: AtomicU32,
-    file_high_water: AtomicU32,
+    /// Clusters whose tables are charged.
+    tables: AtomicU32,
     content_pages: AtomicU64,
 }
 
@@ -222,7 +240,7 @@ impl SwapSpace {
     /// A swap space whose pool may hold `pool_pages_max` pages (with a file, and without one) of `arena_bytes` of
     /// address space.
     pub fn new(pool_pages_max: [usize; 2], arena_bytes: usize) -> Result<Self, Errno> {
-        let slots = new_slots(NR_SLOTS, SHARDS, Placement::Sharded)?;
+        let slots = new_slots(&Options::fixed(NR_SLOTS, SHARDS, Placement::Sharded))?;
         let block_bytes = BLOCK_BYTES;
         let arena_bytes = arena_bytes.next_multiple_of(block_bytes);
         let arena = uapi::reserve_aligned(arena_bytes, block_bytes.max(4096))?;
@@ -251,7 +269,7 @@ impl SwapSpace {
             clock: AtomicU32::new(0),
             writeback_at: AtomicU32::new(0),
             high_water: AtomicU32::new(0),
-            file_high_water: AtomicU32::new(0),
+            tables: AtomicU32::new(0),
             content_pages: AtomicU64::new(0),
         })
     }
@@ -318,11 +336,32 @@ impl SwapSpace {
     pub fn alloc(&self, shard: usize, group: &Group, out: &mut [Slot]) -> usize {
         let n = self.slots.alloc(Shard(shard % SHARDS), Order::ZERO, folio_number(0), out);
         let top = out[..n].iter().map(|s| s.0 + 1).max().unwrap_or(0);
-        let before = self.high_water.fetch_max(top, Ordering::Relaxed);
-        if top > before {
-            group.charge_meta((top - before) as usize * 16);
-        }
+        self.high_water.fetch_max(top, Ordering::Relaxed);
+        self.charge_tables(group);
         n
+    }
+
+    /// Brings the charge for the tables of slots in line with how many there are.
+    fn charge_tables(&self, group: &Group) {
+        charge_tables(group, &self.tables, self.slots.nr_tables(), SLOT_META_BYTES);
+    }
+
+    /// Gives the metadata of slots back that nobody uses any more, and has the file system forget what the file held
+    /// for some; how many clusters. A few are kept: what was freed is soon used again.
+    pub fn release_unused(&self, group: &Group) -> usize {
+        let mut released = self.slots.release_tables(TABLES_KEPT, CLUSTERS_STEP, |run| {
+            let (words, bytes) = self.slots.words_of(run.clone());
+            let _ = uapi::madvise(words as usize, bytes, linux_raw_sys::general::MADV_DONTNEED);
+            let (first, end) = (run.start.first_slot().0 as usize, run.end.0 as usize * CLUSTER_SLOTS as usize);
+            // A location that is stale is as good as one that is zero: nobody reads it before it is written.
+            let at = self.locations as usize + first * size_of::<u64>();
+            let _ = uapi::madvise(at, (end - first) * size_of::<u64>(), linux_raw_sys::general::MADV_DONTNEED);
+        });
+        self.charge_tables(group);
+        if let Some((_, file)) = self.own_file() {
+            released += file.release_unused(group);
+        }
+        released
     }
 
     /// Gives back a claimed slot that was not used.
@@ -395,9 +434,8 @@ impl SwapSpace {
                 return Err(e);
             }
         }
+        file.charge_tables(group);
         for (slot, at) in slots.iter().zip(at) {
-            let before = self.file_high_water.fetch_max(at + 1, Ordering::Relaxed);
-            group.charge_meta((at + 1).saturating_sub(before) as usize * SpillFile::META_PER_SLOT);
             self.location(*slot).store(LOC_FILE | (at as u64) << 8 | (index as u64) << 40, Ordering::Release);
         }
         Ok(())

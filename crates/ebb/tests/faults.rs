@@ -13,6 +13,7 @@ use std::ffi::CStr;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
 
 const RAM: u64 = 16 << 20;
 const PAGE: usize = 4096;
@@ -233,6 +234,40 @@ fn write_slot(fd: i32, slot: usize, bytes: &[u8; PAGE]) {
     // SAFETY: the kernel reads `bytes`.
     let put = unsafe { libc::pwrite(fd, bytes.as_ptr().cast(), PAGE, (slot * PAGE) as i64) };
     assert_eq!(put as usize, PAGE);
+}
+
+fn bytes_on_disk(fd: i32) -> usize {
+    // SAFETY: the structure is plain data, written by the kernel.
+    unsafe {
+        let mut stat: libc::stat = std::mem::zeroed();
+        assert_eq!(libc::fstat(fd, &mut stat), 0);
+        stat.st_blocks as usize * 512
+    }
+}
+
+#[test]
+fn what_nobody_uses_any_more_is_given_back_and_can_be_used_again() {
+    alone("what_nobody_uses_any_more_is_given_back_and_can_be_used_again", || {
+        let space = space(Some((c"/var/tmp", 16 * RAM)), true);
+        let fd = spill_fd(space);
+        for round in 0..3 {
+            let pages = Pages::new(space, 10 * RAM_PAGES, RANDOM);
+            let (disk, charged) = (bytes_on_disk(fd), space.charged_pages());
+            assert!(disk > 7 * RAM as usize, "round {round}: {disk} bytes on disk");
+            pages.check_all();
+            drop(pages);
+            // Perhaps by the background thread: it takes a moment. Sixteen clusters keep their space and tables.
+            let end = Instant::now() + Duration::from_secs(20);
+            while (bytes_on_disk(fd) > 3 * RAM as usize || space.charged_pages() > charged / 4) && Instant::now() < end
+            {
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            let (disk, charged) = (bytes_on_disk(fd), space.charged_pages());
+            assert!(disk <= 3 * RAM as usize, "round {round}: {disk} bytes on disk");
+            assert!(charged <= RAM_PAGES / 4, "round {round}: {charged} pages charged");
+            assert_eq!(space.validate(), Ok(()));
+        }
+    });
 }
 
 /// Fills three budgets, lets `spoil` at the file, and looks at every page: right, or unreadable.

@@ -1,8 +1,8 @@
 //! Metadata memory for tests, and a device in it.
 
-use ebb_slots::{METADATA_ALIGN, Options, Placement, SwapDevice, metadata_bytes};
+use ebb_slots::{ClusterId, METADATA_ALIGN, Options, Placement, SwapDevice, metadata_bytes};
 use std::alloc::{Layout, alloc_zeroed, dealloc};
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 use std::ptr::NonNull;
 
 /// A device whose metadata goes with it.
@@ -34,6 +34,17 @@ impl TestDevice {
         // SAFETY: zeroed, as large as asked for beyond the gap, freed only after the device's last use.
         let device = unsafe { SwapDevice::init(memory.add(gap), bytes, options) }.unwrap();
         Self { device, memory, layout }
+    }
+}
+
+/// Has the words of some clusters read as zeros from now on, as memory does that was given back.
+#[allow(dead_code, reason = "not every test gives tables back")]
+pub fn zero_words(device: &SwapDevice, clusters: Range<ClusterId>) {
+    let (words, bytes) = device.words_of(clusters);
+    // SAFETY: one word, as the device says; all are valid for as long as it is used.
+    for index in 0..bytes / size_of_val(unsafe { &*words }) {
+        // SAFETY: as above.
+        unsafe { &*words.add(index) }.store(0, ebb_sync::Ordering::Relaxed);
     }
 }
 

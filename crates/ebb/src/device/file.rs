@@ -9,14 +9,17 @@
 //! owner allocates, and only where no bit is left. A member that was killed keeps its bits until the owner finds it
 //! gone.
 
-use crate::swapspace::new_slots;
+use crate::group::Group;
+use crate::swapspace::{charge_tables, new_slots};
 use crate::uapi::{self, Errno};
 use aes_gcm::aead::{AeadInOut, KeyInit};
 use aes_gcm::{Aes128Gcm, Nonce, Tag};
 use core::cell::UnsafeCell;
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
-use ebb_slots::{CLUSTER_SLOTS, Folio, Order, Placement, Shadow, Shard, Slot, SwapDevice, TableEntry, metadata_bytes};
+use ebb_slots::{
+    CLUSTER_SLOTS, Folio, Options, Order, Placement, Shadow, Shard, Slot, SwapDevice, TableEntry, metadata_bytes,
+};
 
 /// Bytes of a slot.
 pub const SLOT_BYTES: usize = 4096;
@@ -27,6 +30,11 @@ pub const BATCH: usize = 16;
 const GROW_PAUSE_NS: u64 = 1_000_000_000;
 /// Slots without room that a search for others passes over: what may be left of the cluster in use, and one more.
 const HELD_MAX: usize = 2 * CLUSTER_SLOTS as usize;
+
+/// Empty clusters that keep their space in the file system, and their metadata: 32 MiB of content.
+const SPACE_KEPT: usize = 16;
+/// Clusters that one step of releasing works on.
+const CLUSTERS_STEP: usize = 8;
 
 /// Members of a family that can share one file; a further one makes the slots in use unreclaimable.
 const MEMBERS: u32 = 62;
@@ -100,6 +108,10 @@ pub struct SpillFile {
     nr_slots: u32,
     /// Slots at or above this were never written successfully.
     written: AtomicU32,
+    /// Clusters whose tables are charged.
+    tables: AtomicU32,
+    /// The file system takes no holes.
+    is_solid: AtomicBool,
     /// The file does not grow before this moment; 0 for no such.
     grow_after_ns: AtomicU64,
     /// This process's bit in `members`.
@@ -138,7 +150,7 @@ impl SpillFile {
         let nr_slots = nr_slots(bytes);
         let mut key = [0u8; 16];
         uapi::getrandom(&mut key)?;
-        let slots = new_slots(nr_slots, shards, Placement::Sharded)?;
+        let slots = new_slots(&Options { discards: true, ..Options::fixed(nr_slots, shards, Placement::Sharded) })?;
         let family: *const Family = uapi::reserve_shared(core::mem::size_of::<Family>())?.cast();
         // SAFETY: fresh zeroed memory, and zero is a valid value of every field.
         unsafe { (*family).pids[0].store(uapi::getpid() as u32, Ordering::Relaxed) };
@@ -151,6 +163,8 @@ impl SpillFile {
             cipher: UnsafeCell::new(Aes128Gcm::new(&key.into())),
             nonce: AtomicU64::new(1),
             written: AtomicU32::new(0),
+            tables: AtomicU32::new(0),
+            is_solid: AtomicBool::new(false),
             grow_after_ns: AtomicU64::new(0),
             nr_slots,
             own_bit: AtomicU64::new(1),
@@ -189,6 +203,42 @@ impl SpillFile {
 
     /// Bytes of metadata that one used slot costs.
     pub const META_PER_SLOT: usize = core::mem::size_of::<Seal>() + 8;
+
+    /// Brings the charge for the slots' metadata in line with how much of it there is.
+    pub fn charge_tables(&self, group: &Group) {
+        charge_tables(group, &self.tables, self.slots.nr_tables(), Self::META_PER_SLOT);
+    }
+
+    /// Gives space in the file system, and metadata, back that nothing uses any more; how many clusters.
+    pub fn release_unused(&self, group: &Group) -> usize {
+        // What is free and has its space is soon written again, for less than if that had to be found anew.
+        let to_punch = (self.slots.nr_to_discard() as usize).saturating_sub(SPACE_KEPT).min(CLUSTERS_STEP);
+        let mut released = self.slots.discard(to_punch, |run| self.punch(run));
+        let seals = self.seals as usize;
+        released += self.slots.release_tables(SPACE_KEPT, CLUSTERS_STEP, |run| {
+            let (words, bytes) = self.slots.words_of(run.clone());
+            let _ = uapi::madvise(words as usize, bytes, linux_raw_sys::general::MADV_DONTNEED);
+            let seal_bytes = core::mem::size_of::<Seal>();
+            let (first, end) = (run.start.first_slot().0, (run.end.0 * CLUSTER_SLOTS).min(self.nr_slots));
+            let (at, len) = (seals + first as usize * seal_bytes, (end - first) as usize * seal_bytes);
+            // Whole pages: a cluster's seals are three.
+            let _ = uapi::madvise(at, len, linux_raw_sys::general::MADV_DONTNEED);
+        });
+        self.charge_tables(group);
+        released
+    }
+
+    /// Has the file system forget what a run of slots holds. Not while it has no room: then what the file has is worth
+    /// more than what others could use.
+    fn punch(&self, run: core::ops::Range<Slot>) {
+        if self.is_solid.load(Ordering::Relaxed) || self.grow_after_ns.load(Ordering::Relaxed) != 0 {
+            return;
+        }
+        let (at, len) = (run.start.0 as u64 * SLOT_BYTES as u64, (run.end.0 - run.start.0) as u64 * SLOT_BYTES as u64);
+        if uapi::punch_hole(self.fd(), at, len).is_err() {
+            self.is_solid.store(true, Ordering::Relaxed);
+        }
+    }
 
     fn is_shared(&self) -> bool {
         self.shared.load(Ordering::Relaxed)

@@ -361,6 +361,13 @@ pub fn truncate(fd: i32, len: u64) -> Result<(), Errno> {
     unsafe { call(g::__NR_ftruncate, [fd as u64, len, 0, 0, 0, 0]).map(drop) }
 }
 
+/// Gives the space of a range of the file back to the file system; the range reads as zeros.
+pub fn punch_hole(fd: i32, offset: u64, len: u64) -> Result<(), Errno> {
+    let mode = (g::FALLOC_FL_PUNCH_HOLE | g::FALLOC_FL_KEEP_SIZE) as u64;
+    // SAFETY: only the engine's own file is touched.
+    unsafe { call(g::__NR_fallocate, [fd as u64, mode, offset, len, 0, 0]).map(drop) }
+}
+
 /// Writes `data` at `offset` inside the file's length through a mapping, which RLIMIT_FSIZE does not concern.
 pub fn write_mapped(fd: i32, data: &[u8], offset: u64) -> Result<(), Errno> {
     // Blocks first: storing into a hole of a full file system would be a SIGBUS.

@@ -1,0 +1,153 @@
+//! `make bench-slots`: the cluster allocator beside one device lock with slot caches, alone and with many threads; what
+//! fragmentation does to large folios; and whether a rotational device is written in order.
+//!
+//! The designs take turns, several rounds, medians. It checks what must hold on any machine; it judges no time.
+
+mod design;
+mod device;
+mod fragmentation;
+mod rng;
+mod rotational;
+mod threads;
+mod waits;
+
+use design::{Clusters, Design, OneLock};
+use ebb_slots::Order;
+use fragmentation::{Case, SwapIn};
+use std::process::ExitCode;
+
+const USAGE: &str = "usage: ebb-bench-slots [--quick]";
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let quick = match args.as_slice() {
+        [] => false,
+        [arg] if arg == "--quick" => true,
+        _ => {
+            eprintln!("{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    waits::start();
+    let rounds = if quick { 1 } else { 5 };
+    one_thread(rounds, if quick { 50_000 } else { 1_000_000 });
+    many_threads(rounds, if quick { 0.05 } else { 1.0 });
+    large_folios();
+    in_order();
+    ExitCode::SUCCESS
+}
+
+fn one_thread(rounds: usize, turns: usize) {
+    println!("One thread, ns for an allocation and its free, one at a time (medians of {rounds})");
+    println!("{:>8} {:>12} {:>12}", "order", Clusters::NAME, OneLock::NAME);
+    for order in [0, 2, 4, 9] {
+        let order = Order::new(order).expect("an order");
+        let turns = (turns / order.slots() as usize).max(2000);
+        let (mut new, mut old) = (Vec::new(), Vec::new());
+        for _ in 0..rounds {
+            new.push(threads::one_thread_ns::<Clusters>(order, turns));
+            old.push(threads::one_thread_ns::<OneLock>(order, turns));
+        }
+        println!("{:>8} {:>12.1} {:>12.1}", order.get(), median(new), median(old));
+    }
+}
+
+fn many_threads(rounds: usize, seconds: f64) {
+    let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
+    let mut counts = vec![1, 2, 4, 8, 16, cores, 2 * cores, 4 * cores];
+    counts.retain(|n| *n <= 4 * cores);
+    counts.sort_unstable();
+    counts.dedup();
+    for (title, large) in [("single slots", 0), ("one in ten allocations of order 4", 10)] {
+        println!("\nThreads that replace slots at random, {title}; {cores} processors (medians of {rounds})");
+        println!(
+            "{:>8} {:>10} {:>12} {:>12} {:>12} {:>12} {:>8}   waits by class",
+            "threads", "design", "pairs/s", "contended", "total wait", "max wait", "large"
+        );
+        for threads in &counts {
+            let (mut new, mut old) = (Vec::new(), Vec::new());
+            for _ in 0..rounds {
+                new.push(threads::run::<Clusters>(*threads, seconds, large));
+                old.push(threads::run::<OneLock>(*threads, seconds, large));
+            }
+            print_threads(*threads, Clusters::NAME, &new);
+            print_threads(*threads, OneLock::NAME, &old);
+        }
+    }
+    let bytes = threads::run::<Clusters>(1, 0.01, 0).bytes_per_slot;
+    println!("\nMemory: {:.3} bytes a slot at rest, {:.0} a slot of a cluster in use", bytes.0, bytes.1);
+    assert!(bytes.0 <= 0.1 && bytes.1 <= 8.0);
+}
+
+fn print_threads(threads: usize, name: &str, outcomes: &[threads::Outcome]) {
+    let of = |f: fn(&threads::Outcome) -> f64| median(outcomes.iter().map(f).collect());
+    let waits = |f: fn(&waits::Waits) -> u64| {
+        median(outcomes.iter().map(|outcome| outcome.waits.values().map(f).sum::<u64>() as f64).collect())
+    };
+    let classes = |name: &str| outcomes.iter().filter_map(|outcome| outcome.waits.get(name)).map(|w| w.total_ns).sum();
+    let mut by_class: Vec<(u64, &str)> =
+        outcomes.iter().flat_map(|outcome| outcome.waits.keys()).map(|name| (classes(name), *name)).collect();
+    by_class.sort_unstable();
+    by_class.dedup();
+    by_class.reverse();
+    let by_class: Vec<String> =
+        by_class.iter().map(|(ns, name)| format!("{name} {}", time(*ns as f64 / outcomes.len() as f64))).collect();
+    println!(
+        "{threads:>8} {name:>10} {:>11.2}M {:>12.0} {:>12} {:>12} {:>7.1}%   {}",
+        of(|outcome| outcome.pairs_per_s) / 1e6,
+        waits(|waits| waits.contended),
+        time(waits(|waits| waits.total_ns)),
+        time(median(outcomes.iter().map(|o| o.waits.values().map(|w| w.max_ns).max().unwrap_or(0) as f64).collect())),
+        of(|outcome| outcome.large_ok) * 100.0,
+        by_class.join(", "),
+    );
+}
+
+fn time(ns: f64) -> String {
+    match ns {
+        ns if ns < 1e3 => format!("{ns:.0} ns"),
+        ns if ns < 1e6 => format!("{:.1} us", ns / 1e3),
+        ns if ns < 1e9 => format!("{:.1} ms", ns / 1e6),
+        ns => format!("{:.2} s", ns / 1e9),
+    }
+}
+
+fn large_folios() {
+    println!("\nLarge folios (64 KiB) that find no run, on a device of 64 MiB with 60 MiB of them in use");
+    println!("{:>44} {:>10} {:>10} {:>12}", "", "fallback", "worst", "moves/folio");
+    for (name, small, swap_in) in [
+        ("large folios only", false, SwapIn::None),
+        ("and 1 MiB of small ones", true, SwapIn::None),
+        ("swapped in by folio", false, SwapIn::Aligned),
+        ("and 1 MiB of small ones, by folio", true, SwapIn::Aligned),
+        ("swapped in page by page", false, SwapIn::Random),
+        ("and 1 MiB of small ones, page by page", true, SwapIn::Random),
+    ] {
+        for compacts in [false, true] {
+            let case = Case { name, small, swap_in, compacts };
+            let outcome = fragmentation::run(&case);
+            println!(
+                "{:>44} {:>9.1}% {:>9.1}% {:>12.2}",
+                format!("{}{}", case.name, if compacts { ", compacting" } else { "" }),
+                outcome.fallback * 100.0,
+                outcome.worst * 100.0,
+                outcome.moves_per_folio,
+            );
+            assert!(!compacts || outcome.fallback < 0.05, "compaction leaves large folios without a run");
+        }
+    }
+}
+
+fn in_order() {
+    println!("\nRotational: writes that follow the one before, by 8 writers");
+    let (raw, sorted) = rotational::sequential(8);
+    println!("  as begun {:.2} %, behind a queue of 8 {:.2} %", raw * 100.0, sorted * 100.0);
+    let (alone, _) = rotational::sequential(1);
+    println!("  one writer {:.2} %", alone * 100.0);
+    assert!(alone > 0.99, "one writer alone writes out of order");
+}
