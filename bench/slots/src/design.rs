@@ -34,9 +34,7 @@ pub trait Design: Sync {
 }
 
 fn free_run(device: &SwapDevice, slot: Slot, order: Order) {
-    for slot in slot.0..slot.0 + order.slots() {
-        device.cache_del(Slot(slot), Shadow(0));
-    }
+    device.cache_del_run(slot, order, Shadow(0));
 }
 
 /// Clusters with a lock each.

@@ -43,8 +43,8 @@ fn main() -> ExitCode {
 }
 
 fn one_thread(rounds: usize, turns: usize) {
-    println!("One thread, ns for an allocation and its free, one at a time (medians of {rounds})");
-    println!("{:>8} {:>12} {:>12}", "order", Clusters::NAME, OneLock::NAME);
+    println!("One thread, ns for an allocation and for a free, one at a time (medians of {rounds})");
+    println!("{:>8} {:>22} {:>22}", "order", Clusters::NAME, OneLock::NAME);
     for order in [0, 2, 4, 9] {
         let order = Order::new(order).expect("an order");
         let turns = (turns / order.slots() as usize).max(2000);
@@ -53,7 +53,11 @@ fn one_thread(rounds: usize, turns: usize) {
             new.push(threads::one_thread_ns::<Clusters>(order, turns));
             old.push(threads::one_thread_ns::<OneLock>(order, turns));
         }
-        println!("{:>8} {:>12.1} {:>12.1}", order.get(), median(new), median(old));
+        let both = |runs: Vec<(f64, f64)>| {
+            let (alloc, free): (Vec<f64>, Vec<f64>) = runs.into_iter().unzip();
+            format!("{:.1} + {:.1}", median(alloc), median(free))
+        };
+        println!("{:>8} {:>22} {:>22}", order.get(), both(new), both(old));
     }
 }
 

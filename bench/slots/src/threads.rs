@@ -103,16 +103,22 @@ fn work<D: Design>(
     (done, tried, found)
 }
 
-/// Nanoseconds of an allocation and its free, by one thread, one at a time.
-pub fn one_thread_ns<D: Design>(order: Order, rounds: usize) -> f64 {
+/// Nanoseconds of an allocation, and of a free, by one thread, one at a time.
+pub fn one_thread_ns<D: Design>(order: Order, rounds: usize) -> (f64, f64) {
     let design = D::new(1 << 20, 1);
     let mut thread = design.thread(0);
-    let mut held: Vec<Slot> = (0..256).filter_map(|_| design.alloc(&mut thread, order)).collect();
-    let begin = Instant::now();
-    for round in 0..rounds {
-        let at = round % held.len();
-        design.free(&mut thread, held[at], order);
-        held[at] = design.alloc(&mut thread, order).expect("room");
+    let mut held: Vec<Slot> = Vec::new();
+    let (mut alloc, mut free) = (Duration::ZERO, Duration::ZERO);
+    // By turns, so that neither finds only what the other has just touched.
+    for _ in 0..rounds.div_ceil(256) {
+        let begin = Instant::now();
+        held.extend((0..256).filter_map(|_| design.alloc(&mut thread, order)));
+        alloc += begin.elapsed();
+        assert_eq!(held.len(), 256);
+        let begin = Instant::now();
+        held.drain(..).for_each(|slot| design.free(&mut thread, slot, order));
+        free += begin.elapsed();
     }
-    begin.elapsed().as_nanos() as f64 / rounds as f64
+    let turns = (rounds.div_ceil(256) * 256) as f64;
+    (alloc.as_nanos() as f64 / turns, free.as_nanos() as f64 / turns)
 }

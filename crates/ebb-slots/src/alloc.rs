@@ -119,13 +119,29 @@ impl SwapDevice {
 
     /// Gives a slot whose word the caller made dead back to its cluster.
     pub(crate) fn free_dead(&self, slot: Slot) {
-        let word = self.word(slot);
         let mut cluster = self.clusters.lock(slot.cluster());
+        self.set_free(&mut cluster, slot);
+        self.freed_in(cluster);
+    }
+
+    /// Gives slots of one cluster back whose words the caller made dead.
+    pub(crate) fn free_dead_run(&self, id: ClusterId, slots: impl Iterator<Item = Slot>) {
+        let mut cluster = self.clusters.lock(id);
+        slots.for_each(|slot| self.set_free(&mut cluster, slot));
+        self.freed_in(cluster);
+    }
+
+    fn set_free(&self, cluster: &mut Cluster, slot: Slot) {
+        let word = self.word(slot);
         debug_assert!(Word::from_bits(word.load(Ordering::Relaxed)).is_dead());
         word.store(Word::FREE.to_bits(), Ordering::Release);
         debug_assert!(cluster.info.count > 0);
         cluster.info.count -= 1;
         cluster.info.occupied &= !(1 << group_of(slot));
+    }
+
+    /// Slots of the cluster were freed: moves it to where it belongs now.
+    fn freed_in(&self, mut cluster: Cluster) {
         match cluster.info.state {
             // Its shard will see; or nobody is to use it.
             ClusterState::Current | ClusterState::Offline => {}
@@ -139,7 +155,7 @@ impl SwapDevice {
             | ClusterState::Discard
             | ClusterState::Bare
             | ClusterState::Away => {
-                debug_assert!(false, "{slot:?} was in use in a cluster without a count");
+                debug_assert!(false, "{:?} had slots in use, but not in its count", cluster.id);
             }
         }
     }

@@ -25,7 +25,10 @@ impl SwapDevice {
     /// For a device that discards, somebody calls this now and then. A cluster that is allocated from before its turn
     /// comes is not discarded: that is cheaper, and it has its space in the medium already. So are those taken first.
     pub fn discard(&self, clusters_max: usize, mut discard: impl FnMut(Range<Slot>)) -> usize {
-        let slots = |run: Range<ClusterId>| run.start.first_slot()..Slot(run.end.0 * CLUSTER_SLOTS);
+        let slots = |run: Range<ClusterId>| {
+            let end = (u64::from(run.end.0) * u64::from(CLUSTER_SLOTS)).min(self.nr_slots().into());
+            run.start.first_slot()..Slot(end as u32)
+        };
         self.send_away(ListId::Discard, ClusterState::Free, clusters_max, |run| discard(slots(run)))
     }
 

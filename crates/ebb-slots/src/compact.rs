@@ -57,7 +57,9 @@ impl SwapDevice {
             drop(cluster);
             freed += self.compact_cluster(id, order, runs_max - freed, &mut moves, folio, owner);
             let cluster = self.clusters.lock(id);
-            let partly = if self.has_free_run(id, order) { ClusterState::Nonfull } else { ClusterState::Frag };
+            // Others may have made an empty one serve another order meanwhile.
+            let partly =
+                if self.has_free_run(id, cluster.info.order) { ClusterState::Nonfull } else { ClusterState::Frag };
             self.give_back(cluster, partly);
         }
         freed
@@ -107,7 +109,7 @@ impl SwapDevice {
             let is_free = runs[index].used == 0 && !runs[index].is_stuck;
             runs[index].is_stuck |= !is_free;
             freed += usize::from(is_free);
-            if !all_moved && !is_free && self.no_holes(id, runs, index) {
+            if !all_moved && !is_free && no_holes(runs, index, slots) {
                 break;
             }
         }
@@ -122,12 +124,6 @@ impl SwapDevice {
             used: run.used + u16::from(!word.is_free()),
             is_stuck: run.is_stuck || word == Word::BAD,
         })
-    }
-
-    /// Whether this cluster has no hole left outside of a run.
-    fn no_holes(&self, id: ClusterId, runs: &[Run], index: usize) -> bool {
-        let slots = self.capacity(id) / runs.len() as u32;
-        !runs.iter().enumerate().any(|(other, run)| other != index && run.used > 0 && u32::from(run.used) < slots)
     }
 
     /// Takes one free slot where that costs no run: it comes cached for `folio`, with count 0.
@@ -147,6 +143,9 @@ impl SwapDevice {
         });
         if let Some((other, _)) = fuller.max_by_key(|(_, run)| run.used) {
             let mut cluster = self.clusters.lock(id);
+            if self.header.lists.0.lock().is_offline(id) {
+                return None;
+            }
             let first = id.first_slot().0 + other as u32 * slots;
             let free = (first..first + slots)
                 .map(Slot)
@@ -167,4 +166,9 @@ impl SwapDevice {
         self.word(slot).store(Word::fresh(folio).to_bits(), Ordering::Release);
         cluster.info.count += 1;
     }
+}
+
+/// Whether a cluster has no hole left between the slots of its runs, but in the one at `index`.
+fn no_holes(runs: &[Run], index: usize, slots: u32) -> bool {
+    !runs.iter().enumerate().any(|(other, run)| other != index && run.used > 0 && u32::from(run.used) < slots)
 }

@@ -51,11 +51,25 @@ pub(crate) struct Lists {
     untouched: u32,
     /// Clusters from this number on, plus 1, are not to be allocated from; 0 for no such.
     offline: u32,
+    /// What is being done about the device's size.
+    resizing: Resizing,
+}
+
+/// Steps of a change of size; one thread at a time is in one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Resizing {
+    /// Nothing.
+    Idle = 0,
+    /// It is to become smaller, and waits for the next step.
+    Shrinking,
+    /// Some thread is at a step.
+    Busy,
 }
 
 impl Lists {
     pub(crate) fn new() -> Self {
-        Self { lists: [List::default(); NR_LISTS], untouched: 0, offline: 0 }
+        Self { lists: [List::default(); NR_LISTS], untouched: 0, offline: 0, resizing: Resizing::Idle }
     }
 
     pub(crate) fn len(&self, list: ListId) -> u32 {
@@ -87,6 +101,14 @@ impl Lists {
 
     pub(crate) fn set_offline(&mut self, from: Option<ClusterId>) {
         self.offline = from.map_or(0, encode);
+    }
+
+    pub(crate) fn resizing(&self) -> Resizing {
+        self.resizing
+    }
+
+    pub(crate) fn set_resizing(&mut self, resizing: Resizing) {
+        self.resizing = resizing;
     }
 
     pub(crate) fn is_offline(&self, id: ClusterId) -> bool {

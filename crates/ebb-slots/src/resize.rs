@@ -5,23 +5,25 @@
 //! [`SwapDevice::end_shrink`] cuts the end off, or [`SwapDevice::cancel_shrink`] leaves everything as it was. Freeing
 //! goes on as ever meanwhile.
 //!
+//! One thread at a time is at a step; another one's step is refused, not lost.
+//!
 //! Clusters beyond the new end are *offline*: on no list, nobody's current cluster. Every way back to a list leads
 //! through one function that looks at the mark, under the lock that the mark is set under.
 
-use crate::cluster::{CLUSTER_SLOTS, ClusterState};
+use crate::cluster::{CLUSTER_SLOTS, Cluster, ClusterState};
 use crate::device::SwapDevice;
 use crate::id::{ClusterId, Slot};
 use crate::layout::nr_clusters;
-use crate::lists::decode;
+use crate::lists::{Resizing, decode};
 use crate::word::Word;
 use core::fmt;
 use core::ops::Range;
-use ebb_sync::Ordering;
+use ebb_sync::{Ordering, relax};
 
 /// Why a device did not change its size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResizeError {
-    /// It is being made smaller.
+    /// It is being made smaller, or somebody is at a step of that.
     Busy,
     /// It was not being made smaller.
     NotShrinking,
@@ -56,28 +58,25 @@ impl core::error::Error for ResizeError {}
 impl SwapDevice {
     /// Makes the device larger: `nr_slots` in all.
     pub fn grow(&self, nr_slots: u32) -> Result<(), ResizeError> {
-        // The last cluster may have room now, so its lock comes first. It is the same until the device lock is had:
-        // only growing makes it another, and then this size is not larger any more, or the cluster not the last.
-        let last = self.nr_slots().checked_sub(1).map(|slot| Slot(slot).cluster());
-        let mut last = last.map(|id| self.lock_at_home(id));
+        // The last cluster may have room now, so its lock comes first. It is the same until the device lock is had, or
+        // somebody else is changing the size.
+        let last = || self.nr_slots().checked_sub(1).map(|slot| Slot(slot).cluster());
+        let mut cluster = last().map(|id| self.lock_at_home(id));
         let mut lists = self.header.lists.0.lock();
         let now = self.nr_slots();
-        if lists.offline().is_some() {
+        if lists.resizing() != Resizing::Idle || last() != cluster.as_ref().map(|cluster| cluster.id) {
             return Err(ResizeError::Busy);
         }
         if nr_slots <= now || nr_slots > self.nr_slots_max() {
             return Err(ResizeError::Size { nr_slots: now, nr_slots_max: self.nr_slots_max() });
         }
-        if now.checked_sub(1).map(|slot| Slot(slot).cluster()) != last.as_ref().map(|cluster| cluster.id) {
-            return Err(ResizeError::Busy);
-        }
         self.header.resized.store(nr_slots + 1, Ordering::Relaxed);
-        if let Some(cluster) = &mut last {
+        if let Some(cluster) = &mut cluster {
             // A group of slots that was cut off has free ones now.
             cluster.info.occupied = 0;
         }
         // A cluster without a free slot, or without a free run, may have some now.
-        if let Some(cluster) = &mut last
+        if let Some(cluster) = &mut cluster
             && matches!(cluster.info.state, ClusterState::Full | ClusterState::Frag)
             && !self.is_full(cluster)
             && let Some(list) = cluster.info.list()
@@ -92,7 +91,8 @@ impl SwapDevice {
     }
 
     /// Begins to make the device smaller: from now on nothing is allocated at and beyond slot `nr_slots`, which is a
-    /// multiple of [`CLUSTER_SLOTS`].
+    /// multiple of [`CLUSTER_SLOTS`]. Waits for clusters there that are being discarded or compacted, so it is not for
+    /// who does that.
     pub fn begin_shrink(&self, nr_slots: u32) -> Result<(), ResizeError> {
         if !nr_slots.is_multiple_of(CLUSTER_SLOTS) {
             return Err(ResizeError::Misaligned);
@@ -100,12 +100,13 @@ impl SwapDevice {
         let from = Slot(nr_slots).cluster();
         let end = {
             let mut lists = self.header.lists.0.lock();
-            if lists.offline().is_some() {
+            if lists.resizing() != Resizing::Idle {
                 return Err(ResizeError::Busy);
             }
             if nr_slots >= self.nr_slots() {
                 return Err(ResizeError::Size { nr_slots: self.nr_slots(), nr_slots_max: self.nr_slots_max() });
             }
+            lists.set_resizing(Resizing::Busy);
             lists.set_offline(Some(from));
             lists.untouched()
         };
@@ -121,15 +122,28 @@ impl SwapDevice {
                 }
             }
         }
-        // Whoever has isolated one holds its lock, and whoever has sent one away brings it back through `move_to`.
         for id in (from.0..end.0).map(ClusterId) {
-            let mut cluster = self.clusters.lock(id);
+            let mut cluster = self.lock_settled(id);
             if cluster.info.list().is_some() {
                 let state = cluster.info.state;
                 self.move_to(&mut cluster, state);
             }
         }
+        self.header.lists.0.lock().set_resizing(Resizing::Shrinking);
         Ok(())
+    }
+
+    /// Locks a cluster that no shard has; waits until whoever took it off its list has put it back.
+    fn lock_settled(&self, id: ClusterId) -> Cluster {
+        let mut spins = 0;
+        loop {
+            let cluster = self.clusters.lock(id);
+            if !matches!(cluster.info.state, ClusterState::Current | ClusterState::Away) {
+                return cluster;
+            }
+            drop(cluster);
+            relax(&mut spins);
+        }
     }
 
     /// The first slot at or after `from` that is in use.
@@ -151,23 +165,43 @@ impl SwapDevice {
         None
     }
 
+    /// Takes the next step of a device that is to become smaller: from which cluster on.
+    fn next_step(&self) -> Result<ClusterId, ResizeError> {
+        let mut lists = self.header.lists.0.lock();
+        match (lists.resizing(), lists.offline()) {
+            (Resizing::Shrinking, Some(from)) => {
+                lists.set_resizing(Resizing::Busy);
+                Ok(from)
+            }
+            (Resizing::Busy, _) => Err(ResizeError::Busy),
+            _ => Err(ResizeError::NotShrinking),
+        }
+    }
+
     /// Cuts off what [`Self::begin_shrink`] said, if no slot there is in use. Bad slots there are forgotten. The clusters
     /// that the device lost: their words are free, so that their memory may be given back at once.
     pub fn end_shrink(&self) -> Result<Range<ClusterId>, ResizeError> {
-        let (from, touched) = {
-            let lists = self.header.lists.0.lock();
-            (lists.offline().ok_or(ResizeError::NotShrinking)?, lists.untouched())
-        };
+        let from = self.next_step()?;
         let end = ClusterId(nr_clusters(self.nr_slots()));
         let clusters = || (from.0..end.0).map(ClusterId);
-        let slots = clusters().map(|id| u32::from(self.lock_at_home(id).info.count)).sum();
+        // All of them are offline or were never used: from here on they only lose slots.
+        let slots = clusters().map(|id| u32::from(self.clusters.lock(id).info.count)).sum();
         if slots > 0 {
+            self.header.lists.0.lock().set_resizing(Resizing::Shrinking);
             return Err(ResizeError::InUse { slots });
         }
+        {
+            let mut lists = self.header.lists.0.lock();
+            let touched = lists.untouched().min(from);
+            lists.set_untouched(touched);
+            self.header.resized.store(from.first_slot().0 + 1, Ordering::Relaxed);
+        }
+        // Beyond the end nobody marks a slot any more.
         for id in clusters() {
             let mut cluster = self.clusters.lock(id);
             if cluster.info.bad > 0 {
-                for word in self.cluster_words(id) {
+                let first = id.first_slot().0 as usize;
+                for word in self.words.iter().skip(first).take(CLUSTER_SLOTS as usize) {
                     word.store(Word::FREE.to_bits(), Ordering::Release);
                 }
                 self.header.bad.fetch_sub(cluster.info.bad.into(), Ordering::Relaxed);
@@ -175,19 +209,18 @@ impl SwapDevice {
             (cluster.info.bad, cluster.info.occupied, cluster.info.state) = (0, 0, ClusterState::Untouched);
         }
         let mut lists = self.header.lists.0.lock();
-        lists.set_untouched(touched.min(from));
         lists.set_offline(None);
-        self.header.resized.store(from.first_slot().0 + 1, Ordering::Relaxed);
+        lists.set_resizing(Resizing::Idle);
         Ok(from..end)
     }
 
     /// Takes [`Self::begin_shrink`] back.
     pub fn cancel_shrink(&self) -> Result<(), ResizeError> {
-        let (from, touched) = {
+        let from = self.next_step()?;
+        let touched = {
             let mut lists = self.header.lists.0.lock();
-            let from = lists.offline().ok_or(ResizeError::NotShrinking)?;
             lists.set_offline(None);
-            (from, lists.untouched())
+            lists.untouched()
         };
         for id in (from.0..touched.0).map(ClusterId) {
             let mut cluster = self.clusters.lock(id);
@@ -196,6 +229,7 @@ impl SwapDevice {
                 self.move_to(&mut cluster, state);
             }
         }
+        self.header.lists.0.lock().set_resizing(Resizing::Idle);
         Ok(())
     }
 }

@@ -6,7 +6,7 @@
 //! cluster under the cluster lock (see `alloc`).
 
 use crate::device::SwapDevice;
-use crate::id::{Folio, Shadow, Slot};
+use crate::id::{Folio, Order, Shadow, Slot};
 use crate::overflow::Overflow;
 use crate::word::{COUNT_INLINE_MAX, COUNT_OVERFLOWED, Tag, Word};
 use core::fmt;
@@ -123,15 +123,45 @@ impl SwapDevice {
     /// Takes a cached slot out of the swap cache. With a count it is stored from now on; without, it is free, and that
     /// is when this says true. For the holder of the cached slot only.
     pub fn cache_del(&self, slot: Slot, shadow: Shadow) -> bool {
-        let before = self.update(slot, |word| match word.tag() {
-            Tag::Cached if word.count_field() == 0 => Ok(Word::DEAD),
-            Tag::Cached => Ok(word.stored(shadow)),
-            _ => Err(()),
-        });
+        let before = self.update(slot, |word| out_of_cache(word, shadow));
         debug_assert!(before.is_ok(), "{slot:?} was taken out of the swap cache, but is not in it");
         let freed = before.is_ok_and(|word| word.count_field() == 0);
         if freed {
             self.free_dead(slot);
+        }
+        freed
+    }
+
+    /// [`Self::cache_del`] for each slot of a run of 2^`order`, with one lock for all that turn free; how many those are.
+    pub fn cache_del_run(&self, first: Slot, order: Order, shadow: Shadow) -> u32 {
+        self.free_of_run(first, order, |slot| {
+            let before = self.update(slot, |word| out_of_cache(word, shadow));
+            debug_assert!(before.is_ok(), "{slot:?} was taken out of the swap cache, but is not in it");
+            before.is_ok_and(|word| word.count_field() == 0)
+        })
+    }
+
+    /// [`Self::put`] for each slot of a run of 2^`order`, likewise.
+    pub fn put_run(&self, first: Slot, order: Order) -> u32 {
+        self.free_of_run(first, order, |slot| self.put_word(slot))
+    }
+
+    /// Frees the slots of a run whose words `is_dead` makes dead; how many.
+    fn free_of_run(&self, first: Slot, order: Order, is_dead: impl Fn(Slot) -> bool) -> u32 {
+        debug_assert!(first.0.is_multiple_of(order.slots()));
+        let mut dead = [0u64; (crate::CLUSTER_SLOTS as usize).div_ceil(64)];
+        let slots = || (first.0..first.0 + order.slots()).map(Slot).enumerate();
+        let mut freed = 0;
+        for (index, slot) in slots() {
+            if is_dead(slot) {
+                dead[index / 64] |= 1 << (index % 64);
+                freed += 1;
+            }
+        }
+        if freed > 0 {
+            let is_dead = |index: usize| dead[index / 64] >> (index % 64) & 1 != 0;
+            let slots = slots().filter(|(index, _)| is_dead(*index)).map(|(_, slot)| slot);
+            self.free_dead_run(first.cluster(), slots);
         }
         freed
     }
@@ -154,6 +184,15 @@ impl SwapDevice {
     /// One page state less refers to the slot. True when it was the last and the slot is free now, which needs it not
     /// to be cached.
     pub fn put(&self, slot: Slot) -> bool {
+        let freed = self.put_word(slot);
+        if freed {
+            self.free_dead(slot);
+        }
+        freed
+    }
+
+    /// The word's part of a put. True when it is dead now.
+    fn put_word(&self, slot: Slot) -> bool {
         loop {
             let before = self.update(slot, |word| match (word.tag(), word.count_field()) {
                 (Tag::Free | Tag::Bad, _) | (_, 0) => Err(PutError::NotReferred),
@@ -164,11 +203,7 @@ impl SwapDevice {
             });
             match before {
                 Ok(word) => {
-                    let freed = word.tag() == Tag::Stored && word.count_field() == 1;
-                    if freed {
-                        self.free_dead(slot);
-                    }
-                    return freed;
+                    return word.tag() == Tag::Stored && word.count_field() == 1;
                 }
                 Err(PutError::NotReferred) => {
                     debug_assert!(false, "{slot:?} was put, but nothing refers to it");
@@ -286,6 +321,14 @@ fn overflowed_count(overflow: &Overflow, slot: Slot, word: Word) -> u32 {
     };
     debug_assert!(count.is_some(), "{slot:?} is not in the overflow table, but its word says so");
     count.unwrap_or(COUNT_OVERFLOWED)
+}
+
+fn out_of_cache(word: Word, shadow: Shadow) -> Result<Word, ()> {
+    match word.tag() {
+        Tag::Cached if word.count_field() == 0 => Ok(Word::DEAD),
+        Tag::Cached => Ok(word.stored(shadow)),
+        _ => Err(()),
+    }
 }
 
 fn to_cached(word: Word, folio: Folio) -> Result<Word, CacheAddError> {

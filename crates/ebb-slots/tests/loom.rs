@@ -409,6 +409,76 @@ fn a_shrink_that_is_taken_back_leaves_a_device_that_gives_out_every_slot() {
 }
 
 #[test]
+fn a_cluster_that_is_taken_while_the_device_shrinks_is_taken_once() {
+    explore(Some(3), || {
+        let device = device(3 * CLUSTER_SLOTS, 2);
+        let other = {
+            let device = device.clone();
+            thread::spawn(move || [alloc_one(&device, 1, order(2), 2), alloc_one(&device, 1, order(2), 2)])
+        };
+        device.begin_shrink(2 * CLUSTER_SLOTS).unwrap();
+        let ended = device.end_shrink();
+        let mine = alloc_one(&device, 0, order(2), 3);
+        let mut all: Vec<Slot> = other.join().unwrap().into_iter().chain([mine]).flatten().collect();
+        all.sort();
+        all.dedup();
+        // Two clusters stay; the third may have been taken just before.
+        assert!(all.len() == 2 || all.len() == 3 && ended.is_err());
+        assert_eq!(all.contains(&Slot(2 * CLUSTER_SLOTS)), ended == Err(ResizeError::InUse { slots: CLUSTER_SLOTS }));
+        device.validate().unwrap();
+    });
+}
+
+/// Moves slots that are stored, referred to once.
+struct Mover(Arc<TestDevice>);
+
+impl Relocate for Mover {
+    fn relocate(&mut self, from: Slot, to: Slot) -> bool {
+        if self.0.cache_add(from, folio(7)).is_err() {
+            return false;
+        }
+        self.0.dup(to).unwrap();
+        assert!(!self.0.cache_del(to, SHADOW));
+        assert!(!self.0.put(from));
+        assert!(self.0.cache_del(from, SHADOW));
+        true
+    }
+}
+
+#[test]
+fn compaction_meets_a_device_that_shrinks() {
+    explore(Some(3), || {
+        let device = device(2 * CLUSTER_SLOTS, 1);
+        // Each cluster has two runs of two; of the second one's, each keeps one slot.
+        let mut slots = [Slot(0); 4];
+        assert_eq!(device.alloc(Shard(0), order(1), folio(1), &mut slots), 4);
+        for slot in (0..2 * CLUSTER_SLOTS).map(Slot) {
+            device.dup(slot).unwrap();
+            assert!(!device.cache_del(slot, SHADOW));
+        }
+        assert!(device.put(Slot(CLUSTER_SLOTS + 1)) && device.put(Slot(CLUSTER_SLOTS + 2)));
+        assert_eq!(alloc_one(&device, 0, order(1), 2), None);
+        let other = {
+            let device = device.clone();
+            thread::spawn(move || device.compact(order(1), 1, 4, folio(2), &mut Mover(device.clone())))
+        };
+        device.begin_shrink(CLUSTER_SLOTS).unwrap();
+        // What is there stays there: nothing is taken as a hole any more.
+        let first = device.next_used(Slot(CLUSTER_SLOTS)).unwrap();
+        assert_eq!(device.end_shrink(), Err(ResizeError::InUse { slots: 2 }));
+        assert!(device.put(first));
+        let second = device.next_used(Slot(CLUSTER_SLOTS)).unwrap();
+        assert!(device.put(second));
+        assert!(device.end_shrink().is_ok());
+        assert!(other.join().unwrap() <= 1);
+        assert_eq!(device.validate().unwrap().slots_used, CLUSTER_SLOTS);
+        device.grow(2 * CLUSTER_SLOTS).unwrap();
+        assert!(alloc_one(&device, 0, order(2), 3).is_some());
+        device.validate().unwrap();
+    });
+}
+
+#[test]
 fn a_list_of_devices_is_read_as_it_was_or_as_it_is() {
     explore(None, || {
         let list = Arc::new(Priorities::new());

@@ -35,6 +35,7 @@ enum Op {
     CacheReplace { pick: usize, folio: u64 },
     SetZero { pick: usize, zero: bool },
     FreeMany { pick: usize, slots: usize },
+    FreeRun { pick: usize, order: u8, shadow: u32 },
     MarkBad { slot: u32 },
     Look { slot: u32 },
     Discard { clusters: usize },
@@ -60,6 +61,8 @@ fn op() -> impl Strategy<Value = Op> {
         1 => (pick(), folio()).prop_map(|(pick, folio)| Op::CacheReplace { pick, folio }),
         1 => (pick(), any::<bool>()).prop_map(|(pick, zero)| Op::SetZero { pick, zero }),
         4 => (pick(), 1..600_usize).prop_map(|(pick, slots)| Op::FreeMany { pick, slots }),
+        2 => (pick(), 0..=MAX_ORDER, any::<u32>())
+            .prop_map(|(pick, order, shadow)| Op::FreeRun { pick, order, shadow }),
         1 => any::<u32>().prop_map(|slot| Op::MarkBad { slot }),
         1 => any::<u32>().prop_map(|slot| Op::Look { slot }),
         1 => (1..5_usize).prop_map(|clusters| Op::Discard { clusters }),
@@ -244,6 +247,10 @@ impl Pair {
                     self.free(slot);
                 }
             }
+            Op::FreeRun { pick, order, shadow } => {
+                let Some(slot) = self.pick(pick) else { return };
+                self.free_run(slot, Order::new(order).unwrap(), Shadow(shadow));
+            }
             Op::Discard { clusters } => self.discard(clusters),
             Op::ReleaseTables { keep, clusters } => self.release_tables(keep, clusters),
             Op::Compact { order, runs, moves, refusal } => {
@@ -353,6 +360,34 @@ impl Pair {
         if frees {
             *model = Model::Free;
         }
+    }
+
+    /// The run that a slot is in: all at once out of the cache, where all are in it; or all put, where all are referred
+    /// to.
+    fn free_run(&mut self, slot: Slot, order: Order, new: Shadow) {
+        let first = slot.0 as usize / order.slots() as usize * order.slots() as usize;
+        let Some(run) = self.model.get_mut(first..first + order.slots() as usize) else { return };
+        let (mut freed, before) = (0, run.to_vec());
+        let all_cached = before.iter().all(|slot| matches!(slot, Model::Used { cached: Some(_), .. }));
+        if !all_cached && !before.iter().all(|slot| matches!(slot, Model::Used { count: 1.., .. })) {
+            return;
+        }
+        for model in run {
+            let Model::Used { count, cached, shadow, .. } = model else { unreachable!() };
+            if all_cached {
+                (*cached, *shadow) = (None, new);
+            } else {
+                *count -= 1;
+            }
+            if *count == 0 && cached.is_none() {
+                freed += 1;
+                *model = Model::Free;
+            }
+        }
+        let first = Slot(first as u32);
+        let found =
+            if all_cached { self.device.cache_del_run(first, order, new) } else { self.device.put_run(first, order) };
+        assert_eq!(found, freed);
     }
 
     fn free(&mut self, slot: Slot) {

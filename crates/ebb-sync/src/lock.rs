@@ -5,6 +5,7 @@
 
 use crate::hooks::hooks;
 use crate::model::UnsafeCell;
+use core::cell::Cell;
 use core::marker::PhantomData;
 use core::ops::{Deref, DerefMut};
 use core::panic::Location;
@@ -40,7 +41,7 @@ impl<T, C: Class> Lock<T, C> {
 
     #[inline]
     pub fn try_lock(&self) -> Option<Guard<'_, T, C>> {
-        self.held.try_take().map(|token| Guard { lock: self, _token: token })
+        self.held.try_take().map(|token| Guard::new(self, token))
     }
 
     #[inline]
@@ -48,7 +49,7 @@ impl<T, C: Class> Lock<T, C> {
     pub fn lock(&self) -> Guard<'_, T, C> {
         // A model that tries first has more to look at, and finds no more.
         if cfg!(loom) {
-            return Guard { lock: self, _token: self.held.take() };
+            return Guard::new(self, self.held.take());
         }
         match self.try_lock() {
             Some(guard) => guard,
@@ -69,7 +70,7 @@ impl<T, C: Class> Lock<T, C> {
     fn wait(&self, caller: &'static Location<'static>) -> Guard<'_, T, C> {
         let hooks = hooks();
         let begin_ns = hooks.map_or(0, |hooks| (hooks.now_ns)());
-        let guard = Guard { lock: self, _token: self.held.take() };
+        let guard = Guard::new(self, self.held.take());
         if let Some(hooks) = hooks {
             let wait_ns = (hooks.now_ns)().saturating_sub(begin_ns);
             (hooks.contended)(C::NAME, caller, wait_ns);
@@ -82,6 +83,18 @@ impl<T, C: Class> Lock<T, C> {
 pub struct Guard<'a, T, C> {
     lock: &'a Lock<T, C>,
     _token: Token<'a>,
+    /// A guard shared between threads would share the data.
+    value: PhantomData<Cell<T>>,
+}
+
+// SAFETY: through a shared guard the data is only shared.
+unsafe impl<T: Sync, C> Sync for Guard<'_, T, C> {}
+
+impl<'a, T, C> Guard<'a, T, C> {
+    #[inline(always)]
+    fn new(lock: &'a Lock<T, C>, token: Token<'a>) -> Self {
+        Self { lock, _token: token, value: PhantomData }
+    }
 }
 
 impl<T, C> Deref for Guard<'_, T, C> {

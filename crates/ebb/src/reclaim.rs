@@ -25,6 +25,8 @@ pub struct Background {
     state: AtomicU32,
     stack: usize,
     forked: AtomicBool,
+    /// Work came while it was at work, perhaps too late for it to see.
+    again: AtomicBool,
     /// The process that the background thread belongs to.
     owner: AtomicU32,
 }
@@ -39,6 +41,7 @@ impl Background {
             state: AtomicU32::new(NOT_STARTED),
             stack,
             forked: AtomicBool::new(false),
+            again: AtomicBool::new(false),
             owner: AtomicU32::new(uapi::getpid() as u32),
         })
     }
@@ -62,7 +65,7 @@ impl Background {
     /// Wakes the background thread if `wanted` and it is idle; starts it the first time.
     #[inline]
     pub fn kick_if(&self, space: &Space, wanted: bool) {
-        if wanted && self.enabled && self.state.load(Ordering::Relaxed) != WORKING {
+        if wanted && self.enabled && self.state.load(Ordering::SeqCst) != WORKING {
             self.kick(space);
         }
     }
@@ -108,6 +111,11 @@ extern "C" fn background_main(space: usize) -> ! {
         stats::add(&space.stats.background_ns, uapi::thread_time_ns() - start);
         let state = &space.background.state;
         state.store(IDLE, Ordering::SeqCst);
+        // Sequentially consistent: who asked for another round after this look finds the thread idle, and wakes it.
+        if space.background.again.swap(false, Ordering::SeqCst) {
+            state.store(WORKING, Ordering::Relaxed);
+            continue;
+        }
         if !space.group.is_above_high() {
             uapi::futex_wait(state, IDLE, None);
         } else {
@@ -142,6 +150,7 @@ impl Space {
     /// Many slots were freed at once: has what they cost given back, beside the program where that is possible.
     pub(crate) fn release_unused_soon(&self) {
         if self.background.enabled {
+            self.background.again.store(true, Ordering::SeqCst);
             self.background.kick_if(self, true);
         } else {
             // Ends: nothing is allocated meanwhile.

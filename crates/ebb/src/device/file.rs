@@ -106,8 +106,6 @@ pub struct SpillFile {
     cipher: UnsafeCell<Aes128Gcm>,
     nonce: AtomicU64,
     nr_slots: u32,
-    /// Slots at or above this were never written successfully.
-    written: AtomicU32,
     /// Clusters whose tables are charged.
     tables: AtomicU32,
     /// The file system takes no holes.
@@ -162,7 +160,6 @@ impl SpillFile {
             family,
             cipher: UnsafeCell::new(Aes128Gcm::new(&key.into())),
             nonce: AtomicU64::new(1),
-            written: AtomicU32::new(0),
             tables: AtomicU32::new(0),
             is_solid: AtomicBool::new(false),
             grow_after_ns: AtomicU64::new(0),
@@ -212,32 +209,40 @@ impl SpillFile {
     /// Gives space in the file system, and metadata, back that nothing uses any more; how many clusters.
     pub fn release_unused(&self, group: &Group) -> usize {
         // What is free and has its space is soon written again, for less than if that had to be found anew.
-        let to_punch = (self.slots.nr_to_discard() as usize).saturating_sub(SPACE_KEPT).min(CLUSTERS_STEP);
+        if self.is_solid.load(Ordering::Relaxed) {
+            return 0;
+        }
+        // While the file system has no room, what the file has is worth more than what others could use.
+        let to_punch = match self.is_paused() {
+            false => (self.slots.nr_to_discard() as usize).saturating_sub(SPACE_KEPT).min(CLUSTERS_STEP),
+            true => 0,
+        };
         let mut released = self.slots.discard(to_punch, |run| self.punch(run));
-        let seals = self.seals as usize;
         released += self.slots.release_tables(SPACE_KEPT, CLUSTERS_STEP, |run| {
-            let (words, bytes) = self.slots.words_of(run.clone());
+            let (words, bytes) = self.slots.words_of(run);
             let _ = uapi::madvise(words as usize, bytes, linux_raw_sys::general::MADV_DONTNEED);
-            let seal_bytes = core::mem::size_of::<Seal>();
-            let (first, end) = (run.start.first_slot().0, (run.end.0 * CLUSTER_SLOTS).min(self.nr_slots));
-            let (at, len) = (seals + first as usize * seal_bytes, (end - first) as usize * seal_bytes);
-            // Whole pages: a cluster's seals are three.
-            let _ = uapi::madvise(at, len, linux_raw_sys::general::MADV_DONTNEED);
         });
         self.charge_tables(group);
         released
     }
 
-    /// Has the file system forget what a run of slots holds. Not while it has no room: then what the file has is worth
-    /// more than what others could use.
+    /// Has the file system forget what whole clusters hold that nobody uses.
     fn punch(&self, run: core::ops::Range<Slot>) {
-        if self.is_solid.load(Ordering::Relaxed) || self.grow_after_ns.load(Ordering::Relaxed) != 0 {
-            return;
-        }
         let (at, len) = (run.start.0 as u64 * SLOT_BYTES as u64, (run.end.0 - run.start.0) as u64 * SLOT_BYTES as u64);
         if uapi::punch_hole(self.fd(), at, len).is_err() {
-            self.is_solid.store(true, Ordering::Relaxed);
+            return self.is_solid.store(true, Ordering::Relaxed);
         }
+        // No seal says from now on that a slot has space. A cluster's seals are three whole pages.
+        let seal_bytes = core::mem::size_of::<Seal>();
+        let seals = self.seals as usize + run.start.0 as usize * seal_bytes;
+        let len = (run.end.0 - run.start.0) as usize * seal_bytes;
+        let _ = uapi::madvise(seals, len, linux_raw_sys::general::MADV_DONTNEED);
+    }
+
+    /// The file system had no room a moment ago.
+    fn is_paused(&self) -> bool {
+        let pause_end = self.grow_after_ns.load(Ordering::Relaxed);
+        pause_end != 0 && uapi::now_ns() <= pause_end
     }
 
     fn is_shared(&self) -> bool {
@@ -278,8 +283,7 @@ impl SpillFile {
     /// Allocates `slots`, all of them or none. While the file system has no room, only such as were written before.
     fn take_slots(&self, shard: Shard, slots: &mut [Slot]) -> bool {
         let n = slots.len();
-        let pause_end = self.grow_after_ns.load(Ordering::Relaxed);
-        if pause_end == 0 || uapi::now_ns() > pause_end {
+        if !self.is_paused() {
             let mut got = self.alloc(shard, slots);
             if got < n && self.collect() > 0 {
                 got += self.alloc(shard, &mut slots[got..]);
@@ -294,7 +298,6 @@ impl SpillFile {
         let mut held = [Slot(0); HELD_MAX];
         let mut nr_held = 0;
         let mut got = 0;
-        let end = self.written.load(Ordering::Relaxed);
         while got < n && nr_held < HELD_MAX {
             let asked = (n - got).min(HELD_MAX - nr_held);
             let mut batch = [Slot(0); BATCH];
@@ -303,7 +306,8 @@ impl SpillFile {
                 break;
             }
             for slot in &batch[..came] {
-                let (to, count) = if slot.0 < end { (&mut slots[..], &mut got) } else { (&mut held[..], &mut nr_held) };
+                let has_space = self.has_space(*slot);
+                let (to, count) = if has_space { (&mut slots[..], &mut got) } else { (&mut held[..], &mut nr_held) };
                 to[*count] = *slot;
                 *count += 1;
             }
@@ -322,7 +326,9 @@ impl SpillFile {
         if !self.take_slots(shard, &mut slots[..n]) {
             return Err(FileError::Full);
         }
+        let mut had_space = [false; BATCH];
         for i in 0..n {
+            had_space[i] = self.has_space(slots[i]);
             let slot = slots[i].0;
             let len = lens[i] as usize;
             let part = &mut data[i * SLOT_BYTES..(i + 1) * SLOT_BYTES];
@@ -362,13 +368,16 @@ impl SpillFile {
                 }
                 // While the slots are still this call's: their seals are needed.
                 let restored = self.restore(data, &slots[..n]);
+                for (slot, _) in slots[first..n].iter().zip(&had_space[first..n]).filter(|(_, had_space)| !**had_space)
+                {
+                    self.forget_seal(*slot);
+                }
                 self.unalloc(&slots[..n]);
                 return Err(restored.err().unwrap_or(FileError::Io(e)));
             }
             first = end;
         }
         for slot in &slots[..n] {
-            self.written.fetch_max(slot.0 + 1, Ordering::Relaxed);
             // The slot leaves its cache with one user: the location word that the caller writes.
             let _ = self.slots.dup(*slot);
             self.slots.cache_del(*slot, Shadow(0));
@@ -387,6 +396,19 @@ impl SpillFile {
                 .map_err(|_| FileError::Corrupt)?;
         }
         Ok(())
+    }
+
+    /// Whether the file system has given space to a slot that is the caller's alone: it was written since it was last
+    /// punched, or ever.
+    fn has_space(&self, slot: Slot) -> bool {
+        // SAFETY: the allocation checked the index, and the slot is the calling thread's.
+        unsafe { self.seals.add(slot.0 as usize).read() }.nonce() != 0
+    }
+
+    /// A slot that is the caller's alone could not be written.
+    fn forget_seal(&self, slot: Slot) {
+        // SAFETY: as above.
+        unsafe { self.seals.add(slot.0 as usize).write(Seal::default()) };
     }
 
     /// Reads the object of `slot` into `out` and opens it; its length.
