@@ -56,6 +56,20 @@ fn counters_come_as_json_with_program_and_exit_status() {
 }
 
 #[test]
+fn waits_of_a_running_program_are_shown_to_its_owner() {
+    let house = House::new();
+    let script = format!("{} locks $$", house.path("bin/ebb").display());
+    let output = house.run(["run", "-q", "--", "/bin/sh", "-c", &script]);
+    assert_eq!((code(&output), err(&output)), (Some(0), String::new()));
+    let text = out(&output);
+    let columns: Vec<&str> = text.lines().next().unwrap_or("").split_whitespace().collect();
+    assert_eq!(columns, ["contended", "total", "wait", "max", "wait", "avg", "wait", "class", "caller"]);
+    let refused = house.run(["locks", &std::process::id().to_string()]);
+    assert_eq!(code(&refused), Some(125));
+    assert!(err(&refused).contains("it does not run under Ebb"), "{}", err(&refused));
+}
+
+#[test]
 fn counters_are_written_when_the_program_dies_of_a_signal_too() {
     let house = House::new();
     let file = house.path("s.json");
