@@ -3,7 +3,11 @@
 //! Model types are larger than what they model and are not valid as zeroed bytes, so what lives in zeroed memory is
 //! built in place by [`materialise`] there, which does nothing in earnest.
 
-pub use imp::{AtomicU32, AtomicU64, AtomicUsize, Ordering, UnsafeCell, fence, materialise, relax};
+#[cfg(not(loom))]
+pub use cell::UnsafeCell;
+pub use imp::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence, relax};
+#[cfg(loom)]
+pub use loom::cell::UnsafeCell;
 
 #[cfg(not(any(loom, shuttle)))]
 mod imp {
@@ -23,7 +27,28 @@ mod imp {
         }
         core::hint::spin_loop();
     }
+}
 
+#[cfg(loom)]
+mod imp {
+    pub use loom::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+
+    pub fn relax(_spins: &mut u32) {
+        loom::thread::yield_now();
+    }
+}
+
+#[cfg(shuttle)]
+mod imp {
+    pub use shuttle::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+
+    pub fn relax(_spins: &mut u32) {
+        shuttle::thread::yield_now();
+    }
+}
+
+#[cfg(not(loom))]
+mod cell {
     /// `core::cell::UnsafeCell` with the interface of loom's.
     #[repr(transparent)]
     #[derive(Debug, Default)]
@@ -44,62 +69,14 @@ mod imp {
             f(self.0.get())
         }
     }
-
-    /// Zeroed bytes already are what `make` would build.
-    ///
-    /// # Safety
-    /// `at` points to `len` values' worth of zeroed bytes, for which zero is what `make` builds.
-    pub unsafe fn materialise<T>(_at: *mut T, _len: usize, _make: fn() -> T) {}
 }
 
-#[cfg(loom)]
-mod imp {
-    pub use loom::cell::UnsafeCell;
-    pub use loom::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
-
-    pub fn relax(_spins: &mut u32) {
-        loom::thread::yield_now();
-    }
-
-    /// # Safety
-    /// `at` points to writable memory for `len` values.
-    pub unsafe fn materialise<T>(at: *mut T, len: usize, make: fn() -> T) {
-        for index in 0..len {
-            // SAFETY: within what the caller gave.
-            unsafe { at.add(index).write(make()) };
-        }
-    }
-}
-
-#[cfg(shuttle)]
-mod imp {
-    pub use shuttle::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
-
-    pub fn relax(_spins: &mut u32) {
-        shuttle::thread::yield_now();
-    }
-
-    #[repr(transparent)]
-    #[derive(Debug, Default)]
-    pub struct UnsafeCell<T>(core::cell::UnsafeCell<T>);
-
-    impl<T> UnsafeCell<T> {
-        pub const fn new(value: T) -> Self {
-            Self(core::cell::UnsafeCell::new(value))
-        }
-
-        pub fn with<R>(&self, f: impl FnOnce(*const T) -> R) -> R {
-            f(self.0.get())
-        }
-
-        pub fn with_mut<R>(&self, f: impl FnOnce(*mut T) -> R) -> R {
-            f(self.0.get())
-        }
-    }
-
-    /// # Safety
-    /// `at` points to writable memory for `len` values.
-    pub unsafe fn materialise<T>(at: *mut T, len: usize, make: fn() -> T) {
+/// Builds what lives in zeroed memory, in a model. In earnest zeroed bytes already are what `make` would build.
+///
+/// # Safety
+/// `at` points to writable memory for `len` values, zeroed; zero is what `make` builds, but in a model.
+pub unsafe fn materialise<T>(at: *mut T, len: usize, make: fn() -> T) {
+    if cfg!(any(loom, shuttle)) {
         for index in 0..len {
             // SAFETY: within what the caller gave.
             unsafe { at.add(index).write(make()) };
