@@ -8,8 +8,8 @@
 
 use crate::design::FOLIO;
 use crate::device;
-use crate::rng::Rng;
 use ebb_slots::{Options, Order, Placement, Relocate, Shadow, Shard, Slot, SwapDevice};
+use fastrand::Rng;
 
 const NR_SLOTS: u32 = (64 << 20) / 4096;
 const LARGE_PAGES: usize = 16;
@@ -146,7 +146,7 @@ impl World {
 
     fn round(&mut self, case: &Case, rng: &mut Rng) -> (usize, usize) {
         for _ in 0..GIVEN_UP_CHUNKS {
-            let chunk = rng.below(AREA_CHUNKS);
+            let chunk = rng.usize(..AREA_CHUNKS);
             for page in chunk * LARGE_PAGES..(chunk + 1) * LARGE_PAGES {
                 self.bring_in(page);
             }
@@ -155,12 +155,12 @@ impl World {
         let area = AREA_CHUNKS * LARGE_PAGES;
         if case.small {
             for _ in 0..GIVEN_UP_SMALL {
-                self.bring_in(area + rng.below(SMALL_PAGES));
+                self.bring_in(area + rng.usize(..SMALL_PAGES));
             }
         }
         let mut swapped_in = 0;
         while case.swap_in != SwapIn::None && swapped_in < SWAPPED_IN_PAGES {
-            let page = rng.below(area);
+            let page = rng.usize(..area);
             let chunk = page / LARGE_PAGES;
             let pages = match case.swap_in {
                 SwapIn::Aligned => chunk * LARGE_PAGES..(chunk + 1) * LARGE_PAGES,
@@ -197,7 +197,7 @@ impl World {
 
 pub fn run(case: &Case) -> Outcome {
     let mut world = World::new(case.small);
-    let mut rng = Rng::new(11);
+    let mut rng = Rng::with_seed(11);
     let (mut tried, mut failed, mut worst) = (0, 0, 0.0f64);
     for round in 0..ROUNDS {
         let (t, f) = world.round(case, &mut rng);

@@ -6,7 +6,6 @@
 mod design;
 mod device;
 mod fragmentation;
-mod rng;
 mod rotational;
 mod threads;
 mod waits;
@@ -59,6 +58,12 @@ fn one_thread(rounds: usize, turns: usize) {
         };
         println!("{:>8} {:>22} {:>22}", order.get(), both(new), both(old));
     }
+    for batch in [1, 16, 64] {
+        let runs = (0..rounds).map(|_| threads::batch_ns(batch, turns)).collect();
+        println!("  a slot's allocation in batches of {batch:>2}: {:.1}", median(runs));
+    }
+    let runs = (0..rounds).map(|_| threads::swap_ns(turns)).collect();
+    println!("  a page in and out, device 95 % full: {:.1}", median(runs));
 }
 
 fn many_threads(rounds: usize, seconds: f64) {
@@ -67,7 +72,7 @@ fn many_threads(rounds: usize, seconds: f64) {
     counts.retain(|n| *n <= 4 * cores);
     counts.sort_unstable();
     counts.dedup();
-    for (title, large) in [("single slots", 0), ("one in ten allocations of order 4", 10)] {
+    for (title, large) in [("single slots", 0), ("one in ten of order 4, device 80 % full", 10)] {
         println!("\nThreads that replace slots at random, {title}; {cores} processors (medians of {rounds})");
         println!(
             "{:>8} {:>10} {:>12} {:>12} {:>12} {:>12} {:>8}   waits by class",
@@ -83,9 +88,11 @@ fn many_threads(rounds: usize, seconds: f64) {
             print_threads(*threads, OneLock::NAME, &old);
         }
     }
-    let bytes = threads::run::<Clusters>(1, 0.01, 0).bytes_per_slot;
-    println!("\nMemory: {:.3} bytes a slot at rest, {:.0} a slot of a cluster in use", bytes.0, bytes.1);
-    assert!(bytes.0 <= 0.1 && bytes.1 <= 8.0);
+    let (nr_slots, word_bytes) = (1 << 20, size_of::<u64>());
+    let at_rest =
+        (ebb_slots::metadata_bytes(nr_slots, cores) - nr_slots as usize * word_bytes) as f64 / f64::from(nr_slots);
+    println!("\nMemory: {at_rest:.3} bytes a slot at rest, {word_bytes} a slot of a cluster in use");
+    assert!(at_rest <= 0.1 && word_bytes <= 8);
 }
 
 fn print_threads(threads: usize, name: &str, outcomes: &[threads::Outcome]) {

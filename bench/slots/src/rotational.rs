@@ -2,8 +2,8 @@
 
 use crate::design::FOLIO;
 use crate::device;
-use crate::rng::Rng;
 use ebb_slots::{Options, Order, Placement, Shadow, Shard, Slot, SwapDevice};
+use fastrand::Rng;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 const NR_SLOTS: u32 = 1 << 18;
@@ -40,7 +40,7 @@ pub fn sequential(writers: usize) -> (f64, f64) {
 }
 
 fn write(device: &SwapDevice, writer: usize, log: &[AtomicU32], next: &AtomicUsize) {
-    let mut rng = Rng::new(writer as u64 + 1);
+    let mut rng = Rng::with_seed(writer as u64 + 1);
     let mut held = Vec::new();
     loop {
         let mut out = [Slot(0)];
@@ -52,8 +52,8 @@ fn write(device: &SwapDevice, writer: usize, log: &[AtomicU32], next: &AtomicUsi
         log[at].store(out[0].0, Ordering::Relaxed);
         held.push(out[0]);
         // A tenth of what was written is read back and freed.
-        if rng.below(10) == 0 {
-            let slot = held.swap_remove(rng.below(held.len()));
+        if rng.usize(..10) == 0 {
+            let slot = held.swap_remove(rng.usize(..held.len()));
             device.cache_del(slot, Shadow(0));
         }
     }

@@ -1,9 +1,9 @@
 //! Threads that replace slots at random: how many a second, and how long they wait for each other.
 
-use crate::design::Design;
-use crate::rng::Rng;
+use crate::design::{Design, FOLIO};
 use crate::waits::{self, Waits};
-use ebb_slots::{Order, Slot};
+use ebb_slots::{Options, Order, Placement, Shadow, Shard, Slot};
+use fastrand::Rng;
 use std::collections::BTreeMap;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,13 +18,16 @@ pub struct Outcome {
     pub waits: BTreeMap<&'static str, Waits>,
     /// Of the allocations of a large order, those that found a run.
     pub large_ok: f64,
-    /// Bytes that a device of this size costs for each slot: at rest, and for each slot of a cluster in use.
-    pub bytes_per_slot: (f64, f64),
 }
 
 /// Runs `threads` for a while. One in `large_one_in` allocations is of order 4; 0 for none.
 pub fn run<D: Design>(threads: usize, seconds: f64, large_one_in: usize) -> Outcome {
-    let design = D::new(1 << 20, threads);
+    // Large runs take more than the thread's share of single slots: with them the device is four fifths full.
+    let share = match large_one_in {
+        0 => 1 << 20,
+        one_in => HELD * (16 + one_in - 1) / one_in * 5 / 4 * threads,
+    };
+    let design = D::new(share as u32, threads);
     let (stop, barrier) = (AtomicBool::new(false), Barrier::new(threads + 1));
     let (mut pairs, mut tried, mut found) = (0u64, 0u64, 0u64);
     let mut took = Duration::ZERO;
@@ -50,14 +53,10 @@ pub fn run<D: Design>(threads: usize, seconds: f64, large_one_in: usize) -> Outc
     });
     design.device().validate().expect("a consistent device");
     assert_eq!(design.device().nr_used(), 0);
-    let nr_slots = design.device().nr_slots() as usize;
-    let words = nr_slots * size_of::<u64>();
-    let rest = ebb_slots::metadata_bytes(nr_slots as u32, threads) - words;
     Outcome {
         pairs_per_s: pairs as f64 / took.as_secs_f64(),
         waits: waits::take(),
         large_ok: if tried == 0 { 1.0 } else { found as f64 / tried as f64 },
-        bytes_per_slot: (rest as f64 / nr_slots as f64, size_of::<u64>() as f64),
     }
 }
 
@@ -69,7 +68,7 @@ fn work<D: Design>(
     barrier: &Barrier,
 ) -> (u64, u64, u64) {
     let mut thread = design.thread(index);
-    let mut rng = Rng::new(index as u64 + 1);
+    let mut rng = Rng::with_seed(index as u64 + 1);
     let large = Order::new(4).expect("an order");
     let mut held: Vec<(Slot, Order)> = Vec::with_capacity(HELD);
     while held.len() < HELD {
@@ -80,11 +79,11 @@ fn work<D: Design>(
     let (mut done, mut tried, mut found) = (0, 0, 0);
     while !stop.load(Ordering::Relaxed) {
         for _ in 0..64 {
-            let at = rng.below(HELD);
+            let at = rng.usize(..HELD);
             let (slot, order) = held[at];
             design.free(&mut thread, slot, order);
             let mut order = Order::ZERO;
-            if large_one_in > 0 && rng.below(large_one_in) == 0 {
+            if large_one_in > 0 && rng.usize(..large_one_in) == 0 {
                 order = large;
                 tried += 1;
             }
@@ -101,6 +100,48 @@ fn work<D: Design>(
     }
     design.leave(thread);
     (done, tried, found)
+}
+
+/// Nanoseconds of a slot's allocation in batches of `batch`, by one thread.
+pub fn batch_ns(batch: usize, rounds: usize) -> f64 {
+    let device = crate::device::new(&Options::fixed(1 << 20, 1, Placement::Sharded));
+    let mut slots = vec![Slot(0); 4096];
+    let mut took = Duration::ZERO;
+    for _ in 0..rounds.div_ceil(slots.len()) {
+        let begin = Instant::now();
+        for out in slots.chunks_mut(batch) {
+            assert_eq!(device.alloc(Shard(0), Order::ZERO, FOLIO, out), out.len());
+        }
+        took += begin.elapsed();
+        for slot in &slots {
+            assert!(device.cache_del(*slot, Shadow(0)));
+        }
+    }
+    took.as_nanos() as f64 / (rounds.div_ceil(slots.len()) * slots.len()) as f64
+}
+
+/// Nanoseconds that a page's way in and out costs in words and slots, on a device that is 95 % full of single slots.
+pub fn swap_ns(rounds: usize) -> f64 {
+    let device = crate::device::new(&Options::fixed(1 << 20, 1, Placement::Sharded));
+    let mut slots = vec![Slot(0); (1 << 20) * 95 / 100];
+    assert_eq!(device.alloc(Shard(0), Order::ZERO, FOLIO, &mut slots), slots.len());
+    for slot in &slots {
+        device.dup(*slot).expect("a count that fits");
+        device.cache_del(*slot, Shadow(0));
+    }
+    let mut rng = Rng::with_seed(1);
+    let begin = Instant::now();
+    for _ in 0..rounds {
+        let at = rng.usize(..slots.len());
+        let slot = &mut slots[at];
+        device.cache_add(*slot, FOLIO).expect("a stored slot");
+        device.put(*slot);
+        assert!(device.cache_del(*slot, Shadow(0)));
+        assert_eq!(device.alloc(Shard(0), Order::ZERO, FOLIO, std::slice::from_mut(slot)), 1);
+        device.dup(*slot).expect("a count that fits");
+        device.cache_del(*slot, Shadow(0));
+    }
+    begin.elapsed().as_nanos() as f64 / rounds as f64
 }
 
 /// Nanoseconds of an allocation, and of a free, by one thread, one at a time.

@@ -12,6 +12,7 @@
 //! `start` is the way in. What the agent cannot hide is listed in `docs/design.md`.
 #![cfg_attr(not(test), no_std)]
 
+mod actions;
 mod contract;
 mod entry;
 mod exec;

@@ -7,6 +7,7 @@
 //! * A child with a copy of the memory returns from the same handler; the engine gives it a userfaultfd of its own first.
 //! * execve gets copies of its arguments, and an environment in which Ebb goes on.
 
+use crate::actions;
 use crate::entry;
 use crate::exec;
 use crate::frame::{AltStack, Context};
@@ -333,11 +334,11 @@ fn copy(space: &'static Space, b: &mut ThreadBlock, uc: &mut Context, mut reques
     if request.flags & g::CLONE_FILES as u64 == 0 {
         lifeline::arm();
     }
-    if !ptr::eq(b.table, &signals::PROCESS) {
+    if !ptr::eq(b.table, &actions::PROCESS) {
         // SAFETY: whoever held it is not in this process; what it did to the table is replaced as a whole.
-        unsafe { signals::PROCESS.lock().reset() };
-        signals::PROCESS.copy_from(b.table());
-        b.table = &signals::PROCESS;
+        unsafe { actions::PROCESS.lock().reset() };
+        actions::PROCESS.copy_from(b.table());
+        b.table = &actions::PROCESS;
     }
     b.foreign = false;
     b.parent_frees = false;
@@ -424,10 +425,10 @@ pub fn exec(b: &mut ThreadBlock, uc: &Context, nr: u32, a: &[u64; 6], path_at: u
             // do without its handlers.
             let alone = if b.foreign { ptr::eq(b.table, &b.own_table) } else { LIVE.load(Ordering::Relaxed) == 1 };
             let ignored = if alone { b.table().ignored_ours() } else { 0 };
-            signals::set_really_ignored(b.table(), ignored, true);
+            actions::set_really_ignored(b.table(), ignored, true);
             // SAFETY: the program asked for it; on success nothing of it is left.
             let ret = unsafe { entry::inner_call(nr as u64, &used, signals::program_mask(b, uc)) };
-            signals::set_really_ignored(b.table(), ignored, false);
+            actions::set_really_ignored(b.table(), ignored, false);
             ret
         }
     };
@@ -439,7 +440,7 @@ pub fn exec(b: &mut ThreadBlock, uc: &Context, nr: u32, a: &[u64; 6], path_at: u
 /// The first thread of the process: the program has it already.
 pub fn start_main(b: &mut ThreadBlock, stack_end: u64) {
     const STACK_BYTES: u64 = 8 << 20;
-    b.table = &signals::PROCESS;
+    b.table = &actions::PROCESS;
     b.alt = AltStack { sp: 0, flags: signals::SS_DISABLE, pad: 0, size: 0 };
     b.stack_start = stack_end - STACK_BYTES;
     b.stack_end = stack_end;

@@ -3,6 +3,7 @@
 //! Without `EBB_RAM` the library does nothing at all. A start that fails says why and ends the process with status 125,
 //! because a program that silently runs without its limit is worse than one that does not run.
 
+use crate::actions;
 use crate::contract::{self, Settings};
 use crate::entry;
 use crate::exec;
@@ -84,7 +85,7 @@ unsafe fn start(envp: *const *const core::ffi::c_char) {
     let (has_fsgsbase, stack_end) = unsafe { read_auxv(at.add(1).cast()) };
     thread::set_has_fsgsbase(has_fsgsbase);
     find_text();
-    let mask = match signals::start() {
+    let mask = match actions::start() {
         Ok(mask) => mask,
         Err(errno) => fail(Line::new().str("ebb: signal handlers: errno ").num(errno.0 as u64).str("; report it")),
     };

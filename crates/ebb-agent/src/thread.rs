@@ -8,9 +8,9 @@
 //! Blocks come in chunks of [`CHUNK_BLOCKS`] and are used again. Invariants: only the thread that owns a block touches
 //! it, but for its creator before it runs, and a parent that waits for its vfork child; blocks are never managed.
 
+use crate::actions::SigTable;
 use crate::frame::{AltStack, Context, FPSTATE_BYTES_MAX, Frame};
 use crate::queue::Queue;
-use crate::signals::SigTable;
 use core::arch::asm;
 use core::mem::{offset_of, size_of};
 use core::ptr;

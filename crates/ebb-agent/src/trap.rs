@@ -5,6 +5,7 @@
 //! makes the call with the program's registers, stack and mask: so a call that waits holds nothing of the agent, and
 //! its buffers' pins live on until the thread's next entry ([`settle`]).
 
+use crate::actions;
 use crate::entry::{self, StubAt};
 use crate::fds;
 use crate::frame::{Context, SigInfo};
@@ -85,7 +86,7 @@ fn dispatch(space: &'static Space, b: &mut ThreadBlock, uc: &mut Context, nr: u3
             Set
         }
         g::__NR_rt_sigprocmask => Done(signals::sigprocmask(b, uc, a)),
-        g::__NR_rt_sigaction => Done(signals::sigaction(b, a)),
+        g::__NR_rt_sigaction => Done(actions::sigaction(b, a)),
         g::__NR_rt_sigpending => Done(signals::sigpending(b, a)),
         g::__NR_sigaltstack => Done(signals::sigaltstack(b, uc.regs.sp, a)),
         g::__NR_rt_sigtimedwait => signals::sigtimedwait(b, a).map_or(Forward(*a), Done),

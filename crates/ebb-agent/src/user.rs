@@ -31,7 +31,7 @@ unsafe impl Plain for crate::frame::Context {}
 // SAFETY: as above.
 unsafe impl Plain for crate::frame::Frame {}
 // SAFETY: as above.
-unsafe impl Plain for crate::signals::Action {}
+unsafe impl Plain for crate::actions::Action {}
 
 /// Reads a value.
 pub fn read<T: Plain>(from: u64) -> Result<T, Fault> {

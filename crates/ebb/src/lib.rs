@@ -34,6 +34,8 @@ mod lockstat;
 #[cfg(not(loom))]
 mod mm;
 #[cfg(not(loom))]
+mod poolmem;
+#[cfg(not(loom))]
 mod reclaim;
 #[cfg(not(loom))]
 mod region;

@@ -7,6 +7,7 @@
 
 use crate::clock;
 use crate::stats::{Shared, add, raise};
+use crate::text::Text;
 use crate::uapi;
 use core::panic::Location;
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
@@ -147,20 +148,12 @@ impl Table {
 impl Site {
     /// For who took the record. A process that is killed here leaves a record without a name, which nobody shows.
     fn write_name(&self, class: &str, file: &str, line: u32) {
-        let mut digits = [0u8; 10];
-        let mut first = digits.len();
-        let mut rest = line;
-        while rest > 0 || first == digits.len() {
-            first -= 1;
-            digits[first] = b'0' + (rest % 10) as u8;
-            rest /= 10;
-        }
-        let parts = [class.as_bytes(), b"\0", file.as_bytes(), b":", &digits[first..]];
+        let mut text = Text::default();
+        text.str(class.as_bytes()).str(b"\0").str(file.as_bytes()).str(b":").number(line as usize);
         let mut name = [0u8; NAME_BYTES];
         // The last byte stays zero.
-        for (to, from) in name[..NAME_BYTES - 1].iter_mut().zip(parts.into_iter().flatten()) {
-            *to = *from;
-        }
+        let len = text.bytes().len().min(NAME_BYTES - 1);
+        name[..len].copy_from_slice(&text.bytes()[..len]);
         for (word, bytes) in self.name.iter().zip(name.chunks_exact(8)) {
             let mut value = [0; 8];
             value.copy_from_slice(bytes);

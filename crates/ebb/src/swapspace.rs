@@ -6,12 +6,13 @@
 
 use crate::device::file::{BATCH, FileError, SLOT_BYTES, SpillFile};
 use crate::group::Group;
+use crate::poolmem::PoolMemory;
 use crate::stats::{self, Shared};
 use crate::uapi::{self, Errno};
 use core::cell::{Cell, UnsafeCell};
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use ebb_pool::{BLOCK_BYTES, Backing, Handle, Owners, Pool, PoolFull, codec};
+use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use ebb_pool::{BLOCK_BYTES, BLOCK_PAGES, Handle, Owners, Pool, PoolFull, codec};
 use ebb_slots::{
     CLUSTER_SLOTS, CacheAddError, Folio, Options, Order, Placement, Shadow, Shard, Slot, Stored, SwapDevice,
     TableEntry, metadata_bytes,
@@ -102,117 +103,6 @@ pub enum StoreResult {
     File(Option<usize>),
 }
 
-/// Memory of the pool: charged, with a few empty blocks kept for reuse.
-struct PoolMemory {
-    arena: usize,
-    block_pages: usize,
-    /// 1 for a block without objects that still has memory.
-    spare: *const AtomicU8,
-    nr_blocks: usize,
-    nr_spare: AtomicUsize,
-    spare_max: usize,
-    pages: AtomicUsize,
-    /// Most pages while a file takes what the pool does not, and without one.
-    pages_max: [usize; 2],
-    /// The file takes no more.
-    alone: AtomicBool,
-}
-
-// SAFETY: `spare` is an array of atomics that lives as long as the space.
-unsafe impl Sync for PoolMemory {}
-// SAFETY: as above.
-unsafe impl Send for PoolMemory {}
-
-struct Charging<'a> {
-    memory: &'a PoolMemory,
-    group: &'a Group,
-    stats: &'a Shared,
-}
-
-impl PoolMemory {
-    fn pages_max(&self) -> usize {
-        self.pages_max[self.alone.load(Ordering::Relaxed) as usize]
-    }
-
-    fn spare(&self, block: u32) -> &AtomicU8 {
-        assert!((block as usize) < self.nr_blocks);
-        // SAFETY: checked index.
-        unsafe { &*self.spare.add(block as usize) }
-    }
-
-    fn drop_blocks(&self, group: &Group, first: usize, n: usize) {
-        let bytes = self.block_pages * 4096;
-        let _ = uapi::madvise(self.arena + first * bytes, n * bytes, linux_raw_sys::general::MADV_DONTNEED);
-        group.uncharge(n * self.block_pages);
-        self.pages.fetch_sub(n * self.block_pages, Ordering::Relaxed);
-    }
-
-    /// Gives the memory of all spare blocks back, neighbours in one call.
-    fn trim(&self, group: &Group) {
-        if self.nr_spare.load(Ordering::Relaxed) == 0 {
-            return;
-        }
-        let (mut first, mut n) = (0, 0);
-        for block in 0..self.nr_blocks {
-            let taken = self.spare(block as u32).load(Ordering::Relaxed) == 1
-                && self.spare(block as u32).compare_exchange(1, 2, Ordering::Acquire, Ordering::Relaxed).is_ok();
-            if taken {
-                self.nr_spare.fetch_sub(1, Ordering::Relaxed);
-                if n == 0 {
-                    first = block;
-                }
-                n += 1;
-            }
-            if n > 0 && (!taken || block + 1 == self.nr_blocks || n == 64) {
-                self.drop_blocks(group, first, n);
-                for b in first..first + n {
-                    self.spare(b as u32).store(0, Ordering::Release);
-                }
-                n = 0;
-            }
-            if self.nr_spare.load(Ordering::Relaxed) == 0 && n == 0 {
-                break;
-            }
-        }
-    }
-}
-
-impl Backing for Charging<'_> {
-    fn acquire(&self, block: u32, pages: u32) -> bool {
-        let m = self.memory;
-        let spare = m.spare(block);
-        loop {
-            match spare.compare_exchange(1, 0, Ordering::Acquire, Ordering::Acquire) {
-                Ok(_) => {
-                    m.nr_spare.fetch_sub(1, Ordering::Relaxed);
-                    return true;
-                }
-                // Somebody is giving its memory back this moment.
-                Err(2) => core::hint::spin_loop(),
-                Err(_) => break,
-            }
-        }
-        let now = m.pages.fetch_add(pages as usize, Ordering::Relaxed) + pages as usize;
-        if now > m.pages_max() {
-            m.pages.fetch_sub(pages as usize, Ordering::Relaxed);
-            return false;
-        }
-        self.group.force_charge(pages as usize);
-        stats::raise(&self.stats.peak_pool_bytes, now as u64 * 4096);
-        true
-    }
-
-    fn release(&self, block: u32, _pages: u32) {
-        let m = self.memory;
-        if m.nr_spare.load(Ordering::Relaxed) < m.spare_max {
-            m.nr_spare.fetch_add(1, Ordering::Relaxed);
-            m.spare(block).store(1, Ordering::Release);
-        } else {
-            m.drop_blocks(self.group, block as usize, 1);
-        }
-    }
-}
-
 /// Slots and everything behind them.
 pub struct SwapSpace {
     slots: SwapDevice,
@@ -248,22 +138,11 @@ impl SwapSpace {
         // SAFETY: fresh zeroed memory, as above.
         let pool = unsafe { Pool::init(arena, arena_bytes, uapi::reserve(meta)?, meta) };
         let nr_blocks = arena_bytes / block_bytes;
-        let block_pages = block_bytes / 4096;
         Ok(Self {
             slots,
             locations: uapi::reserve(NR_SLOTS as usize * 8)?.cast(),
             pool,
-            memory: PoolMemory {
-                arena: arena as usize,
-                block_pages,
-                spare: uapi::reserve(nr_blocks)?.cast(),
-                nr_blocks,
-                nr_spare: AtomicUsize::new(0),
-                spare_max: (pool_pages_max[0] / 64 / block_pages).max(8),
-                pages: AtomicUsize::new(0),
-                pages_max: pool_pages_max,
-                alone: AtomicBool::new(true),
-            },
+            memory: PoolMemory::new(arena as usize, nr_blocks, pool_pages_max)?,
             files: UnsafeCell::new([const { None }; FILES_MAX]),
             nr_files: AtomicUsize::new(0),
             clock: AtomicU32::new(0),
@@ -282,7 +161,7 @@ impl SwapSpace {
         assert!(n < FILES_MAX);
         files[n] = Some(file);
         self.nr_files.store(n + 1, Ordering::Release);
-        self.memory.alone.store(false, Ordering::Relaxed);
+        self.memory.set_alone(false);
     }
 
     /// True when one more file fits.
@@ -292,7 +171,7 @@ impl SwapSpace {
 
     /// There is no file to write to (any more).
     pub fn stay_in_ram(&self) {
-        self.memory.alone.store(true, Ordering::Relaxed);
+        self.memory.set_alone(true);
     }
 
     /// The files, for fork. Under the exclusive gate.
@@ -323,7 +202,7 @@ impl SwapSpace {
 
     /// True when incompressible content has a place to go.
     pub fn has_file(&self) -> bool {
-        !self.memory.alone.load(Ordering::Relaxed)
+        !self.memory.is_alone()
     }
 
     fn location(&self, slot: Slot) -> &AtomicU64 {
@@ -399,7 +278,7 @@ impl SwapSpace {
             None if has_file => return StoreResult::File(None),
             None => page,
         };
-        let charging = Charging { memory: &self.memory, group, stats };
+        let charging = self.memory.charging(group, stats);
         match self.pool.store(&charging, slot.0, data) {
             Ok(handle) => {
                 let content = self.content_pages.fetch_add(1, Ordering::Relaxed) + 1;
@@ -430,7 +309,7 @@ impl SwapSpace {
         match file.write(Shard(shard % SHARDS), &mut data[..n * SLOT_BYTES], lens, &mut at[..n]) {
             Ok(()) => {}
             Err(e) => {
-                self.memory.alone.store(true, Ordering::Relaxed);
+                self.memory.set_alone(true);
                 return Err(e);
             }
         }
@@ -541,7 +420,7 @@ impl SwapSpace {
             LOC_POOL => {
                 if let Some(handle) = Handle::from_bits(loc >> 8) {
                     self.content_pages.fetch_sub(1, Ordering::Relaxed);
-                    self.pool.free(&Charging { memory: &self.memory, group, stats }, handle);
+                    self.pool.free(&self.memory.charging(group, stats), handle);
                 }
             }
             LOC_FILE => {
@@ -549,7 +428,7 @@ impl SwapSpace {
                     file.free((loc >> 8 & 0xffff_ffff) as u32);
                     // There is room again, if it is the file that this process writes to.
                     if file.is_owner() {
-                        self.memory.alone.store(false, Ordering::Relaxed);
+                        self.memory.set_alone(false);
                     }
                 }
             }
@@ -608,7 +487,7 @@ impl SwapSpace {
         for i in 0..n {
             if let (true, Some(handle)) = (written, handles[i]) {
                 self.content_pages.fetch_sub(1, Ordering::Relaxed);
-                self.pool.free(&Charging { memory: &self.memory, group, stats }, handle);
+                self.pool.free(&self.memory.charging(group, stats), handle);
             }
             self.slots.cache_del(slots[i], shadows[i]);
         }
@@ -622,7 +501,7 @@ impl SwapSpace {
     /// Moves up to `objects_max` pool objects out of sparse blocks; how many.
     pub fn compact(&self, group: &Group, stats: &Shared, objects_max: usize) -> usize {
         let owners = SlotOwners { space: self, shadow: Cell::new(Shadow(0)) };
-        let charging = Charging { memory: &self.memory, group, stats };
+        let charging = self.memory.charging(group, stats);
         let moved = self.pool.compact(&charging, &owners, objects_max);
         stats::add(&stats.compacted_objects, moved as u64);
         moved
@@ -630,7 +509,7 @@ impl SwapSpace {
 
     /// True when compaction could free much: the pool holds a third more memory than content.
     pub fn is_fragmented(&self) -> bool {
-        let held = self.memory.pages.load(Ordering::Relaxed) * 4096;
+        let held = self.memory.pages() * 4096;
         held > (4 << 20) && held as u64 * 3 > self.pool.stored_bytes() * 4
     }
 
@@ -641,12 +520,12 @@ impl SwapSpace {
 
     /// Pages of memory the pool holds.
     pub fn pool_pages(&self) -> usize {
-        self.memory.pages.load(Ordering::Relaxed)
+        self.memory.pages()
     }
 
     /// True when the pool holds as much as it may.
     pub fn pool_is_full(&self) -> bool {
-        self.pool_pages() + 4 * self.memory.block_pages >= self.memory.pages_max()
+        self.pool_pages() + 4 * BLOCK_PAGES >= self.memory.pages_max()
     }
 
     /// Recounts slots and pool. Nobody else may be at work.

@@ -1,0 +1,271 @@
+//! Signal actions: what the program set, and what of it the kernel is told.
+//!
+//! The program's table is kept here. The kernel has the agent's handler for each signal that the program handles, and for
+//! those that the agent holds for itself; see `signals`.
+
+use crate::entry;
+use crate::fault;
+use crate::signals::{self, FULL_MASK, OURS, SIGBUS, SIGKILL, SIGNALS, SIGSEGV, SIGSTOP, SIGSYS, UNBLOCKABLE, bit};
+use crate::thread::ThreadBlock;
+use crate::trap;
+use crate::user;
+use core::ptr;
+use ebb::uapi;
+use ebb_sync::Lock;
+use linux_raw_sys::errno as e;
+use linux_raw_sys::general as g;
+
+pub const SIG_DFL: u64 = 0;
+pub const SIG_IGN: u64 = 1;
+
+const SA_NOCLDSTOP: u64 = 1;
+const SA_NOCLDWAIT: u64 = 2;
+const SA_SIGINFO: u64 = 4;
+const SA_EXPOSE_TAGBITS: u64 = 0x800;
+pub const SA_RESTORER: u64 = 0x0400_0000;
+pub const SA_ONSTACK: u64 = 0x0800_0000;
+const SA_RESTART: u64 = 0x1000_0000;
+pub const SA_NODEFER: u64 = 0x4000_0000;
+pub const SA_RESETHAND: u64 = 0x8000_0000;
+/// Flags the kernel keeps; it clears the others.
+const SA_KNOWN: u64 = SA_NOCLDSTOP
+    | SA_NOCLDWAIT
+    | SA_SIGINFO
+    | SA_EXPOSE_TAGBITS
+    | SA_RESTORER
+    | SA_ONSTACK
+    | SA_RESTART
+    | SA_NODEFER
+    | SA_RESETHAND;
+/// Flags whose effect is the kernel's also when the handler is the agent's.
+const SA_NATIVE: u64 = SA_NOCLDSTOP | SA_NOCLDWAIT | SA_RESTART | SA_EXPOSE_TAGBITS;
+
+const EINVAL: i64 = -(e::EINVAL as i64);
+const EFAULT: i64 = -(e::EFAULT as i64);
+
+/// The kernel's `struct sigaction`.
+#[repr(C)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct Action {
+    pub handler: u64,
+    pub flags: u64,
+    pub restorer: u64,
+    pub mask: u64,
+}
+
+impl Action {
+    fn is_handler(&self) -> bool {
+        self.handler != SIG_DFL && self.handler != SIG_IGN
+    }
+
+    /// The mask during the handler, for a thread whose mask is `base`.
+    pub fn mask_during(&self, sig: i32, base: u64) -> u64 {
+        let own = if self.flags & SA_NODEFER == 0 { bit(sig) } else { 0 };
+        (base | self.mask | own) & !UNBLOCKABLE
+    }
+}
+
+/// The signal actions of one process, as the program set them.
+pub struct SigTable {
+    actions: Lock<Actions, SignalsLock>,
+}
+
+pub type Actions = [Action; SIGNALS as usize];
+
+ebb_sync::lock_classes! {
+    /// A process's signal actions. Held for one short system call at most, with every signal blocked, never across a
+    /// touch of the program's memory; fork takes it first, so that the child finds it free.
+    SignalsLock = "signal actions";
+}
+
+impl SigTable {
+    /// Default actions.
+    pub const fn new() -> Self {
+        const DEFAULT: Action = Action { handler: SIG_DFL, flags: 0, restorer: 0, mask: 0 };
+        Self { actions: Lock::new([DEFAULT; SIGNALS as usize]) }
+    }
+
+    /// The lock, which fork must hold.
+    pub fn lock(&self) -> &Lock<Actions, SignalsLock> {
+        &self.actions
+    }
+
+    fn with<R>(&self, f: impl FnOnce(&mut Actions) -> R) -> R {
+        f(&mut self.actions.lock())
+    }
+
+    /// The action of `sig`.
+    pub fn get(&self, sig: i32) -> Action {
+        self.with(|actions| actions[sig as usize - 1])
+    }
+
+    /// The action to take now for a signal that arrived: one with SA_RESETHAND is used once.
+    pub fn take(&self, sig: i32) -> Action {
+        self.with(|actions| {
+            let slot = &mut actions[sig as usize - 1];
+            let action = *slot;
+            if action.is_handler() && action.flags & SA_RESETHAND != 0 {
+                slot.handler = SIG_DFL;
+                // The default cannot be refused.
+                let _ = install(sig, slot);
+            }
+            action
+        })
+    }
+
+    /// Replaces the action of `sig`; the old one, or the kernel's error.
+    fn set(&self, sig: i32, action: Action) -> Result<Action, uapi::Errno> {
+        self.with(|actions| {
+            install(sig, &action)?;
+            Ok(core::mem::replace(&mut actions[sig as usize - 1], action))
+        })
+    }
+
+    /// Takes over the actions of `other`. The calling thread must be the only one to use this table.
+    pub fn copy_from(&self, other: &SigTable) {
+        let copy = other.with(|actions| *actions);
+        self.with(|actions| *actions = copy);
+    }
+
+    /// Every handler becomes the default, as execve and CLONE_CLEAR_SIGHAND do.
+    pub fn clear_handlers(&self) {
+        self.with(|actions| {
+            for (sig, slot) in (1..).zip(actions.iter_mut()) {
+                if slot.is_handler() {
+                    *slot = Action::default();
+                    // The default cannot be refused.
+                    let _ = install(sig, slot);
+                }
+            }
+        });
+    }
+
+    /// Signals among [`OURS`] that the program ignores.
+    pub fn ignored_ours(&self) -> u64 {
+        self.with(|actions| {
+            [SIGBUS, SIGSEGV, SIGSYS]
+                .into_iter()
+                .filter(|&sig| actions[sig as usize - 1].handler == SIG_IGN)
+                .map(bit)
+                .sum()
+        })
+    }
+}
+
+/// The actions of this process; processes that share its memory may have their own.
+pub static PROCESS: SigTable = SigTable::new();
+
+/// Tells the kernel what `action` of the program's means for it.
+fn install(sig: i32, action: &Action) -> Result<(), uapi::Errno> {
+    let handler = match sig {
+        SIGBUS => fault::on_sigbus as *const () as u64,
+        SIGSEGV => fault::on_sigsegv as *const () as u64,
+        SIGSYS => trap::on_sigsys as *const () as u64,
+        _ => signals::on_signal as *const () as u64,
+    };
+    if bit(sig) & OURS == 0 && !action.is_handler() {
+        return set_kernel_action(sig, action);
+    }
+    // A held signal that is ignored must at least restart what it interrupts.
+    let native = if action.is_handler() { action.flags & SA_NATIVE } else { SA_RESTART };
+    set_kernel_action(
+        sig,
+        &Action {
+            handler,
+            flags: native | SA_SIGINFO | SA_ONSTACK | SA_RESTORER,
+            restorer: entry::restorer(),
+            mask: if sig == SIGBUS || sig == SIGSEGV { u64::MAX } else { FULL_MASK },
+        },
+    )
+}
+
+pub fn set_kernel_action(sig: i32, action: &Action) -> Result<(), uapi::Errno> {
+    // SAFETY: the kernel reads one action.
+    let ret = unsafe {
+        entry::raw_syscall(g::__NR_rt_sigaction as u64, &[sig as u64, ptr::from_ref(action) as u64, 0, 8, 0, 0])
+    };
+    uapi::check(ret).map(drop)
+}
+
+/// Ignores `ignored` of [`OURS`] for real, so that it outlasts an execve; or handles them again.
+pub fn set_really_ignored(table: &SigTable, ignored: u64, really: bool) {
+    for sig in [SIGBUS, SIGSEGV, SIGSYS] {
+        if ignored & bit(sig) != 0 {
+            let action = table.get(sig);
+            let _ = if really { set_kernel_action(sig, &action) } else { install(sig, &action) };
+        }
+    }
+}
+
+/// At start: takes over the actions that came with the process, and OURS. The mask that came with it is returned.
+pub fn start() -> Result<u64, uapi::Errno> {
+    for sig in 1..=SIGNALS {
+        if sig == SIGKILL || sig == SIGSTOP {
+            continue;
+        }
+        let mut old = Action::default();
+        // SAFETY: the kernel writes one action.
+        let ret =
+            unsafe { entry::raw_syscall(g::__NR_rt_sigaction as u64, &[sig as u64, 0, &raw mut old as u64, 8, 0, 0]) };
+        uapi::check(ret)?;
+        PROCESS.with(|actions| actions[sig as usize - 1] = old);
+        if bit(sig) & OURS != 0 {
+            install(sig, &old)?;
+        }
+    }
+    Ok(signals::set_kernel_mask(FULL_MASK))
+}
+
+/// rt_sigaction(2).
+pub fn sigaction(b: &mut ThreadBlock, a: &[u64; 6]) -> i64 {
+    let sig = a[0] as i32;
+    if a[3] != 8 {
+        return EINVAL;
+    }
+    let new = match a[1] {
+        0 => None,
+        at => match user::read::<Action>(at) {
+            Ok(action) => Some(action),
+            Err(_) => return EFAULT,
+        },
+    };
+    if !(1..=SIGNALS).contains(&sig) || (new.is_some() && UNBLOCKABLE & bit(sig) != 0) {
+        return EINVAL;
+    }
+    let old = match new {
+        None => b.table().get(sig),
+        Some(mut action) => {
+            action.flags &= SA_KNOWN;
+            action.mask &= !UNBLOCKABLE;
+            match b.table().set(sig, action) {
+                Ok(old) => {
+                    if action.handler == SIG_IGN && bit(sig) & OURS != 0 {
+                        b.queue().discard(sig);
+                    }
+                    old
+                }
+                Err(errno) => return -(errno.0 as i64),
+            }
+        }
+    };
+    if a[2] != 0 && user::write(a[2], &old).is_err() { EFAULT } else { 0 }
+}
+
+const _: () = assert!(size_of::<Action>() == 32);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_handler_blocks_its_own_signal() {
+        let action = Action { handler: 4096, flags: 0, restorer: 0, mask: bit(2) };
+        assert_eq!(action.mask_during(10, bit(1)), bit(1) | bit(2) | bit(10));
+    }
+
+    #[test]
+    fn a_nodefer_handler_does_not() {
+        let action = Action { handler: 4096, flags: SA_NODEFER, restorer: 0, mask: 0 };
+        assert_eq!(action.mask_during(10, 0), 0);
+    }
+}

@@ -1,0 +1,153 @@
+//! The memory behind the compressed pool: charged to the group while it is held, with a few empty blocks kept for reuse.
+
+use crate::group::Group;
+use crate::stats::{self, Shared};
+use crate::uapi::{self, Errno};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
+use ebb_pool::{BLOCK_PAGES, Backing};
+
+/// Memory of the pool: charged, with a few empty blocks kept for reuse.
+pub struct PoolMemory {
+    arena: usize,
+    /// 1 for a block without objects that still has memory.
+    spare: *const AtomicU8,
+    nr_blocks: usize,
+    nr_spare: AtomicUsize,
+    spare_max: usize,
+    pages: AtomicUsize,
+    /// Most pages while a file takes what the pool does not, and without one.
+    pages_max: [usize; 2],
+    /// The file takes no more.
+    alone: AtomicBool,
+}
+
+// SAFETY: `spare` is an array of atomics that lives as long as the space.
+unsafe impl Sync for PoolMemory {}
+// SAFETY: as above.
+unsafe impl Send for PoolMemory {}
+
+/// That memory at the expense of a group, as the pool asks for it.
+pub struct Charging<'a> {
+    memory: &'a PoolMemory,
+    group: &'a Group,
+    stats: &'a Shared,
+}
+
+impl PoolMemory {
+    /// The memory of `nr_blocks` blocks at `arena`, of which so many pages may be held.
+    pub fn new(arena: usize, nr_blocks: usize, pages_max: [usize; 2]) -> Result<Self, Errno> {
+        Ok(Self {
+            arena,
+            spare: uapi::reserve(nr_blocks)?.cast(),
+            nr_blocks,
+            nr_spare: AtomicUsize::new(0),
+            spare_max: (pages_max[0] / 64 / BLOCK_PAGES).max(8),
+            pages: AtomicUsize::new(0),
+            pages_max,
+            alone: AtomicBool::new(true),
+        })
+    }
+
+    /// What the pool asks for memory, at the expense of `group`.
+    pub fn charging<'a>(&'a self, group: &'a Group, stats: &'a Shared) -> Charging<'a> {
+        Charging { memory: self, group, stats }
+    }
+
+    /// Says whether there is no file that takes what the pool does not.
+    pub fn set_alone(&self, alone: bool) {
+        self.alone.store(alone, Ordering::Relaxed);
+    }
+
+    /// True when no file takes what the pool does not.
+    pub fn is_alone(&self) -> bool {
+        self.alone.load(Ordering::Relaxed)
+    }
+
+    /// Pages held.
+    pub fn pages(&self) -> usize {
+        self.pages.load(Ordering::Relaxed)
+    }
+
+    /// Most pages that may be held now.
+    pub fn pages_max(&self) -> usize {
+        self.pages_max[self.alone.load(Ordering::Relaxed) as usize]
+    }
+
+    fn spare(&self, block: u32) -> &AtomicU8 {
+        assert!((block as usize) < self.nr_blocks);
+        // SAFETY: checked index.
+        unsafe { &*self.spare.add(block as usize) }
+    }
+
+    fn drop_blocks(&self, group: &Group, first: usize, n: usize) {
+        let bytes = BLOCK_PAGES * 4096;
+        let _ = uapi::madvise(self.arena + first * bytes, n * bytes, linux_raw_sys::general::MADV_DONTNEED);
+        group.uncharge(n * BLOCK_PAGES);
+        self.pages.fetch_sub(n * BLOCK_PAGES, Ordering::Relaxed);
+    }
+
+    /// Gives the memory of all spare blocks back, neighbours in one call.
+    pub fn trim(&self, group: &Group) {
+        if self.nr_spare.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let (mut first, mut n) = (0, 0);
+        for block in 0..self.nr_blocks {
+            let taken = self.spare(block as u32).load(Ordering::Relaxed) == 1
+                && self.spare(block as u32).compare_exchange(1, 2, Ordering::Acquire, Ordering::Relaxed).is_ok();
+            if taken {
+                self.nr_spare.fetch_sub(1, Ordering::Relaxed);
+                if n == 0 {
+                    first = block;
+                }
+                n += 1;
+            }
+            if n > 0 && (!taken || block + 1 == self.nr_blocks || n == 64) {
+                self.drop_blocks(group, first, n);
+                for b in first..first + n {
+                    self.spare(b as u32).store(0, Ordering::Release);
+                }
+                n = 0;
+            }
+            if self.nr_spare.load(Ordering::Relaxed) == 0 && n == 0 {
+                break;
+            }
+        }
+    }
+}
+
+impl Backing for Charging<'_> {
+    fn acquire(&self, block: u32, pages: u32) -> bool {
+        let m = self.memory;
+        let spare = m.spare(block);
+        loop {
+            match spare.compare_exchange(1, 0, Ordering::Acquire, Ordering::Acquire) {
+                Ok(_) => {
+                    m.nr_spare.fetch_sub(1, Ordering::Relaxed);
+                    return true;
+                }
+                // Somebody is giving its memory back this moment.
+                Err(2) => core::hint::spin_loop(),
+                Err(_) => break,
+            }
+        }
+        let now = m.pages.fetch_add(pages as usize, Ordering::Relaxed) + pages as usize;
+        if now > m.pages_max() {
+            m.pages.fetch_sub(pages as usize, Ordering::Relaxed);
+            return false;
+        }
+        self.group.force_charge(pages as usize);
+        stats::raise(&self.stats.peak_pool_bytes, now as u64 * 4096);
+        true
+    }
+
+    fn release(&self, block: u32, _pages: u32) {
+        let m = self.memory;
+        if m.nr_spare.load(Ordering::Relaxed) < m.spare_max {
+            m.nr_spare.fetch_add(1, Ordering::Relaxed);
+            m.spare(block).store(1, Ordering::Release);
+        } else {
+            m.drop_blocks(self.group, block as usize, 1);
+        }
+    }
+}
