@@ -1,7 +1,7 @@
 //! A space of Ebb's engine in this process, served by a SIGBUS handler of ours instead of the agent.
 
 use crate::options::InProcess;
-use ebb::{Config, Fault, Force, Space, ThreadCtx};
+use ebb::{Config, Fault, Force, Space, SwapSpec, ThreadCtx};
 use std::cell::Cell;
 use std::ffi::CString;
 use std::os::unix::ffi::OsStringExt;
@@ -34,10 +34,10 @@ fn forced(name: &str) -> bool {
 /// Makes the space.
 pub fn create(options: &InProcess) -> &'static Space {
     let dir = options.spill_dir.clone().and_then(|dir| CString::new(dir.into_os_string().into_vec()).ok());
+    let swap = dir.as_deref().map(|dir| SwapSpec { dir, bytes: 64 << 30, priority: None });
     let config = Config {
         ram_bytes: options.ram_bytes,
-        spill_dir: dir.as_deref(),
-        spill_bytes: 64 << 30,
+        swap: swap.as_slice(),
         stats: None,
         force: Force {
             no_move: forced("no-move"),

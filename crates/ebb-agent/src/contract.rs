@@ -1,27 +1,70 @@
 //! The environment variables by which `ebb run` tells the agent what to do (`docs/contract.md`).
 
 use core::ffi::CStr;
-use ebb::Force;
+use ebb::{DEVICES_MAX, Force, SwapSpec};
 
 /// Longest path of a directory, with its NUL.
-pub const PATH_BYTES_MAX: usize = 512;
+pub const PATH_BYTES_MAX: usize = ebb::NAME_BYTES_MAX;
 /// Directory of the spill file when nobody names one.
-const SPILL_DIR_DEFAULT: &[u8] = b"/var/tmp";
+const SPILL_DIR_DEFAULT: &CStr = c"/var/tmp";
 /// Largest spill file when nobody says: more than any directory is likely to hold.
 const SPILL_BYTES_DEFAULT: u64 = 1 << 40;
 
 /// What the environment says.
 pub struct Settings {
     pub ram_bytes: Option<u64>,
-    pub spill_bytes: u64,
     pub stats_fd: Option<i32>,
     pub life_ends: Option<Ends>,
     pub force: Force,
     /// Hot calls are answered where the program calls libc.
     pub interposes: bool,
-    spills: bool,
-    named_dir: Path,
+    devices: [Device; DEVICES_MAX],
+    nr_devices: usize,
     default_dir: Path,
+}
+
+/// One device. Without a directory it is in the default one.
+#[derive(Clone, Copy)]
+struct Device {
+    dir: Path,
+    bytes: u64,
+    priority: Option<i16>,
+}
+
+/// One device as text: `file[:DIR][,size=BYTES][,prio=N]`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DeviceText<'a> {
+    /// Empty for the default directory.
+    pub dir: &'a [u8],
+    pub bytes: Option<u64>,
+    pub priority: Option<i16>,
+}
+
+impl<'a> DeviceText<'a> {
+    /// None when it makes no sense.
+    pub fn parse(text: &'a [u8]) -> Option<Self> {
+        let mut parts = text.strip_prefix(b"file")?.split(|&c| c == b',');
+        let dir = match parts.next()? {
+            [] => &[][..],
+            [b':', dir @ ..] if !dir.is_empty() && dir.len() < PATH_BYTES_MAX => dir,
+            _ => return None,
+        };
+        let mut this = Self { dir, bytes: None, priority: None };
+        for option in parts {
+            if let Some(bytes) = option.strip_prefix(b"size=") {
+                this.bytes = Some(number(bytes)?);
+            } else {
+                let priority = number(option.strip_prefix(b"prio=")?)?;
+                this.priority = Some(i16::try_from(priority).ok()?);
+            }
+        }
+        Some(this)
+    }
+
+    /// Largest size of the file.
+    pub fn bytes_max(&self) -> u64 {
+        self.bytes.unwrap_or(SPILL_BYTES_DEFAULT)
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -36,6 +79,7 @@ impl Path {
     fn set(&mut self, path: &[u8]) -> Option<()> {
         // One byte stays for the NUL.
         self.bytes[..PATH_BYTES_MAX - 1].get_mut(..path.len())?.copy_from_slice(path);
+        self.bytes[path.len()] = 0;
         self.len = path.len();
         Some(())
     }
@@ -43,19 +87,22 @@ impl Path {
     fn get(&self) -> &[u8] {
         &self.bytes[..self.len]
     }
+
+    fn c_str(&self) -> &CStr {
+        CStr::from_bytes_until_nul(&self.bytes).unwrap_or_default()
+    }
 }
 
 impl Default for Settings {
     fn default() -> Self {
         Self {
             ram_bytes: None,
-            spill_bytes: SPILL_BYTES_DEFAULT,
             stats_fd: None,
             life_ends: None,
             force: Force::default(),
             interposes: true,
-            spills: true,
-            named_dir: Path::EMPTY,
+            devices: [Device { dir: Path::EMPTY, bytes: SPILL_BYTES_DEFAULT, priority: None }; DEVICES_MAX],
+            nr_devices: 1,
             default_dir: Path::EMPTY,
         }
     }
@@ -81,33 +128,16 @@ impl Settings {
         Ok(())
     }
 
-    /// `;`-separated devices: `file[:DIR][,size=BYTES]` or `none`. Files in further directories add their size.
+    /// `;`-separated devices, or `none`.
     fn swap(&mut self, value: &[u8]) -> Option<()> {
-        self.spills = false;
-        let mut bytes = Some(0u64);
-        for device in value.split(|&c| c == b';').filter(|device| !device.is_empty()) {
-            if device == b"none" {
-                continue;
-            }
-            let rest = device.strip_prefix(b"file")?;
-            let comma = rest.iter().position(|&c| c == b',').unwrap_or(rest.len());
-            let (place, options) = rest.split_at(comma);
-            if let Some(dir) = place.strip_prefix(b":") {
-                if self.named_dir.len == 0 {
-                    self.named_dir.set(dir)?;
-                }
-            } else if !place.is_empty() {
-                return None;
-            }
-            let size = match options {
-                [] => None,
-                _ => Some(number(options.strip_prefix(b",size=")?)?),
-            };
-            // One device without a size makes the sum unlimited.
-            bytes = bytes.zip(size).map(|(sum, size)| sum.saturating_add(size));
-            self.spills = true;
+        self.nr_devices = 0;
+        for text in value.split(|&c| c == b';').filter(|text| !text.is_empty() && *text != b"none") {
+            let text = DeviceText::parse(text)?;
+            let device = self.devices.get_mut(self.nr_devices)?;
+            device.dir.set(text.dir)?;
+            (device.bytes, device.priority) = (text.bytes_max(), text.priority);
+            self.nr_devices += 1;
         }
-        self.spill_bytes = bytes.unwrap_or(SPILL_BYTES_DEFAULT);
         Some(())
     }
 
@@ -128,18 +158,17 @@ impl Settings {
         Some(())
     }
 
-    /// Directory of the spill file, put into `out`; none when there is to be no file.
-    pub fn spill_dir<'a>(&self, out: &'a mut [u8; PATH_BYTES_MAX]) -> Option<&'a CStr> {
-        if !self.spills {
-            return None;
+    /// The devices, as the engine is told them, in `out`; how many.
+    pub fn devices<'a>(&'a self, out: &mut [SwapSpec<'a>; DEVICES_MAX]) -> usize {
+        for (to, device) in out.iter_mut().zip(&self.devices[..self.nr_devices]) {
+            let dir = match (device.dir.get(), self.default_dir.get()) {
+                ([], []) => SPILL_DIR_DEFAULT,
+                ([], _) => self.default_dir.c_str(),
+                _ => device.dir.c_str(),
+            };
+            *to = SwapSpec { dir, bytes: device.bytes, priority: device.priority };
         }
-        let dir = match (self.named_dir.get(), self.default_dir.get()) {
-            ([], []) => SPILL_DIR_DEFAULT,
-            ([], dir) | (dir, _) => dir,
-        };
-        out[..dir.len()].copy_from_slice(dir);
-        out[dir.len()] = 0;
-        CStr::from_bytes_until_nul(out).ok()
+        self.nr_devices
     }
 }
 
@@ -180,9 +209,14 @@ mod tests {
         s
     }
 
-    fn dir(s: &Settings) -> Option<String> {
-        let mut out = [0; PATH_BYTES_MAX];
-        s.spill_dir(&mut out).map(|d| d.to_string_lossy().into_owned())
+    fn devices(s: &Settings) -> Vec<(String, u64, Option<i16>)> {
+        let mut out = [SwapSpec { dir: c"", bytes: 0, priority: None }; DEVICES_MAX];
+        let n = s.devices(&mut out);
+        out[..n].iter().map(|d| (d.dir.to_string_lossy().into_owned(), d.bytes, d.priority)).collect()
+    }
+
+    fn unlimited(dir: &str) -> Vec<(String, u64, Option<i16>)> {
+        vec![(dir.to_owned(), SPILL_BYTES_DEFAULT, None)]
     }
 
     #[test]
@@ -198,20 +232,32 @@ mod tests {
 
     #[test]
     fn the_spill_file_is_in_the_default_directory_when_nobody_names_one() {
-        assert_eq!(dir(&settings(&[])).as_deref(), Some("/var/tmp"));
-        assert_eq!(dir(&settings(&["EBB_TMPDIR=/scratch"])).as_deref(), Some("/scratch"));
+        assert_eq!(devices(&settings(&[])), unlimited("/var/tmp"));
+        assert_eq!(devices(&settings(&["EBB_TMPDIR=/scratch"])), unlimited("/scratch"));
+        assert_eq!(devices(&settings(&["EBB_SWAP=file", "EBB_TMPDIR=/scratch"])), unlimited("/scratch"));
     }
 
     #[test]
-    fn a_named_directory_goes_before_the_default_one() {
-        let s = settings(&["EBB_SWAP=file:/data,size=4096", "EBB_TMPDIR=/scratch"]);
-        assert_eq!(dir(&s).as_deref(), Some("/data"));
-        assert_eq!(s.spill_bytes, 4096);
+    fn devices_come_in_their_order_with_size_and_priority() {
+        let s = settings(&["EBB_SWAP=file:/data,size=4096;file,prio=7;file:/x,prio=0,size=1", "EBB_TMPDIR=/scratch"]);
+        let expected = [
+            ("/data".to_owned(), 4096, None),
+            ("/scratch".to_owned(), SPILL_BYTES_DEFAULT, Some(7)),
+            ("/x".to_owned(), 1, Some(0)),
+        ];
+        assert_eq!(devices(&s), expected);
     }
 
     #[test]
     fn no_device_means_no_file() {
-        assert_eq!(dir(&settings(&["EBB_SWAP=none"])), None);
+        assert_eq!(devices(&settings(&["EBB_SWAP=none"])), []);
+    }
+
+    #[test]
+    fn as_many_devices_as_there_can_be_and_no_more() {
+        let most = format!("EBB_SWAP={}", "file:/d;".repeat(DEVICES_MAX));
+        assert_eq!(devices(&settings(&[&most])).len(), DEVICES_MAX);
+        assert_eq!(Settings::default().offer(format!("{most}file").as_bytes()), Err("EBB_SWAP"));
     }
 
     #[test]
@@ -224,7 +270,9 @@ mod tests {
     #[test]
     fn an_unknown_device_is_refused() {
         assert_eq!(Settings::default().offer(b"EBB_SWAP=tape"), Err("EBB_SWAP"));
-        assert_eq!(Settings::default().offer(b"EBB_SWAP=files"), Err("EBB_SWAP"));
+        for device in ["files", "file:", "file,prio=40000", "file,prio=-1", "file,size=", "file,colour=1"] {
+            assert_eq!(Settings::default().offer(format!("EBB_SWAP={device}").as_bytes()), Err("EBB_SWAP"), "{device}");
+        }
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! To the program they look closed: closing, duplicating or asking about one fails with EBADF, a range of descriptors
 //! is closed around them, and when another file is to take the place of one, it moves to another number.
 
+use crate::control;
 use crate::entry;
 use crate::lifeline;
 use crate::trap::Outcome;
@@ -14,8 +15,8 @@ use linux_raw_sys::general as g;
 /// The inherited descriptor of the counters, or -1.
 static STATS_FD: AtomicI32 = AtomicI32::new(-1);
 
-/// Descriptors of the engine, and three of the agent.
-const FDS: usize = 12;
+/// Descriptors of the engine, and six of the agent.
+const FDS: usize = Space::FDS_MAX + 6;
 
 const EBADF: i64 = -(e::EBADF as i64);
 const EBUSY: i64 = -(e::EBUSY as i64);
@@ -26,13 +27,18 @@ pub fn protect_stats(fd: i32) {
     STATS_FD.store(fd, Relaxed);
 }
 
+/// Every protected descriptor, and -1 for those that there are not.
+fn each(space: &Space) -> impl Iterator<Item = i32> {
+    let own = core::iter::once(STATS_FD.load(Relaxed)).chain(lifeline::fds()).chain(control::fds());
+    own.chain(space.fds())
+}
+
 /// All protected descriptors in ascending order; unused places are -1 and come first.
 fn protected(space: &Space) -> [i32; FDS] {
     let mut all = [-1; FDS];
-    let (own, engine) = all.split_at_mut(3);
-    own[0] = STATS_FD.load(Relaxed);
-    own[1..].copy_from_slice(&lifeline::fds());
-    engine.copy_from_slice(&space.fds());
+    for (place, fd) in all.iter_mut().zip(each(space)) {
+        *place = fd;
+    }
     all.sort_unstable();
     all
 }
@@ -40,7 +46,7 @@ fn protected(space: &Space) -> [i32; FDS] {
 /// True for a descriptor that looks closed to the program.
 pub fn is_protected(space: &Space, fd: u64) -> bool {
     let fd = fd as i32;
-    fd >= 0 && protected(space).contains(&fd)
+    fd >= 0 && each(space).any(|protected| protected == fd)
 }
 
 /// close(2).
@@ -67,7 +73,7 @@ pub fn dup_onto(space: &Space, foreign: bool, a: &[u64; 6]) -> Outcome {
     if lifeline::give_up(fd, foreign) {
         return Outcome::Forward(*a);
     }
-    if foreign || !space.move_fd(fd) { Outcome::Done(EBUSY) } else { Outcome::Forward(*a) }
+    if foreign || !(control::move_fd(fd) || space.move_fd(fd)) { Outcome::Done(EBUSY) } else { Outcome::Forward(*a) }
 }
 
 /// fcntl(2).

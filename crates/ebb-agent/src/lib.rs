@@ -14,6 +14,7 @@
 
 mod actions;
 mod contract;
+mod control;
 mod entry;
 mod exec;
 mod fault;

@@ -8,6 +8,7 @@
 //! * execve gets copies of its arguments, and an environment in which Ebb goes on.
 
 use crate::actions;
+use crate::control;
 use crate::entry;
 use crate::exec;
 use crate::frame::{AltStack, Context};
@@ -330,6 +331,7 @@ fn copy(space: &'static Space, b: &mut ThreadBlock, uc: &mut Context, mut reques
     thread::keep_only(b);
     drop(arena);
     drop(table);
+    control::in_child(request.flags & g::CLONE_FILES as u64 != 0);
     // Descriptors in common with the parent are on the parent's line.
     if request.flags & g::CLONE_FILES as u64 == 0 {
         lifeline::arm();

@@ -4,7 +4,7 @@
 //! because a program that silently runs without its limit is worse than one that does not run.
 
 use crate::actions;
-use crate::contract::{self, Settings};
+use crate::contract::Settings;
 use crate::entry;
 use crate::exec;
 use crate::fds;
@@ -18,7 +18,7 @@ use crate::trap;
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use ebb::stats::Shared;
-use ebb::{Config, InitError, Space, uapi};
+use ebb::{Config, DEVICES_MAX, InitError, Space, SwapSpec, uapi};
 use linux_raw_sys::general as g;
 
 static SPACE: AtomicPtr<Space> = AtomicPtr::new(core::ptr::null_mut());
@@ -129,12 +129,11 @@ unsafe fn start(envp: *const *const core::ffi::c_char) {
 }
 
 fn make_space(settings: &Settings) -> &'static Space {
-    let mut dir = [0u8; contract::PATH_BYTES_MAX];
-    let spill_dir = settings.spill_dir(&mut dir);
+    let mut devices = [SwapSpec { dir: c"", bytes: 0, priority: None }; DEVICES_MAX];
+    let nr_devices = settings.devices(&mut devices);
     let config = Config {
         ram_bytes: settings.ram_bytes.unwrap_or(0),
-        spill_dir,
-        spill_bytes: settings.spill_bytes,
+        swap: &devices[..nr_devices],
         stats: settings.stats_fd.and_then(map_stats),
         force: settings.force,
     };
@@ -157,8 +156,8 @@ fn make_space(settings: &Settings) -> &'static Space {
             line.str("address space for metadata: errno ").num(errno.0 as u64);
             line.str("; raise the limit (ulimit -v unlimited)");
         }
-        InitError::Spill(errno) => {
-            line.str("spill file in ").bytes(spill_dir.map_or(b"?", CStr::to_bytes)).str(": errno ");
+        InitError::Spill(i, errno) => {
+            line.str("spill file in ").bytes(devices[i].dir.to_bytes()).str(": errno ");
             line.num(errno.0 as u64).str("; name another directory with --swap file:DIR, or use --swap none");
         }
         InitError::Threads => {

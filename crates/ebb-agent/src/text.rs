@@ -1,7 +1,7 @@
 //! Messages, put together without an allocator and written with one system call.
 
-/// Longest message.
-const BYTES_MAX: usize = 512;
+/// Longest message: a path, and what is said of it.
+const BYTES_MAX: usize = 768;
 
 /// A message under construction; what does not fit is cut off.
 pub struct Line {
@@ -77,7 +77,7 @@ mod tests {
     #[test]
     fn what_does_not_fit_is_cut_off() {
         let mut line = Line::new();
-        line.bytes(&[b'a'; 600]);
+        line.bytes(&[b'a'; 800]);
         assert_eq!(line.as_bytes().len(), BYTES_MAX);
     }
 }

@@ -149,7 +149,10 @@ impl SwapDevice {
     /// The first slot at or after `from` that is in use.
     pub fn next_used(&self, from: Slot) -> Option<Slot> {
         let mut at = from.0;
-        while at < self.nr_slots() {
+        // Clusters that were never used have no memory yet, and need none to be looked at.
+        let touched = self.header.lists.0.lock().untouched().first_slot().0;
+        let end_of_all = self.nr_slots().min(touched);
+        while at < end_of_all {
             let id = Slot(at).cluster();
             let end = id.first_slot().0 + self.capacity(id);
             if self.clusters.lock(id).info.count > 0 {

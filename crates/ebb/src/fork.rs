@@ -7,11 +7,13 @@
 
 use crate::ctx::ThreadCtx;
 use crate::device::file::SpillFile;
+use crate::device::{NAME_BYTES_MAX, SwapSpec};
 use crate::region::Region;
 use crate::space::{InitError, Space};
 use crate::stats;
 use crate::uapi::{self, Errno, uffd::Uffd};
 use core::ffi::CStr;
+use core::sync::atomic::Ordering::Relaxed;
 
 impl Space {
     /// Before fork: nobody else is inside the engine until [`Self::fork_parent`]. The caller must not be inside.
@@ -21,7 +23,7 @@ impl Space {
         self.background.set_forked();
         // SAFETY: under the exclusive gate.
         let adopted = unsafe { &mut *self.adopted.get() };
-        for (member, file) in adopted.iter_mut().zip(self.swap.files_mut()) {
+        for (member, file) in adopted.iter_mut().zip(self.swap.devices.all_mut()) {
             *member = file.as_ref().map_or(u32::MAX, |f| f.adopt());
         }
     }
@@ -32,7 +34,7 @@ impl Space {
         if !ok {
             // SAFETY: under the exclusive gate.
             let adopted = unsafe { &*self.adopted.get() };
-            for (member, file) in adopted.iter().zip(self.swap.files_mut()) {
+            for (member, file) in adopted.iter().zip(self.swap.devices.all_mut()) {
                 if let (Some(file), true) = (file, *member != u32::MAX) {
                     file.disown(*member);
                 }
@@ -47,6 +49,8 @@ impl Space {
         self.group.uncharge(in_flight);
         self.work.reset();
         self.background.reset();
+        // Who was at it is not here.
+        self.is_changing_swap.store(false, Relaxed);
         let old = self.uffd();
         uapi::close(old.fd());
         let uffd = Uffd::open().map_err(InitError::Userfaultfd)?;
@@ -59,7 +63,7 @@ impl Space {
         // Before anything is freed: what the child frees from here on, it frees for itself, not for its parent.
         // SAFETY: as above.
         let adopted = unsafe { &*self.adopted.get() };
-        for (member, file) in adopted.iter().zip(self.swap.files_mut()) {
+        for (member, file) in adopted.iter().zip(self.swap.devices.all_mut()) {
             if let (Some(file), true) = (file, *member != u32::MAX) {
                 file.inherit(*member);
             }
@@ -79,7 +83,7 @@ impl Space {
             uffd.register(r.start, r.end - r.start).map_err(refused)?;
         }
         self.staging.rebuild();
-        self.open_own_file();
+        self.open_own_files();
         stats::add(&self.stats.processes, 1);
         self.gate.open();
         Ok(())
@@ -90,17 +94,33 @@ impl Space {
         self.drop_content(r.start, r.end);
     }
 
-    /// Gives the child a spill file of its own. Without one, what does not compress stays in RAM.
-    fn open_own_file(&self) {
-        // SAFETY: written before the space was shared, never changed.
-        let dir = unsafe { &*self.spill_dir.get() };
-        let Ok(dir) = CStr::from_bytes_until_nul(dir) else { return };
-        if dir.is_empty() || !self.swap.has_room_for_file() {
-            return self.swap.stay_in_ram();
+    /// Gives the child files of its own, beside those of its parent that it writes to no more. Without one, what does not
+    /// compress stays in RAM.
+    fn open_own_files(&self) {
+        let mut writable = false;
+        let own = self.swap.devices.own().fold(0u32, |mask, (i, _)| mask | 1 << i);
+        for i in (0..u32::BITS as usize).filter(|i| own >> i & 1 != 0) {
+            let Some(priority) = self.swap.devices.priority(i) else { continue };
+            self.swap.devices.write_no_more(i);
+            let Some(file) = self.swap.devices.file(i) else { continue };
+            let mut dir = [0; NAME_BYTES_MAX];
+            let name = file.dir().to_bytes_with_nul();
+            dir[..name.len()].copy_from_slice(name);
+            let bytes = file.bytes();
+            // A file that has nothing of this process is its parent's alone.
+            if file.is_unused()
+                && let Some(file) = self.swap.devices.remove(i)
+            {
+                file.destroy(&self.group);
+            }
+            let Ok(dir) = CStr::from_bytes_until_nul(&dir) else { continue };
+            let spec = SwapSpec { dir, bytes, priority: Some(priority) };
+            let Ok(file) = SpillFile::create(&spec, 1) else { continue };
+            match self.swap.devices.add(file, priority) {
+                Ok(_) => writable = true,
+                Err(file) => file.destroy(&self.group),
+            }
         }
-        match SpillFile::create(dir, self.spill_bytes, 1) {
-            Ok(file) => self.swap.add_file(file),
-            Err(_) => self.swap.stay_in_ram(),
-        }
+        self.swap.set_has_file(writable);
     }
 }

@@ -50,6 +50,8 @@ pub mod stats;
 #[cfg(not(loom))]
 mod swapin;
 #[cfg(not(loom))]
+mod swapon;
+#[cfg(not(loom))]
 mod swapout;
 #[cfg(not(loom))]
 mod swapspace;
@@ -67,8 +69,12 @@ mod work;
 #[cfg(not(loom))]
 pub use ctx::{THREADS_MAX, ThreadCtx};
 #[cfg(not(loom))]
+pub use device::{DEVICES_MAX, NAME_BYTES_MAX, SwapInfo, SwapSpec};
+#[cfg(not(loom))]
 pub use fault::{Fault, PinResult};
 #[cfg(not(loom))]
 pub use space::{Config, Force, InitError, RAM_BYTES_MIN, Space};
+#[cfg(not(loom))]
+pub use swapon::{SwapOffError, SwapOnError};
 #[cfg(not(loom))]
 pub use table::{ADDR_END, PAGE};

@@ -160,7 +160,7 @@ impl Space {
 
     /// One step of reclaim by any thread, outside the gate: sweeps a unit, or swaps a part out. False when neither
     /// made progress.
-    fn reclaim_step(&self, ctx: &ThreadCtx) -> bool {
+    pub(crate) fn reclaim_step(&self, ctx: &ThreadCtx) -> bool {
         let mut work = self.work.lease();
         if self.swap.pool_is_full() {
             self.shrink_pool(ctx, &mut work);

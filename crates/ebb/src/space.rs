@@ -2,7 +2,9 @@
 
 use crate::clock;
 use crate::ctx::{Contexts, ThreadCtx};
+use crate::device::SwapSpec;
 use crate::device::file::{SpillFile, keep_away};
+use crate::device::list::FILES_MAX;
 use crate::gate::Gate;
 use crate::group::Group;
 use crate::lockstat;
@@ -26,10 +28,8 @@ pub const RAM_BYTES_MIN: u64 = 4 << 20;
 pub struct Config<'a> {
     /// Budget in bytes: resident, staged, pool and metadata together.
     pub ram_bytes: u64,
-    /// Directory of the spill file (NUL-terminated), or none.
-    pub spill_dir: Option<&'a core::ffi::CStr>,
-    /// Largest size of the spill file.
-    pub spill_bytes: u64,
+    /// Devices for what finds no room in RAM: at most [`crate::DEVICES_MAX`]. Without one all stays in RAM, compressed.
+    pub swap: &'a [SwapSpec<'a>],
     /// Where counters go; the space makes its own when there is none.
     pub stats: Option<&'static Shared>,
     /// Fallbacks to force.
@@ -60,8 +60,8 @@ pub enum InitError {
     Userfaultfd(Errno),
     /// No address space for metadata (RLIMIT_AS?).
     AddressSpace(Errno),
-    /// The spill file could not be created.
-    Spill(Errno),
+    /// The file of this device, by its place in the list, could not be created.
+    Spill(usize, Errno),
     /// More threads than contexts.
     Threads,
 }
@@ -99,13 +99,13 @@ pub struct Space {
     pub(crate) zeros: usize,
     /// Present pages that one sweep takes at most.
     pub(crate) sweep_max: usize,
-    pub(crate) spill_dir: UnsafeCell<[u8; 512]>,
-    pub(crate) spill_bytes: u64,
-    /// Number given to the next member of the spill file's family, between fork's two halves.
-    pub(crate) adopted: UnsafeCell<[u32; 8]>,
+    /// Somebody adds or takes away a device.
+    pub(crate) is_changing_swap: AtomicBool,
+    /// Number given to the next member of each file's family, between fork's two halves.
+    pub(crate) adopted: UnsafeCell<[u32; FILES_MAX]>,
 }
 
-// SAFETY: `uffd`, `spill_dir` and `adopted` change only before the space is shared or under the exclusive gate; every
+// SAFETY: `uffd` and `adopted` change only before the space is shared or under the exclusive gate; every
 // other field is shared safely by its own type.
 unsafe impl Sync for Space {}
 
@@ -135,15 +135,14 @@ impl Space {
         };
         lockstat::start(stats);
         let swap = SwapSpace::new(pool_max, (config.ram_bytes as usize).saturating_mul(2).max(64 << 20))?;
-        let mut spill_dir = [0u8; 512];
-        if let Some(dir) = config.spill_dir {
-            let bytes = dir.to_bytes();
-            if bytes.len() >= spill_dir.len() {
-                return Err(InitError::Spill(Errno(linux_raw_sys::errno::ENAMETOOLONG as i32)));
+        for (i, spec) in config.swap.iter().enumerate() {
+            let file = SpillFile::create(spec, 1).map_err(|e| InitError::Spill(i, e))?;
+            let priority = spec.priority.unwrap_or_else(|| swap.devices.priority_below());
+            if swap.devices.add(file, priority).is_err() {
+                return Err(InitError::Spill(i, Errno::NOSPC));
             }
-            spill_dir[..bytes.len()].copy_from_slice(bytes);
-            swap.add_file(SpillFile::create(dir, config.spill_bytes, 1).map_err(InitError::Spill)?);
         }
+        swap.set_has_file(!config.swap.is_empty());
         let staging = Staging::new(staging_target)?;
         let can_move = uffd.has_move() && !config.force.no_move && !config.force.shared;
         staging.register(&uffd).map_err(|e| match e {
@@ -171,12 +170,12 @@ impl Space {
             nr_clean: AtomicUsize::new(0),
             zeros: uapi::reserve(crate::ctx::WINDOW_MAX * 4096)? as usize,
             sweep_max,
-            spill_dir: UnsafeCell::new(spill_dir),
-            spill_bytes: config.spill_bytes,
-            adopted: UnsafeCell::new([u32::MAX; 8]),
+            is_changing_swap: AtomicBool::new(false),
+            adopted: UnsafeCell::new([u32::MAX; FILES_MAX]),
         };
         // Tables of 128 GiB of memory, two thousand threads, and a spill file for each generation of children.
-        let later = (256 << 20) + (512 << 20) + 8 * SpillFile::metadata_bytes(config.spill_bytes);
+        let files = config.swap.iter().map(|spec| SpillFile::metadata_bytes(spec.bytes)).sum::<usize>();
+        let later = (256 << 20) + (512 << 20) + 8 * files;
         uapi::later::set_aside(later);
         // Fixed metadata: rings, tables' first pages, this structure.
         this.group.charge_meta(256 << 10);
@@ -222,15 +221,13 @@ impl Space {
         self.group.charged()
     }
 
-    /// Descriptors that the program must not close, -1 where there is none.
-    pub fn fds(&self) -> [i32; 9] {
-        let mut out = [-1; 9];
-        out[0] = self.uffd().fd();
-        for (o, fd) in out[1..9].iter_mut().zip(self.swap.fds()) {
-            *o = fd;
-        }
-        out
+    /// Descriptors that the program must not close: at most [`Self::FDS_MAX`].
+    pub fn fds(&self) -> impl Iterator<Item = i32> + '_ {
+        core::iter::once(self.uffd().fd()).chain(self.swap.devices.all().map(|(_, file)| file.fd()))
     }
+
+    /// Most descriptors of a space.
+    pub const FDS_MAX: usize = 1 + FILES_MAX;
 
     /// Moves the engine's descriptor `fd` to another number, because the program wants this one. False when it is not
     /// the engine's, or no number is free.
@@ -243,7 +240,7 @@ impl Space {
                 unsafe { *self.uffd.get() = uffd };
                 return true;
             }
-            self.swap.files_mut().iter().flatten().any(|file| file.fd() == fd && file.move_fd())
+            self.swap.devices.all_mut().iter().flatten().any(|file| file.fd() == fd && file.move_fd())
         })
     }
 

@@ -1,5 +1,6 @@
 //! One process, many times its budget, several threads: every word of every page comes back.
 
+#[allow(dead_code, reason = "each test uses its part")]
 mod harness;
 
 use harness::{Random, check, ctx, fill, force, leave, map, space, unmap};

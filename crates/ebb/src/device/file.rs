@@ -9,6 +9,7 @@
 //! owner allocates, and only where no bit is left. A member that was killed keeps its bits until the owner finds it
 //! gone.
 
+use crate::device::{NAME_BYTES_MAX, SwapSpec};
 use crate::group::Group;
 use crate::swapspace::{charge_tables, new_slots};
 use crate::uapi::{self, Errno};
@@ -26,6 +27,8 @@ pub const SLOT_BYTES: usize = 4096;
 /// Most slots one call writes.
 pub const BATCH: usize = 16;
 
+/// How long others are asked first after the file took nothing.
+const REST_NS: u64 = 100_000_000;
 /// How long the file does not grow after the file system had no room.
 const GROW_PAUSE_NS: u64 = 1_000_000_000;
 /// Slots without room that a search for others passes over: what may be left of the cluster in use, and one more.
@@ -98,8 +101,12 @@ struct Family {
 
 /// One file.
 pub struct SpillFile {
+    /// Its directory, NUL-terminated.
+    dir: [u8; NAME_BYTES_MAX],
     fd: AtomicI32,
     slots: SwapDevice,
+    /// The memory of `slots`.
+    slots_at: (usize, usize),
     seals: *mut Seal,
     members: *const AtomicU64,
     family: *const Family,
@@ -112,6 +119,8 @@ pub struct SpillFile {
     is_solid: AtomicBool,
     /// The file does not grow before this moment; 0 for no such.
     grow_after_ns: AtomicU64,
+    /// It took nothing a moment ago: others are asked first until this moment; 0 for no such.
+    rest_until_ns: AtomicU64,
     /// This process's bit in `members`.
     own_bit: AtomicU64,
     owner: bool,
@@ -134,12 +143,16 @@ fn nr_slots(bytes: u64) -> u32 {
 }
 
 impl SpillFile {
-    /// Creates a file of at most `bytes` in directory `dir` (NUL-terminated).
-    pub fn create(dir: &CStr, bytes: u64, shards: usize) -> Result<Self, Errno> {
-        let fd = match uapi::open_tmpfile(dir) {
+    /// Creates a file.
+    pub fn create(spec: &SwapSpec<'_>, shards: usize) -> Result<Self, Errno> {
+        let bytes = spec.bytes;
+        let mut dir = [0; NAME_BYTES_MAX];
+        let name = spec.dir.to_bytes_with_nul();
+        dir.get_mut(..name.len()).ok_or(Errno(linux_raw_sys::errno::ENAMETOOLONG as i32))?.copy_from_slice(name);
+        let fd = match uapi::open_tmpfile(spec.dir) {
             Ok(fd) => fd,
             // File systems without nameless files: a random name that lives for a moment.
-            Err(_) => open_named(dir)?,
+            Err(_) => open_named(spec.dir)?,
         };
         let fd = keep_away(fd)?;
         // All of its length at once, so that a limit the program sets later does not concern it. A limit that is there
@@ -148,13 +161,16 @@ impl SpillFile {
         let nr_slots = nr_slots(bytes);
         let mut key = [0u8; 16];
         uapi::getrandom(&mut key)?;
-        let slots = new_slots(&Options { discards: true, ..Options::fixed(nr_slots, shards, Placement::Sharded) })?;
+        let options = Options { discards: true, ..Options::fixed(nr_slots, shards, Placement::Sharded) };
+        let (slots, slots_at) = new_slots(&options)?;
         let family: *const Family = uapi::reserve_shared(core::mem::size_of::<Family>())?.cast();
         // SAFETY: fresh zeroed memory, and zero is a valid value of every field.
         unsafe { (*family).pids[0].store(uapi::getpid() as u32, Ordering::Relaxed) };
         Ok(Self {
+            dir,
             fd: AtomicI32::new(fd),
             slots,
+            slots_at,
             seals: uapi::reserve(nr_slots as usize * core::mem::size_of::<Seal>())?.cast(),
             members: uapi::reserve_shared(nr_slots as usize * 8)?.cast(),
             family,
@@ -163,6 +179,7 @@ impl SpillFile {
             tables: AtomicU32::new(0),
             is_solid: AtomicBool::new(false),
             grow_after_ns: AtomicU64::new(0),
+            rest_until_ns: AtomicU64::new(0),
             nr_slots,
             own_bit: AtomicU64::new(1),
             owner: true,
@@ -175,6 +192,52 @@ impl SpillFile {
     /// The descriptor.
     pub fn fd(&self) -> i32 {
         self.fd.load(Ordering::Relaxed)
+    }
+
+    /// Its directory.
+    pub fn dir(&self) -> &CStr {
+        CStr::from_bytes_until_nul(&self.dir).unwrap_or_default()
+    }
+
+    /// Largest size.
+    pub fn bytes(&self) -> u64 {
+        self.nr_slots as u64 * SLOT_BYTES as u64
+    }
+
+    /// Slots whose content this process may still want.
+    pub fn nr_used(&self) -> u32 {
+        let own = self.own_bit.load(Ordering::Relaxed);
+        // One member too many has no bit: the allocator's books are as they were when it was forked.
+        if !self.is_shared() || own == 0 {
+            return self.slots.nr_used();
+        }
+        let slots = 0..self.family().high_water.load(Ordering::Relaxed);
+        slots.filter(|slot| self.member(*slot).load(Ordering::Relaxed) & own != 0).count() as u32
+    }
+
+    /// True when nothing of this process is in the file.
+    pub fn is_unused(&self) -> bool {
+        self.nr_used() == 0
+    }
+
+    /// Closes the file and gives everything back that it cost. The memory of this process no longer refers to it.
+    pub fn destroy(self, group: &Group) {
+        uapi::close(self.fd());
+        let member = self.own_bit.load(Ordering::Relaxed).trailing_zeros();
+        if member < MEMBERS {
+            self.family().pids[member as usize].store(0, Ordering::Release);
+        }
+        charge_tables(group, &self.tables, 0, Self::META_PER_SLOT);
+        let nr_slots = self.nr_slots as usize;
+        for (at, len) in [
+            self.slots_at,
+            (self.seals as usize, nr_slots * size_of::<Seal>()),
+            (self.members as usize, nr_slots * size_of::<AtomicU64>()),
+            (self.family as usize, size_of::<Family>()),
+        ] {
+            // SAFETY: mapped by `create`; nobody refers to the file any more, as `self` is gone.
+            let _ = unsafe { uapi::munmap(at, len.next_multiple_of(4096)) };
+        }
     }
 
     /// Moves the descriptor to another number. Under the exclusive gate.
@@ -245,6 +308,12 @@ impl SpillFile {
         pause_end != 0 && uapi::now_ns() <= pause_end
     }
 
+    /// It took nothing a moment ago.
+    pub fn is_resting(&self) -> bool {
+        let rest_end = self.rest_until_ns.load(Ordering::Relaxed);
+        rest_end != 0 && uapi::now_ns() <= rest_end
+    }
+
     fn is_shared(&self) -> bool {
         self.shared.load(Ordering::Relaxed)
     }
@@ -266,18 +335,28 @@ impl SpillFile {
     }
 
     /// Writes `lens.len()` objects; object `i` is the first `lens[i]` bytes of the `i`-th 4 KiB of `data`, which is
-    /// encrypted in place. Their slots come back in `out`. All or nothing.
-    pub fn write(&self, shard: Shard, data: &mut [u8], lens: &[u16], out: &mut [u32]) -> Result<(), FileError> {
+    /// encrypted in place. Their slots come back in `out`, each with one of `owners` as its shadow: the slot of the swap
+    /// space that has its content here. All or nothing.
+    pub fn write(
+        &self,
+        shard: Shard,
+        owners: &[Slot],
+        data: &mut [u8],
+        lens: &[u16],
+        out: &mut [u32],
+    ) -> Result<(), FileError> {
         let n = lens.len();
-        assert!(self.owner && n <= BATCH && out.len() == n && data.len() == n * SLOT_BYTES);
-        match self.write_once(shard, data, lens, out) {
+        assert!(self.owner && n <= BATCH && owners.len() == n && out.len() == n && data.len() == n * SLOT_BYTES);
+        let mut result = self.write_once(shard, owners, data, lens, out);
+        if let Err(FileError::Io(Errno::NOSPC | Errno::FBIG | Errno::DQUOT)) = result {
             // What was written before can be written again. Growing is tried again after a while.
-            Err(FileError::Io(Errno::NOSPC | Errno::FBIG | Errno::DQUOT)) => {
-                self.grow_after_ns.store(uapi::now_ns() + GROW_PAUSE_NS, Ordering::Relaxed);
-                self.write_once(shard, data, lens, out)
-            }
-            result => result,
+            self.grow_after_ns.store(uapi::now_ns() + GROW_PAUSE_NS, Ordering::Relaxed);
+            result = self.write_once(shard, owners, data, lens, out);
         }
+        if result.is_err() {
+            self.rest_until_ns.store(uapi::now_ns() + REST_NS, Ordering::Relaxed);
+        }
+        result
     }
 
     /// Allocates `slots`, all of them or none. While the file system has no room, only such as were written before.
@@ -320,7 +399,14 @@ impl SpillFile {
     }
 
     /// One attempt. After a failure `data` is as it was.
-    fn write_once(&self, shard: Shard, data: &mut [u8], lens: &[u16], out: &mut [u32]) -> Result<(), FileError> {
+    fn write_once(
+        &self,
+        shard: Shard,
+        owners: &[Slot],
+        data: &mut [u8],
+        lens: &[u16],
+        out: &mut [u32],
+    ) -> Result<(), FileError> {
         let n = lens.len();
         let mut slots = [Slot(0); BATCH];
         if !self.take_slots(shard, &mut slots[..n]) {
@@ -377,10 +463,10 @@ impl SpillFile {
             }
             first = end;
         }
-        for slot in &slots[..n] {
+        for (slot, owner) in slots[..n].iter().zip(owners) {
             // The slot leaves its cache with one user: the location word that the caller writes.
             let _ = self.slots.dup(*slot);
-            self.slots.cache_del(*slot, Shadow(0));
+            self.slots.cache_del(*slot, Shadow(owner.0));
         }
         Ok(())
     }
@@ -431,6 +517,9 @@ impl SpillFile {
 
     /// This process needs the slot no more.
     pub fn free(&self, slot: u32) {
+        if self.rest_until_ns.load(Ordering::Relaxed) != 0 {
+            self.rest_until_ns.store(0, Ordering::Relaxed);
+        }
         let own = self.own_bit.load(Ordering::Relaxed);
         if !self.owner {
             self.member(slot).fetch_and(!own, Ordering::AcqRel);

@@ -1,6 +1,8 @@
 //! A space inside a test process: managed memory, served by a SIGBUS handler as in the agent.
 
-use ebb::{Config, Fault, Force, Space, ThreadCtx};
+pub mod alone;
+
+use ebb::{Config, Fault, Force, Space, SwapSpec, ThreadCtx};
 use std::cell::Cell;
 use std::sync::OnceLock;
 
@@ -37,8 +39,7 @@ pub fn force() -> Force {
 pub fn space(ram_bytes: u64, force: Force) -> &'static Space {
     space_with(&Config {
         ram_bytes,
-        spill_dir: Some(c"/var/tmp"),
-        spill_bytes: 4 << 30,
+        swap: &[SwapSpec { dir: c"/var/tmp", bytes: 4 << 30, priority: None }],
         stats: None,
         force: Force { strict: true, ..force },
     })

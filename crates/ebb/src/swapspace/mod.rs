@@ -4,14 +4,19 @@
 //! file. So content moves between places (written back, compacted) without anybody looking for the page that refers
 //! to it. Whoever reads or moves content holds the slot's cache claim (word *cached* in the swap table).
 
-use crate::device::file::{BATCH, FileError, SLOT_BYTES, SpillFile};
+mod evacuate;
+
+pub use evacuate::Stuck;
+
+use crate::device::file::{BATCH, FileError, SLOT_BYTES};
+use crate::device::list::Devices;
 use crate::group::Group;
 use crate::poolmem::PoolMemory;
 use crate::stats::{self, Shared};
 use crate::uapi::{self, Errno};
-use core::cell::{Cell, UnsafeCell};
+use core::cell::Cell;
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use ebb_pool::{BLOCK_BYTES, BLOCK_PAGES, Handle, Owners, Pool, PoolFull, codec};
 use ebb_slots::{
     CLUSTER_SLOTS, CacheAddError, Folio, Options, Order, Placement, Shadow, Shard, Slot, Stored, SwapDevice,
@@ -31,7 +36,6 @@ const CLUSTERS_STEP: usize = 64;
 /// A page that compresses to more than this goes to a file, where it costs no RAM.
 const POOL_OBJECT_MAX: usize = 3072;
 /// Files: this process's own and those it inherited by fork.
-const FILES_MAX: usize = 8;
 /// The folio of a slot whose content is being moved, not brought in.
 const MOVING: Folio = folio_number((1 << Folio::BITS) - 1);
 
@@ -54,12 +58,14 @@ pub fn folio_at(addr: usize) -> Folio {
     folio_number((addr / 4096) as u64)
 }
 
-/// A slot device over memory of its own.
-pub fn new_slots(options: &Options) -> Result<SwapDevice, Errno> {
+/// A slot device over memory of its own, of which it comes with address and length.
+pub fn new_slots(options: &Options) -> Result<(SwapDevice, (usize, usize)), Errno> {
     let len = metadata_bytes(options.nr_slots_max, options.shards);
     let memory = NonNull::new(uapi::reserve(len)?).ok_or(Errno::NOMEM)?;
-    // SAFETY: fresh zeroed memory of the size asked for, page-aligned, never unmapped.
-    unsafe { SwapDevice::init(memory, len, options) }.map_err(|_| Errno::INVAL)
+    let at = memory.addr().get();
+    // SAFETY: fresh zeroed memory of the size asked for, page-aligned; who unmaps it has the device no more.
+    let slots = unsafe { SwapDevice::init(memory, len, options) }.map_err(|_| Errno::INVAL)?;
+    Ok((slots, (at, len)))
 }
 
 /// Charges what tables of `bytes_per_slot` cost, of which there are `now` and of which `charged` were.
@@ -109,8 +115,7 @@ pub struct SwapSpace {
     locations: *const AtomicU64,
     pool: Pool,
     memory: PoolMemory,
-    files: UnsafeCell<[Option<SpillFile>; FILES_MAX]>,
-    nr_files: AtomicUsize,
+    pub devices: Devices,
     /// Evictions so far, as shadows count them.
     clock: AtomicU32,
     /// Where writeback looks next.
@@ -121,7 +126,7 @@ pub struct SwapSpace {
     content_pages: AtomicU64,
 }
 
-// SAFETY: locations are atomics; files change only under the exclusive gate or before the space is shared.
+// SAFETY: locations are atomics.
 unsafe impl Sync for SwapSpace {}
 // SAFETY: as above.
 unsafe impl Send for SwapSpace {}
@@ -130,7 +135,7 @@ impl SwapSpace {
     /// A swap space whose pool may hold `pool_pages_max` pages (with a file, and without one) of `arena_bytes` of
     /// address space.
     pub fn new(pool_pages_max: [usize; 2], arena_bytes: usize) -> Result<Self, Errno> {
-        let slots = new_slots(&Options::fixed(NR_SLOTS, SHARDS, Placement::Sharded))?;
+        let (slots, _) = new_slots(&Options::fixed(NR_SLOTS, SHARDS, Placement::Sharded))?;
         let block_bytes = BLOCK_BYTES;
         let arena_bytes = arena_bytes.next_multiple_of(block_bytes);
         let arena = uapi::reserve_aligned(arena_bytes, block_bytes.max(4096))?;
@@ -143,8 +148,7 @@ impl SwapSpace {
             locations: uapi::reserve(NR_SLOTS as usize * 8)?.cast(),
             pool,
             memory: PoolMemory::new(arena as usize, nr_blocks, pool_pages_max)?,
-            files: UnsafeCell::new([const { None }; FILES_MAX]),
-            nr_files: AtomicUsize::new(0),
+            devices: Devices::new()?,
             clock: AtomicU32::new(0),
             writeback_at: AtomicU32::new(0),
             high_water: AtomicU32::new(0),
@@ -153,51 +157,9 @@ impl SwapSpace {
         })
     }
 
-    /// Adds a file to write to. Before the space is shared, or under the exclusive gate.
-    pub fn add_file(&self, file: SpillFile) {
-        // SAFETY: see the contract.
-        let files = unsafe { &mut *self.files.get() };
-        let n = self.nr_files.load(Ordering::Relaxed);
-        assert!(n < FILES_MAX);
-        files[n] = Some(file);
-        self.nr_files.store(n + 1, Ordering::Release);
-        self.memory.set_alone(false);
-    }
-
-    /// True when one more file fits.
-    pub fn has_room_for_file(&self) -> bool {
-        self.nr_files.load(Ordering::Relaxed) < FILES_MAX
-    }
-
-    /// There is no file to write to (any more).
-    pub fn stay_in_ram(&self) {
-        self.memory.set_alone(true);
-    }
-
-    /// The files, for fork. Under the exclusive gate.
-    #[expect(clippy::mut_from_ref, reason = "the exclusive gate makes the caller the only user")]
-    pub(crate) fn files_mut(&self) -> &mut [Option<SpillFile>] {
-        // SAFETY: see the contract.
-        unsafe { &mut *self.files.get() }
-    }
-
-    fn file(&self, i: usize) -> Option<&SpillFile> {
-        if i >= self.nr_files.load(Ordering::Acquire) {
-            return None;
-        }
-        // SAFETY: files below the published count never change but under the exclusive gate.
-        unsafe { (&*self.files.get())[i].as_ref() }
-    }
-
-    /// The file that this process may write to.
-    fn own_file(&self) -> Option<(usize, &SpillFile)> {
-        let n = self.nr_files.load(Ordering::Acquire);
-        (0..n).rev().find_map(|i| self.file(i).filter(|f| f.is_owner()).map(|f| (i, f)))
-    }
-
-    /// Descriptors of the files.
-    pub fn fds(&self) -> impl Iterator<Item = i32> + '_ {
-        (0..self.nr_files.load(Ordering::Acquire)).filter_map(|i| self.file(i).map(|f| f.fd()))
+    /// Says whether there is a device that takes what the pool does not.
+    pub fn set_has_file(&self, has_file: bool) {
+        self.memory.set_alone(!has_file);
     }
 
     /// True when incompressible content has a place to go.
@@ -228,7 +190,7 @@ impl SwapSpace {
     /// Gives the metadata of slots back that nobody uses any more, and has the file system forget what the file held
     /// for some; how many clusters. A few are kept: what was freed is soon used again.
     pub fn release_unused(&self, group: &Group) -> usize {
-        let mut released = self.slots.release_tables(TABLES_KEPT, CLUSTERS_STEP, |run| {
+        let released = self.slots.release_tables(TABLES_KEPT, CLUSTERS_STEP, |run| {
             let (words, bytes) = self.slots.words_of(run.clone());
             let _ = uapi::madvise(words as usize, bytes, linux_raw_sys::general::MADV_DONTNEED);
             let (first, end) = (run.start.first_slot().0 as usize, run.end.0 as usize * CLUSTER_SLOTS as usize);
@@ -237,10 +199,7 @@ impl SwapSpace {
             let _ = uapi::madvise(at, (end - first) * size_of::<u64>(), linux_raw_sys::general::MADV_DONTNEED);
         });
         self.charge_tables(group);
-        if let Some((_, file)) = self.own_file() {
-            released += file.release_unused(group);
-        }
-        released
+        released + self.devices.own().map(|(_, file)| file.release_unused(group)).sum::<usize>()
     }
 
     /// Gives back a claimed slot that was not used.
@@ -293,7 +252,7 @@ impl SwapSpace {
         }
     }
 
-    /// Stores objects in the own file for the claimed `slots`: object `i` is the first `lens[i]` bytes of the `i`-th
+    /// Stores objects in a file for the claimed `slots`: object `i` is the first `lens[i]` bytes of the `i`-th
     /// 4 KiB of `data`, which is overwritten. All or nothing.
     pub fn store_file(
         &self,
@@ -304,20 +263,22 @@ impl SwapSpace {
         data: &mut [u8],
     ) -> Result<(), FileError> {
         let n = slots.len();
-        let (index, file) = self.own_file().ok_or(FileError::Full)?;
         let mut at = [0u32; BATCH];
-        match file.write(Shard(shard % SHARDS), &mut data[..n * SLOT_BYTES], lens, &mut at[..n]) {
-            Ok(()) => {}
-            Err(e) => {
-                self.memory.set_alone(true);
-                return Err(e);
-            }
-        }
-        file.charge_tables(group);
-        for (slot, at) in slots.iter().zip(at) {
-            self.location(*slot).store(LOC_FILE | (at as u64) << 8 | (index as u64) << 40, Ordering::Release);
-        }
+        let shard = Shard(shard % SHARDS);
+        let index = self.devices.write(shard, slots, &mut data[..n * SLOT_BYTES], lens, &mut at[..n]);
+        let index = index.inspect_err(|_| self.memory.set_alone(true))?;
+        self.settle_in_file(group, index, slots, &at[..n]);
         Ok(())
+    }
+
+    /// The objects of claimed slots are at these places of a file.
+    fn settle_in_file(&self, group: &Group, index: usize, slots: &[Slot], at: &[u32]) {
+        if let Some(file) = self.devices.file(index) {
+            file.charge_tables(group);
+        }
+        for (slot, at) in slots.iter().zip(at) {
+            self.location(*slot).store(location_in_file(index, *at), Ordering::Release);
+        }
     }
 
     /// The claimed slot's content is stored and one page refers to it: lets it out of the cache.
@@ -390,7 +351,7 @@ impl SwapSpace {
                 Ok(Source::Pool)
             }
             LOC_FILE => {
-                let file = self.file((loc >> 40 & 0xff) as usize).ok_or(LoadError::Lost)?;
+                let file = self.devices.file((loc >> 40 & 0xff) as usize).ok_or(LoadError::Lost)?;
                 let at = (loc >> 8 & 0xffff_ffff) as u32;
                 let len = match file.read(at, out) {
                     Ok(len) => len,
@@ -424,10 +385,10 @@ impl SwapSpace {
                 }
             }
             LOC_FILE => {
-                if let Some(file) = self.file((loc >> 40 & 0xff) as usize) {
+                if let Some(file) = self.devices.file((loc >> 40 & 0xff) as usize) {
                     file.free((loc >> 8 & 0xffff_ffff) as u32);
-                    // There is room again, if it is the file that this process writes to.
-                    if file.is_owner() {
+                    // There is room again, if it is a file that this process writes to.
+                    if self.memory.is_alone() && self.devices.priority((loc >> 40 & 0xff) as usize).is_some() {
                         self.memory.set_alone(false);
                     }
                 }
@@ -530,7 +491,7 @@ impl SwapSpace {
 
     /// Recounts slots and pool. Nobody else may be at work.
     pub fn validate(&self) -> bool {
-        let files = (0..self.nr_files.load(Ordering::Acquire)).all(|i| self.file(i).is_none_or(|f| f.validate()));
+        let files = self.devices.all().all(|(_, file)| file.validate());
         self.slots.validate().is_ok() && self.pool.validate().is_ok() && files
     }
 }
@@ -563,6 +524,11 @@ impl Owners for SlotOwners<'_> {
     fn unclaim(&self, owner: u32) {
         self.space.slots.cache_del(Slot(owner), self.shadow.get());
     }
+}
+
+/// The location word of slot `at` of a file.
+fn location_in_file(index: usize, at: u32) -> u64 {
+    LOC_FILE | (at as u64) << 8 | (index as u64) << 40
 }
 
 /// The location word of a pool object.

@@ -1,0 +1,326 @@
+//! The control socket: where `ebb` asks a running process about its devices, and to add one or take one away
+//! (`docs/contract.md`, "Control socket").
+//!
+//! Nobody pays for it who does not use it: there is no socket and no thread until `ebb` sends SIGBUS with a value of its
+//! own. The socket's file has mode 0600 and no name; `ebb` reaches it through `/proc/PID/fd`, which the kernel opens
+//! to the owner alone, and who connects is asked for its user again. A thread of its own answers, one request after the
+//! other; it is no thread of the program's and never touches managed memory.
+
+use crate::contract::{DeviceText, PATH_BYTES_MAX};
+use crate::entry;
+use crate::frame::SigInfo;
+use crate::text::Line;
+use core::ffi::CStr;
+use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use ebb::device::file::keep_away;
+use ebb::uapi::{self, thread};
+use ebb::{Space, SwapOffError, SwapOnError, SwapSpec, ThreadCtx};
+use linux_raw_sys::errno as e;
+use linux_raw_sys::general as g;
+
+/// The value of the signal that asks for the socket: "EBBCONTR".
+const ASKED_FOR: u64 = 0x4542_4243_4f4e_5452;
+const SI_QUEUE: i32 = -1;
+
+const AF_UNIX: u64 = 1;
+const SOCK_SEQPACKET: u64 = 5;
+const SOCK_CLOEXEC: u64 = 0o2_000_000;
+const SOL_SOCKET: u64 = 1;
+const SO_PEERCRED: u64 = 17;
+const SO_RCVTIMEO: u64 = 20;
+const MSG_PEEK: u64 = 2;
+const MSG_DONTWAIT: u64 = 0x40;
+const MSG_NOSIGNAL: u64 = 0x4000;
+/// Bytes of the path in an address of the family.
+const SUN_PATH_BYTES: usize = 108;
+/// How long a client may take to say what it wants, and how often one is told how far its request is.
+const REQUEST_SECONDS: u64 = 5;
+const PROGRESS_NS: u64 = 100_000_000;
+/// Longest request: a word, a device with its options.
+const REQUEST_BYTES_MAX: usize = PATH_BYTES_MAX + 128;
+
+const NAME: &[u8] = b"/.ebb-control-";
+/// Where the socket's file may be made, after the directories of the devices.
+const DIRECTORIES: [&[u8]; 3] = [b"/var/tmp", b"/tmp", b"/dev/shm"];
+
+/// The process that the socket and its thread belong to; 0 for none yet.
+static OWNER: AtomicU32 = AtomicU32::new(0);
+static LISTENER: AtomicI32 = AtomicI32::new(-1);
+/// The socket's file.
+static FILE: AtomicI32 = AtomicI32::new(-1);
+static CLIENT: AtomicI32 = AtomicI32::new(-1);
+
+fn call(nr: u32, a: [u64; 6]) -> i64 {
+    // SAFETY: calls on descriptors of Ebb's own; buffers are named where they are passed, and outlive the call.
+    unsafe { entry::raw_syscall(nr as u64, &a) }
+}
+
+/// The descriptors to keep from the program, -1 where there is none.
+pub fn fds() -> [i32; 3] {
+    [&LISTENER, &FILE, &CLIENT].map(|fd| fd.load(Ordering::Relaxed))
+}
+
+/// Moves descriptor `fd` to another number, because the program wants this one. False when it is not one of these.
+pub fn move_fd(fd: i32) -> bool {
+    let Some(place) = [&LISTENER, &FILE, &CLIENT].into_iter().find(|place| place.load(Ordering::Relaxed) == fd) else {
+        return false;
+    };
+    let moved = keep_away(fd);
+    if let Ok(new) = moved {
+        place.store(new, Ordering::Relaxed);
+    }
+    moved.is_ok()
+}
+
+/// Whether a SIGBUS asks for the control socket.
+pub fn is_asked_for(info: &SigInfo) -> bool {
+    info.code == SI_QUEUE && u64::from(info.syscall as u32) | u64::from(info.arch) << 32 == ASKED_FOR
+}
+
+/// Makes the socket and starts the thread behind it, if that is not done yet. In a handler, with every signal blocked.
+pub fn start(space: &'static Space, is_process: bool) {
+    let pid = uapi::getpid() as u32;
+    // Who only shares the memory would take the thread along when it ends.
+    if !is_process || OWNER.compare_exchange(0, pid, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+        return;
+    }
+    if listen(space).is_none() || start_thread(space).is_none() {
+        close_all();
+        OWNER.store(0, Ordering::Release);
+    }
+}
+
+fn start_thread(space: &'static Space) -> Option<()> {
+    let stack = uapi::reserve(thread::STACK_BYTES).ok()?;
+    // No signal may reach a thread that has no block.
+    let mask = thread::block_signals();
+    // SAFETY: the stack is the new thread's alone and stays; every signal is blocked; the entry never returns.
+    let started = unsafe { thread::spawn(stack, control_main, core::ptr::from_ref(space) as usize) };
+    thread::restore_signals(mask);
+    started.ok().map(drop)
+}
+
+fn close_all() {
+    for place in [&LISTENER, &FILE, &CLIENT] {
+        let fd = place.swap(-1, Ordering::Relaxed);
+        if fd >= 0 {
+            uapi::close(fd);
+        }
+    }
+}
+
+/// In fork's child: the socket and the thread are the parent's. `shares_descriptors`: they are not the child's to close.
+pub fn in_child(shares_descriptors: bool) {
+    if OWNER.swap(0, Ordering::Relaxed) == 0 {
+        return;
+    }
+    if shares_descriptors {
+        for place in [&LISTENER, &FILE, &CLIENT] {
+            place.store(-1, Ordering::Relaxed);
+        }
+    }
+    close_all();
+}
+
+/// Makes the socket in one of the directories that can be written.
+fn listen(space: &Space) -> Option<()> {
+    let mut done = None;
+    space.for_each_directory(|dir| {
+        if done.is_none() {
+            done = listen_in(dir.to_bytes());
+        }
+    });
+    done.or_else(|| DIRECTORIES.into_iter().find_map(listen_in))
+}
+
+fn listen_in(dir: &[u8]) -> Option<()> {
+    let mut random = [0u8; 8];
+    uapi::getrandom(&mut random).ok()?;
+    let mut address = Line::new();
+    address.bytes(&(AF_UNIX as u16).to_le_bytes()).bytes(dir).bytes(NAME).hex(u64::from_le_bytes(random)).bytes(b"\0");
+    let address = address.as_bytes();
+    if address.len() > SUN_PATH_BYTES + 2 {
+        return None;
+    }
+    let path = address[2..].as_ptr() as u64;
+    let fd = call(g::__NR_socket, [AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, 0, 0, 0]);
+    let fd = keep_away(i32::try_from(fd).ok().filter(|fd| *fd >= 0)?).ok()?;
+    LISTENER.store(fd, Ordering::Relaxed);
+    let socket = fd as u64;
+    // The file is made with the mode that the socket has.
+    let bound = call(g::__NR_fchmod, [socket, 0o600, 0, 0, 0, 0]) == 0
+        && call(g::__NR_bind, [socket, address.as_ptr() as u64, address.len() as u64, 0, 0, 0]) == 0;
+    if !bound {
+        close_all();
+        return None;
+    }
+    let listens = call(g::__NR_listen, [socket, 4, 0, 0, 0, 0]) == 0;
+    let flags = (g::O_PATH | g::O_NOFOLLOW | g::O_CLOEXEC) as u64;
+    let cwd = g::AT_FDCWD as i64 as u64;
+    let file = call(g::__NR_openat, [cwd, path, flags, 0, 0, 0]);
+    call(g::__NR_unlinkat, [cwd, path, 0, 0, 0, 0]);
+    let file = i32::try_from(file).ok().filter(|fd| *fd >= 0).and_then(|fd| keep_away(fd).ok());
+    match file.filter(|_| listens) {
+        Some(file) => {
+            FILE.store(file, Ordering::Relaxed);
+            Some(())
+        }
+        None => {
+            close_all();
+            None
+        }
+    }
+}
+
+extern "C" fn control_main(space: usize) -> ! {
+    // SAFETY: the space that started this thread lives as long as the process.
+    let space = unsafe { &*(space as *const Space) };
+    thread::set_name(c"ebb-control");
+    let Some(ctx) = space.attach_thread() else {
+        // As many threads as there can be. Asked again, the process tries again.
+        close_all();
+        OWNER.store(0, Ordering::Release);
+        thread::exit();
+    };
+    loop {
+        let listener = LISTENER.load(Ordering::Relaxed) as u64;
+        let fd = call(g::__NR_accept4, [listener, 0, 0, SOCK_CLOEXEC, 0, 0]);
+        let Some(fd) = i32::try_from(fd).ok().filter(|fd| *fd >= 0) else {
+            // No descriptor is free, perhaps; the client waits.
+            uapi::futex_wait(&AtomicU32::new(0), 0, Some(10_000_000));
+            continue;
+        };
+        let Ok(fd) = keep_away(fd) else { continue };
+        CLIENT.store(fd, Ordering::Relaxed);
+        if is_owner(fd) {
+            serve(space, ctx);
+        }
+        let fd = CLIENT.swap(-1, Ordering::Relaxed);
+        uapi::close(fd);
+    }
+}
+
+/// Whether the other end belongs to the user of this process, or to root.
+fn is_owner(fd: i32) -> bool {
+    let mut peer = [0u32; 3];
+    let mut len = size_of_val(&peer) as u32;
+    let fd = fd as u64;
+    let found =
+        call(g::__NR_getsockopt, [fd, SOL_SOCKET, SO_PEERCRED, peer.as_mut_ptr() as u64, &raw mut len as u64, 0]);
+    let user = call(g::__NR_geteuid, [0; 6]) as u32;
+    found == 0 && (peer[1] == user || peer[1] == 0)
+}
+
+/// Reads a request and answers it.
+fn serve(space: &Space, ctx: &ThreadCtx) {
+    let limit = [REQUEST_SECONDS, 0u64];
+    let client = || CLIENT.load(Ordering::Relaxed) as u64;
+    let bytes = size_of_val(&limit) as u64;
+    call(g::__NR_setsockopt, [client(), SOL_SOCKET, SO_RCVTIMEO, limit.as_ptr() as u64, bytes, 0]);
+    let mut request = [0u8; REQUEST_BYTES_MAX];
+    let n = call(g::__NR_recvfrom, [client(), request.as_mut_ptr() as u64, request.len() as u64, 0, 0, 0]);
+    let Some(request) = usize::try_from(n).ok().and_then(|n| request.get(..n)) else { return };
+    let (verb, rest) = match request.iter().position(|&c| c == b' ') {
+        Some(at) => (&request[..at], &request[at + 1..]),
+        None => (request, &[][..]),
+    };
+    match verb {
+        b"show" => show(space, ctx),
+        b"swapon" => swapon(space, ctx, rest),
+        b"swapoff" => swapoff(space, ctx, rest),
+        _ => refuse(e::EINVAL, "it does not know this request; use the `ebb` of the same version"),
+    }
+}
+
+/// Sends one message. False when nobody takes it.
+fn send(message: &Line) -> bool {
+    let client = CLIENT.load(Ordering::Relaxed) as u64;
+    let bytes = message.as_bytes();
+    let flags = MSG_NOSIGNAL | MSG_DONTWAIT;
+    call(g::__NR_sendto, [client, bytes.as_ptr() as u64, bytes.len() as u64, flags, 0, 0]) >= 0
+}
+
+fn agree() {
+    send(Line::new().str("ok"));
+}
+
+fn refuse(errno: u32, text: &str) {
+    send(Line::new().str("error ").num(u64::from(errno)).str(" ").str(text));
+}
+
+fn show(space: &Space, ctx: &ThreadCtx) {
+    space.devices(ctx, |device| {
+        let mut line = Line::new();
+        line.str("file ").num(device.bytes).str(" ").num(device.used_bytes).str(" ");
+        // What only a parent wrote to has the priority that no device can have.
+        let priority = device.priority.unwrap_or(i16::MIN);
+        line.str(if priority < 0 { "-" } else { "" }).num(u64::from(priority.unsigned_abs()));
+        line.str(" ").bytes(device.dir.to_bytes());
+        send(&line);
+    });
+    agree();
+}
+
+fn swapon(space: &Space, ctx: &ThreadCtx, text: &[u8]) {
+    let Some(device) = DeviceText::parse(text).filter(|device| !device.dir.is_empty()) else {
+        return refuse(e::EINVAL, "it does not understand this device; use the `ebb` of the same version");
+    };
+    let mut path = [0; PATH_BYTES_MAX];
+    path[..device.dir.len()].copy_from_slice(device.dir);
+    let Ok(dir) = CStr::from_bytes_until_nul(&path) else { return };
+    let spec = SwapSpec { dir, bytes: device.bytes_max(), priority: device.priority };
+    match space.swapon(ctx, &spec) {
+        Ok(()) => agree(),
+        Err(SwapOnError::Busy) => refuse(e::EBUSY, "another swapon or swapoff is at work; try again when it is done"),
+        Err(SwapOnError::Used) => refuse(e::EBUSY, "the directory is in use already; name another one"),
+        Err(SwapOnError::TooMany) => {
+            refuse(e::EPERM, "it has as many devices as it can have; take one away with `ebb swapoff`");
+        }
+        Err(SwapOnError::Create(errno)) => {
+            send(
+                Line::new()
+                    .str("error ")
+                    .num(errno.0 as u64)
+                    .str(" it cannot make a file there (errno ")
+                    .num(errno.0 as u64)
+                    .str("); name a directory that it can write to"),
+            );
+        }
+    }
+}
+
+fn swapoff(space: &Space, ctx: &ThreadCtx, dir: &[u8]) {
+    let mut path = [0; PATH_BYTES_MAX];
+    if dir.len() >= path.len() {
+        return refuse(e::EINVAL, "it has no such device; see `ebb swapon --show`");
+    }
+    path[..dir.len()].copy_from_slice(dir);
+    let Ok(dir) = CStr::from_bytes_until_nul(&path) else { return };
+    let mut told_ns = 0;
+    let mut keep_going = |left: u64| {
+        let mut byte = 0u8;
+        let client = CLIENT.load(Ordering::Relaxed) as u64;
+        let flags = MSG_PEEK | MSG_DONTWAIT;
+        // A client that waits sends nothing: its end is all there can be.
+        let seen = call(g::__NR_recvfrom, [client, &raw mut byte as u64, 1, flags, 0, 0]);
+        let now = uapi::now_ns();
+        if now.wrapping_sub(told_ns) >= PROGRESS_NS {
+            told_ns = now;
+            send(Line::new().str("left ").num(left));
+        }
+        seen == -i64::from(e::EAGAIN)
+    };
+    match space.swapoff(ctx, dir, &mut keep_going) {
+        Ok(()) => agree(),
+        Err(SwapOffError::Busy) => refuse(e::EBUSY, "another swapon or swapoff is at work; try again when it is done"),
+        Err(SwapOffError::NotFound) => refuse(e::EINVAL, "it has no such device; see `ebb swapon --show`"),
+        Err(SwapOffError::Interrupted) => refuse(e::EINTR, "interrupted, and everything is as it was; ask again"),
+        Err(SwapOffError::NoRoom) => refuse(
+            e::ENOMEM,
+            "neither RAM nor another device takes what it holds, so everything is as it was; add one with `ebb swapon`",
+        ),
+        Err(SwapOffError::Unreadable(_)) => {
+            refuse(e::EIO, "something on it cannot be read, so everything is as it was; check the disk");
+        }
+    }
+}

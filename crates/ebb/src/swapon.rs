@@ -1,0 +1,221 @@
+//! Devices that come and go while the program runs: swapon, swapoff, and what is there.
+
+use crate::ctx::ThreadCtx;
+use crate::device::file::{FileError, SpillFile};
+use crate::device::{SwapInfo, SwapSpec};
+use crate::space::Space;
+use crate::swapspace::Stuck;
+use crate::uapi::{self, Errno};
+use core::ffi::CStr;
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use ebb_slots::Slot;
+
+/// Rounds of waiting, of a millisecond each, for reclaim by others before a swapoff finds that there is no room.
+const PATIENCE: u32 = 200;
+
+/// Why a device was not added.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SwapOnError {
+    /// A device is being added or taken away.
+    Busy,
+    /// The directory is in use.
+    Used,
+    /// There are as many devices as there can be.
+    TooMany,
+    /// The file could not be made.
+    Create(Errno),
+}
+
+/// Why a device was not taken away. Everything is as it was, but that some content may be elsewhere.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SwapOffError {
+    /// A device is being added or taken away.
+    Busy,
+    /// There is no such device.
+    NotFound,
+    /// The caller's wish.
+    Interrupted,
+    /// Neither another device nor the pool takes what it holds.
+    NoRoom,
+    /// What it holds cannot be read.
+    Unreadable(FileError),
+}
+
+/// One change of the devices at a time.
+struct Changing<'a>(&'a AtomicBool);
+
+impl Drop for Changing<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
+}
+
+impl Space {
+    fn change_swap(&self) -> Option<Changing<'_>> {
+        let flag = &self.is_changing_swap;
+        flag.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok().then(|| Changing(flag))
+    }
+
+    /// Adds a device. The caller must not be inside.
+    pub fn swapon(&self, _ctx: &ThreadCtx, spec: &SwapSpec<'_>) -> Result<(), SwapOnError> {
+        let _changing = self.change_swap().ok_or(SwapOnError::Busy)?;
+        // Nobody else changes the list, so looking needs no gate.
+        if self.swap.devices.own().any(|(_, file)| file.dir() == spec.dir) {
+            return Err(SwapOnError::Used);
+        }
+        if !self.swap.devices.has_room() {
+            return Err(SwapOnError::TooMany);
+        }
+        let file = SpillFile::create(spec, 1).map_err(SwapOnError::Create)?;
+        self.exclusive(|| {
+            let priority = spec.priority.unwrap_or_else(|| self.swap.devices.priority_below());
+            match self.swap.devices.add(file, priority) {
+                Ok(_) => {
+                    self.swap.set_has_file(true);
+                    Ok(())
+                }
+                Err(file) => {
+                    file.destroy(&self.group);
+                    Err(SwapOnError::TooMany)
+                }
+            }
+        })
+    }
+
+    /// Takes the device in directory `dir` away: moves what it holds to other devices or into the pool, then closes it. Asks
+    /// `keep_going` after each step, with the bytes still to be moved, and gives up when that says no. All or nothing. The
+    /// caller must not be inside.
+    pub fn swapoff(
+        &self,
+        ctx: &ThreadCtx,
+        dir: &CStr,
+        keep_going: &mut dyn FnMut(u64) -> bool,
+    ) -> Result<(), SwapOffError> {
+        let _changing = self.change_swap().ok_or(SwapOffError::Busy)?;
+        let devices = &self.swap.devices;
+        let mut leaving = 0u32;
+        let mut priority = None;
+        // Whoever writes to it now has written when the gate is closed.
+        self.exclusive(|| {
+            for (i, _) in devices.all().filter(|(_, file)| file.dir() == dir) {
+                leaving |= 1 << i;
+                if let Some(own) = devices.priority(i) {
+                    priority = Some((i, own));
+                    devices.write_no_more(i);
+                }
+            }
+            if leaving != 0 {
+                self.swap.set_has_file(devices.own().next().is_some());
+            }
+        });
+        if leaving == 0 {
+            return Err(SwapOffError::NotFound);
+        }
+        let result = self.empty(ctx, leaving, keep_going);
+        self.exclusive(|| match result {
+            Ok(()) => {
+                for i in 0..u32::BITS as usize {
+                    if leaving >> i & 1 != 0
+                        && let Some(file) = devices.remove(i)
+                    {
+                        file.destroy(&self.group);
+                    }
+                }
+            }
+            Err(_) => {
+                if let Some((i, priority)) = priority {
+                    devices.write_to(i, priority);
+                    self.swap.set_has_file(true);
+                }
+            }
+        });
+        self.release_unused_soon();
+        result
+    }
+
+    /// Bytes that this process has in files of a mask.
+    fn bytes_in(&self, files: u32) -> u64 {
+        let used = |(i, file): (usize, &SpillFile)| if files >> i & 1 != 0 { file.nr_used() } else { 0 };
+        self.swap.devices.all().map(used).map(|slots| u64::from(slots) * 4096).sum()
+    }
+
+    fn empty(
+        &self,
+        ctx: &ThreadCtx,
+        leaving: u32,
+        keep_going: &mut dyn FnMut(u64) -> bool,
+    ) -> Result<(), SwapOffError> {
+        let mut left = self.bytes_in(leaving);
+        // The second walk finds nothing, or the device is not given up: content that is lost is the worst that there is.
+        loop {
+            let mut moved_in_walk = 0;
+            let mut next = Some(Slot(0));
+            while let Some(from) = next {
+                if !keep_going(left) {
+                    return Err(SwapOffError::Interrupted);
+                }
+                self.make_room(ctx)?;
+                let mut work = self.work.lease();
+                self.gate.enter(&ctx.gate);
+                let shard = ctx.shard();
+                let step = self.swap.evacuate(shard, &self.group, self.stats, leaving, from, &mut work.pages);
+                self.gate.leave(&ctx.gate);
+                let step = step.map_err(|stuck| match stuck {
+                    Stuck::NoRoom => SwapOffError::NoRoom,
+                    Stuck::Unreadable(e) => SwapOffError::Unreadable(e),
+                })?;
+                moved_in_walk += step.moved;
+                left = left.saturating_sub(step.moved as u64 * 4096);
+                next = step.next;
+            }
+            if moved_in_walk == 0 {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Makes room in the budget for what comes into the pool.
+    fn make_room(&self, ctx: &ThreadCtx) -> Result<(), SwapOffError> {
+        let mut waits = 0;
+        while self.group.is_above_high() {
+            if self.reclaim_step(ctx) {
+                waits = 0;
+            } else if self.group.charged() < self.group.limit() {
+                return Ok(());
+            } else if waits == PATIENCE {
+                return Err(SwapOffError::NoRoom);
+            } else {
+                waits += 1;
+                uapi::futex_wait(&AtomicU32::new(0), 0, Some(1_000_000));
+            }
+        }
+        Ok(())
+    }
+
+    /// Calls `f` with the directory of each device. Takes no lock and does not enter, so that it may run anywhere; only
+    /// while nobody adds or takes away a device.
+    pub fn for_each_directory(&self, mut f: impl FnMut(&CStr)) {
+        self.swap.devices.own().for_each(|(_, file)| f(file.dir()));
+    }
+
+    /// Calls `f` for each device: those that are written to first, in the order in which they were added.
+    pub fn devices(&self, ctx: &ThreadCtx, mut f: impl FnMut(SwapInfo<'_>)) {
+        self.gate.enter(&ctx.gate);
+        let devices = &self.swap.devices;
+        for own in [true, false] {
+            for (i, file) in devices.all().filter(|(i, _)| devices.priority(*i).is_some() == own) {
+                let dir = file.dir();
+                let same = |(_, other): &(usize, &SpillFile)| other.dir() == dir;
+                // A directory's files are shown as one device.
+                let is_first = devices.all().find(same).is_some_and(|(first, _)| first == i);
+                let has_own = devices.own().any(|other| same(&other));
+                if own || (is_first && !has_own) {
+                    let slots: u64 = devices.all().filter(same).map(|(_, file)| u64::from(file.nr_used())).sum();
+                    let priority = devices.priority(i);
+                    f(SwapInfo { dir, bytes: file.bytes(), used_bytes: slots * 4096, priority });
+                }
+            }
+        }
+        self.gate.leave(&ctx.gate);
+    }
+}

@@ -1,0 +1,182 @@
+//! Emptying a device: what slots have there moves to another device or to the pool, while the program runs.
+//!
+//! The owner of a location word is its slot, so nobody looks for pages (the kernel's swapoff walks page tables): a walk
+//! over the slots in use claims those whose content is on the device, as a swap-in would, and changes their location.
+
+use super::{BATCH, LOC_FILE, MOVING, POOL_OBJECT_MAX, SHARDS, SLOT_BYTES, SwapSpace, location_of};
+use crate::device::file::FileError;
+use crate::group::Group;
+use crate::stats::Shared;
+use crate::uapi;
+use core::sync::atomic::Ordering;
+use ebb_slots::{CacheAddError, Shadow, Shard, Slot};
+
+/// Slots that one step looks at.
+const LOOKS: usize = 8192;
+
+/// Why a step moved less than it found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Stuck {
+    /// Nothing takes it.
+    NoRoom,
+    /// It cannot be read.
+    Unreadable(FileError),
+}
+
+/// A claimed slot on its way to another place.
+#[derive(Clone, Copy)]
+struct Found {
+    slot: Slot,
+    shadow: Shadow,
+    file: usize,
+    at: u32,
+    len: u16,
+}
+
+/// What one step did.
+pub struct Step {
+    /// Where the next one begins; none after the last slot.
+    pub next: Option<Slot>,
+    /// Slots whose content moved.
+    pub moved: usize,
+}
+
+impl SwapSpace {
+    /// Moves the content of up to a batch of slots from `from` on that is in one of the files of the mask `leaving`, which
+    /// nobody writes to any more. `data` needs room for a batch. Inside the gate.
+    pub fn evacuate(
+        &self,
+        shard: usize,
+        group: &Group,
+        stats: &Shared,
+        leaving: u32,
+        from: Slot,
+        data: &mut [u8],
+    ) -> Result<Step, Stuck> {
+        let mut found = [None; BATCH];
+        let mut n = 0;
+        let mut stuck = None;
+        let mut next = Some(from);
+        for _ in 0..LOOKS {
+            next = next.and_then(|slot| self.slots.next_used(slot));
+            let Some(slot) = next else { break };
+            match self.claim_in_file(slot, leaving, &mut data[n * SLOT_BYTES..(n + 1) * SLOT_BYTES]) {
+                Ok(None) => {}
+                Ok(one) => {
+                    found[n] = one;
+                    n += 1;
+                }
+                Err(e) => {
+                    stuck = Some(Stuck::Unreadable(e));
+                    break;
+                }
+            }
+            next = Some(Slot(slot.0 + 1));
+            if n == BATCH {
+                break;
+            }
+        }
+        let mut moved = 0;
+        let mut all = [Found { slot: Slot(0), shadow: Shadow(0), file: 0, at: 0, len: 0 }; BATCH];
+        for (to, from) in all.iter_mut().zip(found.iter().flatten()) {
+            *to = *from;
+        }
+        let all = &all[..n];
+        if n > 0 {
+            moved = self.store_elsewhere(Shard(shard % SHARDS), group, stats, all, data);
+        }
+        for one in &all[..moved] {
+            if let Some(file) = self.devices.file(one.file) {
+                file.free(one.at);
+            }
+        }
+        for one in all {
+            self.slots.cache_del(one.slot, one.shadow);
+        }
+        match stuck {
+            None if moved == n => Ok(Step { next, moved }),
+            None => Err(Stuck::NoRoom),
+            Some(stuck) => Err(stuck),
+        }
+    }
+
+    /// Claims a slot whose content is in one of the files of a mask, and reads the object as it is stored. None for others.
+    fn claim_in_file(&self, slot: Slot, leaving: u32, out: &mut [u8]) -> Result<Option<Found>, FileError> {
+        let in_file = |loc: u64| {
+            let (file, at) = ((loc >> 40 & 0xff) as usize, (loc >> 8) as u32);
+            (loc & 7 == LOC_FILE && leaving >> file & 1 != 0).then_some((file, at))
+        };
+        if in_file(self.location(slot).load(Ordering::Acquire)).is_none() {
+            return Ok(None);
+        }
+        let shadow = loop {
+            match self.slots.cache_add(slot, MOVING) {
+                Ok(stored) => break stored.shadow,
+                // A swap-in, or another mover: microseconds, and neither waits for this thread.
+                Err(CacheAddError::Cached) => uapi::sched_yield(),
+                Err(_) => return Ok(None),
+            }
+        };
+        // Only the holder of the claim changes the location.
+        let result = match in_file(self.location(slot).load(Ordering::Acquire)) {
+            None => Ok(None),
+            Some((file, at)) => self.read_object(file, at, out).map(|len| Some(Found { slot, shadow, file, at, len })),
+        };
+        if !matches!(result, Ok(Some(_))) {
+            self.slots.cache_del(slot, shadow);
+        }
+        result
+    }
+
+    fn read_object(&self, file: usize, at: u32, out: &mut [u8]) -> Result<u16, FileError> {
+        let file = self.devices.file(file).ok_or(FileError::Corrupt)?;
+        let page = out.try_into().map_err(|_| FileError::Corrupt)?;
+        file.read(at, page).map(|len| len as u16)
+    }
+
+    /// Stores objects of claimed slots on other devices or in the pool, in their order, and changes their locations; how
+    /// many. What has lain on a device is cold: another device comes first.
+    fn store_elsewhere(
+        &self,
+        shard: Shard,
+        group: &Group,
+        stats: &Shared,
+        objects: &[Found],
+        data: &mut [u8],
+    ) -> usize {
+        let n = objects.len();
+        let (mut slots, mut lens, mut at) = ([Slot(0); BATCH], [0; BATCH], [0; BATCH]);
+        for (i, one) in objects.iter().enumerate() {
+            (slots[i], lens[i]) = (one.slot, one.len);
+        }
+        match self.devices.write(shard, &slots[..n], &mut data[..n * SLOT_BYTES], &lens[..n], &mut at[..n]) {
+            Ok(index) => {
+                self.settle_in_file(group, index, &slots[..n], &at[..n]);
+                return n;
+            }
+            // The buffer is what could not be made plain again; the content still is where it was.
+            Err(FileError::Corrupt) => return 0,
+            Err(_) => {}
+        }
+        let charging = self.memory.charging(group, stats);
+        let whole_pages = !self.has_file();
+        for i in 0..n {
+            let object = &mut data[i * SLOT_BYTES..(i + 1) * SLOT_BYTES];
+            let len = lens[i] as usize;
+            // A page that does not compress is as large in the pool as it was: only where there is no other place.
+            if (len <= POOL_OBJECT_MAX || whole_pages)
+                && let Ok(handle) = self.pool.store(&charging, slots[i].0, &object[..len])
+            {
+                self.content_pages.fetch_add(1, Ordering::Relaxed);
+                self.location(slots[i]).store(location_of(handle), Ordering::Release);
+                continue;
+            }
+            let one = i..i + 1;
+            match self.devices.write(shard, &slots[one.clone()], object, &lens[one.clone()], &mut at[one.clone()]) {
+                Ok(index) => self.settle_in_file(group, index, &slots[one.clone()], &at[one]),
+                Err(_) => return i,
+            }
+        }
+        n
+    }
+}

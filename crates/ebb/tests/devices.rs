@@ -1,0 +1,247 @@
+//! Several devices at a time, and devices that come and go while the program runs. `EBB_FORCE` forces fallbacks.
+
+#[allow(dead_code, reason = "each test uses its part")]
+mod harness;
+
+use ebb::{Space, SwapOffError, SwapOnError, SwapSpec};
+use harness::alone::{
+    COMPRESSIBLE, Pages, RAM, RAM_PAGES, RANDOM, alone, assert_sound, fork, mixed, rewrite, space_on, wait,
+};
+use harness::{Random, ctx, leave};
+use std::ffi::CStr;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+const A: &CStr = c"/var/tmp";
+const B: &CStr = c"/tmp";
+const C: &CStr = c"/dev/shm";
+
+fn device(dir: &'static CStr, bytes: u64, priority: Option<i16>) -> SwapSpec<'static> {
+    SwapSpec { dir, bytes, priority }
+}
+
+/// Directory, bytes in use and priority of each device.
+fn devices(space: &'static Space) -> Vec<(String, u64, Option<i16>)> {
+    let mut all = Vec::new();
+    space.devices(ctx(space), |d| all.push((d.dir.to_string_lossy().into_owned(), d.used_bytes, d.priority)));
+    all
+}
+
+fn used(space: &'static Space, dir: &CStr) -> u64 {
+    let dir = dir.to_string_lossy();
+    devices(space).iter().find(|d| d.0 == dir).map_or(0, |d| d.1)
+}
+
+fn swapon(space: &'static Space, spec: &SwapSpec<'_>) -> Result<(), SwapOnError> {
+    space.swapon(ctx(space), spec)
+}
+
+fn swapoff(space: &'static Space, dir: &CStr) -> Result<(), SwapOffError> {
+    space.swapoff(ctx(space), dir, &mut |_| true)
+}
+
+#[test]
+fn the_highest_priority_is_filled_first_and_what_it_does_not_take_goes_on() {
+    alone("the_highest_priority_is_filled_first_and_what_it_does_not_take_goes_on", || {
+        let space = space_on(&[device(A, 1 << 30, None), device(B, 4 << 20, Some(5)), device(C, 1 << 30, None)], true);
+        let few = Pages::new(space, RAM_PAGES + 300, RANDOM);
+        let first = used(space, B);
+        assert!(first > 0 && used(space, A) == 0, "{:?}", devices(space));
+        let many = Pages::new(space, RAM_PAGES, RANDOM);
+        assert!(used(space, B) >= (4 << 20) * 9 / 10, "{:?}", devices(space));
+        assert!(used(space, A) > 0 && used(space, C) == 0, "{:?}", devices(space));
+        let priorities: Vec<_> = devices(space).into_iter().map(|d| d.2).collect();
+        assert_eq!(priorities, [Some(-1), Some(5), Some(-2)]);
+        assert_sound(&few);
+        assert_sound(&many);
+    });
+}
+
+#[test]
+fn devices_of_one_priority_fill_evenly() {
+    alone("devices_of_one_priority_fill_evenly", || {
+        let space = space_on(&[device(A, 1 << 30, Some(3)), device(B, 1 << 30, Some(3))], true);
+        let pages = Pages::new(space, 4 * RAM_PAGES, RANDOM);
+        let (a, b) = (used(space, A), used(space, B));
+        // In turn by a cluster's worth of pages.
+        assert!(a.abs_diff(b) <= 4 << 20, "{a} and {b}");
+        assert_sound(&pages);
+    });
+}
+
+#[test]
+fn a_device_that_goes_leaves_every_page_on_another_one() {
+    alone("a_device_that_goes_leaves_every_page_on_another_one", || {
+        let space = space_on(&[device(A, 1 << 30, None)], true);
+        let pages = mixed(space);
+        let before = used(space, A);
+        assert!(before > RAM / 4);
+        let fds = space.fds().count();
+        assert_eq!(swapon(space, &device(B, 1 << 30, Some(1))), Ok(()));
+        assert_eq!(space.fds().count(), fds + 1);
+        assert_eq!(swapoff(space, A), Ok(()));
+        assert_eq!(space.fds().count(), fds);
+        let left = devices(space);
+        assert!(left.len() == 1 && left[0].0 == "/tmp" && left[0].1 >= before * 3 / 4, "{left:?}");
+        assert_sound(&pages);
+        // And round again.
+        for _ in 0..3 {
+            assert_eq!(swapon(space, &device(A, 1 << 30, None)), Ok(()));
+            assert_eq!(swapoff(space, B), Ok(()));
+            assert_eq!(swapon(space, &device(B, 1 << 30, None)), Ok(()));
+            assert_eq!(swapoff(space, A), Ok(()));
+        }
+        assert_sound(&pages);
+    });
+}
+
+#[test]
+fn the_last_device_goes_when_the_pool_takes_what_it_holds() {
+    alone("the_last_device_goes_when_the_pool_takes_what_it_holds", || {
+        let space = space_on(&[device(A, 1 << 30, None)], true);
+        let pages = Pages::new(space, 2 * RAM_PAGES, COMPRESSIBLE);
+        let noise = Pages::new(space, RAM_PAGES / 8, RANDOM);
+        assert!(used(space, A) > 0);
+        assert_eq!(swapoff(space, A), Ok(()));
+        assert!(devices(space).is_empty());
+        assert!(space.charged_pages() <= space.limit_pages() + 64);
+        assert_sound(&pages);
+        assert_sound(&noise);
+    });
+}
+
+#[test]
+fn a_device_whose_content_finds_no_room_stays() {
+    alone("a_device_whose_content_finds_no_room_stays", || {
+        let space = space_on(&[device(A, 1 << 30, None)], true);
+        let mut pages = Pages::new(space, 3 * RAM_PAGES, RANDOM);
+        let before = devices(space);
+        assert_eq!(swapoff(space, A), Err(SwapOffError::NoRoom));
+        let after = devices(space);
+        assert_eq!((after.len(), &after[0].0, after[0].2), (1, &before[0].0, before[0].2));
+        assert_sound(&pages);
+        // It is in use as before, and another one as large helps.
+        rewrite(&mut pages, 3);
+        assert_eq!(swapon(space, &device(B, 1 << 30, None)), Ok(()));
+        assert_eq!(swapoff(space, A), Ok(()));
+        assert_sound(&pages);
+    });
+}
+
+#[test]
+fn a_swapoff_that_is_interrupted_leaves_everything_as_it_was() {
+    alone("a_swapoff_that_is_interrupted_leaves_everything_as_it_was", || {
+        let space = space_on(&[device(A, 1 << 30, Some(9)), device(B, 1 << 30, None)], true);
+        let mut pages = Pages::new(space, 3 * RAM_PAGES, RANDOM);
+        let before = used(space, A);
+        let mut steps = 0;
+        let mut lefts = Vec::new();
+        let result = space.swapoff(ctx(space), A, &mut |left| {
+            lefts.push(left);
+            steps += 1;
+            steps < 40
+        });
+        assert_eq!(result, Err(SwapOffError::Interrupted));
+        assert!(lefts[0] == before && lefts.is_sorted_by(|a, b| a >= b) && lefts[39] < before, "{lefts:?}");
+        assert_eq!(devices(space)[0].2, Some(9));
+        assert_sound(&pages);
+        rewrite(&mut pages, 4);
+        assert_eq!(swapoff(space, A), Ok(()));
+        assert_sound(&pages);
+    });
+}
+
+#[test]
+fn what_makes_no_sense_is_refused() {
+    alone("what_makes_no_sense_is_refused", || {
+        let space = space_on(&[device(A, 1 << 30, None)], true);
+        assert_eq!(swapon(space, &device(A, 1 << 20, None)), Err(SwapOnError::Used));
+        assert_eq!(swapoff(space, B), Err(SwapOffError::NotFound));
+        let nowhere = swapon(space, &device(c"/no/such/directory", 1 << 20, None));
+        assert!(matches!(nowhere, Err(SwapOnError::Create(_))), "{nowhere:?}");
+        let inner = space.swapoff(ctx(space), A, &mut |_| {
+            assert_eq!(swapon(space, &device(B, 1 << 20, None)), Err(SwapOnError::Busy));
+            assert_eq!(swapoff(space, B), Err(SwapOffError::Busy));
+            false
+        });
+        assert_eq!(inner, Err(SwapOffError::Interrupted));
+        assert_eq!(devices(space).len(), 1);
+    });
+}
+
+#[test]
+fn devices_come_and_go_beside_a_program_that_writes_everywhere() {
+    alone("devices_come_and_go_beside_a_program_that_writes_everywhere", || {
+        let space = space_on(&[device(A, 1 << 30, None)], true);
+        let stop = AtomicBool::new(false);
+        let rounds = std::thread::scope(|scope| {
+            for seed in 1..=3u64 {
+                let stop = &stop;
+                scope.spawn(move || {
+                    let mut pages = Pages::new(space, RAM_PAGES, RANDOM);
+                    let mut random = Random(seed);
+                    while !stop.load(Relaxed) {
+                        for i in 0..400 {
+                            let page = random.below(pages.len());
+                            pages.check(page);
+                            pages.write(page, i, random.below(4) as u64);
+                        }
+                        pages.check(random.below(pages.len()));
+                    }
+                    pages.check_all();
+                    drop(pages);
+                    leave(space);
+                });
+            }
+            let end = Instant::now() + Duration::from_secs(6);
+            let mut rounds = 0;
+            while Instant::now() < end {
+                assert_eq!(swapon(space, &device(B, 1 << 30, Some(1))), Ok(()));
+                std::thread::sleep(Duration::from_millis(30));
+                assert_eq!(swapoff(space, A), Ok(()));
+                assert_eq!(swapon(space, &device(A, 1 << 30, None)), Ok(()));
+                std::thread::sleep(Duration::from_millis(30));
+                assert_eq!(swapoff(space, B), Ok(()));
+                rounds += 1;
+            }
+            stop.store(true, Relaxed);
+            rounds
+        });
+        assert!(rounds > 0);
+        assert_eq!(space.validate(), Ok(()));
+        assert_eq!(space.stats().error_bytes()[0], 0);
+    });
+}
+
+#[test]
+fn a_fork_between_leaves_both_sides_every_page() {
+    alone("a_fork_between_leaves_both_sides_every_page", || {
+        let space = space_on(&[device(A, 1 << 30, None), device(B, 1 << 30, None)], true);
+        let mut pages = mixed(space);
+        let child = fork(space, || {
+            let mut own = Pages { space, at: pages.at, versions: pages.versions.clone() };
+            rewrite(&mut own, 5);
+            // What the parent wrote goes too.
+            assert_eq!(swapoff(space, A), Ok(()));
+            assert_eq!(devices(space).len(), 1);
+            assert_sound(&own);
+            let grandchild = fork(space, || {
+                let mut own = Pages { space, at: own.at, versions: own.versions.clone() };
+                rewrite(&mut own, 6);
+                assert_eq!(swapon(space, &device(C, 1 << 30, None)), Ok(()));
+                assert_eq!(swapoff(space, B), Ok(()));
+                assert_sound(&own);
+                std::mem::forget(own);
+            });
+            rewrite(&mut own, 7);
+            assert_eq!(wait(grandchild), 0);
+            assert_sound(&own);
+            std::mem::forget(own);
+        });
+        // The parent's file goes while the child reads from it.
+        assert_eq!(swapoff(space, A), Ok(()));
+        rewrite(&mut pages, 8);
+        assert_eq!(wait(child), 0);
+        assert_sound(&pages);
+    });
+}

@@ -1,0 +1,166 @@
+//! Tests that need a process of their own, and what they have in common: pages of known content, and forks.
+
+use super::{Random, check, ctx, fill, force, map, space_with, unmap};
+use ebb::uapi::thread::{block_signals, restore_signals};
+use ebb::{Config, Force, Space, SwapSpec};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, Output};
+use std::sync::atomic::Ordering::Relaxed;
+
+/// Bytes of the budget.
+pub const RAM: u64 = 16 << 20;
+/// Bytes of a page.
+pub const PAGE: usize = 4096;
+/// Pages of the budget.
+pub const RAM_PAGES: usize = RAM as usize / PAGE;
+/// A kind of content, as the harness makes them.
+pub const COMPRESSIBLE: u64 = 2;
+/// Another.
+pub const RANDOM: u64 = 3;
+
+const ALONE: &str = "EBB_TEST_ALONE";
+
+pub fn is_alone() -> bool {
+    std::env::var_os(ALONE).is_some()
+}
+
+/// Starts this program again for one test.
+pub fn start(test: &str) -> Output {
+    let program = std::env::current_exe().expect("the test's own path");
+    let mut command = Command::new(program);
+    command.args([test, "--exact", "--nocapture", "--test-threads=1"]).env(ALONE, "1");
+    command.output().expect("the test runs itself")
+}
+
+/// Runs `case` in a process of its own; it must succeed.
+pub fn alone(test: &str, case: fn()) {
+    if is_alone() {
+        return case();
+    }
+    let output = start(test);
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    assert!(output.status.success(), "{}: {}{}", output.status, text(&output.stdout), text(&output.stderr));
+}
+
+/// Runs `case` in a process of its own, which the engine must end, saying `message`.
+pub fn ends(test: &str, message: &str, case: fn()) {
+    if is_alone() {
+        return case();
+    }
+    let output = start(test);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.signal(), Some(libc::SIGKILL), "{said}");
+    assert!(said.contains(message), "{said}");
+}
+
+/// The process's space, with these devices.
+pub fn space_on(swap: &[SwapSpec<'_>], strict: bool) -> &'static Space {
+    let mask = block_signals();
+    let space = space_with(&Config { ram_bytes: RAM, swap, stats: None, force: Force { strict, ..force() } });
+    restore_signals(mask);
+    space
+}
+
+/// Managed pages with content, and what it is.
+pub struct Pages {
+    pub space: &'static Space,
+    pub at: *mut u8,
+    pub versions: Vec<(u64, u64)>,
+}
+
+impl Pages {
+    /// `n` pages of one kind.
+    pub fn new(space: &'static Space, n: usize, kind: u64) -> Self {
+        let mut this = Self { space, at: map(space, n * PAGE), versions: vec![(0, 0); n] };
+        (0..n).for_each(|page| this.write(page, 1, kind));
+        this
+    }
+
+    pub fn len(&self) -> usize {
+        self.versions.len()
+    }
+
+    pub fn write(&mut self, page: usize, version: u64, kind: u64) {
+        self.versions[page] = (version, kind);
+        fill(self.at, page, version, kind);
+    }
+
+    pub fn check(&self, page: usize) {
+        let (version, kind) = self.versions[page];
+        check(self.at, page, version, kind);
+    }
+
+    pub fn check_all(&self) {
+        (0..self.len()).for_each(|page| self.check(page));
+    }
+
+    pub fn addr(&self, page: usize) -> usize {
+        self.at as usize + page * PAGE
+    }
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        unmap(self.space, self.at, self.len() * PAGE);
+    }
+}
+
+pub fn file_pages(space: &Space) -> u64 {
+    space.stats().out_file_pages.load(Relaxed) + space.stats().writeback_pages.load(Relaxed)
+}
+
+/// Everything is as it was written, the books are right, nothing was reported.
+pub fn assert_sound(pages: &Pages) {
+    pages.check_all();
+    assert_eq!(pages.space.validate(), Ok(()));
+    assert_eq!(pages.space.stats().error_bytes()[0], 0);
+}
+
+/// Forks as the agent does. The child runs `child` and ends; its process number.
+pub fn fork(space: &'static Space, child: impl FnOnce()) -> i32 {
+    let ctx = ctx(space);
+    let mask = block_signals();
+    space.fork_prepare(ctx);
+    // SAFETY: the child runs on its copy of the memory; libc's own locks are taken care of by its fork.
+    let pid = unsafe { libc::fork() };
+    assert!(pid >= 0);
+    if pid > 0 {
+        space.fork_parent(ctx, true);
+        restore_signals(mask);
+        return pid;
+    }
+    // A child that hangs must not hang the test.
+    // SAFETY: sets a timer.
+    unsafe { libc::alarm(100) };
+    let managed = space.fork_child(ctx).is_ok();
+    restore_signals(mask);
+    let ok = managed && std::panic::catch_unwind(std::panic::AssertUnwindSafe(child)).is_ok();
+    // SAFETY: ends the child without the parent's exit handlers.
+    unsafe { libc::_exit(if ok { 0 } else { 1 }) }
+}
+
+pub fn wait(pid: i32) -> i32 {
+    let mut status = 0;
+    // SAFETY: the kernel writes the status.
+    assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
+    status
+}
+
+/// Pages of all kinds, three budgets in all, a third of them in the spill file.
+pub fn mixed(space: &'static Space) -> Pages {
+    let mut pages = Pages::new(space, 3 * RAM_PAGES, COMPRESSIBLE);
+    for page in (0..pages.len()).filter(|page| page % 3 != 0) {
+        pages.write(page, 2, [0, 1, RANDOM][page / 3 % 3]);
+    }
+    pages
+}
+
+/// Writes a part of the pages anew, everything of all kinds, and checks all.
+pub fn rewrite(pages: &mut Pages, seed: u64) {
+    let mut random = Random(seed);
+    for i in 0..pages.len() / 2 {
+        let page = random.below(pages.len());
+        pages.write(page, seed << 32 | i as u64, random.below(4) as u64);
+    }
+    pages.check_all();
+}
