@@ -33,10 +33,12 @@ Options:
                            available on the machine, less an eighth as headroom (16 MiB to 1 GiB,
                            and never more than half)
   --swap SPEC              where pages go that find no room in RAM, compressed:
-                           file[:DIR][,size=SIZE]  an unlinked, encrypted file in DIR
-                           none                    nowhere: the pool is all there is
-                           Default: file in $EBB_TMPDIR or /var/tmp. Given several times, the sizes
-                           of one directory add up
+                           file[:DIR][,size=SIZE][,prio=N]  an unlinked, encrypted file in DIR
+                           none                             nowhere: the pool is all there is
+                           Default: file in $EBB_TMPDIR or /var/tmp. Give it several times for up to
+                           8 directories. The highest priority, 0 to 32767, is filled first; equal
+                           ones are used in turn; those without one come last, in the order given.
+                           The sizes of one directory add up
   --stats FILE             write all counters to FILE as JSON when PROGRAM ends
   --allow-unmanaged        run PROGRAM without Ebb where Ebb cannot manage it (statically linked,
                            set-user-ID, 32-bit, musl), instead of refusing
@@ -193,7 +195,7 @@ fn parse_run(parser: &mut lexopt::Parser) -> Result<Command, Failure> {
     while let Some(argument) = parser.next().map_err(failed)? {
         match argument {
             Long("ram") => run.ram = parse_ram(&parser.value().map_err(failed)?)?,
-            Long("swap") => run.swap.push(parse_device(&parser.value().map_err(failed)?)?),
+            Long("swap") => run.swap.push(parse_device("--swap", &parser.value().map_err(failed)?)?),
             Long("stats") => run.stats = Some(parser.value().map_err(failed)?.into()),
             Long("allow-unmanaged") => run.allow_unmanaged = true,
             Short('q') | Long("quiet") => run.verbosity = Verbosity::Quiet,
