@@ -1,14 +1,16 @@
 //! The `ebb` command: `ebb run` puts an unmodified program on Ebb and waits for it, `ebb doctor` says what this host
-//! allows, `ebb locks` where a running program waits.
+//! allows, `ebb locks` where a running program waits, `ebb swapon` and `ebb swapoff` change where it swaps to.
 //!
 //! Every failure before the program starts is one line, `ebb: WHAT: WHY; REMEDY`, and exit status 125; 126 and 127 mean
 //! what they mean for env(1). The contract with the preloaded agent is in `docs/contract.md`.
 
 mod agent;
+mod control;
 mod doctor;
 mod failure;
 mod host;
 mod image;
+mod interrupt;
 mod launch;
 mod lifeline;
 mod limit;
@@ -16,11 +18,15 @@ mod locks;
 mod options;
 mod path;
 mod probe;
+mod process;
 mod report;
 mod run;
+mod show;
 mod size;
+mod socket;
 mod spill;
 mod supervise;
+mod swapon;
 mod sys;
 
 use std::ffi::OsString;
@@ -41,6 +47,9 @@ pub fn main(args: impl Iterator<Item = OsString>) -> i32 {
             print(&text).map(|_| if works { 0 } else { 1 })
         }
         Ok(Command::Locks { pid }) => locks::report(pid).and_then(|text| print(&text)),
+        Ok(Command::SwapOn { pid, device }) => swapon::on(pid, &device),
+        Ok(Command::SwapOff { pid, device }) => swapon::off(pid, &device),
+        Ok(Command::Show(form)) => show::report(&form).and_then(|text| print(&text)),
         Err(failure) => Err(failure),
     };
     match outcome {

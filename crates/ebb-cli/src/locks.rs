@@ -7,6 +7,7 @@ use ebb::stats::Contention;
 use serde_json::{Value, json};
 
 use crate::failure::Failure;
+use crate::process::{self, Process};
 use crate::report::Counters;
 use crate::size::{human_count, human_ns};
 
@@ -61,24 +62,7 @@ pub fn json(counters: &Counters) -> Value {
 
 /// The table of the process tree that process `pid` belongs to.
 pub fn report(pid: i32) -> Result<String, Failure> {
-    let what = format!("process {pid}");
-    let directory = format!("/proc/{pid}/fd");
-    let entries = std::fs::read_dir(Path::new(&directory)).map_err(|error| {
-        let remedy = if error.kind() == std::io::ErrorKind::PermissionDenied {
-            "it belongs to another user: ask as that user or as root"
-        } else {
-            "name a process that runs under `ebb run`, as `ps` shows it"
-        };
-        Failure::ebb(&what, error, remedy)
-    })?;
-    let is_stats =
-        |path: &Path| std::fs::read_link(path).is_ok_and(|to| to.to_string_lossy().starts_with("/memfd:ebb-stats"));
-    let found = entries.flatten().map(|entry| entry.path()).find(|path| is_stats(path));
-    let Some(path) = found else {
-        return Err(Failure::ebb(what, "it does not run under Ebb", "name one that was started by `ebb run`"));
-    };
-    let counters = Counters::open(&path)
-        .map_err(|error| Failure::ebb(what, error, "use the `ebb` of the same version as the one that started it"))?;
+    let counters = Process::find(Path::new(process::PROC), pid)?.counters()?;
     Ok(table(&counters))
 }
 
@@ -111,17 +95,5 @@ mod tests {
         assert_eq!(value[1]["class"], "swap device");
         assert_eq!((&value[1]["contended"], &value[1]["average_ns"]), (&json!(2), &json!(1500)));
         assert_eq!(value.as_array().map(Vec::len), Some(2));
-    }
-
-    #[test]
-    fn a_process_without_ebb_is_told_so() {
-        assert_eq!(
-            report(std::process::id() as i32).unwrap_err().to_string(),
-            format!(
-                "ebb: process {}: it does not run under Ebb; name one that was started by `ebb run`",
-                std::process::id()
-            )
-        );
-        assert!(report(i32::MAX).unwrap_err().to_string().contains("name a process that runs under `ebb run`"));
     }
 }

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use crate::failure::Failure;
+use crate::show::Show;
 use crate::size::{Amount, parse_amount};
 use crate::spill::{Device, parse_device};
 
@@ -14,6 +15,9 @@ Usage:
   ebb run [OPTIONS] -- PROGRAM [ARGS...]   run PROGRAM within a memory budget (ebb run --help)
   ebb doctor [--json]                      say what this host allows, and what to change
   ebb locks PID                            show where the threads of a running program wait in Ebb
+  ebb swapon PID SPEC                      give a running process another swap device
+  ebb swapoff PID DEVICE                   take one from it
+  ebb swapon --show [PID]                  show the swap devices of running processes
   ebb --help | --version
 
 Cold pages of PROGRAM are compressed in RAM, then spill to disk. It needs no root, no kernel
@@ -33,10 +37,12 @@ Options:
                            available on the machine, less an eighth as headroom (16 MiB to 1 GiB,
                            and never more than half)
   --swap SPEC              where pages go that find no room in RAM, compressed:
-                           file[:DIR][,size=SIZE]  an unlinked, encrypted file in DIR
-                           none                    nowhere: the pool is all there is
-                           Default: file in $EBB_TMPDIR or /var/tmp. Given several times, the sizes
-                           of one directory add up
+                           file[:DIR][,size=SIZE][,prio=N]  an unlinked, encrypted file in DIR
+                           none                             nowhere: the pool is all there is
+                           Default: file in $EBB_TMPDIR or /var/tmp. Give it several times for up to
+                           8 directories. The highest priority, 0 to 32767, is filled first; equal
+                           ones are used in turn; those without one come last, in the order given.
+                           The sizes of one directory add up
   --stats FILE             write all counters to FILE as JSON when PROGRAM ends
   --allow-unmanaged        run PROGRAM without Ebb where Ebb cannot manage it (statically linked,
                            set-user-ID, 32-bit, musl), instead of refusing
@@ -62,6 +68,37 @@ Shows where threads waited for each other inside Ebb, for the whole program that
 and since it began: how often, how long in all, at most and on average, the kind of lock, and the
 place in Ebb's source that asked for it. PID is any process of it, or the `ebb run` that started
 it. A lock that was free when it was asked for is not counted.
+";
+
+const SWAPON_HELP: &str = "\
+Usage: ebb swapon PID SPEC
+       ebb swapon --show [PID] [--bytes] [--noheadings]
+
+Gives process PID, which runs under `ebb run`, one more swap device, or shows what it has.
+
+SPEC is file[:DIR][,size=SIZE][,prio=N] as for `ebb run --swap`: an unlinked, encrypted file in DIR,
+by default in $EBB_TMPDIR or /var/tmp. Without a priority it is filled after those that are there.
+
+Options:
+  --show        show name, type, largest size, use and priority of each device of PID; without
+                PID, of each process that runs under Ebb and that this user may ask
+  --bytes       show sizes in bytes
+  --noheadings  show no headings
+  -h, --help    print this
+
+Exit status: 0 when it was done, 1 when the process refused, 125 when it could not be asked.
+";
+
+const SWAPOFF_HELP: &str = "\
+Usage: ebb swapoff PID DEVICE
+
+Takes a swap device from process PID, which runs under `ebb run`. DEVICE is its directory, as
+`ebb swapon --show PID` names it. All that is in it moves to where there is room; `ebb` waits for
+that, and shows on a terminal how much is left. When it is interrupted (SIGINT, SIGTERM), the
+process keeps the device, and everything is as it was. A second interrupt does not wait for that.
+
+Exit status: 0 when it was done, 1 when the process refused, 125 when it could not be asked. When it
+was interrupted, ebb dies of that signal.
 ";
 
 /// What `--ram` asks for.
@@ -98,6 +135,9 @@ pub enum Command {
     Run(Run),
     Doctor { json: bool },
     Locks { pid: i32 },
+    SwapOn { pid: i32, device: Device },
+    SwapOff { pid: i32, device: PathBuf },
+    Show(Show),
 }
 
 fn syntax(what: impl ToString, why: impl ToString, help: &str) -> Failure {
@@ -130,6 +170,8 @@ pub fn parse(args: impl Iterator<Item = OsString>) -> Result<Command, Failure> {
             Some("run") => parse_run(&mut parser),
             Some("doctor") => parse_doctor(&mut parser),
             Some("locks") => parse_locks(&mut parser),
+            Some("swapon") => parse_swapon(&mut parser),
+            Some("swapoff") => parse_swapoff(&mut parser),
             Some("help") => Ok(Command::Print(HELP.to_owned())),
             _ => Err(syntax(
                 command.to_string_lossy(),
@@ -159,6 +201,12 @@ fn parse_doctor(parser: &mut lexopt::Parser) -> Result<Command, Failure> {
     Ok(Command::Doctor { json })
 }
 
+fn parse_pid(value: &OsString, help: &str) -> Result<i32, Failure> {
+    let text = value.to_string_lossy();
+    let number = text.parse().ok().filter(|pid| *pid > 0);
+    number.ok_or_else(|| syntax(&text, "it is not the number of a process", help))
+}
+
 fn parse_locks(parser: &mut lexopt::Parser) -> Result<Command, Failure> {
     use lexopt::prelude::*;
     const SEE: &str = "ebb locks --help";
@@ -167,14 +215,61 @@ fn parse_locks(parser: &mut lexopt::Parser) -> Result<Command, Failure> {
         match argument {
             Short('h') | Long("help") => return Ok(Command::Print(LOCKS_HELP.to_owned())),
             Value(value) if pid.is_none() => {
-                let text = value.to_string_lossy();
-                let number = text.parse().ok().filter(|pid| *pid > 0);
-                pid = Some(number.ok_or_else(|| syntax(&text, "it is not the number of a process", SEE))?);
+                pid = Some(parse_pid(&value, SEE)?);
             }
             other => return Err(parser_failure(other.unexpected(), SEE)),
         }
     }
     pid.map(|pid| Command::Locks { pid }).ok_or_else(|| syntax("ebb locks", "it names no process", SEE))
+}
+
+fn parse_swapon(parser: &mut lexopt::Parser) -> Result<Command, Failure> {
+    use lexopt::prelude::*;
+    const SEE: &str = "ebb swapon --help";
+    const WHAT: &str = "ebb swapon";
+    let mut show = Show { pid: None, bytes: false, headings: true };
+    let (mut shows, mut spec) = (false, None);
+    while let Some(argument) = parser.next().map_err(|error| parser_failure(error, SEE))? {
+        match argument {
+            Long("show") => shows = true,
+            Long("bytes") => show.bytes = true,
+            Long("noheadings") => show.headings = false,
+            Short('h') | Long("help") => return Ok(Command::Print(SWAPON_HELP.to_owned())),
+            Value(value) if show.pid.is_none() => show.pid = Some(parse_pid(&value, SEE)?),
+            Value(value) if spec.is_none() => spec = Some(value),
+            other => return Err(parser_failure(other.unexpected(), SEE)),
+        }
+    }
+    match (shows, show.pid, spec) {
+        (true, _, None) => Ok(Command::Show(show)),
+        (true, _, Some(spec)) => Err(syntax(spec.to_string_lossy(), "this argument has no meaning beside --show", SEE)),
+        (false, _, _) if show.bytes || !show.headings => {
+            Err(syntax(WHAT, "--bytes and --noheadings have no meaning without --show", SEE))
+        }
+        (false, None, _) => Err(syntax(WHAT, "it names no process", SEE)),
+        (false, Some(_), None) => Err(syntax(WHAT, "it names no device", SEE)),
+        (false, Some(pid), Some(spec)) => match parse_device(WHAT, &spec)? {
+            Device::None => Err(syntax(format!("{WHAT} none"), "this is no device", SEE)),
+            device => Ok(Command::SwapOn { pid, device }),
+        },
+    }
+}
+
+fn parse_swapoff(parser: &mut lexopt::Parser) -> Result<Command, Failure> {
+    use lexopt::prelude::*;
+    const SEE: &str = "ebb swapoff --help";
+    let (mut pid, mut device) = (None, None);
+    while let Some(argument) = parser.next().map_err(|error| parser_failure(error, SEE))? {
+        match argument {
+            Short('h') | Long("help") => return Ok(Command::Print(SWAPOFF_HELP.to_owned())),
+            Value(value) if pid.is_none() => pid = Some(parse_pid(&value, SEE)?),
+            Value(value) if device.is_none() && !value.is_empty() => device = Some(PathBuf::from(value)),
+            other => return Err(parser_failure(other.unexpected(), SEE)),
+        }
+    }
+    let pid = pid.ok_or_else(|| syntax("ebb swapoff", "it names no process", SEE))?;
+    let device = device.ok_or_else(|| syntax("ebb swapoff", "it names no device", SEE))?;
+    Ok(Command::SwapOff { pid, device })
 }
 
 fn parse_run(parser: &mut lexopt::Parser) -> Result<Command, Failure> {
@@ -193,7 +288,7 @@ fn parse_run(parser: &mut lexopt::Parser) -> Result<Command, Failure> {
     while let Some(argument) = parser.next().map_err(failed)? {
         match argument {
             Long("ram") => run.ram = parse_ram(&parser.value().map_err(failed)?)?,
-            Long("swap") => run.swap.push(parse_device(&parser.value().map_err(failed)?)?),
+            Long("swap") => run.swap.push(parse_device("--swap", &parser.value().map_err(failed)?)?),
             Long("stats") => run.stats = Some(parser.value().map_err(failed)?.into()),
             Long("allow-unmanaged") => run.allow_unmanaged = true,
             Short('q') | Long("quiet") => run.verbosity = Verbosity::Quiet,
@@ -282,7 +377,40 @@ mod tests {
         assert_eq!(of(&["run", "--ram", "1G", "--help"]), Ok(Command::Print(RUN_HELP.to_owned())));
         assert_eq!(of(&["doctor", "-h"]), Ok(Command::Print(DOCTOR_HELP.to_owned())));
         assert_eq!(of(&["locks", "--help"]), Ok(Command::Print(LOCKS_HELP.to_owned())));
+        assert_eq!(of(&["swapon", "12", "--help"]), Ok(Command::Print(SWAPON_HELP.to_owned())));
+        assert_eq!(of(&["swapoff", "-h"]), Ok(Command::Print(SWAPOFF_HELP.to_owned())));
         assert_eq!(of(&["--version"]), Ok(Command::Print(version())));
+    }
+
+    #[test]
+    fn swapon_names_a_process_and_a_device() {
+        let device = Device::File { dir: Some("/x".into()), size_bytes: Some(1 << 30), prio: Some(5) };
+        assert_eq!(of(&["swapon", "12", "file:/x,prio=5,size=1G"]), Ok(Command::SwapOn { pid: 12, device }));
+        assert_eq!(line(&["swapon"]), "ebb: ebb swapon: it names no process; see `ebb swapon --help`");
+        assert_eq!(line(&["swapon", "12"]), "ebb: ebb swapon: it names no device; see `ebb swapon --help`");
+        assert_eq!(line(&["swapon", "12", "none"]), "ebb: ebb swapon none: this is no device; see `ebb swapon --help`");
+        assert!(line(&["swapon", "12", "zram"]).starts_with("ebb: ebb swapon zram: this is no kind of swap device; "));
+        assert!(line(&["swapon", "/x", "file"]).starts_with("ebb: /x: it is not the number of a process; "));
+        assert!(line(&["swapon", "12", "file", "--bytes"]).contains("have no meaning without --show"));
+    }
+
+    #[test]
+    fn swapon_shows_one_process_or_all() {
+        let all = Show { pid: None, bytes: false, headings: true };
+        assert_eq!(of(&["swapon", "--show"]), Ok(Command::Show(all)));
+        assert_eq!(of(&["swapon", "--show", "12"]), Ok(Command::Show(Show { pid: Some(12), ..all })));
+        let plain = Show { pid: Some(12), bytes: true, headings: false };
+        assert_eq!(of(&["swapon", "--noheadings", "12", "--bytes", "--show"]), Ok(Command::Show(plain)));
+        assert!(line(&["swapon", "--show", "12", "file"]).contains("file: this argument has no meaning beside --show"));
+        assert!(line(&["swapon", "--show=NAME"]).contains("--show: it takes no value"));
+    }
+
+    #[test]
+    fn swapoff_names_a_process_and_a_device() {
+        assert_eq!(of(&["swapoff", "12", "/x"]), Ok(Command::SwapOff { pid: 12, device: "/x".into() }));
+        assert_eq!(line(&["swapoff"]), "ebb: ebb swapoff: it names no process; see `ebb swapoff --help`");
+        assert_eq!(line(&["swapoff", "12"]), "ebb: ebb swapoff: it names no device; see `ebb swapoff --help`");
+        assert!(line(&["swapoff", "12", "/x", "/y"]).starts_with("ebb: /y: this argument has no meaning here; "));
     }
 
     #[test]

@@ -114,6 +114,20 @@ pub fn human_bytes(bytes: u64) -> String {
     if unit == 0 { format!("{bytes} B") } else { format!("{value:.1} {}", UNITS[unit]) }
 }
 
+/// `512M`, `1.5G`, `0B`: as the tools of util-linux write sizes.
+pub fn short_bytes(bytes: u64) -> String {
+    const UNITS: [char; 7] = ['B', 'K', 'M', 'G', 'T', 'P', 'E'];
+    let unit = bytes.checked_ilog2().unwrap_or(0) / 10;
+    let one = 1u128 << (10 * unit);
+    let tenths = (u128::from(bytes) * 10 + one / 2) / one;
+    let name = UNITS[unit as usize];
+    if tenths.is_multiple_of(10) {
+        format!("{}{name}", tenths / 10)
+    } else {
+        format!("{}.{}{name}", tenths / 10, tenths % 10)
+    }
+}
+
 /// `1,234,567`.
 pub fn human_count(count: u64) -> String {
     let digits = count.to_string();
@@ -187,6 +201,13 @@ mod tests {
         assert_eq!(parse_amount("101%"), Err(SizeError::PercentRange));
         assert_eq!(parse_amount("5M%"), Err(SizeError::UnknownUnit("M%".into())));
         assert_eq!(parse_amount("1G"), Ok(Amount::Bytes(1 << 30)));
+    }
+
+    #[test]
+    fn sizes_are_as_short_as_those_of_util_linux() {
+        let sizes = [0, 1023, 1024, 1536, 512 << 20, 3 << 29, (1 << 30) + (1 << 20), (1 << 20) - 1, u64::MAX];
+        let texts = sizes.map(short_bytes);
+        assert_eq!(texts, ["0B", "1023B", "1K", "1.5K", "512M", "1.5G", "1G", "1024K", "16E"]);
     }
 
     #[test]

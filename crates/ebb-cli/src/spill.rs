@@ -14,44 +14,65 @@ pub const DIRECTORY_VARIABLE: &str = "EBB_TMPDIR";
 /// The directory when nobody names one: on disk on nearly every system, unlike `/tmp`.
 pub const DIRECTORY_DEFAULT: &str = "/var/tmp";
 
-const FORMS: &str = "use file, file:DIR, file:DIR,size=SIZE or none";
+/// More directories than this no process takes.
+const DIRECTORIES_MAX: usize = 8;
+/// Highest priority, as for swapon(8).
+const PRIO_MAX: u16 = 32767;
+
+const FORMS: &str = "use file, file:DIR, file:DIR,size=SIZE,prio=N or none";
 
 /// One `--swap`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Device {
     None,
-    File { dir: Option<PathBuf>, size_bytes: Option<u64> },
+    File { dir: Option<PathBuf>, size_bytes: Option<u64>, prio: Option<u16> },
 }
 
-/// Reads a `--swap SPEC`: `file[:DIR][,size=SIZE]` or `none`.
-pub fn parse_device(spec: &OsStr) -> Result<Device, Failure> {
-    let what = format!("--swap {}", spec.to_string_lossy());
-    let bytes = spec.as_bytes();
-    if bytes == b"none" {
+/// Reads a device after `option`, such as `--swap`: `file[:DIR][,size=SIZE][,prio=N]` or `none`.
+pub fn parse_device(option: &str, spec: &OsStr) -> Result<Device, Failure> {
+    let what = format!("{option} {}", spec.to_string_lossy());
+    if spec == "none" {
         return Ok(Device::None);
     }
-    let Some(rest) = bytes.strip_prefix(b"file") else {
+    let Some(mut place) = spec.as_bytes().strip_prefix(b"file") else {
         return Err(Failure::ebb(what, "this is no kind of swap device", FORMS));
     };
-    // The size is looked for from the right, so that a directory may contain commas.
-    let comma = rest.windows(6).rposition(|window| window == b",size=");
-    let (place, size) = comma.map_or((rest, None), |at| (&rest[..at], Some(&rest[at + 6..])));
+    let (mut size_bytes, mut prio) = (None, None);
+    // Options are looked for from the right, so that a directory may contain commas.
+    while let Some(comma) = place.iter().rposition(|byte| *byte == b',') {
+        let option = &place[comma + 1..];
+        let is_second = if let Some(size) = option.strip_prefix(b"size=") {
+            size_bytes.replace(option_size(size, &what)?).is_some()
+        } else if let Some(number) = option.strip_prefix(b"prio=") {
+            prio.replace(option_prio(number, &what)?).is_some()
+        } else {
+            break;
+        };
+        if is_second {
+            return Err(Failure::ebb(what, "it gives an option twice", "leave one of them out"));
+        }
+        place = &place[..comma];
+    }
     let dir = match place {
         [] => None,
         [b':', dir @ ..] if !dir.is_empty() => Some(PathBuf::from(OsStr::from_bytes(dir))),
-        _ => return Err(Failure::ebb(what, "after `file` comes `:DIR` or `,size=SIZE`", FORMS)),
+        _ => return Err(Failure::ebb(what, "after `file` comes `:DIR`, `,size=SIZE` or `,prio=N`", FORMS)),
     };
-    let size_bytes = match size {
-        None => None,
-        Some(size) => {
-            let size = String::from_utf8_lossy(size);
-            Some(
-                parse_size(&size)
-                    .map_err(|error| Failure::ebb(&what, error, "write a size such as 512M, 4G or 1.5GiB"))?,
-            )
-        }
-    };
-    Ok(Device::File { dir, size_bytes })
+    Ok(Device::File { dir, size_bytes, prio })
+}
+
+fn option_size(text: &[u8], what: &str) -> Result<u64, Failure> {
+    parse_size(&String::from_utf8_lossy(text))
+        .map_err(|error| Failure::ebb(what, error, "write a size such as 512M, 4G or 1.5GiB"))
+}
+
+fn option_prio(text: &[u8], what: &str) -> Result<u16, Failure> {
+    let digits = text.iter().all(u8::is_ascii_digit).then(|| String::from_utf8_lossy(text));
+    let prio = digits.and_then(|digits| digits.parse().ok()).filter(|prio| *prio <= PRIO_MAX);
+    prio.ok_or_else(|| {
+        let remedy = format!("write a number from 0 to {PRIO_MAX}; the highest is filled first");
+        Failure::ebb(what, "this is no priority", remedy)
+    })
 }
 
 /// The directory for devices that name none.
@@ -120,13 +141,61 @@ pub struct Plan {
     /// `EBB_SWAP`.
     pub devices: Vec<u8>,
     pub warnings: Vec<String>,
-    /// For the verbose account.
-    pub directories: Vec<PathBuf>,
 }
 
-/// Resolves the `--swap` options. No option means one file in the default directory.
+/// What all devices in one directory come to.
+struct Place {
+    directory: Directory,
+    /// None is as much as there is room for.
+    size_bytes: Option<u64>,
+    prio: Option<u16>,
+}
+
+impl Place {
+    /// Adds another device in the same directory.
+    fn add(&mut self, size_bytes: Option<u64>, prio: Option<u16>) -> Result<(), Failure> {
+        if let (Some(one), Some(other)) = (self.prio, prio)
+            && one != other
+        {
+            return Err(Failure::ebb(
+                format!("--swap file:{}", self.directory.path.display()),
+                format!("it has two priorities, {one} and {other}"),
+                "give one: devices of one directory are one",
+            ));
+        }
+        self.prio = self.prio.or(prio);
+        self.size_bytes = self.size_bytes.zip(size_bytes).map(|(one, other)| one.saturating_add(other));
+        Ok(())
+    }
+
+    fn warnings(&self) -> Vec<String> {
+        let what = format!("spill directory {}", self.directory.path.display());
+        let mut warnings = Vec::new();
+        if self.size_bytes.is_some_and(|size| size > self.directory.free_bytes) {
+            let free = human_bytes(self.directory.free_bytes);
+            warnings.push(format!("{what}: {free} are free, less than the size asked for; name another with file:DIR"));
+        }
+        if self.directory.in_memory {
+            warnings.push(format!(
+                "{what}: it is a file system in memory, so what is spilled there saves nothing; \
+                 name one on a disk with file:DIR"
+            ));
+        }
+        warnings
+    }
+
+    /// Its entry in `EBB_SWAP`.
+    fn write(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(b"file:");
+        out.extend_from_slice(self.directory.path.as_os_str().as_bytes());
+        out.extend(self.size_bytes.map(|size| format!(",size={size}").into_bytes()).unwrap_or_default());
+        out.extend(self.prio.map(|prio| format!(",prio={prio}").into_bytes()).unwrap_or_default());
+    }
+}
+
+/// Resolves the `--swap` options: one device for each directory, in the order in which they are first named. No option
+/// means one file in the default directory.
 pub fn plan(devices: &[Device]) -> Result<Plan, Failure> {
-    let mut plan = Plan { devices: Vec::new(), warnings: Vec::new(), directories: Vec::new() };
     if devices.contains(&Device::None) {
         if devices.len() > 1 {
             return Err(Failure::ebb(
@@ -135,43 +204,33 @@ pub fn plan(devices: &[Device]) -> Result<Plan, Failure> {
                 "give it alone, or leave it out",
             ));
         }
-        plan.devices = b"none".to_vec();
-        return Ok(plan);
+        return Ok(Plan { devices: b"none".to_vec(), warnings: Vec::new() });
     }
-    let default = [Device::File { dir: None, size_bytes: None }];
+    let default = [Device::File { dir: None, size_bytes: None, prio: None }];
+    let mut places: Vec<Place> = Vec::new();
     for device in if devices.is_empty() { &default } else { devices } {
-        let Device::File { dir, size_bytes } = device else { continue };
+        let Device::File { dir, size_bytes, prio } = device else { continue };
         let directory = examine(&dir.clone().unwrap_or_else(default_directory))?;
-        if let Some(other) = plan.directories.first().filter(|other| **other != directory.path) {
+        if let Some(place) = places.iter_mut().find(|place| place.directory.path == directory.path) {
+            place.add(*size_bytes, *prio)?;
+            continue;
+        }
+        if places.len() == DIRECTORIES_MAX {
             return Err(Failure::ebb(
                 "--swap",
-                format!("it names two directories, {} and {}", other.display(), directory.path.display()),
-                "give one: a process spills into one directory",
+                format!("it names more than {DIRECTORIES_MAX} directories, with {}", directory.path.display()),
+                format!("give at most {DIRECTORIES_MAX}"),
             ));
         }
-        if !plan.devices.is_empty() {
+        places.push(Place { directory, size_bytes: *size_bytes, prio: *prio });
+    }
+    let mut plan = Plan { devices: Vec::new(), warnings: Vec::new() };
+    for (at, place) in places.iter().enumerate() {
+        if at > 0 {
             plan.devices.push(b';');
         }
-        plan.devices.extend_from_slice(b"file:");
-        plan.devices.extend_from_slice(directory.path.as_os_str().as_bytes());
-        if let Some(size) = size_bytes {
-            plan.devices.extend_from_slice(format!(",size={size}").as_bytes());
-            if *size > directory.free_bytes {
-                plan.warnings.push(format!(
-                    "spill directory {}: {} are free, less than the size asked for; name another with --swap file:DIR",
-                    directory.path.display(),
-                    human_bytes(directory.free_bytes)
-                ));
-            }
-        }
-        if directory.in_memory {
-            plan.warnings.push(format!(
-                "spill directory {}: it is a file system in memory, so what is spilled there saves nothing; \
-                 name one on a disk with --swap file:DIR",
-                directory.path.display()
-            ));
-        }
-        plan.directories.push(directory.path);
+        place.write(&mut plan.devices);
+        plan.warnings.extend(place.warnings());
     }
     Ok(plan)
 }
@@ -181,56 +240,102 @@ mod tests {
     use super::*;
 
     fn device(spec: &str) -> Result<Device, Failure> {
-        parse_device(OsStr::new(spec))
+        parse_device("--swap", OsStr::new(spec))
     }
 
-    fn file(dir: Option<&str>, size_bytes: Option<u64>) -> Result<Device, Failure> {
-        Ok(Device::File { dir: dir.map(PathBuf::from), size_bytes })
+    fn file(dir: Option<&str>, size_bytes: Option<u64>, prio: Option<u16>) -> Device {
+        Device::File { dir: dir.map(PathBuf::from), size_bytes, prio }
     }
 
     #[test]
     fn devices_are_read_in_every_form() {
         assert_eq!(device("none"), Ok(Device::None));
-        assert_eq!(device("file"), file(None, None));
-        assert_eq!(device("file:/x/y"), file(Some("/x/y"), None));
-        assert_eq!(device("file,size=2G"), file(None, Some(2 << 30)));
-        assert_eq!(device("file:/a,b,size=64M"), file(Some("/a,b"), Some(64 << 20)));
+        assert_eq!(device("file"), Ok(file(None, None, None)));
+        assert_eq!(device("file:/x/y"), Ok(file(Some("/x/y"), None, None)));
+        assert_eq!(device("file,size=2G"), Ok(file(None, Some(2 << 30), None)));
+        assert_eq!(device("file,prio=0"), Ok(file(None, None, Some(0))));
+        assert_eq!(device("file:/a,b,size=64M"), Ok(file(Some("/a,b"), Some(64 << 20), None)));
+    }
+
+    #[test]
+    fn options_come_in_any_order() {
+        let both = Ok(file(Some("/a,size,b"), Some(64 << 20), Some(32767)));
+        assert_eq!(device("file:/a,size,b,size=64M,prio=32767"), both);
+        assert_eq!(device("file:/a,size,b,prio=32767,size=64M"), both);
     }
 
     #[test]
     fn other_forms_are_refused_with_the_forms_there_are() {
-        for spec in ["", "zram", "file:", "files", "file:,size=1G", "none,size=1G"] {
+        for spec in ["", "zram", "file:", "files", "file:,size=1G", "file,", "file,pri=1", "none,size=1G"] {
             assert_eq!(device(spec).unwrap_err().remedy, FORMS, "{spec}");
         }
         assert!(device("file,size=lots").unwrap_err().remedy.starts_with("write a size"));
+        assert_eq!(device("file:/x,prio=1,prio=1").unwrap_err().why, "it gives an option twice");
+    }
+
+    #[test]
+    fn a_priority_is_a_number_that_swapon_takes() {
+        for prio in ["", "-1", "+1", "32768", "1 ", "high"] {
+            let failure = device(&format!("file,prio={prio}")).unwrap_err();
+            assert_eq!(failure.why, "this is no priority", "{prio}");
+            assert!(failure.remedy.contains("from 0 to 32767"));
+        }
+    }
+
+    /// Directories `0`, `1`... in a directory of their own.
+    fn directories(count: usize) -> (tempfile::TempDir, Vec<String>) {
+        let parent = tempfile::tempdir().unwrap();
+        let root = parent.path().canonicalize().unwrap();
+        let paths: Vec<String> = (0..count).map(|n| root.join(n.to_string()).to_str().unwrap().to_owned()).collect();
+        paths.iter().for_each(|path| std::fs::create_dir(path).unwrap());
+        (parent, paths)
+    }
+
+    fn planned(devices: &[Device]) -> String {
+        String::from_utf8(plan(devices).unwrap().devices).unwrap()
     }
 
     #[test]
     fn a_plan_names_absolute_directories_and_bytes() {
-        let dir = tempfile::tempdir().unwrap();
-        let real = dir.path().canonicalize().unwrap();
-        let devices = [
-            Device::File { dir: Some(dir.path().join(".")), size_bytes: Some(4096) },
-            Device::File { dir: Some(dir.path().into()), size_bytes: None },
-        ];
-        let plan = plan(&devices).unwrap();
-        let text = format!("file:{0},size=4096;file:{0}", real.display());
-        assert_eq!(plan.devices, text.as_bytes());
+        let (_parent, dirs) = directories(1);
+        let devices = [file(Some(&format!("{}/../0/.", dirs[0])), Some(4096), Some(7))];
+        assert_eq!(planned(&devices), format!("file:{},size=4096,prio=7", dirs[0]));
     }
 
     #[test]
-    fn two_directories_are_refused_because_only_one_would_be_used() {
-        let file = |dir: &str| Device::File { dir: Some(dir.into()), size_bytes: None };
+    fn sizes_of_one_directory_add_up_unless_one_has_no_limit() {
+        let (_parent, dirs) = directories(2);
+        let (a, b) = (Some(dirs[0].as_str()), Some(dirs[1].as_str()));
+        let devices =
+            [file(a, Some(4096), None), file(b, Some(1), None), file(a, Some(100), Some(3)), file(b, None, None)];
+        assert_eq!(planned(&devices), format!("file:{},size=4196,prio=3;file:{}", dirs[0], dirs[1]));
+    }
+
+    #[test]
+    fn two_priorities_of_one_directory_are_refused() {
+        let (_parent, dirs) = directories(1);
+        let with = |prio| file(Some(&dirs[0]), None, Some(prio));
+        assert_eq!(plan(&[with(1), with(2)]).unwrap_err().why, "it has two priorities, 1 and 2");
+        assert_eq!(planned(&[with(1), with(1)]), format!("file:{},prio=1", dirs[0]));
+    }
+
+    #[test]
+    fn more_directories_than_a_process_takes_are_refused() {
+        let (_parent, dirs) = directories(DIRECTORIES_MAX + 1);
+        let mut devices: Vec<Device> = dirs.iter().map(|dir| file(Some(dir), None, None)).collect();
+        let failure = plan(&devices).unwrap_err();
         assert_eq!(
-            plan(&[file("/dev/shm"), file("/tmp")]).unwrap_err().why,
-            "it names two directories, /dev/shm and /tmp"
+            failure.to_string(),
+            format!("ebb: --swap: it names more than 8 directories, with {}; give at most 8", dirs[DIRECTORIES_MAX])
         );
+        devices[DIRECTORIES_MAX] = devices[0].clone();
+        assert_eq!(planned(&devices).split(';').count(), DIRECTORIES_MAX);
     }
 
     #[test]
     fn none_stands_alone() {
         assert_eq!(plan(&[Device::None]).unwrap().devices, b"none");
-        let both = [Device::None, Device::File { dir: None, size_bytes: None }];
+        let both = [Device::None, file(None, None, None)];
         assert_eq!(plan(&both).unwrap_err().what, "--swap none");
     }
 
@@ -244,13 +349,13 @@ mod tests {
     #[test]
     fn a_size_larger_than_the_disk_is_a_warning() {
         let dir = tempfile::tempdir().unwrap();
-        let plan = plan(&[Device::File { dir: Some(dir.path().into()), size_bytes: Some(1 << 46) }]).unwrap();
+        let plan = plan(&[file(dir.path().to_str(), Some(1 << 46), None)]).unwrap();
         assert!(plan.warnings[0].contains("less than the size asked for"));
     }
 
     #[test]
     fn a_directory_in_memory_is_a_warning() {
-        let plan = plan(&[Device::File { dir: Some("/dev/shm".into()), size_bytes: None }]).unwrap();
+        let plan = plan(&[file(Some("/dev/shm"), None, None)]).unwrap();
         assert!(plan.warnings[0].contains("in memory"));
     }
 }

@@ -172,15 +172,78 @@ pub fn all_signals_but(out_of_it: &[c_int]) -> libc::sigset_t {
     }
 }
 
-/// A set of one signal.
-pub fn one_signal(signal: c_int) -> libc::sigset_t {
+/// A set of some signals.
+pub fn signals(members: impl IntoIterator<Item = c_int>) -> libc::sigset_t {
     let mut set = MaybeUninit::<libc::sigset_t>::zeroed();
     // SAFETY: `sigemptyset` initialises the whole set; `sigaddset` changes one bit of it.
     unsafe {
         libc::sigemptyset(set.as_mut_ptr());
-        libc::sigaddset(set.as_mut_ptr(), signal);
+        for signal in members {
+            libc::sigaddset(set.as_mut_ptr(), signal);
+        }
         set.assume_init()
     }
+}
+
+/// A set of one signal.
+pub fn one_signal(signal: c_int) -> libc::sigset_t {
+    signals([signal])
+}
+
+/// Whether a signal is ignored.
+pub fn is_ignored(signal: c_int) -> bool {
+    // SAFETY: `old` is a whole `sigaction`; nothing is changed.
+    unsafe {
+        let mut old: libc::sigaction = std::mem::zeroed();
+        libc::sigaction(signal, std::ptr::null(), &mut old) == 0 && old.sa_sigaction == libc::SIG_IGN
+    }
+}
+
+/// A descriptor of a process: what it names is never another one.
+pub fn process_descriptor(pid: i32) -> io::Result<OwnedFd> {
+    // SAFETY: makes a descriptor.
+    let fd = check(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) } as c_int)?;
+    // SAFETY: a descriptor just made, which nobody else knows.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Whether the process of a descriptor has ended.
+pub fn has_ended(process: &OwnedFd) -> bool {
+    let mut poll = libc::pollfd { fd: process.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    // SAFETY: one whole structure; the call does not wait.
+    unsafe { libc::poll(&raw mut poll, 1, 0) == 1 }
+}
+
+/// `siginfo_t` of a signal with a value, as the kernel lays it out on 64-bit machines.
+#[repr(C)]
+struct QueuedSignal {
+    signal: c_int,
+    errno: c_int,
+    code: c_int,
+    padding: c_int,
+    pid: i32,
+    uid: u32,
+    value: u64,
+    unused: [u64; 12],
+}
+
+const _: () = assert!(size_of::<QueuedSignal>() == size_of::<libc::siginfo_t>());
+
+/// Sends a signal with a value, as sigqueue(3) does, to the process of a descriptor.
+pub fn queue_signal(process: &OwnedFd, signal: c_int, value: u64) -> io::Result<()> {
+    let info = QueuedSignal {
+        signal,
+        errno: 0,
+        code: libc::SI_QUEUE,
+        padding: 0,
+        pid: std::process::id() as i32,
+        uid: identity().0,
+        value,
+        unused: [0; 12],
+    };
+    // SAFETY: `info` is as large as the kernel reads it.
+    let ret = unsafe { libc::syscall(libc::SYS_pidfd_send_signal, process.as_raw_fd(), signal, &raw const info, 0) };
+    check(ret as c_int).map(drop)
 }
 
 /// Blocks (`SIG_BLOCK`) or unblocks (`SIG_UNBLOCK`) signals for this thread; returns the mask before.

@@ -1,0 +1,354 @@
+//! The connection to the agent in a running process, and what is said over it (`docs/contract.md`, "Control socket").
+//!
+//! A process has no control socket until somebody asks: SIGBUS with a value that means nothing else makes its agent open
+//! one. That signal would kill any other program, so it is sent only to a process in which the agent is at work and
+//! SIGBUS has a handler; what remains is the moment between that look and the signal, in which it could call execve(2).
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use crate::failure::Failure;
+use crate::process::{self, Process};
+use crate::socket::Socket;
+use crate::sys;
+
+/// The value of the signal that asks for a control socket: `EBBCONTR`.
+const ASK: u64 = 0x4542_4243_4f4e_5452;
+
+/// How long a process may take to open its control socket, and to accept a connection.
+const OPEN_PATIENCE: Duration = Duration::from_secs(2);
+const OPEN_STEP: Duration = Duration::from_millis(10);
+
+/// No answer is longer: a directory has at most 511 bytes, a reason one line.
+const ANSWER_BYTES_MAX: usize = 4096;
+
+/// The exit status when the process refused.
+const STATUS_REFUSED: i32 = 1;
+
+/// A device, as its process tells of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Row {
+    pub kind: String,
+    /// The largest size it may get.
+    pub size_bytes: u64,
+    pub used_bytes: u64,
+    pub prio: i32,
+    pub name: OsString,
+}
+
+/// One message of a process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Answer {
+    Row(Row),
+    /// So many bytes of a device are still to be read back.
+    Left(u64),
+    Done,
+    Refused(Refusal),
+}
+
+/// Why a process did not do it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal {
+    pub errno: i32,
+    pub why: String,
+    pub remedy: String,
+}
+
+impl Refusal {
+    fn parse(text: &str) -> Option<Self> {
+        let (errno, text) = text.split_once(' ')?;
+        let (why, remedy) = text.split_once("; ").unwrap_or((text, "see what it has with `ebb swapon --show`"));
+        Some(Self { errno: errno.parse().ok()?, why: printable(why), remedy: printable(remedy) })
+    }
+
+    /// As a failure of `what`.
+    pub fn of(self, what: impl ToString) -> Failure {
+        Failure::with_status(STATUS_REFUSED, what, self.why, self.remedy)
+    }
+}
+
+impl Row {
+    fn parse(message: &[u8]) -> Option<Self> {
+        // The name comes last and may have blanks.
+        let mut words = message.splitn(5, |byte| *byte == b' ');
+        let mut word = || std::str::from_utf8(words.next()?).ok();
+        let (kind, size, used, prio) = (word()?, word()?, word()?, word()?);
+        Some(Self {
+            kind: kind.to_owned(),
+            size_bytes: size.parse().ok()?,
+            used_bytes: used.parse().ok()?,
+            prio: prio.parse().ok()?,
+            name: OsStr::from_bytes(words.next().filter(|name| !name.is_empty())?).to_owned(),
+        })
+    }
+}
+
+impl Answer {
+    /// Reads one message; none when it is not understood.
+    pub fn parse(message: &[u8]) -> Option<Self> {
+        if message == b"ok" {
+            return Some(Self::Done);
+        }
+        if let Some(text) = message.strip_prefix(b"error ") {
+            return Refusal::parse(&String::from_utf8_lossy(text)).map(Self::Refused);
+        }
+        if let Some(bytes) = message.strip_prefix(b"left ") {
+            return std::str::from_utf8(bytes).ok()?.parse().ok().map(Self::Left);
+        }
+        Row::parse(message).map(Self::Row)
+    }
+}
+
+/// `text` of another process with nothing in it that would move a terminal's cursor.
+pub fn printable(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c.is_control() {
+            c.to_string().bytes().for_each(|byte| out.push_str(&format!("\\x{byte:02x}")));
+        } else {
+            out.push(c);
+        }
+    }
+    out
+}
+
+/// A connection to the agent of one process: one request, then its answers.
+#[derive(Debug)]
+pub struct Control {
+    pid: i32,
+    socket: Socket,
+}
+
+impl Control {
+    /// Connects to process `pid`; asks it for a control socket when it has none.
+    pub fn open(pid: i32) -> Result<Self, Failure> {
+        // The descriptor first, so that all that is seen below is of the process that gets the signal.
+        let descriptor = sys::process_descriptor(pid).map_err(|error| not_a_process(pid, error))?;
+        let process = Process::find(Path::new(process::PROC), pid)?;
+        process.counters()?;
+        if !process.is_managed() {
+            return Err(Failure::ebb(
+                process::what(pid),
+                "it belongs to a run under Ebb, but is not managed by it",
+                "name one of those that `ebb swapon --show` lists",
+            ));
+        }
+        if let Some(control) = Self::connect(&process)? {
+            return Ok(control);
+        }
+        ask_for_socket(&process, &descriptor)?;
+        let started = Instant::now();
+        loop {
+            std::thread::sleep(OPEN_STEP);
+            if let Some(control) = Self::connect(&process)? {
+                return Ok(control);
+            }
+            if started.elapsed() >= OPEN_PATIENCE {
+                return Err(silent(&process, &descriptor));
+            }
+        }
+    }
+
+    /// Connects to the socket that the process itself listens on, if there is one: another's is inherited.
+    fn connect(process: &Process) -> Result<Option<Self>, Failure> {
+        for path in process.control_sockets() {
+            match Socket::connect(&path, OPEN_PATIENCE) {
+                Ok(socket) if socket.peer_pid().is_ok_and(|pid| pid == process.pid) => {
+                    return Ok(Some(Self { pid: process.pid, socket }));
+                }
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                    return Err(process::unreadable(process.pid, &error));
+                }
+                // Nobody listens there any more, or does not listen yet.
+                Err(_) => {}
+            }
+        }
+        Ok(None)
+    }
+
+    /// Sends the request.
+    pub fn ask(&self, request: &[u8]) -> Result<(), Failure> {
+        self.socket.send(request).map_err(|error| self.ended(error))
+    }
+
+    /// Waits for the next answer.
+    pub fn answer(&self) -> Result<Answer, Failure> {
+        let mut buffer = [0; ANSWER_BYTES_MAX];
+        match self.socket.receive(&mut buffer) {
+            Ok([]) => Err(self.ended("the process ended or closed the connection")),
+            Ok(message) => Answer::parse(message).ok_or_else(|| self.misunderstood()),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(Failure::ebb(
+                process::what(self.pid),
+                "it does not answer",
+                format!("continue it with `kill -CONT {}` if it is stopped, or ask again", self.pid),
+            )),
+            Err(error) => Err(self.ended(error)),
+        }
+    }
+
+    /// Limits each wait for an answer from now on.
+    pub fn set_patience(&self, patience: Duration) -> Result<(), Failure> {
+        self.socket.set_receive_patience(patience).map_err(|error| self.ended(error))
+    }
+
+    /// Asks the process to give up what it is at. Its last answer still comes.
+    pub fn cancel(&self) {
+        self.socket.finish();
+    }
+
+    /// The failure of an answer that does not belong to the request.
+    pub fn misunderstood(&self) -> Failure {
+        Failure::ebb(
+            process::what(self.pid),
+            "its answer is not understood",
+            "use the `ebb` of the same version as the one that started it",
+        )
+    }
+
+    fn ended(&self, why: impl ToString) -> Failure {
+        Failure::ebb(process::what(self.pid), why, "see with `ps` whether it still runs, and ask again")
+    }
+}
+
+impl AsFd for Control {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+fn not_a_process(pid: i32, error: io::Error) -> Failure {
+    match error.raw_os_error() {
+        // What the kernel says depends on its version.
+        Some(libc::EINVAL | libc::ENOENT) => Failure::ebb(
+            process::what(pid),
+            "this is the number of a thread",
+            "name its process: the line Tgid of its status in /proc",
+        ),
+        _ => process::unreadable(pid, &error),
+    }
+}
+
+/// Makes the agent open a control socket.
+fn ask_for_socket(process: &Process, descriptor: &OwnedFd) -> Result<(), Failure> {
+    // Looked at last, because everything else about a process lasts longer than its handlers.
+    if !process.catches(libc::SIGBUS) {
+        return Err(Failure::ebb(
+            process::what(process.pid),
+            "it does not catch the signal that asks for its control socket",
+            "ask again when it has started, or name another one that `ebb swapon --show` lists",
+        ));
+    }
+    sys::queue_signal(descriptor, libc::SIGBUS, ASK).map_err(|error| process::unreadable(process.pid, &error))
+}
+
+/// Why a process opened no control socket.
+fn silent(process: &Process, descriptor: &OwnedFd) -> Failure {
+    let what = process::what(process.pid);
+    if sys::has_ended(descriptor) {
+        Failure::ebb(what, "it has ended", "name one that runs, as `ebb swapon --show` lists them")
+    } else if process.is_stopped() {
+        Failure::ebb(what, "it is stopped", format!("continue it with `kill -CONT {}`, and ask again", process.pid))
+    } else {
+        Failure::ebb(
+            what,
+            format!("it opened no control socket within {} s", OPEN_PATIENCE.as_secs()),
+            "ask again; if that does not help, report this as a bug of ebb",
+        )
+    }
+}
+
+/// The bytes of a name as they are sent.
+pub fn request(verb: &str, argument: impl Into<OsString>) -> Vec<u8> {
+    let mut request = format!("{verb} ").into_bytes();
+    request.extend(argument.into().into_vec());
+    request
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PID: i32 = 12;
+
+    fn connection() -> (Control, Socket) {
+        let (socket, agent) = Socket::pair().unwrap();
+        (Control { pid: PID, socket }, agent)
+    }
+
+    #[test]
+    fn every_answer_is_read() {
+        assert_eq!(Answer::parse(b"ok"), Some(Answer::Done));
+        assert_eq!(Answer::parse(b"left 4096"), Some(Answer::Left(4096)));
+        let row =
+            Row { kind: "file".into(), size_bytes: 1 << 30, used_bytes: 0, prio: -2, name: "/mnt/a directory".into() };
+        assert_eq!(Answer::parse(b"file 1073741824 0 -2 /mnt/a directory"), Some(Answer::Row(row)));
+        let refusal = Refusal { errno: 28, why: "the disk is full".into(), remedy: "make room; or wait".into() };
+        assert_eq!(Answer::parse(b"error 28 the disk is full; make room; or wait"), Some(Answer::Refused(refusal)));
+    }
+
+    #[test]
+    fn other_answers_are_not_understood() {
+        for message in
+            ["", "okay", "left", "left much", "error", "error x y", "file 1 2 3", "file 1 2 3 ", "file 1 -2 3 /"]
+        {
+            assert_eq!(Answer::parse(message.as_bytes()), None, "{message}");
+        }
+    }
+
+    #[test]
+    fn a_refusal_is_one_line_with_status_1() {
+        let Some(Answer::Refused(refusal)) = Answer::parse(b"error 16 it is\nbusy\x1b[2J; wait") else { panic!() };
+        let failure = refusal.of("swapoff /x in process 12");
+        assert_eq!(failure.to_string(), "ebb: swapoff /x in process 12: it is\\x0abusy\\x1b[2J; wait");
+        assert_eq!(failure.status, 1);
+        let Some(Answer::Refused(refusal)) = Answer::parse(b"error 22 no") else { panic!() };
+        assert!(refusal.remedy.contains("--show"));
+    }
+
+    #[test]
+    fn a_request_gets_its_answers() {
+        let (control, agent) = connection();
+        control.ask(&request("swapoff", "/x")).unwrap();
+        let mut buffer = [0; 64];
+        assert_eq!(agent.receive(&mut buffer).unwrap(), b"swapoff /x");
+        agent.send(b"left 12").unwrap();
+        assert_eq!(control.answer().unwrap(), Answer::Left(12));
+        control.cancel();
+        assert_eq!(agent.receive(&mut buffer).unwrap(), b"");
+        agent.send(b"error 4 it was interrupted; try again").unwrap();
+        assert!(matches!(control.answer().unwrap(), Answer::Refused(Refusal { errno: libc::EINTR, .. })));
+    }
+
+    #[test]
+    fn an_end_without_a_last_answer_is_told() {
+        let (control, agent) = connection();
+        drop(agent);
+        assert_eq!(
+            control.answer().unwrap_err().to_string(),
+            "ebb: process 12: the process ended or closed the connection; \
+             see with `ps` whether it still runs, and ask again"
+        );
+        assert_eq!(control.ask(b"show").unwrap_err().what, "process 12");
+    }
+
+    #[test]
+    fn an_answer_that_does_not_come_or_makes_no_sense_is_told() {
+        let (control, agent) = connection();
+        control.set_patience(Duration::from_millis(1)).unwrap();
+        assert_eq!(control.answer().unwrap_err().why, "it does not answer");
+        agent.send(b"what?").unwrap();
+        assert_eq!(control.answer().unwrap_err().why, "its answer is not understood");
+    }
+
+    #[test]
+    fn a_process_that_does_not_exist_is_told() {
+        let failure = Control::open(i32::MAX).unwrap_err();
+        assert_eq!(failure.why, "No such process (os error 3)");
+        assert_eq!(failure.remedy, "name a process that runs under `ebb run`, as `ps` shows it");
+    }
+}

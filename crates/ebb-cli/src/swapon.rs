@@ -1,0 +1,103 @@
+//! `ebb swapon` and `ebb swapoff`: a device more or less for a process that runs.
+
+use std::ffi::OsStr;
+use std::io::{IsTerminal, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use crate::control::{Answer, Control, Refusal, printable, request};
+use crate::failure::Failure;
+use crate::interrupt::Interrupts;
+use crate::size::short_bytes;
+use crate::spill::{self, Device};
+use crate::supervise::{self, End};
+use crate::sys;
+
+/// Gives process `pid` one more device.
+pub fn on(pid: i32, device: &Device) -> Result<i32, Failure> {
+    let plan = spill::plan(std::slice::from_ref(device))
+        .map_err(|failure| Failure { remedy: "name a directory that can be written, as file:DIR".into(), ..failure })?;
+    for warning in &plan.warnings {
+        sys::complain(&format!("ebb: {warning}"));
+    }
+    let control = Control::open(pid)?;
+    control.ask(&request("swapon", OsStr::from_bytes(&plan.devices)))?;
+    match control.answer()? {
+        Answer::Done => Ok(0),
+        Answer::Refused(refusal) => {
+            let name = String::from_utf8_lossy(&plan.devices).into_owned();
+            Err(refusal.of(format!("swapon {name} in process {pid}")))
+        }
+        Answer::Row(_) | Answer::Left(_) => Err(control.misunderstood()),
+    }
+}
+
+/// Takes a device from process `pid`, and waits until everything in it is back in memory or elsewhere. A first SIGINT or
+/// SIGTERM has the process give up; then `ebb` ends by that signal.
+pub fn off(pid: i32, device: &Path) -> Result<i32, Failure> {
+    // What is gone, or was never there, the process may know nevertheless.
+    let name = std::fs::canonicalize(device).unwrap_or_else(|_| device.to_owned());
+    let what = format!("swapoff {} in process {pid}", printable(&name.to_string_lossy()));
+    let of_signals = |error| Failure::ebb("waiting for signals", error, "raise the limit with `ulimit -n 1024`");
+    let interrupts = Interrupts::hold().map_err(of_signals)?;
+    let control = Control::open(pid)?;
+    control.ask(&request("swapoff", name))?;
+    let mut progress = Progress::new();
+    let mut interrupted = None;
+    let refusal = loop {
+        if interrupted.is_none()
+            && let Some(signal) = interrupts.wait(&control).map_err(of_signals)?
+        {
+            interrupted = Some(signal);
+            control.cancel();
+            interrupts.release();
+        }
+        match control.answer()? {
+            Answer::Left(bytes) => progress.show(bytes),
+            Answer::Done => return Ok(0),
+            Answer::Refused(refusal) => break refusal,
+            Answer::Row(_) => return Err(control.misunderstood()),
+        }
+    };
+    drop(progress);
+    match (interrupted, refusal) {
+        (Some(signal), Refusal { errno: libc::EINTR, .. }) => {
+            sys::complain(&format!("ebb: {what}: interrupted, and everything is as it was; run it again to finish"));
+            Ok(supervise::end_likewise(End::Signaled(signal)))
+        }
+        (_, refusal) => Err(refusal.of(what)),
+    }
+}
+
+/// One line on the terminal that says how much is left, while that lasts.
+struct Progress {
+    on_terminal: bool,
+    shown: bool,
+}
+
+impl Progress {
+    fn new() -> Self {
+        Self { on_terminal: std::io::stderr().is_terminal(), shown: false }
+    }
+
+    fn show(&mut self, left_bytes: u64) {
+        if self.on_terminal {
+            self.shown = true;
+            // Short, because a line that wraps cannot be written over.
+            self.write(&format!("\rebb: swapoff: {} left\x1b[K", short_bytes(left_bytes)));
+        }
+    }
+
+    /// There is nobody to tell when that fails.
+    fn write(&self, text: &str) {
+        let _ = std::io::stderr().write_all(text.as_bytes());
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        if self.shown {
+            self.write("\r\x1b[K");
+        }
+    }
+}

@@ -1,0 +1,248 @@
+//! `ebb swapon` and `ebb swapoff` against a process whose agent is a stand-in that only talks.
+
+mod common;
+
+use common::{House, code, err, kill, out, pid, program_of, signal, terminal};
+use std::fs::File;
+use std::io::Read;
+use std::process::{Child, Output};
+
+/// Opens a control socket when it is asked to, as the agent does, and answers by the name of the directory:
+/// `full` is refused, `slow` waits to be cancelled, `gone` is never answered, anything else works.
+const STAND_IN: &str = r#"
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <semaphore.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+static sem_t asked;
+
+static void say(int to, const char *text) { send(to, text, strlen(text), MSG_NOSIGNAL); }
+
+static void answer(int to, const char *request) {
+    if (!strcmp(request, "show")) {
+        say(to, "file 536870912 4096 -1 /var/a directory");
+        say(to, "file 1610612736 0 100 /x");
+        say(to, "ok");
+    } else if (strstr(request, "gone")) {
+        return;
+    } else if (strstr(request, "full")) {
+        say(to, "error 28 the disk is full; make room there");
+    } else if (strstr(request, "slow")) {
+        struct pollfd cancelled = { to, POLLIN, 0 };
+        char byte;
+        do say(to, "left 1572864"); while (poll(&cancelled, 1, 10) == 0);
+        if (recv(to, &byte, 1, 0) == 0) say(to, "error 4 it was interrupted; try again");
+    } else if (!strncmp(request, "swapon file:/", 13) || !strncmp(request, "swapoff /", 9)) {
+        if (request[5] == 'f') say(to, "left 4096");
+        say(to, "ok");
+    }
+}
+
+static void *serve(void *unused) {
+    struct sockaddr_un at = { AF_UNIX, "" };
+    char request[1024];
+    while (sem_wait(&asked)) {}
+    snprintf(at.sun_path, sizeof at.sun_path, "%s/.ebb-control-%d", getenv("TEST_SOCKET_DIR"), getpid());
+    int in = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    if (bind(in, (struct sockaddr *)&at, sizeof at) || chmod(at.sun_path, 0600)) _exit(97);
+    if (open(at.sun_path, O_PATH | O_CLOEXEC) < 0 || unlink(at.sun_path) || listen(in, 4)) _exit(98);
+    for (;;) {
+        int to = accept(in, 0, 0);
+        ssize_t len = recv(to, request, sizeof request - 1, 0);
+        request[len < 0 ? 0 : len] = 0;
+        answer(to, request);
+        close(to);
+    }
+}
+
+static void wake(int signal, siginfo_t *info, void *context) {
+    if (info->si_code != SI_QUEUE || info->si_pid == 0 || (uint64_t)info->si_ptr != 0x454242434f4e5452) _exit(99);
+    if (!getenv("TEST_DEAF")) sem_post(&asked);
+}
+
+__attribute__((constructor)) static void start(void) {
+    struct sigaction action = { .sa_sigaction = wake, .sa_flags = SA_SIGINFO | SA_RESTART };
+    pthread_t thread;
+    if (!getenv("EBB_RAM")) return;
+    if (syscall(SYS_userfaultfd, O_CLOEXEC | 1) < 0) _exit(96);
+    sem_init(&asked, 0, 0);
+    sigaction(SIGBUS, &action, 0);
+    pthread_create(&thread, 0, serve, 0);
+    write(1, "ready\n", 6);
+}
+"#;
+
+/// A program under `ebb run` with that stand-in; both end with it.
+struct Running {
+    house: House,
+    ebb: Child,
+    pid: i32,
+}
+
+impl Running {
+    fn new(variables: &[(&str, &str)]) -> Self {
+        let house = House::without_agent();
+        house.compile("bin/libebb_agent.so", STAND_IN, &["-shared", "-fPIC", "-pthread"]);
+        for name in ["full", "slow", "gone", "fine"] {
+            std::fs::create_dir(house.path(name)).unwrap();
+        }
+        let mut command = house.ebb(["run", "-q", "--ram", "64M", "--swap", "none", "--", "/bin/sleep", "60"]);
+        // Short: the address of a socket has 108 bytes.
+        let mut ebb = command.envs(variables.iter().copied()).env("TEST_SOCKET_DIR", "/tmp").spawn().unwrap();
+        common::wait_for_line(&mut ebb, "ready");
+        let pid = program_of(&ebb);
+        Self { house, ebb, pid }
+    }
+
+    /// Runs `ebb` with `PID` standing for the process, and a name after `@` for a directory.
+    fn ask(&self, words: &[&str]) -> Output {
+        self.house.run(self.words(words))
+    }
+
+    fn words(&self, words: &[&str]) -> Vec<String> {
+        let house = format!("{}/", self.house.path("").canonicalize().unwrap().display());
+        words.iter().map(|word| word.replace("PID", &self.pid.to_string()).replace('@', &house)).collect()
+    }
+
+    /// The one line that `ebb` says, with `status`.
+    fn refusal(&self, status: i32, words: &[&str]) -> String {
+        let output = self.ask(words);
+        assert_eq!((code(&output), out(&output)), (Some(status), String::new()), "{}", err(&output));
+        err(&output)
+    }
+
+    /// What `ebb` says itself, with names as `ask` takes them.
+    fn line(&self, text: &str) -> String {
+        format!("ebb: {}\n", self.words(&[text])[0])
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.ebb.kill();
+        let _ = self.ebb.wait();
+    }
+}
+
+/// Starts `ebb` with a terminal as its standard error, and reads there until `wanted` comes.
+fn on_terminal(running: &Running, words: &[&str], wanted: &str) -> (Child, File, String) {
+    let (mut screen, end) = terminal();
+    let child = running.house.ebb(running.words(words)).stderr(end).spawn().unwrap();
+    let mut text = String::new();
+    while !text.contains(wanted) {
+        let mut some = [0; 256];
+        let len = screen.read(&mut some).unwrap();
+        text += &String::from_utf8_lossy(&some[..len]);
+    }
+    (child, screen, text)
+}
+
+#[test]
+fn the_devices_of_a_process_are_shown() {
+    let running = Running::new(&[]);
+    let output = running.ask(&["swapon", "--show", "PID"]);
+    let table = "NAME             TYPE SIZE USED PRIO\n\
+                 /var/a directory file 512M   4K   -1\n\
+                 /x               file 1.5G   0B  100\n";
+    assert_eq!((code(&output), out(&output), err(&output)), (Some(0), table.to_owned(), String::new()));
+    let output = running.ask(&["swapon", "--show", "PID", "--bytes", "--noheadings"]);
+    let table = "/var/a directory file  536870912 4096  -1\n\
+                 /x               file 1610612736    0 100\n";
+    assert_eq!(out(&output), table);
+}
+
+#[test]
+fn a_device_is_given_and_taken_without_a_word() {
+    let running = Running::new(&[]);
+    for words in [["swapon", "PID", "file:@fine,prio=3"], ["swapoff", "PID", "@fine/."]] {
+        let output = running.ask(&words);
+        assert_eq!((code(&output), out(&output), err(&output)), (Some(0), String::new(), String::new()));
+    }
+}
+
+#[test]
+fn a_directory_is_checked_before_the_process_is_asked() {
+    let running = Running::new(&[]);
+    assert_eq!(
+        running.refusal(125, &["swapon", "PID", "file:@none"]),
+        running.line(
+            "spill directory @none: No such file or directory (os error 2); \
+             name a directory that can be written, as file:DIR"
+        )
+    );
+}
+
+#[test]
+fn what_the_process_refuses_is_told_with_its_reason_and_status_1() {
+    let running = Running::new(&[]);
+    assert_eq!(
+        running.refusal(1, &["swapon", "PID", "file:@full,size=1M"]),
+        running.line("swapon file:@full,size=1048576 in process PID: the disk is full; make room there")
+    );
+    assert_eq!(
+        running.refusal(1, &["swapoff", "PID", "@full"]),
+        running.line("swapoff @full in process PID: the disk is full; make room there")
+    );
+}
+
+#[test]
+fn a_process_that_closes_the_connection_is_told() {
+    let running = Running::new(&[]);
+    let line = running.refusal(125, &["swapoff", "PID", "@gone"]);
+    assert!(line.contains("the process ended or closed the connection; "), "{line}");
+}
+
+#[test]
+fn a_terminal_shows_what_is_left_and_an_interrupt_takes_it_back() {
+    let running = Running::new(&[]);
+    let (child, mut screen, text) = on_terminal(&running, &["swapoff", "PID", "@slow"], " left");
+    assert!(text.starts_with("\rebb: swapoff: 1.5M left"), "{text:?}");
+    kill(pid(&child), libc::SIGTERM);
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(signal(&output), Some(libc::SIGTERM));
+    let mut rest = [0; 65536];
+    let len = screen.read(&mut rest).unwrap();
+    let line =
+        running.line("swapoff @slow in process PID: interrupted, and everything is as it was; run it again to finish");
+    let rest = String::from_utf8_lossy(&rest[..len]).replace("\r\n", "\n");
+    assert!(rest.ends_with(&format!("\r\x1b[K{line}")), "{rest:?}");
+    assert_eq!(code(&running.ask(&["swapon", "--show", "PID"])), Some(0));
+}
+
+#[test]
+fn a_process_that_does_not_hear_is_told_after_a_while() {
+    let running = Running::new(&[("TEST_DEAF", "1")]);
+    let line = running.refusal(125, &["swapon", "--show", "PID"]);
+    assert!(line.contains("it opened no control socket within 2 s; "), "{line}");
+    kill(running.pid, libc::SIGSTOP);
+    common::wait_until("the program stops", || common::state(running.pid) == Some('T'));
+    let line = running.refusal(125, &["swapon", "--show", "PID"]);
+    assert!(line.contains(&format!("it is stopped; continue it with `kill -CONT {}`", running.pid)), "{line}");
+}
+
+#[test]
+fn processes_that_are_not_managed_are_left_alone() {
+    let running = Running::new(&[]);
+    let ebb = pid(&running.ebb).to_string();
+    let line = running.refusal(125, &["swapon", "--show", &ebb]);
+    assert!(line.contains("it belongs to a run under Ebb, but is not managed by it; "), "{line}");
+    let this = std::process::id().to_string();
+    for words in [["swapon", this.as_str(), "file:@fine"], ["swapoff", this.as_str(), "@fine"]] {
+        assert_eq!(
+            running.refusal(125, &words),
+            format!("ebb: process {this}: it does not run under Ebb; name one that was started by `ebb run`\n")
+        );
+    }
+}
