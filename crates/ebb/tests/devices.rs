@@ -99,8 +99,8 @@ fn a_device_that_goes_leaves_every_page_on_another_one() {
 fn the_last_device_goes_when_the_pool_takes_what_it_holds() {
     alone("the_last_device_goes_when_the_pool_takes_what_it_holds", || {
         let space = space_on(&[device(A, 1 << 30, None)], true);
-        let pages = Pages::new(space, 2 * RAM_PAGES, COMPRESSIBLE);
         let noise = Pages::new(space, RAM_PAGES / 8, RANDOM);
+        let pages = Pages::new(space, 2 * RAM_PAGES, COMPRESSIBLE);
         assert!(used(space, A) > 0);
         assert_eq!(swapoff(space, A), Ok(()));
         assert!(devices(space).is_empty());
