@@ -30,10 +30,10 @@ pub unsafe extern "C" fn on_sigbus(_sig: i32, info: *const SigInfo, uc: *mut Con
                 .write(),
         }
     }
-    if control::is_asked_for(info)
-        && let Some(space) = crate::space()
-    {
-        control::start(space, !b.foreign);
+    if control::is_asked_for(info) {
+        if let Some(space) = crate::space() {
+            control::start(space, !b.foreign);
+        }
         return signals::resume(b, uc);
     }
     if !b.owns(uc.regs.sp) {

@@ -9,7 +9,7 @@ pub use crate::lockstat::Contention;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Written in `Shared::magic`; changes with the layout.
-pub const MAGIC: u64 = 0x4542_4230_3030_3032;
+pub const MAGIC: u64 = 0x4542_4230_3030_3033;
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
