@@ -51,8 +51,8 @@ pub(crate) struct Taken {
 
 impl SwapDevice {
     /// Allocates up to `out.len()` runs of 2^`order` slots, each aligned to its size, and writes the first slot of
-    /// each to `out`. Returns how many there are: fewer only when no more were found. Every slot of every run is cached
-    /// for `folio`, with count 0, and belongs to the caller alone until it shares it.
+    /// each to `out`. Returns how many there are: fewer only when no more were found. Every slot of every run is locked
+    /// in the swap cache for `folio`, with count 0, and belongs to the caller alone until it shares it.
     ///
     /// Order 0 finds every free slot of the device, higher orders every run in an empty cluster or one of their order.
     /// What other threads are just moving may be missed: order 0 then looks again, a bounded number of times, while the
@@ -314,10 +314,14 @@ impl SwapDevice {
 
     /// Whether few clusters are empty, so that single slots had better go into gaps than into one of them.
     fn is_scarce(&self) -> bool {
+        self.nr_empty() < self.nr_clusters() / SCARCE
+    }
+
+    /// Clusters that are empty, but for those that a shard has.
+    pub(crate) fn nr_empty(&self) -> u32 {
         let lists = self.header.lists.0.lock();
         let untouched = self.nr_clusters().saturating_sub(lists.untouched().0);
-        let empty = lists.len(ListId::Free) + lists.len(ListId::Bare) + lists.len(ListId::Discard) + untouched;
-        empty < self.nr_clusters() / SCARCE
+        lists.len(ListId::Free) + lists.len(ListId::Bare) + lists.len(ListId::Discard) + untouched
     }
 
     /// Takes aligned free runs at and above `from`, as many as `out` has room for.

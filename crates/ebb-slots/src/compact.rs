@@ -17,8 +17,12 @@ const RUNS_MAX: usize = crate::CLUSTER_SLOTS as usize / 2;
 
 /// What [`SwapDevice::compact`] asks of who knows where a slot's content belongs.
 pub trait Relocate {
-    /// Moves what slot `from` holds to slot `to`, which is cached with count 0 and the callee's alone. True when that is
-    /// done: `to` is in use, and `from` is free. False when `from` cannot be moved now; then `to` is as it was.
+    /// Moves what slot `from` holds to slot `to`, which is locked with count 0 and the callee's alone. True when that is
+    /// done: `to` is in use, and `from` is free. False when it is not; then `to` is as it was.
+    ///
+    /// `from` may be resident. The callee locks it, and moves it only if it can have its page refer to `to`, which it
+    /// leaves resident then, for the same folio; a cache-only slot it may free instead, and say false. What somebody else
+    /// has locked stays.
     fn relocate(&mut self, from: Slot, to: Slot) -> bool;
 }
 
@@ -103,7 +107,7 @@ impl SwapDevice {
                 if !moved {
                     self.cache_del(to, crate::Shadow(0));
                 }
-                moved
+                moved || Word::from_bits(self.word(from).load(Ordering::Acquire)).is_free()
             });
             runs[index] = self.look(id, index, order);
             let is_free = runs[index].used == 0 && !runs[index].is_stuck;

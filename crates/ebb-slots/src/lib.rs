@@ -15,7 +15,10 @@
 //! | current cluster | the cluster that a shard allocates one order from; on no list meanwhile |
 //! | shard | whatever allocates without getting into others' way: a thread, or a processor |
 //! | swap table | one 64-bit word a slot: free, stored, cached or bad |
-//! | swap cache | the slots whose word says *cached*: somebody holds, or moves, the content |
+//! | swap cache | the slots whose word says *cached*: their content is in memory too, or is on its way |
+//! | locked | cached, and one thread's alone, which moves the content |
+//! | resident | cached and not locked: the folio is in memory and clean, the slot holds the same |
+//! | cache-only | resident, and no page state refers to the slot: it may be freed for somebody else |
 //! | count | how many page states refer to a slot; a slot is freed when it has none and is not cached |
 //!
 //! # Invariants
@@ -28,6 +31,7 @@
 //! 4. Words of a cluster that is away are free, and stay so; a free word is 0. So the memory of a table can go, and come
 //!    back as zeros, while others read it.
 //! 5. A count field moves to and from its overflow mark under the overflow lock only.
+//! 6. A locked word is unlocked, taken out of the cache, or given another folio, by the thread that locked it only.
 //!
 //! # Lock order
 //!
@@ -49,6 +53,7 @@ extern crate std;
 
 mod alloc;
 mod away;
+mod cache;
 mod cluster;
 mod compact;
 mod device;
@@ -57,6 +62,7 @@ mod layout;
 mod lists;
 mod overflow;
 mod priority;
+mod reclaim;
 mod resize;
 mod table;
 mod validate;
@@ -73,6 +79,7 @@ ebb_sync::lock_classes! {
     OverflowLock = "swap count overflow";
 }
 
+pub use cache::{CacheAddError, EvictError, LockError, Locked, Resident};
 pub use cluster::{CLUSTER_SLOTS, MAX_ORDER};
 pub use compact::Relocate;
 pub use device::{InitError, Options, Placement, SwapDevice};
@@ -80,5 +87,5 @@ pub use id::{ClusterId, Entry, Folio, Order, Shadow, Shard, Slot};
 pub use layout::{METADATA_ALIGN, metadata_bytes};
 pub use priority::{DEVICES_MAX, Priorities};
 pub use resize::ResizeError;
-pub use table::{CacheAddError, DupError, Stored, TableEntry};
+pub use table::{DupError, Stored, TableEntry};
 pub use validate::{Inconsistency, Summary};

@@ -173,6 +173,14 @@ impl Lists {
         self.lists[list.index()].len -= 1;
     }
 
+    /// Takes the first cluster of a list to its end, and says which it is.
+    pub(crate) fn rotate(&mut self, clusters: &Clusters, list: ListId) -> Option<ClusterId> {
+        let id = self.head(list)?;
+        self.remove(clusters, list, id);
+        self.push(clusters, list, id);
+        Some(id)
+    }
+
     pub(crate) fn next(&self, clusters: &Clusters, id: ClusterId) -> Option<ClusterId> {
         decode(clusters.links(self, id).next)
     }
@@ -234,6 +242,18 @@ mod tests {
         lists.remove(&clusters, ListId::Full, ClusterId(1));
         lists.remove(&clusters, ListId::Full, ClusterId(3));
         assert_eq!(walk(&lists, &clusters, ListId::Full), [0; 0]);
+    }
+
+    #[test]
+    fn a_list_that_is_rotated_shows_each_cluster_in_turn() {
+        let (clusters, mut lists) = (clusters(), Lists::new());
+        assert_eq!(lists.rotate(&clusters, ListId::Frag(Order::ZERO)), None);
+        for id in 5..8 {
+            lists.push(&clusters, ListId::Frag(Order::ZERO), ClusterId(id));
+        }
+        let shown: Vec<_> = (0..4).filter_map(|_| lists.rotate(&clusters, ListId::Frag(Order::ZERO))).collect();
+        assert_eq!(shown, [5, 6, 7, 5].map(ClusterId));
+        assert_eq!(walk(&lists, &clusters, ListId::Frag(Order::ZERO)), [6, 7, 5]);
     }
 
     #[test]

@@ -146,7 +146,8 @@ impl SwapDevice {
         }
     }
 
-    /// The first slot at or after `from` that is in use.
+    /// The first slot at or after `from` that is in use: also one that is only resident, which the caller locks and frees
+    /// or moves, as its page likes.
     pub fn next_used(&self, from: Slot) -> Option<Slot> {
         let mut at = from.0;
         // Clusters that were never used have no memory yet, and need none to be looked at.

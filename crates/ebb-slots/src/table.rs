@@ -1,4 +1,5 @@
-//! What may be done with one word of the swap table, without a lock: look, refer, go into and out of the swap cache.
+//! What may be done with one word of the swap table, without a lock: look, and refer. What the swap cache does with it is
+//! in `cache`.
 //!
 //! Every change is one compare-and-swap, Acquire and Release: whoever gets a slot into the cache sees what was written
 //! by whoever took it out, and the content's whereabouts with it. Two things leave the lock-free path: a count of more
@@ -19,8 +20,8 @@ pub enum TableEntry {
     Free,
     /// In use, content not in the swap cache.
     Stored(Stored),
-    /// In use, somebody holds the content or moves it.
-    Cached { count: u32, folio: Folio, zero: bool },
+    /// In use, and in the swap cache: `locked` by somebody who moves the content; or resident.
+    Cached { count: u32, folio: Folio, zero: bool, locked: bool },
     /// Never to be used.
     Bad,
 }
@@ -34,28 +35,6 @@ pub struct Stored {
     /// The content is nothing but zeros.
     pub zero: bool,
 }
-
-/// Why a slot did not go into the swap cache.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CacheAddError {
-    /// Somebody else has it there: wait for the page's state to change, and look again.
-    Cached,
-    /// The slot is gone, and so is whatever referred to it.
-    Free,
-    Bad,
-}
-
-impl fmt::Display for CacheAddError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Cached => "the swap slot is in the swap cache already; wait for its holder",
-            Self::Free => "the swap slot is free; look at the page's state again",
-            Self::Bad => "the swap slot is bad; nothing can refer to it",
-        })
-    }
-}
-
-impl core::error::Error for CacheAddError {}
 
 /// Why a count was not raised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,54 +70,11 @@ impl SwapDevice {
             Tag::Bad => TableEntry::Bad,
             Tag::Stored if word.is_dead() => TableEntry::Free,
             Tag::Stored => TableEntry::Stored(stored(word, count)),
-            Tag::Cached => TableEntry::Cached { count, folio: word.folio(), zero: word.is_zero_filled() },
+            Tag::Cached => {
+                let (folio, zero, locked) = (word.folio(), word.is_zero_filled(), word.is_locked());
+                TableEntry::Cached { count, folio, zero, locked }
+            }
         }
-    }
-
-    /// Takes a stored slot into the swap cache, as `folio`. Who succeeds alone may move the content, until it says
-    /// [`Self::cache_del`]; nothing frees the slot meanwhile. The slot may have been freed and used for another page
-    /// since the caller learnt of it: the caller looks at the page's state again before it relies on the content.
-    pub fn cache_add(&self, slot: Slot, folio: Folio) -> Result<Stored, CacheAddError> {
-        let before = self.update(slot, |word| match to_cached(word, folio) {
-            Ok(_) if word.count_field() == COUNT_OVERFLOWED => Err(None),
-            other => other.map_err(Some),
-        });
-        match before {
-            Ok(word) => Ok(stored(word, word.count_field())),
-            Err(Some(error)) => Err(error),
-            Err(None) => self.cache_add_overflowed(slot, folio),
-        }
-    }
-
-    /// Says that another folio holds a cached slot's content. For the holder of the cached slot only, such as who
-    /// allocated a batch of slots for one folio number and then fills each from another. False when it is not cached.
-    pub fn cache_replace(&self, slot: Slot, folio: Folio) -> bool {
-        let done = self.update(slot, |word| match word.tag() {
-            Tag::Cached => Ok(word.cached(folio)),
-            _ => Err(()),
-        });
-        done.is_ok()
-    }
-
-    /// Takes a cached slot out of the swap cache. With a count it is stored from now on; without, it is free, and that
-    /// is when this says true. For the holder of the cached slot only.
-    pub fn cache_del(&self, slot: Slot, shadow: Shadow) -> bool {
-        let before = self.update(slot, |word| out_of_cache(word, shadow));
-        debug_assert!(before.is_ok(), "{slot:?} was taken out of the swap cache, but is not in it");
-        let freed = before.is_ok_and(|word| word.count_field() == 0);
-        if freed {
-            self.free_dead(slot);
-        }
-        freed
-    }
-
-    /// [`Self::cache_del`] for each slot of a run of 2^`order`, with one lock for all that turn free; how many those are.
-    pub fn cache_del_run(&self, first: Slot, order: Order, shadow: Shadow) -> u32 {
-        self.free_of_run(first, order, |slot| {
-            let before = self.update(slot, |word| out_of_cache(word, shadow));
-            debug_assert!(before.is_ok(), "{slot:?} was taken out of the swap cache, but is not in it");
-            before.is_ok_and(|word| word.count_field() == 0)
-        })
     }
 
     /// [`Self::put`] for each slot of a run of 2^`order`, likewise.
@@ -147,7 +83,7 @@ impl SwapDevice {
     }
 
     /// Frees the slots of a run whose words `is_dead` makes dead; how many.
-    fn free_of_run(&self, first: Slot, order: Order, is_dead: impl Fn(Slot) -> bool) -> u32 {
+    pub(crate) fn free_of_run(&self, first: Slot, order: Order, is_dead: impl Fn(Slot) -> bool) -> u32 {
         debug_assert!(first.0.is_multiple_of(order.slots()));
         let mut dead = [0u64; (crate::CLUSTER_SLOTS as usize).div_ceil(64)];
         let slots = || (first.0..first.0 + order.slots()).map(Slot).enumerate();
@@ -182,7 +118,7 @@ impl SwapDevice {
     }
 
     /// One page state less refers to the slot. True when it was the last and the slot is free now, which needs it not
-    /// to be cached.
+    /// to be cached: a resident slot is cache-only from then on.
     pub fn put(&self, slot: Slot) -> bool {
         let freed = self.put_word(slot);
         if freed {
@@ -218,7 +154,7 @@ impl SwapDevice {
         }
     }
 
-    /// Remembers whether the slot's content is nothing but zeros. For the holder of the cached slot.
+    /// Remembers whether the slot's content is nothing but zeros. For who has the slot locked.
     pub fn set_zero(&self, slot: Slot, zero: bool) {
         let done = self.update(slot, |word| in_use(word).map(|()| word.with_zero_filled(zero)));
         debug_assert!(done.is_ok(), "{slot:?} is not in use, but was said to be zero-filled or not");
@@ -230,7 +166,7 @@ impl SwapDevice {
 
     /// Replaces the word by what `change` makes of it, in one step, and says what it was.
     #[inline]
-    fn update<E>(&self, slot: Slot, change: impl Fn(Word) -> Result<Word, E>) -> Result<Word, E> {
+    pub(crate) fn update<E>(&self, slot: Slot, change: impl Fn(Word) -> Result<Word, E>) -> Result<Word, E> {
         let place = self.word(slot);
         let mut word = Word::from_bits(place.load(Ordering::Acquire));
         loop {
@@ -250,14 +186,6 @@ impl SwapDevice {
         let overflow = self.header.overflow.0.lock();
         let word = self.load(slot);
         (word, overflowed_count(&overflow, slot, word))
-    }
-
-    /// The count is read under the lock that the word is changed under: it belongs to the moment of the change.
-    #[cold]
-    fn cache_add_overflowed(&self, slot: Slot, folio: Folio) -> Result<Stored, CacheAddError> {
-        let overflow = self.header.overflow.0.lock();
-        let word = self.update(slot, |word| to_cached(word, folio))?;
-        Ok(stored(word, overflowed_count(&overflow, slot, word)))
     }
 
     #[cold]
@@ -288,7 +216,7 @@ impl SwapDevice {
 
     /// Lowers a count that is in the overflow table; false when it is there no more.
     #[cold]
-    fn put_overflowed(&self, slot: Slot) -> bool {
+    pub(crate) fn put_overflowed(&self, slot: Slot) -> bool {
         let mut overflow = self.header.overflow.0.lock();
         if self.load(slot).count_field() != COUNT_OVERFLOWED {
             return false;
@@ -308,13 +236,13 @@ impl SwapDevice {
     }
 }
 
-enum PutError {
+pub(crate) enum PutError {
     NotReferred,
     Overflowed,
 }
 
 /// The true count of a word that was read with the overflow lock held.
-fn overflowed_count(overflow: &Overflow, slot: Slot, word: Word) -> u32 {
+pub(crate) fn overflowed_count(overflow: &Overflow, slot: Slot, word: Word) -> u32 {
     let count = match word.count_field() {
         COUNT_OVERFLOWED => overflow.count(slot),
         count => Some(count),
@@ -323,25 +251,7 @@ fn overflowed_count(overflow: &Overflow, slot: Slot, word: Word) -> u32 {
     count.unwrap_or(COUNT_OVERFLOWED)
 }
 
-fn out_of_cache(word: Word, shadow: Shadow) -> Result<Word, ()> {
-    match word.tag() {
-        Tag::Cached if word.count_field() == 0 => Ok(Word::DEAD),
-        Tag::Cached => Ok(word.stored(shadow)),
-        _ => Err(()),
-    }
-}
-
-fn to_cached(word: Word, folio: Folio) -> Result<Word, CacheAddError> {
-    match word.tag() {
-        Tag::Stored if word.is_dead() => Err(CacheAddError::Free),
-        Tag::Stored => Ok(word.cached(folio)),
-        Tag::Cached => Err(CacheAddError::Cached),
-        Tag::Free => Err(CacheAddError::Free),
-        Tag::Bad => Err(CacheAddError::Bad),
-    }
-}
-
-fn stored(word: Word, count: u32) -> Stored {
+pub(crate) fn stored(word: Word, count: u32) -> Stored {
     Stored { count, shadow: word.shadow(), zero: word.is_zero_filled() }
 }
 

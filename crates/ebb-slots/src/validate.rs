@@ -15,7 +15,11 @@ use ebb_sync::Ordering;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
     pub slots_used: u32,
+    /// Locked or resident.
     pub slots_cached: u32,
+    pub slots_resident: u32,
+    /// Resident, and nothing refers to them.
+    pub slots_cache_only: u32,
     pub slots_bad: u32,
     pub clusters_untouched: u32,
     pub clusters_free: u32,
@@ -189,6 +193,8 @@ impl SwapDevice {
             used += u32::from(matches!(word.tag(), Tag::Stored | Tag::Cached));
             bad += u32::from(word.tag() == Tag::Bad);
             summary.slots_cached += u32::from(word.tag() == Tag::Cached);
+            summary.slots_resident += u32::from(word.is_resident());
+            summary.slots_cache_only += u32::from(word.is_cache_only());
             if word.count_field() == COUNT_OVERFLOWED {
                 let count = self.header.overflow.0.lock().count(slot);
                 let is_large = count.is_some_and(|count| count >= COUNT_OVERFLOWED);

@@ -7,6 +7,11 @@
 //! | 3-7 | count, 0..=30; 31: look in the overflow table |
 //! | 8-39 | shadow, when stored |
 //! | 8-47 | folio, when cached |
+//! | 48 | locked, when cached |
+//!
+//! A cached word that is *locked* belongs to the one thread that set the bit: the content is on the move. One that is not
+//! is *resident*: its folio is in memory and clean, and the slot still holds the same content. Resident with a count of 0
+//! is *cache-only*: no page state needs the slot, and whoever locks it may free it.
 //!
 //! A free word is 0. *Dead* is a stored word whose count is 0: its last user is gone, and the thread that made it so is
 //! on its way to give it back to the cluster. To everybody else it is as good as free, but it cannot be allocated yet.
@@ -27,6 +32,7 @@ const ZERO_BIT: u64 = 1 << 2;
 const COUNT_SHIFT: u32 = 3;
 const COUNT_MASK: u64 = 0b1_1111 << COUNT_SHIFT;
 const PAYLOAD_SHIFT: u32 = 8;
+const LOCKED_BIT: u64 = 1 << (PAYLOAD_SHIFT + Folio::BITS);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Tag {
@@ -55,9 +61,9 @@ impl Word {
         self.0
     }
 
-    /// What `alloc` writes: cached, nobody refers to it yet.
+    /// What `alloc` writes: cached and locked, nobody refers to it yet.
     pub(crate) const fn fresh(folio: Folio) -> Self {
-        Self(TAG_CACHED | folio.get() << PAYLOAD_SHIFT)
+        Self(TAG_CACHED | LOCKED_BIT | folio.get() << PAYLOAD_SHIFT)
     }
 
     #[inline(always)]
@@ -79,6 +85,24 @@ impl Word {
     #[inline(always)]
     pub(crate) const fn is_dead(self) -> bool {
         self.0 & (TAG_MASK | COUNT_MASK) == TAG_STORED
+    }
+
+    /// In the swap cache, and one thread's alone.
+    #[inline(always)]
+    pub(crate) const fn is_locked(self) -> bool {
+        self.0 & (TAG_MASK | LOCKED_BIT) == TAG_CACHED | LOCKED_BIT
+    }
+
+    /// In the swap cache with a folio that is clean, and nobody's in particular.
+    #[inline(always)]
+    pub(crate) const fn is_resident(self) -> bool {
+        self.0 & (TAG_MASK | LOCKED_BIT) == TAG_CACHED
+    }
+
+    /// Resident, and no page state refers to it.
+    #[inline(always)]
+    pub(crate) const fn is_cache_only(self) -> bool {
+        self.0 & (TAG_MASK | LOCKED_BIT | COUNT_MASK) == TAG_CACHED
     }
 
     #[inline(always)]
@@ -113,10 +137,24 @@ impl Word {
         }
     }
 
-    /// The same slot, in the swap cache: count and zero flag stay.
+    /// The same slot, in the swap cache and locked: count and zero flag stay.
     #[inline(always)]
     pub(crate) const fn cached(self, folio: Folio) -> Self {
-        Self(self.0 & (COUNT_MASK | ZERO_BIT) | TAG_CACHED | folio.get() << PAYLOAD_SHIFT)
+        Self(self.0 & (COUNT_MASK | ZERO_BIT) | TAG_CACHED | LOCKED_BIT | folio.get() << PAYLOAD_SHIFT)
+    }
+
+    /// A resident slot, with its content on the move: all else stays.
+    #[inline(always)]
+    pub(crate) const fn locked(self) -> Self {
+        debug_assert!(self.is_resident());
+        Self(self.0 | LOCKED_BIT)
+    }
+
+    /// A locked slot whose folio stays in memory: all else stays.
+    #[inline(always)]
+    pub(crate) const fn resident(self) -> Self {
+        debug_assert!(self.is_locked());
+        Self(self.0 & !LOCKED_BIT)
     }
 
     /// The same slot, out of the swap cache: count and zero flag stay.
@@ -131,7 +169,7 @@ impl Word {
             Tag::Free => self.0 == 0,
             Tag::Bad => self.0 == TAG_BAD,
             Tag::Stored => self.0 >> (PAYLOAD_SHIFT + u32::BITS) == 0 && self.count_field() <= COUNT_OVERFLOWED,
-            Tag::Cached => self.0 >> (PAYLOAD_SHIFT + Folio::BITS) == 0 && self.count_field() <= COUNT_OVERFLOWED,
+            Tag::Cached => self.0 >> (PAYLOAD_SHIFT + Folio::BITS + 1) == 0 && self.count_field() <= COUNT_OVERFLOWED,
         }
     }
 }
@@ -143,7 +181,8 @@ mod tests {
     #[test]
     fn the_layout_is_the_documented_one() {
         let cached = Word::fresh(Folio::new(0xff_1234_5678).unwrap()).with_count_field(30).with_zero_filled(true);
-        assert_eq!(cached.to_bits(), 0xff_1234_5678 << 8 | 30 << 3 | 1 << 2 | 2);
+        assert_eq!(cached.to_bits(), 1 << 48 | 0xff_1234_5678 << 8 | 30 << 3 | 1 << 2 | 2);
+        assert_eq!(cached.resident().to_bits(), 0xff_1234_5678 << 8 | 30 << 3 | 1 << 2 | 2);
         let stored = cached.stored(Shadow(0x8765_4321));
         assert_eq!(stored.to_bits(), 0x8765_4321 << 8 | 30 << 3 | 1 << 2 | 1);
     }
@@ -166,10 +205,23 @@ mod tests {
     }
 
     #[test]
+    fn a_cached_word_is_locked_or_resident_and_nothing_else_is_either() {
+        let locked = Word::fresh(Folio::new(9).unwrap());
+        assert!(locked.is_locked() && !locked.is_resident() && !locked.is_cache_only());
+        let resident = locked.resident();
+        assert!(resident.is_resident() && resident.is_cache_only() && !resident.is_locked());
+        assert!(!resident.with_count_field(1).is_cache_only());
+        assert_eq!(resident.locked(), locked);
+        for other in [Word::FREE, Word::BAD, Word::DEAD, locked.stored(Shadow(u32::MAX))] {
+            assert!(!other.is_locked() && !other.is_resident() && !other.is_cache_only());
+        }
+    }
+
+    #[test]
     fn stray_bits_are_noticed() {
         assert!(!Word::from_bits(1 << 3).is_well_formed());
         assert!(!Word::from_bits(3 | 1 << 8).is_well_formed());
         assert!(!Word::from_bits(1 | 1 << 40).is_well_formed());
-        assert!(!Word::from_bits(2 | 1 << 48).is_well_formed());
+        assert!(!Word::from_bits(2 | 1 << 49).is_well_formed());
     }
 }

@@ -34,7 +34,7 @@ fn slots_come_cached_with_count_zero() {
     let device = TestDevice::new(100, 1, Placement::Sharded);
     let slots = alloc(&device, 0, Order::ZERO, 3);
     for slot in slots {
-        assert_eq!(device.get(slot), TableEntry::Cached { count: 0, folio: FOLIO, zero: false });
+        assert_eq!(device.get(slot), TableEntry::Cached { count: 0, folio: FOLIO, zero: false, locked: true });
     }
     assert_eq!(device.nr_used(), 3);
 }
@@ -230,7 +230,7 @@ fn a_slot_lives_from_allocation_through_swap_in_to_its_last_put() {
     let stored = Stored { count: 2, shadow: Shadow(7), zero: true };
     assert_eq!(device.get(slot), TableEntry::Stored(stored));
     assert_eq!(device.cache_add(slot, FOLIO), Ok(stored));
-    assert_eq!(device.cache_add(slot, FOLIO), Err(CacheAddError::Cached));
+    assert_eq!(device.cache_add(slot, FOLIO), Err(CacheAddError::Locked));
     assert!(!device.put(slot));
     assert!(!device.cache_del(slot, Shadow(8)));
     assert!(device.put(slot));
@@ -246,7 +246,7 @@ fn a_cached_slot_survives_its_last_put_until_it_leaves_the_cache() {
     let slot = alloc(&device, 0, Order::ZERO, 1)[0];
     device.dup(slot).unwrap();
     assert!(!device.put(slot));
-    assert_eq!(device.get(slot), TableEntry::Cached { count: 0, folio: FOLIO, zero: false });
+    assert_eq!(device.get(slot), TableEntry::Cached { count: 0, folio: FOLIO, zero: false, locked: true });
     assert!(device.cache_del(slot, Shadow(0)));
 }
 
@@ -255,7 +255,7 @@ fn counts_larger_than_a_word_holds_are_kept_and_given_back() {
     let device = TestDevice::new(2000, 1, Placement::Sharded);
     let slot = alloc(&device, 0, Order::ZERO, 1)[0];
     (0..1000).for_each(|_| device.dup(slot).unwrap());
-    assert_eq!(device.get(slot), TableEntry::Cached { count: 1000, folio: FOLIO, zero: false });
+    assert_eq!(device.get(slot), TableEntry::Cached { count: 1000, folio: FOLIO, zero: false, locked: true });
     assert_eq!(device.validate().unwrap().counts_overflowed, 1);
     device.cache_del(slot, Shadow(3));
     assert_eq!(device.cache_add(slot, FOLIO), Ok(Stored { count: 1000, shadow: Shadow(3), zero: false }));
@@ -277,7 +277,7 @@ fn a_full_overflow_table_refuses_another_slot_and_keeps_the_counts() {
     }
     assert_eq!(refused, vec![DupError::CountOverflow; 600 - 512]);
     let last = *slots.last().unwrap();
-    assert_eq!(device.get(last), TableEntry::Cached { count: 30, folio: FOLIO, zero: false });
+    assert_eq!(device.get(last), TableEntry::Cached { count: 30, folio: FOLIO, zero: false, locked: true });
     assert!(!device.put(slots[0]));
     assert_eq!(device.dup(last), Ok(()));
     assert_eq!(device.validate().unwrap().counts_overflowed, 512);

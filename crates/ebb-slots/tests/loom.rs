@@ -4,6 +4,8 @@
 #![cfg(loom)]
 
 mod common;
+#[path = "loom/resident.rs"]
+mod resident;
 
 use common::{TestDevice, zero_words};
 use ebb_slots::*;
@@ -48,7 +50,7 @@ fn store_one(device: &SwapDevice) -> Slot {
 
 /// Checks that the slot is the caller's alone, by its folio, and frees it.
 fn own_and_free(device: &SwapDevice, slot: Slot, number: u64) {
-    assert_eq!(device.get(slot), TableEntry::Cached { count: 0, folio: folio(number), zero: false });
+    assert_eq!(device.get(slot), TableEntry::Cached { count: 0, folio: folio(number), zero: false, locked: true });
     assert!(device.cache_del(slot, SHADOW));
 }
 
@@ -113,7 +115,7 @@ fn a_free_that_moves_a_full_cluster_meets_an_allocation_that_wants_it() {
         let second = alloc_one(&device, 0, Order::ZERO, 2);
         other.join().unwrap();
         assert_ne!(Some(first), second);
-        assert_eq!(device.get(first), TableEntry::Cached { count: 0, folio: folio(2), zero: false });
+        assert_eq!(device.get(first), TableEntry::Cached { count: 0, folio: folio(2), zero: false, locked: true });
         let used = 2 * CLUSTER_SLOTS - 3 + 1 + u32::from(second.is_some());
         assert_eq!(device.validate().unwrap().slots_used, used);
     });
@@ -171,7 +173,7 @@ fn one_of_two_gets_a_slot_into_the_cache_and_sees_what_was_stored() {
                 place.with_mut(|value| unsafe { *value += 1 });
                 assert!(!device.cache_del(slot, SHADOW));
             } else {
-                assert_eq!(added, Err(CacheAddError::Cached));
+                assert_eq!(added, Err(CacheAddError::Locked));
             }
             added.is_ok()
         };
@@ -264,7 +266,7 @@ fn two_puts_of_the_smallest_overflowed_count_both_count() {
         };
         assert!(!device.put(slot));
         assert!(!other.join().unwrap());
-        assert_eq!(device.get(slot), TableEntry::Cached { count: 1, folio: folio(1), zero: false });
+        assert_eq!(device.get(slot), TableEntry::Cached { count: 1, folio: folio(1), zero: false, locked: true });
         assert_eq!(device.validate().unwrap().counts_overflowed, 0);
     });
 }
@@ -317,7 +319,7 @@ fn a_table_that_is_given_back_is_free_to_whoever_reads_it_and_nobody_allocates_f
         assert_eq!(device.dup(Slot(0)), Err(DupError::Free));
         let slot = alloc_one(&device, 1, Order::ZERO, 2);
         if let Some(slot) = slot {
-            assert_eq!(device.get(slot), TableEntry::Cached { count: 0, folio: folio(2), zero: false });
+            assert_eq!(device.get(slot), TableEntry::Cached { count: 0, folio: folio(2), zero: false, locked: true });
         }
         releaser.join().unwrap();
         if let Some(slot) = slot {
@@ -540,7 +542,7 @@ impl Engine {
         let slot = Slot(seen as u32 - 1);
         match self.device.cache_add(slot, folio(2)) {
             Err(CacheAddError::Bad) => panic!("a page refers to a bad slot"),
-            Err(CacheAddError::Cached | CacheAddError::Free) => SwapIn::Again,
+            Err(CacheAddError::Locked | CacheAddError::Resident(_) | CacheAddError::Free) => SwapIn::Again,
             Ok(stored) => {
                 // The slot may be another page's by now. While it is cached and the state names it, neither changes.
                 if self.state[page].load(Ordering::Acquire) != seen {

@@ -10,7 +10,7 @@ use proptest::prelude::*;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Model {
     Free,
-    Used { count: u32, cached: Option<Folio>, shadow: Shadow, zero: bool },
+    Used { count: u32, cached: Option<Folio>, locked: bool, shadow: Shadow, zero: bool },
     Bad,
 }
 
@@ -19,9 +19,15 @@ impl Model {
         match self {
             Self::Free => TableEntry::Free,
             Self::Bad => TableEntry::Bad,
-            Self::Used { count, cached: Some(folio), zero, .. } => TableEntry::Cached { count, folio, zero },
-            Self::Used { count, cached: None, shadow, zero } => TableEntry::Stored(Stored { count, shadow, zero }),
+            Self::Used { count, cached: Some(folio), locked, zero, .. } => {
+                TableEntry::Cached { count, folio, zero, locked }
+            }
+            Self::Used { count, cached: None, shadow, zero, .. } => TableEntry::Stored(Stored { count, shadow, zero }),
         }
+    }
+
+    fn is_cache_only(self) -> bool {
+        matches!(self, Self::Used { count: 0, cached: Some(_), locked: false, .. })
     }
 }
 
@@ -32,6 +38,12 @@ enum Op {
     Put { pick: usize, times: usize },
     CacheAdd { pick: usize, folio: u64 },
     CacheDel { pick: usize, shadow: u32 },
+    Lock { pick: usize, folio: u64 },
+    Unlock { pick: usize, settles: bool },
+    UnlockMany { pick: usize, slots: usize },
+    Evict { pick: usize, shadow: u32 },
+    ReclaimFull { clusters: u32, refusal: u32 },
+    AllocReclaiming { shard: usize, order: u8, runs: usize, folio: u64, refusal: u32 },
     CacheReplace { pick: usize, folio: u64 },
     SetZero { pick: usize, zero: bool },
     FreeMany { pick: usize, slots: usize },
@@ -58,6 +70,13 @@ fn op() -> impl Strategy<Value = Op> {
         2 => (pick(), 1..40_usize).prop_map(|(pick, times)| Op::Put { pick, times }),
         2 => (pick(), folio()).prop_map(|(pick, folio)| Op::CacheAdd { pick, folio }),
         2 => (pick(), any::<u32>()).prop_map(|(pick, shadow)| Op::CacheDel { pick, shadow }),
+        2 => (pick(), folio()).prop_map(|(pick, folio)| Op::Lock { pick, folio }),
+        2 => (pick(), any::<bool>()).prop_map(|(pick, settles)| Op::Unlock { pick, settles }),
+        3 => (pick(), 1..600_usize).prop_map(|(pick, slots)| Op::UnlockMany { pick, slots }),
+        2 => (pick(), any::<u32>()).prop_map(|(pick, shadow)| Op::Evict { pick, shadow }),
+        1 => (0..9_u32, 1..4_u32).prop_map(|(clusters, refusal)| Op::ReclaimFull { clusters, refusal }),
+        3 => (any::<usize>(), 0..=MAX_ORDER, 1..300_usize, folio(), 1..4_u32)
+            .prop_map(|(shard, order, runs, folio, refusal)| Op::AllocReclaiming { shard, order, runs, folio, refusal }),
         1 => (pick(), folio()).prop_map(|(pick, folio)| Op::CacheReplace { pick, folio }),
         1 => (pick(), any::<bool>()).prop_map(|(pick, zero)| Op::SetZero { pick, zero }),
         4 => (pick(), 1..600_usize).prop_map(|(pick, slots)| Op::FreeMany { pick, slots }),
@@ -97,7 +116,12 @@ impl Relocate for Mover<'_> {
     fn relocate(&mut self, from: Slot, to: Slot) -> bool {
         self.turns += 1;
         assert_eq!(self.model[to.0 as usize], Model::Free);
-        let Model::Used { count, cached: None, shadow, zero } = self.model[from.0 as usize] else { return false };
+        if self.model[from.0 as usize].is_cache_only() {
+            // Not moved, but out of the way.
+            Pair::open(self.device, self.model, from);
+            return false;
+        }
+        let Model::Used { count, cached: None, shadow, zero, .. } = self.model[from.0 as usize] else { return false };
         if self.turns.is_multiple_of(self.refusal) {
             return false;
         }
@@ -143,11 +167,108 @@ impl Pair {
     }
 
     fn compact(&mut self, order: Order, runs: usize, moves: usize, refusal: u32) {
-        let used = self.device.nr_used();
+        let (used, before) = (self.device.nr_used(), self.nr_cache_only());
         let mut mover = Mover { device: &self.device, model: &mut self.model, refusal, turns: 0 };
         let freed = self.device.compact(order, runs, moves, Folio::new(3).unwrap(), &mut mover);
         assert!(mover.turns as usize <= moves && freed <= runs);
-        assert_eq!(self.device.nr_used(), used);
+        assert_eq!(used - self.device.nr_used(), before - self.nr_cache_only());
+    }
+
+    fn nr_cache_only(&self) -> u32 {
+        self.model.iter().filter(|slot| slot.is_cache_only()).count() as u32
+    }
+
+    /// Frees a cache-only slot.
+    fn open(device: &SwapDevice, model: &mut [Model], slot: Slot) {
+        let Model::Used { count: 0, cached: Some(folio), locked: false, zero, .. } = model[slot.0 as usize] else {
+            panic!("{slot:?} is not cache-only");
+        };
+        let resident = Resident { count: 0, folio, zero };
+        assert_eq!(device.lock(slot, Folio::new(9).unwrap()), Ok(Locked::Resident(resident)));
+        assert!(device.cache_del(slot, Shadow(0)));
+        model[slot.0 as usize] = Model::Free;
+    }
+
+    /// What to do with each cache-only slot: free it, but now and then not.
+    fn reclaimer<'a>(
+        device: &'a SwapDevice,
+        model: &'a mut [Model],
+        refusal: u32,
+    ) -> impl FnMut(Slot, Folio) -> bool + 'a {
+        let mut turns = 0_u32;
+        move |slot, folio| {
+            assert!(matches!(model[slot.0 as usize], Model::Used { cached: Some(now), .. } if now == folio));
+            turns += 1;
+            let frees = refusal == 1 || !turns.is_multiple_of(refusal);
+            if frees {
+                Self::open(device, model, slot);
+            }
+            frees
+        }
+    }
+
+    fn reclaim_full(&mut self, clusters: u32, refusal: u32) {
+        let (used, full) = (self.device.nr_used(), self.device.validate().unwrap().clusters_full);
+        let freed = self.device.reclaim_full(clusters, Self::reclaimer(&self.device, &mut self.model, refusal));
+        assert_eq!(used - freed, self.device.nr_used());
+        // All of them were looked at: what is left is elsewhere.
+        if clusters >= full && refusal == 1 {
+            let online = &self.model[..self.new_end.unwrap_or(self.model.len())];
+            let is_full = |cluster: &&[Model]| !cluster.contains(&Model::Free);
+            let left = online.chunks(CLUSTER_SLOTS as usize).filter(is_full).flatten();
+            let left = left.filter(|slot| slot.is_cache_only()).count();
+            // A cluster without a free slot may be current, and so on no list.
+            assert!(left == 0 || self.device.validate().unwrap().clusters_current > 0);
+        }
+    }
+
+    fn alloc_reclaiming(&mut self, shard: Shard, order: Order, runs: usize, folio: Folio, refusal: u32) {
+        let mut out = vec![Slot(u32::MAX); runs];
+        let reclaim = Self::reclaimer(&self.device, &mut self.model, refusal);
+        let found = self.device.alloc_reclaiming(shard, order, folio, &mut out, reclaim);
+        self.took(order, folio, &out[..found]);
+        if found < runs && refusal == 1 && self.device.is_half_full() {
+            let as_free = |slot: &Model| if slot.is_cache_only() { Model::Free } else { *slot };
+            let reclaimable: Vec<Model> = self.model.iter().map(as_free).collect();
+            assert!(!self.has_room(&reclaimable, order), "{} runs of {order:?} missing", runs - found);
+        }
+    }
+
+    fn lock(&mut self, slot: Slot, folio: Folio) {
+        let Model::Used { count, cached, locked, shadow, zero } = &mut self.model[slot.0 as usize] else { return };
+        let (count, shadow, zero) = (*count, *shadow, *zero);
+        let expected = match *cached {
+            Some(_) if *locked => Err(LockError::Locked),
+            Some(folio) => Ok(Locked::Resident(Resident { count, folio, zero })),
+            None => Ok(Locked::Stored(Stored { count, shadow, zero })),
+        };
+        assert_eq!(self.device.lock(slot, folio), expected);
+        cached.get_or_insert(folio);
+        *locked = true;
+    }
+
+    fn unlock(&mut self, slot: Slot, settles: bool) {
+        let Model::Used { count, locked: locked @ true, .. } = &mut self.model[slot.0 as usize] else { return };
+        *locked = false;
+        if settles && *count > 0 {
+            *count -= 1;
+            self.device.settle(slot);
+        } else {
+            self.device.unlock(slot);
+        }
+    }
+
+    fn evict(&mut self, slot: Slot, new: Shadow) {
+        let Model::Used { count, cached, locked, shadow, .. } = &mut self.model[slot.0 as usize] else { return };
+        let expected = match cached {
+            None => Err(EvictError::NotCached),
+            Some(_) if *locked => Err(EvictError::Locked),
+            Some(_) => Ok(()),
+        };
+        assert_eq!(self.device.evict(slot, new), expected);
+        if expected.is_ok() {
+            (*count, *cached, *shadow) = (*count + 1, None, new);
+        }
     }
 
     fn grow(&mut self, slots: u32) {
@@ -227,12 +348,36 @@ impl Pair {
                 let Some(slot) = self.pick(pick) else { return };
                 self.cache_del(slot, Shadow(shadow));
             }
+            Op::Lock { pick, folio } => {
+                let Some(slot) = self.pick(pick) else { return };
+                self.lock(slot, Folio::new(folio).unwrap());
+            }
+            Op::Unlock { pick, settles } => {
+                let Some(slot) = self.pick(pick) else { return };
+                self.unlock(slot, settles);
+            }
+            Op::UnlockMany { pick, slots } => {
+                let Some(first) = self.pick(pick) else { return };
+                let end = (first.0 as usize + slots).min(self.model.len());
+                (first.0..end as u32).for_each(|slot| self.unlock(Slot(slot), false));
+            }
+            Op::Evict { pick, shadow } => {
+                let Some(slot) = self.pick(pick) else { return };
+                self.evict(slot, Shadow(shadow));
+            }
+            Op::ReclaimFull { clusters, refusal } => self.reclaim_full(clusters, refusal),
+            Op::AllocReclaiming { shard, order, runs, folio, refusal } => {
+                let (order, folio) = (Order::new(order).unwrap(), Folio::new(folio).unwrap());
+                self.alloc_reclaiming(Shard(shard), order, runs, folio, refusal);
+            }
             Op::CacheReplace { pick, folio } => {
                 let Some(slot) = self.pick(pick) else { return };
                 let new = Folio::new(folio).unwrap();
-                let Model::Used { cached, .. } = &mut self.model[slot.0 as usize] else { unreachable!() };
-                assert_eq!(self.device.cache_replace(slot, new), cached.is_some());
-                *cached = cached.map(|_| new);
+                let Model::Used { cached, locked, .. } = &mut self.model[slot.0 as usize] else { unreachable!() };
+                assert_eq!(self.device.cache_replace(slot, new), *locked);
+                if *locked {
+                    *cached = Some(new);
+                }
             }
             Op::SetZero { pick, zero: value } => {
                 let Some(slot) = self.pick(pick) else { return };
@@ -275,13 +420,15 @@ impl Pair {
                 let slot = slot as usize % self.model.len();
                 assert_eq!(self.device.get(Slot(slot as u32)), self.model[slot].entry());
                 let refused = match self.model[slot] {
-                    Model::Free => (DupError::Free, CacheAddError::Free),
-                    Model::Bad => (DupError::Bad, CacheAddError::Bad),
+                    Model::Free => (DupError::Free, CacheAddError::Free, LockError::Free),
+                    Model::Bad => (DupError::Bad, CacheAddError::Bad, LockError::Bad),
                     Model::Used { .. } => return,
                 };
                 let slot = Slot(slot as u32);
                 assert_eq!(self.device.dup(slot), Err(refused.0));
                 assert_eq!(self.device.cache_add(slot, Folio::new(0).unwrap()), Err(refused.1));
+                assert_eq!(self.device.lock(slot, Folio::new(0).unwrap()), Err(refused.2));
+                assert_eq!(self.device.evict(slot, Shadow(0)), Err(EvictError::NotCached));
                 assert!(!self.device.cache_replace(slot, Folio::new(0).unwrap()));
             }
         }
@@ -300,24 +447,28 @@ impl Pair {
     fn alloc(&mut self, shard: Shard, order: Order, runs: usize, folio: Folio) {
         let mut out = vec![Slot(u32::MAX); runs];
         let found = self.device.alloc(shard, order, folio, &mut out);
-        for first in &out[..found] {
+        self.took(order, folio, &out[..found]);
+        assert!(out[found..].iter().all(|slot| *slot == Slot(u32::MAX)));
+        if found < runs {
+            assert!(!self.has_room(&self.model, order), "{} runs of {order:?} missing", runs - found);
+        }
+    }
+
+    fn took(&mut self, order: Order, folio: Folio, out: &[Slot]) {
+        for first in out {
             assert!(first.0.is_multiple_of(order.slots()));
             for slot in first.0..first.0 + order.slots() {
                 assert_eq!(self.model[slot as usize], Model::Free);
                 self.model[slot as usize] =
-                    Model::Used { count: 0, cached: Some(folio), shadow: Shadow(0), zero: false };
+                    Model::Used { count: 0, cached: Some(folio), locked: true, shadow: Shadow(0), zero: false };
             }
-        }
-        assert!(out[found..].iter().all(|slot| *slot == Slot(u32::MAX)));
-        if found < runs {
-            assert!(!self.has_room(order), "{} runs of {order:?} missing", runs - found);
         }
     }
 
     /// Whether any slot is free; for higher orders, whether a cluster without used slots has a run.
-    fn has_room(&self, order: Order) -> bool {
+    fn has_room(&self, model: &[Model], order: Order) -> bool {
         let free = |slots: &[Model]| slots.iter().all(|slot| *slot == Model::Free);
-        let online = &self.model[..self.new_end.unwrap_or(self.model.len())];
+        let online = &model[..self.new_end.unwrap_or(model.len())];
         online.chunks(CLUSTER_SLOTS as usize).any(|cluster| {
             let empty = !cluster.iter().any(|slot| matches!(slot, Model::Used { .. }));
             (order == Order::ZERO || empty) && cluster.chunks_exact(order.slots() as usize).any(free)
@@ -342,19 +493,22 @@ impl Pair {
     }
 
     fn cache_add(&mut self, slot: Slot, folio: Folio) {
-        let Model::Used { count, cached, shadow, zero } = &mut self.model[slot.0 as usize] else { return };
+        let Model::Used { count, cached, locked, shadow, zero } = &mut self.model[slot.0 as usize] else { return };
         let expected = match cached {
-            Some(_) => Err(CacheAddError::Cached),
+            Some(_) if *locked => Err(CacheAddError::Locked),
+            Some(folio) => Err(CacheAddError::Resident(*folio)),
             None => Ok(Stored { count: *count, shadow: *shadow, zero: *zero }),
         };
         assert_eq!(self.device.cache_add(slot, folio), expected);
-        cached.get_or_insert(folio);
+        if cached.is_none() {
+            (*cached, *locked) = (Some(folio), true);
+        }
     }
 
     fn cache_del(&mut self, slot: Slot, new: Shadow) {
         let model = &mut self.model[slot.0 as usize];
-        let Model::Used { count, cached: cached @ Some(_), shadow, .. } = model else { return };
-        (*cached, *shadow) = (None, new);
+        let Model::Used { count, cached, locked: locked @ true, shadow, .. } = model else { return };
+        (*cached, *locked, *shadow) = (None, false, new);
         let frees = *count == 0;
         assert_eq!(self.device.cache_del(slot, new), frees);
         if frees {
@@ -368,14 +522,14 @@ impl Pair {
         let first = slot.0 as usize / order.slots() as usize * order.slots() as usize;
         let Some(run) = self.model.get_mut(first..first + order.slots() as usize) else { return };
         let (mut freed, before) = (0, run.to_vec());
-        let all_cached = before.iter().all(|slot| matches!(slot, Model::Used { cached: Some(_), .. }));
-        if !all_cached && !before.iter().all(|slot| matches!(slot, Model::Used { count: 1.., .. })) {
+        let all_locked = before.iter().all(|slot| matches!(slot, Model::Used { locked: true, .. }));
+        if !all_locked && !before.iter().all(|slot| matches!(slot, Model::Used { count: 1.., .. })) {
             return;
         }
         for model in run {
-            let Model::Used { count, cached, shadow, .. } = model else { unreachable!() };
-            if all_cached {
-                (*cached, *shadow) = (None, new);
+            let Model::Used { count, cached, locked, shadow, .. } = model else { unreachable!() };
+            if all_locked {
+                (*cached, *locked, *shadow) = (None, false, new);
             } else {
                 *count -= 1;
             }
@@ -386,7 +540,7 @@ impl Pair {
         }
         let first = Slot(first as u32);
         let found =
-            if all_cached { self.device.cache_del_run(first, order, new) } else { self.device.put_run(first, order) };
+            if all_locked { self.device.cache_del_run(first, order, new) } else { self.device.put_run(first, order) };
         assert_eq!(found, freed);
     }
 
@@ -394,6 +548,7 @@ impl Pair {
         let Model::Used { count, cached, .. } = self.model[slot.0 as usize] else { return };
         (0..count).for_each(|_| self.put(slot));
         if cached.is_some() {
+            self.lock(slot, Folio::new(5).unwrap());
             self.cache_del(slot, Shadow(1));
         }
         assert_eq!(self.model[slot.0 as usize], Model::Free);
@@ -404,6 +559,11 @@ impl Pair {
         let total = |of: fn(&Model) -> bool| self.model.iter().filter(|slot| of(slot)).count() as u32;
         assert_eq!(summary.slots_used, total(|slot| matches!(slot, Model::Used { .. })));
         assert_eq!(summary.slots_cached, total(|slot| matches!(slot, Model::Used { cached: Some(_), .. })));
+        assert_eq!(
+            summary.slots_resident,
+            total(|slot| matches!(slot, Model::Used { cached: Some(_), locked: false, .. }))
+        );
+        assert_eq!(summary.slots_cache_only, self.nr_cache_only());
         assert_eq!(summary.slots_bad, total(|slot| *slot == Model::Bad));
         for (slot, model) in self.model.iter().enumerate() {
             assert_eq!(self.device.get(Slot(slot as u32)), model.entry());

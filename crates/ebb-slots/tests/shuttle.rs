@@ -31,18 +31,124 @@ struct World {
     device: TestDevice,
     /// Who has a slot cached: thread plus 1; 0 is nobody. Not an exchange of its own, so it orders nothing.
     holder: Vec<AtomicU64>,
+    /// Whose clean page a resident slot has: thread plus 1; 0 is nobody, or `BUSY`. The page's state word.
+    clean: Vec<AtomicU64>,
 }
+
+const BUSY: u64 = u64::MAX;
 
 impl World {
     fn new(nr_slots: u32, shards: usize, placement: Placement) -> Arc<Self> {
-        let holder = (0..nr_slots).map(|_| AtomicU64::new(0)).collect();
+        let zeros = || (0..nr_slots).map(|_| AtomicU64::new(0)).collect();
+        let (holder, clean) = (zeros(), zeros());
         let options = Options { discards: shards == 2, ..Options::fixed(nr_slots, shards, placement) };
-        Arc::new(Self { device: TestDevice::with(&options), holder })
+        Arc::new(Self { device: TestDevice::with(&options), holder, clean })
     }
 
     fn hold(&self, slot: Slot, thread: usize) {
         assert_eq!(self.holder[slot.0 as usize].load(Ordering::Relaxed), 0);
         self.holder[slot.0 as usize].store(thread as u64 + 1, Ordering::Relaxed);
+    }
+
+    /// Claims a clean page of `thread`, which the slot is resident for; or of anybody.
+    fn claim(&self, slot: Slot, thread: Option<usize>) -> Option<u64> {
+        let state = &self.clean[slot.0 as usize];
+        let now = thread.map_or_else(|| state.load(Ordering::Relaxed), |thread| thread as u64 + 1);
+        let claimable = now != 0 && now != BUSY;
+        let claims = || state.compare_exchange(now, BUSY, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+        (claimable && claims()).then_some(now)
+    }
+
+    fn settle(&self, slot: Slot, state: u64) {
+        assert_eq!(self.clean[slot.0 as usize].swap(state, Ordering::Release), BUSY);
+    }
+
+    fn lock(&self, slot: Slot, thread: usize) -> Locked {
+        loop {
+            match self.device.lock(slot, Folio::new(9).unwrap()) {
+                Ok(locked) => {
+                    self.hold(slot, thread);
+                    return locked;
+                }
+                Err(error) => assert_eq!(error, LockError::Locked),
+            }
+            thread::yield_now();
+        }
+    }
+
+    /// A stored slot that is the thread's to lock has its clean page from now on, in place of a reference.
+    fn bring_in(&self, slot: Slot, thread: usize) -> bool {
+        let locked = self.lock(slot, thread);
+        let is_stored = matches!(locked, Locked::Stored(_));
+        if is_stored {
+            assert!(self.device.cache_replace(slot, Folio::new(thread as u64 + 1).unwrap()));
+            assert_eq!(self.clean[slot.0 as usize].swap(thread as u64 + 1, Ordering::Release), 0);
+        }
+        self.release(slot, thread);
+        if is_stored {
+            self.device.settle(slot)
+        } else {
+            self.device.unlock(slot)
+        }
+        is_stored
+    }
+
+    /// Makes the thread's clean page an ordinary one, unless it is already.
+    fn open(&self, slot: Slot, thread: usize) {
+        while self.claim(slot, Some(thread)).is_none() {
+            if self.clean[slot.0 as usize].load(Ordering::Relaxed) != BUSY {
+                return;
+            }
+            thread::yield_now();
+        }
+        self.open_claimed(slot, thread);
+    }
+
+    /// Nobody makes the slot another page's while it is in the cache: so the page's state goes first.
+    fn open_claimed(&self, slot: Slot, thread: usize) {
+        assert!(matches!(self.lock(slot, thread), Locked::Resident(_)));
+        self.settle(slot, 0);
+        self.release(slot, thread);
+        self.device.cache_del(slot, Shadow(3));
+    }
+
+    /// Evicts the thread's clean page, if it still is one and may be referred to; whether it did.
+    fn evict(&self, slot: Slot, thread: usize) -> bool {
+        if self.claim(slot, Some(thread)).is_none() {
+            return false;
+        }
+        self.settle(slot, 0);
+        loop {
+            match self.device.evict(slot, Shadow(6)) {
+                Ok(()) => return true,
+                Err(EvictError::Locked) => thread::yield_now(),
+                Err(EvictError::CountOverflow) => break,
+                Err(EvictError::NotCached) => panic!("a clean page's slot left the cache"),
+            }
+        }
+        self.lock(slot, thread);
+        self.release(slot, thread);
+        self.device.cache_del(slot, Shadow(3));
+        false
+    }
+
+    /// Frees a cache-only slot, if its page lets go of it.
+    fn reclaim(&self, slot: Slot, thread: usize) -> bool {
+        let Some(state) = self.claim(slot, None) else { return false };
+        if self.device.lock(slot, Folio::new(9).unwrap()).is_err() {
+            self.settle(slot, state);
+            return false;
+        }
+        self.hold(slot, thread);
+        let is_shared = !matches!(self.device.get(slot), TableEntry::Cached { count: 0, .. });
+        self.settle(slot, if is_shared { state } else { 0 });
+        self.release(slot, thread);
+        if is_shared {
+            self.device.unlock(slot);
+            return false;
+        }
+        // Shared by now, perhaps: then it is stored, and that is as well.
+        self.device.cache_del(slot, Shadow(4))
     }
 
     fn release(&self, slot: Slot, thread: usize) {
@@ -73,8 +179,10 @@ fn work(world: &World, thread: usize) {
     let device = &world.device;
     let folio = Folio::new(thread as u64 + 1).unwrap();
     let mut owned: Vec<Slot> = Vec::new();
+    // Where clean pages of its own are, or were: others reclaim them.
+    let mut clean: Vec<Slot> = Vec::new();
     for _ in 0..STEPS {
-        match thread_rng().gen_range(0..11) {
+        match thread_rng().gen_range(0..17) {
             0 | 1 => {
                 let order = order(thread_rng().gen_range(0..=2));
                 let mut out = [Slot(0); 2];
@@ -139,6 +247,40 @@ fn work(world: &World, thread: usize) {
                     device.cancel_shrink().unwrap();
                 }
             }
+            11 | 12 => {
+                let Some(slot) = owned.pop() else { continue };
+                if world.bring_in(slot, thread) {
+                    clean.push(slot);
+                } else {
+                    owned.push(slot);
+                }
+            }
+            13 => {
+                let Some(slot) = clean.pop() else { continue };
+                if world.evict(slot, thread) {
+                    owned.push(slot);
+                }
+            }
+            14 => {
+                let Some(slot) = clean.pop() else { continue };
+                world.open(slot, thread);
+            }
+            15 => {
+                device.reclaim_full(2, |slot, _| world.reclaim(slot, thread));
+            }
+            16 => {
+                let order = order(thread_rng().gen_range(0..=2));
+                let mut out = [Slot(0); 2];
+                let found = device
+                    .alloc_reclaiming(Shard(thread), order, folio, &mut out, |slot, _| world.reclaim(slot, thread));
+                for first in &out[..found] {
+                    for slot in (first.0..first.0 + order.slots()).map(Slot) {
+                        world.hold(slot, thread);
+                        world.release(slot, thread);
+                    }
+                    device.cache_del_run(*first, order, Shadow(8));
+                }
+            }
             _ => {
                 // Others may refer to somebody's slot for a moment, as a copy of its page would.
                 let slot = Slot(thread_rng().gen_range(0..device.nr_slots()));
@@ -150,6 +292,9 @@ fn work(world: &World, thread: usize) {
     }
     for slot in owned {
         device.put(slot);
+    }
+    for slot in clean {
+        world.open(slot, thread);
     }
 }
 

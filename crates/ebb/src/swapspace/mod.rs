@@ -300,7 +300,7 @@ impl SwapSpace {
             match self.slots.cache_add(slot, folio) {
                 Ok(stored) => return Ok(stored.shadow),
                 // Writeback or compaction: microseconds, and it never waits for a page.
-                Err(CacheAddError::Cached) => uapi::sched_yield(),
+                Err(CacheAddError::Locked) => uapi::sched_yield(),
                 Err(_) => return Err(LoadError::Lost),
             }
         }

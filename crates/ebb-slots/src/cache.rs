@@ -1,0 +1,298 @@
+//! The swap cache: how a slot's word goes into it and out of it, and who may move the content meanwhile.
+//!
+//! A slot in the cache is *locked* or *resident*. Locked, it belongs to the one thread that locked it, as a locked folio
+//! does in the kernel; nothing else frees it, and only who has it locked moves its content or changes its folio.
+//! Resident, its folio is in memory and clean; it stays a member of the cache until somebody locks it and takes it out,
+//! or its page is evicted again, which is one step ([`SwapDevice::evict`]) since the content is in its place.
+//!
+//! ```text
+//!           cache_add, lock             unlock, settle
+//!  stored ------------------> locked ------------------> resident
+//!         <------------------        <------------------
+//!    ^      cache_del                   lock                |
+//!    +------------------------------------------------------+
+//!                            evict
+//! ```
+//!
+//! A resident slot without a count is *cache-only*: only the folio's page knows it. Whoever locks it and finds the page
+//! willing frees it by [`SwapDevice::cache_del`]; see `reclaim`.
+
+use crate::device::SwapDevice;
+use crate::id::{Folio, Order, Shadow, Slot};
+use crate::table::{PutError, Stored, overflowed_count, stored};
+use crate::word::{COUNT_INLINE_MAX, COUNT_OVERFLOWED, Tag, Word};
+use core::fmt;
+
+/// A slot in the swap cache whose folio is in memory and clean.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Resident {
+    /// How many page states refer to the slot; none of them is the folio's.
+    pub count: u32,
+    pub folio: Folio,
+    /// The content is nothing but zeros.
+    pub zero: bool,
+}
+
+/// What a slot was before it was locked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Locked {
+    /// It was not in the swap cache, and is now, with the folio of who locked it.
+    Stored(Stored),
+    /// It was in the swap cache, with a folio that it keeps.
+    Resident(Resident),
+}
+
+/// Why a slot did not go into the swap cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CacheAddError {
+    /// Somebody else has it there, locked: wait for the page's state to change, and look again.
+    Locked,
+    /// It is there with this folio, clean and in memory: map that, or lock the slot.
+    Resident(Folio),
+    /// The slot is gone, and so is whatever referred to it.
+    Free,
+    Bad,
+}
+
+impl fmt::Display for CacheAddError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Locked => f.write_str("the swap slot is locked in the swap cache; wait for its holder"),
+            Self::Resident(folio) => {
+                write!(f, "the swap slot is in the swap cache with folio {:#x}; use that, or lock it", folio.get())
+            }
+            Self::Free => f.write_str("the swap slot is free; look at the page's state again"),
+            Self::Bad => f.write_str("the swap slot is bad; nothing can refer to it"),
+        }
+    }
+}
+
+impl core::error::Error for CacheAddError {}
+
+/// Why a slot was not locked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LockError {
+    /// Somebody else has it locked.
+    Locked,
+    /// The slot is gone, and so is whatever referred to it.
+    Free,
+    Bad,
+}
+
+impl fmt::Display for LockError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Locked => "the swap slot is locked in the swap cache; wait for its holder",
+            Self::Free => "the swap slot is free; look at the page's state again",
+            Self::Bad => "the swap slot is bad; nothing can refer to it",
+        })
+    }
+}
+
+impl core::error::Error for LockError {}
+
+/// Why a resident folio was not evicted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EvictError {
+    /// Somebody has the slot locked: try again.
+    Locked,
+    /// The slot is not in the swap cache, so the page is not clean: look at its state again.
+    NotCached,
+    /// Too many slots of very large count: the overflow table is full.
+    CountOverflow,
+}
+
+impl fmt::Display for EvictError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Locked => "the swap slot is locked in the swap cache; try again",
+            Self::NotCached => "the swap slot is not in the swap cache; look at the page's state again",
+            Self::CountOverflow => "the overflow table is full; leave the page in memory",
+        })
+    }
+}
+
+impl core::error::Error for EvictError {}
+
+impl SwapDevice {
+    /// Takes a stored slot into the swap cache, as `folio`, and locks it. Who succeeds alone may move the content, until
+    /// it says [`Self::cache_del`], [`Self::unlock`] or [`Self::settle`]; nothing frees the slot meanwhile. The slot may
+    /// have been freed and used for another page since the caller learnt of it: the caller looks at the page's state
+    /// again before it relies on the content.
+    pub fn cache_add(&self, slot: Slot, folio: Folio) -> Result<Stored, CacheAddError> {
+        let (word, count) = self.to_cache(slot, |word| to_cached(word, folio))?;
+        Ok(stored(word, count))
+    }
+
+    /// Locks a slot: a stored one by taking it into the swap cache as `folio`, one that is there and resident as it is.
+    /// Says which it was. Otherwise as [`Self::cache_add`].
+    pub fn lock(&self, slot: Slot, folio: Folio) -> Result<Locked, LockError> {
+        let (word, count) = self.to_cache(slot, |word| to_locked(word, folio))?;
+        Ok(match word.tag() {
+            Tag::Cached => Locked::Resident(Resident { count, folio: word.folio(), zero: word.is_zero_filled() }),
+            _ => Locked::Stored(stored(word, count)),
+        })
+    }
+
+    /// Lets a locked slot stay in the swap cache: its folio is in memory and holds what the slot holds. For who has it
+    /// locked, whether its content came in just now or it was resident before.
+    pub fn unlock(&self, slot: Slot) {
+        let done = self.update(slot, |word| if word.is_locked() { Ok(word.resident()) } else { Err(()) });
+        debug_assert!(done.is_ok(), "{slot:?} was unlocked, but is not locked");
+    }
+
+    /// [`Self::put`](SwapDevice::put) and [`Self::unlock`] in one step: a page came in and is clean, so what it had as
+    /// its reference to the slot is the slot's residence from now on. For who has the slot locked.
+    pub fn settle(&self, slot: Slot) {
+        loop {
+            let before = self.update(slot, |word| match word.count_field() {
+                0 => Err(PutError::NotReferred),
+                _ if !word.is_locked() => Err(PutError::NotReferred),
+                COUNT_OVERFLOWED => Err(PutError::Overflowed),
+                count => Ok(word.with_count_field(count - 1).resident()),
+            });
+            match before {
+                Ok(_) => return,
+                Err(PutError::NotReferred) => {
+                    debug_assert!(false, "{slot:?} was settled, but is not locked, or nothing refers to it");
+                    return;
+                }
+                Err(PutError::Overflowed) => {
+                    if self.put_overflowed(slot) {
+                        return self.unlock(slot);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Evicts the clean folio of a resident slot, in one step: the slot is stored, and its page's state refers to it
+    /// again, one more than before. For who has that page `BUSY`, so that nobody takes the slot for cache-only and frees
+    /// it.
+    pub fn evict(&self, slot: Slot, shadow: Shadow) -> Result<(), EvictError> {
+        let before = self.update(slot, |word| match evicted(word)? {
+            count if count < COUNT_INLINE_MAX => Ok(word.with_count_field(count + 1).stored(shadow)),
+            _ => Err(EvictError::CountOverflow),
+        });
+        match before {
+            Err(EvictError::CountOverflow) => self.evict_overflowed(slot, shadow),
+            other => other.map(drop),
+        }
+    }
+
+    /// Says that another folio holds a locked slot's content. For who has it locked, such as who allocated a batch of
+    /// slots for one folio number and then fills each from another. False when it is not locked.
+    pub fn cache_replace(&self, slot: Slot, folio: Folio) -> bool {
+        let done = self.update(slot, |word| if word.is_locked() { Ok(word.cached(folio)) } else { Err(()) });
+        done.is_ok()
+    }
+
+    /// Takes a locked slot out of the swap cache. With a count it is stored from now on; without, it is free, and that
+    /// is when this says true. For who has it locked.
+    pub fn cache_del(&self, slot: Slot, shadow: Shadow) -> bool {
+        let freed = self.cache_del_word(slot, shadow);
+        if freed {
+            self.free_dead(slot);
+        }
+        freed
+    }
+
+    /// [`Self::cache_del`] for each slot of a run of 2^`order`, with one lock for all that turn free; how many those are.
+    pub fn cache_del_run(&self, first: Slot, order: Order, shadow: Shadow) -> u32 {
+        self.free_of_run(first, order, |slot| self.cache_del_word(slot, shadow))
+    }
+
+    /// The word's part of a removal. True when it is dead now.
+    fn cache_del_word(&self, slot: Slot, shadow: Shadow) -> bool {
+        let before = self.update(slot, |word| out_of_cache(word, shadow));
+        debug_assert!(before.is_ok(), "{slot:?} was taken out of the swap cache, but is not locked");
+        before.is_ok_and(|word| word.count_field() == 0)
+    }
+
+    /// Replaces the word by what `change` makes of it; what it was, and its true count at that moment.
+    fn to_cache<E>(&self, slot: Slot, change: impl Fn(Word) -> Result<Word, E>) -> Result<(Word, u32), E> {
+        let before = self.update(slot, |word| match change(word) {
+            Ok(_) if word.count_field() == COUNT_OVERFLOWED => Err(None),
+            other => other.map_err(Some),
+        });
+        match before {
+            Ok(word) => Ok((word, word.count_field())),
+            Err(Some(error)) => Err(error),
+            Err(None) => self.to_cache_overflowed(slot, change),
+        }
+    }
+
+    /// The count is read under the lock that the word is changed under: it belongs to the moment of the change.
+    #[cold]
+    fn to_cache_overflowed<E>(&self, slot: Slot, change: impl Fn(Word) -> Result<Word, E>) -> Result<(Word, u32), E> {
+        let overflow = self.header.overflow.0.lock();
+        let word = self.update(slot, change)?;
+        Ok((word, overflowed_count(&overflow, slot, word)))
+    }
+
+    #[cold]
+    fn evict_overflowed(&self, slot: Slot, shadow: Shadow) -> Result<(), EvictError> {
+        let mut overflow = self.header.overflow.0.lock();
+        let full = overflow.is_full();
+        // Nobody else changes a count that is in the table, nor puts one there, while the lock is held: there is room
+        // for one more, or nothing changes.
+        if overflow.count(slot) == Some(u32::MAX) {
+            return Err(EvictError::CountOverflow);
+        }
+        let before = self.update(slot, |word| match evicted(word)? {
+            COUNT_OVERFLOWED => Ok(word.stored(shadow)),
+            COUNT_INLINE_MAX if full => Err(EvictError::CountOverflow),
+            count => Ok(word.with_count_field(count + 1).stored(shadow)),
+        })?;
+        match before.count_field() {
+            COUNT_INLINE_MAX => overflow.insert(slot, COUNT_OVERFLOWED),
+            COUNT_OVERFLOWED => {
+                let count = overflow.count_mut(slot);
+                debug_assert!(count.is_some(), "{slot:?} is not in the overflow table, but its word says so");
+                if let Some(count) = count {
+                    *count += 1;
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+fn out_of_cache(word: Word, shadow: Shadow) -> Result<Word, ()> {
+    match word.is_locked() {
+        true if word.count_field() == 0 => Ok(Word::DEAD),
+        true => Ok(word.stored(shadow)),
+        false => Err(()),
+    }
+}
+
+fn to_cached(word: Word, folio: Folio) -> Result<Word, CacheAddError> {
+    match word.tag() {
+        Tag::Stored if word.is_dead() => Err(CacheAddError::Free),
+        Tag::Stored => Ok(word.cached(folio)),
+        Tag::Cached if word.is_locked() => Err(CacheAddError::Locked),
+        Tag::Cached => Err(CacheAddError::Resident(word.folio())),
+        Tag::Free => Err(CacheAddError::Free),
+        Tag::Bad => Err(CacheAddError::Bad),
+    }
+}
+
+fn to_locked(word: Word, folio: Folio) -> Result<Word, LockError> {
+    match to_cached(word, folio) {
+        Ok(word) => Ok(word),
+        Err(CacheAddError::Resident(_)) => Ok(word.locked()),
+        Err(CacheAddError::Locked) => Err(LockError::Locked),
+        Err(CacheAddError::Free) => Err(LockError::Free),
+        Err(CacheAddError::Bad) => Err(LockError::Bad),
+    }
+}
+
+/// The count field of a word that may be evicted.
+fn evicted(word: Word) -> Result<u32, EvictError> {
+    match word.tag() {
+        Tag::Cached if word.is_locked() => Err(EvictError::Locked),
+        Tag::Cached => Ok(word.count_field()),
+        _ => Err(EvictError::NotCached),
+    }
+}
