@@ -113,7 +113,7 @@ impl SwapSpace {
             match self.slots.cache_add(slot, MOVING) {
                 Ok(stored) => break stored.shadow,
                 // A swap-in, or another mover: microseconds, and neither waits for this thread.
-                Err(CacheAddError::Cached) => uapi::sched_yield(),
+                Err(CacheAddError::Locked | CacheAddError::Resident(_)) => uapi::sched_yield(),
                 Err(_) => return Ok(None),
             }
         };
