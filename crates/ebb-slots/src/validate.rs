@@ -21,6 +21,8 @@ pub struct Summary {
     /// Resident, and nothing refers to them.
     pub slots_cache_only: u32,
     pub slots_bad: u32,
+    /// The sum of all counts.
+    pub references: u64,
     pub clusters_untouched: u32,
     pub clusters_free: u32,
     pub clusters_nonfull: u32,
@@ -195,8 +197,11 @@ impl SwapDevice {
             summary.slots_cached += u32::from(word.tag() == Tag::Cached);
             summary.slots_resident += u32::from(word.is_resident());
             summary.slots_cache_only += u32::from(word.is_cache_only());
-            if word.count_field() == COUNT_OVERFLOWED {
+            if word.count_field() != COUNT_OVERFLOWED {
+                summary.references += u64::from(word.count_field());
+            } else {
                 let count = self.header.overflow.0.lock().count(slot);
+                summary.references += u64::from(count.unwrap_or(0));
                 let is_large = count.is_some_and(|count| count >= COUNT_OVERFLOWED);
                 check(is_large, Inconsistency::OverflowMissing { slot })?;
                 summary.counts_overflowed += 1;

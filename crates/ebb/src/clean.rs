@@ -14,6 +14,7 @@ use crate::swapspace::folio_at;
 use crate::table::{PAGE, UNIT_PAGES};
 use crate::uapi::{self, Errno};
 use core::sync::atomic::Ordering::Relaxed;
+use ebb_slots::{Slot, TableEntry};
 use linux_raw_sys::general as g;
 
 /// Pages opened by one fault.
@@ -22,24 +23,44 @@ const OPEN_MAX: usize = 16;
 const WRITTEN_PENALTY: u32 = 8;
 
 impl Space {
-    /// Frees the slot of a clean page that the caller owns.
+    /// A clean page that the caller owns gives up its slot.
     fn free_clean(&self, addr: usize, state: State) {
-        let slot = slot_of(state);
-        if self.swap.claim(slot, folio_at(addr)).is_ok() {
-            self.swap.free_claimed(&self.group, self.stats, slot);
+        let (slot, folio) = (slot_of(state), folio_at(addr));
+        if let Ok(was) = self.swap.claim(slot, folio) {
+            self.swap.release(&self.group, self.stats, slot, folio, was);
         }
+    }
+
+    /// Frees `slot`, whose page alone needs it and is clean, by opening that page, and clean pages that follow it. Never
+    /// waits, so that it may be called with slots locked and pages claimed. Inside the gate.
+    pub(crate) fn reclaim_cache_only(&self, slot: Slot) -> bool {
+        let TableEntry::Cached { count: 0, folio, locked: false, .. } = self.swap.entry(slot) else { return false };
+        let addr = folio.get() as usize * PAGE;
+        let Some(word) = self.table.word(addr) else { return false };
+        let state = word.load();
+        let opened = state.is_clean() && slot_of(state) == slot && self.open_claimed(addr, word, state, None) > 0;
+        stats::add(&self.stats.cache_only_reclaimed, opened as u64);
+        opened
     }
 
     /// Opens the clean page at `addr`, seen in `state`, and clean pages that follow it below `end`, with one call; how
     /// many, 0 when somebody else was faster. Inside the gate.
     pub(crate) fn open_run(&self, addr: usize, word: PageWord<'_>, state: State, end: usize) -> usize {
-        let mut states = [state; OPEN_MAX];
-        if !state.is_clean() || !word.try_claim(state) {
+        if !state.is_clean() {
             return 0;
         }
-        let end = end.min(self.table.unit_start(addr) + UNIT_PAGES * PAGE);
+        self.open_claimed(addr, word, state, Some(end.min(self.table.unit_start(addr) + UNIT_PAGES * PAGE)))
+    }
+
+    /// The same up to `end`; without an end as far as that goes without waiting.
+    fn open_claimed(&self, addr: usize, word: PageWord<'_>, state: State, end: Option<usize>) -> usize {
+        let mut states = [state; OPEN_MAX];
+        if !word.try_claim(state) {
+            return 0;
+        }
+        let limit = end.unwrap_or(self.table.unit_start(addr) + UNIT_PAGES * PAGE);
         let mut n = 1;
-        while n < OPEN_MAX && addr + n * PAGE < end {
+        while n < OPEN_MAX && addr + n * PAGE < limit {
             let Some(next) = self.table.word(addr + n * PAGE) else { break };
             let seen = next.load();
             if !seen.is_clean() || !next.try_claim(seen) {
@@ -49,8 +70,29 @@ impl Space {
             n += 1;
         }
         // First the slots go: from the moment that the pages can be written nothing may rely on them.
+        let mut freed = 0;
         for (i, state) in states[..n].iter().enumerate() {
-            self.free_clean(addr + i * PAGE, *state);
+            let (slot, folio) = (slot_of(*state), folio_at(addr + i * PAGE));
+            let was = match end {
+                Some(_) => self.swap.claim(slot, folio).ok(),
+                None => self.swap.try_claim(slot, folio),
+            };
+            match was {
+                Some(was) => self.swap.release(&self.group, self.stats, slot, folio, was),
+                None if end.is_none() => break,
+                None => {}
+            }
+            freed += 1;
+        }
+        // The rest stay as they are.
+        for (i, state) in states[..n].iter().enumerate().skip(freed) {
+            if let Some(word) = self.table.word(addr + i * PAGE) {
+                word.finish(*state);
+            }
+        }
+        let n = freed;
+        if n == 0 {
+            return 0;
         }
         self.uncount_clean(addr, n);
         // A failure leaves pages protected that are open in the books: a write finds that out, see `spurious`.
@@ -217,7 +259,7 @@ impl Space {
                 }
                 // After a failure some pages of the range may be gone: only one by one is it sure which.
                 if i < done || uapi::madvise(addr, PAGE, g::MADV_DONTNEED).is_ok() {
-                    self.swap.renew(slot_of(state), folio_at(addr));
+                    self.swap.evict(slot_of(state), folio_at(addr));
                     saved[page] = State::swapped(state.payload()).to_raw();
                     dropped += 1;
                 } else {

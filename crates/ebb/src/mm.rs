@@ -82,9 +82,9 @@ impl Space {
                 }
                 Tag::Staged => self.staging.put_frame(state.payload() as u32),
                 Tag::Swapped => {
-                    let slot = slot_of(state);
-                    if self.swap.claim(slot, folio_at(addr)).is_ok() {
-                        self.swap.free_claimed(&self.group, self.stats, slot);
+                    let (slot, folio) = (slot_of(state), folio_at(addr));
+                    if let Ok(was) = self.swap.claim(slot, folio) {
+                        self.swap.release(&self.group, self.stats, slot, folio, was);
                         freed_slots += 1;
                     }
                 }

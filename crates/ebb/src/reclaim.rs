@@ -18,6 +18,8 @@ const IDLE: u32 = 2;
 const PATIENCE_NS: u64 = 10_000_000_000;
 /// Objects compaction moves in one step.
 const COMPACT_STEP: usize = 32;
+/// Full clusters of a device that a background round looks through for slots whose pages are clean in memory.
+const RECLAIM_CLUSTERS: u32 = 16;
 
 /// The background thread of a space.
 pub struct Background {
@@ -137,6 +139,10 @@ impl Space {
         if self.swap.is_fragmented() {
             self.swap.compact(&self.group, self.stats, COMPACT_STEP);
         }
+        // Room on a device that is half full is worth more than copies of what is in memory.
+        for (_, file) in self.swap.devices.own() {
+            file.reclaim_full(RECLAIM_CLUSTERS, &|slot| self.reclaim_cache_only(slot));
+        }
         self.gate.leave(&ctx.gate);
         // Each step lets others in.
         let mut released = 1;
@@ -179,8 +185,9 @@ impl Space {
     /// Makes the pool smaller: writes objects back, compacts, frees slots of clean pages, gives empty blocks back. False
     /// when nothing moved.
     fn shrink_pool(&self, ctx: &ThreadCtx, work: &mut Work) -> bool {
+        let reclaim = |slot| self.reclaim_cache_only(slot);
         self.gate.enter(&ctx.gate);
-        let mut moved = self.swap.write_back(ctx.shard(), &self.group, self.stats, &mut work.pages) > 0;
+        let mut moved = self.swap.write_back(ctx.shard(), &self.group, self.stats, &mut work.pages, &reclaim) > 0;
         moved |= self.swap.compact(&self.group, self.stats, COMPACT_STEP) > 0;
         if !moved {
             moved = self.open_some();

@@ -273,13 +273,16 @@ impl Space {
     pub fn validate(&self) -> Result<(), &'static str> {
         self.exclusive(|| {
             let (mut content, mut present, mut staged, mut clean) = (0usize, 0usize, 0usize, 0usize);
-            let mut lost = 0;
+            let (mut lost, mut references) = (0, 0);
             for region in self.regions.all() {
                 self.table.for_each_content(region.start, region.end, |_, word| {
                     let state = word.load();
                     if state.is_clean() || state.tag() == crate::page::Tag::Swapped {
                         clean += state.is_clean() as usize;
-                        lost += !self.swap.is_stored(crate::swapin::slot_of(state)) as usize;
+                        references += 1;
+                        use ebb_slots::TableEntry::{Cached, Stored};
+                        let entry = self.swap.entry(crate::swapin::slot_of(state));
+                        lost += !matches!(entry, Stored(_) | Cached { locked: false, .. }) as usize;
                     }
                     match state.tag() {
                         crate::page::Tag::None => return,
@@ -296,6 +299,10 @@ impl Space {
             }
             if lost > 0 {
                 return Err("the slot of a page holds nothing");
+            }
+            let known = self.swap.references();
+            if known.is_none_or(|(counts, residents)| counts + residents != references) {
+                return Err("the slots' references differ from the pages that have them");
             }
             if clean != self.nr_clean.load(Relaxed) {
                 return Err("clean pages differ from their count");

@@ -73,6 +73,8 @@ counters! {
     unmap_pages,
     /// Of these, clean pages: what the slot holds was still valid, nothing was stored.
     dropped_clean_pages,
+    /// Slots that a device was short of, freed because their pages were in memory, clean.
+    cache_only_reclaimed,
     /// System calls that unmapped managed pages for reclaim.
     unmap_calls,
     /// Of these, MOVE calls.

@@ -7,11 +7,11 @@ use crate::ctx::{ThreadCtx, WINDOW_MAX};
 use crate::page::{PageWord, State, Tag};
 use crate::space::Space;
 use crate::stats;
-use crate::swapspace::{LoadError, Source, folio_at};
+use crate::swapspace::{LoadError, NOT_LOCKED, Source, folio_at};
 use crate::table::{PAGE, UNIT_BYTES, UNIT_PAGES};
 use crate::uapi::uffd::UffdError;
 use core::sync::atomic::Ordering::Relaxed;
-use ebb_slots::{Entry, Slot};
+use ebb_slots::{Entry, Locked, Slot};
 
 /// Pages that a swap-in must bring in at once to leave clean pages in RAM and pool both.
 const CLEAN_RUN_MIN: usize = 4;
@@ -181,7 +181,7 @@ impl Space {
         // SAFETY: the context's bounce pages belong to the calling thread.
         let [bounce, spare] = unsafe { &mut *ctx.bounce.get() };
         let (bounce, spare) = (&mut bounce.0, &mut spare.0);
-        let mut shadows = [ebb_slots::Shadow(0); WINDOW_MAX];
+        let mut were = [NOT_LOCKED; WINDOW_MAX];
         let mut loaded = 0;
         let mut failure = None;
         let mut source = Source::Same;
@@ -200,7 +200,7 @@ impl Space {
                 None => (&mut *bounce, &mut *spare),
             };
             match self.swap.claim(slot, folio_at(at)) {
-                Ok(shadow) => shadows[loaded] = shadow,
+                Ok(was) => were[loaded] = was,
                 Err(e) => {
                     failure = Some(e);
                     break;
@@ -212,7 +212,7 @@ impl Space {
                     from_file &= s == Source::File;
                 }
                 Err(e) => {
-                    self.swap.unclaim(slot, shadows[loaded]);
+                    self.swap.unclaim(slot, were[loaded]);
                     failure = Some(e);
                     break;
                 }
@@ -237,13 +237,18 @@ impl Space {
         self.check_unmapped(error, b"a swapped page was mapped already");
         let mut near = 0;
         for i in 0..loaded {
-            if i < mapped {
-                near += (self.swap.distance(shadows[i]) as usize <= self.group.limit()) as u32;
+            let (slot, was) = (slot_of(entries[i]), were[i]);
+            if i >= mapped {
+                self.swap.unclaim(slot, was);
+                continue;
             }
-            if i < mapped && !clean {
-                self.swap.free_claimed(&self.group, self.stats, slot_of(entries[i]));
+            if let Locked::Stored(stored) = was {
+                near += (self.swap.distance(stored.shadow) as usize <= self.group.limit()) as u32;
+            }
+            if clean {
+                self.swap.keep(slot, was);
             } else {
-                self.swap.unclaim(slot_of(entries[i]), shadows[i]);
+                self.swap.release(&self.group, self.stats, slot, folio_at(addr + i * PAGE), was);
             }
         }
         if mapped > 0 {

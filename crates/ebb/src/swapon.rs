@@ -158,7 +158,8 @@ impl Space {
                 let mut work = self.work.lease();
                 self.gate.enter(&ctx.gate);
                 let shard = ctx.shard();
-                let step = self.swap.evacuate(shard, &self.group, self.stats, leaving, from, &mut work.pages);
+                let reclaim = |slot| self.reclaim_cache_only(slot);
+                let step = self.swap.evacuate(shard, &self.group, self.stats, leaving, from, &mut work.pages, &reclaim);
                 self.gate.leave(&ctx.gate);
                 let step = step.map_err(|stuck| match stuck {
                     Stuck::NoRoom => SwapOffError::NoRoom,

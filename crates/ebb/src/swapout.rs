@@ -133,13 +133,15 @@ impl Space {
             (slots[i], lens[i]) = (p.slot, p.len);
         }
         let n = pending.len();
-        let whole = self.swap.store_file(&self.group, ctx.shard(), &slots[..n], &lens[..n], &mut work.pages);
+        let reclaim = |slot| self.reclaim_cache_only(slot);
+        let whole = self.swap.store_file(&self.group, ctx.shard(), &slots[..n], &lens[..n], &mut work.pages, &reclaim);
         let mut stored = if whole.is_ok() { n } else { 0 };
         // A file that is almost full has room for some. What could not be made plain again stays in its frame.
         while stored < n && whole != Err(FileError::Corrupt) {
             let part = &mut work.pages[stored * PAGE..(stored + 1) * PAGE];
             let one = stored..stored + 1;
-            if self.swap.store_file(&self.group, ctx.shard(), &slots[one.clone()], &lens[one], part).is_err() {
+            if self.swap.store_file(&self.group, ctx.shard(), &slots[one.clone()], &lens[one], part, &reclaim).is_err()
+            {
                 break;
             }
             stored += 1;

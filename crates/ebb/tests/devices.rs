@@ -245,3 +245,26 @@ fn a_fork_between_leaves_both_sides_every_page() {
         assert_sound(&pages);
     });
 }
+
+#[test]
+fn a_full_device_gives_up_copies_of_what_is_in_memory() {
+    alone("a_full_device_gives_up_copies_of_what_is_in_memory", || {
+        const SLOTS: usize = 2048;
+        let space = space_on(&[device(A, (SLOTS * 4096) as u64, None)], true);
+        let mut pages = Pages::new(space, RAM_PAGES / 2, RANDOM);
+        // Pages that come from the device to be read stay clean, and keep their places there.
+        let mut more = Vec::new();
+        while used(space, A) < (SLOTS as u64) * 4096 * 9 / 10 {
+            more.push(Pages::new(space, 128, RANDOM));
+        }
+        for round in 0..6 {
+            for other in &more {
+                other.check_all();
+            }
+            rewrite(&mut pages, round + 1);
+        }
+        assert!(space.stats().cache_only_reclaimed.load(Relaxed) > 0);
+        more.iter().for_each(assert_sound);
+        assert_sound(&pages);
+    });
+}

@@ -19,7 +19,8 @@ use core::cell::UnsafeCell;
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use ebb_slots::{
-    CLUSTER_SLOTS, Folio, Options, Order, Placement, Shadow, Shard, Slot, SwapDevice, TableEntry, metadata_bytes,
+    CLUSTER_SLOTS, Folio, Locked, Options, Order, Placement, Shadow, Shard, Slot, SwapDevice, TableEntry,
+    metadata_bytes,
 };
 
 /// Bytes of a slot.
@@ -63,6 +64,10 @@ pub enum FileError {
     /// The content does not match its tag: it was changed, or belongs elsewhere.
     Corrupt,
 }
+
+/// Asked to free a slot of the swap space whose page is clean in memory, so that its place in the file is free too. It
+/// never waits. True when it is done.
+pub type Reclaim<'a> = &'a dyn Fn(Slot) -> bool;
 
 /// What opens a slot again.
 #[derive(Clone, Copy, Default)]
@@ -344,14 +349,15 @@ impl SpillFile {
         data: &mut [u8],
         lens: &[u16],
         out: &mut [u32],
+        reclaim: Reclaim<'_>,
     ) -> Result<(), FileError> {
         let n = lens.len();
         assert!(self.owner && n <= BATCH && owners.len() == n && out.len() == n && data.len() == n * SLOT_BYTES);
-        let mut result = self.write_once(shard, owners, data, lens, out);
+        let mut result = self.write_once(shard, owners, data, lens, out, reclaim);
         if let Err(FileError::Io(Errno::NOSPC | Errno::FBIG | Errno::DQUOT)) = result {
             // What was written before can be written again. Growing is tried again after a while.
             self.grow_after_ns.store(uapi::now_ns() + GROW_PAUSE_NS, Ordering::Relaxed);
-            result = self.write_once(shard, owners, data, lens, out);
+            result = self.write_once(shard, owners, data, lens, out, reclaim);
         }
         if result.is_err() {
             self.rest_until_ns.store(uapi::now_ns() + REST_NS, Ordering::Relaxed);
@@ -360,12 +366,12 @@ impl SpillFile {
     }
 
     /// Allocates `slots`, all of them or none. While the file system has no room, only such as were written before.
-    fn take_slots(&self, shard: Shard, slots: &mut [Slot]) -> bool {
+    fn take_slots(&self, shard: Shard, slots: &mut [Slot], reclaim: Reclaim<'_>) -> bool {
         let n = slots.len();
         if !self.is_paused() {
-            let mut got = self.alloc(shard, slots);
+            let mut got = self.alloc(shard, slots, reclaim);
             if got < n && self.collect() > 0 {
-                got += self.alloc(shard, &mut slots[got..]);
+                got += self.alloc(shard, &mut slots[got..], reclaim);
             }
             if got < n {
                 self.unalloc(&slots[..got]);
@@ -380,7 +386,7 @@ impl SpillFile {
         while got < n && nr_held < HELD_MAX {
             let asked = (n - got).min(HELD_MAX - nr_held);
             let mut batch = [Slot(0); BATCH];
-            let came = self.alloc(shard, &mut batch[..asked]);
+            let came = self.alloc(shard, &mut batch[..asked], reclaim);
             if came == 0 {
                 break;
             }
@@ -406,10 +412,11 @@ impl SpillFile {
         data: &mut [u8],
         lens: &[u16],
         out: &mut [u32],
+        reclaim: Reclaim<'_>,
     ) -> Result<(), FileError> {
         let n = lens.len();
         let mut slots = [Slot(0); BATCH];
-        if !self.take_slots(shard, &mut slots[..n]) {
+        if !self.take_slots(shard, &mut slots[..n], reclaim) {
             return Err(FileError::Full);
         }
         let mut had_space = [false; BATCH];
@@ -526,7 +533,7 @@ impl SpillFile {
             return;
         }
         if !self.is_shared() {
-            self.slots.put(Slot(slot));
+            self.put(Slot(slot));
             return;
         }
         // One atomic step decides who gives the slot back: this call when nobody else holds it, `collect` otherwise.
@@ -536,7 +543,7 @@ impl SpillFile {
         });
         match before {
             Ok(word) if others(word) == 0 => {
-                self.slots.put(Slot(slot));
+                self.put(Slot(slot));
             }
             _ => {
                 self.zombies.fetch_add(1, Ordering::Relaxed);
@@ -544,13 +551,52 @@ impl SpillFile {
         }
     }
 
-    fn alloc(&self, shard: Shard, out: &mut [Slot]) -> usize {
+    fn alloc(&self, shard: Shard, out: &mut [Slot], reclaim: Reclaim<'_>) -> usize {
         // Again only when they have doubled since the last look, which visits every slot.
         let zombies = self.zombies.load(Ordering::Relaxed);
         if zombies > ZOMBIES_MIN && zombies > 2 * self.zombies_left.load(Ordering::Relaxed) {
             self.collect();
         }
-        self.slots.alloc(shard, Order::ZERO, NO_FOLIO, out)
+        self.slots.alloc_reclaiming(shard, Order::ZERO, NO_FOLIO, out, |slot, folio| self.reclaim(slot, folio, reclaim))
+    }
+
+    /// Has a slot freed whose content is in memory too. Others of the family may still need it then.
+    fn reclaim(&self, slot: Slot, folio: Folio, reclaim: Reclaim<'_>) -> bool {
+        reclaim(Slot(folio.get() as u32)) && matches!(self.slots.get(slot), TableEntry::Free)
+    }
+
+    /// Frees slots of full clusters whose content is in memory too, where more than half of the file is used; how many.
+    pub fn reclaim_full(&self, clusters_max: u32, reclaim: Reclaim<'_>) -> u32 {
+        if !self.owner || !self.slots.is_half_full() {
+            return 0;
+        }
+        self.slots.reclaim_full(clusters_max, |slot, folio| self.reclaim(slot, folio, reclaim))
+    }
+
+    /// Says whether memory has the content of a slot too, which is slot `owner` of the swap space. For who has that one
+    /// locked. A file that this process only reads frees nothing, and is told nothing.
+    pub fn mark(&self, slot: u32, owner: Slot, is_resident: bool) {
+        let slot = Slot(slot);
+        if !self.owner {
+            return;
+        }
+        // That it is as it should be is no failure.
+        if !is_resident {
+            let _ = self.slots.evict(slot, Shadow(owner.0));
+        } else if let Some(folio) = Folio::new(u64::from(owner.0))
+            && self.slots.cache_add(slot, folio).is_ok()
+        {
+            self.slots.settle(slot);
+        }
+    }
+
+    /// Gives a slot back, whatever is known of it.
+    fn put(&self, slot: Slot) {
+        // A resident one has no count: its lock is what frees it. Only one thread at a time is at a slot.
+        if let Ok(Locked::Stored(_)) = self.slots.lock(slot, NO_FOLIO) {
+            self.slots.put(slot);
+        }
+        self.slots.cache_del(slot, Shadow(0));
     }
 
     fn unalloc(&self, slots: &[Slot]) {
@@ -570,7 +616,7 @@ impl SpillFile {
         for slot in 0..self.family().high_water.load(Ordering::Relaxed) {
             // Whoever takes the mark off gives the slot back.
             if self.member(slot).compare_exchange(ZOMBIE, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-                self.slots.put(Slot(slot));
+                self.put(Slot(slot));
                 freed += 1;
             }
         }
@@ -615,7 +661,7 @@ impl SpillFile {
         if !self.is_shared() {
             // Until the first fork nobody needed the table: it starts with the slots in use.
             for slot in 0..self.family().high_water.load(Ordering::Relaxed) {
-                if matches!(self.slots.get(Slot(slot)), TableEntry::Stored(_)) {
+                if matches!(self.slots.get(Slot(slot)), TableEntry::Stored(_) | TableEntry::Cached { .. }) {
                     self.member(slot).store(own, Ordering::Relaxed);
                 }
             }

@@ -5,7 +5,7 @@
 //! is in its file. The list changes under the exclusive gate; readers are inside the gate.
 
 use crate::device::DEVICES_MAX;
-use crate::device::file::{BATCH, FileError, SpillFile};
+use crate::device::file::{BATCH, FileError, Reclaim, SpillFile};
 use crate::uapi::{self, Errno};
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -128,6 +128,7 @@ impl Devices {
         data: &mut [u8],
         lens: &[u16],
         out: &mut [u32],
+        reclaim: Reclaim<'_>,
     ) -> Result<usize, FileError> {
         debug_assert!(lens.len() <= BATCH);
         let turn = self.written.fetch_add(lens.len() as u32, Ordering::Relaxed) / CLUSTER_SLOTS;
@@ -143,7 +144,7 @@ impl Devices {
                 }
                 let Some(file) = self.file(i).filter(|file| !(wants_rested && file.is_resting())) else { continue };
                 asked |= 1 << i;
-                match file.write(shard, owners, data, lens, out) {
+                match file.write(shard, owners, data, lens, out, reclaim) {
                     Ok(()) => return Ok(i),
                     // What was to be written is lost: nobody else can take it.
                     Err(FileError::Corrupt) => return Err(FileError::Corrupt),

@@ -3,13 +3,12 @@
 //! The owner of a location word is its slot, so nobody looks for pages (the kernel's swapoff walks page tables): a walk
 //! over the slots in use claims those whose content is on the device, as a swap-in would, and changes their location.
 
-use super::{BATCH, LOC_FILE, MOVING, POOL_OBJECT_MAX, SHARDS, SLOT_BYTES, SwapSpace, location_of};
-use crate::device::file::FileError;
+use super::{BATCH, LOC_FILE, MOVING, NOT_LOCKED, POOL_OBJECT_MAX, SHARDS, SLOT_BYTES, SwapSpace, location_of};
+use crate::device::file::{FileError, Reclaim};
 use crate::group::Group;
 use crate::stats::Shared;
-use crate::uapi;
 use core::sync::atomic::Ordering;
-use ebb_slots::{CacheAddError, Shadow, Shard, Slot};
+use ebb_slots::{Locked, Shard, Slot};
 
 /// Slots that one step looks at.
 const LOOKS: usize = 8192;
@@ -27,7 +26,7 @@ pub enum Stuck {
 #[derive(Clone, Copy)]
 struct Found {
     slot: Slot,
-    shadow: Shadow,
+    was: Locked,
     file: usize,
     at: u32,
     len: u16,
@@ -52,6 +51,7 @@ impl SwapSpace {
         leaving: u32,
         from: Slot,
         data: &mut [u8],
+        reclaim: Reclaim<'_>,
     ) -> Result<Step, Stuck> {
         let mut found = [None; BATCH];
         let mut n = 0;
@@ -77,13 +77,13 @@ impl SwapSpace {
             }
         }
         let mut moved = 0;
-        let mut all = [Found { slot: Slot(0), shadow: Shadow(0), file: 0, at: 0, len: 0 }; BATCH];
+        let mut all = [Found { slot: Slot(0), was: NOT_LOCKED, file: 0, at: 0, len: 0 }; BATCH];
         for (to, from) in all.iter_mut().zip(found.iter().flatten()) {
             *to = *from;
         }
         let all = &all[..n];
         if n > 0 {
-            moved = self.store_elsewhere(Shard(shard % SHARDS), group, stats, all, data);
+            moved = self.store_elsewhere(Shard(shard % SHARDS), group, stats, all, data, reclaim);
         }
         for one in &all[..moved] {
             if let Some(file) = self.devices.file(one.file) {
@@ -91,7 +91,7 @@ impl SwapSpace {
             }
         }
         for one in all {
-            self.slots.cache_del(one.slot, one.shadow);
+            self.unclaim(one.slot, one.was);
         }
         match stuck {
             None if moved == n => Ok(Step { next, moved }),
@@ -109,21 +109,15 @@ impl SwapSpace {
         if in_file(self.location(slot).load(Ordering::Acquire)).is_none() {
             return Ok(None);
         }
-        let shadow = loop {
-            match self.slots.cache_add(slot, MOVING) {
-                Ok(stored) => break stored.shadow,
-                // A swap-in, or another mover: microseconds, and neither waits for this thread.
-                Err(CacheAddError::Locked | CacheAddError::Resident(_)) => uapi::sched_yield(),
-                Err(_) => return Ok(None),
-            }
-        };
+        // Freed meanwhile, or claimed by a swap-in or another mover, which takes microseconds and waits for nobody.
+        let Ok(was) = self.claim(slot, MOVING) else { return Ok(None) };
         // Only the holder of the claim changes the location.
         let result = match in_file(self.location(slot).load(Ordering::Acquire)) {
             None => Ok(None),
-            Some((file, at)) => self.read_object(file, at, out).map(|len| Some(Found { slot, shadow, file, at, len })),
+            Some((file, at)) => self.read_object(file, at, out).map(|len| Some(Found { slot, was, file, at, len })),
         };
         if !matches!(result, Ok(Some(_))) {
-            self.slots.cache_del(slot, shadow);
+            self.unclaim(slot, was);
         }
         result
     }
@@ -143,13 +137,14 @@ impl SwapSpace {
         stats: &Shared,
         objects: &[Found],
         data: &mut [u8],
+        reclaim: Reclaim<'_>,
     ) -> usize {
         let n = objects.len();
         let (mut slots, mut lens, mut at) = ([Slot(0); BATCH], [0; BATCH], [0; BATCH]);
         for (i, one) in objects.iter().enumerate() {
             (slots[i], lens[i]) = (one.slot, one.len);
         }
-        match self.devices.write(shard, &slots[..n], &mut data[..n * SLOT_BYTES], &lens[..n], &mut at[..n]) {
+        match self.devices.write(shard, &slots[..n], &mut data[..n * SLOT_BYTES], &lens[..n], &mut at[..n], reclaim) {
             Ok(index) => {
                 self.settle_in_file(group, index, &slots[..n], &at[..n]);
                 return n;
@@ -172,7 +167,14 @@ impl SwapSpace {
                 continue;
             }
             let one = i..i + 1;
-            match self.devices.write(shard, &slots[one.clone()], object, &lens[one.clone()], &mut at[one.clone()]) {
+            match self.devices.write(
+                shard,
+                &slots[one.clone()],
+                object,
+                &lens[one.clone()],
+                &mut at[one.clone()],
+                reclaim,
+            ) {
                 Ok(index) => self.settle_in_file(group, index, &slots[one.clone()], &at[one]),
                 Err(_) => return i,
             }

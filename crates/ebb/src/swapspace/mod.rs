@@ -8,7 +8,7 @@ mod evacuate;
 
 pub use evacuate::Stuck;
 
-use crate::device::file::{BATCH, FileError, SLOT_BYTES};
+use crate::device::file::{BATCH, FileError, Reclaim, SLOT_BYTES};
 use crate::device::list::Devices;
 use crate::group::Group;
 use crate::poolmem::PoolMemory;
@@ -19,8 +19,8 @@ use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use ebb_pool::{BLOCK_BYTES, BLOCK_PAGES, Handle, Owners, Pool, PoolFull, codec};
 use ebb_slots::{
-    CLUSTER_SLOTS, CacheAddError, Folio, Options, Order, Placement, Shadow, Shard, Slot, Stored, SwapDevice,
-    TableEntry, metadata_bytes,
+    CLUSTER_SLOTS, EvictError, Folio, LockError, Locked, Options, Order, Placement, Shadow, Shard, Slot, Stored,
+    SwapDevice, TableEntry, metadata_bytes,
 };
 
 /// Slots of the virtual space: 256 GiB of content.
@@ -38,6 +38,9 @@ const POOL_OBJECT_MAX: usize = 3072;
 /// Files: this process's own and those it inherited by fork.
 /// The folio of a slot whose content is being moved, not brought in.
 const MOVING: Folio = folio_number((1 << Folio::BITS) - 1);
+
+/// What stands where nothing is locked yet.
+pub const NOT_LOCKED: Locked = Locked::Stored(Stored { count: 0, shadow: Shadow(0), zero: false });
 
 const LOC_SAME: u64 = 1;
 const LOC_POOL: u64 = 2;
@@ -261,11 +264,12 @@ impl SwapSpace {
         slots: &[Slot],
         lens: &[u16],
         data: &mut [u8],
+        reclaim: Reclaim<'_>,
     ) -> Result<(), FileError> {
         let n = slots.len();
         let mut at = [0u32; BATCH];
         let shard = Shard(shard % SHARDS);
-        let index = self.devices.write(shard, slots, &mut data[..n * SLOT_BYTES], lens, &mut at[..n]);
+        let index = self.devices.write(shard, slots, &mut data[..n * SLOT_BYTES], lens, &mut at[..n], reclaim);
         let index = index.inspect_err(|_| self.memory.set_alone(true))?;
         self.settle_in_file(group, index, slots, &at[..n]);
         Ok(())
@@ -294,35 +298,130 @@ impl SwapSpace {
         self.clock.load(Ordering::Relaxed).wrapping_sub(shadow.0)
     }
 
-    /// Claims `slot` for a swap-in; waits while its content is being moved.
-    pub fn claim(&self, slot: Slot, folio: Folio) -> Result<Shadow, LoadError> {
+    /// Locks `slot` for the page `folio`: for a swap-in, or to give it up. Waits while its content is being moved.
+    pub fn claim(&self, slot: Slot, folio: Folio) -> Result<Locked, LoadError> {
         loop {
-            match self.slots.cache_add(slot, folio) {
-                Ok(stored) => return Ok(stored.shadow),
+            match self.slots.lock(slot, folio) {
+                Ok(was) => return Ok(was),
                 // Writeback or compaction: microseconds, and it never waits for a page.
-                Err(CacheAddError::Locked) => uapi::sched_yield(),
+                Err(LockError::Locked) => uapi::sched_yield(),
                 Err(_) => return Err(LoadError::Lost),
             }
         }
     }
 
-    /// Ends a claim without taking the content.
-    pub fn unclaim(&self, slot: Slot, shadow: Shadow) {
-        self.slots.cache_del(slot, shadow);
+    /// The same without waiting.
+    pub fn try_claim(&self, slot: Slot, folio: Folio) -> Option<Locked> {
+        self.slots.lock(slot, folio).ok()
     }
 
-    /// The page that `slot` holds was evicted again, with its content unchanged: the slot's shadow says so. Not while its
-    /// content is being moved; then it counts as evicted when it was before.
-    pub fn renew(&self, slot: Slot, folio: Folio) {
-        if self.slots.cache_add(slot, folio).is_ok() {
-            let now = self.clock.fetch_add(1, Ordering::Relaxed);
-            self.slots.cache_del(slot, Shadow(now));
+    /// Ends a claim; everything is as it `was`, but perhaps in another place.
+    pub fn unclaim(&self, slot: Slot, was: Locked) {
+        match was {
+            Locked::Stored(stored) => {
+                self.slots.cache_del(slot, stored.shadow);
+            }
+            Locked::Resident(_) => {
+                self.mark_in_file(slot, true);
+                self.slots.unlock(slot);
+            }
         }
     }
 
-    /// True when one page refers to `slot`. Nobody else may be at work.
-    pub fn is_stored(&self, slot: Slot) -> bool {
-        matches!(self.slots.get(slot), TableEntry::Stored(_))
+    /// The page that claimed `slot` is mapped clean: its reference becomes residence, unless another page is resident
+    /// already; then it stays a reference. Ends the claim.
+    pub fn keep(&self, slot: Slot, was: Locked) {
+        match was {
+            Locked::Stored(_) => {
+                self.mark_in_file(slot, true);
+                self.slots.settle(slot);
+            }
+            Locked::Resident(_) => self.slots.unlock(slot),
+        }
+    }
+
+    /// The page `folio` needs the claimed `slot` no more: its reference goes, or its residence. With the last one the content
+    /// goes too. Ends the claim.
+    pub fn release(&self, group: &Group, stats: &Shared, slot: Slot, folio: Folio, was: Locked) {
+        match was {
+            Locked::Resident(resident) if resident.folio == folio => {
+                if resident.count == 0 {
+                    self.free_content(group, stats, slot);
+                } else {
+                    self.mark_in_file(slot, false);
+                }
+                self.slots.cache_del(slot, Shadow(self.clock.load(Ordering::Relaxed)));
+            }
+            Locked::Resident(_) => {
+                self.slots.put(slot);
+                self.slots.unlock(slot);
+            }
+            Locked::Stored(stored) => {
+                self.slots.put(slot);
+                // Counts of claimed slots change by who has the claim, or under the exclusive gate.
+                if stored.count == 1 {
+                    self.free_content(group, stats, slot);
+                }
+                self.slots.cache_del(slot, stored.shadow);
+            }
+        }
+    }
+
+    /// The clean page `folio`, which the caller has `BUSY`, was evicted: `slot` alone has its content now.
+    pub fn evict(&self, slot: Slot, folio: Folio) {
+        let is_resident = |entry| matches!(entry, TableEntry::Cached { folio: of, .. } if of == folio);
+        // One that shares the slot with a resident page has a reference already.
+        if !is_resident(self.slots.get(slot)) {
+            return;
+        }
+        let shadow = Shadow(self.clock.fetch_add(1, Ordering::Relaxed));
+        loop {
+            let result = if self.location(slot).load(Ordering::Acquire) & 7 == LOC_FILE {
+                self.evict_in_file(slot, folio, shadow)
+            } else {
+                self.slots.evict(slot, shadow)
+            };
+            match result {
+                Err(EvictError::Locked) => uapi::sched_yield(),
+                // Snapshots keep counts far below the limit.
+                other => return debug_assert!(other.is_ok(), "a clean page's slot: {other:?}"),
+            }
+        }
+    }
+
+    fn evict_in_file(&self, slot: Slot, folio: Folio, shadow: Shadow) -> Result<(), EvictError> {
+        match self.slots.lock(slot, folio) {
+            Ok(_) => {
+                self.mark_in_file(slot, false);
+                let counted = self.slots.dup(slot);
+                self.slots.cache_del(slot, shadow);
+                counted.map_err(|_| EvictError::CountOverflow)
+            }
+            Err(LockError::Locked) => Err(EvictError::Locked),
+            Err(_) => Err(EvictError::NotCached),
+        }
+    }
+
+    /// Tells the file that has the claimed slot's content whether memory has it too. A hint: what it means is decided by the
+    /// slot itself (see [`Space::reclaim_cache_only`](crate::Space)).
+    fn mark_in_file(&self, slot: Slot, is_resident: bool) {
+        let loc = self.location(slot).load(Ordering::Acquire);
+        if loc & 7 != LOC_FILE {
+            return;
+        }
+        if let Some(file) = self.devices.file((loc >> 40 & 0xff) as usize) {
+            file.mark((loc >> 8) as u32, slot, is_resident);
+        }
+    }
+
+    /// What the swap table says of `slot`.
+    pub fn entry(&self, slot: Slot) -> TableEntry {
+        self.slots.get(slot)
+    }
+
+    /// References that pages have to slots, and slots with a resident page. Nobody else may be at work.
+    pub fn references(&self) -> Option<(u64, u64)> {
+        self.slots.validate().ok().map(|summary| (summary.references, u64::from(summary.slots_resident)))
     }
 
     /// True when the pool may hold content that is also in memory: it has room, or a file takes what it has not.
@@ -368,13 +467,6 @@ impl SwapSpace {
         }
     }
 
-    /// Frees the claimed `slot` and its content.
-    pub fn free_claimed(&self, group: &Group, stats: &Shared, slot: Slot) {
-        self.free_content(group, stats, slot);
-        self.slots.put(slot);
-        self.slots.cache_del(slot, Shadow(0));
-    }
-
     fn free_content(&self, group: &Group, stats: &Shared, slot: Slot) {
         let loc = self.location(slot).swap(0, Ordering::AcqRel);
         match loc & 7 {
@@ -399,7 +491,14 @@ impl SwapSpace {
 
     /// Writes up to [`BATCH`] pool objects back to the file, those evicted longest ago that a round over the slots
     /// finds; how many. `data` needs room for a batch.
-    pub fn write_back(&self, shard: usize, group: &Group, stats: &Shared, data: &mut [u8]) -> usize {
+    pub fn write_back(
+        &self,
+        shard: usize,
+        group: &Group,
+        stats: &Shared,
+        data: &mut [u8],
+        reclaim: Reclaim<'_>,
+    ) -> usize {
         if !self.has_file() {
             return 0;
         }
@@ -408,7 +507,7 @@ impl SwapSpace {
         // Older than half of what was evicted since the pool was filled once.
         let age_min = (self.content_pages.load(Ordering::Relaxed) / 2) as u32;
         let mut slots = [Slot(0); BATCH];
-        let mut shadows = [Shadow(0); BATCH];
+        let mut was = [NOT_LOCKED; BATCH];
         let mut lens = [0u16; BATCH];
         let mut handles = [None; BATCH];
         let mut n = 0;
@@ -417,21 +516,25 @@ impl SwapSpace {
             for _ in 0..top.min(65_536) {
                 let at = self.writeback_at.fetch_add(1, Ordering::Relaxed) % top.max(1);
                 let slot = Slot(at);
-                let TableEntry::Stored(Stored { shadow, .. }) = self.slots.get(slot) else { continue };
-                let old = now.wrapping_sub(shadow.0) >= age_min;
+                let old = match self.slots.get(slot) {
+                    TableEntry::Stored(Stored { shadow, .. }) => now.wrapping_sub(shadow.0) >= age_min,
+                    // What is in memory, clean, was of use lately.
+                    TableEntry::Cached { locked: false, .. } => false,
+                    _ => continue,
+                };
                 if (round == 0 && !old) || self.location(slot).load(Ordering::Relaxed) & 7 != LOC_POOL {
                     continue;
                 }
-                let Ok(stored) = self.slots.cache_add(slot, MOVING) else { continue };
+                let Ok(locked) = self.slots.lock(slot, MOVING) else { continue };
                 let loc = self.location(slot).load(Ordering::Acquire);
                 let Some(handle) = Handle::from_bits(loc >> 8).filter(|_| loc & 7 == LOC_POOL) else {
-                    self.slots.cache_del(slot, stored.shadow);
+                    self.unclaim(slot, locked);
                     continue;
                 };
                 // SAFETY: the claim keeps the object in its place.
                 let object = unsafe { self.pool.load(handle) };
                 data[n * SLOT_BYTES..n * SLOT_BYTES + object.len()].copy_from_slice(object);
-                (slots[n], shadows[n], lens[n], handles[n]) = (slot, stored.shadow, object.len() as u16, Some(handle));
+                (slots[n], was[n], lens[n], handles[n]) = (slot, locked, object.len() as u16, Some(handle));
                 n += 1;
                 if n == BATCH {
                     break;
@@ -444,13 +547,13 @@ impl SwapSpace {
         if n == 0 {
             return 0;
         }
-        let written = self.store_file(group, shard, &slots[..n], &lens[..n], data).is_ok();
+        let written = self.store_file(group, shard, &slots[..n], &lens[..n], data, reclaim).is_ok();
         for i in 0..n {
             if let (true, Some(handle)) = (written, handles[i]) {
                 self.content_pages.fetch_sub(1, Ordering::Relaxed);
                 self.pool.free(&self.memory.charging(group, stats), handle);
             }
-            self.slots.cache_del(slots[i], shadows[i]);
+            self.unclaim(slots[i], was[i]);
         }
         if !written {
             return 0;
@@ -461,7 +564,7 @@ impl SwapSpace {
 
     /// Moves up to `objects_max` pool objects out of sparse blocks; how many.
     pub fn compact(&self, group: &Group, stats: &Shared, objects_max: usize) -> usize {
-        let owners = SlotOwners { space: self, shadow: Cell::new(Shadow(0)) };
+        let owners = SlotOwners { space: self, was: Cell::new(NOT_LOCKED) };
         let charging = self.memory.charging(group, stats);
         let moved = self.pool.compact(&charging, &owners, objects_max);
         stats::add(&stats.compacted_objects, moved as u64);
@@ -499,22 +602,18 @@ impl SwapSpace {
 /// Pool objects belong to slots: compaction claims a slot like a swap-in would.
 struct SlotOwners<'a> {
     space: &'a SwapSpace,
-    shadow: Cell<Shadow>,
+    was: Cell<Locked>,
 }
 
 impl Owners for SlotOwners<'_> {
     fn try_claim(&self, owner: u32, handle: Handle) -> bool {
-        match self.space.slots.cache_add(Slot(owner), MOVING) {
-            Ok(stored) => {
-                let here = self.space.location(Slot(owner)).load(Ordering::Acquire) == location_of(handle);
-                if !here {
-                    self.space.slots.cache_del(Slot(owner), stored.shadow);
-                }
-                self.shadow.set(stored.shadow);
-                here
-            }
-            Err(_) => false,
+        let Ok(was) = self.space.slots.lock(Slot(owner), MOVING) else { return false };
+        let here = self.space.location(Slot(owner)).load(Ordering::Acquire) == location_of(handle);
+        if !here {
+            self.space.unclaim(Slot(owner), was);
         }
+        self.was.set(was);
+        here
     }
 
     fn moved(&self, owner: u32, _old: Handle, new: Handle) {
@@ -522,7 +621,7 @@ impl Owners for SlotOwners<'_> {
     }
 
     fn unclaim(&self, owner: u32) {
-        self.space.slots.cache_del(Slot(owner), self.shadow.get());
+        self.space.unclaim(Slot(owner), self.was.get());
     }
 }
 
