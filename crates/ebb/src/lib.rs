@@ -42,6 +42,8 @@ mod region;
 #[cfg(not(loom))]
 mod ring;
 #[cfg(not(loom))]
+mod snapshot;
+#[cfg(not(loom))]
 mod space;
 #[cfg(not(loom))]
 mod staging;
@@ -72,6 +74,8 @@ pub use ctx::{THREADS_MAX, ThreadCtx};
 pub use device::{DEVICES_MAX, NAME_BYTES_MAX, SwapInfo, SwapSpec};
 #[cfg(not(loom))]
 pub use fault::{Fault, PinResult};
+#[cfg(not(loom))]
+pub use snapshot::SnapshotError;
 #[cfg(not(loom))]
 pub use space::{Config, Force, InitError, RAM_BYTES_MIN, Space};
 #[cfg(not(loom))]

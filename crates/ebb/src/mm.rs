@@ -52,7 +52,7 @@ impl Space {
 
     /// Takes a range under management. Under the exclusive gate, after the kernel mapped it.
     /// False when that failed: then it stays the kernel's.
-    fn manage(&self, start: usize, end: usize, attr: Attr) -> bool {
+    pub(crate) fn manage(&self, start: usize, end: usize, attr: Attr) -> bool {
         if end <= start || end > ADDR_END || !self.regions.has_room(3) || self.table.cover(start, end).is_err() {
             return false;
         }

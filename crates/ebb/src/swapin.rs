@@ -199,13 +199,14 @@ impl Space {
                 }
                 None => (&mut *bounce, &mut *spare),
             };
-            match self.swap.claim(slot, folio_at(at)) {
-                Ok(was) => were[loaded] = was,
-                Err(e) => {
-                    failure = Some(e);
-                    break;
-                }
-            }
+            // Waits for the first slot only: who has slots locked waits for no other, as two pages may have one slot, and
+            // runs of them the same slots in another order. The run ends before a slot that is taken.
+            let was = match loaded {
+                0 => self.swap.claim(slot, folio_at(at)).map_err(|e| failure = Some(e)).ok(),
+                _ => self.swap.try_claim(slot, folio_at(at)),
+            };
+            let Some(was) = was else { break };
+            were[loaded] = was;
             match self.swap.load(slot, out, scratch) {
                 Ok(s) => {
                     source = if loaded == 0 { s } else { source };

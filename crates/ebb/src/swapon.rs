@@ -4,7 +4,7 @@ use crate::ctx::ThreadCtx;
 use crate::device::file::{FileError, SpillFile};
 use crate::device::{SwapInfo, SwapSpec};
 use crate::space::Space;
-use crate::swapspace::Stuck;
+use crate::swapspace::{Evacuation, Stuck};
 use crate::uapi::{self, Errno};
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -157,9 +157,10 @@ impl Space {
                 self.make_room(ctx)?;
                 let mut work = self.work.lease();
                 self.gate.enter(&ctx.gate);
-                let shard = ctx.shard();
                 let reclaim = |slot| self.reclaim_cache_only(slot);
-                let step = self.swap.evacuate(shard, &self.group, self.stats, leaving, from, &mut work.pages, &reclaim);
+                let (group, stats) = (&self.group, self.stats);
+                let job = Evacuation { shard: ctx.shard(), group, stats, leaving, reclaim: &reclaim };
+                let step = self.swap.evacuate(&job, from, &mut work.pages);
                 self.gate.leave(&ctx.gate);
                 let step = step.map_err(|stuck| match stuck {
                     Stuck::NoRoom => SwapOffError::NoRoom,
@@ -176,7 +177,7 @@ impl Space {
     }
 
     /// Makes room in the budget for what comes into the pool.
-    fn make_room(&self, ctx: &ThreadCtx) -> Result<(), SwapOffError> {
+    pub(crate) fn make_room(&self, ctx: &ThreadCtx) -> Result<(), SwapOffError> {
         let mut waits = 0;
         while self.group.is_above_high() {
             if self.reclaim_step(ctx) {

@@ -16,13 +16,10 @@ use ebb_slots::{Entry, Slot};
 /// Pages claimed at a time: short enough that nobody waits long for the gate or for a page.
 const STEP: usize = BATCH;
 
-/// A claimed page on its way to a file.
+/// A page on its way to a file: which one of a batch, and its bytes in the work buffer.
 #[derive(Clone, Copy)]
 struct Pending {
-    addr: usize,
-    frame: u32,
-    slot: Slot,
-    /// Bytes in the work buffer.
+    page: usize,
     len: u16,
 }
 
@@ -79,10 +76,9 @@ impl Space {
         let mut slots = [Slot(0); STEP];
         let occupied = frames.clone().filter(|f| self.staging.owner(*f).load(Relaxed) != 0).count();
         let nr_slots = self.swap.alloc(ctx.shard(), &self.group, &mut slots[..occupied]);
+        let mut claimed = [(0usize, 0u32); STEP];
+        let mut contents = [0usize; STEP];
         let mut used = 0;
-        let mut pending = [Pending { addr: 0, frame: 0, slot: Slot(0), len: 0 }; BATCH];
-        let mut nr_pending = 0;
-        let mut ok = nr_slots == occupied;
         for frame in frames {
             let addr = self.staging.owner(frame).load(Relaxed) as usize;
             if addr == 0 || used == nr_slots {
@@ -93,12 +89,45 @@ impl Space {
             if state.tag() != Tag::Staged || state.payload() as u32 != frame || !word.try_claim(state) {
                 continue;
             }
-            let slot = slots[used];
+            (claimed[used], contents[used]) = ((addr, frame), self.staging.addr(frame));
             used += 1;
-            // SAFETY: the frame is mapped and holds the page claimed above; nobody writes to it.
-            let page = unsafe { &*(self.staging.addr(frame) as *const [u8; PAGE]) };
-            match self.swap.store(&self.group, self.stats, slot, page, &mut work.lz4, &mut work.out) {
-                StoreResult::Done => self.settle(addr, frame, slot),
+        }
+        for slot in &slots[used..nr_slots] {
+            self.swap.unalloc(*slot);
+        }
+        let mut ok = nr_slots == occupied;
+        self.store_pages(ctx, &contents[..used], &slots[..used], work, |i, is_stored| {
+            let (addr, frame) = claimed[i];
+            if is_stored {
+                return self.settle(addr, frame, slots[i]);
+            }
+            ok = false;
+            self.swap.unalloc(slots[i]);
+            if let Some(word) = self.table.word(addr) {
+                word.finish(State::staged(frame));
+            }
+        });
+        ok
+    }
+
+    /// Stores pages in the claimed `slots`, at most a batch. `contents` are their addresses: mapped memory of pages that the
+    /// caller has claimed, and that nobody writes to, or only the kernel for a system call. `done` is told of each, once
+    /// and as soon as possible, whether it is stored.
+    pub(crate) fn store_pages(
+        &self,
+        ctx: &ThreadCtx,
+        contents: &[usize],
+        slots: &[Slot],
+        work: &mut Work,
+        mut done: impl FnMut(usize, bool),
+    ) {
+        let mut pending = [Pending { page: 0, len: 0 }; BATCH];
+        let mut nr_pending = 0;
+        for (i, (content, slot)) in contents.iter().zip(slots).enumerate() {
+            // SAFETY: see the contract.
+            let page = unsafe { &*(*content as *const [u8; PAGE]) };
+            match self.swap.store(&self.group, self.stats, *slot, page, &mut work.lz4, &mut work.out) {
+                StoreResult::Done => done(i, true),
                 StoreResult::File(len) => {
                     let to = &mut work.pages[nr_pending * PAGE..(nr_pending + 1) * PAGE];
                     let len = match len {
@@ -111,59 +140,52 @@ impl Space {
                             PAGE
                         }
                     };
-                    pending[nr_pending] = Pending { addr, frame, slot, len: len as u16 };
+                    pending[nr_pending] = Pending { page: i, len: len as u16 };
                     nr_pending += 1;
                 }
             }
         }
-        for slot in &slots[used..nr_slots] {
-            self.swap.unalloc(*slot);
-        }
-        ok &= self.swap_out_to_file(ctx, &pending[..nr_pending], work);
-        ok
+        self.store_in_file(ctx, &pending[..nr_pending], slots, work, done);
     }
 
-    fn swap_out_to_file(&self, ctx: &ThreadCtx, pending: &[Pending], work: &mut Work) -> bool {
+    fn store_in_file(
+        &self,
+        ctx: &ThreadCtx,
+        pending: &[Pending],
+        all_slots: &[Slot],
+        work: &mut Work,
+        mut done: impl FnMut(usize, bool),
+    ) {
         if pending.is_empty() {
-            return true;
+            return;
         }
         let mut slots = [Slot(0); BATCH];
         let mut lens = [0u16; BATCH];
         for (i, p) in pending.iter().enumerate() {
-            (slots[i], lens[i]) = (p.slot, p.len);
+            (slots[i], lens[i]) = (all_slots[p.page], p.len);
         }
         let n = pending.len();
         let reclaim = |slot| self.reclaim_cache_only(slot);
-        let whole = self.swap.store_file(&self.group, ctx.shard(), &slots[..n], &lens[..n], &mut work.pages, &reclaim);
+        let (group, shard) = (&self.group, ctx.shard());
+        let whole = self.swap.store_file(group, shard, &slots[..n], &lens[..n], &mut work.pages, &reclaim);
         let mut stored = if whole.is_ok() { n } else { 0 };
         // A file that is almost full has room for some. What could not be made plain again stays in its frame.
         while stored < n && whole != Err(FileError::Corrupt) {
             let part = &mut work.pages[stored * PAGE..(stored + 1) * PAGE];
             let one = stored..stored + 1;
-            if self.swap.store_file(&self.group, ctx.shard(), &slots[one.clone()], &lens[one], part, &reclaim).is_err()
-            {
+            if self.swap.store_file(group, shard, &slots[one.clone()], &lens[one], part, &reclaim).is_err() {
                 break;
             }
             stored += 1;
         }
         stats::add(&self.stats.out_file_pages, stored as u64);
-        for p in &pending[..stored] {
-            self.settle(p.addr, p.frame, p.slot);
+        for (i, p) in pending.iter().enumerate() {
+            done(p.page, i < stored);
         }
-        if stored == n {
-            return true;
-        }
-        for p in &pending[stored..] {
-            self.swap.unalloc(p.slot);
-            if let Some(word) = self.table.word(p.addr) {
-                word.finish(State::staged(p.frame));
-            }
-        }
-        false
     }
 
     /// The page's content is in `slot`: lets page, slot and frame go.
-    fn settle(&self, addr: usize, frame: u32, slot: Slot) {
+    pub(crate) fn settle(&self, addr: usize, frame: u32, slot: Slot) {
         self.swap.commit(slot);
         if let Some(word) = self.table.word(addr) {
             word.finish(State::swapped(Entry { device: 0, slot }.to_bits()));

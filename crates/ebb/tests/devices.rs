@@ -5,7 +5,7 @@ mod harness;
 
 use ebb::{Space, SwapOffError, SwapOnError, SwapSpec};
 use harness::alone::{
-    COMPRESSIBLE, Pages, RAM, RAM_PAGES, RANDOM, alone, assert_sound, fork, mixed, rewrite, space_on, wait,
+    COMPRESSIBLE, Pages, RAM, RAM_PAGES, RANDOM, StopsAtEnd, alone, assert_sound, fork, mixed, rewrite, space_on, wait,
 };
 use harness::{Random, ctx, leave};
 use std::ffi::CStr;
@@ -193,6 +193,7 @@ fn devices_come_and_go_beside_a_program_that_writes_everywhere() {
                     leave(space);
                 });
             }
+            let _stop = StopsAtEnd(&stop);
             let end = Instant::now() + Duration::from_secs(6);
             let mut rounds = 0;
             while Instant::now() < end {
@@ -204,7 +205,6 @@ fn devices_come_and_go_beside_a_program_that_writes_everywhere() {
                 assert_eq!(swapoff(space, B), Ok(()));
                 rounds += 1;
             }
-            stop.store(true, Relaxed);
             rounds
         });
         assert!(rounds > 0);

@@ -85,6 +85,7 @@ impl Devices {
 
     /// Adds a file to write to. Its number, or the file again when there is no room. Under the exclusive gate, or before
     /// the space is shared.
+    #[expect(clippy::result_large_err, reason = "a file that finds no room is destroyed by who made it")]
     pub fn add(&self, file: SpillFile, priority: i16) -> Result<usize, SpillFile> {
         if !self.has_room() {
             return Err(file);

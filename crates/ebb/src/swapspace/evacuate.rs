@@ -32,6 +32,18 @@ struct Found {
     len: u16,
 }
 
+/// A device that is being emptied, and at whose expense.
+#[derive(Clone, Copy)]
+pub struct Evacuation<'a> {
+    /// The allocation shard of who works at it.
+    pub shard: usize,
+    pub group: &'a Group,
+    pub stats: &'a Shared,
+    /// The files to empty, which nobody writes to any more, as a mask.
+    pub leaving: u32,
+    pub reclaim: Reclaim<'a>,
+}
+
 /// What one step did.
 pub struct Step {
     /// Where the next one begins; none after the last slot.
@@ -41,18 +53,9 @@ pub struct Step {
 }
 
 impl SwapSpace {
-    /// Moves the content of up to a batch of slots from `from` on that is in one of the files of the mask `leaving`, which
-    /// nobody writes to any more. `data` needs room for a batch. Inside the gate.
-    pub fn evacuate(
-        &self,
-        shard: usize,
-        group: &Group,
-        stats: &Shared,
-        leaving: u32,
-        from: Slot,
-        data: &mut [u8],
-        reclaim: Reclaim<'_>,
-    ) -> Result<Step, Stuck> {
+    /// Moves the content of up to a batch of slots from `from` on that is in the files that are being emptied. `data` needs
+    /// room for a batch. Inside the gate.
+    pub fn evacuate(&self, job: &Evacuation<'_>, from: Slot, data: &mut [u8]) -> Result<Step, Stuck> {
         let mut found = [None; BATCH];
         let mut n = 0;
         let mut stuck = None;
@@ -60,7 +63,7 @@ impl SwapSpace {
         for _ in 0..LOOKS {
             next = next.and_then(|slot| self.slots.next_used(slot));
             let Some(slot) = next else { break };
-            match self.claim_in_file(slot, leaving, &mut data[n * SLOT_BYTES..(n + 1) * SLOT_BYTES]) {
+            match self.claim_in_file(slot, job.leaving, &mut data[n * SLOT_BYTES..(n + 1) * SLOT_BYTES]) {
                 Ok(None) => {}
                 Ok(one) => {
                     found[n] = one;
@@ -83,7 +86,7 @@ impl SwapSpace {
         }
         let all = &all[..n];
         if n > 0 {
-            moved = self.store_elsewhere(Shard(shard % SHARDS), group, stats, all, data, reclaim);
+            moved = self.store_elsewhere(job, all, data);
         }
         for one in &all[..moved] {
             if let Some(file) = self.devices.file(one.file) {
@@ -130,15 +133,9 @@ impl SwapSpace {
 
     /// Stores objects of claimed slots on other devices or in the pool, in their order, and changes their locations; how
     /// many. What has lain on a device is cold: another device comes first.
-    fn store_elsewhere(
-        &self,
-        shard: Shard,
-        group: &Group,
-        stats: &Shared,
-        objects: &[Found],
-        data: &mut [u8],
-        reclaim: Reclaim<'_>,
-    ) -> usize {
+    fn store_elsewhere(&self, job: &Evacuation<'_>, objects: &[Found], data: &mut [u8]) -> usize {
+        let Evacuation { group, stats, reclaim, .. } = *job;
+        let shard = Shard(job.shard % SHARDS);
         let n = objects.len();
         let (mut slots, mut lens, mut at) = ([Slot(0); BATCH], [0; BATCH], [0; BATCH]);
         for (i, one) in objects.iter().enumerate() {

@@ -6,7 +6,7 @@
 
 mod evacuate;
 
-pub use evacuate::Stuck;
+pub use evacuate::{Evacuation, Stuck};
 
 use crate::device::file::{BATCH, FileError, Reclaim, SLOT_BYTES};
 use crate::device::list::Devices;
@@ -39,6 +39,9 @@ const POOL_OBJECT_MAX: usize = 3072;
 /// The folio of a slot whose content is being moved, not brought in.
 const MOVING: Folio = folio_number((1 << Folio::BITS) - 1);
 
+/// Most references to a slot. Further ones would need the overflow table, which may be full when a clean page, which has no
+/// reference, is evicted and must have one.
+const SHARED_MAX: u32 = 28;
 /// What stands where nothing is locked yet.
 pub const NOT_LOCKED: Locked = Locked::Stored(Stored { count: 0, shadow: Shadow(0), zero: false });
 
@@ -291,6 +294,24 @@ impl SwapSpace {
         // The count goes up before the claim ends, so that the slot is never free in between.
         let _ = self.slots.dup(slot);
         self.slots.cache_del(slot, Shadow(now));
+    }
+
+    /// The claimed slot's content is stored and the page `folio` is mapped clean, with the same content: lets the slot stay
+    /// in the cache, without a reference.
+    pub fn adopt(&self, slot: Slot, folio: Folio) {
+        self.slots.cache_replace(slot, folio);
+        self.mark_in_file(slot, true);
+        self.slots.unlock(slot);
+    }
+
+    /// One page more refers to the slot that a page has. False when as many do as may. Under the exclusive gate.
+    pub fn share(&self, slot: Slot) -> bool {
+        let count = match self.slots.get(slot) {
+            TableEntry::Stored(stored) => stored.count,
+            TableEntry::Cached { count, .. } => count,
+            _ => return false,
+        };
+        count < SHARED_MAX && self.slots.dup(slot).is_ok()
     }
 
     /// Evictions since `shadow` was left.

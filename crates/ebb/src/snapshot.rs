@@ -1,0 +1,386 @@
+//! Snapshots: a second view of a managed range, copy-on-write, at its own address.
+//!
+//! What is swapped out is shared: both views refer to the same slot, whose count goes up, and nothing is read, copied or
+//! compressed. What is in memory is stored first, and stays where it is as clean pages; the first write to one opens it
+//! and leaves the slot to the snapshot. So a snapshot costs what the range had in memory, compressed, once, and each
+//! view pays later only for what it changes. The kernel offers the like between processes alone, by fork.
+//!
+//! Most of the storing is done while the program runs. Then the gate closes, and what was written again meanwhile is
+//! write-protected, stored and counted: the snapshot is the range as it was at one moment after that. Only what a
+//! system call is writing at that moment may be there in part.
+
+use crate::ctx::ThreadCtx;
+use crate::device::file::BATCH;
+use crate::page::{State, Tag};
+use crate::primitive::{Ordering as ModelOrdering, fence};
+use crate::region::Attr;
+use crate::space::Space;
+use crate::swapin::slot_of;
+use crate::swapon::SwapOffError;
+use crate::swapspace::folio_at;
+use crate::table::{ADDR_END, PAGE};
+use crate::uapi::{self, Errno};
+use crate::work::Work;
+use ebb_slots::{Entry, Slot};
+use linux_raw_sys::general as g;
+
+/// Pages that one step looks at.
+const LOOKS: usize = 4096;
+/// How often what was written meanwhile is stored before the gate closes.
+const ROUNDS: usize = 4;
+/// Pages that may be left to be stored then.
+const REST_PAGES: usize = 256;
+
+/// Why there is no snapshot.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SnapshotError {
+    /// The range is not whole pages of managed memory that can be read and written.
+    Range,
+    /// Write protection does not last here (a kernel before 5.19, or KSM).
+    Unsupported,
+    /// Neither the pool nor a device takes what the range has in memory.
+    NoRoom,
+    /// A page has as many views as it can have.
+    TooMany,
+    /// The kernel gives no address space for it.
+    AddressSpace(Errno),
+}
+
+/// A claimed page that no slot backs yet.
+#[derive(Clone, Copy)]
+struct Open {
+    addr: usize,
+    state: State,
+    /// A system call uses it, or a device: it is copied and stays as it is.
+    is_pinned: bool,
+}
+
+/// What stands where no page is yet: one that is present.
+const OPEN: Open = Open { addr: 0, state: State::PRESENT, is_pinned: false };
+
+impl Space {
+    /// Makes a copy-on-write view of `[start, start + len)` at an address of the kernel's choice, as managed memory that is
+    /// unmapped like any other; its address. The caller must not be inside.
+    pub fn snapshot(&self, ctx: &ThreadCtx, start: usize, len: usize) -> Result<usize, SnapshotError> {
+        let end = start.checked_add(len).filter(|end| *end <= ADDR_END).ok_or(SnapshotError::Range)?;
+        if len == 0 || !start.is_multiple_of(PAGE) || !len.is_multiple_of(PAGE) {
+            return Err(SnapshotError::Range);
+        }
+        if !self.can_protect {
+            return Err(SnapshotError::Unsupported);
+        }
+        let mut last = SnapshotError::NoRoom;
+        for _ in 0..ROUNDS {
+            self.back_range(ctx, start, end)?;
+            let mut work = self.work.lease();
+            let made = self.exclusive(|| {
+                if !self.is_plain_range(start, end) {
+                    return Err(SnapshotError::Range);
+                }
+                self.make_view(ctx, start, end, &mut work)
+            });
+            match made {
+                // The pool may have been full for a moment: reclaim makes room in the next round.
+                Err(SnapshotError::NoRoom) => last = SnapshotError::NoRoom,
+                other => return other,
+            }
+        }
+        Err(last)
+    }
+
+    /// True when one or several regions that can be read and written cover the range. Inside the gate, or with it closed.
+    fn is_plain_range(&self, start: usize, end: usize) -> bool {
+        let mut at = start;
+        while at < end {
+            match self.regions.find(at) {
+                Some(region) if region.attr.is_plain() => at = region.end,
+                _ => return false,
+            }
+        }
+        true
+    }
+
+    /// Has slots back the range's pages, while others run, until few are left that have none.
+    fn back_range(&self, ctx: &ThreadCtx, start: usize, end: usize) -> Result<(), SnapshotError> {
+        for _ in 0..ROUNDS {
+            let mut stored = 0;
+            let mut at = start;
+            while at < end {
+                self.make_room(ctx).map_err(|_: SwapOffError| SnapshotError::NoRoom)?;
+                let mut work = self.work.lease();
+                self.gate.enter(&ctx.gate);
+                let step = if self.is_plain_range(start, end) {
+                    self.back_pages(ctx, at, end, &mut work)
+                } else {
+                    Err(SnapshotError::Range)
+                };
+                self.gate.leave(&ctx.gate);
+                let (next, n) = step?;
+                at = next;
+                stored += n;
+            }
+            if stored <= REST_PAGES {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Stores up to a batch of the range's pages that no slot backs and nobody uses: where the next step begins, and how
+    /// many. Inside the gate.
+    fn back_pages(
+        &self,
+        ctx: &ThreadCtx,
+        start: usize,
+        end: usize,
+        work: &mut Work,
+    ) -> Result<(usize, usize), SnapshotError> {
+        let mut open = [OPEN; BATCH];
+        let mut n = 0;
+        let mut at = start;
+        for _ in 0..LOOKS {
+            if at >= end || n == BATCH {
+                break;
+            }
+            if let Some(word) = self.table.word(at) {
+                let state = word.load();
+                let is_open = state.is_open() && !state.is_pinned() || state.tag() == Tag::Staged;
+                if is_open && word.try_claim(state) {
+                    open[n] = Open { addr: at, state, is_pinned: false };
+                    n += 1;
+                }
+            }
+            at += PAGE;
+        }
+        if n == 0 {
+            return Ok((at, 0));
+        }
+        // Claims come first, then the look at the pins: see `pin`.
+        fence(ModelOrdering::SeqCst);
+        self.for_each_pinned(open[0].addr, open[n - 1].addr + PAGE, |addr| {
+            open[..n].iter_mut().filter(|page| page.addr == addr).for_each(|page| page.is_pinned = true);
+        });
+        let mut kept = 0;
+        for i in 0..n {
+            let page = open[i];
+            let is_present = page.state.tag() == Tag::Present;
+            if page.is_pinned || (is_present && self.uffd().write_protect(page.addr, PAGE, true).is_err()) {
+                self.finish_page(page.addr, page.state);
+            } else {
+                open[kept] = page;
+                kept += 1;
+            }
+        }
+        let failed = self.store_open(ctx, &open[..kept], None, work);
+        if failed > 0 { Err(SnapshotError::NoRoom) } else { Ok((at, kept)) }
+    }
+
+    /// Calls `f` with each page of the range that a system call in flight uses.
+    fn for_each_pinned(&self, start: usize, end: usize, mut f: impl FnMut(usize)) {
+        for ctx in self.contexts.all() {
+            ctx.pins.for_each_overlap(start as u64, end as u64, |first, last| {
+                (first as usize & !(PAGE - 1)..last as usize).step_by(PAGE).for_each(&mut f);
+            });
+        }
+    }
+
+    /// From here on nobody writes to the range's pages but those that are pinned: claims what is open, and protects it.
+    /// Under the exclusive gate.
+    fn freeze(&self, start: usize, end: usize) {
+        self.table.for_each_content(start, end, |_, word| {
+            let state = word.load();
+            // Nobody else claims pages now.
+            let _ = state.is_open() && !state.is_pinned() && word.try_claim(state);
+        });
+        fence(ModelOrdering::SeqCst);
+        self.for_each_pinned(start, end, |addr| {
+            if let Some(word) = self.table.word(addr)
+                && word.load().tag() == Tag::Busy
+            {
+                word.finish(State::PRESENT);
+            }
+        });
+        let mut run = start..start;
+        let protect = |run: core::ops::Range<usize>| {
+            if !run.is_empty() && self.uffd().write_protect(run.start, run.len(), true).is_err() {
+                // Which of them are protected is not known: all are copied, as they are.
+                self.thaw(run.start, run.end);
+            }
+        };
+        self.table.for_each_content(start, end, |addr, word| {
+            if word.load().tag() != Tag::Busy {
+                return;
+            }
+            if addr != run.end {
+                protect(run.clone());
+                run = addr..addr;
+            }
+            run.end = addr + PAGE;
+        });
+        protect(run);
+    }
+
+    /// Frozen pages that are left go on as they were.
+    fn thaw(&self, start: usize, end: usize) {
+        self.table.for_each_content(start, end, |addr, word| {
+            if word.load().tag() == Tag::Busy {
+                self.unback(&Open { addr, ..OPEN });
+            }
+        });
+    }
+
+    /// Has slots back all of the range, which is frozen; what is pinned is copied for the view. Under the exclusive gate.
+    fn back_frozen(
+        &self,
+        ctx: &ThreadCtx,
+        start: usize,
+        end: usize,
+        distance: usize,
+        work: &mut Work,
+    ) -> Result<(), SnapshotError> {
+        let mut at = start;
+        while at < end {
+            let mut open = [OPEN; BATCH];
+            let mut n = 0;
+            while at < end && n < BATCH {
+                if let Some(word) = self.table.word(at) {
+                    let state = word.load();
+                    if state.tag() == Tag::Busy {
+                        open[n] = Open { addr: at, ..OPEN };
+                        n += 1;
+                    } else if (state.is_open() || state.tag() == Tag::Staged) && word.try_claim(state) {
+                        open[n] = Open { addr: at, state, is_pinned: state.is_open() };
+                        n += 1;
+                    }
+                }
+                at += PAGE;
+            }
+            if self.store_open(ctx, &open[..n], Some(distance), work) > 0 {
+                self.thaw(at, end);
+                return Err(SnapshotError::NoRoom);
+            }
+        }
+        Ok(())
+    }
+
+    fn finish_page(&self, addr: usize, state: State) {
+        if let Some(word) = self.table.word(addr) {
+            word.finish(state);
+        }
+    }
+
+    /// Stores claimed pages and ends their claims; how many could not be stored, and are as they were.
+    fn store_open(&self, ctx: &ThreadCtx, pages: &[Open], view: Option<usize>, work: &mut Work) -> usize {
+        let mut slots = [Slot(0); BATCH];
+        let nr_slots = self.swap.alloc(ctx.shard(), &self.group, &mut slots[..pages.len()]);
+        let mut contents = [0usize; BATCH];
+        for (content, page) in contents.iter_mut().zip(pages) {
+            *content = match page.state.tag() {
+                Tag::Staged => self.staging.addr(page.state.payload() as u32),
+                _ => page.addr,
+            };
+        }
+        let mut failed = 0;
+        self.store_pages(ctx, &contents[..nr_slots], &slots[..nr_slots], work, |i, is_stored| {
+            failed += !is_stored as usize;
+            self.back(&pages[i], slots[i], is_stored, view);
+        });
+        for page in &pages[nr_slots..] {
+            failed += 1;
+            self.unback(page);
+        }
+        failed
+    }
+
+    /// A claimed page's content is in `slot`, or that failed: ends the claim.
+    fn back(&self, page: &Open, slot: Slot, is_stored: bool, view: Option<usize>) {
+        if !is_stored {
+            self.swap.unalloc(slot);
+            return self.unback(page);
+        }
+        let entry = Entry { device: 0, slot }.to_bits();
+        match (page.state.tag(), view) {
+            (Tag::Staged, _) => self.settle(page.addr, page.state.payload() as u32, slot),
+            (_, Some(distance)) if page.is_pinned => {
+                self.swap.commit(slot);
+                self.refer(page.addr.wrapping_add(distance), entry);
+                self.finish_page(page.addr, page.state);
+            }
+            _ => {
+                self.swap.adopt(slot, folio_at(page.addr));
+                self.count_clean(page.addr, 1);
+                self.finish_page(page.addr, State::clean(entry));
+            }
+        }
+    }
+
+    /// A claimed page goes on without a slot.
+    fn unback(&self, page: &Open) {
+        if page.state.tag() == Tag::Present && !page.is_pinned {
+            // A failure leaves it protected and open in the books: a write finds that out, see `spurious`.
+            let _ = self.uffd().write_protect(page.addr, PAGE, false);
+        }
+        self.finish_page(page.addr, page.state);
+    }
+
+    /// A page of the view, which is empty so far, refers to a slot that counts it.
+    fn refer(&self, addr: usize, entry: u64) {
+        if let Some(word) = self.table.word(addr) {
+            word.set_exclusive(State::swapped(entry));
+            self.count_content(addr, 1);
+        }
+    }
+
+    /// Maps the view and fills it. Under the exclusive gate.
+    fn make_view(&self, ctx: &ThreadCtx, start: usize, end: usize, work: &mut Work) -> Result<usize, SnapshotError> {
+        let len = end - start;
+        let flags = (g::MAP_PRIVATE | g::MAP_ANONYMOUS | g::MAP_NORESERVE) as u64;
+        let prot = g::PROT_READ | g::PROT_WRITE;
+        let call = [0, len as u64, prot as u64, flags, u64::MAX, 0];
+        // SAFETY: a fresh mapping at an address of the kernel's choice disturbs nobody.
+        let new = unsafe { uapi::forward(g::__NR_mmap, call) }.map_err(SnapshotError::AddressSpace)? as usize;
+        // Whatever was known of the place is of a mapping that is gone.
+        self.drop_content(new, new + len);
+        self.regions.remove(new, new + len);
+        let filled = if self.manage(new, new + len, Attr::from_prot(prot)) {
+            self.fill_view(ctx, start, end, new, work)
+        } else {
+            Err(SnapshotError::AddressSpace(Errno::NOMEM))
+        };
+        if filled.is_err() {
+            // SAFETY: mapped above; nobody else knows it.
+            let _ = unsafe { uapi::munmap(new, len) };
+            self.drop_content(new, new + len);
+            self.regions.remove(new, new + len);
+        }
+        filled.map(|()| new)
+    }
+
+    fn fill_view(
+        &self,
+        ctx: &ThreadCtx,
+        start: usize,
+        end: usize,
+        new: usize,
+        work: &mut Work,
+    ) -> Result<(), SnapshotError> {
+        let distance = new.wrapping_sub(start);
+        self.freeze(start, end);
+        self.back_frozen(ctx, start, end, distance, work)?;
+        let mut result = Ok(());
+        self.table.for_each_content(start, end, |addr, word| {
+            let state = word.load();
+            let has_slot = state.is_clean() || state.tag() == Tag::Swapped;
+            // A pinned page's copy is in the view already.
+            if !has_slot || result.is_err() {
+                return;
+            }
+            if self.swap.share(slot_of(state)) {
+                self.refer(addr.wrapping_add(distance), state.payload());
+            } else {
+                result = Err(SnapshotError::TooMany);
+            }
+        });
+        result
+    }
+}
