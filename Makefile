@@ -29,11 +29,11 @@ demo: packages build ## run a program in a fraction of its memory, and compare
 	@tools/demo $(EBB)
 
 .PHONY: test
-test: packages lint build unit models miri bench-slots-quick transparency programs torture ## everything short: what continuous integration runs
+test: packages lint build unit models miri bench-slots-quick transparency programs swapon torture ## everything short: what continuous integration runs
 	@echo "make test: every step passed"
 
 .PHONY: test-long
-test-long: test transparency-long programs-long torture-long kill ## the same, and the long forms
+test-long: test transparency-long programs-long swapon-long torture-long kill ## the same, and the long forms
 	@echo "make test-long: every step passed"
 
 .PHONY: lint
@@ -73,6 +73,14 @@ programs: build ## real programs in little memory: output compared with an unlim
 	python3 tests/programs/run.py --short $(foreach p,$(PROGRAMS),--only $(p))
 programs-long: build
 	python3 tests/programs/run.py --long
+
+.PHONY: swapon swapon-long
+swapon: build ## devices that come and go while programs run
+	cargo build --release -p torture
+	python3 tests/swapon/run.py
+swapon-long: build
+	cargo build --release -p torture
+	python3 tests/swapon/run.py --long
 
 .PHONY: kill
 kill: build ## kill programs and ebb at random moments: nothing is left behind

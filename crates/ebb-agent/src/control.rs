@@ -40,8 +40,9 @@ const PROGRESS_NS: u64 = 100_000_000;
 const REQUEST_BYTES_MAX: usize = PATH_BYTES_MAX + 128;
 
 const NAME: &[u8] = b"/.ebb-control-";
-/// Where the socket's file may be made, after the directories of the devices.
-const DIRECTORIES: [&[u8]; 3] = [b"/var/tmp", b"/tmp", b"/dev/shm"];
+/// Where the socket's file may be made; only after these in the directories of the devices, whose file systems it would
+/// keep from being unmounted when the device is gone.
+const DIRECTORIES: [&[u8]; 3] = [b"/dev/shm", b"/tmp", b"/var/tmp"];
 
 /// The process that the socket and its thread belong to; 0 for none yet.
 static OWNER: AtomicU32 = AtomicU32::new(0);
@@ -124,13 +125,13 @@ pub fn in_child(shares_descriptors: bool) {
 
 /// Makes the socket in one of the directories that can be written.
 fn listen(space: &Space) -> Option<()> {
-    let mut done = None;
+    let mut done = DIRECTORIES.into_iter().find_map(listen_in);
     space.for_each_directory(|dir| {
         if done.is_none() {
             done = listen_in(dir.to_bytes());
         }
     });
-    done.or_else(|| DIRECTORIES.into_iter().find_map(listen_in))
+    done
 }
 
 fn listen_in(dir: &[u8]) -> Option<()> {
@@ -190,6 +191,7 @@ extern "C" fn control_main(space: usize) -> ! {
             uapi::futex_wait(&AtomicU32::new(0), 0, Some(10_000_000));
             continue;
         };
+        // Until it has its place the program may close it, as it does who closes every number. The client asks again.
         let Ok(fd) = keep_away(fd) else { continue };
         CLIENT.store(fd, Ordering::Relaxed);
         if is_owner(fd) {

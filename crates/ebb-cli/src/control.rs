@@ -23,6 +23,13 @@ const ASK: u64 = 0x4542_4243_4f4e_5452;
 const OPEN_PATIENCE: Duration = Duration::from_secs(2);
 const OPEN_STEP: Duration = Duration::from_millis(10);
 
+/// How often a request is made: a program that closes every descriptor it can think of may close a new connection before
+/// its agent knows of it.
+const ATTEMPTS: u32 = 10;
+
+/// What a user does about a connection that was lost.
+const LOST: &str = "see with `ps` whether it still runs, and ask again";
+
 /// No answer is longer: a directory has at most 511 bytes, a reason one line.
 const ANSWER_BYTES_MAX: usize = 4096;
 
@@ -38,6 +45,20 @@ pub struct Row {
     pub used_bytes: u64,
     pub prio: i32,
     pub name: OsString,
+}
+
+/// Makes a request, again when its connection was lost before an answer came: `request` says through its argument that
+/// one did.
+pub fn attempt<T>(mut request: impl FnMut(&mut bool) -> Result<T, Failure>) -> Result<T, Failure> {
+    let mut attempts = 1;
+    loop {
+        let mut answered = false;
+        match request(&mut answered) {
+            Err(failure) if failure.remedy == LOST && !answered && attempts < ATTEMPTS => attempts += 1,
+            result => return result,
+        }
+        std::thread::sleep(OPEN_STEP);
+    }
 }
 
 /// One message of a process.
@@ -211,7 +232,7 @@ impl Control {
     }
 
     fn ended(&self, why: impl ToString) -> Failure {
-        Failure::ebb(process::what(self.pid), why, "see with `ps` whether it still runs, and ask again")
+        Failure::ebb(process::what(self.pid), why, LOST)
     }
 }
 
@@ -235,6 +256,11 @@ fn not_a_process(pid: i32, error: io::Error) -> Failure {
 
 /// Makes the agent open a control socket.
 fn ask_for_socket(process: &Process, descriptor: &OwnedFd) -> Result<(), Failure> {
+    // Its agent may be starting: it has its handlers before it can bear a signal.
+    let started = Instant::now();
+    while process.is_in_agent() && started.elapsed() < OPEN_PATIENCE {
+        std::thread::sleep(OPEN_STEP / 10);
+    }
     // Looked at last, because everything else about a process lasts longer than its handlers.
     if !process.catches(libc::SIGBUS) {
         return Err(Failure::ebb(

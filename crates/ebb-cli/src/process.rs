@@ -120,6 +120,12 @@ impl Process {
         caught.is_some_and(|mask| mask >> (signal - 1) & 1 == 1)
     }
 
+    /// Whether its first thread is in its agent for the moment, which blocks SIGSYS then and never else.
+    pub fn is_in_agent(&self) -> bool {
+        let blocked = self.status("SigBlk").and_then(|mask| u64::from_str_radix(&mask, 16).ok());
+        blocked.is_some_and(|mask| mask >> (libc::SIGSYS - 1) & 1 == 1)
+    }
+
     /// Whether it is stopped, by a signal or a debugger.
     pub fn is_stopped(&self) -> bool {
         self.status("State").is_some_and(|state| state.starts_with(['T', 't']))
@@ -171,6 +177,15 @@ mod tests {
     const USERFAULTFD: &str = "anon_inode:[userfaultfd]";
     const MAPS: &str = "7f00-7f01 r-xp 00000000 fe:00 12   /usr/lib/libc.so.6\n\
                         7f01-7f02 r-xp 00000000 fe:00 13   /opt/my ebb/libebb_agent.so (deleted)\n";
+
+    #[test]
+    fn a_process_in_its_agent_blocks_sigsys() {
+        let fake = Fake::new(&[UNDER_EBB]);
+        fake.write("status", "SigBlk:\tfffffffffffbfabf\n");
+        assert!(fake.process().is_in_agent());
+        fake.write("status", "SigBlk:\t0000000000010000\n");
+        assert!(!fake.process().is_in_agent());
+    }
 
     #[test]
     fn a_process_without_the_counters_does_not_run_under_ebb() {

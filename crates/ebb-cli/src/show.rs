@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::path::Path;
 use std::time::Duration;
 
-use crate::control::{Answer, Control, Row, printable};
+use crate::control::{Answer, Control, Row, attempt, printable};
 use crate::failure::Failure;
 use crate::process::{self, Process};
 use crate::size::short_bytes;
@@ -33,18 +33,20 @@ struct Devices {
 
 /// Asks one process.
 fn devices(pid: i32) -> Result<Devices, Failure> {
-    let control = Control::open(pid)?;
-    control.set_patience(PATIENCE)?;
-    control.ask(b"show")?;
-    let mut rows = Vec::new();
-    loop {
-        match control.answer()? {
-            Answer::Row(row) => rows.push(row),
-            Answer::Done => return Ok(Devices { pid, rows }),
-            Answer::Refused(refusal) => return Err(refusal.of(process::what(pid))),
-            Answer::Left(_) => return Err(control.misunderstood()),
+    attempt(|_| {
+        let control = Control::open(pid)?;
+        control.set_patience(PATIENCE)?;
+        control.ask(b"show")?;
+        let mut rows = Vec::new();
+        loop {
+            match control.answer()? {
+                Answer::Row(row) => rows.push(row),
+                Answer::Done => return Ok(Devices { pid, rows }),
+                Answer::Refused(refusal) => return Err(refusal.of(process::what(pid))),
+                Answer::Left(_) => return Err(control.misunderstood()),
+            }
         }
-    }
+    })
 }
 
 /// Asks every process that Ebb manages. One that cannot be asked is complained about, unless it is gone.

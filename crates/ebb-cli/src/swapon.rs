@@ -5,7 +5,7 @@ use std::io::{IsTerminal, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use crate::control::{Answer, Control, Refusal, printable, request};
+use crate::control::{Answer, Control, Refusal, attempt, printable, request};
 use crate::failure::Failure;
 use crate::interrupt::Interrupts;
 use crate::size::short_bytes;
@@ -20,16 +20,18 @@ pub fn on(pid: i32, device: &Device) -> Result<i32, Failure> {
     for warning in &plan.warnings {
         sys::complain(&format!("ebb: {warning}"));
     }
-    let control = Control::open(pid)?;
-    control.ask(&request("swapon", OsStr::from_bytes(&plan.devices)))?;
-    match control.answer()? {
-        Answer::Done => Ok(0),
-        Answer::Refused(refusal) => {
-            let name = String::from_utf8_lossy(&plan.devices).into_owned();
-            Err(refusal.of(format!("swapon {name} in process {pid}")))
+    attempt(|_| {
+        let control = Control::open(pid)?;
+        control.ask(&request("swapon", OsStr::from_bytes(&plan.devices)))?;
+        match control.answer()? {
+            Answer::Done => Ok(0),
+            Answer::Refused(refusal) => {
+                let name = String::from_utf8_lossy(&plan.devices).into_owned();
+                Err(refusal.of(format!("swapon {name} in process {pid}")))
+            }
+            Answer::Row(_) | Answer::Left(_) => Err(control.misunderstood()),
         }
-        Answer::Row(_) | Answer::Left(_) => Err(control.misunderstood()),
-    }
+    })
 }
 
 /// Takes a device from process `pid`, and waits until everything in it is back in memory or elsewhere. A first SIGINT or
@@ -40,26 +42,34 @@ pub fn off(pid: i32, device: &Path) -> Result<i32, Failure> {
     let what = format!("swapoff {} in process {pid}", printable(&name.to_string_lossy()));
     let of_signals = |error| Failure::ebb("waiting for signals", error, "raise the limit with `ulimit -n 1024`");
     let interrupts = Interrupts::hold().map_err(of_signals)?;
-    let control = Control::open(pid)?;
-    control.ask(&request("swapoff", name))?;
-    let mut progress = Progress::new();
     let mut interrupted = None;
-    let refusal = loop {
-        if interrupted.is_none()
-            && let Some(signal) = interrupts.wait(&control).map_err(of_signals)?
-        {
-            interrupted = Some(signal);
+    let refusal = attempt(|answered| {
+        let control = Control::open(pid)?;
+        control.ask(&request("swapoff", name.as_path()))?;
+        let mut progress = Progress::new();
+        // One that came while the connection was lost is not waited for again.
+        if interrupted.is_some() {
             control.cancel();
-            interrupts.release();
         }
-        match control.answer()? {
-            Answer::Left(bytes) => progress.show(bytes),
-            Answer::Done => return Ok(0),
-            Answer::Refused(refusal) => break refusal,
-            Answer::Row(_) => return Err(control.misunderstood()),
+        loop {
+            if interrupted.is_none()
+                && let Some(signal) = interrupts.wait(&control).map_err(of_signals)?
+            {
+                interrupted = Some(signal);
+                control.cancel();
+                interrupts.release();
+            }
+            let answer = control.answer()?;
+            *answered = true;
+            match answer {
+                Answer::Left(bytes) => progress.show(bytes),
+                Answer::Done => return Ok(None),
+                Answer::Refused(refusal) => return Ok(Some(refusal)),
+                Answer::Row(_) => return Err(control.misunderstood()),
+            }
         }
-    };
-    drop(progress);
+    })?;
+    let Some(refusal) = refusal else { return Ok(0) };
     match (interrupted, refusal) {
         (Some(signal), Refusal { errno: libc::EINTR, .. }) => {
             sys::complain(&format!("ebb: {what}: interrupted, and everything is as it was; run it again to finish"));

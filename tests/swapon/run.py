@@ -1,0 +1,517 @@
+#!/usr/bin/python3
+"""Devices that come and go while programs run: what `ebb swapon`, `ebb swapoff` and `ebb swapon --show` do to a program,
+and what they must never do. One line a case; the closing line counts.
+
+EBB names the command (default: target/release/ebb of this repository, then `ebb` on the path).
+"""
+import argparse
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+from harness import HERE, MIB, NOBODY, Context, Failure, Program, control_files, descriptors, need, spill_files
+
+sys.path.insert(0, os.path.dirname(HERE))
+
+from command import find_ebb  # noqa: E402
+
+CASES = {}
+# Much like others: in the long form, or when named.
+LONG_ONLY = {"terminate", "closed-terminal"}
+
+
+def case(function):
+    CASES[function.__name__.replace("_", "-")] = function
+    return function
+
+
+def need_devices(context, pid, *directories):
+    """--show and the descriptors agree that a process has these devices and no other in the case's directory."""
+    rows = context.show(pid)
+    need(set(rows) == set(directories), f"--show names {sorted(rows)}, not {sorted(directories)}")
+    for directory in filter(os.path.isdir, map(context.path, sorted(os.listdir(context.root)))):
+        files = spill_files(pid, directory)
+        need(all(target.endswith(" (deleted)") for target in files), f"files with names: {files}")
+        need((directory in directories) == bool(files), f"{directory} has {files}, --show {sorted(rows)}")
+        need(not os.listdir(directory) or directory.startswith(context.path("control")), f"{directory} is not empty")
+    return rows
+
+
+@case
+def move(context):
+    a, b = context.directory("a"), context.directory("b")
+    with context.holder(200, 50, "64M", [f"file:{a}"]) as program:
+        pid, = program.ready("parent")
+        program.more_rounds()
+        here, there = a, b
+        for _ in range(context.pick(3, 12)):
+            used = need_devices(context, pid, here)[here].used
+            need(used > 32 * MIB, f"only {used} bytes are swapped out")
+            context.good("swapon", pid, f"file:{there}")
+            rows = need_devices(context, pid, here, there)
+            need(rows[here].prio > rows[there].prio, "one without priority does not come last")
+            context.good("swapoff", pid, here)
+            rows = need_devices(context, pid, there)
+            need(rows[there].used > 32 * MIB, f"{rows[there].used} bytes moved, of {used}")
+            left = descriptors(pid, here)
+            need(not left, f"it still holds {left} open")
+            program.more_rounds()
+            here, there = there, here
+        heading = context.good("swapon", "--show", pid).split("\n")[0].split()
+        need(heading == ["NAME", "TYPE", "SIZE", "USED", "PRIO"], f"the heading is {heading}")
+        everyone = context.good("swapon", "--show", "--noheadings")
+        need(re.search(rf"^ *{pid} {re.escape(here)} +file ", everyone, re.M), f"--show without PID says {everyone!r}")
+        line = context.refused(1, "swapoff", pid, there)
+        need("no such device" in line, line)
+        line = context.refused(1, "swapon", pid, f"file:{here}")
+        need("in use already" in line, line)
+        context.stop(program)
+
+
+@case
+def unmount(context):
+    """A file system can be unmounted when its device was taken away."""
+    if os.geteuid() != 0:
+        context.notes.append("not root: not tried")
+        return
+    b = context.directory("b")
+    mount = context.directory("mount")
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=777", "ebb-test", mount], stderr=subprocess.DEVNULL).returncode:
+        context.notes.append("cannot mount: not tried")
+        return
+    try:
+        with context.holder(60, 50, "24M", [f"file:{mount}"]) as program:
+            pid, = program.ready("parent")
+            context.good("swapon", pid, f"file:{b}")
+            context.good("swapoff", pid, mount)
+            done = subprocess.run(["umount", mount], stderr=subprocess.PIPE, text=True)
+            need(done.returncode == 0, f"{done.stderr.strip()}: {descriptors(pid, mount)}")
+            need_devices(context, pid, b)
+            context.stop(program)
+    finally:
+        subprocess.run(["umount", "-l", mount], stderr=subprocess.DEVNULL)
+
+
+@case
+def no_room(context):
+    a, b = context.directory("a"), context.directory("b")
+    with context.holder(160, 100, "48M", [f"file:{a},prio=5"]) as program:
+        pid, = program.ready("parent")
+        before = context.show(pid)[a]
+        line = context.refused(1, "swapoff", pid, a)
+        need(f"swapoff {a} in process {pid}" in line and "add one with `ebb swapon`" in line, line)
+        after = need_devices(context, pid, a)[a]
+        need(after.prio == before.prio == 5 and after.size == before.size, "it came back as another one")
+        need(after.used > 64 * MIB, f"{after.used} bytes are left")
+        program.more_rounds()
+        context.good("swapon", pid, f"file:{b}")
+        context.good("swapoff", pid, a)
+        need_devices(context, pid, b)
+        program.more_rounds()
+        context.stop(program)
+
+
+def cut_short(context, act, check):
+    """Has `act` end a swapoff halfway: the device stays, the program is right, and a later swapoff works."""
+    a, b = context.directory("a"), context.directory("b")
+    for megabytes in context.pick((200, 600), (600, 1200)):
+        with context.holder(megabytes, 100, "64M", [f"file:{a},prio=7", f"file:{b}"]) as program:
+            pid, = program.ready("parent")
+            held = context.show(pid)[a].used
+            for _ in range(context.pick(1, 5)):
+                status, said, acted = context.swapoff_until(pid, a, act)
+                if status == 0 or not acted:
+                    break
+                check(status, said)
+                # It is served when the swapoff was given up.
+                rows = need_devices(context, pid, a, b)
+                need(rows[a].prio == 7, f"priority {rows[a].prio}")
+                need(rows[a].used > 8 * MIB, f"{rows[a].used} bytes are left: not halfway")
+                need(rows[b].used > 0, "nothing has moved")
+                context.notes.append(f"cut at {(held - rows[a].used) >> 20} of {held >> 20} MiB")
+                program.more_rounds()
+                held = context.show(pid)[a].used
+            else:
+                context.good("swapoff", pid, a)
+                need_devices(context, pid, b)
+                program.more_rounds()
+                context.stop(program)
+                return
+    raise Failure(f"swapoff of {held >> 20} MiB was done before it could be cut short")
+
+
+@case
+def interrupt(context):
+    signals = []
+
+    def act(process):
+        signals.append([signal.SIGINT, signal.SIGTERM][len(signals) % 2])
+        process.send_signal(signals[-1])
+
+    def check(status, said):
+        need(status == -signals[-1], f"it ended with {status} after signal {signals[-1]}: {said!r}")
+        need("interrupted, and everything is as it was" in said, f"it said {said!r}")
+    cut_short(context, act, check)
+
+
+@case
+def terminate(context):
+    def check(status, said):
+        need(status == -signal.SIGTERM and "interrupted" in said, f"it ended with {status}: {said!r}")
+    cut_short(context, lambda process: process.terminate(), check)
+
+
+@case
+def kill(context):
+    cut_short(context, lambda process: process.kill(),
+              lambda status, said: need(status == -signal.SIGKILL, f"it ended with {status}: {said!r}"))
+
+
+@case
+def closed_terminal(context):
+    """The terminal goes away in the midst of it: SIGHUP ends the client."""
+    cut_short(context, lambda process: process.send_signal(signal.SIGHUP),
+              lambda status, said: need(status == -signal.SIGHUP, f"it ended with {status}: {said!r}"))
+
+
+@case
+def children(context):
+    a, b, c = (context.directory(name) for name in "abc")
+    names = [f"child{at}" for at in range(3)]
+    everyone = ["parent"] + names
+    with context.holder(72, 60, "32M", [f"file:{a}"], children=3) as program:
+        pids = dict(zip(everyone, program.ready(*everyone)))
+        program.more_rounds(1, everyone)
+        context.good("swapon", pids["parent"], f"file:{b},prio=9")
+        for name in names:
+            need_devices(context, pids[name], a)
+        need_devices(context, pids["parent"], a, b)
+        context.good("swapoff", pids["parent"], a)
+        need_devices(context, pids["parent"], b)
+        program.more_rounds(1, everyone)
+        # The parent's file has gone for the parent alone; each child still has its own devices.
+        for at, name in enumerate(names):
+            need_devices(context, pids[name], a)
+            context.good("swapon", pids[name], f"file:{c}")
+            context.good("swapoff", pids[name], a)
+            rows = need_devices(context, pids[name], c)
+            need(rows[c].used > 8 * MIB, f"{rows[c].used} bytes of {name} moved")
+            for other in names[at + 1:]:
+                need_devices(context, pids[other], a)
+        program.more_rounds(1, everyone)
+        # One that is forked now has what its parent has now, and nothing else.
+        context.tell(program, "fork")
+        late, = program.ready("late")
+        everyone.append("late")
+        rows = need_devices(context, late, b)
+        need(rows[b].prio == 9, f"priority {rows[b].prio}")
+        context.good("swapon", late, f"file:{c}")
+        context.good("swapoff", late, b)
+        need_devices(context, late, c)
+        need_devices(context, pids["parent"], b)
+        program.more_rounds(1, everyone)
+        context.stop(program)
+        done = sorted(line.split()[1] for line in program.lines if line.startswith("done"))
+        need(done == sorted(everyone), f"done are {done}")
+
+
+@case
+def exec_(context):
+    a, b = context.directory("a"), context.directory("b")
+    with context.holder(60, 50, "32M", [f"file:{a},size=512M,prio=4"]) as program:
+        pid, = program.ready("parent")
+        context.good("swapon", pid, f"file:{b}")
+        context.good("swapoff", pid, a)
+        need_devices(context, pid, b)
+        for _ in range(2):
+            need(len(control_files(pid)) == 1, f"control sockets: {control_files(pid)}")
+            program.pids.clear()
+            context.tell(program, "exec")
+            again, = program.ready("parent")
+            need(again == pid, "another process")
+            need(control_files(pid) == [], "its control socket outlived exec")
+            rows = need_devices(context, pid, a)
+            need((rows[a].size, rows[a].prio) == (512 * MIB, 4), f"size {rows[a].size}, priority {rows[a].prio}")
+        program.more_rounds()
+        context.stop(program)
+    # A program that executes another one all the time is never hurt by a question.
+    script = 'n=$((${1:-0}+1)); [ -e "$STOP" ] && { echo done $n; exit 0; }; exec sh "$0" $n'
+    path, stop = context.path("again.sh"), context.path("stop")
+    with open(path, "w") as file:
+        file.write(f"[ \"$1\" ] || echo ready sh $$\n{script}\n")
+    with Program(context, ["sh", path], "16M", [f"file:{a}"], environment=dict(context.environment, STOP=stop)) as program:
+        pid, = program.ready("sh")
+        end = time.monotonic() + context.pick(2, 20)
+        answered = asked = 0
+        while time.monotonic() < end:
+            asked += 1
+            done = context.command("swapon", "--show", pid)
+            answered += done.returncode == 0
+            need(program.process.poll() is None, f"the question ended it: {program.process.poll()}, {program.said()}")
+        with open(stop, "w"):
+            pass
+        program.end()
+        execs = int(program.lines[-1].split()[1])
+        context.notes.append(f"{answered} of {asked} questions answered during {execs} execs")
+
+
+CALLS = ["read", "recv", "recv_timed", "epoll", "epoll_timed", "poll", "poll_timed", "ppoll_timed", "select", "select_timed",
+         "nanosleep_timed", "nanosleep_rem_timed", "sleep_timed", "sem_wait", "futex", "futex_timed", "cond", "pause",
+         "msgrcv", "semop", "wait", "spin"]
+MODES = ["handler", "blocked", "ignored", "everything"]
+LIMIT_MS = 1500
+EAGAIN, EINTR, ETIMEDOUT = 11, 4, 110
+# What the call gives when it was not disturbed: -1 with an errno, or a value.
+TIMED_OUT = {"recv_timed": (-1, EAGAIN), "futex_timed": (-1, ETIMEDOUT)}
+LET_GO = {"read": (1, 0), "recv": (1, 0), "epoll": (1, 0), "poll": (1, 0), "select": (1, 0), "pause": (-1, EINTR),
+          "sigwait": (10, 0), "signalfd": (10, 0), "msgrcv": (8, 0)}
+
+
+def blocked_in(context, work):
+    """Asks programs that wait in a call; what each gave that it should not, and those whose time limit began anew."""
+    a = context.directory("a")
+    binary = context.path("blocked")
+    subprocess.run(["gcc", "-O2", "-Wall", "-Wextra", "-Wno-unused-result", "-pthread", "-o", binary,
+                    os.path.join(HERE, "blocked.c")], check=True)
+    wrong, longer = [], []
+
+    def one(call, mode, program, why):
+        if not call.endswith("_timed"):
+            program.process.stdin.write(b"go\n")
+            program.process.stdin.flush()
+        program.wait_for(lambda: any(line.startswith("result") for line in program.lines), "result")
+        result = next(line for line in program.lines if line.startswith("result"))
+        ret, error, released, ms, handled, pending = [int(word) for word in re.findall(r"-?\d+", result)]
+        if call.endswith("_timed"):
+            good = (ret, error) == TIMED_OUT.get(call, (0, 0)) and not released and ms >= LIMIT_MS - 2
+            program.process.stdin.write(b"go\n")
+            program.process.stdin.flush()
+            if ms > LIMIT_MS + 150:
+                longer.append(f"{call} {ms} ms")
+        else:
+            good = (ret, error) == LET_GO.get(call, (0, 0)) and released
+        if not good or handled or pending:
+            why.append(result)
+        program.end()
+        own = [line for line in program.lines if line.startswith("own")]
+        need(own == (["own 2"] if mode == "handler" else []), f"its own signals: {own}")
+
+    for at in range(0, len(work), 6):
+        programs = [(call, mode, Program(context, [binary, call, mode], "16M", [f"file:{a}"]), []) for call, mode in work[at:at + 6]]
+        try:
+            for call, mode, program, why in programs:
+                program.ready(call)
+            time.sleep(0.3)
+            for call, mode, program, why in programs:
+                try:
+                    need_devices(context, program.pids[call], a)
+                except Failure as error:
+                    why.append(str(error))
+            # An early return would show itself now.
+            time.sleep(0.2)
+            for call, mode, program, why in programs:
+                one(call, mode, program, why)
+                wrong += [f"{call} with SIGBUS {mode}: {'; '.join(why)}"] if why else []
+        finally:
+            for _, _, program, _ in programs:
+                program.__exit__()
+    return wrong, longer
+
+
+@case
+def blocked(context):
+    work = [(call, "plain") for call in CALLS] + [(call, mode) for mode in MODES for call in ("read", "sleep_timed")]
+    wrong, longer = blocked_in(context, work)
+    context.notes += [f"limits began anew: {', '.join(longer)}"] if longer else []
+    need(not wrong, "\n     ".join(wrong))
+
+
+@case
+def signal_waits(context):
+    """A program that waits for all signals does not get the one that is Ebb's."""
+    wrong, _ = blocked_in(context, [("sigwait", "plain"), ("signalfd", "plain")])
+    need(not wrong, "\n     ".join(wrong))
+
+
+@case
+def users(context):
+    if os.geteuid() != 0:
+        context.notes.append("not root: not tried")
+        return
+    a = context.directory("a")
+    with context.holder(40, 50, "16M", [f"file:{a}"]) as program:
+        pid, = program.ready("parent")
+        # Before and after it has a socket.
+        for _ in range(2):
+            for command in (["swapon", "--show", pid], ["swapoff", pid, a], ["swapon", pid, f"file:{a}"]):
+                line = context.refused(125, *command, prefix=NOBODY)
+                need("another user" in line, line)
+            need(str(pid) not in context.good("swapon", "--show", "--noheadings", prefix=NOBODY), "nobody sees it")
+            need_devices(context, pid, a)
+        socket, = control_files(pid)
+        # The mode of the socket's file itself: the link has one of its own.
+        mode = os.stat(f"/proc/{pid}/fd/{socket}")
+        need(mode.st_mode & 0o7777 == 0o600 and mode.st_uid == 0 and mode.st_nlink == 0, f"the socket's file: {mode}")
+        context.stop(program)
+    b = context.directory("b")
+    # The temporary directory of the command may be closed to others.
+    with context.holder(40, 50, "16M", [f"file:{a}"], prefix=NOBODY) as program:
+        pid, = program.ready("parent")
+        need(set(context.show(pid, prefix=NOBODY)) == {a}, "nobody's own process")
+        socket, = control_files(pid)
+        mode = os.stat(f"/proc/{pid}/fd/{socket}")
+        need(mode.st_mode & 0o7777 == 0o600 and mode.st_uid == 65534, f"the socket's file: {mode}")
+        need_devices(context, pid, a)
+        context.good("swapon", pid, f"file:{b}")
+        context.good("swapoff", pid, a, prefix=NOBODY)
+        need_devices(context, pid, b)
+        program.more_rounds()
+        os.chmod(a, 0o700)
+        os.chown(a, 0, 0)
+        line = context.refused(1, "swapon", pid, f"file:{a}")
+        need("cannot make a file there (errno 13)" in line, line)
+        context.stop(program)
+
+
+@case
+def priorities(context):
+    a, b, c = (context.directory(name) for name in "abc")
+    devices = [f"file:{c},size=256M,prio=1", f"file:{a},size=64M,prio=3", f"file:{b},size=64M,prio=3"]
+    for megabytes in (72, 200):
+        with context.holder(megabytes, 100, "32M", devices) as program:
+            pid, = program.ready("parent")
+            program.more_rounds()
+            rows = need_devices(context, pid, a, b, c)
+            need([rows[name].prio for name in (a, b, c)] == [3, 3, 1], "priorities")
+            need([rows[name].size for name in (a, b, c)] == [64 * MIB, 64 * MIB, 256 * MIB], "sizes")
+            used = [rows[name].used for name in (a, b, c)]
+            context.notes.append("/".join(str(number >> 20) for number in used))
+            need(abs(used[0] - used[1]) <= 12 * MIB, f"{used} bytes are not even")
+            if megabytes == 72:
+                need(used[0] > 8 * MIB and used[2] == 0, f"{used} bytes: the lowest is used before the others are full")
+            else:
+                need(min(used[:2]) > 48 * MIB and used[2] > 16 * MIB, f"{used} bytes: the highest are not full")
+            context.stop(program)
+    # A size must hold when everything is written to it, too.
+    with context.holder(80, 100, "32M", [f"file:{a},size=72M"]) as program:
+        pid, = program.ready("parent")
+        context.good("swapon", pid, f"file:{b},size=16M,prio=2")
+        # What has no room stays where it is.
+        line = context.refused(1, "swapoff", pid, a)
+        need("neither RAM nor another device" in line, line)
+        rows = need_devices(context, pid, a, b)
+        need(rows[b].prio == 2 and rows[a].prio == -1, "priorities")
+        program.more_rounds()
+        context.stop(program)
+
+
+def close_everything(context, changes):
+    """Asks a program that closes and replaces all descriptors it can name."""
+    a, b = context.directory("a"), context.directory("b")
+    binary, stop = context.path("closer"), context.path("stop")
+    subprocess.run(["gcc", "-O2", "-Wall", "-Wextra", "-o", binary, os.path.join(HERE, "closer.c")], check=True)
+    with Program(context, [binary, stop], "24M", [f"file:{a}"]) as program:
+        pid, = program.ready("closer")
+        here, there = a, b
+        failed = []
+        end = time.monotonic() + context.pick(2, 40)
+        asked = 0
+        while time.monotonic() < end:
+            commands = [["swapon", "--show", pid]]
+            if changes:
+                commands += [["swapon", pid, f"file:{there}"], ["swapon", "--show", pid], ["swapoff", pid, here]]
+            for command in commands:
+                asked += 1
+                done = context.command(*command)
+                if done.returncode != 0:
+                    failed.append(done.stderr.strip())
+            need(program.process.poll() is None, f"it ended with {program.process.poll()}: {program.said()}")
+            rows = context.show(pid)
+            if set(rows) == {there}:
+                here, there = there, here
+        with open(stop, "w"):
+            pass
+        program.end()
+        context.notes.append(f"{asked} questions, {program.lines[-1]}")
+        need(not failed, f"{len(failed)} of {asked} questions failed: {sorted(set(failed))[:3]}")
+
+
+@case
+def descriptors_(context):
+    close_everything(context, changes=False)
+
+
+@case
+def descriptors_and_changes(context):
+    close_everything(context, changes=True)
+
+
+@case
+def stress(context):
+    torture = os.path.join(os.path.dirname(context.ebb), "torture")
+    if not os.path.exists(torture):
+        raise Failure(f"there is no {torture}: build it with cargo build --release -p torture")
+    a, b = context.directory("a"), context.directory("b")
+    seconds = context.pick(8, 60)
+    command = ["sh", "-c", 'echo ready torture $$; exec "$0" "$@"', torture, "--seconds", str(seconds), "--megabytes", "96",
+               "--threads", "4"]
+    with Program(context, command, "24M", [f"file:{a},prio=1", f"file:{b},prio=1"]) as program:
+        pid, = program.ready("torture")
+        time.sleep(0.5)
+        done, busy, turn = 0, [], 0
+        while program.process.poll() is None and program.read(0):
+            here = (a, b)[turn % 2]
+            turn += 1
+            for command in (["swapoff", pid, here], ["swapon", pid, f"file:{here},prio=1"]):
+                result = context.command(*command)
+                done += result.returncode == 0
+                if result.returncode != 0:
+                    busy.append(result.stderr.strip())
+            time.sleep(0.2)
+        program.end()
+        context.notes.append(f"{done} changes, {len(busy)} refused; {program.lines[-1]}")
+        # Its end makes the last ones fail.
+        need(done >= seconds and len(busy) <= 4, f"{done} changes, refused: {busy[:5]}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", action="append", default=[], metavar="NAME", help="one case; may be repeated")
+    parser.add_argument("--long", action="store_true", help="more data, more rounds")
+    parser.add_argument("--list", action="store_true", help="name the cases")
+    args = parser.parse_args()
+    # Ended from outside, this leaves nothing behind either.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    cases = {name.strip("-"): function for name, function in CASES.items()}
+    if args.list:
+        print("\n".join(cases))
+        return
+    unknown = set(args.only) - set(cases)
+    if unknown:
+        sys.exit(f"run.py: no case {', '.join(sorted(unknown))}; --list names them")
+    ebb = find_ebb()
+    if not (ebb and os.path.exists(ebb)):
+        sys.exit("run.py: there is no ebb: build it, or set EBB")
+    chosen = [name for name in cases if name in args.only or not args.only and (args.long or name not in LONG_ONLY)]
+    passed = 0
+    for name in chosen:
+        context = Context(ebb, args.long)
+        begin = time.monotonic()
+        why = ""
+        try:
+            cases[name](context)
+            passed += 1
+        except (Failure, OSError, ValueError, subprocess.SubprocessError) as error:
+            why = f": {error}"
+        finally:
+            context.close()
+        notes = "; ".join(context.notes)
+        print(f"{'FAIL' if why else 'ok  '} {name:23} {time.monotonic() - begin:5.1f} s  {notes}{why}", flush=True)
+    print(f"{passed} of {len(chosen)} cases passed")
+    sys.exit(0 if passed == len(chosen) else 1)
+
+
+main()
