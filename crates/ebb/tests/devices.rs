@@ -23,7 +23,7 @@ fn device(dir: &'static CStr, bytes: u64, priority: Option<i16>) -> SwapSpec<'st
 /// Directory, bytes in use and priority of each device.
 fn devices(space: &'static Space) -> Vec<(String, u64, Option<i16>)> {
     let mut all = Vec::new();
-    space.devices(ctx(space), |d| all.push((d.dir.to_string_lossy().into_owned(), d.used_bytes, d.priority)));
+    space.devices(|d| all.push((d.dir.to_string_lossy().into_owned(), d.used_bytes, d.priority)));
     all
 }
 
@@ -33,7 +33,7 @@ fn used(space: &'static Space, dir: &CStr) -> u64 {
 }
 
 fn swapon(space: &'static Space, spec: &SwapSpec<'_>) -> Result<(), SwapOnError> {
-    space.swapon(ctx(space), spec)
+    space.swapon(ctx(space), spec, &mut || true)
 }
 
 fn swapoff(space: &'static Space, dir: &CStr) -> Result<(), SwapOffError> {
