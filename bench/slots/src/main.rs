@@ -15,7 +15,7 @@ use ebb_slots::Order;
 use fragmentation::{Case, SwapIn};
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: ebb-bench-slots [--quick]";
+const USAGE: &str = "usage: ebb-bench-slots [--quick] [one-thread | threads | folios | in-order]...";
 
 fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
@@ -23,21 +23,28 @@ fn median(mut values: Vec<f64>) -> f64 {
 }
 
 fn main() -> ExitCode {
-    let args: Vec<String> = std::env::args().skip(1).collect();
-    let quick = match args.as_slice() {
-        [] => false,
-        [arg] if arg == "--quick" => true,
-        _ => {
-            eprintln!("{USAGE}");
-            return ExitCode::from(2);
-        }
-    };
+    let (flags, parts): (Vec<String>, Vec<String>) = std::env::args().skip(1).partition(|arg| arg.starts_with('-'));
+    let known = ["one-thread", "threads", "folios", "in-order"];
+    if flags.iter().any(|flag| flag != "--quick") || parts.iter().any(|part| !known.contains(&part.as_str())) {
+        eprintln!("{USAGE}");
+        return ExitCode::from(2);
+    }
+    let quick = !flags.is_empty();
+    let wants = |part: &str| parts.is_empty() || parts.iter().any(|wanted| wanted == part);
     waits::start();
     let rounds = if quick { 1 } else { 5 };
-    one_thread(rounds, if quick { 50_000 } else { 1_000_000 });
-    many_threads(rounds, if quick { 0.05 } else { 1.0 });
-    large_folios();
-    in_order();
+    if wants("one-thread") {
+        one_thread(rounds, if quick { 50_000 } else { 1_000_000 });
+    }
+    if wants("threads") {
+        many_threads(rounds, if quick { 0.05 } else { 1.0 });
+    }
+    if wants("folios") {
+        large_folios();
+    }
+    if wants("in-order") {
+        in_order();
+    }
     ExitCode::SUCCESS
 }
 
