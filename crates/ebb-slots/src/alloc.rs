@@ -1,22 +1,24 @@
 //! Giving slots out and taking them back.
 //!
-//! A shard allocates an order from its current cluster, from a cursor upwards, until the cluster's end. Then the
-//! cluster goes to the list that fits it and the shard takes another: one of the order with room, an empty one, a never
-//! used one. When there is none, order 0 takes what is free in clusters of other orders, and every order what is free
-//! in other shards' current clusters.
+//! A shard allocates an order from its current cluster, from a cursor upwards, until the cluster's end: under the lock of
+//! the cluster alone, which is found by a hint, so a slot costs one lock. Then the shard takes its own lock, the cluster
+//! goes to the list that fits it, and the shard takes another: one of the order with room, an empty one, a never used
+//! one. When there is none, order 0 takes what is free in clusters of other orders, and every order what is free in
+//! other shards' current clusters.
 //!
 //! A current cluster is on no list, so two shards do not meet in one unless space is scarce. It stays its shard's even
 //! when others take from it, until the shard itself gives it back.
 //!
 //! Free and used differ by the word alone; a bit for each cache line of words says where not to look. A slot's last
-//! user turns its word *dead* without a lock, and then *free* under the cluster lock, with the count.
+//! user turns its word *dead* without a lock, and then *free* under the cluster lock, with the count. What is one thread's
+//! alone to free is not dead in between ([`SwapDevice::free_run`]).
 
-use crate::cluster::{CLUSTER_SLOTS, Cluster, ClusterState, GROUP_SLOTS};
-use crate::device::{Current, Placement, SwapDevice};
+use crate::cluster::{CLUSTER_SLOTS, Cluster, ClusterInfo, ClusterState, GROUP_SLOTS};
+use crate::device::{Placement, SwapDevice};
 use crate::id::{ClusterId, Folio, Order, Shard, Slot};
 use crate::lists::{ListId, Lists, decode, encode};
 use crate::word::Word;
-use ebb_sync::{AtomicU64, Ordering, relax};
+use ebb_sync::{AtomicU32, AtomicU64, Ordering, relax};
 
 /// Attempts of an order 0 allocation that finds nothing though the counters say that there is something: another
 /// thread may hold the cluster in question, between two lists.
@@ -124,6 +126,29 @@ impl SwapDevice {
         self.freed_in(cluster);
     }
 
+    /// Frees a run of 2^`order` slots that nobody else can refer to any more: each is locked by the caller, with count 0,
+    /// such as what was allocated and is not needed, or what was locked with count 0 while its page was `BUSY`. As
+    /// [`Self::cache_del_run`] would, but what nobody else can change is simply written.
+    pub fn free_run(&self, first: Slot, order: Order) {
+        debug_assert!(first.0.is_multiple_of(order.slots()));
+        let slots = order.slots() as usize;
+        let words = &self.words[first.0 as usize..first.0 as usize + slots];
+        let mut cluster = self.clusters.lock(first.cluster());
+        for word in words {
+            let before = Word::from_bits(word.load(Ordering::Relaxed));
+            debug_assert!(before.is_locked() && before.count_field() == 0, "{before:?} is freed, but in use");
+            word.store(Word::FREE.to_bits(), Ordering::Release);
+        }
+        debug_assert!(usize::from(cluster.info.count) >= slots);
+        cluster.info.count -= slots as u16;
+        cluster.info.occupied &= !if slots >= GROUP_SLOTS {
+            groups_of(first.0 as usize % CLUSTER_SLOTS as usize, slots)
+        } else {
+            1 << group_of(first)
+        };
+        self.freed_in(cluster);
+    }
+
     /// Gives slots of one cluster back whose words the caller made dead.
     pub(crate) fn free_dead_run(&self, id: ClusterId, slots: impl Iterator<Item = Slot>) {
         let mut cluster = self.clusters.lock(id);
@@ -163,25 +188,31 @@ impl SwapDevice {
     /// Allocates from the shard's current cluster, and from others that become current in its place.
     fn alloc_from_shard(&self, shard: Shard, order: Order, folio: Folio, out: &mut [Slot]) -> usize {
         let index = match self.placement {
+            // Most often there is nothing to divide.
+            Placement::Sharded if shard.0 < self.shards.len() => shard.0,
             Placement::Sharded => shard.0 % self.shards.len(),
             Placement::Sequential => 0,
         };
-        let mut current = self.shards[index].current.lock();
+        let shard = &self.shards[index];
+        // No lock but the cluster's: what the shard says may be out of date, the cluster's state is not.
         let mut runs = 0;
-        if let Some(id) = decode(current.clusters[order.index()]) {
+        if let Some(id) = decode(shard.current[order.index()].load(Ordering::Relaxed)) {
+            runs = self.take_on(&mut self.clusters.lock(id), order, folio, out);
+            if runs == out.len() {
+                return runs;
+            }
+        }
+        let _guard = shard.switching.lock();
+        let current = &shard.current[order.index()];
+        if let Some(id) = decode(current.load(Ordering::Relaxed)) {
             let mut cluster = self.clusters.lock(id);
             debug_assert_eq!(cluster.info.state, ClusterState::Current);
-            if claim(&mut cluster, order) {
-                let from = cluster.info.cursor.into();
-                let taken = self.take(&mut cluster, order, from, folio, out);
-                cluster.info.cursor = taken.cursor as u16;
-                runs = taken.runs;
-            }
+            runs += self.take_on(&mut cluster, order, folio, &mut out[runs..]);
             if runs == out.len() {
                 return runs;
             }
             // What was freed behind the cursor is for whoever finds the cluster on its list.
-            current.clusters[order.index()] = 0;
+            current.store(0, Ordering::Relaxed);
             self.give_back(cluster, ClusterState::Nonfull);
         }
         let sources = match self.placement {
@@ -197,7 +228,7 @@ impl SwapDevice {
                     break;
                 }
             }
-            runs += self.alloc_from_source(&mut current, source, order, folio, &mut out[runs..]);
+            runs += self.alloc_from_source(current, source, order, folio, &mut out[runs..]);
             if runs == out.len() {
                 break;
             }
@@ -205,16 +236,28 @@ impl SwapDevice {
         runs
     }
 
+    /// Goes on in a current cluster where its cursor is, if it serves the order; in no other.
+    #[inline]
+    fn take_on(&self, cluster: &mut Cluster, order: Order, folio: Folio, out: &mut [Slot]) -> usize {
+        if cluster.info.state != ClusterState::Current || !claim(cluster, order) {
+            return 0;
+        }
+        let from = cluster.info.cursor.into();
+        let taken = self.take(cluster, order, from, folio, out);
+        cluster.info.cursor = taken.cursor as u16;
+        taken.runs
+    }
+
     /// Allocates from clusters of one source; the one in which `out` is filled becomes current.
     fn alloc_from_source(
         &self,
-        current: &mut Current,
+        current: &AtomicU32,
         source: Source,
         order: Order,
         folio: Folio,
         out: &mut [Slot],
     ) -> usize {
-        debug_assert_eq!(current.clusters[order.index()], 0);
+        debug_assert_eq!(current.load(Ordering::Relaxed), 0);
         let mut runs = 0;
         // A cluster without room goes to another list, or, when empty but short or with bad slots, to the end of this
         // one: so many attempts see each once. Most often the first one will do.
@@ -230,7 +273,7 @@ impl SwapDevice {
             runs += taken.runs;
             if runs == out.len() {
                 cluster.info.cursor = taken.cursor as u16;
-                current.clusters[order.index()] = encode(cluster.id);
+                current.store(encode(cluster.id), Ordering::Relaxed);
                 break;
             }
             self.give_back(cluster, ClusterState::Frag);
@@ -251,10 +294,7 @@ impl SwapDevice {
         if partly(&self.header.lists.0.lock()) {
             return true;
         }
-        self.shards.iter().any(|shard| {
-            let clusters = shard.current.lock().clusters;
-            clusters.into_iter().filter_map(decode).any(|id| !self.is_full(&self.clusters.lock(id)))
-        })
+        self.shards.iter().any(|shard| shard.settled().any(|id| !self.is_full(&self.clusters.lock(id))))
     }
 
     /// When a shard finds nothing of its own: for order 0, clusters of other orders, fragmented ones first; for every
@@ -269,8 +309,7 @@ impl SwapDevice {
             }
         }
         for shard in self.shards {
-            let clusters = shard.current.lock().clusters;
-            for id in clusters.into_iter().filter_map(decode) {
+            for id in shard.settled() {
                 if runs == out.len() {
                     return runs;
                 }
@@ -325,44 +364,15 @@ impl SwapDevice {
     }
 
     /// Takes aligned free runs at and above `from`, as many as `out` has room for.
+    #[inline]
     pub(crate) fn take(&self, cluster: &mut Cluster, order: Order, from: u32, folio: Folio, out: &mut [Slot]) -> Taken {
         let words = self.cluster_words(cluster.id);
-        let first = cluster.id.first_slot().0;
-        let run = order.slots() as usize;
         let fresh = Word::fresh(folio).to_bits();
-        let mut free = words.len() - usize::from(cluster.info.count) - usize::from(cluster.info.bad);
-        let mut occupied = cluster.info.occupied;
-        let mut at = (from as usize).next_multiple_of(run);
-        let mut runs = 0;
-        while runs < out.len() && free >= run {
-            at = skip_occupied(occupied, at, run);
-            if at + run > words.len() {
-                at = words.len();
-                break;
-            }
-            let place = &words[at..at + run];
-            if place.iter().all(is_free) {
-                for word in place {
-                    word.store(fresh, Ordering::Release);
-                }
-                out[runs] = Slot(first + at as u32);
-                runs += 1;
-                free -= run;
-            }
-            at += run;
-            // At the end of a group, or of several that are one run, which then either was taken or is in part free; and
-            // at the end of the search, or a group whose only free slot it found would be looked through again each time.
-            if at.is_multiple_of(GROUP_SLOTS) || runs == out.len() {
-                let group = (at - 1) / GROUP_SLOTS;
-                let end = ((group + 1) * GROUP_SLOTS).min(words.len());
-                if !words[group * GROUP_SLOTS..end].iter().any(is_free) {
-                    occupied |= 1 << group;
-                }
-            }
+        let (from, first) = (from as usize, cluster.id.first_slot().0);
+        match order {
+            Order::ZERO => take_single(words, &mut cluster.info, from, first, fresh, out),
+            _ => take_runs(words, &mut cluster.info, order, from, first, fresh, out),
         }
-        cluster.info.occupied = occupied;
-        cluster.info.count += (runs * run) as u16;
-        Taken { runs, cursor: at as u32 }
     }
 
     fn nr_candidates(&self, source: Source, order: Order) -> u32 {
@@ -461,6 +471,91 @@ impl SwapDevice {
     }
 }
 
+/// Order 0 of [`SwapDevice::take`].
+#[inline]
+fn take_single(
+    words: &[AtomicU64],
+    info: &mut ClusterInfo,
+    from: usize,
+    first: u32,
+    fresh: u64,
+    out: &mut [Slot],
+) -> Taken {
+    let free = words.len() - usize::from(info.count) - usize::from(info.bad);
+    let wanted = out.len().min(free);
+    let (mut at, mut found) = (from, 0);
+    while found < wanted {
+        at = skip_occupied(info.occupied, at, 1);
+        let group = at / GROUP_SLOTS;
+        let Some(rest) = words.get(at..((group + 1) * GROUP_SLOTS).min(words.len())).filter(|rest| !rest.is_empty())
+        else {
+            at = words.len();
+            break;
+        };
+        for word in rest {
+            // The first that stays free ends the search: so the group has one.
+            if is_free(word) {
+                if found == wanted {
+                    break;
+                }
+                word.store(fresh, Ordering::Release);
+                out[found] = Slot(first + at as u32);
+                found += 1;
+            }
+            at += 1;
+        }
+        // No group whose only free slot was found is looked through again.
+        let is_at_end = at == group * GROUP_SLOTS + GROUP_SLOTS || at == words.len();
+        if is_at_end && !words[group * GROUP_SLOTS..at].iter().any(is_free) {
+            info.occupied |= 1 << group;
+        }
+    }
+    info.count += found as u16;
+    Taken { runs: found, cursor: at as u32 }
+}
+
+/// Higher orders of [`SwapDevice::take`].
+fn take_runs(
+    words: &[AtomicU64],
+    info: &mut ClusterInfo,
+    order: Order,
+    from: usize,
+    first: u32,
+    fresh: u64,
+    out: &mut [Slot],
+) -> Taken {
+    let run = order.slots() as usize;
+    let mut free = words.len() - usize::from(info.count) - usize::from(info.bad);
+    // Nothing to look at: every word is free.
+    let is_empty = free == words.len();
+    let mut at = from.next_multiple_of(run);
+    let mut runs = 0;
+    while runs < out.len() && free >= run {
+        at = skip_occupied(info.occupied, at, run);
+        let Some(place) = words.get(at..at + run) else {
+            at = words.len();
+            break;
+        };
+        let found = is_empty || place.iter().all(is_free);
+        if found {
+            for word in place {
+                word.store(fresh, Ordering::Release);
+            }
+            out[runs] = Slot(first + at as u32);
+            runs += 1;
+            free -= run;
+        }
+        at += run;
+        if run >= GROUP_SLOTS {
+            info.occupied |= if found { groups_of(at - run, run) } else { 0 };
+        } else if at.is_multiple_of(GROUP_SLOTS) && !words[at - GROUP_SLOTS..at].iter().any(is_free) {
+            info.occupied |= 1 << (at / GROUP_SLOTS - 1);
+        }
+    }
+    info.count += (runs * run) as u16;
+    Taken { runs, cursor: at as u32 }
+}
+
 /// Relaxed: a word stops to be free, and turns free, under the cluster lock only, which the caller holds.
 fn is_free(word: &AtomicU64) -> bool {
     Word::from_bits(word.load(Ordering::Relaxed)).is_free()
@@ -469,6 +564,11 @@ fn is_free(word: &AtomicU64) -> bool {
 /// The group of a slot within its cluster.
 pub(crate) fn group_of(slot: Slot) -> usize {
     slot.0 as usize % CLUSTER_SLOTS as usize / GROUP_SLOTS
+}
+
+/// The groups of a run that starts at `at` and has all slots of each.
+fn groups_of(at: usize, run: usize) -> u64 {
+    u64::MAX >> (u64::BITS as usize - run / GROUP_SLOTS) << (at / GROUP_SLOTS)
 }
 
 /// The first place at or after `at` where a run could be, as far as the groups say; `at` and the place are multiples of

@@ -112,12 +112,12 @@ impl SwapDevice {
         };
         // Current clusters first: they come back to no list now.
         for shard in self.shards {
-            let mut current = shard.current.lock();
-            for stored in &mut current.clusters {
-                if let Some(id) = decode(*stored)
+            let _guard = shard.switching.lock();
+            for stored in &shard.current {
+                if let Some(id) = decode(stored.load(Ordering::Relaxed))
                     && id >= from
                 {
-                    *stored = 0;
+                    stored.store(0, Ordering::Relaxed);
                     self.give_back(self.clusters.lock(id), ClusterState::Nonfull);
                 }
             }

@@ -6,7 +6,7 @@ use crate::alloc::group_of;
 use crate::cluster::{Cluster, ClusterState};
 use crate::device::SwapDevice;
 use crate::id::{ClusterId, Slot};
-use crate::lists::{ListId, Lists, decode, encode};
+use crate::lists::{ListId, Lists};
 use crate::word::{COUNT_OVERFLOWED, Tag, Word};
 use core::fmt;
 use ebb_sync::Ordering;
@@ -242,13 +242,12 @@ impl SwapDevice {
     }
 
     fn owners(&self, id: ClusterId) -> u32 {
-        let owned = |clusters: &[u32]| clusters.iter().filter(|stored| **stored == encode(id)).count() as u32;
-        self.shards.iter().map(|shard| owned(&shard.current.lock().clusters)).sum()
+        self.shards.iter().flat_map(|shard| shard.settled()).filter(|current| *current == id).count() as u32
     }
 
     fn validate_shards(&self) -> Result<(), Inconsistency> {
         for shard in self.shards {
-            for id in shard.current.lock().clusters.into_iter().filter_map(decode) {
+            for id in shard.settled() {
                 check(id.0 < self.nr_clusters(), Inconsistency::ClusterPlace { cluster: id })?;
                 let cluster = self.clusters.try_lock(id).ok_or(Inconsistency::ClusterLocked { cluster: id })?;
                 let is_current = cluster.info.state == ClusterState::Current;
