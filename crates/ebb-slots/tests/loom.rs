@@ -4,6 +4,8 @@
 #![cfg(loom)]
 
 mod common;
+#[path = "loom/frees.rs"]
+mod frees;
 #[path = "loom/resident.rs"]
 mod resident;
 
