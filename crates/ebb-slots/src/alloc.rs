@@ -12,7 +12,7 @@
 //! Free and used differ by the word alone; a bit for each cache line of words says where not to look. A slot's last
 //! user turns its word free without a lock, and notes that in the cluster's record (see `cluster`).
 
-use crate::cluster::{CLUSTER_SLOTS, Cluster, ClusterInfo, ClusterState, GROUP_SLOTS};
+use crate::cluster::{CLUSTER_SLOTS, Cluster, ClusterInfo, ClusterState, GROUP_SLOTS, Seen};
 use crate::device::{Placement, SwapDevice};
 use crate::id::{ClusterId, Folio, Order, Shard, Slot};
 use crate::lists::{ListId, Lists, decode, encode};
@@ -100,7 +100,7 @@ impl SwapDevice {
             state if noted == 0 => state,
             _ => self.place_of(&cluster, ClusterState::Nonfull),
         };
-        self.let_go(cluster, state);
+        self.let_go(cluster, state, Seen::NONE);
         true
     }
 
@@ -136,8 +136,13 @@ impl SwapDevice {
         debug_assert!(first.cluster() == last.cluster() && last.0 - first.0 < CLUSTER_SLOTS);
         let at = (first.0 % CLUSTER_SLOTS) as usize;
         let end = (last.0 % CLUSTER_SLOTS) as usize;
-        if self.clusters.note_freed(first.cluster(), at..=end, freed) {
-            self.settle_cluster(first.cluster());
+        let id = first.cluster();
+        // What would only be taken over again at once is not noted.
+        if self.clusters.is_due(id) {
+            let groups = (u64::MAX >> (63 - (end / GROUP_SLOTS - at / GROUP_SLOTS))) << (at / GROUP_SLOTS);
+            self.settle_cluster(id, freed, groups);
+        } else if self.clusters.note_freed(id, at..=end, freed) {
+            self.settle_cluster(id, 0, 0);
         }
     }
 
@@ -147,31 +152,31 @@ impl SwapDevice {
         self.freed_between(first, Slot(first.0 + slots - 1), slots);
     }
 
-    /// Moves a cluster in which slots were freed to where it belongs now.
-    #[cold]
-    fn settle_cluster(&self, id: ClusterId) {
+    /// Moves a cluster in which slots were freed to where it belongs now; some of them, in these groups, are not noted.
+    fn settle_cluster(&self, id: ClusterId, freed: u32, groups: u64) {
         let mut cluster = self.clusters.lock(id);
-        let state = cluster.info.state;
-        // Otherwise whoever took it off its list will see, or nobody is to use it.
-        if matches!(state, ClusterState::Nonfull | ClusterState::Frag | ClusterState::Full) {
-            let noted = self.clusters.take_over(&mut cluster);
-            let state = if noted == 0 { state } else { self.place_of(&cluster, ClusterState::Nonfull) };
-            self.let_go(cluster, state);
-        }
+        let (seen, noted) = self.clusters.look_over(&mut cluster);
+        cluster.info.count_freed(freed, groups);
+        let state = match cluster.info.state {
+            ClusterState::Nonfull | ClusterState::Frag | ClusterState::Full if noted + freed > 0 => {
+                self.place_of(&cluster, ClusterState::Nonfull)
+            }
+            // Whoever took it off its list will see, or nobody is to use it.
+            state => state,
+        };
+        self.let_go(cluster, state, seen);
     }
 
     /// Lets a cluster go whose notes were taken over: to the list that fits it, unless it is there.
-    pub(crate) fn let_go(&self, mut cluster: Cluster, state: ClusterState) {
-        let mut state = state;
+    pub(crate) fn let_go(&self, mut cluster: Cluster, mut state: ClusterState, mut seen: Seen) {
         loop {
             if state != cluster.info.state {
                 self.move_to(&mut cluster, state);
             }
             // Each failure means that another thread freed a slot.
-            if self.clusters.expect(&cluster) {
+            if self.clusters.expect(&mut cluster, &mut seen) {
                 return;
             }
-            self.clusters.take_over(&mut cluster);
             state = self.place_of(&cluster, ClusterState::Nonfull);
         }
     }
@@ -239,7 +244,7 @@ impl SwapDevice {
         taken.runs
     }
 
-    /// Allocates from clusters of one source; the one in which `out` is filled becomes current.
+    /// Allocates from clusters of one source; the one in which `out` is filled becomes current, unless it is full by that.
     fn alloc_from_source(
         &self,
         current: &AtomicU32,
@@ -262,12 +267,15 @@ impl SwapDevice {
             debug_assert!(claimed);
             let taken = self.take(&mut cluster, order, 0, folio, &mut out[runs..]);
             runs += taken.runs;
-            if runs == out.len() {
+            if runs == out.len() && !self.is_full(&cluster) {
                 cluster.info.cursor = taken.cursor as u16;
                 current.store(encode(cluster.id), Ordering::Relaxed);
                 break;
             }
             self.give_back(cluster, ClusterState::Frag);
+            if runs == out.len() {
+                break;
+            }
             if attempts == 1 {
                 candidates = self.nr_candidates(source, order).saturating_add(1);
             }
@@ -434,20 +442,18 @@ impl SwapDevice {
     pub(crate) fn give_back(&self, mut cluster: Cluster, partly: ClusterState) {
         debug_assert_eq!(cluster.info.state, ClusterState::Current);
         // What was freed since it was looked through may be a run.
-        let noted = self.clusters.take_over(&mut cluster);
+        let (seen, noted) = self.clusters.look_over(&mut cluster);
         let partly = if noted == 0 { partly } else { ClusterState::Nonfull };
         let state = self.place_of(&cluster, partly);
-        self.let_go(cluster, state);
+        self.let_go(cluster, state, seen);
     }
 
     /// Where a cluster belongs whose notes were taken over: `partly` when it is neither full nor empty.
     pub(crate) fn place_of(&self, cluster: &Cluster, partly: ClusterState) -> ClusterState {
-        if self.is_full(cluster) {
-            ClusterState::Full
-        } else if cluster.info.count == 0 {
-            self.emptied()
-        } else {
-            partly
+        match u32::from(cluster.info.count) {
+            count if count + u32::from(cluster.info.bad) == self.capacity(cluster.id) => ClusterState::Full,
+            0 => self.emptied(),
+            _ => partly,
         }
     }
 

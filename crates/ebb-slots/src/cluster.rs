@@ -114,6 +114,13 @@ impl ClusterInfo {
         }
     }
 
+    /// Slots of some groups turned free.
+    pub(crate) fn count_freed(&mut self, noted: u32, groups: u64) {
+        debug_assert!(noted <= u32::from(self.count));
+        self.count -= noted as u16;
+        self.set_occupied(self.occupied() & !groups);
+    }
+
     /// The frees that are noted.
     fn noted(&self, frees: u32) -> u32 {
         match frees & NOTES_MASK {
@@ -135,6 +142,15 @@ impl ClusterInfo {
             ClusterState::Full => Some(ListId::Full),
         }
     }
+}
+
+/// Notes as they were when they were taken over.
+#[derive(Clone, Copy)]
+pub(crate) struct Seen(u32);
+
+impl Seen {
+    /// After [`Clusters::take_over`].
+    pub(crate) const NONE: Self = Self(0);
 }
 
 /// Neighbours on a list, plus 1; 0 is none.
@@ -224,25 +240,46 @@ impl Clusters {
         cluster.info.occupied() & !noted_groups(self.record(cluster.id).frees.load(Ordering::Acquire))
     }
 
-    /// Takes the notes over: the count is that of the words now. How many frees there were. Comes before the state or,
-    /// but for a current cluster, the count are changed; and nobody waits for frees then, until [`Self::expect`].
+    /// Takes the notes over, and has nobody wait for frees: the count is that of the words now. How many frees there were.
+    /// Comes before the state or, but for a current cluster, the count are changed; or [`Self::look_over`] does.
     pub(crate) fn take_over(&self, cluster: &mut Cluster) -> u32 {
         let frees = self.record(cluster.id).frees.swap(0, Ordering::AcqRel);
         let noted = cluster.info.noted(frees);
-        debug_assert!(noted <= u32::from(cluster.info.count));
-        cluster.info.count -= noted as u16;
-        let occupied = cluster.info.occupied() & !noted_groups(frees);
-        cluster.info.set_occupied(occupied);
+        cluster.info.count_freed(noted, noted_groups(frees));
         noted
     }
 
-    /// Has the free that makes the cluster belong elsewhere take its lock. False when some were noted since
-    /// [`Self::take_over`]: perhaps it belongs elsewhere already.
-    pub(crate) fn expect(&self, cluster: &Cluster) -> bool {
+    /// Takes the notes over, but leaves them to [`Self::expect`], which follows. How many frees there were.
+    pub(crate) fn look_over(&self, cluster: &mut Cluster) -> (Seen, u32) {
+        let frees = self.record(cluster.id).frees.load(Ordering::Acquire);
+        let noted = cluster.info.noted(frees);
+        cluster.info.count_freed(noted, noted_groups(frees));
+        (Seen(frees), noted)
+    }
+
+    /// Whether the next free in a cluster is to settle it, as far as can be seen: then it need not be noted before.
+    #[inline]
+    pub(crate) fn is_due(&self, id: ClusterId) -> bool {
+        self.record(id).frees.load(Ordering::Relaxed) == LIMIT - 1
+    }
+
+    /// Has the free that makes the cluster belong elsewhere take its lock. False when some were noted since they were
+    /// taken over, and those are, too, now: perhaps it belongs elsewhere already.
+    pub(crate) fn expect(&self, cluster: &mut Cluster, seen: &mut Seen) -> bool {
+        let frees = &self.record(cluster.id).frees;
         let base = cluster.info.base();
-        base == 0 || {
-            let frees = &self.record(cluster.id).frees;
-            frees.compare_exchange(0, base, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        if seen.0 == base {
+            // As it is: and frees from here on are as good as frees from then on.
+            return true;
+        }
+        match frees.compare_exchange(seen.0, base, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => true,
+            Err(now) => {
+                let noted = (now & NOTES_MASK) - (seen.0 & NOTES_MASK);
+                cluster.info.count_freed(noted, noted_groups(now));
+                *seen = Seen(now);
+                false
+            }
         }
     }
 
@@ -301,7 +338,8 @@ mod tests {
         let mut cluster = clusters.lock(ClusterId(0));
         (cluster.info.count, cluster.info.state) = (count, state);
         cluster.info.set_occupied(u64::MAX);
-        assert!(clusters.expect(&cluster));
+        let mut seen = Seen::NONE;
+        assert!(clusters.expect(&mut cluster, &mut seen));
         cluster
     }
 
@@ -334,8 +372,12 @@ mod tests {
         clusters.take_over(&mut cluster);
         assert!(!clusters.note_freed(ClusterId(0), 1..=1, 1));
         cluster.info.state = ClusterState::Nonfull;
-        assert!(!clusters.expect(&cluster));
-        assert_eq!((clusters.take_over(&mut cluster), cluster.info.count), (1, 0));
+        let mut seen = Seen::NONE;
+        assert!(!clusters.expect(&mut cluster, &mut seen));
+        assert_eq!(cluster.info.count, 0);
+        cluster.info.state = ClusterState::Free;
+        assert!(clusters.expect(&mut cluster, &mut seen));
+        assert_eq!(clusters.used(&cluster), 0);
     }
 
     #[test]

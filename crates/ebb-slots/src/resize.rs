@@ -10,7 +10,7 @@
 //! Clusters beyond the new end are *offline*: on no list, nobody's current cluster. Every way back to a list leads
 //! through one function that looks at the mark, under the lock that the mark is set under.
 
-use crate::cluster::{CLUSTER_SLOTS, Cluster, ClusterState};
+use crate::cluster::{CLUSTER_SLOTS, Cluster, ClusterState, Seen};
 use crate::device::SwapDevice;
 use crate::id::{ClusterId, Slot};
 use crate::layout::nr_clusters;
@@ -80,7 +80,7 @@ impl SwapDevice {
                 ClusterState::Full | ClusterState::Frag => self.place_of(&cluster, ClusterState::Nonfull),
                 state => state,
             };
-            self.let_go(cluster, state);
+            self.let_go(cluster, state, Seen::NONE);
         }
         Ok(())
     }
@@ -227,7 +227,7 @@ impl SwapDevice {
             if cluster.info.state == ClusterState::Offline {
                 self.clusters.take_over(&mut cluster);
                 let state = self.place_of(&cluster, ClusterState::Nonfull);
-                self.let_go(cluster, state);
+                self.let_go(cluster, state, Seen::NONE);
             }
         }
         self.header.lists.0.lock().set_resizing(Resizing::Idle);
