@@ -112,18 +112,12 @@ fn close_all() {
     }
 }
 
-/// In fork's child: the socket and the thread are the parent's. `shares_descriptors`: they are not the child's to close.
-pub fn in_child(shares_descriptors: bool) {
-    OWN_TABLES.store(shares_descriptors, Ordering::Relaxed);
-    if OWNER.swap(0, Ordering::Relaxed) == 0 {
-        return;
+/// In fork's child: the socket and the thread are the parent's.
+pub fn in_child() {
+    OWN_TABLES.store(false, Ordering::Relaxed);
+    if OWNER.swap(0, Ordering::Relaxed) != 0 {
+        close_all();
     }
-    if shares_descriptors {
-        for place in [&LISTENER, &FILE, &CLIENT] {
-            place.store(-1, Ordering::Relaxed);
-        }
-    }
-    close_all();
 }
 
 /// Keeps a new descriptor, which the program may have closed or replaced already, in one of the places above.

@@ -307,7 +307,8 @@ fn copy(space: &'static Space, b: &mut ThreadBlock, uc: &mut Context, mut reques
     let clears = request.flags & CLONE_CLEAR_SIGHAND != 0;
     // A parent that waits for its child's exec would hold up every other thread at the gate meanwhile. With memory of
     // its own the child does not need it to wait.
-    request.drop_flags(CLONE_CLEAR_SIGHAND | CLONE_VFORK);
+    // Nor can two processes with memories of their own share descriptors: each has a userfaultfd and files of its own.
+    request.drop_flags(CLONE_CLEAR_SIGHAND | CLONE_VFORK | g::CLONE_FILES as u64);
     // The child comes back in this very handler; its stack is set in the frame.
     request.drop_stack();
     let (nr, registers) = request.call();
@@ -331,11 +332,8 @@ fn copy(space: &'static Space, b: &mut ThreadBlock, uc: &mut Context, mut reques
     thread::keep_only(b);
     drop(arena);
     drop(table);
-    control::in_child(request.flags & g::CLONE_FILES as u64 != 0);
-    // Descriptors in common with the parent are on the parent's line.
-    if request.flags & g::CLONE_FILES as u64 == 0 {
-        lifeline::arm();
-    }
+    control::in_child();
+    lifeline::arm();
     if !ptr::eq(b.table, &actions::PROCESS) {
         // SAFETY: whoever held it is not in this process; what it did to the table is replaced as a whole.
         unsafe { actions::PROCESS.lock().reset() };

@@ -281,7 +281,7 @@ fn readers_in_order_and_a_swapoff_do_not_wait_for_each_other() {
                     let mut random = Random(seed);
                     for version in 0..20_000 {
                         let page = random.below(pages.len());
-                        pages.write(page, version + 2, if page % 5 == 0 { RANDOM } else { COMPRESSIBLE });
+                        pages.write(page, version + 2, if page.is_multiple_of(5) { RANDOM } else { COMPRESSIBLE });
                     }
                     while !stop.load(Relaxed) {
                         (0..pages.len()).take_while(|_| !stop.load(Relaxed)).for_each(|page| pages.check(page));
