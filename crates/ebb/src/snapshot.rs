@@ -272,7 +272,7 @@ impl Space {
     /// Stores claimed pages and ends their claims; how many could not be stored, and are as they were.
     fn store_open(&self, ctx: &ThreadCtx, pages: &[Open], view: Option<usize>, work: &mut Work) -> usize {
         let mut slots = [Slot(0); BATCH];
-        let nr_slots = self.swap.alloc(ctx.shard(), &self.group, &mut slots[..pages.len()]);
+        let nr_slots = self.swap.alloc(ctx.shard(), &self.group, self.stats, &mut slots[..pages.len()]);
         let mut contents = [0usize; BATCH];
         for (content, page) in contents.iter_mut().zip(pages) {
             *content = match page.state.tag() {

@@ -109,6 +109,8 @@ counters! {
     peak_pool_content_bytes,
     /// Largest memory of the pool of any process.
     peak_pool_bytes,
+    /// Largest memory of any process's swap table: 8 bytes for each slot of the clusters in use.
+    peak_swap_table_bytes,
     /// Objects that compaction moved.
     compacted_objects,
     /// Times a program thread had to reclaim itself.
@@ -134,6 +136,11 @@ impl Default for Shared {
         Self::new()
     }
 }
+
+/// Bytes that 1000 slots of the swap table cost while their clusters are not used.
+pub const SWAP_TABLE_REST_BYTES_PER_1000: u64 = crate::swapspace::SwapSpace::REST_BYTES_PER_1000_SLOTS;
+/// Bytes that a slot of a cluster in use costs.
+pub const SWAP_TABLE_BYTES_PER_SLOT: u64 = 8;
 
 impl Shared {
     /// Bytes to map: whole pages.

@@ -75,7 +75,7 @@ impl Space {
     fn swap_out(&self, ctx: &ThreadCtx, frames: core::ops::Range<u32>, work: &mut Work) -> bool {
         let mut slots = [Slot(0); STEP];
         let occupied = frames.clone().filter(|f| self.staging.owner(*f).load(Relaxed) != 0).count();
-        let nr_slots = self.swap.alloc(ctx.shard(), &self.group, &mut slots[..occupied]);
+        let nr_slots = self.swap.alloc(ctx.shard(), &self.group, self.stats, &mut slots[..occupied]);
         let mut claimed = [(0usize, 0u32); STEP];
         let mut contents = [0usize; STEP];
         let mut used = 0;

@@ -24,7 +24,7 @@ use ebb_slots::{
 };
 
 /// Slots of the virtual space: 256 GiB of content.
-const NR_SLOTS: u32 = 1 << 26;
+pub const NR_SLOTS: u32 = 1 << 26;
 /// Shards of per-thread allocation state.
 const SHARDS: usize = 16;
 /// Bytes of metadata of a slot: its word and its location.
@@ -180,13 +180,21 @@ impl SwapSpace {
     }
 
     /// Takes up to `out.len()` slots for one page each; they come claimed (cached, count 0).
-    pub fn alloc(&self, shard: usize, group: &Group, out: &mut [Slot]) -> usize {
+    pub fn alloc(&self, shard: usize, group: &Group, stats: &Shared, out: &mut [Slot]) -> usize {
         let n = self.slots.alloc(Shard(shard % SHARDS), Order::ZERO, folio_number(0), out);
         let top = out[..n].iter().map(|s| s.0 + 1).max().unwrap_or(0);
         self.high_water.fetch_max(top, Ordering::Relaxed);
         self.charge_tables(group);
+        let tables = u64::from(self.slots.nr_tables()) * u64::from(CLUSTER_SLOTS) * size_of::<u64>() as u64;
+        stats::raise(&stats.peak_swap_table_bytes, tables);
         n
     }
+
+    /// Bytes that the swap table costs a slot while its cluster is not used, in thousandths.
+    pub const REST_BYTES_PER_1000_SLOTS: u64 = {
+        let words = NR_SLOTS as u64 * size_of::<u64>() as u64;
+        (metadata_bytes(NR_SLOTS, SHARDS) as u64 - words) * 1000 / NR_SLOTS as u64
+    };
 
     /// Brings the charge for the tables of slots in line with how many there are.
     fn charge_tables(&self, group: &Group) {
