@@ -6,7 +6,7 @@
 
 use crate::lockstat;
 pub use crate::lockstat::Contention;
-use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// Written in `Shared::magic`; changes with the layout.
 pub const MAGIC: u64 = 0x4542_4230_3030_3033;
@@ -20,6 +20,8 @@ macro_rules! counters {
             $($(#[$doc])* pub $name: AtomicU64,)*
             /// First fatal error of any process in the tree, NUL-terminated UTF-8.
             pub error: [AtomicU64; 32],
+            /// Raised, and woken as a shared futex, by who wants the processes of the tree to open their control sockets.
+            pub asked: AtomicU32,
             /// Where threads waited for each other.
             pub locks: lockstat::Table,
         }
@@ -27,7 +29,12 @@ macro_rules! counters {
         impl Shared {
             /// All counters at zero.
             pub const fn new() -> Self {
-                Self { $($name: AtomicU64::new(0),)* error: [const { AtomicU64::new(0) }; 32], locks: lockstat::Table::new() }
+                Self {
+                    $($name: AtomicU64::new(0),)*
+                    error: [const { AtomicU64::new(0) }; 32],
+                    asked: AtomicU32::new(0),
+                    locks: lockstat::Table::new(),
+                }
             }
 
             /// Calls `f` with each counter's name and value, in declaration order.
