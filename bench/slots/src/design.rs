@@ -2,7 +2,7 @@
 //! with locks of their own, as it has now.
 
 use crate::device;
-use ebb_slots::{Folio, Options, Order, Placement, Shadow, Shard, Slot, SwapDevice};
+use ebb_slots::{Folio, Options, Order, Placement, Shard, Slot, SwapDevice};
 use ebb_sync::Lock;
 
 /// Slots of a thread's cache, as the kernel's SWAP_SLOTS_CACHE_SIZE.
@@ -33,10 +33,6 @@ pub trait Design: Sync {
     fn device(&self) -> &SwapDevice;
 }
 
-fn free_run(device: &SwapDevice, slot: Slot, order: Order) {
-    device.cache_del_run(slot, order, Shadow(0));
-}
-
 /// Clusters with a lock each.
 pub struct Clusters(SwapDevice);
 
@@ -58,7 +54,7 @@ impl Design for Clusters {
     }
 
     fn free(&self, _shard: &mut Shard, slot: Slot, order: Order) {
-        free_run(&self.0, slot, order);
+        self.0.free_run(slot, order);
     }
 
     fn leave(&self, _shard: Shard) {}
@@ -85,7 +81,7 @@ impl OneLock {
     fn flush(&self, freed: &mut Vec<Slot>) {
         let _guard = self.lock.lock();
         for slot in freed.drain(..) {
-            free_run(&self.device, slot, Order::ZERO);
+            self.device.free_run(slot, Order::ZERO);
         }
     }
 }
@@ -126,7 +122,7 @@ impl Design for OneLock {
             return;
         }
         let _guard = self.lock.lock();
-        free_run(&self.device, slot, order);
+        self.device.free_run(slot, order);
     }
 
     fn leave(&self, mut caches: Caches) {

@@ -15,7 +15,7 @@ use ebb_slots::Order;
 use fragmentation::{Case, SwapIn};
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: ebb-bench-slots [--quick]";
+const USAGE: &str = "usage: ebb-bench-slots [--quick] [one-thread | threads | folios | in-order]...";
 
 fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
@@ -23,21 +23,28 @@ fn median(mut values: Vec<f64>) -> f64 {
 }
 
 fn main() -> ExitCode {
-    let args: Vec<String> = std::env::args().skip(1).collect();
-    let quick = match args.as_slice() {
-        [] => false,
-        [arg] if arg == "--quick" => true,
-        _ => {
-            eprintln!("{USAGE}");
-            return ExitCode::from(2);
-        }
-    };
+    let (flags, parts): (Vec<String>, Vec<String>) = std::env::args().skip(1).partition(|arg| arg.starts_with('-'));
+    let known = ["one-thread", "threads", "folios", "in-order"];
+    if flags.iter().any(|flag| flag != "--quick") || parts.iter().any(|part| !known.contains(&part.as_str())) {
+        eprintln!("{USAGE}");
+        return ExitCode::from(2);
+    }
+    let quick = !flags.is_empty();
+    let wants = |part: &str| parts.is_empty() || parts.iter().any(|wanted| wanted == part);
     waits::start();
     let rounds = if quick { 1 } else { 5 };
-    one_thread(rounds, if quick { 50_000 } else { 1_000_000 });
-    many_threads(rounds, if quick { 0.05 } else { 1.0 });
-    large_folios();
-    in_order();
+    if wants("one-thread") {
+        one_thread(rounds, if quick { 50_000 } else { 1_000_000 });
+    }
+    if wants("threads") {
+        many_threads(rounds, if quick { 0.05 } else { 1.0 });
+    }
+    if wants("folios") {
+        large_folios();
+    }
+    if wants("in-order") {
+        in_order();
+    }
     ExitCode::SUCCESS
 }
 
@@ -72,11 +79,16 @@ fn many_threads(rounds: usize, seconds: f64) {
     counts.retain(|n| *n <= 4 * cores);
     counts.sort_unstable();
     counts.dedup();
-    for (title, large) in [("single slots", 0), ("one in ten of order 4, device 80 % full", 10)] {
+    for (title, large) in [("single slots", 0), ("one in ten of order 4, device full", 10)] {
         println!("\nThreads that replace slots at random, {title}; {cores} processors (medians of {rounds})");
+        let mixed = if large > 0 {
+            format!(" {:>8} {:>8} {:>8} {:>8}", "large", "used", "in runs", "frag")
+        } else {
+            String::new()
+        };
         println!(
-            "{:>8} {:>10} {:>12} {:>12} {:>12} {:>12} {:>8}   waits by class",
-            "threads", "design", "pairs/s", "contended", "total wait", "max wait", "large"
+            "{:>8} {:>10} {:>12} {:>12} {:>12} {:>12}{mixed}   waits by class",
+            "threads", "design", "pairs/s", "contended", "total wait", "max wait"
         );
         for threads in &counts {
             let (mut new, mut old) = (Vec::new(), Vec::new());
@@ -84,10 +96,14 @@ fn many_threads(rounds: usize, seconds: f64) {
                 new.push(threads::run::<Clusters>(*threads, seconds, large));
                 old.push(threads::run::<OneLock>(*threads, seconds, large));
             }
-            print_threads(*threads, Clusters::NAME, &new);
-            print_threads(*threads, OneLock::NAME, &old);
+            print_threads(*threads, Clusters::NAME, &new, large > 0);
+            print_threads(*threads, OneLock::NAME, &old, large > 0);
         }
     }
+    println!(
+        "\nlarge: of the allocations of order 4 those that found a run. In the end, used: of the slots; in runs: of the free \
+         slots those in a free run of order 4; frag: of the clusters with 16 free slots those without such a run"
+    );
     let (nr_slots, word_bytes) = (1 << 20, size_of::<u64>());
     let at_rest =
         (ebb_slots::metadata_bytes(nr_slots, cores) - nr_slots as usize * word_bytes) as f64 / f64::from(nr_slots);
@@ -95,7 +111,7 @@ fn many_threads(rounds: usize, seconds: f64) {
     assert!(at_rest <= 0.1 && word_bytes <= 8);
 }
 
-fn print_threads(threads: usize, name: &str, outcomes: &[threads::Outcome]) {
+fn print_threads(threads: usize, name: &str, outcomes: &[threads::Outcome], is_mixed: bool) {
     let of = |f: fn(&threads::Outcome) -> f64| median(outcomes.iter().map(f).collect());
     let waits = |f: fn(&waits::Waits) -> u64| {
         median(outcomes.iter().map(|outcome| outcome.waits.values().map(f).sum::<u64>() as f64).collect())
@@ -108,13 +124,20 @@ fn print_threads(threads: usize, name: &str, outcomes: &[threads::Outcome]) {
     by_class.reverse();
     let by_class: Vec<String> =
         by_class.iter().map(|(ns, name)| format!("{name} {}", time(*ns as f64 / outcomes.len() as f64))).collect();
+    let share = |f: fn(&threads::Outcome) -> f64| format!(" {:>7.1}%", of(f) * 100.0);
+    let mixed = [
+        share(|outcome| outcome.large_ok),
+        share(|outcome| outcome.state.used),
+        share(|outcome| outcome.state.in_runs),
+        share(|outcome| outcome.state.fragmented),
+    ];
     println!(
-        "{threads:>8} {name:>10} {:>11.2}M {:>12.0} {:>12} {:>12} {:>7.1}%   {}",
+        "{threads:>8} {name:>10} {:>11.2}M {:>12.0} {:>12} {:>12}{}   {}",
         of(|outcome| outcome.pairs_per_s) / 1e6,
         waits(|waits| waits.contended),
         time(waits(|waits| waits.total_ns)),
         time(median(outcomes.iter().map(|o| o.waits.values().map(|w| w.max_ns).max().unwrap_or(0) as f64).collect())),
-        of(|outcome| outcome.large_ok) * 100.0,
+        if is_mixed { mixed.concat() } else { String::new() },
         by_class.join(", "),
     );
 }

@@ -1,26 +1,25 @@
 //! The control socket: where `ebb` asks a running process about its devices, and to add one or take one away
 //! (`docs/contract.md`, "Control socket").
 //!
-//! Nobody pays for it who does not use it: there is no socket and no thread until `ebb` sends SIGBUS with a value of its
-//! own. The socket's file has mode 0600 and no name; `ebb` reaches it through `/proc/PID/fd`, which the kernel opens
-//! to the owner alone, and who connects is asked for its user again. A thread of its own answers, one request after the
-//! other; it is no thread of the program's and never touches managed memory.
+//! Nobody pays for it who does not use it: there is no socket and no thread until `ebb` raises a word in the counters'
+//! page, which Ebb's background thread watches while it sleeps. No signal is used: each would be one that the program
+//! could notice. The socket's file has mode 0600 and no name; `ebb` reaches it through `/proc/PID/fd`, which the kernel
+//! opens to the owner alone, and who connects is asked for its user again. A thread of its own answers, one request
+//! after the other; it is no thread of the program's and never touches managed memory.
 
 use crate::contract::{DeviceText, PATH_BYTES_MAX};
 use crate::entry;
-use crate::frame::SigInfo;
 use crate::text::Line;
+use crate::thread as blocks;
 use core::ffi::CStr;
-use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
-use ebb::device::file::keep_away;
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
+use ebb::device::file::lowest_fd;
+use ebb::uapi::Errno;
+use ebb::uapi::fd::{identity_of, place};
 use ebb::uapi::{self, thread};
 use ebb::{Space, SwapOffError, SwapOnError, SwapSpec, ThreadCtx};
 use linux_raw_sys::errno as e;
 use linux_raw_sys::general as g;
-
-/// The value of the signal that asks for the socket: "EBBCONTR".
-const ASKED_FOR: u64 = 0x4542_4243_4f4e_5452;
-const SI_QUEUE: i32 = -1;
 
 const AF_UNIX: u64 = 1;
 const SOCK_SEQPACKET: u64 = 5;
@@ -28,13 +27,14 @@ const SOCK_CLOEXEC: u64 = 0o2_000_000;
 const SOL_SOCKET: u64 = 1;
 const SO_PEERCRED: u64 = 17;
 const SO_RCVTIMEO: u64 = 20;
+const SO_SNDTIMEO: u64 = 21;
 const MSG_PEEK: u64 = 2;
 const MSG_DONTWAIT: u64 = 0x40;
 const MSG_NOSIGNAL: u64 = 0x4000;
 /// Bytes of the path in an address of the family.
 const SUN_PATH_BYTES: usize = 108;
-/// How long a client may take to say what it wants, and how often one is told how far its request is.
-const REQUEST_SECONDS: u64 = 5;
+/// How long a client may take to say what it wants and to hear the answer, and how often one is told how far its request is.
+const CLIENT_SECONDS: u64 = 5;
 const PROGRESS_NS: u64 = 100_000_000;
 /// Longest request: a word, a device with its options.
 const REQUEST_BYTES_MAX: usize = PATH_BYTES_MAX + 128;
@@ -50,6 +50,11 @@ static LISTENER: AtomicI32 = AtomicI32::new(-1);
 /// The socket's file.
 static FILE: AtomicI32 = AtomicI32::new(-1);
 static CLIENT: AtomicI32 = AtomicI32::new(-1);
+/// Some thread has, or had, a table of descriptors of its own.
+static OWN_TABLES: AtomicBool = AtomicBool::new(false);
+
+/// How long a process that shares the memory between vfork and exec is waited for, in steps of a millisecond.
+const VFORK_STEPS: u32 = 2000;
 
 fn call(nr: u32, a: [u64; 6]) -> i64 {
     // SAFETY: calls on descriptors of Ebb's own; buffers are named where they are passed, and outlive the call.
@@ -61,31 +66,31 @@ pub fn fds() -> [i32; 3] {
     [&LISTENER, &FILE, &CLIENT].map(|fd| fd.load(Ordering::Relaxed))
 }
 
-/// Moves descriptor `fd` to another number, because the program wants this one. False when it is not one of these.
-pub fn move_fd(fd: i32) -> bool {
-    let Some(place) = [&LISTENER, &FILE, &CLIENT].into_iter().find(|place| place.load(Ordering::Relaxed) == fd) else {
-        return false;
-    };
-    let moved = keep_away(fd);
-    if let Ok(new) = moved {
-        place.store(new, Ordering::Relaxed);
+/// A thread takes a table of descriptors of its own: a file that is opened from now on is not in it.
+pub fn note_own_table() {
+    OWN_TABLES.store(true, Ordering::Relaxed);
+}
+
+/// Whether everybody who uses this memory has the descriptors that this thread opened. Waits for who will soon be gone.
+fn shares_descriptors() -> bool {
+    for _ in 0..VFORK_STEPS {
+        if OWN_TABLES.load(Ordering::Relaxed) {
+            return false;
+        }
+        if !blocks::has_foreign() {
+            return true;
+        }
+        uapi::futex_wait(&AtomicU32::new(0), 0, Some(1_000_000));
     }
-    moved.is_ok()
+    false
 }
 
-/// Whether a SIGBUS asks for the control socket.
-pub fn is_asked_for(info: &SigInfo) -> bool {
-    info.code == SI_QUEUE && u64::from(info.syscall as u32) | u64::from(info.arch) << 32 == ASKED_FOR
-}
-
-/// Makes the socket and starts the thread behind it, if that is not done yet. In a handler, with every signal blocked.
-pub fn start(space: &'static Space, is_process: bool) {
+/// Makes the socket and starts the thread behind it, if that is not done yet. By the background thread.
+pub fn start(space: &'static Space) {
     let pid = uapi::getpid() as u32;
-    // Who only shares the memory would take the thread along when it ends.
-    if !is_process || OWNER.compare_exchange(0, pid, Ordering::AcqRel, Ordering::Relaxed).is_err() {
-        return;
-    }
-    if listen(space).is_none() || start_thread(space).is_none() {
+    if OWNER.compare_exchange(0, pid, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        && (listen(space).is_none() || start_thread(space).is_none())
+    {
         close_all();
         OWNER.store(0, Ordering::Release);
     }
@@ -93,12 +98,9 @@ pub fn start(space: &'static Space, is_process: bool) {
 
 fn start_thread(space: &'static Space) -> Option<()> {
     let stack = uapi::reserve(thread::STACK_BYTES).ok()?;
-    // No signal may reach a thread that has no block.
-    let mask = thread::block_signals();
-    // SAFETY: the stack is the new thread's alone and stays; every signal is blocked; the entry never returns.
-    let started = unsafe { thread::spawn(stack, control_main, core::ptr::from_ref(space) as usize) };
-    thread::restore_signals(mask);
-    started.ok().map(drop)
+    // SAFETY: the stack is the new thread's alone and stays; the background thread, which calls this, has every signal
+    // blocked; the entry never returns.
+    unsafe { thread::spawn(stack, control_main, core::ptr::from_ref(space) as usize) }.ok().map(drop)
 }
 
 fn close_all() {
@@ -112,6 +114,7 @@ fn close_all() {
 
 /// In fork's child: the socket and the thread are the parent's. `shares_descriptors`: they are not the child's to close.
 pub fn in_child(shares_descriptors: bool) {
+    OWN_TABLES.store(shares_descriptors, Ordering::Relaxed);
     if OWNER.swap(0, Ordering::Relaxed) == 0 {
         return;
     }
@@ -123,12 +126,19 @@ pub fn in_child(shares_descriptors: bool) {
     close_all();
 }
 
+/// Keeps a new descriptor, which the program may have closed or replaced already, in one of the places above.
+fn keep(fd: i64, at: &AtomicI32) -> Option<i32> {
+    let fd = i32::try_from(fd).ok().filter(|fd| *fd >= 0)?;
+    let identity = identity_of(fd).ok()?;
+    place(fd, lowest_fd(), |fd| at.store(fd, Ordering::Relaxed), |fd| identity_of(fd) == Ok(identity)).ok()
+}
+
 /// Makes the socket in one of the directories that can be written.
 fn listen(space: &Space) -> Option<()> {
     let mut done = DIRECTORIES.into_iter().find_map(listen_in);
-    space.for_each_directory(|dir| {
+    space.devices(|device| {
         if done.is_none() {
-            done = listen_in(dir.to_bytes());
+            done = listen_in(device.dir.to_bytes());
         }
     });
     done
@@ -145,9 +155,7 @@ fn listen_in(dir: &[u8]) -> Option<()> {
     }
     let path = address[2..].as_ptr() as u64;
     let fd = call(g::__NR_socket, [AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, 0, 0, 0]);
-    let fd = keep_away(i32::try_from(fd).ok().filter(|fd| *fd >= 0)?).ok()?;
-    LISTENER.store(fd, Ordering::Relaxed);
-    let socket = fd as u64;
+    let socket = keep(fd, &LISTENER)? as u64;
     // The file is made with the mode that the socket has.
     let bound = call(g::__NR_fchmod, [socket, 0o600, 0, 0, 0, 0]) == 0
         && call(g::__NR_bind, [socket, address.as_ptr() as u64, address.len() as u64, 0, 0, 0]) == 0;
@@ -160,17 +168,11 @@ fn listen_in(dir: &[u8]) -> Option<()> {
     let cwd = g::AT_FDCWD as i64 as u64;
     let file = call(g::__NR_openat, [cwd, path, flags, 0, 0, 0]);
     call(g::__NR_unlinkat, [cwd, path, 0, 0, 0, 0]);
-    let file = i32::try_from(file).ok().filter(|fd| *fd >= 0).and_then(|fd| keep_away(fd).ok());
-    match file.filter(|_| listens) {
-        Some(file) => {
-            FILE.store(file, Ordering::Relaxed);
-            Some(())
-        }
-        None => {
-            close_all();
-            None
-        }
+    let is_there = listens && keep(file, &FILE).is_some();
+    if !is_there {
+        close_all();
     }
+    is_there.then_some(())
 }
 
 extern "C" fn control_main(space: usize) -> ! {
@@ -192,8 +194,7 @@ extern "C" fn control_main(space: usize) -> ! {
             continue;
         };
         // Until it has its place the program may close it, as it does who closes every number. The client asks again.
-        let Ok(fd) = keep_away(fd) else { continue };
-        CLIENT.store(fd, Ordering::Relaxed);
+        let Some(fd) = keep(fd.into(), &CLIENT) else { continue };
         if is_owner(fd) {
             serve(space, ctx);
         }
@@ -215,10 +216,12 @@ fn is_owner(fd: i32) -> bool {
 
 /// Reads a request and answers it.
 fn serve(space: &Space, ctx: &ThreadCtx) {
-    let limit = [REQUEST_SECONDS, 0u64];
+    let limit = [CLIENT_SECONDS, 0u64];
     let client = || CLIENT.load(Ordering::Relaxed) as u64;
     let bytes = size_of_val(&limit) as u64;
-    call(g::__NR_setsockopt, [client(), SOL_SOCKET, SO_RCVTIMEO, limit.as_ptr() as u64, bytes, 0]);
+    for option in [SO_RCVTIMEO, SO_SNDTIMEO] {
+        call(g::__NR_setsockopt, [client(), SOL_SOCKET, option, limit.as_ptr() as u64, bytes, 0]);
+    }
     let mut request = [0u8; REQUEST_BYTES_MAX];
     let n = call(g::__NR_recvfrom, [client(), request.as_mut_ptr() as u64, request.len() as u64, 0, 0, 0]);
     let Some(request) = usize::try_from(n).ok().and_then(|n| request.get(..n)) else { return };
@@ -227,38 +230,37 @@ fn serve(space: &Space, ctx: &ThreadCtx) {
         None => (request, &[][..]),
     };
     match verb {
-        b"show" => show(space, ctx),
+        b"show" => show(space),
         b"swapon" => swapon(space, ctx, rest),
         b"swapoff" => swapoff(space, ctx, rest),
         _ => refuse(e::EINVAL, "it does not know this request; use the `ebb` of the same version"),
     }
 }
 
-/// Sends one message. False when nobody takes it.
-fn send(message: &Line) -> bool {
+/// Sends one message; it is lost when the client takes none.
+fn send(message: &Line, flags: u64) {
     let client = CLIENT.load(Ordering::Relaxed) as u64;
     let bytes = message.as_bytes();
-    let flags = MSG_NOSIGNAL | MSG_DONTWAIT;
-    call(g::__NR_sendto, [client, bytes.as_ptr() as u64, bytes.len() as u64, flags, 0, 0]) >= 0
+    call(g::__NR_sendto, [client, bytes.as_ptr() as u64, bytes.len() as u64, MSG_NOSIGNAL | flags, 0, 0]);
 }
 
 fn agree() {
-    send(Line::new().str("ok"));
+    send(Line::new().str("ok"), 0);
 }
 
 fn refuse(errno: u32, text: &str) {
-    send(Line::new().str("error ").num(u64::from(errno)).str(" ").str(text));
+    send(Line::new().str("error ").num(u64::from(errno)).str(" ").str(text), 0);
 }
 
-fn show(space: &Space, ctx: &ThreadCtx) {
-    space.devices(ctx, |device| {
+fn show(space: &Space) {
+    space.devices(|device| {
         let mut line = Line::new();
         line.str("file ").num(device.bytes).str(" ").num(device.used_bytes).str(" ");
         // What only a parent wrote to has the priority that no device can have.
         let priority = device.priority.unwrap_or(i16::MIN);
         line.str(if priority < 0 { "-" } else { "" }).num(u64::from(priority.unsigned_abs()));
         line.str(" ").bytes(device.dir.to_bytes());
-        send(&line);
+        send(&line, 0);
     });
     agree();
 }
@@ -271,22 +273,28 @@ fn swapon(space: &Space, ctx: &ThreadCtx, text: &[u8]) {
     path[..device.dir.len()].copy_from_slice(device.dir);
     let Ok(dir) = CStr::from_bytes_until_nul(&path) else { return };
     let spec = SwapSpec { dir, bytes: device.bytes_max(), priority: device.priority };
-    match space.swapon(ctx, &spec) {
+    match space.swapon(ctx, &spec, &mut shares_descriptors) {
         Ok(()) => agree(),
-        Err(SwapOnError::Busy) => refuse(e::EBUSY, "another swapon or swapoff is at work; try again when it is done"),
+        Err(SwapOnError::Busy) if OWN_TABLES.load(Ordering::Relaxed) => refuse(
+            e::EBUSY,
+            "a thread of it has descriptors of its own (unshare), and would not have the file; name devices at its start",
+        ),
+        Err(SwapOnError::Busy) => {
+            refuse(e::EBUSY, "it is at another swapon or swapoff, or starts programs all the time; try again")
+        }
         Err(SwapOnError::Used) => refuse(e::EBUSY, "the directory is in use already; name another one"),
         Err(SwapOnError::TooMany) => {
             refuse(e::EPERM, "it has as many devices as it can have; take one away with `ebb swapoff`");
         }
         Err(SwapOnError::Create(errno)) => {
-            send(
-                Line::new()
-                    .str("error ")
-                    .num(errno.0 as u64)
-                    .str(" it cannot make a file there (errno ")
-                    .num(errno.0 as u64)
-                    .str("); name a directory that it can write to"),
-            );
+            let remedy = match errno {
+                Errno::NOMEM => "its limit on memory or address space leaves no room; name a smaller size=",
+                Errno::MFILE | Errno::NFILE => "it has no descriptor left; raise its limit (prlimit --nofile)",
+                _ => "name a directory that it can write to",
+            };
+            let mut line = Line::new();
+            line.str("error ").num(errno.0 as u64).str(" it cannot make a file there (errno ").num(errno.0 as u64);
+            send(line.str("); ").str(remedy), 0);
         }
     }
 }
@@ -308,7 +316,7 @@ fn swapoff(space: &Space, ctx: &ThreadCtx, dir: &[u8]) {
         let now = uapi::now_ns();
         if now.wrapping_sub(told_ns) >= PROGRESS_NS {
             told_ns = now;
-            send(Line::new().str("left ").num(left));
+            send(Line::new().str("left ").num(left), MSG_DONTWAIT);
         }
         seen == -i64::from(e::EAGAIN)
     };

@@ -1,6 +1,5 @@
 //! Faults: SIGBUS for an evicted or untouched page, SIGSEGV for what is not the program's to touch.
 
-use crate::control;
 use crate::frame::{Context, SigInfo};
 use crate::signals;
 use crate::text;
@@ -29,12 +28,6 @@ pub unsafe extern "C" fn on_sigbus(_sig: i32, info: *const SigInfo, uc: *mut Con
                 .str(" cannot be read back: its content is lost or damaged; the program gets SIGBUS\n")
                 .write(),
         }
-    }
-    if control::is_asked_for(info) {
-        if let Some(space) = crate::space() {
-            control::start(space, !b.foreign);
-        }
-        return signals::resume(b, uc);
     }
     if !b.owns(uc.regs.sp) {
         signals::allow_faults();

@@ -18,6 +18,7 @@ static STATS_FD: AtomicI32 = AtomicI32::new(-1);
 /// Descriptors of the engine, and six of the agent.
 const FDS: usize = Space::FDS_MAX + 6;
 
+const CLOSE_RANGE_UNSHARE: u32 = 2;
 const EBADF: i64 = -(e::EBADF as i64);
 const EBUSY: i64 = -(e::EBUSY as i64);
 const EINVAL: i64 = -(e::EINVAL as i64);
@@ -73,7 +74,7 @@ pub fn dup_onto(space: &Space, foreign: bool, a: &[u64; 6]) -> Outcome {
     if lifeline::give_up(fd, foreign) {
         return Outcome::Forward(*a);
     }
-    if foreign || !(control::move_fd(fd) || space.move_fd(fd)) { Outcome::Done(EBUSY) } else { Outcome::Forward(*a) }
+    if foreign || !space.move_fd(fd) { Outcome::Done(EBUSY) } else { Outcome::Forward(*a) }
 }
 
 /// fcntl(2).
@@ -86,6 +87,9 @@ pub fn close_range(space: &Space, a: &[u64; 6]) -> Outcome {
     let (first, last) = (a[0] as u32, a[1] as u32);
     if first > last {
         return Outcome::Done(EINVAL);
+    }
+    if a[2] as u32 & CLOSE_RANGE_UNSHARE != 0 {
+        control::note_own_table();
     }
     let mut ret = 0;
     for_each_gap(first, last, &protected(space), |from, to| {

@@ -239,14 +239,6 @@ pub fn arrive(b: &mut ThreadBlock, info: &SigInfo, uc: &mut Context) {
     deliver(b, info, uc, base, old);
 }
 
-/// A signal that was not for the program arrived at `uc`: a call that it interrupted is made again.
-pub fn resume(b: &mut ThreadBlock, uc: &mut Context) {
-    let is_program = !b.owns(uc.regs.sp) && !is_inside(uc);
-    if is_program && entry::stub_at(uc.regs.ip) == StubAt::After && uc.regs.ax as i64 == -(e::EINTR as i64) {
-        trap::rewind(b, uc);
-    }
-}
-
 /// A signal that found agent code on the agent's own stack, or inside the engine.
 fn hold(b: &mut ThreadBlock, info: &SigInfo, uc: &mut Context) {
     if info.is_fault() {

@@ -5,6 +5,7 @@
 
 use crate::actions;
 use crate::contract::Settings;
+use crate::control;
 use crate::entry;
 use crate::exec;
 use crate::fds;
@@ -111,6 +112,7 @@ unsafe fn start(envp: *const *const core::ffi::c_char) {
     if ret != 0 {
         fail(Line::new().str("ebb: signal stack: errno ").num(-ret as u64).str("; report it"));
     }
+    space.answer_asks(control::start);
     SPACE.store(core::ptr::from_ref(space).cast_mut(), Ordering::Release);
     ebb::stats::add(&space.stats().threads, 1);
     if let Err(errno) = trap::arm() {

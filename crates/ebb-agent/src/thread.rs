@@ -295,6 +295,18 @@ fn reap(chunks: &Chunks, used_max: usize) -> Option<usize> {
     None
 }
 
+/// Whether a process other than this one, or none that is known yet, uses a block: it shares the memory, as between vfork
+/// and exec.
+pub fn has_foreign() -> bool {
+    let chunks = ARENA.chunks.lock();
+    let mut used = (0..ARENA.used_max.load(Ordering::Relaxed)).filter(|&i| USED[i].load(Ordering::Acquire) != 0);
+    used.any(|i| {
+        // SAFETY: the lock is held; blocks below `used_max` are mapped.
+        let block = unsafe { &*at_index(&chunks, i) };
+        block.foreign && (block.tid == 0 || uapi::process_exists(block.tid))
+    })
+}
+
 /// The block number `i`.
 fn at_index(chunks: &Chunks, i: usize) -> *mut ThreadBlock {
     (chunks[i / CHUNK_BLOCKS] + i % CHUNK_BLOCKS * BLOCK_BYTES + HEAD_AT) as *mut ThreadBlock

@@ -6,6 +6,7 @@
 //! its buffers' pins live on until the thread's next entry ([`settle`]).
 
 use crate::actions;
+use crate::control;
 use crate::entry::{self, StubAt};
 use crate::fds;
 use crate::frame::{Context, SigInfo};
@@ -103,6 +104,12 @@ fn dispatch(space: &'static Space, b: &mut ThreadBlock, uc: &mut Context, nr: u3
         g::__NR_close_range => fds::close_range(space, a),
         g::__NR_dup2 | g::__NR_dup3 => fds::dup_onto(space, b.foreign, a),
         g::__NR_fcntl => fds::fcntl(space, a),
+        g::__NR_unshare => {
+            if a[0] as u32 & g::CLONE_FILES != 0 {
+                control::note_own_table();
+            }
+            Forward(*a)
+        }
         // Requests sit in shared memory where no system call shows them; programs go without it.
         g::__NR_io_uring_setup => Done(ENOSYS),
         g::__NR_prctl if a[0] as u32 as u64 == PR_SET_SYSCALL_USER_DISPATCH => Done(EINVAL),

@@ -1,22 +1,23 @@
 //! Giving slots out and taking them back.
 //!
-//! A shard allocates an order from its current cluster, from a cursor upwards, until the cluster's end. Then the
-//! cluster goes to the list that fits it and the shard takes another: one of the order with room, an empty one, a never
-//! used one. When there is none, order 0 takes what is free in clusters of other orders, and every order what is free
-//! in other shards' current clusters.
+//! A shard allocates an order from its current cluster, from a cursor upwards, until the cluster's end: under the lock of
+//! the cluster alone, which is found by a hint, so a slot costs one lock. Then the shard takes its own lock, the cluster
+//! goes to the list that fits it, and the shard takes another: one of the order with room, an empty one, a never used
+//! one. When there is none, order 0 takes what is free in clusters of other orders, and every order what is free in
+//! other shards' current clusters.
 //!
 //! A current cluster is on no list, so two shards do not meet in one unless space is scarce. It stays its shard's even
 //! when others take from it, until the shard itself gives it back.
 //!
 //! Free and used differ by the word alone; a bit for each cache line of words says where not to look. A slot's last
-//! user turns its word *dead* without a lock, and then *free* under the cluster lock, with the count.
+//! user turns its word free without a lock, and notes that in the cluster's record (see `cluster`).
 
-use crate::cluster::{CLUSTER_SLOTS, Cluster, ClusterState, GROUP_SLOTS};
-use crate::device::{Current, Placement, SwapDevice};
+use crate::cluster::{CLUSTER_SLOTS, Cluster, ClusterInfo, ClusterState, GROUP_SLOTS, Seen};
+use crate::device::{Placement, SwapDevice};
 use crate::id::{ClusterId, Folio, Order, Shard, Slot};
 use crate::lists::{ListId, Lists, decode, encode};
 use crate::word::Word;
-use ebb_sync::{AtomicU64, Ordering, relax};
+use ebb_sync::{AtomicU32, AtomicU64, Ordering, relax};
 
 /// Attempts of an order 0 allocation that finds nothing though the counters say that there is something: another
 /// thread may hold the cluster in question, between two lists.
@@ -88,19 +89,18 @@ impl SwapDevice {
             return false;
         }
         word.store(Word::BAD.to_bits(), Ordering::Release);
+        let noted = self.clusters.take_over(&mut cluster);
         cluster.info.bad += 1;
         self.header.bad.fetch_add(1, Ordering::Relaxed);
-        if cluster.info.list().is_some() {
-            let state = match cluster.info.state {
-                _ if self.is_full(&cluster) => ClusterState::Full,
-                // Its words have memory now.
-                ClusterState::Bare => ClusterState::Free,
-                state => state,
-            };
-            if state != cluster.info.state {
-                self.move_to(&mut cluster, state);
-            }
-        }
+        let state = match cluster.info.state {
+            state if cluster.info.list().is_none() => state,
+            _ if self.is_full(&cluster) => ClusterState::Full,
+            // Its words have memory now.
+            ClusterState::Bare => ClusterState::Free,
+            state if noted == 0 => state,
+            _ => self.place_of(&cluster, ClusterState::Nonfull),
+        };
+        self.let_go(cluster, state, Seen::NONE);
         true
     }
 
@@ -117,71 +117,98 @@ impl SwapDevice {
         }
     }
 
-    /// Gives a slot whose word the caller made dead back to its cluster.
-    pub(crate) fn free_dead(&self, slot: Slot) {
-        let mut cluster = self.clusters.lock(slot.cluster());
-        self.set_free(&mut cluster, slot);
-        self.freed_in(cluster);
+    /// Frees a run of 2^`order` slots that nobody else can refer to any more: each is locked by the caller, with count 0,
+    /// such as what was allocated and is not needed, or what was locked with count 0 while its page was `BUSY`. As
+    /// [`Self::cache_del_run`] would, but what nobody else can change is simply written.
+    pub fn free_run(&self, first: Slot, order: Order) {
+        debug_assert!(first.0.is_multiple_of(order.slots()));
+        let slots = order.slots() as usize;
+        for word in &self.words[first.0 as usize..first.0 as usize + slots] {
+            let before = Word::from_bits(word.load(Ordering::Relaxed));
+            debug_assert!(before.is_locked() && before.count_field() == 0, "{before:?} is freed, but in use");
+            word.store(Word::FREE.to_bits(), Ordering::Release);
+        }
+        self.freed(first, order.slots());
     }
 
-    /// Gives slots of one cluster back whose words the caller made dead.
-    pub(crate) fn free_dead_run(&self, id: ClusterId, slots: impl Iterator<Item = Slot>) {
+    /// Some slots of a run turned free: `freed` of those from `first` to `last`.
+    pub(crate) fn freed_between(&self, first: Slot, last: Slot, freed: u32) {
+        debug_assert!(first.cluster() == last.cluster() && last.0 - first.0 < CLUSTER_SLOTS);
+        let at = (first.0 % CLUSTER_SLOTS) as usize;
+        let end = (last.0 % CLUSTER_SLOTS) as usize;
+        let id = first.cluster();
+        // What would only be taken over again at once is not noted.
+        if self.clusters.is_due(id) {
+            let groups = (u64::MAX >> (63 - (end / GROUP_SLOTS - at / GROUP_SLOTS))) << (at / GROUP_SLOTS);
+            self.settle_cluster(id, freed, groups);
+        } else if self.clusters.note_freed(id, at..=end, freed) {
+            self.settle_cluster(id, 0, 0);
+        }
+    }
+
+    /// `slots` of them from `first` on turned free.
+    #[inline]
+    pub(crate) fn freed(&self, first: Slot, slots: u32) {
+        self.freed_between(first, Slot(first.0 + slots - 1), slots);
+    }
+
+    /// Moves a cluster in which slots were freed to where it belongs now; some of them, in these groups, are not noted.
+    fn settle_cluster(&self, id: ClusterId, freed: u32, groups: u64) {
         let mut cluster = self.clusters.lock(id);
-        slots.for_each(|slot| self.set_free(&mut cluster, slot));
-        self.freed_in(cluster);
+        let (seen, noted) = self.clusters.look_over(&mut cluster);
+        cluster.info.count_freed(freed, groups);
+        let state = match cluster.info.state {
+            ClusterState::Nonfull | ClusterState::Frag | ClusterState::Full if noted + freed > 0 => {
+                self.place_of(&cluster, ClusterState::Nonfull)
+            }
+            // Whoever took it off its list will see, or nobody is to use it.
+            state => state,
+        };
+        self.let_go(cluster, state, seen);
     }
 
-    fn set_free(&self, cluster: &mut Cluster, slot: Slot) {
-        let word = self.word(slot);
-        debug_assert!(Word::from_bits(word.load(Ordering::Relaxed)).is_dead());
-        word.store(Word::FREE.to_bits(), Ordering::Release);
-        debug_assert!(cluster.info.count > 0);
-        cluster.info.count -= 1;
-        cluster.info.occupied &= !(1 << group_of(slot));
-    }
-
-    /// Slots of the cluster were freed: moves it to where it belongs now.
-    fn freed_in(&self, mut cluster: Cluster) {
-        match cluster.info.state {
-            // Its shard will see; or nobody is to use it.
-            ClusterState::Current | ClusterState::Offline => {}
-            ClusterState::Nonfull | ClusterState::Frag | ClusterState::Full if cluster.info.count == 0 => {
-                self.move_to(&mut cluster, self.emptied());
+    /// Lets a cluster go whose notes were taken over: to the list that fits it, unless it is there.
+    pub(crate) fn let_go(&self, mut cluster: Cluster, mut state: ClusterState, mut seen: Seen) {
+        loop {
+            if state != cluster.info.state {
+                self.move_to(&mut cluster, state);
             }
-            ClusterState::Frag | ClusterState::Full => self.move_to(&mut cluster, ClusterState::Nonfull),
-            ClusterState::Nonfull => {}
-            ClusterState::Untouched
-            | ClusterState::Free
-            | ClusterState::Discard
-            | ClusterState::Bare
-            | ClusterState::Away => {
-                debug_assert!(false, "{:?} had slots in use, but not in its count", cluster.id);
+            // Each failure means that another thread freed a slot.
+            if self.clusters.expect(&mut cluster, &mut seen) {
+                return;
             }
+            state = self.place_of(&cluster, ClusterState::Nonfull);
         }
     }
 
     /// Allocates from the shard's current cluster, and from others that become current in its place.
     fn alloc_from_shard(&self, shard: Shard, order: Order, folio: Folio, out: &mut [Slot]) -> usize {
         let index = match self.placement {
+            // Most often there is nothing to divide.
+            Placement::Sharded if shard.0 < self.shards.len() => shard.0,
             Placement::Sharded => shard.0 % self.shards.len(),
             Placement::Sequential => 0,
         };
-        let mut current = self.shards[index].current.lock();
+        let shard = &self.shards[index];
+        // No lock but the cluster's: what the shard says may be out of date, the cluster's state is not.
         let mut runs = 0;
-        if let Some(id) = decode(current.clusters[order.index()]) {
+        if let Some(id) = decode(shard.current[order.index()].load(Ordering::Relaxed)) {
+            runs = self.take_on(&mut self.clusters.lock(id), order, folio, out);
+            if runs == out.len() {
+                return runs;
+            }
+        }
+        let _guard = shard.switching.lock();
+        let current = &shard.current[order.index()];
+        if let Some(id) = decode(current.load(Ordering::Relaxed)) {
             let mut cluster = self.clusters.lock(id);
             debug_assert_eq!(cluster.info.state, ClusterState::Current);
-            if claim(&mut cluster, order) {
-                let from = cluster.info.cursor.into();
-                let taken = self.take(&mut cluster, order, from, folio, out);
-                cluster.info.cursor = taken.cursor as u16;
-                runs = taken.runs;
-            }
+            runs += self.take_on(&mut cluster, order, folio, &mut out[runs..]);
             if runs == out.len() {
                 return runs;
             }
             // What was freed behind the cursor is for whoever finds the cluster on its list.
-            current.clusters[order.index()] = 0;
+            current.store(0, Ordering::Relaxed);
             self.give_back(cluster, ClusterState::Nonfull);
         }
         let sources = match self.placement {
@@ -197,7 +224,7 @@ impl SwapDevice {
                     break;
                 }
             }
-            runs += self.alloc_from_source(&mut current, source, order, folio, &mut out[runs..]);
+            runs += self.alloc_from_source(current, source, order, folio, &mut out[runs..]);
             if runs == out.len() {
                 break;
             }
@@ -205,16 +232,28 @@ impl SwapDevice {
         runs
     }
 
-    /// Allocates from clusters of one source; the one in which `out` is filled becomes current.
+    /// Goes on in a current cluster where its cursor is, if it serves the order; in no other.
+    #[inline]
+    fn take_on(&self, cluster: &mut Cluster, order: Order, folio: Folio, out: &mut [Slot]) -> usize {
+        if cluster.info.state != ClusterState::Current || !self.claim(cluster, order) {
+            return 0;
+        }
+        let from = cluster.info.cursor.into();
+        let taken = self.take(cluster, order, from, folio, out);
+        cluster.info.cursor = taken.cursor as u16;
+        taken.runs
+    }
+
+    /// Allocates from clusters of one source; the one in which `out` is filled becomes current, unless it is full by that.
     fn alloc_from_source(
         &self,
-        current: &mut Current,
+        current: &AtomicU32,
         source: Source,
         order: Order,
         folio: Folio,
         out: &mut [Slot],
     ) -> usize {
-        debug_assert_eq!(current.clusters[order.index()], 0);
+        debug_assert_eq!(current.load(Ordering::Relaxed), 0);
         let mut runs = 0;
         // A cluster without room goes to another list, or, when empty but short or with bad slots, to the end of this
         // one: so many attempts see each once. Most often the first one will do.
@@ -224,16 +263,19 @@ impl SwapDevice {
                 break;
             };
             attempts += 1;
-            let claimed = claim(&mut cluster, order);
+            let claimed = self.claim(&mut cluster, order);
             debug_assert!(claimed);
             let taken = self.take(&mut cluster, order, 0, folio, &mut out[runs..]);
             runs += taken.runs;
-            if runs == out.len() {
+            if runs == out.len() && !self.is_full(&cluster) {
                 cluster.info.cursor = taken.cursor as u16;
-                current.clusters[order.index()] = encode(cluster.id);
+                current.store(encode(cluster.id), Ordering::Relaxed);
                 break;
             }
             self.give_back(cluster, ClusterState::Frag);
+            if runs == out.len() {
+                break;
+            }
             if attempts == 1 {
                 candidates = self.nr_candidates(source, order).saturating_add(1);
             }
@@ -251,14 +293,11 @@ impl SwapDevice {
         if partly(&self.header.lists.0.lock()) {
             return true;
         }
-        self.shards.iter().any(|shard| {
-            let clusters = shard.current.lock().clusters;
-            clusters.into_iter().filter_map(decode).any(|id| !self.is_full(&self.clusters.lock(id)))
-        })
+        self.shards.iter().any(|shard| shard.settled().any(|id| !self.is_full(&self.clusters.lock(id))))
     }
 
     /// When a shard finds nothing of its own: for order 0, clusters of other orders, fragmented ones first; for every
-    /// order, the shards' current clusters. No shard lock is held here, as others are taken.
+    /// order, the shards' current clusters. No shard's lock is waited for.
     #[cold]
     fn alloc_from_others(&self, order: Order, folio: Folio, out: &mut [Slot]) -> usize {
         let mut runs = 0;
@@ -269,15 +308,19 @@ impl SwapDevice {
             }
         }
         for shard in self.shards {
-            let clusters = shard.current.lock().clusters;
-            for id in clusters.into_iter().filter_map(decode) {
+            for current in &shard.current {
                 if runs == out.len() {
                     return runs;
                 }
-                let mut cluster = self.clusters.lock(id);
-                // It may have moved on since it was read.
-                let is_current = cluster.info.state == ClusterState::Current;
-                if is_current && (claim(&mut cluster, order) || order == Order::ZERO) {
+                // It may have moved on since it was read. What somebody is at work in is missed, but by single slots.
+                let Some(id) = decode(current.load(Ordering::Relaxed)) else { continue };
+                let cluster = match order {
+                    Order::ZERO => Some(self.clusters.lock(id)),
+                    _ => self.clusters.try_lock(id),
+                };
+                let Some(mut cluster) = cluster.filter(|it| it.info.state == ClusterState::Current) else { continue };
+                self.clusters.take_over(&mut cluster);
+                if self.claim(&mut cluster, order) || order == Order::ZERO {
                     runs += self.take(&mut cluster, order, 0, folio, &mut out[runs..]).runs;
                 }
             }
@@ -324,45 +367,27 @@ impl SwapDevice {
         lists.len(ListId::Free) + lists.len(ListId::Bare) + lists.len(ListId::Discard) + untouched
     }
 
+    /// Makes a current cluster serve `order`, which an empty one always can; false when it serves another.
+    #[inline]
+    fn claim(&self, cluster: &mut Cluster, order: Order) -> bool {
+        if self.clusters.used(cluster) == 0 {
+            self.clusters.take_over(cluster);
+            cluster.info.order = order;
+            cluster.info.cursor = 0;
+        }
+        cluster.info.order == order
+    }
+
     /// Takes aligned free runs at and above `from`, as many as `out` has room for.
+    #[inline]
     pub(crate) fn take(&self, cluster: &mut Cluster, order: Order, from: u32, folio: Folio, out: &mut [Slot]) -> Taken {
         let words = self.cluster_words(cluster.id);
-        let first = cluster.id.first_slot().0;
-        let run = order.slots() as usize;
         let fresh = Word::fresh(folio).to_bits();
-        let mut free = words.len() - usize::from(cluster.info.count) - usize::from(cluster.info.bad);
-        let mut occupied = cluster.info.occupied;
-        let mut at = (from as usize).next_multiple_of(run);
-        let mut runs = 0;
-        while runs < out.len() && free >= run {
-            at = skip_occupied(occupied, at, run);
-            if at + run > words.len() {
-                at = words.len();
-                break;
-            }
-            let place = &words[at..at + run];
-            if place.iter().all(is_free) {
-                for word in place {
-                    word.store(fresh, Ordering::Release);
-                }
-                out[runs] = Slot(first + at as u32);
-                runs += 1;
-                free -= run;
-            }
-            at += run;
-            // At the end of a group, or of several that are one run, which then either was taken or is in part free; and
-            // at the end of the search, or a group whose only free slot it found would be looked through again each time.
-            if at.is_multiple_of(GROUP_SLOTS) || runs == out.len() {
-                let group = (at - 1) / GROUP_SLOTS;
-                let end = ((group + 1) * GROUP_SLOTS).min(words.len());
-                if !words[group * GROUP_SLOTS..end].iter().any(is_free) {
-                    occupied |= 1 << group;
-                }
-            }
+        let (from, first) = (from as usize, cluster.id.first_slot().0);
+        match order {
+            Order::ZERO => take_single(words, &mut cluster.info, from, first, fresh, out),
+            _ => take_runs(words, &mut cluster.info, order, from, first, fresh, out),
         }
-        cluster.info.occupied = occupied;
-        cluster.info.count += (runs * run) as u16;
-        Taken { runs, cursor: at as u32 }
     }
 
     fn nr_candidates(&self, source: Source, order: Order) -> u32 {
@@ -404,6 +429,7 @@ impl SwapDevice {
             {
                 debug_assert_eq!(cluster.info.list(), Some(list));
                 lists.remove(&self.clusters, list, id);
+                self.clusters.take_over(&mut cluster);
                 cluster.info.state = ClusterState::Current;
                 return Some(cluster);
             }
@@ -415,18 +441,19 @@ impl SwapDevice {
     /// Puts an isolated or current cluster on the list that fits it: `partly` when it is neither full nor empty.
     pub(crate) fn give_back(&self, mut cluster: Cluster, partly: ClusterState) {
         debug_assert_eq!(cluster.info.state, ClusterState::Current);
+        // What was freed since it was looked through may be a run.
+        let (seen, noted) = self.clusters.look_over(&mut cluster);
+        let partly = if noted == 0 { partly } else { ClusterState::Nonfull };
         let state = self.place_of(&cluster, partly);
-        self.move_to(&mut cluster, state);
+        self.let_go(cluster, state, seen);
     }
 
-    /// Where a cluster belongs: `partly` when it is neither full nor empty.
+    /// Where a cluster belongs whose notes were taken over: `partly` when it is neither full nor empty.
     pub(crate) fn place_of(&self, cluster: &Cluster, partly: ClusterState) -> ClusterState {
-        if self.is_full(cluster) {
-            ClusterState::Full
-        } else if cluster.info.count == 0 {
-            self.emptied()
-        } else {
-            partly
+        match u32::from(cluster.info.count) {
+            count if count + u32::from(cluster.info.bad) == self.capacity(cluster.id) => ClusterState::Full,
+            0 => self.emptied(),
+            _ => partly,
         }
     }
 
@@ -451,7 +478,7 @@ impl SwapDevice {
     }
 
     pub(crate) fn is_full(&self, cluster: &Cluster) -> bool {
-        u32::from(cluster.info.count) + u32::from(cluster.info.bad) == self.capacity(cluster.id)
+        self.clusters.used(cluster) + u32::from(cluster.info.bad) == self.capacity(cluster.id)
     }
 
     /// Whether a cluster has an aligned free run of an order.
@@ -461,14 +488,108 @@ impl SwapDevice {
     }
 }
 
-/// Relaxed: a word stops to be free, and turns free, under the cluster lock only, which the caller holds.
+/// Order 0 of [`SwapDevice::take`].
+#[inline]
+fn take_single(
+    words: &[AtomicU64],
+    info: &mut ClusterInfo,
+    from: usize,
+    first: u32,
+    fresh: u64,
+    out: &mut [Slot],
+) -> Taken {
+    let free = words.len() - usize::from(info.count) - usize::from(info.bad);
+    let wanted = out.len().min(free);
+    let mut occupied = info.occupied();
+    let (mut at, mut found) = (from, 0);
+    while found < wanted {
+        at = skip_occupied(occupied, at, 1);
+        let group = at / GROUP_SLOTS;
+        let Some(rest) = words.get(at..((group + 1) * GROUP_SLOTS).min(words.len())).filter(|rest| !rest.is_empty())
+        else {
+            at = words.len();
+            break;
+        };
+        for word in rest {
+            // The first that stays free ends the search: so the group has one.
+            if is_free(word) {
+                if found == wanted {
+                    break;
+                }
+                word.store(fresh, Ordering::Release);
+                out[found] = Slot(first + at as u32);
+                found += 1;
+            }
+            at += 1;
+        }
+        // No group whose only free slot was found is looked through again.
+        let is_at_end = at == group * GROUP_SLOTS + GROUP_SLOTS || at == words.len();
+        if is_at_end && !words[group * GROUP_SLOTS..at].iter().any(is_free) {
+            occupied |= 1 << group;
+        }
+    }
+    info.set_occupied(occupied);
+    info.count += found as u16;
+    Taken { runs: found, cursor: at as u32 }
+}
+
+/// Higher orders of [`SwapDevice::take`].
+fn take_runs(
+    words: &[AtomicU64],
+    info: &mut ClusterInfo,
+    order: Order,
+    from: usize,
+    first: u32,
+    fresh: u64,
+    out: &mut [Slot],
+) -> Taken {
+    let run = order.slots() as usize;
+    let mut free = words.len() - usize::from(info.count) - usize::from(info.bad);
+    // Nothing to look at: every word is free.
+    let is_empty = free == words.len();
+    let mut occupied = info.occupied();
+    let mut at = from.next_multiple_of(run);
+    let mut runs = 0;
+    while runs < out.len() && free >= run {
+        at = skip_occupied(occupied, at, run);
+        let Some(place) = words.get(at..at + run) else {
+            at = words.len();
+            break;
+        };
+        let found = is_empty || place.iter().all(is_free);
+        if found {
+            for word in place {
+                word.store(fresh, Ordering::Release);
+            }
+            out[runs] = Slot(first + at as u32);
+            runs += 1;
+            free -= run;
+        }
+        at += run;
+        if run >= GROUP_SLOTS {
+            occupied |= if found { groups_of(at - run, run) } else { 0 };
+        } else if at.is_multiple_of(GROUP_SLOTS) && !words[at - GROUP_SLOTS..at].iter().any(is_free) {
+            occupied |= 1 << (at / GROUP_SLOTS - 1);
+        }
+    }
+    info.set_occupied(occupied);
+    info.count += (runs * run) as u16;
+    Taken { runs, cursor: at as u32 }
+}
+
+/// A free word stays so as long as the caller holds the cluster's lock. Acquire: who freed the slot used its place.
 fn is_free(word: &AtomicU64) -> bool {
-    Word::from_bits(word.load(Ordering::Relaxed)).is_free()
+    Word::from_bits(word.load(Ordering::Acquire)).is_free()
 }
 
 /// The group of a slot within its cluster.
 pub(crate) fn group_of(slot: Slot) -> usize {
     slot.0 as usize % CLUSTER_SLOTS as usize / GROUP_SLOTS
+}
+
+/// The groups of a run that starts at `at` and has all slots of each.
+fn groups_of(at: usize, run: usize) -> u64 {
+    u64::MAX >> (u64::BITS as usize - run / GROUP_SLOTS) << (at / GROUP_SLOTS)
 }
 
 /// The first place at or after `at` where a run could be, as far as the groups say; `at` and the place are multiples of
@@ -491,13 +612,4 @@ fn skip_occupied(occupied: u64, mut at: usize, run: usize) -> usize {
         at = ((at / GROUP_SLOTS + last + 1) * GROUP_SLOTS).next_multiple_of(run);
     }
     at
-}
-
-/// Makes the cluster serve `order`, which an empty one always can; false when it serves another.
-fn claim(cluster: &mut Cluster, order: Order) -> bool {
-    if cluster.info.count == 0 {
-        cluster.info.order = order;
-        cluster.info.cursor = 0;
-    }
-    cluster.info.order == order
 }

@@ -6,7 +6,7 @@
 use crate::cluster::{ClusterRecord, Clusters, NR_ORDERS, records_for};
 use crate::id::{ClusterId, Slot};
 use crate::layout::{Layout, METADATA_ALIGN, nr_clusters};
-use crate::lists::Lists;
+use crate::lists::{Lists, decode};
 use crate::overflow::Overflow;
 use crate::{DeviceLock, OverflowLock, ShardLock};
 use core::fmt;
@@ -76,20 +76,26 @@ impl fmt::Display for InitError {
 
 impl core::error::Error for InitError {}
 
-/// The current cluster of each order, encoded as on lists; under the shard's lock.
-pub(crate) struct Current {
-    pub(crate) clusters: [u32; NR_ORDERS],
-}
-
-/// A shard has cache lines of its own.
+/// A shard's current clusters. It has cache lines of its own.
 #[repr(align(64))]
 pub(crate) struct ShardRecord {
-    pub(crate) current: Lock<Current, ShardLock>,
+    /// Held while a current cluster is exchanged for another.
+    pub(crate) switching: Lock<(), ShardLock>,
+    /// The current cluster of each order, encoded as on lists. Changes under the lock. Without, it is a hint, and so
+    /// relaxed: whoever follows it locks the cluster and looks whether it still is a current one.
+    pub(crate) current: [AtomicU32; NR_ORDERS],
 }
 
 impl ShardRecord {
     fn new() -> Self {
-        Self { current: Lock::new(Current { clusters: [0; NR_ORDERS] }) }
+        Self { switching: Lock::new(()), current: core::array::from_fn(|_| AtomicU32::new(0)) }
+    }
+
+    /// The current clusters, once nobody is about to exchange one.
+    pub(crate) fn settled(&self) -> impl Iterator<Item = ClusterId> {
+        let _guard = self.switching.lock();
+        let clusters: [u32; NR_ORDERS] = core::array::from_fn(|order| self.current[order].load(Ordering::Relaxed));
+        clusters.into_iter().filter_map(decode)
     }
 }
 
@@ -200,7 +206,7 @@ impl SwapDevice {
     /// there is no counter that all would have to share.
     pub fn nr_used(&self) -> u32 {
         let touched = self.header.lists.0.lock().untouched();
-        (0..touched.0).map(|id| u32::from(self.clusters.lock(ClusterId(id)).info.count)).sum()
+        (0..touched.0).map(|id| self.clusters.used(&self.clusters.lock(ClusterId(id)))).sum()
     }
 
     /// Slots marked bad.

@@ -13,7 +13,7 @@
 use crate::cluster::{CLUSTER_SLOTS, ClusterState};
 use crate::device::SwapDevice;
 use crate::id::{ClusterId, Folio, Order, Shard, Slot};
-use crate::lists::{ListId, decode};
+use crate::lists::ListId;
 use crate::word::Word;
 use core::ops::Range;
 use ebb_sync::{AtomicU64, Ordering};
@@ -90,8 +90,7 @@ impl SwapDevice {
             }
         }
         for shard in self.shards {
-            let clusters = shard.current.lock().clusters;
-            for id in clusters.into_iter().filter_map(decode) {
+            for id in shard.settled() {
                 if !look(id) {
                     return any;
                 }

@@ -6,7 +6,7 @@ use crate::alloc::group_of;
 use crate::cluster::{Cluster, ClusterState};
 use crate::device::SwapDevice;
 use crate::id::{ClusterId, Slot};
-use crate::lists::{ListId, Lists, decode, encode};
+use crate::lists::{ListId, Lists};
 use crate::word::{COUNT_OVERFLOWED, Tag, Word};
 use core::fmt;
 use ebb_sync::Ordering;
@@ -46,7 +46,7 @@ pub enum Inconsistency {
     ClusterLocked {
         cluster: ClusterId,
     },
-    /// A word that no operation writes, or a slot on its way to be free.
+    /// A word that no operation writes.
     Word {
         slot: Slot,
         bits: u64,
@@ -180,16 +180,17 @@ impl SwapDevice {
 
     fn validate_counts(&self, cluster: &Cluster, summary: &mut Summary) -> Result<(), Inconsistency> {
         let is_blank = matches!(cluster.info.state, ClusterState::Untouched | ClusterState::Bare);
-        if is_blank && cluster.info.count == 0 && cluster.info.bad == 0 {
+        if is_blank && self.clusters.used(cluster) == 0 && cluster.info.bad == 0 {
             // Its words are not looked at: they may never have been touched, and reading would.
             return Ok(());
         }
         let (mut used, mut bad) = (0, 0);
+        let occupied = self.clusters.occupied(cluster);
         for (slot, word) in (cluster.id.first_slot().0..).map(Slot).zip(self.cluster_words(cluster.id)) {
             let bits = word.load(Ordering::Acquire);
             let word = Word::from_bits(bits);
-            check(word.is_well_formed() && !word.is_dead(), Inconsistency::Word { slot, bits })?;
-            let said_occupied = cluster.info.occupied >> group_of(slot) & 1 != 0;
+            check(word.is_well_formed(), Inconsistency::Word { slot, bits })?;
+            let said_occupied = occupied >> group_of(slot) & 1 != 0;
             let wrong = Inconsistency::ClusterOccupied { cluster: cluster.id, slot };
             check(!(word.is_free() && said_occupied), wrong)?;
             used += u32::from(matches!(word.tag(), Tag::Stored | Tag::Cached));
@@ -207,7 +208,7 @@ impl SwapDevice {
                 summary.counts_overflowed += 1;
             }
         }
-        let (id, kept) = (cluster.id, u32::from(cluster.info.count));
+        let (id, kept) = (cluster.id, self.clusters.used(cluster));
         check(kept == used, Inconsistency::ClusterCount { cluster: id, kept, counted: used })?;
         let kept = u32::from(cluster.info.bad);
         check(kept == bad, Inconsistency::ClusterBad { cluster: id, kept, counted: bad })?;
@@ -217,7 +218,7 @@ impl SwapDevice {
     }
 
     fn validate_place(&self, lists: &Lists, cluster: &Cluster, summary: &mut Summary) -> Result<(), Inconsistency> {
-        let (empty, full) = (cluster.info.count == 0, self.is_full(cluster));
+        let (empty, full) = (self.clusters.used(cluster) == 0, self.is_full(cluster));
         let is_online = cluster.info.state == ClusterState::Offline || !lists.is_offline(cluster.id);
         let touched = cluster.id < lists.untouched();
         let (fits, tally) = match cluster.info.state {
@@ -247,13 +248,12 @@ impl SwapDevice {
     }
 
     fn owners(&self, id: ClusterId) -> u32 {
-        let owned = |clusters: &[u32]| clusters.iter().filter(|stored| **stored == encode(id)).count() as u32;
-        self.shards.iter().map(|shard| owned(&shard.current.lock().clusters)).sum()
+        self.shards.iter().flat_map(|shard| shard.settled()).filter(|current| *current == id).count() as u32
     }
 
     fn validate_shards(&self) -> Result<(), Inconsistency> {
         for shard in self.shards {
-            for id in shard.current.lock().clusters.into_iter().filter_map(decode) {
+            for id in shard.settled() {
                 check(id.0 < self.nr_clusters(), Inconsistency::ClusterPlace { cluster: id })?;
                 let cluster = self.clusters.try_lock(id).ok_or(Inconsistency::ClusterLocked { cluster: id })?;
                 let is_current = cluster.info.state == ClusterState::Current;

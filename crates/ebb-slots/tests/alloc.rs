@@ -190,6 +190,22 @@ fn a_freed_slot_of_a_full_cluster_is_allocated_again() {
 }
 
 #[test]
+fn runs_that_are_the_callers_alone_are_freed_at_once_and_found_again() {
+    for order in Order::all() {
+        let device = TestDevice::new(2 * CLUSTER_SLOTS, 1, Placement::Sharded);
+        let runs = alloc(&device, 0, order, (2 * CLUSTER_SLOTS / order.slots()) as usize);
+        assert_eq!(alloc(&device, 0, Order::ZERO, 1), []);
+        device.free_run(runs[1], order);
+        assert_eq!(device.nr_used(), 2 * CLUSTER_SLOTS - order.slots());
+        assert!(run(runs[1], order).all(|slot| device.get(slot) == TableEntry::Free));
+        device.validate().unwrap();
+        assert_eq!(alloc(&device, 0, order, 2), [runs[1]]);
+        runs.into_iter().for_each(|first| device.free_run(first, order));
+        assert_eq!(device.validate().unwrap().slots_used, 0);
+    }
+}
+
+#[test]
 fn a_bad_slot_is_never_allocated() {
     let device = TestDevice::new(2 * CLUSTER_SLOTS, 1, Placement::Sharded);
     assert!(device.mark_bad(Slot(5)));

@@ -4,6 +4,8 @@
 #![cfg(loom)]
 
 mod common;
+#[path = "loom/frees.rs"]
+mod frees;
 #[path = "loom/resident.rs"]
 mod resident;
 
@@ -385,6 +387,48 @@ fn a_device_that_shrinks_is_not_allocated_from_beyond_its_new_end() {
         assert_eq!(device.end_shrink().map(|lost| lost.start), Ok(ClusterId(1)));
         assert_eq!(device.nr_slots(), CLUSTER_SLOTS);
         device.validate().unwrap();
+    });
+}
+
+#[test]
+fn a_shard_goes_on_in_its_cluster_while_that_is_taken_from_it() {
+    explore(Some(3), || {
+        let device = device(2 * CLUSTER_SLOTS, 1);
+        let mut slots = [Slot(0); CLUSTER_SLOTS as usize + 1];
+        assert_eq!(device.alloc(Shard(0), Order::ZERO, folio(1), &mut slots), slots.len());
+        let other = {
+            let device = device.clone();
+            thread::spawn(move || alloc_one(&device, 0, Order::ZERO, 2))
+        };
+        device.begin_shrink(CLUSTER_SLOTS).unwrap();
+        let beyond = device.end_shrink();
+        let slot = other.join().unwrap();
+        assert!(slot.is_none_or(|slot| slot == Slot(CLUSTER_SLOTS + 1)));
+        assert_eq!(beyond, Err(ResizeError::InUse { slots: 1 + u32::from(slot.is_some()) }));
+        device.cancel_shrink().unwrap();
+        device.validate().unwrap();
+    });
+}
+
+#[test]
+fn a_run_that_is_freed_meets_an_allocation_that_wants_it() {
+    explore(Some(3), || {
+        let device = device(CLUSTER_SLOTS, 2);
+        let mut runs = [Slot(0); 2];
+        assert_eq!(device.alloc(Shard(0), order(1), folio(1), &mut runs), 2);
+        assert_eq!(alloc_one(&device, 0, order(1), 1), None);
+        let other = {
+            let device = device.clone();
+            thread::spawn(move || device.free_run(Slot(2), order(1)))
+        };
+        let found = alloc_one(&device, 1, order(1), 2);
+        assert!(found.is_none_or(|slot| slot == Slot(2)));
+        other.join().unwrap();
+        let found = found.or_else(|| alloc_one(&device, 1, order(1), 2));
+        assert_eq!(found, Some(Slot(2)));
+        device.free_run(Slot(0), order(1));
+        device.free_run(Slot(2), order(1));
+        assert_eq!(device.validate().unwrap().slots_used, 0);
     });
 }
 

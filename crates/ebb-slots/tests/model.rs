@@ -47,7 +47,7 @@ enum Op {
     CacheReplace { pick: usize, folio: u64 },
     SetZero { pick: usize, zero: bool },
     FreeMany { pick: usize, slots: usize },
-    FreeRun { pick: usize, order: u8, shadow: u32 },
+    FreeRun { pick: usize, order: u8, shadow: u32, alone: bool },
     MarkBad { slot: u32 },
     Look { slot: u32 },
     Discard { clusters: usize },
@@ -80,8 +80,8 @@ fn op() -> impl Strategy<Value = Op> {
         1 => (pick(), folio()).prop_map(|(pick, folio)| Op::CacheReplace { pick, folio }),
         1 => (pick(), any::<bool>()).prop_map(|(pick, zero)| Op::SetZero { pick, zero }),
         4 => (pick(), 1..600_usize).prop_map(|(pick, slots)| Op::FreeMany { pick, slots }),
-        2 => (pick(), 0..=MAX_ORDER, any::<u32>())
-            .prop_map(|(pick, order, shadow)| Op::FreeRun { pick, order, shadow }),
+        2 => (pick(), 0..=MAX_ORDER, any::<u32>(), any::<bool>())
+            .prop_map(|(pick, order, shadow, alone)| Op::FreeRun { pick, order, shadow, alone }),
         1 => any::<u32>().prop_map(|slot| Op::MarkBad { slot }),
         1 => any::<u32>().prop_map(|slot| Op::Look { slot }),
         1 => (1..5_usize).prop_map(|clusters| Op::Discard { clusters }),
@@ -392,9 +392,9 @@ impl Pair {
                     self.free(slot);
                 }
             }
-            Op::FreeRun { pick, order, shadow } => {
+            Op::FreeRun { pick, order, shadow, alone } => {
                 let Some(slot) = self.pick(pick) else { return };
-                self.free_run(slot, Order::new(order).unwrap(), Shadow(shadow));
+                self.free_run(slot, Order::new(order).unwrap(), Shadow(shadow), alone);
             }
             Op::Discard { clusters } => self.discard(clusters),
             Op::ReleaseTables { keep, clusters } => self.release_tables(keep, clusters),
@@ -516,9 +516,9 @@ impl Pair {
         }
     }
 
-    /// The run that a slot is in: all at once out of the cache, where all are in it; or all put, where all are referred
-    /// to.
-    fn free_run(&mut self, slot: Slot, order: Order, new: Shadow) {
+    /// The run that a slot is in: all at once out of the cache, where all are in it, perhaps as nobody else's; or all put,
+    /// where all are referred to.
+    fn free_run(&mut self, slot: Slot, order: Order, new: Shadow, alone: bool) {
         let first = slot.0 as usize / order.slots() as usize * order.slots() as usize;
         let Some(run) = self.model.get_mut(first..first + order.slots() as usize) else { return };
         let (mut freed, before) = (0, run.to_vec());
@@ -539,6 +539,9 @@ impl Pair {
             }
         }
         let first = Slot(first as u32);
+        if alone && all_locked && freed == order.slots() {
+            return self.device.free_run(first, order);
+        }
         let found =
             if all_locked { self.device.cache_del_run(first, order, new) } else { self.device.put_run(first, order) };
         assert_eq!(found, freed);

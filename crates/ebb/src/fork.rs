@@ -7,7 +7,8 @@
 
 use crate::ctx::ThreadCtx;
 use crate::device::file::SpillFile;
-use crate::device::{NAME_BYTES_MAX, SwapSpec};
+use crate::device::list::{FILES_MAX, bit, numbers};
+use crate::device::{DEVICES_MAX, NAME_BYTES_MAX, SwapSpec};
 use crate::region::Region;
 use crate::space::{InitError, Space};
 use crate::stats;
@@ -48,9 +49,10 @@ impl Space {
         let in_flight = self.contexts.keep_only(ctx);
         self.group.uncharge(in_flight);
         self.work.reset();
-        self.background.reset();
+        self.background.reset(self.stats);
         // Who was at it is not here.
         self.is_changing_swap.store(false, Relaxed);
+        self.undo_swapoff();
         let old = self.uffd();
         uapi::close(old.fd());
         let uffd = Uffd::open().map_err(InitError::Userfaultfd)?;
@@ -94,30 +96,42 @@ impl Space {
         self.drop_content(r.start, r.end);
     }
 
-    /// Gives the child files of its own, beside those of its parent that it writes to no more. Without one, what does not
-    /// compress stays in RAM.
+    /// Gives the child files of its own, beside those of its parent that it writes to no more, and forgets files that have
+    /// nothing of it. Without one, what does not compress stays in RAM.
     fn open_own_files(&self) {
-        let mut writable = false;
-        let own = self.swap.devices.own().fold(0u32, |mask, (i, _)| mask | 1 << i);
-        for i in (0..u32::BITS as usize).filter(|i| own >> i & 1 != 0) {
-            let Some(priority) = self.swap.devices.priority(i) else { continue };
-            self.swap.devices.write_no_more(i);
-            let Some(file) = self.swap.devices.file(i) else { continue };
-            let mut dir = [0; NAME_BYTES_MAX];
+        let devices = &self.swap.devices;
+        let own = devices.own().fold(0, |files, (i, _)| files | bit(i));
+        let mut specs = [([0u8; NAME_BYTES_MAX], 0u64, 0i16); DEVICES_MAX];
+        let mut nr_specs = 0;
+        for (i, file) in devices.own() {
+            let (Some(priority), Some(spec)) = (devices.priority(i), specs.get_mut(nr_specs)) else { continue };
             let name = file.dir().to_bytes_with_nul();
-            dir[..name.len()].copy_from_slice(name);
-            let bytes = file.bytes();
-            // A file that has nothing of this process is its parent's alone.
-            if file.is_unused()
-                && let Some(file) = self.swap.devices.remove(i)
+            spec.0[..name.len()].copy_from_slice(name);
+            (spec.1, spec.2) = (file.bytes(), priority);
+            nr_specs += 1;
+        }
+        // The best first, should there be no room for all.
+        let specs = &mut specs[..nr_specs];
+        specs.sort_unstable_by_key(|spec| core::cmp::Reverse(spec.2));
+        numbers(own).for_each(|i| devices.write_no_more(i));
+        for i in 0..FILES_MAX {
+            if devices.file(i).is_some_and(SpillFile::is_unused)
+                && let Some(file) = devices.remove(i)
             {
                 file.destroy(&self.group);
+                devices.set_transient_fd(-1);
             }
-            let Ok(dir) = CStr::from_bytes_until_nul(&dir) else { continue };
-            let spec = SwapSpec { dir, bytes, priority: Some(priority) };
+        }
+        let mut writable = false;
+        for (dir, bytes, priority) in specs {
+            let Ok(dir) = CStr::from_bytes_until_nul(dir) else { continue };
+            let spec = SwapSpec { dir, bytes: *bytes, priority: Some(*priority) };
             let Ok(file) = SpillFile::create(&spec, 1) else { continue };
-            match self.swap.devices.add(file, priority) {
-                Ok(_) => writable = true,
+            match devices.add(file) {
+                Ok(i) => {
+                    devices.write_to(i, *priority);
+                    writable = true;
+                }
                 Err(file) => file.destroy(&self.group),
             }
         }

@@ -4,7 +4,7 @@
 use crate::ctx::ThreadCtx;
 use crate::page::Tag;
 use crate::space::Space;
-use crate::stats;
+use crate::stats::{self, Shared};
 use crate::text::Text;
 use crate::uapi::{self, thread};
 use crate::work::Work;
@@ -21,9 +21,18 @@ const COMPACT_STEP: usize = 32;
 /// Full clusters of a device that a background round looks through for slots whose pages are clean in memory.
 const RECLAIM_CLUSTERS: u32 = 16;
 
+/// Pages that a process holds before it has a background thread: so much costs nothing but itself.
+const GROWN_PAGES: usize = 2048;
+/// How often the thread looks whether somebody asks, where it cannot wait for that too (Linux before 5.16).
+const ASKED_NS: u64 = 1_000_000_000;
+
 /// The background thread of a space.
 pub struct Background {
     enabled: bool,
+    /// It reclaims; with one processor it only answers.
+    works: bool,
+    /// The last value of [`Shared::asked`] that it knows.
+    asked: AtomicU32,
     state: AtomicU32,
     stack: usize,
     forked: AtomicBool,
@@ -36,10 +45,12 @@ pub struct Background {
 impl Background {
     /// Not started yet; never, when not `enabled`. Its stack is reserved now, because later the kernel might put it
     /// where the program has just unmapped something.
-    pub fn new(enabled: bool) -> Result<Self, uapi::Errno> {
+    pub fn new(enabled: bool, stats: &Shared) -> Result<Self, uapi::Errno> {
         let stack = if enabled { uapi::reserve(thread::STACK_BYTES)? as usize } else { 0 };
         Ok(Self {
             enabled,
+            works: enabled && uapi::nr_cpus() > 1,
+            asked: AtomicU32::new(stats.asked.load(Ordering::Relaxed)),
             state: AtomicU32::new(NOT_STARTED),
             stack,
             forked: AtomicBool::new(false),
@@ -59,15 +70,25 @@ impl Background {
     }
 
     /// In fork's child, which has no background thread.
-    pub fn reset(&self) {
+    pub fn reset(&self, stats: &Shared) {
+        // What was asked before the child was there does not concern it.
+        self.asked.store(stats.asked.load(Ordering::Relaxed), Ordering::Relaxed);
         self.state.store(NOT_STARTED, Ordering::Relaxed);
         self.owner.store(uapi::getpid() as u32, Ordering::Relaxed);
     }
 
-    /// Wakes the background thread if `wanted` and it is idle; starts it the first time.
+    /// Wakes the background thread if `wanted` and it is idle; starts it the first time, and when the process has grown.
     #[inline]
     pub fn kick_if(&self, space: &Space, wanted: bool) {
-        if wanted && self.enabled && self.state.load(Ordering::SeqCst) != WORKING {
+        if wanted || self.state.load(Ordering::Relaxed) == NOT_STARTED {
+            self.kick_or_start(space, wanted);
+        }
+    }
+
+    fn kick_or_start(&self, space: &Space, wanted: bool) {
+        let state = self.state.load(Ordering::SeqCst);
+        let has_grown = state == NOT_STARTED && space.group.charged() > GROWN_PAGES;
+        if (self.works && wanted && state != WORKING) || (self.enabled && has_grown) {
             self.kick(space);
         }
     }
@@ -107,28 +128,44 @@ extern "C" fn background_main(space: usize) -> ! {
         // Too many threads. It stays "working": nobody may start another on this stack.
         thread::exit();
     };
+    let background = &space.background;
     loop {
-        let start = uapi::thread_time_ns();
-        space.background_round(ctx);
-        stats::add(&space.stats.background_ns, uapi::thread_time_ns() - start);
-        let state = &space.background.state;
+        if background.works {
+            let start = uapi::thread_time_ns();
+            space.background_round(ctx);
+            stats::add(&space.stats.background_ns, uapi::thread_time_ns() - start);
+        }
+        let asked = space.stats.asked.load(Ordering::Acquire);
+        if background.asked.swap(asked, Ordering::Relaxed) != asked {
+            space.answer();
+        }
+        let state = &background.state;
         state.store(IDLE, Ordering::SeqCst);
         // Sequentially consistent: who asked for another round after this look finds the thread idle, and wakes it.
-        if space.background.again.swap(false, Ordering::SeqCst) {
+        if background.again.swap(false, Ordering::SeqCst) {
             state.store(WORKING, Ordering::Relaxed);
             continue;
         }
-        if !space.group.is_above_high() {
-            uapi::futex_wait(state, IDLE, None);
-        } else {
-            // Above the watermark and no progress: wait for the program to give something back.
-            uapi::futex_wait(state, IDLE, Some(1_000_000));
+        // Above the watermark and no progress: wait a moment for the program to give something back.
+        let timeout = (background.works && space.group.is_above_high()).then_some(1_000_000);
+        if !uapi::futex_wait_either(state, IDLE, &space.stats.asked, asked, timeout) {
+            uapi::futex_wait(state, IDLE, timeout.or(Some(ASKED_NS)));
         }
         state.store(WORKING, Ordering::Relaxed);
     }
 }
 
 impl Space {
+    /// Somebody asks for the control socket.
+    fn answer(&'static self) {
+        let f = self.on_asked.load(Ordering::Relaxed);
+        if !f.is_null() {
+            // SAFETY: stored by `answer_asks`, from a function of this type.
+            let f = unsafe { core::mem::transmute::<*mut (), fn(&'static Self)>(f) };
+            f(self);
+        }
+    }
+
     /// Works until the charge is below the low watermark, or no more progress is made.
     fn background_round(&self, ctx: &ThreadCtx) {
         let mut idle_rounds = 0;
@@ -144,7 +181,11 @@ impl Space {
             file.reclaim_full(RECLAIM_CLUSTERS, &|slot| self.reclaim_cache_only(slot));
         }
         self.gate.leave(&ctx.gate);
-        // Each step lets others in.
+        self.release_all_unused(ctx);
+    }
+
+    /// Gives back what unused slots cost. Outside the gate; each step lets others in.
+    pub(crate) fn release_all_unused(&self, ctx: &ThreadCtx) {
         let mut released = 1;
         while released > 0 {
             self.gate.enter(&ctx.gate);
@@ -155,7 +196,7 @@ impl Space {
 
     /// Many slots were freed at once: has what they cost given back, beside the program where that is possible.
     pub(crate) fn release_unused_soon(&self) {
-        if self.background.enabled {
+        if self.background.works {
             self.background.again.store(true, Ordering::SeqCst);
             self.background.kick_if(self, true);
         } else {

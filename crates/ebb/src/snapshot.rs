@@ -106,7 +106,7 @@ impl Space {
             let mut stored = 0;
             let mut at = start;
             while at < end {
-                self.make_room(ctx).map_err(|_: SwapOffError| SnapshotError::NoRoom)?;
+                self.make_room(ctx, &mut || true).map_err(|_: SwapOffError| SnapshotError::NoRoom)?;
                 let mut work = self.work.lease();
                 self.gate.enter(&ctx.gate);
                 let step = if self.is_plain_range(start, end) {

@@ -18,7 +18,7 @@ use crate::table::{PageTable, UNIT_PAGES};
 use crate::uapi::{self, Errno, uffd::Uffd};
 use crate::work::WorkPool;
 use core::cell::UnsafeCell;
-use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering::Relaxed};
 
 /// Smallest budget a space accepts.
 pub const RAM_BYTES_MIN: u64 = 4 << 20;
@@ -101,11 +101,15 @@ pub struct Space {
     pub(crate) sweep_max: usize,
     /// Somebody adds or takes away a device.
     pub(crate) is_changing_swap: AtomicBool,
+    /// The device that a swapoff in progress takes away, with its priority.
+    pub(crate) leaving: UnsafeCell<Option<(usize, i16)>>,
+    /// What the background thread calls when somebody asks for the control socket.
+    pub(crate) on_asked: AtomicPtr<()>,
     /// Number given to the next member of each file's family, between fork's two halves.
     pub(crate) adopted: UnsafeCell<[u32; FILES_MAX]>,
 }
 
-// SAFETY: `uffd` and `adopted` change only before the space is shared or under the exclusive gate; every
+// SAFETY: `uffd`, `leaving` and `adopted` change only before the space is shared or under the exclusive gate; every
 // other field is shared safely by its own type.
 unsafe impl Sync for Space {}
 
@@ -138,9 +142,8 @@ impl Space {
         for (i, spec) in config.swap.iter().enumerate() {
             let file = SpillFile::create(spec, 1).map_err(|e| InitError::Spill(i, e))?;
             let priority = spec.priority.unwrap_or_else(|| swap.devices.priority_below());
-            if swap.devices.add(file, priority).is_err() {
-                return Err(InitError::Spill(i, Errno::NOSPC));
-            }
+            let Ok(number) = swap.devices.add(file) else { return Err(InitError::Spill(i, Errno::NOSPC)) };
+            swap.devices.write_to(number, priority);
         }
         swap.set_has_file(!config.swap.is_empty());
         let staging = Staging::new(staging_target)?;
@@ -161,7 +164,7 @@ impl Space {
             swap,
             work: WorkPool::new()?,
             units: Ring::new(1 << 20)?,
-            background: Background::new(!config.force.no_background && uapi::nr_cpus() > 1)?,
+            background: Background::new(!config.force.no_background, stats)?,
             stats,
             force: config.force,
             can_move: AtomicBool::new(can_move),
@@ -171,6 +174,8 @@ impl Space {
             zeros: uapi::reserve(crate::ctx::WINDOW_MAX * 4096)? as usize,
             sweep_max,
             is_changing_swap: AtomicBool::new(false),
+            leaving: UnsafeCell::new(None),
+            on_asked: AtomicPtr::new(core::ptr::null_mut()),
             adopted: UnsafeCell::new([u32::MAX; FILES_MAX]),
         };
         // Tables of 128 GiB of memory, two thousand threads, and a spill file for each generation of children.
@@ -221,13 +226,18 @@ impl Space {
         self.group.charged()
     }
 
-    /// Descriptors that the program must not close: at most [`Self::FDS_MAX`].
+    /// Descriptors that the program must not close, -1 where there is none: [`Self::FDS_MAX`].
     pub fn fds(&self) -> impl Iterator<Item = i32> + '_ {
-        core::iter::once(self.uffd().fd()).chain(self.swap.devices.all().map(|(_, file)| file.fd()))
+        core::iter::once(self.uffd().fd()).chain(self.swap.devices.fds())
     }
 
     /// Most descriptors of a space.
-    pub const FDS_MAX: usize = 1 + FILES_MAX;
+    pub const FDS_MAX: usize = 2 + FILES_MAX;
+
+    /// Has the background thread call `f` when somebody raises [`Shared::asked`].
+    pub fn answer_asks(&self, f: fn(&'static Self)) {
+        self.on_asked.store(f as *mut (), Relaxed);
+    }
 
     /// Moves the engine's descriptor `fd` to another number, because the program wants this one. False when it is not
     /// the engine's, or no number is free.
@@ -240,7 +250,7 @@ impl Space {
                 unsafe { *self.uffd.get() = uffd };
                 return true;
             }
-            self.swap.devices.all_mut().iter().flatten().any(|file| file.fd() == fd && file.move_fd())
+            self.swap.devices.move_fd(fd)
         })
     }
 

@@ -29,12 +29,7 @@ macro_rules! counters {
         impl Shared {
             /// All counters at zero.
             pub const fn new() -> Self {
-                Self {
-                    $($name: AtomicU64::new(0),)*
-                    error: [const { AtomicU64::new(0) }; 32],
-                    asked: AtomicU32::new(0),
-                    locks: lockstat::Table::new(),
-                }
+                Self { $($name: AtomicU64::new(0),)* error: [const { AtomicU64::new(0) }; 32], asked: AtomicU32::new(0), locks: lockstat::Table::new() }
             }
 
             /// Calls `f` with each counter's name and value, in declaration order.

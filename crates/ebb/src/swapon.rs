@@ -2,9 +2,11 @@
 
 use crate::ctx::ThreadCtx;
 use crate::device::file::{FileError, SpillFile};
+use crate::device::list::{Files, bit, numbers};
 use crate::device::{SwapInfo, SwapSpec};
 use crate::space::Space;
 use crate::swapspace::{Evacuation, Stuck};
+use crate::uapi::fd::identity_of;
 use crate::uapi::{self, Errno};
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -13,10 +15,13 @@ use ebb_slots::Slot;
 /// Rounds of waiting, of a millisecond each, for reclaim by others before a swapoff finds that there is no room.
 const PATIENCE: u32 = 200;
 
+/// How long a call of the program's may take from the look at a descriptor's number to its end.
+const GRACE_NS: u64 = 5_000_000;
+
 /// Why a device was not added.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SwapOnError {
-    /// A device is being added or taken away.
+    /// A device is being added or taken away, or the program shares its memory with somebody who would not have the file.
     Busy,
     /// The directory is in use.
     Used,
@@ -56,30 +61,59 @@ impl Space {
         flag.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok().then(|| Changing(flag))
     }
 
-    /// Adds a device. The caller must not be inside.
-    pub fn swapon(&self, _ctx: &ThreadCtx, spec: &SwapSpec<'_>) -> Result<(), SwapOnError> {
+    /// Adds a device. `is_shared` is asked before it is used: whether everybody who uses this memory now has the new
+    /// descriptor, which a thread or process with a table of its own has not. The caller must not be inside.
+    pub fn swapon(
+        &self,
+        _ctx: &ThreadCtx,
+        spec: &SwapSpec<'_>,
+        is_shared: &mut dyn FnMut() -> bool,
+    ) -> Result<(), SwapOnError> {
         let _changing = self.change_swap().ok_or(SwapOnError::Busy)?;
+        let devices = &self.swap.devices;
         // Nobody else changes the list, so looking needs no gate.
-        if self.swap.devices.own().any(|(_, file)| file.dir() == spec.dir) {
+        if devices.own().any(|(_, file)| file.dir() == spec.dir) {
             return Err(SwapOnError::Used);
         }
-        if !self.swap.devices.has_room() {
+        if !devices.has_room() {
             return Err(SwapOnError::TooMany);
         }
-        let file = SpillFile::create(spec, 1).map_err(SwapOnError::Create)?;
-        self.exclusive(|| {
-            let priority = spec.priority.unwrap_or_else(|| self.swap.devices.priority_below());
-            match self.swap.devices.add(file, priority) {
-                Ok(_) => {
-                    self.swap.set_has_file(true);
-                    Ok(())
-                }
-                Err(file) => {
-                    file.destroy(&self.group);
-                    Err(SwapOnError::TooMany)
+        // Nobody forks meanwhile.
+        let (added, identity) = self.exclusive(|| {
+            let (file, identity) =
+                SpillFile::create_beside(spec, 1, |fd| devices.set_transient_fd(fd)).map_err(SwapOnError::Create)?;
+            let added = devices.add(file);
+            if added.is_ok() {
+                devices.set_transient_fd(-1);
+            }
+            Ok((added, identity))
+        })?;
+        let Ok(i) = added.map_err(|file| self.destroy(file)) else { return Err(SwapOnError::TooMany) };
+        // A call of the program's that closes or replaces this number can have begun before it was kept away.
+        uapi::futex_wait(&AtomicU32::new(0), 0, Some(GRACE_NS));
+        let is_ours = devices.file(i).is_some_and(|file| identity_of(file.fd()) == Ok(identity));
+        if !is_ours || !is_shared() {
+            if let Some(file) = self.exclusive(|| devices.remove(i)) {
+                if is_ours {
+                    self.destroy(file);
+                } else {
+                    // The number is the program's now.
+                    file.destroy_but_fd(&self.group);
+                    devices.set_transient_fd(-1);
                 }
             }
-        })
+            return Err(SwapOnError::Busy);
+        }
+        let priority = spec.priority.unwrap_or_else(|| devices.priority_below());
+        devices.write_to(i, priority);
+        self.swap.set_has_file(true);
+        Ok(())
+    }
+
+    /// Closes a file that is no device any more: outside the gate, because its end may take long.
+    fn destroy(&self, file: SpillFile) {
+        file.destroy(&self.group);
+        self.swap.devices.set_transient_fd(-1);
     }
 
     /// Takes the device in directory `dir` away: moves what it holds to other devices or into the pool, then closes it. Asks
@@ -93,15 +127,15 @@ impl Space {
     ) -> Result<(), SwapOffError> {
         let _changing = self.change_swap().ok_or(SwapOffError::Busy)?;
         let devices = &self.swap.devices;
-        let mut leaving = 0u32;
-        let mut priority = None;
+        let mut leaving: Files = 0;
         // Whoever writes to it now has written when the gate is closed.
         self.exclusive(|| {
             for (i, _) in devices.all().filter(|(_, file)| file.dir() == dir) {
-                leaving |= 1 << i;
-                if let Some(own) = devices.priority(i) {
-                    priority = Some((i, own));
+                leaving |= bit(i);
+                if let Some(priority) = devices.priority(i) {
                     devices.write_no_more(i);
+                    // SAFETY: under the exclusive gate.
+                    unsafe { *self.leaving.get() = Some((i, priority)) };
                 }
             }
             if leaving != 0 {
@@ -112,37 +146,44 @@ impl Space {
             return Err(SwapOffError::NotFound);
         }
         let result = self.empty(ctx, leaving, keep_going);
-        self.exclusive(|| match result {
-            Ok(()) => {
-                for i in 0..u32::BITS as usize {
-                    if leaving >> i & 1 != 0
-                        && let Some(file) = devices.remove(i)
-                    {
-                        file.destroy(&self.group);
-                    }
-                }
+        self.exclusive(|| {
+            if result.is_err() {
+                self.undo_swapoff();
             }
-            Err(_) => {
-                if let Some((i, priority)) = priority {
-                    devices.write_to(i, priority);
-                    self.swap.set_has_file(true);
-                }
-            }
+            // SAFETY: under the exclusive gate.
+            unsafe { *self.leaving.get() = None };
         });
-        self.release_unused_soon();
+        if result.is_ok() {
+            for i in numbers(leaving) {
+                if let Some(file) = self.exclusive(|| devices.remove(i)) {
+                    self.destroy(file);
+                }
+            }
+        }
+        self.release_all_unused(ctx);
         result
     }
 
+    /// The device that a swapoff was about to take away is used again. Under the exclusive gate, also in fork's child, where
+    /// nobody goes on with it.
+    pub(crate) fn undo_swapoff(&self) {
+        // SAFETY: under the exclusive gate.
+        if let Some((i, priority)) = unsafe { (*self.leaving.get()).take() } {
+            self.swap.devices.write_to(i, priority);
+            self.swap.set_has_file(true);
+        }
+    }
+
     /// Bytes that this process has in files of a mask.
-    fn bytes_in(&self, files: u32) -> u64 {
-        let used = |(i, file): (usize, &SpillFile)| if files >> i & 1 != 0 { file.nr_used() } else { 0 };
+    fn bytes_in(&self, files: Files) -> u64 {
+        let used = |(i, file): (usize, &SpillFile)| if files & bit(i) != 0 { file.nr_used() } else { 0 };
         self.swap.devices.all().map(used).map(|slots| u64::from(slots) * 4096).sum()
     }
 
     fn empty(
         &self,
         ctx: &ThreadCtx,
-        leaving: u32,
+        leaving: Files,
         keep_going: &mut dyn FnMut(u64) -> bool,
     ) -> Result<(), SwapOffError> {
         let mut left = self.bytes_in(leaving);
@@ -154,7 +195,7 @@ impl Space {
                 if !keep_going(left) {
                     return Err(SwapOffError::Interrupted);
                 }
-                self.make_room(ctx)?;
+                self.make_room(ctx, &mut || keep_going(left))?;
                 let mut work = self.work.lease();
                 self.gate.enter(&ctx.gate);
                 let reclaim = |slot| self.reclaim_cache_only(slot);
@@ -177,9 +218,12 @@ impl Space {
     }
 
     /// Makes room in the budget for what comes into the pool.
-    pub(crate) fn make_room(&self, ctx: &ThreadCtx) -> Result<(), SwapOffError> {
+    pub(crate) fn make_room(&self, ctx: &ThreadCtx, keep_going: &mut dyn FnMut() -> bool) -> Result<(), SwapOffError> {
         let mut waits = 0;
         while self.group.is_above_high() {
+            if !keep_going() {
+                return Err(SwapOffError::Interrupted);
+            }
             if self.reclaim_step(ctx) {
                 waits = 0;
             } else if self.group.charged() < self.group.limit() {
@@ -194,15 +238,11 @@ impl Space {
         Ok(())
     }
 
-    /// Calls `f` with the directory of each device. Takes no lock and does not enter, so that it may run anywhere; only
-    /// while nobody adds or takes away a device.
-    pub fn for_each_directory(&self, mut f: impl FnMut(&CStr)) {
-        self.swap.devices.own().for_each(|(_, file)| f(file.dir()));
-    }
-
-    /// Calls `f` for each device: those that are written to first, in the order in which they were added.
-    pub fn devices(&self, ctx: &ThreadCtx, mut f: impl FnMut(SwapInfo<'_>)) {
-        self.gate.enter(&ctx.gate);
+    /// Calls `f` for each device: those that are written to first, in the order in which they were added. False when devices
+    /// are changing.
+    pub fn devices(&self, mut f: impl FnMut(SwapInfo<'_>)) -> bool {
+        // Who may change the list may read it, and how much is used where, without keeping anybody out.
+        let Some(_changing) = self.change_swap() else { return false };
         let devices = &self.swap.devices;
         for own in [true, false] {
             for (i, file) in devices.all().filter(|(i, _)| devices.priority(*i).is_some() == own) {
@@ -218,6 +258,6 @@ impl Space {
                 }
             }
         }
-        self.gate.leave(&ctx.gate);
+        true
     }
 }

@@ -23,7 +23,7 @@ fn device(dir: &'static CStr, bytes: u64, priority: Option<i16>) -> SwapSpec<'st
 /// Directory, bytes in use and priority of each device.
 fn devices(space: &'static Space) -> Vec<(String, u64, Option<i16>)> {
     let mut all = Vec::new();
-    space.devices(ctx(space), |d| all.push((d.dir.to_string_lossy().into_owned(), d.used_bytes, d.priority)));
+    space.devices(|d| all.push((d.dir.to_string_lossy().into_owned(), d.used_bytes, d.priority)));
     all
 }
 
@@ -33,7 +33,7 @@ fn used(space: &'static Space, dir: &CStr) -> u64 {
 }
 
 fn swapon(space: &'static Space, spec: &SwapSpec<'_>) -> Result<(), SwapOnError> {
-    space.swapon(ctx(space), spec)
+    space.swapon(ctx(space), spec, &mut || true)
 }
 
 fn swapoff(space: &'static Space, dir: &CStr) -> Result<(), SwapOffError> {
@@ -76,11 +76,11 @@ fn a_device_that_goes_leaves_every_page_on_another_one() {
         let pages = mixed(space);
         let before = used(space, A);
         assert!(before > RAM / 4);
-        let fds = space.fds().count();
+        let fds = space.fds().filter(|fd| *fd >= 0).count();
         assert_eq!(swapon(space, &device(B, 1 << 30, Some(1))), Ok(()));
-        assert_eq!(space.fds().count(), fds + 1);
+        assert_eq!(space.fds().filter(|fd| *fd >= 0).count(), fds + 1);
         assert_eq!(swapoff(space, A), Ok(()));
-        assert_eq!(space.fds().count(), fds);
+        assert_eq!(space.fds().filter(|fd| *fd >= 0).count(), fds);
         let left = devices(space);
         assert!(left.len() == 1 && left[0].0 == "/tmp" && left[0].1 >= before * 3 / 4, "{left:?}");
         assert_sound(&pages);
@@ -134,15 +134,13 @@ fn a_swapoff_that_is_interrupted_leaves_everything_as_it_was() {
         let space = space_on(&[device(A, 1 << 30, Some(9)), device(B, 1 << 30, None)], true);
         let mut pages = Pages::new(space, 3 * RAM_PAGES, RANDOM);
         let before = used(space, A);
-        let mut steps = 0;
         let mut lefts = Vec::new();
         let result = space.swapoff(ctx(space), A, &mut |left| {
             lefts.push(left);
-            steps += 1;
-            steps < 40
+            left > before / 2
         });
         assert_eq!(result, Err(SwapOffError::Interrupted));
-        assert!(lefts[0] == before && lefts.is_sorted_by(|a, b| a >= b) && lefts[39] < before, "{lefts:?}");
+        assert!(lefts[0] == before && lefts.is_sorted_by(|a, b| a >= b) && lefts.len() > 40, "{lefts:?}");
         assert_eq!(devices(space)[0].2, Some(9));
         assert_sound(&pages);
         rewrite(&mut pages, 4);
@@ -254,7 +252,7 @@ fn a_full_device_gives_up_copies_of_what_is_in_memory() {
         let mut pages = Pages::new(space, RAM_PAGES / 2, RANDOM);
         // Pages that come from the device to be read stay clean, and keep their places there.
         let mut more = Vec::new();
-        while used(space, A) < (SLOTS as u64) * 4096 * 9 / 10 {
+        while used(space, A) < (SLOTS as u64) * 4096 * 7 / 10 {
             more.push(Pages::new(space, 128, RANDOM));
         }
         for round in 0..6 {
@@ -266,5 +264,110 @@ fn a_full_device_gives_up_copies_of_what_is_in_memory() {
         assert!(space.stats().cache_only_reclaimed.load(Relaxed) > 0);
         more.iter().for_each(assert_sound);
         assert_sound(&pages);
+    });
+}
+
+#[test]
+fn readers_in_order_and_a_swapoff_do_not_wait_for_each_other() {
+    alone("readers_in_order_and_a_swapoff_do_not_wait_for_each_other", || {
+        let space = space_on(&[device(A, 1 << 30, None)], true);
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for seed in 1..=2u64 {
+                let stop = &stop;
+                scope.spawn(move || {
+                    // Slots in another order than the pages, so that windows of read-ahead and the walk cross.
+                    let mut pages = Pages::new(space, 2 * RAM_PAGES, COMPRESSIBLE);
+                    let mut random = Random(seed);
+                    for version in 0..20_000 {
+                        let page = random.below(pages.len());
+                        pages.write(page, version + 2, if page % 5 == 0 { RANDOM } else { COMPRESSIBLE });
+                    }
+                    while !stop.load(Relaxed) {
+                        (0..pages.len()).take_while(|_| !stop.load(Relaxed)).for_each(|page| pages.check(page));
+                    }
+                    drop(pages);
+                    leave(space);
+                });
+            }
+            let _stop = StopsAtEnd(&stop);
+            let end = Instant::now() + Duration::from_secs(8);
+            while Instant::now() < end {
+                for (on, off) in [(B, A), (A, B)] {
+                    assert_eq!(swapon(space, &device(on, 1 << 30, Some(1))), Ok(()));
+                    assert_eq!(swapoff(space, off), Ok(()));
+                }
+            }
+        });
+        assert_eq!(space.validate(), Ok(()));
+    });
+}
+
+#[test]
+fn a_swapon_that_fails_leaves_nothing_behind() {
+    alone("a_swapon_that_fails_leaves_nothing_behind", || {
+        let space = space_on(&[device(A, 1 << 30, None)], true);
+        let count = |of: &str| std::fs::read_dir(of).map_or(0, Iterator::count);
+        let maps = || std::fs::read_to_string("/proc/self/maps").map_or(0, |text| text.lines().count());
+        let (fds, before) = (count("/proc/self/fd"), maps());
+        let refused = |_: ()| false;
+        for _ in 0..20 {
+            let spec = device(B, 1 << 30, None);
+            assert_eq!(space.swapon(ctx(space), &spec, &mut || refused(())), Err(SwapOnError::Busy));
+        }
+        // SAFETY: the structure lives through the call.
+        unsafe {
+            let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+            libc::getrlimit(libc::RLIMIT_AS, &mut limit);
+            limit.rlim_cur = 1 << 30;
+            assert_eq!(libc::setrlimit(libc::RLIMIT_AS, &limit), 0);
+        }
+        for _ in 0..20 {
+            let large = swapon(space, &device(B, 1 << 50, None));
+            assert!(matches!(large, Err(SwapOnError::Create(_))), "{large:?}");
+        }
+        assert_eq!(count("/proc/self/fd"), fds);
+        assert!(maps() <= before + 2, "{} mappings, {before} before", maps());
+        assert_eq!(devices(space).len(), 1);
+    });
+}
+
+#[test]
+fn the_child_of_a_process_at_a_swapoff_has_its_devices() {
+    alone("the_child_of_a_process_at_a_swapoff_has_its_devices", || {
+        let space = space_on(&[device(A, 1 << 30, Some(4))], true);
+        let pages = Pages::new(space, 2 * RAM_PAGES, RANDOM);
+        let mut child = None;
+        let result = space.swapoff(ctx(space), A, &mut |_| {
+            child = Some(fork(space, || {
+                let own = Pages { space, at: pages.at, versions: pages.versions.clone() };
+                assert_eq!(devices(space).iter().map(|d| d.2).collect::<Vec<_>>(), [Some(4)]);
+                let more = Pages::new(space, RAM_PAGES, RANDOM);
+                assert_sound(&more);
+                assert_sound(&own);
+                std::mem::forget(own);
+            }));
+            false
+        });
+        assert_eq!(result, Err(SwapOffError::Interrupted));
+        assert_eq!(wait(child.expect("a child")), 0);
+        assert_sound(&pages);
+    });
+}
+
+#[test]
+fn devices_last_through_many_generations() {
+    alone("devices_last_through_many_generations", || {
+        fn descend(space: &'static Space, left: usize) {
+            let pages = Pages::new(space, RAM_PAGES / 4, RANDOM);
+            assert_eq!(devices(space).len(), 3);
+            if left > 0 {
+                let child = fork(space, || descend(space, left - 1));
+                assert_eq!(wait(child), 0);
+            }
+            pages.check_all();
+        }
+        let space = space_on(&[device(A, 1 << 30, None), device(B, 1 << 30, None), device(C, 1 << 30, None)], true);
+        descend(space, 14);
     });
 }

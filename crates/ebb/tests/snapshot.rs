@@ -83,7 +83,7 @@ fn views_go_in_any_order_and_the_last_takes_the_content_along() {
             drop(all);
             assert_eq!(space.validate(), Ok(()));
             let mut used = 0;
-            space.devices(ctx(space), |device| used += device.used_bytes);
+            space.devices(|device| used += device.used_bytes);
             assert_eq!(used, 0, "order {order}");
         }
     });
@@ -119,7 +119,7 @@ fn without_room_there_is_no_snapshot_and_nothing_changes() {
         assert_sound(&pages);
         rewrite(&mut pages, 2);
         assert_sound(&pages);
-        assert_eq!(space.swapon(ctx(space), &ROOMY), Ok(()));
+        assert_eq!(space.swapon(ctx(space), &ROOMY, &mut || true), Ok(()));
         let view = snapshot(&pages);
         rewrite(&mut pages, 3);
         assert_sound(&view);

@@ -12,6 +12,7 @@
 use crate::device::{NAME_BYTES_MAX, SwapSpec};
 use crate::group::Group;
 use crate::swapspace::{charge_tables, new_slots};
+use crate::uapi::fd::{Identity, identity_of};
 use crate::uapi::{self, Errno};
 use aes_gcm::aead::{AeadInOut, KeyInit};
 use aes_gcm::{Aes128Gcm, Nonce, Tag};
@@ -148,18 +149,30 @@ fn nr_slots(bytes: u64) -> u32 {
 }
 
 impl SpillFile {
-    /// Creates a file.
+    /// Creates a file. While only one thread uses the table of descriptors, the calling one.
     pub fn create(spec: &SwapSpec<'_>, shards: usize) -> Result<Self, Errno> {
+        let fd = match uapi::open_tmpfile(spec.dir) {
+            Ok(fd) => fd,
+            // File systems without nameless files: a random name that lives for a moment.
+            Err(_) => open_named(spec.dir)?.0,
+        };
+        Self::new(spec, shards, keep_away(fd)?)
+    }
+
+    /// Creates a file beside a running program. `publish` is told its descriptor, see [`uapi::fd::place`].
+    pub fn create_beside(spec: &SwapSpec<'_>, shards: usize, publish: impl Fn(i32)) -> Result<(Self, Identity), Errno> {
+        let (fd, identity) = open_named(spec.dir)?;
+        let fd = uapi::fd::place(fd, lowest_fd(), publish, |fd| identity_of(fd) == Ok(identity))?;
+        Self::new(spec, shards, fd).map(|file| (file, identity))
+    }
+
+    /// A file that is open. Closes it on failure.
+    fn new(spec: &SwapSpec<'_>, shards: usize, fd: i32) -> Result<Self, Errno> {
+        let mut undo = Undo { fd, maps: [(0, 0); 4] };
         let bytes = spec.bytes;
         let mut dir = [0; NAME_BYTES_MAX];
         let name = spec.dir.to_bytes_with_nul();
         dir.get_mut(..name.len()).ok_or(Errno(linux_raw_sys::errno::ENAMETOOLONG as i32))?.copy_from_slice(name);
-        let fd = match uapi::open_tmpfile(spec.dir) {
-            Ok(fd) => fd,
-            // File systems without nameless files: a random name that lives for a moment.
-            Err(_) => open_named(spec.dir)?,
-        };
-        let fd = keep_away(fd)?;
         // All of its length at once, so that a limit the program sets later does not concern it. A limit that is there
         // already makes the file as small as it says.
         let _ = unsignalled(uapi::truncate(fd, bytes));
@@ -168,16 +181,25 @@ impl SpillFile {
         uapi::getrandom(&mut key)?;
         let options = Options { discards: true, ..Options::fixed(nr_slots, shards, Placement::Sharded) };
         let (slots, slots_at) = new_slots(&options)?;
-        let family: *const Family = uapi::reserve_shared(core::mem::size_of::<Family>())?.cast();
+        undo.maps[0] = slots_at;
+        let mut map = |i: usize, len: usize, reserve: fn(usize) -> Result<*mut u8, Errno>| {
+            let at = reserve(len)?;
+            undo.maps[i] = (at as usize, len);
+            Ok::<_, Errno>(at)
+        };
+        let seals: *mut Seal = map(1, nr_slots as usize * size_of::<Seal>(), uapi::reserve)?.cast();
+        let members: *const AtomicU64 = map(2, nr_slots as usize * size_of::<u64>(), uapi::reserve_shared)?.cast();
+        let family: *const Family = map(3, size_of::<Family>(), uapi::reserve_shared)?.cast();
         // SAFETY: fresh zeroed memory, and zero is a valid value of every field.
         unsafe { (*family).pids[0].store(uapi::getpid() as u32, Ordering::Relaxed) };
+        undo.keep();
         Ok(Self {
             dir,
             fd: AtomicI32::new(fd),
             slots,
             slots_at,
-            seals: uapi::reserve(nr_slots as usize * core::mem::size_of::<Seal>())?.cast(),
-            members: uapi::reserve_shared(nr_slots as usize * 8)?.cast(),
+            seals,
+            members,
             family,
             cipher: UnsafeCell::new(Aes128Gcm::new(&key.into())),
             nonce: AtomicU64::new(1),
@@ -222,12 +244,23 @@ impl SpillFile {
 
     /// True when nothing of this process is in the file.
     pub fn is_unused(&self) -> bool {
-        self.nr_used() == 0
+        let own = self.own_bit.load(Ordering::Relaxed);
+        if !self.is_shared() || own == 0 {
+            return self.slots.nr_used() == 0;
+        }
+        let mut slots = 0..self.family().high_water.load(Ordering::Relaxed);
+        !slots.any(|slot| self.member(slot).load(Ordering::Relaxed) & own != 0)
     }
 
     /// Closes the file and gives everything back that it cost. The memory of this process no longer refers to it.
     pub fn destroy(self, group: &Group) {
-        uapi::close(self.fd());
+        let fd = self.fd();
+        self.destroy_but_fd(group);
+        uapi::close(fd);
+    }
+
+    /// The same, but that the descriptor stays open, for who closes it later.
+    pub fn destroy_but_fd(self, group: &Group) {
         let member = self.own_bit.load(Ordering::Relaxed).trailing_zeros();
         if member < MEMBERS {
             self.family().pids[member as usize].store(0, Ordering::Release);
@@ -245,13 +278,11 @@ impl SpillFile {
         }
     }
 
-    /// Moves the descriptor to another number. Under the exclusive gate.
-    pub fn move_fd(&self) -> bool {
-        let moved = keep_away(self.fd());
-        if let Ok(fd) = moved {
-            self.fd.store(fd, Ordering::Relaxed);
-        }
-        moved.is_ok()
+    /// Moves the descriptor to another number, because the program wants this one. Under the exclusive gate.
+    pub fn move_fd(&self) -> Option<i32> {
+        let fd = uapi::raise_fd(self.fd(), lowest_fd()).or_else(|_| uapi::raise_fd(self.fd(), 3)).ok()?;
+        self.fd.store(fd, Ordering::Relaxed);
+        Some(fd)
     }
 
     /// True while this process may write to it.
@@ -704,6 +735,31 @@ impl SpillFile {
     }
 }
 
+/// What a file that is being made has so far, given back when it comes to nothing.
+struct Undo {
+    fd: i32,
+    maps: [(usize, usize); 4],
+}
+
+impl Undo {
+    fn keep(&mut self) {
+        self.fd = -1;
+        self.maps = [(0, 0); 4];
+    }
+}
+
+impl Drop for Undo {
+    fn drop(&mut self) {
+        if self.fd >= 0 {
+            uapi::close(self.fd);
+        }
+        for (at, len) in self.maps.into_iter().filter(|(_, len)| *len > 0) {
+            // SAFETY: mapped for the file that there is not.
+            let _ = unsafe { uapi::munmap(at, len.next_multiple_of(4096)) };
+        }
+    }
+}
+
 /// Takes back the signal that the kernel sends beside the error when a file would pass RLIMIT_FSIZE: the file is not
 /// the program's.
 fn unsignalled(result: Result<(), Errno>) -> Result<(), Errno> {
@@ -715,9 +771,16 @@ fn unsignalled(result: Result<(), Errno>) -> Result<(), Errno> {
 
 /// Moves a descriptor of Ebb's to a high number, where programs do not look.
 pub fn keep_away(fd: i32) -> Result<i32, Errno> {
-    let limit = uapi::nofile_limit();
-    let lowest = limit.min(1024).saturating_sub(40) as i32;
-    uapi::raise_fd(fd, lowest).or_else(|_| uapi::raise_fd(fd, 3))
+    let moved = uapi::raise_fd(fd, lowest_fd()).or_else(|_| uapi::raise_fd(fd, 3));
+    if moved.is_err() {
+        uapi::close(fd);
+    }
+    moved
+}
+
+/// Where numbers for Ebb's descriptors begin.
+pub fn lowest_fd() -> i32 {
+    uapi::nofile_limit().min(1024).saturating_sub(40) as i32
 }
 
 fn nonce_of(counter: u64) -> Nonce<aes_gcm::aead::consts::U12> {
@@ -726,7 +789,7 @@ fn nonce_of(counter: u64) -> Nonce<aes_gcm::aead::consts::U12> {
     bytes.into()
 }
 
-fn open_named(dir: &CStr) -> Result<i32, Errno> {
+fn open_named(dir: &CStr) -> Result<(i32, Identity), Errno> {
     let mut random = [0u8; 8];
     uapi::getrandom(&mut random)?;
     let mut path = [0u8; 4096];

@@ -2,23 +2,40 @@
 //! by fork and only reads.
 //!
 //! Owns the files. A location word names one by its number here, so a number is free again only when no slot's content
-//! is in its file. The list changes under the exclusive gate; readers are inside the gate.
+//! is in its file. The list changes under the exclusive gate; readers are inside the gate, or are the one thread at a time
+//! that may change it. Descriptors alone may be read by anybody.
 
 use crate::device::DEVICES_MAX;
 use crate::device::file::{BATCH, FileError, Reclaim, SpillFile};
 use crate::uapi::{self, Errno};
 use core::mem::MaybeUninit;
-use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize, Ordering};
 use ebb_slots::{CLUSTER_SLOTS, Priorities, Shard, Slot};
 
 /// Files: a process's own ones and those it inherited.
-pub const FILES_MAX: usize = 32;
+pub const FILES_MAX: usize = 64;
+
+/// Some of the files, a bit for each number.
+pub type Files = u64;
+
+/// The file of a number.
+pub const fn bit(i: usize) -> Files {
+    1 << i
+}
+
+/// The numbers of some files.
+pub fn numbers(files: Files) -> impl Iterator<Item = usize> {
+    (0..FILES_MAX).filter(move |i| files & bit(*i) != 0)
+}
 
 /// The devices of one process.
 pub struct Devices {
     files: *mut MaybeUninit<Option<SpillFile>>,
     /// Entries that have a value.
     nr_files: AtomicUsize,
+    /// Their descriptors, -1 for none; and that of a file that is coming or going.
+    fds: [AtomicI32; FILES_MAX],
+    transient_fd: AtomicI32,
     priorities: Priorities,
     /// Slots written so far, for devices of one priority to take turns.
     written: AtomicU32,
@@ -35,6 +52,8 @@ impl Devices {
         Ok(Self {
             files: uapi::reserve(FILES_MAX * size_of::<Option<SpillFile>>())?.cast(),
             nr_files: AtomicUsize::new(0),
+            fds: [const { AtomicI32::new(-1) }; FILES_MAX],
+            transient_fd: AtomicI32::new(-1),
             priorities: Priorities::new(),
             written: AtomicU32::new(0),
         })
@@ -46,6 +65,29 @@ impl Devices {
         let n = self.nr_files.load(Ordering::Relaxed);
         // SAFETY: the first `nr_files` entries have a value; see the contract.
         unsafe { core::slice::from_raw_parts_mut(self.files.cast::<Option<SpillFile>>(), n) }
+    }
+
+    /// Descriptors of all files, -1 where there is none.
+    pub fn fds(&self) -> impl Iterator<Item = i32> + '_ {
+        self.fds.iter().chain([&self.transient_fd]).map(|fd| fd.load(Ordering::Relaxed))
+    }
+
+    /// Keeps the program away from the descriptor of a file that is coming or going; -1 for none.
+    pub fn set_transient_fd(&self, fd: i32) {
+        self.transient_fd.store(fd, Ordering::Relaxed);
+    }
+
+    /// Moves descriptor `fd` to another number. False when it is no file's, or no number is free. Under the exclusive gate.
+    pub fn move_fd(&self, fd: i32) -> bool {
+        for (i, file) in self.all() {
+            if file.fd() == fd
+                && let Some(new) = file.move_fd()
+            {
+                self.fds[i].store(new, Ordering::Relaxed);
+                return true;
+            }
+        }
+        false
     }
 
     /// The file of a number.
@@ -83,15 +125,16 @@ impl Devices {
         taken < FILES_MAX && self.own().count() < DEVICES_MAX
     }
 
-    /// Adds a file to write to. Its number, or the file again when there is no room. Under the exclusive gate, or before
-    /// the space is shared.
+    /// Adds a file, which is not written to yet. Its number, or the file again when there is no room. Under the exclusive
+    /// gate, or before the space is shared.
     #[expect(clippy::result_large_err, reason = "a file that finds no room is destroyed by who made it")]
-    pub fn add(&self, file: SpillFile, priority: i16) -> Result<usize, SpillFile> {
+    pub fn add(&self, file: SpillFile) -> Result<usize, SpillFile> {
         if !self.has_room() {
             return Err(file);
         }
         let n = self.nr_files.load(Ordering::Relaxed);
         let i = self.all_mut().iter().position(Option::is_none).unwrap_or(n);
+        self.fds[i].store(file.fd(), Ordering::Relaxed);
         if i < n {
             self.all_mut()[i] = Some(file);
         } else {
@@ -99,7 +142,6 @@ impl Devices {
             unsafe { self.files.add(n).write(MaybeUninit::new(Some(file))) };
             self.nr_files.store(n + 1, Ordering::Release);
         }
-        self.write_to(i, priority);
         Ok(i)
     }
 
@@ -114,10 +156,14 @@ impl Devices {
         self.priorities.remove(i as u8);
     }
 
-    /// Takes a file out that nothing refers to. Under the exclusive gate.
+    /// Takes a file out that nothing refers to, for the caller to destroy. Its descriptor stays kept from the program. Under
+    /// the exclusive gate.
     pub fn remove(&self, i: usize) -> Option<SpillFile> {
         self.write_no_more(i);
-        self.all_mut().get_mut(i).and_then(Option::take)
+        let file = self.all_mut().get_mut(i).and_then(Option::take)?;
+        self.set_transient_fd(file.fd());
+        self.fds[i].store(-1, Ordering::Relaxed);
+        Some(file)
     }
 
     /// Writes a batch of objects (see [`SpillFile::write`]) to the first device that takes all of it; its number. The
@@ -136,15 +182,15 @@ impl Devices {
         let mut order = [0; ebb_slots::DEVICES_MAX];
         let n = self.priorities.order(turn, &mut order);
         let mut error = FileError::Full;
-        let mut asked = 0u32;
+        let mut asked: Files = 0;
         // One that refused a moment ago is asked again only when no other takes it.
         for wants_rested in [true, false] {
             for i in order[..n].iter().map(|i| *i as usize) {
-                if asked >> i & 1 != 0 {
+                if asked & bit(i) != 0 {
                     continue;
                 }
                 let Some(file) = self.file(i).filter(|file| !(wants_rested && file.is_resting())) else { continue };
-                asked |= 1 << i;
+                asked |= bit(i);
                 match file.write(shard, owners, data, lens, out, reclaim) {
                     Ok(()) => return Ok(i),
                     // What was to be written is lost: nobody else can take it.

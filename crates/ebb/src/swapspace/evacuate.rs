@@ -5,10 +5,11 @@
 
 use super::{BATCH, LOC_FILE, MOVING, NOT_LOCKED, POOL_OBJECT_MAX, SHARDS, SLOT_BYTES, SwapSpace, location_of};
 use crate::device::file::{FileError, Reclaim};
+use crate::device::list::{Files, bit};
 use crate::group::Group;
 use crate::stats::Shared;
 use core::sync::atomic::Ordering;
-use ebb_slots::{Locked, Shard, Slot};
+use ebb_slots::{LockError, Locked, Shard, Slot};
 
 /// Slots that one step looks at.
 const LOOKS: usize = 8192;
@@ -32,6 +33,15 @@ struct Found {
     len: u16,
 }
 
+/// What became of a slot that a step met.
+enum Claim {
+    /// Its content is elsewhere, or gone.
+    Passed,
+    /// Somebody else has it claimed: the next step begins with it.
+    Taken,
+    Found(Found),
+}
+
 /// A device that is being emptied, and at whose expense.
 #[derive(Clone, Copy)]
 pub struct Evacuation<'a> {
@@ -40,7 +50,7 @@ pub struct Evacuation<'a> {
     pub group: &'a Group,
     pub stats: &'a Shared,
     /// The files to empty, which nobody writes to any more, as a mask.
-    pub leaving: u32,
+    pub leaving: Files,
     pub reclaim: Reclaim<'a>,
 }
 
@@ -63,10 +73,11 @@ impl SwapSpace {
         for _ in 0..LOOKS {
             next = next.and_then(|slot| self.slots.next_used(slot));
             let Some(slot) = next else { break };
-            match self.claim_in_file(slot, job.leaving, &mut data[n * SLOT_BYTES..(n + 1) * SLOT_BYTES]) {
-                Ok(None) => {}
-                Ok(one) => {
-                    found[n] = one;
+            match self.claim_in_file(slot, job.leaving, n == 0, &mut data[n * SLOT_BYTES..(n + 1) * SLOT_BYTES]) {
+                Ok(Claim::Passed) => {}
+                Ok(Claim::Taken) => break,
+                Ok(Claim::Found(one)) => {
+                    found[n] = Some(one);
                     n += 1;
                 }
                 Err(e) => {
@@ -103,23 +114,34 @@ impl SwapSpace {
         }
     }
 
-    /// Claims a slot whose content is in one of the files of a mask, and reads the object as it is stored. None for others.
-    fn claim_in_file(&self, slot: Slot, leaving: u32, out: &mut [u8]) -> Result<Option<Found>, FileError> {
+    /// Claims a slot whose content is in one of the files of a mask, and reads the object as it is stored. Waits for a slot
+    /// that somebody else has claimed only if it `may_wait`: who has slots claimed waits for no other.
+    fn claim_in_file(&self, slot: Slot, leaving: Files, may_wait: bool, out: &mut [u8]) -> Result<Claim, FileError> {
         let in_file = |loc: u64| {
             let (file, at) = ((loc >> 40 & 0xff) as usize, (loc >> 8) as u32);
-            (loc & 7 == LOC_FILE && leaving >> file & 1 != 0).then_some((file, at))
+            (loc & 7 == LOC_FILE && leaving & bit(file) != 0).then_some((file, at))
         };
         if in_file(self.location(slot).load(Ordering::Acquire)).is_none() {
-            return Ok(None);
+            return Ok(Claim::Passed);
         }
-        // Freed meanwhile, or claimed by a swap-in or another mover, which takes microseconds and waits for nobody.
-        let Ok(was) = self.claim(slot, MOVING) else { return Ok(None) };
+        let was = match self.slots.lock(slot, MOVING) {
+            Ok(was) => was,
+            Err(LockError::Locked) if !may_wait => return Ok(Claim::Taken),
+            Err(LockError::Locked) => match self.claim(slot, MOVING) {
+                Ok(was) => was,
+                Err(_) => return Ok(Claim::Passed),
+            },
+            // Freed meanwhile.
+            Err(_) => return Ok(Claim::Passed),
+        };
         // Only the holder of the claim changes the location.
         let result = match in_file(self.location(slot).load(Ordering::Acquire)) {
-            None => Ok(None),
-            Some((file, at)) => self.read_object(file, at, out).map(|len| Some(Found { slot, was, file, at, len })),
+            None => Ok(Claim::Passed),
+            Some((file, at)) => {
+                self.read_object(file, at, out).map(|len| Claim::Found(Found { slot, was, file, at, len }))
+            }
         };
-        if !matches!(result, Ok(Some(_))) {
+        if !matches!(result, Ok(Claim::Found(_))) {
             self.unclaim(slot, was);
         }
         result
@@ -150,32 +172,31 @@ impl SwapSpace {
             Err(FileError::Corrupt) => return 0,
             Err(_) => {}
         }
-        let charging = self.memory.charging(group, stats);
         let whole_pages = !self.has_file();
         for i in 0..n {
             let object = &mut data[i * SLOT_BYTES..(i + 1) * SLOT_BYTES];
             let len = lens[i] as usize;
-            // A page that does not compress is as large in the pool as it was: only where there is no other place.
-            if (len <= POOL_OBJECT_MAX || whole_pages)
-                && let Ok(handle) = self.pool.store(&charging, slots[i].0, &object[..len])
-            {
-                self.content_pages.fetch_add(1, Ordering::Relaxed);
-                self.location(slots[i]).store(location_of(handle), Ordering::Release);
+            // A page that does not compress is as large in the pool as it was: there only when no device takes it.
+            let is_small = len <= POOL_OBJECT_MAX || whole_pages;
+            if is_small && self.store_in_pool(group, stats, slots[i], &object[..len]) {
                 continue;
             }
-            let one = i..i + 1;
-            match self.devices.write(
-                shard,
-                &slots[one.clone()],
-                object,
-                &lens[one.clone()],
-                &mut at[one.clone()],
-                reclaim,
-            ) {
-                Ok(index) => self.settle_in_file(group, index, &slots[one.clone()], &at[one]),
+            let (slot, len_of) = (&slots[i..i + 1], &lens[i..i + 1]);
+            match self.devices.write(shard, slot, object, len_of, &mut at[..1], reclaim) {
+                Ok(index) => self.settle_in_file(group, index, slot, &at[..1]),
+                Err(FileError::Corrupt) => return i,
+                Err(_) if !is_small && self.store_in_pool(group, stats, slots[i], &object[..len]) => {}
                 Err(_) => return i,
             }
         }
         n
+    }
+
+    /// Stores an object of a claimed slot in the pool. False when that is full.
+    fn store_in_pool(&self, group: &Group, stats: &Shared, slot: Slot, object: &[u8]) -> bool {
+        let Ok(handle) = self.pool.store(&self.memory.charging(group, stats), slot.0, object) else { return false };
+        self.content_pages.fetch_add(1, Ordering::Relaxed);
+        self.location(slot).store(location_of(handle), Ordering::Release);
+        true
     }
 }

@@ -3,6 +3,7 @@
 //! Every wrapper turns an errno into [`Errno`]; none allocates, none touches thread-local storage, all may be called
 //! from a signal handler. Numbers and structures come from `linux-raw-sys`.
 
+pub mod fd;
 pub mod later;
 pub mod thread;
 pub mod uffd;
@@ -42,6 +43,10 @@ impl Errno {
     pub const IO: Self = Self(linux_raw_sys::errno::EIO as i32);
     /// The user's quota is used up.
     pub const DQUOT: Self = Self(linux_raw_sys::errno::EDQUOT as i32);
+    /// The process has as many descriptors as it may have.
+    pub const MFILE: Self = Self(linux_raw_sys::errno::EMFILE as i32);
+    /// The system has as many open files as it can have.
+    pub const NFILE: Self = Self(linux_raw_sys::errno::ENFILE as i32);
     /// No space left on the device.
     pub const NOSPC: Self = Self(linux_raw_sys::errno::ENOSPC as i32);
 }
@@ -165,6 +170,33 @@ pub fn futex_wake(word: &AtomicU32, n: u32) {
     let _ = unsafe { call(g::__NR_futex, [word as *const _ as u64, op, n as u64, 0, 0, 0]) };
 }
 
+/// Sleeps while `*own == own_expected` and `*shared == shared_expected`, at most `timeout_ns` if given; `shared` is in memory
+/// that other processes map too. Returns on any wake, also a spurious one. False where the kernel waits for one word only.
+pub fn futex_wait_either(
+    own: &AtomicU32,
+    own_expected: u32,
+    shared: &AtomicU32,
+    shared_expected: u32,
+    timeout_ns: Option<u64>,
+) -> bool {
+    const FUTEX_32: u64 = 2;
+    const CLOCK_MONOTONIC: u64 = 1;
+    // Value, address, flags, as in `struct futex_waitv`.
+    let waiters = [
+        [own_expected as u64, own as *const _ as u64, FUTEX_32 | g::FUTEX_PRIVATE_FLAG as u64],
+        [shared_expected as u64, shared as *const _ as u64, FUTEX_32],
+    ];
+    let end = timeout_ns.map(|ns| now_ns() + ns);
+    let time = end
+        .map(|ns| g::__kernel_timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 });
+    let timeout = time.as_ref().map_or(0, |t| t as *const _ as u64);
+    // SAFETY: the kernel only reads the words, the structures and the timeout, all alive here.
+    let result = unsafe {
+        call(g::__NR_futex_waitv, [waiters.as_ptr() as u64, waiters.len() as u64, 0, timeout, CLOCK_MONOTONIC, 0])
+    };
+    result != Err(Errno::NOSYS)
+}
+
 /// Lets another thread run.
 pub fn sched_yield() {
     // SAFETY: no arguments, no effect on memory.
@@ -271,14 +303,16 @@ pub fn open_tmpfile(dir: &core::ffi::CStr) -> Result<i32, Errno> {
     }
 }
 
-/// Creates the file `path` (NUL-terminated) anew, mode 0600, and removes its name at once.
-pub fn open_unlinked(path: &core::ffi::CStr) -> Result<i32, Errno> {
+/// Creates the file `path` (NUL-terminated) anew, mode 0600, and removes its name at once. Says which file it is, as
+/// the name had it: nobody else knew the name.
+pub fn open_unlinked(path: &core::ffi::CStr) -> Result<(i32, fd::Identity), Errno> {
     let flags = g::O_CREAT | g::O_EXCL | g::O_RDWR | g::O_CLOEXEC | g::O_NOFOLLOW;
     // SAFETY: the path is NUL-terminated and only read.
     unsafe {
         let fd = call(g::__NR_openat, [g::AT_FDCWD as i64 as u64, path.as_ptr() as u64, flags as u64, 0o600, 0, 0])?;
+        let identity = fd::identity_of_path(path);
         call(g::__NR_unlink, [path.as_ptr() as u64, 0, 0, 0, 0, 0])?;
-        Ok(fd as i32)
+        Ok((fd as i32, identity?))
     }
 }
 
