@@ -1,6 +1,6 @@
 /* forks CONTROL MEGABYTES: forks children all the time. Each checks all its memory, changes some of it, says `ready childN
  * PID`, and when it may (CONTROL/goN is there) checks all of it again and ends. CONTROL/stop ends the parent when its
- * children have ended, after one more check: `done parent N`, with N its children. CONTROL/pause has no more forked.
+ * children have ended, after one more check: `done parent N`, with N its children.
  *
  * What is in the memory does not compress. */
 #define _GNU_SOURCE
@@ -72,7 +72,7 @@ int main(int argc, char **argv) {
         fill(page, next(&x));
     say("ready", "parent", getpid());
     while (!is_there(argv[1], "stop")) {
-        if (running < AT_ONCE && !is_there(argv[1], "pause")) {
+        if (running < AT_ONCE) {
             char name[32], go[32];
             snprintf(name, sizeof name, "child%ld", children);
             snprintf(go, sizeof go, "go%ld", children);
@@ -82,7 +82,7 @@ int main(int argc, char **argv) {
             if (pid == 0) {
                 x += children;
                 check(name);
-                for (size_t page = 0; page < pages; page += 1 + next(&x) % 7 )
+                for (size_t page = 0; page < pages; page += 1 + next(&x) % 7)
                     fill(page, next(&x));
                 say("ready", name, getpid());
                 while (!is_there(argv[1], go))
