@@ -1,5 +1,5 @@
-/* blocked CALL MODE: its first thread waits in CALL while somebody asks for the control socket. A line on standard
- * input lets it go on; then it says what the call gave, whether it was let go before, and how long it took.
+/* blocked CALL MODE: holds memory, and its first thread waits in CALL while somebody asks for the control socket. A line
+ * on standard input lets it go on; then it says what the call gave, whether it was let go before, and how long it took.
  *
  * MODE says what the program does with SIGBUS: plain, handler, blocked, ignored, everything (all signals blocked). */
 #define _GNU_SOURCE
@@ -24,6 +24,7 @@
 #include <unistd.h>
 
 #define LIMIT_MS 1500
+#define MEMORY_BYTES (24 << 20)
 
 static int ends[2], pair[2], queue = -1, semaphores = -1;
 static sem_t sem;
@@ -86,6 +87,8 @@ static long call(const char *name) {
         struct timespec rem;
         return nanosleep(&limit, &rem);
     }
+    if (!strcmp(name, "clock_timed"))
+        return clock_nanosleep(CLOCK_MONOTONIC, 0, &limit, NULL);
     if (!strcmp(name, "sleep_timed")) /* CLOCK_MONOTONIC, to a moment */
     {
         struct timespec t;
@@ -94,6 +97,14 @@ static long call(const char *name) {
         if (t.tv_nsec >= 1000000000)
             t.tv_sec++, t.tv_nsec -= 1000000000;
         return clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &t, NULL);
+    }
+    if (!strcmp(name, "sem_timed")) {
+        struct timespec t;
+        clock_gettime(CLOCK_REALTIME, &t);
+        t.tv_sec += 1, t.tv_nsec += 500000000;
+        if (t.tv_nsec >= 1000000000)
+            t.tv_sec++, t.tv_nsec -= 1000000000;
+        return sem_timedwait(&sem, &t);
     }
     if (!strcmp(name, "sem_wait"))
         return sem_wait(&sem);
@@ -111,6 +122,12 @@ static long call(const char *name) {
         return pause();
     if (!strcmp(name, "sigwait"))
         return sigwaitinfo(&some, NULL);
+    if (!strcmp(name, "sigwait_timed"))
+        return sigtimedwait(&some, NULL, &limit);
+    if (!strcmp(name, "signalfd_timed")) {
+        struct pollfd signals = {signalfd(-1, &some, 0), POLLIN, 0};
+        return poll(&signals, 1, LIMIT_MS);
+    }
     if (!strcmp(name, "signalfd")) {
         struct signalfd_siginfo info;
         long ret = read(signalfd(-1, &some, 0), &info, sizeof info);
@@ -174,6 +191,12 @@ int main(int argc, char **argv) {
     int by_signal = !strcmp(name, "pause") || !strcmp(name, "sigwait") || !strcmp(name, "signalfd");
     pthread_t first = pthread_self(), other;
     sigset_t set, pending;
+    unsigned char *memory = malloc(MEMORY_BYTES);
+    unsigned x = 1;
+    if (!memory)
+        return 2;
+    for (size_t i = 0; i < MEMORY_BYTES; i++)
+        memory[i] = (x = x * 1664525 + 1013904223) >> 24;
     if (pipe(ends) || socketpair(AF_UNIX, SOCK_STREAM, 0, pair) || sem_init(&sem, 0, 0))
         return 2;
     if (!strcmp(name, "msgrcv"))
@@ -193,7 +216,7 @@ int main(int argc, char **argv) {
         sigaddset(&set, SIGBUS);
     if (!strcmp(mode, "everything"))
         sigfillset(&set);
-    if (!strcmp(name, "sigwait") || !strcmp(name, "signalfd"))
+    if (!strncmp(name, "sig", 3))
         sigaddset(&set, SIGBUS), sigaddset(&set, SIGUSR1);
     pthread_sigmask(SIG_BLOCK, &set, NULL);
     if (pthread_create(&other, NULL, let_go, by_signal ? &first : NULL))
@@ -209,6 +232,10 @@ int main(int argc, char **argv) {
     printf("result %ld %d released %d ms %ld handled %d pending %d\n", ret, error, before, ms, handled,
            sigismember(&pending, SIGBUS));
     fflush(stdout);
+    x = 1;
+    for (size_t i = 0; i < MEMORY_BYTES; i++)
+        if (memory[i] != (unsigned char)((x = x * 1664525 + 1013904223) >> 24))
+            return 3;
     if (queue >= 0)
         msgctl(queue, IPC_RMID, NULL);
     if (semaphores >= 0)

@@ -4,6 +4,7 @@ import pty
 import select
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 import time
@@ -77,7 +78,7 @@ class Program:
         *lines, self.rest = (self.rest + (data or b"")).split(b"\n")
         for line in map(bytes.decode, lines):
             words = line.split()
-            need(not line.startswith("WRONG"), line)
+            need(not line.startswith("WRONG"), f"{line}: {self.said()}")
             if words[0] == "ready":
                 self.pids[words[1]] = int(words[2])
             if words[0] == "round":
@@ -149,6 +150,28 @@ class Context:
         program = Program(self, command, ram, devices, **more)
         program.control = control
         return program
+
+    def compile(self, name):
+        binary = self.path(name)
+        subprocess.run(["gcc", "-O2", "-Wall", "-Wextra", "-Wno-unused-result", "-pthread", "-o", binary,
+                        os.path.join(HERE, name + ".c")], check=True)
+        return binary
+
+    def threads(self, mode, megabytes, ram, devices, **more):
+        binary, stop = self.path("threads"), self.path(f"stop-{mode}")
+        binary = binary if os.path.exists(binary) else self.compile("threads")
+        program = Program(self, [binary, mode, stop, str(megabytes)], ram, devices, **more)
+        program.stop_file = stop
+        return program
+
+    def stop_threads(self, program):
+        with open(program.stop_file, "w"):
+            pass
+        program.end()
+        os.unlink(program.stop_file)
+        words = program.lines[-1].split()
+        need(words[0] == "done", f"its last line is {program.lines[-1]!r}")
+        return int(words[2])
 
     def tell(self, program, word):
         with open(os.path.join(program.control, word), "w"):
@@ -231,4 +254,25 @@ def spill_files(pid, directory):
 
 
 def control_files(pid):
-    return [fd for fd, target in descriptors(pid, "").items() if ".ebb-control-" in target]
+    return {fd: target for fd, target in descriptors(pid, "").items() if ".ebb-control-" in target}
+
+
+def has_background(pid):
+    """Whether Ebb's own thread runs in a process."""
+    try:
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{thread}/comm") as comm:
+                if comm.read() == "ebb-reclaim\n":
+                    return True
+    except FileNotFoundError:
+        pass
+    return False
+
+
+def answer_to(pid, request):
+    """What a process says first to a request over its control socket, which is open already."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC) as connection:
+        connection.settimeout(PATIENCE_S)
+        connection.connect(f"/proc/{pid}/fd/{next(iter(control_files(pid)))}")
+        connection.send(request.encode())
+        return connection.recv(4096).decode()

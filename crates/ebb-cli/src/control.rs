@@ -1,14 +1,14 @@
 //! The connection to the agent in a running process, and what is said over it (`docs/contract.md`, "Control socket").
 //!
-//! A process has no control socket until somebody asks: SIGBUS with a value that means nothing else makes its agent open
-//! one. That signal would kill any other program, so it is sent only to a process in which the agent is at work and
-//! SIGBUS has a handler; what remains is the moment between that look and the signal, in which it could call execve(2).
+//! A process has no control socket until somebody asks: who raises a number in the counters of its tree, and wakes those
+//! that wait for that, has Ebb's own thread in each of its processes open one. The program notices nothing.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use crate::failure::Failure;
@@ -16,12 +16,13 @@ use crate::process::{self, Process};
 use crate::socket::Socket;
 use crate::sys;
 
-/// The value of the signal that asks for a control socket: `EBBCONTR`.
-const ASK: u64 = 0x4542_4243_4f4e_5452;
-
 /// How long a process may take to open its control socket, and to accept a connection.
 const OPEN_PATIENCE: Duration = Duration::from_secs(2);
 const OPEN_STEP: Duration = Duration::from_millis(10);
+/// How often a process is asked to open one: its thread may have begun only now.
+const ASK_STEP: Duration = Duration::from_millis(100);
+/// How long it may take Ebb's thread to begin.
+const BEGIN_PATIENCE: Duration = Duration::from_millis(200);
 
 /// How often a request is made: a program that closes every descriptor it can think of may close a new connection before
 /// its agent knows of it.
@@ -147,7 +148,7 @@ pub struct Control {
 impl Control {
     /// Connects to process `pid`; asks it for a control socket when it has none.
     pub fn open(pid: i32) -> Result<Self, Failure> {
-        // The descriptor first, so that all that is seen below is of the process that gets the signal.
+        // The descriptor first: it tells the end of the process from that of one that has its number later.
         let descriptor = sys::process_descriptor(pid).map_err(|error| not_a_process(pid, error))?;
         let process = Process::find(Path::new(process::PROC), pid)?;
         process.counters()?;
@@ -161,14 +162,21 @@ impl Control {
         if let Some(control) = Self::connect(&process)? {
             return Ok(control);
         }
-        ask_for_socket(&process, &descriptor)?;
+        let counters = process.writable_counters()?;
         let started = Instant::now();
+        let mut next_ask = Duration::ZERO;
         loop {
+            if started.elapsed() >= next_ask {
+                next_ask = started.elapsed() + ASK_STEP;
+                counters.page().asked.fetch_add(1, Ordering::Release);
+                sys::futex_wake_all(&counters.page().asked);
+            }
             std::thread::sleep(OPEN_STEP);
             if let Some(control) = Self::connect(&process)? {
                 return Ok(control);
             }
-            if started.elapsed() >= OPEN_PATIENCE {
+            let has_begun = started.elapsed() < BEGIN_PATIENCE || process.has_background();
+            if !has_begun || started.elapsed() >= OPEN_PATIENCE {
                 return Err(silent(&process, &descriptor));
             }
         }
@@ -254,36 +262,25 @@ fn not_a_process(pid: i32, error: io::Error) -> Failure {
     }
 }
 
-/// Makes the agent open a control socket.
-fn ask_for_socket(process: &Process, descriptor: &OwnedFd) -> Result<(), Failure> {
-    // Its agent may be starting: it has its handlers before it can bear a signal.
-    let started = Instant::now();
-    while process.is_in_agent() && started.elapsed() < OPEN_PATIENCE {
-        std::thread::sleep(OPEN_STEP / 10);
-    }
-    // Looked at last, because everything else about a process lasts longer than its handlers.
-    if !process.catches(libc::SIGBUS) {
-        return Err(Failure::ebb(
-            process::what(process.pid),
-            "it does not catch the signal that asks for its control socket",
-            "ask again when it has started, or name another one that `ebb swapon --show` lists",
-        ));
-    }
-    sys::queue_signal(descriptor, libc::SIGBUS, ASK).map_err(|error| process::unreadable(process.pid, &error))
-}
-
 /// Why a process opened no control socket.
 fn silent(process: &Process, descriptor: &OwnedFd) -> Failure {
     let what = process::what(process.pid);
     if sys::has_ended(descriptor) {
         Failure::ebb(what, "it has ended", "name one that runs, as `ebb swapon --show` lists them")
+    } else if !process.has_background() {
+        Failure::ebb(
+            what,
+            "it has held too little memory (8 MiB) for Ebb to begin its work, so nothing of it is swapped",
+            "ask when it has grown",
+        )
     } else if process.is_stopped() {
         Failure::ebb(what, "it is stopped", format!("continue it with `kill -CONT {}`, and ask again", process.pid))
     } else {
         Failure::ebb(
             what,
             format!("it opened no control socket within {} s", OPEN_PATIENCE.as_secs()),
-            "ask again; if that does not help, report this as a bug of ebb",
+            "see whether it has a free descriptor (ulimit -n) and a directory it can write to \
+             (/dev/shm, /tmp, /var/tmp), or ask again",
         )
     }
 }

@@ -81,7 +81,8 @@ by default in $EBB_TMPDIR or /var/tmp. Without a priority it is filled after tho
 
 Options:
   --show        show name, type, largest size, use and priority of each device of PID; without
-                PID, of each process that runs under Ebb and that this user may ask
+                PID, of each process under Ebb that is large enough to be swapped and that this
+                user may ask
   --bytes       show sizes in bytes
   --noheadings  show no headings
   -h, --help    print this

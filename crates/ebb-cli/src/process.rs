@@ -20,6 +20,8 @@ const COUNTERS: &[u8] = b"/memfd:ebb-stats";
 const CONTROL: &[u8] = b".ebb-control-";
 /// What the kernel calls a userfaultfd. No descriptor of one outlives execve(2), unlike that of the counters.
 const USERFAULTFD: &[u8] = b"anon_inode:[userfaultfd]";
+/// The name of Ebb's own thread in a process.
+const BACKGROUND: &[u8] = b"ebb-reclaim";
 /// What the kernel puts behind the path of an unlinked file.
 const DELETED: &[u8] = b" (deleted)";
 
@@ -39,7 +41,7 @@ pub fn what(pid: i32) -> String {
     format!("process {pid}")
 }
 
-/// A process that `ebb` could not look into, ask or signal.
+/// A process that `ebb` could not look into or ask.
 pub fn unreadable(pid: i32, error: &io::Error) -> Failure {
     let remedy = if error.kind() == io::ErrorKind::PermissionDenied {
         "it belongs to another user: ask as that user or as root"
@@ -49,14 +51,34 @@ pub fn unreadable(pid: i32, error: &io::Error) -> Failure {
     Failure::ebb(what(pid), error, remedy)
 }
 
-/// Descriptors of the process at `dir`, and what they point to. Those that are closed meanwhile are left out.
-fn descriptors(dir: &Path) -> io::Result<impl Iterator<Item = (PathBuf, PathBuf)> + use<>> {
+/// Descriptors of the process or thread at `dir`, and what they point to. Those that are closed meanwhile are left out.
+fn descriptors(dir: &Path) -> io::Result<Vec<(PathBuf, PathBuf)>> {
     let entries = std::fs::read_dir(dir.join("fd"))?;
-    Ok(entries.flatten().filter_map(|entry| {
+    let pairs = entries.flatten().filter_map(|entry| {
         let path = entry.path();
         let target = std::fs::read_link(&path).ok()?;
         Some((path, target))
-    }))
+    });
+    Ok(pairs.collect())
+}
+
+/// The threads of the process at `dir`.
+fn threads(dir: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(dir.join("task")).into_iter().flatten().flatten();
+    entries.map(|entry| entry.path()).collect()
+}
+
+/// What `look` finds in the process at `dir`. Where the first thread has ended the process shows nothing of itself, or
+/// not to its user; its other threads do.
+fn look_into<T>(dir: &Path, look: impl Fn(&Path) -> io::Result<Vec<T>>) -> io::Result<Vec<T>> {
+    let of_process = look(dir);
+    match &of_process {
+        Ok(found) if !found.is_empty() => return of_process,
+        Err(error) if error.kind() != io::ErrorKind::PermissionDenied => return of_process,
+        _ => {}
+    }
+    let of_threads = threads(dir).into_iter().filter_map(|thread| look(&thread).ok());
+    of_threads.into_iter().find(|found| !found.is_empty()).map_or(of_process, Ok)
 }
 
 /// The file name in what a descriptor points to.
@@ -70,8 +92,8 @@ impl Process {
     /// Finds process `pid` below `proc`, and that it belongs to a tree under Ebb.
     pub fn find(proc: &Path, pid: i32) -> Result<Self, Failure> {
         let dir = proc.join(pid.to_string());
-        let mut all = descriptors(&dir).map_err(|error| unreadable(pid, &error))?;
-        match all.find(|(_, target)| target.as_os_str().as_bytes().starts_with(COUNTERS)) {
+        let all = look_into(&dir, descriptors).map_err(|error| unreadable(pid, &error))?;
+        match all.into_iter().find(|(_, target)| target.as_os_str().as_bytes().starts_with(COUNTERS)) {
             Some((counters, _)) => Ok(Self { pid, dir, counters }),
             None => Err(Failure::ebb(what(pid), "it does not run under Ebb", "name one that was started by `ebb run`")),
         }
@@ -87,57 +109,72 @@ impl Process {
 
     /// The counters of its tree; a failure when they are those of another version.
     pub fn counters(&self) -> Result<Counters, Failure> {
-        Counters::open(&self.counters).map_err(|error| {
-            Failure::ebb(what(self.pid), error, "use the `ebb` of the same version as the one that started it")
+        Counters::open(&self.counters).map_err(|error| self.foreign(&error))
+    }
+
+    /// The same, to be written too.
+    pub fn writable_counters(&self) -> Result<Counters, Failure> {
+        Counters::open_writable(&self.counters).map_err(|error| match error.kind() {
+            io::ErrorKind::PermissionDenied => unreadable(self.pid, &error),
+            _ => self.foreign(&error),
         })
+    }
+
+    fn foreign(&self, error: &io::Error) -> Failure {
+        Failure::ebb(what(self.pid), error, "use the `ebb` of the same version as the one that started it")
     }
 
     /// Whether the agent is at work in it, and not only the descriptor of the counters inherited: not so in `ebb run`
     /// itself, and in a program that cannot be managed.
     pub fn is_managed(&self) -> bool {
-        let has_userfaultfd = descriptors(&self.dir)
-            .is_ok_and(|mut all| all.any(|(_, target)| target.as_os_str().as_bytes() == USERFAULTFD));
+        let has_userfaultfd = look_into(&self.dir, descriptors)
+            .is_ok_and(|all| all.iter().any(|(_, target)| target.as_os_str().as_bytes() == USERFAULTFD));
         has_userfaultfd && self.has_agent()
     }
 
     fn has_agent(&self) -> bool {
-        let Ok(maps) = std::fs::read(self.dir.join("maps")) else { return false };
+        let Ok(maps) = look_into(&self.dir, |dir| std::fs::read(dir.join("maps"))) else { return false };
         maps.split(|byte| *byte == b'\n').any(|line| {
             let path = line.strip_suffix(DELETED).unwrap_or(line);
             file_name(Path::new(OsStr::from_bytes(path))) == agent::FILE_NAME.as_bytes()
         })
     }
 
+    /// Ebb's own thread, where it runs.
+    fn background(&self) -> Option<PathBuf> {
+        let is_background = |thread: &PathBuf| {
+            std::fs::read(thread.join("comm")).is_ok_and(|name| name.strip_suffix(b"\n") == Some(BACKGROUND))
+        };
+        threads(&self.dir).into_iter().find(is_background)
+    }
+
+    /// Whether Ebb's own thread runs in it, which alone swaps something, and answers.
+    pub fn has_background(&self) -> bool {
+        self.background().is_some()
+    }
+
     /// Its control sockets, or those that it inherited.
     pub fn control_sockets(&self) -> Vec<PathBuf> {
-        let Ok(all) = descriptors(&self.dir) else { return Vec::new() };
-        all.filter(|(_, target)| file_name(target).starts_with(CONTROL)).map(|(path, _)| path).collect()
-    }
-
-    /// Whether it has a handler for `signal`.
-    pub fn catches(&self, signal: i32) -> bool {
-        let caught = self.status("SigCgt").and_then(|mask| u64::from_str_radix(&mask, 16).ok());
-        caught.is_some_and(|mask| mask >> (signal - 1) & 1 == 1)
-    }
-
-    /// Whether its first thread is in its agent for the moment, which blocks SIGSYS then and never else.
-    pub fn is_in_agent(&self) -> bool {
-        let blocked = self.status("SigBlk").and_then(|mask| u64::from_str_radix(&mask, 16).ok());
-        blocked.is_some_and(|mask| mask >> (libc::SIGSYS - 1) & 1 == 1)
+        // The other threads may have descriptors of their own.
+        let all = self.background().and_then(|thread| descriptors(&thread).ok());
+        let Some(all) = all.or_else(|| look_into(&self.dir, descriptors).ok()) else { return Vec::new() };
+        all.into_iter().filter(|(_, target)| file_name(target).starts_with(CONTROL)).map(|(path, _)| path).collect()
     }
 
     /// Whether it is stopped, by a signal or a debugger.
     pub fn is_stopped(&self) -> bool {
-        self.status("State").is_some_and(|state| state.starts_with(['T', 't']))
+        threads(&self.dir)
+            .iter()
+            .any(|thread| status(thread, "State").is_some_and(|state| state.starts_with(['T', 't'])))
     }
+}
 
-    /// The value of a line of its `status`.
-    fn status(&self, key: &str) -> Option<String> {
-        let status = std::fs::read(self.dir.join("status")).ok()?;
-        let status = String::from_utf8_lossy(&status);
-        let value = status.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))?;
-        Some(value.trim().to_owned())
-    }
+/// The value of a line of the `status` at `dir`.
+fn status(dir: &Path, key: &str) -> Option<String> {
+    let status = std::fs::read(dir.join("status")).ok()?;
+    let status = String::from_utf8_lossy(&status);
+    let value = status.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))?;
+    Some(value.trim().to_owned())
 }
 
 #[cfg(test)]
@@ -153,11 +190,21 @@ mod tests {
     impl Fake {
         fn new(links: &[&str]) -> Self {
             let fake = Self(tempfile::tempdir().unwrap());
-            std::fs::create_dir_all(fake.dir().join("fd")).unwrap();
-            for (fd, target) in links.iter().enumerate() {
-                symlink(target, fake.dir().join("fd").join(fd.to_string())).unwrap();
-            }
+            fake.link("fd", links);
             fake
+        }
+
+        fn link(&self, dir: &str, links: &[&str]) {
+            let dir = self.dir().join(dir);
+            std::fs::create_dir_all(&dir).unwrap();
+            for (fd, target) in links.iter().enumerate() {
+                symlink(target, dir.join(fd.to_string())).unwrap();
+            }
+        }
+
+        fn thread(&self, tid: i32, links: &[&str], name: &str) {
+            self.link(&format!("task/{tid}/fd"), links);
+            self.write(&format!("task/{tid}/comm"), &format!("{name}\n"));
         }
 
         fn dir(&self) -> PathBuf {
@@ -177,15 +224,6 @@ mod tests {
     const USERFAULTFD: &str = "anon_inode:[userfaultfd]";
     const MAPS: &str = "7f00-7f01 r-xp 00000000 fe:00 12   /usr/lib/libc.so.6\n\
                         7f01-7f02 r-xp 00000000 fe:00 13   /opt/my ebb/libebb_agent.so (deleted)\n";
-
-    #[test]
-    fn a_process_in_its_agent_blocks_sigsys() {
-        let fake = Fake::new(&[UNDER_EBB]);
-        fake.write("status", "SigBlk:\tfffffffffffbfabf\n");
-        assert!(fake.process().is_in_agent());
-        fake.write("status", "SigBlk:\t0000000000010000\n");
-        assert!(!fake.process().is_in_agent());
-    }
 
     #[test]
     fn a_process_without_the_counters_does_not_run_under_ebb() {
@@ -240,15 +278,39 @@ mod tests {
     }
 
     #[test]
-    fn caught_signals_and_stops_are_read_from_the_status() {
+    fn a_stop_is_read_from_the_status_of_any_thread() {
         let fake = Fake::new(&[UNDER_EBB]);
-        assert!(!fake.process().catches(libc::SIGBUS));
-        fake.write("status", "Name:\tx\nState:\tT (stopped)\nSigIgn:\t0000000000000040\nSigCgt:\t0000000000000440\n");
-        assert!(fake.process().catches(libc::SIGBUS));
-        assert!(!fake.process().catches(libc::SIGINT));
-        assert!(fake.process().is_stopped());
-        fake.write("status", "State:\tS (sleeping)\nSigCgt:\t0000000000000400\n");
-        assert!(!fake.process().catches(libc::SIGBUS));
         assert!(!fake.process().is_stopped());
+        fake.thread(PID, &[], "main");
+        fake.write("task/12/status", "State:\tZ (zombie)\n");
+        fake.thread(13, &[], "other");
+        fake.write("task/13/status", "Name:\tx\nState:\tT (stopped)\nSigIgn:\t0000000000000040\n");
+        assert!(fake.process().is_stopped());
+        fake.write("task/13/status", "State:\tS (sleeping)\n");
+        assert!(!fake.process().is_stopped());
+    }
+
+    #[test]
+    fn a_process_whose_first_thread_has_ended_is_seen_through_another() {
+        let fake = Fake::new(&[]);
+        fake.write("maps", "");
+        fake.thread(PID, &[], "main");
+        fake.write("task/12/maps", "");
+        assert_eq!(Process::find(fake.0.path(), PID).unwrap_err().why, "it does not run under Ebb");
+        fake.thread(13, &[UNDER_EBB, USERFAULTFD, "/tmp/.ebb-control-7 (deleted)"], "other");
+        fake.write("task/13/maps", MAPS);
+        let process = fake.process();
+        assert!(process.is_managed());
+        assert_eq!(process.control_sockets(), [fake.dir().join("task/13/fd/2")]);
+    }
+
+    #[test]
+    fn the_thread_of_ebb_is_known_by_its_name_and_has_the_control_socket() {
+        let fake = Fake::new(&[UNDER_EBB, "/tmp/.ebb-control-6 (deleted)"]);
+        fake.thread(PID, &[UNDER_EBB], "ebb-reclaimer");
+        assert!(!fake.process().has_background());
+        fake.thread(13, &[UNDER_EBB, "/tmp/.ebb-control-7 (deleted)"], "ebb-reclaim");
+        assert!(fake.process().has_background());
+        assert_eq!(fake.process().control_sockets(), [fake.dir().join("task/13/fd/1")]);
     }
 }

@@ -35,12 +35,21 @@ impl Counters {
 
     /// The page of a running program, to be read only.
     pub fn open(path: &Path) -> std::io::Result<Self> {
-        let file = File::open(path)?;
+        Self::open_as(File::open(path)?, libc::PROT_READ)
+    }
+
+    /// The page of a running program, to be written too.
+    pub fn open_writable(path: &Path) -> std::io::Result<Self> {
+        let file = File::options().read(true).write(true).open(path)?;
+        Self::open_as(file, libc::PROT_READ | libc::PROT_WRITE)
+    }
+
+    fn open_as(file: File, protection: i32) -> std::io::Result<Self> {
         let foreign = || std::io::Error::other("its counters are not of this version");
         if file.metadata()?.len() < Shared::MAP_BYTES as u64 {
             return Err(foreign());
         }
-        let counters = Self::map(file, libc::PROT_READ)?;
+        let counters = Self::map(file, protection)?;
         if counters.page().magic.load(Relaxed) == MAGIC { Ok(counters) } else { Err(foreign()) }
     }
 

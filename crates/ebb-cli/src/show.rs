@@ -49,18 +49,22 @@ fn devices(pid: i32) -> Result<Devices, Failure> {
     })
 }
 
-/// Asks every process that Ebb manages. One that cannot be asked is complained about, unless it is gone.
+/// Asks every process that Ebb manages and swaps something of. One that cannot be asked is complained about, unless it is
+/// gone or began anew meanwhile.
 fn all_devices() -> Result<Vec<Devices>, Failure> {
     let proc = Path::new(process::PROC);
     let processes = Process::managed(proc).map_err(|error| Failure::ebb(process::PROC, error, "mount it"))?;
-    let pids: Vec<i32> = processes.iter().map(|process| process.pid).collect();
+    let pids: Vec<i32> =
+        processes.iter().filter(|process| process.has_background()).map(|process| process.pid).collect();
     let mut found = Vec::new();
     for some in pids.chunks(AT_ONCE) {
         let asked: Vec<_> = some.iter().map(|&pid| (pid, std::thread::spawn(move || devices(pid)))).collect();
         for (pid, thread) in asked {
             match thread.join() {
                 Ok(Ok(devices)) => found.push(devices),
-                Ok(Err(failure)) if Process::find(proc, pid).is_ok() => sys::complain(&failure.to_string()),
+                Ok(Err(failure)) if Process::find(proc, pid).is_ok_and(|process| process.has_background()) => {
+                    sys::complain(&failure.to_string());
+                }
                 _ => {}
             }
         }

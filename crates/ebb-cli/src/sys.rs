@@ -8,6 +8,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::atomic::AtomicU32;
 
 use libc::c_int;
 
@@ -214,36 +215,10 @@ pub fn has_ended(process: &OwnedFd) -> bool {
     unsafe { libc::poll(&raw mut poll, 1, 0) == 1 }
 }
 
-/// `siginfo_t` of a signal with a value, as the kernel lays it out on 64-bit machines.
-#[repr(C)]
-struct QueuedSignal {
-    signal: c_int,
-    errno: c_int,
-    code: c_int,
-    padding: c_int,
-    pid: i32,
-    uid: u32,
-    value: u64,
-    unused: [u64; 12],
-}
-
-const _: () = assert!(size_of::<QueuedSignal>() == size_of::<libc::siginfo_t>());
-
-/// Sends a signal with a value, as sigqueue(3) does, to the process of a descriptor.
-pub fn queue_signal(process: &OwnedFd, signal: c_int, value: u64) -> io::Result<()> {
-    let info = QueuedSignal {
-        signal,
-        errno: 0,
-        code: libc::SI_QUEUE,
-        padding: 0,
-        pid: std::process::id() as i32,
-        uid: identity().0,
-        value,
-        unused: [0; 12],
-    };
-    // SAFETY: `info` is as large as the kernel reads it.
-    let ret = unsafe { libc::syscall(libc::SYS_pidfd_send_signal, process.as_raw_fd(), signal, &raw const info, 0) };
-    check(ret as c_int).map(drop)
+/// Wakes everybody who waits at `word`, in this process and in others that map it.
+pub fn futex_wake_all(word: &AtomicU32) {
+    // SAFETY: the word is mapped; the call does not change it.
+    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, c_int::MAX) };
 }
 
 /// Blocks (`SIG_BLOCK`) or unblocks (`SIG_UNBLOCK`) signals for this thread; returns the mask before.

@@ -6,27 +6,30 @@ use common::{House, code, err, kill, out, pid, program_of, signal, terminal};
 use std::fs::File;
 use std::io::Read;
 use std::process::{Child, Output};
+use std::time::{Duration, Instant};
+
+use ebb::stats::Shared;
 
 /// Opens a control socket when it is asked to, as the agent does, and answers by the name of the directory:
 /// `full` is refused, `slow` waits to be cancelled, `gone` is never answered, anything else works.
 const STAND_IN: &str = r#"
 #define _GNU_SOURCE
 #include <fcntl.h>
+#include <linux/futex.h>
 #include <poll.h>
 #include <pthread.h>
-#include <semaphore.h>
-#include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
 
-static sem_t asked;
+static uint32_t *asked;
 
 static void say(int to, const char *text) { send(to, text, strlen(text), MSG_NOSIGNAL); }
 
@@ -53,7 +56,11 @@ static void answer(int to, const char *request) {
 static void *serve(void *unused) {
     struct sockaddr_un at = { AF_UNIX, "" };
     char request[1024];
-    while (sem_wait(&asked)) {}
+    pthread_setname_np(pthread_self(), "ebb-reclaim");
+    uint32_t before = *asked;
+    write(1, "ready\n", 6);
+    while (getenv("TEST_DEAF") || __atomic_load_n(asked, __ATOMIC_ACQUIRE) == before)
+        syscall(SYS_futex, asked, FUTEX_WAIT, before, 0, 0, 0);
     snprintf(at.sun_path, sizeof at.sun_path, "%s/.ebb-control-%d", getenv("TEST_SOCKET_DIR"), getpid());
     int in = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
     if (bind(in, (struct sockaddr *)&at, sizeof at) || chmod(at.sun_path, 0600)) _exit(97);
@@ -67,20 +74,16 @@ static void *serve(void *unused) {
     }
 }
 
-static void wake(int signal, siginfo_t *info, void *context) {
-    if (info->si_code != SI_QUEUE || info->si_pid == 0 || (uint64_t)info->si_ptr != 0x454242434f4e5452) _exit(99);
-    if (!getenv("TEST_DEAF")) sem_post(&asked);
-}
-
 __attribute__((constructor)) static void start(void) {
-    struct sigaction action = { .sa_sigaction = wake, .sa_flags = SA_SIGINFO | SA_RESTART };
     pthread_t thread;
-    if (!getenv("EBB_RAM")) return;
-    if (syscall(SYS_userfaultfd, O_CLOEXEC | 1) < 0) _exit(96);
-    sem_init(&asked, 0, 0);
-    sigaction(SIGBUS, &action, 0);
-    pthread_create(&thread, 0, serve, 0);
-    write(1, "ready\n", 6);
+    const char *fd = getenv("EBB_STATS_FD");
+    if (!fd) return;
+    char *page = mmap(0, MAP_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, atoi(fd), 0);
+    if (page == MAP_FAILED || syscall(SYS_userfaultfd, O_CLOEXEC | 1) < 0) _exit(96);
+    asked = (uint32_t *)(page + AT_ASKED);
+    if (getenv("TEST_SMALL")) write(1, "ready\n", 6);
+    else pthread_create(&thread, 0, serve, 0);
+    if (getenv("TEST_ENDED")) syscall(SYS_exit, 0);
 }
 "#;
 
@@ -94,7 +97,9 @@ struct Running {
 impl Running {
     fn new(variables: &[(&str, &str)]) -> Self {
         let house = House::without_agent();
-        house.compile("bin/libebb_agent.so", STAND_IN, &["-shared", "-fPIC", "-pthread"]);
+        let map_bytes = format!("-DMAP_BYTES={}", Shared::MAP_BYTES);
+        let at_asked = format!("-DAT_ASKED={}", std::mem::offset_of!(Shared, asked));
+        house.compile("bin/libebb_agent.so", STAND_IN, &["-shared", "-fPIC", "-pthread", &map_bytes, &at_asked]);
         for name in ["full", "slow", "gone", "fine"] {
             std::fs::create_dir(house.path(name)).unwrap();
         }
@@ -131,6 +136,8 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
+        // Its child, which the stand-in does not end.
+        kill(self.pid, libc::SIGKILL);
         let _ = self.ebb.kill();
         let _ = self.ebb.wait();
     }
@@ -225,11 +232,48 @@ fn a_terminal_shows_what_is_left_and_an_interrupt_takes_it_back() {
 fn a_process_that_does_not_hear_is_told_after_a_while() {
     let running = Running::new(&[("TEST_DEAF", "1")]);
     let line = running.refusal(125, &["swapon", "--show", "PID"]);
-    assert!(line.contains("it opened no control socket within 2 s; "), "{line}");
+    assert_eq!(
+        line,
+        running.line(
+            "process PID: it opened no control socket within 2 s; see whether it has a free descriptor (ulimit -n) and \
+             a directory it can write to (/dev/shm, /tmp, /var/tmp), or ask again"
+        )
+    );
     kill(running.pid, libc::SIGSTOP);
     common::wait_until("the program stops", || common::state(running.pid) == Some('T'));
     let line = running.refusal(125, &["swapon", "--show", "PID"]);
     assert!(line.contains(&format!("it is stopped; continue it with `kill -CONT {}`", running.pid)), "{line}");
+}
+
+#[test]
+fn a_process_with_too_little_memory_is_told_at_once_and_passed_over_where_all_are_asked() {
+    let running = Running::new(&[("TEST_SMALL", "1")]);
+    let begin = Instant::now();
+    for words in [&["swapon", "--show", "PID"][..], &["swapon", "PID", "file:@fine"], &["swapoff", "PID", "@fine"]] {
+        assert_eq!(
+            running.refusal(125, words),
+            running.line(
+                "process PID: it has held too little memory (8 MiB) for Ebb to begin its work, so nothing of it is \
+                 swapped; ask when it has grown"
+            )
+        );
+    }
+    assert!(begin.elapsed() < Duration::from_secs(4), "{:?}", begin.elapsed());
+    let all = running.ask(&["swapon", "--show"]);
+    // There may be processes of others.
+    let about = format!("process {}:", running.pid);
+    assert!(code(&all) == Some(0) && !err(&all).contains(&about), "{}", err(&all));
+}
+
+#[test]
+fn a_process_whose_first_thread_has_ended_answers() {
+    let running = Running::new(&[("TEST_ENDED", "1")]);
+    common::wait_until("the first thread ends", || common::state(running.pid) == Some('Z'));
+    let output = running.ask(&["swapon", "--show", "PID", "--noheadings"]);
+    assert_eq!((code(&output), err(&output)), (Some(0), String::new()));
+    assert_eq!(out(&output).lines().count(), 2);
+    let output = running.ask(&["locks", "PID"]);
+    assert_eq!((code(&output), err(&output)), (Some(0), String::new()));
 }
 
 #[test]
