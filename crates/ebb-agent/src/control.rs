@@ -15,7 +15,7 @@ use core::ffi::CStr;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use ebb::device::file::lowest_fd;
 use ebb::uapi::Errno;
-use ebb::uapi::fd::{identity_of, place};
+use ebb::uapi::fd::{change, identity_of, place};
 use ebb::uapi::{self, thread};
 use ebb::{Space, SwapOffError, SwapOnError, SwapSpec, ThreadCtx};
 use linux_raw_sys::errno as e;
@@ -24,6 +24,7 @@ use linux_raw_sys::general as g;
 const AF_UNIX: u64 = 1;
 const SOCK_SEQPACKET: u64 = 5;
 const SOCK_CLOEXEC: u64 = 0o2_000_000;
+const SOCK_NONBLOCK: u64 = 0o4000;
 const SOL_SOCKET: u64 = 1;
 const SO_PEERCRED: u64 = 17;
 const SO_RCVTIMEO: u64 = 20;
@@ -38,6 +39,9 @@ const CLIENT_SECONDS: u64 = 5;
 const PROGRESS_NS: u64 = 100_000_000;
 /// Longest request: a word, a device with its options.
 const REQUEST_BYTES_MAX: usize = PATH_BYTES_MAX + 128;
+
+/// How long to wait before what the process had no room for is tried again.
+const RETRY_NS: u64 = 10_000_000;
 
 const NAME: &[u8] = b"/.ebb-control-";
 /// Where the socket's file may be made; only after these in the directories of the devices, whose file systems it would
@@ -89,9 +93,9 @@ fn shares_descriptors() -> bool {
 pub fn start(space: &'static Space) {
     let pid = uapi::getpid() as u32;
     if OWNER.compare_exchange(0, pid, Ordering::AcqRel, Ordering::Relaxed).is_ok()
-        && (listen(space).is_none() || start_thread(space).is_none())
+        && (change(|| listen(space)).is_none() || start_thread(space).is_none())
     {
-        close_all();
+        change(close_all);
         OWNER.store(0, Ordering::Release);
     }
 }
@@ -103,13 +107,17 @@ fn start_thread(space: &'static Space) -> Option<()> {
     unsafe { thread::spawn(stack, control_main, core::ptr::from_ref(space) as usize) }.ok().map(drop)
 }
 
-fn close_all() {
-    for place in [&LISTENER, &FILE, &CLIENT] {
-        let fd = place.swap(-1, Ordering::Relaxed);
-        if fd >= 0 {
-            uapi::close(fd);
-        }
+/// Closes what is in one of the places above. Kept from the program until it is closed.
+fn close_one(place: &AtomicI32) {
+    let fd = place.load(Ordering::Relaxed);
+    if fd >= 0 {
+        uapi::close(fd);
+        place.store(-1, Ordering::Relaxed);
     }
+}
+
+fn close_all() {
+    [&LISTENER, &FILE, &CLIENT].into_iter().for_each(close_one);
 }
 
 /// In fork's child: the socket and the thread are the parent's.
@@ -120,7 +128,7 @@ pub fn in_child() {
     }
 }
 
-/// Keeps a new descriptor, which the program may have closed or replaced already, in one of the places above.
+/// Keeps a new descriptor in one of the places above. Inside [`change`].
 fn keep(fd: i64, at: &AtomicI32) -> Option<i32> {
     let fd = i32::try_from(fd).ok().filter(|fd| *fd >= 0)?;
     let identity = identity_of(fd).ok()?;
@@ -148,7 +156,7 @@ fn listen_in(dir: &[u8]) -> Option<()> {
         return None;
     }
     let path = address[2..].as_ptr() as u64;
-    let fd = call(g::__NR_socket, [AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, 0, 0, 0]);
+    let fd = call(g::__NR_socket, [AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, 0, 0, 0]);
     let socket = keep(fd, &LISTENER)? as u64;
     // The file is made with the mode that the socket has.
     let bound = call(g::__NR_fchmod, [socket, 0o600, 0, 0, 0, 0]) == 0
@@ -175,26 +183,62 @@ extern "C" fn control_main(space: usize) -> ! {
     thread::set_name(c"ebb-control");
     let Some(ctx) = space.attach_thread() else {
         // As many threads as there can be. Asked again, the process tries again.
-        close_all();
+        change(close_all);
         OWNER.store(0, Ordering::Release);
         thread::exit();
     };
     loop {
-        let listener = LISTENER.load(Ordering::Relaxed) as u64;
-        let fd = call(g::__NR_accept4, [listener, 0, 0, SOCK_CLOEXEC, 0, 0]);
-        let Some(fd) = i32::try_from(fd).ok().filter(|fd| *fd >= 0) else {
-            // No descriptor is free, perhaps; the client waits.
-            uapi::futex_wait(&AtomicU32::new(0), 0, Some(10_000_000));
+        if !wait_for_client() {
+            // It is no socket of ours any more, whatever has happened to it: another one.
+            while change(|| {
+                close_all();
+                listen(space)
+            })
+            .is_none()
+            {
+                uapi::futex_wait(&AtomicU32::new(0), 0, Some(RETRY_NS));
+            }
             continue;
-        };
-        // Until it has its place the program may close it, as it does who closes every number. The client asks again.
-        let Some(fd) = keep(fd.into(), &CLIENT) else { continue };
-        if is_owner(fd) {
-            serve(space, ctx);
         }
-        let fd = CLIENT.swap(-1, Ordering::Relaxed);
-        uapi::close(fd);
+        let accepted = change(|| {
+            let listener = LISTENER.load(Ordering::Relaxed) as u64;
+            keep(call(g::__NR_accept4, [listener, 0, 0, SOCK_CLOEXEC, 0, 0]), &CLIENT)
+        });
+        match accepted {
+            Some(fd) if is_owner(fd) => serve(space, ctx),
+            Some(_) => {}
+            // No descriptor is free, perhaps; the client waits.
+            None => uapi::futex_wait(&AtomicU32::new(0), 0, Some(RETRY_NS)),
+        }
+        change(|| close_one(&CLIENT));
     }
+}
+
+/// Waits until somebody connects. False when there is no listening socket (any more).
+fn wait_for_client() -> bool {
+    const POLLIN: u64 = 1;
+    const ERRORS: u64 = 0x38;
+    loop {
+        let fd = LISTENER.load(Ordering::Relaxed);
+        // `struct pollfd`: descriptor, events, results.
+        let mut poll = u64::from(fd as u32) | POLLIN << 32;
+        let n = call(g::__NR_ppoll, [&raw mut poll as u64, 1, 0, 0, 0, 0]);
+        let found = poll >> 48;
+        if fd < 0 || found & ERRORS != 0 || (n < 0 && n != -i64::from(e::EINTR)) {
+            return false;
+        }
+        if found & POLLIN != 0 {
+            return listens(fd);
+        }
+    }
+}
+
+/// Whether a descriptor is a listening socket.
+fn listens(fd: i32) -> bool {
+    const SO_ACCEPTCONN: u64 = 30;
+    let (mut value, mut len) = (0u32, size_of::<u32>() as u32);
+    let args = [fd as u64, SOL_SOCKET, SO_ACCEPTCONN, &raw mut value as u64, &raw mut len as u64, 0];
+    call(g::__NR_getsockopt, args) == 0 && value != 0
 }
 
 /// Whether the other end belongs to the user of this process, or to root.

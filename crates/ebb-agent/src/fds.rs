@@ -9,6 +9,7 @@ use crate::lifeline;
 use crate::trap::Outcome;
 use core::sync::atomic::{AtomicI32, Ordering::Relaxed};
 use ebb::Space;
+use ebb::uapi::fd::wait_unchanged;
 use linux_raw_sys::errno as e;
 use linux_raw_sys::general as g;
 
@@ -52,11 +53,13 @@ pub fn is_protected(space: &Space, fd: u64) -> bool {
 
 /// close(2).
 pub fn close(space: &Space, a: &[u64; 6]) -> Outcome {
+    wait_unchanged();
     if is_protected(space, a[0]) { Outcome::Done(EBADF) } else { Outcome::Forward(*a) }
 }
 
 /// dup2(2) and dup3(2). `foreign`: the caller shares memory with another process, but perhaps not its descriptors.
 pub fn dup_onto(space: &Space, foreign: bool, a: &[u64; 6]) -> Outcome {
+    wait_unchanged();
     if is_protected(space, a[0]) {
         return Outcome::Done(EBADF);
     }
@@ -88,6 +91,7 @@ pub fn close_range(space: &Space, a: &[u64; 6]) -> Outcome {
     if first > last {
         return Outcome::Done(EINVAL);
     }
+    wait_unchanged();
     if a[2] as u32 & CLOSE_RANGE_UNSHARE != 0 {
         control::note_own_table();
     }

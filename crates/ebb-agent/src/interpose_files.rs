@@ -34,6 +34,7 @@ libc_functions! {
 
     /// close(2)
     fn close(fd: c_int) -> c_int {
+        ebb::uapi::fd::wait_unchanged();
         make::<true>(g::__NR_close, [visible(fd), 0, 0, 0, 0, 0], Touches::Buffer(0, 0)) as c_int
     }
 

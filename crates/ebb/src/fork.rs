@@ -51,6 +51,7 @@ impl Space {
         self.work.reset();
         self.background.reset(self.stats);
         // Who was at it is not here.
+        uapi::fd::reset_in_child();
         self.is_changing_swap.store(false, Relaxed);
         self.undo_swapoff();
         let old = self.uffd();

@@ -3,8 +3,12 @@
 use crate::group::Group;
 use crate::stats::{self, Shared};
 use crate::uapi::{self, Errno};
-use core::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use ebb_pool::{BLOCK_PAGES, Backing};
+
+/// How long files that took nothing are not asked.
+const REFUSED_NS: u64 = 1_000_000_000;
+const FOR_EVER: u64 = u64::MAX;
 
 /// Memory of the pool: charged, with a few empty blocks kept for reuse.
 pub struct PoolMemory {
@@ -17,8 +21,8 @@ pub struct PoolMemory {
     pages: AtomicUsize,
     /// Most pages while a file takes what the pool does not, and without one.
     pages_max: [usize; 2],
-    /// The file takes no more.
-    alone: AtomicBool,
+    /// No file takes what the pool does not until this moment; 0 for none such, [`FOR_EVER`] when there is no file.
+    alone_until_ns: AtomicU64,
 }
 
 // SAFETY: `spare` is an array of atomics that lives as long as the space.
@@ -44,7 +48,7 @@ impl PoolMemory {
             spare_max: (pages_max[0] / 64 / BLOCK_PAGES).max(8),
             pages: AtomicUsize::new(0),
             pages_max,
-            alone: AtomicBool::new(true),
+            alone_until_ns: AtomicU64::new(FOR_EVER),
         })
     }
 
@@ -53,14 +57,37 @@ impl PoolMemory {
         Charging { memory: self, group, stats }
     }
 
-    /// Says whether there is no file that takes what the pool does not.
-    pub fn set_alone(&self, alone: bool) {
-        self.alone.store(alone, Ordering::Relaxed);
+    /// Says whether there is a file that takes what the pool does not.
+    pub fn set_has_file(&self, has_file: bool) {
+        self.alone_until_ns.store(if has_file { 0 } else { FOR_EVER }, Ordering::Relaxed);
+    }
+
+    /// The files took nothing. What was wrong may pass, and nothing but another try tells that it has.
+    pub fn set_refused(&self) {
+        let until = uapi::now_ns() + REFUSED_NS;
+        // Where there is no file, time brings none.
+        let _ = self
+            .alone_until_ns
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |old| (old != FOR_EVER).then_some(until));
+    }
+
+    /// A file has room again.
+    pub fn set_room(&self) {
+        let old = self.alone_until_ns.load(Ordering::Relaxed);
+        if old != 0 && old != FOR_EVER {
+            let _ = self.alone_until_ns.compare_exchange(old, 0, Ordering::Relaxed, Ordering::Relaxed);
+        }
+    }
+
+    /// True when files took nothing the last time.
+    pub fn was_refused(&self) -> bool {
+        self.alone_until_ns.load(Ordering::Relaxed) != 0
     }
 
     /// True when no file takes what the pool does not.
     pub fn is_alone(&self) -> bool {
-        self.alone.load(Ordering::Relaxed)
+        let until = self.alone_until_ns.load(Ordering::Relaxed);
+        until != 0 && (until == FOR_EVER || uapi::now_ns() < until)
     }
 
     /// Pages held.
@@ -70,7 +97,7 @@ impl PoolMemory {
 
     /// Most pages that may be held now.
     pub fn pages_max(&self) -> usize {
-        self.pages_max[self.alone.load(Ordering::Relaxed) as usize]
+        self.pages_max[self.is_alone() as usize]
     }
 
     fn spare(&self, block: u32) -> &AtomicU8 {

@@ -242,7 +242,7 @@ impl Space {
     /// Moves the engine's descriptor `fd` to another number, because the program wants this one. False when it is not
     /// the engine's, or no number is free.
     pub fn move_fd(&self, fd: i32) -> bool {
-        self.exclusive(|| {
+        let move_it = || {
             if fd == self.uffd().fd() {
                 let moved = keep_away(fd).and_then(|new| self.uffd().renumbered(new));
                 let Ok(uffd) = moved else { return false };
@@ -251,7 +251,8 @@ impl Space {
                 return true;
             }
             self.swap.devices.move_fd(fd)
-        })
+        };
+        uapi::fd::exclude(|| self.exclusive(move_it))
     }
 
     /// Runs `f` with the gate closed: nobody else is inside the engine, and no page is busy.

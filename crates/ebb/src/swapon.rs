@@ -15,9 +15,6 @@ use ebb_slots::Slot;
 /// Rounds of waiting, of a millisecond each, for reclaim by others before a swapoff finds that there is no room.
 const PATIENCE: u32 = 200;
 
-/// How long a call of the program's may take from the look at a descriptor's number to its end.
-const GRACE_NS: u64 = 5_000_000;
-
 /// Why a device was not added.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SwapOnError {
@@ -89,8 +86,7 @@ impl Space {
             Ok((added, identity))
         })?;
         let Ok(i) = added.map_err(|file| self.destroy(file)) else { return Err(SwapOnError::TooMany) };
-        // A call of the program's that closes or replaces this number can have begun before it was kept away.
-        uapi::futex_wait(&AtomicU32::new(0), 0, Some(GRACE_NS));
+        // Nothing is in the file yet: the last moment at which it may turn out to be another.
         let is_ours = devices.file(i).is_some_and(|file| identity_of(file.fd()) == Ok(identity));
         if !is_ours || !is_shared() {
             if let Some(file) = self.exclusive(|| devices.remove(i)) {

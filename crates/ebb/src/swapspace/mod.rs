@@ -165,7 +165,7 @@ impl SwapSpace {
 
     /// Says whether there is a device that takes what the pool does not.
     pub fn set_has_file(&self, has_file: bool) {
-        self.memory.set_alone(!has_file);
+        self.memory.set_has_file(has_file);
     }
 
     /// True when incompressible content has a place to go.
@@ -281,7 +281,7 @@ impl SwapSpace {
         let mut at = [0u32; BATCH];
         let shard = Shard(shard % SHARDS);
         let index = self.devices.write(shard, slots, &mut data[..n * SLOT_BYTES], lens, &mut at[..n], reclaim);
-        let index = index.inspect_err(|_| self.memory.set_alone(true))?;
+        let index = index.inspect_err(|_| self.memory.set_refused())?;
         self.settle_in_file(group, index, slots, &at[..n]);
         Ok(())
     }
@@ -509,8 +509,8 @@ impl SwapSpace {
                 if let Some(file) = self.devices.file((loc >> 40 & 0xff) as usize) {
                     file.free((loc >> 8 & 0xffff_ffff) as u32);
                     // There is room again, if it is a file that this process writes to.
-                    if self.memory.is_alone() && self.devices.priority((loc >> 40 & 0xff) as usize).is_some() {
-                        self.memory.set_alone(false);
+                    if self.memory.was_refused() && self.devices.priority((loc >> 40 & 0xff) as usize).is_some() {
+                        self.memory.set_room();
                     }
                 }
             }

@@ -1,12 +1,15 @@
 //! Descriptors of Ebb's own in a table that the program uses too.
 //!
-//! A new descriptor comes with the lowest free number, where a program may put or close its own at any moment
-//! (`dup2`, `closefrom`). While one thread runs, moving it up at once is enough ([`super::raise_fd`]). Beside a running
-//! program, [`place`] asks at each step whether the number still is the file that was opened, and closes nothing
-//! that is not.
+//! A new descriptor comes with the lowest free number, where a program may put or close its own at any moment (`dup2`,
+//! `closefrom`). While one thread runs, moving it up at once is enough ([`super::raise_fd`]). Beside a running
+//! program, numbers change hands inside [`change`]: calls of the program that close or replace a number wait
+//! meanwhile ([`wait_unchanged`]), and those that had begun before have time to end. A program's thread can be held up
+//! for longer between its look and its call; so [`place`] asks, too, whether a number still is the file that was
+//! opened, and closes nothing that is not.
 
-use super::{Errno, call, close};
+use super::{Errno, call, close, futex_wait, futex_wake};
 use core::ffi::CStr;
+use core::sync::atomic::{AtomicU32, Ordering};
 use linux_raw_sys::general as g;
 
 /// Device and inode.
@@ -33,8 +36,46 @@ pub fn identity_of_path(path: &CStr) -> Result<Identity, Errno> {
     Ok(identity(&stat))
 }
 
-/// Moves `fd` to the first free number at or above `lowest`, close-on-exec, beside a program that may close or replace
-/// any number it does not know to be taken. `publish` is told the new number at once, so that the program is kept away
+/// 1 while Ebb changes numbers.
+static CHANGING: AtomicU32 = AtomicU32::new(0);
+/// How long a call of the program's may take from its look at [`wait_unchanged`] to its end.
+const GRACE_NS: u64 = 5_000_000;
+/// How long who waits sleeps at a time.
+const STEP_NS: u64 = 1_000_000;
+
+/// Waits while Ebb changes numbers. Before each call of the program that closes or replaces one.
+#[inline(always)]
+pub fn wait_unchanged() {
+    while CHANGING.load(Ordering::Acquire) != 0 {
+        futex_wait(&CHANGING, 1, Some(STEP_NS));
+    }
+}
+
+/// Runs `f`, which changes numbers, while nobody else does. Not with the gate closed: `f` may close it.
+pub fn change<R>(f: impl FnOnce() -> R) -> R {
+    exclude(|| {
+        futex_wait(&AtomicU32::new(0), 0, Some(GRACE_NS));
+        f()
+    })
+}
+
+/// The same for a call of the program's that has just looked: others need not end first.
+pub fn exclude<R>(f: impl FnOnce() -> R) -> R {
+    while CHANGING.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
+        wait_unchanged();
+    }
+    let result = f();
+    CHANGING.store(0, Ordering::Release);
+    futex_wake(&CHANGING, i32::MAX as u32);
+    result
+}
+
+/// In fork's child, where nobody goes on with a change.
+pub fn reset_in_child() {
+    CHANGING.store(0, Ordering::Relaxed);
+}
+
+/// Moves `fd` to the first free number at or above `lowest`, close-on-exec. Inside [`change`]. `publish` is told the new number at once, so that the program is kept away
 /// from it, and -1 if that comes to nothing. `is_ours` says whether a number is the file that was opened.
 pub fn place(fd: i32, lowest: i32, publish: impl Fn(i32), is_ours: impl Fn(i32) -> bool) -> Result<i32, Errno> {
     // SAFETY: descriptors are numbers; at worst this duplicates a file of the program's.
@@ -50,13 +91,12 @@ pub fn place(fd: i32, lowest: i32, publish: impl Fn(i32), is_ours: impl Fn(i32) 
     };
     publish(new);
     let placed = is_ours(new);
-    // What the program has put in the old place meanwhile is the program's.
+    // What the program has put in either place meanwhile is the program's, or a file of Ebb's that made room for it.
     if is_ours(fd) {
         close(fd);
     }
     if !placed {
         publish(-1);
-        close(new);
         return Err(Errno::BADF);
     }
     Ok(new)
