@@ -12,7 +12,7 @@ use crate::entry;
 use crate::text::Line;
 use crate::thread as blocks;
 use core::ffi::CStr;
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering};
 use ebb::device::file::lowest_fd;
 use ebb::uapi::Errno;
 use ebb::uapi::fd::{change, identity_of, place};
@@ -54,6 +54,8 @@ static LISTENER: AtomicI32 = AtomicI32::new(-1);
 /// The socket's file.
 static FILE: AtomicI32 = AtomicI32::new(-1);
 static CLIENT: AtomicI32 = AtomicI32::new(-1);
+/// The thread's stack, once there is one.
+static STACK: AtomicPtr<u8> = AtomicPtr::new(core::ptr::null_mut());
 /// Some thread has, or had, a table of descriptors of its own.
 static OWN_TABLES: AtomicBool = AtomicBool::new(false);
 
@@ -101,8 +103,12 @@ pub fn start(space: &'static Space) {
 }
 
 fn start_thread(space: &'static Space) -> Option<()> {
-    let stack = uapi::reserve(thread::STACK_BYTES).ok()?;
-    // SAFETY: the stack is the new thread's alone and stays; the background thread, which calls this, has every signal
+    let mut stack = STACK.load(Ordering::Relaxed);
+    if stack.is_null() {
+        stack = uapi::reserve(thread::STACK_BYTES).ok()?;
+        STACK.store(stack, Ordering::Relaxed);
+    }
+    // SAFETY: the stack is the new thread's alone, as there is one at a time, and stays; the background thread, which calls this, has every signal
     // blocked; the entry never returns.
     unsafe { thread::spawn(stack, control_main, core::ptr::from_ref(space) as usize) }.ok().map(drop)
 }
@@ -184,6 +190,8 @@ extern "C" fn control_main(space: usize) -> ! {
     let Some(ctx) = space.attach_thread() else {
         // As many threads as there can be. Asked again, the process tries again.
         change(close_all);
+        // The next one may begin before this one has left its stack.
+        STACK.store(core::ptr::null_mut(), Ordering::Relaxed);
         OWNER.store(0, Ordering::Release);
         thread::exit();
     };

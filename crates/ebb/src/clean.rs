@@ -32,8 +32,12 @@ impl Space {
     }
 
     /// Frees `slot`, whose page alone needs it and is clean, by opening that page, and clean pages that follow it. Never
-    /// waits, so that it may be called with slots locked and pages claimed. Inside the gate.
-    pub(crate) fn reclaim_cache_only(&self, slot: Slot) -> bool {
+    /// waits, so that it may be called with slots locked and pages claimed. Only if its content is at `at` of a file: the
+    /// file's knowledge may be old. Inside the gate.
+    pub(crate) fn reclaim_cache_only(&self, slot: Slot, at: u32) -> bool {
+        if !self.swap.is_in_file(slot, at) {
+            return false;
+        }
         let TableEntry::Cached { count: 0, folio, locked: false, .. } = self.swap.entry(slot) else { return false };
         let addr = folio.get() as usize * PAGE;
         let Some(word) = self.table.word(addr) else { return false };

@@ -54,6 +54,7 @@ impl Space {
         uapi::fd::reset_in_child();
         self.is_changing_swap.store(false, Relaxed);
         self.undo_swapoff();
+        self.swap.devices.close_transient();
         let old = self.uffd();
         uapi::close(old.fd());
         let uffd = Uffd::open().map_err(InitError::Userfaultfd)?;

@@ -178,7 +178,7 @@ impl Space {
         }
         // Room on a device that is half full is worth more than copies of what is in memory.
         for (_, file) in self.swap.devices.own() {
-            file.reclaim_full(RECLAIM_CLUSTERS, &|slot| self.reclaim_cache_only(slot));
+            file.reclaim_full(RECLAIM_CLUSTERS, &|slot, at| self.reclaim_cache_only(slot, at));
         }
         self.gate.leave(&ctx.gate);
         self.release_all_unused(ctx);
@@ -226,7 +226,7 @@ impl Space {
     /// Makes the pool smaller: writes objects back, compacts, frees slots of clean pages, gives empty blocks back. False
     /// when nothing moved.
     fn shrink_pool(&self, ctx: &ThreadCtx, work: &mut Work) -> bool {
-        let reclaim = |slot| self.reclaim_cache_only(slot);
+        let reclaim = |slot, at| self.reclaim_cache_only(slot, at);
         self.gate.enter(&ctx.gate);
         let mut moved = self.swap.write_back(ctx.shard(), &self.group, self.stats, &mut work.pages, &reclaim) > 0;
         moved |= self.swap.compact(&self.group, self.stats, COMPACT_STEP) > 0;
@@ -284,6 +284,12 @@ impl Space {
         line.str(b", clean ").number(self.nr_clean.load(Ordering::Relaxed));
         line.str(b"), staged ").number(self.staging.staged()).str(b", pool ").number(self.swap.pool_pages());
         line.str(b", metadata ").number(self.group.meta_pages()).str(b", units to sweep ").number(self.units.len());
+        line.str(b", devices ").number(self.swap.devices.own().count());
+        line.str(b" of ").number(self.swap.devices.all().count()).str(if self.swap.has_file() {
+            b""
+        } else {
+            b" (full)"
+        });
         line.str(b"\n");
         self.gate.leave(&ctx.gate);
         uapi::write_all(2, line.bytes());

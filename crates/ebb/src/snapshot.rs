@@ -6,11 +6,12 @@
 //! view pays later only for what it changes. The kernel offers the like between processes alone, by fork.
 //!
 //! Most of the storing is done while the program runs. Then the gate closes, and what was written again meanwhile is
-//! write-protected, stored and counted: the snapshot is the range as it was at one moment after that. Only what a
-//! system call is writing at that moment may be there in part.
+//! write-protected, stored and counted: the snapshot is the range as it was at one moment after that. But for pages that a
+//! system call or a device uses at that moment: these cannot be protected, as the kernel would meet that with EFAULT, and
+//! are copied one after the other while they may be written.
 
 use crate::ctx::ThreadCtx;
-use crate::device::file::BATCH;
+use crate::device::file::{BATCH, Reclaim};
 use crate::page::{State, Tag};
 use crate::primitive::{Ordering as ModelOrdering, fence};
 use crate::region::Attr;
@@ -18,9 +19,10 @@ use crate::space::Space;
 use crate::swapin::slot_of;
 use crate::swapon::SwapOffError;
 use crate::swapspace::folio_at;
-use crate::table::{ADDR_END, PAGE};
+use crate::table::{ADDR_END, PAGE, UNIT_BYTES};
 use crate::uapi::{self, Errno};
 use crate::work::Work;
+use core::sync::atomic::Ordering::Relaxed;
 use ebb_slots::{Entry, Slot};
 use linux_raw_sys::general as g;
 
@@ -69,9 +71,11 @@ impl Space {
         if !self.can_protect {
             return Err(SnapshotError::Unsupported);
         }
-        let mut last = SnapshotError::NoRoom;
         for _ in 0..ROUNDS {
-            self.back_range(ctx, start, end)?;
+            match self.back_range(ctx, start, end) {
+                Err(SnapshotError::NoRoom) => continue,
+                other => other?,
+            }
             let mut work = self.work.lease();
             let made = self.exclusive(|| {
                 if !self.is_plain_range(start, end) {
@@ -81,11 +85,11 @@ impl Space {
             });
             match made {
                 // The pool may have been full for a moment: reclaim makes room in the next round.
-                Err(SnapshotError::NoRoom) => last = SnapshotError::NoRoom,
+                Err(SnapshotError::NoRoom) => {}
                 other => return other,
             }
         }
-        Err(last)
+        Err(SnapshotError::NoRoom)
     }
 
     /// True when one or several regions that can be read and written cover the range. Inside the gate, or with it closed.
@@ -142,6 +146,10 @@ impl Space {
             if at >= end || n == BATCH {
                 break;
             }
+            if self.table.unit(at).is_none_or(|unit| unit.content.load(Relaxed) == 0) {
+                at = self.table.unit_start(at) + UNIT_BYTES;
+                continue;
+            }
             if let Some(word) = self.table.word(at) {
                 let state = word.load();
                 let is_open = state.is_open() && !state.is_pinned() || state.tag() == Tag::Staged;
@@ -152,6 +160,7 @@ impl Space {
             }
             at += PAGE;
         }
+        let at = at.min(end);
         if n == 0 {
             return Ok((at, 0));
         }
@@ -171,7 +180,8 @@ impl Space {
                 kept += 1;
             }
         }
-        let failed = self.store_open(ctx, &open[..kept], None, work);
+        let reclaim = |slot, at| self.reclaim_cache_only(slot, at);
+        let failed = self.store_open(ctx, &open[..kept], None, work, &reclaim);
         if failed > 0 { Err(SnapshotError::NoRoom) } else { Ok((at, kept)) }
     }
 
@@ -185,8 +195,8 @@ impl Space {
     }
 
     /// From here on nobody writes to the range's pages but those that are pinned: claims what is open, and protects it.
-    /// Under the exclusive gate.
-    fn freeze(&self, start: usize, end: usize) {
+    /// False when the kernel refused that. Under the exclusive gate.
+    fn freeze(&self, start: usize, end: usize) -> bool {
         self.table.for_each_content(start, end, |_, word| {
             let state = word.load();
             // Nobody else claims pages now.
@@ -200,12 +210,9 @@ impl Space {
                 word.finish(State::PRESENT);
             }
         });
-        let mut run = start..start;
-        let protect = |run: core::ops::Range<usize>| {
-            if !run.is_empty() && self.uffd().write_protect(run.start, run.len(), true).is_err() {
-                // Which of them are protected is not known: all are copied, as they are.
-                self.thaw(run.start, run.end);
-            }
+        let (mut run, mut ok) = (start..start, true);
+        let mut protect = |run: core::ops::Range<usize>| {
+            ok &= run.is_empty() || self.uffd().write_protect(run.start, run.len(), true).is_ok();
         };
         self.table.for_each_content(start, end, |addr, word| {
             if word.load().tag() != Tag::Busy {
@@ -218,6 +225,7 @@ impl Space {
             run.end = addr + PAGE;
         });
         protect(run);
+        ok
     }
 
     /// Frozen pages that are left go on as they were.
@@ -238,29 +246,33 @@ impl Space {
         distance: usize,
         work: &mut Work,
     ) -> Result<(), SnapshotError> {
-        let mut at = start;
-        while at < end {
-            let mut open = [OPEN; BATCH];
-            let mut n = 0;
-            while at < end && n < BATCH {
-                if let Some(word) = self.table.word(at) {
-                    let state = word.load();
-                    if state.tag() == Tag::Busy {
-                        open[n] = Open { addr: at, ..OPEN };
-                        n += 1;
-                    } else if (state.is_open() || state.tag() == Tag::Staged) && word.try_claim(state) {
-                        open[n] = Open { addr: at, state, is_pinned: state.is_open() };
-                        n += 1;
-                    }
-                }
-                at += PAGE;
+        let mut open = [OPEN; BATCH];
+        let (mut n, mut ok) = (0, true);
+        // What was stored for the view a moment ago has no reference yet: nothing may take it for cache-only.
+        let mut store = |open: &[Open]| self.store_open(ctx, open, Some(distance), work, &|_, _| false) == 0;
+        self.table.for_each_content(start, end, |addr, word| {
+            let state = word.load();
+            if !ok {
+                return;
             }
-            if self.store_open(ctx, &open[..n], Some(distance), work) > 0 {
-                self.thaw(at, end);
-                return Err(SnapshotError::NoRoom);
+            if state.tag() == Tag::Busy {
+                open[n] = Open { addr, ..OPEN };
+            } else if (state.is_open() || state.tag() == Tag::Staged) && word.try_claim(state) {
+                open[n] = Open { addr, state, is_pinned: state.is_open() };
+            } else {
+                return;
             }
+            n += 1;
+            if n == BATCH {
+                ok = store(&open);
+                n = 0;
+            }
+        });
+        ok = ok && store(&open[..n]);
+        if !ok {
+            self.thaw(start, end);
         }
-        Ok(())
+        if ok { Ok(()) } else { Err(SnapshotError::NoRoom) }
     }
 
     fn finish_page(&self, addr: usize, state: State) {
@@ -270,24 +282,45 @@ impl Space {
     }
 
     /// Stores claimed pages and ends their claims; how many could not be stored, and are as they were.
-    fn store_open(&self, ctx: &ThreadCtx, pages: &[Open], view: Option<usize>, work: &mut Work) -> usize {
+    fn store_open(
+        &self,
+        ctx: &ThreadCtx,
+        pages: &[Open],
+        view: Option<usize>,
+        work: &mut Work,
+        reclaim: Reclaim<'_>,
+    ) -> usize {
         let mut slots = [Slot(0); BATCH];
         let nr_slots = self.swap.alloc(ctx.shard(), &self.group, self.stats, &mut slots[..pages.len()]);
-        let mut contents = [0usize; BATCH];
-        for (content, page) in contents.iter_mut().zip(pages) {
-            *content = match page.state.tag() {
-                Tag::Staged => self.staging.addr(page.state.payload() as u32),
-                _ => page.addr,
-            };
-        }
         let mut failed = 0;
-        self.store_pages(ctx, &contents[..nr_slots], &slots[..nr_slots], work, |i, is_stored| {
-            failed += !is_stored as usize;
-            self.back(&pages[i], slots[i], is_stored, view);
-        });
         for page in &pages[nr_slots..] {
             failed += 1;
             self.unback(page);
+        }
+        let (pages, slots) = (&pages[..nr_slots], &slots[..nr_slots]);
+        // SAFETY: the context's bounce pages belong to the calling thread.
+        let copy = unsafe { &mut (*ctx.bounce.get())[0] };
+        for run in pages.chunk_by(|a, b| !a.is_pinned && !b.is_pinned) {
+            let first = (run.as_ptr() as usize - pages.as_ptr() as usize) / size_of::<Open>();
+            let mut contents = [0usize; BATCH];
+            for (content, page) in contents.iter_mut().zip(run) {
+                *content = match page.state.tag() {
+                    Tag::Staged => self.staging.addr(page.state.payload() as u32),
+                    // Who uses it may write to it at this moment, and what is compressed must not change meanwhile.
+                    _ if page.is_pinned => {
+                        // SAFETY: the page is claimed and mapped, the copy is the thread's own; words that change are
+                        // copied in part at worst.
+                        unsafe { core::ptr::copy_nonoverlapping(page.addr as *const u8, copy.0.as_mut_ptr(), PAGE) };
+                        copy.0.as_ptr() as usize
+                    }
+                    _ => page.addr,
+                };
+            }
+            let slots = &slots[first..first + run.len()];
+            self.store_pages(ctx, &contents[..run.len()], slots, work, reclaim, |i, is_stored| {
+                failed += !is_stored as usize;
+                self.back(&run[i], slots[i], is_stored, view);
+            });
         }
         failed
     }
@@ -365,14 +398,24 @@ impl Space {
         work: &mut Work,
     ) -> Result<(), SnapshotError> {
         let distance = new.wrapping_sub(start);
-        self.freeze(start, end);
+        if !self.freeze(start, end) {
+            self.thaw(start, end);
+            return Err(SnapshotError::Unsupported);
+        }
         self.back_frozen(ctx, start, end, distance, work)?;
         let mut result = Ok(());
         self.table.for_each_content(start, end, |addr, word| {
             let state = word.load();
             let has_slot = state.is_clean() || state.tag() == Tag::Swapped;
-            // A pinned page's copy is in the view already.
-            if !has_slot || result.is_err() {
+            if state.tag() == Tag::None || result.is_err() {
+                return;
+            }
+            if !has_slot {
+                // Pinned: its copy is in the view already.
+                let at = addr.wrapping_add(distance);
+                if self.table.word(at).is_none_or(|word| word.load().tag() != Tag::Swapped) {
+                    result = Err(SnapshotError::NoRoom);
+                }
                 return;
             }
             if self.swap.share(slot_of(state)) {

@@ -100,9 +100,12 @@ impl Space {
             }
             return Err(SwapOnError::Busy);
         }
-        let priority = spec.priority.unwrap_or_else(|| devices.priority_below());
-        devices.write_to(i, priority);
-        self.swap.set_has_file(true);
+        // Nobody forks meanwhile: the child would find the list half changed.
+        self.exclusive(|| {
+            let priority = spec.priority.unwrap_or_else(|| devices.priority_below());
+            devices.write_to(i, priority);
+            self.swap.set_has_file(true);
+        });
         Ok(())
     }
 
@@ -194,7 +197,7 @@ impl Space {
                 self.make_room(ctx, &mut || keep_going(left))?;
                 let mut work = self.work.lease();
                 self.gate.enter(&ctx.gate);
-                let reclaim = |slot| self.reclaim_cache_only(slot);
+                let reclaim = |slot, at| self.reclaim_cache_only(slot, at);
                 let (group, stats) = (&self.group, self.stats);
                 let job = Evacuation { shard: ctx.shard(), group, stats, leaving, reclaim: &reclaim };
                 let step = self.swap.evacuate(&job, from, &mut work.pages);

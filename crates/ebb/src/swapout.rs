@@ -1,7 +1,7 @@
 //! The way out: staged pages that nobody touched are stored and their frames released.
 
 use crate::ctx::ThreadCtx;
-use crate::device::file::{BATCH, FileError};
+use crate::device::file::{BATCH, FileError, Reclaim};
 use crate::page::{State, Tag};
 use crate::space::Space;
 use crate::staging::Part;
@@ -96,7 +96,8 @@ impl Space {
             self.swap.unalloc(*slot);
         }
         let mut ok = nr_slots == occupied;
-        self.store_pages(ctx, &contents[..used], &slots[..used], work, |i, is_stored| {
+        let reclaim = |slot, at| self.reclaim_cache_only(slot, at);
+        self.store_pages(ctx, &contents[..used], &slots[..used], work, &reclaim, |i, is_stored| {
             let (addr, frame) = claimed[i];
             if is_stored {
                 return self.settle(addr, frame, slots[i]);
@@ -119,6 +120,7 @@ impl Space {
         contents: &[usize],
         slots: &[Slot],
         work: &mut Work,
+        reclaim: Reclaim<'_>,
         mut done: impl FnMut(usize, bool),
     ) {
         let mut pending = [Pending { page: 0, len: 0 }; BATCH];
@@ -145,7 +147,7 @@ impl Space {
                 }
             }
         }
-        self.store_in_file(ctx, &pending[..nr_pending], slots, work, done);
+        self.store_in_file(ctx, &pending[..nr_pending], slots, work, reclaim, done);
     }
 
     fn store_in_file(
@@ -154,6 +156,7 @@ impl Space {
         pending: &[Pending],
         all_slots: &[Slot],
         work: &mut Work,
+        reclaim: Reclaim<'_>,
         mut done: impl FnMut(usize, bool),
     ) {
         if pending.is_empty() {
@@ -165,15 +168,14 @@ impl Space {
             (slots[i], lens[i]) = (all_slots[p.page], p.len);
         }
         let n = pending.len();
-        let reclaim = |slot| self.reclaim_cache_only(slot);
         let (group, shard) = (&self.group, ctx.shard());
-        let whole = self.swap.store_file(group, shard, &slots[..n], &lens[..n], &mut work.pages, &reclaim);
+        let whole = self.swap.store_file(group, shard, &slots[..n], &lens[..n], &mut work.pages, reclaim);
         let mut stored = if whole.is_ok() { n } else { 0 };
         // A file that is almost full has room for some. What could not be made plain again stays in its frame.
         while stored < n && whole != Err(FileError::Corrupt) {
             let part = &mut work.pages[stored * PAGE..(stored + 1) * PAGE];
             let one = stored..stored + 1;
-            if self.swap.store_file(group, shard, &slots[one.clone()], &lens[one], part, &reclaim).is_err() {
+            if self.swap.store_file(group, shard, &slots[one.clone()], &lens[one], part, reclaim).is_err() {
                 break;
             }
             stored += 1;

@@ -66,9 +66,9 @@ pub enum FileError {
     Corrupt,
 }
 
-/// Asked to free a slot of the swap space whose page is clean in memory, so that its place in the file is free too. It
-/// never waits. True when it is done.
-pub type Reclaim<'a> = &'a dyn Fn(Slot) -> bool;
+/// Asked to free a slot of the swap space whose page is clean in memory, so that its place in the file, the second number,
+/// is free too. It never waits. True when it is done.
+pub type Reclaim<'a> = &'a dyn Fn(Slot, u32) -> bool;
 
 /// What opens a slot again.
 #[derive(Clone, Copy, Default)]
@@ -591,9 +591,14 @@ impl SpillFile {
         self.slots.alloc_reclaiming(shard, Order::ZERO, NO_FOLIO, out, |slot, folio| self.reclaim(slot, folio, reclaim))
     }
 
-    /// Has a slot freed whose content is in memory too. Others of the family may still need it then.
+    /// Has a slot freed whose content is in memory too.
     fn reclaim(&self, slot: Slot, folio: Folio, reclaim: Reclaim<'_>) -> bool {
-        reclaim(Slot(folio.get() as u32)) && matches!(self.slots.get(slot), TableEntry::Free)
+        // What others of the family still need would be as little free as before.
+        let own = self.own_bit.load(Ordering::Relaxed);
+        if self.is_shared() && self.member(slot.0).load(Ordering::Relaxed) & !own != 0 {
+            return false;
+        }
+        reclaim(Slot(folio.get() as u32), slot.0) && matches!(self.slots.get(slot), TableEntry::Free)
     }
 
     /// Frees slots of full clusters whose content is in memory too, where more than half of the file is used; how many.

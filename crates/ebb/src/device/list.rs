@@ -77,6 +77,14 @@ impl Devices {
         self.transient_fd.store(fd, Ordering::Relaxed);
     }
 
+    /// In fork's child: a file that its parent is about to close is none of the child's.
+    pub fn close_transient(&self) {
+        let fd = self.transient_fd.swap(-1, Ordering::Relaxed);
+        if fd >= 0 {
+            uapi::close(fd);
+        }
+    }
+
     /// Moves descriptor `fd` to another number. False when it is no file's, or no number is free. Under the exclusive gate.
     pub fn move_fd(&self, fd: i32) -> bool {
         for (i, file) in self.all() {

@@ -14,6 +14,9 @@ use ebb_slots::{LockError, Locked, Shard, Slot};
 /// Slots that one step looks at.
 const LOOKS: usize = 8192;
 
+/// The part of the pool that stays free of what comes from a device.
+const POOL_RESERVE: usize = 8;
+
 /// Why a step moved less than it found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stuck {
@@ -192,8 +195,13 @@ impl SwapSpace {
         n
     }
 
-    /// Stores an object of a claimed slot in the pool. False when that is full.
+    /// Stores an object of a claimed slot in the pool. False when that is full, but for what the program needs to go on: a
+    /// pool that takes nothing more ends it as soon as it changes its memory.
     fn store_in_pool(&self, group: &Group, stats: &Shared, slot: Slot, object: &[u8]) -> bool {
+        let most = self.memory.pages_max();
+        if self.pool_pages() > most - most / POOL_RESERVE {
+            return false;
+        }
         let Ok(handle) = self.pool.store(&self.memory.charging(group, stats), slot.0, object) else { return false };
         self.content_pages.fetch_add(1, Ordering::Relaxed);
         self.location(slot).store(location_of(handle), Ordering::Release);

@@ -443,6 +443,13 @@ impl SwapSpace {
         }
     }
 
+    /// Whether a slot's content is at `at` of a file that this process writes to. A hint, unless the slot is claimed.
+    pub fn is_in_file(&self, slot: Slot, at: u32) -> bool {
+        let loc = self.location(slot).load(Ordering::Acquire);
+        let file = (loc >> 40 & 0xff) as usize;
+        loc & 7 == LOC_FILE && (loc >> 8) as u32 == at && self.devices.priority(file).is_some()
+    }
+
     /// What the swap table says of `slot`.
     pub fn entry(&self, slot: Slot) -> TableEntry {
         self.slots.get(slot)

@@ -43,6 +43,8 @@ impl Errno {
     pub const IO: Self = Self(linux_raw_sys::errno::EIO as i32);
     /// The user's quota is used up.
     pub const DQUOT: Self = Self(linux_raw_sys::errno::EDQUOT as i32);
+    /// The time is over.
+    pub const TIMEDOUT: Self = Self(linux_raw_sys::errno::ETIMEDOUT as i32);
     /// The process has as many descriptors as it may have.
     pub const MFILE: Self = Self(linux_raw_sys::errno::EMFILE as i32);
     /// The system has as many open files as it can have.
@@ -194,7 +196,8 @@ pub fn futex_wait_either(
     let result = unsafe {
         call(g::__NR_futex_waitv, [waiters.as_ptr() as u64, waiters.len() as u64, 0, timeout, CLOCK_MONOTONIC, 0])
     };
-    result != Err(Errno::NOSYS)
+    // An older kernel, or a filter of system calls.
+    matches!(result, Ok(_) | Err(Errno::AGAIN | Errno::INTR | Errno::TIMEDOUT))
 }
 
 /// Lets another thread run.
