@@ -322,6 +322,8 @@ fn copy(space: &'static Space, b: &mut ThreadBlock, uc: &mut Context, mut reques
         space.fork_parent(b.ctx(), ret > 0);
         return ret;
     }
+    // First of all: a number that the parent was about to close may be the next one that is opened here.
+    control::in_child();
     if space.fork_child(b.ctx()).is_err() {
         text::Line::new()
             .str("ebb: the child of fork cannot be managed: userfaultfd or its memory was refused; raise the limits ")
@@ -332,7 +334,6 @@ fn copy(space: &'static Space, b: &mut ThreadBlock, uc: &mut Context, mut reques
     thread::keep_only(b);
     drop(arena);
     drop(table);
-    control::in_child();
     lifeline::arm();
     if !ptr::eq(b.table, &actions::PROCESS) {
         // SAFETY: whoever held it is not in this process; what it did to the table is replaced as a whole.

@@ -285,11 +285,10 @@ impl Space {
         line.str(b"), staged ").number(self.staging.staged()).str(b", pool ").number(self.swap.pool_pages());
         line.str(b", metadata ").number(self.group.meta_pages()).str(b", units to sweep ").number(self.units.len());
         line.str(b", devices ").number(self.swap.devices.own().count());
-        line.str(b" of ").number(self.swap.devices.all().count()).str(if self.swap.has_file() {
-            b""
-        } else {
-            b" (full)"
-        });
+        line.str(b" of ").number(self.swap.devices.all().count());
+        if !self.swap.has_file() {
+            line.str(b", which take nothing (errno ").number(self.swap.devices.last_errno() as usize).str(b")");
+        }
         line.str(b"\n");
         self.gate.leave(&ctx.gate);
         uapi::write_all(2, line.bytes());

@@ -75,16 +75,19 @@ impl Space {
         if !devices.has_room() {
             return Err(SwapOnError::TooMany);
         }
-        // Nobody forks meanwhile.
-        let (added, identity) = self.exclusive(|| {
-            let (file, identity) =
-                SpillFile::create_beside(spec, 1, |fd| devices.set_transient_fd(fd)).map_err(SwapOnError::Create)?;
-            let added = devices.add(file);
-            if added.is_ok() {
+        let create = || {
+            let made = SpillFile::create_beside(spec, 1, |fd| devices.set_transient_fd(fd));
+            let added = made.map(|(file, identity)| (devices.add(file), identity));
+            // A file that was not added is destroyed below.
+            if !matches!(added, Ok((Err(_), _))) {
                 devices.set_transient_fd(-1);
             }
-            Ok((added, identity))
-        })?;
+            added.map_err(SwapOnError::Create)
+        };
+        // A directory that does not answer does so here, where it holds up nobody.
+        uapi::fd::identity_of_path(spec.dir).map_err(SwapOnError::Create)?;
+        // With the gate closed nobody forks meanwhile.
+        let (added, identity) = uapi::fd::change(|| self.exclusive(create))?;
         let Ok(i) = added.map_err(|file| self.destroy(file)) else { return Err(SwapOnError::TooMany) };
         // Nothing is in the file yet: the last moment at which it may turn out to be another.
         let is_ours = devices.file(i).is_some_and(|file| identity_of(file.fd()) == Ok(identity));

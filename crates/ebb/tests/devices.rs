@@ -322,10 +322,12 @@ fn a_swapon_that_fails_leaves_nothing_behind() {
             limit.rlim_cur = 1 << 30;
             assert_eq!(libc::setrlimit(libc::RLIMIT_AS, &limit), 0);
         }
+        let kept: Vec<i32> = space.fds().collect();
         for _ in 0..20 {
-            let large = swapon(space, &device(B, 1 << 50, None));
+            let large = swapon(space, &device(B, 1 << 40, None));
             assert!(matches!(large, Err(SwapOnError::Create(_))), "{large:?}");
         }
+        assert_eq!(space.fds().collect::<Vec<_>>(), kept);
         assert_eq!(count("/proc/self/fd"), fds);
         assert!(maps() <= before + 2, "{} mappings, {before} before", maps());
         assert_eq!(devices(space).len(), 1);

@@ -4,7 +4,7 @@
 #[allow(dead_code, reason = "each test uses its part")]
 mod harness;
 
-use ebb::{SnapshotError, Space, SwapSpec};
+use ebb::{PinResult, SnapshotError, Space, SwapSpec};
 use harness::alone::{
     COMPRESSIBLE, PAGE, Pages, RAM_PAGES, RANDOM, StopsAtEnd, alone, assert_sound, fork, mixed, rewrite, space_on, wait,
 };
@@ -214,5 +214,62 @@ fn views_and_forks_go_together() {
         assert_eq!(wait(child), 0);
         assert_sound(&pages);
         assert_sound(&view);
+    });
+}
+
+#[test]
+fn a_full_device_takes_nothing_of_a_snapshot_away() {
+    alone("a_full_device_takes_nothing_of_a_snapshot_away", || {
+        // A device that holds half of what is in memory: it looks for slots whose pages are there too.
+        let space = space_on(&[SwapSpec { bytes: 4 << 20, ..ROOMY }], true);
+        let mut pages = Pages::new(space, 2000, RANDOM);
+        for round in 0..4 {
+            match try_snapshot(&pages) {
+                Ok(view) => assert_sound(&view),
+                Err(error) => assert_eq!(error, SnapshotError::NoRoom),
+            }
+            assert_sound(&pages);
+            rewrite(&mut pages, round);
+        }
+    });
+}
+
+/// A page that a system call uses cannot be frozen: what threads write to meanwhile may be there in part, but nothing that
+/// nobody writes changes.
+#[test]
+fn a_page_in_use_by_the_kernel_is_copied_whole() {
+    alone("a_page_in_use_by_the_kernel_is_copied_whole", || {
+        let space = space_on(&[ROOMY], true);
+        let at = map(space, 4 * PAGE) as usize;
+        // SAFETY: managed memory of this test, and of its view.
+        let word = |base: usize, i: usize| unsafe { &*((base + i * 8) as *const AtomicU64) };
+        let value = |i: u64| 0x1234_5678_9abc_def1_u64.wrapping_mul(i % 16 + 1);
+        (256..512).for_each(|i| word(at, i).store(value(i as u64), Relaxed));
+        let (stop, go) = (AtomicBool::new(false), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            let _stop = StopsAtEnd(&stop);
+            scope.spawn(|| {
+                let ctx = ctx(space);
+                space.pin_begin(ctx, 1);
+                assert_eq!(space.pin_add(ctx, at, 64), PinResult::Ok);
+                go.store(true, Relaxed);
+                let mut n = 0;
+                while !stop.load(Relaxed) {
+                    n += 1;
+                    (0..256).for_each(|i| word(at, i).store(value(i as u64 + n), Relaxed));
+                }
+                space.pin_end(ctx);
+                leave(space);
+            });
+            while !go.load(Relaxed) {
+                std::hint::spin_loop();
+            }
+            for round in 0..1500 {
+                let view = space.snapshot(ctx(space), at, 4 * PAGE).expect("there is room");
+                let is_right = |i: &usize| word(view, *i).load(Relaxed) == value(*i as u64);
+                assert_eq!((256..512).find(|i| !is_right(i)), None, "round {round}");
+                assert_eq!(space.munmap(ctx(space), [view as u64, (4 * PAGE) as u64, 0, 0, 0, 0]), 0);
+            }
+        });
     });
 }

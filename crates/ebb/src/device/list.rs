@@ -39,6 +39,8 @@ pub struct Devices {
     priorities: Priorities,
     /// Slots written so far, for devices of one priority to take turns.
     written: AtomicU32,
+    /// Why they took nothing the last time: an error number, or 0 when no slot was free.
+    last_errno: AtomicU32,
 }
 
 // SAFETY: entries change only under the exclusive gate or before the space is shared; files are shared safely.
@@ -56,6 +58,7 @@ impl Devices {
             transient_fd: AtomicI32::new(-1),
             priorities: Priorities::new(),
             written: AtomicU32::new(0),
+            last_errno: AtomicU32::new(0),
         })
     }
 
@@ -207,6 +210,13 @@ impl Devices {
                 }
             }
         }
+        let errno = if let FileError::Io(e) = error { e.0 as u32 } else { 0 };
+        self.last_errno.store(errno, Ordering::Relaxed);
         Err(error)
+    }
+
+    /// Why they took nothing the last time: an error number, or 0 when no slot was free.
+    pub fn last_errno(&self) -> u32 {
+        self.last_errno.load(Ordering::Relaxed)
     }
 }
