@@ -10,9 +10,10 @@
 //! when others take from it, until the shard itself gives it back.
 //!
 //! Free and used differ by the word alone; a bit for each cache line of words says where not to look. A slot's last
-//! user turns its word free without a lock, and notes that in the cluster's record (see `cluster`).
+//! user turns its word *dead* without a lock, and then *free* under the cluster lock, with the count. What is one thread's
+//! alone to free is not dead in between ([`SwapDevice::free_run`]).
 
-use crate::cluster::{CLUSTER_SLOTS, Cluster, ClusterInfo, ClusterState, GROUP_SLOTS, Seen};
+use crate::cluster::{CLUSTER_SLOTS, Cluster, ClusterInfo, ClusterState, GROUP_SLOTS};
 use crate::device::{Placement, SwapDevice};
 use crate::id::{ClusterId, Folio, Order, Shard, Slot};
 use crate::lists::{ListId, Lists, decode, encode};
@@ -89,18 +90,19 @@ impl SwapDevice {
             return false;
         }
         word.store(Word::BAD.to_bits(), Ordering::Release);
-        let noted = self.clusters.take_over(&mut cluster);
         cluster.info.bad += 1;
         self.header.bad.fetch_add(1, Ordering::Relaxed);
-        let state = match cluster.info.state {
-            state if cluster.info.list().is_none() => state,
-            _ if self.is_full(&cluster) => ClusterState::Full,
-            // Its words have memory now.
-            ClusterState::Bare => ClusterState::Free,
-            state if noted == 0 => state,
-            _ => self.place_of(&cluster, ClusterState::Nonfull),
-        };
-        self.let_go(cluster, state, Seen::NONE);
+        if cluster.info.list().is_some() {
+            let state = match cluster.info.state {
+                _ if self.is_full(&cluster) => ClusterState::Full,
+                // Its words have memory now.
+                ClusterState::Bare => ClusterState::Free,
+                state => state,
+            };
+            if state != cluster.info.state {
+                self.move_to(&mut cluster, state);
+            }
+        }
         true
     }
 
@@ -117,67 +119,72 @@ impl SwapDevice {
         }
     }
 
+    /// Gives a slot whose word the caller made dead back to its cluster.
+    pub(crate) fn free_dead(&self, slot: Slot) {
+        let mut cluster = self.clusters.lock(slot.cluster());
+        self.set_free(&mut cluster, slot);
+        self.freed_in(cluster);
+    }
+
     /// Frees a run of 2^`order` slots that nobody else can refer to any more: each is locked by the caller, with count 0,
     /// such as what was allocated and is not needed, or what was locked with count 0 while its page was `BUSY`. As
     /// [`Self::cache_del_run`] would, but what nobody else can change is simply written.
     pub fn free_run(&self, first: Slot, order: Order) {
         debug_assert!(first.0.is_multiple_of(order.slots()));
         let slots = order.slots() as usize;
-        for word in &self.words[first.0 as usize..first.0 as usize + slots] {
+        let words = &self.words[first.0 as usize..first.0 as usize + slots];
+        let mut cluster = self.clusters.lock(first.cluster());
+        for word in words {
+            // loom remembers the last access to a word: a look just before the store would hide who looked before.
+            #[cfg(not(loom))]
             let before = Word::from_bits(word.load(Ordering::Relaxed));
+            #[cfg(not(loom))]
             debug_assert!(before.is_locked() && before.count_field() == 0, "{before:?} is freed, but in use");
             word.store(Word::FREE.to_bits(), Ordering::Release);
         }
-        self.freed(first, order.slots());
-    }
-
-    /// Some slots of a run turned free: `freed` of those from `first` to `last`.
-    pub(crate) fn freed_between(&self, first: Slot, last: Slot, freed: u32) {
-        debug_assert!(first.cluster() == last.cluster() && last.0 - first.0 < CLUSTER_SLOTS);
-        let at = (first.0 % CLUSTER_SLOTS) as usize;
-        let end = (last.0 % CLUSTER_SLOTS) as usize;
-        let id = first.cluster();
-        // What would only be taken over again at once is not noted.
-        if self.clusters.is_due(id) {
-            let groups = (u64::MAX >> (63 - (end / GROUP_SLOTS - at / GROUP_SLOTS))) << (at / GROUP_SLOTS);
-            self.settle_cluster(id, freed, groups);
-        } else if self.clusters.note_freed(id, at..=end, freed) {
-            self.settle_cluster(id, 0, 0);
-        }
-    }
-
-    /// `slots` of them from `first` on turned free.
-    #[inline]
-    pub(crate) fn freed(&self, first: Slot, slots: u32) {
-        self.freed_between(first, Slot(first.0 + slots - 1), slots);
-    }
-
-    /// Moves a cluster in which slots were freed to where it belongs now; some of them, in these groups, are not noted.
-    fn settle_cluster(&self, id: ClusterId, freed: u32, groups: u64) {
-        let mut cluster = self.clusters.lock(id);
-        let (seen, noted) = self.clusters.look_over(&mut cluster);
-        cluster.info.count_freed(freed, groups);
-        let state = match cluster.info.state {
-            ClusterState::Nonfull | ClusterState::Frag | ClusterState::Full if noted + freed > 0 => {
-                self.place_of(&cluster, ClusterState::Nonfull)
-            }
-            // Whoever took it off its list will see, or nobody is to use it.
-            state => state,
+        debug_assert!(usize::from(cluster.info.count) >= slots);
+        cluster.info.count -= slots as u16;
+        cluster.info.occupied &= !if slots >= GROUP_SLOTS {
+            groups_of(first.0 as usize % CLUSTER_SLOTS as usize, slots)
+        } else {
+            1 << group_of(first)
         };
-        self.let_go(cluster, state, seen);
+        self.freed_in(cluster);
     }
 
-    /// Lets a cluster go whose notes were taken over: to the list that fits it, unless it is there.
-    pub(crate) fn let_go(&self, mut cluster: Cluster, mut state: ClusterState, mut seen: Seen) {
-        loop {
-            if state != cluster.info.state {
-                self.move_to(&mut cluster, state);
+    /// Gives slots of one cluster back whose words the caller made dead.
+    pub(crate) fn free_dead_run(&self, id: ClusterId, slots: impl Iterator<Item = Slot>) {
+        let mut cluster = self.clusters.lock(id);
+        slots.for_each(|slot| self.set_free(&mut cluster, slot));
+        self.freed_in(cluster);
+    }
+
+    fn set_free(&self, cluster: &mut Cluster, slot: Slot) {
+        let word = self.word(slot);
+        debug_assert!(Word::from_bits(word.load(Ordering::Relaxed)).is_dead());
+        word.store(Word::FREE.to_bits(), Ordering::Release);
+        debug_assert!(cluster.info.count > 0);
+        cluster.info.count -= 1;
+        cluster.info.occupied &= !(1 << group_of(slot));
+    }
+
+    /// Slots of the cluster were freed: moves it to where it belongs now.
+    fn freed_in(&self, mut cluster: Cluster) {
+        match cluster.info.state {
+            // Its shard will see; or nobody is to use it.
+            ClusterState::Current | ClusterState::Offline => {}
+            ClusterState::Nonfull | ClusterState::Frag | ClusterState::Full if cluster.info.count == 0 => {
+                self.move_to(&mut cluster, self.emptied());
             }
-            // Each failure means that another thread freed a slot.
-            if self.clusters.expect(&mut cluster, &mut seen) {
-                return;
+            ClusterState::Frag | ClusterState::Full => self.move_to(&mut cluster, ClusterState::Nonfull),
+            ClusterState::Nonfull => {}
+            ClusterState::Untouched
+            | ClusterState::Free
+            | ClusterState::Discard
+            | ClusterState::Bare
+            | ClusterState::Away => {
+                debug_assert!(false, "{:?} had slots in use, but not in its count", cluster.id);
             }
-            state = self.place_of(&cluster, ClusterState::Nonfull);
         }
     }
 
@@ -235,7 +242,7 @@ impl SwapDevice {
     /// Goes on in a current cluster where its cursor is, if it serves the order; in no other.
     #[inline]
     fn take_on(&self, cluster: &mut Cluster, order: Order, folio: Folio, out: &mut [Slot]) -> usize {
-        if cluster.info.state != ClusterState::Current || !self.claim(cluster, order) {
+        if cluster.info.state != ClusterState::Current || !claim(cluster, order) {
             return 0;
         }
         let from = cluster.info.cursor.into();
@@ -244,7 +251,7 @@ impl SwapDevice {
         taken.runs
     }
 
-    /// Allocates from clusters of one source; the one in which `out` is filled becomes current, unless it is full by that.
+    /// Allocates from clusters of one source; the one in which `out` is filled becomes current.
     fn alloc_from_source(
         &self,
         current: &AtomicU32,
@@ -263,19 +270,16 @@ impl SwapDevice {
                 break;
             };
             attempts += 1;
-            let claimed = self.claim(&mut cluster, order);
+            let claimed = claim(&mut cluster, order);
             debug_assert!(claimed);
             let taken = self.take(&mut cluster, order, 0, folio, &mut out[runs..]);
             runs += taken.runs;
-            if runs == out.len() && !self.is_full(&cluster) {
+            if runs == out.len() {
                 cluster.info.cursor = taken.cursor as u16;
                 current.store(encode(cluster.id), Ordering::Relaxed);
                 break;
             }
             self.give_back(cluster, ClusterState::Frag);
-            if runs == out.len() {
-                break;
-            }
             if attempts == 1 {
                 candidates = self.nr_candidates(source, order).saturating_add(1);
             }
@@ -297,7 +301,7 @@ impl SwapDevice {
     }
 
     /// When a shard finds nothing of its own: for order 0, clusters of other orders, fragmented ones first; for every
-    /// order, the shards' current clusters. No shard's lock is waited for.
+    /// order, the shards' current clusters. No shard lock is held here, as others are taken.
     #[cold]
     fn alloc_from_others(&self, order: Order, folio: Folio, out: &mut [Slot]) -> usize {
         let mut runs = 0;
@@ -308,19 +312,14 @@ impl SwapDevice {
             }
         }
         for shard in self.shards {
-            for current in &shard.current {
+            for id in shard.settled() {
                 if runs == out.len() {
                     return runs;
                 }
-                // It may have moved on since it was read. What somebody is at work in is missed, but by single slots.
-                let Some(id) = decode(current.load(Ordering::Relaxed)) else { continue };
-                let cluster = match order {
-                    Order::ZERO => Some(self.clusters.lock(id)),
-                    _ => self.clusters.try_lock(id),
-                };
-                let Some(mut cluster) = cluster.filter(|it| it.info.state == ClusterState::Current) else { continue };
-                self.clusters.take_over(&mut cluster);
-                if self.claim(&mut cluster, order) || order == Order::ZERO {
+                let mut cluster = self.clusters.lock(id);
+                // It may have moved on since it was read.
+                let is_current = cluster.info.state == ClusterState::Current;
+                if is_current && (claim(&mut cluster, order) || order == Order::ZERO) {
                     runs += self.take(&mut cluster, order, 0, folio, &mut out[runs..]).runs;
                 }
             }
@@ -357,25 +356,17 @@ impl SwapDevice {
 
     /// Whether few clusters are empty, so that single slots had better go into gaps than into one of them.
     fn is_scarce(&self) -> bool {
-        self.nr_empty() < self.nr_clusters() / SCARCE
+        let (empty, all) = self.nr_empty();
+        empty < all / SCARCE
     }
 
-    /// Clusters that are empty, but for those that a shard has.
-    pub(crate) fn nr_empty(&self) -> u32 {
+    /// Clusters that are empty, but for those that a shard has; and all there are. Those that a shrinking device is to lose
+    /// do not count.
+    pub(crate) fn nr_empty(&self) -> (u32, u32) {
         let lists = self.header.lists.0.lock();
-        let untouched = self.nr_clusters().saturating_sub(lists.untouched().0);
-        lists.len(ListId::Free) + lists.len(ListId::Bare) + lists.len(ListId::Discard) + untouched
-    }
-
-    /// Makes a current cluster serve `order`, which an empty one always can; false when it serves another.
-    #[inline]
-    fn claim(&self, cluster: &mut Cluster, order: Order) -> bool {
-        if self.clusters.used(cluster) == 0 {
-            self.clusters.take_over(cluster);
-            cluster.info.order = order;
-            cluster.info.cursor = 0;
-        }
-        cluster.info.order == order
+        let all = lists.offline().map_or(self.nr_clusters(), |from| from.0);
+        let untouched = all.saturating_sub(lists.untouched().0);
+        (lists.len(ListId::Free) + lists.len(ListId::Bare) + lists.len(ListId::Discard) + untouched, all)
     }
 
     /// Takes aligned free runs at and above `from`, as many as `out` has room for.
@@ -429,7 +420,6 @@ impl SwapDevice {
             {
                 debug_assert_eq!(cluster.info.list(), Some(list));
                 lists.remove(&self.clusters, list, id);
-                self.clusters.take_over(&mut cluster);
                 cluster.info.state = ClusterState::Current;
                 return Some(cluster);
             }
@@ -441,19 +431,18 @@ impl SwapDevice {
     /// Puts an isolated or current cluster on the list that fits it: `partly` when it is neither full nor empty.
     pub(crate) fn give_back(&self, mut cluster: Cluster, partly: ClusterState) {
         debug_assert_eq!(cluster.info.state, ClusterState::Current);
-        // What was freed since it was looked through may be a run.
-        let (seen, noted) = self.clusters.look_over(&mut cluster);
-        let partly = if noted == 0 { partly } else { ClusterState::Nonfull };
         let state = self.place_of(&cluster, partly);
-        self.let_go(cluster, state, seen);
+        self.move_to(&mut cluster, state);
     }
 
-    /// Where a cluster belongs whose notes were taken over: `partly` when it is neither full nor empty.
+    /// Where a cluster belongs: `partly` when it is neither full nor empty.
     pub(crate) fn place_of(&self, cluster: &Cluster, partly: ClusterState) -> ClusterState {
-        match u32::from(cluster.info.count) {
-            count if count + u32::from(cluster.info.bad) == self.capacity(cluster.id) => ClusterState::Full,
-            0 => self.emptied(),
-            _ => partly,
+        if self.is_full(cluster) {
+            ClusterState::Full
+        } else if cluster.info.count == 0 {
+            self.emptied()
+        } else {
+            partly
         }
     }
 
@@ -478,7 +467,7 @@ impl SwapDevice {
     }
 
     pub(crate) fn is_full(&self, cluster: &Cluster) -> bool {
-        self.clusters.used(cluster) + u32::from(cluster.info.bad) == self.capacity(cluster.id)
+        u32::from(cluster.info.count) + u32::from(cluster.info.bad) == self.capacity(cluster.id)
     }
 
     /// Whether a cluster has an aligned free run of an order.
@@ -500,10 +489,9 @@ fn take_single(
 ) -> Taken {
     let free = words.len() - usize::from(info.count) - usize::from(info.bad);
     let wanted = out.len().min(free);
-    let mut occupied = info.occupied();
     let (mut at, mut found) = (from, 0);
     while found < wanted {
-        at = skip_occupied(occupied, at, 1);
+        at = skip_occupied(info.occupied, at, 1);
         let group = at / GROUP_SLOTS;
         let Some(rest) = words.get(at..((group + 1) * GROUP_SLOTS).min(words.len())).filter(|rest| !rest.is_empty())
         else {
@@ -525,10 +513,9 @@ fn take_single(
         // No group whose only free slot was found is looked through again.
         let is_at_end = at == group * GROUP_SLOTS + GROUP_SLOTS || at == words.len();
         if is_at_end && !words[group * GROUP_SLOTS..at].iter().any(is_free) {
-            occupied |= 1 << group;
+            info.occupied |= 1 << group;
         }
     }
-    info.set_occupied(occupied);
     info.count += found as u16;
     Taken { runs: found, cursor: at as u32 }
 }
@@ -547,11 +534,10 @@ fn take_runs(
     let mut free = words.len() - usize::from(info.count) - usize::from(info.bad);
     // Nothing to look at: every word is free.
     let is_empty = free == words.len();
-    let mut occupied = info.occupied();
     let mut at = from.next_multiple_of(run);
     let mut runs = 0;
     while runs < out.len() && free >= run {
-        at = skip_occupied(occupied, at, run);
+        at = skip_occupied(info.occupied, at, run);
         let Some(place) = words.get(at..at + run) else {
             at = words.len();
             break;
@@ -567,19 +553,18 @@ fn take_runs(
         }
         at += run;
         if run >= GROUP_SLOTS {
-            occupied |= if found { groups_of(at - run, run) } else { 0 };
+            info.occupied |= if found { groups_of(at - run, run) } else { 0 };
         } else if at.is_multiple_of(GROUP_SLOTS) && !words[at - GROUP_SLOTS..at].iter().any(is_free) {
-            occupied |= 1 << (at / GROUP_SLOTS - 1);
+            info.occupied |= 1 << (at / GROUP_SLOTS - 1);
         }
     }
-    info.set_occupied(occupied);
     info.count += (runs * run) as u16;
     Taken { runs, cursor: at as u32 }
 }
 
-/// A free word stays so as long as the caller holds the cluster's lock. Acquire: who freed the slot used its place.
+/// Relaxed: a word stops to be free, and turns free, under the cluster lock only, which the caller holds.
 fn is_free(word: &AtomicU64) -> bool {
-    Word::from_bits(word.load(Ordering::Acquire)).is_free()
+    Word::from_bits(word.load(Ordering::Relaxed)).is_free()
 }
 
 /// The group of a slot within its cluster.
@@ -612,4 +597,13 @@ fn skip_occupied(occupied: u64, mut at: usize, run: usize) -> usize {
         at = ((at / GROUP_SLOTS + last + 1) * GROUP_SLOTS).next_multiple_of(run);
     }
     at
+}
+
+/// Makes the cluster serve `order`, which an empty one always can; false when it serves another.
+fn claim(cluster: &mut Cluster, order: Order) -> bool {
+    if cluster.info.count == 0 {
+        cluster.info.order = order;
+        cluster.info.cursor = 0;
+    }
+    cluster.info.order == order
 }

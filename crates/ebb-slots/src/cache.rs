@@ -192,17 +192,17 @@ impl SwapDevice {
     pub fn cache_del(&self, slot: Slot, shadow: Shadow) -> bool {
         let freed = self.cache_del_word(slot, shadow);
         if freed {
-            self.freed(slot, 1);
+            self.free_dead(slot);
         }
         freed
     }
 
-    /// [`Self::cache_del`] for each slot of a run of 2^`order`, noted once for all that turn free; how many those are.
+    /// [`Self::cache_del`] for each slot of a run of 2^`order`, with one lock for all that turn free; how many those are.
     pub fn cache_del_run(&self, first: Slot, order: Order, shadow: Shadow) -> u32 {
         self.free_of_run(first, order, |slot| self.cache_del_word(slot, shadow))
     }
 
-    /// The word's part of a removal. True when it is free now.
+    /// The word's part of a removal. True when it is dead now.
     fn cache_del_word(&self, slot: Slot, shadow: Shadow) -> bool {
         let before = self.update(slot, |word| out_of_cache(word, shadow));
         debug_assert!(before.is_ok(), "{slot:?} was taken out of the swap cache, but is not locked");
@@ -261,7 +261,7 @@ impl SwapDevice {
 
 fn out_of_cache(word: Word, shadow: Shadow) -> Result<Word, ()> {
     match word.is_locked() {
-        true if word.count_field() == 0 => Ok(Word::FREE),
+        true if word.count_field() == 0 => Ok(Word::DEAD),
         true => Ok(word.stored(shadow)),
         false => Err(()),
     }
@@ -269,6 +269,7 @@ fn out_of_cache(word: Word, shadow: Shadow) -> Result<Word, ()> {
 
 fn to_cached(word: Word, folio: Folio) -> Result<Word, CacheAddError> {
     match word.tag() {
+        Tag::Stored if word.is_dead() => Err(CacheAddError::Free),
         Tag::Stored => Ok(word.cached(folio)),
         Tag::Cached if word.is_locked() => Err(CacheAddError::Locked),
         Tag::Cached => Err(CacheAddError::Resident(word.folio())),

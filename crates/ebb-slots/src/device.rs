@@ -206,7 +206,7 @@ impl SwapDevice {
     /// there is no counter that all would have to share.
     pub fn nr_used(&self) -> u32 {
         let touched = self.header.lists.0.lock().untouched();
-        (0..touched.0).map(|id| self.clusters.used(&self.clusters.lock(ClusterId(id)))).sum()
+        (0..touched.0).map(|id| u32::from(self.clusters.lock(ClusterId(id)).info.count)).sum()
     }
 
     /// Slots marked bad.

@@ -23,8 +23,8 @@
 //!
 //! # Invariants
 //!
-//! 1. A word stops to be free under its cluster's lock only. It turns free without, as all other changes of a word are
-//!    made, and then that is noted: a cluster's count is never less than its words in use, and equal at rest.
+//! 1. A word says *free* exactly when its cluster accounts the slot as free; it turns free, and stops to be free, under
+//!    the cluster lock only. All other changes of a word are lock-free.
 //! 2. A used cluster is on exactly one list, or is the current cluster of exactly one shard and order, or is *away* or
 //!    *offline* (see `away`, `resize`).
 //! 3. A cluster on `frag[order]` has no aligned free run of that order; each free in it takes it to `nonfull[order]`.

@@ -43,7 +43,8 @@ impl SwapDevice {
     /// Whether fewer than half of the clusters are empty, as the kernel's `vm_swap_full`: from here on room is worth
     /// more than copies.
     pub fn is_half_full(&self) -> bool {
-        self.nr_empty() < self.nr_clusters().div_ceil(2)
+        let (empty, all) = self.nr_empty();
+        empty < all.div_ceil(2)
     }
 
     /// [`Self::alloc`], but where nothing is free and the device is more than [half](Self::is_half_full) full,

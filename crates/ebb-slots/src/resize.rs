@@ -10,7 +10,7 @@
 //! Clusters beyond the new end are *offline*: on no list, nobody's current cluster. Every way back to a list leads
 //! through one function that looks at the mark, under the lock that the mark is set under.
 
-use crate::cluster::{CLUSTER_SLOTS, Cluster, ClusterState, Seen};
+use crate::cluster::{CLUSTER_SLOTS, Cluster, ClusterState};
 use crate::device::SwapDevice;
 use crate::id::{ClusterId, Slot};
 use crate::layout::nr_clusters;
@@ -61,8 +61,8 @@ impl SwapDevice {
         // The last cluster may have room now, so its lock comes first. It is the same until the device lock is had, or
         // somebody else is changing the size.
         let last = || self.nr_slots().checked_sub(1).map(|slot| Slot(slot).cluster());
-        let cluster = last().map(|id| self.lock_at_home(id));
-        let lists = self.header.lists.0.lock();
+        let mut cluster = last().map(|id| self.lock_at_home(id));
+        let mut lists = self.header.lists.0.lock();
         let now = self.nr_slots();
         if lists.resizing() != Resizing::Idle || last() != cluster.as_ref().map(|cluster| cluster.id) {
             return Err(ResizeError::Busy);
@@ -71,16 +71,21 @@ impl SwapDevice {
             return Err(ResizeError::Size { nr_slots: now, nr_slots_max: self.nr_slots_max() });
         }
         self.header.resized.store(nr_slots + 1, Ordering::Relaxed);
-        drop(lists);
-        // A cluster without a free slot, or without a free run, may have some now; and a group that was cut off.
-        if let Some(mut cluster) = cluster {
-            self.clusters.take_over(&mut cluster);
-            cluster.info.set_occupied(0);
-            let state = match cluster.info.state {
-                ClusterState::Full | ClusterState::Frag => self.place_of(&cluster, ClusterState::Nonfull),
-                state => state,
-            };
-            self.let_go(cluster, state, Seen::NONE);
+        if let Some(cluster) = &mut cluster {
+            // A group of slots that was cut off has free ones now.
+            cluster.info.occupied = 0;
+        }
+        // A cluster without a free slot, or without a free run, may have some now.
+        if let Some(cluster) = &mut cluster
+            && matches!(cluster.info.state, ClusterState::Full | ClusterState::Frag)
+            && !self.is_full(cluster)
+            && let Some(list) = cluster.info.list()
+        {
+            lists.remove(&self.clusters, list, cluster.id);
+            cluster.info.state = if cluster.info.count == 0 { ClusterState::Free } else { ClusterState::Nonfull };
+            if let Some(list) = cluster.info.list() {
+                lists.push(&self.clusters, list, cluster.id);
+            }
         }
         Ok(())
     }
@@ -120,10 +125,8 @@ impl SwapDevice {
         for id in (from.0..end.0).map(ClusterId) {
             let mut cluster = self.lock_settled(id);
             if cluster.info.list().is_some() {
-                self.clusters.take_over(&mut cluster);
                 let state = cluster.info.state;
                 self.move_to(&mut cluster, state);
-                debug_assert_eq!(cluster.info.state, ClusterState::Offline);
             }
         }
         self.header.lists.0.lock().set_resizing(Resizing::Shrinking);
@@ -153,8 +156,8 @@ impl SwapDevice {
         while at < end_of_all {
             let id = Slot(at).cluster();
             let end = id.first_slot().0 + self.capacity(id);
-            if self.clusters.used(&self.clusters.lock(id)) > 0 {
-                let is_used = |word: Word| !word.is_free() && word != Word::BAD;
+            if self.clusters.lock(id).info.count > 0 {
+                let is_used = |word: Word| !word.is_free() && word != Word::BAD && !word.is_dead();
                 let mut slots = (at..end).map(Slot);
                 let found = slots.find(|slot| is_used(Word::from_bits(self.word(*slot).load(Ordering::Acquire))));
                 if found.is_some() {
@@ -186,7 +189,7 @@ impl SwapDevice {
         let end = ClusterId(nr_clusters(self.nr_slots()));
         let clusters = || (from.0..end.0).map(ClusterId);
         // All of them are offline or were never used: from here on they only lose slots.
-        let slots = clusters().map(|id| self.clusters.used(&self.clusters.lock(id))).sum();
+        let slots = clusters().map(|id| u32::from(self.clusters.lock(id).info.count)).sum();
         if slots > 0 {
             self.header.lists.0.lock().set_resizing(Resizing::Shrinking);
             return Err(ResizeError::InUse { slots });
@@ -200,7 +203,6 @@ impl SwapDevice {
         // Beyond the end nobody marks a slot any more.
         for id in clusters() {
             let mut cluster = self.clusters.lock(id);
-            self.clusters.take_over(&mut cluster);
             if cluster.info.bad > 0 {
                 let first = id.first_slot().0 as usize;
                 for word in self.words.iter().skip(first).take(CLUSTER_SLOTS as usize) {
@@ -208,8 +210,7 @@ impl SwapDevice {
                 }
                 self.header.bad.fetch_sub(cluster.info.bad.into(), Ordering::Relaxed);
             }
-            cluster.info.set_occupied(0);
-            (cluster.info.bad, cluster.info.state) = (0, ClusterState::Untouched);
+            (cluster.info.bad, cluster.info.occupied, cluster.info.state) = (0, 0, ClusterState::Untouched);
         }
         let mut lists = self.header.lists.0.lock();
         lists.set_offline(None);
@@ -228,9 +229,8 @@ impl SwapDevice {
         for id in (from.0..touched.0).map(ClusterId) {
             let mut cluster = self.clusters.lock(id);
             if cluster.info.state == ClusterState::Offline {
-                self.clusters.take_over(&mut cluster);
                 let state = self.place_of(&cluster, ClusterState::Nonfull);
-                self.let_go(cluster, state, Seen::NONE);
+                self.move_to(&mut cluster, state);
             }
         }
         self.header.lists.0.lock().set_resizing(Resizing::Idle);

@@ -3,8 +3,8 @@
 //!
 //! Every change is one compare-and-swap, Acquire and Release: whoever gets a slot into the cache sees what was written
 //! by whoever took it out, and the content's whereabouts with it. Two things leave the lock-free path: a count of more
-//! than [`COUNT_INLINE_MAX`] is kept under the overflow lock, and a slot that lost its last user, whose word turns free by
-//! that, is noted in its cluster (see `cluster`).
+//! than [`COUNT_INLINE_MAX`] is kept under the overflow lock, and a slot that lost its last user goes back to its
+//! cluster under the cluster lock (see `alloc`).
 
 use crate::device::SwapDevice;
 use crate::id::{Folio, Order, Shadow, Slot};
@@ -68,6 +68,7 @@ impl SwapDevice {
         match word.tag() {
             Tag::Free => TableEntry::Free,
             Tag::Bad => TableEntry::Bad,
+            Tag::Stored if word.is_dead() => TableEntry::Free,
             Tag::Stored => TableEntry::Stored(stored(word, count)),
             Tag::Cached => {
                 let (folio, zero, locked) = (word.folio(), word.is_zero_filled(), word.is_locked());
@@ -81,13 +82,22 @@ impl SwapDevice {
         self.free_of_run(first, order, |slot| self.put_word(slot))
     }
 
-    /// Notes what `turns_free` says of the slots of a run, together; how many turned free.
-    pub(crate) fn free_of_run(&self, first: Slot, order: Order, turns_free: impl Fn(Slot) -> bool) -> u32 {
+    /// Frees the slots of a run whose words `is_dead` makes dead; how many.
+    pub(crate) fn free_of_run(&self, first: Slot, order: Order, is_dead: impl Fn(Slot) -> bool) -> u32 {
         debug_assert!(first.0.is_multiple_of(order.slots()));
-        let last = Slot(first.0 + order.slots() - 1);
-        let freed = (first.0..=last.0).map(|slot| u32::from(turns_free(Slot(slot)))).sum();
+        let mut dead = [0u64; (crate::CLUSTER_SLOTS as usize).div_ceil(64)];
+        let slots = || (first.0..first.0 + order.slots()).map(Slot).enumerate();
+        let mut freed = 0;
+        for (index, slot) in slots() {
+            if is_dead(slot) {
+                dead[index / 64] |= 1 << (index % 64);
+                freed += 1;
+            }
+        }
         if freed > 0 {
-            self.freed_between(first, last, freed);
+            let is_dead = |index: usize| dead[index / 64] >> (index % 64) & 1 != 0;
+            let slots = slots().filter(|(index, _)| is_dead(*index)).map(|(_, slot)| slot);
+            self.free_dead_run(first.cluster(), slots);
         }
         freed
     }
@@ -112,18 +122,19 @@ impl SwapDevice {
     pub fn put(&self, slot: Slot) -> bool {
         let freed = self.put_word(slot);
         if freed {
-            self.freed(slot, 1);
+            self.free_dead(slot);
         }
         freed
     }
 
-    /// The word's part of a put. True when it is free now.
+    /// The word's part of a put. True when it is dead now.
     fn put_word(&self, slot: Slot) -> bool {
         loop {
             let before = self.update(slot, |word| match (word.tag(), word.count_field()) {
                 (Tag::Free | Tag::Bad, _) | (_, 0) => Err(PutError::NotReferred),
                 (_, COUNT_OVERFLOWED) => Err(PutError::Overflowed),
-                (Tag::Stored, 1) => Ok(Word::FREE),
+                // Its shadow would be of no use: a dead word is always the same.
+                (Tag::Stored, 1) => Ok(Word::DEAD),
                 (_, count) => Ok(word.with_count_field(count - 1)),
             });
             match before {
@@ -248,6 +259,7 @@ fn in_use(word: Word) -> Result<(), DupError> {
     match word.tag() {
         Tag::Free => Err(DupError::Free),
         Tag::Bad => Err(DupError::Bad),
+        Tag::Stored if word.is_dead() => Err(DupError::Free),
         Tag::Stored | Tag::Cached => Ok(()),
     }
 }

@@ -46,7 +46,7 @@ pub enum Inconsistency {
     ClusterLocked {
         cluster: ClusterId,
     },
-    /// A word that no operation writes.
+    /// A word that no operation writes, or a slot on its way to be free.
     Word {
         slot: Slot,
         bits: u64,
@@ -180,17 +180,16 @@ impl SwapDevice {
 
     fn validate_counts(&self, cluster: &Cluster, summary: &mut Summary) -> Result<(), Inconsistency> {
         let is_blank = matches!(cluster.info.state, ClusterState::Untouched | ClusterState::Bare);
-        if is_blank && self.clusters.used(cluster) == 0 && cluster.info.bad == 0 {
+        if is_blank && cluster.info.count == 0 && cluster.info.bad == 0 {
             // Its words are not looked at: they may never have been touched, and reading would.
             return Ok(());
         }
         let (mut used, mut bad) = (0, 0);
-        let occupied = self.clusters.occupied(cluster);
         for (slot, word) in (cluster.id.first_slot().0..).map(Slot).zip(self.cluster_words(cluster.id)) {
             let bits = word.load(Ordering::Acquire);
             let word = Word::from_bits(bits);
-            check(word.is_well_formed(), Inconsistency::Word { slot, bits })?;
-            let said_occupied = occupied >> group_of(slot) & 1 != 0;
+            check(word.is_well_formed() && !word.is_dead(), Inconsistency::Word { slot, bits })?;
+            let said_occupied = cluster.info.occupied >> group_of(slot) & 1 != 0;
             let wrong = Inconsistency::ClusterOccupied { cluster: cluster.id, slot };
             check(!(word.is_free() && said_occupied), wrong)?;
             used += u32::from(matches!(word.tag(), Tag::Stored | Tag::Cached));
@@ -208,7 +207,7 @@ impl SwapDevice {
                 summary.counts_overflowed += 1;
             }
         }
-        let (id, kept) = (cluster.id, self.clusters.used(cluster));
+        let (id, kept) = (cluster.id, u32::from(cluster.info.count));
         check(kept == used, Inconsistency::ClusterCount { cluster: id, kept, counted: used })?;
         let kept = u32::from(cluster.info.bad);
         check(kept == bad, Inconsistency::ClusterBad { cluster: id, kept, counted: bad })?;
@@ -218,7 +217,7 @@ impl SwapDevice {
     }
 
     fn validate_place(&self, lists: &Lists, cluster: &Cluster, summary: &mut Summary) -> Result<(), Inconsistency> {
-        let (empty, full) = (self.clusters.used(cluster) == 0, self.is_full(cluster));
+        let (empty, full) = (cluster.info.count == 0, self.is_full(cluster));
         let is_online = cluster.info.state == ClusterState::Offline || !lists.is_offline(cluster.id);
         let touched = cluster.id < lists.untouched();
         let (fits, tally) = match cluster.info.state {

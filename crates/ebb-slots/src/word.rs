@@ -13,7 +13,8 @@
 //! is *resident*: its folio is in memory and clean, and the slot still holds the same content. Resident with a count of 0
 //! is *cache-only*: no page state needs the slot, and whoever locks it may free it.
 //!
-//! A free word is 0. A stored word has a count: with its last user it turns free.
+//! A free word is 0. *Dead* is a stored word whose count is 0: its last user is gone, and the thread that made it so is
+//! on its way to give it back to the cluster. To everybody else it is as good as free, but it cannot be allocated yet.
 
 use crate::id::{Folio, Shadow};
 
@@ -48,6 +49,7 @@ pub(crate) struct Word(u64);
 impl Word {
     pub(crate) const FREE: Self = Self(0);
     pub(crate) const BAD: Self = Self(TAG_BAD);
+    pub(crate) const DEAD: Self = Self(TAG_STORED);
 
     #[inline(always)]
     pub(crate) const fn from_bits(bits: u64) -> Self {
@@ -77,6 +79,12 @@ impl Word {
     #[inline(always)]
     pub(crate) const fn is_free(self) -> bool {
         self.0 == 0
+    }
+
+    /// On the way from its last user to the cluster.
+    #[inline(always)]
+    pub(crate) const fn is_dead(self) -> bool {
+        self.0 & (TAG_MASK | COUNT_MASK) == TAG_STORED
     }
 
     /// In the swap cache, and one thread's alone.
@@ -160,9 +168,7 @@ impl Word {
         match self.tag() {
             Tag::Free => self.0 == 0,
             Tag::Bad => self.0 == TAG_BAD,
-            Tag::Stored => {
-                self.0 >> (PAYLOAD_SHIFT + u32::BITS) == 0 && matches!(self.count_field(), 1..=COUNT_OVERFLOWED)
-            }
+            Tag::Stored => self.0 >> (PAYLOAD_SHIFT + u32::BITS) == 0 && self.count_field() <= COUNT_OVERFLOWED,
             Tag::Cached => self.0 >> (PAYLOAD_SHIFT + Folio::BITS + 1) == 0 && self.count_field() <= COUNT_OVERFLOWED,
         }
     }
@@ -191,6 +197,14 @@ mod tests {
     }
 
     #[test]
+    fn a_dead_word_is_neither_free_nor_in_use() {
+        assert!(Word::DEAD.is_dead());
+        assert!(!Word::DEAD.is_free());
+        assert!(!Word::DEAD.with_count_field(1).is_dead());
+        assert!(!Word::fresh(Folio::new(0).unwrap()).is_dead());
+    }
+
+    #[test]
     fn a_cached_word_is_locked_or_resident_and_nothing_else_is_either() {
         let locked = Word::fresh(Folio::new(9).unwrap());
         assert!(locked.is_locked() && !locked.is_resident() && !locked.is_cache_only());
@@ -198,7 +212,7 @@ mod tests {
         assert!(resident.is_resident() && resident.is_cache_only() && !resident.is_locked());
         assert!(!resident.with_count_field(1).is_cache_only());
         assert_eq!(resident.locked(), locked);
-        for other in [Word::FREE, Word::BAD, locked.stored(Shadow(u32::MAX))] {
+        for other in [Word::FREE, Word::BAD, Word::DEAD, locked.stored(Shadow(u32::MAX))] {
             assert!(!other.is_locked() && !other.is_resident() && !other.is_cache_only());
         }
     }
@@ -207,8 +221,7 @@ mod tests {
     fn stray_bits_are_noticed() {
         assert!(!Word::from_bits(1 << 3).is_well_formed());
         assert!(!Word::from_bits(3 | 1 << 8).is_well_formed());
-        assert!(!Word::from_bits(1 | 1 << 3 | 1 << 40).is_well_formed());
-        assert!(!Word::from_bits(1 | 1 << 8).is_well_formed());
+        assert!(!Word::from_bits(1 | 1 << 40).is_well_formed());
         assert!(!Word::from_bits(2 | 1 << 49).is_well_formed());
     }
 }

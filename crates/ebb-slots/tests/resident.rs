@@ -267,3 +267,15 @@ fn compaction_moves_resident_slots_as_their_owner_says() {
     assert_eq!(alloc(&device, order(2), 1), [Slot(0)]);
     device.validate().unwrap();
 }
+
+#[test]
+fn a_device_that_shrinks_reclaims_as_if_it_were_small_already() {
+    let device = TestDevice::new(4 * CLUSTER_SLOTS, 1, Placement::Sharded);
+    let folio = Folio::new(1).unwrap();
+    let mut all = vec![Slot(0); CLUSTER_SLOTS as usize];
+    assert_eq!(device.alloc(Shard(0), Order::ZERO, folio, &mut all), all.len());
+    all.iter().for_each(|slot| device.unlock(*slot));
+    device.begin_shrink(CLUSTER_SLOTS).unwrap();
+    let reclaim = |slot, folio| device.lock(slot, folio).is_ok() && device.cache_del(slot, Shadow(0));
+    assert_eq!(device.alloc_reclaiming(Shard(0), Order::ZERO, folio, &mut [Slot(0)], reclaim), 1);
+}

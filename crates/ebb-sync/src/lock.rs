@@ -178,25 +178,37 @@ mod held {
 
 #[cfg(loom)]
 mod held {
-    use loom::sync::{Mutex, MutexGuard};
+    use loom::sync::atomic::{AtomicU32, Ordering};
 
-    /// Loom's own lock: a model of spinning would have no end.
+    /// A word that is exchanged, as outside of models: a try at loom's own lock waits when another thread is first, and
+    /// hides what follows from a try that fails.
     #[derive(Debug)]
-    pub struct Held(Mutex<()>);
+    pub struct Held(AtomicU32);
 
-    pub type Token<'a> = MutexGuard<'a, ()>;
+    pub struct Token<'a>(&'a AtomicU32);
 
     impl Held {
         pub fn new() -> Self {
-            Self(Mutex::new(()))
+            Self(AtomicU32::new(0))
         }
 
         pub fn try_take(&self) -> Option<Token<'_>> {
-            self.0.try_lock().ok()
+            self.0.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok().then(|| Token(&self.0))
         }
 
         pub fn take(&self) -> Token<'_> {
-            self.0.lock().expect("no model panics while it holds a lock")
+            loop {
+                if let Some(token) = self.try_take() {
+                    return token;
+                }
+                loom::thread::yield_now();
+            }
+        }
+    }
+
+    impl Drop for Token<'_> {
+        fn drop(&mut self) {
+            self.0.store(0, Ordering::Release);
         }
     }
 }
