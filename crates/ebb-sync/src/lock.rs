@@ -176,12 +176,37 @@ mod held {
     }
 }
 
-#[cfg(loom)]
+#[cfg(all(loom, not(spins)))]
+mod held {
+    use loom::sync::{Mutex, MutexGuard};
+
+    /// Loom's own lock: a model of spinning may have no end. A try waits when another thread is first, and hides what
+    /// follows from one that fails; where that matters, models are built with `--cfg spins`.
+    #[derive(Debug)]
+    pub struct Held(Mutex<()>);
+
+    pub type Token<'a> = MutexGuard<'a, ()>;
+
+    impl Held {
+        pub fn new() -> Self {
+            Self(Mutex::new(()))
+        }
+
+        pub fn try_take(&self) -> Option<Token<'_>> {
+            self.0.try_lock().ok()
+        }
+
+        pub fn take(&self) -> Token<'_> {
+            self.0.lock().expect("no model panics while it holds a lock")
+        }
+    }
+}
+
+#[cfg(all(loom, spins))]
 mod held {
     use loom::sync::atomic::{AtomicU32, Ordering};
 
-    /// A word that is exchanged, as outside of models: a try at loom's own lock waits when another thread is first, and
-    /// hides what follows from a try that fails.
+    /// A word that is exchanged, as outside of models.
     #[derive(Debug)]
     pub struct Held(AtomicU32);
 

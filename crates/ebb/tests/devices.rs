@@ -140,7 +140,8 @@ fn a_swapoff_that_is_interrupted_leaves_everything_as_it_was() {
             left > before / 2
         });
         assert_eq!(result, Err(SwapOffError::Interrupted));
-        assert!(lefts[0] == before && lefts.is_sorted_by(|a, b| a >= b) && lefts.len() > 40, "{lefts:?}");
+        // The background thread may have written more since `before`.
+        assert!(lefts[0] >= before && lefts.is_sorted_by(|a, b| a >= b) && lefts.len() > 40, "{before}: {lefts:?}");
         assert_eq!(devices(space)[0].2, Some(9));
         assert_sound(&pages);
         rewrite(&mut pages, 4);
