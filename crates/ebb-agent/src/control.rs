@@ -40,8 +40,8 @@ const PROGRESS_NS: u64 = 100_000_000;
 /// Longest request: a word, a device with its options.
 const REQUEST_BYTES_MAX: usize = PATH_BYTES_MAX + 128;
 
-/// How long to wait before what the process had no room for is tried again.
-const RETRY_NS: u64 = 10_000_000;
+/// How long to wait before what the process had no room for is tried again. Each try holds up calls that close.
+const RETRY_NS: u64 = 200_000_000;
 
 const NAME: &[u8] = b"/.ebb-control-";
 /// Where the socket's file may be made; only after these in the directories of the devices, whose file systems it would
@@ -108,8 +108,8 @@ fn start_thread(space: &'static Space) -> Option<()> {
         stack = uapi::reserve(thread::STACK_BYTES).ok()?;
         STACK.store(stack, Ordering::Relaxed);
     }
-    // SAFETY: the stack is the new thread's alone, as there is one at a time, and stays; the background thread, which calls this, has every signal
-    // blocked; the entry never returns.
+    // SAFETY: the stack is the new thread's alone, as there is one at a time, and stays; the background thread, which calls
+    // this, has every signal blocked; the entry never returns.
     unsafe { thread::spawn(stack, control_main, core::ptr::from_ref(space) as usize) }.ok().map(drop)
 }
 
@@ -197,13 +197,11 @@ extern "C" fn control_main(space: usize) -> ! {
     };
     loop {
         if !wait_for_client() {
-            // It is no socket of ours any more, whatever has happened to it: another one.
-            while change(|| {
-                close_all();
-                listen(space)
-            })
-            .is_none()
-            {
+            // The number is no socket of ours any more, whatever has happened to that: another one, and nothing is closed
+            // that may be the program's.
+            LISTENER.store(-1, Ordering::Relaxed);
+            change(close_all);
+            while change(|| listen(space)).is_none() {
                 uapi::futex_wait(&AtomicU32::new(0), 0, Some(RETRY_NS));
             }
             continue;
