@@ -86,13 +86,14 @@ pub fn fcntl(space: &Space, a: &[u64; 6]) -> Outcome {
 }
 
 /// close_range(2).
-pub fn close_range(space: &Space, a: &[u64; 6]) -> Outcome {
+pub fn close_range(space: &Space, foreign: bool, a: &[u64; 6]) -> Outcome {
     let (first, last) = (a[0] as u32, a[1] as u32);
     if first > last {
         return Outcome::Done(EINVAL);
     }
     wait_unchanged();
-    if a[2] as u32 & CLOSE_RANGE_UNSHARE != 0 {
+    // A process that only shares the memory has a table of its own anyhow.
+    if a[2] as u32 & CLOSE_RANGE_UNSHARE != 0 && !foreign {
         control::note_own_table();
     }
     let mut ret = 0;

@@ -215,6 +215,9 @@ fn share(space: &'static Space, b: &mut ThreadBlock, uc: &Context, mut request: 
         return EAGAIN;
     };
     let is_thread = flags & CLONE_THREAD != 0;
+    if is_thread && flags & g::CLONE_FILES as u64 == 0 && !b.foreign {
+        control::note_own_table();
+    }
     child.ctx = ctx;
     child.blocked = b.blocked;
     child.foreign = !is_thread || b.foreign;

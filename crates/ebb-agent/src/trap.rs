@@ -101,11 +101,11 @@ fn dispatch(space: &'static Space, b: &mut ThreadBlock, uc: &mut Context, nr: u3
         g::__NR_exit => process::exit(space, b, a[0]),
         g::__NR_exit_group => process::exit_group(space, b, a[0]),
         g::__NR_close => fds::close(space, a),
-        g::__NR_close_range => fds::close_range(space, a),
+        g::__NR_close_range => fds::close_range(space, b.foreign, a),
         g::__NR_dup2 | g::__NR_dup3 => fds::dup_onto(space, b.foreign, a),
         g::__NR_fcntl => fds::fcntl(space, a),
         g::__NR_unshare => {
-            if a[0] as u32 & g::CLONE_FILES != 0 {
+            if a[0] as u32 & g::CLONE_FILES != 0 && !b.foreign {
                 control::note_own_table();
             }
             Forward(*a)

@@ -35,7 +35,6 @@ const TABLES_KEPT: usize = 16;
 const CLUSTERS_STEP: usize = 64;
 /// A page that compresses to more than this goes to a file, where it costs no RAM.
 const POOL_OBJECT_MAX: usize = 3072;
-/// Files: this process's own and those it inherited by fork.
 /// The folio of a slot whose content is being moved, not brought in.
 const MOVING: Folio = folio_number((1 << Folio::BITS) - 1);
 
