@@ -364,7 +364,8 @@ def first_thread_ended(context):
         with context.threads("exited", 40, "16M", [f"file:{a}"], prefix=prefix) as program:
             pid, = program.ready("exited")
             program.more_rounds(1, ["exited"])
-            need(not os.listdir(f"/proc/{pid}/fd"), "its first thread runs")
+            with open(f"/proc/{pid}/stat") as stat:
+                need(stat.read().rsplit(")", 1)[1].split()[0] == "Z", "its first thread runs")
             need(set(context.show(pid, prefix=prefix)) == {a}, "it has another device")
             everyone = context.good("swapon", "--show", "--noheadings", prefix=prefix)
             need(re.search(rf"^ *{pid} {re.escape(a)} +file ", everyone, re.M), f"--show without PID says {everyone!r}")
