@@ -94,6 +94,7 @@ torture: build ## random use of memory by many threads, every byte checked
 	$(EBB) run --ram 48M --swap none -- $(RELEASE)/torture --seconds 6 --megabytes 32 --threads 2
 torture-long: build
 	cargo build --release -p torture
+	EBB_STRESS_SECONDS=200 cargo test -q -p ebb --profile checks --test stress
 	$(EBB) run --ram 24M -- $(RELEASE)/torture --seconds 600 --megabytes 192 --threads 8
 	EBB_FORCE=no-move,no-process-madvise $(EBB) run --ram 24M -- $(RELEASE)/torture --seconds 300 --megabytes 96 --threads 4
 	EBB_FORCE=no-background $(EBB) run --ram 24M -- $(RELEASE)/torture --seconds 300 --megabytes 96 --threads 4
