@@ -72,7 +72,8 @@ impl Devices {
 
     /// Descriptors of all files, -1 where there is none.
     pub fn fds(&self) -> impl Iterator<Item = i32> + '_ {
-        self.fds.iter().chain([&self.transient_fd]).map(|fd| fd.load(Ordering::Relaxed))
+        let known = &self.fds[..self.nr_files.load(Ordering::Acquire)];
+        known.iter().chain([&self.transient_fd]).map(|fd| fd.load(Ordering::Relaxed))
     }
 
     /// Keeps the program away from the descriptor of a file that is coming or going; -1 for none.

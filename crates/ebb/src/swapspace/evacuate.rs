@@ -3,7 +3,7 @@
 //! The owner of a location word is its slot, so nobody looks for pages (the kernel's swapoff walks page tables): a walk
 //! over the slots in use claims those whose content is on the device, as a swap-in would, and changes their location.
 
-use super::{BATCH, LOC_FILE, MOVING, NOT_LOCKED, POOL_OBJECT_MAX, SHARDS, SLOT_BYTES, SwapSpace, location_of};
+use super::{BATCH, MOVING, NOT_LOCKED, POOL_OBJECT_MAX, SHARDS, SLOT_BYTES, SwapSpace, file_of, location_of};
 use crate::device::file::{FileError, Reclaim};
 use crate::device::list::{Files, bit};
 use crate::group::Group;
@@ -69,7 +69,7 @@ impl SwapSpace {
     /// Moves the content of up to a batch of slots from `from` on that is in the files that are being emptied. `data` needs
     /// room for a batch. Inside the gate.
     pub fn evacuate(&self, job: &Evacuation<'_>, from: Slot, data: &mut [u8]) -> Result<Step, Stuck> {
-        let mut found = [None; BATCH];
+        let mut found = [Found { slot: Slot(0), was: NOT_LOCKED, file: 0, at: 0, len: 0 }; BATCH];
         let mut n = 0;
         let mut stuck = None;
         let mut next = Some(from);
@@ -80,7 +80,7 @@ impl SwapSpace {
                 Ok(Claim::Passed) => {}
                 Ok(Claim::Taken) => break,
                 Ok(Claim::Found(one)) => {
-                    found[n] = Some(one);
+                    found[n] = one;
                     n += 1;
                 }
                 Err(e) => {
@@ -93,21 +93,14 @@ impl SwapSpace {
                 break;
             }
         }
-        let mut moved = 0;
-        let mut all = [Found { slot: Slot(0), was: NOT_LOCKED, file: 0, at: 0, len: 0 }; BATCH];
-        for (to, from) in all.iter_mut().zip(found.iter().flatten()) {
-            *to = *from;
-        }
-        let all = &all[..n];
-        if n > 0 {
-            moved = self.store_elsewhere(job, all, data);
-        }
-        for one in &all[..moved] {
+        let found = &found[..n];
+        let moved = if n > 0 { self.store_elsewhere(job, found, data) } else { 0 };
+        for one in &found[..moved] {
             if let Some(file) = self.devices.file(one.file) {
                 file.free(one.at);
             }
         }
-        for one in all {
+        for one in found {
             self.unclaim(one.slot, one.was);
         }
         match stuck {
@@ -120,10 +113,7 @@ impl SwapSpace {
     /// Claims a slot whose content is in one of the files of a mask, and reads the object as it is stored. Waits for a slot
     /// that somebody else has claimed only if it `may_wait`: who has slots claimed waits for no other.
     fn claim_in_file(&self, slot: Slot, leaving: Files, may_wait: bool, out: &mut [u8]) -> Result<Claim, FileError> {
-        let in_file = |loc: u64| {
-            let (file, at) = ((loc >> 40 & 0xff) as usize, (loc >> 8) as u32);
-            (loc & 7 == LOC_FILE && leaving & bit(file) != 0).then_some((file, at))
-        };
+        let in_file = |loc: u64| file_of(loc).filter(|(file, _)| leaving & bit(*file) != 0);
         if in_file(self.location(slot).load(Ordering::Acquire)).is_none() {
             return Ok(Claim::Passed);
         }

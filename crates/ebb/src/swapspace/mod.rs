@@ -217,7 +217,7 @@ impl SwapSpace {
 
     /// Gives back a claimed slot that was not used.
     pub fn unalloc(&self, slot: Slot) {
-        self.slots.cache_del(slot, Shadow(0));
+        self.slots.free_run(slot, Order::ZERO);
     }
 
     /// Stores a page in the claimed `slot`, as a pattern or in the pool.
@@ -371,28 +371,30 @@ impl SwapSpace {
     /// The page `folio` needs the claimed `slot` no more: its reference goes, or its residence. With the last one the content
     /// goes too. Ends the claim.
     pub fn release(&self, group: &Group, stats: &Shared, slot: Slot, folio: Folio, was: Locked) {
-        match was {
-            Locked::Resident(resident) if resident.folio == folio => {
-                if resident.count == 0 {
-                    self.free_content(group, stats, slot);
-                } else {
-                    self.mark_in_file(slot, false);
-                }
-                self.slots.cache_del(slot, Shadow(self.clock.load(Ordering::Relaxed)));
-            }
+        // Counts of claimed slots change by who has the claim, or under the exclusive gate.
+        let is_last = match was {
+            Locked::Resident(resident) if resident.folio == folio => resident.count == 0,
             Locked::Resident(_) => {
                 self.slots.put(slot);
-                self.slots.unlock(slot);
+                return self.slots.unlock(slot);
             }
             Locked::Stored(stored) => {
                 self.slots.put(slot);
-                // Counts of claimed slots change by who has the claim, or under the exclusive gate.
-                if stored.count == 1 {
-                    self.free_content(group, stats, slot);
-                }
-                self.slots.cache_del(slot, stored.shadow);
+                stored.count == 1
             }
+        };
+        if is_last {
+            self.free_content(group, stats, slot);
+            return self.slots.free_run(slot, Order::ZERO);
         }
+        let shadow = match was {
+            Locked::Stored(stored) => stored.shadow,
+            Locked::Resident(_) => {
+                self.mark_in_file(slot, false);
+                Shadow(self.clock.load(Ordering::Relaxed))
+            }
+        };
+        self.slots.cache_del(slot, shadow);
     }
 
     /// The clean page `folio`, which the caller has `BUSY`, was evicted: `slot` alone has its content now.
@@ -434,19 +436,17 @@ impl SwapSpace {
     /// slot itself (see [`Space::reclaim_cache_only`](crate::Space)).
     fn mark_in_file(&self, slot: Slot, is_resident: bool) {
         let loc = self.location(slot).load(Ordering::Acquire);
-        if loc & 7 != LOC_FILE {
-            return;
-        }
-        if let Some(file) = self.devices.file((loc >> 40 & 0xff) as usize) {
-            file.mark((loc >> 8) as u32, slot, is_resident);
+        if let Some((file, at)) = file_of(loc)
+            && let Some(file) = self.devices.file(file)
+        {
+            file.mark(at, slot, is_resident);
         }
     }
 
     /// Whether a slot's content is at `at` of a file that this process writes to. A hint, unless the slot is claimed.
     pub fn is_in_file(&self, slot: Slot, at: u32) -> bool {
         let loc = self.location(slot).load(Ordering::Acquire);
-        let file = (loc >> 40 & 0xff) as usize;
-        loc & 7 == LOC_FILE && (loc >> 8) as u32 == at && self.devices.priority(file).is_some()
+        file_of(loc).is_some_and(|(file, slot)| slot == at && self.devices.priority(file).is_some())
     }
 
     /// What the swap table says of `slot`.
@@ -485,8 +485,8 @@ impl SwapSpace {
                 Ok(Source::Pool)
             }
             LOC_FILE => {
-                let file = self.devices.file((loc >> 40 & 0xff) as usize).ok_or(LoadError::Lost)?;
-                let at = (loc >> 8 & 0xffff_ffff) as u32;
+                let (file, at) = file_of(loc).ok_or(LoadError::Lost)?;
+                let file = self.devices.file(file).ok_or(LoadError::Lost)?;
                 let len = match file.read(at, out) {
                     Ok(len) => len,
                     Err(FileError::Io(e)) => return Err(LoadError::Io(e)),
@@ -512,10 +512,12 @@ impl SwapSpace {
                 }
             }
             LOC_FILE => {
-                if let Some(file) = self.devices.file((loc >> 40 & 0xff) as usize) {
-                    file.free((loc >> 8 & 0xffff_ffff) as u32);
+                if let Some((number, at)) = file_of(loc)
+                    && let Some(file) = self.devices.file(number)
+                {
+                    file.free(at);
                     // There is room again, if it is a file that this process writes to.
-                    if self.memory.was_refused() && self.devices.priority((loc >> 40 & 0xff) as usize).is_some() {
+                    if self.memory.was_refused() && self.devices.priority(number).is_some() {
                         self.memory.set_room();
                     }
                 }
@@ -663,6 +665,11 @@ impl Owners for SlotOwners<'_> {
 /// The location word of slot `at` of a file.
 fn location_in_file(index: usize, at: u32) -> u64 {
     LOC_FILE | (at as u64) << 8 | (index as u64) << 40
+}
+
+/// File and slot of a location word that names a file.
+fn file_of(loc: u64) -> Option<(usize, u32)> {
+    (loc & 7 == LOC_FILE).then_some(((loc >> 40 & 0xff) as usize, (loc >> 8) as u32))
 }
 
 /// The location word of a pool object.

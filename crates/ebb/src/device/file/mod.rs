@@ -1,13 +1,15 @@
-//! The spill file: nameless, mode 0600, encrypted with a key that lives in this process only, and authenticated.
+//! The spill file: nameless, mode 0600, encrypted with a key that lives in this process and its forks only, and
+//! authenticated.
 //!
 //! Owns a file of 4 KiB slots, their allocator, and per slot what is needed to open it again: nonce, length and
 //! authentication tag (AES-128-GCM, whose tag is also the checksum). The nonce is a counter that never repeats for a
 //! key. A slot holds up to 4096 bytes, padded with zeros.
 //!
-//! Fork: the child inherits the parent's file for reading and opens its own for what it writes. A table that both
-//! sides share has one word a slot with a bit for each member of the family that still needs it; only the file's
-//! owner allocates, and only where no bit is left. A member that was killed keeps its bits until the owner finds it
-//! gone.
+//! After a fork the child reads its parent's file and writes to one of its own, see `family`.
+
+mod family;
+
+use family::{Family, MEMBERS};
 
 use crate::device::{NAME_BYTES_MAX, SwapSpec};
 use crate::group::Group;
@@ -41,20 +43,11 @@ const SPACE_KEPT: usize = 16;
 /// Clusters that one step of releasing works on.
 const CLUSTERS_STEP: usize = 8;
 
-/// Members of a family that can share one file; a further one makes the slots in use unreclaimable.
-const MEMBERS: u32 = 62;
-/// A file's slots are cached only while they are written: by nobody in particular.
+/// Who has a slot locked that has no owner yet, or no more.
 const NO_FOLIO: Folio = match Folio::new(0) {
     Some(folio) => folio,
     None => panic!("0 has at most 40 bits"),
 };
-/// The bit that nobody ever clears.
-const FOR_EVER: u64 = 1 << 63;
-/// The owner is done with the slot and others are not: the last of them leaves it for the owner to collect.
-const ZOMBIE: u64 = 1 << 62;
-/// Zombies after which collecting is worth a look at every slot.
-const ZOMBIES_MIN: u32 = 4096;
-
 /// Why a slot could not be written or read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FileError {
@@ -96,23 +89,14 @@ impl Seal {
     }
 }
 
-/// Shared by all members of a family of processes.
-#[repr(C)]
-struct Family {
-    /// Process of each member; 0 for none.
-    pids: [AtomicU32; MEMBERS as usize],
-    /// Slots at or above this were never used.
-    high_water: AtomicU32,
-}
-
 /// One file.
 pub struct SpillFile {
     /// Its directory, NUL-terminated.
     dir: [u8; NAME_BYTES_MAX],
     fd: AtomicI32,
     slots: SwapDevice,
-    /// The memory of `slots`.
-    slots_at: (usize, usize),
+    /// The memory of slots, seals, members and family: address and length.
+    maps: [(usize, usize); 4],
     seals: *mut Seal,
     members: *const AtomicU64,
     family: *const Family,
@@ -192,12 +176,12 @@ impl SpillFile {
         let family: *const Family = map(3, size_of::<Family>(), uapi::reserve_shared)?.cast();
         // SAFETY: fresh zeroed memory, and zero is a valid value of every field.
         unsafe { (*family).pids[0].store(uapi::getpid() as u32, Ordering::Relaxed) };
-        undo.keep();
+        let maps = undo.keep();
         Ok(Self {
             dir,
             fd: AtomicI32::new(fd),
             slots,
-            slots_at,
+            maps,
             seals,
             members,
             family,
@@ -231,27 +215,6 @@ impl SpillFile {
         self.nr_slots as u64 * SLOT_BYTES as u64
     }
 
-    /// Slots whose content this process may still want.
-    pub fn nr_used(&self) -> u32 {
-        let own = self.own_bit.load(Ordering::Relaxed);
-        // One member too many has no bit: the allocator's books are as they were when it was forked.
-        if !self.is_shared() || own == 0 {
-            return self.slots.nr_used();
-        }
-        let slots = 0..self.family().high_water.load(Ordering::Relaxed);
-        slots.filter(|slot| self.member(*slot).load(Ordering::Relaxed) & own != 0).count() as u32
-    }
-
-    /// True when nothing of this process is in the file.
-    pub fn is_unused(&self) -> bool {
-        let own = self.own_bit.load(Ordering::Relaxed);
-        if !self.is_shared() || own == 0 {
-            return self.slots.nr_used() == 0;
-        }
-        let mut slots = 0..self.family().high_water.load(Ordering::Relaxed);
-        !slots.any(|slot| self.member(slot).load(Ordering::Relaxed) & own != 0)
-    }
-
     /// Closes the file and gives everything back that it cost. The memory of this process no longer refers to it.
     pub fn destroy(self, group: &Group) {
         let fd = self.fd();
@@ -266,21 +229,13 @@ impl SpillFile {
             self.family().pids[member as usize].store(0, Ordering::Release);
         }
         charge_tables(group, &self.tables, 0, Self::META_PER_SLOT);
-        let nr_slots = self.nr_slots as usize;
-        for (at, len) in [
-            self.slots_at,
-            (self.seals as usize, nr_slots * size_of::<Seal>()),
-            (self.members as usize, nr_slots * size_of::<AtomicU64>()),
-            (self.family as usize, size_of::<Family>()),
-        ] {
-            // SAFETY: mapped by `create`; nobody refers to the file any more, as `self` is gone.
-            let _ = unsafe { uapi::munmap(at, len.next_multiple_of(4096)) };
-        }
+        // Nobody refers to the file any more, as `self` is gone.
+        unmap(self.maps);
     }
 
     /// Moves the descriptor to another number, because the program wants this one. Under the exclusive gate.
     pub fn move_fd(&self) -> Option<i32> {
-        let fd = uapi::raise_fd(self.fd(), lowest_fd()).or_else(|_| uapi::raise_fd(self.fd(), 3)).ok()?;
+        let fd = raise(self.fd()).ok()?;
         self.fd.store(fd, Ordering::Relaxed);
         Some(fd)
     }
@@ -350,24 +305,9 @@ impl SpillFile {
         rest_end != 0 && uapi::now_ns() <= rest_end
     }
 
-    fn is_shared(&self) -> bool {
-        self.shared.load(Ordering::Relaxed)
-    }
-
     fn cipher(&self) -> &Aes128Gcm {
         // SAFETY: never changed after creation.
         unsafe { &*self.cipher.get() }
-    }
-
-    fn member(&self, slot: u32) -> &AtomicU64 {
-        assert!(slot < self.nr_slots);
-        // SAFETY: checked index into an array of atomics.
-        unsafe { &*self.members.add(slot as usize) }
-    }
-
-    fn family(&self) -> &Family {
-        // SAFETY: mapped for as long as the file, atomics only.
-        unsafe { &*self.family }
     }
 
     /// Writes `lens.len()` objects; object `i` is the first `lens[i]` bytes of the `i`-th 4 KiB of `data`, which is
@@ -553,49 +493,15 @@ impl SpillFile {
         Ok(len)
     }
 
-    /// This process needs the slot no more.
-    pub fn free(&self, slot: u32) {
-        if self.rest_until_ns.load(Ordering::Relaxed) != 0 {
-            self.rest_until_ns.store(0, Ordering::Relaxed);
-        }
-        let own = self.own_bit.load(Ordering::Relaxed);
-        if !self.owner {
-            self.member(slot).fetch_and(!own, Ordering::AcqRel);
-            return;
-        }
-        if !self.is_shared() {
-            self.put(Slot(slot));
-            return;
-        }
-        // One atomic step decides who gives the slot back: this call when nobody else holds it, `collect` otherwise.
-        let others = |word: u64| word & !own & !ZOMBIE;
-        let before = self.member(slot).fetch_update(Ordering::AcqRel, Ordering::Acquire, |word| {
-            Some(if others(word) == 0 { 0 } else { others(word) | ZOMBIE })
-        });
-        match before {
-            Ok(word) if others(word) == 0 => {
-                self.put(Slot(slot));
-            }
-            _ => {
-                self.zombies.fetch_add(1, Ordering::Relaxed);
-            }
-        }
-    }
-
     fn alloc(&self, shard: Shard, out: &mut [Slot], reclaim: Reclaim<'_>) -> usize {
-        // Again only when they have doubled since the last look, which visits every slot.
-        let zombies = self.zombies.load(Ordering::Relaxed);
-        if zombies > ZOMBIES_MIN && zombies > 2 * self.zombies_left.load(Ordering::Relaxed) {
-            self.collect();
-        }
+        self.collect_if_many();
         self.slots.alloc_reclaiming(shard, Order::ZERO, NO_FOLIO, out, |slot, folio| self.reclaim(slot, folio, reclaim))
     }
 
     /// Has a slot freed whose content is in memory too.
     fn reclaim(&self, slot: Slot, folio: Folio, reclaim: Reclaim<'_>) -> bool {
         // What others of the family still need would be as little free as before.
-        let own = self.own_bit.load(Ordering::Relaxed);
-        if self.is_shared() && self.member(slot.0).load(Ordering::Relaxed) & !own != 0 {
+        if self.is_held_by_others(slot.0) {
             return false;
         }
         reclaim(Slot(folio.get() as u32), slot.0) && matches!(self.slots.get(slot), TableEntry::Free)
@@ -629,108 +535,19 @@ impl SpillFile {
     /// Gives a slot back, whatever is known of it.
     fn put(&self, slot: Slot) {
         // A resident one has no count: its lock is what frees it. Only one thread at a time is at a slot.
-        if let Ok(Locked::Stored(_)) = self.slots.lock(slot, NO_FOLIO) {
-            self.slots.put(slot);
+        match self.slots.lock(slot, NO_FOLIO) {
+            Ok(Locked::Stored(_)) => {
+                self.slots.put(slot);
+            }
+            Ok(Locked::Resident(_)) => {}
+            Err(e) => return debug_assert!(false, "{slot:?} of a file is given back, but: {e}"),
         }
-        self.slots.cache_del(slot, Shadow(0));
+        self.slots.free_run(slot, Order::ZERO);
     }
 
     fn unalloc(&self, slots: &[Slot]) {
         for slot in slots {
-            self.slots.cache_del(*slot, Shadow(0));
-        }
-    }
-
-    /// Takes back slots that this process freed and that nobody else holds any more; how many.
-    fn collect(&self) -> u32 {
-        let zombies = self.zombies.load(Ordering::Relaxed);
-        if zombies == 0 {
-            return 0;
-        }
-        self.bury_dead_members();
-        let mut freed = 0;
-        for slot in 0..self.family().high_water.load(Ordering::Relaxed) {
-            // Whoever takes the mark off gives the slot back.
-            if self.member(slot).compare_exchange(ZOMBIE, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-                self.put(Slot(slot));
-                freed += 1;
-            }
-        }
-        let left = self.zombies.fetch_sub(freed, Ordering::Relaxed).saturating_sub(freed);
-        self.zombies_left.store(left, Ordering::Relaxed);
-        freed
-    }
-
-    /// Clears the bits of members whose process is gone.
-    fn bury_dead_members(&self) {
-        let mut dead = 0u64;
-        for (i, pid) in self.family().pids.iter().enumerate() {
-            let p = pid.load(Ordering::Relaxed);
-            if p != 0 && p != u32::MAX && !uapi::process_exists(p as i32) {
-                dead |= 1 << i;
-            }
-        }
-        if dead == 0 {
-            return;
-        }
-        for slot in 0..self.family().high_water.load(Ordering::Relaxed) {
-            self.member(slot).fetch_and(!dead, Ordering::AcqRel);
-        }
-        for (i, pid) in self.family().pids.iter().enumerate() {
-            if dead & 1 << i != 0 {
-                pid.store(0, Ordering::Release);
-            }
-        }
-    }
-
-    /// Before fork: enters a new member that holds all slots this process holds. Its number, for [`Self::inherit`].
-    pub fn adopt(&self) -> u32 {
-        let take = |f: &Family| {
-            f.pids.iter().position(|p| p.compare_exchange(0, u32::MAX, Ordering::AcqRel, Ordering::Relaxed).is_ok())
-        };
-        let found = take(self.family()).or_else(|| {
-            self.bury_dead_members();
-            take(self.family())
-        });
-        let bit = found.map_or(FOR_EVER, |i| 1 << i);
-        let own = self.own_bit.load(Ordering::Relaxed);
-        if !self.is_shared() {
-            // Until the first fork nobody needed the table: it starts with the slots in use.
-            for slot in 0..self.family().high_water.load(Ordering::Relaxed) {
-                if matches!(self.slots.get(Slot(slot)), TableEntry::Stored(_) | TableEntry::Cached { .. }) {
-                    self.member(slot).store(own, Ordering::Relaxed);
-                }
-            }
-            self.shared.store(true, Ordering::Relaxed);
-        }
-        for slot in 0..self.family().high_water.load(Ordering::Relaxed) {
-            let word = self.member(slot);
-            if word.load(Ordering::Relaxed) & own != 0 {
-                word.fetch_or(bit, Ordering::AcqRel);
-            }
-        }
-        bit.trailing_zeros()
-    }
-
-    /// After a fork that failed: takes [`Self::adopt`] back.
-    pub fn disown(&self, member: u32) {
-        if member >= MEMBERS {
-            return;
-        }
-        for slot in 0..self.family().high_water.load(Ordering::Relaxed) {
-            self.member(slot).fetch_and(!(1 << member), Ordering::AcqRel);
-        }
-        self.family().pids[member as usize].store(0, Ordering::Release);
-    }
-
-    /// After fork, in the child: this process is that member, and only reads.
-    pub fn inherit(&mut self, member: u32) {
-        self.owner = false;
-        if member < MEMBERS {
-            self.family().pids[member as usize].store(uapi::getpid() as u32, Ordering::Release);
-            self.own_bit.store(1 << member, Ordering::Relaxed);
-        } else {
-            self.own_bit.store(0, Ordering::Relaxed);
+            self.slots.free_run(*slot, Order::ZERO);
         }
     }
 
@@ -747,9 +564,10 @@ struct Undo {
 }
 
 impl Undo {
-    fn keep(&mut self) {
+    /// There is a file: what it has mapped.
+    fn keep(&mut self) -> [(usize, usize); 4] {
         self.fd = -1;
-        self.maps = [(0, 0); 4];
+        core::mem::take(&mut self.maps)
     }
 }
 
@@ -758,10 +576,15 @@ impl Drop for Undo {
         if self.fd >= 0 {
             uapi::close(self.fd);
         }
-        for (at, len) in self.maps.into_iter().filter(|(_, len)| *len > 0) {
-            // SAFETY: mapped for the file that there is not.
-            let _ = unsafe { uapi::munmap(at, len.next_multiple_of(4096)) };
-        }
+        unmap(self.maps);
+    }
+}
+
+/// Gives a file's mappings back; 0 bytes for those that there are not.
+fn unmap(maps: [(usize, usize); 4]) {
+    for (at, len) in maps.into_iter().filter(|(_, len)| *len > 0) {
+        // SAFETY: mapped for a file that there is not, or no more.
+        let _ = unsafe { uapi::munmap(at, len.next_multiple_of(4096)) };
     }
 }
 
@@ -776,11 +599,15 @@ fn unsignalled(result: Result<(), Errno>) -> Result<(), Errno> {
 
 /// Moves a descriptor of Ebb's to a high number, where programs do not look.
 pub fn keep_away(fd: i32) -> Result<i32, Errno> {
-    let moved = uapi::raise_fd(fd, lowest_fd()).or_else(|_| uapi::raise_fd(fd, 3));
+    let moved = raise(fd);
     if moved.is_err() {
         uapi::close(fd);
     }
     moved
+}
+
+fn raise(fd: i32) -> Result<i32, Errno> {
+    uapi::raise_fd(fd, lowest_fd()).or_else(|_| uapi::raise_fd(fd, 3))
 }
 
 /// Where numbers for Ebb's descriptors begin.
