@@ -39,6 +39,7 @@ pub fn create(options: &InProcess) -> &'static Space {
         ram_bytes: options.ram_bytes,
         swap: swap.as_slice(),
         stats: None,
+        stats_fd: None,
         force: Force {
             no_move: forced("no-move"),
             shared: forced("shared"),

@@ -3,6 +3,8 @@
 //! The new program gets `LD_PRELOAD` with the agent first and every `EBB_` variable of the contract, also when its
 //! parent hands over a cleaned environment. A variable that the parent set itself is left as it is.
 
+use crate::fds;
+use crate::text::Line;
 use crate::user;
 use core::cell::UnsafeCell;
 use linux_raw_sys::errno as e;
@@ -15,6 +17,7 @@ const KEPT_MAX: usize = 32;
 
 const PRELOAD: &[u8] = b"LD_PRELOAD=";
 const PREFIX: &[u8] = b"EBB_";
+const STATS_FD: &[u8] = b"EBB_STATS_FD=";
 
 const E2BIG: i64 = -(e::E2BIG as i64);
 const EFAULT: i64 = -(e::EFAULT as i64);
@@ -175,6 +178,9 @@ pub fn arguments(memory: &mut [u8], path: u64, argv: u64, envp: u64) -> Result<[
                 value = with_agent(&mut s, start + PRELOAD.len(), end, kept.agent())?;
             }
         }
+        if s.memory[start..end].starts_with(STATS_FD) {
+            value = stats_fd(&mut s)?;
+        }
         for (seen, var) in has.iter_mut().zip(kept.vars()) {
             *seen |= same_name(var, &s.memory[start..end]);
         }
@@ -188,13 +194,20 @@ pub fn arguments(memory: &mut [u8], path: u64, argv: u64, envp: u64) -> Result<[
     }
     for (seen, var) in has.iter().zip(kept.vars()) {
         if !seen {
-            let value = s.add(&[var])?;
+            let value = if var.starts_with(STATS_FD) { stats_fd(&mut s)? } else { s.add(&[var])? };
             s.set_pointer(envp_at, filled, value);
             filled += 1;
         }
     }
     let (argv, envp) = (s.address(argv_at), s.address(envp_at));
     Ok([path, argv, envp])
+}
+
+/// The variable that names the counters' descriptor, which may have another number than when this program began.
+fn stats_fd(s: &mut Scratch<'_>) -> Result<u64, i64> {
+    let mut number = Line::new();
+    number.num(fds::stats().max(0) as u64);
+    s.add(&[STATS_FD, number.as_bytes()])
 }
 
 /// `LD_PRELOAD` with the agent before the list at `start..end` of the scratch memory.

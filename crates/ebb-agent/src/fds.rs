@@ -9,6 +9,7 @@ use crate::lifeline;
 use crate::trap::Outcome;
 use core::sync::atomic::{AtomicI32, Ordering::Relaxed};
 use ebb::Space;
+use ebb::uapi;
 use ebb::uapi::fd::wait_unchanged;
 use linux_raw_sys::errno as e;
 use linux_raw_sys::general as g;
@@ -51,6 +52,32 @@ pub fn is_protected(space: &Space, fd: u64) -> bool {
     fd >= 0 && each(space).any(|protected| protected == fd)
 }
 
+/// The number of the counters' descriptor, or -1.
+pub fn stats() -> i32 {
+    STATS_FD.load(Relaxed)
+}
+
+/// Moves the counters' descriptor to another number, open across exec as before.
+fn move_stats(space: &Space, fd: i32) -> bool {
+    uapi::fd::exclude(|| {
+        let lowest = (fd + 1) as u64;
+        // SAFETY: descriptors are numbers; this one is the agent's own.
+        let duplicate = |lowest| unsafe {
+            entry::raw_syscall(g::__NR_fcntl as u64, &[fd as u64, g::F_DUPFD as u64, lowest, 0, 0, 0])
+        };
+        let mut moved = duplicate(lowest);
+        if moved < 0 {
+            moved = duplicate(3);
+        }
+        if moved < 0 {
+            return false;
+        }
+        STATS_FD.store(moved as i32, Relaxed);
+        uapi::close(fd);
+        space.set_tree_fd(moved as i32).is_ok()
+    })
+}
+
 /// close(2).
 pub fn close(space: &Space, a: &[u64; 6]) -> Outcome {
     wait_unchanged();
@@ -68,11 +95,8 @@ pub fn dup_onto(space: &Space, foreign: bool, a: &[u64; 6]) -> Outcome {
     }
     let fd = a[1] as i32;
     if fd == STATS_FD.load(Relaxed) {
-        // Its mapping stays. Programs started from here find no counters behind the number, and go without.
-        if !foreign {
-            STATS_FD.store(-1, Relaxed);
-        }
-        return Outcome::Forward(*a);
+        // Programs started by a process that only shares the memory find no counters behind the number, and go without.
+        return if foreign || move_stats(space, fd) { Outcome::Forward(*a) } else { Outcome::Done(EBUSY) };
     }
     if lifeline::give_up(fd, foreign) {
         return Outcome::Forward(*a);

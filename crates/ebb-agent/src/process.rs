@@ -23,6 +23,7 @@ use crate::user;
 use core::ptr;
 use core::sync::atomic::{AtomicU32, Ordering};
 use ebb::Space;
+use ebb::tree::MemberId;
 use ebb::uapi;
 use linux_raw_sys::errno as e;
 use linux_raw_sys::general as g;
@@ -221,6 +222,7 @@ fn share(space: &'static Space, b: &mut ThreadBlock, uc: &Context, mut request: 
     child.ctx = ctx;
     child.blocked = b.blocked;
     child.foreign = !is_thread || b.foreign;
+    child.shares_files = child.foreign && (flags & g::CLONE_FILES as u64 != 0);
     child.parent_frees = flags & CLONE_VFORK != 0 && !is_thread;
     if flags & CLONE_VFORK != 0 {
         child.alt = b.alt;
@@ -345,6 +347,7 @@ fn copy(space: &'static Space, b: &mut ThreadBlock, uc: &mut Context, mut reques
         b.table = &actions::PROCESS;
     }
     b.foreign = false;
+    b.shares_files = false;
     b.parent_frees = false;
     b.scratch = 0;
     b.queue().clear();
@@ -413,6 +416,27 @@ fn keep_robust(space: &'static Space, b: &ThreadBlock) {
     });
 }
 
+/// Tells the tree that this process is about to be another program: until that says what it holds, others look. A process
+/// that shares the memory takes a place of its own for that, where its descriptors are its own.
+fn leave_for_exec(b: &ThreadBlock) -> Option<MemberId> {
+    let tree = crate::space()?.tree();
+    if !b.foreign {
+        tree.leave_for_exec();
+        return None;
+    }
+    if b.shares_files { None } else { tree.claim_outside() }
+}
+
+/// The exec failed.
+fn back_from_exec(b: &ThreadBlock, outside: Option<MemberId>) {
+    let Some(space) = crate::space() else { return };
+    match outside {
+        Some(id) => space.tree().drop_outside(id),
+        None if !b.foreign => space.tree().back_from_exec(),
+        None => {}
+    }
+}
+
 /// execve(2) and execveat(2), whose path is argument `path_at`.
 pub fn exec(b: &mut ThreadBlock, uc: &Context, nr: u32, a: &[u64; 6], path_at: usize) -> Outcome {
     let Ok(at) = uapi::map_for_now(exec::SCRATCH_BYTES) else { return Outcome::Done(-(e::ENOMEM as i64)) };
@@ -430,8 +454,10 @@ pub fn exec(b: &mut ThreadBlock, uc: &Context, nr: u32, a: &[u64; 6], path_at: u
             let alone = if b.foreign { ptr::eq(b.table, &b.own_table) } else { LIVE.load(Ordering::Relaxed) == 1 };
             let ignored = if alone { b.table().ignored_ours() } else { 0 };
             actions::set_really_ignored(b.table(), ignored, true);
+            let outside = leave_for_exec(b);
             // SAFETY: the program asked for it; on success nothing of it is left.
             let ret = unsafe { entry::inner_call(nr as u64, &used, signals::program_mask(b, uc)) };
+            back_from_exec(b, outside);
             actions::set_really_ignored(b.table(), ignored, false);
             ret
         }

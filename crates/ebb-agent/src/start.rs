@@ -133,10 +133,12 @@ unsafe fn start(envp: *const *const core::ffi::c_char) {
 fn make_space(settings: &Settings) -> &'static Space {
     let mut devices = [SwapSpec { dir: c"", bytes: 0, priority: None }; DEVICES_MAX];
     let nr_devices = settings.devices(&mut devices);
+    let stats = settings.stats_fd.and_then(map_stats);
     let config = Config {
         ram_bytes: settings.ram_bytes.unwrap_or(0),
         swap: &devices[..nr_devices],
-        stats: settings.stats_fd.and_then(map_stats),
+        stats,
+        stats_fd: stats.and(settings.stats_fd),
         force: settings.force,
     };
     let error = match Space::create(&config) {
@@ -161,6 +163,10 @@ fn make_space(settings: &Settings) -> &'static Space {
         InitError::Spill(i, errno) => {
             line.str("spill file in ").bytes(devices[i].dir.to_bytes()).str(": errno ");
             line.num(errno.0 as u64).str("; name another directory with --swap file:DIR, or use --swap none");
+        }
+        InitError::Processes => {
+            line.str("processes: more than ").num(ebb::tree::MEMBERS_MAX as u64);
+            line.str(" share the budget; start fewer at a time");
         }
         InitError::Threads => {
             line.str("threads: more than there are contexts for; report it");

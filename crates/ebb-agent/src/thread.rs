@@ -79,6 +79,8 @@ pub struct ThreadBlock {
     pub own_table: SigTable,
     /// This thread belongs to another process that shares the memory.
     pub foreign: bool,
+    /// Such a process has its descriptors in common with the one that started it.
+    pub shares_files: bool,
     /// The block goes back when the parent's vfork returns, not before.
     pub parent_frees: bool,
     /// The new process asked for default actions (CLONE_CLEAR_SIGHAND).

@@ -14,7 +14,7 @@ impl Space {
                 self.group.charge_meta(UNIT_PAGES * 8 + 64);
             }
         }
-        self.group.add_wanted(n, self.stats);
+        self.group.add_wanted(n);
     }
 
     /// A page of the unit at `addr` lost its content.

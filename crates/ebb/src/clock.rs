@@ -3,6 +3,9 @@
 use crate::uapi;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
+/// Cycles of a stamp's step, as a power of two.
+const STAMP_SHIFT: u32 = 20;
+
 /// Nanoseconds per cycle, times 2^20.
 static NS_PER_CYCLE: AtomicU64 = AtomicU64::new(0);
 
@@ -22,6 +25,17 @@ pub fn cycles() -> u64 {
     }
     // SAFETY: every x86-64 processor has the counter; reading it has no effect.
     unsafe { core::arch::x86_64::_rdtsc() }
+}
+
+/// A moment, to about half a millisecond; it comes round again after some weeks.
+#[inline]
+pub fn stamp() -> u32 {
+    (cycles() >> STAMP_SHIFT) as u32
+}
+
+/// Milliseconds since a [`stamp`] was taken.
+pub fn ms_since(stamp_then: u32) -> u64 {
+    ns(u64::from(stamp().wrapping_sub(stamp_then)) << STAMP_SHIFT) / 1_000_000
 }
 
 /// Measures the rate; takes 100 microseconds.

@@ -76,6 +76,7 @@ impl Space {
         if let Some(unit) = self.table.unit(page) {
             unit.next.store(page_of(page) + n as u32, Relaxed);
             unit.window.store(window, Relaxed);
+            unit.touched.store(clock::stamp(), Relaxed);
         }
     }
 
@@ -119,6 +120,7 @@ impl Space {
             match result {
                 In::Mapped(0) => return (self.spurious(ctx, page, write), reclaim),
                 In::Mapped(n) => {
+                    stats::add(&self.tree().member().faults, 1);
                     match state.tag() {
                         Tag::None => stats::add(&self.stats.faults_first_touch, 1),
                         Tag::Staged => stats::add(&self.stats.faults_soft, 1),

@@ -27,6 +27,10 @@ impl Space {
         for (member, file) in adopted.iter_mut().zip(self.swap.devices.all_mut()) {
             *member = file.as_ref().map_or(u32::MAX, |f| f.adopt());
         }
+        let charged = self.group.charged() as i64;
+        let reserved = self.tree().reserve_child(charged, 0);
+        // SAFETY: as above.
+        unsafe { *self.reserved_child.get() = reserved };
     }
 
     /// After fork, in the parent, also when it failed (`ok` false).
@@ -34,6 +38,10 @@ impl Space {
         let _ = ctx;
         if !ok {
             // SAFETY: under the exclusive gate.
+            if let Some(child) = unsafe { *self.reserved_child.get() } {
+                self.tree().drop_child(child);
+            }
+            // SAFETY: as above.
             let adopted = unsafe { &*self.adopted.get() };
             for (member, file) in adopted.iter().zip(self.swap.devices.all_mut()) {
                 if let (Some(file), true) = (file, *member != u32::MAX) {
@@ -46,6 +54,11 @@ impl Space {
 
     /// After fork, in the child, as its first act.
     pub fn fork_child(&self, ctx: &ThreadCtx) -> Result<(), InitError> {
+        // First of all: until then what is charged here is charged to the parent.
+        // SAFETY: the only thread, under the exclusive gate.
+        let reserved = unsafe { *self.reserved_child.get() };
+        let charged = self.group.charged() as i64;
+        self.tree().become_child(reserved, charged).map_err(|_| InitError::Processes)?;
         let in_flight = self.contexts.keep_only(ctx);
         self.group.uncharge(in_flight);
         self.work.reset();

@@ -1,60 +1,144 @@
 //! The group: what a space may hold, and what it holds now.
 //!
-//! A charge is a number of pages: resident, staged, pool and metadata alike. The limit is hard: a thread that would
-//! pass it reclaims first. Work that frees memory may itself need a little (a frame beside the page it copies, a pool
-//! block for what it compresses); such charges are forced, and bounded by one batch a thread.
+//! A charge is a number of pages: resident, staged, pool and metadata alike. What may be charged is granted by the tree of
+//! processes that the space belongs to (`tree`): a batch at a time, so that a charge shares no cache line with other
+//! processes. The budget is hard: a thread that would pass it reclaims first. Work that frees memory may itself need a
+//! little (a frame beside the page it copies, a pool block for what it compresses); such charges are forced, and bounded
+//! by one batch a thread.
 
 use crate::stats::{self, Shared};
-use core::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
+use crate::table::UNIT_PAGES;
+use crate::tree::{Member, Tree};
+use core::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 
 /// Charges of one space.
-#[derive(Debug)]
 pub struct Group {
+    tree: Tree,
     charged: AtomicI64,
-    limit: i64,
-    /// Below this reclaim rests.
-    low: i64,
-    /// Above this background reclaim works.
-    high: i64,
     /// Bytes of metadata charged so far, for rounding to pages.
     meta_bytes: AtomicU64,
     /// Pages with content, wherever it is.
     wanted: AtomicI64,
+    /// The same of the other processes of the tree, when last looked at.
+    wanted_elsewhere: AtomicI64,
+    stats: &'static Shared,
 }
 
 impl Group {
-    /// A group of `limit` pages; reclaim starts `gap` pages below it.
-    pub fn new(limit: usize, gap: usize) -> Self {
+    /// A group that nothing is charged to yet.
+    pub fn new(tree: Tree, stats: &'static Shared) -> Self {
         Self {
+            tree,
             charged: AtomicI64::new(0),
-            limit: limit as i64,
-            low: limit.saturating_sub(2 * gap) as i64,
-            high: limit.saturating_sub(gap) as i64,
             meta_bytes: AtomicU64::new(0),
             wanted: AtomicI64::new(0),
+            wanted_elsewhere: AtomicI64::new(0),
+            stats,
         }
     }
 
-    /// Charges `n` pages, or nothing when that would pass the limit.
+    /// The tree that grants.
+    pub fn tree(&self) -> &Tree {
+        &self.tree
+    }
+
+    fn member(&self) -> &'static Member {
+        self.tree.member()
+    }
+
+    /// Pages that are asked for, and given back, at a time: few enough that what all processes have in hand does not
+    /// matter.
+    fn batch(&self) -> i64 {
+        (self.limit() as i64 / 512).clamp(16, 256)
+    }
+
+    /// Pages below the budget where background reclaim begins; it ends at twice as many.
+    fn gap(&self) -> i64 {
+        gap(self.limit()) as i64
+    }
+
+    /// Charges `n` pages, or nothing when that would pass the budget.
     #[inline]
     pub fn try_charge(&self, n: usize) -> bool {
         let n = n as i64;
-        if self.charged.fetch_add(n, Relaxed) + n <= self.limit {
+        let now = self.charged.fetch_add(n, SeqCst) + n;
+        if now <= self.member().granted.load(SeqCst) {
             return true;
         }
-        self.charged.fetch_sub(n, Relaxed);
-        false
+        self.charged.fetch_sub(n, SeqCst);
+        self.grow(n, now)
     }
 
-    /// Charges `n` pages whatever the limit: for work that frees more.
+    /// Sees to it that `n` pages more can be charged; false when the budget has no room for them.
+    pub fn make_room(&self, n: usize) -> bool {
+        let lacks = self.charged.load(SeqCst) + n as i64 - self.member().granted.load(SeqCst);
+        lacks <= 0 || self.tree.try_grow(lacks)
+    }
+
+    /// Asks the tree for what a charge of `n` lacks, which would make `now` of them.
+    #[cold]
+    fn grow(&self, n: i64, now: i64) -> bool {
+        let lacks = (now - self.member().granted.load(SeqCst)).max(0);
+        let grown = self.tree.try_grow(lacks + self.batch()) || self.tree.try_grow(lacks);
+        if !grown {
+            return false;
+        }
+        self.charged.fetch_add(n, SeqCst);
+        self.cover();
+        self.note_peaks();
+        true
+    }
+
+    /// Remembers how much the tree holds and wants now, if that is more than ever.
+    fn note_peaks(&self) {
+        let page = self.tree.page();
+        let member = self.member();
+        member.charged.store(self.charged() as u64, Relaxed);
+        let wanted: u64 = page.members().map(|(_, m)| m.wanted.load(Relaxed)).sum();
+        let elsewhere = wanted.saturating_sub(member.wanted.load(Relaxed));
+        self.wanted_elsewhere.store(elsewhere as i64, Relaxed);
+        let held = (self.limit() as i64 - self.tree.free_seen()).max(0);
+        stats::raise(&self.stats.peak_held_bytes, held as u64 * 4096);
+    }
+
+    /// Makes sure that what is charged is granted.
+    fn cover(&self) {
+        let lacks = self.charged.load(SeqCst) - self.member().granted.load(SeqCst);
+        if lacks > 0 {
+            self.tree.force_grow(lacks);
+        }
+    }
+
+    /// Charges `n` pages whatever the budget: for work that frees more.
     pub fn force_charge(&self, n: usize) {
-        self.charged.fetch_add(n as i64, Relaxed);
+        self.charged.fetch_add(n as i64, SeqCst);
+        self.cover();
     }
 
     /// Takes a charge back.
     pub fn uncharge(&self, n: usize) {
-        let before = self.charged.fetch_sub(n as i64, Relaxed);
+        let before = self.charged.fetch_sub(n as i64, SeqCst);
         debug_assert!(before >= n as i64, "uncharged more than was charged");
+        let unused = self.member().granted.load(Relaxed) - (before - n as i64);
+        if unused > 4 * self.batch() {
+            self.give_back(unused - self.batch());
+        }
+    }
+
+    /// Gives what is granted and not charged back to the tree, but for one batch.
+    #[cold]
+    fn give_back(&self, n: i64) {
+        self.tree.shrink(n);
+        // Somebody may have charged meanwhile what is gone now.
+        self.cover();
+    }
+
+    /// Gives back all that is granted and not charged.
+    pub fn give_back_unused(&self) {
+        let unused = self.member().granted.load(SeqCst) - self.charged.load(SeqCst);
+        if unused > 0 {
+            self.give_back(unused);
+        }
     }
 
     /// Charges metadata by the byte; whole pages of it count.
@@ -86,32 +170,44 @@ impl Group {
         self.charged.load(Relaxed).max(0) as usize
     }
 
-    /// The hard limit in pages.
+    /// The budget of the tree in pages.
     pub fn limit(&self) -> usize {
-        self.limit as usize
+        self.tree.limit()
+    }
+
+    /// What this process may expect of the budget now, in pages: what it holds, and what nobody holds.
+    pub fn share(&self) -> usize {
+        (self.charged.load(Relaxed) + self.room()).max(0) as usize
+    }
+
+    /// Pages that could be charged now, as far as is known.
+    fn room(&self) -> i64 {
+        self.member().granted.load(Relaxed) - self.charged.load(Relaxed) + self.tree.free_seen()
     }
 
     /// Background reclaim should work.
     #[inline]
     pub fn is_above_high(&self) -> bool {
-        self.charged.load(Relaxed) > self.high
+        self.room() < self.gap()
     }
 
     /// Background reclaim may rest.
     pub fn is_below_low(&self) -> bool {
-        self.charged.load(Relaxed) < self.low
+        self.room() > 2 * self.gap()
     }
 
     /// `n` more pages have content.
-    pub fn add_wanted(&self, n: usize, stats: &Shared) {
+    pub fn add_wanted(&self, n: usize) {
         let now = self.wanted.fetch_add(n as i64, Relaxed) + n as i64;
-        stats::raise(&stats.peak_wanted_bytes, now as u64 * 4096);
-        stats::raise(&stats.peak_held_bytes, self.charged() as u64 * 4096);
+        self.member().wanted.store(now.max(0) as u64, Relaxed);
+        let all = now + self.wanted_elsewhere.load(Relaxed);
+        stats::raise(&self.stats.peak_wanted_bytes, all.max(0) as u64 * 4096);
     }
 
     /// `n` pages lost their content.
     pub fn sub_wanted(&self, n: usize) {
-        self.wanted.fetch_sub(n as i64, Relaxed);
+        let before = self.wanted.fetch_sub(n as i64, Relaxed);
+        self.member().wanted.store((before - n as i64).max(0) as u64, Relaxed);
     }
 
     /// Pages with content now.
@@ -120,21 +216,73 @@ impl Group {
     }
 }
 
+/// Present pages that one step sweeps, stages and may overshoot by, of a budget in pages: sixty-four of them fit it at
+/// least.
+pub fn sweep_max(limit: usize) -> usize {
+    (limit / 64).clamp(64, UNIT_PAGES)
+}
+
+/// Pages below a budget where background reclaim begins.
+fn gap(limit: usize) -> usize {
+    (limit / 64).max(2 * sweep_max(limit)).min(limit / 4)
+}
+
+/// Pages that staging aims to hold of so many.
+pub fn staging_target(share: usize, limit: usize) -> usize {
+    (share / 16).max(2 * sweep_max(limit)).min(limit / 3)
+}
+
+/// Pages that the pool may hold of so many, with a device behind it and without one. With one the pool is for what is
+/// warm: half. Without one it is all there is, down to what a program needs to run at all.
+pub fn pool_max(limit: usize) -> [usize; 2] {
+    [limit / 2, limit - (limit / 5).max(4 * sweep_max(limit)).min(limit / 2)]
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tree::Page;
+
+    fn group(limit: u64) -> Group {
+        // Zeroed memory is a valid area.
+        let stats = crate::uapi::reserve(Shared::MAP_BYTES).expect("memory");
+        // SAFETY: as above; never unmapped.
+        let stats: &'static Shared = unsafe { &*stats.cast::<Shared>() };
+        let page: &'static Page = &stats.tree;
+        page.set_limit(limit);
+        Group::new(Tree::join(page, None).expect("a place"), stats)
+    }
 
     #[test]
-    fn a_charge_beyond_the_limit_charges_nothing() {
-        let g = Group::new(10, 1);
+    fn a_charge_beyond_the_budget_charges_nothing() {
+        let g = group(10);
         assert!(g.try_charge(10));
         assert!(!g.try_charge(1));
         assert_eq!(g.charged(), 10);
     }
 
     #[test]
+    fn what_is_not_used_goes_back_to_the_tree() {
+        let g = group(10_000);
+        assert!(g.try_charge(5000));
+        g.uncharge(4000);
+        let granted = g.tree().page().sum().held;
+        assert!((1000..1000 + 5 * g.batch()).contains(&granted), "{granted}");
+        g.give_back_unused();
+        assert_eq!(g.tree().page().sum().held, 1000);
+    }
+
+    #[test]
+    fn a_forced_charge_is_granted_too() {
+        let g = group(10);
+        g.force_charge(15);
+        assert_eq!(g.tree().page().sum(), crate::tree::Sum { held: 15, limit: 10 });
+        assert!(!g.try_charge(1));
+    }
+
+    #[test]
     fn metadata_is_charged_by_whole_pages() {
-        let g = Group::new(10, 1);
+        let g = group(10);
         g.charge_meta(4000);
         assert_eq!(g.charged(), 0);
         g.charge_meta(200);

@@ -36,6 +36,8 @@ mod mm;
 #[cfg(not(loom))]
 mod poolmem;
 #[cfg(not(loom))]
+mod publish;
+#[cfg(not(loom))]
 mod reclaim;
 #[cfg(not(loom))]
 mod region;
@@ -63,6 +65,7 @@ mod sweep;
 mod table;
 #[cfg(not(loom))]
 mod text;
+pub mod tree;
 #[cfg(not(loom))]
 pub mod uapi;
 #[cfg(not(loom))]

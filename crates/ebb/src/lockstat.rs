@@ -35,6 +35,7 @@ pub struct Site {
     max_ns: AtomicU64,
 }
 
+#[cfg(test)]
 impl Site {
     const fn new() -> Self {
         Self {
@@ -88,11 +89,14 @@ impl Contention {
     }
 }
 
+#[cfg(test)]
 impl Table {
-    pub(crate) const fn new() -> Self {
+    const fn new() -> Self {
         Self { sites: [const { Site::new() }; SITES], lost: AtomicU64::new(0) }
     }
+}
 
+impl Table {
     /// Counts one wait.
     pub fn record(&self, class: &str, caller: &Location<'_>, wait_ns: u64) {
         // From the crate's name on: the same in each build.

@@ -20,7 +20,7 @@ pub struct PoolMemory {
     spare_max: usize,
     pages: AtomicUsize,
     /// Most pages while a file takes what the pool does not, and without one.
-    pages_max: [usize; 2],
+    pages_max: [AtomicUsize; 2],
     /// No file takes what the pool does not until this moment; 0 for none such, [`FOR_EVER`] when there is no file.
     alone_until_ns: AtomicU64,
 }
@@ -47,7 +47,7 @@ impl PoolMemory {
             nr_spare: AtomicUsize::new(0),
             spare_max: (pages_max[0] / 64 / BLOCK_PAGES).max(8),
             pages: AtomicUsize::new(0),
-            pages_max,
+            pages_max: pages_max.map(AtomicUsize::new),
             alone_until_ns: AtomicU64::new(FOR_EVER),
         })
     }
@@ -97,7 +97,14 @@ impl PoolMemory {
 
     /// Most pages that may be held now.
     pub fn pages_max(&self) -> usize {
-        self.pages_max[self.is_alone() as usize]
+        self.pages_max[self.is_alone() as usize].load(Ordering::Relaxed)
+    }
+
+    /// Changes that.
+    pub fn set_pages_max(&self, pages_max: [usize; 2]) {
+        for (to, pages) in self.pages_max.iter().zip(pages_max) {
+            to.store(pages, Ordering::Relaxed);
+        }
     }
 
     fn spare(&self, block: u32) -> &AtomicU8 {

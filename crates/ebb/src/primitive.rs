@@ -4,10 +4,10 @@
 //! looked at before sleeping, and which a waker takes; so a wake-up that the code loses is a dead lock of the model.
 
 #[cfg(loom)]
-pub use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+pub use loom::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering, fence};
 
 #[cfg(not(loom))]
-pub use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+pub use core::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering, fence};
 
 /// One turn of a short wait.
 #[inline]

@@ -6,6 +6,7 @@ use crate::page::Tag;
 use crate::space::Space;
 use crate::stats::{self, Shared};
 use crate::text::Text;
+use crate::tree::{AGE_BASE_MS, now_ms};
 use crate::uapi::{self, thread};
 use crate::work::Work;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -21,8 +22,16 @@ const COMPACT_STEP: usize = 32;
 /// Full clusters of a device that a background round looks through for slots whose pages are clean in memory.
 const RECLAIM_CLUSTERS: u32 = 16;
 
-/// Pages that a process holds before it has a background thread: so much costs nothing but itself.
+/// Pages that a process holds before it has a background thread, so much costs nothing but itself; less, where that is
+/// more than this part of the budget.
 const GROWN_PAGES: usize = 2048;
+const GROWN_PART: usize = 16;
+/// Pages that another process is asked for at least.
+const ASK_PAGES_MIN: i64 = 256;
+/// How long who runs short waits for another process, before it reclaims itself.
+const ASKED_WAIT_NS: u64 = 2_000_000;
+/// Steps of that wait.
+const ASKED_STEP_NS: u64 = 100_000;
 /// How often the thread looks whether somebody asks, where it cannot wait for that too (Linux before 5.16).
 const ASKED_NS: u64 = 1_000_000_000;
 
@@ -87,7 +96,8 @@ impl Background {
 
     fn kick_or_start(&self, space: &Space, wanted: bool) {
         let state = self.state.load(Ordering::SeqCst);
-        let has_grown = state == NOT_STARTED && space.group.charged() > GROWN_PAGES;
+        let grown_pages = GROWN_PAGES.min(space.group.limit() / GROWN_PART);
+        let has_grown = state == NOT_STARTED && space.group.charged() > grown_pages;
         if (self.works && wanted && state != WORKING) || (self.enabled && has_grown) {
             self.kick(space);
         }
@@ -139,6 +149,11 @@ extern "C" fn background_main(space: usize) -> ! {
         if background.asked.swap(asked, Ordering::Relaxed) != asked {
             space.answer();
         }
+        let member = space.tree().member();
+        let wanted = member.asked.load(Ordering::SeqCst);
+        if background.works {
+            space.give_up_pages(ctx);
+        }
         let state = &background.state;
         state.store(IDLE, Ordering::SeqCst);
         // Sequentially consistent: who asked for another round after this look finds the thread idle, and wakes it.
@@ -148,7 +163,8 @@ extern "C" fn background_main(space: usize) -> ! {
         }
         // Above the watermark and no progress: wait a moment for the program to give something back.
         let timeout = (background.works && space.group.is_above_high()).then_some(1_000_000);
-        if !uapi::futex_wait_either(state, IDLE, &space.stats.asked, asked, timeout) {
+        let shared = [(&space.stats.asked, asked), (&member.asked, wanted)];
+        if !uapi::futex_wait_any(state, IDLE, shared, timeout) {
             uapi::futex_wait(state, IDLE, timeout.or(Some(ASKED_NS)));
         }
         state.store(WORKING, Ordering::Relaxed);
@@ -169,9 +185,19 @@ impl Space {
     /// Works until the charge is below the low watermark, or no more progress is made.
     fn background_round(&self, ctx: &ThreadCtx) {
         let mut idle_rounds = 0;
+        self.tree().look();
         while !self.group.is_below_low() && idle_rounds < 4 {
-            if self.reclaim_step(ctx) { idle_rounds = 0 } else { idle_rounds += 1 }
+            if self.ask_colder(ctx) {
+                break;
+            }
+            if self.reclaim_step(ctx) {
+                idle_rounds = 0
+            } else {
+                idle_rounds += 1
+            }
+            self.tree().look();
         }
+        self.publish_sizes();
         self.gate.enter(&ctx.gate);
         if self.swap.is_fragmented() {
             self.swap.compact(&self.group, self.stats, COMPACT_STEP);
@@ -182,6 +208,49 @@ impl Space {
         }
         self.gate.leave(&ctx.gate);
         self.release_all_unused(ctx);
+    }
+
+    /// Gives up the pages that another process asked for, the coldest first. Outside the gate.
+    fn give_up_pages(&self, ctx: &ThreadCtx) {
+        let member = self.tree().member();
+        let pages = member.ask_pages.load(Ordering::SeqCst);
+        if pages <= 0 {
+            return;
+        }
+        let now = now_ms();
+        // What was used since the coldest pages were is passed over as long as there is something else.
+        self.publish_ages(ctx);
+        let young_ms = member.coldest_ms(now).unwrap_or(0) / 2;
+        self.young_ms.store(young_ms, Ordering::Relaxed);
+        let target = self.group.charged().saturating_sub(pages as usize);
+        let mut idle_rounds = 0;
+        while self.group.charged() > target && idle_rounds < 4 {
+            if self.reclaim_step(ctx) { idle_rounds = 0 } else { idle_rounds += 1 }
+        }
+        self.young_ms.store(0, Ordering::Relaxed);
+        self.group.give_back_unused();
+        self.publish_sizes();
+        self.publish_ages(ctx);
+        member.ask_pages.store(0, Ordering::SeqCst);
+    }
+
+    /// Asks the process whose memory has been cold for longest, when that is much longer than this one's, for some of it.
+    /// False when this process should look at its own. Outside the gate.
+    fn ask_colder(&self, ctx: &ThreadCtx) -> bool {
+        let (page, own, now) = (self.tree().page(), self.tree().id().index, now_ms());
+        let grown_pages = GROWN_PAGES.min(self.group.limit() / GROWN_PART) as u64;
+        let Some((index, age_ms)) = page.coldest(Some(own), grown_pages, now) else { return false };
+        self.publish_ages(ctx);
+        let own_ms = page.member(own).coldest_ms(now).unwrap_or(0);
+        if age_ms <= 2 * own_ms + AGE_BASE_MS {
+            return false;
+        }
+        let member = page.member(index);
+        if member.ask_pages.load(Ordering::SeqCst) <= 0 {
+            member.ask(ASK_PAGES_MIN.max(4 * self.sweep_max as i64), now);
+            uapi::futex_wake_shared(&member.asked);
+        }
+        true
     }
 
     /// Gives back what unused slots cost. Outside the gate; each step lets others in.
@@ -209,6 +278,7 @@ impl Space {
     /// made progress.
     pub(crate) fn reclaim_step(&self, ctx: &ThreadCtx) -> bool {
         let mut work = self.work.lease();
+        self.publish_sizes();
         if self.swap.pool_is_full() {
             self.shrink_pool(ctx, &mut work);
         }
@@ -244,10 +314,20 @@ impl Space {
         stats::add(&self.stats.direct_reclaims, 1);
         self.background.kick_if(self, true);
         let mut idle = Patience::default();
-        while self.group.charged() + n > self.group.limit() {
+        let mut waited_ns = 0;
+        while !self.group.make_room(n) {
+            if self.tree().reap_sometimes() > 0 {
+                continue;
+            }
+            if waited_ns < ASKED_WAIT_NS && self.ask_colder(ctx) {
+                uapi::futex_wait(&AtomicU32::new(0), 0, Some(ASKED_STEP_NS));
+                waited_ns += ASKED_STEP_NS;
+                continue;
+            }
+            waited_ns = 0;
             if self.reclaim_step(ctx) {
                 idle = Patience::default();
-            } else if !idle.wait(self.group.charged()) {
+            } else if !idle.wait(self.tree().look().held as usize) {
                 self.give_up(ctx);
             }
         }
@@ -280,6 +360,7 @@ impl Space {
         }
         let mut line = Text::default();
         line.str(b"ebb: pages held ").number(self.group.charged()).str(b" of ").number(self.group.limit());
+        line.str(b" (by all processes ").number(self.tree().look().held.max(0) as usize).str(b")");
         line.str(b": resident ").number(present).str(b" (pinned for good ").number(pinned);
         line.str(b", clean ").number(self.nr_clean.load(Ordering::Relaxed));
         line.str(b"), staged ").number(self.staging.staged()).str(b", pool ").number(self.swap.pool_pages());
@@ -298,6 +379,9 @@ impl Space {
         self.print_charge(ctx);
         if self.swap.has_file() {
             self.fatal(b"the budget is too small: everything that it holds is pinned; give more --ram");
+        }
+        if self.tree().page().sum().held > 2 * self.group.charged() as i64 {
+            self.fatal(b"the budget is too small: other processes of the tree hold it and need it; give more --ram");
         }
         self.fatal(b"out of swap: neither the pool nor a spill file takes more; give more --ram, or a larger --swap");
     }

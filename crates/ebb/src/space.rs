@@ -6,7 +6,7 @@ use crate::device::SwapSpec;
 use crate::device::file::{SpillFile, keep_away};
 use crate::device::list::FILES_MAX;
 use crate::gate::Gate;
-use crate::group::Group;
+use crate::group::{self, Group};
 use crate::lockstat;
 use crate::reclaim::Background;
 use crate::region::Regions;
@@ -14,24 +14,32 @@ use crate::ring::Ring;
 use crate::staging::Staging;
 use crate::stats::{self, Shared};
 use crate::swapspace::SwapSpace;
-use crate::table::{PageTable, UNIT_PAGES};
+use crate::table::{PAGE, PageTable};
+use crate::tree::{MemberId, Tree};
 use crate::uapi::{self, Errno, uffd::Uffd};
 use crate::work::WorkPool;
 use core::cell::UnsafeCell;
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 /// Smallest budget a space accepts.
 pub const RAM_BYTES_MIN: u64 = 4 << 20;
 
+/// Least address space for the pool: the budget may grow.
+const ARENA_BYTES_MIN: usize = 1 << 30;
+
 /// How a space is to be.
 #[derive(Clone, Copy)]
 pub struct Config<'a> {
-    /// Budget in bytes: resident, staged, pool and metadata together.
+    /// Budget in bytes: resident, staged, pool and metadata of all processes of the tree together. What the tree says
+    /// counts, where it says something.
     pub ram_bytes: u64,
     /// Devices for what finds no room in RAM: at most [`crate::DEVICES_MAX`]. Without one all stays in RAM, compressed.
     pub swap: &'a [SwapSpec<'a>],
-    /// Where counters go; the space makes its own when there is none.
+    /// Where counters go, and who shares the budget; the space makes its own when there is none.
     pub stats: Option<&'static Shared>,
+    /// The file that these are mapped from, where other processes map it too. The space must be told when the file gets
+    /// another number ([`Space::set_tree_fd`]), and no descriptor of it closed without that.
+    pub stats_fd: Option<i32>,
     /// Fallbacks to force.
     pub force: Force,
 }
@@ -64,6 +72,8 @@ pub enum InitError {
     Spill(usize, Errno),
     /// More threads than contexts.
     Threads,
+    /// More processes than a tree can have.
+    Processes,
 }
 
 impl From<Errno> for InitError {
@@ -99,46 +109,47 @@ pub struct Space {
     pub(crate) zeros: usize,
     /// Present pages that one sweep takes at most.
     pub(crate) sweep_max: usize,
+    /// Units touched so recently are passed over while other processes are given memory; 0 for none.
+    pub(crate) young_ms: AtomicU64,
     /// Somebody adds or takes away a device.
     pub(crate) is_changing_swap: AtomicBool,
     /// The device that a swapoff in progress takes away, with its priority.
     pub(crate) leaving: UnsafeCell<Option<(usize, i16)>>,
     /// What the background thread calls when somebody asks for the control socket.
     pub(crate) on_asked: AtomicPtr<()>,
+    /// The place in the tree of the child of a fork that is under way.
+    pub(crate) reserved_child: UnsafeCell<Option<MemberId>>,
     /// Number given to the next member of each file's family, between fork's two halves.
     pub(crate) adopted: UnsafeCell<[u32; FILES_MAX]>,
 }
 
-// SAFETY: `uffd`, `leaving` and `adopted` change only before the space is shared or under the exclusive gate; every
+// SAFETY: `uffd`, `leaving`, `reserved_child` and `adopted` change only before the space is shared or under the exclusive gate; every
 // other field is shared safely by its own type.
 unsafe impl Sync for Space {}
 
 impl Space {
     /// Makes the space of this process.
     pub fn create(config: &Config<'_>) -> Result<&'static Self, InitError> {
-        if config.ram_bytes < RAM_BYTES_MIN {
-            return Err(InitError::BudgetTooSmall);
-        }
-        clock::calibrate();
-        let limit = (config.ram_bytes / 4096) as usize;
-        // One step sweeps, stages and may overshoot by this much: sixty-four of them fit the budget at least.
-        let sweep_max = (limit / 64).clamp(64, UNIT_PAGES);
-        let gap = (limit / 64).max(2 * sweep_max).min(limit / 4);
-        let staging_target = (limit / 16).max(2 * sweep_max).min(limit / 3);
-        // The rest is for pages. With a file behind it the pool is for what is warm: half. Without one it is all there
-        // is, down to what a program needs to run at all.
-        let pool_max = [limit / 2, limit - (limit / 5).max(4 * sweep_max).min(limit / 2)];
-        let table = PageTable::new()?;
-        let uffd = Uffd::open().map_err(InitError::Userfaultfd)?;
-        let lowest = uapi::nofile_limit().min(1024).saturating_sub(40) as i32;
-        let uffd = uffd.raise(lowest).map_err(InitError::Userfaultfd)?;
         let stats = match config.stats {
             Some(stats) => stats,
             // SAFETY: fresh zeroed memory is a valid page of counters and stays mapped.
             None => unsafe { &*uapi::reserve(Shared::MAP_BYTES)?.cast::<Shared>() },
         };
+        if stats.tree.limit() == 0 {
+            stats.tree.set_limit(config.ram_bytes / 4096);
+            stats.ram_limit_bytes.store(config.ram_bytes, Relaxed);
+        }
+        let limit = stats.tree.limit() as usize;
+        if (limit as u64) < RAM_BYTES_MIN / 4096 {
+            return Err(InitError::BudgetTooSmall);
+        }
+        clock::calibrate();
+        let table = PageTable::new()?;
+        let uffd = Uffd::open().map_err(InitError::Userfaultfd)?;
+        let lowest = uapi::nofile_limit().min(1024).saturating_sub(40) as i32;
+        let uffd = uffd.raise(lowest).map_err(InitError::Userfaultfd)?;
         lockstat::start(stats);
-        let swap = SwapSpace::new(pool_max, (config.ram_bytes as usize).saturating_mul(2).max(64 << 20))?;
+        let swap = SwapSpace::new(group::pool_max(limit), limit.saturating_mul(2 * PAGE).max(ARENA_BYTES_MIN))?;
         for (i, spec) in config.swap.iter().enumerate() {
             let file = SpillFile::create(spec, 1).map_err(|e| InitError::Spill(i, e))?;
             let priority = spec.priority.unwrap_or_else(|| swap.devices.priority_below());
@@ -146,12 +157,13 @@ impl Space {
             swap.devices.write_to(number, priority);
         }
         swap.set_has_file(!config.swap.is_empty());
-        let staging = Staging::new(staging_target)?;
+        let staging = Staging::new(group::staging_target(limit, limit))?;
         let can_move = uffd.has_move() && !config.force.no_move && !config.force.shared;
         staging.register(&uffd).map_err(|e| match e {
             uapi::uffd::UffdError::Other(e) => InitError::Userfaultfd(e),
             _ => InitError::Userfaultfd(Errno::INVAL),
         })?;
+        let tree = Tree::join(&stats.tree, config.stats_fd).map_err(|_| InitError::Processes)?;
         let at = uapi::reserve_aligned(core::mem::size_of::<Self>(), 4096)?.cast::<Self>();
         let this = Self {
             uffd: UnsafeCell::new(uffd),
@@ -159,7 +171,7 @@ impl Space {
             regions: Regions::new()?,
             gate: Gate::default(),
             contexts: Contexts::new()?,
-            group: Group::new(limit, gap),
+            group: Group::new(tree, stats),
             staging,
             swap,
             work: WorkPool::new()?,
@@ -172,10 +184,12 @@ impl Space {
             can_drop_vectored: AtomicBool::new(!config.force.no_process_madvise),
             nr_clean: AtomicUsize::new(0),
             zeros: uapi::reserve(crate::ctx::WINDOW_MAX * 4096)? as usize,
-            sweep_max,
+            sweep_max: group::sweep_max(limit),
+            young_ms: AtomicU64::new(0),
             is_changing_swap: AtomicBool::new(false),
             leaving: UnsafeCell::new(None),
             on_asked: AtomicPtr::new(core::ptr::null_mut()),
+            reserved_child: UnsafeCell::new(None),
             adopted: UnsafeCell::new([u32::MAX; FILES_MAX]),
         };
         // Tables of 128 GiB of memory, two thousand threads, and a spill file for each generation of children.
@@ -184,7 +198,6 @@ impl Space {
         uapi::later::set_aside(later);
         // Fixed metadata: rings, tables' first pages, this structure.
         this.group.charge_meta(256 << 10);
-        stats.ram_limit_bytes.store(config.ram_bytes, Relaxed);
         stats::add(&stats.processes, 1);
         // SAFETY: fresh memory of the right size and alignment.
         let this = unsafe {
@@ -224,6 +237,16 @@ impl Space {
     /// Pages charged now.
     pub fn charged_pages(&self) -> usize {
         self.group.charged()
+    }
+
+    /// This process's part in its tree.
+    pub fn tree(&self) -> &Tree {
+        self.group.tree()
+    }
+
+    /// The file of the counters has another number now.
+    pub fn set_tree_fd(&self, fd: i32) -> Result<(), InitError> {
+        self.tree().set_fd(fd).map_err(|_| InitError::Processes)
     }
 
     /// Descriptors that the program must not close, -1 where there is none: [`Self::FDS_MAX`].

@@ -14,7 +14,7 @@
 use crate::ring::Ring;
 use crate::table::{PAGE, UNIT_PAGES};
 use crate::uapi::{self, Errno, uffd::Uffd};
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 /// Frames counted together.
 pub const GROUP_FRAMES: usize = 64;
@@ -62,7 +62,8 @@ pub struct Staging {
     free: Ring,
     queue: Ring,
     staged: AtomicU64,
-    target: usize,
+    /// Pages that it aims to hold.
+    target: AtomicUsize,
 }
 
 // SAFETY: blocks and owners are arrays of atomics that live as long as the space.
@@ -87,12 +88,17 @@ impl Staging {
             free: Ring::new(nr_blocks)?,
             queue: Ring::new(nr_blocks * GROUPS)?,
             staged: AtomicU64::new(0),
-            target,
+            target: AtomicUsize::new(target),
         };
         for i in 0..nr_blocks {
             this.free.push(i as u64);
         }
         Ok(this)
+    }
+
+    /// Changes how many pages it aims to hold.
+    pub fn set_target(&self, pages: usize) {
+        self.target.store(pages, Ordering::Relaxed);
     }
 
     /// Registers the frames: MOVE wants its destination registered.
@@ -224,7 +230,7 @@ impl Staging {
 
     /// True when staging holds as many pages as it should.
     pub fn is_full(&self) -> bool {
-        self.staged() >= self.target
+        self.staged() >= self.target.load(Ordering::Relaxed)
     }
 
     /// After fork, in the child: parts that a vanished thread worked on go back to the queue, blocks that it was

@@ -6,10 +6,11 @@
 
 use crate::lockstat;
 pub use crate::lockstat::Contention;
+use crate::tree;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// Written in `Shared::magic`; changes with the layout.
-pub const MAGIC: u64 = 0x4542_4230_3030_3033;
+pub const MAGIC: u64 = 0x4542_4230_3030_3034;
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
@@ -24,14 +25,11 @@ macro_rules! counters {
             pub asked: AtomicU32,
             /// Where threads waited for each other.
             pub locks: lockstat::Table,
+            /// The budget, and who holds how much of it.
+            pub tree: tree::Page,
         }
 
         impl Shared {
-            /// All counters at zero.
-            pub const fn new() -> Self {
-                Self { $($name: AtomicU64::new(0),)* error: [const { AtomicU64::new(0) }; 32], asked: AtomicU32::new(0), locks: lockstat::Table::new() }
-            }
-
             /// Calls `f` with each counter's name and value, in declaration order.
             pub fn for_each(&self, mut f: impl FnMut(&'static str, u64)) {
                 $(f(stringify!($name), self.$name.load(Relaxed));)*
@@ -47,11 +45,11 @@ counters! {
     processes,
     /// Program threads that were armed.
     threads,
-    /// Budget of one process.
+    /// Budget of the tree at the start.
     ram_limit_bytes,
-    /// Largest charge (resident + frames + pool + metadata) of any process.
+    /// Largest charge (resident + frames + pool + metadata) of all processes together.
     peak_held_bytes,
-    /// Largest amount of memory any process wanted at once: resident + staged + swapped pages.
+    /// Largest amount of memory that all processes wanted at once: resident + staged + swapped pages.
     peak_wanted_bytes,
     /// Pages given on first touch.
     first_touch_pages,
@@ -129,12 +127,6 @@ counters! {
     efault_retries,
     /// Programs in the tree that could not be managed.
     unmanaged_programs,
-}
-
-impl Default for Shared {
-    fn default() -> Self {
-        Self::new()
-    }
 }
 
 /// Bytes that 1000 slots of the swap table cost while their clusters are not used.

@@ -244,7 +244,7 @@ impl Space {
                 continue;
             }
             if let Locked::Stored(stored) = was {
-                near += (self.swap.distance(stored.shadow) as usize <= self.group.limit()) as u32;
+                near += (self.swap.distance(stored.shadow) as usize <= self.group.share()) as u32;
             }
             if clean {
                 self.swap.keep(slot, was);

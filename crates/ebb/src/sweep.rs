@@ -289,7 +289,12 @@ impl Space {
         }
         self.judge(unit);
         let skip = unit.skip.load(Relaxed);
-        let swept = if skip > 0 && patient {
+        let young_ms = self.young_ms.load(Relaxed);
+        let is_young = young_ms > 0 && crate::clock::ms_since(unit.touched.load(Relaxed)) < young_ms;
+        let swept = if skip == 0 && is_young && patient {
+            stats::add(&self.stats.sweeps_skipped, 1);
+            0
+        } else if skip > 0 && patient {
             unit.skip.store(skip - 1, Relaxed);
             // What proved hot more than once stays: slots of its pages are of use to others.
             if unit.generation.load(Relaxed) > 1 && unit.clean.load(Relaxed) > 0 {

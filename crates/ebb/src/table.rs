@@ -55,6 +55,8 @@ pub struct Unit {
     pub clean: AtomicU32,
     /// Swap-ins for reading that shall not leave clean pages, because such pages were written to soon.
     pub written: AtomicU32,
+    /// When a page of the unit was last seen in use, as [`crate::clock::stamp`].
+    pub touched: AtomicU32,
 }
 
 #[repr(C)]

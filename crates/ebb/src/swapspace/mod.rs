@@ -172,6 +172,11 @@ impl SwapSpace {
         !self.memory.is_alone()
     }
 
+    /// Changes how many pages the pool may hold: with a device behind it, and without one.
+    pub fn set_pool_max(&self, pages: [usize; 2]) {
+        self.memory.set_pages_max(pages);
+    }
+
     fn location(&self, slot: Slot) -> &AtomicU64 {
         assert!(slot.0 < NR_SLOTS);
         // SAFETY: checked index.
@@ -622,6 +627,11 @@ impl SwapSpace {
     /// Pages of memory the pool holds.
     pub fn pool_pages(&self) -> usize {
         self.memory.pages()
+    }
+
+    /// Pages whose content is on a device that this process writes to.
+    pub fn device_pages(&self) -> u64 {
+        self.devices.own().map(|(_, file)| u64::from(file.nr_used())).sum()
     }
 
     /// True when the pool holds as much as it may.

@@ -5,6 +5,7 @@
 
 pub mod fd;
 pub mod later;
+pub mod record_lock;
 pub mod thread;
 pub mod uffd;
 
@@ -172,21 +173,29 @@ pub fn futex_wake(word: &AtomicU32, n: u32) {
     let _ = unsafe { call(g::__NR_futex, [word as *const _ as u64, op, n as u64, 0, 0, 0]) };
 }
 
-/// Sleeps while `*own == own_expected` and `*shared == shared_expected`, at most `timeout_ns` if given; `shared` is in memory
-/// that other processes map too. Returns on any wake, also a spurious one. False where the kernel waits for one word only.
-pub fn futex_wait_either(
+/// Wakes everybody who sleeps on `word`, in other processes too.
+pub fn futex_wake_shared(word: &AtomicU32) {
+    // SAFETY: the kernel only uses the word's address.
+    let _ = unsafe { call(g::__NR_futex, [word as *const _ as u64, g::FUTEX_WAKE as u64, i32::MAX as u64, 0, 0, 0]) };
+}
+
+/// Sleeps while `*own == own_expected` and each word of `shared` has the value beside it, at most `timeout_ns` if given; words
+/// of `shared` are in memory that other processes map too. Returns on any wake, also a spurious one. False where the
+/// kernel waits for one word only.
+pub fn futex_wait_any(
     own: &AtomicU32,
     own_expected: u32,
-    shared: &AtomicU32,
-    shared_expected: u32,
+    shared: [(&AtomicU32, u32); 2],
     timeout_ns: Option<u64>,
 ) -> bool {
     const FUTEX_32: u64 = 2;
     const CLOCK_MONOTONIC: u64 = 1;
     // Value, address, flags, as in `struct futex_waitv`.
+    let waiter = |(word, expected): (&AtomicU32, u32)| [expected as u64, word as *const _ as u64, FUTEX_32];
     let waiters = [
         [own_expected as u64, own as *const _ as u64, FUTEX_32 | g::FUTEX_PRIVATE_FLAG as u64],
-        [shared_expected as u64, shared as *const _ as u64, FUTEX_32],
+        waiter(shared[0]),
+        waiter(shared[1]),
     ];
     let end = timeout_ns.map(|ns| now_ns() + ns);
     let time = end

@@ -65,7 +65,8 @@ pub fn ends(test: &str, message: &str, case: fn()) {
 /// The process's space, with these devices.
 pub fn space_on(swap: &[SwapSpec<'_>], strict: bool) -> &'static Space {
     let mask = block_signals();
-    let space = space_with(&Config { ram_bytes: RAM, swap, stats: None, force: Force { strict, ..force() } });
+    let space =
+        space_with(&Config { ram_bytes: RAM, swap, stats: None, stats_fd: None, force: Force { strict, ..force() } });
     restore_signals(mask);
     space
 }

@@ -41,6 +41,7 @@ pub fn space(ram_bytes: u64, force: Force) -> &'static Space {
         ram_bytes,
         swap: &[SwapSpec { dir: c"/var/tmp", bytes: 4 << 30, priority: None }],
         stats: None,
+        stats_fd: None,
         force: Force { strict: true, ..force },
     })
 }

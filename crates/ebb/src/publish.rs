@@ -1,0 +1,59 @@
+//! What a space tells its tree, and what it learns from it: sizes, the age of its pages, how much of the budget is its own.
+
+use crate::clock;
+use crate::ctx::ThreadCtx;
+use crate::group;
+use crate::space::Space;
+use crate::tree::{AGES, Kind, ages, now_ms};
+use core::sync::atomic::Ordering::Relaxed;
+
+/// How often ages are looked at: so often that who is asked for memory knows its own.
+const AGES_EVERY_MS: u64 = 50;
+
+impl Space {
+    /// Tells the tree how much this process holds where, and divides its budget between pool, staging and pages. Inside the
+    /// gate or outside.
+    pub(crate) fn publish_sizes(&self) {
+        let member = self.tree().member();
+        member.charged.store(self.group.charged() as u64, Relaxed);
+        member.pool.store(self.swap.pool_pages() as u64, Relaxed);
+        member.staged.store(self.staging.staged() as u64, Relaxed);
+        member.on_device.store(self.swap.device_pages(), Relaxed);
+        let (limit, share) = (self.group.limit(), self.group.share());
+        self.staging.set_target(group::staging_target(share, limit));
+        // The pools of the others are in the same budget. A pool may always have its part of what the process has itself.
+        let page = self.tree().page();
+        let pools =
+            page.members().filter(|(_, m)| m.kind() == Kind::Managed).map(|(_, m)| m.pool.load(Relaxed) as usize);
+        let others = pools.sum::<usize>().saturating_sub(self.swap.pool_pages());
+        let (of_limit, of_share) = (group::pool_max(limit), group::pool_max(share));
+        self.swap.set_pool_max([0, 1].map(|i| of_limit[i].saturating_sub(others).max(of_share[i] / 2)));
+    }
+
+    /// Tells the tree how old this process's pages are, if it has not for some time. Outside the gate.
+    pub(crate) fn publish_ages(&self, ctx: &ThreadCtx) {
+        let (member, now) = (self.tree().member(), now_ms());
+        if now.saturating_sub(member.published_ms.load(Relaxed)) < AGES_EVERY_MS {
+            return;
+        }
+        let mut histogram = [0; AGES];
+        let mut youngest_ms = u64::MAX;
+        // Once around the ring, which stays in its order.
+        for _ in 0..self.units.len() {
+            self.gate.enter(&ctx.gate);
+            if let Some(addr) = self.units.pop() {
+                if let Some(unit) = self.table.unit(addr as usize) {
+                    let age_ms = clock::ms_since(unit.touched.load(Relaxed));
+                    histogram[ages::class_of(age_ms)] += unit.present.load(Relaxed);
+                    youngest_ms = youngest_ms.min(age_ms);
+                }
+                self.queue_unit(addr as usize);
+            }
+            self.gate.leave(&ctx.gate);
+        }
+        // When its objects were last used the pool does not know: no later than the process used anything.
+        let pool_ms = if youngest_ms == u64::MAX { now - member.since_ms.load(Relaxed) } else { youngest_ms };
+        histogram[ages::class_of(pool_ms)] += self.swap.pool_pages() as u32;
+        member.publish_ages(&histogram, now);
+    }
+}

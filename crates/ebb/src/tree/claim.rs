@@ -1,0 +1,267 @@
+//! Becoming a member, and being found dead.
+//!
+//! Each member's process holds a record lock on one byte of the shared file. The kernel lets go of it when the process
+//! dies, whatever kills it, and keeps it over exec. So who gets the lock of a member that is in use knows that its
+//! process is gone, and takes what it held back: the next one that runs short does that, no later than that. Nothing has
+//! to be written by the dying, and process numbers that are used again, or that mean something else in another pid
+//! namespace, do not matter.
+
+use super::{Kind, Member, MemberId, Page, Tree, TreeFull, now_ms};
+use crate::primitive::Ordering;
+use crate::uapi::{self, record_lock};
+use core::sync::atomic::Ordering::Relaxed;
+
+/// Where the bytes are that members lock: behind everything that the file has.
+const LOCKS_AT: u64 = 1 << 40;
+/// How long a child may take from fork to its own lock, before its place goes to somebody else. A child that is stopped
+/// meanwhile takes another place when it goes on.
+const RESERVED_MS: u64 = 5000;
+/// How often a process that runs short looks for dead ones.
+const REAP_EVERY_MS: u64 = 5;
+
+/// The place of a member's byte.
+fn byte(index: u32) -> u64 {
+    LOCKS_AT + u64::from(index)
+}
+
+/// The process behind a member as the caller's pid namespace numbers it; none when it is dead, 0 when it has no number here.
+/// For who is no member itself: of its own the kernel says nothing.
+pub fn holder(fd: i32, index: u32) -> Option<i32> {
+    record_lock::holder(fd, byte(index))
+}
+
+/// Takes back what dead members held, all but `own`; how many there were. By one thread of the process at a time.
+pub fn reap(page: &Page, fd: i32, own: Option<u32>) -> usize {
+    let mut reaped = 0;
+    for (index, member) in page.members() {
+        let is_young = || now_ms().saturating_sub(member.since_ms.load(Relaxed)) < RESERVED_MS;
+        let is_passed_over = match member.kind() {
+            Kind::Free => true,
+            Kind::Reserved => member.parent().is_some_and(|parent| page.find(parent).is_some()) && is_young(),
+            Kind::Managed | Kind::Outside => false,
+        };
+        if is_passed_over || own == Some(index) || !record_lock::try_lock(fd, byte(index)) {
+            continue;
+        }
+        // Looked at again: until now somebody else may have held it, and cleared it, or made it a child's.
+        if matches!(member.kind(), Kind::Managed | Kind::Outside) || (member.kind() == Kind::Reserved && !is_young()) {
+            member.clear();
+            reaped += 1;
+        }
+        record_lock::unlock(fd, byte(index));
+    }
+    reaped
+}
+
+impl Tree {
+    fn fd(&self) -> i32 {
+        self.fd.load(Relaxed)
+    }
+
+    /// True when this process alone has the page.
+    pub fn is_alone(&self) -> bool {
+        self.fd() < 0
+    }
+
+    /// Takes a place. In a process that did exec, the one that it had.
+    pub(super) fn claim_own(&self) -> Result<(), TreeFull> {
+        if self.is_alone() {
+            self.page.members().for_each(|(_, member)| member.clear());
+            self.enter(0);
+            return Ok(());
+        }
+        let pid = uapi::getpid() as u32;
+        let had = |(_, m): &(u32, &Member)| m.kind() == Kind::Outside && m.pid.load(Relaxed) == pid;
+        let mine = self.page.members().filter(had).map(|(index, _)| index).find(|&index| self.try_lock(index));
+        let free = |&index: &u32| self.page.member(index).kind() == Kind::Free && self.try_claim(index);
+        if let Some(index) = mine.or_else(|| self.page.places().find(free)) {
+            self.enter(index);
+            return Ok(());
+        }
+        self.reap();
+        let index = self.page.places().find(free).ok_or(TreeFull)?;
+        self.enter(index);
+        Ok(())
+    }
+
+    fn try_lock(&self, index: u32) -> bool {
+        record_lock::try_lock(self.fd(), byte(index))
+    }
+
+    /// Locks a free place.
+    fn try_claim(&self, index: u32) -> bool {
+        if !self.try_lock(index) {
+            return false;
+        }
+        let is_free = self.page.member(index).kind() == Kind::Free;
+        if !is_free {
+            record_lock::unlock(self.fd(), byte(index));
+        }
+        is_free
+    }
+
+    /// Begins as the member at a place whose lock this process holds.
+    fn enter(&self, index: u32) {
+        let member = self.page.member(index);
+        member.clear();
+        member.pid.store(uapi::getpid() as u32, Relaxed);
+        member.since_ms.store(now_ms(), Relaxed);
+        member.set_kind(Kind::Managed);
+        self.page.raise_high_water(index);
+        self.set_id(MemberId { index, generation: member.generation() });
+        self.look();
+    }
+
+    /// Takes back what dead members held; how many there were.
+    pub fn reap(&self) -> usize {
+        if self.is_alone() || self.is_reaping.swap(true, Ordering::SeqCst) {
+            return 0;
+        }
+        let reaped = reap(self.page, self.fd(), Some(self.id().index));
+        self.is_reaping.store(false, Ordering::SeqCst);
+        reaped
+    }
+
+    /// The same, but not too often.
+    pub fn reap_sometimes(&self) -> usize {
+        let now = now_ms();
+        if now.saturating_sub(self.reaped_ms.load(Relaxed)) < REAP_EVERY_MS {
+            return 0;
+        }
+        self.reaped_ms.store(now, Relaxed);
+        self.reap()
+    }
+
+    /// The page's file has another number now, and one was closed: with that this process lost its lock. Another may have
+    /// taken it for dead meanwhile; then it begins anew, with what it has now.
+    pub fn set_fd(&self, fd: i32) -> Result<(), TreeFull> {
+        self.fd.store(fd, Relaxed);
+        let (old, member) = (self.id(), self.member());
+        let granted = member.granted.load(Relaxed);
+        if self.try_lock(old.index) && self.page.find(old).is_some() {
+            return Ok(());
+        }
+        self.claim_own()?;
+        self.force_grow(granted);
+        Ok(())
+    }
+
+    /// Before exec: from here on others look at what the process holds, until it becomes a member again.
+    pub fn leave_for_exec(&self) {
+        self.member().outside.store(0, Relaxed);
+        self.member().set_kind(Kind::Outside);
+    }
+
+    /// The exec failed.
+    pub fn back_from_exec(&self) {
+        self.member().set_kind(Kind::Managed);
+    }
+
+    /// Takes a place for the calling process, which shares the memory of this space but is another, and is about to exec:
+    /// from then on others look at what it holds.
+    pub fn claim_outside(&self) -> Option<MemberId> {
+        if self.is_alone() {
+            return None;
+        }
+        let index = self.page.places().find(|&i| self.page.member(i).kind() == Kind::Free && self.try_claim(i))?;
+        let member = self.page.member(index);
+        member.clear();
+        member.pid.store(uapi::getpid() as u32, Relaxed);
+        member.since_ms.store(now_ms(), Relaxed);
+        member.set_kind(Kind::Outside);
+        self.page.raise_high_water(index);
+        Some(MemberId { index, generation: member.generation() })
+    }
+
+    /// The exec of that process failed.
+    pub fn drop_outside(&self, id: MemberId) {
+        if let Some(member) = self.page.find(id) {
+            member.clear();
+            record_lock::unlock(self.fd(), byte(id.index));
+        }
+    }
+
+    /// Before fork: the place of the child, which will hold `granted` pages and share so many of them. None when there is no
+    /// place; then the child finds one, and shares nothing.
+    pub fn reserve_child(&self, granted: i64, shared: i64) -> Option<MemberId> {
+        if self.is_alone() {
+            return None;
+        }
+        let page = self.page;
+        let place = self.children.iter().find(|id| {
+            let id = MemberId::from_raw(id.load(Relaxed));
+            id.is_none_or(|id| page.find(id).is_none())
+        });
+        let shared = if place.is_some() { shared } else { 0 };
+        let index = page.places().find(|&i| page.member(i).kind() == Kind::Free && self.try_claim(i))?;
+        let id = page.reserve(index, self.id(), granted, shared, now_ms());
+        record_lock::unlock(self.fd(), byte(index));
+        if let (Some(place), true) = (place, shared > 0) {
+            place.store(id.to_raw(), Relaxed);
+        }
+        Some(id)
+    }
+
+    /// The fork failed.
+    pub fn drop_child(&self, id: MemberId) {
+        if self.page.find(id).is_some() && self.try_lock(id.index) {
+            self.page.member(id.index).clear();
+            record_lock::unlock(self.fd(), byte(id.index));
+        }
+    }
+
+    /// In fork's child: takes the place that its parent reserved, or another one.
+    pub fn become_child(&self, reserved: Option<MemberId>, granted: i64) -> Result<(), TreeFull> {
+        self.is_reaping.store(false, Relaxed);
+        self.children.iter().for_each(|child| child.store(0, Relaxed));
+        if let Some(id) = reserved
+            && self.try_lock(id.index)
+        {
+            let member = self.page.member(id.index);
+            if self.page.find(id).is_some() && member.kind() == Kind::Reserved {
+                member.pid.store(uapi::getpid() as u32, Relaxed);
+                member.set_kind(Kind::Managed);
+                self.set_id(id);
+                return Ok(());
+            }
+            record_lock::unlock(self.fd(), byte(id.index));
+        }
+        self.claim_own()?;
+        self.force_grow(granted);
+        Ok(())
+    }
+
+    /// Children that may still share memory with this process.
+    fn sharing_children(&self) -> impl Iterator<Item = &Member> {
+        let raw = self.children.iter().map(|id| id.load(Relaxed));
+        raw.filter_map(MemberId::from_raw).filter_map(|id| self.page.find(id))
+    }
+
+    /// True while pages that were shared at a fork may still be.
+    pub fn is_sharing(&self) -> bool {
+        let parent = self.member().parent();
+        parent.is_some_and(|parent| self.page.find(parent).is_some()) || self.sharing_children().next().is_some()
+    }
+
+    /// `n` pages that were shared at a fork are this process's own now, because it writes to them, or it has them no more.
+    /// Whatever the budget. Of a page that both sides broke, too much is counted until one of them is gone.
+    pub fn force_break(&self, n: i64) {
+        self.member().shared.fetch_sub(n, Ordering::SeqCst);
+        self.sharing_children().for_each(|child| {
+            child.shared.fetch_sub(n, Ordering::SeqCst);
+        });
+    }
+
+    /// The same for a write, if the budget has room for the copies; false when it has not.
+    pub fn try_break(&self, n: i64) -> bool {
+        self.force_break(n);
+        if self.look().free() >= 0 {
+            return true;
+        }
+        self.member().shared.fetch_add(n, Ordering::SeqCst);
+        self.sharing_children().for_each(|child| {
+            child.shared.fetch_add(n, Ordering::SeqCst);
+        });
+        false
+    }
+}

@@ -1,0 +1,112 @@
+//! This process's part in its tree.
+
+use super::page::{Member, MemberId, Page, Sum};
+use crate::primitive::Ordering;
+use crate::uapi;
+use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicI64, AtomicU64};
+
+/// Children that may share memory with this process at a time; with further ones it shares nothing.
+pub const CHILDREN_MAX: usize = 64;
+
+/// All places of the tree are taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TreeFull;
+
+/// This process's part in its tree.
+pub struct Tree {
+    pub(super) page: &'static Page,
+    /// The file of the page, whose bytes members lock; -1 where no other process has the page.
+    pub(super) fd: AtomicI32,
+    index: AtomicI32,
+    generation: AtomicU64,
+    /// A thread of this process looks for dead members. Record locks do not keep threads apart.
+    pub(super) is_reaping: AtomicBool,
+    /// When this process last looked for dead members, in milliseconds.
+    pub(super) reaped_ms: AtomicU64,
+    /// Pages that were left of the budget when somebody last looked.
+    free: AtomicI64,
+    /// Children that may still share memory: [`MemberId`]s, 0 for none.
+    pub(super) children: [AtomicU64; CHILDREN_MAX],
+}
+
+/// Milliseconds of CLOCK_MONOTONIC.
+pub fn now_ms() -> u64 {
+    uapi::now_ns() / 1_000_000
+}
+
+impl Tree {
+    /// Makes this process a member of the tree whose page is `page`, mapped from the file `fd`; or of one that nobody else
+    /// is in, when there is no file.
+    pub fn join(page: &'static Page, fd: Option<i32>) -> Result<Self, TreeFull> {
+        let this = Self {
+            page,
+            fd: AtomicI32::new(fd.unwrap_or(-1)),
+            index: AtomicI32::new(0),
+            generation: AtomicU64::new(0),
+            is_reaping: AtomicBool::new(false),
+            reaped_ms: AtomicU64::new(0),
+            free: AtomicI64::new(i64::MAX),
+            children: [const { AtomicU64::new(0) }; CHILDREN_MAX],
+        };
+        this.claim_own()?;
+        Ok(this)
+    }
+
+    /// What all share.
+    pub fn page(&self) -> &'static Page {
+        self.page
+    }
+
+    /// This process's member.
+    #[inline]
+    pub fn member(&self) -> &'static Member {
+        self.page.member(self.index.load(Relaxed) as u32)
+    }
+
+    /// Its name.
+    pub fn id(&self) -> MemberId {
+        MemberId { index: self.index.load(Relaxed) as u32, generation: self.generation.load(Relaxed) as u32 }
+    }
+
+    pub(super) fn set_id(&self, id: MemberId) {
+        self.index.store(id.index as i32, Relaxed);
+        self.generation.store(u64::from(id.generation), Relaxed);
+    }
+
+    /// Budget of the tree in pages.
+    pub fn limit(&self) -> usize {
+        self.page.limit() as usize
+    }
+
+    /// Pages of the budget that were left when this process last looked.
+    pub fn free_seen(&self) -> i64 {
+        self.free.load(Relaxed)
+    }
+
+    /// Looks again.
+    pub fn look(&self) -> Sum {
+        let sum = self.page.sum();
+        self.free.store(sum.free(), Relaxed);
+        sum
+    }
+
+    /// Takes `n` pages more from the budget; false when it has not so many.
+    pub fn try_grow(&self, n: i64) -> bool {
+        let free = self.page.try_grow(self.member(), n);
+        self.free.store(free.unwrap_or_else(|| self.page.sum().free()), Relaxed);
+        free.is_some()
+    }
+
+    /// Takes `n` pages more, whatever the budget.
+    pub fn force_grow(&self, n: i64) {
+        self.member().granted.fetch_add(n, Ordering::SeqCst);
+        let _ = self.free.fetch_sub(n, Relaxed);
+    }
+
+    /// Gives `n` pages back.
+    pub fn shrink(&self, n: i64) {
+        self.member().granted.fetch_sub(n, Ordering::SeqCst);
+        let _ = self.free.fetch_add(n, Relaxed);
+    }
+}

@@ -1,0 +1,254 @@
+//! What the processes of a tree share: one area of atomics, and how its numbers add up.
+//!
+//! There is no lock in it and no total. Each process has a record, its *member*, and takes memory from the budget by
+//! raising what its own member says and then adding up all of them: whoever finds the sum above the budget takes its own
+//! raise back. Of two that raise at the same time at least one sees the other, so the sum of what was kept never passes
+//! the budget. A process that dies at any instruction leaves a member that says too much, never too little, until
+//! somebody finds it dead (see `claim`).
+//!
+//! The idea of counting without a total is the kernel's per-CPU counter; that of taking batches is `memcg_stock`.
+
+use crate::primitive::{AtomicI64, AtomicU32, AtomicU64, Ordering};
+
+/// Most managed processes of a tree at a time.
+pub const MEMBERS_MAX: usize = if cfg!(loom) { 3 } else { 4096 };
+/// Classes of age: class 0 is less than [`AGE_BASE_MS`], each further one twice as old.
+pub const AGES: usize = 16;
+/// Upper bound of the youngest class of ages.
+pub const AGE_BASE_MS: u64 = 32;
+
+/// What a member stands for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub enum Kind {
+    /// Nobody.
+    Free = 0,
+    /// The child of a fork that is under way: it will hold the lock itself soon.
+    Reserved = 1,
+    /// A managed process.
+    Managed = 2,
+    /// A process that called exec and has not grown since, or is not managed at all: others say what it holds.
+    Outside = 3,
+}
+
+impl Kind {
+    fn from_raw(raw: u32) -> Self {
+        match raw {
+            1 => Self::Reserved,
+            2 => Self::Managed,
+            3 => Self::Outside,
+            _ => Self::Free,
+        }
+    }
+}
+
+/// Which member, and which of those that had the place one after the other.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MemberId {
+    /// Place in the table.
+    pub index: u32,
+    /// Counts who had the place.
+    pub generation: u32,
+}
+
+impl MemberId {
+    pub(super) fn to_raw(self) -> u64 {
+        (u64::from(self.generation) << 32) | u64::from(self.index + 1)
+    }
+
+    pub(super) fn from_raw(raw: u64) -> Option<Self> {
+        let index = (raw as u32).checked_sub(1)?;
+        Some(Self { index, generation: (raw >> 32) as u32 })
+    }
+}
+
+/// One process. Counts are pages.
+#[repr(C, align(128))]
+#[derive(Debug)]
+pub struct Member {
+    kind: AtomicU32,
+    generation: AtomicU32,
+    /// What the process may hold without asking.
+    pub granted: AtomicI64,
+    /// Of that, what it shares with its parent since fork, and the parent has granted too. Counts only while the parent
+    /// lives. It may say too little.
+    pub shared: AtomicI64,
+    /// The [`MemberId`] of the process that forked it; 0 for none.
+    parent: AtomicU64,
+    /// What it holds, as seen from outside; for [`Kind::Outside`].
+    pub outside: AtomicI64,
+    /// Process number in its own pid namespace.
+    pub pid: AtomicU32,
+    /// Raised, and woken as a shared futex, by who wants memory from this process.
+    pub asked: AtomicU32,
+    /// Pages that it is asked to give up.
+    pub ask_pages: AtomicI64,
+    /// When it was asked, on the clock of [`Member::published_ms`].
+    pub asked_ms: AtomicU64,
+    /// Pages charged: resident, staged, pool and metadata.
+    pub charged: AtomicU64,
+    /// Pages with content, wherever it is.
+    pub wanted: AtomicU64,
+    /// Pages of memory that the compressed pool has.
+    pub pool: AtomicU64,
+    /// Pages that are staged.
+    pub staged: AtomicU64,
+    /// Pages whose content is on a device.
+    pub on_device: AtomicU64,
+    /// Faults served so far.
+    pub faults: AtomicU64,
+    /// When [`Member::ages`] was made: milliseconds of CLOCK_MONOTONIC; 0 for never.
+    pub published_ms: AtomicU64,
+    /// When the process became a member.
+    pub since_ms: AtomicU64,
+    /// Of its pages in memory, how many were last seen in use how long before [`Member::published_ms`].
+    pub ages: [AtomicU32; AGES],
+}
+
+impl Member {
+    /// What it stands for.
+    pub fn kind(&self) -> Kind {
+        Kind::from_raw(self.kind.load(Ordering::SeqCst))
+    }
+
+    /// Says what it stands for. By who holds the member's lock.
+    pub fn set_kind(&self, kind: Kind) {
+        self.kind.store(kind as u32, Ordering::SeqCst);
+    }
+
+    /// Who has the place.
+    pub fn generation(&self) -> u32 {
+        self.generation.load(Ordering::SeqCst)
+    }
+
+    /// The process that forked it.
+    pub fn parent(&self) -> Option<MemberId> {
+        MemberId::from_raw(self.parent.load(Ordering::SeqCst))
+    }
+
+    /// Makes the member nobody's: what was known of it is gone. By who holds its lock.
+    pub fn clear(&self) {
+        self.set_kind(Kind::Free);
+        self.generation.fetch_add(1, Ordering::SeqCst);
+        for word in [&self.granted, &self.shared, &self.outside, &self.ask_pages] {
+            word.store(0, Ordering::Relaxed);
+        }
+        let published = [&self.asked_ms, &self.charged, &self.wanted, &self.pool, &self.staged, &self.on_device];
+        for word in published.into_iter().chain([&self.faults, &self.published_ms, &self.since_ms, &self.parent]) {
+            word.store(0, Ordering::Relaxed);
+        }
+        self.pid.store(0, Ordering::Relaxed);
+        self.ages.iter().for_each(|age| age.store(0, Ordering::Relaxed));
+    }
+}
+
+/// The shared area. Zeroed memory is a tree without members, and with nothing to share out.
+#[repr(C, align(128))]
+#[derive(Debug)]
+pub struct Page {
+    /// Budget in pages.
+    limit: AtomicU64,
+    /// Members at or above this were never used.
+    high_water: AtomicU32,
+    members: [Member; MEMBERS_MAX],
+}
+
+/// What all members hold together.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Sum {
+    /// Pages granted, less what is shared.
+    pub held: i64,
+    /// Budget in pages.
+    pub limit: i64,
+}
+
+impl Sum {
+    /// Pages that are left; negative when too many are held.
+    pub fn free(self) -> i64 {
+        self.limit - self.held
+    }
+}
+
+impl Page {
+    /// Budget in pages.
+    pub fn limit(&self) -> u64 {
+        self.limit.load(Ordering::SeqCst)
+    }
+
+    /// Changes the budget. Who holds more than is left then learns it when it next wants something.
+    pub fn set_limit(&self, pages: u64) {
+        self.limit.store(pages, Ordering::SeqCst);
+    }
+
+    /// The member at a place that exists.
+    pub fn member(&self, index: u32) -> &Member {
+        &self.members[index as usize]
+    }
+
+    /// Members that may be in use, with their places.
+    pub fn members(&self) -> impl Iterator<Item = (u32, &Member)> {
+        let high_water = (self.high_water.load(Ordering::SeqCst) as usize).min(MEMBERS_MAX);
+        (0..high_water as u32).map(|index| (index, self.member(index)))
+    }
+
+    /// Every place, used or not.
+    pub fn places(&self) -> core::ops::Range<u32> {
+        0..MEMBERS_MAX as u32
+    }
+
+    /// Makes the place one that sums look at.
+    pub fn raise_high_water(&self, index: u32) {
+        self.high_water.fetch_max(index + 1, Ordering::SeqCst);
+    }
+
+    /// The member that `id` names, while it is that one's.
+    pub fn find(&self, id: MemberId) -> Option<&Member> {
+        let member = self.members.get(id.index as usize)?;
+        (member.generation() == id.generation && member.kind() != Kind::Free).then_some(member)
+    }
+
+    /// What `member` counts for.
+    pub fn held_by(&self, member: &Member) -> i64 {
+        match member.kind() {
+            Kind::Free => 0,
+            Kind::Outside => member.outside.load(Ordering::SeqCst).max(0),
+            Kind::Managed | Kind::Reserved => {
+                // What is shared is looked at first: it falls before what is granted rises, see `Tree::try_break`.
+                let shares = member.parent().is_some_and(|parent| self.find(parent).is_some());
+                let shared = if shares { member.shared.load(Ordering::SeqCst).max(0) } else { 0 };
+                (member.granted.load(Ordering::SeqCst) - shared).max(0)
+            }
+        }
+    }
+
+    /// Adds all members up.
+    pub fn sum(&self) -> Sum {
+        let held = self.members().map(|(_, member)| self.held_by(member)).sum();
+        Sum { held, limit: self.limit() as i64 }
+    }
+
+    /// Grants `n` pages more to `member`; what is left then, or none when they are too many.
+    pub fn try_grow(&self, member: &Member, n: i64) -> Option<i64> {
+        member.granted.fetch_add(n, Ordering::SeqCst);
+        let free = self.sum().free();
+        if free >= 0 {
+            return Some(free);
+        }
+        member.granted.fetch_sub(n, Ordering::SeqCst);
+        None
+    }
+
+    /// Marks the place as the child's of the fork that `parent` is about to make: it will hold `granted` pages, and share
+    /// so many. By who holds the member's lock.
+    pub fn reserve(&self, index: u32, parent: MemberId, granted: i64, shared: i64, now_ms: u64) -> MemberId {
+        let member = self.member(index);
+        member.clear();
+        member.parent.store(parent.to_raw(), Ordering::SeqCst);
+        member.granted.store(granted, Ordering::SeqCst);
+        member.shared.store(shared, Ordering::SeqCst);
+        member.since_ms.store(now_ms, Ordering::Relaxed);
+        member.set_kind(Kind::Reserved);
+        self.raise_high_water(index);
+        MemberId { index, generation: member.generation() }
+    }
+}
