@@ -11,7 +11,7 @@ impl Space {
             unit.content.fetch_add(n as u32, Relaxed);
             // The state words of a unit and its descriptor become real memory once, and stay.
             if unit.charged.load(Relaxed) == 0 && unit.charged.swap(1, Relaxed) == 0 {
-                self.group.charge_meta(UNIT_PAGES * 8 + 64);
+                self.group.charge_meta(UNIT_PAGES * 8 + size_of::<crate::table::Unit>());
             }
         }
         self.group.add_wanted(n);

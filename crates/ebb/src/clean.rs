@@ -18,9 +18,26 @@ use ebb_slots::{Slot, TableEntry};
 use linux_raw_sys::general as g;
 
 /// Pages opened by one fault.
-const OPEN_MAX: usize = 16;
+pub(crate) const OPEN_MAX: usize = 16;
 /// After a write to a clean page, so many swap-ins of its unit leave none.
 const WRITTEN_PENALTY: u32 = 8;
+
+/// What pages are opened for.
+#[derive(Clone, Copy)]
+enum How {
+    /// To be written: clean ones, and at most so many shared ones.
+    ForWrite { max_shared: usize },
+    /// To free the slots of clean ones, with or without waiting for one that somebody else has locked.
+    ForSlots { waits: bool },
+}
+
+/// What came of opening pages.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Opened {
+    pub pages: usize,
+    /// Of these, pages that were shared.
+    pub broken: usize,
+}
 
 impl Space {
     /// A clean page that the caller owns gives up its slot.
@@ -42,81 +59,114 @@ impl Space {
         let addr = folio.get() as usize * PAGE;
         let Some(word) = self.table.word(addr) else { return false };
         let state = word.load();
-        let opened = state.is_clean() && slot_of(state) == slot && self.open_claimed(addr, word, state, None) > 0;
+        let how = How::ForSlots { waits: false };
+        let opened =
+            state.is_clean() && slot_of(state) == slot && self.open(addr, word, state, usize::MAX, how).pages > 0;
         stats::add(&self.stats.cache_only_reclaimed, opened as u64);
         opened
     }
 
-    /// Opens the clean page at `addr`, seen in `state`, and clean pages that follow it below `end`, with one call; how
-    /// many, 0 when somebody else was faster. Inside the gate.
-    pub(crate) fn open_run(&self, addr: usize, word: PageWord<'_>, state: State, end: usize) -> usize {
-        if !state.is_clean() {
-            return 0;
-        }
-        self.open_claimed(addr, word, state, Some(end.min(self.table.unit_start(addr) + UNIT_PAGES * PAGE)))
+    /// Opens the protected page at `addr`, seen in `state`, and protected pages that follow it below `end`, at most
+    /// `max_shared` shared ones, with one call; none when somebody else was faster. They may be written then. Inside the gate.
+    pub(crate) fn open_run(
+        &self,
+        addr: usize,
+        word: PageWord<'_>,
+        state: State,
+        end: usize,
+        max_shared: usize,
+    ) -> Opened {
+        self.open(addr, word, state, end, How::ForWrite { max_shared })
     }
 
-    /// The same up to `end`; without an end as far as that goes without waiting.
-    fn open_claimed(&self, addr: usize, word: PageWord<'_>, state: State, end: Option<usize>) -> usize {
-        let mut states = [state; OPEN_MAX];
-        if !word.try_claim(state) {
-            return 0;
+    fn open(&self, addr: usize, word: PageWord<'_>, state: State, end: usize, how: How) -> Opened {
+        let mut nr_shared = 0;
+        let mut is_meant = |state: State| match how {
+            How::ForWrite { max_shared } => {
+                nr_shared += state.is_shared() as usize;
+                state.is_protected() && nr_shared <= max_shared
+            }
+            How::ForSlots { .. } => state.is_clean(),
+        };
+        if !is_meant(state) || !word.try_claim(state) {
+            return Opened::default();
         }
-        let limit = end.unwrap_or(self.table.unit_start(addr) + UNIT_PAGES * PAGE);
+        let mut states = [state; OPEN_MAX];
+        let limit = end.min(self.table.unit_start(addr) + UNIT_PAGES * PAGE);
         let mut n = 1;
         while n < OPEN_MAX && addr + n * PAGE < limit {
             let Some(next) = self.table.word(addr + n * PAGE) else { break };
             let seen = next.load();
-            if !seen.is_clean() || !next.try_claim(seen) {
+            if !is_meant(seen) || !next.try_claim(seen) {
                 break;
             }
             states[n] = seen;
             n += 1;
         }
         // First the slots go: from the moment that the pages can be written nothing may rely on them.
-        let mut freed = 0;
+        let mut done = 0;
         for (i, state) in states[..n].iter().enumerate() {
-            let (slot, folio) = (slot_of(*state), folio_at(addr + i * PAGE));
-            let was = match end {
-                Some(_) => self.swap.claim(slot, folio).ok(),
-                None => self.swap.try_claim(slot, folio),
-            };
-            match was {
-                Some(was) => self.swap.release(&self.group, self.stats, slot, folio, was),
-                None if end.is_none() => break,
-                None => {}
+            if state.is_clean() {
+                let (slot, folio) = (slot_of(*state), folio_at(addr + i * PAGE));
+                let was = match how {
+                    How::ForSlots { waits: false } => self.swap.try_claim(slot, folio),
+                    _ => self.swap.claim(slot, folio).ok(),
+                };
+                match was {
+                    Some(was) => self.swap.release(&self.group, self.stats, slot, folio, was),
+                    None if matches!(how, How::ForSlots { waits: false }) => break,
+                    None => {}
+                }
             }
-            freed += 1;
+            done += 1;
         }
         // The rest stay as they are.
-        for (i, state) in states[..n].iter().enumerate().skip(freed) {
+        for (i, state) in states[..n].iter().enumerate().skip(done) {
             if let Some(word) = self.table.word(addr + i * PAGE) {
                 word.finish(*state);
             }
         }
-        let n = freed;
-        if n == 0 {
-            return 0;
+        let states = &states[..done];
+        self.uncount_clean(addr, states.iter().filter(|state| state.is_clean()).count());
+        // What is shared stays protected, unless it is to be written.
+        let stays = |state: &State| state.is_shared() && matches!(how, How::ForSlots { .. });
+        let mut first = 0;
+        for run in states.chunk_by(|a, b| stays(a) == stays(b)) {
+            if !stays(&run[0]) {
+                // A failure leaves pages protected that are open in the books: a write finds that out, see `spurious`.
+                let _ = self.uffd().write_protect(addr + first * PAGE, run.len() * PAGE, false);
+            }
+            first += run.len();
         }
-        self.uncount_clean(addr, n);
-        // A failure leaves pages protected that are open in the books: a write finds that out, see `spurious`.
-        let _ = self.uffd().write_protect(addr, n * PAGE, false);
-        for (i, state) in states[..n].iter().enumerate() {
+        for (i, state) in states.iter().enumerate() {
             if let Some(word) = self.table.word(addr + i * PAGE) {
-                word.finish(State::PRESENT.with_pinned(state.is_pinned()));
+                let open = State::PRESENT.with_pinned(state.is_pinned());
+                word.finish(if stays(state) { state.without_slot() } else { open });
             }
         }
-        n
+        let broken = states.iter().filter(|state| state.is_shared() && !stays(state)).count();
+        self.uncount_shared(addr, broken);
+        Opened { pages: done, broken }
     }
 
-    /// Answers the first write to the clean page at `addr`. Inside the gate.
-    pub(crate) fn open_for_write(&self, addr: usize, word: PageWord<'_>, state: State, end: usize) {
-        if self.open_run(addr, word, state, end) > 0 {
+    /// Answers the first write to the protected page at `addr`, for which `charged` pages are charged; how many of these it
+    /// took. Inside the gate.
+    pub(crate) fn open_for_write(
+        &self,
+        addr: usize,
+        word: PageWord<'_>,
+        state: State,
+        end: usize,
+        charged: usize,
+    ) -> usize {
+        let opened = self.open_run(addr, word, state, end, charged);
+        if opened.pages > 0 {
             stats::add(&self.stats.faults_protected, 1);
-            if let Some(unit) = self.table.unit(addr) {
+            if let (Some(unit), true) = (self.table.unit(addr), state.is_clean()) {
                 unit.written.store(WRITTEN_PENALTY, Relaxed);
             }
         }
+        self.break_charged(opened.broken)
     }
 
     /// Opens the clean pages of the unit at `unit`, which is to stay in memory: their slots are of use to others. How
@@ -127,7 +177,7 @@ impl Space {
         while at < end {
             let Some(word) = self.table.word(at) else { break };
             let state = word.load();
-            let opened = if state.is_clean() { self.open_run(at, word, state, end) } else { 0 };
+            let opened = self.open(at, word, state, end, How::ForSlots { waits: true }).pages;
             sum += opened;
             at += opened.max(1) * PAGE;
         }
@@ -150,32 +200,30 @@ impl Space {
         opened > 0
     }
 
-    /// Opens every clean page. Under the exclusive gate. `is_protected`: they are write-protected, which they are not in
-    /// fork's child.
-    pub(crate) fn open_all(&self, is_protected: bool) {
-        if self.nr_clean.load(Relaxed) == 0 {
-            return;
-        }
+    /// Opens every protected page. Under the exclusive gate.
+    pub(crate) fn open_all(&self) {
         for region in self.regions.all() {
-            self.open_range_exclusive(region.start, region.end, is_protected);
+            self.open_range_exclusive(region.start, region.end, true);
         }
     }
 
-    /// Opens every clean page of a range. Under the exclusive gate.
+    /// Opens every protected page of a range. Under the exclusive gate. `is_protected`: the kernel has them protected, too.
     pub(crate) fn open_range_exclusive(&self, start: usize, end: usize, is_protected: bool) {
-        let mut run = start..start;
+        let (mut run, mut broken) = (start..start, 0);
         let lift = |run: core::ops::Range<usize>| {
             if is_protected && !run.is_empty() {
                 let _ = self.uffd().write_protect(run.start, run.len(), false);
             }
         };
-        self.table.for_each_clean(start, end, |addr, word| {
+        self.table.for_each_protected(start, end, |addr, word| {
             let state = word.load();
-            if !state.is_clean() {
+            if !state.is_protected() {
                 return;
             }
-            self.free_clean(addr, state);
-            self.uncount_clean(addr, 1);
+            if state.is_clean() {
+                self.forget_clean(addr, state);
+            }
+            broken += state.is_shared() as usize;
             word.set_exclusive(State::PRESENT.with_pinned(state.is_pinned()));
             if addr != run.end {
                 lift(run.clone());
@@ -184,6 +232,7 @@ impl Space {
             run.end = addr + PAGE;
         });
         lift(run);
+        self.break_forced(broken);
     }
 
     /// The clean page at `addr` has lost its place in memory: frees its slot. Under the exclusive gate; the caller sets
@@ -252,7 +301,7 @@ impl Space {
         }
         stats::add(&self.stats.unmap_calls, 1);
         let done = self.drop_ranges(ranges);
-        let mut dropped = 0;
+        let (mut dropped, mut broken) = (0, 0);
         for (i, &(start, len)) in ranges.iter().enumerate() {
             for addr in (start..start + len).step_by(PAGE) {
                 let page = (addr - unit) / PAGE;
@@ -266,6 +315,7 @@ impl Space {
                     self.swap.evict(slot_of(state), folio_at(addr));
                     saved[page] = State::swapped(state.payload()).to_raw();
                     dropped += 1;
+                    broken += state.is_shared() as usize;
                 } else {
                     word.finish(state);
                     saved[page] = not_claimed;
@@ -275,6 +325,8 @@ impl Space {
         self.uncount_clean(unit, dropped);
         self.uncount_present(unit, dropped);
         self.group.uncharge(dropped);
+        self.uncount_shared(unit, broken);
+        self.break_forced(broken);
         stats::add(&self.stats.dropped_clean_pages, dropped as u64);
         stats::add(&self.stats.unmap_pages, dropped as u64);
         dropped

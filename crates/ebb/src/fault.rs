@@ -1,5 +1,6 @@
 //! A fault, in the thread that took it; and bringing in ranges for system calls.
 
+use crate::clean::OPEN_MAX;
 use crate::clock;
 use crate::ctx::{ThreadCtx, WINDOW_MAX};
 use crate::lockstat::waiting;
@@ -85,10 +86,12 @@ impl Space {
         let window = self.window(page);
         let mut reclaim = 0;
         loop {
-            if write && self.write_to_clean(ctx, page) {
-                return (Fault::Resolved, reclaim);
-            }
-            let want = window as usize;
+            let state = self.table.word(page).map(|word| word.load());
+            // A page that is only clean needs no memory to be written; one that is shared needs a copy.
+            let want = match state.filter(|state| write && state.is_protected()) {
+                Some(state) => state.is_shared() as usize * OPEN_MAX,
+                None => window as usize,
+            };
             if !self.charge_ahead(ctx, want) {
                 let t = clock::cycles();
                 self.direct_reclaim(ctx, want);
@@ -108,6 +111,17 @@ impl Space {
                 return (Fault::NotManaged, reclaim);
             };
             let state = word.load();
+            if write && state.is_protected() {
+                let used = self.open_for_write(page, word, state, region.end, want);
+                self.group.uncharge(want - used);
+                self.gate.leave(&ctx.gate);
+                return (Fault::Resolved, reclaim);
+            }
+            if want == 0 {
+                // It is clean no more.
+                self.gate.leave(&ctx.gate);
+                continue;
+            }
             let result = self.bring(ctx, page, word, state, Want { window: want, end: region.end, write });
             let used = match result {
                 In::Mapped(n) => n,
@@ -143,22 +157,6 @@ impl Space {
         }
     }
 
-    /// Answers a write to a clean page; false when the page is not clean.
-    fn write_to_clean(&self, ctx: &ThreadCtx, page: usize) -> bool {
-        let is_clean = || self.table.word(page).filter(|word| word.load().is_clean());
-        if is_clean().is_none() {
-            return false;
-        }
-        self.gate.enter(&ctx.gate);
-        // The word counts only inside the gate, while the region exists.
-        let found = is_clean().zip(self.regions.find(page));
-        if let Some((word, region)) = found {
-            self.open_for_write(page, word, word.load(), region.end);
-        }
-        self.gate.leave(&ctx.gate);
-        found.is_some()
-    }
-
     /// The page is present: somebody else was faster, or it was write-protected when a sweep gave it back.
     fn spurious(&self, ctx: &ThreadCtx, page: usize, write: bool) -> Fault {
         stats::add(&self.stats.faults_spurious, 1);
@@ -185,7 +183,7 @@ impl Space {
         if state.tag() != Tag::Present || !word.try_claim(state) {
             return Fault::Resolved;
         }
-        if write && !state.is_clean() {
+        if write && !state.is_protected() {
             let _ = self.uffd().write_protect(page, PAGE, false);
         }
         // Fails where there is a page, even one in the kernel's own swap.
@@ -323,7 +321,7 @@ impl Space {
                 self.direct_reclaim(ctx, want);
                 continue;
             }
-            let charge = want;
+            let mut charge = want;
             self.gate.enter(&ctx.gate);
             ctx.in_flight.store(0, Relaxed);
             // Jump over what is not managed or present already.
@@ -343,14 +341,23 @@ impl Space {
                 }
                 let Some(word) = self.table.word(at) else { break };
                 let state = word.load();
-                if state.is_clean() {
+                if state.is_protected() {
                     // The kernel may be about to write to it, and would meet the protection.
-                    at += self.open_run(at, word, state, region_end.min(end)) * PAGE;
+                    let opened = self.open_run(at, word, state, region_end.min(end), charge);
+                    at += opened.pages * PAGE;
+                    charge -= self.break_charged(opened.broken);
+                    if charge == 0 {
+                        break;
+                    }
                 } else if state.is_open() {
                     at += PAGE;
                 } else {
                     break;
                 }
+            }
+            if charge == 0 {
+                self.gate.leave(&ctx.gate);
+                continue;
             }
             let word = if at < end { self.table.word(at) } else { None };
             let Some(word) = word else {

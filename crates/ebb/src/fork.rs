@@ -28,7 +28,11 @@ impl Space {
             *member = file.as_ref().map_or(u32::MAX, |f| f.adopt());
         }
         let charged = self.group.charged() as i64;
-        let reserved = self.tree().reserve_child(charged, 0);
+        let shared = self.share_pages();
+        let reserved = self.tree().reserve_child(charged, shared as i64);
+        if reserved.is_some() && shared > 0 {
+            self.sharing.store(true, Relaxed);
+        }
         // SAFETY: as above.
         unsafe { *self.reserved_child.get() = reserved };
     }
@@ -85,8 +89,6 @@ impl Space {
                 file.inherit(*member);
             }
         }
-        // The kernel gave the child its pages without protection.
-        self.open_all(false);
         // Regions that the child does not have, or has empty, come out of the books first.
         while let Some(r) = self.regions.all().iter().copied().find(|r| r.attr.is_dontfork()) {
             self.forget(r);
@@ -99,6 +101,8 @@ impl Space {
             }
             uffd.register(r.start, r.end - r.start).map_err(refused)?;
         }
+        // The kernel gave the child its pages without protection.
+        self.protect_in_child();
         self.staging.rebuild();
         self.open_own_files();
         stats::add(&self.stats.processes, 1);

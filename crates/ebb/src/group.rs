@@ -101,6 +101,14 @@ impl Group {
         stats::raise(&self.stats.peak_held_bytes, held as u64 * 4096);
     }
 
+    /// `n` pages that were charged are copies of what was shared: from here on the tree counts what they are copies of, too.
+    pub fn charge_break(&self, n: usize) {
+        self.tree.force_break(n as i64);
+        self.charged.fetch_sub(n as i64, SeqCst);
+        self.tree.shrink(n as i64);
+        self.cover();
+    }
+
     /// Makes sure that what is charged is granted.
     fn cover(&self) {
         let lacks = self.charged.load(SeqCst) - self.member().granted.load(SeqCst);

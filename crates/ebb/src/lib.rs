@@ -44,6 +44,8 @@ mod region;
 #[cfg(not(loom))]
 mod ring;
 #[cfg(not(loom))]
+mod sharing;
+#[cfg(not(loom))]
 mod snapshot;
 #[cfg(not(loom))]
 mod space;

@@ -68,7 +68,7 @@ impl Space {
 
     /// Forgets the content of every page in the range. Under the exclusive gate, after the kernel dropped it.
     pub(crate) fn drop_content(&self, start: usize, end: usize) {
-        let mut freed_slots = 0;
+        let (mut freed_slots, mut broken) = (0, 0);
         self.table.for_each_content(start, end, |addr, word| {
             let state = word.load();
             match state.tag() {
@@ -77,6 +77,8 @@ impl Space {
                     if state.is_clean() {
                         self.forget_clean(addr, state);
                     }
+                    self.uncount_shared(addr, state.is_shared() as usize);
+                    broken += state.is_shared() as usize;
                     self.uncount_present(addr, 1);
                     self.group.uncharge(1);
                 }
@@ -92,6 +94,7 @@ impl Space {
             word.set_exclusive(State::NONE);
             self.uncount_content(addr, 1);
         });
+        self.break_forced(broken);
         if freed_slots >= CLUSTER_SLOTS {
             self.release_unused_soon();
         }
@@ -100,14 +103,19 @@ impl Space {
     /// The kernel has dropped some of the range's present pages, it does not say which: those are pages of zeros now.
     /// Under the exclusive gate.
     fn map_missing(&self, start: usize, end: usize) {
+        let mut broken = 0;
         self.table.for_each_content(start, end, |addr, word| {
             let state = word.load();
             // Fails where there is a page, even one in the kernel's own swap.
-            if state.tag() == Tag::Present && self.uffd().copy(addr, self.zeros, PAGE).is_ok() && state.is_clean() {
-                self.forget_clean(addr, state);
+            if state.tag() == Tag::Present && self.uffd().copy(addr, self.zeros, PAGE).is_ok() && state.is_protected() {
+                if state.is_clean() {
+                    self.forget_clean(addr, state);
+                }
+                broken += state.is_shared() as usize;
                 word.set_exclusive(State::PRESENT);
             }
         });
+        self.break_forced(broken);
     }
 
     /// mmap(2).
@@ -236,7 +244,7 @@ impl Space {
         self.open_range_exclusive(old, old + old_len, true);
         let marked = self.mark(old, old_len);
         if !marked {
-            self.open_all(true);
+            self.open_all();
         }
         // SAFETY: the program's call, under the exclusive gate.
         let result = unsafe { self.kernel(g::__NR_mremap, a) };

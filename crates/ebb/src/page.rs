@@ -18,7 +18,10 @@
 //! an ordinary present page and frees the slot; eviction only unmaps it. The idea is the kernel's swap cache, where a
 //! page keeps its slot until it is dirtied.
 //!
-//! Invariant: while a page is clean, nothing can change its content without a fault.
+//! A present page can be *shared*: it was there at a fork, is mapped write-protected on both sides, and its memory is counted
+//! once for both (`sharing`). The first write on either side breaks that. A page can be clean and shared.
+//!
+//! Invariant: while a page is clean or shared, nothing can change its content without a fault.
 
 use crate::primitive::{AtomicU64, Ordering, spin, wait_on, wake_all};
 
@@ -26,6 +29,7 @@ const TAG: u64 = 7;
 const WAITERS: u64 = 1 << 3;
 const PINNED: u64 = 1 << 4;
 const CLEAN: u64 = 1 << 5;
+const SHARED: u64 = 1 << 6;
 const PAYLOAD_SHIFT: u32 = 8;
 const PAYLOAD_MASK: u64 = (1 << 40) - 1;
 
@@ -80,9 +84,31 @@ impl State {
         self.0 & CLEAN != 0
     }
 
+    /// True for a page that is mapped write-protected, because its memory is shared since a fork.
+    pub fn is_shared(self) -> bool {
+        self.0 & SHARED != 0
+    }
+
+    /// The same, shared or not. Of a present page.
+    pub fn with_shared(self, shared: bool) -> Self {
+        debug_assert!(self.tag() == Tag::Present);
+        Self(if shared { self.0 | SHARED } else { self.0 & !SHARED })
+    }
+
+    /// The same without its swap entry. Of a clean page.
+    pub fn without_slot(self) -> Self {
+        debug_assert!(self.is_clean());
+        Self(self.0 & !(CLEAN | PAYLOAD_MASK << PAYLOAD_SHIFT))
+    }
+
+    /// True for a page that is mapped write-protected.
+    pub fn is_protected(self) -> bool {
+        self.0 & (CLEAN | SHARED) != 0
+    }
+
     /// True for a page that is mapped and may be written.
     pub fn is_open(self) -> bool {
-        self.tag() == Tag::Present && !self.is_clean()
+        self.tag() == Tag::Present && !self.is_protected()
     }
 
     /// The word's bits, for keeping a state aside.
@@ -210,6 +236,15 @@ mod tests {
         assert_eq!((state.tag(), state.payload()), (Tag::Present, 0xff_0000_0001));
         assert!(state.is_clean() && !state.is_open() && !state.is_pinned());
         assert!(State::PRESENT.is_open() && !State::swapped(1).is_clean());
+    }
+
+    #[test]
+    fn a_shared_page_is_protected_with_and_without_a_slot() {
+        let state = State::clean(9).with_shared(true);
+        assert!(state.is_shared() && state.is_clean() && !state.is_open());
+        let state = state.without_slot();
+        assert!(state.is_shared() && !state.is_clean() && state.is_protected() && state.payload() == 0);
+        assert_eq!(state.with_shared(false), State::PRESENT);
     }
 
     #[test]

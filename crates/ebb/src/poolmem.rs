@@ -15,6 +15,10 @@ pub struct PoolMemory {
     arena: usize,
     /// 1 for a block without objects that still has memory.
     spare: *const AtomicU8,
+    /// What [`HELD`] says, and how many pages of the block are shared with another process since a fork.
+    held: *const AtomicU8,
+    /// Blocks at or above this never had memory.
+    high_water: AtomicUsize,
     nr_blocks: usize,
     nr_spare: AtomicUsize,
     spare_max: usize,
@@ -25,7 +29,11 @@ pub struct PoolMemory {
     alone_until_ns: AtomicU64,
 }
 
-// SAFETY: `spare` is an array of atomics that lives as long as the space.
+/// A block has memory.
+const HELD: u8 = 1 << 7;
+const _: () = assert!(BLOCK_PAGES < HELD as usize);
+
+// SAFETY: `spare` and `held` are arrays of atomics that live as long as the space.
 unsafe impl Sync for PoolMemory {}
 // SAFETY: as above.
 unsafe impl Send for PoolMemory {}
@@ -43,6 +51,8 @@ impl PoolMemory {
         Ok(Self {
             arena,
             spare: uapi::reserve(nr_blocks)?.cast(),
+            held: uapi::reserve(nr_blocks)?.cast(),
+            high_water: AtomicUsize::new(0),
             nr_blocks,
             nr_spare: AtomicUsize::new(0),
             spare_max: (pages_max[0] / 64 / BLOCK_PAGES).max(8),
@@ -113,7 +123,31 @@ impl PoolMemory {
         unsafe { &*self.spare.add(block as usize) }
     }
 
+    fn held(&self, block: u32) -> &AtomicU8 {
+        assert!((block as usize) < self.nr_blocks);
+        // SAFETY: checked index.
+        unsafe { &*self.held.add(block as usize) }
+    }
+
+    /// All blocks with memory are shared with the child of the fork to come; how many pages.
+    pub fn share(&self) -> usize {
+        let mut pages = 0;
+        for block in 0..self.high_water.load(Ordering::Relaxed) {
+            let held = self.held(block as u32);
+            if held.load(Ordering::Relaxed) & HELD != 0 {
+                held.store(HELD | BLOCK_PAGES as u8, Ordering::Relaxed);
+                pages += BLOCK_PAGES;
+            }
+        }
+        pages
+    }
+
     fn drop_blocks(&self, group: &Group, first: usize, n: usize) {
+        let shared: usize =
+            (first..first + n).map(|block| (self.held(block as u32).swap(0, Ordering::Relaxed) & !HELD) as usize).sum();
+        if shared > 0 {
+            group.tree().force_break(shared as i64);
+        }
         let bytes = BLOCK_PAGES * 4096;
         let _ = uapi::madvise(self.arena + first * bytes, n * bytes, linux_raw_sys::general::MADV_DONTNEED);
         group.uncharge(n * BLOCK_PAGES);
@@ -171,8 +205,25 @@ impl Backing for Charging<'_> {
             return false;
         }
         self.group.force_charge(pages as usize);
+        m.held(block).store(HELD, Ordering::Relaxed);
+        m.high_water.fetch_max(block as usize + 1, Ordering::Relaxed);
         stats::raise(&self.stats.peak_pool_bytes, now as u64 * 4096);
         true
+    }
+
+    fn will_write(&self, block: u32, pages: u32) {
+        let held = self.memory.held(block);
+        let seen = held.load(Ordering::Relaxed);
+        if seen & !HELD == 0 {
+            return;
+        }
+        let taken = held.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |old| {
+            let left = (old & !HELD).saturating_sub(pages as u8);
+            (old & !HELD > 0).then_some(old & HELD | left)
+        });
+        if let Ok(old) = taken {
+            self.group.tree().force_break(i64::from((old & !HELD).min(pages as u8)));
+        }
     }
 
     fn release(&self, block: u32, _pages: u32) {

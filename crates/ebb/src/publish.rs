@@ -14,6 +14,7 @@ impl Space {
     /// Tells the tree how much this process holds where, and divides its budget between pool, staging and pages. Inside the
     /// gate or outside.
     pub(crate) fn publish_sizes(&self) {
+        self.look_at_sharing();
         let member = self.tree().member();
         member.charged.store(self.group.charged() as u64, Relaxed);
         member.pool.store(self.swap.pool_pages() as u64, Relaxed);

@@ -199,7 +199,7 @@ impl Space {
         }
         self.publish_sizes();
         self.gate.enter(&ctx.gate);
-        if self.swap.is_fragmented() {
+        if !self.is_sharing() && self.swap.is_fragmented() {
             self.swap.compact(&self.group, self.stats, COMPACT_STEP);
         }
         // Room on a device that is half full is worth more than copies of what is in memory.
@@ -282,7 +282,7 @@ impl Space {
         if self.swap.pool_is_full() {
             self.shrink_pool(ctx, &mut work);
         }
-        if !self.staging.is_full() && self.sweep_next(ctx, &mut work.saved).is_some() {
+        if !self.staging.is_full() && self.sweep_next(ctx, !self.is_sharing(), &mut work.saved).is_some() {
             return true;
         }
         if self.swap_out_oldest(ctx, &mut work).is_some_and(|freed| freed > 0) {
@@ -290,7 +290,11 @@ impl Space {
         }
         // Nothing that could be unmapped, nothing staged: what the pool holds can still go to the file.
         let before = self.group.charged();
-        self.shrink_pool(ctx, &mut work) || self.group.charged() < before
+        if self.shrink_pool(ctx, &mut work) || self.group.charged() < before {
+            return true;
+        }
+        // What is shared frees no memory until the other side gives it up, too. But then both do.
+        self.is_sharing() && self.sweep_next(ctx, true, &mut work.saved).is_some()
     }
 
     /// Makes the pool smaller: writes objects back, compacts, frees slots of clean pages, gives empty blocks back. False
@@ -299,7 +303,8 @@ impl Space {
         let reclaim = |slot, at| self.reclaim_cache_only(slot, at);
         self.gate.enter(&ctx.gate);
         let mut moved = self.swap.write_back(ctx.shard(), &self.group, self.stats, &mut work.pages, &reclaim) > 0;
-        moved |= self.swap.compact(&self.group, self.stats, COMPACT_STEP) > 0;
+        // To compact what is shared copies it.
+        moved |= !self.is_sharing() && self.swap.compact(&self.group, self.stats, COMPACT_STEP) > 0;
         if !moved {
             moved = self.open_some();
             self.swap.trim(&self.group);

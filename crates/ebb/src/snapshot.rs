@@ -197,6 +197,7 @@ impl Space {
     /// From here on nobody writes to the range's pages but those that are pinned: claims what is open, and protects it.
     /// False when the kernel refused that. Under the exclusive gate.
     fn freeze(&self, start: usize, end: usize) -> bool {
+        self.unshare(start, end);
         self.table.for_each_content(start, end, |_, word| {
             let state = word.load();
             // Nobody else claims pages now.

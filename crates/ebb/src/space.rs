@@ -109,6 +109,8 @@ pub struct Space {
     pub(crate) zeros: usize,
     /// Present pages that one sweep takes at most.
     pub(crate) sweep_max: usize,
+    /// Memory may be shared with a parent or a child.
+    pub(crate) sharing: AtomicBool,
     /// Units touched so recently are passed over while other processes are given memory; 0 for none.
     pub(crate) young_ms: AtomicU64,
     /// Somebody adds or takes away a device.
@@ -185,6 +187,7 @@ impl Space {
             nr_clean: AtomicUsize::new(0),
             zeros: uapi::reserve(crate::ctx::WINDOW_MAX * 4096)? as usize,
             sweep_max: group::sweep_max(limit),
+            sharing: AtomicBool::new(false),
             young_ms: AtomicU64::new(0),
             is_changing_swap: AtomicBool::new(false),
             leaving: UnsafeCell::new(None),

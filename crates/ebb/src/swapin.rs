@@ -146,9 +146,10 @@ impl Space {
 
     /// Whether `n` pages brought in for reading from `addr` on stay clean. Long runs do: who walks through memory is
     /// likely to leave it as it is, and to go on before it comes again. So does what comes from a file, where a copy
-    /// costs no RAM. Not where such pages were written to lately.
+    /// costs no RAM, and what is shared since a fork, where the other side has the copy anyhow. Not where such pages were written to lately.
     fn stays_clean(&self, addr: usize, n: usize, from_file: bool) -> bool {
-        if !self.can_protect || !(n >= CLEAN_RUN_MIN || from_file) || !self.swap.may_keep() {
+        let keeps = n >= CLEAN_RUN_MIN || from_file || self.is_sharing();
+        if !self.can_protect || !keeps || !self.swap.may_keep() {
             return false;
         }
         let Some(unit) = self.table.unit(addr) else { return false };

@@ -32,12 +32,12 @@ struct Segment {
 }
 
 impl Space {
-    /// Sweeps the unit at `unit` into staging; how many pages that unmapped. Inside the gate. `saved` keeps the
-    /// states of claimed pages.
-    pub(crate) fn sweep(&self, unit: usize, saved: &mut [u64; 512]) -> usize {
+    /// Sweeps the unit at `unit` into staging; how many pages that unmapped. Inside the gate. `takes_shared`: also those
+    /// that another process has in common. `saved` keeps the states of claimed pages.
+    pub(crate) fn sweep(&self, unit: usize, takes_shared: bool, saved: &mut [u64; 512]) -> usize {
         let pages = UNIT_PAGES;
         saved.fill(NOT_CLAIMED);
-        if self.claim_unit(unit, pages, saved) == 0 {
+        if self.claim_unit(unit, pages, takes_shared, saved) == 0 {
             self.unclaim(unit, 0, pages, saved);
             return 0;
         }
@@ -103,7 +103,7 @@ impl Space {
 
     /// Claims what it can of the unit, from where the last sweep of it ended, until it has as many present pages as
     /// one sweep takes; how many.
-    fn claim_unit(&self, unit: usize, pages: usize, saved: &mut [u64; 512]) -> usize {
+    fn claim_unit(&self, unit: usize, pages: usize, takes_shared: bool, saved: &mut [u64; 512]) -> usize {
         let Some(cursor) = self.table.unit(unit).map(|u| &u.cursor) else { return 0 };
         let end = unit + pages * PAGE;
         let mut present = 0;
@@ -114,7 +114,8 @@ impl Space {
             while at < stop && region.attr.is_readable() {
                 if let Some(word) = self.table.word(at) {
                     let state = word.load();
-                    if !state.is_pinned() && word.try_claim(state) {
+                    let stays = state.is_pinned() || state.is_shared() && !takes_shared;
+                    if !stays && word.try_claim(state) {
                         saved[(at - unit) / PAGE] = state.to_raw();
                         present += (state.tag() == Tag::Present) as usize;
                     }
@@ -166,10 +167,12 @@ impl Space {
     fn unmap(&self, unit: usize, block: u32, segment: &Segment, saved: &mut [u64; 512]) {
         let &Segment { mut first, end, attr } = segment;
         let (present, runs) = count_runs(&saved[first..end]);
+        // The kernel does not move what it has mapped more than once.
+        let is_shared = saved[first..end].iter().any(|raw| State::from_raw(*raw).is_shared());
         if present == 1 {
             stats::add(&self.stats.unmap_single_calls, 1);
         }
-        if self.can_move.load(Relaxed) && attr.is_plain() && present >= runs * MOVE_RUN_MIN {
+        if self.can_move.load(Relaxed) && !is_shared && attr.is_plain() && present >= runs * MOVE_RUN_MIN {
             stats::add(&self.stats.unmap_calls, 1);
             stats::add(&self.stats.unmap_move_calls, 1);
             let (dst, src) = (self.staging.addr(self.staging.frame(block, first)), unit + first * PAGE);
@@ -178,7 +181,7 @@ impl Space {
                 Ok(()) => end - first,
                 Err((bytes, _)) => bytes / PAGE,
             };
-            self.mark_staged(block, first, first + done, saved);
+            self.mark_staged(unit, block, first, first + done, saved);
             first += done;
             match result {
                 Ok(()) => return,
@@ -225,32 +228,42 @@ impl Space {
         }
         let drop = |start: usize, len: usize| uapi::madvise(start, len, linux_raw_sys::general::MADV_DONTNEED).is_ok();
         if ok && drop(start, len) {
-            self.mark_staged(block, first, end, saved);
+            self.mark_staged(unit, block, first, end, saved);
             return;
         }
         // Locked memory, or no memory for the copies. The kernel may have dropped what lies before the obstacle: it is
         // asked page by page, and what it does not drop stays where it is.
         for i in first..end {
             if ok && is_present(saved[i]) && drop(unit + i * PAGE, PAGE) {
-                self.mark_staged(block, i, i + 1, saved);
+                self.mark_staged(unit, block, i, i + 1, saved);
             } else {
                 let frame = self.staging.addr(self.staging.frame(block, i));
                 drop(frame, PAGE);
             }
         }
-        let _ = self.uffd().write_protect(start, len, false);
-    }
-
-    fn mark_staged(&self, block: u32, first: usize, end: usize, saved: &mut [u64; 512]) {
-        for (i, raw) in saved.iter_mut().enumerate().take(end).skip(first) {
-            if State::from_raw(*raw).tag() == Tag::Present {
-                *raw = State::staged(self.staging.frame(block, i)).to_raw();
+        // What is shared stays protected.
+        for (i, raw) in saved.iter().enumerate().take(end).skip(first) {
+            if !State::from_raw(*raw).is_shared() {
+                let _ = self.uffd().write_protect(unit + i * PAGE, PAGE, false);
             }
         }
     }
 
+    fn mark_staged(&self, unit: usize, block: u32, first: usize, end: usize, saved: &mut [u64; 512]) {
+        let mut broken = 0;
+        for (i, raw) in saved.iter_mut().enumerate().take(end).skip(first) {
+            if State::from_raw(*raw).tag() == Tag::Present {
+                broken += State::from_raw(*raw).is_shared() as usize;
+                *raw = State::staged(self.staging.frame(block, i)).to_raw();
+            }
+        }
+        self.uncount_shared(unit, broken);
+        self.break_forced(broken);
+    }
+
     /// Picks the next unit and sweeps it; how many pages that unmapped, or none when there is nothing to sweep.
-    pub(crate) fn sweep_next(&self, ctx: &ThreadCtx, saved: &mut [u64; 512]) -> Option<usize> {
+    /// `takes_shared` as in [`Self::sweep`].
+    pub(crate) fn sweep_next(&self, ctx: &ThreadCtx, takes_shared: bool, saved: &mut [u64; 512]) -> Option<usize> {
         // Bounded: once around the ring, with patience for hot units only the first time.
         self.gate.enter(&ctx.gate);
         let units = if self.staging.has_room() { self.units.len() } else { 0 };
@@ -263,7 +276,7 @@ impl Space {
         while looks > 0 {
             looks -= 1;
             self.gate.enter(&ctx.gate);
-            let swept = self.sweep_one(looks > patience, saved);
+            let swept = self.sweep_one(looks > patience, takes_shared, saved);
             self.gate.leave(&ctx.gate);
             match swept {
                 Some(0) => {}
@@ -274,7 +287,7 @@ impl Space {
     }
 
     /// Looks at the unit at the head of the ring: pages unmapped, or none when the ring is empty.
-    fn sweep_one(&self, patient: bool, saved: &mut [u64; 512]) -> Option<usize> {
+    fn sweep_one(&self, patient: bool, takes_shared: bool, saved: &mut [u64; 512]) -> Option<usize> {
         let addr = self.units.pop()? as usize;
         let Some(unit) = self.table.unit(addr) else { return Some(0) };
         if unit.present.load(Relaxed) == 0 {
@@ -291,7 +304,9 @@ impl Space {
         let skip = unit.skip.load(Relaxed);
         let young_ms = self.young_ms.load(Relaxed);
         let is_young = young_ms > 0 && crate::clock::ms_since(unit.touched.load(Relaxed)) < young_ms;
-        let swept = if skip == 0 && is_young && patient {
+        let swept = if !takes_shared && self.is_all_shared(unit) {
+            0
+        } else if skip == 0 && is_young && patient {
             stats::add(&self.stats.sweeps_skipped, 1);
             0
         } else if skip > 0 && patient {
@@ -303,7 +318,7 @@ impl Space {
             stats::add(&self.stats.sweeps_skipped, 1);
             0
         } else {
-            self.sweep(addr, saved)
+            self.sweep(addr, takes_shared, saved)
         };
         self.queue_unit(addr);
         Some(swept)

@@ -55,6 +55,8 @@ pub struct Unit {
     pub clean: AtomicU32,
     /// Swap-ins for reading that shall not leave clean pages, because such pages were written to soon.
     pub written: AtomicU32,
+    /// Pages of the unit that are shared since a fork, or more.
+    pub shared: AtomicU32,
     /// When a page of the unit was last seen in use, as [`crate::clock::stamp`].
     pub touched: AtomicU32,
 }
@@ -159,9 +161,10 @@ impl PageTable {
         self.for_each_in(start, end, |unit| unit.content.load(Ordering::Acquire) != 0, f);
     }
 
-    /// The same for pages that may be clean.
-    pub fn for_each_clean(&self, start: usize, end: usize, f: impl FnMut(usize, PageWord<'_>)) {
-        self.for_each_in(start, end, |unit| unit.clean.load(Ordering::Acquire) != 0, f);
+    /// The same for pages that may be protected.
+    pub fn for_each_protected(&self, start: usize, end: usize, f: impl FnMut(usize, PageWord<'_>)) {
+        let has_any = |unit: &Unit| unit.clean.load(Ordering::Acquire) | unit.shared.load(Ordering::Acquire) != 0;
+        self.for_each_in(start, end, has_any, f);
     }
 
     fn for_each_in(

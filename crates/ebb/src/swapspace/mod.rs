@@ -629,6 +629,11 @@ impl SwapSpace {
         self.memory.pages()
     }
 
+    /// The child of the fork to come shares the pool's memory; how many pages.
+    pub fn share_pool(&self) -> usize {
+        self.memory.share()
+    }
+
     /// Pages whose content is on a device that this process writes to.
     pub fn device_pages(&self) -> u64 {
         self.devices.own().map(|(_, file)| u64::from(file.nr_used())).sum()

@@ -9,6 +9,7 @@
 use super::{Kind, Member, MemberId, Page, Tree, TreeFull, now_ms};
 use crate::primitive::Ordering;
 use crate::uapi::{self, record_lock};
+use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
 
 /// Where the bytes are that members lock: behind everything that the file has.
@@ -181,6 +182,19 @@ impl Tree {
         }
     }
 
+    /// A place for one more child that shares memory.
+    fn child_place(&self) -> Option<&AtomicU64> {
+        self.children.iter().find(|id| {
+            let id = MemberId::from_raw(id.load(Relaxed));
+            id.is_none_or(|id| self.page.find(id).is_none())
+        })
+    }
+
+    /// True when one more child could share memory.
+    pub fn can_share(&self) -> bool {
+        !self.is_alone() && self.child_place().is_some()
+    }
+
     /// Before fork: the place of the child, which will hold `granted` pages and share so many of them. None when there is no
     /// place; then the child finds one, and shares nothing.
     pub fn reserve_child(&self, granted: i64, shared: i64) -> Option<MemberId> {
@@ -188,10 +202,7 @@ impl Tree {
             return None;
         }
         let page = self.page;
-        let place = self.children.iter().find(|id| {
-            let id = MemberId::from_raw(id.load(Relaxed));
-            id.is_none_or(|id| page.find(id).is_none())
-        });
+        let place = self.child_place();
         let shared = if place.is_some() { shared } else { 0 };
         let index = page.places().find(|&i| page.member(i).kind() == Kind::Free && self.try_claim(i))?;
         let id = page.reserve(index, self.id(), granted, shared, now_ms());
@@ -250,18 +261,5 @@ impl Tree {
         self.sharing_children().for_each(|child| {
             child.shared.fetch_sub(n, Ordering::SeqCst);
         });
-    }
-
-    /// The same for a write, if the budget has room for the copies; false when it has not.
-    pub fn try_break(&self, n: i64) -> bool {
-        self.force_break(n);
-        if self.look().free() >= 0 {
-            return true;
-        }
-        self.member().shared.fetch_add(n, Ordering::SeqCst);
-        self.sharing_children().for_each(|child| {
-            child.shared.fetch_add(n, Ordering::SeqCst);
-        });
-        false
     }
 }

@@ -213,7 +213,6 @@ impl Page {
             Kind::Free => 0,
             Kind::Outside => member.outside.load(Ordering::SeqCst).max(0),
             Kind::Managed | Kind::Reserved => {
-                // What is shared is looked at first: it falls before what is granted rises, see `Tree::try_break`.
                 let shares = member.parent().is_some_and(|parent| self.find(parent).is_some());
                 let shared = if shares { member.shared.load(Ordering::SeqCst).max(0) } else { 0 };
                 (member.granted.load(Ordering::SeqCst) - shared).max(0)

@@ -1,0 +1,154 @@
+//! Memory that two processes share after fork: counted once, and kept so for as long as that lasts.
+//!
+//! Fork gives the child a copy of everything, of which nothing is copied yet. Before it, the parent write-protects what is
+//! mapped and marks it *shared*; the child does the same with its side. Both are charged for such a page, and the child's
+//! member says how many it has in common with its parent, which the sum of the tree leaves out. The first write on either
+//! side is a fault that charges the copy which the kernel then makes. Blocks of the pool are shared likewise, and counted
+//! down as they are written to.
+//!
+//! What is shared frees no memory when only one side gives it up, so reclaim takes it last. Swap-ins for reading stay clean
+//! meanwhile: the copy in the pool costs nothing as long as nobody writes there. So a child that only reads (a snapshot to
+//! disk) brings its pages in and drops them again without storing anything, and its parent compresses little.
+//!
+//! The kernel counts a page that was shared at fork to whoever touched it first, and keeps the anonymous page table's
+//! reverse map to unmap it everywhere; neither is to be had here.
+
+use crate::page::Tag;
+use crate::primitive::{Ordering as ModelOrdering, fence};
+use crate::region::Region;
+use crate::space::Space;
+use crate::table::{ADDR_END, PAGE, UNIT_PAGES};
+use core::sync::atomic::Ordering::Relaxed;
+
+impl Space {
+    /// True while memory may be shared with a parent or a child. May lag.
+    pub(crate) fn is_sharing(&self) -> bool {
+        self.sharing.load(Relaxed)
+    }
+
+    /// Looks whether that has ended.
+    pub(crate) fn look_at_sharing(&self) {
+        if self.is_sharing() && !self.tree().is_sharing() {
+            self.sharing.store(false, Relaxed);
+        }
+    }
+
+    /// `n` shared pages, for whose copies as many are charged, are going to be written. How many of these that took.
+    pub(crate) fn break_charged(&self, n: usize) -> usize {
+        if n == 0 || !self.is_sharing() {
+            return 0;
+        }
+        self.group.charge_break(n);
+        n
+    }
+
+    /// `n` shared pages are this process's own now, or not there any more.
+    pub(crate) fn break_forced(&self, n: usize) {
+        if n > 0 && self.is_sharing() {
+            self.tree().force_break(n as i64);
+        }
+    }
+
+    /// `n` shared pages of the unit at `addr` are that no more.
+    pub(crate) fn uncount_shared(&self, addr: usize, n: usize) {
+        if let Some(unit) = self.table.unit(addr)
+            && n > 0
+        {
+            // A hint: it may not go below what it is.
+            let _ = unit.shared.fetch_update(Relaxed, Relaxed, |shared| Some(shared.saturating_sub(n as u32)));
+        }
+    }
+
+    /// Before fork: marks and protects what parent and child will share; how many pages. Under the exclusive gate.
+    pub(crate) fn share_pages(&self) -> usize {
+        if !self.can_protect || !self.tree().can_share() {
+            return 0;
+        }
+        let is_copied = |r: &&Region| !r.attr.is_dontfork() && !r.attr.is_wipeonfork();
+        for region in self.regions.all().iter().filter(is_copied) {
+            self.table.for_each_content(region.start, region.end, |addr, word| {
+                let state = word.load();
+                if state.tag() == Tag::Present && !state.is_pinned() && !state.is_shared() {
+                    word.set_exclusive(state.with_shared(true));
+                    if let Some(unit) = self.table.unit(addr) {
+                        unit.shared.fetch_add(1, Relaxed);
+                    }
+                }
+            });
+        }
+        // Marks come first, then the look at the pins: see `pin`. What a call in flight uses the kernel must be able to write.
+        fence(ModelOrdering::SeqCst);
+        for ctx in self.contexts.all() {
+            ctx.pins.for_each_overlap(0, ADDR_END as u64, |start, end| {
+                let start = start as usize & !(PAGE - 1);
+                self.unshare(start, (end as usize).next_multiple_of(PAGE));
+            });
+        }
+        let mut shared = 0;
+        for region in self.regions.all().iter().filter(is_copied) {
+            shared += self.protect_shared(*region);
+        }
+        shared + self.swap.share_pool()
+    }
+
+    /// Pages of the range go on as this process's own. Under the exclusive gate.
+    pub(crate) fn unshare(&self, start: usize, end: usize) {
+        let mut broken = 0;
+        self.table.for_each_protected(start, end, |addr, word| {
+            let state = word.load();
+            if state.tag() == Tag::Present && state.is_shared() {
+                if !state.is_clean() {
+                    let _ = self.uffd().write_protect(addr, PAGE, false);
+                }
+                word.set_exclusive(state.with_shared(false));
+                self.uncount_shared(addr, 1);
+                broken += 1;
+            }
+        });
+        self.break_forced(broken);
+    }
+
+    /// Protects the shared and clean pages of a region, run by run; how many are shared. Under the exclusive gate.
+    fn protect_shared(&self, region: Region) -> usize {
+        let (mut run, mut shared) = (region.start..region.start, 0);
+        let protect = |run: core::ops::Range<usize>| {
+            if !run.is_empty() && self.uffd().write_protect(run.start, run.len(), true).is_err() {
+                // What cannot be protected can be neither. It may be now, in part.
+                self.open_range_exclusive(run.start, run.end, true);
+                return run.len() / PAGE;
+            }
+            0
+        };
+        let mut failed = 0;
+        self.table.for_each_protected(region.start, region.end, |addr, word| {
+            let state = word.load();
+            if state.tag() != Tag::Present || !state.is_protected() {
+                return;
+            }
+            shared += state.is_shared() as usize;
+            if addr != run.end {
+                failed += protect(run.clone());
+                run = addr..addr;
+            }
+            run.end = addr + PAGE;
+        });
+        failed += protect(run);
+        shared.saturating_sub(failed)
+    }
+
+    /// In fork's child, whose regions are registered: protects its side of what is shared, and what is clean.
+    pub(crate) fn protect_in_child(&self) {
+        if !self.can_protect {
+            return;
+        }
+        for region in self.regions.all() {
+            self.protect_shared(*region);
+        }
+    }
+
+    /// True when a unit has nothing that is this process's own. A hint.
+    pub(crate) fn is_all_shared(&self, unit: &crate::table::Unit) -> bool {
+        let present = unit.present.load(Relaxed);
+        self.is_sharing() && unit.shared.load(Relaxed) >= present.min(UNIT_PAGES as u32)
+    }
+}
