@@ -21,9 +21,6 @@ use crate::handle::{GRAIN, Handle};
 use crate::object::{HEADER_BYTES, Header, Link, Live};
 use crate::primitive::Hint;
 
-/// Pages that an object may be in: it is smaller than a page, and may begin anywhere.
-const PAGES_OF_OBJECT: u32 = 2;
-
 /// Where the pool's memory comes from and goes to. Called with no lock of the pool held.
 pub trait Backing {
     /// Charges the memory of `block`, which is `pages` pages, and makes it usable; its content does not matter.
@@ -33,10 +30,10 @@ pub trait Backing {
     /// Gives the memory of `block` back and uncharges it. No one uses it until it is acquired again.
     fn release(&self, block: u32, pages: u32);
 
-    /// About `pages` pages of `block` are going to be written: whoever shares memory copy-on-write gets copies of them now.
-    /// May be called with a class lock held, and more often than pages are copied.
-    fn will_write(&self, block: u32, pages: u32) {
-        let _ = (block, pages);
+    /// Pages `first..first + pages` of `block` are going to be written: who shares memory copy-on-write gets copies of them
+    /// now.
+    fn will_write(&self, block: u32, first: u32, pages: u32) {
+        let _ = (block, first, pages);
     }
 }
 
@@ -178,13 +175,20 @@ impl Pool {
             Some(offset) => offset,
             None => self.take_place_in_new_block(backing, class, data.len())?,
         };
-        backing.will_write((offset / BLOCK_BYTES) as u32, PAGES_OF_OBJECT);
+        Self::tell_write(backing, offset, HEADER_BYTES + data.len());
         let header = self.header(offset);
         header.touch().write();
         // SAFETY: the place was taken for this thread alone, and has room for its class's longest data.
         unsafe { core::ptr::copy_nonoverlapping(data.as_ptr(), self.data(offset), data.len()) };
         header.set_live(offset, Live { owner, len: data.len() as u16 });
         Ok(Handle::from_offset(offset))
+    }
+
+    /// Tells that `len` bytes at `offset` are going to be written.
+    fn tell_write(backing: &impl Backing, offset: usize, len: usize) {
+        let page_bytes = BLOCK_BYTES / BLOCK_PAGES;
+        let (first, last) = (offset % BLOCK_BYTES / page_bytes, (offset % BLOCK_BYTES + len - 1) / page_bytes);
+        backing.will_write((offset / BLOCK_BYTES) as u32, first as u32, (last - first + 1) as u32);
     }
 
     /// The data of a stored object; empty if `handle` names none.
@@ -211,7 +215,7 @@ impl Pool {
         if !(offset % BLOCK_BYTES).is_multiple_of(class.object_bytes()) {
             return false;
         }
-        backing.will_write(block as u32, 1);
+        Self::tell_write(backing, offset, HEADER_BYTES);
         let emptied = self.with_class(class, |locked| {
             // Look again: somebody may have freed it since, against the rules.
             let live = locked.has_block(block as u32).then(|| self.header(offset).live(offset)).flatten()?;
@@ -368,7 +372,7 @@ impl Pool {
             return Err(PoolFull::Budget);
         }
         self.map.count_held(true);
-        backing.will_write(block, BLOCK_PAGES as u32);
+        backing.will_write(block, 0, BLOCK_PAGES as u32);
         let first = self.format(block, class);
         Ok(self.with_class(class, |locked| {
             locked.add_block(block, first);
@@ -416,8 +420,8 @@ impl Pool {
             }
             match step {
                 Step::Move(object) => {
-                    backing.will_write((object.from / BLOCK_BYTES) as u32, 1);
-                    backing.will_write((object.to / BLOCK_BYTES) as u32, PAGES_OF_OBJECT);
+                    Self::tell_write(backing, object.from, HEADER_BYTES);
+                    Self::tell_write(backing, object.to, HEADER_BYTES + object.live.len as usize);
                     self.carry(&object, owners);
                     vacated = Some(object.from);
                     moved += 1;

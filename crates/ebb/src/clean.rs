@@ -35,7 +35,7 @@ enum How {
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Opened {
     pub pages: usize,
-    /// Of these, pages that were shared.
+    /// Pages that the tree has more of now, because these were shared.
     pub broken: usize,
 }
 
@@ -130,7 +130,12 @@ impl Space {
         self.uncount_clean(addr, states.iter().filter(|state| state.is_clean()).count());
         // What is shared stays protected, unless it is to be written.
         let stays = |state: &State| state.is_shared() && matches!(how, How::ForSlots { .. });
-        let mut first = 0;
+        let (mut first, mut broken) = (0, 0);
+        for (i, state) in states.iter().enumerate().filter(|(_, state)| state.is_shared() && !stays(state)) {
+            debug_assert!(state.is_shared());
+            broken += self.break_page(addr + i * PAGE);
+            self.uncount_shared(addr, 1);
+        }
         for run in states.chunk_by(|a, b| stays(a) == stays(b)) {
             if !stays(&run[0]) {
                 // A failure leaves pages protected that are open in the books: a write finds that out, see `spurious`.
@@ -144,8 +149,6 @@ impl Space {
                 word.finish(if stays(state) { state.without_slot() } else { open });
             }
         }
-        let broken = states.iter().filter(|state| state.is_shared() && !stays(state)).count();
-        self.uncount_shared(addr, broken);
         Opened { pages: done, broken }
     }
 
@@ -166,7 +169,7 @@ impl Space {
                 unit.written.store(WRITTEN_PENALTY, Relaxed);
             }
         }
-        self.break_charged(opened.broken)
+        self.use_charge(opened.broken, charged)
     }
 
     /// Opens the clean pages of the unit at `unit`, which is to stay in memory: their slots are of use to others. How
@@ -203,15 +206,15 @@ impl Space {
     /// Opens every protected page. Under the exclusive gate.
     pub(crate) fn open_all(&self) {
         for region in self.regions.all() {
-            self.open_range_exclusive(region.start, region.end, true);
+            self.open_range_exclusive(region.start, region.end);
         }
     }
 
-    /// Opens every protected page of a range. Under the exclusive gate. `is_protected`: the kernel has them protected, too.
-    pub(crate) fn open_range_exclusive(&self, start: usize, end: usize, is_protected: bool) {
-        let (mut run, mut broken) = (start..start, 0);
+    /// Opens every protected page of a range. Under the exclusive gate.
+    pub(crate) fn open_range_exclusive(&self, start: usize, end: usize) {
+        let mut run = start..start;
         let lift = |run: core::ops::Range<usize>| {
-            if is_protected && !run.is_empty() {
+            if !run.is_empty() {
                 let _ = self.uffd().write_protect(run.start, run.len(), false);
             }
         };
@@ -223,7 +226,10 @@ impl Space {
             if state.is_clean() {
                 self.forget_clean(addr, state);
             }
-            broken += state.is_shared() as usize;
+            if state.is_shared() {
+                self.break_page(addr);
+                self.uncount_shared(addr, 1);
+            }
             word.set_exclusive(State::PRESENT.with_pinned(state.is_pinned()));
             if addr != run.end {
                 lift(run.clone());
@@ -232,7 +238,6 @@ impl Space {
             run.end = addr + PAGE;
         });
         lift(run);
-        self.break_forced(broken);
     }
 
     /// The clean page at `addr` has lost its place in memory: frees its slot. Under the exclusive gate; the caller sets
@@ -301,7 +306,7 @@ impl Space {
         }
         stats::add(&self.stats.unmap_calls, 1);
         let done = self.drop_ranges(ranges);
-        let (mut dropped, mut broken) = (0, 0);
+        let mut dropped = 0;
         for (i, &(start, len)) in ranges.iter().enumerate() {
             for addr in (start..start + len).step_by(PAGE) {
                 let page = (addr - unit) / PAGE;
@@ -315,7 +320,10 @@ impl Space {
                     self.swap.evict(slot_of(state), folio_at(addr));
                     saved[page] = State::swapped(state.payload()).to_raw();
                     dropped += 1;
-                    broken += state.is_shared() as usize;
+                    if state.is_shared() {
+                        self.break_page(addr);
+                        self.uncount_shared(addr, 1);
+                    }
                 } else {
                     word.finish(state);
                     saved[page] = not_claimed;
@@ -325,8 +333,6 @@ impl Space {
         self.uncount_clean(unit, dropped);
         self.uncount_present(unit, dropped);
         self.group.uncharge(dropped);
-        self.uncount_shared(unit, broken);
-        self.break_forced(broken);
         stats::add(&self.stats.dropped_clean_pages, dropped as u64);
         stats::add(&self.stats.unmap_pages, dropped as u64);
         dropped

@@ -345,7 +345,7 @@ impl Space {
                     // The kernel may be about to write to it, and would meet the protection.
                     let opened = self.open_run(at, word, state, region_end.min(end), charge);
                     at += opened.pages * PAGE;
-                    charge -= self.break_charged(opened.broken);
+                    charge -= self.use_charge(opened.broken, charge);
                     if charge == 0 {
                         break;
                     }

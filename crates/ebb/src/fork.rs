@@ -16,10 +16,13 @@ use crate::uapi::{self, Errno, uffd::Uffd};
 use core::ffi::CStr;
 use core::sync::atomic::Ordering::Relaxed;
 
+/// The part of the budget that is free before a process forks that holds much of it.
+const FORK_ROOM_PART: usize = 8;
+
 impl Space {
     /// Before fork: nobody else is inside the engine until [`Self::fork_parent`]. The caller must not be inside.
     pub fn fork_prepare(&self, ctx: &ThreadCtx) {
-        let _ = ctx;
+        self.make_fork_room(ctx);
         self.gate.close(self.contexts.all().map(|c| &c.gate));
         self.background.set_forked();
         // SAFETY: under the exclusive gate.
@@ -28,13 +31,30 @@ impl Space {
             *member = file.as_ref().map_or(u32::MAX, |f| f.adopt());
         }
         let charged = self.group.charged() as i64;
-        let shared = self.share_pages();
-        let reserved = self.tree().reserve_child(charged, shared as i64);
-        if reserved.is_some() && shared > 0 {
+        let shared = self.tree().child_place().map(|place| (place, self.share_pages(place) as i64));
+        let reserved = self.tree().reserve_child(charged, shared);
+        if reserved.is_some() && shared.is_some_and(|(_, pages)| pages > 0) {
             self.sharing.store(true, Relaxed);
         }
         // SAFETY: as above.
         unsafe { *self.reserved_child.get() = reserved };
+    }
+
+    /// Frees a part of the budget, where this process holds much of it and would share that: what is shared frees nothing
+    /// when one side evicts it, so both would have to work in what happens to be left.
+    fn make_fork_room(&self, ctx: &ThreadCtx) {
+        let (limit, charged) = (self.group.limit(), self.group.charged());
+        if !self.can_protect || self.tree().child_place().is_none() || charged < limit / 4 {
+            return;
+        }
+        let room = (limit / FORK_ROOM_PART).min(charged / 2) as i64;
+        let mut steps = 4 * room as usize / self.sweep_max + 8;
+        self.group.give_back_unused();
+        while steps > 0 && self.tree().look().free() < room {
+            steps -= 1;
+            self.reclaim_step(ctx);
+            self.group.give_back_unused();
+        }
     }
 
     /// After fork, in the parent, also when it failed (`ok` false).

@@ -101,9 +101,8 @@ impl Group {
         stats::raise(&self.stats.peak_held_bytes, held as u64 * 4096);
     }
 
-    /// `n` pages that were charged are copies of what was shared: from here on the tree counts what they are copies of, too.
+    /// `n` pages that were charged are copies of what was shared, which the tree counts, too, since a moment ago.
     pub fn charge_break(&self, n: usize) {
-        self.tree.force_break(n as i64);
         self.charged.fetch_sub(n as i64, SeqCst);
         self.tree.shrink(n as i64);
         self.cover();

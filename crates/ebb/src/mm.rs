@@ -68,7 +68,7 @@ impl Space {
 
     /// Forgets the content of every page in the range. Under the exclusive gate, after the kernel dropped it.
     pub(crate) fn drop_content(&self, start: usize, end: usize) {
-        let (mut freed_slots, mut broken) = (0, 0);
+        let mut freed_slots = 0;
         self.table.for_each_content(start, end, |addr, word| {
             let state = word.load();
             match state.tag() {
@@ -77,8 +77,10 @@ impl Space {
                     if state.is_clean() {
                         self.forget_clean(addr, state);
                     }
-                    self.uncount_shared(addr, state.is_shared() as usize);
-                    broken += state.is_shared() as usize;
+                    if state.is_shared() {
+                        self.break_page(addr);
+                        self.uncount_shared(addr, 1);
+                    }
                     self.uncount_present(addr, 1);
                     self.group.uncharge(1);
                 }
@@ -94,7 +96,6 @@ impl Space {
             word.set_exclusive(State::NONE);
             self.uncount_content(addr, 1);
         });
-        self.break_forced(broken);
         if freed_slots >= CLUSTER_SLOTS {
             self.release_unused_soon();
         }
@@ -103,7 +104,6 @@ impl Space {
     /// The kernel has dropped some of the range's present pages, it does not say which: those are pages of zeros now.
     /// Under the exclusive gate.
     fn map_missing(&self, start: usize, end: usize) {
-        let mut broken = 0;
         self.table.for_each_content(start, end, |addr, word| {
             let state = word.load();
             // Fails where there is a page, even one in the kernel's own swap.
@@ -111,11 +111,13 @@ impl Space {
                 if state.is_clean() {
                     self.forget_clean(addr, state);
                 }
-                broken += state.is_shared() as usize;
+                if state.is_shared() {
+                    self.break_page(addr);
+                    self.uncount_shared(addr, 1);
+                }
                 word.set_exclusive(State::PRESENT);
             }
         });
-        self.break_forced(broken);
     }
 
     /// mmap(2).
@@ -241,7 +243,7 @@ impl Space {
     fn move_mapping(&self, a: [u64; 6], attr: Attr) -> i64 {
         let (old, old_len, new_len, flags) = (a[0] as usize, page_up(a[1] as usize), page_up(a[2] as usize), a[3]);
         // The moved pages lose their protection.
-        self.open_range_exclusive(old, old + old_len, true);
+        self.open_range_exclusive(old, old + old_len);
         let marked = self.mark(old, old_len);
         if !marked {
             self.open_all();

@@ -2,6 +2,7 @@
 
 use crate::group::Group;
 use crate::stats::{self, Shared};
+use crate::tree::shared_map::SharedMap;
 use crate::uapi::{self, Errno};
 use core::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use ebb_pool::{BLOCK_PAGES, Backing};
@@ -15,7 +16,7 @@ pub struct PoolMemory {
     arena: usize,
     /// 1 for a block without objects that still has memory.
     spare: *const AtomicU8,
-    /// What [`HELD`] says, and how many pages of the block are shared with another process since a fork.
+    /// [`HELD`] and [`SHARED`] of each block.
     held: *const AtomicU8,
     /// Blocks at or above this never had memory.
     high_water: AtomicUsize,
@@ -30,8 +31,9 @@ pub struct PoolMemory {
 }
 
 /// A block has memory.
-const HELD: u8 = 1 << 7;
-const _: () = assert!(BLOCK_PAGES < HELD as usize);
+const HELD: u8 = 1;
+/// Of that, some may be shared with another process since a fork.
+const SHARED: u8 = 2;
 
 // SAFETY: `spare` and `held` are arrays of atomics that live as long as the space.
 unsafe impl Sync for PoolMemory {}
@@ -129,24 +131,35 @@ impl PoolMemory {
         unsafe { &*self.held.add(block as usize) }
     }
 
-    /// All blocks with memory are shared with the child of the fork to come; how many pages.
-    pub fn share(&self) -> usize {
+    /// Address and pages of all blocks.
+    pub fn arena(&self) -> (usize, usize) {
+        (self.arena, self.nr_blocks * BLOCK_PAGES)
+    }
+
+    fn page_addr(&self, block: u32, page: usize) -> usize {
+        self.arena + (block as usize * BLOCK_PAGES + page) * 4096
+    }
+
+    /// All blocks with memory are shared with the child of the fork to come, as `map` says then; how many pages.
+    pub fn share(&self, map: &SharedMap) -> usize {
         let mut pages = 0;
-        for block in 0..self.high_water.load(Ordering::Relaxed) {
-            let held = self.held(block as u32);
+        for block in 0..self.high_water.load(Ordering::Relaxed) as u32 {
+            let held = self.held(block);
             if held.load(Ordering::Relaxed) & HELD != 0 {
-                held.store(HELD | BLOCK_PAGES as u8, Ordering::Relaxed);
-                pages += BLOCK_PAGES;
+                held.store(HELD | SHARED, Ordering::Relaxed);
+                pages += (0..BLOCK_PAGES).filter(|page| map.set(self.page_addr(block, *page))).count();
             }
         }
         pages
     }
 
     fn drop_blocks(&self, group: &Group, first: usize, n: usize) {
-        let shared: usize =
-            (first..first + n).map(|block| (self.held(block as u32).swap(0, Ordering::Relaxed) & !HELD) as usize).sum();
-        if shared > 0 {
-            group.tree().force_break(shared as i64);
+        for block in first as u32..(first + n) as u32 {
+            if self.held(block).swap(0, Ordering::Relaxed) & SHARED != 0 {
+                (0..BLOCK_PAGES).for_each(|page| {
+                    group.tree().break_page(self.page_addr(block, page));
+                });
+            }
         }
         let bytes = BLOCK_PAGES * 4096;
         let _ = uapi::madvise(self.arena + first * bytes, n * bytes, linux_raw_sys::general::MADV_DONTNEED);
@@ -211,18 +224,12 @@ impl Backing for Charging<'_> {
         true
     }
 
-    fn will_write(&self, block: u32, pages: u32) {
-        let held = self.memory.held(block);
-        let seen = held.load(Ordering::Relaxed);
-        if seen & !HELD == 0 {
-            return;
-        }
-        let taken = held.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |old| {
-            let left = (old & !HELD).saturating_sub(pages as u8);
-            (old & !HELD > 0).then_some(old & HELD | left)
-        });
-        if let Ok(old) = taken {
-            self.group.tree().force_break(i64::from((old & !HELD).min(pages as u8)));
+    fn will_write(&self, block: u32, first: u32, pages: u32) {
+        let m = self.memory;
+        if m.held(block).load(Ordering::Relaxed) & SHARED != 0 {
+            (first..first + pages).for_each(|page| {
+                self.group.tree().break_page(m.page_addr(block, page as usize));
+            });
         }
     }
 

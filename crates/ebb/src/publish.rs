@@ -27,6 +27,8 @@ impl Space {
         let pools =
             page.members().filter(|(_, m)| m.kind() == Kind::Managed).map(|(_, m)| m.pool.load(Relaxed) as usize);
         let others = pools.sum::<usize>().saturating_sub(self.swap.pool_pages());
+        // A pool that is shared since a fork is nobody's other pool.
+        let others = if self.is_sharing() { 0 } else { others };
         let (of_limit, of_share) = (group::pool_max(limit), group::pool_max(share));
         self.swap.set_pool_max([0, 1].map(|i| of_limit[i].saturating_sub(others).max(of_share[i] / 2)));
     }
@@ -39,13 +41,16 @@ impl Space {
         }
         let mut histogram = [0; AGES];
         let mut youngest_ms = u64::MAX;
+        let is_sharing = self.is_sharing();
         // Once around the ring, which stays in its order.
         for _ in 0..self.units.len() {
             self.gate.enter(&ctx.gate);
             if let Some(addr) = self.units.pop() {
                 if let Some(unit) = self.table.unit(addr as usize) {
                     let age_ms = clock::ms_since(unit.touched.load(Relaxed));
-                    histogram[ages::class_of(age_ms)] += unit.present.load(Relaxed);
+                    // What is shared since a fork is not this process's to give.
+                    let shared = if is_sharing { unit.shared.load(Relaxed) } else { 0 };
+                    histogram[ages::class_of(age_ms)] += unit.present.load(Relaxed).saturating_sub(shared);
                     youngest_ms = youngest_ms.min(age_ms);
                 }
                 self.queue_unit(addr as usize);
@@ -54,7 +59,9 @@ impl Space {
         }
         // When its objects were last used the pool does not know: no later than the process used anything.
         let pool_ms = if youngest_ms == u64::MAX { now - member.since_ms.load(Relaxed) } else { youngest_ms };
-        histogram[ages::class_of(pool_ms)] += self.swap.pool_pages() as u32;
+        if !is_sharing {
+            histogram[ages::class_of(pool_ms)] += self.swap.pool_pages() as u32;
+        }
         member.publish_ages(&histogram, now);
     }
 }

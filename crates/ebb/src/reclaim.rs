@@ -237,14 +237,17 @@ impl Space {
     /// Asks the process whose memory has been cold for longest, when that is much longer than this one's, for some of it.
     /// False when this process should look at its own. Outside the gate.
     fn ask_colder(&self, ctx: &ThreadCtx) -> bool {
+        self.publish_ages(ctx);
+        let own_ms = self.tree().member().coldest_ms(now_ms()).unwrap_or(0);
+        self.ask_older(2 * own_ms + AGE_BASE_MS)
+    }
+
+    /// Asks the process whose memory has been cold for longest, and longer than that. False when there is none.
+    fn ask_older(&self, than_ms: u64) -> bool {
         let (page, own, now) = (self.tree().page(), self.tree().id().index, now_ms());
         let grown_pages = GROWN_PAGES.min(self.group.limit() / GROWN_PART) as u64;
-        let Some((index, age_ms)) = page.coldest(Some(own), grown_pages, now) else { return false };
-        self.publish_ages(ctx);
-        let own_ms = page.member(own).coldest_ms(now).unwrap_or(0);
-        if age_ms <= 2 * own_ms + AGE_BASE_MS {
-            return false;
-        }
+        let coldest = page.coldest(Some(own), grown_pages, now);
+        let Some((index, _)) = coldest.filter(|(_, age_ms)| *age_ms >= than_ms) else { return false };
         let member = page.member(index);
         if member.ask_pages.load(Ordering::SeqCst) <= 0 {
             member.ask(ASK_PAGES_MIN.max(4 * self.sweep_max as i64), now);
@@ -275,26 +278,39 @@ impl Space {
     }
 
     /// One step of reclaim by any thread, outside the gate: sweeps a unit, or swaps a part out. False when neither
-    /// made progress.
+    /// made progress. What is shared with another process since a fork stays, see [`Self::reclaim_shared_step`].
     pub(crate) fn reclaim_step(&self, ctx: &ThreadCtx) -> bool {
         let mut work = self.work.lease();
         self.publish_sizes();
-        if self.swap.pool_is_full() {
+        let is_sharing = self.is_sharing();
+        if self.swap.pool_is_full() && !is_sharing {
             self.shrink_pool(ctx, &mut work);
         }
-        if !self.staging.is_full() && self.sweep_next(ctx, !self.is_sharing(), &mut work.saved).is_some() {
+        if !self.staging.is_full() && self.sweep_next(ctx, !is_sharing, &mut work.saved).is_some() {
             return true;
         }
         if self.swap_out_oldest(ctx, &mut work).is_some_and(|freed| freed > 0) {
             return true;
         }
+        if is_sharing {
+            return false;
+        }
         // Nothing that could be unmapped, nothing staged: what the pool holds can still go to the file.
         let before = self.group.charged();
-        if self.shrink_pool(ctx, &mut work) || self.group.charged() < before {
+        self.shrink_pool(ctx, &mut work) || self.group.charged() < before
+    }
+
+    /// The same where nothing is left but what is shared: that frees memory only when the other side gives it up, too.
+    fn reclaim_shared_step(&self, ctx: &ThreadCtx) -> bool {
+        if !self.is_sharing() {
+            return false;
+        }
+        let mut work = self.work.lease();
+        if self.sweep_next(ctx, true, &mut work.saved).is_some() {
             return true;
         }
-        // What is shared frees no memory until the other side gives it up, too. But then both do.
-        self.is_sharing() && self.sweep_next(ctx, true, &mut work.saved).is_some()
+        let before = self.group.charged();
+        self.shrink_pool(ctx, &mut work) || self.group.charged() < before
     }
 
     /// Makes the pool smaller: writes objects back, compacts, frees slots of clean pages, gives empty blocks back. False
@@ -329,8 +345,18 @@ impl Space {
                 waited_ns += ASKED_STEP_NS;
                 continue;
             }
-            waited_ns = 0;
             if self.reclaim_step(ctx) {
+                (idle, waited_ns) = (Patience::default(), 0);
+                continue;
+            }
+            // Nothing here but what is shared: whoever else has memory of its own gives some up first.
+            if waited_ns < 2 * ASKED_WAIT_NS && self.ask_older(0) {
+                uapi::futex_wait(&AtomicU32::new(0), 0, Some(ASKED_STEP_NS));
+                waited_ns += ASKED_STEP_NS;
+                continue;
+            }
+            waited_ns = 0;
+            if self.reclaim_shared_step(ctx) {
                 idle = Patience::default();
             } else if !idle.wait(self.tree().look().held as usize) {
                 self.give_up(ctx);

@@ -20,6 +20,9 @@ use crate::space::Space;
 use crate::table::{ADDR_END, PAGE, UNIT_PAGES};
 use core::sync::atomic::Ordering::Relaxed;
 
+/// Address space of a leaf of the map of what is shared.
+const LEAF_SHIFT: u32 = crate::tree::shared_map::LEAF_SHIFT;
+
 impl Space {
     /// True while memory may be shared with a parent or a child. May lag.
     pub(crate) fn is_sharing(&self) -> bool {
@@ -33,20 +36,19 @@ impl Space {
         }
     }
 
-    /// `n` shared pages, for whose copies as many are charged, are going to be written. How many of these that took.
-    pub(crate) fn break_charged(&self, n: usize) -> usize {
-        if n == 0 || !self.is_sharing() {
-            return 0;
-        }
-        self.group.charge_break(n);
-        n
+    /// The shared page at `addr` is this process's own now, or it has it no more; how many pages more that makes for the tree.
+    pub(crate) fn break_page(&self, addr: usize) -> usize {
+        if self.is_sharing() { self.tree().break_page(addr) } else { 0 }
     }
 
-    /// `n` shared pages are this process's own now, or not there any more.
-    pub(crate) fn break_forced(&self, n: usize) {
-        if n > 0 && self.is_sharing() {
-            self.tree().force_break(n as i64);
+    /// Shared pages were broken, which made `broken` pages more for the tree, and of `charged` pages some are for that: how
+    /// many. What is beyond is counted all the same.
+    pub(crate) fn use_charge(&self, broken: usize, charged: usize) -> usize {
+        let used = broken.min(charged);
+        if used > 0 {
+            self.group.charge_break(used);
         }
+        used
     }
 
     /// `n` shared pages of the unit at `addr` are that no more.
@@ -59,16 +61,19 @@ impl Space {
         }
     }
 
-    /// Before fork: marks and protects what parent and child will share; how many pages. Under the exclusive gate.
-    pub(crate) fn share_pages(&self) -> usize {
-        if !self.can_protect || !self.tree().can_share() {
+    /// Before fork: marks and protects what parent and child will share, and says so in the map of the child at `place`; how
+    /// many pages. Under the exclusive gate.
+    pub(crate) fn share_pages(&self, place: usize) -> usize {
+        let map = self.tree().shared_with_child(place);
+        let leaves = self.regions.all().iter().flat_map(|r| (r.start >> LEAF_SHIFT)..=((r.end - 1) >> LEAF_SHIFT));
+        if !self.can_protect || map.prepare(leaves, self.swap.arena()).is_err() {
             return 0;
         }
         let is_copied = |r: &&Region| !r.attr.is_dontfork() && !r.attr.is_wipeonfork();
         for region in self.regions.all().iter().filter(is_copied) {
             self.table.for_each_content(region.start, region.end, |addr, word| {
                 let state = word.load();
-                if state.tag() == Tag::Present && !state.is_pinned() && !state.is_shared() {
+                if state.tag() == Tag::Present && !state.is_pinned() && map.set(addr) && !state.is_shared() {
                     word.set_exclusive(state.with_shared(true));
                     if let Some(unit) = self.table.unit(addr) {
                         unit.shared.fetch_add(1, Relaxed);
@@ -80,60 +85,65 @@ impl Space {
         fence(ModelOrdering::SeqCst);
         for ctx in self.contexts.all() {
             ctx.pins.for_each_overlap(0, ADDR_END as u64, |start, end| {
-                let start = start as usize & !(PAGE - 1);
-                self.unshare(start, (end as usize).next_multiple_of(PAGE));
+                let (start, end) = (start as usize & !(PAGE - 1), (end as usize).next_multiple_of(PAGE));
+                self.unshare(start, end);
+                (start..end).step_by(PAGE).for_each(|addr| {
+                    map.take(addr);
+                });
             });
         }
+        for region in self.regions.all().iter().filter(is_copied) {
+            self.protect_shared(*region);
+        }
+        // Counted last: what cannot be protected is not shared.
         let mut shared = 0;
         for region in self.regions.all().iter().filter(is_copied) {
-            shared += self.protect_shared(*region);
+            self.table.for_each_protected(region.start, region.end, |addr, word| {
+                if word.load().is_shared() {
+                    shared += 1;
+                } else {
+                    map.take(addr);
+                }
+            });
         }
-        shared + self.swap.share_pool()
+        shared + self.swap.share_pool(map)
     }
 
     /// Pages of the range go on as this process's own. Under the exclusive gate.
     pub(crate) fn unshare(&self, start: usize, end: usize) {
-        let mut broken = 0;
         self.table.for_each_protected(start, end, |addr, word| {
             let state = word.load();
             if state.tag() == Tag::Present && state.is_shared() {
+                self.break_page(addr);
                 if !state.is_clean() {
                     let _ = self.uffd().write_protect(addr, PAGE, false);
                 }
                 word.set_exclusive(state.with_shared(false));
                 self.uncount_shared(addr, 1);
-                broken += 1;
             }
         });
-        self.break_forced(broken);
     }
 
-    /// Protects the shared and clean pages of a region, run by run; how many are shared. Under the exclusive gate.
-    fn protect_shared(&self, region: Region) -> usize {
-        let (mut run, mut shared) = (region.start..region.start, 0);
+    /// Protects the shared and clean pages of a region, run by run. Under the exclusive gate.
+    fn protect_shared(&self, region: Region) {
+        let mut run = region.start..region.start;
         let protect = |run: core::ops::Range<usize>| {
             if !run.is_empty() && self.uffd().write_protect(run.start, run.len(), true).is_err() {
                 // What cannot be protected can be neither. It may be now, in part.
-                self.open_range_exclusive(run.start, run.end, true);
-                return run.len() / PAGE;
+                self.open_range_exclusive(run.start, run.end);
             }
-            0
         };
-        let mut failed = 0;
         self.table.for_each_protected(region.start, region.end, |addr, word| {
-            let state = word.load();
-            if state.tag() != Tag::Present || !state.is_protected() {
+            if !word.load().is_protected() {
                 return;
             }
-            shared += state.is_shared() as usize;
             if addr != run.end {
-                failed += protect(run.clone());
+                protect(run.clone());
                 run = addr..addr;
             }
             run.end = addr + PAGE;
         });
-        failed += protect(run);
-        shared.saturating_sub(failed)
+        protect(run);
     }
 
     /// In fork's child, whose regions are registered: protects its side of what is shared, and what is clean.

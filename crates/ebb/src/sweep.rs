@@ -250,15 +250,15 @@ impl Space {
     }
 
     fn mark_staged(&self, unit: usize, block: u32, first: usize, end: usize, saved: &mut [u64; 512]) {
-        let mut broken = 0;
         for (i, raw) in saved.iter_mut().enumerate().take(end).skip(first) {
             if State::from_raw(*raw).tag() == Tag::Present {
-                broken += State::from_raw(*raw).is_shared() as usize;
+                if State::from_raw(*raw).is_shared() {
+                    self.break_page(unit + i * PAGE);
+                    self.uncount_shared(unit, 1);
+                }
                 *raw = State::staged(self.staging.frame(block, i)).to_raw();
             }
         }
-        self.uncount_shared(unit, broken);
-        self.break_forced(broken);
     }
 
     /// Picks the next unit and sweeps it; how many pages that unmapped, or none when there is nothing to sweep.

@@ -13,6 +13,7 @@ use crate::device::list::Devices;
 use crate::group::Group;
 use crate::poolmem::PoolMemory;
 use crate::stats::{self, Shared};
+use crate::tree::shared_map::SharedMap;
 use crate::uapi::{self, Errno};
 use core::cell::Cell;
 use core::ptr::NonNull;
@@ -629,9 +630,14 @@ impl SwapSpace {
         self.memory.pages()
     }
 
-    /// The child of the fork to come shares the pool's memory; how many pages.
-    pub fn share_pool(&self) -> usize {
-        self.memory.share()
+    /// The child of the fork to come shares the pool's memory, as `map` says then; how many pages.
+    pub fn share_pool(&self, map: &SharedMap) -> usize {
+        self.memory.share(map)
+    }
+
+    /// Address and pages of the pool's memory.
+    pub fn arena(&self) -> (usize, usize) {
+        self.memory.arena()
     }
 
     /// Pages whose content is on a device that this process writes to.

@@ -6,10 +6,10 @@
 //! to be written by the dying, and process numbers that are used again, or that mean something else in another pid
 //! namespace, do not matter.
 
+use super::shared_map::SharedMap;
 use super::{Kind, Member, MemberId, Page, Tree, TreeFull, now_ms};
 use crate::primitive::Ordering;
 use crate::uapi::{self, record_lock};
-use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
 
 /// Where the bytes are that members lock: behind everything that the file has.
@@ -183,32 +183,34 @@ impl Tree {
     }
 
     /// A place for one more child that shares memory.
-    fn child_place(&self) -> Option<&AtomicU64> {
-        self.children.iter().find(|id| {
+    pub fn child_place(&self) -> Option<usize> {
+        if self.is_alone() {
+            return None;
+        }
+        self.children.iter().position(|id| {
             let id = MemberId::from_raw(id.load(Relaxed));
             id.is_none_or(|id| self.page.find(id).is_none())
         })
     }
 
-    /// True when one more child could share memory.
-    pub fn can_share(&self) -> bool {
-        !self.is_alone() && self.child_place().is_some()
+    /// What the child at a place shares.
+    pub fn shared_with_child(&self, place: usize) -> &SharedMap {
+        &self.shared_with_child[place]
     }
 
-    /// Before fork: the place of the child, which will hold `granted` pages and share so many of them. None when there is no
-    /// place; then the child finds one, and shares nothing.
-    pub fn reserve_child(&self, granted: i64, shared: i64) -> Option<MemberId> {
+    /// Before fork: the member of the child, which will hold `granted` pages, and share so many of them, as the map of the
+    /// child at that place says. None when there is no member; then the child finds one, and shares nothing.
+    pub fn reserve_child(&self, granted: i64, shared: Option<(usize, i64)>) -> Option<MemberId> {
         if self.is_alone() {
             return None;
         }
         let page = self.page;
-        let place = self.child_place();
-        let shared = if place.is_some() { shared } else { 0 };
         let index = page.places().find(|&i| page.member(i).kind() == Kind::Free && self.try_claim(i))?;
-        let id = page.reserve(index, self.id(), granted, shared, now_ms());
+        let pages = shared.map_or(0, |(_, pages)| pages);
+        let id = page.reserve(index, self.id(), granted, pages, now_ms());
         record_lock::unlock(self.fd(), byte(index));
-        if let (Some(place), true) = (place, shared > 0) {
-            place.store(id.to_raw(), Relaxed);
+        if let Some((place, _)) = shared {
+            self.children[place].store(id.to_raw(), Relaxed);
         }
         Some(id)
     }
@@ -224,7 +226,14 @@ impl Tree {
     /// In fork's child: takes the place that its parent reserved, or another one.
     pub fn become_child(&self, reserved: Option<MemberId>, granted: i64) -> Result<(), TreeFull> {
         self.is_reaping.store(false, Relaxed);
-        self.children.iter().for_each(|child| child.store(0, Relaxed));
+        self.shared_with_parent.forget();
+        for (child, map) in self.children.iter().zip(&self.shared_with_child) {
+            let is_this = MemberId::from_raw(child.swap(0, Relaxed)) == reserved && reserved.is_some();
+            if is_this {
+                self.shared_with_parent.become_same(map);
+            }
+            map.forget();
+        }
         if let Some(id) = reserved
             && self.try_lock(id.index)
         {
@@ -237,29 +246,38 @@ impl Tree {
             }
             record_lock::unlock(self.fd(), byte(id.index));
         }
+        self.shared_with_parent.forget();
         self.claim_own()?;
         self.force_grow(granted);
         Ok(())
     }
 
-    /// Children that may still share memory with this process.
-    fn sharing_children(&self) -> impl Iterator<Item = &Member> {
-        let raw = self.children.iter().map(|id| id.load(Relaxed));
-        raw.filter_map(MemberId::from_raw).filter_map(|id| self.page.find(id))
+    /// Children that may still share memory with this process, and what they share.
+    fn sharing_children(&self) -> impl Iterator<Item = (&Member, &SharedMap)> {
+        let ids = self.children.iter().map(|id| MemberId::from_raw(id.load(Relaxed)));
+        ids.zip(&self.shared_with_child).filter_map(|(id, map)| Some((self.page.find(id?)?, map)))
+    }
+
+    fn has_parent(&self) -> bool {
+        self.member().parent().is_some_and(|parent| self.page.find(parent).is_some())
     }
 
     /// True while pages that were shared at a fork may still be.
     pub fn is_sharing(&self) -> bool {
-        let parent = self.member().parent();
-        parent.is_some_and(|parent| self.page.find(parent).is_some()) || self.sharing_children().next().is_some()
+        self.has_parent() || self.sharing_children().next().is_some()
     }
 
-    /// `n` pages that were shared at a fork are this process's own now, because it writes to them, or it has them no more.
-    /// Whatever the budget. Of a page that both sides broke, too much is counted until one of them is gone.
-    pub fn force_break(&self, n: i64) {
-        self.member().shared.fetch_sub(n, Ordering::SeqCst);
-        self.sharing_children().for_each(|child| {
-            child.shared.fetch_sub(n, Ordering::SeqCst);
-        });
+    /// The page at `addr` is this process's own now, because it writes to it, or it has it no more. How many pages more that
+    /// makes for the tree.
+    pub fn break_page(&self, addr: usize) -> usize {
+        let mut broken = 0;
+        let relatives = self.sharing_children().chain(core::iter::once((self.member(), &self.shared_with_parent)));
+        for (member, map) in relatives {
+            if map.take(addr) {
+                member.shared.fetch_sub(1, Ordering::SeqCst);
+                broken += 1;
+            }
+        }
+        broken
     }
 }

@@ -11,6 +11,8 @@ pub mod ages;
 mod claim;
 #[cfg(not(loom))]
 mod own;
+#[cfg(not(loom))]
+pub mod shared_map;
 
 #[cfg(not(loom))]
 pub use claim::{holder, reap};

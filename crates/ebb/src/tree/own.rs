@@ -1,6 +1,7 @@
 //! This process's part in its tree.
 
 use super::page::{Member, MemberId, Page, Sum};
+use super::shared_map::SharedMap;
 use crate::primitive::Ordering;
 use crate::uapi;
 use core::sync::atomic::Ordering::Relaxed;
@@ -28,6 +29,10 @@ pub struct Tree {
     free: AtomicI64,
     /// Children that may still share memory: [`MemberId`]s, 0 for none.
     pub(super) children: [AtomicU64; CHILDREN_MAX],
+    /// What they share.
+    pub(super) shared_with_child: [SharedMap; CHILDREN_MAX],
+    /// What this process shares with its parent.
+    pub(super) shared_with_parent: SharedMap,
 }
 
 /// Milliseconds of CLOCK_MONOTONIC.
@@ -48,6 +53,8 @@ impl Tree {
             reaped_ms: AtomicU64::new(0),
             free: AtomicI64::new(i64::MAX),
             children: [const { AtomicU64::new(0) }; CHILDREN_MAX],
+            shared_with_child: [const { SharedMap::new() }; CHILDREN_MAX],
+            shared_with_parent: SharedMap::new(),
         };
         this.claim_own()?;
         Ok(this)
