@@ -29,11 +29,11 @@ demo: packages build ## run a program in a fraction of its memory, and compare
 	@tools/demo $(EBB)
 
 .PHONY: test
-test: packages lint build unit models miri bench-slots-quick transparency programs swapon torture ## everything short: what continuous integration runs
+test: packages lint build unit models miri bench-slots-quick transparency programs swapon trees torture ## everything short: what continuous integration runs
 	@echo "make test: every step passed"
 
 .PHONY: test-long
-test-long: test transparency-long programs-long swapon-long torture-long kill ## the same, and the long forms
+test-long: test transparency-long programs-long swapon-long trees-long torture-long kill ## the same, and the long forms
 	@echo "make test-long: every step passed"
 
 .PHONY: lint
@@ -81,6 +81,13 @@ swapon: build ## devices that come and go while programs run
 swapon-long: build
 	cargo build --release -p torture
 	python3 tests/swapon/run.py --long
+
+.PHONY: trees trees-long
+trees: build ## trees of processes under one budget: builds, servers, pools, kills
+	python3 tests/trees/run.py
+trees-long: build
+	tools/install-packages tests/trees/packages-long.txt
+	python3 tests/trees/run.py --long
 
 .PHONY: kill
 kill: build ## kill programs and ebb at random moments: nothing is left behind
