@@ -52,7 +52,7 @@ def kernel_build(context):
         return
     tree = context.path("project")
     os.mkdir(tree)
-    subprocess.run([PYTHON, workload("project.py"), tree, "28"], check=True)
+    subprocess.run([PYTHON, workload("project.py"), tree, "20"], check=True)
     build_and_compare(context, tree, ["make", "-s", "-j4"], ["make", "-s", "clean"], "project", ["64M"])
 
 
@@ -60,7 +60,8 @@ def make(context):
     """Makes that start makes, with one jobserver: shells, sort, python and gzip in the recipes."""
     tree = context.path("recipes")
     shutil.copytree(workload("recipes"), tree)
-    size = context.pick(60000, 300000)
+    # Each python of a recipe holds some 48 MiB in the short form.
+    parts, size = context.pick(5, 8), context.pick(60000, 300000)
 
     def result():
         found = sha256(os.path.join(tree, "all.sums"))
@@ -68,4 +69,4 @@ def make(context):
         need(done.returncode == 0, f"make clean: status {done.returncode}")
         return found
 
-    context.squeeze(["make", "-s", "-j8", f"LINES={size}"], result=result, cwd=tree)
+    context.squeeze(["make", "-s", f"-j{parts}", f"COUNT={parts}", f"LINES={size}"], result=result, cwd=tree)

@@ -75,13 +75,17 @@ static int exists(const char *path)
     return access(path, F_OK) == 0;
 }
 
+/* While all shall rest, so does the caller; looked at every 64 pages. */
+static void rest(size_t page)
+{
+    while (page % 64 == 0 && exists(pause_path) && getppid() != 1)
+        sleep_ms(5);
+}
+
 static void check_all(const char *who, const uint64_t *own, const uint32_t *versions, uint64_t seed)
 {
     for (size_t page = 0; page < pages; page++) {
-        if (page % 64 == 0) {
-            while (exists(pause_path) && getppid() != 1)
-                sleep_ms(5);
-        }
+        rest(page);
         if (!is_right(inherited, page, 1, 0)) {
             say("WRONG inherited page of", getpid(), page);
             _exit(3);
@@ -99,11 +103,14 @@ static void work(int number, uint64_t seed, pid_t keeper)
     uint32_t *versions = calloc(pages, sizeof *versions);
     if (own == MAP_FAILED || !versions)
         _exit(4);
-    for (size_t page = 0; page < pages; page++)
+    for (size_t page = 0; page < pages; page++) {
+        rest(page);
         fill(own, page, seed, 0);
+    }
     for (uint64_t round = 1; !exists(stop_path) && getppid() == keeper; round++) {
         check_all("WRONG own page of", own, versions, seed);
         for (size_t i = 0; i < pages / 4; i++) {
+            rest(i);
             size_t page = mixed(seed + round * pages + i) % pages;
             fill(own, page, seed, ++versions[page]);
         }
@@ -112,8 +119,10 @@ static void work(int number, uint64_t seed, pid_t keeper)
             if (child == 0) {
                 check_all("WRONG page that a child has of its parent's in", own, versions, seed);
                 /* What the child writes is the child's. */
-                for (size_t page = 0; page < pages; page += 3)
+                for (size_t page = 0; page < pages; page += 3) {
+                    rest(page);
                     fill(own, page, seed, 1u << 31);
+                }
                 _exit(0);
             }
             int status;
