@@ -110,6 +110,11 @@ torture-long: build
 bench-micro: build ## Ebb beside the kernel's swap on zram, interleaved, at equal total RAM (root)
 	python3 bench/micro/run.py --ebb $(EBB)
 
+.PHONY: bench-build
+bench-build: build ## a kernel built beside the kernel's swap on zram, interleaved, at equal total RAM (root)
+	tools/install-packages tests/trees/packages-long.txt
+	bench/micro/build.py --ebb $(EBB)
+
 .PHONY: bench-slots bench-slots-quick
 bench-slots: ## the slot allocator: threads, lock waits, fragmentation, order of writes
 	cargo run --release -q -p ebb-bench-slots

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """A build by `make -j4` in little RAM: alone, under the kernel's swap on zram with lz4, and under Ebb, by turns, at equal
-total RAM. The cgroup's limit is found so that limit and zram's peak together come to RAM; Ebb gets RAM for the whole tree.
-Prints a Markdown table. What is built must be the same file each time.
+total RAM. The cgroup's limit is found so that limit and zram's peak together come close to RAM; in each round Ebb gets for
+the whole tree what the kernel's side took just before. Prints a Markdown table. What is built must be the same each time.
 
 Builds Debian's kernel (linux-source-6.1, tinyconfig); with --project a generated program of many files. Needs root, a
 memory cgroup controller and zram. Everything changed on the system is undone at the end, or by the next run of any
@@ -89,8 +89,12 @@ class Plan:
     """One amount of RAM; has the names that `program` looks for."""
 
     def __init__(self, chosen, ram, build):
-        self.ebb, self.timeout, self.ram, self.command = chosen.ebb, chosen.timeout, ram, build.command
-        self.limit, self.runs = None, {system: [] for system in SYSTEMS}
+        self.ebb, self.timeout, self.command = chosen.ebb, chosen.timeout, build.command
+        # What was asked for, and what the kernel's side took last.
+        self.wanted = self.ram = ram
+        self.limit, self.failed = None, []
+        # By system, by round.
+        self.runs = {system: {} for system in SYSTEMS}
 
 
 def find_limit(plan, build, journal, zram):
@@ -99,6 +103,7 @@ def find_limit(plan, build, journal, zram):
 
 
 def one(system, plan, build, journal, zram, scratch):
+    """One build from nothing."""
     build.clean(journal)
     if system == "alone":
         run = program.timed(plan.command, journal, plan.timeout)
@@ -107,7 +112,7 @@ def one(system, plan, build, journal, zram, scratch):
     else:
         run = program.under_ebb(plan, plan.command, journal, scratch)._replace(held=plan.ram)
     build.check()
-    say(f"{plan.ram // MIB} MiB, {system}: {run.wall:.1f} s, {run.cpu:.1f} s of processors, {run.system:.1f} s in the kernel")
+    say(f"{plan.wanted // MIB} MiB, {system}: {run.wall:.1f} s, {run.cpu:.1f} s of processors, {run.system:.1f} s in the kernel")
     return run
 
 
@@ -118,26 +123,34 @@ def measure(chosen, build, journal, zram, scratch):
     program.timed(build.command, journal, chosen.timeout)
     for plan in plans:
         plan.limit = find_limit(plan, build, journal, zram)
-    for _ in range(chosen.rounds):
+    for nr in range(chosen.rounds):
         for plan in plans:
             for system in SYSTEMS:
-                plan.runs[system].append(one(system, plan, build, journal, zram, scratch))
+                try:
+                    run = plan.runs[system][nr] = one(system, plan, build, journal, zram, scratch)
+                except Failed as failed:
+                    say(f"{system}: failed: {failed}")
+                    plan.failed.append(f"- {system}, round {nr + 1}: {failed}")
+                    continue
+                if system == "kernel":
+                    plan.ram = run.held
     return plans
 
 
 def cells(plan, system):
     def figure(take):
-        values = sorted(map(take, plan.runs[system]))
+        values = sorted(map(take, plan.runs[system].values()))
         return f"{statistics.median(values):.1f} ({values[0]:.1f}..{values[-1]:.1f})"
 
     def ratio(take):
         if system != "ebb":
             return ""
-        values = sorted(take(ebb) / take(kernel) for ebb, kernel in zip(plan.runs["ebb"], plan.runs["kernel"]))
-        return f"{statistics.median(values):.2f} ({values[0]:.2f}..{values[-1]:.2f})"
+        both = plan.runs["ebb"].keys() & plan.runs["kernel"].keys()
+        values = sorted(take(plan.runs["ebb"][nr]) / take(plan.runs["kernel"][nr]) for nr in both)
+        return f"{statistics.median(values):.2f} ({values[0]:.2f}..{values[-1]:.2f})" if values else "-"
 
     title = {"alone": "all in RAM", "kernel": f"kernel, limit {plan.limit // MIB} MiB", "ebb": "Ebb"}[system]
-    held = statistics.median(run.held for run in plan.runs[system]) / MIB
+    held = statistics.median(run.held for run in plan.runs[system].values()) / MIB
     return [title, "" if system == "alone" else f"{held:.0f}", figure(lambda run: run.wall), figure(lambda run: run.cpu),
             figure(lambda run: run.system), ratio(lambda run: run.wall), ratio(lambda run: run.cpu)]
 
@@ -157,8 +170,9 @@ def report(chosen, build, plans, load):
     ]
     head = ["", "RAM in all, MiB", "wall, s", "processors, s", "in the kernel, s", "wall, Ebb/kernel", "processors, Ebb/kernel"]
     for plan in plans:
-        lines += ["", f"With {plan.ram // MIB} MiB for all of it:", ""]
-        lines.append(table.table(head, [cells(plan, system) for system in SYSTEMS]))
+        lines += ["", f"With about {plan.wanted // MIB} MiB for all of it:", ""]
+        lines.append(table.table(head, [cells(plan, system) for system in SYSTEMS if plan.runs[system]]))
+        lines += ["", "Failed:", "", *plan.failed] if plan.failed else []
     return "\n".join(lines)
 
 
@@ -197,12 +211,13 @@ def main():
     if chosen.doc:
         put(chosen.doc, text, MARKS)
     if chosen.json:
-        found = [{"ram": plan.ram, "limit": plan.limit, "runs": {name: [run._asdict() for run in runs]
-                                                                 for name, runs in plan.runs.items()}} for plan in plans]
+        found = [{"ram": plan.wanted, "limit": plan.limit, "failed": plan.failed,
+                  "runs": {name: [run._asdict() | {"round": nr} for nr, run in runs.items()] for name, runs in plan.runs.items()}}
+                 for plan in plans]
         with open(chosen.json, "w", encoding="utf-8") as file:
             json.dump(found, file, indent=1)
             file.write("\n")
-    return 0
+    return 1 if any(plan.failed for plan in plans) else 0
 
 
 if __name__ == "__main__":

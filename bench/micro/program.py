@@ -87,6 +87,8 @@ def under_ebb(chosen, command, journal, scratch):
 def find_limit(chosen, journal, zram, before=lambda: None):
     """The cgroup's limit with which limit and zram come to RAM; calls `before` ahead of each try."""
     low, high, limit = 0, chosen.ram, chosen.ram * 2 // 3
+    # Limits with which it ended well, by how far the total was off.
+    good = {}
     for _ in range(SEARCH_MAX):
         before()
         try:
@@ -96,11 +98,14 @@ def find_limit(chosen, journal, zram, before=lambda: None):
             low, limit = limit, (limit + high) // 2
             continue
         print(f"program.py: limit {limit >> 20} MiB: {total >> 20} MiB in all", file=sys.stderr, flush=True)
+        good[abs(total - chosen.ram)] = limit
         if abs(total - chosen.ram) < CLOSE * chosen.ram:
             break
         low, high = (low, limit) if total > chosen.ram else (limit, high)
         limit = min(max(limit + (chosen.ram - total), low + MIB), high - MIB)
-    return limit
+    if not good:
+        raise Failed(f"under the kernel's swap it does not end well with any limit up to {high >> 20} MiB")
+    return good[min(good)]
 
 
 def report(rounds):
