@@ -24,7 +24,7 @@ from bench import stop, table  # noqa: E402
 from bench.kernel import MIB, Missing, Zram  # noqa: E402
 from bench.process import Failed, Process  # noqa: E402
 from bench.undo import Journal  # noqa: E402
-from run import busy, load_average, nr_rounds, put  # noqa: E402
+from run import busy, load_average, nr_rounds, put, told  # noqa: E402
 
 TREES = os.path.join(program.ROOT, "tests/trees")
 sys.path.insert(0, TREES)
@@ -157,11 +157,10 @@ def cells(plan, system):
 
 def report(chosen, build, plans, load):
     machine = table.machine()
-    words = [word for word in sys.argv[1:] if word.startswith("--ram") or word.startswith("--pro") or word[0].isdigit()]
     lines = [
         f"{machine['processor']}, {machine['processors']} processors, {machine['memory_mib']} MiB, Linux"
         f" {machine['kernel']}, {machine['date']}.",
-        f"Command: `{' '.join(['bench/micro/build.py', *words])}`. {nr_rounds(chosen.rounds)}: median (least..most); ratios round by"
+        f"Command: `{' '.join(['bench/micro/build.py', *told(sys.argv[1:])])}`. {nr_rounds(chosen.rounds)}: median (least..most); ratios round by"
         " round.",
         f"Load average of the machine before and after: {load[0]}, {load[1]}.{busy({'load': load, 'machine': machine})}",
         "",

@@ -52,7 +52,7 @@ def kernel_build(context):
         return
     tree = context.path("project")
     os.mkdir(tree)
-    subprocess.run([PYTHON, workload("project.py"), tree, "20"], check=True)
+    subprocess.run([PYTHON, workload("project.py"), tree, "16"], check=True)
     build_and_compare(context, tree, ["make", "-s", "-j4"], ["make", "-s", "clean"], "project", ["64M"])
 
 

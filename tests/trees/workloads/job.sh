@@ -4,7 +4,7 @@ set -e
 cd "$1"
 case $(($2 % 3)) in
 0) sort -S 256M --parallel=1 lines -k "$(($2 / 3 + 1)),$(($2 / 3 + 1))" -k 1 | sha256sum ;;
-1) xz -6 -T1 -c data | xz -dc | sha256sum ;;
+1) xz -1 -T1 -c data | xz -dc | sha256sum ;;
 2) /usr/bin/python3 -c '
 import collections, hashlib, sys
 index = collections.defaultdict(list)

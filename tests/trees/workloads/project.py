@@ -5,7 +5,7 @@ import sys
 
 directory, files = sys.argv[1], int(sys.argv[2])
 FUNCTIONS = 12
-RECORDS = 26000
+RECORDS = 21000
 WORDS = ["region", "status", "agent", "path", "owner", "service", "started", "message"]
 
 
