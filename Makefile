@@ -29,11 +29,11 @@ demo: packages build ## run a program in a fraction of its memory, and compare
 	@tools/demo $(EBB)
 
 .PHONY: test
-test: packages lint build unit models miri bench-slots-quick transparency programs swapon torture ## everything short: what continuous integration runs
+test: packages lint build unit models miri bench-slots-quick transparency programs swapon trees torture ## everything short: what continuous integration runs
 	@echo "make test: every step passed"
 
 .PHONY: test-long
-test-long: test transparency-long programs-long swapon-long torture-long kill ## the same, and the long forms
+test-long: test transparency-long programs-long swapon-long trees-long torture-long kill ## the same, and the long forms
 	@echo "make test-long: every step passed"
 
 .PHONY: lint
@@ -82,6 +82,13 @@ swapon-long: build
 	cargo build --release -p torture
 	python3 tests/swapon/run.py --long
 
+.PHONY: trees trees-long
+trees: build ## trees of processes under one budget: builds, servers, pools, kills
+	python3 tests/trees/run.py
+trees-long: build
+	tools/install-packages tests/trees/packages-long.txt
+	python3 tests/trees/run.py --long
+
 .PHONY: kill
 kill: build ## kill programs and ebb at random moments: nothing is left behind
 	python3 tests/kill/run.py
@@ -102,6 +109,11 @@ torture-long: build
 .PHONY: bench-micro
 bench-micro: build ## Ebb beside the kernel's swap on zram, interleaved, at equal total RAM (root)
 	python3 bench/micro/run.py --ebb $(EBB)
+
+.PHONY: bench-build
+bench-build: build ## a kernel built beside the kernel's swap on zram, interleaved, at equal total RAM (root)
+	tools/install-packages tests/trees/packages-long.txt
+	bench/micro/build.py --ebb $(EBB)
 
 .PHONY: bench-slots bench-slots-quick
 bench-slots: ## the slot allocator: threads, lock waits, fragmentation, order of writes

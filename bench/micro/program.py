@@ -17,11 +17,13 @@ import subprocess
 import sys
 import tempfile
 import time
+from typing import NamedTuple
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
 from bench import stop  # noqa: E402
 from bench.kernel import MIB, Group, Missing, Zram  # noqa: E402
+from bench.process import Failed, Process  # noqa: E402
 from bench.undo import Journal  # noqa: E402
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -32,69 +34,87 @@ SEARCH_MAX = 6
 CLOSE = 0.05
 
 
-class Failed(Exception):
-    """A program did not end well."""
-
-
 def size(text):
     units = {"K": 10, "M": 20, "G": 30}
     return int(float(text[:-1]) * (1 << units[text[-1]])) if text[-1] in units else int(text)
 
 
-def timed(command, timeout):
-    """(seconds, processor seconds) of the command with its children; ends the run when it fails."""
+class Run(NamedTuple):
+    """What one run took: seconds, seconds of processors, of these in the kernel, bytes held."""
+
+    wall: float
+    cpu: float
+    system: float
+    held: int
+
+
+def timed(command, journal, timeout):
+    """A run of the command with its children, which must end well."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     start = time.monotonic()
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, timeout=timeout, check=False)
+    process = Process(journal, command, stdout=subprocess.DEVNULL)
+    try:
+        process.wait(timeout)
+    except Failed as failed:
+        raise Failed(f"{' '.join(command)[:200]}: {failed}") from None
     wall = time.monotonic() - start
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    if done.returncode != 0:
-        raise Failed(f"{' '.join(command)[:200]} ended with status {done.returncode}")
-    return wall, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    if process.child.returncode != 0:
+        raise Failed(f"{' '.join(command)[:200]} ended with status {process.child.returncode}")
+    system = after.ru_stime - before.ru_stime
+    return Run(wall, after.ru_utime - before.ru_utime + system, system, 0)
 
 
 def under_kernel(limit, command, journal, zram, timeout):
     zram.reset_peak()
     group = Group(journal, limit)
     try:
-        times = timed(group.wrap(command), timeout)
-        return *times, min(limit, group.peak_bytes()) + zram.memory()["peak_bytes"]
+        run = timed(group.wrap(command), journal, timeout)
+        return run._replace(held=min(limit, group.peak_bytes()) + zram.memory()["peak_bytes"])
     finally:
         group.close()
 
 
-def under_ebb(chosen, command, scratch):
+def under_ebb(chosen, command, journal, scratch):
     stats = os.path.join(scratch, "stats.json")
-    times = timed([chosen.ebb, "run", "-q", "--ram", str(chosen.ram), "--stats", stats, "--", *command], chosen.timeout)
+    run = timed(
+        [chosen.ebb, "run", "-q", "--ram", str(chosen.ram), "--stats", stats, "--", *command], journal, chosen.timeout
+    )
     with open(stats, encoding="utf-8") as file:
-        return *times, json.load(file)["counters"]["peak_held_bytes"]
+        return run._replace(held=json.load(file)["counters"]["peak_held_bytes"])
 
 
-def find_limit(chosen, journal, zram):
-    """The cgroup's limit with which limit and zram come to RAM."""
+def find_limit(chosen, journal, zram, before=lambda: None):
+    """The cgroup's limit with which limit and zram come to RAM; calls `before` ahead of each try."""
     low, high, limit = 0, chosen.ram, chosen.ram * 2 // 3
+    # Limits with which it ended well, by how far the total was off.
+    good = {}
     for _ in range(SEARCH_MAX):
+        before()
         try:
-            _, _, total = under_kernel(limit, chosen.command, journal, zram, chosen.timeout)
+            total = under_kernel(limit, chosen.command, journal, zram, chosen.timeout).held
         except Failed as failed:
             print(f"program.py: limit {limit >> 20} MiB: {failed}", file=sys.stderr, flush=True)
             low, limit = limit, (limit + high) // 2
             continue
         print(f"program.py: limit {limit >> 20} MiB: {total >> 20} MiB in all", file=sys.stderr, flush=True)
+        good[abs(total - chosen.ram)] = limit
         if abs(total - chosen.ram) < CLOSE * chosen.ram:
             break
         low, high = (low, limit) if total > chosen.ram else (limit, high)
         limit = min(max(limit + (chosen.ram - total), low + MIB), high - MIB)
-    return limit
+    if not good:
+        raise Failed(f"under the kernel's swap it does not end well with any limit up to {high >> 20} MiB")
+    return good[min(good)]
 
 
 def report(rounds):
     print(f"{'':8} {'wall s':>8} {'cpu s':>8} {'held MiB':>9} {'wall/kernel':>12} {'cpu/kernel':>11}")
-    medians = {name: [statistics.median(run[i] for run in runs) for i in range(3)] for name, runs in rounds.items()}
-    for name, (wall, cpu, held) in medians.items():
+    medians = {name: Run(*map(statistics.median, zip(*runs))) for name, runs in rounds.items()}
+    for name, (wall, cpu, _, held) in medians.items():
         kernel = medians["kernel"]
-        ratios = f"{wall / kernel[0]:12.2f} {cpu / kernel[1]:11.2f}" if name != "alone" else ""
-        walls = [run[0] for run in rounds[name]]
+        ratios = f"{wall / kernel.wall:12.2f} {cpu / kernel.cpu:11.2f}" if name != "alone" else ""
+        walls = [run.wall for run in rounds[name]]
         print(f"{name:8} {wall:8.2f} {cpu:8.2f} {held / MIB:9.0f} {ratios}   wall {min(walls):.2f}-{max(walls):.2f}")
 
 
@@ -120,9 +140,9 @@ def main():
         zram = Zram(journal)
         limit = chosen.limit or find_limit(chosen, journal, zram)
         for _ in range(chosen.rounds):
-            rounds["alone"].append((*timed(chosen.command, chosen.timeout), 0))
+            rounds["alone"].append(timed(chosen.command, journal, chosen.timeout))
             rounds["kernel"].append(under_kernel(limit, chosen.command, journal, zram, chosen.timeout))
-            rounds["ebb"].append(under_ebb(chosen, chosen.command, scratch))
+            rounds["ebb"].append(under_ebb(chosen, chosen.command, journal, scratch))
     except (Missing, Failed) as failed:
         sys.exit(f"program.py: {failed}")
     except stop.Stopped as stopped:

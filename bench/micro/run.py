@@ -153,13 +153,13 @@ def nr_rounds(count):
     return f"{count} round{'' if count == 1 else 's'}"
 
 
-def put(path, text):
-    """Replaces what stands between the marks in a page."""
+def put(path, text, marks=MARKS):
+    """Replaces what stands between two marks in a page."""
     with open(path, encoding="utf-8") as file:
-        before, rest = file.read().split(MARKS[0] + "\n", 1)
-        after = rest.split(MARKS[1] + "\n", 1)[1]
+        before, rest = file.read().split(marks[0] + "\n", 1)
+        after = rest.split(marks[1] + "\n", 1)[1]
     with open(path, "w", encoding="utf-8") as file:
-        file.write(f"{before}{MARKS[0]}\n{text}\n{MARKS[1]}\n{after}")
+        file.write(f"{before}{marks[0]}\n{text}\n{marks[1]}\n{after}")
 
 
 def load_average():

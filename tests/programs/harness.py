@@ -111,6 +111,9 @@ class Context:
         self.ebb, self.scratch, self.long, self.as_user, self.verbose = ebb, scratch, long, as_user, verbose
         self.notes = []
 
+    def watch(self, root, skip_root):
+        return Watch(root, skip_root)
+
     def pick(self, short, long):
         return long if self.long else short
 
@@ -142,7 +145,7 @@ class Context:
                                    stdin=stdin, stdout=stdout, stderr=subprocess.STDOUT if stdout == subprocess.PIPE else
                                    subprocess.DEVNULL, start_new_session=True)
         # setpriv replaces itself; ebb stays as the parent of what it runs.
-        watch = Watch(process.pid, skip_root=ram is not None)
+        watch = self.watch(process.pid, skip_root=ram is not None)
         watch.start()
         return process, watch
 

@@ -170,7 +170,7 @@ class Sampler(threading.Thread):
         self.join()
 
 
-def run_one(journal, server, zram, sampler, nr_keys, requests, values):
+def load_and_get(journal, server, zram, sampler, nr_keys, requests, values):
     """Loads, measures, checks; what was found."""
     start = time.monotonic()
     server.load(values, nr_keys)
@@ -182,6 +182,12 @@ def run_one(journal, server, zram, sampler, nr_keys, requests, values):
         found["zram"] = zram.memory()
     found["anonymous_peak_bytes"] = sampler.take()
     server.check(values, nr_keys)
+    return found
+
+
+def save_and_get(journal, server, zram, sampler, nr_keys, requests, values):
+    """What is measured while a child of a loaded server saves."""
+    sampler.take()
     start = time.monotonic()
     server.ask(b"BGSAVE")
     chunk, spent, done, share = requests // 6, 0.0, 0, 1.0
@@ -195,7 +201,7 @@ def run_one(journal, server, zram, sampler, nr_keys, requests, values):
             break
         if time.monotonic() - start > 300:
             raise Failed("BGSAVE takes more than 300 s")
-    found["save_s"] = time.monotonic() - start
+    found = {"save_s": time.monotonic() - start}
     found["save_get_rps"] = done / spent
     found["save_covered_whole"] = share == 1.0
     if server.info("persistence")["rdb_last_bgsave_status"] != "ok":
@@ -207,47 +213,73 @@ def run_one(journal, server, zram, sampler, nr_keys, requests, values):
     return found
 
 
+def run_server(plan, journal, zram, sizes, prefix, limit_bytes, with_save):
+    """One server from its start to its end, in a cgroup; what was found. `prefix` is the command that runs it."""
+    nr_keys, _, requests = sizes
+    group = sampler = server = None
+    try:
+        group = Group(journal, limit_bytes)
+        sampler = Sampler(group)
+        server = Server(journal, lambda command: group.wrap(prefix + command))
+        values = Values()
+        found = load_and_get(journal, server, zram, sampler, nr_keys, requests, values)
+        if with_save:
+            found |= save_and_get(journal, server, zram, sampler, nr_keys, requests, values)
+        return found
+    finally:
+        if sampler:
+            sampler.close()
+        if server:
+            server.close()
+        if group:
+            group.close()
+
+
+def run_ebb(plan, journal, sizes, ram_bytes, with_save):
+    """A server whose whole tree has a budget."""
+    stats = os.path.join(plan.scratch, "redis-stats.json")
+    prefix = [plan.ebb, "run", "--ram", str(ram_bytes), "--stats", stats, "-q", "--"]
+    found = run_server(plan, journal, None, sizes, prefix, None, with_save)
+    if os.path.exists(stats):
+        with open(stats, encoding="utf-8") as file:
+            whole = json.load(file)
+        os.unlink(stats)
+        found["counters"] = whole["counters"]
+        if whole["error"]:
+            raise Failed(whole["error"])
+    return found
+
+
+def run_system(plan, journal, zram, sizes, system, ram):
+    """A system's figures. The kernel's run puts into `ram` what it took, without BGSAVE and with it; Ebb gets the same,
+    in a server for each."""
+    limit_bytes = sizes[1] * MIB
+    if system == "none":
+        return run_server(plan, journal, None, sizes, [], None, True)
+    if system == "kernel":
+        zram.reset_peak()
+        found = run_server(plan, journal, zram, sizes, [], limit_bytes, True)
+        ram["get"] = limit_bytes + found["zram"]["peak_bytes"]
+        ram["save"] = limit_bytes + found["save_zram_peak_bytes"]
+    else:
+        found = run_ebb(plan, journal, sizes, ram["save"], True)
+        found["save_counters"] = found.pop("counters", None)
+        found |= run_ebb(plan, journal, sizes, ram["get"], False)
+    return found | {"total_bytes": ram["get"], "save_total_bytes": ram["save"]}
+
+
 def run_round(plan, journal, zram, nr, sizes, results, say):
     """One round of redis under every system; `sizes` is (keys, limit in MiB, requests)."""
-    nr_keys, limit_mib, requests = sizes
-    values = Values()
-    ram_bytes = None
+    ram = {}
     for system in plan.systems:
         # The engine alone manages only what the benchmark asks it for.
-        if system == "engine" or (system == "ebb" and ram_bytes is None):
+        if system == "engine" or (system == "ebb" and not ram):
             continue
-        group = sampler = server = None
-        stats = os.path.join(plan.scratch, "redis-stats.json")
         try:
-            if system == "kernel":
-                zram.reset_peak()
-            group = Group(journal, limit_mib * MIB if system == "kernel" else None)
-            sampler = Sampler(group)
-            if system == "ebb":
-                run = [plan.ebb, "run", "--ram", str(ram_bytes), "--stats", stats, "-q", "--"]
-                server = Server(journal, lambda command: group.wrap(run + command))
-            else:
-                server = Server(journal, group.wrap)
-            found = run_one(journal, server, zram if system == "kernel" else None, sampler, nr_keys, requests, values)
-            if system == "kernel":
-                ram_bytes = limit_mib * MIB + found["zram"]["peak_bytes"]
-            found["total_bytes"] = ram_bytes if system != "none" else None
+            found = run_system(plan, journal, zram, sizes, system, ram)
         except (Failed, OSError) as failure:
             say(f"redis, {system}: failed: {failure}")
             found = {"failed": str(failure)}
-        finally:
-            if sampler:
-                sampler.close()
-            if server:
-                server.close()
-            if group:
-                group.close()
-        if system == "ebb" and "failed" not in found and os.path.exists(stats):
-            with open(stats, encoding="utf-8") as file:
-                whole = json.load(file)
-            found["counters"] = whole["counters"]
-            if whole["error"]:
-                found = {"failed": whole["error"]}
         found["round"] = nr
         results.setdefault(system, []).append(found)
 

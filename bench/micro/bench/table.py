@@ -265,14 +265,15 @@ def redis_report(results, sizes, plan):
         row("BGSAVE, s", lambda run: run["save_s"], compare=True),
         row("loading, s", lambda run: run["load_s"], compare=True),
         row("RAM allowed, MiB", lambda run: run.get("total_bytes"), 1 / MIB),
+        row("the same during BGSAVE, MiB", lambda run: run.get("save_total_bytes"), 1 / MIB),
         row("anonymous memory and zram at most, MiB", lambda run: held(run, ""), 1 / MIB),
         row("the same during BGSAVE, MiB", lambda run: held(run, "save_"), 1 / MIB),
     ]
     out += ["", table(head, rows), ""]
     if "ebb" in systems:
         out.append(
-            "The child that BGSAVE forks has a budget of its own under Ebb, as large as its parent's, so during BGSAVE"
-            " Ebb may hold more than the kernel did: the last line says what each held."
+            "The child that BGSAVE forks shares the cgroup's limit with its parent, and Ebb's budget. zram takes more then, so"
+            " Ebb runs twice: with the RAM that the kernel's side took before BGSAVE, and with what it took in all."
         )
     if any(not run["save_covered_whole"] for runs in good.values() for run in runs):
         out.append("Some BGSAVE ended within the first requests beside it, so that part of these ran without it.")
