@@ -6,6 +6,7 @@
 //! A clean page ends as an ordinary present page, its slot freed (*opened*: written to, used by a system call, in a
 //! unit that proved hot), or as a swapped page (*dropped*: evicted).
 
+use crate::groups::{Cost, Tally};
 use crate::page::{PageWord, State, Tag};
 use crate::space::Space;
 use crate::stats;
@@ -75,6 +76,7 @@ impl Space {
         }
         // First the slots go: from the moment that the pages can be written nothing may rely on them.
         let mut freed = 0;
+        let mut tally = Tally::new(self);
         for (i, state) in states[..n].iter().enumerate() {
             let (slot, folio) = (slot_of(*state), folio_at(addr + i * PAGE));
             let was = match end {
@@ -87,6 +89,7 @@ impl Space {
                 None => {}
             }
             freed += 1;
+            tally.add(addr + i * PAGE, Cost::SWAP.taken());
         }
         // The rest stay as they are.
         for (i, state) in states[..n].iter().enumerate().skip(freed) {
@@ -164,6 +167,7 @@ impl Space {
     /// Opens every clean page of a range. Under the exclusive gate.
     pub(crate) fn open_range_exclusive(&self, start: usize, end: usize, is_protected: bool) {
         let mut run = start..start;
+        let mut tally = Tally::new(self);
         let lift = |run: core::ops::Range<usize>| {
             if is_protected && !run.is_empty() {
                 let _ = self.uffd().write_protect(run.start, run.len(), false);
@@ -176,6 +180,7 @@ impl Space {
             }
             self.free_clean(addr, state);
             self.uncount_clean(addr, 1);
+            tally.add(addr, Cost::SWAP.taken());
             word.set_exclusive(State::PRESENT.with_pinned(state.is_pinned()));
             if addr != run.end {
                 lift(run.clone());
@@ -253,6 +258,7 @@ impl Space {
         stats::add(&self.stats.unmap_calls, 1);
         let done = self.drop_ranges(ranges);
         let mut dropped = 0;
+        let mut tally = Tally::new(self);
         for (i, &(start, len)) in ranges.iter().enumerate() {
             for addr in (start..start + len).step_by(PAGE) {
                 let page = (addr - unit) / PAGE;
@@ -266,6 +272,7 @@ impl Space {
                     self.swap.evict(slot_of(state), folio_at(addr));
                     saved[page] = State::swapped(state.payload()).to_raw();
                     dropped += 1;
+                    tally.add(addr, Cost::RAM.taken());
                 } else {
                     word.finish(state);
                     saved[page] = not_claimed;

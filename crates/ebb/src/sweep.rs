@@ -6,13 +6,14 @@
 //! Clean pages go first, by one drop and without staging: their content is where it was before they came in.
 
 use crate::ctx::ThreadCtx;
+use crate::groups::{Cost, Only, Tally};
 use crate::page::{State, Tag};
 use crate::primitive::{Ordering as ModelOrdering, fence};
 use crate::region::Attr;
 use crate::space::Space;
 use crate::staging::{GROUP_FRAMES, GROUPS};
 use crate::stats;
-use crate::table::{PAGE, UNIT_PAGES};
+use crate::table::{PAGE, UNIT_PAGES, Unit};
 use crate::uapi::{self, uffd::UffdError};
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -32,12 +33,12 @@ struct Segment {
 }
 
 impl Space {
-    /// Sweeps the unit at `unit` into staging; how many pages that unmapped. Inside the gate. `saved` keeps the
-    /// states of claimed pages.
-    pub(crate) fn sweep(&self, unit: usize, saved: &mut [u64; 512]) -> usize {
+    /// Sweeps the unit at `unit` into staging, or what of it belongs to one group; how many pages that unmapped. Inside the
+    /// gate. `saved` keeps the states of claimed pages.
+    pub(crate) fn sweep(&self, unit: usize, saved: &mut [u64; 512], only: Option<Only>) -> usize {
         let pages = UNIT_PAGES;
         saved.fill(NOT_CLAIMED);
-        if self.claim_unit(unit, pages, saved) == 0 {
+        if self.claim_unit(unit, pages, saved, only) == 0 {
             self.unclaim(unit, 0, pages, saved);
             return 0;
         }
@@ -80,11 +81,13 @@ impl Space {
         }
         // A page that went has its new state in `saved` now.
         let mut swept = 0;
+        let mut tally = Tally::new(self);
         for (i, raw) in saved[..pages].iter().enumerate() {
             if *raw != NOT_CLAIMED && State::from_raw(*raw).tag() == Tag::Staged && self.is_frame_of(*raw, block) {
                 filled[i / GROUP_FRAMES] += 1;
                 swept += 1;
                 self.staging.owner(State::from_raw(*raw).payload() as u32).store((unit + i * PAGE) as u64, Relaxed);
+                tally.add(unit + i * PAGE, Cost::STAGED);
             }
         }
         if swept == 0 {
@@ -102,8 +105,9 @@ impl Space {
     }
 
     /// Claims what it can of the unit, from where the last sweep of it ended, until it has as many present pages as
-    /// one sweep takes; how many.
-    fn claim_unit(&self, unit: usize, pages: usize, saved: &mut [u64; 512]) -> usize {
+    /// one sweep takes; how many. Pages of a group that may have no more swap are left, but for clean ones: those have it.
+    fn claim_unit(&self, unit: usize, pages: usize, saved: &mut [u64; 512], only: Option<Only>) -> usize {
+        let most = only.map_or(self.sweep_max, |only| only.most);
         let Some(cursor) = self.table.unit(unit).map(|u| &u.cursor) else { return 0 };
         let end = unit + pages * PAGE;
         let mut present = 0;
@@ -111,16 +115,20 @@ impl Space {
         while let Some(region) = self.regions.first_in(at, end) {
             at = region.start.max(at);
             let stop = region.end.min(end);
-            while at < stop && region.attr.is_readable() {
+            let group = region.group;
+            let is_wanted = only.is_none_or(|only| self.groups.is_within(group, only.group));
+            let may_stage = group.is_root() || self.groups.may_swap(group);
+            while at < stop && is_wanted && region.attr.is_readable() {
                 if let Some(word) = self.table.word(at) {
                     let state = word.load();
-                    if !state.is_pinned() && word.try_claim(state) {
+                    let may_go = may_stage || !state.is_open();
+                    if !state.is_pinned() && may_go && word.try_claim(state) {
                         saved[(at - unit) / PAGE] = state.to_raw();
                         present += (state.tag() == Tag::Present) as usize;
                     }
                 }
                 at += PAGE;
-                if present >= self.sweep_max {
+                if present >= most {
                     cursor.store(((at - unit) / PAGE % pages) as u32, Relaxed);
                     return present;
                 }
@@ -287,26 +295,41 @@ impl Space {
             }
             return Some(0);
         }
-        self.judge(unit);
-        let skip = unit.skip.load(Relaxed);
-        let swept = if skip > 0 && patient {
-            unit.skip.store(skip - 1, Relaxed);
-            // What proved hot more than once stays: slots of its pages are of use to others.
-            if unit.generation.load(Relaxed) > 1 && unit.clean.load(Relaxed) > 0 {
-                self.open_unit(addr);
-            }
-            stats::add(&self.stats.sweeps_skipped, 1);
-            0
-        } else {
-            self.sweep(addr, saved)
-        };
+        let swept = self.sweep_unless_hot(addr, unit, patient, saved, None);
         self.queue_unit(addr);
         Some(swept)
     }
 
+    /// Sweeps what a group has of the unit at `addr`; how many pages that unmapped. Inside the gate.
+    pub(crate) fn sweep_unit_of(&self, addr: usize, only: Only, patient: bool, saved: &mut [u64; 512]) -> usize {
+        self.table.unit(addr).map_or(0, |unit| self.sweep_unless_hot(addr, unit, patient, saved, Some(only)))
+    }
+
+    fn sweep_unless_hot(
+        &self,
+        addr: usize,
+        unit: &Unit,
+        patient: bool,
+        saved: &mut [u64; 512],
+        only: Option<Only>,
+    ) -> usize {
+        self.judge(unit);
+        let skip = unit.skip.load(Relaxed);
+        if skip == 0 || !patient {
+            return self.sweep(addr, saved, only);
+        }
+        unit.skip.store(skip - 1, Relaxed);
+        // What proved hot more than once stays: slots of its pages are of use to others.
+        if unit.generation.load(Relaxed) > 1 && unit.clean.load(Relaxed) > 0 {
+            self.open_unit(addr);
+        }
+        stats::add(&self.stats.sweeps_skipped, 1);
+        0
+    }
+
     /// Generations: a unit half of whose pages came back from staging is hot, and left alone for longer each time. One
     /// that other reasons say is in use, pages that came back or near refaults, gets one more pass.
-    fn judge(&self, unit: &crate::table::Unit) {
+    fn judge(&self, unit: &Unit) {
         let swept = unit.swept.swap(0, Relaxed);
         if swept == 0 {
             return;
