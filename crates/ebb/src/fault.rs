@@ -377,7 +377,7 @@ impl Space {
             let result = match result {
                 Brought::In(result) => result,
                 Brought::Over(target) => {
-                    force = !self.try_reclaim_group(ctx, target);
+                    force = !self.try_reclaim_group(ctx, target, 1);
                     continue;
                 }
             };

@@ -189,7 +189,7 @@ fn a_group_at_its_limit_reclaims_its_own_pages_and_no_others() {
         pages.check_all();
         let (mine, others) = (info(space, a), info(space, b));
         assert!(mine.ram.peak_pages <= MAX && mine.events.max > 0, "{mine:?}");
-        assert_eq!(mine.ram.current_pages + mine.swap.current_pages >= 3000, true);
+        assert!(mine.ram.current_pages + mine.swap.current_pages >= 3000);
         assert_eq!((others.ram.current_pages, others.swap.peak_pages), (500, 0));
         assert_sound(&pages);
         assert_sound(&other);

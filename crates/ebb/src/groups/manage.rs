@@ -149,7 +149,7 @@ impl Space {
             self.groups.node(group).set_limits(limits);
             Ok(group)
         })??;
-        self.shrink_group(ctx, self.groups_target(group, id));
+        let _ = self.try_reclaim_group(ctx, self.groups_target(group, id), 0);
         Ok(())
     }
 
@@ -178,13 +178,15 @@ impl Space {
     }
 
     /// Moves what is managed in `[start, start + len)` to a group, with all charges. That may pass the group's limits: ram
-    /// is then reclaimed in the calling thread as far as that goes, and swap stays. The caller must not be inside.
+    /// is then reclaimed in the calling thread as far as that goes, also from ancestors, and swap stays. The caller must not
+    /// be inside.
     pub fn move_to_group(&self, ctx: &ThreadCtx, start: usize, len: usize, id: GroupId) -> Result<(), GroupError> {
         let end = start.checked_add(len).ok_or(GroupError::Range)?;
         if len == 0 || !start.is_multiple_of(PAGE) || !len.is_multiple_of(PAGE) {
             return Err(GroupError::Range);
         }
-        let group = self.exclusive(|| {
+        let mut line = [None; GROUP_DEPTH_MAX];
+        self.exclusive(|| {
             let group = self.groups.find(id).ok_or(GroupError::NotFound)?;
             self.regions.first_in(start, end).ok_or(GroupError::NotManaged)?;
             // Only the first and the last region can be cut.
@@ -202,9 +204,14 @@ impl Space {
             drop(tally);
             self.groups.force(group, sum);
             self.regions.change_group(start, end, group);
-            Ok(group)
+            for (target, group) in line.iter_mut().zip(self.groups.line(group)) {
+                *target = Some(self.groups_target(group, self.groups.id(group)));
+            }
+            Ok(())
         })?;
-        self.shrink_group(ctx, self.groups_target(group, id));
+        for target in line.into_iter().flatten() {
+            let _ = self.try_reclaim_group(ctx, target, 0);
+        }
         Ok(())
     }
 

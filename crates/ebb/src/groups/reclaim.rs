@@ -27,8 +27,8 @@ const PATIENT_LAPS: usize = 2;
 const LOOKS: usize = 1024;
 /// Steps of background reclaim for one group before the next has its turn.
 const BACKGROUND_STEPS: usize = 16;
-/// Tries without progress before a system call's pages pass the limit of their group.
-const FORCE_AFTER: u32 = 16;
+/// Tries without progress before a thread that need not wait gives up.
+const TRIES: u32 = 16;
 
 /// A group to reclaim from, by place and name: it may be gone meanwhile.
 #[derive(Clone, Copy, Debug)]
@@ -74,26 +74,22 @@ impl Space {
         }
     }
 
-    /// The same for pages of a system call: false when nothing can be reclaimed. Then they pass the limit, because the call
-    /// may have what it uses pinned.
-    pub(crate) fn try_reclaim_group(&self, ctx: &ThreadCtx, target: Target) -> bool {
+    /// Reclaims from a group in the calling thread, outside the gate, until `n` more pages fit; false when nothing there can be
+    /// reclaimed. A system call's pages pass the limit then, because the call may have what it uses pinned.
+    pub(crate) fn try_reclaim_group(&self, ctx: &ThreadCtx, target: Target, n: u64) -> bool {
         let mut idle = 0;
-        while self.excess(target, 1) > 0 {
+        while self.excess(target, n) > 0 {
             if self.reclaim_group_step(ctx, target) {
                 idle = 0;
-            } else if idle == FORCE_AFTER {
+            } else if idle == TRIES {
                 return false;
             } else {
+                // What could be reclaimed may be in the hands of another thread at this moment.
                 idle += 1;
                 uapi::sched_yield();
             }
         }
         true
-    }
-
-    /// Reclaims from a group until it has no more than it may, as far as that goes. Outside the gate.
-    pub(super) fn shrink_group(&self, ctx: &ThreadCtx, target: Target) {
-        while self.excess(target, 0) > 0 && self.reclaim_group_step(ctx, target) {}
     }
 
     /// Reclaims from every group that is above its ram.high. For the background thread.
