@@ -135,7 +135,7 @@ impl Space {
                     }
                     self.note_window(page, n, window);
                     self.background.kick_if(self, self.group.is_above_high());
-                    self.slow_down(ctx, group, n);
+                    reclaim += self.slow_down(ctx, group, n);
                     return (Fault::Resolved, reclaim);
                 }
                 In::Retry => waiting("page", || word.wait_while_busy()),
@@ -383,7 +383,7 @@ impl Space {
             };
             match result {
                 In::Mapped(n) => {
-                    self.slow_down(ctx, group, n);
+                    let _ = self.slow_down(ctx, group, n);
                     stats::add(&self.stats.syscall_in_pages, n as u64);
                     at += n * PAGE;
                 }

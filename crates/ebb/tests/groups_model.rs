@@ -60,7 +60,7 @@ impl Model {
         match kind {
             0 if !has_swap => GroupLimits { ram_max_pages: Some(n), ..NO_LIMITS },
             1 if !has_ram => GroupLimits { swap_max_pages: Some(n), ..NO_LIMITS },
-            2 if !has_swap => GroupLimits { ram_max_pages: Some(n), ram_high_pages: Some(n / 2), ..NO_LIMITS },
+            2 if !has_swap => GroupLimits { ram_max_pages: Some(n), ram_high_pages: Some(n - n / 8), ..NO_LIMITS },
             _ => NO_LIMITS,
         }
     }

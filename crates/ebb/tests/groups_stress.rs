@@ -13,7 +13,8 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 const NO_LIMITS: GroupLimits = GroupLimits { ram_max_pages: None, ram_high_pages: None, swap_max_pages: None };
-const LEAVES: &CStr = c"/var/tmp";
+/// The directory of the device that comes and goes.
+const DIR: &CStr = c"/var/tmp";
 /// Pages of a thread.
 const N: usize = 800;
 
@@ -39,7 +40,7 @@ fn some_limits(random: &mut Random) -> GroupLimits {
     let n = random.below(600) as u64 + 50;
     match random.below(3) {
         0 => GroupLimits { ram_max_pages: Some(n), ..NO_LIMITS },
-        1 => GroupLimits { ram_max_pages: Some(n * 2), ram_high_pages: Some(n), ..NO_LIMITS },
+        1 => GroupLimits { ram_max_pages: Some(n), ram_high_pages: Some(n - n / 8), ..NO_LIMITS },
         _ => NO_LIMITS,
     }
 }
@@ -116,7 +117,7 @@ fn use_memory(space: &'static Space, seed: u64, shared: &Shared) {
 
 fn run(forks: bool) {
     let device = |dir, mib: u64| SwapSpec { dir, bytes: mib << 20, priority: None };
-    let space = space_on(&[device(LEAVES, 128), device(c"/dev/shm", 256)], true);
+    let space = space_on(&[device(DIR, 128), device(c"/dev/shm", 256)], true);
     let shared = Shared { groups: Mutex::new(vec![GroupId::ROOT]), stop: AtomicBool::new(false) };
     std::thread::scope(|scope| {
         let _stop = StopsAtEnd(&shared.stop);
@@ -131,9 +132,9 @@ fn run(forks: bool) {
         let kept = Pages::new(space, 300, COMPRESSIBLE);
         let end = Instant::now() + time();
         while Instant::now() < end {
-            let _ = space.swapoff(ctx(space), LEAVES, &mut |_| true);
+            let _ = space.swapoff(ctx(space), DIR, &mut |_| true);
             std::thread::sleep(Duration::from_millis(40));
-            let _ = space.swapon(ctx(space), &device(LEAVES, 128), &mut || true);
+            let _ = space.swapon(ctx(space), &device(DIR, 128), &mut || true);
             assert_eq!(space.validate(), Ok(()));
             if forks {
                 let pid = fork(space, || {

@@ -3,6 +3,7 @@
 use super::reclaim::Target;
 use super::table::{Event, Index};
 use super::tally::Cost;
+use crate::clock;
 use crate::ctx::ThreadCtx;
 use crate::page::{PageWord, State, Tag};
 use crate::space::Space;
@@ -14,7 +15,7 @@ use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 const DELAY_MAX_NS: u64 = 100_000_000;
 /// Delays below this are not worth a system call.
 const DELAY_MIN_NS: u64 = 100_000;
-/// Faults that would be held up for a second in all, if each brought one page into a group that is at twice its ram.high.
+/// Faults that are held up for a second in all, if each brings one page into a group that is at twice its ram.high.
 const DELAY_FAULTS: u64 = 32;
 
 /// What became of a page that a group pays for.
@@ -95,12 +96,15 @@ impl Space {
     }
 
     /// The calling thread has brought `n` pages into a group: if that is above its ram.high, has it reclaimed in the
-    /// background, and holds the thread up the longer the further it is above. Outside the gate.
+    /// background, and holds the thread up the longer the further it is above; the cycles that this took. Outside the gate.
     #[inline]
-    pub(crate) fn slow_down(&self, ctx: &ThreadCtx, group: Index, n: usize) {
-        if !group.is_root() {
-            self.slow_down_in(ctx, group, n);
+    pub(crate) fn slow_down(&self, ctx: &ThreadCtx, group: Index, n: usize) -> u64 {
+        if group.is_root() {
+            return 0;
         }
+        let start = clock::cycles();
+        self.slow_down_in(ctx, group, n);
+        clock::cycles().saturating_sub(start)
     }
 
     #[cold]

@@ -134,7 +134,10 @@ impl Space {
             if groups.line(parent).count() >= GROUP_DEPTH_MAX {
                 return Err(GroupError::TooDeep);
             }
-            groups.add(parent, limits).map(|group| groups.id(group)).ok_or(GroupError::TooMany)
+            let bytes = groups.bytes();
+            let group = groups.add(parent, limits).ok_or(GroupError::TooMany)?;
+            self.group.charge_meta(groups.bytes() - bytes);
+            Ok(groups.id(group))
         })
     }
 

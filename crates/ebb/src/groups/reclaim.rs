@@ -12,6 +12,7 @@ use crate::ctx::ThreadCtx;
 use crate::reclaim::Patience;
 use crate::space::Space;
 use crate::staging::Part;
+use crate::stats;
 use crate::table::{ADDR_END, UNIT_BYTES};
 use crate::text::Text;
 use crate::uapi;
@@ -64,6 +65,7 @@ impl Space {
     /// Reclaims from a group in the calling thread, outside the gate, until one more page fits, or the group is gone. Ends
     /// the program when for ten seconds nothing can be reclaimed.
     pub(crate) fn reclaim_group(&self, ctx: &ThreadCtx, target: Target) {
+        stats::add(&self.stats.direct_reclaims, 1);
         let mut idle = Patience::default();
         while self.excess(target, 1) > 0 {
             if self.reclaim_group_step(ctx, target) {

@@ -151,6 +151,11 @@ impl Groups {
         self.nr.load(Relaxed) as usize
     }
 
+    /// Bytes of the table that are in use.
+    pub fn bytes(&self) -> usize {
+        self.high_water.load(Relaxed) as usize * size_of::<Node>()
+    }
+
     /// An entry of the table.
     pub fn node(&self, group: Index) -> &Node {
         assert!((group.0 as usize) < GROUPS_MAX);
