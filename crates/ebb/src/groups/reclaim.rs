@@ -24,7 +24,7 @@ use core::sync::atomic::Ordering::Relaxed;
 const LAPS: usize = 4;
 /// Of these, times that it leaves hot units alone.
 const PATIENT_LAPS: usize = 2;
-/// Regions and units that one step inside the gate looks at.
+/// Regions and units that one step inside the gate looks at on its way to the next one with pages.
 const LOOKS: usize = 1024;
 /// Steps of background reclaim for one group before the next has its turn.
 const BACKGROUND_STEPS: usize = 16;
@@ -145,17 +145,22 @@ impl Space {
             return true;
         }
         // Frames of others may be all that there are.
-        !self.staging.has_room() && self.swap_out_oldest(ctx, &mut work).is_some_and(|freed| freed > 0)
+        self.gate.enter(&ctx.gate);
+        let has_room = self.staging.has_room();
+        self.gate.leave(&ctx.gate);
+        !has_room && self.swap_out_oldest(ctx, &mut work).is_some_and(|freed| freed > 0)
     }
 
     /// Sweeps the next unit in which the group has pages present; how many went. A few times around its regions at most, with
     /// patience for hot units at first.
     fn sweep_group(&self, ctx: &ThreadCtx, target: Target, only: Only, work: &mut Work) -> usize {
         let mut laps = 0;
-        while laps < LAPS && self.staging.has_room() {
+        while laps < LAPS {
+            // The locks of the queues too are taken inside the gate only: a fork at any other time would leave the child with
+            // one that is taken for good.
             self.gate.enter(&ctx.gate);
             let mut swept = 0;
-            let Some(node) = self.group_at(target) else {
+            let Some(node) = self.group_at(target).filter(|_| self.staging.has_room()) else {
                 self.gate.leave(&ctx.gate);
                 return 0;
             };
@@ -166,8 +171,11 @@ impl Space {
                 if at >= ADDR_END {
                     (at, laps) = (0, laps + 1);
                 }
-                swept = unit.map_or(0, |unit| self.sweep_unit_of(unit, only, laps < PATIENT_LAPS, &mut work.saved));
-                if swept > 0 || laps == LAPS {
+                if let Some(unit) = unit {
+                    swept = self.sweep_unit_of(unit, only, laps < PATIENT_LAPS, &mut work.saved);
+                }
+                // One unit at a time, so that nobody waits long for the gate.
+                if unit.is_some() || laps == LAPS {
                     break;
                 }
             }
@@ -195,8 +203,11 @@ impl Space {
     /// Stores staged pages of a group, oldest first; how many.
     fn swap_out_group(&self, ctx: &ThreadCtx, only: Only, work: &mut Work) -> usize {
         let mut stored = 0;
+        self.gate.enter(&ctx.gate);
+        let nr_parts = self.staging.nr_queued();
+        self.gate.leave(&ctx.gate);
         // All parts take their turn, so that they are in the order of their age afterwards.
-        for _ in 0..self.staging.nr_queued() {
+        for _ in 0..nr_parts {
             self.gate.enter(&ctx.gate);
             let part = self.staging.pop_oldest();
             let is_next = part.filter(|part| stored < only.most && self.has_pages_of(only.group, *part));
