@@ -48,7 +48,7 @@ unit: build ## unit and behaviour tests of every crate
 	cargo test --workspace --profile checks
 	@for fallback in no-move shared no-process-madvise no-background; do \
 	  echo "== the engine with EBB_FORCE=$$fallback"; \
-	  EBB_FORCE=$$fallback cargo test -q -p ebb --profile checks --test clean --test squeeze --test snapshot --test devices || exit 1; \
+	  EBB_FORCE=$$fallback cargo test -q -p ebb --profile checks --test clean --test squeeze --test snapshot --test devices --test groups --test groups_model || exit 1; \
 	done
 
 .PHONY: models
@@ -101,7 +101,7 @@ torture: build ## random use of memory by many threads, every byte checked
 	$(EBB) run --ram 48M --swap none -- $(RELEASE)/torture --seconds 6 --megabytes 32 --threads 2
 torture-long: build
 	cargo build --release -p torture
-	EBB_STRESS_SECONDS=200 cargo test -q -p ebb --profile checks --test stress
+	EBB_STRESS_SECONDS=200 cargo test -q -p ebb --profile checks --test stress --test groups_stress
 	$(EBB) run --ram 24M -- $(RELEASE)/torture --seconds 600 --megabytes 192 --threads 8
 	EBB_FORCE=no-move,no-process-madvise $(EBB) run --ram 24M -- $(RELEASE)/torture --seconds 300 --megabytes 96 --threads 4
 	EBB_FORCE=no-background $(EBB) run --ram 24M -- $(RELEASE)/torture --seconds 300 --megabytes 96 --threads 4

@@ -6,6 +6,7 @@
 //! A clean page ends as an ordinary present page, its slot freed (*opened*: written to, used by a system call, in a
 //! unit that proved hot), or as a swapped page (*dropped*: evicted).
 
+use crate::groups::{Cost, Tally};
 use crate::page::{PageWord, State, Tag};
 use crate::space::Space;
 use crate::stats;
@@ -105,6 +106,7 @@ impl Space {
         }
         // First the slots go: from the moment that the pages can be written nothing may rely on them.
         let mut done = 0;
+        let mut tally = Tally::new(self);
         for (i, state) in states[..n].iter().enumerate() {
             if state.is_clean() {
                 let (slot, folio) = (slot_of(*state), folio_at(addr + i * PAGE));
@@ -117,6 +119,9 @@ impl Space {
                     None if matches!(how, How::ForSlots { waits: false }) => break,
                     None => {}
                 }
+            }
+            if state.is_clean() {
+                tally.add(addr + i * PAGE, Cost::SWAP.taken());
             }
             done += 1;
         }
@@ -213,6 +218,7 @@ impl Space {
     /// Opens every protected page of a range. Under the exclusive gate.
     pub(crate) fn open_range_exclusive(&self, start: usize, end: usize) {
         let mut run = start..start;
+        let mut tally = Tally::new(self);
         let lift = |run: core::ops::Range<usize>| {
             if !run.is_empty() {
                 let _ = self.uffd().write_protect(run.start, run.len(), false);
@@ -225,6 +231,7 @@ impl Space {
             }
             if state.is_clean() {
                 self.forget_clean(addr, state);
+                tally.add(addr, Cost::SWAP.taken());
             }
             if state.is_shared() {
                 self.break_page(addr);
@@ -307,6 +314,7 @@ impl Space {
         stats::add(&self.stats.unmap_calls, 1);
         let done = self.drop_ranges(ranges);
         let mut dropped = 0;
+        let mut tally = Tally::new(self);
         for (i, &(start, len)) in ranges.iter().enumerate() {
             for addr in (start..start + len).step_by(PAGE) {
                 let page = (addr - unit) / PAGE;
@@ -324,6 +332,7 @@ impl Space {
                         self.break_page(addr);
                         self.uncount_shared(addr, 1);
                     }
+                    tally.add(addr, Cost::RAM.taken());
                 } else {
                     word.finish(state);
                     saved[page] = not_claimed;

@@ -28,6 +28,8 @@ pub struct ThreadCtx {
     /// Pages charged for work that is under way: what a fork's child must give back for threads it does not have.
     pub(crate) in_flight: AtomicU32,
     index: AtomicU32,
+    /// The group of its new mappings, as a place in the table. Others change it with the gate closed.
+    pub(crate) group: AtomicU32,
     /// Decompression target of one page when no wide buffer is free, and a page for what a file holds compressed. Not
     /// on the stack: a handler may run on a signal stack of a few kilobytes.
     pub(crate) bounce: UnsafeCell<[Bounce; 2]>,
@@ -99,6 +101,7 @@ impl Contexts {
         // Up only if a process that shared the memory was killed inside: who closes the gate would wait for it.
         ctx.gate.reset();
         ctx.pins.reset();
+        ctx.group.store(0, Ordering::Relaxed);
         ctx.alt[0].store(0, Ordering::Relaxed);
         ctx.alt[1].store(0, Ordering::Relaxed);
         ctx.used.store(0, Ordering::Release);
@@ -119,6 +122,7 @@ impl Contexts {
                 in_flight += ctx.in_flight.swap(0, Ordering::Relaxed) as usize;
                 ctx.gate.reset();
                 ctx.pins.reset();
+                ctx.group.store(0, Ordering::Relaxed);
                 ctx.used.store(0, Ordering::Relaxed);
             }
         }

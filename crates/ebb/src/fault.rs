@@ -3,6 +3,7 @@
 use crate::clean::OPEN_MAX;
 use crate::clock;
 use crate::ctx::{ThreadCtx, WINDOW_MAX};
+use crate::groups::{Brought, Index};
 use crate::lockstat::waiting;
 use crate::page::{State, Tag};
 use crate::space::Space;
@@ -122,15 +123,23 @@ impl Space {
                 self.gate.leave(&ctx.gate);
                 continue;
             }
-            let result = self.bring(ctx, page, word, state, Want { window: want, end: region.end, write });
-            let used = match result {
-                In::Mapped(n) => n,
-                _ => 0,
-            };
+            let group = region.group;
+            let asked = Want { window: want, end: region.end, write, group };
+            let result = self.bring_charged(ctx, page, word, state, asked, false);
+            let used = if let Brought::In(In::Mapped(n)) = result { n } else { 0 };
             if used < want {
                 self.group.uncharge(want - used);
             }
             self.gate.leave(&ctx.gate);
+            let result = match result {
+                Brought::In(result) => result,
+                Brought::Over(target) => {
+                    let t = clock::cycles();
+                    self.reclaim_group(ctx, target);
+                    reclaim += clock::cycles().saturating_sub(t);
+                    continue;
+                }
+            };
             match result {
                 In::Mapped(0) => return (self.spurious(ctx, page, write), reclaim),
                 In::Mapped(n) => {
@@ -142,6 +151,7 @@ impl Space {
                     }
                     self.note_window(page, n, window);
                     self.background.kick_if(self, self.group.is_above_high());
+                    reclaim += self.slow_down(ctx, group, n);
                     return (Fault::Resolved, reclaim);
                 }
                 In::Retry => waiting("page", || word.wait_while_busy()),
@@ -315,6 +325,7 @@ impl Space {
     pub fn bring_in(&self, ctx: &ThreadCtx, addr: usize, len: usize) -> bool {
         let end = (addr + len).next_multiple_of(PAGE);
         let mut at = addr & !(PAGE - 1);
+        let mut force = false;
         while at < end {
             let want = ((end - at) / PAGE).min(WINDOW_MAX);
             if !self.charge_ahead(ctx, want) {
@@ -326,12 +337,13 @@ impl Space {
             ctx.in_flight.store(0, Relaxed);
             // Jump over what is not managed or present already.
             let mut region_end = 0;
+            let mut group = Index::ROOT;
             while at < end {
                 if at >= region_end {
                     match self.regions.first_in(at, end) {
                         Some(r) => {
                             at = at.max(r.start);
-                            region_end = r.end;
+                            (region_end, group) = (r.end, r.group);
                         }
                         None => {
                             at = end;
@@ -366,13 +378,21 @@ impl Space {
                 break;
             };
             let state = word.load();
-            let result =
-                self.bring(ctx, at, word, state, Want { window: charge, end: region_end.min(end), write: true });
-            let used = if let In::Mapped(n) = result { n } else { 0 };
+            let asked = Want { window: charge, end: region_end.min(end), write: true, group };
+            let result = self.bring_charged(ctx, at, word, state, asked, force);
+            let used = if let Brought::In(In::Mapped(n)) = result { n } else { 0 };
             self.group.uncharge(charge - used);
             self.gate.leave(&ctx.gate);
+            let result = match result {
+                Brought::In(result) => result,
+                Brought::Over(target) => {
+                    force = !self.try_reclaim_group(ctx, target, 1);
+                    continue;
+                }
+            };
             match result {
                 In::Mapped(n) => {
+                    let _ = self.slow_down(ctx, group, n);
                     stats::add(&self.stats.syscall_in_pages, n as u64);
                     at += n * PAGE;
                 }

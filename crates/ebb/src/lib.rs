@@ -9,6 +9,7 @@
 #![cfg_attr(not(test), no_std)]
 
 pub mod gate;
+pub mod groups;
 pub mod page;
 pub mod pin;
 mod primitive;
@@ -79,6 +80,8 @@ pub use ctx::{THREADS_MAX, ThreadCtx};
 pub use device::{DEVICES_MAX, NAME_BYTES_MAX, SwapInfo, SwapSpec};
 #[cfg(not(loom))]
 pub use fault::{Fault, PinResult};
+#[cfg(not(loom))]
+pub use groups::{GROUP_DEPTH_MAX, GROUPS_MAX, GroupError, GroupEvents, GroupId, GroupInfo, GroupLimits, GroupUse};
 #[cfg(not(loom))]
 pub use snapshot::SnapshotError;
 #[cfg(not(loom))]

@@ -5,6 +5,7 @@
 //! returned: a value, or a negative errno.
 
 use crate::ctx::ThreadCtx;
+use crate::groups::{Cost, GroupError, GroupId, Index, Tally};
 use crate::page::{State, Tag};
 use crate::region::{Attr, Region};
 use crate::space::Space;
@@ -30,6 +31,11 @@ fn raw(result: Result<u64, Errno>) -> i64 {
     }
 }
 
+/// The group of a thread's new mappings. With the gate closed.
+pub(crate) fn thread_group(ctx: &ThreadCtx) -> Index {
+    Index::from_raw(ctx.group.load(Relaxed))
+}
+
 fn page_up(n: usize) -> usize {
     n.checked_next_multiple_of(PAGE).unwrap_or(usize::MAX & !(PAGE - 1))
 }
@@ -52,7 +58,7 @@ impl Space {
 
     /// Takes a range under management. Under the exclusive gate, after the kernel mapped it.
     /// False when that failed: then it stays the kernel's.
-    pub(crate) fn manage(&self, start: usize, end: usize, attr: Attr) -> bool {
+    pub(crate) fn manage(&self, start: usize, end: usize, attr: Attr, group: Index) -> bool {
         if end <= start || end > ADDR_END || !self.regions.has_room(3) || self.table.cover(start, end).is_err() {
             return false;
         }
@@ -61,7 +67,7 @@ impl Space {
         let _ = uapi::madvise(start, end - start, g::MADV_NOHUGEPAGE);
         let managed = self.uffd().register(start, end - start).is_ok();
         if managed {
-            self.regions.insert(Region { start, end, attr });
+            self.regions.insert(Region { start, end, attr, group });
         }
         managed
     }
@@ -69,6 +75,7 @@ impl Space {
     /// Forgets the content of every page in the range. Under the exclusive gate, after the kernel dropped it.
     pub(crate) fn drop_content(&self, start: usize, end: usize) {
         let mut freed_slots = 0;
+        let mut tally = Tally::new(self);
         self.table.for_each_content(start, end, |addr, word| {
             let state = word.load();
             match state.tag() {
@@ -95,7 +102,9 @@ impl Space {
             }
             word.set_exclusive(State::NONE);
             self.uncount_content(addr, 1);
+            tally.add(addr, Cost::of(state).taken());
         });
+        drop(tally);
         if freed_slots >= CLUSTER_SLOTS {
             self.release_unused_soon();
         }
@@ -104,12 +113,14 @@ impl Space {
     /// The kernel has dropped some of the range's present pages, it does not say which: those are pages of zeros now.
     /// Under the exclusive gate.
     fn map_missing(&self, start: usize, end: usize) {
+        let mut tally = Tally::new(self);
         self.table.for_each_content(start, end, |addr, word| {
             let state = word.load();
             // Fails where there is a page, even one in the kernel's own swap.
             if state.tag() == Tag::Present && self.uffd().copy(addr, self.zeros, PAGE).is_ok() && state.is_protected() {
                 if state.is_clean() {
                     self.forget_clean(addr, state);
+                    tally.add(addr, Cost::SWAP.taken());
                 }
                 if state.is_shared() {
                     self.break_page(addr);
@@ -120,8 +131,18 @@ impl Space {
         });
     }
 
-    /// mmap(2).
-    pub fn mmap(&self, _ctx: &ThreadCtx, a: [u64; 6]) -> i64 {
+    /// mmap(2). What it maps belongs to the calling thread's group.
+    pub fn mmap(&self, ctx: &ThreadCtx, a: [u64; 6]) -> i64 {
+        self.map(a, || Some(thread_group(ctx))).unwrap_or_default()
+    }
+
+    /// mmap(2) for a group of that name.
+    pub fn mmap_in(&self, _ctx: &ThreadCtx, a: [u64; 6], id: GroupId) -> Result<i64, GroupError> {
+        self.map(a, || self.groups.find(id)).ok_or(GroupError::NotFound)
+    }
+
+    /// mmap(2); nothing when there is no such group. `group` is asked with the gate closed.
+    fn map(&self, a: [u64; 6], group: impl Fn() -> Option<Index>) -> Option<i64> {
         let (len, prot, flags) = (page_up(a[1] as usize), a[2] as u32, a[3] as u32);
         let anonymous = flags & g::MAP_ANONYMOUS != 0 && flags & 0x0f == g::MAP_PRIVATE;
         // Stacks must take a fault on the stack itself; locked and huge-TLB memory cannot be evicted.
@@ -130,7 +151,7 @@ impl Space {
         let fixed = flags & g::MAP_FIXED != 0 && flags & g::MAP_FIXED_NOREPLACE == 0;
         if !manageable && !fixed {
             // SAFETY: a new mapping where the kernel finds room.
-            return raw(unsafe { self.kernel(g::__NR_mmap, a) });
+            return Some(raw(unsafe { self.kernel(g::__NR_mmap, a) }));
         }
         let mut b = a;
         if manageable {
@@ -138,6 +159,7 @@ impl Space {
             b[3] &= !(g::MAP_POPULATE as u64);
         }
         self.exclusive(|| {
+            let group = group()?;
             // SAFETY: the program's call, under the exclusive gate; what it replaces is dropped below.
             let result = unsafe { self.kernel(g::__NR_mmap, b) };
             if let Ok(at) = result {
@@ -146,10 +168,10 @@ impl Space {
                 self.drop_content(start, end);
                 self.regions.remove(start, end);
                 if manageable {
-                    self.manage(start, end, Attr::from_prot(prot));
+                    self.manage(start, end, Attr::from_prot(prot), group);
                 }
             }
-            raw(result)
+            Some(raw(result))
         })
     }
 
@@ -214,23 +236,23 @@ impl Space {
                 // SAFETY: as above.
                 let result = unsafe { self.kernel(g::__NR_mremap, b) };
                 match result {
-                    Ok(_) => self.resized(old, old_len, new_len, region.attr),
-                    Err(Errno::NOMEM) if flags & MREMAP_MAYMOVE != 0 => return self.move_mapping(a, region.attr),
+                    Ok(_) => self.resized(old, old_len, new_len, region),
+                    Err(Errno::NOMEM) if flags & MREMAP_MAYMOVE != 0 => return self.move_mapping(a, region),
                     Err(_) => {}
                 }
                 return raw(result);
             }
-            self.move_mapping(a, region.attr)
+            self.move_mapping(a, region)
         })
     }
 
     /// A mapping became longer or shorter in its place.
-    fn resized(&self, start: usize, old_len: usize, new_len: usize, attr: Attr) {
+    fn resized(&self, start: usize, old_len: usize, new_len: usize, region: Region) {
         if new_len < old_len {
             self.drop_content(start + new_len, start + old_len);
             self.regions.remove(start + new_len, start + old_len);
         } else if new_len > old_len {
-            self.manage(start + old_len, start + new_len, attr);
+            self.manage(start + old_len, start + new_len, region.attr, region.group);
         }
     }
 
@@ -240,7 +262,8 @@ impl Space {
     /// take the registration from both; until they are registered again, an evicted page of the neighbour would read as
     /// zero and a write to a clean one go unnoticed. So the mapping is marked before it moves, by attributes that no
     /// other mapping has: then it is joined with none.
-    fn move_mapping(&self, a: [u64; 6], attr: Attr) -> i64 {
+    fn move_mapping(&self, a: [u64; 6], region: Region) -> i64 {
+        let Region { attr, group, .. } = region;
         let (old, old_len, new_len, flags) = (a[0] as usize, page_up(a[1] as usize), page_up(a[2] as usize), a[3]);
         // The moved pages lose their protection.
         self.open_range_exclusive(old, old + old_len);
@@ -258,12 +281,12 @@ impl Space {
         let new = new as usize;
         if new == old {
             self.unmark(old, new_len, attr);
-            self.resized(old, old_len, new_len, attr);
+            self.resized(old, old_len, new_len, region);
             return raw(result);
         }
         self.drop_content(new, new + new_len);
         self.regions.remove(new, new + new_len);
-        if !self.manage(new, new + new_len, attr) || !self.register_around(new, new + new_len) {
+        if !self.manage(new, new + new_len, attr, group) || !self.register_around(new, new + new_len) {
             // Evicted pages would silently read as zero at their new place.
             self.fatal(b"no memory to manage a range that mremap moved; raise RLIMIT_AS or vm.max_map_count");
         }
@@ -272,7 +295,7 @@ impl Space {
         self.drop_content(old, old + old_len);
         if flags & MREMAP_DONTUNMAP != 0 {
             self.unmark(old, old_len, attr);
-            self.manage(old, old + old_len, attr);
+            self.manage(old, old + old_len, attr, group);
         } else {
             self.regions.remove(old, old + old_len);
         }
@@ -327,7 +350,7 @@ impl Space {
             .all(|r| self.uffd().register(r.start, r.end - r.start).is_ok())
     }
 
-    /// Moves the states of `len` bytes of pages from `old` to `new`. Under the exclusive gate.
+    /// Moves the states of `len` bytes of pages from `old` to `new`, which belongs to the same group. Under the exclusive gate.
     fn move_states(&self, old: usize, new: usize, len: usize) {
         self.table.for_each_content(old, old + len, |addr, word| {
             let state = word.load();
@@ -450,8 +473,8 @@ impl Space {
         }
     }
 
-    /// brk(2).
-    pub fn brk(&self, _ctx: &ThreadCtx, a: [u64; 6]) -> i64 {
+    /// brk(2). What it adds belongs to the calling thread's group.
+    pub fn brk(&self, ctx: &ThreadCtx, a: [u64; 6]) -> i64 {
         self.exclusive(|| {
             // SAFETY: asks for the current break only.
             let old = unsafe { self.kernel(g::__NR_brk, [0; 6]) }.unwrap_or(0) as usize;
@@ -462,7 +485,7 @@ impl Space {
             let new = unsafe { self.kernel(g::__NR_brk, a) }.unwrap_or(old as u64) as usize;
             let (old_end, new_end) = (page_up(old), page_up(new));
             if new_end > old_end {
-                self.manage(old_end, new_end, Attr::from_prot(g::PROT_READ | g::PROT_WRITE));
+                self.manage(old_end, new_end, Attr::from_prot(g::PROT_READ | g::PROT_WRITE), thread_group(ctx));
             } else if new_end < old_end {
                 self.drop_content(new_end, old_end);
                 self.regions.remove(new_end, old_end);

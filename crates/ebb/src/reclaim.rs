@@ -68,6 +68,11 @@ impl Background {
         })
     }
 
+    /// True when it reclaims.
+    pub fn works(&self) -> bool {
+        self.works
+    }
+
     /// True when this process forked or is a fork's child: its pages may be shared.
     pub fn forked(&self) -> bool {
         self.forked.load(Ordering::Relaxed)
@@ -161,8 +166,9 @@ extern "C" fn background_main(space: usize) -> ! {
             state.store(WORKING, Ordering::Relaxed);
             continue;
         }
+        let is_behind = space.group.is_above_high() || space.groups.is_behind.load(Ordering::Relaxed);
         // Above the watermark and no progress: wait a moment for the program to give something back.
-        let timeout = (background.works && space.group.is_above_high()).then_some(1_000_000);
+        let timeout = (background.works && is_behind).then_some(1_000_000);
         let shared = [(&space.stats.asked, asked), (&member.asked, wanted)];
         if !uapi::futex_wait_any(state, IDLE, shared, timeout) {
             uapi::futex_wait(state, IDLE, timeout.or(Some(ASKED_NS)));
@@ -197,6 +203,7 @@ impl Space {
             }
             self.tree().look();
         }
+        self.reclaim_groups(ctx);
         self.publish_sizes();
         self.gate.enter(&ctx.gate);
         if !self.is_sharing() && self.swap.is_fragmented() {
@@ -315,7 +322,7 @@ impl Space {
 
     /// Makes the pool smaller: writes objects back, compacts, frees slots of clean pages, gives empty blocks back. False
     /// when nothing moved.
-    fn shrink_pool(&self, ctx: &ThreadCtx, work: &mut Work) -> bool {
+    pub(crate) fn shrink_pool(&self, ctx: &ThreadCtx, work: &mut Work) -> bool {
         let reclaim = |slot, at| self.reclaim_cache_only(slot, at);
         self.gate.enter(&ctx.gate);
         let mut moved = self.swap.write_back(ctx.shard(), &self.group, self.stats, &mut work.pages, &reclaim) > 0;
@@ -421,7 +428,7 @@ impl Space {
 /// How long a thread waits for others to free memory when it cannot: as long as somebody makes progress, and ten
 /// seconds beyond, because what could be freed may be on its way to a slow disk.
 #[derive(Default)]
-struct Patience {
+pub(crate) struct Patience {
     rounds: u32,
     since_ns: u64,
     charged: usize,
@@ -429,7 +436,7 @@ struct Patience {
 
 impl Patience {
     /// Waits a moment. False when it has been too long.
-    fn wait(&mut self, charged: usize) -> bool {
+    pub fn wait(&mut self, charged: usize) -> bool {
         self.rounds += 1;
         if self.rounds < 64 {
             uapi::sched_yield();

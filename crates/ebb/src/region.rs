@@ -1,8 +1,9 @@
 //! The region table: which ranges of the address space Ebb manages, and with what protection.
 //!
 //! A sorted array of ranges that never overlap. It changes only under the exclusive gate and is read only inside the
-//! gate, so neither side locks. Neighbours with equal attributes are joined.
+//! gate, so neither side locks. Neighbours with equal attributes and of the same group are joined.
 
+use crate::groups::Index;
 use crate::uapi::{self, Errno};
 use core::cell::UnsafeCell;
 use linux_raw_sys::general as g;
@@ -19,6 +20,15 @@ pub struct Region {
     pub end: usize,
     /// What may be done with it.
     pub attr: Attr,
+    /// Who pays for its pages.
+    pub group: Index,
+}
+
+impl Region {
+    /// True when both are the same but for where they are: then neighbours are one.
+    fn joins(&self, other: &Self) -> bool {
+        self.attr == other.attr && self.group == other.group
+    }
 }
 
 /// Attributes of a region.
@@ -182,14 +192,14 @@ impl Regions {
         let mut last = first;
         if let Some(next) = self.all().get(first).copied()
             && next.start == region.end
-            && next.attr == region.attr
+            && next.joins(&region)
         {
             region.end = next.end;
             last += 1;
         }
         if first > 0 {
             let before = self.all()[first - 1];
-            if before.end == region.start && before.attr == region.attr {
+            if before.end == region.start && before.joins(&region) {
                 region.start = before.start;
                 first -= 1;
             }
@@ -201,12 +211,48 @@ impl Regions {
     pub fn change(&self, start: usize, end: usize, f: impl Fn(Attr) -> Attr) {
         let mut at = start;
         while let Some(r) = self.first_in(at, end) {
-            let part = Region { start: r.start.max(at), end: r.end.min(end), attr: f(r.attr) };
+            let part = Region { start: r.start.max(at), end: r.end.min(end), attr: f(r.attr), ..r };
             if part.attr != r.attr && self.has_room(3) {
                 self.insert(part);
             }
             at = part.end;
         }
+    }
+
+    /// What is managed in `[start, end)` belongs to `group` from now on. Under the exclusive gate, with room for four.
+    pub fn change_group(&self, start: usize, end: usize, group: Index) {
+        let mut at = start;
+        while let Some(r) = self.first_in(at, end) {
+            let part = Region { start: r.start.max(at), end: r.end.min(end), group, ..r };
+            if part.group != r.group {
+                self.insert(part);
+            }
+            at = part.end;
+        }
+    }
+
+    /// What belongs to group `old` belongs to `new`. Under the exclusive gate.
+    pub fn regroup(&self, old: Index, new: Index) {
+        // SAFETY: under the exclusive gate nobody else reads; the first `len` entries are initialised.
+        let (all, len) = unsafe {
+            let table = &mut *self.table.get();
+            (core::slice::from_raw_parts_mut(table.at, table.len), &mut table.len)
+        };
+        // In place: what is kept never overtakes what is read.
+        let mut kept = 0;
+        for i in 0..all.len() {
+            let mut region = all[i];
+            if region.group == old {
+                region.group = new;
+            }
+            if kept > 0 && all[kept - 1].end == region.start && all[kept - 1].joins(&region) {
+                all[kept - 1].end = region.end;
+            } else {
+                all[kept] = region;
+                kept += 1;
+            }
+        }
+        *len = kept;
     }
 
     /// Replaces entries `[first, last)` by `with`.
@@ -235,7 +281,7 @@ mod tests {
     fn table(parts: &[(usize, usize, Attr)]) -> Regions {
         let t = Regions::new().expect("reserve");
         for &(start, end, attr) in parts {
-            t.insert(Region { start, end, attr });
+            t.insert(Region { start, end, attr, group: Index::ROOT });
         }
         t
     }
@@ -271,7 +317,7 @@ mod tests {
     #[test]
     fn a_new_region_replaces_what_it_covers() {
         let t = table(&[(10, 20, RW), (25, 40, R)]);
-        t.insert(Region { start: 15, end: 30, attr: RW });
+        t.insert(Region { start: 15, end: 30, attr: RW, group: Index::ROOT });
         assert_eq!(list(&t)[..3], [Some((10, 30, 3)), Some((30, 40, 1)), None]);
     }
 
@@ -286,5 +332,24 @@ mod tests {
         let t = table(&[(10, 20, RW), (30, 40, RW)]);
         assert_eq!(t.find(20), None);
         assert_eq!(t.find(39).map(|r| r.start), Some(30));
+    }
+
+    #[test]
+    fn neighbours_of_different_groups_stay_apart_until_they_are_of_one() {
+        let t = table(&[(10, 50, RW), (60, 70, RW)]);
+        let group = Index::from_raw(3);
+        t.change_group(20, 65, group);
+        let ranges = |t: &Regions| t.all().iter().map(|r| (r.start, r.end, r.group.raw())).collect::<Vec<_>>();
+        assert_eq!(ranges(&t), [(10, 20, 0), (20, 50, 3), (60, 65, 3), (65, 70, 0)]);
+        t.regroup(group, Index::ROOT);
+        assert_eq!(ranges(&t), [(10, 50, 0), (60, 70, 0)]);
+    }
+
+    #[test]
+    fn new_attributes_leave_the_group_as_it_is() {
+        let t = table(&[(10, 50, RW)]);
+        t.change_group(10, 50, Index::from_raw(7));
+        t.change(20, 30, |_| R);
+        assert!(t.all().len() == 3 && t.all().iter().all(|r| r.group == Index::from_raw(7)));
     }
 }

@@ -12,6 +12,7 @@
 
 use crate::ctx::ThreadCtx;
 use crate::device::file::{BATCH, Reclaim};
+use crate::mm::thread_group;
 use crate::page::{State, Tag};
 use crate::primitive::{Ordering as ModelOrdering, fence};
 use crate::region::Attr;
@@ -40,7 +41,7 @@ pub enum SnapshotError {
     Range,
     /// Write protection does not last here (a kernel before 5.19, or KSM).
     Unsupported,
-    /// Neither the pool nor a device takes what the range has in memory.
+    /// Neither the pool nor a device takes what the range has in memory, or a group would have more swap than it may.
     NoRoom,
     /// A page has as many views as it can have.
     TooMany,
@@ -282,7 +283,13 @@ impl Space {
         }
     }
 
-    /// Stores claimed pages and ends their claims; how many could not be stored, and are as they were.
+    /// The page that pays for what is stored of another: of one that is pinned it is the view's, which alone gets the slot.
+    fn payer(page: &Open, view: Option<usize>) -> usize {
+        page.addr.wrapping_add(if page.is_pinned { view.unwrap_or(0) } else { 0 })
+    }
+
+    /// Stores claimed pages and ends their claims; how many could not be stored, or not at the expense of their group, and are
+    /// as they were.
     fn store_open(
         &self,
         ctx: &ThreadCtx,
@@ -291,11 +298,24 @@ impl Space {
         work: &mut Work,
         reclaim: Reclaim<'_>,
     ) -> usize {
+        let mut failed = 0;
+        let mut paid = [OPEN; BATCH];
+        let mut nr_paid = 0;
+        for page in pages {
+            if self.charge_swap_at(Self::payer(page, view)) {
+                paid[nr_paid] = *page;
+                nr_paid += 1;
+            } else {
+                failed += 1;
+                self.unback(page);
+            }
+        }
+        let pages = &paid[..nr_paid];
         let mut slots = [Slot(0); BATCH];
         let nr_slots = self.swap.alloc(ctx.shard(), &self.group, self.stats, &mut slots[..pages.len()]);
-        let mut failed = 0;
         for page in &pages[nr_slots..] {
             failed += 1;
+            self.uncharge_swap_at(Self::payer(page, view));
             self.unback(page);
         }
         let (pages, slots) = (&pages[..nr_slots], &slots[..nr_slots]);
@@ -330,6 +350,7 @@ impl Space {
     fn back(&self, page: &Open, slot: Slot, is_stored: bool, view: Option<usize>) {
         if !is_stored {
             self.swap.unalloc(slot);
+            self.uncharge_swap_at(Self::payer(page, view));
             return self.unback(page);
         }
         let entry = Entry { device: 0, slot }.to_bits();
@@ -357,7 +378,7 @@ impl Space {
         self.finish_page(page.addr, page.state);
     }
 
-    /// A page of the view, which is empty so far, refers to a slot that counts it.
+    /// A page of the view, which is empty so far, refers to a slot that counts it, and that is charged to its group.
     fn refer(&self, addr: usize, entry: u64) {
         if let Some(word) = self.table.word(addr) {
             word.set_exclusive(State::swapped(entry));
@@ -376,7 +397,7 @@ impl Space {
         // Whatever was known of the place is of a mapping that is gone.
         self.drop_content(new, new + len);
         self.regions.remove(new, new + len);
-        let filled = if self.manage(new, new + len, Attr::from_prot(prot)) {
+        let filled = if self.manage(new, new + len, Attr::from_prot(prot), thread_group(ctx)) {
             self.fill_view(ctx, start, end, new, work)
         } else {
             Err(SnapshotError::AddressSpace(Errno::NOMEM))
@@ -419,9 +440,13 @@ impl Space {
                 }
                 return;
             }
-            if self.swap.share(slot_of(state)) {
-                self.refer(addr.wrapping_add(distance), state.payload());
+            let at = addr.wrapping_add(distance);
+            if !self.charge_swap_at(at) {
+                result = Err(SnapshotError::NoRoom);
+            } else if self.swap.share(slot_of(state)) {
+                self.refer(at, state.payload());
             } else {
+                self.uncharge_swap_at(at);
                 result = Err(SnapshotError::TooMany);
             }
         });

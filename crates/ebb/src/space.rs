@@ -7,6 +7,7 @@ use crate::device::file::{SpillFile, keep_away};
 use crate::device::list::FILES_MAX;
 use crate::gate::Gate;
 use crate::group::{self, Group};
+use crate::groups::Groups;
 use crate::lockstat;
 use crate::reclaim::Background;
 use crate::region::Regions;
@@ -90,6 +91,8 @@ pub struct Space {
     pub(crate) gate: Gate,
     pub(crate) contexts: Contexts,
     pub(crate) group: Group,
+    /// Parts of the space with limits of their own.
+    pub(crate) groups: Groups,
     pub(crate) staging: Staging,
     pub(crate) swap: SwapSpace,
     pub(crate) work: WorkPool,
@@ -174,6 +177,7 @@ impl Space {
             gate: Gate::default(),
             contexts: Contexts::new()?,
             group: Group::new(tree, stats),
+            groups: Groups::new()?,
             staging,
             swap,
             work: WorkPool::new()?,
@@ -353,6 +357,7 @@ impl Space {
             if present > self.group.charged() {
                 return Err("present pages exceed the charge");
             }
+            self.validate_groups()?;
             if !self.swap.validate() {
                 return Err("slots or pool are inconsistent");
             }

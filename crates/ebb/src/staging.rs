@@ -189,6 +189,11 @@ impl Staging {
         self.queue.pop().map(Part)
     }
 
+    /// Parts in the queue.
+    pub fn nr_queued(&self) -> usize {
+        self.queue.len()
+    }
+
     /// The frames of a part.
     pub fn frames_of(&self, part: Part) -> core::ops::Range<u32> {
         let groups = part.groups();

@@ -4,6 +4,7 @@
 //! Everything here runs inside the gate, with the pages it works on claimed, and with `charge` pages charged before.
 
 use crate::ctx::{ThreadCtx, WINDOW_MAX};
+use crate::groups::{Cost, Index};
 use crate::page::{PageWord, State, Tag};
 use crate::space::Space;
 use crate::stats;
@@ -40,6 +41,8 @@ pub(crate) struct Want {
     pub end: usize,
     /// Somebody is about to write.
     pub write: bool,
+    /// Whose page it is.
+    pub group: Index,
 }
 
 impl Space {
@@ -50,7 +53,7 @@ impl Space {
         let end = want.end.min(unit_end).min(addr + want.window * PAGE);
         match state.tag() {
             Tag::None => self.first_touch(addr, word, state, end),
-            Tag::Staged => self.soft_fault(addr, word, state, end),
+            Tag::Staged => self.soft_fault(addr, word, state, end, want.group),
             Tag::Swapped => self.swap_in(ctx, addr, word, state, Want { end, ..want }),
             Tag::Present => In::Mapped(0),
             Tag::Busy => In::Retry,
@@ -115,7 +118,7 @@ impl Space {
         self.outcome(done, error.filter(|_| !existed))
     }
 
-    fn soft_fault(&self, addr: usize, word: PageWord<'_>, state: State, end: usize) -> In {
+    fn soft_fault(&self, addr: usize, word: PageWord<'_>, state: State, end: usize, group: Index) -> In {
         let frame = state.payload() as u32;
         let n = self.claim_run(addr, word, state, end, |i, s| {
             s.tag() == Tag::Staged
@@ -132,6 +135,9 @@ impl Space {
         self.check_unmapped(error, b"a staged page was mapped already");
         if mapped > 0 {
             self.count_present(addr, mapped);
+            if !group.is_root() {
+                self.groups.force(group, Cost::STAGED.times(mapped as i64).taken());
+            }
             stats::add(&self.stats.staged_back_pages, mapped as u64);
             if let Some(unit) = self.table.unit(addr) {
                 unit.returned.fetch_add(mapped as u32, Relaxed);
@@ -161,7 +167,7 @@ impl Space {
     }
 
     fn swap_in(&self, ctx: &ThreadCtx, addr: usize, word: PageWord<'_>, state: State, want: Want) -> In {
-        let Want { end, write, .. } = want;
+        let Want { end, write, group, .. } = want;
         let mut entries = [state; WINDOW_MAX];
         // More than one page needs a wide buffer; without one, one page at a time.
         let mut wide = if end > addr + PAGE { self.work.try_lease() } else { None };
@@ -256,6 +262,8 @@ impl Space {
         if mapped > 0 {
             if clean {
                 self.count_clean(addr, mapped);
+            } else if !group.is_root() {
+                self.groups.force(group, Cost::SWAP.times(mapped as i64).taken());
             }
             self.count_present(addr, mapped);
             if let Some(unit) = self.table.unit(addr) {

@@ -2,6 +2,7 @@
 
 use crate::ctx::ThreadCtx;
 use crate::device::file::{BATCH, FileError, Reclaim};
+use crate::groups::{Cost, Index};
 use crate::page::{State, Tag};
 use crate::space::Space;
 use crate::staging::Part;
@@ -29,21 +30,35 @@ impl Space {
         self.gate.enter(&ctx.gate);
         let part = self.staging.pop_oldest();
         self.gate.leave(&ctx.gate);
-        let part = part?;
-        let mut ok = true;
+        Some(self.swap_out_part(ctx, part?, work, None).1)
+    }
+
+    /// Swaps out what a part holds, or what of it belongs to one group: how many pages were stored, and how many pages of
+    /// memory that freed. Outside the gate.
+    pub(crate) fn swap_out_part(
+        &self,
+        ctx: &ThreadCtx,
+        part: Part,
+        work: &mut Work,
+        only: Option<Index>,
+    ) -> (usize, usize) {
+        let (mut stored, mut all) = (0, true);
         let frames = self.staging.frames_of(part);
         let mut frame = frames.start;
-        while frame < frames.end && ok {
+        while frame < frames.end && all {
             let step = frame..(frame + STEP as u32).min(frames.end);
             frame = step.end;
             if step.clone().all(|f| self.staging.owner(f).load(Relaxed) == 0) {
                 continue;
             }
             self.gate.enter(&ctx.gate);
-            ok = self.swap_out(ctx, step, work);
+            let (n, ok) = self.swap_out(ctx, step, work, only);
             self.gate.leave(&ctx.gate);
+            stored += n;
+            all = ok;
         }
-        Some(self.retire(ctx, part, ok))
+        // What others have of the part stays: it is not waited for.
+        (stored, self.retire(ctx, part, all && only.is_none()))
     }
 
     /// Releases a part that was swapped out, or queues it again when a page had to stay.
@@ -71,22 +86,37 @@ impl Space {
         }
     }
 
-    /// Stores the pages that `frames` hold. False when one had to stay because no device takes it.
-    fn swap_out(&self, ctx: &ThreadCtx, frames: core::ops::Range<u32>, work: &mut Work) -> bool {
+    /// Stores the pages that `frames` hold, or those of one group: how many, and false when one had to stay because no device
+    /// takes it. What its group may not have in swap goes back to where it was.
+    fn swap_out(
+        &self,
+        ctx: &ThreadCtx,
+        frames: core::ops::Range<u32>,
+        work: &mut Work,
+        only: Option<Index>,
+    ) -> (usize, bool) {
         let mut slots = [Slot(0); STEP];
         let occupied = frames.clone().filter(|f| self.staging.owner(*f).load(Relaxed) != 0).count();
         let nr_slots = self.swap.alloc(ctx.shard(), &self.group, self.stats, &mut slots[..occupied]);
         let mut claimed = [(0usize, 0u32); STEP];
         let mut contents = [0usize; STEP];
-        let mut used = 0;
+        let (mut used, mut stored) = (0, 0);
+        let mut all = nr_slots == occupied;
         for frame in frames {
             let addr = self.staging.owner(frame).load(Relaxed) as usize;
             if addr == 0 || used == nr_slots {
                 continue;
             }
+            if only.is_some_and(|only| !self.groups.is_within(self.owner(addr), only)) {
+                continue;
+            }
             let Some(word) = self.table.word(addr) else { continue };
             let state = word.load();
             if state.tag() != Tag::Staged || state.payload() as u32 != frame || !word.try_claim(state) {
+                continue;
+            }
+            if !self.charge_swap_at(addr) {
+                all &= self.put_back(addr, frame);
                 continue;
             }
             (claimed[used], contents[used]) = ((addr, frame), self.staging.addr(frame));
@@ -95,20 +125,39 @@ impl Space {
         for slot in &slots[used..nr_slots] {
             self.swap.unalloc(*slot);
         }
-        let mut ok = nr_slots == occupied;
         let reclaim = |slot, at| self.reclaim_cache_only(slot, at);
         self.store_pages(ctx, &contents[..used], &slots[..used], work, &reclaim, |i, is_stored| {
             let (addr, frame) = claimed[i];
             if is_stored {
+                stored += 1;
                 return self.settle(addr, frame, slots[i]);
             }
-            ok = false;
+            all = false;
             self.swap.unalloc(slots[i]);
+            self.uncharge_swap_at(addr);
             if let Some(word) = self.table.word(addr) {
                 word.finish(State::staged(frame));
             }
         });
-        ok
+        (stored, all)
+    }
+
+    /// Maps the claimed page at `addr` again, whose content `frame` has, and ends the claim. False when that failed, and it
+    /// stays staged.
+    fn put_back(&self, addr: usize, frame: u32) -> bool {
+        let Some(word) = self.table.word(addr) else { return false };
+        if self.uffd().copy(addr, self.staging.addr(frame), PAGE).is_err() {
+            word.finish(State::staged(frame));
+            return false;
+        }
+        // Until the part is released the page is in memory twice: at most a part's pages for each thread.
+        self.group.force_charge(1);
+        self.count_present(addr, 1);
+        self.groups.force(self.owner(addr), Cost::STAGED.taken());
+        stats::add(&self.stats.staged_back_pages, 1);
+        word.finish(State::PRESENT);
+        self.staging.put_frame(frame);
+        true
     }
 
     /// Stores pages in the claimed `slots`, at most a batch. `contents` are their addresses: mapped memory of pages that the
@@ -186,9 +235,10 @@ impl Space {
         }
     }
 
-    /// The page's content is in `slot`: lets page, slot and frame go.
+    /// The page's content is in `slot`, which is charged: lets page, slot and frame go.
     pub(crate) fn settle(&self, addr: usize, frame: u32, slot: Slot) {
         self.swap.commit(slot);
+        self.groups.force(self.owner(addr), Cost::of(State::staged(frame)).taken());
         if let Some(word) = self.table.word(addr) {
             word.finish(State::swapped(Entry { device: 0, slot }.to_bits()));
         }

@@ -5,14 +5,16 @@
 //! claimed split the unit into segments; each segment is unmapped by one MOVE, or by write-protect, copy and one drop.
 //! Clean pages go first, by one drop and without staging: their content is where it was before they came in.
 
+use crate::clock;
 use crate::ctx::ThreadCtx;
+use crate::groups::{Cost, Only, Tally};
 use crate::page::{State, Tag};
 use crate::primitive::{Ordering as ModelOrdering, fence};
 use crate::region::Attr;
 use crate::space::Space;
 use crate::staging::{GROUP_FRAMES, GROUPS};
 use crate::stats;
-use crate::table::{PAGE, UNIT_PAGES};
+use crate::table::{PAGE, UNIT_PAGES, Unit};
 use crate::uapi::{self, uffd::UffdError};
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -24,6 +26,17 @@ const NOT_CLAIMED: u64 = u64::MAX;
 /// flushes once a segment.
 const MOVE_RUN_MIN: usize = 8;
 
+/// What a sweep takes.
+#[derive(Clone, Copy)]
+struct Scope {
+    /// Also pages that another process has in common.
+    takes_shared: bool,
+    /// Leaves hot units alone.
+    patient: bool,
+    /// What of a unit belongs to one group, and no more.
+    only: Option<Only>,
+}
+
 /// Claimed pages of a unit next to each other, with the same attributes.
 struct Segment {
     first: usize,
@@ -32,12 +45,12 @@ struct Segment {
 }
 
 impl Space {
-    /// Sweeps the unit at `unit` into staging; how many pages that unmapped. Inside the gate. `takes_shared`: also those
-    /// that another process has in common. `saved` keeps the states of claimed pages.
-    pub(crate) fn sweep(&self, unit: usize, takes_shared: bool, saved: &mut [u64; 512]) -> usize {
+    /// Sweeps the unit at `unit` into staging; how many pages that unmapped. Inside the gate. `saved` keeps the states of
+    /// claimed pages.
+    fn sweep(&self, unit: usize, scope: Scope, saved: &mut [u64; 512]) -> usize {
         let pages = UNIT_PAGES;
         saved.fill(NOT_CLAIMED);
-        if self.claim_unit(unit, pages, takes_shared, saved) == 0 {
+        if self.claim_unit(unit, pages, scope, saved) == 0 {
             self.unclaim(unit, 0, pages, saved);
             return 0;
         }
@@ -80,11 +93,13 @@ impl Space {
         }
         // A page that went has its new state in `saved` now.
         let mut swept = 0;
+        let mut tally = Tally::new(self);
         for (i, raw) in saved[..pages].iter().enumerate() {
             if *raw != NOT_CLAIMED && State::from_raw(*raw).tag() == Tag::Staged && self.is_frame_of(*raw, block) {
                 filled[i / GROUP_FRAMES] += 1;
                 swept += 1;
                 self.staging.owner(State::from_raw(*raw).payload() as u32).store((unit + i * PAGE) as u64, Relaxed);
+                tally.add(unit + i * PAGE, Cost::STAGED);
             }
         }
         if swept == 0 {
@@ -102,8 +117,10 @@ impl Space {
     }
 
     /// Claims what it can of the unit, from where the last sweep of it ended, until it has as many present pages as
-    /// one sweep takes; how many.
-    fn claim_unit(&self, unit: usize, pages: usize, takes_shared: bool, saved: &mut [u64; 512]) -> usize {
+    /// one sweep takes; how many. Pages of a group that may have no more swap are left, but for clean ones: those have it.
+    fn claim_unit(&self, unit: usize, pages: usize, scope: Scope, saved: &mut [u64; 512]) -> usize {
+        let Scope { takes_shared, only, .. } = scope;
+        let most = only.map_or(self.sweep_max, |only| only.most);
         let Some(cursor) = self.table.unit(unit).map(|u| &u.cursor) else { return 0 };
         let end = unit + pages * PAGE;
         let mut present = 0;
@@ -111,17 +128,21 @@ impl Space {
         while let Some(region) = self.regions.first_in(at, end) {
             at = region.start.max(at);
             let stop = region.end.min(end);
-            while at < stop && region.attr.is_readable() {
+            let group = region.group;
+            let is_wanted = only.is_none_or(|only| self.groups.is_within(group, only.group));
+            let may_stage = group.is_root() || self.groups.may_swap(group);
+            while at < stop && is_wanted && region.attr.is_readable() {
                 if let Some(word) = self.table.word(at) {
                     let state = word.load();
                     let stays = state.is_pinned() || state.is_shared() && !takes_shared;
-                    if !stays && word.try_claim(state) {
+                    let may_go = may_stage || state.tag() != Tag::Present || state.is_clean();
+                    if !stays && may_go && word.try_claim(state) {
                         saved[(at - unit) / PAGE] = state.to_raw();
                         present += (state.tag() == Tag::Present) as usize;
                     }
                 }
                 at += PAGE;
-                if present >= self.sweep_max {
+                if present >= most {
                     cursor.store(((at - unit) / PAGE % pages) as u32, Relaxed);
                     return present;
                 }
@@ -262,7 +283,7 @@ impl Space {
     }
 
     /// Picks the next unit and sweeps it; how many pages that unmapped, or none when there is nothing to sweep.
-    /// `takes_shared` as in [`Self::sweep`].
+    /// `takes_shared`: also pages that another process has in common.
     pub(crate) fn sweep_next(&self, ctx: &ThreadCtx, takes_shared: bool, saved: &mut [u64; 512]) -> Option<usize> {
         // Bounded: once around the ring, with patience for hot units only the first time.
         self.gate.enter(&ctx.gate);
@@ -276,7 +297,7 @@ impl Space {
         while looks > 0 {
             looks -= 1;
             self.gate.enter(&ctx.gate);
-            let swept = self.sweep_one(looks > patience, takes_shared, saved);
+            let swept = self.sweep_one(Scope { takes_shared, patient: looks > patience, only: None }, saved);
             self.gate.leave(&ctx.gate);
             match swept {
                 Some(0) => {}
@@ -287,7 +308,7 @@ impl Space {
     }
 
     /// Looks at the unit at the head of the ring: pages unmapped, or none when the ring is empty.
-    fn sweep_one(&self, patient: bool, takes_shared: bool, saved: &mut [u64; 512]) -> Option<usize> {
+    fn sweep_one(&self, scope: Scope, saved: &mut [u64; 512]) -> Option<usize> {
         let addr = self.units.pop()? as usize;
         let Some(unit) = self.table.unit(addr) else { return Some(0) };
         if unit.present.load(Relaxed) == 0 {
@@ -300,33 +321,44 @@ impl Space {
             }
             return Some(0);
         }
-        self.judge(unit);
-        let skip = unit.skip.load(Relaxed);
-        let young_ms = self.young_ms.load(Relaxed);
-        let is_young = young_ms > 0 && crate::clock::ms_since(unit.touched.load(Relaxed)) < young_ms;
-        let swept = if !takes_shared && self.is_all_shared(unit) {
-            0
-        } else if skip == 0 && is_young && patient {
-            stats::add(&self.stats.sweeps_skipped, 1);
-            0
-        } else if skip > 0 && patient {
-            unit.skip.store(skip - 1, Relaxed);
-            // What proved hot more than once stays: slots of its pages are of use to others.
-            if unit.generation.load(Relaxed) > 1 && unit.clean.load(Relaxed) > 0 {
-                self.open_unit(addr);
-            }
-            stats::add(&self.stats.sweeps_skipped, 1);
-            0
-        } else {
-            self.sweep(addr, takes_shared, saved)
-        };
+        let swept = self.sweep_unless_hot(addr, unit, scope, saved);
         self.queue_unit(addr);
         Some(swept)
     }
 
+    /// Sweeps what a group has of the unit at `addr`; how many pages that unmapped. Inside the gate.
+    pub(crate) fn sweep_unit_of(&self, addr: usize, only: Only, patient: bool, saved: &mut [u64; 512]) -> usize {
+        let scope = Scope { takes_shared: true, patient, only: Some(only) };
+        self.table.unit(addr).map_or(0, |unit| self.sweep_unless_hot(addr, unit, scope, saved))
+    }
+
+    fn sweep_unless_hot(&self, addr: usize, unit: &Unit, scope: Scope, saved: &mut [u64; 512]) -> usize {
+        self.judge(unit);
+        if !scope.takes_shared && self.is_all_shared(unit) {
+            return 0;
+        }
+        let skip = unit.skip.load(Relaxed);
+        let young_ms = self.young_ms.load(Relaxed);
+        let is_young = young_ms > 0 && clock::ms_since(unit.touched.load(Relaxed)) < young_ms;
+        if !scope.patient || skip == 0 && !is_young {
+            return self.sweep(addr, scope, saved);
+        }
+        if skip == 0 {
+            stats::add(&self.stats.sweeps_skipped, 1);
+            return 0;
+        }
+        unit.skip.store(skip - 1, Relaxed);
+        // What proved hot more than once stays: slots of its pages are of use to others.
+        if unit.generation.load(Relaxed) > 1 && unit.clean.load(Relaxed) > 0 {
+            self.open_unit(addr);
+        }
+        stats::add(&self.stats.sweeps_skipped, 1);
+        0
+    }
+
     /// Generations: a unit half of whose pages came back from staging is hot, and left alone for longer each time. One
     /// that other reasons say is in use, pages that came back or near refaults, gets one more pass.
-    fn judge(&self, unit: &crate::table::Unit) {
+    fn judge(&self, unit: &Unit) {
         let swept = unit.swept.swap(0, Relaxed);
         if swept == 0 {
             return;

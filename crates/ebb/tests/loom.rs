@@ -7,6 +7,9 @@
 //! owner. Frame and slot are loom cells, so that two threads in one of them at a time end the test.
 #![cfg(loom)]
 
+#[path = "loom/charges.rs"]
+mod charges;
+
 use ebb::gate::{Gate, GateFlag};
 use ebb::page::{PageWord, State, Tag};
 use ebb::pin::Pins;

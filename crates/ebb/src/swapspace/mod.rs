@@ -455,6 +455,11 @@ impl SwapSpace {
         file_of(loc).is_some_and(|(file, slot)| slot == at && self.devices.priority(file).is_some())
     }
 
+    /// Slots in use. Looks at every cluster.
+    pub fn nr_used(&self) -> u64 {
+        self.slots.nr_used().into()
+    }
+
     /// What the swap table says of `slot`.
     pub fn entry(&self, slot: Slot) -> TableEntry {
         self.slots.get(slot)
