@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{Seek, Write};
+use std::mem::ManuallyDrop;
 use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::ptr::NonNull;
@@ -9,20 +10,29 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use ebb::stats::{MAGIC, Shared};
+use ebb::tree::Page;
 use serde_json::{Map, Value, json};
 
 use crate::locks;
 use crate::size::{human_bytes, human_count, human_ns};
 use crate::supervise::{End, Usage};
 use crate::sys;
+use crate::unmanaged::Unmanaged;
 
-const PAGE_BYTES: u64 = 4096;
+pub const PAGE_BYTES: u64 = 4096;
 
 /// The counters that a managed process tree shares with this process.
 pub struct Counters {
-    file: File,
+    /// Never closed: with any descriptor of the file this process would lose its record locks on it, and where it is
+    /// itself a process of the tree, its place there.
+    file: ManuallyDrop<File>,
     shared: NonNull<Shared>,
 }
+
+// SAFETY: the area is made of atomics, mapped for good, and may be used by any thread.
+unsafe impl Send for Counters {}
+// SAFETY: as above.
+unsafe impl Sync for Counters {}
 
 impl Counters {
     /// Makes the page, all zero but for its mark.
@@ -62,7 +72,7 @@ impl Counters {
             Some(shared) if at != libc::MAP_FAILED => shared,
             _ => return Err(std::io::Error::last_os_error()),
         };
-        Ok(Self { file, shared })
+        Ok(Self { file: ManuallyDrop::new(file), shared })
     }
 
     /// The file to hand on.
@@ -70,10 +80,33 @@ impl Counters {
         &self.file
     }
 
+    /// Its descriptor.
+    pub fn fd(&self) -> i32 {
+        self.file.as_raw_fd()
+    }
+
     /// The live counters.
     pub fn page(&self) -> &Shared {
         // SAFETY: mapped for good, large enough, page-aligned, and made of atomics only, for which zero bytes are valid.
         unsafe { self.shared.as_ref() }
+    }
+
+    /// The budget of the tree, and what its members hold.
+    pub fn tree(&self) -> &Page {
+        &self.page().tree
+    }
+
+    /// Changes the budget of the tree, to whole pages.
+    pub fn set_budget(&self, bytes: u64) {
+        self.tree().set_limit(bytes / PAGE_BYTES);
+        self.page().ram_limit_bytes.store(bytes, Relaxed);
+    }
+
+    /// What the user calls the tree.
+    pub fn name(&self) -> Option<String> {
+        let bytes = self.page().name_bytes();
+        let text: Vec<u8> = bytes.into_iter().take_while(|byte| *byte != 0).collect();
+        (!text.is_empty()).then(|| String::from_utf8_lossy(&text).into_owned())
     }
 
     /// What the first failing process said, without Ebb's name in front.
@@ -97,6 +130,8 @@ pub struct Outcome<'a> {
     pub usage: Usage,
     pub wall: Duration,
     pub counters: &'a Counters,
+    /// Programs of the tree that could not be managed.
+    pub unmanaged: Unmanaged,
 }
 
 fn ratio(over: u64, under: u64) -> Option<f64> {
@@ -140,7 +175,6 @@ impl Outcome<'_> {
     pub fn summary(&self) -> Vec<String> {
         let page = self.counters.page();
         let get = |counter: &std::sync::atomic::AtomicU64| counter.load(Relaxed);
-        let count = |counter| human_count(get(counter));
         let name = self.name();
         let mut lines = Vec::new();
         if !self.managed {
@@ -157,12 +191,7 @@ impl Outcome<'_> {
         } else {
             lines.extend(self.account(&name));
         }
-        if get(&page.unmanaged_programs) > 0 {
-            lines.push(format!(
-                "ebb: unmanaged: {} of the programs it started could not be managed",
-                count(&page.unmanaged_programs)
-            ));
-        }
+        lines.extend(self.unmanaged.line());
         if let Some(error) = self.counters.error() {
             lines.push(format!("ebb: failed: {error}"));
         }
@@ -254,6 +283,7 @@ impl Outcome<'_> {
                 "kernel": release,
                 "machine": machine,
             },
+            "name": self.counters.name(),
             "program": { "file": self.file.to_string_lossy(), "arguments": self.arguments, "managed": self.managed },
             "exit": { "code": code, "signal": signal },
             "error": self.counters.error(),
@@ -272,6 +302,7 @@ impl Outcome<'_> {
                 "squeeze_ratio": derived.squeeze_ratio,
                 "pages_per_unmap_call": derived.pages_per_unmap,
             },
+            "unmanaged": self.unmanaged.json(),
             "counters": counters,
             "locks": locks::json(self.counters),
         })
@@ -301,6 +332,7 @@ mod tests {
             usage: Usage { user_ns: 5, system_ns: 6, max_rss_bytes: 7 },
             wall: Duration::from_secs(2),
             counters,
+            unmanaged: Unmanaged::default(),
         }
     }
 
@@ -341,11 +373,12 @@ mod tests {
     #[test]
     fn the_summary_has_at_most_six_lines() {
         let counters = busy();
-        counters.page().unmanaged_programs.store(2, Relaxed);
         counters.page().set_error(b"ebb: space: no memory; give it more");
-        let lines = outcome(&counters).summary();
+        let mut outcome = outcome(&counters);
+        outcome.unmanaged.add(Path::new("/usr/bin/sudo"));
+        let lines = outcome.summary();
         assert_eq!(lines.len(), 6);
-        assert_eq!(lines[4], "ebb: unmanaged: 2 of the programs it started could not be managed");
+        assert_eq!(lines[4], "ebb: not managed, and not limited: sudo (at most 0 B, counted in the budget)");
         assert_eq!(lines[5], "ebb: failed: space: no memory; give it more");
     }
 
@@ -367,7 +400,7 @@ mod tests {
         assert_eq!(value["counters"]["faults_pool"], 700);
         assert_eq!(value["derived"]["pool_ratio"], 4.0);
         assert_eq!(value["exit"], json!({ "code": 3, "signal": null }));
-        assert_eq!(value["versions"]["counters"], "EBB00003");
+        assert_eq!(value["versions"]["counters"], "EBB00005");
     }
 
     #[test]

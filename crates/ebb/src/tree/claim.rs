@@ -53,6 +53,45 @@ pub fn reap(page: &Page, fd: i32, own: Option<u32>) -> usize {
     reaped
 }
 
+/// Locks a free place for the calling process.
+fn try_claim(page: &Page, fd: i32, index: u32) -> bool {
+    if !record_lock::try_lock(fd, byte(index)) {
+        return false;
+    }
+    let is_free = page.member(index).kind() == Kind::Free;
+    if !is_free {
+        record_lock::unlock(fd, byte(index));
+    }
+    is_free
+}
+
+/// Takes a place of [`Kind::Outside`] for the calling process, which may be no process of the tree: there it says what
+/// others hold that have no place of their own.
+pub fn claim_outside(page: &Page, fd: i32) -> Option<MemberId> {
+    let index = page.places().find(|&i| page.member(i).kind() == Kind::Free && try_claim(page, fd, i))?;
+    let member = page.member(index);
+    member.clear();
+    member.pid.store(uapi::getpid() as u32, Relaxed);
+    member.since_ms.store(now_ms(), Relaxed);
+    member.set_kind(Kind::Outside);
+    page.raise_high_water(index);
+    Some(MemberId { index, generation: member.generation() })
+}
+
+/// Gives such a place back. By the process that took it.
+pub fn drop_outside(page: &Page, fd: i32, id: MemberId) {
+    if let Some(member) = page.find(id) {
+        member.clear();
+        record_lock::unlock(fd, byte(id.index));
+    }
+}
+
+/// Tells who looks from outside that there is a member to look at.
+fn tell_left(page: &Page) {
+    page.left.fetch_add(1, Ordering::SeqCst);
+    uapi::futex_wake_shared(&page.left);
+}
+
 impl Tree {
     fn fd(&self) -> i32 {
         self.fd.load(Relaxed)
@@ -88,16 +127,8 @@ impl Tree {
         record_lock::try_lock(self.fd(), byte(index))
     }
 
-    /// Locks a free place.
     fn try_claim(&self, index: u32) -> bool {
-        if !self.try_lock(index) {
-            return false;
-        }
-        let is_free = self.page.member(index).kind() == Kind::Free;
-        if !is_free {
-            record_lock::unlock(self.fd(), byte(index));
-        }
-        is_free
+        try_claim(self.page, self.fd(), index)
     }
 
     /// Begins as the member at a place whose lock this process holds.
@@ -150,6 +181,7 @@ impl Tree {
     pub fn leave_for_exec(&self) {
         self.member().outside.store(0, Relaxed);
         self.member().set_kind(Kind::Outside);
+        tell_left(self.page);
     }
 
     /// The exec failed.
@@ -163,22 +195,14 @@ impl Tree {
         if self.is_alone() {
             return None;
         }
-        let index = self.page.places().find(|&i| self.page.member(i).kind() == Kind::Free && self.try_claim(i))?;
-        let member = self.page.member(index);
-        member.clear();
-        member.pid.store(uapi::getpid() as u32, Relaxed);
-        member.since_ms.store(now_ms(), Relaxed);
-        member.set_kind(Kind::Outside);
-        self.page.raise_high_water(index);
-        Some(MemberId { index, generation: member.generation() })
+        let id = claim_outside(self.page, self.fd())?;
+        tell_left(self.page);
+        Some(id)
     }
 
     /// The exec of that process failed.
     pub fn drop_outside(&self, id: MemberId) {
-        if let Some(member) = self.page.find(id) {
-            member.clear();
-            record_lock::unlock(self.fd(), byte(id.index));
-        }
+        drop_outside(self.page, self.fd(), id);
     }
 
     /// Before fork: the place of the child, which will hold `granted` pages and share so many of them. None when there is no
