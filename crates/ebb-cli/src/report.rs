@@ -204,11 +204,17 @@ impl Outcome<'_> {
         let count = |counter| human_count(get(counter));
         let derived = self.derived();
         let plural = |n: u64, one: &str, many: &str| format!("{} {}", human_count(n), if n == 1 { one } else { many });
+        let (peak, budget) = (get(&page.peak_held_bytes), get(&page.ram_limit_bytes));
+        let (peak_text, budget_text) = (human_bytes(peak), human_bytes(budget));
+        // It was larger before, or what is not managed went beyond it.
+        let held = if peak > budget {
+            format!("held {peak_text} at most, of {budget_text} at the end")
+        } else {
+            format!("held {peak_text} of {budget_text} at most")
+        };
         let mut lines = vec![format!(
-            "ebb: {name}: wanted {} at most, held {} of {} at most; {}, {}",
+            "ebb: {name}: wanted {} at most, {held}; {}, {}",
             human_bytes(get(&page.peak_wanted_bytes)),
-            human_bytes(get(&page.peak_held_bytes)),
-            human_bytes(get(&page.ram_limit_bytes)),
             plural(get(&page.processes), "process", "processes"),
             plural(get(&page.threads), "thread", "threads"),
         )];
@@ -368,6 +374,14 @@ mod tests {
                 "ebb: 2.00 s lost to swap in all threads (faults 1.50 s, reclaim 500.0 ms), 0 ns beside them; ran 2.00 s",
             ]
         );
+    }
+
+    #[test]
+    fn a_budget_that_was_larger_before_is_told_as_the_last() {
+        let counters = busy();
+        counters.set_budget(32 << 20);
+        let lines = outcome(&counters).summary();
+        assert!(lines[0].contains(", held 63.0 MiB at most, of 32.0 MiB at the end; "), "{lines:?}");
     }
 
     #[test]
