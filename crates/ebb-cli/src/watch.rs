@@ -45,13 +45,18 @@ struct Seen {
     new: usize,
     /// Pages that they hold.
     pages: u64,
+    /// Pages more that they hold if the next look confirms it.
+    unconfirmed: u64,
 }
 
 /// When to look next; none while there is nothing to see.
 fn period(seen: Seen, held: i64, limit: i64, quiet_looks: u32) -> Option<Duration> {
     if seen.processes == 0 && held <= limit {
         None
-    } else if seen.new > 0 || (held > limit / 2 && (quiet_looks < QUIET_LOOKS || held > limit)) {
+    } else if seen.new > 0
+        || seen.unconfirmed > limit as u64 / 64
+        || (held > limit / 2 && (quiet_looks < QUIET_LOOKS || held > limit))
+    {
         Some(SOON)
     } else if quiet_looks < QUIET_LOOKS {
         Some(USUAL)
@@ -205,7 +210,7 @@ impl Watcher {
         self.look += 1;
         self.judge.begin();
         let mut held = HashMap::<Place, u64>::new();
-        let mut seen = Seen { processes: 0, new: 0, pages: 0 };
+        let mut seen = Seen { processes: 0, new: 0, pages: 0, unconfirmed: 0 };
         let mut unmanaged_pages = 0;
         for (pid, place) in processes {
             let total = held.entry(place).or_default();
@@ -220,6 +225,7 @@ impl Watcher {
             seen.processes += 1;
             seen.new += usize::from(before.is_none());
             seen.pages += counted;
+            seen.unconfirmed += pages - counted;
             if let Some(file) = self.judge.unmanaged(table, process) {
                 unmanaged_pages += counted;
                 if self.found.lock().unwrap_or_else(PoisonError::into_inner).add(&file) {
@@ -310,8 +316,8 @@ impl Watch {
 mod tests {
     use super::*;
 
-    const NOTHING: Seen = Seen { processes: 0, new: 0, pages: 0 };
-    const SOME: Seen = Seen { processes: 2, new: 0, pages: 50 };
+    const NOTHING: Seen = Seen { processes: 0, new: 0, pages: 0, unconfirmed: 0 };
+    const SOME: Seen = Seen { processes: 2, new: 0, pages: 50, unconfirmed: 0 };
 
     #[test]
     fn nothing_outside_is_not_looked_at() {
@@ -322,6 +328,7 @@ mod tests {
     #[test]
     fn looks_are_the_rarer_the_less_happens() {
         assert_eq!(period(Seen { new: 1, ..SOME }, 10, 100, 9), Some(SOON));
+        assert_eq!(period(Seen { unconfirmed: 2, ..SOME }, 10, 100, 9), Some(SOON));
         assert_eq!(period(SOME, 60, 100, 0), Some(SOON));
         assert_eq!(period(SOME, 10, 100, 0), Some(USUAL));
         assert_eq!(period(SOME, 60, 100, QUIET_LOOKS), Some(LATE));

@@ -44,8 +44,11 @@ fn a_managed_program_makes_room_for_one_that_is_not() {
 fn the_json_names_what_was_not_managed() {
     let house = house();
     let file = house.path("s.json");
-    let script =
-        format!("{} 10 0; sleep 0.5 | {} 10 0; :", house.path("still").display(), house.path("still").display());
+    let script = format!(
+        "{} 1 0 </dev/null; sleep 3 | {} 10 0; :",
+        house.path("still").display(),
+        house.path("still").display()
+    );
     let output = house.run(["run", "-q", "--stats", file.to_str().unwrap(), "--", "/bin/sh", "-c", &script]);
     assert_eq!(common::code(&output), Some(0), "{}", common::err(&output));
     let value = json(&file);

@@ -71,8 +71,8 @@ fn a_tree_is_found_by_its_name_and_by_each_of_its_processes() {
     let tree = family(0);
     let program = program_of(&tree.ebb);
     for who in [pid(&tree.ebb), program, children(program)[0]] {
-        let text = out(&tree.ask(&["ps", "--noheadings", &who.to_string()]));
-        assert!(text.starts_with(&format!("{} ", tree.name)), "{text}");
+        let output = tree.ask(&["ps", "--noheadings", &who.to_string()]);
+        assert!(out(&output).starts_with(&format!("{} ", tree.name)), "{}{}", out(&output), err(&output));
     }
     let name = tree.name.clone();
     let second = tree.ask(&["run", "--name", &name, "--", "/bin/true"]);

@@ -22,11 +22,11 @@ fn a_smaller_budget_takes_what_a_program_holds_and_loses_nothing() {
     assert!(held(&tree) > 40 * MIB);
     let output = tree.ask(&["set", &tree.name, "--ram", "12M"]);
     assert_eq!((code(&output), out(&output), err(&output)), (Some(0), String::new(), String::new()));
-    let shown = tree.shown();
-    assert_eq!(shown["budget_bytes"], 12 * MIB);
-    assert!(shown["held_bytes"].as_u64().unwrap() <= 12 * MIB, "{shown}");
+    assert_eq!(tree.shown()["budget_bytes"], 12 * MIB);
+    // Who gives memory up may need a little for that.
+    wait_until("it holds no more", || held(&tree) <= 12 * MIB);
     tree.check();
-    assert!(held(&tree) <= 12 * MIB);
+    wait_until("it holds no more after it was used", || held(&tree) <= 12 * MIB);
     let summary = tree.finish();
     assert!(summary.contains(" at most, of 12.0 MiB at the end; "), "{summary}");
 }
@@ -36,7 +36,8 @@ fn every_process_gives_its_part() {
     let mut tree = holding("96M", 24, 2);
     let output = tree.ask(&["set", &pid(&tree.ebb).to_string(), "--ram", "16M"]);
     assert_eq!((code(&output), err(&output)), (Some(0), String::new()));
-    assert!(held(&tree) <= 16 * MIB);
+    // Who gives memory up may need a little for that.
+    wait_until("they hold no more", || held(&tree) <= 16 * MIB);
     for process in tree.processes("hold") {
         assert!(process["held_bytes"].as_u64().unwrap() < 16 * MIB, "{process}");
     }
