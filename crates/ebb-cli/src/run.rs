@@ -9,6 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
+use ebb::tree;
+
 use crate::budget::budget;
 use crate::failure::{Failure, STATUS_CANNOT_EXECUTE, STATUS_NOT_FOUND};
 use crate::image::{self, Identity, Image};
@@ -36,13 +38,15 @@ pub fn run(options: &Run, ignored_children: bool) -> Result<i32, Failure> {
     let counters = Counters::create()
         .map_err(|error| Failure::ebb("shared counters", error, "allow memfd_create and raise `ulimit -n`"))?;
     let counters = Arc::new(counters);
-    counters.page().supervisor.store(std::process::id(), Relaxed);
+    // Nobody else has the file yet.
+    tree::supervise(counters.fd());
     if let Some(name) = &options.name {
         counters.page().set_name(name.as_bytes());
         trees::check_unique(name, &counters)?;
     }
     let mut environment = Environment::inherited();
     let mut kept = Vec::new();
+    let mut numbers = Vec::new();
     let mut held = None;
     if managed {
         let plan = prepare(options)?;
@@ -59,7 +63,10 @@ pub fn run(options: &Run, ignored_children: bool) -> Result<i32, Failure> {
         let ends = [line.as_raw_fd() as u64, keeper.as_raw_fd() as u64, inode(&line)?, inode(&keeper)?];
         environment.set("EBB_LIFE_FDS", ends.map(|n| n.to_string()).join(",").as_bytes());
         environment.set("EBB_VERBOSE", (options.verbosity as u8).to_string().as_bytes());
-        kept.extend([fd, line, keeper]);
+        numbers = vec![fd.as_raw_fd(), line.as_raw_fd(), keeper.as_raw_fd()];
+        kept.extend([line, keeper]);
+        // With it this process would lose its record locks on the file.
+        std::mem::forget(fd);
     } else {
         counters.page().unmanaged_programs.store(1, Relaxed);
     }
@@ -70,7 +77,7 @@ pub fn run(options: &Run, ignored_children: bool) -> Result<i32, Failure> {
             .map(|text| argument(text))
             .collect::<Result<_, _>>()?,
         environment,
-        kept: kept.iter().map(AsRawFd::as_raw_fd).collect(),
+        kept: numbers,
         ignored_children,
     };
     let taken = supervise::taken_signals();

@@ -104,10 +104,34 @@ pub enum Holder {
 }
 
 impl Tree {
-    /// The number of its `ebb run`; when that has ended or has no number here, of the first process that it has.
+    /// The number of its `ebb run`; when that has ended or has no number here, of the first process that has a place. None
+    /// when the tree has ended: who looks at it has its area too.
+    fn first(&self) -> Option<i32> {
+        let seen = |pid: &i32| *pid > 0;
+        tree::supervisor(self.counters.fd()).filter(seen).or_else(|| {
+            let own = self.own();
+            let places = self.counters.tree().members();
+            let used = places.filter(|(_, member)| member.kind() != tree::Kind::Free);
+            used.map(|(index, _)| self.holder(index, own)).find_map(|holder| match holder {
+                Holder::Process(pid) => Some(pid),
+                Holder::Unseen | Holder::Nobody => None,
+            })
+        })
+    }
+
+    /// The number of its `ebb run`; when that has ended or has no number here, of another of its processes.
     pub fn supervisor(&self) -> i32 {
-        let stored = self.counters.page().supervisor.load(Relaxed) as i32;
-        if self.pids.contains(&stored) { stored } else { self.pids.first().copied().unwrap_or(stored) }
+        self.first().or(self.pids.first().copied()).unwrap_or(0)
+    }
+
+    /// False when all of its processes have ended, or have no number here.
+    fn is_running(&self) -> bool {
+        self.first().is_some()
+    }
+
+    /// False for the area of an `ebb run` that limits nothing.
+    fn has_budget(&self) -> bool {
+        self.counters.tree().limit() > 0
     }
 
     /// What to call it: its name, or the number of its `ebb run`.
@@ -180,6 +204,7 @@ pub fn running(proc: &Path, access: Access, targets: &[Target]) -> Result<Vec<Tr
             }
         }
     }
+    trees.retain(|tree: &Tree| tree.is_running() && tree.has_budget());
     trees.sort_by_key(Tree::supervisor);
     Ok(trees)
 }
@@ -234,8 +259,8 @@ pub fn check_unique(name: &str, counters: &Counters) -> Result<(), Failure> {
     for (_, area) in found.iter().filter(|(inode, _)| **inode != own) {
         if let Ok(other) = area.open(Access::Look)
             && other.name().as_deref() == Some(name)
+            && let Some(pid) = (Tree { counters: other, pids: Vec::new(), is_ours: false }).first()
         {
-            let pid = Tree { counters: other, pids: area.pids.clone(), is_ours: false }.supervisor();
             return Err(Failure::ebb(
                 what(),
                 format!("a running tree has the name already (process {pid})"),

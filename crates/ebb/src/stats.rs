@@ -30,8 +30,6 @@ macro_rules! counters {
             pub locks: lockstat::Table,
             /// The budget, and who holds how much of it.
             pub tree: tree::Page,
-            /// The `ebb run` of the tree, as its own pid namespace numbers it.
-            pub supervisor: AtomicU32,
             /// What the user calls the tree: ASCII, NUL-terminated; empty for nothing.
             pub name: [AtomicU64; NAME_BYTES / 8],
         }

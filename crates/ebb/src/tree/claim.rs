@@ -13,6 +13,8 @@ use core::sync::atomic::Ordering::Relaxed;
 
 /// Where the bytes are that members lock: behind everything that the file has.
 const LOCKS_AT: u64 = 1 << 40;
+/// The byte that the process locks that started the tree.
+const SUPERVISOR_AT: u64 = LOCKS_AT - 1;
 /// How long a child may take from fork to its own lock, before its place goes to somebody else. A child that is stopped
 /// meanwhile takes another place when it goes on.
 const RESERVED_MS: u64 = 5000;
@@ -28,6 +30,17 @@ fn byte(index: u32) -> u64 {
 /// For who is no member itself: of its own the kernel says nothing.
 pub fn holder(fd: i32, index: u32) -> Option<i32> {
     record_lock::holder(fd, byte(index))
+}
+
+/// Makes the calling process the one that started the tree; false when there is one already.
+pub fn supervise(fd: i32) -> bool {
+    record_lock::try_lock(fd, SUPERVISOR_AT)
+}
+
+/// The process that started the tree, as the caller's pid namespace numbers it, 0 when it has no number here; none when it
+/// has ended. For who is another process.
+pub fn supervisor(fd: i32) -> Option<i32> {
+    record_lock::holder(fd, SUPERVISOR_AT)
 }
 
 /// Takes back what dead members held, all but `own`; how many there were. By one thread of the process at a time.

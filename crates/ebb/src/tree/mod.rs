@@ -13,7 +13,7 @@ mod claim;
 mod own;
 
 #[cfg(not(loom))]
-pub use claim::{claim_outside, drop_outside, holder, reap};
+pub use claim::{claim_outside, drop_outside, holder, reap, supervise, supervisor};
 #[cfg(not(loom))]
 pub use own::{CHILDREN_MAX, Tree, TreeFull, now_ms};
 pub use page::{AGE_BASE_MS, AGES, Kind, MEMBERS_MAX, Member, MemberId, Page, Sum};
