@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{Seek, Write};
 use std::mem::ManuallyDrop;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering::Relaxed;
@@ -56,11 +57,20 @@ impl Counters {
 
     fn open_as(file: File, protection: i32) -> std::io::Result<Self> {
         let foreign = || std::io::Error::other("its counters are not of this version");
-        if file.metadata()?.len() < Shared::MAP_BYTES as u64 {
+        let mut magic = [0; 8];
+        file.read_exact_at(&mut magic, 0)?;
+        if file.metadata()?.len() < Shared::MAP_BYTES as u64 || u64::from_le_bytes(magic) != MAGIC {
             return Err(foreign());
         }
-        let counters = Self::map(file, protection)?;
-        if counters.page().magic.load(Relaxed) == MAGIC { Ok(counters) } else { Err(foreign()) }
+        Self::map(file, protection)
+    }
+
+    /// Closes the file after all: for who is no process of the tree, and would seem to be one as long as it has it.
+    pub fn close(self) {
+        let at = self.shared.as_ptr().cast();
+        // SAFETY: mapped by `map`, and nobody refers to it any more.
+        unsafe { libc::munmap(at, Shared::MAP_BYTES) };
+        drop(ManuallyDrop::into_inner(self.file));
     }
 
     fn map(file: File, protection: i32) -> std::io::Result<Self> {
@@ -208,7 +218,7 @@ impl Outcome<'_> {
         let (peak_text, budget_text) = (human_bytes(peak), human_bytes(budget));
         // It was larger before, or what is not managed went beyond it.
         let held = if peak > budget {
-            format!("held {peak_text} at most, of {budget_text} at the end")
+            format!("held {peak_text} at most, budget {budget_text}")
         } else {
             format!("held {peak_text} of {budget_text} at most")
         };
@@ -381,7 +391,7 @@ mod tests {
         let counters = busy();
         counters.set_budget(32 << 20);
         let lines = outcome(&counters).summary();
-        assert!(lines[0].contains(", held 63.0 MiB at most, of 32.0 MiB at the end; "), "{lines:?}");
+        assert!(lines[0].contains(", held 63.0 MiB at most, budget 32.0 MiB; "), "{lines:?}");
     }
 
     #[test]

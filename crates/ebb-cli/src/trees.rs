@@ -187,7 +187,7 @@ pub enum Access {
 /// left out, unless `targets` names a process of one.
 pub fn running(proc: &Path, access: Access, targets: &[Target]) -> Result<Vec<Tree>, Failure> {
     let found = areas(proc).map_err(|error| Failure::ebb(process::PROC, error, "mount it"))?;
-    let mut trees = Vec::new();
+    let (mut trees, mut refused) = (Vec::new(), Vec::new());
     for (inode, found) in found {
         let is_ours = has_it(inode);
         match found.open(access) {
@@ -195,18 +195,20 @@ pub fn running(proc: &Path, access: Access, targets: &[Target]) -> Result<Vec<Tr
             Err(error) => {
                 let is_named = |target: &&Target| matches!(target, Target::Of(pid) if found.pids.contains(pid));
                 if let Some(target) = targets.iter().find(is_named) {
-                    return Err(Failure::ebb(
-                        target,
-                        error,
-                        "use the `ebb` of the same version as the one that started it, as its user or as root",
-                    ));
+                    const REMEDY: &str =
+                        "use the `ebb` of the same version as the one that started it, as its user or as root";
+                    refused.push((target, Failure::ebb(target, error, REMEDY)));
                 }
             }
         }
     }
     trees.retain(|tree: &Tree| tree.is_running() && tree.has_budget());
     trees.sort_by_key(Tree::supervisor);
-    Ok(trees)
+    // Who looked at a tree of another version may be one of this.
+    match refused.into_iter().find(|(target, _)| !trees.iter().any(|tree| tree.is(target))) {
+        Some((_, failure)) => Err(failure),
+        None => Ok(trees),
+    }
 }
 
 /// Of `trees`, those that `targets` name; all, when they name none.
@@ -256,11 +258,17 @@ pub fn check_unique(name: &str, counters: &Counters) -> Result<(), Failure> {
     let own =
         Inode::of_counters(counters).map_err(|error| Failure::ebb(what(), error, "report this as a bug of ebb"))?;
     let found = areas(Path::new(process::PROC)).map_err(|error| Failure::ebb(process::PROC, error, "mount it"))?;
-    for (_, area) in found.iter().filter(|(inode, _)| **inode != own) {
-        if let Ok(other) = area.open(Access::Look)
-            && other.name().as_deref() == Some(name)
-            && let Some(pid) = (Tree { counters: other, pids: Vec::new(), is_ours: false }).first()
-        {
+    for (inode, area) in found.iter().filter(|(inode, _)| **inode != own) {
+        let is_ours = has_it(*inode);
+        let Ok(counters) = area.open(Access::Look) else { continue };
+        let other = Tree { counters, pids: Vec::new(), is_ours };
+        let is_same = other.counters.name().as_deref() == Some(name);
+        let holder = if is_same { other.first() } else { None };
+        // This process goes on: it must not seem to be one of theirs.
+        if !is_ours {
+            other.counters.close();
+        }
+        if let Some(pid) = holder {
             return Err(Failure::ebb(
                 what(),
                 format!("a running tree has the name already (process {pid})"),

@@ -28,7 +28,7 @@ fn a_smaller_budget_takes_what_a_program_holds_and_loses_nothing() {
     tree.check();
     wait_until("it holds no more after it was used", || held(&tree) <= 12 * MIB);
     let summary = tree.finish();
-    assert!(summary.contains(" at most, of 12.0 MiB at the end; "), "{summary}");
+    assert!(summary.contains(" at most, budget 12.0 MiB; "), "{summary}");
 }
 
 #[test]
