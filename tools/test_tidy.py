@@ -66,9 +66,9 @@ class Tidy(unittest.TestCase):
         self.assertEqual(found("crates/ebb-agent/Cargo.toml", text), [])
         self.assertEqual(len(found("crates/new/Cargo.toml", text)), 1)
 
-    def test_the_command_knows_only_the_counters(self):
+    def test_the_command_knows_only_the_counters_and_the_tree(self):
         self.assertEqual(len(found("crates/ebb-cli/src/a.rs", HEAD + "use ebb::space::Space;\n")), 1)
-        self.assertEqual(found("crates/ebb-cli/src/a.rs", HEAD + "use ebb::stats::Shared;\n"), [])
+        self.assertEqual(found("crates/ebb-cli/src/a.rs", HEAD + "use ebb::stats::Shared;\nuse ebb::tree::Page;\n"), [])
 
     def test_a_source_file_has_a_head(self):
         self.assertEqual(len(found("crates/ebb/src/a.rs", "use core::fmt;\n")), 1)

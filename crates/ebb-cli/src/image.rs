@@ -189,6 +189,11 @@ pub fn inspect(program: &Path, search_path: Option<&OsStr>, identity: Identity) 
     }
 }
 
+/// What keeps the program that a process runs from being managed: that of `/proc/PID/exe`, which is no script.
+pub fn obstacle(executable: &Path, identity: Identity) -> Option<Obstacle> {
+    look_at(executable, identity).err()
+}
+
 enum Kind {
     Managed,
     Script(Shebang),

@@ -3,6 +3,7 @@
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::time::Duration;
 
 use crate::sys::{self, check};
 
@@ -40,6 +41,17 @@ impl Interrupts {
         }
     }
 
+    /// Waits so long for a signal.
+    pub fn wait_for(&self, patience: Duration) -> io::Result<Option<libc::c_int>> {
+        let mut arrived = libc::pollfd { fd: self.arrived.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one whole structure.
+        match check(unsafe { libc::poll(&raw mut arrived, 1, patience.as_millis() as libc::c_int) }) {
+            Ok(_) => Ok(self.take()),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
     fn take(&self) -> Option<libc::c_int> {
         let mut info = MaybeUninit::<libc::signalfd_siginfo>::zeroed();
         let len = size_of::<libc::signalfd_siginfo>();
@@ -68,6 +80,7 @@ mod tests {
             let (one, other) = Socket::pair().unwrap();
             one.send(b"x").unwrap();
             let by_message = interrupts.wait(&other).unwrap();
+            assert_eq!(interrupts.wait_for(Duration::from_millis(1)).unwrap(), None);
             // SAFETY: sends a signal to this thread, which holds it back.
             unsafe { libc::pthread_kill(libc::pthread_self(), libc::SIGTERM) };
             (by_message, interrupts.wait(&one).unwrap())

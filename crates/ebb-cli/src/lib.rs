@@ -1,10 +1,12 @@
 //! The `ebb` command: `ebb run` puts an unmodified program on Ebb and waits for it, `ebb doctor` says what this host
-//! allows, `ebb locks` where a running program waits, `ebb swapon` and `ebb swapoff` change where it swaps to.
+//! allows, `ebb ps` what runs under Ebb and what it holds, `ebb set` changes its budget, `ebb locks` says where a running
+//! program waits, `ebb swapon` and `ebb swapoff` change where it swaps to.
 //!
 //! Every failure before the program starts is one line, `ebb: WHAT: WHY; REMEDY`, and exit status 125; 126 and 127 mean
 //! what they mean for env(1). The contract with the preloaded agent is in `docs/contract.md`.
 
 mod agent;
+mod budget;
 mod control;
 mod doctor;
 mod failure;
@@ -15,19 +17,30 @@ mod launch;
 mod lifeline;
 mod limit;
 mod locks;
+mod name;
 mod options;
+mod outside;
 mod path;
 mod probe;
 mod process;
+mod progress;
+mod ps;
 mod report;
 mod run;
+mod set;
 mod show;
 mod size;
 mod socket;
 mod spill;
+mod squeeze;
 mod supervise;
 mod swapon;
 mod sys;
+mod table;
+mod trees;
+mod unmanaged;
+mod validate;
+mod watch;
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -49,6 +62,8 @@ pub fn main(args: impl Iterator<Item = OsString>) -> i32 {
         Ok(Command::Locks { pid }) => locks::report(pid).and_then(|text| print(&text)),
         Ok(Command::SwapOn { pid, device }) => swapon::on(pid, &device),
         Ok(Command::SwapOff { pid, device }) => swapon::off(pid, &device),
+        Ok(Command::Ps(form)) => ps::report(&form).and_then(|(text, status)| print(&text).map(|_| status)),
+        Ok(Command::Set { target, ram }) => set::set(&target, ram),
         Ok(Command::Show(form)) => show::report(&form).and_then(|text| print(&text)),
         Err(failure) => Err(failure),
     };

@@ -48,8 +48,13 @@ const HEADROOM_BYTES: std::ops::RangeInclusive<u64> = (16 << 20)..=(1 << 30);
 impl Bounds {
     /// Reads the bounds of the calling process.
     pub fn read(root: &Path) -> Option<Self> {
+        Self::read_of(root, "self")
+    }
+
+    /// Reads the bounds of a process: its number.
+    pub fn read_of(root: &Path, process: &str) -> Option<Self> {
         let (total_bytes, available_bytes) = meminfo(root)?;
-        let mut cgroups = cgroup_limits(root);
+        let mut cgroups = cgroup_limits(root, process);
         cgroups.sort_by_key(|cgroup| cgroup.limit_bytes);
         Some(Self { cgroups, total_bytes, available_bytes })
     }
@@ -86,7 +91,16 @@ impl Bounds {
     /// What `--ram auto` means: the room less an eighth, of which at least 16 MiB and at most 1 GiB, but never more than
     /// half of the room.
     pub fn auto(&self) -> Sourced {
-        let room = self.room();
+        self.auto_with(0)
+    }
+
+    /// The same for processes that hold so many bytes of what is used: that is room to them.
+    pub fn auto_with(&self, held_bytes: u64) -> Sourced {
+        let mut room = self.room();
+        if held_bytes > 0 {
+            room.bytes += held_bytes;
+            room.source = format!("{} and {} held already", room.source, human_bytes(held_bytes));
+        }
         let headroom = (room.bytes / 8).clamp(*HEADROOM_BYTES.start(), *HEADROOM_BYTES.end()).min(room.bytes / 2);
         let bytes = (room.bytes - headroom) & !0xfff;
         Sourced { bytes, source: format!("{}, {} left as headroom", room.source, human_bytes(headroom)) }
@@ -184,11 +198,12 @@ fn limits_of(dir: &Path, version: Version, out: &mut Vec<CgroupLimit>) {
     }
 }
 
-fn cgroup_limits(root: &Path) -> Vec<CgroupLimit> {
+fn cgroup_limits(root: &Path, process: &str) -> Vec<CgroupLimit> {
     let mut out = Vec::new();
-    let (Ok(membership), Ok(mounts)) =
-        (fs::read_to_string(root.join("proc/self/cgroup")), fs::read_to_string(root.join("proc/self/mountinfo")))
-    else {
+    let (Ok(membership), Ok(mounts)) = (
+        fs::read_to_string(root.join(format!("proc/{process}/cgroup"))),
+        fs::read_to_string(root.join("proc/self/mountinfo")),
+    ) else {
         return out;
     };
     for version in [Version::V2, Version::V1] {

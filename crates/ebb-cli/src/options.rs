@@ -3,7 +3,10 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use crate::control::printable;
 use crate::failure::Failure;
+use crate::name::{self, Target};
+use crate::ps::Ps;
 use crate::show::Show;
 use crate::size::{Amount, parse_amount};
 use crate::spill::{Device, parse_device};
@@ -13,6 +16,8 @@ ebb: run a program in less memory than it wants.
 
 Usage:
   ebb run [OPTIONS] -- PROGRAM [ARGS...]   run PROGRAM within a memory budget (ebb run --help)
+  ebb ps [NAME|PID...]                     show what runs under Ebb, and what it holds
+  ebb set NAME|PID --ram SIZE              change the budget of what runs
   ebb doctor [--json]                      say what this host allows, and what to change
   ebb locks PID                            show where the threads of a running program wait in Ebb
   ebb swapon PID SPEC                      give a running process another swap device
@@ -27,11 +32,11 @@ swap, no kernel module and no daemon, and PROGRAM is not changed.
 const RUN_HELP: &str = "\
 Usage: ebb run [OPTIONS] -- PROGRAM [ARGS...]
 
-Runs PROGRAM with at most so much of its private memory in RAM. A process that PROGRAM starts
-has a budget of the same size.
+Runs PROGRAM with at most so much of its private memory in RAM. PROGRAM and all that it starts
+share the budget: who runs short takes from where memory has been cold for longest.
 
 Options:
-  --ram SIZE|PERCENT|auto  budget of one process. 512K, 64M, 1G, 1.5G or 1GiB (powers of 1024);
+  --ram SIZE|PERCENT|auto  budget of all processes together. 512K, 64M, 1G, 1.5G or 1GiB (powers of 1024);
                            50% of the tightest cgroup limit, or of the machine's memory;
                            auto (the default): what is left below the tightest cgroup limit or
                            available on the machine, less an eighth as headroom (16 MiB to 1 GiB,
@@ -43,6 +48,8 @@ Options:
                            8 directories. The highest priority, 0 to 32767, is filled first; equal
                            ones are used in turn; those without one come last, in the order given.
                            The sizes of one directory add up
+  --name NAME              what `ebb ps` and `ebb set` call it: letters, digits, `.`, `_` and `-`, at
+                           most 63 of them and not digits alone. No other running tree has the name
   --stats FILE             write all counters to FILE as JSON when PROGRAM ends
   --allow-unmanaged        run PROGRAM without Ebb where Ebb cannot manage it (statically linked,
                            set-user-ID, 32-bit, musl), instead of refusing
@@ -59,6 +66,57 @@ Usage: ebb doctor [--json]
 
 Tries what Ebb needs on this host and says for each: ok, limited or blocked, what Ebb would use,
 and how to mend it. Exit status: 0 when `ebb run` works here, 1 when it does not.
+";
+
+const PS_HELP: &str = "\
+Usage: ebb ps [--json] [--bytes] [--noheadings] [NAME|PID...]
+       ebb ps --validate [NAME|PID...]
+
+Shows the trees of processes that run under `ebb run` and that this user may see, then their
+processes. NAME is that of `ebb run --name`, PID any process of a tree, or its `ebb run`.
+
+  TREE      its name, or the number of its `ebb run`
+  BUDGET    what all processes of the tree may hold together
+  HELD      what they hold or have been granted; FREE is what is left, PEAK the most so far
+  WANTED    memory with content, wherever the content is
+  RESIDENT  of it, what the program reaches at once, and what Ebb keeps books in
+  STAGED    unmapped but not compressed yet
+  POOL      memory that compressed pages take
+  SWAPPED   memory whose content is compressed or in a file
+  FAULTS/S  faults a second, over a fifth of a second
+  AGE       for how long the coldest of it has not been used, at least
+  MANAGED   no: Ebb cannot manage it, or it is too small yet. It counts, with its own memory,
+            and is not swapped. (others): such processes that have no place of their own
+
+Options:
+  --json        the same as JSON, sizes in bytes
+  --bytes       show sizes in bytes
+  --noheadings  show no headings
+  --validate    instead: look whether all figures fit together, and take back what processes that
+                have ended held; a line for each finding
+  -h, --help    print this
+
+Exit status: 0; 1 when --validate found something; 125 when a tree is not there.
+";
+
+const SET_HELP: &str = "\
+Usage: ebb set NAME|PID --ram SIZE|PERCENT|auto
+
+Changes the budget of a tree of processes that runs under `ebb run`. NAME is that of
+`ebb run --name`, PID any process of it, or its `ebb run`. A larger budget takes effect at once.
+When the tree holds more than the new budget, its processes are asked for memory, the coldest
+first; `ebb` waits until they hold no more, and shows on a terminal how much is left. When it is
+interrupted (SIGINT, SIGTERM) the budget stays as it was set.
+
+The budget is written as for `ebb run`: a size, at least 4M; a percentage of the tightest cgroup
+limit of the tree, or of the machine's memory; or auto, for which what the tree holds is available.
+
+Options:
+  --ram SIZE|PERCENT|auto  the new budget
+  -h, --help               print this
+
+Exit status: 0 when the tree holds no more than the budget, 1 when it still does, 125 when nothing
+could be set. When it was interrupted, ebb dies of that signal.
 ";
 
 const LOCKS_HELP: &str = "\
@@ -121,6 +179,8 @@ pub enum Verbosity {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Run {
     pub ram: Ram,
+    /// Of the tree.
+    pub name: Option<String>,
     pub swap: Vec<Device>,
     pub stats: Option<PathBuf>,
     pub allow_unmanaged: bool,
@@ -139,6 +199,8 @@ pub enum Command {
     SwapOn { pid: i32, device: Device },
     SwapOff { pid: i32, device: PathBuf },
     Show(Show),
+    Ps(Ps),
+    Set { target: Target, ram: Ram },
 }
 
 fn syntax(what: impl ToString, why: impl ToString, help: &str) -> Failure {
@@ -169,6 +231,8 @@ pub fn parse(args: impl Iterator<Item = OsString>) -> Result<Command, Failure> {
         Some(Short('V') | Long("version")) => Ok(Command::Print(version())),
         Some(Value(command)) => match command.to_str() {
             Some("run") => parse_run(&mut parser),
+            Some("ps") => parse_ps(&mut parser),
+            Some("set") => parse_set(&mut parser),
             Some("doctor") => parse_doctor(&mut parser),
             Some("locks") => parse_locks(&mut parser),
             Some("swapon") => parse_swapon(&mut parser),
@@ -186,6 +250,55 @@ pub fn parse(args: impl Iterator<Item = OsString>) -> Result<Command, Failure> {
 
 fn version() -> String {
     format!("ebb {}\n", env!("CARGO_PKG_VERSION"))
+}
+
+fn parse_name(value: &OsString) -> Result<String, Failure> {
+    let text = value.to_string_lossy();
+    name::check(&text).map_err(|error| Failure::ebb(format!("--name {}", printable(&text)), error, name::REMEDY))?;
+    Ok(text.into_owned())
+}
+
+fn parse_target(value: &OsString, help: &str) -> Result<Target, Failure> {
+    let text = value.to_string_lossy();
+    Target::parse(&text).map_err(|_| syntax(printable(&text), "it is neither a name nor the number of a process", help))
+}
+
+fn parse_ps(parser: &mut lexopt::Parser) -> Result<Command, Failure> {
+    use lexopt::prelude::*;
+    const SEE: &str = "ebb ps --help";
+    let mut ps = Ps { targets: Vec::new(), json: false, bytes: false, headings: true, validate: false };
+    while let Some(argument) = parser.next().map_err(|error| parser_failure(error, SEE))? {
+        match argument {
+            Long("json") => ps.json = true,
+            Long("bytes") => ps.bytes = true,
+            Long("noheadings") => ps.headings = false,
+            Long("validate") => ps.validate = true,
+            Short('h') | Long("help") => return Ok(Command::Print(PS_HELP.to_owned())),
+            Value(value) => ps.targets.push(parse_target(&value, SEE)?),
+            other => return Err(parser_failure(other.unexpected(), SEE)),
+        }
+    }
+    if ps.validate && (ps.json || ps.bytes || !ps.headings) {
+        return Err(syntax("ebb ps", "--json, --bytes and --noheadings have no meaning beside --validate", SEE));
+    }
+    Ok(Command::Ps(ps))
+}
+
+fn parse_set(parser: &mut lexopt::Parser) -> Result<Command, Failure> {
+    use lexopt::prelude::*;
+    const SEE: &str = "ebb set --help";
+    let (mut target, mut ram) = (None, None);
+    while let Some(argument) = parser.next().map_err(|error| parser_failure(error, SEE))? {
+        match argument {
+            Long("ram") => ram = Some(parse_ram(&parser.value().map_err(|error| parser_failure(error, SEE))?)?),
+            Short('h') | Long("help") => return Ok(Command::Print(SET_HELP.to_owned())),
+            Value(value) if target.is_none() => target = Some(parse_target(&value, SEE)?),
+            other => return Err(parser_failure(other.unexpected(), SEE)),
+        }
+    }
+    let target = target.ok_or_else(|| syntax("ebb set", "it names no tree", SEE))?;
+    let ram = ram.ok_or_else(|| syntax("ebb set", "it names no budget", SEE))?;
+    Ok(Command::Set { target, ram })
 }
 
 fn parse_doctor(parser: &mut lexopt::Parser) -> Result<Command, Failure> {
@@ -279,6 +392,7 @@ fn parse_run(parser: &mut lexopt::Parser) -> Result<Command, Failure> {
     let failed = |error| parser_failure(error, SEE);
     let mut run = Run {
         ram: Ram::Auto,
+        name: None,
         swap: Vec::new(),
         stats: None,
         allow_unmanaged: false,
@@ -289,6 +403,7 @@ fn parse_run(parser: &mut lexopt::Parser) -> Result<Command, Failure> {
     while let Some(argument) = parser.next().map_err(failed)? {
         match argument {
             Long("ram") => run.ram = parse_ram(&parser.value().map_err(failed)?)?,
+            Long("name") => run.name = Some(parse_name(&parser.value().map_err(failed)?)?),
             Long("swap") => run.swap.push(parse_device("--swap", &parser.value().map_err(failed)?)?),
             Long("stats") => run.stats = Some(parser.value().map_err(failed)?.into()),
             Long("allow-unmanaged") => run.allow_unmanaged = true,
@@ -344,6 +459,8 @@ mod tests {
         let run = run_of(&[
             "run",
             "--ram=64M",
+            "--name",
+            "web",
             "--swap",
             "none",
             "--stats",
@@ -357,6 +474,7 @@ mod tests {
             "y",
         ]);
         assert_eq!(run.ram, Ram::Amount(Amount::Bytes(64 << 20)));
+        assert_eq!(run.name.as_deref(), Some("web"));
         assert_eq!(run.swap, vec![Device::None]);
         assert_eq!(run.stats, Some(PathBuf::from("s.json")));
         assert!(run.allow_unmanaged);
@@ -379,8 +497,42 @@ mod tests {
         assert_eq!(of(&["doctor", "-h"]), Ok(Command::Print(DOCTOR_HELP.to_owned())));
         assert_eq!(of(&["locks", "--help"]), Ok(Command::Print(LOCKS_HELP.to_owned())));
         assert_eq!(of(&["swapon", "12", "--help"]), Ok(Command::Print(SWAPON_HELP.to_owned())));
+        assert_eq!(of(&["ps", "-h"]), Ok(Command::Print(PS_HELP.to_owned())));
+        assert_eq!(of(&["set", "--help"]), Ok(Command::Print(SET_HELP.to_owned())));
         assert_eq!(of(&["swapoff", "-h"]), Ok(Command::Print(SWAPOFF_HELP.to_owned())));
         assert_eq!(of(&["--version"]), Ok(Command::Print(version())));
+    }
+
+    #[test]
+    fn a_name_that_is_none_is_refused_with_what_one_is() {
+        assert_eq!(
+            line(&["run", "--name", "12", "x"]),
+            "ebb: --name 12: a name of digits alone could be the number of a process; write letters, digits, `.`, `_` \
+             and `-`, not digits alone, and at most 63 of them"
+        );
+        assert!(line(&["run", "--name", "a\x1bb", "x"]).starts_with("ebb: --name a\\x1bb: `\\u{1b}` has no place"));
+    }
+
+    #[test]
+    fn ps_shows_all_or_what_is_named() {
+        let all = Ps { targets: Vec::new(), json: false, bytes: false, headings: true, validate: false };
+        assert_eq!(of(&["ps"]), Ok(Command::Ps(all.clone())));
+        let targets = vec![Target::Named("web".into()), Target::Of(12)];
+        let some = Ps { targets, json: true, bytes: true, headings: false, validate: false };
+        assert_eq!(of(&["ps", "--json", "web", "--bytes", "12", "--noheadings"]), Ok(Command::Ps(some)));
+        assert_eq!(of(&["ps", "--validate"]), Ok(Command::Ps(Ps { validate: true, ..all })));
+        assert!(line(&["ps", "--validate", "--json"]).contains("have no meaning beside --validate"));
+        assert!(line(&["ps", "a/b"]).starts_with("ebb: a/b: it is neither a name nor the number of a process; "));
+    }
+
+    #[test]
+    fn set_names_a_tree_and_a_budget() {
+        let command = Command::Set { target: Target::Named("web".into()), ram: Ram::Amount(Amount::Bytes(1 << 30)) };
+        assert_eq!(of(&["set", "web", "--ram", "1G"]), Ok(command));
+        assert_eq!(of(&["set", "--ram=auto", "12"]), Ok(Command::Set { target: Target::Of(12), ram: Ram::Auto }));
+        assert_eq!(line(&["set", "--ram", "1G"]), "ebb: ebb set: it names no tree; see `ebb set --help`");
+        assert_eq!(line(&["set", "web"]), "ebb: ebb set: it names no budget; see `ebb set --help`");
+        assert!(line(&["set", "web", "12", "--ram", "1G"]).starts_with("ebb: 12: this argument has no meaning here; "));
     }
 
     #[test]

@@ -62,6 +62,16 @@ fn descriptors(dir: &Path) -> io::Result<Vec<(PathBuf, PathBuf)>> {
     Ok(pairs.collect())
 }
 
+/// The descriptors of shared areas that the process at `dir` has: more than one, where one `ebb run` started another.
+pub fn areas(dir: &Path) -> Vec<PathBuf> {
+    let is_area = |target: &Path| target.as_os_str().as_bytes().starts_with(COUNTERS);
+    let look = |dir: &Path| {
+        let all = descriptors(dir)?;
+        Ok(all.into_iter().filter(|(_, target)| is_area(target)).map(|(path, _)| path).collect::<Vec<_>>())
+    };
+    look_into(dir, look).unwrap_or_default()
+}
+
 /// The threads of the process at `dir`.
 fn threads(dir: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(dir.join("task")).into_iter().flatten().flatten();

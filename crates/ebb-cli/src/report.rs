@@ -2,27 +2,38 @@
 
 use std::fs::File;
 use std::io::{Seek, Write};
+use std::mem::ManuallyDrop;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use ebb::stats::{MAGIC, Shared};
+use ebb::tree::Page;
 use serde_json::{Map, Value, json};
 
 use crate::locks;
 use crate::size::{human_bytes, human_count, human_ns};
 use crate::supervise::{End, Usage};
 use crate::sys;
+use crate::unmanaged::Unmanaged;
 
-const PAGE_BYTES: u64 = 4096;
+pub const PAGE_BYTES: u64 = 4096;
 
 /// The counters that a managed process tree shares with this process.
 pub struct Counters {
-    file: File,
+    /// Never closed: with any descriptor of the file this process would lose its record locks on it, and where it is
+    /// itself a process of the tree, its place there.
+    file: ManuallyDrop<File>,
     shared: NonNull<Shared>,
 }
+
+// SAFETY: the area is made of atomics, mapped for good, and may be used by any thread.
+unsafe impl Send for Counters {}
+// SAFETY: as above.
+unsafe impl Sync for Counters {}
 
 impl Counters {
     /// Makes the page, all zero but for its mark.
@@ -46,11 +57,20 @@ impl Counters {
 
     fn open_as(file: File, protection: i32) -> std::io::Result<Self> {
         let foreign = || std::io::Error::other("its counters are not of this version");
-        if file.metadata()?.len() < Shared::MAP_BYTES as u64 {
+        let mut magic = [0; 8];
+        file.read_exact_at(&mut magic, 0)?;
+        if file.metadata()?.len() < Shared::MAP_BYTES as u64 || u64::from_le_bytes(magic) != MAGIC {
             return Err(foreign());
         }
-        let counters = Self::map(file, protection)?;
-        if counters.page().magic.load(Relaxed) == MAGIC { Ok(counters) } else { Err(foreign()) }
+        Self::map(file, protection)
+    }
+
+    /// Closes the file after all: for who is no process of the tree, and would seem to be one as long as it has it.
+    pub fn close(self) {
+        let at = self.shared.as_ptr().cast();
+        // SAFETY: mapped by `map`, and nobody refers to it any more.
+        unsafe { libc::munmap(at, Shared::MAP_BYTES) };
+        drop(ManuallyDrop::into_inner(self.file));
     }
 
     fn map(file: File, protection: i32) -> std::io::Result<Self> {
@@ -62,7 +82,7 @@ impl Counters {
             Some(shared) if at != libc::MAP_FAILED => shared,
             _ => return Err(std::io::Error::last_os_error()),
         };
-        Ok(Self { file, shared })
+        Ok(Self { file: ManuallyDrop::new(file), shared })
     }
 
     /// The file to hand on.
@@ -70,10 +90,33 @@ impl Counters {
         &self.file
     }
 
+    /// Its descriptor.
+    pub fn fd(&self) -> i32 {
+        self.file.as_raw_fd()
+    }
+
     /// The live counters.
     pub fn page(&self) -> &Shared {
         // SAFETY: mapped for good, large enough, page-aligned, and made of atomics only, for which zero bytes are valid.
         unsafe { self.shared.as_ref() }
+    }
+
+    /// The budget of the tree, and what its members hold.
+    pub fn tree(&self) -> &Page {
+        &self.page().tree
+    }
+
+    /// Changes the budget of the tree, to whole pages.
+    pub fn set_budget(&self, bytes: u64) {
+        self.tree().set_limit(bytes / PAGE_BYTES);
+        self.page().ram_limit_bytes.store(bytes, Relaxed);
+    }
+
+    /// What the user calls the tree.
+    pub fn name(&self) -> Option<String> {
+        let bytes = self.page().name_bytes();
+        let text: Vec<u8> = bytes.into_iter().take_while(|byte| *byte != 0).collect();
+        (!text.is_empty()).then(|| String::from_utf8_lossy(&text).into_owned())
     }
 
     /// What the first failing process said, without Ebb's name in front.
@@ -97,6 +140,8 @@ pub struct Outcome<'a> {
     pub usage: Usage,
     pub wall: Duration,
     pub counters: &'a Counters,
+    /// Programs of the tree that could not be managed.
+    pub unmanaged: Unmanaged,
 }
 
 fn ratio(over: u64, under: u64) -> Option<f64> {
@@ -140,7 +185,6 @@ impl Outcome<'_> {
     pub fn summary(&self) -> Vec<String> {
         let page = self.counters.page();
         let get = |counter: &std::sync::atomic::AtomicU64| counter.load(Relaxed);
-        let count = |counter| human_count(get(counter));
         let name = self.name();
         let mut lines = Vec::new();
         if !self.managed {
@@ -157,12 +201,7 @@ impl Outcome<'_> {
         } else {
             lines.extend(self.account(&name));
         }
-        if get(&page.unmanaged_programs) > 0 {
-            lines.push(format!(
-                "ebb: unmanaged: {} of the programs it started could not be managed",
-                count(&page.unmanaged_programs)
-            ));
-        }
+        lines.extend(self.unmanaged.line());
         if let Some(error) = self.counters.error() {
             lines.push(format!("ebb: failed: {error}"));
         }
@@ -175,11 +214,17 @@ impl Outcome<'_> {
         let count = |counter| human_count(get(counter));
         let derived = self.derived();
         let plural = |n: u64, one: &str, many: &str| format!("{} {}", human_count(n), if n == 1 { one } else { many });
+        let (peak, budget) = (get(&page.peak_held_bytes), get(&page.ram_limit_bytes));
+        let (peak_text, budget_text) = (human_bytes(peak), human_bytes(budget));
+        // It was larger before, or what is not managed went beyond it.
+        let held = if peak > budget {
+            format!("held {peak_text} at most, budget {budget_text}")
+        } else {
+            format!("held {peak_text} of {budget_text} at most")
+        };
         let mut lines = vec![format!(
-            "ebb: {name}: wanted {} at most, held {} of {} at most; {}, {}",
+            "ebb: {name}: wanted {} at most, {held}; {}, {}",
             human_bytes(get(&page.peak_wanted_bytes)),
-            human_bytes(get(&page.peak_held_bytes)),
-            human_bytes(get(&page.ram_limit_bytes)),
             plural(get(&page.processes), "process", "processes"),
             plural(get(&page.threads), "thread", "threads"),
         )];
@@ -254,6 +299,7 @@ impl Outcome<'_> {
                 "kernel": release,
                 "machine": machine,
             },
+            "name": self.counters.name(),
             "program": { "file": self.file.to_string_lossy(), "arguments": self.arguments, "managed": self.managed },
             "exit": { "code": code, "signal": signal },
             "error": self.counters.error(),
@@ -272,6 +318,7 @@ impl Outcome<'_> {
                 "squeeze_ratio": derived.squeeze_ratio,
                 "pages_per_unmap_call": derived.pages_per_unmap,
             },
+            "unmanaged": self.unmanaged.json(),
             "counters": counters,
             "locks": locks::json(self.counters),
         })
@@ -301,6 +348,7 @@ mod tests {
             usage: Usage { user_ns: 5, system_ns: 6, max_rss_bytes: 7 },
             wall: Duration::from_secs(2),
             counters,
+            unmanaged: Unmanaged::default(),
         }
     }
 
@@ -339,13 +387,22 @@ mod tests {
     }
 
     #[test]
+    fn a_budget_that_was_larger_before_is_told_as_the_last() {
+        let counters = busy();
+        counters.set_budget(32 << 20);
+        let lines = outcome(&counters).summary();
+        assert!(lines[0].contains(", held 63.0 MiB at most, budget 32.0 MiB; "), "{lines:?}");
+    }
+
+    #[test]
     fn the_summary_has_at_most_six_lines() {
         let counters = busy();
-        counters.page().unmanaged_programs.store(2, Relaxed);
         counters.page().set_error(b"ebb: space: no memory; give it more");
-        let lines = outcome(&counters).summary();
+        let mut outcome = outcome(&counters);
+        outcome.unmanaged.add(Path::new("/usr/bin/sudo"));
+        let lines = outcome.summary();
         assert_eq!(lines.len(), 6);
-        assert_eq!(lines[4], "ebb: unmanaged: 2 of the programs it started could not be managed");
+        assert_eq!(lines[4], "ebb: not managed, and not limited: sudo (at most 0 B, counted in the budget)");
         assert_eq!(lines[5], "ebb: failed: space: no memory; give it more");
     }
 
@@ -367,7 +424,7 @@ mod tests {
         assert_eq!(value["counters"]["faults_pool"], 700);
         assert_eq!(value["derived"]["pool_ratio"], 4.0);
         assert_eq!(value["exit"], json!({ "code": 3, "signal": null }));
-        assert_eq!(value["versions"]["counters"], "EBB00003");
+        assert_eq!(value["versions"]["counters"], "EBB00005");
     }
 
     #[test]

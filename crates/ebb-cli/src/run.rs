@@ -5,21 +5,25 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
-use ebb::RAM_BYTES_MIN;
+use ebb::tree;
 
+use crate::budget::budget;
 use crate::failure::{Failure, STATUS_CANNOT_EXECUTE, STATUS_NOT_FOUND};
 use crate::image::{self, Identity, Image};
 use crate::launch::{Environment, Launch, LaunchError};
 use crate::lifeline::Lifeline;
-use crate::limit::Bounds;
-use crate::options::{Ram, Run, Verbosity};
+use crate::options::{Run, Verbosity};
 use crate::path::{self, ResolveError};
 use crate::report::{self, Counters, Outcome};
-use crate::size::{Amount, human_bytes};
+use crate::size::human_bytes;
 use crate::supervise;
-use crate::{agent, host, spill, sys};
+use crate::unmanaged::Unmanaged;
+use crate::watch::Watch;
+use crate::{agent, host, spill, sys, trees};
 
 /// Where descriptors go that the program should not meet by chance.
 const DESCRIPTOR_LOWEST: u64 = 900;
@@ -33,8 +37,16 @@ pub fn run(options: &Run, ignored_children: bool) -> Result<i32, Failure> {
     let mut stats = options.stats.as_deref().map(create_stats).transpose()?;
     let counters = Counters::create()
         .map_err(|error| Failure::ebb("shared counters", error, "allow memfd_create and raise `ulimit -n`"))?;
+    let counters = Arc::new(counters);
+    // Nobody else has the file yet.
+    tree::supervise(counters.fd());
+    if let Some(name) = &options.name {
+        counters.page().set_name(name.as_bytes());
+        trees::check_unique(name, &counters)?;
+    }
     let mut environment = Environment::inherited();
     let mut kept = Vec::new();
+    let mut numbers = Vec::new();
     let mut held = None;
     if managed {
         let plan = prepare(options)?;
@@ -42,6 +54,7 @@ pub fn run(options: &Run, ignored_children: bool) -> Result<i32, Failure> {
         let ([line, keeper], rest) = Lifeline::create().map_err(descriptors_exhausted)?.split();
         let (line, keeper) = (out_of_the_way(&line)?, out_of_the_way(&keeper)?);
         held = Some(rest);
+        counters.set_budget(plan.ram_bytes);
         environment.preload(&plan.agent);
         environment.set("EBB_RAM", plan.ram_bytes.to_string().as_bytes());
         environment.set("EBB_SWAP", &plan.swap);
@@ -50,9 +63,12 @@ pub fn run(options: &Run, ignored_children: bool) -> Result<i32, Failure> {
         let ends = [line.as_raw_fd() as u64, keeper.as_raw_fd() as u64, inode(&line)?, inode(&keeper)?];
         environment.set("EBB_LIFE_FDS", ends.map(|n| n.to_string()).join(",").as_bytes());
         environment.set("EBB_VERBOSE", (options.verbosity as u8).to_string().as_bytes());
-        kept.extend([fd, line, keeper]);
+        numbers = vec![fd.as_raw_fd(), line.as_raw_fd(), keeper.as_raw_fd()];
+        kept.extend([line, keeper]);
+        // With it this process would lose its record locks on the file.
+        std::mem::forget(fd);
     } else {
-        counters.page().unmanaged_programs.store(1, std::sync::atomic::Ordering::Relaxed);
+        counters.page().unmanaged_programs.store(1, Relaxed);
     }
     let launch = Launch {
         file: argument(file.as_os_str())?,
@@ -61,13 +77,14 @@ pub fn run(options: &Run, ignored_children: bool) -> Result<i32, Failure> {
             .map(|text| argument(text))
             .collect::<Result<_, _>>()?,
         environment,
-        kept: kept.iter().map(AsRawFd::as_raw_fd).collect(),
+        kept: numbers,
         ignored_children,
     };
     let taken = supervise::taken_signals();
     let started = Instant::now();
     let child = launch.start(&taken).map_err(|error| not_started(&file, &image, error))?;
     drop(kept);
+    let watch = if managed { start_watch(options, &counters) } else { None };
     let (end, usage) = supervise::supervise(child, &taken)
         .map_err(|error| Failure::ebb("waiting for the program", error, "report this as a bug of ebb"))?;
     if let Some(held) = held {
@@ -81,6 +98,7 @@ pub fn run(options: &Run, ignored_children: bool) -> Result<i32, Failure> {
         usage,
         wall: started.elapsed(),
         counters: &counters,
+        unmanaged: watch.map_or_else(Unmanaged::default, |watch| watch.found()),
     };
     tell(options.verbosity, &outcome);
     if let (Some(path), Some(file)) = (&options.stats, &mut stats)
@@ -91,6 +109,20 @@ pub fn run(options: &Run, ignored_children: bool) -> Result<i32, Failure> {
         sys::complain(&failure.to_string());
     }
     Ok(supervise::end_likewise(end))
+}
+
+/// Begins to look at the tree from outside. The program runs already, so it goes on without, where that cannot be.
+fn start_watch(options: &Run, counters: &Arc<Counters>) -> Option<Watch> {
+    match Watch::start(counters) {
+        Ok(watch) => Some(watch),
+        Err(error) => {
+            if options.verbosity > Verbosity::Quiet {
+                let what = "counting programs that are not managed";
+                sys::complain(&Failure::ebb(what, error, "raise `ulimit -u` or the limit pids.max").to_string());
+            }
+            None
+        }
+    }
 }
 
 fn tell(verbosity: Verbosity, outcome: &Outcome) {
@@ -167,7 +199,7 @@ struct Plan {
 /// Finds and checks all that a managed run needs.
 fn prepare(options: &Run) -> Result<Plan, Failure> {
     let agent = agent::find()?;
-    let (ram_bytes, source) = budget(options.ram)?;
+    let (ram_bytes, source) = budget(options.ram, None)?;
     let swap = spill::plan(&options.swap)?;
     host::preflight()?;
     if options.verbosity > Verbosity::Quiet {
@@ -176,45 +208,11 @@ fn prepare(options: &Run) -> Result<Plan, Failure> {
         }
     }
     if options.verbosity == Verbosity::Verbose {
-        sys::complain(&format!("ebb: budget {} a process ({source})", human_bytes(ram_bytes)));
+        sys::complain(&format!("ebb: budget {} ({source})", human_bytes(ram_bytes)));
         sys::complain(&format!("ebb: swap {}", String::from_utf8_lossy(&swap.devices)));
         sys::complain(&format!("ebb: agent {}", agent.display()));
     }
     Ok(Plan { agent, ram_bytes, swap: swap.devices })
-}
-
-/// The budget in bytes, and where it comes from.
-fn budget(ram: Ram) -> Result<(u64, String), Failure> {
-    let bounds = || {
-        Bounds::read(Path::new("/")).ok_or_else(|| {
-            Failure::ebb(
-                "--ram",
-                "/proc/meminfo cannot be read, so there is nothing to take a part of",
-                "give a size such as --ram 1G",
-            )
-        })
-    };
-    let (bytes, source) = match ram {
-        Ram::Amount(Amount::Bytes(bytes)) => (bytes, "as given".to_owned()),
-        Ram::Amount(Amount::Share { millionths }) => {
-            let limit = bounds()?.limit();
-            let bytes = (u128::from(limit.bytes) * u128::from(millionths) / 1_000_000) as u64;
-            (bytes, format!("{}% of {} ({})", millionths as f64 / 10_000.0, human_bytes(limit.bytes), limit.source))
-        }
-        Ram::Auto => {
-            let auto = bounds()?.auto();
-            (auto.bytes, auto.source)
-        }
-    };
-    let bytes = bytes & !0xfff;
-    if bytes < RAM_BYTES_MIN {
-        return Err(Failure::ebb(
-            "--ram",
-            format!("a budget of {} ({source}) is too small to run in", human_bytes(bytes)),
-            format!("give at least {}", human_bytes(RAM_BYTES_MIN)),
-        ));
-    }
-    Ok((bytes, source))
 }
 
 /// A second descriptor of `file`, at a high number.
@@ -254,30 +252,5 @@ fn not_started(file: &Path, image: &Image, error: LaunchError) -> Failure {
             error,
             "check its format and permissions, and the size of arguments and environment",
         ),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_budget_is_whole_pages() {
-        assert_eq!(budget(Ram::Amount(Amount::Bytes((64 << 20) + 5))).unwrap().0, 64 << 20);
-    }
-
-    #[test]
-    fn a_budget_too_small_to_run_in_is_refused() {
-        let failure = budget(Ram::Amount(Amount::Bytes(4096))).unwrap_err();
-        assert_eq!(failure.why, "a budget of 4.0 KiB (as given) is too small to run in");
-        assert_eq!(failure.remedy, "give at least 4.0 MiB");
-    }
-
-    #[test]
-    fn a_share_is_of_the_tightest_limit() {
-        let limit = Bounds::read(Path::new("/")).unwrap().limit().bytes;
-        let (half, source) = budget(Ram::Amount(Amount::Share { millionths: 500_000 })).unwrap();
-        assert_eq!(half, (limit / 2) & !0xfff);
-        assert!(source.starts_with("50% of "), "{source}");
     }
 }

@@ -1,6 +1,5 @@
 //! `ebb swapon --show`: the devices of running processes, in the look of util-linux's `swapon --show`.
 
-use std::fmt::Write;
 use std::path::Path;
 use std::time::Duration;
 
@@ -9,6 +8,7 @@ use crate::failure::Failure;
 use crate::process::{self, Process};
 use crate::size::short_bytes;
 use crate::sys;
+use crate::table;
 
 /// How long a process may take to tell its devices.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -107,18 +107,8 @@ fn table(form: &Show, all: &[Devices]) -> String {
     if form.headings {
         lines.insert(0, columns.iter().map(|column| column.heading.to_owned()).collect());
     }
-    let mut out = String::new();
-    let widths: Vec<usize> =
-        (0..columns.len()).map(|at| lines.iter().map(|line| line[at].chars().count()).max().unwrap_or(0)).collect();
-    for line in &lines {
-        for (at, (cell, width)) in line.iter().zip(&widths).enumerate() {
-            let gap = if at == 0 { "" } else { " " };
-            let _ =
-                if columns[at].right { write!(out, "{gap}{cell:>width$}") } else { write!(out, "{gap}{cell:<width$}") };
-        }
-        out.push('\n');
-    }
-    out
+    let right: Vec<bool> = columns.iter().map(|column| column.right).collect();
+    table::aligned(&lines, &right)
 }
 
 /// The table of one process or of all.

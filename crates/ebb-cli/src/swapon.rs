@@ -1,13 +1,13 @@
 //! `ebb swapon` and `ebb swapoff`: a device more or less for a process that runs.
 
 use std::ffi::OsStr;
-use std::io::{IsTerminal, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use crate::control::{Answer, Control, Refusal, attempt, printable, request};
 use crate::failure::Failure;
 use crate::interrupt::Interrupts;
+use crate::progress::Progress;
 use crate::size::short_bytes;
 use crate::spill::{self, Device};
 use crate::supervise::{self, End};
@@ -46,7 +46,7 @@ pub fn off(pid: i32, device: &Path) -> Result<i32, Failure> {
     let refusal = attempt(|answered| {
         let control = Control::open(pid)?;
         control.ask(&request("swapoff", name.as_path()))?;
-        let mut progress = Progress::new();
+        let mut progress = Progress::new("swapoff");
         // One that came while the connection was lost is not waited for again.
         if interrupted.is_some() {
             control.cancel();
@@ -62,7 +62,7 @@ pub fn off(pid: i32, device: &Path) -> Result<i32, Failure> {
             let answer = control.answer()?;
             *answered = true;
             match answer {
-                Answer::Left(bytes) => progress.show(bytes),
+                Answer::Left(bytes) => progress.show(&format!("{} left", short_bytes(bytes))),
                 Answer::Done => return Ok(None),
                 Answer::Refused(refusal) => return Ok(Some(refusal)),
                 Answer::Row(_) => return Err(control.misunderstood()),
@@ -76,38 +76,5 @@ pub fn off(pid: i32, device: &Path) -> Result<i32, Failure> {
             Ok(supervise::end_likewise(End::Signaled(signal)))
         }
         (_, refusal) => Err(refusal.of(what)),
-    }
-}
-
-/// One line on the terminal that says how much is left, while that lasts.
-struct Progress {
-    on_terminal: bool,
-    shown: bool,
-}
-
-impl Progress {
-    fn new() -> Self {
-        Self { on_terminal: std::io::stderr().is_terminal(), shown: false }
-    }
-
-    fn show(&mut self, left_bytes: u64) {
-        if self.on_terminal {
-            self.shown = true;
-            // Short, because a line that wraps cannot be written over.
-            self.write(&format!("\rebb: swapoff: {} left\x1b[K", short_bytes(left_bytes)));
-        }
-    }
-
-    /// There is nobody to tell when that fails.
-    fn write(&self, text: &str) {
-        let _ = std::io::stderr().write_all(text.as_bytes());
-    }
-}
-
-impl Drop for Progress {
-    fn drop(&mut self) {
-        if self.shown {
-            self.write("\r\x1b[K");
-        }
     }
 }

@@ -9,6 +9,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::AtomicU32;
+use std::time::Duration;
 
 use libc::c_int;
 
@@ -219,6 +220,29 @@ pub fn has_ended(process: &OwnedFd) -> bool {
 pub fn futex_wake_all(word: &AtomicU32) {
     // SAFETY: the word is mapped; the call does not change it.
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, c_int::MAX) };
+}
+
+/// Waits at `word`, which other processes map too, while it is `expected`; no longer than `patience`, where that is given. May
+/// return early.
+pub fn futex_wait(word: &AtomicU32, expected: u32, patience: Option<Duration>) {
+    let time = patience.map(|patience| libc::timespec {
+        tv_sec: patience.as_secs() as libc::time_t,
+        tv_nsec: patience.subsec_nanos() as libc::c_long,
+    });
+    let time = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    // SAFETY: the word is mapped, and the time whole or left out.
+    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT, expected, time) };
+}
+
+/// Whether two processes have the same memory; none where the kernel does not tell.
+pub fn shares_memory(one: i32, other: i32) -> Option<bool> {
+    const KCMP_VM: c_int = 1;
+    // SAFETY: compares what two processes have.
+    match unsafe { libc::syscall(libc::SYS_kcmp, one, other, KCMP_VM, 0, 0) } {
+        0 => Some(true),
+        order if order > 0 => Some(false),
+        _ => None,
+    }
 }
 
 /// Blocks (`SIG_BLOCK`) or unblocks (`SIG_UNBLOCK`) signals for this thread; returns the mask before.

@@ -26,7 +26,7 @@ fn quiet_means_silence() {
 fn verbose_tells_budget_swap_and_agent() {
     let house = House::new();
     let text = err(&house.run(["run", "-v", "--ram", "50%", "--swap", "none", "--", "/bin/true"]));
-    assert!(text.contains("ebb: budget ") && text.contains(" a process (50% of "), "{text}");
+    assert!(text.contains("ebb: budget ") && text.contains("iB (50% of "), "{text}");
     assert!(text.contains("ebb: swap none\n") && text.contains("ebb: agent /"), "{text}");
     assert!(text.contains("ebb:   processes 1\n"), "{text}");
 }

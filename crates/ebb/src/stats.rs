@@ -10,7 +10,10 @@ use crate::tree;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// Written in `Shared::magic`; changes with the layout.
-pub const MAGIC: u64 = 0x4542_4230_3030_3034;
+pub const MAGIC: u64 = 0x4542_4230_3030_3035;
+
+/// Room for the name of a tree and its NUL.
+pub const NAME_BYTES: usize = 64;
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
@@ -27,6 +30,8 @@ macro_rules! counters {
             pub locks: lockstat::Table,
             /// The budget, and who holds how much of it.
             pub tree: tree::Page,
+            /// What the user calls the tree: ASCII, NUL-terminated; empty for nothing.
+            pub name: [AtomicU64; NAME_BYTES / 8],
         }
 
         impl Shared {
@@ -45,7 +50,7 @@ counters! {
     processes,
     /// Program threads that were armed.
     threads,
-    /// Budget of the tree at the start.
+    /// Budget of the tree as it is now.
     ram_limit_bytes,
     /// Largest charge (resident + frames + pool + metadata) of all processes together.
     peak_held_bytes,
@@ -152,6 +157,27 @@ impl Shared {
             }
             word.store(u64::from_le_bytes(bytes), Relaxed);
         }
+    }
+
+    /// Names the tree. Before anybody else may look; what does not fit is left out.
+    pub fn set_name(&self, name: &[u8]) {
+        let mut bytes = [0; NAME_BYTES];
+        let len = name.len().min(NAME_BYTES - 1);
+        bytes[..len].copy_from_slice(&name[..len]);
+        for (word, chunk) in self.name.iter().zip(bytes.chunks_exact(8)) {
+            let mut part = [0; 8];
+            part.copy_from_slice(chunk);
+            word.store(u64::from_le_bytes(part), Relaxed);
+        }
+    }
+
+    /// The tree's name, as NUL-terminated bytes.
+    pub fn name_bytes(&self) -> [u8; NAME_BYTES] {
+        let mut out = [0; NAME_BYTES];
+        for (word, chunk) in self.name.iter().zip(out.chunks_exact_mut(8)) {
+            chunk.copy_from_slice(&word.load(Relaxed).to_le_bytes());
+        }
+        out
     }
 
     /// The tree's fatal error, as NUL-terminated bytes; all zero when there is none.

@@ -7,10 +7,13 @@
 
 use std::ffi::OsStr;
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::OnceLock;
+use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use ebb::stats::Shared;
@@ -35,6 +38,53 @@ __attribute__((constructor)) static void count(void) {
 }
 "#;
 
+/// The agent of this build, built if it is not: nothing that cargo builds for a test depends on it.
+fn built_agent() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let dir = Path::new(env!("CARGO_BIN_EXE_ebb")).parent().unwrap();
+        let profile = match dir.file_name().unwrap().to_str().unwrap() {
+            "debug" => "dev",
+            name => name,
+        };
+        let cargo = Command::new(env!("CARGO"))
+            .args(["build", "-q", "-p", "ebb-agent", "--profile", profile, "--target-dir"])
+            .arg(dir.parent().unwrap())
+            .current_dir(env!("CARGO_MANIFEST_DIR"))
+            .status();
+        assert!(cargo.unwrap().success(), "the agent cannot be built");
+        dir.join("libebb_agent.so")
+    })
+}
+
+/// Holds memory and checks it. `hold MIB CHILDREN`: forks so many children; each process fills so many MiB, says `ready`,
+/// checks them and says `whole` for each line that it reads, and ends at the end of its input, with 1 if anything is lost.
+/// `hold MIB CHILDREN close` closes every descriptor from 3 on first.
+pub const HOLD: &str = r#"
+#define _GNU_SOURCE
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+static void say(const char *line) { if (write(1, line, strlen(line)) < 0) _exit(2); }
+int main(int count, char **words) {
+    size_t words_count = (size_t)atol(words[1]) << 18;
+    int children = atoi(words[2]), failed = 0, status;
+    if (count > 3) for (int fd = 3; fd < 4096; fd++) close(fd);
+    for (int i = 0; i < children; i++) if (fork() == 0) { children = 0; break; }
+    volatile unsigned *memory = malloc(words_count * 4);
+    for (size_t i = 0; i < words_count; i++) memory[i] = i / 7;
+    say("ready\n");
+    for (char byte; read(0, &byte, 1) == 1;) {
+        for (size_t i = 0; i < words_count; i++) failed |= memory[i] != i / 7;
+        say(failed ? "lost\n" : "whole\n");
+    }
+    for (size_t i = 0; i < words_count; i++) failed |= memory[i] != i / 7;
+    while (children > 0 && wait(&status) > 0) failed |= WIFEXITED(status) && WEXITSTATUS(status);
+    return failed;
+}
+"#;
+
 /// What the tests share: see the file's head.
 pub struct House {
     dir: tempfile::TempDir,
@@ -51,6 +101,18 @@ impl House {
         ];
         let flags: Vec<&str> = ["-shared", "-fPIC"].into_iter().chain(offsets.iter().map(String::as_str)).collect();
         house.compile("bin/libebb_agent.so", STAND_IN, &flags);
+        house
+    }
+
+    /// With the real agent, and in a place that every user can reach.
+    pub fn with_agent() -> Self {
+        let built = built_agent();
+        let dir = tempfile::Builder::new().permissions(fs::Permissions::from_mode(0o755)).tempdir().unwrap();
+        fs::create_dir(dir.path().join("bin")).unwrap();
+        let house = Self { dir };
+        // By a process of its own, as in `file`.
+        let both = [Path::new(env!("CARGO_BIN_EXE_ebb")), built];
+        assert!(Command::new("cp").args(both).arg(house.path("bin")).status().unwrap().success());
         house
     }
 
@@ -147,10 +209,15 @@ pub fn wait_for_line(child: &mut Child, wanted: &str) {
 }
 
 /// Waits until `done` says so.
-pub fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
+pub fn wait_until(what: &str, done: impl FnMut() -> bool) {
+    wait_within(what, PATIENCE, done);
+}
+
+/// The same, but no longer than `patience`.
+pub fn wait_within(what: &str, patience: Duration, mut done: impl FnMut() -> bool) {
     let start = Instant::now();
     while !done() {
-        assert!(start.elapsed() < PATIENCE, "it did not come to pass: {what}");
+        assert!(start.elapsed() < patience, "it did not come to pass: {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
@@ -196,4 +263,102 @@ pub fn terminal() -> (fs::File, fs::File) {
 
 pub fn json(path: &Path) -> serde_json::Value {
     serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap()
+}
+
+/// A program under `ebb run --name`, with the real agent; it ends with this.
+pub struct Tree {
+    pub house: House,
+    pub name: String,
+    pub ebb: Child,
+    user: u32,
+    /// Lines of the program, as they come.
+    lines: Receiver<String>,
+}
+
+impl Tree {
+    /// Runs `script`, in which `@` stands for the directory of the house, in `ram`, and waits until it has said `ready` so
+    /// often. By a user other than root where `user` is not 0.
+    pub fn start(house: House, user: u32, ram: &str, script: &str, ready: usize) -> Self {
+        let name = format!("t{}", house.dir.path().file_name().unwrap().to_str().unwrap().trim_start_matches('.'));
+        let script = script.replace('@', &format!("{}/", house.dir.path().display()));
+        let swap = format!("file:{}", std::env::temp_dir().display());
+        let args = ["run", "--name", &name, "--ram", ram, "--swap", &swap, "--", "/bin/sh", "-c", &script];
+        let mut command = house.ebb(args);
+        command.stdin(Stdio::piped());
+        if user != 0 {
+            command.uid(user).gid(user);
+        }
+        let mut ebb = command.spawn().unwrap();
+        let (sender, lines) = channel();
+        let out = BufReader::new(ebb.stdout.take().unwrap());
+        std::thread::spawn(move || out.lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
+        let this = Self { house, name, ebb, user, lines };
+        this.expect("ready", ready);
+        this
+    }
+
+    /// Waits until so many processes have said `word`, and nothing else.
+    pub fn expect(&self, word: &str, count: usize) {
+        for _ in 0..count {
+            assert_eq!(self.lines.recv_timeout(PATIENCE).as_deref(), Ok(word));
+        }
+    }
+
+    /// Has one process check its memory.
+    pub fn check(&mut self) {
+        use std::io::Write;
+        self.ebb.stdin.as_mut().unwrap().write_all(b"x").unwrap();
+        self.expect("whole", 1);
+    }
+
+    /// Ends the input of the program, and with it the program: what `ebb` says at the end. It must have lost nothing.
+    pub fn finish(mut self) -> String {
+        drop(self.ebb.stdin.take());
+        let mut text = String::new();
+        self.ebb.stderr.take().unwrap().read_to_string(&mut text).unwrap();
+        assert_eq!(self.ebb.wait().unwrap().code(), Some(0), "{text}");
+        text
+    }
+
+    /// Runs another `ebb` as the same user.
+    pub fn ask(&self, words: &[&str]) -> Output {
+        let mut command = self.house.ebb(words);
+        if self.user != 0 {
+            command.uid(self.user).gid(self.user);
+        }
+        command.output().unwrap()
+    }
+
+    /// What `ebb ps --json` tells of the tree.
+    pub fn shown(&self) -> serde_json::Value {
+        let output = self.ask(&["ps", "--json", &self.name]);
+        assert_eq!((code(&output), err(&output)), (Some(0), String::new()));
+        let value: serde_json::Value = serde_json::from_str(&out(&output)).unwrap();
+        value[0].clone()
+    }
+
+    /// The same of the processes that run a program called `command`.
+    pub fn processes(&self, command: &str) -> Vec<serde_json::Value> {
+        let shown = self.shown();
+        let all = shown["processes"].as_array().unwrap().iter();
+        all.filter(|process| process["command"] == command).cloned().collect()
+    }
+
+    /// What processes called `command` hold, in MiB.
+    pub fn held_mib(&self, command: &str) -> u64 {
+        self.processes(command).iter().map(|process| process["held_bytes"].as_u64().unwrap()).sum::<u64>() >> 20
+    }
+}
+
+impl Drop for Tree {
+    fn drop(&mut self) {
+        let _ = self.ebb.kill();
+        let _ = self.ebb.wait();
+    }
+}
+
+/// Whether this test runs as root, and can be another user too.
+pub fn is_root() -> bool {
+    // SAFETY: asks for a number.
+    unsafe { libc::geteuid() == 0 }
 }

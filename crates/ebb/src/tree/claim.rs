@@ -14,6 +14,8 @@ use core::sync::atomic::Ordering::Relaxed;
 
 /// Where the bytes are that members lock: behind everything that the file has.
 const LOCKS_AT: u64 = 1 << 40;
+/// The byte that the process locks that started the tree.
+const SUPERVISOR_AT: u64 = LOCKS_AT - 1;
 /// How long a child may take from fork to its own lock, before its place goes to somebody else. A child that is stopped
 /// meanwhile takes another place when it goes on.
 const RESERVED_MS: u64 = 5000;
@@ -29,6 +31,17 @@ fn byte(index: u32) -> u64 {
 /// For who is no member itself: of its own the kernel says nothing.
 pub fn holder(fd: i32, index: u32) -> Option<i32> {
     record_lock::holder(fd, byte(index))
+}
+
+/// Makes the calling process the one that started the tree; false when there is one already.
+pub fn supervise(fd: i32) -> bool {
+    record_lock::try_lock(fd, SUPERVISOR_AT)
+}
+
+/// The process that started the tree, as the caller's pid namespace numbers it, 0 when it has no number here; none when it
+/// has ended. For who is another process.
+pub fn supervisor(fd: i32) -> Option<i32> {
+    record_lock::holder(fd, SUPERVISOR_AT)
 }
 
 /// Takes back what dead members held, all but `own`; how many there were. By one thread of the process at a time.
@@ -52,6 +65,45 @@ pub fn reap(page: &Page, fd: i32, own: Option<u32>) -> usize {
         record_lock::unlock(fd, byte(index));
     }
     reaped
+}
+
+/// Locks a free place for the calling process.
+fn try_claim(page: &Page, fd: i32, index: u32) -> bool {
+    if !record_lock::try_lock(fd, byte(index)) {
+        return false;
+    }
+    let is_free = page.member(index).kind() == Kind::Free;
+    if !is_free {
+        record_lock::unlock(fd, byte(index));
+    }
+    is_free
+}
+
+/// Takes a place of [`Kind::Outside`] for the calling process, which may be no process of the tree: there it says what
+/// others hold that have no place of their own.
+pub fn claim_outside(page: &Page, fd: i32) -> Option<MemberId> {
+    let index = page.places().find(|&i| page.member(i).kind() == Kind::Free && try_claim(page, fd, i))?;
+    let member = page.member(index);
+    member.clear();
+    member.pid.store(uapi::getpid() as u32, Relaxed);
+    member.since_ms.store(now_ms(), Relaxed);
+    member.set_kind(Kind::Outside);
+    page.raise_high_water(index);
+    Some(MemberId { index, generation: member.generation() })
+}
+
+/// Gives such a place back. By the process that took it.
+pub fn drop_outside(page: &Page, fd: i32, id: MemberId) {
+    if let Some(member) = page.find(id) {
+        member.clear();
+        record_lock::unlock(fd, byte(id.index));
+    }
+}
+
+/// Tells who looks from outside that there is a member to look at.
+fn tell_left(page: &Page) {
+    page.left.fetch_add(1, Ordering::SeqCst);
+    uapi::futex_wake_shared(&page.left);
 }
 
 impl Tree {
@@ -89,16 +141,8 @@ impl Tree {
         record_lock::try_lock(self.fd(), byte(index))
     }
 
-    /// Locks a free place.
     fn try_claim(&self, index: u32) -> bool {
-        if !self.try_lock(index) {
-            return false;
-        }
-        let is_free = self.page.member(index).kind() == Kind::Free;
-        if !is_free {
-            record_lock::unlock(self.fd(), byte(index));
-        }
-        is_free
+        try_claim(self.page, self.fd(), index)
     }
 
     /// Begins as the member at a place whose lock this process holds.
@@ -151,6 +195,7 @@ impl Tree {
     pub fn leave_for_exec(&self) {
         self.member().outside.store(0, Relaxed);
         self.member().set_kind(Kind::Outside);
+        tell_left(self.page);
     }
 
     /// The exec failed.
@@ -164,22 +209,14 @@ impl Tree {
         if self.is_alone() {
             return None;
         }
-        let index = self.page.places().find(|&i| self.page.member(i).kind() == Kind::Free && self.try_claim(i))?;
-        let member = self.page.member(index);
-        member.clear();
-        member.pid.store(uapi::getpid() as u32, Relaxed);
-        member.since_ms.store(now_ms(), Relaxed);
-        member.set_kind(Kind::Outside);
-        self.page.raise_high_water(index);
-        Some(MemberId { index, generation: member.generation() })
+        let id = claim_outside(self.page, self.fd())?;
+        tell_left(self.page);
+        Some(id)
     }
 
     /// The exec of that process failed.
     pub fn drop_outside(&self, id: MemberId) {
-        if let Some(member) = self.page.find(id) {
-            member.clear();
-            record_lock::unlock(self.fd(), byte(id.index));
-        }
+        drop_outside(self.page, self.fd(), id);
     }
 
     /// A place for one more child that shares memory.

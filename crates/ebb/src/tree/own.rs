@@ -113,7 +113,10 @@ impl Tree {
 
     /// Gives `n` pages back.
     pub fn shrink(&self, n: i64) {
-        self.member().granted.fetch_sub(n, Ordering::SeqCst);
+        let member = self.member();
+        let granted = member.granted.fetch_sub(n, Ordering::SeqCst) - n;
+        // What others read of it never says more than what it may hold.
+        member.charged.fetch_min(granted.max(0) as u64, Relaxed);
         let _ = self.free.fetch_add(n, Relaxed);
     }
 }

@@ -43,7 +43,7 @@ impl Kind {
 }
 
 /// Which member, and which of those that had the place one after the other.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct MemberId {
     /// Place in the table.
     pub index: u32,
@@ -150,6 +150,9 @@ pub struct Page {
     limit: AtomicU64,
     /// Members at or above this were never used.
     high_water: AtomicU32,
+    /// Raised, and woken as a shared futex, when a member becomes [`Kind::Outside`]: who looks from outside has something
+    /// to look at.
+    pub left: AtomicU32,
     members: [Member; MEMBERS_MAX],
 }
 

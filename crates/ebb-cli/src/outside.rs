@@ -1,0 +1,193 @@
+//! What a process holds, and which it started, as anybody may read in `/proc`.
+//!
+//! Needs no rights over the process: what is read here is shown of set-user-ID programs too.
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::Path;
+
+use crate::sys;
+
+/// Which process: its number, and when it began, in ticks since boot. Numbers are used again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Process {
+    pub pid: i32,
+    pub began: u64,
+}
+
+/// What follows the name in `/proc/PID/stat`, which may contain anything itself.
+fn stat_fields(stat: &str) -> Option<Vec<&str>> {
+    let name_end = stat.rfind(')')?;
+    Some(stat[name_end + 1..].split_ascii_whitespace().collect())
+}
+
+/// Number of the parent.
+fn parent(stat: &str) -> Option<i32> {
+    stat_fields(stat)?.get(1)?.parse().ok()
+}
+
+/// When the process began.
+fn began(stat: &str) -> Option<u64> {
+    stat_fields(stat)?.get(19)?.parse().ok()
+}
+
+/// Pages of a line of `/proc/PID/statm` that are the process's own: resident, and neither a file's nor shared memory.
+fn own_pages(statm: &str) -> Option<u64> {
+    let mut fields = statm.split_ascii_whitespace().skip(1);
+    let (resident, shared): (u64, u64) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
+    Some(resident.saturating_sub(shared))
+}
+
+fn read(proc: &Path, pid: i32, name: &str) -> Option<String> {
+    fs::read(proc.join(pid.to_string()).join(name)).ok().map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// The processes below one `/proc`.
+#[derive(Debug, Clone, Copy)]
+pub struct Table<'a>(pub &'a Path);
+
+impl Table<'_> {
+    /// The process that has a number now.
+    pub fn process(self, pid: i32) -> Option<Process> {
+        Some(Process { pid, began: began(&read(self.0, pid, "stat")?)? })
+    }
+
+    /// Whether it still runs.
+    pub fn is_there(self, process: Process) -> bool {
+        self.process(process.pid) == Some(process)
+    }
+
+    /// Pages of memory that are its own. What it shares with another since fork counts for both.
+    pub fn pages(self, pid: i32) -> u64 {
+        read(self.0, pid, "statm").and_then(|statm| own_pages(&statm)).unwrap_or(0)
+    }
+
+    /// The name of the program, as the kernel has it.
+    pub fn command(self, pid: i32) -> Option<String> {
+        read(self.0, pid, "comm").map(|name| name.trim_end_matches('\n').to_owned())
+    }
+
+    /// True when the two have one memory, as between vfork(2) and exec. Where the kernel does not say, they have when both
+    /// show the same.
+    pub fn shares_memory(self, one: i32, other: i32) -> bool {
+        sys::shares_memory(one, other).unwrap_or_else(|| {
+            let statm = |pid| read(self.0, pid, "statm");
+            statm(one).is_some() && statm(one) == statm(other)
+        })
+    }
+
+    /// The children of a process; none when the kernel lists nobody's.
+    fn listed_children(self, pid: i32) -> Option<Vec<i32>> {
+        let tasks = fs::read_dir(self.0.join(pid.to_string()).join("task")).ok()?;
+        let mut children = Vec::new();
+        let mut is_listed = false;
+        for task in tasks.flatten() {
+            if let Ok(text) = fs::read_to_string(task.path().join("children")) {
+                is_listed = true;
+                children.extend(text.split_ascii_whitespace().filter_map(|word| word.parse::<i32>().ok()));
+            }
+        }
+        is_listed.then_some(children)
+    }
+
+    /// The parent of each process.
+    fn parents(self) -> Vec<(i32, i32)> {
+        let entries = fs::read_dir(self.0).into_iter().flatten().flatten();
+        let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+        pids.filter_map(|pid| Some((pid, parent(&read(self.0, pid, "stat")?)?))).collect()
+    }
+}
+
+/// The children of processes, looked up once for one look at a tree.
+pub struct Children<'a> {
+    table: Table<'a>,
+    /// All of them, where the kernel has no list for each process.
+    scanned: Option<HashMap<i32, Vec<i32>>>,
+}
+
+impl<'a> Children<'a> {
+    pub fn new(table: Table<'a>) -> Self {
+        Self { table, scanned: None }
+    }
+
+    /// Those of one process.
+    pub fn of(&mut self, pid: i32) -> Vec<i32> {
+        if self.scanned.is_none() {
+            if let Some(children) = self.table.listed_children(pid) {
+                return children;
+            }
+            // It may just have ended.
+            if self.table.process(pid).is_none() {
+                return Vec::new();
+            }
+        }
+        let scanned = self.scanned.get_or_insert_with(|| {
+            let mut children = HashMap::<i32, Vec<i32>>::new();
+            for (child, parent) in self.table.parents() {
+                children.entry(parent).or_default().push(child);
+            }
+            children
+        });
+        scanned.get(&pid).cloned().unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STAT: &str = "12 (a) b (c) S 7 12 12 0 -1 4194560 119 0 0 0 0 0 0 0 20 0 1 0 4711 2527232 240 1844";
+
+    #[test]
+    fn a_name_with_parentheses_does_not_shift_the_fields() {
+        assert_eq!((parent(STAT), began(STAT)), (Some(7), Some(4711)));
+        assert_eq!(parent("12 (cut"), None);
+    }
+
+    #[test]
+    fn own_memory_is_what_is_resident_and_no_files() {
+        assert_eq!(own_pages("1000 300 100 5 0 200 0\n"), Some(200));
+        assert_eq!(own_pages("1000 100 300 5 0 200 0\n"), Some(0));
+        assert_eq!(own_pages("1000"), None);
+    }
+
+    #[test]
+    fn this_process_is_found_with_its_memory_and_its_name() {
+        let table = Table(Path::new("/proc"));
+        let this = table.process(std::process::id() as i32).unwrap();
+        assert!(table.is_there(this) && !table.is_there(Process { began: this.began + 1, ..this }));
+        assert!(table.pages(this.pid) > 0);
+        assert!(table.command(this.pid).is_some_and(|name| !name.is_empty()));
+        assert_eq!(table.process(i32::MAX), None);
+    }
+
+    /// A stand-in for `/proc`.
+    fn fake(files: &[(&str, &str)]) -> tempfile::TempDir {
+        let root = tempfile::tempdir().unwrap();
+        for (path, text) in files {
+            let path = root.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        root
+    }
+
+    #[test]
+    fn children_are_those_of_every_thread() {
+        let root = fake(&[("12/task/12/children", "20 21 "), ("12/task/13/children", "30 "), ("12/stat", STAT)]);
+        let mut children = Children::new(Table(root.path()));
+        let mut found = children.of(12);
+        found.sort_unstable();
+        assert_eq!(found, [20, 21, 30]);
+        assert!(children.of(99).is_empty());
+    }
+
+    #[test]
+    fn children_are_searched_by_their_parents_where_the_kernel_lists_none() {
+        let child = "20 (x) S 12 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 5 0 0 0";
+        let root = fake(&[("12/task/12/comm", "x"), ("12/stat", STAT), ("20/stat", child)]);
+        let mut children = Children::new(Table(root.path()));
+        assert_eq!(children.of(12), [20]);
+        assert_eq!(children.of(7), [12]);
+    }
+}

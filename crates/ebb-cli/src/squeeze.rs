@@ -1,0 +1,69 @@
+//! Asking the processes of a tree for memory, from outside of it.
+//!
+//! As a process does that runs short itself (`ebb`, `reclaim.rs`): the one whose memory has been cold for longest first.
+
+use std::sync::atomic::Ordering::SeqCst;
+
+use ebb::tree::{Page, now_ms};
+
+use crate::sys;
+
+/// Fewer pages than these are not worth waking a process.
+const PAGES_MIN: i64 = 256;
+/// Of what a process holds, this part at most is asked for at a time: then another may be the coldest.
+const PART: i64 = 8;
+/// Who holds fewer pages is not asked.
+const HELD_MIN: u64 = 64;
+
+/// How many pages to ask of a process that holds `charged`, when so many are lacking.
+fn portion(lacking: i64, charged: u64) -> i64 {
+    lacking.clamp(1, (charged as i64 / PART).max(PAGES_MIN))
+}
+
+/// Asks the coldest process of the tree for a part of `lacking` pages, unless it is at work on that already. False when there
+/// is none to ask.
+pub fn ask(page: &Page, lacking: i64) -> bool {
+    let now = now_ms();
+    let Some((index, _)) = page.coldest(None, HELD_MIN, now) else { return false };
+    let member = page.member(index);
+    if member.ask_pages.load(SeqCst) <= 0 {
+        member.ask(portion(lacking, member.charged.load(SeqCst)), now);
+        sys::futex_wake_all(&member.asked);
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::Counters;
+    use ebb::tree::Kind;
+
+    #[test]
+    fn a_part_is_asked_for_at_a_time() {
+        assert_eq!(portion(10, 100_000), 10);
+        assert_eq!(portion(90_000, 80_000), 10_000);
+        assert_eq!(portion(90_000, 100), PAGES_MIN);
+    }
+
+    #[test]
+    fn the_process_that_is_cold_for_longest_is_asked_once_at_a_time() {
+        let counters = Counters::create().unwrap();
+        let page = counters.tree();
+        for (index, age_ms) in [(0, 5_000), (1, 50_000)] {
+            let member = page.member(index);
+            member.set_kind(Kind::Managed);
+            member.charged.store(1000, SeqCst);
+            member.since_ms.store(now_ms().saturating_sub(age_ms), SeqCst);
+            page.raise_high_water(index);
+        }
+        assert!(ask(page, 300) && ask(page, 300));
+        let asked = [0, 1].map(|index| page.member(index).asked.load(SeqCst));
+        assert_eq!((asked, page.member(1).ask_pages.load(SeqCst)), ([0, 1], 256));
+    }
+
+    #[test]
+    fn nobody_is_asked_where_there_is_nobody() {
+        assert!(!ask(Counters::create().unwrap().tree(), 300));
+    }
+}

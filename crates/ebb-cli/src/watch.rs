@@ -1,0 +1,372 @@
+//! Looking at a tree from outside, in a thread of `ebb run` beside the program: what those of its processes hold that are
+//! not managed, or not yet, and what the dead held.
+//!
+//! The thread waits, and does nothing, while every process is a member that counts for itself. exec wakes it
+//! (`Page::left`); from then on it looks again and again while there is something outside, the less often the less happens.
+//! What it finds goes into the members' `outside`; for processes that have no place of their own, because they closed the
+//! descriptor or their parent did not make one, into a place that this process takes.
+//!
+//! A process counts from the second look on, and with the smaller of two looks' memory: before exec it has all of the
+//! memory that it is about to leave, and a child of fork that of its parent.
+
+use std::collections::{HashMap, HashSet};
+use std::path::Path;
+use std::sync::atomic::Ordering::{Acquire, SeqCst};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use ebb::tree::{self, Kind, MemberId};
+
+use crate::outside::{Children, Process, Table};
+use crate::process::PROC;
+use crate::report::{Counters, PAGE_BYTES};
+use crate::unmanaged::{Judge, Unmanaged};
+use crate::{squeeze, sys};
+
+/// Between two looks, when the tree has little left or something new was seen.
+const SOON: Duration = Duration::from_millis(50);
+/// The same, while half of the budget is left.
+const USUAL: Duration = Duration::from_millis(250);
+/// The same, while nothing changes.
+const LATE: Duration = Duration::from_secs(1);
+/// However many processes call exec, looks are no closer together.
+const GAP: Duration = Duration::from_millis(20);
+/// Between two searches for processes without a place.
+const SEARCH_EVERY: Duration = Duration::from_secs(1);
+/// So many looks without a change are followed by later ones.
+const QUIET_LOOKS: u32 = 4;
+
+/// What one look found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Seen {
+    /// Processes outside.
+    processes: usize,
+    /// Of these, seen for the first time.
+    new: usize,
+    /// Pages that they hold.
+    pages: u64,
+    /// Pages more that they hold if the next look confirms it.
+    unconfirmed: u64,
+}
+
+/// When to look next; none while there is nothing to see.
+fn period(seen: Seen, held: i64, limit: i64, quiet_looks: u32) -> Option<Duration> {
+    if seen.processes == 0 && held <= limit {
+        None
+    } else if seen.new > 0
+        || seen.unconfirmed > limit as u64 / 64
+        || (held > limit / 2 && (quiet_looks < QUIET_LOOKS || held > limit))
+    {
+        Some(SOON)
+    } else if quiet_looks < QUIET_LOOKS {
+        Some(USUAL)
+    } else {
+        Some(LATE)
+    }
+}
+
+/// Where the memory of a process is counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Place {
+    Member(MemberId),
+    /// It has none: in that of this process.
+    Own,
+}
+
+/// What is known of a process outside since the last look.
+#[derive(Debug, Clone, Copy)]
+struct Known {
+    pages: u64,
+    look: u64,
+}
+
+struct Watcher {
+    counters: Arc<Counters>,
+    found: Arc<Mutex<Unmanaged>>,
+    judge: Judge,
+    known: HashMap<Process, Known>,
+    look: u64,
+    /// The place that this process has for those that have none.
+    own: Option<MemberId>,
+    searched: Option<Instant>,
+    /// `Page::left` at the last search.
+    searched_left: u32,
+}
+
+/// One look.
+struct Look<'a> {
+    table: Table<'a>,
+    children: Children<'a>,
+    /// Who has a place.
+    holders: HashMap<i32, (MemberId, Kind)>,
+    visited: HashSet<i32>,
+    /// Processes outside, and where each is counted.
+    outside: Vec<(i32, Place)>,
+}
+
+impl Look<'_> {
+    /// Adds what `pid` started and what that started, as far as it has no places. What is below a process that has one is
+    /// looked at only `through_members`.
+    fn descend(&mut self, pid: i32, place: Place, through_members: bool) {
+        let mut parents = vec![(pid, place)];
+        while let Some((parent, place)) = parents.pop() {
+            for child in self.children.of(parent) {
+                let holder = self.holders.get(&child).copied();
+                if (holder.is_some() && !through_members) || !self.visited.insert(child) {
+                    continue;
+                }
+                match holder {
+                    // Counted already, with what it started; or counts for itself.
+                    Some((_, Kind::Outside)) => {}
+                    Some(_) => parents.push((child, Place::Own)),
+                    None => {
+                        if !self.table.shares_memory(child, parent) {
+                            self.outside.push((child, place));
+                        }
+                        parents.push((child, place));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Adds a process, and what it started.
+    fn add(&mut self, pid: i32, place: Place) {
+        if self.visited.insert(pid) {
+            self.outside.push((pid, place));
+            self.descend(pid, place, false);
+        }
+    }
+}
+
+impl Watcher {
+    fn new(counters: Arc<Counters>, found: Arc<Mutex<Unmanaged>>) -> Self {
+        let judge = Judge::default();
+        Self { counters, found, judge, known: HashMap::new(), look: 0, own: None, searched: None, searched_left: 0 }
+    }
+
+    /// Those that have places, but for this process.
+    fn holders(&self) -> HashMap<i32, (MemberId, Kind)> {
+        let (page, fd) = (self.counters.tree(), self.counters.fd());
+        let own = self.own.map(|id| id.index);
+        let used = page
+            .members()
+            .filter(|(index, member)| Some(*index) != own && matches!(member.kind(), Kind::Managed | Kind::Outside));
+        let holders = used.filter_map(|(index, member)| {
+            let id = MemberId { index, generation: member.generation() };
+            let pid = tree::holder(fd, index).filter(|pid| *pid > 0)?;
+            // A process that execs has two for a moment, of which the one that counts is the one it manages.
+            Some((pid, (id, member.kind())))
+        });
+        let mut all = HashMap::new();
+        for (pid, place) in holders {
+            if place.1 == Kind::Managed || !all.contains_key(&pid) {
+                all.insert(pid, place);
+            }
+        }
+        all
+    }
+
+    /// Who is outside, and where it counts.
+    fn processes<'a>(&mut self, table: Table<'a>, may_search: bool) -> Vec<(i32, Place)> {
+        let holders = self.holders();
+        let mut look =
+            Look { table, children: Children::new(table), holders, visited: HashSet::new(), outside: Vec::new() };
+        let members: Vec<(i32, MemberId)> = look
+            .holders
+            .iter()
+            .filter(|(_, (_, kind))| *kind == Kind::Outside)
+            .map(|(pid, (id, _))| (*pid, *id))
+            .collect();
+        for (pid, id) in members {
+            look.add(pid, Place::Member(id));
+        }
+        // Those that were seen before and have lost their parent or their place.
+        for process in self.known.keys().filter(|process| table.is_there(**process)) {
+            if !look.holders.contains_key(&process.pid) {
+                look.add(process.pid, Place::Own);
+            }
+        }
+        if may_search {
+            let this = std::process::id() as i32;
+            look.visited.insert(this);
+            look.descend(this, Place::Own, true);
+            self.searched = Some(Instant::now());
+        }
+        look.outside
+    }
+
+    /// Looks once at everything that is outside, and says in the tree what it holds.
+    fn look(&mut self, left: u32) -> Seen {
+        let counters = Arc::clone(&self.counters);
+        let (page, fd) = (counters.tree(), counters.fd());
+        let table = Table(Path::new(PROC));
+        tree::reap(page, fd, self.own.map(|id| id.index));
+        let may_search = self.searched.is_none_or(|at| at.elapsed() >= SEARCH_EVERY);
+        if may_search {
+            self.searched_left = left;
+        }
+        let processes = self.processes(table, may_search);
+        self.look += 1;
+        self.judge.begin();
+        let mut held = HashMap::<Place, u64>::new();
+        let mut seen = Seen { processes: 0, new: 0, pages: 0, unconfirmed: 0 };
+        let mut unmanaged_pages = 0;
+        for (pid, place) in processes {
+            let total = held.entry(place).or_default();
+            let (Some(process), pages) = (table.process(pid), table.pages(pid)) else { continue };
+            // It has ended, or is about to.
+            if pages == 0 {
+                continue;
+            }
+            let before = self.known.insert(process, Known { pages, look: self.look });
+            let counted = before.map_or(0, |before| before.pages.min(pages));
+            *total += counted;
+            seen.processes += 1;
+            seen.new += usize::from(before.is_none());
+            seen.pages += counted;
+            seen.unconfirmed += pages - counted;
+            if let Some(file) = self.judge.unmanaged(table, process) {
+                unmanaged_pages += counted;
+                if self.found.lock().unwrap_or_else(PoisonError::into_inner).add(&file) {
+                    ebb::stats::add(&counters.page().unmanaged_programs, 1);
+                }
+            }
+        }
+        self.judge.end();
+        let look = self.look;
+        self.known.retain(|_, known| known.look == look);
+        self.found.lock().unwrap_or_else(PoisonError::into_inner).hold(unmanaged_pages);
+        self.tell(&held);
+        let sum = page.sum();
+        ebb::stats::raise(&counters.page().peak_held_bytes, sum.held.max(0) as u64 * PAGE_BYTES);
+        if sum.free() < 0 {
+            squeeze::ask(page, -sum.free());
+        }
+        seen
+    }
+
+    /// Writes down what is held where.
+    fn tell(&mut self, held: &HashMap<Place, u64>) {
+        let (page, fd) = (self.counters.tree(), self.counters.fd());
+        for (place, pages) in held {
+            if let Place::Member(id) = place
+                && let Some(member) = page.find(*id)
+            {
+                member.outside.store(*pages as i64, SeqCst);
+            }
+        }
+        let pages = held.get(&Place::Own).copied().unwrap_or(0);
+        if pages > 0 && self.own.is_none() {
+            self.own = tree::claim_outside(page, fd);
+        }
+        let Some(id) = self.own else { return };
+        if pages == 0 {
+            tree::drop_outside(page, fd, id);
+            self.own = None;
+        } else {
+            page.member(id.index).outside.store(pages as i64, SeqCst);
+        }
+    }
+
+    /// Looks for as long as this process lives.
+    fn run(mut self) -> ! {
+        let counters = Arc::clone(&self.counters);
+        let page = counters.tree();
+        let mut last = None;
+        let mut quiet_looks = 0;
+        loop {
+            let left = page.left.load(Acquire);
+            let began = Instant::now();
+            let seen = self.look(left);
+            let is_quiet = last.replace((seen, left)).is_some_and(|(before, left_before): (Seen, u32)| {
+                let moved = before.pages.abs_diff(seen.pages);
+                left == left_before && before.processes == seen.processes && moved <= page.limit() / 64
+            });
+            quiet_looks = if is_quiet { quiet_looks + 1 } else { 0 };
+            let sum = page.sum();
+            // Who called exec since the last search may have closed the descriptor, and its place with it.
+            let to_search = (left != self.searched_left).then_some(SEARCH_EVERY);
+            let period = period(seen, sum.held, sum.limit, quiet_looks).or(to_search);
+            sys::futex_wait(&page.left, left, period);
+            std::thread::sleep(GAP.saturating_sub(began.elapsed()));
+        }
+    }
+}
+
+/// What a thread beside this one finds out about the processes of the tree.
+pub struct Watch(Arc<Mutex<Unmanaged>>);
+
+impl Watch {
+    /// Begins to look. Signals that are blocked now are blocked in that thread.
+    pub fn start(counters: &Arc<Counters>) -> std::io::Result<Self> {
+        let found = Arc::default();
+        let watcher = Watcher::new(Arc::clone(counters), Arc::clone(&found));
+        std::thread::Builder::new().name("ebb-watch".to_owned()).spawn(move || watcher.run())?;
+        Ok(Self(found))
+    }
+
+    /// What it has found so far.
+    pub fn found(&self) -> Unmanaged {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOTHING: Seen = Seen { processes: 0, new: 0, pages: 0, unconfirmed: 0 };
+    const SOME: Seen = Seen { processes: 2, new: 0, pages: 50, unconfirmed: 0 };
+
+    #[test]
+    fn nothing_outside_is_not_looked_at() {
+        assert_eq!(period(NOTHING, 90, 100, 0), None);
+        assert_eq!(period(NOTHING, 101, 100, 0), Some(SOON));
+    }
+
+    #[test]
+    fn looks_are_the_rarer_the_less_happens() {
+        assert_eq!(period(Seen { new: 1, ..SOME }, 10, 100, 9), Some(SOON));
+        assert_eq!(period(Seen { unconfirmed: 2, ..SOME }, 10, 100, 9), Some(SOON));
+        assert_eq!(period(SOME, 60, 100, 0), Some(SOON));
+        assert_eq!(period(SOME, 10, 100, 0), Some(USUAL));
+        assert_eq!(period(SOME, 60, 100, QUIET_LOOKS), Some(LATE));
+        assert_eq!(period(SOME, 101, 100, QUIET_LOOKS), Some(SOON));
+    }
+
+    /// A child of this process that holds little, and ends with the test.
+    struct Sleeper(std::process::Child);
+
+    impl Sleeper {
+        fn new() -> Self {
+            Self(std::process::Command::new("/bin/sleep").arg("60").spawn().unwrap())
+        }
+    }
+
+    impl Drop for Sleeper {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
+    #[test]
+    fn a_process_without_a_place_counts_in_that_of_the_watcher_from_the_second_look_on() {
+        let sleeper = Sleeper::new();
+        let counters = Arc::new(Counters::create().unwrap());
+        counters.set_budget(64 << 20);
+        let mut watcher = Watcher::new(Arc::clone(&counters), Arc::default());
+        let first = watcher.look(0);
+        assert!(first.new >= 1 && first.pages == 0, "{first:?}");
+        assert_eq!(counters.tree().sum().held, 0);
+        let second = watcher.look(0);
+        assert!(second.pages > 0, "{second:?}");
+        assert_eq!(counters.tree().sum().held, second.pages as i64);
+        // The search finds other tests' children too; they may end at any time.
+        let pid = sleeper.0.id() as i32;
+        drop(sleeper);
+        watcher.look(0);
+        assert!(watcher.known.keys().all(|process| process.pid != pid));
+    }
+}

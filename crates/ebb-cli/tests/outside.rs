@@ -1,0 +1,126 @@
+//! Programs of a tree that Ebb cannot manage: they count, and others make room for them.
+
+mod common;
+
+use common::{HOLD, House, Tree, is_root, json, kill, pid, program_of, wait_until};
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::time::Duration;
+
+const MIB: u64 = 1 << 20;
+
+/// `hold`, and `still`, the same linked statically.
+fn house() -> House {
+    let house = House::with_agent();
+    house.compile("hold", HOLD, &[]);
+    house.compile("still", HOLD, &["-static"]);
+    house
+}
+
+/// The users to test as.
+fn users() -> Vec<u32> {
+    if is_root() { vec![0, 65534] } else { vec![0] }
+}
+
+#[test]
+fn a_managed_program_makes_room_for_one_that_is_not() {
+    for user in users() {
+        let script = "exec 3<&0; @still 40 0 <&3 & @hold 40 0 && wait $!";
+        let tree = Tree::start(house(), user, "64M", script, 2);
+        wait_until("both fit into the budget", || {
+            let shown = tree.shown();
+            tree.held_mib("still") >= 40 && shown["held_bytes"].as_u64() <= shown["budget_bytes"].as_u64()
+        });
+        assert!(tree.held_mib("hold") < 24, "{}", tree.shown());
+        let still = &tree.processes("still")[0];
+        assert_eq!(still["managed"], false);
+        let summary = tree.finish();
+        assert!(summary.contains("ebb: not managed, and not limited: still (at most 40."), "{summary}");
+        assert!(summary.contains(" MiB, counted in the budget)"), "{summary}");
+    }
+}
+
+#[test]
+fn the_json_names_what_was_not_managed() {
+    let house = house();
+    let file = house.path("s.json");
+    let script = format!(
+        "{} 1 0 </dev/null; sleep 3 | {} 10 0; :",
+        house.path("still").display(),
+        house.path("still").display()
+    );
+    let output = house.run(["run", "-q", "--stats", file.to_str().unwrap(), "--", "/bin/sh", "-c", &script]);
+    assert_eq!(common::code(&output), Some(0), "{}", common::err(&output));
+    let value = json(&file);
+    assert_eq!(value["unmanaged"]["names"], serde_json::json!(["still"]));
+    assert_eq!(value["counters"]["unmanaged_programs"], 1);
+    assert!((10 * MIB..12 * MIB).contains(&value["unmanaged"]["peak_bytes"].as_u64().unwrap()), "{value}");
+}
+
+#[test]
+fn children_of_a_program_that_is_not_managed_count_with_it() {
+    let tree = Tree::start(house(), 0, "64M", "@still 10 2; exit $?", 3);
+    wait_until("all three are counted", || tree.held_mib("still") >= 30);
+    assert_eq!(tree.processes("still").len(), 1, "{}", tree.shown());
+    tree.finish();
+}
+
+#[test]
+fn a_program_that_closes_every_descriptor_still_counts() {
+    let tree = Tree::start(house(), 0, "64M", "@still 20 0 close; exit $?", 1);
+    wait_until("it is counted", || tree.held_mib("(others)") >= 20);
+    tree.finish();
+}
+
+#[test]
+fn a_program_whose_parent_died_still_counts() {
+    let tree = Tree::start(house(), 0, "64M", "@still 10 1; cat; :", 2);
+    wait_until("both are counted", || tree.held_mib("still") >= 20);
+    let parent = tree.processes("still")[0]["pid"].as_i64().unwrap();
+    kill(parent as i32, libc::SIGKILL);
+    wait_until("the child counts elsewhere", || tree.processes("still").is_empty() && tree.held_mib("(others)") >= 10);
+    tree.finish();
+}
+
+#[test]
+fn a_program_with_another_users_rights_counts_too() {
+    if !is_root() {
+        return;
+    }
+    // As root, what gives root up; as another user, what makes it root.
+    for (user, owner) in [(0, 65534), (65534, 0)] {
+        let house = house();
+        let program = house.compile("rights", HOLD, &[]);
+        chown(&program, Some(owner), None).unwrap();
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o4755)).unwrap();
+        let tree = Tree::start(house, user, "64M", "@rights 12 0; exit $?", 1);
+        wait_until("it is counted", || tree.held_mib("rights") >= 12);
+        let summary = tree.finish();
+        assert!(summary.contains("not limited: rights (at most 12."), "{summary}");
+    }
+}
+
+/// How often the thread that looks from outside has waited.
+fn looks(ebb: i32) -> u64 {
+    let tasks = fs::read_dir(format!("/proc/{ebb}/task")).unwrap().flatten();
+    let watch = tasks
+        .map(|task| task.path())
+        .find(|task| fs::read_to_string(task.join("comm")).is_ok_and(|name| name == "ebb-watch\n"));
+    let status = fs::read_to_string(watch.unwrap().join("status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:")).unwrap();
+    line.trim().parse().unwrap()
+}
+
+#[test]
+fn nothing_is_looked_at_while_all_are_managed() {
+    let tree = Tree::start(house(), 0, "64M", "exec @hold 4 0", 1);
+    let ebb = pid(&tree.ebb);
+    assert_ne!(program_of(&tree.ebb), ebb);
+    let mut before = looks(ebb);
+    // What exec began may take a few looks to settle.
+    wait_until("it rests", || {
+        std::thread::sleep(Duration::from_millis(1500));
+        std::mem::replace(&mut before, looks(ebb)) == looks(ebb)
+    });
+    tree.finish();
+}
