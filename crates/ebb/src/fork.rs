@@ -34,7 +34,9 @@ impl Space {
         let shared = self.tree().child_place().map(|place| (place, self.share_pages(place) as i64));
         let reserved = self.tree().reserve_child(charged, shared);
         if reserved.is_some() && shared.is_some_and(|(_, pages)| pages > 0) {
-            self.sharing.store(true, Relaxed);
+            let number = self.nr_sharing_forks.fetch_add(1, Relaxed).wrapping_add(1).max(1);
+            self.sharing.store(number, Relaxed);
+            self.shares_much.store(true, Relaxed);
         }
         // SAFETY: as above.
         unsafe { *self.reserved_child.get() = reserved };

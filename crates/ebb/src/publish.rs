@@ -28,7 +28,7 @@ impl Space {
             page.members().filter(|(_, m)| m.kind() == Kind::Managed).map(|(_, m)| m.pool.load(Relaxed) as usize);
         let others = pools.sum::<usize>().saturating_sub(self.swap.pool_pages());
         // A pool that is shared since a fork is nobody's other pool.
-        let others = if self.is_sharing() { 0 } else { others };
+        let others = if self.shares_much() { 0 } else { others };
         let (of_limit, of_share) = (group::pool_max(limit), group::pool_max(share));
         self.swap.set_pool_max([0, 1].map(|i| of_limit[i].saturating_sub(others).max(of_share[i] / 2)));
     }
@@ -41,7 +41,7 @@ impl Space {
         }
         let mut histogram = [0; AGES];
         let mut youngest_ms = u64::MAX;
-        let is_sharing = self.is_sharing();
+        let is_sharing = self.shares_much();
         // Once around the ring, which stays in its order.
         for _ in 0..self.units.len() {
             self.gate.enter(&ctx.gate);

@@ -206,7 +206,7 @@ impl Space {
         self.reclaim_groups(ctx);
         self.publish_sizes();
         self.gate.enter(&ctx.gate);
-        if !self.is_sharing() && self.swap.is_fragmented() {
+        if !self.shares_much() && self.swap.is_fragmented() {
             self.swap.compact(&self.group, self.stats, COMPACT_STEP);
         }
         // Room on a device that is half full is worth more than copies of what is in memory.
@@ -289,17 +289,17 @@ impl Space {
     pub(crate) fn reclaim_step(&self, ctx: &ThreadCtx) -> bool {
         let mut work = self.work.lease();
         self.publish_sizes();
-        let is_sharing = self.is_sharing();
-        if self.swap.pool_is_full() && !is_sharing {
+        let shares_much = self.shares_much();
+        if self.swap.pool_is_full() && !shares_much {
             self.shrink_pool(ctx, &mut work);
         }
-        if !self.staging.is_full() && self.sweep_next(ctx, !is_sharing, &mut work.saved).is_some() {
+        if !self.staging.is_full() && self.sweep_next(ctx, !shares_much, &mut work.saved).is_some() {
             return true;
         }
         if self.swap_out_oldest(ctx, &mut work).is_some_and(|freed| freed > 0) {
             return true;
         }
-        if is_sharing {
+        if shares_much {
             return false;
         }
         // Nothing that could be unmapped, nothing staged: what the pool holds can still go to the file.
@@ -309,7 +309,7 @@ impl Space {
 
     /// The same where nothing is left but what is shared: that frees memory only when the other side gives it up, too.
     fn reclaim_shared_step(&self, ctx: &ThreadCtx) -> bool {
-        if !self.is_sharing() {
+        if !self.shares_much() {
             return false;
         }
         let mut work = self.work.lease();
@@ -327,7 +327,7 @@ impl Space {
         self.gate.enter(&ctx.gate);
         let mut moved = self.swap.write_back(ctx.shard(), &self.group, self.stats, &mut work.pages, &reclaim) > 0;
         // To compact what is shared copies it.
-        moved |= !self.is_sharing() && self.swap.compact(&self.group, self.stats, COMPACT_STEP) > 0;
+        moved |= !self.shares_much() && self.swap.compact(&self.group, self.stats, COMPACT_STEP) > 0;
         if !moved {
             moved = self.open_some();
             self.swap.trim(&self.group);

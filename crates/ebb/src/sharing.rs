@@ -20,20 +20,35 @@ use crate::space::Space;
 use crate::table::{ADDR_END, PAGE, UNIT_PAGES};
 use core::sync::atomic::Ordering::Relaxed;
 
+/// The part of what a process holds that makes much of what it shares.
+const SHARES_MUCH_PART: usize = 8;
+
 /// Address space of a leaf of the map of what is shared.
 const LEAF_SHIFT: u32 = crate::tree::shared_map::LEAF_SHIFT;
 
 impl Space {
     /// True while memory may be shared with a parent or a child. May lag.
     pub(crate) fn is_sharing(&self) -> bool {
-        self.sharing.load(Relaxed)
+        self.sharing.load(Relaxed) != 0
+    }
+
+    /// True while so much of this process's memory is shared that reclaim works round it. May lag.
+    pub(crate) fn shares_much(&self) -> bool {
+        self.shares_much.load(Relaxed)
     }
 
     /// Looks whether that has ended.
     pub(crate) fn look_at_sharing(&self) {
-        if self.is_sharing() && !self.tree().is_sharing() {
-            self.sharing.store(false, Relaxed);
+        let fork = self.sharing.load(Relaxed);
+        if fork == 0 {
+            return;
         }
+        let pages = self.tree().shared_pages();
+        if pages.is_none() {
+            // Unless there was another fork meanwhile.
+            let _ = self.sharing.compare_exchange(fork, 0, Relaxed, Relaxed);
+        }
+        self.shares_much.store(pages.unwrap_or(0) > self.group.charged() / SHARES_MUCH_PART, Relaxed);
     }
 
     /// The shared page at `addr` is this process's own now, or it has it no more; how many pages more that makes for the tree.
@@ -159,6 +174,6 @@ impl Space {
     /// True when a unit has nothing that is this process's own. A hint.
     pub(crate) fn is_all_shared(&self, unit: &crate::table::Unit) -> bool {
         let present = unit.present.load(Relaxed);
-        self.is_sharing() && unit.shared.load(Relaxed) >= present.min(UNIT_PAGES as u32)
+        self.shares_much() && unit.shared.load(Relaxed) >= present.min(UNIT_PAGES as u32)
     }
 }

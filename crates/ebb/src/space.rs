@@ -20,7 +20,7 @@ use crate::tree::{MemberId, Tree};
 use crate::uapi::{self, Errno, uffd::Uffd};
 use crate::work::WorkPool;
 use core::cell::UnsafeCell;
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 /// Smallest budget a space accepts.
 pub const RAM_BYTES_MIN: u64 = 4 << 20;
@@ -112,8 +112,12 @@ pub struct Space {
     pub(crate) zeros: usize,
     /// Present pages that one sweep takes at most.
     pub(crate) sweep_max: usize,
-    /// Memory may be shared with a parent or a child.
-    pub(crate) sharing: AtomicBool,
+    /// Which fork was the last, by number, while memory may be shared with a parent or a child; else 0.
+    pub(crate) sharing: AtomicU32,
+    /// Forks so far that shared memory.
+    pub(crate) nr_sharing_forks: AtomicU32,
+    /// It is so much that reclaim works round it.
+    pub(crate) shares_much: AtomicBool,
     /// Units touched so recently are passed over while other processes are given memory; 0 for none.
     pub(crate) young_ms: AtomicU64,
     /// Somebody adds or takes away a device.
@@ -191,7 +195,9 @@ impl Space {
             nr_clean: AtomicUsize::new(0),
             zeros: uapi::reserve(crate::ctx::WINDOW_MAX * 4096)? as usize,
             sweep_max: group::sweep_max(limit),
-            sharing: AtomicBool::new(false),
+            sharing: AtomicU32::new(0),
+            nr_sharing_forks: AtomicU32::new(0),
+            shares_much: AtomicBool::new(false),
             young_ms: AtomicU64::new(0),
             is_changing_swap: AtomicBool::new(false),
             leaving: UnsafeCell::new(None),

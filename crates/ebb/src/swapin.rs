@@ -154,7 +154,7 @@ impl Space {
     /// likely to leave it as it is, and to go on before it comes again. So does what comes from a file, where a copy
     /// costs no RAM, and what is shared since a fork, where the other side has the copy anyhow. Not where such pages were written to lately.
     fn stays_clean(&self, addr: usize, n: usize, from_file: bool) -> bool {
-        let keeps = n >= CLEAN_RUN_MIN || from_file || self.is_sharing();
+        let keeps = n >= CLEAN_RUN_MIN || from_file || self.shares_much();
         if !self.can_protect || !keeps || !self.swap.may_keep() {
             return false;
         }

@@ -299,9 +299,11 @@ impl Tree {
         self.member().parent().is_some_and(|parent| self.page.find(parent).is_some())
     }
 
-    /// True while pages that were shared at a fork may still be.
-    pub fn is_sharing(&self) -> bool {
-        self.has_parent() || self.sharing_children().next().is_some()
+    /// Pages that this process still shares with the one with which it shares most; none when there is nobody left.
+    pub fn shared_pages(&self) -> Option<usize> {
+        let own = self.has_parent().then(|| self.member());
+        let relatives = self.sharing_children().map(|(child, _)| child).chain(own);
+        relatives.map(|member| member.shared.load(Relaxed).max(0) as usize).max()
     }
 
     /// The page at `addr` is this process's own now, because it writes to it, or it has it no more. How many pages more that
