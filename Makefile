@@ -61,7 +61,7 @@ miri: ## miri, where it is installed
 
 .PHONY: transparency transparency-long
 transparency: build ## small C programs: the same with and without Ebb
-	python3 tests/transparency/run.py $(foreach v,plain root user,--variant $(v))
+	python3 tests/transparency/run.py --short $(foreach v,plain root user early dormant,--variant $(v))
 transparency-long: build
 	python3 tests/transparency/run.py
 

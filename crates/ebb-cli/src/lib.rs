@@ -22,6 +22,7 @@ mod process;
 mod report;
 mod run;
 mod show;
+mod sites;
 mod size;
 mod socket;
 mod spill;

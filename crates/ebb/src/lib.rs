@@ -62,6 +62,8 @@ mod sweep;
 #[cfg(not(loom))]
 mod table;
 #[cfg(not(loom))]
+mod takeover;
+#[cfg(not(loom))]
 mod text;
 #[cfg(not(loom))]
 pub mod uapi;
@@ -82,3 +84,5 @@ pub use space::{Config, Force, InitError, RAM_BYTES_MIN, Space};
 pub use swapon::{SwapOffError, SwapOnError};
 #[cfg(not(loom))]
 pub use table::{ADDR_END, PAGE};
+#[cfg(not(loom))]
+pub use takeover::{Mapping, PageMap};
