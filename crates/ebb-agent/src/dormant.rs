@@ -342,7 +342,9 @@ fn scratch(bytes: usize) -> Option<&'static mut [u8]> {
         SCRATCH[1].store(bytes as u64, Relaxed);
     }
     // SAFETY: mapped, and used by nobody else: the process has one thread, and its vfork child waits for nobody.
-    Some(unsafe { core::slice::from_raw_parts_mut(SCRATCH[0].load(Relaxed) as *mut u8, SCRATCH[1].load(Relaxed) as usize) })
+    Some(unsafe {
+        core::slice::from_raw_parts_mut(SCRATCH[0].load(Relaxed) as *mut u8, SCRATCH[1].load(Relaxed) as usize)
+    })
 }
 
 const _: () = assert!(SITES_MAX >= 8);

@@ -15,7 +15,7 @@
 //! pointer, its instruction the `syscall` to go back to.
 
 use crate::dormant;
-use core::arch::global_asm;
+use core::arch::{global_asm, naked_asm};
 use core::cell::UnsafeCell;
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicU32, AtomicU64};
@@ -388,29 +388,26 @@ global_asm!(
     on_call = sym dormant::on_call,
 );
 
-// libc's own, under its names: `errno` is set as there. A test must not replace its own libc.
-#[cfg(not(test))]
+// What libc's functions have in common: rax is the call, and all else is as the kernel wants it. The first way in looks
+// whether the call is noticed, the second notices it in any case. `errno` is set as there.
 global_asm!(
     ".pushsection ebb_outside,\"ax\",@progbits",
     ".p2align 4",
     ".cfi_startproc",
-    ".globl syscall",
-    ".type syscall,@function",
-    "syscall:",
-    "mov rax, rdi",
-    "mov rdi, rsi",
-    "mov rsi, rdx",
-    "mov rdx, rcx",
-    "mov r10, r8",
-    "mov r8, r9",
-    "mov r9, [rsp + 8]",
-    "cmp dword ptr [rip + {gate}], 1",
-    "jne 1f",
-    "cmp rax, 512",
+    ".globl ebb_call",
+    ".hidden ebb_call",
+    ".type ebb_call,@function",
+    "ebb_call:",
+    "cmp rax, {numbers}",
     "jae 1f",
     "lea rcx, [rip + {noticed}]",
     "bt [rcx], rax",
-    "jc 3f",
+    "jnc 1f",
+    ".globl ebb_noticed_call",
+    ".hidden ebb_noticed_call",
+    "ebb_noticed_call:",
+    "lea r11, [rip + 1f]",
+    "jmp ebb_gate_call",
     "1: syscall",
     "cmp rax, -4095",
     "jae 2f",
@@ -424,72 +421,76 @@ global_asm!(
     "mov [rax], ecx",
     "mov rax, -1",
     "ret",
-    "3: lea r11, [rip + 1b]",
-    "jmp ebb_gate_call",
-    ".size syscall, . - syscall",
-    ".globl execveat",
-    ".type execveat,@function",
-    "execveat:",
-    ".macro ebb_by_name nr",
-    "mov r10, rcx",
-    "mov eax, \\nr",
-    "cmp dword ptr [rip + {gate}], 1",
-    "jne 1b",
-    "jmp 3b",
-    ".endm",
-    "ebb_by_name {execveat}",
-    ".size execveat, . - execveat",
-    // What the agent refuses, and limits that it would run into later: rare, and looked at before it is done.
-    ".globl prctl",
-    ".type prctl,@function",
-    "prctl:",
-    "ebb_by_name {prctl}",
-    ".globl arch_prctl",
-    ".type arch_prctl,@function",
-    "arch_prctl:",
-    "ebb_by_name {arch_prctl}",
-    ".irp name, setrlimit, setrlimit64",
-    ".globl \\name",
-    ".type \\name,@function",
-    "\\name:",
-    ".endr",
-    "ebb_by_name {setrlimit}",
-    ".irp name, prlimit, prlimit64",
-    ".globl \\name",
-    ".type \\name,@function",
-    "\\name:",
-    ".endr",
-    "ebb_by_name {prlimit}",
-    ".globl mlockall",
-    ".type mlockall,@function",
-    "mlockall:",
-    "ebb_by_name {mlockall}",
-    ".globl chroot",
-    ".type chroot,@function",
-    "chroot:",
-    "ebb_by_name {chroot}",
-    ".globl unshare",
-    ".type unshare,@function",
-    "unshare:",
-    "ebb_by_name {unshare}",
-    ".globl setns",
-    ".type setns,@function",
-    "setns:",
-    "ebb_by_name {setns}",
     ".cfi_endproc",
+    ".size ebb_call, . - ebb_call",
     ".popsection",
-    gate = sym GATE,
+    numbers = const NOTICED.len() * 64,
     noticed = sym NOTICED,
-    execveat = const g::__NR_execveat,
-    prctl = const g::__NR_prctl,
-    arch_prctl = const g::__NR_arch_prctl,
-    setrlimit = const g::__NR_setrlimit,
-    prlimit = const g::__NR_prlimit64,
-    mlockall = const g::__NR_mlockall,
-    chroot = const g::__NR_chroot,
-    unshare = const g::__NR_unshare,
-    setns = const g::__NR_setns,
 );
+
+/// libc's functions under their own names. In tests they have names of this crate only: a test must not replace its own
+/// libc.
+macro_rules! libc_calls {
+    ($($(#[$doc:meta])* $name:ident = $nr:path;)*) => {
+        $(
+            $(#[$doc])*
+            ///
+            /// # Safety
+            /// As the function of libc with this name.
+            #[cfg_attr(not(test), unsafe(no_mangle))]
+            #[unsafe(naked)]
+            pub unsafe extern "C" fn $name() {
+                naked_asm!("mov r10, rcx", "mov eax, {nr}", "jmp ebb_noticed_call", nr = const $nr);
+            }
+        )*
+    };
+}
+
+// Called by name only, so that no page of libc need be patched for them. Those after the first are rare: what the agent
+// refuses, and limits that it would run into later.
+libc_calls! {
+    /// execveat(2)
+    execveat = g::__NR_execveat;
+    /// prctl(2)
+    prctl = g::__NR_prctl;
+    /// arch_prctl(2)
+    arch_prctl = g::__NR_arch_prctl;
+    /// setrlimit(2)
+    setrlimit = g::__NR_setrlimit;
+    /// The same.
+    setrlimit64 = g::__NR_setrlimit;
+    /// prlimit(2)
+    prlimit = g::__NR_prlimit64;
+    /// The same.
+    prlimit64 = g::__NR_prlimit64;
+    /// mlockall(2)
+    mlockall = g::__NR_mlockall;
+    /// chroot(2)
+    chroot = g::__NR_chroot;
+    /// unshare(2)
+    unshare = g::__NR_unshare;
+    /// setns(2)
+    setns = g::__NR_setns;
+}
+
+/// syscall(2)
+///
+/// # Safety
+/// As the function of libc with this name.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+#[unsafe(naked)]
+pub unsafe extern "C" fn syscall() {
+    naked_asm!(
+        "mov rax, rdi",
+        "mov rdi, rsi",
+        "mov rsi, rdx",
+        "mov rdx, rcx",
+        "mov r10, r8",
+        "mov r8, r9",
+        "mov r9, [rsp + 8]",
+        "jmp ebb_call",
+    );
+}
 
 unsafe extern "C" {
     fn ebb_slots();

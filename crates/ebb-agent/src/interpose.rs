@@ -139,6 +139,11 @@ pub fn make<const CANCELS: bool>(nr: u32, args: [u64; 6], touches: Touches) -> i
     finish(slow(&mem, nr, &args, &mut |nr, args| once(Way::Here, nr, args)))
 }
 
+/// Makes a call that the agent performs itself, once the process is managed: the kernel catches it.
+pub fn caught(nr: u32, args: [u64; 6]) -> i64 {
+    finish(raw(Way::Outside, nr as u64, &args))
+}
+
 #[cold]
 #[inline(never)]
 fn slow(mem: &SpaceMemory<'_>, nr: u64, args: &[u64; 6], do_call: &mut dyn FnMut(u64, &[u64; 6]) -> i64) -> i64 {

@@ -4,7 +4,7 @@
 //! effect, so nothing is pinned beforehand.
 
 use crate::fds;
-use crate::interpose::{Ptr, Touches, int, libc_functions, make};
+use crate::interpose::{self, Ptr, Touches, int, libc_functions, make};
 use core::ffi::c_int;
 use linux_raw_sys::general as g;
 
@@ -28,7 +28,7 @@ fn onto(old: c_int, new: c_int, nr: u32, flags: c_int) -> c_int {
     if crate::space().is_none() && old != new && !fds::is_inherited(old) {
         fds::give_up(new);
     }
-    make::<false>(nr, [visible(old), int(new), int(flags), 0, 0, 0], Touches::Buffer(0, 0)) as c_int
+    interpose::caught(nr, [visible(old), int(new), int(flags), 0, 0, 0]) as c_int
 }
 
 libc_functions! {
@@ -64,13 +64,13 @@ libc_functions! {
     fn close_range(first: u32, last: u32, flags: c_int) -> c_int {
         if crate::space().is_some() || first > last {
             let args = [first as u64, last as u64, int(flags), 0, 0, 0];
-            return make::<false>(g::__NR_close_range, args, Touches::Buffer(0, 0)) as c_int;
+            return interpose::caught(g::__NR_close_range, args) as c_int;
         }
         let mut ret = 0;
         fds::for_each_inherited_gap(first, last, |from, to| {
             let args = [from as u64, to as u64, int(flags), 0, 0, 0];
             if ret == 0 {
-                ret = make::<false>(g::__NR_close_range, args, Touches::Buffer(0, 0)) as c_int;
+                ret = interpose::caught(g::__NR_close_range, args) as c_int;
             }
         });
         ret

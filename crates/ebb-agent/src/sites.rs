@@ -53,8 +53,13 @@ struct Table {
 
 impl Table {
     fn parse(text: &[u8]) -> Option<Self> {
-        let mut this =
-            Self { build_id: [0; BUILD_ID_BYTES_MAX], build_id_bytes: 0, anchor: 0, sites: [(0, 0); SITES_MAX], count: 0 };
+        let mut this = Self {
+            build_id: [0; BUILD_ID_BYTES_MAX],
+            build_id_bytes: 0,
+            anchor: 0,
+            sites: [(0, 0); SITES_MAX],
+            count: 0,
+        };
         let mut parts = text.split(|&c| c == b',');
         for pair in parts.next()?.chunks(2) {
             *this.build_id.get_mut(this.build_id_bytes)? = u8::try_from(hex(pair)?).ok()?;
@@ -113,7 +118,9 @@ pub unsafe fn any_note(base: u64, headers: &[Header], mut f: impl FnMut(&[u8], u
             let word = |i: usize| u32::from_le_bytes([head[i], head[i + 1], head[i + 2], head[i + 3]]);
             let (name, content) = (word(0) as usize, word(4) as usize);
             let content_at = name.next_multiple_of(4);
-            let (Some(name), Some(text)) = (rest.get(..name), rest.get(content_at..content_at + content)) else { break };
+            let (Some(name), Some(text)) = (rest.get(..name), rest.get(content_at..content_at + content)) else {
+                break;
+            };
             if f(name, word(8), text) {
                 return true;
             }

@@ -100,10 +100,7 @@ impl Found {
         let bit = |i: usize, letter, value| if flags.get(i) == Some(&letter) { value } else { 0 };
         let prot = bit(0, b'r', g::PROT_READ) | bit(1, b'w', g::PROT_WRITE) | bit(2, b'x', g::PROT_EXEC);
         let start = if is_heap { start.max((dormant::heap_start() as usize).next_multiple_of(PAGE)) } else { start };
-        Entry {
-            mapping: Mapping { start, end, prot, ..Mapping::default() },
-            is_candidate: is_candidate && is_private,
-        }
+        Entry { mapping: Mapping { start, end, prot, ..Mapping::default() }, is_candidate: is_candidate && is_private }
     }
 
     fn add(&mut self, entry: &Entry) {
@@ -217,7 +214,8 @@ fn tid_address() -> u64 {
     const PR_GET_TID_ADDRESS: u64 = 40;
     let mut at = 0u64;
     // SAFETY: the kernel writes one word.
-    let ret = unsafe { entry::raw_syscall(g::__NR_prctl as u64, &[PR_GET_TID_ADDRESS, &raw mut at as u64, 0, 0, 0, 0]) };
+    let ret =
+        unsafe { entry::raw_syscall(g::__NR_prctl as u64, &[PR_GET_TID_ADDRESS, &raw mut at as u64, 0, 0, 0, 0]) };
     if ret == 0 { at } else { 0 }
 }
 
@@ -235,7 +233,9 @@ mod tests {
 
     #[test]
     fn a_detail_is_no_head() {
-        for line in [&b"Size:                  4 kB"[..], b"VmFlags: rd wr mr mw me ac ", b"AnonHugePages:         0 kB"] {
+        for line in
+            [&b"Size:                  4 kB"[..], b"VmFlags: rd wr mr mw me ac ", b"AnonHugePages:         0 kB"]
+        {
             assert_eq!(head(line), None);
         }
     }
