@@ -25,7 +25,7 @@ use crate::entry_dormant::{
 use crate::exec;
 use crate::frame::{Context, SigInfo};
 use crate::lifeline;
-use crate::signals::{SIGBUS, SIGSEGV};
+use crate::signals::{self, FULL_MASK, SIGBUS, SIGSEGV, bit};
 use crate::sites;
 use crate::start;
 use crate::user;
@@ -273,9 +273,18 @@ fn data_bytes() -> Option<u64> {
 }
 
 /// The handler of faults while the program's memory is read.
-unsafe extern "C" fn on_fault(sig: i32, _info: *const SigInfo, uc: *mut Context) {
+unsafe extern "C" fn on_fault(sig: i32, info: *const SigInfo, uc: *mut Context) {
     // SAFETY: the kernel calls with its own frame.
-    let uc = unsafe { &mut *uc };
+    let (info, uc) = unsafe { (&*info, &mut *uc) };
+    if !info.is_fault() {
+        // The program has it blocked, and it waited: it goes on waiting.
+        uc.mask |= bit(sig);
+        let (pid, thread) = (signals::getpid(), signals::gettid());
+        let args = [pid, thread, sig as u64, core::ptr::from_ref(info) as u64, 0, 0];
+        // SAFETY: the kernel reads one siginfo. The signal is blocked here.
+        unsafe { entry::raw_syscall(g::__NR_rt_tgsigqueueinfo as u64, &args) };
+        return;
+    }
     match entry::copy_fixup(uc.regs.ip) {
         Some(ip) => uc.regs.ip = ip,
         // A fault of the agent's own happens anew, and ends the process.
@@ -283,13 +292,14 @@ unsafe extern "C" fn on_fault(sig: i32, _info: *const SigInfo, uc: *mut Context)
     }
 }
 
-/// Runs `f`, in which [`user::read`] answers for memory that is not there. The program's handlers rest meanwhile.
+/// Runs `f`, in which [`user::read`] answers for memory that is not there. The program's handlers rest meanwhile. Every
+/// signal is blocked.
 fn with_faults<R>(f: impl FnOnce() -> R) -> R {
     let handler = Action {
         handler: on_fault as *const () as u64,
-        flags: actions::SA_RESTORER | actions::SA_NODEFER | actions::SA_SIGINFO,
+        flags: actions::SA_RESTORER | actions::SA_SIGINFO,
         restorer: entry_dormant::restorer(),
-        mask: 0,
+        mask: u64::MAX,
     };
     let exchange = |sig: i32, new: &Action| {
         let old = actions::kernel_action(sig).unwrap_or_default();
@@ -297,7 +307,9 @@ fn with_faults<R>(f: impl FnOnce() -> R) -> R {
         old
     };
     let olds = [SIGSEGV, SIGBUS].map(|sig| exchange(sig, &handler));
+    let mask = signals::set_kernel_mask(FULL_MASK);
     let result = f();
+    signals::set_kernel_mask(mask);
     for (sig, old) in [SIGSEGV, SIGBUS].into_iter().zip(&olds) {
         let _ = actions::set_kernel_action(sig, old);
     }

@@ -104,7 +104,8 @@ static STACK: Bytes<STACK_BYTES> = Bytes(UnsafeCell::new([0; STACK_BYTES]));
 /// Room for the vector state: AMX and AVX-512 together stay below.
 pub const VECTORS_BYTES: usize = 16 << 10;
 static VECTORS: Bytes<VECTORS_BYTES> = Bytes(UnsafeCell::new([0; VECTORS_BYTES]));
-static FULL: AtomicU64 = AtomicU64::new(crate::signals::FULL_MASK);
+/// Every signal. Those of the agent's own too: the program may have them blocked and waiting.
+static FULL: AtomicU64 = AtomicU64::new(u64::MAX);
 
 /// System calls by libc's `syscall` that take the slow way, one bit each: those that make threads and processes, start
 /// programs, want what the agent refuses, or put up limits that it would run into later.
