@@ -113,6 +113,10 @@ bench-slots-quick: # what it checks on the way, without time to measure
 bench-overhead: build ## programs with all the RAM they want, alone and under Ebb
 	python3 bench/micro/overhead.py --ebb $(EBB)
 
+.PHONY: bench-startup
+bench-startup: build ## what a short command costs: plain, with the agent inert, and under Ebb
+	python3 bench/micro/startup.py --ebb $(EBB)
+
 .PHONY: install uninstall
 install: build ## install below PREFIX (/usr/local)
 	install -D -m 755 $(EBB) $(DESTDIR)$(PREFIX)/bin/ebb
