@@ -242,6 +242,10 @@ fn number(text: &[u8]) -> Option<u64> {
 mod tests {
     use super::*;
 
+    fn early<'a>(vars: &[&'a str]) -> Result<Early<'a>, &'static str> {
+        Early::of(vars.iter().map(|var| var.as_bytes()))?.ok_or("no budget")
+    }
+
     fn settings(vars: &[&str]) -> Settings {
         let mut s = Settings::default();
         for var in vars {
@@ -304,8 +308,16 @@ mod tests {
     #[test]
     fn a_lifeline_is_two_descriptors_and_their_files() {
         let ends = Ends { line: 900, keeper: 901, line_inode: 7, keeper_inode: 8 };
-        assert_eq!(settings(&["EBB_LIFE_FDS=900,901,7,8"]).life_ends, Some(ends));
-        assert_eq!(Settings::default().offer(b"EBB_LIFE_FDS=900,901"), Err("EBB_LIFE_FDS"));
+        assert_eq!(early(&["EBB_RAM=1", "EBB_LIFE_FDS=900,901,7,8"]).map(|early| early.life_ends), Ok(Some(ends)));
+        assert_eq!(early(&["EBB_LIFE_FDS=900,901"]).err(), Some("EBB_LIFE_FDS"));
+    }
+
+    #[test]
+    fn what_is_forced_is_known_early() {
+        let of = |force| early(&["EBB_RAM=1", force]).map(|early| (early.no_dormant, early.is_early));
+        assert_eq!(of("EBB_FORCE=no-move,no-dormant"), Ok((true, false)));
+        assert_eq!(of("EBB_FORCE=early"), Ok((false, true)));
+        assert_eq!(early(&["EBB_FORCE=early"]).err(), Some("no budget"));
     }
 
     #[test]
