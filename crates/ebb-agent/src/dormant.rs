@@ -100,10 +100,12 @@ pub unsafe fn begin(early: &Early<'_>, auxv: &Auxv) -> bool {
     if early.no_dormant || !auxv.has_fsgsbase || !keeps_vectors {
         return false;
     }
-    // SAFETY: the kernel's own words; one thread.
-    if unsafe { auxv.headers == 0 || sites::is_go(auxv.headers as *const _, auxv.nr_headers) }
-        || !unsafe { sites::patch(early.sites) }
-    {
+    // SAFETY: the kernel's own words.
+    if auxv.headers == 0 || unsafe { sites::is_go(auxv.headers as *const _, auxv.nr_headers) } {
+        return false;
+    }
+    // SAFETY: one thread, and no handler.
+    if !unsafe { sites::patch(early.sites) } {
         return false;
     }
     let threshold =

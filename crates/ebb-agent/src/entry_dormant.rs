@@ -530,3 +530,53 @@ pub unsafe fn call_outside(nr: u64, args: &[u64; 6]) -> i64 {
 
 const _: () = assert!(offset_of!(Gate, is_dormant) == 0);
 const _: () = assert!(size_of::<Site>() == 16);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    type Function = unsafe extern "C" fn();
+
+    /// Calls one of libc's functions; its errno, or 0.
+    fn errno_of(function: Function, args: [u64; 4]) -> i32 {
+        // SAFETY: functions of libc's with at most four arguments, which refuse these or have no effect with them.
+        let answer = unsafe {
+            let function: unsafe extern "C" fn(u64, u64, u64, u64) -> i64 = core::mem::transmute(function);
+            function(args[0], args[1], args[2], args[3])
+        };
+        if answer == -1 { std::io::Error::last_os_error().raw_os_error().unwrap_or(0) } else { 0 }
+    }
+
+    #[test]
+    fn functions_by_name_answer_as_libcs() {
+        let name = c"/no such directory".as_ptr() as u64;
+        let none = u64::MAX;
+        let cases: [(Function, [u64; 4], i32); 13] = [
+            (syscall, [g::__NR_close as u64, none, 0, 0], libc::EBADF),
+            (syscall, [g::__NR_getpid as u64, 0, 0, 0], 0),
+            (execveat, [g::AT_FDCWD as i64 as u64, name, 0, 0], libc::ENOENT),
+            (prctl, [9999, 0, 0, 0], libc::EINVAL),
+            (arch_prctl, [9999, 0, 0, 0], libc::EINVAL),
+            (setrlimit, [9999, name, 0, 0], libc::EINVAL),
+            (setrlimit64, [9999, name, 0, 0], libc::EINVAL),
+            (prlimit, [0, 9999, 0, 0], libc::EINVAL),
+            (prlimit64, [0, 9999, 0, 0], libc::EINVAL),
+            (mlockall, [0, 0, 0, 0], libc::EINVAL),
+            (chroot, [name, 0, 0, 0], libc::ENOENT),
+            (unshare, [0, 0, 0, 0], 0),
+            (setns, [none, 0, 0, 0], libc::EBADF),
+        ];
+        for (function, args, errno) in cases {
+            assert_eq!(errno_of(function, args), errno, "{args:x?}");
+        }
+    }
+
+    #[test]
+    fn slots_are_as_far_apart_as_their_numbers_say() {
+        for i in 0..SITES_MAX {
+            // SAFETY: code of this library: `mov eax, imm32`.
+            let code = unsafe { (slot(i) as *const [u8; 5]).read() };
+            assert_eq!(code, [0xb8, i as u8, 0, 0, 0]);
+        }
+    }
+}

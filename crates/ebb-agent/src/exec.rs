@@ -103,8 +103,8 @@ pub fn missing(envp: u64) -> Result<Option<usize>, user::Fault> {
     // SAFETY: nobody writes it any more.
     let kept = unsafe { &*KEPT.0.get() };
     let (mut n, mut seen, mut list_bytes) = (0, 0, None);
-    while envp != 0 {
-        let var = user::read::<u64>(envp + n as u64 * 8)?;
+    loop {
+        let var = if envp == 0 { 0 } else { user::read::<u64>(envp + n as u64 * 8)? };
         if var == 0 {
             break;
         }

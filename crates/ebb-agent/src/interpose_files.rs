@@ -188,6 +188,20 @@ mod tests {
     }
 
     #[test]
+    fn numbers_are_taken_and_closed_by_range() {
+        // SAFETY: as above.
+        unsafe {
+            let file = open(name(c"/proc/self/stat"), libc::O_RDONLY, 0);
+            assert_eq!((dup2(file, 700), dup3(file, 701, libc::O_CLOEXEC), dup3(file, file, 0)), (700, 701, -1));
+            assert_eq!((fcntl(700, libc::F_GETFD, 0), fcntl(701, libc::F_GETFD, 0)), (0, libc::FD_CLOEXEC));
+            assert_eq!((close_range(700, 701, 0), close_range(701, 700, 0)), (0, -1));
+            assert_eq!((dup2(700, file), dup2(file, file)), (-1, file));
+            closefrom(1 << 20);
+            assert_eq!((close(701), close(file)), (-1, 0));
+        }
+    }
+
+    #[test]
     fn files_are_described() {
         // SAFETY: as above; buffers are the test's own.
         unsafe {
