@@ -19,15 +19,16 @@ const PREFIX: &[u8] = b"EBB_";
 const E2BIG: i64 = -(e::E2BIG as i64);
 const EFAULT: i64 = -(e::EFAULT as i64);
 
-/// What every program in the tree inherits.
+/// What every program in the tree inherits. The text comes last: a small process touches only as many pages as it fills.
+#[repr(C)]
 pub struct Kept {
-    bytes: [u8; KEPT_BYTES],
     used: usize,
     /// Where each variable begins and ends, without the NUL.
     vars: [(usize, usize); KEPT_MAX],
     count: usize,
     /// The agent's path.
     agent: (usize, usize),
+    bytes: [u8; KEPT_BYTES],
 }
 
 /// More than there is room for.
