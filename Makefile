@@ -61,7 +61,7 @@ miri: ## miri, where it is installed
 
 .PHONY: transparency transparency-long
 transparency: build ## small C programs: the same with and without Ebb
-	python3 tests/transparency/run.py $(foreach v,plain root user,--variant $(v))
+	python3 tests/transparency/run.py --short $(foreach v,plain root user early dormant,--variant $(v))
 transparency-long: build
 	python3 tests/transparency/run.py
 
@@ -124,6 +124,10 @@ bench-slots-quick: # what it checks on the way, without time to measure
 .PHONY: bench-overhead
 bench-overhead: build ## programs with all the RAM they want, alone and under Ebb
 	python3 bench/micro/overhead.py --ebb $(EBB)
+
+.PHONY: bench-startup
+bench-startup: build ## what a short command costs: plain, with the agent inert, and under Ebb
+	python3 bench/micro/startup.py --ebb $(EBB)
 
 .PHONY: install uninstall
 install: build ## install below PREFIX (/usr/local)

@@ -2,6 +2,10 @@
 """Builds every program here and runs it alone and under `ebb run`, as root and as an ordinary user, and with the
 fallbacks forced. One line each; the closing line counts.
 
+A small process is dormant until it grows. These programs are small, so they are managed from their start on in most
+variants; in `early` when they have hardly begun to grow, which puts the change into the middle of what they do; and in
+`dormant` as users get it.
+
 EBB names the command (default: target/release/ebb of this repository, then `ebb` on the path).
 """
 import argparse
@@ -25,14 +29,28 @@ NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
 VARIANTS = {
     "plain": (False, False, ""),
     "plain-user": (False, True, ""),
-    "root": (True, False, ""),
-    "user": (True, True, ""),
-    "no-move": (True, False, "no-move"),
-    "shared": (True, False, "shared"),
-    "no-process-madvise": (True, False, "no-process-madvise"),
-    "no-background": (True, False, "no-background"),
-    "no-interpose": (True, False, "no-interpose"),
-    "strict": (True, False, "strict"),
+    "root": (True, False, "no-dormant"),
+    "user": (True, True, "no-dormant"),
+    "early": (True, False, "early"),
+    "early-user": (True, True, "early"),
+    "dormant": (True, False, ""),
+    "dormant-user": (True, True, ""),
+    "no-move": (True, False, "no-dormant,no-move"),
+    "early-no-move": (True, False, "early,no-move"),
+    "shared": (True, False, "no-dormant,shared"),
+    "no-process-madvise": (True, False, "no-dormant,no-process-madvise"),
+    "no-background": (True, False, "no-dormant,no-background"),
+    "no-interpose": (True, False, "no-dormant,no-interpose"),
+    "strict": (True, False, "no-dormant,strict"),
+    "early-strict": (True, False, "early,strict"),
+}
+# What the change from small to managed can disturb most.
+SHORT = {
+    "early": ["altstack_heap", "clone_raw", "data_and_bss", "exec_environment", "fork_evicted", "fork_in_handler",
+              "madvise_fork", "mask_threads", "mlocked", "own_sigbus", "own_sigsegv", "program_break", "protections",
+              "queued_signals", "sigaction_query", "spawn", "stack_in_heap", "timers", "vfork_exec"],
+    "dormant": ["close_all", "daemon", "descriptors", "exec_environment", "exec_variants", "fork_storm", "mremap_realloc",
+                "privileges", "resource_limits", "spawn", "static_program", "thread_turnover", "uring", "vfork_exec"],
 }
 
 
@@ -113,6 +131,7 @@ def main():
     parser.add_argument("--plain", action="store_true", help="only without ebb")
     parser.add_argument("--only", action="append", default=[], metavar="NAME", help="only this program (may be repeated)")
     parser.add_argument("--variant", action="append", default=[], choices=VARIANTS, help="only this variant")
+    parser.add_argument("--short", action="store_true", help="of early and dormant, only the programs that it is about")
     parser.add_argument("--ram", default="16M", help="budget under ebb (16M)")
     parser.add_argument("--jobs", type=int, default=2, help="programs at once (2)")
     parser.add_argument("--timeout", type=float, default=120, help="seconds for one program (120)")
@@ -123,7 +142,8 @@ def main():
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     ebb = find_ebb()
     variants = args.variant or (["plain"] if args.plain else [
-        "plain", "root", "user", "no-move", "shared", "no-process-madvise", "no-background"])
+        "plain", "root", "user", "early", "early-user", "early-no-move", "dormant", "dormant-user", "no-move", "shared",
+        "no-process-madvise", "no-background"])
     if any(VARIANTS[v][0] for v in variants) and not (ebb and os.path.exists(ebb)):
         sys.exit("run.py: there is no ebb: build it, or set EBB; or give --plain")
     sources = sorted(glob.glob(os.path.join(HERE, "*.c")))
@@ -141,7 +161,11 @@ def main():
                     print(f"FAIL build {name}\n{error}", flush=True)
                 else:
                     programs.append(program)
-            work = [(p, v) for v in variants for p in programs for _ in range(args.repeat)]
+            def is_wanted(program, variant):
+                name = os.path.basename(program)
+                return not args.short or name in SHORT.get(variant, [name]) or name.startswith("dormant_")
+
+            work = [(p, v) for v in variants for p in programs if is_wanted(p, v) for _ in range(args.repeat)]
             for result, line in pool.map(lambda job: run(*job, ebb, args, scratch), work):
                 passed += result == "ok"
                 failed += result == "FAIL"

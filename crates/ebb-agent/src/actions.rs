@@ -20,7 +20,7 @@ pub const SIG_IGN: u64 = 1;
 
 const SA_NOCLDSTOP: u64 = 1;
 const SA_NOCLDWAIT: u64 = 2;
-const SA_SIGINFO: u64 = 4;
+pub const SA_SIGINFO: u64 = 4;
 const SA_EXPOSE_TAGBITS: u64 = 0x800;
 pub const SA_RESTORER: u64 = 0x0400_0000;
 pub const SA_ONSTACK: u64 = 0x0800_0000;
@@ -197,23 +197,26 @@ pub fn set_really_ignored(table: &SigTable, ignored: u64, really: bool) {
     }
 }
 
-/// At start: takes over the actions that came with the process, and OURS. The mask that came with it is returned.
-pub fn start() -> Result<u64, uapi::Errno> {
-    for sig in 1..=SIGNALS {
-        if sig == SIGKILL || sig == SIGSTOP {
-            continue;
-        }
-        let mut old = Action::default();
-        // SAFETY: the kernel writes one action.
-        let ret =
-            unsafe { entry::raw_syscall(g::__NR_rt_sigaction as u64, &[sig as u64, 0, &raw mut old as u64, 8, 0, 0]) };
-        uapi::check(ret)?;
+/// The kernel's action of `sig`.
+pub fn kernel_action(sig: i32) -> Result<Action, uapi::Errno> {
+    let mut old = Action::default();
+    // SAFETY: the kernel writes one action.
+    let ret =
+        unsafe { entry::raw_syscall(g::__NR_rt_sigaction as u64, &[sig as u64, 0, &raw mut old as u64, 8, 0, 0]) };
+    uapi::check(ret).map(|_| old)
+}
+
+/// Takes over the actions that the process has, those that it came with or that the program set while it was dormant, and
+/// OURS. Every signal is blocked.
+pub fn take_over() -> Result<(), uapi::Errno> {
+    for sig in (1..=SIGNALS).filter(|&sig| sig != SIGKILL && sig != SIGSTOP) {
+        let old = kernel_action(sig)?;
         PROCESS.with(|actions| actions[sig as usize - 1] = old);
-        if bit(sig) & OURS != 0 {
+        if bit(sig) & OURS != 0 || old.is_handler() {
             install(sig, &old)?;
         }
     }
-    Ok(signals::set_kernel_mask(FULL_MASK))
+    Ok(())
 }
 
 /// rt_sigaction(2).

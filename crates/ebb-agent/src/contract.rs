@@ -10,11 +10,54 @@ const SPILL_DIR_DEFAULT: &CStr = c"/var/tmp";
 /// Largest spill file when nobody says: more than any directory is likely to hold.
 const SPILL_BYTES_DEFAULT: u64 = 1 << 40;
 
+/// What of the environment must be known at once.
+#[derive(Clone, Copy)]
+pub struct Early<'a> {
+    pub ram_bytes: u64,
+    pub stats_fd: Option<i32>,
+    pub life_ends: Option<Ends>,
+    /// The places to patch in libc; empty when there are none.
+    pub sites: &'a [u8],
+    /// The process is to be managed from its start.
+    pub no_dormant: bool,
+    /// The process is to be managed when it has hardly grown.
+    pub is_early: bool,
+}
+
+impl<'a> Early<'a> {
+    /// From the variables of the contract. None without a budget; the name of one that makes no sense.
+    pub fn of(vars: impl Iterator<Item = &'a [u8]>) -> Result<Option<Self>, &'static str> {
+        let mut this =
+            Self { ram_bytes: 0, stats_fd: None, life_ends: None, sites: &[], no_dormant: false, is_early: false };
+        let mut has_ram = false;
+        for var in vars {
+            let Some(equals) = var.iter().position(|&c| c == b'=') else { continue };
+            let (name, value) = (&var[..equals], &var[equals + 1..]);
+            match name {
+                b"EBB_RAM" => (this.ram_bytes, has_ram) = (number(value).ok_or("EBB_RAM")?, true),
+                b"EBB_STATS_FD" => {
+                    let fd = number(value).and_then(|fd| i32::try_from(fd).ok());
+                    this.stats_fd = Some(fd.ok_or("EBB_STATS_FD")?);
+                }
+                b"EBB_LIFE_FDS" => this.life_ends = Some(Ends::parse(value).ok_or("EBB_LIFE_FDS")?),
+                b"EBB_SITES" => this.sites = value,
+                b"EBB_FORCE" => {
+                    for word in value.split(|&c| c == b',') {
+                        this.no_dormant |= word == b"no-dormant";
+                        this.is_early |= word == b"early";
+                    }
+                }
+                _ => {}
+            }
+        }
+        Ok(has_ram.then_some(this))
+    }
+}
+
 /// What the environment says.
 pub struct Settings {
     pub ram_bytes: Option<u64>,
     pub stats_fd: Option<i32>,
-    pub life_ends: Option<Ends>,
     pub force: Force,
     /// Hot calls are answered where the program calls libc.
     pub interposes: bool,
@@ -98,7 +141,6 @@ impl Default for Settings {
         Self {
             ram_bytes: None,
             stats_fd: None,
-            life_ends: None,
             force: Force::default(),
             interposes: true,
             devices: [Device { dir: Path::EMPTY, bytes: SPILL_BYTES_DEFAULT, priority: None }; DEVICES_MAX],
@@ -121,7 +163,6 @@ impl Settings {
                 let fd = number(value).and_then(|fd| i32::try_from(fd).ok());
                 self.stats_fd = Some(fd.ok_or("EBB_STATS_FD")?);
             }
-            b"EBB_LIFE_FDS" => self.life_ends = Some(Ends::parse(value).ok_or("EBB_LIFE_FDS")?),
             b"EBB_FORCE" => self.force(value).ok_or("EBB_FORCE")?,
             _ => {}
         }
@@ -150,8 +191,8 @@ impl Settings {
                 b"no-background" => self.force.no_background = true,
                 b"strict" => self.force.strict = true,
                 b"no-interpose" => self.interposes = false,
-                // Managed memory never has huge pages.
-                b"no-huge" => {}
+                // Managed memory never has huge pages. The others are looked at when the process begins.
+                b"no-huge" | b"no-dormant" | b"early" => {}
                 _ => return None,
             }
         }
@@ -200,6 +241,10 @@ fn number(text: &[u8]) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn early<'a>(vars: &[&'a str]) -> Result<Early<'a>, &'static str> {
+        Early::of(vars.iter().map(|var| var.as_bytes()))?.ok_or("no budget")
+    }
 
     fn settings(vars: &[&str]) -> Settings {
         let mut s = Settings::default();
@@ -263,8 +308,16 @@ mod tests {
     #[test]
     fn a_lifeline_is_two_descriptors_and_their_files() {
         let ends = Ends { line: 900, keeper: 901, line_inode: 7, keeper_inode: 8 };
-        assert_eq!(settings(&["EBB_LIFE_FDS=900,901,7,8"]).life_ends, Some(ends));
-        assert_eq!(Settings::default().offer(b"EBB_LIFE_FDS=900,901"), Err("EBB_LIFE_FDS"));
+        assert_eq!(early(&["EBB_RAM=1", "EBB_LIFE_FDS=900,901,7,8"]).map(|early| early.life_ends), Ok(Some(ends)));
+        assert_eq!(early(&["EBB_LIFE_FDS=900,901"]).err(), Some("EBB_LIFE_FDS"));
+    }
+
+    #[test]
+    fn what_is_forced_is_known_early() {
+        let of = |force| early(&["EBB_RAM=1", force]).map(|early| (early.no_dormant, early.is_early));
+        assert_eq!(of("EBB_FORCE=no-move,no-dormant"), Ok((true, false)));
+        assert_eq!(of("EBB_FORCE=early"), Ok((false, true)));
+        assert_eq!(early(&["EBB_FORCE=early"]).err(), Some("no budget"));
     }
 
     #[test]

@@ -22,15 +22,16 @@ const STATS_FD: &[u8] = b"EBB_STATS_FD=";
 const E2BIG: i64 = -(e::E2BIG as i64);
 const EFAULT: i64 = -(e::EFAULT as i64);
 
-/// What every program in the tree inherits.
+/// What every program in the tree inherits. The text comes last: a small process touches only as many pages as it fills.
+#[repr(C)]
 pub struct Kept {
-    bytes: [u8; KEPT_BYTES],
     used: usize,
     /// Where each variable begins and ends, without the NUL.
     vars: [(usize, usize); KEPT_MAX],
     count: usize,
     /// The agent's path.
     agent: (usize, usize),
+    bytes: [u8; KEPT_BYTES],
 }
 
 /// More than there is room for.
@@ -44,8 +45,12 @@ impl Kept {
 
     fn store(&mut self, text: &[u8]) -> Result<(usize, usize), TooMuch> {
         let (start, end) = (self.used, self.used + text.len());
-        self.bytes.get_mut(start..end).ok_or(TooMuch)?.copy_from_slice(text);
-        self.used = end;
+        // A NUL follows, which is there already.
+        if end >= self.bytes.len() {
+            return Err(TooMuch);
+        }
+        self.bytes[start..end].copy_from_slice(text);
+        self.used = end + 1;
         Ok((start, end))
     }
 
@@ -65,7 +70,8 @@ impl Kept {
         &self.bytes[self.agent.0..self.agent.1]
     }
 
-    fn vars(&self) -> impl Iterator<Item = &[u8]> {
+    /// What is kept of the contract.
+    pub fn vars(&self) -> impl Iterator<Item = &[u8]> {
         self.vars[..self.count].iter().map(|&(start, end)| &self.bytes[start..end])
     }
 }
@@ -83,6 +89,114 @@ pub unsafe fn kept_at_start() -> &'static mut Kept {
     // SAFETY: the caller's contract.
     unsafe { &mut *KEPT.0.get() }
 }
+
+/// The variables of the contract that are kept.
+pub fn kept_vars() -> impl Iterator<Item = &'static [u8]> {
+    // SAFETY: nobody writes it any more.
+    unsafe { &*KEPT.0.get() }.vars()
+}
+
+/// False for the first letter of a variable that is nobody's here.
+pub fn concerns(first: u8) -> bool {
+    first == PRELOAD[0] || first == PREFIX[0]
+}
+
+/// What an environment in which Ebb goes on takes beside the strings of `envp`, in bytes; none when nothing is missing
+/// there. For a process whose memory the kernel reads by itself.
+pub fn missing(envp: u64) -> Result<Option<usize>, user::Fault> {
+    // SAFETY: nobody writes it any more.
+    let kept = unsafe { &*KEPT.0.get() };
+    let (mut n, mut seen, mut list_bytes) = (0, 0, None);
+    loop {
+        let var = if envp == 0 { 0 } else { user::read::<u64>(envp + n as u64 * 8)? };
+        if var == 0 {
+            break;
+        }
+        n += 1;
+        if !concerns(user::read::<u8>(var)?) {
+            continue;
+        }
+        // The longest name, and the longest path that the agent can have, are looked at.
+        let mut text = [0u8; PATH_BYTES_MAX];
+        let text = match user::read_str(var, &mut text)? {
+            Some(len) => &text[..len],
+            None => &text[..],
+        };
+        if let Some(list) = text.strip_prefix(PRELOAD) {
+            if lists(list, kept.agent()) { list_bytes = Some(0) } else { list_bytes = Some(string_bytes(var)?) }
+        } else {
+            seen += kept.vars().filter(|kept| same_name(kept, text)).count();
+        }
+    }
+    if list_bytes == Some(0) && seen >= kept.count {
+        return Ok(None);
+    }
+    let agent = PRELOAD.len() + kept.agent().len() + 2;
+    Ok(Some((n + KEPT_MAX + 3) * 8 + agent + 2 * list_bytes.unwrap_or(0) + 8))
+}
+
+/// Room for what is looked at of a variable.
+const PATH_BYTES_MAX: usize = 4096 + PRELOAD.len();
+
+/// Bytes of a string, with its NUL.
+fn string_bytes(at: u64) -> Result<usize, user::Fault> {
+    let (mut bytes, mut piece) = (0, [0u8; 256]);
+    loop {
+        match user::read_str(at + bytes as u64, &mut piece)? {
+            Some(len) => return Ok(bytes + len + 1),
+            None => bytes += piece.len(),
+        }
+    }
+}
+
+/// Puts the environment that [`missing`] measured together in `memory`: the program's own strings, where they are, and
+/// what they lack. The new array, or an error of execve.
+pub fn environment(memory: &mut [u8], envp: u64) -> Result<u64, i64> {
+    // SAFETY: nobody writes it any more.
+    let kept = unsafe { &*KEPT.0.get() };
+    let n = count(envp)?;
+    let mut s = Scratch { memory, used: 0 };
+    let array = s.pointers(n + KEPT_MAX + 2)?;
+    let mut filled = 0;
+    let mut has_preload = false;
+    let mut has = [false; KEPT_MAX];
+    for i in 0..n {
+        let mut value = user::read::<u64>(envp + i as u64 * 8).map_err(|_| EFAULT)?;
+        let mut name = [0u8; NAME_BYTES_MAX];
+        if concerns(user::read::<u8>(value).map_err(|_| EFAULT)?) {
+            user::read_str(value, &mut name).map_err(|_| EFAULT)?;
+        }
+        if name.starts_with(PRELOAD) {
+            has_preload = true;
+            let start = s.used;
+            let (_, end) = s.string(value)?;
+            if !lists(&s.memory[start + PRELOAD.len()..end], kept.agent()) {
+                value = with_agent(&mut s, start + PRELOAD.len(), end, kept.agent())?;
+            }
+        }
+        for (seen, var) in has.iter_mut().zip(kept.vars()) {
+            *seen |= same_name(var, &name);
+        }
+        s.set_pointer(array, filled, value);
+        filled += 1;
+    }
+    if !has_preload {
+        let value = s.add(&[PRELOAD, kept.agent()])?;
+        s.set_pointer(array, filled, value);
+        filled += 1;
+    }
+    for (seen, var) in has.iter().zip(kept.vars()) {
+        if !seen {
+            // Where it is kept a NUL follows.
+            s.set_pointer(array, filled, var.as_ptr() as u64);
+            filled += 1;
+        }
+    }
+    Ok(s.address(array))
+}
+
+/// More than any name of the contract.
+const NAME_BYTES_MAX: usize = 64;
 
 /// Memory that fills up from the bottom.
 struct Scratch<'a> {

@@ -4,6 +4,7 @@
 //! is closed around them, and when another file is to take the place of one, it moves to another number.
 
 use crate::control;
+use crate::dormant;
 use crate::entry;
 use crate::lifeline;
 use crate::trap::Outcome;
@@ -34,6 +35,35 @@ pub fn protect_stats(fd: i32) {
 fn each(space: &Space) -> impl Iterator<Item = i32> {
     let own = core::iter::once(STATS_FD.load(Relaxed)).chain(lifeline::fds()).chain(control::fds());
     own.chain(space.fds())
+}
+
+/// The descriptors that came with the process.
+fn inherited() -> [i32; 3] {
+    let [line, keeper] = lifeline::fds();
+    [STATS_FD.load(Relaxed), line, keeper]
+}
+
+/// True for a descriptor that came with a process that is not managed yet, and looks closed to the program.
+pub fn is_inherited(fd: i32) -> bool {
+    fd >= 0 && inherited().contains(&fd)
+}
+
+/// The program wants the number of a descriptor that came with the process, which is not managed yet.
+pub fn give_up(fd: i32) {
+    let foreign = !dormant::is_owner();
+    if fd >= 0 && fd == STATS_FD.load(Relaxed) && !foreign {
+        STATS_FD.store(-1, Relaxed);
+    }
+    if is_inherited(fd) {
+        lifeline::give_up(fd, foreign);
+    }
+}
+
+/// Calls `f` with the parts of `first..=last` between the descriptors that came with the process.
+pub fn for_each_inherited_gap(first: u32, last: u32, f: impl FnMut(u32, u32)) {
+    let mut kept = inherited();
+    kept.sort_unstable();
+    for_each_gap(first, last, &kept, f);
 }
 
 /// All protected descriptors in ascending order; unused places are -1 and come first.

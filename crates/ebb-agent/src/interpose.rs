@@ -21,9 +21,9 @@
 
 use crate::guard::{self, Memory, SpaceMemory};
 use crate::table::visit::ReadMemory;
-use crate::{entry, thread, trap};
+use crate::{entry, entry_dormant, thread, trap};
 use core::arch::asm;
-use core::ffi::{c_int, c_long, c_void};
+use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicBool, Ordering};
 use linux_raw_sys::general as g;
 
@@ -32,7 +32,6 @@ unsafe extern "C" {
     fn __chk_fail() -> !;
     fn pthread_setcanceltype(kind: c_int, old: *mut c_int) -> c_int;
     fn pthread_testcancel();
-    fn syscall(nr: c_long, ...) -> c_long;
     /// Not zero while the process has a single thread. The program's copy, where it has one.
     static __libc_single_threaded: u8;
 }
@@ -42,7 +41,8 @@ const PTHREAD_CANCEL_ASYNCHRONOUS: c_int = 1;
 /// Calls are made here, and do not trap.
 static ENABLED: AtomicBool = AtomicBool::new(false);
 
-/// Says whether calls are made here. Off, they go to libc's own system call, which traps once dispatch is armed.
+/// Says whether calls are made here. Off, as before the process is managed, they are made where they trap once dispatch
+/// is armed: a call that a signal interrupts, whose handler has the process grow, is restarted as one to be caught.
 pub fn set_enabled(yes: bool) {
     ENABLED.store(yes, Ordering::Release);
 }
@@ -52,22 +52,18 @@ pub fn set_enabled(yes: bool) {
 enum Way {
     /// In the agent's code, which may call the kernel.
     Here,
-    /// In libc's code.
-    Libc,
+    /// Where the kernel catches it, once the process is managed.
+    Outside,
 }
 
 /// Makes the call itself; the kernel's answer.
 #[inline(always)]
 fn raw(way: Way, nr: u64, args: &[u64; 6]) -> i64 {
-    match way {
-        // SAFETY: the program's own call, with the arguments it gave.
-        Way::Here => unsafe { entry::raw_syscall(nr, args) },
-        Way::Libc => {
-            let a = args;
-            // SAFETY: as above.
-            let ret = unsafe { syscall(nr as c_long, a[0], a[1], a[2], a[3], a[4], a[5]) };
-            // SAFETY: the calling thread's errno.
-            if ret == -1 { -(unsafe { *__errno_location() } as i64) } else { ret }
+    // SAFETY: the program's own call, with the arguments it gave.
+    unsafe {
+        match way {
+            Way::Here => entry::raw_syscall(nr, args),
+            Way::Outside => entry_dormant::call_outside(nr, args),
         }
     }
 }
@@ -119,7 +115,7 @@ pub fn make<const CANCELS: bool>(nr: u32, args: [u64; 6], touches: Touches) -> i
     let nr = nr as u64;
     let once = |way, nr: u64, args: &[u64; 6]| if CANCELS { cancellable(way, nr, args) } else { raw(way, nr, args) };
     let here = if ENABLED.load(Ordering::Acquire) { crate::space().zip(thread::current()) } else { None };
-    let Some((space, block)) = here else { return finish(once(Way::Libc, nr, &args)) };
+    let Some((space, block)) = here else { return finish(once(Way::Outside, nr, &args)) };
     // The pins of the thread's last trapped call end now: later they would be taken for those of this one.
     // SAFETY: the calling thread's own block, to which no other reference is in use here.
     trap::settle(unsafe { &mut *thread::this() });
@@ -141,6 +137,11 @@ pub fn make<const CANCELS: bool>(nr: u32, args: [u64; 6], touches: Touches) -> i
         }
     }
     finish(slow(&mem, nr, &args, &mut |nr, args| once(Way::Here, nr, args)))
+}
+
+/// Makes a call that the agent performs itself, once the process is managed: the kernel catches it.
+pub fn caught(nr: u32, args: [u64; 6]) -> i64 {
+    finish(raw(Way::Outside, nr as u64, &args))
 }
 
 #[cold]

@@ -3,7 +3,8 @@
 //! They touch a path and a structure. Both are small and in use, and the kernel looks at them before the call has any
 //! effect, so nothing is pinned beforehand.
 
-use crate::interpose::{Ptr, Touches, int, libc_functions, make};
+use crate::fds;
+use crate::interpose::{self, Ptr, Touches, int, libc_functions, make};
 use core::ffi::c_int;
 use linux_raw_sys::general as g;
 
@@ -15,8 +16,19 @@ const F_OWNER_PGRP: i32 = 2;
 /// The descriptor for the kernel: one of Ebb's looks closed.
 #[inline(always)]
 fn visible(fd: c_int) -> u64 {
-    let hidden = crate::space().is_some_and(|space| crate::fds::is_protected(space, int(fd)));
+    let hidden = match crate::space() {
+        Some(space) => fds::is_protected(space, int(fd)),
+        None => fds::is_inherited(fd),
+    };
     if hidden { int(-1) } else { int(fd) }
+}
+
+/// dup2 and dup3: a number that a small process keeps for Ebb goes to the program that wants it.
+fn onto(old: c_int, new: c_int, nr: u32, flags: c_int) -> c_int {
+    if crate::space().is_none() && old != new && !fds::is_inherited(old) {
+        fds::give_up(new);
+    }
+    interpose::caught(nr, [visible(old), int(new), int(flags), 0, 0, 0]) as c_int
 }
 
 libc_functions! {
@@ -36,6 +48,38 @@ libc_functions! {
     fn close(fd: c_int) -> c_int {
         ebb::uapi::fd::wait_unchanged();
         make::<true>(g::__NR_close, [visible(fd), 0, 0, 0, 0, 0], Touches::Buffer(0, 0)) as c_int
+    }
+
+    /// dup2(2)
+    fn dup2(old: c_int, new: c_int) -> c_int {
+        onto(old, new, g::__NR_dup2, 0)
+    }
+
+    /// dup3(2)
+    fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
+        onto(old, new, g::__NR_dup3, flags)
+    }
+
+    /// close_range(2)
+    fn close_range(first: u32, last: u32, flags: c_int) -> c_int {
+        if crate::space().is_some() || first > last {
+            let args = [first as u64, last as u64, int(flags), 0, 0, 0];
+            return interpose::caught(g::__NR_close_range, args) as c_int;
+        }
+        let mut ret = 0;
+        fds::for_each_inherited_gap(first, last, |from, to| {
+            let args = [from as u64, to as u64, int(flags), 0, 0, 0];
+            if ret == 0 {
+                ret = interpose::caught(g::__NR_close_range, args) as c_int;
+            }
+        });
+        ret
+    }
+
+    /// closefrom(3)
+    fn closefrom(first: c_int) -> () {
+        // SAFETY: closes what the program gives up.
+        unsafe { close_range(first.max(0) as u32, u32::MAX, 0) };
     }
 
     /// fcntl(2); a cancellation point when it waits for a lock.
@@ -140,6 +184,20 @@ mod tests {
             assert_eq!((again >= 0, openat64(dir, name(c"no such file"), 0, 0)), (true, -1));
             assert_eq!(std::io::Error::last_os_error().raw_os_error(), Some(libc::ENOENT));
             assert_eq!((close(again), close(dir)), (0, 0));
+        }
+    }
+
+    #[test]
+    fn numbers_are_taken_and_closed_by_range() {
+        // SAFETY: as above.
+        unsafe {
+            let file = open(name(c"/proc/self/stat"), libc::O_RDONLY, 0);
+            assert_eq!((dup2(file, 700), dup3(file, 701, libc::O_CLOEXEC), dup3(file, file, 0)), (700, 701, -1));
+            assert_eq!((fcntl(700, libc::F_GETFD, 0), fcntl(701, libc::F_GETFD, 0)), (0, libc::FD_CLOEXEC));
+            assert_eq!((close_range(700, 701, 0), close_range(701, 700, 0)), (0, -1));
+            assert_eq!((dup2(700, file), dup2(file, file)), (-1, file));
+            closefrom(1 << 20);
+            assert_eq!((close(701), close(file)), (-1, 0));
         }
     }
 

@@ -65,11 +65,21 @@ pub fn start(ends: &Ends) {
     if is_file(ends.line, S_IFIFO, ends.line_inode) && is_file(ends.keeper, S_IFSOCK, ends.keeper_inode) {
         LINE.store(ends.line, Relaxed);
         KEEPER.store(ends.keeper, Relaxed);
-        arm();
+        // A process that was armed and executed another program still is.
+        if !is_armed(ends.line) {
+            arm();
+        }
     }
 }
 
-/// In each new process, and after each exec: hangs this process on the line. Where the pipe cannot be opened again
+/// Whether the description behind `fd` has been opened and armed for this process. Its parent's names its parent; and
+/// the kernel does not take a new process for an old one with the same number.
+fn is_armed(fd: i32) -> bool {
+    let asks = |command: u32| call(g::__NR_fcntl, [fd as u64, command as u64, 0]);
+    asks(g::F_GETOWN) == uapi::getpid() as i64 && asks(g::F_GETFL) & g::FASYNC as i64 != 0
+}
+
+/// In each new process, and after an exec that did not keep it: hangs this process on the line. Where the pipe cannot be opened again
 /// (no /proc, other user) the process goes without.
 pub fn arm() {
     let line = LINE.load(Relaxed);

@@ -54,19 +54,29 @@ fn shmat(space: &'static Space, ctx: &ThreadCtx, a: &[u64; 6]) -> i64 {
     unsafe { entry::raw_syscall(g::__NR_shmat as u64, a) }
 }
 
+/// The program wants pages merged; see [`merge`].
+static MERGE_WANTED: AtomicBool = AtomicBool::new(false);
+
+/// Remembers what the program asked for before it was managed.
+pub fn take_over_merge() {
+    const PR_GET_MEMORY_MERGE: u64 = 68;
+    // SAFETY: asks only.
+    let ret = unsafe { entry::raw_syscall(g::__NR_prctl as u64, &[PR_GET_MEMORY_MERGE, 0, 0, 0, 0, 0]) };
+    MERGE_WANTED.store(ret == 1, Ordering::Relaxed);
+}
+
 /// PR_SET_MEMORY_MERGE and PR_GET_MEMORY_MERGE: the program's wish is remembered and has no effect, as the kernel may
 /// take as long as it likes to fulfil it. Merged pages lose the write protection that the engine relies on.
 pub fn merge(a: &[u64; 6]) -> Outcome {
     const PR_SET_MEMORY_MERGE: u32 = 67;
-    static WANTED: AtomicBool = AtomicBool::new(false);
     let sets = a[0] as u32 == PR_SET_MEMORY_MERGE;
     let rest = a[2] | a[3] | a[4] | if sets { 0 } else { a[1] };
     if rest != 0 {
         return Outcome::Done(EINVAL);
     }
     if sets {
-        WANTED.store(a[1] != 0, Ordering::Relaxed);
+        MERGE_WANTED.store(a[1] != 0, Ordering::Relaxed);
         return Outcome::Done(0);
     }
-    Outcome::Done(WANTED.load(Ordering::Relaxed) as i64)
+    Outcome::Done(MERGE_WANTED.load(Ordering::Relaxed) as i64)
 }

@@ -508,6 +508,15 @@ pub fn sigaltstack(b: &mut ThreadBlock, sp: u64, a: &[u64; 6]) -> i64 {
     if a[1] != 0 && user::write(a[1], &old).is_err() { EFAULT } else { 0 }
 }
 
+/// The program's alternate stack as the kernel had it, when the process becomes a managed one.
+pub fn take_over_stack(b: &mut ThreadBlock, old: &AltStack) {
+    b.alt = if old.flags & SS_DISABLE != 0 {
+        AltStack { sp: 0, flags: SS_DISABLE, pad: 0, size: 0 }
+    } else {
+        AltStack { flags: old.flags & SS_AUTODISARM, ..*old }
+    };
+}
+
 /// rt_sigreturn(2): takes the program's frame and makes it the context that the agent returns to.
 pub fn sigreturn(b: &mut ThreadBlock, uc: &mut Context) {
     if restore_frame(b, uc).is_err() {

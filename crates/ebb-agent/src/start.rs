@@ -1,18 +1,25 @@
-//! The constructor: reads the contract from the environment, makes the space, arms the first thread.
+//! The start, in two parts: the constructor keeps what the environment says and leaves the process dormant (`dormant`);
+//! activation makes the space and arms the first thread. Where a process cannot be dormant both come at once.
 //!
 //! Without `EBB_RAM` the library does nothing at all. A start that fails says why and ends the process with status 125,
 //! because a program that silently runs without its limit is worse than one that does not run.
 
 use crate::actions;
-use crate::contract::Settings;
+use crate::contract::{Early, Settings};
 use crate::control;
+use crate::dormant::{self, Auxv};
 use crate::entry;
+use crate::entry_dormant;
 use crate::exec;
 use crate::fds;
+use crate::frame::AltStack;
 use crate::interpose;
 use crate::lifeline;
+use crate::memory;
 use crate::process;
 use crate::signals;
+use crate::stack;
+use crate::takeover::Found;
 use crate::text::Line;
 use crate::thread;
 use crate::trap;
@@ -62,35 +69,81 @@ fn fail(line: &mut Line) -> ! {
 unsafe fn start(envp: *const *const core::ffi::c_char) {
     // SAFETY: no second thread exists.
     let kept = unsafe { exec::kept_at_start() };
-    let mut settings = Settings::default();
     let mut at = envp;
     // SAFETY: the environment ends with a null pointer; each entry is a string.
     while let Some(var) = unsafe { at.read().as_ref() } {
         // SAFETY: as above.
-        let var = unsafe { CStr::from_ptr(var) };
-        if kept.offer(var.to_bytes()).is_err() {
+        if exec::concerns(unsafe { *core::ptr::from_ref(var).cast::<u8>() })
+            // SAFETY: as above.
+            && kept.offer(unsafe { CStr::from_ptr(var) }.to_bytes()).is_err()
+        {
             fail(Line::new().str("ebb: environment: LD_PRELOAD or an EBB_ variable is too long; shorten it"));
-        }
-        if let Err(name) = settings.offer(var.to_bytes()) {
-            fail(
-                Line::new().str("ebb: ").str(name).str(": its value is not understood; start the program with ebb run"),
-            );
         }
         // SAFETY: not past the null pointer.
         at = unsafe { at.add(1) };
     }
-    if settings.ram_bytes.is_none() {
-        return;
-    }
-    // SAFETY: the auxiliary vector follows the null pointer.
-    let (has_fsgsbase, stack_end) = unsafe { read_auxv(at.add(1).cast()) };
-    thread::set_has_fsgsbase(has_fsgsbase);
-    find_text();
-    let mask = match actions::start() {
-        Ok(mask) => mask,
-        Err(errno) => fail(Line::new().str("ebb: signal handlers: errno ").num(errno.0 as u64).str("; report it")),
+    let early = match Early::of(kept.vars()) {
+        Ok(Some(early)) => early,
+        Ok(None) => return,
+        Err(name) => not_understood(name),
     };
-    let space = make_space(&settings);
+    // SAFETY: the auxiliary vector follows the null pointer.
+    let auxv = unsafe { read_auxv(at.add(1).cast()) };
+    thread::set_has_fsgsbase(auxv.has_fsgsbase);
+    STACK_END.store(auxv.stack_end, Ordering::Relaxed);
+    if let Some(fd) = early.stats_fd {
+        fds::protect_stats(fd);
+    }
+    // SAFETY: by the constructor.
+    let is_dormant = unsafe { dormant::begin(&early, &auxv) };
+    if !is_dormant {
+        // As it was at the start of the program: nothing is blocked yet.
+        let mask = signals::set_kernel_mask(signals::FULL_MASK);
+        activate(mask, None);
+        if let Some(ends) = &early.life_ends {
+            lifeline::start(ends);
+        }
+        signals::set_kernel_mask(signals::kernel_part(mask));
+    } else if let Some(ends) = &early.life_ends {
+        lifeline::start(ends);
+    }
+}
+
+/// Where the stack of the first thread ends.
+static STACK_END: AtomicU64 = AtomicU64::new(0);
+
+fn not_understood(name: &str) -> ! {
+    fail(Line::new().str("ebb: ").str(name).str(": its value is not understood; start the program with ebb run"))
+}
+
+/// Activates a process that runs, with the program's signal mask `mask`; the mask for the kernel to have instead. All
+/// signals are blocked, and no stack but the dormant one is in use.
+pub fn activate_running(mask: u64) -> u64 {
+    let found = Found::read();
+    if found.as_ref().is_some_and(|found| found.has_ring) {
+        fail(Line::new().str(
+            "ebb: io_uring: the program made a ring in a way that was not noticed; run it with EBB_FORCE=no-dormant",
+        ));
+    }
+    activate(mask, Some(found));
+    signals::kernel_part(mask)
+}
+
+/// Makes this process a managed one. `running`: the program has begun, and this is what memory it has, as far as that
+/// can be told. Every signal is blocked; `mask` is the program's mask.
+fn activate(mask: u64, running: Option<Option<Found>>) {
+    let mut settings = Settings::default();
+    for var in exec::kept_vars() {
+        if let Err(name) = settings.offer(var) {
+            not_understood(name);
+        }
+    }
+    find_text();
+    memory::take_over_merge();
+    if let Err(errno) = actions::take_over() {
+        fail(Line::new().str("ebb: signal handlers: errno ").num(errno.0 as u64).str("; report it"));
+    }
+    let space = make_space(&settings, running.is_some());
     let Ok(block) = thread::alloc() else {
         fail(
             Line::new().str("ebb: memory for the first thread: refused; raise the limit on address space (ulimit -v)"),
@@ -102,18 +155,27 @@ unsafe fn start(envp: *const *const core::ffi::c_char) {
         fail(Line::new().str("ebb: the first thread: no context; report it"));
     };
     b.ctx = ctx;
-    process::start_main(b, stack_end);
+    process::start_main(b, STACK_END.load(Ordering::Relaxed));
     b.blocked = signals::virtual_part(mask);
     // SAFETY: nobody else uses the block.
     unsafe { thread::set_current(block) };
-    let stack = b.stack();
-    // SAFETY: the kernel reads one structure; the stack is the block's own.
-    let ret = unsafe { entry::raw_syscall(g::__NR_sigaltstack as u64, &[&raw const stack as u64, 0, 0, 0, 0, 0]) };
+    let (stack, mut old) = (b.stack(), AltStack::default());
+    // SAFETY: the kernel reads and writes one structure each; the stack is the block's own. A handler of the program's may
+    // be on the old one, but this code is not.
+    let ret = unsafe {
+        let args = [&raw const stack as u64, &raw mut old as u64, 0, 0, 0, 0];
+        entry::raw_syscall(g::__NR_sigaltstack as u64, &args)
+    };
     if ret != 0 {
         fail(Line::new().str("ebb: signal stack: errno ").num(-ret as u64).str("; report it"));
     }
+    signals::take_over_stack(b, &old);
     space.answer_asks(control::start);
+    if dormant::has_forked() {
+        space.note_forked();
+    }
     SPACE.store(core::ptr::from_ref(space).cast_mut(), Ordering::Release);
+    b.tell_alt_stack();
     ebb::stats::add(&space.stats().threads, 1);
     if let Err(errno) = trap::arm() {
         fail(
@@ -123,27 +185,37 @@ unsafe fn start(envp: *const *const core::ffi::c_char) {
                 .str("; use Linux 5.11 or later with CONFIG_GENERIC_ENTRY and sysctl kernel.syscall_user_dispatch=1"),
         );
     }
-    if let Some(ends) = &settings.life_ends {
-        lifeline::start(ends);
+    if let Some(Some(found)) = running {
+        stack::on_own(|| found.take_over(space));
     }
     interpose::set_enabled(settings.interposes);
-    signals::set_kernel_mask(signals::kernel_part(mask));
 }
 
-fn make_space(settings: &Settings) -> &'static Space {
+fn make_space(settings: &Settings, is_running: bool) -> &'static Space {
     let mut devices = [SwapSpec { dir: c"", bytes: 0, priority: None }; DEVICES_MAX];
-    let nr_devices = settings.devices(&mut devices);
+    let mut nr_devices = settings.devices(&mut devices);
     let stats = settings.stats_fd.and_then(map_stats);
-    let config = Config {
-        ram_bytes: settings.ram_bytes.unwrap_or(0),
-        swap: &devices[..nr_devices],
-        stats,
-        stats_fd: stats.and(settings.stats_fd),
-        force: settings.force,
-    };
-    let error = match Space::create(&config) {
-        Ok(space) => return space,
-        Err(error) => error,
+    if is_running {
+        Space::set_aside(settings.ram_bytes.unwrap_or(0), &devices[..nr_devices]);
+    }
+    let (config, error) = loop {
+        let config = Config {
+            ram_bytes: settings.ram_bytes.unwrap_or(0),
+            swap: &devices[..nr_devices],
+            stats,
+            stats_fd: stats.and(settings.stats_fd),
+            force: settings.force,
+        };
+        match Space::create(&config) {
+            Ok(space) => return space,
+            // A program that has begun may have become another user, or see other directories: as in fork's child, what
+            // does not compress stays in RAM then.
+            Err(InitError::Spill(i, _)) if is_running => {
+                devices.copy_within(i + 1..nr_devices, i);
+                nr_devices -= 1;
+            }
+            Err(error) => break (config, error),
+        }
     };
     let mut line = Line::new();
     line.str("ebb: ");
@@ -161,7 +233,7 @@ fn make_space(settings: &Settings) -> &'static Space {
             line.str("; raise the limit (ulimit -v unlimited)");
         }
         InitError::Spill(i, errno) => {
-            line.str("spill file in ").bytes(devices[i].dir.to_bytes()).str(": errno ");
+            line.str("spill file in ").bytes(config.swap[i].dir.to_bytes()).str(": errno ");
             line.num(errno.0 as u64).str("; name another directory with --swap file:DIR, or use --swap none");
         }
         InitError::Processes => {
@@ -199,21 +271,30 @@ fn file_bytes(fd: i32) -> u64 {
     if ret == 0 { stat[ST_SIZE_AT] } else { 0 }
 }
 
-/// Whether user space may write the GS base, and an address near the end of the stack.
+/// What the kernel says of the process.
 ///
 /// # Safety
 /// `auxv` must be the auxiliary vector.
-unsafe fn read_auxv(mut auxv: *const [u64; 2]) -> (bool, u64) {
+unsafe fn read_auxv(mut auxv: *const [u64; 2]) -> Auxv {
     const AT_NULL: u64 = 0;
+    const AT_PHDR: u64 = 3;
+    const AT_PHNUM: u64 = 5;
     const AT_HWCAP2: u64 = 26;
+    const AT_MINSIGSTKSZ: u64 = 51;
     const HWCAP2_FSGSBASE: u64 = 1 << 1;
-    let mut has_fsgsbase = false;
+    let mut found = Auxv::default();
     loop {
         // SAFETY: the vector ends with AT_NULL.
         let [key, value] = unsafe { auxv.read() };
         match key {
-            AT_NULL => return (has_fsgsbase, auxv as u64),
-            AT_HWCAP2 => has_fsgsbase = value & HWCAP2_FSGSBASE != 0,
+            AT_NULL => {
+                found.stack_end = auxv as u64;
+                return found;
+            }
+            AT_PHDR => found.headers = value,
+            AT_PHNUM => found.nr_headers = value as usize,
+            AT_HWCAP2 => found.has_fsgsbase = value & HWCAP2_FSGSBASE != 0,
+            AT_MINSIGSTKSZ => found.frame_bytes = value,
             _ => {}
         }
         // SAFETY: not past AT_NULL.
@@ -221,25 +302,54 @@ unsafe fn read_auxv(mut auxv: *const [u64; 2]) -> (bool, u64) {
     }
 }
 
-/// Finds the segment that holds the agent's code.
-fn find_text() {
-    unsafe extern "C" {
-        /// Start of the loaded library, from the linker.
-        static __ehdr_start: [u8; 64];
-    }
-    const PT_LOAD: u32 = 1;
+unsafe extern "C" {
+    /// Start of the loaded library, from the linker.
+    static __ehdr_start: [u8; 64];
+}
+
+/// Program headers of this library: where they begin and how many there are.
+fn own_headers() -> (*const [u64; 7], usize) {
+    const HEADERS_AT: usize = 32;
+    const COUNT_AT: usize = 56;
     let base = &raw const __ehdr_start as u64;
     // SAFETY: the linker places the ELF header and its program headers in the first loaded segment.
     unsafe {
-        let first = (base + (base as *const u64).byte_add(32).read()) as *const [u64; 7];
-        let count = (base as *const u16).byte_add(56).read();
-        for i in 0..count {
-            let header = first.add(i as usize).read();
-            let (start, bytes) = (base + header[2], header[5]);
-            if header[0] as u32 == PT_LOAD && (start..start + bytes).contains(&entry::stub()) {
-                TEXT_START.store(start, Ordering::Relaxed);
-                TEXT_END.store(start + bytes, Ordering::Relaxed);
-            }
-        }
+        let first = (base + (base as *const u64).byte_add(HEADERS_AT).read()) as *const [u64; 7];
+        (first, (base as *const u16).byte_add(COUNT_AT).read() as usize)
+    }
+}
+
+/// The loaded segments of this library: start, end.
+fn own_segments() -> impl Iterator<Item = (u64, u64)> {
+    const PT_LOAD: u32 = 1;
+    let (first, count) = own_headers();
+    // SAFETY: as many headers as the ELF header says.
+    let headers = (0..count).map(move |i| unsafe { first.add(i).read() });
+    headers.filter(|header| header[0] as u32 == PT_LOAD).map(|header| {
+        let start = &raw const __ehdr_start as u64 + header[2];
+        (start, start + header[5])
+    })
+}
+
+/// Where this library lies, with its data.
+pub fn own_range() -> (u64, u64) {
+    own_segments().fold((u64::MAX, 0), |all, (start, end)| (all.0.min(start), all.1.max(end)))
+}
+
+/// Finds the part of the agent's code that may make system calls: its segment, up to or from the code whose calls are
+/// the program's (`entry_dormant::outside`).
+fn find_text() {
+    let outside = entry_dormant::outside();
+    let stub = entry::stub();
+    let holds_stub = |&(start, end): &(u64, u64)| (start..end).contains(&stub);
+    if let Some((start, end)) = own_segments().find(holds_stub) {
+        let is_inside = start <= outside.0 && outside.1 <= end;
+        let (start, end) = match is_inside {
+            true if stub < outside.0 => (start, outside.0),
+            true => (outside.1, end),
+            false => (start, end),
+        };
+        TEXT_START.store(start, Ordering::Relaxed);
+        TEXT_END.store(end, Ordering::Relaxed);
     }
 }

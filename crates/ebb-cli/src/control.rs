@@ -152,6 +152,9 @@ impl Control {
         let descriptor = sys::process_descriptor(pid).map_err(|error| not_a_process(pid, error))?;
         let process = Process::find(Path::new(process::PROC), pid)?;
         process.counters()?;
+        if process.is_dormant() {
+            return Err(too_small(process::what(pid)));
+        }
         if !process.is_managed() {
             return Err(Failure::ebb(
                 process::what(pid),
@@ -262,17 +265,21 @@ fn not_a_process(pid: i32, error: io::Error) -> Failure {
     }
 }
 
+fn too_small(what: String) -> Failure {
+    Failure::ebb(
+        what,
+        "it has held too little memory (8 MiB) for Ebb to begin its work, so nothing of it is swapped",
+        "ask when it has grown",
+    )
+}
+
 /// Why a process opened no control socket.
 fn silent(process: &Process, descriptor: &OwnedFd) -> Failure {
     let what = process::what(process.pid);
     if sys::has_ended(descriptor) {
         Failure::ebb(what, "it has ended", "name one that runs, as `ebb swapon --show` lists them")
     } else if !process.has_background() {
-        Failure::ebb(
-            what,
-            "it has held too little memory (8 MiB) for Ebb to begin its work, so nothing of it is swapped",
-            "ask when it has grown",
-        )
+        too_small(what)
     } else if process.is_stopped() {
         Failure::ebb(what, "it is stopped", format!("continue it with `kill -CONT {}`, and ask again", process.pid))
     } else {

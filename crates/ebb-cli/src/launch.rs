@@ -45,9 +45,14 @@ impl Environment {
         self.0.iter().find_map(|entry| Self::value_of(entry, name)).map(OsStr::from_bytes)
     }
 
+    /// Takes a variable out.
+    pub fn remove(&mut self, name: &str) {
+        self.0.retain(|entry| Self::value_of(entry, name).is_none());
+    }
+
     /// Replaces a value. `value` contains no NUL.
     pub fn set(&mut self, name: &str, value: &[u8]) {
-        self.0.retain(|entry| Self::value_of(entry, name).is_none());
+        self.remove(name);
         let entry = [name.as_bytes(), b"=", value].concat();
         // An environment cannot carry a NUL; values come from paths and numbers, which cannot contain one.
         self.0.extend(CString::new(entry).ok());

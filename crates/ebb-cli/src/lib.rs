@@ -29,6 +29,7 @@ mod report;
 mod run;
 mod set;
 mod show;
+mod sites;
 mod size;
 mod socket;
 mod spill;

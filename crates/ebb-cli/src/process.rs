@@ -142,6 +142,11 @@ impl Process {
         has_userfaultfd && self.has_agent()
     }
 
+    /// Whether the agent waits in it for the process to grow.
+    pub fn is_dormant(&self) -> bool {
+        !self.is_managed() && self.has_agent()
+    }
+
     fn has_agent(&self) -> bool {
         let Ok(maps) = look_into(&self.dir, |dir| std::fs::read(dir.join("maps"))) else { return false };
         maps.split(|byte| *byte == b'\n').any(|line| {

@@ -23,7 +23,7 @@ use crate::size::human_bytes;
 use crate::supervise;
 use crate::unmanaged::Unmanaged;
 use crate::watch::Watch;
-use crate::{agent, host, spill, sys, trees};
+use crate::{agent, host, sites, spill, sys, trees};
 
 /// Where descriptors go that the program should not meet by chance.
 const DESCRIPTOR_LOWEST: u64 = 900;
@@ -62,6 +62,10 @@ pub fn run(options: &Run, ignored_children: bool) -> Result<i32, Failure> {
         let inode = |fd| sys::inode(fd).map_err(|error| Failure::ebb("lifeline", error, "report this as a bug of ebb"));
         let ends = [line.as_raw_fd() as u64, keeper.as_raw_fd() as u64, inode(&line)?, inode(&keeper)?];
         environment.set("EBB_LIFE_FDS", ends.map(|n| n.to_string()).join(",").as_bytes());
+        match sites::table() {
+            Some(table) => environment.set("EBB_SITES", table.as_bytes()),
+            None => environment.remove("EBB_SITES"),
+        }
         environment.set("EBB_VERBOSE", (options.verbosity as u8).to_string().as_bytes());
         numbers = vec![fd.as_raw_fd(), line.as_raw_fd(), keeper.as_raw_fd()];
         kept.extend([line, keeper]);

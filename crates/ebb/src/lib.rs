@@ -67,6 +67,8 @@ mod sweep;
 #[cfg(not(loom))]
 mod table;
 #[cfg(not(loom))]
+mod takeover;
+#[cfg(not(loom))]
 mod text;
 pub mod tree;
 #[cfg(not(loom))]
@@ -90,3 +92,5 @@ pub use space::{Config, Force, InitError, RAM_BYTES_MIN, Space};
 pub use swapon::{SwapOffError, SwapOnError};
 #[cfg(not(loom))]
 pub use table::{ADDR_END, PAGE};
+#[cfg(not(loom))]
+pub use takeover::{Mapping, PageMap};

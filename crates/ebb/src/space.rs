@@ -205,10 +205,7 @@ impl Space {
             reserved_child: UnsafeCell::new(None),
             adopted: UnsafeCell::new([u32::MAX; FILES_MAX]),
         };
-        // Tables of 128 GiB of memory, two thousand threads, and a spill file for each generation of children.
-        let files = config.swap.iter().map(|spec| SpillFile::metadata_bytes(spec.bytes)).sum::<usize>();
-        let later = (256 << 20) + (512 << 20) + 8 * files;
-        uapi::later::set_aside(later);
+        uapi::later::set_aside(Self::later_bytes(config.swap));
         // Fixed metadata: rings, tables' first pages, this structure.
         this.group.charge_meta(256 << 10);
         stats::add(&stats.processes, 1);
@@ -218,6 +215,13 @@ impl Space {
             &*at
         };
         Ok(this)
+    }
+
+    /// Address space for later: tables of 128 GiB of memory, two thousand threads, and a spill file for each generation of
+    /// children.
+    pub(crate) fn later_bytes(swap: &[SwapSpec<'_>]) -> usize {
+        let files = swap.iter().map(|spec| SpillFile::metadata_bytes(spec.bytes)).sum::<usize>();
+        (256 << 20) + (512 << 20) + 8 * files
     }
 
     /// The userfaultfd. It changes only under the exclusive gate, in fork's child.

@@ -140,6 +140,12 @@ pub fn madvise(at: usize, len: usize, advice: u32) -> Result<(), Errno> {
     unsafe { call(g::__NR_madvise, [at as u64, len as u64, advice as u64, 0, 0, 0]).map(drop) }
 }
 
+/// Changes the protection of a range that the caller owns, or whose users bear it.
+pub fn mprotect(at: usize, len: usize, prot: u32) -> Result<(), Errno> {
+    // SAFETY: protection changes no content.
+    unsafe { call(g::__NR_mprotect, [at as u64, len as u64, prot as u64, 0, 0, 0]).map(drop) }
+}
+
 /// Drops the content of ranges `(address, length)` that the engine holds busy, with one call and one flush; how many
 /// bytes, from the first range on. Since Linux 6.13 for one's own process, with `PIDFD_SELF` since 6.14.
 pub fn drop_vectored(ranges: &[(usize, usize)]) -> Result<usize, Errno> {
@@ -361,6 +367,25 @@ pub fn address_space_limit() -> u64 {
 pub fn close(fd: i32) {
     // SAFETY: the caller owns the descriptor.
     let _ = unsafe { call(g::__NR_close, [fd as u64, 0, 0, 0, 0, 0]) };
+}
+
+/// Opens a file to be read, close-on-exec.
+pub fn open_read(path: &core::ffi::CStr) -> Result<i32, Errno> {
+    let at = g::AT_FDCWD as i64 as u64;
+    // SAFETY: the path is a C string that the kernel reads.
+    unsafe { call(g::__NR_openat, [at, path.as_ptr() as u64, (g::O_RDONLY | g::O_CLOEXEC) as u64, 0, 0, 0]) }
+        .map(|fd| fd as i32)
+}
+
+/// Reads what there is at the file's position, at most `out.len()` bytes; 0 at its end.
+pub fn read(fd: i32, out: &mut [u8]) -> Result<usize, Errno> {
+    loop {
+        // SAFETY: the kernel writes only into `out`.
+        match unsafe { call(g::__NR_read, [fd as u64, out.as_mut_ptr() as u64, out.len() as u64, 0, 0, 0]) } {
+            Err(Errno::INTR) => {}
+            result => return result.map(|n| n as usize),
+        }
+    }
 }
 
 /// Reads exactly `out.len()` bytes at `offset`.

@@ -1,0 +1,387 @@
+//! A small process pays next to nothing: until it grows it is *dormant*.
+//!
+//! The constructor keeps the settings, hangs the process on the lifeline and patches libc (`sites`); it makes no space,
+//! arms nothing and installs no handler. So a dormant process runs as without Ebb. It is *activated*, which is the
+//! rest of the start (`start::activate`) and takes over the memory that there is (`takeover`), when it
+//!
+//! * has grown by [`THRESHOLD_BYTES_MAX`], or an eighth of its budget if that is less;
+//! * makes a second thread, or a process that shares its memory and runs beside it;
+//! * asks for what the agent must refuse, or is about to put up limits that the agent would run into.
+//!
+//! Growth is seen in libc's own calls of brk, mmap and mremap. What they ask for is added up; only when that is much,
+//! `/proc/self/statm` is asked for the truth, so that memory that comes and goes is no growth.
+//!
+//! Invariants:
+//! * a dormant process has one thread, so all threads of a managed process are armed;
+//! * a process between vfork and exec never activates: the memory is its parent's, which is waiting;
+//! * nothing here runs with the program's signals open, but for what waits in the kernel.
+
+use crate::actions::{self, Action};
+use crate::contract::Early;
+use crate::entry;
+use crate::entry_dormant::{
+    self, ANSWER, CALL_FORK, CALL_REPLACED, CALL_THERE, Frame, GATE, IN_CHILD, SITES_MAX, VECTORS_BYTES,
+};
+use crate::exec;
+use crate::frame::{Context, SigInfo};
+use crate::lifeline;
+use crate::signals::{self, FULL_MASK, SIGBUS, SIGSEGV, bit};
+use crate::sites;
+use crate::start;
+use crate::user;
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering::Relaxed};
+use ebb::uapi;
+use linux_raw_sys::general as g;
+
+/// Growth that a process may have and still be small. The least that Ebb can give back is worth little below this: its
+/// own tables, staging and buffers take about as much. An activation costs half a millisecond, against some 2 ms that the
+/// kernel takes to give a program 8 MiB page by page.
+const THRESHOLD_BYTES_MAX: u64 = 8 << 20;
+/// The part of the budget that is as much.
+const THRESHOLD_SHARE: u64 = 8;
+/// Growth for tests, by `EBB_FORCE=early`.
+const THRESHOLD_BYTES_EARLY: u64 = 128 << 10;
+/// The truth is looked at when this part of the threshold was asked for: first, and at least, and always again.
+const LOOK_SHARE: u64 = 16;
+
+static THRESHOLD: AtomicU64 = AtomicU64::new(0);
+/// The process that this memory is.
+static OWNER: AtomicI32 = AtomicI32::new(0);
+/// Pages of data that the process began with, and 1 for "known" in bit 63.
+static BASE: AtomicU64 = AtomicU64::new(0);
+const KNOWN: u64 = 1 << 63;
+/// Bytes that were mapped without access: they may be made accessible by mprotect, which nobody sees.
+static RESERVED: AtomicU64 = AtomicU64::new(0);
+/// The process forked, or is a fork's child: its pages may be shared.
+static FORKED: AtomicBool = AtomicBool::new(false);
+/// Program break at the start.
+static BRK_START: AtomicU64 = AtomicU64::new(0);
+/// A mapping for the environment of an exec, kept for the next: a vfork child cannot give it back.
+static SCRATCH: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+
+/// True while the process is dormant.
+#[inline]
+pub fn is_dormant() -> bool {
+    GATE.is_dormant.load(Relaxed) != 0
+}
+
+/// Whether pages may be shared with other processes.
+pub fn has_forked() -> bool {
+    FORKED.load(Relaxed)
+}
+
+/// Where the heap begins.
+pub fn heap_start() -> u64 {
+    BRK_START.load(Relaxed)
+}
+
+/// What the kernel says of the process (the auxiliary vector), as far as it matters.
+#[derive(Clone, Copy, Default)]
+pub struct Auxv {
+    /// User space may write the GS base.
+    pub has_fsgsbase: bool,
+    /// Largest signal frame, bytes; 0 on kernels that do not say (before 5.14).
+    pub frame_bytes: u64,
+    /// Program headers, and how many.
+    pub headers: u64,
+    pub nr_headers: usize,
+    /// An address near the end of the stack.
+    pub stack_end: u64,
+}
+
+/// Begins a dormant life. False when that cannot be: activate at once.
+///
+/// # Safety
+/// By the constructor, before a second thread or a handler of the program's exists.
+pub unsafe fn begin(early: &Early<'_>, auxv: &Auxv) -> bool {
+    /// Without vector state beyond the legacy area a frame is smaller than this; then there is no XSAVE.
+    const FRAME_BYTES_MIN: u64 = 1300;
+    let keeps_vectors = (FRAME_BYTES_MIN..VECTORS_BYTES as u64 / 2 + 8192).contains(&auxv.frame_bytes);
+    if early.no_dormant || !auxv.has_fsgsbase || !keeps_vectors {
+        return false;
+    }
+    // SAFETY: the kernel's own words.
+    if auxv.headers == 0 || unsafe { sites::is_go(auxv.headers as *const _, auxv.nr_headers) } {
+        return false;
+    }
+    // SAFETY: one thread, and no handler.
+    if !unsafe { sites::patch(early.sites) } {
+        return false;
+    }
+    let threshold =
+        if early.is_early { THRESHOLD_BYTES_EARLY } else { THRESHOLD_BYTES_MAX.min(early.ram_bytes / THRESHOLD_SHARE) };
+    THRESHOLD.store(threshold, Relaxed);
+    OWNER.store(uapi::getpid(), Relaxed);
+    // SAFETY: asks only.
+    let brk = unsafe { entry::raw_syscall(g::__NR_brk as u64, &[0; 6]) } as u64;
+    BRK_START.store(brk, Relaxed);
+    GATE.brk.store(brk, Relaxed);
+    GATE.limit.store(threshold / LOOK_SHARE, Relaxed);
+    GATE.is_dormant.store(1, Relaxed);
+    true
+}
+
+/// The slow way of the gate: what is to become of the call in `frame`. On the agent's dormant stack, signals blocked.
+pub unsafe extern "C" fn on_call(frame: *mut Frame) -> u64 {
+    // SAFETY: on the program's stack, made by the gate, which waits.
+    let frame = unsafe { &mut *frame };
+    if frame.nr == IN_CHILD {
+        in_child();
+        frame.answer = 0;
+        return ANSWER;
+    }
+    if !is_dormant() {
+        return CALL_THERE;
+    }
+    match frame.nr as u32 {
+        g::__NR_brk | g::__NR_mmap | g::__NR_mremap => {
+            if has_grown(frame) {
+                activate();
+            }
+            CALL_THERE
+        }
+        g::__NR_clone => by_flags(frame.di & 0xffff_ffff, frame.si),
+        g::__NR_clone3 => {
+            const FLAGS: usize = 0;
+            const STACK: usize = 5;
+            // What cannot be read the kernel refuses.
+            match with_faults(|| user::read::<[u64; 8]>(frame.di)) {
+                Ok(args) => by_flags(args[FLAGS], args[STACK]),
+                Err(user::Fault) => CALL_THERE,
+            }
+        }
+        g::__NR_fork => by_flags(0, 0),
+        g::__NR_execve => exec(frame, 0),
+        g::__NR_execveat => exec(frame, 1),
+        nr => {
+            if is_for_the_agent(nr, frame) {
+                activate();
+            }
+            CALL_THERE
+        }
+    }
+}
+
+/// Calls that the agent refuses, or that put up limits which an activation would run into.
+fn is_for_the_agent(nr: u32, frame: &Frame) -> bool {
+    const PR_SET_SECCOMP: u32 = 22;
+    const PR_SET_SYSCALL_USER_DISPATCH: u32 = 59;
+    const ARCH_SET_GS: u64 = 0x1001;
+    let limits = |resource: u64| [g::RLIMIT_NOFILE, g::RLIMIT_AS].contains(&(resource as u32));
+    match nr {
+        g::__NR_prctl => [PR_SET_SECCOMP, PR_SET_SYSCALL_USER_DISPATCH].contains(&(frame.di as u32)),
+        g::__NR_arch_prctl => frame.di == ARCH_SET_GS,
+        g::__NR_setrlimit => limits(frame.di),
+        g::__NR_prlimit64 => frame.dx != 0 && limits(frame.si),
+        _ => true,
+    }
+}
+
+/// A child is made, with clone's `flags` and its stack, 0 for that of its parent.
+fn by_flags(flags: u64, stack: u64) -> u64 {
+    const VM: u64 = g::CLONE_VM as u64;
+    const VFORK: u64 = g::CLONE_VFORK as u64;
+    const THREAD: u64 = g::CLONE_THREAD as u64;
+    const FILES: u64 = g::CLONE_FILES as u64;
+    if flags & (VM | THREAD) == VM && flags & VFORK != 0 {
+        // The parent waits, and the child execs or ends.
+        return CALL_THERE;
+    }
+    if flags & (VM | FILES) != 0 || stack != 0 {
+        activate();
+        return CALL_THERE;
+    }
+    FORKED.store(true, Relaxed);
+    CALL_FORK
+}
+
+/// In fork's child, before it goes on.
+fn in_child() {
+    OWNER.store(uapi::getpid(), Relaxed);
+    lifeline::arm();
+}
+
+/// Whether this process may activate: not one that only shares the memory of its parent.
+pub fn is_owner() -> bool {
+    const KCMP_VM: u64 = 1;
+    const ESRCH: i64 = -(linux_raw_sys::errno::ESRCH as i64);
+    let (pid, owner) = (uapi::getpid(), OWNER.load(Relaxed));
+    if pid == owner {
+        return true;
+    }
+    // The child of a fork that libc did not make has memory of its own, and takes over.
+    // SAFETY: compares only.
+    let ret = unsafe { entry::raw_syscall(g::__NR_kcmp as u64, &[pid as u64, owner as u64, KCMP_VM, 0, 0, 0]) };
+    let is_own = ret > 0 || ret == ESRCH;
+    if is_own {
+        OWNER.store(pid, Relaxed);
+        FORKED.store(true, Relaxed);
+    }
+    is_own
+}
+
+/// The process becomes a managed one, unless its memory is its parent's.
+fn activate() {
+    if is_owner() {
+        let (at, bytes) = (SCRATCH[0].swap(0, Relaxed), SCRATCH[1].swap(0, Relaxed));
+        if bytes != 0 {
+            // SAFETY: no exec is under way.
+            let _ = unsafe { uapi::munmap(at as usize, bytes as usize) };
+        }
+        let mask = start::activate_running(GATE.mask.load(Relaxed));
+        GATE.mask.store(mask, Relaxed);
+        GATE.is_dormant.store(0, Relaxed);
+    }
+}
+
+/// Whether the process has grown beyond the threshold, with what it asks for now.
+fn has_grown(frame: &Frame) -> bool {
+    let threshold = THRESHOLD.load(Relaxed);
+    let gross = GATE.gross.swap(0, Relaxed);
+    let asked = match frame.nr as u32 {
+        g::__NR_mmap => frame.si,
+        g::__NR_mremap => frame.dx.saturating_sub(frame.si),
+        // SAFETY: asks only.
+        _ => frame.di.saturating_sub(unsafe { entry::raw_syscall(g::__NR_brk as u64, &[0; 6]) } as u64),
+    };
+    if frame.nr as u32 == g::__NR_mmap && frame.dx == g::PROT_NONE as u64 {
+        RESERVED.fetch_add(asked, Relaxed);
+    }
+    let Some(data) = data_bytes() else { return true };
+    let mut base = BASE.load(Relaxed);
+    if base & KNOWN == 0 {
+        // What was asked for until now is little, and most likely still there.
+        base = data.saturating_sub(gross.saturating_sub(asked)) | KNOWN;
+        BASE.store(base, Relaxed);
+    }
+    let growth = data.saturating_sub(base & !KNOWN).saturating_add(asked).saturating_add(RESERVED.load(Relaxed));
+    if growth >= threshold {
+        return true;
+    }
+    GATE.limit.store((threshold - growth).max(threshold / LOOK_SHARE), Relaxed);
+    false
+}
+
+/// Private writable memory of the process, bytes: the sixth field of `/proc/self/statm`.
+fn data_bytes() -> Option<u64> {
+    const DATA_FIELD: usize = 5;
+    let mut text = [0u8; 128];
+    let fd = uapi::open_read(c"/proc/self/statm").ok()?;
+    let n = uapi::read(fd, &mut text);
+    uapi::close(fd);
+    let field = text[..n.ok()?].split(|&c| c == b' ').nth(DATA_FIELD)?;
+    let pages: u64 = core::str::from_utf8(field).ok()?.parse().ok()?;
+    Some(pages * ebb::PAGE as u64)
+}
+
+/// The handler of faults while the program's memory is read.
+unsafe extern "C" fn on_fault(sig: i32, info: *const SigInfo, uc: *mut Context) {
+    // SAFETY: the kernel calls with its own frame.
+    let (info, uc) = unsafe { (&*info, &mut *uc) };
+    if !info.is_fault() {
+        // The program has it blocked, and it waited: it goes on waiting.
+        uc.mask |= bit(sig);
+        let (pid, thread) = (signals::getpid(), signals::gettid());
+        let args = [pid, thread, sig as u64, core::ptr::from_ref(info) as u64, 0, 0];
+        // SAFETY: the kernel reads one siginfo. The signal is blocked here.
+        unsafe { entry::raw_syscall(g::__NR_rt_tgsigqueueinfo as u64, &args) };
+        return;
+    }
+    match entry::copy_fixup(uc.regs.ip) {
+        Some(ip) => uc.regs.ip = ip,
+        // A fault of the agent's own happens anew, and ends the process.
+        None => drop(actions::set_kernel_action(sig, &Action::default())),
+    }
+}
+
+/// Runs `f`, in which [`user::read`] answers for memory that is not there. The program's handlers rest meanwhile. Every
+/// signal is blocked.
+fn with_faults<R>(f: impl FnOnce() -> R) -> R {
+    let handler = Action {
+        handler: on_fault as *const () as u64,
+        flags: actions::SA_RESTORER | actions::SA_SIGINFO,
+        restorer: entry_dormant::restorer(),
+        mask: u64::MAX,
+    };
+    let exchange = |sig: i32, new: &Action| {
+        let old = actions::kernel_action(sig).unwrap_or_default();
+        let _ = actions::set_kernel_action(sig, new);
+        old
+    };
+    let olds = [SIGSEGV, SIGBUS].map(|sig| exchange(sig, &handler));
+    let mask = signals::set_kernel_mask(FULL_MASK);
+    let result = f();
+    signals::set_kernel_mask(mask);
+    for (sig, old) in [SIGSEGV, SIGBUS].into_iter().zip(&olds) {
+        let _ = actions::set_kernel_action(sig, old);
+    }
+    result
+}
+
+/// execve and execveat, whose path is argument `path_at`: an environment in which Ebb goes on.
+fn exec(frame: &mut Frame, path_at: usize) -> u64 {
+    let mut args = [frame.di, frame.si, frame.dx, frame.r10, frame.r8, frame.r9];
+    let envp = args[path_at + 2];
+    let found = with_faults(|| exec::missing(envp));
+    // What cannot be read the kernel refuses.
+    let Ok(Some(bytes)) = found else { return CALL_THERE };
+    let Some(memory) = scratch(bytes) else { return no_memory(frame) };
+    match with_faults(|| exec::environment(memory, envp)) {
+        Ok(new) => args[path_at + 2] = new,
+        Err(errno) => {
+            frame.answer = errno as u64;
+            return ANSWER;
+        }
+    }
+    frame.replaced = args;
+    CALL_REPLACED
+}
+
+fn no_memory(frame: &mut Frame) -> u64 {
+    frame.answer = -(linux_raw_sys::errno::ENOMEM as i64) as u64;
+    ANSWER
+}
+
+/// Memory for an environment.
+fn scratch(bytes: usize) -> Option<&'static mut [u8]> {
+    let bytes = bytes.next_multiple_of(ebb::PAGE);
+    if (SCRATCH[1].load(Relaxed) as usize) < bytes {
+        if SCRATCH[0].load(Relaxed) != 0 {
+            // SAFETY: the last exec failed, or its process is gone.
+            let _ = unsafe { uapi::munmap(SCRATCH[0].load(Relaxed) as usize, SCRATCH[1].load(Relaxed) as usize) };
+        }
+        SCRATCH[1].store(0, Relaxed);
+        let at = uapi::map_for_now(bytes).ok()?;
+        SCRATCH[0].store(at as u64, Relaxed);
+        SCRATCH[1].store(bytes as u64, Relaxed);
+    }
+    // SAFETY: mapped, and used by nobody else: the process has one thread, and its vfork child waits for nobody.
+    Some(unsafe {
+        core::slice::from_raw_parts_mut(SCRATCH[0].load(Relaxed) as *mut u8, SCRATCH[1].load(Relaxed) as usize)
+    })
+}
+
+const _: () = assert!(SITES_MAX >= 8);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_that_is_not_there_is_an_answer() {
+        assert_eq!(with_faults(|| user::read::<u64>(8)), Err(user::Fault));
+        let word = 7u64;
+        assert_eq!(with_faults(|| user::read::<u64>(&raw const word as u64)), Ok(7));
+    }
+
+    #[test]
+    fn data_of_this_process_is_more_than_nothing() {
+        assert!(data_bytes().is_some_and(|bytes| bytes > 0));
+    }
+
+    #[test]
+    fn a_process_owns_its_memory_when_it_is_the_owner() {
+        OWNER.store(uapi::getpid(), Relaxed);
+        assert!(is_owner());
+    }
+}

@@ -1,0 +1,259 @@
+//! What memory a running process has, as far as it can be managed.
+//!
+//! `/proc/self/smaps` tells it. Taken over are the heap and private anonymous mappings; not the stack, data of files and
+//! the zeroed memory behind it, what is locked, grows down, has other pages than the usual, or belongs to a
+//! userfaultfd of the program's; not the agent's own; and not what the kernel writes to by itself: the surroundings of the
+//! thread pointer (where libc has the robust list, the restartable sequence and the word to clear at the end), and the
+//! list and the word themselves, wherever they are.
+
+use crate::dormant;
+use crate::entry;
+use crate::start;
+use core::mem::size_of;
+use ebb::{Mapping, PAGE, PageMap, Space, uapi};
+use linux_raw_sys::general as g;
+
+/// Bytes of the text that is read at a time.
+const TEXT_BYTES: usize = 64 << 10;
+/// Most mappings that are looked at; others stay as they are.
+const MAPPINGS_MAX: usize = 1 << 14;
+const BYTES: usize = TEXT_BYTES + MAPPINGS_MAX * size_of::<Mapping>();
+/// What lies around the thread pointer and may be known to the kernel: static thread-local storage below, libc's
+/// descriptor of the thread above.
+const BELOW_BYTES: usize = 64 << 10;
+const ABOVE_BYTES: usize = 8 << 10;
+
+/// What was found, in memory of its own.
+pub struct Found {
+    at: *mut u8,
+    count: usize,
+    /// The kernel uses the program's memory beside it (io_submit): nothing can be taken over.
+    is_used_by_kernel: bool,
+    /// The program has a ring for io_uring.
+    pub has_ring: bool,
+}
+
+/// A mapping under construction.
+#[derive(Clone, Copy, Default)]
+struct Entry {
+    mapping: Mapping,
+    is_candidate: bool,
+}
+
+impl Found {
+    /// Reads what there is. None where /proc does not tell.
+    pub fn read() -> Option<Self> {
+        let fd = uapi::open_read(c"/proc/self/smaps").ok()?;
+        let found = uapi::map_for_now(BYTES).ok().map(|at| {
+            let mut this = Self { at, count: 0, is_used_by_kernel: false, has_ring: false };
+            if !this.read_from(fd) {
+                this.count = 0;
+            }
+            this
+        });
+        uapi::close(fd);
+        found
+    }
+
+    /// False when the text cannot be had.
+    fn read_from(&mut self, fd: i32) -> bool {
+        // SAFETY: the mapping begins with this much room for text, which nobody else uses.
+        let text = unsafe { core::slice::from_raw_parts_mut(self.at, TEXT_BYTES) };
+        let (mut used, mut entry, mut file_end) = (0, Entry::default(), 0);
+        loop {
+            let Ok(n) = uapi::read(fd, &mut text[used..]) else { return false };
+            used += n;
+            let mut rest = &text[..used];
+            while let Some(end) = rest.iter().position(|&c| c == b'\n') {
+                let line = &rest[..end];
+                rest = &rest[end + 1..];
+                match head(line) {
+                    Some((start, end, flags, name)) => {
+                        self.add(&entry);
+                        entry = self.candidate(start, end, flags, name, file_end);
+                        file_end = if is_file(name) { end } else { 0 };
+                    }
+                    None => detail(&mut entry, line),
+                }
+            }
+            let left = rest.len();
+            if n == 0 {
+                self.add(&entry);
+                return true;
+            }
+            if left == TEXT_BYTES {
+                return false;
+            }
+            text.copy_within(used - left..used, 0);
+            used = left;
+        }
+    }
+
+    fn candidate(&mut self, start: usize, end: usize, flags: &[u8], name: &[u8], file_end: usize) -> Entry {
+        self.is_used_by_kernel |= name.starts_with(b"/[aio]");
+        self.has_ring |= name.starts_with(b"anon_inode:[io_uring]");
+        let is_heap = name == b"[heap]";
+        let is_anonymous = name.is_empty() || name.starts_with(b"[anon:");
+        // Right behind a file's data lies its zeroed memory.
+        let is_candidate = is_heap || (is_anonymous && start != file_end);
+        let is_private = flags.get(3) == Some(&b'p');
+        let bit = |i: usize, letter, value| if flags.get(i) == Some(&letter) { value } else { 0 };
+        let prot = bit(0, b'r', g::PROT_READ) | bit(1, b'w', g::PROT_WRITE) | bit(2, b'x', g::PROT_EXEC);
+        let start = if is_heap { start.max((dormant::heap_start() as usize).next_multiple_of(PAGE)) } else { start };
+        Entry { mapping: Mapping { start, end, prot, ..Mapping::default() }, is_candidate: is_candidate && is_private }
+    }
+
+    fn add(&mut self, entry: &Entry) {
+        if entry.is_candidate && entry.mapping.start < entry.mapping.end && self.count < MAPPINGS_MAX {
+            // SAFETY: room for so many behind the text; page aligned, so aligned enough.
+            unsafe { self.at.add(TEXT_BYTES).cast::<Mapping>().add(self.count).write(entry.mapping) };
+            self.count += 1;
+        }
+    }
+
+    /// Has `space` take it over. On the agent's stack; the calling thread is the only one.
+    pub fn take_over(self, space: &Space) {
+        let own = start::own_range();
+        let thread = thread_pointer() as usize;
+        let robust = robust_list() as usize;
+        let word = tid_address() as usize;
+        let kept = [
+            (self.at as usize, self.at as usize + BYTES),
+            (own.0 as usize, own.1 as usize),
+            (thread.saturating_sub(BELOW_BYTES), thread + ABOVE_BYTES),
+            (robust, robust + size_of::<[u64; 3]>()),
+            (word, word + size_of::<i32>()),
+        ];
+        if let Some(map) = PageMap::open().filter(|_| !self.is_used_by_kernel) {
+            for i in 0..self.count {
+                // SAFETY: written by `add`.
+                let mapping = unsafe { self.at.add(TEXT_BYTES).cast::<Mapping>().add(i).read() };
+                take_but(space, &map, mapping, &kept);
+            }
+        }
+        // SAFETY: nobody refers to it any more.
+        let _ = unsafe { uapi::munmap(self.at as usize, BYTES) };
+    }
+}
+
+/// Takes over what of a mapping is outside the ranges in `kept`.
+fn take_but(space: &Space, map: &PageMap, mapping: Mapping, kept: &[(usize, usize)]) {
+    let (mut at, end) = (mapping.start, mapping.end);
+    while at < end {
+        // The kept range that comes first; at most one more step for each.
+        let pages = |&(start, end): &(usize, usize)| (start & !(PAGE - 1), end.next_multiple_of(PAGE));
+        let meets = |range: &(usize, usize)| range.0 < end && range.1 > at;
+        let next = kept.iter().map(pages).filter(meets).min();
+        let stop = next.map_or(end, |(start, _)| start.max(at));
+        space.take_over(map, &Mapping { start: at, end: stop, ..mapping });
+        at = next.map_or(end, |(_, kept_end)| kept_end);
+    }
+}
+
+/// Whether a mapping's name is a file's.
+fn is_file(name: &[u8]) -> bool {
+    name.first() == Some(&b'/')
+}
+
+/// The first line of a mapping: start, end, flags such as `rw-p`, and name.
+fn head(line: &[u8]) -> Option<(usize, usize, &[u8], &[u8])> {
+    let mut fields = line.splitn(6, |&c| c == b' ');
+    let range = fields.next()?;
+    let dash = range.iter().position(|&c| c == b'-')?;
+    let number = |text: &[u8]| usize::from_str_radix(core::str::from_utf8(text).ok()?, 16).ok();
+    let (start, end) = (number(&range[..dash])?, number(&range[dash + 1..])?);
+    let flags = fields.next()?;
+    let name = fields.nth(3).unwrap_or_default();
+    let name = name.iter().position(|&c| c != b' ').map_or(&[][..], |first| &name[first..]);
+    Some((start, end, flags, name))
+}
+
+/// A further line of a mapping.
+fn detail(entry: &mut Entry, line: &[u8]) {
+    let mapping = &mut entry.mapping;
+    let is_more_than_zero = |text: &[u8]| text.iter().any(|c| (b'1'..=b'9').contains(c));
+    if let Some(huge) = line.strip_prefix(b"AnonHugePages:") {
+        mapping.has_huge = is_more_than_zero(huge);
+    } else if let Some(key) = line.strip_prefix(b"ProtectionKey:") {
+        mapping.keyed = is_more_than_zero(key);
+    } else if let Some(flags) = line.strip_prefix(b"VmFlags:") {
+        for flag in flags.split(|&c| c == b' ') {
+            match flag {
+                b"dc" => mapping.dontfork = true,
+                b"wf" => mapping.wipeonfork = true,
+                b"dd" => mapping.dontdump = true,
+                b"mg" => mapping.mergeable = true,
+                // Locked, locked later, growing down, huge, device memory, droppable, guarded, userfaultfd.
+                b"lo" | b"lf" | b"gd" | b"ht" | b"io" | b"pf" | b"mm" | b"dp" | b"gu" | b"um" | b"uw" | b"ui"
+                | b"sh" => entry.is_candidate = false,
+                _ => {}
+            }
+        }
+    }
+}
+
+/// The FS base: where libc's descriptor of the thread is.
+fn thread_pointer() -> u64 {
+    let at: u64;
+    // SAFETY: reads a register; the kernel lets user space do so, or the process would not have been dormant.
+    unsafe { core::arch::asm!("rdfsbase {}", out(reg) at, options(nomem, nostack, preserves_flags)) };
+    at
+}
+
+/// Head of the robust locks, or 0.
+fn robust_list() -> u64 {
+    let (mut head, mut bytes) = (0u64, 0u64);
+    let args = [0, &raw mut head as u64, &raw mut bytes as u64, 0, 0, 0];
+    // SAFETY: the kernel writes the two words.
+    let ret = unsafe { entry::raw_syscall(g::__NR_get_robust_list as u64, &args) };
+    if ret == 0 { head } else { 0 }
+}
+
+/// The word that the kernel clears when the thread ends, or 0 when it does not tell: then it is where libc has it.
+fn tid_address() -> u64 {
+    const PR_GET_TID_ADDRESS: u64 = 40;
+    let mut at = 0u64;
+    // SAFETY: the kernel writes one word.
+    let ret =
+        unsafe { entry::raw_syscall(g::__NR_prctl as u64, &[PR_GET_TID_ADDRESS, &raw mut at as u64, 0, 0, 0, 0]) };
+    if ret == 0 { at } else { 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mapping_has_a_range_flags_and_perhaps_a_name() {
+        let line = b"7f00-8000 rw-p 00000000 00:00 0 ";
+        assert_eq!(head(line), Some((0x7f00, 0x8000, &b"rw-p"[..], &b""[..])));
+        let line = b"5000-6000 r--p 00001000 fe:01 1234                       /usr/lib/a b.so";
+        assert_eq!(head(line).map(|h| h.3), Some(&b"/usr/lib/a b.so"[..]));
+    }
+
+    #[test]
+    fn a_detail_is_no_head() {
+        for line in
+            [&b"Size:                  4 kB"[..], b"VmFlags: rd wr mr mw me ac ", b"AnonHugePages:         0 kB"]
+        {
+            assert_eq!(head(line), None);
+        }
+    }
+
+    #[test]
+    fn flags_that_forbid_it_take_a_mapping_out() {
+        let mut entry = Entry { is_candidate: true, ..Entry::default() };
+        detail(&mut entry, b"VmFlags: rd wr mr mw me dc wf dd ac ");
+        assert!(entry.is_candidate && entry.mapping.dontfork && entry.mapping.wipeonfork && entry.mapping.dontdump);
+        detail(&mut entry, b"VmFlags: rd wr mr mw me lo ac ");
+        assert!(!entry.is_candidate);
+    }
+
+    #[test]
+    fn huge_pages_and_keys_are_seen() {
+        let mut entry = Entry::default();
+        detail(&mut entry, b"AnonHugePages:      2048 kB");
+        detail(&mut entry, b"ProtectionKey:         0");
+        assert!(entry.mapping.has_huge && !entry.mapping.keyed);
+    }
+}
