@@ -40,7 +40,7 @@ class Account:
         done = self.ask("--json")
         need(done.returncode == 0, f"ebb ps --json: status {done.returncode}: {done.stderr.strip()[:200]}")
         try:
-            tree = json.loads(done.stdout)
+            [tree] = json.loads(done.stdout)
             return {one["pid"]: one["held_bytes"] for one in tree["processes"]}, tree["held_bytes"]
         except (ValueError, KeyError, TypeError) as error:
             raise Failure(f"ebb ps --json says {done.stdout[:200]!r}: {error!r}") from None

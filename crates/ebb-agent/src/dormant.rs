@@ -4,7 +4,7 @@
 //! arms nothing and installs no handler. So a dormant process runs as without Ebb. It is *activated*, which is the
 //! rest of the start (`start::activate`) and takes over the memory that there is (`takeover`), when it
 //!
-//! * has grown by [`THRESHOLD_BYTES_MAX`], or an eighth of its budget if that is less;
+//! * has grown by [`THRESHOLD_BYTES_MAX`], or a thirty-second of its budget if that is less;
 //! * makes a second thread, or a process that shares its memory and runs beside it;
 //! * asks for what the agent must refuse, or is about to put up limits that the agent would run into.
 //!
@@ -38,7 +38,7 @@ use linux_raw_sys::general as g;
 /// kernel takes to give a program 8 MiB page by page.
 const THRESHOLD_BYTES_MAX: u64 = 8 << 20;
 /// The part of the budget that is as much.
-const THRESHOLD_SHARE: u64 = 8;
+const THRESHOLD_SHARE: u64 = 32;
 /// Growth for tests, by `EBB_FORCE=early`.
 const THRESHOLD_BYTES_EARLY: u64 = 128 << 10;
 /// The truth is looked at when this part of the threshold was asked for: first, and at least, and always again.

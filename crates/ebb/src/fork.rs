@@ -37,6 +37,7 @@ impl Space {
             let number = self.nr_sharing_forks.fetch_add(1, Relaxed).wrapping_add(1).max(1);
             self.sharing.store(number, Relaxed);
             self.shares_much.store(true, Relaxed);
+            self.look_at_shared_pool();
         }
         // SAFETY: as above.
         unsafe { *self.reserved_child.get() = reserved };
@@ -85,6 +86,8 @@ impl Space {
         let reserved = unsafe { *self.reserved_child.get() };
         let charged = self.group.charged() as i64;
         self.tree().become_child(reserved, charged).map_err(|_| InitError::Processes)?;
+        self.look_at_shared_pool();
+        self.publish_sizes();
         let in_flight = self.contexts.keep_only(ctx);
         self.group.uncharge(in_flight);
         self.work.reset();

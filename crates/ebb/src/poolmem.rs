@@ -136,6 +136,11 @@ impl PoolMemory {
         (self.arena, self.nr_blocks * BLOCK_PAGES)
     }
 
+    /// End of what was ever used of it.
+    pub fn used_end(&self) -> usize {
+        self.page_addr(self.high_water.load(Ordering::Relaxed) as u32, 0)
+    }
+
     fn page_addr(&self, block: u32, page: usize) -> usize {
         self.arena + (block as usize * BLOCK_PAGES + page) * 4096
     }

@@ -17,6 +17,7 @@ impl Space {
         self.look_at_sharing();
         let member = self.tree().member();
         member.charged.store(self.group.charged() as u64, Relaxed);
+        member.wanted.store(self.group.wanted() as u64, Relaxed);
         member.pool.store(self.swap.pool_pages() as u64, Relaxed);
         member.staged.store(self.staging.staged() as u64, Relaxed);
         member.on_device.store(self.swap.device_pages(), Relaxed);
@@ -27,8 +28,8 @@ impl Space {
         let pools =
             page.members().filter(|(_, m)| m.kind() == Kind::Managed).map(|(_, m)| m.pool.load(Relaxed) as usize);
         let others = pools.sum::<usize>().saturating_sub(self.swap.pool_pages());
-        // A pool that is shared since a fork is nobody's other pool.
-        let others = if self.shares_much() { 0 } else { others };
+        // What is shared since a fork is in this process's own pool, too.
+        let others = others.saturating_sub(self.shared_pool_pages.load(Relaxed));
         let (of_limit, of_share) = (group::pool_max(limit), group::pool_max(share));
         self.swap.set_pool_max([0, 1].map(|i| of_limit[i].saturating_sub(others).max(of_share[i] / 2)));
     }
@@ -39,6 +40,7 @@ impl Space {
         if now.saturating_sub(member.published_ms.load(Relaxed)) < AGES_EVERY_MS {
             return;
         }
+        self.look_at_shared_pool();
         let mut histogram = [0; AGES];
         let mut youngest_ms = u64::MAX;
         let is_sharing = self.shares_much();
@@ -59,7 +61,7 @@ impl Space {
         }
         // When its objects were last used the pool does not know: no later than the process used anything.
         let pool_ms = if youngest_ms == u64::MAX { now - member.since_ms.load(Relaxed) } else { youngest_ms };
-        if !is_sharing {
+        if !self.pool_is_shared() {
             histogram[ages::class_of(pool_ms)] += self.swap.pool_pages() as u32;
         }
         member.publish_ages(&histogram, now);

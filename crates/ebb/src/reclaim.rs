@@ -206,7 +206,7 @@ impl Space {
         self.reclaim_groups(ctx);
         self.publish_sizes();
         self.gate.enter(&ctx.gate);
-        if !self.shares_much() && self.swap.is_fragmented() {
+        if !self.pool_is_shared() && self.swap.is_fragmented() {
             self.swap.compact(&self.group, self.stats, COMPACT_STEP);
         }
         // Room on a device that is half full is worth more than copies of what is in memory.
@@ -290,7 +290,7 @@ impl Space {
         let mut work = self.work.lease();
         self.publish_sizes();
         let shares_much = self.shares_much();
-        if self.swap.pool_is_full() && !shares_much {
+        if self.swap.pool_is_full() && !self.pool_is_shared() {
             self.shrink_pool(ctx, &mut work);
         }
         if !self.staging.is_full() && self.sweep_next(ctx, !shares_much, &mut work.saved).is_some() {
@@ -299,7 +299,7 @@ impl Space {
         if self.swap_out_oldest(ctx, &mut work).is_some_and(|freed| freed > 0) {
             return true;
         }
-        if shares_much {
+        if self.pool_is_shared() {
             return false;
         }
         // Nothing that could be unmapped, nothing staged: what the pool holds can still go to the file.
@@ -327,7 +327,7 @@ impl Space {
         self.gate.enter(&ctx.gate);
         let mut moved = self.swap.write_back(ctx.shard(), &self.group, self.stats, &mut work.pages, &reclaim) > 0;
         // To compact what is shared copies it.
-        moved |= !self.shares_much() && self.swap.compact(&self.group, self.stats, COMPACT_STEP) > 0;
+        moved |= !self.pool_is_shared() && self.swap.compact(&self.group, self.stats, COMPACT_STEP) > 0;
         if !moved {
             moved = self.open_some();
             self.swap.trim(&self.group);

@@ -37,6 +37,19 @@ impl Space {
         self.shares_much.load(Relaxed)
     }
 
+    /// True while most of the pool is shared: to free what is in it frees no memory. May lag.
+    pub(crate) fn pool_is_shared(&self) -> bool {
+        self.pool_is_shared.load(Relaxed)
+    }
+
+    /// Looks how much of the pool is still shared.
+    pub(crate) fn look_at_shared_pool(&self) {
+        let (most, sum) =
+            if self.is_sharing() { self.tree().shared_pool_pages(self.swap.arena_used_end()) } else { (0, 0) };
+        self.pool_is_shared.store(2 * most > self.swap.pool_pages(), Relaxed);
+        self.shared_pool_pages.store(sum, Relaxed);
+    }
+
     /// Looks whether that has ended.
     pub(crate) fn look_at_sharing(&self) {
         let fork = self.sharing.load(Relaxed);

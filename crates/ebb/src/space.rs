@@ -118,6 +118,10 @@ pub struct Space {
     pub(crate) nr_sharing_forks: AtomicU32,
     /// It is so much that reclaim works round it.
     pub(crate) shares_much: AtomicBool,
+    /// Most of the pool is shared.
+    pub(crate) pool_is_shared: AtomicBool,
+    /// Pages of the pool that are shared, once for each process that shares them.
+    pub(crate) shared_pool_pages: AtomicUsize,
     /// Units touched so recently are passed over while other processes are given memory; 0 for none.
     pub(crate) young_ms: AtomicU64,
     /// Somebody adds or takes away a device.
@@ -198,6 +202,8 @@ impl Space {
             sharing: AtomicU32::new(0),
             nr_sharing_forks: AtomicU32::new(0),
             shares_much: AtomicBool::new(false),
+            pool_is_shared: AtomicBool::new(false),
+            shared_pool_pages: AtomicUsize::new(0),
             young_ms: AtomicU64::new(0),
             is_changing_swap: AtomicBool::new(false),
             leaving: UnsafeCell::new(None),

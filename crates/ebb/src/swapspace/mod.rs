@@ -640,6 +640,11 @@ impl SwapSpace {
         self.memory.share(map)
     }
 
+    /// End of what the pool has ever used of its memory.
+    pub fn arena_used_end(&self) -> usize {
+        self.memory.used_end()
+    }
+
     /// Address and pages of the pool's memory.
     pub fn arena(&self) -> (usize, usize) {
         self.memory.arena()

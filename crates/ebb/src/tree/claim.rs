@@ -306,6 +306,14 @@ impl Tree {
         relatives.map(|member| member.shared.load(Relaxed).max(0) as usize).max()
     }
 
+    /// Pages of the pool, whose memory ends at `end`, that this process still shares: with the one with which it shares most,
+    /// and with all of them together.
+    pub fn shared_pool_pages(&self, end: usize) -> (usize, usize) {
+        let with_parent = self.has_parent().then_some(&self.shared_with_parent);
+        let maps = self.sharing_children().map(|(_, map)| map).chain(with_parent);
+        maps.map(|map| map.count_extra(end)).fold((0, 0), |(most, sum), pages| (most.max(pages), sum + pages))
+    }
+
     /// The page at `addr` is this process's own now, because it writes to it, or it has it no more. How many pages more that
     /// makes for the tree.
     pub fn break_page(&self, addr: usize) -> usize {

@@ -121,6 +121,15 @@ impl SharedMap {
         true
     }
 
+    /// How many pages of the extra range below `end` are still shared.
+    pub fn count_extra(&self, end: usize) -> usize {
+        let (nr_leaves, extra, extra_pages) = (self.load(0).min(LEAVES_MAX), self.load(1), self.load(2));
+        let pages = (end.saturating_sub(extra) >> PAGE_SHIFT).min(extra_pages);
+        let first = HEAD_WORDS + nr_leaves * LEAF_WORDS;
+        let words = (first..first + pages.div_ceil(64)).filter_map(|index| self.word(index));
+        words.map(|word| word.load(Relaxed).count_ones() as usize).sum()
+    }
+
     /// The page at `addr` is shared no more; true for the one who says so first.
     pub fn take(&self, addr: usize) -> bool {
         self.find(addr)
@@ -140,7 +149,9 @@ mod tests {
         let addrs = [1 << 30, (1 << 30) + 0x1000, (6 << 30) - 0x1000, 0x10_0000, 0x13_f000];
         assert!(addrs.iter().all(|addr| map.set(*addr)));
         assert!(!map.set(2 << 30) && !map.set(0xf_f000) && !map.set(0x14_0000));
+        assert_eq!((map.count_extra(0x14_0000), map.count_extra(0x10_0000)), (2, 0));
         assert!(addrs.iter().all(|addr| map.take(*addr)));
+        assert_eq!(map.count_extra(0x14_0000), 0);
         assert!(!addrs.iter().any(|addr| map.take(*addr)));
     }
 
