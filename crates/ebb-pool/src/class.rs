@@ -36,6 +36,11 @@ pub use sizes::{BLOCK_BYTES, BLOCK_PAGES, OBJECT_MAX};
 /// How many size classes there are.
 pub const NR_CLASSES: usize = sizes::OBJECTS.len();
 
+/// Of so many blocks one may be part-filled.
+const PART_FILLED: usize = 4;
+/// At least one class of so many is used, however few blocks there are.
+const STEP_MAX: usize = 8;
+
 /// The index of a size class; classes of larger objects come first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct ClassId(u8);
@@ -52,6 +57,18 @@ impl ClassId {
             return None;
         }
         Some(Self(BY_GRAINS[len.div_ceil(GRAIN)]))
+    }
+
+    /// The class to store with in a pool that holds `blocks`: one of few while these are few, because each class has a
+    /// block that is part-filled. A quarter of the blocks may be such.
+    #[inline]
+    pub fn in_pool_of(self, blocks: u32) -> Self {
+        let mut step = 1;
+        while step < STEP_MAX && (blocks as usize) < PART_FILLED * (NR_CLASSES / step) {
+            step *= 2;
+        }
+        // Rounded to larger objects.
+        Self(self.0 - self.0 % step as u8)
     }
 
     #[inline]
@@ -135,6 +152,11 @@ mod tests {
 
     #[test]
     fn lengths_that_no_object_has_have_no_class() {
+        let class = ClassId::for_len(1000).unwrap();
+        let sizes = [0, 57, 58, 115, 116, 231, 232].map(|blocks| class.in_pool_of(blocks).index());
+        let at = class.index();
+        assert_eq!(sizes, [at - at % 8, at - at % 8, at - at % 4, at - at % 4, at - at % 2, at - at % 2, at]);
+        assert!((0..=OBJECT_MAX).filter_map(ClassId::for_len).all(|c| c.in_pool_of(0).data_bytes() >= c.data_bytes()));
         assert_eq!(ClassId::for_len(0), None);
         assert_eq!(ClassId::for_len(OBJECT_MAX + 1), None);
     }

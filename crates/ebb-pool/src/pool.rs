@@ -170,7 +170,7 @@ impl Pool {
 
     /// Stores `data` for `owner`, whose claim the caller holds until it has noted the handle down.
     pub fn store(&self, backing: &impl Backing, owner: u32, data: &[u8]) -> Result<Handle, PoolFull> {
-        let class = ClassId::for_len(data.len()).ok_or(PoolFull::TooLarge)?;
+        let class = ClassId::for_len(data.len()).ok_or(PoolFull::TooLarge)?.in_pool_of(self.map.held());
         let offset = match self.take_place(class, data.len()) {
             Some(offset) => offset,
             None => self.take_place_in_new_block(backing, class, data.len())?,

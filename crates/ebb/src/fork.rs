@@ -51,7 +51,7 @@ impl Space {
             return;
         }
         let room = (limit / FORK_ROOM_PART).min(charged / 2) as i64;
-        let mut steps = 4 * room as usize / self.sweep_max + 8;
+        let mut steps = 4 * room as usize / self.sweep_max() + 8;
         self.group.give_back_unused();
         while steps > 0 && self.tree().look().free() < room {
             steps -= 1;

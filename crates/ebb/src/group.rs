@@ -226,7 +226,7 @@ impl Group {
 /// Present pages that one step sweeps, stages and may overshoot by, of a budget in pages: sixty-four of them fit it at
 /// least.
 pub fn sweep_max(limit: usize) -> usize {
-    (limit / 64).clamp(64, UNIT_PAGES)
+    (limit / 64).clamp(16, UNIT_PAGES)
 }
 
 /// Pages below a budget where background reclaim begins.
@@ -235,8 +235,8 @@ fn gap(limit: usize) -> usize {
 }
 
 /// Pages that staging aims to hold of so many.
-pub fn staging_target(share: usize, limit: usize) -> usize {
-    (share / 16).max(2 * sweep_max(limit)).min(limit / 3)
+pub fn staging_target(share: usize) -> usize {
+    (share / 16).max(2 * sweep_max(share))
 }
 
 /// Pages that the pool may hold of so many, with a device behind it and without one. With one the pool is for what is

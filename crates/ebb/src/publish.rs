@@ -22,7 +22,8 @@ impl Space {
         member.staged.store(self.staging.staged() as u64, Relaxed);
         member.on_device.store(self.swap.device_pages(), Relaxed);
         let (limit, share) = (self.group.limit(), self.group.share());
-        self.staging.set_target(group::staging_target(share, limit));
+        self.sweep_pages.store(group::sweep_max(share), Relaxed);
+        self.staging.set_target(group::staging_target(share));
         // The pools of the others are in the same budget. A pool may always have its part of what the process has itself.
         let page = self.tree().page();
         let pools =
@@ -61,7 +62,8 @@ impl Space {
         }
         // When its objects were last used the pool does not know: no later than the process used anything.
         let pool_ms = if youngest_ms == u64::MAX { now - member.since_ms.load(Relaxed) } else { youngest_ms };
-        if !self.pool_is_shared() {
+        // Without a device nothing can be had from the pool, nor from one that is shared.
+        if self.swap.has_file() && !self.pool_is_shared() {
             histogram[ages::class_of(pool_ms)] += self.swap.pool_pages() as u32;
         }
         member.publish_ages(&histogram, now);

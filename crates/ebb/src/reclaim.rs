@@ -6,7 +6,7 @@ use crate::page::Tag;
 use crate::space::Space;
 use crate::stats::{self, Shared};
 use crate::text::Text;
-use crate::tree::{AGE_BASE_MS, now_ms};
+use crate::tree::now_ms;
 use crate::uapi::{self, thread};
 use crate::work::Work;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -26,8 +26,13 @@ const RECLAIM_CLUSTERS: u32 = 16;
 /// more than this part of the budget.
 const GROWN_PAGES: usize = 2048;
 const GROWN_PART: usize = 16;
-/// Pages that another process is asked for at least.
-const ASK_PAGES_MIN: i64 = 256;
+/// Pages that another process is asked for: a part of what it holds, and at least so many.
+const ASK_PART: u64 = 16;
+const ASK_PAGES_MIN: u64 = 64;
+/// Another process's pages are colder than one's own when they are so many times as old, and so much more: one that
+/// waits for a processor, or for its own pages, is no idle process.
+const COLDER_TIMES: u64 = 4;
+const COLDER_MS: u64 = 250;
 /// How long who runs short waits for another process, before it reclaims itself.
 const ASKED_WAIT_NS: u64 = 2_000_000;
 /// Steps of that wait.
@@ -246,7 +251,7 @@ impl Space {
     fn ask_colder(&self, ctx: &ThreadCtx) -> bool {
         self.publish_ages(ctx);
         let own_ms = self.tree().member().coldest_ms(now_ms()).unwrap_or(0);
-        self.ask_older(2 * own_ms + AGE_BASE_MS)
+        self.ask_older(COLDER_TIMES * own_ms + COLDER_MS)
     }
 
     /// Asks the process whose memory has been cold for longest, and longer than that. False when there is none.
@@ -257,7 +262,8 @@ impl Space {
         let Some((index, _)) = coldest.filter(|(_, age_ms)| *age_ms >= than_ms) else { return false };
         let member = page.member(index);
         if member.ask_pages.load(Ordering::SeqCst) <= 0 {
-            member.ask(ASK_PAGES_MIN.max(4 * self.sweep_max as i64), now);
+            let pages = member.charged.load(Ordering::Relaxed) / ASK_PART;
+            member.ask(pages.clamp(ASK_PAGES_MIN, 4 * self.sweep_max() as u64) as i64, now);
             uapi::futex_wake_shared(&member.asked);
         }
         true
@@ -375,7 +381,7 @@ impl Space {
     #[cold]
     pub(crate) fn relieve_kernel(&self, ctx: &ThreadCtx) {
         let mut idle = Patience::default();
-        let target = self.group.charged().saturating_sub(4 * self.sweep_max);
+        let target = self.group.charged().saturating_sub(4 * self.sweep_max());
         while self.group.charged() > target {
             if self.reclaim_step(ctx) {
                 idle = Patience::default();

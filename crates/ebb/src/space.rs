@@ -111,7 +111,7 @@ pub struct Space {
     pub(crate) nr_clean: AtomicUsize,
     pub(crate) zeros: usize,
     /// Present pages that one sweep takes at most.
-    pub(crate) sweep_max: usize,
+    pub(crate) sweep_pages: AtomicUsize,
     /// Which fork was the last, by number, while memory may be shared with a parent or a child; else 0.
     pub(crate) sharing: AtomicU32,
     /// Forks so far that shared memory.
@@ -170,7 +170,7 @@ impl Space {
             swap.devices.write_to(number, priority);
         }
         swap.set_has_file(!config.swap.is_empty());
-        let staging = Staging::new(group::staging_target(limit, limit))?;
+        let staging = Staging::new(group::staging_target(limit))?;
         let can_move = uffd.has_move() && !config.force.no_move && !config.force.shared;
         staging.register(&uffd).map_err(|e| match e {
             uapi::uffd::UffdError::Other(e) => InitError::Userfaultfd(e),
@@ -198,7 +198,7 @@ impl Space {
             can_drop_vectored: AtomicBool::new(!config.force.no_process_madvise),
             nr_clean: AtomicUsize::new(0),
             zeros: uapi::reserve(crate::ctx::WINDOW_MAX * 4096)? as usize,
-            sweep_max: group::sweep_max(limit),
+            sweep_pages: AtomicUsize::new(group::sweep_max(limit)),
             sharing: AtomicU32::new(0),
             nr_sharing_forks: AtomicU32::new(0),
             shares_much: AtomicBool::new(false),
@@ -260,6 +260,11 @@ impl Space {
     /// Pages charged now.
     pub fn charged_pages(&self) -> usize {
         self.group.charged()
+    }
+
+    /// Present pages that one sweep takes at most.
+    pub(crate) fn sweep_max(&self) -> usize {
+        self.sweep_pages.load(Relaxed)
     }
 
     /// This process's part in its tree.

@@ -120,7 +120,7 @@ impl Space {
     /// one sweep takes; how many. Pages of a group that may have no more swap are left, but for clean ones: those have it.
     fn claim_unit(&self, unit: usize, pages: usize, scope: Scope, saved: &mut [u64; 512]) -> usize {
         let Scope { takes_shared, only, .. } = scope;
-        let most = only.map_or(self.sweep_max, |only| only.most);
+        let most = only.map_or(self.sweep_max(), |only| only.most);
         let Some(cursor) = self.table.unit(unit).map(|u| &u.cursor) else { return 0 };
         let end = unit + pages * PAGE;
         let mut present = 0;

@@ -8,7 +8,7 @@ case $(($2 % 3)) in
 2) /usr/bin/python3 -c '
 import collections, hashlib, sys
 index = collections.defaultdict(list)
-for number, line in enumerate(open("lines")):
+for number, line in zip(range(20000), open("lines")):
     for word in line.split():
         index[word].append(number)
 print(hashlib.sha256(repr(sorted(index.items())).encode()).hexdigest())' ;;

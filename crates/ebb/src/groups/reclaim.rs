@@ -136,7 +136,7 @@ impl Space {
         }
         let Some(node) = self.group_at(target) else { return false };
         let size = node.ram.max().min(node.ram.current());
-        let only = Only { group: target.index, most: ((size / 8) as usize).clamp(16, self.sweep_max) };
+        let only = Only { group: target.index, most: ((size / 8) as usize).clamp(16, self.sweep_max()) };
         // The second chance that staging is: as large a part of the group as it is of the space.
         if node.staged.current() < (size / 16).max(8) && self.sweep_group(ctx, target, only, &mut work) > 0 {
             return true;
