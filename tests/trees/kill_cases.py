@@ -174,6 +174,13 @@ def settle(account, tally):
     return False
 
 
+def has_children(pid):
+    try:
+        return any(open(f"/proc/{pid}/task/{task}/children").read() for task in os.listdir(f"/proc/{pid}/task"))
+    except OSError:
+        return True
+
+
 def one_round(context, number, kills, rng, tally):
     """A tree, some of whose members are killed one after the other; at the end it is told to end, or its root is killed."""
     load = Load(context, context.path(f"round{number}"))
@@ -191,9 +198,11 @@ def one_round(context, number, kills, rng, tally):
         members = load.members()
         need(members, f"no member is alive: {load.said()}")
         victim = rng.choice(members)
+        # What a child shares with the victim alone is the child's from then on: the sum may rise.
+        is_lonely = not has_children(victim)
         os.kill(victim, signal.SIGKILL)
         tally.kills += 1
-        tally.look(account, victim, held, is_quiet)
+        tally.look(account, victim, held, is_quiet and is_lonely)
         load.flag("pause", False)
         need(load.process.poll() is None, f"the death of a member ended all with {load.process.poll()}: {load.said()}")
     is_root_killed = number % 2 == 1

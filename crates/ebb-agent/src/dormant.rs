@@ -24,6 +24,7 @@ use crate::entry_dormant::{
 };
 use crate::exec;
 use crate::frame::{Context, SigInfo};
+use crate::leaving;
 use crate::lifeline;
 use crate::signals::{self, FULL_MASK, SIGBUS, SIGSEGV, bit};
 use crate::sites;
@@ -322,6 +323,8 @@ fn with_faults<R>(f: impl FnOnce() -> R) -> R {
 fn exec(frame: &mut Frame, path_at: usize) -> u64 {
     let mut args = [frame.di, frame.si, frame.dx, frame.r10, frame.r8, frame.r9];
     let envp = args[path_at + 2];
+    let dir = if path_at == 0 { g::AT_FDCWD } else { args[0] as i32 };
+    leaving::before_exec(dir, args[path_at]);
     let found = with_faults(|| exec::missing(envp));
     // What cannot be read the kernel refuses.
     let Ok(Some(bytes)) = found else { return CALL_THERE };

@@ -96,6 +96,12 @@ pub fn kept_vars() -> impl Iterator<Item = &'static [u8]> {
     unsafe { &*KEPT.0.get() }.vars()
 }
 
+/// The counters' descriptor that this program came with.
+pub fn kept_stats_fd() -> Option<i32> {
+    let number = kept_vars().find_map(|var| var.strip_prefix(STATS_FD))?;
+    core::str::from_utf8(number).ok()?.parse().ok()
+}
+
 /// False for the first letter of a variable that is nobody's here.
 pub fn concerns(first: u8) -> bool {
     first == PRELOAD[0] || first == PREFIX[0]

@@ -25,6 +25,7 @@ mod frame;
 mod guard;
 mod interpose;
 mod interpose_files;
+mod leaving;
 mod lifeline;
 mod memory;
 mod process;

@@ -248,7 +248,7 @@ fn make_space(settings: &Settings, is_running: bool) -> &'static Space {
 }
 
 /// Maps the counters, if the descriptor still is what `ebb run` opened.
-fn map_stats(fd: i32) -> Option<&'static Shared> {
+pub fn map_stats(fd: i32) -> Option<&'static Shared> {
     let at = uapi::map_shared(fd, Shared::MAP_BYTES).ok()?;
     // SAFETY: mapped above, never unmapped while referred to; all fields are atomics. A file that is too short is
     // told by its size first.

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use ebb::tree::{Kind, Member, MemberId, now_ms};
+use ebb::tree::{Kind, Member, MemberId, Page, now_ms};
 use serde_json::{Value, json};
 
 use crate::control::printable;
@@ -44,6 +44,8 @@ pub struct Ps {
 struct Figures {
     wanted: u64,
     charged: u64,
+    /// Of these, pages that its parent or a child has in common with it and is counted for.
+    shared: u64,
     staged: u64,
     pool: u64,
     faults: u64,
@@ -51,11 +53,12 @@ struct Figures {
 }
 
 impl Figures {
-    fn of(member: &Member) -> Self {
+    fn of(page: &Page, member: &Member) -> Self {
         let get = |word: &std::sync::atomic::AtomicU64| word.load(Relaxed);
         Self {
             wanted: get(&member.wanted),
             charged: get(&member.charged),
+            shared: page.shared_by(member).min(get(&member.charged)),
             staged: get(&member.staged),
             pool: get(&member.pool),
             faults: get(&member.faults),
@@ -160,7 +163,7 @@ fn rows(tree: &Tree, before: &Faults) -> Vec<Row> {
             }
             Kind::Outside => Row { pid, command, what: What::Outside { pages } },
             _ => {
-                let figures = Figures::of(member);
+                let figures = Figures::of(tree.counters.tree(), member);
                 Row { pid, command, what: What::Managed { figures, faults_per_s: before.per_s(id, figures.faults) } }
             }
         })
@@ -196,8 +199,9 @@ fn short_age(ms: u64) -> String {
 }
 
 const TREE_HEADINGS: [&str; 6] = ["TREE", "BUDGET", "HELD", "FREE", "PEAK", "PROCESSES"];
-const HEADINGS: [&str; 11] =
-    ["TREE", "PID", "COMMAND", "WANTED", "RESIDENT", "STAGED", "POOL", "SWAPPED", "FAULTS/S", "AGE", "MANAGED"];
+const HEADINGS: [&str; 12] = [
+    "TREE", "PID", "COMMAND", "WANTED", "RESIDENT", "SHARED", "STAGED", "POOL", "SWAPPED", "FAULTS/S", "AGE", "MANAGED",
+];
 
 /// Two tables: the trees, and their processes. Nothing at all where there is none.
 fn text(form: &Ps, all: &[Shown]) -> String {
@@ -221,7 +225,7 @@ fn text(form: &Ps, all: &[Shown]) -> String {
     let mut out = table::aligned(&trees, &right(TREE_HEADINGS.len(), &[0]));
     if processes.len() > usize::from(form.headings) {
         out.push('\n');
-        out += &table::aligned(&processes, &right(HEADINGS.len(), &[0, 2, 10]));
+        out += &table::aligned(&processes, &right(HEADINGS.len(), &[0, 2, 11]));
     }
     out
 }
@@ -233,6 +237,7 @@ fn cells_of(label: &str, row: &Row, size: &impl Fn(u64) -> String) -> Vec<String
         What::Managed { figures, faults_per_s } => [
             pages(figures.wanted),
             pages(figures.resident()),
+            pages(figures.shared),
             pages(figures.staged),
             pages(figures.pool),
             pages(figures.swapped()),
@@ -242,7 +247,7 @@ fn cells_of(label: &str, row: &Row, size: &impl Fn(u64) -> String) -> Vec<String
         ],
         What::Outside { pages: held } | What::Others { pages: held } => {
             let none = || NONE.to_owned();
-            [pages(*held), pages(*held), none(), none(), none(), none(), none(), "no".to_owned()]
+            [pages(*held), pages(*held), none(), none(), none(), none(), none(), none(), "no".to_owned()]
         }
     };
     [label.to_owned(), pid, row.command.clone()].into_iter().chain(figures).collect()
@@ -256,7 +261,8 @@ fn json_of(row: &Row) -> Value {
             "command": row.command,
             "managed": true,
             "wanted_bytes": bytes(figures.wanted),
-            "held_bytes": bytes(figures.charged),
+            "held_bytes": bytes(figures.charged - figures.shared),
+            "shared_bytes": bytes(figures.shared),
             "resident_bytes": bytes(figures.resident()),
             "staged_bytes": bytes(figures.staged),
             "pool_bytes": bytes(figures.pool),
@@ -313,8 +319,15 @@ mod tests {
     const FORM: Ps = Ps { targets: Vec::new(), json: false, bytes: false, headings: true, validate: false };
 
     fn web() -> Shown {
-        let figures =
-            Figures { wanted: 25_600, charged: 12_800, staged: 256, pool: 2560, faults: 7, age_ms: Some(1_500) };
+        let figures = Figures {
+            wanted: 25_600,
+            charged: 12_800,
+            shared: 128,
+            staged: 256,
+            pool: 2560,
+            faults: 7,
+            age_ms: Some(1_500),
+        };
         let managed = What::Managed { figures, faults_per_s: 12 };
         Shown {
             label: "web".into(),
@@ -336,10 +349,10 @@ mod tests {
         let expected = "TREE BUDGET HELD FREE PEAK PROCESSES\n\
                         web     64M  54M  10M  60M         3\n\
                         \n\
-                        TREE  PID COMMAND  WANTED RESIDENT STAGED POOL SWAPPED FAULTS/S  AGE MANAGED\n\
-                        web     8 python3    100M      39M     1M  10M     60M       12 1.5s yes\n\
-                        web  4711 sudo         4M       4M      -    -       -        -    - no\n\
-                        web     - (others)     4K       4K      -    -       -        -    - no\n";
+                        TREE  PID COMMAND  WANTED RESIDENT SHARED STAGED POOL SWAPPED FAULTS/S  AGE MANAGED\n\
+                        web     8 python3    100M      39M   512K     1M  10M     60M       12 1.5s yes\n\
+                        web  4711 sudo         4M       4M      -      -    -       -        -    - no\n\
+                        web     - (others)     4K       4K      -      -    -       -        -    - no\n";
         assert_eq!(text(&FORM, &[web()]), expected);
     }
 
@@ -349,7 +362,7 @@ mod tests {
         web.rows.truncate(1);
         let form = Ps { bytes: true, headings: false, ..FORM };
         let expected = "web 67108864 56623104 10485760 62914560 1\n\n\
-                        web 8 python3 104857600 40894464 1048576 10485760 62914560 12 1.5s yes\n";
+                        web 8 python3 104857600 40894464 524288 1048576 10485760 62914560 12 1.5s yes\n";
         assert_eq!(text(&form, &[web]), expected);
     }
 
@@ -376,7 +389,7 @@ mod tests {
 
     #[test]
     fn figures_that_do_not_fit_each_other_are_no_huge_numbers() {
-        let figures = Figures { wanted: 5, charged: 10, staged: 20, pool: 30, faults: 0, age_ms: None };
+        let figures = Figures { wanted: 5, charged: 10, shared: 0, staged: 20, pool: 30, faults: 0, age_ms: None };
         assert_eq!((figures.resident(), figures.swapped()), (0, 0));
     }
 

@@ -92,6 +92,14 @@ pub fn claim_outside(page: &Page, fd: i32) -> Option<MemberId> {
     Some(MemberId { index, generation: member.generation() })
 }
 
+/// Takes such a place for the calling process, which is about to exec a program that does not take one, and tells who looks
+/// from outside.
+pub fn leave_outside(page: &Page, fd: i32) -> Option<MemberId> {
+    let id = claim_outside(page, fd)?;
+    tell_left(page);
+    Some(id)
+}
+
 /// Gives such a place back. By the process that took it.
 pub fn drop_outside(page: &Page, fd: i32, id: MemberId) {
     if let Some(member) = page.find(id) {
@@ -209,9 +217,7 @@ impl Tree {
         if self.is_alone() {
             return None;
         }
-        let id = claim_outside(self.page, self.fd())?;
-        tell_left(self.page);
-        Some(id)
+        leave_outside(self.page, self.fd())
     }
 
     /// The exec of that process failed.

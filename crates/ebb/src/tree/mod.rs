@@ -15,7 +15,7 @@ mod own;
 pub mod shared_map;
 
 #[cfg(not(loom))]
-pub use claim::{claim_outside, drop_outside, holder, reap, supervise, supervisor};
+pub use claim::{claim_outside, drop_outside, holder, leave_outside, reap, supervise, supervisor};
 #[cfg(not(loom))]
 pub use own::{CHILDREN_MAX, Tree, TreeFull, now_ms};
 pub use page::{AGE_BASE_MS, AGES, Kind, MEMBERS_MAX, Member, MemberId, Page, Sum};

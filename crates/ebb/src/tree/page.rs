@@ -223,6 +223,12 @@ impl Page {
         }
     }
 
+    /// Pages of what is granted to `member` that do not count, because its parent has them in common with it.
+    pub fn shared_by(&self, member: &Member) -> u64 {
+        let granted = member.granted.load(Ordering::SeqCst);
+        if member.kind() == Kind::Managed { (granted - self.held_by(member)).max(0) as u64 } else { 0 }
+    }
+
     /// Adds all members up.
     pub fn sum(&self) -> Sum {
         let held = self.members().map(|(_, member)| self.held_by(member)).sum();
