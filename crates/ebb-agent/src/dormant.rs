@@ -168,7 +168,7 @@ fn is_for_the_agent(nr: u32, frame: &Frame) -> bool {
     const PR_SET_SECCOMP: u32 = 22;
     const PR_SET_SYSCALL_USER_DISPATCH: u32 = 59;
     const ARCH_SET_GS: u64 = 0x1001;
-    let limits = |resource: u64| [g::RLIMIT_NOFILE, g::RLIMIT_AS].contains(&(resource as u32));
+    let limits = |resource: u64| [g::RLIMIT_NOFILE, g::RLIMIT_AS, g::RLIMIT_FSIZE].contains(&(resource as u32));
     match nr {
         g::__NR_prctl => [PR_SET_SECCOMP, PR_SET_SYSCALL_USER_DISPATCH].contains(&(frame.di as u32)),
         g::__NR_arch_prctl => frame.di == ARCH_SET_GS,
@@ -184,7 +184,9 @@ fn by_flags(flags: u64, stack: u64) -> u64 {
     const VFORK: u64 = g::CLONE_VFORK as u64;
     const THREAD: u64 = g::CLONE_THREAD as u64;
     const FILES: u64 = g::CLONE_FILES as u64;
-    if flags & (VM | THREAD) == VM && flags & VFORK != 0 {
+    // In a pid namespace of its own the child could not be told from its parent.
+    let has_name = flags & g::CLONE_NEWPID as u64 == 0;
+    if flags & (VM | THREAD) == VM && flags & VFORK != 0 && has_name {
         // The parent waits, and the child execs or ends.
         return CALL_THERE;
     }
@@ -205,7 +207,6 @@ fn in_child() {
 /// Whether this process may activate: not one that only shares the memory of its parent.
 pub fn is_owner() -> bool {
     const KCMP_VM: u64 = 1;
-    const ESRCH: i64 = -(linux_raw_sys::errno::ESRCH as i64);
     let (pid, owner) = (uapi::getpid(), OWNER.load(Relaxed));
     if pid == owner {
         return true;
@@ -213,7 +214,8 @@ pub fn is_owner() -> bool {
     // The child of a fork that libc did not make has memory of its own, and takes over.
     // SAFETY: compares only.
     let ret = unsafe { entry::raw_syscall(g::__NR_kcmp as u64, &[pid as u64, owner as u64, KCMP_VM, 0, 0, 0]) };
-    let is_own = ret > 0 || ret == ESRCH;
+    // An owner that is not there says nothing: better not managed than its parent's memory taken along.
+    let is_own = ret > 0;
     if is_own {
         OWNER.store(pid, Relaxed);
         FORKED.store(true, Relaxed);
@@ -223,7 +225,7 @@ pub fn is_owner() -> bool {
 
 /// The process becomes a managed one, unless its memory is its parent's.
 fn activate() {
-    if is_owner() {
+    if is_owner() && is_alone() {
         let (at, bytes) = (SCRATCH[0].swap(0, Relaxed), SCRATCH[1].swap(0, Relaxed));
         if bytes != 0 {
             // SAFETY: no exec is under way.
@@ -233,6 +235,19 @@ fn activate() {
         GATE.mask.store(mask, Relaxed);
         GATE.is_dormant.store(0, Relaxed);
     }
+}
+
+/// Whether the process has one thread. Others were made by system calls that did not come by here, and cannot be armed: such
+/// a process stays as it is, and is looked at from outside.
+fn is_alone() -> bool {
+    const ST_NLINK_AT: usize = 2;
+    /// Of the directory itself.
+    const LINKS: u64 = 2;
+    let mut stat = [0u64; 18];
+    let path = c"/proc/self/task".as_ptr() as u64;
+    // SAFETY: the kernel reads the path and writes one `struct stat`, 144 bytes.
+    let ret = unsafe { entry::raw_syscall(g::__NR_stat as u64, &[path, stat.as_mut_ptr() as u64, 0, 0, 0, 0]) };
+    ret != 0 || stat[ST_NLINK_AT] <= LINKS + 1
 }
 
 /// Whether the process has grown beyond the threshold, with what it asks for now.
@@ -248,7 +263,11 @@ fn has_grown(frame: &Frame) -> bool {
     if frame.nr as u32 == g::__NR_mmap && frame.dx == g::PROT_NONE as u64 {
         RESERVED.fetch_add(asked, Relaxed);
     }
-    let Some(data) = data_bytes() else { return true };
+    // Without a descriptor to look with, another time: an activation needs some, too.
+    let Some(data) = data_bytes() else {
+        GATE.limit.store(threshold / LOOK_SHARE, Relaxed);
+        return false;
+    };
     let mut base = BASE.load(Relaxed);
     if base & KNOWN == 0 {
         // What was asked for until now is little, and most likely still there.

@@ -25,7 +25,9 @@ fn visible(fd: c_int) -> u64 {
 
 /// dup2 and dup3: a number that a small process keeps for Ebb goes to the program that wants it.
 fn onto(old: c_int, new: c_int, nr: u32, flags: c_int) -> c_int {
-    if crate::space().is_none() && old != new && !fds::is_inherited(old) {
+    // A call that fails takes nothing.
+    let is_open = || interpose::caught(g::__NR_fcntl, [visible(old), g::F_GETFD as u64, 0, 0, 0, 0]) >= 0;
+    if crate::space().is_none() && old != new && fds::is_inherited(new) && !fds::is_inherited(old) && is_open() {
         fds::give_up(new);
     }
     interpose::caught(nr, [visible(old), int(new), int(flags), 0, 0, 0]) as c_int

@@ -317,6 +317,7 @@ fn copy(space: &'static Space, b: &mut ThreadBlock, uc: &mut Context, mut reques
     // The child comes back in this very handler; its stack is set in the frame.
     request.drop_stack();
     let (nr, registers) = request.call();
+    space.make_fork_room(b.ctx());
     // Whatever a lock protects is whole in the child.
     let table = b.table().lock().lock();
     let arena = thread::arena_lock().lock();

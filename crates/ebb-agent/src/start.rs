@@ -91,7 +91,8 @@ unsafe fn start(envp: *const *const core::ffi::c_char) {
     let auxv = unsafe { read_auxv(at.add(1).cast()) };
     thread::set_has_fsgsbase(auxv.has_fsgsbase);
     STACK_END.store(auxv.stack_end, Ordering::Relaxed);
-    if let Some(fd) = early.stats_fd {
+    // The number may be another file's by now.
+    if let Some(fd) = early.stats_fd.filter(|fd| file_bytes(*fd) >= Shared::MAP_BYTES as u64) {
         fds::protect_stats(fd);
     }
     // SAFETY: by the constructor.

@@ -22,6 +22,9 @@ const BYTES: usize = TEXT_BYTES + MAPPINGS_MAX * size_of::<Mapping>();
 /// descriptor of the thread above.
 const BELOW_BYTES: usize = 64 << 10;
 const ABOVE_BYTES: usize = 8 << 10;
+/// A mapping with the thread's descriptor in it is left alone as a whole, unless it is larger than this: a small process
+/// has not much more.
+const WHOLE_BYTES: usize = 16 << 20;
 
 /// What was found, in memory of its own.
 pub struct Found {
@@ -128,6 +131,12 @@ impl Found {
             for i in 0..self.count {
                 // SAFETY: written by `add`.
                 let mapping = unsafe { self.at.add(TEXT_BYTES).cast::<Mapping>().add(i).read() };
+                // To the program this is one mapping, which mremap moves as a whole, where the kernel joined its first ones
+                // with that of the thread's descriptor.
+                let has_thread = (mapping.start..mapping.end).contains(&thread);
+                if has_thread && mapping.end - mapping.start <= WHOLE_BYTES {
+                    continue;
+                }
                 take_but(space, &map, mapping, &kept);
             }
         }
@@ -172,7 +181,10 @@ fn head(line: &[u8]) -> Option<(usize, usize, &[u8], &[u8])> {
 fn detail(entry: &mut Entry, line: &[u8]) {
     let mapping = &mut entry.mapping;
     let is_more_than_zero = |text: &[u8]| text.iter().any(|c| (b'1'..=b'9').contains(c));
-    if let Some(huge) = line.strip_prefix(b"AnonHugePages:") {
+    if line.strip_prefix(b"LazyFree:").is_some_and(is_more_than_zero) {
+        // The kernel may drop what the program gave up by MADV_FREE at any time, and would not say so.
+        entry.is_candidate = false;
+    } else if let Some(huge) = line.strip_prefix(b"AnonHugePages:") {
         mapping.has_huge = is_more_than_zero(huge);
     } else if let Some(key) = line.strip_prefix(b"ProtectionKey:") {
         mapping.keyed = is_more_than_zero(key);
@@ -183,9 +195,10 @@ fn detail(entry: &mut Entry, line: &[u8]) {
                 b"wf" => mapping.wipeonfork = true,
                 b"dd" => mapping.dontdump = true,
                 b"mg" => mapping.mergeable = true,
-                // Locked, locked later, growing down, huge, device memory, droppable, guarded, userfaultfd.
+                // Locked, locked later, growing down, huge, device memory, droppable, guarded, userfaultfd, shadow stack,
+                // sealed.
                 b"lo" | b"lf" | b"gd" | b"ht" | b"io" | b"pf" | b"mm" | b"dp" | b"gu" | b"um" | b"uw" | b"ui"
-                | b"sh" => entry.is_candidate = false,
+                | b"sh" | b"ss" | b"sl" => entry.is_candidate = false,
                 _ => {}
             }
         }

@@ -116,6 +116,7 @@ impl Space {
                 let used = self.open_for_write(page, word, state, region.end, want);
                 self.group.uncharge(want - used);
                 self.gate.leave(&ctx.gate);
+                self.background.kick_if(self, self.group.is_above_high());
                 return (Fault::Resolved, reclaim);
             }
             if want == 0 {

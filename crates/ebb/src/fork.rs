@@ -22,7 +22,7 @@ const FORK_ROOM_PART: usize = 8;
 impl Space {
     /// Before fork: nobody else is inside the engine until [`Self::fork_parent`]. The caller must not be inside.
     pub fn fork_prepare(&self, ctx: &ThreadCtx) {
-        self.make_fork_room(ctx);
+        let _ = ctx;
         self.gate.close(self.contexts.all().map(|c| &c.gate));
         self.background.set_forked();
         // SAFETY: under the exclusive gate.
@@ -45,7 +45,9 @@ impl Space {
 
     /// Frees a part of the budget, where this process holds much of it and would share that: what is shared frees nothing
     /// when one side evicts it, so both would have to work in what happens to be left.
-    fn make_fork_room(&self, ctx: &ThreadCtx) {
+    /// Takes as long as reclaim does: before any lock.
+    pub fn make_fork_room(&self, ctx: &ThreadCtx) {
+        self.tree().reap_sometimes();
         let (limit, charged) = (self.group.limit(), self.group.charged());
         if !self.can_protect || self.tree().child_place().is_none() || charged < limit / 4 {
             return;
@@ -132,6 +134,8 @@ impl Space {
         self.open_own_files();
         stats::add(&self.stats.processes, 1);
         self.gate.open();
+        // It may never fault, and is asked all the same.
+        self.background.kick_if(self, false);
         Ok(())
     }
 

@@ -9,7 +9,7 @@ use crate::text::Text;
 use crate::tree::now_ms;
 use crate::uapi::{self, thread};
 use crate::work::Work;
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 const NOT_STARTED: u32 = 0;
 const WORKING: u32 = 1;
@@ -52,6 +52,8 @@ pub struct Background {
     forked: AtomicBool,
     /// Work came while it was at work, perhaps too late for it to see.
     again: AtomicBool,
+    /// For how long this process was left alone when it last had too little to give.
+    declined_ms: AtomicU64,
     /// The process that the background thread belongs to.
     owner: AtomicU32,
 }
@@ -69,6 +71,7 @@ impl Background {
             stack,
             forked: AtomicBool::new(false),
             again: AtomicBool::new(false),
+            declined_ms: AtomicU64::new(0),
             owner: AtomicU32::new(uapi::getpid() as u32),
         })
     }
@@ -161,9 +164,7 @@ extern "C" fn background_main(space: usize) -> ! {
         }
         let member = space.tree().member();
         let wanted = member.asked.load(Ordering::SeqCst);
-        if background.works {
-            space.give_up_pages(ctx);
-        }
+        space.give_up_pages(ctx);
         let state = &background.state;
         state.store(IDLE, Ordering::SeqCst);
         // Sequentially consistent: who asked for another round after this look finds the thread idle, and wakes it.
@@ -197,6 +198,10 @@ impl Space {
     fn background_round(&self, ctx: &ThreadCtx) {
         let mut idle_rounds = 0;
         self.tree().look();
+        if !self.group.is_below_low() {
+            self.tree().reap_sometimes();
+            self.tree().look();
+        }
         while !self.group.is_below_low() && idle_rounds < 4 {
             if self.ask_colder(ctx) {
                 break;
@@ -234,7 +239,8 @@ impl Space {
         self.publish_ages(ctx);
         let young_ms = member.coldest_ms(now).unwrap_or(0) / 2;
         self.young_ms.store(young_ms, Ordering::Relaxed);
-        let target = self.group.charged().saturating_sub(pages as usize);
+        let before = self.group.charged();
+        let target = before.saturating_sub(pages as usize);
         let mut idle_rounds = 0;
         while self.group.charged() > target && idle_rounds < 4 {
             if self.reclaim_step(ctx) { idle_rounds = 0 } else { idle_rounds += 1 }
@@ -243,7 +249,9 @@ impl Space {
         self.group.give_back_unused();
         self.publish_sizes();
         self.publish_ages(ctx);
-        member.ask_pages.store(0, Ordering::SeqCst);
+        let given = before as i64 - self.group.charged() as i64;
+        let pause_ms = member.answer(given, now_ms(), self.background.declined_ms.load(Ordering::Relaxed));
+        self.background.declined_ms.store(pause_ms, Ordering::Relaxed);
     }
 
     /// Asks the process whose memory has been cold for longest, when that is much longer than this one's, for some of it.

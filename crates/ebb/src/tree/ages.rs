@@ -12,6 +12,9 @@ use core::sync::atomic::Ordering::Relaxed;
 
 /// Fewer pages than these are not worth waking a process.
 const WORTH_PAGES: u64 = 64;
+/// For so long a process that had little to give is not asked again: the first time, and at most.
+const DECLINED_MS: u64 = 100;
+const DECLINED_MS_MAX: u64 = 5000;
 /// A process that has not answered for so long is passed over: it may be stopped.
 const SILENT_MS: u64 = 50;
 
@@ -63,6 +66,23 @@ impl Member {
         self.ask_pages.load(Relaxed) > 0 && now_ms.saturating_sub(asked) > SILENT_MS
     }
 
+    /// Asking it is worth while.
+    fn answers(&self, now_ms: u64) -> bool {
+        !self.is_silent(now_ms) && now_ms >= self.declined_until_ms.load(Relaxed)
+    }
+
+    /// It was asked, and has given so many pages of those it was asked for. Who had little is left alone for a while, longer
+    /// each time; answers for how long it was last time.
+    pub fn answer(&self, given: i64, now_ms: u64, last_ms: u64) -> u64 {
+        let asked = self.ask_pages.swap(0, Ordering::SeqCst);
+        if given * 4 >= asked {
+            return 0;
+        }
+        let pause_ms = (2 * last_ms).clamp(DECLINED_MS, DECLINED_MS_MAX);
+        self.declined_until_ms.store(now_ms + pause_ms, Relaxed);
+        pause_ms
+    }
+
     /// Asks it for `pages`; whoever calls this wakes it then, by [`Member::asked`].
     pub fn ask(&self, pages: i64, now_ms: u64) {
         if self.ask_pages.fetch_max(pages, Ordering::SeqCst) <= 0 {
@@ -78,7 +98,7 @@ impl Page {
     pub fn coldest(&self, own: Option<u32>, pages_min: u64, now_ms: u64) -> Option<(u32, u64)> {
         self.members()
             .filter(|(index, member)| Some(*index) != own && member.kind() == Kind::Managed)
-            .filter(|(_, member)| member.charged.load(Relaxed) >= pages_min && !member.is_silent(now_ms))
+            .filter(|(_, member)| member.charged.load(Relaxed) >= pages_min && member.answers(now_ms))
             .filter_map(|(index, member)| Some((index, member.coldest_ms(now_ms)?)))
             .max_by_key(|(_, age)| *age)
     }

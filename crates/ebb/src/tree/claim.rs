@@ -131,6 +131,22 @@ impl Tree {
             self.enter(0);
             return Ok(());
         }
+        self.exclusively(|| self.claim_place())
+    }
+
+    /// Runs `f` while no other thread of this process changes places: record locks do not keep threads apart.
+    fn exclusively<R>(&self, f: impl FnOnce() -> R) -> R {
+        while self.is_reaping.swap(true, Ordering::SeqCst) {
+            uapi::sched_yield();
+        }
+        let result = f();
+        self.is_reaping.store(false, Ordering::SeqCst);
+        result
+    }
+
+    fn claim_place(&self) -> Result<(), TreeFull> {
+        // Whatever the process shared it did under its old name.
+        self.shared_with_parent.forget();
         let pid = uapi::getpid() as u32;
         let had = |(_, m): &(u32, &Member)| m.kind() == Kind::Outside && m.pid.load(Relaxed) == pid;
         let mine = self.page.members().filter(had).map(|(index, _)| index).find(|&index| self.try_lock(index));
@@ -139,7 +155,7 @@ impl Tree {
             self.enter(index);
             return Ok(());
         }
-        self.reap();
+        reap(self.page, self.fd(), None);
         let index = self.page.places().find(free).ok_or(TreeFull)?;
         self.enter(index);
         Ok(())
@@ -167,7 +183,9 @@ impl Tree {
 
     /// Takes back what dead members held; how many there were.
     pub fn reap(&self) -> usize {
-        if self.is_alone() || self.is_reaping.swap(true, Ordering::SeqCst) {
+        // A process that only shares the memory may have another file behind the number.
+        let is_owner = self.member().pid.load(Relaxed) == uapi::getpid() as u32;
+        if self.is_alone() || !is_owner || self.is_reaping.swap(true, Ordering::SeqCst) {
             return 0;
         }
         let reaped = reap(self.page, self.fd(), Some(self.id().index));
@@ -185,10 +203,20 @@ impl Tree {
         self.reap()
     }
 
-    /// The page's file has another number now, and one was closed: with that this process lost its lock. Another may have
-    /// taken it for dead meanwhile; then it begins anew, with what it has now.
+    /// The page's file has another number now, and one was closed.
     pub fn set_fd(&self, fd: i32) -> Result<(), TreeFull> {
         self.fd.store(fd, Relaxed);
+        self.hold()
+    }
+
+    /// Makes sure that this process has its lock: it loses that when it closes any descriptor of the file, and it may have
+    /// opened one through /proc. Another may have taken it for dead since; then it begins anew, with what it has now.
+    pub fn hold(&self) -> Result<(), TreeFull> {
+        if self.is_alone()
+            || self.member().pid.load(Relaxed) != uapi::getpid() as u32 && self.page.find(self.id()).is_some()
+        {
+            return Ok(());
+        }
         let (old, member) = (self.id(), self.member());
         let granted = member.granted.load(Relaxed);
         if self.try_lock(old.index) && self.page.find(old).is_some() {
@@ -232,7 +260,7 @@ impl Tree {
         }
         self.children.iter().position(|id| {
             let id = MemberId::from_raw(id.load(Relaxed));
-            id.is_none_or(|id| self.page.find(id).is_none())
+            id.is_none_or(|id| self.page.relative(id).is_none())
         })
     }
 
@@ -247,6 +275,10 @@ impl Tree {
         if self.is_alone() {
             return None;
         }
+        self.exclusively(|| self.reserve_place(granted, shared))
+    }
+
+    fn reserve_place(&self, granted: i64, shared: Option<(usize, i64)>) -> Option<MemberId> {
         let page = self.page;
         let index = page.places().find(|&i| page.member(i).kind() == Kind::Free && self.try_claim(i))?;
         let pages = shared.map_or(0, |(_, pages)| pages);
@@ -260,10 +292,12 @@ impl Tree {
 
     /// The fork failed.
     pub fn drop_child(&self, id: MemberId) {
-        if self.page.find(id).is_some() && self.try_lock(id.index) {
-            self.page.member(id.index).clear();
-            record_lock::unlock(self.fd(), byte(id.index));
-        }
+        self.exclusively(|| {
+            if self.page.find(id).is_some() && self.try_lock(id.index) {
+                self.page.member(id.index).clear();
+                record_lock::unlock(self.fd(), byte(id.index));
+            }
+        });
     }
 
     /// In fork's child: takes the place that its parent reserved, or another one.
@@ -298,11 +332,11 @@ impl Tree {
     /// Children that may still share memory with this process, and what they share.
     fn sharing_children(&self) -> impl Iterator<Item = (&Member, &SharedMap)> {
         let ids = self.children.iter().map(|id| MemberId::from_raw(id.load(Relaxed)));
-        ids.zip(&self.shared_with_child).filter_map(|(id, map)| Some((self.page.find(id?)?, map)))
+        ids.zip(&self.shared_with_child).filter_map(|(id, map)| Some((self.page.relative(id?)?, map)))
     }
 
     fn has_parent(&self) -> bool {
-        self.member().parent().is_some_and(|parent| self.page.find(parent).is_some())
+        self.member().parent().is_some_and(|parent| self.page.relative(parent).is_some())
     }
 
     /// Pages that this process still shares with the one with which it shares most; none when there is nobody left.

@@ -85,6 +85,8 @@ pub struct Member {
     pub ask_pages: AtomicI64,
     /// When it was asked, on the clock of [`Member::published_ms`].
     pub asked_ms: AtomicU64,
+    /// Until when it is not asked again, because it had too little to give, on the same clock.
+    pub declined_until_ms: AtomicU64,
     /// Pages charged: resident, staged, pool and metadata.
     pub charged: AtomicU64,
     /// Pages with content, wherever it is.
@@ -128,7 +130,6 @@ impl Member {
 
     /// Makes the member nobody's: what was known of it is gone. By who holds its lock.
     pub fn clear(&self) {
-        self.set_kind(Kind::Free);
         self.generation.fetch_add(1, Ordering::SeqCst);
         for word in [&self.granted, &self.shared, &self.outside, &self.ask_pages] {
             word.store(0, Ordering::Relaxed);
@@ -138,7 +139,10 @@ impl Member {
             word.store(0, Ordering::Relaxed);
         }
         self.pid.store(0, Ordering::Relaxed);
+        self.declined_until_ms.store(0, Ordering::Relaxed);
         self.ages.iter().for_each(|age| age.store(0, Ordering::Relaxed));
+        // Last: from here on the place may be somebody else's.
+        self.set_kind(Kind::Free);
     }
 }
 
@@ -210,13 +214,18 @@ impl Page {
         (member.generation() == id.generation && member.kind() != Kind::Free).then_some(member)
     }
 
+    /// The same, while it has the memory that it had at a fork: not once it is another program.
+    pub fn relative(&self, id: MemberId) -> Option<&Member> {
+        self.find(id).filter(|member| matches!(member.kind(), Kind::Managed | Kind::Reserved))
+    }
+
     /// What `member` counts for.
     pub fn held_by(&self, member: &Member) -> i64 {
         match member.kind() {
             Kind::Free => 0,
             Kind::Outside => member.outside.load(Ordering::SeqCst).max(0),
             Kind::Managed | Kind::Reserved => {
-                let shares = member.parent().is_some_and(|parent| self.find(parent).is_some());
+                let shares = member.parent().is_some_and(|parent| self.relative(parent).is_some());
                 let shared = if shares { member.shared.load(Ordering::SeqCst).max(0) } else { 0 };
                 (member.granted.load(Ordering::SeqCst) - shared).max(0)
             }
