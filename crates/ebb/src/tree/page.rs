@@ -8,7 +8,7 @@
 //!
 //! The idea of counting without a total is the kernel's per-CPU counter; that of taking batches is `memcg_stock`.
 
-use crate::primitive::{AtomicI64, AtomicU32, AtomicU64, Ordering};
+use crate::primitive::{AtomicI64, AtomicU32, AtomicU64, Ordering, model_fence};
 
 /// Most managed processes of a tree at a time.
 pub const MEMBERS_MAX: usize = if cfg!(loom) { 3 } else { 4096 };
@@ -160,6 +160,44 @@ pub struct Page {
     members: [Member; MEMBERS_MAX],
 }
 
+/// In a model memory is made, not zeroed.
+#[cfg(loom)]
+impl Page {
+    /// A tree with that budget whose first `managed` places are managed processes.
+    pub fn with_members(limit: u64, managed: u32) -> Self {
+        let word = || AtomicU64::new(0);
+        let signed = || AtomicI64::new(0);
+        let member = |index| Member {
+            kind: AtomicU32::new(if index < managed { Kind::Managed } else { Kind::Free } as u32),
+            generation: AtomicU32::new(0),
+            granted: signed(),
+            shared: signed(),
+            parent: word(),
+            outside: signed(),
+            pid: AtomicU32::new(0),
+            asked: AtomicU32::new(0),
+            ask_pages: signed(),
+            asked_ms: word(),
+            declined_until_ms: word(),
+            charged: word(),
+            wanted: word(),
+            pool: word(),
+            staged: word(),
+            on_device: word(),
+            faults: word(),
+            published_ms: word(),
+            since_ms: word(),
+            ages: core::array::from_fn(|_| AtomicU32::new(0)),
+        };
+        Self {
+            limit: AtomicU64::new(limit),
+            left: AtomicU32::new(0),
+            high_water: AtomicU32::new(MEMBERS_MAX as u32),
+            members: core::array::from_fn(|index| member(index as u32)),
+        }
+    }
+}
+
 /// What all members hold together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Sum {
@@ -247,6 +285,7 @@ impl Page {
     /// Grants `n` pages more to `member`; what is left then, or none when they are too many.
     pub fn try_grow(&self, member: &Member, n: i64) -> Option<i64> {
         member.granted.fetch_add(n, Ordering::SeqCst);
+        model_fence();
         let free = self.sum().free();
         if free >= 0 {
             return Some(free);
