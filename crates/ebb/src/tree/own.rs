@@ -53,8 +53,8 @@ impl Tree {
             reaped_ms: AtomicU64::new(0),
             free: AtomicI64::new(i64::MAX),
             children: [const { AtomicU64::new(0) }; CHILDREN_MAX],
-            shared_with_child: [const { SharedMap::new() }; CHILDREN_MAX],
-            shared_with_parent: SharedMap::new(),
+            shared_with_child: [const { SharedMap::empty() }; CHILDREN_MAX],
+            shared_with_parent: SharedMap::empty(),
         };
         this.claim_own()?;
         Ok(this)

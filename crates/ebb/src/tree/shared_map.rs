@@ -29,7 +29,7 @@ pub struct SharedMap {
 
 impl SharedMap {
     /// One without memory.
-    pub const fn new() -> Self {
+    pub const fn empty() -> Self {
         Self { at: AtomicUsize::new(0), words: AtomicUsize::new(0) }
     }
 
@@ -143,7 +143,7 @@ mod tests {
 
     #[test]
     fn a_bit_is_taken_once() {
-        let map = SharedMap::new();
+        let map = SharedMap::empty();
         assert!(!map.take(0x1000));
         map.prepare([1, 1, 5].into_iter(), (0x10_0000, 64)).expect("memory");
         let addrs = [1 << 30, (1 << 30) + 0x1000, (6 << 30) - 0x1000, 0x10_0000, 0x13_f000];
@@ -157,7 +157,7 @@ mod tests {
 
     #[test]
     fn memory_that_is_used_again_has_no_bits() {
-        let map = SharedMap::new();
+        let map = SharedMap::empty();
         map.prepare([3].into_iter(), (0, 0)).expect("memory");
         assert!(map.set(3 << 30));
         map.prepare([3].into_iter(), (0, 0)).expect("memory");
