@@ -147,6 +147,8 @@ fn rows(tree: &Tree, before: &Faults) -> Vec<Row> {
     let table = Table(Path::new(process::PROC));
     let own = tree.own();
     let supervisor = tree.supervisor();
+    // What the dead held is nobody's.
+    ebb::tree::reap(tree.counters.tree(), tree.counters.fd(), own);
     let row = |(index, member): (u32, &Member)| {
         let kind = member.kind();
         let pid = match (kind, tree.holder(index, own)) {
