@@ -143,7 +143,8 @@ class Tally:
             came = until(is_true, TRUE_AGAIN_MOST_S, 0.01)
             self.seconds.append(asked - begin)
             need(came, f"{TRUE_AGAIN_MOST_S} s after the kill of {victim}, which held {held_before[0].get(victim)} of"
-                 f" {held_before[1]} bytes, `ebb ps --json` still says {last}")
+                 f" {held_before[1]} bytes, `ebb ps --json` still says {last}; before: {held_before}; {account.ask('--json').stdout[:6000]}"
+                 f" {account.ask('--validate')}")
             if is_quiet:
                 account.validate()
         except Failure as failure:

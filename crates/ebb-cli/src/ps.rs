@@ -300,8 +300,8 @@ fn json(all: &[Shown]) -> String {
 
 /// What there is to print, and the exit status.
 pub fn report(form: &Ps) -> Result<(String, i32), Failure> {
-    let access = if form.validate { Access::Change } else { Access::Look };
-    let all = trees::running(Path::new(process::PROC), access, &form.targets)?;
+    // Also to tell only: what the dead held is taken back first.
+    let all = trees::running(Path::new(process::PROC), Access::Change, &form.targets)?;
     let all = trees::select(all, &form.targets)?;
     if form.validate {
         return Ok(validate::report(&all));

@@ -49,16 +49,16 @@ pub fn reap(page: &Page, fd: i32, own: Option<u32>) -> usize {
     let mut reaped = 0;
     for (index, member) in page.members() {
         let is_young = || now_ms().saturating_sub(member.since_ms.load(Relaxed)) < RESERVED_MS;
-        let is_passed_over = match member.kind() {
+        let may_live = || match member.kind() {
             Kind::Free => true,
             Kind::Reserved => member.parent().is_some_and(|parent| page.find(parent).is_some()) && is_young(),
             Kind::Managed | Kind::Outside => false,
         };
-        if is_passed_over || own == Some(index) || !record_lock::try_lock(fd, byte(index)) {
+        if may_live() || own == Some(index) || !record_lock::try_lock(fd, byte(index)) {
             continue;
         }
         // Looked at again: until now somebody else may have held it, and cleared it, or made it a child's.
-        if matches!(member.kind(), Kind::Managed | Kind::Outside) || (member.kind() == Kind::Reserved && !is_young()) {
+        if !may_live() {
             member.clear();
             reaped += 1;
         }
