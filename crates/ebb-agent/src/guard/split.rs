@@ -9,6 +9,7 @@
 //!   with MSG_WAITALL it is read on;
 //! * writing a stream: pieces until all is written, as a blocking write is; a short piece ends it, which on a
 //!   descriptor that does not block means that the stream is full, and on one that does that a signal came;
+//! * memory of processes: pieces until all is done or one comes back short, which is where the memory of one side ends;
 //! * messages (datagrams, sequenced packets, RWF_ATOMIC writes) are one piece whatever they cost: the guard pins what
 //!   fits, which is where a message is.
 //!
@@ -18,6 +19,8 @@
 //!
 //! Not kept: a write larger than what can be pinned is not atomic against other writers of the same file between its
 //! pieces.
+
+mod process_vm;
 
 use super::{Before, Memory, NOT_MADE, Pinner, prepare};
 use crate::table::visit::{Buffer, IOV_MAX, Kind, PAGE_BYTES, RW_BYTES_MAX};
@@ -66,6 +69,9 @@ enum Policy {
 pub(super) fn run<M: Memory>(mem: &M, nr: u64, args: &[u64; 6], do_call: DoCall<'_>) -> i64 {
     let split = table::row(nr).split;
     debug_assert!(split != Split::No);
+    if split == Split::ProcessVm {
+        return process_vm::run(mem, nr, args, do_call);
+    }
     let policy = match policy(mem, split, args, do_call) {
         Ok(policy) => policy,
         Err(NotMade) => return NOT_MADE,
@@ -362,6 +368,11 @@ impl Vector {
             Split::Recvmsg | Split::Sendmsg => Header::read(mem, args[1]).map(|h| (h.iov, h.iov_len))?,
             _ => (args[1], args[2] as u32 as u64),
         };
+        Self::at(mem, at, count)
+    }
+
+    /// The vector of `count` entries at `at`; none when the kernel would refuse it.
+    fn at<M: Memory>(mem: &M, at: u64, count: u64) -> Option<Self> {
         if count > IOV_MAX {
             return None;
         }
@@ -416,7 +427,7 @@ impl Vector {
 }
 
 /// True when the engine can pin all of these together.
-fn fits<M: Memory>(mem: &M, entries: &[Entry]) -> bool {
+fn fits<'e, M: Memory>(mem: &M, entries: impl IntoIterator<Item = &'e Entry>) -> bool {
     let mut pinner = Pinner::new(mem, true);
     for &[addr, len] in entries {
         pinner.add(Buffer { addr, len, write: true, kind: Kind::Probe });

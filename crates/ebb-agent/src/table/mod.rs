@@ -231,6 +231,8 @@ pub enum Split {
     Getrandom,
     /// `getdents64(fd, buf, len)` and its predecessor.
     Getdents,
+    /// `process_vm_readv(pid, iov, n, remote_iov, remote_n, flags)`, and the other way.
+    ProcessVm,
 }
 
 /// Calls whose arguments mean different things by an option among them; [`special`] knows them.
