@@ -48,7 +48,7 @@ unit: build ## unit and behaviour tests of every crate
 	cargo test --workspace --profile checks
 	@for fallback in no-move shared no-process-madvise no-background; do \
 	  echo "== the engine with EBB_FORCE=$$fallback"; \
-	  EBB_FORCE=$$fallback cargo test -q -p ebb --profile checks --test clean --test squeeze --test snapshot --test devices --test groups --test groups_model || exit 1; \
+	  EBB_FORCE=$$fallback cargo test -q -p ebb --profile checks --test clean --test squeeze --test snapshot --test devices --test groups --test groups_model --test tree || exit 1; \
 	done
 
 .PHONY: models

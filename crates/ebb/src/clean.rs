@@ -8,6 +8,7 @@
 
 use crate::groups::{Cost, Tally};
 use crate::page::{PageWord, State, Tag};
+use crate::runs::Runs;
 use crate::space::Space;
 use crate::stats;
 use crate::swapin::slot_of;
@@ -136,10 +137,8 @@ impl Space {
         // What is shared stays protected, unless it is to be written.
         let stays = |state: &State| state.is_shared() && matches!(how, How::ForSlots { .. });
         let (mut first, mut broken) = (0, 0);
-        for (i, state) in states.iter().enumerate().filter(|(_, state)| state.is_shared() && !stays(state)) {
-            debug_assert!(state.is_shared());
-            broken += self.break_page(addr + i * PAGE);
-            self.uncount_shared(addr, 1);
+        for (i, state) in states.iter().enumerate().filter(|(_, state)| !stays(state)) {
+            broken += self.break_if_shared(addr + i * PAGE, *state);
         }
         for run in states.chunk_by(|a, b| stays(a) == stays(b)) {
             if !stays(&run[0]) {
@@ -217,13 +216,10 @@ impl Space {
 
     /// Opens every protected page of a range. Under the exclusive gate.
     pub(crate) fn open_range_exclusive(&self, start: usize, end: usize) {
-        let mut run = start..start;
         let mut tally = Tally::new(self);
-        let lift = |run: core::ops::Range<usize>| {
-            if !run.is_empty() {
-                let _ = self.uffd().write_protect(run.start, run.len(), false);
-            }
-        };
+        let mut runs = Runs::new(|run| {
+            let _ = self.uffd().write_protect(run.start, run.len(), false);
+        });
         self.table.for_each_protected(start, end, |addr, word| {
             let state = word.load();
             if !state.is_protected() {
@@ -233,18 +229,10 @@ impl Space {
                 self.forget_clean(addr, state);
                 tally.add(addr, Cost::SWAP.taken());
             }
-            if state.is_shared() {
-                self.break_page(addr);
-                self.uncount_shared(addr, 1);
-            }
+            self.break_if_shared(addr, state);
             word.set_exclusive(State::PRESENT.with_pinned(state.is_pinned()));
-            if addr != run.end {
-                lift(run.clone());
-                run = addr..addr;
-            }
-            run.end = addr + PAGE;
+            runs.add(addr);
         });
-        lift(run);
     }
 
     /// The clean page at `addr` has lost its place in memory: frees its slot. Under the exclusive gate; the caller sets
@@ -328,10 +316,7 @@ impl Space {
                     self.swap.evict(slot_of(state), folio_at(addr));
                     saved[page] = State::swapped(state.payload()).to_raw();
                     dropped += 1;
-                    if state.is_shared() {
-                        self.break_page(addr);
-                        self.uncount_shared(addr, 1);
-                    }
+                    self.break_if_shared(addr, state);
                     tally.add(addr, Cost::RAM.taken());
                 } else {
                     word.finish(state);

@@ -38,8 +38,9 @@ pub fn ms_since(stamp_then: u32) -> u64 {
     ns(u64::from(stamp().wrapping_sub(stamp_then)) << STAMP_SHIFT) / 1_000_000
 }
 
-/// Measures the rate; takes 100 microseconds.
-pub fn calibrate() {
+/// Learns the rate: from `known`, which all processes of a tree have, or by measuring it for them, which takes 100
+/// microseconds.
+pub fn calibrate(known: &AtomicU64) {
     if NS_PER_CYCLE.load(Relaxed) != 0 {
         return;
     }
@@ -47,13 +48,20 @@ pub fn calibrate() {
     if uapi::counter_is_forbidden() {
         return forbid();
     }
+    let rate = known.load(Relaxed);
+    if rate != 0 {
+        NS_PER_CYCLE.store(rate, Relaxed);
+        return;
+    }
     let (t0, c0) = (uapi::now_ns(), cycles());
     let mut t1 = t0;
     while t1 - t0 < 100_000 {
         t1 = uapi::now_ns();
     }
     let passed = cycles().wrapping_sub(c0).max(1);
-    NS_PER_CYCLE.store(((t1 - t0) << 20) / passed, Relaxed);
+    let rate = ((t1 - t0) << 20) / passed;
+    NS_PER_CYCLE.store(rate, Relaxed);
+    known.store(rate, Relaxed);
 }
 
 /// Cycles as nanoseconds.

@@ -8,7 +8,7 @@
 
 use crate::stats::{self, Shared};
 use crate::table::UNIT_PAGES;
-use crate::tree::{Member, Tree};
+use crate::tree::{Member, Tree, TreeFull};
 use core::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 
 /// Charges of one space.
@@ -75,9 +75,20 @@ impl Group {
         lacks <= 0 || self.tree.try_grow(lacks)
     }
 
+    /// Makes sure that this process is a member of its tree, which others may have taken it for dead: see [`Tree::hold`].
+    pub fn hold(&self) -> Result<(), TreeFull> {
+        self.tree.hold()?;
+        self.cover();
+        Ok(())
+    }
+
     /// Asks the tree for what a charge of `n` lacks, which would make `now` of them.
     #[cold]
     fn grow(&self, n: i64, now: i64) -> bool {
+        if self.tree.is_lost() {
+            // More than there can be members: it goes on as it is, and counts for nobody.
+            let _ = self.hold();
+        }
         let lacks = (now - self.member().granted.load(SeqCst)).max(0);
         let grown = self.tree.try_grow(lacks + self.batch()) || self.tree.try_grow(lacks);
         if !grown {

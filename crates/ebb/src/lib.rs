@@ -45,6 +45,8 @@ mod region;
 #[cfg(not(loom))]
 mod ring;
 #[cfg(not(loom))]
+mod runs;
+#[cfg(not(loom))]
 mod sharing;
 #[cfg(not(loom))]
 mod snapshot;

@@ -84,10 +84,7 @@ impl Space {
                     if state.is_clean() {
                         self.forget_clean(addr, state);
                     }
-                    if state.is_shared() {
-                        self.break_page(addr);
-                        self.uncount_shared(addr, 1);
-                    }
+                    self.break_if_shared(addr, state);
                     self.uncount_present(addr, 1);
                     self.group.uncharge(1);
                 }
@@ -122,10 +119,7 @@ impl Space {
                     self.forget_clean(addr, state);
                     tally.add(addr, Cost::SWAP.taken());
                 }
-                if state.is_shared() {
-                    self.break_page(addr);
-                    self.uncount_shared(addr, 1);
-                }
+                self.break_if_shared(addr, state);
                 word.set_exclusive(State::PRESENT);
             }
         });

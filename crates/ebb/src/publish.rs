@@ -43,7 +43,7 @@ impl Space {
         }
         self.look_at_shared_pool();
         // More than there can be members: it goes on as it is, and counts for nobody.
-        let _ = self.tree().hold();
+        let _ = self.group.hold();
         let mut histogram = [0; AGES];
         let mut youngest_ms = u64::MAX;
         let is_sharing = self.shares_much();

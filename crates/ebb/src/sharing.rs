@@ -13,9 +13,10 @@
 //! The kernel counts a page that was shared at fork to whoever touched it first, and keeps the anonymous page table's
 //! reverse map to unmap it everywhere; neither is to be had here.
 
-use crate::page::Tag;
+use crate::page::{State, Tag};
 use crate::primitive::{Ordering as ModelOrdering, fence};
 use crate::region::Region;
+use crate::runs::Runs;
 use crate::space::Space;
 use crate::table::{ADDR_END, PAGE, UNIT_PAGES};
 use core::sync::atomic::Ordering::Relaxed;
@@ -65,8 +66,19 @@ impl Space {
     }
 
     /// The shared page at `addr` is this process's own now, or it has it no more; how many pages more that makes for the tree.
-    pub(crate) fn break_page(&self, addr: usize) -> usize {
+    fn break_page(&self, addr: usize) -> usize {
         if self.is_sharing() { self.tree().break_page(addr) } else { 0 }
+    }
+
+    /// The same of a page that is seen in `state`, which may be one that is not shared.
+    #[inline]
+    pub(crate) fn break_if_shared(&self, addr: usize, state: State) -> usize {
+        if !state.is_shared() {
+            return 0;
+        }
+        let broken = self.break_page(addr);
+        self.uncount_shared(addr, 1);
+        broken
     }
 
     /// Shared pages were broken, which made `broken` pages more for the tree, and of `charged` pages some are for that: how
@@ -80,10 +92,8 @@ impl Space {
     }
 
     /// `n` shared pages of the unit at `addr` are that no more.
-    pub(crate) fn uncount_shared(&self, addr: usize, n: usize) {
-        if let Some(unit) = self.table.unit(addr)
-            && n > 0
-        {
+    fn uncount_shared(&self, addr: usize, n: usize) {
+        if let Some(unit) = self.table.unit(addr) {
             // A hint: it may not go below what it is.
             let _ = unit.shared.fetch_update(Relaxed, Relaxed, |shared| Some(shared.saturating_sub(n as u32)));
         }
@@ -142,36 +152,28 @@ impl Space {
         self.table.for_each_protected(start, end, |addr, word| {
             let state = word.load();
             if state.tag() == Tag::Present && state.is_shared() {
-                self.break_page(addr);
+                self.break_if_shared(addr, state);
                 if !state.is_clean() {
                     let _ = self.uffd().write_protect(addr, PAGE, false);
                 }
                 word.set_exclusive(state.with_shared(false));
-                self.uncount_shared(addr, 1);
             }
         });
     }
 
     /// Protects the shared and clean pages of a region, run by run. Under the exclusive gate.
     fn protect_shared(&self, region: Region) {
-        let mut run = region.start..region.start;
-        let protect = |run: core::ops::Range<usize>| {
-            if !run.is_empty() && self.uffd().write_protect(run.start, run.len(), true).is_err() {
+        let mut runs = Runs::new(|run| {
+            if self.uffd().write_protect(run.start, run.len(), true).is_err() {
                 // What cannot be protected can be neither. It may be now, in part.
                 self.open_range_exclusive(run.start, run.end);
             }
-        };
-        self.table.for_each_protected(region.start, region.end, |addr, word| {
-            if !word.load().is_protected() {
-                return;
-            }
-            if addr != run.end {
-                protect(run.clone());
-                run = addr..addr;
-            }
-            run.end = addr + PAGE;
         });
-        protect(run);
+        self.table.for_each_protected(region.start, region.end, |addr, word| {
+            if word.load().is_protected() {
+                runs.add(addr);
+            }
+        });
     }
 
     /// In fork's child, whose regions are registered: protects its side of what is shared, and what is clean.

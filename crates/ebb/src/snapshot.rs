@@ -16,6 +16,7 @@ use crate::mm::thread_group;
 use crate::page::{State, Tag};
 use crate::primitive::{Ordering as ModelOrdering, fence};
 use crate::region::Attr;
+use crate::runs::Runs;
 use crate::space::Space;
 use crate::swapin::slot_of;
 use crate::swapon::SwapOffError;
@@ -212,21 +213,16 @@ impl Space {
                 word.finish(State::PRESENT);
             }
         });
-        let (mut run, mut ok) = (start..start, true);
-        let mut protect = |run: core::ops::Range<usize>| {
-            ok &= run.is_empty() || self.uffd().write_protect(run.start, run.len(), true).is_ok();
-        };
-        self.table.for_each_content(start, end, |addr, word| {
-            if word.load().tag() != Tag::Busy {
-                return;
-            }
-            if addr != run.end {
-                protect(run.clone());
-                run = addr..addr;
-            }
-            run.end = addr + PAGE;
+        let mut ok = true;
+        let mut runs = Runs::new(|run| {
+            ok &= self.uffd().write_protect(run.start, run.len(), true).is_ok();
         });
-        protect(run);
+        self.table.for_each_content(start, end, |addr, word| {
+            if word.load().tag() == Tag::Busy {
+                runs.add(addr);
+            }
+        });
+        drop(runs);
         ok
     }
 

@@ -156,7 +156,7 @@ impl Space {
         if (limit as u64) < RAM_BYTES_MIN / 4096 {
             return Err(InitError::BudgetTooSmall);
         }
-        clock::calibrate();
+        clock::calibrate(&stats.ns_per_cycle);
         let table = PageTable::new()?;
         let uffd = Uffd::open().map_err(InitError::Userfaultfd)?;
         let lowest = uapi::nofile_limit().min(1024).saturating_sub(40) as i32;
@@ -274,7 +274,8 @@ impl Space {
 
     /// The file of the counters has another number now.
     pub fn set_tree_fd(&self, fd: i32) -> Result<(), InitError> {
-        self.tree().set_fd(fd).map_err(|_| InitError::Processes)
+        self.tree().set_fd(fd);
+        self.group.hold().map_err(|_| InitError::Processes)
     }
 
     /// Descriptors that the program must not close, -1 where there is none: [`Self::FDS_MAX`].

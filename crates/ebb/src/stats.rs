@@ -10,7 +10,7 @@ use crate::tree;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// Written in `Shared::magic`; changes with the layout.
-pub const MAGIC: u64 = 0x4542_4230_3030_3035;
+pub const MAGIC: u64 = 0x4542_4230_3030_3036;
 
 /// Room for the name of a tree and its NUL.
 pub const NAME_BYTES: usize = 64;
@@ -30,6 +30,8 @@ macro_rules! counters {
             pub locks: lockstat::Table,
             /// The budget, and who holds how much of it.
             pub tree: tree::Page,
+            /// Nanoseconds per cycle of the processor's counter, times 2^20, once the first process has measured it.
+            pub ns_per_cycle: AtomicU64,
             /// What the user calls the tree: ASCII, NUL-terminated; empty for nothing.
             pub name: [AtomicU64; NAME_BYTES / 8],
         }

@@ -272,11 +272,9 @@ impl Space {
 
     fn mark_staged(&self, unit: usize, block: u32, first: usize, end: usize, saved: &mut [u64; 512]) {
         for (i, raw) in saved.iter_mut().enumerate().take(end).skip(first) {
-            if State::from_raw(*raw).tag() == Tag::Present {
-                if State::from_raw(*raw).is_shared() {
-                    self.break_page(unit + i * PAGE);
-                    self.uncount_shared(unit, 1);
-                }
+            let state = State::from_raw(*raw);
+            if state.tag() == Tag::Present {
+                self.break_if_shared(unit + i * PAGE, state);
                 *raw = State::staged(self.staging.frame(block, i)).to_raw();
             }
         }

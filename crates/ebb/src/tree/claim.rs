@@ -136,11 +136,11 @@ impl Tree {
 
     /// Runs `f` while no other thread of this process changes places: record locks do not keep threads apart.
     fn exclusively<R>(&self, f: impl FnOnce() -> R) -> R {
-        while self.is_reaping.swap(true, Ordering::SeqCst) {
+        while self.places_busy.swap(true, Ordering::SeqCst) {
             uapi::sched_yield();
         }
         let result = f();
-        self.is_reaping.store(false, Ordering::SeqCst);
+        self.places_busy.store(false, Ordering::SeqCst);
         result
     }
 
@@ -183,13 +183,11 @@ impl Tree {
 
     /// Takes back what dead members held; how many there were.
     pub fn reap(&self) -> usize {
-        // A process that only shares the memory may have another file behind the number.
-        let is_owner = self.member().pid.load(Relaxed) == uapi::getpid() as u32;
-        if self.is_alone() || !is_owner || self.is_reaping.swap(true, Ordering::SeqCst) {
+        if self.is_alone() || !self.is_owner() || self.places_busy.swap(true, Ordering::SeqCst) {
             return 0;
         }
         let reaped = reap(self.page, self.fd(), Some(self.id().index));
-        self.is_reaping.store(false, Ordering::SeqCst);
+        self.places_busy.store(false, Ordering::SeqCst);
         reaped
     }
 
@@ -204,27 +202,27 @@ impl Tree {
     }
 
     /// The page's file has another number now, and one was closed.
-    pub fn set_fd(&self, fd: i32) -> Result<(), TreeFull> {
+    pub fn set_fd(&self, fd: i32) {
         self.fd.store(fd, Relaxed);
-        self.hold()
     }
 
     /// Makes sure that this process has its lock: it loses that when it closes any descriptor of the file, and it may have
-    /// opened one through /proc. Another may have taken it for dead since; then it begins anew, with what it has now.
+    /// opened one through /proc. Another may have taken it for dead since; then it takes a place again, where nothing is
+    /// granted to it yet, and shares nothing.
     pub fn hold(&self) -> Result<(), TreeFull> {
-        if self.is_alone()
-            || self.member().pid.load(Relaxed) != uapi::getpid() as u32 && self.page.find(self.id()).is_some()
-        {
+        if self.is_alone() || !self.is_owner() {
             return Ok(());
         }
-        let (old, member) = (self.id(), self.member());
-        let granted = member.granted.load(Relaxed);
-        if self.try_lock(old.index) && self.page.find(old).is_some() {
-            return Ok(());
-        }
-        self.claim_own()?;
-        self.force_grow(granted);
-        Ok(())
+        self.exclusively(|| {
+            let old = self.id();
+            if self.try_lock(old.index) {
+                if self.page.find(old).is_some() {
+                    return Ok(());
+                }
+                record_lock::unlock(self.fd(), byte(old.index));
+            }
+            self.claim_place()
+        })
     }
 
     /// Before exec: from here on others look at what the process holds, until it becomes a member again.
@@ -302,7 +300,8 @@ impl Tree {
 
     /// In fork's child: takes the place that its parent reserved, or another one.
     pub fn become_child(&self, reserved: Option<MemberId>, granted: i64) -> Result<(), TreeFull> {
-        self.is_reaping.store(false, Relaxed);
+        // Another thread of the parent may have held it; here there is none.
+        self.places_busy.store(false, Relaxed);
         self.shared_with_parent.forget();
         for (child, map) in self.children.iter().zip(&self.shared_with_child) {
             let is_this = MemberId::from_raw(child.swap(0, Relaxed)) == reserved && reserved.is_some();

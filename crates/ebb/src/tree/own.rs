@@ -5,7 +5,7 @@ use super::shared_map::SharedMap;
 use crate::primitive::Ordering;
 use crate::uapi;
 use core::sync::atomic::Ordering::Relaxed;
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicI64, AtomicU64};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicI64, AtomicU32, AtomicU64};
 
 /// Children that may share memory with this process at a time; with further ones it shares nothing.
 pub const CHILDREN_MAX: usize = 64;
@@ -21,8 +21,11 @@ pub struct Tree {
     pub(super) fd: AtomicI32,
     index: AtomicI32,
     generation: AtomicU64,
-    /// A thread of this process looks for dead members. Record locks do not keep threads apart.
-    pub(super) is_reaping: AtomicBool,
+    /// The process whose member this is. Another one that shares the memory (vfork) has no place by it.
+    owner: AtomicU32,
+    /// A thread of this process takes, gives or reaps places: record locks do not keep threads apart. Not a lock of the
+    /// engine's kind, because fork's child lets go of what another thread of its parent held, see [`Tree::become_child`].
+    pub(super) places_busy: AtomicBool,
     /// When this process last looked for dead members, in milliseconds.
     pub(super) reaped_ms: AtomicU64,
     /// Pages that were left of the budget when somebody last looked.
@@ -49,7 +52,8 @@ impl Tree {
             fd: AtomicI32::new(fd.unwrap_or(-1)),
             index: AtomicI32::new(0),
             generation: AtomicU64::new(0),
-            is_reaping: AtomicBool::new(false),
+            owner: AtomicU32::new(0),
+            places_busy: AtomicBool::new(false),
             reaped_ms: AtomicU64::new(0),
             free: AtomicI64::new(i64::MAX),
             children: [const { AtomicU64::new(0) }; CHILDREN_MAX],
@@ -76,7 +80,19 @@ impl Tree {
         MemberId { index: self.index.load(Relaxed) as u32, generation: self.generation.load(Relaxed) as u32 }
     }
 
+    /// False in a process that only shares the memory of the one that is the member: it may have another file behind the
+    /// number, and has locks of its own.
+    pub(super) fn is_owner(&self) -> bool {
+        self.owner.load(Relaxed) == uapi::getpid() as u32
+    }
+
+    /// True when somebody took this process for dead, see [`Tree::hold`].
+    pub fn is_lost(&self) -> bool {
+        self.member().generation() != self.id().generation
+    }
+
     pub(super) fn set_id(&self, id: MemberId) {
+        self.owner.store(uapi::getpid() as u32, Relaxed);
         self.index.store(id.index as i32, Relaxed);
         self.generation.store(u64::from(id.generation), Relaxed);
     }

@@ -1,0 +1,319 @@
+//! Processes that share a budget: what a fork costs, what a death gives back, and what both sides of a fork read.
+
+#[allow(dead_code, reason = "each test uses its part")]
+mod harness;
+
+use ebb::stats::Shared;
+use ebb::tree::Kind;
+use ebb::uapi::thread::{block_signals, restore_signals};
+use ebb::{Config, Force, Space, SwapSpec};
+use harness::alone::{Pages, RAM, RAM_PAGES, alone, assert_sound, fork, mixed, rewrite, wait};
+use harness::{ctx, force, space_with};
+use std::io::{Read, Write};
+
+/// What a process may have in hand beyond what it uses: a few batches, its books, and what a sweep overshoots by.
+const SLACK_PAGES: i64 = 512;
+
+/// The process's space, in a tree whose page other processes can map.
+fn space() -> &'static Space {
+    // SAFETY: a file of the test's own, and a mapping of it that is never unmapped; zeroed, it is a valid page.
+    let (fd, stats) = unsafe {
+        let fd = libc::memfd_create(c"tree".as_ptr(), 0);
+        assert!(fd >= 0 && libc::ftruncate(fd, Shared::MAP_BYTES as i64) == 0);
+        let prot = libc::PROT_READ | libc::PROT_WRITE;
+        let at = libc::mmap(std::ptr::null_mut(), Shared::MAP_BYTES, prot, libc::MAP_SHARED, fd, 0);
+        assert!(at != libc::MAP_FAILED);
+        (fd, &*at.cast::<Shared>())
+    };
+    let mask = block_signals();
+    let space = space_with(&Config {
+        ram_bytes: RAM,
+        swap: &[SwapSpec { dir: c"/var/tmp", bytes: 1 << 30, priority: None }],
+        stats: Some(stats),
+        stats_fd: Some(fd),
+        force: Force { strict: true, ..force() },
+    });
+    restore_signals(mask);
+    space
+}
+
+fn held(space: &Space) -> i64 {
+    space.tree().page().sum().held
+}
+
+/// Anonymous memory of this process and `child`, each page once, in pages.
+fn anonymous_pages(child: i32) -> i64 {
+    let of = |pid: &str| {
+        let text = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).expect("the process's maps");
+        let line = text.lines().find_map(|line| line.strip_prefix("Pss_Anon:")).expect("Linux 5.4 or newer");
+        line.trim().trim_end_matches(" kB").parse::<i64>().expect("a number") / 4
+    };
+    of("self") + of(&child.to_string())
+}
+
+/// Two ends by which a parent and a child tell each other to go on.
+struct Steps {
+    to_child: (std::io::PipeReader, std::io::PipeWriter),
+    to_parent: (std::io::PipeReader, std::io::PipeWriter),
+}
+
+impl Steps {
+    fn new() -> Self {
+        Self { to_child: std::io::pipe().expect("a pipe"), to_parent: std::io::pipe().expect("a pipe") }
+    }
+
+    fn child_waits(&self) {
+        (&self.to_child.0).read_exact(&mut [0]).expect("the parent lives");
+    }
+
+    fn child_is_done(&self) {
+        (&self.to_parent.1).write_all(&[1]).expect("the parent lives");
+    }
+
+    fn parent_has(&self) {
+        (&self.to_child.1).write_all(&[1]).expect("the child lives");
+        self.parent_waits();
+    }
+
+    fn parent_waits(&self) {
+        (&self.to_parent.0).read_exact(&mut [0]).expect("the child lives");
+    }
+}
+
+/// Waits for the end of a child, and takes back what it held.
+fn end(space: &Space, pid: i32) {
+    assert_eq!(wait(pid), 0);
+    space.tree().reap();
+}
+
+#[test]
+fn a_fork_is_counted_once_until_one_side_writes() {
+    alone("a_fork_is_counted_once_until_one_side_writes", || {
+        let space = space();
+        let n = RAM_PAGES / 4;
+        let mut pages = Pages::new(space, n, 3);
+        let (before, steps) = (held(space), Steps::new());
+        let child = fork(space, || {
+            steps.child_is_done();
+            steps.child_waits();
+            let mut own = Pages { space, at: pages.at, versions: pages.versions.clone() };
+            (0..n / 2).for_each(|page| own.write(page, 7, 3));
+            steps.child_is_done();
+            steps.child_waits();
+            own.check_all();
+            std::mem::forget(own);
+            steps.child_is_done();
+            steps.child_waits();
+        });
+        steps.parent_waits();
+        let (forked, real_before) = (held(space), anonymous_pages(child));
+        assert!(forked - before < n as i64 / 2, "held {before} before the fork and {forked} after it");
+        steps.parent_has();
+        let (half, real_half) = (held(space), anonymous_pages(child));
+        // What the sum says has grown by is what the kernel has copied.
+        let (grown, copied) = (half - forked, real_half - real_before);
+        assert!((grown - copied).abs() <= SLACK_PAGES, "{grown} pages more are held, {copied} were copied");
+        assert!(grown >= n as i64 / 2 - SLACK_PAGES, "{grown}");
+        // The parent writes to the same pages: they are nobody else's now, and are not counted again.
+        (0..n / 2).for_each(|page| pages.write(page, 8, 3));
+        assert!(held(space) - half <= SLACK_PAGES, "{half} and then {}", held(space));
+        // And to others.
+        (n / 2..n).for_each(|page| pages.write(page, 9, 3));
+        assert!(held(space) - half >= n as i64 / 2 - SLACK_PAGES);
+        steps.parent_has();
+        drop((&steps.to_child.1).write_all(&[1]));
+        end(space, child);
+        assert!((held(space) - before).abs() <= SLACK_PAGES, "{before} before and {} after", held(space));
+        assert_sound(&pages);
+    });
+}
+
+#[test]
+fn what_is_given_up_on_one_side_is_the_other_sides() {
+    alone("what_is_given_up_on_one_side_is_the_other_sides", || {
+        let space = space();
+        let n = RAM_PAGES / 4;
+        let mut pages = Some(Pages::new(space, n, 3));
+        let steps = Steps::new();
+        let (at, versions) = pages.as_ref().map(|pages| (pages.at, pages.versions.clone())).expect("pages");
+        let before = held(space);
+        let child = fork(space, || {
+            steps.child_is_done();
+            steps.child_waits();
+            let own = Pages { space, at, versions };
+            own.check_all();
+            drop(own);
+            steps.child_is_done();
+            steps.child_waits();
+        });
+        steps.parent_waits();
+        // The parent unmaps: the child has them, so they are held as before.
+        drop(pages.take());
+        let left = held(space);
+        assert!((left - before).abs() <= SLACK_PAGES, "{before} and then {left}");
+        steps.parent_has();
+        assert!(before - held(space) >= n as i64 - SLACK_PAGES, "{before} and then {}", held(space));
+        drop((&steps.to_child.1).write_all(&[1]));
+        end(space, child);
+    });
+}
+
+#[test]
+fn both_sides_of_a_fork_keep_their_content_under_pressure() {
+    alone("both_sides_of_a_fork_keep_their_content_under_pressure", || {
+        let space = space();
+        let mut pages = mixed(space);
+        for round in 1..4 {
+            let child = fork(space, || {
+                let mut own = Pages { space, at: pages.at, versions: pages.versions.clone() };
+                own.check_all();
+                rewrite(&mut own, 100 + round);
+                // One more shares with both.
+                let grandchild = fork(space, || own.check_all());
+                rewrite(&mut own, 200 + round);
+                assert_eq!(wait(grandchild), 0);
+                assert_sound(&own);
+                std::mem::forget(own);
+            });
+            rewrite(&mut pages, round);
+            end(space, child);
+            assert_sound(&pages);
+            let now = held(space);
+            assert!(now <= RAM_PAGES as i64 + SLACK_PAGES, "{now} pages of {RAM_PAGES}");
+        }
+    });
+}
+
+#[test]
+fn what_a_killed_process_held_comes_back() {
+    alone("what_a_killed_process_held_comes_back", || {
+        let space = space();
+        let before = held(space);
+        let steps = Steps::new();
+        let child = fork(space, || {
+            let own = Pages::new(space, RAM_PAGES / 2, 3);
+            steps.child_is_done();
+            steps.child_waits();
+            drop(own);
+        });
+        steps.parent_waits();
+        assert!(held(space) - before >= RAM_PAGES as i64 / 2);
+        // SAFETY: a child of this test.
+        unsafe { libc::kill(child, libc::SIGKILL) };
+        assert_eq!(wait(child) & 0x7f, libc::SIGKILL);
+        // A charge that does not fit otherwise finds it out by itself.
+        let pages = Pages::new(space, RAM_PAGES * 3 / 4, 3);
+        assert!(
+            space
+                .tree()
+                .page()
+                .members()
+                .all(|(index, member)| { member.kind() == Kind::Free || index == space.tree().id().index })
+        );
+        assert_sound(&pages);
+    });
+}
+
+#[test]
+fn a_place_that_was_reserved_by_a_process_that_died_is_free_again() {
+    alone("a_place_that_was_reserved_by_a_process_that_died_is_free_again", || {
+        let space = space();
+        let before = held(space);
+        let child = fork(space, || {
+            let _own = std::mem::ManuallyDrop::new(Pages::new(space, RAM_PAGES / 4, 3));
+            // It dies between the two halves of a fork.
+            space.fork_prepare(ctx(space));
+            // SAFETY: ends the child.
+            unsafe { libc::_exit(0) };
+        });
+        assert_eq!(wait(child), 0);
+        assert_eq!(space.tree().reap() + space.tree().reap(), 2);
+        assert!((held(space) - before).abs() <= SLACK_PAGES);
+    });
+}
+
+#[test]
+fn who_lost_its_lock_takes_a_place_again() {
+    alone("who_lost_its_lock_takes_a_place_again", || {
+        let space = space();
+        let pages = Pages::new(space, RAM_PAGES / 4, 3);
+        let (id, steps) = (space.tree().id(), Steps::new());
+        let child = fork(space, || {
+            steps.child_is_done();
+            steps.child_waits();
+            assert_eq!(space.tree().reap(), 1);
+            steps.child_is_done();
+            steps.child_waits();
+        });
+        steps.parent_waits();
+        // Another descriptor of the file, and its end.
+        let links = std::fs::read_dir("/proc/self/fd").expect("descriptors").flatten();
+        let ours = links.map(|link| link.path()).find(|link| {
+            std::fs::read_link(link).is_ok_and(|target| target.to_string_lossy().starts_with("/memfd:tree"))
+        });
+        drop(std::fs::File::open(ours.expect("the tree's file")).expect("a second descriptor"));
+        steps.parent_has();
+        assert!(space.tree().page().find(id).is_none());
+        let alone_held = held(space);
+        // What it charges next tells it: all that it has counts again.
+        let more = Pages::new(space, SLACK_PAGES as usize, 3);
+        assert_ne!(space.tree().id(), id);
+        assert!(held(space) - alone_held >= RAM_PAGES as i64 / 4, "{alone_held} and then {}", held(space));
+        drop((&steps.to_child.1).write_all(&[1]));
+        end(space, child);
+        assert_sound(&pages);
+        assert_sound(&more);
+    });
+}
+
+#[test]
+fn a_relative_that_is_another_program_shares_nothing() {
+    alone("a_relative_that_is_another_program_shares_nothing", || {
+        let space = space();
+        let n = RAM_PAGES / 4;
+        let pages = Pages::new(space, n, 3);
+        let steps = Steps::new();
+        let child = fork(space, || {
+            steps.child_is_done();
+            steps.child_waits();
+            pages.check_all();
+        });
+        steps.parent_waits();
+        let shared = held(space);
+        // As at an exec of the parent, whose pages are gone then: the child's count in full, its parent's no more.
+        space.tree().leave_for_exec();
+        assert!((held(space) - shared).abs() <= SLACK_PAGES, "{shared} and then {}", held(space));
+        assert!(space.tree().page().members().all(|(_, member)| space.tree().page().shared_by(member) == 0));
+        space.tree().back_from_exec();
+        assert_eq!(held(space), shared);
+        drop((&steps.to_child.1).write_all(&[1]));
+        end(space, child);
+    });
+}
+
+#[test]
+fn the_smallest_budget_is_for_the_whole_tree() {
+    alone("the_smallest_budget_is_for_the_whole_tree", || {
+        let space = space();
+        let children: Vec<i32> = (0..4)
+            .map(|seed| {
+                fork(space, || {
+                    let mut own = Pages::new(space, RAM_PAGES / 2, seed & 3);
+                    rewrite(&mut own, seed);
+                    assert_sound(&own);
+                })
+            })
+            .collect();
+        let mut most = 0;
+        for child in children {
+            let mut status = 0;
+            // SAFETY: the kernel writes the status.
+            while unsafe { libc::waitpid(child, &mut status, libc::WNOHANG) } == 0 {
+                most = most.max(held(space));
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
+            assert_eq!(status, 0);
+        }
+        assert!(most <= RAM_PAGES as i64 + 4 * SLACK_PAGES, "{most} pages of {RAM_PAGES}");
+    });
+}
