@@ -19,6 +19,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.dirname(HERE))
 
 from command import find_ebb  # noqa: E402
+from left_behind import marked  # noqa: E402
 
 NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
 # Ebb dies with what it runs, and what it runs with it; this is how long that may take, and a tree of processes that
@@ -26,24 +27,6 @@ NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
 LEAVE_S = 10
 # The slowest program should have gone round once by then.
 READY_S = 180
-
-
-def processes(mark):
-    """The processes whose environment holds a mark: those started here and all their descendants, orphans too."""
-    found = {}
-    for entry in os.listdir("/proc"):
-        if entry.isdigit() and int(entry) != os.getpid():
-            try:
-                with open(f"/proc/{entry}/environ", "rb") as file:
-                    if mark.encode() not in file.read():
-                        continue
-                with open(f"/proc/{entry}/stat") as file:
-                    name, rest = file.read().rsplit(")", 1)
-                if rest.split()[0] not in "ZX":
-                    found[int(entry)] = name.split("(", 1)[1]
-            except OSError:
-                pass
-    return found
 
 
 def cgroups():
@@ -96,7 +79,7 @@ def spill_in_use(pids):
 
 def wait_gone(mark, limit):
     begin = time.monotonic()
-    while (left := processes(mark)) and time.monotonic() - begin < limit:
+    while (left := marked(mark)) and time.monotonic() - begin < limit:
         time.sleep(0.02)
     return left
 
@@ -104,13 +87,13 @@ def wait_gone(mark, limit):
 def ended_too(mark, others):
     """Processes that should have gone on and are gone a moment later."""
     time.sleep(0.3)
-    return set(others) - set(processes(mark))
+    return set(others) - set(marked(mark))
 
 
 def end_all(mark):
     """Ends what is left of what was started here."""
     for _ in range(50):
-        left = processes(mark)
+        left = marked(mark)
         if not left:
             return
         for pid in left:
@@ -149,7 +132,7 @@ def one(number, args, ebb, victim, rng):
                 errors.seek(0)
                 raise RuntimeError(f"the program said {line!r}: {errors.read()[:600]!r}")
         time.sleep(rng.random() ** 2 * args.delay)
-        alive = processes(mark)
+        alive = marked(mark)
         spilled = spill_in_use(alive)
         programs = sorted(pid for pid in alive if alive[pid] == "victim")
         if target == "child" and len(programs) < 2:

@@ -10,7 +10,8 @@ import subprocess
 import time
 
 import harness
-from tree import LEAVE_S, MIB, Failure, marked, need, open_below, until
+from left_behind import marked, open_below
+from tree import LEAVE_S, MIB, Failure, need, until
 
 # Far below what the workers hold beyond the slack of each: 6 * (40 - 16) MiB.
 RAM = "64M"

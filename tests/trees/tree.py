@@ -1,6 +1,5 @@
 """Runs a command, alone or under `ebb run`, and watches from outside how much anonymous memory the whole tree of its
 processes holds."""
-import glob
 import json
 import os
 import signal
@@ -9,10 +8,11 @@ import sys
 import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path.insert(0, os.path.join(os.path.dirname(HERE), "programs"))
+sys.path[:0] = [os.path.join(os.path.dirname(HERE), "programs"), os.path.dirname(HERE)]
 
 import harness  # noqa: E402
 from harness import MIB, NOBODY, Failure, parse_size  # noqa: E402
+from left_behind import marked, open_below, sockets_of_ebb  # noqa: E402
 
 PYTHON = "/usr/bin/python3"
 SAMPLE_MS = 50
@@ -71,42 +71,6 @@ class TreeWatch:
     def peak(self):
         self.stop()
         return self.found.peak, "the tree"
-
-
-def marked(mark):
-    """The living processes whose environment holds a mark, with their names."""
-    found = {}
-    for entry in os.listdir("/proc"):
-        if entry.isdigit():
-            try:
-                with open(f"/proc/{entry}/environ", "rb") as file:
-                    if mark.encode() not in file.read().split(b"\0"):
-                        continue
-                with open(f"/proc/{entry}/stat") as file:
-                    name, rest = file.read().rsplit(")", 1)
-                if rest.split()[0] not in "ZX":
-                    found[int(entry)] = name.split("(", 1)[1]
-            except OSError:
-                pass
-    return found
-
-
-def open_below(directory):
-    """Links of all descriptors of all processes to files in a directory: {pid: [target]}."""
-    found = {}
-    for fd in glob.glob("/proc/[0-9]*/fd/*"):
-        try:
-            target = os.readlink(fd)
-        except OSError:
-            continue
-        if target.startswith(directory + "/"):
-            found.setdefault(int(fd.split("/")[2]), []).append(target)
-    return found
-
-
-def sockets_of_ebb():
-    """Files that Ebb makes for a moment; none should stay."""
-    return {path for place in ("/dev/shm", "/tmp", "/var/tmp") for path in glob.glob(f"{place}/.ebb*")}
 
 
 def until(condition, limit_s, pause_s=0.02):
