@@ -3,8 +3,10 @@
 //! The owner of a location word is its slot, so nobody looks for pages (the kernel's swapoff walks page tables): a walk
 //! over the slots in use claims those whose content is on the device, as a swap-in would, and changes their location.
 
-use super::{BATCH, MOVING, NOT_LOCKED, POOL_OBJECT_MAX, SHARDS, SLOT_BYTES, SwapSpace, file_of, location_of};
-use crate::device::file::{FileError, Reclaim};
+use super::content::POOL_OBJECT_MAX;
+use super::location::{file_of, location_of};
+use super::{MOVING, NOT_LOCKED, SHARDS, SwapSpace};
+use crate::device::file::{BATCH, FileError, Reclaim, SLOT_BYTES};
 use crate::device::list::{Files, bit};
 use crate::group::Group;
 use crate::stats::Shared;

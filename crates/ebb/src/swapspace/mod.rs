@@ -4,24 +4,28 @@
 //! file. So content moves between places (written back, compacted) without anybody looking for the page that refers
 //! to it. Whoever reads or moves content holds the slot's cache claim (word *cached* in the swap table).
 
+mod cache;
+mod content;
 mod evacuate;
+mod location;
+mod writeback;
 
+pub use content::{LoadError, Source, StoreResult};
 pub use evacuate::{Evacuation, Stuck};
 
-use crate::device::file::{BATCH, FileError, Reclaim, SLOT_BYTES};
+use self::location::file_of;
 use crate::device::list::Devices;
 use crate::group::Group;
 use crate::poolmem::PoolMemory;
 use crate::stats::{self, Shared};
 use crate::tree::shared_map::SharedMap;
 use crate::uapi::{self, Errno};
-use core::cell::Cell;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use ebb_pool::{BLOCK_BYTES, BLOCK_PAGES, Handle, Owners, Pool, PoolFull, codec};
+use ebb_pool::{BLOCK_BYTES, BLOCK_PAGES, Pool};
 use ebb_slots::{
-    CLUSTER_SLOTS, EvictError, Folio, LockError, Locked, Options, Order, Placement, Shadow, Shard, Slot, Stored,
-    SwapDevice, TableEntry, metadata_bytes,
+    CLUSTER_SLOTS, Folio, Locked, Options, Order, Placement, Shadow, Shard, Slot, Stored, SwapDevice, TableEntry,
+    metadata_bytes,
 };
 
 /// Slots of the virtual space: 256 GiB of content.
@@ -34,22 +38,11 @@ const SLOT_META_BYTES: usize = 2 * size_of::<u64>();
 const TABLES_KEPT: usize = 16;
 /// Clusters that one step of releasing works on.
 const CLUSTERS_STEP: usize = 64;
-/// A page that compresses to more than this goes to a file, where it costs no RAM.
-const POOL_OBJECT_MAX: usize = 3072;
 /// The folio of a slot whose content is being moved, not brought in.
 const MOVING: Folio = folio_number((1 << Folio::BITS) - 1);
 
-/// Most references to a slot. Further ones would need the overflow table, which may be full when a clean page, which has no
-/// reference, is evicted and must have one.
-const SHARED_MAX: u32 = 28;
 /// What stands where nothing is locked yet.
 pub const NOT_LOCKED: Locked = Locked::Stored(Stored { count: 0, shadow: Shadow(0), zero: false });
-
-const LOC_SAME: u64 = 1;
-const LOC_POOL: u64 = 2;
-const LOC_FILE: u64 = 3;
-/// A repeated word of at most 56 bits: small numbers and pointers.
-const LOC_WORD: u64 = 4;
 
 /// A folio by number.
 const fn folio_number(number: u64) -> Folio {
@@ -83,36 +76,6 @@ pub fn charge_tables(group: &Group, charged: &AtomicU32, now: u32, bytes_per_slo
     } else if now < before {
         group.uncharge_meta(bytes(before - now));
     }
-}
-
-/// Where a page came from.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Source {
-    /// A pattern.
-    Same,
-    /// The pool.
-    Pool,
-    /// A file.
-    File,
-}
-
-/// Why a page could not be brought in.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum LoadError {
-    /// The slot holds nothing: a bug.
-    Lost,
-    /// The content does not decompress or authenticate.
-    Corrupt,
-    /// The kernel refused to read the file.
-    Io(Errno),
-}
-
-/// What became of a page offered for storing.
-pub enum StoreResult {
-    /// Done.
-    Done,
-    /// It must go to a file: `.0` bytes of the output buffer hold it compressed, or it is raw when `None`.
-    File(Option<usize>),
 }
 
 /// Slots and everything behind them.
@@ -226,227 +189,9 @@ impl SwapSpace {
         self.slots.free_run(slot, Order::ZERO);
     }
 
-    /// Stores a page in the claimed `slot`, as a pattern or in the pool.
-    pub fn store(
-        &self,
-        group: &Group,
-        stats: &Shared,
-        slot: Slot,
-        page: &[u8; 4096],
-        lz4: &mut codec::Lz4State,
-        out: &mut [u8],
-    ) -> StoreResult {
-        let pattern = codec::same_filled(page).and_then(|word| match word {
-            _ if word >> 32 == word & 0xffff_ffff => Some((word, LOC_SAME | (word & 0xffff_ffff) << 8)),
-            _ if word >> 56 == 0 => Some((word, LOC_WORD | word << 8)),
-            _ => None,
-        });
-        if let Some((word, location)) = pattern {
-            self.location(slot).store(location, Ordering::Release);
-            self.slots.set_zero(slot, word == 0);
-            stats::add(&stats.out_same_pages, 1);
-            return StoreResult::Done;
-        }
-        let has_file = self.has_file();
-        let limit = if has_file { POOL_OBJECT_MAX } else { out.len().min(4095) };
-        let len = codec::lz4_compress(lz4, page, &mut out[..limit]);
-        // Without a file even what does not compress must stay in RAM.
-        let data: &[u8] = match len {
-            Some(len) => &out[..len],
-            None if has_file => return StoreResult::File(None),
-            None => page,
-        };
-        let charging = self.memory.charging(group, stats);
-        match self.pool.store(&charging, slot.0, data) {
-            Ok(handle) => {
-                let content = self.content_pages.fetch_add(1, Ordering::Relaxed) + 1;
-                stats::raise(&stats.peak_pool_content_bytes, content * 4096);
-                self.location(slot).store(location_of(handle), Ordering::Release);
-                stats::add(&stats.out_pool_pages, 1);
-                stats::add(&stats.pool_in_bytes, 4096);
-                stats::add(&stats.pool_out_bytes, data.len() as u64);
-                StoreResult::Done
-            }
-            Err(PoolFull::Budget | PoolFull::Arena | PoolFull::TooLarge) => StoreResult::File(len),
-        }
-    }
-
-    /// Stores objects in a file for the claimed `slots`: object `i` is the first `lens[i]` bytes of the `i`-th
-    /// 4 KiB of `data`, which is overwritten. All or nothing.
-    pub fn store_file(
-        &self,
-        group: &Group,
-        shard: usize,
-        slots: &[Slot],
-        lens: &[u16],
-        data: &mut [u8],
-        reclaim: Reclaim<'_>,
-    ) -> Result<(), FileError> {
-        let n = slots.len();
-        let mut at = [0u32; BATCH];
-        let shard = Shard(shard % SHARDS);
-        let index = self.devices.write(shard, slots, &mut data[..n * SLOT_BYTES], lens, &mut at[..n], reclaim);
-        let index = index.inspect_err(|_| self.memory.set_refused())?;
-        self.settle_in_file(group, index, slots, &at[..n]);
-        Ok(())
-    }
-
-    /// The objects of claimed slots are at these places of a file.
-    fn settle_in_file(&self, group: &Group, index: usize, slots: &[Slot], at: &[u32]) {
-        if let Some(file) = self.devices.file(index) {
-            file.charge_tables(group);
-        }
-        for (slot, at) in slots.iter().zip(at) {
-            self.location(*slot).store(location_in_file(index, *at), Ordering::Release);
-        }
-    }
-
-    /// The claimed slot's content is stored and one page refers to it: lets it out of the cache.
-    pub fn commit(&self, slot: Slot) {
-        let now = self.clock.fetch_add(1, Ordering::Relaxed);
-        // The count goes up before the claim ends, so that the slot is never free in between.
-        let _ = self.slots.dup(slot);
-        self.slots.cache_del(slot, Shadow(now));
-    }
-
-    /// The claimed slot's content is stored and the page `folio` is mapped clean, with the same content: lets the slot stay
-    /// in the cache, without a reference.
-    pub fn adopt(&self, slot: Slot, folio: Folio) {
-        self.slots.cache_replace(slot, folio);
-        self.mark_in_file(slot, true);
-        self.slots.unlock(slot);
-    }
-
-    /// One page more refers to the slot that a page has. False when as many do as may. Under the exclusive gate.
-    pub fn share(&self, slot: Slot) -> bool {
-        let count = match self.slots.get(slot) {
-            TableEntry::Stored(stored) => stored.count,
-            TableEntry::Cached { count, .. } => count,
-            _ => return false,
-        };
-        count < SHARED_MAX && self.slots.dup(slot).is_ok()
-    }
-
     /// Evictions since `shadow` was left.
     pub fn distance(&self, shadow: Shadow) -> u32 {
         self.clock.load(Ordering::Relaxed).wrapping_sub(shadow.0)
-    }
-
-    /// Locks `slot` for the page `folio`: for a swap-in, or to give it up. Waits while its content is being moved.
-    pub fn claim(&self, slot: Slot, folio: Folio) -> Result<Locked, LoadError> {
-        loop {
-            match self.slots.lock(slot, folio) {
-                Ok(was) => return Ok(was),
-                // Writeback or compaction: microseconds, and it never waits for a page.
-                Err(LockError::Locked) => uapi::sched_yield(),
-                Err(_) => return Err(LoadError::Lost),
-            }
-        }
-    }
-
-    /// The same without waiting.
-    pub fn try_claim(&self, slot: Slot, folio: Folio) -> Option<Locked> {
-        self.slots.lock(slot, folio).ok()
-    }
-
-    /// Ends a claim; everything is as it `was`, but perhaps in another place.
-    pub fn unclaim(&self, slot: Slot, was: Locked) {
-        match was {
-            Locked::Stored(stored) => {
-                self.slots.cache_del(slot, stored.shadow);
-            }
-            Locked::Resident(_) => {
-                self.mark_in_file(slot, true);
-                self.slots.unlock(slot);
-            }
-        }
-    }
-
-    /// The page that claimed `slot` is mapped clean: its reference becomes residence, unless another page is resident
-    /// already; then it stays a reference. Ends the claim.
-    pub fn keep(&self, slot: Slot, was: Locked) {
-        match was {
-            Locked::Stored(_) => {
-                self.mark_in_file(slot, true);
-                self.slots.settle(slot);
-            }
-            Locked::Resident(_) => self.slots.unlock(slot),
-        }
-    }
-
-    /// The page `folio` needs the claimed `slot` no more: its reference goes, or its residence. With the last one the content
-    /// goes too. Ends the claim.
-    pub fn release(&self, group: &Group, stats: &Shared, slot: Slot, folio: Folio, was: Locked) {
-        // Counts of claimed slots change by who has the claim, or under the exclusive gate.
-        let is_last = match was {
-            Locked::Resident(resident) if resident.folio == folio => resident.count == 0,
-            Locked::Resident(_) => {
-                self.slots.put(slot);
-                return self.slots.unlock(slot);
-            }
-            Locked::Stored(stored) => {
-                self.slots.put(slot);
-                stored.count == 1
-            }
-        };
-        if is_last {
-            self.free_content(group, stats, slot);
-            return self.slots.free_run(slot, Order::ZERO);
-        }
-        let shadow = match was {
-            Locked::Stored(stored) => stored.shadow,
-            Locked::Resident(_) => {
-                self.mark_in_file(slot, false);
-                Shadow(self.clock.load(Ordering::Relaxed))
-            }
-        };
-        self.slots.cache_del(slot, shadow);
-    }
-
-    /// The clean page `folio`, which the caller has `BUSY`, was evicted: `slot` alone has its content now.
-    pub fn evict(&self, slot: Slot, folio: Folio) {
-        let is_resident = |entry| matches!(entry, TableEntry::Cached { folio: of, .. } if of == folio);
-        // One that shares the slot with a resident page has a reference already.
-        if !is_resident(self.slots.get(slot)) {
-            return;
-        }
-        let shadow = Shadow(self.clock.fetch_add(1, Ordering::Relaxed));
-        loop {
-            let result = if self.location(slot).load(Ordering::Acquire) & 7 == LOC_FILE {
-                self.evict_in_file(slot, folio, shadow)
-            } else {
-                self.slots.evict(slot, shadow)
-            };
-            match result {
-                Err(EvictError::Locked) => uapi::sched_yield(),
-                // Snapshots keep counts far below the limit.
-                other => return debug_assert!(other.is_ok(), "a clean page's slot: {other:?}"),
-            }
-        }
-    }
-
-    fn evict_in_file(&self, slot: Slot, folio: Folio, shadow: Shadow) -> Result<(), EvictError> {
-        match self.slots.lock(slot, folio) {
-            Ok(_) => {
-                self.mark_in_file(slot, false);
-                let counted = self.slots.dup(slot);
-                self.slots.cache_del(slot, shadow);
-                counted.map_err(|_| EvictError::CountOverflow)
-            }
-            Err(LockError::Locked) => Err(EvictError::Locked),
-            Err(_) => Err(EvictError::NotCached),
-        }
-    }
-
-    /// Tells the file that has the claimed slot's content whether memory has it too. A hint: what it means is decided by the
-    /// slot itself (see [`Space::reclaim_cache_only`](crate::Space)).
-    fn mark_in_file(&self, slot: Slot, is_resident: bool) {
-        let loc = self.location(slot).load(Ordering::Acquire);
-        if let Some((file, at)) = file_of(loc)
-            && let Some(file) = self.devices.file(file)
-        {
-            file.mark(at, slot, is_resident);
-        }
     }
 
     /// Whether a slot's content is at `at` of a file that this process writes to. A hint, unless the slot is claimed.
@@ -473,150 +218,6 @@ impl SwapSpace {
     /// True when the pool may hold content that is also in memory: it has room, or a file takes what it has not.
     pub fn may_keep(&self) -> bool {
         self.has_file() || self.pool_pages() < self.memory.pages_max() / 4 * 3
-    }
-
-    /// Reads the content of the claimed `slot`. `scratch` is used for what a file holds compressed.
-    pub fn load(&self, slot: Slot, out: &mut [u8; 4096], scratch: &mut [u8; 4096]) -> Result<Source, LoadError> {
-        let loc = self.location(slot).load(Ordering::Acquire);
-        match loc & 7 {
-            LOC_SAME => {
-                let half = loc >> 8 & 0xffff_ffff;
-                codec::fill(out, half | half << 32);
-                Ok(Source::Same)
-            }
-            LOC_WORD => {
-                codec::fill(out, loc >> 8);
-                Ok(Source::Same)
-            }
-            LOC_POOL => {
-                let handle = Handle::from_bits(loc >> 8).ok_or(LoadError::Lost)?;
-                // SAFETY: the claim on the slot keeps the object from being freed or moved.
-                let data = unsafe { self.pool.load(handle) };
-                decode(data, out)?;
-                Ok(Source::Pool)
-            }
-            LOC_FILE => {
-                let (file, at) = file_of(loc).ok_or(LoadError::Lost)?;
-                let file = self.devices.file(file).ok_or(LoadError::Lost)?;
-                let len = match file.read(at, out) {
-                    Ok(len) => len,
-                    Err(FileError::Io(e)) => return Err(LoadError::Io(e)),
-                    Err(_) => return Err(LoadError::Corrupt),
-                };
-                if len < 4096 {
-                    scratch.copy_from_slice(out);
-                    decode(&scratch[..len], out)?;
-                }
-                Ok(Source::File)
-            }
-            _ => Err(LoadError::Lost),
-        }
-    }
-
-    fn free_content(&self, group: &Group, stats: &Shared, slot: Slot) {
-        let loc = self.location(slot).swap(0, Ordering::AcqRel);
-        match loc & 7 {
-            LOC_POOL => {
-                if let Some(handle) = Handle::from_bits(loc >> 8) {
-                    self.content_pages.fetch_sub(1, Ordering::Relaxed);
-                    self.pool.free(&self.memory.charging(group, stats), handle);
-                }
-            }
-            LOC_FILE => {
-                if let Some((number, at)) = file_of(loc)
-                    && let Some(file) = self.devices.file(number)
-                {
-                    file.free(at);
-                    // There is room again, if it is a file that this process writes to.
-                    if self.memory.was_refused() && self.devices.priority(number).is_some() {
-                        self.memory.set_room();
-                    }
-                }
-            }
-            _ => {}
-        }
-    }
-
-    /// Writes up to [`BATCH`] pool objects back to the file, those evicted longest ago that a round over the slots
-    /// finds; how many. `data` needs room for a batch.
-    pub fn write_back(
-        &self,
-        shard: usize,
-        group: &Group,
-        stats: &Shared,
-        data: &mut [u8],
-        reclaim: Reclaim<'_>,
-    ) -> usize {
-        if !self.has_file() {
-            return 0;
-        }
-        let top = self.high_water.load(Ordering::Relaxed);
-        let now = self.clock.load(Ordering::Relaxed);
-        // Older than half of what was evicted since the pool was filled once.
-        let age_min = (self.content_pages.load(Ordering::Relaxed) / 2) as u32;
-        let mut slots = [Slot(0); BATCH];
-        let mut was = [NOT_LOCKED; BATCH];
-        let mut lens = [0u16; BATCH];
-        let mut handles = [None; BATCH];
-        let mut n = 0;
-        // Bounded: one look at up to 64 Ki slots a call, twice around at most.
-        for round in 0..2 {
-            for _ in 0..top.min(65_536) {
-                let at = self.writeback_at.fetch_add(1, Ordering::Relaxed) % top.max(1);
-                let slot = Slot(at);
-                let old = match self.slots.get(slot) {
-                    TableEntry::Stored(Stored { shadow, .. }) => now.wrapping_sub(shadow.0) >= age_min,
-                    // What is in memory, clean, was of use lately.
-                    TableEntry::Cached { locked: false, .. } => false,
-                    _ => continue,
-                };
-                if (round == 0 && !old) || self.location(slot).load(Ordering::Relaxed) & 7 != LOC_POOL {
-                    continue;
-                }
-                let Ok(locked) = self.slots.lock(slot, MOVING) else { continue };
-                let loc = self.location(slot).load(Ordering::Acquire);
-                let Some(handle) = Handle::from_bits(loc >> 8).filter(|_| loc & 7 == LOC_POOL) else {
-                    self.unclaim(slot, locked);
-                    continue;
-                };
-                // SAFETY: the claim keeps the object in its place.
-                let object = unsafe { self.pool.load(handle) };
-                data[n * SLOT_BYTES..n * SLOT_BYTES + object.len()].copy_from_slice(object);
-                (slots[n], was[n], lens[n], handles[n]) = (slot, locked, object.len() as u16, Some(handle));
-                n += 1;
-                if n == BATCH {
-                    break;
-                }
-            }
-            if n > 0 {
-                break;
-            }
-        }
-        if n == 0 {
-            return 0;
-        }
-        let written = self.store_file(group, shard, &slots[..n], &lens[..n], data, reclaim).is_ok();
-        for i in 0..n {
-            if let (true, Some(handle)) = (written, handles[i]) {
-                self.content_pages.fetch_sub(1, Ordering::Relaxed);
-                self.pool.free(&self.memory.charging(group, stats), handle);
-            }
-            self.unclaim(slots[i], was[i]);
-        }
-        if !written {
-            return 0;
-        }
-        stats::add(&stats.writeback_pages, n as u64);
-        n
-    }
-
-    /// Moves up to `objects_max` pool objects out of sparse blocks; how many.
-    pub fn compact(&self, group: &Group, stats: &Shared, objects_max: usize) -> usize {
-        let owners = SlotOwners { space: self, was: Cell::new(NOT_LOCKED) };
-        let charging = self.memory.charging(group, stats);
-        let moved = self.pool.compact(&charging, &owners, objects_max);
-        stats::add(&stats.compacted_objects, moved as u64);
-        moved
     }
 
     /// True when compaction could free much: the pool holds a third more memory than content.
@@ -665,54 +266,4 @@ impl SwapSpace {
         let files = self.devices.all().all(|(_, file)| file.validate());
         self.slots.validate().is_ok() && self.pool.validate().is_ok() && files
     }
-}
-
-/// Pool objects belong to slots: compaction claims a slot like a swap-in would.
-struct SlotOwners<'a> {
-    space: &'a SwapSpace,
-    was: Cell<Locked>,
-}
-
-impl Owners for SlotOwners<'_> {
-    fn try_claim(&self, owner: u32, handle: Handle) -> bool {
-        let Ok(was) = self.space.slots.lock(Slot(owner), MOVING) else { return false };
-        let here = self.space.location(Slot(owner)).load(Ordering::Acquire) == location_of(handle);
-        if !here {
-            self.space.unclaim(Slot(owner), was);
-        }
-        self.was.set(was);
-        here
-    }
-
-    fn moved(&self, owner: u32, _old: Handle, new: Handle) {
-        self.space.location(Slot(owner)).store(location_of(new), Ordering::Release);
-    }
-
-    fn unclaim(&self, owner: u32) {
-        self.space.unclaim(Slot(owner), self.was.get());
-    }
-}
-
-/// The location word of slot `at` of a file.
-fn location_in_file(index: usize, at: u32) -> u64 {
-    LOC_FILE | (at as u64) << 8 | (index as u64) << 40
-}
-
-/// File and slot of a location word that names a file.
-fn file_of(loc: u64) -> Option<(usize, u32)> {
-    (loc & 7 == LOC_FILE).then_some(((loc >> 40 & 0xff) as usize, (loc >> 8) as u32))
-}
-
-/// The location word of a pool object.
-fn location_of(handle: Handle) -> u64 {
-    LOC_POOL | handle.to_bits() << 8
-}
-
-/// Expands an object: compressed, or a whole page as it is.
-fn decode(data: &[u8], out: &mut [u8; 4096]) -> Result<(), LoadError> {
-    if data.len() == 4096 {
-        out.copy_from_slice(data);
-        return Ok(());
-    }
-    codec::lz4_decompress(data, out).map_err(|_| LoadError::Corrupt)
 }

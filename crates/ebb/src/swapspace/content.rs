@@ -1,0 +1,193 @@
+//! A slot's content on its way into a place and out of it. The caller has the slot claimed.
+
+use super::location::{self, file_of, location_in_file, location_of};
+use super::{SHARDS, SwapSpace};
+use crate::device::file::{BATCH, FileError, Reclaim, SLOT_BYTES};
+use crate::group::Group;
+use crate::stats::{self, Shared};
+use crate::uapi::Errno;
+use core::sync::atomic::Ordering;
+use ebb_pool::{Handle, PoolFull, codec};
+use ebb_slots::{Shard, Slot};
+
+/// A page that compresses to more than this goes to a file, where it costs no RAM.
+pub(super) const POOL_OBJECT_MAX: usize = 3072;
+
+/// Where a page came from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Source {
+    /// A pattern.
+    Same,
+    /// The pool.
+    Pool,
+    /// A file.
+    File,
+}
+
+/// Why a page could not be brought in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LoadError {
+    /// The slot holds nothing: a bug.
+    Lost,
+    /// The content does not decompress or authenticate.
+    Corrupt,
+    /// The kernel refused to read the file.
+    Io(Errno),
+}
+
+/// What became of a page offered for storing.
+pub enum StoreResult {
+    /// Done.
+    Done,
+    /// It must go to a file: `.0` bytes of the output buffer hold it compressed, or it is raw when `None`.
+    File(Option<usize>),
+}
+
+impl SwapSpace {
+    /// Stores a page in the claimed `slot`, as a pattern or in the pool.
+    pub fn store(
+        &self,
+        group: &Group,
+        stats: &Shared,
+        slot: Slot,
+        page: &[u8; 4096],
+        lz4: &mut codec::Lz4State,
+        out: &mut [u8],
+    ) -> StoreResult {
+        let pattern = codec::same_filled(page).and_then(|word| match word {
+            _ if word >> 32 == word & 0xffff_ffff => Some((word, location::SAME | (word & 0xffff_ffff) << 8)),
+            _ if word >> 56 == 0 => Some((word, location::WORD | word << 8)),
+            _ => None,
+        });
+        if let Some((word, location)) = pattern {
+            self.location(slot).store(location, Ordering::Release);
+            self.slots.set_zero(slot, word == 0);
+            stats::add(&stats.out_same_pages, 1);
+            return StoreResult::Done;
+        }
+        let has_file = self.has_file();
+        let limit = if has_file { POOL_OBJECT_MAX } else { out.len().min(4095) };
+        let len = codec::lz4_compress(lz4, page, &mut out[..limit]);
+        // Without a file even what does not compress must stay in RAM.
+        let data: &[u8] = match len {
+            Some(len) => &out[..len],
+            None if has_file => return StoreResult::File(None),
+            None => page,
+        };
+        let charging = self.memory.charging(group, stats);
+        match self.pool.store(&charging, slot.0, data) {
+            Ok(handle) => {
+                let content = self.content_pages.fetch_add(1, Ordering::Relaxed) + 1;
+                stats::raise(&stats.peak_pool_content_bytes, content * 4096);
+                self.location(slot).store(location_of(handle), Ordering::Release);
+                stats::add(&stats.out_pool_pages, 1);
+                stats::add(&stats.pool_in_bytes, 4096);
+                stats::add(&stats.pool_out_bytes, data.len() as u64);
+                StoreResult::Done
+            }
+            Err(PoolFull::Budget | PoolFull::Arena | PoolFull::TooLarge) => StoreResult::File(len),
+        }
+    }
+
+    /// Stores objects in a file for the claimed `slots`: object `i` is the first `lens[i]` bytes of the `i`-th
+    /// 4 KiB of `data`, which is overwritten. All or nothing.
+    pub fn store_file(
+        &self,
+        group: &Group,
+        shard: usize,
+        slots: &[Slot],
+        lens: &[u16],
+        data: &mut [u8],
+        reclaim: Reclaim<'_>,
+    ) -> Result<(), FileError> {
+        let n = slots.len();
+        let mut at = [0u32; BATCH];
+        let shard = Shard(shard % SHARDS);
+        let index = self.devices.write(shard, slots, &mut data[..n * SLOT_BYTES], lens, &mut at[..n], reclaim);
+        let index = index.inspect_err(|_| self.memory.set_refused())?;
+        self.settle_in_file(group, index, slots, &at[..n]);
+        Ok(())
+    }
+
+    /// The objects of claimed slots are at these places of a file.
+    pub(super) fn settle_in_file(&self, group: &Group, index: usize, slots: &[Slot], at: &[u32]) {
+        if let Some(file) = self.devices.file(index) {
+            file.charge_tables(group);
+        }
+        for (slot, at) in slots.iter().zip(at) {
+            self.location(*slot).store(location_in_file(index, *at), Ordering::Release);
+        }
+    }
+
+    /// Reads the content of the claimed `slot`. `scratch` is used for what a file holds compressed.
+    pub fn load(&self, slot: Slot, out: &mut [u8; 4096], scratch: &mut [u8; 4096]) -> Result<Source, LoadError> {
+        let loc = self.location(slot).load(Ordering::Acquire);
+        match loc & location::KIND {
+            location::SAME => {
+                let half = loc >> 8 & 0xffff_ffff;
+                codec::fill(out, half | half << 32);
+                Ok(Source::Same)
+            }
+            location::WORD => {
+                codec::fill(out, loc >> 8);
+                Ok(Source::Same)
+            }
+            location::POOL => {
+                let handle = Handle::from_bits(loc >> 8).ok_or(LoadError::Lost)?;
+                // SAFETY: the claim on the slot keeps the object from being freed or moved.
+                let data = unsafe { self.pool.load(handle) };
+                decode(data, out)?;
+                Ok(Source::Pool)
+            }
+            location::FILE => {
+                let (file, at) = file_of(loc).ok_or(LoadError::Lost)?;
+                let file = self.devices.file(file).ok_or(LoadError::Lost)?;
+                let len = match file.read(at, out) {
+                    Ok(len) => len,
+                    Err(FileError::Io(e)) => return Err(LoadError::Io(e)),
+                    Err(_) => return Err(LoadError::Corrupt),
+                };
+                if len < 4096 {
+                    scratch.copy_from_slice(out);
+                    decode(&scratch[..len], out)?;
+                }
+                Ok(Source::File)
+            }
+            _ => Err(LoadError::Lost),
+        }
+    }
+
+    /// Frees the content of the claimed slot, wherever it is.
+    pub(super) fn free_content(&self, group: &Group, stats: &Shared, slot: Slot) {
+        let loc = self.location(slot).swap(0, Ordering::AcqRel);
+        match loc & location::KIND {
+            location::POOL => {
+                if let Some(handle) = Handle::from_bits(loc >> 8) {
+                    self.content_pages.fetch_sub(1, Ordering::Relaxed);
+                    self.pool.free(&self.memory.charging(group, stats), handle);
+                }
+            }
+            location::FILE => {
+                if let Some((number, at)) = file_of(loc)
+                    && let Some(file) = self.devices.file(number)
+                {
+                    file.free(at);
+                    // There is room again, if it is a file that this process writes to.
+                    if self.memory.was_refused() && self.devices.priority(number).is_some() {
+                        self.memory.set_room();
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Expands an object: compressed, or a whole page as it is.
+fn decode(data: &[u8], out: &mut [u8; 4096]) -> Result<(), LoadError> {
+    if data.len() == 4096 {
+        out.copy_from_slice(data);
+        return Ok(());
+    }
+    codec::lz4_decompress(data, out).map_err(|_| LoadError::Corrupt)
+}
