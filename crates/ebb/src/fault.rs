@@ -125,7 +125,7 @@ impl Space {
                 continue;
             }
             let group = region.group;
-            let asked = Want { window: want, end: region.end, write, group };
+            let asked = Want { window: want, used: 1, end: region.end, write, group };
             let result = self.bring_charged(ctx, page, word, state, asked, false);
             let used = if let Brought::In(In::Mapped(n)) = result { n } else { 0 };
             if used < want {
@@ -299,10 +299,13 @@ impl Space {
     fn is_resident(&self, addr: usize, len: usize) -> bool {
         let mut at = addr & !(PAGE - 1);
         while at < addr + len {
-            match self.table.word(at) {
-                Some(word) if word.load().is_open() => {}
-                Some(_) if self.table.may_be_managed(at) => return false,
-                _ => {}
+            if let Some(word) = self.table.word(at) {
+                let state = word.load();
+                if state.is_open() {
+                    word.set_referenced(state, true);
+                } else if self.table.may_be_managed(at) {
+                    return false;
+                }
             }
             at += PAGE;
         }
@@ -379,7 +382,7 @@ impl Space {
                 break;
             };
             let state = word.load();
-            let asked = Want { window: charge, end: region_end.min(end), write: true, group };
+            let asked = Want { window: charge, used: charge, end: region_end.min(end), write: true, group };
             let result = self.bring_charged(ctx, at, word, state, asked, force);
             let used = if let Brought::In(In::Mapped(n)) = result { n } else { 0 };
             self.group.uncharge(charge - used);

@@ -21,6 +21,10 @@
 //! A present page can be *shared*: it was there at a fork, is mapped write-protected on both sides, and its memory is counted
 //! once for both (`sharing`). The first write on either side breaks that. A page can be clean and shared.
 //!
+//! A present page can be *referenced*: it was used since a sweep last looked at it, which is known of pages that came back
+//! from staging and of buffers of system calls. A sweep takes the mark, and the page only the next time (the second chance
+//! of CLOCK). The mark is a hint.
+//!
 //! Invariant: while a page is clean or shared, nothing can change its content without a fault.
 
 use crate::primitive::{AtomicU64, Ordering, spin, wait_on, wake_all};
@@ -30,6 +34,7 @@ const WAITERS: u64 = 1 << 3;
 const PINNED: u64 = 1 << 4;
 const CLEAN: u64 = 1 << 5;
 const SHARED: u64 = 1 << 6;
+const REFERENCED: u64 = 1 << 7;
 const PAYLOAD_SHIFT: u32 = 8;
 const PAYLOAD_MASK: u64 = (1 << 40) - 1;
 
@@ -111,6 +116,17 @@ impl State {
         self.tag() == Tag::Present && !self.is_protected()
     }
 
+    /// True for a page that was used since a sweep last looked.
+    pub fn is_referenced(self) -> bool {
+        self.0 & REFERENCED != 0
+    }
+
+    /// The same, used lately or not. Of a present page.
+    pub fn with_referenced(self, referenced: bool) -> Self {
+        debug_assert!(self.tag() == Tag::Present);
+        Self(if referenced { self.0 | REFERENCED } else { self.0 & !REFERENCED })
+    }
+
     /// The word's bits, for keeping a state aside.
     pub fn to_raw(self) -> u64 {
         self.0
@@ -171,6 +187,17 @@ impl PageWord<'_> {
         self.0.compare_exchange(seen.0, busy, Ordering::SeqCst, Ordering::Relaxed).is_ok()
     }
 
+    /// Marks the present page, last seen as `seen`, as used since a sweep last looked, or not. When the page has changed
+    /// meanwhile nothing happens.
+    #[inline]
+    pub fn set_referenced(self, seen: State, referenced: bool) {
+        let new = seen.with_referenced(referenced);
+        if new != seen {
+            // Sequentially consistent as a claim is: others rely on the order of what they see of this word.
+            let _ = self.0.compare_exchange(seen.0, new.0, Ordering::SeqCst, Ordering::Relaxed);
+        }
+    }
+
     /// Ends a claim: publishes the new state and wakes those who wait.
     #[inline]
     pub fn finish(self, new: State) {
@@ -212,6 +239,22 @@ impl PageWord<'_> {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_reference_changes_nothing_else() {
+        let word = AtomicU64::new(State::clean(9).with_shared(true).to_raw());
+        let (word, before) = (PageWord(&word), State::clean(9).with_shared(true));
+        word.set_referenced(before, true);
+        let marked = word.load();
+        assert!(marked.is_referenced() && marked.is_clean() && marked.is_shared() && marked.payload() == 9);
+        word.set_referenced(before, true);
+        assert_eq!(word.load(), marked);
+        word.set_referenced(marked, false);
+        assert_eq!(word.load(), before);
+        assert!(word.try_claim(before));
+        word.set_referenced(before, true);
+        assert_eq!(word.load().tag(), Tag::Busy);
+    }
 
     #[test]
     fn a_claimed_page_cannot_be_claimed_again() {

@@ -94,6 +94,8 @@ counters! {
     sweeps,
     /// Units passed over because they had proved hot.
     sweeps_skipped,
+    /// Pages that a sweep left because they had been used since the last one.
+    referenced_pages,
     /// Pages stored in the pool.
     out_pool_pages,
     /// Pages that were same-filled and cost nothing.

@@ -39,6 +39,8 @@ pub(crate) struct Want {
     pub window: usize,
     /// Address to stop at.
     pub end: usize,
+    /// Of these, pages that are used now; the others come along, because they may be used next.
+    pub used: usize,
     /// Somebody is about to write.
     pub write: bool,
     /// Whose page it is.
@@ -53,7 +55,7 @@ impl Space {
         let end = want.end.min(unit_end).min(addr + want.window * PAGE);
         match state.tag() {
             Tag::None => self.first_touch(addr, word, state, end),
-            Tag::Staged => self.soft_fault(addr, word, state, end, want.group),
+            Tag::Staged => self.soft_fault(addr, word, state, Want { end, ..want }),
             Tag::Swapped => self.swap_in(ctx, addr, word, state, Want { end, ..want }),
             Tag::Present => In::Mapped(0),
             Tag::Busy => In::Retry,
@@ -118,7 +120,8 @@ impl Space {
         self.outcome(done, error.filter(|_| !existed))
     }
 
-    fn soft_fault(&self, addr: usize, word: PageWord<'_>, state: State, end: usize, group: Index) -> In {
+    fn soft_fault(&self, addr: usize, word: PageWord<'_>, state: State, want: Want) -> In {
+        let Want { end, group, used, .. } = want;
         let frame = state.payload() as u32;
         let n = self.claim_run(addr, word, state, end, |i, s| {
             s.tag() == Tag::Staged
@@ -143,7 +146,8 @@ impl Space {
                 unit.returned.fetch_add(mapped as u32, Relaxed);
             }
         }
-        self.finish_run(addr, n, |i| if i < mapped { State::PRESENT } else { State::staged(frame + i as u32) });
+        let present = |i: usize| State::PRESENT.with_referenced(i < used);
+        self.finish_run(addr, n, |i| if i < mapped { present(i) } else { State::staged(frame + i as u32) });
         for i in 0..mapped {
             self.staging.put_frame(frame + i as u32);
         }
@@ -167,7 +171,7 @@ impl Space {
     }
 
     fn swap_in(&self, ctx: &ThreadCtx, addr: usize, word: PageWord<'_>, state: State, want: Want) -> In {
-        let Want { end, write, group, .. } = want;
+        let Want { end, write, group, used, .. } = want;
         let mut entries = [state; WINDOW_MAX];
         // More than one page needs a wide buffer; without one, one page at a time.
         let mut wide = if end > addr + PAGE { self.work.try_lease() } else { None };
@@ -277,7 +281,8 @@ impl Space {
         self.finish_run(addr, n, |i| match entries[i] {
             entry if i >= mapped => entry,
             entry if clean => State::clean(entry.payload()),
-            _ => State::PRESENT,
+            // What a system call uses it most likely uses again. Of a fault that is not known.
+            _ => State::PRESENT.with_referenced(used > 1 && i < used),
         });
         match failure {
             Some(e) if mapped == 0 => self.unreadable(e),

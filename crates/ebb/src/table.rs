@@ -57,6 +57,8 @@ pub struct Unit {
     pub written: AtomicU32,
     /// Pages of the unit that are shared since a fork, or more.
     pub shared: AtomicU32,
+    /// When a sweep last took the marks of referenced pages, as [`crate::clock::stamp`].
+    pub unmarked: AtomicU32,
     /// When a page of the unit was last seen in use, as [`crate::clock::stamp`].
     pub touched: AtomicU32,
 }
