@@ -191,7 +191,7 @@ mod tests {
         HELD.store(ends[1], Relaxed);
         test(ends[0], ends[1]);
         HOLDER.store(0, Relaxed);
-        ends.map(uapi::close);
+        let _ = ends.map(uapi::close);
     }
 
     #[test]
@@ -216,7 +216,7 @@ mod tests {
             assert_eq!(unsafe { libc::pipe2(other.as_mut_ptr(), libc::O_CLOEXEC) }, 0);
             HELD.store(other[1], Relaxed);
             assert_eq!(open_at_holder(), None);
-            other.map(uapi::close);
+            let _ = other.map(uapi::close);
         });
     }
 
