@@ -4,15 +4,19 @@
 //! `initfirst`: the constructor runs before every other library's, so that no thread or handler exists before it.
 //! `nodelete`: signal handlers point into the library for as long as the process lives.
 //! `Bsymbolic-functions`: what this library calls of its own functions is not looked up while it is loaded.
-//! `noseparate-code`, `norelro`: fewer segments, and no change of protection, while every small program loads this.
+//! `norelro`: no change of protection, while every small program loads this. `agent.ld`: where everything lies, and why.
+//! `nostartfiles`: without the C compiler's own start and end, which do nothing here, but in pages of their own.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rerun-if-changed=agent.ld");
+    let layout = concat!("-Wl,-T,", env!("CARGO_MANIFEST_DIR"), "/agent.ld");
     for arg in [
         "-Wl,-z,now",
         "-Wl,-z,initfirst",
         "-Wl,-z,nodelete",
-        "-Wl,-z,noseparate-code",
+        "-nostartfiles",
+        layout,
         "-Wl,-z,norelro",
         "-Wl,-Bsymbolic-functions",
         "-Wl,--hash-style=gnu",

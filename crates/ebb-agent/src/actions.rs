@@ -187,6 +187,17 @@ pub fn set_kernel_action(sig: i32, action: &Action) -> Result<(), uapi::Errno> {
     uapi::check(ret).map(drop)
 }
 
+/// Gives the kernel another action; the one that it had.
+pub fn exchange_kernel_action(sig: i32, action: &Action) -> Result<Action, uapi::Errno> {
+    let mut old = Action::default();
+    // SAFETY: the kernel reads one action and writes one.
+    let ret = unsafe {
+        let args = [sig as u64, ptr::from_ref(action) as u64, &raw mut old as u64, 8, 0, 0];
+        entry::raw_syscall(g::__NR_rt_sigaction as u64, &args)
+    };
+    uapi::check(ret).map(|_| old)
+}
+
 /// Ignores `ignored` of [`OURS`] for real, so that it outlasts an execve; or handles them again.
 pub fn set_really_ignored(table: &SigTable, ignored: u64, really: bool) {
     for sig in [SIGBUS, SIGSEGV, SIGSYS] {

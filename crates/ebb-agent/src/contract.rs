@@ -213,23 +213,28 @@ impl Settings {
     }
 }
 
-/// The lifeline's pipe and keeper: descriptors, and the numbers of their files.
+/// The lifeline's pipe and keeper: descriptors, and the numbers of their files; then who holds the pipe's other end, and
+/// its descriptor there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ends {
     pub line: i32,
     pub keeper: i32,
     pub line_inode: u64,
     pub keeper_inode: u64,
+    pub holder: i32,
+    pub held: i32,
 }
 
 impl Ends {
-    /// Four numbers, `,`-separated, in this order.
+    /// Six numbers, `,`-separated, in this order.
     fn parse(text: &[u8]) -> Option<Self> {
         let mut parts = text.split(|&c| c == b',').map(number);
         let mut next = || parts.next().flatten();
         let fd = |n: Option<u64>| n.and_then(|fd| i32::try_from(fd).ok());
         let (line, keeper) = (fd(next())?, fd(next())?);
-        Some(Self { line, keeper, line_inode: next()?, keeper_inode: next()? })
+        let (line_inode, keeper_inode) = (next()?, next()?);
+        let (holder, held) = (fd(next())?, fd(next())?);
+        Some(Self { line, keeper, line_inode, keeper_inode, holder, held })
     }
 }
 
@@ -307,9 +312,9 @@ mod tests {
 
     #[test]
     fn a_lifeline_is_two_descriptors_and_their_files() {
-        let ends = Ends { line: 900, keeper: 901, line_inode: 7, keeper_inode: 8 };
-        assert_eq!(early(&["EBB_RAM=1", "EBB_LIFE_FDS=900,901,7,8"]).map(|early| early.life_ends), Ok(Some(ends)));
-        assert_eq!(early(&["EBB_LIFE_FDS=900,901"]).err(), Some("EBB_LIFE_FDS"));
+        let ends = Ends { line: 900, keeper: 901, line_inode: 7, keeper_inode: 8, holder: 9, held: 5 };
+        assert_eq!(early(&["EBB_RAM=1", "EBB_LIFE_FDS=900,901,7,8,9,5"]).map(|early| early.life_ends), Ok(Some(ends)));
+        assert_eq!(early(&["EBB_LIFE_FDS=900,901,7,8"]).err(), Some("EBB_LIFE_FDS"));
     }
 
     #[test]

@@ -323,12 +323,7 @@ fn with_faults<R>(f: impl FnOnce() -> R) -> R {
         restorer: entry_dormant::restorer(),
         mask: u64::MAX,
     };
-    let exchange = |sig: i32, new: &Action| {
-        let old = actions::kernel_action(sig).unwrap_or_default();
-        let _ = actions::set_kernel_action(sig, new);
-        old
-    };
-    let olds = [SIGSEGV, SIGBUS].map(|sig| exchange(sig, &handler));
+    let olds = [SIGSEGV, SIGBUS].map(|sig| actions::exchange_kernel_action(sig, &handler).unwrap_or_default());
     let mask = signals::set_kernel_mask(FULL_MASK);
     let result = f();
     signals::set_kernel_mask(mask);

@@ -7,7 +7,7 @@
 
 use crate::entry_dormant::{GATE, SITES_MAX, slot};
 use core::ffi::{CStr, c_char, c_int};
-use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use ebb::uapi;
 use linux_raw_sys::general as g;
 
@@ -185,37 +185,83 @@ pub unsafe fn patch(text: &[u8]) -> bool {
     };
     let (start, end) = (base + text.vaddr, base + text.vaddr + text.filesz);
     let sites = &table.sites[..table.count];
-    for (i, &(nr, offset)) in sites.iter().enumerate() {
-        let at = base.wrapping_add(offset);
-        let n = nr.to_le_bytes();
-        let expected = [0xb8, n[0], n[1], n[2], n[3], 0x0f, 0x05];
-        if at < start || at + expected.len() as u64 > end {
-            return false;
-        }
-        // SAFETY: inside libc's code.
-        if unsafe { (at as *const [u8; 7]).read() } != expected || distance(at, i).is_none() {
-            return false;
-        }
+    let mut places = [0; SITES_MAX];
+    for (place, &(_, offset)) in places.iter_mut().zip(sites) {
+        *place = base.wrapping_add(offset);
     }
-    let first = start & !(ebb::PAGE as u64 - 1);
-    let bytes = end.next_multiple_of(ebb::PAGE as u64) - first;
-    let (read, write, exec) = (g::PROT_READ, g::PROT_WRITE, g::PROT_EXEC);
-    if uapi::mprotect(first as usize, bytes as usize, read | write | exec).is_err() {
+    let places = &mut places[..sites.len()];
+    if places.iter().any(|&at| at < start || at.saturating_add(SITE_BYTES as u64) > end) {
         return false;
     }
-    for (i, &(nr, offset)) in sites.iter().enumerate() {
-        let at = base + offset;
-        let Some(distance) = distance(at, i) else { continue };
-        let d = distance.to_le_bytes();
-        GATE.sites[i].after.store(at + MOV_BYTES, Relaxed);
-        GATE.sites[i].nr.store(nr as u64, Relaxed);
-        // SAFETY: the bytes of one instruction, checked above, writable now; no other thread runs, and this code is not
-        // in libc. The gate leads to the instruction behind it.
-        unsafe { (at as *mut [u8; 5]).write([0xe9, d[0], d[1], d[2], d[3]]) };
+    let (windows, nr_windows) = windows(places);
+    let windows = &windows[..nr_windows];
+    let is_done = protect(windows, g::PROT_READ | g::PROT_WRITE | g::PROT_EXEC)
+        // SAFETY: inside libc's code, writable now.
+        && unsafe { are_as_expected(base, sites) };
+    if is_done {
+        for (i, &(nr, offset)) in sites.iter().enumerate() {
+            let at = base + offset;
+            let Some(distance) = distance(at, i) else { continue };
+            let d = distance.to_le_bytes();
+            GATE.sites[i].after.store(at + MOV_BYTES, Relaxed);
+            GATE.sites[i].nr.store(nr as u64, Relaxed);
+            // SAFETY: the bytes of one instruction, checked above, writable now; no other thread runs, and this code is
+            // not in libc. The gate leads to the instruction behind it.
+            unsafe { (at as *mut [u8; 5]).write([0xe9, d[0], d[1], d[2], d[3]]) };
+        }
     }
     // What was writable for a moment stays so only if the kernel refuses the protection that was there before.
-    let _ = uapi::mprotect(first as usize, bytes as usize, read | exec);
-    true
+    protect(windows, g::PROT_READ | g::PROT_EXEC);
+    is_done
+}
+
+/// Bytes of `mov eax, imm32; syscall`.
+const SITE_BYTES: usize = 7;
+
+/// Whether all `sites` of the image at `base` have the very bytes that are expected, and a slot within reach.
+///
+/// # Safety
+/// The places are inside the image, and writable; no other thread runs.
+unsafe fn are_as_expected(base: u64, sites: &[(u32, u64)]) -> bool {
+    sites.iter().enumerate().all(|(i, &(nr, offset))| {
+        let at = base + offset;
+        let n = nr.to_le_bytes();
+        let expected = [0xb8, n[0], n[1], n[2], n[3], 0x0f, 0x05];
+        // A page that is to be written is written first, with what it has (a compare-and-exchange always writes): to read
+        // it would have the kernel map the file's page, and its neighbours, only to put a copy there a moment later.
+        // SAFETY: the caller's contract.
+        let bytes = unsafe {
+            let _ = AtomicU8::from_ptr(at as *mut u8).compare_exchange(expected[0], expected[0], Relaxed, Relaxed);
+            (at as *const [u8; SITE_BYTES]).read()
+        };
+        bytes == expected && distance(at, i).is_some()
+    })
+}
+
+/// Places that have fewer bytes between them than this are made writable together. The kernel's price is a mapping split
+/// and joined again for each window, against a look at each page in it.
+const WINDOW_GAP_BYTES: u64 = 512 << 10;
+
+/// The pages of `places`, which it sorts, in few pieces: start and end of each, and how many there are.
+fn windows(places: &mut [u64]) -> ([(u64, u64); SITES_MAX], usize) {
+    const PAGE: u64 = ebb::PAGE as u64;
+    places.sort_unstable();
+    let (mut windows, mut n) = ([(0, 0); SITES_MAX], 0);
+    for &at in places.iter() {
+        let (start, end) = (at & !(PAGE - 1), (at + MOV_BYTES).next_multiple_of(PAGE));
+        if n > 0 && start < windows[n - 1].1 + WINDOW_GAP_BYTES {
+            windows[n - 1].1 = end;
+        } else {
+            windows[n] = (start, end);
+            n += 1;
+        }
+    }
+    (windows, n)
+}
+
+/// Gives all of `windows` the protection. False when the kernel refuses one.
+fn protect(windows: &[(u64, u64)], protection: u32) -> bool {
+    windows.iter().all(|&(start, end)| uapi::mprotect(start as usize, (end - start) as usize, protection).is_ok())
 }
 
 /// The operand of a jump from `at` to slot `i`; none when that is too far.
@@ -253,6 +299,13 @@ mod tests {
         for text in [&b""[..], b"93ac", b"93ac,27", b"93ac,27,c", b"zz,27,c@1", b"93ac,27,c@"] {
             assert!(Table::parse(text).is_none());
         }
+    }
+
+    #[test]
+    fn places_are_made_writable_by_the_page_and_those_close_together_at_once() {
+        let mut places = [0x20_9ffe, 0x1010, 0x20_1234, 0x1ff0];
+        let (windows, n) = windows(&mut places);
+        assert_eq!(windows[..n], [(0x1000, 0x2000), (0x20_1000, 0x20_b000)]);
     }
 
     #[test]

@@ -6,7 +6,7 @@
 
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 use crate::launch::pipe;
 use crate::sys::check;
@@ -44,6 +44,11 @@ impl Lifeline {
 }
 
 impl Held {
+    /// The number of the write end here: by its name in `/proc` the processes open the pipe anew.
+    pub fn number(&self) -> RawFd {
+        self.writer.as_raw_fd()
+    }
+
     /// Lets the processes that are left live on.
     pub fn let_go(self) {
         let mut byte = 0u8;

@@ -53,20 +53,24 @@ pub fn run(options: &Run, ignored_children: bool) -> Result<i32, Failure> {
         let fd = out_of_the_way(counters.file())?;
         let ([line, keeper], rest) = Lifeline::create().map_err(descriptors_exhausted)?.split();
         let (line, keeper) = (out_of_the_way(&line)?, out_of_the_way(&keeper)?);
-        held = Some(rest);
         counters.set_budget(plan.ram_bytes);
         environment.preload(&plan.agent);
         environment.set("EBB_RAM", plan.ram_bytes.to_string().as_bytes());
         environment.set("EBB_SWAP", &plan.swap);
         environment.set("EBB_STATS_FD", fd.as_raw_fd().to_string().as_bytes());
         let inode = |fd| sys::inode(fd).map_err(|error| Failure::ebb("lifeline", error, "report this as a bug of ebb"));
+        let holder = [std::process::id().into(), rest.number() as u64];
         let ends = [line.as_raw_fd() as u64, keeper.as_raw_fd() as u64, inode(&line)?, inode(&keeper)?];
-        environment.set("EBB_LIFE_FDS", ends.map(|n| n.to_string()).join(",").as_bytes());
+        environment.set(
+            "EBB_LIFE_FDS",
+            [&ends[..], &holder].concat().iter().map(u64::to_string).collect::<Vec<_>>().join(",").as_bytes(),
+        );
         match sites::table() {
             Some(table) => environment.set("EBB_SITES", table.as_bytes()),
             None => environment.remove("EBB_SITES"),
         }
         environment.set("EBB_VERBOSE", (options.verbosity as u8).to_string().as_bytes());
+        held = Some(rest);
         numbers = vec![fd.as_raw_fd(), line.as_raw_fd(), keeper.as_raw_fd()];
         kept.extend([line, keeper]);
         // With it this process would lose its record locks on the file.

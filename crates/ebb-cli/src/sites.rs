@@ -145,10 +145,16 @@ fn symbol(name: &CStr) -> Option<u64> {
     (at != 0).then_some(at)
 }
 
-/// The bytes of a site for system call `number`.
-fn pattern(number: i64) -> [u8; SITE_BYTES] {
-    let n = (number as u32).to_le_bytes();
-    [0xb8, n[0], n[1], n[2], n[3], 0x0f, 0x05]
+/// Where `code` has the bytes of a site, and for which system call; its numbers fit in two bytes.
+fn candidates(code: &[u8]) -> impl Iterator<Item = (i64, usize)> {
+    const MOV_EAX: u8 = 0xb8;
+    /// The upper half of the number, and `syscall`: one search, instead of one for each number.
+    const COMMON: [u8; 4] = [0, 0, 0x0f, 0x05];
+    memchr::memmem::find_iter(code, &COMMON).filter_map(|at| {
+        let start = (at + COMMON.len()).checked_sub(SITE_BYTES)?;
+        let number = u16::from_le_bytes([code[start + 1], code[start + 2]]);
+        (code[start] == MOV_EAX).then_some((number.into(), start))
+    })
 }
 
 /// Whether the instructions of `code`, a function at address `start`, are such that a jump may take the place of the
@@ -180,13 +186,12 @@ fn may_be_patched(code: &[u8], start: u64, site: u64, number: i64) -> bool {
     is_site && is_call
 }
 
-/// Places of system call `number`; none when one of them cannot be patched.
-fn sites_of(library: &Library, number: i64) -> Option<Vec<u64>> {
+/// Places of system call `number` among the `candidates` of the library; none when one of them cannot be patched.
+fn sites_of(library: &Library, candidates: &[(i64, usize)], number: i64) -> Option<Vec<u64>> {
     let text = library.text();
-    let pattern = pattern(number);
     let mut found = Vec::new();
-    for at in memchr::memmem::find_iter(text, &pattern) {
-        let site = library.text.0 + at as u64;
+    for (_, at) in candidates.iter().filter(|(its, _)| *its == number) {
+        let site = library.text.0 + *at as u64;
         let (start, end) = library.function(site)?;
         let code = text.get((start - library.text.0) as usize..(end - library.text.0) as usize)?;
         if !may_be_patched(code, start, site, number) {
@@ -201,12 +206,13 @@ fn sites_of(library: &Library, number: i64) -> Option<Vec<u64>> {
 /// hexadecimal digits. None where this libc is not understood.
 pub fn table() -> Option<String> {
     let library = find_libc()?;
+    let candidates: Vec<(i64, usize)> = candidates(library.text()).collect();
     let mut sites: Vec<(i64, u64)> = Vec::new();
     let mut numbers: Vec<i64> = REQUIRED.iter().map(|(_, number)| *number).chain([HIDDEN]).collect();
     numbers.sort_unstable();
     numbers.dedup();
     for number in numbers {
-        sites.extend(sites_of(&library, number)?.into_iter().map(|site| (number, site)));
+        sites.extend(sites_of(&library, &candidates, number)?.into_iter().map(|site| (number, site)));
     }
     for (name, number) in REQUIRED {
         let (start, end) = library.function(symbol(name)?)?;
@@ -219,7 +225,7 @@ pub fn table() -> Option<String> {
     }
     // fexecve and its like: noticed where that costs no further page of memory in each process.
     let is_free = |site: &u64| sites.iter().any(|(_, other)| other / PAGE_BYTES == site / PAGE_BYTES);
-    let free: Vec<u64> = sites_of(&library, libc::SYS_execveat)?.into_iter().filter(is_free).collect();
+    let free: Vec<u64> = sites_of(&library, &candidates, libc::SYS_execveat)?.into_iter().filter(is_free).collect();
     sites.extend(free.into_iter().map(|site| (libc::SYS_execveat, site)));
     if sites.len() > SITES_MAX {
         return None;
@@ -274,6 +280,14 @@ mod tests {
     fn a_branch_to_the_call_itself_is_harmless() {
         let code = [&BRK[..], &[0xeb, (7i8 - 12) as u8]].concat();
         assert!(may_be_patched(&code, 0x1000, 0x1002, 12));
+    }
+
+    #[test]
+    fn candidates_are_told_from_other_calls_by_the_bytes_before() {
+        // mov eax, 435; syscall; mov ecx, 12; syscall
+        let other = [0xb8, 0xb3, 1, 0, 0, 0x0f, 0x05, 0xb9, 12, 0, 0, 0, 0x0f, 0x05];
+        let code = [&[0, 0, 0x0f, 0x05][..], &BRK, &other].concat();
+        assert_eq!(candidates(&code).collect::<Vec<_>>(), [(12, 6), (435, 14)]);
     }
 
     #[test]

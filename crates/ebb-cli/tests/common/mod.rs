@@ -39,7 +39,7 @@ __attribute__((constructor)) static void count(void) {
 "#;
 
 /// The agent of this build, built if it is not: nothing that cargo builds for a test depends on it.
-fn built_agent() -> &'static Path {
+pub fn built_agent() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| {
         let dir = Path::new(env!("CARGO_BIN_EXE_ebb")).parent().unwrap();

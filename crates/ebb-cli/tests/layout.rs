@@ -1,0 +1,80 @@
+//! How the preloaded library is laid out: what every small program pays for it depends on that (`ebb-agent`, `agent.ld`).
+
+mod common;
+
+use object::elf;
+use object::read::elf::{ElfFile64, ProgramHeader};
+use object::{Object, ObjectSection, ObjectSymbol};
+
+/// A page fault maps so much of a file.
+const FAULT_AROUND_BYTES: u64 = 64 << 10;
+const PAGE_BYTES: u64 = 4096;
+
+fn with_agent<R>(test: impl FnOnce(&ElfFile64) -> R) -> R {
+    let bytes = std::fs::read(common::built_agent()).unwrap();
+    test(&ElfFile64::parse(&*bytes).unwrap())
+}
+
+/// Address and end of the section `name`.
+fn section(agent: &ElfFile64, name: &str) -> (u64, u64) {
+    let section = agent.section_by_name(name).unwrap_or_else(|| panic!("no section {name}"));
+    (section.address(), section.address() + section.size())
+}
+
+/// Addresses of the symbols that have `part` in their names.
+fn symbols(agent: &ElfFile64, part: &str) -> Vec<u64> {
+    let named = agent.symbols().filter(|symbol| symbol.name().is_ok_and(|name| name.contains(part)));
+    named.map(|symbol| symbol.address()).collect()
+}
+
+#[test]
+fn the_agent_is_one_mapping_of_code_and_one_of_data() {
+    with_agent(|agent| {
+        let e = agent.endian();
+        let loaded: Vec<_> = agent.elf_program_headers().iter().filter(|h| h.p_type(e) == elf::PT_LOAD).collect();
+        assert_eq!(
+            loaded.iter().map(|h| h.p_flags(e)).collect::<Vec<_>>(),
+            [elf::PF_R | elf::PF_X, elf::PF_R | elf::PF_W]
+        );
+        // Nothing is left for a third mapping of zeroes, or for a change of protection.
+        assert!(loaded.iter().all(|h| h.p_filesz(e) == h.p_memsz(e) && h.p_vaddr(e) == h.p_offset(e)));
+        assert!(agent.elf_program_headers().iter().all(|h| h.p_type(e) != elf::PT_GNU_RELRO));
+    });
+}
+
+#[test]
+fn the_code_of_the_dormant_life_lies_with_what_the_loader_reads() {
+    with_agent(|agent| {
+        let (start, end) = section(agent, ".text.dormant");
+        assert!(end <= FAULT_AROUND_BYTES, "{end:#x}");
+        for part in ["5start11constructor", "8lifeline3arm", "5sites5patch", "ebb_gate_call", "7dormant7on_call"] {
+            let found = symbols(agent, part);
+            assert!(found.iter().all(|at| (start..end).contains(at)) && !found.is_empty(), "{part}: {found:x?}");
+        }
+    });
+}
+
+#[test]
+fn the_data_of_the_dormant_life_lies_with_what_the_loader_writes() {
+    with_agent(|agent| {
+        let (dynamic, _) = section(agent, ".dynamic");
+        for part in ["13entry_dormant4GATE", "8lifeline4LINE", "7dormant5OWNER", "4exec4KEPT"] {
+            let found = symbols(agent, part);
+            let is_near = |at: &u64| (dynamic..dynamic + PAGE_BYTES).contains(at);
+            assert!(found.iter().all(is_near) && !found.is_empty(), "{part}: {found:x?}");
+        }
+    });
+}
+
+#[test]
+fn unwinders_find_the_agents_frames() {
+    with_agent(|agent| {
+        let e = agent.endian();
+        let mut headers = agent.elf_program_headers().iter();
+        let unwind = headers.find(|h| h.p_type(e) == elf::PT_GNU_EH_FRAME).expect("a table for unwinding");
+        let (start, end) = section(agent, ".eh_frame_hdr");
+        assert_eq!((unwind.p_vaddr(e), unwind.p_vaddr(e) + unwind.p_memsz(e)), (start, end));
+        let (start, end) = section(agent, ".eh_frame");
+        assert!(start < end);
+    });
+}
