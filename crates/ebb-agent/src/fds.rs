@@ -103,8 +103,7 @@ fn move_stats(space: &Space, fd: i32) -> bool {
             return false;
         }
         STATS_FD.store(moved as i32, Relaxed);
-        uapi::close(fd);
-        space.set_tree_fd(moved as i32).is_ok()
+        space.set_tree_fd(moved as i32, || uapi::close(fd)).is_ok()
     })
 }
 

@@ -17,6 +17,11 @@ pub fn forbid() {
     FORBIDDEN.store(true, Relaxed);
 }
 
+/// True once the counter tells nothing any more.
+pub fn is_forbidden() -> bool {
+    FORBIDDEN.load(Relaxed)
+}
+
 /// The counter now; 0 when it is forbidden.
 #[inline]
 pub fn cycles() -> u64 {
@@ -38,6 +43,17 @@ pub fn ms_since(stamp_then: u32) -> u64 {
     ns(u64::from(stamp().wrapping_sub(stamp_then)) << STAMP_SHIFT) / 1_000_000
 }
 
+/// Time and counter of one moment, as near to each other as can be had: the processor may be somebody else's in between.
+fn both() -> (u64, u64) {
+    let looks = (0..8).map(|_| {
+        let before = cycles();
+        let time = uapi::now_ns();
+        let took = cycles().wrapping_sub(before);
+        (took, (time, before.wrapping_add(took / 2)))
+    });
+    looks.min_by_key(|(took, _)| *took).map_or((0, 0), |(_, both)| both)
+}
+
 /// Learns the rate: from `known`, which all processes of a tree have, or by measuring it for them, which takes 100
 /// microseconds.
 pub fn calibrate(known: &AtomicU64) {
@@ -53,13 +69,10 @@ pub fn calibrate(known: &AtomicU64) {
         NS_PER_CYCLE.store(rate, Relaxed);
         return;
     }
-    let (t0, c0) = (uapi::now_ns(), cycles());
-    let mut t1 = t0;
-    while t1 - t0 < 100_000 {
-        t1 = uapi::now_ns();
-    }
-    let passed = cycles().wrapping_sub(c0).max(1);
-    let rate = ((t1 - t0) << 20) / passed;
+    let (t0, c0) = both();
+    while uapi::now_ns() - t0 < 100_000 {}
+    let (t1, c1) = both();
+    let rate = ((t1 - t0) << 20) / c1.wrapping_sub(c0).max(1);
     NS_PER_CYCLE.store(rate, Relaxed);
     known.store(rate, Relaxed);
 }

@@ -125,7 +125,7 @@ impl Space {
                 continue;
             }
             let group = region.group;
-            let asked = Want { window: want, used: 1, end: region.end, write, group };
+            let asked = Want { window: want, used: 0, end: region.end, write, group };
             let result = self.bring_charged(ctx, page, word, state, asked, false);
             let used = if let Brought::In(In::Mapped(n)) = result { n } else { 0 };
             if used < want {
@@ -144,7 +144,7 @@ impl Space {
             match result {
                 In::Mapped(0) => return (self.spurious(ctx, page, write), reclaim),
                 In::Mapped(n) => {
-                    stats::add(&self.tree().member().faults, 1);
+                    self.group.count_fault();
                     match state.tag() {
                         Tag::None => stats::add(&self.stats.faults_first_touch, 1),
                         Tag::Staged => stats::add(&self.stats.faults_soft, 1),

@@ -62,7 +62,7 @@ impl Group {
     pub fn try_charge(&self, n: usize) -> bool {
         let n = n as i64;
         let now = self.charged.fetch_add(n, SeqCst) + n;
-        if now <= self.member().granted.load(SeqCst) {
+        if now <= self.tree.granted() {
             return true;
         }
         self.charged.fetch_sub(n, SeqCst);
@@ -71,25 +71,36 @@ impl Group {
 
     /// Sees to it that `n` pages more can be charged; false when the budget has no room for them.
     pub fn make_room(&self, n: usize) -> bool {
-        let lacks = self.charged.load(SeqCst) + n as i64 - self.member().granted.load(SeqCst);
+        let lacks = self.charged.load(SeqCst) + n as i64 - self.tree.granted();
         lacks <= 0 || self.tree.try_grow(lacks)
     }
 
     /// Makes sure that this process is a member of its tree, which others may have taken it for dead: see [`Tree::hold`].
     pub fn hold(&self) -> Result<(), TreeFull> {
-        self.tree.hold()?;
+        self.tree.hold(self.charged.load(SeqCst))?;
+        // What was charged meanwhile.
         self.cover();
         Ok(())
+    }
+
+    /// The same where that may be needed only because others took this process for dead; whether it is a member now.
+    pub fn hold_if_lost(&self) -> bool {
+        // With more processes than there can be members it goes on as it is, and counts for nobody; likewise one that only
+        // shares the memory of such a process.
+        if self.tree.is_lost() {
+            let _ = self.hold();
+        }
+        !self.tree.is_lost()
     }
 
     /// Asks the tree for what a charge of `n` lacks, which would make `now` of them.
     #[cold]
     fn grow(&self, n: i64, now: i64) -> bool {
-        if self.tree.is_lost() {
-            // More than there can be members: it goes on as it is, and counts for nobody.
-            let _ = self.hold();
+        if !self.hold_if_lost() {
+            self.charged.fetch_add(n, SeqCst);
+            return true;
         }
-        let lacks = (now - self.member().granted.load(SeqCst)).max(0);
+        let lacks = (now - self.tree.granted()).max(0);
         let grown = self.tree.try_grow(lacks + self.batch()) || self.tree.try_grow(lacks);
         if !grown {
             return false;
@@ -121,7 +132,7 @@ impl Group {
 
     /// Makes sure that what is charged is granted.
     fn cover(&self) {
-        let lacks = self.charged.load(SeqCst) - self.member().granted.load(SeqCst);
+        let lacks = self.charged.load(SeqCst) - self.tree.granted();
         if lacks > 0 {
             self.tree.force_grow(lacks);
         }
@@ -137,7 +148,7 @@ impl Group {
     pub fn uncharge(&self, n: usize) {
         let before = self.charged.fetch_sub(n as i64, SeqCst);
         debug_assert!(before >= n as i64, "uncharged more than was charged");
-        let unused = self.member().granted.load(Relaxed) - (before - n as i64);
+        let unused = self.tree.granted() - (before - n as i64);
         if unused > 4 * self.batch() {
             self.give_back(unused - self.batch());
         }
@@ -153,7 +164,7 @@ impl Group {
 
     /// Gives back all that is granted and not charged.
     pub fn give_back_unused(&self) {
-        let unused = self.member().granted.load(SeqCst) - self.charged.load(SeqCst);
+        let unused = self.tree.granted() - self.charged.load(SeqCst);
         if unused > 0 {
             self.give_back(unused);
         }
@@ -200,7 +211,7 @@ impl Group {
 
     /// Pages that could be charged now, as far as is known.
     fn room(&self) -> i64 {
-        self.member().granted.load(Relaxed) - self.charged.load(Relaxed) + self.tree.free_seen()
+        self.tree.granted() - self.charged.load(Relaxed) + self.tree.free_seen()
     }
 
     /// Background reclaim should work.
@@ -217,7 +228,7 @@ impl Group {
     /// `n` more pages have content.
     pub fn add_wanted(&self, n: usize) {
         let now = self.wanted.fetch_add(n as i64, Relaxed) + n as i64;
-        self.member().wanted.store(now.max(0) as u64, Relaxed);
+        self.tell_wanted(now);
         let all = now + self.wanted_elsewhere.load(Relaxed);
         stats::raise(&self.stats.peak_wanted_bytes, all.max(0) as u64 * 4096);
     }
@@ -225,7 +236,20 @@ impl Group {
     /// `n` pages lost their content.
     pub fn sub_wanted(&self, n: usize) {
         let before = self.wanted.fetch_sub(n as i64, Relaxed);
-        self.member().wanted.store((before - n as i64).max(0) as u64, Relaxed);
+        self.tell_wanted(before - n as i64);
+    }
+
+    /// A fault was served.
+    pub fn count_fault(&self) {
+        if !self.tree.is_lost() {
+            stats::add(&self.member().faults, 1);
+        }
+    }
+
+    fn tell_wanted(&self, now: i64) {
+        if !self.tree.is_lost() {
+            self.member().wanted.store(now.max(0) as u64, Relaxed);
+        }
     }
 
     /// Pages with content now.

@@ -187,6 +187,20 @@ impl PageWord<'_> {
         self.0.compare_exchange(seen.0, busy, Ordering::SeqCst, Ordering::Relaxed).is_ok()
     }
 
+    /// Takes the page while it is in a state that `is_meant`; that state, or none when it is in another. For who works under
+    /// the exclusive gate, where nothing but the mark of a reference can come in between.
+    pub fn claim_while(self, is_meant: impl Fn(State) -> bool) -> Option<State> {
+        loop {
+            let state = self.load();
+            if !is_meant(state) {
+                return None;
+            }
+            if self.try_claim(state) {
+                return Some(state);
+            }
+        }
+    }
+
     /// Marks the present page, last seen as `seen`, as used since a sweep last looked, or not. When the page has changed
     /// meanwhile nothing happens.
     #[inline]

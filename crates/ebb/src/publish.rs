@@ -15,12 +15,14 @@ impl Space {
     /// gate or outside.
     pub(crate) fn publish_sizes(&self) {
         self.look_at_sharing();
-        let member = self.tree().member();
-        member.charged.store(self.group.charged() as u64, Relaxed);
-        member.wanted.store(self.group.wanted() as u64, Relaxed);
-        member.pool.store(self.swap.pool_pages() as u64, Relaxed);
-        member.staged.store(self.staging.staged() as u64, Relaxed);
-        member.on_device.store(self.swap.device_pages(), Relaxed);
+        if self.group.hold_if_lost() {
+            let member = self.tree().member();
+            member.charged.store(self.group.charged() as u64, Relaxed);
+            member.wanted.store(self.group.wanted() as u64, Relaxed);
+            member.pool.store(self.swap.pool_pages() as u64, Relaxed);
+            member.staged.store(self.staging.staged() as u64, Relaxed);
+            member.on_device.store(self.swap.device_pages(), Relaxed);
+        }
         let (limit, share) = (self.group.limit(), self.group.share());
         self.sweep_pages.store(group::sweep_max(share), Relaxed);
         self.staging.set_target(group::staging_target(share));
@@ -37,13 +39,16 @@ impl Space {
 
     /// Tells the tree how old this process's pages are, if it has not for some time. Outside the gate.
     pub(crate) fn publish_ages(&self, ctx: &ThreadCtx) {
-        let (member, now) = (self.tree().member(), now_ms());
-        if now.saturating_sub(member.published_ms.load(Relaxed)) < AGES_EVERY_MS {
+        let now = now_ms();
+        let is_member = self.group.hold_if_lost();
+        if !is_member || now.saturating_sub(self.tree().member().published_ms.load(Relaxed)) < AGES_EVERY_MS {
             return;
         }
         self.look_at_shared_pool();
-        // More than there can be members: it goes on as it is, and counts for nobody.
-        let _ = self.group.hold();
+        if self.group.hold().is_err() {
+            return;
+        }
+        let member = self.tree().member();
         let mut histogram = [0; AGES];
         let mut youngest_ms = u64::MAX;
         let is_sharing = self.shares_much();
@@ -63,7 +68,8 @@ impl Space {
             self.gate.leave(&ctx.gate);
         }
         // When its objects were last used the pool does not know: no later than the process used anything.
-        let pool_ms = if youngest_ms == u64::MAX { now - member.since_ms.load(Relaxed) } else { youngest_ms };
+        let pool_ms =
+            if youngest_ms == u64::MAX { now.saturating_sub(member.since_ms.load(Relaxed)) } else { youngest_ms };
         // Without a device nothing can be had from the pool, nor from one that is shared.
         if self.swap.has_file() && !self.pool_is_shared() {
             histogram[ages::class_of(pool_ms)] += self.swap.pool_pages() as u32;

@@ -229,15 +229,14 @@ impl Space {
 
     /// Gives up the pages that another process asked for, the coldest first. Outside the gate.
     fn give_up_pages(&self, ctx: &ThreadCtx) {
-        let member = self.tree().member();
-        let pages = member.ask_pages.load(Ordering::SeqCst);
-        if pages <= 0 {
+        let pages = self.tree().member().ask_pages.load(Ordering::SeqCst);
+        if !self.group.hold_if_lost() || pages <= 0 {
             return;
         }
         let now = now_ms();
         // What was used since the coldest pages were is passed over as long as there is something else.
         self.publish_ages(ctx);
-        let young_ms = member.coldest_ms(now).unwrap_or(0) / 2;
+        let young_ms = self.tree().member().coldest_ms(now).unwrap_or(0) / 2;
         self.young_ms.store(young_ms, Ordering::Relaxed);
         let before = self.group.charged();
         let target = before.saturating_sub(pages as usize);
@@ -250,7 +249,8 @@ impl Space {
         self.publish_sizes();
         self.publish_ages(ctx);
         let given = before as i64 - self.group.charged() as i64;
-        let pause_ms = member.answer(given, now_ms(), self.background.declined_ms.load(Ordering::Relaxed));
+        let pause_ms =
+            self.tree().member().answer(given, now_ms(), self.background.declined_ms.load(Ordering::Relaxed));
         self.background.declined_ms.store(pause_ms, Ordering::Relaxed);
     }
 

@@ -201,9 +201,7 @@ impl Space {
     fn freeze(&self, start: usize, end: usize) -> bool {
         self.unshare(start, end);
         self.table.for_each_content(start, end, |_, word| {
-            let state = word.load();
-            // Nobody else claims pages now.
-            let _ = state.is_open() && !state.is_pinned() && word.try_claim(state);
+            let _ = word.claim_while(|state| state.is_open() && !state.is_pinned());
         });
         fence(ModelOrdering::SeqCst);
         self.for_each_pinned(start, end, |addr| {
@@ -249,13 +247,12 @@ impl Space {
         // What was stored for the view a moment ago has no reference yet: nothing may take it for cache-only.
         let mut store = |open: &[Open]| self.store_open(ctx, open, Some(distance), work, &|_, _| false) == 0;
         self.table.for_each_content(start, end, |addr, word| {
-            let state = word.load();
             if !ok {
                 return;
             }
-            if state.tag() == Tag::Busy {
+            if word.load().tag() == Tag::Busy {
                 open[n] = Open { addr, ..OPEN };
-            } else if (state.is_open() || state.tag() == Tag::Staged) && word.try_claim(state) {
+            } else if let Some(state) = word.claim_while(|state| state.is_open() || state.tag() == Tag::Staged) {
                 open[n] = Open { addr, state, is_pinned: state.is_open() };
             } else {
                 return;

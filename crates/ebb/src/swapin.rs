@@ -39,7 +39,7 @@ pub(crate) struct Want {
     pub window: usize,
     /// Address to stop at.
     pub end: usize,
-    /// Of these, pages that are used now; the others come along, because they may be used next.
+    /// Pages from the first on that a system call uses now; 0 for a fault.
     pub used: usize,
     /// Somebody is about to write.
     pub write: bool,
@@ -146,7 +146,7 @@ impl Space {
                 unit.returned.fetch_add(mapped as u32, Relaxed);
             }
         }
-        let present = |i: usize| State::PRESENT.with_referenced(i < used);
+        let present = |i: usize| State::PRESENT.with_referenced(i < used.max(1));
         self.finish_run(addr, n, |i| if i < mapped { present(i) } else { State::staged(frame + i as u32) });
         for i in 0..mapped {
             self.staging.put_frame(frame + i as u32);
@@ -282,7 +282,7 @@ impl Space {
             entry if i >= mapped => entry,
             entry if clean => State::clean(entry.payload()),
             // What a system call uses it most likely uses again. Of a fault that is not known.
-            _ => State::PRESENT.with_referenced(used > 1 && i < used),
+            _ => State::PRESENT.with_referenced(i < used),
         });
         match failure {
             Some(e) if mapped == 0 => self.unreadable(e),

@@ -36,13 +36,21 @@ const REFERENCED_MS: u64 = 100;
 /// Sweeps that found nothing but such pages before they are taken all the same: each looks at all of a unit.
 const FRUITLESS_MAX: u32 = 8;
 
+/// What a sweep leaves alone.
+#[derive(Clone, Copy)]
+pub(crate) struct Leaves {
+    /// Hot units.
+    pub hot: bool,
+    /// Pages that were used since the last sweep.
+    pub used: bool,
+}
+
 /// What a sweep takes.
 #[derive(Clone, Copy)]
 struct Scope {
     /// Also pages that another process has in common.
     takes_shared: bool,
-    /// Leaves hot units alone, and pages that were used since the last sweep.
-    patient: bool,
+    leaves: Leaves,
     /// What of a unit belongs to one group, and no more.
     only: Option<Only>,
 }
@@ -53,6 +61,8 @@ enum Look {
     Empty,
     /// The unit was left alone.
     Passed,
+    /// Nothing was unmapped, because pages were used lately.
+    Spared,
     /// So many pages were unmapped.
     Swept(usize),
 }
@@ -65,14 +75,15 @@ struct Segment {
 }
 
 impl Space {
-    /// Sweeps the unit at `unit` into staging; how many pages that unmapped. Inside the gate. `saved` keeps the states of
-    /// claimed pages.
-    fn sweep(&self, unit: usize, scope: Scope, saved: &mut [u64; 512]) -> usize {
+    /// Sweeps the unit at `unit` into staging. Inside the gate. `saved` keeps the states of claimed pages.
+    fn sweep(&self, unit: usize, scope: Scope, saved: &mut [u64; 512]) -> Look {
         let pages = UNIT_PAGES;
         saved.fill(NOT_CLAIMED);
-        if self.claim_unit(unit, pages, scope, saved) == 0 {
+        let (present, referenced) = self.claim_unit(unit, pages, scope, saved);
+        stats::add(&self.stats.referenced_pages, referenced);
+        if present == 0 {
             self.unclaim(unit, 0, pages, saved);
-            return 0;
+            return if referenced > 0 { Look::Spared } else { Look::Swept(0) };
         }
         // Claims come first, then the look at the pins: see `pin`.
         fence(ModelOrdering::SeqCst);
@@ -99,7 +110,7 @@ impl Space {
         if let (Some(block), true) = (block, staged > 0) {
             self.staging.enqueue(block);
         }
-        staged + dropped
+        Look::Swept(staged + dropped)
     }
 
     /// Unmaps the claimed present pages of the unit into `block`, which is given back when none went; how many.
@@ -137,12 +148,13 @@ impl Space {
     }
 
     /// Claims what it can of the unit, from where the last sweep of it ended, until it has as many present pages as
-    /// one sweep takes; how many. Pages of a group that may have no more swap are left, but for clean ones: those have it.
-    fn claim_unit(&self, unit: usize, pages: usize, scope: Scope, saved: &mut [u64; 512]) -> usize {
-        let Scope { takes_shared, patient, only } = scope;
+    /// one sweep takes; how many, and how many it left because they were used lately. Pages of a group that may have no more
+    /// swap are left, but for clean ones: those have it.
+    fn claim_unit(&self, unit: usize, pages: usize, scope: Scope, saved: &mut [u64; 512]) -> (usize, u64) {
+        let Scope { takes_shared, leaves, only } = scope;
         let most = only.map_or(self.sweep_max(), |only| only.most);
-        let Some((cursor, unmarked)) = self.table.unit(unit).map(|u| (&u.cursor, &u.unmarked)) else { return 0 };
-        let unmarks = clock::ms_since(unmarked.load(Relaxed)) >= REFERENCED_MS;
+        let Some((cursor, unmarked)) = self.table.unit(unit).map(|u| (&u.cursor, &u.unmarked)) else { return (0, 0) };
+        let unmarks = clock::is_forbidden() || clock::ms_since(unmarked.load(Relaxed)) >= REFERENCED_MS;
         if unmarks {
             unmarked.store(clock::stamp(), Relaxed);
         }
@@ -163,7 +175,7 @@ impl Space {
                     let stays = state.is_pinned() || state.is_shared() && !takes_shared;
                     let may_go = !stays && (may_stage || state.is_clean());
                     match state.tag() {
-                        Tag::Present if may_go && patient && state.is_referenced() => {
+                        Tag::Present if may_go && leaves.used && state.is_referenced() => {
                             if unmarks {
                                 word.set_referenced(state, false);
                             }
@@ -186,15 +198,13 @@ impl Space {
                 at += PAGE;
                 if present >= most {
                     cursor.store(((at - unit) / PAGE % pages) as u32, Relaxed);
-                    stats::add(&self.stats.referenced_pages, referenced);
-                    return present;
+                    return (present, referenced);
                 }
             }
             at = stop;
         }
         cursor.store(0, Relaxed);
-        stats::add(&self.stats.referenced_pages, referenced);
-        present
+        (present, referenced)
     }
 
     /// Claims the pages from `start` to `end`, which are not mapped, as far as it can.
@@ -351,14 +361,16 @@ impl Space {
         let mut fruitless = 0;
         while looks > 0 {
             looks -= 1;
-            let patient = looks > patience && fruitless < FRUITLESS_MAX;
+            let hot = looks > patience;
+            let leaves = Leaves { hot, used: hot && fruitless < FRUITLESS_MAX };
+            let scope = Scope { takes_shared, leaves, only: None };
             self.gate.enter(&ctx.gate);
-            let look = self.sweep_one(Scope { takes_shared, patient, only: None }, saved);
+            let look = self.sweep_one(scope, saved);
             self.gate.leave(&ctx.gate);
             match look {
                 Look::Empty => return None,
-                Look::Passed => {}
-                Look::Swept(0) => fruitless += 1,
+                Look::Passed | Look::Swept(0) => {}
+                Look::Spared => fruitless += 1,
                 Look::Swept(pages) => return Some(pages),
             }
         }
@@ -386,8 +398,8 @@ impl Space {
     }
 
     /// Sweeps what a group has of the unit at `addr`; how many pages that unmapped. Inside the gate.
-    pub(crate) fn sweep_unit_of(&self, addr: usize, only: Only, patient: bool, saved: &mut [u64; 512]) -> usize {
-        let scope = Scope { takes_shared: true, patient, only: Some(only) };
+    pub(crate) fn sweep_unit_of(&self, addr: usize, only: Only, leaves: Leaves, saved: &mut [u64; 512]) -> usize {
+        let scope = Scope { takes_shared: true, leaves, only: Some(only) };
         match self.table.unit(addr).map(|unit| self.sweep_unless_hot(addr, unit, scope, saved)) {
             Some(Look::Swept(pages)) => pages,
             _ => 0,
@@ -402,8 +414,8 @@ impl Space {
         let skip = unit.skip.load(Relaxed);
         let young_ms = self.young_ms.load(Relaxed);
         let is_young = young_ms > 0 && clock::ms_since(unit.touched.load(Relaxed)) < young_ms;
-        if !scope.patient || skip == 0 && !is_young {
-            return Look::Swept(self.sweep(addr, scope, saved));
+        if !scope.leaves.hot || skip == 0 && !is_young {
+            return self.sweep(addr, scope, saved);
         }
         if skip == 0 {
             stats::add(&self.stats.sweeps_skipped, 1);

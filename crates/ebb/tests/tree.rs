@@ -10,6 +10,7 @@ use ebb::{Config, Force, Space, SwapSpec};
 use harness::alone::{Pages, RAM, RAM_PAGES, alone, assert_sound, fork, mixed, rewrite, wait};
 use harness::{ctx, force, space_with};
 use std::io::{Read, Write};
+use std::sync::atomic::Ordering::Relaxed;
 
 /// What a process may have in hand beyond what it uses: a few batches, its books, and what a sweep overshoots by.
 const SLACK_PAGES: i64 = 512;
@@ -234,6 +235,7 @@ fn a_place_that_was_reserved_by_a_process_that_died_is_free_again() {
 
 #[test]
 fn who_lost_its_lock_takes_a_place_again() {
+    const GRANTED: i64 = 1 << 20;
     alone("who_lost_its_lock_takes_a_place_again", || {
         let space = space();
         let pages = Pages::new(space, RAM_PAGES / 4, 3);
@@ -242,8 +244,15 @@ fn who_lost_its_lock_takes_a_place_again() {
             steps.child_is_done();
             steps.child_waits();
             assert_eq!(space.tree().reap(), 1);
+            // Somebody else is at the place now, who may hold much.
+            let other = space.tree().claim_outside().expect("a place");
+            let member = space.tree().page().find(other).expect("a member");
+            assert_eq!(other.index, id.index);
+            member.granted.store(GRANTED, Relaxed);
             steps.child_is_done();
             steps.child_waits();
+            assert_eq!(member.granted.load(Relaxed), GRANTED);
+            assert_eq!((member.wanted.load(Relaxed), member.charged.load(Relaxed)), (0, 0));
         });
         steps.parent_waits();
         // Another descriptor of the file, and its end.

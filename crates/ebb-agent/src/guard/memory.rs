@@ -52,7 +52,8 @@ impl ReadMemory for SpaceMemory<'_> {
     }
 
     fn is_self(&self, pid: i32) -> bool {
-        pid == ebb::uapi::getpid()
+        // The kernel takes the number of any thread for its process.
+        pid == ebb::uapi::getpid() || ebb::uapi::is_own_thread(pid)
     }
 }
 

@@ -18,7 +18,8 @@
 //! short goes on in pieces.
 //!
 //! Not kept: a write larger than what can be pinned is not atomic against other writers of the same file between its
-//! pieces.
+//! pieces; and a vector that is changed during the call, by its own transfer or by somebody else, counts as it is when
+//! its turn comes.
 
 mod process_vm;
 
@@ -261,7 +262,9 @@ fn progress(done: &mut u64, wanted: u64, total: u64, ret: i64, policy: Policy) -
         return Some(if *done > 0 { *done as i64 } else { ret });
     }
     *done += ret as u64;
-    (ret as u64 != wanted || *done >= total || policy == Policy::Once).then_some(*done as i64)
+    // Nothing wanted: the vector has changed meanwhile, and ends here now.
+    let is_end = ret as u64 != wanted || wanted == 0 || *done >= total;
+    (is_end || policy == Policy::Once).then_some(*done as i64)
 }
 
 /// Where a call has its buffer and length, and how much of it one call transfers.

@@ -13,6 +13,7 @@ use crate::reclaim::Patience;
 use crate::space::Space;
 use crate::staging::Part;
 use crate::stats;
+use crate::sweep::Leaves;
 use crate::table::{ADDR_END, UNIT_BYTES};
 use crate::text::Text;
 use crate::uapi;
@@ -172,7 +173,8 @@ impl Space {
                     (at, laps) = (0, laps + 1);
                 }
                 if let Some(unit) = unit {
-                    swept = self.sweep_unit_of(unit, only, laps < PATIENT_LAPS, &mut work.saved);
+                    let leaves = Leaves { hot: laps < PATIENT_LAPS, used: laps == 0 };
+                    swept = self.sweep_unit_of(unit, only, leaves, &mut work.saved);
                 }
                 // One unit at a time, so that nobody waits long for the gate.
                 if unit.is_some() || laps == LAPS {

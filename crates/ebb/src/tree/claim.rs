@@ -128,10 +128,10 @@ impl Tree {
     pub(super) fn claim_own(&self) -> Result<(), TreeFull> {
         if self.is_alone() {
             self.page.members().for_each(|(_, member)| member.clear());
-            self.enter(0);
+            self.enter(0, 0);
             return Ok(());
         }
-        self.exclusively(|| self.claim_place())
+        self.exclusively(|| self.claim_place(0))
     }
 
     /// Runs `f` while no other thread of this process changes places: record locks do not keep threads apart.
@@ -144,7 +144,8 @@ impl Tree {
         result
     }
 
-    fn claim_place(&self) -> Result<(), TreeFull> {
+    /// Takes a place, in which `granted` pages are granted from its first moment on.
+    fn claim_place(&self, granted: i64) -> Result<(), TreeFull> {
         // Whatever the process shared it did under its old name.
         self.shared_with_parent.forget();
         let pid = uapi::getpid() as u32;
@@ -152,12 +153,12 @@ impl Tree {
         let mine = self.page.members().filter(had).map(|(index, _)| index).find(|&index| self.try_lock(index));
         let free = |&index: &u32| self.page.member(index).kind() == Kind::Free && self.try_claim(index);
         if let Some(index) = mine.or_else(|| self.page.places().find(free)) {
-            self.enter(index);
+            self.enter(index, granted);
             return Ok(());
         }
         reap(self.page, self.fd(), None);
         let index = self.page.places().find(free).ok_or(TreeFull)?;
-        self.enter(index);
+        self.enter(index, granted);
         Ok(())
     }
 
@@ -170,11 +171,12 @@ impl Tree {
     }
 
     /// Begins as the member at a place whose lock this process holds.
-    fn enter(&self, index: u32) {
+    fn enter(&self, index: u32, granted: i64) {
         let member = self.page.member(index);
         member.clear();
         member.pid.store(uapi::getpid() as u32, Relaxed);
         member.since_ms.store(now_ms(), Relaxed);
+        member.granted.store(granted, Ordering::SeqCst);
         member.set_kind(Kind::Managed);
         self.page.raise_high_water(index);
         self.set_id(MemberId { index, generation: member.generation() });
@@ -201,15 +203,15 @@ impl Tree {
         self.reap()
     }
 
-    /// The page's file has another number now, and one was closed.
+    /// The page's file has another number now.
     pub fn set_fd(&self, fd: i32) {
         self.fd.store(fd, Relaxed);
     }
 
     /// Makes sure that this process has its lock: it loses that when it closes any descriptor of the file, and it may have
-    /// opened one through /proc. Another may have taken it for dead since; then it takes a place again, where nothing is
-    /// granted to it yet, and shares nothing.
-    pub fn hold(&self) -> Result<(), TreeFull> {
+    /// opened one through /proc. Another may have taken it for dead since; then it takes a place again, where the
+    /// `charged` pages that it has are granted, and shares nothing.
+    pub fn hold(&self, charged: i64) -> Result<(), TreeFull> {
         if self.is_alone() || !self.is_owner() {
             return Ok(());
         }
@@ -221,12 +223,18 @@ impl Tree {
                 }
                 record_lock::unlock(self.fd(), byte(old.index));
             }
-            self.claim_place()
+            self.claim_place(charged)?;
+            // The background thread may wait to be asked at the old place.
+            uapi::futex_wake_shared(&self.page.member(old.index).asked);
+            Ok(())
         })
     }
 
     /// Before exec: from here on others look at what the process holds, until it becomes a member again.
     pub fn leave_for_exec(&self) {
+        if self.is_lost() {
+            return;
+        }
         self.member().outside.store(0, Relaxed);
         self.member().set_kind(Kind::Outside);
         tell_left(self.page);
@@ -234,6 +242,9 @@ impl Tree {
 
     /// The exec failed.
     pub fn back_from_exec(&self) {
+        if self.is_lost() {
+            return;
+        }
         self.member().set_kind(Kind::Managed);
     }
 
@@ -270,7 +281,8 @@ impl Tree {
     /// Before fork: the member of the child, which will hold `granted` pages, and share so many of them, as the map of the
     /// child at that place says. None when there is no member; then the child finds one, and shares nothing.
     pub fn reserve_child(&self, granted: i64, shared: Option<(usize, i64)>) -> Option<MemberId> {
-        if self.is_alone() {
+        // Who only shares the memory leaves it to the child to find a place.
+        if self.is_alone() || !self.is_owner() {
             return None;
         }
         self.exclusively(|| self.reserve_place(granted, shared))

@@ -86,7 +86,9 @@ impl Tree {
         self.owner.load(Relaxed) == uapi::getpid() as u32
     }
 
-    /// True when somebody took this process for dead, see [`Tree::hold`].
+    /// True when somebody took this process for dead, see [`Tree::hold`]. Until it has a place again the member is somebody
+    /// else's: nothing may be written to it.
+    #[inline]
     pub fn is_lost(&self) -> bool {
         self.member().generation() != self.id().generation
     }
@@ -114,21 +116,37 @@ impl Tree {
         sum
     }
 
+    /// Pages that this process may hold without asking; none while others take it for dead.
+    #[inline]
+    pub fn granted(&self) -> i64 {
+        let member = self.member();
+        if self.is_lost() { 0 } else { member.granted.load(Ordering::SeqCst) }
+    }
+
     /// Takes `n` pages more from the budget; false when it has not so many.
     pub fn try_grow(&self, n: i64) -> bool {
+        if self.is_lost() {
+            return self.page.sum().free() >= n;
+        }
         let free = self.page.try_grow(self.member(), n);
         self.free.store(free.unwrap_or_else(|| self.page.sum().free()), Relaxed);
         free.is_some()
     }
 
-    /// Takes `n` pages more, whatever the budget.
+    /// Takes `n` pages more, whatever the budget. While others take this process for dead, it counts for nobody.
     pub fn force_grow(&self, n: i64) {
+        if self.is_lost() {
+            return;
+        }
         self.member().granted.fetch_add(n, Ordering::SeqCst);
         let _ = self.free.fetch_sub(n, Relaxed);
     }
 
     /// Gives `n` pages back.
     pub fn shrink(&self, n: i64) {
+        if self.is_lost() {
+            return;
+        }
         let member = self.member();
         let granted = member.granted.fetch_sub(n, Ordering::SeqCst) - n;
         // What others read of it never says more than what it may hold.

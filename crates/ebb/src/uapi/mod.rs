@@ -298,6 +298,12 @@ pub fn getpid() -> i32 {
     unsafe { syscall(g::__NR_getpid as u64, [0; 6]) as i32 }
 }
 
+/// Whether a number is that of a thread of this process.
+pub fn is_own_thread(tid: i32) -> bool {
+    // SAFETY: signal 0 is only looked whether it could be sent.
+    tid > 0 && unsafe { syscall(g::__NR_tgkill as u64, [getpid() as u64, tid as u64, 0, 0, 0, 0]) } == 0
+}
+
 /// Writes to a descriptor; for messages only, so failures are of no use to the caller.
 pub fn write_all(fd: i32, mut bytes: &[u8]) {
     while !bytes.is_empty() {
