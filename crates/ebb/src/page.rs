@@ -21,8 +21,8 @@
 //! A present page can be *shared*: it was there at a fork, is mapped write-protected on both sides, and its memory is counted
 //! once for both (`sharing`). The first write on either side breaks that. A page can be clean and shared.
 //!
-//! A present page can be *referenced*: it was used since a sweep last looked at it, which is known of pages that came back
-//! from staging and of buffers of system calls. A sweep takes the mark, and the page only the next time (the second chance
+//! A present page can be *referenced*: it was used since a sweep last looked at it, which is known of buffers of system
+//! calls. A sweep takes the mark, and the page only the next time (the second chance
 //! of CLOCK). The mark is a hint.
 //!
 //! Invariant: while a page is clean or shared, nothing can change its content without a fault.

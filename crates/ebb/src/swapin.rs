@@ -146,7 +146,7 @@ impl Space {
                 unit.returned.fetch_add(mapped as u32, Relaxed);
             }
         }
-        let present = |i: usize| State::PRESENT.with_referenced(i < used.max(1));
+        let present = |i: usize| State::PRESENT.with_referenced(i < used);
         self.finish_run(addr, n, |i| if i < mapped { present(i) } else { State::staged(frame + i as u32) });
         for i in 0..mapped {
             self.staging.put_frame(frame + i as u32);

@@ -26,9 +26,9 @@ const NOT_CLAIMED: u64 = u64::MAX;
 /// flushes once a segment.
 const MOVE_RUN_MIN: usize = 8;
 
-/// Pages of a hole that is claimed with the pages around it. A claim and its end cost some 12 ns, a further range of an
-/// unmapping call 0.7 us.
-const HOLE_MAX: usize = 48;
+/// Pages of a hole that is claimed with the pages around it, where most of a unit is shared and stays, so that a sweep finds
+/// a few pages only. A claim and its end cost some 12 ns, a further range of an unmapping call 0.7 us.
+const SHARED_HOLE_MAX: usize = 48;
 
 /// How long a page that was used stays at least: a sweep takes its mark no sooner after the last one. Under pressure a
 /// small process is swept a hundred times a second, and would lose the buffers it answers requests with.
@@ -158,6 +158,7 @@ impl Space {
         if unmarks {
             unmarked.store(clock::stamp(), Relaxed);
         }
+        let hole_max = if takes_shared { UNIT_PAGES } else { SHARED_HOLE_MAX } * PAGE;
         let end = unit + pages * PAGE;
         let (mut present, mut referenced) = (0, 0);
         let mut at = unit + cursor.load(Relaxed) as usize % pages * PAGE;
@@ -191,7 +192,7 @@ impl Space {
                             hole = Some(at + PAGE);
                         }
                         Tag::Present | Tag::Busy => hole = None,
-                        _ if hole.is_some_and(|start| at - start >= HOLE_MAX * PAGE) => hole = None,
+                        _ if hole.is_some_and(|start| at - start >= hole_max) => hole = None,
                         _ => {}
                     }
                 }
