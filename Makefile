@@ -33,7 +33,7 @@ test: packages lint build unit models miri bench-slots-quick transparency progra
 	@echo "make test: every step passed"
 
 .PHONY: test-long
-test-long: test transparency-long programs-long swapon-long trees-long torture-long kill ## the same, and the long forms
+test-long: test unit-long transparency-long programs-long swapon-long trees-long torture-long kill ## the same, and the long forms
 	@echo "make test-long: every step passed"
 
 .PHONY: lint
@@ -48,8 +48,11 @@ unit: build ## unit and behaviour tests of every crate
 	cargo test --workspace --profile checks
 	@for fallback in no-move shared no-process-madvise no-background; do \
 	  echo "== the engine with EBB_FORCE=$$fallback"; \
-	  EBB_FORCE=$$fallback cargo test -q -p ebb --profile checks --test clean --test squeeze --test snapshot --test devices --test groups --test groups_model --test tree || exit 1; \
+	  EBB_FORCE=$$fallback cargo test -q -p ebb --profile checks --test clean --test squeeze --test snapshot --test tree $(UNIT_MORE) || exit 1; \
 	done
+.PHONY: unit-long
+unit-long: UNIT_MORE := --test devices --test groups --test groups_model
+unit-long: unit
 
 .PHONY: models
 models: ## loom and shuttle models
@@ -60,8 +63,8 @@ miri: ## miri, where it is installed
 	tools/miri
 
 .PHONY: transparency transparency-long
-transparency: build ## small C programs: the same with and without Ebb
-	python3 tests/transparency/run.py --short $(foreach v,plain root user early dormant,--variant $(v))
+transparency: build ## small C programs under Ebb; transparency-long also without it, and with fallbacks
+	python3 tests/transparency/run.py --short $(foreach v,root user early dormant,--variant $(v))
 transparency-long: build
 	python3 tests/transparency/run.py
 

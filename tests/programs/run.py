@@ -66,7 +66,7 @@ def numpy_threads(context):
 
 @case
 def processes_fork(context):
-    return context.compare([PYTHON, workload("processes"), "fork", str(context.pick(60, 200))], context.pick("24M", "64M"))
+    return context.compare([PYTHON, workload("pool_deaths"), "fork", str(context.pick(60, 200))], context.pick("24M", "64M"))
 
 
 @case

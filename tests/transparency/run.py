@@ -44,8 +44,16 @@ VARIANTS = {
     "strict": (True, False, "no-dormant,strict"),
     "early-strict": (True, False, "early,strict"),
 }
-# What the change from small to managed can disturb most.
+# What may differ for an ordinary user (files, limits, descriptors, other processes, faults by way of the user's own right),
+# and what the change from small to managed can disturb most.
 SHORT = {
+    "user": ["aio_kernel", "clean_pages", "clone_files", "clone_raw", "clone_vm_process", "close_all", "core_dump", "daemon",
+             "descriptors", "efault", "eviction_happens", "exec_environment", "exec_failures", "exec_variants",
+             "exec_visible_environment", "fork_evicted", "fork_raw", "fork_storm", "io_control", "io_large", "io_sockets",
+             "io_vectors", "limit_file_size", "locks_in_evicted_memory", "madvise_fork", "mlocked", "mremap_moves",
+             "parallel_faults", "paths", "privileges", "process_tree_pressure", "program_break", "resource_limits",
+             "robust_list_process", "shared_memory", "spawn", "splices", "stack_in_heap", "static_program", "timers", "traced",
+             "uring", "vfork_exec", "zero_first"],
     "early": ["altstack_heap", "clone_raw", "data_and_bss", "exec_environment", "fork_evicted", "fork_in_handler",
               "madvise_fork", "mask_threads", "mlocked", "own_sigbus", "own_sigsegv", "program_break", "protections",
               "queued_signals", "sigaction_query", "spawn", "stack_in_heap", "timers", "vfork_exec"],
@@ -131,7 +139,7 @@ def main():
     parser.add_argument("--plain", action="store_true", help="only without ebb")
     parser.add_argument("--only", action="append", default=[], metavar="NAME", help="only this program (may be repeated)")
     parser.add_argument("--variant", action="append", default=[], choices=VARIANTS, help="only this variant")
-    parser.add_argument("--short", action="store_true", help="of early and dormant, only the programs that it is about")
+    parser.add_argument("--short", action="store_true", help="of user, early and dormant, only the programs that it is about")
     parser.add_argument("--ram", default="16M", help="budget under ebb (16M)")
     parser.add_argument("--jobs", type=int, default=2, help="programs at once (2)")
     parser.add_argument("--timeout", type=float, default=120, help="seconds for one program (120)")
