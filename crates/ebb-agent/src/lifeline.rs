@@ -134,11 +134,11 @@ fn open_at_holder() -> Option<i32> {
         return None;
     }
     let fd = open(path.as_bytes())?;
-    if !Stat::of(fd)?.is_line() {
-        uapi::close(fd);
-        return None;
+    if Stat::of(fd).is_some_and(|stat| stat.is_line()) {
+        return Some(fd);
     }
-    Some(fd)
+    uapi::close(fd);
+    None
 }
 
 /// Opens the pipe anew by way of this process's own descriptor.

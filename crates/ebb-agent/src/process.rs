@@ -321,11 +321,11 @@ fn copy(space: &'static Space, b: &mut ThreadBlock, uc: &mut Context, mut reques
     // Whatever a lock protects is whole in the child.
     let table = b.table().lock().lock();
     let arena = thread::arena_lock().lock();
-    space.fork_prepare(b.ctx());
+    space.fork_prepare();
     // SAFETY: the child's memory is a copy; it goes on below.
     let ret = unsafe { entry::raw_syscall(nr, &registers) };
     if ret != 0 {
-        space.fork_parent(b.ctx(), ret > 0);
+        space.fork_parent(ret > 0);
         return ret;
     }
     // First of all: a number that the parent was about to close may be the next one that is opened here.

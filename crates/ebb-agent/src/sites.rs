@@ -259,9 +259,11 @@ fn windows(places: &mut [u64]) -> ([(u64, u64); SITES_MAX], usize) {
     (windows, n)
 }
 
-/// Gives all of `windows` the protection. False when the kernel refuses one.
+/// Gives all of `windows` the protection. False when the kernel refuses one; the others have it all the same.
 fn protect(windows: &[(u64, u64)], protection: u32) -> bool {
-    windows.iter().all(|&(start, end)| uapi::mprotect(start as usize, (end - start) as usize, protection).is_ok())
+    let results =
+        windows.iter().map(|&(start, end)| uapi::mprotect(start as usize, (end - start) as usize, protection));
+    results.fold(true, |ok, result| ok & result.is_ok())
 }
 
 /// The operand of a jump from `at` to slot `i`; none when that is too far.

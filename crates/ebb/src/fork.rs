@@ -21,8 +21,7 @@ const FORK_ROOM_PART: usize = 8;
 
 impl Space {
     /// Before fork: nobody else is inside the engine until [`Self::fork_parent`]. The caller must not be inside.
-    pub fn fork_prepare(&self, ctx: &ThreadCtx) {
-        let _ = ctx;
+    pub fn fork_prepare(&self) {
         self.gate.close(self.contexts.all().map(|c| &c.gate));
         self.background.set_forked();
         // SAFETY: under the exclusive gate.
@@ -63,8 +62,7 @@ impl Space {
     }
 
     /// After fork, in the parent, also when it failed (`ok` false).
-    pub fn fork_parent(&self, ctx: &ThreadCtx, ok: bool) {
-        let _ = ctx;
+    pub fn fork_parent(&self, ok: bool) {
         if !ok {
             // SAFETY: under the exclusive gate.
             if let Some(child) = unsafe { *self.reserved_child.get() } {

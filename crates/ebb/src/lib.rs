@@ -76,6 +76,8 @@ pub mod tree;
 #[cfg(not(loom))]
 pub mod uapi;
 #[cfg(not(loom))]
+mod validate;
+#[cfg(not(loom))]
 mod work;
 
 #[cfg(not(loom))]
@@ -96,3 +98,5 @@ pub use swapon::{SwapOffError, SwapOnError};
 pub use table::{ADDR_END, PAGE};
 #[cfg(not(loom))]
 pub use takeover::{Mapping, PageMap};
+#[cfg(not(loom))]
+pub use validate::Inconsistency;

@@ -1,9 +1,10 @@
 //! The sweep: unmaps the present pages of one unit, intact, into staging.
 //!
 //! Pages are claimed, and the holes between those that are close together, so that one unmapping call may cover both:
-//! nobody can map a page in between. Pages that were used since the last sweep get a second chance. Pages that a system call uses (pins), that must stay, or that somebody else has
-//! claimed split the unit into segments; each segment is unmapped by one MOVE, or by write-protect, copy and one drop.
-//! Clean pages go first, by one drop and without staging: their content is where it was before they came in.
+//! nobody can map a page in between. Pages that were used since the last sweep get a second chance. Pages that a system
+//! call uses (pins), that must stay, or that somebody else has claimed split the unit into segments; each segment is
+//! unmapped by one MOVE, or by write-protect, copy and one drop. Clean pages go first, by one drop and without staging: their
+//! content is where it was before they came in.
 
 use crate::clock;
 use crate::ctx::ThreadCtx;

@@ -8,7 +8,7 @@ use ebb::tree::Kind;
 use ebb::uapi::thread::{block_signals, restore_signals};
 use ebb::{Config, Force, Space, SwapSpec};
 use harness::alone::{Pages, RAM, RAM_PAGES, alone, assert_sound, fork, mixed, rewrite, wait};
-use harness::{ctx, force, space_with};
+use harness::{force, space_with};
 use std::io::{Read, Write};
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -223,7 +223,7 @@ fn a_place_that_was_reserved_by_a_process_that_died_is_free_again() {
         let child = fork(space, || {
             let _own = std::mem::ManuallyDrop::new(Pages::new(space, RAM_PAGES / 4, 3));
             // It dies between the two halves of a fork.
-            space.fork_prepare(ctx(space));
+            space.fork_prepare();
             // SAFETY: ends the child.
             unsafe { libc::_exit(0) };
         });

@@ -20,6 +20,7 @@ use crate::poolmem::PoolMemory;
 use crate::stats::{self, Shared};
 use crate::tree::shared_map::SharedMap;
 use crate::uapi::{self, Errno};
+use crate::validate::Inconsistency;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use ebb_pool::{BLOCK_BYTES, BLOCK_PAGES, Pool};
@@ -262,8 +263,9 @@ impl SwapSpace {
     }
 
     /// Recounts slots and pool. Nobody else may be at work.
-    pub fn validate(&self) -> bool {
-        let files = self.devices.all().all(|(_, file)| file.validate());
-        self.slots.validate().is_ok() && self.pool.validate().is_ok() && files
+    pub fn validate(&self) -> Result<(), Inconsistency> {
+        self.slots.validate().map_err(Inconsistency::Slots)?;
+        self.pool.validate().map_err(Inconsistency::Pool)?;
+        self.devices.all().try_for_each(|(i, file)| file.validate().map_err(|e| Inconsistency::File(i, e)))
     }
 }

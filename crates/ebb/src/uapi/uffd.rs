@@ -153,6 +153,10 @@ impl Uffd {
 
     /// Moves the pages of `src` to the empty, registered range `dst`, atomically page by page; holes stay holes.
     /// On error `.0` bytes were moved before it.
+    ///
+    /// Nobody else may map anything in `dst`. Linux 6.18 loses count of what it moves right after a page table entry changed
+    /// under it, as the copy of a page that is shared since a fork does: it keeps the error of its first try, does the same
+    /// pages again, and finds them in `dst`. What is there, and in `src` no more, was moved.
     pub fn move_pages(&self, dst: usize, src: usize, len: usize) -> Result<(), (usize, UffdError)> {
         let mut done = 0;
         // An EAGAIN without progress means that somebody else holds a page for a moment.
@@ -171,6 +175,12 @@ impl Uffd {
                 Ok(()) if done >= len => return Ok(()),
                 Ok(()) => {}
                 Err(UffdError::Again) if idle_tries < 64 => idle_tries += 1,
+                Err(UffdError::Exists) if done < len && !super::is_mapped(src + done) => {
+                    done += PAGE;
+                    if done >= len {
+                        return Ok(());
+                    }
+                }
                 Err(e) => return Err((done, e)),
             }
         }

@@ -130,12 +130,12 @@ pub fn assert_sound(pages: &Pages) {
 pub fn fork(space: &'static Space, child: impl FnOnce()) -> i32 {
     let ctx = ctx(space);
     let mask = block_signals();
-    space.fork_prepare(ctx);
+    space.fork_prepare();
     // SAFETY: the child runs on its copy of the memory; libc's own locks are taken care of by its fork.
     let pid = unsafe { libc::fork() };
     assert!(pid >= 0);
     if pid > 0 {
-        space.fork_parent(ctx, true);
+        space.fork_parent(true);
         restore_signals(mask);
         return pid;
     }

@@ -552,8 +552,8 @@ impl SpillFile {
     }
 
     /// Recounts the allocator.
-    pub fn validate(&self) -> bool {
-        self.slots.validate().is_ok()
+    pub fn validate(&self) -> Result<(), ebb_slots::Inconsistency> {
+        self.slots.validate().map(|_| ())
     }
 }
 
