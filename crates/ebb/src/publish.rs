@@ -12,7 +12,7 @@ const AGES_EVERY_MS: u64 = 50;
 
 impl Space {
     /// Tells the tree how much this process holds where, and divides its budget between pool, staging and pages. Inside the
-    /// gate or outside.
+    /// gate, or with it closed.
     pub(crate) fn publish_sizes(&self) {
         self.look_at_sharing();
         if self.group.hold_if_lost() {

@@ -214,8 +214,8 @@ impl Space {
             self.tree().look();
         }
         self.reclaim_groups(ctx);
-        self.publish_sizes();
         self.gate.enter(&ctx.gate);
+        self.publish_sizes();
         if !self.pool_is_shared() && self.swap.is_fragmented() {
             self.swap.compact(&self.group, self.stats, COMPACT_STEP);
         }
@@ -246,7 +246,9 @@ impl Space {
         }
         self.young_ms.store(0, Ordering::Relaxed);
         self.group.give_back_unused();
+        self.gate.enter(&ctx.gate);
         self.publish_sizes();
+        self.gate.leave(&ctx.gate);
         self.publish_ages(ctx);
         let given = before as i64 - self.group.charged() as i64;
         let pause_ms =
@@ -302,7 +304,9 @@ impl Space {
     /// made progress. What is shared with another process since a fork stays, see [`Self::reclaim_shared_step`].
     pub(crate) fn reclaim_step(&self, ctx: &ThreadCtx) -> bool {
         let mut work = self.work.lease();
+        self.gate.enter(&ctx.gate);
         self.publish_sizes();
+        self.gate.leave(&ctx.gate);
         let shares_much = self.shares_much();
         if self.swap.pool_is_full() && !self.pool_is_shared() {
             self.shrink_pool(ctx, &mut work);

@@ -19,6 +19,8 @@ pub enum Inconsistency {
     Pool(ebb_pool::Inconsistency),
     /// The slots of the file with this number.
     File(usize, ebb_slots::Inconsistency),
+    /// The file's count of slots that this process has content in.
+    FileUsed { file: usize, kept: u32, counted: u32 },
 }
 
 impl fmt::Display for Inconsistency {
@@ -28,6 +30,7 @@ impl fmt::Display for Inconsistency {
             Self::Slots(what) => write!(f, "slots: {what}"),
             Self::Pool(what) => write!(f, "pool: {what}"),
             Self::File(file, what) => write!(f, "file {file}: {what}"),
+            Self::FileUsed { file, kept, counted } => write!(f, "file {file} counts {kept} slots, but has {counted}"),
         }
     }
 }

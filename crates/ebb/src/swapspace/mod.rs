@@ -266,6 +266,10 @@ impl SwapSpace {
     pub fn validate(&self) -> Result<(), Inconsistency> {
         self.slots.validate().map_err(Inconsistency::Slots)?;
         self.pool.validate().map_err(Inconsistency::Pool)?;
-        self.devices.all().try_for_each(|(i, file)| file.validate().map_err(|e| Inconsistency::File(i, e)))
+        self.devices.all().try_for_each(|(i, file)| {
+            file.validate().map_err(|e| Inconsistency::File(i, e))?;
+            let differ = |(kept, counted)| Inconsistency::FileUsed { file: i, kept, counted };
+            file.miscounted().map_or(Ok(()), |counts| Err(differ(counts)))
+        })
     }
 }

@@ -42,25 +42,33 @@ impl SpillFile {
         unsafe { &*self.family }
     }
 
-    /// Slots whose content this process may still want.
+    /// Slots whose content this process may still want. Takes no lock: a process that forks meanwhile would leave its
+    /// child one that nobody opens.
     pub fn nr_used(&self) -> u32 {
-        let own = self.own_bit.load(Ordering::Relaxed);
-        // One member too many has no bit: the allocator's books are as they were when it was forked.
-        if !self.is_shared() || own == 0 {
-            return self.slots.nr_used();
-        }
-        let slots = 0..self.family().high_water.load(Ordering::Relaxed);
-        slots.filter(|slot| self.member(*slot).load(Ordering::Relaxed) & own != 0).count() as u32
+        self.used.load(Ordering::Relaxed)
     }
 
-    /// True when nothing of this process is in the file.
-    pub fn is_unused(&self) -> bool {
+    /// The same, counted: none where the books do not say, in one member too many of a family, which has no bit. With the
+    /// gate closed.
+    fn count_used(&self) -> Option<u32> {
         let own = self.own_bit.load(Ordering::Relaxed);
-        if !self.is_shared() || own == 0 {
-            return self.slots.nr_used() == 0;
+        if !self.is_shared() {
+            return Some(self.slots.nr_used());
         }
-        let mut slots = 0..self.family().high_water.load(Ordering::Relaxed);
-        !slots.any(|slot| self.member(slot).load(Ordering::Relaxed) & own != 0)
+        let slots = 0..self.family().high_water.load(Ordering::Relaxed);
+        let held = slots.filter(|slot| self.member(*slot).load(Ordering::Relaxed) & own != 0).count() as u32;
+        (own != 0).then_some(held)
+    }
+
+    /// True when nothing of this process is in the file. With the gate closed.
+    pub fn is_unused(&self) -> bool {
+        self.count_used().unwrap_or(self.nr_used()) == 0
+    }
+
+    /// Slots that are counted as used, and those that are, where these differ. With the gate closed.
+    pub fn miscounted(&self) -> Option<(u32, u32)> {
+        let (kept, counted) = (self.nr_used(), self.count_used()?);
+        (kept != counted).then_some((kept, counted))
     }
 
     /// Whether the owner's own bit is not the only one of a slot.
@@ -74,6 +82,7 @@ impl SpillFile {
         if self.rest_until_ns.load(Ordering::Relaxed) != 0 {
             self.rest_until_ns.store(0, Ordering::Relaxed);
         }
+        self.used.fetch_sub(1, Ordering::Relaxed);
         let own = self.own_bit.load(Ordering::Relaxed);
         if !self.owner {
             self.member(slot).fetch_and(!own, Ordering::AcqRel);

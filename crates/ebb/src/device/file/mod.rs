@@ -116,6 +116,8 @@ pub struct SpillFile {
     owner: bool,
     /// This process forked, or is a fork's child: the table of members is in use. Set under the exclusive gate.
     shared: AtomicBool,
+    /// Slots that this process has content in.
+    used: AtomicU32,
     /// Slots that this process freed while others still held them, and how many were left by the last collection.
     zombies: AtomicU32,
     zombies_left: AtomicU32,
@@ -195,6 +197,7 @@ impl SpillFile {
             own_bit: AtomicU64::new(1),
             owner: true,
             shared: AtomicBool::new(false),
+            used: AtomicU32::new(0),
             zombies: AtomicU32::new(0),
             zombies_left: AtomicU32::new(0),
         })
@@ -441,6 +444,7 @@ impl SpillFile {
             }
             first = end;
         }
+        self.used.fetch_add(n as u32, Ordering::Relaxed);
         for (slot, owner) in slots[..n].iter().zip(owners) {
             // The slot leaves its cache with one user: the location word that the caller writes.
             let _ = self.slots.dup(*slot);
