@@ -46,13 +46,10 @@ lint: ## format, clippy, tidy
 .PHONY: unit
 unit: build ## unit and behaviour tests of every crate
 	cargo test --workspace --profile checks
-	@for fallback in no-move shared no-process-madvise no-background; do \
-	  echo "== the engine with EBB_FORCE=$$fallback"; \
-	  EBB_FORCE=$$fallback cargo test -q -p ebb --profile checks --test clean --test squeeze --test snapshot --test tree $(UNIT_MORE) || exit 1; \
-	done
+	@tools/unit-fallbacks clean squeeze tree
 .PHONY: unit-long
-unit-long: UNIT_MORE := --test devices --test groups --test groups_model
-unit-long: unit
+unit-long: build ## more of the behaviour tests with each fallback
+	@tools/unit-fallbacks snapshot devices groups groups_model
 
 .PHONY: models
 models: ## loom and shuttle models
@@ -70,7 +67,7 @@ transparency-long: build
 
 .PHONY: programs programs-long
 # Those that end within seconds; `programs-long` runs all.
-PROGRAMS := python-records numpy-sort numpy-threads processes-fork processes-spawn redis sqlite sort gcc stress-vm \
+PROGRAMS := python-records numpy-sort numpy-threads processes-fork processes-spawn redis sqlite sort stress-vm \
 	stress-mremap stress-heap cpython-array cpython-fork1 cpython-gc cpython-mmap
 programs: build ## real programs in little memory: output compared with an unlimited run
 	python3 tests/programs/run.py --short $(foreach p,$(PROGRAMS),--only $(p))

@@ -51,7 +51,7 @@ def digest(*paths):
 
 @case
 def python_records(context):
-    return context.compare([PYTHON, workload("records"), str(context.pick(120, 400))], context.pick("24M", "64M"))
+    return context.compare([PYTHON, workload("records"), str(context.pick(80, 400))], context.pick("24M", "64M"))
 
 
 @case
@@ -66,7 +66,7 @@ def numpy_threads(context):
 
 @case
 def processes_fork(context):
-    return context.compare([PYTHON, workload("pool_deaths"), "fork", str(context.pick(60, 200))], context.pick("24M", "64M"))
+    return context.compare([PYTHON, workload("processes"), "fork", str(context.pick(60, 200))], context.pick("24M", "64M"))
 
 
 @case
@@ -87,14 +87,14 @@ def sqlite(context):
 @case
 def sort(context):
     source, sorted_file = context.path("lines"), context.path("sorted")
-    rng, left = random.Random(29), context.pick(60, 500) * MIB
+    rng, left = random.Random(29), context.pick(30, 500) * MIB
     with open(source, "wb") as file:
         while left > 0:
             block = b"".join(b"%016x some text %d\n" % (rng.getrandbits(64), rng.getrandbits(20)) for _ in range(20000))
             file.write(block)
             left -= len(block)
     try:
-        return context.compare(["sort", "-S", "1G", "--parallel=2", "-o", sorted_file, source], context.pick("64M", "128M"),
+        return context.compare(["sort", "-S", "1G", "--parallel=2", "-o", sorted_file, source], context.pick("40M", "128M"),
                                same=digest(sorted_file))
     finally:
         os.unlink(source)

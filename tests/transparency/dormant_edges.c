@@ -1,6 +1,7 @@
-/* What a small process may have done before it grows, each in a child of its own, which then grows: all descriptors in use, a
- * limit on files, memory given up by MADV_FREE, a child between clone and exec in another pid namespace, its first mapping
- * beside that of libc, and forks while signals arrive whose handler grows. */
+/* What a small process may have done before it grows, each in a program of its own, which then grows: all descriptors in use,
+ * a limit on files, memory given up by MADV_FREE, a child between clone and exec in another pid namespace, its first mapping
+ * beside that of libc, and forks while a signal arrives whose handler grows. Limits are set before the program begins: to
+ * set one is a reason to be managed. */
 #define _GNU_SOURCE
 #include "pressure.h"
 #include <fcntl.h>
@@ -30,25 +31,33 @@ static void grow(void)
         check(steps[i], BYTES, i, "what it grew by");
 }
 
+static void few_descriptors(void)
+{
+    struct rlimit limit = {.rlim_cur = 256, .rlim_max = 1024};
+    ZERO(setrlimit(RLIMIT_NOFILE, &limit));
+}
+
 static void all_descriptors_in_use(void)
 {
-    struct rlimit limit = {.rlim_cur = 1024, .rlim_max = 1024};
-    setrlimit(RLIMIT_NOFILE, &limit);
-    while (open("/dev/null", O_RDONLY) >= 0)
+    enum { STEPS = 60, BYTES = 64 << 10, CLOSED = 32 };
+    int last = -1;
+    for (int fd; (fd = open("/dev/null", O_RDONLY)) >= 0; last = fd)
         ;
-    enum { STEPS = 60, BYTES = 64 << 10 };
+    REQUIRE(last > CLOSED);
     for (int i = 0; i < STEPS; i++) {
         unsigned char *at = malloc(BYTES);
         fill(at, BYTES, i);
         check(at, BYTES, i, "memory without descriptors");
     }
+    for (int fd = last - CLOSED; fd <= last; fd++)
+        close(fd);
+    grow();
 }
 
-static void limited_files(void)
+static void small_files(void)
 {
     struct rlimit limit = {.rlim_cur = 1 << 20, .rlim_max = RLIM_INFINITY};
     ZERO(setrlimit(RLIMIT_FSIZE, &limit));
-    grow();
 }
 
 static void given_up(void)
@@ -132,17 +141,29 @@ static void forks_while_a_handler_grows(void)
         if (i > 20 && by_handler)
             break;
     }
+    while (!by_handler)
+        usleep(1000);
+    check(by_handler, 24 * MIB, 9, "what the handler made");
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
-    void (*cases[])(void) = {all_descriptors_in_use, limited_files, given_up, first_mapping_moves, child_in_another_namespace,
-                             forks_while_a_handler_grows};
+    static const struct {
+        void (*before)(void), (*run)(void);
+    } cases[] = {{few_descriptors, all_descriptors_in_use}, {small_files, grow}, {NULL, given_up},
+                 {NULL, first_mapping_moves}, {NULL, child_in_another_namespace}, {NULL, forks_while_a_handler_grows}};
+    if (argc > 1) {
+        cases[atoi(argv[1])].run();
+        return 0;
+    }
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         pid_t pid = fork();
         if (pid == 0) {
-            cases[i]();
-            _exit(0);
+            char number[] = {(char)('0' + i), 0};
+            if (cases[i].before)
+                cases[i].before();
+            execl("/proc/self/exe", argv[0], number, (char *)NULL);
+            _exit(5);
         }
         int status;
         REQUIRE(waitpid(pid, &status, 0) == pid);

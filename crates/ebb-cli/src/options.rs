@@ -73,11 +73,14 @@ Usage: ebb ps [--json] [--bytes] [--noheadings] [NAME|PID...]
        ebb ps --validate [NAME|PID...]
 
 Shows the trees of processes that run under `ebb run` and that this user may see, then their
-processes. NAME is that of `ebb run --name`, PID any process of a tree, or its `ebb run`.
+processes. NAME is that of `ebb run --name`, PID any process of a tree, or its `ebb run`. What
+processes that have ended held is taken back first.
 
   TREE      its name, or the number of its `ebb run`
   BUDGET    what all processes of the tree may hold together
-  HELD      what they hold or have been granted; FREE is what is left, PEAK the most so far
+  HELD      what they hold or have been granted; FREE is what is left, PEAK the most so far. What
+            a process has in common with its parent since a fork the parent holds
+  SHARED    that: RESIDENT, STAGED and POOL make HELD and SHARED
   WANTED    memory with content, wherever the content is
   RESIDENT  of it, what the program reaches at once, and what Ebb keeps books in
   STAGED    unmapped but not compressed yet
@@ -92,8 +95,7 @@ Options:
   --json        the same as JSON, sizes in bytes
   --bytes       show sizes in bytes
   --noheadings  show no headings
-  --validate    instead: look whether all figures fit together, and take back what processes that
-                have ended held; a line for each finding
+  --validate    instead: look whether all figures fit together; a line for each finding
   -h, --help    print this
 
 Exit status: 0; 1 when --validate found something; 125 when a tree is not there.

@@ -44,7 +44,7 @@ pub struct Ps {
 struct Figures {
     wanted: u64,
     charged: u64,
-    /// Of these, pages that its parent or a child has in common with it and is counted for.
+    /// Of these, pages that its parent has in common with it and is counted for.
     shared: u64,
     staged: u64,
     pool: u64,
@@ -55,10 +55,12 @@ struct Figures {
 impl Figures {
     fn of(page: &Page, member: &Member) -> Self {
         let get = |word: &std::sync::atomic::AtomicU64| word.load(Relaxed);
+        // Read once: it may change meanwhile, and is more than what is shared in any case.
+        let charged = get(&member.charged);
         Self {
             wanted: get(&member.wanted),
-            charged: get(&member.charged),
-            shared: page.shared_by(member).min(get(&member.charged)),
+            charged,
+            shared: page.shared_by(member).min(charged),
             staged: get(&member.staged),
             pool: get(&member.pool),
             faults: get(&member.faults),
@@ -148,10 +150,10 @@ fn rows(tree: &Tree, before: &Faults) -> Vec<Row> {
     let own = tree.own();
     let supervisor = tree.supervisor();
     // What the dead held is nobody's.
-    ebb::tree::reap(tree.counters.tree(), tree.counters.fd(), own);
+    ebb::tree::reap(tree.counters.tree(), tree.counters.fd(), &own);
     let row = |(index, member): (u32, &Member)| {
         let kind = member.kind();
-        let pid = match (kind, tree.holder(index, own)) {
+        let pid = match (kind, tree.holder(index, &own)) {
             (Kind::Free | Kind::Reserved, _) | (_, Holder::Nobody) => return None,
             (_, Holder::Process(pid)) => Some(pid),
             (_, Holder::Unseen) => None,
@@ -263,7 +265,7 @@ fn json_of(row: &Row) -> Value {
             "command": row.command,
             "managed": true,
             "wanted_bytes": bytes(figures.wanted),
-            "held_bytes": bytes(figures.charged - figures.shared),
+            "held_bytes": bytes(figures.charged.saturating_sub(figures.shared)),
             "shared_bytes": bytes(figures.shared),
             "resident_bytes": bytes(figures.resident()),
             "staged_bytes": bytes(figures.staged),

@@ -83,7 +83,7 @@ fn shrink(tree: &Tree, interrupts: &Interrupts) -> std::io::Result<Reached> {
             return Ok(Reached::Below);
         }
         // What the dead held is nobody's.
-        if tree::reap(page, fd, own) > 0 {
+        if tree::reap(page, fd, &own) > 0 {
             continue;
         }
         if sum.held < least {
@@ -107,7 +107,7 @@ fn holders(tree: &Tree) -> String {
     all.sort_unstable_by_key(|(held, _)| std::cmp::Reverse(*held));
     let table = Table(std::path::Path::new(process::PROC));
     let named = all.into_iter().take(NAMED_MAX).filter(|(held, _)| *held > 0).map(|(held, index)| {
-        let who = match tree.holder(index, own) {
+        let who = match tree.holder(index, &own) {
             Holder::Process(pid) => {
                 let command = table.command(pid).map_or_else(String::new, |name| format!(" ({})", printable(&name)));
                 format!("process {pid}{command}")

@@ -112,7 +112,7 @@ impl Tree {
             let own = self.own();
             let places = self.counters.tree().members();
             let used = places.filter(|(_, member)| member.kind() != tree::Kind::Free);
-            used.map(|(index, _)| self.holder(index, own)).find_map(|holder| match holder {
+            used.map(|(index, _)| self.holder(index, &own)).find_map(|holder| match holder {
                 Holder::Process(pid) => Some(pid),
                 Holder::Unseen | Holder::Nobody => None,
             })
@@ -139,18 +139,19 @@ impl Tree {
         self.counters.name().unwrap_or_else(|| self.supervisor().to_string())
     }
 
-    /// The place of this process itself, of which the kernel says nothing.
-    pub fn own(&self) -> Option<u32> {
+    /// The places that may be this process's own, of which the kernel says nothing: also one of a process that had its number
+    /// before, and is dead.
+    pub fn own(&self) -> Vec<u32> {
         let pid = std::process::id();
         let is_own =
             |(_, member): &(u32, &tree::Member)| member.kind() != tree::Kind::Free && member.pid.load(Relaxed) == pid;
-        let mut places = self.counters.tree().members().filter(is_own).map(|(index, _)| index);
-        places.find(|&index| self.is_ours && tree::holder(self.counters.fd(), index).is_none())
+        let places = self.counters.tree().members().filter(is_own).map(|(index, _)| index);
+        places.filter(|&index| self.is_ours && tree::holder(self.counters.fd(), index).is_none()).collect()
     }
 
-    /// The process that has a place; `own` is that of this process.
-    pub fn holder(&self, index: u32, own: Option<u32>) -> Holder {
-        if own == Some(index) {
+    /// The process that has a place; `own` are those that may be this process's.
+    pub fn holder(&self, index: u32, own: &[u32]) -> Holder {
+        if own.contains(&index) {
             return Holder::Process(std::process::id() as i32);
         }
         match tree::holder(self.counters.fd(), index) {
@@ -172,7 +173,7 @@ impl Tree {
     fn manages(&self, pid: i32) -> bool {
         let own = self.own();
         let managed = self.counters.tree().members().filter(|(_, member)| member.kind() == tree::Kind::Managed);
-        managed.map(|(index, _)| self.holder(index, own)).any(|holder| holder == Holder::Process(pid))
+        managed.map(|(index, _)| self.holder(index, &own)).any(|holder| holder == Holder::Process(pid))
     }
 }
 

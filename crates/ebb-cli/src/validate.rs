@@ -57,9 +57,10 @@ fn recount(page: &Page) -> i64 {
             Kind::Free => 0,
             Kind::Outside => load(&member.outside).max(0),
             Kind::Managed | Kind::Reserved => {
+                // A parent that is another program has nothing in common with it any more.
                 let lives = |parent: tree::MemberId| {
                     let other = page.member(parent.index);
-                    other.kind() != Kind::Free && other.generation() == parent.generation
+                    matches!(other.kind(), Kind::Managed | Kind::Reserved) && other.generation() == parent.generation
                 };
                 let is_shared = member.parent().is_some_and(lives);
                 let shared = if is_shared { load(&member.shared).max(0) } else { 0 };
@@ -116,8 +117,8 @@ fn violations(tree: &Tree) -> Vec<Violation> {
         if at > 0 {
             std::thread::sleep(BETWEEN);
         }
-        tree::reap(page, fd, own);
-        found = look(page, |index| tree.holder(index, own) == Holder::Nobody);
+        tree::reap(page, fd, &own);
+        found = look(page, |index| tree.holder(index, &own) == Holder::Nobody);
         if found.is_empty() {
             break;
         }
@@ -175,6 +176,11 @@ mod tests {
         page.reserve(3, parent, 60, 40, 1);
         assert_eq!((recount(page), page.sum().held), (177, 177));
         assert_eq!(look(page, |_| false), []);
+        // What its parent becomes by exec shares nothing.
+        page.member(0).set_kind(Kind::Outside);
+        assert_eq!((recount(page), page.sum().held), (117, 117));
+        page.member(0).set_kind(Kind::Managed);
+        assert_eq!(recount(page), 177);
         page.member(0).clear();
         assert_eq!((recount(page), page.sum().held), (117, 117));
     }

@@ -201,7 +201,7 @@ impl Watcher {
         let counters = Arc::clone(&self.counters);
         let (page, fd) = (counters.tree(), counters.fd());
         let table = Table(Path::new(PROC));
-        tree::reap(page, fd, self.own.map(|id| id.index));
+        tree::reap(page, fd, self.own.map(|id| id.index).as_slice());
         let may_search = self.searched.is_none_or(|at| at.elapsed() >= SEARCH_EVERY);
         if may_search {
             self.searched_left = left;

@@ -10,9 +10,16 @@ use object::{Object, ObjectSection, ObjectSymbol};
 const FAULT_AROUND_BYTES: u64 = 64 << 10;
 const PAGE_BYTES: u64 = 4096;
 
-fn with_agent<R>(test: impl FnOnce(&ElfFile64) -> R) -> R {
-    let bytes = std::fs::read(common::built_agent()).unwrap();
-    test(&ElfFile64::parse(&*bytes).unwrap())
+/// Looks at the library that users get, where it is built: how functions are named and cut depends on the optimisation. The
+/// tests' own one beside it, so that something is looked at in any case.
+fn with_agents(test: impl Fn(&ElfFile64)) {
+    let own = common::built_agent();
+    let release = own.ancestors().nth(2).map(|target| target.join("release/libebb_agent.so"));
+    for path in [Some(own.to_owned()), release.filter(|path| path.exists())].into_iter().flatten() {
+        println!("{}", path.display());
+        let bytes = std::fs::read(path).unwrap();
+        test(&ElfFile64::parse(&*bytes).unwrap());
+    }
 }
 
 /// Address and end of the section `name`.
@@ -29,7 +36,7 @@ fn symbols(agent: &ElfFile64, part: &str) -> Vec<u64> {
 
 #[test]
 fn the_agent_is_one_mapping_of_code_and_one_of_data() {
-    with_agent(|agent| {
+    with_agents(|agent| {
         let e = agent.endian();
         let loaded: Vec<_> = agent.elf_program_headers().iter().filter(|h| h.p_type(e) == elf::PT_LOAD).collect();
         assert_eq!(
@@ -44,7 +51,7 @@ fn the_agent_is_one_mapping_of_code_and_one_of_data() {
 
 #[test]
 fn the_code_of_the_dormant_life_lies_with_what_the_loader_reads() {
-    with_agent(|agent| {
+    with_agents(|agent| {
         let (start, end) = section(agent, ".text.dormant");
         assert!(end <= FAULT_AROUND_BYTES, "{end:#x}");
         for part in ["5start11constructor", "8lifeline3arm", "5sites5patch", "ebb_gate_call", "7dormant7on_call"] {
@@ -56,7 +63,7 @@ fn the_code_of_the_dormant_life_lies_with_what_the_loader_reads() {
 
 #[test]
 fn the_data_of_the_dormant_life_lies_with_what_the_loader_writes() {
-    with_agent(|agent| {
+    with_agents(|agent| {
         let (dynamic, _) = section(agent, ".dynamic");
         for part in ["13entry_dormant4GATE", "8lifeline4LINE", "7dormant5OWNER", "4exec4KEPT"] {
             let found = symbols(agent, part);
@@ -68,7 +75,7 @@ fn the_data_of_the_dormant_life_lies_with_what_the_loader_writes() {
 
 #[test]
 fn unwinders_find_the_agents_frames() {
-    with_agent(|agent| {
+    with_agents(|agent| {
         let e = agent.endian();
         let mut headers = agent.elf_program_headers().iter();
         let unwind = headers.find(|h| h.p_type(e) == elf::PT_GNU_EH_FRAME).expect("a table for unwinding");

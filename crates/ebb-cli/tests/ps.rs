@@ -5,6 +5,8 @@ mod common;
 use common::{HOLD, House, Tree, children, code, err, is_root, kill, out, pid, program_of, wait_until};
 
 const MIB: u64 = 1 << 20;
+/// What work that frees memory may take beyond the budget: in each process two threads a few blocks of the pool.
+const FORCED_BYTES: u64 = MIB;
 
 fn house() -> House {
     let house = House::with_agent();
@@ -47,8 +49,7 @@ fn each_process_of_a_tree_is_shown_with_what_it_holds() {
         let swapped: u64 = processes.iter().map(|process| process["swapped_bytes"].as_u64().unwrap()).sum();
         // What was published may be a little late.
         assert!(held < 50 * MIB && swapped > 20 * MIB, "{shown}");
-        // Work that frees memory may need a little itself.
-        assert!(shown["peak_held_bytes"].as_u64().unwrap() <= 49 * MIB, "{shown}");
+        assert!(shown["peak_held_bytes"].as_u64().unwrap() <= 48 * MIB + FORCED_BYTES, "{shown}");
         tree.finish();
     }
 }

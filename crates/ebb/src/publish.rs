@@ -52,8 +52,11 @@ impl Space {
         let mut histogram = [0; AGES];
         let mut youngest_ms = u64::MAX;
         let is_sharing = self.shares_much();
+        self.gate.enter(&ctx.gate);
+        let units = self.units.len();
+        self.gate.leave(&ctx.gate);
         // Once around the ring, which stays in its order.
-        for _ in 0..self.units.len() {
+        for _ in 0..units {
             self.gate.enter(&ctx.gate);
             if let Some(addr) = self.units.pop() {
                 if let Some(unit) = self.table.unit(addr as usize) {

@@ -5,8 +5,9 @@
 //!
 //! Staging memory is cut into blocks of one unit. A sweep fills one empty block; a page keeps its offset in the unit, so
 //! that one MOVE takes a whole unit with its holes. A filled block is cut into parts of at least 64 pages, as far as it
-//! has so many, which queue in the order of their sweeps and are swapped out and released one by one. `owner` says which
-//! page a frame holds; mremap may change it.
+//! has so many, which queue in the order of their sweeps and are swapped out and released one by one. Together they are the
+//! whole block: also a frame that nobody counts is empty when the block is free. `owner` says which page a frame holds;
+//! mremap may change it.
 //!
 //! Invariants: a frame's owner is not 0 exactly while a page's state names the frame or a thread still copies from it;
 //! a part's memory is released only when all its owners are 0. A frame's memory is charged from the sweep until then.
@@ -139,8 +140,19 @@ impl Staging {
         self.free.len() > 0
     }
 
-    /// Gives back a block that was not used.
-    pub fn give_back(&self, block: u32) {
+    /// Gives back a block into which nothing came that is in the books. What else a MOVE may have taken along goes.
+    pub fn give_back_unused(&self, block: u32) {
+        self.drop_frames(self.frame(block, 0), UNIT_PAGES);
+        self.give_back(block);
+    }
+
+    fn drop_frames(&self, first: u32, n: usize) {
+        let dropped = uapi::madvise(self.addr(first), n * PAGE, linux_raw_sys::general::MADV_DONTNEED);
+        assert!(dropped.is_ok(), "the kernel drops Ebb's own memory");
+    }
+
+    /// Gives back a block whose frames are empty.
+    fn give_back(&self, block: u32) {
         let pushed = self.free.push(block as u64);
         assert!(pushed, "a block was given back twice");
     }
@@ -156,25 +168,24 @@ impl Staging {
     /// Cuts a filled block into parts and queues them. After its states are published.
     pub fn enqueue(&self, block: u32) {
         let b = self.block(block);
-        let mut parts = [None; GROUPS];
-        let mut nr_parts = 0;
-        let (mut first, mut pages) = (0, 0);
+        // The first group of each part. The last one ends where the block does.
+        let mut firsts = [0; GROUPS];
+        let (mut nr_parts, mut pages) = (0, 0);
         for (i, n) in b.filled.iter().enumerate() {
             let n = n.load(Ordering::Relaxed);
-            if pages == 0 {
-                first = i;
-            }
-            pages += n;
-            if pages >= PART_PAGES_MIN || (pages > 0 && i + 1 == GROUPS) {
-                parts[nr_parts] = Some(Part::new(block, first, i + 1 - first));
+            // A new part begins with the first page beyond those of a full one.
+            if nr_parts == 0 || (pages >= PART_PAGES_MIN && n > 0) {
+                firsts[nr_parts] = i;
                 nr_parts += 1;
                 pages = 0;
             }
+            pages += n;
         }
         // Before the first part is queued, because another thread may release it at once.
         b.parts_left.store(nr_parts as u32, Ordering::Release);
-        for part in parts.iter().flatten() {
-            self.requeue(*part);
+        for (i, first) in firsts[..nr_parts].iter().enumerate() {
+            let end = if i + 1 < nr_parts { firsts[i + 1] } else { GROUPS };
+            self.requeue(Part::new(block, *first, end - first));
         }
     }
 
@@ -210,9 +221,7 @@ impl Staging {
     /// Releases a drained part's memory with one call; how many pages that freed.
     pub fn release(&self, part: Part) -> usize {
         let frames = self.frames_of(part);
-        let (at, len) = (self.addr(frames.start), frames.len() * PAGE);
-        let dropped = uapi::madvise(at, len, linux_raw_sys::general::MADV_DONTNEED);
-        assert!(dropped.is_ok(), "the kernel drops Ebb's own memory");
+        self.drop_frames(frames.start, frames.len());
         let b = self.block(part.block());
         let freed: u32 = part.groups().map(|g| b.filled[g].swap(0, Ordering::Relaxed)).sum();
         if b.parts_left.fetch_sub(1, Ordering::AcqRel) == 1 {
@@ -250,5 +259,61 @@ impl Staging {
                 self.enqueue(block);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The parts of a block whose groups have so many pages.
+    fn parts_of(filled: [u32; GROUPS]) -> Vec<core::ops::Range<usize>> {
+        let staging = Staging::new(1 << 10).unwrap();
+        let block = staging.take().unwrap();
+        staging.fill(block, &filled);
+        staging.enqueue(block);
+        core::iter::from_fn(|| staging.pop_oldest()).map(Part::groups).collect()
+    }
+
+    #[test]
+    fn parts_are_the_whole_block_and_large_but_for_the_last() {
+        const FILLS: [u32; 3] = [0, 40, 64];
+        for pattern in 1..3usize.pow(GROUPS as u32) {
+            let filled: [u32; GROUPS] = core::array::from_fn(|i| FILLS[pattern / 3usize.pow(i as u32) % 3]);
+            let parts = parts_of(filled);
+            assert_eq!((parts[0].start, parts[parts.len() - 1].end), (0, GROUPS), "{filled:?}");
+            assert!(parts.windows(2).all(|pair| pair[0].end == pair[1].start), "{filled:?}: {parts:?}");
+            let pages = |part: &core::ops::Range<usize>| filled[part.clone()].iter().sum::<u32>();
+            assert!(parts[..parts.len() - 1].iter().all(|part| pages(part) >= PART_PAGES_MIN), "{filled:?}: {parts:?}");
+            assert!(parts.iter().all(|part| pages(part) > 0), "{filled:?}: {parts:?}");
+        }
+    }
+
+    #[test]
+    fn a_block_that_is_free_again_is_empty() {
+        let staging = Staging::new(1 << 10).unwrap();
+        let block = staging.take().unwrap();
+        // One group in the books, and a page beyond it that nobody counts.
+        let touch = |offset: usize| {
+            let at = staging.addr(staging.frame(block, offset));
+            // SAFETY: a frame of this test's own staging, which is mapped for reading and writing.
+            unsafe { (at as *mut u8).write_volatile(1) };
+            at
+        };
+        let (counted, stray) = (touch(3), touch(5 * GROUP_FRAMES + 1));
+        let mut filled = [0; GROUPS];
+        filled[0] = 64;
+        staging.fill(block, &filled);
+        staging.enqueue(block);
+        while let Some(part) = staging.pop_oldest() {
+            staging.release(part);
+        }
+        assert!(!uapi::is_mapped(counted) && !uapi::is_mapped(stray));
+        let free: Vec<u32> = core::iter::from_fn(|| staging.take()).collect();
+        assert!(free.contains(&block));
+        // Likewise when nothing that was counted came.
+        let stray = touch(9);
+        staging.give_back_unused(block);
+        assert!(!uapi::is_mapped(stray));
     }
 }

@@ -135,7 +135,7 @@ impl Space {
             }
         }
         if swept == 0 {
-            self.staging.give_back(block);
+            self.staging.give_back_unused(block);
             return 0;
         }
         self.staging.fill(block, &filled);

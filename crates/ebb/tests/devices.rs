@@ -9,6 +9,7 @@ use harness::alone::{
 };
 use harness::{Random, ctx, leave};
 use std::ffi::CStr;
+use std::io::{Read, Write};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
@@ -372,5 +373,51 @@ fn devices_last_through_many_generations() {
         }
         let space = space_on(&[device(A, 1 << 30, None), device(B, 1 << 30, None), device(C, 1 << 30, None)], true);
         descend(space, 14);
+    });
+}
+
+/// More processes than have a bit each in the table of a file's slots.
+const FAMILY: usize = 63;
+
+#[test]
+fn descendants_of_one_member_too_many_read_what_they_inherited() {
+    alone("descendants_of_one_member_too_many_read_what_they_inherited", || {
+        let space = space_on(&[device(A, 1 << 30, None)], true);
+        let pages = Pages::new(space, RAM_PAGES / 2 * 3, RANDOM);
+        assert!(used(space, A) > 0);
+        let idle = || loop {
+            // SAFETY: waits for its end.
+            unsafe { libc::pause() };
+        };
+        let mut members: Vec<i32> = (0..FAMILY).map(|_| fork(space, idle)).collect();
+        let (ready, go) = (std::io::pipe().expect("a pipe"), std::io::pipe().expect("a pipe"));
+        let last = fork(space, || {
+            (&ready.1).write_all(&[1]).expect("the parent lives");
+            (&go.0).read_exact(&mut [0]).expect("the parent lives");
+            let mut own = Pages { space, at: pages.at, versions: pages.versions.clone() };
+            // Now there is a number for its child, though it has none itself.
+            let grandchild = fork(space, || {
+                let mut own = Pages { space, at: pages.at, versions: pages.versions.clone() };
+                own.check_all();
+                rewrite(&mut own, 2);
+                assert_sound(&own);
+                std::mem::forget(own);
+            });
+            assert_eq!(wait(grandchild), 0);
+            rewrite(&mut own, 1);
+            assert_sound(&own);
+            std::mem::forget(own);
+        });
+        (&ready.0).read_exact(&mut [0]).expect("the child lives");
+        let mut end = |pid: i32| {
+            // SAFETY: the test's own child.
+            unsafe { libc::kill(pid, libc::SIGKILL) };
+            wait(pid);
+        };
+        end(members.remove(0));
+        (&go.1).write_all(&[1]).expect("the child lives");
+        assert_eq!(wait(last), 0);
+        members.into_iter().for_each(&mut end);
+        assert_sound(&pages);
     });
 }

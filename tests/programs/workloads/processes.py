@@ -1,6 +1,7 @@
 """A pool of processes, forked or spawned, that reads what it inherits and returns large results."""
 import hashlib
 import multiprocessing
+import os
 import random
 import sys
 
@@ -29,6 +30,15 @@ if __name__ == "__main__":
     parts = [(i * count // 12, (i + 1) * count // 12) for i in range(12)]
     initializer = {"initializer": prepare, "initargs": (count,)} if method == "spawn" else {}
     with multiprocessing.Pool(3, **initializer) as pool:
-        for result in pool.map(work, parts, chunksize=1):
+        workers = multiprocessing.active_children()
+        results = pool.map_async(work, parts, chunksize=1)
+        # A pool one of whose workers died waits for ever.
+        while not results.ready():
+            results.wait(0.5)
+            dead = [worker for worker in workers if worker.exitcode is not None]
+            if dead and not results.ready():
+                print(*(f"worker {worker.pid} ended with {worker.exitcode}" for worker in dead), sep="\n", file=sys.stderr)
+                os._exit(1)
+        for result in results.get():
             print(result[0], result[1], hashlib.sha256("".join(result[2]).encode()).hexdigest())
     print("parent", hashlib.sha256(b"".join(data)).hexdigest())

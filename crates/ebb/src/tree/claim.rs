@@ -44,8 +44,9 @@ pub fn supervisor(fd: i32) -> Option<i32> {
     record_lock::holder(fd, SUPERVISOR_AT)
 }
 
-/// Takes back what dead members held, all but `own`; how many there were. By one thread of the process at a time.
-pub fn reap(page: &Page, fd: i32, own: Option<u32>) -> usize {
+/// Takes back what dead members held; how many there were. By one thread of the process at a time. Of the places in `own`,
+/// which may be the process's own, the kernel does not say whether somebody holds them.
+pub fn reap(page: &Page, fd: i32, own: &[u32]) -> usize {
     let mut reaped = 0;
     for (index, member) in page.members() {
         let is_young = || now_ms().saturating_sub(member.since_ms.load(Relaxed)) < RESERVED_MS;
@@ -54,7 +55,7 @@ pub fn reap(page: &Page, fd: i32, own: Option<u32>) -> usize {
             Kind::Reserved => member.parent().is_some_and(|parent| page.find(parent).is_some()) && is_young(),
             Kind::Managed | Kind::Outside => false,
         };
-        if may_live() || own == Some(index) || !record_lock::try_lock(fd, byte(index)) {
+        if may_live() || own.contains(&index) || !record_lock::try_lock(fd, byte(index)) {
             continue;
         }
         // Looked at again: until now somebody else may have held it, and cleared it, or made it a child's.
@@ -156,7 +157,7 @@ impl Tree {
             self.enter(index, granted);
             return Ok(());
         }
-        reap(self.page, self.fd(), None);
+        reap(self.page, self.fd(), &[]);
         let index = self.page.places().find(free).ok_or(TreeFull)?;
         self.enter(index, granted);
         Ok(())
@@ -188,7 +189,7 @@ impl Tree {
         if self.is_alone() || !self.is_owner() || self.places_busy.swap(true, Ordering::SeqCst) {
             return 0;
         }
-        let reaped = reap(self.page, self.fd(), Some(self.id().index));
+        let reaped = reap(self.page, self.fd(), &[self.id().index]);
         self.places_busy.store(false, Ordering::SeqCst);
         reaped
     }

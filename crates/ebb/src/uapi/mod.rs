@@ -351,12 +351,35 @@ pub fn raise_fd(fd: i32, lowest: i32) -> Result<i32, Errno> {
     }
 }
 
-/// The soft limit `resource`, or `unknown` where the kernel does not say.
-fn soft_limit(resource: u32, unknown: u64) -> u64 {
+/// The limit `resource`, or `unknown` where the kernel does not say.
+fn limit(resource: u32, unknown: u64) -> g::rlimit64 {
     let mut limit = g::rlimit64 { rlim_cur: unknown, rlim_max: unknown };
     // SAFETY: the kernel writes the structure given.
     let _ = unsafe { call(g::__NR_prlimit64, [0, resource as u64, 0, &raw mut limit as u64, 0, 0]) };
-    limit.rlim_cur
+    limit
+}
+
+/// The soft limit `resource`, or `unknown` where the kernel does not say.
+fn soft_limit(resource: u32, unknown: u64) -> u64 {
+    limit(resource, unknown).rlim_cur
+}
+
+/// Calls `f` with the soft limit on the size of files as high as the hard one.
+pub fn with_largest_files<R>(f: impl FnOnce() -> R) -> R {
+    let set = |limit: &g::rlimit64| {
+        // SAFETY: the kernel reads the structure.
+        let _ = unsafe { call(g::__NR_prlimit64, [0, g::RLIMIT_FSIZE as u64, limit as *const _ as u64, 0, 0, 0]) };
+    };
+    let old = limit(g::RLIMIT_FSIZE, u64::MAX);
+    let high = g::rlimit64 { rlim_cur: old.rlim_max, ..old };
+    set(&high);
+    let result = f();
+    // Unless the program has changed it meanwhile.
+    let now = limit(g::RLIMIT_FSIZE, u64::MAX);
+    if (now.rlim_cur, now.rlim_max) == (high.rlim_cur, high.rlim_max) {
+        set(&old);
+    }
+    result
 }
 
 /// Soft limit of open descriptors.
@@ -465,11 +488,17 @@ pub fn process_exists(pid: i32) -> bool {
     !matches!(unsafe { call(g::__NR_kill, [pid as u64, 0, 0, 0, 0, 0]) }, Err(Errno(3)))
 }
 
-/// True when the page at `at` is in memory.
-pub fn is_mapped(at: usize) -> bool {
+/// True when the page at `at` is in memory; none when the kernel does not say.
+pub fn is_resident(at: usize) -> Option<bool> {
     let mut byte = 0u8;
     // SAFETY: the kernel writes one byte for one page.
-    unsafe { syscall(g::__NR_mincore as u64, [at as u64, 4096, &raw mut byte as u64, 0, 0, 0]) == 0 && byte & 1 != 0 }
+    let result = unsafe { syscall(g::__NR_mincore as u64, [at as u64, 4096, &raw mut byte as u64, 0, 0, 0]) };
+    (result == 0).then_some(byte & 1 != 0)
+}
+
+/// True when the page at `at` is in memory, for sure.
+pub fn is_mapped(at: usize) -> bool {
+    is_resident(at) == Some(true)
 }
 
 /// True when nothing is mapped at `at`.

@@ -175,7 +175,7 @@ impl Uffd {
                 Ok(()) if done >= len => return Ok(()),
                 Ok(()) => {}
                 Err(UffdError::Again) if idle_tries < 64 => idle_tries += 1,
-                Err(UffdError::Exists) if done < len && !super::is_mapped(src + done) => {
+                Err(UffdError::Exists) if done < len && super::is_resident(src + done) == Some(false) => {
                     done += PAGE;
                     if done >= len {
                         return Ok(());

@@ -62,7 +62,7 @@ impl SpillFile {
 
     /// True when nothing of this process is in the file. With the gate closed.
     pub fn is_unused(&self) -> bool {
-        self.count_used().unwrap_or(self.nr_used()) == 0
+        self.nr_used() == 0 && self.count_used().unwrap_or(0) == 0
     }
 
     /// Slots that are counted as used, and those that are, where these differ. With the gate closed.
@@ -149,17 +149,21 @@ impl SpillFile {
         }
     }
 
-    /// Before fork: enters a new member that holds all slots this process holds. Its number, for [`Self::inherit`].
+    /// Before fork: enters a new member that holds all slots this process holds. Its number, for [`Self::inherit`]: that of
+    /// nobody where there is no room, and where this process has no bit itself, by which its slots could be told.
     pub fn adopt(&self) -> u32 {
         let take = |f: &Family| {
             f.pids.iter().position(|p| p.compare_exchange(0, u32::MAX, Ordering::AcqRel, Ordering::Relaxed).is_ok())
         };
+        let own = self.own_bit.load(Ordering::Relaxed);
+        if own == 0 {
+            return FOR_EVER.trailing_zeros();
+        }
         let found = take(self.family()).or_else(|| {
             self.bury_dead_members();
             take(self.family())
         });
         let bit = found.map_or(FOR_EVER, |i| 1 << i);
-        let own = self.own_bit.load(Ordering::Relaxed);
         if !self.is_shared() {
             // Until the first fork nobody needed the table: it starts with the slots in use.
             for slot in 0..self.family().high_water.load(Ordering::Relaxed) {

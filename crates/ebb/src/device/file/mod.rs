@@ -159,9 +159,11 @@ impl SpillFile {
         let mut dir = [0; NAME_BYTES_MAX];
         let name = spec.dir.to_bytes_with_nul();
         dir.get_mut(..name.len()).ok_or(Errno(linux_raw_sys::errno::ENAMETOOLONG as i32))?.copy_from_slice(name);
-        // All of its length at once, so that a limit the program sets later does not concern it. A limit that is there
-        // already makes the file as small as it says.
-        let _ = unsignalled(uapi::truncate(fd, bytes));
+        // All of its length at once, so that a limit the program sets later does not concern it, nor a soft one that was set
+        // before exec. A hard limit that is there already makes the file as small as it says.
+        if unsignalled(uapi::truncate(fd, bytes)) == Err(Errno::FBIG) {
+            let _ = uapi::with_largest_files(|| unsignalled(uapi::truncate(fd, bytes)));
+        }
         let nr_slots = nr_slots(bytes);
         let mut key = [0u8; 16];
         uapi::getrandom(&mut key)?;
