@@ -4,8 +4,8 @@
 //! raising what its own member says and then adding up all of them: whoever finds the sum above the budget takes its own
 //! raise back. Of two that raise at the same time at least one sees the other, so the sum of what was kept never passes
 //! the budget. Only work that frees memory takes what it needs for that, whatever the sum says (`force_grow`): a block of the
-//! pool, or a page that goes back to where it was, for each thread that is at it. A process that dies at any instruction leaves a member that says too much, never too little, until
-//! somebody finds it dead (see `claim`).
+//! pool, or a page that goes back to where it was, for each thread that is at it. A process that dies at any instruction
+//! leaves a member that says too much, never too little, until somebody finds it dead (see `claim`).
 //!
 //! The idea of counting without a total is the kernel's per-CPU counter; that of taking batches is `memcg_stock`.
 
