@@ -3,11 +3,12 @@
 //! What a process holds it publishes itself, so a figure may be as old as its last work. All memory counts in pages that it
 //! was charged: resident ones, with the metadata; staged ones; compressed ones in the pool.
 
+use std::collections::HashMap;
 use std::path::Path;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use ebb::tree::{Kind, Member, MemberId, Page, now_ms};
+use ebb::tree::{Kind, Member, MemberId, now_ms};
 use serde_json::{Value, json};
 
 use crate::control::printable;
@@ -44,7 +45,7 @@ pub struct Ps {
 struct Figures {
     wanted: u64,
     charged: u64,
-    /// Of these, pages that its parent has in common with it and is counted for.
+    /// Of these, pages that another process holds too since a fork, and is counted for.
     shared: u64,
     staged: u64,
     pool: u64,
@@ -53,14 +54,14 @@ struct Figures {
 }
 
 impl Figures {
-    fn of(page: &Page, member: &Member) -> Self {
+    fn of(member: &Member, shared: u64) -> Self {
         let get = |word: &std::sync::atomic::AtomicU64| word.load(Relaxed);
         // Read once: it may change meanwhile, and is more than what is shared in any case.
         let charged = get(&member.charged);
         Self {
             wanted: get(&member.wanted),
             charged,
-            shared: page.shared_by(member).min(charged),
+            shared: shared.min(charged),
             staged: get(&member.staged),
             pool: get(&member.pool),
             faults: get(&member.faults),
@@ -145,12 +146,22 @@ impl Faults {
     }
 }
 
+/// Pages of each member that another one is counted for.
+fn shared(tree: &Tree) -> HashMap<MemberId, u64> {
+    let mut all = HashMap::new();
+    ebb::tree::recount(tree.counters.tree(), tree.counters.fd(), |_, _, holders| {
+        holders.iter().for_each(|(id, pages)| *all.entry(*id).or_default() += pages);
+    });
+    all
+}
+
 fn rows(tree: &Tree, before: &Faults) -> Vec<Row> {
     let table = Table(Path::new(process::PROC));
     let own = tree.own();
     let supervisor = tree.supervisor();
     // What the dead held is nobody's.
     ebb::tree::reap(tree.counters.tree(), tree.counters.fd(), &own);
+    let shared = shared(tree);
     let row = |(index, member): (u32, &Member)| {
         let kind = member.kind();
         let pid = match (kind, tree.holder(index, &own)) {
@@ -167,7 +178,7 @@ fn rows(tree: &Tree, before: &Faults) -> Vec<Row> {
             }
             Kind::Outside => Row { pid, command, what: What::Outside { pages } },
             _ => {
-                let figures = Figures::of(tree.counters.tree(), member);
+                let figures = Figures::of(member, shared.get(&id).copied().unwrap_or(0));
                 Row { pid, command, what: What::Managed { figures, faults_per_s: before.per_s(id, figures.faults) } }
             }
         })

@@ -5,7 +5,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use ebb::tree::{self, Kind, MEMBERS_MAX, Page};
+use ebb::tree::{self, Kind, MEMBERS_MAX, Page, SHARES_MAX};
 
 use crate::report::PAGE_BYTES;
 use crate::size::human_bytes;
@@ -33,6 +33,8 @@ enum Violation {
     Unsummed { index: u32 },
     /// The members add up to something else than the tree says.
     Sum { recounted: i64, held: i64 },
+    /// More is left out of the sum than several processes hold.
+    Surplus { share: u32, surplus: i64, recounted: i64 },
 }
 
 impl fmt::Display for Violation {
@@ -44,6 +46,9 @@ impl fmt::Display for Violation {
             Self::Dead { index } => write!(f, "member {index}: its process has ended"),
             Self::Unsummed { index } => write!(f, "member {index}: in use, but not added up"),
             Self::Sum { recounted, held } => write!(f, "sum: {held} pages held, but members hold {recounted}"),
+            Self::Surplus { share, surplus, recounted } => {
+                write!(f, "share {share}: {surplus} pages are left out, but only {recounted} are held twice")
+            }
         }
     }
 }
@@ -55,20 +60,30 @@ fn recount(page: &Page) -> i64 {
         let load = |word: &std::sync::atomic::AtomicI64| word.load(std::sync::atomic::Ordering::SeqCst);
         match member.kind() {
             Kind::Free => 0,
-            Kind::Outside => load(&member.outside).max(0),
-            Kind::Managed | Kind::Reserved => {
-                // A parent that is another program has nothing in common with it any more.
-                let lives = |parent: tree::MemberId| {
-                    let other = page.member(parent.index);
-                    matches!(other.kind(), Kind::Managed | Kind::Reserved) && other.generation() == parent.generation
-                };
-                let is_shared = member.parent().is_some_and(lives);
-                let shared = if is_shared { load(&member.shared).max(0) } else { 0 };
-                (load(&member.granted) - shared).max(0)
+            Kind::Outside => {
+                // Until its bits are taken back it counts for what it was, too.
+                let has_bits = member.shares.load(std::sync::atomic::Ordering::SeqCst) > 0;
+                load(&member.outside).max(0) + if has_bits { load(&member.granted).max(0) } else { 0 }
             }
+            Kind::Managed | Kind::Reserved => load(&member.granted).max(0),
         }
     };
-    page.places().map(of).sum()
+    let surplus: i64 = (0..SHARES_MAX as u32).map(|index| page.share(index).surplus()).sum();
+    (page.places().map(of).sum::<i64>() - surplus).max(0)
+}
+
+/// Shares of which more is left out than is held by several. Too little may be left out: somebody was killed in the midst of
+/// it.
+fn wrong_surplus(page: &Page, fd: i32) -> Vec<Violation> {
+    let mut found = Vec::new();
+    tree::recount(page, fd, |share, recounted, _| {
+        // What is left out is looked at last, and grows last.
+        let surplus = page.share(share).surplus();
+        if surplus > recounted {
+            found.push(Violation::Surplus { share, surplus, recounted });
+        }
+    });
+    found
 }
 
 /// Whether the sum is that of all members; of a tree at work, at any one of many moments.
@@ -119,6 +134,7 @@ fn violations(tree: &Tree) -> Vec<Violation> {
         }
         tree::reap(page, fd, &own);
         found = look(page, |index| tree.holder(index, &own) == Holder::Nobody);
+        found.extend(wrong_surplus(page, fd));
         if found.is_empty() {
             break;
         }
@@ -173,16 +189,31 @@ mod tests {
         page.member(1).outside.store(7, SeqCst);
         page.member(1).set_kind(Kind::Outside);
         let parent = tree::MemberId { index: 0, generation: page.member(0).generation() };
-        page.reserve(3, parent, 60, 40, 1);
+        let child = page.reserve(3, parent, 1);
+        page.member(3).granted.store(60, SeqCst);
+        page.raise_shares_high_water(4);
+        let share = page.share(4);
+        for id in [parent, child] {
+            assert!(share.enter(id).is_some());
+            page.member(id.index).shares.fetch_add(1, SeqCst);
+        }
+        share.count(40, 0);
         assert_eq!((recount(page), page.sum().held), (177, 177));
         assert_eq!(look(page, |_| false), []);
-        // What its parent becomes by exec shares nothing.
+        // Until its bits are taken back the parent counts as before.
         page.member(0).set_kind(Kind::Outside);
+        assert_eq!((recount(page), page.sum().held), (177, 177));
+        // And nobody counts twice when they are.
+        tree::reap(page, counters.fd(), &[0, 1, 2, 3]);
+        assert_eq!(page.member(0).shares.load(SeqCst), 0);
+        // The masks never said what was left out.
+        assert_eq!((recount(page), page.sum().held), (77, 77));
+        let found = wrong_surplus(page, counters.fd());
+        assert_eq!(found, [Violation::Surplus { share: 4, surplus: 40, recounted: 0 }]);
+        assert_eq!(found[0].to_string(), "share 4: 40 pages are left out, but only 0 are held twice");
+        share.make_void();
         assert_eq!((recount(page), page.sum().held), (117, 117));
-        page.member(0).set_kind(Kind::Managed);
-        assert_eq!(recount(page), 177);
-        page.member(0).clear();
-        assert_eq!((recount(page), page.sum().held), (117, 117));
+        assert_eq!(wrong_surplus(page, counters.fd()), []);
     }
 
     #[test]

@@ -29,10 +29,8 @@ impl Space {
         for (member, file) in adopted.iter_mut().zip(self.swap.devices.all_mut()) {
             *member = file.as_ref().map_or(u32::MAX, |f| f.adopt());
         }
-        let charged = self.group.charged() as i64;
-        let shared = self.tree().child_place().map(|place| (place, self.share_pages(place) as i64));
-        let reserved = self.tree().reserve_child(charged, shared);
-        if reserved.is_some() && shared.is_some_and(|(_, pages)| pages > 0) {
+        let reserved = self.tree().reserve_child();
+        if reserved.is_some_and(|child| self.share_pages(child) > 0) {
             let number = self.nr_sharing_forks.fetch_add(1, Relaxed).wrapping_add(1).max(1);
             self.sharing.store(number, Relaxed);
             self.shares_much.store(true, Relaxed);
@@ -48,7 +46,7 @@ impl Space {
     pub fn make_fork_room(&self, ctx: &ThreadCtx) {
         self.tree().reap_sometimes();
         let (limit, charged) = (self.group.limit(), self.group.charged());
-        if !self.can_protect || self.tree().child_place().is_none() || charged < limit / 4 {
+        if !self.can_protect || self.tree().is_alone() || charged < limit / 4 {
             return;
         }
         let room = (limit / FORK_ROOM_PART).min(charged / 2) as i64;

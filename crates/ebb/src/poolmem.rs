@@ -2,7 +2,7 @@
 
 use crate::group::Group;
 use crate::stats::{self, Shared};
-use crate::tree::shared_map::SharedMap;
+use crate::tree::holding::Fork;
 use crate::uapi::{self, Errno};
 use core::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use ebb_pool::{BLOCK_PAGES, Backing};
@@ -136,26 +136,21 @@ impl PoolMemory {
         (self.arena, self.nr_blocks * BLOCK_PAGES)
     }
 
-    /// End of what was ever used of it.
-    pub fn used_end(&self) -> usize {
-        self.page_addr(self.high_water.load(Ordering::Relaxed) as u32, 0)
-    }
-
     fn page_addr(&self, block: u32, page: usize) -> usize {
         self.arena + (block as usize * BLOCK_PAGES + page) * 4096
     }
 
-    /// All blocks with memory are shared with the child of the fork to come, as `map` says then; how many pages.
-    pub fn share(&self, map: &SharedMap) -> usize {
-        let mut pages = 0;
+    /// All blocks with memory are shared with the child of the fork to come.
+    pub fn share(&self, fork: &mut Fork<'_>) {
         for block in 0..self.high_water.load(Ordering::Relaxed) as u32 {
             let held = self.held(block);
             if held.load(Ordering::Relaxed) & HELD != 0 {
                 held.store(HELD | SHARED, Ordering::Relaxed);
-                pages += (0..BLOCK_PAGES).filter(|page| map.set(self.page_addr(block, *page))).count();
+                (0..BLOCK_PAGES).for_each(|page| {
+                    fork.share(self.page_addr(block, page));
+                });
             }
         }
-        pages
     }
 
     fn drop_blocks(&self, group: &Group, first: usize, n: usize) {

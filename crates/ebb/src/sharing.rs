@@ -19,13 +19,15 @@ use crate::region::Region;
 use crate::runs::Runs;
 use crate::space::Space;
 use crate::table::{ADDR_END, PAGE, UNIT_PAGES};
+use crate::tree::MemberId;
+use crate::tree::masks::Extent;
 use core::sync::atomic::Ordering::Relaxed;
 
 /// The part of what a process holds that makes much of what it shares.
 const SHARES_MUCH_PART: usize = 8;
 
 /// Address space of a leaf of the map of what is shared.
-const LEAF_SHIFT: u32 = crate::tree::shared_map::LEAF_SHIFT;
+const LEAF_SHIFT: u32 = crate::tree::masks::LEAF_SHIFT;
 
 impl Space {
     /// True while memory may be shared with a parent or a child. May lag.
@@ -45,10 +47,9 @@ impl Space {
 
     /// Looks how much of the pool is still shared.
     pub(crate) fn look_at_shared_pool(&self) {
-        let (most, sum) =
-            if self.is_sharing() { self.tree().shared_pool_pages(self.swap.arena_used_end()) } else { (0, 0) };
-        self.pool_is_shared.store(2 * most > self.swap.pool_pages(), Relaxed);
-        self.shared_pool_pages.store(sum, Relaxed);
+        let (own, surplus) = if self.is_sharing() { self.tree().shared_pool_pages() } else { (0, 0) };
+        self.pool_is_shared.store(2 * own > self.swap.pool_pages(), Relaxed);
+        self.shared_pool_pages.store(surplus, Relaxed);
     }
 
     /// Looks whether that has ended.
@@ -99,19 +100,20 @@ impl Space {
         }
     }
 
-    /// Before fork: marks and protects what parent and child will share, and says so in the map of the child at `place`; how
-    /// many pages. Under the exclusive gate.
-    pub(crate) fn share_pages(&self, place: usize) -> usize {
-        let map = self.tree().shared_with_child(place);
+    /// Before fork: marks and protects what this process and `child` will share, and says so in the tree, where the child will
+    /// hold as many pages as this process; how many are shared. Under the exclusive gate.
+    pub(crate) fn share_pages(&self, child: MemberId) -> usize {
+        let charged = self.group.charged() as i64;
         let leaves = self.regions.all().iter().flat_map(|r| (r.start >> LEAF_SHIFT)..=((r.end - 1) >> LEAF_SHIFT));
-        if !self.can_protect || map.prepare(leaves, self.swap.arena()).is_err() {
-            return 0;
+        let mut fork = self.tree().begin_fork(child, Extent::new(leaves, self.swap.arena()));
+        if !self.can_protect {
+            return fork.finish(charged);
         }
         let is_copied = |r: &&Region| !r.attr.is_dontfork() && !r.attr.is_wipeonfork();
         for region in self.regions.all().iter().filter(is_copied) {
             self.table.for_each_content(region.start, region.end, |addr, word| {
                 let state = word.load();
-                if state.tag() == Tag::Present && !state.is_pinned() && map.set(addr) && !state.is_shared() {
+                if state.tag() == Tag::Present && !state.is_pinned() && fork.share(addr) && !state.is_shared() {
                     word.set_exclusive(state.with_shared(true));
                     if let Some(unit) = self.table.unit(addr) {
                         unit.shared.fetch_add(1, Relaxed);
@@ -125,26 +127,22 @@ impl Space {
             ctx.pins.for_each_overlap(0, ADDR_END as u64, |start, end| {
                 let (start, end) = (start as usize & !(PAGE - 1), (end as usize).next_multiple_of(PAGE));
                 self.unshare(start, end);
-                (start..end).step_by(PAGE).for_each(|addr| {
-                    map.take(addr);
-                });
             });
         }
         for region in self.regions.all().iter().filter(is_copied) {
             self.protect_shared(*region);
         }
-        // Counted last: what cannot be protected is not shared.
-        let mut shared = 0;
+        // What is not protected now is each one's own.
         for region in self.regions.all().iter().filter(is_copied) {
-            self.table.for_each_protected(region.start, region.end, |addr, word| {
-                if word.load().is_shared() {
-                    shared += 1;
-                } else {
-                    map.take(addr);
+            self.table.for_each_content(region.start, region.end, |addr, word| {
+                let state = word.load();
+                if state.tag() == Tag::Present && !state.is_shared() {
+                    fork.unshare(addr);
                 }
             });
         }
-        shared + self.swap.share_pool(map)
+        self.swap.share_pool(&mut fork);
+        fork.finish(charged)
     }
 
     /// Pages of the range go on as this process's own. Under the exclusive gate.

@@ -13,7 +13,8 @@ mod charges;
 use ebb::gate::{Gate, GateFlag};
 use ebb::page::{PageWord, State, Tag};
 use ebb::pin::Pins;
-use ebb::tree::Page as TreePage;
+use ebb::tree::share::Share;
+use ebb::tree::{MemberId, Page as TreePage};
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, Ordering, fence};
@@ -578,5 +579,76 @@ fn what_the_dead_held_comes_back() {
         reaper.join().unwrap();
         assert_eq!(page.sum().held, if kept { 5 } else { 0 });
         assert!(page.try_grow(page.member(0), 5).is_some());
+    });
+}
+
+/// Three processes hold a page. Two of them write to it, or give it up, at the same time, and one of them is taken for dead
+/// meanwhile, by two: what is left out of the sum is never more than what is held by several, and in the end exactly that.
+#[test]
+fn leaving_a_share_is_counted_once() {
+    explore(3, || {
+        let shared = Arc::new((Share::default(), AtomicU64::new(0)));
+        let ids = [0, 1, 2].map(|index| MemberId { index, generation: 0 });
+        let bits = ids.map(|id| 1 << shared.0.enter(id).unwrap());
+        assert!(shared.0.begin(&shared.1, bits[0] | bits[1]));
+        shared.0.join(&shared.1, bits[2]);
+        shared.0.count(2, 0);
+        let leave = |bit: u64| {
+            let shared = shared.clone();
+            move || shared.0.leave(&shared.1, bit, false)
+        };
+        let others = [thread::spawn(leave(bits[0])), thread::spawn(leave(bits[1]))];
+        let again = leave(bits[1])();
+        let [first, second] = others.map(|other| other.join().unwrap());
+        assert_eq!(first, Some(true));
+        assert_eq!([again, second].iter().flatten().count(), 1);
+        assert_eq!(shared.1.load(Ordering::SeqCst), bits[2]);
+        assert_eq!(shared.0.surplus(), 0);
+        // The last one holds it alone.
+        assert_eq!(leave(bits[2])(), Some(false));
+        assert_eq!(shared.0.surplus(), 0);
+    });
+}
+
+/// A holder that has the page alone writes to it while another process, whose page at the same address is its own, forks
+/// and uses the mask for that: one counted surplus, whoever comes first.
+#[test]
+fn a_mask_of_one_holder_is_used_again() {
+    explore(3, || {
+        let shared = Arc::new((Share::default(), AtomicU64::new(0b001)));
+        let writer = {
+            let shared = shared.clone();
+            thread::spawn(move || shared.0.leave(&shared.1, 0b001, false))
+        };
+        assert!(shared.0.begin(&shared.1, 0b110));
+        shared.0.count(1, 0);
+        assert_ne!(writer.join().unwrap(), Some(true));
+        assert_eq!((shared.1.load(Ordering::SeqCst), shared.0.surplus()), (0b110, 1));
+        assert!(!shared.0.begin(&shared.1, 0b001));
+    });
+}
+
+/// Somebody adds up while a page is given up that another holds, too: no sum is below what is held.
+#[test]
+fn a_sum_beside_a_break_is_not_too_small() {
+    explore(3, || {
+        let page = Arc::new(TreePage::with_members(10, 2));
+        let mask = Arc::new(AtomicU64::new(0));
+        let share = page.share(0);
+        let bits = [0, 1].map(|index| 1 << share.enter(MemberId { index, generation: 0 }).unwrap());
+        assert!(share.begin(&mask, bits[0] | bits[1]));
+        for index in 0..2 {
+            page.member(index).granted.store(1, Ordering::SeqCst);
+        }
+        share.count(1, 0);
+        let adder = {
+            let page = page.clone();
+            thread::spawn(move || page.sum().held)
+        };
+        // It gives the page up.
+        assert_eq!(share.leave(&mask, bits[0], false), Some(true));
+        page.member(0).granted.fetch_sub(1, Ordering::SeqCst);
+        assert!((1..=2).contains(&adder.join().unwrap()));
+        assert_eq!(page.sum().held, 1);
     });
 }

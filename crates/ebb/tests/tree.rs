@@ -11,6 +11,7 @@ use harness::alone::{Pages, RAM, RAM_PAGES, alone, assert_sound, fork, mixed, re
 use harness::{force, space_with};
 use std::io::{Read, Write};
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
 /// What a process may have in hand beyond what it uses: a few batches, its books, and what a sweep overshoots by.
 const SLACK_PAGES: i64 = 512;
@@ -281,20 +282,32 @@ fn a_relative_that_is_another_program_shares_nothing() {
         let space = space();
         let n = RAM_PAGES / 4;
         let pages = Pages::new(space, n, 3);
-        let steps = Steps::new();
+        let (id, steps) = (space.tree().id(), Steps::new());
         let child = fork(space, || {
+            steps.child_is_done();
+            steps.child_waits();
+            space.tree().reap();
             steps.child_is_done();
             steps.child_waits();
             pages.check_all();
         });
         steps.parent_waits();
         let shared = held(space);
-        // As at an exec of the parent, whose pages are gone then: the child's count in full, its parent's no more.
+        // An exec that fails at once changes nothing.
         space.tree().leave_for_exec();
-        assert!((held(space) - shared).abs() <= SLACK_PAGES, "{shared} and then {}", held(space));
-        assert!(space.tree().page().members().all(|(_, member)| space.tree().page().shared_by(member) == 0));
+        assert_eq!(held(space), shared);
         space.tree().back_from_exec();
         assert_eq!(held(space), shared);
+        // As at an exec of the parent, whose pages are gone then: the child's count in full, its parent's no more.
+        space.tree().leave_for_exec();
+        std::thread::sleep(Duration::from_millis(50));
+        steps.parent_has();
+        assert!((held(space) - shared).abs() <= SLACK_PAGES, "{shared} and then {}", held(space));
+        assert_eq!(space.tree().page().shares().map(|(_, share)| share.surplus()).sum::<i64>(), 0);
+        assert!(space.tree().page().shares().all(|(_, share)| share.number_of(id).is_none()));
+        // One that fails so late has the process's pages count in full.
+        space.tree().back_from_exec();
+        assert!((held(space) - shared - n as i64).abs() <= SLACK_PAGES, "{shared} and then {}", held(space));
         drop((&steps.to_child.1).write_all(&[1]));
         end(space, child);
     });
@@ -319,7 +332,7 @@ fn the_smallest_budget_is_for_the_whole_tree() {
             // SAFETY: the kernel writes the status.
             while unsafe { libc::waitpid(child, &mut status, libc::WNOHANG) } == 0 {
                 most = most.max(held(space));
-                std::thread::sleep(std::time::Duration::from_millis(1));
+                std::thread::sleep(Duration::from_millis(1));
             }
             assert_eq!(status, 0);
         }

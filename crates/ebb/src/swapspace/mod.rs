@@ -18,7 +18,7 @@ use crate::device::list::Devices;
 use crate::group::Group;
 use crate::poolmem::PoolMemory;
 use crate::stats::{self, Shared};
-use crate::tree::shared_map::SharedMap;
+use crate::tree::holding::Fork;
 use crate::uapi::{self, Errno};
 use crate::validate::Inconsistency;
 use core::ptr::NonNull;
@@ -237,14 +237,9 @@ impl SwapSpace {
         self.memory.pages()
     }
 
-    /// The child of the fork to come shares the pool's memory, as `map` says then; how many pages.
-    pub fn share_pool(&self, map: &SharedMap) -> usize {
-        self.memory.share(map)
-    }
-
-    /// End of what the pool has ever used of its memory.
-    pub fn arena_used_end(&self) -> usize {
-        self.memory.used_end()
+    /// The child of the fork to come shares the pool's memory.
+    pub fn share_pool(&self, fork: &mut Fork<'_>) {
+        self.memory.share(fork);
     }
 
     /// Address and pages of the pool's memory.

@@ -6,7 +6,8 @@
 //! to be written by the dying, and process numbers that are used again, or that mean something else in another pid
 //! namespace, do not matter.
 
-use super::shared_map::SharedMap;
+use super::masks::{self, Masks};
+use super::share::HOLDERS_MAX;
 use super::{Kind, Member, MemberId, Page, Tree, TreeFull, now_ms};
 use crate::primitive::Ordering;
 use crate::uapi::{self, record_lock};
@@ -19,12 +20,21 @@ const SUPERVISOR_AT: u64 = LOCKS_AT - 1;
 /// How long a child may take from fork to its own lock, before its place goes to somebody else. A child that is stopped
 /// meanwhile takes another place when it goes on.
 const RESERVED_MS: u64 = 5000;
+/// Where the bytes are that are locked by who begins with a share, or forgets its masks.
+const SHARE_LOCKS_AT: u64 = LOCKS_AT + (1 << 20);
+/// A process that called exec so long ago is another program, or finds out that it has lost what it shared.
+const EXEC_MS: u64 = 20;
 /// How often a process that runs short looks for dead ones.
 const REAP_EVERY_MS: u64 = 5;
 
 /// The place of a member's byte.
 fn byte(index: u32) -> u64 {
     LOCKS_AT + u64::from(index)
+}
+
+/// The place of a share's byte.
+pub(super) fn share_byte(index: u32) -> u64 {
+    SHARE_LOCKS_AT + u64::from(index)
 }
 
 /// The process behind a member as the caller's pid namespace numbers it; none when it is dead, 0 when it has no number here.
@@ -48,8 +58,22 @@ pub fn supervisor(fd: i32) -> Option<i32> {
 /// which may be the process's own, the kernel does not say whether somebody holds them.
 pub fn reap(page: &Page, fd: i32, own: &[u32]) -> usize {
     let mut reaped = 0;
+    // The bits of who has no member any more are nobody's.
+    for (_, share) in page.shares() {
+        for (_, id) in share.holders().filter(|(_, id)| page.find(*id).is_none()) {
+            release(page, fd, id);
+        }
+    }
     for (index, member) in page.members() {
         let is_young = || now_ms().saturating_sub(member.since_ms.load(Relaxed)) < RESERVED_MS;
+        let id = MemberId { index, generation: member.generation() };
+        // In this order: see `back_from_exec`.
+        if member.shares.load(Relaxed) > 0
+            && now_ms().saturating_sub(member.left_ms.load(Ordering::SeqCst)) >= EXEC_MS
+            && member.kind() == Kind::Outside
+        {
+            release(page, fd, id);
+        }
         let may_live = || match member.kind() {
             Kind::Free => true,
             Kind::Reserved => member.parent().is_some_and(|parent| page.find(parent).is_some()) && is_young(),
@@ -60,12 +84,72 @@ pub fn reap(page: &Page, fd: i32, own: &[u32]) -> usize {
         }
         // Looked at again: until now somebody else may have held it, and cleared it, or made it a child's.
         if !may_live() {
-            member.clear();
+            vacate(page, fd, index);
             reaped += 1;
         }
         record_lock::unlock(fd, byte(index));
     }
     reaped
+}
+
+/// Takes all bits of `id` back, whose process holds nothing any more of what they stand for. Several may do so at a time.
+pub(super) fn release(page: &Page, fd: i32, id: MemberId) {
+    for (index, share) in page.shares() {
+        let Some(number) = share.number_of(id) else { continue };
+        match Masks::open(fd, index) {
+            Ok(masks) => {
+                masks.for_each(|mask, is_pool| {
+                    share.leave(mask, 1 << number, is_pool);
+                });
+                masks.close();
+            }
+            Err(_) => share.make_void(),
+        }
+        share.drop_holder(number, id);
+        if share.is_empty() && record_lock::try_lock(fd, share_byte(index)) {
+            if share.is_empty() {
+                masks::forget(fd, index);
+            }
+            record_lock::unlock(fd, share_byte(index));
+        }
+    }
+    if let Some(member) = page.find(id) {
+        member.shares.store(0, Ordering::SeqCst);
+    }
+}
+
+/// Makes a member nobody's, and takes its bits back. By who holds its lock.
+fn vacate(page: &Page, fd: i32, index: u32) {
+    let member = page.member(index);
+    release(page, fd, MemberId { index, generation: member.generation() });
+    member.clear();
+}
+
+/// What the masks of all shares say, counted anew: for each share its number, its surplus, and for each holder how many of its
+/// pages another is counted for.
+pub fn recount(page: &Page, fd: i32, mut f: impl FnMut(u32, i64, &[(MemberId, u64)])) {
+    for (index, share) in page.shares().filter(|(_, share)| !share.is_empty()) {
+        let Ok(masks) = Masks::open(fd, index) else { continue };
+        let (mut surplus, mut counted_elsewhere) = (0, [0u64; HOLDERS_MAX]);
+        masks.for_each(|mask, _| {
+            let mut others = mask.load(Relaxed);
+            others &= others.wrapping_sub(1);
+            surplus += i64::from(others.count_ones());
+            while others != 0 {
+                counted_elsewhere[others.trailing_zeros() as usize] += 1;
+                others &= others - 1;
+            }
+        });
+        masks.close();
+        let mut holders = [(MemberId { index: 0, generation: 0 }, 0); HOLDERS_MAX];
+        let mut nr_holders = 0;
+        for (number, id) in share.holders() {
+            let pages = if share.is_void() { 0 } else { counted_elsewhere[number as usize] };
+            holders[nr_holders] = (id, pages);
+            nr_holders += 1;
+        }
+        f(index, surplus, &holders[..nr_holders]);
+    }
 }
 
 /// Locks a free place for the calling process.
@@ -116,7 +200,7 @@ fn tell_left(page: &Page) {
 }
 
 impl Tree {
-    fn fd(&self) -> i32 {
+    pub(super) fn fd(&self) -> i32 {
         self.fd.load(Relaxed)
     }
 
@@ -136,7 +220,7 @@ impl Tree {
     }
 
     /// Runs `f` while no other thread of this process changes places: record locks do not keep threads apart.
-    fn exclusively<R>(&self, f: impl FnOnce() -> R) -> R {
+    pub(super) fn exclusively<R>(&self, f: impl FnOnce() -> R) -> R {
         while self.places_busy.swap(true, Ordering::SeqCst) {
             uapi::sched_yield();
         }
@@ -147,8 +231,7 @@ impl Tree {
 
     /// Takes a place, in which `granted` pages are granted from its first moment on.
     fn claim_place(&self, granted: i64) -> Result<(), TreeFull> {
-        // Whatever the process shared it did under its old name.
-        self.shared_with_parent.forget();
+        self.forget_holdings();
         let pid = uapi::getpid() as u32;
         let had = |(_, m): &(u32, &Member)| m.kind() == Kind::Outside && m.pid.load(Relaxed) == pid;
         let mine = self.page.members().filter(had).map(|(index, _)| index).find(|&index| self.try_lock(index));
@@ -174,7 +257,7 @@ impl Tree {
     /// Begins as the member at a place whose lock this process holds.
     fn enter(&self, index: u32, granted: i64) {
         let member = self.page.member(index);
-        member.clear();
+        vacate(self.page, self.fd(), index);
         member.pid.store(uapi::getpid() as u32, Relaxed);
         member.since_ms.store(now_ms(), Relaxed);
         member.granted.store(granted, Ordering::SeqCst);
@@ -237,6 +320,7 @@ impl Tree {
             return;
         }
         self.member().outside.store(0, Relaxed);
+        self.member().left_ms.store(now_ms(), Ordering::SeqCst);
         self.member().set_kind(Kind::Outside);
         tell_left(self.page);
     }
@@ -247,6 +331,11 @@ impl Tree {
             return;
         }
         self.member().set_kind(Kind::Managed);
+        // Who took its bits back meanwhile looked at the clock first, and then found it outside.
+        if now_ms().saturating_sub(self.member().left_ms.load(Ordering::SeqCst)) >= EXEC_MS / 2 {
+            self.forget_holdings();
+            self.exclusively(|| release(self.page, self.fd(), self.id()));
+        }
     }
 
     /// Takes a place for the calling process, which shares the memory of this space but is another, and is about to exec:
@@ -263,49 +352,28 @@ impl Tree {
         drop_outside(self.page, self.fd(), id);
     }
 
-    /// A place for one more child that shares memory.
-    pub fn child_place(&self) -> Option<usize> {
-        if self.is_alone() {
-            return None;
-        }
-        self.children.iter().position(|id| {
-            let id = MemberId::from_raw(id.load(Relaxed));
-            id.is_none_or(|id| self.page.relative(id).is_none())
-        })
-    }
-
-    /// What the child at a place shares.
-    pub fn shared_with_child(&self, place: usize) -> &SharedMap {
-        &self.shared_with_child[place]
-    }
-
-    /// Before fork: the member of the child, which will hold `granted` pages, and share so many of them, as the map of the
-    /// child at that place says. None when there is no member; then the child finds one, and shares nothing.
-    pub fn reserve_child(&self, granted: i64, shared: Option<(usize, i64)>) -> Option<MemberId> {
+    /// Before fork: the member of the child, which holds nothing yet. None when there is none; then the child finds one, and
+    /// shares nothing.
+    pub fn reserve_child(&self) -> Option<MemberId> {
         // Who only shares the memory leaves it to the child to find a place.
-        if self.is_alone() || !self.is_owner() {
+        if self.is_alone() || !self.is_owner() || self.is_lost() {
             return None;
         }
-        self.exclusively(|| self.reserve_place(granted, shared))
-    }
-
-    fn reserve_place(&self, granted: i64, shared: Option<(usize, i64)>) -> Option<MemberId> {
-        let page = self.page;
-        let index = page.places().find(|&i| page.member(i).kind() == Kind::Free && self.try_claim(i))?;
-        let pages = shared.map_or(0, |(_, pages)| pages);
-        let id = page.reserve(index, self.id(), granted, pages, now_ms());
-        record_lock::unlock(self.fd(), byte(index));
-        if let Some((place, _)) = shared {
-            self.children[place].store(id.to_raw(), Relaxed);
-        }
-        Some(id)
+        self.exclusively(|| {
+            let free = |&i: &u32| self.page.member(i).kind() == Kind::Free && self.try_claim(i);
+            let index = self.page.places().find(free)?;
+            let id = self.page.reserve(index, self.id(), now_ms());
+            record_lock::unlock(self.fd(), byte(index));
+            Some(id)
+        })
     }
 
     /// The fork failed.
     pub fn drop_child(&self, id: MemberId) {
         self.exclusively(|| {
+            release(self.page, self.fd(), id);
             if self.page.find(id).is_some() && self.try_lock(id.index) {
-                self.page.member(id.index).clear();
+                vacate(self.page, self.fd(), id.index);
                 record_lock::unlock(self.fd(), byte(id.index));
             }
         });
@@ -315,14 +383,6 @@ impl Tree {
     pub fn become_child(&self, reserved: Option<MemberId>, granted: i64) -> Result<(), TreeFull> {
         // Another thread of the parent may have held it; here there is none.
         self.places_busy.store(false, Relaxed);
-        self.shared_with_parent.forget();
-        for (child, map) in self.children.iter().zip(&self.shared_with_child) {
-            let is_this = MemberId::from_raw(child.swap(0, Relaxed)) == reserved && reserved.is_some();
-            if is_this {
-                self.shared_with_parent.become_same(map);
-            }
-            map.forget();
-        }
         if let Some(id) = reserved
             && self.try_lock(id.index)
         {
@@ -331,52 +391,17 @@ impl Tree {
                 member.pid.store(uapi::getpid() as u32, Relaxed);
                 member.set_kind(Kind::Managed);
                 self.set_id(id);
+                self.inherit_holdings(true);
                 return Ok(());
             }
             record_lock::unlock(self.fd(), byte(id.index));
         }
-        self.shared_with_parent.forget();
+        self.inherit_holdings(false);
         self.claim_own()?;
+        if let Some(id) = reserved {
+            self.exclusively(|| release(self.page, self.fd(), id));
+        }
         self.force_grow(granted);
         Ok(())
-    }
-
-    /// Children that may still share memory with this process, and what they share.
-    fn sharing_children(&self) -> impl Iterator<Item = (&Member, &SharedMap)> {
-        let ids = self.children.iter().map(|id| MemberId::from_raw(id.load(Relaxed)));
-        ids.zip(&self.shared_with_child).filter_map(|(id, map)| Some((self.page.relative(id?)?, map)))
-    }
-
-    fn has_parent(&self) -> bool {
-        self.member().parent().is_some_and(|parent| self.page.relative(parent).is_some())
-    }
-
-    /// Pages that this process still shares with the one with which it shares most; none when there is nobody left.
-    pub fn shared_pages(&self) -> Option<usize> {
-        let own = self.has_parent().then(|| self.member());
-        let relatives = self.sharing_children().map(|(child, _)| child).chain(own);
-        relatives.map(|member| member.shared.load(Relaxed).max(0) as usize).max()
-    }
-
-    /// Pages of the pool, whose memory ends at `end`, that this process still shares: with the one with which it shares most,
-    /// and with all of them together.
-    pub fn shared_pool_pages(&self, end: usize) -> (usize, usize) {
-        let with_parent = self.has_parent().then_some(&self.shared_with_parent);
-        let maps = self.sharing_children().map(|(_, map)| map).chain(with_parent);
-        maps.map(|map| map.count_extra(end)).fold((0, 0), |(most, sum), pages| (most.max(pages), sum + pages))
-    }
-
-    /// The page at `addr` is this process's own now, because it writes to it, or it has it no more. How many pages more that
-    /// makes for the tree.
-    pub fn break_page(&self, addr: usize) -> usize {
-        let mut broken = 0;
-        let relatives = self.sharing_children().chain(core::iter::once((self.member(), &self.shared_with_parent)));
-        for (member, map) in relatives {
-            if map.take(addr) {
-                member.shared.fetch_sub(1, Ordering::SeqCst);
-                broken += 1;
-            }
-        }
-        broken
     }
 }

@@ -1,14 +1,11 @@
 //! This process's part in its tree.
 
+use super::holding::Holdings;
 use super::page::{Member, MemberId, Page, Sum};
-use super::shared_map::SharedMap;
 use crate::primitive::Ordering;
 use crate::uapi;
 use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicI64, AtomicU32, AtomicU64};
-
-/// Children that may share memory with this process at a time; with further ones it shares nothing.
-pub const CHILDREN_MAX: usize = 64;
 
 /// All places of the tree are taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -30,12 +27,8 @@ pub struct Tree {
     pub(super) reaped_ms: AtomicU64,
     /// Pages that were left of the budget when somebody last looked.
     free: AtomicI64,
-    /// Children that may still share memory: [`MemberId`]s, 0 for none.
-    pub(super) children: [AtomicU64; CHILDREN_MAX],
-    /// What they share.
-    pub(super) shared_with_child: [SharedMap; CHILDREN_MAX],
-    /// What this process shares with its parent.
-    pub(super) shared_with_parent: SharedMap,
+    /// What this process holds in common with others.
+    pub(super) holdings: Holdings,
 }
 
 /// Milliseconds of CLOCK_MONOTONIC.
@@ -56,9 +49,7 @@ impl Tree {
             places_busy: AtomicBool::new(false),
             reaped_ms: AtomicU64::new(0),
             free: AtomicI64::new(i64::MAX),
-            children: [const { AtomicU64::new(0) }; CHILDREN_MAX],
-            shared_with_child: [const { SharedMap::empty() }; CHILDREN_MAX],
-            shared_with_parent: SharedMap::empty(),
+            holdings: Holdings::new(),
         };
         this.claim_own()?;
         Ok(this)

@@ -9,10 +9,13 @@
 //!
 //! The idea of counting without a total is the kernel's per-CPU counter; that of taking batches is `memcg_stock`.
 
+use super::share::Share;
 use crate::primitive::{AtomicI64, AtomicU32, AtomicU64, Ordering, model_fence};
 
 /// Most managed processes of a tree at a time.
 pub const MEMBERS_MAX: usize = if cfg!(loom) { 3 } else { 4096 };
+/// Most shares of a tree at a time: with more, parents share nothing with their children.
+pub const SHARES_MAX: usize = if cfg!(loom) { 1 } else { 240 };
 /// Classes of age: class 0 is less than [`AGE_BASE_MS`], each further one twice as old.
 pub const AGES: usize = 16;
 /// Upper bound of the youngest class of ages.
@@ -71,9 +74,10 @@ pub struct Member {
     generation: AtomicU32,
     /// What the process may hold without asking.
     pub granted: AtomicI64,
-    /// Of that, what it shares with its parent since fork, and the parent has granted too. Counts only while the parent
-    /// lives. It may say too little.
-    pub shared: AtomicI64,
+    /// Shares in which it has a bit.
+    pub shares: AtomicU32,
+    /// When it last called exec, on the clock of [`Member::published_ms`].
+    pub left_ms: AtomicU64,
     /// The [`MemberId`] of the process that forked it; 0 for none.
     parent: AtomicU64,
     /// What it holds, as seen from outside; for [`Kind::Outside`].
@@ -132,7 +136,7 @@ impl Member {
     /// Makes the member nobody's: what was known of it is gone. By who holds its lock.
     pub fn clear(&self) {
         self.generation.fetch_add(1, Ordering::SeqCst);
-        for word in [&self.granted, &self.shared, &self.outside, &self.ask_pages] {
+        for word in [&self.granted, &self.outside, &self.ask_pages] {
             word.store(0, Ordering::Relaxed);
         }
         let published = [&self.asked_ms, &self.charged, &self.wanted, &self.pool, &self.staged, &self.on_device];
@@ -140,6 +144,8 @@ impl Member {
             word.store(0, Ordering::Relaxed);
         }
         self.pid.store(0, Ordering::Relaxed);
+        self.shares.store(0, Ordering::Relaxed);
+        self.left_ms.store(0, Ordering::Relaxed);
         self.declined_until_ms.store(0, Ordering::Relaxed);
         self.ages.iter().for_each(|age| age.store(0, Ordering::Relaxed));
         // Last: from here on the place may be somebody else's.
@@ -158,7 +164,10 @@ pub struct Page {
     /// Raised, and woken as a shared futex, when a member becomes [`Kind::Outside`]: who looks from outside has something
     /// to look at.
     pub left: AtomicU32,
+    /// Shares at or above this were never used.
+    shares_high_water: AtomicU32,
     members: [Member; MEMBERS_MAX],
+    shares: [Share; SHARES_MAX],
 }
 
 /// In a model memory is made, not zeroed.
@@ -172,7 +181,8 @@ impl Page {
             kind: AtomicU32::new(if index < managed { Kind::Managed } else { Kind::Free } as u32),
             generation: AtomicU32::new(0),
             granted: signed(),
-            shared: signed(),
+            shares: AtomicU32::new(0),
+            left_ms: word(),
             parent: word(),
             outside: signed(),
             pid: AtomicU32::new(0),
@@ -194,7 +204,9 @@ impl Page {
             limit: AtomicU64::new(limit),
             left: AtomicU32::new(0),
             high_water: AtomicU32::new(MEMBERS_MAX as u32),
+            shares_high_water: AtomicU32::new(SHARES_MAX as u32),
             members: core::array::from_fn(|index| member(index as u32)),
+            shares: core::array::from_fn(|_| Share::default()),
         }
     }
 }
@@ -202,7 +214,7 @@ impl Page {
 /// What all members hold together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Sum {
-    /// Pages granted, less what is shared.
+    /// Pages granted, those that several hold since a fork once.
     pub held: i64,
     /// Budget in pages.
     pub limit: i64,
@@ -253,34 +265,48 @@ impl Page {
         (member.generation() == id.generation && member.kind() != Kind::Free).then_some(member)
     }
 
-    /// The same, while it has the memory that it had at a fork: not once it is another program.
-    pub fn relative(&self, id: MemberId) -> Option<&Member> {
-        self.find(id).filter(|member| matches!(member.kind(), Kind::Managed | Kind::Reserved))
-    }
-
-    /// What `member` counts for.
+    /// What `member` was granted, or is said to hold.
     pub fn held_by(&self, member: &Member) -> i64 {
         match member.kind() {
             Kind::Free => 0,
-            Kind::Outside => member.outside.load(Ordering::SeqCst).max(0),
-            Kind::Managed | Kind::Reserved => {
-                let shares = member.parent().is_some_and(|parent| self.relative(parent).is_some());
-                let shared = if shares { member.shared.load(Ordering::SeqCst).max(0) } else { 0 };
-                (member.granted.load(Ordering::SeqCst) - shared).max(0)
+            Kind::Outside => {
+                // Until its bits are taken back they stand for what it was granted as another program.
+                let shares = member.shares.load(Ordering::SeqCst) > 0;
+                let granted = if shares { member.granted.load(Ordering::SeqCst).max(0) } else { 0 };
+                member.outside.load(Ordering::SeqCst).max(0) + granted
             }
+            Kind::Managed | Kind::Reserved => member.granted.load(Ordering::SeqCst).max(0),
         }
     }
 
-    /// Pages of what is granted to `member` that do not count, because its parent has them in common with it.
-    pub fn shared_by(&self, member: &Member) -> u64 {
-        let granted = member.granted.load(Ordering::SeqCst);
-        if member.kind() == Kind::Managed { (granted - self.held_by(member)).max(0) as u64 } else { 0 }
+    /// Adds all members up, and leaves out what several of them hold since a fork.
+    pub fn sum(&self) -> Sum {
+        // Before and after, because it may be counted up or down meanwhile, for pages that were seen, or were not.
+        let before = self.surplus();
+        let granted: i64 = self.members().map(|(_, member)| self.held_by(member)).sum();
+        let surplus = before.min(self.surplus());
+        Sum { held: (granted - surplus).max(0), limit: self.limit() as i64 }
     }
 
-    /// Adds all members up.
-    pub fn sum(&self) -> Sum {
-        let held = self.members().map(|(_, member)| self.held_by(member)).sum();
-        Sum { held, limit: self.limit() as i64 }
+    /// Pages that are granted more than once.
+    fn surplus(&self) -> i64 {
+        self.shares().map(|(_, share)| share.surplus()).sum()
+    }
+
+    /// The share at an index that exists.
+    pub fn share(&self, index: u32) -> &Share {
+        &self.shares[index as usize]
+    }
+
+    /// Shares that may be in use, with their indices.
+    pub fn shares(&self) -> impl Iterator<Item = (u32, &Share)> {
+        let high_water = (self.shares_high_water.load(Ordering::SeqCst) as usize).min(SHARES_MAX);
+        (0..high_water as u32).map(|index| (index, self.share(index)))
+    }
+
+    /// Makes the share one that sums look at.
+    pub fn raise_shares_high_water(&self, index: u32) {
+        self.shares_high_water.fetch_max(index + 1, Ordering::SeqCst);
     }
 
     /// Grants `n` pages more to `member`; what is left then, or none when they are too many.
@@ -295,14 +321,11 @@ impl Page {
         None
     }
 
-    /// Marks the place as the child's of the fork that `parent` is about to make: it will hold `granted` pages, and share
-    /// so many. By who holds the member's lock.
-    pub fn reserve(&self, index: u32, parent: MemberId, granted: i64, shared: i64, now_ms: u64) -> MemberId {
+    /// Marks the place as the child's of the fork that `parent` is about to make. By who holds the member's lock.
+    pub fn reserve(&self, index: u32, parent: MemberId, now_ms: u64) -> MemberId {
         let member = self.member(index);
         member.clear();
         member.parent.store(parent.to_raw(), Ordering::SeqCst);
-        member.granted.store(granted, Ordering::SeqCst);
-        member.shared.store(shared, Ordering::SeqCst);
         member.since_ms.store(now_ms, Ordering::Relaxed);
         member.set_kind(Kind::Reserved);
         self.raise_high_water(index);

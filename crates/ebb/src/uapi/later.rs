@@ -67,6 +67,32 @@ pub(super) fn map(len: usize, align: usize, flags: u32) -> Result<*mut u8, Errno
     Ok(at as *mut u8)
 }
 
+/// Maps `len` bytes of `fd` from `offset` on, shared, readable and writable, at such a place.
+pub fn map_file(len: usize, fd: i32, offset: u64) -> Result<*mut u8, Errno> {
+    let Some(at) = take(len, 4096) else { return super::map_shared_at(fd, offset, len) };
+    let (prot, flags) = ((g::PROT_READ | g::PROT_WRITE) as u64, (g::MAP_SHARED | g::MAP_FIXED) as u64);
+    // SAFETY: as in `map`.
+    let at = unsafe { call(g::__NR_mmap, [at as u64, len as u64, prot, flags, fd as u64, offset]) }? as *mut u8;
+    // Core dumps leave Ebb's own memory out; a failure only makes them larger.
+    let _ = super::madvise(at as usize, len, g::MADV_DONTDUMP);
+    Ok(at)
+}
+
+/// Takes back what [`map_file`] gave. Where that was set aside it is inaccessible then, and not used again.
+///
+/// # Safety
+/// Nobody may use the range afterwards.
+pub unsafe fn unmap(at: usize, len: usize) -> Result<(), Errno> {
+    let was_set_aside = at + len <= NEXT.load(Relaxed);
+    if !was_set_aside {
+        // SAFETY: the caller's.
+        return unsafe { super::munmap(at, len) };
+    }
+    let flags = (g::MAP_PRIVATE | g::MAP_ANONYMOUS | g::MAP_NORESERVE | g::MAP_FIXED) as u64;
+    // SAFETY: the caller's.
+    unsafe { call(g::__NR_mmap, [at as u64, len as u64, g::PROT_NONE as u64, flags, u64::MAX, 0]) }.map(drop)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

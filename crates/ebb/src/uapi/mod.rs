@@ -107,10 +107,15 @@ pub fn reserve_aligned(len: usize, align: usize) -> Result<*mut u8, Errno> {
 
 /// Maps `len` bytes of `fd` shared and writable.
 pub fn map_shared(fd: i32, len: usize) -> Result<*mut u8, Errno> {
+    map_shared_at(fd, 0, len)
+}
+
+/// The same from `offset` on.
+pub fn map_shared_at(fd: i32, offset: u64, len: usize) -> Result<*mut u8, Errno> {
+    let prot = (g::PROT_READ | g::PROT_WRITE) as u64;
     // SAFETY: a fresh mapping at an address of the kernel's choice disturbs nobody.
     unsafe {
-        call(g::__NR_mmap, [0, len as u64, (g::PROT_READ | g::PROT_WRITE) as u64, g::MAP_SHARED as u64, fd as u64, 0])
-            .map(|at| at as *mut u8)
+        call(g::__NR_mmap, [0, len as u64, prot, g::MAP_SHARED as u64, fd as u64, offset]).map(|at| at as *mut u8)
     }
 }
 
@@ -459,6 +464,16 @@ pub fn pwrite_all(fd: i32, data: &[u8], offset: u64) -> Result<(), Errno> {
 pub fn truncate(fd: i32, len: u64) -> Result<(), Errno> {
     // SAFETY: only the engine's own file is touched.
     unsafe { call(g::__NR_ftruncate, [fd as u64, len, 0, 0, 0, 0]).map(drop) }
+}
+
+/// Gives a range of the file memory, or blocks; the file becomes longer for it, never shorter.
+pub fn allocate(fd: i32, offset: u64, len: u64) -> Result<(), Errno> {
+    // SAFETY: only the engine's own file is touched.
+    let done = unsafe { call(g::__NR_fallocate, [fd as u64, 0, offset, len, 0, 0]).map(drop) };
+    if done == Err(Errno::FBIG) {
+        take_pending_signal(g::SIGXFSZ);
+    }
+    done
 }
 
 /// Gives the space of a range of the file back to the file system; the range reads as zeros.

@@ -1,0 +1,337 @@
+//! What this process holds in common with others since a fork: the shares in which it has a bit.
+//!
+//! A page that it shares has its bit in one share at most. At a fork the child gets a bit of its own in each of its parent's
+//! shares: where the parent's bit is, the child's is set too; pages that the parent holds alone go to the first share that
+//! has no other use for their mask, and to a new one when there is none. So a family uses one share for as long as its
+//! pages allow.
+
+use super::claim::share_byte;
+use super::masks::{Extent, Masks};
+use super::own::Tree;
+use super::page::SHARES_MAX;
+use super::share::Share;
+use super::{MemberId, Page};
+use crate::primitive::Ordering;
+use crate::uapi::record_lock;
+use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::{AtomicU32, AtomicUsize};
+
+/// Most shares of a process.
+const HOLDINGS_MAX: usize = 16;
+/// Pages that are counted at a time: as many may count too often when the process is killed meanwhile.
+const CHUNK: i64 = 512;
+
+/// A share in which this process has a bit. Changes only while nobody else is inside the engine, or to nothing.
+struct Holding {
+    /// Number of the share, and 1; 0 for none.
+    share: AtomicU32,
+    /// Number of this process's bit.
+    own: AtomicU32,
+    /// Number of the bit of the child of the fork that is under way, and 1; 0 for none.
+    child: AtomicU32,
+    at: AtomicUsize,
+    bytes: AtomicUsize,
+}
+
+/// All shares of this process.
+pub(super) struct Holdings([Holding; HOLDINGS_MAX]);
+
+/// A holding as it is now.
+#[derive(Clone, Copy)]
+struct Held<'a> {
+    index: u32,
+    share: &'a Share,
+    masks: Masks,
+    own: u32,
+    child: Option<u32>,
+}
+
+impl Held<'_> {
+    fn own_bit(&self) -> u64 {
+        1 << self.own
+    }
+}
+
+impl Holdings {
+    pub const fn new() -> Self {
+        const NONE: Holding = Holding {
+            share: AtomicU32::new(0),
+            own: AtomicU32::new(0),
+            child: AtomicU32::new(0),
+            at: AtomicUsize::new(0),
+            bytes: AtomicUsize::new(0),
+        };
+        Self([NONE; HOLDINGS_MAX])
+    }
+
+    fn get<'a>(&self, page: &'a Page, place: usize) -> Option<Held<'a>> {
+        let holding = &self.0[place];
+        let index = holding.share.load(Relaxed).checked_sub(1)?;
+        Some(Held {
+            index,
+            share: page.share(index),
+            masks: Masks::at((holding.at.load(Relaxed), holding.bytes.load(Relaxed))),
+            own: holding.own.load(Relaxed),
+            child: holding.child.load(Relaxed).checked_sub(1),
+        })
+    }
+
+    fn all<'a>(&self, page: &'a Page) -> impl Iterator<Item = (usize, Held<'a>)> {
+        (0..HOLDINGS_MAX).filter_map(move |place| Some((place, self.get(page, place)?)))
+    }
+
+    fn set(&self, place: usize, index: u32, own: u32, child: Option<u32>, masks: Masks) {
+        let holding = &self.0[place];
+        let (at, bytes) = masks.address();
+        holding.at.store(at, Relaxed);
+        holding.bytes.store(bytes, Relaxed);
+        holding.own.store(own, Relaxed);
+        holding.child.store(child.map_or(0, |child| child + 1), Relaxed);
+        holding.share.store(index + 1, Relaxed);
+    }
+
+    /// The share at a place is not this process's any more. Somebody may use its masks still.
+    fn forget(&self, place: usize) {
+        self.0[place].share.store(0, Relaxed);
+    }
+}
+
+/// A fork under way: what the child will share.
+pub struct Fork<'a> {
+    tree: &'a Tree,
+    child: MemberId,
+    extent: Extent,
+    /// A share for what fits into no other was made, or could not be.
+    has_made: bool,
+    /// Pages not counted yet, by holding, and those of the pool.
+    pages: [i64; HOLDINGS_MAX],
+    pool_pages: [i64; HOLDINGS_MAX],
+    total: i64,
+}
+
+impl Fork<'_> {
+    /// The page at `addr`, which is mapped, will be shared. False when it will count twice.
+    pub fn share(&mut self, addr: usize) -> bool {
+        let (page, holdings) = (self.tree.page(), &self.tree.holdings);
+        for (place, held) in holdings.all(page) {
+            let Some((mask, is_pool)) = held.masks.get(addr) else { continue };
+            if mask.load(Relaxed) & held.own_bit() == 0 {
+                continue;
+            }
+            let Some(child) = held.child else { return false };
+            held.share.join(mask, 1 << child);
+            self.add(place, is_pool);
+            return true;
+        }
+        if holdings.all(page).any(|(place, held)| self.begin(place, held, addr)) {
+            return true;
+        }
+        if self.has_made {
+            return false;
+        }
+        self.has_made = true;
+        let made = self.tree.make_share(self.child, &self.extent);
+        made.and_then(|place| Some((place, holdings.get(page, place)?)))
+            .is_some_and(|(place, held)| self.begin(place, held, addr))
+    }
+
+    /// The page becomes one that only parent and child hold.
+    fn begin(&mut self, place: usize, held: Held<'_>, addr: usize) -> bool {
+        let Some(child) = held.child else { return false };
+        let Some((mask, is_pool)) = held.masks.make(addr) else { return false };
+        let begun = held.share.begin(mask, held.own_bit() | 1 << child);
+        if begun {
+            self.add(place, is_pool);
+        }
+        begun
+    }
+
+    fn add(&mut self, place: usize, is_pool: bool) {
+        self.pages[place] += 1;
+        self.pool_pages[place] += i64::from(is_pool);
+        self.total += 1;
+        if self.pages[place] == CHUNK {
+            self.flush(place);
+        }
+    }
+
+    /// The child's pages are granted first: nothing is left out of the sum that is not in it.
+    fn flush(&mut self, place: usize) {
+        let (pages, pool_pages) = (self.pages[place], self.pool_pages[place]);
+        if pages == 0 {
+            return;
+        }
+        if let Some(held) = self.tree.holdings.get(self.tree.page(), place)
+            && let Some(member) = self.tree.page().find(self.child)
+        {
+            member.granted.fetch_add(pages, Ordering::SeqCst);
+            held.share.count(pages, pool_pages);
+        }
+        (self.pages[place], self.pool_pages[place]) = (0, 0);
+    }
+
+    /// The child will have the page at `addr`, but not in common with anybody.
+    pub fn unshare(&mut self, addr: usize) {
+        for (_, held) in self.tree.holdings.all(self.tree.page()) {
+            if let Some(child) = held.child
+                && let Some((mask, is_pool)) = held.masks.get(addr)
+            {
+                held.share.leave(mask, 1 << child, is_pool);
+            }
+        }
+    }
+
+    /// All that is shared has been said: how many pages. The child will hold `granted` in all.
+    pub fn finish(mut self, granted: i64) -> usize {
+        (0..HOLDINGS_MAX).for_each(|place| self.flush(place));
+        let page = self.tree.page();
+        let own = self.tree.id();
+        let is_sound = page.find(own).is_some() && page.find(self.child).is_some();
+        if let Some(member) = page.find(self.child) {
+            member.granted.store(granted, Ordering::SeqCst);
+        }
+        // Somebody took one of the two for dead, and what was set since is nobody's.
+        if !is_sound {
+            self.tree.holdings.all(page).for_each(|(_, held)| held.share.make_void());
+        }
+        self.total as usize
+    }
+}
+
+impl Tree {
+    /// Before fork, with the gate closed: begins to say what the child will share. The child is a member already, which
+    /// holds nothing.
+    pub fn begin_fork(&self, child: MemberId, extent: Extent) -> Fork<'_> {
+        let own = self.id();
+        for (place, held) in self.holdings.all(self.page) {
+            // It was taken for dead since.
+            if held.share.holder(held.own) != Some(own) {
+                self.holdings.forget(place);
+                continue;
+            }
+            if held.share.others(held.own) == 0 {
+                if held.share.is_void() {
+                    self.drop_holding(place, held);
+                    continue;
+                }
+                // What is left of those that were killed in the midst of it.
+                held.share.reset();
+            }
+            let number = held.share.enter(child);
+            self.holdings.set(place, held.index, held.own, number, held.masks);
+            if number.is_some()
+                && let Some(member) = self.page.find(child)
+            {
+                member.shares.fetch_add(1, Ordering::SeqCst);
+            }
+        }
+        Fork {
+            tree: self,
+            child,
+            extent,
+            has_made: false,
+            pages: [0; HOLDINGS_MAX],
+            pool_pages: [0; HOLDINGS_MAX],
+            total: 0,
+        }
+    }
+
+    /// Makes a share for this process and its child; the place of the holding.
+    fn make_share(&self, child: MemberId, extent: &Extent) -> Option<usize> {
+        let place = self.free_holding()?;
+        let (index, masks) = self.exclusively(|| self.claim_share(extent))?;
+        let share = self.page.share(index);
+        let own = share.number_of(self.id())?;
+        let number = share.enter(child);
+        self.holdings.set(place, index, own, number, masks);
+        for id in [self.id(), child] {
+            if let Some(member) = self.page.find(id) {
+                member.shares.fetch_add(1, Ordering::SeqCst);
+            }
+        }
+        Some(place)
+    }
+
+    /// A place for one more holding: where there is none, or one that nobody else has any more.
+    fn free_holding(&self) -> Option<usize> {
+        if let Some(place) = (0..HOLDINGS_MAX).find(|place| self.holdings.get(self.page, *place).is_none()) {
+            return Some(place);
+        }
+        let (place, held) = self.holdings.all(self.page).find(|(_, held)| held.share.others(held.own) == 0)?;
+        self.drop_holding(place, held);
+        Some(place)
+    }
+
+    /// Gives a share up in which nobody else has a bit, so that nobody can get one.
+    fn drop_holding(&self, place: usize, held: Held<'_>) {
+        self.holdings.forget(place);
+        held.masks.retire();
+        held.share.drop_holder(held.own, self.id());
+        self.member().shares.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Takes a share that nobody uses.
+    fn claim_share(&self, extent: &Extent) -> Option<(u32, Masks)> {
+        let fd = self.fd();
+        (0..SHARES_MAX as u32).find_map(|index| {
+            let share = self.page.share(index);
+            if !share.is_empty() || !record_lock::try_lock(fd, share_byte(index)) {
+                return None;
+            }
+            let masks = if share.is_empty() { Masks::create(fd, index, extent).ok() } else { None };
+            if masks.is_some() {
+                share.reset();
+                let _ = share.enter(self.id());
+                self.page.raise_shares_high_water(index);
+            }
+            record_lock::unlock(fd, share_byte(index));
+            Some((index, masks?))
+        })
+    }
+
+    /// Whatever the process held in common with others it did under another name, or its bits are gone.
+    pub(super) fn forget_holdings(&self) {
+        (0..HOLDINGS_MAX).for_each(|place| self.holdings.forget(place));
+    }
+
+    /// In fork's child: what its parent held in common with it. `is_this` when it is the member that its parent reserved.
+    pub(super) fn inherit_holdings(&self, is_this: bool) {
+        for (place, held) in self.holdings.all(self.page) {
+            match held.child {
+                Some(own) if is_this => self.holdings.set(place, held.index, own, None, held.masks),
+                _ => self.holdings.forget(place),
+            }
+        }
+    }
+
+    /// Pages that this process still shares, as far as is known; none when there is nobody left.
+    pub fn shared_pages(&self) -> Option<usize> {
+        let others = self.holdings.all(self.page).map(|(_, held)| (held.share, held.share.others(held.own)));
+        let shared = others.filter(|(_, others)| *others > 0);
+        shared.map(|(share, others)| share.surplus() as usize / others).reduce(|sum, pages| sum + pages)
+    }
+
+    /// Pages of the pool that this process still shares, as far as is known, and how many the pools of the tree are counted
+    /// too often.
+    pub fn shared_pool_pages(&self) -> (usize, usize) {
+        let own = self.holdings.all(self.page).map(|(_, held)| {
+            let others = held.share.others(held.own).max(1);
+            held.share.pool_surplus() as usize / others
+        });
+        let all = self.page.shares().map(|(_, share)| share.pool_surplus() as usize);
+        (own.sum(), all.sum())
+    }
+
+    /// The page at `addr` is this process's own now, because it writes to it, or it has it no more. How many pages more that
+    /// makes for the tree, if it has a copy.
+    pub fn break_page(&self, addr: usize) -> usize {
+        for (_, held) in self.holdings.all(self.page) {
+            if let Some((mask, is_pool)) = held.masks.get(addr)
+                && let Some(others) = held.share.leave(mask, held.own_bit(), is_pool)
+            {
+                return usize::from(others && !held.share.is_void());
+            }
+        }
+        0
+    }
+}

@@ -1,0 +1,164 @@
+//! Pages that forks shared, and how often they are counted too often.
+//!
+//! A *share* has a word for each page, its *mask*: one bit for each process that holds the page as it was at a fork, its
+//! *holders*. All of them are charged for it. What its holders beyond the first are charged for is the share's *surplus*,
+//! which the sum of the tree leaves out. Who writes to such a page, or gives it up, takes its bit away, and with it, if
+//! there is another holder, one page of the surplus. So a page counts once however many processes hold it, in whatever
+//! order they fork, write, exec and die, and nobody waits for anybody.
+//!
+//! What may be interrupted for ever by a kill is in an order that leaves the surplus too small, never too large: it is
+//! counted down before a bit goes, and up after bits are there. Whoever takes the bits of the dead away may do so again
+//! where another has begun.
+//!
+//! The idea is the kernel's count of who maps a page (`mapcount`), with names in place of a number, because the dying do not
+//! count down here.
+
+use super::page::MemberId;
+use crate::primitive::{AtomicI64, AtomicU32, AtomicU64, Ordering};
+
+/// Most processes with bits in a share at a time: what further ones share with them counts twice.
+pub const HOLDERS_MAX: usize = if cfg!(loom) { 3 } else { 64 };
+
+/// What all know of a share. Its masks are elsewhere in the file. Zeroed memory is one that nobody uses.
+#[repr(C, align(128))]
+#[derive(Debug)]
+pub struct Share {
+    /// For all pages together, holders beyond the first. May be too small.
+    surplus: AtomicI64,
+    /// Of that, pages of pools. A hint.
+    pool_surplus: AtomicI64,
+    /// Not 0 when bits may be wrong: then each holder's page counts.
+    void: AtomicU32,
+    /// The [`MemberId`] behind each bit; 0 for none.
+    holders: [AtomicU64; HOLDERS_MAX],
+}
+
+/// In a model memory is made, not zeroed.
+#[cfg(loom)]
+impl Default for Share {
+    fn default() -> Self {
+        Self {
+            surplus: AtomicI64::new(0),
+            pool_surplus: AtomicI64::new(0),
+            void: AtomicU32::new(0),
+            holders: core::array::from_fn(|_| AtomicU64::new(0)),
+        }
+    }
+}
+
+impl Share {
+    /// Pages that are counted too often.
+    pub fn surplus(&self) -> i64 {
+        if self.is_void() { 0 } else { self.surplus.load(Ordering::SeqCst).max(0) }
+    }
+
+    /// Of these, pages of pools. A hint.
+    pub fn pool_surplus(&self) -> i64 {
+        if self.is_void() { 0 } else { self.pool_surplus.load(Ordering::Relaxed).max(0) }
+    }
+
+    /// True when its bits may be wrong.
+    pub fn is_void(&self) -> bool {
+        self.void.load(Ordering::SeqCst) != 0
+    }
+
+    /// From now on each holder's page counts: somebody may hold what no bit says, or the other way round.
+    pub fn make_void(&self) {
+        self.void.store(1, Ordering::SeqCst);
+    }
+
+    /// Counts `pages` holders more.
+    pub fn count(&self, pages: i64, of_pool: i64) {
+        self.surplus.fetch_add(pages, Ordering::SeqCst);
+        self.pool_surplus.fetch_add(of_pool, Ordering::Relaxed);
+    }
+
+    /// Before fork: lets the holders `both` in, of a page that the first of them holds alone. False when others share the
+    /// mask. The caller counts.
+    pub fn begin(&self, mask: &AtomicU64, both: u64) -> bool {
+        let mut seen = mask.load(Ordering::SeqCst);
+        // A single bit is of somebody who holds it alone, if at all, and nothing is left out for that.
+        while seen.count_ones() <= 1 {
+            match mask.compare_exchange(seen, both, Ordering::SeqCst, Ordering::SeqCst) {
+                Ok(_) => return true,
+                Err(now) => seen = now,
+            }
+        }
+        false
+    }
+
+    /// The same of a page that the caller holds by this mask. The caller counts.
+    pub fn join(&self, mask: &AtomicU64, child: u64) {
+        mask.fetch_or(child, Ordering::SeqCst);
+    }
+
+    /// The holder `bit` does not hold the page any more: whether others do, so that it counts once more if the holder has a
+    /// copy. None when it did not hold it. May be called again, and by several at a time.
+    pub fn leave(&self, mask: &AtomicU64, bit: u64, is_pool: bool) -> Option<bool> {
+        let seen = mask.load(Ordering::Relaxed);
+        if seen & bit == 0 {
+            return None;
+        }
+        let pool = i64::from(is_pool);
+        let counts = seen != bit;
+        if counts {
+            self.count(-1, -pool);
+        }
+        let before = mask.fetch_and(!bit, Ordering::SeqCst);
+        let (left, others) = (before & bit != 0, before & !bit != 0);
+        match (counts, left && others) {
+            (true, false) => self.count(1, pool),
+            (false, true) => self.count(-1, -pool),
+            _ => {}
+        }
+        left.then_some(others)
+    }
+
+    /// Who is behind a bit, by its number.
+    pub fn holder(&self, number: u32) -> Option<MemberId> {
+        MemberId::from_raw(self.holders.get(number as usize)?.load(Ordering::SeqCst))
+    }
+
+    /// All holders with their bits' numbers.
+    pub fn holders(&self) -> impl Iterator<Item = (u32, MemberId)> {
+        (0..HOLDERS_MAX as u32).filter_map(|number| Some((number, self.holder(number)?)))
+    }
+
+    /// The number of the bit of `id`.
+    pub fn number_of(&self, id: MemberId) -> Option<u32> {
+        self.holders().find(|(_, holder)| *holder == id).map(|(number, _)| number)
+    }
+
+    /// Holders beside the one with that number.
+    pub fn others(&self, number: u32) -> usize {
+        self.holders().filter(|(other, _)| *other != number).count()
+    }
+
+    /// True when nobody uses it.
+    pub fn is_empty(&self) -> bool {
+        self.holders().next().is_none()
+    }
+
+    /// Gives `id` a bit; none when all are taken.
+    pub fn enter(&self, id: MemberId) -> Option<u32> {
+        let take = |holder: &AtomicU64| {
+            holder.load(Ordering::Relaxed) == 0
+                && holder.compare_exchange(0, id.to_raw(), Ordering::SeqCst, Ordering::SeqCst).is_ok()
+        };
+        self.holders.iter().position(take).map(|number| number as u32)
+    }
+
+    /// Takes the bit of `id` back, which is in no mask any more.
+    pub fn drop_holder(&self, number: u32, id: MemberId) {
+        if let Some(holder) = self.holders.get(number as usize) {
+            let _ = holder.compare_exchange(id.to_raw(), 0, Ordering::SeqCst, Ordering::SeqCst);
+        }
+    }
+
+    /// Begins anew: nobody has a bit, and all masks are empty. By who holds the share's lock.
+    pub fn reset(&self) {
+        self.surplus.store(0, Ordering::SeqCst);
+        self.pool_surplus.store(0, Ordering::Relaxed);
+        self.void.store(0, Ordering::SeqCst);
+    }
+}

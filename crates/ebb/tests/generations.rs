@@ -1,0 +1,396 @@
+//! What processes of several generations hold in common is counted once, whatever they do: compared with the kernel's own
+//! account of who maps a page.
+
+#[allow(dead_code, reason = "each test uses its part")]
+mod harness;
+
+use ebb::stats::Shared;
+use ebb::tree;
+use ebb::uapi::thread::{block_signals, restore_signals};
+use ebb::{Config, Force, Space};
+use harness::alone::{PAGE, Pages, alone, fork};
+use harness::{Random, force, space_with};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::{Duration, Instant};
+
+/// All that a test writes stays in memory.
+const RAM: u64 = 256 << 20;
+/// Pages that the first process has.
+const PAGES: usize = 1280;
+/// A write opens so many around it, aligned: they are each one's own from then on, though they may never be copied.
+const OPENED: usize = 64;
+/// Processes at a time.
+const PLACES: usize = 8;
+/// Pages that a kill in the midst of a fork or a write may have counted too often.
+const PAGES_PER_KILL: i64 = 1024;
+const PATIENCE: Duration = Duration::from_secs(60);
+
+// What a process is to do: a command, and two numbers.
+const IDLE: u64 = 0;
+const WRITE: u64 = 1;
+const FORK: u64 = 2;
+const EXIT: u64 = 3;
+/// Writes and forks until it is killed.
+const GO_ON: u64 = 4;
+
+/// What the test and its processes tell each other: for each process a command, which it sets to [`IDLE`] when it has done so,
+/// and its number.
+struct Board {
+    commands: [AtomicU64; PLACES],
+    pids: [AtomicU64; PLACES],
+    /// Processes that found something wrong.
+    failures: AtomicU64,
+}
+
+/// Counts the process as one that failed when it does.
+struct Guard<'a>(&'a Board);
+
+impl Drop for Guard<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.failures.fetch_add(1, SeqCst);
+        }
+    }
+}
+
+fn shared_memory<T>() -> &'static T {
+    let prot = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
+    // SAFETY: fresh memory that is never unmapped; zeroed it is a valid board.
+    unsafe {
+        let at = libc::mmap(std::ptr::null_mut(), size_of::<T>().next_multiple_of(PAGE), prot, flags, -1, 0);
+        assert!(at != libc::MAP_FAILED);
+        &*at.cast::<T>()
+    }
+}
+
+/// The space, in a tree whose page other processes can map, and that page's file.
+fn space() -> (&'static Space, i32) {
+    // SAFETY: a file of the test's own, and a mapping of it that is never unmapped; zeroed, it is a valid page.
+    let (fd, stats) = unsafe {
+        let fd = libc::memfd_create(c"tree".as_ptr(), 0);
+        assert!(fd >= 0 && libc::ftruncate(fd, Shared::MAP_BYTES as i64) == 0);
+        let prot = libc::PROT_READ | libc::PROT_WRITE;
+        let at = libc::mmap(std::ptr::null_mut(), Shared::MAP_BYTES, prot, libc::MAP_SHARED, fd, 0);
+        assert!(at != libc::MAP_FAILED);
+        (fd, &*at.cast::<Shared>())
+    };
+    let mask = block_signals();
+    let space = space_with(&Config {
+        ram_bytes: RAM,
+        swap: &[],
+        stats: Some(stats),
+        stats_fd: Some(fd),
+        force: Force { strict: true, ..force() },
+    });
+    restore_signals(mask);
+    (space, fd)
+}
+
+/// What a process does until it is told to end. Its pages have the content that it, or who forked it, wrote last.
+fn serve(board: &'static Board, place: usize, pages: &mut Pages) {
+    let _guard = Guard(board);
+    board.pids[place].store(u64::from(std::process::id()), SeqCst);
+    board.commands[place].store(IDLE, SeqCst);
+    let mut random = Random(place as u64 + 99);
+    loop {
+        let command = board.commands[place].load(SeqCst);
+        let (what, first, second) = (command & 0xff, (command >> 8) as usize & 0xff_ffff, (command >> 32) as usize);
+        match what {
+            WRITE => (first..second).for_each(|page| pages.write(page, command, 3)),
+            FORK => return_in_child(board, first, pages),
+            EXIT => {
+                pages.check_all();
+                return;
+            }
+            GO_ON => {
+                let page = random.below(PAGES);
+                (page..(page + 50).min(PAGES)).for_each(|page| pages.write(page, command, 3));
+                // SAFETY: takes dead children away.
+                while unsafe { libc::waitpid(-1, std::ptr::null_mut(), libc::WNOHANG) } > 0 {}
+                fork(pages.space, || {
+                    let _guard = Guard(board);
+                    pages.check(page);
+                });
+                continue;
+            }
+            _ => {
+                std::thread::sleep(Duration::from_micros(200));
+                continue;
+            }
+        }
+        board.commands[place].store(IDLE, SeqCst);
+    }
+}
+
+/// Forks a process that serves at another place.
+fn return_in_child(board: &'static Board, place: usize, pages: &mut Pages) {
+    let versions = pages.versions.clone();
+    let (space, at) = (pages.space, pages.at);
+    fork(space, || {
+        let mut own = std::mem::ManuallyDrop::new(Pages { space, at, versions });
+        serve(board, place, &mut own);
+    });
+}
+
+/// Bytes resident and proportional of the mapping at `at`, pages.
+fn mapped(pid: u64, at: usize) -> (i64, i64) {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/smaps")).unwrap_or_default();
+    let mut is_this = false;
+    let (mut rss, mut pss) = (0, 0);
+    for line in text.lines() {
+        let mut words = line.split_whitespace();
+        let Some(name) = words.next() else { continue };
+        if let Some((start, end)) = name.split_once('-') {
+            let hex = |text| usize::from_str_radix(text, 16).unwrap_or(0);
+            is_this = (hex(start)..hex(end)).contains(&at);
+        } else if is_this && (name == "Rss:" || name == "Pss:") {
+            let kib: i64 = words.next().and_then(|n| n.parse().ok()).expect("a number");
+            *if name == "Rss:" { &mut rss } else { &mut pss } += kib;
+        }
+    }
+    (rss, pss)
+}
+
+struct Family {
+    space: &'static Space,
+    fd: i32,
+    board: &'static Board,
+    at: usize,
+}
+
+impl Family {
+    /// One process, with all pages.
+    fn new() -> Self {
+        let (space, fd) = space();
+        let board = shared_memory::<Board>();
+        let mut pages = std::mem::ManuallyDrop::new(Pages::new(space, PAGES, 3));
+        let this = Self { space, fd, board, at: pages.at as usize };
+        this.board.commands[0].store(FORK, SeqCst);
+        return_in_child(board, 0, &mut pages);
+        this.wait_for(0);
+        // What this process has is none of the test's business.
+        std::mem::ManuallyDrop::into_inner(pages);
+        this
+    }
+
+    fn wait_for(&self, place: usize) {
+        let began = Instant::now();
+        while self.board.commands[place].load(SeqCst) != IDLE {
+            assert!(began.elapsed() < PATIENCE, "the process at {place} does not answer");
+            std::thread::sleep(Duration::from_micros(200));
+        }
+    }
+
+    fn tell(&self, place: usize, what: u64, first: usize, second: usize) {
+        self.board.commands[place].store(what | (first as u64) << 8 | (second as u64) << 32, SeqCst);
+    }
+
+    fn do_now(&self, place: usize, what: u64, first: usize, second: usize) {
+        self.tell(place, what, first, second);
+        if what != EXIT {
+            return self.wait_for(place);
+        }
+        self.wait_for_end(place);
+    }
+
+    fn fork(&self, place: usize, child: usize) {
+        self.board.commands[child].store(FORK, SeqCst);
+        self.do_now(place, FORK, child, 0);
+        self.wait_for(child);
+    }
+
+    fn kill(&self, place: usize) {
+        // SAFETY: a process of this test's.
+        unsafe { libc::kill(self.board.pids[place].load(SeqCst) as i32, libc::SIGKILL) };
+        self.wait_for_end(place);
+    }
+
+    fn wait_for_end(&self, place: usize) {
+        let pid = self.board.pids[place].swap(0, SeqCst);
+        let began = Instant::now();
+        let lives = || {
+            // SAFETY: takes it away when it is this process's child.
+            unsafe { libc::waitpid(pid as i32, std::ptr::null_mut(), libc::WNOHANG) };
+            let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            !stat.is_empty() && !stat.contains(") Z ")
+        };
+        while lives() {
+            assert!(began.elapsed() < PATIENCE, "the process at {place} does not end");
+            std::thread::sleep(Duration::from_micros(200));
+        }
+    }
+
+    fn lives(&self, place: usize) -> bool {
+        self.board.pids[place].load(SeqCst) != 0
+    }
+
+    /// Pages that are left out of the sum, and those that are mapped more than once.
+    fn surplus(&self) -> (i64, i64) {
+        assert_eq!(self.board.failures.load(SeqCst), 0, "a process found something wrong");
+        self.space.tree().reap();
+        let page = self.space.tree().page();
+        let mut mapped_kib = 0;
+        for place in (0..PLACES).filter(|place| self.lives(*place)) {
+            let (rss, pss) = mapped(self.board.pids[place].load(SeqCst), self.at);
+            assert!(rss >= (4 * PAGES) as i64, "something was swapped out");
+            mapped_kib += rss - pss;
+        }
+        let counted = page.shares().map(|(_, share)| share.surplus()).sum::<i64>();
+        (counted, mapped_kib / 4)
+    }
+
+    /// It is exactly what the kernel says, and what the masks say.
+    fn assert_exact(&self) {
+        let (counted, mapped) = self.surplus();
+        // The kernel rounds the part of each mapping.
+        assert!((counted - mapped).abs() <= 2 * PLACES as i64, "{counted} are left out, {mapped} are mapped again");
+        tree::recount(self.space.tree().page(), self.fd, |index, recounted, _| {
+            assert_eq!(self.space.tree().page().share(index).surplus(), recounted);
+        });
+    }
+
+    fn end(self) {
+        for place in 0..PLACES {
+            if self.lives(place) {
+                self.do_now(place, EXIT, 0, 0);
+            }
+        }
+        self.assert_exact();
+        let page = self.space.tree().page();
+        assert_eq!(page.shares().map(|(_, share)| share.surplus()).sum::<i64>(), 0);
+        let own = self.space.tree().id();
+        assert!(page.shares().all(|(_, share)| share.holders().all(|(_, id)| id == own)), "somebody has bits still");
+    }
+}
+
+#[test]
+fn three_generations_count_once_when_the_middle_one_dies() {
+    alone("three_generations_count_once_when_the_middle_one_dies", || {
+        let family = Family::new();
+        family.fork(0, 1);
+        family.fork(1, 2);
+        family.assert_exact();
+        family.do_now(1, WRITE, 0, 320);
+        family.assert_exact();
+        family.do_now(0, WRITE, 128, 448);
+        family.assert_exact();
+        family.kill(1);
+        family.assert_exact();
+        assert_eq!(family.surplus().0, PAGES as i64 - 320);
+        family.do_now(2, WRITE, 0, PAGES);
+        assert_eq!(family.surplus().0, 0);
+        family.end();
+    });
+}
+
+#[test]
+fn children_share_after_their_parent_is_dead() {
+    alone("children_share_after_their_parent_is_dead", || {
+        let family = Family::new();
+        (1..5).for_each(|child| family.fork(0, child));
+        family.assert_exact();
+        // A write of the one that all share with makes one page more, not four.
+        family.do_now(0, WRITE, 0, 512);
+        assert_eq!(family.surplus().0, 4 * PAGES as i64 - 512);
+        family.do_now(0, EXIT, 0, 0);
+        family.assert_exact();
+        assert_eq!(family.surplus().0, 3 * PAGES as i64);
+        family.fork(2, 0);
+        family.assert_exact();
+        assert_eq!(family.surplus().0, 4 * PAGES as i64);
+        family.end();
+    });
+}
+
+/// What was written since the last fork goes where an earlier child still has the old content.
+#[test]
+fn pages_that_earlier_children_share_are_shared_anew() {
+    alone("pages_that_earlier_children_share_are_shared_anew", || {
+        let family = Family::new();
+        family.fork(0, 1);
+        family.fork(0, 2);
+        family.do_now(0, WRITE, 0, 640);
+        family.fork(0, 3);
+        family.assert_exact();
+        family.do_now(0, WRITE, 0, 384);
+        family.fork(0, 4);
+        family.do_now(0, WRITE, 0, 192);
+        family.fork(0, 5);
+        family.assert_exact();
+        family.end();
+    });
+}
+
+#[test]
+fn random_families_agree_with_the_kernel() {
+    alone("random_families_agree_with_the_kernel", || {
+        let seed = std::env::var("EBB_TEST_SEED").ok().and_then(|seed| seed.parse().ok());
+        let seed = seed.unwrap_or_else(|| u64::from(std::process::id()));
+        eprintln!("EBB_TEST_SEED={seed}");
+        let mut random = Random(seed | 1);
+        let family = Family::new();
+        for _ in 0..250 {
+            let place = random.below(PLACES);
+            let nr_living = (0..PLACES).filter(|place| family.lives(*place)).count();
+            let other = (0..PLACES).find(|place| !family.lives(*place));
+            if !family.lives(place) {
+                continue;
+            }
+            match (random.below(8), other) {
+                (0..3, Some(child)) => family.fork(place, child),
+                (3, _) if nr_living > 1 => family.kill(place),
+                (4, _) if nr_living > 1 => family.do_now(place, EXIT, 0, 0),
+                _ => {
+                    let first = random.below(PAGES / OPENED) * OPENED;
+                    family.do_now(place, WRITE, first, (first + random.below(6) * OPENED).min(PAGES));
+                }
+            }
+            family.assert_exact();
+        }
+        family.end();
+    });
+}
+
+/// Killed in the midst of forks and writes: what is left out of the sum is never too much.
+#[test]
+fn who_is_killed_at_work_leaves_too_little_out_never_too_much() {
+    alone("who_is_killed_at_work_leaves_too_little_out_never_too_much", || {
+        let mut random = Random(u64::from(std::process::id()) | 1);
+        let family = Family::new();
+        (1..PLACES / 2).for_each(|place| family.fork(place - 1, place));
+        let mut kills = 0;
+        for _ in 0..40 {
+            let victim = 1 + random.below(PLACES / 2 - 1);
+            family.tell(victim, GO_ON, 0, 0);
+            std::thread::sleep(Duration::from_micros(random.below(15_000) as u64));
+            family.kill(victim);
+            kills += 1;
+            // Its own children end by themselves.
+            let began = Instant::now();
+            while family.space.tree().page().members().filter(|(_, m)| m.kind() != tree::Kind::Free).count()
+                > 1 + (0..PLACES).filter(|place| family.lives(*place)).count()
+            {
+                assert!(began.elapsed() < PATIENCE, "somebody does not end");
+                family.space.tree().reap();
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            let (counted, mapped) = family.surplus();
+            let slack = 2 * PLACES as i64;
+            assert!(counted <= mapped + slack, "{counted} are left out, only {mapped} are mapped again");
+            assert!(
+                counted >= mapped - slack - kills * PAGES_PER_KILL,
+                "{counted} are left out, {mapped} are mapped again"
+            );
+            family.fork(0, victim);
+        }
+        for place in 0..PLACES {
+            if family.lives(place) {
+                family.do_now(place, EXIT, 0, 0);
+            }
+        }
+        let (counted, mapped) = family.surplus();
+        assert_eq!((counted, mapped), (0, 0));
+    });
+}
