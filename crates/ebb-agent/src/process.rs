@@ -433,7 +433,7 @@ fn back_from_exec(b: &ThreadBlock, outside: Option<MemberId>) {
     let Some(space) = crate::space() else { return };
     match outside {
         Some(id) => space.tree().drop_outside(id),
-        None if !b.foreign => space.tree().back_from_exec(),
+        None if !b.foreign => space.back_from_exec(),
         None => {}
     }
 }

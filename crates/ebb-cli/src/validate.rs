@@ -62,7 +62,7 @@ fn recount(page: &Page) -> i64 {
             Kind::Free => 0,
             Kind::Outside => {
                 // Until its bits are taken back it counts for what it was, too.
-                let has_bits = member.shares.load(std::sync::atomic::Ordering::SeqCst) > 0;
+                let has_bits = member.has_bits.load(std::sync::atomic::Ordering::SeqCst) != 0;
                 load(&member.outside).max(0) + if has_bits { load(&member.granted).max(0) } else { 0 }
             }
             Kind::Managed | Kind::Reserved => load(&member.granted).max(0),
@@ -170,6 +170,7 @@ pub fn report(trees: &[Tree]) -> (String, i32) {
 mod tests {
     use super::*;
     use crate::report::Counters;
+    use ebb::tree::masks::{Extent, Masks};
     use std::sync::atomic::Ordering::SeqCst;
 
     fn managed(page: &Page, index: u32, granted: i64, charged: u64) {
@@ -191,27 +192,32 @@ mod tests {
         let parent = tree::MemberId { index: 0, generation: page.member(0).generation() };
         let child = page.reserve(3, parent, 1);
         page.member(3).granted.store(60, SeqCst);
-        page.raise_shares_high_water(4);
         let share = page.share(4);
-        for id in [parent, child] {
-            assert!(share.enter(id).is_some());
-            page.member(id.index).shares.fetch_add(1, SeqCst);
+        let extent = Extent::new([1].into_iter(), (0, 0));
+        let masks = Masks::create(counters.fd(), 4, &extent).unwrap();
+        page.raise_shares_high_water(4);
+        let bits = [parent, child].map(|id| {
+            page.member(id.index).has_bits.store(1, SeqCst);
+            1 << share.enter(id).unwrap()
+        });
+        for at in 0..40 {
+            let (mask, _) = masks.make((1 << 30) + at * 4096).unwrap();
+            assert!(share.begin(mask, bits[0] | bits[1]));
         }
         share.count(40, 0);
         assert_eq!((recount(page), page.sum().held), (177, 177));
-        assert_eq!(look(page, |_| false), []);
+        assert_eq!((look(page, |_| false), wrong_surplus(page, counters.fd())), (vec![], vec![]));
+        share.count(1, 0);
+        let found = wrong_surplus(page, counters.fd());
+        assert_eq!(found, [Violation::Surplus { share: 4, surplus: 41, recounted: 40 }]);
+        assert_eq!(found[0].to_string(), "share 4: 41 pages are left out, but only 40 are held twice");
+        share.count(-1, 0);
         // Until its bits are taken back the parent counts as before.
         page.member(0).set_kind(Kind::Outside);
         assert_eq!((recount(page), page.sum().held), (177, 177));
-        // And nobody counts twice when they are.
+        // Then the child counts in full.
         tree::reap(page, counters.fd(), &[0, 1, 2, 3]);
-        assert_eq!(page.member(0).shares.load(SeqCst), 0);
-        // The masks never said what was left out.
-        assert_eq!((recount(page), page.sum().held), (77, 77));
-        let found = wrong_surplus(page, counters.fd());
-        assert_eq!(found, [Violation::Surplus { share: 4, surplus: 40, recounted: 0 }]);
-        assert_eq!(found[0].to_string(), "share 4: 40 pages are left out, but only 0 are held twice");
-        share.make_void();
+        assert_eq!((share.number_of(parent), share.surplus(), page.member(0).has_bits.load(SeqCst)), (None, 0, 0));
         assert_eq!((recount(page), page.sum().held), (117, 117));
         assert_eq!(wrong_surplus(page, counters.fd()), []);
     }

@@ -131,7 +131,7 @@ impl Group {
     }
 
     /// Makes sure that what is charged is granted.
-    fn cover(&self) {
+    pub fn cover(&self) {
         let lacks = self.charged.load(SeqCst) - self.tree.granted();
         if lacks > 0 {
             self.tree.force_grow(lacks);

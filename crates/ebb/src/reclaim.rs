@@ -17,6 +17,10 @@ const IDLE: u32 = 2;
 
 /// Time without progress, by every thread, after which the budget cannot be kept.
 const PATIENCE_NS: u64 = 10_000_000_000;
+/// For so long who can free nothing lets others run, and then sleeps for so long, at first and at most.
+const YIELD_NS: u64 = 200_000;
+const WAIT_NS: u64 = 1_000_000;
+const WAIT_NS_MAX: u64 = 20_000_000;
 /// Objects compaction moves in one step.
 const COMPACT_STEP: usize = 32;
 /// Full clusters of a device that a background round looks through for slots whose pages are clean in memory.
@@ -433,11 +437,11 @@ impl Space {
 
     fn give_up(&self, ctx: &ThreadCtx) -> ! {
         self.print_charge(ctx);
-        if self.swap.has_file() {
-            self.fatal(b"the budget is too small: everything that it holds is pinned; give more --ram");
-        }
         if self.tree().page().sum().held > 2 * self.group.charged() as i64 {
             self.fatal(b"the budget is too small: other processes of the tree hold it and need it; give more --ram");
+        }
+        if self.swap.has_file() {
+            self.fatal(b"the budget is too small: everything that it holds is pinned; give more --ram");
         }
         self.fatal(b"out of swap: neither the pool nor a spill file takes more; give more --ram, or a larger --swap");
     }
@@ -448,6 +452,7 @@ impl Space {
 #[derive(Default)]
 pub(crate) struct Patience {
     rounds: u32,
+    began_ns: Option<u64>,
     since_ns: u64,
     charged: usize,
 }
@@ -456,15 +461,17 @@ impl Patience {
     /// Waits a moment. False when it has been too long.
     pub fn wait(&mut self, charged: usize) -> bool {
         self.rounds += 1;
-        if self.rounds < 64 {
+        let now = uapi::now_ns();
+        let began = *self.began_ns.get_or_insert(now);
+        if self.rounds < 64 && now - began < YIELD_NS {
             uapi::sched_yield();
             return true;
         }
-        let now = uapi::now_ns();
         if self.since_ns == 0 || charged != self.charged {
             (self.since_ns, self.charged) = (now, charged);
         }
-        uapi::futex_wait(&AtomicU32::new(0), 0, Some(1_000_000));
+        // Longer each time: each look takes the processor from those who could free something.
+        uapi::futex_wait(&AtomicU32::new(0), 0, Some(((now - began) / 4).clamp(WAIT_NS, WAIT_NS_MAX)));
         now - self.since_ns < PATIENCE_NS
     }
 }

@@ -105,6 +105,7 @@ impl Space {
     pub(crate) fn share_pages(&self, child: MemberId) -> usize {
         let charged = self.group.charged() as i64;
         let leaves = self.regions.all().iter().flat_map(|r| (r.start >> LEAF_SHIFT)..=((r.end - 1) >> LEAF_SHIFT));
+        let leaves = leaves.filter(|leaf| self.table.has_content(leaf << LEAF_SHIFT));
         let mut fork = self.tree().begin_fork(child, Extent::new(leaves, self.swap.arena()));
         if !self.can_protect {
             return fork.finish(charged);

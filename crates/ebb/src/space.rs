@@ -223,11 +223,12 @@ impl Space {
         Ok(this)
     }
 
-    /// Address space for later: tables of 128 GiB of memory, two thousand threads, and a spill file for each generation of
-    /// children.
+    /// Address space for later: tables of 128 GiB of memory, two thousand threads, masks of what forks share, and a spill file
+    /// for each generation of children.
     pub(crate) fn later_bytes(swap: &[SwapSpec<'_>]) -> usize {
+        const SHARES_BYTES: usize = 1 << 30;
         let files = swap.iter().map(|spec| SpillFile::metadata_bytes(spec.bytes)).sum::<usize>();
-        (256 << 20) + (512 << 20) + 8 * files
+        (256 << 20) + (512 << 20) + SHARES_BYTES + 8 * files
     }
 
     /// The userfaultfd. It changes only under the exclusive gate, in fork's child.
@@ -265,6 +266,12 @@ impl Space {
     /// Present pages that one sweep takes at most.
     pub(crate) fn sweep_max(&self) -> usize {
         self.sweep_pages.load(Relaxed)
+    }
+
+    /// An exec failed, of which the tree was told: see [`Tree::leave_for_exec`].
+    pub fn back_from_exec(&self) {
+        self.exclusive(|| self.tree().back_from_exec());
+        self.group.cover();
     }
 
     /// This process's part in its tree.

@@ -157,6 +157,11 @@ impl PageTable {
         Some(&leaf.units[self.unit_index(addr)])
     }
 
+    /// False when no page of the leaf at `addr` has content.
+    pub fn has_content(&self, addr: usize) -> bool {
+        self.leaf(addr).is_some_and(|leaf| leaf.units.iter().any(|unit| unit.content.load(Ordering::Acquire) != 0))
+    }
+
     /// Calls `f(page address, word)` for every page of `[start, end)` that may have content, skipping empty leaves
     /// and empty units.
     pub fn for_each_content(&self, start: usize, end: usize, f: impl FnMut(usize, PageWord<'_>)) {

@@ -23,7 +23,7 @@ const OPENED: usize = 64;
 /// Processes at a time.
 const PLACES: usize = 8;
 /// Pages that a kill in the midst of a fork or a write may have counted too often.
-const PAGES_PER_KILL: i64 = 1024;
+const PAGES_PER_KILL: i64 = 128;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 // What a process is to do: a command, and two numbers.
@@ -360,7 +360,7 @@ fn who_is_killed_at_work_leaves_too_little_out_never_too_much() {
         let mut random = Random(u64::from(std::process::id()) | 1);
         let family = Family::new();
         (1..PLACES / 2).for_each(|place| family.fork(place - 1, place));
-        let mut kills = 0;
+        let (mut kills, mut lost) = (0, 0);
         for _ in 0..40 {
             let victim = 1 + random.below(PLACES / 2 - 1);
             family.tell(victim, GO_ON, 0, 0);
@@ -379,10 +379,14 @@ fn who_is_killed_at_work_leaves_too_little_out_never_too_much() {
             let (counted, mapped) = family.surplus();
             let slack = 2 * PLACES as i64;
             assert!(counted <= mapped + slack, "{counted} are left out, only {mapped} are mapped again");
-            assert!(
-                counted >= mapped - slack - kills * PAGES_PER_KILL,
-                "{counted} are left out, {mapped} are mapped again"
-            );
+            // What it opened and had not written to yet counts as its own, too; that ends with it.
+            lost = lost.max(mapped - counted);
+            assert!(lost <= slack + kills * PAGES_PER_KILL, "{counted} are left out, {mapped} are mapped again");
+            let page = family.space.tree().page();
+            assert!(page.shares().all(|(_, share)| !share.is_void()));
+            tree::recount(page, family.fd, |index, recounted, _| {
+                assert!(page.share(index).surplus() <= recounted);
+            });
             family.fork(0, victim);
         }
         for place in 0..PLACES {
@@ -390,7 +394,7 @@ fn who_is_killed_at_work_leaves_too_little_out_never_too_much() {
                 family.do_now(place, EXIT, 0, 0);
             }
         }
-        let (counted, mapped) = family.surplus();
-        assert_eq!((counted, mapped), (0, 0));
+        assert_eq!(family.surplus(), (0, 0));
+        eprintln!("at most {lost} pages counted too often after {kills} kills");
     });
 }

@@ -591,7 +591,7 @@ fn leaving_a_share_is_counted_once() {
         let ids = [0, 1, 2].map(|index| MemberId { index, generation: 0 });
         let bits = ids.map(|id| 1 << shared.0.enter(id).unwrap());
         assert!(shared.0.begin(&shared.1, bits[0] | bits[1]));
-        shared.0.join(&shared.1, bits[2]);
+        assert!(shared.0.join(&shared.1, bits[0], bits[2]));
         shared.0.count(2, 0);
         let leave = |bit: u64| {
             let shared = shared.clone();
@@ -650,5 +650,42 @@ fn a_sum_beside_a_break_is_not_too_small() {
         page.member(0).granted.fetch_sub(1, Ordering::SeqCst);
         assert!((1..=2).contains(&adder.join().unwrap()));
         assert_eq!(page.sum().held, 1);
+    });
+}
+
+/// A process that holds a page alone forks, and lets its child join, while another uses the mask for its own page: both
+/// are counted, or the first finds another place.
+#[test]
+fn joining_a_mask_that_is_used_again_is_refused() {
+    explore(3, || {
+        let shared = Arc::new((Share::default(), AtomicU64::new(0b0001)));
+        let other = {
+            let shared = shared.clone();
+            thread::spawn(move || shared.0.begin(&shared.1, 0b1100))
+        };
+        let joined = shared.0.join(&shared.1, 0b0001, 0b0010);
+        let begun = other.join().unwrap();
+        assert_ne!(joined, begun);
+        assert_eq!(shared.1.load(Ordering::SeqCst), if joined { 0b0011 } else { 0b1100 });
+    });
+}
+
+/// A dead process's bits are taken back while another holder leaves: what is left out ends at what is held twice.
+#[test]
+fn bits_of_the_dead_are_taken_back_beside_a_break() {
+    explore(3, || {
+        let shared = Arc::new((Share::default(), [AtomicU64::new(0b011), AtomicU64::new(0b111)]));
+        shared.0.count(3, 0);
+        let holder = {
+            let shared = shared.clone();
+            thread::spawn(move || [0, 1].map(|i| shared.0.leave(&shared.1[i], 0b010, false)))
+        };
+        let pages = shared.0.leave_all(&shared.1, 0b001, false);
+        let left = holder.join().unwrap();
+        // On the first page one of the two was the last.
+        assert_eq!(pages == 2, left[0] == Some(false));
+        assert!((1..=2).contains(&pages) && left[1] == Some(true));
+        let masks = [0, 1].map(|i: usize| shared.1[i].load(Ordering::SeqCst));
+        assert_eq!((masks, shared.0.surplus()), ([0, 0b100], 0));
     });
 }

@@ -296,7 +296,7 @@ fn a_relative_that_is_another_program_shares_nothing() {
         // An exec that fails at once changes nothing.
         space.tree().leave_for_exec();
         assert_eq!(held(space), shared);
-        space.tree().back_from_exec();
+        space.back_from_exec();
         assert_eq!(held(space), shared);
         // As at an exec of the parent, whose pages are gone then: the child's count in full, its parent's no more.
         space.tree().leave_for_exec();
@@ -306,7 +306,7 @@ fn a_relative_that_is_another_program_shares_nothing() {
         assert_eq!(space.tree().page().shares().map(|(_, share)| share.surplus()).sum::<i64>(), 0);
         assert!(space.tree().page().shares().all(|(_, share)| share.number_of(id).is_none()));
         // One that fails so late has the process's pages count in full.
-        space.tree().back_from_exec();
+        space.back_from_exec();
         assert!((held(space) - shared - n as i64).abs() <= SLACK_PAGES, "{shared} and then {}", held(space));
         drop((&steps.to_child.1).write_all(&[1]));
         end(space, child);

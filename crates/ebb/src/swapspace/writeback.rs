@@ -21,7 +21,7 @@ impl SwapSpace {
         data: &mut [u8],
         reclaim: Reclaim<'_>,
     ) -> usize {
-        if !self.has_file() {
+        if !self.has_file() || self.content_pages.load(Ordering::Relaxed) == 0 {
             return 0;
         }
         let top = self.high_water.load(Ordering::Relaxed);

@@ -6,11 +6,12 @@
 //! to be written by the dying, and process numbers that are used again, or that mean something else in another pid
 //! namespace, do not matter.
 
-use super::masks::{self, Masks};
-use super::share::HOLDERS_MAX;
+use super::masks;
+use super::share::{HOLDERS_MAX, Share};
 use super::{Kind, Member, MemberId, Page, Tree, TreeFull, now_ms};
 use crate::primitive::Ordering;
 use crate::uapi::{self, record_lock};
+use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::Relaxed;
 
 /// Where the bytes are that members lock: behind everything that the file has.
@@ -24,8 +25,16 @@ const RESERVED_MS: u64 = 5000;
 const SHARE_LOCKS_AT: u64 = LOCKS_AT + (1 << 20);
 /// A process that called exec so long ago is another program, or finds out that it has lost what it shared.
 const EXEC_MS: u64 = 20;
-/// How often a process that runs short looks for dead ones.
+/// Pages whose bits are taken back at a time: as many count too often from then on when who does it is killed meanwhile.
+const CHUNK: usize = 64;
+/// How often, and with what pauses, who must take bits back tries.
+const RELEASE_STEPS: u32 = 50;
+const RELEASE_STEP_NS: u64 = 1_000_000;
+/// How often those that run short look for dead ones, all together: a look costs more than in proportion to the members,
+/// because the kernel finds each of their locks in a list.
 const REAP_EVERY_MS: u64 = 5;
+const REAP_EVERY_MS_MAX: u64 = 50;
+const MEMBERS_PER_MS: u64 = 4;
 
 /// The place of a member's byte.
 fn byte(index: u32) -> u64 {
@@ -68,9 +77,11 @@ pub fn reap(page: &Page, fd: i32, own: &[u32]) -> usize {
         let is_young = || now_ms().saturating_sub(member.since_ms.load(Relaxed)) < RESERVED_MS;
         let id = MemberId { index, generation: member.generation() };
         // In this order: see `back_from_exec`.
-        if member.shares.load(Relaxed) > 0
-            && now_ms().saturating_sub(member.left_ms.load(Ordering::SeqCst)) >= EXEC_MS
+        let left_ms = member.left_ms.load(Ordering::SeqCst);
+        if member.has_bits.load(Relaxed) != 0
+            && now_ms().saturating_sub(left_ms) >= EXEC_MS
             && member.kind() == Kind::Outside
+            && member.left_ms.load(Ordering::SeqCst) == left_ms
         {
             release(page, fd, id);
         }
@@ -83,8 +94,8 @@ pub fn reap(page: &Page, fd: i32, own: &[u32]) -> usize {
             continue;
         }
         // Looked at again: until now somebody else may have held it, and cleared it, or made it a child's.
-        if !may_live() {
-            vacate(page, fd, index);
+        if !may_live() && release(page, fd, id) {
+            member.clear();
             reaped += 1;
         }
         record_lock::unlock(fd, byte(index));
@@ -92,55 +103,100 @@ pub fn reap(page: &Page, fd: i32, own: &[u32]) -> usize {
     reaped
 }
 
-/// Takes all bits of `id` back, whose process holds nothing any more of what they stand for. Several may do so at a time.
-pub(super) fn release(page: &Page, fd: i32, id: MemberId) {
-    for (index, share) in page.shares() {
-        let Some(number) = share.number_of(id) else { continue };
-        match Masks::open(fd, index) {
-            Ok(masks) => {
-                masks.for_each(|mask, is_pool| {
-                    share.leave(mask, 1 << number, is_pool);
-                });
-                masks.close();
-            }
-            Err(_) => share.make_void(),
+/// Takes all bits of `id` back, whose process holds nothing any more of what they stand for. False when that was not possible
+/// now: somebody else is at it, or there is no room to look.
+fn release(page: &Page, fd: i32, id: MemberId) -> bool {
+    let mut done = true;
+    for (index, share) in page.shares().filter(|(_, share)| share.number_of(id).is_some()) {
+        // One at a time: who is late would take the bits of whoever has the number next.
+        if !record_lock::try_lock(fd, share_byte(index)) {
+            done = false;
+            continue;
         }
-        share.drop_holder(number, id);
-        if share.is_empty() && record_lock::try_lock(fd, share_byte(index)) {
-            if share.is_empty() {
-                masks::forget(fd, index);
+        if let Some(number) = share.number_of(id) {
+            let taken = masks::walk(fd, index, |masks, is_pool| {
+                // What is left out of the sum no more is granted no more either, so that the sum stays what it is.
+                for masks in masks.chunks(CHUNK) {
+                    let pages = share.leave_all(masks, 1 << number, is_pool);
+                    if pages > 0
+                        && let Some(member) = page.find(id)
+                    {
+                        member.granted.fetch_sub(pages, Ordering::SeqCst);
+                    }
+                }
+            });
+            if taken.is_ok() {
+                share.drop_holder(number, id);
+                forget_if_empty(share, fd, index);
             }
-            record_lock::unlock(fd, share_byte(index));
+            done &= taken.is_ok();
+        }
+        record_lock::unlock(fd, share_byte(index));
+    }
+    if done && let Some(member) = page.find(id) {
+        member.has_bits.store(0, Ordering::SeqCst);
+    }
+    done
+}
+
+/// The same by who cannot leave it to somebody else: what is not possible for long makes the share void.
+fn release_for_sure(page: &Page, fd: i32, id: MemberId) {
+    for _ in 0..RELEASE_STEPS {
+        if release(page, fd, id) {
+            return;
+        }
+        uapi::futex_wait(&AtomicU32::new(0), 0, Some(RELEASE_STEP_NS));
+    }
+    for (_, share) in page.shares() {
+        if let Some(number) = share.number_of(id) {
+            share.make_void();
+            share.drop_holder(number, id);
         }
     }
-    if let Some(member) = page.find(id) {
-        member.shares.store(0, Ordering::SeqCst);
+}
+
+/// Forgets the masks of a share when nobody uses it. By who holds its lock.
+fn forget_if_empty(share: &Share, fd: i32, index: u32) {
+    if share.is_empty() {
+        share.reset();
+        masks::forget(fd, index);
+    }
+}
+
+/// The same by who does not.
+pub(super) fn forget_share(page: &Page, fd: i32, index: u32) {
+    if record_lock::try_lock(fd, share_byte(index)) {
+        forget_if_empty(page.share(index), fd, index);
+        record_lock::unlock(fd, share_byte(index));
     }
 }
 
 /// Makes a member nobody's, and takes its bits back. By who holds its lock.
 fn vacate(page: &Page, fd: i32, index: u32) {
     let member = page.member(index);
-    release(page, fd, MemberId { index, generation: member.generation() });
+    release_for_sure(page, fd, MemberId { index, generation: member.generation() });
     member.clear();
 }
 
 /// What the masks of all shares say, counted anew: for each share its number, its surplus, and for each holder how many of its
-/// pages another is counted for.
+/// pages another is counted for. What cannot be looked at is left out.
 pub fn recount(page: &Page, fd: i32, mut f: impl FnMut(u32, i64, &[(MemberId, u64)])) {
     for (index, share) in page.shares().filter(|(_, share)| !share.is_empty()) {
-        let Ok(masks) = Masks::open(fd, index) else { continue };
         let (mut surplus, mut counted_elsewhere) = (0, [0u64; HOLDERS_MAX]);
-        masks.for_each(|mask, _| {
-            let mut others = mask.load(Relaxed);
-            others &= others.wrapping_sub(1);
-            surplus += i64::from(others.count_ones());
-            while others != 0 {
-                counted_elsewhere[others.trailing_zeros() as usize] += 1;
-                others &= others - 1;
+        let looked = masks::walk(fd, index, |masks, _| {
+            for mask in masks {
+                let mut others = mask.load(Relaxed);
+                others &= others.wrapping_sub(1);
+                surplus += i64::from(others.count_ones());
+                while others != 0 {
+                    counted_elsewhere[others.trailing_zeros() as usize] += 1;
+                    others &= others - 1;
+                }
             }
         });
-        masks.close();
+        if looked.is_err() {
+            continue;
+        }
         let mut holders = [(MemberId { index: 0, generation: 0 }, 0); HOLDERS_MAX];
         let mut nr_holders = 0;
         for (number, id) in share.holders() {
@@ -279,11 +335,15 @@ impl Tree {
 
     /// The same, but not too often.
     pub fn reap_sometimes(&self) -> usize {
-        let now = now_ms();
-        if now.saturating_sub(self.reaped_ms.load(Relaxed)) < REAP_EVERY_MS {
+        let (now, last) = (now_ms(), self.page.reaped_ms.load(Relaxed));
+        let members = self.page.members().filter(|(_, member)| member.kind() != Kind::Free).count() as u64;
+        let every = (members / MEMBERS_PER_MS).clamp(REAP_EVERY_MS, REAP_EVERY_MS_MAX);
+        // Later than now is the clock of another time namespace.
+        let is_due = last > now || now - last >= every;
+        // One of them does it.
+        if !is_due || self.page.reaped_ms.compare_exchange(last, now, Relaxed, Relaxed).is_err() {
             return 0;
         }
-        self.reaped_ms.store(now, Relaxed);
         self.reap()
     }
 
@@ -325,7 +385,7 @@ impl Tree {
         tell_left(self.page);
     }
 
-    /// The exec failed.
+    /// The exec failed. What the process was granted may be less than it has then. Under the exclusive gate.
     pub fn back_from_exec(&self) {
         if self.is_lost() {
             return;
@@ -334,7 +394,7 @@ impl Tree {
         // Who took its bits back meanwhile looked at the clock first, and then found it outside.
         if now_ms().saturating_sub(self.member().left_ms.load(Ordering::SeqCst)) >= EXEC_MS / 2 {
             self.forget_holdings();
-            self.exclusively(|| release(self.page, self.fd(), self.id()));
+            self.exclusively(|| release_for_sure(self.page, self.fd(), self.id()));
         }
     }
 
@@ -371,7 +431,7 @@ impl Tree {
     /// The fork failed.
     pub fn drop_child(&self, id: MemberId) {
         self.exclusively(|| {
-            release(self.page, self.fd(), id);
+            release_for_sure(self.page, self.fd(), id);
             if self.page.find(id).is_some() && self.try_lock(id.index) {
                 vacate(self.page, self.fd(), id.index);
                 record_lock::unlock(self.fd(), byte(id.index));
@@ -383,6 +443,7 @@ impl Tree {
     pub fn become_child(&self, reserved: Option<MemberId>, granted: i64) -> Result<(), TreeFull> {
         // Another thread of the parent may have held it; here there is none.
         self.places_busy.store(false, Relaxed);
+        masks::reset_in_child();
         if let Some(id) = reserved
             && self.try_lock(id.index)
         {
@@ -399,7 +460,7 @@ impl Tree {
         self.inherit_holdings(false);
         self.claim_own()?;
         if let Some(id) = reserved {
-            self.exclusively(|| release(self.page, self.fd(), id));
+            self.exclusively(|| release_for_sure(self.page, self.fd(), id));
         }
         self.force_grow(granted);
         Ok(())

@@ -6,20 +6,20 @@
 //! pages allow.
 
 use super::claim::share_byte;
-use super::masks::{Extent, Masks};
+use super::masks::{Extent, Masks, Shape};
 use super::own::Tree;
 use super::page::SHARES_MAX;
 use super::share::Share;
-use super::{MemberId, Page};
+use super::{Kind, MemberId, Page};
 use crate::primitive::Ordering;
 use crate::uapi::record_lock;
 use core::sync::atomic::Ordering::Relaxed;
-use core::sync::atomic::{AtomicU32, AtomicUsize};
+use core::sync::atomic::{AtomicI64, AtomicU32, AtomicUsize};
 
 /// Most shares of a process.
 const HOLDINGS_MAX: usize = 16;
 /// Pages that are counted at a time: as many may count too often when the process is killed meanwhile.
-const CHUNK: i64 = 512;
+const CHUNK: i64 = 64;
 
 /// A share in which this process has a bit. Changes only while nobody else is inside the engine, or to nothing.
 struct Holding {
@@ -29,8 +29,18 @@ struct Holding {
     own: AtomicU32,
     /// Number of the bit of the child of the fork that is under way, and 1; 0 for none.
     child: AtomicU32,
+    /// Pages that this process holds by it, as far as it knows: others may have left it alone with them. Of these, pages of the
+    /// pool.
+    pages: AtomicI64,
+    pool_pages: AtomicI64,
+    /// The same of that child.
+    child_pages: AtomicI64,
+    child_pool_pages: AtomicI64,
+    /// Its masks, see [`Masks`].
     at: AtomicUsize,
-    bytes: AtomicUsize,
+    nr_leaves: AtomicUsize,
+    extra_addr: AtomicUsize,
+    extra_pages: AtomicUsize,
 }
 
 /// All shares of this process.
@@ -58,8 +68,14 @@ impl Holdings {
             share: AtomicU32::new(0),
             own: AtomicU32::new(0),
             child: AtomicU32::new(0),
+            pages: AtomicI64::new(0),
+            pool_pages: AtomicI64::new(0),
+            child_pages: AtomicI64::new(0),
+            child_pool_pages: AtomicI64::new(0),
             at: AtomicUsize::new(0),
-            bytes: AtomicUsize::new(0),
+            nr_leaves: AtomicUsize::new(0),
+            extra_addr: AtomicUsize::new(0),
+            extra_pages: AtomicUsize::new(0),
         };
         Self([NONE; HOLDINGS_MAX])
     }
@@ -67,10 +83,15 @@ impl Holdings {
     fn get<'a>(&self, page: &'a Page, place: usize) -> Option<Held<'a>> {
         let holding = &self.0[place];
         let index = holding.share.load(Relaxed).checked_sub(1)?;
+        let shape = Shape {
+            nr_leaves: holding.nr_leaves.load(Relaxed),
+            extra_addr: holding.extra_addr.load(Relaxed),
+            extra_pages: holding.extra_pages.load(Relaxed),
+        };
         Some(Held {
             index,
             share: page.share(index),
-            masks: Masks::at((holding.at.load(Relaxed), holding.bytes.load(Relaxed))),
+            masks: Masks { at: holding.at.load(Relaxed), shape },
             own: holding.own.load(Relaxed),
             child: holding.child.load(Relaxed).checked_sub(1),
         })
@@ -80,19 +101,57 @@ impl Holdings {
         (0..HOLDINGS_MAX).filter_map(move |place| Some((place, self.get(page, place)?)))
     }
 
-    fn set(&self, place: usize, index: u32, own: u32, child: Option<u32>, masks: Masks) {
+    fn set(&self, place: usize, index: u32, own: u32, masks: Masks) {
         let holding = &self.0[place];
-        let (at, bytes) = masks.address();
-        holding.at.store(at, Relaxed);
-        holding.bytes.store(bytes, Relaxed);
+        holding.at.store(masks.at, Relaxed);
+        holding.nr_leaves.store(masks.shape.nr_leaves, Relaxed);
+        holding.extra_addr.store(masks.shape.extra_addr, Relaxed);
+        holding.extra_pages.store(masks.shape.extra_pages, Relaxed);
         holding.own.store(own, Relaxed);
-        holding.child.store(child.map_or(0, |child| child + 1), Relaxed);
+        for count in [&holding.pages, &holding.pool_pages] {
+            count.store(0, Relaxed);
+        }
+        self.set_child(place, None);
         holding.share.store(index + 1, Relaxed);
+    }
+
+    /// The child of the fork that is about to begin, which holds nothing yet.
+    fn set_child(&self, place: usize, number: Option<u32>) {
+        let holding = &self.0[place];
+        holding.child.store(number.map_or(0, |number| number + 1), Relaxed);
+        holding.child_pages.store(0, Relaxed);
+        holding.child_pool_pages.store(0, Relaxed);
     }
 
     /// The share at a place is not this process's any more. Somebody may use its masks still.
     fn forget(&self, place: usize) {
         self.0[place].share.store(0, Relaxed);
+    }
+
+    /// So many pages more are held by the share at a place; of the child as well.
+    fn count(&self, place: usize, pages: i64, of_pool: bool) {
+        self.0[place].pages.fetch_add(pages, Relaxed);
+        self.0[place].pool_pages.fetch_add(if of_pool { pages } else { 0 }, Relaxed);
+    }
+
+    fn count_child(&self, place: usize, of_pool: bool) {
+        self.0[place].child_pages.fetch_add(1, Relaxed);
+        self.0[place].child_pool_pages.fetch_add(i64::from(of_pool), Relaxed);
+    }
+
+    /// In fork's child: what was the child's is its own.
+    fn become_child(&self, place: usize, own: u32) {
+        let holding = &self.0[place];
+        holding.own.store(own, Relaxed);
+        holding.pages.store(holding.child_pages.load(Relaxed), Relaxed);
+        holding.pool_pages.store(holding.child_pool_pages.load(Relaxed), Relaxed);
+        self.set_child(place, None);
+    }
+
+    /// Pages that this process holds by the share at a place, and of these, pages of the pool.
+    fn pages(&self, place: usize) -> (i64, i64) {
+        let holding = &self.0[place];
+        (holding.pages.load(Relaxed).max(0), holding.pool_pages.load(Relaxed).max(0))
     }
 }
 
@@ -101,6 +160,8 @@ pub struct Fork<'a> {
     tree: &'a Tree,
     child: MemberId,
     extent: Extent,
+    /// When this process last called exec: another thread of it may do so now.
+    left_ms: u64,
     /// A share for what fits into no other was made, or could not be.
     has_made: bool,
     /// Pages not counted yet, by holding, and those of the pool.
@@ -118,10 +179,17 @@ impl Fork<'_> {
             if mask.load(Relaxed) & held.own_bit() == 0 {
                 continue;
             }
+            if held.share.is_void() {
+                // Nothing is left out for it: it may be shared anew elsewhere.
+                self.tree.leave(place, held, addr);
+                break;
+            }
             let Some(child) = held.child else { return false };
-            held.share.join(mask, 1 << child);
-            self.add(place, is_pool);
-            return true;
+            if held.share.join(mask, held.own_bit(), 1 << child) {
+                self.add(place, is_pool);
+                return true;
+            }
+            break;
         }
         if holdings.all(page).any(|(place, held)| self.begin(place, held, addr)) {
             return true;
@@ -137,10 +205,11 @@ impl Fork<'_> {
 
     /// The page becomes one that only parent and child hold.
     fn begin(&mut self, place: usize, held: Held<'_>, addr: usize) -> bool {
-        let Some(child) = held.child else { return false };
+        let Some(child) = held.child.filter(|_| !held.share.is_void()) else { return false };
         let Some((mask, is_pool)) = held.masks.make(addr) else { return false };
         let begun = held.share.begin(mask, held.own_bit() | 1 << child);
         if begun {
+            self.tree.holdings.count(place, 1, is_pool);
             self.add(place, is_pool);
         }
         begun
@@ -150,6 +219,7 @@ impl Fork<'_> {
         self.pages[place] += 1;
         self.pool_pages[place] += i64::from(is_pool);
         self.total += 1;
+        self.tree.holdings.count_child(place, is_pool);
         if self.pages[place] == CHUNK {
             self.flush(place);
         }
@@ -186,13 +256,18 @@ impl Fork<'_> {
         (0..HOLDINGS_MAX).for_each(|place| self.flush(place));
         let page = self.tree.page();
         let own = self.tree.id();
-        let is_sound = page.find(own).is_some() && page.find(self.child).is_some();
         if let Some(member) = page.find(self.child) {
             member.granted.store(granted, Ordering::SeqCst);
         }
-        // Somebody took one of the two for dead, and what was set since is nobody's.
-        if !is_sound {
-            self.tree.holdings.all(page).for_each(|(_, held)| held.share.make_void());
+        // Somebody may have taken one of the two for dead, or for another program, so that what was set since is nobody's.
+        let is_same = page.find(own).is_some_and(|member| {
+            member.kind() == Kind::Managed && member.left_ms.load(Ordering::SeqCst) == self.left_ms
+        });
+        for (_, held) in self.tree.holdings.all(page) {
+            let has_child = held.child.is_none_or(|number| held.share.holder(number) == Some(self.child));
+            if !is_same || !has_child || held.share.holder(held.own) != Some(own) {
+                held.share.make_void();
+            }
         }
         self.total as usize
     }
@@ -203,6 +278,7 @@ impl Tree {
     /// holds nothing.
     pub fn begin_fork(&self, child: MemberId, extent: Extent) -> Fork<'_> {
         let own = self.id();
+        let left_ms = self.member().left_ms.load(Ordering::SeqCst);
         for (place, held) in self.holdings.all(self.page) {
             // It was taken for dead since.
             if held.share.holder(held.own) != Some(own) {
@@ -218,17 +294,14 @@ impl Tree {
                 held.share.reset();
             }
             let number = held.share.enter(child);
-            self.holdings.set(place, held.index, held.own, number, held.masks);
-            if number.is_some()
-                && let Some(member) = self.page.find(child)
-            {
-                member.shares.fetch_add(1, Ordering::SeqCst);
-            }
+            self.holdings.set_child(place, number);
         }
+        self.say_bits(child);
         Fork {
             tree: self,
             child,
             extent,
+            left_ms,
             has_made: false,
             pages: [0; HOLDINGS_MAX],
             pool_pages: [0; HOLDINGS_MAX],
@@ -236,28 +309,37 @@ impl Tree {
         }
     }
 
+    /// The member may have bits from now on, which somebody has to take back.
+    fn say_bits(&self, id: MemberId) {
+        if let Some(member) = self.page.find(id) {
+            member.has_bits.store(1, Ordering::SeqCst);
+        }
+    }
+
     /// Makes a share for this process and its child; the place of the holding.
     fn make_share(&self, child: MemberId, extent: &Extent) -> Option<usize> {
-        let place = self.free_holding()?;
+        let place = self.free_holding(child)?;
         let (index, masks) = self.exclusively(|| self.claim_share(extent))?;
         let share = self.page.share(index);
-        let own = share.number_of(self.id())?;
-        let number = share.enter(child);
-        self.holdings.set(place, index, own, number, masks);
-        for id in [self.id(), child] {
-            if let Some(member) = self.page.find(id) {
-                member.shares.fetch_add(1, Ordering::SeqCst);
-            }
-        }
+        self.say_bits(self.id());
+        self.holdings.set(place, index, share.number_of(self.id())?, masks);
+        self.holdings.set_child(place, share.enter(child));
         Some(place)
     }
 
     /// A place for one more holding: where there is none, or one that nobody else has any more.
-    fn free_holding(&self) -> Option<usize> {
+    fn free_holding(&self, child: MemberId) -> Option<usize> {
         if let Some(place) = (0..HOLDINGS_MAX).find(|place| self.holdings.get(self.page, *place).is_none()) {
             return Some(place);
         }
-        let (place, held) = self.holdings.all(self.page).find(|(_, held)| held.share.others(held.own) == 0)?;
+        let mut all = self.holdings.all(self.page);
+        let is_alone = |held: &Held<'_>| held.share.holders().all(|(number, id)| number == held.own || id == child);
+        // What the child has joined there already counts twice.
+        let (place, held) =
+            all.find(|(place, held)| is_alone(held) && self.holdings.0[*place].child_pages.load(Relaxed) == 0)?;
+        if let Some(number) = held.child {
+            held.share.drop_holder(number, child);
+        }
         self.drop_holding(place, held);
         Some(place)
     }
@@ -267,26 +349,32 @@ impl Tree {
         self.holdings.forget(place);
         held.masks.retire();
         held.share.drop_holder(held.own, self.id());
-        self.member().shares.fetch_sub(1, Ordering::SeqCst);
+        self.exclusively(|| super::claim::forget_share(self.page, self.fd(), held.index));
     }
 
     /// Takes a share that nobody uses.
     fn claim_share(&self, extent: &Extent) -> Option<(u32, Masks)> {
         let fd = self.fd();
-        (0..SHARES_MAX as u32).find_map(|index| {
+        for index in 0..SHARES_MAX as u32 {
             let share = self.page.share(index);
             if !share.is_empty() || !record_lock::try_lock(fd, share_byte(index)) {
-                return None;
+                continue;
             }
-            let masks = if share.is_empty() { Masks::create(fd, index, extent).ok() } else { None };
-            if masks.is_some() {
+            let made = share.is_empty().then(|| Masks::create(fd, index, extent));
+            if let Some(Ok(_)) = made {
                 share.reset();
                 let _ = share.enter(self.id());
                 self.page.raise_shares_high_water(index);
             }
             record_lock::unlock(fd, share_byte(index));
-            Some((index, masks?))
-        })
+            match made {
+                Some(Ok(masks)) => return Some((index, masks)),
+                // The next one would be refused, too.
+                Some(Err(_)) => return None,
+                None => {}
+            }
+        }
+        None
     }
 
     /// Whatever the process held in common with others it did under another name, or its bits are gone.
@@ -298,37 +386,47 @@ impl Tree {
     pub(super) fn inherit_holdings(&self, is_this: bool) {
         for (place, held) in self.holdings.all(self.page) {
             match held.child {
-                Some(own) if is_this => self.holdings.set(place, held.index, own, None, held.masks),
+                Some(own) if is_this => self.holdings.become_child(place, own),
                 _ => self.holdings.forget(place),
             }
         }
     }
 
-    /// Pages that this process still shares, as far as is known; none when there is nobody left.
+    /// Pages that this process still shares, as far as is known: at most so many; none when there is nobody left.
     pub fn shared_pages(&self) -> Option<usize> {
-        let others = self.holdings.all(self.page).map(|(_, held)| (held.share, held.share.others(held.own)));
-        let shared = others.filter(|(_, others)| *others > 0);
-        shared.map(|(share, others)| share.surplus() as usize / others).reduce(|sum, pages| sum + pages)
+        let shared = self.holdings.all(self.page).filter(|(_, held)| held.share.others(held.own) > 0);
+        let pages = shared.map(|(place, held)| self.holdings.pages(place).0.min(held.share.surplus()) as usize);
+        pages.reduce(|sum, pages| sum + pages)
     }
 
     /// Pages of the pool that this process still shares, as far as is known, and how many the pools of the tree are counted
     /// too often.
     pub fn shared_pool_pages(&self) -> (usize, usize) {
-        let own = self.holdings.all(self.page).map(|(_, held)| {
-            let others = held.share.others(held.own).max(1);
-            held.share.pool_surplus() as usize / others
-        });
+        let own = self
+            .holdings
+            .all(self.page)
+            .map(|(place, held)| self.holdings.pages(place).1.min(held.share.pool_surplus()) as usize);
         let all = self.page.shares().map(|(_, share)| share.pool_surplus() as usize);
         (own.sum(), all.sum())
+    }
+
+    /// The page at `addr` is not held by the share at a place any more; whether others do. None when it was not.
+    fn leave(&self, place: usize, held: Held<'_>, addr: usize) -> Option<bool> {
+        let (mask, is_pool) = held.masks.get(addr)?;
+        let others = held.share.leave(mask, held.own_bit(), is_pool)?;
+        self.holdings.count(place, -1, is_pool);
+        Some(others)
     }
 
     /// The page at `addr` is this process's own now, because it writes to it, or it has it no more. How many pages more that
     /// makes for the tree, if it has a copy.
     pub fn break_page(&self, addr: usize) -> usize {
-        for (_, held) in self.holdings.all(self.page) {
-            if let Some((mask, is_pool)) = held.masks.get(addr)
-                && let Some(others) = held.share.leave(mask, held.own_bit(), is_pool)
-            {
+        // Its bits may be somebody else's.
+        if self.is_lost() {
+            return 0;
+        }
+        for (place, held) in self.holdings.all(self.page) {
+            if let Some(others) = self.leave(place, held, addr) {
                 return usize::from(others && !held.share.is_void());
             }
         }

@@ -1,14 +1,14 @@
 //! The masks of a share: a word for each page, in the tree's file, mapped by its holders, and for a moment by who looks for the
 //! dead.
 //!
-//! They are by address: a gibibyte of address space at a time (*leaf*), those that the process used which made the share,
-//! and one range more for the pool. The file has holes where nothing was ever shared; which units of 2 MiB have masks says
+//! They are by address: a gibibyte of address space at a time (*leaf*), those in which the process had pages which made the
+//! share, and one range more for the pool. The file has holes where nothing was ever shared; which units of 2 MiB have masks says
 //! a bit each, because to read from a hole would fill it.
 
 use super::page::SHARES_MAX;
 use crate::uapi::{self, Errno, later};
-use core::sync::atomic::AtomicU64;
-use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 
 /// Address space of a leaf, as a power of two.
 pub const LEAF_SHIFT: u32 = 30;
@@ -59,14 +59,32 @@ impl Extent {
         this
     }
 
-    fn bytes(&self) -> usize {
-        bytes(self.nr_leaves, self.extra.1)
+    fn shape(&self) -> Shape {
+        Shape { nr_leaves: self.nr_leaves, extra_addr: self.extra.0, extra_pages: self.extra.1 }
     }
 }
 
-/// Bytes of a share, whole pages.
-fn bytes(nr_leaves: usize, extra_pages: usize) -> usize {
-    (8 * (MASKS_AT + (nr_leaves << LEAF_PAGES_SHIFT) + extra_pages)).next_multiple_of(4096)
+/// What a share has masks for, but for which leaves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Shape {
+    /// How many leaves.
+    pub nr_leaves: usize,
+    /// Where the extra range begins, and its pages.
+    pub extra_addr: usize,
+    /// Pages of the extra range.
+    pub extra_pages: usize,
+}
+
+impl Shape {
+    /// Bytes of a share, whole pages.
+    fn bytes(self) -> usize {
+        (8 * (self.extra_at() + self.extra_pages)).next_multiple_of(4096)
+    }
+
+    /// Word where the masks of the extra range begin.
+    fn extra_at(self) -> usize {
+        MASKS_AT + (self.nr_leaves << LEAF_PAGES_SHIFT)
+    }
 }
 
 /// Where the share at `index` begins in the file.
@@ -79,11 +97,14 @@ pub fn forget(fd: i32, index: u32) {
     let _ = uapi::punch_hole(fd, offset(index), STRIDE);
 }
 
-/// The masks of one share, mapped.
+/// The masks of one share, as one of its holders has them mapped.
 #[derive(Clone, Copy, Debug)]
 pub struct Masks {
-    at: usize,
-    bytes: usize,
+    /// Where.
+    pub at: usize,
+    /// As it was when they were made. What the memory says may be of another share by now, if this process was taken for
+    /// dead.
+    pub shape: Shape,
 }
 
 impl Masks {
@@ -95,86 +116,48 @@ impl Masks {
         let last = offset(index) + STRIDE - 4096;
         uapi::with_largest_files(|| uapi::allocate(fd, last, 4096))?;
         let _ = uapi::punch_hole(fd, last, 4096);
-        let this = Self { at: later::map_file(extent.bytes(), fd, offset(index))? as usize, bytes: extent.bytes() };
-        let head = [extent.nr_leaves, extent.extra.0, extent.extra.1];
+        let shape = extent.shape();
+        let this = Self { at: later::map_file(shape.bytes(), fd, offset(index))? as usize, shape };
+        let head = [shape.nr_leaves, shape.extra_addr, shape.extra_pages];
         for (i, value) in head.iter().chain(&extent.leaves[..extent.nr_leaves]).enumerate() {
-            this.word(i).store(*value as u64, Relaxed);
+            if let Some(word) = this.word(i) {
+                word.store(*value as u64, Relaxed);
+            }
         }
         Ok(this)
     }
 
-    /// Maps those of a share for the caller alone.
-    pub fn open(fd: i32, index: u32) -> Result<Self, Errno> {
-        let head = Self::map(fd, index, 4096)?;
-        let bytes = bytes(head.load(0).min(LEAVES_MAX), head.load(2).min(EXTRA_MAX));
-        head.close();
-        Self::map(fd, index, bytes)
-    }
-
-    fn map(fd: i32, index: u32, bytes: usize) -> Result<Self, Errno> {
-        Ok(Self { at: uapi::map_shared_at(fd, offset(index), bytes)? as usize, bytes })
-    }
-
-    /// Those that [`Self::address`] told of.
-    pub fn at(address: (usize, usize)) -> Self {
-        Self { at: address.0, bytes: address.1 }
-    }
-
-    /// Where they are mapped, and how many bytes.
-    pub fn address(self) -> (usize, usize) {
-        (self.at, self.bytes)
-    }
-
-    /// Unmaps those of [`Self::open`].
-    pub fn close(self) {
-        // SAFETY: the caller's own mapping.
-        let _ = unsafe { uapi::munmap(self.at, self.bytes) };
-    }
-
-    /// Unmaps those of [`Self::create`]. Nobody in this process may use them any more.
+    /// Unmaps them. Nobody in this process may use them any more.
     pub fn retire(self) {
         // SAFETY: the caller says so.
-        let _ = unsafe { later::unmap(self.at, self.bytes) };
+        let _ = unsafe { later::unmap(self.at, self.shape.bytes()) };
     }
 
-    fn word(&self, index: usize) -> &AtomicU64 {
-        assert!(index < self.bytes / 8);
+    fn word(&self, index: usize) -> Option<&AtomicU64> {
         // SAFETY: inside the mapping; any bytes are a valid word.
-        unsafe { &*(self.at as *const AtomicU64).add(index) }
+        (index < self.shape.bytes() / 8).then(|| unsafe { &*(self.at as *const AtomicU64).add(index) })
     }
 
-    fn load(&self, index: usize) -> usize {
-        self.word(index).load(Relaxed) as usize
-    }
-
-    fn nr_leaves(&self) -> usize {
-        self.load(0).min(LEAVES_MAX)
-    }
-
-    /// First mask of the extra range, and how many there are.
-    fn extra(&self) -> (usize, usize) {
-        let first = MASKS_AT + (self.nr_leaves() << LEAF_PAGES_SHIFT);
-        (first, self.load(2).min(EXTRA_MAX).min(self.bytes / 8 - first.min(self.bytes / 8)))
+    fn number(&self, leaf: usize) -> usize {
+        self.word(NUMBERS_AT + leaf).map_or(0, |word| word.load(Relaxed) as usize)
     }
 
     /// The mask of the page at `addr`, by number, the word and the bit of its unit, and whether the page is of the extra range.
     fn find(&self, addr: usize) -> Option<(usize, usize, u64, bool)> {
-        let (first, extra_pages) = self.extra();
-        let extra_addr = self.load(1);
+        let Shape { nr_leaves, extra_addr, extra_pages } = self.shape;
         if addr >= extra_addr && (addr - extra_addr) >> PAGE_SHIFT < extra_pages {
             let page = (addr - extra_addr) >> PAGE_SHIFT;
             let unit = page >> UNIT_SHIFT;
-            return Some((first + page, EXTRA_UNITS_AT + unit / 64, 1 << (unit % 64), true));
+            return Some((self.shape.extra_at() + page, EXTRA_UNITS_AT + unit / 64, 1 << (unit % 64), true));
         }
         let leaf = addr >> LEAF_SHIFT;
         // The first that is not below it.
-        let nr_leaves = self.nr_leaves();
         let (mut at, mut end) = (0, nr_leaves);
         while at < end {
             let middle = (at + end) / 2;
-            if self.load(NUMBERS_AT + middle) < leaf { at = middle + 1 } else { end = middle }
+            if self.number(middle) < leaf { at = middle + 1 } else { end = middle }
         }
-        if at == nr_leaves || self.load(NUMBERS_AT + at) != leaf {
+        if at == nr_leaves || self.number(at) != leaf {
             return None;
         }
         let page = (addr >> PAGE_SHIFT) & ((1 << LEAF_PAGES_SHIFT) - 1);
@@ -186,39 +169,116 @@ impl Masks {
     /// The mask of the page at `addr`, if one was ever used there, and whether it is of the extra range.
     pub fn get(&self, addr: usize) -> Option<(&AtomicU64, bool)> {
         let (mask, word, bit, is_extra) = self.find(addr)?;
-        (self.word(word).load(Relaxed) & bit != 0).then(|| (self.word(mask), is_extra))
+        let is_used = self.word(word)?.load(Relaxed) & bit != 0;
+        if is_used { Some((self.word(mask)?, is_extra)) } else { None }
     }
 
     /// The mask of the page at `addr`, to be used; none where there is none.
     pub fn make(&self, addr: usize) -> Option<(&AtomicU64, bool)> {
         let (mask, word, bit, is_extra) = self.find(addr)?;
-        let unit = self.word(word);
+        let unit = self.word(word)?;
         if unit.load(Relaxed) & bit == 0 {
             unit.fetch_or(bit, Relaxed);
         }
-        Some((self.word(mask), is_extra))
+        Some((self.word(mask)?, is_extra))
+    }
+}
+
+/// Bytes of the words before the masks, and of the masks of a leaf, which a window has room for.
+const HEAD_BYTES: usize = 8 * MASKS_AT;
+const LEAF_BYTES: usize = 8 << LEAF_PAGES_SHIFT;
+
+const _: () = assert!(HEAD_BYTES.is_multiple_of(4096));
+
+/// Where this process maps what it walks through; 0 for nowhere yet. One place for good, because the kernel would put it
+/// where the program has just unmapped something.
+static WINDOW: AtomicUsize = AtomicUsize::new(0);
+/// Somebody walks.
+static IS_WALKING: AtomicBool = AtomicBool::new(false);
+
+/// In fork's child, where nobody walks.
+pub fn reset_in_child() {
+    IS_WALKING.store(false, Relaxed);
+}
+
+/// The part of the file from `at` on, mapped at `place`.
+struct View {
+    place: usize,
+    bytes: usize,
+}
+
+impl View {
+    fn map(place: usize, fd: i32, at: u64, bytes: usize) -> Result<Self, Errno> {
+        // SAFETY: the window is the walker's alone.
+        unsafe { uapi::map_shared_over(place, fd, at, bytes)? };
+        Ok(Self { place, bytes })
     }
 
-    /// Calls `f` with every mask that was ever used, and whether it is of the extra range.
-    pub fn for_each(&self, mut f: impl FnMut(&AtomicU64, bool)) {
-        let mut units = |first_word: usize, nr_words: usize, first_mask: usize, nr_masks: usize, is_extra: bool| {
-            for i in 0..nr_words {
-                let mut bits = self.word(first_word + i).load(Relaxed);
-                while bits != 0 {
-                    let unit = i * 64 + bits.trailing_zeros() as usize;
-                    bits &= bits - 1;
-                    let end = ((unit + 1) << UNIT_SHIFT).min(nr_masks);
-                    ((unit << UNIT_SHIFT)..end).for_each(|page| f(self.word(first_mask + page), is_extra));
-                }
-            }
-        };
-        for leaf in 0..self.nr_leaves() {
-            let masks = MASKS_AT + (leaf << LEAF_PAGES_SHIFT);
-            units(UNITS_AT + leaf * LEAF_UNIT_WORDS, LEAF_UNIT_WORDS, masks, 1 << LEAF_PAGES_SHIFT, false);
-        }
-        let (first, pages) = self.extra();
-        units(EXTRA_UNITS_AT, pages.div_ceil(64 << UNIT_SHIFT), first, pages, true);
+    fn words(&self) -> &[AtomicU64] {
+        // SAFETY: inside the mapping, which lives as long as this; any bytes are valid words.
+        unsafe { core::slice::from_raw_parts(self.place as *const AtomicU64, self.bytes / 8) }
     }
+}
+
+impl Drop for View {
+    fn drop(&mut self) {
+        // SAFETY: nobody refers to it any more.
+        let _ = unsafe { uapi::map_nothing_over(self.place, self.bytes) };
+    }
+}
+
+/// Calls `f` with the masks of each unit of a share that were ever used, and whether they are of the extra range. By who holds
+/// the share's lock, or can bear it if the share becomes another one meanwhile.
+pub fn walk(fd: i32, index: u32, f: impl FnMut(&[AtomicU64], bool)) -> Result<(), Errno> {
+    if IS_WALKING.swap(true, Acquire) {
+        return Err(Errno::AGAIN);
+    }
+    let done = walk_alone(fd, index, f);
+    IS_WALKING.store(false, Release);
+    done
+}
+
+fn walk_alone(fd: i32, index: u32, mut f: impl FnMut(&[AtomicU64], bool)) -> Result<(), Errno> {
+    // Behind its end there is no memory.
+    if uapi::fd::bytes(fd)? < offset(index) + STRIDE {
+        return Err(Errno::INVAL);
+    }
+    if WINDOW.load(Relaxed) == 0 {
+        WINDOW.store(later::reserve_nothing(HEAD_BYTES + LEAF_BYTES)?, Relaxed);
+    }
+    let window = WINDOW.load(Relaxed);
+    let head = View::map(window, fd, offset(index), HEAD_BYTES)?;
+    let words = head.words();
+    let load = |index: usize| words[index].load(Relaxed) as usize;
+    let shape = Shape { nr_leaves: load(0).min(LEAVES_MAX), extra_addr: load(1), extra_pages: load(2).min(EXTRA_MAX) };
+    let mut part = |units: &[AtomicU64], first_mask: usize, nr_masks: usize, is_extra: bool| {
+        if units.iter().all(|word| word.load(Relaxed) == 0) {
+            return Ok(());
+        }
+        let at = offset(index) + 8 * first_mask as u64;
+        let view = View::map(window + HEAD_BYTES, fd, at, (8 * nr_masks).next_multiple_of(4096))?;
+        for (i, word) in units.iter().enumerate() {
+            let mut bits = word.load(Relaxed);
+            while bits != 0 {
+                let first = (i * 64 + bits.trailing_zeros() as usize) << UNIT_SHIFT;
+                bits &= bits - 1;
+                let end = (first + (1 << UNIT_SHIFT)).min(nr_masks);
+                f(view.words().get(first..end).unwrap_or(&[]), is_extra);
+            }
+        }
+        Ok(())
+    };
+    for leaf in 0..shape.nr_leaves {
+        let units = UNITS_AT + leaf * LEAF_UNIT_WORDS;
+        let masks = MASKS_AT + (leaf << LEAF_PAGES_SHIFT);
+        part(&words[units..units + LEAF_UNIT_WORDS], masks, 1 << LEAF_PAGES_SHIFT, false)?;
+    }
+    for first in (0..shape.extra_pages).step_by(1 << LEAF_PAGES_SHIFT) {
+        let units = EXTRA_UNITS_AT + (first >> (UNIT_SHIFT + 6));
+        let nr_masks = (shape.extra_pages - first).min(1 << LEAF_PAGES_SHIFT);
+        part(&words[units..units + LEAF_UNIT_WORDS], shape.extra_at() + first, nr_masks, true)?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -235,6 +295,16 @@ mod tests {
             let fd = libc::memfd_create(c"masks".as_ptr(), libc::MFD_CLOEXEC);
             assert!(fd >= 0);
             std::fs::File::from_raw_fd(fd)
+        }
+    }
+
+    /// Walks when no other test does.
+    fn walked(file: &std::fs::File, index: u32, mut f: impl FnMut(&[AtomicU64], bool)) -> Result<(), Errno> {
+        loop {
+            let done = walk(file.as_raw_fd(), index, &mut f);
+            if done != Err(Errno::AGAIN) {
+                return done;
+            }
         }
     }
 
@@ -260,15 +330,16 @@ mod tests {
             assert_eq!(masks.get(addr).map(|(mask, _)| mask.load(SeqCst)), Some(1 << i));
         }
         // Others find the same, and all of it.
-        let other = Masks::open(file.as_raw_fd(), 3).expect("memory");
         let (mut all, mut of_extra, mut looked_at) = (0, 0, 0);
-        other.for_each(|mask, is_extra| {
-            all |= mask.load(SeqCst);
-            of_extra |= if is_extra { mask.load(SeqCst) } else { 0 };
-            looked_at += 1;
-        });
+        let look = |masks: &[AtomicU64], is_extra| {
+            let here = masks.iter().fold(0, |all, mask| all | mask.load(SeqCst));
+            (all, of_extra) = (all | here, of_extra | if is_extra { here } else { 0 });
+            looked_at += masks.len();
+        };
+        walked(&file, 3, look).expect("memory");
         assert_eq!((all, of_extra, looked_at), (0b11_1111, 0b11_0000, 6 * 512));
-        other.close();
+        // There is nothing behind the end of the file.
+        assert_eq!(walked(&file, 4, |_, _| {}), Err(Errno::INVAL));
         masks.retire();
     }
 
@@ -283,7 +354,7 @@ mod tests {
             assert!(masks.get(addr).is_none());
         }
         masks.make(9 << 30).expect("a mask").0.store(1, SeqCst);
-        masks.for_each(|_, _| {});
+        walked(&file, 0, |_, _| {}).expect("memory");
         assert!(kib() <= 32, "{} KiB", kib());
         masks.retire();
         // What was in it is gone for who comes next.
@@ -298,6 +369,6 @@ mod tests {
     fn an_extent_has_bounds() {
         let extent = Extent::new(0..2 * LEAVES_MAX, (EXTRA, usize::MAX));
         assert_eq!((extent.nr_leaves, extent.extra.1), (LEAVES_MAX, EXTRA_MAX));
-        assert!(extent.bytes() as u64 <= STRIDE);
+        assert!(extent.shape().bytes() as u64 <= STRIDE);
     }
 }

@@ -23,8 +23,6 @@ pub struct Tree {
     /// A thread of this process takes, gives or reaps places: record locks do not keep threads apart. Not a lock of the
     /// engine's kind, because fork's child lets go of what another thread of its parent held, see [`Tree::become_child`].
     pub(super) places_busy: AtomicBool,
-    /// When this process last looked for dead members, in milliseconds.
-    pub(super) reaped_ms: AtomicU64,
     /// Pages that were left of the budget when somebody last looked.
     free: AtomicI64,
     /// What this process holds in common with others.
@@ -47,7 +45,6 @@ impl Tree {
             generation: AtomicU64::new(0),
             owner: AtomicU32::new(0),
             places_busy: AtomicBool::new(false),
-            reaped_ms: AtomicU64::new(0),
             free: AtomicI64::new(i64::MAX),
             holdings: Holdings::new(),
         };

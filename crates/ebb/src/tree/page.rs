@@ -74,8 +74,8 @@ pub struct Member {
     generation: AtomicU32,
     /// What the process may hold without asking.
     pub granted: AtomicI64,
-    /// Shares in which it has a bit.
-    pub shares: AtomicU32,
+    /// Not 0 when it may have bits in shares.
+    pub has_bits: AtomicU32,
     /// When it last called exec, on the clock of [`Member::published_ms`].
     pub left_ms: AtomicU64,
     /// The [`MemberId`] of the process that forked it; 0 for none.
@@ -144,7 +144,7 @@ impl Member {
             word.store(0, Ordering::Relaxed);
         }
         self.pid.store(0, Ordering::Relaxed);
-        self.shares.store(0, Ordering::Relaxed);
+        self.has_bits.store(0, Ordering::Relaxed);
         self.left_ms.store(0, Ordering::Relaxed);
         self.declined_until_ms.store(0, Ordering::Relaxed);
         self.ages.iter().for_each(|age| age.store(0, Ordering::Relaxed));
@@ -164,6 +164,8 @@ pub struct Page {
     /// Raised, and woken as a shared futex, when a member becomes [`Kind::Outside`]: who looks from outside has something
     /// to look at.
     pub left: AtomicU32,
+    /// When somebody who ran short last looked for dead members, on the clock of [`Member::published_ms`].
+    pub reaped_ms: AtomicU64,
     /// Shares at or above this were never used.
     shares_high_water: AtomicU32,
     members: [Member; MEMBERS_MAX],
@@ -181,7 +183,7 @@ impl Page {
             kind: AtomicU32::new(if index < managed { Kind::Managed } else { Kind::Free } as u32),
             generation: AtomicU32::new(0),
             granted: signed(),
-            shares: AtomicU32::new(0),
+            has_bits: AtomicU32::new(0),
             left_ms: word(),
             parent: word(),
             outside: signed(),
@@ -204,6 +206,7 @@ impl Page {
             limit: AtomicU64::new(limit),
             left: AtomicU32::new(0),
             high_water: AtomicU32::new(MEMBERS_MAX as u32),
+            reaped_ms: word(),
             shares_high_water: AtomicU32::new(SHARES_MAX as u32),
             members: core::array::from_fn(|index| member(index as u32)),
             shares: core::array::from_fn(|_| Share::default()),
@@ -271,8 +274,8 @@ impl Page {
             Kind::Free => 0,
             Kind::Outside => {
                 // Until its bits are taken back they stand for what it was granted as another program.
-                let shares = member.shares.load(Ordering::SeqCst) > 0;
-                let granted = if shares { member.granted.load(Ordering::SeqCst).max(0) } else { 0 };
+                let has_bits = member.has_bits.load(Ordering::SeqCst) != 0;
+                let granted = if has_bits { member.granted.load(Ordering::SeqCst).max(0) } else { 0 };
                 member.outside.load(Ordering::SeqCst).max(0) + granted
             }
             Kind::Managed | Kind::Reserved => member.granted.load(Ordering::SeqCst).max(0),

@@ -87,9 +87,18 @@ impl Share {
         false
     }
 
-    /// The same of a page that the caller holds by this mask. The caller counts.
-    pub fn join(&self, mask: &AtomicU64, child: u64) {
-        mask.fetch_or(child, Ordering::SeqCst);
+    /// The same of a page that the holder `own` holds by this mask, alone or not. False when it does not any more. The caller
+    /// counts.
+    pub fn join(&self, mask: &AtomicU64, own: u64, child: u64) -> bool {
+        let mut seen = mask.load(Ordering::SeqCst);
+        // Its bit may go this moment, if nobody shares the page with it: somebody else may `begin` there.
+        while seen & own != 0 {
+            match mask.compare_exchange(seen, seen | child, Ordering::SeqCst, Ordering::SeqCst) {
+                Ok(_) => return true,
+                Err(now) => seen = now,
+            }
+        }
+        false
     }
 
     /// The holder `bit` does not hold the page any more: whether others do, so that it counts once more if the holder has a
@@ -112,6 +121,29 @@ impl Share {
             _ => {}
         }
         left.then_some(others)
+    }
+
+    /// The same for several masks at a time, of a holder whose process is dead, or another program; how many pages others
+    /// still hold. By who holds the share's lock.
+    pub fn leave_all(&self, masks: &[AtomicU64], bit: u64, is_pool: bool) -> i64 {
+        let seems_shared = |mask: &&AtomicU64| {
+            let seen = mask.load(Ordering::Relaxed);
+            seen & bit != 0 && seen != bit
+        };
+        let pool = |pages: i64| if is_pool { pages } else { 0 };
+        let counted = masks.iter().filter(seems_shared).count() as i64;
+        if counted > 0 {
+            self.count(-counted, -pool(counted));
+        }
+        let mut shared = 0;
+        for mask in masks.iter().filter(|mask| mask.load(Ordering::Relaxed) & bit != 0) {
+            let before = mask.fetch_and(!bit, Ordering::SeqCst);
+            shared += i64::from(before & bit != 0 && before & !bit != 0);
+        }
+        if shared != counted {
+            self.count(counted - shared, pool(counted - shared));
+        }
+        shared
     }
 
     /// Who is behind a bit, by its number.

@@ -28,6 +28,15 @@ pub fn identity_of(fd: i32) -> Result<Identity, Errno> {
     Ok(identity(&stat))
 }
 
+/// Bytes of the file behind a descriptor.
+pub fn bytes(fd: i32) -> Result<u64, Errno> {
+    const ST_SIZE_AT: usize = 6;
+    let mut stat = [0u64; 18];
+    // SAFETY: the kernel writes one `struct stat`, 144 bytes.
+    unsafe { call(g::__NR_fstat, [fd as u64, stat.as_mut_ptr() as u64, 0, 0, 0, 0]) }?;
+    Ok(stat[ST_SIZE_AT])
+}
+
 /// Which file has a name.
 pub fn identity_of_path(path: &CStr) -> Result<Identity, Errno> {
     let mut stat = [0u64; 18];

@@ -12,6 +12,7 @@ use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use linux_raw_sys::general as g;
 
 // Relaxed: a range is its taker's alone, and mapping it orders everything else.
+static BEGIN: AtomicUsize = AtomicUsize::new(0);
 static NEXT: AtomicUsize = AtomicUsize::new(0);
 static END: AtomicUsize = AtomicUsize::new(0);
 
@@ -24,6 +25,7 @@ pub fn set_aside(len: usize) {
     // SAFETY: a fresh mapping at an address of the kernel's choice disturbs nobody.
     let mapped = unsafe { call(g::__NR_mmap, [0, len as u64, g::PROT_NONE as u64, flags, u64::MAX, 0]) };
     if let Ok(at) = mapped {
+        BEGIN.store(at as usize, Relaxed);
         END.store(at as usize + len, Relaxed);
         NEXT.store(at as usize, Relaxed);
     }
@@ -83,14 +85,23 @@ pub fn map_file(len: usize, fd: i32, offset: u64) -> Result<*mut u8, Errno> {
 /// # Safety
 /// Nobody may use the range afterwards.
 pub unsafe fn unmap(at: usize, len: usize) -> Result<(), Errno> {
-    let was_set_aside = at + len <= NEXT.load(Relaxed);
-    if !was_set_aside {
+    if (BEGIN.load(Relaxed)..END.load(Relaxed)).contains(&at) {
         // SAFETY: the caller's.
-        return unsafe { super::munmap(at, len) };
+        unsafe { super::map_nothing_over(at, len) }
+    } else {
+        // SAFETY: the caller's.
+        unsafe { super::munmap(at, len) }
     }
-    let flags = (g::MAP_PRIVATE | g::MAP_ANONYMOUS | g::MAP_NORESERVE | g::MAP_FIXED) as u64;
-    // SAFETY: the caller's.
-    unsafe { call(g::__NR_mmap, [at as u64, len as u64, g::PROT_NONE as u64, flags, u64::MAX, 0]) }.map(drop)
+}
+
+/// An inaccessible range of `len` bytes that is the caller's for good.
+pub fn reserve_nothing(len: usize) -> Result<usize, Errno> {
+    if let Some(at) = take(len, 4096) {
+        return Ok(at);
+    }
+    let flags = (g::MAP_PRIVATE | g::MAP_ANONYMOUS | g::MAP_NORESERVE) as u64;
+    // SAFETY: a fresh mapping at an address of the kernel's choice disturbs nobody.
+    unsafe { call(g::__NR_mmap, [0, len as u64, g::PROT_NONE as u64, flags, u64::MAX, 0]) }.map(|at| at as usize)
 }
 
 #[cfg(test)]

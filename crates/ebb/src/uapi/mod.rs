@@ -119,6 +119,28 @@ pub fn map_shared_at(fd: i32, offset: u64, len: usize) -> Result<*mut u8, Errno>
     }
 }
 
+/// The same in place of what is at `at`.
+///
+/// # Safety
+/// The range must be the caller's.
+pub unsafe fn map_shared_over(at: usize, fd: i32, offset: u64, len: usize) -> Result<(), Errno> {
+    let (prot, flags) = ((g::PROT_READ | g::PROT_WRITE) as u64, (g::MAP_SHARED | g::MAP_FIXED) as u64);
+    // SAFETY: the caller's.
+    unsafe { call(g::__NR_mmap, [at as u64, len as u64, prot, flags, fd as u64, offset]) }?;
+    let _ = madvise(at, len, g::MADV_DONTDUMP);
+    Ok(())
+}
+
+/// Leaves nothing at `at`, where nobody else's mapping will be either.
+///
+/// # Safety
+/// The range must be the caller's, and not used any more.
+pub unsafe fn map_nothing_over(at: usize, len: usize) -> Result<(), Errno> {
+    let flags = (g::MAP_PRIVATE | g::MAP_ANONYMOUS | g::MAP_NORESERVE | g::MAP_FIXED) as u64;
+    // SAFETY: the caller's.
+    unsafe { call(g::__NR_mmap, [at as u64, len as u64, g::PROT_NONE as u64, flags, u64::MAX, 0]) }.map(drop)
+}
+
 /// Reserves `len` bytes of anonymous memory that fork shares instead of copying.
 pub fn reserve_shared(len: usize) -> Result<*mut u8, Errno> {
     later::map(len, 4096, g::MAP_SHARED)
