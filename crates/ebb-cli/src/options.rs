@@ -79,7 +79,7 @@ processes that have ended held is taken back first.
   TREE      its name, or the number of its `ebb run`
   BUDGET    what all processes of the tree may hold together
   HELD      what they hold or have been granted; FREE is what is left, PEAK the most so far. What
-            a process has in common with its parent since a fork the parent holds
+            several processes have in common since a fork one of them holds
   SHARED    that: RESIDENT, STAGED and POOL make HELD and SHARED
   WANTED    memory with content, wherever the content is
   RESIDENT  of it, what the program reaches at once, and what Ebb keeps books in

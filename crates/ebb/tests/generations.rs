@@ -398,3 +398,96 @@ fn who_is_killed_at_work_leaves_too_little_out_never_too_much() {
         eprintln!("at most {lost} pages counted too often after {kills} kills");
     });
 }
+
+/// Forks a process that checks its pages and waits to be killed.
+fn fork_waiting(pages: &Pages) -> i32 {
+    fork(pages.space, || {
+        pages.check_all();
+        loop {
+            // SAFETY: waits for a signal.
+            unsafe { libc::pause() };
+        }
+    })
+}
+
+fn kill_all(space: &Space, children: &[i32]) {
+    for child in children {
+        // SAFETY: a child of this test.
+        unsafe {
+            libc::kill(*child, libc::SIGKILL);
+            libc::waitpid(*child, std::ptr::null_mut(), 0);
+        }
+    }
+    space.tree().reap();
+}
+
+fn surplus(space: &Space) -> i64 {
+    space.tree().page().shares().map(|(_, share)| share.surplus()).sum()
+}
+
+/// A share has 64 places: what further children have counts twice, and nothing else is wrong. The places come back.
+#[test]
+fn further_children_than_a_share_has_places_for_count_in_full() {
+    alone("further_children_than_a_share_has_places_for_count_in_full", || {
+        let (space, fd) = space();
+        let mut pages = Pages::new(space, PAGES, 3);
+        let children: Vec<i32> = (0..70).map(|_| fork_waiting(&pages)).collect();
+        assert_eq!(surplus(space), 63 * PAGES as i64);
+        // These are its own again, and shared with further children by another share.
+        (0..PAGES / 2).for_each(|page| pages.write(page, 9, 3));
+        let more: Vec<i32> = (0..3).map(|_| fork_waiting(&pages)).collect();
+        assert_eq!(surplus(space), 63 * PAGES as i64 - PAGES as i64 / 2 + 3 * PAGES as i64 / 2);
+        tree::recount(space.tree().page(), fd, |index, recounted, _| {
+            assert_eq!(space.tree().page().share(index).surplus(), recounted);
+        });
+        kill_all(space, &children);
+        kill_all(space, &more);
+        assert_eq!(surplus(space), 0);
+        let last = fork_waiting(&pages);
+        assert_eq!(surplus(space), PAGES as i64);
+        kill_all(space, &[last]);
+        pages.check_all();
+    });
+}
+
+/// A process forks in one thread while another is about to exec: whoever took its bits back meanwhile, nothing is left out
+/// that is not held twice.
+#[test]
+fn a_fork_beside_an_exec_leaves_nothing_out() {
+    alone("a_fork_beside_an_exec_leaves_nothing_out", || {
+        let (space, _) = space();
+        let mut pages = Pages::new(space, PAGES, 3);
+        let first = fork_waiting(&pages);
+        assert_eq!(surplus(space), PAGES as i64);
+        space.tree().leave_for_exec();
+        let second = fork_waiting(&pages);
+        space.back_from_exec();
+        assert_eq!(surplus(space), 0);
+        assert!(space.tree().page().sum().held >= 3 * PAGES as i64);
+        // What is written afterwards is shared with the next child as ever.
+        (0..PAGES).for_each(|page| pages.write(page, 5, 3));
+        kill_all(space, &[first, second]);
+        let third = fork_waiting(&pages);
+        assert_eq!(surplus(space), PAGES as i64);
+        kill_all(space, &[third]);
+        pages.check_all();
+    });
+}
+
+/// Where the file may not grow, nothing is shared: that costs memory, and is no reason to fail, or for a signal.
+#[test]
+fn without_a_file_that_may_grow_everything_counts() {
+    alone("without_a_file_that_may_grow_everything_counts", || {
+        let (space, _) = space();
+        let pages = Pages::new(space, PAGES, 3);
+        let limit = libc::rlimit { rlim_cur: 1 << 20, rlim_max: 1 << 20 };
+        // SAFETY: a limit of this process's own.
+        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &limit) }, 0);
+        let before = space.tree().page().sum().held;
+        let child = fork_waiting(&pages);
+        assert_eq!(surplus(space), 0);
+        assert!(space.tree().page().sum().held - before >= PAGES as i64);
+        kill_all(space, &[child]);
+        pages.check_all();
+    });
+}

@@ -43,6 +43,24 @@ struct Holding {
     extra_pages: AtomicUsize,
 }
 
+impl Holding {
+    const fn none() -> Self {
+        Self {
+            share: AtomicU32::new(0),
+            own: AtomicU32::new(0),
+            child: AtomicU32::new(0),
+            pages: AtomicI64::new(0),
+            pool_pages: AtomicI64::new(0),
+            child_pages: AtomicI64::new(0),
+            child_pool_pages: AtomicI64::new(0),
+            at: AtomicUsize::new(0),
+            nr_leaves: AtomicUsize::new(0),
+            extra_addr: AtomicUsize::new(0),
+            extra_pages: AtomicUsize::new(0),
+        }
+    }
+}
+
 /// All shares of this process.
 pub(super) struct Holdings([Holding; HOLDINGS_MAX]);
 
@@ -64,20 +82,7 @@ impl Held<'_> {
 
 impl Holdings {
     pub const fn new() -> Self {
-        const NONE: Holding = Holding {
-            share: AtomicU32::new(0),
-            own: AtomicU32::new(0),
-            child: AtomicU32::new(0),
-            pages: AtomicI64::new(0),
-            pool_pages: AtomicI64::new(0),
-            child_pages: AtomicI64::new(0),
-            child_pool_pages: AtomicI64::new(0),
-            at: AtomicUsize::new(0),
-            nr_leaves: AtomicUsize::new(0),
-            extra_addr: AtomicUsize::new(0),
-            extra_pages: AtomicUsize::new(0),
-        };
-        Self([NONE; HOLDINGS_MAX])
+        Self([const { Holding::none() }; HOLDINGS_MAX])
     }
 
     fn get<'a>(&self, page: &'a Page, place: usize) -> Option<Held<'a>> {
