@@ -133,15 +133,19 @@ impl Holdings {
         self.0[place].share.store(0, Relaxed);
     }
 
-    /// So many pages more are held by the share at a place; of the child as well.
-    fn count(&self, place: usize, pages: i64, of_pool: bool) {
-        self.0[place].pages.fetch_add(pages, Relaxed);
-        self.0[place].pool_pages.fetch_add(if of_pool { pages } else { 0 }, Relaxed);
+    /// A page less is held by the share at a place.
+    fn uncount(&self, place: usize, of_pool: bool) {
+        self.0[place].pages.fetch_sub(1, Relaxed);
+        self.0[place].pool_pages.fetch_sub(i64::from(of_pool), Relaxed);
     }
 
-    fn count_child(&self, place: usize, of_pool: bool) {
-        self.0[place].child_pages.fetch_add(1, Relaxed);
-        self.0[place].child_pool_pages.fetch_add(i64::from(of_pool), Relaxed);
+    /// The child holds what `chunk` counted, and this process what it begins with there.
+    fn count_chunk(&self, place: usize, chunk: Chunk) {
+        let holding = &self.0[place];
+        holding.pages.fetch_add(chunk.begun, Relaxed);
+        holding.pool_pages.fetch_add(chunk.begun_of_pool, Relaxed);
+        holding.child_pages.fetch_add(chunk.pages, Relaxed);
+        holding.child_pool_pages.fetch_add(chunk.of_pool, Relaxed);
     }
 
     /// In fork's child: what was the child's is its own.
@@ -169,10 +173,18 @@ pub struct Fork<'a> {
     left_ms: u64,
     /// A share for what fits into no other was made, or could not be.
     has_made: bool,
-    /// Pages not counted yet, by holding, and those of the pool.
-    pages: [i64; HOLDINGS_MAX],
-    pool_pages: [i64; HOLDINGS_MAX],
+    /// What is not counted yet, by holding.
+    chunks: [Chunk; HOLDINGS_MAX],
     total: i64,
+}
+
+/// Pages that were said to be shared, and of these, those of the pool, and those that the parent had alone.
+#[derive(Clone, Copy, Default)]
+struct Chunk {
+    pages: i64,
+    of_pool: i64,
+    begun: i64,
+    begun_of_pool: i64,
 }
 
 impl Fork<'_> {
@@ -191,7 +203,7 @@ impl Fork<'_> {
             }
             let Some(child) = held.child else { return false };
             if held.share.join(mask, held.own_bit(), 1 << child) {
-                self.add(place, is_pool);
+                self.add(place, is_pool, false);
                 return true;
             }
             break;
@@ -203,6 +215,7 @@ impl Fork<'_> {
             return false;
         }
         self.has_made = true;
+        (0..HOLDINGS_MAX).for_each(|place| self.flush(place));
         let made = self.tree.make_share(self.child, &self.extent);
         made.and_then(|place| Some((place, holdings.get(page, place)?)))
             .is_some_and(|(place, held)| self.begin(place, held, addr))
@@ -214,35 +227,36 @@ impl Fork<'_> {
         let Some((mask, is_pool)) = held.masks.make(addr) else { return false };
         let begun = held.share.begin(mask, held.own_bit() | 1 << child);
         if begun {
-            self.tree.holdings.count(place, 1, is_pool);
-            self.add(place, is_pool);
+            self.add(place, is_pool, true);
         }
         begun
     }
 
-    fn add(&mut self, place: usize, is_pool: bool) {
-        self.pages[place] += 1;
-        self.pool_pages[place] += i64::from(is_pool);
+    fn add(&mut self, place: usize, is_pool: bool, is_begun: bool) {
+        let chunk = &mut self.chunks[place];
+        chunk.pages += 1;
+        chunk.of_pool += i64::from(is_pool);
+        chunk.begun += i64::from(is_begun);
+        chunk.begun_of_pool += i64::from(is_begun && is_pool);
         self.total += 1;
-        self.tree.holdings.count_child(place, is_pool);
-        if self.pages[place] == CHUNK {
+        if chunk.pages == CHUNK {
             self.flush(place);
         }
     }
 
     /// The child's pages are granted first: nothing is left out of the sum that is not in it.
     fn flush(&mut self, place: usize) {
-        let (pages, pool_pages) = (self.pages[place], self.pool_pages[place]);
-        if pages == 0 {
+        let chunk = core::mem::take(&mut self.chunks[place]);
+        if chunk.pages == 0 {
             return;
         }
         if let Some(held) = self.tree.holdings.get(self.tree.page(), place)
             && let Some(member) = self.tree.page().find(self.child)
         {
-            member.granted.fetch_add(pages, Ordering::SeqCst);
-            held.share.count(pages, pool_pages);
+            member.granted.fetch_add(chunk.pages, Ordering::SeqCst);
+            held.share.count(chunk.pages, chunk.of_pool);
+            self.tree.holdings.count_chunk(place, chunk);
         }
-        (self.pages[place], self.pool_pages[place]) = (0, 0);
     }
 
     /// The child will have the page at `addr`, but not in common with anybody.
@@ -302,16 +316,7 @@ impl Tree {
             self.holdings.set_child(place, number);
         }
         self.say_bits(child);
-        Fork {
-            tree: self,
-            child,
-            extent,
-            left_ms,
-            has_made: false,
-            pages: [0; HOLDINGS_MAX],
-            pool_pages: [0; HOLDINGS_MAX],
-            total: 0,
-        }
+        Fork { tree: self, child, extent, left_ms, has_made: false, chunks: [Chunk::default(); HOLDINGS_MAX], total: 0 }
     }
 
     /// The member may have bits from now on, which somebody has to take back.
@@ -419,7 +424,7 @@ impl Tree {
     fn leave(&self, place: usize, held: Held<'_>, addr: usize) -> Option<bool> {
         let (mask, is_pool) = held.masks.get(addr)?;
         let others = held.share.leave(mask, held.own_bit(), is_pool)?;
-        self.holdings.count(place, -1, is_pool);
+        self.holdings.uncount(place, is_pool);
         Some(others)
     }
 
