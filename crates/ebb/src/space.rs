@@ -282,8 +282,7 @@ impl Space {
     /// The file of the counters has the number `fd` now, and `close` gives the old one up.
     pub fn set_tree_fd(&self, fd: i32, close: impl FnOnce()) -> Result<(), InitError> {
         // In this order: nobody may take the old number for the file, and the close takes the locks along.
-        self.tree().set_fd(fd);
-        close();
+        self.tree().set_fd(fd, close);
         self.group.hold().map_err(|_| InitError::Processes)
     }
 

@@ -27,9 +27,9 @@ const SHARE_LOCKS_AT: u64 = LOCKS_AT + (1 << 20);
 const EXEC_MS: u64 = 20;
 /// Pages whose bits are taken back at a time: as many count too often from then on when who does it is killed meanwhile.
 const CHUNK: usize = 64;
-/// How often, and with what pauses, who must take bits back tries.
-const RELEASE_STEPS: u32 = 50;
+/// With what pauses who must take bits back tries, and for how long somebody else may be at it.
 const RELEASE_STEP_NS: u64 = 1_000_000;
+const STOPPED_MS: u64 = 2000;
 /// How often those that run short look for dead ones, all together: a look costs more than in proportion to the members,
 /// because the kernel finds each of their locks in a list.
 const REAP_EVERY_MS: u64 = 5;
@@ -42,7 +42,7 @@ fn byte(index: u32) -> u64 {
 }
 
 /// The place of a share's byte.
-pub(super) fn share_byte(index: u32) -> u64 {
+pub fn share_byte(index: u32) -> u64 {
     SHARE_LOCKS_AT + u64::from(index)
 }
 
@@ -70,7 +70,7 @@ pub fn reap(page: &Page, fd: i32, own: &[u32]) -> usize {
     // The bits of who has no member any more are nobody's.
     for (_, share) in page.shares() {
         for (_, id) in share.holders().filter(|(_, id)| page.find(*id).is_none()) {
-            release(page, fd, id);
+            release(page, fd, id, || page.find(id).is_none());
         }
     }
     for (index, member) in page.members() {
@@ -78,12 +78,13 @@ pub fn reap(page: &Page, fd: i32, own: &[u32]) -> usize {
         let id = MemberId { index, generation: member.generation() };
         // In this order: see `back_from_exec`.
         let left_ms = member.left_ms.load(Ordering::SeqCst);
-        if member.has_bits.load(Relaxed) != 0
-            && now_ms().saturating_sub(left_ms) >= EXEC_MS
-            && member.kind() == Kind::Outside
-            && member.left_ms.load(Ordering::SeqCst) == left_ms
-        {
-            release(page, fd, id);
+        let has_left = || {
+            now_ms().saturating_sub(left_ms) >= EXEC_MS
+                && member.kind() == Kind::Outside
+                && member.left_ms.load(Ordering::SeqCst) == left_ms
+        };
+        if member.has_bits.load(Relaxed) != 0 && has_left() {
+            release(page, fd, id, has_left);
         }
         let may_live = || match member.kind() {
             Kind::Free => true,
@@ -94,7 +95,7 @@ pub fn reap(page: &Page, fd: i32, own: &[u32]) -> usize {
             continue;
         }
         // Looked at again: until now somebody else may have held it, and cleared it, or made it a child's.
-        if !may_live() && release(page, fd, id) {
+        if !may_live() && release(page, fd, id, || true) {
             member.clear();
             reaped += 1;
         }
@@ -103,17 +104,25 @@ pub fn reap(page: &Page, fd: i32, own: &[u32]) -> usize {
     reaped
 }
 
-/// Takes all bits of `id` back, whose process holds nothing any more of what they stand for. False when that was not possible
-/// now: somebody else is at it, or there is no room to look.
-fn release(page: &Page, fd: i32, id: MemberId) -> bool {
+/// Takes all bits of `id` back, whose process holds nothing any more of what they stand for, as long as `is_gone` says so.
+/// False when that was not possible now: somebody else is at it, or there is no room to look.
+fn release(page: &Page, fd: i32, id: MemberId, is_gone: impl Fn() -> bool) -> bool {
     let mut done = true;
+    let said = page.find(id).map_or(0, |member| member.has_bits.load(Ordering::SeqCst));
     for (index, share) in page.shares().filter(|(_, share)| share.number_of(id).is_some()) {
         // One at a time: who is late would take the bits of whoever has the number next.
         if !record_lock::try_lock(fd, share_byte(index)) {
-            done = false;
+            // Who has it for so long is stopped.
+            if share.wait_ms(now_ms()) >= STOPPED_MS && is_gone() {
+                give_up(share, id);
+            } else {
+                done = false;
+            }
             continue;
         }
-        if let Some(number) = share.number_of(id) {
+        share.note_locked();
+        if let Some(number) = share.number_of(id).filter(|_| is_gone()) {
+            share.begin_leaving(number, id);
             let taken = masks::walk(fd, index, |masks, is_pool| {
                 // What is left out of the sum no more is granted no more either, so that the sum stays what it is.
                 for masks in masks.chunks(CHUNK) {
@@ -130,28 +139,40 @@ fn release(page: &Page, fd: i32, id: MemberId) -> bool {
                 forget_if_empty(share, fd, index);
             }
             done &= taken.is_ok();
+        } else {
+            done &= share.number_of(id).is_none();
         }
         record_lock::unlock(fd, share_byte(index));
     }
     if done && let Some(member) = page.find(id) {
-        member.has_bits.store(0, Ordering::SeqCst);
+        // Unless it has said since that it has new ones.
+        let _ = member.has_bits.compare_exchange(said, 0, Ordering::SeqCst, Ordering::SeqCst);
     }
     done
 }
 
-/// The same by who cannot leave it to somebody else: what is not possible for long makes the share void.
+/// Takes a holder's number back without its bits: from now on all pages of the share count in full.
+fn give_up(share: &Share, id: MemberId) {
+    share.make_void();
+    if let Some(number) = share.number_of(id) {
+        share.drop_holder(number, id);
+    }
+}
+
+/// Takes all bits of `id` back by who cannot leave it to somebody else. Waits for who is at it, but not for one that is
+/// stopped.
 fn release_for_sure(page: &Page, fd: i32, id: MemberId) {
-    for _ in 0..RELEASE_STEPS {
-        if release(page, fd, id) {
+    let began_ms = now_ms();
+    while !release(page, fd, id, || true) {
+        if now_ms().saturating_sub(began_ms) >= 2 * STOPPED_MS {
+            page.shares().for_each(|(_, share)| {
+                if share.number_of(id).is_some() {
+                    give_up(share, id);
+                }
+            });
             return;
         }
         uapi::futex_wait(&AtomicU32::new(0), 0, Some(RELEASE_STEP_NS));
-    }
-    for (_, share) in page.shares() {
-        if let Some(number) = share.number_of(id) {
-            share.make_void();
-            share.drop_holder(number, id);
-        }
     }
 }
 
@@ -328,7 +349,8 @@ impl Tree {
         if self.is_alone() || !self.is_owner() || self.places_busy.swap(true, Ordering::SeqCst) {
             return 0;
         }
-        let reaped = reap(self.page, self.fd(), &[self.id().index]);
+        let is_leaving = self.is_leaving.load(Ordering::SeqCst);
+        let reaped = if is_leaving { 0 } else { reap(self.page, self.fd(), &[self.id().index]) };
         self.places_busy.store(false, Ordering::SeqCst);
         reaped
     }
@@ -347,9 +369,12 @@ impl Tree {
         self.reap()
     }
 
-    /// The page's file has another number now.
-    pub fn set_fd(&self, fd: i32) {
-        self.fd.store(fd, Relaxed);
+    /// The page's file has another number now; `close` gives the old one up, and with it all locks.
+    pub fn set_fd(&self, fd: i32, close: impl FnOnce()) {
+        self.exclusively(|| {
+            self.fd.store(fd, Relaxed);
+            close();
+        });
     }
 
     /// Makes sure that this process has its lock: it loses that when it closes any descriptor of the file, and it may have
@@ -379,6 +404,8 @@ impl Tree {
         if self.is_lost() {
             return;
         }
+        // The kernel ends the other threads at an exec, and would leave the new program what they have locked.
+        self.exclusively(|| self.is_leaving.store(true, Ordering::SeqCst));
         self.member().outside.store(0, Relaxed);
         self.member().left_ms.store(now_ms(), Ordering::SeqCst);
         self.member().set_kind(Kind::Outside);
@@ -390,6 +417,7 @@ impl Tree {
         if self.is_lost() {
             return;
         }
+        self.is_leaving.store(false, Ordering::SeqCst);
         self.member().set_kind(Kind::Managed);
         // Who took its bits back meanwhile looked at the clock first, and then found it outside.
         if now_ms().saturating_sub(self.member().left_ms.load(Ordering::SeqCst)) >= EXEC_MS / 2 {
@@ -420,6 +448,9 @@ impl Tree {
             return None;
         }
         self.exclusively(|| {
+            if self.is_leaving.load(Ordering::SeqCst) {
+                return None;
+            }
             let free = |&i: &u32| self.page.member(i).kind() == Kind::Free && self.try_claim(i);
             let index = self.page.places().find(free)?;
             let id = self.page.reserve(index, self.id(), now_ms());
@@ -443,6 +474,7 @@ impl Tree {
     pub fn become_child(&self, reserved: Option<MemberId>, granted: i64) -> Result<(), TreeFull> {
         // Another thread of the parent may have held it; here there is none.
         self.places_busy.store(false, Relaxed);
+        self.is_leaving.store(false, Relaxed);
         masks::reset_in_child();
         if let Some(id) = reserved
             && self.try_lock(id.index)

@@ -7,7 +7,7 @@
 
 use super::claim::share_byte;
 use super::masks::{Extent, Masks, Shape};
-use super::own::Tree;
+use super::own::{Tree, now_ms};
 use super::page::SHARES_MAX;
 use super::share::Share;
 use super::{Kind, MemberId, Page};
@@ -21,13 +21,16 @@ const HOLDINGS_MAX: usize = 16;
 /// Pages that are counted at a time: as many may count too often when the process is killed meanwhile.
 const CHUNK: i64 = 64;
 
+/// The share has no bit for the child.
+const NO_ROOM: u32 = u32::MAX;
+
 /// A share in which this process has a bit. Changes only while nobody else is inside the engine, or to nothing.
 struct Holding {
     /// Number of the share, and 1; 0 for none.
     share: AtomicU32,
     /// Number of this process's bit.
     own: AtomicU32,
-    /// Number of the bit of the child of the fork that is under way, and 1; 0 for none.
+    /// Number of the bit of the child of the fork that is under way, and 1; 0 for none yet, [`NO_ROOM`] for none.
     child: AtomicU32,
     /// Pages that this process holds by it, as far as it knows: others may have left it alone with them. Of these, pages of the
     /// pool.
@@ -71,12 +74,17 @@ struct Held<'a> {
     share: &'a Share,
     masks: Masks,
     own: u32,
-    child: Option<u32>,
+    child: u32,
 }
 
 impl Held<'_> {
     fn own_bit(&self) -> u64 {
         1 << self.own
+    }
+
+    /// The number of the child's bit, if it has one.
+    fn child(&self) -> Option<u32> {
+        if self.child == NO_ROOM { None } else { self.child.checked_sub(1) }
     }
 }
 
@@ -98,7 +106,7 @@ impl Holdings {
             share: page.share(index),
             masks: Masks { at: holding.at.load(Relaxed), shape },
             own: holding.own.load(Relaxed),
-            child: holding.child.load(Relaxed).checked_sub(1),
+            child: holding.child.load(Relaxed),
         })
     }
 
@@ -116,14 +124,14 @@ impl Holdings {
         for count in [&holding.pages, &holding.pool_pages] {
             count.store(0, Relaxed);
         }
-        self.set_child(place, None);
+        self.begin_child(place);
         holding.share.store(index + 1, Relaxed);
     }
 
-    /// The child of the fork that is about to begin, which holds nothing yet.
-    fn set_child(&self, place: usize, number: Option<u32>) {
+    /// The child of a fork that is about to begin holds nothing yet.
+    fn begin_child(&self, place: usize) {
         let holding = &self.0[place];
-        holding.child.store(number.map_or(0, |number| number + 1), Relaxed);
+        holding.child.store(0, Relaxed);
         holding.child_pages.store(0, Relaxed);
         holding.child_pool_pages.store(0, Relaxed);
     }
@@ -154,7 +162,7 @@ impl Holdings {
         holding.own.store(own, Relaxed);
         holding.pages.store(holding.child_pages.load(Relaxed), Relaxed);
         holding.pool_pages.store(holding.child_pool_pages.load(Relaxed), Relaxed);
-        self.set_child(place, None);
+        self.begin_child(place);
     }
 
     /// Pages that this process holds by the share at a place, and of these, pages of the pool.
@@ -167,8 +175,11 @@ impl Holdings {
 /// A fork under way: what the child will share.
 pub struct Fork<'a> {
     tree: &'a Tree,
+    own: MemberId,
     child: MemberId,
     extent: Extent,
+    /// Shares in which the child has a bit, with the numbers of both.
+    used: [Option<(u32, u32, u32)>; HOLDINGS_MAX],
     /// When this process last called exec: another thread of it may do so now.
     left_ms: u64,
     /// A share for what fits into no other was made, or could not be.
@@ -201,7 +212,7 @@ impl Fork<'_> {
                 self.tree.leave(place, held, addr);
                 break;
             }
-            let Some(child) = held.child else { return false };
+            let Some(child) = self.child_number(place, held) else { return false };
             if held.share.join(mask, held.own_bit(), 1 << child) {
                 self.add(place, is_pool, false);
                 return true;
@@ -216,14 +227,29 @@ impl Fork<'_> {
         }
         self.has_made = true;
         (0..HOLDINGS_MAX).for_each(|place| self.flush(place));
-        let made = self.tree.make_share(self.child, &self.extent);
+        let made = self.tree.make_share(&self.extent);
         made.and_then(|place| Some((place, holdings.get(page, place)?)))
             .is_some_and(|(place, held)| self.begin(place, held, addr))
     }
 
+    /// The number of the child's bit in a share, which it gets with its first page there.
+    fn child_number(&mut self, place: usize, held: Held<'_>) -> Option<u32> {
+        if held.child == 0 {
+            let number = held.share.enter(self.child);
+            let child = number.map_or(NO_ROOM, |number| number + 1);
+            self.tree.holdings.0[place].child.store(child, Relaxed);
+            self.used[place] = number.map(|number| (held.index, held.own, number));
+            return number;
+        }
+        held.child()
+    }
+
     /// The page becomes one that only parent and child hold.
     fn begin(&mut self, place: usize, held: Held<'_>, addr: usize) -> bool {
-        let Some(child) = held.child.filter(|_| !held.share.is_void()) else { return false };
+        if held.share.is_void() {
+            return false;
+        }
+        let Some(child) = self.child_number(place, held) else { return false };
         let Some((mask, is_pool)) = held.masks.make(addr) else { return false };
         let begun = held.share.begin(mask, held.own_bit() | 1 << child);
         if begun {
@@ -254,6 +280,8 @@ impl Fork<'_> {
             && let Some(member) = self.tree.page().find(self.child)
         {
             member.granted.fetch_add(chunk.pages, Ordering::SeqCst);
+            // It takes its time, and is not stuck.
+            member.since_ms.store(now_ms(), Relaxed);
             held.share.count(chunk.pages, chunk.of_pool);
             self.tree.holdings.count_chunk(place, chunk);
         }
@@ -262,7 +290,7 @@ impl Fork<'_> {
     /// The child will have the page at `addr`, but not in common with anybody.
     pub fn unshare(&mut self, addr: usize) {
         for (_, held) in self.tree.holdings.all(self.tree.page()) {
-            if let Some(child) = held.child
+            if let Some(child) = held.child()
                 && let Some((mask, is_pool)) = held.masks.get(addr)
             {
                 held.share.leave(mask, 1 << child, is_pool);
@@ -274,18 +302,20 @@ impl Fork<'_> {
     pub fn finish(mut self, granted: i64) -> usize {
         (0..HOLDINGS_MAX).for_each(|place| self.flush(place));
         let page = self.tree.page();
-        let own = self.tree.id();
         if let Some(member) = page.find(self.child) {
             member.granted.store(granted, Ordering::SeqCst);
+            member.since_ms.store(now_ms(), Relaxed);
         }
         // Somebody may have taken one of the two for dead, or for another program, so that what was set since is nobody's.
-        let is_same = page.find(own).is_some_and(|member| {
-            member.kind() == Kind::Managed && member.left_ms.load(Ordering::SeqCst) == self.left_ms
-        });
-        for (_, held) in self.tree.holdings.all(page) {
-            let has_child = held.child.is_none_or(|number| held.share.holder(number) == Some(self.child));
-            if !is_same || !has_child || held.share.holder(held.own) != Some(own) {
-                held.share.make_void();
+        let is_same = self.tree.id() == self.own
+            && page.find(self.own).is_some_and(|member| {
+                member.kind() == Kind::Managed && member.left_ms.load(Ordering::SeqCst) == self.left_ms
+            });
+        for (share, own, child) in self.used.iter().flatten().copied() {
+            let share = page.share(share);
+            let is_sound = share.is_held_by(own, self.own) && share.is_held_by(child, self.child);
+            if !is_same || !is_sound {
+                share.make_void();
             }
         }
         self.total as usize
@@ -300,56 +330,58 @@ impl Tree {
         let left_ms = self.member().left_ms.load(Ordering::SeqCst);
         for (place, held) in self.holdings.all(self.page) {
             // It was taken for dead since.
-            if held.share.holder(held.own) != Some(own) {
+            if !held.share.is_held_by(held.own, own) {
                 self.holdings.forget(place);
                 continue;
             }
             if held.share.others(held.own) == 0 {
-                if held.share.is_void() {
+                // For one that has grown beyond it there would be another one beside it.
+                if held.share.is_void() || !held.masks.covers(&extent) {
                     self.drop_holding(place, held);
                     continue;
                 }
                 // What is left of those that were killed in the midst of it.
                 held.share.reset();
             }
-            let number = held.share.enter(child);
-            self.holdings.set_child(place, number);
+            self.holdings.begin_child(place);
         }
         self.say_bits(child);
-        Fork { tree: self, child, extent, left_ms, has_made: false, chunks: [Chunk::default(); HOLDINGS_MAX], total: 0 }
+        let used = [None; HOLDINGS_MAX];
+        Fork {
+            tree: self,
+            own,
+            child,
+            used,
+            extent,
+            left_ms,
+            has_made: false,
+            chunks: [Chunk::default(); HOLDINGS_MAX],
+            total: 0,
+        }
     }
 
     /// The member may have bits from now on, which somebody has to take back.
     fn say_bits(&self, id: MemberId) {
         if let Some(member) = self.page.find(id) {
-            member.has_bits.store(1, Ordering::SeqCst);
+            member.has_bits.fetch_add(1, Ordering::SeqCst);
         }
     }
 
-    /// Makes a share for this process and its child; the place of the holding.
-    fn make_share(&self, child: MemberId, extent: &Extent) -> Option<usize> {
-        let place = self.free_holding(child)?;
-        let (index, masks) = self.exclusively(|| self.claim_share(extent))?;
-        let share = self.page.share(index);
+    /// Makes a share; the place of the holding.
+    fn make_share(&self, extent: &Extent) -> Option<usize> {
+        let place = self.free_holding()?;
         self.say_bits(self.id());
-        self.holdings.set(place, index, share.number_of(self.id())?, masks);
-        self.holdings.set_child(place, share.enter(child));
+        let (index, masks) = self.exclusively(|| self.claim_share(extent))?;
+        self.holdings.set(place, index, self.page.share(index).number_of(self.id())?, masks);
         Some(place)
     }
 
-    /// A place for one more holding: where there is none, or one that nobody else has any more.
-    fn free_holding(&self, child: MemberId) -> Option<usize> {
+    /// A place for one more holding: where there is none, or one that nobody else has.
+    fn free_holding(&self) -> Option<usize> {
         if let Some(place) = (0..HOLDINGS_MAX).find(|place| self.holdings.get(self.page, *place).is_none()) {
             return Some(place);
         }
-        let mut all = self.holdings.all(self.page);
-        let is_alone = |held: &Held<'_>| held.share.holders().all(|(number, id)| number == held.own || id == child);
-        // What the child has joined there already counts twice.
-        let (place, held) =
-            all.find(|(place, held)| is_alone(held) && self.holdings.0[*place].child_pages.load(Relaxed) == 0)?;
-        if let Some(number) = held.child {
-            held.share.drop_holder(number, child);
-        }
+        let (place, held) = self.holdings.all(self.page).find(|(_, held)| held.share.others(held.own) == 0)?;
         self.drop_holding(place, held);
         Some(place)
     }
@@ -365,11 +397,15 @@ impl Tree {
     /// Takes a share that nobody uses.
     fn claim_share(&self, extent: &Extent) -> Option<(u32, Masks)> {
         let fd = self.fd();
+        if self.is_leaving.load(Ordering::SeqCst) {
+            return None;
+        }
         for index in 0..SHARES_MAX as u32 {
             let share = self.page.share(index);
             if !share.is_empty() || !record_lock::try_lock(fd, share_byte(index)) {
                 continue;
             }
+            share.note_locked();
             let made = share.is_empty().then(|| Masks::create(fd, index, extent));
             if let Some(Ok(_)) = made {
                 share.reset();
@@ -395,7 +431,7 @@ impl Tree {
     /// In fork's child: what its parent held in common with it. `is_this` when it is the member that its parent reserved.
     pub(super) fn inherit_holdings(&self, is_this: bool) {
         for (place, held) in self.holdings.all(self.page) {
-            match held.child {
+            match held.child() {
                 Some(own) if is_this => self.holdings.become_child(place, own),
                 _ => self.holdings.forget(place),
             }

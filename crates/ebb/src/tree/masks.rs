@@ -127,6 +127,13 @@ impl Masks {
         Ok(this)
     }
 
+    /// True when there are masks for all of `extent`.
+    pub fn covers(&self, extent: &Extent) -> bool {
+        let has = |leaf: &usize| (0..self.shape.nr_leaves).any(|at| self.number(at) == *leaf);
+        let extra = (self.shape.extra_addr, self.shape.extra_pages);
+        extra == extent.extra && extent.leaves[..extent.nr_leaves].iter().all(has)
+    }
+
     /// Unmaps them. Nobody in this process may use them any more.
     pub fn retire(self) {
         // SAFETY: the caller says so.

@@ -19,7 +19,7 @@ pub mod masks;
 mod own;
 
 #[cfg(not(loom))]
-pub use claim::{claim_outside, drop_outside, holder, leave_outside, reap, recount, supervise, supervisor};
+pub use claim::{claim_outside, drop_outside, holder, leave_outside, reap, recount, share_byte, supervise, supervisor};
 #[cfg(not(loom))]
 pub use own::{Tree, TreeFull, now_ms};
 pub use page::{AGE_BASE_MS, AGES, Kind, MEMBERS_MAX, Member, MemberId, Page, SHARES_MAX, Sum};

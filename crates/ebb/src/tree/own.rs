@@ -23,6 +23,8 @@ pub struct Tree {
     /// A thread of this process takes, gives or reaps places: record locks do not keep threads apart. Not a lock of the
     /// engine's kind, because fork's child lets go of what another thread of its parent held, see [`Tree::become_child`].
     pub(super) places_busy: AtomicBool,
+    /// A thread of this process has called exec: nobody locks anything until that has failed.
+    pub(super) is_leaving: AtomicBool,
     /// Pages that were left of the budget when somebody last looked.
     free: AtomicI64,
     /// What this process holds in common with others.
@@ -45,6 +47,7 @@ impl Tree {
             generation: AtomicU64::new(0),
             owner: AtomicU32::new(0),
             places_busy: AtomicBool::new(false),
+            is_leaving: AtomicBool::new(false),
             free: AtomicI64::new(i64::MAX),
             holdings: Holdings::new(),
         };

@@ -74,7 +74,7 @@ pub struct Member {
     generation: AtomicU32,
     /// What the process may hold without asking.
     pub granted: AtomicI64,
-    /// Not 0 when it may have bits in shares.
+    /// Not 0 when it may have bits in shares; counts on with each new one.
     pub has_bits: AtomicU32,
     /// When it last called exec, on the clock of [`Member::published_ms`].
     pub left_ms: AtomicU64,

@@ -19,6 +19,11 @@ use crate::primitive::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 /// Most processes with bits in a share at a time: what further ones share with them counts twice.
 pub const HOLDERS_MAX: usize = if cfg!(loom) { 3 } else { 64 };
 
+/// In a holder's word: its bit is being taken back.
+const LEAVING: u64 = 1 << 31;
+
+const _: () = assert!((super::page::MEMBERS_MAX as u64) < LEAVING);
+
 /// What all know of a share. Its masks are elsewhere in the file. Zeroed memory is one that nobody uses.
 #[repr(C, align(128))]
 #[derive(Debug)]
@@ -29,6 +34,8 @@ pub struct Share {
     pool_surplus: AtomicI64,
     /// Not 0 when bits may be wrong: then each holder's page counts.
     void: AtomicU32,
+    /// Since when somebody waits for its lock, in milliseconds; 0 when whoever had it last has given it up.
+    busy_since_ms: AtomicU64,
     /// The [`MemberId`] behind each bit; 0 for none.
     holders: [AtomicU64; HOLDERS_MAX],
 }
@@ -41,6 +48,7 @@ impl Default for Share {
             surplus: AtomicI64::new(0),
             pool_surplus: AtomicI64::new(0),
             void: AtomicU32::new(0),
+            busy_since_ms: AtomicU64::new(0),
             holders: core::array::from_fn(|_| AtomicU64::new(0)),
         }
     }
@@ -147,8 +155,34 @@ impl Share {
     }
 
     /// Who is behind a bit, by its number.
-    pub fn holder(&self, number: u32) -> Option<MemberId> {
-        MemberId::from_raw(self.holders.get(number as usize)?.load(Ordering::SeqCst))
+    fn holder(&self, number: u32) -> Option<MemberId> {
+        MemberId::from_raw(self.holders.get(number as usize)?.load(Ordering::SeqCst) & !LEAVING)
+    }
+
+    /// True while the bit with that number is that of `id`, and nobody is taking it back.
+    pub fn is_held_by(&self, number: u32, id: MemberId) -> bool {
+        self.holders.get(number as usize).is_some_and(|holder| holder.load(Ordering::SeqCst) == id.to_raw())
+    }
+
+    /// The bit will be taken back from now on: who holds it may not set it any more.
+    pub fn begin_leaving(&self, number: u32, id: MemberId) {
+        if let Some(holder) = self.holders.get(number as usize) {
+            let raw = id.to_raw();
+            let _ = holder.compare_exchange(raw, raw | LEAVING, Ordering::SeqCst, Ordering::SeqCst);
+        }
+    }
+
+    /// Somebody found the share's lock taken: for how long others have, without anybody getting it meanwhile.
+    pub fn wait_ms(&self, now_ms: u64) -> u64 {
+        match self.busy_since_ms.compare_exchange(0, now_ms.max(1), Ordering::Relaxed, Ordering::Relaxed) {
+            Ok(_) => 0,
+            Err(since) => now_ms.saturating_sub(since),
+        }
+    }
+
+    /// The caller has the lock.
+    pub fn note_locked(&self) {
+        self.busy_since_ms.store(0, Ordering::Relaxed);
     }
 
     /// All holders with their bits' numbers.
@@ -183,7 +217,9 @@ impl Share {
     /// Takes the bit of `id` back, which is in no mask any more.
     pub fn drop_holder(&self, number: u32, id: MemberId) {
         if let Some(holder) = self.holders.get(number as usize) {
-            let _ = holder.compare_exchange(id.to_raw(), 0, Ordering::SeqCst, Ordering::SeqCst);
+            for raw in [id.to_raw(), id.to_raw() | LEAVING] {
+                let _ = holder.compare_exchange(raw, 0, Ordering::SeqCst, Ordering::SeqCst);
+            }
         }
     }
 
