@@ -198,7 +198,12 @@ impl Space {
         }
     }
 
-    /// Works until the charge is below the low watermark, or no more progress is made.
+    /// Somebody asks, and the background thread has not answered yet.
+    fn is_asked(&self) -> bool {
+        self.stats.asked.load(Ordering::Relaxed) != self.background.asked.load(Ordering::Relaxed)
+    }
+
+    /// Works until the charge is below the low watermark, no more progress is made, or somebody asks something.
     fn background_round(&self, ctx: &ThreadCtx) {
         let mut idle_rounds = 0;
         self.tree().look();
@@ -206,7 +211,8 @@ impl Space {
             self.tree().reap_sometimes();
             self.tree().look();
         }
-        while !self.group.is_below_low() && idle_rounds < 4 {
+        // Who asks something waits for an answer, and where all are short this may go on for long.
+        while !self.group.is_below_low() && idle_rounds < 4 && !self.is_asked() {
             if self.ask_colder(ctx) {
                 break;
             }

@@ -414,10 +414,10 @@ impl Tree {
 
     /// The exec failed. What the process was granted may be less than it has then. Under the exclusive gate.
     pub fn back_from_exec(&self) {
+        self.is_leaving.store(false, Ordering::SeqCst);
         if self.is_lost() {
             return;
         }
-        self.is_leaving.store(false, Ordering::SeqCst);
         self.member().set_kind(Kind::Managed);
         // Who took its bits back meanwhile looked at the clock first, and then found it outside.
         if now_ms().saturating_sub(self.member().left_ms.load(Ordering::SeqCst)) >= EXEC_MS / 2 {
