@@ -265,11 +265,7 @@ pub fn map_stats(fd: i32) -> Option<&'static Shared> {
 
 /// Size of an open file; 0 when it is none.
 fn file_bytes(fd: i32) -> u64 {
-    const ST_SIZE_AT: usize = 6;
-    let mut stat = [0u64; 18];
-    // SAFETY: the kernel writes one `struct stat`, 144 bytes.
-    let ret = unsafe { entry::raw_syscall(g::__NR_fstat as u64, &[fd as u64, stat.as_mut_ptr() as u64, 0, 0, 0, 0]) };
-    if ret == 0 { stat[ST_SIZE_AT] } else { 0 }
+    uapi::fd::bytes(fd).unwrap_or(0)
 }
 
 /// What the kernel says of the process.

@@ -4,13 +4,11 @@
 #[allow(dead_code, reason = "each test uses its part")]
 mod harness;
 
-use ebb::stats::Shared;
+use ebb::Space;
 use ebb::tree;
 use ebb::tree::masks::{Extent, LEAF_SHIFT};
-use ebb::uapi::thread::{block_signals, restore_signals};
-use ebb::{Config, Force, Space};
-use harness::alone::{PAGE, Pages, alone, fork};
-use harness::{Random, force, space_with};
+use harness::Random;
+use harness::alone::{PAGE, Pages, alone, fork, space_in_tree};
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
@@ -66,27 +64,9 @@ fn shared_memory<T>() -> &'static T {
     }
 }
 
-/// The space, in a tree whose page other processes can map, and that page's file.
+/// The process's space, in a tree of its own, and the file of that.
 fn space() -> (&'static Space, i32) {
-    // SAFETY: a file of the test's own, and a mapping of it that is never unmapped; zeroed, it is a valid page.
-    let (fd, stats) = unsafe {
-        let fd = libc::memfd_create(c"tree".as_ptr(), 0);
-        assert!(fd >= 0 && libc::ftruncate(fd, Shared::MAP_BYTES as i64) == 0);
-        let prot = libc::PROT_READ | libc::PROT_WRITE;
-        let at = libc::mmap(std::ptr::null_mut(), Shared::MAP_BYTES, prot, libc::MAP_SHARED, fd, 0);
-        assert!(at != libc::MAP_FAILED);
-        (fd, &*at.cast::<Shared>())
-    };
-    let mask = block_signals();
-    let space = space_with(&Config {
-        ram_bytes: RAM,
-        swap: &[],
-        stats: Some(stats),
-        stats_fd: Some(fd),
-        force: Force { strict: true, ..force() },
-    });
-    restore_signals(mask);
-    (space, fd)
+    space_in_tree(RAM, &[])
 }
 
 /// What a process does until it is told to end. Its pages have the content that it, or who forked it, wrote last.

@@ -3,12 +3,9 @@
 #[allow(dead_code, reason = "each test uses its part")]
 mod harness;
 
-use ebb::stats::Shared;
 use ebb::tree::Kind;
-use ebb::uapi::thread::{block_signals, restore_signals};
-use ebb::{Config, Force, Space, SwapSpec};
-use harness::alone::{Pages, RAM, RAM_PAGES, alone, assert_sound, fork, mixed, rewrite, wait};
-use harness::{force, space_with};
+use ebb::{Space, SwapSpec};
+use harness::alone::{Pages, RAM, RAM_PAGES, alone, assert_sound, fork, mixed, rewrite, space_in_tree, wait};
 use std::io::{Read, Write};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -16,27 +13,9 @@ use std::time::Duration;
 /// What a process may have in hand beyond what it uses: a few batches, its books, and what a sweep overshoots by.
 const SLACK_PAGES: i64 = 512;
 
-/// The process's space, in a tree whose page other processes can map.
+/// The process's space, in a tree of its own.
 fn space() -> &'static Space {
-    // SAFETY: a file of the test's own, and a mapping of it that is never unmapped; zeroed, it is a valid page.
-    let (fd, stats) = unsafe {
-        let fd = libc::memfd_create(c"tree".as_ptr(), 0);
-        assert!(fd >= 0 && libc::ftruncate(fd, Shared::MAP_BYTES as i64) == 0);
-        let prot = libc::PROT_READ | libc::PROT_WRITE;
-        let at = libc::mmap(std::ptr::null_mut(), Shared::MAP_BYTES, prot, libc::MAP_SHARED, fd, 0);
-        assert!(at != libc::MAP_FAILED);
-        (fd, &*at.cast::<Shared>())
-    };
-    let mask = block_signals();
-    let space = space_with(&Config {
-        ram_bytes: RAM,
-        swap: &[SwapSpec { dir: c"/var/tmp", bytes: 1 << 30, priority: None }],
-        stats: Some(stats),
-        stats_fd: Some(fd),
-        force: Force { strict: true, ..force() },
-    });
-    restore_signals(mask);
-    space
+    space_in_tree(RAM, &[SwapSpec { dir: c"/var/tmp", bytes: 1 << 30, priority: None }]).0
 }
 
 fn held(space: &Space) -> i64 {

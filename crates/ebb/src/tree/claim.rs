@@ -306,6 +306,12 @@ impl Tree {
         result
     }
 
+    /// The same where it locks something, and somebody else can do it later: not once another thread has called exec, which
+    /// ends this one wherever it is and leaves its locks to the new program.
+    pub(super) fn unless_leaving<R>(&self, f: impl FnOnce() -> Option<R>) -> Option<R> {
+        self.exclusively(|| if self.is_leaving.load(Ordering::SeqCst) { None } else { f() })
+    }
+
     /// Takes a place, in which `granted` pages are granted from its first moment on.
     fn claim_place(&self, granted: i64) -> Result<(), TreeFull> {
         self.forget_holdings();
@@ -404,7 +410,7 @@ impl Tree {
         if self.is_lost() {
             return;
         }
-        // The kernel ends the other threads at an exec, and would leave the new program what they have locked.
+        // Waits for who has locked something.
         self.exclusively(|| self.is_leaving.store(true, Ordering::SeqCst));
         self.member().outside.store(0, Relaxed);
         self.member().left_ms.store(now_ms(), Ordering::SeqCst);
@@ -447,10 +453,7 @@ impl Tree {
         if self.is_alone() || !self.is_owner() || self.is_lost() {
             return None;
         }
-        self.exclusively(|| {
-            if self.is_leaving.load(Ordering::SeqCst) {
-                return None;
-            }
+        self.unless_leaving(|| {
             let free = |&i: &u32| self.page.member(i).kind() == Kind::Free && self.try_claim(i);
             let index = self.page.places().find(free)?;
             let id = self.page.reserve(index, self.id(), now_ms());
@@ -461,12 +464,13 @@ impl Tree {
 
     /// The fork failed.
     pub fn drop_child(&self, id: MemberId) {
-        self.exclusively(|| {
+        self.unless_leaving(|| {
             release_for_sure(self.page, self.fd(), id);
             if self.page.find(id).is_some() && self.try_lock(id.index) {
                 vacate(self.page, self.fd(), id.index);
                 record_lock::unlock(self.fd(), byte(id.index));
             }
+            Some(())
         });
     }
 

@@ -1,11 +1,11 @@
 //! What this process holds in common with others since a fork: the shares in which it has a bit.
 //!
-//! A page that it shares has its bit in one share at most. At a fork the child gets a bit of its own in each of its parent's
-//! shares: where the parent's bit is, the child's is set too; pages that the parent holds alone go to the first share that
-//! has no other use for their mask, and to a new one when there is none. So a family uses one share for as long as its
-//! pages allow.
+//! A page that it shares has its bit in one share at most. At a fork the child gets a bit in a share of its parent with its
+//! first page there: where the parent's bit is, the child's is set too; pages that the parent holds alone go to the first
+//! share that has no other use for their mask, and to a new one when there is none. So a family uses one share for as long
+//! as its pages allow.
 
-use super::claim::share_byte;
+use super::claim::{forget_share, share_byte};
 use super::masks::{Extent, Masks, Shape};
 use super::own::{Tree, now_ms};
 use super::page::SHARES_MAX;
@@ -371,7 +371,7 @@ impl Tree {
     fn make_share(&self, extent: &Extent) -> Option<usize> {
         let place = self.free_holding()?;
         self.say_bits(self.id());
-        let (index, masks) = self.exclusively(|| self.claim_share(extent))?;
+        let (index, masks) = self.unless_leaving(|| self.claim_share(extent))?;
         self.holdings.set(place, index, self.page.share(index).number_of(self.id())?, masks);
         Some(place)
     }
@@ -391,15 +391,15 @@ impl Tree {
         self.holdings.forget(place);
         held.masks.retire();
         held.share.drop_holder(held.own, self.id());
-        self.exclusively(|| super::claim::forget_share(self.page, self.fd(), held.index));
+        self.unless_leaving(|| {
+            forget_share(self.page, self.fd(), held.index);
+            Some(())
+        });
     }
 
     /// Takes a share that nobody uses.
     fn claim_share(&self, extent: &Extent) -> Option<(u32, Masks)> {
         let fd = self.fd();
-        if self.is_leaving.load(Ordering::SeqCst) {
-            return None;
-        }
         for index in 0..SHARES_MAX as u32 {
             let share = self.page.share(index);
             if !share.is_empty() || !record_lock::try_lock(fd, share_byte(index)) {

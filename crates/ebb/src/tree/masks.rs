@@ -41,26 +41,26 @@ const _: () = assert!(SHARES_AT + SHARES_MAX as u64 * STRIDE <= 1 << 40);
 /// The leaves that a share will have, in order, and its extra range.
 pub struct Extent {
     leaves: [usize; LEAVES_MAX],
-    nr_leaves: usize,
-    extra: (usize, usize),
+    shape: Shape,
 }
 
 impl Extent {
     /// Of leaves that come in order, and may come again, and of `extra` (address and pages).
     pub fn new(leaves: impl Iterator<Item = usize>, extra: (usize, usize)) -> Self {
-        let mut this = Self { leaves: [0; LEAVES_MAX], nr_leaves: 0, extra: (extra.0, extra.1.min(EXTRA_MAX)) };
+        let shape = Shape { nr_leaves: 0, extra_addr: extra.0, extra_pages: extra.1.min(EXTRA_MAX) };
+        let mut this = Self { leaves: [0; LEAVES_MAX], shape };
         for leaf in leaves {
-            let is_new = this.nr_leaves == 0 || this.leaves[this.nr_leaves - 1] != leaf;
-            if is_new && this.nr_leaves < LEAVES_MAX {
-                this.leaves[this.nr_leaves] = leaf;
-                this.nr_leaves += 1;
+            let is_new = this.leaves().last() != Some(&leaf);
+            if is_new && this.shape.nr_leaves < LEAVES_MAX {
+                this.leaves[this.shape.nr_leaves] = leaf;
+                this.shape.nr_leaves += 1;
             }
         }
         this
     }
 
-    fn shape(&self) -> Shape {
-        Shape { nr_leaves: self.nr_leaves, extra_addr: self.extra.0, extra_pages: self.extra.1 }
+    fn leaves(&self) -> &[usize] {
+        &self.leaves[..self.shape.nr_leaves]
     }
 }
 
@@ -116,10 +116,10 @@ impl Masks {
         let last = offset(index) + STRIDE - 4096;
         uapi::with_largest_files(|| uapi::allocate(fd, last, 4096))?;
         let _ = uapi::punch_hole(fd, last, 4096);
-        let shape = extent.shape();
+        let shape = extent.shape;
         let this = Self { at: later::map_file(shape.bytes(), fd, offset(index))? as usize, shape };
         let head = [shape.nr_leaves, shape.extra_addr, shape.extra_pages];
-        for (i, value) in head.iter().chain(&extent.leaves[..extent.nr_leaves]).enumerate() {
+        for (i, value) in head.iter().chain(extent.leaves()).enumerate() {
             if let Some(word) = this.word(i) {
                 word.store(*value as u64, Relaxed);
             }
@@ -130,8 +130,8 @@ impl Masks {
     /// True when there are masks for all of `extent`.
     pub fn covers(&self, extent: &Extent) -> bool {
         let has = |leaf: &usize| (0..self.shape.nr_leaves).any(|at| self.number(at) == *leaf);
-        let extra = (self.shape.extra_addr, self.shape.extra_pages);
-        extra == extent.extra && extent.leaves[..extent.nr_leaves].iter().all(has)
+        let as_many = Shape { nr_leaves: self.shape.nr_leaves, ..extent.shape };
+        as_many == self.shape && extent.leaves().iter().all(has)
     }
 
     /// Unmaps them. Nobody in this process may use them any more.
@@ -375,7 +375,7 @@ mod tests {
     #[test]
     fn an_extent_has_bounds() {
         let extent = Extent::new(0..2 * LEAVES_MAX, (EXTRA, usize::MAX));
-        assert_eq!((extent.nr_leaves, extent.extra.1), (LEAVES_MAX, EXTRA_MAX));
-        assert!(extent.shape().bytes() as u64 <= STRIDE);
+        assert_eq!((extent.shape.nr_leaves, extent.shape.extra_pages), (LEAVES_MAX, EXTRA_MAX));
+        assert!(extent.shape.bytes() as u64 <= STRIDE);
     }
 }

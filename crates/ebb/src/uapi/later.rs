@@ -21,13 +21,10 @@ pub fn set_aside(len: usize) {
     if NEXT.load(Relaxed) != 0 || super::address_space_limit() != u64::MAX {
         return;
     }
-    let flags = (g::MAP_PRIVATE | g::MAP_ANONYMOUS | g::MAP_NORESERVE) as u64;
-    // SAFETY: a fresh mapping at an address of the kernel's choice disturbs nobody.
-    let mapped = unsafe { call(g::__NR_mmap, [0, len as u64, g::PROT_NONE as u64, flags, u64::MAX, 0]) };
-    if let Ok(at) = mapped {
-        BEGIN.store(at as usize, Relaxed);
-        END.store(at as usize + len, Relaxed);
-        NEXT.store(at as usize, Relaxed);
+    if let Ok(at) = map_nothing(len) {
+        BEGIN.store(at, Relaxed);
+        END.store(at + len, Relaxed);
+        NEXT.store(at, Relaxed);
     }
 }
 
@@ -71,13 +68,10 @@ pub(super) fn map(len: usize, align: usize, flags: u32) -> Result<*mut u8, Errno
 
 /// Maps `len` bytes of `fd` from `offset` on, shared, readable and writable, at such a place.
 pub fn map_file(len: usize, fd: i32, offset: u64) -> Result<*mut u8, Errno> {
-    let Some(at) = take(len, 4096) else { return super::map_shared_at(fd, offset, len) };
-    let (prot, flags) = ((g::PROT_READ | g::PROT_WRITE) as u64, (g::MAP_SHARED | g::MAP_FIXED) as u64);
-    // SAFETY: as in `map`.
-    let at = unsafe { call(g::__NR_mmap, [at as u64, len as u64, prot, flags, fd as u64, offset]) }? as *mut u8;
-    // Core dumps leave Ebb's own memory out; a failure only makes them larger.
-    let _ = super::madvise(at as usize, len, g::MADV_DONTDUMP);
-    Ok(at)
+    let at = reserve_nothing(len)?;
+    // SAFETY: the range is the caller's alone.
+    unsafe { super::map_shared_over(at, fd, offset, len) }?;
+    Ok(at as *mut u8)
 }
 
 /// Takes back what [`map_file`] gave. Where that was set aside it is inaccessible then, and not used again.
@@ -96,9 +90,11 @@ pub unsafe fn unmap(at: usize, len: usize) -> Result<(), Errno> {
 
 /// An inaccessible range of `len` bytes that is the caller's for good.
 pub fn reserve_nothing(len: usize) -> Result<usize, Errno> {
-    if let Some(at) = take(len, 4096) {
-        return Ok(at);
-    }
+    take(len, 4096).map_or_else(|| map_nothing(len), Ok)
+}
+
+/// An inaccessible range where the kernel likes.
+fn map_nothing(len: usize) -> Result<usize, Errno> {
     let flags = (g::MAP_PRIVATE | g::MAP_ANONYMOUS | g::MAP_NORESERVE) as u64;
     // SAFETY: a fresh mapping at an address of the kernel's choice disturbs nobody.
     unsafe { call(g::__NR_mmap, [0, len as u64, g::PROT_NONE as u64, flags, u64::MAX, 0]) }.map(|at| at as usize)

@@ -107,19 +107,14 @@ pub fn reserve_aligned(len: usize, align: usize) -> Result<*mut u8, Errno> {
 
 /// Maps `len` bytes of `fd` shared and writable.
 pub fn map_shared(fd: i32, len: usize) -> Result<*mut u8, Errno> {
-    map_shared_at(fd, 0, len)
-}
-
-/// The same from `offset` on.
-pub fn map_shared_at(fd: i32, offset: u64, len: usize) -> Result<*mut u8, Errno> {
-    let prot = (g::PROT_READ | g::PROT_WRITE) as u64;
     // SAFETY: a fresh mapping at an address of the kernel's choice disturbs nobody.
     unsafe {
-        call(g::__NR_mmap, [0, len as u64, prot, g::MAP_SHARED as u64, fd as u64, offset]).map(|at| at as *mut u8)
+        call(g::__NR_mmap, [0, len as u64, (g::PROT_READ | g::PROT_WRITE) as u64, g::MAP_SHARED as u64, fd as u64, 0])
+            .map(|at| at as *mut u8)
     }
 }
 
-/// The same in place of what is at `at`.
+/// The same from `offset` on, in place of what is at `at`.
 ///
 /// # Safety
 /// The range must be the caller's.
@@ -491,11 +486,16 @@ pub fn truncate(fd: i32, len: u64) -> Result<(), Errno> {
 /// Gives a range of the file memory, or blocks; the file becomes longer for it, never shorter.
 pub fn allocate(fd: i32, offset: u64, len: u64) -> Result<(), Errno> {
     // SAFETY: only the engine's own file is touched.
-    let done = unsafe { call(g::__NR_fallocate, [fd as u64, 0, offset, len, 0, 0]).map(drop) };
-    if done == Err(Errno::FBIG) {
+    unsignalled(unsafe { call(g::__NR_fallocate, [fd as u64, 0, offset, len, 0, 0]).map(drop) })
+}
+
+/// Takes back the signal that the kernel sends beside the error when a file would pass RLIMIT_FSIZE: the file is not
+/// the program's.
+pub fn unsignalled(result: Result<(), Errno>) -> Result<(), Errno> {
+    if result == Err(Errno::FBIG) {
         take_pending_signal(g::SIGXFSZ);
     }
-    done
+    result
 }
 
 /// Gives the space of a range of the file back to the file system; the range reads as zeros.
@@ -508,8 +508,7 @@ pub fn punch_hole(fd: i32, offset: u64, len: u64) -> Result<(), Errno> {
 /// Writes `data` at `offset` inside the file's length through a mapping, which RLIMIT_FSIZE does not concern.
 pub fn write_mapped(fd: i32, data: &[u8], offset: u64) -> Result<(), Errno> {
     // Blocks first: storing into a hole of a full file system would be a SIGBUS.
-    // SAFETY: only the engine's own file is touched.
-    unsafe { call(g::__NR_fallocate, [fd as u64, 0, offset, data.len() as u64, 0, 0])? };
+    allocate(fd, offset, data.len() as u64)?;
     let prot = (g::PROT_READ | g::PROT_WRITE) as u64;
     // SAFETY: a fresh mapping of the engine's own file, gone before anybody else could know of it.
     unsafe {

@@ -1,6 +1,7 @@
 //! Tests that need a process of their own, and what they have in common: pages of known content, and forks.
 
 use super::{Random, check, ctx, fill, force, map, space_with, unmap};
+use ebb::stats::Shared;
 use ebb::uapi::thread::{block_signals, restore_signals};
 use ebb::{Config, Force, Space, SwapSpec};
 use std::os::unix::process::ExitStatusExt;
@@ -69,6 +70,24 @@ pub fn space_on(swap: &[SwapSpec<'_>], strict: bool) -> &'static Space {
         space_with(&Config { ram_bytes: RAM, swap, stats: None, stats_fd: None, force: Force { strict, ..force() } });
     restore_signals(mask);
     space
+}
+
+/// The process's space, in a tree whose page other processes can map, and that page's file.
+pub fn space_in_tree(ram_bytes: u64, swap: &[SwapSpec<'_>]) -> (&'static Space, i32) {
+    // SAFETY: a file of the test's own, and a mapping of it that is never unmapped; zeroed, it is a valid page.
+    let (fd, stats) = unsafe {
+        let fd = libc::memfd_create(c"tree".as_ptr(), 0);
+        assert!(fd >= 0 && libc::ftruncate(fd, Shared::MAP_BYTES as i64) == 0);
+        let prot = libc::PROT_READ | libc::PROT_WRITE;
+        let at = libc::mmap(std::ptr::null_mut(), Shared::MAP_BYTES, prot, libc::MAP_SHARED, fd, 0);
+        assert!(at != libc::MAP_FAILED);
+        (fd, &*at.cast::<Shared>())
+    };
+    let mask = block_signals();
+    let force = Force { strict: true, ..force() };
+    let space = space_with(&Config { ram_bytes, swap, stats: Some(stats), stats_fd: Some(fd), force });
+    restore_signals(mask);
+    (space, fd)
 }
 
 /// Managed pages with content, and what it is.

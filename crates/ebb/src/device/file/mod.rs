@@ -161,8 +161,8 @@ impl SpillFile {
         dir.get_mut(..name.len()).ok_or(Errno(linux_raw_sys::errno::ENAMETOOLONG as i32))?.copy_from_slice(name);
         // All of its length at once, so that a limit the program sets later does not concern it, nor a soft one that was set
         // before exec. A hard limit that is there already makes the file as small as it says.
-        if unsignalled(uapi::truncate(fd, bytes)) == Err(Errno::FBIG) {
-            let _ = uapi::with_largest_files(|| unsignalled(uapi::truncate(fd, bytes)));
+        if uapi::unsignalled(uapi::truncate(fd, bytes)) == Err(Errno::FBIG) {
+            let _ = uapi::with_largest_files(|| uapi::unsignalled(uapi::truncate(fd, bytes)));
         }
         let nr_slots = nr_slots(bytes);
         let mut key = [0u8; 16];
@@ -424,10 +424,10 @@ impl SpillFile {
             }
             let at = out[first] as u64 * SLOT_BYTES as u64;
             let part = &data[first * SLOT_BYTES..end * SLOT_BYTES];
-            let mut written = unsignalled(uapi::pwrite_all(self.fd(), part, at));
+            let mut written = uapi::unsignalled(uapi::pwrite_all(self.fd(), part, at));
             if written == Err(Errno::FBIG) {
                 // The program's RLIMIT_FSIZE, which is about its own files.
-                written = unsignalled(uapi::write_mapped(self.fd(), part, at));
+                written = uapi::write_mapped(self.fd(), part, at);
             }
             if let Err(e) = written {
                 if self.is_shared() {
@@ -592,15 +592,6 @@ fn unmap(maps: [(usize, usize); 4]) {
         // SAFETY: mapped for a file that there is not, or no more.
         let _ = unsafe { uapi::munmap(at, len.next_multiple_of(4096)) };
     }
-}
-
-/// Takes back the signal that the kernel sends beside the error when a file would pass RLIMIT_FSIZE: the file is not
-/// the program's.
-fn unsignalled(result: Result<(), Errno>) -> Result<(), Errno> {
-    if result == Err(Errno::FBIG) {
-        uapi::take_pending_signal(linux_raw_sys::general::SIGXFSZ);
-    }
-    result
 }
 
 /// Moves a descriptor of Ebb's to a high number, where programs do not look.
