@@ -104,7 +104,17 @@ class Download:
         return body
 
 
-def ask_nginx(context, path, sums, rounds, wide):
+def accepts(path):
+    """Whether a server listens there: its file exists from bind() on, before listen()."""
+    with socket.socket(socket.AF_UNIX) as client:
+        try:
+            client.connect(path)
+        except (FileNotFoundError, ConnectionRefusedError):
+            return False
+    return True
+
+
+def ask_nginx(path, sums, rounds, wide):
     """Many slow clients at once; every byte is compared."""
     rng = random.Random(5)
     for _ in range(rounds):
@@ -137,8 +147,11 @@ def nginx(context):
     def serve(ram):
         elapsed = stopwatch()
         server = Server(context, ["nginx", "-e", context.path("error.log"), "-p", context.scratch, "-c", configuration], ram,
-                        lambda: os.path.exists(path))
-        ask_nginx(context, path, sums, context.pick(3, 20), context.pick(64, 160))
+                        lambda: accepts(path))
+        try:
+            ask_nginx(path, sums, context.pick(3, 20), context.pick(64, 160))
+        except OSError as error:
+            raise Failure(f"{error}: the server's status is {server.process.poll()}: {server.said()}") from error
         return server.stop(signal.SIGQUIT, elapsed)
 
     plain = serve(None)
