@@ -1,2 +1,4 @@
+//! What the table of system calls promises: its rows, and the visitor of their arguments.
+
 mod rows;
 mod visit;
