@@ -46,6 +46,7 @@ lint: ## format, clippy, tidy
 .PHONY: unit
 unit: build ## unit and behaviour tests of every crate
 	cargo test --workspace --profile checks
+	python3 bench/micro/test_bench.py
 	@tools/unit-fallbacks clean squeeze tree
 .PHONY: unit-long
 unit-long: build ## more of the behaviour tests with each fallback

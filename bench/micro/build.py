@@ -93,13 +93,11 @@ class Plan:
         # What was asked for, and what the kernel's side took last.
         self.wanted = self.ram = ram
         self.limit, self.failed = None, []
+        # The limits with which the kernel killed the build before one was found; where that took more than RAM, Ebb
+        # also runs with what was asked for.
+        self.died, self.systems = [], SYSTEMS
         # By system, by round.
-        self.runs = {system: {} for system in SYSTEMS}
-
-
-def find_limit(plan, build, journal, zram):
-    """The cgroup's limit with which limit and zram come to RAM, each try from nothing."""
-    return program.find_limit(plan, journal, zram, before=lambda: build.clean(journal))
+        self.runs = {system: {} for system in (*SYSTEMS, "asked")}
 
 
 def one(system, plan, build, journal, zram, scratch):
@@ -110,6 +108,7 @@ def one(system, plan, build, journal, zram, scratch):
     elif system == "kernel":
         run = program.under_kernel(plan.limit, plan.command, journal, zram, plan.timeout)
     else:
+        plan.ram = plan.wanted if system == "asked" else plan.ram
         run = program.under_ebb(plan, plan.command, journal, scratch)._replace(held=plan.ram)
     build.check()
     say(f"{plan.wanted // MIB} MiB, {system}: {run.wall:.1f} s, {run.cpu:.1f} s of processors, {run.system:.1f} s in the kernel")
@@ -122,10 +121,13 @@ def measure(chosen, build, journal, zram, scratch):
     build.clean(journal)
     program.timed(build.command, journal, chosen.timeout)
     for plan in plans:
-        plan.limit = find_limit(plan, build, journal, zram)
+        found = program.find_limit(plan, journal, zram, before=lambda: build.clean(journal))
+        plan.limit, plan.died = found.limit, sorted(found.died)
+        if found.total > plan.wanted * (1 + program.CLOSE):
+            plan.systems = (*SYSTEMS, "asked")
     for nr in range(chosen.rounds):
         for plan in plans:
-            for system in SYSTEMS:
+            for system in plan.systems:
                 try:
                     run = plan.runs[system][nr] = one(system, plan, build, journal, zram, scratch)
                 except Failed as failed:
@@ -149,7 +151,7 @@ def cells(plan, system):
         values = sorted(take(plan.runs["ebb"][nr]) / take(plan.runs["kernel"][nr]) for nr in both)
         return f"{statistics.median(values):.2f} ({values[0]:.2f}..{values[-1]:.2f})" if values else "-"
 
-    title = {"alone": "all in RAM", "kernel": f"kernel, limit {plan.limit // MIB} MiB", "ebb": "Ebb"}[system]
+    title = {"alone": "all in RAM", "kernel": f"kernel, limit {plan.limit // MIB} MiB", "ebb": "Ebb", "asked": "Ebb, as asked for"}[system]
     held = statistics.median(run.held for run in plan.runs[system].values()) / MIB
     return [title, "" if system == "alone" else f"{held:.0f}", figure(lambda run: run.wall), figure(lambda run: run.cpu),
             figure(lambda run: run.system), ratio(lambda run: run.wall), ratio(lambda run: run.cpu)]
@@ -170,7 +172,11 @@ def report(chosen, build, plans, load):
     head = ["", "RAM in all, MiB", "wall, s", "processors, s", "in the kernel, s", "wall, Ebb/kernel", "processors, Ebb/kernel"]
     for plan in plans:
         lines += ["", f"With about {plan.wanted // MIB} MiB for all of it:", ""]
-        lines.append(table.table(head, [cells(plan, system) for system in SYSTEMS if plan.runs[system]]))
+        lines.append(table.table(head, [cells(plan, system) for system in plan.systems if plan.runs[system]]))
+        if plan.died:
+            limits = ", ".join(str(limit // MIB) for limit in plan.died)
+            least = f" The least with which it ended well is in the table: {plan.limit // MIB}." if plan.systems != SYSTEMS else ""
+            lines += ["", f"The kernel's out-of-memory killer ended the build with limits of {limits} MiB.{least}"]
         lines += ["", "Failed:", "", *plan.failed] if plan.failed else []
     return "\n".join(lines)
 

@@ -30,6 +30,8 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 EBB = os.path.join(os.environ.get("CARGO_TARGET_DIR") or os.path.join(ROOT, "target"), "release/ebb")
 # Runs that look for the kernel's limit.
 SEARCH_MAX = 6
+# How many eighths of RAM are added to the limit of a program that the kernel kills within RAM.
+GROW_MAX = 16
 # How close limit and zram together must come to RAM.
 CLOSE = 0.05
 
@@ -84,28 +86,63 @@ def under_ebb(chosen, command, journal, scratch):
         return run._replace(held=json.load(file)["counters"]["peak_held_bytes"])
 
 
-def find_limit(chosen, journal, zram, before=lambda: None):
-    """The cgroup's limit with which limit and zram come to RAM; calls `before` ahead of each try."""
-    low, high, limit = 0, chosen.ram, chosen.ram * 2 // 3
-    # Limits with which it ended well, by how far the total was off.
-    good = {}
+class Limit(NamedTuple):
+    """A limit of the kernel's side: with it, and with zram's peak, RAM in all; and the limits with which it was killed."""
+
+    limit: int
+    total: int
+    died: list
+
+
+def search(ram, attempt):
+    """The limit with which `attempt` comes to RAM: it says the total, or None where the program was killed. Where it is
+    killed even with all of RAM as its limit, the least limit, in steps of an eighth of RAM, with which it is not."""
+    died, good = [], []
+
+    def tried(limit):
+        total = attempt(limit)
+        if total is None:
+            died.append(limit)
+        else:
+            good.append(Limit(limit, total, died))
+        return total
+
+    low, high, limit = 0, ram, ram * 2 // 3
     for _ in range(SEARCH_MAX):
+        total = tried(limit)
+        if total is None:
+            # Killed: all of RAM as the limit says at once whether there is anything to find.
+            low, limit = limit, (limit + high) // 2 if good else ram
+        elif abs(total - ram) < CLOSE * ram:
+            break
+        else:
+            low, high = (low, limit) if total > ram else (limit, high)
+            limit = min(max(limit + (ram - total), low + MIB), high - MIB)
+        if not low < limit <= high:
+            break
+    step = 1
+    while not good:
+        if step > GROW_MAX:
+            raise Failed(f"under the kernel's swap it does not end well with any limit up to {max(died) >> 20} MiB")
+        tried(ram + step * ram // 8)
+        step += 1
+    return min(good, key=lambda one: abs(one.total - ram))
+
+
+def find_limit(chosen, journal, zram, before=lambda: None):
+    """`search` by runs of the command; calls `before` ahead of each."""
+
+    def attempt(limit):
         before()
         try:
             total = under_kernel(limit, chosen.command, journal, zram, chosen.timeout).held
         except Failed as failed:
             print(f"program.py: limit {limit >> 20} MiB: {failed}", file=sys.stderr, flush=True)
-            low, limit = limit, (limit + high) // 2
-            continue
+            return None
         print(f"program.py: limit {limit >> 20} MiB: {total >> 20} MiB in all", file=sys.stderr, flush=True)
-        good[abs(total - chosen.ram)] = limit
-        if abs(total - chosen.ram) < CLOSE * chosen.ram:
-            break
-        low, high = (low, limit) if total > chosen.ram else (limit, high)
-        limit = min(max(limit + (chosen.ram - total), low + MIB), high - MIB)
-    if not good:
-        raise Failed(f"under the kernel's swap it does not end well with any limit up to {high >> 20} MiB")
-    return good[min(good)]
+        return total
+
+    return search(chosen.ram, attempt)
 
 
 def report(rounds):
@@ -138,7 +175,13 @@ def main():
         scratch = tempfile.mkdtemp(prefix="ebb-bench-program-")
         journal.add("tree", scratch)
         zram = Zram(journal)
-        limit = chosen.limit or find_limit(chosen, journal, zram)
+        limit = chosen.limit
+        if not limit:
+            found = find_limit(chosen, journal, zram)
+            limit = found.limit
+            if found.total > chosen.ram * (1 + CLOSE):
+                print(f"program.py: the kernel kills it at {', '.join(f'{one >> 20}' for one in sorted(found.died))} MiB:"
+                      f" compared with {found.total >> 20} MiB for the kernel, {chosen.ram >> 20} MiB for Ebb", file=sys.stderr)
         for _ in range(chosen.rounds):
             rounds["alone"].append(timed(chosen.command, journal, chosen.timeout))
             rounds["kernel"].append(under_kernel(limit, chosen.command, journal, zram, chosen.timeout))

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests of what bench/micro/run.py is made of; they need no root: python3 bench/micro/test_bench.py"""
+"""Tests of what the benchmarks here are made of; they need no root: python3 bench/micro/test_bench.py"""
 
 import json
 import os
@@ -10,7 +10,9 @@ import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
+import program  # noqa: E402
 from bench import cells, redis, stop, table, undo  # noqa: E402
+from bench.kernel import MIB  # noqa: E402
 
 
 class JournalTest(unittest.TestCase):
@@ -113,6 +115,41 @@ class DigestTest(unittest.TestCase):
         plan = cells.Plan(256, 100, 64, 1, 1, "", "", "", ())
         self.assertEqual(cells.budget_bytes(plan, cells.Cell("random-read", "mixed", 1), 7), (100 << 20) + 7)
         self.assertEqual(cells.budget_bytes(plan, cells.Cell("swap-in", "hard", 1), 7), 64 << 20)
+
+
+class SearchTest(unittest.TestCase):
+    """The search of the kernel's limit, with a program that needs `need` MiB, half of it in zram at a quarter of its size."""
+
+    def found(self, ram, least, need=300):
+        tries = []
+
+        def attempt(limit):
+            tries.append(limit // MIB)
+            return None if limit < least * MIB else limit + max(0, need * MIB - limit) // 4
+
+        return program.search(ram * MIB, attempt), tries
+
+    def test_limit_and_zram_come_close_to_ram(self):
+        found, tries = self.found(128, 0)
+        self.assertLess(abs(found.total - 128 * MIB), 128 * MIB * program.CLOSE)
+        self.assertEqual(found.died, [])
+        self.assertLessEqual(len(tries), program.SEARCH_MAX)
+
+    def test_a_program_that_is_killed_within_ram_gets_the_least_limit_beyond_it(self):
+        found, tries = self.found(64, 75)
+        self.assertEqual(tries, [42, 64, 72, 80])
+        self.assertEqual(found.limit // MIB, 80)
+        self.assertEqual(len(found.died), 3)
+
+    def test_a_program_that_ends_only_with_nearly_all_of_ram(self):
+        # With its least limit, 120, it takes 165 in all: nothing comes to 128, and 120 is the nearest.
+        found, tries = self.found(128, 120)
+        self.assertIn(found.limit // MIB, range(120, 129))
+        self.assertEqual(len(tries), len(set(tries)))
+
+    def test_a_program_that_never_ends_well_is_told(self):
+        with self.assertRaises(program.Failed):
+            program.search(64 * MIB, lambda limit: None)
 
 
 class ValuesTest(unittest.TestCase):
