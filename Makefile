@@ -41,7 +41,7 @@ lint: ## format, clippy, tidy
 	python3 tools/test_tidy.py
 	tools/tidy
 	cargo fmt --all --check
-	cargo clippy --workspace --all-targets -- -D warnings
+	cargo clippy --workspace --all-targets --profile checks -- -D warnings
 
 .PHONY: unit
 unit: build ## unit and behaviour tests of every crate

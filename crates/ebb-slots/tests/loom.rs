@@ -1,6 +1,6 @@
 //! Every interleaving of a few threads on a device of a few slots.
 //!
-//! `RUSTFLAGS="--cfg loom" cargo test -p ebb-slots --test loom --release`
+//! `RUSTFLAGS="--cfg loom" cargo test -p ebb-slots --features spins --test loom --release`
 #![cfg(loom)]
 
 mod common;

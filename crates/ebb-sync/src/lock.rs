@@ -176,12 +176,12 @@ mod held {
     }
 }
 
-#[cfg(all(loom, not(spins)))]
+#[cfg(all(loom, not(feature = "spins")))]
 mod held {
     use loom::sync::{Mutex, MutexGuard};
 
     /// Loom's own lock: a model of spinning may have no end. A try waits when another thread is first, and hides what
-    /// follows from one that fails; where that matters, models are built with `--cfg spins`.
+    /// follows from one that fails; where that matters, models are built with the feature `spins`.
     #[derive(Debug)]
     pub struct Held(Mutex<()>);
 
@@ -202,7 +202,7 @@ mod held {
     }
 }
 
-#[cfg(all(loom, spins))]
+#[cfg(all(loom, feature = "spins"))]
 mod held {
     use loom::sync::atomic::{AtomicU32, Ordering};
 
