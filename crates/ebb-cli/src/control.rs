@@ -17,7 +17,7 @@ use crate::socket::Socket;
 use crate::sys;
 
 /// How long a process may take to open its control socket, and to accept a connection.
-const OPEN_PATIENCE: Duration = Duration::from_secs(2);
+const OPEN_PATIENCE: Duration = Duration::from_secs(5);
 const OPEN_STEP: Duration = Duration::from_millis(10);
 /// How often a process is asked to open one: its thread may have begun only now.
 const ASK_STEP: Duration = Duration::from_millis(100);

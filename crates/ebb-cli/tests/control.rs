@@ -235,7 +235,7 @@ fn a_process_that_does_not_hear_is_told_after_a_while() {
     assert_eq!(
         line,
         running.line(
-            "process PID: it opened no control socket within 2 s; see whether it has a free descriptor (ulimit -n) and \
+            "process PID: it opened no control socket within 5 s; see whether it has a free descriptor (ulimit -n) and \
              a directory it can write to (/dev/shm, /tmp, /var/tmp), or ask again"
         )
     );
@@ -258,7 +258,7 @@ fn a_process_with_too_little_memory_is_told_at_once_and_passed_over_where_all_ar
             )
         );
     }
-    assert!(begin.elapsed() < Duration::from_secs(4), "{:?}", begin.elapsed());
+    assert!(begin.elapsed() < Duration::from_secs(10), "{:?}", begin.elapsed());
     let all = running.ask(&["swapon", "--show"]);
     // There may be processes of others.
     let about = format!("process {}:", running.pid);
