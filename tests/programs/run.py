@@ -51,7 +51,7 @@ def digest(*paths):
 
 @case
 def python_records(context):
-    return context.compare([PYTHON, workload("records"), str(context.pick(80, 400))], context.pick("24M", "64M"))
+    return context.compare([PYTHON, workload("records"), str(context.pick(60, 400))], context.pick("24M", "64M"))
 
 
 @case

@@ -149,7 +149,7 @@ def nginx(context):
         server = Server(context, ["nginx", "-e", context.path("error.log"), "-p", context.scratch, "-c", configuration], ram,
                         lambda: accepts(path))
         try:
-            ask_nginx(path, sums, context.pick(3, 20), context.pick(64, 160))
+            ask_nginx(path, sums, context.pick(2, 20), context.pick(64, 160))
         except OSError as error:
             raise Failure(f"{error}: the server's status is {server.process.poll()}: {server.said()}") from error
         return server.stop(signal.SIGQUIT, elapsed)
