@@ -251,7 +251,8 @@ impl Space {
         let before = self.group.charged();
         let target = before.saturating_sub(pages as usize);
         let mut idle_rounds = 0;
-        while self.group.charged() > target && idle_rounds < 4 {
+        // What the program takes back meanwhile may keep it from the target: who asks something is not to wait for that.
+        while self.group.charged() > target && idle_rounds < 4 && !self.is_asked() {
             if self.reclaim_step(ctx) { idle_rounds = 0 } else { idle_rounds += 1 }
         }
         self.young_ms.store(0, Ordering::Relaxed);

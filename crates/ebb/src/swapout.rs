@@ -16,6 +16,9 @@ use ebb_slots::{Entry, Slot};
 
 /// Pages claimed at a time: short enough that nobody waits long for the gate or for a page.
 const STEP: usize = BATCH;
+/// How long a part that is not drained yet is waited for. Longer means that who copies from it has lost its processor, and
+/// gets it back when others sleep or work, not when they ask a thousand times.
+const DRAIN_NS: u64 = 500_000;
 
 /// A page on its way to a file: which one of a batch, and its bytes in the work buffer.
 #[derive(Clone, Copy)]
@@ -64,7 +67,7 @@ impl Space {
     /// Releases a part that was swapped out, or queues it again when a page had to stay.
     fn retire(&self, ctx: &ThreadCtx, part: Part, ok: bool) -> usize {
         // Soft faults that still copy from a frame finish in microseconds; they are inside the gate.
-        let mut turns = 0;
+        let mut since = None;
         loop {
             self.gate.enter(&ctx.gate);
             if self.staging.is_drained(part) {
@@ -73,10 +76,10 @@ impl Space {
                 self.gate.leave(&ctx.gate);
                 return freed;
             }
-            turns += 1;
             // A page can also have become staged again here only by a failed store, or still be claimed by a slow
             // thread; neither is worth waiting for.
-            if !ok || turns > 1000 {
+            let now = uapi::now_ns();
+            if !ok || now - *since.get_or_insert(now) > DRAIN_NS {
                 self.staging.requeue(part);
                 self.gate.leave(&ctx.gate);
                 return 0;
