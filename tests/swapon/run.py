@@ -21,7 +21,7 @@ from command import find_ebb  # noqa: E402
 
 CASES = {}
 # Much like others: in the long form, or when named.
-LONG_ONLY = {"terminate", "closed-terminal"}
+LONG_ONLY = {"terminate", "closed-terminal", "children-busy"}
 
 
 def case(function):
@@ -217,6 +217,18 @@ def children(context):
         context.stop(program)
         done = sorted(line.split()[1] for line in program.lines if line.startswith("done"))
         need(done == sorted(everyone), f"done are {done}")
+
+
+@case
+def children_busy(context):
+    """The same where others want every processor: nobody may wait by asking again and again for its turn."""
+    others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2 * os.cpu_count())]
+    try:
+        children(context)
+    finally:
+        for other in others:
+            other.kill()
+            other.wait()
 
 
 @case
