@@ -270,11 +270,11 @@ CALLS = ["read", "recv", "recv_timed", "epoll", "epoll_timed", "poll", "poll_tim
          "nanosleep_timed", "nanosleep_rem_timed", "clock_timed", "sleep_timed", "sem_timed", "sem_wait", "futex", "futex_timed",
          "cond", "pause", "msgrcv", "semop", "wait", "spin"]
 MODES = ["handler", "blocked", "ignored", "everything"]
-LIMIT_MS = 3000
-# So long a call waits before its program is asked; one that began anew then would come back so much later. Half of that
+LIMIT_MS = 5000
+# So long a call waits before its program is asked; one that began anew then would come back so much later. Most of that
 # is left to a busy machine.
-ASKED_MS = 1500
-LATE_MS = ASKED_MS // 2
+ASKED_MS = 3500
+LATE_MS = 3000
 EAGAIN, EBUSY, EINTR, ETIMEDOUT = 11, 16, 4, 110
 # What the call gives when it was not disturbed: -1 with an errno, or a value.
 TIMED_OUT = {"recv_timed": (-1, EAGAIN), "futex_timed": (-1, ETIMEDOUT), "sem_timed": (-1, ETIMEDOUT),
@@ -415,9 +415,10 @@ def spawn(context):
     a, b = context.directory("a"), context.directory("b")
     with context.threads("spawn", 48, "24M", [f"file:{a}"]) as program:
         pid, = program.ready("spawn")
-        end = time.monotonic() + context.pick(10, 60)
+        begin = time.monotonic()
         done, refused = 0, []
-        while time.monotonic() < end:
+        # Ten changes, however long a busy machine takes for them.
+        while time.monotonic() - begin < (context.pick(10, 60) if done >= 10 else PATIENCE_S):
             rows = context.show(pid)
             if len(rows) == 1:
                 command = ["swapon", pid, f"file:{b if a in rows else a}"]
@@ -432,7 +433,7 @@ def spawn(context):
         program.more_rounds(1, ["spawn"])
         children = context.stop_threads(program)
         context.notes.append(f"{done} changes, {len(refused)} refused, during {children} children")
-        need(done > len(refused) and done >= 10, f"{done} changes, refused: {sorted(set(refused))[:3]}")
+        need(done > len(refused) and done >= 10, f"{done} changes in {PATIENCE_S} s, refused: {sorted(set(refused))[:3]}")
 
 
 @case
@@ -644,7 +645,7 @@ def stress(context):
         program.end()
         context.notes.append(f"{done} changes, {len(busy)} refused; {program.lines[-1]}")
         # Its end makes the last ones fail.
-        need(done >= seconds and len(busy) <= 4, f"{done} changes, refused: {busy[:5]}")
+        need(done >= context.pick(2, 20) and len(busy) <= 4, f"{done} changes, refused: {busy[:5]}")
 
 
 def main():
