@@ -175,7 +175,7 @@ def report(chosen, build, plans, load):
         lines.append(table.table(head, [cells(plan, system) for system in plan.systems if plan.runs[system]]))
         if plan.died:
             limits = ", ".join(str(limit // MIB) for limit in plan.died)
-            least = f" The least with which it ended well is in the table: {plan.limit // MIB}." if plan.systems != SYSTEMS else ""
+            least = f" The least with which it ended well was {plan.limit // MIB}, once while that was looked for." if plan.systems != SYSTEMS else ""
             lines += ["", f"The kernel's out-of-memory killer ended the build with limits of {limits} MiB.{least}"]
         lines += ["", "Failed:", "", *plan.failed] if plan.failed else []
     return "\n".join(lines)
