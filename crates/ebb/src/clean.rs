@@ -245,7 +245,7 @@ impl Space {
 
     /// Gives the memory of ranges `(address, length)` back, with one call where the kernel takes several ranges (6.13);
     /// how many leading ranges are gone for sure.
-    fn drop_ranges(&self, ranges: &[(usize, usize)]) -> usize {
+    pub(crate) fn drop_ranges(&self, ranges: &[(usize, usize)]) -> usize {
         if ranges.len() > 1 && self.can_drop_vectored.load(Relaxed) {
             match uapi::drop_vectored(ranges) {
                 Ok(bytes) => {

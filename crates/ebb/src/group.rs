@@ -21,6 +21,8 @@ pub struct Group {
     wanted: AtomicI64,
     /// The same of the other processes of the tree, when last looked at.
     wanted_elsewhere: AtomicI64,
+    /// Pages below the budget where background reclaim begins, as they prove necessary.
+    gap: AtomicI64,
     stats: &'static Shared,
 }
 
@@ -33,6 +35,7 @@ impl Group {
             meta_bytes: AtomicU64::new(0),
             wanted: AtomicI64::new(0),
             wanted_elsewhere: AtomicI64::new(0),
+            gap: AtomicI64::new(i64::MAX),
             stats,
         }
     }
@@ -52,9 +55,22 @@ impl Group {
         (self.limit() as i64 / 512).clamp(16, 256)
     }
 
-    /// Pages below the budget where background reclaim begins; it ends at twice as many.
+    /// Pages below the budget where background reclaim begins; it ends at twice as many. No more than the faults of the time
+    /// that it takes need: what is kept free is missing elsewhere, and comes back by a fault.
     fn gap(&self) -> i64 {
-        gap(self.limit()) as i64
+        let most = gap_max(self.limit()) as i64;
+        self.gap.load(Relaxed).clamp(most / GAP_SPAN, most)
+    }
+
+    /// Background reclaim began too late: a thread found no room.
+    pub fn widen_gap(&self) {
+        self.gap.store(self.gap() * 2, Relaxed);
+    }
+
+    /// Background reclaim made room again, and nobody had to wait.
+    pub fn narrow_gap(&self) {
+        let gap = self.gap();
+        self.gap.store(gap - (gap / GAP_DECAY).max(1), Relaxed);
     }
 
     /// Charges `n` pages, or nothing when that would pass the budget.
@@ -220,6 +236,11 @@ impl Group {
         self.room() < self.gap()
     }
 
+    /// There is less room than a large piece of work that charges more may need.
+    pub fn is_tight(&self) -> bool {
+        self.room() < gap_max(self.limit()) as i64
+    }
+
     /// Background reclaim may rest.
     pub fn is_below_low(&self) -> bool {
         self.room() > 2 * self.gap()
@@ -264,14 +285,21 @@ pub fn sweep_max(limit: usize) -> usize {
     (limit / 64).clamp(16, UNIT_PAGES)
 }
 
-/// Pages below a budget where background reclaim begins.
-fn gap(limit: usize) -> usize {
+/// How many times smaller the gap may become than it is at most.
+const GAP_SPAN: i64 = 8;
+/// The part of the gap that a round of background reclaim takes away which nobody had to wait for: a thread that reclaims
+/// itself, which doubles the gap, is one in some twenty rounds.
+const GAP_DECAY: i64 = 32;
+
+/// Most pages below a budget where background reclaim begins.
+fn gap_max(limit: usize) -> usize {
     (limit / 64).max(2 * sweep_max(limit)).min(limit / 4)
 }
 
-/// Pages that staging aims to hold of so many.
-pub fn staging_target(share: usize) -> usize {
-    (share / 16).max(2 * sweep_max(share))
+/// Pages that staging aims to hold of so many, when `away` pages are swapped out: a quarter as many, and no more than a
+/// sixteenth of all. Where little is missing it matters less which pages these are than that the others are not touched.
+pub fn staging_target(share: usize, away: usize) -> usize {
+    (away / 4).min(share / 16).max(2 * sweep_max(share))
 }
 
 /// Pages that the pool may hold of so many, with a device behind it and without one. With one the pool is for what is
@@ -320,6 +348,21 @@ mod tests {
         g.force_charge(15);
         assert_eq!(g.tree().page().sum(), crate::tree::Sum { held: 15, limit: 10 });
         assert!(!g.try_charge(1));
+    }
+
+    #[test]
+    fn the_gap_follows_what_is_necessary_between_its_bounds() {
+        let g = group(64_000);
+        let most = gap_max(64_000) as i64;
+        assert_eq!(g.gap(), most);
+        g.narrow_gap();
+        assert_eq!(g.gap(), most - most / GAP_DECAY);
+        (0..500).for_each(|_| g.narrow_gap());
+        assert_eq!(g.gap(), most / GAP_SPAN);
+        g.widen_gap();
+        assert_eq!(g.gap(), 2 * (most / GAP_SPAN));
+        (0..10).for_each(|_| g.widen_gap());
+        assert_eq!(g.gap(), most);
     }
 
     #[test]

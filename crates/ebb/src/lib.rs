@@ -35,6 +35,8 @@ mod lockstat;
 #[cfg(not(loom))]
 mod mm;
 #[cfg(not(loom))]
+mod pageout;
+#[cfg(not(loom))]
 mod poolmem;
 #[cfg(not(loom))]
 mod publish;

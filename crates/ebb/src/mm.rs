@@ -452,14 +452,17 @@ impl Space {
                 }
                 -(linux_raw_sys::errno::EFAULT as i64)
             }
-            // The kernel would page out to a swap that is not there, merge pages that Ebb moves, or build huge pages
-            // around Ebb's back. All of these are hints.
-            g::MADV_COLD
-            | g::MADV_PAGEOUT
-            | g::MADV_MERGEABLE
-            | g::MADV_UNMERGEABLE
-            | g::MADV_COLLAPSE
-            | g::MADV_HUGEPAGE => 0,
+            g::MADV_PAGEOUT => {
+                if start.checked_add(a[1] as usize).is_some_and(|end| end <= ADDR_END) {
+                    self.page_out(ctx, start, end);
+                }
+                // The kernel knows what is no range, of holes and of what is locked. It is not to swap by itself.
+                // SAFETY: changes no content.
+                raw(unsafe { self.kernel(g::__NR_madvise, [a[0], a[1], g::MADV_COLD as u64, 0, 0, 0]) })
+            }
+            // The kernel would age what it does not see used, merge pages that Ebb moves, or build huge pages around Ebb's
+            // back. All of these are hints.
+            g::MADV_COLD | g::MADV_MERGEABLE | g::MADV_UNMERGEABLE | g::MADV_COLLAPSE | g::MADV_HUGEPAGE => 0,
             // As kernels before 6.13 answer; programs fall back to mprotect.
             MADV_GUARD_INSTALL | MADV_GUARD_REMOVE => -(linux_raw_sys::errno::EINVAL as i64),
             // SAFETY: changes no content.

@@ -25,7 +25,8 @@ impl Space {
         }
         let (limit, share) = (self.group.limit(), self.group.share());
         self.sweep_pages.store(group::sweep_max(share), Relaxed);
-        self.staging.set_target(group::staging_target(share));
+        let in_memory = self.group.charged().saturating_sub(self.swap.pool_pages() + self.group.meta_pages());
+        self.staging.set_target(group::staging_target(share, self.group.wanted().saturating_sub(in_memory)));
         // The pools of the others are in the same budget. A pool may always have its part of what the process has itself.
         let page = self.tree().page();
         let pools =

@@ -205,7 +205,7 @@ impl Space {
 
     /// Works until the charge is below the low watermark, no more progress is made, or somebody asks something.
     fn background_round(&self, ctx: &ThreadCtx) {
-        let mut idle_rounds = 0;
+        let (mut idle_rounds, mut worked) = (0, false);
         self.tree().look();
         if !self.group.is_below_low() {
             self.tree().reap_sometimes();
@@ -217,11 +217,14 @@ impl Space {
                 break;
             }
             if self.reclaim_step(ctx) {
-                idle_rounds = 0
+                (idle_rounds, worked) = (0, true)
             } else {
                 idle_rounds += 1
             }
             self.tree().look();
+        }
+        if worked && self.group.is_below_low() {
+            self.group.narrow_gap();
         }
         self.reclaim_groups(ctx);
         self.gate.enter(&ctx.gate);
@@ -314,10 +317,14 @@ impl Space {
     /// One step of reclaim by any thread, outside the gate: sweeps a unit, or swaps a part out. False when neither
     /// made progress. What is shared with another process since a fork stays, see [`Self::reclaim_shared_step`].
     pub(crate) fn reclaim_step(&self, ctx: &ThreadCtx) -> bool {
-        let mut work = self.work.lease();
         self.gate.enter(&ctx.gate);
         self.publish_sizes();
         self.gate.leave(&ctx.gate);
+        // What costs least comes first.
+        if self.staging.has_vacated() && self.release_vacated(ctx) > 0 {
+            return true;
+        }
+        let mut work = self.work.lease();
         let shares_much = self.shares_much();
         if self.swap.pool_is_full() && !self.pool_is_shared() {
             self.shrink_pool(ctx, &mut work);
@@ -369,6 +376,7 @@ impl Space {
     /// Reclaims in the calling thread, outside the gate, until `n` more pages fit.
     pub(crate) fn direct_reclaim(&self, ctx: &ThreadCtx, n: usize) {
         stats::add(&self.stats.direct_reclaims, 1);
+        self.group.widen_gap();
         self.background.kick_if(self, true);
         let mut idle = Patience::default();
         let mut waited_ns = 0;

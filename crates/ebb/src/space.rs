@@ -170,7 +170,7 @@ impl Space {
             swap.devices.write_to(number, priority);
         }
         swap.set_has_file(!config.swap.is_empty());
-        let staging = Staging::new(group::staging_target(limit))?;
+        let staging = Staging::new(group::staging_target(limit, limit))?;
         let can_move = uffd.has_move() && !config.force.no_move && !config.force.shared;
         staging.register(&uffd).map_err(|e| match e {
             uapi::uffd::UffdError::Other(e) => InitError::Userfaultfd(e),

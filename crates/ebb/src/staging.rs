@@ -9,13 +9,18 @@
 //! whole block: also a frame that nobody counts is empty when the block is free. `owner` says which page a frame holds;
 //! mremap may change it.
 //!
+//! A page that comes back leaves its frame behind, because to unmap a single page costs more than to copy it. What is left
+//! behind is dropped by many at a time, long before the part's turn comes.
+//!
 //! Invariants: a frame's owner is not 0 exactly while a page's state names the frame or a thread still copies from it;
-//! a part's memory is released only when all its owners are 0. A frame's memory is charged from the sweep until then.
+//! a part's memory is released as a whole only when all its owners are 0. Only who has taken a part out of the queue drops
+//! memory of it, and no frame of it is filled again before the whole block is free. A frame's memory is charged from the sweep
+//! until it is dropped.
 
 use crate::ring::Ring;
 use crate::table::{PAGE, UNIT_PAGES};
 use crate::uapi::{self, Errno, uffd::Uffd};
-use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 /// Frames counted together.
 pub const GROUP_FRAMES: usize = 64;
@@ -23,6 +28,11 @@ pub const GROUP_FRAMES: usize = 64;
 pub const GROUPS: usize = UNIT_PAGES / GROUP_FRAMES;
 /// Pages a part has at least, unless it is the last of its block.
 const PART_PAGES_MIN: u32 = 64;
+
+/// Frames that no page needs any more are dropped when they are so small a part of what staging aims to hold.
+const VACATED_PART: usize = 8;
+/// Frames of a group that are worth their part of a call, which flushes the TLB.
+const VACATED_MIN: usize = GROUP_FRAMES / 8;
 
 /// One block of frames.
 #[derive(Debug)]
@@ -63,6 +73,12 @@ pub struct Staging {
     free: Ring,
     queue: Ring,
     staged: AtomicU64,
+    /// Frames with memory behind them.
+    held: AtomicU64,
+    /// Frames that were vacated when they were last looked at, or fewer.
+    passed: AtomicUsize,
+    /// A thread looks for them.
+    is_vacating: AtomicBool,
     /// Pages that it aims to hold.
     target: AtomicUsize,
 }
@@ -89,6 +105,9 @@ impl Staging {
             free: Ring::new(nr_blocks)?,
             queue: Ring::new(nr_blocks * GROUPS)?,
             staged: AtomicU64::new(0),
+            held: AtomicU64::new(0),
+            passed: AtomicUsize::new(0),
+            is_vacating: AtomicBool::new(false),
             target: AtomicUsize::new(target),
         };
         for i in 0..nr_blocks {
@@ -162,7 +181,9 @@ impl Staging {
         for (to, n) in self.block(block).filled.iter().zip(filled) {
             to.store(*n, Ordering::Relaxed);
         }
-        self.staged.fetch_add(filled.iter().map(|n| *n as u64).sum(), Ordering::Relaxed);
+        let pages = filled.iter().map(|n| *n as u64).sum();
+        self.held.fetch_add(pages, Ordering::Relaxed);
+        self.staged.fetch_add(pages, Ordering::Relaxed);
     }
 
     /// Cuts a filled block into parts and queues them. After its states are published.
@@ -224,6 +245,7 @@ impl Staging {
         self.drop_frames(frames.start, frames.len());
         let b = self.block(part.block());
         let freed: u32 = part.groups().map(|g| b.filled[g].swap(0, Ordering::Relaxed)).sum();
+        self.held.fetch_sub(freed as u64, Ordering::Relaxed);
         if b.parts_left.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.give_back(part.block());
         }
@@ -242,6 +264,83 @@ impl Staging {
         self.staged.load(Ordering::Relaxed) as usize
     }
 
+    /// Frames with memory behind them.
+    pub fn held(&self) -> usize {
+        self.held.load(Ordering::Relaxed) as usize
+    }
+
+    /// Frames with memory behind them that no page needs any more.
+    fn vacated(&self) -> usize {
+        self.held.load(Ordering::Relaxed).saturating_sub(self.staged.load(Ordering::Relaxed)) as usize
+    }
+
+    /// True when it is worth while to look for frames that can be dropped.
+    pub fn has_vacated(&self) -> bool {
+        let (vacated, passed) = (self.vacated(), self.passed.load(Ordering::Relaxed));
+        if vacated < passed {
+            self.passed.store(vacated, Ordering::Relaxed);
+        }
+        vacated >= passed.min(vacated) + (self.target.load(Ordering::Relaxed) / VACATED_PART).max(GROUP_FRAMES)
+    }
+
+    /// Begins to look at what is vacated; false while another thread does.
+    pub fn begin_vacating(&self) -> bool {
+        !self.is_vacating.swap(true, Ordering::Acquire)
+    }
+
+    /// What is vacated now was looked at: the next look is for more.
+    pub fn end_vacating(&self) {
+        self.passed.store(self.vacated(), Ordering::Relaxed);
+        self.is_vacating.store(false, Ordering::Release);
+    }
+
+    /// Drops the frames of a part, taken out of the queue, that no page needs any more, where these are many: how many pages that
+    /// freed. `drop` is given the ranges (address, length) and says how many of them, from the first on, are gone.
+    pub fn vacate(&self, part: Part, drop: impl FnOnce(&[(usize, usize)]) -> usize) -> usize {
+        let b = self.block(part.block());
+        let (mut ranges, mut nr_ranges) = ([(0, 0); UNIT_PAGES / 2], 0);
+        // Of each group, pages that are freed when so many ranges are gone.
+        let mut freed = [(0, 0); GROUPS];
+        for (group, freed) in part.groups().zip(&mut freed) {
+            let first = self.frame(part.block(), group * GROUP_FRAMES);
+            // Acquire pairs with `put_frame`: copies out of the frame happened before.
+            let is_empty = |i: usize| self.owner(first + i as u32).load(Ordering::Acquire) == 0;
+            let (mut empty, before, mut start) = (0, nr_ranges, nr_ranges);
+            for i in 0..GROUP_FRAMES {
+                if !is_empty(i) {
+                    start = nr_ranges;
+                    continue;
+                }
+                empty += 1;
+                if start == nr_ranges {
+                    ranges[nr_ranges] = (self.addr(first + i as u32), 0);
+                    nr_ranges += 1;
+                }
+                ranges[nr_ranges - 1].1 += PAGE;
+            }
+            let filled = b.filled[group].load(Ordering::Relaxed) as usize;
+            let pages = filled.saturating_sub(GROUP_FRAMES - empty);
+            if pages < VACATED_MIN {
+                nr_ranges = before;
+                continue;
+            }
+            *freed = (pages, nr_ranges);
+        }
+        if nr_ranges == 0 {
+            return 0;
+        }
+        let gone = drop(&ranges[..nr_ranges]);
+        let mut all = 0;
+        for (group, (pages, needed)) in part.groups().zip(freed) {
+            if pages > 0 && needed <= gone {
+                b.filled[group].fetch_sub(pages as u32, Ordering::Relaxed);
+                all += pages;
+            }
+        }
+        self.held.fetch_sub(all as u64, Ordering::Relaxed);
+        all
+    }
+
     /// True when staging holds as many pages as it should.
     pub fn is_full(&self) -> bool {
         self.staged() >= self.target.load(Ordering::Relaxed)
@@ -250,6 +349,8 @@ impl Staging {
     /// After fork, in the child: parts that a vanished thread worked on go back to the queue, blocks that it was
     /// about to fill are free.
     pub fn rebuild(&self) {
+        // Who looked did not come along.
+        self.is_vacating.store(false, Ordering::Relaxed);
         self.queue.clear();
         self.free.clear();
         for block in 0..self.nr_blocks as u32 {
@@ -287,6 +388,62 @@ mod tests {
             assert!(parts[..parts.len() - 1].iter().all(|part| pages(part) >= PART_PAGES_MIN), "{filled:?}: {parts:?}");
             assert!(parts.iter().all(|part| pages(part) > 0), "{filled:?}: {parts:?}");
         }
+    }
+
+    #[test]
+    fn frames_left_behind_are_dropped_where_they_are_many_and_no_others() {
+        let staging = Staging::new(1 << 9).unwrap();
+        let block = staging.take().unwrap();
+        let at = |i: usize| staging.addr(staging.frame(block, i)) as *mut u64;
+        // Groups 0 to 3 are full; of group 4 there is one page.
+        let nr_pages = 4 * GROUP_FRAMES + 1;
+        for i in 0..nr_pages {
+            // SAFETY: a frame of this test's own staging, which is mapped for reading and writing.
+            unsafe { at(i).write_volatile(i as u64 + 1) };
+            staging.owner(staging.frame(block, i)).store(1 << 12, Ordering::Relaxed);
+        }
+        let filled = [64, 64, 64, 64, 1, 0, 0, 0];
+        staging.fill(block, &filled);
+        staging.enqueue(block);
+        // Group 0 loses every second page, group 1 too few, group 3 all.
+        let is_left = |i: usize| match i / GROUP_FRAMES {
+            0 => i % 2 == 1,
+            1 => i % GROUP_FRAMES < VACATED_MIN - 1,
+            3 => true,
+            _ => false,
+        };
+        (0..nr_pages).filter(|i| is_left(*i)).for_each(|i| staging.put_frame(staging.frame(block, i)));
+        let is_dropped = |i: usize| is_left(i) && i / GROUP_FRAMES != 1;
+        let drop = |ranges: &[(usize, usize)]| {
+            let dropped =
+                |(at, len): &&(usize, usize)| uapi::madvise(*at, *len, linux_raw_sys::general::MADV_DONTNEED).is_ok();
+            ranges.iter().take_while(dropped).count()
+        };
+        assert!(staging.has_vacated());
+        let mut freed = 0;
+        for _ in 0..staging.nr_queued() {
+            let part = staging.pop_oldest().unwrap();
+            // What is not dropped is not counted.
+            assert_eq!(staging.vacate(part, |_| 0), 0);
+            freed += staging.vacate(part, drop);
+            // Once is enough.
+            assert_eq!(staging.vacate(part, drop), 0);
+            staging.requeue(part);
+        }
+        assert!(staging.begin_vacating() && !staging.begin_vacating());
+        staging.end_vacating();
+        assert!(!staging.has_vacated());
+        assert_eq!(freed, (0..nr_pages).filter(|i| is_dropped(*i)).count());
+        for i in 0..nr_pages {
+            // SAFETY: as above.
+            let found = unsafe { at(i).read_volatile() };
+            assert_eq!(found, if is_dropped(i) { 0 } else { i as u64 + 1 }, "frame {i}");
+        }
+        assert_eq!(staging.held(), nr_pages - freed);
+        // The rest goes with the parts.
+        (0..nr_pages).filter(|i| !is_left(*i)).for_each(|i| staging.put_frame(staging.frame(block, i)));
+        let rest: usize = core::iter::from_fn(|| staging.pop_oldest()).map(|part| staging.release(part)).sum();
+        assert_eq!((rest, staging.held(), staging.staged()), (nr_pages - freed, 0, 0));
     }
 
     #[test]

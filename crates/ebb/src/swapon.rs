@@ -222,7 +222,7 @@ impl Space {
     /// Makes room in the budget for what comes into the pool.
     pub(crate) fn make_room(&self, ctx: &ThreadCtx, keep_going: &mut dyn FnMut() -> bool) -> Result<(), SwapOffError> {
         let mut waits = 0;
-        while self.group.is_above_high() {
+        while self.group.is_tight() {
             if !keep_going() {
                 return Err(SwapOffError::Interrupted);
             }

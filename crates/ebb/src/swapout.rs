@@ -20,6 +20,16 @@ const STEP: usize = BATCH;
 /// gets it back when others sleep or work, not when they ask a thousand times.
 const DRAIN_NS: u64 = 500_000;
 
+/// Which of the staged pages are swapped out.
+#[derive(Clone, Copy)]
+pub(crate) enum Wanted {
+    All,
+    /// Those of a group.
+    Group(Index),
+    /// Those between two addresses.
+    Range(usize, usize),
+}
+
 /// A page on its way to a file: which one of a batch, and its bytes in the work buffer.
 #[derive(Clone, Copy)]
 struct Pending {
@@ -33,18 +43,12 @@ impl Space {
         self.gate.enter(&ctx.gate);
         let part = self.staging.pop_oldest();
         self.gate.leave(&ctx.gate);
-        Some(self.swap_out_part(ctx, part?, work, None).1)
+        Some(self.swap_out_part(ctx, part?, work, Wanted::All).1)
     }
 
-    /// Swaps out what a part holds, or what of it belongs to one group: how many pages were stored, and how many pages of
-    /// memory that freed. Outside the gate.
-    pub(crate) fn swap_out_part(
-        &self,
-        ctx: &ThreadCtx,
-        part: Part,
-        work: &mut Work,
-        only: Option<Index>,
-    ) -> (usize, usize) {
+    /// Swaps out what a part holds, or some of it: how many pages were stored, and how many pages of memory that freed. Outside
+    /// the gate.
+    pub(crate) fn swap_out_part(&self, ctx: &ThreadCtx, part: Part, work: &mut Work, only: Wanted) -> (usize, usize) {
         let (mut stored, mut all) = (0, true);
         let frames = self.staging.frames_of(part);
         let mut frame = frames.start;
@@ -61,7 +65,38 @@ impl Space {
             all = ok;
         }
         // What others have of the part stays: it is not waited for.
-        (stored, self.retire(ctx, part, all && only.is_none()))
+        (stored, self.retire(ctx, part, all && matches!(only, Wanted::All)))
+    }
+
+    /// Drops the frames that pages have left behind when they came back from staging; how many, 0 also while another thread
+    /// does. All parts take their turn, so that they are in the order of their age afterwards but for what others took meanwhile.
+    /// Outside the gate.
+    pub(crate) fn release_vacated(&self, ctx: &ThreadCtx) -> usize {
+        // One call for each range flushes as often.
+        if !self.can_drop_vectored.load(Relaxed) || !self.staging.begin_vacating() {
+            return 0;
+        }
+        self.gate.enter(&ctx.gate);
+        let nr_parts = self.staging.nr_queued();
+        self.gate.leave(&ctx.gate);
+        let mut freed = 0;
+        for _ in 0..nr_parts {
+            self.gate.enter(&ctx.gate);
+            if let Some(part) = self.staging.pop_oldest() {
+                let mut pages = self.staging.vacate(part, |ranges| self.drop_ranges(ranges));
+                // A part that waits for nothing is done: whoever met it later would have freed nothing.
+                if self.staging.is_drained(part) {
+                    pages += self.staging.release(part);
+                } else {
+                    self.staging.requeue(part);
+                }
+                self.group.uncharge(pages);
+                freed += pages;
+            }
+            self.gate.leave(&ctx.gate);
+        }
+        self.staging.end_vacating();
+        freed
     }
 
     /// Releases a part that was swapped out, or queues it again when a page had to stay.
@@ -89,15 +124,9 @@ impl Space {
         }
     }
 
-    /// Stores the pages that `frames` hold, or those of one group: how many, and false when one had to stay because no device
+    /// Stores the pages that `frames` hold, or some of them: how many, and false when one had to stay because no device
     /// takes it. What its group may not have in swap goes back to where it was.
-    fn swap_out(
-        &self,
-        ctx: &ThreadCtx,
-        frames: core::ops::Range<u32>,
-        work: &mut Work,
-        only: Option<Index>,
-    ) -> (usize, bool) {
+    fn swap_out(&self, ctx: &ThreadCtx, frames: core::ops::Range<u32>, work: &mut Work, only: Wanted) -> (usize, bool) {
         let mut slots = [Slot(0); STEP];
         let occupied = frames.clone().filter(|f| self.staging.owner(*f).load(Relaxed) != 0).count();
         let nr_slots = self.swap.alloc(ctx.shard(), &self.group, self.stats, &mut slots[..occupied]);
@@ -110,7 +139,12 @@ impl Space {
             if addr == 0 || used == nr_slots {
                 continue;
             }
-            if only.is_some_and(|only| !self.groups.is_within(self.owner(addr), only)) {
+            let is_wanted = match only {
+                Wanted::All => true,
+                Wanted::Group(group) => self.groups.is_within(self.owner(addr), group),
+                Wanted::Range(start, end) => (start..end).contains(&addr),
+            };
+            if !is_wanted {
                 continue;
             }
             let Some(word) = self.table.word(addr) else { continue };

@@ -54,6 +54,8 @@ struct Scope {
     leaves: Leaves,
     /// What of a unit belongs to one group, and no more.
     only: Option<Only>,
+    /// Addresses that it keeps to, from the first on, instead of going on where the last sweep ended.
+    range: Option<(usize, usize)>,
 }
 
 /// What became of one look at the ring.
@@ -68,6 +70,15 @@ enum Look {
     Swept(usize),
 }
 
+/// What a look at a unit claimed.
+struct Claimed {
+    present: usize,
+    /// Pages that it left because they were used lately.
+    referenced: u64,
+    /// Where it ended.
+    end: usize,
+}
+
 /// Claimed pages of a unit next to each other, with the same attributes.
 struct Segment {
     first: usize,
@@ -76,15 +87,16 @@ struct Segment {
 }
 
 impl Space {
-    /// Sweeps the unit at `unit` into staging. Inside the gate. `saved` keeps the states of claimed pages.
-    fn sweep(&self, unit: usize, scope: Scope, saved: &mut [u64; 512]) -> Look {
+    /// Sweeps the unit at `unit` into staging; also where the look at it ended. Inside the gate. `saved` keeps the states of
+    /// claimed pages.
+    fn sweep(&self, unit: usize, scope: Scope, saved: &mut [u64; 512]) -> (Look, usize) {
         let pages = UNIT_PAGES;
         saved.fill(NOT_CLAIMED);
-        let (present, referenced) = self.claim_unit(unit, pages, scope, saved);
+        let Claimed { present, referenced, end } = self.claim_unit(unit, pages, scope, saved);
         stats::add(&self.stats.referenced_pages, referenced);
         if present == 0 {
             self.unclaim(unit, 0, pages, saved);
-            return if referenced > 0 { Look::Spared } else { Look::Swept(0) };
+            return (if referenced > 0 { Look::Spared } else { Look::Swept(0) }, end);
         }
         // Claims come first, then the look at the pins: see `pin`.
         fence(ModelOrdering::SeqCst);
@@ -111,7 +123,7 @@ impl Space {
         if let (Some(block), true) = (block, staged > 0) {
             self.staging.enqueue(block);
         }
-        Look::Swept(staged + dropped)
+        (Look::Swept(staged + dropped), end)
     }
 
     /// Unmaps the claimed present pages of the unit into `block`, which is given back when none went; how many.
@@ -149,20 +161,26 @@ impl Space {
     }
 
     /// Claims what it can of the unit, from where the last sweep of it ended, until it has as many present pages as
-    /// one sweep takes; how many, and how many it left because they were used lately. Pages of a group that may have no more
-    /// swap are left, but for clean ones: those have it.
-    fn claim_unit(&self, unit: usize, pages: usize, scope: Scope, saved: &mut [u64; 512]) -> (usize, u64) {
-        let Scope { takes_shared, leaves, only } = scope;
+    /// one sweep takes. Pages of a group that may have no more swap are left, but for clean ones: those have it.
+    fn claim_unit(&self, unit: usize, pages: usize, scope: Scope, saved: &mut [u64; 512]) -> Claimed {
+        let Scope { takes_shared, leaves, only, range } = scope;
         let most = only.map_or(self.sweep_max(), |only| only.most);
-        let Some((cursor, unmarked)) = self.table.unit(unit).map(|u| (&u.cursor, &u.unmarked)) else { return (0, 0) };
+        let Some((cursor, unmarked)) = self.table.unit(unit).map(|u| (&u.cursor, &u.unmarked)) else {
+            return Claimed { present: 0, referenced: 0, end: unit + pages * PAGE };
+        };
         let unmarks = clock::is_forbidden() || clock::ms_since(unmarked.load(Relaxed)) >= REFERENCED_MS;
         if unmarks {
             unmarked.store(clock::stamp(), Relaxed);
         }
         let hole_max = if takes_shared { UNIT_PAGES } else { SHARED_HOLE_MAX } * PAGE;
-        let end = unit + pages * PAGE;
+        let whole = (unit + cursor.load(Relaxed) as usize % pages * PAGE, unit + pages * PAGE);
+        let (mut at, end) = range.unwrap_or(whole);
+        let move_cursor = |pages: usize| {
+            if range.is_none() {
+                cursor.store(pages as u32, Relaxed);
+            }
+        };
         let (mut present, mut referenced) = (0, 0);
-        let mut at = unit + cursor.load(Relaxed) as usize % pages * PAGE;
         while let Some(region) = self.regions.first_in(at, end) {
             at = region.start.max(at);
             let stop = region.end.min(end);
@@ -199,14 +217,14 @@ impl Space {
                 }
                 at += PAGE;
                 if present >= most {
-                    cursor.store(((at - unit) / PAGE % pages) as u32, Relaxed);
-                    return (present, referenced);
+                    move_cursor((at - unit) / PAGE % pages);
+                    return Claimed { present, referenced, end: at };
                 }
             }
             at = stop;
         }
-        cursor.store(0, Relaxed);
-        (present, referenced)
+        move_cursor(0);
+        Claimed { present, referenced, end }
     }
 
     /// Claims the pages from `start` to `end`, which are not mapped, as far as it can.
@@ -365,7 +383,7 @@ impl Space {
             looks -= 1;
             let hot = looks > patience;
             let leaves = Leaves { hot, used: hot && fruitless < FRUITLESS_MAX };
-            let scope = Scope { takes_shared, leaves, only: None };
+            let scope = Scope { takes_shared, leaves, only: None, range: None };
             self.gate.enter(&ctx.gate);
             let look = self.sweep_one(scope, saved);
             self.gate.leave(&ctx.gate);
@@ -401,11 +419,19 @@ impl Space {
 
     /// Sweeps what a group has of the unit at `addr`; how many pages that unmapped. Inside the gate.
     pub(crate) fn sweep_unit_of(&self, addr: usize, only: Only, leaves: Leaves, saved: &mut [u64; 512]) -> usize {
-        let scope = Scope { takes_shared: true, leaves, only: Some(only) };
+        let scope = Scope { takes_shared: true, leaves, only: Some(only), range: None };
         match self.table.unit(addr).map(|unit| self.sweep_unless_hot(addr, unit, scope, saved)) {
             Some(Look::Swept(pages)) => pages,
             _ => 0,
         }
+    }
+
+    /// Sweeps what one sweep takes of the pages from `range.0` to `range.1`, all in the unit at `addr`, however much they are
+    /// used; where it ended. Inside the gate.
+    pub(crate) fn sweep_range(&self, addr: usize, range: (usize, usize), saved: &mut [u64; 512]) -> usize {
+        let scope =
+            Scope { takes_shared: false, leaves: Leaves { hot: false, used: false }, only: None, range: Some(range) };
+        self.sweep(addr, scope, saved).1
     }
 
     fn sweep_unless_hot(&self, addr: usize, unit: &Unit, scope: Scope, saved: &mut [u64; 512]) -> Look {
@@ -417,7 +443,7 @@ impl Space {
         let young_ms = self.young_ms.load(Relaxed);
         let is_young = young_ms > 0 && clock::ms_since(unit.touched.load(Relaxed)) < young_ms;
         if !scope.leaves.hot || skip == 0 && !is_young {
-            return self.sweep(addr, scope, saved);
+            return self.sweep(addr, scope, saved).0;
         }
         if skip == 0 {
             stats::add(&self.stats.sweeps_skipped, 1);

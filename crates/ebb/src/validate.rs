@@ -81,8 +81,8 @@ impl Space {
             if staged != self.staging.staged() {
                 return Err(Inconsistency::Pages("staged pages differ from their count"));
             }
-            if present > self.group.charged() {
-                return Err(Inconsistency::Pages("present pages exceed the charge"));
+            if present + self.staging.held() + self.swap.pool_pages() > self.group.charged() {
+                return Err(Inconsistency::Pages("present pages, staging and pool exceed the charge"));
             }
             self.validate_groups().map_err(Inconsistency::Groups)?;
             self.swap.validate()

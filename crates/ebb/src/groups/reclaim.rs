@@ -13,6 +13,7 @@ use crate::reclaim::Patience;
 use crate::space::Space;
 use crate::staging::Part;
 use crate::stats;
+use crate::swapout::Wanted;
 use crate::sweep::Leaves;
 use crate::table::{ADDR_END, UNIT_BYTES};
 use crate::text::Text;
@@ -218,7 +219,7 @@ impl Space {
             }
             self.gate.leave(&ctx.gate);
             match is_next {
-                Some(part) => stored += self.swap_out_part(ctx, part, work, Some(only.group)).0,
+                Some(part) => stored += self.swap_out_part(ctx, part, work, Wanted::Group(only.group)).0,
                 None if part.is_none() => break,
                 None => {}
             }

@@ -1,0 +1,286 @@
+//! MADV_PAGEOUT: what is paged out gives its memory back at once, and comes back as it was.
+
+#[allow(dead_code, reason = "each test uses its part")]
+mod harness;
+
+use ebb::Space;
+use harness::alone::{Pages, RAM_PAGES, RANDOM, alone, space_on};
+use harness::{Random, check, ctx, fill, force, leave, map, space, unmap};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+const RAM: u64 = 64 << 20;
+const PAGES: usize = 4 << 10;
+const PAGE: usize = 4096;
+
+fn page_out(space: &'static Space, at: *mut u8, first: usize, pages: usize) -> i64 {
+    let args = [at as u64 + (first * PAGE) as u64, (pages * PAGE) as u64, libc::MADV_PAGEOUT as u64, 0, 0, 0];
+    space.madvise(ctx(space), args)
+}
+
+/// Pages that are mapped, by what the kernel says of the range.
+fn mapped(at: *mut u8, pages: usize) -> usize {
+    let mut map = vec![0u64; pages];
+    let file = std::fs::File::open("/proc/self/pagemap").expect("pagemap");
+    // SAFETY: room for one entry a page.
+    let bytes = unsafe { std::slice::from_raw_parts_mut(map.as_mut_ptr().cast::<u8>(), pages * 8) };
+    std::os::unix::fs::FileExt::read_exact_at(&file, bytes, at as u64 / PAGE as u64 * 8).expect("entries");
+    map.iter().filter(|entry| *entry >> 63 == 1).count()
+}
+
+/// Uses the pages until all are mapped: the background thread may still be at work for the test before.
+fn until_mapped(at: *mut u8, pages: usize) {
+    for _ in 0..1000 {
+        if mapped(at, pages) == pages {
+            return;
+        }
+        for page in 0..pages {
+            // SAFETY: inside the mapping.
+            unsafe { at.add(page * PAGE).read_volatile() };
+        }
+    }
+    panic!("a budget of four times as much does not keep {pages} pages");
+}
+
+/// The tests share a space, and look at what it holds.
+fn in_turn() -> std::sync::MutexGuard<'static, ()> {
+    static TURN: std::sync::Mutex<()> = std::sync::Mutex::new(());
+    TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+#[test]
+fn what_is_paged_out_is_not_mapped_costs_less_and_comes_back() {
+    let _turn = in_turn();
+    let space = space(RAM, force());
+    let at = map(space, PAGES * PAGE);
+    for page in 0..PAGES {
+        fill(at, page, 1, page as u64 % 3);
+    }
+    until_mapped(at, PAGES);
+    let before = space.charged_pages();
+    assert_eq!(page_out(space, at, 0, PAGES), 0);
+    assert_eq!(mapped(at, PAGES), 0);
+    let after = space.charged_pages();
+    assert!(after < before - PAGES / 2, "{before} pages before, {after} after");
+    for page in 0..PAGES {
+        check(at, page, 1, page as u64 % 3);
+    }
+    space.validate().expect("consistent");
+    unmap(space, at, PAGES * PAGE);
+    leave(space);
+}
+
+#[test]
+fn only_the_pages_that_are_named_go() {
+    let _turn = in_turn();
+    let space = space(RAM, force());
+    let at = map(space, PAGES * PAGE);
+    for page in 0..PAGES {
+        fill(at, page, 2, 2);
+    }
+    until_mapped(at, PAGES);
+    // Neither bound is one of a unit; a length that is no multiple of a page counts whole.
+    let (first, pages) = (100, 1500);
+    let args = [at as u64 + (first * PAGE) as u64, (pages * PAGE - 1) as u64, libc::MADV_PAGEOUT as u64, 0, 0, 0];
+    assert_eq!(space.madvise(ctx(space), args), 0);
+    // SAFETY: inside the mapping.
+    let from = |page: usize| unsafe { at.add(page * PAGE) };
+    assert_eq!(mapped(from(0), first), first);
+    assert_eq!(mapped(from(first), pages), 0);
+    assert_eq!(mapped(from(first + pages), PAGES - first - pages), PAGES - first - pages);
+    for page in 0..PAGES {
+        check(at, page, 2, 2);
+    }
+    unmap(space, at, PAGES * PAGE);
+    leave(space);
+}
+
+#[test]
+fn a_hole_is_reported_and_the_rest_goes() {
+    let _turn = in_turn();
+    let space = space(RAM, force());
+    let at = map(space, 64 * PAGE);
+    for page in 0..64 {
+        fill(at, page, 4, 2);
+    }
+    // SAFETY: inside the mapping.
+    let upper = unsafe { at.add(32 * PAGE) };
+    unmap(space, upper, 8 * PAGE);
+    assert_eq!(page_out(space, at, 0, 64), -i64::from(libc::ENOMEM));
+    assert_eq!(mapped(at, 64), 0);
+    for page in (0..32).chain(40..64) {
+        check(at, page, 4, 2);
+    }
+    unmap(space, at, 64 * PAGE);
+    leave(space);
+}
+
+#[test]
+fn a_length_beyond_all_addresses_is_refused_at_once() {
+    let _turn = in_turn();
+    let space = space(RAM, force());
+    let at = map(space, 64 * PAGE);
+    fill(at, 0, 5, 2);
+    for bytes in [-4096i64 as u64, u64::MAX, 1 << 63] {
+        let args = [at as u64, bytes, libc::MADV_PAGEOUT as u64, 0, 0, 0];
+        // A length that comes to nothing when it is rounded up is refused, too.
+        assert_eq!(space.madvise(ctx(space), args), -i64::from(libc::EINVAL), "{bytes:#x}");
+    }
+    // All of the address space but the kernel's, nearly all of it holes.
+    let args = [at as u64, (1 << 47) - 4096 - at as u64, libc::MADV_PAGEOUT as u64, 0, 0, 0];
+    let start = std::time::Instant::now();
+    // There are holes, and what cannot be paged out.
+    let refused = space.madvise(ctx(space), args);
+    assert!([libc::ENOMEM, libc::EINVAL].map(|errno| -i64::from(errno)).contains(&refused), "{refused}");
+    assert!(start.elapsed().as_secs() < 20, "{:?}", start.elapsed());
+    check(at, 0, 5, 2);
+    unmap(space, at, 64 * PAGE);
+    leave(space);
+}
+
+#[test]
+fn more_threads_than_there_are_work_buffers_page_out_while_others_fault() {
+    let _turn = in_turn();
+    let space = space(RAM, force());
+    let pages = 24 << 10;
+    let at = map(space, pages * PAGE) as usize;
+    for page in 0..pages {
+        fill(at as *mut u8, page, 6, 2);
+    }
+    std::thread::scope(|scope| {
+        for index in 0..10 {
+            scope.spawn(move || {
+                for _ in 0..6 {
+                    assert_eq!(page_out(space, at as *mut u8, index, pages - index), 0);
+                }
+                leave(space);
+            });
+        }
+        for index in 0..2 {
+            scope.spawn(move || {
+                ctx(space);
+                let mut random = Random(9 + index);
+                for _ in 0..20_000 {
+                    check(at as *mut u8, random.below(pages), 6, 2);
+                }
+                leave(space);
+            });
+        }
+    });
+    space.validate().expect("consistent");
+    unmap(space, at as *mut u8, pages * PAGE);
+    leave(space);
+}
+
+#[test]
+fn what_else_is_staged_stays_there() {
+    let _turn = in_turn();
+    let space = space(RAM, force());
+    // More than the budget, so that staging holds what it aims at.
+    let pages = 24 << 10;
+    let at = map(space, pages * PAGE);
+    for page in 0..pages {
+        fill(at, page, 7, 3);
+    }
+    // A page that is mapped, and none that is: advice for one page moves one page.
+    // SAFETY: inside the mapping.
+    let last = unsafe { at.add((pages - 1) * PAGE) };
+    check(at, pages - 1, 7, 3);
+    let stored = || space.stats().out_pool_pages.load(Relaxed) + space.stats().out_file_pages.load(Relaxed);
+    let before = stored();
+    for _ in 0..3 {
+        assert_eq!(page_out(space, last, 0, 1), 0);
+    }
+    // Full staging loses its oldest part; the background thread may be at work beside it.
+    let most = if force().no_background { 1024 } else { 4096 };
+    assert!(stored() - before <= most, "{}", stored() - before);
+    assert_eq!(mapped(last, 1), 0);
+    check(at, pages - 1, 7, 3);
+    unmap(space, at, pages * PAGE);
+    leave(space);
+}
+
+#[test]
+fn pages_that_were_never_touched_and_those_already_out_are_no_trouble() {
+    let _turn = in_turn();
+    let space = space(RAM, force());
+    let at = map(space, PAGES * PAGE);
+    assert_eq!(page_out(space, at, 0, PAGES), 0);
+    for page in (0..PAGES).step_by(7) {
+        fill(at, page, 3, 3);
+    }
+    for _ in 0..3 {
+        assert_eq!(page_out(space, at, 0, PAGES), 0);
+        assert_eq!(mapped(at, PAGES), 0);
+    }
+    for page in 0..PAGES {
+        if page % 7 == 0 { check(at, page, 3, 3) } else { check(at, page, 0, 0) }
+    }
+    unmap(space, at, PAGES * PAGE);
+    leave(space);
+}
+
+#[test]
+fn threads_that_write_while_others_page_out_lose_nothing() {
+    let _turn = in_turn();
+    let space = space(RAM, force());
+    let at = map(space, 2 * PAGES * PAGE) as usize;
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let writers: Vec<_> = (0..2usize)
+            .map(|index| {
+                scope.spawn(move || {
+                    // Each has every second page.
+                    let (at, mut random) = (at as *mut u8, Random(77 + index as u64));
+                    ctx(space);
+                    let mut versions = vec![0u64; PAGES];
+                    for _ in 0..20_000 {
+                        let own = random.below(PAGES);
+                        let page = 2 * own + index;
+                        let kind = |version: u64| if version == 0 { 0 } else { 1 + version % 3 };
+                        check(at, page, versions[own], kind(versions[own]));
+                        versions[own] += 1;
+                        fill(at, page, versions[own], kind(versions[own]));
+                    }
+                    leave(space);
+                })
+            })
+            .collect();
+        let pager = scope.spawn(|| {
+            let mut random = Random(5);
+            ctx(space);
+            let mut rounds = 0;
+            while !done.load(Relaxed) {
+                let first = random.below(2 * PAGES);
+                assert_eq!(page_out(space, at as *mut u8, first, 1 + random.below(2 * PAGES - first)), 0);
+                rounds += 1;
+            }
+            leave(space);
+            rounds
+        });
+        for writer in writers {
+            writer.join().expect("nothing lost");
+        }
+        done.store(true, Relaxed);
+        assert!(pager.join().expect("advice") > 0);
+    });
+    space.validate().expect("consistent");
+    unmap(space, at as *mut u8, 2 * PAGES * PAGE);
+    leave(space);
+}
+
+#[test]
+fn where_no_device_takes_more_everything_stays_and_the_call_ends() {
+    alone("where_no_device_takes_more_everything_stays_and_the_call_ends", || {
+        // Random content, with nowhere to go but RAM.
+        let space = space_on(&[], true);
+        let pages = Pages::new(space, RAM_PAGES / 2, RANDOM);
+        let args = [pages.addr(0) as u64, (pages.len() * PAGE) as u64, libc::MADV_PAGEOUT as u64, 0, 0, 0];
+        let start = std::time::Instant::now();
+        for _ in 0..20 {
+            assert_eq!(space.madvise(ctx(space), args), 0);
+        }
+        assert!(start.elapsed().as_secs() < 20, "{:?}", start.elapsed());
+        pages.check_all();
+        space.validate().expect("consistent");
+    });
+}
