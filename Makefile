@@ -29,7 +29,7 @@ demo: packages build ## run a program in a fraction of its memory, and compare
 	@tools/demo $(EBB)
 
 .PHONY: test
-test: packages lint build unit models miri bench-slots-quick transparency programs swapon trees torture ## everything short: what continuous integration runs
+test: packages lint build unit models miri bench-slots-quick transparency programs swapon trees torture bench-quick ## everything short: what continuous integration runs
 	@echo "make test: every step passed"
 
 .PHONY: test-long
@@ -47,7 +47,8 @@ lint: ## format, clippy, tidy
 unit: build ## unit and behaviour tests of every crate
 	cargo test --workspace --profile checks
 	python3 bench/micro/test_bench.py
-	@tools/unit-fallbacks clean squeeze tree
+	python3 bench/suite/test_suite.py
+	@tools/unit-fallbacks clean squeeze tree pageout
 .PHONY: unit-long
 unit-long: build ## more of the behaviour tests with each fallback
 	@tools/unit-fallbacks snapshot devices groups groups_model
@@ -107,6 +108,35 @@ torture-long: build
 	$(EBB) run --ram 24M -- $(RELEASE)/torture --seconds 600 --megabytes 192 --threads 8
 	EBB_FORCE=no-move,no-process-madvise $(EBB) run --ram 24M -- $(RELEASE)/torture --seconds 300 --megabytes 96 --threads 4
 	EBB_FORCE=no-background $(EBB) run --ram 24M -- $(RELEASE)/torture --seconds 300 --megabytes 96 --threads 4
+
+# What the suite runs: bench/packages.txt names Debian's packages, this the two that Debian has not.
+BENCH_PYTHON := $(TARGET)/bench-python
+SUITE := $(or $(wildcard $(BENCH_PYTHON)/bin/python3),/usr/bin/python3) bench/suite/run.py --ebb $(EBB) $(foreach text,$(ONLY),--only $(text)) \
+	$(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(PLACES),--places $(PLACES))
+
+# Rows of each kind, for `make test`.
+BENCH_QUICK := swapin cow zeros GET program uniform numpy memmap records zipf-read
+
+.PHONY: bench bench-quick bench-packages bench-python
+bench: build bench-packages ## the proof: every workload beside the kernel's swap, hours; ONLY=TEXT, ROUNDS=N, PLACES=a,b, QUICK=1 (root)
+	cargo build --release -q -p ebb-bench-micro
+	mkdir -p $(TARGET)/bench
+	$(SUITE) --micro $(abspath $(RELEASE)/ebb-bench-micro) $(if $(QUICK),--quick) --json $(TARGET)/bench/figures.json \
+	  --plots $(if $(QUICK)$(ONLY),$(TARGET)/bench,docs/plots) $(if $(QUICK)$(ONLY),,--doc docs/performance.md)
+bench-quick: build # the harness itself, with what is installed; without root it says that it needs it
+	cargo build --release -q -p ebb-bench-micro
+	mkdir -p $(TARGET)/bench
+	$(SUITE) --micro $(abspath $(RELEASE)/ebb-bench-micro) --quick $(addprefix --only ,$(BENCH_QUICK)) --plots $(TARGET)/bench --json $(TARGET)/bench/quick.json > $(TARGET)/bench/quick.md \
+	  && tail -n 3 $(TARGET)/bench/quick.md
+bench-packages:
+	@tools/install-packages bench/packages.txt || echo "make bench: what needs a package that is missing is left out"
+.PHONY: profile
+profile: build ## where the time goes: make profile WORKLOAD="random-read --mib 256 --seconds 5" RAM=183M (needs perf)
+	cargo build --release -q -p ebb-bench-micro
+	bench/suite/profiler.py --ram $(or $(RAM),183M) --ebb $(EBB) -- $(abspath $(RELEASE)/ebb-bench-micro) $(or $(WORKLOAD),random-read --mib 256 --seconds 5)
+bench-python: ## duckdb and blosc2 for the suite, from PyPI, in a directory of their own
+	/usr/bin/python3 -m venv --system-site-packages $(BENCH_PYTHON)
+	$(BENCH_PYTHON)/bin/pip install -q -r bench/requirements.txt
 
 .PHONY: bench-micro
 bench-micro: build ## Ebb beside the kernel's swap on zram, interleaved, at equal total RAM (root)

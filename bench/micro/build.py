@@ -17,14 +17,18 @@ import sys
 import tempfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path.insert(0, HERE)
+sys.path[:0] = [HERE, os.path.dirname(HERE)]
 
 import program  # noqa: E402
-from bench import stop, table  # noqa: E402
-from bench.kernel import MIB, Missing, Zram  # noqa: E402
-from bench.process import Failed, Process  # noqa: E402
-from bench.undo import Journal  # noqa: E402
-from run import busy, load_average, nr_rounds, put, told  # noqa: E402
+from rig import stop  # noqa: E402
+from rig.errors import MIB, Failed, Missing  # noqa: E402
+from rig.machine import machine  # noqa: E402
+from rig.page import put, told  # noqa: E402
+from rig.process import Process  # noqa: E402
+from rig.swap import Zram  # noqa: E402
+from rig.text import table  # noqa: E402
+from rig.undo import Journal  # noqa: E402
+from run import busy, load_average, nr_rounds  # noqa: E402
 
 TREES = os.path.join(program.ROOT, "tests/trees")
 sys.path.insert(0, TREES)
@@ -108,8 +112,8 @@ def one(system, plan, build, journal, zram, scratch):
     elif system == "kernel":
         run = program.under_kernel(plan.limit, plan.command, journal, zram, plan.timeout)
     else:
-        plan.ram = plan.wanted if system == "asked" else plan.ram
-        run = program.under_ebb(plan, plan.command, journal, scratch)._replace(held=plan.ram)
+        ram = plan.wanted if system == "asked" else plan.ram
+        run = program.under_ebb(plan, ram, plan.command, journal, scratch)._replace(held=ram)
     build.check()
     say(f"{plan.wanted // MIB} MiB, {system}: {run.wall:.1f} s, {run.cpu:.1f} s of processors, {run.system:.1f} s in the kernel")
     return run
@@ -158,13 +162,13 @@ def cells(plan, system):
 
 
 def report(chosen, build, plans, load):
-    machine = table.machine()
+    here = machine()
     lines = [
-        f"{machine['processor']}, {machine['processors']} processors, {machine['memory_mib']} MiB, Linux"
-        f" {machine['kernel']}, {machine['date']}.",
+        f"{here['processor']}, {here['processors']} processors, {here['memory_mib']} MiB, Linux"
+        f" {here['kernel']}, {here['date']}.",
         f"Command: `{' '.join(['bench/micro/build.py', *told(sys.argv[1:])])}`. {nr_rounds(chosen.rounds)}: median (least..most); ratios round by"
         " round.",
-        f"Load average of the machine before and after: {load[0]}, {load[1]}.{busy({'load': load, 'machine': machine})}",
+        f"Load average of the machine before and after: {load[0]}, {load[1]}.{busy({'load': load, 'machine': here})}",
         "",
         f"`make -j4` of {build.title}, {build.image} the same file in every run. The kernel's limit holds page cache too, which"
         " Ebb leaves to the system.",
@@ -172,11 +176,11 @@ def report(chosen, build, plans, load):
     head = ["", "RAM in all, MiB", "wall, s", "processors, s", "in the kernel, s", "wall, Ebb/kernel", "processors, Ebb/kernel"]
     for plan in plans:
         lines += ["", f"With about {plan.wanted // MIB} MiB for all of it:", ""]
-        lines.append(table.table(head, [cells(plan, system) for system in plan.systems if plan.runs[system]]))
+        lines.append(table(head, [cells(plan, system) for system in plan.systems if plan.runs[system]]))
         if plan.died:
             limits = ", ".join(str(limit // MIB) for limit in plan.died)
-            least = f" The least with which it ended well was {plan.limit // MIB}, once while that was looked for." if plan.systems != SYSTEMS else ""
-            lines += ["", f"The kernel's out-of-memory killer ended the build with limits of {limits} MiB.{least}"]
+            lines += ["", f"While the limit was looked for, the kernel's out-of-memory killer ended the build with limits of {limits} MiB."
+                      f" Compared is {plan.limit // MIB} MiB, with which it ended well then and came closest to RAM."]
         lines += ["", "Failed:", "", *plan.failed] if plan.failed else []
     return "\n".join(lines)
 

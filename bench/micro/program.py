@@ -19,12 +19,15 @@ import tempfile
 import time
 from typing import NamedTuple
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path[:0] = [HERE, os.path.dirname(HERE)]
 
-from bench import stop  # noqa: E402
-from bench.kernel import MIB, Group, Missing, Zram  # noqa: E402
-from bench.process import Failed, Process  # noqa: E402
-from bench.undo import Journal  # noqa: E402
+from rig import stop  # noqa: E402
+from rig.errors import MIB, Failed, Killed, Missing  # noqa: E402
+from rig.group import Group  # noqa: E402
+from rig.process import Process  # noqa: E402
+from rig.swap import Zram  # noqa: E402
+from rig.undo import Journal  # noqa: E402
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 EBB = os.path.join(os.environ.get("CARGO_TARGET_DIR") or os.path.join(ROOT, "target"), "release/ebb")
@@ -73,14 +76,19 @@ def under_kernel(limit, command, journal, zram, timeout):
     try:
         run = timed(group.wrap(command), journal, timeout)
         return run._replace(held=min(limit, group.peak_bytes()) + zram.memory()["peak_bytes"])
+    except Failed as failed:
+        kills = group.oom_kills()
+        if kills:
+            raise Killed(f"out-of-memory kills: {kills}; {failed}") from None
+        raise
     finally:
         group.close()
 
 
-def under_ebb(chosen, command, journal, scratch):
+def under_ebb(chosen, ram, command, journal, scratch):
     stats = os.path.join(scratch, "stats.json")
     run = timed(
-        [chosen.ebb, "run", "-q", "--ram", str(chosen.ram), "--stats", stats, "--", *command], journal, chosen.timeout
+        [chosen.ebb, "run", "-q", "--ram", str(ram), "--stats", stats, "--", *command], journal, chosen.timeout
     )
     with open(stats, encoding="utf-8") as file:
         return run._replace(held=json.load(file)["counters"]["peak_held_bytes"])
@@ -136,8 +144,8 @@ def find_limit(chosen, journal, zram, before=lambda: None):
         before()
         try:
             total = under_kernel(limit, chosen.command, journal, zram, chosen.timeout).held
-        except Failed as failed:
-            print(f"program.py: limit {limit >> 20} MiB: {failed}", file=sys.stderr, flush=True)
+        except Killed as killed:
+            print(f"program.py: limit {limit >> 20} MiB: {killed}", file=sys.stderr, flush=True)
             return None
         print(f"program.py: limit {limit >> 20} MiB: {total >> 20} MiB in all", file=sys.stderr, flush=True)
         return total
@@ -185,7 +193,7 @@ def main():
         for _ in range(chosen.rounds):
             rounds["alone"].append(timed(chosen.command, journal, chosen.timeout))
             rounds["kernel"].append(under_kernel(limit, chosen.command, journal, zram, chosen.timeout))
-            rounds["ebb"].append(under_ebb(chosen, chosen.command, journal, scratch))
+            rounds["ebb"].append(under_ebb(chosen, chosen.ram, chosen.command, journal, scratch))
     except (Missing, Failed) as failed:
         sys.exit(f"program.py: {failed}")
     except stop.Stopped as stopped:

@@ -15,11 +15,17 @@ import sys
 import tempfile
 import time
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path[:0] = [HERE, os.path.dirname(HERE)]
 
-from bench import cells, redis, stop, table  # noqa: E402
-from bench.kernel import Missing, Zram, settings  # noqa: E402
-from bench.undo import Journal  # noqa: E402
+import cells  # noqa: E402
+import tables  # noqa: E402
+from rig import redis, stop  # noqa: E402
+from rig.errors import Missing  # noqa: E402
+from rig.machine import machine, settings  # noqa: E402
+from rig.swap import Zram  # noqa: E402
+from rig.page import put, told  # noqa: E402
+from rig.undo import Journal  # noqa: E402
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 MARKS = ("<!-- what bench/micro/run.py printed -->", "<!-- end of what it printed -->")
@@ -106,19 +112,6 @@ def measure(chosen, plan, journal, zram):
     return results, redis_results, sizes
 
 
-def told(arguments):
-    """The arguments that bear on what was measured, not on where things are."""
-    kept, skip = [], False
-    for argument in arguments:
-        if skip:
-            skip = False
-        elif argument.split("=")[0] in ("--ebb", "--json", "--doc"):
-            skip = "=" not in argument
-        elif argument != "--no-build":
-            kept.append(argument)
-    return kept
-
-
 def busy(found):
     """A warning when other work ran beside the run."""
     if float(found["load"][0]) <= found["machine"]["processors"] / 2:
@@ -137,29 +130,20 @@ def report(chosen, plan, found, digest, results, redis_results, sizes):
         f"Kernel: zram lz4, {', '.join(f'{name} {value}' for name, value in kernel.items())}.",
         f"Load average of the machine before and after: {found['load'][0]}, {found['load'][1]}.{busy(found)}",
         "",
-        *table.aim(digest, plan),
+        *tables.aim(digest, plan),
     ]
     if any(cell in results for cell in cells.ACCESS):
-        lines += table.access_report(digest, results, plan)
+        lines += tables.access_report(digest, results, plan)
     if any(cell in results for cell in cells.SWAP):
-        lines += table.swap_report(digest, results, plan)
+        lines += tables.swap_report(digest, results, plan)
     if redis_results:
-        lines += table.redis_report(redis_results, sizes, plan)
-    lines += table.failures(results, redis_results)
+        lines += tables.redis_report(redis_results, sizes, plan)
+    lines += tables.failures(results, redis_results)
     return "\n".join(lines)
 
 
 def nr_rounds(count):
     return f"{count} round{'' if count == 1 else 's'}"
-
-
-def put(path, text, marks=MARKS):
-    """Replaces what stands between two marks in a page."""
-    with open(path, encoding="utf-8") as file:
-        before, rest = file.read().split(marks[0] + "\n", 1)
-        after = rest.split(marks[1] + "\n", 1)[1]
-    with open(path, "w", encoding="utf-8") as file:
-        file.write(f"{before}{marks[0]}\n{text}\n{marks[1]}\n{after}")
 
 
 def load_average():
@@ -190,7 +174,7 @@ def main():
         plan = make_plan(chosen, scratch, bench)
         load = load_average()
         zram = Zram(journal)
-        found = {"arguments": sys.argv[1:], "machine": table.machine(), "settings": settings()}
+        found = {"arguments": sys.argv[1:], "machine": machine(), "settings": settings()}
         results, redis_results, sizes = measure(chosen, plan, journal, zram)
         found["load"] = [load, load_average()]
     except Missing as missing:
@@ -208,7 +192,7 @@ def main():
     text = report(chosen, plan, found, digest, results, redis_results, sizes)
     print(text)
     if chosen.doc:
-        put(chosen.doc, text)
+        put(chosen.doc, text, MARKS)
     if chosen.json:
         found["redis"] = redis_results
         found["cells"] = [
@@ -218,7 +202,7 @@ def main():
         with open(chosen.json, "w", encoding="utf-8") as file:
             json.dump(found, file, indent=1)
             file.write("\n")
-    bad = table.failures(results, redis_results)
+    bad = tables.failures(results, redis_results)
     return 1 if bad else 0
 
 

@@ -1,51 +1,85 @@
 #!/usr/bin/python3
-"""What a short command costs under Ebb: rounds of a shell that runs many, plain and under Ebb by turns.
-
-Prints, for each way, the time of one command in microseconds: smallest, median and quartiles over the rounds, and the
-processor time; then what `ebb run` itself costs. The smallest is the figure to compare on a machine that does other
-things too.
+"""What a short command costs under Ebb: shells that run a few commands when they are told to, one for each way, by turns
+in random order. Machines that do other things as well make any one time worthless; the difference to the plain way in
+the same round is not. Prints, for each way, the median time of one command, and the median and the quartiles of these
+differences, in microseconds; then what `ebb run` itself costs.
 
   plain     without Ebb
-  preload   with the agent loaded, but inert: what loading any library costs
+  empty     with a library loaded that has nothing in it: what preloading any library costs
+  inert     with the agent loaded, but nothing that it should do
   ebb       under `ebb run`, as users get it
   managed   under `ebb run`, every process managed from its start (EBB_FORCE=no-dormant)
 """
 import argparse
 import os
-import resource
+import random
 import statistics
 import subprocess
 import sys
 import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
+# A library without code since glibc 2.34.
+EMPTY = "/lib/x86_64-linux-gnu/libdl.so.2"
+SCRIPT = 'while read count; do while [ $count -gt 0 ]; do "$0"; count=$((count-1)); done; echo; done'
+UNDER = ["run", "-q", "--ram", "1G", "--"]
 
 
-def spent():
-    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return usage.ru_utime + usage.ru_stime
+class Shell:
+    """A shell that runs the command as often as it is told."""
+
+    def __init__(self, prefix, environment, program):
+        command = [*prefix, "/bin/sh", "-c", SCRIPT, program]
+        self.process = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    def time(self, count):
+        """Seconds for `count` commands."""
+        start = time.perf_counter()
+        self.process.stdin.write(b"%d\n" % count)
+        self.process.stdin.flush()
+        if self.process.stdout.readline() != b"\n":
+            sys.exit("startup.py: a shell ended, or its command printed something: give a command that prints nothing")
+        return time.perf_counter() - start
+
+    def close(self):
+        self.process.stdin.close()
+        if self.process.wait(60) != 0:
+            sys.exit(f"startup.py: a shell ended with status {self.process.returncode}")
 
 
-def timed(command, environment):
-    """Wall and processor time of a command, seconds."""
-    before, start = spent(), time.perf_counter()
+def started(command, environment):
+    """Seconds for a run of the command."""
+    start = time.perf_counter()
     subprocess.run(command, env=environment, check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-    return time.perf_counter() - start, spent() - before
+    return time.perf_counter() - start
 
 
-def line(name, rounds, each):
-    wall = sorted(1e6 * w / each for w, _ in rounds)
-    busy = sorted(1e6 * b / each for _, b in rounds)
-    low, middle, high = statistics.quantiles(wall, n=4)
-    print(f"{name:10} {wall[0]:9.1f} {low:9.1f} {middle:9.1f} {high:9.1f} {busy[0]:14.1f} {statistics.median(busy):9.1f}")
-    return wall[0], busy[0]
+def measure(rounds, ways):
+    """Calls each of `ways` once a round, in random order: a list of microseconds for each."""
+    times = {name: [] for name in ways}
+    for _ in range(rounds):
+        for name in random.sample(list(ways), len(ways)):
+            times[name].append(1e6 * ways[name]())
+    return times
+
+
+def report(times):
+    print(f"{'way':10} {'median':>8} {'more than plain':>16} {'quartiles':>18} {'':>8}")
+    plain = times["plain"]
+    for name, found in times.items():
+        if name == "plain":
+            print(f"{name:10} {statistics.median(found):8.1f}")
+            continue
+        low, middle, high = statistics.quantiles([a - b for a, b in zip(found, plain)], n=4)
+        share = 100 * middle / statistics.median(plain)
+        print(f"{name:10} {statistics.median(found):8.1f} {middle:16.1f} {low:9.1f}..{high:<7.1f} {share:+7.1f} %")
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n", 1)[0])
     parser.add_argument("--ebb", default=os.path.join(HERE, "../../target/release/ebb"))
-    parser.add_argument("--commands", type=int, default=300, help="commands of a round (300)")
-    parser.add_argument("--rounds", type=int, default=21, help="rounds of each way (21)")
+    parser.add_argument("--commands", type=int, default=10, help="commands of a round (10)")
+    parser.add_argument("--rounds", type=int, default=300, help="rounds of each way (300)")
     parser.add_argument("--program", default="/bin/true", help="the command (/bin/true)")
     args = parser.parse_args()
     ebb = os.path.abspath(args.ebb)
@@ -53,34 +87,24 @@ def main():
     if not os.path.exists(ebb) or not os.path.exists(agent):
         sys.exit(f"startup.py: no {ebb} with its agent beside it: build it, or give --ebb")
     base = {k: v for k, v in os.environ.items() if not k.startswith("EBB_") and k != "LD_PRELOAD"}
-    script = f"i=0; while [ $i -lt {args.commands} ]; do {args.program}; i=$((i+1)); done"
-    shell = ["/bin/sh", "-c", script]
-    under = [ebb, "run", "-q", "--ram", "1G", "--"]
-    forced = dict(base, EBB_FORCE="no-dormant")
-    ways = {
-        "plain": (shell, base),
-        "preload": (shell, dict(base, LD_PRELOAD=agent)),
-        "ebb": (under + shell, base),
-        "managed": (under + shell, forced),
-    }
-    single = {"plain": ([args.program], base), "ebb run": (under + [args.program], base)}
-    rounds = {name: [] for name in ways}
-    starts = {name: [] for name in single}
-    for _ in range(args.rounds):
-        for name, (command, environment) in ways.items():
-            rounds[name].append(timed(command, environment))
-        for _ in range(5):
-            for name, (command, environment) in single.items():
-                starts[name].append(timed(command, environment))
+    ways = {"plain": ([], base)}
+    if os.path.exists(EMPTY):
+        ways["empty"] = ([], dict(base, LD_PRELOAD=EMPTY))
+    ways["inert"] = ([], dict(base, LD_PRELOAD=agent))
+    ways["ebb"] = ([ebb, *UNDER], base)
+    ways["managed"] = ([ebb, *UNDER], dict(base, EBB_FORCE="no-dormant"))
+    shells = {name: Shell(*way, args.program) for name, way in ways.items()}
+    for shell in shells.values():
+        shell.time(args.commands)
+    each = {name: lambda shell=shell: shell.time(args.commands) / args.commands for name, shell in shells.items()}
+    times = measure(args.rounds, each)
+    for shell in shells.values():
+        shell.close()
     print(f"{args.program} by a shell, {args.rounds} rounds of {args.commands}; microseconds a command")
-    print(f"{'way':10} {'least':>9} {'quarter':>9} {'median':>9} {'3 quart.':>9} {'processor least':>14} {'median':>8}")
-    least = {name: line(name, rounds[name], args.commands) for name in ways}
-    for name in ("preload", "ebb", "managed"):
-        more = [100 * (least[name][i] / least["plain"][i] - 1) for i in (0, 1)]
-        print(f"{name}: {more[0]:+.1f} % of the least time, {more[1]:+.1f} % of the least processor time")
+    report(times)
+    single = {"plain": [args.program], "ebb run": [ebb, *UNDER, args.program]}
     print("one start; microseconds")
-    least = {name: line(name, starts[name], 1) for name in single}
-    print(f"ebb run: {least['ebb run'][0] - least['plain'][0]:+.0f} us of the least time")
+    report(measure(args.rounds, {name: lambda command=command: started(command, base) for name, command in single.items()}))
 
 
 main()

@@ -7,12 +7,16 @@ import subprocess
 import sys
 import tempfile
 import unittest
+from unittest import mock
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path[:0] = [HERE, os.path.dirname(HERE)]
 
+import cells  # noqa: E402
 import program  # noqa: E402
-from bench import cells, redis, stop, table, undo  # noqa: E402
-from bench.kernel import MIB  # noqa: E402
+import tables  # noqa: E402
+from rig import group, redis, stop, undo  # noqa: E402
+from rig.errors import MIB  # noqa: E402
 
 
 class JournalTest(unittest.TestCase):
@@ -109,7 +113,7 @@ class DigestTest(unittest.TestCase):
         cell = cells.ACCESS[0]
         results = {cell: {"kernel": [{"round": 0, "failed": "why"}]}}
         self.assertEqual(cells.digest(results)[cell]["kernel"], {})
-        self.assertIn("- random-read mixed 1T, kernel, round 1: why", table.failures(results, {}))
+        self.assertIn("- random-read mixed 1T, kernel, round 1: why", tables.failures(results, {}))
 
     def test_ebb_gets_the_limit_and_zram_s_peak_but_for_hard_data(self):
         plan = cells.Plan(256, 100, 64, 1, 1, "", "", "", ())
@@ -146,6 +150,18 @@ class SearchTest(unittest.TestCase):
         found, tries = self.found(128, 120)
         self.assertIn(found.limit // MIB, range(120, 129))
         self.assertEqual(len(tries), len(set(tries)))
+
+    def test_only_the_out_of_memory_killer_s_deeds_count_as_kills(self):
+        self.assertEqual(group.kills("oom_kill_disable 0\nunder_oom 0\noom_kill 3\n"), 3)
+        self.assertEqual(group.kills("low 0\nhigh 12\nmax 7\noom 4\noom_kill 2\noom_group_kill 9\n"), 2)
+        self.assertEqual(group.kills(""), 0)
+
+    def test_what_fails_for_another_reason_is_no_limit_s_doing(self):
+        def fails(*_):
+            raise program.Failed("no such file")
+
+        with mock.patch.object(program, "under_kernel", fails), self.assertRaises(program.Failed):
+            program.find_limit(mock.Mock(ram=64 * MIB), None, None)
 
     def test_a_program_that_never_ends_well_is_told(self):
         with self.assertRaises(program.Failed):

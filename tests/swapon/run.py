@@ -645,7 +645,7 @@ def stress(context):
         program.end()
         context.notes.append(f"{done} changes, {len(busy)} refused; {program.lines[-1]}")
         # Its end makes the last ones fail.
-        need(done >= context.pick(2, 20) and len(busy) <= 4, f"{done} changes, refused: {busy[:5]}")
+        need(done >= seconds and len(busy) <= 4, f"{done} changes, refused: {busy[:5]}")
 
 
 def main():

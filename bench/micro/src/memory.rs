@@ -87,6 +87,20 @@ impl Memory {
         }
     }
 
+    /// Copies a page out.
+    #[inline]
+    pub fn copy_out(&self, page: usize, to: &mut Words) {
+        // SAFETY: a page of the mapping that only this thread writes.
+        unsafe { self.page(page).cast::<Words>().copy_to_nonoverlapping(to, 1) };
+    }
+
+    /// Copies a page in.
+    #[inline]
+    pub fn copy_in(&self, page: usize, from: &Words) {
+        // SAFETY: a page of the mapping that only this thread uses.
+        unsafe { self.page(page).cast::<Words>().copy_from_nonoverlapping(from, 1) };
+    }
+
     /// A page's content, to be compared while nobody writes it.
     pub fn words(&self, page: usize) -> &Words {
         // SAFETY: a page of the mapping, which nobody writes meanwhile.
@@ -95,19 +109,28 @@ impl Memory {
 
     /// Gives pages back: they are zeros from now on.
     pub fn drop_pages(&self, pages: Range<usize>) {
+        self.advise(pages, libc::MADV_DONTNEED);
+    }
+
+    /// Has pages swapped out, as far as there is room.
+    pub fn page_out(&self, pages: Range<usize>) {
+        self.advise(pages, libc::MADV_PAGEOUT);
+    }
+
+    fn advise(&self, pages: Range<usize>, advice: i32) {
         if pages.is_empty() {
             return;
         }
         let (at, bytes) = (self.page(pages.start), pages.len() * PAGE_BYTES);
         let result = match self.space {
             Some(space) => {
-                let args = [at as u64, bytes as u64, libc::MADV_DONTNEED as u64, 0, 0, 0];
+                let args = [at as u64, bytes as u64, advice as u64, 0, 0, 0];
                 space.madvise(in_process::ctx(space), args)
             }
             // SAFETY: pages of the mapping to which no reference is held.
-            None => unsafe { libc::madvise(at.cast(), bytes, libc::MADV_DONTNEED) as i64 },
+            None => unsafe { libc::madvise(at.cast(), bytes, advice) as i64 },
         };
-        assert_eq!(result, 0, "MADV_DONTNEED");
+        assert_eq!(result, 0, "madvise {advice}");
     }
 }
 

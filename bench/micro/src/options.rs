@@ -16,7 +16,11 @@ Workloads:
   seq-read       all pages in order, again and again
   seq-write      the same, and changes them
   swap-out       the filling alone: what is beyond --resident is timed by itself
+  swap-out-random  the same in an order without a pattern
   swap-in        fills, drops all but the first fifth, and reads that in order
+  page-out       fills, has everything swapped out by MADV_PAGEOUT, and reads it in order
+  cow            fills and forks; the child changes every page once, in order, and reports
+  random-rw      copies whole pages, as many in as out; each thread has pages of its own
 
 Options:
   --mib N            memory (256)
@@ -24,6 +28,7 @@ Options:
   --warm S           time before that, not measured (half as much), until each page could have been used once
   --threads T        threads (1); each writes only pages of its own
   --data KIND        zero, same, mixed (like a heap) or hard (random) (mixed)
+  --zipf S           exponent of zipf-read (0.99), and of random-rw, where 0 is uniform (0)
   --resident MIB     so much of the filling is not swap-out (a quarter of --mib)
   --seed N           of contents and order (1)
   --verify all       at the end, compare every byte, instead of those of 2,048 pages
@@ -41,6 +46,8 @@ pub struct Options {
     pub threads: usize,
     pub data: Data,
     pub resident_pages: usize,
+    /// Exponent of Zipf's law; none where all pages are alike.
+    pub zipf: Option<f64>,
     pub seed: u64,
     pub verify_all: bool,
     pub in_process: Option<InProcess>,
@@ -61,6 +68,7 @@ impl Options {
         let mut workload = None;
         let (mut mib, mut seconds, mut warm, mut threads, mut resident) = (256usize, 1.0f64, None, 1usize, None);
         let (mut data, mut seed, mut verify_all) = (Data::Mixed, 1u64, false);
+        let mut zipf = None;
         let (mut ram, mut spill) = (None, Some(PathBuf::from("/var/tmp")));
         while let Some(arg) = args.next() {
             if !arg.starts_with('-') {
@@ -80,6 +88,7 @@ impl Options {
                 "--warm" => warm = Some(number(&arg, &value)?),
                 "--threads" => threads = number(&arg, &value)?,
                 "--resident" => resident = Some(number::<usize>(&arg, &value)?),
+                "--zipf" => zipf = Some(number::<f64>(&arg, &value)?),
                 "--seed" => seed = number(&arg, &value)?,
                 "--data" => data = Data::named(&value).ok_or(format!("{arg} {value}: there is no such data"))?,
                 "--verify" => verify_all = value == "all",
@@ -91,8 +100,21 @@ impl Options {
         if mib == 0 || threads == 0 || threads > mib || !(seconds > 0.0 && seconds < 1e6) {
             return Err("--mib, --threads and --seconds have to be positive, and a thread needs a MiB".to_owned());
         }
+        let workload = workload.ok_or("no workload")?;
+        if workload == Workload::Cow && threads > 1 {
+            return Err("cow: fork takes one thread along; give --threads 1".to_owned());
+        }
+        let zipf = match workload {
+            Workload::ZipfRead => Some(zipf.unwrap_or(0.99)),
+            Workload::RandomRw => zipf.filter(|exponent| *exponent != 0.0),
+            _ => None,
+        };
+        if zipf.is_some_and(|exponent| !(exponent > 0.0 && exponent < 10.0 && exponent != 1.0)) {
+            return Err("--zipf: an exponent between 0 and 10, but not 1".to_owned());
+        }
         Ok(Some(Self {
-            workload: workload.ok_or("no workload")?,
+            workload,
+            zipf,
             pages: mib * PAGES_PER_MIB,
             seconds,
             warm_seconds: warm.unwrap_or(seconds / 2.0),
@@ -140,6 +162,16 @@ mod tests {
     #[test]
     fn a_second_workload_is_refused() {
         assert_eq!(parse("seq-read seq-write").expect_err("two"), "seq-write: one workload a process");
+    }
+
+    #[test]
+    fn exponents_are_for_those_that_have_one() {
+        let zipf = |text: &str| parse(text).expect("valid").expect("no help").zipf;
+        assert_eq!(zipf("zipf-read"), Some(0.99));
+        assert_eq!(zipf("random-rw --zipf 1.2"), Some(1.2));
+        assert_eq!((zipf("random-rw"), zipf("seq-read")), (None, None));
+        assert!(parse("random-rw --zipf 1").is_err());
+        assert!(parse("cow --threads 2").is_err());
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! One run: fill, warm up, measure, verify. The first thread is the main one, so that a run with one thread is a
 //! process with one thread: what unmapping costs depends on that.
 
-use crate::content::Contents;
+use crate::content::{Contents, PAGE_BYTES};
 use crate::counters::{self, Counters};
 use crate::histogram::Histogram;
 use crate::memory::{self, Memory};
@@ -96,7 +96,7 @@ pub fn run(options: &Options) -> Outcome {
         barrier: Barrier::new(options.threads),
         counters: memory.space().map(|space| space.stats()).or_else(counters::of_agent),
         ns_per_cycle: calibrate(),
-        zipf: (options.workload == Workload::ZipfRead).then(|| pattern::zipf(options.pages)),
+        zipf: options.zipf.map(|exponent| pattern::zipf(options.pages, exponent)),
         memory,
         options,
     };
@@ -132,6 +132,19 @@ pub fn run(options: &Options) -> Outcome {
     })
 }
 
+/// Goes on in a child. The parent, whose memory the child has in common, waits and ends as the child does.
+fn become_child() {
+    // SAFETY: there is one thread.
+    let pid = unsafe { libc::fork() };
+    assert!(pid >= 0, "fork");
+    if pid > 0 {
+        let mut status = 0;
+        // SAFETY: waits for the child just made.
+        unsafe { libc::waitpid(pid, &mut status, 0) };
+        std::process::exit(if libc::WIFEXITED(status) { libc::WEXITSTATUS(status) } else { 1 });
+    }
+}
+
 impl Run<'_> {
     /// One thread's part.
     fn work(&self, index: usize) -> (Tally, Option<Led>) {
@@ -140,9 +153,28 @@ impl Run<'_> {
         let (resident, pages) = (self.options.resident_pages, self.options.pages);
         let (_, first) = self.phase(index, || self.fill(share(resident, index, threads)));
         let rest = share(pages - resident, index, threads);
-        let (filled, second) = self.phase(index, || self.fill(rest.start + resident..rest.end + resident));
+        let rest = rest.start + resident..rest.end + resident;
+        let (filled, mut second) = self.phase(index, || match workload {
+            Workload::SwapOutRandom => {
+                self.fill(pattern::scattered(rest.len(), self.options.seed).map(|i| rest.start + i))
+            }
+            _ => self.fill(rest),
+        });
         let (tally, measured) = match workload {
-            Workload::SwapOut => (filled, None),
+            Workload::SwapOut | Workload::SwapOutRandom => (filled, None),
+            Workload::PageOut => {
+                second = self.phase(index, || self.memory.page_out(share(pages, index, threads))).1;
+                self.phase(index, || self.read_once(share(pages, index, threads)))
+            }
+            Workload::Cow => {
+                become_child();
+                self.phase(index, || self.change_once(share(pages, index, threads)))
+            }
+            Workload::RandomRw => {
+                let mut pattern = self.pattern(index);
+                self.phase(index, || self.copy(&mut pattern, self.options.warm_seconds, pages / threads));
+                self.phase(index, || self.copy(&mut pattern, self.options.seconds, 0))
+            }
             Workload::SwapIn => {
                 if index == 0 {
                     self.memory.drop_pages(self.live_pages()..pages);
@@ -156,12 +188,13 @@ impl Run<'_> {
                 self.phase(index, || self.repeat(&mut pattern, self.options.seconds, 0))
             }
         };
+        let beyond = if workload == Workload::PageOut { pages } else { pages - resident };
         let led = first.zip(second).map(|(first, second)| {
             let measured = measured.unwrap_or_else(|| Phase {
                 wall_ns: second.wall_ns,
                 counted: Counters { ebb: second.counted.ebb.clone(), ..second.counted },
             });
-            Led { fill: [(resident, first), (pages - resident, second)], measured }
+            Led { fill: [(resident, first), (beyond, second)], measured }
         });
         if index > 0 {
             self.memory.leave_thread();
@@ -195,6 +228,8 @@ impl Run<'_> {
         let (pages, threads) = (self.options.pages, self.options.threads);
         let random = Random::new(mix(self.options.seed) ^ index as u64);
         match (self.options.workload, &self.zipf) {
+            (Workload::RandomRw, Some(zipf)) => Pattern::OwnZipf { pages, index, threads, zipf: zipf.clone(), random },
+            (Workload::RandomRw, None) => Pattern::Own { pages, index, threads, random },
             (Workload::ZipfRead, Some(zipf)) => Pattern::Zipf { pages, zipf: zipf.clone(), random },
             (Workload::RandomWrite, _) => Pattern::Own { pages, index, threads, random },
             (Workload::SeqRead | Workload::SeqWrite, _) => {
@@ -205,7 +240,7 @@ impl Run<'_> {
         }
     }
 
-    fn fill(&self, pages: Range<usize>) -> Tally {
+    fn fill(&self, pages: impl Iterator<Item = usize>) -> Tally {
         let mut tally = Tally::new();
         let start = cycles();
         let mut last = start;
@@ -227,6 +262,51 @@ impl Run<'_> {
             self.access(page, false, &mut tally);
         }
         tally.cycles = cycles() - start;
+        tally
+    }
+
+    fn change_once(&self, pages: Range<usize>) -> Tally {
+        let mut tally = Tally::new();
+        let start = cycles();
+        for page in pages {
+            self.access(page, true, &mut tally);
+        }
+        tally.cycles = cycles() - start;
+        tally
+    }
+
+    /// Copies whole pages for so long, and at least so many: every second time in, else out.
+    fn copy(&self, pattern: &mut Pattern, seconds: f64, copies_min: usize) -> Tally {
+        let mut tally = Tally::new();
+        let mut buffer = [0; PAGE_BYTES / 8];
+        let start = cycles();
+        let end = start + (seconds * 1e9 / self.ns_per_cycle) as u64;
+        let mut now = start;
+        while now < end || tally.accesses < copies_min as u64 {
+            let page = pattern.next();
+            let mut version = self.versions[page].load(Relaxed);
+            let is_in = tally.accesses % 2 == 1;
+            if is_in {
+                version = version.wrapping_add(1);
+                self.contents.fill(page, &mut buffer);
+                buffer[..2].copy_from_slice(&self.contents.head(page, version));
+            }
+            let before = cycles();
+            if is_in {
+                self.memory.copy_in(page, &buffer)
+            } else {
+                self.memory.copy_out(page, &mut buffer)
+            }
+            now = cycles();
+            if is_in {
+                self.versions[page].store(version, Relaxed);
+            } else if buffer[..2] != self.contents.head(page, version) {
+                self.corrupt(page, version);
+            }
+            tally.latency.add(now - before);
+            tally.accesses += 1;
+        }
+        tally.cycles = now - start;
         tally
     }
 

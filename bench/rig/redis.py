@@ -10,8 +10,9 @@ import tempfile
 import threading
 import time
 
-from .kernel import MIB, Group
-from .process import Failed, Process
+from .errors import MIB, Failed
+from .group import Group
+from .process import Process
 from .stop import together
 
 VALUE_BYTES = 1024

@@ -6,8 +6,10 @@ import os
 import statistics
 from dataclasses import dataclass, field
 
-from .kernel import MIB, Group
-from .process import Failed, json_of
+from rig.errors import MIB, Failed
+from rig.figures import Figure
+from rig.group import Group
+from rig.process import json_of
 
 TIMEOUT_S = 120
 SYSTEMS = ("none", "kernel", "ebb", "engine")
@@ -138,25 +140,6 @@ def run_round(plan, cells, journal, zram, nr, results, say):
                 found = {"failed": str(failure)}
             found["round"] = nr
             of_cell.setdefault(system, []).append(found)
-
-
-@dataclass
-class Figure:
-    """A measure over the rounds."""
-
-    values: list
-
-    @property
-    def median(self):
-        return statistics.median(self.values)
-
-    @property
-    def low(self):
-        return min(self.values)
-
-    @property
-    def high(self):
-        return max(self.values)
 
 
 def measures(cell, found, hit):

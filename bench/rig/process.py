@@ -5,12 +5,9 @@ import os
 import signal
 import subprocess
 
+from .errors import Failed
 from .stop import together
 from .undo import start_of
-
-
-class Failed(Exception):
-    """A measured process did not do its work; says why."""
 
 
 class Process:

@@ -152,11 +152,6 @@ def undo_zram(number):
         retry(lambda: write("/sys/class/zram-control/hot_remove", str(number)))
 
 
-def undo_node(path):
-    if os.path.exists(path):
-        os.unlink(path)
-
-
 def undo_cgroup(path):
     if not os.path.isdir(path):
         return
@@ -184,11 +179,17 @@ def undo_module(name):
     subprocess.run(["rmmod", name], check=False, timeout=30, stderr=subprocess.DEVNULL)
 
 
+def undo_file(path):
+    if os.path.exists(path):
+        os.unlink(path)
+
+
 UNDO = {
+    "file": undo_file,
     "process": undo_process,
     "swap": undo_swap,
     "zram": undo_zram,
-    "node": undo_node,
+    "node": undo_file,
     "cgroup": undo_cgroup,
     "value": undo_value,
     "controller": undo_controller,

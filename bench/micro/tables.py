@@ -1,37 +1,12 @@
 """The report: Markdown that reads well in a terminal too."""
 
-import datetime
-import os
-import platform
+from cells import ACCESS, SWAP
 
-from .cells import ACCESS, SWAP
-from .kernel import MIB
-from .undo import read
+from rig.errors import MIB
+from rig.text import number, table
 
 TITLES = {"none": "all in RAM", "kernel": "kernel", "ebb": "Ebb", "engine": "engine"}
 PAGE_BYTES = 4096
-
-
-def machine():
-    """What the figures were made on."""
-    model = next(
-        (line.split(":", 1)[1].strip() for line in (read("/proc/cpuinfo") or "").splitlines() if "model name" in line),
-        platform.machine(),
-    )
-    memory_kib = int((read("/proc/meminfo") or "MemTotal: 0").split()[1])
-    return {
-        "processor": model,
-        "processors": len(os.sched_getaffinity(0)),
-        "memory_mib": memory_kib // 1024,
-        "kernel": platform.release(),
-        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
-    }
-
-
-def number(value):
-    if value >= 100:
-        return f"{value:,.0f}"
-    return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
 def spread(figure, scale=1.0):
@@ -52,18 +27,6 @@ def plain(figure, scale=1.0):
 def ratio(figure):
     """A ratio to the kernel."""
     return spread(figure) if figure else "-"
-
-
-def table(head, rows):
-    """Columns as wide as their widest cell; the first to the left, figures to the right."""
-    widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
-
-    def line(row):
-        cells = [cell.ljust(width) if i == 0 else cell.rjust(width) for i, (cell, width) in enumerate(zip(row, widths))]
-        return "| " + " | ".join(cells) + " |"
-
-    rule = "|" + "|".join("-" * (width + 1) + (":" if i else "-") for i, width in enumerate(widths)) + "|"
-    return "\n".join([line(head), rule, *map(line, rows)])
 
 
 def others(plan):

@@ -1,1 +1,0 @@
-"""What bench/micro/run.py is made of. Standard library only."""

@@ -1,0 +1,73 @@
+"""Memory cgroups (v1 or v2), each with a limit for the processes of one run."""
+
+import os
+
+from .errors import Missing
+from .undo import read, write
+
+
+def memory_hierarchy():
+    """(version, directory) of the memory controller's cgroups."""
+    for line in (read("/proc/mounts") or "").splitlines():
+        _, where, kind, options = line.split()[:4]
+        if kind == "cgroup" and "memory" in options.split(","):
+            return 1, where
+        if kind == "cgroup2" and "memory" in (read(f"{where}/cgroup.controllers") or "").split():
+            return 2, where
+    raise Missing("no memory cgroup controller is mounted")
+
+
+def kills(events):
+    """The count of out-of-memory kills in a group's `memory.oom_control` (v1) or `memory.events` (v2)."""
+    return sum(int(value) for key, value in map(str.split, events.splitlines()) if key == "oom_kill")
+
+
+class Group:
+    """A memory cgroup for one process and what it starts."""
+
+    made = 0
+
+    def __init__(self, journal, limit_bytes=None):
+        self.version, root = memory_hierarchy()
+        Group.made += 1
+        self.path = f"{root}/ebb-bench-micro-{os.getpid()}-{Group.made}"
+        self.journal = journal
+        if self.version == 2 and "memory" not in (read(f"{root}/cgroup.subtree_control") or "").split():
+            try:
+                journal.add("controller", f"{root}/cgroup.subtree_control", "memory")
+                write(f"{root}/cgroup.subtree_control", "+memory")
+            except OSError as error:
+                raise Missing(f"{root}/cgroup.subtree_control: {error.strerror}") from error
+        self.entry = journal.add("cgroup", self.path)
+        try:
+            os.mkdir(self.path)
+            if limit_bytes:
+                name = "memory.limit_in_bytes" if self.version == 1 else "memory.max"
+                write(f"{self.path}/{name}", str(limit_bytes))
+        except OSError as error:
+            raise Missing(f"{self.path}: {error.strerror}") from error
+
+    def wrap(self, command):
+        """The command line that runs `command` in this cgroup."""
+        return ["/bin/sh", "-c", 'echo $$ > "$0" && exec "$@"', f"{self.path}/cgroup.procs", *command]
+
+    def anonymous_bytes(self):
+        """Anonymous memory of all its processes now."""
+        name = "total_rss" if self.version == 1 else "anon"
+        for line in (read(f"{self.path}/memory.stat") or "").splitlines():
+            key, value = line.split()
+            if key == name:
+                return int(value)
+        return 0
+
+    def peak_bytes(self):
+        name = "memory.max_usage_in_bytes" if self.version == 1 else "memory.peak"
+        return int(read(f"{self.path}/{name}") or 0)
+
+    def oom_kills(self):
+        """How many of its processes the out-of-memory killer has ended."""
+        name = "memory.oom_control" if self.version == 1 else "memory.events"
+        return kills(read(f"{self.path}/{name}") or "")
+
+    def close(self):
+        self.journal.undo_one(self.entry)

@@ -1,0 +1,156 @@
+"""Where a workload runs: with all the RAM it wants, in a cgroup with a limit and the kernel's swap, in one without swap,
+or under Ebb. A place is made for one run and closed after it."""
+
+import json
+import os
+import resource
+import subprocess
+import threading
+import time
+from typing import NamedTuple
+
+from .errors import Failed, Killed
+from .group import Group
+from .process import Process
+from .swap import KINDS
+
+ALONE, NO_SWAP, EBB = "none", "noswap", "ebb"
+TITLES = {ALONE: "all in RAM", NO_SWAP: "limit, no swap", EBB: "Ebb"}
+
+
+def title(name):
+    return TITLES.get(name, f"kernel, {name.replace('-', ' ', 1)}")
+
+
+class Done(NamedTuple):
+    """A command that ended well: what it printed, and seconds."""
+
+    out: str
+    wall: float
+    cpu: float
+    system: float
+
+
+class Place:
+    """All in RAM; what the others add, they override."""
+
+    def __init__(self, journal, limit_bytes=None):
+        self.journal = journal
+        self.group = Group(journal, limit_bytes)
+        self.anonymous_bytes = 0
+        self.done = threading.Event()
+        self.sampler = threading.Thread(target=self._sample, daemon=True)
+        self.sampler.start()
+
+    def _sample(self):
+        while not self.done.wait(0.05):
+            self.anonymous_bytes = max(self.anonymous_bytes, self.group.anonymous_bytes())
+
+    def command(self, command):
+        """The command line that runs `command` here."""
+        return self.group.wrap(command)
+
+    def start(self, command, **options):
+        """A process that runs here, for the caller to end."""
+        return Process(self.journal, self.command(command), **options)
+
+    def run(self, command, seconds, **options):
+        """Runs a command to its end, which must be a good one."""
+        before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
+        process = self.start(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
+        out, err = process.wait(seconds)
+        wall, after = time.monotonic() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
+        if process.child.returncode != 0:
+            said = (err or out).strip().splitlines()
+            raise Failed(f"{os.path.basename(command[0])}: status {process.child.returncode}{': ' + said[-1] if said else ''}")
+        system = after.ru_stime - before.ru_stime
+        return Done(out, wall, after.ru_utime - before.ru_utime + system, system)
+
+    def check(self):
+        """Raises what went wrong here that the command did not say."""
+        kills = self.group.oom_kills()
+        if kills:
+            raise Killed(f"the out-of-memory killer ended {kills} of its processes")
+
+    def total_bytes(self):
+        """RAM that the run had in all, or took."""
+        return self.anonymous_bytes
+
+    def account(self):
+        """What else is known of the run."""
+        return {}
+
+    def close(self):
+        self.done.set()
+        self.sampler.join()
+        self.group.close()
+
+
+class Kernel(Place):
+    """A limit and the kernel's swap of one kind; or none."""
+
+    def __init__(self, journal, kind, limit_bytes, directory):
+        self.swap = None if kind == NO_SWAP else KINDS[kind](journal, directory)
+        self.limit_bytes = limit_bytes
+        try:
+            super().__init__(journal, limit_bytes)
+        except BaseException:
+            self._close_swap()
+            raise
+        if self.swap:
+            self.swap.reset_peak()
+
+    def _close_swap(self):
+        if self.swap:
+            self.swap.close()
+
+    def total_bytes(self):
+        held = self.group.peak_bytes() if self.limit_bytes is None else min(self.limit_bytes, self.group.peak_bytes())
+        return held + (self.swap.peak_bytes() if self.swap else 0)
+
+    def account(self):
+        return {"swap_bytes": self.swap.peak_bytes()} if self.swap else {}
+
+    def close(self):
+        super().close()
+        self._close_swap()
+
+
+class Ebb(Place):
+    """Under `ebb run` with a budget for the whole tree."""
+
+    def __init__(self, journal, ebb, ram_bytes, scratch, limit_bytes=None):
+        super().__init__(journal, limit_bytes)
+        self.ebb, self.ram_bytes, self.stats = ebb, ram_bytes, os.path.join(scratch, "stats.json")
+        if os.path.exists(self.stats):
+            os.unlink(self.stats)
+
+    def command(self, command):
+        run = [self.ebb, "run", "-q", "--ram", str(self.ram_bytes), "--stats", self.stats, "--", *command]
+        return super().command(run)
+
+    def account(self):
+        if not os.path.exists(self.stats):
+            raise Failed("Ebb wrote no account of its run")
+        with open(self.stats, encoding="utf-8") as file:
+            return json.load(file)
+
+    def check(self):
+        whole = self.account()
+        if whole["error"]:
+            raise Failed(whole["error"])
+        if not whole["counters"].get("peak_held_bytes"):
+            raise Failed("it ran without Ebb: nothing was managed")
+
+    def total_bytes(self):
+        return self.ram_bytes
+
+
+def make(name, journal, limit_bytes, ram_bytes, ebb, scratch, contained=False):
+    """The place of that name: `limit_bytes` for the kernel's, none for no limit, `ram_bytes` for Ebb, which also is inside the
+    limit when `contained`."""
+    if name == ALONE:
+        return Place(journal)
+    if name == EBB:
+        return Ebb(journal, ebb, ram_bytes, scratch, limit_bytes if contained else None)
+    return Kernel(journal, name, limit_bytes, scratch)

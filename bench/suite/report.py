@@ -1,0 +1,146 @@
+"""The report: one table for each kind of workload, with what the work it is taken from says of itself."""
+
+import statistics
+
+from rig import place, swap
+from rig.errors import MIB
+from rig.figures import Figure, gains, interval
+from rig.text import number, table
+
+MARKS = ("<!-- what bench/suite/run.py printed -->", "<!-- end of what it printed for the suite -->")
+# Where a kind of workload comes from, and what the patches there changed (kernel before -> after).
+TABLES = {
+    "usemem": ("Using memory, after vm-scalability's usemem", (
+        "THP swap (v4, 2017), `swap-w-seq` on a RAM disk that stands for persistent memory: 1.12 -> 1.25 GB/s swapped out"
+        " (+12.1 %). Swap table, phase II (2025), `usemem -n 32 1536M`: 5,677 -> 5,689 MB/s in all, 176 MB/s a process. nT: n"
+        " threads; latencies of single accesses.")),
+    "pageout": ("Swapped out as a whole and read again", (
+        "zswap invalidation (2024), 4 GiB of zeros and 0x1 on a RAM disk, read in: 2.32 -> 2.28 s (4.6 us a page for 2 GiB of"
+        " 0x1: 4.62 -> 4.60 s). Swap-in refactor (2023), 10 GiB of zeros on zram, read in: 12.48 -> 12.01 s (4.6 us a page).")),
+    "redis": ("redis, GET at random over twice the limit", (
+        "Swap table, phase II: `redis-benchmark -r 3000000 -d 1024 -c 12 -P 32 -t get` on x86-64, 306,044 -> 309,645 requests/s"
+        " without persistence, 102,746 -> 125,313 (+22 %) during BGSAVE.")),
+    "sysbench": ("MariaDB and sysbench, a buffer pool of twice the limit", (
+        "Swap table, phase II: `oltp_read_only`, 16 tables of 1,000,000 rows, 96 threads, 512 MiB for a pool of 3 GiB: 318,162 ->"
+        " 318,512 queries/s.")),
+    "builds": ("Builds by make, more jobs and more RAM from row to row", (
+        "Allocator locks (2024), `make -j6 .. -j96` in 192 MiB .. 1.5 GiB: total time -0.3 % with 6 jobs, -33 % with 48"
+        " (330 -> 221 s), -36 % with 96 (283 -> 180 s); system time -0.3 .. -47 %.")),
+    "copies": ("Whole pages in and out at random, after fio's mmap engine", (
+        "Swap-in refactor: `fio --ioengine=mmap --rw=randrw`, 16 jobs on tmpfs in 2 GiB with lzo-rle: zipf 1.2 7,339 -> 7,305 MiB/s"
+        " (reads; as much written), zipf 0.5 770 -> 775, uniform 537 -> 552 (+2.7 %). fio shares a file on tmpfs between its"
+        " processes; Ebb manages private memory, so this is one process with two threads, and the figure is reads and writes.")),
+    "analytics": ("Analytics over more rows than fit", (
+        "Not from the seeds. numpy.memmap and blosc2 are the same job written for little RAM; they have no swap, and as their limit"
+        " the RAM that the others had in all.")),
+    "noswap": ("A container without swap", (
+        "The same limit for both; Ebb runs inside it, with three quarters of it as its budget.")),
+    "curve": ("Slowdown by RAM", (
+        "One thread over 256 MiB, the kernel's limit at a part of that. The plots show what RAM both had in all.")),
+}
+
+
+def by_round(runs, case, where, metric):
+    """{round: value} of a metric of a row in a place."""
+    of_it = (run for run in runs if run["table"] == case.table and run["case"] == case.name and run["place"] == where)
+    return {run["round"]: run["values"][metric.name] for run in of_it if metric.name in run.get("values", {})}
+
+
+def spread(values, places):
+    figure = Figure(values)
+    text = f"{figure.median:,.{places}f}"
+    return text if len(figure.values) < 2 else f"{text} ({figure.low:,.{places}f}..{figure.high:,.{places}f})"
+
+
+def gain(values):
+    """How many times better, and between which bounds most likely."""
+    if not values:
+        return "-"
+    sure = interval(values)
+    return number(statistics.median(values)) + (f" [{number(sure[0])}..{number(sure[1])}]" if sure else "")
+
+
+def state(runs, case, where):
+    """What became of a row in a place that has no figures."""
+    of_it = [run for run in runs if (run["table"], run["case"], run["place"]) == (case.table, case.name, where)]
+    if any("killed" in run for run in of_it):
+        return f"killed ({sum('killed' in run for run in of_it)} of {len(of_it)})"
+    return "failed" if of_it else ""
+
+
+def total(runs, case, where):
+    had = [run["total_bytes"] / MIB for run in runs if (run["table"], run["case"], run["place"]) == (case.table, case.name, where) and "total_bytes" in run]
+    return f"{statistics.median(had):.0f}" if had else ""
+
+
+def rows_of(runs, cases, places, first_kernel):
+    rows = []
+    for case in cases:
+        for metric in case.metrics:
+            values = {where: by_round(runs, case, where, metric) for where in places}
+            row = [case.name if metric is case.metrics[0] else "", f"{metric.name}, {metric.unit}"]
+            for where in places:
+                found = values[where]
+                row.append(spread(found.values(), metric.places) if found else state(runs, case, where))
+            if first_kernel in places and place.EBB in places:
+                row.append(gain(gains(values[place.EBB], values[first_kernel], metric.more_is_better)))
+            row.append(total(runs, case, first_kernel if first_kernel in places else place.EBB) if metric is case.metrics[0] else "")
+            if any(row[2:]):
+                rows.append(row)
+    return rows
+
+
+def section(name, found, cases):
+    runs = [run for run in found["runs"] if run["table"] == name]
+    of_it = [cases[key] for key in dict.fromkeys((run["table"], run["case"]) for run in runs)]
+    wanted = [place.ALONE, place.NO_SWAP, *swap.KINDS, place.EBB]
+    places = [where for where in wanted if any(run["place"] == where for run in runs)]
+    first_kernel = next((where for where in found["places"] if where in swap.KINDS), None)
+    head = ["", "", *(place.title(where) for where in places)]
+    if first_kernel in places and place.EBB in places:
+        head.append("Ebb is better by")
+    head.append("RAM in all, MiB")
+    heading, source = TABLES[name]
+    return [f"### {heading}", "", source, "", table(head, rows_of(runs, of_it, places, first_kernel)), ""]
+
+
+def summary(found, cases):
+    """Each row's one ratio: how many times better Ebb is by what counts, wins and losses alike."""
+    first_kernel = next((where for where in found["places"] if where in swap.KINDS), None)
+    rows = []
+    for key in dict.fromkeys((run["table"], run["case"]) for run in found["runs"] if run["table"] != "curve"):
+        case = cases[key]
+        metric = case.metrics[0]
+        ours, theirs = (by_round(found["runs"], case, where, metric) for where in (place.EBB, first_kernel))
+        values = gains(ours, theirs, metric.more_is_better)
+        if values:
+            middle = statistics.median(values)
+            rows.append([case.table, case.name, metric.name, gain(values), "" if middle >= 1 else "**slower**"])
+    return [table(["", "", "by", f"Ebb against {place.title(first_kernel)}", ""], rows), ""] if rows else []
+
+
+def text(found, cases):
+    here, kernel = found["machine"], found["settings"]
+    load = found["load"]
+    lines = [
+        f"{here['processor']}, {here['processors']} processors, {here['memory_mib']} MiB, Linux {here['kernel']}, {here['date']}.",
+        f"Command: `{' '.join(['bench/suite/run.py', *found['arguments']])}`. At most {found['rounds']} rounds, by turns: median"
+        " (least..most). *Better by*: throughput or time of Ebb against the kernel's, round by round, median and 95 % bootstrap"
+        " interval; below 1 Ebb is slower.",
+        f"Kernel: {', '.join(f'{name} {value}' for name, value in kernel.items())}.",
+        f"Load average before and after: {load[0]:.1f}, {load[1]:.1f}."
+        + (" The machine was busy with other work: trust ratios, not times." if load[0] > here["processors"] / 2 else ""),
+        "",
+    ]
+    if found["quick"]:
+        lines += ["**Quick run: sizes and times are too small to say anything but that it works.**", ""]
+    lines += summary(found, cases)
+    for name in TABLES:
+        if any(run["table"] == name for run in found["runs"]):
+            lines += section(name, found, cases)
+    if found["skipped"]:
+        lines += ["Left out:", "", *(f"- {one['table']}, {one['case']}: {one['why']}" for one in found["skipped"]), ""]
+    bad = [run for run in found["runs"] if "failed" in run]
+    if bad:
+        lines += ["Failed:", "", *(f"- {run['table']}, {run['case']}, {run['place']}, round {run['round'] + 1}: {run['failed']}" for run in bad), ""]
+    return "\n".join(lines).rstrip()

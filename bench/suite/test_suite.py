@@ -1,0 +1,208 @@
+"""Tests of the suite that need neither root nor swap: python3 bench/suite/test_suite.py"""
+
+import io
+import os
+import sys
+import tempfile
+import unittest
+from unittest import mock
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path[:0] = [HERE, os.path.dirname(HERE)]
+
+import profiler  # noqa: E402
+import report  # noqa: E402
+import run as suite  # noqa: E402
+from case import Case, Context, Metric  # noqa: E402
+from rig import figures, page, place, progress, swap  # noqa: E402
+from rig.errors import Failed  # noqa: E402
+
+TIME = Metric("time", "s")
+RATE = Metric("rate", "1/s", more_is_better=True)
+
+
+class Row(Case):
+    table = "usemem"
+
+    def __init__(self, name="row", metrics=(TIME,), limit_mib=10, outcomes=None):
+        super().__init__(name, list(metrics), limit_mib)
+        self.outcomes = outcomes
+
+    def run(self, where, context):
+        found = self.outcomes(where)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+
+class FakePlace:
+    def __init__(self, name, ram_bytes, kills=0):
+        self.name, self.ram_bytes, self.kills, self.group, self.closed = name, ram_bytes, kills, self, False
+
+    def oom_kills(self):
+        return self.kills
+
+    def check(self):
+        pass
+
+    def total_bytes(self):
+        return self.ram_bytes or 12 << 20
+
+    def account(self):
+        return {}
+
+    def close(self):
+        self.closed = True
+
+
+def measured(cases, places, rounds=1, kills=None):
+    """What `measure` finds, with places that only remember; and these."""
+    made = []
+
+    def make(name, _journal, _limit, ram_bytes, *_rest):
+        made.append(FakePlace(name, ram_bytes, (kills or {}).get(name, 0)))
+        return made[-1]
+
+    chosen = mock.Mock(rounds=rounds, places=places)
+    with mock.patch.object(place, "make", make), mock.patch("sys.stderr", io.StringIO()):
+        return suite.measure(chosen, cases, Context(None, "", "", "", True), []), made
+
+
+class MeasureTest(unittest.TestCase):
+    def test_ebb_comes_after_the_kernel_and_gets_what_it_had(self):
+        runs, made = measured([Row(outcomes=lambda where: {"time": 1.0})], ["ebb", "zram-lz4", "none"], 2)
+        self.assertEqual([one.name for one in made], ["zram-lz4", "none", "ebb"] * 2)
+        self.assertEqual([one.ram_bytes for one in made if one.name == "ebb"], [12 << 20] * 2)
+        self.assertEqual([run["round"] for run in runs], [0] * 3 + [1] * 3)
+        self.assertTrue(all(one.closed for one in made))
+
+    def test_where_the_kernel_failed_nothing_says_what_ebb_gets(self):
+        row = Row(outcomes=lambda where: Failed("why") if where.name != "ebb" else {"time": 1.0})
+        runs, made = measured([row], ["zram-lz4", "ebb"])
+        self.assertEqual([one.name for one in made], ["zram-lz4"])
+        self.assertEqual(runs[0]["failed"], "why")
+        self.assertIn("the kernel's run failed", runs[1]["failed"])
+
+    def test_what_the_kernel_killed_did_not_fail(self):
+        row = Row(outcomes=lambda where: Failed("status -9"))
+        runs, _ = measured([row], ["zram-lz4"], kills={"zram-lz4": 1})
+        self.assertNotIn("failed", runs[0])
+        self.assertIn("out of memory", runs[0]["killed"])
+
+    def test_a_row_that_cannot_run_here_is_told_and_left_out(self):
+        row = Row(outcomes=lambda where: {"time": 1.0})
+        row.missing = lambda: "it is not installed"
+        skipped, chosen = [], mock.Mock(rounds=1, places=["none"])
+        with mock.patch("sys.stderr", io.StringIO()):
+            self.assertEqual(suite.measure(chosen, [row], Context(None, "", "", "", True), skipped), [])
+        self.assertEqual([one["why"] for one in skipped], ["it is not installed"])
+
+    def test_every_row_has_a_name_of_its_own_and_a_table(self):
+        for quick in (True, False):
+            cases = suite.all_cases(quick)
+            self.assertEqual(len({(case.table, case.name) for case in cases}), len(cases))
+            self.assertEqual({case.table for case in cases}, set(report.TABLES))
+
+    def test_ebb_without_a_kernel_beside_it_is_refused(self):
+        with mock.patch("sys.stderr", io.StringIO()), self.assertRaises(SystemExit):
+            suite.options(["--places", "none,ebb"])
+        with mock.patch("sys.stderr", io.StringIO()), self.assertRaises(SystemExit):
+            suite.options(["--places", "zram-lz5"])
+
+
+class FiguresTest(unittest.TestCase):
+    def test_a_gain_is_above_one_where_ebb_is_better(self):
+        ours, theirs = {0: 2.0, 1: 4.0, 3: 1.0}, {0: 4.0, 1: 4.0, 2: 1.0}
+        self.assertEqual(figures.gains(ours, theirs, False), [2.0, 1.0])
+        self.assertEqual(figures.gains(ours, theirs, True), [0.5, 1.0])
+
+    def test_the_interval_holds_the_median_and_needs_three_rounds(self):
+        values = [1.0, 1.1, 1.2, 5.0, 0.9]
+        low, high = figures.interval(values)
+        self.assertTrue(0.9 <= low <= 1.1 <= high <= 5.0)
+        self.assertEqual(figures.interval(values), (low, high))
+        self.assertIsNone(figures.interval(values[:2]))
+
+
+class ReportTest(unittest.TestCase):
+    def found(self, runs):
+        machine = {"processor": "p", "processors": 2, "memory_mib": 1, "kernel": "6", "date": "today"}
+        return {"machine": machine, "settings": {"cgroup": "v1"}, "load": [0.1, 0.2], "arguments": [], "rounds": 3, "quick": False,
+                "places": ["none", "zram-lz4", "ebb"], "skipped": [], "runs": runs}  # fmt: skip
+
+    def runs(self, where, values, metric="rate"):
+        return [{"table": "usemem", "case": "row", "place": where, "round": nr, "values": {metric: value}, "total_bytes": 7 << 20}
+                for nr, value in enumerate(values)]  # fmt: skip
+
+    def test_losses_are_as_visible_as_wins(self):
+        cases = {("usemem", "row"): Row(metrics=[RATE])}
+        slower = report.text(self.found(self.runs("zram-lz4", [10, 10, 10]) + self.runs("ebb", [5, 5, 5])), cases)
+        self.assertIn("0.50 [0.50..0.50]", slower)
+        self.assertIn("**slower**", slower)
+        faster = report.text(self.found(self.runs("zram-lz4", [10, 10, 10]) + self.runs("ebb", [30, 20, 30])), cases)
+        self.assertIn("3.00 [2.00..3.00]", faster)
+        self.assertNotIn("**slower**", faster)
+
+    def test_a_killed_run_is_a_cell_and_a_failed_one_a_line(self):
+        runs = self.runs("ebb", [1.0]) + [{"table": "usemem", "case": "row", "place": "zram-lz4", "round": 0, "killed": "x"},
+                                          {"table": "usemem", "case": "row", "place": "none", "round": 1, "failed": "no disk"}]  # fmt: skip
+        text = report.text(self.found(runs), {("usemem", "row"): Row(metrics=[RATE])})
+        self.assertIn("killed (1 of 1)", text)
+        self.assertIn("- usemem, row, none, round 2: no disk", text)
+
+    def test_the_report_is_put_between_its_marks_only(self):
+        with tempfile.TemporaryDirectory() as directory:
+            path = os.path.join(directory, "page.md")
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(f"before\n{report.MARKS[0]}\nold\n{report.MARKS[1]}\nafter\n")
+            page.put(path, "new", report.MARKS)
+            with open(path, encoding="utf-8") as file:
+                self.assertEqual(file.read(), f"before\n{report.MARKS[0]}\nnew\n{report.MARKS[1]}\nafter\n")
+
+    def test_paths_are_no_part_of_the_command_that_is_reported(self):
+        self.assertEqual(page.told(["--ebb", "/x", "--rounds", "3", "--json=/y", "--quick"]), ["--rounds", "3", "--quick"])
+
+
+class ProfileTest(unittest.TestCase):
+    SCRIPT = """micro 12/12
+\tffffffff81 move_pages+0x10 ([kernel.kallsyms])
+\tffffffff82 entry_SYSCALL_64_after_hwframe+0x7 ([kernel.kallsyms])
+\t    7f01 ebb::sweep::Space::unmap+0x3 (/x/libebb_agent.so)
+
+ebb-reclaim 12/13
+\t    7f02 LZ4_compress_fast_extState+0x1 (/x/libebb_agent.so)
+
+micro 12/12
+\t    5501 main+0x5 (/x/micro)
+
+"""
+
+    def test_a_sample_belongs_to_what_its_functions_do(self):
+        samples = list(profiler.samples_of(self.SCRIPT))
+        self.assertEqual([thread for thread, _ in samples], ["micro", "ebb-reclaim", "micro"])
+        self.assertEqual([profiler.kind_of(frames) for _, frames in samples], ["MOVE", "compress", profiler.PROGRAM])
+        self.assertIn("micro;the program;main 1\n", profiler.fold(samples))
+        self.assertTrue(any(line.startswith("MOVE") and "33.3%" in line for line in profiler.report(samples)))
+
+
+class ProgressTest(unittest.TestCase):
+    def test_time_left_goes_by_what_each_row_took(self):
+        bar = progress.Progress([("a",), ("a",), ("b",)], io.StringIO())
+        bar.took = {("a",): [10.0]}
+        self.assertEqual(bar.seconds_left(), 30.0)
+        bar.left.remove(("a",))
+        bar.took[("b",)] = [2.0]
+        self.assertEqual(bar.seconds_left(), 12.0)
+        self.assertEqual([progress.span(s) for s in (40, 300, 3900)], ["40 s", "5 min", "1 h 05 min"])
+
+
+class SwapTest(unittest.TestCase):
+    def test_the_last_change_is_undone_first(self):
+        journal, entries = mock.Mock(), ["made", "mounted", "on"]
+        swap.close(journal, entries)
+        self.assertEqual([call.args[0] for call in journal.undo_one.call_args_list], ["on", "mounted", "made"])
+        self.assertEqual(entries, [])
+
+
+if __name__ == "__main__":
+    unittest.main()
