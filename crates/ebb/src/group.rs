@@ -167,6 +167,9 @@ impl Group {
         let unused = self.tree.granted() - (before - n as i64);
         if unused > 4 * self.batch() {
             self.give_back(unused - self.batch());
+        } else if unused > 0 && self.tree.free_seen() < 0 {
+            // What was forced beyond the budget must not be charged again.
+            self.give_back(unused);
         }
     }
 
@@ -348,6 +351,23 @@ mod tests {
         g.force_charge(15);
         assert_eq!(g.tree().page().sum(), crate::tree::Sum { held: 15, limit: 10 });
         assert!(!g.try_charge(1));
+    }
+
+    #[test]
+    fn what_was_forced_beyond_the_budget_cannot_be_charged_again() {
+        let g = group(10_000);
+        assert!(g.try_charge(10_000));
+        for _ in 0..50 {
+            g.force_charge(16);
+            // Less than is kept in hand otherwise.
+            g.uncharge(10);
+            assert!(!g.try_charge(1));
+            g.uncharge(6);
+            assert!(!g.try_charge(1));
+        }
+        g.uncharge(1);
+        assert!(g.try_charge(1) && !g.try_charge(1));
+        assert_eq!(g.charged(), 10_000);
     }
 
     #[test]

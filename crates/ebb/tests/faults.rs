@@ -346,16 +346,32 @@ fn a_child_is_whole_whatever_other_threads_were_at() {
     });
 }
 
+/// What is charged, once nothing is beyond the budget that work which frees memory took for itself: the background sees to
+/// that, and where there is none, the next thread that needs a page.
+fn within_the_budget(space: &'static Space) -> usize {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    loop {
+        let charged = space.charged_pages();
+        if charged <= space.limit_pages() {
+            return charged;
+        }
+        assert!(charged <= space.limit_pages() + 64, "{charged} pages");
+        assert!(Instant::now() < deadline, "{charged} pages");
+        let _one_more = Pages::new(space, 1, RANDOM);
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 #[test]
 fn forks_leave_no_charge_behind() {
     alone("forks_leave_no_charge_behind", || {
         let space = space(Some((c"/var/tmp", 1 << 30)), true);
         let pages = mixed(space);
-        let before = space.charged_pages();
+        let before = within_the_budget(space);
         for _ in 0..20 {
             let child = fork(space, || {
                 let charged = space.charged_pages();
-                assert!(charged <= space.limit_pages(), "{charged} pages");
+                assert!(charged <= before + 64, "{charged} pages, {before} before");
                 (0..pages.len()).step_by(50).for_each(|page| pages.check(page));
             });
             assert_eq!(wait(child), 0);
