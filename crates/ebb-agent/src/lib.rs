@@ -13,6 +13,7 @@
 #![cfg_attr(not(test), no_std)]
 
 mod actions;
+mod aio;
 mod contract;
 mod control;
 mod dormant;

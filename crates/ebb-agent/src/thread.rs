@@ -44,6 +44,8 @@ pub struct Call {
     pub nr: u64,
     /// Its buffers are pinned.
     pub pinned: AtomicBool,
+    /// It has begun requests that it may not have made; see `aio`.
+    pub has_requests: bool,
     /// Attempts that ended with EFAULT.
     pub tries: u32,
     /// The call replaces the signal mask while it waits.

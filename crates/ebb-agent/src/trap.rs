@@ -6,6 +6,7 @@
 //! its buffers' pins live on until the thread's next entry ([`settle`]).
 
 use crate::actions;
+use crate::aio;
 use crate::control;
 use crate::entry::{self, StubAt};
 use crate::fds;
@@ -140,12 +141,19 @@ fn masked(b: &mut ThreadBlock, uc: &mut Context, mut used: [u64; 6], at: usize, 
 }
 
 /// Has the kernel perform the thread's call with arguments `used`.
-fn forward(space: &'static Space, b: &mut ThreadBlock, uc: &mut Context, used: [u64; 6]) {
+fn forward(space: &'static Space, b: &mut ThreadBlock, uc: &mut Context, mut used: [u64; 6]) {
     let nr = b.call.nr;
+    if let Err(answer) = aio::begin(space, &mut b.call, &mut used) {
+        return uc.regs.ax = answer as u64;
+    }
+    b.call.used = used;
     let pinned = match guard::before(space, b.ctx(), nr, &used, uc.regs.sp) {
         Before::Plain => false,
         Before::Pinned => true,
-        Before::Fail(answer) => return uc.regs.ax = answer as u64,
+        Before::Fail(answer) => {
+            aio::answered(space, &mut b.call, answer);
+            return uc.regs.ax = answer as u64;
+        }
         Before::Split => {
             let mask = uc.mask;
             // SAFETY: the guard passes on the program's own call, in pieces.
@@ -160,7 +168,6 @@ fn forward(space: &'static Space, b: &mut ThreadBlock, uc: &mut Context, used: [
         }
     };
     b.call.tries = 0;
-    b.call.used = used;
     leave_hint(b, uc.regs.sp);
     enter_stub(b, uc, pinned);
 }
@@ -170,7 +177,8 @@ fn enter_stub(b: &mut ThreadBlock, uc: &mut Context, pinned: bool) {
     b.call.pinned.store(pinned, Relaxed);
     uc.regs.set_args(&b.call.used);
     uc.regs.ax = b.call.nr;
-    uc.regs.ip = if pinned && pins_much(b.call.nr as u32, &b.call.used) { entry::stub_asking() } else { entry::stub() };
+    let asks = aio::is_followed(b.call.nr as u32) || pinned && pins_much(b.call.nr as u32, &b.call.used);
+    uc.regs.ip = if asks { entry::stub_asking() } else { entry::stub() };
 }
 
 /// True when the call's pins may be worth ending as soon as it returns, rather than at the thread's next entry: any
@@ -194,7 +202,6 @@ fn pins_much(nr: u32, args: &[u64; 6]) -> bool {
             | g::__NR_process_vm_readv
             | g::__NR_process_vm_writev
             | g::__NR_vmsplice
-            | g::__NR_io_submit
     );
     vectored || args[1..4].iter().any(|arg| (FEW_BYTES..LENGTH_MAX).contains(arg))
 }
@@ -223,6 +230,11 @@ pub fn settle(b: &ThreadBlock) {
 /// Shows the call as not made yet: the program's own instruction makes it anew.
 pub fn rewind(b: &mut ThreadBlock, uc: &mut Context) {
     settle(b);
+    if b.call.has_requests
+        && let Some(space) = crate::space()
+    {
+        aio::answered(space, &mut b.call, entry::ERESTARTSYS);
+    }
     uc.regs.set_args(&b.call.args);
     uc.regs.ax = b.call.nr;
     uc.regs.ip = b.call.ip - CALL_BYTES;
@@ -242,10 +254,11 @@ pub fn finish(b: &mut ThreadBlock, uc: &mut Context, ret: i64) {
 /// The kernel has answered the call, and the thread still is in the stub.
 pub fn returned(b: &mut ThreadBlock, uc: &mut Context) {
     let ret = uc.regs.ax as i64;
+    let Some(space) = crate::space() else { return };
+    aio::answered(space, &mut b.call, ret);
     if ret != EFAULT {
         return finish(b, uc, ret);
     }
-    let Some(space) = crate::space() else { return };
     match guard::after(space, b.ctx(), b.call.nr, &b.call.used, uc.regs.sp, ret, &mut b.call.tries) {
         After::Done(ret) => finish(b, uc, ret),
         After::Retry => {

@@ -296,7 +296,7 @@ impl Space {
     }
 
     /// Every page of the range is present and can be written, or in a unit where nothing was ever managed.
-    fn is_resident(&self, addr: usize, len: usize) -> bool {
+    pub(crate) fn is_resident(&self, addr: usize, len: usize) -> bool {
         let mut at = addr & !(PAGE - 1);
         while at < addr + len {
             if let Some(word) = self.table.word(at) {

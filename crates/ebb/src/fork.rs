@@ -23,6 +23,7 @@ impl Space {
     /// Before fork: nobody else is inside the engine until [`Self::fork_parent`]. The caller must not be inside.
     pub fn fork_prepare(&self) {
         self.gate.close(self.contexts.all().map(|c| &c.gate));
+        self.requests.freeze();
         self.background.set_forked();
         // SAFETY: under the exclusive gate.
         let adopted = unsafe { &mut *self.adopted.get() };
@@ -74,6 +75,7 @@ impl Space {
                 }
             }
         }
+        self.requests.thaw();
         self.gate.open();
     }
 
@@ -87,6 +89,8 @@ impl Space {
         self.look_at_shared_pool();
         self.publish_sizes();
         let in_flight = self.contexts.keep_only(ctx);
+        self.requests.thaw();
+        self.requests.forget_all();
         self.group.uncharge(in_flight);
         self.work.reset();
         self.background.reset(self.stats);
@@ -114,13 +118,13 @@ impl Space {
         }
         // Regions that the child does not have, or has empty, come out of the books first.
         while let Some(r) = self.regions.all().iter().copied().find(|r| r.attr.is_dontfork()) {
-            self.forget(r);
+            self.wipe(r);
             self.regions.remove(r.start, r.end);
         }
         for i in 0..self.regions.all().len() {
             let r = self.regions.all()[i];
             if r.attr.is_wipeonfork() {
-                self.forget(r);
+                self.wipe(r);
             }
             uffd.register(r.start, r.end - r.start).map_err(refused)?;
         }
@@ -136,7 +140,7 @@ impl Space {
     }
 
     /// Drops the states of a region whose memory this process does not have.
-    fn forget(&self, r: Region) {
+    fn wipe(&self, r: Region) {
         self.drop_content(r.start, r.end);
     }
 

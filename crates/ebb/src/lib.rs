@@ -13,6 +13,7 @@ pub mod groups;
 pub mod page;
 pub mod pin;
 mod primitive;
+pub mod request;
 
 #[cfg(not(loom))]
 mod account;

@@ -72,6 +72,13 @@ impl Space {
         managed
     }
 
+    /// What was mapped in the range is gone. Under the exclusive gate.
+    pub(crate) fn forget(&self, start: usize, end: usize) {
+        self.drop_content(start, end);
+        self.regions.remove(start, end);
+        self.requests.trim(start as u64, end as u64);
+    }
+
     /// Forgets the content of every page in the range. Under the exclusive gate, after the kernel dropped it.
     pub(crate) fn drop_content(&self, start: usize, end: usize) {
         let mut freed_slots = 0;
@@ -159,8 +166,7 @@ impl Space {
             if let Ok(at) = result {
                 let (start, end) = (at as usize, at as usize + len);
                 // Also when the kernel chose the place: whatever was known of it is of a mapping that is gone.
-                self.drop_content(start, end);
-                self.regions.remove(start, end);
+                self.forget(start, end);
                 if manageable {
                     self.manage(start, end, Attr::from_prot(prot), group);
                 }
@@ -180,8 +186,7 @@ impl Space {
             // SAFETY: the program's call, under the exclusive gate.
             let result = unsafe { self.kernel(g::__NR_munmap, a) };
             if result.is_ok() {
-                self.drop_content(start, end);
-                self.regions.remove(start, end);
+                self.forget(start, end);
             }
             raw(result)
         })
@@ -216,8 +221,7 @@ impl Space {
                     // What was at the new place is gone, or what was beyond the new end.
                     let new = new as usize;
                     let gone = if new == old { old + kept..old + old_len } else { new..new + new_len };
-                    self.drop_content(gone.start, gone.end);
-                    self.regions.remove(gone.start, gone.end);
+                    self.forget(gone.start, gone.end);
                 } else {
                     self.forget_unmapped(a);
                 }
@@ -243,8 +247,7 @@ impl Space {
     /// A mapping became longer or shorter in its place.
     fn resized(&self, start: usize, old_len: usize, new_len: usize, region: Region) {
         if new_len < old_len {
-            self.drop_content(start + new_len, start + old_len);
-            self.regions.remove(start + new_len, start + old_len);
+            self.forget(start + new_len, start + old_len);
         } else if new_len > old_len {
             self.manage(start + old_len, start + new_len, region.attr, region.group);
         }
@@ -261,6 +264,7 @@ impl Space {
         let (old, old_len, new_len, flags) = (a[0] as usize, page_up(a[1] as usize), page_up(a[2] as usize), a[3]);
         // The moved pages lose their protection.
         self.open_range_exclusive(old, old + old_len);
+        self.keep_requested(old, old + old_len);
         let marked = self.mark(old, old_len);
         if !marked {
             self.open_all();
@@ -278,8 +282,7 @@ impl Space {
             self.resized(old, old_len, new_len, region);
             return raw(result);
         }
-        self.drop_content(new, new + new_len);
-        self.regions.remove(new, new + new_len);
+        self.forget(new, new + new_len);
         if !self.manage(new, new + new_len, attr, group) || !self.register_around(new, new + new_len) {
             // Evicted pages would silently read as zero at their new place.
             self.fatal(b"no memory to manage a range that mremap moved; raise RLIMIT_AS or vm.max_map_count");
@@ -287,6 +290,7 @@ impl Space {
         self.unmark(new, new_len, attr);
         self.move_states(old, new, old_len.min(new_len));
         self.drop_content(old, old + old_len);
+        self.requests.trim(old as u64, (old + old_len) as u64);
         if flags & MREMAP_DONTUNMAP != 0 {
             self.unmark(old, old_len, attr);
             self.manage(old, old + old_len, attr, group);
@@ -305,8 +309,7 @@ impl Space {
         while let Some(r) = self.regions.first_in(at, end) {
             let (start, stop) = (r.start.max(at), r.end.min(end));
             for page in (start..stop).step_by(PAGE).filter(|page| uapi::is_hole(*page)) {
-                self.drop_content(page, page + PAGE);
-                self.regions.remove(page, page + PAGE);
+                self.forget(page, page + PAGE);
             }
             at = stop;
         }
@@ -484,8 +487,7 @@ impl Space {
             if new_end > old_end {
                 self.manage(old_end, new_end, Attr::from_prot(g::PROT_READ | g::PROT_WRITE), thread_group(ctx));
             } else if new_end < old_end {
-                self.drop_content(new_end, old_end);
-                self.regions.remove(new_end, old_end);
+                self.forget(new_end, old_end);
             }
             new as i64
         })

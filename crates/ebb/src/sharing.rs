@@ -124,12 +124,9 @@ impl Space {
         }
         // Marks come first, then the look at the pins: see `pin`. What a call in flight uses the kernel must be able to write.
         fence(ModelOrdering::SeqCst);
-        for ctx in self.contexts.all() {
-            ctx.pins.for_each_overlap(0, ADDR_END as u64, |start, end| {
-                let (start, end) = (start as usize & !(PAGE - 1), (end as usize).next_multiple_of(PAGE));
-                self.unshare(start, end);
-            });
-        }
+        self.for_each_used(0, ADDR_END, |start, end| {
+            self.unshare(start & !(PAGE - 1), end.next_multiple_of(PAGE));
+        });
         for region in self.regions.all().iter().filter(is_copied) {
             self.protect_shared(*region);
         }

@@ -189,11 +189,7 @@ impl Space {
 
     /// Calls `f` with each page of the range that a system call in flight uses.
     fn for_each_pinned(&self, start: usize, end: usize, mut f: impl FnMut(usize)) {
-        for ctx in self.contexts.all() {
-            ctx.pins.for_each_overlap(start as u64, end as u64, |first, last| {
-                (first as usize & !(PAGE - 1)..last as usize).step_by(PAGE).for_each(&mut f);
-            });
-        }
+        self.for_each_used(start, end, |first, last| (first & !(PAGE - 1)..last).step_by(PAGE).for_each(&mut f));
     }
 
     /// From here on nobody writes to the range's pages but those that are pinned: claims what is open, and protects it.
@@ -388,8 +384,7 @@ impl Space {
         // SAFETY: a fresh mapping at an address of the kernel's choice disturbs nobody.
         let new = unsafe { uapi::forward(g::__NR_mmap, call) }.map_err(SnapshotError::AddressSpace)? as usize;
         // Whatever was known of the place is of a mapping that is gone.
-        self.drop_content(new, new + len);
-        self.regions.remove(new, new + len);
+        self.forget(new, new + len);
         let filled = if self.manage(new, new + len, Attr::from_prot(prot), thread_group(ctx)) {
             self.fill_view(ctx, start, end, new, work)
         } else {
@@ -398,8 +393,7 @@ impl Space {
         if filled.is_err() {
             // SAFETY: mapped above; nobody else knows it.
             let _ = unsafe { uapi::munmap(new, len) };
-            self.drop_content(new, new + len);
-            self.regions.remove(new, new + len);
+            self.forget(new, new + len);
         }
         filled.map(|()| new)
     }

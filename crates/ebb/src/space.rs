@@ -11,6 +11,7 @@ use crate::groups::Groups;
 use crate::lockstat;
 use crate::reclaim::Background;
 use crate::region::Regions;
+use crate::request::Requests;
 use crate::ring::Ring;
 use crate::staging::Staging;
 use crate::stats::{self, Shared};
@@ -90,6 +91,7 @@ pub struct Space {
     pub(crate) regions: Regions,
     pub(crate) gate: Gate,
     pub(crate) contexts: Contexts,
+    pub(crate) requests: &'static Requests,
     pub(crate) group: Group,
     /// Parts of the space with limits of their own.
     pub(crate) groups: Groups,
@@ -184,6 +186,7 @@ impl Space {
             regions: Regions::new()?,
             gate: Gate::default(),
             contexts: Contexts::new()?,
+            requests: Requests::new()?,
             group: Group::new(tree, stats),
             groups: Groups::new()?,
             staging,

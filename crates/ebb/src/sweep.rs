@@ -100,13 +100,9 @@ impl Space {
         }
         // Claims come first, then the look at the pins: see `pin`.
         fence(ModelOrdering::SeqCst);
-        for ctx in self.contexts.all() {
-            ctx.pins.for_each_overlap(unit as u64, (unit + pages * PAGE) as u64, |start, end| {
-                let first = (start as usize - unit) / PAGE;
-                let last = (end as usize - unit).div_ceil(PAGE);
-                self.unclaim(unit, first, last, saved);
-            });
-        }
+        self.for_each_used(unit, unit + pages * PAGE, |start, end| {
+            self.unclaim(unit, (start - unit) / PAGE, (end - unit).div_ceil(PAGE), saved);
+        });
         let has_clean = self.table.unit(unit).is_some_and(|u| u.clean.load(Relaxed) > 0);
         let dropped = if has_clean { self.drop_clean(unit, saved, NOT_CLAIMED) } else { 0 };
         let is_present = |raw: &u64| *raw != NOT_CLAIMED && State::from_raw(*raw).tag() == Tag::Present;

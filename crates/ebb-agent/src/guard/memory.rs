@@ -96,6 +96,12 @@ impl Memory for SpaceMemory<'_> {
         }
     }
 
+    fn request(&self, context: u64, block: u64, addr: u64, len: u64) {
+        if let Some((addr, len)) = range(addr, len) {
+            crate::stack::on_own(|| self.space.request_add(self.ctx, context, block, addr, len));
+        }
+    }
+
     fn write(&self, addr: u64, bytes: &[u8]) -> bool {
         // SAFETY: the agent's side is `bytes`; the program named the other side as output of its call.
         unsafe { crate::entry::copy(addr, bytes.as_ptr() as u64, bytes.len()) }

@@ -52,6 +52,8 @@ pub trait Memory: ReadMemory {
     fn bring_in(&self, addr: u64, len: u64) -> bool;
     /// Makes a range resident for good. Only between [`Memory::block`] and [`Memory::unblock`].
     fn exclude(&self, addr: u64, len: u64);
+    /// Makes a range resident until that request is done. Only between [`Memory::block`] and [`Memory::unblock`].
+    fn request(&self, context: u64, block: u64, addr: u64, len: u64);
     /// Copies bytes to where the program asked for them; false when it could not write there itself.
     fn write(&self, addr: u64, bytes: &[u8]) -> bool;
     /// Blocks every signal; answers what [`Memory::unblock`] needs.
@@ -217,10 +219,16 @@ impl<'a, M: Memory> Pinner<'a, M> {
         if self.is_over() || !self.mem.may_be_managed(addr, len) {
             return;
         }
-        if kind == Kind::Exclude {
-            self.block();
-            self.mem.exclude(addr, len);
-            return;
+        match kind {
+            Kind::Pin | Kind::Probe => {}
+            Kind::Exclude => {
+                self.block();
+                return self.mem.exclude(addr, len);
+            }
+            Kind::Request { context, block } => {
+                self.block();
+                return self.mem.request(context, block, addr, len);
+            }
         }
         if !self.begun {
             // The common case: one buffer, resident.

@@ -171,6 +171,11 @@ impl Memory for Pages {
         self.excluded.borrow_mut().push((addr, len));
     }
 
+    fn request(&self, _context: u64, _block: u64, addr: u64, len: u64) {
+        assert!(self.blocked.get());
+        self.resident.borrow_mut().extend(self.managed_pages(addr, len));
+    }
+
     fn write(&self, addr: u64, bytes: &[u8]) -> bool {
         // SAFETY: tests pass addresses of their own.
         unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), addr as *mut u8, bytes.len()) };

@@ -375,6 +375,7 @@ const DEFS: &[Def] = &[
     sys(g::__NR_io_setup, [V, fixed(InOut, 8)]),
     blocks(plain(g::__NR_io_destroy)),
     blocks(sys(g::__NR_io_getevents, [V, V, V, arr(Out, 2, 32), rd::<Timespec>()])),
+    // Never again after EFAULT: its requests would be counted twice (`aio`).
     special(blocks(plain(g::__NR_io_submit)), Special::IoSubmit),
     sys(g::__NR_io_cancel, [V, fixed(InOut, 64), fixed(Out, 32)]),
     plain(g::__NR_get_thread_area),

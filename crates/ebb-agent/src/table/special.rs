@@ -4,15 +4,14 @@
 //! would use is guessed: each argument that may point to managed memory is probed.
 
 use super::Dir::{In, InOut, Out};
-use super::visit::{Buffer, Kind, PAGE_BYTES, ReadMemory, Visit};
+use super::visit::{Buffer, Kind, PAGE_BYTES, RW_BYTES_MAX, ReadMemory, Visit};
 use super::{Special, ioctl};
+use crate::aio::BLOCKS_MAX;
 use linux_raw_sys::general as g;
 use linux_raw_sys::prctl as p;
 
 /// Bytes of a kernel `struct msghdr`.
 pub(super) const MSGHDR_BYTES: u64 = 56;
-/// Requests of one `io_submit` that are looked at.
-const IOCBS_MAX: u64 = 1 << 16;
 /// Instructions of a socket filter (`BPF_MAXINSNS`), eight bytes each.
 const FILTER_BYTES_MAX: u64 = 4096 * 8;
 /// Futexes of one `futex_waitv` (`FUTEX_WAITV_MAX`).
@@ -49,7 +48,7 @@ where
         Special::FutexWait => v.pin(a[0], 8, InOut),
         Special::FutexWaitv => waiters(v, a[0], (a[1] as u32 as u64).min(FUTEXES_MAX)),
         Special::Ioctl => ioctl::visit(v, a[1] as u32, a[2]),
-        Special::IoSubmit => io_submit(v, a[1], a[2]),
+        Special::IoSubmit => io_submit(v, a[0], a[1], a[2]),
         Special::IoUringEnter => {
             const IORING_ENTER_EXT_ARG: u64 = 8;
             v.pin(a[4], a[5].min(PAGE_BYTES), In);
@@ -302,7 +301,7 @@ where
     }
 }
 
-fn io_submit<M, F>(v: &mut Visit<'_, M, F>, count: u64, iocbs: u64)
+fn io_submit<M, F>(v: &mut Visit<'_, M, F>, context: u64, count: u64, iocbs: u64)
 where
     M: ReadMemory + ?Sized,
     F: FnMut(Buffer),
@@ -312,18 +311,19 @@ where
     const PREADV: u64 = 7;
     const PWRITEV: u64 = 8;
     // A negative count is refused.
-    let count = (count as i64).clamp(0, IOCBS_MAX as i64) as u64;
+    let count = (count as i64).clamp(0, BLOCKS_MAX as i64) as u64;
     v.pin(iocbs, count * 8, In);
     for i in 0..count {
         let Some([iocb]) = v.words(iocbs.wrapping_add(i * 8)) else { return };
         v.pin(iocb, 64, InOut);
         // struct iocb: opcode in the low 16 bits of the third word, then buffer and number of bytes or vectors.
         let Some([_, _, kinds, buffer, number]) = v.words(iocb) else { return };
+        let kind = Kind::Request { context, block: iocb };
         match kinds & 0xffff {
-            PREAD => v.emit(buffer, number, Out, Kind::Exclude),
-            PWRITE => v.emit(buffer, number, In, Kind::Exclude),
-            PREADV => v.iovec(buffer, number, Out, Kind::Exclude),
-            PWRITEV => v.iovec(buffer, number, In, Kind::Exclude),
+            PREAD => v.emit(buffer, number.min(RW_BYTES_MAX), Out, kind),
+            PWRITE => v.emit(buffer, number.min(RW_BYTES_MAX), In, kind),
+            PREADV => v.iovec(buffer, number, Out, kind),
+            PWRITEV => v.iovec(buffer, number, In, kind),
             _ => {}
         }
     }

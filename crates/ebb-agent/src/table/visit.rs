@@ -33,6 +33,8 @@ pub enum Kind {
     Probe,
     /// Resident for good: the kernel or a device uses it after the call.
     Exclude,
+    /// Resident until the request is done that has this context and control block; see `aio`.
+    Request { context: u64, block: u64 },
 }
 
 /// A range of memory that a call touches.

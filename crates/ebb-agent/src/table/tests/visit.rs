@@ -249,7 +249,8 @@ fn what_the_kernel_uses_later_is_excluded() {
     let iocb = mem.put(&[0, 0, 1, 0x7000, 99, 0, 0, 0]);
     let iocbs = mem.put(&[iocb]);
     let seen = visit(&mem, g::__NR_io_submit, &[1, 1, iocbs]);
-    assert_eq!(seen, [pin(iocbs, 8, false), pin(iocb, 64, true), exclude(0x7000, 99, false)]);
+    let kind = Kind::Request { context: 1, block: iocb };
+    assert_eq!(seen, [pin(iocbs, 8, false), pin(iocb, 64, true), Buffer { kind, ..pin(0x7000, 99, false) }]);
 }
 
 #[test]
