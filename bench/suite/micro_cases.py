@@ -1,6 +1,6 @@
 """Cases made of ebb-bench-micro, which checks every page that it reads.
 
-usemem: after vm-scalability's swap-w-seq, swap-w-rand, anon-w-rand, swapin and anon-cow, by threads.
+usemem: after vm-scalability's swap-w-seq, swap-w-rand, anon-w-rand, swapin and anon-cow, by threads and processes.
 pageout: memory of one kind is filled, swapped out as a whole by MADV_PAGEOUT, and read again in order; RAM is not short.
 copies: after fio's mmap engine: whole pages copied in and out at random, by Zipf's law and uniformly. fio maps a file on
 tmpfs, which several of its processes share; this is private memory of one process.
@@ -20,10 +20,10 @@ PAGES_PER_MIB = 256
 class Micro(Case):
     """One workload of ebb-bench-micro."""
 
-    def __init__(self, table, name, workload, metrics, mib, limit_mib, threads=1, data="mixed", more=()):
+    def __init__(self, table, name, workload, metrics, mib, limit_mib, threads=1, data="mixed", more=(), processes=1):
         super().__init__(name, metrics, limit_mib)
         self.table, self.workload, self.mib = table, workload, mib
-        self.threads, self.data, self.more = threads, data, list(more)
+        self.threads, self.processes, self.data, self.more = threads, processes, data, list(more)
 
     def ram_bytes(self, kernel_total_bytes):
         # Where RAM is not short for the kernel it is not for Ebb: pages and their copies, both at once.
@@ -31,7 +31,8 @@ class Micro(Case):
 
     def command(self, context):
         return [
-            context.micro, self.workload, "--mib", str(self.mib), "--threads", str(self.threads), "--data", self.data,
+            context.micro, self.workload, "--mib", str(self.mib), "--threads", str(self.threads),
+            "--processes", str(self.processes), "--data", self.data,
             "--resident", str(min(self.limit_mib or self.mib, self.mib)), *self.more,
         ]  # fmt: skip
 
@@ -54,17 +55,21 @@ def usemem(quick):
     mib = 64 if quick else 512
     seconds = ["--seconds", "0.2", "--warm", "0.1"] if quick else ["--seconds", "1", "--warm", "0.5"]
     metrics = [THROUGHPUT, *LATENCIES, CPU]
-    counts = [1] if quick else [1, 2]
+    # Threads and processes.
+    teams = [(1, 1)] if quick else [(1, 1), (2, 1), (1, 2)]
     cases = []
     for title, workload, share in (
         ("swap-w-seq", "swap-out", 4), ("swap-w-rand", "swap-out-random", 4), ("anon-w-rand", "random-write", 2),
         ("swapin", "swap-in", 4), ("anon-cow", "cow", 2),
     ):  # fmt: skip
-        for threads in counts:
+        for threads, processes in teams:
             # fork takes one thread along.
             if workload == "cow" and threads > 1:
                 continue
-            cases.append(Micro("usemem", f"{title} {threads}T", workload, metrics, mib, mib // share, threads, more=seconds))
+            name = f"{title} {threads}T" if processes == 1 else f"{title} {processes}P"
+            cases.append(
+                Micro("usemem", name, workload, metrics, mib, mib // share, threads, more=seconds, processes=processes)
+            )
     return cases
 
 

@@ -1,4 +1,4 @@
-"""Plots of a run's figures, as SVG: slowdown by RAM, latency, and throughput by threads. Needs matplotlib."""
+"""Plots of a run's figures, as SVG: slowdown by RAM, latency, and throughput by threads and processes. Needs matplotlib."""
 
 import os
 import statistics
@@ -98,7 +98,7 @@ def latency(pyplot, found, cases, directory):
 
 
 def throughput(pyplot, found, cases, directory):
-    """Throughput of usemem by threads."""
+    """Throughput of usemem by threads and processes."""
     runs = [run for run in found["runs"] if run["table"] == "usemem"]
     kinds = list(dict.fromkeys(run["case"].rsplit(" ", 1)[0] for run in runs))
     if not kinds:

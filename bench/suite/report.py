@@ -12,8 +12,8 @@ MARKS = ("<!-- what bench/suite/run.py printed -->", "<!-- end of what it printe
 TABLES = {
     "usemem": ("Using memory, after vm-scalability's usemem", (
         "THP swap (v4, 2017), `swap-w-seq` on a RAM disk that stands for persistent memory: 1.12 -> 1.25 GB/s swapped out"
-        " (+12.1 %). Swap table, phase II (2025), `usemem -n 32 1536M`: 5,677 -> 5,689 MB/s in all, 176 MB/s a process. nT: n"
-        " threads; latencies of single accesses.")),
+        " (+12.1 %). Swap table, phase II (2025), `usemem -n 32 1536M`: 5,677 -> 5,689 MB/s in all, 176 MB/s a process. nT, nP: n"
+        " threads, n processes; latencies of single accesses.")),
     "pageout": ("Swapped out as a whole and read again", (
         "zswap invalidation (2024), 4 GiB of zeros and 0x1 on a RAM disk, read in: 2.32 -> 2.28 s (4.6 us a page for 2 GiB of"
         " 0x1: 4.62 -> 4.60 s). Swap-in refactor (2023), 10 GiB of zeros on zram, read in: 12.48 -> 12.01 s (4.6 us a page).")),

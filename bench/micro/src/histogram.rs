@@ -27,6 +27,20 @@ impl Histogram {
         self.max = self.max.max(other.max);
     }
 
+    /// How many words it is made of.
+    pub const WORDS: usize = BUCKETS + 1;
+
+    /// The counts and the maximum, for another process.
+    pub fn words(&self) -> impl Iterator<Item = u64> + '_ {
+        self.counts.iter().copied().chain([self.max])
+    }
+
+    /// A histogram from its words.
+    pub fn from_words(words: &[u64]) -> Self {
+        let (max, counts) = words.split_last().expect("a maximum behind the counts");
+        Self { counts: counts.into(), max: *max }
+    }
+
     pub fn max(&self) -> u64 {
         self.max
     }

@@ -13,6 +13,7 @@ mod options;
 mod pattern;
 mod random;
 mod report;
+mod team;
 mod workload;
 
 use options::Options;

@@ -2,6 +2,7 @@
 
 use crate::content::Data;
 use crate::pattern::Workload;
+use crate::team::PROCESSES_MAX;
 use std::path::PathBuf;
 
 pub const HELP: &str = "\
@@ -27,6 +28,7 @@ Options:
   --seconds S        time that is measured (1)
   --warm S           time before that, not measured (half as much), until each page could have been used once
   --threads T        threads (1); each writes only pages of its own
+  --processes N      processes (1) that share --mib and --resident, each with so many threads
   --data KIND        zero, same, mixed (like a heap) or hard (random) (mixed)
   --zipf S           exponent of zipf-read (0.99), and of random-rw, where 0 is uniform (0)
   --resident MIB     so much of the filling is not swap-out (a quarter of --mib)
@@ -44,6 +46,7 @@ pub struct Options {
     pub seconds: f64,
     pub warm_seconds: f64,
     pub threads: usize,
+    pub processes: usize,
     pub data: Data,
     pub resident_pages: usize,
     /// Exponent of Zipf's law; none where all pages are alike.
@@ -68,7 +71,7 @@ impl Options {
         let mut workload = None;
         let (mut mib, mut seconds, mut warm, mut threads, mut resident) = (256usize, 1.0f64, None, 1usize, None);
         let (mut data, mut seed, mut verify_all) = (Data::Mixed, 1u64, false);
-        let mut zipf = None;
+        let (mut zipf, mut processes) = (None, 1usize);
         let (mut ram, mut spill) = (None, Some(PathBuf::from("/var/tmp")));
         while let Some(arg) = args.next() {
             if !arg.starts_with('-') {
@@ -87,6 +90,7 @@ impl Options {
                 "--seconds" => seconds = number(&arg, &value)?,
                 "--warm" => warm = Some(number(&arg, &value)?),
                 "--threads" => threads = number(&arg, &value)?,
+                "--processes" => processes = number(&arg, &value)?,
                 "--resident" => resident = Some(number::<usize>(&arg, &value)?),
                 "--zipf" => zipf = Some(number::<f64>(&arg, &value)?),
                 "--seed" => seed = number(&arg, &value)?,
@@ -97,6 +101,13 @@ impl Options {
                 _ => return Err(format!("{arg}: there is no such option")),
             }
         }
+        if processes == 0 || processes > PROCESSES_MAX || processes > mib {
+            return Err(format!("--processes: 1 to {PROCESSES_MAX}, and each needs a MiB"));
+        }
+        if processes > 1 && ram.is_some() {
+            return Err("--in-process: a space is one process's; give --processes 1".to_owned());
+        }
+        let (mib, resident) = (mib / processes, resident.map(|mib| mib / processes));
         if mib == 0 || threads == 0 || threads > mib || !(seconds > 0.0 && seconds < 1e6) {
             return Err("--mib, --threads and --seconds have to be positive, and a thread needs a MiB".to_owned());
         }
@@ -119,6 +130,7 @@ impl Options {
             seconds,
             warm_seconds: warm.unwrap_or(seconds / 2.0),
             threads,
+            processes,
             data,
             resident_pages: resident
                 .map_or(mib * PAGES_PER_MIB / 4, |mib| mib * PAGES_PER_MIB)
@@ -162,6 +174,14 @@ mod tests {
     #[test]
     fn a_second_workload_is_refused() {
         assert_eq!(parse("seq-read seq-write").expect_err("two"), "seq-write: one workload a process");
+    }
+
+    #[test]
+    fn processes_share_the_memory() {
+        let options = parse("swap-in --mib 64 --resident 16 --processes 4").expect("valid").expect("no help");
+        assert_eq!((options.pages, options.resident_pages, options.processes), (16 * 256, 4 * 256, 4));
+        assert!(parse("swap-in --mib 4 --processes 5").is_err());
+        assert!(parse("swap-in --processes 2 --in-process 64M").is_err());
     }
 
     #[test]

@@ -42,7 +42,8 @@ pub fn line(options: &Options, outcome: &Outcome) -> String {
     put("workload", format!("\"{}\"", options.workload.name()));
     put("data", format!("\"{}\"", options.data.name()));
     put("threads", options.threads.to_string());
-    put("mib", (options.pages / 256).to_string());
+    put("processes", options.processes.to_string());
+    put("mib", (options.pages / 256 * options.processes).to_string());
     put("accesses", accesses.to_string());
     put("wall_ns", measured.wall_ns.to_string());
     put("ns_per_access", format!("{:.1}", per(outcome.thread_ns, *accesses)));

@@ -8,6 +8,7 @@ use crate::memory::{self, Memory};
 use crate::options::Options;
 use crate::pattern::{self, Pattern, Workload, share};
 use crate::random::{Random, Zipf, mix};
+use crate::team::{Found, Team};
 use ebb::stats::Shared;
 use std::arch::x86_64::{_mm_lfence, _rdtsc};
 use std::ops::Range;
@@ -61,6 +62,7 @@ struct Run<'a> {
     /// How often each page was changed.
     versions: Box<[AtomicU8]>,
     barrier: Barrier,
+    team: Team,
     counters: Option<&'static Shared>,
     ns_per_cycle: f64,
     zipf: Option<Arc<Zipf>>,
@@ -89,8 +91,10 @@ fn calibrate() -> f64 {
 
 /// Does what the options say.
 pub fn run(options: &Options) -> Outcome {
+    let team = Team::start(options.processes);
     let memory = Memory::map(options);
     let run = Run {
+        team,
         contents: Contents::new(options.data, options.seed),
         versions: (0..options.pages).map(|_| AtomicU8::new(0)).collect(),
         barrier: Barrier::new(options.threads),
@@ -118,21 +122,36 @@ pub fn run(options: &Options) -> Outcome {
             tally.cycles += other.cycles;
             tally.latency.merge(&other.latency);
         }
-        let Some(Led { fill, measured }) = led else { unreachable!("the first thread leads") };
+        let Some(Led { mut fill, mut measured }) = led else { unreachable!("the first thread leads") };
         run.memory.enter_thread();
+        let mut found = Found {
+            accesses: tally.accesses,
+            thread_ns: (tally.cycles as f64 * run.ns_per_cycle) as u64,
+            wall_ns: measured.wall_ns,
+            cpu_ns: measured.counted.cpu_ns,
+            major_faults: measured.counted.major_faults,
+            minor_faults: measured.counted.minor_faults,
+            beyond_wall_ns: fill[1].1.wall_ns,
+            verified: run.verify() as u64,
+        };
+        run.team.gather(&mut found, &mut tally.latency);
+        (measured.wall_ns, measured.counted.cpu_ns) = (found.wall_ns, found.cpu_ns);
+        (measured.counted.major_faults, measured.counted.minor_faults) = (found.major_faults, found.minor_faults);
+        fill.iter_mut().for_each(|(pages, _)| *pages *= options.processes);
+        fill[1].1.wall_ns = found.beyond_wall_ns;
         Outcome {
             ns_per_cycle: run.ns_per_cycle,
             fill,
             measured,
-            accesses: tally.accesses,
-            thread_ns: (tally.cycles as f64 * run.ns_per_cycle) as u64,
+            accesses: found.accesses,
+            thread_ns: found.thread_ns,
             latency: tally.latency,
-            verified: run.verify(),
+            verified: found.verified as usize,
         }
     })
 }
 
-/// Goes on in a child. The parent, whose memory the child has in common, waits and ends as the child does.
+/// Goes on in a child of its own. The parent, whose memory the child has in common, waits and ends as the child does.
 fn become_child() {
     // SAFETY: there is one thread.
     let pid = unsafe { libc::fork() };
@@ -205,7 +224,10 @@ impl Run<'_> {
     /// Runs `part` in all threads at once; what happened meanwhile, for the first thread.
     fn phase<R>(&self, index: usize, part: impl FnOnce() -> R) -> (R, Option<Phase>) {
         self.barrier.wait();
-        let before = (index == 0).then(|| (Counters::read(self.counters), Instant::now()));
+        let before = (index == 0).then(|| {
+            self.team.wait();
+            (Counters::read(self.counters), Instant::now())
+        });
         self.barrier.wait();
         let result = part();
         self.barrier.wait();
@@ -213,6 +235,9 @@ impl Run<'_> {
             wall_ns: start.elapsed().as_nanos() as u64,
             counted: Counters::read(self.counters).since(&before),
         });
+        if index == 0 {
+            self.team.wait();
+        }
         (result, phase)
     }
 
@@ -362,6 +387,7 @@ impl Run<'_> {
     }
 
     fn corrupt(&self, page: usize, version: u8) -> ! {
+        self.team.fail();
         eprintln!("ebb-bench-micro: page {page}, changed {version} times, does not hold what was written");
         std::process::exit(STATUS_CORRUPT);
     }
