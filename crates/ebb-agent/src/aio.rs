@@ -6,12 +6,13 @@
 //! is gone.
 //!
 //! What is in flight cannot be evicted, so a call passes no more on than a part of the budget, as the kernel, too, may take
-//! fewer requests than it is given. Where one more would leave too little for anything else, the answer is EAGAIN.
+//! fewer requests than it is given. Where one more would leave too little for anything else, the answer is EAGAIN, unless
+//! none is ever reported: some programs read the ring of events by themselves.
 
-use crate::entry::ERESTARTSYS;
 use crate::table::visit::{PAGE_BYTES, RW_BYTES_MAX};
 use crate::thread::Call;
 use crate::user;
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use ebb::Space;
 use linux_raw_sys::errno;
 use linux_raw_sys::general as g;
@@ -24,6 +25,13 @@ const VECTORS_MAX: u64 = 1024;
 const PART: u64 = 4;
 /// The part of the budget that may be in flight when there is one request more.
 const PART_MAX: u64 = 2;
+/// How long requests are refused when none is reported meanwhile.
+const REFUSE_MS: u64 = 1000;
+/// Looks at what is in flight while other threads change it.
+const LOOKS: usize = 8;
+
+/// Since when requests are refused and none was reported; 0 for not at all.
+static REFUSED_MS: AtomicU64 = AtomicU64::new(0);
 
 /// `struct iocb`, by words: what it does is in the low half of the third, then come buffer and number of bytes or vectors.
 const OPCODE: usize = 2;
@@ -50,7 +58,7 @@ pub fn is_followed(nr: u32) -> bool {
 pub fn begin(space: &Space, call: &mut Call, used: &mut [u64; 6]) -> Result<(), i64> {
     match call.nr as u32 {
         g::__NR_io_submit => {
-            used[1] = fitting(space, used)?;
+            (used[1], call.reserved) = fitting(space, used)?;
             for_each_batch(used, 0, |blocks| space.requests().begin(used[0], blocks));
         }
         g::__NR_io_destroy => space.requests().leave(used[0]),
@@ -60,20 +68,23 @@ pub fn begin(space: &Space, call: &mut Call, used: &mut [u64; 6]) -> Result<(), 
     Ok(())
 }
 
-/// The call was answered with `ret`; [`ERESTARTSYS`] where it was not made.
+/// The buffers of the call are published.
+pub fn published(space: &Space, call: &mut Call) {
+    if call.reserved > 0 {
+        space.requests().unreserve(core::mem::take(&mut call.reserved));
+    }
+}
+
+/// The call was answered with `ret`; a failure where it was not made.
 pub fn answered(space: &Space, call: &mut Call, ret: i64) {
     let used = &call.used;
     match call.nr as u32 {
-        g::__NR_io_getevents | g::__NR_io_pgetevents if !space.requests().is_empty() => reported(space, used, ret),
+        g::__NR_io_getevents | g::__NR_io_pgetevents => reported(space, used, ret),
         g::__NR_io_submit if call.has_requests => {
             for_each_batch(used, ret.max(0) as u64, |blocks| space.requests().end(used[0], blocks));
         }
-        g::__NR_io_destroy if call.has_requests => match ret {
-            0 => space.requests().left(used[0]),
-            ERESTARTSYS => space.requests().stay(used[0]),
-            // There is no such context, or another thread's call destroys it, and sees the end of it.
-            _ => {}
-        },
+        // Otherwise there is no such context, or another thread's call destroys it, and sees the end of it.
+        g::__NR_io_destroy if call.has_requests && ret == 0 => space.requests().left(used[0]),
         _ => {}
     }
     call.has_requests = false;
@@ -82,6 +93,9 @@ pub fn answered(space: &Space, call: &mut Call, ret: i64) {
 /// io_getevents answered with `ret` events.
 fn reported(space: &Space, args: &[u64; 6], ret: i64) {
     let count = ret.max(0) as u64;
+    if count > 0 {
+        REFUSED_MS.store(0, Relaxed);
+    }
     let mut at = 0;
     while at < count {
         let mut events = [[0u64; EVENT_WORDS]; BATCH];
@@ -115,27 +129,45 @@ fn for_each_batch(args: &[u64; 6], first: u64, mut f: impl FnMut(&[u64])) {
     }
 }
 
-/// How many of the requests to pass on: as many as are a part of the budget, beside those in flight, and at least one. Who
-/// gets fewer than it gave submits the rest later.
-fn fitting(space: &Space, args: &[u64; 6]) -> Result<u64, i64> {
-    let count = args[1] as i64;
-    if count <= 0 {
-        return Ok(args[1]);
+/// How many of the requests to pass on, and their bytes, which are set aside: as many as are a part of the budget, beside those
+/// in flight, and at least one. Who gets fewer than it gave submits the rest later.
+fn fitting(space: &Space, args: &[u64; 6]) -> Result<(u64, u64), i64> {
+    let (count, most) = ((args[1] as i64).max(0) as u64, space.limit_bytes());
+    if count == 0 {
+        return Ok((args[1], 0));
     }
-    let count = (count as u64).min(BLOCKS_MAX);
-    let before = space.requests().bytes();
-    let mut bytes = before;
-    for i in 0..count {
-        let Ok(block) = user::read::<u64>(args[2].wrapping_add(i * 8)) else { return Ok(count) };
-        bytes = bytes.saturating_add(bytes_of(space, block));
-        if i == 0 && before > 0 && bytes > space.limit_bytes() / PART_MAX {
+    for _ in 0..LOOKS {
+        let before = space.requests().bytes();
+        let (mut passed, mut bytes) = (0, 0u64);
+        while passed < count.min(BLOCKS_MAX) {
+            // What cannot be read the kernel refuses.
+            let block = user::read::<u64>(args[2].wrapping_add(passed * 8)).unwrap_or(0);
+            let more = bytes.saturating_add(bytes_of(space, block));
+            let part = if passed == 0 { PART_MAX } else { PART };
+            if before.saturating_add(more) > most / part && (passed > 0 || before > 0 && refuses()) {
+                break;
+            }
+            (passed, bytes) = (passed + 1, more);
+        }
+        if passed == 0 {
             return Err(-(errno::EAGAIN as i64));
         }
-        if i > 0 && bytes > space.limit_bytes() / PART {
-            return Ok(i);
+        if space.requests().reserve(bytes, before) {
+            return Ok((passed, bytes));
         }
     }
-    Ok(count)
+    // Much is submitted at once: one of them is no great harm.
+    Ok((1, 0))
+}
+
+/// True while there is reason to believe that what is in flight is reported soon.
+fn refuses() -> bool {
+    let now = ebb::uapi::now_ns() / 1_000_000;
+    let since = REFUSED_MS.load(Relaxed);
+    if since == 0 {
+        REFUSED_MS.store(now, Relaxed);
+    }
+    since == 0 || now.saturating_sub(since) < REFUSE_MS
 }
 
 /// Bytes of a request's buffers that are managed.

@@ -46,6 +46,8 @@ pub struct Call {
     pub pinned: AtomicBool,
     /// It has begun requests that it may not have made; see `aio`.
     pub has_requests: bool,
+    /// Bytes that were set aside for the buffers of its requests.
+    pub reserved: u64,
     /// Attempts that ended with EFAULT.
     pub tries: u32,
     /// The call replaces the signal mask while it waits.

@@ -147,7 +147,9 @@ fn forward(space: &'static Space, b: &mut ThreadBlock, uc: &mut Context, mut use
         return uc.regs.ax = answer as u64;
     }
     b.call.used = used;
-    let pinned = match guard::before(space, b.ctx(), nr, &used, uc.regs.sp) {
+    let before = guard::before(space, b.ctx(), nr, &used, uc.regs.sp);
+    aio::published(space, &mut b.call);
+    let pinned = match before {
         Before::Plain => false,
         Before::Pinned => true,
         Before::Fail(answer) => {

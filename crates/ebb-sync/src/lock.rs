@@ -57,10 +57,10 @@ impl<T, C: Class> Lock<T, C> {
         }
     }
 
-    /// Frees the lock for good: in fork's child, where its holder does not exist.
+    /// Frees the lock: in fork's child, where its holder does not exist, or where the guard was given up on purpose.
     ///
     /// # Safety
-    /// No guard of this process will be dropped any more, and the data is as the lock promises.
+    /// The guard that holds the lock will not be dropped any more, and the data is as the lock promises.
     #[cfg(not(any(loom, shuttle)))]
     pub unsafe fn reset(&self) {
         self.held.reset();
@@ -145,7 +145,7 @@ mod held {
 
         #[cfg(not(shuttle))]
         pub fn reset(&self) {
-            self.0.store(FREE, Ordering::Relaxed);
+            self.0.store(FREE, Ordering::Release);
         }
 
         #[inline]

@@ -264,7 +264,6 @@ impl Space {
         let (old, old_len, new_len, flags) = (a[0] as usize, page_up(a[1] as usize), page_up(a[2] as usize), a[3]);
         // The moved pages lose their protection.
         self.open_range_exclusive(old, old + old_len);
-        self.keep_requested(old, old + old_len);
         let marked = self.mark(old, old_len);
         if !marked {
             self.open_all();
@@ -288,6 +287,7 @@ impl Space {
             self.fatal(b"no memory to manage a range that mremap moved; raise RLIMIT_AS or vm.max_map_count");
         }
         self.unmark(new, new_len, attr);
+        self.keep_requested(old, old + old_len);
         self.move_states(old, new, old_len.min(new_len));
         self.drop_content(old, old + old_len);
         self.requests.trim(old as u64, (old + old_len) as u64);

@@ -7,7 +7,8 @@
 //!
 //! A control block may be submitted again before its first request is done, and a program may read the ring of events by
 //! itself, so that nothing tells what is done: then the block counts how often it was submitted, and its ranges stay until
-//! it was reported as often.
+//! it was reported as often. A request that reaches a context which another thread is about to destroy, and is never
+//! reported, keeps its range until that is unmapped.
 
 use crate::primitive::{AtomicU32, AtomicU64, Ordering, fence};
 use ebb_sync::{Class, Lock};
@@ -35,6 +36,11 @@ struct Entry {
 }
 
 impl Entry {
+    /// Its range counts as in flight. One whose block came again before it was reported may be done long since.
+    fn counts(&self) -> bool {
+        self.requests == 1
+    }
+
     fn is_of(&self, context: u64, block: u64) -> bool {
         self.block == block && self.context == context
     }
@@ -44,10 +50,12 @@ impl Entry {
 #[derive(Debug)]
 struct Book {
     entries: [Entry; RANGES_MAX],
-    /// In all ranges.
+    /// In all ranges that count.
     bytes: u64,
-    /// A control block came again before it was reported.
-    repeats: bool,
+    /// Bytes that are about to be in ranges.
+    reserved: u64,
+    /// Requests that found no place when they began, and are not done.
+    unplaced: u64,
 }
 
 struct RequestsLock;
@@ -70,16 +78,32 @@ impl Requests {
         self.high_water.load(Ordering::SeqCst) as usize
     }
 
-    /// True when nothing is in flight.
+    /// True when no range is published.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.high_water() == 0
     }
 
-    /// Bytes in flight, as far as is known: none while control blocks come again that were never reported.
+    /// Bytes in flight and about to be, as far as is known.
     pub fn bytes(&self) -> u64 {
         let book = self.book.lock();
-        if book.repeats { 0 } else { book.bytes }
+        book.bytes + book.reserved
+    }
+
+    /// Sets bytes aside for ranges to come, if as much is in flight as was `seen`.
+    #[must_use]
+    pub fn reserve(&self, bytes: u64, seen: u64) -> bool {
+        let mut book = self.book.lock();
+        let is_so = book.bytes + book.reserved == seen;
+        if is_so {
+            book.reserved += bytes;
+        }
+        is_so
+    }
+
+    /// What was set aside is published, or will not be.
+    pub fn unreserve(&self, bytes: u64) {
+        self.book.lock().reserved -= bytes;
     }
 
     /// The program is about to submit these control blocks; ranges of them follow.
@@ -87,17 +111,23 @@ impl Requests {
         let mut book = self.book.lock();
         for &block in blocks.iter().filter(|block| **block != 0) {
             let mut is_new = true;
-            for entry in &mut book.entries[..self.high_water()] {
+            for at in 0..self.high_water() {
+                let entry = &mut book.entries[at];
                 if entry.is_of(context, block) && !entry.leaves {
+                    let counted = entry.counts();
                     entry.requests = entry.requests.saturating_add(1);
+                    if counted {
+                        book.bytes -= self.ranges[at].bytes();
+                    }
                     is_new = false;
                 }
             }
-            if is_new {
-                // Without a place all its ranges stay for good.
-                let _ = self.take(&mut book, Entry { context, block, requests: 1, leaves: false });
+            // Without a place all its ranges stay for good. As long as there are such requests, one that is not in the table
+            // may be one of them.
+            let entry = Entry { context, block, requests: 1, leaves: false };
+            if is_new && (book.unplaced > 0 || self.take(&mut book, entry).is_none()) {
+                book.unplaced += 1;
             }
-            book.repeats |= !is_new;
         }
     }
 
@@ -129,7 +159,9 @@ impl Requests {
         }
         let Some(own) = own else { return false };
         let Some(at) = empty.or_else(|| self.take(&mut book, own)) else { return false };
-        book.bytes += end - start;
+        if own.counts() {
+            book.bytes += end - start;
+        }
         self.ranges[at].publish(start, end);
         fence(Ordering::SeqCst);
         true
@@ -137,37 +169,38 @@ impl Requests {
 
     /// Requests with these control blocks are done, or were not made.
     pub fn end(&self, context: u64, blocks: &[u64]) {
-        if self.is_empty() {
-            return;
-        }
         let mut book = self.book.lock();
         for &block in blocks.iter().filter(|block| **block != 0) {
+            let mut is_placed = false;
             // What was submitted since the context began to leave is another's.
             let is_new = |entry: &Entry| entry.is_of(context, block) && !entry.leaves;
             let has_new = book.entries[..self.high_water()].iter().any(is_new);
             for at in 0..self.high_water() {
                 let entry = &mut book.entries[at];
                 if entry.is_of(context, block) && entry.leaves != has_new {
-                    entry.requests -= 1;
-                    if entry.requests == 0 {
+                    is_placed = true;
+                    if entry.requests == 1 {
                         self.free(&mut book, at);
+                        continue;
+                    }
+                    entry.requests -= 1;
+                    if entry.counts() {
+                        book.bytes += self.ranges[at].bytes();
                     }
                 }
+            }
+            if !is_placed {
+                book.unplaced = book.unplaced.saturating_sub(1);
             }
         }
         self.lower(&mut book);
     }
 
-    /// A context is about to be destroyed.
+    /// A context is about to be destroyed. If it is not after all, what it has is as good as before: it only is told from
+    /// what comes later.
     pub fn leave(&self, context: u64) {
         let mut book = self.book.lock();
         book.entries[..self.high_water()].iter_mut().filter(|e| e.context == context).for_each(|e| e.leaves = true);
-    }
-
-    /// Nobody destroyed the context after all.
-    pub fn stay(&self, context: u64) {
-        let mut book = self.book.lock();
-        book.entries[..self.high_water()].iter_mut().filter(|e| e.context == context).for_each(|e| e.leaves = false);
     }
 
     /// A context that was about to be destroyed is gone, and the kernel is done with all that was submitted to it.
@@ -188,7 +221,8 @@ impl Requests {
             return;
         }
         let mut book = self.book.lock();
-        for range in &self.ranges[..self.high_water()] {
+        for at in 0..self.high_water() {
+            let range = &self.ranges[at];
             let (s, e) = range.ends();
             if s >= e || e <= start || end <= s {
                 continue;
@@ -200,14 +234,16 @@ impl Requests {
                 // More than is needed, which is none the worse.
                 (false, false) => {}
             }
-            let (new_start, new_end) = range.ends();
-            book.bytes -= (e - s) - (new_end - new_start);
+            if book.entries[at].counts() {
+                book.bytes -= (e - s) - range.bytes();
+            }
         }
     }
 
     fn free(&self, book: &mut Book, at: usize) {
-        let (start, end) = self.ranges[at].ends();
-        book.bytes -= end - start;
+        if book.entries[at].counts() {
+            book.bytes -= self.ranges[at].bytes();
+        }
         book.entries[at] = Entry::default();
         self.ranges[at].clear();
     }
@@ -215,9 +251,6 @@ impl Requests {
     fn lower(&self, book: &mut Book) {
         let high = book.entries[..self.high_water()].iter().rposition(|entry| entry.block != 0);
         self.high_water.store(high.map_or(0, |at| at as u32 + 1), Ordering::SeqCst);
-        if high.is_none() {
-            book.repeats = false;
-        }
     }
 
     /// Calls `f` with every published range that meets `[start, end)`. Called by eviction after it claimed pages. A range that
@@ -236,6 +269,11 @@ impl Range {
     /// As who holds the lock finds them.
     fn ends(&self) -> (u64, u64) {
         (self.start.load(Ordering::Relaxed), self.end.load(Ordering::Relaxed))
+    }
+
+    fn bytes(&self) -> u64 {
+        let (start, end) = self.ends();
+        end - start
     }
 
     /// Empty until its end is stored; see `Pins::add`.
@@ -257,7 +295,7 @@ impl Default for Requests {
         Self {
             high_water: AtomicU32::new(0),
             ranges: Default::default(),
-            book: Lock::new(Book { entries: Default::default(), bytes: 0, repeats: false }),
+            book: Lock::new(Book { entries: Default::default(), bytes: 0, reserved: 0, unplaced: 0 }),
         }
     }
 }
@@ -279,6 +317,12 @@ mod space {
             Ok(unsafe { &*at.cast::<Self>() })
         }
 
+        /// While this is held no range changes, so that none is seen larger than it is: for who cannot take back what it does to
+        /// pages that are used. Not held across anything that waits for the gate.
+        pub(crate) fn hold(&self) -> impl Sized + '_ {
+            self.book.lock()
+        }
+
         /// Before fork: nobody changes the table until [`Self::thaw`], so that it is whole in the child.
         pub(crate) fn freeze(&self) {
             core::mem::forget(self.book.lock());
@@ -294,6 +338,7 @@ mod space {
         pub(crate) fn forget_all(&self) {
             let mut book = self.book.lock();
             (0..self.high_water()).for_each(|at| self.free(&mut book, at));
+            (book.reserved, book.unplaced) = (0, 0);
             self.lower(&mut book);
         }
     }
@@ -318,7 +363,8 @@ mod space {
             }
         }
 
-        /// The budget in bytes, of which requests in flight should not keep much from being evicted.
+        /// The budget in bytes, of which requests in flight should not keep much from being evicted. Not what other processes
+        /// leave of it now: that changes, and who is refused may not know what to do.
         pub fn limit_bytes(&self) -> u64 {
             (self.group.limit() * PAGE) as u64
         }
@@ -326,8 +372,7 @@ mod space {
         /// What requests in flight use of the range stays for good: it is about to move, and a request is known by where its
         /// range was. Under the exclusive gate.
         pub(crate) fn keep_requested(&self, start: usize, end: usize) {
-            // With the lock, so that no range is seen larger than it is.
-            let _book = self.requests.book.lock();
+            let _exact = self.requests.hold();
             self.requests.for_each_overlap(start as u64, end as u64, |start, end| {
                 self.table.for_each_content(start as usize, end as usize, |_, word| {
                     let state = word.load();
@@ -399,12 +444,9 @@ mod tests {
         requests.begin(CONTEXT, &[0x10]);
         for _ in 0..4 {
             assert_eq!(ranges(requests).len(), 2);
-            // Nothing says what is in flight.
-            assert_eq!(requests.bytes(), 0);
             requests.end(CONTEXT, &[0x10]);
         }
         assert!(requests.is_empty());
-        assert!(submit(requests, CONTEXT, 0x20, 4096, 8192) && requests.bytes() == 4096);
     }
 
     #[test]
@@ -416,6 +458,23 @@ mod tests {
         assert_eq!(ranges(requests), [(4096, 8192)]);
         requests.end(CONTEXT, &[0x10]);
         assert!(requests.is_empty());
+    }
+
+    #[test]
+    fn what_may_be_done_long_since_does_not_count() {
+        let requests = Requests::new().unwrap();
+        assert!(submit(requests, CONTEXT, 0x10, 4096, 8192) && submit(requests, CONTEXT, 0x20, 8192, 16384));
+        assert_eq!(requests.bytes(), 12288);
+        assert!(submit(requests, CONTEXT, 0x10, 16384, 20480));
+        assert_eq!(requests.bytes(), 8192);
+        requests.trim(4096, 8192);
+        requests.end(CONTEXT, &[0x10]);
+        assert_eq!(requests.bytes(), 12288);
+        assert!(requests.reserve(4096, 12288) && !requests.reserve(4096, 12288));
+        assert_eq!(requests.bytes(), 16384);
+        requests.unreserve(4096);
+        requests.end(CONTEXT, &[0x10, 0x20]);
+        assert!(requests.is_empty() && requests.bytes() == 0);
     }
 
     #[test]
@@ -439,7 +498,10 @@ mod tests {
         assert!(!requests.add(CONTEXT, 7, 0, 4096));
         // What is covered needs none.
         assert!(requests.add(CONTEXT, 7, 7 * 8192, 7 * 8192 + 100));
-        requests.end(CONTEXT, &[9, 1 << 40]);
+        // What began without a place is not published when it comes again, nor is what may be such.
+        requests.end(CONTEXT, &[9]);
+        assert!(!submit(requests, CONTEXT, 1 << 40, 0, 4096) && !submit(requests, CONTEXT, 10_000, 0, 4096));
+        requests.end(CONTEXT, &[1 << 40, 1 << 40, 10_000]);
         assert!(submit(requests, CONTEXT, 1 << 40, 0, 4096));
         assert_eq!(ranges(requests).len(), RANGES_MAX);
         requests.freeze();
@@ -464,12 +526,11 @@ mod tests {
         assert_eq!(ranges(requests).len(), 4);
         requests.left(CONTEXT);
         assert_eq!(ranges(requests), [(1 << 20, 2 << 20), (5 * 4096, 6 * 4096)]);
-        // One that stays keeps what it has.
+        // One that stays keeps what it has, beside what comes later.
         requests.leave(CONTEXT);
-        requests.stay(CONTEXT);
-        requests.left(CONTEXT);
-        assert_eq!(ranges(requests).len(), 2);
-        requests.end(CONTEXT, &[5]);
+        assert!(submit(requests, CONTEXT, 5, 4096, 8192));
+        assert_eq!(ranges(requests).len(), 3);
+        requests.end(CONTEXT, &[5, 5]);
         requests.end(CONTEXT + 1, &[1]);
         assert!(requests.is_empty());
     }

@@ -189,6 +189,7 @@ impl Space {
 
     /// Calls `f` with each page of the range that a system call in flight uses.
     fn for_each_pinned(&self, start: usize, end: usize, mut f: impl FnMut(usize)) {
+        let _exact = self.requests.hold();
         self.for_each_used(start, end, |first, last| (first & !(PAGE - 1)..last).step_by(PAGE).for_each(&mut f));
     }
 
