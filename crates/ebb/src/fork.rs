@@ -88,6 +88,10 @@ impl Space {
         self.tree().become_child(reserved, charged).map_err(|_| InitError::Processes)?;
         self.look_at_shared_pool();
         self.publish_sizes();
+        // What its parent evicted and needs again says nothing of the child.
+        self.swap.age_shadows(self.group.limit() as u32);
+        self.nr_evicted.store(0, Relaxed);
+        self.nr_needed_again.store(0, Relaxed);
         let in_flight = self.contexts.keep_only(ctx);
         self.requests.thaw();
         self.requests.forget_all();

@@ -9,6 +9,8 @@ use core::sync::atomic::Ordering::Relaxed;
 
 /// How often ages are looked at: so often that who is asked for memory knows its own.
 const AGES_EVERY_MS: u64 = 50;
+/// Evicted pages that say something of those that are needed again.
+const EVICTED_MIN: u64 = 256;
 
 impl Space {
     /// Tells the tree how much this process holds where, and divides its budget between pool, staging and pages. Inside the
@@ -79,5 +81,9 @@ impl Space {
             histogram[ages::class_of(pool_ms)] += self.swap.pool_pages() as u32;
         }
         member.publish_ages(&histogram, now);
+        if self.nr_evicted.load(Relaxed) >= EVICTED_MIN {
+            let again = self.nr_needed_again.swap(0, Relaxed);
+            member.publish_needed_again(again, self.nr_evicted.swap(0, Relaxed), now);
+        }
     }
 }

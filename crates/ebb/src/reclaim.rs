@@ -6,7 +6,7 @@ use crate::page::Tag;
 use crate::space::Space;
 use crate::stats::{self, Shared};
 use crate::text::Text;
-use crate::tree::now_ms;
+use crate::tree::{ages, now_ms};
 use crate::uapi::{self, thread};
 use crate::work::Work;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -30,13 +30,14 @@ const RECLAIM_CLUSTERS: u32 = 16;
 /// more than this part of the budget.
 const GROWN_PAGES: usize = 2048;
 const GROWN_PART: usize = 16;
-/// Pages that another process is asked for: a part of what it holds, and at least so many.
-const ASK_PART: u64 = 16;
+/// Pages that another process is asked for at least.
 const ASK_PAGES_MIN: u64 = 64;
 /// Another process's pages are colder than one's own when they are so many times as old, and so much more: one that
 /// waits for a processor, or for its own pages, is no idle process.
 const COLDER_TIMES: u64 = 4;
 const COLDER_MS: u64 = 250;
+/// A process that needs fewer of a thousand pages again that it evicted gives the first it finds when it is asked.
+const SPENDS_PERMILLE: u32 = 50;
 /// How long who runs short waits for another process, before it reclaims itself.
 const ASKED_WAIT_NS: u64 = 2_000_000;
 /// Steps of that wait.
@@ -249,7 +250,10 @@ impl Space {
         let now = now_ms();
         // What was used since the coldest pages were is passed over as long as there is something else.
         self.publish_ages(ctx);
-        let young_ms = self.tree().member().coldest_ms(now).unwrap_or(0) / 2;
+        let member = self.tree().member();
+        // What it evicts and does not need again may as well be young.
+        let spends = member.needed_again_permille(now).is_some_and(|permille| permille < SPENDS_PERMILLE);
+        let young_ms = if spends { 0 } else { member.coldest_ms(now).unwrap_or(0) / 2 };
         self.young_ms.store(young_ms, Ordering::Relaxed);
         let before = self.group.charged();
         let target = before.saturating_sub(pages as usize);
@@ -270,26 +274,41 @@ impl Space {
         self.background.declined_ms.store(pause_ms, Ordering::Relaxed);
     }
 
-    /// Asks the process whose memory has been cold for longest, when that is much longer than this one's, for some of it.
-    /// False when this process should look at its own. Outside the gate.
+    /// Asks the process whose memory has been cold for longest, when that is much longer than this one's, for some of it; or
+    /// one that does not need what it evicts, where this one does. False when this process should look at its own. Outside
+    /// the gate.
     fn ask_colder(&self, ctx: &ThreadCtx) -> bool {
         self.publish_ages(ctx);
         let own_ms = self.tree().member().coldest_ms(now_ms()).unwrap_or(0);
-        self.ask_older(COLDER_TIMES * own_ms + COLDER_MS)
+        self.ask_older(COLDER_TIMES * own_ms + COLDER_MS) || self.ask_spendthrift()
+    }
+
+    fn ask_spendthrift(&self) -> bool {
+        let (page, now) = (self.tree().page(), now_ms());
+        let found = page.spendthrift(self.tree().id().index, self.grown_pages(), self.shares_much(), now);
+        found.inspect(|(index, pages)| self.ask(*index, *pages, now)).is_some()
+    }
+
+    /// Pages from which on a process is asked for some.
+    fn grown_pages(&self) -> u64 {
+        GROWN_PAGES.min(self.group.limit() / GROWN_PART) as u64
+    }
+
+    /// Asks a member for some of its pages, unless somebody does.
+    fn ask(&self, index: u32, pages: u64, now: u64) {
+        let member = self.tree().page().member(index);
+        if member.ask_pages.load(Ordering::SeqCst) <= 0 {
+            member.ask(pages.clamp(ASK_PAGES_MIN, 4 * self.sweep_max() as u64) as i64, now);
+            uapi::futex_wake_shared(&member.asked);
+        }
     }
 
     /// Asks the process whose memory has been cold for longest, and longer than that. False when there is none.
     fn ask_older(&self, than_ms: u64) -> bool {
         let (page, own, now) = (self.tree().page(), self.tree().id().index, now_ms());
-        let grown_pages = GROWN_PAGES.min(self.group.limit() / GROWN_PART) as u64;
-        let coldest = page.coldest(Some(own), grown_pages, now);
+        let coldest = page.coldest(Some(own), self.grown_pages(), now);
         let Some((index, _)) = coldest.filter(|(_, age_ms)| *age_ms >= than_ms) else { return false };
-        let member = page.member(index);
-        if member.ask_pages.load(Ordering::SeqCst) <= 0 {
-            let pages = member.charged.load(Ordering::Relaxed) / ASK_PART;
-            member.ask(pages.clamp(ASK_PAGES_MIN, 4 * self.sweep_max() as u64) as i64, now);
-            uapi::futex_wake_shared(&member.asked);
-        }
+        self.ask(index, page.member(index).charged.load(Ordering::Relaxed) / ages::ASK_PART, now);
         true
     }
 

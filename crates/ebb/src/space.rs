@@ -126,6 +126,9 @@ pub struct Space {
     pub(crate) shared_pool_pages: AtomicUsize,
     /// Units touched so recently are passed over while other processes are given memory; 0 for none.
     pub(crate) young_ms: AtomicU64,
+    /// Pages evicted, and pages that came back soon after, since the tree was last told.
+    pub(crate) nr_evicted: AtomicU64,
+    pub(crate) nr_needed_again: AtomicU64,
     /// Somebody adds or takes away a device.
     pub(crate) is_changing_swap: AtomicBool,
     /// The device that a swapoff in progress takes away, with its priority.
@@ -208,6 +211,8 @@ impl Space {
             pool_is_shared: AtomicBool::new(false),
             shared_pool_pages: AtomicUsize::new(0),
             young_ms: AtomicU64::new(0),
+            nr_evicted: AtomicU64::new(0),
+            nr_needed_again: AtomicU64::new(0),
             is_changing_swap: AtomicBool::new(false),
             leaving: UnsafeCell::new(None),
             on_asked: AtomicPtr::new(core::ptr::null_mut()),

@@ -274,6 +274,9 @@ impl Space {
                 unit.refaulted.fetch_add(near, Relaxed);
             }
             stats::add(&self.stats.refaults_near, near as u64);
+            if near > 0 {
+                self.nr_needed_again.fetch_add(near as u64, Relaxed);
+            }
             stats::add(&self.stats.readahead_pages, mapped as u64 - 1);
             let counter = if source == Source::File { &self.stats.faults_file } else { &self.stats.faults_pool };
             stats::add(counter, 1);

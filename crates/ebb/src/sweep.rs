@@ -149,6 +149,7 @@ impl Space {
         self.staging.fill(block, &filled);
         self.uncount_present(unit, swept);
         stats::add(&self.stats.unmap_pages, swept as u64);
+        self.nr_evicted.fetch_add(swept as u64, Relaxed);
         swept
     }
 

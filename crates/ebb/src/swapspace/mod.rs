@@ -190,6 +190,11 @@ impl SwapSpace {
         self.slots.free_run(slot, Order::ZERO);
     }
 
+    /// Makes every shadow so many evictions older.
+    pub fn age_shadows(&self, evictions: u32) {
+        self.clock.fetch_add(evictions, Ordering::Relaxed);
+    }
+
     /// Evictions since `shadow` was left.
     pub fn distance(&self, shadow: Shadow) -> u32 {
         self.clock.load(Ordering::Relaxed).wrapping_sub(shadow.0)

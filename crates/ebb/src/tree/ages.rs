@@ -18,6 +18,15 @@ const DECLINED_MS_MAX: u64 = 5000;
 /// A process that has not answered for so long is passed over: it may be stopped.
 const SILENT_MS: u64 = 50;
 
+/// How long it says something that a process needs again what it evicts, or does not.
+const NEEDED_AGAIN_MS: u64 = 1000;
+/// A process that needs again more than so many of a thousand pages that it evicts has none to spare.
+const SHORT_PERMILLE: u32 = 200;
+/// The part of what a process holds that it is asked for.
+pub const ASK_PART: u64 = 16;
+/// One that needs so many times fewer again has.
+const SPARE_PART: u32 = 4;
+
 /// The class of an age.
 pub fn class_of(age_ms: u64) -> usize {
     let doublings = (age_ms / AGE_BASE_MS).checked_ilog2().map_or(0, |log| log as usize + 1);
@@ -58,6 +67,24 @@ impl Member {
             sum >= worth
         });
         class.map(|class| least_of(class) + now_ms.saturating_sub(published))
+    }
+
+    /// Pages in memory that it has to itself, when it last looked.
+    pub fn unshared(&self) -> u64 {
+        self.ages.iter().map(|pages| u64::from(pages.load(Relaxed))).sum()
+    }
+
+    /// Publishes that it evicted so many pages lately, and needed so many that it had evicted again soon.
+    pub fn publish_needed_again(&self, again: u64, evicted: u64, now_ms: u64) {
+        let permille = (again * 1000 / evicted.max(1)).min(1000) as u32;
+        self.needed_again.store(permille + 1, Relaxed);
+        self.needed_again_ms.store(now_ms, Relaxed);
+    }
+
+    /// How many of a thousand pages that it evicted lately it needed again soon; none while it evicts little.
+    pub fn needed_again_permille(&self, now_ms: u64) -> Option<u32> {
+        let is_recent = now_ms.saturating_sub(self.needed_again_ms.load(Relaxed)) < NEEDED_AGAIN_MS;
+        self.needed_again.load(Relaxed).checked_sub(1).filter(|_| is_recent)
     }
 
     /// True when it was asked for memory long ago and has not answered.
@@ -104,9 +131,78 @@ impl Page {
     }
 }
 
-#[cfg(test)]
+impl Page {
+    /// A member that may spare pages, and how many, while `own` needs again what it evicts, which ages do not tell: one that
+    /// does not need what it evicts, because it reads through memory or fills it; and, where processes `share` most of what
+    /// they have since a fork, one that has more than twice as much to itself, because what is left beside the shared may be
+    /// less than one of them needs to get anywhere. Of those with at least `pages_min` pages the one that has most to itself.
+    pub fn spendthrift(&self, own: u32, pages_min: u64, share: bool, now_ms: u64) -> Option<(u32, u64)> {
+        let member = self.member(own);
+        let short = member.needed_again_permille(now_ms).filter(|permille| *permille >= SHORT_PERMILLE)?;
+        let unshared = member.unshared();
+        let spares = |m: &Member| {
+            let permille = m.needed_again_permille(now_ms)?;
+            let more = m.unshared().saturating_sub(unshared);
+            match permille <= short / SPARE_PART {
+                true => Some(m.charged.load(Relaxed) / ASK_PART),
+                false => (share && more > unshared + WORTH_PAGES).then_some(more / 2),
+            }
+        };
+        self.members()
+            .filter(|(index, member)| *index != own && member.kind() == Kind::Managed)
+            .filter(|(_, member)| member.charged.load(Relaxed) >= pages_min && member.answers(now_ms))
+            .filter_map(|(index, member)| Some((index, spares(member)?, member.unshared())))
+            .max_by_key(|(.., unshared)| *unshared)
+            .map(|(index, pages, _)| (index, pages))
+    }
+}
+
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+
+    /// A page with managed members that hold so many pages, so many of them to themselves, and need so many of a thousand
+    /// again.
+    fn page_of(members: &[(u64, u32, u64)], now_ms: u64) -> &'static Page {
+        let at = crate::uapi::reserve(size_of::<Page>()).expect("memory");
+        // SAFETY: zeroed memory of its size is a valid page; never unmapped.
+        let page: &'static Page = unsafe { &*at.cast::<Page>() };
+        for (index, (charged, unshared, again)) in (0..).zip(members) {
+            let parent = super::super::MemberId { index: 0, generation: 0 };
+            page.reserve(index, parent, now_ms);
+            let member = page.member(index);
+            member.set_kind(Kind::Managed);
+            member.charged.store(*charged, Relaxed);
+            let mut ages = [0; AGES];
+            ages[0] = *unshared;
+            member.publish_ages(&ages, now_ms);
+            member.publish_needed_again(*again, 1000, now_ms);
+        }
+        page
+    }
+
+    #[test]
+    fn who_does_not_need_what_it_evicts_gives_to_who_does() {
+        let page = page_of(&[(1000, 1000, 900), (3200, 3200, 10), (1600, 1600, 10), (100_000, 100_000, 800)], 5000);
+        assert_eq!(page.spendthrift(0, 64, false, 5000), Some((1, 200)));
+        assert_eq!(page.spendthrift(1, 64, false, 5000), None);
+        assert_eq!(page.spendthrift(3, 64, false, 5000), Some((1, 200)));
+        // With too little to be asked, and when nothing is known any more.
+        assert_eq!(page.spendthrift(0, 4000, false, 5000), None);
+        assert_eq!(page.spendthrift(0, 64, false, 5000 + NEEDED_AGAIN_MS), None);
+        page.member(1).declined_until_ms.store(6000, Relaxed);
+        assert_eq!(page.spendthrift(0, 64, false, 5000), Some((2, 100)));
+    }
+
+    #[test]
+    fn where_most_is_shared_who_has_little_beside_it_gets_half_of_what_is_more() {
+        let page = page_of(&[(10_000, 100, 900), (16_000, 6100, 900), (9_000, 90, 900)], 5000);
+        assert_eq!(page.spendthrift(0, 64, true, 5000), Some((1, 3000)));
+        assert_eq!(page.spendthrift(0, 64, false, 5000), None);
+        assert_eq!(page.spendthrift(1, 64, true, 5000), None);
+        let page = page_of(&[(10_000, 3000, 900), (16_000, 5900, 900)], 5000);
+        assert_eq!(page.spendthrift(0, 64, true, 5000), None);
+    }
 
     #[test]
     fn classes_double() {

@@ -108,6 +108,10 @@ pub struct Member {
     pub published_ms: AtomicU64,
     /// When the process became a member.
     pub since_ms: AtomicU64,
+    /// How many of a thousand pages that it evicted lately it needed again soon, and one; 0 for not known.
+    pub needed_again: AtomicU32,
+    /// When that was found, on the clock of [`Member::published_ms`].
+    pub needed_again_ms: AtomicU64,
     /// Of its pages in memory, how many were last seen in use how long before [`Member::published_ms`].
     pub ages: [AtomicU32; AGES],
 }
@@ -146,6 +150,8 @@ impl Member {
         self.pid.store(0, Ordering::Relaxed);
         self.has_bits.store(0, Ordering::Relaxed);
         self.left_ms.store(0, Ordering::Relaxed);
+        self.needed_again.store(0, Ordering::Relaxed);
+        self.needed_again_ms.store(0, Ordering::Relaxed);
         self.declined_until_ms.store(0, Ordering::Relaxed);
         self.ages.iter().for_each(|age| age.store(0, Ordering::Relaxed));
         // Last: from here on the place may be somebody else's.
