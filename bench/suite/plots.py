@@ -116,8 +116,10 @@ def throughput(pyplot, found, cases, directory):
         axis.set_xticks(range(len(counts)), counts)
         axis.set_title(kind)
     axes[0][0].set_ylabel("MiB/s")
-    axes[0][0].legend(frameon=False, fontsize=7)
     figure.tight_layout()
+    # Above the bars, which leave no room beside them.
+    handles = axes[0][0].get_legend_handles_labels()
+    figure.legend(*handles, loc="lower center", bbox_to_anchor=(0.5, 1), ncol=len(handles[0]), frameon=False, fontsize=7)
     return save(figure, directory, "throughput")
 
 
