@@ -329,7 +329,6 @@ impl Space {
         self.group.uncharge(dropped);
         stats::add(&self.stats.dropped_clean_pages, dropped as u64);
         stats::add(&self.stats.unmap_pages, dropped as u64);
-        self.nr_evicted.fetch_add(dropped as u64, Relaxed);
         dropped
     }
 }

@@ -89,7 +89,7 @@ impl Space {
         self.look_at_shared_pool();
         self.publish_sizes();
         // What its parent evicted and needs again says nothing of the child.
-        self.swap.age_shadows(self.group.limit() as u32);
+        self.forked_at.store(self.swap.clock(), Relaxed);
         self.nr_evicted.store(0, Relaxed);
         self.nr_needed_again.store(0, Relaxed);
         let in_flight = self.contexts.keep_only(ctx);

@@ -81,9 +81,12 @@ impl Space {
             histogram[ages::class_of(pool_ms)] += self.swap.pool_pages() as u32;
         }
         member.publish_ages(&histogram, now);
-        if self.nr_evicted.load(Relaxed) >= EVICTED_MIN {
-            let again = self.nr_needed_again.swap(0, Relaxed);
-            member.publish_needed_again(again, self.nr_evicted.swap(0, Relaxed), now);
+        // Another thread may be at the same: what one takes the other does not have.
+        let evicted = self.nr_evicted.swap(0, Relaxed);
+        if evicted < EVICTED_MIN {
+            self.nr_evicted.fetch_add(evicted, Relaxed);
+            return;
         }
+        member.publish_needed_again(self.nr_needed_again.swap(0, Relaxed), evicted, now);
     }
 }

@@ -36,8 +36,6 @@ const ASK_PAGES_MIN: u64 = 64;
 /// waits for a processor, or for its own pages, is no idle process.
 const COLDER_TIMES: u64 = 4;
 const COLDER_MS: u64 = 250;
-/// A process that needs fewer of a thousand pages again that it evicted gives the first it finds when it is asked.
-const SPENDS_PERMILLE: u32 = 50;
 /// How long who runs short waits for another process, before it reclaims itself.
 const ASKED_WAIT_NS: u64 = 2_000_000;
 /// Steps of that wait.
@@ -250,17 +248,19 @@ impl Space {
         let now = now_ms();
         // What was used since the coldest pages were is passed over as long as there is something else.
         self.publish_ages(ctx);
-        let member = self.tree().member();
-        // What it evicts and does not need again may as well be young.
-        let spends = member.needed_again_permille(now).is_some_and(|permille| permille < SPENDS_PERMILLE);
-        let young_ms = if spends { 0 } else { member.coldest_ms(now).unwrap_or(0) / 2 };
+        let young_ms = self.tree().member().coldest_ms(now).unwrap_or(0) / 2;
         self.young_ms.store(young_ms, Ordering::Relaxed);
-        let before = self.group.charged();
-        let target = before.saturating_sub(pages as usize);
-        let mut idle_rounds = 0;
-        // What the program takes back meanwhile may keep it from the target: who asks something is not to wait for that.
-        while self.group.charged() > target && idle_rounds < 4 && !self.is_asked() {
-            if self.reclaim_step(ctx) { idle_rounds = 0 } else { idle_rounds += 1 }
+        let (mut given, mut idle_rounds) = (0, 0);
+        // What the program takes meanwhile is its own affair: what counts is what was freed.
+        while given < pages && idle_rounds < 4 && !self.is_asked() {
+            let before = self.group.charged();
+            if self.reclaim_step(ctx) {
+                idle_rounds = 0
+            } else {
+                idle_rounds += 1
+            }
+            self.group.give_back_unused();
+            given += before.saturating_sub(self.group.charged()) as i64;
         }
         self.young_ms.store(0, Ordering::Relaxed);
         self.group.give_back_unused();
@@ -268,7 +268,6 @@ impl Space {
         self.publish_sizes();
         self.gate.leave(&ctx.gate);
         self.publish_ages(ctx);
-        let given = before as i64 - self.group.charged() as i64;
         let pause_ms =
             self.tree().member().answer(given, now_ms(), self.background.declined_ms.load(Ordering::Relaxed));
         self.background.declined_ms.store(pause_ms, Ordering::Relaxed);
@@ -286,7 +285,9 @@ impl Space {
     fn ask_spendthrift(&self) -> bool {
         let (page, now) = (self.tree().page(), now_ms());
         let found = page.spendthrift(self.tree().id().index, self.grown_pages(), self.shares_much(), now);
-        found.inspect(|(index, pages)| self.ask(*index, *pages, now)).is_some()
+        // Where most is shared its own is what it cannot do without. Elsewhere, whom another process has asked already gives that
+        // one some, and this one looks at its own.
+        found.is_some_and(|(index, pages)| self.ask(index, pages, now) || self.shares_much())
     }
 
     /// Pages from which on a process is asked for some.
@@ -294,13 +295,15 @@ impl Space {
         GROWN_PAGES.min(self.group.limit() / GROWN_PART) as u64
     }
 
-    /// Asks a member for some of its pages, unless somebody does.
-    fn ask(&self, index: u32, pages: u64, now: u64) {
+    /// Asks a member for some of its pages; false when somebody has.
+    fn ask(&self, index: u32, pages: u64, now: u64) -> bool {
         let member = self.tree().page().member(index);
-        if member.ask_pages.load(Ordering::SeqCst) <= 0 {
+        let is_free = member.ask_pages.load(Ordering::SeqCst) <= 0;
+        if is_free {
             member.ask(pages.clamp(ASK_PAGES_MIN, 4 * self.sweep_max() as u64) as i64, now);
             uapi::futex_wake_shared(&member.asked);
         }
+        is_free
     }
 
     /// Asks the process whose memory has been cold for longest, and longer than that. False when there is none.
@@ -308,7 +311,7 @@ impl Space {
         let (page, own, now) = (self.tree().page(), self.tree().id().index, now_ms());
         let coldest = page.coldest(Some(own), self.grown_pages(), now);
         let Some((index, _)) = coldest.filter(|(_, age_ms)| *age_ms >= than_ms) else { return false };
-        self.ask(index, page.member(index).charged.load(Ordering::Relaxed) / ages::ASK_PART, now);
+        let _ = self.ask(index, page.member(index).charged.load(Ordering::Relaxed) / ages::ASK_PART, now);
         true
     }
 

@@ -129,6 +129,8 @@ pub struct Space {
     /// Pages evicted, and pages that came back soon after, since the tree was last told.
     pub(crate) nr_evicted: AtomicU64,
     pub(crate) nr_needed_again: AtomicU64,
+    /// The clock of evictions when this process was forked.
+    pub(crate) forked_at: AtomicU32,
     /// Somebody adds or takes away a device.
     pub(crate) is_changing_swap: AtomicBool,
     /// The device that a swapoff in progress takes away, with its priority.
@@ -213,6 +215,7 @@ impl Space {
             young_ms: AtomicU64::new(0),
             nr_evicted: AtomicU64::new(0),
             nr_needed_again: AtomicU64::new(0),
+            forked_at: AtomicU32::new(0),
             is_changing_swap: AtomicBool::new(false),
             leaving: UnsafeCell::new(None),
             on_asked: AtomicPtr::new(core::ptr::null_mut()),

@@ -142,6 +142,7 @@ impl Space {
                 self.groups.force(group, Cost::STAGED.times(mapped as i64).taken());
             }
             stats::add(&self.stats.staged_back_pages, mapped as u64);
+            self.nr_needed_again.fetch_add(mapped as u64, Relaxed);
             if let Some(unit) = self.table.unit(addr) {
                 unit.returned.fetch_add(mapped as u32, Relaxed);
             }
@@ -248,6 +249,8 @@ impl Space {
         };
         self.check_unmapped(error, b"a swapped page was mapped already");
         let mut near = 0;
+        // What was evicted before this process was forked, its parent needed.
+        let (mut near_own, age) = (0, self.swap.clock().wrapping_sub(self.forked_at.load(Relaxed)));
         for i in 0..loaded {
             let (slot, was) = (slot_of(entries[i]), were[i]);
             if i >= mapped {
@@ -255,7 +258,10 @@ impl Space {
                 continue;
             }
             if let Locked::Stored(stored) = was {
-                near += (self.swap.distance(stored.shadow) as usize <= self.group.share()) as u32;
+                let distance = self.swap.distance(stored.shadow);
+                let is_near = distance as usize <= self.group.share();
+                near += is_near as u32;
+                near_own += (is_near && distance <= age) as u64;
             }
             if clean {
                 self.swap.keep(slot, was);
@@ -274,8 +280,8 @@ impl Space {
                 unit.refaulted.fetch_add(near, Relaxed);
             }
             stats::add(&self.stats.refaults_near, near as u64);
-            if near > 0 {
-                self.nr_needed_again.fetch_add(near as u64, Relaxed);
+            if near_own > 0 {
+                self.nr_needed_again.fetch_add(near_own, Relaxed);
             }
             stats::add(&self.stats.readahead_pages, mapped as u64 - 1);
             let counter = if source == Source::File { &self.stats.faults_file } else { &self.stats.faults_pool };

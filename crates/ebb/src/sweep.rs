@@ -108,6 +108,9 @@ impl Space {
         let is_present = |raw: &u64| *raw != NOT_CLAIMED && State::from_raw(*raw).tag() == Tag::Present;
         let block = if saved.iter().any(is_present) { self.staging.take() } else { None };
         let staged = block.map_or(0, |block| self.stage(unit, block, saved));
+        if scope.only.is_none() && scope.range.is_none() {
+            self.nr_evicted.fetch_add((staged + dropped) as u64, Relaxed);
+        }
         if let Some(u) = self.table.unit(unit)
             && staged + dropped > 0
         {
@@ -149,7 +152,6 @@ impl Space {
         self.staging.fill(block, &filled);
         self.uncount_present(unit, swept);
         stats::add(&self.stats.unmap_pages, swept as u64);
-        self.nr_evicted.fetch_add(swept as u64, Relaxed);
         swept
     }
 

@@ -190,9 +190,9 @@ impl SwapSpace {
         self.slots.free_run(slot, Order::ZERO);
     }
 
-    /// Makes every shadow so many evictions older.
-    pub fn age_shadows(&self, evictions: u32) {
-        self.clock.fetch_add(evictions, Ordering::Relaxed);
+    /// Evictions so far, which wrap.
+    pub fn clock(&self) -> u32 {
+        self.clock.load(Ordering::Relaxed)
     }
 
     /// Evictions since `shadow` was left.

@@ -6,7 +6,7 @@
 //! when it is asked: what it sweeps comes back, and is young in what it publishes next. That is the kernel's second
 //! chance, with a histogram per process in place of one list for all (multi-generational LRU).
 
-use super::{AGE_BASE_MS, AGES, Kind, Member, Page};
+use super::{AGE_BASE_MS, AGES, Kind, Member, MemberId, Page};
 use crate::primitive::Ordering;
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -134,26 +134,36 @@ impl Page {
 impl Page {
     /// A member that may spare pages, and how many, while `own` needs again what it evicts, which ages do not tell: one that
     /// does not need what it evicts, because it reads through memory or fills it; and, where processes `share` most of what
-    /// they have since a fork, one that has more than twice as much to itself, because what is left beside the shared may be
-    /// less than one of them needs to get anywhere. Of those with at least `pages_min` pages the one that has most to itself.
+    /// they have since a fork, one of the family that has more than twice as much to itself, because what is left beside the
+    /// shared may be less than one of them needs to get anywhere. Of those with at least `pages_min` pages the one that has
+    /// most to itself.
     pub fn spendthrift(&self, own: u32, pages_min: u64, share: bool, now_ms: u64) -> Option<(u32, u64)> {
         let member = self.member(own);
         let short = member.needed_again_permille(now_ms).filter(|permille| *permille >= SHORT_PERMILLE)?;
         let unshared = member.unshared();
-        let spares = |m: &Member| {
-            let permille = m.needed_again_permille(now_ms)?;
+        let spares = |index: u32, m: &Member| {
             let more = m.unshared().saturating_sub(unshared);
-            match permille <= short / SPARE_PART {
-                true => Some(m.charged.load(Relaxed) / ASK_PART),
-                false => (share && more > unshared + WORTH_PAGES).then_some(more / 2),
+            if share && more > unshared + WORTH_PAGES && self.are_family(own, index) {
+                return Some(more / 2);
             }
+            // Who gives too much needs again what it evicts, and is asked no more.
+            let spends = m.needed_again_permille(now_ms).is_some_and(|permille| permille <= short / SPARE_PART);
+            (spends && m.unshared() >= WORTH_PAGES).then_some(m.unshared() / ASK_PART)
         };
         self.members()
             .filter(|(index, member)| *index != own && member.kind() == Kind::Managed)
-            .filter(|(_, member)| member.charged.load(Relaxed) >= pages_min && member.answers(now_ms))
-            .filter_map(|(index, member)| Some((index, spares(member)?, member.unshared())))
+            .filter(|(_, member)| member.answers(now_ms))
+            .filter(|(_, member)| member.charged.load(Relaxed) >= pages_min)
+            .filter_map(|(index, member)| Some((index, spares(index, member)?, member.unshared())))
             .max_by_key(|(.., unshared)| *unshared)
             .map(|(index, pages, _)| (index, pages))
+    }
+
+    /// True when one is the other's parent, or both have the same.
+    fn are_family(&self, a: u32, b: u32) -> bool {
+        let id = |index: u32| MemberId { index, generation: self.member(index).generation() };
+        let (of_a, of_b) = (self.member(a).parent(), self.member(b).parent());
+        of_a == Some(id(b)) || of_b == Some(id(a)) || of_a.is_some() && of_a == of_b
     }
 }
 
@@ -168,7 +178,8 @@ mod tests {
         // SAFETY: zeroed memory of its size is a valid page; never unmapped.
         let page: &'static Page = unsafe { &*at.cast::<Page>() };
         for (index, (charged, unshared, again)) in (0..).zip(members) {
-            let parent = super::super::MemberId { index: 0, generation: 0 };
+            // All are children of the first.
+            let parent = MemberId { index: 0, generation: page.member(0).generation() };
             page.reserve(index, parent, now_ms);
             let member = page.member(index);
             member.set_kind(Kind::Managed);
@@ -200,8 +211,29 @@ mod tests {
         assert_eq!(page.spendthrift(0, 64, true, 5000), Some((1, 3000)));
         assert_eq!(page.spendthrift(0, 64, false, 5000), None);
         assert_eq!(page.spendthrift(1, 64, true, 5000), None);
+        // Of a sibling too, and of one that evicts nothing.
+        page.member(1).needed_again.store(0, Relaxed);
+        assert_eq!(page.spendthrift(2, 64, true, 5000), Some((1, 3005)));
         let page = page_of(&[(10_000, 3000, 900), (16_000, 5900, 900)], 5000);
         assert_eq!(page.spendthrift(0, 64, true, 5000), None);
+    }
+
+    #[test]
+    fn a_stranger_is_not_asked_for_a_part_of_what_is_not_shared() {
+        let page = page_of(&[(0, 0, 0), (10_000, 100, 900), (16_000, 6100, 900)], 5000);
+        let stranger = MemberId { index: 7, generation: 3 };
+        page.member(2).clear();
+        page.reserve(2, stranger, 5000);
+        let member = page.member(2);
+        member.set_kind(Kind::Managed);
+        member.charged.store(16_000, Relaxed);
+        let mut ages = [0; AGES];
+        ages[0] = 6100;
+        member.publish_ages(&ages, 5000);
+        member.publish_needed_again(900, 1000, 5000);
+        assert_eq!(page.spendthrift(1, 64, true, 5000), None);
+        member.publish_needed_again(9, 1000, 5000);
+        assert_eq!(page.spendthrift(1, 64, true, 5000), Some((2, 6100 / ASK_PART)));
     }
 
     #[test]

@@ -206,6 +206,8 @@ impl Page {
             faults: word(),
             published_ms: word(),
             since_ms: word(),
+            needed_again: AtomicU32::new(0),
+            needed_again_ms: word(),
             ages: core::array::from_fn(|_| AtomicU32::new(0)),
         };
         Self {
