@@ -183,11 +183,11 @@ impl Run<'_> {
             Workload::SwapOut | Workload::SwapOutRandom => (filled, None),
             Workload::PageOut => {
                 second = self.phase(index, || self.memory.page_out(share(pages, index, threads))).1;
-                self.phase(index, || self.read_once(share(pages, index, threads)))
+                self.phase(index, || self.access_once(share(pages, index, threads), false))
             }
             Workload::Cow => {
                 become_child();
-                self.phase(index, || self.change_once(share(pages, index, threads)))
+                self.phase(index, || self.access_once(share(pages, index, threads), true))
             }
             Workload::RandomRw => {
                 let mut pattern = self.pattern(index);
@@ -198,7 +198,7 @@ impl Run<'_> {
                 if index == 0 {
                     self.memory.drop_pages(self.live_pages()..pages);
                 }
-                self.phase(index, || self.read_once(share(self.live_pages(), index, threads)))
+                self.phase(index, || self.access_once(share(self.live_pages(), index, threads), false))
             }
             _ => {
                 let mut pattern = self.pattern(index);
@@ -280,21 +280,12 @@ impl Run<'_> {
         tally
     }
 
-    fn read_once(&self, pages: Range<usize>) -> Tally {
+    /// Reads or changes each page once.
+    fn access_once(&self, pages: Range<usize>, write: bool) -> Tally {
         let mut tally = Tally::new();
         let start = cycles();
         for page in pages {
-            self.access(page, false, &mut tally);
-        }
-        tally.cycles = cycles() - start;
-        tally
-    }
-
-    fn change_once(&self, pages: Range<usize>) -> Tally {
-        let mut tally = Tally::new();
-        let start = cycles();
-        for page in pages {
-            self.access(page, true, &mut tally);
+            self.access(page, write, &mut tally);
         }
         tally.cycles = cycles() - start;
         tally

@@ -22,10 +22,10 @@ const SILENT_MS: u64 = 50;
 const NEEDED_AGAIN_MS: u64 = 1000;
 /// A process that needs again more than so many of a thousand pages that it evicts has none to spare.
 const SHORT_PERMILLE: u32 = 200;
-/// The part of what a process holds that it is asked for.
-pub const ASK_PART: u64 = 16;
 /// One that needs so many times fewer again has.
 const SPARE_PART: u32 = 4;
+/// The part of what a process holds that it is asked for.
+pub const ASK_PART: u64 = 16;
 
 /// The class of an age.
 pub fn class_of(age_ms: u64) -> usize {
