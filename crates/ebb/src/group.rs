@@ -244,6 +244,11 @@ impl Group {
         self.room() < gap_max(self.limit()) as i64
     }
 
+    /// So much room that RAM is not short, and would not be for a while.
+    pub fn has_plenty(&self) -> bool {
+        self.room() > (self.limit() / PLENTY_PART) as i64
+    }
+
     /// Background reclaim may rest.
     pub fn is_below_low(&self) -> bool {
         self.room() > 2 * self.gap()
@@ -288,6 +293,8 @@ pub fn sweep_max(limit: usize) -> usize {
     (limit / 64).clamp(16, UNIT_PAGES)
 }
 
+/// The part of a budget that is plenty of room: several times what background reclaim keeps free.
+const PLENTY_PART: usize = 8;
 /// How many times smaller the gap may become than it is at most.
 const GAP_SPAN: i64 = 8;
 /// The part of the gap that a round of background reclaim takes away which nobody had to wait for: a thread that reclaims

@@ -99,7 +99,7 @@ impl Space {
     /// the queue. Outside the gate.
     fn store_oldest(&self, ctx: &ThreadCtx, only: Wanted) -> Stored {
         let mut work = self.work.lease();
-        if self.swap.pool_is_full() && !self.pool_is_shared() {
+        if self.swap.pool_is_full(&self.group) && !self.pool_is_shared() {
             self.shrink_pool(ctx, &mut work);
         }
         self.gate.enter(&ctx.gate);

@@ -213,7 +213,7 @@ impl Backing for Charging<'_> {
             }
         }
         let now = m.pages.fetch_add(pages as usize, Ordering::Relaxed) + pages as usize;
-        if now > m.pages_max() {
+        if now > m.pages_max() && !self.group.has_plenty() {
             m.pages.fetch_sub(pages as usize, Ordering::Relaxed);
             return false;
         }

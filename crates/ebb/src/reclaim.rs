@@ -348,7 +348,8 @@ impl Space {
         }
         let mut work = self.work.lease();
         let shares_much = self.shares_much();
-        if self.swap.pool_is_full() && !self.pool_is_shared() {
+        let pool_shrinks = self.swap.pool_is_full(&self.group) || self.swap.has_misplaced(&self.group);
+        if pool_shrinks && !self.pool_is_shared() {
             self.shrink_pool(ctx, &mut work);
         }
         if !self.staging.is_full() && self.sweep_next(ctx, !shares_much, &mut work.saved).is_some() {

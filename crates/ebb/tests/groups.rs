@@ -89,10 +89,16 @@ impl Part {
     }
 }
 
+/// Pages that take so much of the budget that what does not compress goes to the device, and no more than that.
+fn ballast(space: &'static Space) -> Pages {
+    Pages::new(space, RAM_PAGES - RAM_PAGES / 9, COMPRESSIBLE)
+}
+
 /// The accounting fault: pages of A are swapped out and moved to B, A goes, C takes the device away and brings the pages in.
 fn who_pays_after_swapoff(walk: bool) {
     const N: usize = 200;
     let space = space();
+    let ballast = ballast(space);
     let [a, b, c] = [(); 3].map(|()| create(space, GroupId::ROOT, NO_LIMITS));
     let pages = pages_in(space, a, N, RANDOM);
     assert_eq!((ram(space, a), swap(space, a)), (N as u64, 0));
@@ -102,6 +108,7 @@ fn who_pays_after_swapoff(walk: bool) {
     let mut used = 0;
     space.devices(|device| used += device.used_bytes);
     assert!(used >= (N as u64 / 2) << 12, "{used} bytes on the device");
+    drop(ballast);
     move_to(&pages, 0, N, b);
     assert_eq!((ram(space, a), swap(space, a), ram(space, b), swap(space, b)), (0, 0, left, N as u64 - left));
     space.remove_group(ctx(space), a).expect("removed");
@@ -136,12 +143,14 @@ fn what_a_dead_group_had_is_charged_to_the_nearest_living_ancestor() {
     alone("what_a_dead_group_had_is_charged_to_the_nearest_living_ancestor", || {
         const N: usize = 200;
         let space = space();
+        let ballast = ballast(space);
         let top = create(space, GroupId::ROOT, NO_LIMITS);
         let a = create(space, top, NO_LIMITS);
         let below = create(space, a, NO_LIMITS);
         let c = create(space, GroupId::ROOT, NO_LIMITS);
         let pages = pages_in(space, below, N, RANDOM);
         evict(space, below);
+        drop(ballast);
         space.remove_group(ctx(space), below).expect("removed");
         space.remove_group(ctx(space), a).expect("removed");
         assert_eq!(ram(space, top) + swap(space, top), N as u64);

@@ -284,3 +284,42 @@ fn where_no_device_takes_more_everything_stays_and_the_call_ends() {
         space.validate().expect("consistent");
     });
 }
+
+#[test]
+fn what_does_not_compress_goes_to_the_file_once_memory_is_short() {
+    let _turn = in_turn();
+    let space = space(RAM, force());
+    let at = map(space, PAGES * PAGE);
+    for page in 0..PAGES {
+        fill(at, page, 8, 3);
+    }
+    until_mapped(at, PAGES);
+    let written = || {
+        let stats = space.stats();
+        stats.out_file_pages.load(Relaxed) + stats.writeback_pages.load(Relaxed)
+    };
+    let before = written();
+    assert_eq!(page_out(space, at, 0, PAGES), 0);
+    assert_eq!(mapped(at, PAGES), 0);
+    assert!(written() - before < PAGES as u64 / 8, "{} pages were written where RAM was not short", written() - before);
+    for page in 0..PAGES / 4 {
+        check(at, page, 8, 3);
+    }
+    assert_eq!(page_out(space, at, 0, PAGES / 4), 0);
+    // Content that compresses to next to nothing, but takes all of the budget while it is in use.
+    let others = map(space, 4 * PAGES * PAGE);
+    for round in 0..3 {
+        for page in 0..4 * PAGES {
+            if round == 0 { fill(others, page, 9, 1) } else { check(others, page, 9, 1) }
+        }
+    }
+    let moved = written() - before;
+    assert!(moved > PAGES as u64 / 2, "{moved} of {PAGES} pages that save no memory were written");
+    for page in 0..PAGES {
+        check(at, page, 8, 3);
+    }
+    space.validate().expect("consistent");
+    unmap(space, others, 4 * PAGES * PAGE);
+    unmap(space, at, PAGES * PAGE);
+    leave(space);
+}

@@ -133,7 +133,7 @@ impl Space {
     /// staged. False when neither made progress.
     pub(super) fn reclaim_group_step(&self, ctx: &ThreadCtx, target: Target) -> bool {
         let mut work = self.work.lease();
-        if self.swap.pool_is_full() {
+        if self.swap.pool_is_full(&self.group) {
             self.shrink_pool(ctx, &mut work);
         }
         let Some(node) = self.group_at(target) else { return false };

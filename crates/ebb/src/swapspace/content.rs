@@ -65,19 +65,18 @@ impl SwapSpace {
             stats::add(&stats.out_same_pages, 1);
             return StoreResult::Done;
         }
-        let has_file = self.has_file();
-        let limit = if has_file { POOL_OBJECT_MAX } else { out.len().min(4095) };
+        let takes_all = !self.has_file() || group.has_plenty();
+        let limit = if takes_all { out.len().min(4095) } else { POOL_OBJECT_MAX };
         let len = codec::lz4_compress(lz4, page, &mut out[..limit]);
-        // Without a file even what does not compress must stay in RAM.
+        // Without a file even what does not compress must stay in RAM, and where there is room in plenty it may.
         let data: &[u8] = match len {
             Some(len) => &out[..len],
-            None if has_file => return StoreResult::File(None),
+            None if !takes_all => return StoreResult::File(None),
             None => page,
         };
-        let charging = self.memory.charging(group, stats);
-        match self.pool.store(&charging, slot.0, data) {
+        match self.store_object(group, stats, slot, data) {
             Ok(handle) => {
-                let content = self.content_pages.fetch_add(1, Ordering::Relaxed) + 1;
+                let content = self.content_pages.load(Ordering::Relaxed);
                 stats::raise(&stats.peak_pool_content_bytes, content * 4096);
                 self.location(slot).store(location_of(handle), Ordering::Release);
                 stats::add(&stats.out_pool_pages, 1);
@@ -163,8 +162,7 @@ impl SwapSpace {
         match loc & location::KIND {
             location::POOL => {
                 if let Some(handle) = Handle::from_bits(loc >> 8) {
-                    self.content_pages.fetch_sub(1, Ordering::Relaxed);
-                    self.pool.free(&self.memory.charging(group, stats), handle);
+                    self.free_object(group, stats, handle);
                 }
             }
             location::FILE => {
@@ -180,6 +178,34 @@ impl SwapSpace {
             }
             _ => {}
         }
+    }
+}
+
+impl SwapSpace {
+    /// Puts an object into the pool for the claimed `slot`.
+    pub(super) fn store_object(
+        &self,
+        group: &Group,
+        stats: &Shared,
+        slot: Slot,
+        object: &[u8],
+    ) -> Result<Handle, PoolFull> {
+        let handle = self.pool.store(&self.memory.charging(group, stats), slot.0, object)?;
+        self.content_pages.fetch_add(1, Ordering::Relaxed);
+        if object.len() > POOL_OBJECT_MAX {
+            self.large_objects.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(handle)
+    }
+
+    /// Frees an object of the pool, whose slot the caller has claimed.
+    pub(super) fn free_object(&self, group: &Group, stats: &Shared, handle: Handle) {
+        // SAFETY: the claim on the slot keeps the object from being freed or moved.
+        if unsafe { self.pool.load(handle) }.len() > POOL_OBJECT_MAX {
+            self.large_objects.fetch_sub(1, Ordering::Relaxed);
+        }
+        self.content_pages.fetch_sub(1, Ordering::Relaxed);
+        self.pool.free(&self.memory.charging(group, stats), handle);
     }
 }
 

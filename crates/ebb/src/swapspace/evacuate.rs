@@ -194,8 +194,7 @@ impl SwapSpace {
         if self.pool_pages() > most - most / POOL_RESERVE {
             return false;
         }
-        let Ok(handle) = self.pool.store(&self.memory.charging(group, stats), slot.0, object) else { return false };
-        self.content_pages.fetch_add(1, Ordering::Relaxed);
+        let Ok(handle) = self.store_object(group, stats, slot, object) else { return false };
         self.location(slot).store(location_of(handle), Ordering::Release);
         true
     }

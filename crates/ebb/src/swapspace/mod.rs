@@ -14,6 +14,7 @@ pub use content::{LoadError, Source, StoreResult};
 pub use evacuate::{Evacuation, Stuck};
 
 use self::location::file_of;
+use crate::device::file::BATCH;
 use crate::device::list::Devices;
 use crate::group::Group;
 use crate::poolmem::PoolMemory;
@@ -79,6 +80,9 @@ pub fn charge_tables(group: &Group, charged: &AtomicU32, now: u32, bytes_per_slo
     }
 }
 
+/// The part of what the pool holds that is worth looking for, when a file would rather have it.
+const MISPLACED_PART: u64 = 32;
+
 /// Slots and everything behind them.
 pub struct SwapSpace {
     slots: SwapDevice,
@@ -94,6 +98,8 @@ pub struct SwapSpace {
     /// Clusters whose tables are charged.
     tables: AtomicU32,
     content_pages: AtomicU64,
+    /// Pool objects that a file would rather have, see [`content::POOL_OBJECT_MAX`].
+    large_objects: AtomicU64,
 }
 
 // SAFETY: locations are atomics.
@@ -124,6 +130,7 @@ impl SwapSpace {
             high_water: AtomicU32::new(0),
             tables: AtomicU32::new(0),
             content_pages: AtomicU64::new(0),
+            large_objects: AtomicU64::new(0),
         })
     }
 
@@ -257,9 +264,17 @@ impl SwapSpace {
         self.devices.own().map(|(_, file)| u64::from(file.nr_used())).sum()
     }
 
-    /// True when the pool holds as much as it may.
-    pub fn pool_is_full(&self) -> bool {
-        self.pool_pages() + 4 * BLOCK_PAGES >= self.memory.pages_max()
+    /// True when the pool holds as much as it may. While RAM is not short it may hold what it likes.
+    pub fn pool_is_full(&self, group: &Group) -> bool {
+        self.pool_pages() + 4 * BLOCK_PAGES >= self.memory.pages_max() && !group.has_plenty()
+    }
+
+    /// True when a good part of what the pool holds is better off in a file: objects that were kept while RAM was not short,
+    /// and save next to nothing of it.
+    pub fn has_misplaced(&self, group: &Group) -> bool {
+        let large = self.large_objects.load(Ordering::Relaxed);
+        let worth = (self.content_pages.load(Ordering::Relaxed) / MISPLACED_PART).max(BATCH as u64);
+        large >= worth && self.has_file() && !group.has_plenty()
     }
 
     /// Recounts slots and pool. Nobody else may be at work.

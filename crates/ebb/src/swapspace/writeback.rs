@@ -1,5 +1,6 @@
 //! Pool objects on the move: back to a file, the coldest first, and out of sparse blocks.
 
+use super::content::POOL_OBJECT_MAX;
 use super::location::{self, location_of};
 use super::{MOVING, NOT_LOCKED, SwapSpace};
 use crate::device::file::{BATCH, Reclaim, SLOT_BYTES};
@@ -12,7 +13,7 @@ use ebb_slots::{Locked, Slot, Stored, TableEntry};
 
 impl SwapSpace {
     /// Writes up to [`BATCH`] pool objects back to the file, those evicted longest ago that a round over the slots
-    /// finds; how many. `data` needs room for a batch.
+    /// finds, or those that the pool should not have; how many. `data` needs room for a batch.
     pub fn write_back(
         &self,
         shard: usize,
@@ -24,6 +25,7 @@ impl SwapSpace {
         if !self.has_file() || self.content_pages.load(Ordering::Relaxed) == 0 {
             return 0;
         }
+        let only_large = !self.pool_is_full(group) && self.has_misplaced(group);
         let top = self.high_water.load(Ordering::Relaxed);
         let now = self.clock.load(Ordering::Relaxed);
         // Older than half of what was evicted since the pool was filled once.
@@ -51,15 +53,15 @@ impl SwapSpace {
                 }
                 let Ok(locked) = self.slots.lock(slot, MOVING) else { continue };
                 let loc = self.location(slot).load(Ordering::Acquire);
-                let Some(handle) = Handle::from_bits(loc >> 8).filter(|_| loc & location::KIND == location::POOL)
-                else {
+                let handle = Handle::from_bits(loc >> 8).filter(|_| loc & location::KIND == location::POOL);
+                // SAFETY: the claim keeps the object in its place.
+                let object = handle.map(|handle| unsafe { self.pool.load(handle) });
+                let Some(object) = object.filter(|object| !only_large || object.len() > POOL_OBJECT_MAX) else {
                     self.unclaim(slot, locked);
                     continue;
                 };
-                // SAFETY: the claim keeps the object in its place.
-                let object = unsafe { self.pool.load(handle) };
                 data[n * SLOT_BYTES..n * SLOT_BYTES + object.len()].copy_from_slice(object);
-                (slots[n], was[n], lens[n], handles[n]) = (slot, locked, object.len() as u16, Some(handle));
+                (slots[n], was[n], lens[n], handles[n]) = (slot, locked, object.len() as u16, handle);
                 n += 1;
                 if n == BATCH {
                     break;
@@ -75,8 +77,7 @@ impl SwapSpace {
         let written = self.store_file(group, shard, &slots[..n], &lens[..n], data, reclaim).is_ok();
         for i in 0..n {
             if let (true, Some(handle)) = (written, handles[i]) {
-                self.content_pages.fetch_sub(1, Ordering::Relaxed);
-                self.pool.free(&self.memory.charging(group, stats), handle);
+                self.free_object(group, stats, handle);
             }
             self.unclaim(slots[i], was[i]);
         }
