@@ -146,7 +146,7 @@ impl Family {
     fn new() -> Self {
         let (space, fd) = space();
         let board = shared_memory::<Board>();
-        let mut pages = std::mem::ManuallyDrop::new(Pages::new(space, PAGES, 3));
+        let mut pages = std::mem::ManuallyDrop::new(Pages::aligned(space, PAGES, 3));
         let this = Self { space, fd, board, at: pages.at as usize };
         this.board.commands[0].store(FORK, SeqCst);
         return_in_child(board, 0, &mut pages);
@@ -418,7 +418,7 @@ fn surplus(space: &Space) -> i64 {
 fn further_children_than_a_share_has_places_for_count_in_full() {
     alone("further_children_than_a_share_has_places_for_count_in_full", || {
         let (space, fd) = space();
-        let mut pages = Pages::new(space, PAGES, 3);
+        let mut pages = Pages::aligned(space, PAGES, 3);
         let children: Vec<i32> = (0..70).map(|_| fork_waiting(&pages)).collect();
         assert_eq!(surplus(space), 63 * PAGES as i64);
         // These are its own again, and shared with further children by another share.
@@ -443,7 +443,7 @@ fn further_children_than_a_share_has_places_for_count_in_full() {
 fn a_fork_beside_an_exec_shares_nothing() {
     alone("a_fork_beside_an_exec_shares_nothing", || {
         let (space, _) = space();
-        let mut pages = Pages::new(space, PAGES, 3);
+        let mut pages = Pages::aligned(space, PAGES, 3);
         let first = fork_waiting(&pages);
         space.tree().leave_for_exec();
         let second = fork_waiting(&pages);
@@ -471,7 +471,7 @@ fn a_fork_beside_an_exec_shares_nothing() {
 fn an_exec_in_the_midst_of_a_fork_leaves_nothing_out() {
     alone("an_exec_in_the_midst_of_a_fork_leaves_nothing_out", || {
         let (space, _) = space();
-        let pages = Pages::new(space, PAGES, 3);
+        let pages = Pages::aligned(space, PAGES, 3);
         let tree = space.tree();
         let half_a_fork = |between: &dyn Fn()| {
             let child = tree.reserve_child().expect("a place");
@@ -499,7 +499,7 @@ fn an_exec_in_the_midst_of_a_fork_leaves_nothing_out() {
 fn a_stopped_reaper_does_not_keep_the_dead_alive() {
     alone("a_stopped_reaper_does_not_keep_the_dead_alive", || {
         let (space, fd) = space();
-        let pages = Pages::new(space, PAGES, 3);
+        let pages = Pages::aligned(space, PAGES, 3);
         let children = [0; 2].map(|_| fork_waiting(&pages));
         // Another process has the lock and does nothing.
         // SAFETY: the child calls what is async-signal-safe.
@@ -547,7 +547,7 @@ fn a_stopped_reaper_does_not_keep_the_dead_alive() {
 fn without_a_file_that_may_grow_everything_counts() {
     alone("without_a_file_that_may_grow_everything_counts", || {
         let (space, _) = space();
-        let pages = Pages::new(space, PAGES, 3);
+        let pages = Pages::aligned(space, PAGES, 3);
         let limit = libc::rlimit { rlim_cur: 1 << 20, rlim_max: 1 << 20 };
         // SAFETY: a limit of this process's own.
         assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &limit) }, 0);

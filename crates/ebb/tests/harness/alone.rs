@@ -100,7 +100,25 @@ pub struct Pages {
 impl Pages {
     /// `n` pages of one kind.
     pub fn new(space: &'static Space, n: usize, kind: u64) -> Self {
-        let mut this = Self { space, at: map(space, n * PAGE), versions: vec![(0, 0); n] };
+        Self::at(space, map(space, n * PAGE), n, kind)
+    }
+
+    /// The same from the beginning of a unit on: how many pages a fault brings in, or a write opens, depends on where units end.
+    pub fn aligned(space: &'static Space, n: usize, kind: u64) -> Self {
+        let (bytes, unit) = (n * PAGE, 2 << 20);
+        let lower = map(space, bytes + unit);
+        let before = lower.align_offset(unit);
+        // SAFETY: inside the mapping, or at its end.
+        let (at, end) = unsafe { (lower.add(before), lower.add(before + bytes)) };
+        if before > 0 {
+            unmap(space, lower, before);
+        }
+        unmap(space, end, unit - before);
+        Self::at(space, at, n, kind)
+    }
+
+    fn at(space: &'static Space, at: *mut u8, n: usize, kind: u64) -> Self {
+        let mut this = Self { space, at, versions: vec![(0, 0); n] };
         (0..n).for_each(|page| this.write(page, 1, kind));
         this
     }
