@@ -9,6 +9,7 @@
 use crate::stats::{self, Shared};
 use crate::table::UNIT_PAGES;
 use crate::tree::{Member, Tree, TreeFull};
+use crate::uapi::now_ns;
 use core::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 
 /// Charges of one space.
@@ -23,6 +24,8 @@ pub struct Group {
     wanted_elsewhere: AtomicI64,
     /// Pages below the budget where background reclaim begins, as they prove necessary.
     gap: AtomicI64,
+    /// Until when the budget says nothing of how much there is.
+    kernel_short_until_ns: AtomicU64,
     stats: &'static Shared,
 }
 
@@ -36,6 +39,7 @@ impl Group {
             wanted: AtomicI64::new(0),
             wanted_elsewhere: AtomicI64::new(0),
             gap: AtomicI64::new(i64::MAX),
+            kernel_short_until_ns: AtomicU64::new(0),
             stats,
         }
     }
@@ -246,7 +250,16 @@ impl Group {
 
     /// So much room that RAM is not short, and would not be for a while.
     pub fn has_plenty(&self) -> bool {
-        self.room() > (self.limit() / PLENTY_PART) as i64
+        let is_short_elsewhere = || {
+            let until = self.kernel_short_until_ns.load(Relaxed);
+            until > 0 && now_ns() < until
+        };
+        self.room() > (self.limit() / PLENTY_PART) as i64 && !is_short_elsewhere()
+    }
+
+    /// The kernel had no memory although the budget has room.
+    pub fn note_kernel_short(&self) {
+        self.kernel_short_until_ns.store(now_ns() + KERNEL_SHORT_NS, Relaxed);
     }
 
     /// Background reclaim may rest.
@@ -295,6 +308,8 @@ pub fn sweep_max(limit: usize) -> usize {
 
 /// The part of a budget that is plenty of room: several times what background reclaim keeps free.
 const PLENTY_PART: usize = 8;
+/// How long a kernel that had no memory is taken to have none.
+const KERNEL_SHORT_NS: u64 = 10_000_000_000;
 /// How many times smaller the gap may become than it is at most.
 const GAP_SPAN: i64 = 8;
 /// The part of the gap that a round of background reclaim takes away which nobody had to wait for: a thread that reclaims

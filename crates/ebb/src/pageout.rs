@@ -31,6 +31,7 @@ enum Step {
 impl Space {
     /// Stores the pages from `start` to `end` that are present or staged. Outside the gate.
     pub(crate) fn page_out(&self, ctx: &ThreadCtx, start: usize, end: usize) {
+        self.tree().look();
         let (mut at, mut patience) = (start, Patience::default());
         while at < end && !patience.is_over() {
             match self.page_out_step(ctx, at, end) {

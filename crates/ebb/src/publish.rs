@@ -3,6 +3,7 @@
 use crate::clock;
 use crate::ctx::ThreadCtx;
 use crate::group;
+use crate::sharing;
 use crate::space::Space;
 use crate::tree::{AGES, Kind, ages, now_ms};
 use core::sync::atomic::Ordering::Relaxed;
@@ -64,8 +65,9 @@ impl Space {
             if let Some(addr) = self.units.pop() {
                 if let Some(unit) = self.table.unit(addr as usize) {
                     let age_ms = clock::ms_since(unit.touched.load(Relaxed));
+                    self.look_for_deserted(addr as usize, unit);
                     // What is shared since a fork is not this process's to give.
-                    let shared = if is_sharing { unit.shared.load(Relaxed) } else { 0 };
+                    let shared = if is_sharing { sharing::in_common(unit) } else { 0 };
                     histogram[ages::class_of(age_ms)] += unit.present.load(Relaxed).saturating_sub(shared);
                     youngest_ms = youngest_ms.min(age_ms);
                 }

@@ -253,6 +253,7 @@ impl Space {
         let (mut given, mut idle_rounds) = (0, 0);
         // What the program takes meanwhile is its own affair: what counts is what was freed.
         while given < pages && idle_rounds < 4 && !self.is_asked() {
+            self.tree().look();
             let before = self.group.charged();
             if self.reclaim_step(ctx) {
                 idle_rounds = 0
@@ -348,9 +349,18 @@ impl Space {
         }
         let mut work = self.work.lease();
         let shares_much = self.shares_much();
-        let pool_shrinks = self.swap.pool_is_full(&self.group) || self.swap.has_misplaced(&self.group);
-        if pool_shrinks && !self.pool_is_shared() {
-            self.shrink_pool(ctx, &mut work);
+        if !self.pool_is_shared() && self.swap.has_misplaced(&self.group) {
+            let reclaim = |slot, at| self.reclaim_cache_only(slot, at);
+            self.gate.enter(&ctx.gate);
+            self.swap.write_back_misplaced(ctx.shard(), &self.group, self.stats, &mut work.pages, &reclaim);
+            self.gate.leave(&ctx.gate);
+        }
+        if self.swap.pool_is_full(&self.group) && !self.pool_is_shared() {
+            let moved = self.shrink_pool(ctx, &mut work);
+            // What it took while there was room it gives back before the program's own pages go.
+            if moved && self.swap.pool_is_over() {
+                return true;
+            }
         }
         if !self.staging.is_full() && self.sweep_next(ctx, !shares_much, &mut work.saved).is_some() {
             return true;
@@ -434,6 +444,7 @@ impl Space {
     /// The kernel had no memory for a page although the budget allows one: frees a few units' worth.
     #[cold]
     pub(crate) fn relieve_kernel(&self, ctx: &ThreadCtx) {
+        self.group.note_kernel_short();
         let mut idle = Patience::default();
         let target = self.group.charged().saturating_sub(4 * self.sweep_max());
         while self.group.charged() > target {

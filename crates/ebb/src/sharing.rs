@@ -13,18 +13,28 @@
 //! The kernel counts a page that was shared at fork to whoever touched it first, and keeps the anonymous page table's
 //! reverse map to unmap it everywhere; neither is to be had here.
 
+use crate::clock;
 use crate::page::{State, Tag};
 use crate::primitive::{Ordering as ModelOrdering, fence};
 use crate::region::Region;
 use crate::runs::Runs;
 use crate::space::Space;
-use crate::table::{ADDR_END, PAGE, UNIT_PAGES};
+use crate::table::{ADDR_END, PAGE, UNIT_PAGES, Unit};
 use crate::tree::MemberId;
 use crate::tree::masks::Extent;
 use core::sync::atomic::Ordering::Relaxed;
 
 /// The part of what a process holds that makes much of what it shares.
 const SHARES_MUCH_PART: usize = 8;
+
+/// Pages that others left to this process alone which are worth looking for.
+const DESERTED_MIN: usize = 64;
+/// The part of what a process holds that they must be, because to find them is to look at all that is shared.
+const DESERTED_PART: usize = 64;
+/// How often a unit is looked at for them: where some were found, where there are likely some, and else.
+const DESERTED_OFTEN_MS: u64 = 100;
+const DESERTED_MS: u64 = 250;
+const DESERTED_RARELY_MS: u64 = 4000;
 
 /// Address space of a leaf of the map of what is shared.
 const LEAF_SHIFT: u32 = crate::tree::masks::LEAF_SHIFT;
@@ -183,8 +193,40 @@ impl Space {
     }
 
     /// True when a unit has nothing that is this process's own. A hint.
-    pub(crate) fn is_all_shared(&self, unit: &crate::table::Unit) -> bool {
-        let present = unit.present.load(Relaxed);
-        self.shares_much() && unit.shared.load(Relaxed) >= present.min(UNIT_PAGES as u32)
+    pub(crate) fn is_all_shared(&self, unit: &Unit) -> bool {
+        let present = unit.present.load(Relaxed).min(UNIT_PAGES as u32);
+        self.shares_much() && in_common(unit) >= present
     }
+
+    /// Looks, now and then, which pages of the unit at `addr` are marked shared and this process's alone: the others say nothing
+    /// when they give up their side. Such a page keeps its mark and its protection, but has no bit any more. Inside the gate.
+    pub(crate) fn look_for_deserted(&self, addr: usize, unit: &Unit) {
+        if !self.shares_much() || unit.shared.load(Relaxed) == 0 {
+            return;
+        }
+        // What the numbers say is too little where more than two have something in common.
+        let is_likely = self.tree().deserted_pages() >= DESERTED_MIN.max(self.group.charged() / DESERTED_PART);
+        let every_ms = match unit.deserted.load(Relaxed) {
+            _ if !is_likely => DESERTED_RARELY_MS,
+            0 => DESERTED_MS,
+            _ => DESERTED_OFTEN_MS,
+        };
+        if !clock::is_forbidden() && clock::ms_since(unit.deserted_seen.load(Relaxed)) < every_ms {
+            return;
+        }
+        unit.deserted_seen.store(clock::stamp(), Relaxed);
+        let mut deserted = 0;
+        self.table.for_each_content(addr, addr + UNIT_PAGES * PAGE, |at, word| {
+            if word.load().is_shared() && !self.tree().is_shared(at) {
+                self.break_page(at);
+                deserted += 1;
+            }
+        });
+        unit.deserted.store(deserted, Relaxed);
+    }
+}
+
+/// Pages of a unit that another process has, too. A hint.
+pub(crate) fn in_common(unit: &Unit) -> u32 {
+    unit.shared.load(Relaxed).saturating_sub(unit.deserted.load(Relaxed))
 }

@@ -164,13 +164,17 @@ impl Space {
     fn claim_unit(&self, unit: usize, pages: usize, scope: Scope, saved: &mut [u64; 512]) -> Claimed {
         let Scope { takes_shared, leaves, only, range } = scope;
         let most = only.map_or(self.sweep_max(), |only| only.most);
-        let Some((cursor, unmarked)) = self.table.unit(unit).map(|u| (&u.cursor, &u.unmarked)) else {
+        let Some((cursor, unmarked, deserted)) = self.table.unit(unit).map(|u| (&u.cursor, &u.unmarked, &u.deserted))
+        else {
             return Claimed { present: 0, referenced: 0, end: unit + pages * PAGE };
         };
         let unmarks = clock::is_forbidden() || clock::ms_since(unmarked.load(Relaxed)) >= REFERENCED_MS;
         if unmarks {
             unmarked.store(clock::stamp(), Relaxed);
         }
+        // Of what is marked shared it takes what others have given up.
+        let takes_deserted = deserted.load(Relaxed) > 0;
+        let is_in_common = |at, state: State| state.is_shared() && (!takes_deserted || self.tree().is_shared(at));
         let hole_max = if takes_shared { UNIT_PAGES } else { SHARED_HOLE_MAX } * PAGE;
         let whole = (unit + cursor.load(Relaxed) as usize % pages * PAGE, unit + pages * PAGE);
         let (mut at, end) = range.unwrap_or(whole);
@@ -191,7 +195,7 @@ impl Space {
             while at < stop && is_wanted && region.attr.is_readable() {
                 if let Some(word) = self.table.word(at) {
                     let state = word.load();
-                    let stays = state.is_pinned() || state.is_shared() && !takes_shared;
+                    let stays = state.is_pinned() || !takes_shared && is_in_common(at, state);
                     let may_go = !stays && (may_stage || state.is_clean());
                     match state.tag() {
                         Tag::Present if may_go && leaves.used && state.is_referenced() => {
@@ -428,6 +432,9 @@ impl Space {
     /// Sweeps what one sweep takes of the pages from `range.0` to `range.1`, all in the unit at `addr`, however much they are
     /// used; where it ended. Inside the gate.
     pub(crate) fn sweep_range(&self, addr: usize, range: (usize, usize), saved: &mut [u64; 512]) -> usize {
+        if let Some(unit) = self.table.unit(addr) {
+            self.look_for_deserted(addr, unit);
+        }
         let scope =
             Scope { takes_shared: false, leaves: Leaves { hot: false, used: false }, only: None, range: Some(range) };
         self.sweep(addr, scope, saved).1
@@ -435,8 +442,11 @@ impl Space {
 
     fn sweep_unless_hot(&self, addr: usize, unit: &Unit, scope: Scope, saved: &mut [u64; 512]) -> Look {
         self.judge(unit);
-        if !scope.takes_shared && self.is_all_shared(unit) {
-            return Look::Passed;
+        if !scope.takes_shared {
+            self.look_for_deserted(addr, unit);
+            if self.is_all_shared(unit) {
+                return Look::Passed;
+            }
         }
         let skip = unit.skip.load(Relaxed);
         let young_ms = self.young_ms.load(Relaxed);

@@ -55,8 +55,11 @@ pub struct Unit {
     pub clean: AtomicU32,
     /// Swap-ins for reading that shall not leave clean pages, because such pages were written to soon.
     pub written: AtomicU32,
-    /// Pages of the unit that are shared since a fork, or more.
+    /// Pages of the unit that are marked shared since a fork, or more.
     pub shared: AtomicU32,
+    /// Of these, pages that were this process's alone when it last looked, and when that was, as [`crate::clock::stamp`]. A hint.
+    pub deserted: AtomicU32,
+    pub deserted_seen: AtomicU32,
     /// When a sweep last took the marks of referenced pages, as [`crate::clock::stamp`].
     pub unmarked: AtomicU32,
     /// When a page of the unit was last seen in use, as [`crate::clock::stamp`].

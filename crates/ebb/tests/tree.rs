@@ -5,7 +5,10 @@ mod harness;
 
 use ebb::tree::Kind;
 use ebb::{Space, SwapSpec};
-use harness::alone::{Pages, RAM, RAM_PAGES, alone, assert_sound, fork, mixed, rewrite, space_in_tree, wait};
+use harness::alone::{
+    COMPRESSIBLE, Pages, RAM, RAM_PAGES, alone, assert_sound, fork, mixed, rewrite, space_in_tree, wait,
+};
+use harness::force;
 use std::io::{Read, Write};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -162,6 +165,101 @@ fn both_sides_of_a_fork_keep_their_content_under_pressure() {
             let now = held(space);
             assert!(now <= RAM_PAGES as i64 + SLACK_PAGES, "{now} pages of {RAM_PAGES}");
         }
+    });
+}
+
+#[test]
+fn an_idle_parent_gives_up_what_its_child_has_written_to() {
+    alone("an_idle_parent_gives_up_what_its_child_has_written_to", || {
+        let space = space();
+        let n = RAM_PAGES / 4 * 3;
+        let pages = Pages::new(space, n, COMPRESSIBLE);
+        let steps = Steps::new();
+        let child = fork(space, || {
+            let mut own = Pages { space, at: pages.at, versions: pages.versions.clone() };
+            let own_index = space.tree().id().index;
+            let parents = || {
+                let others = space.tree().page().members().filter(|(index, _)| *index != own_index);
+                others.map(|(_, member)| member.charged.load(Relaxed)).sum::<u64>()
+            };
+            let (before, start) = (parents(), std::time::Instant::now());
+            // Without a background thread nobody answers for it.
+            let is_enough = || force().no_background || before - parents().min(before) > n as u64 / 4;
+            let mut version = 7;
+            while !is_enough() && start.elapsed() < Duration::from_secs(40) {
+                version += 1;
+                // Three quarters: much is shared still when it is done.
+                (0..n / 4 * 3).for_each(|page| own.write(page, version, COMPRESSIBLE));
+            }
+            assert!(is_enough(), "it gave {} of {n} pages", before - parents());
+            steps.child_is_done();
+            steps.child_waits();
+            own.check_all();
+            std::mem::forget(own);
+        });
+        steps.parent_waits();
+        drop((&steps.to_child.1).write_all(&[1]));
+        end(space, child);
+        assert_sound(&pages);
+    });
+}
+
+#[test]
+fn what_a_child_left_to_its_parent_is_shared_with_the_next_one() {
+    alone("what_a_child_left_to_its_parent_is_shared_with_the_next_one", || {
+        let space = space();
+        let n = RAM_PAGES / 4 * 3;
+        let pages = Pages::new(space, n, COMPRESSIBLE);
+        // More stretches than not, of more pages than a write opens, so that units are left with both kinds.
+        let is_rewritten = |page: &usize| page / 64 % 8 < 5;
+        let own = || std::mem::ManuallyDrop::new(Pages { space, at: pages.at, versions: pages.versions.clone() });
+        let first = Steps::new();
+        let elder = fork(space, || {
+            let (mut own, mut more) = (own(), Pages::new(space, RAM_PAGES / 3, COMPRESSIBLE));
+            let start = std::time::Instant::now();
+            let mut version = 7;
+            // The parent has to look for what is its own now, and gives most of it up.
+            while start.elapsed() < Duration::from_secs(2) {
+                version += 1;
+                (0..n).filter(is_rewritten).for_each(|page| own.write(page, version, COMPRESSIBLE));
+                (0..more.len()).for_each(|page| more.write(page, version, COMPRESSIBLE));
+            }
+            own.check_all();
+            first.child_is_done();
+            first.child_waits();
+        });
+        first.parent_waits();
+        drop((&first.to_child.1).write_all(&[1]));
+        end(space, elder);
+        let second = Steps::new();
+        let younger = fork(space, || {
+            second.child_is_done();
+            second.child_waits();
+            let mut own = own();
+            (0..n).filter(|page| !is_rewritten(page)).for_each(|page| own.write(page, 99, COMPRESSIBLE));
+            second.child_is_done();
+            second.child_waits();
+            own.check_all();
+        });
+        second.parent_waits();
+        // Another thread may still be at what the dead process held.
+        let beyond = || {
+            let began = std::time::Instant::now();
+            let mut pages = held(space) - anonymous_pages(younger);
+            while pages.abs() > SLACK_PAGES && began.elapsed() < Duration::from_secs(5) {
+                std::thread::sleep(Duration::from_millis(10));
+                space.tree().reap();
+                pages = held(space) - anonymous_pages(younger);
+            }
+            pages
+        };
+        let before = beyond();
+        second.parent_has();
+        let after = beyond();
+        assert!(before.abs().max(after.abs()) <= SLACK_PAGES, "held beyond what is there: {before}, and then {after}");
+        drop((&second.to_child.1).write_all(&[1]));
+        end(space, younger);
+        assert_sound(&pages);
     });
 }
 

@@ -191,7 +191,7 @@ impl SwapSpace {
     /// pool that takes nothing more ends it as soon as it changes its memory.
     fn store_in_pool(&self, group: &Group, stats: &Shared, slot: Slot, object: &[u8]) -> bool {
         let most = self.memory.pages_max();
-        if self.pool_pages() > most - most / POOL_RESERVE {
+        if self.pool_pages() > most - most / POOL_RESERVE && !group.has_plenty() {
             return false;
         }
         let Ok(handle) = self.store_object(group, stats, slot, object) else { return false };

@@ -82,6 +82,8 @@ pub fn charge_tables(group: &Group, charged: &AtomicU32, now: u32, bytes_per_slo
 
 /// The part of what the pool holds that is worth looking for, when a file would rather have it.
 const MISPLACED_PART: u64 = 32;
+/// The part of what the pool may hold that is much more than that.
+const OVER_PART: usize = 16;
 
 /// Slots and everything behind them.
 pub struct SwapSpace {
@@ -267,6 +269,12 @@ impl SwapSpace {
     /// True when the pool holds as much as it may. While RAM is not short it may hold what it likes.
     pub fn pool_is_full(&self, group: &Group) -> bool {
         self.pool_pages() + 4 * BLOCK_PAGES >= self.memory.pages_max() && !group.has_plenty()
+    }
+
+    /// True when the pool holds much more than it may, as it could while RAM was not short.
+    pub fn pool_is_over(&self) -> bool {
+        let most = self.memory.pages_max();
+        self.pool_pages() > most + (most / OVER_PART).max(4 * BLOCK_PAGES)
     }
 
     /// True when a good part of what the pool holds is better off in a file: objects that were kept while RAM was not short,

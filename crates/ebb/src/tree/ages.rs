@@ -6,6 +6,7 @@
 //! when it is asked: what it sweeps comes back, and is young in what it publishes next. That is the kernel's second
 //! chance, with a histogram per process in place of one list for all (multi-generational LRU).
 
+use super::share::Share;
 use super::{AGE_BASE_MS, AGES, Kind, Member, MemberId, Page};
 use crate::primitive::Ordering;
 use core::sync::atomic::Ordering::Relaxed;
@@ -24,6 +25,10 @@ const NEEDED_AGAIN_MS: u64 = 1000;
 const SHORT_PERMILLE: u32 = 200;
 /// One that needs so many times fewer again has.
 const SPARE_PART: u32 = 4;
+/// The part of what a process holds that may be what Ebb keeps books in.
+const BOOKS_PART: u64 = 16;
+/// Shares of a process that say what it has in common with others.
+const SHARES_LOOKED_AT: usize = 4;
 /// The part of what a process holds that it is asked for.
 pub const ASK_PART: u64 = 16;
 
@@ -141,29 +146,51 @@ impl Page {
         let member = self.member(own);
         let short = member.needed_again_permille(now_ms).filter(|permille| *permille >= SHORT_PERMILLE)?;
         let unshared = member.unshared();
+        let mut shares = [None; SHARES_LOOKED_AT];
+        if share {
+            let held = self.shares().filter(|(_, share)| share.number_of(self.id_of(own)).is_some());
+            shares.iter_mut().zip(held).for_each(|(to, (_, share))| *to = Some(share));
+        }
+        // Pages that it is asked for, and how many it has to itself.
         let spares = |index: u32, m: &Member| {
-            let more = m.unshared().saturating_sub(unshared);
-            if share && more > unshared + WORTH_PAGES && self.are_family(own, index) {
-                return Some(more / 2);
+            if share && self.are_family(own, index) {
+                let theirs = self.unshared_now(index, shares.iter().flatten().copied());
+                let more = theirs.saturating_sub(unshared);
+                if more > unshared + WORTH_PAGES {
+                    return Some((more / 2, theirs));
+                }
             }
             // Who gives too much needs again what it evicts, and is asked no more.
             let spends = m.needed_again_permille(now_ms).is_some_and(|permille| permille <= short / SPARE_PART);
-            (spends && m.unshared() >= WORTH_PAGES).then_some(m.unshared() / ASK_PART)
+            (spends && m.unshared() >= WORTH_PAGES).then_some((m.unshared() / ASK_PART, m.unshared()))
         };
         self.members()
             .filter(|(index, member)| *index != own && member.kind() == Kind::Managed)
             .filter(|(_, member)| member.answers(now_ms))
             .filter(|(_, member)| member.charged.load(Relaxed) >= pages_min)
-            .filter_map(|(index, member)| Some((index, spares(index, member)?, member.unshared())))
-            .max_by_key(|(.., unshared)| *unshared)
-            .map(|(index, pages, _)| (index, pages))
+            .filter_map(|(index, member)| Some((index, spares(index, member)?)))
+            .max_by_key(|(_, (_, unshared))| *unshared)
+            .map(|(index, (pages, _))| (index, pages))
+    }
+
+    fn id_of(&self, index: u32) -> MemberId {
+        MemberId { index, generation: self.member(index).generation() }
+    }
+
+    /// Pages that the member at `index` has to itself: when it last looked, or now, by what it holds and has in common with others
+    /// by these shares. Who is idle does not look, and does not see that others no longer share with it.
+    fn unshared_now<'a>(&self, index: u32, shares: impl Iterator<Item = &'a Share>) -> u64 {
+        let (member, id) = (self.member(index), self.id_of(index));
+        let common = shares.filter(|share| share.number_of(id).is_some()).map(|share| share.surplus() as u64);
+        let charged = member.charged.load(Relaxed);
+        let left = common.reduce(|sum, pages| sum + pages);
+        left.map_or(0, |common| charged.saturating_sub(common + charged / BOOKS_PART)).max(member.unshared())
     }
 
     /// True when one is the other's parent, or both have the same.
     fn are_family(&self, a: u32, b: u32) -> bool {
-        let id = |index: u32| MemberId { index, generation: self.member(index).generation() };
         let (of_a, of_b) = (self.member(a).parent(), self.member(b).parent());
-        of_a == Some(id(b)) || of_b == Some(id(a)) || of_a.is_some() && of_a == of_b
+        of_a == Some(self.id_of(b)) || of_b == Some(self.id_of(a)) || of_a.is_some() && of_a == of_b
     }
 }
 
@@ -216,6 +243,26 @@ mod tests {
         assert_eq!(page.spendthrift(2, 64, true, 5000), Some((1, 3005)));
         let page = page_of(&[(10_000, 3000, 900), (16_000, 5900, 900)], 5000);
         assert_eq!(page.spendthrift(0, 64, true, 5000), None);
+    }
+
+    #[test]
+    fn who_does_not_look_is_asked_for_what_others_left_to_it() {
+        // The second has published that it has nothing to itself.
+        let page = page_of(&[(10_000, 100, 900), (16_000, 0, 0), (16_000, 0, 0)], 5000);
+        let share = page.share(0);
+        let id = |index: u32| MemberId { index, generation: page.member(index).generation() };
+        assert!((0..3).all(|index| share.enter(id(index)).is_some()));
+        page.raise_shares_high_water(0);
+        share.count(15_500, 0);
+        assert_eq!(page.spendthrift(0, 64, true, 5000), None);
+        share.count(-9500, 0);
+        // What books take may not be had.
+        let left = (16_000 - 6000 - 1000 - 100) / 2;
+        assert!(matches!(page.spendthrift(0, 64, true, 5000), Some((1 | 2, pages)) if pages == left));
+        // Where bits may be wrong each has what it holds.
+        page.member(1).clear();
+        share.make_void();
+        assert_eq!(page.spendthrift(0, 64, true, 5000), Some((2, (16_000 - 1000 - 100) / 2)));
     }
 
     #[test]

@@ -445,6 +445,26 @@ impl Tree {
         pages.reduce(|sum, pages| sum + pages)
     }
 
+    /// True while another process holds the page at `addr` too, of which this one has a bit. Inside the gate that does not
+    /// begin, and may end.
+    pub fn is_shared(&self, addr: usize) -> bool {
+        self.holdings.all(self.page).any(|(_, held)| {
+            let mask = held.masks.get(addr).map_or(0, |(mask, _)| mask.load(Ordering::Relaxed));
+            mask & held.own_bit() != 0 && mask != held.own_bit() && !held.share.is_void()
+        })
+    }
+
+    /// Pages of the program that the others have given up, who left this process alone with them: so many, as far as is known, and
+    /// fewer than there are where more than two have something in common.
+    pub fn deserted_pages(&self) -> usize {
+        let deserted = |(place, held): (usize, Held<'_>)| {
+            let (pages, pool_pages) = self.holdings.pages(place);
+            let in_common = held.share.surplus() - held.share.pool_surplus();
+            (pages - pool_pages - in_common).max(0) as usize
+        };
+        self.holdings.all(self.page).map(deserted).sum()
+    }
+
     /// Pages of the pool that this process still shares, as far as is known, and how many the pools of the tree are counted
     /// too often.
     pub fn shared_pool_pages(&self) -> (usize, usize) {
