@@ -112,17 +112,19 @@ torture-long: build
 # What the suite runs: bench/packages.txt names Debian's packages, this the two that Debian has not.
 BENCH_PYTHON := $(TARGET)/bench-python
 SUITE := $(or $(wildcard $(BENCH_PYTHON)/bin/python3),/usr/bin/python3) bench/suite/run.py --ebb $(EBB) $(foreach text,$(ONLY),--only $(text)) \
-	$(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(PLACES),--places $(PLACES))
+	$(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(PLACES),--places $(PLACES)) $(if $(JOIN),--join $(JOIN))
+# Some of the tables alone are no page.
+BENCH_PART := $(QUICK)$(if $(JOIN),,$(ONLY))
 
 # Rows of each kind, for `make test`.
 BENCH_QUICK := swapin cow zeros GET program uniform numpy memmap records zipf-read
 
 .PHONY: bench bench-quick bench-packages bench-python
-bench: build bench-packages ## the proof: every workload beside the kernel's swap, hours; ONLY=TEXT, ROUNDS=N, PLACES=a,b, QUICK=1 (root)
+bench: build bench-packages ## the proof: every workload beside the kernel's swap, hours; ONLY=TEXT, ROUNDS=N, PLACES=a,b, JOIN=FILE, QUICK=1 (root)
 	cargo build --release -q -p ebb-bench-micro
 	mkdir -p $(TARGET)/bench
 	$(SUITE) --micro $(abspath $(RELEASE)/ebb-bench-micro) $(if $(QUICK),--quick) --json $(TARGET)/bench/figures.json \
-	  --plots $(if $(QUICK)$(ONLY),$(TARGET)/bench,docs/plots) $(if $(QUICK)$(ONLY),,--doc docs/performance.md)
+	  --plots $(if $(BENCH_PART),$(TARGET)/bench,docs/plots) $(if $(BENCH_PART),,--doc docs/performance.md)
 bench-quick: build # the harness itself, with what is installed; without root it says that it needs it
 	cargo build --release -q -p ebb-bench-micro
 	mkdir -p $(TARGET)/bench

@@ -3,7 +3,7 @@
 import statistics
 
 from rig import place, swap
-from rig.errors import MIB
+from rig.errors import MIB, Failed
 from rig.figures import Figure, gains, interval
 from rig.text import number, table
 
@@ -108,7 +108,8 @@ def summary(found, cases):
     """Each row's one ratio: how many times better Ebb is by what counts, wins and losses alike."""
     first_kernel = next((where for where in found["places"] if where in swap.KINDS), None)
     rows = []
-    for key in dict.fromkeys((run["table"], run["case"]) for run in found["runs"] if run["table"] != "curve"):
+    in_order = sorted(found["runs"], key=lambda run: list(TABLES).index(run["table"]))
+    for key in dict.fromkeys((run["table"], run["case"]) for run in in_order if run["table"] != "curve"):
         case = cases[key]
         metric = case.metrics[0]
         ours, theirs = (by_round(found["runs"], case, where, metric) for where in (place.EBB, first_kernel))
@@ -119,17 +120,47 @@ def summary(found, cases):
     return [table(["", "", "by", f"Ebb against {place.title(first_kernel)}", ""], rows), ""] if rows else []
 
 
-def text(found, cases):
-    here, kernel = found["machine"], found["settings"]
-    load = found["load"]
-    lines = [
+def parts_of(found):
+    """The runs that it was put together from: how each was made, and the tables it has."""
+    of_one = {key: found[key] for key in ("arguments", "machine", "settings", "load", "rounds")}
+    return found.get("parts") or [of_one | {"tables": tables_of(found["runs"])}]
+
+
+def tables_of(runs):
+    return sorted({run["table"] for run in runs}, key=list(TABLES).index)
+
+
+def joined(found, earlier):
+    """What a run found, with the tables of an earlier one that it has not."""
+    if found["quick"] != earlier["quick"]:
+        raise Failed("a quick run and one that is not cannot be joined")
+    new = {run["table"] for run in found["runs"]}
+    kept = [run for run in earlier["runs"] if run["table"] not in new]
+    parts = [part | {"tables": [name for name in part["tables"] if name not in new]} for part in parts_of(earlier)]
+    skipped = [one for one in earlier["skipped"] if one["table"] not in new] + found["skipped"]
+    return found | {"runs": kept + found["runs"], "skipped": skipped, "parts": [part for part in parts if part["tables"]] + parts_of(found)}
+
+
+def origin(part, is_one_of_many):
+    """How a run was made."""
+    here, kernel, load = part["machine"], part["settings"], part["load"]
+    lines = [f"**{', '.join(part['tables'])}**:", ""] if is_one_of_many else []
+    return lines + [
         f"{here['processor']}, {here['processors']} processors, {here['memory_mib']} MiB, Linux {here['kernel']}, {here['date']}.",
-        f"Command: `{' '.join(['bench/suite/run.py', *found['arguments']])}`. At most {found['rounds']} rounds, by turns: median"
-        " (least..most). *Better by*: throughput or time of Ebb against the kernel's, round by round, median and 95 % bootstrap"
-        " interval; below 1 Ebb is slower.",
+        f"Command: `{' '.join(['bench/suite/run.py', *part['arguments']])}`. At most {part['rounds']} rounds, by turns.",
         f"Kernel: {', '.join(f'{name} {value}' for name, value in kernel.items())}.",
         f"Load average before and after: {load[0]:.1f}, {load[1]:.1f}."
         + (" The machine was busy with other work: trust ratios, not times." if load[0] > here["processors"] / 2 else ""),
+        "",
+    ]
+
+
+def text(found, cases):
+    parts = parts_of(found)
+    lines = [line for part in parts for line in origin(part, len(parts) > 1)]
+    lines += [
+        "Median (least..most). *Better by*: throughput or time of Ebb against the kernel's, round by round, median and 95 % bootstrap"
+        " interval; below 1 Ebb is slower.",
         "",
     ]
     if found["quick"]:

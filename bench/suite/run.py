@@ -54,6 +54,7 @@ def options(arguments=None):
     parser.add_argument("--places", default=",".join(DEFAULT), help=f"where to run: none, {', '.join(swap.KINDS)}, ebb ({','.join(DEFAULT)}); Ebb gets the RAM of the first kernel place")
     parser.add_argument("--json", metavar="FILE", help="write every figure there")
     parser.add_argument("--from", dest="source", metavar="FILE", help="measure nothing; report what a run has written there with --json")
+    parser.add_argument("--join", metavar="FILE", help="report also the tables that an earlier run wrote there with --json, and this one has not")
     parser.add_argument("--doc", metavar="FILE", help="put the report into FILE, between its two marks")
     parser.add_argument("--plots", metavar="DIR", help="draw the plots there")
     parser.add_argument("--list", action="store_true", help="name the rows, and say which cannot run here")
@@ -214,6 +215,14 @@ def main():
         found = measured(chosen)
         if isinstance(found, int):
             return found
+    if chosen.join:
+        with open(chosen.join, encoding="utf-8") as file:
+            earlier = json.load(file)
+        try:
+            found = report.joined(found, earlier)
+        except Failed as failed:
+            print(f"bench: --join {chosen.join}: {failed}", file=sys.stderr)
+            return 1
     if chosen.json:
         with open(chosen.json + ".new", "w", encoding="utf-8") as file:
             json.dump(found, file, indent=1)

@@ -150,6 +150,28 @@ class ReportTest(unittest.TestCase):
         self.assertIn("killed (1 of 1)", text)
         self.assertIn("- usemem, row, none, round 2: no disk", text)
 
+    def test_a_run_replaces_the_tables_it_has_and_no_others(self):
+        def ran(arguments, table, value):
+            runs = [run | {"table": table} for run in self.runs("zram-lz4", [10]) + self.runs("ebb", [value])]
+            return self.found(runs) | {"arguments": arguments}
+
+        cases = {(table, "row"): Row(metrics=[RATE]) for table in ("usemem", "redis")}
+        cases["redis", "row"].table = "redis"
+        first = report.joined(ran(["--only", "redis"], "redis", 20), ran(["--only", "usemem"], "usemem", 5))
+        both = report.text(first, cases)
+        self.assertIn("**usemem**:", both)
+        self.assertIn("**redis**:", both)
+        self.assertIn("--only usemem", both)
+        self.assertIn("0.50", both)
+        self.assertIn("2.00", both)
+        again = report.text(report.joined(ran(["--rounds", "9"], "usemem", 30), first), cases)
+        self.assertNotIn("0.50", again)
+        self.assertNotIn("--only usemem", again)
+        self.assertIn("3.00", again)
+        self.assertIn("2.00", again)
+        with self.assertRaises(Failed):
+            report.joined(first, first | {"quick": True})
+
     def test_the_report_is_put_between_its_marks_only(self):
         with tempfile.TemporaryDirectory() as directory:
             path = os.path.join(directory, "page.md")
