@@ -101,7 +101,7 @@ torture: build ## random use of memory by many threads, every byte checked
 	$(RELEASE)/torture --seconds 3 --megabytes 64 --threads 4
 	$(EBB) run --ram 24M -- $(RELEASE)/torture --seconds 20 --megabytes 96 --threads 4
 	$(EBB) run --ram 48M --swap none -- $(RELEASE)/torture --seconds 6 --megabytes 32 --threads 2 --ops -fork
-	$(EBB) run --ram 80M --swap none -- $(RELEASE)/torture --seconds 5 --megabytes 32 --threads 2
+	$(EBB) run --ram 128M --swap none -- $(RELEASE)/torture --seconds 5 --megabytes 32 --threads 2
 torture-long: build
 	cargo build --release -p torture
 	EBB_STRESS_SECONDS=200 cargo test -q -p ebb --profile checks --test stress --test groups_stress

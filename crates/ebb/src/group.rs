@@ -252,7 +252,12 @@ impl Group {
     pub fn has_plenty(&self) -> bool {
         let is_short_elsewhere = || {
             let until = self.kernel_short_until_ns.load(Relaxed);
-            until > 0 && now_ns() < until
+            if until > 0 && now_ns() >= until {
+                // Unless it has just been so again.
+                let _ = self.kernel_short_until_ns.compare_exchange(until, 0, Relaxed, Relaxed);
+                return false;
+            }
+            until > 0
         };
         self.room() > (self.limit() / PLENTY_PART) as i64 && !is_short_elsewhere()
     }

@@ -107,9 +107,11 @@ impl PoolMemory {
         self.pages.load(Ordering::Relaxed)
     }
 
-    /// Most pages that may be held now.
-    pub fn pages_max(&self) -> usize {
-        self.pages_max[self.is_alone() as usize].load(Ordering::Relaxed)
+    /// Most pages that may be held now: while RAM is not short as many as without a file, and never more, because no file might take
+    /// the rest.
+    pub fn pages_max(&self, group: &Group) -> usize {
+        let takes_all = self.is_alone() || group.has_plenty();
+        self.pages_max[takes_all as usize].load(Ordering::Relaxed)
     }
 
     /// Changes that.
@@ -213,7 +215,7 @@ impl Backing for Charging<'_> {
             }
         }
         let now = m.pages.fetch_add(pages as usize, Ordering::Relaxed) + pages as usize;
-        if now > m.pages_max() && !self.group.has_plenty() {
+        if now > m.pages_max(self.group) {
             m.pages.fetch_sub(pages as usize, Ordering::Relaxed);
             return false;
         }

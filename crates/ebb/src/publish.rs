@@ -13,6 +13,9 @@ const AGES_EVERY_MS: u64 = 50;
 /// Evicted pages that say something of those that are needed again.
 const EVICTED_MIN: u64 = 256;
 
+/// Units in which one round looks for pages that others have left to this process; the next ones take their turn in the next round.
+const LOOKS_MAX: usize = 64;
+
 impl Space {
     /// Tells the tree how much this process holds where, and divides its budget between pool, staging and pages. Inside the
     /// gate, or with it closed.
@@ -38,7 +41,11 @@ impl Space {
         // What is shared since a fork is in this process's own pool, too.
         let others = others.saturating_sub(self.shared_pool_pages.load(Relaxed));
         let (of_limit, of_share) = (group::pool_max(limit), group::pool_max(share));
-        self.swap.set_pool_max([0, 1].map(|i| of_limit[i].saturating_sub(others).max(of_share[i] / 2)));
+        let [with_file, alone] = [0, 1].map(|i| of_limit[i].saturating_sub(others).max(of_share[i] / 2));
+        // Where there is no file nothing else gets smaller than by compressing it. Many that have much in common, and no longer
+        // share it, may hold more than the budget together: then what is left for each is nothing, and all would wait for all.
+        let of_own = group::pool_max(self.group.charged());
+        self.swap.set_pool_max([with_file, alone.max(of_own[1])]);
     }
 
     /// Tells the tree how old this process's pages are, if it has not for some time. Outside the gate.
@@ -59,13 +66,14 @@ impl Space {
         self.gate.enter(&ctx.gate);
         let units = self.units.len();
         self.gate.leave(&ctx.gate);
+        let mut looks = 0;
         // Once around the ring, which stays in its order.
         for _ in 0..units {
             self.gate.enter(&ctx.gate);
             if let Some(addr) = self.units.pop() {
                 if let Some(unit) = self.table.unit(addr as usize) {
                     let age_ms = clock::ms_since(unit.touched.load(Relaxed));
-                    self.look_for_deserted(addr as usize, unit);
+                    looks += (looks < LOOKS_MAX && self.look_for_deserted(addr as usize, unit)) as usize;
                     // What is shared since a fork is not this process's to give.
                     let shared = if is_sharing { sharing::in_common(unit) } else { 0 };
                     histogram[ages::class_of(age_ms)] += unit.present.load(Relaxed).saturating_sub(shared);

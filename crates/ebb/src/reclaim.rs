@@ -349,17 +349,25 @@ impl Space {
         }
         let mut work = self.work.lease();
         let shares_much = self.shares_much();
+        let mut wrote = false;
         if !self.pool_is_shared() && self.swap.has_misplaced(&self.group) {
             let reclaim = |slot, at| self.reclaim_cache_only(slot, at);
             self.gate.enter(&ctx.gate);
-            self.swap.write_back_misplaced(ctx.shard(), &self.group, self.stats, &mut work.pages, &reclaim);
+            let (group, stats) = (&self.group, self.stats);
+            wrote = self.swap.write_back_misplaced(ctx.shard(), group, stats, &mut work.pages, &reclaim) > 0;
             self.gate.leave(&ctx.gate);
         }
         if self.swap.pool_is_full(&self.group) && !self.pool_is_shared() {
-            let moved = self.shrink_pool(ctx, &mut work);
+            let before = self.group.charged();
+            self.shrink_pool(ctx, &mut work);
             // What it took while there was room it gives back before the program's own pages go.
-            if moved && self.swap.pool_is_over() {
-                return true;
+            if self.swap.pool_is_over(&self.group) {
+                self.gate.enter(&ctx.gate);
+                self.swap.trim(&self.group);
+                self.gate.leave(&ctx.gate);
+                if self.group.charged() < before {
+                    return true;
+                }
             }
         }
         if !self.staging.is_full() && self.sweep_next(ctx, !shares_much, &mut work.saved).is_some() {
@@ -369,11 +377,11 @@ impl Space {
             return true;
         }
         if self.pool_is_shared() {
-            return false;
+            return wrote;
         }
         // Nothing that could be unmapped, nothing staged: what the pool holds can still go to the file.
         let before = self.group.charged();
-        self.shrink_pool(ctx, &mut work) || self.group.charged() < before
+        self.shrink_pool(ctx, &mut work) || self.group.charged() < before || wrote
     }
 
     /// The same where nothing is left but what is shared: that frees memory only when the other side gives it up, too.

@@ -106,7 +106,9 @@ impl Space {
     fn uncount_shared(&self, addr: usize, n: usize) {
         if let Some(unit) = self.table.unit(addr) {
             // A hint: it may not go below what it is.
-            let _ = unit.shared.fetch_update(Relaxed, Relaxed, |shared| Some(shared.saturating_sub(n as u32)));
+            for count in [&unit.shared, &unit.deserted] {
+                let _ = count.fetch_update(Relaxed, Relaxed, |pages| Some(pages.saturating_sub(n as u32)));
+            }
         }
     }
 
@@ -124,12 +126,16 @@ impl Space {
         for region in self.regions.all().iter().filter(is_copied) {
             self.table.for_each_content(region.start, region.end, |addr, word| {
                 let state = word.load();
-                if state.tag() == Tag::Present && !state.is_pinned() && fork.share(addr) && !state.is_shared() {
-                    word.set_exclusive(state.with_shared(true));
-                    if let Some(unit) = self.table.unit(addr) {
-                        unit.shared.fetch_add(1, Relaxed);
-                    }
+                if state.tag() != Tag::Present || state.is_pinned() || !fork.share(addr) {
+                    return;
                 }
+                let Some(unit) = self.table.unit(addr) else { return };
+                if !state.is_shared() {
+                    word.set_exclusive(state.with_shared(true));
+                    unit.shared.fetch_add(1, Relaxed);
+                }
+                // What was this process's alone is so no more.
+                unit.deserted.store(0, Relaxed);
             });
         }
         // Marks come first, then the look at the pins: see `pin`. What a call in flight uses the kernel must be able to write.
@@ -200,9 +206,10 @@ impl Space {
 
     /// Looks, now and then, which pages of the unit at `addr` are marked shared and this process's alone: the others say nothing
     /// when they give up their side. Such a page keeps its mark and its protection, but has no bit any more. Inside the gate.
-    pub(crate) fn look_for_deserted(&self, addr: usize, unit: &Unit) {
+    /// True when it looked.
+    pub(crate) fn look_for_deserted(&self, addr: usize, unit: &Unit) -> bool {
         if !self.shares_much() || unit.shared.load(Relaxed) == 0 {
-            return;
+            return false;
         }
         // What the numbers say is too little where more than two have something in common.
         let is_likely = self.tree().deserted_pages() >= DESERTED_MIN.max(self.group.charged() / DESERTED_PART);
@@ -212,7 +219,7 @@ impl Space {
             _ => DESERTED_OFTEN_MS,
         };
         if !clock::is_forbidden() && clock::ms_since(unit.deserted_seen.load(Relaxed)) < every_ms {
-            return;
+            return false;
         }
         unit.deserted_seen.store(clock::stamp(), Relaxed);
         let mut deserted = 0;
@@ -223,6 +230,7 @@ impl Space {
             }
         });
         unit.deserted.store(deserted, Relaxed);
+        true
     }
 }
 

@@ -190,8 +190,8 @@ impl SwapSpace {
     /// Stores an object of a claimed slot in the pool. False when that is full, but for what the program needs to go on: a
     /// pool that takes nothing more ends it as soon as it changes its memory.
     fn store_in_pool(&self, group: &Group, stats: &Shared, slot: Slot, object: &[u8]) -> bool {
-        let most = self.memory.pages_max();
-        if self.pool_pages() > most - most / POOL_RESERVE && !group.has_plenty() {
+        let most = self.memory.pages_max(group);
+        if self.pool_pages() > most - most / POOL_RESERVE {
             return false;
         }
         let Ok(handle) = self.store_object(group, stats, slot, object) else { return false };

@@ -231,8 +231,8 @@ impl SwapSpace {
     }
 
     /// True when the pool may hold content that is also in memory: it has room, or a file takes what it has not.
-    pub fn may_keep(&self) -> bool {
-        self.has_file() || self.pool_pages() < self.memory.pages_max() / 4 * 3
+    pub fn may_keep(&self, group: &Group) -> bool {
+        self.has_file() || self.pool_pages() < self.memory.pages_max(group) / 4 * 3
     }
 
     /// True when compaction could free much: the pool holds a third more memory than content.
@@ -266,14 +266,14 @@ impl SwapSpace {
         self.devices.own().map(|(_, file)| u64::from(file.nr_used())).sum()
     }
 
-    /// True when the pool holds as much as it may. While RAM is not short it may hold what it likes.
+    /// True when the pool holds as much as it may.
     pub fn pool_is_full(&self, group: &Group) -> bool {
-        self.pool_pages() + 4 * BLOCK_PAGES >= self.memory.pages_max() && !group.has_plenty()
+        self.pool_pages() + 4 * BLOCK_PAGES >= self.memory.pages_max(group)
     }
 
     /// True when the pool holds much more than it may, as it could while RAM was not short.
-    pub fn pool_is_over(&self) -> bool {
-        let most = self.memory.pages_max();
+    pub fn pool_is_over(&self, group: &Group) -> bool {
+        let most = self.memory.pages_max(group);
         self.pool_pages() > most + (most / OVER_PART).max(4 * BLOCK_PAGES)
     }
 

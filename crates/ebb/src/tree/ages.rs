@@ -181,10 +181,13 @@ impl Page {
     /// by these shares. Who is idle does not look, and does not see that others no longer share with it.
     fn unshared_now<'a>(&self, index: u32, shares: impl Iterator<Item = &'a Share>) -> u64 {
         let (member, id) = (self.member(index), self.id_of(index));
-        let common = shares.filter(|share| share.number_of(id).is_some()).map(|share| share.surplus() as u64);
+        let of_program = |share: &Share| (share.surplus() - share.pool_surplus()).max(0) as u64;
+        let common = shares.filter(|share| share.number_of(id).is_some()).map(of_program);
+        let Some(common) = common.reduce(|sum, pages| sum + pages) else { return member.unshared() };
+        // What the pool has may be had or not, and what is staged goes by itself.
         let charged = member.charged.load(Relaxed);
-        let left = common.reduce(|sum, pages| sum + pages);
-        left.map_or(0, |common| charged.saturating_sub(common + charged / BOOKS_PART)).max(member.unshared())
+        let elsewhere = member.pool.load(Relaxed) + member.staged.load(Relaxed) + charged / BOOKS_PART;
+        charged.saturating_sub(common + elsewhere).max(member.unshared())
     }
 
     /// True when one is the other's parent, or both have the same.
