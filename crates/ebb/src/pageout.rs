@@ -100,9 +100,7 @@ impl Space {
     /// the queue. Outside the gate.
     fn store_oldest(&self, ctx: &ThreadCtx, only: Wanted) -> Stored {
         let mut work = self.work.lease();
-        if self.swap.pool_is_full(&self.group) && !self.pool_is_shared() {
-            self.shrink_pool(ctx, &mut work);
-        }
+        self.shrink_full_pool(ctx, &mut work);
         self.gate.enter(&ctx.gate);
         let part = self.staging.pop_oldest();
         // No part has to wait for nothing.

@@ -5,6 +5,7 @@ use crate::ctx::ThreadCtx;
 use crate::page::Tag;
 use crate::space::Space;
 use crate::stats::{self, Shared};
+use crate::swapspace::WriteBack;
 use crate::text::Text;
 use crate::tree::{ages, now_ms};
 use crate::uapi::{self, thread};
@@ -349,26 +350,9 @@ impl Space {
         }
         let mut work = self.work.lease();
         let shares_much = self.shares_much();
-        let mut wrote = false;
-        if !self.pool_is_shared() && self.swap.has_misplaced(&self.group) {
-            let reclaim = |slot, at| self.reclaim_cache_only(slot, at);
-            self.gate.enter(&ctx.gate);
-            let (group, stats) = (&self.group, self.stats);
-            wrote = self.swap.write_back_misplaced(ctx.shard(), group, stats, &mut work.pages, &reclaim) > 0;
-            self.gate.leave(&ctx.gate);
-        }
-        if self.swap.pool_is_full(&self.group) && !self.pool_is_shared() {
-            let before = self.group.charged();
-            self.shrink_pool(ctx, &mut work);
-            // What it took while there was room it gives back before the program's own pages go.
-            if self.swap.pool_is_over(&self.group) {
-                self.gate.enter(&ctx.gate);
-                self.swap.trim(&self.group);
-                self.gate.leave(&ctx.gate);
-                if self.group.charged() < before {
-                    return true;
-                }
-            }
+        let wrote = self.file_misplaced(ctx, &mut work);
+        if self.shrink_full_pool(ctx, &mut work) {
+            return true;
         }
         if !self.staging.is_full() && self.sweep_next(ctx, !shares_much, &mut work.saved).is_some() {
             return true;
@@ -397,12 +381,45 @@ impl Space {
         self.shrink_pool(ctx, &mut work) || self.group.charged() < before
     }
 
+    /// Writes some of what a file would rather have than the pool; false when there is nothing such.
+    fn file_misplaced(&self, ctx: &ThreadCtx, work: &mut Work) -> bool {
+        if self.pool_is_shared() || !self.swap.has_misplaced(&self.group) {
+            return false;
+        }
+        self.gate.enter(&ctx.gate);
+        let written = self.write_back(WriteBack::Misplaced, ctx, work);
+        self.gate.leave(&ctx.gate);
+        written > 0
+    }
+
+    /// Makes the pool smaller if it is full. True when it was more than that and gave memory back: what it took while there
+    /// was room goes before the program's own pages.
+    pub(crate) fn shrink_full_pool(&self, ctx: &ThreadCtx, work: &mut Work) -> bool {
+        if self.pool_is_shared() || !self.swap.pool_is_full(&self.group) {
+            return false;
+        }
+        let before = self.group.charged();
+        self.shrink_pool(ctx, work);
+        if !self.swap.pool_is_over(&self.group) {
+            return false;
+        }
+        self.gate.enter(&ctx.gate);
+        self.swap.trim(&self.group);
+        self.gate.leave(&ctx.gate);
+        self.group.charged() < before
+    }
+
+    /// Inside the gate.
+    fn write_back(&self, which: WriteBack, ctx: &ThreadCtx, work: &mut Work) -> usize {
+        let reclaim = |slot, at| self.reclaim_cache_only(slot, at);
+        self.swap.write_back(which, ctx.shard(), &self.group, self.stats, &mut work.pages, &reclaim)
+    }
+
     /// Makes the pool smaller: writes objects back, compacts, frees slots of clean pages, gives empty blocks back. False
     /// when nothing moved.
     pub(crate) fn shrink_pool(&self, ctx: &ThreadCtx, work: &mut Work) -> bool {
-        let reclaim = |slot, at| self.reclaim_cache_only(slot, at);
         self.gate.enter(&ctx.gate);
-        let mut moved = self.swap.write_back(ctx.shard(), &self.group, self.stats, &mut work.pages, &reclaim) > 0;
+        let mut moved = self.write_back(WriteBack::Oldest, ctx, work) > 0;
         // To compact what is shared copies it.
         moved |= !self.pool_is_shared() && self.swap.compact(&self.group, self.stats, COMPACT_STEP) > 0;
         if !moved {

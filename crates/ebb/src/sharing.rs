@@ -205,8 +205,8 @@ impl Space {
     }
 
     /// Looks, now and then, which pages of the unit at `addr` are marked shared and this process's alone: the others say nothing
-    /// when they give up their side. Such a page keeps its mark and its protection, but has no bit any more. Inside the gate.
-    /// True when it looked.
+    /// when they give up their side. Such a page keeps its mark and its protection, but has no bit any more. True when it
+    /// looked. Inside the gate.
     pub(crate) fn look_for_deserted(&self, addr: usize, unit: &Unit) -> bool {
         if !self.shares_much() || unit.shared.load(Relaxed) == 0 {
             return false;

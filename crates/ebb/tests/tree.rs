@@ -191,7 +191,7 @@ fn an_idle_parent_gives_up_what_its_child_has_written_to() {
                 // Three quarters: much is shared still when it is done.
                 (0..n / 4 * 3).for_each(|page| own.write(page, version, COMPRESSIBLE));
             }
-            assert!(is_enough(), "it gave {} of {n} pages", before - parents());
+            assert!(is_enough(), "it gave {} of {n} pages", before.saturating_sub(parents()));
             steps.child_is_done();
             steps.child_waits();
             own.check_all();

@@ -133,9 +133,7 @@ impl Space {
     /// staged. False when neither made progress.
     pub(super) fn reclaim_group_step(&self, ctx: &ThreadCtx, target: Target) -> bool {
         let mut work = self.work.lease();
-        if self.swap.pool_is_full(&self.group) {
-            self.shrink_pool(ctx, &mut work);
-        }
+        self.shrink_full_pool(ctx, &mut work);
         let Some(node) = self.group_at(target) else { return false };
         let size = node.ram.max().min(node.ram.current());
         let only = Only { group: target.index, most: ((size / 8) as usize).clamp(16, self.sweep_max()) };

@@ -179,9 +179,7 @@ impl SwapSpace {
             _ => {}
         }
     }
-}
 
-impl SwapSpace {
     /// Puts an object into the pool for the claimed `slot`.
     pub(super) fn store_object(
         &self,

@@ -12,6 +12,7 @@ mod writeback;
 
 pub use content::{LoadError, Source, StoreResult};
 pub use evacuate::{Evacuation, Stuck};
+pub use writeback::WriteBack;
 
 use self::location::file_of;
 use crate::device::file::BATCH;

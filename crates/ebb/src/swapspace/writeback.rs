@@ -11,6 +11,15 @@ use core::sync::atomic::Ordering;
 use ebb_pool::{Handle, Owners};
 use ebb_slots::{Locked, Slot, Stored, TableEntry};
 
+/// Which objects go back to a file.
+#[derive(Clone, Copy)]
+pub enum WriteBack {
+    /// Those evicted longest ago that a round over the slots finds.
+    Oldest,
+    /// Those that a file would rather have, see [`SwapSpace::has_misplaced`], as far as a short look finds any.
+    Misplaced,
+}
+
 /// Slots that one look for objects to write back goes through at most; fewer where only some objects will do, which costs a claim
 /// each.
 const WRITE_BACK_LOOKS: u32 = 65_536;
@@ -32,10 +41,10 @@ impl Default for Batch {
 }
 
 impl SwapSpace {
-    /// Writes up to [`BATCH`] pool objects back to the file, those evicted longest ago that a round over the slots
-    /// finds; how many. `data` needs room for a batch.
+    /// Writes up to [`BATCH`] pool objects back to the file; how many. `data` needs room for a batch.
     pub fn write_back(
         &self,
+        which: WriteBack,
         shard: usize,
         group: &Group,
         stats: &Shared,
@@ -45,51 +54,56 @@ impl SwapSpace {
         if !self.has_file() || self.content_pages.load(Ordering::Relaxed) == 0 {
             return 0;
         }
+        let batch = match which {
+            WriteBack::Oldest => self.gather_oldest(data),
+            WriteBack::Misplaced => {
+                self.gather(data, MISPLACED_LOOKS, |_| true, |object| object.len() > POOL_OBJECT_MAX)
+            }
+        };
+        let n = batch.n;
+        if n == 0 {
+            return 0;
+        }
+        let written = self.store_file(group, shard, &batch.slots[..n], &batch.lens[..n], data, reclaim).is_ok();
+        for i in 0..n {
+            if let (true, Some(handle)) = (written, batch.handles[i]) {
+                self.free_object(group, stats, handle);
+            }
+            self.unclaim(batch.slots[i], batch.was[i]);
+        }
+        if !written {
+            return 0;
+        }
+        stats::add(&stats.writeback_pages, n as u64);
+        n
+    }
+
+    fn gather_oldest(&self, data: &mut [u8]) -> Batch {
         let now = self.clock.load(Ordering::Relaxed);
         // Older than half of what was evicted since the pool was filled once.
         let age_min = (self.content_pages.load(Ordering::Relaxed) / 2) as u32;
-        let mut batch = Batch::default();
-        // Bounded: one look at up to 64 Ki slots a call, twice around at most.
-        for round in 0..2 {
-            let is_wanted = |slot| match self.slots.get(slot) {
-                TableEntry::Stored(Stored { shadow, .. }) => round > 0 || now.wrapping_sub(shadow.0) >= age_min,
-                // What is in memory, clean, was of use lately.
-                TableEntry::Cached { locked: false, .. } => round > 0,
-                _ => false,
-            };
-            self.gather(&mut batch, data, WRITE_BACK_LOOKS, is_wanted, |_| true);
-            if batch.n > 0 {
-                break;
-            }
-        }
-        self.move_to_file(&batch, shard, group, stats, data, reclaim)
-    }
-
-    /// The same of objects that a file would rather have, see [`Self::has_misplaced`], as far as a short look finds any.
-    pub fn write_back_misplaced(
-        &self,
-        shard: usize,
-        group: &Group,
-        stats: &Shared,
-        data: &mut [u8],
-        reclaim: Reclaim<'_>,
-    ) -> usize {
-        let mut batch = Batch::default();
-        let is_large = |object: &[u8]| object.len() > POOL_OBJECT_MAX;
-        self.gather(&mut batch, data, MISPLACED_LOOKS, |_| true, is_large);
-        self.move_to_file(&batch, shard, group, stats, data, reclaim)
+        let is_old = |slot| match self.slots.get(slot) {
+            TableEntry::Stored(Stored { shadow, .. }) => now.wrapping_sub(shadow.0) >= age_min,
+            // What is in memory, clean, was of use lately.
+            _ => false,
+        };
+        let is_unlocked =
+            |slot| matches!(self.slots.get(slot), TableEntry::Stored(_) | TableEntry::Cached { locked: false, .. });
+        // Twice around at most.
+        let old = self.gather(data, WRITE_BACK_LOOKS, is_old, |_| true);
+        if old.n > 0 { old } else { self.gather(data, WRITE_BACK_LOOKS, is_unlocked, |_| true) }
     }
 
     /// Claims objects of the pool, of slots and of a kind that are wanted, and copies them to `data`: a batch at most, of so many
     /// slots from where the last look ended.
     fn gather(
         &self,
-        batch: &mut Batch,
         data: &mut [u8],
         looks: u32,
         is_wanted: impl Fn(Slot) -> bool,
         takes: impl Fn(&[u8]) -> bool,
-    ) {
+    ) -> Batch {
+        let mut batch = Batch::default();
         let top = self.high_water.load(Ordering::Relaxed);
         for _ in 0..top.min(looks) {
             let slot = Slot(self.writeback_at.fetch_add(1, Ordering::Relaxed) % top.max(1));
@@ -112,37 +126,10 @@ impl SwapSpace {
             batch.lens[n] = object.len() as u16;
             batch.n += 1;
             if batch.n == BATCH {
-                return;
+                break;
             }
         }
-    }
-
-    /// Stores what a batch has in a file, and lets go of it; how many objects.
-    fn move_to_file(
-        &self,
-        batch: &Batch,
-        shard: usize,
-        group: &Group,
-        stats: &Shared,
-        data: &mut [u8],
-        reclaim: Reclaim<'_>,
-    ) -> usize {
-        let n = batch.n;
-        if n == 0 {
-            return 0;
-        }
-        let written = self.store_file(group, shard, &batch.slots[..n], &batch.lens[..n], data, reclaim).is_ok();
-        for i in 0..n {
-            if let (true, Some(handle)) = (written, batch.handles[i]) {
-                self.free_object(group, stats, handle);
-            }
-            self.unclaim(batch.slots[i], batch.was[i]);
-        }
-        if !written {
-            return 0;
-        }
-        stats::add(&stats.writeback_pages, n as u64);
-        n
+        batch
     }
 
     /// Moves up to `objects_max` pool objects out of sparse blocks; how many.

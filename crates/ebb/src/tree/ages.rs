@@ -134,9 +134,7 @@ impl Page {
             .filter_map(|(index, member)| Some((index, member.coldest_ms(now_ms)?)))
             .max_by_key(|(_, age)| *age)
     }
-}
 
-impl Page {
     /// A member that may spare pages, and how many, while `own` needs again what it evicts, which ages do not tell: one that
     /// does not need what it evicts, because it reads through memory or fills it; and, where processes `share` most of what
     /// they have since a fork, one of the family that has more than twice as much to itself, because what is left beside the
