@@ -210,7 +210,7 @@ class Postgres(Server):
 
 
 TABLES = """
-create table items as select i as id, (i * 7919) % 100003 as number, md5(i::text) as name, repeat(chr(97 + i % 26), 60) as text
+create table items as select i as id, (i::bigint * 7919) % 100003 as number, md5(i::text) as name, repeat(chr(97 + i % 26), 60) as text
   from generate_series(1, {rows}) i;
 create table accounts as select i as id, 0 as balance from generate_series(1, 1000) i;
 alter table accounts add primary key (id);
@@ -242,7 +242,7 @@ def postgres(context):
     def serve(ram):
         elapsed = stopwatch()
         server = Postgres(context, binaries, template, ram)
-        answers = server.sql_at_once([TABLES.format(rows=context.pick(260_000, 900_000))])
+        answers = server.sql_at_once([TABLES.format(rows=context.pick(360_000, 900_000))])
         for _ in range(context.pick(1, 3)):
             answers += server.sql_at_once(QUERIES)
         found = server.stop(signal.SIGINT, elapsed)

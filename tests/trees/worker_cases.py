@@ -9,7 +9,7 @@ from tree import MIB, PYTHON, need, workload
 
 def pool(context):
     """A pool of eight forked workers."""
-    context.squeeze([PYTHON, workload("pool.py"), "8", str(context.pick(16, 100)), str(context.pick(40, 200))])
+    context.squeeze([PYTHON, workload("pool.py"), "8", str(context.pick(18, 100)), str(context.pick(40, 200))])
 
 
 def xargs(context):
