@@ -32,15 +32,36 @@ unsafe extern "C" {
         dst_capacity: c_int,
         acceleration: c_int,
     ) -> c_int;
+    fn LZ4_createStream() -> *mut c_void;
+    fn LZ4_loadDictSlow(stream: *mut c_void, dictionary: *const c_char, size: c_int) -> c_int;
+    fn LZ4_resetStream_fast(stream: *mut c_void);
+    fn LZ4_attach_dictionary(stream: *mut c_void, dictionary: *const c_void);
+    fn LZ4_compress_fast_continue(
+        stream: *mut c_void,
+        src: *const c_char,
+        dst: *mut c_char,
+        src_size: c_int,
+        dst_capacity: c_int,
+        acceleration: c_int,
+    ) -> c_int;
+    fn LZ4_decompress_safe_usingDict(
+        src: *const c_char,
+        dst: *mut c_char,
+        src_size: c_int,
+        dst_capacity: c_int,
+        dictionary: *const c_char,
+        dictionary_size: c_int,
+    ) -> c_int;
 }
 
-/// All of them; Ebb's own lz4 first.
-pub fn all() -> Vec<Contender> {
+/// All of them; Ebb's own lz4 first. `samples` are other pages of the same memory, for a dictionary.
+pub fn all(samples: &[&Page]) -> Vec<Contender> {
     let mut all = vec![ours()];
     all.extend([1, 2, 4, 8].map(|acceleration| {
         lz4_c(format!("lz4 C, acceleration {acceleration}"), LZ4_compress_fast_extState, acceleration)
     }));
     all.push(lz4_c("lz4 C, fastReset".into(), LZ4_compress_fast_extState_fastReset, 1));
+    all.push(lz4_dictionary(samples));
     all.extend([lz4_flex(), lz4_flex_safe(), lzo(), snappy(), zstd(-5), zstd(1)]);
     all
 }
@@ -77,6 +98,50 @@ fn lz4_c(name: String, function: Lz4Function, acceleration: c_int) -> Contender 
             usize::try_from(len).ok().filter(|len| *len > 0)
         }),
         decompress: lz4_decode(),
+    }
+}
+
+/// Each page against a dictionary that is other pages of the same memory, as zram's can be.
+fn lz4_dictionary(samples: &[&Page]) -> Contender {
+    let dictionary: &'static [u8] = samples.iter().flat_map(|page| page.iter().copied()).collect::<Vec<u8>>().leak();
+    // SAFETY: new streams; the dictionary outlives the one that refers to it.
+    let (loaded, work) = unsafe {
+        let loaded = LZ4_createStream();
+        LZ4_loadDictSlow(loaded, dictionary.as_ptr().cast(), dictionary.len() as c_int);
+        (loaded, LZ4_createStream())
+    };
+    Contender {
+        name: format!("lz4 C, a dictionary of {} pages", samples.len()),
+        compress: Box::new(move |page, dst| {
+            // SAFETY: both streams and the dictionary live for ever; no more than `dst` holds is written.
+            let len = unsafe {
+                LZ4_resetStream_fast(work);
+                LZ4_attach_dictionary(work, loaded);
+                LZ4_compress_fast_continue(
+                    work,
+                    page.as_ptr().cast(),
+                    dst.as_mut_ptr().cast(),
+                    page.len() as c_int,
+                    page.len() as c_int - 1,
+                    1,
+                )
+            };
+            usize::try_from(len).ok().filter(|len| *len > 0)
+        }),
+        decompress: Box::new(move |src, page| {
+            // SAFETY: reads no more than `src` and the dictionary, and writes no more than a page.
+            let len = unsafe {
+                LZ4_decompress_safe_usingDict(
+                    src.as_ptr().cast(),
+                    page.as_mut_ptr().cast(),
+                    src.len() as c_int,
+                    page.len() as c_int,
+                    dictionary.as_ptr().cast(),
+                    dictionary.len() as c_int,
+                )
+            };
+            len == page.len() as c_int
+        }),
     }
 }
 
