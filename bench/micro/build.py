@@ -14,21 +14,18 @@ import os
 import statistics
 import subprocess
 import sys
-import tempfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.dirname(HERE)]
 
 import program  # noqa: E402
-from rig import stop  # noqa: E402
+from rig import session  # noqa: E402
 from rig.errors import MIB, Failed, Missing  # noqa: E402
-from rig.machine import machine  # noqa: E402
+from rig.machine import load_average, load_text, machine  # noqa: E402
 from rig.page import put, told  # noqa: E402
 from rig.process import Process  # noqa: E402
 from rig.swap import Zram  # noqa: E402
-from rig.text import table  # noqa: E402
-from rig.undo import Journal  # noqa: E402
-from run import busy, load_average, nr_rounds  # noqa: E402
+from rig.text import nr_rounds, table  # noqa: E402
 
 TREES = os.path.join(program.ROOT, "tests/trees")
 sys.path.insert(0, TREES)
@@ -168,7 +165,7 @@ def report(chosen, build, plans, load):
         f" {here['kernel']}, {here['date']}.",
         f"Command: `{' '.join(['bench/micro/build.py', *told(sys.argv[1:])])}`. {nr_rounds(chosen.rounds)}: median (least..most); ratios round by"
         " round.",
-        f"Load average of the machine before and after: {load[0]}, {load[1]}.{busy({'load': load, 'machine': here})}",
+        load_text(load, here),
         "",
         f"`make -j4` of {build.title}, {build.image} the same file in every run. The kernel's limit holds page cache too, which"
         " Ebb leaves to the system.",
@@ -187,34 +184,18 @@ def report(chosen, build, plans, load):
 
 def main():
     chosen = options()
-    if os.geteuid() != 0:
-        print("bench-build: skipped: not root, and the kernel's swap beside Ebb needs it")
-        return 0
-    stop.install()
-    journal = Journal()
-    if not journal.begin():
-        print("bench-build: skipped: another run is at work")
-        return 0
-    try:
-        scratch = tempfile.mkdtemp(prefix="ebb-bench-build-", dir="/var/tmp")
-        journal.add("tree", scratch)
+
+    def work(journal, scratch):
         load = [load_average()]
         zram = Zram(journal)
         build = Build(chosen, scratch)
         plans = measure(chosen, build, journal, zram, scratch)
-        load.append(load_average())
-    except Missing as missing:
-        print(f"bench-build: skipped: {missing}")
-        return 0
-    except Failed as failed:
-        say(f"failed: {failed}")
-        return 1
-    except stop.Stopped as stopped:
-        say(f"{stopped}; undoing")
-        return 128 + stopped.number
-    finally:
-        stop.ignore()
-        journal.end()
+        return build, plans, [*load, load_average()]
+
+    done = session.whole("bench-build", work)
+    if isinstance(done, int):
+        return done
+    build, plans, load = done
     text = report(chosen, build, plans, load)
     print(text)
     if chosen.doc:

@@ -15,19 +15,17 @@ import resource
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from typing import NamedTuple
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.dirname(HERE)]
 
-from rig import stop  # noqa: E402
-from rig.errors import MIB, Failed, Killed, Missing  # noqa: E402
+from rig import session  # noqa: E402
+from rig.errors import MIB, Failed, Killed  # noqa: E402
 from rig.group import Group  # noqa: E402
 from rig.process import Process  # noqa: E402
 from rig.swap import Zram  # noqa: E402
-from rig.undo import Journal  # noqa: E402
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 EBB = os.path.join(os.environ.get("CARGO_TARGET_DIR") or os.path.join(ROOT, "target"), "release/ebb")
@@ -172,16 +170,9 @@ def main():
     parser.add_argument("--ebb", default=EBB, help="the command to measure")
     parser.add_argument("command", nargs="+", metavar="-- PROGRAM ARGS")
     chosen = parser.parse_args()
-    if os.geteuid() != 0:
-        sys.exit("program.py: not root, and the kernel's swap beside Ebb needs it")
-    stop.install()
-    journal = Journal()
-    if not journal.begin():
-        sys.exit("program.py: another run is at work")
-    rounds = {"alone": [], "kernel": [], "ebb": []}
-    try:
-        scratch = tempfile.mkdtemp(prefix="ebb-bench-program-")
-        journal.add("tree", scratch)
+
+    def work(journal, scratch):
+        rounds = {"alone": [], "kernel": [], "ebb": []}
         zram = Zram(journal)
         limit = chosen.limit
         if not limit:
@@ -194,13 +185,12 @@ def main():
             rounds["alone"].append(timed(chosen.command, journal, chosen.timeout))
             rounds["kernel"].append(under_kernel(limit, chosen.command, journal, zram, chosen.timeout))
             rounds["ebb"].append(under_ebb(chosen, chosen.ram, chosen.command, journal, scratch))
-    except (Missing, Failed) as failed:
-        sys.exit(f"program.py: {failed}")
-    except stop.Stopped as stopped:
-        return 128 + stopped.number
-    finally:
-        stop.ignore()
-        journal.end()
+        return rounds
+
+    # Who names a program wants it run: to skip it is a failure.
+    rounds = session.whole("bench-program", work, skipped=1)
+    if isinstance(rounds, int):
+        return rounds
     report(rounds)
     return 0
 

@@ -12,7 +12,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -20,12 +19,11 @@ sys.path[:0] = [HERE, os.path.dirname(HERE)]
 
 import cells  # noqa: E402
 import tables  # noqa: E402
-from rig import redis, stop  # noqa: E402
-from rig.errors import Missing  # noqa: E402
-from rig.machine import machine, settings  # noqa: E402
+from rig import redis, session  # noqa: E402
+from rig.machine import load_average, load_text, machine, settings  # noqa: E402
 from rig.swap import Zram  # noqa: E402
 from rig.page import put, told  # noqa: E402
-from rig.undo import Journal  # noqa: E402
+from rig.text import nr_rounds  # noqa: E402
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 MARKS = ("<!-- what bench/micro/run.py printed -->", "<!-- end of what it printed -->")
@@ -112,13 +110,6 @@ def measure(chosen, plan, journal, zram):
     return results, redis_results, sizes
 
 
-def busy(found):
-    """A warning when other work ran beside the run."""
-    if float(found["load"][0]) <= found["machine"]["processors"] / 2:
-        return ""
-    return " It was busy with other work: times are too long; trust processor time and ratios."
-
-
 def report(chosen, plan, found, digest, results, redis_results, sizes):
     machine, kernel = found["machine"], found["settings"]
     command = " ".join(["bench/micro/run.py", *told(found["arguments"])])
@@ -128,7 +119,7 @@ def report(chosen, plan, found, digest, results, redis_results, sizes):
         f"Command: `{command}`. {nr_rounds(chosen.rounds)}, redis {nr_rounds(chosen.redis_rounds)}: median"
         " (least..most); ratios round by round.",
         f"Kernel: zram lz4, {', '.join(f'{name} {value}' for name, value in kernel.items())}.",
-        f"Load average of the machine before and after: {found['load'][0]}, {found['load'][1]}.{busy(found)}",
+        load_text(found["load"], machine),
         "",
         *tables.aim(digest, plan),
     ]
@@ -142,52 +133,22 @@ def report(chosen, plan, found, digest, results, redis_results, sizes):
     return "\n".join(lines)
 
 
-def nr_rounds(count):
-    return f"{count} round{'' if count == 1 else 's'}"
-
-
-def load_average():
-    return f"{os.getloadavg()[0]:.1f}"
-
-
-def undo(journal):
-    stop.ignore()
-    journal.end()
-
-
 def main():
     chosen = options()
-    if os.geteuid() != 0:
-        print("bench-micro: skipped: not root, and the kernel's swap beside Ebb needs it")
-        return 0
-    bench = build(chosen)
-    stop.install()
-    journal = Journal()
-    scratch = tempfile.mkdtemp(prefix="ebb-bench-micro-")
-    begun = False
-    try:
-        begun = journal.begin()
-        if not begun:
-            print("bench-micro: skipped: another run is at work")
-            return 0
-        journal.add("tree", scratch)
-        plan = make_plan(chosen, scratch, bench)
+
+    def work(journal, scratch):
+        plan = make_plan(chosen, scratch, build(chosen))
         load = load_average()
         zram = Zram(journal)
         found = {"arguments": sys.argv[1:], "machine": machine(), "settings": settings()}
         results, redis_results, sizes = measure(chosen, plan, journal, zram)
         found["load"] = [load, load_average()]
-    except Missing as missing:
-        print(f"bench-micro: skipped: {missing}")
-        return 0
-    except stop.Stopped as stopped:
-        say(f"{stopped}; undoing")
-        return 128 + stopped.number
-    finally:
-        if begun:
-            undo(journal)
-        else:
-            shutil.rmtree(scratch, ignore_errors=True)
+        return found, plan, results, redis_results, sizes
+
+    done = session.whole("bench-micro", work)
+    if isinstance(done, int):
+        return done
+    found, plan, results, redis_results, sizes = done
     digest = cells.digest(results)
     text = report(chosen, plan, found, digest, results, redis_results, sizes)
     print(text)

@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
 """Tests of what the benchmarks here are made of; they need no root: python3 bench/micro/test_bench.py"""
 
+import io
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -15,8 +17,77 @@ sys.path[:0] = [HERE, os.path.dirname(HERE)]
 import cells  # noqa: E402
 import program  # noqa: E402
 import tables  # noqa: E402
-from rig import group, redis, stop, undo  # noqa: E402
-from rig.errors import MIB  # noqa: E402
+from rig import group, redis, session, stop, undo  # noqa: E402
+from rig.errors import MIB, Failed, Missing  # noqa: E402
+
+
+class WholeRunTest(unittest.TestCase):
+    """What a run changes is undone however it ends."""
+
+    def setUp(self):
+        self.directory = tempfile.TemporaryDirectory()
+        self.addCleanup(self.directory.cleanup)
+        self.setting = os.path.join(self.directory.name, "setting")
+        for number in stop.SIGNALS:
+            self.addCleanup(signal.signal, number, signal.getsignal(number))
+        # It prints why it did not run.
+        for stream in ("stdout", "stderr"):
+            quiet = mock.patch.object(sys, stream, io.StringIO())
+            setattr(self, stream, quiet.start())
+            self.addCleanup(quiet.stop)
+
+    def journal(self):
+        return undo.Journal(self.directory.name, "t")
+
+    def run_and_end(self, end, uid=0, **options):
+        """A run that changes a setting and ends so; what became of it."""
+        undo.write(self.setting, "3")
+
+        def work(journal, scratch):
+            self.scratch = scratch
+            journal.add("value", self.setting, "0", "3")
+            undo.write(self.setting, "0")
+            return end()
+
+        self.scratch = None
+        with mock.patch("os.geteuid", return_value=uid):
+            found = session.whole("t", work, self.directory.name, journal=self.journal(), **options)
+        self.assertEqual(undo.read(self.setting), "3")
+        self.assertFalse(self.scratch and os.path.exists(self.scratch))
+        return found
+
+    @staticmethod
+    def raises(error):
+        def end():
+            raise error
+
+        return end
+
+    def test_it_gives_what_was_found(self):
+        self.assertEqual(self.run_and_end(lambda: "found"), "found")
+
+    def test_what_is_missing_skips_it(self):
+        self.assertEqual(self.run_and_end(self.raises(Missing("no zram"))), 0)
+        self.assertEqual(self.run_and_end(self.raises(Missing("no zram")), skipped=1), 1)
+        self.assertIn("t: skipped: no zram", self.stdout.getvalue())
+
+    def test_a_failure_and_a_signal_are_statuses(self):
+        self.assertEqual(self.run_and_end(self.raises(Failed("it died"))), 1)
+        self.assertIn("t: failed: it died", self.stderr.getvalue())
+        self.assertEqual(self.run_and_end(lambda: os.kill(os.getpid(), signal.SIGTERM)), 128 + signal.SIGTERM)
+
+    def test_an_error_of_the_benchmark_itself_is_not_hidden(self):
+        with self.assertRaises(KeyError):
+            self.run_and_end(self.raises(KeyError("x")))
+        self.assertEqual(undo.read(self.setting), "3")
+
+    def test_nothing_is_done_for_a_user_or_beside_another_run(self):
+        self.assertEqual(self.run_and_end(lambda: "found", uid=65534), 0)
+        first = self.journal()
+        self.assertTrue(first.begin())
+        self.assertEqual(self.run_and_end(lambda: "found"), 0)
+        self.assertIsNone(self.scratch)
+        first.end()
 
 
 class JournalTest(unittest.TestCase):

@@ -24,6 +24,16 @@ def machine():
     }
 
 
+def load_average():
+    return round(os.getloadavg()[0], 1)
+
+
+def load_text(load, here):
+    """A line about the load of the machine `here`, before and after a run; warns when other work ran as it began."""
+    busy = " The machine was busy with other work: trust ratios, not times." if load[0] > here["processors"] / 2 else ""
+    return f"Load average before and after: {load[0]:.1f}, {load[1]:.1f}.{busy}"
+
+
 def settings():
     """What the kernel is set to and bears on swap."""
     names = {

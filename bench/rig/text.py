@@ -7,6 +7,10 @@ def number(value):
     return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
+def nr_rounds(count):
+    return f"{count} round{'' if count == 1 else 's'}"
+
+
 def table(head, rows):
     """Columns as wide as their widest cell; the first to the left, figures to the right."""
     widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]

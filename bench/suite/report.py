@@ -5,6 +5,7 @@ import statistics
 from rig import place, swap
 from rig.errors import MIB, Failed
 from rig.figures import Figure, gains, interval
+from rig.machine import load_text
 from rig.text import number, table
 
 MARKS = ("<!-- what bench/suite/run.py printed -->", "<!-- end of what it printed for the suite -->")
@@ -149,8 +150,7 @@ def origin(part, is_one_of_many):
         f"{here['processor']}, {here['processors']} processors, {here['memory_mib']} MiB, Linux {here['kernel']}, {here['date']}.",
         f"Command: `{' '.join(['bench/suite/run.py', *part['arguments']])}`. At most {part['rounds']} rounds, by turns.",
         f"Kernel: {', '.join(f'{name} {value}' for name, value in kernel.items())}.",
-        f"Load average before and after: {load[0]:.1f}, {load[1]:.1f}."
-        + (" The machine was busy with other work: trust ratios, not times." if load[0] > here["processors"] / 2 else ""),
+        load_text(load, here),
         "",
     ]
 

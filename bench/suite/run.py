@@ -13,7 +13,6 @@ import json
 import os
 import shutil
 import sys
-import tempfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.dirname(HERE)]
@@ -26,11 +25,10 @@ import redis_cases  # noqa: E402
 import report  # noqa: E402
 import sysbench_cases  # noqa: E402
 from case import Context  # noqa: E402
-from rig import page, place, stop, swap  # noqa: E402
+from rig import page, place, session, swap  # noqa: E402
 from rig.errors import Failed, Killed, Missing  # noqa: E402
-from rig.machine import machine, settings  # noqa: E402
+from rig.machine import load_average, machine, settings  # noqa: E402
 from rig.progress import Progress  # noqa: E402
-from rig.undo import Journal  # noqa: E402
 
 ROOT = os.path.dirname(os.path.dirname(HERE))
 TARGET = os.path.join(os.environ.get("CARGO_TARGET_DIR") or os.path.join(ROOT, "target"), "release")
@@ -163,42 +161,26 @@ def measure(chosen, cases, context, skipped):
 
 
 def measured(chosen):
-    """The whole run, from the first change on the system to the last one undone; what it found, or a status to end with."""
-    if os.geteuid() != 0:
-        print("bench: skipped: not root, and the kernel's swap beside Ebb needs it")
-        return 0
+    """The whole run: what it found, or a status to end with."""
     agent = os.path.join(os.path.dirname(os.path.abspath(chosen.ebb)), "libebb_agent.so")
     for path in (chosen.ebb, agent, chosen.micro):
         if not os.path.exists(path):
             print(f"bench: {path} is missing; build it with `make build bench-programs`", file=sys.stderr)
             return 1
-    stop.install()
-    journal = Journal()
-    if not journal.begin():
-        print("bench: skipped: another run is at work")
-        return 0
-    try:
-        scratch = tempfile.mkdtemp(prefix="ebb-bench-", dir="/var/tmp")
-        journal.add("tree", scratch)
+
+    def work(journal, scratch):
         context = Context(journal, scratch, os.path.abspath(chosen.ebb), os.path.abspath(chosen.micro), chosen.quick)
         # Says at once what is missing for all of it.
         for kind in chosen.places:
             if kind in swap.KINDS:
                 swap.KINDS[kind](journal, scratch).close()
-        found = {"arguments": page.told(sys.argv[1:]), "machine": machine(), "settings": settings(), "load": [os.getloadavg()[0]]}
+        found = {"arguments": page.told(sys.argv[1:]), "machine": machine(), "settings": settings(), "load": [load_average()]}
         found["places"], found["rounds"], found["quick"], found["skipped"] = chosen.places, chosen.rounds, chosen.quick, []
         found["runs"] = measure(chosen, chosen_cases(chosen), context, found["skipped"])
-        found["load"].append(os.getloadavg()[0])
+        found["load"].append(load_average())
         return found
-    except Missing as missing:
-        print(f"bench: skipped: {missing}")
-        return 0
-    except stop.Stopped as stopped:
-        print(f"bench: {stopped}; undoing", file=sys.stderr)
-        return 128 + stopped.number
-    finally:
-        stop.ignore()
-        journal.end()
+
+    return session.whole("bench", work)
 
 
 def main():
