@@ -48,7 +48,7 @@ unit: build ## unit and behaviour tests of every crate
 	cargo test --workspace --profile checks
 	python3 bench/micro/test_bench.py
 	python3 bench/suite/test_suite.py
-	@tools/unit-fallbacks clean squeeze tree pageout
+	@tools/unit-fallbacks clean squeeze tree advice
 .PHONY: unit-long
 unit-long: build ## more of the behaviour tests with each fallback
 	@tools/unit-fallbacks snapshot devices groups groups_model

@@ -242,7 +242,7 @@ impl Space {
     }
 
     /// Charges `n` pages for work that comes next; see [`ThreadCtx::in_flight`].
-    fn charge_ahead(&self, ctx: &ThreadCtx, n: usize) -> bool {
+    pub(crate) fn charge_ahead(&self, ctx: &ThreadCtx, n: usize) -> bool {
         let charged = self.group.try_charge(n);
         if charged {
             ctx.in_flight.store(n as u32, Relaxed);

@@ -81,6 +81,8 @@ pub mod uapi;
 #[cfg(not(loom))]
 mod validate;
 #[cfg(not(loom))]
+mod willneed;
+#[cfg(not(loom))]
 mod work;
 
 #[cfg(not(loom))]

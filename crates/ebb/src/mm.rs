@@ -463,6 +463,13 @@ impl Space {
                 // SAFETY: changes no content.
                 raw(unsafe { self.kernel(g::__NR_madvise, [a[0], a[1], g::MADV_COLD as u64, 0, 0, 0]) })
             }
+            g::MADV_WILLNEED => {
+                if start.checked_add(a[1] as usize).is_some_and(|end| end <= ADDR_END) {
+                    self.will_need(ctx, start, end);
+                }
+                // SAFETY: changes no content.
+                raw(unsafe { self.kernel(g::__NR_madvise, a) })
+            }
             // The kernel would age what it does not see used, merge pages that Ebb moves, or build huge pages around Ebb's
             // back. All of these are hints.
             g::MADV_COLD | g::MADV_MERGEABLE | g::MADV_UNMERGEABLE | g::MADV_COLLAPSE | g::MADV_HUGEPAGE => 0,

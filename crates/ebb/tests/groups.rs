@@ -262,6 +262,41 @@ fn a_group_above_high_is_slowed_and_reclaimed() {
 }
 
 #[test]
+fn what_a_group_will_need_comes_in_as_far_as_its_limits_go() {
+    alone("what_a_group_will_need_comes_in_as_far_as_its_limits_go", || {
+        const PAGES: usize = 500;
+        let space = space();
+        let will_need = |pages: &Pages, n: usize| {
+            let args = [pages.at as u64, (n * PAGE) as u64, libc::MADV_WILLNEED as u64, 0, 0, 0];
+            assert_eq!(space.madvise(ctx(space), args), 0);
+        };
+        let high = create(space, GroupId::ROOT, GroupLimits { ram_high_pages: Some(200), ..NO_LIMITS });
+        let max = create(space, GroupId::ROOT, ram_max(100));
+        let free = create(space, GroupId::ROOT, NO_LIMITS);
+        let [of_high, of_max, of_free] = [high, max, free].map(|group| {
+            let pages = pages_in(space, group, PAGES, COMPRESSIBLE);
+            evict(space, group);
+            pages
+        });
+        // Whoever asks, the owner pays; and its limits hold, without any of its pages going.
+        let events = info(space, high).events.high;
+        will_need(&of_high, PAGES);
+        let has = ram(space, high);
+        assert!((100..=200 + 16).contains(&has), "{has}");
+        assert_eq!(info(space, high).events.high, events);
+        will_need(&of_max, PAGES);
+        let has = ram(space, max);
+        assert!((50..=100).contains(&has), "{has}");
+        will_need(&of_free, PAGES);
+        assert_eq!(ram(space, free), PAGES as u64);
+        for pages in [&of_high, &of_max, &of_free] {
+            pages.check_all();
+            assert_sound(pages);
+        }
+    });
+}
+
+#[test]
 fn pages_of_a_group_without_swap_stay_and_others_go() {
     alone("pages_of_a_group_without_swap_stay_and_others_go", || {
         let space = space();

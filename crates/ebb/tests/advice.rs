@@ -1,10 +1,11 @@
-//! MADV_PAGEOUT: what is paged out gives its memory back at once, and comes back as it was.
+//! Advice. MADV_PAGEOUT: what is paged out gives its memory back at once, and comes back as it was. MADV_WILLNEED: what is
+//! out comes in, as far as there is room.
 
 #[allow(dead_code, reason = "each test uses its part")]
 mod harness;
 
 use ebb::Space;
-use harness::alone::{Pages, RAM_PAGES, RANDOM, alone, space_on};
+use harness::alone::{Pages, RAM_PAGES, RANDOM, StopsAtEnd, alone, space_on};
 use harness::{Random, check, ctx, fill, force, leave, map, space, unmap};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -12,9 +13,17 @@ const RAM: u64 = 64 << 20;
 const PAGES: usize = 4 << 10;
 const PAGE: usize = 4096;
 
-fn page_out(space: &'static Space, at: *mut u8, first: usize, pages: usize) -> i64 {
-    let args = [at as u64 + (first * PAGE) as u64, (pages * PAGE) as u64, libc::MADV_PAGEOUT as u64, 0, 0, 0];
+fn advise(space: &'static Space, at: *mut u8, first: usize, pages: usize, advice: i32) -> i64 {
+    let args = [at as u64 + (first * PAGE) as u64, (pages * PAGE) as u64, advice as u64, 0, 0, 0];
     space.madvise(ctx(space), args)
+}
+
+fn page_out(space: &'static Space, at: *mut u8, first: usize, pages: usize) -> i64 {
+    advise(space, at, first, pages, libc::MADV_PAGEOUT)
+}
+
+fn will_need(space: &'static Space, at: *mut u8, first: usize, pages: usize) -> i64 {
+    advise(space, at, first, pages, libc::MADV_WILLNEED)
 }
 
 /// Pages that are mapped, by what the kernel says of the range.
@@ -226,6 +235,7 @@ fn threads_that_write_while_others_page_out_lose_nothing() {
     let at = map(space, 2 * PAGES * PAGE) as usize;
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        let stop = StopsAtEnd(&done);
         let writers: Vec<_> = (0..2usize)
             .map(|index| {
                 scope.spawn(move || {
@@ -260,7 +270,7 @@ fn threads_that_write_while_others_page_out_lose_nothing() {
         for writer in writers {
             writer.join().expect("nothing lost");
         }
-        done.store(true, Relaxed);
+        drop(stop);
         assert!(pager.join().expect("advice") > 0);
     });
     space.validate().expect("consistent");
@@ -320,6 +330,198 @@ fn what_does_not_compress_goes_to_the_file_once_memory_is_short() {
     }
     space.validate().expect("consistent");
     unmap(space, others, 4 * PAGES * PAGE);
+    unmap(space, at, PAGES * PAGE);
+    leave(space);
+}
+
+#[test]
+fn what_will_be_needed_comes_in_and_nothing_else() {
+    let _turn = in_turn();
+    let space = space(RAM, force());
+    let at = map(space, PAGES * PAGE);
+    // SAFETY: inside the mapping.
+    let from = |page: usize| unsafe { at.add(page * PAGE) };
+    // The last quarter is never touched, but for what a fault in the page before makes.
+    let touched = PAGES / 4 * 3;
+    for page in 0..touched {
+        fill(at, page, 8, page as u64 % 4);
+    }
+    until_mapped(at, touched);
+    let made = touched..touched + 64;
+    assert_eq!(page_out(space, at, 0, PAGES), 0);
+    assert_eq!(mapped(at, PAGES), 0);
+    // Neither bound is one of a unit.
+    let (first, pages) = (100, 1500);
+    assert_eq!(will_need(space, at, first, pages), 0);
+    assert_eq!(mapped(from(0), first), 0);
+    assert_eq!(mapped(from(first), pages), pages);
+    assert_eq!(mapped(from(first + pages), PAGES - first - pages), 0);
+    // What is there already is no trouble; a hole is reported, and what lies behind it comes in.
+    let hole = 1700..1708;
+    unmap(space, from(hole.start), hole.len() * PAGE);
+    assert_eq!(will_need(space, at, 0, PAGES), -i64::from(libc::ENOMEM));
+    assert_eq!(mapped(at, touched), touched - hole.len());
+    assert_eq!(mapped(from(made.end), PAGES - made.end), 0);
+    let faults = || {
+        let stats = space.stats();
+        [&stats.faults_soft, &stats.faults_pool, &stats.faults_file].map(|count| count.load(Relaxed))
+    };
+    let before = faults();
+    for page in (0..touched).filter(|page| !hole.contains(page)) {
+        check(at, page, 8, page as u64 % 4);
+    }
+    assert_eq!(faults(), before);
+    space.validate().expect("consistent");
+    unmap(space, at, PAGES * PAGE);
+    leave(space);
+}
+
+#[test]
+fn nothing_goes_for_what_will_be_needed() {
+    let _turn = in_turn();
+    let space = space(RAM, force());
+    // Half of the budget is in use; what is out needs as much again, twice.
+    let (used, out) = (RAM as usize / PAGE / 2, RAM as usize / PAGE);
+    let at = map(space, (used + out) * PAGE);
+    // SAFETY: inside the mapping.
+    let outside = unsafe { at.add(used * PAGE) };
+    for page in (used..used + out).chain(0..used) {
+        fill(at, page, 9, 2);
+    }
+    assert_eq!(page_out(space, outside, 0, out), 0);
+    assert_eq!(mapped(outside, out), 0);
+    until_mapped(at, used);
+    // What was read ahead beyond them.
+    let before_came = mapped(outside, out);
+    let direct = || space.stats().direct_reclaims.load(Relaxed);
+    let (before, limit) = (direct(), RAM as usize / PAGE);
+    assert_eq!(will_need(space, outside, 0, out), 0);
+    let came = mapped(outside, out) - before_came;
+    // As much as there was room for: the pool has a part of that.
+    assert!(came > limit / 16 && came < limit / 2, "{came} of {out} pages");
+    assert_eq!((mapped(at, used), direct()), (used, before));
+    // Background reclaim would begin when so much is left, or more.
+    assert!(space.charged_pages() <= limit - 32, "{} of {limit}", space.charged_pages());
+    for page in 0..used + out {
+        check(at, page, 9, 2);
+    }
+    space.validate().expect("consistent");
+    unmap(space, at, (used + out) * PAGE);
+    leave(space);
+}
+
+#[test]
+fn threads_that_write_while_others_bring_in_and_page_out_lose_nothing() {
+    let _turn = in_turn();
+    let space = space(RAM, force());
+    let at = map(space, 2 * PAGES * PAGE) as usize;
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let stop = StopsAtEnd(&done);
+        let writers: Vec<_> = (0..2usize)
+            .map(|index| {
+                scope.spawn(move || {
+                    ctx(space);
+                    let (at, first) = (at as *mut u8, index * PAGES);
+                    for version in 1..6 {
+                        (first..first + PAGES).for_each(|page| fill(at, page, version, page as u64 % 4));
+                        (first..first + PAGES).for_each(|page| check(at, page, version, page as u64 % 4));
+                    }
+                    leave(space);
+                })
+            })
+            .collect();
+        for (advice, step) in [(libc::MADV_PAGEOUT, 96), (libc::MADV_WILLNEED, 40), (libc::MADV_WILLNEED, 1100)] {
+            let done = &done;
+            scope.spawn(move || {
+                let mut random = Random(step as u64);
+                while !done.load(Relaxed) {
+                    assert_eq!(advise(space, at as *mut u8, random.below(2 * PAGES - step), step, advice), 0);
+                }
+                leave(space);
+            });
+        }
+        for writer in writers {
+            writer.join().expect("a writer");
+        }
+        drop(stop);
+    });
+    space.validate().expect("consistent");
+    unmap(space, at as *mut u8, 2 * PAGES * PAGE);
+    leave(space);
+}
+
+#[test]
+fn what_is_staged_comes_in_as_well() {
+    const UNIT: usize = 512;
+    let _turn = in_turn();
+    let space = space(RAM, force());
+    let back = || space.stats().staged_back_pages.load(Relaxed);
+    let came_back = |round: usize| {
+        // More than the budget, so that some is staged; then room is made: of three units one is left.
+        let pages = 48 * UNIT;
+        let at = map(space, pages * PAGE);
+        (0..pages).for_each(|page| fill(at, page, 10, 2));
+        // SAFETY: inside the mapping.
+        let from = |page: usize| unsafe { at.add(page * PAGE) };
+        let (left, others): (Vec<usize>, Vec<usize>) =
+            (0..pages).step_by(UNIT).partition(|page| page / UNIT % 3 == round % 3);
+        others.iter().for_each(|page| unmap(space, from(*page), UNIT * PAGE));
+        let before = back();
+        for page in &left {
+            assert_eq!(will_need(space, from(*page), 0, UNIT), 0);
+            assert_eq!(mapped(from(*page), UNIT), UNIT);
+        }
+        let after = back();
+        for page in &left {
+            (*page..page + UNIT).for_each(|page| check(at, page, 10, 2));
+            unmap(space, from(*page), UNIT * PAGE);
+        }
+        space.validate().expect("consistent");
+        after > before
+    };
+    // What is staged may all be of the other units.
+    assert!((0..9).any(came_back));
+    leave(space);
+}
+
+#[test]
+fn what_may_not_be_read_stays_out_and_a_huge_range_takes_no_time() {
+    let _turn = in_turn();
+    let space = space(RAM, force());
+    let at = map(space, PAGES * PAGE);
+    (0..PAGES).for_each(|page| fill(at, page, 11, 2));
+    assert_eq!(page_out(space, at, 0, PAGES), 0);
+    let protect = |prot: i32| {
+        space.mprotect(ctx(space), libc::SYS_mprotect as u32, [at as u64, (PAGES * PAGE) as u64, prot as u64, 0, 0, 0])
+    };
+    assert_eq!(protect(libc::PROT_NONE), 0);
+    assert_eq!(will_need(space, at, 0, PAGES), 0);
+    assert_eq!(mapped(at, PAGES), 0);
+    assert_eq!(protect(libc::PROT_READ | libc::PROT_WRITE), 0);
+    // Of a terabyte only this was ever touched.
+    let huge = 1 << 40;
+    let reserved = map(space, huge);
+    // SAFETY: inside the mapping.
+    let middle = unsafe { reserved.add(huge / 2) };
+    fill(middle, 0, 12, 2);
+    assert_eq!(page_out(space, middle, 0, 1), 0);
+    let start = std::time::Instant::now();
+    assert_eq!(will_need(space, reserved, 0, huge / PAGE), 0);
+    assert!(start.elapsed().as_secs() < 10, "{:?}", start.elapsed());
+    assert_eq!(mapped(middle, 1), 1);
+    check(middle, 0, 12, 2);
+    for bytes in [-4096i64 as u64, u64::MAX, 1 << 63] {
+        let args = [at as u64, bytes, libc::MADV_WILLNEED as u64, 0, 0, 0];
+        let refused = space.madvise(ctx(space), args);
+        assert!(
+            [libc::ENOMEM, libc::EINVAL].map(|errno| -i64::from(errno)).contains(&refused),
+            "{bytes:#x}: {refused}"
+        );
+    }
+    (0..PAGES).for_each(|page| check(at, page, 11, 2));
+    space.validate().expect("consistent");
+    unmap(space, reserved, huge);
     unmap(space, at, PAGES * PAGE);
     leave(space);
 }
