@@ -133,7 +133,8 @@ def measure(chosen, build, journal, zram, scratch):
                     run = plan.runs[system][nr] = one(system, plan, build, journal, zram, scratch)
                 except Failed as failed:
                     say(f"{system}: failed: {failed}")
-                    plan.failed.append(f"- {system}, round {nr + 1}: {failed}")
+                    why = str(failed).replace(build.tree, os.path.basename(build.tree))
+                    plan.failed.append(f"- {system}, round {nr + 1}: {why}")
                     continue
                 if system == "kernel":
                     plan.ram = run.held

@@ -51,19 +51,20 @@ class Run(NamedTuple):
     held: int
 
 
-def timed(command, journal, timeout):
-    """A run of the command with its children, which must end well."""
+def timed(command, journal, timeout, shown=None):
+    """A run of the command with its children, which must end well; `shown`: the command as messages have it."""
+    shown = " ".join(shown or command)[:200]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     start = time.monotonic()
     process = Process(journal, command, stdout=subprocess.DEVNULL)
     try:
         process.wait(timeout)
     except Failed as failed:
-        raise Failed(f"{' '.join(command)[:200]}: {failed}") from None
+        raise Failed(f"{shown}: {failed}") from None
     wall = time.monotonic() - start
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     if process.child.returncode != 0:
-        raise Failed(f"{' '.join(command)[:200]} ended with status {process.child.returncode}")
+        raise Failed(f"{shown} ended with status {process.child.returncode}")
     system = after.ru_stime - before.ru_stime
     return Run(wall, after.ru_utime - before.ru_utime + system, system, 0)
 
@@ -72,7 +73,7 @@ def under_kernel(limit, command, journal, zram, timeout):
     zram.reset_peak()
     group = Group(journal, limit)
     try:
-        run = timed(group.wrap(command), journal, timeout)
+        run = timed(group.wrap(command), journal, timeout, shown=command)
         return run._replace(held=min(limit, group.peak_bytes()) + zram.memory()["peak_bytes"])
     except Failed as failed:
         kills = group.oom_kills()

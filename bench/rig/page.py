@@ -1,7 +1,7 @@
 """Reports as parts of a page of documentation."""
 
 # Options that say where things are, with a value and without.
-PATHS = ("--ebb", "--micro", "--json", "--doc", "--plots", "--from")
+PATHS = ("--ebb", "--micro", "--json", "--doc", "--plots", "--from", "--join")
 PLAIN = ("--no-build",)
 
 

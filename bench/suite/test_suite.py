@@ -182,7 +182,7 @@ class ReportTest(unittest.TestCase):
                 self.assertEqual(file.read(), f"before\n{report.MARKS[0]}\nnew\n{report.MARKS[1]}\nafter\n")
 
     def test_paths_are_no_part_of_the_command_that_is_reported(self):
-        self.assertEqual(page.told(["--ebb", "/x", "--rounds", "3", "--json=/y", "--quick"]), ["--rounds", "3", "--quick"])
+        self.assertEqual(page.told(["--ebb", "/x", "--rounds", "3", "--json=/y", "--join", "/z", "--quick"]), ["--rounds", "3", "--quick"])
 
 
 class ProfileTest(unittest.TestCase):
