@@ -1,12 +1,13 @@
 """The report: one table for each kind of workload, with what the work it is taken from says of itself."""
 
+import shlex
 import statistics
 
 from rig import place, swap
 from rig.errors import MIB, Failed
 from rig.figures import Figure, gains, interval
 from rig.machine import load_text
-from rig.text import number, table
+from rig.text import nr_rounds, number, table
 
 MARKS = ("<!-- what bench/suite/run.py printed -->", "<!-- end of what it printed for the suite -->")
 # Where a kind of workload comes from, and what the patches there changed (kernel before -> after).
@@ -148,7 +149,7 @@ def origin(part, is_one_of_many):
     lines = [f"**{', '.join(part['tables'])}**:", ""] if is_one_of_many else []
     return lines + [
         f"{here['processor']}, {here['processors']} processors, {here['memory_mib']} MiB, Linux {here['kernel']}, {here['date']}.",
-        f"Command: `{' '.join(['bench/suite/run.py', *part['arguments']])}`. At most {part['rounds']} rounds, by turns.",
+        f"Command: `{shlex.join(['bench/suite/run.py', *part['arguments']])}`. At most {nr_rounds(part['rounds'])}, by turns.",
         f"Kernel: {', '.join(f'{name} {value}' for name, value in kernel.items())}.",
         load_text(load, here),
         "",
