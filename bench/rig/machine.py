@@ -24,6 +24,12 @@ def machine():
     }
 
 
+def available_mib():
+    """RAM that programs could still have."""
+    lines = dict(line.split(":", 1) for line in (read("/proc/meminfo") or "").splitlines())
+    return int(lines.get("MemAvailable", "0").split()[0]) // 1024
+
+
 def load_average():
     return round(os.getloadavg()[0], 1)
 

@@ -9,6 +9,7 @@ tmpfs, which several of its processes share; this is private memory of one proce
 import json
 
 from case import LATENCIES, Case, Metric
+from rig.machine import available_mib
 
 THROUGHPUT = Metric("throughput", "MiB/s", more_is_better=True, places=0)
 OUT = Metric("out", "MiB/s", more_is_better=True, places=0)
@@ -73,10 +74,22 @@ def usemem(quick):
     return cases
 
 
+class PageOut(Micro):
+    """All of it is in RAM first, and then again as what it compresses to."""
+
+    def __init__(self, kind, data, gib, quick):
+        name = f"{kind}, {gib} GiB"
+        mib = 16 * gib if quick else gib << 10
+        super().__init__("pageout", name, "page-out", [OUT, IN, *LATENCIES[1:]], mib, None, data=data)
+
+    def missing(self):
+        need_mib, has_mib = self.mib * 8 // 5 + 1024, available_mib()
+        return f"it takes {need_mib} MiB of RAM, and {has_mib} are free" if has_mib < need_mib else None
+
+
 def pageout(quick):
-    mib = 64 if quick else 1024
-    kinds = [("zeros", "zero"), ("one word a page", "same"), ("like a heap", "mixed")]
-    return [Micro("pageout", name, "page-out", [OUT, IN, *LATENCIES[1:]], mib, None, data=data) for name, data in kinds]
+    kinds = [("zeros", "zero", 4), ("zeros", "zero", 10), ("one word a page", "same", 4), ("like a heap", "mixed", 4)]
+    return [PageOut(kind, data, gib, quick) for kind, data, gib in kinds]
 
 
 def copies(quick):

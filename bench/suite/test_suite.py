@@ -10,6 +10,7 @@ from unittest import mock
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.dirname(HERE)]
 
+import micro_cases  # noqa: E402
 import profiler  # noqa: E402
 import report  # noqa: E402
 import run as suite  # noqa: E402
@@ -88,6 +89,12 @@ class MeasureTest(unittest.TestCase):
         runs, _ = measured([row], ["zram-lz4"], kills={"zram-lz4": 1})
         self.assertNotIn("failed", runs[0])
         self.assertIn("out of memory", runs[0]["killed"])
+
+    def test_what_takes_more_memory_than_there_is_cannot_run(self):
+        rows = micro_cases.pageout(quick=False)
+        for available, able in ((1 << 10, 0), (8 << 10, 3), (64 << 10, 4)):
+            with mock.patch("micro_cases.available_mib", return_value=available):
+                self.assertEqual(sum(row.missing() is None for row in rows), able)
 
     def test_a_row_that_cannot_run_here_is_told_and_left_out(self):
         row = Row(outcomes=lambda where: {"time": 1.0})
