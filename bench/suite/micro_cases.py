@@ -78,11 +78,12 @@ class PageOut(Micro):
     """All of it is in RAM first, and then again as what it compresses to."""
 
     def __init__(self, kind, data, gib, quick):
-        name = f"{kind}, {gib} GiB"
         mib = 16 * gib if quick else gib << 10
-        super().__init__("pageout", name, "page-out", [OUT, IN, *LATENCIES[1:]], mib, None, data=data)
+        size = f"{mib} MiB" if quick else f"{gib} GiB"
+        super().__init__("pageout", f"{kind}, {size}", "page-out", [OUT, IN, *LATENCIES[1:]], mib, None, data=data)
 
     def missing(self):
+        # Content like a heap's takes half as much again once it is compressed.
         need_mib, has_mib = self.mib * 8 // 5 + 1024, available_mib()
         return f"it takes {need_mib} MiB of RAM, and {has_mib} are free" if has_mib < need_mib else None
 

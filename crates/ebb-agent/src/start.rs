@@ -105,8 +105,21 @@ unsafe fn start(envp: *const *const core::ffi::c_char) {
             lifeline::start(ends);
         }
         signals::set_kernel_mask(signals::kernel_part(mask));
-    } else if let Some(ends) = &early.life_ends {
-        lifeline::start(ends);
+    } else {
+        tell_begun(&early);
+        if let Some(ends) = &early.life_ends {
+            lifeline::start(ends);
+        }
+    }
+}
+
+/// Tells `ebb` that the agent runs in the program that it started, which may never grow. The others need not: each call
+/// counts for a small program.
+fn tell_begun(early: &Early<'_>) {
+    let is_first = early.life_ends.as_ref().is_some_and(|ends| uapi::getppid() == ends.holder);
+    if let Some(fd) = early.stats_fd.filter(|fd| is_first && file_bytes(*fd) >= Shared::MAP_BYTES as u64) {
+        // Without it `ebb` says at the end what is not so.
+        let _ = uapi::pwrite_all(fd, &1u32.to_ne_bytes(), core::mem::offset_of!(Shared, has_begun) as u64);
     }
 }
 

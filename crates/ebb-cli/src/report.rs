@@ -190,7 +190,9 @@ impl Outcome<'_> {
         if !self.managed {
             return lines;
         }
-        if get(&page.processes) == 0 {
+        if get(&page.processes) == 0 && page.has_begun.load(Relaxed) != 0 {
+            lines.push(format!("ebb: {name}: it stayed too small for anything to be managed"));
+        } else if get(&page.processes) == 0 {
             // The agent tells itself why it refuses.
             if self.end != End::Exited(crate::failure::STATUS_EBB) {
                 lines.push(format!(
@@ -415,6 +417,13 @@ mod tests {
     }
 
     #[test]
+    fn a_program_that_stays_small_is_told_so() {
+        let counters = Counters::create().unwrap();
+        counters.page().has_begun.store(1, Relaxed);
+        assert_eq!(outcome(&counters).summary(), ["ebb: prog: it stayed too small for anything to be managed"]);
+    }
+
+    #[test]
     fn the_json_holds_every_counter_and_what_ended_the_program() {
         let counters = busy();
         let value = outcome(&counters).json();
@@ -424,7 +433,7 @@ mod tests {
         assert_eq!(value["counters"]["faults_pool"], 700);
         assert_eq!(value["derived"]["pool_ratio"], 4.0);
         assert_eq!(value["exit"], json!({ "code": 3, "signal": null }));
-        assert_eq!(value["versions"]["counters"], "EBB00007");
+        assert_eq!(value["versions"]["counters"], "EBB00008");
     }
 
     #[test]

@@ -41,6 +41,18 @@ fn a_managed_program_makes_room_for_one_that_is_not() {
 }
 
 #[test]
+fn a_program_that_stays_small_is_not_taken_for_one_without_ebb() {
+    let house = house();
+    // By itself, behind another program, and after an exec.
+    for script in ["", "/bin/true; :", "exec /bin/true"] {
+        let command = if script.is_empty() { vec!["/bin/true"] } else { vec!["/bin/sh", "-c", script] };
+        let output = house.run(["run", "--"].into_iter().chain(command.iter().copied()));
+        let name = command[0].rsplit('/').next().unwrap();
+        assert_eq!(common::err(&output), format!("ebb: {name}: it stayed too small for anything to be managed\n"));
+    }
+}
+
+#[test]
 fn the_json_names_what_was_not_managed() {
     let house = house();
     let file = house.path("s.json");

@@ -400,6 +400,8 @@ impl Space {
             // SAFETY: the program's call on memory that is not managed.
             return raw(unsafe { self.kernel(g::__NR_madvise, a) });
         }
+        // A length may be too large for any range: the kernel says so.
+        let is_range = start.checked_add(a[1] as usize).is_some_and(|end| end <= ADDR_END);
         match advice {
             // What MADV_FREE allows the kernel to do later is done now: the next touch reads zero.
             g::MADV_DONTNEED | g::MADV_FREE | MADV_DONTNEED_LOCKED => self.exclusive(|| {
@@ -456,7 +458,7 @@ impl Space {
                 -(linux_raw_sys::errno::EFAULT as i64)
             }
             g::MADV_PAGEOUT => {
-                if start.checked_add(a[1] as usize).is_some_and(|end| end <= ADDR_END) {
+                if is_range {
                     self.page_out(ctx, start, end);
                 }
                 // The kernel knows what is no range, of holes and of what is locked. It is not to swap by itself.
@@ -464,7 +466,7 @@ impl Space {
                 raw(unsafe { self.kernel(g::__NR_madvise, [a[0], a[1], g::MADV_COLD as u64, 0, 0, 0]) })
             }
             g::MADV_WILLNEED => {
-                if start.checked_add(a[1] as usize).is_some_and(|end| end <= ADDR_END) {
+                if is_range {
                     self.will_need(ctx, start, end);
                 }
                 // SAFETY: changes no content.

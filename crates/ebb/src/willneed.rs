@@ -6,7 +6,7 @@
 
 use crate::clock;
 use crate::ctx::{ThreadCtx, WINDOW_MAX};
-use crate::groups::{Brought, Index};
+use crate::groups::Brought;
 use crate::page::Tag;
 use crate::space::Space;
 use crate::swapin::{In, Want};
@@ -34,7 +34,7 @@ impl Space {
         let Some(region) = self.regions.first_in(at, end) else { return (end, 0) };
         let region_end = region.end.min(end);
         // What cannot be read where it is cannot be swept there: it would not go again.
-        if !region.attr.is_readable() || self.is_above_high(region.group) {
+        if !region.attr.is_readable() || self.groups.above_high(region.group).is_some() {
             return (region_end, 0);
         }
         let mut at = at.max(region.start);
@@ -62,10 +62,5 @@ impl Space {
             };
         }
         (stop, 0)
-    }
-
-    /// Whether a group or one above it has so much that it is reclaimed.
-    fn is_above_high(&self, group: Index) -> bool {
-        self.groups.line(group).any(|group| self.groups.node(group).above_high() > 0)
     }
 }

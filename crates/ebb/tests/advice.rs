@@ -228,8 +228,8 @@ fn pages_that_were_never_touched_and_those_already_out_are_no_trouble() {
     leave(space);
 }
 
-#[test]
-fn threads_that_write_while_others_page_out_lose_nothing() {
+/// Two threads write and check, while one for each advice gives that to any part of their memory.
+fn write_beside(advices: &[i32]) {
     let _turn = in_turn();
     let space = space(RAM, force());
     let at = map(space, 2 * PAGES * PAGE) as usize;
@@ -255,27 +255,46 @@ fn threads_that_write_while_others_page_out_lose_nothing() {
                 })
             })
             .collect();
-        let pager = scope.spawn(|| {
-            let mut random = Random(5);
-            ctx(space);
-            let mut rounds = 0;
-            while !done.load(Relaxed) {
-                let first = random.below(2 * PAGES);
-                assert_eq!(page_out(space, at as *mut u8, first, 1 + random.below(2 * PAGES - first)), 0);
-                rounds += 1;
-            }
-            leave(space);
-            rounds
-        });
+        let advisers: Vec<_> = (5..)
+            .zip(advices)
+            .map(|(seed, advice)| {
+                let done = &done;
+                scope.spawn(move || {
+                    let mut random = Random(seed);
+                    ctx(space);
+                    let mut rounds = 0;
+                    while !done.load(Relaxed) {
+                        let first = random.below(2 * PAGES);
+                        let pages = 1 + random.below(2 * PAGES - first);
+                        assert_eq!(advise(space, at as *mut u8, first, pages, *advice), 0);
+                        rounds += 1;
+                    }
+                    leave(space);
+                    rounds
+                })
+            })
+            .collect();
         for writer in writers {
             writer.join().expect("nothing lost");
         }
         drop(stop);
-        assert!(pager.join().expect("advice") > 0);
+        for adviser in advisers {
+            assert!(adviser.join().expect("advice") > 0);
+        }
     });
     space.validate().expect("consistent");
     unmap(space, at as *mut u8, 2 * PAGES * PAGE);
     leave(space);
+}
+
+#[test]
+fn threads_that_write_while_others_page_out_lose_nothing() {
+    write_beside(&[libc::MADV_PAGEOUT]);
+}
+
+#[test]
+fn threads_that_write_while_others_bring_in_and_page_out_lose_nothing() {
+    write_beside(&[libc::MADV_PAGEOUT, libc::MADV_WILLNEED, libc::MADV_WILLNEED]);
 }
 
 #[test]
@@ -407,47 +426,6 @@ fn nothing_goes_for_what_will_be_needed() {
     }
     space.validate().expect("consistent");
     unmap(space, at, (used + out) * PAGE);
-    leave(space);
-}
-
-#[test]
-fn threads_that_write_while_others_bring_in_and_page_out_lose_nothing() {
-    let _turn = in_turn();
-    let space = space(RAM, force());
-    let at = map(space, 2 * PAGES * PAGE) as usize;
-    let done = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        let stop = StopsAtEnd(&done);
-        let writers: Vec<_> = (0..2usize)
-            .map(|index| {
-                scope.spawn(move || {
-                    ctx(space);
-                    let (at, first) = (at as *mut u8, index * PAGES);
-                    for version in 1..6 {
-                        (first..first + PAGES).for_each(|page| fill(at, page, version, page as u64 % 4));
-                        (first..first + PAGES).for_each(|page| check(at, page, version, page as u64 % 4));
-                    }
-                    leave(space);
-                })
-            })
-            .collect();
-        for (advice, step) in [(libc::MADV_PAGEOUT, 96), (libc::MADV_WILLNEED, 40), (libc::MADV_WILLNEED, 1100)] {
-            let done = &done;
-            scope.spawn(move || {
-                let mut random = Random(step as u64);
-                while !done.load(Relaxed) {
-                    assert_eq!(advise(space, at as *mut u8, random.below(2 * PAGES - step), step, advice), 0);
-                }
-                leave(space);
-            });
-        }
-        for writer in writers {
-            writer.join().expect("a writer");
-        }
-        drop(stop);
-    });
-    space.validate().expect("consistent");
-    unmap(space, at as *mut u8, 2 * PAGES * PAGE);
     leave(space);
 }
 

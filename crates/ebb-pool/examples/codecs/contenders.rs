@@ -79,23 +79,32 @@ fn ours() -> Contender {
     }
 }
 
+/// Calls a function of lz4 that compresses a page; none when it does not get smaller.
+///
+/// # Safety
+///
+/// `state` is one that `function` works in.
+unsafe fn lz4_call(
+    function: Lz4Function,
+    state: *mut c_void,
+    page: &Page,
+    dst: &mut [u8],
+    acceleration: c_int,
+) -> Option<usize> {
+    let size = page.len() as c_int;
+    assert!(dst.len() >= page.len());
+    // SAFETY: the page is read, and of `dst` less than a page is written.
+    let len = unsafe { function(state, page.as_ptr().cast(), dst.as_mut_ptr().cast(), size, size - 1, acceleration) };
+    usize::try_from(len).ok().filter(|len| *len > 0)
+}
+
 fn lz4_c(name: String, function: Lz4Function, acceleration: c_int) -> Contender {
     let mut state = vec![0u64; 4096];
     Contender {
         name,
         compress: Box::new(move |page, dst| {
-            // SAFETY: the state is zeroed at first and larger than lz4's; no more than `dst` holds is written.
-            let len = unsafe {
-                function(
-                    state.as_mut_ptr().cast(),
-                    page.as_ptr().cast(),
-                    dst.as_mut_ptr().cast(),
-                    page.len() as c_int,
-                    page.len() as c_int - 1,
-                    acceleration,
-                )
-            };
-            usize::try_from(len).ok().filter(|len| *len > 0)
+            // SAFETY: the state is zeroed at first and larger than lz4's.
+            unsafe { lz4_call(function, state.as_mut_ptr().cast(), page, dst, acceleration) }
         }),
         decompress: lz4_decode(),
     }
@@ -113,20 +122,12 @@ fn lz4_dictionary(samples: &[&Page]) -> Contender {
     Contender {
         name: format!("lz4 C, a dictionary of {} pages", samples.len()),
         compress: Box::new(move |page, dst| {
-            // SAFETY: both streams and the dictionary live for ever; no more than `dst` holds is written.
-            let len = unsafe {
+            // SAFETY: both streams and the dictionary live for ever.
+            unsafe {
                 LZ4_resetStream_fast(work);
                 LZ4_attach_dictionary(work, loaded);
-                LZ4_compress_fast_continue(
-                    work,
-                    page.as_ptr().cast(),
-                    dst.as_mut_ptr().cast(),
-                    page.len() as c_int,
-                    page.len() as c_int - 1,
-                    1,
-                )
-            };
-            usize::try_from(len).ok().filter(|len| *len > 0)
+                lz4_call(LZ4_compress_fast_continue, work, page, dst, 1)
+            }
         }),
         decompress: Box::new(move |src, page| {
             // SAFETY: reads no more than `src` and the dictionary, and writes no more than a page.

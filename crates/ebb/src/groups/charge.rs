@@ -110,9 +110,8 @@ impl Space {
     #[cold]
     fn slow_down_in(&self, ctx: &ThreadCtx, group: Index, n: usize) {
         let groups = &self.groups;
-        let above = |group: &Index| groups.node(*group).above_high() > 0;
         // The group may be gone by now, and another have its place: then that one is looked at, which harms nobody.
-        let Some(above) = groups.line(group).find(above) else { return };
+        let Some(above) = groups.above_high(group) else { return };
         let node = groups.node(above);
         node.note(Event::High);
         if self.background.works() {

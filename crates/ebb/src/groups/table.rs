@@ -186,6 +186,11 @@ impl Groups {
         core::iter::successors(below_root(group), move |group| below_root(self.parent(*group))).take(GROUP_DEPTH_MAX)
     }
 
+    /// The nearest of a group and its ancestors that has more than its ram.high.
+    pub fn above_high(&self, group: Index) -> Option<Index> {
+        self.line(group).find(|group| self.node(*group).above_high() > 0)
+    }
+
     /// True when `group` is `of`, or below it.
     pub fn is_within(&self, group: Index, of: Index) -> bool {
         of.is_root() || self.line(group).any(|at| at == of)

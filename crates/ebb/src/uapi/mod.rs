@@ -320,6 +320,13 @@ pub fn getpid() -> i32 {
     unsafe { syscall(g::__NR_getpid as u64, [0; 6]) as i32 }
 }
 
+/// The parent's process id.
+#[inline]
+pub fn getppid() -> i32 {
+    // SAFETY: no arguments, no effect on memory.
+    unsafe { syscall(g::__NR_getppid as u64, [0; 6]) as i32 }
+}
+
 /// Whether a number is that of a thread of this process.
 pub fn is_own_thread(tid: i32) -> bool {
     // SAFETY: signal 0 is only looked whether it could be sent.
