@@ -5,13 +5,14 @@
 
 use crate::gate::GateFlag;
 use crate::pin::Pins;
+use crate::readahead::Walker;
 use crate::uapi::{self, Errno};
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 /// Most threads at a time.
 pub const THREADS_MAX: usize = 32_768;
-/// Pages that one fault brings in at most.
+/// Pages that are brought in at once at most.
 pub const WINDOW_MAX: usize = 16;
 
 /// One thread's context. Only its own thread changes it, but for what eviction reads: the gate flag and the pins.
@@ -27,6 +28,7 @@ pub struct ThreadCtx {
     pub(crate) alt: [AtomicU64; 2],
     /// Pages charged for work that is under way: what a fork's child must give back for threads it does not have.
     pub(crate) in_flight: AtomicU32,
+    pub(crate) walker: Walker,
     index: AtomicU32,
     /// The group of its new mappings, as a place in the table. Others change it with the gate closed.
     pub(crate) group: AtomicU32,

@@ -57,21 +57,26 @@ impl Space {
 
     /// How many pages a fault at `page` might bring in. Read-ahead is judged per unit, because a program walks in
     /// several places by turns: a fault a little behind where the last one in the unit ended doubles the window, any
-    /// other halves it. The idea is the kernel's read-ahead by address (`swap_vma_readahead`).
-    fn window(&self, page: usize) -> u32 {
+    /// other halves it, and that of a long walk at once to half a piece. The idea is the kernel's read-ahead by address
+    /// (`swap_vma_readahead`).
+    fn window(&self, ctx: &ThreadCtx, page: usize) -> u32 {
         let Some(unit) = self.table.unit(page) else { return 1 };
+        let most = self.window_max() as u32;
         let (at, next, window) = (page_of(page), unit.next.load(Relaxed), unit.window.load(Relaxed));
         if next > 0 && (next..next + READAHEAD_GAP).contains(&at) {
-            return (window * 2).clamp(2, WINDOW_MAX as u32);
+            return (window * 2).clamp(2, most);
         }
         if at == 0
             && let Some(before) = self.table.unit(page.wrapping_sub(PAGE))
             && before.next.load(Relaxed) as usize == UNIT_PAGES
         {
             // The walk goes on from the unit before.
-            return before.window.load(Relaxed).max(1);
+            return before.window.load(Relaxed).clamp(1, most);
         }
-        (window / 2).max(1)
+        if self.walk_to(ctx, page).is_some() {
+            return most;
+        }
+        ((window / 2).min(WINDOW_MAX as u32 / 2)).max(1)
     }
 
     fn note_window(&self, page: usize, n: usize, window: u32) {
@@ -84,14 +89,14 @@ impl Space {
 
     /// The fault at `page`; with it the cycles spent in direct reclaim.
     fn serve(&self, ctx: &ThreadCtx, page: usize, write: bool) -> (Fault, u64) {
-        let window = self.window(page);
+        let window = self.window(ctx, page);
         let mut reclaim = 0;
         loop {
             let state = self.table.word(page).map(|word| word.load());
             // A page that is only clean needs no memory to be written; one that is shared needs a copy.
             let want = match state.filter(|state| write && state.is_protected()) {
                 Some(state) => state.is_shared() as usize * OPEN_MAX,
-                None => window as usize,
+                None => (window as usize).min(WINDOW_MAX),
             };
             if !self.charge_ahead(ctx, want) {
                 let t = clock::cycles();
@@ -125,7 +130,7 @@ impl Space {
                 continue;
             }
             let group = region.group;
-            let asked = Want { window: want, used: 0, end: region.end, write, group };
+            let asked = Want { window: want, used: 0, end: region.end, write, ahead: false, group };
             let result = self.bring_charged(ctx, page, word, state, asked, false);
             let used = if let Brought::In(In::Mapped(n)) = result { n } else { 0 };
             if used < want {
@@ -150,12 +155,21 @@ impl Space {
                         Tag::Staged => stats::add(&self.stats.faults_soft, 1),
                         _ => {}
                     }
-                    self.note_window(page, n, window);
+                    let end = if n < want || state.tag() == Tag::None {
+                        page + n * PAGE
+                    } else {
+                        self.bring_rest(ctx, page, n, window as usize, write)
+                    };
+                    self.note_window(page, (end - page) / PAGE, window);
                     self.background.kick_if(self, self.group.is_above_high());
                     reclaim += self.slow_down(ctx, group, n);
                     return (Fault::Resolved, reclaim);
                 }
-                In::Retry => waiting("page", || word.wait_while_busy()),
+                In::Retry => {
+                    if window <= WINDOW_MAX as u32 || !self.go_ahead(ctx, page, write) {
+                        waiting("page", || word.wait_while_busy());
+                    }
+                }
                 In::Unreadable => return (Fault::Unreadable, reclaim),
                 In::NotRegistered => return (Fault::NotManaged, reclaim),
                 In::NoMemory => {
@@ -382,7 +396,8 @@ impl Space {
                 break;
             };
             let state = word.load();
-            let asked = Want { window: charge, used: charge, end: region_end.min(end), write: true, group };
+            let asked =
+                Want { window: charge, used: charge, end: region_end.min(end), write: true, ahead: false, group };
             let result = self.bring_charged(ctx, at, word, state, asked, force);
             let used = if let Brought::In(In::Mapped(n)) = result { n } else { 0 };
             self.group.uncharge(charge - used);

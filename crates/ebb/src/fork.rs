@@ -98,6 +98,8 @@ impl Space {
         self.group.uncharge(in_flight);
         self.work.reset();
         self.background.reset(self.stats);
+        self.read_ahead.reset();
+        self.page_out.reset();
         // Who was at it is not here.
         uapi::fd::reset_in_child();
         self.is_changing_swap.store(false, Relaxed);

@@ -42,6 +42,8 @@ mod poolmem;
 #[cfg(not(loom))]
 mod publish;
 #[cfg(not(loom))]
+mod readahead;
+#[cfg(not(loom))]
 mod reclaim;
 #[cfg(not(loom))]
 mod region;

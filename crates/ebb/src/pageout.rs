@@ -3,6 +3,8 @@
 //! As in the kernel it is advice: what is pinned, in use by a system call or shared with another process since a fork
 //! stays, and so does everything where no device takes more. What else is staged stays there, and has its second chance,
 //! unless staging is full. Pages come back as from any other reclaim.
+//!
+//! Where staging gets full the background thread stores what is in it, too, until it is half empty.
 
 use crate::ctx::ThreadCtx;
 use crate::page::Tag;
@@ -10,13 +12,43 @@ use crate::space::Space;
 use crate::swapout::Wanted;
 use crate::table::UNIT_BYTES;
 use crate::uapi;
-use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use core::sync::atomic::{AtomicU32, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
 /// For so long nothing may have been stored before the call ends: one step may only have met a slow reader, or everything that
 /// is staged is in the hands of other threads, which store it.
 const PATIENCE_NS: u64 = 50_000_000;
 /// A moment, to let those go on.
 const WAIT_NS: u64 = 100_000;
+
+/// Who pages out.
+#[derive(Default)]
+pub struct PageOut {
+    /// Threads that do.
+    threads: AtomicU32,
+    /// Twice the parts that the background thread stored for them, and one while it stores one.
+    parts: AtomicU32,
+}
+
+impl PageOut {
+    /// Whether a thread pages out.
+    pub fn is_under_way(&self) -> bool {
+        self.threads.load(Relaxed) > 0
+    }
+
+    /// Waits for the part that the background thread stores just now.
+    fn wait(&self) {
+        let (parts, since) = (self.parts.load(Acquire), uapi::now_ns());
+        while parts % 2 == 1 && self.parts.load(Acquire) == parts && uapi::now_ns() - since < PATIENCE_NS {
+            uapi::futex_wait(&self.parts, parts, Some(WAIT_NS));
+        }
+    }
+
+    /// In fork's child, whose one thread does not.
+    pub fn reset(&self) {
+        self.threads.store(0, Relaxed);
+        self.parts.store(0, Relaxed);
+    }
+}
 
 /// What a step did.
 enum Step {
@@ -32,14 +64,20 @@ impl Space {
     /// Stores the pages from `start` to `end` that are present or staged. Outside the gate.
     pub(crate) fn page_out(&self, ctx: &ThreadCtx, start: usize, end: usize) {
         self.tree().look();
+        self.page_out.threads.fetch_add(1, Relaxed);
         let (mut at, mut patience) = (start, Patience::default());
         while at < end && !patience.is_over() {
             match self.page_out_step(ctx, at, end) {
                 Step::End => break,
                 Step::Swept(next) => at = next,
-                Step::Full => patience.look(self.store_oldest(ctx, Wanted::All)),
+                Step::Full => {
+                    self.background.kick_if(self, true);
+                    patience.look(self.store_oldest(ctx, Wanted::All));
+                }
             }
         }
+        self.page_out.threads.fetch_sub(1, Relaxed);
+        self.page_out.wait();
         if !self.has_staged(ctx, start, end) {
             return;
         }
@@ -51,6 +89,17 @@ impl Space {
         for _ in 0..nr_parts {
             let only = if patience.is_over() { Wanted::Range(0, 0) } else { Wanted::Range(start, end) };
             patience.look(self.store_oldest(ctx, only));
+        }
+    }
+
+    /// Stores what is staged while a thread pages out more than staging holds. By the background thread, outside the gate.
+    pub(crate) fn help_page_out(&self, ctx: &ThreadCtx) {
+        let is_needed = || self.page_out.is_under_way() && self.staging.is_half_full() && !self.is_asked();
+        let mut goes_on = true;
+        while goes_on && is_needed() {
+            self.page_out.parts.fetch_add(1, Release);
+            goes_on = matches!(self.store_oldest(ctx, Wanted::All), Stored::Some);
+            self.page_out.parts.fetch_add(1, Release);
         }
     }
 

@@ -49,6 +49,8 @@ pub struct Background {
     enabled: bool,
     /// It reclaims; with one processor it only answers.
     works: bool,
+    /// Processors that this process may use.
+    cpus: usize,
     /// The last value of [`Shared::asked`] that it knows.
     asked: AtomicU32,
     state: AtomicU32,
@@ -66,10 +68,12 @@ impl Background {
     /// Not started yet; never, when not `enabled`. Its stack is reserved now, because later the kernel might put it
     /// where the program has just unmapped something.
     pub fn new(enabled: bool, stats: &Shared) -> Result<Self, uapi::Errno> {
+        let cpus = uapi::nr_cpus();
         let stack = if enabled { uapi::reserve(thread::STACK_BYTES)? as usize } else { 0 };
         Ok(Self {
             enabled,
-            works: enabled && uapi::nr_cpus() > 1,
+            works: enabled && cpus > 1,
+            cpus,
             asked: AtomicU32::new(stats.asked.load(Ordering::Relaxed)),
             state: AtomicU32::new(NOT_STARTED),
             stack,
@@ -83,6 +87,11 @@ impl Background {
     /// True when it reclaims.
     pub fn works(&self) -> bool {
         self.works
+    }
+
+    /// Processors for the program and the background thread, which may have none but the program's.
+    pub fn cpus(&self) -> usize {
+        if self.works { self.cpus } else { 0 }
     }
 
     /// True when this process forked or is a fork's child: its pages may be shared.
@@ -172,7 +181,7 @@ extern "C" fn background_main(space: usize) -> ! {
         let state = &background.state;
         state.store(IDLE, Ordering::SeqCst);
         // Sequentially consistent: who asked for another round after this look finds the thread idle, and wakes it.
-        if background.again.swap(false, Ordering::SeqCst) {
+        if background.again.swap(false, Ordering::SeqCst) || space.read_ahead.is_wanted() {
             state.store(WORKING, Ordering::Relaxed);
             continue;
         }
@@ -199,7 +208,7 @@ impl Space {
     }
 
     /// Somebody asks, and the background thread has not answered yet.
-    fn is_asked(&self) -> bool {
+    pub(crate) fn is_asked(&self) -> bool {
         self.stats.asked.load(Ordering::Relaxed) != self.background.asked.load(Ordering::Relaxed)
     }
 
@@ -207,6 +216,8 @@ impl Space {
     fn background_round(&self, ctx: &ThreadCtx) {
         let (mut idle_rounds, mut worked) = (0, false);
         self.tree().look();
+        self.read_ahead(ctx);
+        self.help_page_out(ctx);
         if !self.group.is_below_low() {
             self.tree().reap_sometimes();
             self.tree().look();
@@ -222,6 +233,7 @@ impl Space {
                 idle_rounds += 1
             }
             self.tree().look();
+            self.read_ahead(ctx);
         }
         if worked && self.group.is_below_low() {
             self.group.narrow_gap();
@@ -238,6 +250,7 @@ impl Space {
         }
         self.gate.leave(&ctx.gate);
         self.release_all_unused(ctx);
+        self.read_ahead.rest();
     }
 
     /// Gives up the pages that another process asked for, the coldest first. Outside the gate.

@@ -9,6 +9,8 @@ use crate::gate::Gate;
 use crate::group::{self, Group};
 use crate::groups::Groups;
 use crate::lockstat;
+use crate::pageout::PageOut;
+use crate::readahead::ReadAhead;
 use crate::reclaim::Background;
 use crate::region::Regions;
 use crate::request::Requests;
@@ -101,6 +103,8 @@ pub struct Space {
     /// Units with present pages, in the order in which reclaim looks at them.
     pub(crate) units: Ring,
     pub(crate) background: Background,
+    pub(crate) read_ahead: ReadAhead,
+    pub(crate) page_out: PageOut,
     pub(crate) stats: &'static Shared,
     pub(crate) force: Force,
     /// MOVE works here.
@@ -198,6 +202,8 @@ impl Space {
             swap,
             work: WorkPool::new()?,
             units: Ring::new(1 << 20)?,
+            read_ahead: ReadAhead::default(),
+            page_out: PageOut::default(),
             background: Background::new(!config.force.no_background, stats)?,
             stats,
             force: config.force,

@@ -346,6 +346,11 @@ impl Staging {
         self.staged() >= self.target.load(Ordering::Relaxed)
     }
 
+    /// True when it holds half as many as it should.
+    pub fn is_half_full(&self) -> bool {
+        self.staged() >= self.target.load(Ordering::Relaxed) / 2
+    }
+
     /// After fork, in the child: parts that a vanished thread worked on go back to the queue, blocks that it was
     /// about to fill are free.
     pub fn rebuild(&self) {

@@ -10,7 +10,7 @@ use crate::tree;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// Written in `Shared::magic`; changes with the layout.
-pub const MAGIC: u64 = 0x4542_4230_3030_3038;
+pub const MAGIC: u64 = 0x4542_4230_3030_3039;
 
 /// Room for the name of a tree and its NUL.
 pub const NAME_BYTES: usize = 64;
@@ -76,6 +76,8 @@ counters! {
     faults_protected,
     /// Pages brought in by read-ahead beside the faulting page.
     readahead_pages,
+    /// Pages brought in by the background thread, ahead of a walk.
+    read_beside_pages,
     /// Pages brought in for system calls.
     syscall_in_pages,
     /// Pages that left the page table.

@@ -43,6 +43,8 @@ pub(crate) struct Want {
     pub used: usize,
     /// Somebody is about to write.
     pub write: bool,
+    /// Nobody waits for any of them.
+    pub ahead: bool,
     /// Whose page it is.
     pub group: Index,
 }
@@ -172,7 +174,7 @@ impl Space {
     }
 
     fn swap_in(&self, ctx: &ThreadCtx, addr: usize, word: PageWord<'_>, state: State, want: Want) -> In {
-        let Want { end, write, group, used, .. } = want;
+        let Want { end, write, group, used, ahead, .. } = want;
         let mut entries = [state; WINDOW_MAX];
         // More than one page needs a wide buffer; without one, one page at a time.
         let mut wide = if end > addr + PAGE { self.work.try_lease() } else { None };
@@ -283,9 +285,9 @@ impl Space {
             if near_own > 0 {
                 self.nr_needed_again.fetch_add(near_own, Relaxed);
             }
-            stats::add(&self.stats.readahead_pages, mapped as u64 - 1);
+            stats::add(&self.stats.readahead_pages, mapped as u64 - !ahead as u64);
             let counter = if source == Source::File { &self.stats.faults_file } else { &self.stats.faults_pool };
-            stats::add(counter, 1);
+            stats::add(counter, !ahead as u64);
         }
         self.finish_run(addr, n, |i| match entries[i] {
             entry if i >= mapped => entry,

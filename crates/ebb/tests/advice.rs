@@ -298,6 +298,41 @@ fn threads_that_write_while_others_bring_in_and_page_out_lose_nothing() {
 }
 
 #[test]
+fn the_background_thread_stores_what_staging_has_no_room_for() {
+    let _turn = in_turn();
+    let space = space(RAM, force());
+    let nr_cpus = std::thread::available_parallelism().expect("processors").get();
+    if force().no_background || nr_cpus < 2 {
+        eprintln!("there is no background thread that could help: not tested");
+        return;
+    }
+    let at = map(space, PAGES * PAGE);
+    let work_ns = || space.stats().background_ns.load(Relaxed);
+    // Where all processors are busy it has no time.
+    let since = std::time::Instant::now();
+    for version in 1.. {
+        assert!(since.elapsed().as_secs() < 60, "the background thread did nothing");
+        (0..PAGES).for_each(|page| fill(at, page, version, 2));
+        until_mapped(at, PAGES);
+        // What it worked is told once its round has ended.
+        let pause = || std::thread::sleep(std::time::Duration::from_millis(20));
+        pause();
+        let (before, began) = (work_ns(), std::time::Instant::now());
+        assert_eq!(page_out(space, at, 0, PAGES), 0);
+        let took_ns = began.elapsed().as_nanos() as u64;
+        assert_eq!(mapped(at, PAGES), 0);
+        (0..PAGES).for_each(|page| check(at, page, version, 2));
+        pause();
+        if work_ns() - before > took_ns / 3 * 2 {
+            break;
+        }
+    }
+    space.validate().expect("consistent");
+    unmap(space, at, PAGES * PAGE);
+    leave(space);
+}
+
+#[test]
 fn where_no_device_takes_more_everything_stays_and_the_call_ends() {
     alone("where_no_device_takes_more_everything_stays_and_the_call_ends", || {
         // Random content, with nowhere to go but RAM.
