@@ -21,7 +21,7 @@ use linux_raw_sys::general as g;
 
 /// Pages opened by one fault.
 pub(crate) const OPEN_MAX: usize = 16;
-/// After a write to a clean page, so many swap-ins of its unit leave none.
+/// After a write to a clean page, so many faults that bring in pages of its unit leave none.
 const WRITTEN_PENALTY: u32 = 8;
 
 /// What pages are opened for.

@@ -103,6 +103,7 @@ impl Contexts {
         // Up only if a process that shared the memory was killed inside: who closes the gate would wait for it.
         ctx.gate.reset();
         ctx.pins.reset();
+        ctx.walker.reset();
         ctx.group.store(0, Ordering::Relaxed);
         ctx.alt[0].store(0, Ordering::Relaxed);
         ctx.alt[1].store(0, Ordering::Relaxed);
@@ -124,6 +125,7 @@ impl Contexts {
                 in_flight += ctx.in_flight.swap(0, Ordering::Relaxed) as usize;
                 ctx.gate.reset();
                 ctx.pins.reset();
+                ctx.walker.reset();
                 ctx.group.store(0, Ordering::Relaxed);
                 ctx.used.store(0, Ordering::Relaxed);
             }

@@ -6,6 +6,7 @@ use crate::ctx::{ThreadCtx, WINDOW_MAX};
 use crate::groups::{Brought, Index};
 use crate::lockstat::waiting;
 use crate::page::{State, Tag};
+use crate::readahead::Limits;
 use crate::space::Space;
 use crate::stats;
 use crate::swapin::{In, Want};
@@ -73,7 +74,7 @@ impl Space {
             // The walk goes on from the unit before.
             return before.window.load(Relaxed).clamp(1, most);
         }
-        if self.walk_to(ctx, page).is_some() {
+        if self.is_walked_to(ctx, page) {
             return most;
         }
         ((window / 2).min(WINDOW_MAX as u32 / 2)).max(1)
@@ -129,7 +130,7 @@ impl Space {
                 self.gate.leave(&ctx.gate);
                 continue;
             }
-            let group = region.group;
+            let (region_end, group) = (region.end, region.group);
             let asked = Want { window: want, used: 0, end: region.end, write, ahead: false, group };
             let result = self.bring_charged(ctx, page, word, state, asked, false);
             let used = if let Brought::In(In::Mapped(n)) = result { n } else { 0 };
@@ -158,7 +159,7 @@ impl Space {
                     let end = if n < want || state.tag() == Tag::None {
                         page + n * PAGE
                     } else {
-                        self.bring_rest(ctx, page, n, window as usize, write)
+                        self.bring_rest(ctx, (page, n), window as usize, Limits { end: region_end, group, write })
                     };
                     self.note_window(page, (end - page) / PAGE, window);
                     self.background.kick_if(self, self.group.is_above_high());
@@ -166,7 +167,8 @@ impl Space {
                     return (Fault::Resolved, reclaim);
                 }
                 In::Retry => {
-                    if window <= WINDOW_MAX as u32 || !self.go_ahead(ctx, page, write) {
+                    let is_walk = window as usize == self.window_max();
+                    if !is_walk || !self.go_ahead(ctx, page, region_end, write) {
                         waiting("page", || word.wait_while_busy());
                     }
                 }

@@ -243,6 +243,11 @@ impl Group {
         self.room() < self.gap()
     }
 
+    /// Half of what background reclaim is to keep free is used.
+    pub fn is_far_above_high(&self) -> bool {
+        self.room() < self.gap() / 2
+    }
+
     /// There is less room than a large piece of work that charges more may need.
     pub fn is_tight(&self) -> bool {
         self.room() < gap_max(self.limit()) as i64

@@ -2,18 +2,20 @@
 //! in what comes next, so that two processors decompress instead of one.
 //!
 //! A fault of a walk brings in a whole window and says where that ends, the *front*. The background thread takes the window
-//! after the next one, because the walker is at the next one by then; then that, and then those beyond, as long as the front
+//! after the next one, because the walker is at the next one by then; and then that, as long as the front
 //! does not move. When it does, it begins again from there: nobody tells the other who does which window, a page's claim
-//! decides. Like MADV_WILLNEED it takes no room that would have to be made first.
+//! decides. Both end where the region does, because the next one may be another group's, and where there is no room: nothing is
+//! reclaimed for it.
 //!
 //! It helps only where a processor has nothing else to do: while fewer threads walk than there are processors, and as long as
-//! nobody who walks has lost its own since it last asked (`ru_nivcsw`). Then walks go on alone for some windows, twice as many
-//! each time.
+//! nobody who walks has lost its own since it asked a moment ago (`ru_nivcsw`). Then walks go on alone for some windows, twice as
+//! many each time.
 //!
 //! The kernel's read-ahead is asynchronous where a device reads (`page_cache_async_ra`), and not at all in front of zram.
 
 use crate::clock;
 use crate::ctx::{ThreadCtx, WINDOW_MAX};
+use crate::groups::Index;
 use crate::page::Tag;
 use crate::space::Space;
 use crate::stats;
@@ -25,26 +27,40 @@ use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed, O
 /// Pages that a fault of a walk brings in at most, and the part of the budget that this is at most.
 const WALK_WINDOW_MAX: usize = 128;
 const WINDOW_PART: usize = 512;
-/// Windows that the background thread is ahead of a walk.
+/// Windows that the background thread is ahead of the page to which the walk comes next.
 const WINDOWS: usize = 2;
 /// Bytes from a walk's front to the end of what may be brought in for it.
-const REACH: usize = (WINDOWS + 1) * WALK_WINDOW_MAX * PAGE;
-/// Pieces of windows that the background thread brings in before it looks for its other work.
+const REACH: usize = (WINDOWS + 2) * WALK_WINDOW_MAX * PAGE;
+/// What the background thread brings in for one walk before it looks for its other work: so many pieces, of so long.
 const ROUND_PIECES: usize = 64;
+const ROUND_NS: u64 = 10_000_000;
 /// Windows that a walker does without help after it has lost its processor: at first and at most.
 const ALONE_MIN: u32 = 8;
 const ALONE_MAX: u32 = 1024;
 /// Who has not walked for so long, in steps of [`clock::stamp`], walks no more.
 const PERIOD_STAMPS: u32 = 8;
 
+/// What else bounds a window.
+#[derive(Clone, Copy)]
+pub(crate) struct Limits {
+    /// Where the region ends.
+    pub end: usize,
+    /// Whose it is.
+    pub group: Index,
+    /// Whether the walk writes.
+    pub write: bool,
+}
+
 /// Where the last walk is.
 #[derive(Default)]
 pub struct ReadAhead {
     /// The front of the walk that asked last, and 1 when it writes; 0 for none.
     front: AtomicUsize,
+    /// Where its region ends: stored first, and not with it, so that it may be another walk's for a moment.
+    limit: AtomicUsize,
     /// The front that the background thread has seen last.
     seen: AtomicUsize,
-    /// The front for which all is done that there is to do.
+    /// The front for which all is done that is to be done.
     served: AtomicUsize,
     /// Which threads walk in this period and walked in the one before, a bit each.
     walkers: [AtomicU64; 2],
@@ -65,15 +81,23 @@ pub struct Walker {
     fronts: [AtomicUsize; WALKS],
     /// Which of them is forgotten next.
     next: AtomicUsize,
-    /// Times that it had lost its processor when it last looked.
+    /// Times that it had lost its processor when it last looked, and when that was, as [`clock::stamp`].
     preempted: AtomicU32,
+    looked: AtomicU32,
 }
 
 impl Walker {
     /// The walk that may have come from its front to `page` over pages that were brought in for it.
     fn walk_to(&self, page: usize) -> Option<usize> {
-        let is_near = |front: &AtomicUsize| (0..=REACH).contains(&page.wrapping_sub(front.load(Relaxed)));
-        self.fronts.iter().find(|front| is_near(front)).map(|front| front.load(Relaxed))
+        let fronts = self.fronts.iter().map(|front| front.load(Relaxed));
+        let nearest = fronts.min_by_key(|front| page.wrapping_sub(*front))?;
+        (page.wrapping_sub(nearest) <= REACH).then_some(nearest)
+    }
+
+    /// Of a thread that is no more.
+    pub fn reset(&self) {
+        self.fronts.iter().for_each(|front| front.store(0, Relaxed));
+        self.looked.store(0, Relaxed);
     }
 
     /// The walk that was at `from` is at `to` now.
@@ -91,6 +115,10 @@ impl Walker {
 impl ReadAhead {
     /// How many threads walk now, with that of number `thread`. Two that share a bit are one.
     fn nr_walkers(&self, thread: usize, period: u32) -> usize {
+        if clock::is_forbidden() {
+            // Nobody can tell who walks no more.
+            return 1;
+        }
         let [now, before] = &self.walkers;
         let last = self.period.swap(period, Relaxed);
         if last != period {
@@ -104,9 +132,12 @@ impl ReadAhead {
         (now.load(Relaxed) | before.load(Relaxed)).count_ones() as usize
     }
 
-    /// Whether a walker should ask for help with what comes next. `preempted`: how often it has lost its processor so far.
-    fn is_of_use(&self, walker: &Walker, preempted: u32) -> bool {
-        let is_preempted = walker.preempted.swap(preempted, Relaxed) != preempted;
+    /// Whether a walker should ask for help with what comes next. `preempted`: how often it has lost its processor so far; `now`:
+    /// as [`clock::stamp`].
+    fn is_of_use(&self, walker: &Walker, preempted: u32, now: u32) -> bool {
+        // To lose it long after the last help is not for that.
+        let is_recent = now.wrapping_sub(walker.looked.swap(now, Relaxed)) < PERIOD_STAMPS;
+        let is_preempted = walker.preempted.swap(preempted, Relaxed) != preempted && is_recent;
         let (alone, backoff) = (self.alone.load(Relaxed), self.backoff.load(Relaxed));
         if alone > 0 {
             // To lose it now is not for the help.
@@ -135,7 +166,7 @@ impl ReadAhead {
         front
     }
 
-    /// Nothing more is done for the walk as it was seen last: until it moves.
+    /// Nothing more is done for the walk as it was seen last, until it moves; also when there was no room or no time for all.
     pub fn rest(&self) {
         self.served.store(self.seen.load(Relaxed), Relaxed);
     }
@@ -144,74 +175,97 @@ impl ReadAhead {
     pub fn reset(&self) {
         self.look();
         self.rest();
+        self.alone.store(0, Relaxed);
+        self.backoff.store(0, Relaxed);
     }
 }
 
 impl Space {
-    /// Pages that a fault of a walk brings in at most, all together.
+    /// Pages that a fault of a walk brings in at most, all together: whole pieces.
     pub(crate) fn window_max(&self) -> usize {
-        (self.group.limit() / WINDOW_PART).clamp(WINDOW_MAX, WALK_WINDOW_MAX)
+        window_of(self.group.limit())
     }
 
-    /// A fault of a walk brought in the first `n` pages of its window at `page`: brings in the rest, as far as there is room in
-    /// the unit and in RAM; where it ended. Outside the gate.
-    pub(crate) fn bring_rest(&self, ctx: &ThreadCtx, page: usize, n: usize, window: usize, write: bool) -> usize {
-        let (start, unit_end) = (page + n * PAGE, self.table.unit_start(page) + UNIT_BYTES);
-        let whole = page + window * PAGE;
-        let (end, _) = self.bring_range(ctx, start, whole.min(unit_end).max(start), write, Until::RoomIsUsed);
-        if window == self.window_max() && end >= whole.min(unit_end) {
-            self.ask_ahead(ctx, page, end, write);
+    /// A fault of a walk brought in the first pages of its window (the address, how many): brings in the rest, as far as there is room in
+    /// the unit, the region and RAM; where it ended. Outside the gate.
+    pub(crate) fn bring_rest(&self, ctx: &ThreadCtx, first: (usize, usize), window: usize, limits: Limits) -> usize {
+        let ((page, n), Limits { end, group, write }) = (first, limits);
+        let start = page + n * PAGE;
+        let most = self.window_max().min(window_of(self.groups.ram_max(group)));
+        let unit_end = self.table.unit_start(page) + UNIT_BYTES;
+        let end = (page + window.min(most) * PAGE).min(unit_end).min(end).max(start);
+        let came = self.bring_range(ctx, start, end, write, Until::RoomIsHalfUsed);
+        if window == most && !came.stopped {
+            self.ask_ahead(ctx, page, came.end, limits);
         }
-        end
+        came.end
     }
 
     /// A walk has brought in a whole window from `page` to `front`: has what follows it brought in. Outside the gate.
-    fn ask_ahead(&self, ctx: &ThreadCtx, page: usize, front: usize, write: bool) {
-        ctx.walker.moved(ctx.walker.walk_to(page), front);
-        let is_out = |at| self.table.word(at).is_some_and(|word| word.load().tag() == Tag::Swapped);
-        if self.read_ahead.nr_walkers(ctx.shard(), clock::stamp() / PERIOD_STAMPS) < self.background.cpus()
+    fn ask_ahead(&self, ctx: &ThreadCtx, page: usize, front: usize, limits: Limits) {
+        let (walker, ahead) = (&ctx.walker, &self.read_ahead);
+        let from = walker.walk_to(page);
+        walker.moved(from, front);
+        let is_out = |at| at < limits.end && self.table.word(at).is_some_and(|word| word.load().tag() == Tag::Swapped);
+        let now = clock::stamp();
+        // From the second whole window on: the first may have been the last.
+        if from.is_some()
+            && ahead.nr_walkers(ctx.shard(), now / PERIOD_STAMPS) < self.background.cpus()
             && (is_out(front) || is_out(front + self.window_max() * PAGE))
-            && self.read_ahead.is_of_use(&ctx.walker, uapi::times_preempted())
+            && ahead.is_of_use(walker, uapi::times_preempted(), now)
         {
-            self.read_ahead.front.store(front | write as usize, SeqCst);
+            ahead.limit.store(limits.end, Relaxed);
+            ahead.front.store(front | limits.write as usize, SeqCst);
             self.background.kick_if(self, true);
         }
     }
 
-    /// A walk came to a page that somebody else is bringing in: brings in the next window rather than to wait. False when
-    /// there is none. Outside the gate.
-    pub(crate) fn go_ahead(&self, ctx: &ThreadCtx, page: usize, write: bool) -> bool {
+    /// A walk came to a page that somebody else is bringing in: brings in a piece after it rather than to wait. False when
+    /// there is none below `end`. Outside the gate.
+    pub(crate) fn go_ahead(&self, ctx: &ThreadCtx, page: usize, end: usize, write: bool) -> bool {
         let next = page + WINDOW_MAX * PAGE;
-        let is_out = self.table.word(next).is_some_and(|word| word.load().tag() == Tag::Swapped);
-        let is_busy = self.table.word(page).is_some_and(|word| word.load().tag() == Tag::Busy);
-        is_busy && is_out && self.bring_range(ctx, next, next + WINDOW_MAX * PAGE, write, Until::RoomIsUsed).1 > 0
+        let has = |at, tag| self.table.word(at).is_some_and(|word| word.load().tag() == tag);
+        let end = end.min(next + WINDOW_MAX * PAGE);
+        next < end
+            && has(page, Tag::Busy)
+            && has(next, Tag::Swapped)
+            && self.bring_range(ctx, next, end, write, Until::RoomIsHalfUsed).pages > 0
     }
 
-    /// Brings in what the last walk comes to next, as long as there is room and nobody waits for the background thread's other
-    /// work. By that thread, outside the gate.
+    /// Brings in what the last walk comes to next, as long as there is room and nothing more urgent to do. By the background
+    /// thread, outside the gate.
     pub(crate) fn read_ahead(&self, ctx: &ThreadCtx) {
         let ahead = &self.read_ahead;
         if !ahead.is_wanted() {
             return;
         }
-        let len = self.window_max() * PAGE;
+        let (began, len) = (clock::cycles(), self.window_max() * PAGE);
         let mut front = ahead.look();
         let (mut base, mut window, mut done) = (self.first_out(front & !1), 0, 0);
         for _ in 0..ROUND_PIECES {
-            if self.group.is_above_high() || self.is_asked() {
+            let is_long = clock::ns(clock::cycles().saturating_sub(began)) > ROUND_NS;
+            // What is paged out is not to come in again.
+            if is_long || self.has_urgent_work() || self.page_out.is_under_way() {
                 return;
             }
             // The walker is at the first of them.
             let start = base + (WINDOWS - 1 - window) * len;
-            let at = start + done;
-            let (end, pages) = self.bring_range(ctx, at, at + WINDOW_MAX * PAGE, front & 1 != 0, Until::RoomIsShort);
-            stats::add(&self.stats.read_beside_pages, pages as u64);
-            done = end - start;
+            let limit = ahead.limit.load(Relaxed).min((front & !1) + REACH);
+            let (at, end) = (start + done, (start + len).min(limit));
+            let piece_end = end.min(at + WINDOW_MAX * PAGE);
+            if at < piece_end {
+                let came = self.bring_range(ctx, at, piece_end, front & 1 != 0, Until::RoomIsShort);
+                stats::add(&self.stats.read_beside_pages, came.pages as u64);
+                if came.stopped {
+                    return;
+                }
+                done = came.end - start;
+            }
             let now = ahead.look();
             if now != front {
                 front = now;
                 (base, window, done) = (self.first_out(front & !1), 0, 0);
-            } else if done >= len {
+            } else if start + done >= end {
                 (window, done) = (window + 1, 0);
                 if window == WINDOWS {
                     return ahead.rest();
@@ -226,12 +280,16 @@ impl Space {
         front + (front..front + REACH).step_by(PAGE).take_while(is_in).count() * PAGE
     }
 
-    /// The front of the walk that came to `page` over pages that were brought in for it; none for another fault.
-    pub(crate) fn walk_to(&self, ctx: &ThreadCtx, page: usize) -> Option<usize> {
-        let front = ctx.walker.walk_to(page)?;
+    /// Whether a walk of the thread came to `page` over pages that were brought in for it.
+    pub(crate) fn is_walked_to(&self, ctx: &ThreadCtx, page: usize) -> bool {
         let is_in = |at| self.table.word(at).is_some_and(|word| matches!(word.load().tag(), Tag::Present | Tag::Busy));
-        (front..page).step_by(PAGE).all(is_in).then_some(front)
+        ctx.walker.walk_to(page).is_some_and(|front| (front..page).step_by(PAGE).all(is_in))
     }
+}
+
+/// Pages of a walk's window where so many may be held.
+fn window_of(limit: usize) -> usize {
+    (limit / WINDOW_PART / WINDOW_MAX * WINDOW_MAX).clamp(WINDOW_MAX, WALK_WINDOW_MAX)
 }
 
 #[cfg(test)]
@@ -241,19 +299,27 @@ mod tests {
     #[test]
     fn who_loses_its_processor_goes_on_alone_for_longer_each_time() {
         let (ahead, walker) = (ReadAhead::default(), Walker::default());
-        assert!(ahead.is_of_use(&walker, 0) && ahead.is_of_use(&walker, 0));
-        let alone = |preempted: u32| {
-            assert!(!ahead.is_of_use(&walker, preempted));
-            // Losing it while alone is nobody's fault.
-            (1..).take_while(|i| !ahead.is_of_use(&walker, preempted + 1 + (*i > 1) as u32)).count() as u32
+        let mut now = 100;
+        // What happened before is nobody's fault.
+        assert!(ahead.is_of_use(&walker, 7, now) && ahead.is_of_use(&walker, 7, now));
+        let mut alone = |preempted: u32| {
+            assert!(!ahead.is_of_use(&walker, preempted, now));
+            let times = (0..).take_while(|_| !ahead.is_of_use(&walker, preempted, now)).count() as u32;
+            now += PERIOD_STAMPS - 1;
+            times
         };
-        assert_eq!(alone(1), ALONE_MIN);
+        assert_eq!(alone(8), ALONE_MIN);
         assert_eq!(alone(10), 2 * (ALONE_MIN - 1));
         (2..20).for_each(|i| assert!(alone(10 * i) <= ALONE_MAX));
         assert_eq!(ahead.backoff.load(Relaxed), ALONE_MAX - 1);
         // Long without: the next time is short again.
-        (0..ALONE_MAX).for_each(|_| assert!(ahead.is_of_use(&walker, 192)));
-        assert_eq!(alone(203), ALONE_MIN);
+        let now = now - 1;
+        (0..ALONE_MAX).for_each(|_| assert!(ahead.is_of_use(&walker, 190, now)));
+        assert!(!ahead.is_of_use(&walker, 203, now));
+        assert_eq!(ahead.backoff.load(Relaxed), ALONE_MIN);
+        // And what happens between two walks is nobody's fault either.
+        ahead.reset();
+        assert!(ahead.is_of_use(&walker, 300, now + PERIOD_STAMPS));
     }
 
     #[test]

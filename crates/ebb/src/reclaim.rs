@@ -212,6 +212,19 @@ impl Space {
         self.stats.asked.load(Ordering::Relaxed) != self.background.asked.load(Ordering::Relaxed)
     }
 
+    /// Another process waits for pages of this one.
+    fn is_asked_for_pages(&self) -> bool {
+        self.tree().member().ask_pages.load(Ordering::Relaxed) > 0
+    }
+
+    /// Work that is more urgent than to read ahead waits for the background thread.
+    pub(crate) fn has_urgent_work(&self) -> bool {
+        self.group.is_above_high()
+            || self.is_asked()
+            || self.is_asked_for_pages()
+            || self.groups.is_behind.load(Ordering::Relaxed)
+    }
+
     /// Works until the charge is below the low watermark, no more progress is made, or somebody asks something.
     fn background_round(&self, ctx: &ThreadCtx) {
         let (mut idle_rounds, mut worked) = (0, false);
@@ -222,8 +235,10 @@ impl Space {
             self.tree().reap_sometimes();
             self.tree().look();
         }
+        // To be woken for a walk is no reason to make more room than background reclaim keeps.
+        let is_short = self.group.is_above_high();
         // Who asks something waits for an answer, and where all are short this may go on for long.
-        while !self.group.is_below_low() && idle_rounds < 4 && !self.is_asked() {
+        while is_short && !self.group.is_below_low() && idle_rounds < 4 && !self.is_asked() {
             if self.ask_colder(ctx) {
                 break;
             }
@@ -233,7 +248,6 @@ impl Space {
                 idle_rounds += 1
             }
             self.tree().look();
-            self.read_ahead(ctx);
         }
         if worked && self.group.is_below_low() {
             self.group.narrow_gap();

@@ -70,13 +70,14 @@ counters! {
     faults_pool,
     /// Faults served from a file.
     faults_file,
-    /// Faults that found the page present (another thread was faster, or write protection was lifted).
+    /// Faults that found the page present (another thread was faster, perhaps in bringing it in ahead of a walk, or write protection
+    /// was lifted).
     faults_spurious,
     /// Faults of a first write to a clean page.
     faults_protected,
-    /// Pages brought in by read-ahead beside the faulting page.
+    /// Pages that were swapped and were brought in by read-ahead or MADV_WILLNEED, beside the page of a fault.
     readahead_pages,
-    /// Pages brought in by the background thread, ahead of a walk.
+    /// Pages, swapped or staged, brought in by the background thread, ahead of a walk.
     read_beside_pages,
     /// Pages brought in for system calls.
     syscall_in_pages,

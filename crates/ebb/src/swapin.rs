@@ -160,16 +160,22 @@ impl Space {
     /// Whether `n` pages brought in for reading from `addr` on stay clean. Long runs do: who walks through memory is
     /// likely to leave it as it is, and to go on before it comes again. So does what comes from a file, where a copy
     /// costs no RAM, and what is shared since a fork, where the other side has the copy anyhow. Not where such pages were written to lately.
-    fn stays_clean(&self, addr: usize, n: usize, from_file: bool) -> bool {
+    fn stays_clean(&self, addr: usize, n: usize, from_file: bool, ahead: bool) -> bool {
         let keeps = n >= CLEAN_RUN_MIN || from_file || self.shares_much();
         if !self.can_protect || !keeps || !self.swap.may_keep(&self.group) {
             return false;
         }
         let Some(unit) = self.table.unit(addr) else { return false };
-        let written = unit.written.load(Relaxed);
-        if written > 0 {
-            unit.written.store(written - 1, Relaxed);
+        let mut written = unit.written.load(Relaxed);
+        if written == 0
+            && addr == self.table.unit_start(addr)
+            && let Some(before) = self.table.unit(addr.wrapping_sub(PAGE))
+        {
+            // A walk that writes what it reads goes on doing so.
+            written = before.written.load(Relaxed);
         }
+        // A fault counts, the rest of its window does not.
+        unit.written.store(written.saturating_sub(!ahead as u32), Relaxed);
         written == 0
     }
 
@@ -238,7 +244,7 @@ impl Space {
             Some(work) => work.pages.as_ptr() as usize,
             None => bounce.as_ptr() as usize,
         };
-        let clean = !write && loaded > 0 && self.stays_clean(addr, loaded, from_file);
+        let clean = !write && loaded > 0 && self.stays_clean(addr, loaded, from_file, ahead);
         let (mapped, error) = if loaded == 0 {
             (0, None)
         } else {
@@ -296,6 +302,8 @@ impl Space {
             _ => State::PRESENT.with_referenced(i < used),
         });
         match failure {
+            // Who touches it will be told.
+            Some(_) if mapped == 0 && ahead => In::Unreadable,
             Some(e) if mapped == 0 => self.unreadable(e),
             _ => self.outcome(mapped, error),
         }

@@ -58,6 +58,9 @@ impl Space {
         let groups = &self.groups;
         // Read-ahead is for when there is room: the page itself comes in without it.
         let whole = groups.try_charge_ram(want.group, want.window);
+        if let (Err(full), true) = (whole, want.ahead) {
+            return Brought::Over(self.groups_target(full, groups.id(full)));
+        }
         if whole.is_err() {
             want.window = 1;
             match groups.try_charge_ram(want.group, 1) {

@@ -191,6 +191,11 @@ impl Groups {
         self.line(group).find(|group| self.node(*group).above_high() > 0)
     }
 
+    /// The smallest ram.max of a group and its ancestors, in pages; without one more than there can be.
+    pub fn ram_max(&self, group: Index) -> usize {
+        self.line(group).map(|group| self.node(group).ram.max() as usize).min().unwrap_or(usize::MAX)
+    }
+
     /// True when `group` is `of`, or below it.
     pub fn is_within(&self, group: Index, of: Index) -> bool {
         of.is_root() || self.line(group).any(|at| at == of)
