@@ -40,6 +40,8 @@ mod pageout;
 #[cfg(not(loom))]
 mod poolmem;
 #[cfg(not(loom))]
+mod prefetch;
+#[cfg(not(loom))]
 mod publish;
 #[cfg(not(loom))]
 mod readahead;

@@ -17,11 +17,11 @@ use crate::clock;
 use crate::ctx::{ThreadCtx, WINDOW_MAX};
 use crate::groups::Index;
 use crate::page::Tag;
+use crate::prefetch::Until;
 use crate::space::Space;
 use crate::stats;
 use crate::table::{PAGE, UNIT_BYTES};
 use crate::uapi;
-use crate::willneed::Until;
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 
 /// Pages that a fault of a walk brings in at most, and the part of the budget that this is at most.

@@ -4,34 +4,9 @@
 //! be needed soon is no more than to be in use now, so it ends where background reclaim would begin, and for the pages of a group
 //! where that would be reclaimed.
 
-use crate::clock;
-use crate::ctx::{ThreadCtx, WINDOW_MAX};
-use crate::groups::Brought;
-use crate::page::Tag;
+use crate::ctx::ThreadCtx;
+use crate::prefetch::Until;
 use crate::space::Space;
-use crate::swapin::{In, Want};
-use crate::table::{PAGE, UNIT_BYTES};
-use core::sync::atomic::Ordering::{Acquire, Relaxed};
-
-/// When to stop bringing in what nobody waits for.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Until {
-    /// When there is so little room that background reclaim begins, and likewise in a group, where another's may follow.
-    RoomIsShort,
-    /// When half of what then still is kept free is used.
-    RoomIsHalfUsed,
-}
-
-/// What became of a range.
-#[derive(Clone, Copy)]
-pub(crate) struct Came {
-    /// It was looked through up to here.
-    pub end: usize,
-    /// Pages that came.
-    pub pages: usize,
-    /// There was no room for more.
-    pub stopped: bool,
-}
 
 impl Space {
     /// Brings in the pages from `start` to `end` that are staged or swapped, until room becomes short. Outside the gate.
@@ -40,80 +15,16 @@ impl Space {
         let mut at = start;
         while at < end {
             let came = self.bring_range(ctx, at, end, false, Until::RoomIsShort);
+            if came.stopped && (!self.groups.exist() || self.group.is_above_high()) {
+                return;
+            }
             at = came.end;
             if came.stopped {
                 // The next region may be another group's.
                 self.gate.enter(&ctx.gate);
                 at = self.regions.find(at).map_or(end, |region| region.end.min(end));
                 self.gate.leave(&ctx.gate);
-                if self.group.is_above_high() {
-                    return;
-                }
             }
         }
-    }
-
-    /// Brings in what is staged or swapped of a range that is likely to be used. Outside the gate.
-    pub(crate) fn bring_range(&self, ctx: &ThreadCtx, start: usize, end: usize, write: bool, until: Until) -> Came {
-        let mut all = Came { end: start, pages: 0, stopped: false };
-        while all.end < end {
-            let is_short = match until {
-                Until::RoomIsShort => self.group.is_above_high(),
-                Until::RoomIsHalfUsed => self.group.is_far_above_high(),
-            };
-            if is_short || !self.charge_ahead(ctx, WINDOW_MAX) {
-                return Came { stopped: true, ..all };
-            }
-            self.gate.enter(&ctx.gate);
-            ctx.in_flight.store(0, Relaxed);
-            let came = self.bring_next(ctx, all.end, end, write);
-            self.group.uncharge(WINDOW_MAX - came.pages);
-            self.gate.leave(&ctx.gate);
-            all = Came { end: came.end, pages: all.pages + came.pages, stopped: came.stopped };
-            if came.stopped {
-                break;
-            }
-        }
-        all
-    }
-
-    /// Brings in the next run of pages from `at` on, of which [`WINDOW_MAX`] are charged. Looks through one unit at most. Inside
-    /// the gate.
-    fn bring_next(&self, ctx: &ThreadCtx, at: usize, end: usize, write: bool) -> Came {
-        let until = |end| Came { end, pages: 0, stopped: false };
-        let Some(region) = self.regions.first_in(at, end) else { return until(end) };
-        let mut at = at.max(region.start);
-        let region_end = region.end.min(end);
-        // What cannot be read where it is cannot be swept there: it would not go again.
-        if !region.attr.is_readable() {
-            return until(region_end);
-        }
-        let stopped = |at| Came { stopped: true, ..until(at) };
-        if self.groups.above_high(region.group).is_some() {
-            return stopped(at);
-        }
-        let stop = region_end.min(self.table.unit_start(at) + UNIT_BYTES);
-        // The words of what was never touched have no memory, and get none.
-        let Some(unit) = self.table.unit(at).filter(|unit| unit.content.load(Acquire) > 0) else { return until(stop) };
-        while at < stop {
-            let Some(word) = self.table.word(at) else { break };
-            let state = word.load();
-            if !matches!(state.tag(), Tag::Staged | Tag::Swapped) {
-                at += PAGE;
-                continue;
-            }
-            let want = Want { window: WINDOW_MAX, end: stop, used: 0, write, ahead: true, group: region.group };
-            return match self.bring_charged(ctx, at, word, state, want, false) {
-                Brought::In(In::Mapped(n)) if n > 0 => {
-                    // Not the first to be asked for by others, and none of the old in a sweep.
-                    unit.touched.store(clock::stamp(), Relaxed);
-                    Came { pages: n, ..until(at + n * PAGE) }
-                }
-                Brought::In(In::NoMemory) | Brought::Over(_) => stopped(at),
-                // Somebody else is at it, or it cannot be had: who touches it will see.
-                Brought::In(_) => until(at + PAGE),
-            };
-        }
-        until(stop)
     }
 }

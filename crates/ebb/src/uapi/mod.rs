@@ -299,12 +299,11 @@ pub fn thread_time_ns() -> u64 {
 
 /// How often the calling thread has lost its processor although it could have run.
 pub fn times_preempted() -> u32 {
-    const RUSAGE_THREAD: u64 = 1;
-    const RU_NIVCSW_AT: usize = 17;
-    let mut usage = [0u64; 18];
-    // SAFETY: the kernel writes one `struct rusage`, 144 bytes.
-    let _ = unsafe { call(g::__NR_getrusage, [RUSAGE_THREAD, usage.as_mut_ptr() as u64, 0, 0, 0, 0]) };
-    usage[RU_NIVCSW_AT] as u32
+    // SAFETY: zero is a valid value of these integers.
+    let mut usage: g::rusage = unsafe { core::mem::zeroed() };
+    // SAFETY: the kernel writes the structure given.
+    let _ = unsafe { call(g::__NR_getrusage, [g::RUSAGE_THREAD as u64, &mut usage as *mut _ as u64, 0, 0, 0, 0]) };
+    usage.ru_nivcsw as u32
 }
 
 /// Fills `out` with random bytes.
