@@ -44,6 +44,8 @@ VARIANTS = {
     "strict": (True, False, "no-dormant,strict"),
     "early-strict": (True, False, "early,strict"),
 }
+# Programs that need a budget of their own: where runs of pages are long enough for frames to be used again.
+RAM = {"zerocopy": "128M"}
 # What may differ for an ordinary user (files, limits, descriptors, other processes, faults by way of the user's own right),
 # and what the change from small to managed can disturb most.
 SHORT = {
@@ -86,7 +88,7 @@ def run(program, variant, ebb, args, scratch):
         environment["EBB_FORCE"] = force
     command = [program]
     if under_ebb:
-        command = [ebb, "run", "-q", "--ram", args.ram, "--", program]
+        command = [ebb, "run", "-q", "--ram", RAM.get(name, args.ram), "--", program]
     if as_user and os.geteuid() == 0:
         command = NOBODY + command
     start = time.monotonic()

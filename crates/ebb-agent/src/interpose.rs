@@ -21,7 +21,7 @@
 
 use crate::guard::{self, Memory, SpaceMemory};
 use crate::table::visit::ReadMemory;
-use crate::{entry, entry_dormant, thread, trap};
+use crate::{entry, entry_dormant, thread, trap, zerocopy};
 use core::arch::asm;
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -112,6 +112,9 @@ pub enum Touches {
 /// Makes the program's call `nr`, pinned, and a cancellation point if `CANCELS`.
 #[inline(always)]
 pub fn make<const CANCELS: bool>(nr: u32, args: [u64; 6], touches: Touches) -> i64 {
+    if zerocopy::is_one(nr, &args) {
+        zerocopy::note();
+    }
     let nr = nr as u64;
     let once = |way, nr: u64, args: &[u64; 6]| if CANCELS { cancellable(way, nr, args) } else { raw(way, nr, args) };
     let here = if ENABLED.load(Ordering::Acquire) { crate::space().zip(thread::current()) } else { None };
@@ -291,6 +294,11 @@ libc_functions! {
         make::<true>(g::__NR_sendmsg, [int(fd), message as u64, int(flags), 0, 0, 0], Touches::Table) as isize
     }
 
+    /// sendmmsg(2)
+    fn sendmmsg(fd: c_int, messages: Ptr, n: u32, flags: c_int) -> c_int {
+        make::<true>(g::__NR_sendmmsg, [int(fd), messages as u64, n as u64, int(flags), 0, 0], Touches::Table) as c_int
+    }
+
     /// epoll_wait(2)
     fn epoll_wait(fd: c_int, events: Ptr, max: c_int, timeout: c_int) -> c_int {
         let bytes = max.max(0) as u64 * size_of::<g::epoll_event>() as u64;
@@ -444,7 +452,8 @@ mod tests {
             assert_eq!(sendto(a, ptr(&mut text), 1, 0, null_mut(), 0), 1);
             assert_eq!(sendmsg(a, ptr(&mut message), 0), 1);
             assert_eq!(send(a, ptr(&mut text), 1, 0), 1);
-            assert_eq!(send(a, ptr(&mut text), 1, 0), 1);
+            let mut messages = libc::mmsghdr { msg_hdr: message, msg_len: 0 };
+            assert_eq!((sendmmsg(a, ptr(&mut messages), 1, 0), messages.msg_len), (1, 1));
             assert_eq!(recv(b, ptr(&mut text), 1, 0), 1);
             let (mut address, mut len) = ([0u8; 110], 110u32);
             assert_eq!(recvfrom(b, ptr(&mut text), 1, 0, ptr(&mut address), ptr(&mut len)), 1);

@@ -41,6 +41,7 @@ mod text;
 mod thread;
 mod trap;
 mod user;
+mod zerocopy;
 
 pub(crate) use start::space;
 

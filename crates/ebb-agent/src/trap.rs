@@ -17,6 +17,7 @@ use crate::process;
 use crate::signals;
 use crate::thread::{self, ThreadBlock};
 use crate::user;
+use crate::zerocopy;
 use core::sync::atomic::Ordering::Relaxed;
 use ebb::Space;
 use ebb::stats;
@@ -109,6 +110,10 @@ fn dispatch(space: &'static Space, b: &mut ThreadBlock, uc: &mut Context, nr: u3
             if a[0] as u32 & g::CLONE_FILES != 0 && !b.foreign {
                 control::note_own_table();
             }
+            Forward(*a)
+        }
+        g::__NR_sendto | g::__NR_sendmsg | g::__NR_sendmmsg if zerocopy::is_one(nr, a) => {
+            zerocopy::note();
             Forward(*a)
         }
         // Requests sit in shared memory where no system call shows them; programs go without it.

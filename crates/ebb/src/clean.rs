@@ -10,6 +10,7 @@ use crate::groups::{Cost, Tally};
 use crate::page::{PageWord, State, Tag};
 use crate::runs::Runs;
 use crate::space::Space;
+use crate::staging::GROUP_FRAMES;
 use crate::stats;
 use crate::swapin::slot_of;
 use crate::swapspace::folio_at;
@@ -267,9 +268,31 @@ impl Space {
         ranges.iter().take_while(|(at, len)| uapi::madvise(*at, *len, g::MADV_DONTNEED).is_ok()).count()
     }
 
+    /// The claimed clean page at `addr` is unmapped; its new state.
+    fn evict_clean(&self, addr: usize, state: State, tally: &mut Tally<'_>) -> State {
+        self.swap.evict(slot_of(state), folio_at(addr));
+        self.break_if_shared(addr, state);
+        tally.add(addr, Cost::RAM.taken());
+        State::swapped(state.payload())
+    }
+
     /// Unmaps the claimed clean pages of a unit that is being swept; how many. `saved` holds the states of claimed
     /// pages and gets the new ones. Pages that could not be unmapped are let go as they were.
     pub(crate) fn drop_clean(&self, unit: usize, saved: &mut [u64; UNIT_PAGES], not_claimed: u64) -> usize {
+        let mut dropped = 0;
+        let mut tally = Tally::new(self);
+        let gone = self.move_to_stock(unit, |page| {
+            let state = State::from_raw(saved[page]);
+            saved[page] != not_claimed && state.is_clean() && !state.is_shared()
+        });
+        for (page, raw) in saved.iter_mut().enumerate() {
+            if gone[page / GROUP_FRAMES] >> (page % GROUP_FRAMES) & 1 != 0 {
+                *raw = self.evict_clean(unit + page * PAGE, State::from_raw(*raw), &mut tally).to_raw();
+                dropped += 1;
+            }
+        }
+        // What moved is no longer charged, or the stock is.
+        let moved = dropped;
         // First and end page of each range, then address and length.
         let mut ranges = [(0usize, 0usize); UNIT_PAGES / 2];
         let mut nr_ranges = 0;
@@ -292,17 +315,12 @@ impl Space {
             }
             at += 1;
         }
-        if nr_ranges == 0 {
-            return 0;
-        }
         let ranges = &mut ranges[..nr_ranges];
         for (start, len) in ranges.iter_mut() {
             (*start, *len) = (unit + *start * PAGE, (*len - *start) * PAGE);
         }
-        stats::add(&self.stats.unmap_calls, 1);
+        stats::add(&self.stats.unmap_calls, !ranges.is_empty() as u64);
         let done = self.drop_ranges(ranges);
-        let mut dropped = 0;
-        let mut tally = Tally::new(self);
         for (i, &(start, len)) in ranges.iter().enumerate() {
             for addr in (start..start + len).step_by(PAGE) {
                 let page = (addr - unit) / PAGE;
@@ -313,11 +331,8 @@ impl Space {
                 }
                 // After a failure some pages of the range may be gone: only one by one is it sure which.
                 if i < done || uapi::madvise(addr, PAGE, g::MADV_DONTNEED).is_ok() {
-                    self.swap.evict(slot_of(state), folio_at(addr));
-                    saved[page] = State::swapped(state.payload()).to_raw();
+                    saved[page] = self.evict_clean(addr, state, &mut tally).to_raw();
                     dropped += 1;
-                    self.break_if_shared(addr, state);
-                    tally.add(addr, Cost::RAM.taken());
                 } else {
                     word.finish(state);
                     saved[page] = not_claimed;
@@ -326,7 +341,7 @@ impl Space {
         }
         self.uncount_clean(unit, dropped);
         self.uncount_present(unit, dropped);
-        self.group.uncharge(dropped);
+        self.group.uncharge(dropped - moved);
         stats::add(&self.stats.dropped_clean_pages, dropped as u64);
         stats::add(&self.stats.unmap_pages, dropped as u64);
         dropped

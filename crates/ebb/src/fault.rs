@@ -9,6 +9,7 @@ use crate::page::{State, Tag};
 use crate::readahead::Limits;
 use crate::space::Space;
 use crate::stats;
+use crate::stock::{RUN_MAX, RUN_MIN};
 use crate::swapin::{In, Want};
 use crate::table::{PAGE, UNIT_PAGES};
 use crate::text::Text;
@@ -91,17 +92,20 @@ impl Space {
     /// The fault at `page`; with it the cycles spent in direct reclaim.
     fn serve(&self, ctx: &ThreadCtx, page: usize, write: bool) -> (Fault, u64) {
         let window = self.window(ctx, page);
-        let mut reclaim = 0;
+        let (mut reclaim, mut tries_move) = (0, true);
         loop {
             let state = self.table.word(page).map(|word| word.load());
+            let may_move = tries_move && state.is_some_and(|state| self.may_move_in(page, state, window as usize));
+            let by_move = may_move && state.is_some_and(|state| self.has_frames_for(state));
             // A page that is only clean needs no memory to be written; one that is shared needs a copy.
             let want = match state.filter(|state| write && state.is_protected()) {
                 Some(state) => state.is_shared() as usize * OPEN_MAX,
+                None if by_move => 0,
                 None => (window as usize).min(WINDOW_MAX),
             };
             if !self.charge_ahead(ctx, want) {
                 let t = clock::cycles();
-                self.direct_reclaim(ctx, want);
+                self.direct_reclaim(ctx, want, may_move);
                 reclaim += clock::cycles().saturating_sub(t);
                 continue;
             }
@@ -125,15 +129,23 @@ impl Space {
                 self.background.kick_if(self, self.group.is_above_high());
                 return (Fault::Resolved, reclaim);
             }
-            if want == 0 {
+            if want == 0 && !by_move {
                 // It is clean no more.
                 self.gate.leave(&ctx.gate);
                 continue;
             }
-            let (region_end, group) = (region.end, region.group);
-            let asked = Want { window: want, used: 0, end: region.end, write, ahead: false, group };
-            let result = self.bring_charged(ctx, page, word, state, asked, false);
-            let used = if let Brought::In(In::Mapped(n)) = result { n } else { 0 };
+            let (region_end, group, is_plain) = (region.end, region.group, region.attr.is_plain());
+            let asked = Want { window: want, used: 0, end: region.end, write, ahead: false, group, by_move };
+            let result = match by_move {
+                true if !is_plain => Brought::In(In::NotByMove),
+                true => {
+                    let asked = Want { window: (window as usize).min(RUN_MAX), ..asked };
+                    self.bring_charged(ctx, page, word, state, asked, false)
+                }
+                false => self.bring_charged(ctx, page, word, state, asked, false),
+            };
+            let mapped = if let Brought::In(In::Mapped(n)) = result { n } else { 0 };
+            let used = if by_move { 0 } else { mapped };
             if used < want {
                 self.group.uncharge(want - used);
             }
@@ -151,12 +163,16 @@ impl Space {
                 In::Mapped(0) => return (self.spurious(ctx, page, write), reclaim),
                 In::Mapped(n) => {
                     self.group.count_fault();
+                    if may_move && is_plain {
+                        self.note_demand(n, state);
+                    }
                     match state.tag() {
                         Tag::None => stats::add(&self.stats.faults_first_touch, 1),
                         Tag::Staged => stats::add(&self.stats.faults_soft, 1),
                         _ => {}
                     }
-                    let end = if n < want || state.tag() == Tag::None {
+                    let piece = if by_move { RUN_MIN } else { want };
+                    let end = if n < piece || state.tag() == Tag::None {
                         page + n * PAGE
                     } else {
                         self.bring_rest(ctx, (page, n), window as usize, Limits { end: region_end, group, write })
@@ -172,6 +188,7 @@ impl Space {
                         waiting("page", || word.wait_while_busy());
                     }
                 }
+                In::NotByMove => tries_move = false,
                 In::Unreadable => return (Fault::Unreadable, reclaim),
                 In::NotRegistered => return (Fault::NotManaged, reclaim),
                 In::NoMemory => {
@@ -259,7 +276,11 @@ impl Space {
 
     /// Charges `n` pages for work that comes next; see [`ThreadCtx::in_flight`].
     pub(crate) fn charge_ahead(&self, ctx: &ThreadCtx, n: usize) -> bool {
-        let charged = self.group.try_charge(n);
+        // Frames that are kept for runs go before anything else.
+        let mut charged = !self.group.is_stock_too_large() && self.group.try_charge(n);
+        while !charged && self.give_up_stock(ctx) {
+            charged = !self.group.is_stock_too_large() && self.group.try_charge(n);
+        }
         if charged {
             ctx.in_flight.store(n as u32, Relaxed);
         }
@@ -345,11 +366,15 @@ impl Space {
     pub fn bring_in(&self, ctx: &ThreadCtx, addr: usize, len: usize) -> bool {
         let end = (addr + len).next_multiple_of(PAGE);
         let mut at = addr & !(PAGE - 1);
-        let mut force = false;
+        let (mut force, mut no_move) = (false, usize::MAX);
         while at < end {
-            let want = ((end - at) / PAGE).min(WINDOW_MAX);
+            let pages = (end - at) / PAGE;
+            let seen = self.table.word(at).map(|word| word.load()).filter(|_| at != no_move);
+            let may_move = seen.is_some_and(|state| self.may_move_in(at, state, pages));
+            let by_move = may_move && seen.is_some_and(|state| self.has_frames_for(state));
+            let want = if by_move { 0 } else { pages.min(WINDOW_MAX) };
             if !self.charge_ahead(ctx, want) {
-                self.direct_reclaim(ctx, want);
+                self.direct_reclaim(ctx, want, false);
                 continue;
             }
             let mut charge = want;
@@ -357,13 +382,13 @@ impl Space {
             ctx.in_flight.store(0, Relaxed);
             // Jump over what is not managed or present already.
             let mut region_end = 0;
-            let mut group = Index::ROOT;
+            let (mut group, mut is_plain, mut again) = (Index::ROOT, false, false);
             while at < end {
                 if at >= region_end {
                     match self.regions.first_in(at, end) {
                         Some(r) => {
                             at = at.max(r.start);
-                            (region_end, group) = (r.end, r.group);
+                            (region_end, group, is_plain) = (r.end, r.group, r.attr.is_plain());
                         }
                         None => {
                             at = end;
@@ -379,6 +404,7 @@ impl Space {
                     at += opened.pages * PAGE;
                     charge -= self.use_charge(opened.broken, charge);
                     if charge == 0 {
+                        again = true;
                         break;
                     }
                 } else if state.is_open() {
@@ -387,7 +413,7 @@ impl Space {
                     break;
                 }
             }
-            if charge == 0 {
+            if again {
                 self.gate.leave(&ctx.gate);
                 continue;
             }
@@ -398,11 +424,15 @@ impl Space {
                 break;
             };
             let state = word.load();
+            let window = if by_move { pages.min(RUN_MAX) } else { charge };
             let asked =
-                Want { window: charge, used: charge, end: region_end.min(end), write: true, ahead: false, group };
-            let result = self.bring_charged(ctx, at, word, state, asked, force);
+                Want { window, used: window, end: region_end.min(end), write: true, ahead: false, group, by_move };
+            let result = match by_move && !is_plain {
+                true => Brought::In(In::NotByMove),
+                false => self.bring_charged(ctx, at, word, state, asked, force),
+            };
             let used = if let Brought::In(In::Mapped(n)) = result { n } else { 0 };
-            self.group.uncharge(charge - used);
+            self.group.uncharge(charge - used.min(charge));
             self.gate.leave(&ctx.gate);
             let result = match result {
                 Brought::In(result) => result,
@@ -413,12 +443,16 @@ impl Space {
             };
             match result {
                 In::Mapped(n) => {
+                    if may_move && is_plain {
+                        self.note_demand(n, state);
+                    }
                     let _ = self.slow_down(ctx, group, n);
                     stats::add(&self.stats.syscall_in_pages, n as u64);
                     at += n * PAGE;
                 }
                 In::Retry => waiting("page", || word.wait_while_busy()),
                 In::Unreadable => return false,
+                In::NotByMove => no_move = at,
                 In::NotRegistered => at += PAGE,
                 In::NoMemory => self.relieve_kernel(ctx),
             }

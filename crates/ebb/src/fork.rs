@@ -25,6 +25,7 @@ impl Space {
         self.gate.close(self.contexts.all().map(|c| &c.gate));
         self.requests.freeze();
         self.background.set_forked();
+        self.empty_stock();
         // SAFETY: under the exclusive gate.
         let adopted = unsafe { &mut *self.adopted.get() };
         for (member, file) in adopted.iter_mut().zip(self.swap.devices.all_mut()) {
@@ -53,6 +54,8 @@ impl Space {
         let room = (limit / FORK_ROOM_PART).min(charged / 2) as i64;
         let mut steps = 4 * room as usize / self.sweep_max() + 8;
         self.group.give_back_unused();
+        let _closed = self.close_stock();
+        while self.shrink_stock(ctx) {}
         while steps > 0 && self.tree().look().free() < room {
             steps -= 1;
             self.reclaim_step(ctx);
@@ -99,6 +102,7 @@ impl Space {
         self.work.reset();
         self.background.reset(self.stats);
         self.read_ahead.reset();
+        self.stock.reset();
         self.page_out.reset();
         // Who was at it is not here.
         uapi::fd::reset_in_child();

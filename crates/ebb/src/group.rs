@@ -24,6 +24,8 @@ pub struct Group {
     wanted_elsewhere: AtomicI64,
     /// Pages below the budget where background reclaim begins, as they prove necessary.
     gap: AtomicI64,
+    /// Charged pages that hold nothing: the stock.
+    stocked: AtomicI64,
     /// Until when the budget says nothing of how much there is.
     kernel_short_until_ns: AtomicU64,
     stats: &'static Shared,
@@ -39,6 +41,7 @@ impl Group {
             wanted: AtomicI64::new(0),
             wanted_elsewhere: AtomicI64::new(0),
             gap: AtomicI64::new(i64::MAX),
+            stocked: AtomicI64::new(0),
             kernel_short_until_ns: AtomicU64::new(0),
             stats,
         }
@@ -237,15 +240,41 @@ impl Group {
         self.tree.granted() - self.charged.load(Relaxed) + self.tree.free_seen()
     }
 
+    /// Pages that could come in without reclaim, as far as is known.
+    fn free(&self) -> i64 {
+        self.room() + self.stocked.load(Relaxed)
+    }
+
     /// Background reclaim should work.
     #[inline]
     pub fn is_above_high(&self) -> bool {
-        self.room() < self.gap()
+        self.free() < self.gap() || self.is_stock_too_large()
     }
 
     /// Half of what background reclaim is to keep free is used.
     pub fn is_far_above_high(&self) -> bool {
-        self.room() < self.gap() / 2
+        self.free() < self.gap() / 2
+    }
+
+    /// Pages of the stock.
+    #[inline]
+    pub fn stocked(&self) -> usize {
+        self.stocked.load(Relaxed).max(0) as usize
+    }
+
+    /// `n` more pages are in the stock, or fewer.
+    pub fn add_stocked(&self, n: i64) {
+        self.stocked.fetch_add(n, Relaxed);
+    }
+
+    /// Pages that may go to the stock: as many as background reclaim would keep free at most, had this process what it may expect.
+    pub fn stock_max(&self) -> usize {
+        if self.room() < 0 { 0 } else { gap_max(self.share()).saturating_sub(self.stocked()) }
+    }
+
+    /// The processes hold more than they may, and some of it is stock. To use it would keep them there.
+    pub fn is_stock_too_large(&self) -> bool {
+        self.stocked.load(Relaxed) > 0 && self.room() < 0
     }
 
     /// There is less room than a large piece of work that charges more may need.
@@ -274,7 +303,7 @@ impl Group {
 
     /// Background reclaim may rest.
     pub fn is_below_low(&self) -> bool {
-        self.room() > 2 * self.gap()
+        self.free() > 2 * self.gap()
     }
 
     /// `n` more pages have content.

@@ -64,6 +64,8 @@ mod staging;
 #[cfg(not(loom))]
 pub mod stats;
 #[cfg(not(loom))]
+mod stock;
+#[cfg(not(loom))]
 mod swapin;
 #[cfg(not(loom))]
 mod swapon;
@@ -84,6 +86,8 @@ pub mod tree;
 pub mod uapi;
 #[cfg(not(loom))]
 mod validate;
+#[cfg(not(loom))]
+mod ways;
 #[cfg(not(loom))]
 mod willneed;
 #[cfg(not(loom))]

@@ -231,6 +231,7 @@ impl Space {
         self.tree().look();
         self.read_ahead(ctx);
         self.help_page_out(ctx);
+        while self.group.is_stock_too_large() && self.shrink_stock(ctx) {}
         if !self.group.is_below_low() {
             self.tree().reap_sometimes();
             self.tree().look();
@@ -279,11 +280,12 @@ impl Space {
         let young_ms = self.tree().member().coldest_ms(now).unwrap_or(0) / 2;
         self.young_ms.store(young_ms, Ordering::Relaxed);
         let (mut given, mut idle_rounds) = (0, 0);
+        let _closed = self.close_stock();
         // What the program takes meanwhile is its own affair: what counts is what was freed.
         while given < pages && idle_rounds < 4 && !self.is_asked() {
             self.tree().look();
             let before = self.group.charged();
-            if self.reclaim_step(ctx) {
+            if self.shrink_stock(ctx) || self.reclaim_step(ctx) {
                 idle_rounds = 0
             } else {
                 idle_rounds += 1
@@ -372,7 +374,7 @@ impl Space {
         self.publish_sizes();
         self.gate.leave(&ctx.gate);
         // What costs least comes first.
-        if self.staging.has_vacated() && self.release_vacated(ctx) > 0 {
+        if self.staging.has_vacated(self.group.stocked()) && self.release_vacated(ctx) > 0 {
             return true;
         }
         let mut work = self.work.lease();
@@ -458,15 +460,16 @@ impl Space {
         moved
     }
 
-    /// Reclaims in the calling thread, outside the gate, until `n` more pages fit.
-    pub(crate) fn direct_reclaim(&self, ctx: &ThreadCtx, n: usize) {
+    /// Reclaims in the calling thread, outside the gate, until `n` more pages fit, or the stock has some for who can use these.
+    pub(crate) fn direct_reclaim(&self, ctx: &ThreadCtx, n: usize, or_stock: bool) {
         stats::add(&self.stats.direct_reclaims, 1);
         self.group.widen_gap();
         self.background.kick_if(self, true);
         let mut idle = Patience::default();
         let mut waited_ns = 0;
-        while !self.group.make_room(n) {
-            if self.tree().reap_sometimes() > 0 {
+        let _closed = (!or_stock).then(|| self.close_stock());
+        while !(or_stock && self.has_stock() || self.group.make_room(n)) {
+            if self.shrink_stock(ctx) || self.tree().reap_sometimes() > 0 {
                 continue;
             }
             if waited_ns < ASKED_WAIT_NS && self.ask_colder(ctx) {
@@ -497,10 +500,11 @@ impl Space {
     #[cold]
     pub(crate) fn relieve_kernel(&self, ctx: &ThreadCtx) {
         self.group.note_kernel_short();
+        let _closed = self.close_stock();
         let mut idle = Patience::default();
         let target = self.group.charged().saturating_sub(4 * self.sweep_max());
         while self.group.charged() > target {
-            if self.reclaim_step(ctx) {
+            if self.shrink_stock(ctx) || self.reclaim_step(ctx) {
                 idle = Patience::default();
             } else if !idle.wait(self.group.charged()) {
                 self.fatal(b"the kernel has no memory left: a cgroup limit is below --ram; give a smaller --ram");

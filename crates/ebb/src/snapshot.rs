@@ -95,7 +95,7 @@ impl Space {
     }
 
     /// True when one or several regions that can be read and written cover the range. Inside the gate, or with it closed.
-    fn is_plain_range(&self, start: usize, end: usize) -> bool {
+    pub(crate) fn is_plain_range(&self, start: usize, end: usize) -> bool {
         let mut at = start;
         while at < end {
             match self.regions.find(at) {

@@ -17,10 +17,12 @@ use crate::request::Requests;
 use crate::ring::Ring;
 use crate::staging::Staging;
 use crate::stats::{self, Shared};
+use crate::stock::Stock;
 use crate::swapspace::SwapSpace;
 use crate::table::{PAGE, PageTable};
 use crate::tree::{MemberId, Tree};
 use crate::uapi::{self, Errno, uffd::Uffd};
+use crate::ways::Ways;
 use crate::work::WorkPool;
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -98,6 +100,8 @@ pub struct Space {
     /// Parts of the space with limits of their own.
     pub(crate) groups: Groups,
     pub(crate) staging: Staging,
+    pub(crate) stock: Stock,
+    pub(crate) ways: Ways,
     pub(crate) swap: SwapSpace,
     pub(crate) work: WorkPool,
     /// Units with present pages, in the order in which reclaim looks at them.
@@ -198,6 +202,8 @@ impl Space {
             requests: Requests::new()?,
             group: Group::new(tree, stats),
             groups: Groups::new()?,
+            stock: Stock::new(staging.nr_groups())?,
+            ways: Ways::default(),
             staging,
             swap,
             work: WorkPool::new()?,

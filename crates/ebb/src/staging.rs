@@ -10,12 +10,13 @@
 //! mremap may change it.
 //!
 //! A page that comes back leaves its frame behind, because to unmap a single page costs more than to copy it. What is left
-//! behind is dropped by many at a time, long before the part's turn comes.
+//! behind is dropped by many at a time, long before the part's turn comes. Whole groups of frames that hold nothing any more are
+//! kept for what comes in next (`stock`).
 //!
 //! Invariants: a frame's owner is not 0 exactly while a page's state names the frame or a thread still copies from it;
 //! a part's memory is released as a whole only when all its owners are 0. Only who has taken a part out of the queue drops
-//! memory of it, and no frame of it is filled again before the whole block is free. A frame's memory is charged from the sweep
-//! until it is dropped.
+//! memory of it, and no frame of it is filled again by a sweep before the whole block is free. A frame's memory is charged from
+//! the sweep until it is dropped, or mapped as a page's.
 
 use crate::ring::Ring;
 use crate::table::{PAGE, UNIT_PAGES};
@@ -40,9 +41,10 @@ const VACATED_MIN: usize = GROUP_FRAMES / 8;
 struct Block {
     /// Frames with memory behind them, by group; all charged.
     filled: [AtomicU32; GROUPS],
-    /// Parts not yet released; 0 for a block that is free.
+    /// Parts not yet released, and groups in the stock; 0 for a block that is free.
     parts_left: AtomicU32,
-    _pad: u32,
+    /// Groups, a bit each, that may lack frames that are counted, or share some with another process.
+    unfit: AtomicU32,
 }
 
 /// Some groups of a block next to each other, as the queue holds them: block, first group, groups.
@@ -116,6 +118,11 @@ impl Staging {
         Ok(this)
     }
 
+    /// Groups of frames in all.
+    pub fn nr_groups(&self) -> usize {
+        self.nr_blocks * GROUPS
+    }
+
     /// Changes how many pages it aims to hold.
     pub fn set_target(&self, pages: usize) {
         self.target.store(pages, Ordering::Relaxed);
@@ -154,6 +161,16 @@ impl Staging {
         self.free.pop().map(|b| b as u32)
     }
 
+    /// True when so few blocks are free that none should be in use for a few frames.
+    pub fn is_scarce(&self) -> bool {
+        self.free.len() < self.nr_blocks / 8
+    }
+
+    /// True when another process may share what is staged in the frame's block.
+    pub fn is_shared(&self, frame: u32) -> bool {
+        self.block(frame / UNIT_PAGES as u32).unfit.load(Ordering::Relaxed) == u32::MAX
+    }
+
     /// True when a block is free.
     pub fn has_room(&self) -> bool {
         self.free.len() > 0
@@ -165,7 +182,8 @@ impl Staging {
         self.give_back(block);
     }
 
-    fn drop_frames(&self, first: u32, n: usize) {
+    /// Drops the memory of frames, whatever the books say of it.
+    pub fn drop_frames(&self, first: u32, n: usize) {
         let dropped = uapi::madvise(self.addr(first), n * PAGE, linux_raw_sys::general::MADV_DONTNEED);
         assert!(dropped.is_ok(), "the kernel drops Ebb's own memory");
     }
@@ -178,12 +196,18 @@ impl Staging {
 
     /// Says how many frames of each group of `block` a sweep filled. Before any state names a frame of it.
     pub fn fill(&self, block: u32, filled: &[u32; GROUPS]) {
-        for (to, n) in self.block(block).filled.iter().zip(filled) {
+        self.hold(block, filled);
+        self.staged.fetch_add(filled.iter().map(|n| *n as u64).sum(), Ordering::Relaxed);
+    }
+
+    /// The groups of `block` have so many frames with memory behind them.
+    fn hold(&self, block: u32, filled: &[u32; GROUPS]) {
+        let b = self.block(block);
+        b.unfit.store(0, Ordering::Relaxed);
+        for (to, n) in b.filled.iter().zip(filled) {
             to.store(*n, Ordering::Relaxed);
         }
-        let pages = filled.iter().map(|n| *n as u64).sum();
-        self.held.fetch_add(pages, Ordering::Relaxed);
-        self.staged.fetch_add(pages, Ordering::Relaxed);
+        self.held.fetch_add(filled.iter().map(|n| *n as u64).sum(), Ordering::Relaxed);
     }
 
     /// Cuts a filled block into parts and queues them. After its states are published.
@@ -239,17 +263,92 @@ impl Staging {
         self.frames_of(part).all(|f| self.owner(f).load(Ordering::Acquire) == 0)
     }
 
-    /// Releases a drained part's memory with one call; how many pages that freed.
-    pub fn release(&self, part: Part) -> usize {
-        let frames = self.frames_of(part);
-        self.drop_frames(frames.start, frames.len());
-        let b = self.block(part.block());
-        let freed: u32 = part.groups().map(|g| b.filled[g].swap(0, Ordering::Relaxed)).sum();
-        self.held.fetch_sub(freed as u64, Ordering::Relaxed);
-        if b.parts_left.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.give_back(part.block());
+    /// Releases a drained part's memory, with one call but for full groups that `keep` takes, which is told of each by its first
+    /// frame; how many pages that freed.
+    pub fn release(&self, part: Part, mut keep: impl FnMut(u32) -> bool) -> usize {
+        let (b, block) = (self.block(part.block()), part.block());
+        let unfit = b.unfit.load(Ordering::Relaxed);
+        let (mut freed, mut start) = (0, part.groups().start);
+        let drop = |groups: core::ops::Range<usize>| {
+            if groups.is_empty() {
+                return 0;
+            }
+            self.drop_frames(self.frame(block, groups.start * GROUP_FRAMES), groups.len() * GROUP_FRAMES);
+            groups.map(|g| b.filled[g].swap(0, Ordering::Relaxed)).sum::<u32>()
+        };
+        for group in part.groups() {
+            if unfit & 1 << group != 0 || b.filled[group].load(Ordering::Relaxed) as usize != GROUP_FRAMES {
+                continue;
+            }
+            // Counted first: another thread may use it up at once.
+            b.parts_left.fetch_add(1, Ordering::Relaxed);
+            if keep(self.frame(block, group * GROUP_FRAMES)) {
+                freed += drop(start..group);
+                start = group + 1;
+            } else {
+                b.parts_left.fetch_sub(1, Ordering::Relaxed);
+            }
         }
+        freed += drop(start..part.groups().end);
+        self.held.fetch_sub(freed as u64, Ordering::Relaxed);
+        self.end_part(block);
         freed as usize
+    }
+
+    /// A part of the block is released, or a group of it that was kept used up.
+    fn end_part(&self, block: u32) {
+        if self.block(block).parts_left.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.give_back(block);
+        }
+    }
+
+    /// Of the empty `block`, the frames of `groups`, a bit each, have memory behind them that no page needs. `keep` takes each group.
+    pub fn hold_groups(&self, block: u32, groups: u32, mut keep: impl FnMut(u32)) {
+        let filled = core::array::from_fn(|g| (groups >> g & 1) * GROUP_FRAMES as u32);
+        self.hold(block, &filled);
+        // One more, until all are told of.
+        self.block(block).parts_left.store(groups.count_ones() + 1, Ordering::Release);
+        (0..GROUPS).filter(|g| groups >> g & 1 != 0).for_each(|g| keep(self.frame(block, g * GROUP_FRAMES)));
+        self.end_part(block);
+    }
+
+    /// `n` kept frames from `first` on, of one block, have no memory any more.
+    pub fn frames_left(&self, first: u32, n: u32) {
+        self.held.fetch_sub(n as u64, Ordering::Relaxed);
+        let (mut at, end) = (first, first + n);
+        while at < end {
+            let (block, group) = (at / UNIT_PAGES as u32, at as usize % UNIT_PAGES / GROUP_FRAMES);
+            let pages = (GROUP_FRAMES as u32 - at % GROUP_FRAMES as u32).min(end - at);
+            at += pages;
+            if self.block(block).filled[group].fetch_sub(pages, Ordering::AcqRel) == pages {
+                self.end_part(block);
+            }
+        }
+    }
+
+    /// The memory of `n` staged frames from `first` on, of one block, is their pages' now. Before they are put.
+    pub fn frames_taken(&self, first: u32, n: u32) {
+        self.held.fetch_sub(n as u64, Ordering::Relaxed);
+        for frame in first..first + n {
+            let group = frame as usize % UNIT_PAGES / GROUP_FRAMES;
+            self.block(frame / UNIT_PAGES as u32).filled[group].fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Drops `n` kept frames from `first` on.
+    pub fn drop_kept(&self, first: u32, n: u32) {
+        self.drop_frames(first, n as usize);
+        self.frames_left(first, n);
+    }
+
+    /// Before fork: what is staged now is shared from then on. Under the exclusive gate, with nothing kept.
+    pub fn keep_no_more(&self) {
+        for block in 0..self.nr_blocks as u32 {
+            let b = self.block(block);
+            if b.parts_left.load(Ordering::Relaxed) > 0 {
+                b.unfit.store(u32::MAX, Ordering::Relaxed);
+            }
+        }
     }
 
     /// A frame's content is elsewhere now, and this thread, its last reader, is done with it.
@@ -269,14 +368,14 @@ impl Staging {
         self.held.load(Ordering::Relaxed) as usize
     }
 
-    /// Frames with memory behind them that no page needs any more.
-    fn vacated(&self) -> usize {
-        self.held.load(Ordering::Relaxed).saturating_sub(self.staged.load(Ordering::Relaxed)) as usize
+    /// Frames with memory behind them that no page needs any more, but for those `kept`.
+    fn vacated(&self, kept: usize) -> usize {
+        self.held.load(Ordering::Relaxed).saturating_sub(self.staged.load(Ordering::Relaxed) + kept as u64) as usize
     }
 
-    /// True when it is worth while to look for frames that can be dropped.
-    pub fn has_vacated(&self) -> bool {
-        let (vacated, passed) = (self.vacated(), self.passed.load(Ordering::Relaxed));
+    /// True when it is worth while to look for frames that can be dropped; so many are `kept` on purpose.
+    pub fn has_vacated(&self, kept: usize) -> bool {
+        let (vacated, passed) = (self.vacated(kept), self.passed.load(Ordering::Relaxed));
         if vacated < passed {
             self.passed.store(vacated, Ordering::Relaxed);
         }
@@ -289,8 +388,8 @@ impl Staging {
     }
 
     /// What is vacated now was looked at: the next look is for more.
-    pub fn end_vacating(&self) {
-        self.passed.store(self.vacated(), Ordering::Relaxed);
+    pub fn end_vacating(&self, kept: usize) {
+        self.passed.store(self.vacated(kept), Ordering::Relaxed);
         self.is_vacating.store(false, Ordering::Release);
     }
 
@@ -332,6 +431,10 @@ impl Staging {
         let gone = drop(&ranges[..nr_ranges]);
         let mut all = 0;
         for (group, (pages, needed)) in part.groups().zip(freed) {
+            // Also of a call that failed nobody knows what it dropped.
+            if pages > 0 {
+                b.unfit.fetch_or(1 << group, Ordering::Relaxed);
+            }
             if pages > 0 && needed <= gone {
                 b.filled[group].fetch_sub(pages as u32, Ordering::Relaxed);
                 all += pages;
@@ -424,7 +527,7 @@ mod tests {
                 |(at, len): &&(usize, usize)| uapi::madvise(*at, *len, linux_raw_sys::general::MADV_DONTNEED).is_ok();
             ranges.iter().take_while(dropped).count()
         };
-        assert!(staging.has_vacated());
+        assert!(staging.has_vacated(0));
         let mut freed = 0;
         for _ in 0..staging.nr_queued() {
             let part = staging.pop_oldest().unwrap();
@@ -436,8 +539,8 @@ mod tests {
             staging.requeue(part);
         }
         assert!(staging.begin_vacating() && !staging.begin_vacating());
-        staging.end_vacating();
-        assert!(!staging.has_vacated());
+        staging.end_vacating(0);
+        assert!(!staging.has_vacated(0));
         assert_eq!(freed, (0..nr_pages).filter(|i| is_dropped(*i)).count());
         for i in 0..nr_pages {
             // SAFETY: as above.
@@ -447,7 +550,8 @@ mod tests {
         assert_eq!(staging.held(), nr_pages - freed);
         // The rest goes with the parts.
         (0..nr_pages).filter(|i| !is_left(*i)).for_each(|i| staging.put_frame(staging.frame(block, i)));
-        let rest: usize = core::iter::from_fn(|| staging.pop_oldest()).map(|part| staging.release(part)).sum();
+        let rest: usize =
+            core::iter::from_fn(|| staging.pop_oldest()).map(|part| staging.release(part, |_| false)).sum();
         assert_eq!((rest, staging.held(), staging.staged()), (nr_pages - freed, 0, 0));
     }
 
@@ -468,7 +572,7 @@ mod tests {
         staging.fill(block, &filled);
         staging.enqueue(block);
         while let Some(part) = staging.pop_oldest() {
-            staging.release(part);
+            staging.release(part, |_| false);
         }
         assert!(!uapi::is_mapped(counted) && !uapi::is_mapped(stray));
         let free: Vec<u32> = core::iter::from_fn(|| staging.take()).collect();
@@ -477,5 +581,106 @@ mod tests {
         let stray = touch(9);
         staging.give_back_unused(block);
         assert!(!uapi::is_mapped(stray));
+    }
+
+    /// Staging of few pages, and a block of it in the books, with memory behind its first groups and no owners.
+    fn with_block(filled: [u32; GROUPS]) -> (Staging, u32) {
+        let staging = Staging::new(1 << 10).unwrap();
+        let block = staging.take().unwrap();
+        for (group, n) in filled.iter().enumerate() {
+            for i in 0..*n as usize {
+                let at = staging.addr(staging.frame(block, group * GROUP_FRAMES + i));
+                // SAFETY: a frame of this test's own staging, which is mapped for reading and writing.
+                unsafe { (at as *mut u8).write_volatile(7) };
+            }
+        }
+        staging.fill(block, &filled);
+        staging.staged.store(0, Ordering::Relaxed);
+        staging.enqueue(block);
+        (staging, block)
+    }
+
+    /// Releases every part; what was kept, by group.
+    fn release_all(staging: &Staging, mut keeps: impl FnMut(usize) -> bool) -> (Vec<u32>, usize) {
+        let (mut kept, mut freed) = (Vec::new(), 0);
+        while let Some(part) = staging.pop_oldest() {
+            freed += staging.release(part, |first| {
+                let keep = keeps(first as usize % UNIT_PAGES / GROUP_FRAMES);
+                kept.extend(keep.then_some(first));
+                keep
+            });
+        }
+        (kept, freed)
+    }
+
+    fn is_free(staging: &Staging, block: u32) -> bool {
+        let all: Vec<u32> = core::iter::from_fn(|| staging.take()).collect();
+        all.iter().for_each(|b| staging.give_back(*b));
+        all.contains(&block)
+    }
+
+    #[test]
+    fn a_block_is_free_when_its_last_kept_frame_is_gone() {
+        let (staging, block) = with_block([64, 64, 63, 64, 64, 0, 64, 64]);
+        let (kept, freed) = release_all(&staging, |group| group != 1);
+        // Full groups only.
+        assert_eq!(kept, [0, 3, 4, 6, 7].map(|group| staging.frame(block, group * GROUP_FRAMES)));
+        assert_eq!((freed, staging.held()), (64 + 63, 5 * 64));
+        for (i, first) in (0..UNIT_PAGES).map(|i| (i, staging.frame(block, i))) {
+            let is_kept = kept.contains(&(first / 64 * 64));
+            assert_eq!(uapi::is_mapped(staging.addr(first)), is_kept, "frame {i}");
+        }
+        assert!(!is_free(&staging, block));
+        // Runs of several groups, and pieces.
+        staging.drop_kept(kept[1], 128);
+        staging.frames_left(kept[3] + 32, 96);
+        staging.drop_kept(kept[0], 63);
+        assert!(!is_free(&staging, block));
+        assert_eq!(staging.held(), 1 + 32);
+        staging.frames_left(kept[3], 32);
+        assert!(!is_free(&staging, block));
+        staging.frames_left(kept[0] + 63, 1);
+        assert!(is_free(&staging, block));
+        assert_eq!(staging.held(), 0);
+    }
+
+    #[test]
+    fn frames_that_may_be_missing_or_shared_are_not_kept() {
+        // All but one of a group was dropped, or nobody knows; or the group came back to where it belongs.
+        let (staging, block) = with_block([64; GROUPS]);
+        let part = staging.pop_oldest().unwrap();
+        assert_eq!(staging.vacate(part, |_| 0), 0);
+        staging.requeue(part);
+        staging.frames_taken(staging.frame(block, 3 * GROUP_FRAMES), 1);
+        let (kept, freed) = release_all(&staging, |_| true);
+        assert_eq!(kept.len(), GROUPS - 2);
+        assert_eq!(freed, 2 * GROUP_FRAMES - 1);
+        assert!(kept.iter().all(|first| ![0, 3].contains(&(*first as usize % UNIT_PAGES / GROUP_FRAMES))));
+        // What a child shares.
+        let (staging, block) = with_block([64; GROUPS]);
+        staging.keep_no_more();
+        assert!(release_all(&staging, |_| true).0.is_empty());
+        // Once the block is filled anew it is this process's alone.
+        while staging.take() != Some(block) {}
+        staging.fill(block, &[64; GROUPS]);
+        staging.enqueue(block);
+        assert_eq!(release_all(&staging, |_| true).0.len(), GROUPS);
+    }
+
+    #[test]
+    fn groups_held_for_no_page_are_told_of_once_and_free_their_block() {
+        let staging = Staging::new(1 << 10).unwrap();
+        let block = staging.take().unwrap();
+        let mut kept = Vec::new();
+        staging.hold_groups(block, 0b1010_0001, |first| kept.push(first));
+        assert_eq!(kept, [0, 5, 7].map(|group| staging.frame(block, group * GROUP_FRAMES)));
+        assert_eq!((staging.held(), staging.staged()), (3 * 64, 0));
+        // Used up before all are told of.
+        let other = staging.take().unwrap();
+        staging.hold_groups(other, 0b11, |first| staging.drop_kept(first, 64));
+        assert!(is_free(&staging, other) && !is_free(&staging, block));
+        kept.iter().for_each(|first| staging.drop_kept(*first, 64));
+        assert!(is_free(&staging, block));
+        assert_eq!(staging.held(), 0);
     }
 }

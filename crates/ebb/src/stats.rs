@@ -10,7 +10,7 @@ use crate::tree;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// Written in `Shared::magic`; changes with the layout.
-pub const MAGIC: u64 = 0x4542_4230_3030_3039;
+pub const MAGIC: u64 = 0x4542_4230_3030_3130;
 
 /// Room for the name of a tree and its NUL.
 pub const NAME_BYTES: usize = 64;
@@ -113,6 +113,8 @@ counters! {
     refaults_near,
     /// Pages taken back from staging by their program, all causes.
     staged_back_pages,
+    /// Pages that came in by MOVE: never touched or from swap in frames of the stock, staged in their own.
+    moved_in_pages,
     /// Pages stored, over time, in the pool (before compression).
     pool_in_bytes,
     /// The same after compression.

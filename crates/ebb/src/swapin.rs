@@ -8,6 +8,7 @@ use crate::groups::{Cost, Index};
 use crate::page::{PageWord, State, Tag};
 use crate::space::Space;
 use crate::stats;
+use crate::stock::{Placed, RUN_MAX, RUN_MIN};
 use crate::swapspace::{LoadError, NOT_LOCKED, Source, folio_at};
 use crate::table::{PAGE, UNIT_BYTES, UNIT_PAGES};
 use crate::uapi::uffd::UffdError;
@@ -26,6 +27,8 @@ pub(crate) enum In {
     Retry,
     /// The content cannot be had.
     Unreadable,
+    /// There are no frames for it, or they cannot be moved there: charge it, and do without.
+    NotByMove,
     /// The kernel has no memory.
     NoMemory,
     /// The kernel knows no such registered page: not ours after all.
@@ -45,6 +48,8 @@ pub(crate) struct Want {
     pub write: bool,
     /// Nobody waits for any of them.
     pub ahead: bool,
+    /// Nothing is charged: frames that are charged already are moved there.
+    pub by_move: bool,
     /// Whose page it is.
     pub group: Index,
 }
@@ -55,10 +60,14 @@ impl Space {
     pub(crate) fn bring(&self, ctx: &ThreadCtx, addr: usize, word: PageWord<'_>, state: State, want: Want) -> In {
         let unit_end = self.table.unit_start(addr) + UNIT_BYTES;
         let end = want.end.min(unit_end).min(addr + want.window * PAGE);
+        let want = Want { end, ..want };
         match state.tag() {
+            Tag::None | Tag::Staged | Tag::Swapped if want.by_move && end < addr + RUN_MIN * PAGE => In::NotByMove,
+            Tag::None if want.by_move => self.first_touch_by_move(addr, word, state, end),
             Tag::None => self.first_touch(addr, word, state, end),
-            Tag::Staged => self.soft_fault(addr, word, state, Want { end, ..want }),
-            Tag::Swapped => self.swap_in(ctx, addr, word, state, Want { end, ..want }),
+            Tag::Staged => self.soft_fault(addr, word, state, want),
+            Tag::Swapped if want.by_move => self.swap_in::<RUN_MAX>(ctx, addr, word, state, want),
+            Tag::Swapped => self.swap_in::<WINDOW_MAX>(ctx, addr, word, state, want),
             Tag::Present => In::Mapped(0),
             Tag::Busy => In::Retry,
         }
@@ -102,10 +111,34 @@ impl Space {
         if n == 0 {
             return In::Retry;
         }
-        let (mapped, error) = match self.uffd().copy(addr, self.zeros, n * PAGE) {
-            Ok(()) => (n, None),
-            Err((bytes, e)) => (bytes / PAGE, Some(e)),
-        };
+        let copy = || came(n, self.uffd().copy(addr, self.zeros, n * PAGE));
+        let (mapped, error) = self.ways.measure(Tag::None, false, copy, |came| came.0);
+        self.touched(addr, n, mapped, error)
+    }
+
+    fn first_touch_by_move(&self, addr: usize, word: PageWord<'_>, state: State, end: usize) -> In {
+        let Some(frames) = self.take_frames((end - addr) / PAGE) else { return In::NotByMove };
+        let end = end.min(addr + frames.n * PAGE);
+        let n = self.claim_run(addr, word, state, end, |_, s| s == State::NONE);
+        if n == 0 {
+            self.put_frames(frames, 0);
+            return In::Retry;
+        }
+        let place = || self.place_zeros(addr, frames, n);
+        let Placed { mapped, error, .. } = self.ways.measure(Tag::None, true, place, |placed| placed.mapped);
+        self.put_frames(frames, mapped);
+        match error {
+            // The page that exists is not charged.
+            Some(e) if mapped == 0 && e != UffdError::Again => {
+                self.finish_run(addr, n, |_| State::NONE);
+                In::NotByMove
+            }
+            _ => self.touched(addr, n, mapped, error.filter(|e| *e != UffdError::Exists)),
+        }
+    }
+
+    /// Of `n` claimed pages that nobody had touched `mapped` are there now, and then came an error: ends the claims.
+    fn touched(&self, addr: usize, n: usize, mapped: usize, error: Option<UffdError>) -> In {
         if mapped > 0 {
             self.count_content(addr, mapped);
             self.count_present(addr, mapped);
@@ -123,7 +156,7 @@ impl Space {
     }
 
     fn soft_fault(&self, addr: usize, word: PageWord<'_>, state: State, want: Want) -> In {
-        let Want { end, group, used, .. } = want;
+        let Want { end, group, used, by_move, .. } = want;
         let frame = state.payload() as u32;
         let n = self.claim_run(addr, word, state, end, |i, s| {
             s.tag() == Tag::Staged
@@ -133,11 +166,18 @@ impl Space {
         if n == 0 {
             return In::Retry;
         }
-        let (mapped, error) = match self.uffd().copy(addr, self.staging.addr(frame), n * PAGE) {
-            Ok(()) => (n, None),
-            Err((bytes, e)) => (bytes / PAGE, Some(e)),
+        let from = self.staging.addr(frame);
+        let bring = || match by_move {
+            true => came(n, self.uffd().move_resident(addr, from, n * PAGE)),
+            false => came(n, self.uffd().copy(addr, from, n * PAGE)),
         };
+        let (mapped, error) = self.ways.measure(Tag::Staged, by_move, bring, |came| came.0);
         self.check_unmapped(error, b"a staged page was mapped already");
+        if by_move {
+            stats::add(&self.stats.move_refused, error.is_some() as u64);
+            stats::add(&self.stats.moved_in_pages, mapped as u64);
+            self.staging.frames_taken(frame, mapped as u32);
+        }
         if mapped > 0 {
             self.count_present(addr, mapped);
             if !group.is_root() {
@@ -154,7 +194,15 @@ impl Space {
         for i in 0..mapped {
             self.staging.put_frame(frame + i as u32);
         }
-        self.outcome(mapped, error)
+        self.outcome_of(by_move, mapped, error)
+    }
+
+    /// The same where pages may be such as cannot be moved to.
+    fn outcome_of(&self, by_move: bool, mapped: usize, error: Option<UffdError>) -> In {
+        match error {
+            Some(e) if by_move && mapped == 0 && e != UffdError::Again => In::NotByMove,
+            _ => self.outcome(mapped, error),
+        }
     }
 
     /// Whether `n` pages brought in for reading from `addr` on stay clean. Long runs do: who walks through memory is
@@ -179,13 +227,30 @@ impl Space {
         written == 0
     }
 
-    fn swap_in(&self, ctx: &ThreadCtx, addr: usize, word: PageWord<'_>, state: State, want: Want) -> In {
-        let Want { end, write, group, used, ahead, .. } = want;
-        let mut entries = [state; WINDOW_MAX];
+    /// Brings in at most `N` swapped pages. The frame of the wide one is large.
+    #[inline(never)]
+    fn swap_in<const N: usize>(
+        &self,
+        ctx: &ThreadCtx,
+        addr: usize,
+        word: PageWord<'_>,
+        state: State,
+        want: Want,
+    ) -> In {
+        let Want { end, write, group, used, ahead, by_move, .. } = want;
+        let mut entries = [state; N];
         // More than one page needs a wide buffer; without one, one page at a time.
         let mut wide = if end > addr + PAGE { self.work.try_lease() } else { None };
-        let end = if wide.is_some() { end } else { addr + PAGE };
+        let frames = if by_move && wide.is_some() { self.take_frames((end - addr) / PAGE) } else { None };
+        if by_move && frames.is_none() {
+            return In::NotByMove;
+        }
+        let most = frames.map_or(if wide.is_some() { N } else { 1 }, |frames| frames.n.min(N));
+        let end = end.min(addr + most * PAGE);
         if !word.try_claim(state) {
+            if let Some(frames) = frames {
+                self.put_frames(frames, 0);
+            }
             return In::Retry;
         }
         let mut n = 1;
@@ -201,7 +266,7 @@ impl Space {
         // SAFETY: the context's bounce pages belong to the calling thread.
         let [bounce, spare] = unsafe { &mut *ctx.bounce.get() };
         let (bounce, spare) = (&mut bounce.0, &mut spare.0);
-        let mut were = [NOT_LOCKED; WINDOW_MAX];
+        let mut were = [NOT_LOCKED; N];
         let mut loaded = 0;
         let mut failure = None;
         let mut source = Source::Same;
@@ -240,21 +305,32 @@ impl Space {
             }
             loaded += 1;
         }
+        if let Some(work) = &mut wide {
+            work.charge(loaded, &self.group);
+        }
         let src = match &wide {
-            Some(work) => work.pages.as_ptr() as usize,
-            None => bounce.as_ptr() as usize,
+            Some(work) => &work.pages[..loaded * PAGE],
+            None => &bounce[..loaded * PAGE],
         };
         let clean = !write && loaded > 0 && self.stays_clean(addr, loaded, from_file, ahead);
-        let (mapped, error) = if loaded == 0 {
-            (0, None)
-        } else {
-            let uffd = self.uffd();
-            let len = loaded * PAGE;
-            match if clean { uffd.copy_protected(addr, src, len) } else { uffd.copy(addr, src, len) } {
-                Ok(()) => (loaded, None),
-                Err((bytes, e)) => (bytes / PAGE, Some(e)),
+        let bring = || match frames {
+            _ if loaded == 0 => Placed { mapped: 0, clean: 0, error: None },
+            Some(frames) => self.place(addr, frames, src, clean),
+            None => {
+                let (uffd, at) = (self.uffd(), src.as_ptr() as usize);
+                let copied =
+                    if clean { uffd.copy_protected(addr, at, src.len()) } else { uffd.copy(addr, at, src.len()) };
+                let (mapped, error) = came(loaded, copied);
+                Placed { mapped, clean: if clean { u128::MAX } else { 0 }, error }
             }
         };
+        let Placed { mapped, clean, error } =
+            self.ways.measure(Tag::Swapped, frames.is_some(), bring, |placed| placed.mapped);
+        if let Some(frames) = frames {
+            self.put_frames(frames, mapped);
+        }
+        let is_clean = |i: usize| clean >> i & 1 != 0;
+        let nr_clean = (0..mapped).filter(|i| is_clean(*i)).count();
         self.check_unmapped(error, b"a swapped page was mapped already");
         let mut near = 0;
         // What was evicted before this process was forked, its parent needed.
@@ -271,17 +347,18 @@ impl Space {
                 near += is_near as u32;
                 near_own += (is_near && distance <= age) as u64;
             }
-            if clean {
+            if is_clean(i) {
                 self.swap.keep(slot, was);
             } else {
                 self.swap.release(&self.group, self.stats, slot, folio_at(addr + i * PAGE), was);
             }
         }
         if mapped > 0 {
-            if clean {
-                self.count_clean(addr, mapped);
-            } else if !group.is_root() {
-                self.groups.force(group, Cost::SWAP.times(mapped as i64).taken());
+            if nr_clean > 0 {
+                self.count_clean(addr, nr_clean);
+            }
+            if nr_clean < mapped && !group.is_root() {
+                self.groups.force(group, Cost::SWAP.times((mapped - nr_clean) as i64).taken());
             }
             self.count_present(addr, mapped);
             if let Some(unit) = self.table.unit(addr) {
@@ -297,7 +374,7 @@ impl Space {
         }
         self.finish_run(addr, n, |i| match entries[i] {
             entry if i >= mapped => entry,
-            entry if clean => State::clean(entry.payload()),
+            entry if is_clean(i) => State::clean(entry.payload()),
             // What a system call uses it most likely uses again. Of a fault that is not known.
             _ => State::PRESENT.with_referenced(i < used),
         });
@@ -305,7 +382,7 @@ impl Space {
             // Who touches it will be told.
             Some(_) if mapped == 0 && ahead => In::Unreadable,
             Some(e) if mapped == 0 => self.unreadable(e),
-            _ => self.outcome(mapped, error),
+            _ => self.outcome_of(by_move, mapped, error),
         }
     }
 
@@ -337,6 +414,14 @@ impl Space {
             Some(UffdError::NotRegistered | UffdError::Mismatch) => In::NotRegistered,
             Some(_) => In::Unreadable,
         }
+    }
+}
+
+/// Of `n` pages so many came, and why no more.
+fn came(n: usize, result: Result<(), (usize, UffdError)>) -> (usize, Option<UffdError>) {
+    match result {
+        Ok(()) => (n, None),
+        Err((bytes, e)) => (bytes / PAGE, Some(e)),
     }
 }
 

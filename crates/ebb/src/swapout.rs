@@ -83,19 +83,19 @@ impl Space {
         for _ in 0..nr_parts {
             self.gate.enter(&ctx.gate);
             if let Some(part) = self.staging.pop_oldest() {
-                let mut pages = self.staging.vacate(part, |ranges| self.drop_ranges(ranges));
-                // A part that waits for nothing is done: whoever met it later would have freed nothing.
+                // A part that waits for nothing is done.
                 if self.staging.is_drained(part) {
-                    pages += self.staging.release(part);
+                    freed += self.release_part(part);
                 } else {
+                    let pages = self.staging.vacate(part, |ranges| self.drop_ranges(ranges));
+                    self.group.uncharge(pages);
+                    freed += pages;
                     self.staging.requeue(part);
                 }
-                self.group.uncharge(pages);
-                freed += pages;
             }
             self.gate.leave(&ctx.gate);
         }
-        self.staging.end_vacating();
+        self.staging.end_vacating(self.group.stocked());
         freed
     }
 
@@ -106,8 +106,7 @@ impl Space {
         loop {
             self.gate.enter(&ctx.gate);
             if self.staging.is_drained(part) {
-                let freed = self.staging.release(part);
-                self.group.uncharge(freed);
+                let freed = self.release_part(part);
                 self.gate.leave(&ctx.gate);
                 return freed;
             }

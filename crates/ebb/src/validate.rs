@@ -84,6 +84,7 @@ impl Space {
             if present + self.staging.held() + self.swap.pool_pages() > self.group.charged() {
                 return Err(Inconsistency::Pages("present pages, staging and pool exceed the charge"));
             }
+            self.validate_stock().map_err(Inconsistency::Pages)?;
             self.validate_groups().map_err(Inconsistency::Groups)?;
             self.swap.validate()
         })

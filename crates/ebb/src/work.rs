@@ -4,6 +4,8 @@
 //! a fault only tries, and does with a page of its own otherwise, so nobody waits for a buffer inside the gate.
 
 use crate::ctx::WINDOW_MAX;
+use crate::group::Group;
+use crate::stock::RUN_MAX;
 use crate::uapi::{self, Errno};
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
@@ -17,13 +19,26 @@ const BUFFERS: usize = 8;
 #[repr(C, align(4096))]
 pub struct Work {
     /// Pages on their way in, or to a file.
-    pub pages: [u8; WINDOW_MAX * 4096],
+    pub pages: [u8; RUN_MAX * 4096],
     /// One compressed page.
     pub out: [u8; 4352],
     /// The compressor's state.
     pub lz4: Lz4State,
     /// State words of a unit under the broom.
     pub saved: [u64; 512],
+    /// Of `pages`, how many beyond [`WINDOW_MAX`] have been used, and are charged.
+    pub charged: usize,
+}
+
+impl Work {
+    /// Has so many pages of it charged, which are used now.
+    pub fn charge(&mut self, pages: usize, group: &Group) {
+        let beyond = pages.saturating_sub(WINDOW_MAX);
+        if beyond > self.charged {
+            group.charge_meta((beyond - self.charged) * 4096);
+            self.charged = beyond;
+        }
+    }
 }
 
 /// All work buffers.

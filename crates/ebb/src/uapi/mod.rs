@@ -548,6 +548,16 @@ pub fn is_resident(at: usize) -> Option<bool> {
     (result == 0).then_some(byte & 1 != 0)
 }
 
+/// True when `n` pages from `at` on, at most 64, are in memory, for sure.
+pub fn are_resident(at: usize, n: usize) -> bool {
+    let mut bytes = [0u8; 64];
+    assert!(n <= bytes.len());
+    // SAFETY: the kernel writes one byte for each page.
+    let result =
+        unsafe { syscall(g::__NR_mincore as u64, [at as u64, n as u64 * 4096, bytes.as_mut_ptr() as u64, 0, 0, 0]) };
+    result == 0 && bytes[..n].iter().all(|byte| byte & 1 != 0)
+}
+
 /// True when the page at `at` is in memory, for sure.
 pub fn is_mapped(at: usize) -> bool {
     is_resident(at) == Some(true)

@@ -158,12 +158,20 @@ impl Uffd {
     /// under it, as the copy of a page that is shared since a fork does: it keeps the error of its first try, does the same
     /// pages again, and finds them in `dst`. What is there, and in `src` no more, was moved.
     pub fn move_pages(&self, dst: usize, src: usize, len: usize) -> Result<(), (usize, UffdError)> {
+        self.move_with(dst, src, len, MOVE_DONTWAKE | MOVE_HOLES)
+    }
+
+    /// The same for pages that are all there.
+    pub fn move_resident(&self, dst: usize, src: usize, len: usize) -> Result<(), (usize, UffdError)> {
+        self.move_with(dst, src, len, MOVE_DONTWAKE)
+    }
+
+    fn move_with(&self, dst: usize, src: usize, len: usize, mode: u64) -> Result<(), (usize, UffdError)> {
         let mut done = 0;
         // An EAGAIN without progress means that somebody else holds a page for a moment.
         let mut idle_tries = 0;
         loop {
-            let mut arg =
-                [(dst + done) as u64, (src + done) as u64, (len - done) as u64, MOVE_DONTWAKE | MOVE_HOLES, 0];
+            let mut arg = [(dst + done) as u64, (src + done) as u64, (len - done) as u64, mode, 0];
             // SAFETY: `struct uffdio_move`; both ranges are the caller's to change.
             let got = unsafe { self.ioctl(iowr(5, 40), arg.as_mut_ptr()) };
             let moved = arg[4] as i64;

@@ -1,0 +1,439 @@
+//! The stock: frames of staging that hold nothing any more and keep their memory, for what comes in next.
+//!
+//! To map a page by COPY the kernel allocates memory, and to drop one it frees it: a microsecond and a half a page together. A
+//! program that walks through more memory than it may have pays both for every page. MOVE takes a frame that was written where it
+//! is, for a sixth of that: so frames that swapping out leaves behind, and clean pages that are evicted, are kept, in groups of
+//! [`GROUP_FRAMES`], and the next run of pages that comes in takes them. To fill them a reader decompresses, a first touch writes
+//! zeros.
+//!
+//! MOVE flushes the TLB once a call, which interrupts every processor that the program runs on (12 us): only runs of at least
+//! [`RUN_MIN`] pages come from the stock, and only where that proves cheaper (`ways`). It grows by as much as such runs have asked
+//! for lately, and no larger than what background reclaim keeps free at most; its frames stay charged, and a page takes the charge
+//! along with the frame.
+//!
+//! MOVE cannot protect what it maps. A page that is to be clean is protected right after, and then compared with what was
+//! put there: who wrote to it in between has an ordinary page.
+//!
+//! The kernel may hold a reference to a page beyond the call that it was given for: while it is pinned, MOVE refuses it; where it
+//! is not, as for what is sent with MSG_ZEROCOPY, writing something else to its frame would be seen there. Who makes such calls
+//! keeps no frames ([`Space::reuse_no_frames`]).
+//!
+//! Frames in the stock have owner 0 and memory behind them, and each is in the ring once. They are taken, used and put back
+//! inside the gate; a fork finds none, because what a child shares cannot be moved.
+
+use crate::ctx::ThreadCtx;
+use crate::page::{State, Tag};
+use crate::ring::Ring;
+use crate::space::Space;
+use crate::staging::{GROUP_FRAMES, GROUPS, Part};
+use crate::stats;
+use crate::table::{PAGE, UNIT_BYTES};
+use crate::uapi::{self, Errno, uffd::UffdError};
+use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering::Relaxed, Ordering::SeqCst};
+
+/// Pages that come in from the stock together, at least and at most.
+pub const RUN_MIN: usize = 32;
+pub const RUN_MAX: usize = 2 * GROUP_FRAMES;
+const GROUP_BYTES: usize = GROUP_FRAMES * PAGE;
+/// Pages that are remembered to have been asked for.
+const DEMAND_MAX: i64 = 4096;
+
+/// Frames next to each other, of one block, taken out of the stock or on their way into it.
+#[derive(Clone, Copy)]
+pub(crate) struct Frames {
+    first: u32,
+    pub n: usize,
+}
+
+impl Frames {
+    fn to_bits(self) -> u64 {
+        (self.first as u64) << 16 | self.n as u64
+    }
+
+    fn from_bits(bits: u64) -> Self {
+        Self { first: (bits >> 16) as u32, n: (bits & 0xffff) as usize }
+    }
+
+    /// The first ones, about `most`, and the others: none, or enough for a run. There are as many as for one in all.
+    fn split(self, most: usize) -> (Self, Self) {
+        let fewer = self.n.saturating_sub(RUN_MIN);
+        let n = match self.n.saturating_sub(most) {
+            0 => self.n,
+            RUN_MIN.. => most,
+            _ if fewer >= RUN_MIN => fewer,
+            _ => self.n,
+        };
+        (Self { n, ..self }, Self { first: self.first + n as u32, n: self.n - n })
+    }
+}
+
+/// What became of pages that were put in place.
+pub(crate) struct Placed {
+    /// So many are mapped, from the first on.
+    pub mapped: usize,
+    /// Which of them are clean, a bit each.
+    pub clean: u128,
+    /// Why there are no more.
+    pub error: Option<UffdError>,
+}
+
+/// The stock of a space.
+pub struct Stock {
+    frames: Ring,
+    /// Pages that came in for which frames of the stock were of use, less those that were stocked.
+    demand: AtomicI64,
+    /// Threads that free memory for what frames are of no use for.
+    closers: AtomicU32,
+    /// Nothing is stocked any more.
+    is_over: AtomicBool,
+}
+
+/// While it lives nothing goes to the stock.
+pub(crate) struct Closed<'a>(&'a Stock);
+
+impl Drop for Closed<'_> {
+    fn drop(&mut self) {
+        self.0.closers.fetch_sub(1, Relaxed);
+    }
+}
+
+impl Stock {
+    /// Room for so many groups.
+    pub fn new(groups: usize) -> Result<Self, Errno> {
+        // A group may be in it in pieces, each enough for a run.
+        Ok(Self {
+            frames: Ring::new(groups * GROUP_FRAMES / RUN_MIN)?,
+            demand: AtomicI64::new(0),
+            closers: AtomicU32::new(0),
+            is_over: AtomicBool::new(false),
+        })
+    }
+
+    /// In fork's child, where nobody is at work.
+    pub fn reset(&self) {
+        self.closers.store(0, Relaxed);
+    }
+}
+
+/// Groups on their way into the stock: those next to each other together.
+struct NewFrames<'a> {
+    space: &'a Space,
+    run: Frames,
+}
+
+impl NewFrames<'_> {
+    fn add_group(&mut self, first: u32) {
+        if self.run.n == 0 || self.run.first + self.run.n as u32 != first {
+            self.flush();
+            self.run = Frames { first, n: 0 };
+        }
+        self.run.n += GROUP_FRAMES;
+    }
+
+    fn flush(&self) {
+        if self.run.n > 0 {
+            self.space.stock.demand.fetch_sub(self.run.n as i64, Relaxed);
+            self.space.group.add_stocked(self.run.n as i64);
+            self.space.push_frames(self.run);
+        }
+    }
+}
+
+impl Drop for NewFrames<'_> {
+    fn drop(&mut self) {
+        self.flush();
+    }
+}
+
+impl Space {
+    /// True when the stock has frames for a run.
+    pub(crate) fn has_stock(&self) -> bool {
+        self.group.stocked() >= RUN_MIN && !self.group.is_stock_too_large()
+    }
+
+    /// Whether the page at `addr`, seen in `state`, begins a run of pages that can be moved to where they belong: out of the stock, or,
+    /// staged, out of their own frames.
+    pub(crate) fn may_move_in(&self, addr: usize, state: State, window: usize) -> bool {
+        let is_next = |(i, next): (usize, State)| match state.tag() {
+            Tag::Staged => next == State::staged(state.payload() as u32 + i as u32),
+            tag => next.tag() == tag,
+        };
+        let end = addr + RUN_MIN * PAGE;
+        window >= RUN_MIN
+            && matches!(state.tag(), Tag::None | Tag::Staged | Tag::Swapped)
+            && self.can_move.load(Relaxed)
+            && end <= self.table.unit_start(addr) + UNIT_BYTES
+            && (addr..end).step_by(PAGE).map_while(|at| Some(self.table.word(at)?.load())).enumerate().all(is_next)
+    }
+
+    /// True when there are frames for a run of pages in that state, and to move them costs less than to copy.
+    pub(crate) fn has_frames_for(&self, state: State) -> bool {
+        let has_frames = match state.tag() {
+            Tag::Staged => !self.staging.is_shared(state.payload() as u32),
+            _ => self.has_stock(),
+        };
+        has_frames && self.ways.prefers_move(state.tag())
+    }
+
+    /// `n` pages came in, seen in `state`, for which frames of the stock were of use, whether there were any or not.
+    pub(crate) fn note_demand(&self, n: usize, state: State) {
+        if state.tag() != Tag::Staged && self.stock.demand.load(Relaxed) < DEMAND_MAX {
+            self.stock.demand.fetch_add(n as i64, Relaxed);
+        }
+    }
+
+    /// Frames for a run of at most `most` pages, and a few more where what would be left is too little for another. Inside the gate.
+    pub(crate) fn take_frames(&self, most: usize) -> Option<Frames> {
+        let all = Frames::from_bits(self.stock.frames.pop()?);
+        let (taken, rest) = all.split(most);
+        self.group.add_stocked(-(taken.n as i64));
+        if rest.n > 0 {
+            self.push_frames(rest);
+        }
+        Some(taken)
+    }
+
+    /// The first `used` of the frames are pages now; the others go back, or, too few for a run, are dropped. Inside the gate.
+    pub(crate) fn put_frames(&self, frames: Frames, used: usize) {
+        if used > 0 {
+            self.staging.frames_left(frames.first, used as u32);
+            stats::add(&self.stats.moved_in_pages, used as u64);
+        }
+        let rest = Frames { first: frames.first + used as u32, n: frames.n - used };
+        if rest.n >= RUN_MIN {
+            self.group.add_stocked(rest.n as i64);
+            self.push_frames(rest);
+        } else if rest.n > 0 {
+            self.drop_frames(rest);
+        }
+    }
+
+    /// The last ones are the first to be used: processors have them in their caches.
+    fn push_frames(&self, frames: Frames) {
+        let pushed = self.stock.frames.push_first(frames.to_bits());
+        assert!(pushed, "there are no more runs of frames than places");
+    }
+
+    fn drop_frames(&self, frames: Frames) {
+        self.staging.drop_kept(frames.first, frames.n as u32);
+        self.group.uncharge(frames.n);
+    }
+
+    /// From now on the kernel may keep references to pages beyond the calls that these are given for: no frame is written for
+    /// another page any more. Before the first such call. What is in stock already no such page has been in.
+    pub fn reuse_no_frames(&self) {
+        // A page that such a call is given is in no sweep before the call is over: see `pin`. A sweep looks here after its claims.
+        self.stock.is_over.store(true, SeqCst);
+    }
+
+    /// Has what is freed from here on freed for good.
+    pub(crate) fn close_stock(&self) -> Closed<'_> {
+        self.stock.closers.fetch_add(1, Relaxed);
+        Closed(&self.stock)
+    }
+
+    /// Drops some of the stock; false when there is none. Outside the gate.
+    pub(crate) fn shrink_stock(&self, ctx: &ThreadCtx) -> bool {
+        if self.group.stocked() == 0 {
+            return false;
+        }
+        self.gate.enter(&ctx.gate);
+        let frames = self.take_frames(RUN_MAX);
+        if let Some(frames) = frames {
+            self.drop_frames(frames);
+        }
+        self.gate.leave(&ctx.gate);
+        frames.is_some()
+    }
+
+    /// A charge finds no room: drops some of the stock, and has what is freed next freed for good; false when there is none.
+    /// Outside the gate.
+    pub(crate) fn give_up_stock(&self, ctx: &ThreadCtx) -> bool {
+        let is_given = self.shrink_stock(ctx);
+        if is_given {
+            self.stock.demand.store(0, Relaxed);
+        }
+        is_given
+    }
+
+    /// Before fork: drops all of the stock, and has nothing come into it that the child shares. Under the exclusive gate.
+    pub(crate) fn empty_stock(&self) {
+        while let Some(frames) = self.take_frames(RUN_MAX) {
+            self.drop_frames(frames);
+        }
+        self.staging.keep_no_more();
+    }
+
+    /// Pages that the stock may grow by.
+    fn stock_room(&self) -> usize {
+        let demand = self.stock.demand.load(Relaxed);
+        let is_closed = self.stock.closers.load(Relaxed) > 0 || self.stock.is_over.load(SeqCst);
+        if demand <= 0 || is_closed || self.staging.is_scarce() {
+            return 0;
+        }
+        let most = self.group.stock_max().min(demand as usize + GROUP_FRAMES - 1);
+        // Some for a look at what they cost.
+        if self.ways.wants_frames() { most } else { most.min(RUN_MAX.saturating_sub(self.group.stocked())) }
+    }
+
+    /// Releases a drained part, full groups of it into the stock; how many pages that gained. Inside the gate.
+    pub(crate) fn release_part(&self, part: Part) -> usize {
+        let (room, mut stocked) = (self.stock_room(), 0);
+        let mut new = NewFrames { space: self, run: Frames { first: 0, n: 0 } };
+        let freed = self.staging.release(part, |first| {
+            // What the kernel lost nobody may look into.
+            let keeps = stocked + GROUP_FRAMES <= room && uapi::are_resident(self.staging.addr(first), GROUP_FRAMES);
+            if keeps {
+                stocked += GROUP_FRAMES;
+                new.add_group(first);
+            }
+            keeps
+        });
+        self.group.uncharge(freed);
+        freed + stocked
+    }
+
+    /// Moves clean pages of the unit that the caller has claimed into the stock, groups of them that are whole; which pages are
+    /// gone now, a bit each. `is_clean` says which may go. Inside the gate.
+    pub(crate) fn move_to_stock(&self, unit: usize, is_clean: impl Fn(usize) -> bool) -> [u64; GROUPS] {
+        let mut gone = [0; GROUPS];
+        let mut room = if self.can_move.load(Relaxed) { self.stock_room() } else { 0 };
+        let mut wanted = 0u32;
+        for group in 0..GROUPS {
+            let first = unit + group * GROUP_BYTES;
+            let mut pages = group * GROUP_FRAMES..(group + 1) * GROUP_FRAMES;
+            if room >= GROUP_FRAMES && pages.all(&is_clean) && self.is_plain_range(first, first + GROUP_BYTES) {
+                wanted |= 1 << group;
+                room -= GROUP_FRAMES;
+            }
+        }
+        let block = if wanted != 0 { self.staging.take() } else { None };
+        let Some(block) = block else { return gone };
+        let frame = |group: usize| self.staging.frame(block, group * GROUP_FRAMES);
+        let (mut fit, mut group) = (0u32, 0);
+        while group < GROUPS {
+            let run = group..group + ((wanted >> group).trailing_ones() as usize).max(1);
+            group = run.end;
+            if wanted & 1 << run.start == 0 {
+                continue;
+            }
+            stats::add(&self.stats.unmap_calls, 1);
+            stats::add(&self.stats.unmap_move_calls, 1);
+            let (src, len) = (unit + run.start * GROUP_BYTES, run.len() * GROUP_BYTES);
+            let moved = match self.uffd().move_pages(self.staging.addr(frame(run.start)), src, len) {
+                Ok(()) => len,
+                Err((bytes, _)) => bytes,
+            };
+            // A page that the kernel had swapped out itself keeps its protection.
+            let is_open = self.uffd().write_protect(self.staging.addr(frame(run.start)), len, false).is_ok();
+            for (i, group) in run.enumerate() {
+                let pages = (moved.saturating_sub(i * GROUP_BYTES) / PAGE).min(GROUP_FRAMES);
+                gone[group] = if pages == GROUP_FRAMES { u64::MAX } else { (1 << pages) - 1 };
+                // Who looks into a frame must find one, also where the program's page was missing.
+                let is_whole = is_open && pages == GROUP_FRAMES;
+                if is_whole && uapi::are_resident(self.staging.addr(frame(group)), GROUP_FRAMES) {
+                    fit |= 1 << group;
+                } else {
+                    self.staging.drop_frames(frame(group), GROUP_FRAMES);
+                }
+            }
+        }
+        let pages: u32 = gone.iter().map(|pages| pages.count_ones()).sum();
+        self.group.uncharge(pages as usize - fit.count_ones() as usize * GROUP_FRAMES);
+        if fit == 0 {
+            self.staging.give_back_unused(block);
+        } else {
+            // Whatever else is in the block nobody counts: it is empty.
+            let mut new = NewFrames { space: self, run: Frames { first: 0, n: 0 } };
+            self.staging.hold_groups(block, fit, |first| new.add_group(first));
+        }
+        gone
+    }
+
+    /// Compares the stock with what is counted of it, and its frames with what they must be. Under the exclusive gate.
+    pub(crate) fn validate_stock(&self) -> Result<(), &'static str> {
+        let (mut pages, mut bad) = (0, false);
+        self.stock.frames.for_each(|bits| {
+            let frames = Frames::from_bits(bits);
+            pages += frames.n;
+            let all = frames.first..frames.first + frames.n as u32;
+            let is_empty = |frame| self.staging.owner(frame).load(Relaxed) == 0;
+            bad |= !all.clone().all(|frame| is_empty(frame) && uapi::is_mapped(self.staging.addr(frame)));
+            bad |= frames.n < RUN_MIN || self.staging.is_shared(frames.first);
+        });
+        if pages != self.group.stocked() || self.staging.staged() + pages > self.staging.held() {
+            return Err("the stock differs from its count");
+        }
+        if bad { Err("a frame in stock is in use, shared or gone") } else { Ok(()) }
+    }
+
+    /// Writes `pages` into the frames, and maps these from `addr` on, in pages that the caller has claimed and nobody has mapped; those that
+    /// are to be clean protected. Inside the gate.
+    pub(crate) fn place(&self, addr: usize, frames: Frames, pages: &[u8], clean: bool) -> Placed {
+        let n = pages.len() / PAGE;
+        assert!(n <= frames.n && n <= RUN_MAX);
+        // SAFETY: the frames are this thread's, and mapped for writing.
+        unsafe { core::ptr::copy_nonoverlapping(pages.as_ptr(), self.frames_at(frames), n * PAGE) };
+        let (mapped, error) = self.map_frames(addr, frames, n);
+        let mut placed = Placed { mapped, clean: 0, error };
+        if !clean || mapped == 0 {
+            return placed;
+        }
+        let is_protected = self.uffd().write_protect(addr, mapped * PAGE, true).is_ok();
+        for (i, page) in pages.chunks_exact(PAGE).take(mapped).enumerate() {
+            let at = addr + i * PAGE;
+            // SAFETY: the page is mapped and readable, and as long as it is claimed nobody changes or unmaps it.
+            let found = unsafe { core::slice::from_raw_parts(at as *const u8, PAGE) };
+            if is_protected && found == page {
+                placed.clean |= 1 << i;
+            } else {
+                // A failure leaves a page protected that is open in the books: a write finds that out, see `spurious`.
+                let _ = self.uffd().write_protect(at, PAGE, false);
+            }
+        }
+        placed
+    }
+
+    /// Maps `n` pages of zeros from `addr` on: see [`Self::place`].
+    pub(crate) fn place_zeros(&self, addr: usize, frames: Frames, n: usize) -> Placed {
+        assert!(n <= frames.n);
+        // SAFETY: the frames are this thread's, and mapped for writing.
+        unsafe { core::ptr::write_bytes(self.frames_at(frames), 0, n * PAGE) };
+        let (mapped, error) = self.map_frames(addr, frames, n);
+        Placed { mapped, clean: 0, error }
+    }
+
+    fn frames_at(&self, frames: Frames) -> *mut u8 {
+        self.staging.addr(frames.first) as *mut u8
+    }
+
+    fn map_frames(&self, addr: usize, frames: Frames, n: usize) -> (usize, Option<UffdError>) {
+        match self.uffd().move_resident(addr, self.staging.addr(frames.first), n * PAGE) {
+            Ok(()) => (n, None),
+            Err((bytes, e)) => {
+                stats::add(&self.stats.move_refused, 1);
+                (bytes / PAGE, Some(e))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_is_cut_so_that_what_is_left_is_enough_for_another() {
+        for n in RUN_MIN..=8 * GROUP_FRAMES {
+            let all = Frames { first: 3, n };
+            assert_eq!(Frames::from_bits(all.to_bits()).n, n);
+            for most in RUN_MIN..=RUN_MAX {
+                let (taken, rest) = all.split(most);
+                assert_eq!((taken.first, rest.first, taken.n + rest.n), (3, 3 + taken.n as u32, n));
+                assert!(taken.n >= RUN_MIN && (rest.n == 0 || rest.n >= RUN_MIN), "{n} for {most}");
+                // No more than are dropped when they are not used.
+                assert!(taken.n < most + RUN_MIN, "{n} for {most}");
+            }
+        }
+    }
+}
