@@ -221,15 +221,19 @@ impl Space {
         }
     }
 
+    /// Pages that come in at once.
+    fn piece(&self) -> usize {
+        if self.has_stock() { RUN_MAX } else { WINDOW_MAX }
+    }
+
     /// A walk came to a page that somebody else is bringing in: brings in a piece after it rather than to wait. False when
     /// there is none below `end`. Outside the gate.
     pub(crate) fn go_ahead(&self, ctx: &ThreadCtx, page: usize, end: usize, write: bool) -> bool {
         let has = |at, tag| self.table.word(at).is_some_and(|word| word.load().tag() == tag);
         // After what is being brought in with it.
-        let mut pieces = (page + WINDOW_MAX * PAGE..=page + RUN_MAX * PAGE).step_by(WINDOW_MAX * PAGE);
+        let mut pieces = (page + WINDOW_MAX * PAGE..=page + self.piece() * PAGE).step_by(WINDOW_MAX * PAGE);
         let Some(next) = pieces.find(|next| *next >= end || !has(*next, Tag::Busy)) else { return false };
-        let most = if self.has_stock() { RUN_MAX } else { WINDOW_MAX };
-        let end = end.min(next + most * PAGE);
+        let end = end.min(next + self.piece() * PAGE);
         next < end
             && has(page, Tag::Busy)
             && has(next, Tag::Swapped)
@@ -256,7 +260,7 @@ impl Space {
             let start = base + (WINDOWS - 1 - window) * len;
             let limit = ahead.limit.load(Relaxed).min((front & !1) + REACH);
             let (at, end) = (start + done, (start + len).min(limit));
-            let piece_end = end.min(at + RUN_MAX * PAGE);
+            let piece_end = end.min(at + self.piece() * PAGE);
             if at < piece_end {
                 let came = self.bring_range(ctx, at, piece_end, front & 1 != 0, Until::RoomIsShort);
                 stats::add(&self.stats.read_beside_pages, came.pages as u64);

@@ -21,6 +21,7 @@
 //! Frames in the stock have owner 0 and memory behind them, and each is in the ring once. They are taken, used and put back
 //! inside the gate; a fork finds none, because what a child shares cannot be moved.
 
+use crate::clock;
 use crate::ctx::ThreadCtx;
 use crate::page::{State, Tag};
 use crate::ring::Ring;
@@ -37,6 +38,10 @@ pub const RUN_MAX: usize = 2 * GROUP_FRAMES;
 const GROUP_BYTES: usize = GROUP_FRAMES * PAGE;
 /// Pages that are remembered to have been asked for.
 const DEMAND_MAX: i64 = 4096;
+/// For so long they are; a process that walked once would keep what others of its tree need.
+const DEMAND_MS: u64 = 50;
+/// For so long nothing is stocked when that stood in the way of other charges.
+const REFUSED_MS: u64 = 5;
 
 /// Frames next to each other, of one block, taken out of the stock or on their way into it.
 #[derive(Clone, Copy)]
@@ -82,6 +87,10 @@ pub struct Stock {
     frames: Ring,
     /// Pages that came in for which frames of the stock were of use, less those that were stocked.
     demand: AtomicI64,
+    /// When such pages came in last, as [`clock::stamp`].
+    asked: AtomicU32,
+    /// When a charge found no room while there was stock, likewise.
+    refused: AtomicU32,
     /// Threads that free memory for what frames are of no use for.
     closers: AtomicU32,
     /// Nothing is stocked any more.
@@ -104,6 +113,8 @@ impl Stock {
         Ok(Self {
             frames: Ring::new(groups * GROUP_FRAMES / RUN_MIN)?,
             demand: AtomicI64::new(0),
+            asked: AtomicU32::new(0),
+            refused: AtomicU32::new(0),
             closers: AtomicU32::new(0),
             is_over: AtomicBool::new(false),
         })
@@ -177,7 +188,11 @@ impl Space {
 
     /// `n` pages came in, seen in `state`, for which frames of the stock were of use, whether there were any or not.
     pub(crate) fn note_demand(&self, n: usize, state: State) {
-        if state.tag() != Tag::Staged && self.stock.demand.load(Relaxed) < DEMAND_MAX {
+        if state.tag() == Tag::Staged {
+            return;
+        }
+        self.stock.asked.store(clock::stamp(), Relaxed);
+        if self.stock.demand.load(Relaxed) < DEMAND_MAX {
             self.stock.demand.fetch_add(n as i64, Relaxed);
         }
     }
@@ -252,6 +267,7 @@ impl Space {
         let is_given = self.shrink_stock(ctx);
         if is_given {
             self.stock.demand.store(0, Relaxed);
+            self.stock.refused.store(clock::stamp(), Relaxed);
         }
         is_given
     }
@@ -268,7 +284,9 @@ impl Space {
     fn stock_room(&self) -> usize {
         let demand = self.stock.demand.load(Relaxed);
         let is_closed = self.stock.closers.load(Relaxed) > 0 || self.stock.is_over.load(SeqCst);
-        if demand <= 0 || is_closed || self.staging.is_scarce() {
+        let [asked, refused] = [&self.stock.asked, &self.stock.refused].map(|at| clock::ms_since(at.load(Relaxed)));
+        let is_of_use = demand > 0 && asked <= DEMAND_MS && (refused > REFUSED_MS || clock::is_forbidden());
+        if !is_of_use || is_closed || self.staging.is_scarce() {
             return 0;
         }
         let most = self.group.stock_max().min(demand as usize + GROUP_FRAMES - 1);
