@@ -42,6 +42,10 @@ pub enum PinResult {
 const READAHEAD_GAP: u32 = 3;
 /// Faults on one present page before it counts as lost.
 const SPURIOUS_MAX: u32 = 64;
+/// Pages that one call may pin whatever others have pinned.
+pub const PIN_PAGES_MIN: usize = 16;
+/// The part of what the process may expect of the budget that calls may pin together, but for that.
+const PINNED_PART: usize = 4;
 
 impl Space {
     /// Answers a fault of the calling thread at `addr`. Every signal must be blocked.
@@ -265,7 +269,21 @@ impl Space {
 
     /// Most bytes that one system call may pin.
     pub fn pin_max(&self) -> usize {
-        (self.group.limit() / 16).clamp(16, 2048) * PAGE
+        (self.group.limit() / 16).clamp(PIN_PAGES_MIN, 2048) * PAGE
+    }
+
+    /// The same of a call that can be made in pieces: no more than leaves three quarters of what the process may expect to what
+    /// no call is at. Calls wait in the kernel for as long as they like, and threads for memory with a part of it pinned.
+    pub fn pin_piece_max(&self) -> usize {
+        let most = self.pin_max();
+        let pinned = self.pinned_by_calls();
+        (self.group.share() / PINNED_PART).saturating_sub(pinned).clamp(PIN_PAGES_MIN, most / PAGE) * PAGE
+    }
+
+    /// Pages that calls in flight have pinned, or are about to.
+    pub(crate) fn pinned_by_calls(&self) -> usize {
+        let range_max = (self.pin_max() / PAGE) as u64;
+        self.contexts.all().map(|ctx| ctx.pins.pages(range_max) as usize).sum()
     }
 
     /// Says where the thread's alternate signal stack is, so that calls on it are told from those it interrupted.

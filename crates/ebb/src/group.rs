@@ -373,11 +373,11 @@ pub fn pool_max(limit: usize) -> [usize; 2] {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::tree::Page;
 
-    fn group(limit: u64) -> Group {
+    pub(crate) fn group(limit: u64) -> Group {
         // Zeroed memory is a valid area.
         let stats = crate::uapi::reserve(Shared::MAP_BYTES).expect("memory");
         // SAFETY: as above; never unmapped.

@@ -98,7 +98,7 @@ pub use ctx::{THREADS_MAX, ThreadCtx};
 #[cfg(not(loom))]
 pub use device::{DEVICES_MAX, NAME_BYTES_MAX, SwapInfo, SwapSpec};
 #[cfg(not(loom))]
-pub use fault::{Fault, PinResult};
+pub use fault::{Fault, PIN_PAGES_MIN, PinResult};
 #[cfg(not(loom))]
 pub use groups::{GROUP_DEPTH_MAX, GROUPS_MAX, GroupError, GroupEvents, GroupId, GroupInfo, GroupLimits, GroupUse};
 #[cfg(not(loom))]

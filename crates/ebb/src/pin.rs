@@ -12,6 +12,9 @@
 use crate::primitive::{AtomicU32, AtomicU64, Ordering, fence};
 use core::sync::atomic::compiler_fence;
 
+/// Bytes of a page.
+const PAGE: u64 = 4096;
+
 /// Calls in flight that one thread can have: the call, and handlers that interrupted handlers.
 const DEPTH: usize = if cfg!(loom) { 2 } else { 4 };
 /// Ranges of one call kept apart; further ones widen the last.
@@ -132,6 +135,14 @@ impl Pins {
             record.end[i].store(0, Ordering::Release);
             record.start[i].store(0, Ordering::Release);
         }
+    }
+
+    /// Pages of all published ranges, each range counted with no more than so many.
+    pub fn pages(&self, range_max: u64) -> u64 {
+        let depth = (self.depth.load(Ordering::Relaxed) as usize).min(DEPTH);
+        let ranges = self.records[..depth].iter().flat_map(|record| record.start.iter().zip(&record.end));
+        let pages = |start: u64, end: u64| end.div_ceil(PAGE).saturating_sub(start / PAGE).min(range_max);
+        ranges.map(|(start, end)| pages(start.load(Ordering::Relaxed), end.load(Ordering::Relaxed))).sum()
     }
 
     /// Calls `f` with every published range that meets `[start, end)`. Called by eviction after it claimed pages.

@@ -18,6 +18,8 @@ const IDLE: u32 = 2;
 
 /// Time without progress, by every thread, after which the budget cannot be kept.
 const PATIENCE_NS: u64 = 10_000_000_000;
+/// Time between two processes of a tree that end for lack of memory, at least: what the first one held is there by then.
+const GIVE_UP_EVERY_MS: u64 = 1000;
 /// For so long who can free nothing lets others run, and then sleeps for so long, at first and at most.
 const YIELD_NS: u64 = 200_000;
 const WAIT_NS: u64 = 1_000_000;
@@ -491,7 +493,11 @@ impl Space {
             if self.reclaim_shared_step(ctx) {
                 idle = Patience::default();
             } else if !idle.wait(self.tree().look().held as usize) {
-                self.give_up(ctx);
+                // Of several that wait for the same one ends, and leaves what it held to the others.
+                if self.tree().page().may_give_up(now_ms(), GIVE_UP_EVERY_MS) {
+                    self.give_up(ctx);
+                }
+                idle = Patience::default();
             }
         }
     }
@@ -527,6 +533,7 @@ impl Space {
         line.str(b"ebb: pages held ").number(self.group.charged()).str(b" of ").number(self.group.limit());
         line.str(b" (by all processes ").number(self.tree().look().held.max(0) as usize).str(b")");
         line.str(b": resident ").number(present).str(b" (pinned for good ").number(pinned);
+        line.str(b", by calls ").number(self.pinned_by_calls());
         line.str(b", clean ").number(self.nr_clean.load(Ordering::Relaxed));
         line.str(b"), staged ").number(self.staging.staged()).str(b", pool ").number(self.swap.pool_pages());
         line.str(b", metadata ").number(self.group.meta_pages()).str(b", units to sweep ").number(self.units.len());
@@ -575,8 +582,11 @@ impl Patience {
         if self.since_ns == 0 || charged != self.charged {
             (self.since_ns, self.charged) = (now, charged);
         }
+        if now - self.since_ns >= PATIENCE_NS {
+            return false;
+        }
         // Longer each time: each look takes the processor from those who could free something.
         uapi::futex_wait(&AtomicU32::new(0), 0, Some(((now - began) / 4).clamp(WAIT_NS, WAIT_NS_MAX)));
-        now - self.since_ns < PATIENCE_NS
+        true
     }
 }

@@ -23,7 +23,7 @@ use crate::table::{PAGE, PageTable};
 use crate::tree::{MemberId, Tree};
 use crate::uapi::{self, Errno, uffd::Uffd};
 use crate::ways::Ways;
-use crate::work::WorkPool;
+use crate::work::{Buffers, Runs, Work};
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
@@ -103,7 +103,8 @@ pub struct Space {
     pub(crate) stock: Stock,
     pub(crate) ways: Ways,
     pub(crate) swap: SwapSpace,
-    pub(crate) work: WorkPool,
+    pub(crate) work: Buffers<Work>,
+    pub(crate) runs: Runs,
     /// Units with present pages, in the order in which reclaim looks at them.
     pub(crate) units: Ring,
     pub(crate) background: Background,
@@ -206,7 +207,8 @@ impl Space {
             ways: Ways::default(),
             staging,
             swap,
-            work: WorkPool::new()?,
+            work: Buffers::new()?,
+            runs: Runs::new()?,
             units: Ring::new(1 << 20)?,
             read_ahead: ReadAhead::default(),
             page_out: PageOut::default(),

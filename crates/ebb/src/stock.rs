@@ -30,6 +30,7 @@ use crate::staging::{GROUP_FRAMES, GROUPS, Part};
 use crate::stats;
 use crate::table::{PAGE, UNIT_BYTES};
 use crate::uapi::{self, Errno, uffd::UffdError};
+use crate::work::Runs;
 use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering::Relaxed, Ordering::SeqCst};
 
 /// Pages that come in from the stock together, at least and at most.
@@ -181,6 +182,7 @@ impl Space {
     pub(crate) fn has_frames_for(&self, state: State) -> bool {
         let has_frames = match state.tag() {
             Tag::Staged => !self.staging.is_shared(state.payload() as u32),
+            Tag::Swapped => self.has_stock() && Runs::are_allowed(self.group.share()),
             _ => self.has_stock(),
         };
         has_frames && self.ways.prefers_move(state.tag())
@@ -188,7 +190,12 @@ impl Space {
 
     /// `n` pages came in, seen in `state`, for which frames of the stock were of use, whether there were any or not.
     pub(crate) fn note_demand(&self, n: usize, state: State) {
-        if state.tag() == Tag::Staged {
+        let is_of_use = match state.tag() {
+            Tag::Staged => false,
+            Tag::Swapped => Runs::are_allowed(self.group.share()),
+            _ => true,
+        };
+        if !is_of_use {
             return;
         }
         self.stock.asked.store(clock::stamp(), Relaxed);
@@ -247,18 +254,22 @@ impl Space {
         Closed(&self.stock)
     }
 
-    /// Drops some of the stock; false when there is none. Outside the gate.
+    /// Drops some of the stock, or buffers of runs that are more than the process should have now; false when there is nothing
+    /// such. Outside the gate.
     pub(crate) fn shrink_stock(&self, ctx: &ThreadCtx) -> bool {
-        if self.group.stocked() == 0 {
+        let share = self.group.share();
+        let are_too_many = self.runs.are_too_many(share);
+        if !are_too_many && self.group.stocked() == 0 {
             return false;
         }
         self.gate.enter(&ctx.gate);
-        let frames = self.take_frames(RUN_MAX);
-        if let Some(frames) = frames {
+        let mut freed = if are_too_many { self.runs.trim(share, &self.group) } else { 0 };
+        if let Some(frames) = self.take_frames(RUN_MAX) {
             self.drop_frames(frames);
+            freed += frames.n;
         }
         self.gate.leave(&ctx.gate);
-        frames.is_some()
+        freed > 0
     }
 
     /// A charge finds no room: drops some of the stock, and has what is freed next freed for good; false when there is none.
@@ -272,8 +283,10 @@ impl Space {
         is_given
     }
 
-    /// Before fork: drops all of the stock, and has nothing come into it that the child shares. Under the exclusive gate.
+    /// Before fork: drops all of the stock and the buffers of runs, and has nothing come into it that the child shares. Under the
+    /// exclusive gate.
     pub(crate) fn empty_stock(&self) {
+        self.runs.trim(0, &self.group);
         while let Some(frames) = self.take_frames(RUN_MAX) {
             self.drop_frames(frames);
         }

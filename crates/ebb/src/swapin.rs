@@ -240,12 +240,19 @@ impl Space {
         let Want { end, write, group, used, ahead, by_move, .. } = want;
         let mut entries = [state; N];
         // More than one page needs a wide buffer; without one, one page at a time.
-        let mut wide = if end > addr + PAGE { self.work.try_lease() } else { None };
-        let frames = if by_move && wide.is_some() { self.take_frames((end - addr) / PAGE) } else { None };
+        let is_wide = end > addr + PAGE;
+        let mut run = if by_move { self.runs.try_lease((end - addr) / PAGE, &self.group) } else { None };
+        let mut work = if is_wide && !by_move { self.work.try_lease() } else { None };
+        let frames = if run.is_some() { self.take_frames((end - addr) / PAGE) } else { None };
         if by_move && frames.is_none() {
             return In::NotByMove;
         }
-        let most = frames.map_or(if wide.is_some() { N } else { 1 }, |frames| frames.n.min(N));
+        let mut wide = match (&mut run, &mut work) {
+            (Some(run), _) => Some(&mut run.pages[..]),
+            (None, Some(work)) => Some(&mut work.pages[..]),
+            (None, None) => None,
+        };
+        let most = frames.map_or(wide.as_ref().map_or(1, |_| N), |frames| frames.n.min(N));
         let end = end.min(addr + most * PAGE);
         if !word.try_claim(state) {
             if let Some(frames) = frames {
@@ -275,8 +282,8 @@ impl Space {
             let slot = slot_of(entries[loaded]);
             let at = addr + loaded * PAGE;
             let (out, scratch): (&mut [u8; PAGE], &mut [u8; PAGE]) = match &mut wide {
-                Some(work) => {
-                    let part = &mut work.pages[loaded * PAGE..(loaded + 1) * PAGE];
+                Some(wide) => {
+                    let part = &mut wide[loaded * PAGE..(loaded + 1) * PAGE];
                     match part.try_into() {
                         Ok(part) => (part, &mut *spare),
                         Err(_) => break,
@@ -305,11 +312,8 @@ impl Space {
             }
             loaded += 1;
         }
-        if let Some(work) = &mut wide {
-            work.charge(loaded, &self.group);
-        }
         let src = match &wide {
-            Some(work) => &work.pages[..loaded * PAGE],
+            Some(wide) => &wide[..loaded * PAGE],
             None => &bounce[..loaded * PAGE],
         };
         let clean = !write && loaded > 0 && self.stays_clean(addr, loaded, from_file, ahead);

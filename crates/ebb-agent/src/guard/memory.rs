@@ -86,6 +86,10 @@ impl Memory for SpaceMemory<'_> {
         self.space.pin_max() as u64
     }
 
+    fn piece_max(&self) -> u64 {
+        self.space.pin_piece_max() as u64
+    }
+
     fn bring_in(&self, addr: u64, len: u64) -> bool {
         range(addr, len).is_none_or(|(addr, len)| crate::stack::on_own(|| self.space.bring_in(self.ctx, addr, len)))
     }

@@ -35,6 +35,9 @@ pub enum Pin {
     Unreadable,
 }
 
+/// Bytes that a call may pin whatever others have pinned.
+const PIECE_BYTES_MIN: u64 = ebb::PIN_PAGES_MIN as u64 * PAGE_BYTES;
+
 /// The engine as one call of one thread sees it.
 pub trait Memory: ReadMemory {
     /// Begins the call's pins; what an earlier call of the same frame left is dropped.
@@ -48,6 +51,8 @@ pub trait Memory: ReadMemory {
     fn pin_end(&self);
     /// Bytes that one call may pin.
     fn pin_max(&self) -> u64;
+    /// Bytes that one of the pieces of a call may pin now: no more than those, and never less than [`PIECE_BYTES_MIN`].
+    fn piece_max(&self) -> u64;
     /// Brings a range in. Only between [`Memory::block`] and [`Memory::unblock`].
     fn bring_in(&self, addr: u64, len: u64) -> bool;
     /// Makes a range resident for good. Only between [`Memory::block`] and [`Memory::unblock`].
@@ -202,6 +207,8 @@ struct Pinner<'a, M> {
     blocked: Option<u64>,
     /// Bytes that can still be pinned.
     left: u64,
+    /// What others have pinned has been looked at.
+    is_limited: bool,
     /// Bytes beyond those that are brought in without a pin.
     spare: u64,
     too_large: bool,
@@ -211,7 +218,8 @@ struct Pinner<'a, M> {
 impl<'a, M: Memory> Pinner<'a, M> {
     fn new(mem: &'a M, may_split: bool) -> Self {
         let left = mem.pin_max();
-        Self { mem, may_split, begun: false, blocked: None, left, spare: left, too_large: false, unreadable: false }
+        let (is_limited, too_large, unreadable) = (!may_split, false, false);
+        Self { mem, may_split, begun: false, blocked: None, left, is_limited, spare: left, too_large, unreadable }
     }
 
     fn add(&mut self, buffer: Buffer) {
@@ -229,6 +237,11 @@ impl<'a, M: Memory> Pinner<'a, M> {
                 self.block();
                 return self.mem.request(context, block, addr, len);
             }
+        }
+        // Looks at every thread, so only for what is worth it.
+        if len > PIECE_BYTES_MIN && !self.is_limited {
+            self.is_limited = true;
+            self.left = self.left.min(self.mem.piece_max());
         }
         if !self.begun {
             // The common case: one buffer, resident.

@@ -17,6 +17,9 @@
 //! to pipes stay whole: its pages are brought in, and pinned as far as that goes. What an eviction in that moment cuts
 //! short goes on in pieces.
 //!
+//! What can be pinned is a sixteenth of the budget, and less, down to 64 KiB, while other calls have pinned much: threads may
+//! wait in their calls for ever.
+//!
 //! Not kept: a write larger than what can be pinned is not atomic against other writers of the same file between its
 //! pieces; and a vector that is changed during the call, by its own transfer or by somebody else, counts as it is when
 //! its turn comes.
@@ -112,7 +115,7 @@ fn ask<M: Memory>(mem: &M, nr: u32, args: &[u64; 6], do_call: DoCall<'_>) -> Res
 fn piece_bytes_max<M: Memory>(mem: &M) -> u64 {
     const SLACK: u64 = 4 * PAGE_BYTES;
     const ROUND: u64 = 64 << 10;
-    let bytes = mem.pin_max().saturating_sub(SLACK);
+    let bytes = mem.piece_max().saturating_sub(SLACK);
     let bytes = if bytes >= 4 * ROUND { bytes - bytes % ROUND } else { bytes - bytes % PAGE_BYTES };
     bytes.max(PAGE_BYTES)
 }

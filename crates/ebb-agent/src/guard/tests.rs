@@ -22,6 +22,8 @@ struct Pages {
     start: u64,
     bytes: u64,
     pin_max: u64,
+    /// What the first large calls may pin, one after the other, because others have pinned much.
+    piece_max: RefCell<Vec<u64>>,
     /// Ranges that can be pinned, whatever their size.
     ranges_max: usize,
     resident: RefCell<BTreeSet<u64>>,
@@ -50,6 +52,7 @@ impl Pages {
             start: at as u64,
             bytes,
             pin_max,
+            piece_max: RefCell::default(),
             ranges_max: usize::MAX,
             resident: RefCell::default(),
             pins: RefCell::default(),
@@ -158,6 +161,10 @@ impl Memory for Pages {
 
     fn pin_max(&self) -> u64 {
         self.pin_max
+    }
+
+    fn piece_max(&self) -> u64 {
+        self.piece_max.borrow_mut().pop().map_or(self.pin_max, |bytes| bytes.min(self.pin_max))
     }
 
     fn bring_in(&self, addr: u64, len: u64) -> bool {

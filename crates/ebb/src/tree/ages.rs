@@ -221,6 +221,16 @@ mod tests {
     }
 
     #[test]
+    fn of_several_that_find_no_memory_one_ends_at_a_time() {
+        let page = page_of(&[], 0);
+        assert!(page.may_give_up(7000, 1000));
+        assert!(!page.may_give_up(7000, 1000) && !page.may_give_up(7999, 1000));
+        assert!(page.may_give_up(8000, 1000));
+        // Another clock.
+        assert!(page.may_give_up(10, 1000) && !page.may_give_up(20, 1000));
+    }
+
+    #[test]
     fn who_does_not_need_what_it_evicts_gives_to_who_does() {
         let page = page_of(&[(1000, 1000, 900), (3200, 3200, 10), (1600, 1600, 10), (100_000, 100_000, 800)], 5000);
         assert_eq!(page.spendthrift(0, 64, false, 5000), Some((1, 200)));

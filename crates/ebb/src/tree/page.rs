@@ -172,6 +172,8 @@ pub struct Page {
     pub left: AtomicU32,
     /// When somebody who ran short last looked for dead members, on the clock of [`Member::published_ms`].
     pub reaped_ms: AtomicU64,
+    /// When a process last ended because there was no memory for it, on the same clock.
+    gave_up_ms: AtomicU64,
     /// Shares at or above this were never used.
     shares_high_water: AtomicU32,
     members: [Member; MEMBERS_MAX],
@@ -215,6 +217,7 @@ impl Page {
             left: AtomicU32::new(0),
             high_water: AtomicU32::new(MEMBERS_MAX as u32),
             reaped_ms: word(),
+            gave_up_ms: word(),
             shares_high_water: AtomicU32::new(SHARES_MAX as u32),
             members: core::array::from_fn(|index| member(index as u32)),
             shares: core::array::from_fn(|_| Share::default()),
@@ -247,6 +250,14 @@ impl Page {
     /// Changes the budget. Who holds more than is left then learns it when it next wants something.
     pub fn set_limit(&self, pages: u64) {
         self.limit.store(pages, Ordering::SeqCst);
+    }
+
+    /// A process is about to end because there is no memory for it: whether it may, or another did less than so long ago.
+    pub fn may_give_up(&self, now_ms: u64, every_ms: u64) -> bool {
+        let last = self.gave_up_ms.load(Ordering::SeqCst);
+        // Later than now is the clock of another time namespace.
+        let is_due = last == 0 || last > now_ms || now_ms - last >= every_ms;
+        is_due && self.gave_up_ms.compare_exchange(last, now_ms.max(1), Ordering::SeqCst, Ordering::SeqCst).is_ok()
     }
 
     /// The member at a place that exists.

@@ -18,6 +18,61 @@ fn a_large_read_of_a_file_is_whole_and_moves_the_position() {
 }
 
 #[test]
+fn a_transfer_pins_less_at_a_time_where_others_have_pinned_much() {
+    let content = pattern(3 * MIB);
+    for limits in [&[64 << 10][..], &[64 << 10, 512 << 10, 64 << 10], &[128 << 10, 64 << 10, 64 << 10, 64 << 10]] {
+        let mem = Pages::new(8 << 20, 512 << 10);
+        *mem.piece_max.borrow_mut() = limits.iter().rev().copied().collect();
+        let file = file_with(&content);
+        let (mut real, mut first) = (kernel(&mem), 0);
+        let n = content.len() as i64;
+        let ret = call(&mem, g::__NR_read as u64, &[fd(&file), mem.start, n as u64, 0, 0, 0], &mut |nr, args| {
+            if nr == g::__NR_read as u64 && first == 0 {
+                first = args[2];
+            }
+            real(nr, args)
+        });
+        assert_eq!(ret, n);
+        assert!(mem.slice(0, n as usize) == &content[..]);
+        // Less than could be pinned otherwise, even where it would fit.
+        assert!(first <= 448 << 10, "{first}");
+    }
+}
+
+#[test]
+fn what_fits_is_pinned_in_one_only_as_far_as_others_leave_room() {
+    let content = pattern(MIB / 4);
+    let mem = Pages::new(8 << 20, 512 << 10);
+    // The first look for the whole, the second for the pieces.
+    *mem.piece_max.borrow_mut() = vec![64 << 10, 64 << 10];
+    let file = file_with(&content);
+    let (mut real, mut pieces) = (kernel(&mem), Vec::new());
+    let args = [fd(&file), mem.start, content.len() as u64, 0, 0, 0];
+    let ret = call(&mem, g::__NR_read as u64, &args, &mut |nr, args| {
+        if nr == g::__NR_read as u64 {
+            pieces.push(args[2]);
+        }
+        real(nr, args)
+    });
+    assert_eq!(ret, content.len() as i64);
+    assert!(mem.slice(0, content.len()) == &content[..]);
+    assert!(pieces.iter().all(|bytes| *bytes <= 64 << 10), "{pieces:?}");
+}
+
+#[test]
+fn a_message_is_whole_whatever_others_have_pinned() {
+    let mem = Pages::new(8 << 20, 512 << 10);
+    *mem.piece_max.borrow_mut() = vec![64 << 10; 4];
+    let (far, near) = socket_pair(libc::SOCK_SEQPACKET);
+    let content = pattern(100 << 10);
+    mem.slice(0, content.len()).copy_from_slice(&content);
+    assert_eq!(run(&mem, g::__NR_write, [fd(&near), mem.start, content.len() as u64, 0, 0, 0]), content.len() as i64);
+    let at = mem.start + MIB as u64;
+    assert_eq!(run(&mem, g::__NR_read, [fd(&far), at, 200 << 10, 0, 0, 0]), content.len() as i64);
+    assert!(mem.slice(MIB, content.len()) == &content[..]);
+}
+
+#[test]
 fn a_large_positioned_transfer_leaves_the_position_alone() {
     let mem = Pages::new(8 << 20, 512 << 10);
     let content = pattern(3 * MIB);
