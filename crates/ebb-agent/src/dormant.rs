@@ -30,7 +30,6 @@ use crate::signals::{self, FULL_MASK, SIGBUS, SIGSEGV, bit};
 use crate::sites;
 use crate::start;
 use crate::user;
-use crate::zerocopy;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering::Relaxed};
 use ebb::uapi;
 use linux_raw_sys::general as g;
@@ -171,9 +170,6 @@ fn is_for_the_agent(nr: u32, frame: &Frame) -> bool {
     const ARCH_SET_GS: u64 = 0x1001;
     let limits = |resource: u64| [g::RLIMIT_NOFILE, g::RLIMIT_AS, g::RLIMIT_FSIZE].contains(&(resource as u32));
     match nr {
-        g::__NR_sendto | g::__NR_sendmsg | g::__NR_sendmmsg => {
-            zerocopy::is_one(nr, &[frame.di, frame.si, frame.dx, frame.r10, frame.r8, frame.r9])
-        }
         g::__NR_prctl => [PR_SET_SECCOMP, PR_SET_SYSCALL_USER_DISPATCH].contains(&(frame.di as u32)),
         g::__NR_arch_prctl => frame.di == ARCH_SET_GS,
         g::__NR_setrlimit => limits(frame.di),

@@ -321,7 +321,7 @@ fn copy(space: &'static Space, b: &mut ThreadBlock, uc: &mut Context, mut reques
     // Whatever a lock protects is whole in the child.
     let table = b.table().lock().lock();
     let arena = thread::arena_lock().lock();
-    space.fork_prepare();
+    space.fork_prepare(b.ctx());
     // SAFETY: the child's memory is a copy; it goes on below.
     let ret = unsafe { entry::raw_syscall(nr, &registers) };
     if ret != 0 {

@@ -23,7 +23,6 @@ use crate::takeover::Found;
 use crate::text::Line;
 use crate::thread;
 use crate::trap;
-use crate::zerocopy;
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use ebb::stats::Shared;
@@ -202,7 +201,6 @@ fn activate(mask: u64, running: Option<Option<Found>>) {
     }
     if let Some(Some(found)) = running {
         stack::on_own(|| found.take_over(space));
-        zerocopy::take_over(space);
     }
     interpose::set_enabled(settings.interposes);
 }

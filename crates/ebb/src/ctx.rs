@@ -28,6 +28,8 @@ pub struct ThreadCtx {
     pub(crate) alt: [AtomicU64; 2],
     /// Pages charged for work that is under way: what a fork's child must give back for threads it does not have.
     pub(crate) in_flight: AtomicU32,
+    /// Pages charged for what the child of a fork that this thread is about to make has for itself.
+    pub(crate) fork_room: AtomicU32,
     pub(crate) walker: Walker,
     index: AtomicU32,
     /// The group of its new mappings, as a place in the table. Others change it with the gate closed.
@@ -49,6 +51,11 @@ impl ThreadCtx {
     pub(crate) fn same_stack(&self, a: u64, b: u64) -> bool {
         let (start, end) = (self.alt[0].load(Ordering::Relaxed), self.alt[1].load(Ordering::Relaxed));
         (start..end).contains(&a) == (start..end).contains(&b)
+    }
+
+    /// Pages that it has charged for what comes next.
+    pub(crate) fn charged_ahead(&self) -> usize {
+        (self.in_flight.load(Ordering::Relaxed) + self.fork_room.load(Ordering::Relaxed)) as usize
     }
 
     /// The shard of per-thread allocation state this thread uses.
@@ -122,7 +129,9 @@ impl Contexts {
         let mut in_flight = 0;
         for ctx in self.all() {
             if !core::ptr::eq(ctx, own) {
-                in_flight += ctx.in_flight.swap(0, Ordering::Relaxed) as usize;
+                in_flight += ctx.charged_ahead();
+                ctx.in_flight.store(0, Ordering::Relaxed);
+                ctx.fork_room.store(0, Ordering::Relaxed);
                 ctx.gate.reset();
                 ctx.pins.reset();
                 ctx.walker.reset();

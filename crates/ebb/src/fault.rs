@@ -116,13 +116,13 @@ impl Space {
             self.gate.enter(&ctx.gate);
             ctx.in_flight.store(0, Relaxed);
             let Some(region) = self.regions.find(page) else {
-                self.gate.leave(&ctx.gate);
                 self.group.uncharge(want);
+                self.gate.leave(&ctx.gate);
                 return (Fault::NotManaged, reclaim);
             };
             let Some(word) = self.table.word(page) else {
-                self.gate.leave(&ctx.gate);
                 self.group.uncharge(want);
+                self.gate.leave(&ctx.gate);
                 return (Fault::NotManaged, reclaim);
             };
             let state = word.load();
@@ -437,8 +437,8 @@ impl Space {
             }
             let word = if at < end { self.table.word(at) } else { None };
             let Some(word) = word else {
-                self.gate.leave(&ctx.gate);
                 self.group.uncharge(charge);
+                self.gate.leave(&ctx.gate);
                 break;
             };
             let state = word.load();

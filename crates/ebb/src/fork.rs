@@ -18,10 +18,12 @@ use core::sync::atomic::Ordering::Relaxed;
 
 /// The part of the budget that is free before a process forks that holds much of it.
 const FORK_ROOM_PART: usize = 8;
+/// How long a process that forks reclaims at most for what the child will have for itself.
+const FORK_WAIT_NS: u64 = 250_000_000;
 
 impl Space {
     /// Before fork: nobody else is inside the engine until [`Self::fork_parent`]. The caller must not be inside.
-    pub fn fork_prepare(&self) {
+    pub fn fork_prepare(&self, ctx: &ThreadCtx) {
         self.gate.close(self.contexts.all().map(|c| &c.gate));
         self.requests.freeze();
         self.background.set_forked();
@@ -32,7 +34,9 @@ impl Space {
             *member = file.as_ref().map_or(u32::MAX, |f| f.adopt());
         }
         let reserved = self.tree().reserve_child();
-        if reserved.is_some_and(|child| self.share_pages(child) > 0) {
+        let shared = reserved.map_or(0, |child| self.share_pages(child, ctx));
+        self.release_fork_room(ctx);
+        if shared > 0 {
             let number = self.nr_sharing_forks.fetch_add(1, Relaxed).wrapping_add(1).max(1);
             self.sharing.store(number, Relaxed);
             self.shares_much.store(true, Relaxed);
@@ -42,23 +46,44 @@ impl Space {
         unsafe { *self.reserved_child.get() = reserved };
     }
 
-    /// Frees a part of the budget, where this process holds much of it and would share that: what is shared frees nothing
-    /// when one side evicts it, so both would have to work in what happens to be left.
-    /// Takes as long as reclaim does: before any lock.
+    /// Charges what the child will have for itself at once, metadata and what is staged; and frees a part of the budget, where this
+    /// process holds much of it and would share that: what is shared frees nothing when one side evicts it, so both would have
+    /// to work in what happens to be left. Takes as long as reclaim does: before any lock.
     pub fn make_fork_room(&self, ctx: &ThreadCtx) {
         self.tree().reap_sometimes();
         let (limit, charged) = (self.group.limit(), self.group.charged());
-        if !self.can_protect || self.tree().is_alone() || charged < limit / 4 {
+        if !self.can_protect || self.tree().is_alone() {
             return;
         }
-        let room = (limit / FORK_ROOM_PART).min(charged / 2) as i64;
-        let mut steps = 4 * room as usize / self.sweep_max() + 8;
+        let most = limit / FORK_ROOM_PART;
+        let holds_much = charged >= limit / 4;
+        let room = if holds_much { most.min(charged / 2) } else { 0 };
+        let mut steps = 4 * room / self.sweep_max() + 8;
         self.group.give_back_unused();
         let _closed = self.close_stock();
-        while self.shrink_stock(ctx) {}
-        while steps > 0 && self.tree().look().free() < room {
+        while holds_much && self.shrink_stock(ctx) {}
+        while steps > 0 && self.tree().look().free() < room as i64 {
             steps -= 1;
             self.reclaim_step(ctx);
+            self.group.give_back_unused();
+        }
+        let own = self.not_shared().min(most);
+        // Where there is no room, as all is shared and others are as short, the child takes it all the same.
+        if self.try_direct_reclaim(ctx, own, FORK_WAIT_NS) && self.group.try_charge(own) {
+            ctx.fork_room.store(own as u32, Relaxed);
+        }
+    }
+
+    /// Pages that a child would have for itself.
+    fn not_shared(&self) -> usize {
+        self.group.meta_pages() + self.staging.staged()
+    }
+
+    /// What was charged for the child is there for it. Under the exclusive gate.
+    pub(crate) fn release_fork_room(&self, ctx: &ThreadCtx) {
+        let room = ctx.fork_room.swap(0, Relaxed) as usize;
+        if room > 0 {
+            self.group.uncharge(room);
             self.group.give_back_unused();
         }
     }

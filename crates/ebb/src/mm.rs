@@ -360,6 +360,11 @@ impl Space {
             word.set_exclusive(State::NONE);
             self.uncount_content(addr, 1);
             self.count_content(to, 1);
+            if self.may_be_lent(addr)
+                && let Some(unit) = self.table.unit(to)
+            {
+                unit.lent.store(1, Relaxed);
+            }
             match state.tag() {
                 Tag::Present => {
                     self.uncount_present(addr, 1);

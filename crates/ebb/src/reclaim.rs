@@ -41,6 +41,8 @@ const COLDER_TIMES: u64 = 4;
 const COLDER_MS: u64 = 250;
 /// How long who runs short waits for another process, before it reclaims itself.
 const ASKED_WAIT_NS: u64 = 2_000_000;
+/// How long who finds stock counted that is not there waits for those who are at it.
+const STOCK_WAIT_NS: u64 = 50_000;
 /// Steps of that wait.
 const ASKED_STEP_NS: u64 = 100_000;
 /// How often the thread looks whether somebody asks, where it cannot wait for that too (Linux before 5.16).
@@ -464,6 +466,15 @@ impl Space {
 
     /// Reclaims in the calling thread, outside the gate, until `n` more pages fit, or the stock has some for who can use these.
     pub(crate) fn direct_reclaim(&self, ctx: &ThreadCtx, n: usize, or_stock: bool) {
+        self.reclaim_until(ctx, n, or_stock, u64::MAX);
+    }
+
+    /// The same, but for so long only; whether they fit.
+    pub(crate) fn try_direct_reclaim(&self, ctx: &ThreadCtx, n: usize, for_ns: u64) -> bool {
+        self.reclaim_until(ctx, n, false, uapi::now_ns() + for_ns)
+    }
+
+    fn reclaim_until(&self, ctx: &ThreadCtx, n: usize, or_stock: bool, until_ns: u64) -> bool {
         stats::add(&self.stats.direct_reclaims, 1);
         self.group.widen_gap();
         self.background.kick_if(self, true);
@@ -471,6 +482,9 @@ impl Space {
         let mut waited_ns = 0;
         let _closed = (!or_stock).then(|| self.close_stock());
         while !(or_stock && self.has_stock() || self.group.make_room(n)) {
+            if until_ns != u64::MAX && uapi::now_ns() >= until_ns {
+                return false;
+            }
             if self.shrink_stock(ctx) || self.tree().reap_sometimes() > 0 {
                 continue;
             }
@@ -500,6 +514,11 @@ impl Space {
                 idle = Patience::default();
             }
         }
+        // What the charge met may be stock that somebody is about to take out, or to put in, and who does not run now.
+        if self.group.stocked() > 0 && !self.stock.has_frames() {
+            uapi::futex_wait(&AtomicU32::new(0), 0, Some(STOCK_WAIT_NS));
+        }
+        true
     }
 
     /// The kernel had no memory for a page although the budget allows one: frees a few units' worth.

@@ -14,6 +14,7 @@
 //! reverse map to unmap it everywhere; neither is to be had here.
 
 use crate::clock;
+use crate::ctx::ThreadCtx;
 use crate::page::{State, Tag};
 use crate::primitive::{Ordering as ModelOrdering, fence};
 use crate::region::Region;
@@ -114,12 +115,15 @@ impl Space {
 
     /// Before fork: marks and protects what this process and `child` will share, and says so in the tree, where the child will
     /// hold as many pages as this process; how many are shared. Under the exclusive gate.
-    pub(crate) fn share_pages(&self, child: MemberId) -> usize {
-        let charged = self.group.charged() as i64;
+    pub(crate) fn share_pages(&self, child: MemberId, ctx: &ThreadCtx) -> usize {
+        // What threads have charged for work ahead the child has no use for.
+        let ahead: usize = self.contexts.all().map(ThreadCtx::charged_ahead).sum();
+        let charged = self.group.charged().saturating_sub(ahead) as i64;
         let leaves = self.regions.all().iter().flat_map(|r| (r.start >> LEAF_SHIFT)..=((r.end - 1) >> LEAF_SHIFT));
         let leaves = leaves.filter(|leaf| self.table.has_content(leaf << LEAF_SHIFT));
         let mut fork = self.tree().begin_fork(child, Extent::new(leaves, self.swap.arena()));
         if !self.can_protect {
+            self.release_fork_room(ctx);
             return fork.finish(charged);
         }
         let is_copied = |r: &&Region| !r.attr.is_dontfork() && !r.attr.is_wipeonfork();
@@ -156,6 +160,7 @@ impl Space {
             });
         }
         self.swap.share_pool(&mut fork);
+        self.release_fork_room(ctx);
         fork.finish(charged)
     }
 

@@ -200,6 +200,11 @@ impl Staging {
         self.staged.fetch_add(filled.iter().map(|n| *n as u64).sum(), Ordering::Relaxed);
     }
 
+    /// No frame of a block that a sweep has just filled will be used again.
+    pub fn keep_none(&self, block: u32) {
+        self.block(block).unfit.store((1 << GROUPS) - 1, Ordering::Relaxed);
+    }
+
     /// The groups of `block` have so many frames with memory behind them.
     fn hold(&self, block: u32, filled: &[u32; GROUPS]) {
         let b = self.block(block);

@@ -121,6 +121,11 @@ impl Stock {
         })
     }
 
+    /// There are frames in it, as far as is known.
+    pub fn has_frames(&self) -> bool {
+        self.frames.len() > 0
+    }
+
     /// In fork's child, where nobody is at work.
     pub fn reset(&self) {
         self.closers.store(0, Relaxed);
@@ -307,6 +312,11 @@ impl Space {
         if self.ways.wants_frames() { most } else { most.min(RUN_MAX.saturating_sub(self.group.stocked())) }
     }
 
+    /// The unit at `unit` may have pages that the kernel reads still, by a reference from before they were managed.
+    pub(crate) fn may_be_lent(&self, unit: usize) -> bool {
+        self.table.unit(unit).is_some_and(|unit| unit.lent.load(Relaxed) != 0)
+    }
+
     /// Releases a drained part, full groups of it into the stock; how many pages that gained. Inside the gate.
     pub(crate) fn release_part(&self, part: Part) -> usize {
         let (room, mut stocked) = (self.stock_room(), 0);
@@ -328,7 +338,8 @@ impl Space {
     /// gone now, a bit each. `is_clean` says which may go. Inside the gate.
     pub(crate) fn move_to_stock(&self, unit: usize, is_clean: impl Fn(usize) -> bool) -> [u64; GROUPS] {
         let mut gone = [0; GROUPS];
-        let mut room = if self.can_move.load(Relaxed) { self.stock_room() } else { 0 };
+        let can_move = self.can_move.load(Relaxed) && !self.may_be_lent(unit);
+        let mut room = if can_move { self.stock_room() } else { 0 };
         let mut wanted = 0u32;
         for group in 0..GROUPS {
             let first = unit + group * GROUP_BYTES;

@@ -222,11 +222,12 @@ impl Space {
     /// Makes room in the budget for what comes into the pool.
     pub(crate) fn make_room(&self, ctx: &ThreadCtx, keep_going: &mut dyn FnMut() -> bool) -> Result<(), SwapOffError> {
         let mut waits = 0;
+        let _closed = self.close_stock();
         while self.group.is_tight() {
             if !keep_going() {
                 return Err(SwapOffError::Interrupted);
             }
-            if self.reclaim_step(ctx) {
+            if self.shrink_stock(ctx) || self.reclaim_step(ctx) {
                 waits = 0;
             } else if self.group.charged() < self.group.limit() {
                 return Ok(());

@@ -150,6 +150,9 @@ impl Space {
             return 0;
         }
         self.staging.fill(block, &filled);
+        if self.may_be_lent(unit) {
+            self.staging.keep_none(block);
+        }
         self.uncount_present(unit, swept);
         stats::add(&self.stats.unmap_pages, swept as u64);
         swept

@@ -64,6 +64,9 @@ pub struct Unit {
     pub unmarked: AtomicU32,
     /// When a page of the unit was last seen in use, as [`crate::clock::stamp`].
     pub touched: AtomicU32,
+    /// Not 0 when it has, or had, pages from before they were managed. The kernel may have been lent these, and may read them
+    /// still (vmsplice, MSG_ZEROCOPY): no frame of the unit is written with another page.
+    pub lent: AtomicU32,
 }
 
 #[repr(C)]

@@ -123,6 +123,7 @@ impl Space {
             self.count_present(start, present);
             if let Some(unit) = self.table.unit(start) {
                 unit.touched.store(clock::stamp(), Relaxed);
+                unit.lent.store(1, Relaxed);
             }
         }
     }

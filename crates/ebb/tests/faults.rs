@@ -389,7 +389,7 @@ fn a_fork_that_failed_leaves_no_slot_behind() {
         let mut pages = Pages::new(space, n, RANDOM);
         for round in 0..12u64 {
             let mask = block_signals();
-            space.fork_prepare();
+            space.fork_prepare(ctx(space));
             space.fork_parent(false);
             restore_signals(mask);
             for page in (round as usize % 3..n).step_by(3) {

@@ -36,7 +36,8 @@ fn moved(space: &'static Space, f: impl FnOnce()) -> u64 {
 
 /// Repeats `f` until pages were moved: which way they come depends on what costs less here and now.
 fn until_moved(space: &'static Space, mut f: impl FnMut()) {
-    if force().no_move || force().shared {
+    let can_move = ebb::uapi::uffd::Uffd::open().is_ok_and(|uffd| uffd.has_move());
+    if force().no_move || force().shared || !can_move {
         // Still correct.
         assert_eq!(moved(space, || (0..2).for_each(|_| f())), 0);
         return;
@@ -267,7 +268,7 @@ fn a_smaller_budget_is_kept_also_by_what_is_in_stock() {
         has_plain_walks(space, &pages);
         space.stats().tree.set_limit(RAM_PAGES as u64 / 2);
         (0..2).for_each(|_| pages.check_all());
-        assert!(space.charged_pages() <= RAM_PAGES / 2 + 64, "{}", space.charged_pages());
+        assert!(space.charged_pages() <= RAM_PAGES / 2 + 256, "{}", space.charged_pages());
         assert_sound(&pages);
         space.stats().tree.set_limit(RAM_PAGES as u64);
         has_plain_walks(space, &pages);

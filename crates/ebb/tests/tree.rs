@@ -8,7 +8,7 @@ use ebb::{Space, SwapSpec};
 use harness::alone::{
     COMPRESSIBLE, Pages, RAM, RAM_PAGES, alone, assert_sound, fork, mixed, rewrite, space_in_tree, wait,
 };
-use harness::force;
+use harness::{ctx, force};
 use std::io::{Read, Write};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -108,6 +108,31 @@ fn a_fork_is_counted_once_until_one_side_writes() {
         drop((&steps.to_child.1).write_all(&[1]));
         end(space, child);
         assert!((held(space) - before).abs() <= SLACK_PAGES, "{before} before and {} after", held(space));
+        assert_sound(&pages);
+    });
+}
+
+#[test]
+fn what_a_child_has_for_itself_at_once_is_in_the_budget() {
+    alone("what_a_child_has_for_itself_at_once_is_in_the_budget", || {
+        let space = space();
+        let pages = mixed(space);
+        let limit = space.tree().limit() as i64;
+        for _ in 0..8 {
+            // The budget is full, and much of it is staged.
+            pages.check_all();
+            let steps = Steps::new();
+            space.make_fork_room(ctx(space));
+            let child = fork(space, || {
+                steps.child_is_done();
+                steps.child_waits();
+            });
+            let forked = held(space);
+            steps.parent_waits();
+            assert!(forked <= limit, "{forked} pages are held of {limit}");
+            steps.to_child.1.try_clone().and_then(|mut end| end.write_all(&[1])).expect("the child lives");
+            end(space, child);
+        }
         assert_sound(&pages);
     });
 }
@@ -301,7 +326,7 @@ fn a_place_that_was_reserved_by_a_process_that_died_is_free_again() {
         let child = fork(space, || {
             let _own = std::mem::ManuallyDrop::new(Pages::new(space, RAM_PAGES / 4, 3));
             // It dies between the two halves of a fork.
-            space.fork_prepare();
+            space.fork_prepare(ctx(space));
             // SAFETY: ends the child.
             unsafe { libc::_exit(0) };
         });

@@ -163,11 +163,11 @@ pub fn assert_sound(pages: &Pages) {
     assert_eq!(pages.space.stats().error_bytes()[0], 0);
 }
 
-/// Forks as the agent does. The child runs `child` and ends; its process number.
+/// Forks as the agent does, but for the room that it makes first. The child runs `child` and ends; its process number.
 pub fn fork(space: &'static Space, child: impl FnOnce()) -> i32 {
     let ctx = ctx(space);
     let mask = block_signals();
-    space.fork_prepare();
+    space.fork_prepare(ctx);
     // SAFETY: the child runs on its copy of the memory; libc's own locks are taken care of by its fork.
     let pid = unsafe { libc::fork() };
     assert!(pid >= 0);
