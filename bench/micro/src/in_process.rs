@@ -42,6 +42,7 @@ pub fn create(options: &InProcess) -> &'static Space {
         stats_fd: None,
         force: Force {
             no_move: forced("no-move"),
+            always_move: forced("always-move"),
             shared: forced("shared"),
             no_process_madvise: forced("no-process-madvise"),
             no_background: forced("no-background"),

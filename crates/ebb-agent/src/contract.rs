@@ -186,6 +186,7 @@ impl Settings {
         for word in value.split(|&c| c == b',').filter(|word| !word.is_empty()) {
             match word {
                 b"no-move" => self.force.no_move = true,
+                b"always-move" => self.force.always_move = true,
                 b"shared" => self.force.shared = true,
                 b"no-process-madvise" => self.force.no_process_madvise = true,
                 b"no-background" => self.force.no_background = true,

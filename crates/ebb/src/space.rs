@@ -55,6 +55,8 @@ pub struct Config<'a> {
 pub struct Force {
     /// Never MOVE.
     pub no_move: bool,
+    /// Runs that frames of the stock can be moved to are, whatever that costs.
+    pub always_move: bool,
     /// Treat every page as shared after fork.
     pub shared: bool,
     /// Never drop several ranges with one call.

@@ -190,7 +190,7 @@ impl Space {
             Tag::Swapped => self.has_stock() && Runs::are_allowed(self.group.share()),
             _ => self.has_stock(),
         };
-        has_frames && self.ways.prefers_move(state.tag())
+        has_frames && (self.ways.prefers_move(state.tag()) || self.force.always_move)
     }
 
     /// `n` pages came in, seen in `state`, for which frames of the stock were of use, whether there were any or not.
@@ -309,7 +309,11 @@ impl Space {
         }
         let most = self.group.stock_max().min(demand as usize + GROUP_FRAMES - 1);
         // Some for a look at what they cost.
-        if self.ways.wants_frames() { most } else { most.min(RUN_MAX.saturating_sub(self.group.stocked())) }
+        if self.ways.wants_frames() || self.force.always_move {
+            most
+        } else {
+            most.min(RUN_MAX.saturating_sub(self.group.stocked()))
+        }
     }
 
     /// The unit at `unit` may have pages that the kernel reads still, by a reference from before they were managed.

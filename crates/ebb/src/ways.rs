@@ -15,16 +15,29 @@ const PAGES_MIN: usize = 16;
 const DROP_PERCENT: u64 = 40;
 /// One in so many runs goes the way that costs more.
 const TRY_EVERY: u32 = 64;
-/// The weight of a run is one in so many, and it counts as no more than so many times what was usual: its thread may
-/// have lost its processor.
+/// The weight of a run that took longer than was usual is one in so many, and it counts as no more than so many times that: its
+/// thread may have lost its processor. One that took less says more.
 const WEIGHT: u32 = 8;
 const OUTLIER: u32 = 4;
+const WEIGHT_LESS: u32 = 4;
+/// Of the first runs the one that took least counts, because nothing is usual yet: were it the first, and had that lost its
+/// processor, the other way would be taken for the next hundred thousands of pages.
+const FIRST_RUNS: u32 = 4;
 
-/// Cycles a page by either way; 0 until there was one.
+/// What a page costs by one way.
+#[derive(Default)]
+struct Cost {
+    /// Cycles.
+    mean: AtomicU32,
+    /// Runs that say so, no more than [`FIRST_RUNS`].
+    nr_runs: AtomicU32,
+}
+
+/// Either way.
 #[derive(Default)]
 struct Costs {
-    moved: AtomicU32,
-    copied: AtomicU32,
+    moved: Cost,
+    copied: Cost,
     runs: AtomicU32,
 }
 
@@ -60,7 +73,8 @@ impl Ways {
         let cycles = clock::cycles().saturating_sub(start);
         let (pages, costs) = (came(&result), self.of(tag));
         if pages >= PAGES_MIN && cycles > 0 {
-            note(if by_move { &costs.moved } else { &costs.copied }, cycles / pages as u64);
+            let cost = if by_move { &costs.moved } else { &costs.copied };
+            cost.note(cycles / pages as u64);
         }
         result
     }
@@ -68,17 +82,32 @@ impl Ways {
 
 impl Costs {
     fn is_move_cheaper(&self) -> bool {
-        let [moved, copied] = [&self.moved, &self.copied].map(|cost| u64::from(cost.load(Relaxed)));
-        moved == 0 || copied == 0 || moved * 100 <= copied * (100 + DROP_PERCENT)
+        let (Some(moved), Some(copied)) = (self.moved.cycles(), self.copied.cycles()) else { return true };
+        moved * 100 <= copied * (100 + DROP_PERCENT)
     }
 }
 
-/// What is lost when two threads are at it does not matter.
-fn note(cost: &AtomicU32, cycles: u64) {
-    let (old, new) = (cost.load(Relaxed), u32::try_from(cycles).unwrap_or(u32::MAX).max(1));
-    let new = if old == 0 { new } else { new.min(old.saturating_mul(OUTLIER)) };
-    let mean = if old == 0 { new } else { old - old / WEIGHT + new / WEIGHT };
-    cost.store(mean.max(1), Relaxed);
+impl Cost {
+    /// Cycles a page, once that is known.
+    fn cycles(&self) -> Option<u64> {
+        (self.nr_runs.load(Relaxed) >= FIRST_RUNS).then(|| u64::from(self.mean.load(Relaxed)))
+    }
+
+    /// What is lost when two threads are at it does not matter.
+    fn note(&self, cycles: u64) {
+        let (old, new) = (self.mean.load(Relaxed), u32::try_from(cycles).unwrap_or(u32::MAX).max(1));
+        let nr_runs = self.nr_runs.load(Relaxed);
+        let mean = match nr_runs {
+            0 => new,
+            1..FIRST_RUNS => new.min(old),
+            _ if new < old => old - old / WEIGHT_LESS + new / WEIGHT_LESS,
+            _ => old - old / WEIGHT + new.min(old.saturating_mul(OUTLIER)) / WEIGHT,
+        };
+        self.mean.store(mean.max(1), Relaxed);
+        if nr_runs < FIRST_RUNS {
+            self.nr_runs.store(nr_runs + 1, Relaxed);
+        }
+    }
 }
 
 #[cfg(test)]
@@ -87,9 +116,15 @@ mod tests {
 
     fn ways(moved: u32, copied: u32) -> Ways {
         let ways = Ways::default();
-        ways.of(Tag::Swapped).moved.store(moved, Relaxed);
-        ways.of(Tag::Swapped).copied.store(copied, Relaxed);
+        let costs = ways.of(Tag::Swapped);
+        set(&costs.moved, moved);
+        set(&costs.copied, copied);
         ways
+    }
+
+    fn set(cost: &Cost, cycles: u32) {
+        cost.mean.store(cycles, Relaxed);
+        cost.nr_runs.store(if cycles > 0 { FIRST_RUNS } else { 0 }, Relaxed);
     }
 
     #[test]
@@ -101,33 +136,39 @@ mod tests {
         let ways = ways(9000, 1000);
         assert!((0..60).all(|_| ways.prefers_move(Tag::None) && ways.prefers_move(Tag::Staged)));
         assert!(ways.wants_frames());
-        [&ways.of(Tag::None).moved, &ways.of(Tag::None).copied]
-            .iter()
-            .zip([5000, 100])
-            .for_each(|(c, v)| c.store(v, Relaxed));
+        set(&ways.of(Tag::None).moved, 5000);
+        set(&ways.of(Tag::None).copied, 100);
         assert!(!ways.wants_frames());
     }
 
     #[test]
     fn costs_follow_what_is_measured_and_one_run_does_not_decide() {
-        let cost = AtomicU32::new(0);
-        note(&cost, 1000);
-        assert_eq!(cost.load(Relaxed), 1000);
-        note(&cost, 1_000_000_000_000);
-        assert!((1300..1500).contains(&cost.load(Relaxed)));
-        (0..100).for_each(|_| note(&cost, 300));
-        assert!((290..320).contains(&cost.load(Relaxed)), "{cost:?}");
-        (0..100).for_each(|_| note(&cost, 9000));
-        assert!(cost.load(Relaxed) > 8900);
+        let cost = Cost::default();
+        let mean = || cost.mean.load(Relaxed);
+        // The first one lost its processor.
+        cost.note(1_000_000_000_000);
+        assert_eq!(cost.cycles(), None);
+        [1200, 1000, 40_000].iter().for_each(|cycles| cost.note(*cycles));
+        assert_eq!(cost.cycles(), Some(1000));
+        cost.note(1_000_000_000_000);
+        assert!((1300..1500).contains(&mean()));
+        (0..100).for_each(|_| cost.note(300));
+        assert!((290..320).contains(&mean()), "{}", mean());
+        (0..100).for_each(|_| cost.note(9000));
+        assert!(mean() > 8900);
+        // A few are enough to find that it costs less now.
+        (0..8).for_each(|_| cost.note(300));
+        assert!(mean() < 1500, "{}", mean());
         // What is too quick to be measured is not unknown.
-        (0..1000).for_each(|_| note(&cost, 0));
-        assert!((1..20).contains(&cost.load(Relaxed)), "{cost:?}");
+        (0..1000).for_each(|_| cost.note(0));
+        assert!((1..20).contains(&mean()), "{}", mean());
     }
 
     #[test]
     fn short_runs_say_nothing() {
         let ways = Ways::default();
-        let known = || [&ways.of(Tag::None).moved, &ways.of(Tag::None).copied].map(|cost| cost.load(Relaxed) > 0);
+        let known =
+            || [&ways.of(Tag::None).moved, &ways.of(Tag::None).copied].map(|cost| cost.nr_runs.load(Relaxed) > 0);
         assert_eq!(ways.measure(Tag::None, true, || PAGES_MIN - 1, |n| *n), PAGES_MIN - 1);
         assert_eq!(known(), [false, false]);
         // Long enough for the counter to move.

@@ -4,7 +4,7 @@
 #[allow(dead_code, reason = "each test uses its part")]
 mod harness;
 
-use ebb::Space;
+use ebb::{Force, Space};
 use harness::alone::{PAGE, Pages, StopsAtEnd, alone, assert_sound, fork, wait};
 use harness::{Random, check, ctx, fill, force, leave, map, space, unmap};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -26,6 +26,11 @@ fn in_turn() -> std::sync::MutexGuard<'static, ()> {
     TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
+/// By MOVE where that can be, though COPY may cost less on this machine at this time.
+fn moving() -> Force {
+    Force { always_move: true, ..force() }
+}
+
 /// Pages that came in frames of Ebb's own, while `f` runs.
 fn moved(space: &'static Space, f: impl FnOnce()) -> u64 {
     let counter = &space.stats().moved_in_pages;
@@ -34,7 +39,7 @@ fn moved(space: &'static Space, f: impl FnOnce()) -> u64 {
     counter.load(Relaxed) - before
 }
 
-/// Repeats `f` until pages were moved: which way they come depends on what costs less here and now.
+/// Repeats `f` until pages were moved: there have to be frames.
 fn until_moved(space: &'static Space, mut f: impl FnMut()) {
     let can_move = ebb::uapi::uffd::Uffd::open().is_ok_and(|uffd| uffd.has_move());
     if force().no_move || force().shared || !can_move {
@@ -57,7 +62,7 @@ fn has_plain_walks(space: &'static Space, pages: &Pages) {
 #[test]
 fn what_is_walked_through_comes_in_frames_that_were_there() {
     let _turn = in_turn();
-    let space = space(RAM, force());
+    let space = space(RAM, moving());
     let mut pages = Pages::aligned(space, PAGES, HEAP);
     has_plain_walks(space, &pages);
     assert_sound(&pages);
@@ -75,7 +80,7 @@ fn what_is_walked_through_comes_in_frames_that_were_there() {
 #[test]
 fn memory_never_touched_is_zero_whatever_its_frames_held() {
     let _turn = in_turn();
-    let space = space(RAM, force());
+    let space = space(RAM, moving());
     let pages = Pages::aligned(space, PAGES, 1);
     has_plain_walks(space, &pages);
     until_moved(space, || {
@@ -97,7 +102,7 @@ fn memory_never_touched_is_zero_whatever_its_frames_held() {
 #[test]
 fn what_staging_has_goes_back_as_it_is() {
     let _turn = in_turn();
-    let space = space(RAM, force());
+    let space = space(RAM, moving());
     let mut pages = Pages::aligned(space, PAGES, HEAP);
     let (mut version, mut back) = (1, 0);
     let since = Instant::now();
@@ -120,7 +125,7 @@ fn what_staging_has_goes_back_as_it_is() {
 #[test]
 fn a_system_call_has_its_pages_moved_in() {
     let _turn = in_turn();
-    let space = space(RAM, force());
+    let space = space(RAM, moving());
     let pages = Pages::aligned(space, PAGES, HEAP);
     pages.check_all();
     let step = RAM_PAGES / 16;
@@ -138,7 +143,7 @@ fn a_system_call_has_its_pages_moved_in() {
 #[test]
 fn what_is_charged_goes_with_the_pages() {
     alone("what_is_charged_goes_with_the_pages", || {
-        let space = space(RAM, force());
+        let space = space(RAM, moving());
         for cycle in 0..6 {
             let pages = Pages::aligned(space, PAGES, HEAP);
             has_plain_walks(space, &pages);
@@ -163,7 +168,7 @@ fn protect(space: &'static Space, pages: &Pages, first: usize, n: usize, prot: i
 #[test]
 fn memory_that_frames_do_not_fit_is_copied_to() {
     let _turn = in_turn();
-    let space = space(RAM, force());
+    let space = space(RAM, moving());
     let pages = Pages::aligned(space, PAGES, HEAP);
     has_plain_walks(space, &pages);
     for prot in [libc::PROT_READ, libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC] {
@@ -186,7 +191,7 @@ fn memory_that_frames_do_not_fit_is_copied_to() {
 fn what_is_written_while_it_is_brought_in_is_not_lost() {
     const WRITERS: usize = 2;
     let _turn = in_turn();
-    let space = space(RAM, force());
+    let space = space(RAM, moving());
     let at = map(space, PAGES * PAGE) as usize;
     (0..PAGES).for_each(|page| fill(at as *mut u8, page, 1, HEAP));
     // Where the reader is, and how often each page was counted up in its last word.
@@ -242,7 +247,7 @@ fn what_is_written_while_it_is_brought_in_is_not_lost() {
 #[test]
 fn a_child_shares_no_frame_that_is_to_be_a_page() {
     alone("a_child_shares_no_frame_that_is_to_be_a_page", || {
-        let space = space(RAM, force());
+        let space = space(RAM, moving());
         let mut pages = Pages::aligned(space, PAGES, HEAP);
         for generation in 0..3 {
             has_plain_walks(space, &pages);
@@ -263,7 +268,7 @@ fn a_child_shares_no_frame_that_is_to_be_a_page() {
 #[test]
 fn a_smaller_budget_is_kept_also_by_what_is_in_stock() {
     alone("a_smaller_budget_is_kept_also_by_what_is_in_stock", || {
-        let space = space(RAM, force());
+        let space = space(RAM, moving());
         let pages = Pages::aligned(space, PAGES, HEAP);
         has_plain_walks(space, &pages);
         space.stats().tree.set_limit(RAM_PAGES as u64 / 2);

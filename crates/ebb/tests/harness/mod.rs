@@ -28,6 +28,7 @@ pub fn force() -> Force {
     let has = |name: &str| std::env::var("EBB_FORCE").is_ok_and(|v| v.split(',').any(|f| f == name));
     Force {
         no_move: has("no-move"),
+        always_move: has("always-move"),
         shared: has("shared"),
         no_process_madvise: has("no-process-madvise"),
         no_background: has("no-background"),
