@@ -280,6 +280,11 @@ impl Space {
         (self.group.share() / PINNED_PART).saturating_sub(pinned).clamp(PIN_PAGES_MIN, most / PAGE) * PAGE
     }
 
+    /// True when calls have pinned more than their part, so that none should pin more than [`PIN_PAGES_MIN`].
+    pub fn calls_pin_too_much(&self) -> bool {
+        self.pinned_by_calls() > (self.group.share() / PINNED_PART).max(PIN_PAGES_MIN)
+    }
+
     /// Pages that calls in flight have pinned, or are about to.
     pub(crate) fn pinned_by_calls(&self) -> usize {
         let range_max = (self.pin_max() / PAGE) as u64;

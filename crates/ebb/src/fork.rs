@@ -125,6 +125,7 @@ impl Space {
         self.requests.forget_all();
         self.group.uncharge(in_flight);
         self.work.reset();
+        self.runs.reset();
         self.background.reset(self.stats);
         self.read_ahead.reset();
         self.stock.reset();

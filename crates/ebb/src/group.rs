@@ -361,9 +361,10 @@ fn gap_max(limit: usize) -> usize {
 }
 
 /// Pages that staging aims to hold of so many, when `away` pages are swapped out: a quarter as many, and no more than a
-/// sixteenth of all. Where little is missing it matters less which pages these are than that the others are not touched.
+/// sixty-fourth of all. A staged page is in memory and costs a fault all the same, so only as many are as it takes to tell pages in
+/// use from others.
 pub fn staging_target(share: usize, away: usize) -> usize {
-    (away / 4).min(share / 16).max(2 * sweep_max(share))
+    (away / 4).min(share / 64).max(2 * sweep_max(share))
 }
 
 /// Pages that the pool may hold of so many, with a device behind it and without one. With one the pool is for what is

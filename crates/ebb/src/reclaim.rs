@@ -3,6 +3,7 @@
 
 use crate::ctx::ThreadCtx;
 use crate::page::Tag;
+use crate::patience::Patience;
 use crate::space::Space;
 use crate::stats::{self, Shared};
 use crate::swapspace::WriteBack;
@@ -16,14 +17,6 @@ const NOT_STARTED: u32 = 0;
 const WORKING: u32 = 1;
 const IDLE: u32 = 2;
 
-/// Time without progress, by every thread, after which the budget cannot be kept.
-const PATIENCE_NS: u64 = 10_000_000_000;
-/// Time between two processes of a tree that end for lack of memory, at least: what the first one held is there by then.
-const GIVE_UP_EVERY_MS: u64 = 1000;
-/// For so long who can free nothing lets others run, and then sleeps for so long, at first and at most.
-const YIELD_NS: u64 = 200_000;
-const WAIT_NS: u64 = 1_000_000;
-const WAIT_NS_MAX: u64 = 20_000_000;
 /// Objects compaction moves in one step.
 const COMPACT_STEP: usize = 32;
 /// Full clusters of a device that a background round looks through for slots whose pages are clean in memory.
@@ -508,7 +501,7 @@ impl Space {
                 idle = Patience::default();
             } else if !idle.wait(self.tree().look().held as usize) {
                 // Of several that wait for the same one ends, and leaves what it held to the others.
-                if self.tree().page().may_give_up(now_ms(), GIVE_UP_EVERY_MS) {
+                if self.tree().page().may_give_up(self.tree().id(), now_ms()) {
                     self.give_up(ctx);
                 }
                 idle = Patience::default();
@@ -575,37 +568,5 @@ impl Space {
             self.fatal(b"the budget is too small: everything that it holds is pinned; give more --ram");
         }
         self.fatal(b"out of swap: neither the pool nor a spill file takes more; give more --ram, or a larger --swap");
-    }
-}
-
-/// How long a thread waits for others to free memory when it cannot: as long as somebody makes progress, and ten
-/// seconds beyond, because what could be freed may be on its way to a slow disk.
-#[derive(Default)]
-pub(crate) struct Patience {
-    rounds: u32,
-    began_ns: Option<u64>,
-    since_ns: u64,
-    charged: usize,
-}
-
-impl Patience {
-    /// Waits a moment. False when it has been too long.
-    pub fn wait(&mut self, charged: usize) -> bool {
-        self.rounds += 1;
-        let now = uapi::now_ns();
-        let began = *self.began_ns.get_or_insert(now);
-        if self.rounds < 64 && now - began < YIELD_NS {
-            uapi::sched_yield();
-            return true;
-        }
-        if self.since_ns == 0 || charged != self.charged {
-            (self.since_ns, self.charged) = (now, charged);
-        }
-        if now - self.since_ns >= PATIENCE_NS {
-            return false;
-        }
-        // Longer each time: each look takes the processor from those who could free something.
-        uapi::futex_wait(&AtomicU32::new(0), 0, Some(((now - began) / 4).clamp(WAIT_NS, WAIT_NS_MAX)));
-        true
     }
 }

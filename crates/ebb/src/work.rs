@@ -11,7 +11,7 @@ use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicU32, Ordering};
 use ebb_pool::codec::Lz4State;
-use linux_raw_sys::general::MADV_DONTNEED;
+use linux_raw_sys::general::{MADV_DONTNEED, MADV_NOHUGEPAGE};
 
 /// Buffers of a kind.
 const BUFFERS: usize = 8;
@@ -45,9 +45,9 @@ pub struct Buffers<T> {
 }
 
 // SAFETY: a buffer is reached only through its lease, which one thread holds.
-unsafe impl<T> Sync for Buffers<T> {}
+unsafe impl<T: Send> Sync for Buffers<T> {}
 // SAFETY: as above.
-unsafe impl<T> Send for Buffers<T> {}
+unsafe impl<T: Send> Send for Buffers<T> {}
 
 /// A buffer in use.
 pub struct Lease<'a, T> {
@@ -57,8 +57,16 @@ pub struct Lease<'a, T> {
 
 impl<T> Buffers<T> {
     fn reserve() -> Result<Self, Errno> {
-        let at = uapi::reserve_aligned(BUFFERS * core::mem::size_of::<T>(), 4096)?.cast();
-        Ok(Self { at, used: AtomicU32::new(0) })
+        let bytes = BUFFERS * core::mem::size_of::<T>();
+        let at = uapi::reserve_aligned(bytes, 4096)?;
+        // What is charged is what is used: not what a huge page brings along.
+        let _ = uapi::madvise(at as usize, bytes, MADV_NOHUGEPAGE);
+        Ok(Self { at: at.cast(), used: AtomicU32::new(0) })
+    }
+
+    /// After fork, in the child: the buffers of threads that did not come along are free.
+    pub fn reset(&self) {
+        self.used.store(0, Ordering::Relaxed);
     }
 
     /// The first of the buffers of a mask that is free.
@@ -98,11 +106,6 @@ impl Buffers<Work> {
             uapi::sched_yield();
         }
     }
-
-    /// After fork, in the child: the buffers of threads that did not come along are free.
-    pub fn reset(&self) {
-        self.used.store(0, Ordering::Relaxed);
-    }
 }
 
 impl<T> Deref for Lease<'_, T> {
@@ -138,6 +141,11 @@ impl Runs {
     /// Reserves them.
     pub fn new() -> Result<Self, Errno> {
         Ok(Self { buffers: Buffers::reserve()?, charged: [const { AtomicU32::new(0) }; BUFFERS] })
+    }
+
+    /// After fork, in the child: leases are taken inside the gate, so there is none but of who died there.
+    pub fn reset(&self) {
+        self.buffers.reset();
     }
 
     /// Which may be used by a process that may expect so many pages.

@@ -90,6 +90,10 @@ impl Memory for SpaceMemory<'_> {
         self.space.pin_piece_max() as u64
     }
 
+    fn calls_pin_too_much(&self) -> bool {
+        self.space.calls_pin_too_much()
+    }
+
     fn bring_in(&self, addr: u64, len: u64) -> bool {
         range(addr, len).is_none_or(|(addr, len)| crate::stack::on_own(|| self.space.bring_in(self.ctx, addr, len)))
     }

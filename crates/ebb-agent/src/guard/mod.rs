@@ -53,6 +53,9 @@ pub trait Memory: ReadMemory {
     fn pin_max(&self) -> u64;
     /// Bytes that one of the pieces of a call may pin now: no more than those, and never less than [`PIECE_BYTES_MIN`].
     fn piece_max(&self) -> u64;
+    /// True when calls in flight, this one among them, have pinned so much together that none should pin more than
+    /// [`PIECE_BYTES_MIN`].
+    fn calls_pin_too_much(&self) -> bool;
     /// Brings a range in. Only between [`Memory::block`] and [`Memory::unblock`].
     fn bring_in(&self, addr: u64, len: u64) -> bool;
     /// Makes a range resident for good. Only between [`Memory::block`] and [`Memory::unblock`].
@@ -157,7 +160,8 @@ pub fn call<M: Memory>(mem: &M, nr: u64, args: &[u64; 6], do_call: &mut dyn FnMu
 
 /// Pins a call's buffers. Only when it `may_split` a call that could be made in pieces is answered so.
 fn prepare<M: Memory>(mem: &M, row: &Row, nr: u64, args: &[u64; 6], may_split: bool) -> Before {
-    let mut pinner = Pinner::new(mem, may_split && row.split != Split::No);
+    let may_split = may_split && row.split != Split::No;
+    let mut pinner = Pinner::new(mem, may_split, may_split);
     visit_row(row, nr, args, mem, &mut |buffer| pinner.add(buffer));
     pinner.finish()
 }
@@ -173,7 +177,7 @@ fn again<M: Memory>(mem: &M, nr: u64, args: &[u64; 6], tries: &mut u32) -> After
         return done;
     }
     // Everything anew: what was pinned before, and with each attempt more of what the registers point to.
-    let mut pinner = Pinner::new(mem, false);
+    let mut pinner = Pinner::new(mem, false, false);
     visit_row(row, nr, args, mem, &mut |buffer| pinner.add(buffer));
     for &arg in args {
         pinner.guess(arg, *tries as u64);
@@ -201,13 +205,16 @@ fn again<M: Memory>(mem: &M, nr: u64, args: &[u64; 6], tries: &mut u32) -> After
 struct Pinner<'a, M> {
     mem: &'a M,
     may_split: bool,
+    /// No more than others leave is to be pinned.
+    is_modest: bool,
     /// Pins have begun.
     begun: bool,
     /// Signals are blocked, with this to undo it.
     blocked: Option<u64>,
+    pinned: u64,
     /// Bytes that can still be pinned.
     left: u64,
-    /// What others have pinned has been looked at.
+    /// What others have pinned counts.
     is_limited: bool,
     /// Bytes beyond those that are brought in without a pin.
     spare: u64,
@@ -216,10 +223,21 @@ struct Pinner<'a, M> {
 }
 
 impl<'a, M: Memory> Pinner<'a, M> {
-    fn new(mem: &'a M, may_split: bool) -> Self {
+    fn new(mem: &'a M, may_split: bool, is_modest: bool) -> Self {
         let left = mem.pin_max();
-        let (is_limited, too_large, unreadable) = (!may_split, false, false);
-        Self { mem, may_split, begun: false, blocked: None, left, is_limited, spare: left, too_large, unreadable }
+        Self {
+            mem,
+            may_split,
+            is_modest,
+            begun: false,
+            blocked: None,
+            pinned: 0,
+            left,
+            is_limited: false,
+            spare: left,
+            too_large: false,
+            unreadable: false,
+        }
     }
 
     fn add(&mut self, buffer: Buffer) {
@@ -239,15 +257,15 @@ impl<'a, M: Memory> Pinner<'a, M> {
             }
         }
         // Looks at every thread, so only for what is worth it.
-        if len > PIECE_BYTES_MIN && !self.is_limited {
+        if self.is_modest && !self.is_limited && self.pinned.saturating_add(len) > PIECE_BYTES_MIN {
             self.is_limited = true;
-            self.left = self.left.min(self.mem.piece_max());
+            self.left = self.left.min(self.mem.piece_max().saturating_sub(self.pinned));
         }
         if !self.begun {
             // The common case: one buffer, resident.
             if len <= self.left && self.mem.pin_fast(addr, len) {
                 self.begun = true;
-                self.left -= len;
+                self.count(len);
                 return;
             }
             self.block();
@@ -264,7 +282,7 @@ impl<'a, M: Memory> Pinner<'a, M> {
             Pin::TooLarge
         };
         match result {
-            Pin::Ok => self.left -= len.min(self.left),
+            Pin::Ok => self.count(len),
             Pin::Unreadable => self.unreadable |= kind == Kind::Pin,
             Pin::TooLarge if self.may_split => self.too_large = true,
             Pin::TooLarge => self.part(addr, len),
@@ -276,7 +294,7 @@ impl<'a, M: Memory> Pinner<'a, M> {
     fn part(&mut self, addr: u64, len: u64) {
         let mut pinned = len.min(self.left);
         if pinned > 0 && self.mem.pin_add(addr, pinned) == Pin::Ok {
-            self.left -= pinned;
+            self.count(pinned);
         } else {
             // Its place among the other ranges, not its size, is what cannot be pinned.
             pinned = 0;
@@ -296,8 +314,18 @@ impl<'a, M: Memory> Pinner<'a, M> {
         }
     }
 
+    fn count(&mut self, len: u64) {
+        self.pinned = self.pinned.saturating_add(len);
+        self.left -= len.min(self.left);
+    }
+
     fn is_over(&self) -> bool {
         self.too_large || self.unreadable
+    }
+
+    /// Others have pinned much meanwhile: of threads that look at the same time none has seen the others.
+    fn is_too_much(&self) -> bool {
+        self.begun && self.is_limited && self.mem.calls_pin_too_much()
     }
 
     fn block(&mut self) {
@@ -307,7 +335,7 @@ impl<'a, M: Memory> Pinner<'a, M> {
     }
 
     fn finish(self) -> Before {
-        let answer = if self.too_large {
+        let answer = if self.too_large || self.is_too_much() {
             Before::Split
         } else if self.unreadable {
             // What the kernel says of a page that it cannot read back from swap.

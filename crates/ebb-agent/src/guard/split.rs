@@ -8,7 +8,9 @@
 //! * reading a stream (pipe, stream socket, terminal): one piece. Less than asked for is what a stream may give; only
 //!   with MSG_WAITALL it is read on;
 //! * writing a stream: pieces until all is written, as a blocking write is; a short piece ends it, which on a
-//!   descriptor that does not block means that the stream is full, and on one that does that a signal came;
+//!   descriptor that does not block means that the stream is full, and on one that does that a signal came. With
+//!   MSG_ZEROCOPY it is one piece: the kernel tells the end of each call that it was made;
+//! * other devices (FUSE, tapes), whose calls are messages: one piece, if that can be pinned;
 //! * memory of processes: pieces until all is done or one comes back short, which is where the memory of one side ends;
 //! * messages (datagrams, sequenced packets, RWF_ATOMIC writes) are one piece whatever they cost: the guard pins what
 //!   fits, which is where a message is.
@@ -17,12 +19,12 @@
 //! to pipes stay whole: its pages are brought in, and pinned as far as that goes. What an eviction in that moment cuts
 //! short goes on in pieces.
 //!
-//! What can be pinned is a sixteenth of the budget, and less, down to 64 KiB, while other calls have pinned much: threads may
-//! wait in their calls for ever.
+//! What can be pinned is a sixteenth of the budget. Of streams it is less, down to 64 KiB, while other calls have pinned much:
+//! threads may wait in such calls for ever.
 //!
 //! Not kept: a write larger than what can be pinned is not atomic against other writers of the same file between its
-//! pieces; and a vector that is changed during the call, by its own transfer or by somebody else, counts as it is when
-//! its turn comes.
+//! pieces; a socket's error that ends a later piece is not told again by the next call, as it would be; and a vector that is
+//! changed during the call, by its own transfer or by somebody else, counts as it is when its turn comes.
 
 mod process_vm;
 
@@ -41,6 +43,7 @@ const MSG_PEEK: u64 = 0x2;
 const MSG_WAITALL: u64 = 0x100;
 const MSG_ERRQUEUE: u64 = 0x2000;
 const MSG_NOSIGNAL: u64 = 0x4000;
+const MSG_ZEROCOPY: u64 = 0x400_0000;
 const MSG_FASTOPEN: u64 = 0x2000_0000;
 const RWF_ATOMIC: u64 = 0x40;
 /// End of user addresses as the kernel checks them for every vector before it transfers anything.
@@ -53,6 +56,14 @@ const SCATTERED_VECTORS: usize = 4;
 const PIPE_BUF: u64 = 4096;
 /// A device that is memory: null, zero, full, random.
 const MAJOR_MEM: u64 = 1;
+/// Terminals, the virtual ones among them, and consoles.
+const MAJORS_TERMINAL: [u64; 10] = [4, 5, 136, 137, 138, 139, 140, 141, 142, 143];
+/// Bytes of a piece that is made whatever others have pinned.
+const PIECE_SMALL: u64 = super::PIECE_BYTES_MIN - SLACK;
+/// What pieces are smaller than what can be pinned: partial pages, vectors and headers.
+const SLACK: u64 = 4 * PAGE_BYTES;
+/// The answer of a piece that was not made because others have pinned much meanwhile. No call answers so.
+const TOO_MUCH: i64 = -4096;
 
 /// In how many pieces.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -69,6 +80,35 @@ enum Policy {
     LoopSocket,
 }
 
+/// The pieces, and how large they are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Plan {
+    policy: Policy,
+    /// They may wait for as long as they like, so they pin no more than others leave.
+    waits: bool,
+}
+
+impl Plan {
+    fn waiting(policy: Policy) -> Self {
+        Self { policy, waits: true }
+    }
+
+    /// Bytes of a piece of a call with so many.
+    fn bytes_max<M: Memory>(self, mem: &M, total: u64) -> u64 {
+        match self.waits {
+            true => piece_bytes_max(mem.piece_max()),
+            false if total <= mem.pin_max() => total,
+            false => piece_bytes_max(mem.pin_max()),
+        }
+    }
+}
+
+impl From<Policy> for Plan {
+    fn from(policy: Policy) -> Self {
+        Self { policy, waits: false }
+    }
+}
+
 /// Makes a call in pieces; its answer.
 pub(super) fn run<M: Memory>(mem: &M, nr: u64, args: &[u64; 6], do_call: DoCall<'_>) -> i64 {
     let split = table::row(nr).split;
@@ -76,28 +116,30 @@ pub(super) fn run<M: Memory>(mem: &M, nr: u64, args: &[u64; 6], do_call: DoCall<
     if split == Split::ProcessVm {
         return process_vm::run(mem, nr, args, do_call);
     }
-    let policy = match policy(mem, split, args, do_call) {
-        Ok(policy) => policy,
+    let (buffer_at, len_at) = if split == Split::Getrandom { (0, 1) } else { (1, 2) };
+    let len = if split == Split::Getdents { args[len_at] as u32 as u64 } else { args[len_at] };
+    let vector = if is_vectored(split) { Vector::of(mem, split, args) } else { None };
+    let total = vector.map_or(len, |vector| vector.total).min(RW_BYTES_MAX);
+    let plan = match plan(mem, split, args, total, do_call) {
+        Ok(plan) => plan,
         Err(NotMade) => return NOT_MADE,
     };
-    if policy == Policy::Whole {
+    if plan.policy == Policy::Whole {
         return whole(mem, nr, split, args, do_call);
     }
     if is_vectored(split) {
         // Without one, the kernel will say what is wrong with it.
-        let Some(mut vector) = Vector::of(mem, split, args) else { return piece(mem, nr, args, do_call) };
-        let done = match in_one(mem, nr, split, args, &mut vector, policy, do_call) {
+        let Some(mut vector) = vector else { return piece(mem, nr, args, do_call) };
+        let done = match in_one(mem, nr, split, args, &mut vector, plan.policy, do_call) {
             Ok(done) => done,
             Err(answer) => return answer,
         };
-        return vectored(mem, nr, split, args, vector, done, policy, do_call);
+        return vectored(mem, nr, split, args, vector, done, plan, do_call);
     }
-    let (buffer_at, len_at) = if split == Split::Getrandom { (0, 1) } else { (1, 2) };
-    let len = if split == Split::Getdents { args[len_at] as u32 as u64 } else { args[len_at] };
     if !is_user_range(args[buffer_at], len) {
         return piece(mem, nr, args, do_call);
     }
-    scalar(mem, nr, split, args, Scalar { buffer_at, len_at, total: len.min(RW_BYTES_MAX) }, policy, do_call)
+    scalar(mem, nr, split, args, Scalar { buffer_at, len_at, total }, plan, do_call)
 }
 
 /// A signal came before anything was transferred: the call is to be made anew.
@@ -111,11 +153,10 @@ fn ask<M: Memory>(mem: &M, nr: u32, args: &[u64; 6], do_call: DoCall<'_>) -> Res
     }
 }
 
-/// Bytes of one piece: what can be pinned less the slack for partial pages, vectors and headers.
-fn piece_bytes_max<M: Memory>(mem: &M) -> u64 {
-    const SLACK: u64 = 4 * PAGE_BYTES;
+/// Bytes of one piece where so many can be pinned.
+fn piece_bytes_max(pinned_max: u64) -> u64 {
     const ROUND: u64 = 64 << 10;
-    let bytes = mem.piece_max().saturating_sub(SLACK);
+    let bytes = pinned_max.saturating_sub(SLACK);
     let bytes = if bytes >= 4 * ROUND { bytes - bytes % ROUND } else { bytes - bytes % PAGE_BYTES };
     bytes.max(PAGE_BYTES)
 }
@@ -130,6 +171,20 @@ fn piece<M: Memory>(mem: &M, nr: u64, args: &[u64; 6], do_call: DoCall<'_>) -> i
             ret
         }
         Before::Plain | Before::Split => do_call(nr, args),
+    }
+}
+
+/// As [`piece`], unless its pins are more than others leave: [`TOO_MUCH`].
+fn modest_piece<M: Memory>(mem: &M, nr: u64, args: &[u64; 6], do_call: DoCall<'_>) -> i64 {
+    match prepare(mem, table::row(nr), nr, args, true) {
+        Before::Fail(answer) => answer,
+        Before::Pinned => {
+            let ret = do_call(nr, args);
+            mem.pin_end();
+            ret
+        }
+        Before::Plain => do_call(nr, args),
+        Before::Split => TOO_MUCH,
     }
 }
 
@@ -157,11 +212,11 @@ fn in_one<M: Memory>(
     policy: Policy,
     do_call: DoCall<'_>,
 ) -> Result<u64, i64> {
-    let bytes_max = if policy == Policy::LoopFile { piece_bytes_max(mem) } else { PIPE_BUF };
+    let bytes_max = if policy == Policy::LoopFile { piece_bytes_max(mem.pin_max()) } else { PIPE_BUF };
     if is_read(split) || vector.total > bytes_max {
         return Ok(0);
     }
-    match one_of(mem, nr, args, policy, do_call) {
+    match one_of(mem, nr, args, (policy, false), do_call) {
         ret if ret == -EFAULT => Ok(0),
         ret if ret >= 0 && (ret as u64) < vector.total && policy == Policy::LoopFile => {
             vector.skip(mem, ret as u64).map(|()| ret as u64).ok_or(ret)
@@ -170,12 +225,19 @@ fn in_one<M: Memory>(
     }
 }
 
-/// As [`piece`], for one of several: a file is read or written to its end also when a signal comes in between.
-fn one_of<M: Memory>(mem: &M, nr: u64, args: &[u64; 6], policy: Policy, do_call: DoCall<'_>) -> i64 {
+/// As [`piece`] or [`modest_piece`], for one of several: a file is read or written to its end also when a signal comes in
+/// between.
+fn one_of<M: Memory>(
+    mem: &M,
+    nr: u64,
+    args: &[u64; 6],
+    (policy, is_modest): (Policy, bool),
+    do_call: DoCall<'_>,
+) -> i64 {
     /// Signals within one piece before it counts as failed.
     const SIGNALS_MAX: u32 = 1 << 16;
     for _ in 0..SIGNALS_MAX {
-        let ret = piece(mem, nr, args, do_call);
+        let ret = if is_modest { modest_piece(mem, nr, args, do_call) } else { piece(mem, nr, args, do_call) };
         if ret != NOT_MADE || policy != Policy::LoopFile {
             return ret;
         }
@@ -198,65 +260,87 @@ fn is_read(split: Split) -> bool {
     matches!(split, Read | Pread | Readv | Preadv | Preadv2 | Recvfrom | Recvmsg | Getrandom | Getdents)
 }
 
-fn policy<M: Memory>(mem: &M, split: Split, args: &[u64; 6], do_call: DoCall<'_>) -> Result<Policy, NotMade> {
+/// How a call with `total` bytes is made, which cannot be made as any other: they cannot be pinned, or others have pinned much.
+fn plan<M: Memory>(mem: &M, split: Split, args: &[u64; 6], total: u64, do_call: DoCall<'_>) -> Result<Plan, NotMade> {
     let flags = match split {
-        Split::Getrandom => return Ok(Policy::Loop),
-        Split::Getdents => return Ok(Policy::Once),
+        Split::Getrandom => return Ok(Policy::Loop.into()),
+        Split::Getdents => return Ok(Policy::Once.into()),
         Split::Preadv2 | Split::Pwritev2 => args[5],
         Split::Recvfrom | Split::Sendto => args[3],
         Split::Recvmsg | Split::Sendmsg => args[2],
         _ => 0,
     };
     if split == Split::Pwritev2 && flags & RWF_ATOMIC != 0 {
-        return Ok(Policy::Whole);
+        return Ok(Policy::Whole.into());
     }
     let mut stat = MaybeUninit::<g::stat>::zeroed();
     if !ask(mem, g::__NR_fstat, &[args[0], stat.as_mut_ptr() as u64, 0, 0, 0, 0], do_call)? {
-        return Ok(Policy::Whole);
+        return Ok(Policy::Whole.into());
     }
     // SAFETY: any bytes are a valid `stat`.
     let stat = unsafe { stat.assume_init() };
+    let major = (stat.st_rdev >> 8) & 0xfff;
     let reads = is_read(split);
     Ok(match stat.st_mode & g::S_IFMT {
-        g::S_IFREG | g::S_IFBLK => Policy::LoopFile,
-        g::S_IFCHR if (stat.st_rdev >> 8) & 0xfff == MAJOR_MEM => Policy::Loop,
-        g::S_IFCHR | g::S_IFIFO if !reads => Policy::Loop,
-        g::S_IFSOCK => return socket_policy(mem, split, args, flags, do_call),
-        // Streams; and descriptors of no file (inotify, timers), which give whole records up to the buffer's size.
-        _ if reads => Policy::Once,
-        _ => Policy::Whole,
+        g::S_IFREG | g::S_IFBLK => Policy::LoopFile.into(),
+        g::S_IFCHR if major == MAJOR_MEM => Policy::Loop.into(),
+        g::S_IFCHR if !MAJORS_TERMINAL.contains(&major) => match total <= mem.pin_max() {
+            true => Policy::Whole.into(),
+            false if reads => Policy::Once.into(),
+            false => Policy::Loop.into(),
+        },
+        g::S_IFCHR | g::S_IFIFO if !reads => Plan::waiting(Policy::Loop),
+        g::S_IFCHR | g::S_IFIFO => Plan::waiting(Policy::Once),
+        g::S_IFSOCK => return socket_plan(mem, split, args, flags, total, do_call),
+        // Descriptors of no file (inotify, timers), which give whole records up to the buffer's size.
+        _ if reads => Policy::Once.into(),
+        _ => Policy::Whole.into(),
     })
 }
 
-fn socket_policy<M: Memory>(
+fn socket_plan<M: Memory>(
     mem: &M,
     split: Split,
     args: &[u64; 6],
     flags: u64,
+    total: u64,
     do_call: DoCall<'_>,
-) -> Result<Policy, NotMade> {
+) -> Result<Plan, NotMade> {
     const SOL_SOCKET: u64 = 1;
     const SO_TYPE: u64 = 3;
+    const SO_PROTOCOL: u64 = 38;
     const SOCK_STREAM: u32 = 1;
-    // The value and its length.
-    let mut option = [0u32, 4];
-    let at = option.as_mut_ptr() as u64;
-    let known = ask(mem, g::__NR_getsockopt, &[args[0], SOL_SOCKET, SO_TYPE, at, at + 4, 0], do_call)?;
-    if !known || option[0] != SOCK_STREAM || flags & MSG_OOB != 0 {
-        return Ok(Policy::Whole);
+    const IPPROTO_SCTP: u32 = 132;
+    let mut option = |name| {
+        // The value and its length.
+        let mut option = [0u32, 4];
+        let at = option.as_mut_ptr() as u64;
+        let known = ask(mem, g::__NR_getsockopt, &[args[0], SOL_SOCKET, name, at, at + 4, 0], do_call)?;
+        Ok(known.then_some(option[0]))
+    };
+    // The streams of SCTP are of messages.
+    let is_stream = option(SO_TYPE)? == Some(SOCK_STREAM) && option(SO_PROTOCOL)? != Some(IPPROTO_SCTP);
+    let (reads, fits) = (is_read(split), total <= mem.pin_max());
+    if !is_stream || flags & MSG_OOB != 0 || reads && flags & MSG_ERRQUEUE != 0 {
+        return Ok(Policy::Whole.into());
     }
-    if !is_read(split) {
-        return Ok(Policy::LoopSocket);
+    if !reads {
+        return Ok(match flags & MSG_ZEROCOPY != 0 {
+            true if fits => Policy::Whole.into(),
+            true => Policy::Once.into(),
+            false => Plan::waiting(Policy::LoopSocket),
+        });
     }
-    if flags & MSG_ERRQUEUE != 0 {
-        return Ok(Policy::Whole);
+    if flags & (MSG_WAITALL | MSG_PEEK) == 0 {
+        return Ok(Plan::waiting(Policy::Once));
     }
-    if flags & MSG_WAITALL == 0 || flags & MSG_PEEK != 0 {
-        return Ok(Policy::Once);
+    // Who asks for so much may take less for an end.
+    if fits {
+        return Ok(Policy::Whole.into());
     }
     // Control data belongs to a place in the stream: a second piece would lose it.
     let has_control = split == Split::Recvmsg && Header::read(mem, args[1]).is_none_or(|h| h.control_len != 0);
-    Ok(if has_control { Policy::Once } else { Policy::Loop })
+    Ok(if has_control || flags & MSG_PEEK != 0 { Plan::waiting(Policy::Once) } else { Plan::waiting(Policy::Loop) })
 }
 
 /// Adds a piece's answer to what is done; the answer of the whole call when it ends here.
@@ -284,13 +368,13 @@ fn scalar<M: Memory>(
     split: Split,
     args: &[u64; 6],
     Scalar { buffer_at, len_at, total }: Scalar,
-    policy: Policy,
+    plan: Plan,
     do_call: DoCall<'_>,
 ) -> i64 {
-    let max = piece_bytes_max(mem);
-    let mut done = 0;
+    let policy = plan.policy;
+    let (mut done, mut most) = (0, u64::MAX);
     loop {
-        let wanted = (total - done).min(max);
+        let wanted = (total - done).min(plan.bytes_max(mem, total)).min(most);
         let mut now = *args;
         let mut nr = nr;
         now[buffer_at] = args[buffer_at] + done;
@@ -307,7 +391,11 @@ fn scalar<M: Memory>(
                 _ => {}
             }
         }
-        let ret = one_of(mem, nr, &now, policy, do_call);
+        let ret = one_of(mem, nr, &now, (policy, plan.waits && wanted > PIECE_SMALL), do_call);
+        most = if ret == TOO_MUCH { PIECE_SMALL } else { u64::MAX };
+        if ret == TOO_MUCH {
+            continue;
+        }
         if let Some(answer) = progress(&mut done, wanted, total, ret, policy) {
             return answer;
         }
@@ -405,7 +493,8 @@ impl Vector {
         let mut entries = [[0; 2]; 16];
         while bytes > 0 {
             let (_, skipped) = self.take(mem, &mut entries, bytes)?;
-            bytes -= skipped;
+            // It has become shorter meanwhile.
+            bytes = bytes.checked_sub(skipped).filter(|_| skipped > 0)?;
         }
         Some(())
     }
@@ -434,7 +523,7 @@ impl Vector {
 
 /// True when the engine can pin all of these together.
 fn fits<'e, M: Memory>(mem: &M, entries: impl IntoIterator<Item = &'e Entry>) -> bool {
-    let mut pinner = Pinner::new(mem, true);
+    let mut pinner = Pinner::new(mem, true, false);
     for &[addr, len] in entries {
         pinner.add(Buffer { addr, len, write: true, kind: Kind::Probe });
     }
@@ -455,14 +544,15 @@ fn vectored<M: Memory>(
     args: &[u64; 6],
     mut vector: Vector,
     mut done: u64,
-    policy: Policy,
+    plan: Plan,
     do_call: DoCall<'_>,
 ) -> i64 {
-    let max = piece_bytes_max(mem);
-    let total = vector.total;
+    let (policy, total) = (plan.policy, vector.total);
     let mut entries: [Entry; PIECE_VECTORS] = [[0; 2]; PIECE_VECTORS];
+    let mut most = u64::MAX;
     loop {
         let from = vector;
+        let max = plan.bytes_max(mem, total).min(most);
         let mut taken = vector.take(mem, &mut entries, (total - done).min(max));
         if let Some((n, _)) = taken
             && n > SCATTERED_VECTORS
@@ -476,8 +566,10 @@ fn vectored<M: Memory>(
         };
         let at = entries.as_mut_ptr() as u64;
         let mut now = *args;
+        let is_modest = plan.waits && wanted > PIECE_SMALL;
+        let how = (policy, is_modest);
         let ret = match split {
-            Split::Recvmsg | Split::Sendmsg => message(mem, nr, args, (at, n), done, do_call),
+            Split::Recvmsg | Split::Sendmsg => message(mem, nr, args, (at, n), done, how, do_call),
             Split::Writev if policy == Policy::LoopSocket && done > 0 => {
                 let mut header = Header {
                     name: 0,
@@ -491,7 +583,7 @@ fn vectored<M: Memory>(
                     pad_end: 0,
                 };
                 let call = [args[0], &raw mut header as u64, MSG_NOSIGNAL, 0, 0, 0];
-                piece(mem, g::__NR_sendmsg as u64, &call, do_call)
+                one_of(mem, g::__NR_sendmsg as u64, &call, how, do_call)
             }
             _ => {
                 (now[1], now[2]) = (at, n as u64);
@@ -504,9 +596,14 @@ fn vectored<M: Memory>(
                 if moves {
                     now[3] = args[3].wrapping_add(done);
                 }
-                one_of(mem, nr, &now, policy, do_call)
+                one_of(mem, nr, &now, how, do_call)
             }
         };
+        most = if ret == TOO_MUCH { PIECE_SMALL } else { u64::MAX };
+        if ret == TOO_MUCH {
+            vector = from;
+            continue;
+        }
         if let Some(answer) = progress(&mut done, wanted, total, ret, policy) {
             return answer;
         }
@@ -514,7 +611,15 @@ fn vectored<M: Memory>(
 }
 
 /// One piece of `sendmsg` or `recvmsg`, with `entries` (address and number) for its vector.
-fn message<M: Memory>(mem: &M, nr: u64, args: &[u64; 6], entries: (u64, usize), done: u64, do_call: DoCall<'_>) -> i64 {
+fn message<M: Memory>(
+    mem: &M,
+    nr: u64,
+    args: &[u64; 6],
+    entries: (u64, usize),
+    done: u64,
+    how: (Policy, bool),
+    do_call: DoCall<'_>,
+) -> i64 {
     let Some(mut header) = Header::read(mem, args[1]) else { return -EFAULT };
     (header.iov, header.iov_len) = (entries.0, entries.1 as u64);
     let mut flags = args[2];
@@ -526,7 +631,7 @@ fn message<M: Memory>(mem: &M, nr: u64, args: &[u64; 6], entries: (u64, usize), 
             flags = flags & !MSG_FASTOPEN | MSG_NOSIGNAL;
         }
     }
-    let ret = piece(mem, nr, &[args[0], &raw mut header as u64, flags, 0, 0, 0], do_call);
+    let ret = one_of(mem, nr, &[args[0], &raw mut header as u64, flags, 0, 0, 0], how, do_call);
     if ret >= 0 && !is_send && !header.write_back(mem, args[1]) {
         return -EFAULT;
     }

@@ -24,6 +24,8 @@ struct Pages {
     pin_max: u64,
     /// What the first large calls may pin, one after the other, because others have pinned much.
     piece_max: RefCell<Vec<u64>>,
+    /// So many large calls find that others have pinned much just then.
+    too_much: Cell<u32>,
     /// Ranges that can be pinned, whatever their size.
     ranges_max: usize,
     resident: RefCell<BTreeSet<u64>>,
@@ -53,6 +55,7 @@ impl Pages {
             bytes,
             pin_max,
             piece_max: RefCell::default(),
+            too_much: Cell::new(0),
             ranges_max: usize::MAX,
             resident: RefCell::default(),
             pins: RefCell::default(),
@@ -165,6 +168,13 @@ impl Memory for Pages {
 
     fn piece_max(&self) -> u64 {
         self.piece_max.borrow_mut().pop().map_or(self.pin_max, |bytes| bytes.min(self.pin_max))
+    }
+
+    fn calls_pin_too_much(&self) -> bool {
+        assert!(self.pinned_bytes() > super::PIECE_BYTES_MIN);
+        let left = self.too_much.get();
+        self.too_much.set(left.saturating_sub(1));
+        left > 0
     }
 
     fn bring_in(&self, addr: u64, len: u64) -> bool {

@@ -9,7 +9,7 @@
 use super::manage::GroupId;
 use super::table::{Event, Index};
 use crate::ctx::ThreadCtx;
-use crate::reclaim::Patience;
+use crate::patience::Patience;
 use crate::space::Space;
 use crate::staging::Part;
 use crate::stats;

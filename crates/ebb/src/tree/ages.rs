@@ -222,12 +222,18 @@ mod tests {
 
     #[test]
     fn of_several_that_find_no_memory_one_ends_at_a_time() {
-        let page = page_of(&[], 0);
-        assert!(page.may_give_up(7000, 1000));
-        assert!(!page.may_give_up(7000, 1000) && !page.may_give_up(7999, 1000));
-        assert!(page.may_give_up(8000, 1000));
+        let page = page_of(&[(1000, 1000, 0), (1000, 1000, 0)], 0);
+        let id = |index: u32| MemberId { index, generation: page.member(index).generation() };
+        let may = |index, now_ms| page.may_give_up(id(index), now_ms);
+        assert!(may(0, 7000));
+        // What it held is there when it is gone.
+        assert!(!may(1, 7000) && !may(1, 7999) && !may(1, 16_999));
+        page.member(0).set_kind(Kind::Free);
+        assert!(may(1, 8000) && !may(1, 8999));
+        // It may take as long as it likes to end, but not for ever.
+        assert!(!may(1, 17_999) && may(1, 18_000));
         // Another clock.
-        assert!(page.may_give_up(10, 1000) && !page.may_give_up(20, 1000));
+        assert!(may(1, 10) && !may(1, 20));
     }
 
     #[test]

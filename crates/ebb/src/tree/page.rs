@@ -50,6 +50,11 @@ impl Kind {
     }
 }
 
+/// Time between two processes of a tree that end for lack of memory: what the first one held is given back when it is gone, after
+/// all that it waits for in the kernel.
+const GIVING_UP_MS_MIN: u64 = 1000;
+const GIVING_UP_MS_MAX: u64 = 10_000;
+
 /// Which member, and which of those that had the place one after the other.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct MemberId {
@@ -178,6 +183,8 @@ pub struct Page {
     pub reaped_ms: AtomicU64,
     /// When a process last ended because there was no memory for it, on the same clock.
     gave_up_ms: AtomicU64,
+    /// The [`MemberId`] of that process.
+    gave_up: AtomicU64,
     /// Shares at or above this were never used.
     shares_high_water: AtomicU32,
     members: [Member; MEMBERS_MAX],
@@ -222,6 +229,7 @@ impl Page {
             high_water: AtomicU32::new(MEMBERS_MAX as u32),
             reaped_ms: word(),
             gave_up_ms: word(),
+            gave_up: word(),
             shares_high_water: AtomicU32::new(SHARES_MAX as u32),
             members: core::array::from_fn(|index| member(index as u32)),
             shares: core::array::from_fn(|_| Share::default()),
@@ -256,12 +264,22 @@ impl Page {
         self.limit.store(pages, Ordering::SeqCst);
     }
 
-    /// A process is about to end because there is no memory for it: whether it may, or another did less than so long ago.
-    pub fn may_give_up(&self, now_ms: u64, every_ms: u64) -> bool {
+    /// `own` is about to end because there is no memory for it: whether it may, or what another one held, that did so lately, is
+    /// still to come.
+    pub fn may_give_up(&self, own: MemberId, now_ms: u64) -> bool {
         let last = self.gave_up_ms.load(Ordering::SeqCst);
-        // Later than now is the clock of another time namespace.
-        let is_due = last == 0 || last > now_ms || now_ms - last >= every_ms;
-        is_due && self.gave_up_ms.compare_exchange(last, now_ms.max(1), Ordering::SeqCst, Ordering::SeqCst).is_ok()
+        let other = MemberId::from_raw(self.gave_up.load(Ordering::SeqCst));
+        let wait_ms = match other.and_then(|id| self.find(id)) {
+            Some(_) => GIVING_UP_MS_MAX,
+            None => GIVING_UP_MS_MIN,
+        };
+        // The other clock may be that of another time namespace.
+        let may = (last == 0 || now_ms.abs_diff(last) >= wait_ms)
+            && self.gave_up_ms.compare_exchange(last, now_ms.max(1), Ordering::SeqCst, Ordering::SeqCst).is_ok();
+        if may {
+            self.gave_up.store(own.to_raw(), Ordering::SeqCst);
+        }
+        may
     }
 
     /// The member at a place that exists.

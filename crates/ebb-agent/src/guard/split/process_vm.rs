@@ -14,7 +14,7 @@ pub(super) fn run<M: Memory>(mem: &M, nr: u64, args: &[u64; 6], do_call: DoCall<
     // Without them, the kernel will say what is wrong.
     let (Some(mut local), Some(mut remote)) = vectors else { return piece(mem, nr, args, do_call) };
     let own = mem.is_self(args[0] as i32);
-    let max = piece_bytes_max(mem) / if own { 2 } else { 1 };
+    let max = piece_bytes_max(mem.pin_max()) / if own { 2 } else { 1 };
     let total = local.total.min(remote.total);
     let mut entries: [[Entry; PIECE_VECTORS]; 2] = [[[0; 2]; PIECE_VECTORS]; 2];
     let mut done = 0;
@@ -33,7 +33,7 @@ pub(super) fn run<M: Memory>(mem: &M, nr: u64, args: &[u64; 6], do_call: DoCall<
         };
         let [to, of] = entries.each_mut().map(|entries| entries.as_mut_ptr() as u64);
         let now = [args[0], to, counts.0 as u64, of, counts.1 as u64, args[5]];
-        let ret = one_of(mem, nr, &now, Policy::LoopFile, do_call);
+        let ret = one_of(mem, nr, &now, (Policy::LoopFile, false), do_call);
         if let Some(answer) = progress(&mut done, wanted, total, ret, Policy::LoopFile) {
             return answer;
         }

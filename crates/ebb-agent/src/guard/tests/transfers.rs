@@ -17,46 +17,161 @@ fn a_large_read_of_a_file_is_whole_and_moves_the_position() {
     assert_eq!(run(&mem, g::__NR_read, [fd(&file), mem.start, 8 << 20, 0, 0, 0]), 0);
 }
 
-#[test]
-fn a_transfer_pins_less_at_a_time_where_others_have_pinned_much() {
-    let content = pattern(3 * MIB);
-    for limits in [&[64 << 10][..], &[64 << 10, 512 << 10, 64 << 10], &[128 << 10, 64 << 10, 64 << 10, 64 << 10]] {
-        let mem = Pages::new(8 << 20, 512 << 10);
-        *mem.piece_max.borrow_mut() = limits.iter().rev().copied().collect();
-        let file = file_with(&content);
-        let (mut real, mut first) = (kernel(&mem), 0);
-        let n = content.len() as i64;
-        let ret = call(&mem, g::__NR_read as u64, &[fd(&file), mem.start, n as u64, 0, 0, 0], &mut |nr, args| {
-            if nr == g::__NR_read as u64 && first == 0 {
-                first = args[2];
-            }
-            real(nr, args)
-        });
-        assert_eq!(ret, n);
-        assert!(mem.slice(0, n as usize) == &content[..]);
-        // Less than could be pinned otherwise, even where it would fit.
-        assert!(first <= 448 << 10, "{first}");
-    }
-}
-
-#[test]
-fn what_fits_is_pinned_in_one_only_as_far_as_others_leave_room() {
-    let content = pattern(MIB / 4);
-    let mem = Pages::new(8 << 20, 512 << 10);
-    // The first look for the whole, the second for the pieces.
-    *mem.piece_max.borrow_mut() = vec![64 << 10, 64 << 10];
-    let file = file_with(&content);
-    let (mut real, mut pieces) = (kernel(&mem), Vec::new());
-    let args = [fd(&file), mem.start, content.len() as u64, 0, 0, 0];
-    let ret = call(&mem, g::__NR_read as u64, &args, &mut |nr, args| {
-        if nr == g::__NR_read as u64 {
+/// Makes a call of `len` bytes at `at` of the memory, whose number, descriptor and other arguments are given; the answer, and what
+/// each transfer that it came to asked for.
+fn transfers(mem: &Pages, nr: u32, fd: u64, len: usize, flags: u64) -> (i64, Vec<u64>) {
+    let (mut real, mut pieces) = (kernel(mem), Vec::new());
+    let ret = call(mem, nr as u64, &[fd, mem.start, len as u64, flags, 0, 0], &mut |nr, args| {
+        if !matches!(nr as u32, g::__NR_fstat | g::__NR_getsockopt) {
             pieces.push(args[2]);
         }
         real(nr, args)
     });
-    assert_eq!(ret, content.len() as i64);
+    (ret, pieces)
+}
+
+/// Reads a stream to its end, in another thread.
+fn drain(mut stream: std::fs::File) -> std::thread::JoinHandle<Vec<u8>> {
+    std::thread::spawn(move || {
+        let mut all = Vec::new();
+        stream.read_to_end(&mut all).expect("a stream");
+        all
+    })
+}
+
+#[test]
+fn what_goes_to_a_stream_pins_no_more_than_others_leave() {
+    const K: u64 = 1 << 10;
+    let content = pattern(3 * MIB);
+    // What others leave for each look, and how often it is less than that by the time that it is pinned.
+    let cases: [(&[u64], u32); 5] =
+        [(&[64 * K], 0), (&[64 * K, 512 * K, 64 * K], 0), (&[128 * K, 64 * K, 64 * K, 64 * K], 3), (&[], 1), (&[], 50)];
+    for (limits, too_much) in cases {
+        for is_socket in [false, true] {
+            let mem = Pages::new(8 << 20, 512 << 10);
+            *mem.piece_max.borrow_mut() = limits.iter().rev().copied().collect();
+            mem.too_much.set(too_much);
+            mem.slice(0, content.len()).copy_from_slice(&content);
+            let (far, near) = if is_socket { socket_pair(libc::SOCK_STREAM) } else { pipe(0) };
+            let reader = drain(far);
+            let (ret, pieces) = transfers(&mem, g::__NR_write, fd(&near), content.len(), 0);
+            drop(near);
+            assert_eq!(ret, content.len() as i64);
+            assert!(reader.join().expect("the reader") == content);
+            assert!(pieces.iter().all(|bytes| *bytes <= 448 * K), "{pieces:?}");
+            // The first look was for all of it, which could not be pinned anyhow.
+            let is_small = pieces.iter().any(|bytes| *bytes <= 48 * K);
+            assert_eq!(is_small, limits.len() != 1, "{pieces:?}");
+        }
+    }
+}
+
+#[test]
+fn a_vector_to_a_stream_pins_no_more_than_others_leave() {
+    let content = pattern(600 << 10);
+    for (limits, too_much) in [(&[64 << 10; 3][..], 0), (&[], 2), (&[256 << 10, 100 << 10], 5)] {
+        let mem = Pages::new(8 << 20, 512 << 10);
+        *mem.piece_max.borrow_mut() = limits.to_vec();
+        mem.too_much.set(too_much);
+        mem.slice(0, content.len()).copy_from_slice(&content);
+        // Each of them is small.
+        let vectors: Vec<[u64; 2]> = (0..15).map(|i| [mem.start + i * (40 << 10), 40 << 10]).collect();
+        let (far, near) = socket_pair(libc::SOCK_STREAM);
+        let reader = drain(far);
+        let args = [fd(&near), vectors.as_ptr() as u64, vectors.len() as u64, 0, 0, 0];
+        assert_eq!(run(&mem, g::__NR_writev, args), content.len() as i64);
+        drop(near);
+        assert!(reader.join().expect("the reader") == content);
+        assert!(mem.piece_max.borrow().is_empty() || mem.too_much.get() > 0, "what others have pinned was looked at");
+    }
+}
+
+#[test]
+fn what_does_not_wait_for_long_is_not_cut_for_what_others_have_pinned() {
+    let content = pattern(MIB / 4);
+    let limited = || {
+        let mem = Pages::new(8 << 20, 512 << 10);
+        *mem.piece_max.borrow_mut() = vec![64 << 10; 8];
+        mem.too_much.set(8);
+        mem
+    };
+    let whole = |bytes: usize| (bytes as i64, vec![bytes as u64]);
+    let mem = limited();
+    assert_eq!(transfers(&mem, g::__NR_read, fd(&file_with(&content)), content.len(), 0), whole(content.len()));
     assert!(mem.slice(0, content.len()) == &content[..]);
-    assert!(pieces.iter().all(|bytes| *bytes <= 64 << 10), "{pieces:?}");
+    // Who asks for all of a stream, or peeks, may take less for its end.
+    for flag in [libc::MSG_WAITALL, libc::MSG_PEEK] {
+        let (far, mut near) = socket_pair(libc::SOCK_STREAM);
+        near.write_all(&content[..100 << 10]).expect("room in the socket");
+        let mem = limited();
+        let got = transfers(&mem, g::__NR_recvfrom, fd(&far), 100 << 10, flag as u64);
+        assert_eq!(got, whole(100 << 10));
+        assert!(mem.slice(0, 100 << 10) == &content[..100 << 10]);
+    }
+}
+
+#[test]
+fn what_counts_calls_gets_the_calls_that_were_made() {
+    const SIZES: [usize; 2] = [256 << 10, 2 << 20];
+    for (len, expected) in SIZES.into_iter().zip([vec![256 << 10], vec![448 << 10]]) {
+        // A socket that takes everything and tells the end of each call.
+        let (_far, near) = socket_pair(libc::SOCK_STREAM);
+        let mem = Pages::new(8 << 20, 512 << 10);
+        *mem.piece_max.borrow_mut() = vec![64 << 10; 8];
+        let (mut real, mut pieces) = (kernel(&mem), Vec::new());
+        let args = [fd(&near), mem.start, len as u64, libc::MSG_ZEROCOPY as u64, 0, 0];
+        let ret = call(&mem, g::__NR_sendto as u64, &args, &mut |nr, args| match nr as u32 {
+            g::__NR_sendto => {
+                pieces.push(args[2]);
+                args[2] as i64
+            }
+            _ => real(nr, args),
+        });
+        assert_eq!((ret, &pieces), (expected[0] as i64, &expected));
+        // A device whose calls are messages.
+        *mem.piece_max.borrow_mut() = vec![64 << 10; 8];
+        let (mut real, mut pieces) = (kernel(&mem), Vec::new());
+        let args = [fd(&near), mem.start, len as u64, 0, 0, 0];
+        let ret = call(&mem, g::__NR_write as u64, &args, &mut |nr, args| match nr as u32 {
+            g::__NR_write => {
+                pieces.push(args[2]);
+                args[2] as i64
+            }
+            g::__NR_fstat => {
+                let ret = real(nr, args);
+                // SAFETY: where the guard wants the answer.
+                let stat = unsafe { &mut *(args[1] as *mut g::stat) };
+                (stat.st_mode, stat.st_rdev) = (g::S_IFCHR, 10 << 8 | 229);
+                ret
+            }
+            _ => real(nr, args),
+        });
+        assert_eq!(ret, len as i64);
+        assert_eq!(pieces.len(), len.div_ceil(448 << 10));
+    }
+}
+
+#[test]
+fn a_vector_that_becomes_shorter_meanwhile_ends() {
+    let mem = Pages::new(8 << 20, 512 << 10);
+    let vectors = [[0u64; 2]; 64].map(|_| [mem.start, 4096]);
+    let vectors = RefCell::new(vectors.to_vec());
+    let far_apart: Vec<[u64; 2]> = (0..64).map(|i| [mem.start + i * (100 << 10), 4096]).collect();
+    vectors.borrow_mut().copy_from_slice(&far_apart);
+    let mut mem = mem;
+    // They cannot be pinned together.
+    mem.ranges_max = 20;
+    let file = file_with(&[]);
+    let mut real = kernel(&mem);
+    let args = [fd(&file), vectors.borrow().as_ptr() as u64, 64, 0, 0, 0];
+    let ret = call(&mem, g::__NR_writev as u64, &args, &mut |nr, args| match nr as u32 {
+        g::__NR_writev => {
+            vectors.borrow_mut().iter_mut().for_each(|entry| entry[1] = 0);
+            5000
+        }
+        _ => real(nr, args),
+    });
+    assert_eq!(ret, 5000);
 }
 
 #[test]
