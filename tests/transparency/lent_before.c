@@ -79,14 +79,7 @@ static int child(int by_socket)
     size_t lent = lend(ends, m, by_socket);
     if (lent == 0)
         return 77;
-    uint64_t *walk = (uint64_t *)fresh(much);
-    for (size_t i = 0; i < much / 8; i++)
-        walk[i] = i / 8;
-    for (uint64_t round = 0; round < 6; round++)
-        for (size_t i = 0; i < much / 8; i += PAGE / 8) {
-            REQUIRE(walk[i] == i / 8 + round);
-            walk[i]++;
-        }
+    churn(much, 6);
     pages_evicted += absent(m, LEN);
     while (got < lent) {
         ssize_t n = MUST(read(ends[0], back + got, lent - got));

@@ -184,6 +184,20 @@ static UNUSED void evict(const void *at, size_t len)
     pages_evicted += missing;
 }
 
+/* Walks through new memory of that size, more than fits, and changes a word of each page, so many times. */
+static UNUSED void churn(size_t len, uint64_t rounds)
+{
+    uint64_t *walk = (uint64_t *)fresh(len);
+    for (size_t i = 0; i < len / 8; i++)
+        walk[i] = i / 8;
+    for (uint64_t round = 0; round < rounds; round++)
+        for (size_t i = 0; i < len / 8; i += PAGE / 8) {
+            REQUIRE(walk[i] == i / 8 + round);
+            walk[i]++;
+        }
+    MUST(munmap(walk, len));
+}
+
 /* Forks with standard output as it is; the child calls the function and exits with 0. */
 static UNUSED pid_t child_of(void (*function)(void *), void *argument)
 {

@@ -45,7 +45,7 @@ VARIANTS = {
     "early-strict": (True, False, "early,strict"),
 }
 # Programs that need a budget of their own: where runs of pages are long enough for frames to be used again.
-RAM = {"zerocopy": "128M", "lent_before": "128M"}
+RAM = {"zerocopy": "128M", "lent_before": "128M", "lent_unlocked": "128M"}
 # What may differ for an ordinary user (files, limits, descriptors, other processes, faults by way of the user's own right),
 # and what the change from small to managed can disturb most.
 SHORT = {

@@ -150,7 +150,7 @@ impl Space {
         }
         for (i, state) in states.iter().enumerate() {
             if let Some(word) = self.table.word(addr + i * PAGE) {
-                let open = State::PRESENT.with_pinned(state.is_pinned());
+                let open = State::PRESENT.pinned_as(*state);
                 word.finish(if stays(state) { state.without_slot() } else { open });
             }
         }
@@ -231,7 +231,7 @@ impl Space {
                 tally.add(addr, Cost::SWAP.taken());
             }
             self.break_if_shared(addr, state);
-            word.set_exclusive(State::PRESENT.with_pinned(state.is_pinned()));
+            word.set_exclusive(State::PRESENT.pinned_as(state));
             runs.add(addr);
         });
     }

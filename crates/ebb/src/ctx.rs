@@ -58,6 +58,11 @@ impl ThreadCtx {
         (self.in_flight.load(Ordering::Relaxed) + self.fork_room.load(Ordering::Relaxed)) as usize
     }
 
+    /// The same, which it has charged no more.
+    pub(crate) fn take_charged_ahead(&self) -> usize {
+        (self.in_flight.swap(0, Ordering::Relaxed) + self.fork_room.swap(0, Ordering::Relaxed)) as usize
+    }
+
     /// The shard of per-thread allocation state this thread uses.
     pub(crate) fn shard(&self) -> usize {
         self.index.load(Ordering::Relaxed) as usize
@@ -129,9 +134,7 @@ impl Contexts {
         let mut in_flight = 0;
         for ctx in self.all() {
             if !core::ptr::eq(ctx, own) {
-                in_flight += ctx.charged_ahead();
-                ctx.in_flight.store(0, Ordering::Relaxed);
-                ctx.fork_room.store(0, Ordering::Relaxed);
+                in_flight += ctx.take_charged_ahead();
                 ctx.gate.reset();
                 ctx.pins.reset();
                 ctx.walker.reset();

@@ -61,16 +61,18 @@ impl Space {
         fault
     }
 
-    /// How many pages a fault at `page` might bring in. Read-ahead is judged per unit, because a program walks in
+    /// How many pages a fault at `page` might bring in; 0 is one, by a fault that says nothing of the next. Read-ahead is judged per
+    /// unit, because a program walks in
     /// several places by turns: a fault a little behind where the last one in the unit ended doubles the window, any
     /// other halves it, and that of a long walk at once to half a piece. The idea is the kernel's read-ahead by address
-    /// (`swap_vma_readahead`).
-    fn window(&self, ctx: &ThreadCtx, page: usize) -> u32 {
-        let Some(unit) = self.table.unit(page) else { return 1 };
+    /// (`swap_vma_readahead`). Two faults in a row on swapped pages are no walk yet: an object may lie on both.
+    fn window(&self, ctx: &ThreadCtx, page: usize, is_swapped: bool) -> u32 {
+        let Some(unit) = self.table.unit(page) else { return 0 };
         let most = self.window_max() as u32;
         let (at, next, window) = (page_of(page), unit.next.load(Relaxed), unit.window.load(Relaxed));
         if next > 0 && (next..next + READAHEAD_GAP).contains(&at) {
-            return (window * 2).clamp(2, most);
+            let least = if is_swapped && window == 0 { 1 } else { 2 };
+            return (window * 2).clamp(least, most);
         }
         if at == 0
             && let Some(before) = self.table.unit(page.wrapping_sub(PAGE))
@@ -82,7 +84,9 @@ impl Space {
         if self.is_walked_to(ctx, page) {
             return most;
         }
-        ((window / 2).min(WINDOW_MAX as u32 / 2)).max(1)
+        // One is what the first step of a walk makes of none.
+        let half = (window / 2).min(WINDOW_MAX as u32 / 2);
+        if half > 1 { half } else { 0 }
     }
 
     fn note_window(&self, page: usize, n: usize, window: u32) {
@@ -95,7 +99,9 @@ impl Space {
 
     /// The fault at `page`; with it the cycles spent in direct reclaim.
     fn serve(&self, ctx: &ThreadCtx, page: usize, write: bool) -> (Fault, u64) {
-        let window = self.window(ctx, page);
+        let is_swapped = self.table.word(page).is_some_and(|word| word.load().tag() == Tag::Swapped);
+        let next_window = self.window(ctx, page, is_swapped);
+        let window = next_window.max(1);
         let (mut reclaim, mut tries_move) = (0, true);
         loop {
             let state = self.table.word(page).map(|word| word.load());
@@ -181,7 +187,7 @@ impl Space {
                     } else {
                         self.bring_rest(ctx, (page, n), window as usize, Limits { end: region_end, group, write })
                     };
-                    self.note_window(page, (end - page) / PAGE, window);
+                    self.note_window(page, (end - page) / PAGE, next_window);
                     self.background.kick_if(self, self.group.is_above_high());
                     reclaim += self.slow_down(ctx, group, n);
                     return (Fault::Resolved, reclaim);
@@ -486,14 +492,24 @@ impl Space {
 
     /// Brings the range in for good: it is never evicted again, until it is unmapped.
     pub fn exclude(&self, ctx: &ThreadCtx, addr: usize, len: usize) {
+        self.keep_in(ctx, addr, len, State::with_pinned);
+    }
+
+    /// The same until it is unlocked.
+    pub(crate) fn lock(&self, ctx: &ThreadCtx, addr: usize, len: usize) {
+        self.keep_in(ctx, addr, len, |state| state.with_locked(true));
+    }
+
+    fn keep_in(&self, ctx: &ThreadCtx, addr: usize, len: usize, pinned: impl Fn(State) -> State) {
         let start = addr & !(PAGE - 1);
         let end = (addr + len).next_multiple_of(PAGE);
         ctx.pins.begin(0, |_| false);
         if ctx.pins.add(start as u64, end as u64, u64::MAX) && self.bring_in(ctx, start, end - start) {
             self.exclusive(|| {
                 self.table.for_each_content(start, end, |_, word| {
-                    if word.load().tag() == Tag::Present {
-                        word.set_exclusive(State::PRESENT.with_pinned(true));
+                    let state = word.load();
+                    if state.tag() == Tag::Present {
+                        word.set_exclusive(pinned(State::PRESENT.pinned_as(state)));
                     }
                 });
             });

@@ -33,8 +33,10 @@ impl Space {
         for (member, file) in adopted.iter_mut().zip(self.swap.devices.all_mut()) {
             *member = file.as_ref().map_or(u32::MAX, |f| f.adopt());
         }
+        self.complete_fork_room(ctx);
         let reserved = self.tree().reserve_child();
-        let shared = reserved.map_or(0, |child| self.share_pages(child, ctx));
+        let shared = reserved.map_or(0, |child| self.share_pages(child));
+        // Now that the child has it: meanwhile the sum says too much rather than too little.
         self.release_fork_room(ctx);
         if shared > 0 {
             let number = self.nr_sharing_forks.fetch_add(1, Relaxed).wrapping_add(1).max(1);
@@ -67,10 +69,32 @@ impl Space {
             self.reclaim_step(ctx);
             self.group.give_back_unused();
         }
-        let own = self.not_shared().min(most);
+        // Until the gate is closed another batch may be staged.
+        let own = (self.not_shared() + self.sweep_max()).min(most);
         // Where there is no room, as all is shared and others are as short, the child takes it all the same.
-        if self.try_direct_reclaim(ctx, own, FORK_WAIT_NS) && self.group.try_charge(own) {
-            ctx.fork_room.store(own as u32, Relaxed);
+        if !self.charge_fork_room(ctx, own) && self.try_direct_reclaim(ctx, own, FORK_WAIT_NS) {
+            self.charge_fork_room(ctx, own);
+        }
+    }
+
+    /// Charges `n` pages for the child. Inside the gate, so that a fork by another thread finds none of it charged, or all of it
+    /// known for what it is.
+    fn charge_fork_room(&self, ctx: &ThreadCtx, n: usize) -> bool {
+        self.gate.enter(&ctx.gate);
+        let charged = self.group.try_charge(n);
+        if charged {
+            ctx.fork_room.fetch_add(n as u32, Relaxed);
+        }
+        self.gate.leave(&ctx.gate);
+        charged
+    }
+
+    /// Nothing is staged any more: charges what was since [`Self::make_fork_room`], if there is room. Under the exclusive gate.
+    fn complete_fork_room(&self, ctx: &ThreadCtx) {
+        let charged = ctx.fork_room.load(Relaxed) as usize;
+        let lacks = self.not_shared().saturating_sub(charged);
+        if charged > 0 && lacks > 0 && self.group.try_charge(lacks) {
+            ctx.fork_room.fetch_add(lacks as u32, Relaxed);
         }
     }
 

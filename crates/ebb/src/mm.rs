@@ -518,11 +518,11 @@ impl Space {
         if len / PAGE > self.group.limit() / 2 {
             return -(linux_raw_sys::errno::ENOMEM as i64);
         }
-        self.exclude(ctx, start, len);
+        self.lock(ctx, start, len);
         // SAFETY: everything is present and stays so; locking changes no content.
         let result = raw(unsafe { self.kernel(nr, a) });
         if result < 0 {
-            self.include(start, start + len);
+            self.unlock(start, start + len);
         }
         result
     }
@@ -534,7 +534,7 @@ impl Space {
         // SAFETY: unlocking changes no content.
         let result = raw(unsafe { self.kernel(g::__NR_munlock, a) });
         if result == 0 && self.touches(ctx, start, start.saturating_add(len)) {
-            self.include(start, start.saturating_add(len));
+            self.unlock(start, start.saturating_add(len));
         }
         result
     }
@@ -545,13 +545,13 @@ impl Space {
         0
     }
 
-    /// Lets pages be evicted again.
-    fn include(&self, start: usize, end: usize) {
+    /// Lets pages be evicted again that are kept for nothing but that they were locked.
+    fn unlock(&self, start: usize, end: usize) {
         self.exclusive(|| {
             self.table.for_each_content(start, end, |_, word| {
                 let state = word.load();
                 if state.is_pinned() {
-                    word.set_exclusive(state.with_pinned(false));
+                    word.set_exclusive(state.with_locked(false));
                 }
             });
         });

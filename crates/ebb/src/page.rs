@@ -35,6 +35,8 @@ const PINNED: u64 = 1 << 4;
 const CLEAN: u64 = 1 << 5;
 const SHARED: u64 = 1 << 6;
 const REFERENCED: u64 = 1 << 7;
+/// Pinned until munlock.
+const LOCKED: u64 = 1 << 48;
 const PAYLOAD_SHIFT: u32 = 8;
 const PAYLOAD_MASK: u64 = (1 << 40) - 1;
 
@@ -137,9 +139,19 @@ impl State {
         Self(raw)
     }
 
-    /// The same, to stay mapped for good or not.
-    pub fn with_pinned(self, pinned: bool) -> Self {
-        Self(if pinned { self.0 | PINNED } else { self.0 & !PINNED })
+    /// The same, to stay mapped for good.
+    pub fn with_pinned(self) -> Self {
+        Self(self.0 | PINNED)
+    }
+
+    /// The same, to stay mapped until it is unlocked, or not for that reason.
+    pub fn with_locked(self, locked: bool) -> Self {
+        Self(if locked { self.0 | LOCKED } else { self.0 & !LOCKED })
+    }
+
+    /// The same, to stay mapped for the reasons that `other` does.
+    pub fn pinned_as(self, other: Self) -> Self {
+        Self(self.0 & !(PINNED | LOCKED) | other.0 & (PINNED | LOCKED))
     }
 
     /// Where the content is.
@@ -158,9 +170,9 @@ impl State {
         self.0 >> PAYLOAD_SHIFT & PAYLOAD_MASK
     }
 
-    /// True for a page that must never be evicted.
+    /// True for a page that must not be evicted.
     pub fn is_pinned(self) -> bool {
-        self.0 & PINNED != 0
+        self.0 & (PINNED | LOCKED) != 0
     }
 }
 
@@ -183,7 +195,7 @@ impl PageWord<'_> {
         if seen.tag() == Tag::Busy {
             return false;
         }
-        let busy = State::BUSY | seen.0 & PINNED;
+        let busy = State::BUSY | seen.0 & (PINNED | LOCKED);
         self.0.compare_exchange(seen.0, busy, Ordering::SeqCst, Ordering::Relaxed).is_ok()
     }
 
@@ -308,9 +320,24 @@ mod tests {
     fn a_pinned_page_stays_pinned_while_it_is_busy() {
         let word = AtomicU64::new(0);
         let page = PageWord(&word);
-        let pinned = State::PRESENT.with_pinned(true);
-        page.set_exclusive(pinned);
-        assert!(page.try_claim(pinned));
-        assert!(page.load().is_pinned());
+        for pinned in [State::PRESENT.with_pinned(), State::PRESENT.with_locked(true)] {
+            page.set_exclusive(pinned);
+            assert!(page.try_claim(pinned));
+            assert!(page.load().is_pinned());
+            page.finish(pinned);
+        }
+    }
+
+    #[test]
+    fn what_is_unlocked_stays_pinned_for_other_reasons() {
+        let both = State::clean(u64::MAX >> 24).with_pinned().with_locked(true);
+        assert_eq!(both.payload(), u64::MAX >> 24);
+        let unlocked = both.with_locked(false);
+        assert!(unlocked.is_pinned() && unlocked.with_locked(true) == both);
+        assert_eq!(State::PRESENT.with_locked(true).with_locked(false), State::PRESENT);
+        assert!(
+            [both, unlocked, State::PRESENT].iter().all(|s| State::PRESENT.pinned_as(*s).is_pinned() == s.is_pinned())
+        );
+        assert_eq!(both.pinned_as(unlocked), unlocked);
     }
 }

@@ -377,7 +377,7 @@ mod space {
                 self.table.for_each_content(start as usize, end as usize, |_, word| {
                     let state = word.load();
                     if state.tag() == Tag::Present {
-                        word.set_exclusive(state.with_pinned(true));
+                        word.set_exclusive(state.with_pinned());
                     }
                 });
             });

@@ -115,7 +115,7 @@ impl Space {
 
     /// Before fork: marks and protects what this process and `child` will share, and says so in the tree, where the child will
     /// hold as many pages as this process; how many are shared. Under the exclusive gate.
-    pub(crate) fn share_pages(&self, child: MemberId, ctx: &ThreadCtx) -> usize {
+    pub(crate) fn share_pages(&self, child: MemberId) -> usize {
         // What threads have charged for work ahead the child has no use for.
         let ahead: usize = self.contexts.all().map(ThreadCtx::charged_ahead).sum();
         let charged = self.group.charged().saturating_sub(ahead) as i64;
@@ -123,7 +123,6 @@ impl Space {
         let leaves = leaves.filter(|leaf| self.table.has_content(leaf << LEAF_SHIFT));
         let mut fork = self.tree().begin_fork(child, Extent::new(leaves, self.swap.arena()));
         if !self.can_protect {
-            self.release_fork_room(ctx);
             return fork.finish(charged);
         }
         let is_copied = |r: &&Region| !r.attr.is_dontfork() && !r.attr.is_wipeonfork();
@@ -160,7 +159,6 @@ impl Space {
             });
         }
         self.swap.share_pool(&mut fork);
-        self.release_fork_room(ctx);
         fork.finish(charged)
     }
 

@@ -272,6 +272,9 @@ impl Space {
 
     /// Takes the calling thread's context back.
     pub fn detach_thread(&self, ctx: &ThreadCtx) {
+        // A process that shared the memory may have been killed at work.
+        let ahead = ctx.take_charged_ahead();
+        self.group.uncharge(ahead);
         self.contexts.detach(ctx);
     }
 

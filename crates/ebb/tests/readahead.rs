@@ -77,6 +77,31 @@ fn a_walk_takes_few_faults_for_reading_and_for_writing() {
     leave(space);
 }
 
+#[test]
+fn two_pages_in_a_row_are_no_walk() {
+    let _turn = in_turn();
+    let space = space(RAM, force());
+    let pages = Pages::aligned(space, PAGES, HEAP);
+    out(space, &pages);
+    // Objects that lie on two pages each, in an order without a pattern: each fourth pair, so that none follows another.
+    let nr_pairs = PAGES / 8;
+    let mut pairs: Vec<usize> = (0..nr_pairs).collect();
+    let mut random = Random(3);
+    (1..nr_pairs).rev().for_each(|i| pairs.swap(i, random.below(i + 1)));
+    let touch = || pairs.iter().flat_map(|pair| [8 * pair, 8 * pair + 1]).for_each(|page| pages.check(page));
+    let mut nr = 0;
+    let nr_ahead = ahead(space, || nr = faults(space, touch));
+    // Each unit was filled in order, which is forgotten within three faults.
+    let most = (PAGES / UNIT * 16) as u64;
+    assert!(nr_ahead <= most && nr >= 2 * nr_pairs as u64 - most, "{nr} faults, and {nr_ahead} pages ahead");
+    // Three are, from then on.
+    let nr_ahead = ahead(space, || (4..100).for_each(|page| pages.check(page)));
+    assert!(nr_ahead > 48, "{nr_ahead} pages ahead of a walk");
+    pages.check_all();
+    drop(pages);
+    leave(space);
+}
+
 fn can_be_helped() -> bool {
     let nr_cpus = std::thread::available_parallelism().expect("processors").get();
     let can = !force().no_background && nr_cpus > 1;

