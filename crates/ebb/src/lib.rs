@@ -37,6 +37,7 @@ mod lockstat;
 mod mm;
 #[cfg(not(loom))]
 mod pageout;
+#[cfg(not(loom))]
 mod patience;
 #[cfg(not(loom))]
 mod poolmem;
