@@ -361,7 +361,7 @@ fn gap_max(limit: usize) -> usize {
 }
 
 /// Pages that staging aims to hold of so many, when `away` pages are swapped out: a quarter as many, and no more than a
-/// sixty-fourth of all. A staged page is in memory and costs a fault all the same, so only as many are as it takes to tell pages in
+/// sixty-fourth of all, but for two batches of a sweep. A staged page is in memory and costs a fault all the same, so only as many are as it takes to tell pages in
 /// use from others.
 pub fn staging_target(share: usize, away: usize) -> usize {
     (away / 4).min(share / 64).max(2 * sweep_max(share))

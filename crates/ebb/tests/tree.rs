@@ -174,6 +174,10 @@ fn what_is_given_up_on_one_side_is_the_other_sides() {
 
 #[test]
 fn both_sides_of_a_fork_keep_their_content_under_pressure() {
+    if force().no_background {
+        // Then nobody gives up memory for who only waits, and here two wait for the third.
+        return;
+    }
     alone("both_sides_of_a_fork_keep_their_content_under_pressure", || {
         let space = space();
         let mut pages = mixed(space);

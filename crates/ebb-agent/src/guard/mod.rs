@@ -259,7 +259,8 @@ impl<'a, M: Memory> Pinner<'a, M> {
         // Looks at every thread, so only for what is worth it.
         if self.is_modest && !self.is_limited && self.pinned.saturating_add(len) > PIECE_BYTES_MIN {
             self.is_limited = true;
-            self.left = self.left.min(self.mem.piece_max().saturating_sub(self.pinned));
+            // What this call has pinned already others' is with it.
+            self.left = self.left.min(self.mem.piece_max());
         }
         if !self.begun {
             // The common case: one buffer, resident.

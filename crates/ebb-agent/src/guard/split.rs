@@ -22,8 +22,8 @@
 //! What can be pinned is a sixteenth of the budget. Of streams it is less, down to 64 KiB, while other calls have pinned much:
 //! threads may wait in such calls for ever.
 //!
-//! Not kept: a write larger than what can be pinned is not atomic against other writers of the same file between its
-//! pieces; a socket's error that ends a later piece is not told again by the next call, as it would be; and a vector that is
+//! Not kept: a write larger than what can be pinned is not atomic against other writers of the same file or stream between its
+//! pieces; a socket's timeouts begin anew with each piece; a socket's error that ends a later piece is not told again by the next call, as it would be; and a vector that is
 //! changed during the call, by its own transfer or by somebody else, counts as it is when its turn comes.
 
 mod process_vm;
@@ -56,8 +56,8 @@ const SCATTERED_VECTORS: usize = 4;
 const PIPE_BUF: u64 = 4096;
 /// A device that is memory: null, zero, full, random.
 const MAJOR_MEM: u64 = 1;
-/// Terminals, the virtual ones among them, and consoles.
-const MAJORS_TERMINAL: [u64; 10] = [4, 5, 136, 137, 138, 139, 140, 141, 142, 143];
+/// Terminals, the virtual ones and those at serial lines, and consoles.
+const MAJORS_TERMINAL: [u64; 14] = [4, 5, 136, 137, 138, 139, 140, 141, 142, 143, 166, 188, 204, 229];
 /// Bytes of a piece that is made whatever others have pinned.
 const PIECE_SMALL: u64 = super::PIECE_BYTES_MIN - SLACK;
 /// What pieces are smaller than what can be pinned: partial pages, vectors and headers.
@@ -334,13 +334,14 @@ fn socket_plan<M: Memory>(
     if flags & (MSG_WAITALL | MSG_PEEK) == 0 {
         return Ok(Plan::waiting(Policy::Once));
     }
-    // Who asks for so much may take less for an end.
-    if fits {
-        return Ok(Policy::Whole.into());
-    }
     // Control data belongs to a place in the stream: a second piece would lose it.
     let has_control = split == Split::Recvmsg && Header::read(mem, args[1]).is_none_or(|h| h.control_len != 0);
-    Ok(if has_control || flags & MSG_PEEK != 0 { Plan::waiting(Policy::Once) } else { Plan::waiting(Policy::Loop) })
+    Ok(match has_control || flags & MSG_PEEK != 0 {
+        false => Plan::waiting(Policy::Loop),
+        // Who asks for so much may take less for an end.
+        true if fits => Policy::Whole.into(),
+        true => Policy::Once.into(),
+    })
 }
 
 /// Adds a piece's answer to what is done; the answer of the whole call when it ends here.
