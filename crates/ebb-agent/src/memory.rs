@@ -22,6 +22,7 @@ pub fn call(space: &'static Space, ctx: &ThreadCtx, nr: u32, a: &[u64; 6]) -> Op
         g::__NR_mlock | g::__NR_mlock2 => space.mlock(ctx, nr, *a),
         g::__NR_munlock => space.munlock(ctx, *a),
         g::__NR_mlockall => space.mlockall(),
+        g::__NR_munlockall => space.munlockall(*a),
         g::__NR_process_madvise if !is_remote_advice(a[3] as u32) => EINVAL,
         g::__NR_shmat if a[2] & SHM_REMAP != 0 && a[1] != 0 => shmat(space, ctx, a),
         _ => return None,

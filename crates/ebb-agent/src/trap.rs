@@ -266,6 +266,7 @@ pub fn returned(b: &mut ThreadBlock, uc: &mut Context) {
     if ret != EFAULT {
         return finish(b, uc, ret);
     }
+    settle(b);
     match guard::after(space, b.ctx(), b.call.nr, &b.call.used, uc.regs.sp, ret, &mut b.call.tries) {
         After::Done(ret) => finish(b, uc, ret),
         After::Retry => {

@@ -492,29 +492,35 @@ impl Space {
 
     /// Brings the range in for good: it is never evicted again, until it is unmapped.
     pub fn exclude(&self, ctx: &ThreadCtx, addr: usize, len: usize) {
-        self.keep_in(ctx, addr, len, State::with_pinned);
+        self.keep_in(ctx, addr, len, State::with_pinned, || ());
     }
 
-    /// The same until it is unlocked.
-    pub(crate) fn lock(&self, ctx: &ThreadCtx, addr: usize, len: usize) {
-        self.keep_in(ctx, addr, len, |state| state.with_locked(true));
-    }
-
-    fn keep_in(&self, ctx: &ThreadCtx, addr: usize, len: usize, pinned: impl Fn(State) -> State) {
+    /// Brings the range in, marks what is there by `kept`, and calls `then` before anybody else looks.
+    pub(crate) fn keep_in<R>(
+        &self,
+        ctx: &ThreadCtx,
+        addr: usize,
+        len: usize,
+        kept: impl Fn(State) -> State,
+        then: impl FnOnce() -> R,
+    ) -> R {
         let start = addr & !(PAGE - 1);
         let end = (addr + len).next_multiple_of(PAGE);
         ctx.pins.begin(0, |_| false);
-        if ctx.pins.add(start as u64, end as u64, u64::MAX) && self.bring_in(ctx, start, end - start) {
-            self.exclusive(|| {
+        let is_in = ctx.pins.add(start as u64, end as u64, u64::MAX) && self.bring_in(ctx, start, end - start);
+        let result = self.exclusive(|| {
+            if is_in {
                 self.table.for_each_content(start, end, |_, word| {
                     let state = word.load();
                     if state.tag() == Tag::Present {
-                        word.set_exclusive(pinned(State::PRESENT.pinned_as(state)));
+                        word.set_exclusive(kept(State::PRESENT.pinned_as(state)));
                     }
                 });
-            });
-        }
+            }
+            then()
+        });
         ctx.pins.end();
+        result
     }
 }
 

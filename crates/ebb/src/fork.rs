@@ -188,6 +188,7 @@ impl Space {
             }
             uffd.register(r.start, r.end - r.start).map_err(refused)?;
         }
+        self.unlock_all();
         // The kernel gave the child its pages without protection.
         self.protect_in_child();
         self.staging.rebuild();

@@ -34,6 +34,8 @@ mod group;
 #[cfg(not(loom))]
 mod lockstat;
 #[cfg(not(loom))]
+mod mlock;
+#[cfg(not(loom))]
 mod mm;
 #[cfg(not(loom))]
 mod pageout;

@@ -24,7 +24,7 @@ const MADV_GUARD_INSTALL: u32 = 102;
 const MADV_GUARD_REMOVE: u32 = 103;
 const MADV_DONTNEED_LOCKED: u32 = 24;
 
-fn raw(result: Result<u64, Errno>) -> i64 {
+pub(crate) fn raw(result: Result<u64, Errno>) -> i64 {
     match result {
         Ok(v) => v as i64,
         Err(e) => -(e.0 as i64),
@@ -36,20 +36,20 @@ pub(crate) fn thread_group(ctx: &ThreadCtx) -> Index {
     Index::from_raw(ctx.group.load(Relaxed))
 }
 
-fn page_up(n: usize) -> usize {
+pub(crate) fn page_up(n: usize) -> usize {
     n.checked_next_multiple_of(PAGE).unwrap_or(usize::MAX & !(PAGE - 1))
 }
 
 impl Space {
     /// # Safety
     /// The program's own call; the gate is closed or the call concerns nothing managed.
-    unsafe fn kernel(&self, nr: u32, a: [u64; 6]) -> Result<u64, Errno> {
+    pub(crate) unsafe fn kernel(&self, nr: u32, a: [u64; 6]) -> Result<u64, Errno> {
         // SAFETY: forwarded contract.
         unsafe { uapi::forward(nr, a) }
     }
 
     /// True when some region meets the range.
-    fn touches(&self, ctx: &ThreadCtx, start: usize, end: usize) -> bool {
+    pub(crate) fn touches(&self, ctx: &ThreadCtx, start: usize, end: usize) -> bool {
         self.gate.enter(&ctx.gate);
         let found = self.regions.first_in(start, end).is_some();
         self.gate.leave(&ctx.gate);
@@ -505,55 +505,5 @@ impl Space {
             }
             new as i64
         })
-    }
-
-    /// mlock(2) and mlock2(2): what is locked stays resident until it is unlocked or unmapped.
-    pub fn mlock(&self, ctx: &ThreadCtx, nr: u32, a: [u64; 6]) -> i64 {
-        let (start, len) =
-            (a[0] as usize & !(PAGE - 1), page_up((a[1] as usize).saturating_add(a[0] as usize & (PAGE - 1))));
-        if !self.touches(ctx, start, start.saturating_add(len)) {
-            // SAFETY: the program's call on memory that is not managed.
-            return raw(unsafe { self.kernel(nr, a) });
-        }
-        if len / PAGE > self.group.limit() / 2 {
-            return -(linux_raw_sys::errno::ENOMEM as i64);
-        }
-        self.lock(ctx, start, len);
-        // SAFETY: everything is present and stays so; locking changes no content.
-        let result = raw(unsafe { self.kernel(nr, a) });
-        if result < 0 {
-            self.unlock(start, start + len);
-        }
-        result
-    }
-
-    /// munlock(2).
-    pub fn munlock(&self, ctx: &ThreadCtx, a: [u64; 6]) -> i64 {
-        let (start, len) =
-            (a[0] as usize & !(PAGE - 1), page_up((a[1] as usize).saturating_add(a[0] as usize & (PAGE - 1))));
-        // SAFETY: unlocking changes no content.
-        let result = raw(unsafe { self.kernel(g::__NR_munlock, a) });
-        if result == 0 && self.touches(ctx, start, start.saturating_add(len)) {
-            self.unlock(start, start.saturating_add(len));
-        }
-        result
-    }
-
-    /// mlockall(2) and munlockall(2): managed memory stays in the budget, which the caller asked for by running under
-    /// it; the call succeeds without effect on it.
-    pub fn mlockall(&self) -> i64 {
-        0
-    }
-
-    /// Lets pages be evicted again that are kept for nothing but that they were locked.
-    fn unlock(&self, start: usize, end: usize) {
-        self.exclusive(|| {
-            self.table.for_each_content(start, end, |_, word| {
-                let state = word.load();
-                if state.is_pinned() {
-                    word.set_exclusive(state.with_locked(false));
-                }
-            });
-        });
     }
 }

@@ -170,6 +170,11 @@ impl State {
         self.0 >> PAYLOAD_SHIFT & PAYLOAD_MASK
     }
 
+    /// True for a page that was locked.
+    pub fn is_locked(self) -> bool {
+        self.0 & LOCKED != 0
+    }
+
     /// True for a page that must not be evicted.
     pub fn is_pinned(self) -> bool {
         self.0 & (PINNED | LOCKED) != 0

@@ -131,6 +131,8 @@ pub struct Space {
     pub(crate) nr_sharing_forks: AtomicU32,
     /// It is so much that reclaim works round it.
     pub(crate) shares_much: AtomicBool,
+    /// Something was locked (mlock) since nothing was.
+    pub(crate) has_locked: AtomicBool,
     /// Most of the pool is shared.
     pub(crate) pool_is_shared: AtomicBool,
     /// Pages of the pool that are shared, once for each process that shares them.
@@ -226,6 +228,7 @@ impl Space {
             sharing: AtomicU32::new(0),
             nr_sharing_forks: AtomicU32::new(0),
             shares_much: AtomicBool::new(false),
+            has_locked: AtomicBool::new(false),
             pool_is_shared: AtomicBool::new(false),
             shared_pool_pages: AtomicUsize::new(0),
             young_ms: AtomicU64::new(0),

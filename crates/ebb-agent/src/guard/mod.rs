@@ -88,7 +88,7 @@ pub enum Before {
 pub enum After {
     /// It is the program's.
     Done(i64),
-    /// Make the call again. More of its memory is pinned now, also when nothing was before.
+    /// Make the call again. Its memory is pinned anew, and more of it, also when nothing was before.
     Retry,
 }
 
@@ -113,7 +113,8 @@ pub fn before(space: &Space, ctx: &ThreadCtx, nr: u64, args: &[u64; 6], sp: u64)
     prepare(&SpaceMemory::new(space, ctx, sp), row, nr, args, true)
 }
 
-/// Looks at the answer of a call that [`before`] prepared, with the same arguments and stack pointer.
+/// Looks at the answer of a call that [`before`] prepared, with the same arguments and stack pointer, after its pins have
+/// ended.
 ///
 /// `tries` counts the attempts at this call; it is 0 when [`before`] answers. After [`After::Retry`] the call is made
 /// again as it is, without [`before`]: its pins are in place.
@@ -147,14 +148,13 @@ pub fn call<M: Memory>(mem: &M, nr: u64, args: &[u64; 6], do_call: &mut dyn FnMu
     let mut tries = 0;
     loop {
         let ret = do_call(nr, args);
-        if ret == -EFAULT && again(mem, nr, args, &mut tries) == After::Retry {
-            pinned = true;
-            continue;
-        }
         if pinned {
             mem.pin_end();
         }
-        return ret;
+        if ret != -EFAULT || again(mem, nr, args, &mut tries) != After::Retry {
+            return ret;
+        }
+        pinned = true;
     }
 }
 
@@ -176,7 +176,7 @@ fn again<M: Memory>(mem: &M, nr: u64, args: &[u64; 6], tries: &mut u32) -> After
     if !row.flags.has(Flags::SIDE_EFFECT_FREE_ON_EFAULT) || *tries >= tries_max {
         return done;
     }
-    // Everything anew: what was pinned before, and with each attempt more of what the registers point to.
+    // What was pinned before, and with each attempt more of what the registers point to.
     let mut pinner = Pinner::new(mem, false, false);
     visit_row(row, nr, args, mem, &mut |buffer| pinner.add(buffer));
     for &arg in args {

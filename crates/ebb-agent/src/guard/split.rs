@@ -40,11 +40,13 @@ type DoCall<'a> = &'a mut dyn FnMut(u64, &[u64; 6]) -> i64;
 
 const MSG_OOB: u64 = 0x1;
 const MSG_PEEK: u64 = 0x2;
+const MSG_DONTWAIT: u64 = 0x40;
 const MSG_WAITALL: u64 = 0x100;
 const MSG_ERRQUEUE: u64 = 0x2000;
 const MSG_NOSIGNAL: u64 = 0x4000;
 const MSG_ZEROCOPY: u64 = 0x400_0000;
 const MSG_FASTOPEN: u64 = 0x2000_0000;
+const RWF_NOWAIT: u64 = 0x8;
 const RWF_ATOMIC: u64 = 0x40;
 /// End of user addresses as the kernel checks them for every vector before it transfers anything.
 const TASK_END: u64 = 0x7fff_ffff_f000;
@@ -571,7 +573,8 @@ fn vectored<M: Memory>(
         let how = (policy, is_modest);
         let ret = match split {
             Split::Recvmsg | Split::Sendmsg => message(mem, nr, args, (at, n), done, how, do_call),
-            Split::Writev if policy == Policy::LoopSocket && done > 0 => {
+            Split::Writev | Split::Pwritev2 if policy == Policy::LoopSocket && done > 0 => {
+                let waits_not = split == Split::Pwritev2 && args[5] & RWF_NOWAIT != 0;
                 let mut header = Header {
                     name: 0,
                     name_len: 0,
@@ -583,7 +586,8 @@ fn vectored<M: Memory>(
                     flags: 0,
                     pad_end: 0,
                 };
-                let call = [args[0], &raw mut header as u64, MSG_NOSIGNAL, 0, 0, 0];
+                let flags = MSG_NOSIGNAL | if waits_not { MSG_DONTWAIT } else { 0 };
+                let call = [args[0], &raw mut header as u64, flags, 0, 0, 0];
                 one_of(mem, g::__NR_sendmsg as u64, &call, how, do_call)
             }
             _ => {

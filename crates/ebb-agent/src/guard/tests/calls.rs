@@ -38,6 +38,20 @@ fn a_page_that_cannot_be_had_fails_the_call_before_it_is_made() {
 }
 
 #[test]
+fn a_page_that_is_lost_between_two_attempts_fails_the_call_and_ends_its_pins_once() {
+    // A page that is pinned was had, so it is one that the first attempt did not know of, or that another thread replaced.
+    let mem = Pages::new(1 << 20, 64 << 10);
+    let mut calls = 0;
+    let ret = call(&mem, g::__NR_write as u64, &[1, mem.start, 8192, 0, 0, 0], &mut |_, _| {
+        calls += 1;
+        mem.unreadable.set(mem.start + PAGE_BYTES);
+        -EFAULT
+    });
+    assert_eq!((ret, calls), (-EFAULT, 1));
+    assert!(mem.begun.get() == 0 && !mem.blocked.get());
+}
+
+#[test]
 fn excluded_buffers_are_excluded() {
     let mem = Pages::new(1 << 20, 64 << 10);
     let ret = call(&mem, g::__NR_set_robust_list as u64, &[mem.start, 24, 0, 0, 0, 0], &mut |_, _| 0);

@@ -289,6 +289,37 @@ fn a_peer_that_leaves_after_a_piece_makes_a_short_count_without_a_signal() {
 }
 
 #[test]
+fn a_vector_to_a_peer_that_leaves_makes_no_signal_either() {
+    const RWF_NOWAIT: u64 = 8;
+    let (no_signal, waits_not) = (libc::MSG_NOSIGNAL as u64, libc::MSG_DONTWAIT as u64);
+    for (nr, flags, expected) in [
+        (g::__NR_writev, 0, no_signal),
+        (g::__NR_pwritev2, 0, no_signal),
+        (g::__NR_pwritev2, RWF_NOWAIT, no_signal | waits_not),
+    ] {
+        let mem = Pages::new(8 << 20, 512 << 10);
+        let (far, near) = socket_pair(libc::SOCK_STREAM);
+        let iov = [[mem.start, 4 << 20]];
+        let mut real = kernel(&mem);
+        let mut far = Some(far);
+        let mut seen = Vec::new();
+        // The vector's position is that of no file.
+        let args = [fd(&near), iov.as_ptr() as u64, 1, u64::MAX, u64::MAX, flags];
+        let ret = call(&mem, nr as u64, &args, &mut |now, args| {
+            if now == nr as u64 {
+                return 448 << 10;
+            }
+            if now == g::__NR_sendmsg as u64 {
+                seen.push(args[2]);
+                far.take();
+            }
+            real(now, args)
+        });
+        assert_eq!((ret, &seen[..]), (448 << 10, &[expected][..]));
+    }
+}
+
+#[test]
 fn a_signal_before_the_first_piece_leaves_the_call_unmade() {
     let mem = Pages::new(8 << 20, 512 << 10);
     let file = file_with(&pattern(4 * MIB));
