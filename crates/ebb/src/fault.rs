@@ -89,6 +89,30 @@ impl Space {
         if half > 1 { half } else { 0 }
     }
 
+    /// How many pages around `page` a first touch might bring in, a power of two, when it is no step of a walk: an eighth of what
+    /// the unit has already, while there is plenty of room. What is used at random all over will be used as a whole, and a fault
+    /// costs as much as seven pages of zeros; and what is used here and there costs no more than a few times its size until room
+    /// becomes short. A page of zeros that nobody used is evicted to nothing.
+    fn window_around(&self, page: usize) -> usize {
+        /// Content that is worth a page more.
+        const CONTENT_PAGES: usize = 8;
+        let content = self.table.unit(page).map_or(0, |unit| unit.content.load(Relaxed) as usize);
+        let window = (content / CONTENT_PAGES).clamp(1, WINDOW_MAX);
+        if window > 1 && self.group.has_plenty() { 1 << window.ilog2() } else { 1 }
+    }
+
+    /// The block of `window` pages that `page` is in, from the first of the pages right before it, at or after `start`, that
+    /// nobody has touched either; with the pages from there to the block's end.
+    fn around(&self, page: usize, window: usize, start: usize) -> (usize, usize) {
+        let block = page & !(window * PAGE - 1);
+        let is_untouched = |at: usize| self.table.word(at).is_some_and(|word| word.load() == State::NONE);
+        let mut at = page;
+        while at > block.max(start) && is_untouched(at - PAGE) {
+            at -= PAGE;
+        }
+        (at, window - (at - block) / PAGE)
+    }
+
     fn note_window(&self, page: usize, n: usize, window: u32) {
         if let Some(unit) = self.table.unit(page) {
             unit.next.store(page_of(page) + n as u32, Relaxed);
@@ -99,9 +123,10 @@ impl Space {
 
     /// The fault at `page`; with it the cycles spent in direct reclaim.
     fn serve(&self, ctx: &ThreadCtx, page: usize, write: bool) -> (Fault, u64) {
-        let is_swapped = self.table.word(page).is_some_and(|word| word.load().tag() == Tag::Swapped);
-        let next_window = self.window(ctx, page, is_swapped);
-        let window = next_window.max(1);
+        let tag = self.table.word(page).map_or(Tag::None, |word| word.load().tag());
+        let next_window = self.window(ctx, page, tag == Tag::Swapped);
+        let around = if tag == Tag::None { self.window_around(page) } else { 1 };
+        let window = next_window.max(around as u32);
         let (mut reclaim, mut tries_move) = (0, true);
         loop {
             let state = self.table.word(page).map(|word| word.load());
@@ -145,14 +170,23 @@ impl Space {
                 continue;
             }
             let (region_end, group, is_plain) = (region.end, region.group, region.attr.is_plain());
-            let asked = Want { window: want, used: 0, end: region.end, write, ahead: false, group, by_move };
+            let mut asked = Want { window: want, used: 0, end: region.end, write, ahead: false, group, by_move };
+            let (mut from, mut from_word) = (page, word);
+            if around > next_window as usize && !by_move {
+                asked.window = next_window.max(1) as usize;
+                // There may be plenty of room, but not in a group.
+                if state == State::NONE && group.is_root() {
+                    (from, asked.window) = self.around(page, around, region.start);
+                    from_word = self.table.word(from).unwrap_or(word);
+                }
+            }
             let result = match by_move {
                 true if !is_plain => Brought::In(In::NotByMove),
                 true => {
                     let asked = Want { window: (window as usize).min(RUN_MAX), ..asked };
                     self.bring_charged(ctx, page, word, state, asked, false)
                 }
-                false => self.bring_charged(ctx, page, word, state, asked, false),
+                false => self.bring_charged(ctx, from, from_word, state, asked, false),
             };
             let mapped = if let Brought::In(In::Mapped(n)) = result { n } else { 0 };
             let used = if by_move { 0 } else { mapped };
@@ -183,17 +217,17 @@ impl Space {
                     }
                     let piece = if by_move { RUN_MIN } else { want };
                     let end = if n < piece || state.tag() == Tag::None {
-                        page + n * PAGE
+                        from + n * PAGE
                     } else {
                         self.bring_rest(ctx, (page, n), window as usize, Limits { end: region_end, group, write })
                     };
-                    self.note_window(page, (end - page) / PAGE, next_window);
+                    self.note_window(from, (end - from) / PAGE, next_window);
                     self.background.kick_if(self, self.group.is_above_high());
                     reclaim += self.slow_down(ctx, group, n);
                     return (Fault::Resolved, reclaim);
                 }
                 In::Retry => {
-                    let is_walk = window as usize == self.window_max();
+                    let is_walk = next_window as usize == self.window_max();
                     if !is_walk || !self.go_ahead(ctx, page, region_end, write) {
                         waiting("page", || word.wait_while_busy());
                     }

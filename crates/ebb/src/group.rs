@@ -7,7 +7,6 @@
 //! by one batch a thread.
 
 use crate::stats::{self, Shared};
-use crate::table::UNIT_PAGES;
 use crate::tree::{Member, Tree, TreeFull};
 use crate::uapi::now_ns;
 use core::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
@@ -339,10 +338,13 @@ impl Group {
     }
 }
 
+/// Most pages of one sweep: who writes to one of them waits until all are unmapped, a microsecond a page where they are copied.
+const SWEEP_PAGES_MAX: usize = 256;
+
 /// Present pages that one step sweeps, stages and may overshoot by, of a budget in pages: sixty-four of them fit it at
 /// least.
 pub fn sweep_max(limit: usize) -> usize {
-    (limit / 64).clamp(16, UNIT_PAGES)
+    (limit / 64).clamp(16, SWEEP_PAGES_MAX)
 }
 
 /// The part of a budget that is plenty of room: several times what background reclaim keeps free.
