@@ -247,6 +247,8 @@ impl Space {
     /// Gives the memory of ranges `(address, length)` back, with one call where the kernel takes several ranges (6.13);
     /// how many leading ranges are gone for sure.
     pub(crate) fn drop_ranges(&self, ranges: &[(usize, usize)]) -> usize {
+        let one_by_one =
+            || ranges.iter().take_while(|(at, len)| uapi::madvise(*at, *len, g::MADV_DONTNEED).is_ok()).count();
         if ranges.len() > 1 && self.can_drop_vectored.load(Relaxed) {
             match uapi::drop_vectored(ranges) {
                 Ok(bytes) => {
@@ -258,14 +260,18 @@ impl Space {
                     };
                     return ranges.iter().take_while(whole).count();
                 }
-                // An older kernel, or a seccomp filter: not again.
-                Err(Errno::BADF | Errno::INVAL | Errno::PERM | Errno::NOSYS) => {
-                    self.can_drop_vectored.store(false, Relaxed);
+                // An older kernel, or a seccomp filter: not again. Or memory that is locked.
+                Err(error @ (Errno::BADF | Errno::INVAL | Errno::PERM | Errno::NOSYS)) => {
+                    let gone = one_by_one();
+                    if error != Errno::INVAL || gone > 0 {
+                        self.can_drop_vectored.store(false, Relaxed);
+                    }
+                    return gone;
                 }
                 Err(_) => return 0,
             }
         }
-        ranges.iter().take_while(|(at, len)| uapi::madvise(*at, *len, g::MADV_DONTNEED).is_ok()).count()
+        one_by_one()
     }
 
     /// The claimed clean page at `addr` is unmapped; its new state.

@@ -352,6 +352,9 @@ impl Space {
             } else {
                 let frame = self.staging.addr(self.staging.frame(block, i));
                 drop(frame, PAGE);
+                if is_present(saved[i]) {
+                    saved[i] = self.kept(unit + i * PAGE, State::from_raw(saved[i])).to_raw();
+                }
             }
         }
         // What is shared stays protected.

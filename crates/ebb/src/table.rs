@@ -47,6 +47,8 @@ pub struct Unit {
     /// Page of the unit after those that the last fault in it brought in, and how many it might bring.
     pub next: AtomicU32,
     pub window: AtomicU32,
+    /// First touches in the unit that were no step of a walk.
+    pub touches: AtomicU32,
     /// 1 once the memory of the unit's words is charged.
     pub charged: AtomicU32,
     /// Page of the unit where the next sweep begins.

@@ -1,0 +1,98 @@
+//! Locked memory: nothing tries to evict what the kernel has locked, however it came to be, and what is unlocked goes.
+
+#[allow(dead_code, reason = "each test uses its part")]
+mod harness;
+
+use ebb::Space;
+use harness::alone::{COMPRESSIBLE, PAGE, Pages, RAM_PAGES, alone, space_on};
+use harness::{ctx, unmap};
+use std::sync::atomic::Ordering::Relaxed;
+
+fn range(pages: &Pages, first: usize, end: usize) -> [u64; 6] {
+    [pages.addr(first) as u64, ((end - first) * PAGE) as u64, 0, 0, 0, 0]
+}
+
+fn mlock(space: &'static Space, args: [u64; 6]) -> i64 {
+    space.mlock(ctx(space), libc::SYS_mlock as u32, args)
+}
+
+/// Pages from `first` to `end` that are not in memory.
+fn absent(pages: &Pages, first: usize, end: usize) -> usize {
+    let mut there = vec![0u8; end - first];
+    // SAFETY: one byte for each page.
+    let answer = unsafe { libc::mincore(pages.addr(first) as *mut _, (end - first) * PAGE, there.as_mut_ptr()) };
+    assert_eq!(answer, 0);
+    there.iter().filter(|byte| **byte & 1 == 0).count()
+}
+
+/// Uses twice what fits beside the pages.
+fn press(space: &'static Space) {
+    let other = Pages::new(space, 2 * RAM_PAGES, COMPRESSIBLE);
+    other.check_all();
+}
+
+/// How often the kernel would not move a page, while something presses.
+fn refused(space: &'static Space) -> u64 {
+    let before = space.stats().move_refused.load(Relaxed);
+    press(space);
+    space.stats().move_refused.load(Relaxed) - before
+}
+
+#[test]
+fn what_a_call_over_a_hole_locked_is_left_alone_until_it_is_unlocked() {
+    alone("what_a_call_over_a_hole_locked_is_left_alone_until_it_is_unlocked", || {
+        const LOCKED: usize = 300;
+        let space = space_on(&[], true);
+        let pages = Pages::aligned(space, 400, COMPRESSIBLE);
+        unmap(space, pages.addr(LOCKED) as *mut u8, 100 * PAGE);
+        assert_eq!(mlock(space, range(&pages, 0, 100)), 0);
+        assert_eq!(mlock(space, range(&pages, 0, 400)), -i64::from(libc::ENOMEM));
+        assert_eq!((refused(space), absent(&pages, 0, LOCKED)), (0, 0));
+        // Over the hole again: the kernel unlocks what lies before it.
+        assert_eq!(space.munlock(ctx(space), range(&pages, 0, 400)), -i64::from(libc::ENOMEM));
+        assert_eq!(refused(space), 0);
+        assert!(absent(&pages, 0, LOCKED) > 0);
+        (0..LOCKED).for_each(|page| pages.check(page));
+        space.validate().expect("consistent");
+        std::mem::forget(pages);
+    });
+}
+
+#[test]
+fn what_is_locked_without_a_mark_is_marked_by_who_cannot_evict_it() {
+    alone("what_is_locked_without_a_mark_is_marked_by_who_cannot_evict_it", || {
+        const MADV_DONTNEED_LOCKED: u64 = 24;
+        let space = space_on(&[], true);
+        let mut pages = Pages::aligned(space, 128, COMPRESSIBLE);
+        assert_eq!(mlock(space, range(&pages, 0, 64)), 0);
+        let mut discard = range(&pages, 0, 64);
+        discard[2] = MADV_DONTNEED_LOCKED;
+        assert_eq!(space.madvise(ctx(space), discard), 0);
+        (0..64).for_each(|page| pages.write(page, 2, COMPRESSIBLE));
+        press(space);
+        assert_eq!((refused(space), absent(&pages, 0, 64)), (0, 0));
+        pages.check_all();
+        assert_eq!(space.munlockall([0; 6]), 0);
+        press(space);
+        assert!(absent(&pages, 0, 64) > 0);
+        pages.check_all();
+        space.validate().expect("consistent");
+    });
+}
+
+#[test]
+fn a_length_beyond_all_addresses_ends() {
+    alone("a_length_beyond_all_addresses_ends", || {
+        let space = space_on(&[], true);
+        let pages = Pages::aligned(space, 128, COMPRESSIBLE);
+        for len in [1 << 46, 1 << 62, u64::MAX - 4095, u64::MAX] {
+            let args = [pages.addr(0) as u64, len, 0, 0, 0, 0];
+            assert_eq!(mlock(space, range(&pages, 0, 64)), 0);
+            let (locked, unlocked) = (mlock(space, args), space.munlock(ctx(space), args));
+            assert!(locked < 0 && unlocked <= 0, "{len:#x}: {locked}, {unlocked}");
+        }
+        press(space);
+        pages.check_all();
+        space.validate().expect("consistent");
+    });
+}
