@@ -304,7 +304,7 @@ fn other_limits() -> Check {
     Check::ok(
         "other limits",
         format!(
-            "RLIMIT_MEMLOCK {}; RLIMIT_STACK {}; stacks and locked memory are not managed",
+            "RLIMIT_MEMLOCK {}; RLIMIT_STACK {}; stacks are not managed, what is locked is not evicted",
             shown_limit(memlock, true),
             shown_limit(stack, true)
         ),

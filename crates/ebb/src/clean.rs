@@ -340,7 +340,7 @@ impl Space {
                     saved[page] = self.evict_clean(addr, state, &mut tally).to_raw();
                     dropped += 1;
                 } else {
-                    word.finish(state);
+                    word.finish(self.kept(addr, state));
                     saved[page] = not_claimed;
                 }
             }

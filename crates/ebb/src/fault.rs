@@ -92,13 +92,14 @@ impl Space {
     /// How many pages around `page` a first touch might bring in, a power of two, when it is no step of a walk: an eighth of the
     /// number of such touches in the unit, while there is plenty of room. What is used at random all over will be used as a whole,
     /// and a fault costs as much as seven pages of zeros. What is used here and there costs more memory for it: of a unit one and a half
-    /// times as much with 32 pages in use, and three times with 64. A page of zeros that nobody used is evicted to nothing.
+    /// times as much with 32 pages in use, and three times with 64. A page of zeros that nobody used is evicted to nothing but
+    /// a slot.
     fn window_around(&self, page: usize) -> usize {
         /// Touches that are worth a page more.
         const TOUCHES: u32 = 8;
         let Some(unit) = self.table.unit(page) else { return 1 };
-        // Threads may lose one of the other's.
-        let touches = if unit.content.load(Relaxed) == 0 { 1 } else { unit.touches.load(Relaxed).saturating_add(1) };
+        // Threads may lose one of the other's. What was discarded since counts no more.
+        let touches = unit.touches.load(Relaxed).min(unit.content.load(Relaxed)) + 1;
         unit.touches.store(touches, Relaxed);
         let window = (touches / TOUCHES).clamp(1, WINDOW_MAX as u32);
         if window > 1 && self.group.has_plenty() { 1 << window.ilog2() } else { 1 }
@@ -531,11 +532,12 @@ impl Space {
 
     /// Brings the range in for good: it is never evicted again, until it is unmapped.
     pub fn exclude(&self, ctx: &ThreadCtx, addr: usize, len: usize) {
-        self.keep_in(ctx, addr, len, State::with_pinned, || ());
+        let _ = self.keep_in(ctx, addr, len, State::with_pinned, || ());
+        ctx.pins.end();
     }
 
     /// Brings the range in, marks what is there by `kept`, and calls `then` before anybody else looks. None where content cannot
-    /// be had.
+    /// be had. The range stays pinned until the caller ends that.
     pub(crate) fn keep_in<R>(
         &self,
         ctx: &ThreadCtx,
@@ -557,9 +559,7 @@ impl Space {
             });
             then()
         };
-        let result = is_in.then(|| self.exclusive(mark));
-        ctx.pins.end();
-        result
+        is_in.then(|| self.exclusive(mark))
     }
 }
 

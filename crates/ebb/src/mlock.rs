@@ -8,7 +8,7 @@
 //! larger). Who tries to evict it finds out and marks it.
 
 use crate::ctx::ThreadCtx;
-use crate::mm::{page_up, raw};
+use crate::mm::raw;
 use crate::page::State;
 use crate::space::Space;
 use crate::table::{ADDR_END, PAGE};
@@ -19,11 +19,13 @@ use linux_raw_sys::{errno, general as g};
 /// Pages that keep their marks together where some of them are locked.
 const ASKED_PAGES: usize = 64;
 
-/// First byte and end of the pages that a range has part of, as the kernel rounds it; no further than what can be managed.
-fn pages(addr: u64, len: u64) -> (usize, usize) {
-    let (addr, len) = (addr as usize, len as usize);
-    let (start, len) = (addr & !(PAGE - 1), page_up(len.saturating_add(addr & (PAGE - 1))));
-    (start.min(ADDR_END), start.saturating_add(len).min(ADDR_END))
+/// First byte and end of the pages that a range has part of, as the kernel rounds it; no further than what can be managed. None
+/// for a range that the kernel takes for none, or for one that cannot be.
+fn pages(addr: u64, len: u64) -> Option<(usize, usize)> {
+    let (start, inside) = (addr & !(PAGE as u64 - 1), addr & (PAGE as u64 - 1));
+    let len = len.wrapping_add(inside).wrapping_add(PAGE as u64 - 1) & !(PAGE as u64 - 1);
+    let end = start.checked_add(len).filter(|end| *end > start)?;
+    Some(((start as usize).min(ADDR_END), (end as usize).min(ADDR_END)))
 }
 
 /// Whether the kernel has any of the range locked. MADV_COLD changes no content, and is refused for what is locked.
@@ -34,12 +36,12 @@ fn is_locked(start: usize, len: usize) -> bool {
 impl Space {
     /// mlock(2) and mlock2(2): what is locked stays resident until it is unlocked or unmapped.
     pub fn mlock(&self, ctx: &ThreadCtx, nr: u32, a: [u64; 6]) -> i64 {
-        let (start, end) = pages(a[0], a[1]);
         let flags = if nr == g::__NR_mlock2 { a[2] as u32 } else { 0 };
-        if flags & !g::MLOCK_ONFAULT != 0 || !self.touches(ctx, start, end) {
-            // SAFETY: the program's call on memory that is not managed, or one that is refused.
+        let wanted = pages(a[0], a[1]).filter(|_| flags & !g::MLOCK_ONFAULT == 0);
+        let Some((start, end)) = wanted.filter(|&(start, end)| self.touches(ctx, start, end)) else {
+            // SAFETY: the program's call on memory that is not managed, or one that has no effect.
             return raw(unsafe { self.kernel(nr, a) });
-        }
+        };
         if (end - start) / PAGE > self.group.limit() / 2 {
             return -(errno::ENOMEM as i64);
         }
@@ -60,22 +62,27 @@ impl Space {
                 result
             },
         );
-        match locked {
+        // As the kernel answers for a page that it cannot read from swap.
+        let mut result = locked.unwrap_or(-(errno::ENOMEM as i64));
+        if result == 0 && flags == 0 {
             // SAFETY: as above.
-            Some(0) if flags == 0 => raw(unsafe { self.kernel(nr, a) }),
-            Some(result) => result,
-            // As the kernel answers for a page that it cannot read from swap.
-            None => -(errno::ENOMEM as i64),
+            let call = || raw(unsafe { self.kernel(nr, a) });
+            result = call();
+            // Another thread may have discarded something since.
+            if result < 0 && self.bring_in(ctx, start, end - start) {
+                result = call();
+            }
         }
+        ctx.pins.end();
+        result
     }
 
     /// munlock(2).
     pub fn munlock(&self, ctx: &ThreadCtx, a: [u64; 6]) -> i64 {
-        let (start, end) = pages(a[0], a[1]);
-        if !self.touches(ctx, start, end) {
-            // SAFETY: the program's call on memory that is not managed.
+        let Some((start, end)) = pages(a[0], a[1]).filter(|&(start, end)| self.touches(ctx, start, end)) else {
+            // SAFETY: the program's call on memory that is not managed, or one that has no effect.
             return raw(unsafe { self.kernel(g::__NR_munlock, a) });
-        }
+        };
         self.exclusive(|| {
             // SAFETY: unlocking changes no content.
             let result = raw(unsafe { self.kernel(g::__NR_munlock, a) });
@@ -127,15 +134,26 @@ impl Space {
 
     /// The same as far as the kernel has them locked no more. Under the exclusive gate.
     fn unlock_if_unlocked(&self, start: usize, end: usize) {
-        if !is_locked(start, end - start) {
-            return self.unlock(start, end);
-        }
-        for at in (start..end).step_by(ASKED_PAGES * PAGE) {
-            let stop = end.min(at + ASKED_PAGES * PAGE);
-            if !is_locked(at, stop - at) {
-                self.unlock(at, stop);
+        const BLOCK: usize = ASKED_PAGES * PAGE;
+        let mut asked = None;
+        self.table.for_each_content(start, end, |at, word| {
+            let state = word.load();
+            if !state.is_locked() {
+                return;
             }
-        }
+            let block = at & !(BLOCK - 1);
+            let is_block_locked = match asked {
+                Some((seen, answer)) if seen == block => answer,
+                _ => {
+                    let first = block.max(start);
+                    is_locked(first, end.min(block + BLOCK) - first)
+                }
+            };
+            asked = Some((block, is_block_locked));
+            if !is_block_locked {
+                word.set_exclusive(state.with_locked(false));
+            }
+        });
     }
 
     /// The state of a page that the kernel would not drop: marked, if it is locked. Inside the gate.

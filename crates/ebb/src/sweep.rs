@@ -352,7 +352,7 @@ impl Space {
             } else {
                 let frame = self.staging.addr(self.staging.frame(block, i));
                 drop(frame, PAGE);
-                if is_present(saved[i]) {
+                if ok && is_present(saved[i]) {
                     saved[i] = self.kept(unit + i * PAGE, State::from_raw(saved[i])).to_raw();
                 }
             }
