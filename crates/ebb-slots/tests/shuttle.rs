@@ -95,13 +95,20 @@ impl World {
 
     /// Makes the thread's clean page an ordinary one, unless it is already.
     fn open(&self, slot: Slot, thread: usize) {
+        if self.claim_own(slot, thread) {
+            self.open_claimed(slot, thread);
+        }
+    }
+
+    /// Claims the thread's clean page, if it still is one. Who else claims it may leave it as it was, so that is waited for.
+    fn claim_own(&self, slot: Slot, thread: usize) -> bool {
         while self.claim(slot, Some(thread)).is_none() {
             if self.clean[slot.0 as usize].load(Ordering::Relaxed) != BUSY {
-                return;
+                return false;
             }
             thread::yield_now();
         }
-        self.open_claimed(slot, thread);
+        true
     }
 
     /// Nobody makes the slot another page's while it is in the cache: so the page's state goes first.
@@ -114,7 +121,7 @@ impl World {
 
     /// Evicts the thread's clean page, if it still is one and may be referred to; whether it did.
     fn evict(&self, slot: Slot, thread: usize) -> bool {
-        if self.claim(slot, Some(thread)).is_none() {
+        if !self.claim_own(slot, thread) {
             return false;
         }
         self.settle(slot, 0);
