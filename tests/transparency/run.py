@@ -157,6 +157,9 @@ def main():
     if any(VARIANTS[v][0] for v in variants) and not (ebb and os.path.exists(ebb)):
         sys.exit("run.py: there is no ebb: build it, or set EBB; or give --plain")
     sources = sorted(glob.glob(os.path.join(HERE, "*.c")))
+    unknown = set(args.only) - {os.path.basename(s)[:-2] for s in sources}
+    if unknown:
+        sys.exit(f"run.py: no program is called {' or '.join(sorted(unknown))}; they are the files in tests/transparency, without .c")
     if args.only:
         sources = [s for s in sources if os.path.basename(s)[:-2] in args.only]
     scratch = tempfile.mkdtemp(prefix="ebb-transparency-")
