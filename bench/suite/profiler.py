@@ -30,12 +30,14 @@ KINDS = [
     ("flush", r"flush_tlb|smp_call_function|native_flush"),
     ("fault entry", r"asm_exc_page_fault|exc_page_fault|handle_userfault|force_sig|get_signal|setup_rt_frame|rt_sigreturn|restore_sigcontext|on_sigbus|ebb_entry"),
     ("locks and waits", r"futex|lock::|spin_lock|queued_spin|Lock|gate|sched_yield|schedule"),
-    ("Ebb, the rest", r"ebb|libebb_agent"),
+    ("Ebb, the rest", r"^libebb_agent:|^ebb:"),
     ("system calls", r"entry_SYSCALL_64|do_syscall_64"),
     ("kernel, the rest", r"\[k\]"),
 ]
 PATTERNS = [(name, re.compile(pattern)) for name, pattern in KINDS]
 PROGRAM = "the program"
+# Ebb's own thread, whatever of libc it is in.
+RECLAIM, REST = "ebb-reclaim", "Ebb, the rest"
 SAMPLE = re.compile(r"^(?P<comm>.*?)\s+(?P<pid>\d+)(?:/\d+)?(?:\s|$)")
 FRAME = re.compile(r"^\s+[0-9a-f]+ (?P<symbol>.*?)(?:\+0x[0-9a-f]+)? \((?P<object>[^()]*)\)$")
 
@@ -49,7 +51,7 @@ def frames_of(lines):
             inside = match["object"]
             name = match["symbol"] if match["symbol"] != "[unknown]" else f"[{os.path.basename(inside)}]"
             is_kernel = inside.startswith("[kernel") or inside.endswith(".ko")
-            library = "libebb_agent:" if "libebb_agent" in inside else ""
+            library = {"libebb_agent.so": "libebb_agent:", "ebb": "ebb:"}.get(os.path.basename(inside), "")
             found.append(f"{library}{name}{'_[k]' if is_kernel else ''}")
     return found
 
@@ -65,17 +67,19 @@ def samples_of(text):
                 yield match["comm"].strip(), frames
 
 
-def kind_of(frames):
+def kind_of(thread, frames):
+    # What functions of the program's own are called says nothing.
+    known = [frame for frame in frames if frame.endswith("_[k]") or frame.startswith(("libebb_agent:", "ebb:"))]
     for name, pattern in PATTERNS:
-        if any(pattern.search(frame) for frame in frames):
+        if any(pattern.search(frame) for frame in known):
             return name
-    return PROGRAM
+    return REST if thread == RECLAIM else PROGRAM
 
 
 def report(samples):
     """Lines: the share of each kind in the samples, by thread."""
     threads = collections.Counter(thread for thread, _ in samples)
-    counts = collections.Counter((kind_of(frames), thread) for thread, frames in samples)
+    counts = collections.Counter((kind_of(thread, frames), thread) for thread, frames in samples)
     total = sum(threads.values())
     names = [name for name, _ in threads.most_common(4)]
     yield f"{'':20} {'all':>8} " + " ".join(f"{name[:15]:>16}" for name in names)
@@ -87,7 +91,7 @@ def report(samples):
 
 def fold(samples):
     """Stacks, outermost function first, under their kind."""
-    stacks = collections.Counter(";".join([thread, kind_of(frames), *reversed(frames)]) for thread, frames in samples)
+    stacks = collections.Counter(";".join([thread, kind_of(thread, frames), *reversed(frames)]) for thread, frames in samples)
     return "".join(f"{stack} {count}\n" for stack, count in sorted(stacks.items()))
 
 
