@@ -433,7 +433,7 @@ mod tests {
         assert_eq!(value["counters"]["faults_pool"], 700);
         assert_eq!(value["derived"]["pool_ratio"], 4.0);
         assert_eq!(value["exit"], json!({ "code": 3, "signal": null }));
-        assert_eq!(value["versions"]["counters"], "EBB00012");
+        assert_eq!(value["versions"]["counters"], "EBB00013");
     }
 
     #[test]

@@ -32,6 +32,8 @@ mod fork;
 #[cfg(not(loom))]
 mod group;
 #[cfg(not(loom))]
+mod in_place;
+#[cfg(not(loom))]
 mod lockstat;
 #[cfg(not(loom))]
 mod mlock;

@@ -119,7 +119,7 @@ impl Space {
                 } else if self.staging.is_full() || !self.staging.has_room() {
                     Step::Full
                 } else {
-                    Step::Swept(self.sweep_range(unit, (at, stop), &mut work.saved))
+                    Step::Swept(self.sweep_range(ctx, unit, (at, stop), &mut work))
                 }
             }
         };

@@ -380,7 +380,7 @@ impl Space {
         if self.shrink_full_pool(ctx, &mut work) {
             return true;
         }
-        if !self.staging.is_full() && self.sweep_next(ctx, !shares_much, &mut work.saved).is_some() {
+        if !self.staging.is_full() && self.sweep_next(ctx, !shares_much, &mut work).is_some() {
             return true;
         }
         if self.swap_out_oldest(ctx, &mut work).is_some_and(|freed| freed > 0) {
@@ -400,7 +400,7 @@ impl Space {
             return false;
         }
         let mut work = self.work.lease();
-        if self.sweep_next(ctx, true, &mut work.saved).is_some() {
+        if self.sweep_next(ctx, true, &mut work).is_some() {
             return true;
         }
         let before = self.group.charged();

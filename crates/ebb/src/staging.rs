@@ -128,6 +128,11 @@ impl Staging {
         self.target.store(pages, Ordering::Relaxed);
     }
 
+    /// How many pages it aims to hold.
+    pub fn target(&self) -> usize {
+        self.target.load(Ordering::Relaxed)
+    }
+
     /// Registers the frames: MOVE wants its destination registered.
     pub fn register(&self, uffd: &Uffd) -> Result<(), uapi::uffd::UffdError> {
         uffd.register(self.frames, self.nr_blocks * UNIT_PAGES * PAGE)

@@ -10,7 +10,7 @@ use crate::tree;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// Written in `Shared::magic`; changes with the layout.
-pub const MAGIC: u64 = 0x4542_4230_3030_3132;
+pub const MAGIC: u64 = 0x4542_4230_3030_3133;
 
 /// Room for the name of a tree and its NUL.
 pub const NAME_BYTES: usize = 64;
@@ -87,6 +87,8 @@ counters! {
     dropped_clean_pages,
     /// Slots that a device was short of, freed because their pages were in memory, clean.
     cache_only_reclaimed,
+    /// Of these, pages that were stored where they were, without staging.
+    in_place_pages,
     /// System calls that unmapped managed pages for reclaim.
     unmap_calls,
     /// Of these, MOVE calls.

@@ -336,7 +336,7 @@ impl Space {
         let is_clean = |i: usize| clean >> i & 1 != 0;
         let nr_clean = (0..mapped).filter(|i| is_clean(*i)).count();
         self.check_unmapped(error, b"a swapped page was mapped already");
-        let mut near = 0;
+        let (mut near, mut soon) = (0, 0);
         // What was evicted before this process was forked, its parent needed.
         let (mut near_own, age) = (0, self.swap.clock().wrapping_sub(self.forked_at.load(Relaxed)));
         for i in 0..loaded {
@@ -348,7 +348,10 @@ impl Space {
             if let Locked::Stored(stored) = was {
                 let distance = self.swap.distance(stored.shadow);
                 let is_near = distance as usize <= self.group.share();
-                near += is_near as u32;
+                // It would be staged still.
+                let is_soon = distance as usize <= self.staging.target();
+                soon += is_soon as u32;
+                near += (is_near && !is_soon) as u32;
                 near_own += (is_near && distance <= age) as u64;
             }
             if is_clean(i) {
@@ -367,8 +370,9 @@ impl Space {
             self.count_present(addr, mapped);
             if let Some(unit) = self.table.unit(addr) {
                 unit.refaulted.fetch_add(near, Relaxed);
+                unit.returned.fetch_add(soon, Relaxed);
             }
-            stats::add(&self.stats.refaults_near, near as u64);
+            stats::add(&self.stats.refaults_near, (near + soon) as u64);
             if near_own > 0 {
                 self.nr_needed_again.fetch_add(near_own, Relaxed);
             }

@@ -4,11 +4,13 @@
 //! nobody can map a page in between. Pages that were used since the last sweep get a second chance. Pages that a system
 //! call uses (pins), that must stay, or that somebody else has claimed split the unit into segments; each segment is
 //! unmapped by one MOVE, or by write-protect, copy and one drop. Clean pages go first, by one drop and without staging: their
-//! content is where it was before they came in.
+//! content is where it was before they came in. Scattered pages of a unit that proved cold need no staging either, see
+//! `in_place`.
 
 use crate::clock;
 use crate::ctx::ThreadCtx;
 use crate::groups::{Cost, Only, Tally};
+use crate::in_place;
 use crate::page::{State, Tag};
 use crate::primitive::{Ordering as ModelOrdering, fence};
 use crate::region::Attr;
@@ -17,6 +19,7 @@ use crate::staging::{GROUP_FRAMES, GROUPS};
 use crate::stats;
 use crate::table::{PAGE, UNIT_PAGES, Unit};
 use crate::uapi::{self, uffd::UffdError};
+use crate::work::Work;
 use core::sync::atomic::Ordering::Relaxed;
 
 /// A page of the unit that the sweep did not claim.
@@ -70,6 +73,15 @@ enum Look {
     Swept(usize),
 }
 
+/// Which way a segment is unmapped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Way {
+    Move,
+    Copy,
+    /// Also that some of it is shared with another process since a fork.
+    CopyShared,
+}
+
 /// What a look at a unit claimed.
 struct Claimed {
     present: usize,
@@ -80,17 +92,18 @@ struct Claimed {
 }
 
 /// Claimed pages of a unit next to each other, with the same attributes.
-struct Segment {
-    first: usize,
-    end: usize,
+pub(crate) struct Segment {
+    pub first: usize,
+    pub end: usize,
     attr: Attr,
 }
 
 impl Space {
     /// Sweeps the unit at `unit` into staging; also where the look at it ended. Inside the gate. `saved` keeps the states of
     /// claimed pages.
-    fn sweep(&self, unit: usize, scope: Scope, saved: &mut [u64; 512]) -> (Look, usize) {
+    fn sweep(&self, ctx: &ThreadCtx, unit: usize, scope: Scope, work: &mut Work) -> (Look, usize) {
         let pages = UNIT_PAGES;
+        let saved = &mut work.saved;
         saved.fill(NOT_CLAIMED);
         let Claimed { present, referenced, end } = self.claim_unit(unit, pages, scope, saved);
         stats::add(&self.stats.referenced_pages, referenced);
@@ -105,16 +118,19 @@ impl Space {
         });
         let has_clean = self.table.unit(unit).is_some_and(|u| u.clean.load(Relaxed) > 0);
         let dropped = if has_clean { self.drop_clean(unit, saved, NOT_CLAIMED) } else { 0 };
-        let is_present = |raw: &u64| *raw != NOT_CLAIMED && State::from_raw(*raw).tag() == Tag::Present;
-        let block = if saved.iter().any(is_present) { self.staging.take() } else { None };
+        let evicts_in_place = scope.range.is_none() && self.evicts_in_place(unit);
+        let in_place = if evicts_in_place { self.evict_in_place(ctx, unit, work) } else { 0 };
+        let saved = &mut work.saved;
+        let block = if saved.iter().any(|raw| is_present(*raw)) { self.staging.take() } else { None };
         let staged = block.map_or(0, |block| self.stage(unit, block, saved));
+        let swept = dropped + in_place + staged;
         if scope.only.is_none() && scope.range.is_none() {
-            self.nr_evicted.fetch_add((staged + dropped) as u64, Relaxed);
+            self.nr_evicted.fetch_add(swept as u64, Relaxed);
         }
         if let Some(u) = self.table.unit(unit)
-            && staged + dropped > 0
+            && swept > 0
         {
-            u.swept.store((staged + dropped) as u32, Relaxed);
+            u.swept.store(swept as u32, Relaxed);
             u.returned.store(0, Relaxed);
             stats::add(&self.stats.sweeps, 1);
         }
@@ -122,7 +138,7 @@ impl Space {
         if let (Some(block), true) = (block, staged > 0) {
             self.staging.enqueue(block);
         }
-        (Look::Swept(staged + dropped), end)
+        (Look::Swept(swept), end)
     }
 
     /// Unmaps the claimed present pages of the unit into `block`, which is given back when none went; how many.
@@ -246,7 +262,7 @@ impl Space {
     }
 
     /// Ends the claims on pages `first..end` of the unit, with the states in `saved`.
-    fn unclaim(&self, unit: usize, first: usize, end: usize, saved: &mut [u64; 512]) {
+    pub(crate) fn unclaim(&self, unit: usize, first: usize, end: usize, saved: &mut [u64; 512]) {
         for (i, raw) in saved.iter_mut().enumerate().take(end).skip(first) {
             if *raw != NOT_CLAIMED {
                 if let Some(word) = self.table.word(unit + i * PAGE) {
@@ -258,8 +274,8 @@ impl Space {
     }
 
     /// The next run of claimed pages of one region from page `at` on, cut to its present pages.
-    fn next_segment(&self, unit: usize, mut at: usize, pages: usize, saved: &[u64; 512]) -> Option<Segment> {
-        let is_present = |i: usize| saved[i] != NOT_CLAIMED && State::from_raw(saved[i]).tag() == Tag::Present;
+    pub(crate) fn next_segment(&self, unit: usize, mut at: usize, pages: usize, saved: &[u64; 512]) -> Option<Segment> {
+        let is_present = |i: usize| is_present(saved[i]);
         while at < pages && !is_present(at) {
             at += 1;
         }
@@ -276,16 +292,27 @@ impl Space {
         Some(Segment { first: at, end: last + 1, attr: region.attr })
     }
 
+    /// Which way a segment is unmapped, if MOVE is worth it for runs of so many pages.
+    pub(crate) fn way_of(&self, segment: &Segment, saved: &[u64; 512], run_min: usize) -> Way {
+        let saved = &saved[segment.first..segment.end];
+        let (present, runs) = count_runs(saved);
+        // The kernel does not move what it has mapped more than once.
+        if saved.iter().any(|raw| State::from_raw(*raw).is_shared()) {
+            Way::CopyShared
+        } else if self.can_move.load(Relaxed) && segment.attr.is_plain() && present >= runs * run_min {
+            Way::Move
+        } else {
+            Way::Copy
+        }
+    }
+
     /// Unmaps a segment; pages that went get their staged state in `saved`.
     fn unmap(&self, unit: usize, block: u32, segment: &Segment, saved: &mut [u64; 512]) {
         let &Segment { mut first, end, attr } = segment;
-        let (present, runs) = count_runs(&saved[first..end]);
-        // The kernel does not move what it has mapped more than once.
-        let is_shared = saved[first..end].iter().any(|raw| State::from_raw(*raw).is_shared());
-        if present == 1 {
+        if end - first == 1 {
             stats::add(&self.stats.unmap_single_calls, 1);
         }
-        if self.can_move.load(Relaxed) && !is_shared && attr.is_plain() && present >= runs * MOVE_RUN_MIN {
+        if self.way_of(segment, saved, MOVE_RUN_MIN) == Way::Move {
             stats::add(&self.stats.unmap_calls, 1);
             stats::add(&self.stats.unmap_move_calls, 1);
             let (dst, src) = (self.staging.addr(self.staging.frame(block, first)), unit + first * PAGE);
@@ -324,7 +351,6 @@ impl Space {
             return;
         }
         stats::add(&self.stats.unmap_calls, 1);
-        let is_present = |raw: u64| State::from_raw(raw).tag() == Tag::Present;
         let mut ok = true;
         let mut i = first;
         while i < end && ok {
@@ -377,7 +403,7 @@ impl Space {
 
     /// Picks the next unit and sweeps it; how many pages that unmapped, or none when there is nothing to sweep.
     /// `takes_shared`: also pages that another process has in common.
-    pub(crate) fn sweep_next(&self, ctx: &ThreadCtx, takes_shared: bool, saved: &mut [u64; 512]) -> Option<usize> {
+    pub(crate) fn sweep_next(&self, ctx: &ThreadCtx, takes_shared: bool, work: &mut Work) -> Option<usize> {
         // Bounded: once around the ring, with patience for hot units only the first time.
         self.gate.enter(&ctx.gate);
         let units = if self.staging.has_room() { self.units.len() } else { 0 };
@@ -394,7 +420,7 @@ impl Space {
             let leaves = Leaves { hot, used: hot && fruitless < FRUITLESS_MAX };
             let scope = Scope { takes_shared, leaves, only: None, range: None };
             self.gate.enter(&ctx.gate);
-            let look = self.sweep_one(scope, saved);
+            let look = self.sweep_one(ctx, scope, work);
             self.gate.leave(&ctx.gate);
             match look {
                 Look::Empty => return None,
@@ -407,7 +433,7 @@ impl Space {
     }
 
     /// Looks at the unit at the head of the ring.
-    fn sweep_one(&self, scope: Scope, saved: &mut [u64; 512]) -> Look {
+    fn sweep_one(&self, ctx: &ThreadCtx, scope: Scope, work: &mut Work) -> Look {
         let Some(addr) = self.units.pop() else { return Look::Empty };
         let addr = addr as usize;
         let Some(unit) = self.table.unit(addr) else { return Look::Passed };
@@ -421,15 +447,22 @@ impl Space {
             }
             return Look::Passed;
         }
-        let look = self.sweep_unless_hot(addr, unit, scope, saved);
+        let look = self.sweep_unless_hot(ctx, addr, unit, scope, work);
         self.queue_unit(addr);
         look
     }
 
     /// Sweeps what a group has of the unit at `addr`; how many pages that unmapped. Inside the gate.
-    pub(crate) fn sweep_unit_of(&self, addr: usize, only: Only, leaves: Leaves, saved: &mut [u64; 512]) -> usize {
+    pub(crate) fn sweep_unit_of(
+        &self,
+        ctx: &ThreadCtx,
+        addr: usize,
+        only: Only,
+        leaves: Leaves,
+        work: &mut Work,
+    ) -> usize {
         let scope = Scope { takes_shared: true, leaves, only: Some(only), range: None };
-        match self.table.unit(addr).map(|unit| self.sweep_unless_hot(addr, unit, scope, saved)) {
+        match self.table.unit(addr).map(|unit| self.sweep_unless_hot(ctx, addr, unit, scope, work)) {
             Some(Look::Swept(pages)) => pages,
             _ => 0,
         }
@@ -437,16 +470,16 @@ impl Space {
 
     /// Sweeps what one sweep takes of the pages from `range.0` to `range.1`, all in the unit at `addr`, however much they are
     /// used; where it ended. Inside the gate.
-    pub(crate) fn sweep_range(&self, addr: usize, range: (usize, usize), saved: &mut [u64; 512]) -> usize {
+    pub(crate) fn sweep_range(&self, ctx: &ThreadCtx, addr: usize, range: (usize, usize), work: &mut Work) -> usize {
         if let Some(unit) = self.table.unit(addr) {
             self.look_for_deserted(addr, unit);
         }
         let scope =
             Scope { takes_shared: false, leaves: Leaves { hot: false, used: false }, only: None, range: Some(range) };
-        self.sweep(addr, scope, saved).1
+        self.sweep(ctx, addr, scope, work).1
     }
 
-    fn sweep_unless_hot(&self, addr: usize, unit: &Unit, scope: Scope, saved: &mut [u64; 512]) -> Look {
+    fn sweep_unless_hot(&self, ctx: &ThreadCtx, addr: usize, unit: &Unit, scope: Scope, work: &mut Work) -> Look {
         self.judge(unit);
         if !scope.takes_shared {
             self.look_for_deserted(addr, unit);
@@ -458,7 +491,7 @@ impl Space {
         let young_ms = self.young_ms.load(Relaxed);
         let is_young = young_ms > 0 && clock::ms_since(unit.touched.load(Relaxed)) < young_ms;
         if !scope.leaves.hot || skip == 0 && !is_young {
-            return self.sweep(addr, scope, saved).0;
+            return self.sweep(ctx, addr, scope, work).0;
         }
         if skip == 0 {
             stats::add(&self.stats.sweeps_skipped, 1);
@@ -482,6 +515,7 @@ impl Space {
         }
         let returned = unit.returned.swap(0, Relaxed);
         let refaulted = unit.refaulted.swap(0, Relaxed);
+        unit.in_place.store(in_place::is_cold(swept, returned) as u32, Relaxed);
         let generation = if returned * 2 >= swept { (unit.generation.load(Relaxed) * 2 + 1).min(15) } else { 0 };
         unit.generation.store(generation, Relaxed);
         let in_use = (returned + refaulted) * 4 >= swept;
@@ -493,6 +527,11 @@ impl Space {
 fn trim(segment: Segment, saved: &[u64; 512]) -> Option<Segment> {
     let first = (segment.first..segment.end).find(|i| State::from_raw(saved[*i]).tag() == Tag::Present)?;
     Some(Segment { first, ..segment })
+}
+
+/// Whether a saved state is that of a claimed page that is mapped.
+pub(crate) fn is_present(raw: u64) -> bool {
+    raw != NOT_CLAIMED && State::from_raw(raw).tag() == Tag::Present
 }
 
 /// Present pages in `saved`, and the runs they form.

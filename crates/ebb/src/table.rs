@@ -38,9 +38,11 @@ pub struct Unit {
     pub generation: AtomicU32,
     /// Pages the last sweep unmapped.
     pub swept: AtomicU32,
-    /// Of these, pages that came back from staging.
+    /// Of these, pages that came back from staging, or from swap as soon as that.
     pub returned: AtomicU32,
-    /// Near refaults since the last sweep.
+    /// 1 while sweeps evict scattered pages in place (see [`crate::in_place`]).
+    pub in_place: AtomicU32,
+    /// Other near refaults since the last sweep.
     pub refaulted: AtomicU32,
     /// 1 when a region ever covered part of the unit.
     pub managed: AtomicU32,

@@ -69,8 +69,11 @@ impl Space {
                 return Err(Inconsistency::Pages("the slot of a page holds nothing"));
             }
             let known = self.swap.references();
-            if known.is_none_or(|(counts, residents)| counts + residents != references) {
+            if known.is_none_or(|(counts, residents, _)| counts + residents != references) {
                 return Err(Inconsistency::Pages("the slots' references differ from the pages that have them"));
+            }
+            if known.is_some_and(|(_, _, claimed)| claimed > 0) {
+                return Err(Inconsistency::Pages("a slot is claimed, and nobody is at work with it"));
             }
             if clean != self.nr_clean.load(Relaxed) {
                 return Err(Inconsistency::Pages("clean pages differ from their count"));

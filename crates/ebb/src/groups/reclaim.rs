@@ -173,7 +173,7 @@ impl Space {
                 }
                 if let Some(unit) = unit {
                     let leaves = Leaves { hot: laps < PATIENT_LAPS, used: laps == 0 };
-                    swept = self.sweep_unit_of(unit, only, leaves, &mut work.saved);
+                    swept = self.sweep_unit_of(ctx, unit, only, leaves, work);
                 }
                 // One unit at a time, so that nobody waits long for the gate.
                 if unit.is_some() || laps == LAPS {

@@ -22,6 +22,12 @@ impl SwapSpace {
         self.slots.cache_del(slot, Shadow(now));
     }
 
+    /// Gives back a claimed slot whose content is stored, and which no page refers to after all.
+    pub fn discard(&self, group: &Group, stats: &Shared, slot: Slot) {
+        self.free_content(group, stats, slot);
+        self.slots.free_run(slot, Order::ZERO);
+    }
+
     /// The claimed slot's content is stored and the page `folio` is mapped clean, with the same content: lets the slot stay
     /// in the cache, without a reference.
     pub fn adopt(&self, slot: Slot, folio: Folio) {

@@ -226,9 +226,13 @@ impl SwapSpace {
         self.slots.get(slot)
     }
 
-    /// References that pages have to slots, and slots with a resident page. Nobody else may be at work.
-    pub fn references(&self) -> Option<(u64, u64)> {
-        self.slots.validate().ok().map(|summary| (summary.references, u64::from(summary.slots_resident)))
+    /// References that pages have to slots, slots with a resident page, and claimed ones without. Nobody else may be at work.
+    pub fn references(&self) -> Option<(u64, u64, u64)> {
+        let counts = |summary: ebb_slots::Summary| {
+            let resident = u64::from(summary.slots_resident);
+            (summary.references, resident, u64::from(summary.slots_cached) - resident)
+        };
+        self.slots.validate().ok().map(counts)
     }
 
     /// True when the pool may hold content that is also in memory: it has room, or a file takes what it has not.
