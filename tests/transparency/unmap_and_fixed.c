@@ -1,5 +1,6 @@
 /* munmap of evicted memory, and new mappings of every kind over it: nothing of the old content comes back. */
 #include "pressure.h"
+#include <sys/socket.h>
 #define LEN (2 * MIB)
 static const int anonymous = MAP_PRIVATE | MAP_ANONYMOUS, rw = PROT_READ | PROT_WRITE;
 int main(void)
@@ -55,6 +56,24 @@ int main(void)
         check_zero(m, LEN, "private memory over shared");
 
         REQUIRE(mmap(m, PAGE, rw, anonymous | MAP_FIXED_NOREPLACE, -1, 0) == MAP_FAILED && errno == EEXIST);
+
+        /* What a mapping would have replaced is gone also when the file refuses to be mapped; then comes memory that is
+         * not managed, and nothing of what was there before is taken for what it holds. */
+        unsigned char *gone = fresh(LEN);
+        fill(gone, LEN, 7);
+        int socket_fd = MUST(socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+        REQUIRE(mmap(gone + 64 * PAGE, 128 * PAGE, PROT_READ, MAP_PRIVATE | MAP_FIXED, socket_fd, 0) == MAP_FAILED);
+        REQUIRE(errno == ENODEV);
+        MUST(close(socket_fd));
+        unsigned char *stack = mmap(gone + 64 * PAGE, 128 * PAGE, rw, anonymous | MAP_STACK, -1, 0);
+        if (stack == gone + 64 * PAGE) {
+            fill(stack, 128 * PAGE, 8);
+            evict(gone, 64 * PAGE);
+            evict(stack, 128 * PAGE);
+            check(stack, 128 * PAGE, 8, "memory where other was that could not be replaced");
+            check(gone, 64 * PAGE, 7, "memory in front of it");
+        }
+        MUST(munmap(gone, LEN));
         fill(m, LEN, 5);
         evict(m, LEN);
         MUST(munmap(m, LEN));

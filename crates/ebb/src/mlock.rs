@@ -5,7 +5,7 @@
 //! refused, or came to a hole half-way, the kernel is asked.
 //!
 //! A page may be locked and not marked: one that comes in later (MLOCK_ONFAULT, after a discard, where mremap made the mapping
-//! larger). Who tries to evict it finds out and marks it.
+//! larger: see [`Space::mremap`]). Who tries to evict it finds out and marks it.
 
 use crate::ctx::ThreadCtx;
 use crate::mm::raw;
@@ -29,7 +29,7 @@ fn pages(addr: u64, len: u64) -> Option<(usize, usize)> {
 }
 
 /// Whether the kernel has any of the range locked. MADV_COLD changes no content, and is refused for what is locked.
-fn is_locked(start: usize, len: usize) -> bool {
+pub(crate) fn is_locked(start: usize, len: usize) -> bool {
     uapi::madvise(start, len, g::MADV_COLD) == Err(Errno::INVAL)
 }
 

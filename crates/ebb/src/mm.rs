@@ -6,6 +6,7 @@
 
 use crate::ctx::ThreadCtx;
 use crate::groups::{Cost, GroupError, GroupId, Index, Tally};
+use crate::mlock;
 use crate::page::{State, Tag};
 use crate::region::{Attr, Region};
 use crate::space::Space;
@@ -134,16 +135,16 @@ impl Space {
 
     /// mmap(2). What it maps belongs to the calling thread's group.
     pub fn mmap(&self, ctx: &ThreadCtx, a: [u64; 6]) -> i64 {
-        self.map(a, || Some(thread_group(ctx))).unwrap_or_default()
+        self.map(ctx, a, || Some(thread_group(ctx))).unwrap_or_default()
     }
 
     /// mmap(2) for a group of that name.
-    pub fn mmap_in(&self, _ctx: &ThreadCtx, a: [u64; 6], id: GroupId) -> Result<i64, GroupError> {
-        self.map(a, || self.groups.find(id)).ok_or(GroupError::NotFound)
+    pub fn mmap_in(&self, ctx: &ThreadCtx, a: [u64; 6], id: GroupId) -> Result<i64, GroupError> {
+        self.map(ctx, a, || self.groups.find(id)).ok_or(GroupError::NotFound)
     }
 
     /// mmap(2); nothing when there is no such group. `group` is asked with the gate closed.
-    fn map(&self, a: [u64; 6], group: impl Fn() -> Option<Index>) -> Option<i64> {
+    fn map(&self, ctx: &ThreadCtx, a: [u64; 6], group: impl Fn() -> Option<Index>) -> Option<i64> {
         let (len, prot, flags) = (page_up(a[1] as usize), a[2] as u32, a[3] as u32);
         let anonymous = flags & g::MAP_ANONYMOUS != 0 && flags & 0x0f == g::MAP_PRIVATE;
         // Stacks must take a fault on the stack itself; locked and huge-TLB memory cannot be evicted.
@@ -152,7 +153,14 @@ impl Space {
         let fixed = flags & g::MAP_FIXED != 0 && flags & g::MAP_FIXED_NOREPLACE == 0;
         if !manageable && !fixed {
             // SAFETY: a new mapping where the kernel finds room.
-            return Some(raw(unsafe { self.kernel(g::__NR_mmap, a) }));
+            let result = unsafe { self.kernel(g::__NR_mmap, a) };
+            if let Ok(at) = result
+                && self.touches(ctx, at as usize, at as usize + len)
+            {
+                // What was known of the place is of a mapping that is gone.
+                self.exclusive(|| self.forget(at as usize, at as usize + len));
+            }
+            return Some(raw(result));
         }
         let mut b = a;
         if manageable {
@@ -170,6 +178,8 @@ impl Space {
                 if manageable {
                     self.manage(start, end, Attr::from_prot(prot), group);
                 }
+            } else if fixed {
+                self.forget_holes(a[0] as usize, len);
             }
             Some(raw(result))
         })
@@ -282,6 +292,9 @@ impl Space {
             return raw(result);
         }
         self.forget(new, new + new_len);
+        if new_len > old_len {
+            self.empty_grown(new + old_len, new_len - old_len);
+        }
         if !self.manage(new, new + new_len, attr, group) || !self.register_around(new, new + new_len) {
             // Evicted pages would silently read as zero at their new place.
             self.fatal(b"no memory to manage a range that mremap moved; raise RLIMIT_AS or vm.max_map_count");
@@ -300,15 +313,40 @@ impl Space {
         raw(result)
     }
 
-    /// An mremap to a fixed place failed: the kernel may have unmapped what was there before it found out.
+    /// Drops what the kernel has put into the part of a mapping that mremap added: of one that is locked it brings in all of
+    /// that, past the budget and the books. It comes in when it is touched, as where a locked mapping grows in its place.
+    fn empty_grown(&self, start: usize, len: usize) {
+        if uapi::madvise(start, len, MADV_DONTNEED_LOCKED).is_ok() {
+            return;
+        }
+        // Before Linux 5.18 only what is not locked can be dropped, so it is another mapping from now on.
+        let is_locked = mlock::is_locked(start, len);
+        let _ = uapi::munlock(start, len);
+        let _ = uapi::madvise(start, len, g::MADV_DONTNEED);
+        if is_locked {
+            let _ = uapi::mlock_on_fault(start, len);
+        }
+    }
+
+    /// An mremap to a fixed place failed: the kernel may have unmapped what was there before it found out, and what was to be cut
+    /// off.
     fn forget_unmapped(&self, a: [u64; 6]) {
         if a[3] & MREMAP_FIXED == 0 {
             return;
         }
-        let (mut at, end) = (a[4] as usize, (a[4] as usize).saturating_add(page_up(a[2] as usize)));
+        let (old, old_len, new_len) = (a[0] as usize, page_up(a[1] as usize), page_up(a[2] as usize));
+        self.forget_holes(a[4] as usize, new_len);
+        self.forget_holes(old.saturating_add(new_len), old_len.saturating_sub(new_len));
+    }
+
+    /// A call that was to replace what is mapped in a range failed: the kernel may have unmapped some of that first. Under the
+    /// exclusive gate.
+    fn forget_holes(&self, start: usize, len: usize) {
+        let (mut at, end) = (start, start.saturating_add(len).min(ADDR_END));
         while let Some(r) = self.regions.first_in(at, end) {
-            let (start, stop) = (r.start.max(at), r.end.min(end));
-            for page in (start..stop).step_by(PAGE).filter(|page| uapi::is_hole(*page)) {
+            let (first, stop) = (r.start.max(at), r.end.min(end));
+            let looked_through = if uapi::may_have_hole(first, stop - first) { first..stop } else { first..first };
+            for page in looked_through.step_by(PAGE).filter(|page| uapi::is_hole(*page)) {
                 self.forget(page, page + PAGE);
             }
             at = stop;
@@ -383,7 +421,9 @@ impl Space {
             // SAFETY: the program's call on memory that is not managed.
             return raw(unsafe { self.kernel(nr, a) });
         }
-        let keyed = nr == g::__NR_pkey_mprotect && (a[3] as i32) > 0;
+        // Without a key, or with key -1, a mapping has the key that it had.
+        let key = if nr == g::__NR_pkey_mprotect { a[3] as i32 } else { -1 };
+        let keyed = (key >= 0).then_some(key > 0);
         self.exclusive(|| {
             // SAFETY: the program's call; protection changes no content.
             let result = unsafe { self.kernel(nr, a) };

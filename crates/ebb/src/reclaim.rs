@@ -508,10 +508,18 @@ impl Space {
             }
         }
         // What the charge met may be stock that somebody is about to take out, or to put in, and who does not run now.
-        if self.group.stocked() > 0 && !self.stock.has_frames() {
+        if self.group.stocked() > 0 && !self.has_stocked_frames(ctx) {
             uapi::futex_wait(&AtomicU32::new(0), 0, Some(STOCK_WAIT_NS));
         }
         true
+    }
+
+    /// Whether the stock has frames that nobody has taken out. Outside the gate, as the ring's lock must not be held at a fork.
+    fn has_stocked_frames(&self, ctx: &ThreadCtx) -> bool {
+        self.gate.enter(&ctx.gate);
+        let has_frames = self.stock.has_frames();
+        self.gate.leave(&ctx.gate);
+        has_frames
     }
 
     /// The kernel had no memory for a page although the budget allows one: frees a few units' worth.

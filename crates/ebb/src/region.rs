@@ -55,20 +55,22 @@ impl Attr {
         if prot & g::PROT_READ != 0 {
             bits |= Self::READ;
         }
-        // On x86 what may be written or executed may be read.
+        // On x86 what may be written may be read. So may be what can be executed, but where there are protection keys: there
+        // the kernel gives it one that forbids it.
         if prot & g::PROT_WRITE != 0 {
             bits |= Self::WRITE | Self::READ;
         }
         if prot & g::PROT_EXEC != 0 {
-            bits |= Self::EXEC | Self::READ;
+            bits |= Self::EXEC;
         }
         Self(bits)
     }
 
-    /// The same with mmap's `prot` in place of the old protection.
-    pub fn with_prot(self, prot: u32, keyed: bool) -> Self {
+    /// The same with mmap's `prot` in place of the old protection, and with a protection key, without one, or with what it had.
+    pub fn with_prot(self, prot: u32, keyed: Option<bool>) -> Self {
         let keep = self.0 & (Self::DONTFORK | Self::WIPEONFORK | Self::DONTDUMP);
-        Self(Self::from_prot(prot).0 | keep | if keyed { Self::KEYED } else { 0 })
+        let is_keyed = keyed.unwrap_or(self.0 & Self::KEYED != 0);
+        Self(Self::from_prot(prot).0 | keep | if is_keyed { Self::KEYED } else { 0 })
     }
 
     /// The same, left out of fork's child or not.
@@ -292,6 +294,25 @@ mod tests {
             *o = Some((r.start, r.end, r.attr.0));
         }
         out
+    }
+
+    #[test]
+    fn a_protection_key_stays_until_another_call_names_one() {
+        let keyed = Attr::from_prot(g::PROT_READ | g::PROT_WRITE).with_prot(g::PROT_READ | g::PROT_WRITE, Some(true));
+        assert!(!keyed.is_readable() && !keyed.is_plain());
+        let changed = keyed.with_prot(g::PROT_READ, None).with_prot(g::PROT_READ | g::PROT_WRITE, None);
+        assert_eq!(changed, keyed);
+        assert_eq!(changed.with_prot(g::PROT_READ | g::PROT_WRITE, Some(false)), RW);
+        assert_eq!(RW.with_prot(g::PROT_READ, None), R);
+    }
+
+    #[test]
+    fn what_may_only_be_executed_may_not_be_read() {
+        assert!(!Attr::from_prot(g::PROT_EXEC).is_readable());
+        assert!(!Attr::from_prot(g::PROT_NONE).is_readable());
+        for prot in [g::PROT_READ, g::PROT_WRITE, g::PROT_READ | g::PROT_EXEC, g::PROT_WRITE | g::PROT_EXEC] {
+            assert!(Attr::from_prot(prot).is_readable(), "{prot}");
+        }
     }
 
     #[test]

@@ -122,6 +122,7 @@ impl Stock {
     }
 
     /// There are frames in it, as far as is known.
+    /// Inside the gate.
     pub fn has_frames(&self) -> bool {
         self.frames.len() > 0
     }

@@ -88,7 +88,7 @@ impl Space {
             split_huge(start, end);
         }
         let attr = Attr::from_prot(mapping.prot)
-            .with_prot(mapping.prot, mapping.keyed)
+            .with_prot(mapping.prot, Some(mapping.keyed))
             .with_dontfork(mapping.dontfork)
             .with_wipeonfork(mapping.wipeonfork)
             .with_dontdump(mapping.dontdump);

@@ -115,6 +115,41 @@ fn a_lock_succeeds_while_a_neighbour_is_unlocked_and_evicted() {
 }
 
 #[test]
+fn what_mremap_adds_to_locked_memory_elsewhere_is_managed() {
+    alone("what_mremap_adds_to_locked_memory_elsewhere_is_managed", || {
+        const OLD: usize = 16;
+        const NEW: usize = 64;
+        let space = space_on(&[], true);
+        // What is behind the first pages keeps them from growing in place.
+        let pages = Pages::aligned(space, 2 * OLD, COMPRESSIBLE);
+        assert_eq!(mlock(space, range(&pages, 0, OLD)), 0);
+        let maymove = libc::MREMAP_MAYMOVE as u64;
+        let call = [pages.addr(0) as u64, (OLD * PAGE) as u64, (NEW * PAGE) as u64, maymove, 0, 0];
+        let new = space.mremap(ctx(space), call);
+        assert!(new > 0 && new as usize != pages.addr(0), "{new}");
+        let at = new as *mut u8;
+        (0..OLD).for_each(|page| harness::check(at, page, 1, COMPRESSIBLE));
+        let before = space.charged_pages();
+        (0..NEW).for_each(|page| harness::fill(at, page, 2, COMPRESSIBLE));
+        assert!(space.charged_pages() >= before + NEW - OLD, "{} after {before}", space.charged_pages());
+        let whole = [new as u64, (NEW * PAGE) as u64, 0, 0, 0, 0];
+        assert_eq!(space.munlock(ctx(space), whole), 0);
+        // A page of the books at the end, so that what lies before it is no end.
+        let last = [new as u64 + ((NEW - 1) * PAGE) as u64, PAGE as u64, libc::MADV_DONTNEED as u64, 0, 0, 0];
+        assert_eq!(space.madvise(ctx(space), last), 0);
+        harness::fill(at, NEW - 1, 2, COMPRESSIBLE);
+        for _ in 0..2 {
+            press(space);
+            (0..NEW).for_each(|page| harness::check(at, page, 2, COMPRESSIBLE));
+        }
+        space.validate().expect("consistent");
+        unmap(space, at, NEW * PAGE);
+        unmap(space, pages.addr(OLD) as *mut u8, OLD * PAGE);
+        std::mem::forget(pages);
+    });
+}
+
+#[test]
 fn a_length_beyond_all_addresses_ends() {
     alone("a_length_beyond_all_addresses_ends", || {
         let space = space_on(&[], true);

@@ -162,6 +162,18 @@ pub fn madvise(at: usize, len: usize, advice: u32) -> Result<(), Errno> {
     unsafe { call(g::__NR_madvise, [at as u64, len as u64, advice as u64, 0, 0, 0]).map(drop) }
 }
 
+/// Unlocks a range.
+pub fn munlock(at: usize, len: usize) -> Result<(), Errno> {
+    // SAFETY: changes no content.
+    unsafe { call(g::__NR_munlock, [at as u64, len as u64, 0, 0, 0, 0]).map(drop) }
+}
+
+/// Locks each page of a range from when it comes in.
+pub fn mlock_on_fault(at: usize, len: usize) -> Result<(), Errno> {
+    // SAFETY: changes no content.
+    unsafe { call(g::__NR_mlock2, [at as u64, len as u64, g::MLOCK_ONFAULT as u64, 0, 0, 0]).map(drop) }
+}
+
 /// Changes the protection of a range that the caller owns, or whose users bear it.
 pub fn mprotect(at: usize, len: usize, prot: u32) -> Result<(), Errno> {
     // SAFETY: protection changes no content.
@@ -569,6 +581,14 @@ pub fn is_hole(at: usize) -> bool {
     // SAFETY: as above.
     check(unsafe { syscall(g::__NR_mincore as u64, [at as u64, 4096, &raw mut byte as u64, 0, 0, 0]) })
         == Err(Errno::NOMEM)
+}
+
+/// False when all of a range is mapped, for sure.
+pub fn may_have_hole(start: usize, len: usize) -> bool {
+    // It has nothing to write back, and looks at the mappings only.
+    // SAFETY: changes nothing.
+    let result = unsafe { syscall(g::__NR_msync as u64, [start as u64, len as u64, g::MS_ASYNC as u64, 0, 0, 0]) };
+    check(result).is_err()
 }
 
 /// Ends the whole process with `status`.
