@@ -51,7 +51,7 @@ unit: build ## unit and behaviour tests of every crate
 	@tools/unit-fallbacks clean squeeze tree advice
 .PHONY: unit-long
 unit-long: build ## more of the behaviour tests with each fallback
-	@tools/unit-fallbacks snapshot devices groups groups_model
+	@tools/unit-fallbacks snapshot devices groups groups_model in_place
 
 .PHONY: models
 models: ## loom and shuttle models

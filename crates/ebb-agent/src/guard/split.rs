@@ -11,6 +11,7 @@
 //!   descriptor that does not block means that the stream is full, and on one that does that a signal came. With
 //!   MSG_ZEROCOPY it is one piece: the kernel tells the end of each call that it was made;
 //! * other devices (FUSE, tapes), whose calls are messages: one piece, if that can be pinned;
+//! * several messages in one call (`recvmmsg`): as many at a time as can be pinned;
 //! * memory of processes: pieces until all is done or one comes back short, which is where the memory of one side ends;
 //! * messages (datagrams, sequenced packets, RWF_ATOMIC writes) are one piece whatever they cost: the guard pins what
 //!   fits, which is where a message is.
@@ -27,6 +28,7 @@
 //! changed during the call, by its own transfer or by somebody else, counts as it is when its turn comes.
 
 mod process_vm;
+mod recvmmsg;
 
 use super::{Before, Memory, NOT_MADE, Pinner, prepare};
 use crate::table::visit::{Buffer, IOV_MAX, Kind, PAGE_BYTES, RW_BYTES_MAX};
@@ -117,6 +119,9 @@ pub(super) fn run<M: Memory>(mem: &M, nr: u64, args: &[u64; 6], do_call: DoCall<
     debug_assert!(split != Split::No);
     if split == Split::ProcessVm {
         return process_vm::run(mem, nr, args, do_call);
+    }
+    if split == Split::Recvmmsg {
+        return recvmmsg::run(mem, nr, args, do_call);
     }
     let (buffer_at, len_at) = if split == Split::Getrandom { (0, 1) } else { (1, 2) };
     let len = if split == Split::Getdents { args[len_at] as u32 as u64 } else { args[len_at] };

@@ -227,6 +227,8 @@ pub enum Split {
     Recvmsg,
     /// `sendmsg(fd, msg, flags)`.
     Sendmsg,
+    /// `recvmmsg(fd, messages, n, flags, timeout)`.
+    Recvmmsg,
     /// `getrandom(buf, len, flags)`.
     Getrandom,
     /// `getdents64(fd, buf, len)` and its predecessor.

@@ -468,7 +468,10 @@ const DEFS: &[Def] = &[
     split(blocks(sys(g::__NR_pwritev, [V, iov(In, 2)])), Split::Pwritev),
     again(sys(g::__NR_rt_tgsigqueueinfo, [V, V, V, rd::<Siginfo>()])),
     again(sys(g::__NR_perf_event_open, [self_sized(InOut, 4, 64)])),
-    blocks(sys(g::__NR_recvmmsg, [V, Arg::new(Out, Shape::Mmsghdr { count: 2 }), V, V, fixed(InOut, 16)])),
+    split(
+        blocks(sys(g::__NR_recvmmsg, [V, Arg::new(Out, Shape::Mmsghdr { count: 2 }), V, V, fixed(InOut, 16)])),
+        Split::Recvmmsg,
+    ),
     plain(g::__NR_fanotify_init),
     again(sys(g::__NR_fanotify_mark, [V, V, V, V, STR])),
     handled(sys(g::__NR_prlimit64, [V, V, rd::<g::rlimit64>(), wr::<g::rlimit64>()])),

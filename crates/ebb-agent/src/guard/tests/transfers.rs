@@ -2,6 +2,8 @@
 
 use super::*;
 
+const MSG_DONTWAIT: u64 = 0x40;
+
 #[test]
 fn a_large_read_of_a_file_is_whole_and_moves_the_position() {
     let mem = Pages::new(16 << 20, 512 << 10);
@@ -564,6 +566,81 @@ fn a_scattered_message_is_sent_once_and_tried_again_after_an_eviction() {
     let mut back = vec![0; 2 * content.len()];
     assert_eq!((&far).read(&mut back).unwrap(), content.len());
     assert_eq!(back[..content.len()], content);
+}
+
+/// Headers for `n` messages at the start of the memory, each with `bytes` for what it receives, far apart.
+fn messages(mem: &Pages, n: usize, bytes: usize) -> Vec<usize> {
+    let (vectors, buffers) = (1 << 16, 1 << 17);
+    let place = |i: usize| buffers + i * (bytes + 8192);
+    for i in 0..n {
+        mem.put_word(vectors + i * 16, mem.start + place(i) as u64);
+        mem.put_word(vectors + i * 16 + 8, bytes as u64);
+        let header = [0, 0, mem.start + (vectors + i * 16) as u64, 1, 0, 0, 0, 0];
+        header.iter().enumerate().for_each(|(word, value)| mem.put_word(i * 64 + word * 8, *value));
+    }
+    (0..n).map(place).collect()
+}
+
+#[test]
+fn messages_whose_buffers_cannot_be_pinned_together_all_come() {
+    const N: usize = 24;
+    for (pin_max, ranges_max, flags) in
+        [(512 << 10, usize::MAX, 0), (16 << 20, 5, 0), (32 << 10, usize::MAX, 0), (512 << 10, usize::MAX, 0x1_0000)]
+    {
+        let mut mem = Pages::new(8 << 20, pin_max);
+        mem.ranges_max = ranges_max;
+        let places = messages(&mem, N, 64 << 10);
+        let (far, near) = socket_pair(libc::SOCK_DGRAM);
+        // More than the kernel queues are sent meanwhile.
+        let sender =
+            std::thread::spawn(move || (0..N).for_each(|i| (&near).write_all(&[i as u8 + 1; 3]).expect("sent")));
+        let mut done = 0;
+        while done < N {
+            let args = [fd(&far), mem.start + done as u64 * 64, (N - done) as u64, flags, 0, 0];
+            // Alone a message of a size that cannot be pinned is made as it is: the kernel here insists on pins.
+            let mut real = kernel(&mem);
+            let ret = call(&mem, g::__NR_recvmmsg as u64, &args, &mut |nr, args| match pin_max < 64 << 10 {
+                true => refusing_kernel(nr, args),
+                false => real(nr, args),
+            });
+            assert!(ret > 0, "{ret}");
+            // Who waits for all gets all.
+            assert!(flags != 0 || ret == N as i64, "{ret}");
+            done += ret as usize;
+        }
+        sender.join().expect("the sender");
+        for (i, place) in places.into_iter().enumerate() {
+            assert_eq!(mem.slice(place, 3), [i as u8 + 1; 3]);
+            assert_eq!(mem.slice(i * 64 + 56, 4), 3u32.to_ne_bytes());
+        }
+    }
+}
+
+#[test]
+fn messages_in_pieces_end_where_one_call_would() {
+    let mem = Pages::new(8 << 20, 512 << 10);
+    messages(&mem, 24, 64 << 10);
+    let (far, near) = socket_pair(libc::SOCK_DGRAM);
+    let send = |n: usize| (0..n).for_each(|_| (&near).write_all(b"abc").expect("sent"));
+    let receive = |flags: u64, time: u64| run(&mem, g::__NR_recvmmsg, [fd(&far), mem.start, 24, flags, time, 0]);
+    // Nothing there at all, and no more than the first piece and a half.
+    assert_eq!(receive(MSG_DONTWAIT, 0), -i64::from(libc::EAGAIN));
+    send(9);
+    assert_eq!(receive(MSG_DONTWAIT, 0), 9);
+    // Exactly a piece.
+    send(6);
+    assert_eq!(receive(MSG_DONTWAIT, 0), 6);
+    // The first is waited for, and no other.
+    send(8);
+    assert_eq!(receive(0x1_0000, 0), 8);
+    // The time is over with the first piece: the kernel looks at it behind each message.
+    send(8);
+    let time = 4 << 20;
+    mem.put_word(time, 0);
+    mem.put_word(time + 8, 1);
+    assert!((1..=8).contains(&receive(0, mem.start + time as u64)));
+    // No socket.
+    assert_eq!(run(&mem, g::__NR_recvmmsg, [u64::MAX, mem.start, 24, 0, 0, 0]), -i64::from(libc::EBADF));
 }
 
 proptest! {
