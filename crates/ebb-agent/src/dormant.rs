@@ -338,12 +338,14 @@ fn exec(frame: &mut Frame, path_at: usize) -> u64 {
     let mut args = [frame.di, frame.si, frame.dx, frame.r10, frame.r8, frame.r9];
     let envp = args[path_at + 2];
     let dir = if path_at == 0 { g::AT_FDCWD } else { args[0] as i32 };
-    leaving::before_exec(dir, args[path_at]);
-    let found = with_faults(|| exec::missing(envp));
+    let (takes_agent, found) = with_faults(|| {
+        let takes_agent = leaving::before_exec(dir, args[path_at]).takes_agent();
+        (takes_agent, exec::missing(envp, takes_agent))
+    });
     // What cannot be read the kernel refuses.
     let Ok(Some(bytes)) = found else { return CALL_THERE };
     let Some(memory) = scratch(bytes) else { return no_memory(frame) };
-    match with_faults(|| exec::environment(memory, envp)) {
+    match with_faults(|| exec::environment(memory, envp, takes_agent)) {
         Ok(new) => args[path_at + 2] = new,
         Err(errno) => {
             frame.answer = errno as u64;

@@ -1,12 +1,18 @@
 //! Arguments of execve: copied where no page is ever missing, with an environment in which Ebb goes on.
 //!
-//! The new program gets `LD_PRELOAD` with the agent first and every `EBB_` variable of the contract, also when its
-//! parent hands over a cleaned environment. A variable that the parent set itself is left as it is.
+//! The new program gets `LD_PRELOAD` with the agent and every `EBB_` variable of the contract, also when its parent hands
+//! over a cleaned environment. A variable that the parent set itself is left as it is, and so is a list that has the agent.
+//!
+//! The agent comes last in the list. Other libraries there wrap functions of libc, and reach the next of that name from
+//! theirs: so the program finds their functions, they find the agent's, and the agent makes the call.
+//!
+//! A program whose loader cannot load the agent ([`crate::leaving`]) gets the list without it.
 
 use crate::fds;
 use crate::text::Line;
 use crate::user;
 use core::cell::UnsafeCell;
+use core::ops::Range;
 use linux_raw_sys::errno as e;
 
 /// Room for arguments and environment: more than twice what the kernel accepts, of which little is ever touched.
@@ -18,6 +24,8 @@ const KEPT_MAX: usize = 32;
 const PRELOAD: &[u8] = b"LD_PRELOAD=";
 const PREFIX: &[u8] = b"EBB_";
 const STATS_FD: &[u8] = b"EBB_STATS_FD=";
+/// What the agent's file is called.
+const AGENT_NAME: &[u8] = b"libebb_agent.so";
 
 const E2BIG: i64 = -(e::E2BIG as i64);
 const EFAULT: i64 = -(e::EFAULT as i64);
@@ -57,8 +65,10 @@ impl Kept {
     /// Looks at one variable of the environment that the process came with.
     pub fn offer(&mut self, var: &[u8]) -> Result<(), TooMuch> {
         if let Some(list) = var.strip_prefix(PRELOAD) {
-            let first = list.split(|&c| c == b':' || c == b' ').next().unwrap_or(list);
-            self.agent = self.store(first)?;
+            // The program may have put others before it and after it.
+            let is_agent = |path: &&[u8]| path.rsplit(|&c| c == b'/').next() == Some(AGENT_NAME);
+            let last = entries(list).last().unwrap_or(list);
+            self.agent = self.store(entries(list).find(is_agent).unwrap_or(last))?;
         } else if var.starts_with(PREFIX) && self.count < KEPT_MAX {
             self.vars[self.count] = self.store(var)?;
             self.count += 1;
@@ -102,17 +112,24 @@ pub fn kept_stats_fd() -> Option<i32> {
     core::str::from_utf8(number).ok()?.parse().ok()
 }
 
+/// The agent's path, which a NUL follows.
+pub fn kept_agent() -> &'static [u8] {
+    // SAFETY: nobody writes it any more.
+    unsafe { &*KEPT.0.get() }.agent()
+}
+
 /// False for the first letter of a variable that is nobody's here.
 pub fn concerns(first: u8) -> bool {
     first == PRELOAD[0] || first == PREFIX[0]
 }
 
-/// What an environment in which Ebb goes on takes beside the strings of `envp`, in bytes; none when nothing is missing
-/// there. For a process whose memory the kernel reads by itself.
-pub fn missing(envp: u64) -> Result<Option<usize>, user::Fault> {
+/// What an environment in which Ebb goes on takes beside the strings of `envp`, in bytes; none when nothing is to be
+/// changed there. For a process whose memory the kernel reads by itself.
+pub fn missing(envp: u64, takes_agent: bool) -> Result<Option<usize>, user::Fault> {
     // SAFETY: nobody writes it any more.
     let kept = unsafe { &*KEPT.0.get() };
-    let (mut n, mut seen, mut list_bytes) = (0, 0, None);
+    let agent_bytes = PRELOAD.len() + kept.agent().len() + 2;
+    let (mut n, mut seen, mut list_bytes, mut is_right) = (0, 0, 0, true);
     loop {
         let var = if envp == 0 { 0 } else { user::read::<u64>(envp + n as u64 * 8)? };
         if var == 0 {
@@ -124,21 +141,23 @@ pub fn missing(envp: u64) -> Result<Option<usize>, user::Fault> {
         }
         // The longest name, and the longest path that the agent can have, are looked at.
         let mut text = [0u8; PATH_BYTES_MAX];
-        let text = match user::read_str(var, &mut text)? {
-            Some(len) => &text[..len],
-            None => &text[..],
+        let (text, is_whole) = match user::read_str(var, &mut text)? {
+            Some(len) => (&text[..len], true),
+            None => (&text[..], false),
         };
         if let Some(list) = text.strip_prefix(PRELOAD) {
-            if lists(list, kept.agent()) { list_bytes = Some(0) } else { list_bytes = Some(string_bytes(var)?) }
+            // It is copied to be searched, and once more where it changes.
+            list_bytes += 2 * string_bytes(var)? + agent_bytes;
+            is_right &= is_whole && lists(list, kept.agent()) == takes_agent;
         } else {
             seen += kept.vars().filter(|kept| same_name(kept, text)).count();
         }
     }
-    if list_bytes == Some(0) && seen >= kept.count {
+    if is_right && (list_bytes > 0 || !takes_agent) && seen >= kept.count {
         return Ok(None);
     }
-    let agent = PRELOAD.len() + kept.agent().len() + 2;
-    Ok(Some((n + KEPT_MAX + 3) * 8 + agent + 2 * list_bytes.unwrap_or(0) + 8))
+    // An array that begins on a multiple of 8, with a null pointer at its end.
+    Ok(Some((n + KEPT_MAX + 3) * 8 + agent_bytes + list_bytes + 8))
 }
 
 /// Room for what is looked at of a variable.
@@ -157,7 +176,7 @@ fn string_bytes(at: u64) -> Result<usize, user::Fault> {
 
 /// Puts the environment that [`missing`] measured together in `memory`: the program's own strings, where they are, and
 /// what they lack. The new array, or an error of execve.
-pub fn environment(memory: &mut [u8], envp: u64) -> Result<u64, i64> {
+pub fn environment(memory: &mut [u8], envp: u64, takes_agent: bool) -> Result<u64, i64> {
     // SAFETY: nobody writes it any more.
     let kept = unsafe { &*KEPT.0.get() };
     let n = count(envp)?;
@@ -174,10 +193,12 @@ pub fn environment(memory: &mut [u8], envp: u64) -> Result<u64, i64> {
         }
         if name.starts_with(PRELOAD) {
             has_preload = true;
-            let start = s.used;
-            let (_, end) = s.string(value)?;
-            if !lists(&s.memory[start + PRELOAD.len()..end], kept.agent()) {
-                value = with_agent(&mut s, start + PRELOAD.len(), end, kept.agent())?;
+            let (start, end) = s.string(value)?;
+            let list = start + PRELOAD.len()..end;
+            match preload(&mut s, list, kept.agent(), takes_agent)? {
+                Preload::AsItIs => {}
+                Preload::New(list) => value = list,
+                Preload::Nothing => continue,
             }
         }
         for (seen, var) in has.iter_mut().zip(kept.vars()) {
@@ -186,7 +207,7 @@ pub fn environment(memory: &mut [u8], envp: u64) -> Result<u64, i64> {
         s.set_pointer(array, filled, value);
         filled += 1;
     }
-    if !has_preload {
+    if !has_preload && takes_agent {
         let value = s.add(&[PRELOAD, kept.agent()])?;
         s.set_pointer(array, filled, value);
         filled += 1;
@@ -232,11 +253,28 @@ impl Scratch<'_> {
     fn add(&mut self, pieces: &[&[u8]]) -> Result<u64, i64> {
         let at = self.used;
         for piece in pieces.iter().copied().chain([&b"\0"[..]]) {
-            let end = self.used + piece.len();
-            self.memory.get_mut(self.used..end).ok_or(E2BIG)?.copy_from_slice(piece);
-            self.used = end;
+            self.put(piece)?;
         }
         Ok(self.address(at))
+    }
+
+    /// Adds bytes to a string that has no NUL yet.
+    fn put(&mut self, piece: &[u8]) -> Result<(), i64> {
+        let end = self.used + piece.len();
+        self.memory.get_mut(self.used..end).ok_or(E2BIG)?.copy_from_slice(piece);
+        self.used = end;
+        Ok(())
+    }
+
+    /// The same with bytes that are here already.
+    fn put_again(&mut self, bytes: Range<usize>) -> Result<(), i64> {
+        let end = self.used + bytes.len();
+        if end > self.memory.len() {
+            return Err(E2BIG);
+        }
+        self.memory.copy_within(bytes, self.used);
+        self.used = end;
+        Ok(())
     }
 
     /// Room for `n` pointers, all null. (What lies above `used` is not clean: strings are read in blocks.)
@@ -268,13 +306,19 @@ fn count(array: u64) -> Result<usize, i64> {
     Ok(n)
 }
 
-/// Copies path, arguments and environment into `memory`; the three pointers for the kernel.
-pub fn arguments(memory: &mut [u8], path: u64, argv: u64, envp: u64) -> Result<[u64; 3], i64> {
+/// Copies path, arguments and environment into `memory`; the three pointers for the kernel. `takes_agent` says of the
+/// copied path whether the program there gets the agent.
+pub fn arguments(
+    memory: &mut [u8],
+    [path, argv, envp]: [u64; 3],
+    takes_agent: impl FnOnce(u64) -> bool,
+) -> Result<[u64; 3], i64> {
     // SAFETY: nobody writes it any more.
     let kept = unsafe { &*KEPT.0.get() };
     let mut s = Scratch { memory, used: 0 };
     let (at, _) = s.string(path)?;
     let path = s.address(at);
+    let takes_agent = takes_agent(path);
     let n = count(argv)?;
     let argv_at = s.pointers(n + 1)?;
     for i in 0..n {
@@ -294,8 +338,11 @@ pub fn arguments(memory: &mut [u8], path: u64, argv: u64, envp: u64) -> Result<[
         let mut value = s.address(start);
         if s.memory[start..end].starts_with(PRELOAD) {
             has_preload = true;
-            if !lists(&s.memory[start + PRELOAD.len()..end], kept.agent()) {
-                value = with_agent(&mut s, start + PRELOAD.len(), end, kept.agent())?;
+            let list = start + PRELOAD.len()..end;
+            match preload(&mut s, list, kept.agent(), takes_agent)? {
+                Preload::AsItIs => {}
+                Preload::New(list) => value = list,
+                Preload::Nothing => continue,
             }
         }
         if s.memory[start..end].starts_with(STATS_FD) {
@@ -307,7 +354,7 @@ pub fn arguments(memory: &mut [u8], path: u64, argv: u64, envp: u64) -> Result<[
         s.set_pointer(envp_at, filled, value);
         filled += 1;
     }
-    if !has_preload {
+    if !has_preload && takes_agent {
         let value = s.add(&[PRELOAD, kept.agent()])?;
         s.set_pointer(envp_at, filled, value);
         filled += 1;
@@ -330,25 +377,61 @@ fn stats_fd(s: &mut Scratch<'_>) -> Result<u64, i64> {
     s.add(&[STATS_FD, number.as_bytes()])
 }
 
-/// `LD_PRELOAD` with the agent before the list at `start..end` of the scratch memory.
-fn with_agent(s: &mut Scratch<'_>, start: usize, end: usize, agent: &[u8]) -> Result<u64, i64> {
-    let at = s.used;
-    s.add(&[PRELOAD, agent, b":"])?;
-    // The list goes where the NUL is.
-    let to = s.used - 1;
-    let after = to + (end - start) + 1;
-    if after > s.memory.len() {
-        return Err(E2BIG);
-    }
-    s.memory.copy_within(start..end, to);
-    s.memory[after - 1] = 0;
-    s.used = after;
-    Ok(s.address(at))
+/// What becomes of an `LD_PRELOAD`.
+#[derive(Debug, PartialEq, Eq)]
+enum Preload {
+    AsItIs,
+    /// A string in the scratch memory.
+    New(u64),
+    /// Nothing is left of it.
+    Nothing,
 }
 
-/// True when `list`, of paths between colons or spaces, has `path`.
+/// `LD_PRELOAD` with or without the agent, as the program takes it, from the list at `list` of the scratch memory.
+fn preload(s: &mut Scratch<'_>, list: Range<usize>, agent: &[u8], takes_agent: bool) -> Result<Preload, i64> {
+    if lists(&s.memory[list.clone()], agent) == takes_agent {
+        return Ok(Preload::AsItIs);
+    }
+    let at = s.used;
+    s.put(PRELOAD)?;
+    let begin = s.used;
+    let mut entry = list.start;
+    while entry < list.end {
+        let rest = &s.memory[entry..list.end];
+        let bytes = rest.iter().position(is_between).unwrap_or(rest.len());
+        if bytes > 0 && (takes_agent || rest[..bytes] != *agent) {
+            if s.used > begin {
+                s.put(b":")?;
+            }
+            s.put_again(entry..entry + bytes)?;
+        }
+        entry += bytes + 1;
+    }
+    if takes_agent {
+        s.put(if s.used > begin { b":" } else { b"" })?;
+        s.put(agent)?;
+    }
+    if s.used == begin {
+        s.used = at;
+        return Ok(Preload::Nothing);
+    }
+    s.put(b"\0")?;
+    Ok(Preload::New(s.address(at)))
+}
+
+/// What the loader has between two paths.
+fn is_between(byte: &u8) -> bool {
+    *byte == b':' || *byte == b' '
+}
+
+/// The paths of a list.
+fn entries(list: &[u8]) -> impl Iterator<Item = &[u8]> {
+    list.split(is_between).filter(|path| !path.is_empty())
+}
+
+/// True when `list` has `path`.
 fn lists(list: &[u8], path: &[u8]) -> bool {
-    list.split(|&c| c == b':' || c == b' ').any(|entry| entry == path)
+    entries(list).any(|entry| entry == path)
 }
 
 /// True when two `NAME=value` have the same name.
@@ -363,10 +446,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_agent_is_the_first_path_of_the_preload_list() {
-        let mut kept = Kept::new();
-        assert_eq!(kept.offer(b"LD_PRELOAD=/opt/libebb_agent.so:/lib/other.so"), Ok(()));
-        assert_eq!(kept.agent(), b"/opt/libebb_agent.so");
+    fn the_agent_is_known_by_its_name_wherever_it_is_in_the_preload_list() {
+        for list in [
+            &b"LD_PRELOAD=/opt/libebb_agent.so:/lib/other.so"[..],
+            b"LD_PRELOAD=/lib/other.so /opt/libebb_agent.so",
+            b"LD_PRELOAD=/a.so:/opt/libebb_agent.so:/lib/notlibebb_agent.so",
+        ] {
+            let mut kept = Kept::new();
+            assert_eq!(kept.offer(list), Ok(()));
+            assert_eq!(kept.agent(), b"/opt/libebb_agent.so");
+        }
     }
 
     #[test]
@@ -400,13 +489,38 @@ mod tests {
         assert!(!lists(b"/a.so:/b.so.1", b"/b.so"));
     }
 
+    /// What becomes of `list`; none when it stays as it is.
+    fn preload_of(list: &[u8], takes_agent: bool) -> Option<Vec<u8>> {
+        let mut memory = [0xffu8; 256];
+        memory[..list.len()].copy_from_slice(list);
+        let mut s = Scratch { memory: &mut memory, used: list.len() + 1 };
+        let made = preload(&mut s, 0..list.len(), b"/agent.so", takes_agent).unwrap();
+        match made {
+            Preload::AsItIs => None,
+            Preload::Nothing => Some(Vec::new()),
+            Preload::New(_) => Some(s.memory[list.len() + 1..s.used].to_vec()),
+        }
+    }
+
     #[test]
-    fn the_agent_is_put_before_a_programs_own_preload_list() {
-        let mut memory = [0u8; 256];
-        memory[..5].copy_from_slice(b"/x.so");
-        let mut s = Scratch { memory: &mut memory, used: 6 };
-        assert!(with_agent(&mut s, 0, 5, b"/agent.so").is_ok());
-        assert!(s.memory[6..].starts_with(b"LD_PRELOAD=/agent.so:/x.so\0"));
+    fn the_agent_is_put_after_a_programs_own_preload_list() {
+        assert_eq!(preload_of(b"/x.so", true).unwrap(), b"LD_PRELOAD=/x.so:/agent.so\0");
+        assert_eq!(preload_of(b"/x.so /y.so", true).unwrap(), b"LD_PRELOAD=/x.so:/y.so:/agent.so\0");
+        assert_eq!(preload_of(b"", true).unwrap(), b"LD_PRELOAD=/agent.so\0");
+        for list in [&b"/agent.so:/x.so"[..], b"/x.so /agent.so", b"/agent.so"] {
+            assert_eq!(preload_of(list, true), None);
+        }
+    }
+
+    #[test]
+    fn the_agent_is_taken_out_and_nothing_else() {
+        for list in
+            [&b"/agent.so:/x.so:y.so"[..], b"/x.so:/agent.so y.so", b" /x.so:/agent.so::/agent.so:y.so:/agent.so"]
+        {
+            assert_eq!(preload_of(list, false).unwrap(), b"LD_PRELOAD=/x.so:y.so\0");
+        }
+        assert_eq!(preload_of(b"/agent.so", false).unwrap(), b"");
+        assert_eq!(preload_of(b"/x.so", false), None);
     }
 
     #[test]

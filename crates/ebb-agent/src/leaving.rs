@@ -1,19 +1,25 @@
-//! Before exec in a process that is dormant: will the new program be one that Ebb cannot manage?
+//! Before exec: what will the new program do with the agent?
 //!
-//! Such a program holds memory that somebody must count. So the process takes a place in the tree before it becomes one:
-//! `ebb run` looks at what is there from outside, and names it. A program that can be managed takes a place by itself, when
-//! it has grown.
+//! A program that Ebb cannot manage holds memory that somebody must count. So a process that is dormant takes a place in
+//! the tree before it becomes one: `ebb run` looks at what is there from outside, and names it. A program that can be
+//! managed takes a place by itself, when it has grown.
 //!
-//! What is told from the file: a program that is linked statically, is made for another machine, or has the set-user-ID or
-//! set-group-ID bit. `ebb` finds further reasons, and whom this missed.
+//! A loader that is not glibc's for this machine does not ignore the agent in `LD_PRELOAD`: musl's ends the program, that
+//! of 32-bit programs complains on standard error, and glibc's complains where the agent's file is not to be found, as
+//! in another root. Such a program gets an environment without it.
+//!
+//! What is told from the file: a program that is linked statically or with another loader, is made for another machine,
+//! or has the set-user-ID or set-group-ID bit. `ebb` finds further reasons, and whom this missed. A script counts as one
+//! that can be managed: most are.
 
 use crate::entry;
 use crate::exec;
 use crate::start;
+use crate::user;
 use core::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 use ebb::stats::Shared;
 use ebb::uapi;
-use linux_raw_sys::general as g;
+use linux_raw_sys::{errno as e, general as g};
 
 /// The counters, mapped for this; they stay for the next exec, because a vfork child cannot give them back.
 static COUNTERS: AtomicPtr<Shared> = AtomicPtr::new(core::ptr::null_mut());
@@ -22,43 +28,81 @@ static COUNTERS: AtomicPtr<Shared> = AtomicPtr::new(core::ptr::null_mut());
 const HEAD_BYTES: usize = 1024;
 const ELF_HEADER_BYTES: usize = 64;
 const PROGRAM_HEADER_BYTES: usize = 56;
+/// More than the path of a loader has.
+const LOADER_BYTES: usize = 256;
 
-/// The process is about to exec the file that `path` (in the program's memory) names, from the directory `dir`.
-pub fn before_exec(dir: i32, path: u64) {
-    if is_unmanaged(dir, path) {
-        take_place();
+/// How a program goes with the agent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// It can be managed, or nothing is known.
+    Managed,
+    /// It cannot, and `LD_PRELOAD` means nothing to it.
+    Heedless,
+    /// It cannot, and has a loader that would try and fail.
+    Foreign,
+}
+
+impl Kind {
+    /// Whether the program should find the agent in its `LD_PRELOAD`. What is heedless may start others that heed it.
+    pub fn takes_agent(self) -> bool {
+        self != Self::Foreign && agent_is_there()
     }
 }
 
-fn is_unmanaged(dir: i32, path: u64) -> bool {
+/// The process is about to exec the file that `path` (in the program's memory) names, from the directory `dir`: takes a
+/// place in the tree for a program that cannot be managed.
+pub fn before_exec(dir: i32, path: u64) -> Kind {
+    let kind = kind(dir, path);
+    if kind != Kind::Managed {
+        take_place();
+    }
+    kind
+}
+
+/// What the file is that `path` names, from the directory `dir`; the file `dir` itself for an empty path, which execveat
+/// allows.
+pub fn kind(dir: i32, path: u64) -> Kind {
     const S_ISUID_OR_S_ISGID: u32 = 0o6000;
     const S_IFMT: u32 = 0o170_000;
     const S_IFREG: u32 = 0o100_000;
     const ST_MODE_AT: usize = 3;
     let flags = (g::O_RDONLY | g::O_NONBLOCK | g::O_CLOEXEC) as u64;
     // SAFETY: the kernel reads the path, and refuses one that cannot be read.
-    let fd = unsafe { entry::raw_syscall(g::__NR_openat as u64, &[dir as u64, path, flags, 0, 0, 0]) };
-    let Ok(fd) = i32::try_from(fd) else { return false };
+    let opened = unsafe { entry::raw_syscall(g::__NR_openat as u64, &[dir as u64, path, flags, 0, 0, 0]) };
+    // An empty path leads nowhere.
+    let is_dir_itself = opened == -(e::ENOENT as i64) && dir >= 0 && user::read::<u8>(path) == Ok(0);
+    let fd = if is_dir_itself { dir } else { opened as i32 };
     if fd < 0 {
-        return false;
+        return Kind::Managed;
     }
     let (mut stat, mut head) = ([0u64; 18], [0u8; HEAD_BYTES]);
-    // SAFETY: the kernel writes one `struct stat`, 144 bytes, and at most the given length.
-    let (found, len) = unsafe {
-        let found = entry::raw_syscall(g::__NR_fstat as u64, &[fd as u64, stat.as_mut_ptr() as u64, 0, 0, 0, 0]);
-        let to = [fd as u64, head.as_mut_ptr() as u64, HEAD_BYTES as u64, 0, 0, 0];
-        (found, entry::raw_syscall(g::__NR_pread64 as u64, &to))
-    };
-    uapi::close(fd);
+    // SAFETY: the kernel writes one `struct stat`, 144 bytes.
+    let found = unsafe { entry::raw_syscall(g::__NR_fstat as u64, &[fd as u64, stat.as_mut_ptr() as u64, 0, 0, 0, 0]) };
     let mode = stat[ST_MODE_AT] as u32;
-    if found != 0 || len <= 0 || mode & S_IFMT != S_IFREG {
-        return false;
+    let mut kind = Kind::Managed;
+    if found == 0 && mode & S_IFMT == S_IFREG {
+        let len = read_at(fd, 0, &mut head);
+        kind = kind_of_file(&head[..len], &mut |at, out| read_at(fd, at, out));
+        if len > 0 && kind == Kind::Managed && mode & S_ISUID_OR_S_ISGID != 0 {
+            kind = Kind::Heedless;
+        }
     }
-    mode & S_ISUID_OR_S_ISGID != 0 || needs_no_loader(&head[..len as usize])
+    if !is_dir_itself {
+        uapi::close(fd);
+    }
+    kind
 }
 
-/// Whether the file is a program that begins without a dynamic loader, or with another machine's.
-fn needs_no_loader(head: &[u8]) -> bool {
+/// Reads from the file at `at`; how much there was.
+fn read_at(fd: i32, at: u64, out: &mut [u8]) -> usize {
+    let args = [fd as u64, out.as_mut_ptr() as u64, out.len() as u64, at, 0, 0];
+    // SAFETY: the kernel writes at most the given length.
+    let len = unsafe { entry::raw_syscall(g::__NR_pread64 as u64, &args) };
+    usize::try_from(len).unwrap_or(0)
+}
+
+/// What the file that begins with `head` is. `read_at` reads elsewhere in it.
+fn kind_of_file(head: &[u8], read_at: &mut dyn FnMut(u64, &mut [u8]) -> usize) -> Kind {
     const CLASS_AT: usize = 4;
     const CLASS_64: u8 = 2;
     const MACHINE_AT: usize = 18;
@@ -66,20 +110,48 @@ fn needs_no_loader(head: &[u8]) -> bool {
     const HEADERS_AT: usize = 32;
     const NR_HEADERS_AT: usize = 56;
     const PT_INTERP: u32 = 3;
+    const OFFSET_AT: usize = 8;
     if !head.starts_with(b"\x7fELF") || head.len() < ELF_HEADER_BYTES {
-        return false;
+        return Kind::Managed;
     }
     let half = |at: usize| u16::from_le_bytes([head[at], head[at + 1]]);
     if head[CLASS_AT] != CLASS_64 || half(MACHINE_AT) != MACHINE_X86_64 {
-        return true;
+        return Kind::Foreign;
     }
     // Elsewhere in the file: nothing is known.
     if head[HEADERS_AT..HEADERS_AT + 8] != (ELF_HEADER_BYTES as u64).to_le_bytes() {
-        return false;
+        return Kind::Managed;
     }
     let headers = head[ELF_HEADER_BYTES..].chunks_exact(PROGRAM_HEADER_BYTES);
     let nr_headers = half(NR_HEADERS_AT) as usize;
-    nr_headers <= headers.len() && headers.take(nr_headers).all(|header| header[..4] != PT_INTERP.to_le_bytes())
+    let are_all_seen = nr_headers <= headers.len();
+    let Some(loader) = headers.take(nr_headers).find(|header| header[..4] == PT_INTERP.to_le_bytes()) else {
+        return if are_all_seen { Kind::Heedless } else { Kind::Managed };
+    };
+    let mut at = [0; 8];
+    at.copy_from_slice(&loader[OFFSET_AT..OFFSET_AT + 8]);
+    let mut path = [0; LOADER_BYTES];
+    let len = read_at(u64::from_le_bytes(at), &mut path);
+    match path[..len].iter().position(|&byte| byte == 0) {
+        Some(end) if !is_glibc_loader(&path[..end]) => Kind::Foreign,
+        _ => Kind::Managed,
+    }
+}
+
+/// As `ebb` has it.
+fn is_glibc_loader(path: &[u8]) -> bool {
+    let name = path.rsplit(|&byte| byte == b'/').next().unwrap_or(path);
+    name.starts_with(b"ld-linux") || (name.starts_with(b"ld-2.") && name.ends_with(b".so"))
+}
+
+/// False where a loader that looks for the agent would not find it, or not be allowed to read it: in another root, as
+/// another user. True when the kernel does not say.
+fn agent_is_there() -> bool {
+    const R_OK: u64 = 4;
+    let args = [g::AT_FDCWD as u64, exec::kept_agent().as_ptr() as u64, R_OK, g::AT_EACCESS as u64, 0, 0];
+    // SAFETY: the kernel reads the path, which a NUL follows.
+    let ret = unsafe { entry::raw_syscall(g::__NR_faccessat2 as u64, &args) };
+    ![e::ENOENT, e::ENOTDIR, e::EACCES].iter().any(|&errno| ret == -(errno as i64))
 }
 
 /// Takes a place for this process. Where there is none, `ebb` counts it among those that have none.
@@ -114,27 +186,49 @@ mod tests {
         head
     }
 
+    /// The kind of a file whose loader, where it names one, is `loader`.
+    fn kind_with(head: &[u8], loader: &[u8]) -> Kind {
+        kind_of_file(head, &mut |_, out| {
+            out[..loader.len()].copy_from_slice(loader);
+            loader.len()
+        })
+    }
+
+    const GLIBC: &[u8] = b"/lib64/ld-linux-x86-64.so.2\0";
+    const MUSL: &[u8] = b"/lib/ld-musl-x86_64.so.1\0/ld-linux";
+
     #[test]
     fn programs_with_a_loader_are_told_from_those_without() {
-        assert!(!needs_no_loader(&program(2, 62, &[6, 3, 1])));
-        assert!(needs_no_loader(&program(2, 62, &[1, 1, 4])));
-        assert!(needs_no_loader(&program(1, 3, &[3])));
-        assert!(!needs_no_loader(b"#!/bin/sh\n"));
-        assert!(!needs_no_loader(b""));
+        assert_eq!(kind_with(&program(2, 62, &[6, 3, 1]), GLIBC), Kind::Managed);
+        assert_eq!(kind_with(&program(2, 62, &[1, 1, 4]), GLIBC), Kind::Heedless);
+        assert_eq!(kind_with(&program(1, 3, &[3]), GLIBC), Kind::Foreign);
+        assert_eq!(kind_with(b"#!/bin/sh\n", GLIBC), Kind::Managed);
+        assert_eq!(kind_with(b"", GLIBC), Kind::Managed);
+    }
+
+    #[test]
+    fn a_loader_that_is_not_glibcs_is_told_by_its_name() {
+        let head = program(2, 62, &[6, 3, 1]);
+        assert_eq!(kind_with(&head, MUSL), Kind::Foreign);
+        assert_eq!(kind_with(&head, b"/lib/x86_64-linux-gnu/ld-2.31.so\0"), Kind::Managed);
+        assert_eq!(kind_with(&head, b"/system/bin/linker64\0"), Kind::Foreign);
+        // It cannot be read, or does not end where it should.
+        assert_eq!(kind_with(&head, b""), Kind::Managed);
+        assert_eq!(kind_with(&head, b"/lib/ld-musl"), Kind::Managed);
     }
 
     #[test]
     fn a_file_of_which_not_all_headers_are_seen_is_left_alone() {
         let mut head = program(2, 62, &[1; 17]);
         head[56] = 200;
-        assert!(!needs_no_loader(&head));
+        assert_eq!(kind_with(&head, GLIBC), Kind::Managed);
     }
 
     #[test]
     fn this_test_has_a_loader_and_a_directory_is_no_program() {
         let at = g::AT_FDCWD;
-        assert!(!is_unmanaged(at, c"/proc/self/exe".as_ptr() as u64));
-        assert!(!is_unmanaged(at, c"/proc".as_ptr() as u64));
-        assert!(!is_unmanaged(at, 8));
+        assert_eq!(kind(at, c"/proc/self/exe".as_ptr() as u64), Kind::Managed);
+        assert_eq!(kind(at, c"/proc".as_ptr() as u64), Kind::Managed);
+        assert_eq!(kind(at, 8), Kind::Managed);
     }
 }

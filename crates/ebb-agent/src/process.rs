@@ -13,6 +13,7 @@ use crate::entry;
 use crate::exec;
 use crate::frame::{AltStack, Context};
 use crate::guard::SpaceMemory;
+use crate::leaving;
 use crate::lifeline;
 use crate::signals;
 use crate::table::visit::for_each_robust;
@@ -445,7 +446,9 @@ pub fn exec(b: &mut ThreadBlock, uc: &Context, nr: u32, a: &[u64; 6], path_at: u
     b.scratch_bytes = exec::SCRATCH_BYTES;
     // SAFETY: fresh memory that only this thread knows.
     let memory = unsafe { core::slice::from_raw_parts_mut(at, exec::SCRATCH_BYTES) };
-    let ret = match exec::arguments(memory, a[path_at], a[path_at + 1], a[path_at + 2]) {
+    let dir = if path_at == 0 { g::AT_FDCWD } else { a[0] as i32 };
+    let takes_agent = |path| leaving::kind(dir, path).takes_agent();
+    let ret = match exec::arguments(memory, [a[path_at], a[path_at + 1], a[path_at + 2]], takes_agent) {
         Err(errno) => errno,
         Ok(copies) => {
             let mut used = *a;

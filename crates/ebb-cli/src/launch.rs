@@ -58,17 +58,21 @@ impl Environment {
         self.0.extend(CString::new(entry).ok());
     }
 
-    /// Puts the agent first in `LD_PRELOAD`, and takes out any other copy of it.
+    /// Puts the agent last in `LD_PRELOAD`, and takes out any other copy of it. Last, because other libraries there wrap
+    /// functions of libc: the program finds theirs, and they find the agent's, which makes the call.
     pub fn preload(&mut self, agent: &Path) {
-        let mut value = agent.as_os_str().as_bytes().to_vec();
         let before = self.get("LD_PRELOAD").map(|old| old.as_bytes().to_vec()).unwrap_or_default();
-        for library in before.split(|byte| *byte == b':' || *byte == b' ').filter(|library| !library.is_empty()) {
-            if Path::new(OsStr::from_bytes(library)).file_name() != agent.file_name() {
-                value.push(b':');
-                value.extend_from_slice(library);
-            }
+        fn path(library: &[u8]) -> &Path {
+            Path::new(OsStr::from_bytes(library))
         }
-        self.set("LD_PRELOAD", &value);
+        let is_this = |library: &&[u8]| path(library) == agent;
+        let mut libraries: Vec<&[u8]> = before.split(|byte| *byte == b':' || *byte == b' ').collect();
+        libraries.retain(|library| !library.is_empty());
+        libraries.retain(|library| is_this(library) || path(library).file_name() != agent.file_name());
+        if !libraries.iter().any(is_this) {
+            libraries.push(agent.as_os_str().as_bytes());
+        }
+        self.set("LD_PRELOAD", &libraries.join(&b':'));
     }
 }
 
@@ -209,10 +213,17 @@ mod tests {
     }
 
     #[test]
-    fn the_agent_is_preloaded_first_and_once() {
+    fn the_agent_is_preloaded_last_and_once() {
         let mut env = environment(&["LD_PRELOAD=/x/libebb_agent.so /y/libother.so:libthird.so"]);
         env.preload(Path::new("/new/libebb_agent.so"));
-        assert_eq!(env.get("LD_PRELOAD"), Some(OsStr::new("/new/libebb_agent.so:/y/libother.so:libthird.so")));
+        assert_eq!(env.get("LD_PRELOAD"), Some(OsStr::new("/y/libother.so:libthird.so:/new/libebb_agent.so")));
+    }
+
+    #[test]
+    fn an_agent_that_is_in_the_list_stays_where_it_is() {
+        let mut env = environment(&["LD_PRELOAD=/y/libother.so:/new/libebb_agent.so:libthird.so"]);
+        env.preload(Path::new("/new/libebb_agent.so"));
+        assert_eq!(env.get("LD_PRELOAD"), Some(OsStr::new("/y/libother.so:/new/libebb_agent.so:libthird.so")));
     }
 
     #[test]
