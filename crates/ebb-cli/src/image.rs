@@ -30,16 +30,32 @@ const MACHINE: u16 = elf::EM_X86_64;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Obstacle {
     Static,
-    SetUser { owner: u32 },
-    SetGroup { group: u32 },
+    SetUser {
+        owner: u32,
+    },
+    SetGroup {
+        group: u32,
+    },
     Capabilities,
     ThirtyTwoBit,
-    ForeignMachine { machine: u16 },
-    Musl { loader: String },
-    UnknownLoader { loader: String },
-    Unreadable { error: String },
+    ForeignMachine {
+        machine: u16,
+    },
+    Musl {
+        loader: String,
+    },
+    UnknownLoader {
+        loader: String,
+    },
+    Unreadable {
+        error: String,
+    },
     Malformed,
     TooManyInterpreters,
+    /// Not of the program itself, but of its environment.
+    Sanitizer {
+        library: String,
+    },
 }
 
 impl fmt::Display for Obstacle {
@@ -68,6 +84,12 @@ impl fmt::Display for Obstacle {
             Self::TooManyInterpreters => {
                 write!(f, "its #! lines lead through more than {INTERPRETERS_MAX} interpreters")
             }
+            Self::Sanitizer { library } => {
+                write!(
+                    f,
+                    "LD_PRELOAD has {library}, which replaces functions that the agent itself calls, and waits for it"
+                )
+            }
         }
     }
 }
@@ -86,6 +108,7 @@ impl Obstacle {
             Self::Unreadable { .. } => "give yourself read permission",
             Self::Malformed => "reinstall it",
             Self::TooManyInterpreters => "start the last interpreter directly",
+            Self::Sanitizer { .. } => "use a build without the sanitizer",
         }
     }
 }

@@ -13,7 +13,7 @@ use ebb::tree;
 
 use crate::budget::budget;
 use crate::failure::{Failure, STATUS_CANNOT_EXECUTE, STATUS_NOT_FOUND};
-use crate::image::{self, Identity, Image};
+use crate::image::{self, Identity, Image, Obstacle};
 use crate::launch::{Environment, Launch, LaunchError};
 use crate::lifeline::Lifeline;
 use crate::options::{Run, Verbosity};
@@ -176,7 +176,8 @@ fn find_program(program: &OsStr) -> Result<PathBuf, Failure> {
 
 /// Whether the agent comes along; a failure when it cannot and nobody allowed that.
 fn is_managed(options: &Run, image: &Image) -> Result<bool, Failure> {
-    let Some(obstacle) = &image.obstacle else { return Ok(true) };
+    let list = std::env::var_os("LD_PRELOAD").unwrap_or_default();
+    let Some(obstacle) = &image.obstacle.clone().or_else(|| sanitizer(&list)) else { return Ok(true) };
     let what = image.chain.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(" -> ");
     if !options.allow_unmanaged {
         return Err(Failure::ebb(
@@ -189,6 +190,17 @@ fn is_managed(options: &Run, image: &Image) -> Result<bool, Failure> {
         sys::complain(&format!("ebb: {what}: {obstacle}; it runs without Ebb"));
     }
     Ok(false)
+}
+
+/// A sanitizer's runtime among preloaded libraries. Its `memcpy` and the like look at what they copy and take locks: the agent
+/// would call them in the middle of its work, and the program hang.
+fn sanitizer(preloaded: &OsStr) -> Option<Obstacle> {
+    const NAMES: [&str; 5] = ["libasan.", "libtsan.", "libmsan.", "libhwasan.", "libclang_rt."];
+    let list = preloaded.to_string_lossy();
+    let mut libraries = list.split([':', ' ']);
+    let is_one =
+        |path: &&str| NAMES.iter().any(|name| path.rsplit('/').next().is_some_and(|file| file.starts_with(name)));
+    libraries.find(is_one).map(|library| Obstacle::Sanitizer { library: library.to_owned() })
 }
 
 /// Creates the file for the counters now: better no start than a run without the figures it was made for.
@@ -260,5 +272,19 @@ fn not_started(file: &Path, image: &Image, error: LaunchError) -> Failure {
             error,
             "check its format and permissions, and the size of arguments and environment",
         ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sanitizer_among_preloaded_libraries_is_found() {
+        let of = |list: &str| sanitizer(OsStr::new(list));
+        let library = |path: &str| Some(Obstacle::Sanitizer { library: path.to_owned() });
+        assert_eq!(of("/x/libother.so:/usr/lib/libasan.so.8 libthird.so"), library("/usr/lib/libasan.so.8"));
+        assert_eq!(of("libclang_rt.asan-x86_64.so"), library("libclang_rt.asan-x86_64.so"));
+        assert_eq!((of(""), of("/libasan.d/libother.so:libubsan.so.1")), (None, None));
     }
 }
