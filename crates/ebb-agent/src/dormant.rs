@@ -26,10 +26,12 @@ use crate::exec;
 use crate::frame::{Context, SigInfo};
 use crate::leaving;
 use crate::lifeline;
+use crate::refused;
 use crate::signals::{self, FULL_MASK, SIGBUS, SIGSEGV, bit};
 use crate::sites;
 use crate::start;
 use crate::user;
+use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering::Relaxed};
 use ebb::uapi;
 use linux_raw_sys::general as g;
@@ -59,6 +61,29 @@ static FORKED: AtomicBool = AtomicBool::new(false);
 static BRK_START: AtomicU64 = AtomicU64::new(0);
 /// A mapping for the environment of an exec, kept for the next: a vfork child cannot give it back.
 static SCRATCH: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+
+/// The call that a filter of the program's refuses, once there is one.
+struct Refused(UnsafeCell<Option<&'static str>>);
+// SAFETY: used by the one thread of a dormant process, with every signal blocked.
+unsafe impl Sync for Refused {}
+static REFUSED: Refused = Refused(UnsafeCell::new(None));
+
+impl Refused {
+    fn load(&self) -> Option<&'static str> {
+        // SAFETY: nobody writes it meanwhile.
+        unsafe { *self.0.get() }
+    }
+
+    /// Keeps the first; true for that.
+    fn set(&self, name: &'static str) -> bool {
+        let is_first = self.load().is_none();
+        if is_first {
+            // SAFETY: nobody reads it meanwhile.
+            unsafe { *self.0.get() = Some(name) }
+        }
+        is_first
+    }
+}
 
 /// True while the process is dormant.
 #[inline]
@@ -155,7 +180,10 @@ pub unsafe extern "C" fn on_call(frame: *mut Frame) -> u64 {
         g::__NR_execve => exec(frame, 0),
         g::__NR_execveat => exec(frame, 1),
         nr => {
-            if is_for_the_agent(nr, frame) {
+            let args = [frame.di, frame.si, frame.dx, frame.r10, frame.r8, frame.r9];
+            if refused::is_load(nr, &args) {
+                before_filter(nr, &args);
+            } else if REFUSED.load().is_none() && is_for_the_agent(nr, frame) {
                 activate();
             }
             CALL_THERE
@@ -165,12 +193,13 @@ pub unsafe extern "C" fn on_call(frame: *mut Frame) -> u64 {
 
 /// Calls that the agent refuses, or must know of, or that put up limits which an activation would run into.
 fn is_for_the_agent(nr: u32, frame: &Frame) -> bool {
-    const PR_SET_SECCOMP: u32 = 22;
     const PR_SET_SYSCALL_USER_DISPATCH: u32 = 59;
     const ARCH_SET_GS: u64 = 0x1001;
     let limits = |resource: u64| [g::RLIMIT_NOFILE, g::RLIMIT_AS, g::RLIMIT_FSIZE].contains(&(resource as u32));
     match nr {
-        g::__NR_prctl => [PR_SET_SECCOMP, PR_SET_SYSCALL_USER_DISPATCH].contains(&(frame.di as u32)),
+        g::__NR_prctl => frame.di as u32 == PR_SET_SYSCALL_USER_DISPATCH,
+        // Asks only, or starts what is no filter.
+        g::__NR_seccomp => false,
         g::__NR_arch_prctl => frame.di == ARCH_SET_GS,
         g::__NR_setrlimit => limits(frame.di),
         g::__NR_prlimit64 => frame.dx != 0 && limits(frame.si),
@@ -223,9 +252,43 @@ pub fn is_owner() -> bool {
     is_own
 }
 
+/// The program is about to load a seccomp filter. One that refuses what Ebb needs keeps the process as small as it is to
+/// Ebb, with what it will fork: it is never managed. With any other it becomes a managed one first, because then it has
+/// what Ebb opens.
+fn before_filter(nr: u32, args: &[u64; 6]) {
+    if !is_owner() {
+        return;
+    }
+    let Some(refusal) = with_faults(|| refused::by_load(nr, args, refused::Life::Dormant)) else {
+        if REFUSED.load().is_none() {
+            activate();
+        }
+        return;
+    };
+    if REFUSED.set(refusal.name) {
+        leaving::take_place();
+    }
+    if refusal.is_deadly {
+        // From here on nothing comes by.
+        GATE.is_dormant.store(0, Relaxed);
+    }
+}
+
+/// The process has grown, or makes a thread, and cannot be managed: what it does is not looked at any more.
+fn go_without(name: &'static str) {
+    if REFUSED.set(name) {
+        leaving::take_place();
+    }
+    refused::say(name);
+    GATE.is_dormant.store(0, Relaxed);
+}
+
 /// The process becomes a managed one, unless its memory is its parent's.
 fn activate() {
     if is_owner() && is_alone() {
+        if let Some(name) = REFUSED.load().or_else(|| refused::by_inherited(lifeline::holder())) {
+            return go_without(name);
+        }
         let (at, bytes) = (SCRATCH[0].swap(0, Relaxed), SCRATCH[1].swap(0, Relaxed));
         if bytes != 0 {
             // SAFETY: no exec is under way.

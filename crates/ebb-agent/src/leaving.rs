@@ -155,7 +155,7 @@ fn agent_is_there() -> bool {
 }
 
 /// Takes a place for this process. Where there is none, `ebb` counts it among those that have none.
-fn take_place() {
+pub fn take_place() {
     let Some(fd) = exec::kept_stats_fd() else { return };
     let mut counters = COUNTERS.load(Relaxed);
     if counters.is_null() {

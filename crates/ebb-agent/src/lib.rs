@@ -31,6 +31,8 @@ mod lifeline;
 mod memory;
 mod process;
 mod queue;
+mod refused;
+mod seccomp;
 mod signals;
 mod sites;
 mod stack;

@@ -36,6 +36,11 @@ pub fn fds() -> [i32; 2] {
     [LINE.load(Relaxed), KEEPER.load(Relaxed)]
 }
 
+/// The process of `ebb`; 0 where nobody says.
+pub fn holder() -> i32 {
+    HOLDER.load(Relaxed)
+}
+
 /// True when `fd` was one of these. The program wants the number: the process goes on without a lifeline, which must
 /// not stay armed when the keeper is gone. `foreign`: the caller's descriptors are not those of the process that armed
 /// it, which keeps its own; what the caller starts finds another file there, and goes without.

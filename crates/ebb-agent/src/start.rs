@@ -14,9 +14,11 @@ use crate::exec;
 use crate::fds;
 use crate::frame::AltStack;
 use crate::interpose;
+use crate::leaving;
 use crate::lifeline;
 use crate::memory;
 use crate::process;
+use crate::refused;
 use crate::signals;
 use crate::stack;
 use crate::takeover::Found;
@@ -100,7 +102,13 @@ unsafe fn start(envp: *const *const core::ffi::c_char) {
     if !is_dormant {
         // As it was at the start of the program: nothing is blocked yet.
         let mask = signals::set_kernel_mask(signals::FULL_MASK);
-        activate(mask, None);
+        match refused::by_inherited(early.life_ends.as_ref().map_or(0, |ends| ends.holder)) {
+            Some(name) => {
+                leaving::take_place();
+                refused::say(name);
+            }
+            None => activate(mask, None),
+        }
         if let Some(ends) = &early.life_ends {
             lifeline::start(ends);
         }

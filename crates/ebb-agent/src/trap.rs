@@ -14,6 +14,7 @@ use crate::frame::{Context, SigInfo};
 use crate::guard::{self, After, Before};
 use crate::memory;
 use crate::process;
+use crate::refused;
 use crate::signals;
 use crate::thread::{self, ThreadBlock};
 use crate::user;
@@ -125,6 +126,10 @@ fn dispatch(space: &'static Space, b: &mut ThreadBlock, uc: &mut Context, nr: u3
         }
         g::__NR_prctl if a[0] as u32 as u64 == PR_SET_MEMORY_MERGE || a[0] as u32 as u64 == PR_GET_MEMORY_MERGE => {
             memory::merge(a)
+        }
+        g::__NR_seccomp | g::__NR_prctl if refused::is_load(nr, a) => {
+            refused::before_managed_load(nr, a);
+            Forward(*a)
         }
         g::__NR_fstat if fds::is_protected(space, a[0]) => Done(EBADF),
         // The GS base is the agent's.

@@ -15,6 +15,23 @@ pub const STACK_BYTES: usize = 256 << 10;
 /// never return.
 pub unsafe fn spawn(stack: *mut u8, entry: extern "C" fn(usize) -> !, arg: usize) -> Result<i32, Errno> {
     let flags = g::CLONE_VM | g::CLONE_FS | g::CLONE_FILES | g::CLONE_SIGHAND | g::CLONE_THREAD | g::CLONE_SYSVSEM;
+    // SAFETY: the caller's contract.
+    unsafe { clone_onto(flags, stack, entry, arg) }
+}
+
+/// Runs `entry(arg)` in a process of its own that shares this one's memory, while the caller waits, and then no more; the
+/// process's number, to be waited for with `__WALL`. It says nothing to its parent by a signal.
+///
+/// # Safety
+/// As [`spawn`]; the caller must have every signal blocked.
+pub unsafe fn run_apart(stack: *mut u8, entry: extern "C" fn(usize) -> !, arg: usize) -> Result<i32, Errno> {
+    // SAFETY: the caller's contract.
+    unsafe { clone_onto(g::CLONE_VM | g::CLONE_VFORK, stack, entry, arg) }
+}
+
+/// # Safety
+/// As [`spawn`].
+unsafe fn clone_onto(flags: u32, stack: *mut u8, entry: extern "C" fn(usize) -> !, arg: usize) -> Result<i32, Errno> {
     // SAFETY: inside the caller's stack memory.
     let top = unsafe { stack.add(STACK_BYTES) } as usize & !15;
     let ret: i64;

@@ -22,6 +22,17 @@ const MOVE_HOLES: u64 = 2;
 const fn iowr(nr: u64, size: usize) -> u64 {
     (3 << 30) | ((size as u64) << 16) | (0xaa << 8) | nr
 }
+
+/// What userfaultfd(2) is asked for.
+pub const FLAGS: u64 = (g::O_CLOEXEC | g::O_NONBLOCK | g::UFFD_USER_MODE_ONLY) as u64;
+/// The requests that are made of an open userfaultfd.
+pub const REQUESTS: [u64; 5] = [API, REGISTER, COPY, MOVE, WRITE_PROTECT];
+const API: u64 = iowr(0x3f, 24);
+const REGISTER: u64 = iowr(0, 32);
+const COPY: u64 = iowr(3, 40);
+const MOVE: u64 = iowr(5, 40);
+const WRITE_PROTECT: u64 = iowr(6, 24);
+
 /// What a refused operation means.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum UffdError {
@@ -66,15 +77,14 @@ pub struct Uffd {
 impl Uffd {
     /// Opens one, without any privilege: user-mode faults only, each answered by SIGBUS in the thread that took it.
     pub fn open() -> Result<Self, Errno> {
-        let flags = g::O_CLOEXEC | g::O_NONBLOCK | g::UFFD_USER_MODE_ONLY;
         // SAFETY: creates a descriptor, touches no memory.
-        let fd = unsafe { call(g::__NR_userfaultfd, [flags as u64, 0, 0, 0, 0, 0])? } as i32;
+        let fd = unsafe { call(g::__NR_userfaultfd, [FLAGS, 0, 0, 0, 0, 0])? } as i32;
         // The handshake names the features, and a kernel refuses all when it lacks one: ask with MOVE first.
         for has_move in [true, false] {
             let want = FEATURE_SIGBUS | FEATURE_PAGEFAULT_FLAG_WP | if has_move { FEATURE_MOVE } else { 0 };
             let mut api = [0xaau64, want, 0];
             // SAFETY: the kernel reads and writes the three words of `struct uffdio_api`.
-            let got = unsafe { call(g::__NR_ioctl, [fd as u64, iowr(0x3f, 24), api.as_mut_ptr() as u64, 0, 0, 0]) };
+            let got = unsafe { call(g::__NR_ioctl, [fd as u64, API, api.as_mut_ptr() as u64, 0, 0, 0]) };
             if got.is_ok() {
                 return Ok(Self { fd, has_move, protects_for_sure: api[1] & FEATURE_WP_HUGETLBFS_SHMEM != 0 });
             }
@@ -113,7 +123,7 @@ impl Uffd {
     pub fn register(&self, at: usize, len: usize) -> Result<(), UffdError> {
         let mut arg = [at as u64, len as u64, REGISTER_MISSING | REGISTER_WP, 0];
         // SAFETY: the kernel reads and writes the four words of `struct uffdio_register`.
-        unsafe { self.ioctl(iowr(0, 32), arg.as_mut_ptr()) }
+        unsafe { self.ioctl(REGISTER, arg.as_mut_ptr()) }
     }
 
     /// Maps copies of `len` bytes at `src` to the missing range `dst`. On error `.0` bytes were mapped before it.
@@ -136,7 +146,7 @@ impl Uffd {
             let n = step.min(len - done);
             let mut arg = [(dst + done) as u64, (src + done) as u64, n as u64, mode, 0];
             // SAFETY: `struct uffdio_copy`; the kernel maps new pages only where none are.
-            let got = unsafe { self.ioctl(iowr(3, 40), arg.as_mut_ptr()) };
+            let got = unsafe { self.ioctl(COPY, arg.as_mut_ptr()) };
             let copied = arg[4] as i64;
             if copied > 0 {
                 done += copied as usize;
@@ -173,7 +183,7 @@ impl Uffd {
         loop {
             let mut arg = [(dst + done) as u64, (src + done) as u64, (len - done) as u64, mode, 0];
             // SAFETY: `struct uffdio_move`; both ranges are the caller's to change.
-            let got = unsafe { self.ioctl(iowr(5, 40), arg.as_mut_ptr()) };
+            let got = unsafe { self.ioctl(MOVE, arg.as_mut_ptr()) };
             let moved = arg[4] as i64;
             if moved > 0 {
                 done += moved as usize;
@@ -210,7 +220,7 @@ impl Uffd {
         loop {
             let mut arg = [at as u64, len as u64, if on { WP_ON } else { 0 }];
             // SAFETY: `struct uffdio_writeprotect`; changes protection only.
-            match unsafe { self.ioctl(iowr(6, 24), arg.as_mut_ptr()) } {
+            match unsafe { self.ioctl(WRITE_PROTECT, arg.as_mut_ptr()) } {
                 Err(UffdError::Again) => {}
                 other => return other,
             }
