@@ -216,7 +216,7 @@ pub fn arrive(b: &mut ThreadBlock, info: &SigInfo, uc: &mut Context) {
     if info.is_fault() {
         if base & bit(sig) != 0 || is_ignored {
             // The kernel ends a thread that blocks or ignores its own fault.
-            die(sig, None);
+            die(sig, comes_again(info));
             return;
         }
     } else if bit(sig) & OURS != 0 && (base & bit(sig) != 0 || is_ignored) {
@@ -236,7 +236,18 @@ pub fn arrive(b: &mut ThreadBlock, info: &SigInfo, uc: &mut Context) {
         return;
     }
     normalise(b, uc);
-    deliver(b, info, uc, base, old);
+    let mut shown = *info;
+    if at != StubAt::Outside && sig == SIGSYS && info.is_fault() {
+        // A seccomp filter trapped the call, which to the program is its own instruction.
+        shown.addr = uc.regs.ip;
+    }
+    deliver(b, &shown, uc, base, old);
+}
+
+/// What must be sent anew to have its default action: all but a fault, which happens anew. A call that a seccomp filter
+/// trapped does not: it is over.
+fn comes_again(info: &SigInfo) -> Option<&SigInfo> {
+    (!info.is_fault() || info.signo == SIGSYS).then_some(info)
 }
 
 /// A signal that found agent code on the agent's own stack, or inside the engine.
@@ -296,7 +307,7 @@ fn deliver(b: &mut ThreadBlock, info: &SigInfo, uc: &mut Context, base: u64, old
     let action = b.table().take(sig);
     match action.handler {
         SIG_IGN => return,
-        SIG_DFL => return die(sig, (!info.is_fault()).then_some(info)),
+        SIG_DFL => return die(sig, comes_again(info)),
         _ => {}
     }
     if !push_frame(b, info, uc, &action, old) {
