@@ -8,6 +8,9 @@
 //! * makes a second thread, or a process that shares its memory and runs beside it;
 //! * asks for what the agent must refuse, or is about to put up limits that the agent would run into.
 //!
+//! A process under a seccomp filter that refuses what Ebb needs (`refused`) is never activated, nor is what it forks. It
+//! stays dormant until it would be; then it says so, and goes on as if Ebb was not there.
+//!
 //! Growth is seen in libc's own calls of brk, mmap and mremap. What they ask for is added up; only when that is much,
 //! `/proc/self/statm` is asked for the truth, so that memory that comes and goes is no growth.
 //!

@@ -24,7 +24,7 @@ struct Vital {
     name: &'static str,
     nr: u32,
     args: [u64; 6],
-    /// What the kernel answers to these; more than zero stands for any number above.
+    /// What the kernel answers to these; 1 stands for any number above zero.
     answer: i64,
 }
 
@@ -59,7 +59,7 @@ static VITAL: [Vital; NR_VITAL] = [
 ];
 
 /// Calls of a managed process for which it has another way, or which it can leave: they must not kill.
-static MANAGED_TOO: [u32; 12] = [
+static MANAGED_TOO: [u32; 13] = [
     g::__NR_mmap,
     g::__NR_munmap,
     g::__NR_process_madvise,
@@ -69,6 +69,7 @@ static MANAGED_TOO: [u32; 12] = [
     g::__NR_getrusage,
     g::__NR_fallocate,
     g::__NR_kill,
+    g::__NR_msync,
     g::__NR_close,
     g::__NR_rt_sigtimedwait,
     g::__NR_rt_sigreturn,
