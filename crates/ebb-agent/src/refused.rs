@@ -44,7 +44,7 @@ static VITAL: [Vital; NR_VITAL] = [
     vital("madvise", g::__NR_madvise, [0, 0, g::MADV_DONTNEED as u64, 0, 0, 0], 0),
     vital("mprotect", g::__NR_mprotect, [0; 6], 0),
     vital("mincore", g::__NR_mincore, [0; 6], 0),
-    vital("futex", g::__NR_futex, [0, (g::FUTEX_WAKE | g::FUTEX_PRIVATE_FLAG) as u64, 0, 0, 0, 0], EFAULT),
+    vital("futex", g::__NR_futex, [0, (g::FUTEX_WAKE | g::FUTEX_PRIVATE_FLAG) as u64, 0, 0, 0, 0], 0),
     vital("futex", g::__NR_futex, [1, g::FUTEX_WAKE as u64, 0, 0, 0, 0], EINVAL),
     vital("rt_sigprocmask", g::__NR_rt_sigprocmask, [g::SIG_SETMASK as u64, 0, 0, 8, 0, 0], 0),
     vital("rt_sigaction", g::__NR_rt_sigaction, [g::SIGHUP as u64, 0, 0, 8, 0, 0], 0),
@@ -59,20 +59,20 @@ static VITAL: [Vital; NR_VITAL] = [
 ];
 
 /// Calls of a managed process for which it has another way, or which it can leave: they must not kill.
-static MANAGED_TOO: [u32; 13] = [
-    g::__NR_mmap,
-    g::__NR_munmap,
-    g::__NR_process_madvise,
-    g::__NR_futex_waitv,
-    g::__NR_sched_yield,
-    g::__NR_clock_gettime,
-    g::__NR_getrusage,
-    g::__NR_fallocate,
-    g::__NR_kill,
-    g::__NR_msync,
-    g::__NR_close,
-    g::__NR_rt_sigtimedwait,
-    g::__NR_rt_sigreturn,
+static MANAGED_TOO: [(&str, u32); 13] = [
+    ("mmap", g::__NR_mmap),
+    ("munmap", g::__NR_munmap),
+    ("process_madvise", g::__NR_process_madvise),
+    ("futex_waitv", g::__NR_futex_waitv),
+    ("sched_yield", g::__NR_sched_yield),
+    ("clock_gettime", g::__NR_clock_gettime),
+    ("getrusage", g::__NR_getrusage),
+    ("fallocate", g::__NR_fallocate),
+    ("kill", g::__NR_kill),
+    ("msync", g::__NR_msync),
+    ("close", g::__NR_close),
+    ("rt_sigtimedwait", g::__NR_rt_sigtimedwait),
+    ("rt_sigreturn", g::__NR_rt_sigreturn),
 ];
 
 /// Calls of a small process, which gets along with any answer.
@@ -121,7 +121,7 @@ fn by_program(program: &[Instruction], life: Life) -> Option<Refusal> {
     let action = |nr: u32, args: [u64; 6]| {
         run(program, &Data { nr, arch: ARCH, ip: entry::stub(), args }).map_or(Action::Made, Action::of)
     };
-    let is_deadly = |calls: &[u32]| calls.iter().any(|&nr| action(nr, [0; 6]) == Action::Deadly);
+    let is_deadly = |nr: u32| action(nr, [0; 6]) == Action::Deadly;
     let is_made = |nr: u32, args: [u64; 6]| action(nr, args) == Action::Made;
     let name = if !uffd::REQUESTS.iter().all(|&request| is_made(g::__NR_ioctl, [FD, request, 0, 0, 0, 0])) {
         "ioctl"
@@ -129,12 +129,12 @@ fn by_program(program: &[Instruction], life: Life) -> Option<Refusal> {
         "userfaultfd"
     } else if let Some(call) = VITAL.iter().find(|call| !is_made(call.nr, call.args)) {
         call.name
-    } else if is_deadly(&MANAGED_TOO) {
-        "what it does not know"
+    } else if let Some((name, _)) = MANAGED_TOO.iter().find(|(_, nr)| is_deadly(*nr)) {
+        name
     } else {
         return None;
     };
-    Some(Refusal { name, is_deadly: life == Life::Dormant && is_deadly(&DORMANT_TOO) })
+    Some(Refusal { name, is_deadly: life == Life::Dormant && DORMANT_TOO.iter().any(|&nr| is_deadly(nr)) })
 }
 
 /// Whether a call loads a filter, or asks for the strict mode.
@@ -347,7 +347,7 @@ mod tests {
         assert_eq!(by_program(&ioctl, Life::Dormant), Some(Refusal { name: "ioctl", is_deadly: false }));
         assert_eq!(name(&ioctl, Life::Managed), Some("ioctl"));
         assert_eq!(name(&but(g::__NR_futex, 0, ALLOW), Life::Managed), Some("futex"));
-        assert_eq!(name(&but(g::__NR_futex_waitv, 0, ALLOW), Life::Managed), Some("what it does not know"));
+        assert_eq!(name(&but(g::__NR_futex_waitv, 0, ALLOW), Life::Managed), Some("futex_waitv"));
     }
 
     #[test]
