@@ -9,7 +9,7 @@ int main(int count, char **arguments)
         char *again[] = { arguments[0], "again", NULL };
         MUST(execv(arguments[0], again));
     }
-    REQUIRE(getppid() == -1 && errno == EPERM);
+    REQUIRE(syscall(SYS_getppid) == -1 && errno == EPERM);
     unsigned char *m = fresh(MIB);
     fill(m, MIB, 5);
     evict(m, MIB);
