@@ -59,7 +59,8 @@ SHORT = {
     "early": ["altstack_heap", "clone_raw", "data_and_bss", "exec_environment", "fork_evicted", "fork_in_handler",
               "madvise_fork", "mask_threads", "mlocked", "own_sigbus", "own_sigsegv", "program_break", "protections",
               "queued_signals", "sigaction_query", "spawn", "stack_in_heap", "timers", "vfork_exec"],
-    "dormant": ["close_all", "daemon", "descriptors", "exec_environment", "exec_variants", "fork_storm", "mremap_realloc",
+    "dormant": ["close_all", "daemon", "descriptors", "exec_environment", "exec_variants", "filter_inherited", "filter_ioctl",
+                "filter_traps", "filter_userfaultfd", "fork_storm", "mremap_realloc",
                 "privileges", "resource_limits", "spawn", "static_program", "thread_turnover", "uring", "vfork_exec"],
 }
 
