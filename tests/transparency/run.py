@@ -45,7 +45,7 @@ VARIANTS = {
     "early-strict": (True, False, "early,strict"),
 }
 # Programs that need a budget of their own: where runs of pages are long enough for frames to be used again.
-RAM = {"zerocopy": "128M", "lent_before": "128M", "lent_unlocked": "128M"}
+RAM = {"zerocopy": "128M", "lent_before": "128M", "lent_unlocked": "128M", "filter_asks": "48M"}
 # What may differ for an ordinary user (files, limits, descriptors, other processes, faults by way of the user's own right),
 # and what the change from small to managed can disturb most.
 SHORT = {
@@ -59,9 +59,9 @@ SHORT = {
     "early": ["altstack_heap", "clone_raw", "data_and_bss", "exec_environment", "fork_evicted", "fork_in_handler",
               "madvise_fork", "mask_threads", "mlocked", "own_sigbus", "own_sigsegv", "program_break", "protections",
               "queued_signals", "sigaction_query", "spawn", "stack_in_heap", "timers", "vfork_exec"],
-    "dormant": ["close_all", "daemon", "descriptors", "exec_environment", "exec_variants", "filter_inherited", "filter_ioctl",
-                "filter_traps", "filter_userfaultfd", "fork_storm", "mremap_realloc",
-                "privileges", "resource_limits", "spawn", "static_program", "thread_turnover", "uring", "vfork_exec"],
+    "dormant": ["close_all", "daemon", "descriptors", "exec_environment", "exec_variants", "filter_asks", "filter_inherited",
+                "filter_ioctl", "filter_traps", "filter_userfaultfd", "fork_storm", "mremap_realloc", "privileges",
+                "resource_limits", "spawn", "static_program", "thread_turnover", "uring", "vfork_exec"],
 }
 
 

@@ -7,6 +7,8 @@
 //!   that is managed cannot go back, and ends ([`before_managed_load`]);
 //! * a filter that was there before the program cannot be looked at: before a process becomes a managed one, the calls are
 //!   tried ([`by_inherited`]), in a process of their own because a refusal may kill.
+//!
+//! Without a few more it gets along, and asks [`may_make`] before each.
 
 use crate::entry;
 use crate::exec;
@@ -59,7 +61,7 @@ static VITAL: [Vital; NR_VITAL] = [
 ];
 
 /// Calls of a managed process for which it has another way, or which it can leave: they must not kill.
-static MANAGED_TOO: [(&str, u32); 13] = [
+static MANAGED_TOO: [(&str, u32); 24] = [
     ("mmap", g::__NR_mmap),
     ("munmap", g::__NR_munmap),
     ("process_madvise", g::__NR_process_madvise),
@@ -73,7 +75,25 @@ static MANAGED_TOO: [(&str, u32); 13] = [
     ("close", g::__NR_close),
     ("rt_sigtimedwait", g::__NR_rt_sigtimedwait),
     ("rt_sigreturn", g::__NR_rt_sigreturn),
+    // In the child of a fork, and behind an exec.
+    ("userfaultfd", g::__NR_userfaultfd),
+    ("open", g::__NR_open),
+    ("openat", g::__NR_openat),
+    ("stat", g::__NR_stat),
+    ("fstat", g::__NR_fstat),
+    ("faccessat2", g::__NR_faccessat2),
+    ("ftruncate", g::__NR_ftruncate),
+    ("dup3", g::__NR_dup3),
+    ("getrandom", g::__NR_getrandom),
+    ("get_robust_list", g::__NR_get_robust_list),
+    ("sched_getaffinity", g::__NR_sched_getaffinity),
 ];
+
+/// Calls that the guard makes for large transfers of the program's, and does without where they would kill.
+static OPTIONAL: [u32; 5] = [g::__NR_newfstatat, g::__NR_getsockopt, g::__NR_ppoll, g::__NR_sendto, g::__NR_sendmsg];
+/// A bit for each of those: a filter kills who makes it, one that was inherited, or one of this process's.
+static DEADLY_INHERITED: AtomicU32 = AtomicU32::new(0);
+static DEADLY: AtomicU32 = AtomicU32::new(0);
 
 /// Calls of a small process, which gets along with any answer.
 static DORMANT_TOO: [u32; 18] = [
@@ -137,6 +157,21 @@ fn by_program(program: &[Instruction], life: Life) -> Option<Refusal> {
     Some(Refusal { name, is_deadly: life == Life::Dormant && DORMANT_TOO.iter().any(|&nr| is_deadly(nr)) })
 }
 
+/// A bit for each of the optional calls that `program` kills for.
+fn optional_by_program(program: &[Instruction]) -> u32 {
+    let is_deadly = |nr: u32| {
+        let data = Data { nr, arch: ARCH, ip: entry::stub(), args: [0; 6] };
+        run(program, &data).map(Action::of) == Some(Action::Deadly)
+    };
+    (0..).zip(OPTIONAL).filter(|&(_, nr)| is_deadly(nr)).fold(0, |bits, (at, _)| bits | 1 << at)
+}
+
+/// Whether one of the calls that Ebb gets along without can be made: no filter known of kills for it, in any thread.
+pub fn may_make(nr: u32) -> bool {
+    let deadly = DEADLY.load(Relaxed) | DEADLY_INHERITED.load(Relaxed);
+    deadly == 0 || !(0..).zip(OPTIONAL).any(|(at, optional)| optional == nr && deadly & 1 << at != 0)
+}
+
 /// Whether a call loads a filter, or asks for the strict mode.
 #[inline]
 pub fn is_load(nr: u32, args: &[u64; 6]) -> bool {
@@ -184,7 +219,10 @@ pub fn by_load(nr: u32, args: &[u64; 6], life: Life) -> Option<Refusal> {
             unsafe { program.add(i).write(Instruction::of(program.add(i).cast::<u64>().read())) };
         }
         // SAFETY: all of them were written.
-        refusal = by_program(unsafe { core::slice::from_raw_parts(program, len) }, life);
+        let program = unsafe { core::slice::from_raw_parts(program, len) };
+        refusal = by_program(program, life);
+        // Also where the kernel will not load it: then Ebb goes the longer way for nothing.
+        DEADLY.fetch_or(optional_by_program(program), Relaxed);
     }
     // SAFETY: mapped above, and no longer referred to.
     let _ = unsafe { uapi::munmap(memory as usize, bytes) };
@@ -253,6 +291,7 @@ pub fn by_inherited(holder: i32) -> Option<&'static str> {
         return None;
     }
     REACHED.store(0, Relaxed);
+    DEADLY_INHERITED.store((1 << OPTIONAL.len()) - 1, Relaxed);
     let stack = uapi::map_for_now(uapi::thread::STACK_BYTES).ok()?;
     // SAFETY: fresh memory that outlives the process, for which this one waits.
     match unsafe { uapi::thread::run_apart(stack, try_apart, 0) } {
@@ -274,7 +313,17 @@ pub fn by_inherited(holder: i32) -> Option<&'static str> {
 
 extern "C" fn try_apart(_: usize) -> ! {
     try_all();
+    try_optional();
     uapi::thread::exit()
+}
+
+/// Which of the optional calls kill: those from the first one on count as such.
+fn try_optional() {
+    for (at, nr) in (0..).zip(OPTIONAL) {
+        // SAFETY: without a descriptor, and with addresses that are none, these calls have no effect, and none waits.
+        unsafe { entry::raw_syscall(nr as u64, &[u64::MAX; 6]) };
+        DEADLY_INHERITED.fetch_and(!(1 << at), Relaxed);
+    }
 }
 
 /// Makes each call, and stops at one that is refused.
@@ -354,6 +403,16 @@ mod tests {
     fn a_managed_process_has_its_userfaultfd() {
         let program = but(g::__NR_userfaultfd, EPERM, ALLOW);
         assert_eq!((name(&program, Life::Dormant), name(&program, Life::Managed)), (Some("userfaultfd"), None));
+    }
+
+    #[test]
+    fn what_can_be_left_out_is_no_refusal() {
+        let kill = but(g::__NR_newfstatat, 0, ALLOW);
+        assert_eq!((by_program(&kill, Life::Managed), optional_by_program(&kill)), (None, 1));
+        assert_eq!(optional_by_program(&but(g::__NR_ppoll, 0x0003_0000, ALLOW)), 1 << 2);
+        assert_eq!(optional_by_program(&but(g::__NR_ppoll, EPERM, ALLOW)), 0);
+        assert_eq!(optional_by_program(&[op(6, 0)]), (1 << OPTIONAL.len()) - 1);
+        assert_eq!(optional_by_program(&[]), 0);
     }
 
     #[test]

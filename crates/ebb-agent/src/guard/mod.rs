@@ -161,6 +161,9 @@ pub fn call<M: Memory>(mem: &M, nr: u64, args: &[u64; 6], do_call: &mut dyn FnMu
 /// Pins a call's buffers. Only when it `may_split` a call that could be made in pieces is answered so.
 fn prepare<M: Memory>(mem: &M, row: &Row, nr: u64, args: &[u64; 6], may_split: bool) -> Before {
     let may_split = may_split && row.split != Split::No;
+    if may_split && row.split == Split::Recvmmsg && split::recvmmsg::is_many(args) {
+        return Before::Split;
+    }
     let mut pinner = Pinner::new(mem, may_split, may_split);
     visit_row(row, nr, args, mem, &mut |buffer| pinner.add(buffer));
     pinner.finish()

@@ -24,13 +24,15 @@
 //! threads may wait in such calls for ever.
 //!
 //! Not kept: a write larger than what can be pinned is not atomic against other writers of the same file or stream between its
-//! pieces; a socket's timeouts begin anew with each piece; a socket's error that ends a later piece is not told again by the next call, as it would be; and a vector that is
-//! changed during the call, by its own transfer or by somebody else, counts as it is when its turn comes.
+//! pieces; a socket's timeouts begin anew with each piece; of `recvmmsg`, a socket's error that comes between the look for one
+//! and the next piece's first message is not told again by the next call; and a vector that is changed during the call, by its
+//! own transfer or by somebody else, counts as it is when its turn comes.
 
 mod process_vm;
-mod recvmmsg;
+pub(super) mod recvmmsg;
 
 use super::{Before, Memory, NOT_MADE, Pinner, prepare};
+use crate::refused;
 use crate::table::visit::{Buffer, IOV_MAX, Kind, PAGE_BYTES, RW_BYTES_MAX};
 use crate::table::{self, Split};
 use core::mem::{MaybeUninit, offset_of};
@@ -154,6 +156,9 @@ struct NotMade;
 
 /// A question to the kernel about the descriptor: whether it answered with success.
 fn ask<M: Memory>(mem: &M, nr: u32, args: &[u64; 6], do_call: DoCall<'_>) -> Result<bool, NotMade> {
+    if !refused::may_make(nr) {
+        return Ok(false);
+    }
     match piece(mem, nr as u64, args, do_call) {
         NOT_MADE => Err(NotMade),
         ret => Ok(ret == 0),
@@ -280,8 +285,13 @@ fn plan<M: Memory>(mem: &M, split: Split, args: &[u64; 6], total: u64, do_call: 
     if split == Split::Pwritev2 && flags & RWF_ATOMIC != 0 {
         return Ok(Policy::Whole.into());
     }
+    const AT_EMPTY_PATH: u64 = 0x1000;
     let mut stat = MaybeUninit::<g::stat>::zeroed();
-    if !ask(mem, g::__NR_fstat, &[args[0], stat.as_mut_ptr() as u64, 0, 0, 0, 0], do_call)? {
+    let at = stat.as_mut_ptr() as u64;
+    // A filter that refuses the first allows the second, which is what today's libraries use.
+    if !ask(mem, g::__NR_fstat, &[args[0], at, 0, 0, 0, 0], do_call)?
+        && !ask(mem, g::__NR_newfstatat, &[args[0], c"".as_ptr() as u64, at, AT_EMPTY_PATH, 0, 0], do_call)?
+    {
         return Ok(Policy::Whole.into());
     }
     // SAFETY: any bytes are a valid `stat`.
@@ -392,7 +402,7 @@ fn scalar<M: Memory>(
                 Split::Pread | Split::Pwrite => now[3] = args[3].wrapping_add(done),
                 // The address went with the first piece.
                 Split::Sendto => (now[3], now[4], now[5]) = (args[3] & !MSG_FASTOPEN | MSG_NOSIGNAL, 0, 0),
-                Split::Write if policy == Policy::LoopSocket => {
+                Split::Write if policy == Policy::LoopSocket && refused::may_make(g::__NR_sendto) => {
                     nr = g::__NR_sendto as u64;
                     (now[3], now[4], now[5]) = (MSG_NOSIGNAL, 0, 0);
                 }
@@ -578,7 +588,9 @@ fn vectored<M: Memory>(
         let how = (policy, is_modest);
         let ret = match split {
             Split::Recvmsg | Split::Sendmsg => message(mem, nr, args, (at, n), done, how, do_call),
-            Split::Writev | Split::Pwritev2 if policy == Policy::LoopSocket && done > 0 => {
+            Split::Writev | Split::Pwritev2
+                if policy == Policy::LoopSocket && done > 0 && refused::may_make(g::__NR_sendmsg) =>
+            {
                 let waits_not = split == Split::Pwritev2 && args[5] & RWF_NOWAIT != 0;
                 let mut header = Header {
                     name: 0,

@@ -3,18 +3,33 @@
 //! A datagram that meets an evicted page is lost, and the call after it gets the error. So the pieces are whole messages, each
 //! with all of its buffers pinned, one at least. What ends a piece early (nothing more to receive, the time, a signal, an error)
 //! ends the call.
+//!
+//! An error of the socket that comes while one call is at work ends that call, and the kernel keeps it for the next. A piece that
+//! met it would take it away from the program, and nobody can give it back; so between pieces the socket is looked at, and the
+//! call ends where there is one. What is left of that race is from the look to the piece's first message. Only a message that
+//! has come, not one that may come, is received by a further piece: it is waited for outside.
 
-use super::{DoCall, MSG_DONTWAIT, Memory, TOO_MUCH, modest_piece, piece};
+use super::{DoCall, IOV_MAX, MSG_DONTWAIT, MSG_ERRQUEUE, Memory, TOO_MUCH, modest_piece, piece};
+use crate::refused;
+use core::mem::size_of_val;
+use linux_raw_sys::general as g;
 
 /// Bytes of a `struct mmsghdr`.
 const MESSAGE_BYTES: u64 = 64;
 /// Only the first message is waited for.
 const MSG_WAITFORONE: u64 = 0x1_0000;
+const NANOS: i128 = 1_000_000_000;
+
+/// True when not all messages of a call are looked at at once: `count` is bounded by nothing but the type. (The kernel's bound of
+/// an array of messages to send is that of a vector.)
+pub(in crate::guard) fn is_many(args: &[u64; 6]) -> bool {
+    u64::from(args[2] as u32) > IOV_MAX
+}
 
 /// Makes the call in pieces; its answer.
 pub(super) fn run<M: Memory>(mem: &M, nr: u64, args: &[u64; 6], do_call: DoCall<'_>) -> i64 {
     let count = u64::from(args[2] as u32);
-    let (mut done, mut most) = (0, count);
+    let (mut done, mut most) = (0, IOV_MAX);
     loop {
         let wanted = (count - done).min(most);
         let mut now = *args;
@@ -32,7 +47,7 @@ pub(super) fn run<M: Memory>(mem: &M, nr: u64, args: &[u64; 6], do_call: DoCall<
             return if done > 0 { done as i64 } else { ret };
         }
         done += ret as u64;
-        if (ret as u64) < wanted || done >= count || is_time_over(mem, args[4]) {
+        if (ret as u64) < wanted || done >= count || is_time_over(mem, args[4]) || !is_next_there(mem, args, do_call) {
             return done as i64;
         }
     }
@@ -41,6 +56,94 @@ pub(super) fn run<M: Memory>(mem: &M, nr: u64, args: &[u64; 6], do_call: DoCall<
 /// True when the kernel, which counts it down, has left nothing of the timeout at `addr`. Without time it would wait for
 /// one more message.
 fn is_time_over<M: Memory>(mem: &M, addr: u64) -> bool {
-    let mut time = [0u8; 16];
-    addr != 0 && mem.read(addr, &mut time) && time == [0; 16]
+    read_time(mem, addr) == Some(0)
+}
+
+/// Waits, as far as the call would, until the socket has something for a further piece; false when the call ends here: there is
+/// an error, which the next call is to get, or nothing comes.
+fn is_next_there<M: Memory>(mem: &M, args: &[u64; 6], do_call: DoCall<'_>) -> bool {
+    // Messages of the error queue come whatever error there is. Who cannot look goes on.
+    if args[3] & MSG_ERRQUEUE != 0 || !refused::may_make(g::__NR_ppoll) {
+        return true;
+    }
+    match poll(mem, args[0], Some(0), do_call) {
+        Poll::Ready => return true,
+        Poll::Error => return false,
+        Poll::Nothing => {}
+    }
+    if args[3] & (MSG_DONTWAIT | MSG_WAITFORONE) != 0 || is_nonblocking(mem, args[0], do_call) {
+        return false;
+    }
+    // A timeout of the call, which it looks at only behind a message, is counted down as that would do.
+    let (of_call, of_socket) = (read_time(mem, args[4]), receive_timeout(mem, args[0], do_call));
+    let began = monotonic(mem, do_call);
+    let answer = poll(mem, args[0], of_call.into_iter().chain(of_socket).min(), do_call);
+    if let Some(time) = of_call {
+        let left = (time - (monotonic(mem, do_call) - began)).max(0);
+        let words = [(left / NANOS) as u64, (left % NANOS) as u64];
+        mem.write(args[4], words.map(u64::to_ne_bytes).as_flattened());
+        if left == 0 {
+            return false;
+        }
+    }
+    answer == Poll::Ready
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Poll {
+    Ready,
+    Error,
+    /// The time is over, or a signal came.
+    Nothing,
+}
+
+/// Looks at a descriptor, and waits for it as many nanoseconds, without a number for ever.
+fn poll<M: Memory>(mem: &M, fd: u64, nanos: Option<i128>, do_call: DoCall<'_>) -> Poll {
+    const POLLIN: i16 = 1;
+    const POLLERR: i16 = 8;
+    let mut poll = g::pollfd { fd: fd as i32, events: POLLIN, revents: 0 };
+    let mut time = nanos.map(|nanos| [(nanos / NANOS) as u64, (nanos % NANOS) as u64]);
+    let time = time.as_mut().map_or(0, |time| time.as_mut_ptr() as u64);
+    let ret = piece(mem, g::__NR_ppoll as u64, &[&raw mut poll as u64, 1, time, 0, 0, 0], do_call);
+    match ret {
+        1 if poll.revents & POLLERR != 0 => Poll::Error,
+        1 => Poll::Ready,
+        _ => Poll::Nothing,
+    }
+}
+
+fn is_nonblocking<M: Memory>(mem: &M, fd: u64, do_call: DoCall<'_>) -> bool {
+    let flags = piece(mem, g::__NR_fcntl as u64, &[fd, g::F_GETFL as u64, 0, 0, 0, 0], do_call);
+    // What cannot be asked is not waited for.
+    flags < 0 || flags as u64 & g::O_NONBLOCK as u64 != 0
+}
+
+/// How long a call waits for one message at the socket, in nanoseconds (SO_RCVTIMEO); none is for ever.
+fn receive_timeout<M: Memory>(mem: &M, fd: u64, do_call: DoCall<'_>) -> Option<i128> {
+    const SOL_SOCKET: u64 = 1;
+    const SO_RCVTIMEO: u64 = 20;
+    // Seconds and microseconds.
+    let mut time = [0i64; 2];
+    let mut len = size_of_val(&time) as u32;
+    let at = [time.as_mut_ptr() as u64, &raw mut len as u64];
+    let ret = piece(mem, g::__NR_getsockopt as u64, &[fd, SOL_SOCKET, SO_RCVTIMEO, at[0], at[1], 0], do_call);
+    let nanos = i128::from(time[0]) * NANOS + i128::from(time[1]) * 1000;
+    (ret == 0 && nanos > 0).then_some(nanos)
+}
+
+/// The nanoseconds of a `struct timespec` of the program's.
+fn read_time<M: Memory>(mem: &M, addr: u64) -> Option<i128> {
+    let mut time = [[0u8; 8]; 2];
+    if addr == 0 || !mem.read(addr, time.as_flattened_mut()) {
+        return None;
+    }
+    let [seconds, nanos] = time.map(i64::from_ne_bytes);
+    Some((i128::from(seconds) * NANOS + i128::from(nanos)).max(0))
+}
+
+fn monotonic<M: Memory>(mem: &M, do_call: DoCall<'_>) -> i128 {
+    let mut time = [0i64; 2];
+    let args = [g::CLOCK_MONOTONIC as u64, time.as_mut_ptr() as u64, 0, 0, 0, 0];
+    piece(mem, g::__NR_clock_gettime as u64, &args, do_call);
+    i128::from(time[0]) * NANOS + i128::from(time[1])
 }

@@ -681,3 +681,64 @@ proptest! {
         prop_assert!(back == got);
     }
 }
+
+#[test]
+fn each_of_more_messages_than_a_vector_may_have_entries_is_pinned() {
+    const N: usize = 1500;
+    let mem = Pages::new(16 << 20, 8 << 20);
+    let (vectors, buffers) = (1 << 20, 2 << 20);
+    for i in 0..N {
+        mem.put_word(vectors + i * 16, mem.start + (buffers + i * 64) as u64);
+        mem.put_word(vectors + i * 16 + 8, 64);
+        let header = [0, 0, mem.start + (vectors + i * 16) as u64, 1, 0, 0, 0, 0];
+        header.iter().enumerate().for_each(|(word, value)| mem.put_word(i * 64 + word * 8, *value));
+    }
+    // What the kernel uses: all of them; was each pinned?
+    let mut unpinned = 0;
+    let args = [0, mem.start, N as u64, 0, 0, 0];
+    let ret = call(&mem, g::__NR_recvmmsg as u64, &args, &mut |nr, args| {
+        if nr != g::__NR_recvmmsg as u64 {
+            // A look at the socket: something is there.
+            assert_eq!(nr, g::__NR_ppoll as u64);
+            return 1;
+        }
+        for i in 0..args[2] {
+            let at = args[1] + i * 64;
+            unpinned += !mem.all_pinned(at, 64) as usize;
+            let k = (at - mem.start) as usize / 64;
+            unpinned += !mem.all_pinned(mem.start + (buffers + k * 64) as u64, 64) as usize;
+        }
+        args[2] as i64
+    });
+    assert_eq!((ret, unpinned), (N as i64, 0));
+}
+
+#[test]
+fn an_error_between_pieces_of_recvmmsg_is_left_for_the_next_call() {
+    use std::net::UdpSocket;
+    let mem = Pages::new(8 << 20, 512 << 10);
+    messages(&mem, 24, 64 << 10);
+    let (a, b) = (UdpSocket::bind("127.0.0.1:0").unwrap(), UdpSocket::bind("127.0.0.1:0").unwrap());
+    a.connect(b.local_addr().unwrap()).unwrap();
+    b.connect(a.local_addr().unwrap()).unwrap();
+    (0..24).for_each(|_| assert_eq!(b.send(b"abc").unwrap(), 3));
+    let mut b = Some(b);
+    let fdn = a.as_raw_fd() as u64;
+    let mut real = kernel(&mem);
+    let mut pieces = 0;
+    let ret = call(&mem, g::__NR_recvmmsg as u64, &[fdn, mem.start, 24, MSG_DONTWAIT, 0, 0], &mut |nr, args| {
+        let ret = real(nr, args);
+        pieces += 1;
+        // The peer goes, and the socket is told: as an ICMP message that comes while the call is at work.
+        if b.take().is_some() {
+            a.send(b"x").unwrap();
+        }
+        ret
+    });
+    assert!(ret < 24 && ret > 0, "{ret} messages in {pieces} pieces");
+    // One call would have left the error for the next.
+    let mut byte = [0u8; 8];
+    a.set_nonblocking(true).unwrap();
+    let next = a.recv(&mut byte);
+    assert_eq!(next.map_err(|e| e.raw_os_error()), Err(Some(libc::ECONNREFUSED)));
+}
