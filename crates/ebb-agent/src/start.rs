@@ -21,7 +21,7 @@ use crate::process;
 use crate::refused;
 use crate::signals;
 use crate::stack;
-use crate::takeover::Found;
+use crate::takeover::{Found, unlock_future};
 use crate::text::Line;
 use crate::thread;
 use crate::trap;
@@ -147,6 +147,7 @@ pub fn activate_running(mask: u64) -> u64 {
             "ebb: io_uring: the program made a ring in a way that was not noticed; run it with EBB_FORCE=no-dormant",
         ));
     }
+    unlock_future(found.as_ref());
     activate(mask, Some(found));
     signals::kernel_part(mask)
 }

@@ -5,6 +5,9 @@
 //! userfaultfd of the program's; not the agent's own; and not what the kernel writes to by itself: the surroundings of the
 //! thread pointer (where libc has the robust list, the restartable sequence and the word to clear at the end), and the
 //! list and the word themselves, wherever they are.
+//!
+//! A program that had all future memory locked (mlockall), in a way that was not noticed, would have each new mapping populated
+//! before Ebb can register it. As in a managed process, that wish has no effect from here on; what is locked already stays so.
 
 use crate::dormant;
 use crate::entry;
@@ -17,7 +20,7 @@ use linux_raw_sys::general as g;
 const TEXT_BYTES: usize = 64 << 10;
 /// Most mappings that are looked at; others stay as they are.
 const MAPPINGS_MAX: usize = 1 << 14;
-const BYTES: usize = TEXT_BYTES + MAPPINGS_MAX * size_of::<Mapping>();
+const BYTES: usize = TEXT_BYTES + MAPPINGS_MAX * size_of::<Entry>();
 /// What lies around the thread pointer and may be known to the kernel: static thread-local storage below, libc's
 /// descriptor of the thread above.
 const BELOW_BYTES: usize = 64 << 10;
@@ -41,6 +44,17 @@ pub struct Found {
 struct Entry {
     mapping: Mapping,
     is_candidate: bool,
+    lock: Lock,
+}
+
+/// What a mapping is locked like.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum Lock {
+    #[default]
+    None,
+    All,
+    /// Only what comes in.
+    OnFault,
 }
 
 impl Found {
@@ -103,14 +117,37 @@ impl Found {
         let bit = |i: usize, letter, value| if flags.get(i) == Some(&letter) { value } else { 0 };
         let prot = bit(0, b'r', g::PROT_READ) | bit(1, b'w', g::PROT_WRITE) | bit(2, b'x', g::PROT_EXEC);
         let start = if is_heap { start.max((dormant::heap_start() as usize).next_multiple_of(PAGE)) } else { start };
-        Entry { mapping: Mapping { start, end, prot, ..Mapping::default() }, is_candidate: is_candidate && is_private }
+        let mapping = Mapping { start, end, prot, ..Mapping::default() };
+        Entry { mapping, is_candidate: is_candidate && is_private, lock: Lock::None }
     }
 
     fn add(&mut self, entry: &Entry) {
-        if entry.is_candidate && entry.mapping.start < entry.mapping.end && self.count < MAPPINGS_MAX {
+        let is_wanted = entry.is_candidate || entry.lock != Lock::None;
+        if is_wanted && entry.mapping.start < entry.mapping.end && self.count < MAPPINGS_MAX {
             // SAFETY: room for so many behind the text; page aligned, so aligned enough.
-            unsafe { self.at.add(TEXT_BYTES).cast::<Mapping>().add(self.count).write(entry.mapping) };
+            unsafe { self.entries().add(self.count).write(*entry) };
             self.count += 1;
+        }
+    }
+
+    fn entries(&self) -> *mut Entry {
+        // SAFETY: the text is a part of the mapping.
+        unsafe { self.at.add(TEXT_BYTES).cast() }
+    }
+
+    /// Locks again what was locked.
+    fn lock_again(&self) {
+        for i in 0..self.count {
+            // SAFETY: written by `add`.
+            let Entry { mapping, lock, .. } = unsafe { self.entries().add(i).read() };
+            let flags = match lock {
+                Lock::None => continue,
+                Lock::All => 0,
+                Lock::OnFault => g::MLOCK_ONFAULT,
+            };
+            let args = [mapping.start as u64, (mapping.end - mapping.start) as u64, flags as u64, 0, 0, 0];
+            // SAFETY: locking changes no content.
+            unsafe { entry::raw_syscall(g::__NR_mlock2 as u64, &args) };
         }
     }
 
@@ -130,7 +167,10 @@ impl Found {
         if let Some(map) = PageMap::open().filter(|_| !self.is_used_by_kernel) {
             for i in 0..self.count {
                 // SAFETY: written by `add`.
-                let mapping = unsafe { self.at.add(TEXT_BYTES).cast::<Mapping>().add(i).read() };
+                let Entry { mapping, is_candidate, .. } = unsafe { self.entries().add(i).read() };
+                if !is_candidate {
+                    continue;
+                }
                 // To the program this is one mapping, which mremap moves as a whole, where the kernel joined its first ones
                 // with that of the thread's descriptor.
                 let has_thread = (mapping.start..mapping.end).contains(&thread);
@@ -142,6 +182,17 @@ impl Found {
         }
         // SAFETY: nobody refers to it any more.
         let _ = unsafe { uapi::munmap(self.at as usize, BYTES) };
+    }
+}
+
+/// What is mapped from now on is not locked. `found`: what memory there is, as far as that can be told.
+pub fn unlock_future(found: Option<&Found>) {
+    if ebb::is_future_locked() {
+        // SAFETY: unlocking changes no content.
+        unsafe { entry::raw_syscall(g::__NR_munlockall as u64, &[0; 6]) };
+        if let Some(found) = found {
+            found.lock_again();
+        }
     }
 }
 
@@ -191,14 +242,19 @@ fn detail(entry: &mut Entry, line: &[u8]) {
     } else if let Some(flags) = line.strip_prefix(b"VmFlags:") {
         for flag in flags.split(|&c| c == b' ') {
             match flag {
+                // Both are there for what is locked as it comes in, in this order.
+                b"lo" | b"lf" => {
+                    entry.lock = if flag == b"lf" { Lock::OnFault } else { Lock::All };
+                    entry.is_candidate = false;
+                }
                 b"dc" => mapping.dontfork = true,
                 b"wf" => mapping.wipeonfork = true,
                 b"dd" => mapping.dontdump = true,
                 b"mg" => mapping.mergeable = true,
-                // Locked, locked later, growing down, huge, device memory, droppable, guarded, userfaultfd, shadow stack,
+                // Growing down, huge, device memory, droppable, guarded, userfaultfd, shadow stack,
                 // sealed.
-                b"lo" | b"lf" | b"gd" | b"ht" | b"io" | b"pf" | b"mm" | b"dp" | b"gu" | b"um" | b"uw" | b"ui"
-                | b"sh" | b"ss" | b"sl" => entry.is_candidate = false,
+                b"gd" | b"ht" | b"io" | b"pf" | b"mm" | b"dp" | b"gu" | b"um" | b"uw" | b"ui" | b"sh" | b"ss"
+                | b"sl" => entry.is_candidate = false,
                 _ => {}
             }
         }
@@ -259,7 +315,9 @@ mod tests {
         detail(&mut entry, b"VmFlags: rd wr mr mw me dc wf dd ac ");
         assert!(entry.is_candidate && entry.mapping.dontfork && entry.mapping.wipeonfork && entry.mapping.dontdump);
         detail(&mut entry, b"VmFlags: rd wr mr mw me lo ac ");
-        assert!(!entry.is_candidate);
+        assert!(!entry.is_candidate && entry.lock == Lock::All);
+        detail(&mut entry, b"VmFlags: rd wr mr mw me lo ac lf ");
+        assert!(entry.lock == Lock::OnFault);
     }
 
     #[test]

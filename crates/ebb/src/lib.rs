@@ -108,6 +108,8 @@ pub use fault::{Fault, PIN_PAGES_MIN, PinResult};
 #[cfg(not(loom))]
 pub use groups::{GROUP_DEPTH_MAX, GROUPS_MAX, GroupError, GroupEvents, GroupId, GroupInfo, GroupLimits, GroupUse};
 #[cfg(not(loom))]
+pub use mlock::is_future_locked;
+#[cfg(not(loom))]
 pub use snapshot::SnapshotError;
 #[cfg(not(loom))]
 pub use space::{Config, Force, InitError, RAM_BYTES_MIN, Space};

@@ -33,6 +33,20 @@ pub(crate) fn is_locked(start: usize, len: usize) -> bool {
     uapi::madvise(start, len, g::MADV_COLD) == Err(Errno::INVAL)
 }
 
+/// Whether the kernel locks what is mapped from now on (MCL_FUTURE), which it would bring in before it can be registered.
+pub fn is_future_locked() -> bool {
+    match uapi::map_for_now(PAGE) {
+        Ok(page) => {
+            let answer = is_locked(page as usize, PAGE);
+            // SAFETY: mapped above, and nobody refers to it.
+            let _ = unsafe { uapi::munmap(page as usize, PAGE) };
+            answer
+        }
+        // More than may be locked.
+        Err(errno) => errno == Errno::AGAIN,
+    }
+}
+
 impl Space {
     /// mlock(2) and mlock2(2): what is locked stays resident until it is unlocked or unmapped.
     pub fn mlock(&self, ctx: &ThreadCtx, nr: u32, a: [u64; 6]) -> i64 {
