@@ -210,7 +210,14 @@ impl Space {
             flags & MREMAP_FIXED != 0 && self.touches(ctx, a[4] as usize, (a[4] as usize).saturating_add(new_len));
         if !self.touches(ctx, source.start, source.end) && !replaces {
             // SAFETY: the program's call on memory that is not managed.
-            return raw(unsafe { self.kernel(g::__NR_mremap, a) });
+            let result = unsafe { self.kernel(g::__NR_mremap, a) };
+            if let Ok(at) = result
+                && self.touches(ctx, at as usize, (at as usize).saturating_add(new_len))
+            {
+                // As for a new mapping.
+                self.exclusive(|| self.forget(at as usize, at as usize + new_len));
+            }
+            return raw(result);
         }
         self.exclusive(|| {
             let moves = flags & (MREMAP_FIXED | MREMAP_DONTUNMAP) != 0;
@@ -414,6 +421,16 @@ impl Space {
         });
     }
 
+    /// The kernel has changed attributes of a range. Under the exclusive gate.
+    fn change_attributes(&self, start: usize, end: usize, f: impl Fn(Attr) -> Attr) {
+        if !self.regions.change(start, end, f) {
+            // Pages would be read that may not be, or be there in a child that is not to have them.
+            self.fatal(
+                b"more mappings than there is room for; lower vm.max_map_count below 2000000 or run without Ebb",
+            );
+        }
+    }
+
     /// mprotect(2) and pkey_mprotect(2): `nr` says which.
     pub fn mprotect(&self, ctx: &ThreadCtx, nr: u32, a: [u64; 6]) -> i64 {
         let (start, end) = (a[0] as usize, (a[0] as usize).saturating_add(page_up(a[1] as usize)));
@@ -429,9 +446,9 @@ impl Space {
             let result = unsafe { self.kernel(nr, a) };
             // Also after a failure part of the range may have changed; the stricter reading is the safe one.
             match result {
-                Ok(_) => self.regions.change(start, end, |attr| attr.with_prot(a[2] as u32, keyed)),
+                Ok(_) => self.change_attributes(start, end, |attr| attr.with_prot(a[2] as u32, keyed)),
                 Err(Errno::INVAL) => {}
-                Err(_) => self.regions.change(start, end, |attr| attr.with_prot(0, keyed)),
+                Err(_) => self.change_attributes(start, end, |attr| attr.with_prot(0, keyed)),
             }
             raw(result)
         })
@@ -471,7 +488,7 @@ impl Space {
                 let result = unsafe { self.kernel(g::__NR_madvise, a) };
                 // ENOMEM: parts of the range are not mapped, the rest has it all the same.
                 if matches!(result, Ok(_) | Err(Errno::NOMEM)) {
-                    self.regions.change(start, end, |attr| attr.with_dontfork(advice == g::MADV_DONTFORK));
+                    self.change_attributes(start, end, |attr| attr.with_dontfork(advice == g::MADV_DONTFORK));
                 }
                 raw(result)
             }),
@@ -480,7 +497,7 @@ impl Space {
                 let result = unsafe { self.kernel(g::__NR_madvise, a) };
                 // ENOMEM: parts of the range are not mapped, the rest has it all the same.
                 if matches!(result, Ok(_) | Err(Errno::NOMEM)) {
-                    self.regions.change(start, end, |attr| attr.with_dontdump(advice == g::MADV_DONTDUMP));
+                    self.change_attributes(start, end, |attr| attr.with_dontdump(advice == g::MADV_DONTDUMP));
                 }
                 raw(result)
             }),
@@ -489,7 +506,7 @@ impl Space {
                 let result = unsafe { self.kernel(g::__NR_madvise, a) };
                 // ENOMEM: parts of the range are not mapped, the rest has it all the same.
                 if matches!(result, Ok(_) | Err(Errno::NOMEM)) {
-                    self.regions.change(start, end, |attr| attr.with_wipeonfork(advice == g::MADV_WIPEONFORK));
+                    self.change_attributes(start, end, |attr| attr.with_wipeonfork(advice == g::MADV_WIPEONFORK));
                 }
                 raw(result)
             }),

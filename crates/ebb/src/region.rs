@@ -8,8 +8,9 @@ use crate::uapi::{self, Errno};
 use core::cell::UnsafeCell;
 use linux_raw_sys::general as g;
 
-/// Most regions there can be: more than the kernel's own default bound on mappings.
-const REGIONS_MAX: usize = 1 << 17;
+/// Most regions there can be: more than the bound on mappings of any distribution (vm.max_map_count, at most 2^20). Only
+/// address space is taken for what is not used.
+const REGIONS_MAX: usize = 1 << 21;
 
 /// A managed range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -117,6 +118,7 @@ impl Attr {
 struct Table {
     at: *mut Region,
     len: usize,
+    max: usize,
 }
 
 /// All regions of a space.
@@ -132,8 +134,12 @@ unsafe impl Send for Regions {}
 impl Regions {
     /// An empty table.
     pub fn new() -> Result<Self, Errno> {
-        let at = uapi::reserve(REGIONS_MAX * core::mem::size_of::<Region>())?.cast();
-        Ok(Self { table: UnsafeCell::new(Table { at, len: 0 }) })
+        Self::with_room(REGIONS_MAX)
+    }
+
+    fn with_room(max: usize) -> Result<Self, Errno> {
+        let at = uapi::reserve(max * core::mem::size_of::<Region>())?.cast();
+        Ok(Self { table: UnsafeCell::new(Table { at, len: 0, max }) })
     }
 
     /// All regions in address order. Inside the gate.
@@ -163,10 +169,11 @@ impl Regions {
 
     /// True when there is room for `n` more regions.
     pub fn has_room(&self, n: usize) -> bool {
-        self.all().len() + n <= REGIONS_MAX
+        // SAFETY: never changed.
+        self.all().len() + n <= unsafe { (*self.table.get()).max }
     }
 
-    /// Takes `[start, end)` out. Under the exclusive gate.
+    /// Takes `[start, end)` out. Under the exclusive gate, with room for one where that is within one region.
     pub fn remove(&self, start: usize, end: usize) {
         let first = self.index(start);
         let mut last = first;
@@ -209,16 +216,22 @@ impl Regions {
         self.splice(first, last, [region].iter());
     }
 
-    /// Changes the attributes of what is managed in `[start, end)`. Under the exclusive gate.
-    pub fn change(&self, start: usize, end: usize, f: impl Fn(Attr) -> Attr) {
+    /// Changes the attributes of what is managed in `[start, end)`. Under the exclusive gate. False when there is no room for
+    /// that: some have the old ones still.
+    #[must_use]
+    pub fn change(&self, start: usize, end: usize, f: impl Fn(Attr) -> Attr) -> bool {
         let mut at = start;
         while let Some(r) = self.first_in(at, end) {
             let part = Region { start: r.start.max(at), end: r.end.min(end), attr: f(r.attr), ..r };
-            if part.attr != r.attr && self.has_room(3) {
+            if part.attr != r.attr {
+                if !self.has_room(3) {
+                    return false;
+                }
                 self.insert(part);
             }
             at = part.end;
         }
+        true
     }
 
     /// What is managed in `[start, end)` belongs to `group` from now on. Under the exclusive gate, with room for four.
@@ -263,7 +276,7 @@ impl Regions {
         // SAFETY: under the exclusive gate nobody reads; indices are within the table, and callers checked room.
         unsafe {
             let table = &mut *self.table.get();
-            assert!(table.len - (last - first) + n <= REGIONS_MAX);
+            assert!(table.len - (last - first) + n <= table.max, "there are more mappings than regions");
             core::ptr::copy(table.at.add(last), table.at.add(first + n), table.len - last);
             for (i, region) in with.enumerate() {
                 table.at.add(first + i).write(*region);
@@ -316,6 +329,17 @@ mod tests {
     }
 
     #[test]
+    fn a_change_without_room_is_told() {
+        let t = Regions::with_room(4).expect("reserve");
+        t.insert(Region { start: 10, end: 20, attr: RW, group: Index::ROOT });
+        assert!(t.change(12, 14, |_| R));
+        assert_eq!(list(&t)[..4], [Some((10, 12, 3)), Some((12, 14, 1)), Some((14, 20, 3)), None]);
+        assert!(!t.change(16, 18, |_| R));
+        assert!(t.change(16, 18, |_| RW));
+        assert_eq!(list(&t)[2], Some((14, 20, 3)));
+    }
+
+    #[test]
     fn equal_neighbours_are_joined() {
         let t = table(&[(10, 20, RW), (30, 40, RW), (20, 30, RW)]);
         assert_eq!(list(&t)[..2], [Some((10, 40, 3)), None]);
@@ -331,7 +355,7 @@ mod tests {
     #[test]
     fn changing_a_part_splits_the_region() {
         let t = table(&[(10, 50, RW)]);
-        t.change(20, 30, |_| R);
+        assert!(t.change(20, 30, |_| R));
         assert_eq!(list(&t)[..4], [Some((10, 20, 3)), Some((20, 30, 1)), Some((30, 50, 3)), None]);
     }
 
@@ -370,7 +394,7 @@ mod tests {
     fn new_attributes_leave_the_group_as_it_is() {
         let t = table(&[(10, 50, RW)]);
         t.change_group(10, 50, Index::from_raw(7));
-        t.change(20, 30, |_| R);
+        assert!(t.change(20, 30, |_| R));
         assert!(t.all().len() == 3 && t.all().iter().all(|r| r.group == Index::from_raw(7)));
     }
 }

@@ -50,7 +50,10 @@ fn change_groups(space: &'static Space, shared: &Shared, random: &mut Random) {
     match random.below(4) {
         0 | 1 => match space.create_group(ctx(space), group, &limits) {
             Ok(new) => shared.groups.lock().expect("no panic").push(new),
-            Err(error) => assert!(matches!(error, GroupError::NotFound | GroupError::TooDeep), "{error}"),
+            Err(error) => {
+                use GroupError::{NotFound, TooDeep, TooMany};
+                assert!(matches!(error, NotFound | TooDeep | TooMany), "{error}");
+            }
         },
         2 => match space.remove_group(ctx(space), group) {
             Ok(()) => shared.groups.lock().expect("no panic").retain(|other| *other != group),
