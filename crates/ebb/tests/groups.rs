@@ -7,6 +7,7 @@ use ebb::{Fault, GROUP_DEPTH_MAX, GroupError, GroupId, GroupInfo, GroupLimits, P
 use harness::alone::{COMPRESSIBLE, PAGE, Pages, RAM_PAGES, RANDOM, alone, assert_sound, ends, fork, space_on, wait};
 use harness::{check, ctx, fill, leave, map, unmap};
 use std::ffi::CStr;
+use std::fmt::Debug;
 use std::time::{Duration, Instant};
 
 const DIR: &CStr = c"/var/tmp";
@@ -48,13 +49,15 @@ fn pages_in(space: &'static Space, id: GroupId, n: usize, kind: u64) -> Pages {
     pages
 }
 
-/// What `have` says once it is `wanted`, or after a long time.
-fn comes_to<T: PartialEq>(have: impl Fn() -> T, wanted: T) -> T {
+/// What `have` says is `wanted`, or will be: who reads ahead beside the program has charged a window, which for a moment is
+/// paid for in RAM and in swap, and gives back what it did not need.
+#[track_caller]
+fn comes_to<T: PartialEq + Debug>(have: impl Fn() -> T, wanted: T) {
     let end = Instant::now() + Duration::from_secs(60);
     while have() != wanted && Instant::now() < end {
         std::thread::sleep(Duration::from_millis(1));
     }
-    have()
+    assert_eq!(have(), wanted);
 }
 
 /// Swaps everything out that a group has.
@@ -110,27 +113,27 @@ fn who_pays_after_swapoff(walk: bool) {
     let ballast = ballast(space);
     let [a, b, c] = [(); 3].map(|()| create(space, GroupId::ROOT, NO_LIMITS));
     let pages = pages_in(space, a, N, RANDOM);
-    assert_eq!((ram(space, a), swap(space, a)), (N as u64, 0));
+    comes_to(|| (ram(space, a), swap(space, a)), (N as u64, 0));
     evict(space, a);
     let left = ram(space, a);
-    assert_eq!(swap(space, a), N as u64 - left);
+    comes_to(|| swap(space, a), N as u64 - left);
     let mut used = 0;
     space.devices(|device| used += device.used_bytes);
     assert!(used >= (N as u64 / 2) << 12, "{used} bytes on the device");
     drop(ballast);
     move_to(&pages, 0, N, b);
-    assert_eq!((ram(space, a), swap(space, a), ram(space, b), swap(space, b)), (0, 0, left, N as u64 - left));
+    comes_to(|| (ram(space, a), swap(space, a), ram(space, b), swap(space, b)), (0, 0, left, N as u64 - left));
     space.remove_group(ctx(space), a).expect("removed");
     let part = Part { addr: addr_of(&pages), first: 0, n: N, kind: RANDOM };
     in_group(space, c, |ctx| {
         space.swapoff(ctx, DIR, &mut |_| true).expect("the pool takes it");
-        assert_eq!((ram(space, b), swap(space, b)), (left, N as u64 - left));
+        comes_to(|| (ram(space, b), swap(space, b)), (left, N as u64 - left));
         if !walk {
             assert!(space.bring_in(ctx, part.addr, part.n * PAGE));
         }
         part.check();
     });
-    assert_eq!(ram(space, b), N as u64);
+    comes_to(|| ram(space, b), N as u64);
     let bystander = info(space, c);
     assert_eq!((bystander.ram.peak_pages, bystander.swap.peak_pages), (0, 0));
     assert_eq!(space.group_info(ctx(space), a), Err(GroupError::NotFound));
@@ -162,13 +165,13 @@ fn what_a_dead_group_had_is_charged_to_the_nearest_living_ancestor() {
         drop(ballast);
         space.remove_group(ctx(space), below).expect("removed");
         space.remove_group(ctx(space), a).expect("removed");
-        assert_eq!(ram(space, top) + swap(space, top), N as u64);
+        comes_to(|| ram(space, top) + swap(space, top), N as u64);
         let part = Part { addr: addr_of(&pages), first: 0, n: N, kind: RANDOM };
         in_group(space, c, |ctx| {
             space.swapoff(ctx, DIR, &mut |_| true).expect("the pool takes it");
             part.check();
         });
-        assert_eq!((ram(space, top), info(space, c).ram.peak_pages), (N as u64, 0));
+        comes_to(|| (ram(space, top), info(space, c).ram.peak_pages), (N as u64, 0));
         assert_eq!(space.group_of(ctx(space), pages.addr(0)), Some(top));
         space.remove_group(ctx(space), top).expect("removed");
         assert_eq!(space.group_of(ctx(space), pages.addr(0)), Some(GroupId::ROOT));
@@ -189,9 +192,7 @@ fn read_ahead_stops_at_another_groups_pages() {
         move_to(&pages, border, N - border, b);
         let (left, before) = (ram(space, b), swap(space, b));
         (0..border).for_each(|page| pages.check(page));
-        // Who reads ahead beside the program has charged a window, and gives what it did not need back a moment later.
-        let have = || (ram(space, a), ram(space, b), swap(space, b));
-        assert_eq!(comes_to(have, (border as u64, left, before)), (border as u64, left, before));
+        comes_to(|| (ram(space, a), ram(space, b), swap(space, b)), (border as u64, left, before));
         pages.check(border);
         assert!(ram(space, b) > left);
         assert_sound(&pages);
@@ -223,9 +224,9 @@ fn pages_of_two_groups_in_one_unit_are_reclaimed_apart() {
         let [a, b] = [(); 2].map(|()| create(space, GroupId::ROOT, NO_LIMITS));
         let pages = pages_in(space, a, 512, COMPRESSIBLE);
         (0..512).step_by(8).for_each(|page| move_to(&pages, page, 4, b));
-        assert_eq!((ram(space, a), ram(space, b)), (256, 256));
+        comes_to(|| (ram(space, a), ram(space, b)), (256, 256));
         evict(space, a);
-        assert_eq!((ram(space, b), info(space, b).swap.peak_pages), (256, 0));
+        comes_to(|| (ram(space, b), info(space, b).swap.peak_pages), (256, 0));
         assert_sound(&pages);
     });
 }
@@ -241,10 +242,10 @@ fn a_limit_holds_for_all_descendants_together() {
         let others = pages_in(space, b, 600, RANDOM);
         mine.check_all();
         others.check_all();
+        comes_to(|| ram(space, a) + ram(space, b) == ram(space, top), true);
+        comes_to(|| swap(space, a) + swap(space, b) == swap(space, top), true);
         let [top, a, b] = [top, a, b].map(|id| info(space, id));
         assert!(top.ram.peak_pages <= MAX && a.ram.peak_pages <= 200 && b.ram.peak_pages <= 200);
-        assert_eq!(top.ram.current_pages, a.ram.current_pages + b.ram.current_pages);
-        assert_eq!(top.swap.current_pages, a.swap.current_pages + b.swap.current_pages);
         assert!(top.events.max > 0 && top.nr_children == 2 && a.parent == Some(top.id));
         assert_sound(&mine);
         assert_sound(&others);
@@ -299,7 +300,7 @@ fn what_a_group_will_need_comes_in_as_far_as_its_limits_go() {
         let has = ram(space, max);
         assert!((50..=100).contains(&has), "{has}");
         will_need(&of_free, PAGES);
-        assert_eq!(ram(space, free), PAGES as u64);
+        comes_to(|| ram(space, free), PAGES as u64);
         for pages in [&of_high, &of_max, &of_free] {
             pages.check_all();
             assert_sound(pages);
@@ -377,21 +378,21 @@ fn calls_that_change_the_address_space_keep_charges_exact() {
         let mut pages = pages_in(space, a, N, COMPRESSIBLE);
         evict(space, a);
         (0..100).for_each(|page| pages.write(page, 2, RANDOM));
-        assert_eq!(total(), N as u64);
+        comes_to(total, N as u64);
         let dontneed = [pages.addr(50) as u64, 100 * PAGE as u64, libc::MADV_DONTNEED as u64, 0, 0, 0];
         call(space.madvise(ctx, dontneed));
-        assert_eq!(total(), 200);
+        comes_to(total, 200);
         pages.versions[50..150].fill((0, 0));
         let new = map(space, N * PAGE);
         let moved = space.mremap(ctx, [pages.at as u64, (N * PAGE) as u64, (N * PAGE) as u64, 3, new as u64, 0]);
         assert_eq!(moved, new as i64);
         pages.at = new;
-        assert_eq!((total(), space.group_of(ctx, new as usize)), (200, Some(a)));
+        comes_to(|| (total(), space.group_of(ctx, new as usize)), (200, Some(a)));
         call(space.mprotect(ctx, libc::SYS_mprotect as u32, [pages.addr(0) as u64, 10 * PAGE as u64, 1, 0, 0, 0]));
         assert_eq!(space.validate(), Ok(()));
         call(space.mprotect(ctx, libc::SYS_mprotect as u32, [pages.addr(0) as u64, 10 * PAGE as u64, 3, 0, 0, 0]));
         call(space.munmap(ctx, [pages.addr(200) as u64, (N - 200) as u64 * PAGE as u64, 0, 0, 0, 0]));
-        assert_eq!(total(), 100);
+        comes_to(total, 100);
         pages.versions.truncate(200);
         let grown = space.mremap(ctx, [pages.at as u64, 200 * PAGE as u64, 400 * PAGE as u64, 1, 0, 0]);
         call(grown);
@@ -402,7 +403,7 @@ fn calls_that_change_the_address_space_keep_charges_exact() {
         // Pages that were given up are pages of zeros now, as they were looked at.
         assert!(total() >= 400);
         drop(pages);
-        assert_eq!((ram(space, a), swap(space, a)), (0, 0));
+        comes_to(|| (ram(space, a), swap(space, a)), (0, 0));
         assert_eq!(space.validate(), Ok(()));
     });
 }
@@ -422,7 +423,7 @@ fn a_child_has_the_groups_and_charges_of_its_parent_to_itself() {
         let of_gone = (ram(space, gone), swap(space, gone));
         let pid = fork(space, || {
             assert_eq!(space.validate(), Ok(()));
-            assert_eq!((ram(space, gone), swap(space, gone)), (0, 0));
+            comes_to(|| (ram(space, gone), swap(space, gone)), (0, 0));
             assert!(ram(space, a) + swap(space, a) >= N as u64);
             let mut own = Pages { space, at: pages.at, versions: pages.versions.clone() };
             own.check_all();
@@ -431,12 +432,12 @@ fn a_child_has_the_groups_and_charges_of_its_parent_to_itself() {
             assert!(info(space, a).ram.peak_pages <= 200);
             space.remove_group(ctx(space), gone).expect("removed");
             move_to(&own, 0, N, GroupId::ROOT);
-            assert_eq!((ram(space, a), swap(space, a)), (0, 0));
+            comes_to(|| (ram(space, a), swap(space, a)), (0, 0));
             assert_sound(&own);
             std::mem::forget(own);
         });
         assert_eq!(wait(pid), 0);
-        assert_eq!((ram(space, gone), swap(space, gone)), of_gone);
+        comes_to(|| (ram(space, gone), swap(space, gone)), of_gone);
         assert!(ram(space, a) + swap(space, a) >= N as u64);
         assert_sound(&pages);
     });
@@ -452,12 +453,12 @@ fn a_view_is_paid_for_by_who_made_it_and_the_original_by_its_owner() {
         space.set_thread_group(ctx(space), b).expect("the group");
         let at = space.snapshot(ctx(space), pages.at as usize, N * PAGE).expect("a view");
         let view = Pages { space, at: at as *mut u8, versions: pages.versions.clone() };
-        assert_eq!((ram(space, a), ram(space, b)), (N as u64, 0));
-        assert_eq!((swap(space, a), swap(space, b)), (N as u64, N as u64));
+        comes_to(|| (ram(space, a), ram(space, b)), (N as u64, 0));
+        comes_to(|| (swap(space, a), swap(space, b)), (N as u64, N as u64));
         (0..N).for_each(|page| pages.write(page, 2, COMPRESSIBLE));
-        assert_eq!((swap(space, a), swap(space, b)), (0, N as u64));
+        comes_to(|| (swap(space, a), swap(space, b)), (0, N as u64));
         view.check_all();
-        assert_eq!(ram(space, b), N as u64);
+        comes_to(|| ram(space, b), N as u64);
         assert_sound(&pages);
         assert_sound(&view);
     });
