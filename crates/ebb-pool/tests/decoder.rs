@@ -1,11 +1,13 @@
-//! lz4 on what is not what it should be: nothing outside the buffers is read or written, nothing panics, and a page
+//! Codecs on what is not what it should be: nothing outside the buffers is read or written, nothing panics, and a page
 //! comes out whole or not at all.
 //!
 //! The buffers end and begin at pages that no one may touch, so one byte too far is a crash. `fuzz/` has the same
 //! property for cargo-fuzz, without end.
 #![cfg(all(not(loom), not(miri), feature = "lz4"))]
 
-use ebb_pool::codec::{Lz4State, PAGE_BYTES, Page, lz4_compress, lz4_decompress};
+use ebb_pool::codec::{
+    Lz4State, PAGE_BYTES, Page, compress, decompress, lz4_compress, words_compress, words_decompress,
+};
 
 const CASES: usize = 150_000;
 
@@ -83,6 +85,30 @@ fn page(random: &mut Random) -> Page {
     page
 }
 
+/// A page of words as heaps have them: pointers, small numbers, floats, and here and there something else.
+fn page_of_words(random: &mut Random) -> Page {
+    let mut page = [0; PAGE_BYTES];
+    let heap = random.next() >> 16 & !0xff_ffff;
+    let odd = random.below(12);
+    for bytes in page.as_chunks_mut().0 {
+        let word = match random.below(12) {
+            n if n < odd / 4 => random.next(),
+            0..4 => heap | random.next() & 0xf_fff8,
+            4..6 => random.next() >> (24 + random.below(40)),
+            6 => random.next() << (8 * random.below(8)),
+            7 => random.next() & 0x0000_ffff_0000_ffff,
+            _ => 0,
+        };
+        *bytes = u64::to_le_bytes(word);
+    }
+    page
+}
+
+/// A page that one codec is for, or the other.
+fn any_page(random: &mut Random) -> Page {
+    if random.below(2) == 0 { page(random) } else { page_of_words(random) }
+}
+
 /// Bytes that may or may not be what a page compresses to.
 fn damaged(random: &mut Random, valid: &[u8], kind: usize) -> Vec<u8> {
     let mut bytes = valid.to_vec();
@@ -108,22 +134,24 @@ fn damaged(random: &mut Random, valid: &[u8], kind: usize) -> Vec<u8> {
 }
 
 #[test]
-fn damaged_input_never_makes_the_decoder_leave_its_buffers() {
+fn damaged_input_never_makes_a_decoder_leave_its_buffers() {
     let mut random = Random(0x5eed);
     let mut state = Lz4State::new();
     let (mut source, mut target) = (Fenced::new(3), Fenced::new(1));
     let mut compressed = [0; PAGE_BYTES + 64];
-    let mut accepted = 0;
+    let (mut accepted, mut by_words) = (0, 0);
     for case in 0..CASES {
-        let content = page(&mut random);
-        let len = lz4_compress(&mut state, &content, &mut compressed).unwrap();
+        let content = any_page(&mut random);
+        let len = compress(&mut state, &content, &mut compressed).unwrap();
+        by_words += usize::from(words_compress(&content, &mut [0; PAGE_BYTES]).is_some());
         let bytes = damaged(&mut random, &compressed[..len], case % 6);
         let source = if case % 2 == 0 { source.last(bytes.len()) } else { source.first(bytes.len()) };
         source.copy_from_slice(&bytes);
         let target: &mut Page = target.last(PAGE_BYTES).try_into().unwrap();
-        accepted += usize::from(lz4_decompress(source, target).is_ok());
+        accepted += usize::from(decompress(source, target).is_ok());
     }
     assert!(accepted > 0 && accepted < CASES, "{accepted} of {CASES} decoded");
+    assert!(by_words > CASES / 4 && by_words < CASES, "{by_words} of {CASES} pages of words");
 }
 
 #[test]
@@ -132,17 +160,30 @@ fn the_compressor_stays_within_whatever_it_is_given_and_its_output_decodes() {
     let mut state = Lz4State::new();
     let (mut source, mut target) = (Fenced::new(1), Fenced::new(2));
     let mut decoded = [0; PAGE_BYTES];
-    for case in 0..CASES / 10 {
-        let content = page(&mut random);
+    for case in 0..CASES / 5 {
+        let content = any_page(&mut random);
         let source: &mut Page = source.last(PAGE_BYTES).try_into().unwrap();
         *source = content;
         let capacity = random.below(PAGE_BYTES + 100);
         let target = if case % 2 == 0 { target.last(capacity) } else { target.first(capacity) };
-        if let Some(len) = lz4_compress(&mut state, source, target) {
+        if let Some(len) = compress(&mut state, source, target) {
             assert!(len <= capacity);
-            lz4_decompress(&target[..len], &mut decoded).unwrap();
+            decompress(&target[..len], &mut decoded).unwrap();
             assert_eq!(decoded, content);
         }
+    }
+}
+
+/// By its first byte an object is known.
+#[test]
+fn what_one_codec_makes_the_other_refuses() {
+    let mut random = Random(0xfeed);
+    let mut state = Lz4State::new();
+    let (mut object, mut page) = ([0; PAGE_BYTES + 64], [0; PAGE_BYTES]);
+    for _ in 0..CASES / 10 {
+        let content = any_page(&mut random);
+        let len = lz4_compress(&mut state, &content, &mut object).unwrap();
+        assert!(words_decompress(&object[..len], &mut page).is_err());
     }
 }
 

@@ -15,7 +15,7 @@ mod waste;
 use std::time::Instant;
 
 use contenders::Contender;
-use ebb_pool::codec::{Page, same_filled};
+use ebb_pool::codec::{Page, same_filled, words_compress};
 use pages::Corpus;
 
 /// Pages are timed in runs of this many, each at its best of [`PASSES`], so that what else the machine does falls out.
@@ -47,17 +47,19 @@ fn main() {
     waste::print(&lens);
 }
 
-/// Prints the table of one corpus and returns the lengths that lz4 makes.
+/// Prints the table of one corpus and returns the lengths that Ebb makes.
 fn table(corpus: &Corpus) -> Vec<usize> {
     let filled = corpus.pages.iter().filter(|page| same_filled(page).is_some()).count();
     let pages: Vec<&Page> = corpus.pages.iter().filter(|page| same_filled(page).is_none()).collect();
     let scan_ns = best(&corpus.pages, |page| usize::from(same_filled(page).is_some()));
     println!("\n### {}\n", corpus.name);
+    let by_words = pages.iter().filter(|page| words_compress(page, &mut [0; size_of::<Page>()]).is_some()).count();
     println!(
-        "{} pages, {:.1} % of them same-filled (found in {:.0} ns a page); the others:\n",
+        "{} pages, {:.1} % of them same-filled (found in {:.0} ns a page); of the others {:.0} % are pages of words:\n",
         corpus.pages.len(),
         100.0 * filled as f64 / corpus.pages.len().max(1) as f64,
         scan_ns,
+        100.0 * by_words as f64 / pages.len().max(1) as f64,
     );
     if pages.is_empty() {
         return Vec::new();
@@ -66,7 +68,7 @@ fn table(corpus: &Corpus) -> Vec<usize> {
     let (samples, pages) = pages.split_at(DICTIONARY_PAGES.min(pages.len() - 1));
     println!("| codec | ratio | incompressible | compress ns/page | decompress ns/page |");
     println!("|---|---|---|---|---|");
-    let mut lz4_lens = Vec::new();
+    let mut lens = Vec::new();
     for mut contender in contenders::all(samples) {
         let measured = measure(&mut contender, pages);
         let sum: usize = measured.lens.iter().sum();
@@ -79,11 +81,11 @@ fn table(corpus: &Corpus) -> Vec<usize> {
             measured.compress_ns,
             measured.decompress_ns,
         );
-        if lz4_lens.is_empty() {
-            lz4_lens = measured.lens;
+        if lens.is_empty() {
+            lens = measured.lens;
         }
     }
-    lz4_lens
+    lens
 }
 
 fn measure(contender: &mut Contender, pages: &[&Page]) -> Measured {

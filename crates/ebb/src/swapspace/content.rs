@@ -67,7 +67,7 @@ impl SwapSpace {
         }
         let takes_all = !self.has_file() || group.has_plenty();
         let limit = if takes_all { out.len().min(4095) } else { POOL_OBJECT_MAX };
-        let len = codec::lz4_compress(lz4, page, &mut out[..limit]);
+        let len = codec::compress(lz4, page, &mut out[..limit]);
         // Without a file even what does not compress must stay in RAM, and where there is room in plenty it may.
         let data: &[u8] = match len {
             Some(len) => &out[..len],
@@ -213,5 +213,5 @@ fn decode(data: &[u8], out: &mut [u8; 4096]) -> Result<(), LoadError> {
         out.copy_from_slice(data);
         return Ok(());
     }
-    codec::lz4_decompress(data, out).map_err(|_| LoadError::Corrupt)
+    codec::decompress(data, out).map_err(|_| LoadError::Corrupt)
 }

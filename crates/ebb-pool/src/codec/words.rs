@@ -1,0 +1,598 @@
+//! Pages of words: pointers, small numbers, floats, records of them. What heaps mostly hold.
+//!
+//! A general compressor looks for repetitions byte by byte and takes a branch for each that nobody can predict: some 50
+//! cycles. In a heap what repeats are aligned words, or their upper bytes. So each of a page's 512 words is written as one
+//! of sixteen classes, without a branch: zero, small, only upper bytes, a pair of small halves; or as the lower bytes of the
+//! difference to an earlier word with the same upper bytes, which one look into a table finds. What that does not fit, text above
+//! all, is given up after an eighth of the page.
+//!
+//! The idea is that of WKdm (Wilson, Kaplan and Smaragdakis, *The Case for Compressed Caching in Virtual Memory Systems*,
+//! USENIX 1999), which has four classes for words of 32 bits. Which classes there are, and which bits two words must have in common,
+//! was chosen by what `docs/codecs.md` measures.
+//!
+//! # Format
+//!
+//! A tag byte; 256 bytes of classes, four bits a word, the lower half of a byte first; then each word's bytes, in order,
+//! little-endian:
+//!
+//! | class | bytes | word |
+//! |---|---|---|
+//! | 0 | 0 | zero |
+//! | 1, 2, 3, 4, 5, 6 | 1, 2, 3, 4, 6, 8 | the bytes, zeros above them |
+//! | 7, 8 | 3, 4 | the bytes, zeros below them |
+//! | 9, 10 | 2, 4 | half of the bytes in the lower 32 bits and half in the upper, zeros above each |
+//! | 11 .. 15 | 1 .. 5 | the first names one of the 256 words before, by its number modulo 256; the word is that one, exclusive or the rest |
+//!
+//! Words before the first are zero.
+
+use core::arch::x86_64::{
+    __cpuid, __m128i, _mm_cmpeq_epi8, _mm_extract_epi64, _mm_movemask_epi8, _mm_or_si128, _mm_set_epi64x,
+    _mm_setzero_si128, _mm_shuffle_epi8, _mm_slli_epi64, _mm_xor_si128,
+};
+
+use super::{Corrupt, PAGE_BYTES, Page};
+use crate::primitive::Hint;
+
+/// First byte of what is made here. An lz4 block has 0x10 and more there: it begins with a literal.
+pub const WORDS_TAG: u8 = 1;
+
+const WORDS: usize = PAGE_BYTES / 8;
+const CLASSES_BYTES: usize = WORDS / 2;
+/// Where the words' bytes begin.
+const BYTES_AT: usize = 1 + CLASSES_BYTES;
+/// Words between two looks at how much there is.
+const BLOCK: usize = 16;
+/// Bytes that are touched from where a block's begin: its own, and as many as are copied for two words.
+const BLOCK_BYTES: usize = BLOCK * 8 + 16;
+/// A page that takes more than half is given up: lz4 may do better.
+const LEN_MAX: usize = PAGE_BYTES / 2;
+/// How much more than its part of that the beginning of a page may take.
+const AHEAD_MAX: usize = 192;
+/// Room that is written to: beyond what a page may take, what one block takes more before that is seen.
+const ROOM: usize = LEN_MAX + AHEAD_MAX + BLOCK_BYTES;
+
+/// Upper bits that words have in common which are found: all but the lower 12, so that neighbours on a page go together.
+const HASH_SHIFT: u32 = 12;
+/// Words that one may be like, and places in the table that finds one.
+const NEAR: usize = 256;
+
+/// What of a word, or of its difference to another, is written.
+#[derive(Clone, Copy)]
+enum Part {
+    /// Its lowest bytes.
+    Low,
+    /// Its highest.
+    High,
+    /// The lowest of each half.
+    Halves,
+    /// The lowest of its difference, behind which word that is to.
+    Difference,
+}
+
+/// How a word is written and read.
+#[derive(Clone, Copy)]
+struct Class {
+    part: Part,
+    /// Bytes it takes.
+    len: usize,
+}
+
+const CLASSES: [Class; 16] = {
+    use Part::{Difference, Halves, High, Low};
+    const fn of(part: Part, len: usize) -> Class {
+        Class { part, len }
+    }
+    [
+        of(Low, 0),
+        of(Low, 1),
+        of(Low, 2),
+        of(Low, 3),
+        of(Low, 4),
+        of(Low, 6),
+        of(Low, 8),
+        of(High, 3),
+        of(High, 4),
+        of(Halves, 2),
+        of(Halves, 4),
+        of(Difference, 1),
+        of(Difference, 2),
+        of(Difference, 3),
+        of(Difference, 4),
+        of(Difference, 5),
+    ]
+};
+
+impl Class {
+    const fn is_difference(self) -> bool {
+        matches!(self.part, Part::Difference)
+    }
+
+    /// Which byte of the word its `at`-th is. Of a difference, counted as if the other word's name was its lowest byte.
+    const fn place(self, at: usize) -> usize {
+        match self.part {
+            Part::Low | Part::Difference => at,
+            Part::High => 8 - self.len + at,
+            Part::Halves => at % (self.len / 2) + 4 * (at / (self.len / 2)),
+        }
+    }
+
+    /// Whether nothing is lost of a word, or a difference, of which just these bytes are zero, a bit for each.
+    const fn fits(self, zeros: usize) -> bool {
+        let mut written = 0;
+        let mut at = if self.is_difference() { 1 } else { 0 };
+        while at < self.len {
+            written |= 1 << (self.place(at) - self.is_difference() as usize);
+            at += 1;
+        }
+        (zeros | written) & 0xff == 0xff
+    }
+}
+
+/// The class that takes least, by which bytes are zero: of words, or of differences, for which [`NONE`] may do.
+const fn best(of_differences: bool) -> [u8; 256] {
+    let mut numbers = [NONE; 256];
+    let mut zeros = 0;
+    while zeros < 256 {
+        let mut number = 0;
+        while number < CLASSES.len() {
+            let class = CLASSES[number];
+            if class.is_difference() == of_differences && class.fits(zeros) && class.len < len_of(numbers[zeros]) {
+                numbers[zeros] = number as u8;
+            }
+            number += 1;
+        }
+        zeros += 1;
+    }
+    numbers
+}
+
+/// Of a class, that there is none.
+const NONE: u8 = 16;
+
+const fn len_of(number: u8) -> usize {
+    if number == NONE { usize::MAX } else { CLASSES[number as usize].len }
+}
+
+/// Place of a choice between a class for the word and one for a difference.
+const fn choice(own: u8, difference: u8) -> usize {
+    own as usize * 32 + difference as usize
+}
+
+/// How many there are.
+const CHOICES: usize = choice(NONE, 0);
+
+/// Where each of sixteen bytes comes from; with the highest bit set it is zero.
+type Shuffle = [u8; 16];
+const ZERO: u8 = 0x80;
+
+/// Brings two words' bytes together: those of words, or those of differences, which are shifted up by a byte for the name.
+const fn gather(differences: bool) -> [Shuffle; 256] {
+    let mut pairs = [[ZERO; 16]; 256];
+    let mut classes = 0;
+    while classes < 256 {
+        let (mut to, mut i) = (0, 0);
+        while i < 2 {
+            let class = CLASSES[classes >> (4 * i) & 15];
+            let mut at = 0;
+            while at < class.len {
+                if class.is_difference() == differences {
+                    pairs[classes][to] = (8 * i + class.place(at)) as u8;
+                }
+                to += 1;
+                at += 1;
+            }
+            i += 1;
+        }
+        classes += 1;
+    }
+    pairs
+}
+
+/// Brings them back to where they belong.
+const fn spread() -> [Shuffle; 256] {
+    let mut pairs = [[ZERO; 16]; 256];
+    let mut classes = 0;
+    while classes < 256 {
+        let (mut from, mut i) = (0, 0);
+        while i < 2 {
+            let class = CLASSES[classes >> (4 * i) & 15];
+            let mut at = if class.is_difference() { 1 } else { 0 };
+            while at < class.len {
+                pairs[classes][8 * i + class.place(at) - class.is_difference() as usize] = (from + at) as u8;
+                at += 1;
+            }
+            from += class.len;
+            i += 1;
+        }
+        classes += 1;
+    }
+    pairs
+}
+
+/// What the encoder looks up, in one place, as its registers are few.
+#[repr(align(64))]
+struct Encoder {
+    /// By two words' classes.
+    gather_words: [Shuffle; 256],
+    gather_differences: [Shuffle; 256],
+    /// Bytes that two words take, by their classes.
+    lens: [u8; 256],
+    /// By which bytes are zero: the class for a word, as the first part of a [`choice`].
+    own: [u16; 256],
+    /// And that for a difference.
+    difference: [u8; 256],
+    /// What is chosen.
+    chosen: [u8; CHOICES],
+}
+
+static ENCODER: Encoder = {
+    let (own, difference) = (best(false), best(true));
+    let mut tables = Encoder {
+        gather_words: gather(false),
+        gather_differences: gather(true),
+        lens: lens(),
+        own: [0; 256],
+        difference,
+        chosen: [0; CHOICES],
+    };
+    let mut zeros = 0;
+    while zeros < 256 {
+        tables.own[zeros] = choice(own[zeros], 0) as u16;
+        zeros += 1;
+    }
+    let mut number = 0;
+    while number < NONE {
+        let mut other = 0;
+        while other <= NONE {
+            tables.chosen[choice(number, other)] = if len_of(other) < len_of(number) { other } else { number };
+            other += 1;
+        }
+        number += 1;
+    }
+    tables
+};
+
+/// What the decoder looks up.
+#[repr(align(64))]
+struct Decoder {
+    /// By two words' classes.
+    spread: [Shuffle; 256],
+    lens: [u8; 256],
+    /// Of one class: all ones if it is a difference.
+    is_difference: [u64; 16],
+    /// Bytes.
+    len: [u8; 16],
+}
+
+static DECODER: Decoder = {
+    let mut tables = Decoder { spread: spread(), lens: lens(), is_difference: [0; 16], len: [0; 16] };
+    let mut number = 0;
+    while number < 16 {
+        tables.len[number] = CLASSES[number].len as u8;
+        if CLASSES[number].is_difference() {
+            tables.is_difference[number] = u64::MAX;
+        }
+        number += 1;
+    }
+    tables
+};
+
+/// Bytes that two words take, by their classes.
+const fn lens() -> [u8; 256] {
+    let mut lens = [0; 256];
+    let mut classes = 0;
+    while classes < 256 {
+        lens[classes] = (CLASSES[classes & 15].len + CLASSES[classes >> 4].len) as u8;
+        classes += 1;
+    }
+    lens
+}
+
+fn vector(bytes: [u8; 16]) -> __m128i {
+    // SAFETY: any bytes are a vector.
+    unsafe { core::mem::transmute::<[u8; 16], __m128i>(bytes) }
+}
+
+fn bytes_of(vector: __m128i) -> [u8; 16] {
+    // SAFETY: a vector is sixteen bytes.
+    unsafe { core::mem::transmute::<__m128i, [u8; 16]>(vector) }
+}
+
+/// Whether the processor has what this needs, SSSE3 and SSE4.1: all since 2008, some makers' since 2011.
+pub fn has_words() -> bool {
+    const NO: usize = 1;
+    const YES: usize = 2;
+    // Kept, because a hypervisor that answers takes as long as ten pages do.
+    static ANSWER: Hint = Hint::new();
+    if ANSWER.get() == 0 {
+        const NEEDED: u32 = 1 << 9 | 1 << 19;
+        // SAFETY: every processor of 64 bits has the instruction. (A safe function in later versions of Rust.)
+        #[allow(unused_unsafe)]
+        let has = !cfg!(miri) && unsafe { __cpuid(1) }.ecx & NEEDED == NEEDED;
+        ANSWER.set(if has { YES } else { NO });
+    }
+    ANSWER.get() == YES
+}
+
+/// Compresses a page of words into the start of `dst` and returns how many bytes that took, at most half a page. None if
+/// that is too little, if `dst` has less room than that and some more, or without [`has_words`].
+pub fn words_compress(src: &Page, dst: &mut [u8]) -> Option<usize> {
+    let dst: &mut [u8; ROOM] = dst.first_chunk_mut()?;
+    if !has_words() {
+        return None;
+    }
+    // SAFETY: the processor has what it needs.
+    unsafe { encode(src, dst) }
+}
+
+#[target_feature(enable = "ssse3,sse4.1")]
+fn encode(src: &Page, dst: &mut [u8; ROOM]) -> Option<usize> {
+    let words: &[[u8; 8]; WORDS] = src.as_chunks().0.try_into().ok()?;
+    let (head, bytes) = dst.split_first_chunk_mut::<BYTES_AT>()?;
+    head[0] = WORDS_TAG;
+    let (blocks, classes) = (words.as_chunks().0, head[1..].as_chunks_mut().0);
+    // The words before, and where one with some upper bits was last. The place may hold another one by now: that makes a
+    // bad difference, but a true one.
+    let (mut near, mut last) = ([0; NEAR], [0; NEAR]);
+    let mut at = 0;
+    for (number, (block, classes)) in blocks.iter().zip(classes).enumerate() {
+        if at > AHEAD_MAX + number * ((LEN_MAX - BYTES_AT) / (WORDS / BLOCK)) {
+            return None;
+        }
+        let bytes = bytes.get_mut(at..)?.first_chunk_mut()?;
+        let first = number * BLOCK % NEAR;
+        at += encode_block(block, first, &mut near, &mut last, classes, bytes);
+    }
+    (BYTES_AT + at <= LEN_MAX).then_some(BYTES_AT + at)
+}
+
+/// Writes a block's words to `bytes`, and their classes; how many bytes. `first` is the place of its first word among those near.
+#[target_feature(enable = "ssse3,sse4.1")]
+fn encode_block(
+    words: &[[u8; 8]; BLOCK],
+    first: usize,
+    near: &mut [u64; NEAR],
+    last: &mut [u8; NEAR],
+    classes: &mut [u8; BLOCK / 2],
+    bytes: &mut [u8; BLOCK_BYTES],
+) -> usize {
+    let tables = &ENCODER;
+    let zero = _mm_setzero_si128();
+    let mut used = 0;
+    for (pair, to) in classes.iter_mut().enumerate() {
+        let (mut word, mut like, mut found) = ([0; 2], [0; 2], [0; 2]);
+        for i in 0..2 {
+            let place = (first + 2 * pair + i) % NEAR;
+            word[i] = u64::from_le_bytes(words[2 * pair + i]);
+            let hash = (word[i] >> HASH_SHIFT).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56;
+            found[i] = core::mem::replace(&mut last[hash as usize], place as u8);
+            like[i] = near[found[i] as usize];
+            near[place] = word[i];
+        }
+        let own = _mm_set_epi64x(word[1] as i64, word[0] as i64);
+        let difference = _mm_xor_si128(own, _mm_set_epi64x(like[1] as i64, like[0] as i64));
+        let own_zeros = _mm_movemask_epi8(_mm_cmpeq_epi8(own, zero)) as usize;
+        let zeros = _mm_movemask_epi8(_mm_cmpeq_epi8(difference, zero)) as usize;
+        let [low, high] = [0, 8].map(|bit| {
+            let own = tables.own[own_zeros >> bit & 0xff] as usize;
+            let choice = own + tables.difference[zeros >> bit & 0xff] as usize;
+            tables.chosen[choice % CHOICES] as usize
+        });
+        let both = (low | high << 4) % 256;
+        let named = _mm_set_epi64x(found[1] as i64, found[0] as i64);
+        let named = _mm_or_si128(_mm_slli_epi64::<8>(difference), named);
+        let packed = _mm_or_si128(
+            _mm_shuffle_epi8(own, vector(tables.gather_words[both])),
+            _mm_shuffle_epi8(named, vector(tables.gather_differences[both])),
+        );
+        bytes[used..used + 16].copy_from_slice(&bytes_of(packed));
+        used += tables.lens[both] as usize;
+        *to = both as u8;
+    }
+    used
+}
+
+/// Makes the page of what [`words_compress`] made of it. What the page holds after an error is unspecified.
+pub fn words_decompress(src: &[u8], dst: &mut Page) -> Result<(), Corrupt> {
+    let corrupt = Corrupt { len: src.len() };
+    if !has_words() {
+        return Err(corrupt);
+    }
+    // SAFETY: the processor has what it needs.
+    unsafe { decode(src, dst) }.ok_or(corrupt)
+}
+
+#[target_feature(enable = "ssse3,sse4.1")]
+fn decode(src: &[u8], dst: &mut Page) -> Option<()> {
+    let (head, mut rest) = src.split_first_chunk::<BYTES_AT>()?;
+    if head[0] != WORDS_TAG {
+        return None;
+    }
+    let words: &mut [[u8; 8]; WORDS] = dst.as_chunks_mut().0.try_into().ok()?;
+    let (blocks, classes) = (words.as_chunks_mut().0, head[1..].as_chunks().0);
+    let mut near = [0; NEAR];
+    let mut tail;
+    for (number, (block, classes)) in blocks.iter_mut().zip(classes).enumerate() {
+        let bytes = match rest.first_chunk() {
+            Some(bytes) => bytes,
+            None => {
+                tail = [0; BLOCK_BYTES];
+                tail[..rest.len()].copy_from_slice(rest);
+                &tail
+            }
+        };
+        let used = decode_block(classes, bytes, number * BLOCK % NEAR, &mut near, block);
+        rest = rest.get(used..)?;
+    }
+    rest.is_empty().then_some(())
+}
+
+/// Reads a block's words from `bytes`; how many of these they took.
+#[target_feature(enable = "ssse3,sse4.1")]
+fn decode_block(
+    classes: &[u8; BLOCK / 2],
+    bytes: &[u8; BLOCK_BYTES],
+    first: usize,
+    near: &mut [u64; NEAR],
+    words: &mut [[u8; 8]; BLOCK],
+) -> usize {
+    let tables = &DECODER;
+    let mut used = 0;
+    for (pair, both) in classes.iter().enumerate() {
+        let both = *both as usize;
+        let second = used + tables.len[both & 15] as usize;
+        let written: [u8; 16] = bytes[used..used + 16].try_into().unwrap_or_default();
+        let spread = _mm_shuffle_epi8(vector(written), vector(tables.spread[both]));
+        let part = [_mm_extract_epi64::<0>(spread) as u64, _mm_extract_epi64::<1>(spread) as u64];
+        let names = [bytes[used], bytes[second]];
+        let masks = [tables.is_difference[both & 15], tables.is_difference[both >> 4]];
+        for i in 0..2 {
+            let word = part[i] ^ near[names[i] as usize] & masks[i];
+            near[(first + 2 * pair + i) % NEAR] = word;
+            words[2 * pair + i] = word.to_le_bytes();
+        }
+        used += tables.lens[both] as usize;
+    }
+    used
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn page_of(word: impl Fn(usize) -> u64) -> Page {
+        let mut page = [0; PAGE_BYTES];
+        for (number, bytes) in page.as_chunks_mut().0.iter_mut().enumerate() {
+            *bytes = word(number).to_le_bytes();
+        }
+        page
+    }
+
+    /// What a page compresses to, and how long that is, once it was compared with what comes out again.
+    fn compressed(page: &Page) -> Option<(Page, usize)> {
+        let mut dst = [0xa5; PAGE_BYTES];
+        let len = words_compress(page, &mut dst)?;
+        // Of what is there already nothing shows.
+        let mut back = [0x5a; PAGE_BYTES];
+        assert_eq!(words_decompress(&dst[..len], &mut back), Ok(()));
+        assert_eq!(back, *page);
+        Some((dst, len))
+    }
+
+    /// A number whose hash is not that of another.
+    fn mixed(number: usize) -> u64 {
+        (number as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29)
+    }
+
+    #[test]
+    fn zeros_take_nothing_but_their_classes() {
+        assert_eq!(compressed(&[0; PAGE_BYTES]).unwrap().1, BYTES_AT);
+    }
+
+    #[test]
+    fn the_tag_is_no_beginning_of_an_lz4_block() {
+        assert_eq!(compressed(&[0; PAGE_BYTES]).unwrap().0[0], WORDS_TAG);
+        // Its first four bits are how many literals come first, and the first sequence has nothing else to begin with.
+        assert_eq!(WORDS_TAG >> 4, 0);
+    }
+
+    /// Each word as the only one of a page takes just what its class says, whatever its other bits.
+    #[test]
+    fn each_class_takes_as_many_bytes_as_it_says() {
+        let cases: [(u64, usize); 14] = [
+            (0, 0),
+            (0xff, 1),
+            (0xff00, 2),
+            (0x0080_0000, 3),
+            (0xffff_ffff, 4),
+            (0x7fff_1234_5678, 6),
+            (0x0000_8000_0000_0000, 3),
+            (u64::MAX, 8),
+            (0x4059_2300_0000_0000, 3),
+            (0x4059_2345_0000_0000, 4),
+            (0x0000_007f_0000_0001, 2),
+            (0x0000_7f00_0000_00ff, 4),
+            (0x0001_0000_0000_0000, 3),
+            (0x0100_0000_0000_0001, 8),
+        ];
+        for (word, bytes) in cases {
+            let page = page_of(|number| if number == 300 { word } else { 0 });
+            assert_eq!(compressed(&page).unwrap().1, BYTES_AT + bytes, "{word:#x}");
+        }
+    }
+
+    #[test]
+    fn a_word_like_an_earlier_one_takes_its_name_and_the_difference() {
+        let pointer = 0x7f3a_1234_5000;
+        for (other, bytes) in [(pointer, 1), (pointer + 0x80, 2), (pointer + 0xff8, 3)] {
+            for (first, second) in [(0, 1), (0, 255), (3, 259), (100, 101), (101, 102), (255, 511), (510, 511)] {
+                let page = page_of(|number| match number {
+                    _ if number == first => pointer,
+                    _ if number == second => other,
+                    _ => 0,
+                });
+                let len = compressed(&page).unwrap().1;
+                assert_eq!(len, BYTES_AT + 6 + bytes, "{other:#x} at {first} and {second}");
+            }
+        }
+    }
+
+    #[test]
+    fn words_further_apart_than_a_name_reaches_take_what_they_are() {
+        let page = page_of(|number| if number == 0 || number == 257 { 0x7f3a_1234_5000 } else { 0 });
+        assert_eq!(compressed(&page).unwrap().1, BYTES_AT + 12);
+    }
+
+    /// The place in the table is that of the word itself, 256 words before.
+    #[test]
+    fn a_word_is_like_the_one_that_had_its_name_before() {
+        let page = page_of(|number| if number % 256 == 77 { 0x7f3a_1234_5000 } else { 0 });
+        assert_eq!(compressed(&page).unwrap().1, BYTES_AT + 7);
+    }
+
+    #[test]
+    fn what_takes_more_than_half_a_page_is_given_up() {
+        // 8 bytes each for 224 words are 1,792: with classes and tag a byte too many.
+        let page = |words: usize| page_of(move |number| if number >= WORDS - words { mixed(number) } else { 0 });
+        assert_eq!(compressed(&page(223)).unwrap().1, BYTES_AT + 223 * 8);
+        assert_eq!(compressed(&page(224)), None);
+        assert_eq!(compressed(&page_of(mixed)), None);
+    }
+
+    #[test]
+    fn a_page_that_begins_with_much_and_goes_on_with_little_is_not_given_up() {
+        let page = page_of(|number| if number < 30 { mixed(number) } else { number as u64 % 200 });
+        assert!(compressed(&page).is_some());
+    }
+
+    #[test]
+    fn without_room_nothing_is_made() {
+        assert_eq!(words_compress(&[0; PAGE_BYTES], &mut [0; ROOM - 1]), None);
+        assert_eq!(words_compress(&[0; PAGE_BYTES], &mut [0; ROOM]), Some(BYTES_AT));
+    }
+
+    #[test]
+    fn what_is_cut_longer_or_of_another_kind_is_corrupt() {
+        let (mut whole, whole_len) = compressed(&page_of(|number| number as u64 * 3)).unwrap();
+        let mut page = [0; PAGE_BYTES];
+        for len in 0..whole_len {
+            assert_eq!(words_decompress(&whole[..len], &mut page), Err(Corrupt { len }));
+        }
+        let len = whole_len + 1;
+        assert_eq!(words_decompress(&whole[..len], &mut page), Err(Corrupt { len }));
+        whole[0] += 1;
+        assert_eq!(words_decompress(&whole[..whole_len], &mut page), Err(Corrupt { len: whole_len }));
+    }
+
+    /// So what is decoded never depends on what the page held before.
+    #[test]
+    fn words_before_the_first_are_zero() {
+        let mut object = [0; BYTES_AT + 1];
+        object[0] = WORDS_TAG;
+        // The first word is like the one named 200.
+        (object[1], object[BYTES_AT]) = (11, 200);
+        let mut page = [0xff; PAGE_BYTES];
+        assert_eq!(words_decompress(&object, &mut page), Ok(()));
+        assert_eq!(page, [0; PAGE_BYTES]);
+    }
+}
