@@ -20,8 +20,8 @@ ROOT = os.path.dirname(os.path.dirname(HERE))
 TARGET = os.path.join(os.environ.get("CARGO_TARGET_DIR") or os.path.join(ROOT, "target"), "release")
 # What a sample is part of: the first that one of its functions matches, from the innermost function outwards.
 KINDS = [
-    ("decompress", r"LZ4_decompress|lz4.*decompress|decompress"),
-    ("compress", r"LZ4_compress|lz4.*compress|::compress"),
+    ("decompress", r"LZ4_decompress|decompress|codec::words::decode"),
+    ("compress", r"LZ4_compress|_compress\b|::compress|codec::words::encode"),
     ("encrypt and files", r"aes|ghash|polyval|vfs_read|vfs_write|ext4|btrfs|xfs|blk_|io_schedule|pread|pwrite"),
     ("MOVE", r"move_pages|move_present_pte|uffdio_move"),
     ("COPY", r"mfill_atomic|userfaultfd_copy|uffdio_copy"),
