@@ -11,6 +11,7 @@ fuzz_target!(|data: &[u8]| {
     // Any answer is right, as long as nothing else is touched.
     let _ = lz4_decompress(data, &mut page);
     let _ = words_decompress(data, &mut page);
+    let _ = decompress(data, &mut page);
 
     let Some((capacity, content)) = data.split_first_chunk::<2>() else { return };
     let content: Box<Page> = Box::new(core::array::from_fn(|index| *content.get(index).unwrap_or(&0)));

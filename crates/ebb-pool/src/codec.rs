@@ -10,7 +10,7 @@ mod words;
 
 #[cfg(feature = "lz4")]
 pub use lz4::{Lz4State, lz4_compress, lz4_decompress};
-pub use same::{fill, same_filled};
+pub use same::{SAME_TAG, fill, same_compress, same_decompress, same_filled};
 pub use words::{WORDS_TAG, words_compress, words_decompress};
 
 /// Bytes of what is compressed.
@@ -27,20 +27,64 @@ pub struct Corrupt {
     pub len: usize,
 }
 
+/// A page of words that takes no more, half a byte a word for its class and little more than another, is one of zeros and
+/// repetitions above all. lz4 sees these as a whole, and is quick where they are long.
+#[cfg(feature = "lz4")]
+const REPETITIVE_MAX: usize = PAGE_BYTES / 5;
+
 /// Compresses a page into the start of `dst`, by the codec that fits, and returns how many bytes that took; none if they are
 /// more than `dst` has.
 #[cfg(feature = "lz4")]
 #[inline]
 pub fn compress(work: &mut Lz4State, src: &Page, dst: &mut [u8]) -> Option<usize> {
-    words_compress(src, dst).or_else(|| lz4_compress(work, src, dst))
+    let Some(len) = words_compress(src, dst) else { return lz4_compress(work, src, dst) };
+    if len <= REPETITIVE_MAX {
+        let (words, rest) = dst.split_at_mut(len);
+        let room = rest.len().min(len - 1);
+        if let Some(less) = lz4_compress(work, src, &mut rest[..room]) {
+            words[..less].copy_from_slice(&rest[..less]);
+            return Some(less);
+        }
+    }
+    Some(len)
 }
 
-/// Makes the page of what [`compress`] made of it. What the page holds after an error is unspecified.
+/// Makes the page of what [`compress`] or [`same_compress`] made of it. What the page holds after an error is unspecified.
 #[cfg(feature = "lz4")]
 #[inline]
 pub fn decompress(src: &[u8], dst: &mut Page) -> Result<(), Corrupt> {
     match src.first() {
         Some(&WORDS_TAG) => words_decompress(src, dst),
+        Some(&SAME_TAG) => same_decompress(src, dst),
         _ => lz4_decompress(src, dst),
+    }
+}
+
+#[cfg(all(test, feature = "lz4"))]
+mod tests {
+    use super::*;
+
+    /// A page of a few words that come again and again.
+    fn repetitive() -> Page {
+        core::array::from_fn(|index| [0x11, 0x99, 0, 0, 0, 0xdd, 0, 0][index / 2 % 8])
+    }
+
+    #[test]
+    fn what_repeats_itself_takes_what_lz4_makes_of_it() {
+        let (mut state, mut dst, mut other) = (Lz4State::new(), [0; PAGE_BYTES], [0; PAGE_BYTES]);
+        let len = compress(&mut state, &repetitive(), &mut dst).unwrap();
+        let by_lz4 = lz4_compress(&mut state, &repetitive(), &mut other).unwrap();
+        let by_words = words_compress(&repetitive(), &mut [0; PAGE_BYTES]).unwrap();
+        assert!(by_lz4 < by_words);
+        assert_eq!(dst[..len], other[..by_lz4]);
+    }
+
+    #[test]
+    fn what_has_words_of_its_own_takes_what_words_make_of_it() {
+        let page: Page = core::array::from_fn(|index| if index % 8 < 2 { (index * index / 64) as u8 } else { 0 });
+        let (mut state, mut dst, mut other) = (Lz4State::new(), [0; PAGE_BYTES], [0; PAGE_BYTES]);
+        let len = compress(&mut state, &page, &mut dst).unwrap();
+        let by_words = words_compress(&page, &mut other).unwrap();
+        assert_eq!(dst[..len], other[..by_words]);
     }
 }

@@ -6,7 +6,7 @@
 #![cfg(all(not(loom), not(miri), feature = "lz4"))]
 
 use ebb_pool::codec::{
-    Lz4State, PAGE_BYTES, Page, compress, decompress, lz4_compress, words_compress, words_decompress,
+    Lz4State, PAGE_BYTES, Page, compress, decompress, lz4_compress, same_decompress, words_compress, words_decompress,
 };
 
 const CASES: usize = 150_000;
@@ -184,6 +184,7 @@ fn what_one_codec_makes_the_other_refuses() {
         let content = any_page(&mut random);
         let len = lz4_compress(&mut state, &content, &mut object).unwrap();
         assert!(words_decompress(&object[..len], &mut page).is_err());
+        assert!(same_decompress(&object[..len], &mut page).is_err());
     }
 }
 

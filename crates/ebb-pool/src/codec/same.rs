@@ -1,6 +1,12 @@
-//! Pages that repeat one word: zero pages above all. They are kept as that word, without any memory.
+//! Pages that repeat one word: zero pages above all. They are kept as that word, without any memory where the caller has room
+//! for it, or as an object of a tag byte and the word.
 
-use super::{PAGE_BYTES, Page};
+use super::{Corrupt, PAGE_BYTES, Page};
+
+/// First byte of an object that is one word; see [`WORDS_TAG`](super::WORDS_TAG).
+pub const SAME_TAG: u8 = 2;
+/// Bytes of such an object.
+const OBJECT_BYTES: usize = 1 + size_of::<u64>();
 
 const WORDS: usize = PAGE_BYTES / 8;
 
@@ -29,9 +35,49 @@ pub fn fill(page: &mut Page, word: u64) {
     words.fill(word.to_ne_bytes());
 }
 
+/// Makes an object of the word that a page repeats, at the start of `dst`, and returns how many bytes that took; none if they are
+/// more than `dst` has.
+pub fn same_compress(word: u64, dst: &mut [u8]) -> Option<usize> {
+    let [tag, bytes @ ..]: &mut [u8; OBJECT_BYTES] = dst.first_chunk_mut()?;
+    *tag = SAME_TAG;
+    *bytes = word.to_ne_bytes();
+    Some(OBJECT_BYTES)
+}
+
+/// Makes the page of what [`same_compress`] made of its word.
+pub fn same_decompress(src: &[u8], dst: &mut Page) -> Result<(), Corrupt> {
+    match <&[u8; OBJECT_BYTES]>::try_from(src) {
+        Ok([SAME_TAG, bytes @ ..]) => {
+            fill(dst, u64::from_ne_bytes(*bytes));
+            Ok(())
+        }
+        _ => Err(Corrupt { len: src.len() }),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_repeated_word_comes_back_from_its_object() {
+        let (word, mut object, mut page) = (0x0123_4567_89ab_cdef, [0; OBJECT_BYTES + 1], [0xaa; PAGE_BYTES]);
+        let len = same_compress(word, &mut object).unwrap();
+        assert_eq!(same_decompress(&object[..len], &mut page), Ok(()));
+        assert_eq!(same_filled(&page), Some(word));
+        assert_eq!(same_compress(word, &mut object[..len - 1]), None);
+    }
+
+    #[test]
+    fn an_object_of_another_length_or_kind_is_corrupt() {
+        let (mut object, mut page) = ([0; OBJECT_BYTES + 1], [0; PAGE_BYTES]);
+        let len = same_compress(7, &mut object).unwrap();
+        for other in [0, 1, len - 1, len + 1] {
+            assert_eq!(same_decompress(&object[..other], &mut page), Err(Corrupt { len: other }));
+        }
+        object[0] = super::super::WORDS_TAG;
+        assert_eq!(same_decompress(&object[..len], &mut page), Err(Corrupt { len }));
+    }
 
     #[test]
     fn a_filled_page_is_known_by_its_word() {

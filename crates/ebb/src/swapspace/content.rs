@@ -54,7 +54,8 @@ impl SwapSpace {
         lz4: &mut codec::Lz4State,
         out: &mut [u8],
     ) -> StoreResult {
-        let pattern = codec::same_filled(page).and_then(|word| match word {
+        let same = codec::same_filled(page);
+        let pattern = same.and_then(|word| match word {
             _ if word >> 32 == word & 0xffff_ffff => Some((word, location::SAME | (word & 0xffff_ffff) << 8)),
             _ if word >> 56 == 0 => Some((word, location::WORD | word << 8)),
             _ => None,
@@ -67,7 +68,11 @@ impl SwapSpace {
         }
         let takes_all = !self.has_file() || group.has_plenty();
         let limit = if takes_all { out.len().min(4095) } else { POOL_OBJECT_MAX };
-        let len = codec::compress(lz4, page, &mut out[..limit]);
+        let len = match same {
+            // No room for it in the location word.
+            Some(word) => codec::same_compress(word, out),
+            None => codec::compress(lz4, page, &mut out[..limit]),
+        };
         // Without a file even what does not compress must stay in RAM, and where there is room in plenty it may.
         let data: &[u8] = match len {
             Some(len) => &out[..len],

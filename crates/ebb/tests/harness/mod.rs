@@ -98,7 +98,7 @@ pub fn unmap(space: &'static Space, at: *mut u8, bytes: usize) {
 }
 
 /// A word that tells pages, versions and kinds of content apart. `kind` 0: zero; 1: one word repeated; 2: compressible;
-/// 3: random.
+/// 3: random; 4: one word repeated that fills all its bits; 5: pointers, small numbers and zeros.
 pub fn word_of(page: usize, version: u64, kind: u64, index: usize) -> u64 {
     let mix = |mut x: u64| {
         x ^= x >> 31;
@@ -107,12 +107,17 @@ pub fn word_of(page: usize, version: u64, kind: u64, index: usize) -> u64 {
         x.wrapping_mul(0xbf58_476d_1ce4_e5b9)
     };
     let key = mix(page as u64 * 0x1_0000_0001 + version);
-    match kind & 3 {
+    let other = mix(key ^ (index as u64) << 17);
+    match kind {
         0 => 0,
         1 => key & 0xffff_ffff | key << 32,
         2 if index.is_multiple_of(4) => key ^ index as u64,
         2 => index as u64 / 8,
-        _ => mix(key ^ (index as u64) << 17),
+        4 => key,
+        5 if index.is_multiple_of(3) => 0x7f3a_0000_0000 | key & 0xff00_0000 | other & 0xf_fff8,
+        5 if index % 3 == 1 => other % 1000,
+        5 => 0,
+        _ => other,
     }
 }
 
