@@ -1,7 +1,8 @@
 //! Codecs: a page to fewer bytes, and back.
 //!
 //! `docs/codecs.md` says how they were chosen. Each is a pair of functions that allocate nothing and may run in a
-//! signal handler; decoders trust no byte of what they read.
+//! signal handler; whatever decoders read, they stay within their buffers. That an object is damaged they notice only where its length is not
+//! right: what leaves RAM is authenticated besides.
 
 #[cfg(feature = "lz4")]
 mod lz4;
@@ -11,7 +12,7 @@ mod words;
 #[cfg(feature = "lz4")]
 pub use lz4::{Lz4State, lz4_compress, lz4_decompress};
 pub use same::{SAME_TAG, fill, same_compress, same_decompress, same_filled};
-pub use words::{WORDS_TAG, words_compress, words_decompress};
+pub use words::{WORDS_TAG, has_words, words_compress, words_decompress};
 
 /// Bytes of what is compressed.
 pub const PAGE_BYTES: usize = 4096;

@@ -197,7 +197,7 @@ impl Space {
     }
 
     /// Stores pages in the claimed `slots`, at most a batch. `contents` are their addresses: mapped memory of pages that the
-    /// caller has claimed, and that nobody writes to, or only the kernel for a system call. `done` is told of each, once
+    /// caller has claimed, and that nobody writes to: what changes while it is compressed may spoil other words of the page. `done` is told of each, once
     /// and as soon as possible, whether it is stored.
     pub(crate) fn store_pages(
         &self,

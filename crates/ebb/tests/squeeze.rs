@@ -16,7 +16,7 @@ fn work(seed: u64, rounds: usize) {
     let mut version = vec![0u64; PAGES];
     let mut kind = vec![0u64; PAGES];
     for page in 0..PAGES {
-        kind[page] = random.below(6) as u64;
+        kind[page] = random.below(7) as u64;
         version[page] = 1;
         fill(at, page, 1, kind[page]);
     }
@@ -35,7 +35,7 @@ fn work(seed: u64, rounds: usize) {
             }
             1..=3 => {
                 version[page] += 1;
-                kind[page] = random.below(6) as u64;
+                kind[page] = random.below(7) as u64;
                 fill(at, page, version[page], kind[page]);
             }
             _ => check(at, page, version[page], kind[page]),

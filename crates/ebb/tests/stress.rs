@@ -79,7 +79,7 @@ fn use_memory(space: &'static Space, seed: u64, stop: &AtomicBool) {
                 for _ in 0..200 {
                     version += 1;
                     let page = random.below(pages.len());
-                    pages.write(page, version, random.below(6) as u64);
+                    pages.write(page, version, random.below(7) as u64);
                 }
             }
             5 => {
@@ -91,7 +91,7 @@ fn use_memory(space: &'static Space, seed: u64, stop: &AtomicBool) {
                 for _ in 0..20 {
                     version += 1;
                     let page = random.below(pages.len());
-                    write_by_the_kernel(pages, page, version, random.below(6) as u64, ends);
+                    write_by_the_kernel(pages, page, version, random.below(7) as u64, ends);
                 }
             }
             8 => move_elsewhere(pages),
@@ -146,7 +146,7 @@ fn run(mib: u64, forks: bool) {
             let Some(own) = &mut own else { continue };
             let seen = view(own);
             children.push(fork(space, || child(space, own, seen.as_ref())));
-            (0..100).for_each(|page| own.write(page * 3, random.below(1000) as u64, random.below(6) as u64));
+            (0..100).for_each(|page| own.write(page * 3, random.below(1000) as u64, random.below(7) as u64));
             if children.len() > 2 {
                 assert_eq!(wait(children.remove(0)), 0);
             }

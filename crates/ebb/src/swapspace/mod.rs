@@ -114,6 +114,8 @@ impl SwapSpace {
     /// A swap space whose pool may hold `pool_pages_max` pages (with a file, and without one) of `arena_bytes` of
     /// address space.
     pub fn new(pool_pages_max: [usize; 2], arena_bytes: usize) -> Result<Self, Errno> {
+        // Asked here, so that no signal handler has to.
+        let _ = ebb_pool::codec::has_words();
         let (slots, _) = new_slots(&Options::fixed(NR_SLOTS, SHARDS, Placement::Sharded))?;
         let block_bytes = BLOCK_BYTES;
         let arena_bytes = arena_bytes.next_multiple_of(block_bytes);

@@ -98,7 +98,8 @@ pub fn unmap(space: &'static Space, at: *mut u8, bytes: usize) {
 }
 
 /// A word that tells pages, versions and kinds of content apart. `kind` 0: zero; 1: one word repeated; 2: compressible;
-/// 3: random; 4: one word repeated that fills all its bits; 5: pointers, small numbers and zeros.
+/// 3: random; 4: one word repeated that fills all its bits; 5: pointers, small numbers and zeros; 6: random, but beginning like an object of
+/// some codec.
 pub fn word_of(page: usize, version: u64, kind: u64, index: usize) -> u64 {
     let mix = |mut x: u64| {
         x ^= x >> 31;
@@ -117,6 +118,7 @@ pub fn word_of(page: usize, version: u64, kind: u64, index: usize) -> u64 {
         5 if index.is_multiple_of(3) => 0x7f3a_0000_0000 | key & 0xff00_0000 | other & 0xf_fff8,
         5 if index % 3 == 1 => other % 1000,
         5 => 0,
+        6 if index == 0 => (other & !0xff) | (1 + key % 2),
         _ => other,
     }
 }
