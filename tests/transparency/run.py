@@ -44,8 +44,10 @@ VARIANTS = {
     "strict": (True, False, "no-dormant,strict"),
     "early-strict": (True, False, "early,strict"),
 }
-# Programs that need a budget of their own: where runs of pages are long enough for frames to be used again.
-RAM = {"zerocopy": "128M", "lent_before": "128M", "lent_unlocked": "128M", "filter_asks": "48M"}
+# Programs that need a budget of their own: where runs of pages are long enough for frames to be used again, or where
+# what a call may pin is little.
+RAM = {"zerocopy": "128M", "lent_before": "128M", "lent_unlocked": "128M", "filter_asks": "48M",
+       "io_streams_whole": "8M"}
 # What may differ for an ordinary user (files, limits, descriptors, other processes, faults by way of the user's own right),
 # and what the change from small to managed can disturb most.
 SHORT = {

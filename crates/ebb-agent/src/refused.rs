@@ -20,6 +20,7 @@ use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use ebb::uapi::{self, uffd};
 use linux_raw_sys::errno as e;
 use linux_raw_sys::general as g;
+use linux_raw_sys::ioctl;
 
 /// A call that a managed process cannot do without, with arguments that have no effect.
 struct Vital {
@@ -90,7 +91,21 @@ static MANAGED_TOO: [(&str, u32); 24] = [
 ];
 
 /// Calls that the guard makes for large transfers of the program's, and does without where they would kill.
-static OPTIONAL: [u32; 5] = [g::__NR_newfstatat, g::__NR_getsockopt, g::__NR_ppoll, g::__NR_sendto, g::__NR_sendmsg];
+static OPTIONAL: [Optional; 11] = [
+    (g::__NR_newfstatat, 0),
+    (g::__NR_getsockopt, 0),
+    (g::__NR_ppoll, 0),
+    (g::__NR_sendto, 0),
+    (g::__NR_sendmsg, 0),
+    (g::__NR_recvfrom, 0),
+    (g::__NR_recvmsg, 0),
+    (g::__NR_preadv2, 0),
+    (g::__NR_fcntl, g::F_GETFL as u64),
+    (g::__NR_ioctl, ioctl::FIONREAD as u64),
+    (g::__NR_ioctl, ioctl::TCGETS as u64),
+];
+/// Number and second argument.
+type Optional = (u32, u64);
 /// A bit for each of those: a filter kills who makes it, one that was inherited, or one of this process's.
 static DEADLY_INHERITED: AtomicU32 = AtomicU32::new(0);
 static DEADLY: AtomicU32 = AtomicU32::new(0);
@@ -159,17 +174,17 @@ fn by_program(program: &[Instruction], life: Life) -> Option<Refusal> {
 
 /// A bit for each of the optional calls that `program` kills for.
 fn optional_by_program(program: &[Instruction]) -> u32 {
-    let is_deadly = |nr: u32| {
-        let data = Data { nr, arch: ARCH, ip: entry::stub(), args: [0; 6] };
+    let is_deadly = |(nr, argument): Optional| {
+        let data = Data { nr, arch: ARCH, ip: entry::stub(), args: [0, argument, 0, 0, 0, 0] };
         run(program, &data).map(Action::of) == Some(Action::Deadly)
     };
-    (0..).zip(OPTIONAL).filter(|&(_, nr)| is_deadly(nr)).fold(0, |bits, (at, _)| bits | 1 << at)
+    (0..).zip(OPTIONAL).filter(|&(_, call)| is_deadly(call)).fold(0, |bits, (at, _)| bits | 1 << at)
 }
 
 /// Whether one of the calls that Ebb gets along without can be made: no filter known of kills for it, in any thread.
 pub fn may_make(nr: u32) -> bool {
     let deadly = DEADLY.load(Relaxed) | DEADLY_INHERITED.load(Relaxed);
-    deadly == 0 || !(0..).zip(OPTIONAL).any(|(at, optional)| optional == nr && deadly & 1 << at != 0)
+    deadly == 0 || !(0..).zip(OPTIONAL).any(|(at, (optional, _))| optional == nr && deadly & 1 << at != 0)
 }
 
 /// Whether a call loads a filter, or asks for the strict mode.
@@ -319,9 +334,11 @@ extern "C" fn try_apart(_: usize) -> ! {
 
 /// Which of the optional calls kill: those from the first one on count as such.
 fn try_optional() {
-    for (at, nr) in (0..).zip(OPTIONAL) {
+    const NONE: u64 = u64::MAX;
+    for (at, (nr, argument)) in (0..).zip(OPTIONAL) {
+        let second = if argument == 0 { NONE } else { argument };
         // SAFETY: without a descriptor, and with addresses that are none, these calls have no effect, and none waits.
-        unsafe { entry::raw_syscall(nr as u64, &[u64::MAX; 6]) };
+        unsafe { entry::raw_syscall(nr as u64, &[NONE, second, NONE, NONE, NONE, NONE]) };
         DEADLY_INHERITED.fetch_and(!(1 << at), Relaxed);
     }
 }

@@ -5,8 +5,9 @@
 //! * regular files, block devices and memory devices (`/dev/zero`): pieces until all is done, or one comes back short
 //!   (end of file, full disk, file size limit), or fails; an error after a piece was done is the done count. Each
 //!   piece is a whole number of pages, so that direct I/O stays aligned;
-//! * reading a stream (pipe, stream socket, terminal): one piece. Less than asked for is what a stream may give; only
-//!   with MSG_WAITALL it is read on;
+//! * reading a stream (pipe, stream socket, terminal): one piece, and then, without waiting, what else is there already
+//!   (`read_on`). To who waits for edges (epoll(7)) less than asked for means that nothing is left. With MSG_WAITALL the
+//!   further pieces wait;
 //! * writing a stream: pieces until all is written, as a blocking write is; a short piece ends it, which on a
 //!   descriptor that does not block means that the stream is full, and on one that does that a signal came. With
 //!   MSG_ZEROCOPY it is one piece: the kernel tells the end of each call that it was made;
@@ -24,19 +25,23 @@
 //! threads may wait in such calls for ever.
 //!
 //! Not kept: a write larger than what can be pinned is not atomic against other writers of the same file or stream between its
-//! pieces; a socket's timeouts begin anew with each piece; of `recvmmsg`, a socket's error that comes between the look for one
+//! pieces; a socket's timeouts begin anew with each piece; buffers too far apart to be pinned together get less at a
+//! time from a terminal that blocks or gives lines; of `recvmmsg`, a socket's error that comes between the look for one
 //! and the next piece's first message is not told again by the next call; and a vector that is changed during the call, by its
 //! own transfer or by somebody else, counts as it is when its turn comes.
 
+mod plan;
 mod process_vm;
+mod read_on;
 pub(super) mod recvmmsg;
 
 use super::{Before, Memory, NOT_MADE, Pinner, prepare};
 use crate::refused;
 use crate::table::visit::{Buffer, IOV_MAX, Kind, PAGE_BYTES, RW_BYTES_MAX};
 use crate::table::{self, Split};
-use core::mem::{MaybeUninit, offset_of};
+use core::mem::offset_of;
 use linux_raw_sys::{errno, general as g};
+use plan::{NoWait, NotMade, Plan, Policy, plan};
 
 const EFAULT: i64 = errno::EFAULT as i64;
 
@@ -60,60 +65,12 @@ const PIECE_VECTORS: usize = 64;
 const SCATTERED_VECTORS: usize = 4;
 /// Bytes that a pipe takes in one (`PIPE_BUF`).
 const PIPE_BUF: u64 = 4096;
-/// A device that is memory: null, zero, full, random.
-const MAJOR_MEM: u64 = 1;
-/// Terminals, the virtual ones and those at serial lines, and consoles.
-const MAJORS_TERMINAL: [u64; 14] = [4, 5, 136, 137, 138, 139, 140, 141, 142, 143, 166, 188, 204, 229];
 /// Bytes of a piece that is made whatever others have pinned.
 const PIECE_SMALL: u64 = super::PIECE_BYTES_MIN - SLACK;
 /// What pieces are smaller than what can be pinned: partial pages, vectors and headers.
 const SLACK: u64 = 4 * PAGE_BYTES;
 /// The answer of a piece that was not made because others have pinned much meanwhile. No call answers so.
 const TOO_MUCH: i64 = -4096;
-
-/// In how many pieces.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Policy {
-    /// One, as it is.
-    Whole,
-    /// One, cut to what can be pinned.
-    Once,
-    /// As many as it takes, from or to a file: no signal ends it.
-    LoopFile,
-    /// As many as it takes.
-    Loop,
-    /// Likewise, into a socket: a peer that goes away after the first piece makes a short count, and no signal.
-    LoopSocket,
-}
-
-/// The pieces, and how large they are.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Plan {
-    policy: Policy,
-    /// They may wait for as long as they like, so they pin no more than others leave.
-    waits: bool,
-}
-
-impl Plan {
-    fn waiting(policy: Policy) -> Self {
-        Self { policy, waits: true }
-    }
-
-    /// Bytes of a piece of a call with so many.
-    fn bytes_max<M: Memory>(self, mem: &M, total: u64) -> u64 {
-        match self.waits {
-            true => piece_bytes_max(mem.piece_max()),
-            false if total <= mem.pin_max() => total,
-            false => piece_bytes_max(mem.pin_max()),
-        }
-    }
-}
-
-impl From<Policy> for Plan {
-    fn from(policy: Policy) -> Self {
-        Self { policy, waits: false }
-    }
-}
 
 /// Makes a call in pieces; its answer.
 pub(super) fn run<M: Memory>(mem: &M, nr: u64, args: &[u64; 6], do_call: DoCall<'_>) -> i64 {
@@ -149,20 +106,6 @@ pub(super) fn run<M: Memory>(mem: &M, nr: u64, args: &[u64; 6], do_call: DoCall<
         return piece(mem, nr, args, do_call);
     }
     scalar(mem, nr, split, args, Scalar { buffer_at, len_at, total }, plan, do_call)
-}
-
-/// A signal came before anything was transferred: the call is to be made anew.
-struct NotMade;
-
-/// A question to the kernel about the descriptor: whether it answered with success.
-fn ask<M: Memory>(mem: &M, nr: u32, args: &[u64; 6], do_call: DoCall<'_>) -> Result<bool, NotMade> {
-    if !refused::may_make(nr) {
-        return Ok(false);
-    }
-    match piece(mem, nr as u64, args, do_call) {
-        NOT_MADE => Err(NotMade),
-        ret => Ok(ret == 0),
-    }
 }
 
 /// Bytes of one piece where so many can be pinned.
@@ -228,7 +171,7 @@ fn in_one<M: Memory>(
     if is_read(split) || vector.total > bytes_max {
         return Ok(0);
     }
-    match one_of(mem, nr, args, (policy, false), do_call) {
+    match one_of(mem, nr, args, How { goes_on: policy == Policy::LoopFile, is_modest: false }, do_call) {
         ret if ret == -EFAULT => Ok(0),
         ret if ret >= 0 && (ret as u64) < vector.total && policy == Policy::LoopFile => {
             vector.skip(mem, ret as u64).map(|()| ret as u64).ok_or(ret)
@@ -237,20 +180,23 @@ fn in_one<M: Memory>(
     }
 }
 
-/// As [`piece`] or [`modest_piece`], for one of several: a file is read or written to its end also when a signal comes in
-/// between.
-fn one_of<M: Memory>(
-    mem: &M,
-    nr: u64,
-    args: &[u64; 6],
-    (policy, is_modest): (Policy, bool),
-    do_call: DoCall<'_>,
-) -> i64 {
+/// How one of several pieces is made.
+#[derive(Clone, Copy)]
+struct How {
+    /// Also when a signal comes in between: a file is read or written to its end, and what waits for nothing is not ended
+    /// by a signal.
+    goes_on: bool,
+    /// It pins no more than others leave.
+    is_modest: bool,
+}
+
+/// As [`piece`] or [`modest_piece`], for one of several.
+fn one_of<M: Memory>(mem: &M, nr: u64, args: &[u64; 6], how: How, do_call: DoCall<'_>) -> i64 {
     /// Signals within one piece before it counts as failed.
     const SIGNALS_MAX: u32 = 1 << 16;
     for _ in 0..SIGNALS_MAX {
-        let ret = if is_modest { modest_piece(mem, nr, args, do_call) } else { piece(mem, nr, args, do_call) };
-        if ret != NOT_MADE || policy != Policy::LoopFile {
+        let ret = if how.is_modest { modest_piece(mem, nr, args, do_call) } else { piece(mem, nr, args, do_call) };
+        if ret != NOT_MADE || !how.goes_on {
             return ret;
         }
     }
@@ -267,98 +213,13 @@ fn is_vectored(split: Split) -> bool {
     matches!(split, Readv | Writev | Preadv | Pwritev | Preadv2 | Pwritev2 | Recvmsg | Sendmsg)
 }
 
+fn is_message(split: Split) -> bool {
+    matches!(split, Split::Recvmsg | Split::Sendmsg)
+}
+
 fn is_read(split: Split) -> bool {
     use Split::*;
     matches!(split, Read | Pread | Readv | Preadv | Preadv2 | Recvfrom | Recvmsg | Getrandom | Getdents)
-}
-
-/// How a call with `total` bytes is made, which cannot be made as any other: they cannot be pinned, or others have pinned much.
-fn plan<M: Memory>(mem: &M, split: Split, args: &[u64; 6], total: u64, do_call: DoCall<'_>) -> Result<Plan, NotMade> {
-    let flags = match split {
-        Split::Getrandom => return Ok(Policy::Loop.into()),
-        Split::Getdents => return Ok(Policy::Once.into()),
-        Split::Preadv2 | Split::Pwritev2 => args[5],
-        Split::Recvfrom | Split::Sendto => args[3],
-        Split::Recvmsg | Split::Sendmsg => args[2],
-        _ => 0,
-    };
-    if split == Split::Pwritev2 && flags & RWF_ATOMIC != 0 {
-        return Ok(Policy::Whole.into());
-    }
-    const AT_EMPTY_PATH: u64 = 0x1000;
-    let mut stat = MaybeUninit::<g::stat>::zeroed();
-    let at = stat.as_mut_ptr() as u64;
-    // A filter that refuses the first allows the second, which is what today's libraries use.
-    if !ask(mem, g::__NR_fstat, &[args[0], at, 0, 0, 0, 0], do_call)?
-        && !ask(mem, g::__NR_newfstatat, &[args[0], c"".as_ptr() as u64, at, AT_EMPTY_PATH, 0, 0], do_call)?
-    {
-        return Ok(Policy::Whole.into());
-    }
-    // SAFETY: any bytes are a valid `stat`.
-    let stat = unsafe { stat.assume_init() };
-    let major = (stat.st_rdev >> 8) & 0xfff;
-    let reads = is_read(split);
-    Ok(match stat.st_mode & g::S_IFMT {
-        g::S_IFREG | g::S_IFBLK => Policy::LoopFile.into(),
-        g::S_IFCHR if major == MAJOR_MEM => Policy::Loop.into(),
-        g::S_IFCHR if !MAJORS_TERMINAL.contains(&major) => match total <= mem.pin_max() {
-            true => Policy::Whole.into(),
-            false if reads => Policy::Once.into(),
-            false => Policy::Loop.into(),
-        },
-        g::S_IFCHR | g::S_IFIFO if !reads => Plan::waiting(Policy::Loop),
-        g::S_IFCHR | g::S_IFIFO => Plan::waiting(Policy::Once),
-        g::S_IFSOCK => return socket_plan(mem, split, args, flags, total, do_call),
-        // Descriptors of no file (inotify, timers), which give whole records up to the buffer's size.
-        _ if reads => Policy::Once.into(),
-        _ => Policy::Whole.into(),
-    })
-}
-
-fn socket_plan<M: Memory>(
-    mem: &M,
-    split: Split,
-    args: &[u64; 6],
-    flags: u64,
-    total: u64,
-    do_call: DoCall<'_>,
-) -> Result<Plan, NotMade> {
-    const SOL_SOCKET: u64 = 1;
-    const SO_TYPE: u64 = 3;
-    const SO_PROTOCOL: u64 = 38;
-    const SOCK_STREAM: u32 = 1;
-    const IPPROTO_SCTP: u32 = 132;
-    let mut option = |name| {
-        // The value and its length.
-        let mut option = [0u32, 4];
-        let at = option.as_mut_ptr() as u64;
-        let known = ask(mem, g::__NR_getsockopt, &[args[0], SOL_SOCKET, name, at, at + 4, 0], do_call)?;
-        Ok(known.then_some(option[0]))
-    };
-    // The streams of SCTP are of messages.
-    let is_stream = option(SO_TYPE)? == Some(SOCK_STREAM) && option(SO_PROTOCOL)? != Some(IPPROTO_SCTP);
-    let (reads, fits) = (is_read(split), total <= mem.pin_max());
-    if !is_stream || flags & MSG_OOB != 0 || reads && flags & MSG_ERRQUEUE != 0 {
-        return Ok(Policy::Whole.into());
-    }
-    if !reads {
-        return Ok(match flags & MSG_ZEROCOPY != 0 {
-            true if fits => Policy::Whole.into(),
-            true => Policy::Once.into(),
-            false => Plan::waiting(Policy::LoopSocket),
-        });
-    }
-    if flags & (MSG_WAITALL | MSG_PEEK) == 0 {
-        return Ok(Plan::waiting(Policy::Once));
-    }
-    // Control data belongs to a place in the stream: a second piece would lose it.
-    let has_control = split == Split::Recvmsg && Header::read(mem, args[1]).is_none_or(|h| h.control_len != 0);
-    Ok(match has_control || flags & MSG_PEEK != 0 {
-        false => Plan::waiting(Policy::Loop),
-        // Who asks for so much may take less for an end.
-        true if fits => Policy::Whole.into(),
-        true => Policy::Once.into(),
-    })
 }
 
 /// Adds a piece's answer to what is done; the answer of the whole call when it ends here.
@@ -409,13 +270,22 @@ fn scalar<M: Memory>(
                 _ => {}
             }
         }
-        let ret = one_of(mem, nr, &now, (policy, plan.waits && wanted > PIECE_SMALL), do_call);
+        let how = How { goes_on: plan.goes_on(done), is_modest: plan.waits && wanted > PIECE_SMALL };
+        let ret = match policy {
+            Policy::ReadOn(no_wait) if done > 0 => {
+                read_on::scalar(mem, (nr, split), &now, (buffer_at, len_at), (no_wait, how), do_call)
+            }
+            _ => one_of(mem, nr, &now, how, do_call),
+        };
         most = if ret == TOO_MUCH { PIECE_SMALL } else { u64::MAX };
         if ret == TOO_MUCH {
             continue;
         }
         if let Some(answer) = progress(&mut done, wanted, total, ret, policy) {
             return answer;
+        }
+        if matches!(policy, Policy::ReadOn(_)) && !read_on::has_more(mem, args[0], do_call) {
+            return done as i64;
         }
     }
 }
@@ -436,6 +306,8 @@ struct Header {
 }
 
 impl Header {
+    const EMPTY: Self =
+        Self { name: 0, name_len: 0, pad: 0, iov: 0, iov_len: 0, control: 0, control_len: 0, flags: 0, pad_end: 0 };
     const BYTES: usize = size_of::<Self>();
     const NAME_LEN_AT: u64 = offset_of!(Self, name_len) as u64;
     const CONTROL_LEN_AT: u64 = offset_of!(Self, control_len) as u64;
@@ -568,6 +440,9 @@ fn vectored<M: Memory>(
     let (policy, total) = (plan.policy, vector.total);
     let mut entries: [Entry; PIECE_VECTORS] = [[0; 2]; PIECE_VECTORS];
     let mut most = u64::MAX;
+    // As the program gave it: what the kernel writes of the first piece's would be taken for it later.
+    let header = if is_message(split) { Header::read(mem, args[1]) } else { None };
+    let mut had_control = false;
     loop {
         let from = vector;
         let max = plan.bytes_max(mem, total).min(most);
@@ -584,25 +459,20 @@ fn vectored<M: Memory>(
         };
         let at = entries.as_mut_ptr() as u64;
         let mut now = *args;
-        let is_modest = plan.waits && wanted > PIECE_SMALL;
-        let how = (policy, is_modest);
-        let ret = match split {
-            Split::Recvmsg | Split::Sendmsg => message(mem, nr, args, (at, n), done, how, do_call),
-            Split::Writev | Split::Pwritev2
+        let how = How { goes_on: plan.goes_on(done), is_modest: plan.waits && wanted > PIECE_SMALL };
+        let no_wait = if let (true, Policy::ReadOn(no_wait)) = (done > 0, policy) { Some(no_wait) } else { None };
+        let ret = match (split, no_wait) {
+            (Split::Recvmsg | Split::Sendmsg, _) => {
+                let Some(header) = header else { return if done > 0 { done as i64 } else { -EFAULT } };
+                let header = Header { iov: at, iov_len: n as u64, ..header };
+                message(mem, nr, args, header, (done, policy), &mut had_control, how, do_call)
+            }
+            (_, Some(no_wait)) => read_on::vector(mem, (nr, split), args, (at, n), (no_wait, how), do_call),
+            (Split::Writev | Split::Pwritev2, _)
                 if policy == Policy::LoopSocket && done > 0 && refused::may_make(g::__NR_sendmsg) =>
             {
                 let waits_not = split == Split::Pwritev2 && args[5] & RWF_NOWAIT != 0;
-                let mut header = Header {
-                    name: 0,
-                    name_len: 0,
-                    pad: 0,
-                    iov: at,
-                    iov_len: n as u64,
-                    control: 0,
-                    control_len: 0,
-                    flags: 0,
-                    pad_end: 0,
-                };
+                let mut header = Header { iov: at, iov_len: n as u64, ..Header::EMPTY };
                 let flags = MSG_NOSIGNAL | if waits_not { MSG_DONTWAIT } else { 0 };
                 let call = [args[0], &raw mut header as u64, flags, 0, 0, 0];
                 one_of(mem, g::__NR_sendmsg as u64, &call, how, do_call)
@@ -629,33 +499,45 @@ fn vectored<M: Memory>(
         if let Some(answer) = progress(&mut done, wanted, total, ret, policy) {
             return answer;
         }
+        // Control data belongs to where the piece ended.
+        if matches!(policy, Policy::ReadOn(_)) && (had_control || !read_on::has_more(mem, args[0], do_call)) {
+            return done as i64;
+        }
     }
 }
 
-/// One piece of `sendmsg` or `recvmsg`, with `entries` (address and number) for its vector.
+/// One piece of `sendmsg` or `recvmsg`, behind `done` bytes. `had_control`: some was received.
+#[allow(clippy::too_many_arguments)] // As above.
 fn message<M: Memory>(
     mem: &M,
     nr: u64,
     args: &[u64; 6],
-    entries: (u64, usize),
-    done: u64,
-    how: (Policy, bool),
+    mut header: Header,
+    (done, policy): (u64, Policy),
+    had_control: &mut bool,
+    how: How,
     do_call: DoCall<'_>,
 ) -> i64 {
-    let Some(mut header) = Header::read(mem, args[1]) else { return -EFAULT };
-    (header.iov, header.iov_len) = (entries.0, entries.1 as u64);
     let mut flags = args[2];
     let is_send = nr == g::__NR_sendmsg as u64;
     if done > 0 {
-        // Address and control data went with the first piece.
-        (header.name, header.name_len, header.control, header.control_len) = (0, 0, 0, 0);
+        // The address went with the first piece.
+        (header.name, header.name_len) = (0, 0);
+        match policy {
+            // None has come so far.
+            Policy::ReadOn(_) => flags |= MSG_DONTWAIT,
+            _ => (header.control, header.control_len) = (0, 0),
+        }
         if is_send {
             flags = flags & !MSG_FASTOPEN | MSG_NOSIGNAL;
         }
     }
     let ret = one_of(mem, nr, &[args[0], &raw mut header as u64, flags, 0, 0, 0], how, do_call);
-    if ret >= 0 && !is_send && !header.write_back(mem, args[1]) {
-        return -EFAULT;
+    if ret >= 0 && !is_send {
+        *had_control |= header.control_len != 0 && header.control != 0;
+        if !header.write_back(mem, args[1]) {
+            return -EFAULT;
+        }
     }
     ret
 }

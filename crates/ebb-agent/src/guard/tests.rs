@@ -13,6 +13,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 mod calls;
 mod process_vm;
+mod streams;
 mod transfers;
 
 const EFAULT: i64 = libc::EFAULT as i64;

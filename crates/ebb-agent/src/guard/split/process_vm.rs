@@ -4,7 +4,8 @@
 //! the same to it, so a call's bytes are pinned on both sides.
 
 use super::{
-    DoCall, Entry, PIECE_VECTORS, Policy, SCATTERED_VECTORS, Vector, fits, one_of, piece, piece_bytes_max, progress,
+    DoCall, Entry, How, PIECE_VECTORS, Policy, SCATTERED_VECTORS, Vector, fits, one_of, piece, piece_bytes_max,
+    progress,
 };
 use crate::guard::Memory;
 
@@ -33,7 +34,7 @@ pub(super) fn run<M: Memory>(mem: &M, nr: u64, args: &[u64; 6], do_call: DoCall<
         };
         let [to, of] = entries.each_mut().map(|entries| entries.as_mut_ptr() as u64);
         let now = [args[0], to, counts.0 as u64, of, counts.1 as u64, args[5]];
-        let ret = one_of(mem, nr, &now, (Policy::LoopFile, false), do_call);
+        let ret = one_of(mem, nr, &now, How { goes_on: true, is_modest: false }, do_call);
         if let Some(answer) = progress(&mut done, wanted, total, ret, Policy::LoopFile) {
             return answer;
         }

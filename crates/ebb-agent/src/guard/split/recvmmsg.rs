@@ -89,6 +89,11 @@ fn is_next_there<M: Memory>(mem: &M, args: &[u64; 6], do_call: DoCall<'_>) -> bo
     answer == Poll::Ready
 }
 
+/// Whether there is something to receive, and no error, which would be for another call.
+pub(super) fn is_ready<M: Memory>(mem: &M, fd: u64, do_call: DoCall<'_>) -> bool {
+    poll(mem, fd, Some(0), do_call) == Poll::Ready
+}
+
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Poll {
     Ready,
@@ -113,6 +118,9 @@ fn poll<M: Memory>(mem: &M, fd: u64, nanos: Option<i128>, do_call: DoCall<'_>) -
 }
 
 fn is_nonblocking<M: Memory>(mem: &M, fd: u64, do_call: DoCall<'_>) -> bool {
+    if !refused::may_make(g::__NR_fcntl) {
+        return true;
+    }
     let flags = piece(mem, g::__NR_fcntl as u64, &[fd, g::F_GETFL as u64, 0, 0, 0, 0], do_call);
     // What cannot be asked is not waited for.
     flags < 0 || flags as u64 & g::O_NONBLOCK as u64 != 0
