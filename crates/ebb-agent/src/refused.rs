@@ -8,6 +8,8 @@
 //! * a filter that was there before the program cannot be looked at: before a process becomes a managed one, the calls are
 //!   tried ([`by_inherited`]), in a process of their own because a refusal may kill.
 //!
+//! The calls may also be unknown to who runs the program, though the kernel knows them: valgrind's programs are not managed.
+//!
 //! Without a few more it gets along, and asks [`may_make`] before each.
 
 use crate::entry;
@@ -276,12 +278,20 @@ pub fn before_managed_load(nr: u32, args: &[u64; 6]) {
     }
 }
 
+/// What [`by_inherited`] says where a call is not known, though it was to `ebb`.
+const UNKNOWN: &str = "userfaultfd, which is not known here";
+
 /// Says, unless Ebb is to be quiet, that this process goes without Ebb.
 pub fn say(name: &str) {
     if exec::kept_vars().any(|var| var == b"EBB_VERBOSE=0") {
         return;
     }
     let mut line = Line::new();
+    if name == UNKNOWN {
+        line.str("ebb: userfaultfd: valgrind, or what else runs the program, does not know it; process ");
+        line.num(uapi::getpid() as u64).str(" is not managed, and not limited\n").write();
+        return;
+    }
     line.str("ebb: seccomp: a filter of the program's refuses ").str(name);
     line.str(", which Ebb needs; process ").num(uapi::getpid() as u64);
     line.str(" is not managed, and not limited\n").write();
@@ -295,15 +305,18 @@ const DONE: u32 = u32::MAX;
 /// `ebb`: what it is under itself, all are, and that is no reason to go without a limit. Every signal is blocked.
 pub fn by_inherited(holder: i32) -> Option<&'static str> {
     const PR_GET_SECCOMP: u64 = 21;
-    // SAFETY: asks only.
-    if unsafe { entry::raw_syscall(g::__NR_prctl as u64, &[PR_GET_SECCOMP, 0, 0, 0, 0, 0]) } == 0 || holder <= 0 {
+    if holder <= 0 {
         return None;
+    }
+    // SAFETY: asks only.
+    if unsafe { entry::raw_syscall(g::__NR_prctl as u64, &[PR_GET_SECCOMP, 0, 0, 0, 0, 0]) } == 0 {
+        return unknown();
     }
     let mut path = Line::new();
     path.str("/proc/").num(holder as u64).str("/status\0");
     let of_holder = CStr::from_bytes_with_nul(path.as_bytes()).ok().and_then(nr_filters)?;
     if nr_filters(c"/proc/self/status")? <= of_holder {
-        return None;
+        return unknown();
     }
     REACHED.store(0, Relaxed);
     DEADLY_INHERITED.store((1 << OPTIONAL.len()) - 1, Relaxed);
@@ -323,6 +336,17 @@ pub fn by_inherited(holder: i32) -> Option<&'static str> {
         DONE => None,
         0 => Some("userfaultfd"),
         at => Some(VITAL.get(at as usize - 1).map_or("ioctl", |call| call.name)),
+    }
+}
+
+/// Where no filter refuses anything, but userfaultfd is not known. `ebb` has had one, or it would not have started the program.
+fn unknown() -> Option<&'static str> {
+    match uffd::Uffd::open() {
+        Ok(uffd) => {
+            uapi::close(uffd.fd());
+            None
+        }
+        Err(errno) => (errno == uapi::Errno::NOSYS).then_some(UNKNOWN),
     }
 }
 

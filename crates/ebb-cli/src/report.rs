@@ -191,7 +191,11 @@ impl Outcome<'_> {
             return lines;
         }
         if get(&page.processes) == 0 && page.has_begun.load(Relaxed) != 0 {
-            lines.push(format!("ebb: {name}: it stayed too small for anything to be managed"));
+            let why = match self.unmanaged.line() {
+                None => "it stayed too small for anything to be managed",
+                Some(_) => "nothing of it was managed",
+            };
+            lines.push(format!("ebb: {name}: {why}"));
         } else if get(&page.processes) == 0 {
             // The agent tells itself why it refuses.
             if self.end != End::Exited(crate::failure::STATUS_EBB) {

@@ -1,7 +1,6 @@
 //! Bookkeeping of pages that change state: unit counters and the ring of units.
 
 use crate::space::Space;
-use crate::table::UNIT_PAGES;
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 impl Space {
@@ -10,8 +9,8 @@ impl Space {
         if let Some(unit) = self.table.unit(addr) {
             unit.content.fetch_add(n as u32, Relaxed);
             // The state words of a unit and its descriptor become real memory once, and stay.
-            if unit.charged.load(Relaxed) == 0 && unit.charged.swap(1, Relaxed) == 0 {
-                self.group.charge_meta(UNIT_PAGES * 8 + size_of::<crate::table::Unit>());
+            if !unit.is_charged() {
+                self.group.charge_meta(self.table.take_uncharged(addr));
             }
         }
         self.group.add_wanted(n);

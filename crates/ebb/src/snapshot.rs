@@ -21,7 +21,7 @@ use crate::space::Space;
 use crate::swapin::slot_of;
 use crate::swapon::SwapOffError;
 use crate::swapspace::folio_at;
-use crate::table::{ADDR_END, PAGE, UNIT_BYTES};
+use crate::table::{ADDR_END, PAGE};
 use crate::uapi::{self, Errno};
 use crate::work::Work;
 use core::sync::atomic::Ordering::Relaxed;
@@ -148,8 +148,9 @@ impl Space {
             if at >= end || n == BATCH {
                 break;
             }
-            if self.table.unit(at).is_none_or(|unit| unit.content.load(Relaxed) == 0) {
-                at = self.table.unit_start(at) + UNIT_BYTES;
+            let (unit, next) = self.table.used_unit(at);
+            if unit.is_none_or(|unit| unit.content.load(Relaxed) == 0) {
+                at = next;
                 continue;
             }
             if let Some(word) = self.table.word(at) {

@@ -15,7 +15,7 @@ use crate::staging::Part;
 use crate::stats;
 use crate::swapout::Wanted;
 use crate::sweep::Leaves;
-use crate::table::{ADDR_END, UNIT_BYTES};
+use crate::table::ADDR_END;
 use crate::text::Text;
 use crate::uapi;
 use crate::work::Work;
@@ -197,8 +197,8 @@ impl Space {
             return (None, region.end);
         }
         let unit = self.table.unit_start(region.start.max(at));
-        let has_pages = self.table.unit(unit).is_some_and(|unit| unit.present.load(Relaxed) > 0);
-        (has_pages.then_some(unit), unit + UNIT_BYTES)
+        let (found, next) = self.table.used_unit(unit);
+        (found.is_some_and(|unit| unit.present.load(Relaxed) > 0).then_some(unit), next)
     }
 
     /// Stores staged pages of a group, oldest first; how many.

@@ -100,18 +100,37 @@ pub fn map_for_now(len: usize) -> Result<*mut u8, Errno> {
 pub fn reserve_aligned(len: usize, align: usize) -> Result<*mut u8, Errno> {
     let len = len.next_multiple_of(4096);
     let at = later::map(len, align, g::MAP_PRIVATE)?;
-    // Core dumps leave Ebb's own memory out; a failure only makes them larger.
-    let _ = madvise(at as usize, len, g::MADV_DONTDUMP);
+    keep_small(at as usize, len);
     Ok(at)
+}
+
+/// Reserves `len` bytes of private anonymous memory that is inaccessible until parts of it are opened.
+pub fn reserve_closed(len: usize) -> Result<usize, Errno> {
+    let len = len.next_multiple_of(4096);
+    let at = later::reserve_nothing(len)?;
+    keep_small(at, len);
+    Ok(at)
+}
+
+/// Makes whole pages of what [`reserve_closed`] gave accessible: all of them zeros, that cost nothing until they are written.
+pub fn open_reserved(at: usize, len: usize) -> Result<(), Errno> {
+    mprotect(at, len, g::PROT_READ | g::PROT_WRITE)
+}
+
+/// Core dumps leave Ebb's own memory out, of which most is never used, and the kernel makes no huge pages of it, which nobody would
+/// have charged. A failure only costs memory.
+fn keep_small(at: usize, len: usize) {
+    let _ = madvise(at, len, g::MADV_DONTDUMP);
+    let _ = madvise(at, len, g::MADV_NOHUGEPAGE);
 }
 
 /// Maps `len` bytes of `fd` shared and writable.
 pub fn map_shared(fd: i32, len: usize) -> Result<*mut u8, Errno> {
+    let prot = (g::PROT_READ | g::PROT_WRITE) as u64;
     // SAFETY: a fresh mapping at an address of the kernel's choice disturbs nobody.
-    unsafe {
-        call(g::__NR_mmap, [0, len as u64, (g::PROT_READ | g::PROT_WRITE) as u64, g::MAP_SHARED as u64, fd as u64, 0])
-            .map(|at| at as *mut u8)
-    }
+    let at = unsafe { call(g::__NR_mmap, [0, len as u64, prot, g::MAP_SHARED as u64, fd as u64, 0]) }?;
+    let _ = madvise(at as usize, len, g::MADV_DONTDUMP);
+    Ok(at as *mut u8)
 }
 
 /// The same from `offset` on, in place of what is at `at`.
@@ -138,7 +157,10 @@ pub unsafe fn map_nothing_over(at: usize, len: usize) -> Result<(), Errno> {
 
 /// Reserves `len` bytes of anonymous memory that fork shares instead of copying.
 pub fn reserve_shared(len: usize) -> Result<*mut u8, Errno> {
-    later::map(len, 4096, g::MAP_SHARED)
+    let at = later::map(len, 4096, g::MAP_SHARED)?;
+    // All of it would be in a core dump otherwise, holes as well.
+    let _ = madvise(at as usize, len, g::MADV_DONTDUMP);
+    Ok(at)
 }
 
 /// # Safety
