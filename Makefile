@@ -33,7 +33,7 @@ test: packages lint build unit models miri bench-slots-quick transparency progra
 	@echo "make test: every step passed"
 
 .PHONY: test-long
-test-long: test unit-long transparency-long programs-long swapon-long trees-long torture-long kill ## the same, and the long forms
+test-long: test unit-long transparency-long programs-long swapon-long trees-long torture-long torture-pins kill ## the same, and the long forms
 	@echo "make test-long: every step passed"
 
 .PHONY: lint
@@ -51,7 +51,7 @@ unit: build ## unit and behaviour tests of every crate
 	@tools/unit-fallbacks clean squeeze tree advice
 .PHONY: unit-long
 unit-long: build ## more of the behaviour tests with each fallback
-	@tools/unit-fallbacks snapshot devices groups groups_model in_place
+	@tools/unit-fallbacks snapshot devices groups groups_model in_place longterm
 
 .PHONY: models
 models: ## loom and shuttle models
@@ -64,8 +64,16 @@ miri: ## miri, where it is installed
 .PHONY: transparency transparency-long
 transparency: build ## small C programs under Ebb; transparency-long also without it, and with fallbacks
 	python3 tests/transparency/run.py --short $(foreach v,root user early dormant,--variant $(v))
+	python3 tests/transparency/run.py $(foreach v,no-move shared,--variant $(v)) --only kernel_pins --only ioctl_effects
 transparency-long: build
 	python3 tests/transparency/run.py
+
+# Ten minutes of each; SEED=N repeats a run.
+.PHONY: torture-pins
+torture-pins: build ## memory that devices use, and requests to them, at random and with each fallback
+	TORTURE_SECONDS=60 $(addprefix TORTURE_SEED=,$(SEED)) python3 tests/transparency/run.py --timeout 300 --repeat 2 \
+	  $(foreach v,root dormant no-move shared strict,--variant $(v)) --only kernel_pins --only ioctl_effects
+	PROPTEST_CASES=20000 cargo test -q -p ebb-agent --profile checks --lib drivers
 
 .PHONY: programs programs-long
 # Those that end within seconds; `programs-long` runs all.

@@ -11,6 +11,7 @@
 
 use crate::dormant;
 use crate::entry;
+use crate::guard::device;
 use crate::start;
 use core::mem::size_of;
 use ebb::{Mapping, PAGE, PageMap, Space, uapi};
@@ -164,10 +165,14 @@ impl Found {
             (robust, robust + size_of::<[u64; 3]>()),
             (word, word + size_of::<i32>()),
         ];
+        // What a guest uses must be there. What a driver has pinned must stay; where the kernel can be asked, it is.
+        let open = device::open_ones();
+        let stays = open.guest || open.driver && !space.can_ask_for_pins();
         if let Some(map) = PageMap::open().filter(|_| !self.is_used_by_kernel) {
             for i in 0..self.count {
                 // SAFETY: written by `add`.
                 let Entry { mapping, is_candidate, .. } = unsafe { self.entries().add(i).read() };
+                let mapping = Mapping { kept: stays, ..mapping };
                 if !is_candidate {
                     continue;
                 }

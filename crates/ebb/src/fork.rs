@@ -154,6 +154,7 @@ impl Space {
         self.read_ahead.reset();
         self.stock.reset();
         self.page_out.reset();
+        self.drivers.reset();
         // Who was at it is not here.
         uapi::fd::reset_in_child();
         self.is_changing_swap.store(false, Relaxed);

@@ -36,6 +36,8 @@ mod in_place;
 #[cfg(not(loom))]
 mod lockstat;
 #[cfg(not(loom))]
+mod longterm;
+#[cfg(not(loom))]
 mod mlock;
 #[cfg(not(loom))]
 mod mm;

@@ -422,7 +422,7 @@ impl Space {
     }
 
     /// The kernel has changed attributes of a range. Under the exclusive gate.
-    fn change_attributes(&self, start: usize, end: usize, f: impl Fn(Attr) -> Attr) {
+    pub(crate) fn change_attributes(&self, start: usize, end: usize, f: impl Fn(Attr) -> Attr) {
         if !self.regions.change(start, end, f) {
             // Pages would be read that may not be, or be there in a child that is not to have them.
             self.fatal(

@@ -44,6 +44,7 @@ impl Attr {
     const WIPEONFORK: u8 = 16;
     const KEYED: u8 = 32;
     const DONTDUMP: u8 = 64;
+    const KEPT: u8 = 128;
 
     /// All of them, for reports.
     pub fn bits(self) -> u8 {
@@ -69,7 +70,7 @@ impl Attr {
 
     /// The same with mmap's `prot` in place of the old protection, and with a protection key, without one, or with what it had.
     pub fn with_prot(self, prot: u32, keyed: Option<bool>) -> Self {
-        let keep = self.0 & (Self::DONTFORK | Self::WIPEONFORK | Self::DONTDUMP);
+        let keep = self.0 & (Self::DONTFORK | Self::WIPEONFORK | Self::DONTDUMP | Self::KEPT);
         let is_keyed = keyed.unwrap_or(self.0 & Self::KEYED != 0);
         Self(Self::from_prot(prot).0 | keep | if is_keyed { Self::KEYED } else { 0 })
     }
@@ -87,6 +88,16 @@ impl Attr {
     /// The same, left out of core dumps or not.
     pub fn with_dontdump(self, on: bool) -> Self {
         Self(if on { self.0 | Self::DONTDUMP } else { self.0 & !Self::DONTDUMP })
+    }
+
+    /// The same, whose pages stay in memory from now on: see [`crate::longterm`].
+    pub fn with_kept(self) -> Self {
+        Self(self.0 | Self::KEPT)
+    }
+
+    /// What is in memory stays there.
+    pub fn is_kept(self) -> bool {
+        self.0 & Self::KEPT != 0
     }
 
     /// Core dumps leave it out.
@@ -317,6 +328,12 @@ mod tests {
         assert_eq!(changed, keyed);
         assert_eq!(changed.with_prot(g::PROT_READ | g::PROT_WRITE, Some(false)), RW);
         assert_eq!(RW.with_prot(g::PROT_READ, None), R);
+    }
+
+    #[test]
+    fn what_is_kept_stays_so_with_another_protection() {
+        assert!(RW.with_kept().with_prot(g::PROT_READ, None).with_dontfork(true).is_kept());
+        assert!(RW.with_kept().is_plain() && !RW.is_kept());
     }
 
     #[test]

@@ -70,7 +70,8 @@ impl Space {
         if len == 0 || !start.is_multiple_of(PAGE) || !len.is_multiple_of(PAGE) {
             return Err(SnapshotError::Range);
         }
-        if !self.can_protect {
+        // What a device writes no protection tells.
+        if !self.can_protect || self.has_driver() {
             return Err(SnapshotError::Unsupported);
         }
         for _ in 0..ROUNDS {

@@ -9,6 +9,7 @@ use crate::gate::Gate;
 use crate::group::{self, Group};
 use crate::groups::Groups;
 use crate::lockstat;
+use crate::longterm::Drivers;
 use crate::pageout::PageOut;
 use crate::readahead::ReadAhead;
 use crate::reclaim::Background;
@@ -116,6 +117,8 @@ pub struct Space {
     pub(crate) force: Force,
     /// MOVE works here.
     pub(crate) can_move: AtomicBool,
+    /// Drivers that may have pinned memory for long: see [`crate::longterm`].
+    pub(crate) drivers: Drivers,
     /// Write protection lasts whatever the program and the kernel do, so that pages can be clean.
     pub(crate) can_protect: bool,
     /// One call can drop several ranges.
@@ -220,6 +223,7 @@ impl Space {
             stats,
             force: config.force,
             can_move: AtomicBool::new(can_move),
+            drivers: Drivers::default(),
             can_protect: uapi::leave_ksm() && uffd.protects_for_sure(),
             can_drop_vectored: AtomicBool::new(!config.force.no_process_madvise),
             nr_clean: AtomicUsize::new(0),

@@ -210,7 +210,7 @@ impl Space {
     /// costs no RAM, and what is shared since a fork, where the other side has the copy anyhow. Not where such pages were written to lately.
     fn stays_clean(&self, addr: usize, n: usize, from_file: bool, ahead: bool) -> bool {
         let keeps = n >= CLEAN_RUN_MIN || from_file || self.shares_much();
-        if !self.can_protect || !keeps || !self.swap.may_keep(&self.group) {
+        if !self.can_protect || !keeps || self.has_driver() || !self.swap.may_keep(&self.group) {
             return false;
         }
         let Some(unit) = self.table.unit(addr) else { return false };

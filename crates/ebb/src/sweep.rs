@@ -5,12 +5,13 @@
 //! call uses (pins), that must stay, or that somebody else has claimed split the unit into segments; each segment is
 //! unmapped by one MOVE, or by write-protect, copy and one drop. Clean pages go first, by one drop and without staging: their
 //! content is where it was before they came in. Scattered pages of a unit that proved cold need no staging either, see
-//! `in_place`.
+//! `in_place`. Of pages that somebody may have pinned for long the kernel is asked by MOVE, and only by MOVE, see `longterm`.
 
 use crate::clock;
 use crate::ctx::ThreadCtx;
 use crate::groups::{Cost, Only, Tally};
 use crate::in_place;
+use crate::longterm::PINNED_SKIP;
 use crate::page::{State, Tag};
 use crate::primitive::{Ordering as ModelOrdering, fence};
 use crate::region::Attr;
@@ -103,6 +104,11 @@ impl Space {
     /// claimed pages.
     fn sweep(&self, ctx: &ThreadCtx, unit: usize, scope: Scope, work: &mut Work) -> (Look, usize) {
         let pages = UNIT_PAGES;
+        let is_move_only = self.is_move_only(unit);
+        if is_move_only && self.has_driver() {
+            // To drop a page that is only read asks nobody. No more of them come.
+            self.open_unit(unit);
+        }
         let saved = &mut work.saved;
         saved.fill(NOT_CLAIMED);
         let Claimed { present, referenced, end } = self.claim_unit(unit, pages, scope, saved);
@@ -118,7 +124,7 @@ impl Space {
         });
         let has_clean = self.table.unit(unit).is_some_and(|u| u.clean.load(Relaxed) > 0);
         let dropped = if has_clean { self.drop_clean(unit, saved, NOT_CLAIMED) } else { 0 };
-        let evicts_in_place = scope.range.is_none() && self.evicts_in_place(unit);
+        let evicts_in_place = scope.range.is_none() && !is_move_only && self.evicts_in_place(unit);
         let in_place = if evicts_in_place { self.evict_in_place(ctx, unit, work) } else { 0 };
         let saved = &mut work.saved;
         let block = if saved.iter().any(|raw| is_present(*raw)) { self.staging.take() } else { None };
@@ -145,10 +151,20 @@ impl Space {
     fn stage(&self, unit: usize, block: u32, saved: &mut [u64; 512]) -> usize {
         let pages = UNIT_PAGES;
         let mut filled = [0u32; GROUPS];
-        let mut at = 0;
+        let (mut at, mut refused) = (0, 0);
+        let is_move_only = self.is_move_only(unit);
         while let Some(segment) = self.next_segment(unit, at, pages, saved) {
             at = segment.end;
-            self.unmap(unit, block, &segment, saved);
+            if is_move_only {
+                refused += self.unmap_by_move_only(unit, block, &segment, saved);
+            } else {
+                self.unmap(unit, block, &segment, saved);
+            }
+        }
+        if refused > 0
+            && let Some(unit) = self.table.unit(unit)
+        {
+            unit.skip.fetch_max(if refused * 4 > pages { PINNED_SKIP } else { 0 }, Relaxed);
         }
         // A page that went has its new state in `saved` now.
         let mut swept = 0;
@@ -193,6 +209,8 @@ impl Space {
         }
         // Of what is marked shared it takes what others have given up.
         let takes_deserted = deserted.load(Relaxed) > 0;
+        // These could only be dropped.
+        let keeps_clean = self.has_driver();
         let is_in_common = |at, state: State| state.is_shared() && (!takes_deserted || self.tree().is_shared(at));
         let hole_max = if takes_shared { UNIT_PAGES } else { SHARED_HOLE_MAX } * PAGE;
         let whole = (unit + cursor.load(Relaxed) as usize % pages * PAGE, unit + pages * PAGE);
@@ -211,11 +229,11 @@ impl Space {
             let may_stage = group.is_root() || self.groups.may_swap(group);
             // Where the hole began that may be claimed with the next page.
             let mut hole = None;
-            while at < stop && is_wanted && region.attr.is_readable() {
+            while at < stop && is_wanted && region.attr.is_readable() && !region.attr.is_kept() {
                 if let Some(word) = self.table.word(at) {
                     let state = word.load();
                     let stays = state.is_pinned() || !takes_shared && is_in_common(at, state);
-                    let may_go = !stays && (may_stage || state.is_clean());
+                    let may_go = !stays && (may_stage && !state.is_clean() || state.is_clean() && !keeps_clean);
                     match state.tag() {
                         Tag::Present if may_go && leaves.used && state.is_referenced() => {
                             if unmarks {
@@ -308,11 +326,55 @@ impl Space {
 
     /// Unmaps a segment; pages that went get their staged state in `saved`.
     fn unmap(&self, unit: usize, block: u32, segment: &Segment, saved: &mut [u64; 512]) {
-        let &Segment { mut first, end, attr } = segment;
+        let &Segment { first, end, .. } = segment;
         if end - first == 1 {
             stats::add(&self.stats.unmap_single_calls, 1);
         }
-        if self.way_of(segment, saved, MOVE_RUN_MIN) == Way::Move {
+        if self.way_of(segment, saved, MOVE_RUN_MIN) == Way::Move
+            && self.unmap_by_move(unit, block, segment, false, saved).1 != Some(UffdError::Mismatch)
+        {
+            return;
+        }
+        // What has moved is staged by now, and the rest cannot be.
+        if let Some(rest) = (first..end).find(|page| is_present(saved[*page])) {
+            self.unmap_by_copy(unit, block, rest, end, saved);
+        }
+    }
+
+    /// Unmaps what can be moved of a segment; how many pages somebody has pinned. Nothing of it is dropped.
+    fn unmap_by_move_only(&self, unit: usize, block: u32, segment: &Segment, saved: &mut [u64; 512]) -> usize {
+        let &Segment { first, end, attr } = segment;
+        if !attr.is_plain() {
+            return 0;
+        }
+        let is_shared = saved[first..end].iter().any(|raw| is_present(*raw) && State::from_raw(*raw).is_shared());
+        if is_shared {
+            self.make_exclusive(unit, first, end, saved);
+        }
+        let (refused, error) = self.unmap_by_move(unit, block, segment, is_shared, saved);
+        if error == Some(UffdError::Mismatch) {
+            // Locked, since it was looked at.
+            for (page, raw) in saved.iter_mut().enumerate().take(end).skip(first).filter(|(_, raw)| is_present(**raw)) {
+                *raw = self.kept(unit + page * PAGE, State::from_raw(*raw)).to_raw();
+            }
+        }
+        refused
+    }
+
+    /// Moves the pages of a segment to their frames: how many somebody has pinned, and the error that ended it. `are_exclusive`:
+    /// the kernel refuses none because it has it mapped more than once.
+    fn unmap_by_move(
+        &self,
+        unit: usize,
+        block: u32,
+        segment: &Segment,
+        mut are_exclusive: bool,
+        saved: &mut [u64; 512],
+    ) -> (usize, Option<UffdError>) {
+        let &Segment { mut first, end, attr } = segment;
+        let mut refused = 0;
+        // Each turn gets further by a page at least, but for one.
+        loop {
             stats::add(&self.stats.unmap_calls, 1);
             stats::add(&self.stats.unmap_move_calls, 1);
             let (dst, src) = (self.staging.addr(self.staging.frame(block, first)), unit + first * PAGE);
@@ -324,23 +386,28 @@ impl Space {
             self.mark_staged(unit, block, first, first + done, saved);
             first += done;
             match result {
-                Ok(()) => return,
+                Ok(()) => return (refused, None),
+                Err((_, UffdError::Shared)) if !are_exclusive => {
+                    stats::add(&self.stats.move_refused, 1);
+                    self.make_exclusive(unit, first, end, saved);
+                    are_exclusive = true;
+                }
                 Err((_, UffdError::Shared)) => {
                     stats::add(&self.stats.move_refused, 1);
-                    // Without a fork in its life a page cannot be shared, so the kernel has it pinned: leave it.
-                    if !self.background.forked() {
-                        let rest = Segment { first: first + 1, end, attr };
-                        if let Some(rest) = trim(rest, saved) {
-                            self.unmap(unit, block, &rest, saved);
-                        }
-                        return;
-                    }
+                    self.note_refused(unit);
+                    refused += 1;
+                    first += 1;
                 }
-                Err((_, UffdError::Mismatch)) => stats::add(&self.stats.move_refused, 1),
-                Err(_) => return,
+                Err((_, error)) => {
+                    stats::add(&self.stats.move_refused, (error == UffdError::Mismatch) as u64);
+                    return (refused, Some(error));
+                }
+            }
+            match trim(Segment { first, end, attr }, saved) {
+                Some(rest) => first = rest.first,
+                None => return (refused, None),
             }
         }
-        self.unmap_by_copy(unit, block, first, end, saved);
     }
 
     /// Write-protects pages `first..end`, copies the present ones to their frames and drops the range.

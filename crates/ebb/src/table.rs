@@ -83,8 +83,11 @@ pub struct Unit {
     /// When a page of the unit was last seen in use, as [`crate::clock::stamp`].
     pub touched: AtomicU32,
     /// Not 0 when it has, or had, pages from before they were managed. The kernel may have been lent these, and may read them
-    /// still (vmsplice, MSG_ZEROCOPY): no frame of the unit is written with another page.
+    /// still (vmsplice, MSG_ZEROCOPY): no frame of the unit is written with another page. Or a driver may have pinned them: they
+    /// go by MOVE only, see [`crate::longterm`].
     pub lent: AtomicU32,
+    /// When the kernel first refused to move a page of the unit, as [`crate::clock::stamp`]; 0 for never.
+    pub refused: AtomicU32,
 }
 
 impl Unit {

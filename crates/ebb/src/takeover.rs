@@ -37,6 +37,8 @@ pub struct Mapping {
     pub dontdump: bool,
     /// It has huge pages.
     pub has_huge: bool,
+    /// A driver may have pinned some of it, and nobody can be asked: what is in memory stays there.
+    pub kept: bool,
     /// The kernel may have merged its pages with equal ones (KSM).
     pub mergeable: bool,
 }
@@ -92,6 +94,7 @@ impl Space {
             .with_dontfork(mapping.dontfork)
             .with_wipeonfork(mapping.wipeonfork)
             .with_dontdump(mapping.dontdump);
+        let attr = if mapping.kept { attr.with_kept() } else { attr };
         self.exclusive(|| {
             if !self.manage(start, end, attr, Index::ROOT) {
                 return false;

@@ -1,11 +1,20 @@
 //! The engine behind [`Memory`](super::Memory), for one call of the calling thread.
 
-use super::{Memory, Pin};
+use super::{Memory, Pin, device};
+use crate::exec;
 use crate::table::visit::ReadMemory;
+use crate::text::Line;
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use ebb::{ADDR_END, PinResult, Space, ThreadCtx};
 
 /// Bytes of the smallest unit: the engine knows of each unit whether it was ever managed.
 const UNIT_BYTES_MIN: usize = 64 * 4096;
+
+/// Bytes above the stack pointer that are the thread's own, for sure enough to be looked at.
+const STACK_BYTES: u64 = 256 << 10;
+
+/// The most memory that a guest of this process has in one piece.
+static GUEST_BYTES: AtomicU64 = AtomicU64::new(0);
 
 /// One call of the calling thread.
 pub struct SpaceMemory<'a> {
@@ -49,6 +58,22 @@ impl ReadMemory for SpaceMemory<'_> {
             at += UNIT_BYTES_MIN;
         }
         false
+    }
+
+    fn is_on_stack(&self, addr: u64) -> bool {
+        (self.sp..self.sp.saturating_add(STACK_BYTES)).contains(&addr)
+    }
+
+    fn is_driver(&self, fd: i32) -> bool {
+        device::is_driver(fd)
+    }
+
+    fn note_guest_memory(&self, bytes: u64) {
+        GUEST_BYTES.fetch_max(bytes, Relaxed);
+    }
+
+    fn guest_memory_max(&self) -> u64 {
+        GUEST_BYTES.load(Relaxed)
     }
 
     fn is_self(&self, pid: i32) -> bool {
@@ -104,6 +129,23 @@ impl Memory for SpaceMemory<'_> {
         }
     }
 
+    fn register(&self, addr: u64, len: u64) -> bool {
+        let Some((addr, len)) = range(addr, len) else { return true };
+        let is_there = crate::stack::on_own(|| self.space.register(self.ctx, addr, len));
+        if !is_there {
+            say_refused(len as u64, self.space.limit_bytes());
+        }
+        is_there
+    }
+
+    fn is_known_to_drivers(&self, addr: u64) -> bool {
+        self.space.is_known_to_drivers(addr as usize)
+    }
+
+    fn give_to_driver(&self, addr: u64) {
+        crate::stack::on_own(|| self.space.give_to_driver(self.ctx, addr as usize));
+    }
+
     fn request(&self, context: u64, block: u64, addr: u64, len: u64) {
         if let Some((addr, len)) = range(addr, len) {
             crate::stack::on_own(|| self.space.request_add(self.ctx, context, block, addr, len));
@@ -122,4 +164,17 @@ impl Memory for SpaceMemory<'_> {
     fn unblock(&self, mask: u64) {
         crate::signals::restore(mask);
     }
+}
+
+/// Says once, unless Ebb is to be quiet, why there is no memory for a device or a guest.
+#[cold]
+fn say_refused(bytes: u64, limit: u64) {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    if SAID.swap(true, Relaxed) || exec::kept_vars().any(|var| var == b"EBB_VERBOSE=0") {
+        return;
+    }
+    let mut line = Line::new();
+    line.str("ebb: ENOMEM: the program registers ").num(bytes >> 20);
+    line.str(" MiB for a device or a guest, which must stay in memory, and the budget is ").num(limit >> 20);
+    line.str(" MiB; give more --ram, or the guest less memory\n").write();
 }

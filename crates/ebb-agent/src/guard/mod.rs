@@ -11,6 +11,7 @@
 //! * a call is repeated only when the table says that EFAULT had no effect, and at most [`TRIES_MAX`] times;
 //! * what the program sees is an answer the kernel could have given: a short transfer only where one is allowed.
 
+pub mod device;
 mod memory;
 mod split;
 
@@ -60,6 +61,12 @@ pub trait Memory: ReadMemory {
     fn bring_in(&self, addr: u64, len: u64) -> bool;
     /// Makes a range resident for good. Only between [`Memory::block`] and [`Memory::unblock`].
     fn exclude(&self, addr: u64, len: u64);
+    /// The same, unless it is more than the budget can bear: then nothing is done, and it answers false.
+    fn register(&self, addr: u64, len: u64) -> bool;
+    /// Nothing is left to be done before a driver is given that address.
+    fn is_known_to_drivers(&self, addr: u64) -> bool;
+    /// A driver is about to be given that address. Only between [`Memory::block`] and [`Memory::unblock`].
+    fn give_to_driver(&self, addr: u64);
     /// Makes a range resident until that request is done. Only between [`Memory::block`] and [`Memory::unblock`].
     fn request(&self, context: u64, block: u64, addr: u64, len: u64);
     /// Copies bytes to where the program asked for them; false when it could not write there itself.
@@ -102,6 +109,7 @@ const TRIES_MAX_SIZED: u32 = 2;
 pub const NOT_MADE: i64 = -512;
 
 const EFAULT: i64 = errno::EFAULT as i64;
+const ENOMEM: i64 = errno::ENOMEM as i64;
 
 /// Prepares system call `nr`, made with stack pointer `sp`: brings in and pins what it touches.
 #[inline]
@@ -176,7 +184,7 @@ fn again<M: Memory>(mem: &M, nr: u64, args: &[u64; 6], tries: &mut u32) -> After
     let row = table::row(nr);
     let tries_max = if row.flags.has(Flags::UNSIZED) { TRIES_MAX } else { TRIES_MAX_SIZED };
     *tries += 1;
-    if !row.flags.has(Flags::SIDE_EFFECT_FREE_ON_EFAULT) || *tries >= tries_max {
+    if !table::may_repeat(row, args) || *tries >= tries_max {
         return done;
     }
     // What was pinned before, and with each attempt more of what the registers point to.
@@ -223,6 +231,8 @@ struct Pinner<'a, M> {
     spare: u64,
     too_large: bool,
     unreadable: bool,
+    /// More was to stay for good than the budget can bear.
+    is_refused: bool,
 }
 
 impl<'a, M: Memory> Pinner<'a, M> {
@@ -240,16 +250,26 @@ impl<'a, M: Memory> Pinner<'a, M> {
             spare: left,
             too_large: false,
             unreadable: false,
+            is_refused: false,
         }
     }
 
     fn add(&mut self, buffer: Buffer) {
         let Buffer { addr, len, kind, .. } = buffer;
+        if kind == Kind::Driver && !self.mem.is_known_to_drivers(addr) {
+            self.block();
+            self.mem.give_to_driver(addr);
+        }
         if self.is_over() || !self.mem.may_be_managed(addr, len) {
             return;
         }
         match kind {
-            Kind::Pin | Kind::Probe => {}
+            Kind::Pin | Kind::Probe | Kind::Driver => {}
+            Kind::Register => {
+                self.block();
+                self.is_refused |= !self.mem.register(addr, len);
+                return;
+            }
             Kind::Exclude => {
                 self.block();
                 return self.mem.exclude(addr, len);
@@ -324,7 +344,7 @@ impl<'a, M: Memory> Pinner<'a, M> {
     }
 
     fn is_over(&self) -> bool {
-        self.too_large || self.unreadable
+        self.too_large || self.unreadable || self.is_refused
     }
 
     /// Others have pinned much meanwhile: of threads that look at the same time none has seen the others.
@@ -339,7 +359,9 @@ impl<'a, M: Memory> Pinner<'a, M> {
     }
 
     fn finish(self) -> Before {
-        let answer = if self.too_large || self.is_too_much() {
+        let answer = if self.is_refused {
+            Before::Fail(-ENOMEM)
+        } else if self.too_large || self.is_too_much() {
             Before::Split
         } else if self.unreadable {
             // What the kernel says of a page that it cannot read back from swap.
@@ -349,7 +371,9 @@ impl<'a, M: Memory> Pinner<'a, M> {
         } else {
             return self.unblock(Before::Plain);
         };
-        self.mem.pin_end();
+        if self.begun {
+            self.mem.pin_end();
+        }
         self.unblock(answer)
     }
 

@@ -12,6 +12,7 @@ use std::io::{Read, Seek, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 mod calls;
+mod drivers;
 mod process_vm;
 mod streams;
 mod transfers;
@@ -34,6 +35,10 @@ struct Pages {
     begun: Cell<u32>,
     blocked: Cell<bool>,
     excluded: RefCell<Vec<(u64, u64)>>,
+    /// Whether the budget bears what is registered.
+    registers: Cell<bool>,
+    /// What drivers were given.
+    given: RefCell<BTreeSet<u64>>,
     unreadable: Cell<u64>,
 }
 
@@ -63,6 +68,8 @@ impl Pages {
             begun: Cell::new(0),
             blocked: Cell::new(false),
             excluded: RefCell::default(),
+            registers: Cell::new(true),
+            given: RefCell::default(),
             unreadable: Cell::new(0),
         }
     }
@@ -187,6 +194,23 @@ impl Memory for Pages {
     fn exclude(&self, addr: u64, len: u64) {
         assert!(self.blocked.get());
         self.excluded.borrow_mut().push((addr, len));
+    }
+
+    fn register(&self, addr: u64, len: u64) -> bool {
+        if self.registers.get() {
+            self.exclude(addr, len);
+            self.resident.borrow_mut().extend(self.managed_pages(addr, len));
+        }
+        self.registers.get()
+    }
+
+    fn is_known_to_drivers(&self, addr: u64) -> bool {
+        self.given.borrow().contains(&addr)
+    }
+
+    fn give_to_driver(&self, addr: u64) {
+        assert!(self.blocked.get());
+        self.given.borrow_mut().insert(addr);
     }
 
     fn request(&self, _context: u64, _block: u64, addr: u64, len: u64) {

@@ -10,11 +10,13 @@
 //! * every number the kernel defines has a row; what has none is treated as [`UNKNOWN`], whose arguments all are
 //!   looked at as possible pointers;
 //! * a row without pointers has [`Flags::NO_POINTERS`], which is all the hot path looks at;
-//! * a row never says less than the kernel touches. Where the kernel's own size is unknown (an `ioctl` of some driver)
-//!   the row says [`Flags::UNSIZED`], and a refused call is tried again with more brought in.
+//! * a row never says less than the kernel touches. Where the kernel's own size is unknown the row says [`Flags::UNSIZED`], and a
+//!   refused call is tried again with more brought in, if that is harmless: [`may_repeat`]. For an `ioctl` of some driver it
+//!   is not, so what it may touch is guessed before the first try.
 
 mod ioctl;
 mod rows;
+mod scan;
 mod special;
 pub mod visit;
 
@@ -252,6 +254,7 @@ pub(crate) enum Special {
     FutexRequeue,
     FutexWait,
     FutexWaitv,
+    Getsockopt,
     Ioctl,
     IoSubmit,
     IoUringEnter,
@@ -304,6 +307,12 @@ impl Row {
     pub const fn args(&self) -> &[Arg; 6] {
         &self.args
     }
+}
+
+/// Whether a call that was answered EFAULT has had no effect that a second attempt would repeat or miss.
+pub fn may_repeat(row: &Row, args: &[u64; 6]) -> bool {
+    row.flags.has(Flags::SIDE_EFFECT_FREE_ON_EFAULT)
+        && (row.special != Special::Ioctl || ioctl::may_repeat(args[1] as u32))
 }
 
 /// The row of numbers nobody knows.

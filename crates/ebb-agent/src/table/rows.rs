@@ -220,7 +220,7 @@ const DEFS: &[Def] = &[
     again(sys(g::__NR_getpeername, [V, by_ptr(Out, 2), fixed(InOut, 4)])),
     sys(g::__NR_socketpair, [V, V, V, fixed(Out, 8)]),
     unsized_(special(again(sys(g::__NR_setsockopt, [V, V, V, bytes32(In, 4)])), Special::Setsockopt)),
-    unsized_(again(sys(g::__NR_getsockopt, [V, V, V, by_ptr(InOut, 4), fixed(InOut, 4)]))),
+    unsized_(special(again(sys(g::__NR_getsockopt, [V, V, V, by_ptr(InOut, 4), fixed(InOut, 4)])), Special::Getsockopt)),
     handled(special(plain(g::__NR_clone), Special::Clone)),
     handled(plain(g::__NR_fork)),
     handled(plain(g::__NR_vfork)),

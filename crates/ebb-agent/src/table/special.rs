@@ -47,7 +47,16 @@ where
         Special::FutexRequeue => waiters(v, a[0], 2),
         Special::FutexWait => v.pin(a[0], 8, InOut),
         Special::FutexWaitv => waiters(v, a[0], (a[1] as u32 as u64).min(FUTEXES_MAX)),
-        Special::Ioctl => ioctl::visit(v, a[1] as u32, a[2]),
+        Special::Getsockopt => {
+            // struct tcp_zerocopy_receive: at byte 24 a buffer for what cannot be mapped, and its length.
+            const TCP_ZEROCOPY_RECEIVE: (u32, u32) = (6, 35);
+            if (a[1] as u32, a[2] as u32) == TCP_ZEROCOPY_RECEIVE
+                && let Some([buffer, len]) = v.words(a[3].wrapping_add(24))
+            {
+                v.pin(buffer, (len as u32 as i32).max(0) as u64, Out);
+            }
+        }
+        Special::Ioctl => ioctl::visit(v, a[0], a[1] as u32, a[2]),
         Special::IoSubmit => io_submit(v, a[0], a[1], a[2]),
         Special::IoUringEnter => {
             const IORING_ENTER_EXT_ARG: u64 = 8;
@@ -128,6 +137,7 @@ where
             ) {
                 filter(v, a[3]);
             }
+            registered(v, a[1] as u32, a[2] as u32, a[3]);
         }
         Special::Shmctl => match ipc_command(a[1]) {
             // IPC_SET, IPC_STAT, SHM_STAT, SHM_STAT_ANY: shmid64_ds.
@@ -265,6 +275,33 @@ where
     v.pin(addr, 16, In);
     if let Some([len, instructions]) = v.words(addr) {
         v.pin(instructions, ((len & 0xffff) * 8).min(FILTER_BYTES_MAX), In);
+    }
+}
+
+/// Memory that an option gives to the network for good.
+fn registered<M, F>(v: &mut Visit<'_, M, F>, level: u32, option: u32, addr: u64)
+where
+    M: ReadMemory + ?Sized,
+    F: FnMut(Buffer),
+{
+    const SOL_XDP: u32 = 283;
+    const XDP_UMEM_REG: u32 = 4;
+    const SOL_RDS: u32 = 276;
+    const RDS_GET_MR: u32 = 2;
+    const RDS_GET_MR_FOR_DEST: u32 = 7;
+    /// A socket's address, before the rest.
+    const DEST_BYTES: u64 = 128;
+    let at = match (level, option) {
+        (SOL_XDP, XDP_UMEM_REG) | (SOL_RDS, RDS_GET_MR) => addr,
+        (SOL_RDS, RDS_GET_MR_FOR_DEST) => addr.wrapping_add(DEST_BYTES),
+        _ => return,
+    };
+    // All begin with address and length; RDS has where to put a cookie behind them.
+    if let Some([start, len, cookie]) = v.words(at) {
+        v.emit(start, len, InOut, Kind::Register);
+        if level == SOL_RDS {
+            v.pin(cookie, 8, Out);
+        }
     }
 }
 

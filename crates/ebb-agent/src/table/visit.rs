@@ -18,6 +18,24 @@ pub trait ReadMemory {
         true
     }
 
+    /// True when the calling thread's stack has the address: what lies there is the program's own memory, and may be looked at.
+    fn is_on_stack(&self, _addr: u64) -> bool {
+        false
+    }
+
+    /// True unless the descriptor's file is of a kind that keeps nothing of what it is given in a call.
+    fn is_driver(&self, _fd: i32) -> bool {
+        true
+    }
+
+    /// A guest has so many bytes of memory in one piece.
+    fn note_guest_memory(&self, _bytes: u64) {}
+
+    /// The most bytes that a guest has in one piece; 0 where none was seen.
+    fn guest_memory_max(&self) -> u64 {
+        0
+    }
+
     /// True when `pid` names this process.
     fn is_self(&self, _pid: i32) -> bool {
         false
@@ -33,6 +51,10 @@ pub enum Kind {
     Probe,
     /// Resident for good: the kernel or a device uses it after the call.
     Exclude,
+    /// Likewise, at the wish of a program that can be told that there is no memory for it.
+    Register,
+    /// A guess, too; and a driver of which nothing is known is given this address: it may keep what that leads to.
+    Driver,
     /// Resident until the request is done that has this context and control block; see `aio`.
     Request { context: u64, block: u64 },
 }
@@ -48,6 +70,11 @@ pub struct Buffer {
     pub write: bool,
     /// What is to become of it.
     pub kind: Kind,
+}
+
+impl Buffer {
+    /// An address that no memory has.
+    pub const NOWHERE: u64 = 1;
 }
 
 /// Bytes of a page.

@@ -37,6 +37,35 @@ pub fn bytes(fd: i32) -> Result<u64, Errno> {
     Ok(stat[ST_SIZE_AT])
 }
 
+/// What kind of file a descriptor has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// A character device.
+    Character { major: u32, minor: u32 },
+    /// One without a type, as the kernel hands out beside what has a name.
+    Nameless,
+    /// Any other.
+    Other,
+}
+
+/// The kind of file behind a descriptor.
+pub fn kind_of(fd: i32) -> Result<Kind, Errno> {
+    const ST_MODE_AT: usize = 3;
+    const ST_RDEV_AT: usize = 5;
+    let mut stat = [0u64; 18];
+    // SAFETY: the kernel writes one `struct stat`, 144 bytes.
+    unsafe { call(g::__NR_fstat, [fd as u64, stat.as_mut_ptr() as u64, 0, 0, 0, 0]) }?;
+    let device = stat[ST_RDEV_AT];
+    Ok(match stat[ST_MODE_AT] as u32 & g::S_IFMT {
+        g::S_IFCHR => Kind::Character {
+            major: (device >> 8 & 0xfff) as u32 | (device >> 32 & !0xfff) as u32,
+            minor: (device & 0xff | device >> 12 & !0xff) as u32,
+        },
+        0 => Kind::Nameless,
+        _ => Kind::Other,
+    })
+}
+
 /// Which file has a name.
 pub fn identity_of_path(path: &CStr) -> Result<Identity, Errno> {
     let mut stat = [0u64; 18];

@@ -217,7 +217,7 @@ fn ioctl_follows_the_pointers_of_known_requests() {
     assert!(visit(&mem, g::__NR_ioctl, &[3, i::SIOCGIFCONF as u64, conf]).contains(&pin(0x5000, 400, true)));
     let guest = mem.put(&[0, 0x1000, 0x20_0000, 0x4000_0000]);
     assert!(
-        visit(&mem, g::__NR_ioctl, &[3, 0x4020_ae46, guest]).contains(&exclude(0x4000_0000, 0x20_0000, true)),
+        visit(&mem, g::__NR_ioctl, &[3, 0x4020_ae46, guest]).contains(&register(0x4000_0000, 0x20_0000)),
         "guest memory stays"
     );
     let command = mem.put(&[0, 6 | 32 << 8 | 512 << 32, 0x5000, 0x6000, 0x7000, 0, 0, 0, 0, 0, 0]);
@@ -225,6 +225,47 @@ fn ioctl_follows_the_pointers_of_known_requests() {
     assert!(seen.contains(&pin(0x5000, 512, true)));
     assert!(seen.contains(&pin(0x6000, 6, false)));
     assert!(seen.contains(&pin(0x7000, 32, true)));
+}
+
+fn register(addr: u64, len: u64) -> Buffer {
+    Buffer { addr, len, write: true, kind: Kind::Register }
+}
+
+#[test]
+fn what_a_device_keeps_stays_for_good() {
+    let mut mem = Words::default();
+    // struct v4l2_buffer: type 1 (capture), memory 2 (user pointer) at byte 60, address, length.
+    let video = mem.put(&[1 << 32, 0, 0, 0, 0, 0, 0, 2 << 32, 0x7000_0000, 0x9000, 0]);
+    assert!(visit(&mem, g::__NR_ioctl, &[3, 0xc058_560f, video]).contains(&register(0x7000_0000, 0x9000)));
+    // Of several planes, which are of 64 bytes each.
+    let planes = mem.put(&[0x5000 << 32, 0x7100_0000, 0, 0, 0, 0, 0, 0, 0x6000 << 32, 0x7200_0000, 0, 0, 0, 0, 0, 0]);
+    let video = mem.put(&[9 << 32, 0, 0, 0, 0, 0, 0, 2 << 32, planes, 2, 0]);
+    let seen = visit(&mem, g::__NR_ioctl, &[3, 0xc058_560f, video]);
+    assert!(seen.contains(&register(0x7100_0000, 0x5000)) && seen.contains(&register(0x7200_0000, 0x6000)));
+    let umem = mem.put(&[0x7300_0000, 0x20_0000, 4096, 0]);
+    let seen = visit(&mem, g::__NR_setsockopt, &[3, 283, 4, umem, 32]);
+    assert!(seen.contains(&register(0x7300_0000, 0x20_0000)));
+    // struct usbdevfs_urb: buffer and length in its third and fourth word.
+    let urb = mem.put(&[3, 0, 0x7400_0000, 0x3000, 0, 0, 0]);
+    let seen = visit(&mem, g::__NR_ioctl, &[3, 0x8038_550a, urb]);
+    assert!(seen.contains(&exclude(urb, 56, true)) && seen.contains(&exclude(0x7400_0000, 0x3000, true)));
+}
+
+#[test]
+fn commands_of_devices_lead_to_their_data() {
+    let mut mem = Words::default();
+    let bulk = mem.put(&[0x81 | 0x2000 << 32, 1000, 0x7000_0000]);
+    assert!(visit(&mem, g::__NR_ioctl, &[3, 0xc018_5502, bulk]).contains(&pin(0x7000_0000, 0x2000, true)));
+    let control = mem.put(&[0x40 << 48, 1000, 0x7000_0000]);
+    assert!(visit(&mem, g::__NR_ioctl, &[3, 0xc018_5500, control]).contains(&pin(0x7000_0000, 0x40, true)));
+    let nvme = mem.put(&[6, 0, 0x7100_0000, 0x7200_0000, 64 | 0x3000 << 32, 0, 0, 0, 0]);
+    let seen = visit(&mem, g::__NR_ioctl, &[3, 0xc048_4e41, nvme]);
+    assert!(seen.contains(&pin(0x7100_0000, 64, true)) && seen.contains(&pin(0x7200_0000, 0x3000, true)));
+    // A dirty log of a slot that was not seen.
+    let log = mem.put(&[0, 0x7300_0000]);
+    let kind = Kind::Probe;
+    let seen = visit(&mem, g::__NR_ioctl, &[3, 0x4010_ae42, log]);
+    assert!(seen.contains(&Buffer { kind, ..pin(0x7300_0000, 1 << 20, true) }));
 }
 
 #[test]

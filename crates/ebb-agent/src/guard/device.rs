@@ -1,0 +1,121 @@
+//! Which files belong to drivers that may keep what they are given in a call.
+//!
+//! Files, directories, pipes, sockets and block devices are done with the program's memory when a call is over; what sockets keep,
+//! `setsockopt` tells. So are the character devices listed here. All others, and files without a type, as those are that a driver
+//! hands out beside its device, may be drivers that pin memory.
+
+use crate::entry;
+use core::mem::size_of;
+use ebb::uapi;
+use ebb::uapi::fd::Kind;
+use linux_raw_sys::general as g;
+
+/// Memory, terminals old and new, consoles, printers, virtual consoles, input, sound, pseudo-terminals.
+const HARMLESS_MAJORS: [u32; 18] = [1, 2, 3, 4, 5, 6, 7, 13, 14, 116, 128, 129, 130, 131, 136, 137, 138, 139];
+const MISC: u32 = 10;
+/// Of these: watchdog, settings of the machine, tun, uinput, fuse, kvm, autofs, device mapper, loop control. Guests keep what
+/// the table has rows for.
+const HARMLESS_MISC: [u32; 9] = [130, 144, 200, 223, 229, 232, 235, 236, 237];
+
+/// Whether the descriptor's file may be such a driver's. A number that is none is not.
+pub fn is_driver(fd: i32) -> bool {
+    match uapi::fd::kind_of(fd) {
+        Ok(Kind::Character { major: MISC, minor }) => !HARMLESS_MISC.contains(&minor),
+        Ok(Kind::Character { major, .. }) => !HARMLESS_MAJORS.contains(&major),
+        Ok(Kind::Nameless) => !is_named(fd, HARMLESS_NAMELESS),
+        Ok(Kind::Other) | Err(_) => false,
+    }
+}
+
+/// What the kernel itself hands out.
+const HARMLESS_NAMELESS: &[&[u8]] = &[
+    b"anon_inode:[eventfd]",
+    b"anon_inode:[eventpoll]",
+    b"anon_inode:[signalfd]",
+    b"anon_inode:[timerfd]",
+    b"anon_inode:[pidfd]",
+    b"anon_inode:[userfaultfd]",
+    b"anon_inode:[perf_event]",
+    b"anon_inode:[fanotify]",
+    b"anon_inode:inotify",
+    b"anon_inode:kvm-vm",
+    b"anon_inode:kvm-vcpu",
+    b"anon_inode:kvm-stats",
+];
+const GUESTS: &[&[u8]] = &[b"anon_inode:kvm-vm"];
+
+/// Whether the link of a descriptor begins with one of these.
+fn is_named(fd: i32, names: &[&[u8]]) -> bool {
+    let mut path = crate::text::Line::new();
+    path.str("/proc/self/fd/").num(fd as u64).bytes(&[0]);
+    let mut link = [0u8; 64];
+    let args = [path.as_bytes().as_ptr() as u64, link.as_mut_ptr() as u64, link.len() as u64, 0, 0, 0];
+    // SAFETY: a path that ends with a zero byte, and a buffer of so many bytes.
+    let n = unsafe { entry::raw_syscall(g::__NR_readlink as u64, &args) };
+    n > 0 && names.iter().any(|name| link[..n as usize].starts_with(name))
+}
+
+/// What a process has open.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Open {
+    /// A driver that may keep memory.
+    pub driver: bool,
+    /// A guest, whose memory must be there.
+    pub guest: bool,
+}
+
+/// Looks through the descriptors of this process. All that can be found where they cannot be seen.
+pub fn open_ones() -> Open {
+    let mut open = Open::default();
+    let Ok(dir) = uapi::open_read(c"/proc/self/fd") else { return Open { driver: true, guest: true } };
+    loop {
+        let mut entries = [0u64; 256];
+        let args = [dir as u64, entries.as_mut_ptr() as u64, size_of::<[u64; 256]>() as u64, 0, 0, 0];
+        // SAFETY: the kernel writes no more than the buffer has.
+        let n = unsafe { entry::raw_syscall(g::__NR_getdents64 as u64, &args) };
+        if n <= 0 {
+            break;
+        }
+        // SAFETY: written by the kernel; any bytes are valid.
+        let bytes = unsafe { core::slice::from_raw_parts(entries.as_ptr().cast::<u8>(), n as usize) };
+        let mut rest = bytes;
+        // struct linux_dirent64: inode, offset, length of the entry in 16 bits, type, name.
+        while let [_, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, low, high, _, name @ ..] = rest {
+            let len = u16::from_ne_bytes([*low, *high]) as usize;
+            let digits = name.split(|&c| c == 0).next().unwrap_or_default();
+            let number = core::str::from_utf8(digits).ok().and_then(|text| text.parse::<i32>().ok());
+            if let Some(fd) = number.filter(|fd| *fd != dir) {
+                open.driver |= is_driver(fd);
+                open.guest |= uapi::fd::kind_of(fd) == Ok(Kind::Nameless) && is_named(fd, GUESTS);
+            }
+            rest = rest.get(len.max(1)..).unwrap_or_default();
+        }
+    }
+    uapi::close(dir);
+    open
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsRawFd;
+
+    #[test]
+    fn files_of_the_kernels_own_are_no_drivers() {
+        let file = std::fs::File::open("/proc/self/exe").unwrap();
+        let null = std::fs::File::open("/dev/null").unwrap();
+        // SAFETY: new descriptors, closed with the process.
+        let others =
+            unsafe { [libc::eventfd(0, 0), libc::epoll_create1(0), libc::socket(libc::AF_UNIX, libc::SOCK_DGRAM, 0)] };
+        for fd in others.into_iter().chain([file.as_raw_fd(), null.as_raw_fd(), -1]) {
+            assert!(!is_driver(fd), "{fd}");
+        }
+    }
+
+    #[test]
+    fn a_device_that_is_not_known_may_be_a_driver() {
+        let Ok(device) = std::fs::File::open("/dev/cpu_dma_latency") else { return };
+        assert!(is_driver(device.as_raw_fd()));
+        assert!(open_ones().driver);
+    }
+}

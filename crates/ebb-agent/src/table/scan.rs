@@ -1,0 +1,123 @@
+//! Structures of unknown form: what in them looks like an address of managed memory is taken for one.
+//!
+//! A driver that meets a page that is out may have had an effect by then, so a call cannot simply be made again: what it may touch
+//! must be there before the first try. Where that is, its structure says, in words that look like any others. To take a
+//! number for an address costs that some pages come in; to overlook one costs an error that the program has not made.
+
+use super::Dir::InOut;
+use super::visit::{Buffer, Kind, PAGE_BYTES, ReadMemory, Visit};
+
+/// Bytes behind an address that are brought in where nothing says how many there are.
+pub(super) const WINDOW_BYTES: u64 = 64 << 10;
+/// Numbers above this are no lengths.
+const LENGTH_MAX: u32 = 16 << 20;
+/// Bytes of a structure that are looked at at a time, and of one that another points to.
+const CHUNK_BYTES: usize = 512;
+/// Addresses of one structure that are followed, and of one call.
+const FOLLOWED_MAX: usize = 32;
+const ADDRESSES_MAX: u32 = 512;
+/// How far they lead: a list of messages with a buffer each, in a structure.
+const DEPTH_MAX: u32 = 3;
+/// Lower addresses are numbers: no program has memory there.
+const ADDRESS_MIN: u64 = 0x1_0000;
+
+/// Emits what the structure of `len` bytes at `addr` leads to, as `kind`.
+pub(super) fn structure<M, F>(v: &mut Visit<'_, M, F>, addr: u64, len: u64, kind: Kind)
+where
+    M: ReadMemory + ?Sized,
+    F: FnMut(Buffer),
+{
+    // First the page that each address is in: one call pins no more than a part of the budget.
+    for is_whole in [false, true] {
+        level(v, Look { kind, is_whole, depth: 1 }, addr, len, &mut { ADDRESSES_MAX });
+    }
+}
+
+/// How a structure is looked at.
+#[derive(Clone, Copy)]
+struct Look {
+    kind: Kind,
+    /// All that may be behind an address, not its page alone.
+    is_whole: bool,
+    depth: u32,
+}
+
+fn level<M, F>(v: &mut Visit<'_, M, F>, look: Look, addr: u64, len: u64, left: &mut u32)
+where
+    M: ReadMemory + ?Sized,
+    F: FnMut(Buffer),
+{
+    let (mut followed, mut nr_followed) = ([0u64; FOLLOWED_MAX], 0);
+    let window = if look.is_whole { WINDOW_BYTES.max(longest(v, addr, len)) } else { 1 };
+    for_each_word(v, addr, len, |v, word| {
+        if *left == 0 || !is_address(v, word) {
+            return;
+        }
+        *left -= 1;
+        v.emit(word, window, InOut, look.kind);
+        if look.depth < DEPTH_MAX && nr_followed < FOLLOWED_MAX && !followed[..nr_followed].contains(&word) {
+            followed[nr_followed] = word;
+            nr_followed += 1;
+        }
+    });
+    for &at in &followed[..nr_followed] {
+        // No further than the page: what follows may be somebody else's.
+        let len = (PAGE_BYTES - at % PAGE_BYTES).min(CHUNK_BYTES as u64);
+        level(v, Look { depth: look.depth + 1, ..look }, at, len, left);
+    }
+}
+
+/// What the program may have memory at, and may be looked at.
+fn is_address<M, F>(v: &Visit<'_, M, F>, word: u64) -> bool
+where
+    M: ReadMemory + ?Sized,
+    F: FnMut(Buffer),
+{
+    (ADDRESS_MIN..1 << 47).contains(&word) && (v.mem.may_be_managed(word, 1) || v.mem.is_on_stack(word))
+}
+
+/// The largest number of the structure that may be the length of something.
+fn longest<M, F>(v: &mut Visit<'_, M, F>, addr: u64, len: u64) -> u64
+where
+    M: ReadMemory + ?Sized,
+    F: FnMut(Buffer),
+{
+    let mut longest = 0;
+    for_each_word(v, addr, len, |v, word| {
+        let number = word as u32;
+        if number <= LENGTH_MAX && !is_address(v, word) {
+            longest = longest.max(number);
+        }
+    });
+    longest as u64
+}
+
+/// Calls `f` with the eight bytes at each multiple of four, those at the end filled up with zeros, as far as they can be read.
+fn for_each_word<M, F>(v: &mut Visit<'_, M, F>, addr: u64, len: u64, mut f: impl FnMut(&mut Visit<'_, M, F>, u64))
+where
+    M: ReadMemory + ?Sized,
+    F: FnMut(Buffer),
+{
+    let mut at = 0;
+    while at < len {
+        let mut bytes = [0u8; CHUNK_BYTES + 4];
+        // Whole pages only: what lies behind may not be there.
+        let in_page = PAGE_BYTES - addr.wrapping_add(at) % PAGE_BYTES;
+        let n = (len - at).min(CHUNK_BYTES as u64).min(in_page) as usize;
+        if !v.bytes(addr.wrapping_add(at), &mut bytes[..n]) {
+            return;
+        }
+        // An address may lie across the end of what is read.
+        let more = (len - at - n as u64).min(4) as usize;
+        if more > 0 && !v.bytes(addr.wrapping_add(at + n as u64), &mut bytes[n..n + more]) {
+            bytes[n..n + more].fill(0);
+        }
+        for word in (0..n).step_by(4) {
+            let mut eight = [0u8; 8];
+            let whole = (n + 4 - word).min(8);
+            eight[..whole].copy_from_slice(&bytes[word..word + whole]);
+            f(v, u64::from_ne_bytes(eight));
+        }
+        at += n as u64;
+    }
+}
