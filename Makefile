@@ -33,7 +33,7 @@ test: packages lint build unit models miri bench-slots-quick transparency progra
 	@echo "make test: every step passed"
 
 .PHONY: test-long
-test-long: test unit-long transparency-long programs-long swapon-long trees-long torture-long torture-pins kill ## the same, and the long forms
+test-long: test unit-long transparency-long programs-long swapon-long trees-long torture-long torture-pins kill-long ## the same, and the long forms
 	@echo "make test-long: every step passed"
 
 .PHONY: lint
@@ -99,9 +99,11 @@ trees-long: build
 	tools/install-packages tests/trees/packages-long.txt
 	python3 tests/trees/run.py --long
 
-.PHONY: kill
-kill: build ## kill programs and ebb at random moments: nothing is left behind
+.PHONY: kill kill-long
+kill: build ## kill programs and ebb at random moments: nothing is left behind, nothing spins; kill-long: 2000 times
 	python3 tests/kill/run.py
+kill-long: build
+	python3 tests/kill/run.py --long
 
 .PHONY: torture torture-long
 torture: build ## random use of memory by many threads, every byte checked

@@ -1,10 +1,13 @@
 #!/usr/bin/python3
-"""Kills a squeezed program, its children, or `ebb` itself at random moments by SIGKILL. Afterwards nothing may be left:
-no process, no file in EBB_TMPDIR, no socket, no cgroup, no shared memory. One line a kill; the closing line counts.
+"""Kills a squeezed program, its children, or `ebb` itself at random moments by SIGKILL. Who is not to die goes on, and uses no
+processor once it rests. Afterwards nothing may be left: no process, no file in EBB_TMPDIR, no socket, no cgroup, no shared
+memory. One line for each program; the closing line counts programs and kills.
 
 EBB names the command (default: target/release/ebb of this repository, then `ebb` on the path).
 """
 import argparse
+import concurrent.futures
+import itertools
 import os
 import random
 import select
@@ -22,9 +25,11 @@ from command import find_ebb  # noqa: E402
 from left_behind import marked  # noqa: E402
 
 NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
-# Ebb dies with what it runs, and what it runs with it; this is how long that may take, and a tree of processes that
-# was told to end may take to give its memory back.
-LEAVE_S = 10
+# Ebb dies with what it runs, and what it runs with it; this is how long that may take on a busy machine, and a tree of
+# processes that was told to end may take to give its memory back.
+LEAVE_S = 100
+# Processes at rest use less than so much of a processor together: at some moment, because what is under way may take a while.
+REST_SHARE, REST_LOOK_S, REST_S = 0.02, 0.5, 60
 # The slowest program should have gone round once by then.
 READY_S = 180
 
@@ -77,6 +82,17 @@ def spill_in_use(pids):
     return total
 
 
+def left_behind(before, temporary):
+    """What is there that was not before, and stays: other programs may have something for a moment."""
+    end = time.monotonic() + LEAVE_S
+    while True:
+        after = surroundings(temporary)
+        found = {kind: sorted(after[kind] - known)[:5] for kind, known in before.items() if after[kind] - known}
+        if not found or time.monotonic() > end:
+            return ", ".join(f"{kind} are left: {names}" for kind, names in found.items())
+        time.sleep(0.1)
+
+
 def wait_gone(mark, limit):
     begin = time.monotonic()
     while (left := marked(mark)) and time.monotonic() - begin < limit:
@@ -88,6 +104,39 @@ def ended_too(mark, others):
     """Processes that should have gone on and are gone a moment later."""
     time.sleep(0.3)
     return set(others) - set(marked(mark))
+
+
+def processor_ns(pids):
+    """Processor time of processes so far, by thread."""
+    used = {}
+    for pid in pids:
+        for task in listing(f"/proc/{pid}/task"):
+            try:
+                with open(f"{task}/schedstat") as file:
+                    used[task] = int(file.read().split()[0])
+            except (OSError, ValueError):
+                pass
+    return used
+
+
+def spinning(mark):
+    """Has the victims rest, and looks whether they do, and `ebb` with them; then they go on. What uses a processor all the
+    same, by thread."""
+    victims = [pid for pid, name in marked(mark).items() if name == "victim"]
+    for pid in victims:
+        os.kill(pid, signal.SIGUSR2)
+    end = time.monotonic() + REST_S
+    while True:
+        before, began = processor_ns(marked(mark)), time.monotonic()
+        time.sleep(REST_LOOK_S)
+        after, took_ns = processor_ns(marked(mark)), (time.monotonic() - began) * 1e9
+        used = {task: ns - before.get(task, 0) for task, ns in after.items()}
+        is_at_rest = sum(used.values()) < REST_SHARE * took_ns
+        if is_at_rest or time.monotonic() > end:
+            break
+    for pid in victims:
+        os.kill(pid, signal.SIGUSR2)
+    return {} if is_at_rest else {task: f"{100 * ns / took_ns:.1f} %" for task, ns in used.items() if ns}
 
 
 def end_all(mark):
@@ -104,8 +153,10 @@ def end_all(mark):
         time.sleep(0.1)
 
 
-def one(number, args, ebb, victim, rng):
-    mark = f"EBB_KILL_TEST=kill-{os.getpid()}-{number}"
+def one(seed, args, ebb, victim):
+    """Starts a program and kills: whether all was well, bytes that were spilled then, and how many were killed."""
+    rng = random.Random(seed)
+    mark = f"EBB_KILL_TEST=kill-{os.getpid()}-{seed}"
     temporary = tempfile.mkdtemp(prefix="ebb-kill-")
     os.chmod(temporary, 0o777)
     environment = {k: v for k, v in os.environ.items() if not k.startswith("EBB_") and k != "LD_PRELOAD"}
@@ -123,7 +174,7 @@ def one(number, args, ebb, victim, rng):
                                start_new_session=True)
     target = rng.choice(["ebb", "ebb", "program", "child", "session", "none"] if ebb else ["program", "child", "session"])
     when = "ready" if target == "none" else rng.choice(["start", "ready", "ready"])
-    why, spilled, status = "", 0, None
+    why, spilled, status, kills = "", 0, None, 0
     try:
         if when == "ready":
             said, _, _ = select.select([process.stdout], [], [], READY_S)
@@ -150,10 +201,22 @@ def one(number, args, ebb, victim, rng):
             rng.shuffle(victims)
         for pid in victims:
             os.kill(pid, signal.SIGKILL)
+            kills += 1
         if target == "child":
-            # Its death is the program's own business: all others go on, and are ended here.
-            if gone := ended_too(mark, set(programs) - set(victims)):
+            # Its death is the program's own business: all others go on, also when more of them die, and are ended here.
+            others = set(programs) - set(victims)
+            while len(others) > 1 and rng.random() < 0.7:
+                time.sleep(rng.random() ** 2 * args.delay / 4)
+                another = rng.choice(sorted(others - {programs[0]}))
+                os.kill(another, signal.SIGKILL)
+                others.discard(another)
+                kills += 1
+            if gone := ended_too(mark, others):
                 why = f"the death of one child ended others: {gone}"
+            elif rng.random() < args.rest and (busy := spinning(mark)):
+                why = f"what should rest uses a processor: {busy}"
+            elif gone := ended_too(mark, others):
+                why = f"to rest and go on ended others: {gone}"
             end_all(mark)
         elif target == "none":
             # The program ends by itself: what it leaves running goes on.
@@ -171,15 +234,15 @@ def one(number, args, ebb, victim, rng):
                 why = f"the command ended with {status}, not by SIGKILL"
             if gone := ended_too(mark, programs[1:]):
                 why = f"the death of the program ended its children: {gone}"
+            elif programs[1:] and rng.random() < args.rest and (busy := spinning(mark)):
+                why = f"what should rest uses a processor: {busy}"
             end_all(mark)
         left = wait_gone(mark, LEAVE_S)
         if left and not why:
             why = f"processes are left: {left}"
         process.wait(LEAVE_S)
-        after = surroundings(temporary)
-        for kind, known in before.items():
-            if after[kind] - known and not why:
-                why = f"{kind} are left: {sorted(after[kind] - known)[:5]}"
+        if not why:
+            why = left_behind(before, temporary)
         errors.seek(0)
         error = errors.read().decode(errors="replace")
         if not why and ("victim:" in error or "please report" in error):
@@ -191,20 +254,23 @@ def one(number, args, ebb, victim, rng):
         process.stdout.close()
         errors.close()
         shutil.rmtree(temporary, ignore_errors=True)
-    detail = f"kill {number:3} of {target:8} at {when:6} with {spilled >> 20:3} MiB spilled"
+    detail = f"seed {seed}: {kills:2} kills, {target:8} at {when:6} with {spilled >> 20:3} MiB spilled"
     print(f"FAIL {detail}: {why}" if why else f"ok   {detail}", flush=True)
-    return not why, spilled
+    return not why, spilled, kills
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--times", type=int, default=20, help="kills (20)")
-    parser.add_argument("--long", action="store_true", help="200 kills")
+    parser.add_argument("--kills", type=int, default=None, help="kill so often (30, or 2000)")
+    parser.add_argument("--long", action="store_true", help="2000 kills, two programs at a time")
+    parser.add_argument("--jobs", type=int, default=None, help="programs at a time (1, or 2)")
+    parser.add_argument("--rest", type=float, default=0.5, help="share of the trees with survivors that are told to rest (0.5)")
     parser.add_argument("--plain", action="store_true", help="without ebb: proves the test itself")
     parser.add_argument("--ram", default="16M", help="budget of each process (16M)")
     parser.add_argument("--megabytes", type=int, default=12, help="memory of each thread (12)")
     parser.add_argument("--delay", type=float, default=1.5, help="most seconds before a kill (1.5)")
-    parser.add_argument("--seed", type=int, default=None, help="the choices follow from it (the time)")
+    parser.add_argument("--seed", type=int, default=None, help="the choices for the first program follow from it, for the next"
+                                                               " one from the number after it, and so on (the time)")
     parser.add_argument("--as-user", action="store_true", help="run as nobody")
     args = parser.parse_args()
     # Ended from outside, this leaves nothing behind either.
@@ -212,27 +278,31 @@ def main():
     ebb = None if args.plain else find_ebb()
     if not args.plain and not (ebb and os.path.exists(ebb)):
         sys.exit("run.py: there is no ebb: build it, or set EBB; or give --plain")
-    seed = args.seed if args.seed is not None else int(time.time())
-    print(f"seed {seed}")
-    rng = random.Random(seed)
+    seeds = itertools.count(args.seed if args.seed is not None else int(time.time()))
+    wanted = args.kills or (2000 if args.long else 30)
+    jobs = args.jobs or (2 if args.long else 1)
     build = tempfile.mkdtemp(prefix="ebb-kill-build-")
     os.chmod(build, 0o755)
-    passed = failed = 0
-    spilled_most = 0
     try:
         victim = os.path.join(build, "victim")
         subprocess.run(["gcc", "-O2", "-Wall", "-Wextra", "-pthread", "-o", victim, os.path.join(HERE, "victim.c")], check=True)
-        for number in range(200 if args.long else args.times):
-            good, spilled = one(number, args, ebb, victim, rng)
-            passed += good
-            failed += not good
-            spilled_most = max(spilled_most, spilled)
-        if ebb and spilled_most == 0:
+        results = []
+
+        def go_on():
+            # How many are killed of one program is its own affair.
+            while sum(kills for _, _, kills in results) < wanted:
+                results.append(one(next(seeds), args, ebb, victim))
+
+        with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+            for done in [pool.submit(go_on) for _ in range(jobs)]:
+                done.result()
+        failed = sum(not good for good, _, _ in results)
+        if ebb and not any(spilled for _, spilled, _ in results):
             failed += 1
             print("FAIL no kill came while anything was spilled: the test proves nothing")
     finally:
         shutil.rmtree(build, ignore_errors=True)
-    print(f"{passed} passed, {failed} failed")
+    print(f"{sum(kills for _, _, kills in results)} kills of {len(results)} programs, {failed} failed")
     sys.exit(1 if failed else 0)
 
 

@@ -1,5 +1,6 @@
 /* A squeezed program for the kill test: a tree of processes that write and check incompressible memory for ever, each
- * with a spill file in use. The first one ends on SIGUSR1. Says `ready` once every process of the tree has gone round once. */
+ * with a spill file in use. The first one ends on SIGUSR1, and all rest on SIGUSR2 until they get another one.
+ * Says `ready` once every process of the tree has gone round once. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <signal.h>
@@ -7,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <time.h>
 #include <unistd.h>
 #define PAGE 4096
 
@@ -19,6 +21,20 @@ static uint64_t mix(uint64_t x)
 
 static size_t words;
 static int announce;
+static volatile sig_atomic_t resting;
+
+static void on_rest(int signal)
+{
+    (void)signal;
+    resting = !resting;
+}
+
+static void rest_if_told(size_t word)
+{
+    struct timespec look = { 0, 300000000 };
+    while (word % (PAGE / 8) == 0 && resting)
+        nanosleep(&look, NULL);
+}
 
 static void *churn(void *argument)
 {
@@ -27,13 +43,17 @@ static void *churn(void *argument)
     if (memory == MAP_FAILED)
         _exit(3);
     for (uint64_t round = 0;; round++) {
-        for (size_t i = 0; i < words; i++)
+        for (size_t i = 0; i < words; i++) {
+            rest_if_told(i);
             memory[i] = mix(seed + round + i);
-        for (size_t i = 0; i < words; i++)
+        }
+        for (size_t i = 0; i < words; i++) {
+            rest_if_told(i);
             if (memory[i] != mix(seed + round + i)) {
                 fprintf(stderr, "victim: word %zu is %#lx, not %#lx\n", i, memory[i], mix(seed + round + i));
                 _exit(4);
             }
+        }
         if (round == 0 && write(announce, "r", 1) != 1)
             _exit(5);
         if (round == ~0ull)
@@ -60,6 +80,7 @@ int main(int argc, char **argv)
         return 3;
     for (size_t i = 0; i < words; i++)
         inherited[i] = mix(i);
+    signal(SIGUSR2, on_rest);
     int parent = 1;
     for (int i = 0; i < children && parent; i++)
         parent = fork() != 0;
@@ -82,9 +103,13 @@ int main(int argc, char **argv)
         if (write(1, "ready\n", 6) != 6)
             return 8;
         for (;;)
-            for (size_t i = 0; i < words; i++)
-                if (inherited[i] != mix(i))
+            for (size_t i = 0; i < words; i++) {
+                rest_if_told(i);
+                if (inherited[i] != mix(i)) {
+                    fprintf(stderr, "victim: inherited word %zu is %#lx, not %#lx\n", i, inherited[i], mix(i));
                     _exit(4);
+                }
+            }
     }
     churn(NULL);
 }

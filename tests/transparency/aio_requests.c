@@ -116,7 +116,7 @@ static void more_than_fits(aio_context_t context)
     /* A program that reads the ring by itself, so that nobody learns what is done: it has to wait, but not for good. */
     aio_context_t unread = 0;
     MUST(syscall(SYS_io_setup, 64, &unread));
-    double end = now_s() + 20;
+    double end = now_s() + PATIENCE_S;
     for (int i = 0; i < 10;) {
         long n = syscall(SYS_io_submit, unread, 1, list + i);
         REQUIRE(n == 1 || (n == -1 && errno == EAGAIN && now_s() < end));

@@ -253,4 +253,34 @@ static UNUSED double now_s(void)
     clock_gettime(CLOCK_MONOTONIC, &time);
     return time.tv_sec + time.tv_nsec / 1e9;
 }
+
+/* How long to wait for what another thread or process does. Only a test that fails waits so long. */
+#define PATIENCE_S 100
+
+/* What a wait with a limit says is left of it fits what has passed since it began. */
+static UNUSED void require_left(double left, double limit, double start)
+{
+    if (left >= limit || left < limit - (now_s() - start) - 0.001)
+        fail("%.6f s of %.6f are left after %.6f", left, limit, now_s() - start);
+}
+
+/* Waits until a thread of this process sleeps in one of two system calls (-1 for none), with this first argument unless
+ * that is 0. To wait for a time instead would be wrong on a busy machine. */
+static UNUSED void wait_asleep(pid_t thread, long call, long or_call, uintptr_t argument)
+{
+    char path[64], text[256];
+    snprintf(path, sizeof path, "/proc/self/task/%d/syscall", (int)thread);
+    for (double end = now_s() + PATIENCE_S; now_s() < end; sleep_ms(2)) {
+        int fd = MUST(open(path, O_RDONLY | O_CLOEXEC));
+        ssize_t len = MUST(read(fd, text, sizeof text - 1));
+        close(fd);
+        text[len] = 0;
+        long number = -1;
+        unsigned long first = 0;
+        if (sscanf(text, "%ld %lx", &number, &first) == 2 && (number == call || number == or_call) &&
+            (argument == 0 || first == argument))
+            return;
+    }
+    fail("thread %d never slept in system call %ld: %s", (int)thread, call, text);
+}
 #endif

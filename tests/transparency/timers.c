@@ -34,7 +34,7 @@ int main(void)
     MUST(timer_settime(signals, 0, &every, NULL));
     MUST(setitimer(ITIMER_PROF, &(struct itimerval){ { 0, 4000 }, { 0, 4000 } }, NULL));
     double start = now_s();
-    while (now_s() - start < 10 && (by_thread < 3 || by_signal < 5 || by_cpu < 5)) {
+    while (now_s() - start < PATIENCE_S && (by_thread < 3 || by_signal < 5 || by_cpu < 5)) {
         evict(m, MIB);
         check(m, MIB, 1, "while timers run");
     }

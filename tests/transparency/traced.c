@@ -4,10 +4,12 @@
 #include <sys/user.h>
 static unsigned char *m;
 static volatile long marker = 0x4711;
+/* Shared with the children: the tracer has attached, and what follows is to be traced. */
+static volatile int *is_attached;
 static void body(void *argument)
 {
     (void)argument;
-    for (int i = 0; i < 5; i++) {
+    for (int i = 0, traced = 0; traced < 5; i++, traced += *is_attached) {
         evict(m, MIB);
         check(m, MIB, 1, "memory of a traced program");
         sleep_ms(10);
@@ -30,7 +32,9 @@ int main(void)
 {
     m = fresh(MIB);
     fill(m, MIB, 1);
+    is_attached = MUST(mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
     for (int round = 0; round < 4; round++) {
+        *is_attached = 0;
         pid_t pid = child_of(body, NULL);
         sleep_ms(20 * round);
         if (ptrace(PTRACE_ATTACH, pid, 0, 0) != 0) {
@@ -38,6 +42,7 @@ int main(void)
             return skip("tracing is not allowed here");
         }
         expect_attached(pid);
+        *is_attached = 1;
         struct user_regs_struct registers;
         MUST(ptrace(PTRACE_GETREGS, pid, 0, &registers));
         errno = 0;

@@ -10,7 +10,7 @@ from tree import MIB, Failure, need, until, workload
 RAM_MIB = 64
 STATIC_MIB = 40
 SIBLING_MIB = 100
-PATIENCE_S = 60
+PATIENCE_S = 200
 
 
 def anonymous_bytes(pid):
@@ -135,7 +135,7 @@ def mixed(context):
     def is_squeezed(pid):
         # It must stay so: where nothing tells it of the static program it may pass by that size as it grows.
         need(until(lambda: len(os.listdir(f"/proc/{pid}/task")) > 1, PATIENCE_S), "the sibling never met its budget")
-        end = time.monotonic() + PATIENCE_S / 2
+        end = time.monotonic() + PATIENCE_S
         steady = 0
         while steady < 20 and time.monotonic() < end:
             time.sleep(0.1)

@@ -28,16 +28,16 @@ import worker_cases  # noqa: E402
 # In the order in which they run: (function, seconds it may take in the short form, in the long form). These are for what
 # hangs: many times what it takes on a machine that does nothing else.
 CASES = {
-    "make": (build_cases.make, 300, 1800),
-    "kernel-build": (build_cases.kernel_build, 300, 10800),
-    "pool": (worker_cases.pool, 300, 1800),
-    "xargs": (worker_cases.xargs, 300, 1800),
-    "fork-bomb": (worker_cases.fork_bomb, 300, 3600),
-    "nginx": (server_cases.nginx, 300, 1800),
-    "postgres": (server_cases.postgres, 300, 3600),
-    "bgsave": (redis_cases.bgsave, 300, 3600),
-    "kills": (kill_cases.kills, 300, 3600),
-    "mixed": (mixed_case.mixed, 300, 1800),
+    "make": (build_cases.make, 1500, 1800),
+    "kernel-build": (build_cases.kernel_build, 1500, 10800),
+    "pool": (worker_cases.pool, 1500, 1800),
+    "xargs": (worker_cases.xargs, 1500, 1800),
+    "fork-bomb": (worker_cases.fork_bomb, 1500, 3600),
+    "nginx": (server_cases.nginx, 1500, 1800),
+    "postgres": (server_cases.postgres, 1500, 3600),
+    "bgsave": (redis_cases.bgsave, 1500, 3600),
+    "kills": (kill_cases.kills, 1500, 3600),
+    "mixed": (mixed_case.mixed, 1500, 1800),
 }
 
 

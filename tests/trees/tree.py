@@ -21,7 +21,7 @@ SLACK = harness.SLACK
 # Marks what a case starts, orphans too.
 MARK = "TREES_CASE"
 # Ends of processes that were told to end, and of what they leave.
-LEAVE_S = 15
+LEAVE_S = 100
 
 
 def need(condition, why):

@@ -103,7 +103,7 @@ impl Running {
         for name in ["full", "slow", "gone", "fine"] {
             std::fs::create_dir(house.path(name)).unwrap();
         }
-        let mut command = house.ebb(["run", "-q", "--ram", "64M", "--swap", "none", "--", "/bin/sleep", "60"]);
+        let mut command = house.ebb(["run", "-q", "--ram", "64M", "--swap", "none", "--", "/bin/sleep", "600"]);
         // Short: the address of a socket has 108 bytes.
         let mut ebb = command.envs(variables.iter().copied()).env("TEST_SOCKET_DIR", "/tmp").spawn().unwrap();
         common::wait_for_line(&mut ebb, "ready");
@@ -248,17 +248,21 @@ fn a_process_that_does_not_hear_is_told_after_a_while() {
 #[test]
 fn a_process_with_too_little_memory_is_told_at_once_and_passed_over_where_all_are_asked() {
     let running = Running::new(&[("TEST_SMALL", "1")]);
-    let begin = Instant::now();
+    /// Where a process does not hear at all `ebb` waits longer than that, each time.
+    const AT_ONCE: Duration = Duration::from_secs(4);
     for words in [&["swapon", "--show", "PID"][..], &["swapon", "PID", "file:@fine"], &["swapoff", "PID", "@fine"]] {
-        assert_eq!(
-            running.refusal(125, words),
-            running.line(
-                "process PID: it has held too little memory (8 MiB) for Ebb to begin its work, so nothing of it is \
-                 swapped; ask when it has grown"
-            )
-        );
+        common::wait_until("it is told at once, unless the machine has no time", || {
+            let begin = Instant::now();
+            assert_eq!(
+                running.refusal(125, words),
+                running.line(
+                    "process PID: it has held too little memory (8 MiB) for Ebb to begin its work, so nothing of it is \
+                     swapped; ask when it has grown"
+                )
+            );
+            begin.elapsed() < AT_ONCE
+        });
     }
-    assert!(begin.elapsed() < Duration::from_secs(10), "{:?}", begin.elapsed());
     let all = running.ask(&["swapon", "--show"]);
     // There may be processes of others.
     let about = format!("process {}:", running.pid);

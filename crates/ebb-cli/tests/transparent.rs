@@ -165,7 +165,8 @@ fn a_queued_signal_keeps_its_value() {
 fn an_interrupt_from_the_terminal_reaches_the_program_once() {
     let house = House::new();
     let (mut master, slave) = common::terminal();
-    let script = "n=0; trap 'n=$((n+1))' INT; echo ready; sleep 1; sleep 1; echo $n";
+    // A second one would come at once.
+    let script = "n=0; trap 'n=$((n+1))' INT; echo ready; while [ $n = 0 ]; do sleep 0.05; done; sleep 1; echo $n";
     let mut command = house.shell(script);
     command.stdin(slave);
     // SAFETY: only async-signal-safe calls.
@@ -281,7 +282,7 @@ fn orphans_of_the_program_are_no_business_of_the_commands() {
 #[test]
 fn the_program_stays_in_the_process_group() {
     let house = House::new();
-    let mut child = house.shell("echo ready; sleep 5").process_group(0).spawn().unwrap();
+    let mut child = house.shell("echo ready; sleep 500").process_group(0).spawn().unwrap();
     wait_for_line(&mut child, "ready");
     let program = program_of(&child);
     // SAFETY: asks about a process that runs.

@@ -6,7 +6,7 @@ mod harness;
 
 use ebb::Space;
 use harness::alone::{Pages, RAM_PAGES, RANDOM, StopsAtEnd, alone, space_on};
-use harness::{Random, check, ctx, fill, force, leave, map, space, unmap};
+use harness::{PATIENCE, Random, check, ctx, fill, force, leave, map, space, thread_time, unmap};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 const RAM: u64 = 64 << 20;
@@ -136,11 +136,12 @@ fn a_length_beyond_all_addresses_is_refused_at_once() {
     }
     // All of the address space but the kernel's, nearly all of it holes.
     let args = [at as u64, (1 << 47) - 4096 - at as u64, libc::MADV_PAGEOUT as u64, 0, 0, 0];
-    let start = std::time::Instant::now();
+    let start = thread_time();
     // There are holes, and what cannot be paged out.
     let refused = space.madvise(ctx(space), args);
     assert!([libc::ENOMEM, libc::EINVAL].map(|errno| -i64::from(errno)).contains(&refused), "{refused}");
-    assert!(start.elapsed().as_secs() < 20, "{:?}", start.elapsed());
+    let took = thread_time() - start;
+    assert!(took.as_secs() < 20, "{took:?}");
     check(at, 0, 5, 2);
     unmap(space, at, 64 * PAGE);
     leave(space);
@@ -308,18 +309,18 @@ fn the_background_thread_stores_what_staging_has_no_room_for() {
     }
     let at = map(space, PAGES * PAGE);
     let work_ns = || space.stats().background_ns.load(Relaxed);
-    // Where all processors are busy it has no time.
+    // Where all processors are busy it seldom has one in time.
     let since = std::time::Instant::now();
     for version in 1.. {
-        assert!(since.elapsed().as_secs() < 60, "the background thread did nothing");
+        assert!(since.elapsed() < PATIENCE, "the background thread did nothing");
         (0..PAGES).for_each(|page| fill(at, page, version, 2));
         until_mapped(at, PAGES);
         // What it worked is told once its round has ended.
         let pause = || std::thread::sleep(std::time::Duration::from_millis(20));
         pause();
-        let (before, began) = (work_ns(), std::time::Instant::now());
+        let (before, began) = (work_ns(), thread_time());
         assert_eq!(page_out(space, at, 0, PAGES), 0);
-        let took_ns = began.elapsed().as_nanos() as u64;
+        let took_ns = (thread_time() - began).as_nanos() as u64;
         assert_eq!(mapped(at, PAGES), 0);
         (0..PAGES).for_each(|page| check(at, page, version, 2));
         pause();
@@ -339,11 +340,12 @@ fn where_no_device_takes_more_everything_stays_and_the_call_ends() {
         let space = space_on(&[], true);
         let pages = Pages::new(space, RAM_PAGES / 2, RANDOM);
         let args = [pages.addr(0) as u64, (pages.len() * PAGE) as u64, libc::MADV_PAGEOUT as u64, 0, 0, 0];
-        let start = std::time::Instant::now();
+        let start = thread_time();
         for _ in 0..20 {
             assert_eq!(space.madvise(ctx(space), args), 0);
         }
-        assert!(start.elapsed().as_secs() < 20, "{:?}", start.elapsed());
+        let took = thread_time() - start;
+        assert!(took.as_secs() < 20, "{took:?}");
         pages.check_all();
         space.validate().expect("consistent");
     });
@@ -525,9 +527,10 @@ fn what_may_not_be_read_stays_out_and_a_huge_range_takes_no_time() {
     let middle = unsafe { reserved.add(huge / 2) };
     fill(middle, 0, 12, 2);
     assert_eq!(page_out(space, middle, 0, 1), 0);
-    let start = std::time::Instant::now();
+    let start = thread_time();
     assert_eq!(will_need(space, reserved, 0, huge / PAGE), 0);
-    assert!(start.elapsed().as_secs() < 10, "{:?}", start.elapsed());
+    let took = thread_time() - start;
+    assert!(took.as_secs() < 10, "{took:?}");
     assert_eq!(mapped(middle, 1), 1);
     check(middle, 0, 12, 2);
     for bytes in [-4096i64 as u64, u64::MAX, 1 << 63] {

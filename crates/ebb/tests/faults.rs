@@ -12,7 +12,7 @@ use harness::alone::{
     COMPRESSIBLE, PAGE, Pages, RAM, RAM_PAGES, RANDOM, alone, assert_sound, ends, file_pages, fork, mixed, rewrite,
     space_on, wait,
 };
-use harness::{Random, check, ctx, fill, leave, map, unmap};
+use harness::{PATIENCE, Random, check, ctx, fill, leave, map, unmap};
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -152,7 +152,7 @@ fn what_nobody_uses_any_more_is_given_back_and_can_be_used_again() {
             pages.check_all();
             drop(pages);
             // Perhaps by the background thread: it takes a moment. Sixteen clusters keep their space and tables.
-            let end = Instant::now() + Duration::from_secs(20);
+            let end = Instant::now() + PATIENCE;
             while (bytes_on_disk(fd) > 3 * RAM as usize || space.charged_pages() > charged / 4) && Instant::now() < end
             {
                 std::thread::sleep(Duration::from_millis(2));
@@ -349,7 +349,7 @@ fn a_child_is_whole_whatever_other_threads_were_at() {
 /// What is charged, once nothing is beyond the budget that work which frees memory took for itself: the background sees to
 /// that, and where there is none, the next thread that needs a page.
 fn within_the_budget(space: &'static Space) -> usize {
-    let deadline = Instant::now() + Duration::from_secs(10);
+    let deadline = Instant::now() + PATIENCE;
     loop {
         let charged = space.charged_pages();
         if charged <= space.limit_pages() {

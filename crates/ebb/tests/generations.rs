@@ -7,8 +7,10 @@ mod harness;
 use ebb::Space;
 use ebb::tree;
 use ebb::tree::masks::{Extent, LEAF_SHIFT};
-use harness::Random;
 use harness::alone::{PAGE, Pages, alone, fork, space_in_tree};
+use harness::{PATIENCE, Random};
+use std::io::Read;
+use std::os::fd::AsRawFd;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
@@ -23,7 +25,6 @@ const OPENED: usize = 64;
 const PLACES: usize = 8;
 /// Pages that a kill in the midst of a fork or a write may have counted too often.
 const PAGES_PER_KILL: i64 = 128;
-const PATIENCE: Duration = Duration::from_secs(60);
 
 // What a process is to do: a command, and two numbers.
 const IDLE: u64 = 0;
@@ -502,14 +503,15 @@ fn a_stopped_reaper_does_not_keep_the_dead_alive() {
         let pages = Pages::aligned(space, PAGES, 3);
         let children = [0; 2].map(|_| fork_waiting(&pages));
         // Another process has the lock and does nothing.
+        let (mut reader, writer) = std::io::pipe().expect("a pipe");
         // SAFETY: the child calls what is async-signal-safe.
         let stopped = unsafe { libc::fork() };
         if stopped == 0 {
             let held = (0..8).all(|share| ebb::uapi::record_lock::try_lock(fd, tree::share_byte(share)));
             // SAFETY: as above.
             unsafe {
-                libc::alarm(100);
-                if !held {
+                libc::alarm(PATIENCE.as_secs() as u32);
+                if !held || libc::write(writer.as_raw_fd(), [1u8].as_ptr().cast(), 1) != 1 {
                     libc::_exit(1);
                 }
                 loop {
@@ -517,7 +519,8 @@ fn a_stopped_reaper_does_not_keep_the_dead_alive() {
                 }
             }
         }
-        std::thread::sleep(Duration::from_millis(100));
+        drop(writer);
+        reader.read_exact(&mut [0]).expect("it has the lock");
         kill_all(space, &children[..1]);
         let began = Instant::now();
         while space.tree().page().members().filter(|(_, member)| member.kind() == tree::Kind::Managed).count() > 2 {

@@ -5,7 +5,7 @@ mod harness;
 
 use ebb::{Fault, GROUP_DEPTH_MAX, GroupError, GroupId, GroupInfo, GroupLimits, PinResult, Space, SwapSpec, ThreadCtx};
 use harness::alone::{COMPRESSIBLE, PAGE, Pages, RAM_PAGES, RANDOM, alone, assert_sound, ends, fork, space_on, wait};
-use harness::{check, ctx, fill, leave, map, unmap};
+use harness::{PATIENCE, check, ctx, fill, leave, map, unmap};
 use std::ffi::CStr;
 use std::fmt::Debug;
 use std::time::{Duration, Instant};
@@ -53,7 +53,7 @@ fn pages_in(space: &'static Space, id: GroupId, n: usize, kind: u64) -> Pages {
 /// paid for in RAM and in swap, and gives back what it did not need.
 #[track_caller]
 fn comes_to<T: PartialEq + Debug>(have: impl Fn() -> T, wanted: T) {
-    let end = Instant::now() + Duration::from_secs(60);
+    let end = Instant::now() + PATIENCE;
     while have() != wanted && Instant::now() < end {
         std::thread::sleep(Duration::from_millis(1));
     }
@@ -261,7 +261,7 @@ fn a_group_above_high_is_slowed_and_reclaimed() {
         let pages = pages_in(space, a, 500, COMPRESSIBLE);
         assert!(info(space, a).events.high > 0);
         // Each page that comes in has it reclaimed further.
-        let end = Instant::now() + Duration::from_secs(60);
+        let end = Instant::now() + PATIENCE;
         let mut page = 0;
         while ram(space, a) > HIGH && Instant::now() < end {
             page = (page + 61) % 500;

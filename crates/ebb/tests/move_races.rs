@@ -4,9 +4,12 @@
 //! be taken for one that stayed where it was, and lost.
 
 use ebb::uapi::uffd::{Uffd, UffdError};
+use std::time::{Duration, Instant};
 
 const PAGE: usize = ebb::PAGE;
 const PAGES: usize = 512;
+/// How long to wait for what a busy machine seldom does.
+const PATIENCE: Duration = Duration::from_secs(400);
 
 /// Anonymous memory of small pages.
 fn anonymous() -> usize {
@@ -30,7 +33,7 @@ fn sharer() -> i32 {
     if pid == 0 {
         // SAFETY: waits for its end; ends by itself should the test have died.
         unsafe {
-            libc::alarm(100);
+            libc::alarm(400);
             loop {
                 libc::pause();
             }
@@ -72,8 +75,12 @@ fn what_the_kernel_moves_while_it_copies_is_where_it_says() {
     if !uffd.has_move() {
         return;
     }
-    let mut waits = 0;
-    for round in 0..60 {
+    let (mut waits, began) = (0, Instant::now());
+    // Where all processors are busy the two threads may run one after the other, many times.
+    for round in 0.. {
+        if round >= 60 && (waits > 0 || began.elapsed() > PATIENCE) {
+            break;
+        }
         let (src, dst) = (anonymous(), anonymous());
         uffd.register(dst, PAGES * PAGE).expect("registered");
         let word = |page: usize| (round * PAGES + page + 1) as u64;

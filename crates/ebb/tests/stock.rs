@@ -6,7 +6,7 @@ mod harness;
 
 use ebb::{Force, Space};
 use harness::alone::{PAGE, Pages, StopsAtEnd, alone, assert_sound, fork, wait};
-use harness::{Random, check, ctx, fill, force, leave, map, space, unmap};
+use harness::{PATIENCE, Random, check, ctx, fill, force, leave, map, space, unmap};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
@@ -50,7 +50,7 @@ fn until_moved(space: &'static Space, mut f: impl FnMut()) {
     let since = Instant::now();
     let mut pages = 0;
     while pages < PAGES as u64 / 8 {
-        assert!(since.elapsed() < Duration::from_secs(100), "only {pages} pages were moved");
+        assert!(since.elapsed() < PATIENCE, "only {pages} pages were moved");
         pages += moved(space, &mut f);
     }
 }
@@ -107,7 +107,7 @@ fn what_staging_has_goes_back_as_it_is() {
     let (mut version, mut back) = (1, 0);
     let since = Instant::now();
     while back < 4 * UNIT as u64 {
-        assert!(since.elapsed() < Duration::from_secs(100), "only {back} pages came back from staging");
+        assert!(since.elapsed() < PATIENCE, "only {back} pages came back from staging");
         version += 1;
         (0..PAGES).for_each(|page| pages.write(page, version, HEAP));
         // What was swept last is staged: just below what is still there.

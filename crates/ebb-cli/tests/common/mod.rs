@@ -18,8 +18,8 @@ use std::time::{Duration, Instant};
 
 use ebb::stats::Shared;
 
-/// Longest wait for something that takes milliseconds.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Longest wait for something that takes milliseconds, where the machine has nothing else to do.
+const PATIENCE: Duration = Duration::from_secs(200);
 
 /// Counts its process, and fails as it is told by `TEST_AGENT_ERROR`.
 const STAND_IN: &str = r#"
@@ -209,15 +209,10 @@ pub fn wait_for_line(child: &mut Child, wanted: &str) {
 }
 
 /// Waits until `done` says so.
-pub fn wait_until(what: &str, done: impl FnMut() -> bool) {
-    wait_within(what, PATIENCE, done);
-}
-
-/// The same, but no longer than `patience`.
-pub fn wait_within(what: &str, patience: Duration, mut done: impl FnMut() -> bool) {
+pub fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
     let start = Instant::now();
     while !done() {
-        assert!(start.elapsed() < patience, "it did not come to pass: {what}");
+        assert!(start.elapsed() < PATIENCE, "it did not come to pass: {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
@@ -279,11 +274,16 @@ impl Tree {
     /// Runs `script`, in which `@` stands for the directory of the house, in `ram`, and waits until it has said `ready` so
     /// often. By a user other than root where `user` is not 0.
     pub fn start(house: House, user: u32, ram: &str, script: &str, ready: usize) -> Self {
+        Self::start_with(&[], house, user, ram, script, ready)
+    }
+
+    /// The same, with more options of `ebb run`.
+    pub fn start_with(options: &[&str], house: House, user: u32, ram: &str, script: &str, ready: usize) -> Self {
         let name = format!("t{}", house.dir.path().file_name().unwrap().to_str().unwrap().trim_start_matches('.'));
         let script = script.replace('@', &format!("{}/", house.dir.path().display()));
         let swap = format!("file:{}", std::env::temp_dir().display());
-        let args = ["run", "--name", &name, "--ram", ram, "--swap", &swap, "--", "/bin/sh", "-c", &script];
-        let mut command = house.ebb(args);
+        let args = ["--name", &name, "--ram", ram, "--swap", &swap, "--", "/bin/sh", "-c", &script];
+        let mut command = house.ebb(["run"].iter().chain(options).chain(&args));
         command.stdin(Stdio::piped());
         if user != 0 {
             command.uid(user).gid(user);

@@ -1,6 +1,6 @@
 //! Tests that need a process of their own, and what they have in common: pages of known content, and forks.
 
-use super::{Random, check, ctx, fill, force, map, space_with, unmap};
+use super::{PATIENCE, Random, check, ctx, fill, force, map, space_with, unmap};
 use ebb::stats::Shared;
 use ebb::uapi::thread::{block_signals, restore_signals};
 use ebb::{Config, Force, Space, SwapSpec};
@@ -178,7 +178,7 @@ pub fn fork(space: &'static Space, child: impl FnOnce()) -> i32 {
     }
     // A child that hangs must not hang the test.
     // SAFETY: sets a timer.
-    unsafe { libc::alarm(100) };
+    unsafe { libc::alarm(PATIENCE.as_secs() as u32) };
     let managed = space.fork_child(ctx).is_ok();
     restore_signals(mask);
     let ok = managed && std::panic::catch_unwind(std::panic::AssertUnwindSafe(child)).is_ok();

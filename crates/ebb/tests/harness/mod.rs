@@ -5,6 +5,7 @@ pub mod alone;
 use ebb::{Config, Fault, Force, Space, SwapSpec, ThreadCtx};
 use std::cell::Cell;
 use std::sync::OnceLock;
+use std::time::Duration;
 
 static SPACE: OnceLock<&'static Space> = OnceLock::new();
 
@@ -82,6 +83,15 @@ pub fn leave(space: &'static Space) {
     if let Some(ctx) = CTX.take() {
         space.detach_thread(ctx);
     }
+}
+
+/// How long to wait for what another thread or process does. Only a test that fails waits so long: on a busy machine that
+/// thread may have to wait for a processor again and again.
+pub const PATIENCE: Duration = Duration::from_secs(400);
+
+/// Processor time of the calling thread: what others do on the machine is not in it.
+pub fn thread_time() -> Duration {
+    Duration::from_nanos(ebb::uapi::thread_time_ns())
 }
 
 /// Managed memory of `bytes`, readable and writable.
