@@ -510,15 +510,7 @@ impl Space {
                 }
                 raw(result)
             }),
-            g::MADV_POPULATE_READ | g::MADV_POPULATE_WRITE => {
-                if self.bring_in(ctx, start, end - start) {
-                    // SAFETY: everything managed is present; what is not managed the kernel populates.
-                    let result = raw(unsafe { self.kernel(g::__NR_madvise, a) });
-                    // A range beyond the budget is populated as far as it fits.
-                    return if result == -(linux_raw_sys::errno::EFAULT as i64) { 0 } else { result };
-                }
-                -(linux_raw_sys::errno::EFAULT as i64)
-            }
+            g::MADV_POPULATE_READ | g::MADV_POPULATE_WRITE if is_range => self.populate(ctx, start, end, advice),
             g::MADV_PAGEOUT => {
                 if is_range {
                     self.page_out(ctx, start, end);
@@ -542,6 +534,30 @@ impl Space {
             // SAFETY: changes no content.
             _ => raw(unsafe { self.kernel(g::__NR_madvise, a) }),
         }
+    }
+
+    /// MADV_POPULATE_READ and MADV_POPULATE_WRITE, in pieces that stay in memory while the kernel looks at them: it knows of
+    /// holes and of what may not be read or written, and would meet a page that has gone again with EFAULT. Where the range is
+    /// more than the budget its beginning is out when its end is in.
+    fn populate(&self, ctx: &ThreadCtx, start: usize, end: usize, advice: u32) -> i64 {
+        let piece_max = self.pin_piece_max();
+        let mut at = start;
+        while at < end {
+            let piece = (end - at).min(piece_max);
+            ctx.pins.begin(0, |_| false);
+            let result = if ctx.pins.add(at as u64, (at + piece) as u64, u64::MAX) && self.bring_in(ctx, at, piece) {
+                // SAFETY: everything managed is present, and stays so meanwhile; what is not managed the kernel populates.
+                raw(unsafe { self.kernel(g::__NR_madvise, [at as u64, piece as u64, advice as u64, 0, 0, 0]) })
+            } else {
+                -(linux_raw_sys::errno::EFAULT as i64)
+            };
+            ctx.pins.end();
+            if result != 0 {
+                return result;
+            }
+            at += piece;
+        }
+        0
     }
 
     /// brk(2). What it adds belongs to the calling thread's group.
