@@ -6,6 +6,7 @@
 //! what they mean for env(1). The contract with the preloaded agent is in `docs/contract.md`.
 
 mod agent;
+mod beside;
 mod budget;
 mod control;
 mod doctor;

@@ -31,11 +31,26 @@ fn began(stat: &str) -> Option<u64> {
     stat_fields(stat)?.get(19)?.parse().ok()
 }
 
-/// Pages of a line of `/proc/PID/statm` that are the process's own: resident, and neither a file's nor shared memory.
-fn own_pages(statm: &str) -> Option<u64> {
-    let mut fields = statm.split_ascii_whitespace().skip(1);
-    let (resident, shared): (u64, u64) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
-    Some(resident.saturating_sub(shared))
+/// The value of a line of `/proc/PID/status` or `/proc/PID/smaps_rollup`: a number of KiB, or of something else.
+fn number(text: &str, key: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))?;
+    line.split_ascii_whitespace().next()?.parse().ok()
+}
+
+/// Memory of one process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Memory {
+    /// Anonymous pages in memory, also those that it shares with another since a fork.
+    pub anonymous_pages: u64,
+    /// What the kernel has for it: page tables, and a stack for each thread.
+    pub kernel_bytes: u64,
+}
+
+/// Memory by a process's `status`.
+fn memory(status: &str) -> Option<Memory> {
+    const STACK_KIB: u64 = 16;
+    let kernel_kib = number(status, "VmPTE")? + number(status, "Threads")? * STACK_KIB;
+    Some(Memory { anonymous_pages: number(status, "RssAnon")? / 4, kernel_bytes: kernel_kib * 1024 })
 }
 
 fn read(proc: &Path, pid: i32, name: &str) -> Option<String> {
@@ -57,9 +72,15 @@ impl Table<'_> {
         self.process(process.pid) == Some(process)
     }
 
-    /// Pages of memory that are its own. What it shares with another since fork counts for both.
-    pub fn pages(self, pid: i32) -> u64 {
-        read(self.0, pid, "statm").and_then(|statm| own_pages(&statm)).unwrap_or(0)
+    /// What it holds, and what the kernel has for it; none when it has ended.
+    pub fn memory(self, pid: i32) -> Option<Memory> {
+        memory(&read(self.0, pid, "status")?)
+    }
+
+    /// Its anonymous pages in memory, each divided by the processes that have it. The kernel looks at all its page tables for
+    /// this. None where that is not shown.
+    pub fn proportional_pages(self, pid: i32) -> Option<u64> {
+        Some(number(&read(self.0, pid, "smaps_rollup")?, "Pss_Anon")? / 4)
     }
 
     /// The name of the program, as the kernel has it.
@@ -145,10 +166,13 @@ mod tests {
     }
 
     #[test]
-    fn own_memory_is_what_is_resident_and_no_files() {
-        assert_eq!(own_pages("1000 300 100 5 0 200 0\n"), Some(200));
-        assert_eq!(own_pages("1000 100 300 5 0 200 0\n"), Some(0));
-        assert_eq!(own_pages("1000"), None);
+    fn memory_of_the_kernel_is_page_tables_and_stacks() {
+        let status = "Name:\tx\nRssAnon:\t    4096 kB\nVmPTE:\t      60 kB\nThreads:\t3\n";
+        assert_eq!(memory(status), Some(Memory { anonymous_pages: 1024, kernel_bytes: 108 << 10 }));
+        assert_eq!(memory("Name:\tzombie\nThreads:\t1\n"), None);
+        let (table, pid) = (Table(Path::new("/proc")), std::process::id() as i32);
+        let (all, own) = (table.memory(pid).unwrap().anonymous_pages, table.proportional_pages(pid).unwrap());
+        assert!(own > 0 && own < all + 1024, "{own} of {all}");
     }
 
     #[test]
@@ -156,7 +180,7 @@ mod tests {
         let table = Table(Path::new("/proc"));
         let this = table.process(std::process::id() as i32).unwrap();
         assert!(table.is_there(this) && !table.is_there(Process { began: this.began + 1, ..this }));
-        assert!(table.pages(this.pid) > 0);
+        assert!(table.memory(this.pid).is_some_and(|memory| memory.anonymous_pages > 0));
         assert!(table.command(this.pid).is_some_and(|name| !name.is_empty()));
         assert_eq!(table.process(i32::MAX), None);
     }

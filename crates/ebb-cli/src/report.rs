@@ -181,7 +181,7 @@ impl Outcome<'_> {
         self.file.file_name().unwrap_or(self.file.as_os_str()).to_string_lossy().into_owned()
     }
 
-    /// The short account: at most six lines.
+    /// The short account: at most seven lines.
     pub fn summary(&self) -> Vec<String> {
         let page = self.counters.page();
         let get = |counter: &std::sync::atomic::AtomicU64| counter.load(Relaxed);
@@ -263,6 +263,15 @@ impl Outcome<'_> {
             human_ns(get(&page.background_ns)),
             human_ns(self.wall.as_nanos() as u64),
         ));
+        let (beside, kernel) = (get(&page.peak_beside_bytes), get(&page.peak_kernel_bytes));
+        if kernel > 0 {
+            lines.push(format!(
+                "ebb: at most {} of it beside what is managed, 8 MiB of which do not count; {} of page tables and stacks \
+                 in the kernel, not counted",
+                human_bytes(beside),
+                human_bytes(kernel),
+            ));
+        }
         lines
     }
 

@@ -1,10 +1,10 @@
 //! Looking at a tree from outside, in a thread of `ebb run` beside the program: what those of its processes hold that are
-//! not managed, or not yet, and what the dead held.
+//! not managed, or not yet, what managed ones hold beside what they say themselves, and what the dead held.
 //!
-//! The thread waits, and does nothing, while every process is a member that counts for itself. exec wakes it
-//! (`Page::left`); from then on it looks again and again while there is something outside, the less often the less happens.
-//! What it finds goes into the members' `outside`; for processes that have no place of their own, because they closed the
-//! descriptor or their parent did not make one, into a place that this process takes.
+//! The thread waits, and does nothing, while there is no process. exec wakes it (`Page::left`); it looks the less often the less
+//! happens. What it finds of processes outside goes into the members' `outside`; for those that have no place of their own,
+//! because they closed the descriptor or their parent did not make one, into a place that this process takes. What the managed
+//! ones hold together it compares with what they are granted (`beside.rs`).
 //!
 //! A process counts from the second look on, and with the smaller of two looks' memory: before exec it has all of the
 //! memory that it is about to leave, and a child of fork that of its parent.
@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use ebb::tree::{self, Kind, MemberId};
 
+use crate::beside::Beside;
 use crate::outside::{Children, Process, Table};
 use crate::process::PROC;
 use crate::report::{Counters, PAGE_BYTES};
@@ -29,8 +30,9 @@ const SOON: Duration = Duration::from_millis(50);
 const USUAL: Duration = Duration::from_millis(250);
 /// The same, while nothing changes.
 const LATE: Duration = Duration::from_secs(1);
-/// However many processes call exec, looks are no closer together.
+/// However many processes call exec, looks are no closer together, and take no more than a small part of the time.
 const GAP: Duration = Duration::from_millis(20);
+const REST: u32 = 20;
 /// Between two searches for processes without a place.
 const SEARCH_EVERY: Duration = Duration::from_secs(1);
 /// So many looks without a change are followed by later ones.
@@ -41,6 +43,9 @@ const QUIET_LOOKS: u32 = 4;
 struct Seen {
     /// Processes outside.
     processes: usize,
+    /// Managed ones, and pages that they hold beside what they are granted.
+    managed: usize,
+    beside: u64,
     /// Of these, seen for the first time.
     new: usize,
     /// Pages that they hold.
@@ -51,7 +56,7 @@ struct Seen {
 
 /// When to look next; none while there is nothing to see.
 fn period(seen: Seen, held: i64, limit: i64, quiet_looks: u32) -> Option<Duration> {
-    if seen.processes == 0 && held <= limit {
+    if seen.processes == 0 && seen.managed == 0 && held <= limit {
         None
     } else if seen.new > 0
         || seen.unconfirmed > limit as u64 / 64
@@ -84,6 +89,7 @@ struct Watcher {
     counters: Arc<Counters>,
     found: Arc<Mutex<Unmanaged>>,
     judge: Judge,
+    beside: Beside,
     known: HashMap<Process, Known>,
     look: u64,
     /// The place that this process has for those that have none.
@@ -141,8 +147,9 @@ impl Look<'_> {
 
 impl Watcher {
     fn new(counters: Arc<Counters>, found: Arc<Mutex<Unmanaged>>) -> Self {
-        let judge = Judge::default();
-        Self { counters, found, judge, known: HashMap::new(), look: 0, own: None, searched: None, searched_left: 0 }
+        let (judge, beside) = (Judge::default(), Beside::default());
+        let known = HashMap::new();
+        Self { counters, found, judge, beside, known, look: 0, own: None, searched: None, searched_left: 0 }
     }
 
     /// Those that have places, but for this process.
@@ -168,8 +175,12 @@ impl Watcher {
     }
 
     /// Who is outside, and where it counts.
-    fn processes<'a>(&mut self, table: Table<'a>, may_search: bool) -> Vec<(i32, Place)> {
-        let holders = self.holders();
+    fn processes<'a>(
+        &mut self,
+        table: Table<'a>,
+        holders: HashMap<i32, (MemberId, Kind)>,
+        may_search: bool,
+    ) -> Vec<(i32, Place)> {
         let mut look =
             Look { table, children: Children::new(table), holders, visited: HashSet::new(), outside: Vec::new() };
         let members: Vec<(i32, MemberId)> = look
@@ -206,19 +217,25 @@ impl Watcher {
         if may_search {
             self.searched_left = left;
         }
-        let processes = self.processes(table, may_search);
+        let holders = self.holders();
+        let managed = holders.iter().filter(|(_, (_, kind))| *kind == Kind::Managed);
+        let managed: Vec<(i32, MemberId)> = managed.map(|(pid, (id, _))| (*pid, *id)).collect();
+        let processes = self.processes(table, holders, may_search);
         self.look += 1;
         self.judge.begin();
         let mut held = HashMap::<Place, u64>::new();
-        let mut seen = Seen { processes: 0, new: 0, pages: 0, unconfirmed: 0 };
+        let mut seen = Seen { processes: 0, managed: managed.len(), beside: 0, new: 0, pages: 0, unconfirmed: 0 };
         let mut unmanaged_pages = 0;
+        let mut kernel_bytes = 0;
         for (pid, place) in processes {
             let total = held.entry(place).or_default();
-            let (Some(process), pages) = (table.process(pid), table.pages(pid)) else { continue };
+            let (Some(process), Some(memory)) = (table.process(pid), table.memory(pid)) else { continue };
+            let pages = memory.anonymous_pages;
             // It has ended, or is about to.
             if pages == 0 {
                 continue;
             }
+            kernel_bytes += memory.kernel_bytes;
             let before = self.known.insert(process, Known { pages, look: self.look });
             let counted = before.map_or(0, |before| before.pages.min(pages));
             *total += counted;
@@ -238,6 +255,10 @@ impl Watcher {
         self.known.retain(|_, known| known.look == look);
         self.found.lock().unwrap_or_else(PoisonError::into_inner).hold(unmanaged_pages);
         self.tell(&held);
+        let found = self.beside.look(page, table, &managed);
+        seen.beside = found.pages;
+        ebb::stats::raise(&counters.page().peak_beside_bytes, found.pages * PAGE_BYTES);
+        ebb::stats::raise(&counters.page().peak_kernel_bytes, kernel_bytes + found.kernel_bytes);
         let sum = page.sum();
         ebb::stats::raise(&counters.page().peak_held_bytes, sum.held.max(0) as u64 * PAGE_BYTES);
         if sum.free() < 0 {
@@ -280,16 +301,18 @@ impl Watcher {
             let began = Instant::now();
             let seen = self.look(left);
             let is_quiet = last.replace((seen, left)).is_some_and(|(before, left_before): (Seen, u32)| {
-                let moved = before.pages.abs_diff(seen.pages);
-                left == left_before && before.processes == seen.processes && moved <= page.limit() / 64
+                let moved = before.pages.abs_diff(seen.pages) + before.beside.abs_diff(seen.beside);
+                let are_same = (before.processes, before.managed) == (seen.processes, seen.managed);
+                left == left_before && are_same && moved <= page.limit() / 64
             });
             quiet_looks = if is_quiet { quiet_looks + 1 } else { 0 };
             let sum = page.sum();
             // Who called exec since the last search may have closed the descriptor, and its place with it.
             let to_search = (left != self.searched_left).then_some(SEARCH_EVERY);
             let period = period(seen, sum.held, sum.limit, quiet_looks).or(to_search);
+            let rest = GAP.max(began.elapsed() * REST);
             sys::futex_wait(&page.left, left, period);
-            std::thread::sleep(GAP.saturating_sub(began.elapsed()));
+            std::thread::sleep(rest.saturating_sub(began.elapsed()));
         }
     }
 }
@@ -316,13 +339,14 @@ impl Watch {
 mod tests {
     use super::*;
 
-    const NOTHING: Seen = Seen { processes: 0, new: 0, pages: 0, unconfirmed: 0 };
-    const SOME: Seen = Seen { processes: 2, new: 0, pages: 50, unconfirmed: 0 };
+    const NOTHING: Seen = Seen { processes: 0, managed: 0, beside: 0, new: 0, pages: 0, unconfirmed: 0 };
+    const SOME: Seen = Seen { processes: 2, pages: 50, ..NOTHING };
 
     #[test]
     fn nothing_outside_is_not_looked_at() {
         assert_eq!(period(NOTHING, 90, 100, 0), None);
         assert_eq!(period(NOTHING, 101, 100, 0), Some(SOON));
+        assert_eq!(period(Seen { managed: 1, ..NOTHING }, 90, 100, QUIET_LOOKS), Some(LATE));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use crate::tree;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// Written in `Shared::magic`; changes with the layout.
-pub const MAGIC: u64 = 0x4542_4230_3030_3133;
+pub const MAGIC: u64 = 0x4542_4230_3030_3134;
 
 /// Room for the name of a tree and its NUL.
 pub const NAME_BYTES: usize = 64;
@@ -60,6 +60,10 @@ counters! {
     peak_held_bytes,
     /// Largest amount of memory that all processes wanted at once: resident + staged + swapped pages.
     peak_wanted_bytes,
+    /// Largest amount of anonymous memory that managed processes held beside their charge, as seen from outside.
+    peak_beside_bytes,
+    /// Largest amount of memory that the kernel had for all processes, as seen from outside: page tables and stacks of threads.
+    peak_kernel_bytes,
     /// Pages given on first touch.
     first_touch_pages,
     /// Faults that were first touches.

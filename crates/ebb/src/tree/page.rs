@@ -21,6 +21,12 @@ pub const AGES: usize = 16;
 /// Upper bound of the youngest class of ages.
 pub const AGE_BASE_MS: u64 = 32;
 
+/// Pages that managed processes may hold beside what they are granted before these count: what every program has, and what may be
+/// there before anybody has looked.
+const BESIDE_FREE: i64 = (8 << 20) / 4096;
+/// The part of the budget that stays for what is granted, however much there is beside it: with less a program would only page.
+const GRANTED_PART: i64 = 2;
+
 /// Pages by which a sum may say too much because of a fork under way, and looks at most to avoid more.
 const TORN_PAGES: i64 = 64;
 const LOOKS_MAX: u32 = if cfg!(loom) { 0 } else { 4 };
@@ -187,6 +193,9 @@ pub struct Page {
     gave_up: AtomicU64,
     /// Shares at or above this were never used.
     shares_high_water: AtomicU32,
+    /// Pages that managed processes hold beside what they are granted, as seen from outside: stacks, data of programs, what
+    /// the kernel wrote for them.
+    beside: AtomicI64,
     members: [Member; MEMBERS_MAX],
     shares: [Share; SHARES_MAX],
 }
@@ -231,6 +240,7 @@ impl Page {
             gave_up_ms: word(),
             gave_up: word(),
             shares_high_water: AtomicU32::new(SHARES_MAX as u32),
+            beside: signed(),
             members: core::array::from_fn(|index| member(index as u32)),
             shares: core::array::from_fn(|_| Share::default()),
         }
@@ -336,8 +346,31 @@ impl Page {
                 (before, looks) = (after, looks + 1);
                 continue;
             }
-            return Sum { held: (granted - before.min(after)).max(0), limit: self.limit() as i64 };
+            let limit = self.limit() as i64;
+            return Sum { held: (granted - before.min(after)).max(0) + self.beside_counted(limit), limit };
         }
+    }
+
+    /// Pages that managed processes hold beside what they are granted, as far as these count.
+    fn beside_counted(&self, limit: i64) -> i64 {
+        // Whoever may write here may write anything.
+        let beside = self.beside.load(Ordering::SeqCst);
+        beside.saturating_sub(BESIDE_FREE).clamp(0, (limit - limit / GRANTED_PART).max(0))
+    }
+
+    /// Says what managed processes hold, seen from outside: `anonymous` pages of memory of their own together, what several share
+    /// counted once. Of that, what is beside what they are granted.
+    pub fn tell_anonymous(&self, anonymous: i64) -> i64 {
+        let (granted, surplus) = (self.granted(), self.surplus());
+        let beside = (anonymous - (granted - surplus).max(0)).max(0);
+        self.beside.store(beside, Ordering::SeqCst);
+        beside
+    }
+
+    /// Pages that managed processes are granted.
+    fn granted(&self) -> i64 {
+        let managed = |(_, member): &(u32, &Member)| matches!(member.kind(), Kind::Managed | Kind::Reserved);
+        self.members().filter(managed).map(|(_, member)| self.held_by(member)).sum()
     }
 
     /// Pages that are granted more than once.
