@@ -6,7 +6,7 @@ import socket
 import subprocess
 import time
 
-from harness import MIB, Failure, Outcome
+from harness import MIB, Failure, Outcome, parse_size
 from redis_client import RedisError, connect, encode
 
 
@@ -164,6 +164,54 @@ def scenario(context, ram, count, tag):
     peak, name = server.watch.peak()
     context.notes.append(f"{'alone' if ram is None else ram}: loaded and read in {loaded_s:.1f} s")
     return Outcome(0, b"", seconds, peak, name)
+
+
+def crash_of(context, ram, count, tag):
+    """A server that crashes: its report tests every range of memory that its own maps show, in its last moments."""
+    directory = context.path(f"redis-crash-{tag}")
+    begin = time.monotonic()
+    server = Server(context, ram, directory)
+    try:
+        load(server, count, 1)
+        verify(server.client, count, 1, "before the crash", share=4)
+        try:
+            server.client.call("DEBUG", "SEGFAULT")
+        except (RedisError, OSError, EOFError):
+            pass
+        try:
+            status = server.process.wait(300)
+        except subprocess.TimeoutExpired:
+            raise Failure("the server did not end within 300 s of its crash") from None
+    except BaseException:
+        server.kill()
+        raise
+    server.watch.stop()
+    with open(os.path.join(directory, "server.log"), errors="replace") as log:
+        report = log.read()
+    if "Fast memory test PASSED" not in report:
+        raise Failure(f"status {status}, and the memory test has no result: {report[-300:]}")
+    tested = sum(int(line.split("(")[1].split()[0]) for line in report.split("\n") if "test memory region" in line)
+    peak, name = server.watch.peak()
+    context.notes.append(f"{'alone' if ram is None else ram}: {tested / MIB:.0f} MiB tested")
+    return Outcome(status, b"", time.monotonic() - begin, peak, name), tested
+
+
+def crash(context):
+    count = context.pick(40_000, 490_000)
+    ram = context.pick("20M", "300M")
+    plain, tested = crash_of(context, None, count, "plain")
+    if context.ebb is None:
+        return plain, None
+    bounded, tested_bounded = crash_of(context, ram, count, "ebb")
+    if bounded.status != plain.status:
+        raise Failure(f"status {bounded.status} became of {plain.status}")
+    if tested_bounded > tested * 1.5 + 16 * MIB:
+        raise Failure(f"{tested_bounded / MIB:.0f} MiB were tested; alone {tested / MIB:.0f}")
+    # The test writes to the whole stacks of the server's threads, too, which are not managed.
+    stacks = 6 * 8 * MIB
+    if bounded.peak > parse_size(ram) + 16 * MIB + stacks:
+        raise Failure(f"{bounded.peak_name} held {bounded.peak / MIB:.0f} MiB")
+    return plain, bounded
 
 
 def case(context):

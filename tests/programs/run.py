@@ -80,6 +80,11 @@ def redis(context):
 
 
 @case
+def redis_crash(context):
+    return redis_case.crash(context)
+
+
+@case
 def sqlite(context):
     return context.compare([PYTHON, workload("sqlite_memory"), str(context.pick(100, 300))], context.pick("32M", "96M"))
 

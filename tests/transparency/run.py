@@ -47,7 +47,7 @@ VARIANTS = {
 # Programs that need a budget of their own: where runs of pages are long enough for frames to be used again, or where
 # what a call may pin is little.
 RAM = {"zerocopy": "128M", "lent_before": "128M", "lent_unlocked": "128M", "filter_asks": "48M",
-       "io_streams_whole": "8M", "beside_the_budget": "64M"}
+       "io_streams_whole": "8M", "proc_self": "8M", "beside_the_budget": "64M"}
 # What may differ for an ordinary user (files, limits, descriptors, other processes, faults by way of the user's own right),
 # and what the change from small to managed can disturb most.
 SHORT = {

@@ -7,6 +7,7 @@ use crate::control;
 use crate::dormant;
 use crate::entry;
 use crate::lifeline;
+use crate::proc_files;
 use crate::trap::Outcome;
 use core::sync::atomic::{AtomicI32, Ordering::Relaxed};
 use ebb::Space;
@@ -119,6 +120,7 @@ pub fn dup_onto(space: &Space, foreign: bool, a: &[u64; 6]) -> Outcome {
     if is_protected(space, a[0]) {
         return Outcome::Done(EBADF);
     }
+    proc_files::mark_like(a[0], a[1] as i32 as i64);
     if !is_protected(space, a[1]) {
         return Outcome::Forward(*a);
     }
@@ -135,7 +137,16 @@ pub fn dup_onto(space: &Space, foreign: bool, a: &[u64; 6]) -> Outcome {
 
 /// fcntl(2).
 pub fn fcntl(space: &Space, a: &[u64; 6]) -> Outcome {
-    if is_protected(space, a[0]) { Outcome::Done(EBADF) } else { Outcome::Forward(*a) }
+    if is_protected(space, a[0]) {
+        return Outcome::Done(EBADF);
+    }
+    if proc_files::is_marked(a[0]) && matches!(a[1] as u32, g::F_DUPFD | g::F_DUPFD_CLOEXEC) {
+        // SAFETY: the program's call, on numbers.
+        let ret = unsafe { entry::raw_syscall(g::__NR_fcntl as u64, a) };
+        proc_files::mark(ret);
+        return Outcome::Done(ret);
+    }
+    Outcome::Forward(*a)
 }
 
 /// close_range(2).

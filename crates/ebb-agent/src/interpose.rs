@@ -21,7 +21,7 @@
 
 use crate::guard::{self, Memory, SpaceMemory};
 use crate::table::visit::ReadMemory;
-use crate::{entry, entry_dormant, thread, trap, zerocopy};
+use crate::{entry, entry_dormant, proc_files, thread, trap, zerocopy};
 use core::arch::asm;
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -207,12 +207,18 @@ libc_functions! {
     /// read(2)
     fn read(fd: c_int, buf: Ptr, n: usize) -> isize {
         let args = [int(fd), buf as u64, n as u64, 0, 0, 0];
+        if proc_files::is_marked(args[0]) {
+            return caught(g::__NR_read, args) as isize;
+        }
         make::<true>(g::__NR_read, args, Touches::Buffer(args[1], args[2])) as isize
     }
 
     /// write(2)
     fn write(fd: c_int, buf: Ptr, n: usize) -> isize {
         let args = [int(fd), buf as u64, n as u64, 0, 0, 0];
+        if proc_files::is_marked(args[0]) {
+            return caught(g::__NR_write, args) as isize;
+        }
         make::<true>(g::__NR_write, args, Touches::Buffer(args[1], args[2])) as isize
     }
 
@@ -220,6 +226,9 @@ libc_functions! {
     @pread64
     fn pread(fd: c_int, buf: Ptr, n: usize, offset: i64) -> isize {
         let args = [int(fd), buf as u64, n as u64, offset as u64, 0, 0];
+        if proc_files::is_marked(args[0]) {
+            return caught(g::__NR_pread64, args) as isize;
+        }
         make::<true>(g::__NR_pread64, args, Touches::Buffer(args[1], args[2])) as isize
     }
 
@@ -227,23 +236,37 @@ libc_functions! {
     @pwrite64
     fn pwrite(fd: c_int, buf: Ptr, n: usize, offset: i64) -> isize {
         let args = [int(fd), buf as u64, n as u64, offset as u64, 0, 0];
+        if proc_files::is_marked(args[0]) {
+            return caught(g::__NR_pwrite64, args) as isize;
+        }
         make::<true>(g::__NR_pwrite64, args, Touches::Buffer(args[1], args[2])) as isize
     }
 
     /// readv(2)
     fn readv(fd: c_int, iov: Ptr, n: c_int) -> isize {
-        make::<true>(g::__NR_readv, [int(fd), iov as u64, int(n), 0, 0, 0], Touches::Table) as isize
+        let args = [int(fd), iov as u64, int(n), 0, 0, 0];
+        if proc_files::is_marked(args[0]) {
+            return caught(g::__NR_readv, args) as isize;
+        }
+        make::<true>(g::__NR_readv, args, Touches::Table) as isize
     }
 
     /// writev(2)
     fn writev(fd: c_int, iov: Ptr, n: c_int) -> isize {
-        make::<true>(g::__NR_writev, [int(fd), iov as u64, int(n), 0, 0, 0], Touches::Table) as isize
+        let args = [int(fd), iov as u64, int(n), 0, 0, 0];
+        if proc_files::is_marked(args[0]) {
+            return caught(g::__NR_writev, args) as isize;
+        }
+        make::<true>(g::__NR_writev, args, Touches::Table) as isize
     }
 
     /// preadv(2)
     @preadv64
     fn preadv(fd: c_int, iov: Ptr, n: c_int, offset: i64) -> isize {
         let args = [int(fd), iov as u64, int(n), offset as u64, 0, 0];
+        if proc_files::is_marked(args[0]) {
+            return caught(g::__NR_preadv, args) as isize;
+        }
         make::<true>(g::__NR_preadv, args, Touches::Table) as isize
     }
 
@@ -251,6 +274,9 @@ libc_functions! {
     @pwritev64
     fn pwritev(fd: c_int, iov: Ptr, n: c_int, offset: i64) -> isize {
         let args = [int(fd), iov as u64, int(n), offset as u64, 0, 0];
+        if proc_files::is_marked(args[0]) {
+            return caught(g::__NR_pwritev, args) as isize;
+        }
         make::<true>(g::__NR_pwritev, args, Touches::Table) as isize
     }
 

@@ -5,7 +5,8 @@
 
 use crate::fds;
 use crate::interpose::{self, Ptr, Touches, int, libc_functions, make};
-use core::ffi::c_int;
+use crate::proc_files;
+use core::ffi::{CStr, c_int};
 use linux_raw_sys::general as g;
 
 const AT_FDCWD: u64 = g::AT_FDCWD as i64 as u64;
@@ -23,6 +24,16 @@ fn visible(fd: c_int) -> u64 {
     if hidden { int(-1) } else { int(fd) }
 }
 
+/// Remembers that a file with this path was opened, if it may be one that tells of the process itself.
+#[inline(always)]
+fn opened(path: Ptr, fd: c_int) -> c_int {
+    // SAFETY: the kernel has just read the string.
+    if fd >= 0 && proc_files::has_such_name(unsafe { CStr::from_ptr(path.cast()) }.to_bytes()) {
+        proc_files::mark(fd as i64);
+    }
+    fd
+}
+
 /// dup2 and dup3: a number that a small process keeps for Ebb goes to the program that wants it.
 fn onto(old: c_int, new: c_int, nr: u32, flags: c_int) -> c_int {
     // A call that fails takes nothing.
@@ -37,13 +48,15 @@ libc_functions! {
     /// open(2); the mode matters only where the flags say so.
     @open64
     fn open(path: Ptr, flags: c_int, mode: u32) -> c_int {
-        make::<true>(g::__NR_openat, [AT_FDCWD, path as u64, int(flags), mode as u64, 0, 0], Touches::Pure) as c_int
+        let args = [AT_FDCWD, path as u64, int(flags), mode as u64, 0, 0];
+        opened(path, make::<true>(g::__NR_openat, args, Touches::Pure) as c_int)
     }
 
     /// openat(2)
     @openat64
     fn openat(dir: c_int, path: Ptr, flags: c_int, mode: u32) -> c_int {
-        make::<true>(g::__NR_openat, [int(dir), path as u64, int(flags), mode as u64, 0, 0], Touches::Pure) as c_int
+        let args = [int(dir), path as u64, int(flags), mode as u64, 0, 0];
+        opened(path, make::<true>(g::__NR_openat, args, Touches::Pure) as c_int)
     }
 
     /// close(2)
@@ -90,7 +103,11 @@ libc_functions! {
         let args = [visible(fd), int(command), argument, 0, 0, 0];
         let ret = match command as u32 {
             g::F_DUPFD | g::F_DUPFD_CLOEXEC | g::F_GETFD | g::F_SETFD | g::F_GETFL | g::F_SETFL => {
-                make::<false>(g::__NR_fcntl, args, Touches::Buffer(0, 0))
+                let ret = make::<false>(g::__NR_fcntl, args, Touches::Buffer(0, 0));
+                if matches!(command as u32, g::F_DUPFD | g::F_DUPFD_CLOEXEC) {
+                    proc_files::mark_like(int(fd), ret);
+                }
+                ret
             }
             g::F_SETLKW | g::F_OFD_SETLKW => make::<true>(g::__NR_fcntl, args, Touches::Table),
             g::F_GETOWN => {

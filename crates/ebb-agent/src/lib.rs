@@ -29,6 +29,7 @@ mod interpose_files;
 mod leaving;
 mod lifeline;
 mod memory;
+mod proc_files;
 mod process;
 mod queue;
 mod refused;

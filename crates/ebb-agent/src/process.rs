@@ -15,6 +15,7 @@ use crate::frame::{AltStack, Context};
 use crate::guard::SpaceMemory;
 use crate::leaving;
 use crate::lifeline;
+use crate::proc_files;
 use crate::signals;
 use crate::table::visit::for_each_robust;
 use crate::text;
@@ -322,6 +323,7 @@ fn copy(space: &'static Space, b: &mut ThreadBlock, uc: &mut Context, mut reques
     // Whatever a lock protects is whole in the child.
     let table = b.table().lock().lock();
     let arena = thread::arena_lock().lock();
+    let texts = proc_files::texts_lock().lock();
     space.fork_prepare(b.ctx());
     // SAFETY: the child's memory is a copy; it goes on below.
     let ret = unsafe { entry::raw_syscall(nr, &registers) };
@@ -339,6 +341,7 @@ fn copy(space: &'static Space, b: &mut ThreadBlock, uc: &mut Context, mut reques
         uapi::exit_group(125);
     }
     thread::keep_only(b);
+    drop(texts);
     drop(arena);
     drop(table);
     lifeline::arm();

@@ -17,6 +17,7 @@ use crate::interpose;
 use crate::leaving;
 use crate::lifeline;
 use crate::memory;
+use crate::proc_files;
 use crate::process;
 use crate::refused;
 use crate::signals;
@@ -34,6 +35,8 @@ use linux_raw_sys::general as g;
 static SPACE: AtomicPtr<Space> = AtomicPtr::new(core::ptr::null_mut());
 static TEXT_START: AtomicU64 = AtomicU64::new(0);
 static TEXT_END: AtomicU64 = AtomicU64::new(0);
+static WRITTEN_START: AtomicU64 = AtomicU64::new(0);
+static WRITTEN_END: AtomicU64 = AtomicU64::new(0);
 
 /// The process's space; none while the agent is inert.
 #[inline]
@@ -162,6 +165,7 @@ fn activate(mask: u64, running: Option<Option<Found>>) {
         }
     }
     find_text();
+    find_written();
     memory::take_over_merge();
     if let Err(errno) = actions::take_over() {
         fail(Line::new().str("ebb: signal handlers: errno ").num(errno.0 as u64).str("; report it"));
@@ -207,6 +211,9 @@ fn activate(mask: u64, running: Option<Option<Found>>) {
                 .num(errno.0 as u64)
                 .str("; use Linux 5.11 or later with CONFIG_GENERIC_ENTRY and sysctl kernel.syscall_user_dispatch=1"),
         );
+    }
+    if running.is_some() {
+        proc_files::mark_earlier();
     }
     if let Some(Some(found)) = running {
         stack::on_own(|| found.take_over(space));
@@ -273,6 +280,7 @@ fn make_space(settings: &Settings, is_running: bool) -> &'static Space {
 /// Maps the counters, if the descriptor still is what `ebb run` opened.
 pub fn map_stats(fd: i32) -> Option<&'static Shared> {
     let at = uapi::map_shared(fd, Shared::MAP_BYTES).ok()?;
+    uapi::own::add(at as usize, Shared::MAP_BYTES);
     // SAFETY: mapped above, never unmapped while referred to; all fields are atomics. A file that is too short is
     // told by its size first.
     let shared = unsafe { &*at.cast::<Shared>() };
@@ -350,9 +358,28 @@ fn own_segments() -> impl Iterator<Item = (u64, u64)> {
     })
 }
 
+/// Where this library's data lies that it writes to: what the program could take for memory of its own.
+pub fn written_range() -> (u64, u64) {
+    (WRITTEN_START.load(Ordering::Relaxed), WRITTEN_END.load(Ordering::Relaxed))
+}
+
 /// Where this library lies, with its data.
 pub fn own_range() -> (u64, u64) {
     own_segments().fold((u64::MAX, 0), |all, (start, end)| (all.0.min(start), all.1.max(end)))
+}
+
+/// Finds the segment with what the agent writes to.
+fn find_written() {
+    const PT_LOAD: u32 = 1;
+    const PF_W: u64 = 2;
+    let (first, count) = own_headers();
+    // SAFETY: as many headers as the ELF header says.
+    let headers = (0..count).map(|i| unsafe { first.add(i).read() });
+    for header in headers.filter(|header| header[0] as u32 == PT_LOAD && (header[0] >> 32) & PF_W != 0) {
+        let start = &raw const __ehdr_start as u64 + header[2];
+        WRITTEN_START.store(start & !4095, Ordering::Relaxed);
+        WRITTEN_END.store((start + header[5]).next_multiple_of(4096), Ordering::Relaxed);
+    }
 }
 
 /// Finds the part of the agent's code that may make system calls: its segment, up to or from the code whose calls are

@@ -38,6 +38,17 @@ impl Line {
         self.digits(value, 16)
     }
 
+    /// The same with zeros before it, so that it has so many digits at least.
+    pub fn hex_padded(&mut self, value: u64, digits: usize) -> &mut Self {
+        for place in (1..digits as u32).rev() {
+            if value >> (4 * place) != 0 {
+                break;
+            }
+            self.str("0");
+        }
+        self.hex(value)
+    }
+
     fn digits(&mut self, mut value: u64, base: u64) -> &mut Self {
         let mut out = [0u8; 20];
         let mut at = out.len();
@@ -71,7 +82,8 @@ mod tests {
     fn numbers_are_written_in_their_base() {
         let mut line = Line::new();
         line.num(0).str(" ").num(1205).str(" ").hex(0xfe0);
-        assert_eq!(line.as_bytes(), b"0 1205 fe0");
+        line.str(" ").hex_padded(0xabc, 5).str(" ").hex_padded(0x123456, 5).str(" ").hex_padded(0, 2);
+        assert_eq!(line.as_bytes(), b"0 1205 fe0 00abc 123456 00");
     }
 
     #[test]

@@ -11,8 +11,9 @@ use crate::control;
 use crate::entry::{self, StubAt};
 use crate::fds;
 use crate::frame::{Context, SigInfo};
-use crate::guard::{self, After, Before};
+use crate::guard::{self, After, Before, SpaceMemory};
 use crate::memory;
+use crate::proc_files;
 use crate::process;
 use crate::refused;
 use crate::signals;
@@ -107,6 +108,24 @@ fn dispatch(space: &'static Space, b: &mut ThreadBlock, uc: &mut Context, nr: u3
         g::__NR_close_range => fds::close_range(space, b.foreign, a),
         g::__NR_dup2 | g::__NR_dup3 => fds::dup_onto(space, b.foreign, a),
         g::__NR_fcntl => fds::fcntl(space, a),
+        g::__NR_dup if proc_files::is_marked(a[0]) => {
+            // SAFETY: the program's call, on numbers.
+            let ret = unsafe { entry::raw_syscall(nr as u64, a) };
+            proc_files::mark(ret);
+            Done(ret)
+        }
+        g::__NR_open | g::__NR_openat | g::__NR_openat2 if proc_files::opens_such(nr, a) => {
+            let mem = SpaceMemory::new(space, b.ctx(), uc.regs.sp);
+            performed(uc, a, |call| {
+                let ret = guard::call(&mem, nr as u64, a, call);
+                proc_files::mark(ret);
+                Some(ret)
+            })
+        }
+        _ if proc_files::is_marked(a[0]) && proc_files::concerns(nr) => {
+            let sp = uc.regs.sp;
+            performed(uc, a, |call| proc_files::call(space, b, (nr, sp), a, call))
+        }
         g::__NR_unshare => {
             if a[0] as u32 & g::CLONE_FILES != 0 && !b.foreign {
                 control::note_own_table();
@@ -136,6 +155,22 @@ fn dispatch(space: &'static Space, b: &mut ThreadBlock, uc: &mut Context, nr: u3
         g::__NR_arch_prctl if a[0] == ARCH_SET_GS => Done(EINVAL),
         g::__NR_arch_prctl if a[0] == ARCH_GET_GS => Done(if user::write(a[1], &0u64).is_ok() { 0 } else { EFAULT }),
         _ => memory::call(space, b.ctx(), nr, a).map_or(Forward(*a), Done),
+    }
+}
+
+/// A call that `f` performs here, if it does: it is given what makes one call.
+fn performed(
+    uc: &Context,
+    a: &[u64; 6],
+    f: impl FnOnce(&mut dyn FnMut(u64, &[u64; 6]) -> i64) -> Option<i64>,
+) -> Outcome {
+    let mask = uc.mask;
+    // SAFETY: the guard passes on the program's own call.
+    let mut call = |nr: u64, args: &[u64; 6]| unsafe { entry::inner_call(nr, args, mask) };
+    match f(&mut call) {
+        Some(guard::NOT_MADE) => Outcome::Again,
+        Some(ret) => Outcome::Done(ret),
+        None => Outcome::Forward(*a),
     }
 }
 

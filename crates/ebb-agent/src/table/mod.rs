@@ -259,6 +259,7 @@ pub(crate) enum Special {
     IoSubmit,
     IoUringEnter,
     IoUringRegister,
+    Kcmp,
     Keyctl,
     Landlock,
     Mincore,

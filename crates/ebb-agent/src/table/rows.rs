@@ -484,7 +484,7 @@ const DEFS: &[Def] = &[
     again(sys(g::__NR_getcpu, [fixed(Out, 4), fixed(Out, 4)])),
     special(split(sys(g::__NR_process_vm_readv, [V, iov(Out, 2)]), Split::ProcessVm), Special::ProcessVm),
     special(split(sys(g::__NR_process_vm_writev, [V, iov(In, 2)]), Split::ProcessVm), Special::ProcessVm),
-    plain(g::__NR_kcmp),
+    special(again(plain(g::__NR_kcmp)), Special::Kcmp),
     unsized_(again(blocks(sys(g::__NR_finit_module, [V, STR])))),
     again(sys(g::__NR_sched_setattr, [V, self_sized(InOut, 0, 48)])),
     again(sys(g::__NR_sched_getattr, [V, bytes32(Out, 2)])),

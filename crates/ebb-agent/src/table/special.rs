@@ -70,6 +70,13 @@ where
             }
         }
         Special::IoUringRegister => io_uring_register(v, a[1] as u32, a[2], a[3] as u32 as u64),
+        Special::Kcmp => {
+            // struct kcmp_epoll_slot: three numbers of 32 bits. Of the other kinds the argument is a descriptor.
+            const KCMP_EPOLL_TFD: u32 = 7;
+            if a[2] as u32 == KCMP_EPOLL_TFD {
+                v.pin(a[4], 12, In);
+            }
+        }
         Special::Keyctl => keyctl(v, a),
         // The larger of the two rules: an object and an access mask, or a port and one.
         Special::Landlock => v.pin(a[2], 16, In),

@@ -63,6 +63,7 @@ pub(super) fn map(len: usize, align: usize, flags: u32) -> Result<*mut u8, Errno
             super::munmap(at + len, raw + slack - at)?;
         }
     }
+    super::own::add(at, len);
     Ok(at as *mut u8)
 }
 
@@ -97,7 +98,9 @@ pub fn reserve_nothing(len: usize) -> Result<usize, Errno> {
 fn map_nothing(len: usize) -> Result<usize, Errno> {
     let flags = (g::MAP_PRIVATE | g::MAP_ANONYMOUS | g::MAP_NORESERVE) as u64;
     // SAFETY: a fresh mapping at an address of the kernel's choice disturbs nobody.
-    unsafe { call(g::__NR_mmap, [0, len as u64, g::PROT_NONE as u64, flags, u64::MAX, 0]) }.map(|at| at as usize)
+    let at = unsafe { call(g::__NR_mmap, [0, len as u64, g::PROT_NONE as u64, flags, u64::MAX, 0]) }? as usize;
+    super::own::add(at, len);
+    Ok(at)
 }
 
 #[cfg(test)]

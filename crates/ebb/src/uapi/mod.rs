@@ -5,6 +5,7 @@
 
 pub mod fd;
 pub mod later;
+pub mod own;
 pub mod record_lock;
 pub mod thread;
 pub mod uffd;
@@ -166,6 +167,8 @@ pub fn reserve_shared(len: usize) -> Result<*mut u8, Errno> {
 /// # Safety
 /// Nobody may use the range afterwards.
 pub unsafe fn munmap(at: usize, len: usize) -> Result<(), Errno> {
+    // First: what is mapped there afterwards may be the program's.
+    own::remove(at);
     // SAFETY: the caller gives the range up.
     unsafe { call(g::__NR_munmap, [at as u64, len as u64, 0, 0, 0, 0]).map(drop) }
 }

@@ -1,0 +1,313 @@
+//! What a program reads of itself under `/proc`: its own memory and descriptors, without Ebb's.
+//!
+//! A program that tests, dumps, locks or unmaps each range that it reads from its own maps, or closes each descriptor that it
+//! finds in its own table, finds only what is its own:
+//!
+//! * `maps`, `smaps` and `numa_maps` come without the lines of Ebb's mappings (`text`): the agent's code and what it only reads
+//!   stay, because symbols are looked up there;
+//! * the directories `fd`, `fdinfo` and `map_files` come without Ebb's entries (`names`);
+//! * `mem` reads and writes pages that are out, too (`memory`).
+//!
+//! Everything else is as the kernel tells it: what counts (`statm`, `status`, `smaps_rollup`) counts the process with what Ebb
+//! holds for it, and `pagemap` says which pages are in memory.
+//!
+//! The program has the kernel's own file, so it is described, duplicated, inherited and seeked as ever. Which descriptors may be
+//! such files is a bit for each number: set where a file of such a name is opened or duplicated, and cleared when a look at it
+//! shows another file. Only calls on those come here; the bit is a hint, the look decides. A file that came in another way (by
+//! a socket, under another name) is the kernel's, and so are those of another process.
+
+mod memory;
+mod names;
+mod text;
+
+use crate::entry;
+use crate::guard::SpaceMemory;
+use crate::thread::ThreadBlock;
+use crate::user;
+use core::ffi::CStr;
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use ebb::Space;
+use linux_raw_sys::general as g;
+
+pub use text::texts_lock;
+
+/// Numbers that have a bit of their own.
+const NUMBERS: usize = 4096;
+/// Numbers that a process may have had open before it was managed.
+const EARLIER: usize = 256;
+/// Bytes that one piece transfers.
+const PIECE_BYTES: usize = 4096;
+
+/// Any bit is set.
+static ANY: AtomicBool = AtomicBool::new(false);
+static MARKS: [AtomicU64; NUMBERS / 64] = [const { AtomicU64::new(0) }; NUMBERS / 64];
+
+/// What is behind a descriptor.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Kind {
+    /// Lines, each of a mapping or, below one, about it.
+    Text,
+    Memory,
+    /// A directory whose names are descriptors.
+    Descriptors,
+    /// A directory whose names are ranges of memory.
+    Ranges,
+}
+
+/// The files, by their names in a process's directory, and in that of one of its threads.
+const FILES: [(&CStr, Kind); 13] = [
+    (c"/proc/self/maps", Kind::Text),
+    (c"/proc/self/smaps", Kind::Text),
+    (c"/proc/self/mem", Kind::Memory),
+    (c"/proc/self/fd", Kind::Descriptors),
+    (c"/proc/self/fdinfo", Kind::Descriptors),
+    (c"/proc/self/map_files", Kind::Ranges),
+    (c"/proc/self/numa_maps", Kind::Text),
+    (c"/proc/thread-self/maps", Kind::Text),
+    (c"/proc/thread-self/smaps", Kind::Text),
+    (c"/proc/thread-self/numa_maps", Kind::Text),
+    (c"/proc/thread-self/mem", Kind::Memory),
+    (c"/proc/thread-self/fd", Kind::Descriptors),
+    (c"/proc/thread-self/fdinfo", Kind::Descriptors),
+];
+
+/// True where a call on this number must come here.
+#[inline(always)]
+pub fn is_marked(fd: u64) -> bool {
+    ANY.load(Relaxed) && is_marked_for_sure(fd)
+}
+
+#[inline]
+fn is_marked_for_sure(fd: u64) -> bool {
+    let fd = fd as u32 as usize;
+    fd < NUMBERS && MARKS[fd / 64].load(Relaxed) & 1 << (fd % 64) != 0
+}
+
+/// The file behind this number may be one of these. Negative numbers are none.
+pub fn mark(fd: i64) {
+    if let Some(word) = usize::try_from(fd).ok().and_then(|fd| MARKS.get(fd / 64)) {
+        word.fetch_or(1 << (fd % 64), Relaxed);
+        ANY.store(true, Relaxed);
+    }
+}
+
+/// A duplicate of `old` has this number.
+pub fn mark_like(old: u64, new: i64) {
+    if is_marked(old) {
+        mark(new);
+    }
+}
+
+fn unmark(fd: u64) {
+    let fd = fd as u32 as usize;
+    if fd < NUMBERS {
+        MARKS[fd / 64].fetch_and(!(1 << (fd % 64)), Relaxed);
+    }
+}
+
+/// A process that has begun may have such files open.
+pub fn mark_earlier() {
+    for word in &MARKS[..EARLIER / 64] {
+        word.store(u64::MAX, Relaxed);
+    }
+    ANY.store(true, Relaxed);
+}
+
+/// Whether a file with this path may be one of these: it has such a name, or one that says nothing.
+pub fn has_such_name(path: &[u8]) -> bool {
+    let end = path.iter().rposition(|&c| c != b'/').map_or(0, |last| last + 1);
+    let name = path[..end].rsplit(|&c| c == b'/').next().unwrap_or_default();
+    matches!(name, b"maps" | b"smaps" | b"numa_maps" | b"mem" | b"fd" | b"fdinfo" | b"map_files" | b"." | b".." | b"")
+}
+
+/// Whether the path that an open call names is such a one.
+pub fn opens_such(nr: u32, a: &[u64; 6]) -> bool {
+    let at = if nr == g::__NR_open { a[0] } else { a[1] };
+    let mut path = [0u8; 256];
+    matches!(user::read_str(at, &mut path), Ok(Some(len)) if has_such_name(&path[..len]))
+}
+
+/// Device, inode, and whether it is a directory.
+fn describe(ret: i64, stat: &[u64; 18]) -> Option<([u64; 2], bool)> {
+    const MODE_AT: usize = 3;
+    let is_dir = stat[MODE_AT] as u32 & g::S_IFMT == g::S_IFDIR;
+    (ret == 0).then_some(([stat[0], stat[1]], is_dir))
+}
+
+/// What is behind a descriptor; none for what is not this process's.
+fn kind_of(fd: u64) -> Option<Kind> {
+    let mut stat = [0u64; 18];
+    let at = stat.as_mut_ptr() as u64;
+    // SAFETY: the kernel writes one `struct stat`, 144 bytes.
+    let ret = unsafe { entry::raw_syscall(g::__NR_fstat as u64, &[fd, at, 0, 0, 0, 0]) };
+    let (found, is_dir) = describe(ret, &stat)?;
+    let mut device = None;
+    for (name, kind) in FILES {
+        if is_dir != matches!(kind, Kind::Descriptors | Kind::Ranges) && device.is_some() {
+            continue;
+        }
+        // SAFETY: the kernel reads a C string, and writes one `struct stat`.
+        let ret = unsafe { entry::raw_syscall(g::__NR_stat as u64, &[name.as_ptr() as u64, at, 0, 0, 0, 0]) };
+        let Some((file, _)) = describe(ret, &stat) else { continue };
+        if file == found {
+            return Some(kind);
+        }
+        // The first look says whether it is of /proc at all.
+        if file[0] != found[0] {
+            return None;
+        }
+        device = Some(file[0]);
+    }
+    None
+}
+
+/// A call on a marked descriptor; its answer, or none where the kernel answers as ever. On the agent's stack, with every signal
+/// blocked; `call` makes one call of the program's.
+pub fn call(
+    space: &'static Space,
+    b: &ThreadBlock,
+    (nr, sp): (u32, u64),
+    a: &[u64; 6],
+    call: &mut dyn FnMut(u64, &[u64; 6]) -> i64,
+) -> Option<i64> {
+    let Some(kind) = kind_of(a[0]) else {
+        unmark(a[0]);
+        return None;
+    };
+    let mem = SpaceMemory::new(space, b.ctx(), sp);
+    match kind {
+        Kind::Memory => memory::call(&mem, nr, a),
+        Kind::Text => text::call(&mem, nr, a),
+        Kind::Descriptors | Kind::Ranges => {
+            let is_hidden = |name: &[u8]| match kind {
+                Kind::Descriptors => names::number(name).is_some_and(|fd| crate::fds::is_protected(space, fd)),
+                _ => names::range(name).is_some_and(|(start, end)| text::is_hidden(start, end)),
+            };
+            names::call(&mem, nr, a, &is_hidden, call)
+        }
+    }
+}
+
+/// The parts of a vectored or plain call's buffer, one after the other.
+struct Parts {
+    /// Where the vector is, and how many entries it has; a plain buffer has none.
+    vector: Option<(u64, u64)>,
+    plain: (u64, u64),
+    index: u64,
+}
+
+impl Parts {
+    fn of(nr: u32, a: &[u64; 6]) -> Self {
+        let is_vector = matches!(
+            nr,
+            g::__NR_readv | g::__NR_preadv | g::__NR_preadv2 | g::__NR_writev | g::__NR_pwritev | g::__NR_pwritev2
+        );
+        let vector = is_vector.then_some((a[1], (a[2] as u32 as u64).min(crate::table::visit::IOV_MAX)));
+        Self { vector, plain: (a[1], a[2]), index: 0 }
+    }
+
+    /// The next one that is not empty; an error where the vector cannot be read.
+    fn next(&mut self) -> Result<Option<(u64, u64)>, user::Fault> {
+        let Some((at, count)) = self.vector else {
+            let is_first = self.index == 0 && self.plain.1 > 0;
+            self.index = 1;
+            return Ok(is_first.then_some(self.plain));
+        };
+        while self.index < count {
+            let [base, len] = user::read::<[u64; 2]>(at.wrapping_add(self.index * 16))?;
+            self.index += 1;
+            if len > 0 {
+                return Ok(Some((base, len)));
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// Where a call reads or writes: none at the file's own position.
+fn position(nr: u32, a: &[u64; 6]) -> Option<u64> {
+    match nr {
+        g::__NR_pread64 | g::__NR_pwrite64 | g::__NR_preadv | g::__NR_pwritev => Some(a[3]),
+        g::__NR_preadv2 | g::__NR_pwritev2 => (a[3] != u64::MAX).then_some(a[3]),
+        _ => None,
+    }
+}
+
+fn is_read(nr: u32) -> bool {
+    matches!(nr, g::__NR_read | g::__NR_pread64 | g::__NR_readv | g::__NR_preadv | g::__NR_preadv2)
+}
+
+/// True of a call that reads or writes at a position, or lists a directory: those that come here.
+pub fn concerns(nr: u32) -> bool {
+    matches!(
+        nr,
+        g::__NR_write
+            | g::__NR_pwrite64
+            | g::__NR_writev
+            | g::__NR_pwritev
+            | g::__NR_pwritev2
+            | g::__NR_getdents
+            | g::__NR_getdents64
+    ) || is_read(nr)
+}
+
+/// The file's own position.
+fn tell(fd: u64) -> i64 {
+    seek(fd, 0, g::SEEK_CUR)
+}
+
+fn seek(fd: u64, offset: u64, whence: u32) -> i64 {
+    // SAFETY: no effect on memory.
+    unsafe { entry::raw_syscall(g::__NR_lseek as u64, &[fd, offset, whence as u64, 0, 0, 0]) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsRawFd;
+
+    #[test]
+    fn names_are_looked_at_by_their_last_part() {
+        for path in ["/proc/self/maps", "maps", "/proc/12/fd/", "/dev/fd", "//", ".", "/proc/self/task/7/smaps"] {
+            assert!(has_such_name(path.as_bytes()), "{path}");
+        }
+        for path in ["/proc/self/maps2", "/proc/self/mem/x", "/etc/passwd", "/proc/self/fd/3", "mema"] {
+            assert!(!has_such_name(path.as_bytes()), "{path}");
+        }
+    }
+
+    #[test]
+    fn a_file_is_known_by_what_it_is() {
+        let kind = |path: &str| {
+            let file = std::fs::File::open(path).expect("it is there");
+            kind_of(file.as_raw_fd() as u64)
+        };
+        let own = std::process::id();
+        assert_eq!(kind("/proc/self/maps"), Some(Kind::Text));
+        assert_eq!(kind(&format!("/proc/{own}/smaps")), Some(Kind::Text));
+        assert_eq!(kind("/proc/thread-self/mem"), Some(Kind::Memory));
+        assert_eq!(kind("/dev/fd/"), Some(Kind::Descriptors));
+        assert_eq!(kind("/proc/self/fdinfo"), Some(Kind::Descriptors));
+        let mut other = std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().expect("cat");
+        assert_eq!(kind(&format!("/proc/{}/maps", other.id())), None);
+        drop(other.stdin.take());
+        other.wait().expect("it ends");
+        assert_eq!(kind("/proc/self/status"), None);
+        assert_eq!(kind("/"), None);
+        assert_eq!(kind_of(u64::MAX), None);
+    }
+
+    #[test]
+    fn marks_are_of_single_numbers() {
+        mark(4000);
+        assert!(is_marked(4000) && !is_marked(4001) && !is_marked(u64::MAX) && !is_marked(5000));
+        mark_like(4000, 4002);
+        mark_like(4001, 4003);
+        assert!(is_marked(4002) && !is_marked(4003));
+        unmark(4000);
+        unmark(4002);
+        mark(-1);
+        mark(5000);
+        assert!(!is_marked(4000) && !is_marked(4002) && !is_marked(5000));
+    }
+}
