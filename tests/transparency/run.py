@@ -51,19 +51,21 @@ RAM = {"zerocopy": "128M", "lent_before": "128M", "lent_unlocked": "128M", "filt
 # What may differ for an ordinary user (files, limits, descriptors, other processes, faults by way of the user's own right),
 # and what the change from small to managed can disturb most.
 SHORT = {
-    "user": ["aio_kernel", "clean_pages", "clone_files", "clone_raw", "clone_vm_process", "close_all", "core_dump", "daemon",
+    "user": ["aio_kernel", "clean_pages", "clone_files", "clone_raw", "clone_vm_process", "close_all", "core_dump", "credentials",
+             "daemon",
              "descriptors", "efault", "eviction_happens", "exec_environment", "exec_failures", "exec_variants",
              "exec_visible_environment", "fork_evicted", "fork_raw", "fork_storm", "io_control", "io_large", "io_sockets",
              "io_vectors", "ioctl_effects", "limit_file_size", "locks_in_evicted_memory", "madvise_fork", "mlocked", "mremap_moves",
              "parallel_faults", "paths", "privileges", "process_tree_pressure", "program_break", "resource_limits",
-             "robust_list_process", "shared_memory", "spawn", "splices", "stack_in_heap", "static_program", "timers", "traced",
-             "uring", "vfork_exec", "zero_first"],
+             "robust_list_process", "sent_to_fresh_child", "shared_memory", "spawn", "splices", "stack_in_heap", "static_program", "stderr_replaced",
+             "timers", "traced", "traced_children", "uring", "vfork_exec", "zero_first"],
     "early": ["altstack_heap", "clone_raw", "data_and_bss", "exec_environment", "fork_evicted", "fork_in_handler",
               "kernel_pins", "madvise_fork", "mask_threads", "mlocked", "own_sigbus", "own_sigsegv", "program_break", "protections",
               "queued_signals", "sigaction_query", "spawn", "stack_in_heap", "timers", "vfork_exec"],
-    "dormant": ["close_all", "daemon", "descriptors", "exec_environment", "exec_variants", "filter_asks", "filter_inherited",
-                "filter_ioctl", "filter_traps", "filter_userfaultfd", "fork_storm", "ioctl_effects", "kernel_pins", "mremap_realloc", "privileges",
-                "resource_limits", "spawn", "static_program", "thread_turnover", "uring", "vfork_exec"],
+    "dormant": ["close_all", "credentials", "daemon", "descriptors", "exec_environment", "exec_variants", "filter_asks",
+                "filter_inherited", "filter_ioctl", "filter_traps", "filter_userfaultfd", "fork_storm", "ioctl_effects",
+                "kernel_pins", "mremap_realloc", "privileges", "resource_limits", "sent_to_fresh_child", "spawn", "static_program",
+                "stderr_replaced", "thread_turnover", "traced_children", "uring", "vfork_exec"],
 }
 
 

@@ -198,6 +198,23 @@ pub fn exchange_kernel_action(sig: i32, action: &Action) -> Result<Action, uapi:
     uapi::check(ret).map(|_| old)
 }
 
+/// Has the agent get, or the kernel handle again, what has its default action: all that would end or stop the process.
+pub fn default_by_agent(table: &SigTable, by_agent: bool) {
+    const WITHOUT_EFFECT: [i32; 4] = [17, 18, 23, 28];
+    let agents = Action {
+        handler: signals::on_signal as *const () as u64,
+        flags: SA_SIGINFO | SA_ONSTACK | SA_RESTORER | SA_RESTART,
+        restorer: entry::restorer(),
+        mask: FULL_MASK,
+    };
+    for sig in (1..=SIGNALS).filter(|&sig| (OURS | UNBLOCKABLE) & bit(sig) == 0 && !WITHOUT_EFFECT.contains(&sig)) {
+        let action = table.get(sig);
+        if action.handler == SIG_DFL {
+            let _ = set_kernel_action(sig, if by_agent { &agents } else { &action });
+        }
+    }
+}
+
 /// Ignores `ignored` of [`OURS`] for real, so that it outlasts an execve; or handles them again.
 pub fn set_really_ignored(table: &SigTable, ignored: u64, really: bool) {
     for sig in [SIGBUS, SIGSEGV, SIGSYS] {

@@ -1,6 +1,7 @@
 //! The environment variables by which `ebb run` tells the agent what to do (`docs/contract.md`).
 
 use core::ffi::CStr;
+use ebb::uapi::fd::Identity;
 use ebb::{DEVICES_MAX, Force, SwapSpec};
 
 /// Longest path of a directory, with its NUL.
@@ -16,6 +17,8 @@ pub struct Early<'a> {
     pub ram_bytes: u64,
     pub stats_fd: Option<i32>,
     pub life_ends: Option<Ends>,
+    /// Standard error of `ebb`; none when it had none, or nobody says.
+    pub stderr: Option<Identity>,
     /// The places to patch in libc; empty when there are none.
     pub sites: &'a [u8],
     /// The process is to be managed from its start.
@@ -27,8 +30,15 @@ pub struct Early<'a> {
 impl<'a> Early<'a> {
     /// From the variables of the contract. None without a budget; the name of one that makes no sense.
     pub fn of(vars: impl Iterator<Item = &'a [u8]>) -> Result<Option<Self>, &'static str> {
-        let mut this =
-            Self { ram_bytes: 0, stats_fd: None, life_ends: None, sites: &[], no_dormant: false, is_early: false };
+        let mut this = Self {
+            ram_bytes: 0,
+            stats_fd: None,
+            life_ends: None,
+            stderr: None,
+            sites: &[],
+            no_dormant: false,
+            is_early: false,
+        };
         let mut has_ram = false;
         for var in vars {
             let Some(equals) = var.iter().position(|&c| c == b'=') else { continue };
@@ -40,6 +50,7 @@ impl<'a> Early<'a> {
                     this.stats_fd = Some(fd.ok_or("EBB_STATS_FD")?);
                 }
                 b"EBB_LIFE_FDS" => this.life_ends = Some(Ends::parse(value).ok_or("EBB_LIFE_FDS")?),
+                b"EBB_STDERR" => this.stderr = identity(value),
                 b"EBB_SITES" => this.sites = value,
                 b"EBB_FORCE" => {
                     for word in value.split(|&c| c == b',') {
@@ -52,6 +63,12 @@ impl<'a> Early<'a> {
         }
         Ok(has_ram.then_some(this))
     }
+}
+
+/// `DEVICE,INODE`; none for anything else, as for a standard error that is closed.
+fn identity(text: &[u8]) -> Option<Identity> {
+    let comma = text.iter().position(|&c| c == b',')?;
+    Some(Identity(number(&text[..comma])?, number(&text[comma + 1..])?))
 }
 
 /// What the environment says.

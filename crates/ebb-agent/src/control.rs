@@ -9,11 +9,13 @@
 
 use crate::contract::{DeviceText, PATH_BYTES_MAX};
 use crate::entry;
+use crate::refused;
 use crate::text::Line;
 use crate::thread as blocks;
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering};
 use ebb::device::file::lowest_fd;
+use ebb::life::Life;
 use ebb::uapi::Errno;
 use ebb::uapi::fd::{change, identity_of, place};
 use ebb::uapi::{self, thread};
@@ -50,6 +52,8 @@ const DIRECTORIES: [&[u8]; 3] = [b"/dev/shm", b"/tmp", b"/var/tmp"];
 
 /// The process that the socket and its thread belong to; 0 for none yet.
 static OWNER: AtomicU32 = AtomicU32::new(0);
+/// Its thread ends when what it may do is about to change; see `tasks`. The socket goes with it, and is made anew when asked for.
+static LIFE: Life = Life::new();
 static LISTENER: AtomicI32 = AtomicI32::new(-1);
 /// The socket's file.
 static FILE: AtomicI32 = AtomicI32::new(-1);
@@ -80,7 +84,7 @@ pub fn note_own_table() {
 /// Whether everybody who uses this memory has the descriptors that this thread opened. Waits for who will soon be gone.
 fn shares_descriptors() -> bool {
     for _ in 0..VFORK_STEPS {
-        if OWN_TABLES.load(Ordering::Relaxed) {
+        if OWN_TABLES.load(Ordering::Relaxed) || LIFE.is_held() {
             return false;
         }
         if !blocks::has_foreign() {
@@ -94,6 +98,9 @@ fn shares_descriptors() -> bool {
 /// Makes the socket and starts the thread behind it, if that is not done yet. By the background thread.
 pub fn start(space: &'static Space) {
     let pid = uapi::getpid() as u32;
+    if !refused::may_answer() {
+        return;
+    }
     if OWNER.compare_exchange(0, pid, Ordering::AcqRel, Ordering::Relaxed).is_ok()
         && (change(|| listen(space)).is_none() || start_thread(space).is_none())
     {
@@ -108,9 +115,52 @@ fn start_thread(space: &'static Space) -> Option<()> {
         stack = uapi::reserve(thread::STACK_BYTES).ok()?;
         STACK.store(stack, Ordering::Relaxed);
     }
+    // Not while the one before is not known to have left the stack, or may not begin; asked again, the process tries again.
+    if !LIFE.try_begin() {
+        return None;
+    }
     // SAFETY: the stack is the new thread's alone, as there is one at a time, and stays; the background thread, which calls
     // this, has every signal blocked; the entry never returns.
-    unsafe { thread::spawn(stack, control_main, core::ptr::from_ref(space) as usize) }.ok().map(drop)
+    let started = unsafe { thread::spawn(stack, control_main, core::ptr::from_ref(space) as usize) };
+    match started {
+        Ok(tid) => LIFE.begun(tid),
+        Err(_) => LIFE.failed(),
+    }
+    started.ok().map(drop)
+}
+
+/// Ends the thread, whatever it does, and keeps another from beginning until [`release`]. The background thread, which would make
+/// one, has ended.
+pub fn hold() {
+    let wait = |turns: u32| {
+        let step_ns = if turns == 0 { 20_000 } else { 500_000 };
+        uapi::futex_wait(&AtomicU32::new(0), 0, Some(step_ns));
+    };
+    LIFE.hold(hang_up, uapi::is_thread_gone, wait, || {});
+}
+
+/// Ends what [`hold`] began.
+pub fn release() {
+    LIFE.release();
+}
+
+/// Shuts the sockets down, so that nobody waits for something there.
+fn hang_up() {
+    const SHUT_RDWR: u64 = 2;
+    for socket in [&LISTENER, &CLIENT] {
+        let fd = socket.load(Ordering::Relaxed);
+        if fd >= 0 && is_control(fd) {
+            call(g::__NR_shutdown, [fd as u64, SHUT_RDWR, 0, 0, 0, 0]);
+        }
+    }
+}
+
+/// Whether a descriptor is the control socket, or a connection to it.
+fn is_control(fd: i32) -> bool {
+    let mut address = [0u8; SUN_PATH_BYTES + 2];
+    let mut len = address.len() as u32;
+    let args = [fd as u64, address.as_mut_ptr() as u64, &raw mut len as u64, 0, 0, 0];
+    call(g::__NR_getsockname, args) == 0 && address.windows(NAME.len()).any(|bytes| bytes == NAME)
 }
 
 /// Closes what is in one of the places above. Kept from the program until it is closed.
@@ -129,6 +179,7 @@ fn close_all() {
 /// In fork's child: the socket and the thread are the parent's.
 pub fn in_child() {
     OWN_TABLES.store(false, Ordering::Relaxed);
+    LIFE.reset();
     if OWNER.swap(0, Ordering::Relaxed) != 0 {
         close_all();
     }
@@ -187,21 +238,28 @@ extern "C" fn control_main(space: usize) -> ! {
     // SAFETY: the space that started this thread lives as long as the process.
     let space = unsafe { &*(space as *const Space) };
     thread::set_name(c"ebb-control");
-    let Some(ctx) = space.attach_thread() else {
-        // As many threads as there can be. Asked again, the process tries again.
-        change(close_all);
-        // The next one may begin before this one has left its stack.
-        STACK.store(core::ptr::null_mut(), Ordering::Relaxed);
-        OWNER.store(0, Ordering::Release);
-        thread::exit();
-    };
-    loop {
+    // As many threads as there can be, perhaps. Asked again, the process tries again.
+    if let Some(ctx) = space.attach_thread() {
+        answer(space, ctx);
+        space.detach_thread(ctx);
+    }
+    change(close_all);
+    OWNER.store(0, Ordering::Release);
+    thread::exit();
+}
+
+/// Answers those who connect, until the thread is to end.
+fn answer(space: &Space, ctx: &ThreadCtx) {
+    while !LIFE.is_held() {
         if !wait_for_client() {
+            if LIFE.is_held() {
+                return;
+            }
             // The number is no socket of ours any more, whatever has happened to that: another one, and nothing is closed
             // that may be the program's.
             LISTENER.store(-1, Ordering::Relaxed);
             change(close_all);
-            while change(|| listen(space)).is_none() {
+            while change(|| listen(space)).is_none() && !LIFE.is_held() {
                 uapi::futex_wait(&AtomicU32::new(0), 0, Some(RETRY_NS));
             }
             continue;

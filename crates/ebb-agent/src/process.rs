@@ -18,8 +18,10 @@ use crate::lifeline;
 use crate::proc_files;
 use crate::signals;
 use crate::table::visit::for_each_robust;
+use crate::tasks;
 use crate::text;
 use crate::thread::{self, ThreadBlock};
+use crate::traced;
 use crate::trap::{self, Outcome};
 use crate::user;
 use core::ptr;
@@ -47,6 +49,11 @@ const EINVAL: i64 = -(e::EINVAL as i64);
 
 /// Program threads of this process.
 static LIVE: AtomicU32 = AtomicU32::new(1);
+
+/// Program threads of this process.
+pub fn live() -> u32 {
+    LIVE.load(Ordering::Relaxed)
+}
 
 /// `struct clone_args`, all versions so far.
 const CLONE_ARGS_BYTES: usize = 88;
@@ -224,6 +231,7 @@ fn share(space: &'static Space, b: &mut ThreadBlock, uc: &Context, mut request: 
     child.ctx = ctx;
     child.blocked = b.blocked;
     child.foreign = !is_thread || b.foreign;
+    child.version.store(b.version.load(Ordering::Relaxed), Ordering::Relaxed);
     child.shares_files = child.foreign && (flags & g::CLONE_FILES as u64 != 0);
     child.parent_frees = flags & CLONE_VFORK != 0 && !is_thread;
     if flags & CLONE_VFORK != 0 {
@@ -325,14 +333,22 @@ fn copy(space: &'static Space, b: &mut ThreadBlock, uc: &mut Context, mut reques
     let arena = thread::arena_lock().lock();
     let texts = proc_files::texts_lock().lock();
     space.fork_prepare(b.ctx());
+    // What is sent to the child waits in the kernel until the child has forgotten what waits for its parent: SIGBUS and SIGSEGV,
+    // which the agent takes at any time, would be forgotten too. Nobody touches the program's memory until then.
+    let mask = signals::set_kernel_mask(u64::MAX);
     // SAFETY: the child's memory is a copy; it goes on below.
     let ret = unsafe { entry::raw_syscall(nr, &registers) };
+    if ret == 0 {
+        b.queue().clear();
+    }
+    signals::set_kernel_mask(mask);
     if ret != 0 {
         space.fork_parent(ret > 0);
         return ret;
     }
     // First of all: a number that the parent was about to close may be the next one that is opened here.
     control::in_child();
+    tasks::in_child(b);
     if space.fork_child(b.ctx()).is_err() {
         text::Line::new()
             .str("ebb: the child of fork cannot be managed: userfaultfd or its memory was refused; raise the limits ")
@@ -354,8 +370,8 @@ fn copy(space: &'static Space, b: &mut ThreadBlock, uc: &mut Context, mut reques
     b.foreign = false;
     b.shares_files = false;
     b.parent_frees = false;
+    traced::in_child(b);
     b.scratch = 0;
-    b.queue().clear();
     LIVE.store(1, Ordering::Relaxed);
     if clears {
         b.table().clear_handlers();
@@ -381,6 +397,7 @@ pub fn exit(space: &'static Space, b: &mut ThreadBlock, status: u64) -> ! {
         if LIVE.fetch_sub(1, Ordering::AcqRel) == 1 {
             uapi::exit_group(status as i32);
         }
+        tasks::leave(space, b);
     }
     if b.parent_frees {
         loop {
@@ -451,7 +468,12 @@ pub fn exec(b: &mut ThreadBlock, uc: &Context, nr: u32, a: &[u64; 6], path_at: u
     let memory = unsafe { core::slice::from_raw_parts_mut(at, exec::SCRATCH_BYTES) };
     let dir = if path_at == 0 { g::AT_FDCWD } else { a[0] as i32 };
     let takes_agent = |path| leaving::kind(dir, path).takes_agent();
-    let ret = match exec::arguments(memory, [a[path_at], a[path_at + 1], a[path_at + 2]], takes_agent) {
+    let copies = exec::arguments(memory, [a[path_at], a[path_at + 1], a[path_at + 2]], takes_agent);
+    let is_followed = b.asks_to_be_traced;
+    let ret = match copies.and_then(|copies| {
+        // An exec that is about to fail is none to be traced at.
+        if is_followed { traced::before_exec(dir, copies[0]).map(|()| copies) } else { Ok(copies) }
+    }) {
         Err(errno) => errno,
         Ok(copies) => {
             let mut used = *a;
@@ -462,10 +484,14 @@ pub fn exec(b: &mut ThreadBlock, uc: &Context, nr: u32, a: &[u64; 6], path_at: u
             let ignored = if alone { b.table().ignored_ours() } else { 0 };
             actions::set_really_ignored(b.table(), ignored, true);
             let outside = leave_for_exec(b);
+            traced::make(b);
             // SAFETY: the program asked for it; on success nothing of it is left.
             let ret = unsafe { entry::inner_call(nr as u64, &used, signals::program_mask(b, uc)) };
             back_from_exec(b, outside);
             actions::set_really_ignored(b.table(), ignored, false);
+            if is_followed {
+                traced::exec_failed(b);
+            }
             ret
         }
     };

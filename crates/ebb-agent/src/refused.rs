@@ -39,6 +39,7 @@ const EINVAL: i64 = -(e::EINVAL as i64);
 const NO_FD: u64 = u64::MAX;
 const PR_SET_SYSCALL_USER_DISPATCH: u64 = 59;
 const PR_SET_SECCOMP: u32 = 22;
+const PR_SET_NAME: u64 = 15;
 
 const fn vital(name: &'static str, nr: u32, args: [u64; 6], answer: i64) -> Vital {
     Vital { name, nr, args, answer }
@@ -92,22 +93,43 @@ static MANAGED_TOO: [(&str, u32); 24] = [
     ("sched_getaffinity", g::__NR_sched_getaffinity),
 ];
 
-/// Calls that the guard makes for large transfers of the program's, and does without where they would kill.
-static OPTIONAL: [Optional; 11] = [
-    (g::__NR_newfstatat, 0),
-    (g::__NR_getsockopt, 0),
-    (g::__NR_ppoll, 0),
-    (g::__NR_sendto, 0),
-    (g::__NR_sendmsg, 0),
-    (g::__NR_recvfrom, 0),
-    (g::__NR_recvmsg, 0),
-    (g::__NR_preadv2, 0),
-    (g::__NR_fcntl, g::F_GETFL as u64),
-    (g::__NR_ioctl, ioctl::FIONREAD as u64),
-    (g::__NR_ioctl, ioctl::TCGETS as u64),
+/// Calls that Ebb gets along without, and does without where they would kill: for transfers of the program's, to have threads
+/// of its own, and to have the control socket.
+static OPTIONAL: [Optional; NR_OPTIONAL] = [
+    (g::__NR_newfstatat, [0, 0]),
+    (g::__NR_getsockopt, [0, 0]),
+    (g::__NR_ppoll, [0, 0]),
+    (g::__NR_sendto, [0, 0]),
+    (g::__NR_sendmsg, [0, 0]),
+    (g::__NR_recvfrom, [0, 0]),
+    (g::__NR_recvmsg, [0, 0]),
+    (g::__NR_preadv2, [0, 0]),
+    (g::__NR_fcntl, [0, g::F_GETFL as u64]),
+    (g::__NR_ioctl, [0, ioctl::FIONREAD as u64]),
+    (g::__NR_ioctl, [0, ioctl::TCGETS as u64]),
+    (g::__NR_clone, [uapi::thread::CLONE_FLAGS, 0]),
+    (g::__NR_tgkill, [0, 0]),
+    (g::__NR_prctl, [PR_SET_NAME, 0]),
+    (g::__NR_exit, [0, 0]),
+    (g::__NR_socket, [0, 0]),
+    (g::__NR_fchmod, [0, 0]),
+    (g::__NR_bind, [0, 0]),
+    (g::__NR_listen, [0, 0]),
+    (g::__NR_openat, [0, 0]),
+    (g::__NR_unlinkat, [0, 0]),
+    (g::__NR_accept4, [0, 0]),
+    (g::__NR_getsockname, [0, 0]),
+    (g::__NR_shutdown, [0, 0]),
+    (g::__NR_setsockopt, [0, 0]),
+    (g::__NR_geteuid, [0, 0]),
 ];
-/// Number and second argument.
-type Optional = (u32, u64);
+const NR_OPTIONAL: usize = 26;
+/// Number and first arguments.
+type Optional = (u32, [u64; 2]);
+/// Which of them are for threads: these must be made, since a thread that cannot end is one that stays.
+const FOR_THREADS: core::ops::Range<usize> = 11..15;
+/// Which of them are for the control socket alone.
+const FOR_CONTROL: core::ops::Range<usize> = 15..NR_OPTIONAL;
 /// A bit for each of those: a filter kills who makes it, one that was inherited, or one of this process's.
 static DEADLY_INHERITED: AtomicU32 = AtomicU32::new(0);
 static DEADLY: AtomicU32 = AtomicU32::new(0);
@@ -176,17 +198,34 @@ fn by_program(program: &[Instruction], life: Life) -> Option<Refusal> {
 
 /// A bit for each of the optional calls that `program` kills for.
 fn optional_by_program(program: &[Instruction]) -> u32 {
-    let is_deadly = |(nr, argument): Optional| {
-        let data = Data { nr, arch: ARCH, ip: entry::stub(), args: [0, argument, 0, 0, 0, 0] };
-        run(program, &data).map(Action::of) == Some(Action::Deadly)
+    let is_bad = |at: usize, (nr, [first, second]): Optional| {
+        let data = Data { nr, arch: ARCH, ip: entry::stub(), args: [first, second, 0, 0, 0, 0] };
+        let action = run(program, &data).map(Action::of);
+        action == Some(Action::Deadly) || FOR_THREADS.contains(&at) && action == Some(Action::Answered)
     };
-    (0..).zip(OPTIONAL).filter(|&(_, call)| is_deadly(call)).fold(0, |bits, (at, _)| bits | 1 << at)
+    OPTIONAL.into_iter().enumerate().filter(|&(at, call)| is_bad(at, call)).fold(0, |bits, (at, _)| bits | 1 << at)
 }
 
 /// Whether one of the calls that Ebb gets along without can be made: no filter known of kills for it, in any thread.
 pub fn may_make(nr: u32) -> bool {
     let deadly = DEADLY.load(Relaxed) | DEADLY_INHERITED.load(Relaxed);
     deadly == 0 || !(0..).zip(OPTIONAL).any(|(at, (optional, _))| optional == nr && deadly & 1 << at != 0)
+}
+
+fn may_make_all(range: core::ops::Range<usize>) -> bool {
+    let deadly = DEADLY.load(Relaxed) | DEADLY_INHERITED.load(Relaxed);
+    deadly == 0 || range.into_iter().all(|at| deadly & 1 << at == 0)
+}
+
+/// Whether Ebb can have threads of its own, and end them.
+pub fn may_have_threads() -> bool {
+    may_make_all(FOR_THREADS)
+}
+
+/// Whether Ebb can have a control socket.
+pub fn may_answer() -> bool {
+    may_make_all(FOR_CONTROL)
+        && [g::__NR_getsockopt, g::__NR_ppoll, g::__NR_sendto, g::__NR_recvfrom].into_iter().all(may_make)
 }
 
 /// Whether a call loads a filter, or asks for the strict mode.
@@ -359,11 +398,19 @@ extern "C" fn try_apart(_: usize) -> ! {
 /// Which of the optional calls kill: those from the first one on count as such.
 fn try_optional() {
     const NONE: u64 = u64::MAX;
-    for (at, (nr, argument)) in (0..).zip(OPTIONAL) {
-        let second = if argument == 0 { NONE } else { argument };
+    for (at, (nr, arguments)) in OPTIONAL.into_iter().enumerate() {
+        // What would make a thread is asked for in a way that makes none.
+        let first = if nr == g::__NR_prctl { PR_SET_NAME } else { NONE };
+        let second = if arguments[1] == 0 { NONE } else { arguments[1] };
+        // It ends the process that tries.
+        let is_tried = nr != g::__NR_exit;
         // SAFETY: without a descriptor, and with addresses that are none, these calls have no effect, and none waits.
-        unsafe { entry::raw_syscall(nr as u64, &[NONE, second, NONE, NONE, NONE, NONE]) };
-        DEADLY_INHERITED.fetch_and(!(1 << at), Relaxed);
+        let answer =
+            is_tried.then(|| unsafe { entry::raw_syscall(nr as u64, &[first, second, NONE, NONE, NONE, NONE]) });
+        let is_made = !FOR_THREADS.contains(&at) || [None, Some(EINVAL), Some(EFAULT)].contains(&answer);
+        if is_made {
+            DEADLY_INHERITED.fetch_and(!(1 << at), Relaxed);
+        }
     }
 }
 

@@ -19,6 +19,7 @@ use crate::actions::{Action, SA_ONSTACK, SA_RESTORER, SIG_DFL, SIG_IGN, set_kern
 use crate::entry::{self, InnerAt, StubAt};
 use crate::frame::{self, AltStack, Context, Frame, SigInfo};
 use crate::thread::{self, ThreadBlock};
+use crate::traced;
 use crate::trap;
 pub use crate::trap::settle;
 use crate::user;
@@ -141,7 +142,7 @@ pub fn restore(mask: u64) {
 }
 
 /// Sends the calling thread a signal with all its details.
-fn raise(info: &SigInfo) {
+pub fn raise(info: &SigInfo) {
     let at = ptr::from_ref(info);
     loop {
         // SAFETY: a valid reference. On a stack of the program's this brings the pages in that the kernel reads next.
@@ -206,6 +207,9 @@ pub fn arrive(b: &mut ThreadBlock, info: &SigInfo, uc: &mut Context) {
     }
     if b.owns(uc.regs.sp) || (is_inside(uc) && !info.is_fault()) {
         hold(b, info, uc);
+        return;
+    }
+    if b.asks_to_be_traced && traced::at_signal(b, info) {
         return;
     }
     let at = entry::stub_at(uc.regs.ip);

@@ -23,6 +23,7 @@ use crate::refused;
 use crate::signals;
 use crate::stack;
 use crate::takeover::{Found, unlock_future};
+use crate::tasks;
 use crate::text::Line;
 use crate::thread;
 use crate::trap;
@@ -92,6 +93,7 @@ unsafe fn start(envp: *const *const core::ffi::c_char) {
         Ok(None) => return,
         Err(name) => not_understood(name),
     };
+    uapi::stderr::know(early.stderr);
     // SAFETY: the auxiliary vector follows the null pointer.
     let auxv = unsafe { read_auxv(at.add(1).cast()) };
     thread::set_has_fsgsbase(auxv.has_fsgsbase);
@@ -198,6 +200,7 @@ fn activate(mask: u64, running: Option<Option<Found>>) {
     }
     signals::take_over_stack(b, &old);
     space.answer_asks(control::start);
+    space.background().ask_before_start(tasks::may_start);
     if dormant::has_forked() {
         space.note_forked();
     }
@@ -237,7 +240,10 @@ fn make_space(settings: &Settings, is_running: bool) -> &'static Space {
             force: settings.force,
         };
         match Space::create(&config) {
-            Ok(space) => return space,
+            Ok(space) => {
+                uapi::stderr::count_in(&space.stats().messages_unsaid);
+                return space;
+            }
             // A program that has begun may have become another user, or see other directories: as in fork's child, what
             // does not compress stays in RAM then.
             Err(InitError::Spill(i, _)) if is_running => {

@@ -68,9 +68,9 @@ impl Line {
         &self.bytes[..self.len]
     }
 
-    /// Writes the message to standard error.
+    /// Writes the message to standard error, if that is the file that it was.
     pub fn write(&self) {
-        ebb::uapi::write_all(2, self.as_bytes());
+        ebb::uapi::stderr::say(self.as_bytes());
     }
 }
 

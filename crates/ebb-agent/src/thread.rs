@@ -11,10 +11,11 @@
 use crate::actions::SigTable;
 use crate::frame::{AltStack, Context, FPSTATE_BYTES_MAX, Frame};
 use crate::queue::Queue;
+use crate::tasks::Change;
 use core::arch::asm;
 use core::mem::{offset_of, size_of};
 use core::ptr;
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use ebb::ThreadCtx;
 use ebb::uapi::{self, Errno};
 use ebb_sync::Lock;
@@ -56,6 +57,9 @@ pub struct Call {
     pub mask: u64,
     /// The part of it that the kernel sees.
     pub kernel_mask: u64,
+    /// Whom the call changes, and that Ebb's threads are held for it; see `tasks`.
+    pub change: Change,
+    pub holds: bool,
     /// Argument structure of pselect6 and io_pgetevents: pointer and size of the mask.
     pub mask_arg: [u64; 2],
 }
@@ -89,7 +93,11 @@ pub struct ThreadBlock {
     pub parent_frees: bool,
     /// The new process asked for default actions (CLONE_CLEAR_SIGHAND).
     pub resets_actions: bool,
+    /// It has asked to be traced, and the kernel does not know yet; see `traced`.
+    pub asks_to_be_traced: bool,
     pub tid: i32,
+    /// All that has changed what this thread may do; see `tasks`.
+    pub version: AtomicU64,
     /// The thread's own stack, where it is known: unwinders may be left a hint below its pointer.
     pub stack_start: u64,
     pub stack_end: u64,
@@ -158,6 +166,11 @@ impl ThreadBlock {
     pub fn table(&self) -> &SigTable {
         // SAFETY: points to the process's static table or to one in a block that outlives this thread.
         unsafe { &*self.table }
+    }
+
+    /// Whether the actions are this thread's own, and nobody else's.
+    pub fn has_own_table(&self) -> bool {
+        ptr::eq(self.table, &raw const self.own_table)
     }
 
     /// Copies `context` and its vector state here, for a new thread to start from.
@@ -299,6 +312,17 @@ fn reap(chunks: &Chunks, used_max: usize) -> Option<usize> {
         }
     }
     None
+}
+
+/// Calls `f` with each block that is in use. Every signal must be blocked.
+pub fn for_each_used(mut f: impl FnMut(&ThreadBlock)) {
+    let chunks = ARENA.chunks.lock();
+    for i in 0..ARENA.used_max.load(Ordering::Relaxed) {
+        if USED[i].load(Ordering::Acquire) != 0 {
+            // SAFETY: the lock is held; blocks below `used_max` are mapped.
+            f(unsafe { &*at_index(&chunks, i) });
+        }
+    }
 }
 
 /// Whether a process other than this one, or none that is known yet, uses a block: it shares the memory, as between vfork

@@ -17,7 +17,9 @@ use crate::proc_files;
 use crate::process;
 use crate::refused;
 use crate::signals;
+use crate::tasks::{self, Change};
 use crate::thread::{self, ThreadBlock};
+use crate::traced;
 use crate::user;
 use crate::zerocopy;
 use core::sync::atomic::Ordering::Relaxed;
@@ -65,6 +67,7 @@ pub unsafe extern "C" fn on_sigsys(_sig: i32, info: *const SigInfo, uc: *mut Con
     let Some(space) = crate::space() else { return };
     stats::add(&space.stats().traps, 1);
     settle(b);
+    tasks::at_call(space);
     b.call.ip = uc.regs.ip;
     b.call.nr = uc.regs.ax as u32 as u64;
     b.call.args = uc.regs.args();
@@ -85,6 +88,9 @@ pub unsafe extern "C" fn on_sigsys(_sig: i32, info: *const SigInfo, uc: *mut Con
 
 fn dispatch(space: &'static Space, b: &mut ThreadBlock, uc: &mut Context, nr: u32, a: &[u64; 6]) -> Outcome {
     use Outcome::{Done, Forward, Set};
+    if b.asks_to_be_traced {
+        traced::before_call(b, nr);
+    }
     match nr {
         g::__NR_rt_sigreturn => {
             signals::sigreturn(b, uc);
@@ -150,6 +156,7 @@ fn dispatch(space: &'static Space, b: &mut ThreadBlock, uc: &mut Context, nr: u3
             refused::before_managed_load(nr, a);
             Forward(*a)
         }
+        g::__NR_ptrace if traced::is_request(nr, a) => traced::ask(b, process::live() == 1).map_or(Forward(*a), Done),
         g::__NR_fstat if fds::is_protected(space, a[0]) => Done(EBADF),
         // The GS base is the agent's.
         g::__NR_arch_prctl if a[0] == ARCH_SET_GS => Done(EINVAL),
@@ -215,6 +222,7 @@ fn forward(space: &'static Space, b: &mut ThreadBlock, uc: &mut Context, mut use
         }
     };
     b.call.tries = 0;
+    tasks::before(space, b, &used);
     leave_hint(b, uc.regs.sp);
     enter_stub(b, uc, pinned);
 }
@@ -224,7 +232,9 @@ fn enter_stub(b: &mut ThreadBlock, uc: &mut Context, pinned: bool) {
     b.call.pinned.store(pinned, Relaxed);
     uc.regs.set_args(&b.call.used);
     uc.regs.ax = b.call.nr;
-    let asks = aio::is_followed(b.call.nr as u32) || pinned && pins_much(b.call.nr as u32, &b.call.used);
+    let asks = aio::is_followed(b.call.nr as u32)
+        || b.call.change != Change::None
+        || pinned && pins_much(b.call.nr as u32, &b.call.used);
     uc.regs.ip = if asks { entry::stub_asking() } else { entry::stub() };
 }
 
@@ -277,6 +287,11 @@ pub fn settle(b: &ThreadBlock) {
 /// Shows the call as not made yet: the program's own instruction makes it anew.
 pub fn rewind(b: &mut ThreadBlock, uc: &mut Context) {
     settle(b);
+    if b.call.change != Change::None
+        && let Some(space) = crate::space()
+    {
+        tasks::not_made(space, b);
+    }
     if b.call.has_requests
         && let Some(space) = crate::space()
     {
@@ -290,6 +305,11 @@ pub fn rewind(b: &mut ThreadBlock, uc: &mut Context) {
 /// Shows the call as returned with `ret`.
 pub fn finish(b: &mut ThreadBlock, uc: &mut Context, ret: i64) {
     settle(b);
+    if b.call.change != Change::None
+        && let Some(space) = crate::space()
+    {
+        tasks::answered(space, b, ret);
+    }
     uc.regs.set_args(&b.call.args);
     uc.regs.ax = ret as u64;
     uc.regs.ip = b.call.ip;
@@ -329,6 +349,15 @@ pub fn help_stub(b: &mut ThreadBlock, uc: &mut Context) -> bool {
 pub fn is_write(uc: &Context) -> bool {
     const PAGE_FAULT_WRITE: u64 = 2;
     uc.regs.err & PAGE_FAULT_WRITE != 0
+}
+
+/// Has the kernel perform the calling thread's system calls without asking.
+pub fn disarm() -> Result<(), ebb::uapi::Errno> {
+    // SAFETY: no effect on memory.
+    ebb::uapi::check(unsafe {
+        entry::raw_syscall(g::__NR_prctl as u64, &[PR_SET_SYSCALL_USER_DISPATCH, 0, 0, 0, 0, 0])
+    })
+    .map(drop)
 }
 
 /// Arms Syscall User Dispatch for the calling thread.

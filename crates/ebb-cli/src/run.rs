@@ -69,6 +69,8 @@ pub fn run(options: &Run, ignored_children: bool) -> Result<i32, Failure> {
             Some(table) => environment.set("EBB_SITES", table.as_bytes()),
             None => environment.remove("EBB_SITES"),
         }
+        let stderr = sys::file_identity(&io::stderr()).ok().map(|(device, inode)| format!("{device},{inode}"));
+        environment.set("EBB_STDERR", stderr.as_deref().unwrap_or("none").as_bytes());
         environment.set("EBB_VERBOSE", (options.verbosity as u8).to_string().as_bytes());
         held = Some(rest);
         numbers = vec![fd.as_raw_fd(), line.as_raw_fd(), keeper.as_raw_fd()];

@@ -140,11 +140,17 @@ pub fn raise_descriptor(fd: &impl AsRawFd, lowest: c_int) -> io::Result<OwnedFd>
 
 /// The number of the file behind a descriptor.
 pub fn inode(fd: &impl AsRawFd) -> io::Result<u64> {
+    file_identity(fd).map(|(_, inode)| inode)
+}
+
+/// Device and inode of an open file.
+pub fn file_identity(fd: &impl AsRawFd) -> io::Result<(u64, u64)> {
     let mut stat = MaybeUninit::<libc::stat>::zeroed();
     // SAFETY: `stat` is whole, and all zeroes are valid for it.
     check(unsafe { libc::fstat(fd.as_raw_fd(), stat.as_mut_ptr()) })?;
     // SAFETY: as above.
-    Ok(unsafe { stat.assume_init() }.st_ino)
+    let stat = unsafe { stat.assume_init() };
+    Ok((stat.st_dev, stat.st_ino))
 }
 
 /// Kernel release, such as `6.1.0-18-amd64`, and machine.

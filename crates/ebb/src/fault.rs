@@ -310,7 +310,7 @@ impl Space {
             line.str(b" ").hex(raw as usize & 0xff).str(b":").number(uapi::is_mapped(at) as usize);
         }
         line.str(b"\n");
-        uapi::write_all(2, line.bytes());
+        uapi::stderr::say(line.bytes());
     }
 
     /// Most bytes that one system call may pin.

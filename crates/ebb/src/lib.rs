@@ -10,6 +10,7 @@
 
 pub mod gate;
 pub mod groups;
+pub mod life;
 pub mod page;
 pub mod pin;
 mod primitive;
@@ -111,6 +112,8 @@ pub use fault::{Fault, PIN_PAGES_MIN, PinResult};
 pub use groups::{GROUP_DEPTH_MAX, GROUPS_MAX, GroupError, GroupEvents, GroupId, GroupInfo, GroupLimits, GroupUse};
 #[cfg(not(loom))]
 pub use mlock::is_future_locked;
+#[cfg(not(loom))]
+pub use reclaim::Background;
 #[cfg(not(loom))]
 pub use snapshot::SnapshotError;
 #[cfg(not(loom))]

@@ -2,6 +2,7 @@
 //! limit.
 
 use crate::ctx::ThreadCtx;
+use crate::life::Life;
 use crate::page::Tag;
 use crate::patience::Patience;
 use crate::space::Space;
@@ -11,7 +12,7 @@ use crate::text::Text;
 use crate::tree::{ages, now_ms};
 use crate::uapi::{self, thread};
 use crate::work::Work;
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 const NOT_STARTED: u32 = 0;
 const WORKING: u32 = 1;
@@ -38,6 +39,13 @@ const ASKED_WAIT_NS: u64 = 2_000_000;
 const STOCK_WAIT_NS: u64 = 50_000;
 /// Steps of that wait.
 const ASKED_STEP_NS: u64 = 100_000;
+/// How long the process goes on without the thread after the kernel has refused one.
+const REFUSED_MS: u64 = 1000;
+/// How often who waits for the thread's end gives its processor up, before it sleeps.
+const END_YIELDS: u32 = 8;
+/// How long it sleeps: first, and at most.
+const END_STEP_NS: u64 = 50_000;
+const END_STEP_NS_MAX: u64 = 1_000_000;
 /// How often the thread looks whether somebody asks, where it cannot wait for that too (Linux before 5.16).
 const ASKED_NS: u64 = 1_000_000_000;
 
@@ -51,6 +59,11 @@ pub struct Background {
     /// The last value of [`Shared::asked`] that it knows.
     asked: AtomicU32,
     state: AtomicU32,
+    life: Life,
+    /// Asked in the thread that is about to make it: a function, or null.
+    may_start: AtomicPtr<()>,
+    /// Until then none is made.
+    not_before_ms: AtomicU64,
     stack: usize,
     forked: AtomicBool,
     /// Work came while it was at work, perhaps too late for it to see.
@@ -73,6 +86,9 @@ impl Background {
             cpus,
             asked: AtomicU32::new(stats.asked.load(Ordering::Relaxed)),
             state: AtomicU32::new(NOT_STARTED),
+            life: Life::new(),
+            may_start: AtomicPtr::new(core::ptr::null_mut()),
+            not_before_ms: AtomicU64::new(0),
             stack,
             forked: AtomicBool::new(false),
             again: AtomicBool::new(false),
@@ -106,7 +122,63 @@ impl Background {
         // What was asked before the child was there does not concern it.
         self.asked.store(stats.asked.load(Ordering::Relaxed), Ordering::Relaxed);
         self.state.store(NOT_STARTED, Ordering::Relaxed);
+        self.life.reset();
         self.owner.store(uapi::getpid() as u32, Ordering::Relaxed);
+    }
+
+    /// Has `f` asked whether a thread of the program's may make the background thread, in that thread: what it may do, the
+    /// background thread may.
+    pub fn ask_before_start(&self, f: fn() -> bool) {
+        self.may_start.store(f as *mut (), Ordering::Relaxed);
+    }
+
+    fn may_start(&self) -> bool {
+        let f = self.may_start.load(Ordering::Relaxed);
+        // SAFETY: stored by `ask_before_start`, from a function of this type.
+        f.is_null() || unsafe { core::mem::transmute::<*mut (), fn() -> bool>(f) }()
+    }
+
+    /// Ends the thread, and keeps another from beginning until [`Self::release`]; true when there was one. Its end does not wait
+    /// for what the caller has, which is outside the gate. While there is none, who runs short reclaims.
+    pub fn hold(&self) -> bool {
+        let wait = |turns: u32| match turns.checked_sub(END_YIELDS) {
+            None => uapi::sched_yield(),
+            Some(n) => {
+                let step_ns = (END_STEP_NS << n.min(8)).min(END_STEP_NS_MAX);
+                uapi::futex_wait(&AtomicU32::new(0), 0, Some(step_ns));
+            }
+        };
+        let ended = || self.state.store(NOT_STARTED, Ordering::SeqCst);
+        let wake = || {
+            let _ = self.wake();
+        };
+        self.life.hold(wake, uapi::is_thread_gone, wait, ended)
+    }
+
+    /// Ends what [`Self::hold`] began. Another one begins when it is needed, but not within `pause_ms`.
+    pub fn release(&self, pause_ms: u64) {
+        // What the kernel has refused so far it may allow after the change.
+        let not_before_ms = if pause_ms > 0 { now_ms() + pause_ms } else { 0 };
+        self.not_before_ms.store(not_before_ms, Ordering::Relaxed);
+        self.life.release();
+    }
+
+    /// Makes the thread again that [`Self::hold`] ended, if this thread of the program's may, and it is not too early. True
+    /// when there is one.
+    pub fn begin_again(&self, space: &Space) -> bool {
+        if self.enabled && self.state.load(Ordering::SeqCst) == NOT_STARTED {
+            self.kick(space);
+        }
+        self.state.load(Ordering::SeqCst) != NOT_STARTED
+    }
+
+    /// Wakes the thread if it sleeps.
+    fn wake(&self) -> bool {
+        let slept = self.state.compare_exchange(IDLE, WORKING, Ordering::SeqCst, Ordering::Relaxed).is_ok();
+        if slept {
+            uapi::futex_wake(&self.state, 1);
+        }
+        slept
     }
 
     /// Wakes the background thread if `wanted` and it is idle; starts it the first time, and when the process has grown.
@@ -128,28 +200,48 @@ impl Background {
 
     #[cold]
     fn kick(&self, space: &Space) {
-        if self.state.compare_exchange(IDLE, WORKING, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-            uapi::futex_wake(&self.state, 1);
+        if self.wake() || !self.can_start() {
             return;
         }
         if self.state.compare_exchange(NOT_STARTED, WORKING, Ordering::AcqRel, Ordering::Relaxed).is_err() {
             return;
         }
-        // A process that only shares the memory, as between vfork and exec, would take the thread along when it ends.
-        let is_owner = uapi::getpid() as u32 == self.owner.load(Ordering::Relaxed);
-        if !is_owner || self.start(space).is_err() {
+        if !self.start(space) {
             self.state.store(NOT_STARTED, Ordering::Release);
         }
     }
 
-    fn start(&self, space: &Space) -> Result<(), uapi::Errno> {
+    /// Whether it is of use to try.
+    fn can_start(&self) -> bool {
+        let not_before_ms = self.not_before_ms.load(Ordering::Relaxed);
+        !self.life.is_held() && (not_before_ms == 0 || now_ms() >= not_before_ms) && self.may_start()
+    }
+
+    /// Makes the thread; false when that cannot be.
+    fn start(&self, space: &Space) -> bool {
+        // A process that only shares the memory, as between vfork and exec, would take the thread along when it ends.
+        if uapi::getpid() as u32 != self.owner.load(Ordering::Relaxed) || !self.life.try_begin() {
+            return false;
+        }
+        // Asked once more: from here on nobody changes the answer.
+        if !self.may_start() {
+            self.life.failed();
+            return false;
+        }
         // The new thread inherits the mask, and there must be no signal it could take.
         let mask = thread::block_signals();
-        // SAFETY: the stack is the background thread's alone: there is one at a time, and it never ends but with the
-        // process. Every signal is blocked. The entry never returns.
+        // SAFETY: the stack is the background thread's alone: there is one at a time, and whoever ends it sees it gone. Every
+        // signal is blocked. The entry never returns.
         let started = unsafe { thread::spawn(self.stack as *mut u8, background_main, space as *const Space as usize) };
+        match started {
+            Ok(tid) => self.life.begun(tid),
+            Err(_) => {
+                self.not_before_ms.store(now_ms() + REFUSED_MS, Ordering::Relaxed);
+                self.life.failed();
+            }
+        }
         thread::restore_signals(mask);
-        started.map(drop)
+        started.is_ok()
     }
 }
 
@@ -162,7 +254,8 @@ extern "C" fn background_main(space: usize) -> ! {
         thread::exit();
     };
     let background = &space.background;
-    loop {
+    // Held: what it may do is about to change.
+    while !background.life.is_held() {
         if background.works {
             let start = uapi::thread_time_ns();
             space.background_round(ctx);
@@ -178,7 +271,8 @@ extern "C" fn background_main(space: usize) -> ! {
         let state = &background.state;
         state.store(IDLE, Ordering::SeqCst);
         // Sequentially consistent: who asked for another round after this look finds the thread idle, and wakes it.
-        if background.again.swap(false, Ordering::SeqCst) || space.read_ahead.is_wanted() {
+        let is_wanted = background.again.swap(false, Ordering::SeqCst) || space.read_ahead.is_wanted();
+        if is_wanted || background.life.is_held() {
             state.store(WORKING, Ordering::Relaxed);
             continue;
         }
@@ -191,6 +285,8 @@ extern "C" fn background_main(space: usize) -> ! {
         }
         state.store(WORKING, Ordering::Relaxed);
     }
+    space.detach_thread(ctx);
+    thread::exit();
 }
 
 impl Space {
@@ -204,9 +300,15 @@ impl Space {
         }
     }
 
-    /// Somebody asks, and the background thread has not answered yet.
+    /// Somebody waits for the background thread: for an answer, or for its end.
     pub(crate) fn is_asked(&self) -> bool {
         self.stats.asked.load(Ordering::Relaxed) != self.background.asked.load(Ordering::Relaxed)
+            || self.background.life.is_held()
+    }
+
+    /// The background thread.
+    pub fn background(&self) -> &Background {
+        &self.background
     }
 
     /// Another process waits for pages of this one.
@@ -564,7 +666,7 @@ impl Space {
         }
         line.str(b"\n");
         self.gate.leave(&ctx.gate);
-        uapi::write_all(2, line.bytes());
+        uapi::stderr::say(line.bytes());
     }
 
     fn give_up(&self, ctx: &ThreadCtx) -> ! {

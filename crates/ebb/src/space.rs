@@ -363,9 +363,9 @@ impl Space {
     /// Says that the program cannot go on, and ends it as the kernel's out-of-memory killer would.
     pub(crate) fn fatal(&self, text: &[u8]) -> ! {
         self.stats.set_error(text);
-        uapi::write_all(2, b"ebb: ");
-        uapi::write_all(2, text);
-        uapi::write_all(2, b"\n");
+        uapi::stderr::say(b"ebb: ");
+        uapi::stderr::say(text);
+        uapi::stderr::say(b"\n");
         uapi::kill_self();
     }
 

@@ -149,6 +149,8 @@ counters! {
     efault_retries,
     /// Programs in the tree that could not be managed.
     unmanaged_programs,
+    /// Messages that were not said, because standard error was another file by then, or none.
+    messages_unsaid,
 }
 
 /// Bytes that 1000 slots of the swap table cost while their clusters are not used.

@@ -10,6 +10,8 @@
 
 #[path = "loom/charges.rs"]
 mod charges;
+#[path = "loom/life.rs"]
+mod life;
 #[path = "loom/used.rs"]
 mod used;
 

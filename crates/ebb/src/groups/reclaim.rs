@@ -252,7 +252,7 @@ impl Space {
         line.str(b", pages of swap ").number(node.swap.current() as usize);
         let is_full = !self.groups.may_swap(target.index);
         line.str(if is_full { b", which is all that it may have\n" } else { b"\n" });
-        uapi::write_all(2, line.bytes());
+        uapi::stderr::say(line.bytes());
         if is_full {
             self.fatal(b"a group needs more than its ram.max and swap.max: raise one of them");
         }

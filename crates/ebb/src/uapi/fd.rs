@@ -14,7 +14,7 @@ use linux_raw_sys::general as g;
 
 /// Device and inode.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Identity(u64, u64);
+pub struct Identity(pub u64, pub u64);
 
 fn identity(stat: &[u64; 18]) -> Identity {
     Identity(stat[0], stat[1])

@@ -7,6 +7,7 @@ pub mod fd;
 pub mod later;
 pub mod own;
 pub mod record_lock;
+pub mod stderr;
 pub mod thread;
 pub mod uffd;
 
@@ -377,6 +378,13 @@ pub fn getppid() -> i32 {
 pub fn is_own_thread(tid: i32) -> bool {
     // SAFETY: signal 0 is only looked whether it could be sent.
     tid > 0 && unsafe { syscall(g::__NR_tgkill as u64, [getpid() as u64, tid as u64, 0, 0, 0, 0]) } == 0
+}
+
+/// Whether the kernel has no such thread of this process any more, not even in its lists.
+pub fn is_thread_gone(tid: i32) -> bool {
+    // SAFETY: signal 0 is only looked whether it could be sent.
+    let result = unsafe { call(g::__NR_tgkill, [getpid() as u64, tid as u64, 0, 0, 0, 0]) };
+    matches!(result, Err(Errno(3)))
 }
 
 /// Writes to a descriptor; for messages only, so failures are of no use to the caller.

@@ -7,6 +7,10 @@ use linux_raw_sys::general as g;
 /// Bytes of a background thread's stack.
 pub const STACK_BYTES: usize = 256 << 10;
 
+/// What a new thread has in common with the one that makes it.
+pub const CLONE_FLAGS: u64 =
+    (g::CLONE_VM | g::CLONE_FS | g::CLONE_FILES | g::CLONE_SIGHAND | g::CLONE_THREAD | g::CLONE_SYSVSEM) as u64;
+
 /// Starts `entry(arg)` on a new thread of this process. The thread shares the caller's thread-local storage, so it
 /// must never call into libc; it inherits the caller's signal mask, so the caller must have every signal blocked.
 ///
@@ -14,9 +18,8 @@ pub const STACK_BYTES: usize = 256 << 10;
 /// `stack` must be [`STACK_BYTES`] of memory that belongs to the new thread for as long as it lives; `entry` must
 /// never return.
 pub unsafe fn spawn(stack: *mut u8, entry: extern "C" fn(usize) -> !, arg: usize) -> Result<i32, Errno> {
-    let flags = g::CLONE_VM | g::CLONE_FS | g::CLONE_FILES | g::CLONE_SIGHAND | g::CLONE_THREAD | g::CLONE_SYSVSEM;
     // SAFETY: the caller's contract.
-    unsafe { clone_onto(flags, stack, entry, arg) }
+    unsafe { clone_onto(CLONE_FLAGS as u32, stack, entry, arg) }
 }
 
 /// Runs `entry(arg)` in a process of its own that shares this one's memory, while the caller waits, and then no more; the
