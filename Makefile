@@ -75,6 +75,11 @@ torture-pins: build ## memory that devices use, and requests to them, at random 
 	  $(foreach v,root dormant no-move shared strict,--variant $(v)) --only kernel_pins --only ioctl_effects
 	PROPTEST_CASES=20000 cargo test -q -p ebb-agent --profile checks --lib drivers
 
+.PHONY: torture-credentials
+torture-credentials: build ## what a program gives up, at random and long; ROUNDS and SEED name a run
+	@seed=$${SEED:-$$RANDOM}; echo "SEED=$$seed"; ROUNDS=$${ROUNDS:-30} SEED=$$seed python3 tests/transparency/run.py \
+		--timeout 3000 --only credentials $(foreach v,root user early dormant no-move no-background,--variant $(v))
+
 .PHONY: programs programs-long
 # Those that end within seconds; `programs-long` runs all.
 PROGRAMS := python-records numpy-sort numpy-threads processes-fork processes-spawn redis sqlite sort stress-vm \

@@ -317,8 +317,8 @@ fn reap(chunks: &Chunks, used_max: usize) -> Option<usize> {
 /// Calls `f` with each block that is in use. Every signal must be blocked.
 pub fn for_each_used(mut f: impl FnMut(&ThreadBlock)) {
     let chunks = ARENA.chunks.lock();
-    for i in 0..ARENA.used_max.load(Ordering::Relaxed) {
-        if USED[i].load(Ordering::Acquire) != 0 {
+    for (i, used) in USED.iter().enumerate().take(ARENA.used_max.load(Ordering::Relaxed)) {
+        if used.load(Ordering::Acquire) != 0 {
             // SAFETY: the lock is held; blocks below `used_max` are mapped.
             f(unsafe { &*at_index(&chunks, i) });
         }

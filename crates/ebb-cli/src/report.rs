@@ -305,7 +305,7 @@ impl Outcome<'_> {
         let (release, machine) = sys::kernel();
         let (code, signal) = match self.end {
             End::Exited(status) => (Some(status), None),
-            End::Signaled(signal) => (None, Some(signal)),
+            End::Signaled(signal) | End::GivenUp(signal) => (None, Some(signal)),
         };
         json!({
             "versions": {

@@ -97,8 +97,15 @@ pub fn run(options: &Run, ignored_children: bool) -> Result<i32, Failure> {
     let watch = if managed { start_watch(options, &counters) } else { None };
     let (end, usage) = supervise::supervise(child, &taken)
         .map_err(|error| Failure::ebb("waiting for the program", error, "report this as a bug of ebb"))?;
-    if let Some(held) = held {
-        held.let_go();
+    match held {
+        // The lifeline ends the tree with this process.
+        Some(_) if matches!(end, supervise::End::GivenUp(_)) => {
+            sys::complain(
+                "ebb: SIGTERM: the program waits in the kernel and cannot take it; all of it gets SIGKILL; look at its wchan",
+            );
+        }
+        Some(held) => held.let_go(),
+        None => {}
     }
     let outcome = Outcome {
         file: &file,

@@ -5,10 +5,13 @@
 //!
 //! * What the kernel sent (Ctrl-C, Ctrl-Z, a hang-up, a new window size) is not passed on: the program has it already.
 //! * What a process sent to `ebb` is passed on, with its value, unless the program sent it.
+//! * SIGTERM always has an answer: a program that cannot take it, because it waits in the kernel and nothing wakes it, is
+//!   given up within about a second, and its tree ends with `ebb`.
 //! * When the program stops, `ebb` stops itself by the same signal; when `ebb` is continued, so is the program.
 
 use std::io;
 use std::mem::MaybeUninit;
+use std::time::{Duration, Instant};
 
 use libc::{c_int, pid_t};
 
@@ -33,6 +36,8 @@ const NOT_TAKEN: [c_int; 10] = [
 pub enum End {
     Exited(i32),
     Signaled(i32),
+    /// It could not take this signal, and may still be there: in an uninterruptible wait not even SIGKILL ends it.
+    GivenUp(i32),
 }
 
 /// What the program and the children it waited for used.
@@ -53,6 +58,11 @@ impl Usage {
         }
     }
 }
+
+/// How long a program may be unable to take SIGTERM.
+const STUCK: Duration = Duration::from_millis(900);
+/// Between two looks at one that has not taken it.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 enum Event {
     Nothing,
@@ -111,6 +121,17 @@ fn state(pid: pid_t) -> Option<u8> {
     stat.get(name_end + 2).copied()
 }
 
+/// Whether the program is in an uninterruptible wait, with `signal` still to be taken. What it has blocked, or is stopped at, is
+/// its own affair.
+fn cannot_take(pid: pid_t, signal: c_int) -> bool {
+    let Ok(status) = std::fs::read_to_string(format!("/proc/{pid}/status")) else { return false };
+    let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+    let set = |name: &str| field(name).and_then(|text| u64::from_str_radix(text, 16).ok()).unwrap_or(0);
+    let bit = 1 << (signal - 1);
+    let is_pending = (set("SigPnd:") | set("ShdPnd:")) & bit != 0;
+    is_pending && set("SigBlk:") & bit == 0 && field("State:").is_some_and(|state| state.starts_with('D'))
+}
+
 /// Continues the program if it is stopped. Whoever continued the whole group has done so already, and a second SIGCONT
 /// would run the program's handler twice.
 fn resume(child: pid_t) {
@@ -143,6 +164,7 @@ pub fn taken_signals() -> libc::sigset_t {
 
 /// Waits for the program to end. The signals in `taken` are blocked, and stay so.
 pub fn supervise(child: pid_t, taken: &libc::sigset_t) -> io::Result<(End, Usage)> {
+    let mut untaken: Option<Instant> = None;
     loop {
         match poll(child)? {
             Event::Ended(end, usage) => return Ok((end, usage)),
@@ -152,16 +174,33 @@ pub fn supervise(child: pid_t, taken: &libc::sigset_t) -> io::Result<(End, Usage
             }
             Event::Nothing => {}
         }
+        if let Some(since) = untaken {
+            if !cannot_take(child, libc::SIGTERM) {
+                untaken = None;
+            } else if since.elapsed() >= STUCK {
+                // SAFETY: the child is not reaped yet.
+                unsafe { libc::kill(child, libc::SIGKILL) };
+                return Ok((End::GivenUp(libc::SIGTERM), Usage::default()));
+            }
+        }
+        let pause = untaken.map(|_| libc::timespec { tv_sec: 0, tv_nsec: LOOK_EVERY.as_nanos() as i64 });
+        let limit = pause.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
         let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
-        // SAFETY: the set is initialised and `info` is a whole `siginfo_t`.
-        let signal = unsafe { libc::sigwaitinfo(taken, info.as_mut_ptr()) };
+        // SAFETY: the set is initialised, `info` is a whole `siginfo_t`, and the limit outlives the call; null is none.
+        let signal = unsafe { libc::sigtimedwait(taken, info.as_mut_ptr(), limit) };
         // SAFETY: filled by the kernel, and all zeroes before.
         let info = unsafe { info.assume_init() };
         match signal {
-            // Interrupted, by a stop or a debugger.
+            // Interrupted, by a stop or a debugger; or it is time to look.
             -1 | libc::SIGCHLD => {}
             libc::SIGCONT => resume(child),
-            signal if info.si_code <= 0 => pass_on(child, signal, &info),
+            signal if info.si_code <= 0 => {
+                pass_on(child, signal, &info);
+                if signal == libc::SIGTERM {
+                    // The first one counts.
+                    untaken = untaken.or_else(|| Some(Instant::now()));
+                }
+            }
             _ => {}
         }
     }
@@ -171,7 +210,7 @@ pub fn supervise(child: pid_t, taken: &libc::sigset_t) -> io::Result<(End, Usage
 pub fn end_likewise(end: End) -> i32 {
     match end {
         End::Exited(status) => status,
-        End::Signaled(signal) => {
+        End::Signaled(signal) | End::GivenUp(signal) => {
             // SAFETY: changes limits, disposition and mask of this process, which is about to end.
             unsafe {
                 // The program's core is the one that matters.

@@ -3,6 +3,7 @@
 mod common;
 
 use common::{House, children, code, err, json, kill, out, pid, program_of, signal, state, wait_for_line, wait_until};
+use std::ffi::OsStr;
 use std::io::Write;
 use std::os::unix::process::CommandExt;
 use std::process::Stdio;
@@ -136,6 +137,42 @@ fn a_signal_to_the_command_reaches_the_program() {
         wait_for_line(&mut child, &format!("got {name}"));
         assert_eq!(child.wait().unwrap().code(), Some(9));
     }
+}
+
+#[test]
+fn a_program_that_cannot_take_sigterm_is_given_up() {
+    let house = House::new();
+    let source = r#"
+        #define _GNU_SOURCE
+        #include <signal.h>
+        #include <stdio.h>
+        #include <time.h>
+        #include <unistd.h>
+        static void on_term(int signal) {}
+        int main(void) {
+            struct timespec rest = { 20, 0 };
+            signal(SIGTERM, on_term);
+            puts("ready"); fflush(stdout);
+            /* The parent waits for the child's exec, and nothing but SIGKILL wakes it. */
+            if (vfork() == 0) { nanosleep(&rest, 0); _exit(0); }
+            return 0;
+        }
+    "#;
+    let program = house.compile("waits", source, &[]);
+    let mut child = house
+        .ebb(["run", "-q", "--ram", "64M", "--"].map(OsStr::new).into_iter().chain([program.as_os_str()]))
+        .spawn()
+        .unwrap();
+    wait_for_line(&mut child, "ready");
+    let program = program_of(&child);
+    wait_until("it waits for its child", || state(program) == Some('D'));
+    let [sleeper] = children(program)[..] else { panic!("one child") };
+    kill(pid(&child), libc::SIGTERM);
+    use std::os::unix::process::ExitStatusExt;
+    assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGTERM));
+    // It ended by itself long before its child did.
+    kill(sleeper, libc::SIGKILL);
+    wait_until("the program is gone", || state(program).is_none_or(|state| state == 'Z'));
 }
 
 #[test]

@@ -88,7 +88,7 @@ impl Process {
 }
 
 #[test]
-fn a_thread_that_lives_has_nothing_that_was_given_up() {
+fn a_thread_that_sleeps_is_woken_to_its_end() {
     explore(3, || {
         let process = Arc::new(Process::default());
         assert!(process.begin());
@@ -96,15 +96,27 @@ fn a_thread_that_lives_has_nothing_that_was_given_up() {
             let process = process.clone();
             thread::spawn(move || process.run())
         };
+        process.give_up();
+        own.join().expect("it ended");
+        // And it begins again, as the program is by then.
+        assert!(process.begin());
+        assert_eq!(process.made_with.load(Ordering::SeqCst), 1);
+    });
+}
+
+#[test]
+fn one_end_is_enough_for_all_who_hold() {
+    explore(3, || {
+        let process = Arc::new(Process::default());
+        assert!(process.begin());
+        // The kernel has it no more, and nobody has noticed.
+        process.alive.store(0, Ordering::SeqCst);
         let other = {
             let process = process.clone();
             thread::spawn(move || process.give_up())
         };
         process.give_up();
         other.join().expect("it gave up");
-        own.join().expect("it ended");
-        assert_eq!(process.given_up.load(Ordering::SeqCst), 2);
-        // And it begins again.
         assert!(process.begin());
         assert_eq!(process.made_with.load(Ordering::SeqCst), 2);
     });
