@@ -124,6 +124,13 @@ torture-long: build
 	EBB_FORCE=no-move,no-process-madvise $(EBB) run --ram 24M -- $(RELEASE)/torture --seconds 300 --megabytes 96 --threads 4
 	EBB_FORCE=no-background $(EBB) run --ram 24M -- $(RELEASE)/torture --seconds 300 --megabytes 96 --threads 4
 
+.PHONY: foreign
+# FOREIGN has further options of the driver, as --family memory, --only PATTERN, --jobs N.
+foreign: build ## the tests of others, hours: the kernel's selftests, and with LTP=DIR the Linux Test Project; FOREIGN=OPTIONS (root)
+	tools/install-packages tests/foreign/packages-long.txt
+	mkdir -p $(TARGET)/foreign
+	python3 tests/foreign/run.py --into $(TARGET)/foreign --json $(TARGET)/foreign/results.json $(if $(LTP),--ltp $(LTP)) $(FOREIGN)
+
 # What the suite runs: bench/packages.txt names Debian's packages, this the two that Debian has not.
 BENCH_PYTHON := $(TARGET)/bench-python
 SUITE := $(or $(wildcard $(BENCH_PYTHON)/bin/python3),/usr/bin/python3) bench/suite/run.py --ebb $(EBB) $(foreach text,$(ONLY),--only $(text)) \
