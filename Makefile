@@ -171,6 +171,9 @@ bench-build: build ## a kernel built beside the kernel's swap on zram, interleav
 	tools/install-packages tests/trees/packages-long.txt
 	bench/micro/build.py --ebb $(EBB)
 
+.PHONY: bench-bound
+bench-bound: build ## by how much programs pass their budget, as their cgroup counts it; NODE=DIR with webpack and eslint (root)
+	bench/bound/run.py $(if $(NODE),--node $(NODE)) $(foreach text,$(ONLY),--only $(text))
 .PHONY: bench-slots bench-slots-quick
 bench-slots: ## the slot allocator: threads, lock waits, fragmentation, order of writes
 	cargo run --release -q -p ebb-bench-slots

@@ -410,15 +410,19 @@ mod tests {
     }
 
     #[test]
-    fn the_summary_has_at_most_six_lines() {
+    fn the_summary_has_at_most_seven_lines() {
         let counters = busy();
+        counters.page().peak_beside_bytes.store(12 << 20, Relaxed);
+        counters.page().peak_kernel_bytes.store(3 << 20, Relaxed);
         counters.page().set_error(b"ebb: space: no memory; give it more");
         let mut outcome = outcome(&counters);
         outcome.unmanaged.add(Path::new("/usr/bin/sudo"));
         let lines = outcome.summary();
-        assert_eq!(lines.len(), 6);
-        assert_eq!(lines[4], "ebb: not managed, and not limited: sudo (at most 0 B, counted in the budget)");
-        assert_eq!(lines[5], "ebb: failed: space: no memory; give it more");
+        assert_eq!(lines.len(), 7);
+        assert!(lines[4].starts_with("ebb: at most 12.0 MiB of it beside what is managed"), "{lines:?}");
+        assert!(lines[4].ends_with("; 3.0 MiB of page tables and stacks in the kernel, not counted"), "{lines:?}");
+        assert_eq!(lines[5], "ebb: not managed, and not limited: sudo (at most 0 B, counted in the budget)");
+        assert_eq!(lines[6], "ebb: failed: space: no memory; give it more");
     }
 
     #[test]
@@ -446,7 +450,7 @@ mod tests {
         assert_eq!(value["counters"]["faults_pool"], 700);
         assert_eq!(value["derived"]["pool_ratio"], 4.0);
         assert_eq!(value["exit"], json!({ "code": 3, "signal": null }));
-        assert_eq!(value["versions"]["counters"], "EBB00013");
+        assert_eq!(value["versions"]["counters"], "EBB00014");
     }
 
     #[test]
