@@ -29,11 +29,11 @@ demo: packages build ## run a program in a fraction of its memory, and compare
 	@tools/demo $(EBB)
 
 .PHONY: test
-test: packages lint build unit models miri bench-slots-quick transparency programs swapon trees torture bench-quick ## everything short: what continuous integration runs
+test: packages lint build unit models miri bench-slots-quick transparency programs swapon trees tracing torture bench-quick ## everything short: what continuous integration runs
 	@echo "make test: every step passed"
 
 .PHONY: test-long
-test-long: test unit-long transparency-long programs-long swapon-long trees-long torture-long torture-pins kill-long ## the same, and the long forms
+test-long: test unit-long transparency-long programs-long swapon-long trees-long tracing-long torture-long torture-pins kill-long ## the same, and the long forms
 	@echo "make test-long: every step passed"
 
 .PHONY: lint
@@ -103,6 +103,12 @@ trees: build ## trees of processes under one budget: builds, servers, pools, kil
 trees-long: build
 	tools/install-packages tests/trees/packages-long.txt
 	python3 tests/trees/run.py --long
+
+.PHONY: tracing tracing-long
+tracing: build ## programs that are traced, stepped, interrupted, or killed while Ebb works in their place
+	python3 tests/tracing/run.py
+tracing-long: build
+	python3 tests/tracing/run.py --seconds 10 --minutes 10
 
 .PHONY: kill kill-long
 kill: build ## kill programs and ebb at random moments: nothing is left behind, nothing spins; kill-long: 2000 times

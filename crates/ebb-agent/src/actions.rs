@@ -5,11 +5,14 @@
 
 use crate::entry;
 use crate::fault;
-use crate::signals::{self, FULL_MASK, OURS, SIGBUS, SIGKILL, SIGNALS, SIGSEGV, SIGSTOP, SIGSYS, UNBLOCKABLE, bit};
+use crate::signals::{
+    self, FULL_MASK, OURS, SIGBUS, SIGKILL, SIGNALS, SIGSEGV, SIGSTOP, SIGSYS, SIGTRAP, UNBLOCKABLE, bit,
+};
 use crate::thread::ThreadBlock;
 use crate::trap;
 use crate::user;
 use core::ptr;
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use ebb::uapi;
 use ebb_sync::Lock;
 use linux_raw_sys::errno as e;
@@ -155,6 +158,20 @@ impl SigTable {
 /// The actions of this process; processes that share its memory may have their own.
 pub static PROCESS: SigTable = SigTable::new();
 
+/// The agent needs SIGTRAP as well, from the first call that `uprobe` is about.
+static HOLDS_TRAP: AtomicBool = AtomicBool::new(false);
+
+/// Has SIGTRAP delivered to the agent whatever the program does about it.
+pub fn hold_trap(table: &SigTable) -> Result<(), uapi::Errno> {
+    if HOLDS_TRAP.load(Relaxed) {
+        return Ok(());
+    }
+    table.with(|actions| {
+        HOLDS_TRAP.store(true, Relaxed);
+        install(SIGTRAP, &actions[SIGTRAP as usize - 1])
+    })
+}
+
 /// Tells the kernel what `action` of the program's means for it.
 fn install(sig: i32, action: &Action) -> Result<(), uapi::Errno> {
     let handler = match sig {
@@ -163,7 +180,8 @@ fn install(sig: i32, action: &Action) -> Result<(), uapi::Errno> {
         SIGSYS => trap::on_sigsys as *const () as u64,
         _ => signals::on_signal as *const () as u64,
     };
-    if bit(sig) & OURS == 0 && !action.is_handler() {
+    let is_held = bit(sig) & OURS != 0 || sig == SIGTRAP && HOLDS_TRAP.load(Relaxed);
+    if !is_held && !action.is_handler() {
         return set_kernel_action(sig, action);
     }
     // A held signal that is ignored must at least restart what it interrupts.

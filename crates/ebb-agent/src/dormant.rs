@@ -33,6 +33,7 @@ use crate::refused;
 use crate::signals::{self, FULL_MASK, SIGBUS, SIGSEGV, bit};
 use crate::sites;
 use crate::start;
+use crate::text::Line;
 use crate::user;
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering::Relaxed};
@@ -49,6 +50,10 @@ const THRESHOLD_SHARE: u64 = 32;
 const THRESHOLD_BYTES_EARLY: u64 = 128 << 10;
 /// The truth is looked at when this part of the threshold was asked for: first, and at least, and always again.
 const LOOK_SHARE: u64 = 16;
+
+/// Descriptors that an activation opens at least: a userfaultfd, and what is open for a moment. Without a file of its own a
+/// process keeps in RAM what does not compress.
+const FDS_AT_START: usize = 2;
 
 static THRESHOLD: AtomicU64 = AtomicU64::new(0);
 /// The process that this memory is.
@@ -126,7 +131,9 @@ pub unsafe fn begin(early: &Early<'_>, auxv: &Auxv) -> bool {
     /// Without vector state beyond the legacy area a frame is smaller than this; then there is no XSAVE.
     const FRAME_BYTES_MIN: u64 = 1300;
     let keeps_vectors = (FRAME_BYTES_MIN..VECTORS_BYTES as u64 / 2 + 8192).contains(&auxv.frame_bytes);
-    if early.no_dormant || !auxv.has_fsgsbase || !keeps_vectors {
+    // Under a limit on address space the program may have used all of it when it has grown.
+    let is_tight = uapi::address_space_limit() != u64::MAX;
+    if early.no_dormant || is_tight || !auxv.has_fsgsbase || !keeps_vectors {
         return false;
     }
     // SAFETY: the kernel's own words.
@@ -164,8 +171,13 @@ pub unsafe extern "C" fn on_call(frame: *mut Frame) -> u64 {
     }
     match frame.nr as u32 {
         g::__NR_brk | g::__NR_mmap | g::__NR_mremap => {
-            if has_grown(frame) {
-                activate();
+            if has_grown(frame) && is_owner() {
+                if uapi::fd::has_room(FDS_AT_START) {
+                    activate();
+                } else {
+                    // Another time: the program may close some.
+                    GATE.limit.store(THRESHOLD.load(Relaxed) / LOOK_SHARE, Relaxed);
+                }
             }
             CALL_THERE
         }
@@ -197,13 +209,11 @@ pub unsafe extern "C" fn on_call(frame: *mut Frame) -> u64 {
 /// Calls that the agent refuses, or must know of, or that put up limits which an activation would run into.
 fn is_for_the_agent(nr: u32, frame: &Frame) -> bool {
     const PR_SET_SYSCALL_USER_DISPATCH: u32 = 59;
-    const ARCH_SET_GS: u64 = 0x1001;
     let limits = |resource: u64| [g::RLIMIT_NOFILE, g::RLIMIT_AS, g::RLIMIT_FSIZE].contains(&(resource as u32));
     match nr {
         g::__NR_prctl => frame.di as u32 == PR_SET_SYSCALL_USER_DISPATCH,
         // Asks only, or starts what is no filter.
         g::__NR_seccomp => false,
-        g::__NR_arch_prctl => frame.di == ARCH_SET_GS,
         g::__NR_setrlimit => limits(frame.di),
         g::__NR_prlimit64 => frame.dx != 0 && limits(frame.si),
         _ => true,
@@ -286,11 +296,23 @@ fn go_without(name: &'static str) {
     GATE.is_dormant.store(0, Relaxed);
 }
 
+/// The same where the program has as many descriptors as it may have.
+fn go_without_descriptors() {
+    leaving::take_place();
+    let mut line = Line::new();
+    line.str("ebb: descriptors: the program has as many open as it may have; process ").num(uapi::getpid() as u64);
+    line.str(" is not managed, and not limited; raise the limit (ulimit -n)\n").write();
+    GATE.is_dormant.store(0, Relaxed);
+}
+
 /// The process becomes a managed one, unless its memory is its parent's.
 fn activate() {
     if is_owner() && is_alone() {
         if let Some(name) = REFUSED.load().or_else(|| refused::by_inherited(lifeline::holder())) {
             return go_without(name);
+        }
+        if !uapi::fd::has_room(FDS_AT_START) {
+            return go_without_descriptors();
         }
         let (at, bytes) = (SCRATCH[0].swap(0, Relaxed), SCRATCH[1].swap(0, Relaxed));
         if bytes != 0 {

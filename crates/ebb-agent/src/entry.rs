@@ -10,11 +10,13 @@
 //!   that finds the thread there is held back until the handler leaves (`signals::hold`).
 //! * `ebb_restorer`: every handler of the agent ends here. Looking for held-back signals and returning is one
 //!   restartable sequence, so that none is overlooked in between.
+//! * the ways in of the agent's signal handlers ([`handler_entry`]), which set the alignment check aside: the kernel leaves
+//!   it as the program has it, and no compiled code is ready for it.
 //! * `ebb_copy`: copies from or to the program's memory; a fault the program would have suffered ends the copy.
 //!
 //! The kernel lets system calls of this library's code through (`armed range`); everything else of the process traps.
 
-use crate::thread::at;
+use crate::thread::{self, ThreadBlock, at};
 use core::arch::global_asm;
 use linux_raw_sys::general as g;
 
@@ -156,7 +158,9 @@ global_asm!(
     ".hidden ebb_restorer",
     ".type ebb_restorer,@function",
     "ebb_restorer:",
-    "cmp dword ptr gs:[{deferred}], 0",
+    "mov rcx, rsp",
+    "and rcx, -{block_bytes}",
+    "cmp dword ptr [rcx + {head_at} + {deferred}], 0",
     "jne 2f",
     "mov eax, {sigreturn}",
     ".globl ebb_restorer_end",
@@ -196,6 +200,45 @@ global_asm!(
     "ret",
     ".cfi_endproc",
     ".size ebb_copy, . - ebb_copy",
+    // The calling thread's block for code on the program's stack, or 0. See `thread::current`.
+    ".p2align 4",
+    ".cfi_startproc",
+    ".globl ebb_current",
+    ".hidden ebb_current",
+    ".type ebb_current,@function",
+    "ebb_current:",
+    "cmp dword ptr [rip + {has_fsgsbase}], 0",
+    "je 3f",
+    "rdgsbase rax",
+    "mov ecx, eax",
+    "and ecx, {block_bytes} - 1",
+    "cmp ecx, {head_at}",
+    "jne 2f",
+    ".globl ebb_current_begin",
+    ".hidden ebb_current_begin",
+    "ebb_current_begin:",
+    "cmp [rax], rax",
+    "jne 2f",
+    "mov rcx, [rax + {check_at}]",
+    "cmp rcx, [rip + {check}]",
+    "jne 2f",
+    "rdfsbase rcx",
+    "cmp rcx, [rax + {fs_base}]",
+    "jne 2f",
+    ".globl ebb_current_end",
+    ".hidden ebb_current_end",
+    "ebb_current_end:",
+    "ret",
+    ".globl ebb_current_none",
+    ".hidden ebb_current_none",
+    "ebb_current_none:",
+    "2: xor eax, eax",
+    "ret",
+    // The program cannot have a GS base of its own.
+    "3: mov rax, gs:[0]",
+    "ret",
+    ".cfi_endproc",
+    ".size ebb_current, . - ebb_current",
     // rdi: number, rsi: six arguments, rdx: the child's block. The child touches no stack but its own.
     ".p2align 4",
     ".cfi_startproc",
@@ -255,6 +298,12 @@ global_asm!(
     args = const at::CALL_ARGS,
     ip = const at::CALL_IP,
     deferred = const at::DEFERRED,
+    check_at = const at::CHECK,
+    fs_base = const at::FS_BASE,
+    check = sym thread::CHECK,
+    has_fsgsbase = sym thread::HAS_FSGSBASE,
+    block_bytes = const thread::BLOCK_BYTES,
+    head_at = const thread::HEAD_AT,
     efault = const linux_raw_sys::errno::EFAULT,
     setmask = const g::SIG_SETMASK,
     sigprocmask = const g::__NR_rt_sigprocmask,
@@ -282,6 +331,29 @@ global_asm!(
     ".popsection",
 );
 
+/// Defines the way in of a signal handler.
+macro_rules! handler_entry {
+    ($(#[$doc:meta])* $name:ident, $handler:path) => {
+        $(#[$doc])*
+        #[unsafe(naked)]
+        pub unsafe extern "C" fn $name(sig: i32, info: *const $crate::frame::SigInfo, uc: *mut $crate::frame::Context) {
+            core::arch::naked_asm!(
+                "test byte ptr [rdx + {flags} + 2], {alignment} >> 16",
+                "jnz 2f",
+                "jmp {handler}",
+                "2: pushfq",
+                "and dword ptr [rsp], ~{alignment}",
+                "popfq",
+                "jmp {handler}",
+                flags = const $crate::frame::FLAGS_AT,
+                alignment = const $crate::frame::FLAG_ALIGNMENT,
+                handler = sym $handler,
+            );
+        }
+    };
+}
+pub(crate) use handler_entry;
+
 /// How far below the program's stack pointer the return address is left for unwinders: clear of the red zone.
 pub const HINT_BYTES: u64 = 136;
 
@@ -306,6 +378,10 @@ unsafe extern "C" {
     fn ebb_copy_begin();
     fn ebb_copy_end();
     fn ebb_copy_fault();
+    fn ebb_current() -> *const core::ffi::c_void;
+    fn ebb_current_begin();
+    fn ebb_current_end();
+    fn ebb_current_none();
     fn ebb_clone(nr: u64, args: *const u64, block: *mut core::ffi::c_void) -> i64;
     fn ebb_exit_thread(status: u64, used: *const core::sync::atomic::AtomicU32) -> !;
 }
@@ -387,9 +463,20 @@ pub fn is_leaving(ip: u64) -> bool {
     ip >= addr(ebb_restorer) && ip <= addr(ebb_restorer_end)
 }
 
-/// Where a copy that faulted at `ip` goes on; none when `ip` is not in the copy.
+/// Where code that faulted at `ip` goes on: a copy, or the look at where the GS base points. None for other code.
 pub fn copy_fixup(ip: u64) -> Option<u64> {
-    (ip >= addr(ebb_copy_begin) && ip < addr(ebb_copy_end)).then(|| addr(ebb_copy_fault))
+    if ip >= addr(ebb_copy_begin) && ip < addr(ebb_copy_end) {
+        Some(addr(ebb_copy_fault))
+    } else {
+        (ip >= addr(ebb_current_begin) && ip < addr(ebb_current_end)).then(|| addr(ebb_current_none))
+    }
+}
+
+/// The calling thread's block as the GS base tells it; null when that is the program's.
+#[inline]
+pub fn current() -> *const ThreadBlock {
+    // SAFETY: changes nothing; reads where the GS base points only what may fault there.
+    unsafe { ebb_current().cast() }
 }
 
 /// Copies bytes of which one side is the program's memory. False when a part of it is not accessible.

@@ -81,6 +81,7 @@ pub struct Frame {
     pub nr: u64,
     /// The `syscall` instruction to go back to.
     pub after: u64,
+    pub flags: u64,
 }
 
 /// `Frame::nr` when fork's child comes back.
@@ -116,7 +117,6 @@ static NOTICED: [u64; 8] = noticed(&[
     g::__NR_execve,
     g::__NR_execveat,
     g::__NR_prctl,
-    g::__NR_arch_prctl,
     g::__NR_seccomp,
     g::__NR_io_uring_setup,
     g::__NR_io_setup,
@@ -207,6 +207,8 @@ global_asm!(
     "ebb_slow:",
     "lea rsp, [rsp - {red_zone}]",
     ".cfi_adjust_cfa_offset {red_zone}",
+    "pushfq",
+    ".cfi_adjust_cfa_offset 8",
     "push r11",
     ".cfi_adjust_cfa_offset 8",
     ".cfi_rel_offset rip, 0",
@@ -234,6 +236,10 @@ global_asm!(
     ".cfi_adjust_cfa_offset {frame_bp}",
     "mov rbp, rsp",
     ".cfi_def_cfa_register rbp",
+    // No compiled code is ready for the alignment check.
+    "pushfq",
+    "and dword ptr [rsp], ~{alignment}",
+    "popfq",
     "5: mov edi, {setmask}",
     "lea rsi, [rip + {full}]",
     "lea rdx, [rip + {gate} + {gate_mask}]",
@@ -317,6 +323,8 @@ global_asm!(
     "pop r11",
     ".cfi_adjust_cfa_offset -8",
     ".cfi_register rip, r11",
+    "popfq",
+    ".cfi_adjust_cfa_offset -8",
     "lea rsp, [rsp + {red_zone}]",
     ".cfi_def_cfa_offset 0",
     "jmp r11",
@@ -384,6 +392,7 @@ global_asm!(
     call_fork = const CALL_FORK,
     in_child = const IN_CHILD as i64,
     red_zone = const crate::frame::RED_ZONE_BYTES,
+    alignment = const crate::frame::FLAG_ALIGNMENT,
     kind = const g::MAP_ANONYMOUS | 0x0f,
     anonymous = const g::MAP_ANONYMOUS | g::MAP_PRIVATE,
     mmap = const g::__NR_mmap,
@@ -464,8 +473,6 @@ libc_calls! {
     execveat = g::__NR_execveat;
     /// prctl(2)
     prctl = g::__NR_prctl;
-    /// arch_prctl(2)
-    arch_prctl = g::__NR_arch_prctl;
     /// setrlimit(2)
     setrlimit = g::__NR_setrlimit;
     /// The same.
@@ -561,12 +568,11 @@ mod tests {
     fn functions_by_name_answer_as_libcs() {
         let name = c"/no such directory".as_ptr() as u64;
         let none = u64::MAX;
-        let cases: [(Function, [u64; 4], i32); 13] = [
+        let cases: [(Function, [u64; 4], i32); 12] = [
             (syscall, [g::__NR_close as u64, none, 0, 0], libc::EBADF),
             (syscall, [g::__NR_getpid as u64, 0, 0, 0], 0),
             (execveat, [g::AT_FDCWD as i64 as u64, name, 0, 0], libc::ENOENT),
             (prctl, [9999, 0, 0, 0], libc::EINVAL),
-            (arch_prctl, [9999, 0, 0, 0], libc::EINVAL),
             (setrlimit, [9999, name, 0, 0], libc::EINVAL),
             (setrlimit64, [9999, name, 0, 0], libc::EINVAL),
             (prlimit, [0, 9999, 0, 0], libc::EINVAL),

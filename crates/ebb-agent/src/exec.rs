@@ -345,7 +345,9 @@ pub fn arguments(
                 Preload::Nothing => continue,
             }
         }
-        if s.memory[start..end].starts_with(STATS_FD) {
+        // As it was inherited. Another `ebb run` names its own.
+        let is_kept = kept.vars().any(|var| *var == s.memory[start..end]);
+        if is_kept && s.memory[start..end].starts_with(STATS_FD) {
             value = stats_fd(&mut s)?;
         }
         for (seen, var) in has.iter_mut().zip(kept.vars()) {

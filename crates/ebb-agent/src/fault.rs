@@ -1,18 +1,31 @@
 //! Faults: SIGBUS for an evicted or untouched page, SIGSEGV for what is not the program's to touch.
 
-use crate::frame::{Context, SigInfo};
+use crate::entry::handler_entry;
+use crate::frame::{Context, FLAG_ALIGNMENT, SigInfo};
 use crate::signals;
+use crate::start;
 use crate::text;
 use crate::thread;
 use crate::trap;
 use ebb::Fault;
 
+const BUS_ADRALN: i32 = 1;
 const BUS_ADRERR: i32 = 2;
 
-/// The kernel's entry for SIGBUS.
-pub unsafe extern "C" fn on_sigbus(_sig: i32, info: *const SigInfo, uc: *mut Context) {
+handler_entry!(
+    /// The kernel's entry for SIGBUS.
+    on_sigbus,
+    sigbus
+);
+
+unsafe extern "C" fn sigbus(_sig: i32, info: *const SigInfo, uc: *mut Context) {
     // SAFETY: the kernel calls with its own frame; the block is the calling thread's.
-    let (b, info, uc) = unsafe { (&mut *thread::this(), &*info, &mut *uc) };
+    let (b, info, uc) = unsafe { (&mut *thread::on_stack(), &*info, &mut *uc) };
+    if info.code == BUS_ADRALN && start::is_own_code(uc.regs.ip) {
+        // The program has the alignment check on and called a function of libc's that is the agent's.
+        uc.regs.flags &= !FLAG_ALIGNMENT;
+        return;
+    }
     if info.code == BUS_ADRERR
         && let Some(space) = crate::space()
     {
@@ -35,10 +48,15 @@ pub unsafe extern "C" fn on_sigbus(_sig: i32, info: *const SigInfo, uc: *mut Con
     signals::arrive(b, info, uc);
 }
 
-/// The kernel's entry for SIGSEGV.
-pub unsafe extern "C" fn on_sigsegv(_sig: i32, info: *const SigInfo, uc: *mut Context) {
+handler_entry!(
+    /// The kernel's entry for SIGSEGV.
+    on_sigsegv,
+    sigsegv
+);
+
+unsafe extern "C" fn sigsegv(_sig: i32, info: *const SigInfo, uc: *mut Context) {
     // SAFETY: the kernel calls with its own frame; the block is the calling thread's.
-    let (b, info, uc) = unsafe { (&mut *thread::this(), &*info, &mut *uc) };
+    let (b, info, uc) = unsafe { (&mut *thread::on_stack(), &*info, &mut *uc) };
     if !b.owns(uc.regs.sp) {
         signals::allow_faults();
     }

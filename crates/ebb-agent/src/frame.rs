@@ -3,7 +3,8 @@
 //! Owns the layouts of `arch/x86/include/uapi/asm/{sigcontext,ucontext}.h` and the arithmetic of a signal frame
 //! (`get_sigframe` in `arch/x86/kernel/signal.c`), because the agent builds frames for the program as the kernel would.
 
-use core::mem::size_of;
+use core::arch::asm;
+use core::mem::{offset_of, size_of};
 
 /// Bytes below the stack pointer that the ABI lets a leaf function use.
 pub const RED_ZONE_BYTES: u64 = 128;
@@ -17,11 +18,30 @@ const FXSAVE_BYTES: usize = 512;
 const SW_BYTES_AT: usize = 464;
 const FP_XSTATE_MAGIC1: u32 = 0x4650_5853;
 
-const FLAG_TRAP: u64 = 1 << 8;
+/// Trap flag: the next instruction ends with a trap.
+pub const FLAG_TRAP: u64 = 1 << 8;
 const FLAG_DIRECTION: u64 = 1 << 10;
 const FLAG_RESUME: u64 = 1 << 16;
+/// Alignment check: an access that is not aligned is a fault.
+pub const FLAG_ALIGNMENT: u64 = 1 << 18;
+/// Where a [`Context`] has the flags.
+pub const FLAGS_AT: usize = offset_of!(Context, regs) + offset_of!(Registers, flags);
 
 const USER_CS: u16 = 0x33;
+const USER_DS: u16 = 0x2b;
+
+/// Whether a selector is one that a stack can have: the program may have taken the segment away since it loaded it
+/// (`force_valid_ss` in `arch/x86/kernel/signal.c`).
+fn is_stack_segment(selector: u16) -> bool {
+    /// Present, of user code, a data segment that can be written.
+    const WANTED: u32 = 0xf200;
+    /// All of that; not whether it was used, and whether it grows down.
+    const MASK: u32 = 0xfa00;
+    let access: u32;
+    // SAFETY: reads what describes a segment; a selector without one leaves the register as it is.
+    unsafe { asm!("lar {0:e}, {1:e}", inout(reg) 0u32 => access, in(reg) selector as u32, options(nomem, nostack)) };
+    access & MASK == WANTED
+}
 
 /// `stack_t`.
 #[repr(C)]
@@ -87,6 +107,9 @@ impl Registers {
         self.dx = frame + size_of::<u64>() as u64;
         self.ax = 0;
         self.cs = USER_CS;
+        if self.ss != USER_DS && !is_stack_segment(self.ss) {
+            self.ss = USER_DS;
+        }
         self.flags &= !(FLAG_TRAP | FLAG_DIRECTION | FLAG_RESUME);
         // No state to restore: the handler starts with the initial vector state.
         self.fpstate = 0;
@@ -209,6 +232,14 @@ mod tests {
         legacy[464..468].copy_from_slice(&0x4650_5853u32.to_le_bytes());
         legacy[468..472].copy_from_slice(&2700u32.to_le_bytes());
         assert_eq!(fpstate_bytes(&legacy), 2700);
+    }
+
+    #[test]
+    fn a_stack_segment_is_told_from_what_is_none() {
+        assert!(is_stack_segment(USER_DS));
+        for selector in [0, USER_CS, 0x7, 0xffff, 0x10] {
+            assert!(!is_stack_segment(selector), "{selector:x}");
+        }
     }
 
     #[test]

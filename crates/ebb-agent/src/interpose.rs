@@ -120,9 +120,8 @@ pub fn make<const CANCELS: bool>(nr: u32, args: [u64; 6], touches: Touches) -> i
     let here = if ENABLED.load(Ordering::Acquire) { crate::space().zip(thread::current()) } else { None };
     let Some((space, block)) = here else { return finish(once(Way::Outside, nr, &args)) };
     // The pins of the thread's last trapped call end now: later they would be taken for those of this one.
-    // SAFETY: the calling thread's own block, to which no other reference is in use here.
-    trap::settle(unsafe { &mut *thread::this() });
-    let mem = SpaceMemory::new(space, block.ctx(), stack_pointer());
+    trap::settle(block);
+    let mem = SpaceMemory::of_block(space, block, stack_pointer());
     if let Touches::Buffer(addr, len) = touches {
         if !mem.may_be_managed(addr, len) {
             return finish(once(Way::Here, nr, &args));

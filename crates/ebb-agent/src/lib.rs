@@ -45,6 +45,7 @@ mod text;
 mod thread;
 mod traced;
 mod trap;
+mod uprobe;
 mod user;
 mod zerocopy;
 

@@ -13,7 +13,7 @@ use crate::contract::Ends;
 use crate::entry;
 use crate::text::Line;
 use core::sync::atomic::{AtomicI32, AtomicU64, Ordering::Relaxed};
-use ebb::uapi;
+use ebb::uapi::{self, Errno};
 use linux_raw_sys::general as g;
 
 /// The read end, or -1.
@@ -123,8 +123,8 @@ fn is_armed(fd: i32) -> bool {
 /// Opens the pipe anew by `path`, which ends with a NUL.
 fn open(path: &[u8]) -> Option<i32> {
     let flags = (g::O_RDONLY | g::O_NONBLOCK | g::O_CLOEXEC) as u64;
-    let fd = call(g::__NR_open, [path.as_ptr() as u64, flags, 0]);
-    i32::try_from(fd).ok().filter(|fd| *fd >= 0)
+    let open = || uapi::check(call(g::__NR_open, [path.as_ptr() as u64, flags, 0]));
+    uapi::fd::beyond_limit(open).ok().map(|fd| fd as i32)
 }
 
 /// Opens the pipe anew by way of `ebb`. Nothing else is opened: there it might have an effect.
@@ -162,9 +162,13 @@ pub fn arm() {
     }
     let Some(fresh) = open_at_holder().or_else(|| open_own(line)) else { return };
     // The same number again, open across exec, on the new description.
-    let moved = call(g::__NR_dup3, [fresh as u64, line as u64, 0]);
+    let moved = uapi::fd::beyond_limit(|| match uapi::check(call(g::__NR_dup3, [fresh as u64, line as u64, 0])) {
+        // The number is above the limit.
+        Err(Errno::BADF) => Err(Errno::MFILE),
+        moved => moved,
+    });
     uapi::close(fresh);
-    if moved < 0 {
+    if moved.is_err() {
         return;
     }
     let fd = line as u64;

@@ -46,6 +46,7 @@ const CSIGNAL: u64 = 0xff;
 const EAGAIN: i64 = -(e::EAGAIN as i64);
 const EFAULT: i64 = -(e::EFAULT as i64);
 const EINVAL: i64 = -(e::EINVAL as i64);
+const E2BIG: i64 = -(e::E2BIG as i64);
 
 /// Program threads of this process.
 static LIVE: AtomicU32 = AtomicU32::new(1);
@@ -94,6 +95,9 @@ impl Request {
         Ok(match nr {
             g::__NR_clone3 => {
                 let bytes = a[1] as usize;
+                if bytes > ebb::PAGE {
+                    return Err(E2BIG);
+                }
                 if bytes < CLONE_ARGS_BYTES_MIN {
                     return Err(EINVAL);
                 }
@@ -107,10 +111,13 @@ impl Request {
                     *word = u64::from_ne_bytes(b);
                 }
                 // What a newer program asks for beyond the known fields must be nothing.
-                for at in (known..bytes.min(4096)).step_by(8) {
-                    if user::read::<u64>(a[0] + at as u64).map_err(|_| EFAULT)? != 0 {
-                        return Err(-(e::E2BIG as i64));
+                for at in known..bytes {
+                    if user::read::<u8>(a[0].wrapping_add(at as u64)).map_err(|_| EFAULT)? != 0 {
+                        return Err(E2BIG);
                     }
+                }
+                if !is_stack_valid(s[STACK], s[STACK_SIZE]) {
+                    return Err(EINVAL);
                 }
                 let flags = s[FLAGS];
                 let mut touched = none;
@@ -165,7 +172,7 @@ impl Request {
         })
     }
 
-    /// Takes flags out of what the kernel sees.
+    /// Takes flags out of what the kernel sees. Only such as it would accept: what it refuses it must see.
     fn drop_flags(&mut self, flags: u64) {
         self.structure[FLAGS] &= !flags;
         self.registers[0] &= !flags;
@@ -187,6 +194,13 @@ impl Request {
             _ => (self.nr as u64, self.registers),
         }
     }
+}
+
+/// What clone3 asks of a stack (`clone3_stack_valid` in `kernel/fork.c`), because a child with a copy of the memory does not
+/// get it from the kernel.
+fn is_stack_valid(at: u64, bytes: u64) -> bool {
+    const USER_END: u64 = 0x7fff_ffff_f000;
+    if at == 0 { bytes == 0 } else { bytes != 0 && at.checked_add(bytes).is_some_and(|end| end <= USER_END) }
 }
 
 /// clone(2), clone3(2), fork(2), vfork(2).
@@ -229,6 +243,7 @@ fn share(space: &'static Space, b: &mut ThreadBlock, uc: &Context, mut request: 
         control::note_own_table();
     }
     child.ctx = ctx;
+    child.made_by = b;
     child.blocked = b.blocked;
     child.foreign = !is_thread || b.foreign;
     child.version.store(b.version.load(Ordering::Relaxed), Ordering::Relaxed);
@@ -286,6 +301,7 @@ fn share(space: &'static Space, b: &mut ThreadBlock, uc: &Context, mut request: 
     } else if parent_frees {
         // SAFETY: the child is gone or has another address space: nobody uses the block but this thread.
         unsafe {
+            space.outlive(ctx);
             thread::release_scratch(&*block);
             space.detach_thread(ctx);
             thread::free(block);
@@ -301,8 +317,8 @@ fn share(space: &'static Space, b: &mut ThreadBlock, uc: &Context, mut request: 
 pub unsafe extern "C" fn child_main(block: *mut ThreadBlock) -> *const Context {
     // SAFETY: the block is this thread's from here on.
     unsafe {
-        thread::set_current(block);
         let b = &mut *block;
+        thread::set_current(block, b.made_by);
         if b.resets_actions {
             b.table().clear_handlers();
         }
@@ -327,6 +343,9 @@ fn copy(space: &'static Space, b: &mut ThreadBlock, uc: &mut Context, mut reques
     // The child comes back in this very handler; its stack is set in the frame.
     request.drop_stack();
     let (nr, registers) = request.call();
+    if !space.may_fork() {
+        return -(e::EMFILE as i64);
+    }
     space.make_fork_room(b.ctx());
     // Whatever a lock protects is whole in the child.
     let table = b.table().lock().lock();
@@ -368,6 +387,7 @@ fn copy(space: &'static Space, b: &mut ThreadBlock, uc: &mut Context, mut reques
         b.table = &actions::PROCESS;
     }
     b.foreign = false;
+    thread::set_owner();
     b.shares_files = false;
     b.parent_frees = false;
     traced::in_child(b);
@@ -518,6 +538,16 @@ mod tests {
         let flags = CLONE_VM | CLONE_THREAD | CLONE_PARENT_SETTID;
         let request = Request::parse(g::__NR_clone, &[flags, 0x7000, 0x1234, 0x5678, 0, 0]);
         assert!(request.is_ok_and(|r| r.touched[0] == (0x1234, 4) && r.sp == 0x7000 && r.child_tid == 0x5678));
+    }
+
+    #[test]
+    fn a_stack_that_the_kernel_refuses_is_refused() {
+        assert!(is_stack_valid(0, 0) && is_stack_valid(0x7fff_ffff_e000, 0x1000));
+        for (at, bytes) in
+            [(0x1000, 0), (0, 4), (0xffff_8000_0000_0000, 4096), (0x7fff_ffff_e000, 1 << 40), (8, u64::MAX)]
+        {
+            assert!(!is_stack_valid(at, bytes), "{at:x} {bytes:x}");
+        }
     }
 
     #[test]

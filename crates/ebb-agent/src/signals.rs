@@ -16,12 +16,13 @@
 //!   blocked until they turn to the program's memory: so they nest no deeper than two, however many signals are sent.
 
 use crate::actions::{Action, SA_ONSTACK, SA_RESTORER, SIG_DFL, SIG_IGN, set_kernel_action};
-use crate::entry::{self, InnerAt, StubAt};
+use crate::entry::{self, InnerAt, StubAt, handler_entry};
 use crate::frame::{self, AltStack, Context, Frame, SigInfo};
 use crate::thread::{self, ThreadBlock};
 use crate::traced;
 use crate::trap;
 pub use crate::trap::settle;
+use crate::uprobe;
 use crate::user;
 use core::mem::size_of;
 use core::ptr;
@@ -34,6 +35,8 @@ use linux_raw_sys::general as g;
 pub const SIGNALS: i32 = 64;
 pub const SIGKILL: i32 = 9;
 pub const SIGSTOP: i32 = 19;
+pub const SIGILL: i32 = 4;
+pub const SIGTRAP: i32 = 5;
 pub const SIGBUS: i32 = 7;
 pub const SIGSEGV: i32 = 11;
 pub const SIGSYS: i32 = 31;
@@ -108,8 +111,10 @@ static BLOCKED: u64 = FULL_MASK;
 static OPEN: u64 = 0;
 
 /// Blocks every signal but those of [`FULL_MASK`], before a call into the engine. Give the answer to [`restore`].
-pub fn block_all() -> u64 {
-    let block = thread::this();
+///
+/// # Safety
+/// `block` is the calling thread's.
+pub unsafe fn block_all(block: *mut ThreadBlock) -> u64 {
     let here = 0u8;
     // SAFETY: the calling thread's own block.
     let b = unsafe { &mut *block };
@@ -124,12 +129,15 @@ pub fn block_all() -> u64 {
 }
 
 /// Ends what [`block_all`] began.
-pub fn restore(mask: u64) {
+///
+/// # Safety
+/// `block` is the calling thread's.
+pub unsafe fn restore(block: *mut ThreadBlock, mask: u64) {
     if mask == IN_HANDLER {
         return;
     }
     // SAFETY: the calling thread's own block.
-    let b = unsafe { &mut *thread::this() };
+    let b = unsafe { &mut *block };
     b.kernel_mask = mask;
     // SAFETY: a word of the thread's own block; every signal is blocked until the kernel has read it.
     unsafe { exchange_mask(&raw const b.kernel_mask, ptr::null_mut()) };
@@ -185,10 +193,19 @@ pub fn set_program_mask(b: &mut ThreadBlock, uc: &mut Context, mask: u64) {
     b.queue().poke(!b.blocked);
 }
 
-/// The kernel's entry for every signal that the program handles and the agent does not need.
-pub unsafe extern "C" fn on_signal(_sig: i32, info: *const SigInfo, uc: *mut Context) {
+handler_entry!(
+    /// The kernel's entry for every signal that the program handles and the agent does not need.
+    on_signal,
+    signal
+);
+
+unsafe extern "C" fn signal(_sig: i32, info: *const SigInfo, uc: *mut Context) {
     // SAFETY: the kernel calls with its own frame; the block is the calling thread's.
-    unsafe { arrive(&mut *thread::this(), &*info, &mut *uc) }
+    let (b, info, uc) = unsafe { (&mut *thread::on_stack(), &*info, &mut *uc) };
+    if b.is_passing && uprobe::end(b, info, uc) {
+        return;
+    }
+    arrive(b, info, uc);
 }
 
 /// True when `uc` is inside the engine, or on the way in or out: no mask of the program's has SIGSYS for the kernel.
@@ -374,7 +391,7 @@ fn push_frame(b: &mut ThreadBlock, info: &SigInfo, uc: &mut Context, action: &Ac
 /// own way out delivers. True when the restorer is to look again.
 pub unsafe extern "C" fn deliver_deferred(uc: *mut Context) -> bool {
     // SAFETY: called by the restorer, with the kernel's frame and on the calling thread's block.
-    let (b, uc) = unsafe { (&mut *thread::this(), &mut *uc) };
+    let (b, uc) = unsafe { (&mut *thread::on_stack(), &mut *uc) };
     if b.owns(uc.regs.sp) || is_inside(uc) {
         return false;
     }

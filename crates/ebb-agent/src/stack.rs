@@ -4,14 +4,13 @@
 //! that was given its stack): the engine might sweep the very stack it runs on and wait for itself. So what may reclaim
 //! moves to the thread's block first. Signal handlers of the agent are there already.
 
-use crate::thread;
+use crate::thread::ThreadBlock;
 use core::arch::asm;
 
-/// Runs `f` on the agent's stack of the calling thread. Every signal is blocked, so nobody else uses that stack.
-pub fn on_own<R, F: FnOnce() -> R>(f: F) -> R {
+/// Runs `f` on the agent's stack of the calling thread, whose block is `b`. Every signal is blocked, so nobody else uses
+/// that stack.
+pub fn on_own<R, F: FnOnce() -> R>(b: &ThreadBlock, f: F) -> R {
     let here = 0u8;
-    // SAFETY: the calling thread's own block.
-    let b = unsafe { &*thread::this() };
     if b.owns(&raw const here as u64) {
         return f();
     }

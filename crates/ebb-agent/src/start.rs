@@ -187,7 +187,7 @@ fn activate(mask: u64, running: Option<Option<Found>>) {
     process::start_main(b, STACK_END.load(Ordering::Relaxed));
     b.blocked = signals::virtual_part(mask);
     // SAFETY: nobody else uses the block.
-    unsafe { thread::set_current(block) };
+    unsafe { thread::set_current(block, core::ptr::null()) };
     let (stack, mut old) = (b.stack(), AltStack::default());
     // SAFETY: the kernel reads and writes one structure each; the stack is the block's own. A handler of the program's may
     // be on the old one, but this code is not.
@@ -205,6 +205,7 @@ fn activate(mask: u64, running: Option<Option<Found>>) {
         space.note_forked();
     }
     SPACE.store(core::ptr::from_ref(space).cast_mut(), Ordering::Release);
+    thread::set_owner();
     b.tell_alt_stack();
     ebb::stats::add(&space.stats().threads, 1);
     if let Err(errno) = trap::arm() {
@@ -219,7 +220,7 @@ fn activate(mask: u64, running: Option<Option<Found>>) {
         proc_files::mark_earlier();
     }
     if let Some(Some(found)) = running {
-        stack::on_own(|| found.take_over(space));
+        stack::on_own(b, || found.take_over(space));
     }
     interpose::set_enabled(settings.interposes);
 }
@@ -265,8 +266,8 @@ fn make_space(settings: &Settings, is_running: bool) -> &'static Space {
             line.str("; run `ebb doctor` to see what blocks it");
         }
         InitError::AddressSpace(errno) => {
-            line.str("address space for metadata: errno ").num(errno.0 as u64);
-            line.str("; raise the limit (ulimit -v unlimited)");
+            line.str("address space for Ebb's tables: errno ").num(errno.0 as u64);
+            line.str("; raise the limit (ulimit -v), or set vm.overcommit_memory to 0 if it is 2");
         }
         InitError::Spill(i, errno) => {
             line.str("spill file in ").bytes(config.swap[i].dir.to_bytes()).str(": errno ");
@@ -367,6 +368,11 @@ fn own_segments() -> impl Iterator<Item = (u64, u64)> {
 /// Where this library's data lies that it writes to: what the program could take for memory of its own.
 pub fn written_range() -> (u64, u64) {
     (WRITTEN_START.load(Ordering::Relaxed), WRITTEN_END.load(Ordering::Relaxed))
+}
+
+/// Whether `ip` is in code of this library.
+pub fn is_own_code(ip: u64) -> bool {
+    own_segments().any(|(start, end)| (start..end).contains(&ip))
 }
 
 /// Where this library lies, with its data.

@@ -1,14 +1,19 @@
 //! What the agent keeps for each thread of the program.
 //!
 //! A thread's block is 256 KiB, aligned to its size: a guard page, the agent's own alternate signal stack, and at the
-//! end the [`ThreadBlock`], which the GS base points to. Every signal the kernel delivers to the thread arrives on
-//! that stack, never on the program's. So a stack pointer inside the block says that agent code was interrupted, and
-//! no program stack, however small or evicted, is ever written to by the kernel.
+//! end the [`ThreadBlock`]. Every signal the kernel delivers to the thread arrives on that stack, never on the
+//! program's. So a stack pointer inside the block says that agent code was interrupted, and no program stack, however
+//! small or evicted, is ever written to by the kernel.
+//!
+//! A signal handler knows its thread by its own stack pointer ([`on_stack`]). The GS base points to the block as well, for
+//! code that runs on the program's stack, but the program may write it at any time: whoever finds something else there
+//! ([`current`], [`has_gs`]) has its system calls caught, where the stack pointer tells the thread.
 //!
 //! Blocks come in chunks of [`CHUNK_BLOCKS`] and are used again. Invariants: only the thread that owns a block touches
 //! it, but for its creator before it runs, and a parent that waits for its vfork child; blocks are never managed.
 
 use crate::actions::SigTable;
+use crate::entry;
 use crate::frame::{AltStack, Context, FPSTATE_BYTES_MAX, Frame};
 use crate::queue::Queue;
 use crate::tasks::Change;
@@ -24,7 +29,7 @@ use linux_raw_sys::general as g;
 /// Size and alignment of a block.
 pub const BLOCK_BYTES: usize = 256 << 10;
 /// Where the [`ThreadBlock`] begins; the stack ends there.
-const HEAD_AT: usize = 216 << 10;
+pub const HEAD_AT: usize = 216 << 10;
 const GUARD_BYTES: usize = 4096;
 const CHUNK_BLOCKS: usize = 64;
 /// Most threads of one process.
@@ -67,10 +72,17 @@ pub struct Call {
 /// Everything that belongs to one thread.
 #[repr(C)]
 pub struct ThreadBlock {
-    /// The block's own address: `gs:[0]`.
+    /// The block's own address.
     this: *const ThreadBlock,
+    /// [`CHECK`], which no memory of the program's holds by chance.
+    check: u64,
+    /// The FS base that the thread was last seen with: a GS base of another thread's does not pass for its own.
+    fs_base: u64,
     /// The last system call.
     pub call: Call,
+    /// The thread makes a call that only the kernel's own code makes; see `uprobe`. And the program's mask meanwhile.
+    pub is_passing: bool,
+    pub pass_mask: u64,
     /// Signals that wait in the agent. A handler may change it at any instruction: use [`ThreadBlock::queue`].
     queue: Queue,
     index: u32,
@@ -91,6 +103,8 @@ pub struct ThreadBlock {
     pub shares_files: bool,
     /// The block goes back when the parent's vfork returns, not before.
     pub parent_frees: bool,
+    /// The block of the thread that made this one.
+    pub made_by: *const ThreadBlock,
     /// The new process asked for default actions (CLONE_CLEAR_SIGHAND).
     pub resets_actions: bool,
     /// It has asked to be traced, and the kernel does not know yet; see `traced`.
@@ -116,6 +130,8 @@ pub struct FpState(pub [u8; FPSTATE_BYTES_MAX]);
 /// Offsets that assembly code uses.
 pub mod at {
     use super::{Call, Queue, ThreadBlock, offset_of};
+    pub const CHECK: usize = offset_of!(ThreadBlock, check);
+    pub const FS_BASE: usize = offset_of!(ThreadBlock, fs_base);
     pub const CALL_IP: usize = offset_of!(ThreadBlock, call) + offset_of!(Call, ip);
     pub const CALL_ARGS: usize = offset_of!(ThreadBlock, call) + offset_of!(Call, args);
     pub const DEFERRED: usize = offset_of!(ThreadBlock, queue) + offset_of!(Queue, deferred);
@@ -135,6 +151,11 @@ impl ThreadBlock {
     /// True when `sp` lies on the agent's stack of this thread.
     pub fn owns(&self, sp: u64) -> bool {
         sp >= self.stack_low() - GUARD_BYTES as u64 && sp <= self.stack_top()
+    }
+
+    /// The block to write to, for its own thread.
+    pub fn as_ptr(&self) -> *mut Self {
+        self.this.cast_mut()
     }
 
     /// The alternate stack as sigaltstack(2) takes it.
@@ -188,42 +209,85 @@ impl ThreadBlock {
     }
 }
 
-/// Fields of the calling thread's block that interposed functions use.
+/// The calling thread's block, for code on the program's stack. None when the program has put the GS base to a use of its
+/// own, or has changed the FS base since the thread's last caught call.
 #[inline]
 pub fn current() -> Option<&'static ThreadBlock> {
     crate::space()?;
-    // SAFETY: with a space, every thread that can come here has its GS base set; only shared access to what the
-    // thread itself owns.
-    Some(unsafe { &*this() })
+    // SAFETY: a block lives as long as its thread; only shared access to what the thread itself owns.
+    unsafe { entry::current().as_ref() }
 }
 
-/// The calling thread's block.
-#[inline]
-pub fn this() -> *mut ThreadBlock {
-    let at: *mut ThreadBlock;
-    // SAFETY: reads the first word of the block, which the GS base of every armed thread points to.
-    unsafe { asm!("mov {}, gs:[0]", out(reg) at, options(nostack, readonly, preserves_flags)) };
-    at
+/// The block of the signal handler that calls, which runs on the block's stack.
+#[inline(always)]
+pub fn on_stack() -> *mut ThreadBlock {
+    let sp: usize;
+    // SAFETY: reads a register.
+    unsafe { asm!("mov {}, rsp", out(reg) sp, options(nomem, nostack, preserves_flags)) };
+    ((sp & !(BLOCK_BYTES - 1)) + HEAD_AT) as *mut ThreadBlock
 }
 
-static HAS_FSGSBASE: AtomicU32 = AtomicU32::new(0);
+/// What [`ThreadBlock::check`] holds. Its value is the address of a random place in memory, times an odd number.
+pub static CHECK: AtomicU64 = AtomicU64::new(0);
+
+/// 1 when user space may read and write the bases of FS and GS.
+pub static HAS_FSGSBASE: AtomicU32 = AtomicU32::new(0);
 
 /// Says whether user space may write the GS base.
 pub fn set_has_fsgsbase(yes: bool) {
     HAS_FSGSBASE.store(yes as u32, Ordering::Relaxed);
+    CHECK.store((&raw const CHECK as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1, Ordering::Relaxed);
 }
 
-/// Makes `block` the calling thread's.
+/// Whether the program may have a GS base of its own.
+#[inline]
+pub fn has_fsgsbase() -> bool {
+    HAS_FSGSBASE.load(Ordering::Relaxed) != 0
+}
+
+/// The calling thread's GS base. Only where [`has_fsgsbase`].
+#[inline]
+pub fn gs_base() -> u64 {
+    let base;
+    // SAFETY: reads a register; the kernel said in AT_HWCAP2 that user space may.
+    unsafe { asm!("rdgsbase {}", out(reg) base, options(nomem, nostack, preserves_flags)) };
+    base
+}
+
+/// Whether the GS base of the calling thread points to its block `b`.
+#[inline]
+pub fn has_gs(b: &ThreadBlock) -> bool {
+    !has_fsgsbase() || gs_base() == ptr::from_ref(b) as u64
+}
+
+/// Remembers the FS base of the calling thread, whose block is `b`.
+#[inline]
+pub fn note_fs(b: &mut ThreadBlock) {
+    if has_fsgsbase() {
+        let base: u64;
+        // SAFETY: reads a register; the kernel said in AT_HWCAP2 that user space may.
+        unsafe { asm!("rdfsbase {}", out(reg) base, options(nomem, nostack, preserves_flags)) };
+        b.fs_base = base;
+    }
+}
+
+/// Makes `block` the calling thread's. A GS base that the program uses stays: any but 0 and `inherited`, the block whose
+/// thread made this one.
 ///
 /// # Safety
 /// No other thread may use the block.
-pub unsafe fn set_current(block: *mut ThreadBlock) {
-    if HAS_FSGSBASE.load(Ordering::Relaxed) != 0 {
-        // SAFETY: the kernel said so in AT_HWCAP2; the program does not use GS (arch_prctl is refused).
-        unsafe { asm!("wrgsbase {}", in(reg) block, options(nostack, preserves_flags)) };
+pub unsafe fn set_current(block: *mut ThreadBlock, inherited: *const ThreadBlock) {
+    // SAFETY: the caller's contract.
+    note_fs(unsafe { &mut *block });
+    if has_fsgsbase() {
+        let base = gs_base();
+        if base == 0 || base == inherited as u64 {
+            // SAFETY: the kernel said so in AT_HWCAP2; the program does not use GS.
+            unsafe { asm!("wrgsbase {}", in(reg) block, options(nostack, preserves_flags)) };
+        }
     } else {
         const ARCH_SET_GS: u64 = 0x1001;
-        // SAFETY: as above.
+        // SAFETY: the program does not use GS (arch_prctl is refused).
         unsafe { uapi::syscall(g::__NR_arch_prctl as u64, [ARCH_SET_GS, block as u64, 0, 0, 0, 0]) };
     }
 }
@@ -287,11 +351,12 @@ pub fn alloc() -> Result<*mut ThreadBlock, Errno> {
     ARENA.next.store(index + 1, Ordering::Relaxed);
     USED[index].store(1, Ordering::Relaxed);
     let block = (base + HEAD_AT) as *mut ThreadBlock;
-    // SAFETY: the block is free and mapped; zero is a valid value of every field but the two set here, which come
+    // SAFETY: the block is free and mapped; zero is a valid value of every field but those set here, which come
     // before the vector state that needs no initial value.
     unsafe {
         ptr::write_bytes(block.cast::<u8>(), 0, offset_of!(ThreadBlock, fpstate));
         (*block).this = block;
+        (*block).check = CHECK.load(Ordering::Relaxed);
         (*block).index = index as u32;
         (*block).alt = AltStack { sp: 0, flags: crate::signals::SS_DISABLE, pad: 0, size: 0 };
     }
@@ -306,6 +371,7 @@ fn reap(chunks: &Chunks, used_max: usize) -> Option<usize> {
         if block.foreign && block.tid > 0 && !uapi::process_exists(block.tid) {
             release_scratch(block);
             if let Some(space) = crate::space() {
+                space.outlive(block.ctx());
                 space.detach_thread(block.ctx());
             }
             return Some(i);
@@ -335,6 +401,40 @@ pub fn has_foreign() -> bool {
         let block = unsafe { &*at_index(&chunks, i) };
         block.foreign && (block.tid == 0 || uapi::process_exists(block.tid))
     })
+}
+
+/// The process whose memory this is; those that share it are others.
+static OWNER: AtomicU32 = AtomicU32::new(0);
+
+/// Says whose memory this is: the calling process's.
+pub fn set_owner() {
+    OWNER.store(uapi::getpid() as u32, Ordering::Relaxed);
+    ebb::outlived::set_look(look_for_dead);
+}
+
+/// Looks whether somebody died inside the engine who shares this memory, and ends the process if so. In a wait, perhaps with
+/// locks held.
+fn look_for_dead() {
+    let (owner, own) = (OWNER.load(Ordering::Relaxed) as i32, uapi::getpid());
+    let (Some(space), Some(chunks)) = (crate::space(), ARENA.chunks.try_lock()) else { return };
+    for i in (0..ARENA.used_max.load(Ordering::Relaxed)).filter(|&i| USED[i].load(Ordering::Acquire) != 0) {
+        // SAFETY: the lock is held; blocks below `used_max` are mapped.
+        let block = unsafe { &*at_index(&chunks, i) };
+        let process = if block.foreign { block.tid } else { owner };
+        if process > 0 && process != own && !block.ctx.is_null() && !shares_memory(own, process) {
+            space.outlive(block.ctx());
+        }
+    }
+}
+
+/// Whether `other` still uses the memory of the process `own`: one that was killed has none, even before its parent has
+/// asked for it.
+fn shares_memory(own: i32, other: i32) -> bool {
+    const KCMP_VM: u64 = 1;
+    // SAFETY: compares only.
+    let ret = unsafe { uapi::syscall(g::__NR_kcmp as u64, [own as u64, other as u64, KCMP_VM, 0, 0, 0]) };
+    // What the kernel does not say is no reason to end.
+    ret == 0 || (ret < 0 && ret != -(linux_raw_sys::errno::ESRCH as i64))
 }
 
 /// The block number `i`.

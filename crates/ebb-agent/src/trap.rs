@@ -8,7 +8,7 @@
 use crate::actions;
 use crate::aio;
 use crate::control;
-use crate::entry::{self, StubAt};
+use crate::entry::{self, StubAt, handler_entry};
 use crate::fds;
 use crate::frame::{Context, SigInfo};
 use crate::guard::{self, After, Before, SpaceMemory};
@@ -20,6 +20,7 @@ use crate::signals;
 use crate::tasks::{self, Change};
 use crate::thread::{self, ThreadBlock};
 use crate::traced;
+use crate::uprobe;
 use crate::user;
 use crate::zerocopy;
 use core::sync::atomic::Ordering::Relaxed;
@@ -57,15 +58,21 @@ pub enum Outcome {
     Forward([u64; 6]),
 }
 
-/// The kernel's entry for SIGSYS.
-pub unsafe extern "C" fn on_sigsys(_sig: i32, info: *const SigInfo, uc: *mut Context) {
+handler_entry!(
+    /// The kernel's entry for SIGSYS.
+    on_sigsys,
+    sigsys
+);
+
+unsafe extern "C" fn sigsys(_sig: i32, info: *const SigInfo, uc: *mut Context) {
     // SAFETY: the kernel calls with its own frame; the block is the calling thread's.
-    let (b, info, uc) = unsafe { (&mut *thread::this(), &*info, &mut *uc) };
+    let (b, info, uc) = unsafe { (&mut *thread::on_stack(), &*info, &mut *uc) };
     if info.code != SYS_USER_DISPATCH || info.addr != uc.regs.ip || b.owns(uc.regs.sp) {
         return signals::arrive(b, info, uc);
     }
     let Some(space) = crate::space() else { return };
     stats::add(&space.stats().traps, 1);
+    thread::note_fs(b);
     settle(b);
     tasks::at_call(space);
     b.call.ip = uc.regs.ip;
@@ -75,6 +82,9 @@ pub unsafe extern "C" fn on_sigsys(_sig: i32, info: *const SigInfo, uc: *mut Con
     if info.arch != AUDIT_ARCH_X86_64 {
         // 32-bit calls from 64-bit code: their pointers and numbers mean something else.
         uc.regs.ax = ENOSYS as u64;
+        return;
+    }
+    if uprobe::is_one(b.call.nr as u32) && uprobe::pass(space, b, uc).is_ok() {
         return;
     }
     let args = b.call.args;
@@ -158,9 +168,14 @@ fn dispatch(space: &'static Space, b: &mut ThreadBlock, uc: &mut Context, nr: u3
         }
         g::__NR_ptrace if traced::is_request(nr, a) => traced::ask(b, process::live() == 1).map_or(Forward(*a), Done),
         g::__NR_fstat if fds::is_protected(space, a[0]) => Done(EBADF),
-        // The GS base is the agent's.
-        g::__NR_arch_prctl if a[0] == ARCH_SET_GS => Done(EINVAL),
-        g::__NR_arch_prctl if a[0] == ARCH_GET_GS => Done(if user::write(a[1], &0u64).is_ok() { 0 } else { EFAULT }),
+        g::__NR_arch_prctl if a[0] == ARCH_SET_GS && !thread::has_fsgsbase() => Done(EINVAL),
+        // A base of the program's needs no keeping: none of the agent's handlers changes it.
+        // SAFETY: nothing of the agent's relies on the GS base.
+        g::__NR_arch_prctl if a[0] == ARCH_SET_GS => Done(unsafe { entry::raw_syscall(nr as u64, a) }),
+        g::__NR_arch_prctl if a[0] == ARCH_GET_GS => {
+            let base = if thread::has_gs(b) { 0 } else { thread::gs_base() };
+            Done(if user::write(a[1], &base).is_ok() { 0 } else { EFAULT })
+        }
         _ => memory::call(space, b.ctx(), nr, a).map_or(Forward(*a), Done),
     }
 }
@@ -232,9 +247,11 @@ fn enter_stub(b: &mut ThreadBlock, uc: &mut Context, pinned: bool) {
     b.call.pinned.store(pinned, Relaxed);
     uc.regs.set_args(&b.call.used);
     uc.regs.ax = b.call.nr;
+    // The stub that returns by itself finds the program's registers by the GS base.
     let asks = aio::is_followed(b.call.nr as u32)
         || b.call.change != Change::None
-        || pinned && pins_much(b.call.nr as u32, &b.call.used);
+        || pinned && pins_much(b.call.nr as u32, &b.call.used)
+        || !thread::has_gs(b);
     uc.regs.ip = if asks { entry::stub_asking() } else { entry::stub() };
 }
 

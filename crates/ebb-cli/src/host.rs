@@ -135,8 +135,19 @@ fn feature(name: &'static str, mask: u64, since: &str, offered: &io::Result<u64>
     )
 }
 
+/// The budget of the `ebb` that this one runs under, bytes.
+pub fn outer_budget() -> Option<u64> {
+    let preloaded = std::env::var_os("LD_PRELOAD")?;
+    let has_agent = preloaded.to_string_lossy().contains("libebb_agent.so");
+    std::env::var("EBB_RAM").ok().filter(|_| has_agent)?.parse().ok()
+}
+
 fn dispatch() -> Check {
     const NAME: &str = "system-call dispatch";
+    if outer_budget().is_some() {
+        // It is refused to this process, which is managed itself, and not to what it starts.
+        return Check::ok(NAME, "in use: this ebb runs under another").using("Syscall User Dispatch");
+    }
     match probe::syscall_user_dispatch() {
         Ok(()) => Check::ok(NAME, "a call was caught").using("Syscall User Dispatch"),
         Err(error) => {

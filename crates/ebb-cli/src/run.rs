@@ -25,9 +25,6 @@ use crate::unmanaged::Unmanaged;
 use crate::watch::Watch;
 use crate::{agent, host, sites, spill, sys, trees};
 
-/// Where descriptors go that the program should not meet by chance.
-const DESCRIPTOR_LOWEST: u64 = 900;
-
 /// Runs the program and returns its exit status; if it died of a signal, so does this process. `ignored_children` says
 /// whether SIGCHLD was ignored when `ebb` started.
 pub fn run(options: &Run, ignored_children: bool) -> Result<i32, Failure> {
@@ -67,6 +64,8 @@ pub fn run(options: &Run, ignored_children: bool) -> Result<i32, Failure> {
         );
         match sites::table() {
             Some(table) => environment.set("EBB_SITES", table.as_bytes()),
+            // Where the outer one has patched libc, its table is still that of the file.
+            None if host::outer_budget().is_some() => {}
             None => environment.remove("EBB_SITES"),
         }
         let stderr = sys::file_identity(&io::stderr()).ok().map(|(device, inode)| format!("{device},{inode}"));
@@ -228,7 +227,11 @@ struct Plan {
 /// Finds and checks all that a managed run needs.
 fn prepare(options: &Run) -> Result<Plan, Failure> {
     let agent = agent::find()?;
-    let (ram_bytes, source) = budget(options.ram, None)?;
+    let (mut ram_bytes, mut source) = budget(options.ram, None)?;
+    // What the outer one counts of it from outside is a share of its own budget.
+    if let Some(outer) = host::outer_budget().filter(|outer| *outer < ram_bytes) {
+        (ram_bytes, source) = (outer, "of the ebb that this one runs under".into());
+    }
     let swap = spill::plan(&options.swap)?;
     host::preflight()?;
     if options.verbosity > Verbosity::Quiet {
@@ -246,16 +249,13 @@ fn prepare(options: &Run) -> Result<Plan, Failure> {
 
 /// A second descriptor of `file`, at a high number.
 fn out_of_the_way(file: &impl AsRawFd) -> Result<OwnedFd, Failure> {
-    let (limit, _) = sys::resource_limit(libc::RLIMIT_NOFILE);
-    // A few numbers are left above for what the agent opens.
-    let mut lowest = DESCRIPTOR_LOWEST.min(limit.saturating_sub(limit / 4));
-    loop {
-        match sys::raise_descriptor(file, lowest as i32) {
-            Ok(fd) => return Ok(fd),
-            Err(_) if lowest > 3 => lowest = (lowest / 2).max(3),
-            Err(error) => return Err(descriptors_exhausted(error)),
-        }
-    }
+    /// As the agent has it: above this limit no number is, because the kernel's table is as long as its highest.
+    const TABLE_MAX: u64 = 4096;
+    let (soft, hard) = sys::resource_limit(libc::RLIMIT_NOFILE);
+    // Where the program never gets to, and otherwise with a few numbers left above for what the agent opens.
+    let lowest = if soft < hard && soft <= TABLE_MAX { soft } else { soft.min(1024).saturating_sub(40) };
+    let raise = |lowest: u64| sys::raise_descriptor(file, lowest as i32);
+    sys::with_hard_limit(libc::RLIMIT_NOFILE, || raise(lowest).or_else(|_| raise(3))).map_err(descriptors_exhausted)
 }
 
 fn descriptors_exhausted(error: io::Error) -> Failure {

@@ -130,6 +130,19 @@ pub fn resource_limit(resource: libc::__rlimit_resource_t) -> (u64, u64) {
     (out.rlim_cur, out.rlim_max)
 }
 
+/// Calls `f` with the soft limit of a resource as high as the hard one.
+pub fn with_hard_limit<R>(resource: libc::__rlimit_resource_t, f: impl FnOnce() -> R) -> R {
+    let (soft, hard) = resource_limit(resource);
+    let set = |soft| {
+        // SAFETY: the kernel reads a whole structure. A failure leaves what there is.
+        unsafe { libc::setrlimit64(resource, &libc::rlimit64 { rlim_cur: soft, rlim_max: hard }) }
+    };
+    set(hard);
+    let result = f();
+    set(soft);
+    result
+}
+
 /// Moves a descriptor to the lowest free number from `lowest` on; close-on-exec.
 pub fn raise_descriptor(fd: &impl AsRawFd, lowest: c_int) -> io::Result<OwnedFd> {
     // SAFETY: duplicates a descriptor that the caller holds open.

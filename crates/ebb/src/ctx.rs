@@ -72,6 +72,8 @@ impl ThreadCtx {
 /// All contexts of a space.
 pub struct Contexts {
     at: *const ThreadCtx,
+    /// How many there is room for.
+    nr: usize,
     /// Contexts at or above this were never used.
     high_water: AtomicUsize,
 }
@@ -84,19 +86,22 @@ unsafe impl Send for Contexts {}
 impl Contexts {
     /// Reserves the array.
     pub fn new() -> Result<Self, Errno> {
-        let at = uapi::reserve_aligned(THREADS_MAX * core::mem::size_of::<ThreadCtx>(), 4096)?.cast();
-        Ok(Self { at, high_water: AtomicUsize::new(0) })
+        // A thread needs as much address space at least, and this must not be all of it.
+        const THREAD_BYTES_MIN: u64 = 256 << 10;
+        let nr = (uapi::address_space_limit() / THREAD_BYTES_MIN).clamp(64, THREADS_MAX as u64) as usize;
+        let at = uapi::reserve_aligned(nr * core::mem::size_of::<ThreadCtx>(), 4096)?.cast();
+        Ok(Self { at, nr, high_water: AtomicUsize::new(0) })
     }
 
     fn get(&self, i: usize) -> &ThreadCtx {
-        assert!(i < THREADS_MAX);
+        assert!(i < self.nr);
         // SAFETY: checked index; zeroed memory is a valid context.
         unsafe { &*self.at.add(i) }
     }
 
     /// Hands out an unused context.
     pub fn attach(&self) -> Option<&ThreadCtx> {
-        for i in 0..THREADS_MAX {
+        for i in 0..self.nr {
             let ctx = self.get(i);
             if ctx.used.load(Ordering::Relaxed) == 0
                 && ctx.used.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok()
@@ -125,7 +130,7 @@ impl Contexts {
     /// Every context that may be in use.
     pub fn all(&self) -> impl Iterator<Item = &ThreadCtx> {
         // The mark is read at each step, not once: a closer of the gate must see threads that attached before it shut.
-        (0..THREADS_MAX).take_while(|i| *i < self.high_water.load(Ordering::SeqCst)).map(|i| self.get(i))
+        (0..self.nr).take_while(|i| *i < self.high_water.load(Ordering::SeqCst)).map(|i| self.get(i))
     }
 
     /// After fork, in the child: only `own` came along. Returns the pages that the others had charged for work they

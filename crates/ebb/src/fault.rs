@@ -401,17 +401,24 @@ impl Space {
         self.table.may_be_managed(addr)
     }
 
+    /// The same for any unit of the range.
+    pub fn is_any_managed(&self, addr: usize, len: usize) -> bool {
+        self.table.is_any_managed(addr, addr.saturating_add(len).min(crate::table::ADDR_END))
+    }
+
     /// Every page of the range is present and can be written, or in a unit where nothing was ever managed.
     pub(crate) fn is_resident(&self, addr: usize, len: usize) -> bool {
         let mut at = addr & !(PAGE - 1);
         while at < addr + len {
-            if let Some(word) = self.table.word(at) {
-                let state = word.load();
-                if state.is_open() {
-                    word.set_referenced(state, true);
-                } else if self.table.may_be_managed(at) {
-                    return false;
-                }
+            let Some(word) = self.table.word(at) else {
+                at = self.table.leaf_end(at);
+                continue;
+            };
+            let state = word.load();
+            if state.is_open() {
+                word.set_referenced(state, true);
+            } else if self.table.may_be_managed(at) {
+                return false;
             }
             at += PAGE;
         }

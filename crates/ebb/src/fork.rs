@@ -22,6 +22,11 @@ const FORK_ROOM_PART: usize = 8;
 const FORK_WAIT_NS: u64 = 250_000_000;
 
 impl Space {
+    /// Whether a child of fork would find a number for its userfaultfd. Otherwise fork is to fail with EMFILE.
+    pub fn may_fork(&self) -> bool {
+        uapi::fd::is_replaceable(self.uffd().fd())
+    }
+
     /// Before fork: nobody else is inside the engine until [`Self::fork_parent`]. The caller must not be inside.
     pub fn fork_prepare(&self, ctx: &ThreadCtx) {
         self.gate.close(self.contexts.all().map(|c| &c.gate));
@@ -162,9 +167,9 @@ impl Space {
         self.swap.devices.close_transient();
         let old = self.uffd();
         uapi::close(old.fd());
-        let uffd = Uffd::open().map_err(InitError::Userfaultfd)?;
-        // The old number may be above a limit that the program has lowered since.
-        let uffd = uffd.raise(old.fd()).or_else(|_| uffd.raise(3)).map_err(InitError::Userfaultfd)?;
+        let uffd = uapi::fd::beyond_limit(Uffd::open).map_err(InitError::Userfaultfd)?;
+        // Where the number that it has is the only one, it keeps that.
+        let uffd = uffd.raise().unwrap_or(uffd);
         // SAFETY: the only thread, under the exclusive gate.
         unsafe { *self.uffd.get() = uffd };
         let refused = |_| InitError::Userfaultfd(Errno::INVAL);

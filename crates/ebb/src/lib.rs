@@ -43,6 +43,8 @@ mod mlock;
 #[cfg(not(loom))]
 mod mm;
 #[cfg(not(loom))]
+pub mod outlived;
+#[cfg(not(loom))]
 mod pageout;
 #[cfg(not(loom))]
 mod patience;

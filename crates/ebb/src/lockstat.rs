@@ -8,7 +8,6 @@
 use crate::clock;
 use crate::stats::{Shared, add, raise};
 use crate::text::Text;
-use crate::uapi;
 use core::panic::Location;
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 use ebb_sync::Hooks;
@@ -176,7 +175,7 @@ fn hash(class: &str, file: &str, line: u32) -> u64 {
 /// Where this process counts; null until it has a space.
 static COUNTERS: AtomicPtr<Shared> = AtomicPtr::new(core::ptr::null_mut());
 
-static HOOKS: Hooks = Hooks { yield_now: uapi::sched_yield, now_ns, contended: record };
+static HOOKS: Hooks = Hooks { yield_now: crate::outlived::yield_now, now_ns, contended: record };
 
 /// From now on waits are counted in `stats`.
 pub(crate) fn start(stats: &'static Shared) {

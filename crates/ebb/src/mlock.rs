@@ -9,7 +9,7 @@
 
 use crate::ctx::ThreadCtx;
 use crate::mm::raw;
-use crate::page::State;
+use crate::page::{State, Tag};
 use crate::space::Space;
 use crate::table::{ADDR_END, PAGE};
 use crate::uapi::{self, Errno};
@@ -56,6 +56,9 @@ impl Space {
             // SAFETY: the program's call on memory that is not managed, or one that has no effect.
             return raw(unsafe { self.kernel(nr, a) });
         };
+        if flags & g::MLOCK_ONFAULT != 0 {
+            return self.mlock_on_fault(start, end, a);
+        }
         if (end - start) / PAGE > self.group.limit() / 2 {
             return -(errno::ENOMEM as i64);
         }
@@ -89,6 +92,30 @@ impl Space {
         }
         ctx.pins.end();
         result
+    }
+
+    /// mlock2(2) with MLOCK_ONFAULT, of the pages in `[start, end)`: what is in memory stays there, everything else from the
+    /// moment on in which it comes in.
+    fn mlock_on_fault(&self, start: usize, end: usize, a: [u64; 6]) -> i64 {
+        self.exclusive(|| {
+            let (mut present, locks_max) = (0, self.group.limit() / 2);
+            self.table.for_each_content(start, end, |_, word| present += (word.load().tag() == Tag::Present) as usize);
+            if present > locks_max {
+                return -(errno::ENOMEM as i64);
+            }
+            // SAFETY: under the exclusive gate; locking changes no content, and brings nothing in.
+            let result = raw(unsafe { self.kernel(g::__NR_mlock2, a) });
+            self.has_locked.store(true, Relaxed);
+            if result == 0 {
+                self.table.for_each_content(start, end, |_, word| {
+                    let state = word.load();
+                    if state.is_open() {
+                        word.set_exclusive(state.with_locked(true));
+                    }
+                });
+            }
+            result
+        })
     }
 
     /// munlock(2).

@@ -24,7 +24,7 @@ pub fn yield_now() {
     #[cfg(loom)]
     loom::thread::yield_now();
     #[cfg(not(loom))]
-    crate::uapi::sched_yield();
+    crate::outlived::yield_now();
 }
 
 /// Sleeps while the low half of `word` equals that of `expected`; may return early.
@@ -32,7 +32,11 @@ pub fn yield_now() {
 pub fn wait_on(word: &AtomicU64, expected: u64) {
     // SAFETY: on little-endian the low half of the word is at its address, aligned; the kernel reads it atomically.
     let low = unsafe { &*(word as *const AtomicU64).cast::<AtomicU32>() };
-    crate::uapi::futex_wait(low, expected as u32, None);
+    let begin_ns = crate::uapi::now_ns();
+    crate::uapi::futex_wait(low, expected as u32, Some(crate::outlived::SLEEP_NS));
+    if crate::uapi::now_ns().saturating_sub(begin_ns) >= crate::outlived::SLEEP_NS {
+        crate::outlived::look();
+    }
 }
 
 /// Wakes everybody who sleeps in [`wait_on`] on this word.

@@ -181,9 +181,8 @@ impl Space {
         }
         clock::calibrate(&stats.ns_per_cycle);
         let table = PageTable::new()?;
-        let uffd = Uffd::open().map_err(InitError::Userfaultfd)?;
-        let lowest = uapi::nofile_limit().min(1024).saturating_sub(40) as i32;
-        let uffd = uffd.raise(lowest).map_err(InitError::Userfaultfd)?;
+        let uffd = uapi::fd::beyond_limit(Uffd::open).map_err(InitError::Userfaultfd)?;
+        let uffd = uffd.raise().unwrap_or(uffd);
         lockstat::start(stats);
         let swap = SwapSpace::new(group::pool_max(limit), limit.saturating_mul(2 * PAGE).max(ARENA_BYTES_MIN))?;
         for (i, spec) in config.swap.iter().enumerate() {
@@ -275,6 +274,18 @@ impl Space {
     /// A context for the calling thread; none when there are too many threads.
     pub fn attach_thread(&self) -> Option<&ThreadCtx> {
         self.contexts.attach()
+    }
+
+    /// A process that shared the memory and worked with `ctx` is gone, or has left for another program. If it was killed
+    /// while it was inside, what it had locked stays locked, and a page that it was moving is nowhere: this process cannot
+    /// go on either, and ends before it waits for ever.
+    pub fn outlive(&self, ctx: &ThreadCtx) {
+        if ctx.gate.is_inside() {
+            self.fatal(
+                b"a process that shared this one's memory was killed while Ebb worked on that memory in its place; \
+                the process ends, because nobody can finish that",
+            );
+        }
     }
 
     /// Takes the calling thread's context back.

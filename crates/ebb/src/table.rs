@@ -236,6 +236,22 @@ impl PageTable {
         word.load(Ordering::Relaxed) & bit != 0
     }
 
+    /// The same for every unit of `[start, end)`.
+    pub fn is_any_managed(&self, start: usize, end: usize) -> bool {
+        let mut at = start;
+        while at < end {
+            let entry = self.entry(at).map_or(0, |entry| entry.load(Ordering::Acquire));
+            if entry & (MANAGED | MARKED) == 0 {
+                at = self.leaf_end(at);
+            } else if self.may_be_managed(at) {
+                return true;
+            } else {
+                at = self.unit_start(at) + UNIT_BYTES;
+            }
+        }
+        false
+    }
+
     fn unit_index(&self, addr: usize) -> usize {
         (addr >> 12 & (LEAF_PAGES - 1)) / UNIT_PAGES
     }
@@ -262,7 +278,8 @@ impl PageTable {
         }
     }
 
-    fn leaf_end(&self, addr: usize) -> usize {
+    /// Where what the leaf of `addr` describes ends.
+    pub fn leaf_end(&self, addr: usize) -> usize {
         (addr >> LEAF_SHIFT << LEAF_SHIFT) + (1 << LEAF_SHIFT)
     }
 

@@ -4,6 +4,7 @@ use super::{Memory, Pin, device};
 use crate::exec;
 use crate::table::visit::ReadMemory;
 use crate::text::Line;
+use crate::thread::{self, ThreadBlock};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use ebb::{ADDR_END, PinResult, Space, ThreadCtx};
 
@@ -22,13 +23,27 @@ pub struct SpaceMemory<'a> {
     ctx: &'a ThreadCtx,
     /// Stack pointer of the call: pins of calls made below it are still in use.
     sp: u64,
+    /// The calling thread's.
+    block: *mut ThreadBlock,
 }
 
 impl<'a> SpaceMemory<'a> {
-    /// For a call made with stack pointer `sp`.
+    /// For a call made with stack pointer `sp`, in a signal handler.
     #[inline]
     pub fn new(space: &'a Space, ctx: &'a ThreadCtx, sp: u64) -> Self {
-        Self { space, ctx, sp }
+        Self { space, ctx, sp, block: thread::on_stack() }
+    }
+
+    /// For a call made with stack pointer `sp`, on the program's stack.
+    #[inline]
+    pub fn of_block(space: &'a Space, block: &'a ThreadBlock, sp: u64) -> Self {
+        Self { space, ctx: block.ctx(), sp, block: block.as_ptr() }
+    }
+
+    /// Runs `f` on the agent's stack.
+    fn on_own<R>(&self, f: impl FnOnce() -> R) -> R {
+        // SAFETY: the calling thread's own block.
+        crate::stack::on_own(unsafe { &*self.block }, f)
     }
 }
 
@@ -47,17 +62,8 @@ impl ReadMemory for SpaceMemory<'_> {
     #[inline]
     fn may_be_managed(&self, addr: u64, len: u64) -> bool {
         let Some((addr, len)) = range(addr, len) else { return false };
-        if self.space.is_managed(addr) {
-            return true;
-        }
-        let mut at = (addr / UNIT_BYTES_MIN + 1) * UNIT_BYTES_MIN;
-        while at < addr + len {
-            if self.space.is_managed(at) {
-                return true;
-            }
-            at += UNIT_BYTES_MIN;
-        }
-        false
+        let is_small = addr / UNIT_BYTES_MIN == (addr + len - 1) / UNIT_BYTES_MIN;
+        self.space.is_managed(addr) || !is_small && self.space.is_any_managed(addr, len)
     }
 
     fn is_on_stack(&self, addr: u64) -> bool {
@@ -94,7 +100,7 @@ impl Memory for SpaceMemory<'_> {
 
     fn pin_add(&self, addr: u64, len: u64) -> Pin {
         let Some((addr, len)) = range(addr, len) else { return Pin::Ok };
-        match crate::stack::on_own(|| self.space.pin_add(self.ctx, addr, len)) {
+        match self.on_own(|| self.space.pin_add(self.ctx, addr, len)) {
             PinResult::Ok => Pin::Ok,
             PinResult::TooLarge => Pin::TooLarge,
             PinResult::Unreadable => Pin::Unreadable,
@@ -120,18 +126,18 @@ impl Memory for SpaceMemory<'_> {
     }
 
     fn bring_in(&self, addr: u64, len: u64) -> bool {
-        range(addr, len).is_none_or(|(addr, len)| crate::stack::on_own(|| self.space.bring_in(self.ctx, addr, len)))
+        range(addr, len).is_none_or(|(addr, len)| self.on_own(|| self.space.bring_in(self.ctx, addr, len)))
     }
 
     fn exclude(&self, addr: u64, len: u64) {
         if let Some((addr, len)) = range(addr, len) {
-            crate::stack::on_own(|| self.space.exclude(self.ctx, addr, len));
+            self.on_own(|| self.space.exclude(self.ctx, addr, len));
         }
     }
 
     fn register(&self, addr: u64, len: u64) -> bool {
         let Some((addr, len)) = range(addr, len) else { return true };
-        let is_there = crate::stack::on_own(|| self.space.register(self.ctx, addr, len));
+        let is_there = self.on_own(|| self.space.register(self.ctx, addr, len));
         if !is_there {
             say_refused(len as u64, self.space.limit_bytes());
         }
@@ -143,12 +149,12 @@ impl Memory for SpaceMemory<'_> {
     }
 
     fn give_to_driver(&self, addr: u64) {
-        crate::stack::on_own(|| self.space.give_to_driver(self.ctx, addr as usize));
+        self.on_own(|| self.space.give_to_driver(self.ctx, addr as usize));
     }
 
     fn request(&self, context: u64, block: u64, addr: u64, len: u64) {
         if let Some((addr, len)) = range(addr, len) {
-            crate::stack::on_own(|| self.space.request_add(self.ctx, context, block, addr, len));
+            self.on_own(|| self.space.request_add(self.ctx, context, block, addr, len));
         }
     }
 
@@ -158,11 +164,13 @@ impl Memory for SpaceMemory<'_> {
     }
 
     fn block(&self) -> u64 {
-        crate::signals::block_all()
+        // SAFETY: the calling thread's own block.
+        unsafe { crate::signals::block_all(self.block) }
     }
 
     fn unblock(&self, mask: u64) {
-        crate::signals::restore(mask);
+        // SAFETY: the calling thread's own block.
+        unsafe { crate::signals::restore(self.block, mask) }
     }
 }
 

@@ -89,6 +89,7 @@ const OVER_PART: usize = 16;
 /// Slots and everything behind them.
 pub struct SwapSpace {
     slots: SwapDevice,
+    nr_slots: u32,
     locations: *const AtomicU64,
     pool: Pool,
     memory: PoolMemory,
@@ -116,7 +117,10 @@ impl SwapSpace {
     pub fn new(pool_pages_max: [usize; 2], arena_bytes: usize) -> Result<Self, Errno> {
         // Asked here, so that no signal handler has to.
         let _ = ebb_pool::codec::has_words();
-        let (slots, _) = new_slots(&Options::fixed(NR_SLOTS, SHARDS, Placement::Sharded))?;
+        // A process has no more to swap than its address space holds.
+        let pages = uapi::address_space_limit() / 4096;
+        let nr_slots = NR_SLOTS.min(pages.min(u64::from(u32::MAX)) as u32 / CLUSTER_SLOTS * CLUSTER_SLOTS);
+        let (slots, _) = new_slots(&Options::fixed(nr_slots, SHARDS, Placement::Sharded))?;
         let block_bytes = BLOCK_BYTES;
         let arena_bytes = arena_bytes.next_multiple_of(block_bytes);
         let arena = uapi::reserve_aligned(arena_bytes, block_bytes.max(4096))?;
@@ -126,7 +130,8 @@ impl SwapSpace {
         let nr_blocks = arena_bytes / block_bytes;
         Ok(Self {
             slots,
-            locations: uapi::reserve(NR_SLOTS as usize * 8)?.cast(),
+            nr_slots,
+            locations: uapi::reserve(nr_slots as usize * 8)?.cast(),
             pool,
             memory: PoolMemory::new(arena as usize, nr_blocks, pool_pages_max)?,
             devices: Devices::new()?,
@@ -155,7 +160,7 @@ impl SwapSpace {
     }
 
     fn location(&self, slot: Slot) -> &AtomicU64 {
-        assert!(slot.0 < NR_SLOTS);
+        assert!(slot.0 < self.nr_slots);
         // SAFETY: checked index.
         unsafe { &*self.locations.add(slot.0 as usize) }
     }

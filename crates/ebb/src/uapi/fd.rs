@@ -1,11 +1,14 @@
 //! Descriptors of Ebb's own in a table that the program uses too.
 //!
 //! A new descriptor comes with the lowest free number, where a program may put or close its own at any moment (`dup2`,
-//! `closefrom`). While one thread runs, moving it up at once is enough ([`super::raise_fd`]). Beside a running
+//! `closefrom`). While one thread runs, moving it up at once is enough ([`raise`]). Beside a running
 //! program, numbers change hands inside [`change`]: calls of the program that close or replace a number wait
 //! meanwhile ([`wait_unchanged`]), and those that had begun before have time to end. A program's thread can be held up
 //! for longer between its look and its call; so [`place`] asks, too, whether a number still is the file that was
 //! opened, and closes nothing that is not.
+//!
+//! Ebb's numbers begin at the soft limit ([`lowest`]), where the program never gets to, wherever the hard limit is higher:
+//! so they take nothing away from what the program may open, and a table that the program has filled is not full to Ebb.
 
 use super::{Errno, call, close, futex_wait, futex_wake};
 use core::ffi::CStr;
@@ -74,6 +77,79 @@ pub fn identity_of_path(path: &CStr) -> Result<Identity, Errno> {
     Ok(identity(&stat))
 }
 
+/// Above this soft limit no number of Ebb's is: the kernel's table is as long as its highest number.
+const TABLE_MAX: u64 = 4096;
+/// Numbers that Ebb takes below a limit that it cannot pass.
+const OWN_MAX: u64 = 40;
+
+/// Where numbers for Ebb's descriptors begin.
+pub fn lowest() -> i32 {
+    let limit = super::limit(g::RLIMIT_NOFILE, 1024);
+    let is_beyond = limit.rlim_cur < limit.rlim_max && limit.rlim_cur <= TABLE_MAX;
+    if is_beyond { limit.rlim_cur as i32 } else { limit.rlim_cur.min(1024).saturating_sub(OWN_MAX) as i32 }
+}
+
+/// Moves `fd` to the first free number from [`lowest`] on, or where there is none to another; close-on-exec. On failure
+/// it is what it was.
+pub fn raise(fd: i32) -> Result<i32, Errno> {
+    let new = duplicate(fd)?;
+    close(fd);
+    Ok(new)
+}
+
+/// Another number for what is behind `fd`, from [`lowest`] on where one is free; close-on-exec.
+pub fn duplicate(fd: i32) -> Result<i32, Errno> {
+    let from = |lowest: i32| {
+        // SAFETY: descriptors are numbers; this one is the caller's own.
+        unsafe { call(g::__NR_fcntl, [fd as u64, g::F_DUPFD_CLOEXEC as u64, lowest as u64, 0, 0, 0]) }
+    };
+    let lowest = lowest();
+    super::with_hard_limit(g::RLIMIT_NOFILE, || from(lowest).or_else(|_| from(3))).map(|fd| fd as i32)
+}
+
+/// Runs `open`, and where it finds no number again with the soft limit as high as the hard one.
+pub fn beyond_limit<T>(mut open: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
+    match open() {
+        Err(Errno::MFILE) => super::with_hard_limit(g::RLIMIT_NOFILE, open),
+        result => result,
+    }
+}
+
+/// Whether `n` descriptors more can be opened, as [`beyond_limit`] does. At most 8.
+pub fn has_room(n: usize) -> bool {
+    let mut spare = [-1; 8];
+    let n = n.min(spare.len());
+    // SAFETY: creates a descriptor, touches no memory.
+    let first = beyond_limit(|| unsafe { call(g::__NR_eventfd2, [0, g::O_CLOEXEC as u64, 0, 0, 0, 0]) });
+    let Ok(first) = first else { return false };
+    spare[0] = first as i32;
+    let has_all = (1..n).all(|i| match duplicate(first as i32) {
+        Ok(fd) => {
+            spare[i] = fd;
+            true
+        }
+        Err(_) => false,
+    });
+    spare.into_iter().filter(|fd| *fd >= 0).for_each(close);
+    has_all
+}
+
+/// Whether a child of fork can give its descriptor `fd` up and open another, as [`beyond_limit`] does.
+pub fn is_replaceable(fd: i32) -> bool {
+    let limit = super::limit(g::RLIMIT_NOFILE, 1024);
+    if (fd as u64) < limit.rlim_max {
+        return true;
+    }
+    // SAFETY: descriptors are numbers; this one is the caller's own.
+    match unsafe { call(g::__NR_fcntl, [fd as u64, g::F_DUPFD_CLOEXEC as u64, 0, 0, 0, 0]) } {
+        Ok(spare) => {
+            close(spare as i32);
+            true
+        }
+        Err(_) => false,
+    }
+}
+
 /// 1 while Ebb changes numbers.
 static CHANGING: AtomicU32 = AtomicU32::new(0);
 /// How long a call of the program's may take from its look at [`wait_unchanged`] to its end.
@@ -116,8 +192,11 @@ pub fn reset_in_child() {
 /// Moves `fd` to the first free number at or above `lowest`, close-on-exec. Inside [`change`]. `publish` is told the new number at once, so that the program is kept away
 /// from it, and -1 if that comes to nothing. `is_ours` says whether a number is the file that was opened.
 pub fn place(fd: i32, lowest: i32, publish: impl Fn(i32), is_ours: impl Fn(i32) -> bool) -> Result<i32, Errno> {
-    // SAFETY: descriptors are numbers; at worst this duplicates a file of the program's.
-    let new = unsafe { call(g::__NR_fcntl, [fd as u64, g::F_DUPFD_CLOEXEC as u64, lowest as u64, 0, 0, 0]) };
+    let duplicate = || {
+        // SAFETY: descriptors are numbers; at worst this duplicates a file of the program's.
+        unsafe { call(g::__NR_fcntl, [fd as u64, g::F_DUPFD_CLOEXEC as u64, lowest as u64, 0, 0, 0]) }
+    };
+    let new = super::with_hard_limit(g::RLIMIT_NOFILE, duplicate);
     let new = match new {
         Ok(new) => new as i32,
         Err(e) => {

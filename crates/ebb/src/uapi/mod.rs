@@ -423,17 +423,6 @@ pub fn open_unlinked(path: &core::ffi::CStr) -> Result<(i32, fd::Identity), Errn
     }
 }
 
-/// Moves `fd` to the first free number at or above `lowest`, close-on-exec, and closes the old number.
-pub fn raise_fd(fd: i32, lowest: i32) -> Result<i32, Errno> {
-    // SAFETY: descriptors are numbers; `fd` is the caller's own.
-    unsafe {
-        let new =
-            call(g::__NR_fcntl, [fd as u64, linux_raw_sys::general::F_DUPFD_CLOEXEC as u64, lowest as u64, 0, 0, 0])?;
-        close(fd);
-        Ok(new as i32)
-    }
-}
-
 /// The limit `resource`, or `unknown` where the kernel does not say.
 fn limit(resource: u32, unknown: u64) -> g::rlimit64 {
     let mut limit = g::rlimit64 { rlim_cur: unknown, rlim_max: unknown };
@@ -449,25 +438,28 @@ fn soft_limit(resource: u32, unknown: u64) -> u64 {
 
 /// Calls `f` with the soft limit on the size of files as high as the hard one.
 pub fn with_largest_files<R>(f: impl FnOnce() -> R) -> R {
+    with_hard_limit(g::RLIMIT_FSIZE, f)
+}
+
+/// Calls `f` with the soft limit `resource` as high as the hard one.
+fn with_hard_limit<R>(resource: u32, f: impl FnOnce() -> R) -> R {
     let set = |limit: &g::rlimit64| {
         // SAFETY: the kernel reads the structure.
-        let _ = unsafe { call(g::__NR_prlimit64, [0, g::RLIMIT_FSIZE as u64, limit as *const _ as u64, 0, 0, 0]) };
+        let _ = unsafe { call(g::__NR_prlimit64, [0, resource as u64, limit as *const _ as u64, 0, 0, 0]) };
     };
-    let old = limit(g::RLIMIT_FSIZE, u64::MAX);
+    let old = limit(resource, u64::MAX);
+    if old.rlim_cur >= old.rlim_max {
+        return f();
+    }
     let high = g::rlimit64 { rlim_cur: old.rlim_max, ..old };
     set(&high);
     let result = f();
     // Unless the program has changed it meanwhile.
-    let now = limit(g::RLIMIT_FSIZE, u64::MAX);
+    let now = limit(resource, u64::MAX);
     if (now.rlim_cur, now.rlim_max) == (high.rlim_cur, high.rlim_max) {
         set(&old);
     }
     result
-}
-
-/// Soft limit of open descriptors.
-pub fn nofile_limit() -> u64 {
-    soft_limit(g::RLIMIT_NOFILE, 1024)
 }
 
 /// Soft limit of address space, bytes; `u64::MAX` for none.

@@ -94,8 +94,8 @@ impl Uffd {
     }
 
     /// Moves the descriptor to a number out of the program's way.
-    pub fn raise(self, lowest: i32) -> Result<Self, Errno> {
-        Ok(Self { fd: super::raise_fd(self.fd, lowest)?, ..self })
+    pub fn raise(self) -> Result<Self, Errno> {
+        Ok(Self { fd: super::fd::raise(self.fd)?, ..self })
     }
 
     /// The same under a new number.

@@ -137,25 +137,28 @@ fn nr_slots(bytes: u64) -> u32 {
 impl SpillFile {
     /// Creates a file. While only one thread uses the table of descriptors, the calling one.
     pub fn create(spec: &SwapSpec<'_>, shards: usize) -> Result<Self, Errno> {
-        let fd = match uapi::open_tmpfile(spec.dir) {
-            Ok(fd) => fd,
-            // File systems without nameless files: a random name that lives for a moment.
-            Err(_) => open_named(spec.dir)?.0,
-        };
+        let fd = uapi::fd::beyond_limit(|| match uapi::open_tmpfile(spec.dir) {
+            Err(errno) if errno != Errno::MFILE => {
+                // File systems without nameless files: a random name that lives for a moment.
+                open_named(spec.dir).map(|(fd, _)| fd)
+            }
+            opened => opened,
+        })?;
         Self::new(spec, shards, keep_away(fd)?)
     }
 
     /// Creates a file beside a running program. `publish` is told its descriptor, see [`uapi::fd::place`].
     pub fn create_beside(spec: &SwapSpec<'_>, shards: usize, publish: impl Fn(i32)) -> Result<(Self, Identity), Errno> {
         let (fd, identity) = open_named(spec.dir)?;
-        let fd = uapi::fd::place(fd, lowest_fd(), publish, |fd| identity_of(fd) == Ok(identity))?;
+        let fd = uapi::fd::place(fd, uapi::fd::lowest(), publish, |fd| identity_of(fd) == Ok(identity))?;
         Self::new(spec, shards, fd).map(|file| (file, identity))
     }
 
     /// A file that is open. Closes it on failure.
     fn new(spec: &SwapSpec<'_>, shards: usize, fd: i32) -> Result<Self, Errno> {
         let mut undo = Undo { fd, maps: [(0, 0); 4] };
-        let bytes = spec.bytes;
+        // A process has no more to swap than its address space holds, and the tables need some of that.
+        let bytes = spec.bytes.min(uapi::address_space_limit());
         let mut dir = [0; NAME_BYTES_MAX];
         let name = spec.dir.to_bytes_with_nul();
         dir.get_mut(..name.len()).ok_or(Errno(linux_raw_sys::errno::ENAMETOOLONG as i32))?.copy_from_slice(name);
@@ -240,7 +243,7 @@ impl SpillFile {
 
     /// Moves the descriptor to another number, because the program wants this one. Under the exclusive gate.
     pub fn move_fd(&self) -> Option<i32> {
-        let fd = raise(self.fd()).ok()?;
+        let fd = uapi::fd::raise(self.fd()).ok()?;
         self.fd.store(fd, Ordering::Relaxed);
         Some(fd)
     }
@@ -596,20 +599,11 @@ fn unmap(maps: [(usize, usize); 4]) {
 
 /// Moves a descriptor of Ebb's to a high number, where programs do not look.
 pub fn keep_away(fd: i32) -> Result<i32, Errno> {
-    let moved = raise(fd);
+    let moved = uapi::fd::raise(fd);
     if moved.is_err() {
         uapi::close(fd);
     }
     moved
-}
-
-fn raise(fd: i32) -> Result<i32, Errno> {
-    uapi::raise_fd(fd, lowest_fd()).or_else(|_| uapi::raise_fd(fd, 3))
-}
-
-/// Where numbers for Ebb's descriptors begin.
-pub fn lowest_fd() -> i32 {
-    uapi::nofile_limit().min(1024).saturating_sub(40) as i32
 }
 
 fn nonce_of(counter: u64) -> Nonce<aes_gcm::aead::consts::U12> {
