@@ -123,8 +123,15 @@ pub fn has_such_name(path: &[u8]) -> bool {
 /// Whether the path that an open call names is such a one.
 pub fn opens_such(nr: u32, a: &[u64; 6]) -> bool {
     let at = if nr == g::__NR_open { a[0] } else { a[1] };
-    let mut path = [0u8; 256];
-    matches!(user::read_str(at, &mut path), Ok(Some(len)) if has_such_name(&path[..len]))
+    // Most paths are short: no more is copied than it takes.
+    names_such::<64>(at).unwrap_or_else(|| names_such::<512>(at).unwrap_or(false))
+}
+
+/// The same for a path of less than `N` bytes; none for a longer one.
+#[inline(never)]
+fn names_such<const N: usize>(at: u64) -> Option<bool> {
+    let mut path = [0u8; N];
+    user::read_str(at, &mut path).ok()?.map(|len| has_such_name(&path[..len]))
 }
 
 /// Device, inode, and whether it is a directory.
