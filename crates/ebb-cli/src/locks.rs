@@ -6,6 +6,7 @@ use std::path::Path;
 use ebb::stats::Contention;
 use serde_json::{Value, json};
 
+use crate::control::printable;
 use crate::failure::Failure;
 use crate::process::{self, Process};
 use crate::report::Counters;
@@ -34,8 +35,8 @@ pub fn table(counters: &Counters) -> String {
             human_ns(lock.total_ns),
             human_ns(lock.max_ns),
             human_ns(lock.average_ns()),
-            lock.class(),
-            lock.place(),
+            printable(lock.class()),
+            printable(lock.place()),
         );
     }
     let lost = counters.page().locks.lost();

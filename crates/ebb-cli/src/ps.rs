@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use ebb::tree::{Kind, Member, MemberId, now_ms};
+use ebb::tree::{Kind, Member, MemberId, now_ms, said};
 use serde_json::{Value, json};
 
 use crate::control::printable;
@@ -55,16 +55,15 @@ struct Figures {
 
 impl Figures {
     fn of(member: &Member, shared: u64) -> Self {
-        let get = |word: &std::sync::atomic::AtomicU64| word.load(Relaxed);
         // Read once: it may change meanwhile, and is more than what is shared in any case.
-        let charged = get(&member.charged);
+        let charged = said(&member.charged);
         Self {
-            wanted: get(&member.wanted),
+            wanted: said(&member.wanted),
             charged,
             shared: shared.min(charged),
-            staged: get(&member.staged),
-            pool: get(&member.pool),
-            faults: get(&member.faults),
+            staged: said(&member.staged),
+            pool: said(&member.pool),
+            faults: member.faults.load(Relaxed),
             age_ms: member.coldest_ms(now_ms()),
         }
     }
@@ -142,7 +141,7 @@ impl Faults {
     fn per_s(&self, id: MemberId, now: u64) -> u64 {
         let before = self.of.iter().find(|(other, _)| *other == id).map_or(0, |(_, faults)| *faults);
         let ms = self.at.elapsed().as_millis().max(1) as u64;
-        now.saturating_sub(before) * 1000 / ms
+        now.saturating_sub(before).saturating_mul(1000) / ms
     }
 }
 

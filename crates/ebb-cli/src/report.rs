@@ -1,19 +1,20 @@
 //! What a run did, for people and as JSON, out of the counters that the managed processes shared.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{Seek, Write};
 use std::mem::ManuallyDrop;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use ebb::stats::{MAGIC, Shared};
-use ebb::tree::Page;
+use ebb::tree::{self, Page};
 use serde_json::{Map, Value, json};
 
+use crate::control::printable;
 use crate::locks;
 use crate::size::{human_bytes, human_count, human_ns};
 use crate::supervise::{End, Usage};
@@ -38,7 +39,7 @@ unsafe impl Sync for Counters {}
 impl Counters {
     /// Makes the page, all zero but for its mark.
     pub fn create() -> std::io::Result<Self> {
-        let file = sys::memory_file(c"ebb-stats", Shared::MAP_BYTES as u64)?;
+        let file = sys::memory_file(c"ebb-stats", tree::FILE_BYTES, Shared::MAP_BYTES as u64)?;
         let counters = Self::map(file, libc::PROT_READ | libc::PROT_WRITE)?;
         counters.page().magic.store(MAGIC, Relaxed);
         Ok(counters)
@@ -46,17 +47,21 @@ impl Counters {
 
     /// The page of a running program, to be read only.
     pub fn open(path: &Path) -> std::io::Result<Self> {
-        Self::open_as(File::open(path)?, libc::PROT_READ)
+        Self::open_as(opened(File::options().read(true), path)?, libc::PROT_READ)
     }
 
     /// The page of a running program, to be written too.
     pub fn open_writable(path: &Path) -> std::io::Result<Self> {
-        let file = File::options().read(true).write(true).open(path)?;
+        let file = opened(File::options().read(true).write(true), path)?;
         Self::open_as(file, libc::PROT_READ | libc::PROT_WRITE)
     }
 
     fn open_as(file: File, protection: i32) -> std::io::Result<Self> {
         let foreign = || std::io::Error::other("its counters are not of this version");
+        // Anybody may have a file of that name, and cut it off while this process reads it.
+        if !sys::keeps_its_length(&file) {
+            return Err(std::io::Error::other("its counters are not such as `ebb run` makes"));
+        }
         let mut magic = [0; 8];
         file.read_exact_at(&mut magic, 0)?;
         if file.metadata()?.len() < Shared::MAP_BYTES as u64 || u64::from_le_bytes(magic) != MAGIC {
@@ -112,11 +117,11 @@ impl Counters {
         self.page().ram_limit_bytes.store(bytes, Relaxed);
     }
 
-    /// What the user calls the tree.
+    /// What the user calls the tree, or a process of it has made of that.
     pub fn name(&self) -> Option<String> {
         let bytes = self.page().name_bytes();
         let text: Vec<u8> = bytes.into_iter().take_while(|byte| *byte != 0).collect();
-        (!text.is_empty()).then(|| String::from_utf8_lossy(&text).into_owned())
+        (!text.is_empty()).then(|| printable(&String::from_utf8_lossy(&text)))
     }
 
     /// What the first failing process said, without Ebb's name in front.
@@ -125,8 +130,13 @@ impl Counters {
         let text: Vec<u8> = bytes.into_iter().take_while(|byte| *byte != 0).collect();
         let text = String::from_utf8_lossy(&text);
         let text = text.trim();
-        (!text.is_empty()).then(|| text.strip_prefix("ebb: ").unwrap_or(text).to_owned())
+        (!text.is_empty()).then(|| printable(text.strip_prefix("ebb: ").unwrap_or(text)))
     }
+}
+
+/// Opens what may be anything, of whoever likes to be taken for a tree, without waiting for it.
+fn opened(options: &mut OpenOptions, path: &Path) -> std::io::Result<File> {
+    options.custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)
 }
 
 /// A finished run.
@@ -142,6 +152,16 @@ pub struct Outcome<'a> {
     pub counters: &'a Counters,
     /// Programs of the tree that could not be managed.
     pub unmanaged: Unmanaged,
+}
+
+/// What counters add up to, of which any process of the tree may have made anything.
+fn total(counters: &[u64]) -> u64 {
+    counters.iter().fold(0, |sum, counter| sum.saturating_add(*counter))
+}
+
+/// Bytes of so many pages, likewise.
+fn bytes_of(pages: u64) -> u64 {
+    pages.saturating_mul(PAGE_BYTES)
 }
 
 fn ratio(over: u64, under: u64) -> Option<f64> {
@@ -167,10 +187,10 @@ impl Outcome<'_> {
         let faults =
             [&page.faults_first_touch, &page.faults_soft, &page.faults_pool, &page.faults_file, &page.faults_spurious];
         Derived {
-            faults: faults.into_iter().map(get).sum(),
-            swap_ns: get(&page.fault_ns) + get(&page.direct_reclaim_ns),
-            out_pages: get(&page.out_pool_pages) + get(&page.out_same_pages) + get(&page.out_file_pages),
-            file_pages: get(&page.out_file_pages) + get(&page.writeback_pages),
+            faults: total(&faults.map(get)),
+            swap_ns: total(&[&page.fault_ns, &page.direct_reclaim_ns].map(get)),
+            out_pages: total(&[&page.out_pool_pages, &page.out_same_pages, &page.out_file_pages].map(get)),
+            file_pages: total(&[&page.out_file_pages, &page.writeback_pages].map(get)),
             pool_ratio: ratio(get(&page.pool_in_bytes), get(&page.pool_out_bytes)),
             squeeze_ratio: ratio(get(&page.peak_wanted_bytes), get(&page.peak_held_bytes)),
             pages_per_unmap: ratio(get(&page.unmap_pages), get(&page.unmap_calls)),
@@ -241,9 +261,9 @@ impl Outcome<'_> {
             );
             lines.push(format!(
                 "ebb: swapped out {}: {pool}; {} same-filled; {} to a file",
-                human_bytes(derived.out_pages * PAGE_BYTES),
-                human_bytes(get(&page.out_same_pages) * PAGE_BYTES),
-                human_bytes(derived.file_pages * PAGE_BYTES),
+                human_bytes(bytes_of(derived.out_pages)),
+                human_bytes(bytes_of(get(&page.out_same_pages))),
+                human_bytes(bytes_of(derived.file_pages)),
             ));
         }
         lines.push(format!(
@@ -353,6 +373,7 @@ pub fn write_json(file: &mut File, value: &Value) -> std::io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::AtomicU64;
 
     fn outcome(counters: &Counters) -> Outcome<'_> {
         Outcome {
@@ -385,6 +406,42 @@ mod tests {
         page.fault_ns.store(1_500_000_000, Relaxed);
         page.direct_reclaim_ns.store(500_000_000, Relaxed);
         counters
+    }
+
+    #[test]
+    fn nobody_can_cut_the_area_off_or_open_it_anew_and_what_can_be_cut_off_is_no_area() {
+        use std::os::fd::AsRawFd;
+        use std::os::unix::fs::MetadataExt;
+        let counters = Counters::create().unwrap();
+        let path = |file: &File| format!("/proc/self/fd/{}", file.as_raw_fd());
+        let meta = counters.file().metadata().unwrap();
+        assert_eq!((meta.mode() & 0o7777, meta.len()), (0o600, tree::FILE_BYTES));
+        for len in [0, 4096, tree::FILE_BYTES - 1, tree::FILE_BYTES + 1] {
+            assert_eq!(counters.file().set_len(len).unwrap_err().raw_os_error(), Some(libc::EPERM));
+        }
+        assert!(Counters::open(Path::new(&path(counters.file()))).is_ok());
+        // The same, but for the seals.
+        let mut loose = tempfile::tempfile().unwrap();
+        loose.write_all(&MAGIC.to_ne_bytes()).unwrap();
+        loose.set_len(tree::FILE_BYTES).unwrap();
+        let refused = Counters::open(Path::new(&path(&loose))).err().unwrap();
+        assert_eq!(refused.to_string(), "its counters are not such as `ebb run` makes");
+    }
+
+    #[test]
+    fn whatever_stands_in_the_area_is_told_in_one_line_each() {
+        let counters = busy();
+        let words = Shared::MAP_BYTES / 8;
+        // SAFETY: the area is mapped, and made of atomics for which any bytes are valid.
+        let area = unsafe { std::slice::from_raw_parts(counters.shared.as_ptr().cast::<AtomicU64>(), words) };
+        for value in [u64::MAX, 1 << 63, (1 << 63) - 1, 0x1b5b_324a_0a07_0d00, 0] {
+            area.iter().for_each(|word| word.store(value, Relaxed));
+            let outcome = outcome(&counters);
+            let told = outcome.summary().into_iter().chain(outcome.details()).chain([outcome.json().to_string()]);
+            told.for_each(|line| assert!(!line.contains(char::is_control), "{line:?}"));
+            assert!(!counters.name().unwrap_or_default().contains(char::is_control));
+            assert!((0..=1i64 << 50).contains(&counters.tree().sum().held));
+        }
     }
 
     #[test]

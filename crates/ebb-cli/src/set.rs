@@ -25,6 +25,8 @@ use crate::{process, squeeze, sys};
 const STEP: Duration = Duration::from_millis(10);
 /// Without progress for so long there will be none.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// Progress is a part of what was held at first: so large a part at least.
+const STEPS_MAX: i64 = 4096;
 /// The exit status when the tree still holds more.
 const STATUS_ABOVE: i32 = 1;
 /// So many processes are named that hold most.
@@ -74,6 +76,10 @@ fn shrink(tree: &Tree, interrupts: &Interrupts) -> std::io::Result<Reached> {
     let (page, fd) = (tree.counters.tree(), tree.counters.fd());
     let mut progress = Progress::new("set");
     let own = tree.own();
+    // What the dead held is nobody's.
+    tree::reap(page, fd, &own);
+    // Whoever writes to the area of the tree must not keep this going for ever.
+    let step = page.sum().held / STEPS_MAX;
     let mut least = i64::MAX;
     let mut since = Instant::now();
     loop {
@@ -82,11 +88,8 @@ fn shrink(tree: &Tree, interrupts: &Interrupts) -> std::io::Result<Reached> {
         if lacking <= 0 {
             return Ok(Reached::Below);
         }
-        // What the dead held is nobody's.
-        if tree::reap(page, fd, &own) > 0 {
-            continue;
-        }
-        if sum.held < least {
+        tree::reap(page, fd, &own);
+        if sum.held < least - step {
             (least, since) = (sum.held, Instant::now());
         } else if since.elapsed() > PATIENCE {
             return Ok(Reached::Above);

@@ -4,7 +4,7 @@
 
 use std::sync::atomic::Ordering::SeqCst;
 
-use ebb::tree::{Page, now_ms};
+use ebb::tree::{Page, now_ms, said};
 
 use crate::sys;
 
@@ -27,7 +27,7 @@ pub fn ask(page: &Page, lacking: i64) -> bool {
     let Some((index, _)) = page.coldest(None, HELD_MIN, now) else { return false };
     let member = page.member(index);
     if member.ask_pages.load(SeqCst) <= 0 {
-        member.ask(portion(lacking, member.charged.load(SeqCst)), now);
+        member.ask(portion(lacking, said(&member.charged)), now);
         sys::futex_wake_all(&member.asked);
     }
     true

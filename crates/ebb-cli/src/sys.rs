@@ -3,10 +3,12 @@
 //! Owns no policy. Everything that `ebb` opens for itself is close-on-exec.
 
 use std::ffi::{CStr, CString, OsStr};
+use std::fs::Permissions;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
@@ -102,10 +104,11 @@ pub fn file_system(path: &Path) -> io::Result<FileSystem> {
     })
 }
 
-/// An anonymous file in memory, close-on-exec.
-pub fn memory_file(name: &CStr, len: u64) -> io::Result<std::fs::File> {
+/// An anonymous file in memory, close-on-exec, that only its owner may open, and that nobody can make shorter: `len` bytes long, or
+/// `len_min` where the limit on file sizes allows no more.
+pub fn memory_file(name: &CStr, len: u64, len_min: u64) -> io::Result<std::fs::File> {
     // Since Linux 6.3 a memfd says that it holds no code; before, the flag is unknown.
-    let wanted = [libc::MFD_CLOEXEC | libc::MFD_NOEXEC_SEAL, libc::MFD_CLOEXEC];
+    let wanted = [libc::MFD_NOEXEC_SEAL, 0].map(|flag| libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING | flag);
     let mut last = io::Error::from_raw_os_error(libc::EINVAL);
     for flags in wanted {
         // SAFETY: the name is a C string.
@@ -113,13 +116,54 @@ pub fn memory_file(name: &CStr, len: u64) -> io::Result<std::fs::File> {
             Ok(fd) => {
                 // SAFETY: a descriptor just made, which nobody else knows.
                 let file = std::fs::File::from(unsafe { OwnedFd::from_raw_fd(fd) });
-                file.set_len(len)?;
+                file.set_permissions(Permissions::from_mode(0o600))?;
+                let is_whole = with_file_sizes(len, || file.set_len(len)).transpose()?.is_some();
+                if !is_whole {
+                    file.set_len(len_min)?;
+                }
+                // Where there is no room for all of it now, a process with another limit may make it.
+                let grow = if is_whole { libc::F_SEAL_GROW } else { 0 };
+                let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_SEAL | grow;
+                // SAFETY: a descriptor of this process's, and a number.
+                check(unsafe { libc::fcntl(fd, libc::F_ADD_SEALS, seals) })?;
                 return Ok(file);
             }
             Err(error) => last = error,
         }
     }
     Err(last)
+}
+
+/// Whether nobody can make the file shorter, so that what is mapped of it stays there.
+pub fn keeps_its_length(file: &impl AsRawFd) -> bool {
+    // Other file systems know no seals, but for that of huge pages, which may have none left to fill a hole with.
+    // SAFETY: a descriptor of this process's; the result is whole, and all zeroes are valid for it.
+    let (seals, is_tmpfs) = unsafe {
+        let seals = libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS);
+        let mut of_system: libc::statfs = std::mem::zeroed();
+        let found = libc::fstatfs(file.as_raw_fd(), &raw mut of_system);
+        (seals, found == 0 && of_system.f_type == libc::TMPFS_MAGIC)
+    };
+    is_tmpfs && seals >= 0 && seals & libc::F_SEAL_SHRINK != 0
+}
+
+/// Calls `f` while files may be as large as `bytes`; none when they may not.
+fn with_file_sizes<R>(bytes: u64, f: impl FnOnce() -> R) -> Option<R> {
+    let (soft, hard) = resource_limit(libc::RLIMIT_FSIZE);
+    if soft >= bytes {
+        return Some(f());
+    }
+    if hard < bytes {
+        return None;
+    }
+    let set = |soft| {
+        let limit = libc::rlimit64 { rlim_cur: soft, rlim_max: hard };
+        // SAFETY: the structure is whole.
+        check(unsafe { libc::setrlimit64(libc::RLIMIT_FSIZE, &raw const limit) }).is_ok()
+    };
+    let result = set(hard).then(f);
+    set(soft);
+    result
 }
 
 /// Soft and hard limit of a resource; `u64::MAX` means none.

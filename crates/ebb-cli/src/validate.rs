@@ -5,7 +5,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use ebb::tree::{self, Kind, MEMBERS_MAX, Page, SHARES_MAX};
+use ebb::tree::{self, Kind, MEMBERS_MAX, PAGES_MAX, Page, SHARES_MAX};
 
 use crate::report::PAGE_BYTES;
 use crate::size::human_bytes;
@@ -57,7 +57,8 @@ impl fmt::Display for Violation {
 fn recount(page: &Page) -> i64 {
     let of = |index: u32| {
         let member = page.member(index);
-        let load = |word: &std::sync::atomic::AtomicI64| word.load(std::sync::atomic::Ordering::SeqCst);
+        let load =
+            |word: &std::sync::atomic::AtomicI64| word.load(std::sync::atomic::Ordering::SeqCst).min(PAGES_MAX as i64);
         match member.kind() {
             Kind::Free => 0,
             Kind::Outside => {

@@ -9,6 +9,9 @@ const STAMP_SHIFT: u32 = 20;
 /// Nanoseconds per cycle, times 2^20.
 static NS_PER_CYCLE: AtomicU64 = AtomicU64::new(0);
 
+/// Rates that processors have: of 10 GHz down to 100 MHz.
+const RATES: core::ops::RangeInclusive<u64> = (1 << 20) / 10..=10 << 20;
+
 /// The program has forbidden the counter (PR_SET_TSC): reading it would be a fault, so time is not counted any more.
 static FORBIDDEN: AtomicBool = AtomicBool::new(false);
 
@@ -65,7 +68,8 @@ pub fn calibrate(known: &AtomicU64) {
         return forbid();
     }
     let rate = known.load(Relaxed);
-    if rate != 0 {
+    // Any process of the tree may have written there.
+    if RATES.contains(&rate) {
         NS_PER_CYCLE.store(rate, Relaxed);
         return;
     }

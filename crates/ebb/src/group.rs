@@ -7,7 +7,7 @@
 //! by one batch a thread.
 
 use crate::stats::{self, Shared};
-use crate::tree::{Member, Tree, TreeFull};
+use crate::tree::{Member, Tree, TreeFull, said};
 use crate::uapi::now_ns;
 use core::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 
@@ -138,8 +138,8 @@ impl Group {
         let page = self.tree.page();
         let member = self.member();
         member.charged.store(self.charged() as u64, Relaxed);
-        let wanted: u64 = page.members().map(|(_, m)| m.wanted.load(Relaxed)).sum();
-        let elsewhere = wanted.saturating_sub(member.wanted.load(Relaxed));
+        let wanted: u64 = page.members().map(|(_, m)| said(&m.wanted)).sum();
+        let elsewhere = wanted.saturating_sub(said(&member.wanted));
         self.wanted_elsewhere.store(elsewhere as i64, Relaxed);
         let held = (self.limit() as i64 - self.tree.free_seen()).max(0);
         stats::raise(&self.stats.peak_held_bytes, held as u64 * 4096);

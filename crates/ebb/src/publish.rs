@@ -5,7 +5,7 @@ use crate::ctx::ThreadCtx;
 use crate::group;
 use crate::sharing;
 use crate::space::Space;
-use crate::tree::{AGES, Kind, ages, now_ms};
+use crate::tree::{AGES, Kind, ages, now_ms, said};
 use core::sync::atomic::Ordering::Relaxed;
 
 /// How often ages are looked at: so often that who is asked for memory knows its own.
@@ -35,8 +35,7 @@ impl Space {
         self.staging.set_target(group::staging_target(share, self.group.wanted().saturating_sub(in_memory)));
         // The pools of the others are in the same budget. A pool may always have its part of what the process has itself.
         let page = self.tree().page();
-        let pools =
-            page.members().filter(|(_, m)| m.kind() == Kind::Managed).map(|(_, m)| m.pool.load(Relaxed) as usize);
+        let pools = page.members().filter(|(_, m)| m.kind() == Kind::Managed).map(|(_, m)| said(&m.pool) as usize);
         let others = pools.sum::<usize>().saturating_sub(self.swap.pool_pages());
         // What is shared since a fork is in this process's own pool, too.
         let others = others.saturating_sub(self.shared_pool_pages.load(Relaxed));

@@ -9,7 +9,7 @@ use crate::space::Space;
 use crate::stats::{self, Shared};
 use crate::swapspace::WriteBack;
 use crate::text::Text;
-use crate::tree::{ages, now_ms};
+use crate::tree::{ages, now_ms, said};
 use crate::uapi::{self, thread};
 use crate::work::Work;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -441,7 +441,7 @@ impl Space {
         let (page, own, now) = (self.tree().page(), self.tree().id().index, now_ms());
         let coldest = page.coldest(Some(own), self.grown_pages(), now);
         let Some((index, _)) = coldest.filter(|(_, age_ms)| *age_ms >= than_ms) else { return false };
-        let _ = self.ask(index, page.member(index).charged.load(Ordering::Relaxed) / ages::ASK_PART, now);
+        let _ = self.ask(index, said(&page.member(index).charged) / ages::ASK_PART, now);
         true
     }
 

@@ -7,7 +7,7 @@
 //! chance, with a histogram per process in place of one list for all (multi-generational LRU).
 
 use super::share::Share;
-use super::{AGE_BASE_MS, AGES, Kind, Member, MemberId, Page};
+use super::{AGE_BASE_MS, AGES, Kind, Member, MemberId, Page, said};
 use crate::primitive::Ordering;
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -57,7 +57,7 @@ impl Member {
 
     /// At least how old its coldest pages are, as many of them as are worth asking for; none when it has not so many.
     pub fn coldest_ms(&self, now_ms: u64) -> Option<u64> {
-        let charged = self.charged.load(Relaxed);
+        let charged = said(&self.charged);
         if charged < WORTH_PAGES {
             return None;
         }
@@ -130,7 +130,7 @@ impl Page {
     pub fn coldest(&self, own: Option<u32>, pages_min: u64, now_ms: u64) -> Option<(u32, u64)> {
         self.members()
             .filter(|(index, member)| Some(*index) != own && member.kind() == Kind::Managed)
-            .filter(|(_, member)| member.charged.load(Relaxed) >= pages_min && member.answers(now_ms))
+            .filter(|(_, member)| said(&member.charged) >= pages_min && member.answers(now_ms))
             .filter_map(|(index, member)| Some((index, member.coldest_ms(now_ms)?)))
             .max_by_key(|(_, age)| *age)
     }
@@ -165,7 +165,7 @@ impl Page {
         self.members()
             .filter(|(index, member)| *index != own && member.kind() == Kind::Managed)
             .filter(|(_, member)| member.answers(now_ms))
-            .filter(|(_, member)| member.charged.load(Relaxed) >= pages_min)
+            .filter(|(_, member)| said(&member.charged) >= pages_min)
             .filter_map(|(index, member)| Some((index, spares(index, member)?)))
             .max_by_key(|(_, (_, unshared))| *unshared)
             .map(|(index, (pages, _))| (index, pages))
@@ -183,8 +183,8 @@ impl Page {
         let common = shares.filter(|share| share.number_of(id).is_some()).map(of_program);
         let Some(common) = common.reduce(|sum, pages| sum + pages) else { return member.unshared() };
         // What the pool has may be had or not, and what is staged goes by itself.
-        let charged = member.charged.load(Relaxed);
-        let elsewhere = member.pool.load(Relaxed) + member.staged.load(Relaxed) + charged / BOOKS_PART;
+        let charged = said(&member.charged);
+        let elsewhere = said(&member.pool) + said(&member.staged) + charged / BOOKS_PART;
         charged.saturating_sub(common + elsewhere).max(member.unshared())
     }
 

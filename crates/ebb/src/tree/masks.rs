@@ -36,7 +36,10 @@ const MASKS_AT: usize = EXTRA_UNITS_AT + (EXTRA_MAX >> (UNIT_SHIFT + 6));
 
 const _: () = assert!(NUMBERS_AT + LEAVES_MAX <= UNITS_AT);
 const _: () = assert!(8 * (MASKS_AT + (LEAVES_MAX << LEAF_PAGES_SHIFT) + EXTRA_MAX) as u64 <= STRIDE);
-const _: () = assert!(SHARES_AT + SHARES_MAX as u64 * STRIDE <= 1 << 40);
+/// Bytes of the file: as many as all shares need, of which it has what is used.
+pub const FILE_BYTES: u64 = SHARES_AT + SHARES_MAX as u64 * STRIDE;
+
+const _: () = assert!(FILE_BYTES <= 1 << 40);
 
 /// The leaves that a share will have, in order, and its extra range.
 pub struct Extent {
@@ -112,10 +115,12 @@ impl Masks {
     /// its lock.
     pub fn create(fd: i32, index: u32, extent: &Extent) -> Result<Self, Errno> {
         forget(fd, index);
-        // The file never becomes shorter, whoever else makes it longer now.
-        let last = offset(index) + STRIDE - 4096;
-        uapi::with_largest_files(|| uapi::allocate(fd, last, 4096))?;
-        let _ = uapi::punch_hole(fd, last, 4096);
+        // A file that `ebb run` could not make as long as that. It never becomes shorter, whoever else makes it longer now.
+        if uapi::fd::bytes(fd)? < offset(index) + STRIDE {
+            let last = offset(index) + STRIDE - 4096;
+            uapi::with_largest_files(|| uapi::allocate(fd, last, 4096))?;
+            let _ = uapi::punch_hole(fd, last, 4096);
+        }
         let shape = extent.shape;
         let this = Self { at: later::map_file(shape.bytes(), fd, offset(index))? as usize, shape };
         let head = [shape.nr_leaves, shape.extra_addr, shape.extra_pages];
@@ -191,11 +196,12 @@ impl Masks {
     }
 }
 
-/// Bytes of the words before the masks, and of the masks of a leaf, which a window has room for.
+/// Bytes of the words before the masks, and of the masks of a leaf: a window has room for these.
 const HEAD_BYTES: usize = 8 * MASKS_AT;
 const LEAF_BYTES: usize = 8 << LEAF_PAGES_SHIFT;
 
 const _: () = assert!(HEAD_BYTES.is_multiple_of(4096));
+const _: () = assert!(8 << UNIT_SHIFT == 4096);
 
 /// Where this process maps what it walks through; 0 for nowhere yet. One place for good, because the kernel would put it
 /// where the program has just unmapped something.
@@ -234,7 +240,7 @@ impl Drop for View {
     }
 }
 
-/// Calls `f` with the masks of each unit of a share that were ever used, and whether they are of the extra range. By who holds
+/// Calls `f` with the masks of each unit of a share that have memory, and whether they are of the extra range. By who holds
 /// the share's lock, or can bear it if the share becomes another one meanwhile.
 pub fn walk(fd: i32, index: u32, f: impl FnMut(&[AtomicU64], bool)) -> Result<(), Errno> {
     if IS_WALKING.swap(true, Acquire) {
@@ -245,45 +251,34 @@ pub fn walk(fd: i32, index: u32, f: impl FnMut(&[AtomicU64], bool)) -> Result<()
     done
 }
 
+/// Asks the file what it has rather than the words that say which units are used: to read from a hole would fill it, and any process
+/// of the tree may have written there that all of them are.
 fn walk_alone(fd: i32, index: u32, mut f: impl FnMut(&[AtomicU64], bool)) -> Result<(), Errno> {
     // Behind its end there is no memory.
     if uapi::fd::bytes(fd)? < offset(index) + STRIDE {
         return Err(Errno::INVAL);
     }
     if WINDOW.load(Relaxed) == 0 {
-        WINDOW.store(later::reserve_nothing(HEAD_BYTES + LEAF_BYTES)?, Relaxed);
+        WINDOW.store(later::reserve_nothing(LEAF_BYTES)?, Relaxed);
     }
     let window = WINDOW.load(Relaxed);
-    let head = View::map(window, fd, offset(index), HEAD_BYTES)?;
-    let words = head.words();
-    let load = |index: usize| words[index].load(Relaxed) as usize;
-    let shape = Shape { nr_leaves: load(0).min(LEAVES_MAX), extra_addr: load(1), extra_pages: load(2).min(EXTRA_MAX) };
-    let mut part = |units: &[AtomicU64], first_mask: usize, nr_masks: usize, is_extra: bool| {
-        if units.iter().all(|word| word.load(Relaxed) == 0) {
-            return Ok(());
-        }
-        let at = offset(index) + 8 * first_mask as u64;
-        let view = View::map(window + HEAD_BYTES, fd, at, (8 * nr_masks).next_multiple_of(4096))?;
-        for (i, word) in units.iter().enumerate() {
-            let mut bits = word.load(Relaxed);
-            while bits != 0 {
-                let first = (i * 64 + bits.trailing_zeros() as usize) << UNIT_SHIFT;
-                bits &= bits - 1;
-                let end = (first + (1 << UNIT_SHIFT)).min(nr_masks);
-                f(view.words().get(first..end).unwrap_or(&[]), is_extra);
-            }
-        }
-        Ok(())
+    let shape = {
+        let head = View::map(window, fd, offset(index), 4096)?;
+        let load = |index: usize| head.words()[index].load(Relaxed) as usize;
+        Shape { nr_leaves: load(0).min(LEAVES_MAX), extra_addr: load(1), extra_pages: load(2).min(EXTRA_MAX) }
     };
-    for leaf in 0..shape.nr_leaves {
-        let units = UNITS_AT + leaf * LEAF_UNIT_WORDS;
-        let masks = MASKS_AT + (leaf << LEAF_PAGES_SHIFT);
-        part(&words[units..units + LEAF_UNIT_WORDS], masks, 1 << LEAF_PAGES_SHIFT, false)?;
-    }
-    for first in (0..shape.extra_pages).step_by(1 << LEAF_PAGES_SHIFT) {
-        let units = EXTRA_UNITS_AT + (first >> (UNIT_SHIFT + 6));
-        let nr_masks = (shape.extra_pages - first).min(1 << LEAF_PAGES_SHIFT);
-        part(&words[units..units + LEAF_UNIT_WORDS], shape.extra_at() + first, nr_masks, true)?;
+    let extra_at = offset(index) + 8 * shape.extra_at() as u64;
+    let end = offset(index) + shape.bytes() as u64;
+    let mut at = offset(index) + HEAD_BYTES as u64;
+    while let Some(data) = uapi::fd::next_data(fd, at)?.filter(|data| *data < end) {
+        // Masks of a unit are one page of the file.
+        let data = data & !4095;
+        let hole = uapi::fd::next_hole(fd, data)?.next_multiple_of(4096).clamp(data + 4096, end);
+        at = hole.min(data + LEAF_BYTES as u64);
+        let view = View::map(window, fd, data, (at - data) as usize)?;
+        for (i, masks) in view.words().chunks(1 << UNIT_SHIFT).enumerate() {
+            f(masks, data + 4096 * i as u64 >= extra_at);
+        }
     }
     Ok(())
 }

@@ -21,5 +21,7 @@ mod own;
 #[cfg(not(loom))]
 pub use claim::{claim_outside, drop_outside, holder, leave_outside, reap, recount, share_byte, supervise, supervisor};
 #[cfg(not(loom))]
+pub use masks::FILE_BYTES;
+#[cfg(not(loom))]
 pub use own::{Tree, TreeFull, now_ms};
-pub use page::{AGE_BASE_MS, AGES, Kind, MEMBERS_MAX, Member, MemberId, Page, SHARES_MAX, Sum};
+pub use page::{AGE_BASE_MS, AGES, Kind, MEMBERS_MAX, Member, MemberId, PAGES_MAX, Page, SHARES_MAX, Sum, said};

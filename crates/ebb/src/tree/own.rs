@@ -1,7 +1,7 @@
 //! This process's part in its tree.
 
 use super::holding::Holdings;
-use super::page::{Member, MemberId, Page, Sum};
+use super::page::{Member, MemberId, PAGES_MAX, Page, Sum};
 use crate::primitive::Ordering;
 use crate::uapi;
 use core::sync::atomic::Ordering::Relaxed;
@@ -29,6 +29,11 @@ pub struct Tree {
     free: AtomicI64,
     /// What this process holds in common with others.
     pub(super) holdings: Holdings,
+}
+
+/// Pages that this process's own word says, which another of the tree may have written to: sums of it do not overflow.
+fn sane(pages: i64) -> i64 {
+    pages.clamp(-(PAGES_MAX as i64), PAGES_MAX as i64)
 }
 
 /// Milliseconds of CLOCK_MONOTONIC.
@@ -111,7 +116,7 @@ impl Tree {
     #[inline]
     pub fn granted(&self) -> i64 {
         let member = self.member();
-        if self.is_lost() { 0 } else { member.granted.load(Ordering::SeqCst) }
+        if self.is_lost() { 0 } else { sane(member.granted.load(Ordering::SeqCst)) }
     }
 
     /// Takes `n` pages more from the budget; false when it has not so many.
@@ -139,7 +144,7 @@ impl Tree {
             return;
         }
         let member = self.member();
-        let granted = member.granted.fetch_sub(n, Ordering::SeqCst) - n;
+        let granted = sane(member.granted.fetch_sub(n, Ordering::SeqCst)) - n;
         // What others read of it never says more than what it may hold.
         member.charged.fetch_min(granted.max(0) as u64, Relaxed);
         let _ = self.free.fetch_add(n, Relaxed);

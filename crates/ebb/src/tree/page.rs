@@ -27,9 +27,23 @@ const BESIDE_FREE: i64 = (8 << 20) / 4096;
 /// The part of the budget that stays for what is granted, however much there is beside it: with less a program would only page.
 const GRANTED_PART: i64 = 2;
 
+/// No word says more pages than these, 256 TiB: who has another one in it has not counted. So nothing that is made of words
+/// overflows, whatever a process of the tree has written there.
+pub const PAGES_MAX: u64 = 1 << 36;
+
 /// Pages by which a sum may say too much because of a fork under way, and looks at most to avoid more.
 const TORN_PAGES: i64 = 64;
 const LOOKS_MAX: u32 = if cfg!(loom) { 0 } else { 4 };
+
+/// Pages that a published figure says.
+pub fn said(word: &AtomicU64) -> u64 {
+    word.load(Ordering::Relaxed).min(PAGES_MAX)
+}
+
+/// Pages that a word says.
+fn pages(word: &AtomicI64) -> i64 {
+    word.load(Ordering::SeqCst).clamp(0, PAGES_MAX as i64)
+}
 
 /// What a member stands for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -266,7 +280,7 @@ impl Sum {
 impl Page {
     /// Budget in pages.
     pub fn limit(&self) -> u64 {
-        self.limit.load(Ordering::SeqCst)
+        self.limit.load(Ordering::SeqCst).min(PAGES_MAX)
     }
 
     /// Changes the budget. Who holds more than is left then learns it when it next wants something.
@@ -326,10 +340,10 @@ impl Page {
             Kind::Outside => {
                 // Until its bits are taken back they stand for what it was granted as another program.
                 let has_bits = member.has_bits.load(Ordering::SeqCst) != 0;
-                let granted = if has_bits { member.granted.load(Ordering::SeqCst).max(0) } else { 0 };
-                member.outside.load(Ordering::SeqCst).max(0) + granted
+                let granted = if has_bits { pages(&member.granted) } else { 0 };
+                pages(&member.outside) + granted
             }
-            Kind::Managed | Kind::Reserved => member.granted.load(Ordering::SeqCst).max(0),
+            Kind::Managed | Kind::Reserved => pages(&member.granted),
         }
     }
 

@@ -13,7 +13,7 @@
 //! The idea is the kernel's count of who maps a page (`mapcount`), with names in place of a number, because the dying do not
 //! count down here.
 
-use super::page::MemberId;
+use super::page::{MemberId, PAGES_MAX};
 use crate::primitive::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 
 /// Most processes with bits in a share at a time: what further ones share with them counts twice.
@@ -23,6 +23,14 @@ pub const HOLDERS_MAX: usize = if cfg!(loom) { 3 } else { 64 };
 const LEAVING: u64 = 1 << 31;
 
 const _: () = assert!((super::page::MEMBERS_MAX as u64) < LEAVING);
+
+/// Pages that a word says, whoever has written there.
+fn pages(word: &AtomicI64, ordering: Ordering) -> i64 {
+    word.load(ordering).clamp(0, PAGES_MAX as i64)
+}
+
+/// Tries to change a mask that others change at the same time, which a few do at most: each of them does so once.
+const TRIES_MAX: u32 = 4 * HOLDERS_MAX as u32;
 
 /// What all know of a share. Its masks are elsewhere in the file. Zeroed memory is one that nobody uses.
 #[repr(C, align(128))]
@@ -54,15 +62,28 @@ impl Default for Share {
     }
 }
 
+/// Changes a mask to what `to` makes of it; false when it makes nothing of it, or others change it again and again.
+fn change(mask: &AtomicU64, to: impl Fn(u64) -> Option<u64>) -> bool {
+    let mut seen = mask.load(Ordering::SeqCst);
+    for _ in 0..TRIES_MAX {
+        let Some(wanted) = to(seen) else { return false };
+        match mask.compare_exchange(seen, wanted, Ordering::SeqCst, Ordering::SeqCst) {
+            Ok(_) => return true,
+            Err(now) => seen = now,
+        }
+    }
+    false
+}
+
 impl Share {
     /// Pages that are counted too often.
     pub fn surplus(&self) -> i64 {
-        if self.is_void() { 0 } else { self.surplus.load(Ordering::SeqCst).max(0) }
+        if self.is_void() { 0 } else { pages(&self.surplus, Ordering::SeqCst) }
     }
 
     /// Of these, pages of pools. A hint.
     pub fn pool_surplus(&self) -> i64 {
-        if self.is_void() { 0 } else { self.pool_surplus.load(Ordering::Relaxed).max(0) }
+        if self.is_void() { 0 } else { pages(&self.pool_surplus, Ordering::Relaxed) }
     }
 
     /// True when its bits may be wrong.
@@ -84,29 +105,15 @@ impl Share {
     /// Before fork: lets the holders `both` in, of a page that the first of them holds alone. False when others share the
     /// mask. The caller counts.
     pub fn begin(&self, mask: &AtomicU64, both: u64) -> bool {
-        let mut seen = mask.load(Ordering::SeqCst);
         // A single bit is of somebody who holds it alone, if at all, and nothing is left out for that.
-        while seen.count_ones() <= 1 {
-            match mask.compare_exchange(seen, both, Ordering::SeqCst, Ordering::SeqCst) {
-                Ok(_) => return true,
-                Err(now) => seen = now,
-            }
-        }
-        false
+        change(mask, |seen| (seen.count_ones() <= 1).then_some(both))
     }
 
     /// The same of a page that the holder `own` holds by this mask, alone or not. False when it does not any more. The caller
     /// counts.
     pub fn join(&self, mask: &AtomicU64, own: u64, child: u64) -> bool {
-        let mut seen = mask.load(Ordering::SeqCst);
         // Its bit may go this moment, if nobody shares the page with it: somebody else may `begin` there.
-        while seen & own != 0 {
-            match mask.compare_exchange(seen, seen | child, Ordering::SeqCst, Ordering::SeqCst) {
-                Ok(_) => return true,
-                Err(now) => seen = now,
-            }
-        }
-        false
+        change(mask, |seen| (seen & own != 0).then_some(seen | child))
     }
 
     /// The holder `bit` does not hold the page any more: whether others do, so that it counts once more if the holder has a

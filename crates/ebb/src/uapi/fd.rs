@@ -69,6 +69,25 @@ pub fn kind_of(fd: i32) -> Result<Kind, Errno> {
     })
 }
 
+/// Where in the file behind a descriptor there is something, from `at` on; none when nothing follows.
+pub fn next_data(fd: i32, at: u64) -> Result<Option<u64>, Errno> {
+    match seek(fd, at, g::SEEK_DATA) {
+        Err(Errno::NXIO) => Ok(None),
+        found => found.map(Some),
+    }
+}
+
+/// Where in the file behind a descriptor there is nothing, from `at` on.
+pub fn next_hole(fd: i32, at: u64) -> Result<u64, Errno> {
+    seek(fd, at, g::SEEK_HOLE)
+}
+
+/// Moves the place of the descriptor, by which nobody reads Ebb's files.
+fn seek(fd: i32, at: u64, whence: u32) -> Result<u64, Errno> {
+    // SAFETY: numbers only.
+    unsafe { call(g::__NR_lseek, [fd as u64, at, whence as u64, 0, 0, 0]) }
+}
+
 /// Which file has a name.
 pub fn identity_of_path(path: &CStr) -> Result<Identity, Errno> {
     let mut stat = [0u64; 18];

@@ -24,6 +24,8 @@ impl Errno {
     pub const PERM: Self = Self(linux_raw_sys::errno::EPERM as i32);
     /// No such entry; for userfaultfd: the range is not registered.
     pub const NOENT: Self = Self(linux_raw_sys::errno::ENOENT as i32);
+    /// Nothing there: of a file, behind what it has.
+    pub const NXIO: Self = Self(linux_raw_sys::errno::ENXIO as i32);
     /// Interrupted.
     pub const INTR: Self = Self(linux_raw_sys::errno::EINTR as i32);
     /// Bad descriptor.
