@@ -5,7 +5,8 @@ pages go out: as users get it (`dormant`), and managed from its start (`managed`
 without Ebb on this machine. What is known to differ is in expected.toml, with its line of docs/compatibility.md.
 
 One line a test; the closing line counts. The exit status is 1 if a difference is not expected. Needs root: every test runs in
-namespaces of its own for processes, mounts and System V IPC, which end with it.
+namespaces of its own for processes, mounts and System V IPC, which end with it. Settings of the machine that a test changed
+and did not put back are put back.
 
 EBB names the command (default: target/release/ebb of this repository, then `ebb` on the path).
 """
@@ -24,6 +25,7 @@ import threading
 import time
 import tomllib
 
+import settings
 from suites import Ltp, Result, Selftests, copy_beside, family_of, needed
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -47,6 +49,7 @@ class Runner:
     def __init__(self, args, ebb, beside, scratch):
         self.args, self.ebb, self.beside, self.scratch = args, ebb, beside, scratch
         self.alive, self.lock = set(), threading.Lock()
+        self.settings = settings.read_all()
 
     def run(self, test, read, variant, limit_s):
         here = tempfile.mkdtemp(prefix="test-", dir=self.scratch)
@@ -75,6 +78,7 @@ class Runner:
                 status = "hangs"
                 process.kill()
                 process.wait()
+                self.put_back()
             finally:
                 with self.lock:
                     self.alive.discard(process)
@@ -82,6 +86,10 @@ class Runner:
             text = output.read(OUTPUT_MAX).decode(errors="replace")
         shutil.rmtree(here, ignore_errors=True)
         return Result(status, read(text), text, time.monotonic() - began)
+
+    def put_back(self):
+        for path in settings.put_back(self.settings):
+            print(f"put back {path}, which a test had changed", flush=True)
 
     def end(self):
         with self.lock:
@@ -235,6 +243,7 @@ def main():
         pool.shutdown(wait=False, cancel_futures=True)
         runner.end()
         pool.shutdown()
+        runner.put_back()
         shutil.rmtree(scratch, ignore_errors=True)
     for at, entry in enumerate(expected.entries):
         is_chosen = any(re.fullmatch(entry["test"], test.name) for test, _ in chosen)
