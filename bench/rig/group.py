@@ -22,6 +22,17 @@ def kills(events):
     return sum(int(value) for key, value in map(str.split, events.splitlines()) if key == "oom_kill")
 
 
+def stat(text):
+    """What a group's `memory.stat` says, by name."""
+    return {key: int(value) for key, value in map(str.split, text.splitlines())}
+
+
+# What a group holds beside anonymous memory: the names in `memory.stat` of page cache and of kernel memory, by version. Of shared
+# memory, which is both, it is page cache. Version 1 counts kernel memory elsewhere, and Linux before 5.18 only in parts.
+CACHE = {1: "total_cache", 2: "file"}
+KERNEL_PARTS = ("kernel_stack", "pagetables", "percpu", "sock", "vmalloc", "slab")
+
+
 class Group:
     """A memory cgroup for one process and what it starts."""
 
@@ -53,12 +64,21 @@ class Group:
 
     def anonymous_bytes(self):
         """Anonymous memory of all its processes now."""
-        name = "total_rss" if self.version == 1 else "anon"
-        for line in (read(f"{self.path}/memory.stat") or "").splitlines():
-            key, value = line.split()
-            if key == name:
-                return int(value)
-        return 0
+        return self.stat().get("total_rss" if self.version == 1 else "anon", 0)
+
+    def stat(self):
+        return stat(read(f"{self.path}/memory.stat") or "")
+
+    def page_cache_bytes(self):
+        """Page cache that its processes were the first to use."""
+        return self.stat().get(CACHE[self.version], 0)
+
+    def kernel_bytes(self):
+        """What the kernel itself has for its processes: page tables, stacks, structures."""
+        if self.version == 1:
+            return int(read(f"{self.path}/memory.kmem.usage_in_bytes") or 0)
+        found = self.stat()
+        return found.get("kernel", sum(found.get(part, 0) for part in KERNEL_PARTS))
 
     def peak_bytes(self):
         name = "memory.max_usage_in_bytes" if self.version == 1 else "memory.peak"

@@ -37,14 +37,20 @@ class Place:
     def __init__(self, journal, limit_bytes=None):
         self.journal = journal
         self.group = Group(journal, limit_bytes)
-        self.anonymous_bytes = 0
+        # The most that there was at a time, each by itself.
+        self.anonymous_bytes = self.page_cache_bytes = self.kernel_bytes = 0
         self.done = threading.Event()
         self.sampler = threading.Thread(target=self._sample, daemon=True)
         self.sampler.start()
 
     def _sample(self):
         while not self.done.wait(0.05):
-            self.anonymous_bytes = max(self.anonymous_bytes, self.group.anonymous_bytes())
+            self.sample()
+
+    def sample(self):
+        self.anonymous_bytes = max(self.anonymous_bytes, self.group.anonymous_bytes())
+        self.page_cache_bytes = max(self.page_cache_bytes, self.group.page_cache_bytes())
+        self.kernel_bytes = max(self.kernel_bytes, self.group.kernel_bytes())
 
     def command(self, command):
         """The command line that runs `command` here."""
@@ -75,6 +81,10 @@ class Place:
     def total_bytes(self):
         """RAM that the run had in all, or took."""
         return self.anonymous_bytes
+
+    def beside(self):
+        """What the run held beside anonymous memory, and in all, as its cgroup counts it."""
+        return {"page_cache_bytes": self.page_cache_bytes, "kernel_bytes": self.kernel_bytes, "held_bytes": self.group.peak_bytes()}
 
     def account(self):
         """What else is known of the run."""

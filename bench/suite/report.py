@@ -75,7 +75,19 @@ def total(runs, case, where):
     return f"{statistics.median(had):.0f}" if had else ""
 
 
+def beside(runs, case, places):
+    """Page cache and kernel memory of a row in these places, one after the other."""
+    def median(where, name):
+        of_it = (run for run in runs if (run["table"], run["case"], run["place"]) == (case.table, case.name, where))
+        had = [run[name] / MIB for run in of_it if name in run]
+        return f"{statistics.median(had):.0f}" if had else "-"
+
+    found = [(median(where, "page_cache_bytes"), median(where, "kernel_bytes")) for where in places]
+    return "; ".join(" + ".join(pair) for pair in found) if any(value != "-" for pair in found for value in pair) else ""
+
+
 def rows_of(runs, cases, places, first_kernel):
+    compared = [where for where in (first_kernel, place.EBB) if where in places]
     rows = []
     for case in cases:
         for metric in case.metrics:
@@ -86,7 +98,9 @@ def rows_of(runs, cases, places, first_kernel):
                 row.append(spread(found.values(), metric.places) if found else state(runs, case, where))
             if first_kernel in places and place.EBB in places:
                 row.append(gain(gains(values[place.EBB], values[first_kernel], metric.more_is_better)))
-            row.append(total(runs, case, first_kernel if first_kernel in places else place.EBB) if metric is case.metrics[0] else "")
+            is_first = metric is case.metrics[0]
+            row.append(total(runs, case, compared[0]) if is_first and compared else "")
+            row.append(beside(runs, case, compared) if is_first else "")
             if any(row[2:]):
                 rows.append(row)
     return rows
@@ -102,6 +116,7 @@ def section(name, found, cases):
     if first_kernel in places and place.EBB in places:
         head.append("Ebb is better by")
     head.append("RAM in all, MiB")
+    head.append("page cache + kernel memory, MiB: " + "; ".join(place.title(where) for where in (first_kernel, place.EBB) if where in places))
     heading, source = TABLES[name]
     return [f"### {heading}", "", source, "", table(head, rows_of(runs, of_it, places, first_kernel)), ""]
 
@@ -161,7 +176,8 @@ def text(found, cases):
     lines = [line for part in parts for line in origin(part, len(parts) > 1)]
     lines += [
         "Median (least..most). *Better by*: throughput or time of Ebb against the kernel's, round by round, median and 95 % bootstrap"
-        " interval; below 1 Ebb is slower.",
+        " interval; below 1 Ebb is slower. *RAM in all* is the kernel's limit, which holds its page cache and kernel memory, too, with the"
+        " RAM of its swap; Ebb's budget is as much, and what its cgroup counts beside that is in the last column, the most of each.",
         "",
     ]
     if found["quick"]:

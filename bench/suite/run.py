@@ -95,7 +95,7 @@ def run_one(case, name, context, ram_bytes):
                 raise Killed(f"killed: out of memory; {failed}") from None
             raise
         where.check()
-        return {"values": found, "total_bytes": where.total_bytes(), "account": where.account()}
+        return {"values": found, "total_bytes": where.total_bytes(), **where.beside(), "account": where.account()}
     finally:
         where.close()
 

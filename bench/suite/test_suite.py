@@ -15,7 +15,7 @@ import profiler  # noqa: E402
 import report  # noqa: E402
 import run as suite  # noqa: E402
 from case import Case, Context, Metric  # noqa: E402
-from rig import figures, page, place, progress, swap  # noqa: E402
+from rig import figures, group, page, place, progress, swap  # noqa: E402
 from rig.errors import Failed  # noqa: E402
 
 TIME = Metric("time", "s")
@@ -49,6 +49,9 @@ class FakePlace:
     def total_bytes(self):
         return self.ram_bytes or 12 << 20
 
+    def beside(self):
+        return {"page_cache_bytes": 3 << 20, "kernel_bytes": 5 << 20, "held_bytes": 20 << 20}
+
     def account(self):
         return {}
 
@@ -76,6 +79,10 @@ class MeasureTest(unittest.TestCase):
         self.assertEqual([one.ram_bytes for one in made if one.name == "ebb"], [12 << 20] * 2)
         self.assertEqual([run["round"] for run in runs], [0] * 3 + [1] * 3)
         self.assertTrue(all(one.closed for one in made))
+
+    def test_what_each_run_held_beside_is_kept(self):
+        runs, _ = measured([Row(outcomes=lambda where: {"time": 1.0})], ["zram-lz4", "ebb"])
+        self.assertEqual([(run["page_cache_bytes"], run["kernel_bytes"], run["held_bytes"]) for run in runs], [(3 << 20, 5 << 20, 20 << 20)] * 2)
 
     def test_where_the_kernel_failed_nothing_says_what_ebb_gets(self):
         row = Row(outcomes=lambda where: Failed("why") if where.name != "ebb" else {"time": 1.0})
@@ -149,6 +156,16 @@ class ReportTest(unittest.TestCase):
         faster = report.text(self.found(self.runs("zram-lz4", [10, 10, 10]) + self.runs("ebb", [30, 20, 30])), cases)
         self.assertIn("3.00 [2.00..3.00]", faster)
         self.assertNotIn("**slower**", faster)
+
+    def test_what_was_held_beside_is_printed_for_the_kernel_and_for_ebb(self):
+        def beside(where, cache, kernel):
+            return [run | {"page_cache_bytes": cache << 20, "kernel_bytes": kernel << 20} for run in self.runs(where, [10, 10, 10])]
+
+        text = report.text(self.found(beside("zram-lz4", 2, 9) + beside("ebb", 1031, 12)), {("usemem", "row"): Row(metrics=[RATE])})
+        self.assertIn("page cache + kernel memory, MiB: kernel, zram lz4; Ebb |", text)
+        self.assertIn("2 + 9; 1031 + 12", text)
+        # An earlier run, whose figures were kept, did not count it.
+        self.assertRegex(report.text(self.found(self.runs("ebb", [1.0])), {("usemem", "row"): Row(metrics=[RATE])}), r"(?m)^\| row .*\| +\|$")
 
     def test_a_killed_run_is_a_cell_and_a_failed_one_a_line(self):
         runs = self.runs("ebb", [1.0]) + [{"table": "usemem", "case": "row", "place": "zram-lz4", "round": 0, "killed": "x"},
@@ -230,6 +247,46 @@ class ProgressTest(unittest.TestCase):
         bar.took[("b",)] = [2.0]
         self.assertEqual(bar.seconds_left(), 12.0)
         self.assertEqual([progress.span(s) for s in (40, 300, 3900)], ["40 s", "5 min", "1 h 05 min"])
+
+
+class GroupTest(unittest.TestCase):
+    FILES = {
+        1: {"memory.stat": "cache 1\nrss 2\ntotal_cache 4096\ntotal_rss 8192\n", "memory.kmem.usage_in_bytes": "12288\n"},
+        2: {"memory.stat": "anon 8192\nfile 4096\nkernel 12288\nkernel_stack 5\n"},
+    }
+
+    def group(self, directory, version, files):
+        for name, text in files.items():
+            with open(os.path.join(directory, name), "w", encoding="utf-8") as file:
+                file.write(text)
+        with mock.patch("rig.group.memory_hierarchy", return_value=(version, directory)), mock.patch("os.mkdir"):
+            made = group.Group(mock.Mock(), None)
+        made.path = directory
+        return made
+
+    def test_page_cache_and_kernel_memory_are_read_of_both_versions(self):
+        for version, files in self.FILES.items():
+            with tempfile.TemporaryDirectory() as directory, mock.patch("rig.group.write"):
+                made = self.group(directory, version, files)
+                self.assertEqual((made.anonymous_bytes(), made.page_cache_bytes(), made.kernel_bytes()), (8192, 4096, 12288))
+
+    def test_an_older_kernel_counts_its_memory_in_parts(self):
+        with tempfile.TemporaryDirectory() as directory, mock.patch("rig.group.write"):
+            made = self.group(directory, 2, {"memory.stat": "anon 1\nkernel_stack 5\npagetables 6\nslab 7\nsock 8\n"})
+            self.assertEqual(made.kernel_bytes(), 26)
+
+    def test_the_most_that_there_was_at_a_time_is_what_counts(self):
+        where = place.Place.__new__(place.Place)
+        where.anonymous_bytes = where.page_cache_bytes = where.kernel_bytes = 0
+        where.group = mock.Mock()
+        where.group.peak_bytes.return_value = 99
+        for anonymous, cache, kernel in ((1, 9, 2), (5, 1, 7), (2, 3, 1)):
+            where.group.anonymous_bytes.return_value = anonymous
+            where.group.page_cache_bytes.return_value = cache
+            where.group.kernel_bytes.return_value = kernel
+            where.sample()
+        self.assertEqual(where.anonymous_bytes, 5)
+        self.assertEqual(where.beside(), {"page_cache_bytes": 9, "kernel_bytes": 7, "held_bytes": 99})
 
 
 class SwapTest(unittest.TestCase):
