@@ -46,6 +46,7 @@ pub fn create(options: &InProcess) -> &'static Space {
             shared: forced("shared"),
             no_process_madvise: forced("no-process-madvise"),
             no_background: forced("no-background"),
+            no_direct: forced("no-direct"),
             strict: true,
         },
     };

@@ -207,6 +207,7 @@ impl Settings {
                 b"shared" => self.force.shared = true,
                 b"no-process-madvise" => self.force.no_process_madvise = true,
                 b"no-background" => self.force.no_background = true,
+                b"no-direct" => self.force.no_direct = true,
                 b"strict" => self.force.strict = true,
                 b"no-interpose" => self.interposes = false,
                 // Managed memory never has huge pages. The others are looked at when the process begins.

@@ -65,7 +65,7 @@ static VITAL: [Vital; NR_VITAL] = [
 ];
 
 /// Calls of a managed process for which it has another way, or which it can leave: they must not kill.
-static MANAGED_TOO: [(&str, u32); 24] = [
+static MANAGED_TOO: [(&str, u32); 27] = [
     ("mmap", g::__NR_mmap),
     ("munmap", g::__NR_munmap),
     ("process_madvise", g::__NR_process_madvise),
@@ -74,6 +74,9 @@ static MANAGED_TOO: [(&str, u32); 24] = [
     ("clock_gettime", g::__NR_clock_gettime),
     ("getrusage", g::__NR_getrusage),
     ("fallocate", g::__NR_fallocate),
+    ("fadvise64", g::__NR_fadvise64),
+    ("sync_file_range", g::__NR_sync_file_range),
+    ("cachestat", g::__NR_cachestat),
     ("kill", g::__NR_kill),
     ("msync", g::__NR_msync),
     ("close", g::__NR_close),

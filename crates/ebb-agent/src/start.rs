@@ -277,6 +277,10 @@ fn make_space(settings: &Settings, is_running: bool) -> &'static Space {
             line.str("processes: more than ").num(ebb::tree::MEMBERS_MAX as u64);
             line.str(" share the budget; start fewer at a time");
         }
+        InitError::Life => {
+            line.str("fork: another thread closed a descriptor of Ebb's while the child was made; ");
+            line.str("close only descriptors that the program opened");
+        }
         InitError::Threads => {
             line.str("threads: more than there are contexts for; report it");
         }

@@ -33,11 +33,8 @@ impl Space {
         self.requests.freeze();
         self.background.set_forked();
         self.empty_stock();
-        // SAFETY: under the exclusive gate.
-        let adopted = unsafe { &mut *self.adopted.get() };
-        for (member, file) in adopted.iter_mut().zip(self.swap.devices.all_mut()) {
-            *member = file.as_ref().map_or(u32::MAX, |f| f.adopt());
-        }
+        let child = self.swap.devices.lives().begin_child();
+        self.swap.devices.all().for_each(|(_, file)| file.adopt(child));
         self.complete_fork_room(ctx);
         let reserved = self.tree().reserve_child();
         let shared = reserved.map_or(0, |child| self.share_pages(child));
@@ -49,7 +46,7 @@ impl Space {
             self.shares_much.store(true, Relaxed);
             self.look_at_shared_pool();
         }
-        // SAFETY: as above.
+        // SAFETY: under the exclusive gate.
         unsafe { *self.reserved_child.get() = reserved };
     }
 
@@ -124,14 +121,9 @@ impl Space {
             if let Some(child) = unsafe { *self.reserved_child.get() } {
                 self.tree().drop_child(child);
             }
-            // SAFETY: as above.
-            let adopted = unsafe { &*self.adopted.get() };
-            for (member, file) in adopted.iter().zip(self.swap.devices.all_mut()) {
-                if let (Some(file), true) = (file, *member != u32::MAX) {
-                    file.disown(*member);
-                }
-            }
+            self.swap.devices.all().for_each(|(_, file)| file.disown());
         }
+        self.swap.devices.lives().end_child();
         self.requests.thaw();
         self.gate.open();
     }
@@ -175,12 +167,11 @@ impl Space {
         let refused = |_| InitError::Userfaultfd(Errno::INVAL);
         self.staging.register(&uffd).map_err(refused)?;
         // Before anything is freed: what the child frees from here on, it frees for itself, not for its parent.
-        // SAFETY: as above.
-        let adopted = unsafe { &*self.adopted.get() };
-        for (member, file) in adopted.iter().zip(self.swap.devices.all_mut()) {
-            if let (Some(file), true) = (file, *member != u32::MAX) {
-                file.inherit(*member);
-            }
+        if !self.swap.devices.lives().become_child() {
+            return Err(InitError::Life);
+        }
+        for file in self.swap.devices.all_mut().iter_mut().flatten() {
+            file.inherit(&self.group);
         }
         // Regions that the child does not have, or has empty, come out of the books first.
         while let Some(r) = self.regions.all().iter().copied().find(|r| r.attr.is_dontfork()) {
@@ -241,7 +232,7 @@ impl Space {
         for (dir, bytes, priority) in specs {
             let Ok(dir) = CStr::from_bytes_until_nul(dir) else { continue };
             let spec = SwapSpec { dir, bytes: *bytes, priority: Some(*priority) };
-            let Ok(file) = SpillFile::create(&spec, 1) else { continue };
+            let Ok(file) = SpillFile::create(&spec, 1, devices.lives(), !self.force.no_direct) else { continue };
             match devices.add(file) {
                 Ok(i) => {
                     devices.write_to(i, *priority);

@@ -10,6 +10,7 @@
 
 pub mod gate;
 pub mod groups;
+pub mod holders;
 pub mod life;
 pub mod page;
 pub mod pin;

@@ -4,7 +4,7 @@ use crate::clock;
 use crate::ctx::{Contexts, ThreadCtx};
 use crate::device::SwapSpec;
 use crate::device::file::{SpillFile, keep_away};
-use crate::device::list::FILES_MAX;
+use crate::device::list::Devices;
 use crate::gate::Gate;
 use crate::group::{self, Group};
 use crate::groups::Groups;
@@ -64,6 +64,8 @@ pub struct Force {
     pub no_process_madvise: bool,
     /// No background thread.
     pub no_background: bool,
+    /// Spill files go through the page cache.
+    pub no_direct: bool,
     /// Abort on an inconsistency instead of treating it as an unreadable page.
     pub strict: bool,
 }
@@ -83,6 +85,8 @@ pub enum InitError {
     Threads,
     /// More processes than a tree can have.
     Processes,
+    /// In fork's child: the descriptor is gone that says that it lives.
+    Life,
 }
 
 impl From<Errno> for InitError {
@@ -155,11 +159,9 @@ pub struct Space {
     pub(crate) on_asked: AtomicPtr<()>,
     /// The place in the tree of the child of a fork that is under way.
     pub(crate) reserved_child: UnsafeCell<Option<MemberId>>,
-    /// Number given to the next member of each file's family, between fork's two halves.
-    pub(crate) adopted: UnsafeCell<[u32; FILES_MAX]>,
 }
 
-// SAFETY: `uffd`, `leaving`, `reserved_child` and `adopted` change only before the space is shared or under the exclusive gate; every
+// SAFETY: `uffd`, `leaving` and `reserved_child` change only before the space is shared or under the exclusive gate; every
 // other field is shared safely by its own type.
 unsafe impl Sync for Space {}
 
@@ -186,7 +188,8 @@ impl Space {
         lockstat::start(stats);
         let swap = SwapSpace::new(group::pool_max(limit), limit.saturating_mul(2 * PAGE).max(ARENA_BYTES_MIN))?;
         for (i, spec) in config.swap.iter().enumerate() {
-            let file = SpillFile::create(spec, 1).map_err(|e| InitError::Spill(i, e))?;
+            let file = SpillFile::create(spec, 1, swap.devices.lives(), !config.force.no_direct)
+                .map_err(|e| InitError::Spill(i, e))?;
             let priority = spec.priority.unwrap_or_else(|| swap.devices.priority_below());
             let Ok(number) = swap.devices.add(file) else { return Err(InitError::Spill(i, Errno::NOSPC)) };
             swap.devices.write_to(number, priority);
@@ -242,7 +245,6 @@ impl Space {
             leaving: UnsafeCell::new(None),
             on_asked: AtomicPtr::new(core::ptr::null_mut()),
             reserved_child: UnsafeCell::new(None),
-            adopted: UnsafeCell::new([u32::MAX; FILES_MAX]),
         };
         uapi::later::set_aside(Self::later_bytes(config.swap));
         // Fixed metadata: rings, tables' first pages, this structure.
@@ -340,7 +342,7 @@ impl Space {
     }
 
     /// Most descriptors of a space.
-    pub const FDS_MAX: usize = 2 + FILES_MAX;
+    pub const FDS_MAX: usize = 1 + Devices::FDS_MAX;
 
     /// Has the background thread call `f` when somebody raises [`Shared::asked`].
     pub fn answer_asks(&self, f: fn(&'static Self)) {

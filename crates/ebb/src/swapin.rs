@@ -274,13 +274,39 @@ impl Space {
         let [bounce, spare] = unsafe { &mut *ctx.bounce.get() };
         let (bounce, spare) = (&mut bounce.0, &mut spare.0);
         let mut were = [NOT_LOCKED; N];
-        let mut loaded = 0;
         let mut failure = None;
+        let mut claimed = 0;
+        while claimed < n {
+            let (slot, folio) = (slot_of(entries[claimed]), folio_at(addr + claimed * PAGE));
+            // Waits for the first slot only: who has slots locked waits for no other, as two pages may have one slot, and
+            // runs of them the same slots in another order. The run ends before a slot that is taken.
+            let was = match claimed {
+                0 => self.swap.claim(slot, folio).map_err(|e| failure = Some(e)).ok(),
+                _ => self.swap.try_claim(slot, folio),
+            };
+            let Some(was) = was else { break };
+            were[claimed] = was;
+            claimed += 1;
+        }
+        let mut loaded = 0;
         let mut source = Source::Same;
         let mut from_file = true;
-        while loaded < n {
+        while loaded < claimed {
+            let run = self.swap.run_in_file(entries[loaded..claimed].iter().map(|entry| slot_of(*entry)));
+            if let (Some(run), Some(wide)) = (run, &mut wide) {
+                let part = &mut wide[loaded * PAGE..(loaded + run.n) * PAGE];
+                let (came, e) = self.swap.load_run(run, part, spare);
+                source = if loaded == 0 && came > 0 { Source::File } else { source };
+                loaded += came;
+                failure = e;
+                if failure.is_some() {
+                    break;
+                }
+                if came > 0 {
+                    continue;
+                }
+            }
             let slot = slot_of(entries[loaded]);
-            let at = addr + loaded * PAGE;
             let (out, scratch): (&mut [u8; PAGE], &mut [u8; PAGE]) = match &mut wide {
                 Some(wide) => {
                     let part = &mut wide[loaded * PAGE..(loaded + 1) * PAGE];
@@ -291,26 +317,20 @@ impl Space {
                 }
                 None => (&mut *bounce, &mut *spare),
             };
-            // Waits for the first slot only: who has slots locked waits for no other, as two pages may have one slot, and
-            // runs of them the same slots in another order. The run ends before a slot that is taken.
-            let was = match loaded {
-                0 => self.swap.claim(slot, folio_at(at)).map_err(|e| failure = Some(e)).ok(),
-                _ => self.swap.try_claim(slot, folio_at(at)),
-            };
-            let Some(was) = was else { break };
-            were[loaded] = was;
             match self.swap.load(slot, out, scratch) {
                 Ok(s) => {
                     source = if loaded == 0 { s } else { source };
                     from_file &= s == Source::File;
                 }
                 Err(e) => {
-                    self.swap.unclaim(slot, were[loaded]);
                     failure = Some(e);
                     break;
                 }
             }
             loaded += 1;
+        }
+        for i in loaded..claimed {
+            self.swap.unclaim(slot_of(entries[i]), were[i]);
         }
         let src = match &wide {
             Some(wide) => &wide[..loaded * PAGE],

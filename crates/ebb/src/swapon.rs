@@ -76,7 +76,9 @@ impl Space {
             return Err(SwapOnError::TooMany);
         }
         let create = || {
-            let made = SpillFile::create_beside(spec, 1, |fd| devices.set_transient_fd(fd));
+            let made = SpillFile::create_beside(spec, 1, devices.lives(), !self.force.no_direct, |fd| {
+                devices.set_transient_fd(fd)
+            });
             let added = made.map(|(file, identity)| (devices.add(file), identity));
             // A file that was not added is destroyed below.
             if !matches!(added, Ok((Err(_), _))) {

@@ -104,6 +104,50 @@ fn a_file_size_limit_that_comes_later_is_not_the_spill_files() {
     });
 }
 
+/// Pages of the spill file that the kernel keeps in memory, after all of a program's memory has gone there and has come back; beside a
+/// child that does the same.
+fn cached_after_use() -> u64 {
+    let space = space(Some((c"/var/tmp", 1 << 30)), true);
+    let mut pages = Pages::new(space, 4 * RAM_PAGES, RANDOM);
+    let child = fork(space, || pages.check_all());
+    pages.check_all();
+    assert_eq!(wait(child), 0);
+    rewrite(&mut pages, 9);
+    assert!(file_pages(space) > 3 * RAM_PAGES as u64);
+    ebb::uapi::cache::cached_pages(spill_fd(space), 0, 1 << 30).unwrap_or(0)
+}
+
+#[test]
+fn a_spill_file_leaves_nothing_in_the_page_cache() {
+    alone("a_spill_file_leaves_nothing_in_the_page_cache", || {
+        let cached = cached_after_use();
+        assert!(cached < 1024, "{cached} pages");
+    });
+}
+
+#[test]
+fn where_there_is_no_direct_io_a_spill_file_leaves_nothing_in_the_page_cache() {
+    alone("where_there_is_no_direct_io_a_spill_file_leaves_nothing_in_the_page_cache", || {
+        // SAFETY: nobody else runs.
+        unsafe { std::env::set_var("EBB_FORCE", "no-direct") };
+        let cached = cached_after_use();
+        assert!(cached < 1024, "{cached} pages");
+    });
+}
+
+#[test]
+fn without_direct_io_a_file_size_limit_that_comes_later_is_not_the_spill_files() {
+    alone("without_direct_io_a_file_size_limit_that_comes_later_is_not_the_spill_files", || {
+        // SAFETY: nobody else runs.
+        unsafe { std::env::set_var("EBB_FORCE", "no-direct") };
+        let space = space(Some((c"/var/tmp", 1 << 30)), true);
+        limit_file_size(4 << 20);
+        assert_sound(&Pages::new(space, 3 * RAM_PAGES, RANDOM));
+        let cached = ebb::uapi::cache::cached_pages(spill_fd(space), 0, 1 << 30).unwrap_or(0);
+        assert!(cached < 1024, "{cached} pages");
+    });
+}
+
 /// The spill file of a space that has one.
 fn spill_fd(space: &Space) -> i32 {
     space.fds().nth(1).expect("a spill file")
@@ -118,16 +162,22 @@ fn size_of_file(fd: i32) -> usize {
     }
 }
 
+/// A slot's bytes, as direct I/O wants them to lie.
+#[repr(align(4096))]
+struct SlotBytes([u8; PAGE]);
+
 fn read_slot(fd: i32, slot: usize) -> [u8; PAGE] {
-    let mut bytes = [0u8; PAGE];
+    let mut bytes = SlotBytes([0u8; PAGE]);
     // SAFETY: the kernel writes within `bytes`.
-    unsafe { libc::pread(fd, bytes.as_mut_ptr().cast(), PAGE, (slot * PAGE) as i64) };
-    bytes
+    let got = unsafe { libc::pread(fd, bytes.0.as_mut_ptr().cast(), PAGE, (slot * PAGE) as i64) };
+    assert_eq!(got as usize, PAGE);
+    bytes.0
 }
 
 fn write_slot(fd: i32, slot: usize, bytes: &[u8; PAGE]) {
+    let bytes = SlotBytes(*bytes);
     // SAFETY: the kernel reads `bytes`.
-    let put = unsafe { libc::pwrite(fd, bytes.as_ptr().cast(), PAGE, (slot * PAGE) as i64) };
+    let put = unsafe { libc::pwrite(fd, bytes.0.as_ptr().cast(), PAGE, (slot * PAGE) as i64) };
     assert_eq!(put as usize, PAGE);
 }
 

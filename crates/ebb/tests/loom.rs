@@ -10,6 +10,8 @@
 
 #[path = "loom/charges.rs"]
 mod charges;
+#[path = "loom/holders.rs"]
+mod holders;
 #[path = "loom/life.rs"]
 mod life;
 #[path = "loom/used.rs"]

@@ -7,6 +7,7 @@
 
 use crate::device::DEVICES_MAX;
 use crate::device::file::{BATCH, FileError, Reclaim, SpillFile};
+use crate::device::lives::Lives;
 use crate::uapi::{self, Errno};
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize, Ordering};
@@ -36,6 +37,8 @@ pub struct Devices {
     /// Their descriptors, -1 for none; and that of a file that is coming or going.
     fds: [AtomicI32; FILES_MAX],
     transient_fd: AtomicI32,
+    /// Who of the processes that share files lives.
+    lives: &'static Lives,
     priorities: Priorities,
     /// Slots written so far, for devices of one priority to take turns.
     written: AtomicU32,
@@ -56,6 +59,7 @@ impl Devices {
             nr_files: AtomicUsize::new(0),
             fds: [const { AtomicI32::new(-1) }; FILES_MAX],
             transient_fd: AtomicI32::new(-1),
+            lives: Lives::new()?,
             priorities: Priorities::new(),
             written: AtomicU32::new(0),
             last_errno: AtomicU32::new(0),
@@ -70,10 +74,18 @@ impl Devices {
         unsafe { core::slice::from_raw_parts_mut(self.files.cast::<Option<SpillFile>>(), n) }
     }
 
+    /// Who of the processes that share files lives.
+    pub fn lives(&self) -> &'static Lives {
+        self.lives
+    }
+
+    /// Most descriptors that there are.
+    pub const FDS_MAX: usize = FILES_MAX + 3;
+
     /// Descriptors of all files, -1 where there is none.
     pub fn fds(&self) -> impl Iterator<Item = i32> + '_ {
         let known = &self.fds[..self.nr_files.load(Ordering::Acquire)];
-        known.iter().chain([&self.transient_fd]).map(|fd| fd.load(Ordering::Relaxed))
+        known.iter().chain([&self.transient_fd]).map(|fd| fd.load(Ordering::Relaxed)).chain(self.lives.fds())
     }
 
     /// Keeps the program away from the descriptor of a file that is coming or going; -1 for none.
@@ -99,7 +111,7 @@ impl Devices {
                 return true;
             }
         }
-        false
+        self.lives.move_fd(fd)
     }
 
     /// The file of a number.

@@ -2,6 +2,7 @@
 
 pub mod file;
 pub mod list;
+pub mod lives;
 
 use core::ffi::CStr;
 

@@ -35,6 +35,15 @@ pub enum LoadError {
     Io(Errno),
 }
 
+/// Content of several slots that lies one after the other in a file.
+#[derive(Clone, Copy, Debug)]
+pub struct FileRun {
+    file: usize,
+    at: u32,
+    /// How many.
+    pub n: usize,
+}
+
 /// What became of a page offered for storing.
 pub enum StoreResult {
     /// Done.
@@ -151,14 +160,36 @@ impl SwapSpace {
                     Err(FileError::Io(e)) => return Err(LoadError::Io(e)),
                     Err(_) => return Err(LoadError::Corrupt),
                 };
-                if len < 4096 {
-                    scratch.copy_from_slice(out);
-                    decode(&scratch[..len], out)?;
-                }
+                expand(len, out, scratch)?;
                 Ok(Source::File)
             }
             _ => Err(LoadError::Lost),
         }
+    }
+
+    /// Claimed slots from the first of `slots` on whose content lies one after the other in a file; none unless there are two.
+    pub fn run_in_file(&self, mut slots: impl Iterator<Item = Slot>) -> Option<FileRun> {
+        let place = |slot| file_of(self.location(slot).load(Ordering::Acquire));
+        let (file, at) = place(slots.next()?)?;
+        let follows = |(i, slot): &(usize, Slot)| place(*slot) == Some((file, at + 1 + *i as u32));
+        let n = 1 + slots.enumerate().take_while(follows).count();
+        (n > 1).then_some(FileRun { file, at, n })
+    }
+
+    /// Reads the content of such slots, which is as many pages as `out` has; how many of them before the first that failed. Where nothing
+    /// could be read, [`Self::load`] tells why.
+    pub fn load_run(&self, run: FileRun, out: &mut [u8], scratch: &mut [u8; 4096]) -> (usize, Option<LoadError>) {
+        let Some(file) = self.devices.file(run.file) else { return (0, None) };
+        if file.read_run(run.at, out).is_err() {
+            return (0, None);
+        }
+        for (i, page) in out.as_chunks_mut().0.iter_mut().enumerate() {
+            let opened = file.open(run.at + i as u32, page).map_err(|_| LoadError::Corrupt);
+            if let Err(e) = opened.and_then(|len| expand(len, page, scratch)) {
+                return (i, Some(e));
+            }
+        }
+        (run.n, None)
     }
 
     /// Frees the content of the claimed slot, wherever it is.
@@ -210,6 +241,15 @@ impl SwapSpace {
         self.content_pages.fetch_sub(1, Ordering::Relaxed);
         self.pool.free(&self.memory.charging(group, stats), handle);
     }
+}
+
+/// Expands in place an object of `len` bytes; a whole page is as it is.
+fn expand(len: usize, page: &mut [u8; 4096], scratch: &mut [u8; 4096]) -> Result<(), LoadError> {
+    if len == 4096 {
+        return Ok(());
+    }
+    scratch.copy_from_slice(page);
+    decode(&scratch[..len], page)
 }
 
 /// Expands an object: compressed, or a whole page as it is.

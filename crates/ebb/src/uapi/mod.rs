@@ -3,6 +3,7 @@
 //! Every wrapper turns an errno into [`Errno`]; none allocates, none touches thread-local storage, all may be called
 //! from a signal handler. Numbers and structures come from `linux-raw-sys`.
 
+pub mod cache;
 pub mod fd;
 pub mod later;
 pub mod own;
@@ -483,6 +484,22 @@ pub fn open_read(path: &core::ffi::CStr) -> Result<i32, Errno> {
         .map(|fd| fd as i32)
 }
 
+/// Opens a file to be read and written, close-on-exec.
+pub fn open_read_write(path: &core::ffi::CStr) -> Result<i32, Errno> {
+    let at = g::AT_FDCWD as i64 as u64;
+    // SAFETY: the path is a C string that the kernel reads.
+    unsafe { call(g::__NR_openat, [at, path.as_ptr() as u64, (g::O_RDWR | g::O_CLOEXEC) as u64, 0, 0, 0]) }
+        .map(|fd| fd as i32)
+}
+
+/// Makes a nameless file in memory, close-on-exec.
+pub fn memory_file(name: &core::ffi::CStr) -> Result<i32, Errno> {
+    // SAFETY: the name is a C string that the kernel reads.
+    let make = |flags: u32| unsafe { call(g::__NR_memfd_create, [name.as_ptr() as u64, u64::from(flags), 0, 0, 0, 0]) };
+    // Where files that could be executed are refused; before Linux 6.3 there is no such flag.
+    make(g::MFD_CLOEXEC | g::MFD_NOEXEC_SEAL).or_else(|_| make(g::MFD_CLOEXEC)).map(|fd| fd as i32)
+}
+
 /// Reads what there is at the file's position, at most `out.len()` bytes; 0 at its end.
 pub fn read(fd: i32, out: &mut [u8]) -> Result<usize, Errno> {
     loop {
@@ -568,6 +585,8 @@ pub fn write_mapped(fd: i32, data: &[u8], offset: u64) -> Result<(), Errno> {
     // SAFETY: a fresh mapping of the engine's own file, gone before anybody else could know of it.
     unsafe {
         let at = call(g::__NR_mmap, [0, data.len() as u64, prot, g::MAP_SHARED as u64, fd as u64, offset])? as *mut u8;
+        // Its neighbours would come into the page cache, too.
+        let _ = madvise(at as usize, data.len(), g::MADV_RANDOM);
         core::ptr::copy_nonoverlapping(data.as_ptr(), at, data.len());
         munmap(at as usize, data.len())
     }

@@ -1,7 +1,10 @@
-//! Locks on bytes of a file that belong to a process (POSIX record locks): the kernel lets go of them when the process
-//! dies, and nobody inherits them. exec keeps them.
+//! Locks on bytes of a file.
 //!
-//! A process loses all of them when it closes *any* descriptor of the file.
+//! Record locks (POSIX) belong to a process: the kernel lets go of them when the process dies, and nobody inherits them. exec keeps
+//! them. A process loses all of them when it closes *any* descriptor of the file.
+//!
+//! Locks of a description belong to what one open(2) made: all descriptors that were duplicated from that one have it, also those
+//! that a fork copied, and it goes with the last of them.
 
 use super::{Errno, call};
 use linux_raw_sys::general as g;
@@ -39,4 +42,15 @@ pub fn unlock(fd: i32, at: u64) {
 pub fn holder(fd: i32, at: u64) -> Option<i32> {
     let lock = fcntl(fd, g::F_GETLK, g::F_WRLCK, at).ok()?;
     (lock.kind != g::F_UNLCK as i16).then_some(lock.pid)
+}
+
+/// Locks a byte for the file description behind `fd` without waiting. False when another one has it, or the file cannot be
+/// locked.
+pub fn try_lock_description(fd: i32, at: u64) -> bool {
+    fcntl(fd, g::F_OFD_SETLK, g::F_WRLCK, at).is_ok()
+}
+
+/// Whether somebody has locked a byte who is not the file description behind `fd`. True, too, when the kernel does not say.
+pub fn is_locked(fd: i32, at: u64) -> bool {
+    fcntl(fd, g::F_OFD_GETLK, g::F_WRLCK, at).map_or(true, |lock| lock.kind != g::F_UNLCK as i16)
 }

@@ -33,6 +33,7 @@ pub fn force() -> Force {
         shared: has("shared"),
         no_process_madvise: has("no-process-madvise"),
         no_background: has("no-background"),
+        no_direct: has("no-direct"),
         strict: true,
     }
 }

@@ -8,9 +8,11 @@
 //! After a fork the child reads its parent's file and writes to one of its own, see `family`.
 
 mod family;
+mod transfer;
 
-use family::{Family, MEMBERS};
+use family::Family;
 
+use crate::device::lives::Lives;
 use crate::device::{NAME_BYTES_MAX, SwapSpec};
 use crate::group::Group;
 use crate::swapspace::{charge_tables, new_slots};
@@ -95,11 +97,12 @@ pub struct SpillFile {
     dir: [u8; NAME_BYTES_MAX],
     fd: AtomicI32,
     slots: SwapDevice,
-    /// The memory of slots, seals, members and family: address and length.
+    /// The memory of slots, seals and family: address and length.
     maps: [(usize, usize); 4],
     seals: *mut Seal,
-    members: *const AtomicU64,
-    family: *const Family,
+    family: Family,
+    /// Slots at or above this were never used.
+    high_water: AtomicU32,
     cipher: UnsafeCell<Aes128Gcm>,
     nonce: AtomicU64,
     nr_slots: u32,
@@ -111,20 +114,15 @@ pub struct SpillFile {
     grow_after_ns: AtomicU64,
     /// It took nothing a moment ago: others are asked first until this moment; 0 for no such.
     rest_until_ns: AtomicU64,
-    /// This process's bit in `members`.
-    own_bit: AtomicU64,
     owner: bool,
-    /// This process forked, or is a fork's child: the table of members is in use. Set under the exclusive gate.
-    shared: AtomicBool,
+    /// It has been seen that the file system keeps writes out of the page cache, or not.
+    is_proved: AtomicBool,
     /// Slots that this process has content in.
     used: AtomicU32,
-    /// Slots that this process freed while others still held them, and how many were left by the last collection.
-    zombies: AtomicU32,
-    zombies_left: AtomicU32,
 }
 
 // SAFETY: seals are written by whoever allocated the slot and read by whoever holds its claim; the cipher is never
-// changed after creation; the rest is atomics.
+// changed after creation; the family's pages change under the exclusive gate; the rest is atomics.
 unsafe impl Sync for SpillFile {}
 // SAFETY: as above.
 unsafe impl Send for SpillFile {}
@@ -135,8 +133,9 @@ fn nr_slots(bytes: u64) -> u32 {
 }
 
 impl SpillFile {
-    /// Creates a file. While only one thread uses the table of descriptors, the calling one.
-    pub fn create(spec: &SwapSpec<'_>, shards: usize) -> Result<Self, Errno> {
+    /// Creates a file, whose content goes past the page cache if that `is_direct` and can be. While only one thread uses the table of
+    /// descriptors, the calling one.
+    pub fn create(spec: &SwapSpec<'_>, shards: usize, lives: &'static Lives, is_direct: bool) -> Result<Self, Errno> {
         let fd = uapi::fd::beyond_limit(|| match uapi::open_tmpfile(spec.dir) {
             Err(errno) if errno != Errno::MFILE => {
                 // File systems without nameless files: a random name that lives for a moment.
@@ -144,18 +143,24 @@ impl SpillFile {
             }
             opened => opened,
         })?;
-        Self::new(spec, shards, keep_away(fd)?)
+        Self::new(spec, shards, keep_away(fd)?, lives, is_direct)
     }
 
     /// Creates a file beside a running program. `publish` is told its descriptor, see [`uapi::fd::place`].
-    pub fn create_beside(spec: &SwapSpec<'_>, shards: usize, publish: impl Fn(i32)) -> Result<(Self, Identity), Errno> {
+    pub fn create_beside(
+        spec: &SwapSpec<'_>,
+        shards: usize,
+        lives: &'static Lives,
+        is_direct: bool,
+        publish: impl Fn(i32),
+    ) -> Result<(Self, Identity), Errno> {
         let (fd, identity) = open_named(spec.dir)?;
         let fd = uapi::fd::place(fd, uapi::fd::lowest(), publish, |fd| identity_of(fd) == Ok(identity))?;
-        Self::new(spec, shards, fd).map(|file| (file, identity))
+        Self::new(spec, shards, fd, lives, is_direct).map(|file| (file, identity))
     }
 
     /// A file that is open. Closes it on failure.
-    fn new(spec: &SwapSpec<'_>, shards: usize, fd: i32) -> Result<Self, Errno> {
+    fn new(spec: &SwapSpec<'_>, shards: usize, fd: i32, lives: &'static Lives, is_direct: bool) -> Result<Self, Errno> {
         let mut undo = Undo { fd, maps: [(0, 0); 4] };
         // A process has no more to swap than its address space holds, and the tables need some of that.
         let bytes = spec.bytes.min(uapi::address_space_limit());
@@ -179,19 +184,18 @@ impl SpillFile {
             Ok::<_, Errno>(at)
         };
         let seals: *mut Seal = map(1, nr_slots as usize * size_of::<Seal>(), uapi::reserve)?.cast();
-        let members: *const AtomicU64 = map(2, nr_slots as usize * size_of::<u64>(), uapi::reserve_shared)?.cast();
-        let family: *const Family = map(3, size_of::<Family>(), uapi::reserve_shared)?.cast();
-        // SAFETY: fresh zeroed memory, and zero is a valid value of every field.
-        unsafe { (*family).pids[0].store(uapi::getpid() as u32, Ordering::Relaxed) };
+        let mut number = 2..4;
+        let family =
+            Family::new(nr_slots, lives, |len, reserve| map(number.next().ok_or(Errno::NOMEM)?, len, reserve))?;
         let maps = undo.keep();
-        Ok(Self {
+        let this = Self {
             dir,
             fd: AtomicI32::new(fd),
             slots,
             maps,
             seals,
-            members,
             family,
+            high_water: AtomicU32::new(0),
             cipher: UnsafeCell::new(Aes128Gcm::new(&key.into())),
             nonce: AtomicU64::new(1),
             tables: AtomicU32::new(0),
@@ -199,13 +203,12 @@ impl SpillFile {
             grow_after_ns: AtomicU64::new(0),
             rest_until_ns: AtomicU64::new(0),
             nr_slots,
-            own_bit: AtomicU64::new(1),
             owner: true,
-            shared: AtomicBool::new(false),
+            is_proved: AtomicBool::new(false),
             used: AtomicU32::new(0),
-            zombies: AtomicU32::new(0),
-            zombies_left: AtomicU32::new(0),
-        })
+        };
+        this.begin_transfers(is_direct);
+        Ok(this)
     }
 
     /// The descriptor.
@@ -232,10 +235,7 @@ impl SpillFile {
 
     /// The same, but that the descriptor stays open, for who closes it later.
     pub fn destroy_but_fd(self, group: &Group) {
-        let member = self.own_bit.load(Ordering::Relaxed).trailing_zeros();
-        if member < MEMBERS {
-            self.family().pids[member as usize].store(0, Ordering::Release);
-        }
+        self.leave_family(group);
         charge_tables(group, &self.tables, 0, Self::META_PER_SLOT);
         // Nobody refers to the file any more, as `self` is gone.
         unmap(self.maps);
@@ -257,7 +257,7 @@ impl SpillFile {
     pub fn metadata_bytes(bytes: u64) -> usize {
         let nr_slots = nr_slots(bytes);
         let tables = metadata_bytes(nr_slots, 1).next_multiple_of(4096);
-        tables + nr_slots as usize * Self::META_PER_SLOT + core::mem::size_of::<Family>() + 4 * 4096
+        tables + nr_slots as usize * size_of::<Seal>() + Family::metadata_bytes(nr_slots) + 4 * 4096
     }
 
     /// Bytes of metadata that one used slot costs.
@@ -270,6 +270,7 @@ impl SpillFile {
 
     /// Gives space in the file system, and metadata, back that nothing uses any more; how many clusters.
     pub fn release_unused(&self, group: &Group) -> usize {
+        self.collect_sometimes();
         // What is free and has its space is soon written again, for less than if that had to be found anew.
         if self.is_solid.load(Ordering::Relaxed) {
             return 0;
@@ -413,10 +414,8 @@ impl SpillFile {
             let seal = Seal::new(nonce, len, tag.into());
             // SAFETY: the slot was just allocated for this thread; the index is checked by `member`.
             unsafe { self.seals.add(slot as usize).write(seal) };
-            if self.is_shared() {
-                self.member(slot).store(self.own_bit.load(Ordering::Relaxed), Ordering::Relaxed);
-            }
-            self.family().high_water.fetch_max(slot + 1, Ordering::Relaxed);
+            self.hold(slot);
+            self.high_water.fetch_max(slot + 1, Ordering::Relaxed);
             out[i] = slot;
         }
         let mut first = 0;
@@ -425,19 +424,8 @@ impl SpillFile {
             while end < n && out[end] == out[end - 1] + 1 {
                 end += 1;
             }
-            let at = out[first] as u64 * SLOT_BYTES as u64;
-            let part = &data[first * SLOT_BYTES..end * SLOT_BYTES];
-            let mut written = uapi::unsignalled(uapi::pwrite_all(self.fd(), part, at));
-            if written == Err(Errno::FBIG) {
-                // The program's RLIMIT_FSIZE, which is about its own files.
-                written = uapi::write_mapped(self.fd(), part, at);
-            }
-            if let Err(e) = written {
-                if self.is_shared() {
-                    for slot in &out[..n] {
-                        self.member(*slot).store(0, Ordering::Relaxed);
-                    }
-                }
+            if let Err(e) = self.transfer_out(out[first], &data[first * SLOT_BYTES..end * SLOT_BYTES]) {
+                out[..n].iter().for_each(|slot| self.unhold(*slot));
                 // While the slots are still this call's: their seals are needed.
                 let restored = self.restore(data, &slots[..n]);
                 for (slot, _) in slots[first..n].iter().zip(&had_space[first..n]).filter(|(_, had_space)| !**had_space)
@@ -484,13 +472,25 @@ impl SpillFile {
         unsafe { self.seals.add(slot.0 as usize).write(Seal::default()) };
     }
 
-    /// Reads the object of `slot` into `out` and opens it; its length.
+    /// Reads the object of `slot` into `out`, which is page-aligned, and opens it; its length.
     pub fn read(&self, slot: u32, out: &mut [u8; SLOT_BYTES]) -> Result<usize, FileError> {
+        self.read_run(slot, out)?;
+        self.open(slot, out)
+    }
+
+    /// Reads slots that lie one after the other, from slot `first` on, into `out`, which is page-aligned. [`Self::open`] makes them
+    /// objects.
+    pub fn read_run(&self, first: u32, out: &mut [u8]) -> Result<(), FileError> {
+        assert!(first as usize + out.len() / SLOT_BYTES <= self.nr_slots as usize);
+        self.transfer_in(first, out).map_err(FileError::Io)
+    }
+
+    /// Opens in place what was read of `slot`; the object's length.
+    pub fn open(&self, slot: u32, out: &mut [u8; SLOT_BYTES]) -> Result<usize, FileError> {
         assert!(slot < self.nr_slots);
         // SAFETY: checked index; the caller's claim on the content keeps the slot from being written.
         let seal = unsafe { self.seals.add(slot as usize).read() };
         let len = seal.len();
-        uapi::pread_exact(self.fd(), &mut out[..len], slot as u64 * SLOT_BYTES as u64).map_err(FileError::Io)?;
         self.cipher()
             .decrypt_inout_detached(
                 &nonce_of(seal.nonce()),
@@ -513,7 +513,11 @@ impl SpillFile {
         if self.is_held_by_others(slot.0) {
             return false;
         }
-        reclaim(Slot(folio.get() as u32), slot.0) && matches!(self.slots.get(slot), TableEntry::Free)
+        if !reclaim(Slot(folio.get() as u32), slot.0) {
+            return false;
+        }
+        self.collect_slot(slot.0);
+        matches!(self.slots.get(slot), TableEntry::Free)
     }
 
     /// Frees slots of full clusters whose content is in memory too, where more than half of the file is used; how many.

@@ -1,0 +1,212 @@
+//! Which processes of a family live: by locks that the kernel lets go of.
+//!
+//! A *life* is what a process is from its fork to its exec or its death: as long as it has the memory that refers to slots of its
+//! ancestors' files. Each has a number that is never used again, and a lock on the byte of that number in a nameless file in memory.
+//!
+//! The lock belongs to an open file description of that process alone (`F_OFD_SETLK`), not to the process as a record lock does.
+//! So it is there before the process is: the parent opens the description and locks it before it forks, and closes its own descriptor
+//! afterwards. No moment exists in which a child that lives has no lock, or one that was killed at birth has one. It ends
+//! with the last descriptor: on exec (close-on-exec), and in a process that dies before it becomes a zombie. A record lock
+//! would also end when the process closes any other descriptor of the file, which a program can do by way of /proc; the tree
+//! of processes finds that out and takes its place again, but slots would have been given to others by then. Neither process
+//! numbers nor namespaces matter.
+//!
+//! Where another description cannot be had (no /proc, no descriptor free) the child has no life, and what it inherits is held for
+//! as long as the file exists.
+
+use crate::device::file::keep_away;
+use crate::uapi::fd::{Identity, identity_of};
+use crate::uapi::{self, Errno, record_lock};
+use core::ffi::CStr;
+use core::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+
+/// No life.
+pub const NONE: u64 = 0;
+/// The bytes of a process's own path to a descriptor.
+const PATH_BYTES: usize = 48;
+
+/// This process's life, and that of a child that is being made.
+pub struct Lives {
+    /// The file, and with it this life's lock; -1 for none.
+    fd: AtomicI32,
+    life: AtomicU64,
+    /// The same for the child of a fork that is under way.
+    child_fd: AtomicI32,
+    child: AtomicU64,
+    /// Which file it is; none if there is none.
+    identity: Option<Identity>,
+    /// Shared by the family: the number of the next life.
+    next: *const AtomicU64,
+}
+
+// SAFETY: atomics, and what is never changed.
+unsafe impl Sync for Lives {}
+
+impl Lives {
+    /// The first life of a family. Stays for as long as the process. While only one thread uses the table of descriptors, the
+    /// calling one.
+    pub fn new() -> Result<&'static Self, Errno> {
+        let next: *const AtomicU64 = uapi::reserve_shared(size_of::<AtomicU64>())?.cast();
+        // SAFETY: fresh memory, which is never unmapped.
+        let first = unsafe { &*next }.fetch_add(1, Ordering::Relaxed) + 1;
+        let fd = uapi::fd::beyond_limit(|| uapi::memory_file(c"ebb-lives")).and_then(keep_away).ok();
+        let fd = fd.filter(|fd| {
+            let is_locked = record_lock::try_lock_description(*fd, first);
+            if !is_locked {
+                uapi::close(*fd);
+            }
+            is_locked
+        });
+        let at = uapi::reserve(size_of::<Self>())?.cast::<Self>();
+        let this = Self {
+            fd: AtomicI32::new(fd.unwrap_or(-1)),
+            life: AtomicU64::new(first),
+            child_fd: AtomicI32::new(-1),
+            child: AtomicU64::new(NONE),
+            identity: fd.and_then(|fd| identity_of(fd).ok()),
+            next,
+        };
+        // SAFETY: fresh memory of a page, which is never unmapped.
+        unsafe {
+            at.write(this);
+            Ok(&*at)
+        }
+    }
+
+    /// The descriptors, which the program must not close; -1 for none.
+    pub fn fds(&self) -> [i32; 2] {
+        [self.fd.load(Ordering::Relaxed), self.child_fd.load(Ordering::Relaxed)]
+    }
+
+    /// Moves descriptor `fd` to another number. False when it is not this process's, or no number is free. Under the exclusive gate.
+    pub fn move_fd(&self, fd: i32) -> bool {
+        let moved = if fd >= 0 && self.fd.load(Ordering::Relaxed) == fd { uapi::fd::raise(fd).ok() } else { None };
+        if let Some(new) = moved {
+            self.fd.store(new, Ordering::Relaxed);
+        }
+        moved.is_some()
+    }
+
+    /// This process's life, or [`NONE`].
+    pub fn life(&self) -> u64 {
+        self.life.load(Ordering::Relaxed)
+    }
+
+    /// Whether a life goes on. Of a life that cannot be asked about, it does.
+    pub fn is_alive(&self, life: u64) -> bool {
+        life == self.life() || record_lock::is_locked(self.fd.load(Ordering::Relaxed), life)
+    }
+
+    /// Before fork: the life of the child, or [`NONE`]. It begins here. Under the exclusive gate.
+    pub fn begin_child(&self) -> u64 {
+        // SAFETY: mapped for ever.
+        let life = unsafe { &*self.next }.fetch_add(1, Ordering::Relaxed) + 1;
+        let Ok(fd) = self.open_another() else { return NONE };
+        self.child_fd.store(fd, Ordering::Relaxed);
+        if !record_lock::try_lock_description(fd, life) {
+            self.end_child();
+            return NONE;
+        }
+        self.child.store(life, Ordering::Relaxed);
+        life
+    }
+
+    /// After fork, in the parent, also when it failed.
+    pub fn end_child(&self) {
+        self.child.store(NONE, Ordering::Relaxed);
+        let fd = self.child_fd.swap(-1, Ordering::Relaxed);
+        if self.is_ours(fd) {
+            uapi::close(fd);
+        }
+    }
+
+    /// After fork, in the child. False when its life is lost: it must not go on.
+    pub fn become_child(&self) -> bool {
+        let (life, fd) = (self.child.swap(NONE, Ordering::Relaxed), self.child_fd.swap(-1, Ordering::Relaxed));
+        self.life.store(life, Ordering::Relaxed);
+        if life != NONE && !self.is_ours(fd) {
+            return false;
+        }
+        // What is open from its parent would lengthen that life. It is only good for looking, where there is nothing else.
+        if let Some(own) = if life == NONE { self.open_another().ok() } else { Some(fd) } {
+            let inherited = self.fd.swap(own, Ordering::Relaxed);
+            if self.is_ours(inherited) {
+                uapi::close(inherited);
+            }
+        }
+        true
+    }
+
+    /// Whether a number is this file: a program that closes numbers that it does not know may have closed it.
+    fn is_ours(&self, fd: i32) -> bool {
+        fd >= 0 && self.identity.is_some() && identity_of(fd).ok() == self.identity
+    }
+
+    /// Another description of the file, which has no lock yet. For a moment it has the lowest free number: beside threads that open files,
+    /// as any library may open one, and close only what they have opened.
+    fn open_another(&self) -> Result<i32, Errno> {
+        let mut path = [0; PATH_BYTES];
+        let path = own_path(self.fd.load(Ordering::Relaxed), &mut path).ok_or(Errno::BADF)?;
+        let fd = uapi::fd::beyond_limit(|| uapi::open_read_write(path))?;
+        if !self.is_ours(fd) {
+            uapi::close(fd);
+            return Err(Errno::BADF);
+        }
+        keep_away(fd)
+    }
+}
+
+/// The path to descriptor `fd` of the calling thread, whose table need not be the process's.
+fn own_path(fd: i32, out: &mut [u8; PATH_BYTES]) -> Option<&CStr> {
+    let prefix = b"/proc/thread-self/fd/";
+    let mut digits = u32::try_from(fd).ok()?;
+    let nr_digits = digits.checked_ilog10().map_or(1, |n| n as usize + 1);
+    out[..prefix.len()].copy_from_slice(prefix);
+    for place in out[prefix.len()..prefix.len() + nr_digits].iter_mut().rev() {
+        *place = b'0' + (digits % 10) as u8;
+        digits /= 10;
+    }
+    CStr::from_bytes_until_nul(out).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_path_names_the_descriptor() {
+        for fd in [0, 7, 10, 984, 1_048_575] {
+            let path = format!("/proc/thread-self/fd/{fd}");
+            assert_eq!(own_path(fd, &mut [0; PATH_BYTES]).and_then(|path| path.to_str().ok()), Some(path.as_str()));
+        }
+        assert_eq!(own_path(-1, &mut [0; PATH_BYTES]), None);
+    }
+
+    #[test]
+    fn a_childs_life_lasts_as_long_as_a_descriptor_of_it() {
+        let lives = Lives::new().expect("there is memory");
+        let mine = lives.life();
+        let child = lives.begin_child();
+        assert!(child != NONE && child != mine);
+        assert!(lives.is_alive(child));
+        // What fork would copy.
+        // SAFETY: descriptors are numbers.
+        let copy = unsafe { libc::dup(lives.fds()[1]) };
+        lives.end_child();
+        assert!(lives.is_alive(child));
+        uapi::close(copy);
+        assert!(!lives.is_alive(child));
+        assert!(lives.is_alive(mine));
+    }
+
+    #[test]
+    fn another_descriptor_of_the_file_can_be_closed() {
+        let lives = Lives::new().expect("there is memory");
+        let child = lives.begin_child();
+        let mut path = [0; PATH_BYTES];
+        let path = own_path(lives.fds()[1], &mut path).expect("it is open");
+        uapi::close(uapi::open_read(path).expect("it opens again"));
+        assert!(lives.is_alive(child));
+        lives.end_child();
+    }
+}
