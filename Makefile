@@ -29,11 +29,11 @@ demo: packages build ## run a program in a fraction of its memory, and compare
 	@tools/demo $(EBB)
 
 .PHONY: test
-test: packages lint build unit models miri bench-slots-quick transparency programs swapon trees tracing torture hostile bench-quick ## everything short: what continuous integration runs
+test: packages lint build unit models miri bench-slots-quick transparency programs swapon trees families tracing torture hostile bench-quick ## everything short: what continuous integration runs
 	@echo "make test: every step passed"
 
 .PHONY: test-long
-test-long: test unit-long transparency-long programs-long swapon-long trees-long tracing-long torture-long torture-pins hostile-long kill-long ## the same, and the long forms
+test-long: test unit-long transparency-long programs-long swapon-long trees-long torture-families tracing-long torture-long torture-pins hostile-long kill-long ## the same, and the long forms
 	@echo "make test-long: every step passed"
 
 .PHONY: lint
@@ -115,6 +115,12 @@ kill: build ## kill programs and ebb at random moments: nothing is left behind, 
 	python3 tests/kill/run.py
 kill-long: build
 	python3 tests/kill/run.py --long
+
+.PHONY: families torture-families
+families: build ## families of processes that fork, exec, die and stay zombies; torture-families goes on for ten minutes
+	python3 tests/families/run.py
+torture-families: build
+	python3 tests/families/run.py --long
 
 .PHONY: hostile hostile-long
 hostile: build ## a tree with a member that writes anything to what all share
