@@ -19,7 +19,7 @@
 //! pins of a call that never returned fall when the thread ends or makes a call higher up. Signals are blocked only
 //! inside the engine, so the request never finds a thread there.
 
-use crate::guard::{self, Memory, SpaceMemory};
+use crate::guard::{self, Memory, SpaceMemory, device};
 use crate::table::visit::ReadMemory;
 use crate::{entry, entry_dormant, proc_files, thread, trap, zerocopy};
 use core::arch::asm;
@@ -122,7 +122,10 @@ pub fn make<const CANCELS: bool>(nr: u32, args: [u64; 6], touches: Touches) -> i
     // The pins of the thread's last trapped call end now: later they would be taken for those of this one.
     trap::settle(block);
     let mem = SpaceMemory::of_block(space, block, stack_pointer());
-    if let Touches::Buffer(addr, len) = touches {
+    let leads_on = nr == g::__NR_write as u64 && device::may_take_commands();
+    if let Touches::Buffer(addr, len) = touches
+        && !leads_on
+    {
         if !mem.may_be_managed(addr, len) {
             return finish(once(Way::Here, nr, &args));
         }

@@ -4,6 +4,7 @@
 //! effect, so nothing is pinned beforehand.
 
 use crate::fds;
+use crate::guard::device;
 use crate::interpose::{self, Ptr, Touches, int, libc_functions, make};
 use crate::proc_files;
 use core::ffi::{CStr, c_int};
@@ -24,13 +25,19 @@ fn visible(fd: c_int) -> u64 {
     if hidden { int(-1) } else { int(fd) }
 }
 
-/// Remembers that a file with this path was opened, if it may be one that tells of the process itself.
+/// Remembers that a file with this path was opened, if it may be one that tells of the process itself, or a device that takes
+/// commands.
 #[inline(always)]
 fn opened(path: Ptr, fd: c_int) -> c_int {
+    if fd < 0 {
+        return fd;
+    }
     // SAFETY: the kernel has just read the string.
-    if fd >= 0 && proc_files::has_such_name(unsafe { CStr::from_ptr(path.cast()) }.to_bytes()) {
+    let name = unsafe { CStr::from_ptr(path.cast()) }.to_bytes();
+    if proc_files::has_such_name(name) {
         proc_files::mark(fd as i64);
     }
+    device::note_opened(name);
     fd
 }
 

@@ -6,6 +6,7 @@
 
 use crate::entry;
 use core::mem::size_of;
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use ebb::uapi;
 use ebb::uapi::fd::Kind;
 use linux_raw_sys::general as g;
@@ -25,6 +26,34 @@ pub fn is_driver(fd: i32) -> bool {
         Ok(Kind::Nameless) => !is_named(fd, HARMLESS_NAMELESS),
         Ok(Kind::Other) | Err(_) => false,
     }
+}
+
+/// Devices whose commands are written: InfiniBand, SCSI, and an old network of QLogic's. The kernel takes these commands only from the
+/// process that opened the device, so it is enough to look at that. How their names begin, behind `/dev/`.
+const COMMANDED: [&[u8]; 3] = [b"infiniband/", b"sg", b"ipath"];
+
+/// The process has opened such a device.
+static HAS_COMMANDED: AtomicBool = AtomicBool::new(false);
+
+/// The program has opened the file with that name.
+#[inline(always)]
+pub fn note_opened(name: &[u8]) {
+    if let Some(device) = name.strip_prefix(b"/dev/") {
+        note_device(device);
+    }
+}
+
+#[cold]
+fn note_device(name: &[u8]) {
+    if COMMANDED.iter().any(|start| name.starts_with(start)) {
+        HAS_COMMANDED.store(true, Relaxed);
+    }
+}
+
+/// False when no descriptor takes commands.
+#[inline(always)]
+pub fn may_take_commands() -> bool {
+    HAS_COMMANDED.load(Relaxed)
 }
 
 /// What the kernel itself hands out.
@@ -109,6 +138,19 @@ mod tests {
             unsafe { [libc::eventfd(0, 0), libc::epoll_create1(0), libc::socket(libc::AF_UNIX, libc::SOCK_DGRAM, 0)] };
         for fd in others.into_iter().chain([file.as_raw_fd(), null.as_raw_fd(), -1]) {
             assert!(!is_driver(fd), "{fd}");
+        }
+    }
+
+    #[test]
+    fn devices_that_take_commands_are_known_by_name() {
+        for name in [&b"/dev/null"[..], b"/dev/shm/sg0", b"/tmp/sg0", b"/dev/sda1", b"infiniband/uverbs0"] {
+            note_opened(name);
+            assert!(!may_take_commands());
+        }
+        for name in [&b"/dev/sg0"[..], b"/dev/infiniband/uverbs0"] {
+            HAS_COMMANDED.store(false, Relaxed);
+            note_opened(name);
+            assert!(may_take_commands());
         }
     }
 

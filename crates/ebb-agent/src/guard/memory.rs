@@ -74,6 +74,10 @@ impl ReadMemory for SpaceMemory<'_> {
         device::is_driver(fd)
     }
 
+    fn takes_commands(&self, fd: i32) -> bool {
+        device::may_take_commands() && device::is_driver(fd)
+    }
+
     fn note_guest_memory(&self, bytes: u64) {
         GUEST_BYTES.fetch_max(bytes, Relaxed);
     }

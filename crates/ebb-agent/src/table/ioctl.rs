@@ -252,6 +252,7 @@ where
                 unknown(v, fd, request, arg);
             }
         }
+        RDMA_VERBS => rdma(v, arg),
         VMCI_QUEUEPAIR_SETVA => {
             // handle, our address, bytes of both queues.
             v.pin(arg, 40, In);
@@ -317,13 +318,8 @@ where
     F: FnMut(Buffer),
 {
     structure(v, request, arg);
-    let len = match (request, size_of(request)) {
-        // struct ib_uverbs_ioctl_hdr: its length in the first 16 bits.
-        (RDMA_VERBS, _) => v.word32(arg).unwrap_or(0) as u64 & 0xffff,
-        // Most likely a number, else a structure whose size its driver knows, or a buffer.
-        (_, 0) => UNSIZED_BYTES,
-        (_, size) => size,
-    };
+    // Without a size it is most likely a number, else a structure whose size its driver knows, or a buffer.
+    let len = if size_of(request) == 0 { UNSIZED_BYTES } else { size_of(request) };
     scan::structure(v, arg, len, kind);
 }
 
@@ -404,6 +400,33 @@ where
             v.emit(arg, 56 + packets * 12, InOut, Kind::Exclude);
             v.emit(third, fourth & 0xffff_ffff, InOut, Kind::Exclude);
         }
+    }
+}
+
+/// struct ib_uverbs_ioctl_hdr: 24 bytes, which begin with the length of all in 16 bits, and attributes.
+fn rdma<M, F>(v: &mut Visit<'_, M, F>, arg: u64)
+where
+    M: ReadMemory + ?Sized,
+    F: FnMut(Buffer),
+{
+    const INLINE_BYTES: u64 = 8;
+    let len = v.word32(arg).unwrap_or(0) as u64 & 0xffff;
+    v.pin(arg, len, InOut);
+    v.emit(Buffer::NOWHERE, 1, InOut, Kind::Driver);
+    let mut before = 0;
+    for n in 0..len.saturating_sub(24) / 16 {
+        // Number and length (16 bits each), flags; an address, or the value itself.
+        let Some([head, data]) = v.words(arg.wrapping_add(24 + n * 16)) else { return };
+        let bytes = head >> 16 & 0xffff;
+        if bytes <= INLINE_BYTES {
+            // Some give an address and a length so.
+            scan::pair(v, before, data);
+            before = data;
+            continue;
+        }
+        before = 0;
+        v.pin(data, bytes, InOut);
+        scan::command(v, data, bytes);
     }
 }
 

@@ -278,6 +278,7 @@ pub(crate) enum Special {
     Setsockopt,
     Shmctl,
     Vmsplice,
+    Write,
     XattrIn,
     XattrOut,
     /// No knowledge at all: every argument may be a pointer.

@@ -166,7 +166,7 @@ const fn unsized_((nr, row): Def) -> Def {
 #[rustfmt::skip]
 const DEFS: &[Def] = &[
     split(blocks(sys(g::__NR_read, [V, bytes(Out, 2)])), Split::Read),
-    split(blocks(sys(g::__NR_write, [V, bytes(In, 2)])), Split::Write),
+    special(split(blocks(sys(g::__NR_write, [V, bytes(In, 2)])), Split::Write), Special::Write),
     again(blocks(sys(g::__NR_open, [STR]))),
     handled(plain(g::__NR_close)),
     again(sys(g::__NR_stat, [STR, wr::<g::stat>()])),

@@ -11,6 +11,8 @@ use super::visit::{Buffer, Kind, PAGE_BYTES, ReadMemory, Visit};
 pub(super) const WINDOW_BYTES: u64 = 64 << 10;
 /// Numbers above this are no lengths.
 const LENGTH_MAX: u32 = 16 << 20;
+/// Words above this are addresses.
+const LENGTH_END: u64 = 1 << 40;
 /// Bytes of a structure that are looked at at a time, and of one that another points to.
 const CHUNK_BYTES: usize = 512;
 /// Addresses of one structure that are followed, and of one call.
@@ -30,6 +32,33 @@ where
     // First the page that each address is in: one call pins no more than a part of the budget.
     for is_whole in [false, true] {
         level(v, Look { kind, is_whole, depth: 1 }, addr, len, &mut { ADDRESSES_MAX });
+    }
+}
+
+/// The same for a command that may register memory, with a driver that pins it.
+pub(super) fn command<M, F>(v: &mut Visit<'_, M, F>, addr: u64, len: u64)
+where
+    M: ReadMemory + ?Sized,
+    F: FnMut(Buffer),
+{
+    for at in (0..len.saturating_sub(8)).step_by(8) {
+        let Some([word, next]) = v.words(addr.wrapping_add(at)) else { break };
+        pair(v, word, next);
+    }
+    structure(v, addr, len, Kind::Driver);
+}
+
+/// Two words of such a command, which may be the address and the length of what is to be registered: of a page and more, and
+/// managed at both ends.
+pub(super) fn pair<M, F>(v: &mut Visit<'_, M, F>, addr: u64, len: u64)
+where
+    M: ReadMemory + ?Sized,
+    F: FnMut(Buffer),
+{
+    let is_range = |end| v.mem.may_be_managed(addr, 1) && v.mem.may_be_managed(end, 1);
+    let last = addr.saturating_add(len).wrapping_sub(1);
+    if addr >= ADDRESS_MIN && (PAGE_BYTES..LENGTH_END).contains(&len) && is_range(last) {
+        v.emit(addr, len, InOut, Kind::Register);
     }
 }
 

@@ -5,7 +5,7 @@
 
 use super::Dir::{In, InOut, Out};
 use super::visit::{Buffer, Kind, PAGE_BYTES, RW_BYTES_MAX, ReadMemory, Visit};
-use super::{Special, ioctl};
+use super::{Special, ioctl, scan};
 use crate::aio::BLOCKS_MAX;
 use linux_raw_sys::general as g;
 use linux_raw_sys::prctl as p;
@@ -157,6 +157,21 @@ where
         },
         // The pages themselves go into the pipe.
         Special::Vmsplice => v.iovec(a[1], a[2] as u32 as u64, InOut, Kind::Exclude),
+        Special::Write => {
+            /// Bytes of a command at most.
+            const COMMAND_BYTES_MAX: u64 = 16 << 10;
+            if a[2] <= COMMAND_BYTES_MAX && v.mem.takes_commands(a[0] as i32) {
+                scan::command(v, a[1], a[2]);
+                // struct sg_io_hdr: who reads the answer has it written to where this says.
+                const SCSI: u64 = b'S' as u64;
+                if let Some([id, sizes, data, _, sense]) = v.words(a[1])
+                    && id & 0xffff_ffff == SCSI
+                {
+                    v.emit(data, sizes >> 32, InOut, Kind::Exclude);
+                    v.emit(sense, sizes >> 8 & 0xff, Out, Kind::Exclude);
+                }
+            }
+        }
         Special::XattrIn | Special::XattrOut => {
             // struct xattr_args: value, size and flags.
             if let Some([value, size]) = v.words(a[4]) {

@@ -28,6 +28,11 @@ pub trait ReadMemory {
         true
     }
 
+    /// True when what is written to the descriptor is a command, which leads to further memory.
+    fn takes_commands(&self, _fd: i32) -> bool {
+        false
+    }
+
     /// A guest has so many bytes of memory in one piece.
     fn note_guest_memory(&self, _bytes: u64) {}
 

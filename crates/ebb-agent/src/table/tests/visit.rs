@@ -252,6 +252,47 @@ fn what_a_device_keeps_stays_for_good() {
 }
 
 #[test]
+fn commands_register_what_they_name_by_address_and_length() {
+    /// A process that has such a device.
+    struct Commanded(Words);
+    impl ReadMemory for Commanded {
+        fn read(&self, addr: u64, out: &mut [u8]) -> bool {
+            self.0.read(addr, out)
+        }
+
+        fn may_be_managed(&self, addr: u64, _len: u64) -> bool {
+            (BASE..0x8000_0000).contains(&addr)
+        }
+
+        fn takes_commands(&self, fd: i32) -> bool {
+            fd == 5
+        }
+    }
+    let mut mem = Words::default();
+    // struct ib_uverbs_reg_mr behind its header: response, address, length.
+    let answer = mem.put(&[0; 4]);
+    let command = mem.put(&[9 | 12 << 32, answer, 0x7000_0000, 0x80_0000, 0x7000_0000, 0]);
+    // The same by ioctl, and an address and a length as attributes of their own.
+    let value = |bytes: u64| 7 | bytes << 16;
+    let call =
+        mem.put(&[24 + 4 * 16, 0, 0, value(40), command + 8, value(8), 0x7100_0000, value(8), 0x5000, value(4), 3]);
+    let mem = Commanded(mem);
+    let seen = |nr: u32, args: [u64; 6]| {
+        let mut seen = Vec::new();
+        for_each_buffer(nr as u64, &args, &mem, &mut |b| seen.push(b));
+        seen
+    };
+    let written = |fd| seen(g::__NR_write, [fd, command, 48, 0, 0, 0]);
+    assert!(written(5).contains(&register(0x7000_0000, 0x80_0000)));
+    assert!(written(5).iter().any(|b| b.kind == Kind::Driver && b.addr == answer));
+    assert_eq!(written(6), [pin(command, 48, false)]);
+    let called = seen(g::__NR_ioctl, [6, 0xc018_1b01, call, 0, 0, 0]);
+    assert!(called.contains(&pin(command + 8, 40, true)));
+    assert!(called.contains(&register(0x7000_0000, 0x80_0000)) && called.contains(&register(0x7100_0000, 0x5000)));
+    assert!(called.iter().any(|b| b.kind == Kind::Driver && b.addr == answer));
+}
+
+#[test]
 fn commands_of_devices_lead_to_their_data() {
     let mut mem = Words::default();
     let bulk = mem.put(&[0x81 | 0x2000 << 32, 1000, 0x7000_0000]);
