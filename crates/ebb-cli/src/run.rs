@@ -99,9 +99,10 @@ pub fn run(options: &Run, ignored_children: bool) -> Result<i32, Failure> {
     match held {
         // The lifeline ends the tree with this process.
         Some(_) if matches!(end, supervise::End::GivenUp(_)) => {
-            sys::complain(
-                "ebb: SIGTERM: the program waits in the kernel and cannot take it; all of it gets SIGKILL; look at its wchan",
-            );
+            sys::complain(&format!(
+                "ebb: SIGTERM: process {child} still waits in the kernel; the whole tree gets SIGKILL; /proc/{child}/wchan tells \
+                 what it waits for"
+            ));
         }
         Some(held) => held.let_go(),
         None => {}

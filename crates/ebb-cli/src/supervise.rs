@@ -5,8 +5,8 @@
 //!
 //! * What the kernel sent (Ctrl-C, Ctrl-Z, a hang-up, a new window size) is not passed on: the program has it already.
 //! * What a process sent to `ebb` is passed on, with its value, unless the program sent it.
-//! * SIGTERM always has an answer: a program that cannot take it, because it waits in the kernel and nothing wakes it, is
-//!   given up within about a second, and its tree ends with `ebb`.
+//! * SIGTERM has an answer within a second. A program that cannot take it, because it waits in the kernel and nothing wakes
+//!   it, is named. It may just be writing to a slow disk, so only a second SIGTERM gives it up; its tree ends with `ebb` then.
 //! * When the program stops, `ebb` stops itself by the same signal; when `ebb` is continued, so is the program.
 
 use std::io;
@@ -59,10 +59,30 @@ impl Usage {
     }
 }
 
-/// How long a program may be unable to take SIGTERM.
+/// How long a program may be unable to take SIGTERM before `ebb` says so.
 const STUCK: Duration = Duration::from_millis(900);
-/// Between two looks at one that has not taken it.
+/// Between two looks at one that has not taken it, before and after that was said.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
+const LOOK_LATER: Duration = Duration::from_millis(500);
+
+/// A SIGTERM that was passed on.
+struct Untaken {
+    since: Instant,
+    is_told: bool,
+}
+
+impl Untaken {
+    /// Says, once, that the program cannot take the signal.
+    fn tell(&mut self, child: pid_t) {
+        if !self.is_told && self.since.elapsed() >= STUCK {
+            self.is_told = true;
+            sys::complain(&format!(
+                "ebb: SIGTERM: process {child} waits in the kernel (state D) and takes it when that wait ends; send SIGTERM \
+                 again to end the whole tree by SIGKILL"
+            ));
+        }
+    }
+}
 
 enum Event {
     Nothing,
@@ -164,7 +184,7 @@ pub fn taken_signals() -> libc::sigset_t {
 
 /// Waits for the program to end. The signals in `taken` are blocked, and stay so.
 pub fn supervise(child: pid_t, taken: &libc::sigset_t) -> io::Result<(End, Usage)> {
-    let mut untaken: Option<Instant> = None;
+    let mut untaken: Option<Untaken> = None;
     loop {
         match poll(child)? {
             Event::Ended(end, usage) => return Ok((end, usage)),
@@ -174,16 +194,12 @@ pub fn supervise(child: pid_t, taken: &libc::sigset_t) -> io::Result<(End, Usage
             }
             Event::Nothing => {}
         }
-        if let Some(since) = untaken {
-            if !cannot_take(child, libc::SIGTERM) {
-                untaken = None;
-            } else if since.elapsed() >= STUCK {
-                // SAFETY: the child is not reaped yet.
-                unsafe { libc::kill(child, libc::SIGKILL) };
-                return Ok((End::GivenUp(libc::SIGTERM), Usage::default()));
-            }
+        untaken = untaken.filter(|_| cannot_take(child, libc::SIGTERM));
+        if let Some(untaken) = &mut untaken {
+            untaken.tell(child);
         }
-        let pause = untaken.map(|_| libc::timespec { tv_sec: 0, tv_nsec: LOOK_EVERY.as_nanos() as i64 });
+        let pause = untaken.as_ref().map(|untaken| if untaken.is_told { LOOK_LATER } else { LOOK_EVERY });
+        let pause = pause.map(|pause| libc::timespec { tv_sec: 0, tv_nsec: pause.as_nanos() as i64 });
         let limit = pause.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
         let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
         // SAFETY: the set is initialised, `info` is a whole `siginfo_t`, and the limit outlives the call; null is none.
@@ -194,11 +210,16 @@ pub fn supervise(child: pid_t, taken: &libc::sigset_t) -> io::Result<(End, Usage
             // Interrupted, by a stop or a debugger; or it is time to look.
             -1 | libc::SIGCHLD => {}
             libc::SIGCONT => resume(child),
+            libc::SIGTERM if untaken.as_ref().is_some_and(|untaken| untaken.is_told) => {
+                // SAFETY: the child is not reaped yet.
+                unsafe { libc::kill(child, libc::SIGKILL) };
+                return Ok((End::GivenUp(libc::SIGTERM), Usage::default()));
+            }
             signal if info.si_code <= 0 => {
                 pass_on(child, signal, &info);
                 if signal == libc::SIGTERM {
                     // The first one counts.
-                    untaken = untaken.or_else(|| Some(Instant::now()));
+                    untaken = untaken.or_else(|| Some(Untaken { since: Instant::now(), is_told: false }));
                 }
             }
             _ => {}

@@ -4,7 +4,7 @@ mod common;
 
 use common::{House, children, code, err, json, kill, out, pid, program_of, signal, state, wait_for_line, wait_until};
 use std::ffi::OsStr;
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
 use std::process::Stdio;
 
@@ -140,7 +140,7 @@ fn a_signal_to_the_command_reaches_the_program() {
 }
 
 #[test]
-fn a_program_that_cannot_take_sigterm_is_given_up() {
+fn a_program_that_cannot_take_sigterm_is_named_and_given_up_at_the_second() {
     let house = House::new();
     let source = r#"
         #define _GNU_SOURCE
@@ -167,6 +167,11 @@ fn a_program_that_cannot_take_sigterm_is_given_up() {
     let program = program_of(&child);
     wait_until("it waits for its child", || state(program) == Some('D'));
     let [sleeper] = children(program)[..] else { panic!("one child") };
+    kill(pid(&child), libc::SIGTERM);
+    let mut said = String::new();
+    BufReader::new(child.stderr.as_mut().unwrap()).read_line(&mut said).unwrap();
+    assert!(said.starts_with(&format!("ebb: SIGTERM: process {program} waits in the kernel (state D)")), "{said}");
+    assert_eq!((child.try_wait().unwrap(), state(program)), (None, Some('D')));
     kill(pid(&child), libc::SIGTERM);
     use std::os::unix::process::ExitStatusExt;
     assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGTERM));
