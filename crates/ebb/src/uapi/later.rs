@@ -5,7 +5,8 @@
 //! empty: where it has just unmapped something, or where fork's child did not get a range (MADV_DONTFORK). An access
 //! there must stay a fault, and a MAP_FIXED_NOREPLACE must succeed.
 //!
-//! Invariant: `[next, end)` is mapped inaccessible and belongs to nobody; what is taken is never given back.
+//! Invariant: `[next, end)` is mapped inaccessible and belongs to nobody; what is taken is never given back, but for what could not
+//! be mapped.
 
 use super::{Errno, call};
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -39,6 +40,12 @@ fn take(len: usize, align: usize) -> Option<usize> {
     NEXT.fetch_update(Relaxed, Relaxed, fits).ok().map(|next| next.next_multiple_of(align))
 }
 
+/// Gives back what was taken and could not be mapped, as under a limit that came later, unless somebody has taken more since:
+/// else who tries again and again uses all of it up.
+fn put_back(at: usize, len: usize) {
+    let _ = NEXT.compare_exchange(at + len.next_multiple_of(4096), at, Relaxed, Relaxed);
+}
+
 /// Maps `len` bytes of anonymous memory, readable and writable, in what was set aside, or where the kernel likes when
 /// there is nothing left. `align` is a power of two, at least a page.
 pub(super) fn map(len: usize, align: usize, flags: u32) -> Result<*mut u8, Errno> {
@@ -48,7 +55,8 @@ pub(super) fn map(len: usize, align: usize, flags: u32) -> Result<*mut u8, Errno
         let fixed = (flags | g::MAP_FIXED) as u64;
         // SAFETY: replaces a range that was set aside for this and is the caller's alone from here on.
         return unsafe { call(g::__NR_mmap, [at as u64, len as u64, prot, fixed, u64::MAX, 0]) }
-            .map(|at| at as *mut u8);
+            .map(|at| at as *mut u8)
+            .inspect_err(|_| put_back(at, len));
     }
     let slack = if align > 4096 { align } else { 0 };
     // SAFETY: a fresh mapping at an address of the kernel's choice disturbs nobody.
@@ -117,5 +125,10 @@ mod tests {
         let third = take(1, 4096).expect("there is room");
         assert!(third >= second + 8192);
         assert_eq!(take(1 << 40, 4096), None);
+        let fourth = take(5000, 4096).expect("there is room");
+        put_back(third, 4096);
+        assert_eq!(take(4096, 4096), Some(fourth + 8192));
+        put_back(fourth + 8192, 4096);
+        assert_eq!(take(4096, 4096), Some(fourth + 8192));
     }
 }
