@@ -121,7 +121,8 @@ fn of_call(nr: u32, a: &[u64; 6], tid: impl Fn() -> u64) -> Change {
         g::__NR_arch_prctl => privileges(a[0] == ARCH_SET_CPUID),
         // The modes; what else it does asks only.
         g::__NR_seccomp => privileges(a[0] as u32 <= 1),
-        g::__NR_unshare => privileges(a[0] != 0),
+        // Descriptors of its own allow a thread nothing, and Ebb's threads are to keep the process's.
+        g::__NR_unshare => privileges(a[0] as u32 & !g::CLONE_FILES != 0),
         // KEYCTL_GET_KEYRING_ID may make one of the task's, KEYCTL_JOIN_SESSION_KEYRING and KEYCTL_SET_REQKEY_KEYRING change it.
         g::__NR_keyctl => privileges(matches!(a[0] as u32, 1 | 14) || a[0] as u32 == 0 && a[2] as u32 != 0),
         // Into a keyring of the task's, which this may make.
@@ -351,6 +352,7 @@ mod tests {
         }
         assert_eq!(of(g::__NR_seccomp, [1, 0, 0]), Change::Privileges);
         assert_eq!(of(g::__NR_unshare, [0x1000_0000, 0, 0]), Change::Privileges);
+        assert_eq!(of(g::__NR_unshare, [0x400 | 0x200, 0, 0]), Change::Privileges);
         assert_eq!(of(g::__NR_keyctl, [1, 0, 0]), Change::Privileges);
         assert_eq!(of(g::__NR_personality, [0x4_0000, 0, 0]), Change::Privileges);
     }
@@ -363,6 +365,8 @@ mod tests {
         }
         assert_eq!(of(g::__NR_personality, [0xffff_ffff, 0, 0]), Change::None);
         assert_eq!(of(g::__NR_seccomp, [2, 0, 0]), Change::None);
+        // CLONE_FILES.
+        assert_eq!(of(g::__NR_unshare, [0x400, 0, 0]), Change::None);
         assert_eq!(of(g::__NR_keyctl, [0, 0, 0]), Change::None);
         assert!(!is_candidate(g::__NR_read.into()) && !is_candidate(u64::from(u32::MAX)));
     }

@@ -53,7 +53,7 @@ impl fmt::Display for Violation {
     }
 }
 
-/// What all members hold, counted anew out of their words.
+/// What all members hold, counted anew out of their words, and what is counted beside that.
 fn recount(page: &Page) -> i64 {
     let of = |index: u32| {
         let member = page.member(index);
@@ -70,7 +70,7 @@ fn recount(page: &Page) -> i64 {
         }
     };
     let surplus: i64 = (0..SHARES_MAX as u32).map(|index| page.share(index).surplus()).sum();
-    (page.places().map(of).sum::<i64>() - surplus).max(0)
+    (page.places().map(of).sum::<i64>() - surplus).max(0) + page.beside_counted(page.limit() as i64)
 }
 
 /// Shares of which more is left out than is held by several. Too little may be left out: somebody was killed in the midst of

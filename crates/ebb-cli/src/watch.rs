@@ -255,7 +255,7 @@ impl Watcher {
         self.known.retain(|_, known| known.look == look);
         self.found.lock().unwrap_or_else(PoisonError::into_inner).hold(unmanaged_pages);
         self.tell(&held);
-        let found = self.beside.look(page, table, &managed);
+        let found = self.beside.look(page, table, &managed, Instant::now());
         seen.beside = found.pages;
         ebb::stats::raise(&counters.page().peak_beside_bytes, found.pages * PAGE_BYTES);
         ebb::stats::raise(&counters.page().peak_kernel_bytes, kernel_bytes + found.kernel_bytes);

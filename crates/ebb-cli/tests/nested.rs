@@ -6,7 +6,7 @@ use common::{HOLD, House, code, err, out};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-/// `ebb run` with `args`, of a program that holds 40 MiB and checks them.
+/// `ebb run` with `args`, of a program that holds 40 MiB, as its child does, and checks them.
 fn hold(house: &House, args: &[&str]) -> Command {
     let program = house.compile("hold", HOLD, &[]);
     let mut command = house.ebb(["run", "--swap", "none"]);
@@ -42,7 +42,8 @@ fn an_ebb_under_another_runs_its_program_in_a_share_of_the_budget() {
 #[test]
 fn a_limit_on_address_space_that_has_room_for_ebb_is_enough() {
     let house = House::with_agent();
-    let output = limited(hold(&house, &["-q", "--ram", "16M"]), 2 << 30).output().unwrap();
+    // Two processes that hold 40 MiB each.
+    let output = limited(hold(&house, &["-q", "--ram", "48M"]), 2 << 30).output().unwrap();
     assert_eq!((code(&output), out(&output).as_str()), (Some(0), "ready\nready\n"), "{}", err(&output));
 }
 

@@ -122,7 +122,7 @@ fn looks(ebb: i32) -> u64 {
 }
 
 #[test]
-fn nothing_is_looked_at_while_all_are_managed() {
+fn what_is_managed_and_at_rest_is_looked_at_rarely() {
     let tree = Tree::start(house(), 0, "64M", "exec @hold 4 0", 1);
     let ebb = pid(&tree.ebb);
     assert_ne!(program_of(&tree.ebb), ebb);
@@ -130,7 +130,9 @@ fn nothing_is_looked_at_while_all_are_managed() {
     // What exec began may take a few looks to settle.
     wait_until("it rests", || {
         std::thread::sleep(Duration::from_millis(1500));
-        std::mem::replace(&mut before, looks(ebb)) == looks(ebb)
+        // Once a second, where it waits twice; 30 times in this while anything goes on.
+        let now = looks(ebb);
+        now - std::mem::replace(&mut before, now) <= 6
     });
     tree.finish();
 }

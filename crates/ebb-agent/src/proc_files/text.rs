@@ -220,7 +220,8 @@ fn head(line: &[u8]) -> Option<Head> {
 
 /// One descriptor's text.
 struct Stream {
-    /// The number, and whether it is read by position; negative while free.
+    /// The number and 1, and whether it is read by position; 0 while free. A free stream is all zeros, so that what small programs
+    /// never use is no data of the file.
     fd: i64,
     by_position: bool,
     /// Where the kernel goes on.
@@ -243,7 +244,7 @@ ebb_sync::lock_classes! {
 }
 
 static TEXTS: Lock<Texts, TextsLock> = Lock::new(Texts {
-    streams: [const { Stream { fd: -1, by_position: false, at: 0, given: 0, filter: Filter::new() } }; STREAMS],
+    streams: [const { Stream { fd: 0, by_position: false, at: 0, given: 0, filter: Filter::new() } }; STREAMS],
     next: 0,
 });
 
@@ -257,14 +258,14 @@ impl Texts {
     /// other's.
     fn stream(&mut self, fd: i64, now: Option<u64>) -> &mut Stream {
         let by_position = now.is_none();
-        let own = self.streams.iter().position(|s| s.fd == fd && s.by_position == by_position);
+        let own = self.streams.iter().position(|s| s.fd == fd + 1 && s.by_position == by_position);
         let goes_on = |i: &usize| now.is_none_or(|now| self.streams[*i].at == now);
-        let others = |now| self.streams.iter().position(|s| now != 0 && !s.by_position && s.fd >= 0 && s.at == now);
+        let others = |now| self.streams.iter().position(|s| now != 0 && !s.by_position && s.fd > 0 && s.at == now);
         let found = own.filter(goes_on).or_else(|| now.and_then(others)).or(own);
         let i = found.unwrap_or_else(|| {
             self.next = (self.next + 1) % STREAMS;
             let stream = &mut self.streams[self.next];
-            (stream.fd, stream.by_position, stream.at, stream.given) = (fd, by_position, u64::MAX, u64::MAX);
+            (stream.fd, stream.by_position, stream.at, stream.given) = (fd + 1, by_position, u64::MAX, u64::MAX);
             self.next
         });
         &mut self.streams[i]

@@ -365,20 +365,23 @@ impl Page {
         }
     }
 
-    /// Pages that managed processes hold beside what they are granted, as far as these count.
-    fn beside_counted(&self, limit: i64) -> i64 {
+    /// Pages that managed processes hold beside what they are granted, as far as these count for a budget of `limit` pages.
+    pub fn beside_counted(&self, limit: i64) -> i64 {
         // Whoever may write here may write anything.
         let beside = self.beside.load(Ordering::SeqCst);
         beside.saturating_sub(BESIDE_FREE).clamp(0, (limit - limit / GRANTED_PART).max(0))
     }
 
-    /// Says what managed processes hold, seen from outside: `anonymous` pages of memory of their own together, what several share
-    /// counted once. Of that, what is beside what they are granted.
-    pub fn tell_anonymous(&self, anonymous: i64) -> i64 {
+    /// What of `anonymous` pages is beside what managed processes are granted: of memory of their own, seen from outside, what several
+    /// share counted once.
+    pub fn beside_of(&self, anonymous: i64) -> i64 {
         let (granted, surplus) = (self.granted(), self.surplus());
-        let beside = (anonymous - (granted - surplus).max(0)).max(0);
-        self.beside.store(beside, Ordering::SeqCst);
-        beside
+        (anonymous - (granted - surplus).max(0)).max(0)
+    }
+
+    /// Says how many pages managed processes hold beside what they are granted.
+    pub fn tell_beside(&self, pages: i64) {
+        self.beside.store(pages, Ordering::SeqCst);
     }
 
     /// Pages that managed processes are granted.
