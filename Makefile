@@ -29,11 +29,11 @@ demo: packages build ## run a program in a fraction of its memory, and compare
 	@tools/demo $(EBB)
 
 .PHONY: test
-test: packages lint build unit models miri bench-slots-quick transparency programs swapon trees families tracing torture hostile bench-quick ## everything short: what continuous integration runs
+test: packages lint build unit models miri bench-slots-quick transparency programs swapon trees families tracing torture hostile rest bench-quick ## everything short: what continuous integration runs
 	@echo "make test: every step passed"
 
 .PHONY: test-long
-test-long: test unit-long transparency-long programs-long swapon-long trees-long torture-families tracing-long torture-long torture-pins hostile-long kill-long ## the same, and the long forms
+test-long: test unit-long transparency-long programs-long swapon-long trees-long torture-families tracing-long torture-long torture-pins hostile-long rest-long kill-long ## the same, and the long forms
 	@echo "make test-long: every step passed"
 
 .PHONY: lint
@@ -121,6 +121,12 @@ families: build ## families of processes that fork, exec, die and stay zombies; 
 	python3 tests/families/run.py
 torture-families: build
 	python3 tests/families/run.py --long
+
+.PHONY: rest rest-long
+rest: build ## trees at rest and short of memory: nothing works for nothing
+	python3 tests/rest/run.py
+rest-long: build
+	python3 tests/rest/run.py --rounds 20
 
 .PHONY: hostile hostile-long
 hostile: build ## a tree with a member that writes anything to what all share

@@ -20,7 +20,7 @@ use crate::options::{Run, Verbosity};
 use crate::path::{self, ResolveError};
 use crate::report::{self, Counters, Outcome};
 use crate::size::human_bytes;
-use crate::supervise;
+use crate::supervise::{self, End};
 use crate::unmanaged::Unmanaged;
 use crate::watch::Watch;
 use crate::{agent, host, sites, spill, sys, trees};
@@ -104,6 +104,8 @@ pub fn run(options: &Run, ignored_children: bool) -> Result<i32, Failure> {
                  what it waits for"
             ));
         }
+        // What Ebb has ended it ends as a whole: nobody waits for what is left, and it may be as short of memory.
+        Some(_) if end == End::Signaled(libc::SIGKILL) && counters.page().has_ended_first.load(Relaxed) != 0 => {}
         Some(held) => held.let_go(),
         None => {}
     }

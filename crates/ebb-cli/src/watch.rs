@@ -58,10 +58,7 @@ struct Seen {
 fn period(seen: Seen, held: i64, limit: i64, quiet_looks: u32) -> Option<Duration> {
     if seen.processes == 0 && seen.managed == 0 && held <= limit {
         None
-    } else if seen.new > 0
-        || seen.unconfirmed > limit as u64 / 64
-        || (held > limit / 2 && (quiet_looks < QUIET_LOOKS || held > limit))
-    {
+    } else if seen.new > 0 || seen.unconfirmed > limit as u64 / 64 || (held > limit / 2 && quiet_looks < QUIET_LOOKS) {
         Some(SOON)
     } else if quiet_looks < QUIET_LOOKS {
         Some(USUAL)
@@ -300,10 +297,13 @@ impl Watcher {
             let left = page.left.load(Acquire);
             let began = Instant::now();
             let seen = self.look(left);
-            let is_quiet = last.replace((seen, left)).is_some_and(|(before, left_before): (Seen, u32)| {
+            // Who holds too much and gives nothing is asked the more rarely.
+            let held = page.sum().held.max(0) as u64;
+            let is_quiet = last.replace((seen, left, held)).is_some_and(|(before, left_before, held_before)| {
+                let before: Seen = before;
                 let moved = before.pages.abs_diff(seen.pages) + before.beside.abs_diff(seen.beside);
                 let are_same = (before.processes, before.managed) == (seen.processes, seen.managed);
-                left == left_before && are_same && moved <= page.limit() / 64
+                left == left_before && are_same && moved.max(held.abs_diff(held_before)) <= page.limit() / 64
             });
             quiet_looks = if is_quiet { quiet_looks + 1 } else { 0 };
             let sum = page.sum();
@@ -356,7 +356,8 @@ mod tests {
         assert_eq!(period(SOME, 60, 100, 0), Some(SOON));
         assert_eq!(period(SOME, 10, 100, 0), Some(USUAL));
         assert_eq!(period(SOME, 60, 100, QUIET_LOOKS), Some(LATE));
-        assert_eq!(period(SOME, 101, 100, QUIET_LOOKS), Some(SOON));
+        assert_eq!(period(SOME, 101, 100, QUIET_LOOKS - 1), Some(SOON));
+        assert_eq!(period(SOME, 101, 100, QUIET_LOOKS), Some(LATE));
     }
 
     /// A child of this process that holds little, and ends with the test.

@@ -16,6 +16,7 @@ pub mod page;
 pub mod pin;
 mod primitive;
 pub mod request;
+pub mod rest;
 
 #[cfg(not(loom))]
 mod account;

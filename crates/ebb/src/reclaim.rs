@@ -5,6 +5,7 @@ use crate::ctx::ThreadCtx;
 use crate::life::Life;
 use crate::page::Tag;
 use crate::patience::Patience;
+use crate::rest::{IDLE, Rest};
 use crate::space::Space;
 use crate::stats::{self, Shared};
 use crate::swapspace::WriteBack;
@@ -14,14 +15,14 @@ use crate::uapi::{self, thread};
 use crate::work::Work;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
-const NOT_STARTED: u32 = 0;
-const WORKING: u32 = 1;
-const IDLE: u32 = 2;
-
 /// Objects compaction moves in one step.
 const COMPACT_STEP: usize = 32;
 /// Full clusters of a device that a background round looks through for slots whose pages are clean in memory.
 const RECLAIM_CLUSTERS: u32 = 16;
+
+/// How long the background thread waits above the watermark when it has freed something, and at most.
+const PAUSE_NS: u64 = 1_000_000;
+const PAUSE_NS_MAX: u64 = 1_000_000_000;
 
 /// Pages that a process holds before it has a background thread, so much costs nothing but itself; less, where that is
 /// more than this part of the budget.
@@ -58,7 +59,7 @@ pub struct Background {
     cpus: usize,
     /// The last value of [`Shared::asked`] that it knows.
     asked: AtomicU32,
-    state: AtomicU32,
+    rest: Rest,
     life: Life,
     /// Asked in the thread that is about to make it: a function, or null.
     may_start: AtomicPtr<()>,
@@ -85,7 +86,7 @@ impl Background {
             works: enabled && cpus > 1,
             cpus,
             asked: AtomicU32::new(stats.asked.load(Ordering::Relaxed)),
-            state: AtomicU32::new(NOT_STARTED),
+            rest: Rest::default(),
             life: Life::new(),
             may_start: AtomicPtr::new(core::ptr::null_mut()),
             not_before_ms: AtomicU64::new(0),
@@ -121,7 +122,7 @@ impl Background {
     pub fn reset(&self, stats: &Shared) {
         // What was asked before the child was there does not concern it.
         self.asked.store(stats.asked.load(Ordering::Relaxed), Ordering::Relaxed);
-        self.state.store(NOT_STARTED, Ordering::Relaxed);
+        self.rest.set_ended();
         self.life.reset();
         self.owner.store(uapi::getpid() as u32, Ordering::Relaxed);
     }
@@ -148,7 +149,7 @@ impl Background {
                 uapi::futex_wait(&AtomicU32::new(0), 0, Some(step_ns));
             }
         };
-        let ended = || self.state.store(NOT_STARTED, Ordering::SeqCst);
+        let ended = || self.rest.set_ended();
         let wake = || {
             let _ = self.wake();
         };
@@ -166,17 +167,17 @@ impl Background {
     /// Makes the thread again that [`Self::hold`] ended, if this thread of the program's may, and it is not too early. True
     /// when there is one.
     pub fn begin_again(&self, space: &Space) -> bool {
-        if self.enabled && self.state.load(Ordering::SeqCst) == NOT_STARTED {
+        if self.enabled && !self.rest.is_started() {
             self.kick(space);
         }
-        self.state.load(Ordering::SeqCst) != NOT_STARTED
+        self.rest.is_started()
     }
 
     /// Wakes the thread if it sleeps.
     fn wake(&self) -> bool {
-        let slept = self.state.compare_exchange(IDLE, WORKING, Ordering::SeqCst, Ordering::Relaxed).is_ok();
+        let slept = self.rest.wake();
         if slept {
-            uapi::futex_wake(&self.state, 1);
+            uapi::futex_wake(self.rest.word(), 1);
         }
         slept
     }
@@ -184,16 +185,16 @@ impl Background {
     /// Wakes the background thread if `wanted` and it is idle; starts it the first time, and when the process has grown.
     #[inline]
     pub fn kick_if(&self, space: &Space, wanted: bool) {
-        if wanted || self.state.load(Ordering::Relaxed) == NOT_STARTED {
+        if wanted || !self.rest.is_started() {
             self.kick_or_start(space, wanted);
         }
     }
 
     fn kick_or_start(&self, space: &Space, wanted: bool) {
-        let state = self.state.load(Ordering::SeqCst);
+        let is_free = self.works && wanted && self.rest.want();
         let grown_pages = GROWN_PAGES.min(space.group.limit() / GROWN_PART);
-        let has_grown = state == NOT_STARTED && space.group.charged() > grown_pages;
-        if (self.works && wanted && state != WORKING) || (self.enabled && has_grown) {
+        let has_grown = !self.rest.is_started() && space.group.charged() > grown_pages;
+        if is_free || (self.enabled && has_grown) {
             self.kick(space);
         }
     }
@@ -203,11 +204,8 @@ impl Background {
         if self.wake() || !self.can_start() {
             return;
         }
-        if self.state.compare_exchange(NOT_STARTED, WORKING, Ordering::AcqRel, Ordering::Relaxed).is_err() {
-            return;
-        }
-        if !self.start(space) {
-            self.state.store(NOT_STARTED, Ordering::Release);
+        if self.rest.try_start() && !self.start(space) {
+            self.rest.set_ended();
         }
     }
 
@@ -254,8 +252,10 @@ extern "C" fn background_main(space: usize) -> ! {
         thread::exit();
     };
     let background = &space.background;
+    let mut pause_ns = PAUSE_NS;
     // Held: what it may do is about to change.
     while !background.life.is_held() {
+        let (held, charged) = (space.tree().look().held, space.group.charged());
         if background.works {
             let start = uapi::thread_time_ns();
             space.background_round(ctx);
@@ -268,22 +268,26 @@ extern "C" fn background_main(space: usize) -> ! {
         let member = space.tree().member();
         let wanted = member.asked.load(Ordering::SeqCst);
         space.give_up_pages(ctx);
-        let state = &background.state;
-        state.store(IDLE, Ordering::SeqCst);
+        let came_late = background.rest.begin_idle();
         // Sequentially consistent: who asked for another round after this look finds the thread idle, and wakes it.
         let is_wanted = background.again.swap(false, Ordering::SeqCst) || space.read_ahead.is_wanted();
         if is_wanted || background.life.is_held() {
-            state.store(WORKING, Ordering::Relaxed);
+            background.rest.end_idle();
             continue;
         }
         let is_behind = space.group.is_above_high() || space.groups.is_behind.load(Ordering::Relaxed);
-        // Above the watermark and no progress: wait a moment for the program to give something back.
-        let timeout = (background.works && is_behind).then_some(1_000_000);
+        // Above the watermark: wait a moment for the program to give something back, longer each time that nothing was freed and
+        // nobody faulted. At last nothing but a fault, or who asks, wakes this thread.
+        let has_freed = space.tree().look().held < held || space.group.charged() < charged;
+        let is_busy = !is_behind || came_late || has_freed;
+        pause_ns = if is_busy { PAUSE_NS } else { pause_ns.saturating_mul(2) };
+        let timeout = (background.works && is_behind && pause_ns <= PAUSE_NS_MAX).then_some(pause_ns);
         let shared = [(&space.stats.asked, asked), (&member.asked, wanted)];
-        if !uapi::futex_wait_any(state, IDLE, shared, timeout) {
-            uapi::futex_wait(state, IDLE, timeout.or(Some(ASKED_NS)));
+        let word = background.rest.word();
+        if !uapi::futex_wait_any(word, IDLE, shared, timeout) {
+            uapi::futex_wait(word, IDLE, timeout.or(Some(ASKED_NS)));
         }
-        state.store(WORKING, Ordering::Relaxed);
+        background.rest.end_idle();
     }
     space.detach_thread(ctx);
     thread::exit();

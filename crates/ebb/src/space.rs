@@ -376,6 +376,9 @@ impl Space {
     /// Says that the program cannot go on, and ends it as the kernel's out-of-memory killer would.
     pub(crate) fn fatal(&self, text: &[u8]) -> ! {
         self.stats.set_error(text);
+        if self.tree().is_first() {
+            self.stats.has_ended_first.store(1, Relaxed);
+        }
         uapi::stderr::say(b"ebb: ");
         uapi::stderr::say(text);
         uapi::stderr::say(b"\n");

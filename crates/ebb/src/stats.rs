@@ -10,7 +10,7 @@ use crate::tree;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// Written in `Shared::magic`; changes with the layout.
-pub const MAGIC: u64 = 0x4542_4230_3030_3135;
+pub const MAGIC: u64 = 0x4542_4230_3030_3136;
 
 /// Room for the name of a tree and its NUL.
 pub const NAME_BYTES: usize = 64;
@@ -36,6 +36,8 @@ macro_rules! counters {
             pub name: [AtomicU64; NAME_BYTES / 8],
             /// 1 once the agent runs in the first program, which may stay too small to be managed.
             pub has_begun: AtomicU32,
+            /// 1 once Ebb has ended the first process, as there was no memory for it.
+            pub has_ended_first: AtomicU32,
         }
 
         impl Shared {

@@ -14,6 +14,8 @@ mod charges;
 mod holders;
 #[path = "loom/life.rs"]
 mod life;
+#[path = "loom/rest.rs"]
+mod rest;
 #[path = "loom/used.rs"]
 mod used;
 

@@ -82,6 +82,11 @@ impl Tree {
         self.owner.load(Relaxed) == uapi::getpid() as u32
     }
 
+    /// True in the first process of the tree, the child of the one that started it.
+    pub fn is_first(&self) -> bool {
+        !self.is_alone() && super::claim::supervisor(self.fd()).is_some_and(|pid| pid > 0 && pid == uapi::getppid())
+    }
+
     /// True when somebody took this process for dead, see [`Tree::hold`]. Until it has a place again the member is somebody
     /// else's: nothing may be written to it.
     #[inline]

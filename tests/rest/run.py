@@ -1,0 +1,193 @@
+#!/usr/bin/python3
+"""Trees at rest, and trees that hold more than they may: they use no processor time, and what Ebb has ended leaves nobody
+behind. One line a case; the closing line counts.
+
+EBB names the command (default: target/release/ebb of this repository, then `ebb` on the path).
+"""
+import argparse
+import contextlib
+import json
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.dirname(HERE))
+
+from command import find_ebb  # noqa: E402
+
+MIB = 1 << 20
+# Processor time of all processes of a tree at rest, a second: less than one look at anything each.
+REST_PART = 0.01
+# What waits for other things than time: many times what it takes.
+PATIENCE_S = 120
+
+
+class Failure(Exception):
+    """What is wrong."""
+
+
+def need(condition, why):
+    if not condition:
+        raise Failure(why)
+
+
+def until(condition, why):
+    """Waits for what must come."""
+    end = time.monotonic() + PATIENCE_S
+    while not condition():
+        need(time.monotonic() < end, why)
+        time.sleep(0.05)
+
+
+def alive(pid):
+    try:
+        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
+            return file.read().rsplit(")", 1)[1].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def used_ns(pids):
+    """Processor time of all threads of the processes."""
+    total = 0
+    for pid in pids:
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{thread}/schedstat", encoding="ascii") as file:
+                total += int(file.read().split()[0])
+    return total
+
+
+class Tree:
+    """A program under `ebb run` that says when it is ready, and all of its processes."""
+
+    def __init__(self, ebb, scratch, ram, command, swap=None):
+        self.ebb = ebb
+        self.pids = []
+        options = ["--swap", swap or f"file:{scratch}"]
+        self.run = subprocess.Popen([ebb, "run", "--ram", ram, *options, "--", *command], cwd=scratch,
+                                    stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def begin(self):
+        """Waits until it says that it is ready."""
+        can_read, _, _ = select.select([self.run.stdout], [], [], PATIENCE_S)
+        need(can_read and self.run.stdout.readline() == "ready\n", f"it does not begin: {self.run.poll()}")
+
+    def ready(self, processes):
+        self.begin()
+        until(lambda: len(self.told()["processes"]) >= processes, "it has too few processes")
+        self.pids = [process["pid"] for process in self.told()["processes"]]
+
+    def told(self):
+        output = subprocess.run([self.ebb, "ps", "--json", str(self.run.pid)], capture_output=True, text=True,
+                                check=True, timeout=PATIENCE_S).stdout
+        return json.loads(output)[0]
+
+    def processor_part(self, pids, seconds=2):
+        """Part of a processor that the processes use."""
+        before, began = used_ns(pids), time.monotonic()
+        time.sleep(seconds)
+        return (used_ns(pids) - before) / 1e9 / (time.monotonic() - began)
+
+    def end(self):
+        # First of all `ebb`: the others end with it.
+        for pid in [self.run.pid] * (self.run.poll() is None) + [pid for pid in self.pids if alive(pid)]:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        self.run.communicate()
+        with contextlib.suppress(Failure):
+            until(lambda: not any(alive(pid) for pid in self.pids), "")
+
+
+@contextlib.contextmanager
+def tree(*arguments, **options):
+    made = Tree(*arguments, **options)
+    try:
+        yield made
+    finally:
+        made.end()
+
+
+def stopped(ebb, scratch):
+    """Members that are stopped hold more than a new budget: who goes on does not try for ever."""
+    with tree(ebb, scratch, "96M", ["./forks", "64", "4"]) as made:
+        made.ready(5)
+        for pid in made.pids[1:]:
+            os.kill(pid, signal.SIGSTOP)
+        lowered = subprocess.run([ebb, "set", str(made.run.pid), "--ram", "16M"], capture_output=True, timeout=PATIENCE_S)
+        need(lowered.returncode in (0, 1), f"ebb set: {lowered.stderr}")
+        until(lambda: made.processor_part([made.run.pid, *made.pids], 1) < REST_PART, "it works and works")
+        held = made.told()["held_bytes"]
+        for pid in made.pids[1:]:
+            os.kill(pid, signal.SIGCONT)
+        return f"{held / MIB:.1f} MiB held of 16"
+
+
+def orphans(ebb, scratch):
+    """The program ends by itself: what it leaves rests without anybody to look after it."""
+    with tree(ebb, scratch, "48M", ["./forks", "64", "8", "exit"]) as made:
+        made.begin()
+        made.run.wait(PATIENCE_S)
+        # By the area that they have in common.
+        made.pids = [int(pid) for pid in os.listdir("/proc") if pid.isdigit() and is_forks(pid, scratch)]
+        need(len(made.pids) == 8, f"{len(made.pids)} are left")
+        until(lambda: made.processor_part(made.pids, 1) < REST_PART, "they work and work")
+        return "8 are left, at rest"
+
+
+def is_forks(pid, scratch):
+    try:
+        return os.readlink(f"/proc/{pid}/exe") == os.path.join(scratch, "forks") and alive(pid)
+    except OSError:
+        return False
+
+
+def ended(ebb, scratch):
+    """Ebb ends a program for which there is no memory: its children end with it."""
+    with tree(ebb, scratch, "24M", ["./forks", "1", "4", "more", "64"], swap="none") as made:
+        made.ready(1)
+        until(lambda: made.run.poll() is not None, "it does not end")
+        need(made.run.returncode in (-signal.SIGKILL, 128 + signal.SIGKILL), f"status {made.run.returncode}")
+        until(lambda: not any(is_forks(pid, scratch) for pid in os.listdir("/proc") if pid.isdigit()),
+              "its children are left")
+        return "nobody is left"
+
+
+CASES = [stopped, orphans, ended]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", action="append", help="cases by name")
+    parser.add_argument("--rounds", type=int, default=1)
+    args = parser.parse_args()
+    ebb = find_ebb()
+    scratch = tempfile.mkdtemp(prefix="ebb-rest-", dir="/var/tmp")
+    tried = failed = 0
+    try:
+        os.chmod(scratch, 0o777)
+        subprocess.run(["cc", "-O1", "-Wall", "-o", os.path.join(scratch, "forks"), os.path.join(HERE, "forks.c")], check=True)
+        for _ in range(args.rounds):
+            for case in CASES:
+                name = case.__name__.replace("_", "-")
+                if args.only and name not in args.only:
+                    continue
+                tried += 1
+                try:
+                    print(f"ok    {name}: {case(ebb, scratch)}", flush=True)
+                except (Failure, OSError, subprocess.SubprocessError) as error:
+                    failed += 1
+                    print(f"FAILS {name}: {error}", flush=True)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    print(f"{tried} cases, {failed} failed")
+    return int(failed > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
