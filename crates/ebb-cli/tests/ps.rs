@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{HOLD, House, Tree, children, code, err, is_root, kill, out, pid, program_of, state, wait_until};
+use common::{HOLD, House, Tree, children, code, err, has_ended, is_root, kill, out, pid, program_of, wait_until};
 
 const MIB: u64 = 1 << 20;
 /// What work that frees memory may take beyond the budget: in each process two threads a few blocks of the pool.
@@ -124,7 +124,7 @@ fn what_killed_processes_held_is_free_at_once() {
         let both = children(program_of(&tree.ebb));
         for (at, child) in both.iter().enumerate() {
             kill(*child, libc::SIGKILL);
-            wait_until("it is dead", || state(*child).is_none_or(|state| state == 'Z'));
+            wait_until("it is dead", || has_ended(*child));
             // The first that asks finds that out.
             assert!(valid(2 - at));
         }

@@ -2,7 +2,9 @@
 
 mod common;
 
-use common::{House, children, code, err, json, kill, out, pid, program_of, signal, state, wait_for_line, wait_until};
+use common::{
+    House, children, code, err, has_ended, json, kill, out, pid, program_of, signal, state, wait_for_line, wait_until,
+};
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
@@ -177,7 +179,7 @@ fn a_program_that_cannot_take_sigterm_is_named_and_given_up_at_the_second() {
     assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGTERM));
     // It ended by itself long before its child did.
     kill(sleeper, libc::SIGKILL);
-    wait_until("the program is gone", || state(program).is_none_or(|state| state == 'Z'));
+    wait_until("the program is gone", || has_ended(program));
 }
 
 #[test]
@@ -311,7 +313,7 @@ fn the_program_dies_with_the_command() {
     let program = program_of(&child);
     child.kill().unwrap();
     child.wait().unwrap();
-    wait_until("the program is gone", || state(program).is_none_or(|state| state == 'Z'));
+    wait_until("the program is gone", || has_ended(program));
 }
 
 #[test]

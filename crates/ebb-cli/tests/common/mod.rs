@@ -232,6 +232,12 @@ pub fn state(pid: libc::pid_t) -> Option<char> {
     stat.rsplit(')').next()?.trim_start().chars().next()
 }
 
+/// Whether a process has ended with all its threads: the first is a zombie while others still hold what they share.
+pub fn has_ended(pid: libc::pid_t) -> bool {
+    state(pid).is_none_or(|state| state == 'Z')
+        && fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count) <= 1
+}
+
 /// The children of a process with one thread.
 pub fn children(pid: libc::pid_t) -> Vec<libc::pid_t> {
     let text = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
