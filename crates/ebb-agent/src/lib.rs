@@ -38,6 +38,8 @@ mod signals;
 mod sites;
 mod stack;
 mod start;
+mod stat;
+mod stats_file;
 mod table;
 mod takeover;
 mod tasks;
