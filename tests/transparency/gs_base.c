@@ -2,6 +2,7 @@
  * forks and in new threads, whether it was written by the instruction or by arch_prctl. */
 #include "clone_common.h"
 #include <asm/prctl.h>
+#include <dirent.h>
 #include <immintrin.h>
 #include <spawn.h>
 #include <sys/auxv.h>
@@ -88,6 +89,42 @@ static void forks(void *argument UNUSED)
     wait_ok(child_of(nothing, NULL));
     REQUIRE(base() == (uint64_t)areas[0]);
 }
+/* Whether one of this process's threads has the name, within three seconds. */
+static int has_thread(const char *name)
+{
+    for (int i = 0; i < 300; i++) {
+        char path[300];
+        DIR *list = opendir("/proc/self/task");
+        REQUIRE(list);
+        int found = 0;
+        for (struct dirent *entry; (entry = readdir(list));) {
+            snprintf(path, sizeof path, "/proc/self/task/%s/comm", entry->d_name);
+            int fd = open(path, O_RDONLY);
+            char text[40] = "";
+            if (fd >= 0 && read(fd, text, sizeof text - 1) > 0)
+                found |= strcmp(text, name) == 0;
+            if (fd >= 0)
+                close(fd);
+        }
+        closedir(list);
+        if (found)
+            return 1;
+        usleep(10000);
+    }
+    return 0;
+}
+/* Ebb's own thread begins from a thread that has a base of its own, too. */
+static void grows(void *argument UNUSED)
+{
+    set_base((uint64_t)areas[0]);
+    unsigned char *large = fresh(10 * MIB);
+    fill(large, 10 * MIB, 3);
+    const char *force = getenv("EBB_FORCE");
+    int wanted = getenv("EBB_RAM") && !(force && strstr(force, "no-background"));
+    REQUIRE(!wanted || has_thread("ebb-reclaim\n"));
+    check(large, 10 * MIB, 3, "memory of a program with a base of its own");
+    REQUIRE(base() == (uint64_t)areas[0]);
+}
 int main(void)
 {
     if (!(getauxval(AT_HWCAP2) & 2))
@@ -104,6 +141,7 @@ int main(void)
     REQUIRE(signals_seen == 2);
     evict(m, MIB);
     wait_ok(child_of(forks, NULL));
+    wait_ok(child_of(grows, NULL));
     pthread_t threads[4];
     for (uintptr_t i = 0; i < 4; i++)
         ZERO(pthread_create(&threads[i], NULL, thread, (void *)(i + 1)));

@@ -247,6 +247,7 @@ fn share(space: &'static Space, b: &mut ThreadBlock, uc: &Context, mut request: 
     child.made_by = b;
     child.blocked = b.blocked;
     child.foreign = !is_thread || b.foreign;
+    (child.tid_namespace, child.namespace) = (b.namespace, b.namespace);
     child.version.store(b.version.load(Ordering::Relaxed), Ordering::Relaxed);
     child.shares_files = child.foreign && (flags & g::CLONE_FILES as u64 != 0);
     child.parent_frees = flags & CLONE_VFORK != 0 && !is_thread;
@@ -320,6 +321,9 @@ pub unsafe extern "C" fn child_main(block: *mut ThreadBlock) -> *const Context {
     unsafe {
         let b = &mut *block;
         thread::set_current(block, b.made_by);
+        if b.foreign {
+            thread::note_namespace(b);
+        }
         if b.resets_actions {
             b.table().clear_handlers();
         }
@@ -388,6 +392,7 @@ fn copy(space: &'static Space, b: &mut ThreadBlock, uc: &mut Context, mut reques
         b.table = &actions::PROCESS;
     }
     b.foreign = false;
+    b.namespace = 0;
     thread::set_owner();
     b.shares_files = false;
     b.parent_frees = false;

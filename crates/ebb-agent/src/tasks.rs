@@ -165,7 +165,7 @@ fn sum(nr: u64, args: &[u64; 6]) -> u64 {
 
 /// Whether this thread may make the background thread: what it can do, that can.
 pub fn may_start() -> bool {
-    thread::current().is_some_and(|b| !b.foreign && b.version.load(Relaxed) == VERSION.load(Relaxed))
+    thread::here().is_some_and(|b| !b.foreign && b.version.load(Relaxed) == VERSION.load(Relaxed))
         && refused::may_have_threads()
 }
 

@@ -16,6 +16,7 @@ use crate::actions::SigTable;
 use crate::entry;
 use crate::frame::{AltStack, Context, FPSTATE_BYTES_MAX, Frame};
 use crate::queue::Queue;
+use crate::signals;
 use crate::tasks::Change;
 use core::arch::asm;
 use core::mem::{offset_of, size_of};
@@ -110,6 +111,10 @@ pub struct ThreadBlock {
     /// It has asked to be traced, and the kernel does not know yet; see `traced`.
     pub asks_to_be_traced: bool,
     pub tid: i32,
+    /// The pid namespace that `tid` is a number in, and that of the thread itself, as this memory's processes count them: 0 is
+    /// the owner's.
+    pub tid_namespace: u32,
+    pub namespace: u32,
     /// All that has changed what this thread may do; see `tasks`.
     pub version: AtomicU64,
     /// The thread's own stack, where it is known: unwinders may be left a hint below its pointer.
@@ -218,6 +223,20 @@ pub fn current() -> Option<&'static ThreadBlock> {
     unsafe { entry::current().as_ref() }
 }
 
+/// The calling thread's block, wherever the agent's code runs for a thread of the program's: where the program has a GS base of
+/// its own, such code runs on the block's stack. None in Ebb's own threads.
+pub fn here() -> Option<&'static ThreadBlock> {
+    current().or_else(|| {
+        let block = on_stack();
+        let (base, bytes) = (block as usize - HEAD_AT, CHUNK_BLOCKS * BLOCK_BYTES);
+        let nr_chunks = ARENA.used_max.load(Ordering::Relaxed).div_ceil(CHUNK_BLOCKS);
+        let mut chunks = CHUNKS_AT[..nr_chunks].iter().map(|chunk| chunk.load(Ordering::Relaxed));
+        let is_block = chunks.any(|chunk| chunk != 0 && (chunk..chunk + bytes).contains(&base));
+        // SAFETY: a block that was used is mapped; whose stack this is lives.
+        is_block.then(|| unsafe { &*block })
+    })
+}
+
 /// The block of the signal handler that calls, which runs on the block's stack.
 #[inline(always)]
 pub fn on_stack() -> *mut ThreadBlock {
@@ -304,6 +323,9 @@ struct Arena {
 /// Addresses of the chunks that there are; 0 for none.
 type Chunks = [usize; BLOCKS_MAX / CHUNK_BLOCKS];
 
+/// The same as the arena's, for those who cannot wait for its lock. A chunk that there is stays.
+static CHUNKS_AT: [AtomicUsize; BLOCKS_MAX / CHUNK_BLOCKS] = [const { AtomicUsize::new(0) }; BLOCKS_MAX / CHUNK_BLOCKS];
+
 ebb_sync::lock_classes! {
     /// The blocks of a process. Held with every signal blocked; fork takes it first, so that the child finds it free.
     BlocksLock = "thread blocks";
@@ -341,6 +363,7 @@ pub fn alloc() -> Result<*mut ThreadBlock, Errno> {
         // A huge page here would make every thread cost 2 MiB.
         let _ = uapi::madvise(at, bytes, g::MADV_NOHUGEPAGE);
         chunks[chunk] = at;
+        CHUNKS_AT[chunk].store(at, Ordering::Relaxed);
     }
     let base = chunks[chunk] + index % CHUNK_BLOCKS * BLOCK_BYTES;
     if index == used_max {
@@ -363,12 +386,28 @@ pub fn alloc() -> Result<*mut ThreadBlock, Errno> {
     Ok(block)
 }
 
+/// The pid namespace of the calling thread. A number of another one's says nothing here.
+fn own_namespace() -> u32 {
+    here().map_or(0, |block| block.namespace)
+}
+
+/// In a process that begins and shares this memory: notes the pid namespace in `own`, its block.
+pub fn note_namespace(own: &mut ThreadBlock) {
+    static NEXT: AtomicU32 = AtomicU32::new(1);
+    let is_first = signals::gettid() == signals::getpid();
+    // Its parent is in another one.
+    if is_first && uapi::getppid() == 0 {
+        own.namespace = NEXT.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
 /// Finds a block whose process shared the memory and was killed: nobody else could give it back.
 fn reap(chunks: &Chunks, used_max: usize) -> Option<usize> {
+    let namespace = own_namespace();
     for i in 0..used_max {
         // SAFETY: the lock is held; blocks below `used_max` are mapped.
         let block = unsafe { &*at_index(chunks, i) };
-        if block.foreign && block.tid > 0 && !uapi::process_exists(block.tid) {
+        if block.foreign && block.tid > 0 && block.tid_namespace == namespace && !uapi::process_exists(block.tid) {
             release_scratch(block);
             if let Some(space) = crate::space() {
                 space.outlive(block.ctx());
@@ -394,12 +433,13 @@ pub fn for_each_used(mut f: impl FnMut(&ThreadBlock)) {
 /// Whether a process other than this one, or none that is known yet, uses a block: it shares the memory, as between vfork
 /// and exec.
 pub fn has_foreign() -> bool {
+    let namespace = own_namespace();
     let chunks = ARENA.chunks.lock();
     let mut used = (0..ARENA.used_max.load(Ordering::Relaxed)).filter(|&i| USED[i].load(Ordering::Acquire) != 0);
     used.any(|i| {
         // SAFETY: the lock is held; blocks below `used_max` are mapped.
         let block = unsafe { &*at_index(&chunks, i) };
-        block.foreign && (block.tid == 0 || uapi::process_exists(block.tid))
+        block.foreign && (block.tid == 0 || block.tid_namespace != namespace || uapi::process_exists(block.tid))
     })
 }
 
@@ -416,12 +456,13 @@ pub fn set_owner() {
 /// locks held.
 fn look_for_dead() {
     let (owner, own) = (OWNER.load(Ordering::Relaxed) as i32, uapi::getpid());
+    let namespace = own_namespace();
     let (Some(space), Some(chunks)) = (crate::space(), ARENA.chunks.try_lock()) else { return };
     for i in (0..ARENA.used_max.load(Ordering::Relaxed)).filter(|&i| USED[i].load(Ordering::Acquire) != 0) {
         // SAFETY: the lock is held; blocks below `used_max` are mapped.
         let block = unsafe { &*at_index(&chunks, i) };
-        let process = if block.foreign { block.tid } else { owner };
-        if process > 0 && process != own && !block.ctx.is_null() && !shares_memory(own, process) {
+        let (process, of) = if block.foreign { (block.tid, block.tid_namespace) } else { (owner, 0) };
+        if process > 0 && of == namespace && process != own && !block.ctx.is_null() && !shares_memory(own, process) {
             space.outlive(block.ctx());
         }
     }
@@ -470,4 +511,25 @@ pub fn keep_only(own: &ThreadBlock) {
         word.store((i == own.index as usize) as u32, Ordering::Relaxed);
     }
     ARENA.next.store(0, Ordering::Relaxed);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_of_another_pid_namespace_says_nothing_of_a_process() {
+        let block = alloc().expect("a block");
+        // SAFETY: the block is this test's.
+        let b = unsafe { &mut *block };
+        (b.foreign, b.tid, b.tid_namespace) = (true, i32::MAX, 1);
+        assert!(has_foreign());
+        let reaped = reap(&ARENA.chunks.lock(), b.index as usize + 1);
+        assert_ne!(reaped, Some(b.index as usize));
+        b.tid_namespace = 0;
+        assert!(!has_foreign());
+        assert_eq!(reap(&ARENA.chunks.lock(), b.index as usize + 1), Some(b.index as usize));
+        // SAFETY: nobody uses it.
+        unsafe { free(block) };
+    }
 }
