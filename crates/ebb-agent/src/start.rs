@@ -237,6 +237,13 @@ fn activate(mask: u64, running: Option<Option<Found>>) {
     interpose::set_enabled(settings.interposes);
 }
 
+/// What the limit on address space must be at least, about, for Ebb to have room beside a small program: bytes. Some of its tables
+/// are as large as it is, and some grow with the budget.
+fn limit_for(ram_bytes: u64) -> u64 {
+    const FIXED_BYTES: u64 = 1350 << 20;
+    (FIXED_BYTES + ram_bytes).max(ram_bytes / 20 * 67)
+}
+
 fn make_space(settings: &Settings, is_running: bool) -> &'static Space {
     let mut devices = [SwapSpec { dir: c"", bytes: 0, priority: None }; DEVICES_MAX];
     let mut nr_devices = settings.devices(&mut devices);
@@ -278,8 +285,15 @@ fn make_space(settings: &Settings, is_running: bool) -> &'static Space {
             line.str("; run `ebb doctor` to see what blocks it");
         }
         InitError::AddressSpace(errno) => {
+            let limit = uapi::address_space_limit();
             line.str("address space for Ebb's tables: errno ").num(errno.0 as u64);
-            line.str("; raise the limit (ulimit -v), or set vm.overcommit_memory to 0 if it is 2");
+            line.str("; raise the limit (ulimit -v)");
+            if limit == u64::MAX {
+                line.str(", or set vm.overcommit_memory to 0 if it is 2");
+            } else {
+                line.str(", now ").num(limit >> 20).str(" MiB, to ").num(limit_for(config.ram_bytes) >> 20);
+                line.str(" MiB and what the program needs, or give a smaller budget with --ram");
+            }
         }
         InitError::Spill(i, errno) => {
             line.str("spill file in ").bytes(config.swap[i].dir.to_bytes()).str(": errno ");

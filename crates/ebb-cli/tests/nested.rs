@@ -48,6 +48,20 @@ fn a_limit_on_address_space_that_has_room_for_ebb_is_enough() {
 }
 
 #[test]
+fn a_limit_raised_to_what_the_refusal_says_is_enough() {
+    let house = House::with_agent();
+    for ram in ["16M", "256M", "512M", "1G", "2G"] {
+        let output = limited(hold(&house, &["-q", "--ram", ram]), 300 << 20).output().unwrap();
+        let told = err(&output);
+        let mib = told.split("now 300 MiB, to ").nth(1).and_then(|rest| rest.split(' ').next()?.parse::<u64>().ok());
+        let mib = mib.unwrap_or_else(|| panic!("{told}"));
+        // The program holds 40 MiB, and so does its child.
+        let output = limited(hold(&house, &["-q", "--ram", ram]), (mib + 128) << 20).output().unwrap();
+        assert_eq!((code(&output), out(&output).as_str()), (Some(0), "ready\nready\n"), "{ram}: {}", err(&output));
+    }
+}
+
+#[test]
 fn a_limit_that_is_too_small_is_refused_at_the_start_in_one_line() {
     let house = House::with_agent();
     let output = limited(hold(&house, &["--ram", "16M"]), 300 << 20).output().unwrap();
