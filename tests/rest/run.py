@@ -1,6 +1,6 @@
 #!/usr/bin/python3
-"""Trees at rest, and trees that hold more than they may: they use no processor time, and what Ebb has ended leaves nobody
-behind. One line a case; the closing line counts.
+"""Trees at rest, and trees that hold more than they may: what they hold is what the kernel counts, they use no processor
+time, and what Ebb has ended leaves nobody behind. One line a case; the closing line counts.
 
 EBB names the command (default: target/release/ebb of this repository, then `ebb` on the path).
 """
@@ -8,6 +8,7 @@ import argparse
 import contextlib
 import json
 import os
+import re
 import select
 import shutil
 import signal
@@ -22,6 +23,9 @@ sys.path.insert(0, os.path.dirname(HERE))
 from command import find_ebb  # noqa: E402
 
 MIB = 1 << 20
+MEMORY_CGROUP = "/sys/fs/cgroup/memory"
+# How far apart what Ebb counts and what the kernel counts may be.
+COUNTED_PART = 0.02
 # Processor time of all processes of a tree at rest, a second: less than one look at anything each.
 REST_PART = 0.01
 # What waits for other things than time: many times what it takes.
@@ -63,14 +67,45 @@ def used_ns(pids):
     return total
 
 
+class Group:
+    """A memory cgroup of its own, where root and version 1 allow it."""
+
+    def __init__(self):
+        self.path = None
+        if os.geteuid() == 0 and os.path.exists(f"{MEMORY_CGROUP}/memory.stat"):
+            self.path = tempfile.mkdtemp(prefix="ebb-rest-", dir=MEMORY_CGROUP)
+
+    def enter(self):
+        """The words of a shell by which it enters."""
+        return f"echo $$ > {self.path}/cgroup.procs; " if self.path else ""
+
+    def anonymous(self, pids):
+        """Bytes of anonymous memory, each page once."""
+        if self.path:
+            with open(f"{self.path}/memory.stat", encoding="ascii") as file:
+                return int(re.search(r"^rss (\d+)$", file.read(), re.M)[1])
+        total = 0
+        for pid in pids:
+            with open(f"/proc/{pid}/smaps_rollup", encoding="ascii") as file:
+                total += int(re.search(r"^Pss_Anon: +(\d+) kB$", file.read(), re.M)[1]) * 1024
+        return total
+
+    def remove(self):
+        if self.path:
+            with contextlib.suppress(OSError):
+                os.rmdir(self.path)
+
+
 class Tree:
     """A program under `ebb run` that says when it is ready, and all of its processes."""
 
     def __init__(self, ebb, scratch, ram, command, swap=None):
         self.ebb = ebb
+        self.group = Group()
         self.pids = []
+        words = f"{self.group.enter()}exec {' '.join(command)}"
         options = ["--swap", swap or f"file:{scratch}"]
-        self.run = subprocess.Popen([ebb, "run", "--ram", ram, *options, "--", *command], cwd=scratch,
+        self.run = subprocess.Popen([ebb, "run", "--ram", ram, *options, "--", "/bin/sh", "-c", words], cwd=scratch,
                                     stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     def begin(self):
@@ -88,6 +123,16 @@ class Tree:
                                 check=True, timeout=PATIENCE_S).stdout
         return json.loads(output)[0]
 
+    def settle(self):
+        """Waits until it holds the same for a while."""
+        last = [None, 0]
+
+        def is_settled():
+            held = self.told()["held_bytes"]
+            last[:] = [held, last[1] + 1 if last[0] == held else 0]
+            return last[1] >= 8
+        until(is_settled, "what it holds changes and changes")
+
     def processor_part(self, pids, seconds=2):
         """Part of a processor that the processes use."""
         before, began = used_ns(pids), time.monotonic()
@@ -102,6 +147,7 @@ class Tree:
         self.run.communicate()
         with contextlib.suppress(Failure):
             until(lambda: not any(alive(pid) for pid in self.pids), "")
+        self.group.remove()
 
 
 @contextlib.contextmanager
@@ -111,6 +157,27 @@ def tree(*arguments, **options):
         yield made
     finally:
         made.end()
+
+
+def counted(ebb, scratch, megabytes, ram, children):
+    """Children that share everything with their parent are counted as the kernel counts them, and rest."""
+    with tree(ebb, scratch, ram, ["./forks", str(megabytes), str(children)]) as made:
+        made.ready(children + 1)
+        made.settle()
+        until(lambda: made.processor_part([made.run.pid, *made.pids]) < REST_PART, "it works and works")
+        held, found = made.told()["held_bytes"], made.group.anonymous(made.pids)
+        text = f"{held / MIB:.1f} MiB held, {found / MIB:.1f} in memory"
+        need(abs(held - found) <= COUNTED_PART * found, text)
+        need(all(map(alive, made.pids)), "a process has ended")
+        return text
+
+
+def idle_forks(ebb, scratch):
+    return counted(ebb, scratch, 120, "256M", 30)
+
+
+def idle_forks_short(ebb, scratch):
+    return counted(ebb, scratch, 240, "96M", 20)
 
 
 def stopped(ebb, scratch):
@@ -130,7 +197,7 @@ def stopped(ebb, scratch):
 
 def orphans(ebb, scratch):
     """The program ends by itself: what it leaves rests without anybody to look after it."""
-    with tree(ebb, scratch, "48M", ["./forks", "64", "8", "exit"]) as made:
+    with tree(ebb, scratch, "24M", ["./forks", "40", "8", "exit"]) as made:
         made.begin()
         made.run.wait(PATIENCE_S)
         # By the area that they have in common.
@@ -158,7 +225,7 @@ def ended(ebb, scratch):
         return "nobody is left"
 
 
-CASES = [stopped, orphans, ended]
+CASES = [idle_forks, idle_forks_short, stopped, orphans, ended]
 
 
 def main():

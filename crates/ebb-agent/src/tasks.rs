@@ -191,6 +191,10 @@ fn look(space: &'static Space, b: &mut ThreadBlock, used: &[u64; 6]) {
         _ => {
             end_threads(space);
             b.call.holds = true;
+            if change == Change::Privileges {
+                // It shows what whoever opened it might see.
+                space.close_books();
+            }
         }
     }
 }

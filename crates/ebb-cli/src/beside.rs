@@ -3,21 +3,24 @@
 //!
 //! All anonymous memory of the managed processes together, less what they are granted, is beside that. What several share
 //! since a fork must count once: the kernel says that too, but looks at every page for it. So only processes that share are asked,
-//! and no more often than that costs a small part of the time; in between they count with what they have grown since.
+//! all of them together, when any of them has faulted, grown or come since, and no more often than that costs a small part of
+//! the time. In between they count with what they have grown. What a fork's child has in common with others counts there.
 //!
 //! Processes fork, exec and end while they are looked at, and then one look may see far too much. So what counts is the least of
 //! all looks of a second: what stays, as stacks and data do.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use ebb::tree::{MemberId, Page};
 
 use crate::outside::Table;
 
-/// Between two looks at what is shared, at least; and how many times as long as the look took.
+/// Between two looks at what is shared, at least; and how many times as long as the look took, fewer while others share than it
+/// saw.
 const SHARED_EVERY: Duration = Duration::from_millis(250);
 const SHARED_REST: u32 = 50;
+const OTHERS_REST: u32 = 20;
 /// What was seen for so long counts, and in so many looks at least.
 const STAYS: Duration = Duration::from_secs(1);
 const STAYS_LOOKS: usize = 3;
@@ -36,9 +39,22 @@ pub struct Found {
 struct Shared {
     anonymous: u64,
     proportional: u64,
+    /// How often it had faulted; none where it was not looked at yet.
+    faults: Option<u64>,
 }
 
 impl Shared {
+    /// One that has just come. What it has in common with others these are counted for still; what it had before it shared
+    /// anything is its own.
+    fn new(anonymous: u64, was_alone: bool) -> Self {
+        Self { anonymous, proportional: if was_alone { anonymous } else { 0 }, faults: None }
+    }
+
+    /// True when it has neither written, nor got anything, nor given anything up since.
+    fn is_same(self, anonymous: u64, faults: Option<u64>) -> bool {
+        self.anonymous == anonymous && self.faults.is_some() && self.faults == faults
+    }
+
     /// Its part now, when it has `anonymous` pages.
     fn now(self, anonymous: u64) -> u64 {
         self.proportional.min(anonymous) + anonymous.saturating_sub(self.anonymous)
@@ -67,8 +83,12 @@ impl Window {
 #[derive(Debug, Default)]
 pub struct Beside {
     shared: HashMap<MemberId, Shared>,
-    /// When to look again at what is shared.
-    due: Option<Instant>,
+    /// Those that shared nothing.
+    alone: HashSet<MemberId>,
+    /// Others share now than when what is shared was looked at.
+    are_others: bool,
+    /// When that was, and how long it took.
+    looked: Option<(Instant, Duration)>,
     window: Window,
 }
 
@@ -77,38 +97,63 @@ impl Beside {
     pub fn look(&mut self, page: &Page, table: Table<'_>, managed: &[(i32, MemberId)], now: Instant) -> Found {
         let sharing: Vec<MemberId> =
             page.shares().flat_map(|(_, share)| share.holders().map(|(_, id)| id).collect::<Vec<_>>()).collect();
-        self.shared.retain(|id, _| sharing.contains(id));
-        let began = Instant::now();
-        let is_due = self.due.is_none_or(|due| began >= due);
-        let (mut anonymous, mut kernel_bytes, mut has_looked) = (0, 0, false);
+        let (mut anonymous, mut kernel_bytes) = (0, 0);
+        let (mut sharers, mut alone) = (Vec::new(), HashSet::new());
         for (pid, id) in managed {
             // It has just ended.
             let Some(memory) = table.memory(*pid) else { continue };
             kernel_bytes += memory.kernel_bytes;
-            anonymous += if sharing.contains(id) {
-                has_looked |= is_due || !self.shared.contains_key(id);
-                self.part(table, *pid, *id, memory.anonymous_pages, is_due)
+            if sharing.contains(id) {
+                sharers.push((*pid, *id, memory.anonymous_pages));
             } else {
-                memory.anonymous_pages
-            };
+                alone.insert(*id);
+                anonymous += memory.anonymous_pages;
+            }
         }
-        if has_looked {
-            self.due = Some(Instant::now() + SHARED_EVERY.max(began.elapsed() * SHARED_REST));
-        }
+        anonymous += self.parts(table, &sharers);
+        self.alone = alone;
         let pages = self.window.least(now, page.beside_of(anonymous as i64));
         page.tell_beside(pages);
         Found { pages: pages as u64, kernel_bytes }
     }
 
-    /// The part of a process that shares memory and has so many pages. None of it where the kernel does not say.
-    fn part(&mut self, table: Table<'_>, pid: i32, id: MemberId, anonymous: u64, is_due: bool) -> u64 {
-        let known = self.shared.get(&id).copied().filter(|_| !is_due);
-        let shared = known.unwrap_or_else(|| {
-            let proportional = table.proportional_pages(pid).unwrap_or(0);
-            Shared { anonymous, proportional }
-        });
-        self.shared.insert(id, shared);
-        shared.now(anonymous)
+    /// What processes that share memory have, each page once: their numbers, names and pages. None of it where the kernel does not
+    /// say.
+    fn parts(&mut self, table: Table<'_>, sharers: &[(i32, MemberId, u64)]) -> u64 {
+        let nr_known = self.shared.len();
+        self.shared.retain(|id, _| sharers.iter().any(|(_, other, _)| other == id));
+        self.are_others |= self.shared.len() < nr_known;
+        if self.is_due() && (self.are_others || self.has_changed(table, sharers)) {
+            let began = Instant::now();
+            for (pid, id, anonymous) in sharers {
+                let faults = table.faults(*pid);
+                let proportional = table.proportional_pages(*pid).unwrap_or(0);
+                self.shared.insert(*id, Shared { anonymous: *anonymous, proportional, faults });
+            }
+            self.looked = Some((Instant::now(), began.elapsed()));
+            self.are_others = false;
+        }
+        let part = |(_, id, anonymous): &(i32, MemberId, u64)| {
+            let shared = self.shared.entry(*id).or_insert_with(|| {
+                self.are_others = true;
+                Shared::new(*anonymous, self.alone.contains(id))
+            });
+            shared.now(*anonymous)
+        };
+        sharers.iter().map(part).sum()
+    }
+
+    /// The last look at what is shared was long enough ago.
+    fn is_due(&self) -> bool {
+        let rest = if self.are_others { OTHERS_REST } else { SHARED_REST };
+        self.looked.is_none_or(|(at, took)| at.elapsed() >= SHARED_EVERY.max(took * rest))
+    }
+
+    /// What they have may be something else than at that look.
+    fn has_changed(&self, table: Table<'_>, sharers: &[(i32, MemberId, u64)]) -> bool {
+        !sharers.iter().all(|(pid, id, anonymous)| {
+            self.shared.get(id).is_some_and(|shared| shared.is_same(*anonymous, table.faults(*pid)))
+        })
     }
 }
 
@@ -122,8 +167,58 @@ mod tests {
 
     #[test]
     fn growth_counts_in_full_and_what_is_gone_does_not() {
-        let shared = Shared { anonymous: 1000, proportional: 400 };
+        let shared = Shared { anonymous: 1000, proportional: 400, faults: None };
         assert_eq!((shared.now(1000), shared.now(1100), shared.now(900), shared.now(300)), (400, 500, 400, 300));
+    }
+
+    #[test]
+    fn what_has_come_counts_once() {
+        let (parent, child) = (Shared::new(1000, true), Shared::new(1000, false));
+        assert_eq!(parent.now(1000) + child.now(1000), 1000);
+        assert_eq!(parent.now(1010) + child.now(1005), 1015);
+    }
+
+    #[test]
+    fn who_has_faulted_or_given_something_up_is_looked_at_again() {
+        let shared = Shared { anonymous: 1000, proportional: 400, faults: Some(7) };
+        assert!(shared.is_same(1000, Some(7)));
+        assert!(!shared.is_same(1000, Some(8)) && !shared.is_same(999, Some(7)) && !shared.is_same(1000, None));
+        assert!(!Shared::new(1000, false).is_same(1000, None));
+    }
+
+    #[test]
+    fn processes_that_share_are_looked_at_together_and_only_when_something_has_happened() {
+        let root = tempfile::tempdir().unwrap();
+        let tell = |pid: i32, faults: u64, proportional: u64| {
+            let of = root.path().join(pid.to_string());
+            std::fs::create_dir_all(&of).unwrap();
+            std::fs::write(of.join("stat"), format!("{pid} (x) S 1 1 1 0 -1 0 {faults} 0 0 0")).unwrap();
+            std::fs::write(of.join("smaps_rollup"), format!("Pss_Anon: {} kB\n", 4 * proportional)).unwrap();
+        };
+        let (table, id) = (Table(root.path()), |index| MemberId { index, generation: 1 });
+        let mut beside = Beside::default();
+        let past = |beside: &mut Beside| beside.looked = beside.looked.map(|(at, took)| (at - SHARED_EVERY, took));
+        // Alone, and then with a child, with which it has all in common.
+        tell(1, 10, 900);
+        assert_eq!(beside.parts(table, &[(1, id(1), 900)]), 900);
+        tell(1, 10, 450);
+        tell(2, 3, 450);
+        let both = [(1, id(1), 900), (2, id(2), 900)];
+        assert_eq!(beside.parts(table, &both), 900);
+        beside.looked = beside.looked.map(|(at, _)| (at - SHARED_EVERY, Duration::ZERO));
+        assert_eq!(beside.parts(table, &both), 900);
+        assert!(!beside.are_others);
+        // Nothing has happened that anybody could see.
+        tell(2, 3, 700);
+        past(&mut beside);
+        assert_eq!(beside.parts(table, &both), 900);
+        tell(2, 4, 700);
+        past(&mut beside);
+        assert_eq!(beside.parts(table, &both), 1150);
+        // Who ends leaves the rest with more.
+        tell(1, 10, 900);
+        past(&mut beside);
+        assert_eq!(beside.parts(table, &both[..1]), 900);
     }
 
     #[test]

@@ -31,6 +31,12 @@ fn began(stat: &str) -> Option<u64> {
     stat_fields(stat)?.get(19)?.parse().ok()
 }
 
+/// How often the process has faulted.
+fn faults(stat: &str) -> Option<u64> {
+    let fields = stat_fields(stat)?;
+    [7, 9].iter().map(|at| fields.get(*at)?.parse::<u64>().ok()).sum()
+}
+
 /// The value of a line of `/proc/PID/status` or `/proc/PID/smaps_rollup`: a number of KiB, or of something else.
 fn number(text: &str, key: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))?;
@@ -70,6 +76,11 @@ impl Table<'_> {
     /// Whether it still runs.
     pub fn is_there(self, process: Process) -> bool {
         self.process(process.pid) == Some(process)
+    }
+
+    /// How often it has faulted, also where the kernel wrote to its memory for it: who never did has copied nothing since.
+    pub fn faults(self, pid: i32) -> Option<u64> {
+        faults(&read(self.0, pid, "stat")?)
     }
 
     /// What it holds, and what the kernel has for it; none when it has ended.
@@ -157,11 +168,11 @@ impl<'a> Children<'a> {
 mod tests {
     use super::*;
 
-    const STAT: &str = "12 (a) b (c) S 7 12 12 0 -1 4194560 119 0 0 0 0 0 0 0 20 0 1 0 4711 2527232 240 1844";
+    const STAT: &str = "12 (a) b (c) S 7 12 12 0 -1 4194560 119 5 2 3 0 0 0 0 20 0 1 0 4711 2527232 240 1844";
 
     #[test]
     fn a_name_with_parentheses_does_not_shift_the_fields() {
-        assert_eq!((parent(STAT), began(STAT)), (Some(7), Some(4711)));
+        assert_eq!((parent(STAT), began(STAT), faults(STAT)), (Some(7), Some(4711), Some(121)));
         assert_eq!(parent("12 (cut"), None);
     }
 

@@ -63,6 +63,11 @@ impl ThreadCtx {
         (self.in_flight.swap(0, Ordering::Relaxed) + self.fork_room.swap(0, Ordering::Relaxed)) as usize
     }
 
+    /// True while a thread has it.
+    pub(crate) fn is_used(&self) -> bool {
+        self.used.load(Ordering::Relaxed) != 0
+    }
+
     /// The shard of per-thread allocation state this thread uses.
     pub(crate) fn shard(&self) -> usize {
         self.index.load(Ordering::Relaxed) as usize

@@ -167,6 +167,7 @@ impl Space {
                 self.group.uncharge(want - used);
                 self.gate.leave(&ctx.gate);
                 self.background.kick_if(self, self.group.is_above_high());
+                self.note_books_used(ctx);
                 return (Fault::Resolved, reclaim);
             }
             if want == 0 && !by_move {
@@ -228,6 +229,7 @@ impl Space {
                     };
                     self.note_window(from, (end - from) / PAGE, next_window);
                     self.background.kick_if(self, self.group.is_above_high());
+                    self.note_books_used(ctx);
                     reclaim += self.slow_down(ctx, group, n);
                     return (Fault::Resolved, reclaim);
                 }
@@ -534,6 +536,7 @@ impl Space {
             }
         }
         self.background.kick_if(self, self.group.is_above_high());
+        self.note_books_used(ctx);
         true
     }
 

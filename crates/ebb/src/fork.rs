@@ -5,6 +5,7 @@
 //! registration of its regions: it opens a userfaultfd of its own and registers everything before it runs one
 //! instruction of the program. An evicted page read before that would silently be zero.
 
+use crate::books::CHILD_PAGES;
 use crate::ctx::ThreadCtx;
 use crate::device::file::SpillFile;
 use crate::device::list::{FILES_MAX, bit, numbers};
@@ -50,11 +51,12 @@ impl Space {
         unsafe { *self.reserved_child.get() = reserved };
     }
 
-    /// Charges what the child will have for itself at once, metadata and what is staged; and frees a part of the budget, where this
+    /// Charges what the child will have for itself at once; and frees a part of the budget, where this
     /// process holds much of it and would share that: what is shared frees nothing when one side evicts it, so both would have
     /// to work in what happens to be left. Takes as long as reclaim does: before any lock.
     pub fn make_fork_room(&self, ctx: &ThreadCtx) {
         self.tree().reap_sometimes();
+        self.open_books();
         let (limit, charged) = (self.group.limit(), self.group.charged());
         if !self.can_protect || self.tree().is_alone() {
             return;
@@ -71,8 +73,7 @@ impl Space {
             self.reclaim_step(ctx);
             self.group.give_back_unused();
         }
-        // Until the gate is closed another batch may be staged.
-        let own = (self.not_shared() + self.sweep_max()).min(most);
+        let own = self.not_shared().min(most);
         // Where there is no room, as all is shared and others are as short, the child takes it all the same.
         if !self.charge_fork_room(ctx, own) && self.try_direct_reclaim(ctx, own, FORK_WAIT_NS) {
             self.charge_fork_room(ctx, own);
@@ -91,7 +92,7 @@ impl Space {
         charged
     }
 
-    /// Nothing is staged any more: charges what was since [`Self::make_fork_room`], if there is room. Under the exclusive gate.
+    /// Charges what books have come to since [`Self::make_fork_room`], if there is room. Under the exclusive gate.
     fn complete_fork_room(&self, ctx: &ThreadCtx) {
         let charged = ctx.fork_room.load(Relaxed) as usize;
         let lacks = self.not_shared().saturating_sub(charged);
@@ -102,7 +103,7 @@ impl Space {
 
     /// Pages that a child would have for itself.
     fn not_shared(&self) -> usize {
-        self.group.meta_pages() + self.staging.staged()
+        if self.knows_books() { CHILD_PAGES } else { self.group.meta_pages() }
     }
 
     /// What was charged for the child is there for it. Under the exclusive gate.
@@ -185,12 +186,16 @@ impl Space {
             }
             uffd.register(r.start, r.end - r.start).map_err(refused)?;
         }
+        self.reopen_books();
         self.unlock_all();
         // The kernel gave the child its pages without protection.
         self.protect_in_child();
         self.staging.rebuild();
         self.open_own_files();
         stats::add(&self.stats.processes, 1);
+        if self.is_sharing() {
+            self.look_at_books();
+        }
         self.gate.open();
         // It may never fault, and is asked all the same.
         self.background.kick_if(self, false);

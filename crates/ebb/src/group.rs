@@ -8,8 +8,9 @@
 
 use crate::stats::{self, Shared};
 use crate::tree::{Member, Tree, TreeFull, said};
-use crate::uapi::now_ns;
+use crate::uapi::{self, now_ns};
 use core::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+use linux_raw_sys::general::MADV_DONTNEED;
 
 /// Charges of one space.
 pub struct Group {
@@ -206,12 +207,29 @@ impl Group {
 
     /// Takes a charge of metadata back.
     pub fn uncharge_meta(&self, bytes: usize) {
-        let before = self.meta_bytes.fetch_sub(bytes as u64, Relaxed);
-        debug_assert!(before >= bytes as u64, "uncharged more metadata than was charged");
-        let pages = before / 4096 - (before - bytes as u64) / 4096;
+        // Less than what its parts say may be charged, since it was found to be less.
+        let less = |before: u64| before.saturating_sub(bytes as u64);
+        let before = self.meta_bytes.fetch_update(Relaxed, Relaxed, |before| Some(less(before))).unwrap_or(0);
+        let pages = before / 4096 - less(before) / 4096;
         if pages > 0 {
             self.uncharge(pages as usize);
         }
+    }
+
+    /// So many pages of metadata are in memory, whatever was charged for them so far. Under the exclusive gate.
+    pub fn correct_meta(&self, pages: usize) {
+        let charged = (self.meta_bytes.swap(pages as u64 * 4096, Relaxed) / 4096) as usize;
+        if pages > charged {
+            self.force_charge(pages - charged);
+        } else {
+            self.uncharge(charged - pages);
+        }
+    }
+
+    /// Drops memory of books. Others that have it since a fork keep theirs, and this process has no part in it any more.
+    pub fn drop_books(&self, at: usize, len: usize) -> bool {
+        self.tree.break_range(at, at + len);
+        uapi::madvise(at, len, MADV_DONTNEED).is_ok()
     }
 
     /// Pages of metadata charged.

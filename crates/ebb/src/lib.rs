@@ -21,6 +21,8 @@ pub mod rest;
 #[cfg(not(loom))]
 mod account;
 #[cfg(not(loom))]
+mod books;
+#[cfg(not(loom))]
 mod clean;
 #[cfg(not(loom))]
 pub mod clock;

@@ -113,6 +113,18 @@ impl Background {
         self.forked.load(Ordering::Relaxed)
     }
 
+    /// True once its thread runs.
+    pub fn has_thread(&self) -> bool {
+        self.rest.is_started()
+    }
+
+    /// Wakes the thread, if there is one, for something that it looks at before it sleeps.
+    pub fn wake_if_started(&self) {
+        if self.rest.is_started() && self.rest.want() {
+            let _ = self.wake();
+        }
+    }
+
     /// Remembers that there was a fork.
     pub fn set_forked(&self) {
         self.forked.store(true, Ordering::Relaxed);
@@ -261,6 +273,10 @@ extern "C" fn background_main(space: usize) -> ! {
             space.background_round(ctx);
             stats::add(&space.stats.background_ns, uapi::thread_time_ns() - start);
         }
+        if space.group.charged() != charged {
+            space.note_books_used(ctx);
+        }
+        space.look_at_books_in_time(ctx);
         let asked = space.stats.asked.load(Ordering::Acquire);
         if background.asked.swap(asked, Ordering::Relaxed) != asked {
             space.answer();
@@ -282,6 +298,7 @@ extern "C" fn background_main(space: usize) -> ! {
         let is_busy = !is_behind || came_late || has_freed;
         pause_ns = if is_busy { PAUSE_NS } else { pause_ns.saturating_mul(2) };
         let timeout = (background.works && is_behind && pause_ns <= PAUSE_NS_MAX).then_some(pause_ns);
+        let timeout = [timeout, space.look_at_books_in_ns()].into_iter().flatten().min();
         let shared = [(&space.stats.asked, asked), (&member.asked, wanted)];
         let word = background.rest.word();
         if !uapi::futex_wait_any(word, IDLE, shared, timeout) {

@@ -13,6 +13,7 @@
 //! The kernel counts a page that was shared at fork to whoever touched it first, and keeps the anonymous page table's
 //! reverse map to unmap it everywhere; neither is to be had here.
 
+use crate::books::BookRuns;
 use crate::clock;
 use crate::ctx::ThreadCtx;
 use crate::page::{State, Tag};
@@ -37,6 +38,8 @@ const DESERTED_OFTEN_MS: u64 = 100;
 const DESERTED_MS: u64 = 250;
 const DESERTED_RARELY_MS: u64 = 4000;
 
+/// Leaves that staging may lie in: more than it does.
+const STAGING_LEAVES_MAX: usize = 16;
 /// Address space of a leaf of the map of what is shared.
 const LEAF_SHIFT: u32 = crate::tree::masks::LEAF_SHIFT;
 
@@ -82,6 +85,16 @@ impl Space {
         if self.is_sharing() { self.tree().break_page(addr) } else { 0 }
     }
 
+    /// Frames of staging are about to be given up: those that another process has, too, are no longer this one's. `first` is one of
+    /// them, all of a block.
+    pub(crate) fn break_frames(&self, first: u32, addrs: impl Iterator<Item = usize>) {
+        if self.staging.is_shared(first) {
+            addrs.for_each(|addr| {
+                self.break_page(addr);
+            });
+        }
+    }
+
     /// The same of a page that is seen in `state`, which may be one that is not shared.
     #[inline]
     pub(crate) fn break_if_shared(&self, addr: usize, state: State) -> usize {
@@ -116,15 +129,28 @@ impl Space {
     /// Before fork: marks and protects what this process and `child` will share, and says so in the tree, where the child will
     /// hold as many pages as this process; how many are shared. Under the exclusive gate.
     pub(crate) fn share_pages(&self, child: MemberId) -> usize {
+        // Before it is said what the child is charged for.
+        let books = if self.can_protect { self.find_books() } else { None };
         // What threads have charged for work ahead the child has no use for.
         let ahead: usize = self.contexts.all().map(ThreadCtx::charged_ahead).sum();
         let charged = self.group.charged().saturating_sub(ahead) as i64;
         let leaves = self.regions.all().iter().flat_map(|r| (r.start >> LEAF_SHIFT)..=((r.end - 1) >> LEAF_SHIFT));
         let leaves = leaves.filter(|leaf| self.table.has_content(leaf << LEAF_SHIFT));
-        let mut fork = self.tree().begin_fork(child, Extent::new(leaves, self.swap.arena()));
         if !self.can_protect {
-            return fork.finish(charged);
+            return self.tree().begin_fork(child, Extent::new(leaves, self.swap.arena())).finish(charged);
         }
+        let mut staged = [None; STAGING_LEAVES_MAX];
+        self.staging.for_each_staged(|addr| {
+            if let Some(place) = staged.iter_mut().find(|leaf| leaf.is_none_or(|leaf| leaf == addr >> LEAF_SHIFT)) {
+                *place = Some(addr >> LEAF_SHIFT);
+            }
+        });
+        let of_books = books
+            .iter()
+            .flat_map(BookRuns::all)
+            .flat_map(|(start, end)| (start >> LEAF_SHIFT)..=((end - 1) >> LEAF_SHIFT));
+        let leaves = leaves.chain(staged.into_iter().flatten()).chain(of_books);
+        let mut fork = self.tree().begin_fork(child, Extent::new(leaves, self.swap.arena()));
         let is_copied = |r: &&Region| !r.attr.is_dontfork() && !r.attr.is_wipeonfork();
         for region in self.regions.all().iter().filter(is_copied) {
             self.table.for_each_content(region.start, region.end, |addr, word| {
@@ -159,6 +185,12 @@ impl Space {
             });
         }
         self.swap.share_pool(&mut fork);
+        self.staging.for_each_staged(|addr| {
+            fork.share(addr);
+        });
+        if let Some(books) = &books {
+            self.share_books(books, &mut fork);
+        }
         fork.finish(charged)
     }
 

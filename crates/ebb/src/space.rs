@@ -1,5 +1,6 @@
 //! The space: everything Ebb has in one process, put together.
 
+use crate::books::Books;
 use crate::clock;
 use crate::ctx::{Contexts, ThreadCtx};
 use crate::device::SwapSpec;
@@ -99,6 +100,8 @@ impl From<Errno> for InitError {
 pub struct Space {
     pub(crate) uffd: UnsafeCell<Uffd>,
     pub(crate) table: PageTable,
+    /// How this process knows what it keeps books in.
+    pub(crate) books: Books,
     pub(crate) regions: Regions,
     pub(crate) gate: Gate,
     pub(crate) contexts: Contexts,
@@ -206,6 +209,7 @@ impl Space {
         let this = Self {
             uffd: UnsafeCell::new(uffd),
             table,
+            books: Books::new(),
             regions: Regions::new()?,
             gate: Gate::default(),
             contexts: Contexts::new()?,
@@ -338,11 +342,11 @@ impl Space {
 
     /// Descriptors that the program must not close, -1 where there is none: [`Self::FDS_MAX`].
     pub fn fds(&self) -> impl Iterator<Item = i32> + '_ {
-        core::iter::once(self.uffd().fd()).chain(self.swap.devices.fds())
+        core::iter::once(self.uffd().fd()).chain(self.swap.devices.fds()).chain(core::iter::once(self.books.fd()))
     }
 
     /// Most descriptors of a space.
-    pub const FDS_MAX: usize = 1 + Devices::FDS_MAX;
+    pub const FDS_MAX: usize = 2 + Devices::FDS_MAX;
 
     /// Has the background thread call `f` when somebody raises [`Shared::asked`].
     pub fn answer_asks(&self, f: fn(&'static Self)) {
@@ -360,6 +364,10 @@ impl Space {
                 unsafe { *self.uffd.get() = uffd };
                 return true;
             }
+            if fd == self.books.fd() {
+                self.books.keep_away();
+                return true;
+            }
             self.swap.devices.move_fd(fd)
         };
         uapi::fd::exclude(|| self.exclusive(move_it))
@@ -369,6 +377,7 @@ impl Space {
     pub(crate) fn exclusive<R>(&self, f: impl FnOnce() -> R) -> R {
         self.gate.close(self.contexts.all().map(|c| &c.gate));
         let result = f();
+        self.note_books_used_exclusive();
         self.gate.open();
         result
     }

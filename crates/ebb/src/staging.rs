@@ -171,6 +171,23 @@ impl Staging {
         self.free.len() < self.nr_blocks / 8
     }
 
+    /// Address and pages of all frames.
+    pub fn memory(&self) -> (usize, usize) {
+        (self.frames, self.nr_blocks * UNIT_PAGES)
+    }
+
+    /// Calls `f` with the address of each frame that holds a page. Under the exclusive gate.
+    pub fn for_each_staged(&self, mut f: impl FnMut(usize)) {
+        for block in 0..self.nr_blocks as u32 {
+            if self.block(block).parts_left.load(Ordering::Relaxed) > 0 {
+                let frames = (0..UNIT_PAGES).map(|offset| self.frame(block, offset));
+                frames
+                    .filter(|frame| self.owner(*frame).load(Ordering::Relaxed) != 0)
+                    .for_each(|frame| f(self.addr(frame)));
+            }
+        }
+    }
+
     /// True when another process may share what is staged in the frame's block.
     pub fn is_shared(&self, frame: u32) -> bool {
         self.block(frame / UNIT_PAGES as u32).unfit.load(Ordering::Relaxed) == u32::MAX

@@ -324,6 +324,8 @@ impl Space {
 
     /// Releases a drained part, full groups of it into the stock; how many pages that gained. Inside the gate.
     pub(crate) fn release_part(&self, part: Part) -> usize {
+        let frames = self.staging.frames_of(part);
+        self.break_frames(frames.start, frames.map(|frame| self.staging.addr(frame)));
         let (room, mut stocked) = (self.stock_room(), 0);
         let mut new = NewFrames { space: self, run: Frames { first: 0, n: 0 } };
         let freed = self.staging.release(part, |first| {

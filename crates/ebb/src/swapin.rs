@@ -176,6 +176,7 @@ impl Space {
         if by_move {
             stats::add(&self.stats.move_refused, error.is_some() as u64);
             stats::add(&self.stats.moved_in_pages, mapped as u64);
+            self.break_frames(frame, (0..mapped).map(|i| self.staging.addr(frame + i as u32)));
             self.staging.frames_taken(frame, mapped as u32);
         }
         if mapped > 0 {

@@ -87,7 +87,12 @@ impl Space {
                 if self.staging.is_drained(part) {
                     freed += self.release_part(part);
                 } else {
-                    let pages = self.staging.vacate(part, |ranges| self.drop_ranges(ranges));
+                    let first = self.staging.frames_of(part).start;
+                    let pages = self.staging.vacate(part, |ranges| {
+                        let pages = |(at, len): &(usize, usize)| (*at..*at + *len).step_by(PAGE);
+                        self.break_frames(first, ranges.iter().flat_map(pages));
+                        self.drop_ranges(ranges)
+                    });
                     self.group.uncharge(pages);
                     freed += pages;
                     self.staging.requeue(part);

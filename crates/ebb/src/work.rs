@@ -11,7 +11,7 @@ use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicU32, Ordering};
 use ebb_pool::codec::Lz4State;
-use linux_raw_sys::general::{MADV_DONTNEED, MADV_NOHUGEPAGE};
+use linux_raw_sys::general::MADV_NOHUGEPAGE;
 
 /// Buffers of a kind.
 const BUFFERS: usize = 8;
@@ -188,7 +188,7 @@ impl Runs {
             excess &= !(1 << lease.index);
             let charged = &self.charged[lease.index];
             let pages = charged.load(Ordering::Relaxed) as usize;
-            if pages > 0 && uapi::madvise(lease.pages.as_ptr() as usize, pages * 4096, MADV_DONTNEED).is_ok() {
+            if pages > 0 && group.drop_books(lease.pages.as_ptr() as usize, pages * 4096) {
                 charged.store(0, Ordering::Relaxed);
                 group.uncharge_meta(pages * 4096);
                 freed += pages;

@@ -15,6 +15,8 @@ use std::time::{Duration, Instant};
 
 /// What a process may have in hand beyond what it uses: a few batches, its books, and what a sweep overshoots by.
 const SLACK_PAGES: i64 = 512;
+/// The same without the books: what the parent's and the child's batches come to, and what a fork copies of the tests' own memory.
+const BOOKS_SLACK_PAGES: i64 = 192;
 
 /// The process's space, in a tree of its own.
 fn space() -> &'static Space {
@@ -27,12 +29,14 @@ fn held(space: &Space) -> i64 {
 
 /// Anonymous memory of this process and `child`, each page once, in pages.
 fn anonymous_pages(child: i32) -> i64 {
-    let of = |pid: &str| {
-        let text = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).expect("the process's maps");
-        let line = text.lines().find_map(|line| line.strip_prefix("Pss_Anon:")).expect("Linux 5.4 or newer");
-        line.trim().trim_end_matches(" kB").parse::<i64>().expect("a number") / 4
-    };
-    of("self") + of(&child.to_string())
+    anonymous_pages_of("self") + anonymous_pages_of(&child.to_string())
+}
+
+/// The part of a process.
+fn anonymous_pages_of(pid: &str) -> i64 {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).expect("the process's maps");
+    let line = text.lines().find_map(|line| line.strip_prefix("Pss_Anon:")).expect("Linux 5.4 or newer");
+    line.trim().trim_end_matches(" kB").parse::<i64>().expect("a number") / 4
 }
 
 /// Two ends by which a parent and a child tell each other to go on.
@@ -140,6 +144,72 @@ fn what_a_child_has_for_itself_at_once_is_in_the_budget() {
             steps.to_child.1.try_clone().and_then(|mut end| end.write_all(&[1])).expect("the child lives");
             end(space, child);
         }
+        assert_sound(&pages);
+    });
+}
+
+#[test]
+fn books_are_counted_as_the_kernel_has_them_after_a_fork() {
+    alone("books_are_counted_as_the_kernel_has_them_after_a_fork", || {
+        let space = space();
+        let pages = Pages::new(space, 16 * RAM_PAGES, COMPRESSIBLE);
+        // From the first fork on the parent's are charged as the kernel has them, too.
+        space.make_fork_room(ctx(space));
+        end(space, fork(space, || ()));
+        // Less what nobody manages, such as this test's own memory.
+        let beside = held(space) - anonymous_pages_of("self");
+        let steps = Steps::new();
+        space.make_fork_room(ctx(space));
+        let child = fork(space, || {
+            steps.child_is_done();
+            steps.child_waits();
+            // All tables are written to, and much of them is given back.
+            drop(Pages { space, at: pages.at, versions: pages.versions.clone() });
+            steps.child_is_done();
+            steps.child_waits();
+        });
+        steps.parent_waits();
+        let until_counted = |what: &str| {
+            let began = Instant::now();
+            while ((held(space) - anonymous_pages(child)) - beside).abs() > BOOKS_SLACK_PAGES {
+                let now = held(space) - anonymous_pages(child);
+                assert!(began.elapsed() < PATIENCE, "{what}: {beside} pages beside, {now} now");
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        };
+        until_counted("after the fork");
+        steps.parent_has();
+        until_counted("after the child has written to them");
+        drop((&steps.to_child.1).write_all(&[1]));
+        end(space, child);
+        assert_sound(&pages);
+    });
+}
+
+#[test]
+fn who_changes_what_it_may_do_keeps_no_map_of_its_pages() {
+    alone("who_changes_what_it_may_do_keeps_no_map_of_its_pages", || {
+        let space = space();
+        let pages = Pages::new(space, RAM_PAGES, COMPRESSIBLE);
+        let nr_fds = || space.fds().filter(|fd| *fd >= 0).count();
+        let none = nr_fds();
+        let steps = Steps::new();
+        space.make_fork_room(ctx(space));
+        assert_eq!(nr_fds(), none + 1);
+        let child = fork(space, || {
+            steps.child_is_done();
+            steps.child_waits();
+        });
+        steps.parent_waits();
+        let before = held(space);
+        space.close_books();
+        assert_eq!(nr_fds(), none);
+        // Nobody knows any more what is copied: it counts as if all were.
+        assert!(held(space) > before, "{before} and {} then", held(space));
+        drop((&steps.to_child.1).write_all(&[1]));
+        end(space, child);
+        space.make_fork_room(ctx(space));
+        assert_eq!(nr_fds(), none + 1);
         assert_sound(&pages);
     });
 }

@@ -192,11 +192,11 @@ impl SwapSpace {
     pub fn release_unused(&self, group: &Group) -> usize {
         let released = self.slots.release_tables(TABLES_KEPT, CLUSTERS_STEP, |run| {
             let (words, bytes) = self.slots.words_of(run.clone());
-            let _ = uapi::madvise(words as usize, bytes, linux_raw_sys::general::MADV_DONTNEED);
+            let _ = group.drop_books(words as usize, bytes);
             let (first, end) = (run.start.first_slot().0 as usize, run.end.0 as usize * CLUSTER_SLOTS as usize);
             // A location that is stale is as good as one that is zero: nobody reads it before it is written.
             let at = self.locations as usize + first * size_of::<u64>();
-            let _ = uapi::madvise(at, (end - first) * size_of::<u64>(), linux_raw_sys::general::MADV_DONTNEED);
+            let _ = group.drop_books(at, (end - first) * size_of::<u64>());
         });
         self.charge_tables(group);
         released + self.devices.own().map(|(_, file)| file.release_unused(group)).sum::<usize>()

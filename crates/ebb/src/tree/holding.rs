@@ -484,6 +484,21 @@ impl Tree {
         Some(others)
     }
 
+    /// All pages of the range are this process's own now.
+    pub fn break_range(&self, start: usize, end: usize) {
+        const UNIT_BYTES: usize = 2 << 20;
+        let mut at = start;
+        while at < end {
+            let next = (at / UNIT_BYTES + 1) * UNIT_BYTES;
+            if self.holdings.all(self.page).any(|(_, held)| held.masks.get(at).is_some()) {
+                (at..next.min(end)).step_by(4096).for_each(|addr| {
+                    self.break_page(addr);
+                });
+            }
+            at = next;
+        }
+    }
+
     /// The page at `addr` is this process's own now, because it writes to it, or it has it no more. How many pages more that
     /// makes for the tree, if it has a copy.
     pub fn break_page(&self, addr: usize) -> usize {

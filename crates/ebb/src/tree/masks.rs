@@ -48,14 +48,16 @@ pub struct Extent {
 }
 
 impl Extent {
-    /// Of leaves that come in order, and may come again, and of `extra` (address and pages).
+    /// Of leaves that may come again, best in order, and of `extra` (address and pages).
     pub fn new(leaves: impl Iterator<Item = usize>, extra: (usize, usize)) -> Self {
         let shape = Shape { nr_leaves: 0, extra_addr: extra.0, extra_pages: extra.1.min(EXTRA_MAX) };
         let mut this = Self { leaves: [0; LEAVES_MAX], shape };
         for leaf in leaves {
-            let is_new = this.leaves().last() != Some(&leaf);
-            if is_new && this.shape.nr_leaves < LEAVES_MAX {
-                this.leaves[this.shape.nr_leaves] = leaf;
+            if let Err(place) = this.leaves().binary_search(&leaf)
+                && this.shape.nr_leaves < LEAVES_MAX
+            {
+                this.leaves[place..=this.shape.nr_leaves].rotate_right(1);
+                this.leaves[place] = leaf;
                 this.shape.nr_leaves += 1;
             }
         }

@@ -78,7 +78,7 @@ impl Tree {
 
     /// False in a process that only shares the memory of the one that is the member: it may have another file behind the
     /// number, and has locks of its own.
-    pub(super) fn is_owner(&self) -> bool {
+    pub(crate) fn is_owner(&self) -> bool {
         self.owner.load(Relaxed) == uapi::getpid() as u32
     }
 

@@ -19,6 +19,13 @@ use linux_raw_sys::general as g;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Identity(pub u64, pub u64);
 
+impl Identity {
+    /// As two words.
+    pub fn to_raw(self) -> [u64; 2] {
+        [self.0, self.1]
+    }
+}
+
 fn identity(stat: &[u64; 18]) -> Identity {
     Identity(stat[0], stat[1])
 }

@@ -7,6 +7,7 @@ pub mod cache;
 pub mod fd;
 pub mod later;
 pub mod own;
+pub mod pagemap;
 pub mod record_lock;
 pub mod stderr;
 pub mod thread;
@@ -25,6 +26,8 @@ impl Errno {
     pub const PERM: Self = Self(linux_raw_sys::errno::EPERM as i32);
     /// No such entry; for userfaultfd: the range is not registered.
     pub const NOENT: Self = Self(linux_raw_sys::errno::ENOENT as i32);
+    /// The request is not known of this kind of file.
+    pub const NOTTY: Self = Self(linux_raw_sys::errno::ENOTTY as i32);
     /// Nothing there: of a file, behind what it has.
     pub const NXIO: Self = Self(linux_raw_sys::errno::ENXIO as i32);
     /// Interrupted.

@@ -4,7 +4,7 @@
 //! more than fit the rest is not known: then the program sees them.
 
 use core::sync::atomic::{
-    AtomicUsize,
+    AtomicBool, AtomicUsize,
     Ordering::{Acquire, Relaxed, Release},
 };
 
@@ -15,25 +15,36 @@ const TAKEN: usize = 1;
 /// Those of this process.
 static RANGES: Ranges = Ranges::new();
 
-/// Start and end of each range; a start of 0 is a free entry. The end is stored before the start, which publishes it.
-struct Ranges([[AtomicUsize; 2]; RANGES_MAX]);
+struct Ranges {
+    /// Start and end of each; a start of 0 is a free entry. The end is stored before the start, which publishes it.
+    entries: [[AtomicUsize; 2]; RANGES_MAX],
+    /// There was one without an entry.
+    lacks_some: AtomicBool,
+}
 
 impl Ranges {
     const fn new() -> Self {
-        Self([const { [const { AtomicUsize::new(0) }; 2] }; RANGES_MAX])
+        let entries = [const { [const { AtomicUsize::new(0) }; 2] }; RANGES_MAX];
+        Self { entries, lacks_some: AtomicBool::new(false) }
+    }
+
+    fn all(&self) -> impl Iterator<Item = (usize, usize)> {
+        let range = |[from, to]: &[AtomicUsize; 2]| (from.load(Acquire), to.load(Relaxed));
+        self.entries.iter().map(range).filter(|(from, _)| *from > TAKEN)
     }
 
     fn add(&self, start: usize, len: usize) {
-        for [from, to] in &self.0 {
+        for [from, to] in &self.entries {
             if from.load(Relaxed) == 0 && from.compare_exchange(0, TAKEN, Acquire, Relaxed).is_ok() {
                 to.store((start + len).next_multiple_of(4096), Relaxed);
                 return from.store(start, Release);
             }
         }
+        self.lacks_some.store(true, Relaxed);
     }
 
     fn remove(&self, start: usize) {
-        for [from, _] in &self.0 {
+        for [from, _] in &self.entries {
             if from.load(Relaxed) == start {
                 from.store(0, Release);
             }
@@ -45,9 +56,8 @@ impl Ranges {
         while at < end {
             // The range that comes first; at most one more turn for each.
             let mut next = (end, end);
-            for [from, to] in &self.0 {
-                let (from, to) = (from.load(Acquire), to.load(Relaxed));
-                if from > TAKEN && from < end && to > at && from < next.0 {
+            for (from, to) in self.all() {
+                if from < end && to > at && from < next.0 {
                     next = (from, to);
                 }
             }
@@ -67,6 +77,16 @@ pub fn add(start: usize, len: usize) {
 /// Takes back a range that was added, if it was.
 pub(super) fn remove(start: usize) {
     RANGES.remove(start);
+}
+
+/// Start and end of each range, in no particular order.
+pub fn all() -> impl Iterator<Item = (usize, usize)> {
+    RANGES.all()
+}
+
+/// False when there is more than the ranges say.
+pub fn is_complete() -> bool {
+    !RANGES.lacks_some.load(Relaxed)
 }
 
 /// Calls `f` with the parts of `[start, end)` that are none of Ebb's, in order.
@@ -105,6 +125,8 @@ mod tests {
     fn what_finds_no_entry_is_the_programs_and_harms_no_other() {
         let (ranges, base) = (Ranges::new(), 0x10_0000_0000usize);
         (0..=RANGES_MAX).for_each(|i| ranges.add(base + i * 0x2000, 0x1000));
+        assert!(ranges.lacks_some.load(Relaxed));
+        assert_eq!(ranges.all().count(), RANGES_MAX);
         let end = base + RANGES_MAX * 0x2000;
         assert_eq!(others(&ranges, end - 0x2000, end + 0x1000), [(end - 0x1000, end + 0x1000)]);
         ranges.remove(base);

@@ -414,17 +414,25 @@ impl SpillFile {
     /// After fork, in the child: this process is that one, and only reads.
     pub fn inherit(&mut self, group: &Group) {
         let chunks = self.used_chunks();
+        // Its parent is charged for those pages.
+        group.uncharge_meta(self.family_pages() * PAGE);
         let family = &mut self.family;
         family.life = *family.child.get_mut();
         core::mem::swap(&mut family.own_pages, &mut family.child_pages);
         if self.owner {
             // What its parent needs and gave up is not this process's affair.
             let (at, end) = (family.own as usize, (family.own_pages as usize).min(family.child_pages as usize));
-            let _ = uapi::madvise(at, end - at, linux_raw_sys::general::MADV_DONTNEED);
+            let _ = group.drop_books(at, end - at);
         }
         (self.owner, family.nr_freed) = (false, AtomicU32::new(0));
         family.is_unknown = *family.child_is_unknown.get_mut();
         group.charge_meta(chunks.filter(|chunk| family.own_page(*chunk).is_some()).count() * PAGE);
+    }
+
+    /// Pages of the family's memory that this process is charged for.
+    pub fn family_pages(&self) -> usize {
+        let pages = || self.used_chunks().filter(|chunk| self.family.own_page(*chunk).is_some()).count();
+        if self.owner { 0 } else { pages() }
     }
 
     /// Gives the pages of this process back, which needs nothing of the file.

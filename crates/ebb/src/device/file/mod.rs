@@ -280,17 +280,17 @@ impl SpillFile {
             false => (self.slots.nr_to_discard() as usize).saturating_sub(SPACE_KEPT).min(CLUSTERS_STEP),
             true => 0,
         };
-        let mut released = self.slots.discard(to_punch, |run| self.punch(run));
+        let mut released = self.slots.discard(to_punch, |run| self.punch(group, run));
         released += self.slots.release_tables(SPACE_KEPT, CLUSTERS_STEP, |run| {
             let (words, bytes) = self.slots.words_of(run);
-            let _ = uapi::madvise(words as usize, bytes, linux_raw_sys::general::MADV_DONTNEED);
+            let _ = group.drop_books(words as usize, bytes);
         });
         self.charge_tables(group);
         released
     }
 
     /// Has the file system forget what whole clusters hold that nobody uses.
-    fn punch(&self, run: core::ops::Range<Slot>) {
+    fn punch(&self, group: &Group, run: core::ops::Range<Slot>) {
         let (at, len) = (run.start.0 as u64 * SLOT_BYTES as u64, (run.end.0 - run.start.0) as u64 * SLOT_BYTES as u64);
         if uapi::punch_hole(self.fd(), at, len).is_err() {
             return self.is_solid.store(true, Ordering::Relaxed);
@@ -299,7 +299,7 @@ impl SpillFile {
         let seal_bytes = core::mem::size_of::<Seal>();
         let seals = self.seals as usize + run.start.0 as usize * seal_bytes;
         let len = (run.end.0 - run.start.0) as usize * seal_bytes;
-        let _ = uapi::madvise(seals, len, linux_raw_sys::general::MADV_DONTNEED);
+        let _ = group.drop_books(seals, len);
     }
 
     /// The file system had no room a moment ago.
