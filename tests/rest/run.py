@@ -91,9 +91,13 @@ class Group:
         return total
 
     def remove(self):
-        if self.path:
+        """The kernel keeps it until the last process in it is gone."""
+        def is_gone():
             with contextlib.suppress(OSError):
                 os.rmdir(self.path)
+            return not os.path.exists(self.path)
+        if self.path:
+            until(is_gone, f"{self.path}: processes are left in it")
 
 
 class Tree:
