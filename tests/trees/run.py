@@ -19,6 +19,7 @@ from command import find_ebb  # noqa: E402
 from tree import Context, Failure, Tools  # noqa: E402
 
 import build_cases  # noqa: E402
+import fair_cases  # noqa: E402
 import kill_cases  # noqa: E402
 import mixed_case  # noqa: E402
 import redis_cases  # noqa: E402
@@ -37,6 +38,7 @@ CASES = {
     "postgres": (server_cases.postgres, 1500, 3600),
     "bgsave": (redis_cases.bgsave, 1500, 3600),
     "kills": (kill_cases.kills, 1500, 3600),
+    "equals": (fair_cases.equals, 300, 600),
     "mixed": (mixed_case.mixed, 1500, 1800),
 }
 

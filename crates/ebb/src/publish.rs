@@ -35,8 +35,12 @@ impl Space {
         self.staging.set_target(group::staging_target(share, self.group.wanted().saturating_sub(in_memory)));
         // The pools of the others are in the same budget. A pool may always have its part of what the process has itself.
         let page = self.tree().page();
-        let pools = page.members().filter(|(_, m)| m.kind() == Kind::Managed).map(|(_, m)| said(&m.pool) as usize);
-        let others = pools.sum::<usize>().saturating_sub(self.swap.pool_pages());
+        let managed = || page.members().filter(|(_, m)| m.kind() == Kind::Managed).map(|(_, m)| m);
+        let pools = managed().map(|m| said(&m.pool) as usize).sum::<usize>();
+        let others = pools.saturating_sub(self.swap.pool_pages());
+        // What was evicted would be here still if all had the same.
+        let grown = managed().filter(|m| said(&m.charged) >= self.grown_pages()).count();
+        self.even_share.store(limit / grown.max(1), Relaxed);
         // What is shared since a fork is in this process's own pool, too.
         let others = others.saturating_sub(self.shared_pool_pages.load(Relaxed));
         let (of_limit, of_share) = (group::pool_max(limit), group::pool_max(share));

@@ -397,7 +397,9 @@ impl Space {
         let now = now_ms();
         // What was used since the coldest pages were is passed over as long as there is something else.
         self.publish_ages(ctx);
-        let young_ms = self.tree().member().coldest_ms(now).unwrap_or(0) / 2;
+        // Who has more than its even share gives what it uses, too: those that have less may need theirs as much.
+        let owes = self.group.charged() > self.even_share.load(Ordering::Relaxed);
+        let young_ms = if owes { 0 } else { self.tree().member().coldest_ms(now).unwrap_or(0) / 2 };
         self.young_ms.store(young_ms, Ordering::Relaxed);
         let (mut given, mut idle_rounds) = (0, 0);
         let _closed = self.close_stock();
@@ -438,11 +440,11 @@ impl Space {
         let found = page.spendthrift(self.tree().id().index, self.grown_pages(), self.shares_much(), now);
         // Where most is shared its own is what it cannot do without. Elsewhere, whom another process has asked already gives that
         // one some, and this one looks at its own.
-        found.is_some_and(|(index, pages)| self.ask(index, pages, now) || self.shares_much())
+        found.is_some_and(|spare| self.ask(spare.index, spare.pages, now) || spare.owes || self.shares_much())
     }
 
     /// Pages from which on a process is asked for some.
-    fn grown_pages(&self) -> u64 {
+    pub(crate) fn grown_pages(&self) -> u64 {
         GROWN_PAGES.min(self.group.limit() / GROWN_PART) as u64
     }
 

@@ -152,6 +152,8 @@ pub struct Space {
     /// Pages evicted, and pages that came back soon after, since the tree was last told.
     pub(crate) nr_evicted: AtomicU64,
     pub(crate) nr_needed_again: AtomicU64,
+    /// Pages that each process of the tree with memory to speak of would have if all had the same.
+    pub(crate) even_share: AtomicUsize,
     /// The clock of evictions when this process was forked.
     pub(crate) forked_at: AtomicU32,
     /// Somebody adds or takes away a device.
@@ -244,6 +246,7 @@ impl Space {
             young_ms: AtomicU64::new(0),
             nr_evicted: AtomicU64::new(0),
             nr_needed_again: AtomicU64::new(0),
+            even_share: AtomicUsize::new(0),
             forked_at: AtomicU32::new(0),
             is_changing_swap: AtomicBool::new(false),
             leaving: UnsafeCell::new(None),

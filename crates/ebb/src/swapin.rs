@@ -360,6 +360,7 @@ impl Space {
         let (mut near, mut soon) = (0, 0);
         // What was evicted before this process was forked, its parent needed.
         let (mut near_own, age) = (0, self.swap.clock().wrapping_sub(self.forked_at.load(Relaxed)));
+        let even = self.group.share().max(self.even_share.load(Relaxed));
         for i in 0..loaded {
             let (slot, was) = (slot_of(entries[i]), were[i]);
             if i >= mapped {
@@ -373,7 +374,7 @@ impl Space {
                 let is_soon = distance as usize <= self.staging.target();
                 soon += is_soon as u32;
                 near += (is_near && !is_soon) as u32;
-                near_own += (is_near && distance <= age) as u64;
+                near_own += (distance as usize <= even && distance <= age) as u64;
             }
             if is_clean(i) {
                 self.swap.keep(slot, was);

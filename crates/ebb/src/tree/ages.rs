@@ -25,6 +25,8 @@ const NEEDED_AGAIN_MS: u64 = 1000;
 const SHORT_PERMILLE: u32 = 200;
 /// One that needs so many times fewer again has.
 const SPARE_PART: u32 = 4;
+/// One that has so large a part more than a process that is short gives it some.
+const EVEN_PART: u64 = 64;
 /// The part of what a process holds that may be what Ebb keeps books in.
 const BOOKS_PART: u64 = 16;
 /// Shares of a process that say what it has in common with others.
@@ -124,6 +126,15 @@ impl Member {
     }
 }
 
+/// A member that may spare so many pages.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Spare {
+    pub index: u32,
+    pub pages: u64,
+    /// It has more than who asks, who needs it as much: that one waits for it, because if both evict, both stay what they are.
+    pub owes: bool,
+}
+
 impl Page {
     /// The member that is asked first, and at least how old its coldest pages are: of those that answer, and not `own`, and
     /// with at least `pages_min` pages, the one whose coldest pages are oldest.
@@ -139,8 +150,8 @@ impl Page {
     /// does not need what it evicts, because it reads through memory or fills it; and, where processes `share` most of what
     /// they have since a fork, one of the family that has more than twice as much to itself, because what is left beside the
     /// shared may be less than one of them needs to get anywhere. Of those with at least `pages_min` pages the one that has
-    /// most to itself.
-    pub fn spendthrift(&self, own: u32, pages_min: u64, share: bool, now_ms: u64) -> Option<(u32, u64)> {
+    /// most to itself. Where there is no such member, one that has more than `own`: both need it, and get the same.
+    pub fn spendthrift(&self, own: u32, pages_min: u64, share: bool, now_ms: u64) -> Option<Spare> {
         let member = self.member(own);
         let short = member.needed_again_permille(now_ms).filter(|permille| *permille >= SHORT_PERMILLE)?;
         let unshared = member.unshared();
@@ -155,20 +166,26 @@ impl Page {
                 let theirs = self.unshared_now(index, shares.iter().flatten().copied());
                 let more = theirs.saturating_sub(unshared);
                 if more > unshared + WORTH_PAGES {
-                    return Some((more / 2, theirs));
+                    return Some((more / 2, theirs, false));
                 }
             }
             // Who gives too much needs again what it evicts, and is asked no more.
-            let spends = m.needed_again_permille(now_ms).is_some_and(|permille| permille <= short / SPARE_PART);
-            (spends && m.unshared() >= WORTH_PAGES).then_some((m.unshared() / ASK_PART, m.unshared()))
+            let (needs, theirs) = (m.needed_again_permille(now_ms), m.unshared());
+            if needs.is_some_and(|permille| permille <= short / SPARE_PART) && theirs >= WORTH_PAGES {
+                return Some((theirs / ASK_PART, theirs, false));
+            }
+            // Who has most of its memory uses it so often that its pages are never cold, and needs at once what it gives: of two
+            // that do the same one would have all for ever. What is shared says nothing of who has how much.
+            let more = theirs.saturating_sub(unshared);
+            (!share && more > unshared / EVEN_PART + WORTH_PAGES).then_some((more / 4, theirs, true))
         };
         self.members()
             .filter(|(index, member)| *index != own && member.kind() == Kind::Managed)
             .filter(|(_, member)| member.answers(now_ms))
             .filter(|(_, member)| said(&member.charged) >= pages_min)
             .filter_map(|(index, member)| Some((index, spares(index, member)?)))
-            .max_by_key(|(_, (_, unshared))| *unshared)
-            .map(|(index, (pages, _))| (index, pages))
+            .max_by_key(|(_, (_, unshared, owes))| (!owes, *unshared))
+            .map(|(index, (pages, _, owes))| Spare { index, pages, owes })
     }
 
     fn id_of(&self, index: u32) -> MemberId {
@@ -239,25 +256,49 @@ mod tests {
     #[test]
     fn who_does_not_need_what_it_evicts_gives_to_who_does() {
         let page = page_of(&[(1000, 1000, 900), (3200, 3200, 10), (1600, 1600, 10), (100_000, 100_000, 800)], 5000);
-        assert_eq!(page.spendthrift(0, 64, false, 5000), Some((1, 200)));
+        let gives = |index, pages| Some(Spare { index, pages, owes: false });
+        assert_eq!(page.spendthrift(0, 64, false, 5000), gives(1, 200));
         assert_eq!(page.spendthrift(1, 64, false, 5000), None);
-        assert_eq!(page.spendthrift(3, 64, false, 5000), Some((1, 200)));
+        assert_eq!(page.spendthrift(3, 64, false, 5000), gives(1, 200));
         // With too little to be asked, and when nothing is known any more.
-        assert_eq!(page.spendthrift(0, 4000, false, 5000), None);
+        assert_eq!(page.spendthrift(0, 200_000, false, 5000), None);
         assert_eq!(page.spendthrift(0, 64, false, 5000 + NEEDED_AGAIN_MS), None);
         page.member(1).declined_until_ms.store(6000, Relaxed);
-        assert_eq!(page.spendthrift(0, 64, false, 5000), Some((2, 100)));
+        assert_eq!(page.spendthrift(0, 64, false, 5000), gives(2, 100));
+    }
+
+    #[test]
+    fn of_equals_who_has_more_owes_some_however_much_it_needs_it() {
+        // The second needs nothing again, because it has everything; or all, because it was asked for some.
+        for needs in [0, 300, 1000] {
+            let page = page_of(&[(2000, 1000, 400), (16_000, 15_000, needs)], 5000);
+            let found = page.spendthrift(0, 64, false, 5000).unwrap();
+            assert_eq!((found.index, found.owes), (1, needs > 100));
+            assert_eq!(page.spendthrift(1, 64, false, 5000).filter(|spare| spare.owes), None);
+        }
+        // It has published nothing of the kind.
+        let page = page_of(&[(2000, 1000, 400), (16_000, 15_000, 0)], 5000);
+        page.member(1).needed_again.store(0, Relaxed);
+        assert_eq!(page.spendthrift(0, 64, false, 5000), Some(Spare { index: 1, pages: 3500, owes: true }));
+        // Little more is no more, and who needs little has enough.
+        let page = page_of(&[(16_000, 15_000, 400), (16_000, 15_290, 400)], 5000);
+        assert_eq!(page.spendthrift(0, 64, false, 5000), None);
+        let page = page_of(&[(2000, 1000, 100), (16_000, 15_000, 400)], 5000);
+        assert_eq!(page.spendthrift(0, 64, false, 5000), None);
+        // What is shared cannot be compared.
+        let page = page_of(&[(2000, 5000, 400), (16_000, 9000, 400)], 5000);
+        assert_eq!(page.spendthrift(0, 64, true, 5000), None);
     }
 
     #[test]
     fn where_most_is_shared_who_has_little_beside_it_gets_half_of_what_is_more() {
         let page = page_of(&[(10_000, 100, 900), (16_000, 6100, 900), (9_000, 90, 900)], 5000);
-        assert_eq!(page.spendthrift(0, 64, true, 5000), Some((1, 3000)));
-        assert_eq!(page.spendthrift(0, 64, false, 5000), None);
+        let gives = |index, pages| Some(Spare { index, pages, owes: false });
+        assert_eq!(page.spendthrift(0, 64, true, 5000), gives(1, 3000));
         assert_eq!(page.spendthrift(1, 64, true, 5000), None);
         // Of a sibling too, and of one that evicts nothing.
         page.member(1).needed_again.store(0, Relaxed);
-        assert_eq!(page.spendthrift(2, 64, true, 5000), Some((1, 3005)));
+        assert_eq!(page.spendthrift(2, 64, true, 5000), gives(1, 3005));
         let page = page_of(&[(10_000, 3000, 900), (16_000, 5900, 900)], 5000);
         assert_eq!(page.spendthrift(0, 64, true, 5000), None);
     }
@@ -275,11 +316,15 @@ mod tests {
         share.count(-9500, 0);
         // What books take may not be had.
         let left = (16_000 - 6000 - 1000 - 100) / 2;
-        assert!(matches!(page.spendthrift(0, 64, true, 5000), Some((1 | 2, pages)) if pages == left));
+        let spare = page.spendthrift(0, 64, true, 5000).unwrap();
+        assert_eq!((spare.pages, spare.owes), (left, false));
         // Where bits may be wrong each has what it holds.
         page.member(1).clear();
         share.make_void();
-        assert_eq!(page.spendthrift(0, 64, true, 5000), Some((2, (16_000 - 1000 - 100) / 2)));
+        assert_eq!(
+            page.spendthrift(0, 64, true, 5000),
+            Some(Spare { index: 2, pages: (16_000 - 1000 - 100) / 2, owes: false })
+        );
     }
 
     #[test]
@@ -297,7 +342,7 @@ mod tests {
         member.publish_needed_again(900, 1000, 5000);
         assert_eq!(page.spendthrift(1, 64, true, 5000), None);
         member.publish_needed_again(9, 1000, 5000);
-        assert_eq!(page.spendthrift(1, 64, true, 5000), Some((2, 6100 / ASK_PART)));
+        assert_eq!(page.spendthrift(1, 64, true, 5000), Some(Spare { index: 2, pages: 6100 / ASK_PART, owes: false }));
     }
 
     #[test]

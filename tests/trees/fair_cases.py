@@ -1,0 +1,28 @@
+"""Two processes that do the same get the same."""
+from tree import need
+
+# The budget, and what each of the two fills and uses, MiB.
+SHORT = [("64M", 64, 64, 64)]
+LONG = [
+    ("64M", 64, 64, 64),
+    ("96M", 64, 64, 64),
+    ("112M", 64, 64, 64),
+    # Three quarters of what the first has are cold: there is room for what both use.
+    ("64M", 24, 96, 24),
+]
+# By how much one may get further than the other. Without a rule for equals it is 10 to 80 times as far. On a machine that does
+# other things too they get different parts of that.
+APART, APART_SHORT = 1.2, 1.6
+
+
+def equals(context):
+    binary = context.tools.c("equals")
+    most = context.pick(APART_SHORT, APART)
+    for ram, hot, *fills in context.pick(SHORT, LONG):
+        told = context.good([binary, "5", "5", str(context.pick(2, 5)), *map(str, [hot, *fills])], ram).output
+        rounds = [[int(word) for word in line.split()] for line in told.decode().splitlines() if line[:1].isdigit()]
+        need(len(rounds) == context.pick(2, 5), f"it says {told!r}")
+        sums = [sum(counts) for counts in zip(*rounds)]
+        apart = max(sums) / max(min(sums), 1)
+        context.notes.append(f"{ram}: {apart:.2f} times as far")
+        need(apart <= most, f"under {ram} one got {apart:.1f} times as far as the other: {rounds}")
