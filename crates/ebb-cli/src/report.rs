@@ -286,8 +286,8 @@ impl Outcome<'_> {
         let (beside, kernel) = (get(&page.peak_beside_bytes), get(&page.peak_kernel_bytes));
         if kernel > 0 {
             lines.push(format!(
-                "ebb: at most {} of it beside what is managed, 8 MiB of which do not count; {} of page tables and stacks \
-                 in the kernel, not counted",
+                "ebb: outside what Ebb manages: at most {} (the first 8 MiB are not charged), and {} of page tables and \
+                 kernel stacks (not charged)",
                 human_bytes(beside),
                 human_bytes(kernel),
             ));
@@ -476,8 +476,8 @@ mod tests {
         outcome.unmanaged.add(Path::new("/usr/bin/sudo"));
         let lines = outcome.summary();
         assert_eq!(lines.len(), 7);
-        assert!(lines[4].starts_with("ebb: at most 12.0 MiB of it beside what is managed"), "{lines:?}");
-        assert!(lines[4].ends_with("; 3.0 MiB of page tables and stacks in the kernel, not counted"), "{lines:?}");
+        assert!(lines[4].starts_with("ebb: outside what Ebb manages: at most 12.0 MiB (the first 8 MiB"), "{lines:?}");
+        assert!(lines[4].ends_with("and 3.0 MiB of page tables and kernel stacks (not charged)"), "{lines:?}");
         assert_eq!(lines[5], "ebb: not managed, and not limited: sudo (at most 0 B, counted in the budget)");
         assert_eq!(lines[6], "ebb: failed: space: no memory; give it more");
     }
