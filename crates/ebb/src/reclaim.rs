@@ -468,6 +468,15 @@ impl Space {
         true
     }
 
+    /// Asks the largest process, whatever it said that it has: nobody has anything to give, as far as is known, and who waits for
+    /// nothing looks at nothing.
+    fn ask_largest(&self) {
+        let (page, own, now) = (self.tree().page(), self.tree().id().index, now_ms());
+        if let Some(index) = page.largest(own, ages::WORTH_PAGES, now) {
+            let _ = self.ask(index, said(&page.member(index).charged) / ages::ASK_PART, now);
+        }
+    }
+
     /// Gives back what unused slots cost. Outside the gate; each step lets others in.
     pub(crate) fn release_all_unused(&self, ctx: &ThreadCtx) {
         let mut released = 1;
@@ -624,7 +633,10 @@ impl Space {
             waited_ns = 0;
             if self.reclaim_shared_step(ctx) {
                 idle = Patience::default();
-            } else if !idle.wait(self.tree().look().held as usize) {
+                continue;
+            }
+            self.ask_largest();
+            if !idle.wait(self.tree().look().held as usize) {
                 // Of several that wait for the same one ends, and leaves what it held to the others.
                 if self.tree().page().may_give_up(self.tree().id(), now_ms()) {
                     self.give_up(ctx);

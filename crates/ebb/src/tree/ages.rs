@@ -12,7 +12,7 @@ use crate::primitive::Ordering;
 use core::sync::atomic::Ordering::Relaxed;
 
 /// Fewer pages than these are not worth waking a process.
-const WORTH_PAGES: u64 = 64;
+pub const WORTH_PAGES: u64 = 64;
 /// For so long a process that had little to give is not asked again: the first time, and at most.
 const DECLINED_MS: u64 = 100;
 const DECLINED_MS_MAX: u64 = 5000;
@@ -144,6 +144,16 @@ impl Page {
             .filter(|(_, member)| said(&member.charged) >= pages_min && member.answers(now_ms))
             .filter_map(|(index, member)| Some((index, member.coldest_ms(now_ms)?)))
             .max_by_key(|(_, age)| *age)
+    }
+
+    /// The member with most pages of those that answer, are not `own`, and have at least `pages_min`. Its ages may say that it has
+    /// nothing to give: they are as old as its last look, and who is idle does not see that others no longer share with it.
+    pub fn largest(&self, own: u32, pages_min: u64, now_ms: u64) -> Option<u32> {
+        self.members()
+            .filter(|(index, member)| *index != own && member.kind() == Kind::Managed)
+            .filter(|(_, member)| said(&member.charged) >= pages_min && member.answers(now_ms))
+            .max_by_key(|(_, member)| said(&member.charged))
+            .map(|(index, _)| index)
     }
 
     /// A member that may spare pages, and how many, while `own` needs again what it evicts, which ages do not tell: one that
@@ -343,6 +353,20 @@ mod tests {
         assert_eq!(page.spendthrift(1, 64, true, 5000), None);
         member.publish_needed_again(9, 1000, 5000);
         assert_eq!(page.spendthrift(1, 64, true, 5000), Some(Spare { index: 2, pages: 6100 / ASK_PART, owes: false }));
+    }
+
+    #[test]
+    fn who_has_most_is_asked_whatever_it_said_last() {
+        let page = page_of(&[(500, 0, 0), (4900, 0, 0), (1800, 0, 0), (40, 0, 0)], 5000);
+        // None has anything to give, as far as it knows.
+        assert_eq!(page.coldest(Some(0), 64, 5000), None);
+        assert_eq!(page.largest(0, 64, 5000), Some(1));
+        assert_eq!(page.largest(1, 64, 5000), Some(2));
+        page.member(1).declined_until_ms.store(6000, Relaxed);
+        assert_eq!(page.largest(0, 64, 5000), Some(2));
+        page.member(2).ask(64, 4000);
+        assert_eq!(page.largest(0, 64, 5000), None);
+        assert_eq!(page.largest(0, 64, 6000), Some(1));
     }
 
     #[test]
