@@ -1,6 +1,5 @@
 //! The environment variables by which `ebb run` tells the agent what to do (`docs/contract.md`).
 
-use crate::stats_file::Held;
 use core::ffi::CStr;
 use ebb::uapi::fd::Identity;
 use ebb::{DEVICES_MAX, Force, SwapSpec};
@@ -17,7 +16,6 @@ const SPILL_BYTES_DEFAULT: u64 = 1 << 40;
 pub struct Early<'a> {
     pub ram_bytes: u64,
     pub stats_fd: Option<i32>,
-    pub stats_held: Option<Held>,
     pub life_ends: Option<Ends>,
     /// Standard error of `ebb`; none when it had none, or nobody says.
     pub stderr: Option<Identity>,
@@ -35,7 +33,6 @@ impl<'a> Early<'a> {
         let mut this = Self {
             ram_bytes: 0,
             stats_fd: None,
-            stats_held: None,
             life_ends: None,
             stderr: None,
             sites: &[],
@@ -52,7 +49,6 @@ impl<'a> Early<'a> {
                     let fd = number(value).and_then(|fd| i32::try_from(fd).ok());
                     this.stats_fd = Some(fd.ok_or("EBB_STATS_FD")?);
                 }
-                b"EBB_STATS_AT" => this.stats_held = Some(held(value).ok_or("EBB_STATS_AT")?),
                 b"EBB_LIFE_FDS" => this.life_ends = Some(Ends::parse(value).ok_or("EBB_LIFE_FDS")?),
                 b"EBB_STDERR" => this.stderr = identity(value),
                 b"EBB_SITES" => this.sites = value,
@@ -67,12 +63,6 @@ impl<'a> Early<'a> {
         }
         Ok(has_ram.then_some(this))
     }
-}
-
-/// `FD,INODE`.
-fn held(text: &[u8]) -> Option<Held> {
-    let Identity(fd, inode) = identity(text)?;
-    Some(Held { fd: i32::try_from(fd).ok()?, inode })
 }
 
 /// `DEVICE,INODE`; none for anything else, as for a standard error that is closed.

@@ -76,13 +76,6 @@ impl Kept {
         Ok(())
     }
 
-    /// Puts `var` in the place of the variable with its name.
-    pub fn replace(&mut self, var: &[u8]) -> Result<(), TooMuch> {
-        let place = self.vars().position(|kept| same_name(kept, var)).ok_or(TooMuch)?;
-        self.vars[place] = self.store(var)?;
-        Ok(())
-    }
-
     fn agent(&self) -> &[u8] {
         &self.bytes[self.agent.0..self.agent.1]
     }

@@ -9,17 +9,12 @@
 //! in another root. Such a program gets an environment without it.
 //!
 //! What is told from the file: a program that is linked statically or with another loader, is made for another machine,
-//! or gets rights that its user has not, by its mode or its capabilities. `ebb` finds further reasons, and whom this missed. A
-//! script counts as one that can be managed: most are.
-//!
-//! Who cannot be managed does not get the tree's file either ([`crate::stats_file`]).
+//! or has the set-user-ID or set-group-ID bit. `ebb` finds further reasons, and whom this missed. A script counts as one
+//! that can be managed: most are.
 
 use crate::entry;
 use crate::exec;
 use crate::start;
-use crate::stat::{S_IFREG, Stat};
-use crate::stats_file;
-use crate::text::Line;
 use crate::user;
 use core::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 use ebb::stats::Shared;
@@ -43,8 +38,6 @@ pub enum Kind {
     Managed,
     /// It cannot, and `LD_PRELOAD` means nothing to it.
     Heedless,
-    /// The same, because it has rights that its user has not; and so it is with all that it starts.
-    Privileged,
     /// It cannot, and has a loader that would try and fail.
     Foreign,
 }
@@ -63,79 +56,41 @@ pub fn before_exec(dir: i32, path: u64) -> Kind {
     if kind != Kind::Managed {
         take_place();
     }
-    if stats_file::before_exec(kind) {
-        tell_unplaced();
-    }
     kind
 }
 
 /// What the file is that `path` names, from the directory `dir`; the file `dir` itself for an empty path, which execveat
 /// allows.
 pub fn kind(dir: i32, path: u64) -> Kind {
-    let open = |flags: u32| {
-        let flags = (flags | g::O_CLOEXEC) as u64;
-        // SAFETY: the kernel reads the path, and refuses one that cannot be read.
-        unsafe { entry::raw_syscall(g::__NR_openat as u64, &[dir as u64, path, flags, 0, 0, 0]) }
-    };
-    let mut opened = open(g::O_RDONLY | g::O_NONBLOCK);
-    if opened == -(e::EACCES as i64) {
-        // It may be executed, and have rights, all the same.
-        opened = open(g::O_PATH);
-    }
+    const S_ISUID_OR_S_ISGID: u32 = 0o6000;
+    const S_IFMT: u32 = 0o170_000;
+    const S_IFREG: u32 = 0o100_000;
+    const ST_MODE_AT: usize = 3;
+    let flags = (g::O_RDONLY | g::O_NONBLOCK | g::O_CLOEXEC) as u64;
+    // SAFETY: the kernel reads the path, and refuses one that cannot be read.
+    let opened = unsafe { entry::raw_syscall(g::__NR_openat as u64, &[dir as u64, path, flags, 0, 0, 0]) };
     // An empty path leads nowhere.
     let is_dir_itself = opened == -(e::ENOENT as i64) && dir >= 0 && user::read::<u8>(path) == Ok(0);
     let fd = if is_dir_itself { dir } else { opened as i32 };
     if fd < 0 {
         return Kind::Managed;
     }
-    let mut head = [0u8; HEAD_BYTES];
+    let (mut stat, mut head) = ([0u64; 18], [0u8; HEAD_BYTES]);
+    // SAFETY: the kernel writes one `struct stat`, 144 bytes.
+    let found = unsafe { entry::raw_syscall(g::__NR_fstat as u64, &[fd as u64, stat.as_mut_ptr() as u64, 0, 0, 0, 0]) };
+    let mode = stat[ST_MODE_AT] as u32;
     let mut kind = Kind::Managed;
-    if let Some(stat) = Stat::of(fd).filter(|stat| stat.kind() == S_IFREG) {
+    if found == 0 && mode & S_IFMT == S_IFREG {
         let len = read_at(fd, 0, &mut head);
         kind = kind_of_file(&head[..len], &mut |at, out| read_at(fd, at, out));
-        // Scripts get no rights.
-        if !head[..len].starts_with(b"#!") && is_privileged(fd, &stat) {
-            kind = Kind::Privileged;
+        if len > 0 && kind == Kind::Managed && mode & S_ISUID_OR_S_ISGID != 0 {
+            kind = Kind::Heedless;
         }
     }
     if !is_dir_itself {
         uapi::close(fd);
     }
     kind
-}
-
-/// Whether the kernel would call the program secure (`AT_SECURE`), so that its loader heeds no `LD_PRELOAD`, if it lets it have
-/// the rights that the file gives.
-fn is_privileged(fd: i32, stat: &Stat) -> bool {
-    const S_ISUID: u32 = 0o4000;
-    /// Without the right to execute, the bit for the group means something else.
-    const S_ISGID_AND_S_IXGRP: u32 = 0o2010;
-    // SAFETY: asks only.
-    let asks = |nr: u32| unsafe { entry::raw_syscall(nr as u64, &[0; 6]) } as u32;
-    let user = asks(g::__NR_getuid);
-    let becomes_user = if stat.mode & S_ISUID != 0 { stat.user } else { asks(g::__NR_geteuid) };
-    let has_group = stat.mode & S_ISGID_AND_S_IXGRP == S_ISGID_AND_S_IXGRP;
-    let becomes_group = if has_group { stat.group } else { asks(g::__NR_getegid) };
-    if becomes_user != user || becomes_group != asks(g::__NR_getgid) {
-        return true;
-    }
-    user != 0 && has_capabilities(fd)
-}
-
-/// Whether the file gives capabilities.
-fn has_capabilities(fd: i32) -> bool {
-    let mut path = Line::new();
-    // A descriptor that only names the file has no other way.
-    path.str("/proc/self/fd/").num(fd as u64).bytes(b"\0");
-    let name = c"security.capability".as_ptr() as u64;
-    let asks = |nr: u32, file: u64| {
-        // SAFETY: the kernel reads the names, and says how long the value is.
-        unsafe { entry::raw_syscall(nr as u64, &[file, name, 0, 0, 0, 0]) }
-    };
-    match asks(g::__NR_fgetxattr, fd as u64) {
-        bytes if bytes == -(e::EBADF as i64) => asks(g::__NR_getxattr, path.as_bytes().as_ptr() as u64) > 0,
-        bytes => bytes > 0,
-    }
 }
 
 /// Reads from the file at `at`; how much there was.
@@ -197,14 +152,6 @@ fn agent_is_there() -> bool {
     // SAFETY: the kernel reads the path, which a NUL follows.
     let ret = unsafe { entry::raw_syscall(g::__NR_faccessat2 as u64, &args) };
     ![e::ENOENT, e::ENOTDIR, e::EACCES].iter().any(|&errno| ret == -(errno as i64))
-}
-
-/// Tells `ebb` that this process is about to lose its place, with the descriptor that holds it.
-fn tell_unplaced() {
-    // SAFETY: mapped by `map_stats`, and never unmapped; all fields are atomics.
-    if let Some(counters) = unsafe { COUNTERS.load(Relaxed).as_ref() } {
-        ebb::tree::tell_unplaced(&counters.tree);
-    }
 }
 
 /// Takes a place for this process. Where there is none, `ebb` counts it among those that have none.

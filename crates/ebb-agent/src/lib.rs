@@ -38,8 +38,6 @@ mod signals;
 mod sites;
 mod stack;
 mod start;
-mod stat;
-mod stats_file;
 mod table;
 mod takeover;
 mod tasks;

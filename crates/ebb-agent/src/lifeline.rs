@@ -11,7 +11,6 @@
 
 use crate::contract::Ends;
 use crate::entry;
-use crate::stat::{S_IFIFO, S_IFSOCK, Stat};
 use crate::text::Line;
 use core::sync::atomic::{AtomicI32, AtomicU64, Ordering::Relaxed};
 use ebb::uapi::{self, Errno};
@@ -27,6 +26,9 @@ static HELD: AtomicI32 = AtomicI32::new(0);
 /// The pipe's device and number.
 static FILE: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 
+const S_IFMT: u32 = 0o170_000;
+const S_IFIFO: u32 = 0o010_000;
+const S_IFSOCK: u32 = 0o140_000;
 const F_SETSIG: u64 = 10;
 
 /// The descriptors to keep from the program, -1 where there is none.
@@ -60,16 +62,43 @@ fn call(nr: u32, a: [u64; 3]) -> i64 {
     unsafe { entry::raw_syscall(nr as u64, &[a[0], a[1], a[2], 0, 0, 0]) }
 }
 
-/// Whether it is the pipe that this process was given.
-fn is_line(stat: &Stat) -> bool {
-    stat.kind() == S_IFIFO && [stat.device, stat.inode] == [FILE[0].load(Relaxed), FILE[1].load(Relaxed)]
+/// What the kernel says of a file.
+struct Stat {
+    device: u64,
+    inode: u64,
+    kind: u32,
+}
+
+impl Stat {
+    /// Of the file behind `fd`.
+    fn of(fd: i32) -> Option<Self> {
+        Self::by(|out| call(g::__NR_fstat, [fd as u64, out, 0]))
+    }
+
+    /// Of the file at `path`, which ends with a NUL.
+    fn at(path: &[u8]) -> Option<Self> {
+        Self::by(|out| call(g::__NR_stat, [path.as_ptr() as u64, out, 0]))
+    }
+
+    fn by(ask: impl FnOnce(u64) -> i64) -> Option<Self> {
+        const ST_MODE_AT: usize = 3;
+        // The kernel writes one `struct stat`, 144 bytes.
+        let mut stat = [0u64; 18];
+        let found = ask(stat.as_mut_ptr() as u64) == 0;
+        found.then(|| Self { device: stat[0], inode: stat[1], kind: stat[ST_MODE_AT] as u32 & S_IFMT })
+    }
+
+    /// Whether it is the pipe that this process was given.
+    fn is_line(&self) -> bool {
+        self.kind == S_IFIFO && [self.device, self.inode] == [FILE[0].load(Relaxed), FILE[1].load(Relaxed)]
+    }
 }
 
 /// Takes over what the environment names, if it still is what `ebb run` opened.
 pub fn start(ends: &Ends) {
     let (line, keeper) = (Stat::of(ends.line), Stat::of(ends.keeper));
-    let line = line.filter(|stat| stat.kind() == S_IFIFO && stat.inode == ends.line_inode);
-    let keeper = keeper.filter(|stat| stat.kind() == S_IFSOCK && stat.inode == ends.keeper_inode);
+    let line = line.filter(|stat| stat.kind == S_IFIFO && stat.inode == ends.line_inode);
+    let keeper = keeper.filter(|stat| stat.kind == S_IFSOCK && stat.inode == ends.keeper_inode);
     if let (Some(file), Some(_)) = (line, keeper) {
         FILE[0].store(file.device, Relaxed);
         FILE[1].store(file.inode, Relaxed);
@@ -106,11 +135,11 @@ fn open_at_holder() -> Option<i32> {
     }
     let mut path = Line::new();
     path.str("/proc/").num(holder as u64).str("/fd/").num(HELD.load(Relaxed) as u64).bytes(b"\0");
-    if !is_line(&Stat::at(path.as_bytes())?) {
+    if !Stat::at(path.as_bytes())?.is_line() {
         return None;
     }
     let fd = open(path.as_bytes())?;
-    if Stat::of(fd).is_some_and(|stat| is_line(&stat)) {
+    if Stat::of(fd).is_some_and(|stat| stat.is_line()) {
         return Some(fd);
     }
     uapi::close(fd);

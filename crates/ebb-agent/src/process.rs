@@ -17,7 +17,6 @@ use crate::leaving;
 use crate::lifeline;
 use crate::proc_files;
 use crate::signals;
-use crate::stats_file;
 use crate::table::visit::for_each_robust;
 use crate::tasks;
 use crate::text;
@@ -493,15 +492,7 @@ pub fn exec(b: &mut ThreadBlock, uc: &Context, nr: u32, a: &[u64; 6], path_at: u
     // SAFETY: fresh memory that only this thread knows.
     let memory = unsafe { core::slice::from_raw_parts_mut(at, exec::SCRATCH_BYTES) };
     let dir = if path_at == 0 { g::AT_FDCWD } else { a[0] as i32 };
-    let takes_agent = |path| {
-        let kind = leaving::kind(dir, path);
-        if stats_file::before_exec(kind)
-            && let Some(space) = crate::space()
-        {
-            space.tree().tell_unplaced();
-        }
-        kind.takes_agent()
-    };
+    let takes_agent = |path| leaving::kind(dir, path).takes_agent();
     let copies = exec::arguments(memory, [a[path_at], a[path_at + 1], a[path_at + 2]], takes_agent);
     let is_followed = b.asks_to_be_traced;
     let ret = match copies.and_then(|copies| {

@@ -22,7 +22,6 @@ use crate::process;
 use crate::refused;
 use crate::signals;
 use crate::stack;
-use crate::stats_file;
 use crate::takeover::{Found, unlock_future};
 use crate::tasks;
 use crate::text::Line;
@@ -99,21 +98,10 @@ unsafe fn start(envp: *const *const core::ffi::c_char) {
     let auxv = unsafe { read_auxv(at.add(1).cast()) };
     thread::set_has_fsgsbase(auxv.has_fsgsbase);
     STACK_END.store(auxv.stack_end, Ordering::Relaxed);
-    let stats = stats_file::find(&early);
-    if let Some(fd) = stats {
+    // The number may be another file's by now.
+    if let Some(fd) = early.stats_fd.filter(|fd| file_bytes(*fd) >= Shared::MAP_BYTES as u64) {
         fds::protect_stats(fd);
     }
-    let early = match stats {
-        Some(fd) if early.stats_fd != stats => {
-            stats_file::rename(kept, fd);
-            match Early::of(kept.vars()) {
-                Ok(Some(early)) => early,
-                Ok(None) => return,
-                Err(name) => not_understood(name),
-            }
-        }
-        _ => early,
-    };
     // SAFETY: by the constructor.
     let is_dormant = unsafe { dormant::begin(&early, &auxv) };
     if !is_dormant {

@@ -55,12 +55,7 @@ pub fn run(options: &Run, ignored_children: bool) -> Result<i32, Failure> {
         environment.set("EBB_RAM", plan.ram_bytes.to_string().as_bytes());
         environment.set("EBB_SWAP", &plan.swap);
         environment.set("EBB_STATS_FD", fd.as_raw_fd().to_string().as_bytes());
-        let inode = |fd: &OwnedFd| {
-            sys::inode(fd).map_err(|error| Failure::ebb("lifeline", error, "report this as a bug of ebb"))
-        };
-        // This process's own descriptor stays open under that number; see below.
-        let at = format!("{},{}", fd.as_raw_fd(), inode(&fd)?);
-        environment.set("EBB_STATS_AT", at.as_bytes());
+        let inode = |fd| sys::inode(fd).map_err(|error| Failure::ebb("lifeline", error, "report this as a bug of ebb"));
         let holder = [std::process::id().into(), rest.number() as u64];
         let ends = [line.as_raw_fd() as u64, keeper.as_raw_fd() as u64, inode(&line)?, inode(&keeper)?];
         environment.set(

@@ -35,8 +35,6 @@ const GAP: Duration = Duration::from_millis(20);
 const REST: u32 = 20;
 /// Between two searches for processes without a place.
 const SEARCH_EVERY: Duration = Duration::from_secs(1);
-/// The same, when it is known that there is one.
-const SEARCH_SOON: Duration = SOON;
 /// So many looks without a change are followed by later ones.
 const QUIET_LOOKS: u32 = 4;
 
@@ -96,10 +94,6 @@ struct Watcher {
     searched: Option<Instant>,
     /// `Page::left` at the last search.
     searched_left: u32,
-    /// `Page::unplaced` at the last look.
-    unplaced: u32,
-    /// Searches that are to follow soon.
-    soon_searches: u32,
 }
 
 /// One look.
@@ -152,24 +146,7 @@ impl Watcher {
     fn new(counters: Arc<Counters>, found: Arc<Mutex<Unmanaged>>) -> Self {
         let (judge, beside) = (Judge::default(), Beside::default());
         let known = HashMap::new();
-        Self {
-            counters,
-            found,
-            judge,
-            beside,
-            known,
-            look: 0,
-            own: None,
-            searched: None,
-            searched_left: 0,
-            unplaced: 0,
-            soon_searches: 0,
-        }
-    }
-
-    /// Between two searches.
-    fn search_period(&self) -> Duration {
-        if self.soon_searches == 0 { SEARCH_EVERY } else { SEARCH_SOON }
+        Self { counters, found, judge, beside, known, look: 0, own: None, searched: None, searched_left: 0 }
     }
 
     /// Those that have places, but for this process.
@@ -233,15 +210,9 @@ impl Watcher {
         let (page, fd) = (counters.tree(), counters.fd());
         let table = Table(Path::new(PROC));
         tree::reap(page, fd, self.own.map(|id| id.index).as_slice());
-        let unplaced = page.unplaced.load(Acquire);
-        if std::mem::replace(&mut self.unplaced, unplaced) != unplaced {
-            // The first may come before the exec.
-            self.soon_searches = 2;
-        }
-        let may_search = self.searched.is_none_or(|at| at.elapsed() >= self.search_period());
+        let may_search = self.searched.is_none_or(|at| at.elapsed() >= SEARCH_EVERY);
         if may_search {
             self.searched_left = left;
-            self.soon_searches = self.soon_searches.saturating_sub(1);
         }
         let holders = self.holders();
         let managed = holders.iter().filter(|(_, (_, kind))| *kind == Kind::Managed);
@@ -337,9 +308,8 @@ impl Watcher {
             quiet_looks = if is_quiet { quiet_looks + 1 } else { 0 };
             let sum = page.sum();
             // Who called exec since the last search may have closed the descriptor, and its place with it.
-            let to_search = (left != self.searched_left || self.soon_searches > 0).then(|| self.search_period());
-            let period = period(seen, sum.held, sum.limit, quiet_looks);
-            let period = [period, to_search].into_iter().flatten().min();
+            let to_search = (left != self.searched_left).then_some(SEARCH_EVERY);
+            let period = period(seen, sum.held, sum.limit, quiet_looks).or(to_search);
             let rest = GAP.max(began.elapsed() * REST);
             sys::futex_wait(&page.left, left, period);
             std::thread::sleep(rest.saturating_sub(began.elapsed()));

@@ -276,12 +276,6 @@ fn tell_left(page: &Page) {
     uapi::futex_wake_shared(&page.left);
 }
 
-/// Tells who looks from outside that the calling process is about to lose its place, with the descriptor that its lock is of.
-pub fn tell_unplaced(page: &Page) {
-    page.unplaced.fetch_add(1, Ordering::SeqCst);
-    tell_left(page);
-}
-
 impl Tree {
     pub(super) fn fd(&self) -> i32 {
         self.fd.load(Relaxed)
@@ -445,13 +439,6 @@ impl Tree {
             return None;
         }
         leave_outside(self.page, self.fd())
-    }
-
-    /// The process is about to exec a program that does not get the descriptor.
-    pub fn tell_unplaced(&self) {
-        if !self.is_alone() {
-            tell_unplaced(self.page);
-        }
     }
 
     /// The exec of that process failed.

@@ -19,9 +19,7 @@ pub mod masks;
 mod own;
 
 #[cfg(not(loom))]
-pub use claim::{
-    claim_outside, drop_outside, holder, leave_outside, reap, recount, share_byte, supervise, supervisor, tell_unplaced,
-};
+pub use claim::{claim_outside, drop_outside, holder, leave_outside, reap, recount, share_byte, supervise, supervisor};
 #[cfg(not(loom))]
 pub use masks::FILE_BYTES;
 #[cfg(not(loom))]

@@ -207,8 +207,6 @@ pub struct Page {
     gave_up: AtomicU64,
     /// Shares at or above this were never used.
     shares_high_water: AtomicU32,
-    /// Raised before `left` by who execs a program that will have no place: it must be searched for.
-    pub unplaced: AtomicU32,
     /// Pages that managed processes hold beside what they are granted, as seen from outside: stacks, data of programs, what
     /// the kernel wrote for them.
     beside: AtomicI64,
@@ -256,7 +254,6 @@ impl Page {
             gave_up_ms: word(),
             gave_up: word(),
             shares_high_water: AtomicU32::new(SHARES_MAX as u32),
-            unplaced: AtomicU32::new(0),
             beside: signed(),
             members: core::array::from_fn(|index| member(index as u32)),
             shares: core::array::from_fn(|_| Share::default()),
