@@ -27,6 +27,8 @@ const SHORT_PERMILLE: u32 = 200;
 const SPARE_PART: u32 = 4;
 /// One that has so large a part more than a process that is short gives it some.
 const EVEN_PART: u64 = 64;
+/// Processes are equals from so old on: what lives shorter ends sooner when it is not held up for others.
+const EVEN_AGE_MS: u64 = 2000;
 /// The part of what a process holds that may be what Ebb keeps books in.
 const BOOKS_PART: u64 = 16;
 /// Shares of a process that say what it has in common with others.
@@ -187,7 +189,8 @@ impl Page {
             // Who has most of its memory uses it so often that its pages are never cold, and needs at once what it gives: of two
             // that do the same one would have all for ever. What is shared says nothing of who has how much.
             let more = theirs.saturating_sub(unshared);
-            (!share && more > unshared / EVEN_PART + WORTH_PAGES).then_some((more / 4, theirs, true))
+            let are_old = [member, m].iter().all(|m| now_ms.saturating_sub(m.since_ms.load(Relaxed)) >= EVEN_AGE_MS);
+            (!share && are_old && more > unshared / EVEN_PART + WORTH_PAGES).then_some((more / 4, theirs, true))
         };
         self.members()
             .filter(|(index, member)| *index != own && member.kind() == Kind::Managed)
@@ -235,7 +238,7 @@ mod tests {
         for (index, (charged, unshared, again)) in (0..).zip(members) {
             // All are children of the first.
             let parent = MemberId { index: 0, generation: page.member(0).generation() };
-            page.reserve(index, parent, now_ms);
+            page.reserve(index, parent, now_ms.saturating_sub(EVEN_AGE_MS));
             let member = page.member(index);
             member.set_kind(Kind::Managed);
             member.charged.store(*charged, Relaxed);
@@ -295,6 +298,14 @@ mod tests {
         assert_eq!(page.spendthrift(0, 64, false, 5000), None);
         let page = page_of(&[(2000, 1000, 100), (16_000, 15_000, 400)], 5000);
         assert_eq!(page.spendthrift(0, 64, false, 5000), None);
+        // Nor does who has just begun.
+        let page = page_of(&[(2000, 1000, 400), (16_000, 15_000, 400)], 5000);
+        page.member(1).since_ms.store(3001, Relaxed);
+        assert_eq!(page.spendthrift(0, 64, false, 5000), None);
+        page.member(0).since_ms.store(3001, Relaxed);
+        page.member(1).since_ms.store(3000, Relaxed);
+        assert_eq!(page.spendthrift(0, 64, false, 5000), None);
+        assert!(page.spendthrift(0, 64, false, 5001).is_some());
         // What is shared cannot be compared.
         let page = page_of(&[(2000, 5000, 400), (16_000, 9000, 400)], 5000);
         assert_eq!(page.spendthrift(0, 64, true, 5000), None);
