@@ -19,7 +19,7 @@ def equals(context):
     binary = context.tools.c("equals")
     most = context.pick(APART_SHORT, APART)
     for ram, hot, *fills in context.pick(SHORT, LONG):
-        told = context.good([binary, "5", "5", str(context.pick(2, 5)), *map(str, [hot, *fills])], ram).output
+        told = context.good([binary, "15", "5", str(context.pick(2, 5)), *map(str, [hot, *fills])], ram).output
         rounds = [[int(word) for word in line.split()] for line in told.decode().splitlines() if line[:1].isdigit()]
         need(len(rounds) == context.pick(2, 5), f"it says {told!r}")
         sums = [sum(counts) for counts in zip(*rounds)]

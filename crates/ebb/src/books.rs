@@ -15,7 +15,9 @@ use crate::space::Space;
 use crate::table::PAGE;
 use crate::tree::holding::Fork;
 use crate::uapi::{self, Errno, own, pagemap};
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+use core::sync::atomic::{
+    AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::Release, Ordering::SeqCst,
+};
 
 /// Runs of pages that are shared at a fork; those in further ones count in full.
 const RUNS_MAX: usize = 256;
@@ -80,10 +82,11 @@ impl Books {
         self.map.store(fd, Relaxed);
     }
 
-    /// Remembers which file it is.
-    fn note_file(&self) {
-        let file = uapi::fd::identity_of(self.fd()).map_or([0, 0], uapi::fd::Identity::to_raw);
+    /// It has this one. Which file that is comes first: a fork's child closes what it knows.
+    fn has(&self, fd: i32) {
+        let file = uapi::fd::identity_of(fd).map_or([0, 0], uapi::fd::Identity::to_raw);
         self.file.iter().zip(file).for_each(|(to, word)| to.store(word, Relaxed));
+        self.map.store(fd, Release);
     }
 
     /// True when the number still is that file. In a process that only shared the memory of this one it may be any.
@@ -97,13 +100,14 @@ impl Space {
     /// Before a fork: opens the map, once a process. Outside the gate.
     pub(crate) fn open_books(&self) {
         let open = || {
+            // Two threads may fork for the first time at once: a second map would be nobody's to close.
+            if self.books.map.load(Relaxed) != UNKNOWN {
+                return;
+            }
             let page = (&raw const *self).addr() & !(PAGE - 1);
             let tells = |map: &i32| pagemap::for_each_held(*map, page, page + PAGE, |_, _| ()).is_ok();
             match pagemap::open().and_then(keep_away) {
-                Ok(map) if tells(&map) => {
-                    self.books.set_fd(map);
-                    self.books.note_file();
-                }
+                Ok(map) if tells(&map) => self.books.has(map),
                 Ok(map) => {
                     uapi::close(map);
                     self.books.set_fd(REFUSED);
@@ -144,8 +148,10 @@ impl Space {
             uapi::close(old);
         }
         let opened = uapi::fd::beyond_limit(pagemap::open).and_then(keep_away);
-        self.books.set_fd(opened.unwrap_or(REFUSED));
-        self.books.note_file();
+        match opened {
+            Ok(map) => self.books.has(map),
+            Err(_) => self.books.set_fd(REFUSED),
+        }
     }
 
     /// True when this process can tell what it keeps books in.
@@ -199,6 +205,8 @@ impl Space {
         // Memory that several processes map is none of these, and charged to each.
         let of_families = self.swap.devices.all().map(|(_, file)| file.family_pages()).sum::<usize>();
         self.group.correct_meta(found.pages + of_families);
+        // What was used before is charged now, and who uses books from here on has them looked at again.
+        self.books.is_used.store(false, SeqCst);
         Some(found)
     }
 

@@ -398,7 +398,7 @@ impl Space {
         // What was used since the coldest pages were is passed over as long as there is something else.
         self.publish_ages(ctx);
         // Who has more than its even share gives what it uses, too: those that have less may need theirs as much.
-        let owes = self.group.charged() > self.even_share.load(Ordering::Relaxed);
+        let owes = self.tree().member().is_old(now) && self.group.charged() > self.even_share.load(Ordering::Relaxed);
         let young_ms = if owes { 0 } else { self.tree().member().coldest_ms(now).unwrap_or(0) / 2 };
         self.young_ms.store(young_ms, Ordering::Relaxed);
         let (mut given, mut idle_rounds) = (0, 0);

@@ -369,6 +369,10 @@ impl Space {
             }
             if fd == self.books.fd() {
                 self.books.keep_away();
+                // Where no number is left nobody looks any more, and all of them count.
+                if !self.knows_books() {
+                    self.look_at_books();
+                }
                 return true;
             }
             self.swap.devices.move_fd(fd)

@@ -27,8 +27,9 @@ const SHORT_PERMILLE: u32 = 200;
 const SPARE_PART: u32 = 4;
 /// One that has so large a part more than a process that is short gives it some.
 const EVEN_PART: u64 = 64;
-/// Processes are equals from so old on: what lives shorter ends sooner when it is not held up for others.
-const EVEN_AGE_MS: u64 = 2000;
+/// Processes are equals from so old on. Of many short ones that do not all fit some end soon, and leave their memory to the
+/// others, if they are not held up.
+const EVEN_AGE_MS: u64 = 10_000;
 /// The part of what a process holds that may be what Ebb keeps books in.
 const BOOKS_PART: u64 = 16;
 /// Shares of a process that say what it has in common with others.
@@ -94,6 +95,11 @@ impl Member {
     pub fn needed_again_permille(&self, now_ms: u64) -> Option<u32> {
         let is_recent = now_ms.saturating_sub(self.needed_again_ms.load(Relaxed)) < NEEDED_AGAIN_MS;
         self.needed_again.load(Relaxed).checked_sub(1).filter(|_| is_recent)
+    }
+
+    /// It has run for so long that it may want as much as others have.
+    pub fn is_old(&self, now_ms: u64) -> bool {
+        now_ms.saturating_sub(self.since_ms.load(Relaxed)) >= EVEN_AGE_MS
     }
 
     /// True when it was asked for memory long ago and has not answered.
@@ -189,8 +195,8 @@ impl Page {
             // Who has most of its memory uses it so often that its pages are never cold, and needs at once what it gives: of two
             // that do the same one would have all for ever. What is shared says nothing of who has how much.
             let more = theirs.saturating_sub(unshared);
-            let are_old = [member, m].iter().all(|m| now_ms.saturating_sub(m.since_ms.load(Relaxed)) >= EVEN_AGE_MS);
-            (!share && are_old && more > unshared / EVEN_PART + WORTH_PAGES).then_some((more / 4, theirs, true))
+            (!share && member.is_old(now_ms) && m.is_old(now_ms) && more > unshared / EVEN_PART + WORTH_PAGES)
+                .then_some((more / 4, theirs, true))
         };
         self.members()
             .filter(|(index, member)| *index != own && member.kind() == Kind::Managed)
@@ -268,116 +274,119 @@ mod tests {
 
     #[test]
     fn who_does_not_need_what_it_evicts_gives_to_who_does() {
-        let page = page_of(&[(1000, 1000, 900), (3200, 3200, 10), (1600, 1600, 10), (100_000, 100_000, 800)], 5000);
+        let page = page_of(&[(1000, 1000, 900), (3200, 3200, 10), (1600, 1600, 10), (100_000, 100_000, 800)], 15_000);
         let gives = |index, pages| Some(Spare { index, pages, owes: false });
-        assert_eq!(page.spendthrift(0, 64, false, 5000), gives(1, 200));
-        assert_eq!(page.spendthrift(1, 64, false, 5000), None);
-        assert_eq!(page.spendthrift(3, 64, false, 5000), gives(1, 200));
+        assert_eq!(page.spendthrift(0, 64, false, 15_000), gives(1, 200));
+        assert_eq!(page.spendthrift(1, 64, false, 15_000), None);
+        assert_eq!(page.spendthrift(3, 64, false, 15_000), gives(1, 200));
         // With too little to be asked, and when nothing is known any more.
-        assert_eq!(page.spendthrift(0, 200_000, false, 5000), None);
-        assert_eq!(page.spendthrift(0, 64, false, 5000 + NEEDED_AGAIN_MS), None);
-        page.member(1).declined_until_ms.store(6000, Relaxed);
-        assert_eq!(page.spendthrift(0, 64, false, 5000), gives(2, 100));
+        assert_eq!(page.spendthrift(0, 200_000, false, 15_000), None);
+        assert_eq!(page.spendthrift(0, 64, false, 15_000 + NEEDED_AGAIN_MS), None);
+        page.member(1).declined_until_ms.store(16_000, Relaxed);
+        assert_eq!(page.spendthrift(0, 64, false, 15_000), gives(2, 100));
     }
 
     #[test]
     fn of_equals_who_has_more_owes_some_however_much_it_needs_it() {
         // The second needs nothing again, because it has everything; or all, because it was asked for some.
         for needs in [0, 300, 1000] {
-            let page = page_of(&[(2000, 1000, 400), (16_000, 15_000, needs)], 5000);
-            let found = page.spendthrift(0, 64, false, 5000).unwrap();
+            let page = page_of(&[(2000, 1000, 400), (16_000, 15_000, needs)], 15_000);
+            let found = page.spendthrift(0, 64, false, 15_000).unwrap();
             assert_eq!((found.index, found.owes), (1, needs > 100));
-            assert_eq!(page.spendthrift(1, 64, false, 5000).filter(|spare| spare.owes), None);
+            assert_eq!(page.spendthrift(1, 64, false, 15_000).filter(|spare| spare.owes), None);
         }
         // It has published nothing of the kind.
-        let page = page_of(&[(2000, 1000, 400), (16_000, 15_000, 0)], 5000);
+        let page = page_of(&[(2000, 1000, 400), (16_000, 15_000, 0)], 15_000);
         page.member(1).needed_again.store(0, Relaxed);
-        assert_eq!(page.spendthrift(0, 64, false, 5000), Some(Spare { index: 1, pages: 3500, owes: true }));
+        assert_eq!(page.spendthrift(0, 64, false, 15_000), Some(Spare { index: 1, pages: 3500, owes: true }));
         // Little more is no more, and who needs little has enough.
-        let page = page_of(&[(16_000, 15_000, 400), (16_000, 15_290, 400)], 5000);
-        assert_eq!(page.spendthrift(0, 64, false, 5000), None);
-        let page = page_of(&[(2000, 1000, 100), (16_000, 15_000, 400)], 5000);
-        assert_eq!(page.spendthrift(0, 64, false, 5000), None);
+        let page = page_of(&[(16_000, 15_000, 400), (16_000, 15_290, 400)], 15_000);
+        assert_eq!(page.spendthrift(0, 64, false, 15_000), None);
+        let page = page_of(&[(2000, 1000, 100), (16_000, 15_000, 400)], 15_000);
+        assert_eq!(page.spendthrift(0, 64, false, 15_000), None);
         // Nor does who has just begun.
-        let page = page_of(&[(2000, 1000, 400), (16_000, 15_000, 400)], 5000);
-        page.member(1).since_ms.store(3001, Relaxed);
-        assert_eq!(page.spendthrift(0, 64, false, 5000), None);
-        page.member(0).since_ms.store(3001, Relaxed);
-        page.member(1).since_ms.store(3000, Relaxed);
-        assert_eq!(page.spendthrift(0, 64, false, 5000), None);
-        assert!(page.spendthrift(0, 64, false, 5001).is_some());
+        let page = page_of(&[(2000, 1000, 400), (16_000, 15_000, 400)], 15_000);
+        page.member(1).since_ms.store(5001, Relaxed);
+        assert_eq!(page.spendthrift(0, 64, false, 15_000), None);
+        page.member(0).since_ms.store(5001, Relaxed);
+        page.member(1).since_ms.store(15_000 - EVEN_AGE_MS, Relaxed);
+        assert_eq!(page.spendthrift(0, 64, false, 15_000), None);
+        assert!(page.spendthrift(0, 64, false, 15_001).is_some());
         // What is shared cannot be compared.
-        let page = page_of(&[(2000, 5000, 400), (16_000, 9000, 400)], 5000);
-        assert_eq!(page.spendthrift(0, 64, true, 5000), None);
+        let page = page_of(&[(2000, 5000, 400), (16_000, 9000, 400)], 15_000);
+        assert_eq!(page.spendthrift(0, 64, true, 15_000), None);
     }
 
     #[test]
     fn where_most_is_shared_who_has_little_beside_it_gets_half_of_what_is_more() {
-        let page = page_of(&[(10_000, 100, 900), (16_000, 6100, 900), (9_000, 90, 900)], 5000);
+        let page = page_of(&[(10_000, 100, 900), (16_000, 6100, 900), (9_000, 90, 900)], 15_000);
         let gives = |index, pages| Some(Spare { index, pages, owes: false });
-        assert_eq!(page.spendthrift(0, 64, true, 5000), gives(1, 3000));
-        assert_eq!(page.spendthrift(1, 64, true, 5000), None);
+        assert_eq!(page.spendthrift(0, 64, true, 15_000), gives(1, 3000));
+        assert_eq!(page.spendthrift(1, 64, true, 15_000), None);
         // Of a sibling too, and of one that evicts nothing.
         page.member(1).needed_again.store(0, Relaxed);
-        assert_eq!(page.spendthrift(2, 64, true, 5000), gives(1, 3005));
-        let page = page_of(&[(10_000, 3000, 900), (16_000, 5900, 900)], 5000);
-        assert_eq!(page.spendthrift(0, 64, true, 5000), None);
+        assert_eq!(page.spendthrift(2, 64, true, 15_000), gives(1, 3005));
+        let page = page_of(&[(10_000, 3000, 900), (16_000, 5900, 900)], 15_000);
+        assert_eq!(page.spendthrift(0, 64, true, 15_000), None);
     }
 
     #[test]
     fn who_does_not_look_is_asked_for_what_others_left_to_it() {
         // The second has published that it has nothing to itself.
-        let page = page_of(&[(10_000, 100, 900), (16_000, 0, 0), (16_000, 0, 0)], 5000);
+        let page = page_of(&[(10_000, 100, 900), (16_000, 0, 0), (16_000, 0, 0)], 15_000);
         let share = page.share(0);
         let id = |index: u32| MemberId { index, generation: page.member(index).generation() };
         assert!((0..3).all(|index| share.enter(id(index)).is_some()));
         page.raise_shares_high_water(0);
         share.count(15_500, 0);
-        assert_eq!(page.spendthrift(0, 64, true, 5000), None);
+        assert_eq!(page.spendthrift(0, 64, true, 15_000), None);
         share.count(-9500, 0);
         // What books take may not be had.
         let left = (16_000 - 6000 - 1000 - 100) / 2;
-        let spare = page.spendthrift(0, 64, true, 5000).unwrap();
+        let spare = page.spendthrift(0, 64, true, 15_000).unwrap();
         assert_eq!((spare.pages, spare.owes), (left, false));
         // Where bits may be wrong each has what it holds.
         page.member(1).clear();
         share.make_void();
         assert_eq!(
-            page.spendthrift(0, 64, true, 5000),
+            page.spendthrift(0, 64, true, 15_000),
             Some(Spare { index: 2, pages: (16_000 - 1000 - 100) / 2, owes: false })
         );
     }
 
     #[test]
     fn a_stranger_is_not_asked_for_a_part_of_what_is_not_shared() {
-        let page = page_of(&[(0, 0, 0), (10_000, 100, 900), (16_000, 6100, 900)], 5000);
+        let page = page_of(&[(0, 0, 0), (10_000, 100, 900), (16_000, 6100, 900)], 15_000);
         let stranger = MemberId { index: 7, generation: 3 };
         page.member(2).clear();
-        page.reserve(2, stranger, 5000);
+        page.reserve(2, stranger, 15_000);
         let member = page.member(2);
         member.set_kind(Kind::Managed);
         member.charged.store(16_000, Relaxed);
         let mut ages = [0; AGES];
         ages[0] = 6100;
-        member.publish_ages(&ages, 5000);
-        member.publish_needed_again(900, 1000, 5000);
-        assert_eq!(page.spendthrift(1, 64, true, 5000), None);
-        member.publish_needed_again(9, 1000, 5000);
-        assert_eq!(page.spendthrift(1, 64, true, 5000), Some(Spare { index: 2, pages: 6100 / ASK_PART, owes: false }));
+        member.publish_ages(&ages, 15_000);
+        member.publish_needed_again(900, 1000, 15_000);
+        assert_eq!(page.spendthrift(1, 64, true, 15_000), None);
+        member.publish_needed_again(9, 1000, 15_000);
+        assert_eq!(
+            page.spendthrift(1, 64, true, 15_000),
+            Some(Spare { index: 2, pages: 6100 / ASK_PART, owes: false })
+        );
     }
 
     #[test]
     fn who_has_most_is_asked_whatever_it_said_last() {
-        let page = page_of(&[(500, 0, 0), (4900, 0, 0), (1800, 0, 0), (40, 0, 0)], 5000);
+        let page = page_of(&[(500, 0, 0), (4900, 0, 0), (1800, 0, 0), (40, 0, 0)], 15_000);
         // None has anything to give, as far as it knows.
-        assert_eq!(page.coldest(Some(0), 64, 5000), None);
-        assert_eq!(page.largest(0, 64, 5000), Some(1));
-        assert_eq!(page.largest(1, 64, 5000), Some(2));
-        page.member(1).declined_until_ms.store(6000, Relaxed);
-        assert_eq!(page.largest(0, 64, 5000), Some(2));
-        page.member(2).ask(64, 4000);
-        assert_eq!(page.largest(0, 64, 5000), None);
-        assert_eq!(page.largest(0, 64, 6000), Some(1));
+        assert_eq!(page.coldest(Some(0), 64, 15_000), None);
+        assert_eq!(page.largest(0, 64, 15_000), Some(1));
+        assert_eq!(page.largest(1, 64, 15_000), Some(2));
+        page.member(1).declined_until_ms.store(16_000, Relaxed);
+        assert_eq!(page.largest(0, 64, 15_000), Some(2));
+        page.member(2).ask(64, 14_000);
+        assert_eq!(page.largest(0, 64, 15_000), None);
+        assert_eq!(page.largest(0, 64, 16_000), Some(1));
     }
 
     #[test]

@@ -5,8 +5,7 @@
 //! empty: where it has just unmapped something, or where fork's child did not get a range (MADV_DONTFORK). An access
 //! there must stay a fault, and a MAP_FIXED_NOREPLACE must succeed.
 //!
-//! Invariant: `[next, end)` is mapped inaccessible and belongs to nobody; what is taken is never given back, but for what could not
-//! be mapped.
+//! Invariant: `[next, end)` is mapped inaccessible and belongs to nobody; there is never a hole before it.
 
 use super::{Errno, call};
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -40,8 +39,8 @@ fn take(len: usize, align: usize) -> Option<usize> {
     NEXT.fetch_update(Relaxed, Relaxed, fits).ok().map(|next| next.next_multiple_of(align))
 }
 
-/// Gives back what was taken and could not be mapped, as under a limit that came later, unless somebody has taken more since:
-/// else who tries again and again uses all of it up.
+/// Gives back what was taken and could not be mapped, as under a limit that came later, or is not mapped any more, unless somebody
+/// has taken more since: else who tries again and again uses all of it up.
 fn put_back(at: usize, len: usize) {
     let _ = NEXT.compare_exchange(at + len.next_multiple_of(4096), at, Relaxed, Relaxed);
 }
@@ -83,14 +82,17 @@ pub fn map_file(len: usize, fd: i32, offset: u64) -> Result<*mut u8, Errno> {
     Ok(at as *mut u8)
 }
 
-/// Takes back what [`map_file`] gave. Where that was set aside it is inaccessible then, and not used again.
+/// Takes back what [`map_file`] or [`map`] gave, whole. Where that was set aside it is inaccessible then, and is used again if it is
+/// what was taken last: in a hole the kernel could put memory of the program, which would count as Ebb's.
 ///
 /// # Safety
 /// Nobody may use the range afterwards.
 pub unsafe fn unmap(at: usize, len: usize) -> Result<(), Errno> {
     if (BEGIN.load(Relaxed)..END.load(Relaxed)).contains(&at) {
         // SAFETY: the caller's.
-        unsafe { super::map_nothing_over(at, len) }
+        unsafe { super::map_nothing_over(at, len) }?;
+        put_back(at, len);
+        Ok(())
     } else {
         // SAFETY: the caller's.
         unsafe { super::munmap(at, len) }
@@ -130,5 +132,12 @@ mod tests {
         assert_eq!(take(4096, 4096), Some(fourth + 8192));
         put_back(fourth + 8192, 4096);
         assert_eq!(take(4096, 4096), Some(fourth + 8192));
+        // What is given back leaves no hole for the program's memory.
+        let mapped = map(8192, 4096, g::MAP_PRIVATE).expect("there is room");
+        // SAFETY: mapped above, writable.
+        unsafe { mapped.write(1) };
+        // SAFETY: nobody uses it.
+        unsafe { unmap(mapped as usize, 8192) }.expect("unmapped");
+        assert!(!super::super::is_hole(mapped as usize) && !super::super::is_mapped(mapped as usize));
     }
 }

@@ -237,6 +237,10 @@ impl SpillFile {
     pub fn destroy_but_fd(self, group: &Group) {
         self.leave_family(group);
         charge_tables(group, &self.tables, 0, Self::META_PER_SLOT);
+        // What is shared with others counts there from here on.
+        for (at, len) in self.maps {
+            group.tree().break_range(at, at + len.next_multiple_of(4096));
+        }
         // Nobody refers to the file any more, as `self` is gone.
         unmap(self.maps);
     }
@@ -595,9 +599,10 @@ impl Drop for Undo {
 
 /// Gives a file's mappings back; 0 bytes for those that there are not.
 fn unmap(maps: [(usize, usize); 4]) {
-    for (at, len) in maps.into_iter().filter(|(_, len)| *len > 0) {
+    // The last one first, as address space is taken in order.
+    for (at, len) in maps.into_iter().rev().filter(|(_, len)| *len > 0) {
         // SAFETY: mapped for a file that there is not, or no more.
-        let _ = unsafe { uapi::munmap(at, len.next_multiple_of(4096)) };
+        let _ = unsafe { uapi::later::unmap(at, len.next_multiple_of(4096)) };
     }
 }
 
