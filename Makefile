@@ -48,10 +48,10 @@ unit: build ## unit and behaviour tests of every crate
 	cargo test --workspace --profile checks
 	python3 bench/micro/test_bench.py
 	python3 bench/suite/test_suite.py
-	@tools/unit-fallbacks clean squeeze tree advice
+	@tools/unit-fallbacks clean squeeze
 .PHONY: unit-long
 unit-long: build ## more of the behaviour tests with each fallback
-	@tools/unit-fallbacks snapshot devices groups groups_model in_place longterm
+	@tools/unit-fallbacks tree advice snapshot devices groups groups_model in_place longterm
 
 .PHONY: models
 models: ## loom and shuttle models
@@ -62,8 +62,11 @@ miri: ## miri, where it is installed
 	tools/miri
 
 .PHONY: transparency transparency-long
+# Those for which it matters most who runs them; transparency-long runs all.
+AS_USER := close_all core_dump credentials descriptors privileges
 transparency: build ## small C programs under Ebb; transparency-long also without it, and with fallbacks
-	python3 tests/transparency/run.py --short $(foreach v,root user early dormant,--variant $(v))
+	python3 tests/transparency/run.py --short $(foreach v,root early dormant,--variant $(v))
+	python3 tests/transparency/run.py --variant user $(foreach p,$(AS_USER),--only $(p))
 	python3 tests/transparency/run.py $(foreach v,no-move shared,--variant $(v)) --only kernel_pins --only ioctl_effects
 transparency-long: build
 	python3 tests/transparency/run.py
@@ -82,7 +85,7 @@ torture-credentials: build ## what a program gives up, at random and long; ROUND
 
 .PHONY: programs programs-long
 # Those that end within seconds; `programs-long` runs all.
-PROGRAMS := python-records numpy-sort numpy-threads processes-fork processes-spawn redis sqlite sort stress-vm \
+PROGRAMS := python-records numpy-sort processes-fork processes-spawn redis sqlite stress-vm \
 	stress-mremap stress-heap cpython-array cpython-fork1 cpython-gc cpython-mmap
 programs: build ## real programs in little memory: output compared with an unlimited run
 	python3 tests/programs/run.py --short $(foreach p,$(PROGRAMS),--only $(p))
@@ -90,16 +93,20 @@ programs-long: build
 	python3 tests/programs/run.py --long
 
 .PHONY: swapon swapon-long
+# One of each kind; swapon-long runs all.
+SWAPON := move no-room interrupt kill children-busy exec signal-waits small spawn forks users descriptors-and-changes stress
 swapon: build ## devices that come and go while programs run
 	cargo build --release -p torture
-	python3 tests/swapon/run.py
+	python3 tests/swapon/run.py $(foreach c,$(SWAPON),--only $(c))
 swapon-long: build
 	cargo build --release -p torture
 	python3 tests/swapon/run.py --long
 
 .PHONY: trees trees-long
+# The quick ones; trees-long runs all.
+TREES := make pool nginx postgres bgsave kills equals
 trees: build ## trees of processes under one budget: builds, servers, pools, kills
-	python3 tests/trees/run.py
+	python3 tests/trees/run.py $(foreach c,$(TREES),--only $(c))
 trees-long: build
 	tools/install-packages tests/trees/packages-long.txt
 	python3 tests/trees/run.py --long
@@ -163,7 +170,7 @@ SUITE := $(or $(wildcard $(BENCH_PYTHON)/bin/python3),/usr/bin/python3) bench/su
 BENCH_PART := $(QUICK)$(if $(JOIN),,$(ONLY))
 
 # Rows of each kind, for `make test`.
-BENCH_QUICK := swapin cow zeros GET program uniform numpy memmap records zipf-read
+BENCH_QUICK := swapin zeros GET program uniform records
 
 .PHONY: bench bench-quick bench-packages bench-python
 bench: build bench-packages ## the proof: every workload beside the kernel's swap, hours; ONLY=TEXT, ROUNDS=N, PLACES=a,b, JOIN=FILE, QUICK=1 (root)
