@@ -112,10 +112,8 @@ trees-long: build
 	python3 tests/trees/run.py --long
 
 .PHONY: tracing tracing-long
-# Without deaths-vfork: one run in five of a small process that is killed so does not end yet; tracing-long has it.
-TRACING := profiled keys strace stepped sampled deaths-beside
 tracing: build ## programs that are traced, stepped, interrupted, or killed while Ebb works in their place
-	python3 tests/tracing/run.py $(foreach c,$(TRACING),--only $(c))
+	python3 tests/tracing/run.py
 tracing-long: build
 	python3 tests/tracing/run.py --seconds 10 --minutes 10
 

@@ -302,7 +302,7 @@ fn share(space: &'static Space, b: &mut ThreadBlock, uc: &Context, mut request: 
     } else if parent_frees {
         // SAFETY: the child is gone or has another address space: nobody uses the block but this thread.
         unsafe {
-            space.outlive(ctx);
+            space.outlive(ctx, thread::number_of_child(&*block, ret as i32));
             thread::release_scratch(&*block);
             space.detach_thread(ctx);
             thread::free(block);

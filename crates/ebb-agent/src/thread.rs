@@ -143,6 +143,11 @@ pub mod at {
 }
 
 impl ThreadBlock {
+    /// `process`, the number of this thread's process in `namespace`, if it is its own number, too.
+    fn number_in(&self, namespace: u32, process: i32) -> Option<u32> {
+        (self.namespace == namespace).then_some(process as u32)
+    }
+
     /// The lowest address of the alternate stack.
     fn stack_low(&self) -> u64 {
         ptr::from_ref(self) as u64 - HEAD_AT as u64 + GUARD_BYTES as u64
@@ -401,6 +406,11 @@ pub fn note_namespace(own: &mut ThreadBlock) {
     }
 }
 
+/// Number of the child process that has `block`, in the pid namespace of the calling thread and its own; none where they differ.
+pub fn number_of_child(block: &ThreadBlock, process: i32) -> Option<u32> {
+    block.number_in(own_namespace(), process)
+}
+
 /// Finds a block whose process shared the memory and was killed: nobody else could give it back.
 fn reap(chunks: &Chunks, used_max: usize) -> Option<usize> {
     let namespace = own_namespace();
@@ -410,7 +420,7 @@ fn reap(chunks: &Chunks, used_max: usize) -> Option<usize> {
         if block.foreign && block.tid > 0 && block.tid_namespace == namespace && !uapi::process_exists(block.tid) {
             release_scratch(block);
             if let Some(space) = crate::space() {
-                space.outlive(block.ctx());
+                space.outlive(block.ctx(), block.number_in(namespace, block.tid));
                 space.detach_thread(block.ctx());
             }
             return Some(i);
@@ -463,7 +473,7 @@ fn look_for_dead() {
         let block = unsafe { &*at_index(&chunks, i) };
         let (process, of) = if block.foreign { (block.tid, block.tid_namespace) } else { (owner, 0) };
         if process > 0 && of == namespace && process != own && !block.ctx.is_null() && !shares_memory(own, process) {
-            space.outlive(block.ctx());
+            space.outlive(block.ctx(), block.number_in(namespace, process));
         }
     }
 }

@@ -30,7 +30,7 @@ impl Space {
 
     /// Before fork: nobody else is inside the engine until [`Self::fork_parent`]. The caller must not be inside.
     pub fn fork_prepare(&self, ctx: &ThreadCtx) {
-        self.gate.close(self.contexts.all().map(|c| &c.gate));
+        self.gate.close(uapi::getpid() as u32, self.contexts.all().map(|c| &c.gate));
         self.requests.freeze();
         self.background.set_forked();
         self.empty_stock();

@@ -13,6 +13,9 @@ const OPEN: u64 = 0;
 const CLOSED: u64 = 1;
 /// Closed, and somebody sleeps until it opens.
 const CLOSED_WAITERS: u64 = 2;
+/// Above that: which process has closed it. The two change together, as who closes the gate may be killed at any moment.
+const PROCESS_SHIFT: u32 = 32;
+const STATE: u64 = (1 << PROCESS_SHIFT) - 1;
 
 /// Turns of spinning before a closer yields the processor.
 const SPINS: u32 = if cfg!(loom) { 1 } else { 200 };
@@ -80,9 +83,10 @@ impl Gate {
         flag.0.store(0, Ordering::Release);
     }
 
-    /// Closes the gate and waits until all `flags` are down. The caller must not be inside.
-    pub fn close<'a>(&self, flags: impl Iterator<Item = &'a GateFlag>) {
-        while self.state.compare_exchange(OPEN, CLOSED, Ordering::SeqCst, Ordering::Relaxed).is_err() {
+    /// Closes the gate for `process` and waits until all `flags` are down. The caller must not be inside.
+    pub fn close<'a>(&self, process: u32, flags: impl Iterator<Item = &'a GateFlag>) {
+        let closed = CLOSED | u64::from(process) << PROCESS_SHIFT;
+        while self.state.compare_exchange(OPEN, closed, Ordering::SeqCst, Ordering::Relaxed).is_err() {
             waiting("gate, to close", || self.wait_open());
         }
         model_fence();
@@ -95,9 +99,15 @@ impl Gate {
 
     /// Opens the gate again.
     pub fn open(&self) {
-        if self.state.swap(OPEN, Ordering::SeqCst) == CLOSED_WAITERS {
+        if self.state.swap(OPEN, Ordering::SeqCst) & STATE == CLOSED_WAITERS {
             wake_all(&self.state);
         }
+    }
+
+    /// The process that has closed it, while it is closed.
+    pub fn closed_by(&self) -> Option<u32> {
+        let seen = self.state.load(Ordering::SeqCst);
+        (seen != OPEN).then_some((seen >> PROCESS_SHIFT) as u32)
     }
 
     fn wait_open(&self) {
@@ -111,10 +121,9 @@ impl Gate {
         if seen == OPEN {
             return;
         }
-        if seen == CLOSED_WAITERS
-            || self.state.compare_exchange(CLOSED, CLOSED_WAITERS, Ordering::Relaxed, Ordering::Relaxed).is_ok()
-        {
-            wait_on(&self.state, CLOSED_WAITERS);
+        let waited = seen & !STATE | CLOSED_WAITERS;
+        if seen == waited || self.state.compare_exchange(seen, waited, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+            wait_on(&self.state, waited);
         }
     }
 }

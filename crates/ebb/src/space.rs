@@ -285,11 +285,11 @@ impl Space {
         self.contexts.attach()
     }
 
-    /// A process that shared the memory and worked with `ctx` is gone, or has left for another program. If it was killed
-    /// while it was inside, what it had locked stays locked, and a page that it was moving is nowhere: this process cannot
-    /// go on either, and ends before it waits for ever.
-    pub fn outlive(&self, ctx: &ThreadCtx) {
-        if ctx.gate.is_inside() {
+    /// A process that shared the memory and worked with `ctx` is gone, or has left for another program; `process` is its number,
+    /// where that says the same here and there. If it was killed while it was inside, or had closed the gate, what it had locked
+    /// stays locked, and a page that it was moving is nowhere: this process cannot go on either, and ends before it waits for ever.
+    pub fn outlive(&self, ctx: &ThreadCtx, process: Option<u32>) {
+        if ctx.gate.is_inside() || process.is_some() && self.gate.closed_by() == process {
             self.fatal(
                 b"a process that shared this one's memory was killed while Ebb worked on that memory in its place; \
                 the process ends, because nobody can finish that",
@@ -382,7 +382,7 @@ impl Space {
 
     /// Runs `f` with the gate closed: nobody else is inside the engine, and no page is busy.
     pub(crate) fn exclusive<R>(&self, f: impl FnOnce() -> R) -> R {
-        self.gate.close(self.contexts.all().map(|c| &c.gate));
+        self.gate.close(uapi::getpid() as u32, self.contexts.all().map(|c| &c.gate));
         let result = f();
         self.note_books_used_exclusive();
         self.gate.open();

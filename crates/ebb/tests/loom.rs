@@ -394,8 +394,10 @@ impl Gated {
         value
     }
 
-    fn write(&self) {
-        self.gate.close(self.flags.iter());
+    fn write(&self, process: u32) {
+        self.gate.close(process, self.flags.iter());
+        // Whether somebody waits by now or not.
+        assert_eq!(self.gate.closed_by(), Some(process));
         replace(&self.value, get(&self.value) + 1);
         self.gate.open();
     }
@@ -412,7 +414,7 @@ fn whoever_closes_the_gate_is_alone() {
                 assert!(first <= gated.read(who));
             })
         });
-        gated.write();
+        gated.write(7);
         for reader in readers {
             reader.join().unwrap();
         }
@@ -426,16 +428,17 @@ fn of_two_who_close_the_gate_one_waits_for_the_other() {
         let gated = Arc::new(Gated::default());
         let closer = {
             let gated = gated.clone();
-            thread::spawn(move || gated.write())
+            thread::spawn(move || gated.write(u32::MAX))
         };
         let reader = {
             let gated = gated.clone();
             thread::spawn(move || gated.read(0))
         };
-        gated.write();
+        gated.write(7);
         closer.join().unwrap();
         assert!(reader.join().unwrap() <= 2);
         assert_eq!(gated.read(0), 2);
+        assert_eq!(gated.gate.closed_by(), None);
     });
 }
 
