@@ -3,18 +3,6 @@
 #include "pressure.h"
 #define STACKS (12 * MIB)
 #define ALLOWED (16 * MIB)
-static size_t held(void)
-{
-    char line[256];
-    size_t kib = 0;
-    FILE *status = fopen("/proc/self/status", "r");
-    REQUIRE(status);
-    while (fgets(line, sizeof line, status))
-        sscanf(line, "RssAnon: %zu", &kib);
-    fclose(status);
-    REQUIRE(kib > 0);
-    return kib * 1024;
-}
 int main(void)
 {
     size_t limit = budget(), size = limit ? limit * 2 : 64 * MIB, most = limit ? limit + ALLOWED : (size_t)-1;

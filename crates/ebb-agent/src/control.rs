@@ -139,6 +139,11 @@ pub fn hold() {
     LIFE.hold(hang_up, uapi::is_thread_gone, wait, || {});
 }
 
+/// Whether its thread may be there.
+pub fn has_thread() -> bool {
+    LIFE.may_be_there()
+}
+
 /// Ends what [`hold`] began.
 pub fn release() {
     LIFE.release();

@@ -6,6 +6,7 @@
 //!
 //! * has grown by [`THRESHOLD_BYTES_MAX`], or a thirty-second of its budget if that is less;
 //! * makes a second thread, or a process that shares its memory and runs beside it;
+//! * begins with as much that is its own, zeroed (`.bss`) or relocated: then it is managed from its start on;
 //! * asks for what the agent must refuse, or is about to put up limits that the agent would run into.
 //!
 //! A process under a seccomp filter that refuses what Ebb needs (`refused`) is never activated, nor is what it forks. It
@@ -46,6 +47,8 @@ use linux_raw_sys::general as g;
 const THRESHOLD_BYTES_MAX: u64 = 8 << 20;
 /// The part of the budget that is as much.
 const THRESHOLD_SHARE: u64 = 32;
+/// What a process may begin with: its variables, and those of its libraries.
+const BASE_BYTES_MAX: u64 = THRESHOLD_BYTES_MAX;
 /// Growth for tests, by `EBB_FORCE=early`.
 const THRESHOLD_BYTES_EARLY: u64 = 128 << 10;
 /// The truth is looked at when this part of the threshold was asked for: first, and at least, and always again.
@@ -140,12 +143,17 @@ pub unsafe fn begin(early: &Early<'_>, auxv: &Auxv) -> bool {
     if auxv.headers == 0 || unsafe { sites::is_go(auxv.headers as *const _, auxv.nr_headers) } {
         return false;
     }
+    let threshold =
+        if early.is_early { THRESHOLD_BYTES_EARLY } else { THRESHOLD_BYTES_MAX.min(early.ram_bytes / THRESHOLD_SHARE) };
+    // It may write to all of its variables without a call that anybody sees, and what is relocated is there already.
+    // SAFETY: the kernel's own words.
+    if unsafe { sites::own_bytes(auxv.headers as *const _, auxv.nr_headers) } >= threshold {
+        return false;
+    }
     // SAFETY: one thread, and no handler.
     if !unsafe { sites::patch(early.sites) } {
         return false;
     }
-    let threshold =
-        if early.is_early { THRESHOLD_BYTES_EARLY } else { THRESHOLD_BYTES_MAX.min(early.ram_bytes / THRESHOLD_SHARE) };
     THRESHOLD.store(threshold, Relaxed);
     OWNER.store(uapi::getpid(), Relaxed);
     // SAFETY: asks only.
@@ -359,7 +367,8 @@ fn has_grown(frame: &Frame) -> bool {
     let mut base = BASE.load(Relaxed);
     if base & KNOWN == 0 {
         // What was asked for until now is little, and most likely still there.
-        base = data.saturating_sub(gross.saturating_sub(asked)) | KNOWN;
+        // Variables of libraries that are more than that are growth, too.
+        base = data.saturating_sub(gross.saturating_sub(asked)).min(BASE_BYTES_MAX) | KNOWN;
         BASE.store(base, Relaxed);
     }
     let growth = data.saturating_sub(base & !KNOWN).saturating_add(asked).saturating_add(RESERVED.load(Relaxed));

@@ -7,6 +7,7 @@ use crate::fds;
 use crate::guard::device;
 use crate::interpose::{self, Ptr, Touches, int, libc_functions, make};
 use crate::proc_files;
+use crate::tasks;
 use core::ffi::{CStr, c_int};
 use linux_raw_sys::general as g;
 
@@ -39,6 +40,16 @@ fn opened(path: Ptr, fd: c_int) -> c_int {
     }
     device::note_opened(name);
     fd
+}
+
+/// newfstatat. One that counts the tasks of the process is the agent's affair.
+#[inline(always)]
+fn look(args: [u64; 6]) -> c_int {
+    let counts = |space| tasks::would_be_counted(space) && proc_files::counts_tasks(g::__NR_newfstatat, &args);
+    if crate::space().is_some_and(counts) {
+        return interpose::caught(g::__NR_newfstatat, args) as c_int;
+    }
+    make::<false>(g::__NR_newfstatat, args, Touches::Pure) as c_int
 }
 
 /// dup2 and dup3: a number that a small process keeps for Ebb goes to the program that wants it.
@@ -135,21 +146,20 @@ libc_functions! {
     /// stat(2); no cancellation point, like the rest.
     @stat64
     fn stat(path: Ptr, out: Ptr) -> c_int {
-        make::<false>(g::__NR_newfstatat, [AT_FDCWD, path as u64, out as u64, 0, 0, 0], Touches::Pure) as c_int
+        look([AT_FDCWD, path as u64, out as u64, 0, 0, 0])
     }
 
     /// lstat(2)
     @lstat64
     fn lstat(path: Ptr, out: Ptr) -> c_int {
         let flags = g::AT_SYMLINK_NOFOLLOW as u64;
-        make::<false>(g::__NR_newfstatat, [AT_FDCWD, path as u64, out as u64, flags, 0, 0], Touches::Pure) as c_int
+        look([AT_FDCWD, path as u64, out as u64, flags, 0, 0])
     }
 
     /// fstatat(2)
     @fstatat64
     fn fstatat(dir: c_int, path: Ptr, out: Ptr, flags: c_int) -> c_int {
-        let args = [visible(dir), path as u64, out as u64, int(flags), 0, 0];
-        make::<false>(g::__NR_newfstatat, args, Touches::Pure) as c_int
+        look([visible(dir), path as u64, out as u64, int(flags), 0, 0])
     }
 
     /// fstat(2)

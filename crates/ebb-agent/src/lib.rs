@@ -34,6 +34,7 @@ mod process;
 mod queue;
 mod refused;
 mod seccomp;
+mod sequences;
 mod signals;
 mod sites;
 mod stack;

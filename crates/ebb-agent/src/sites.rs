@@ -164,6 +164,20 @@ fn find(table: &Table) -> Option<u64> {
     found.then_some(base)
 }
 
+/// Whether the loader has loaded an image whose dynamic section is from `start` to `end`.
+pub fn is_dynamic_within(start: usize, end: usize) -> bool {
+    // SAFETY: the loader's list, which only this thread could change, and does not just now.
+    let mut at = unsafe { _r_debug.map };
+    // SAFETY: as above.
+    while let Some(entry) = unsafe { at.as_ref() } {
+        if (start..end).contains(&(entry.dynamic as usize)) {
+            return true;
+        }
+        at = entry.next;
+    }
+    false
+}
+
 /// Patches this process's libc by the table `text`. False when it cannot, and has not.
 ///
 /// # Safety
@@ -287,6 +301,22 @@ pub unsafe fn is_go(headers: *const Header, count: usize) -> bool {
     unsafe { any_note(base, headers, |name, _, _| name == b"Go\0\0") }
 }
 
+/// Bytes of the main program's that are a process's own from the start on: zeroed memory (`.bss`), and what the loader relocates.
+///
+/// # Safety
+/// As [`is_go`].
+pub unsafe fn own_bytes(headers: *const Header, count: usize) -> u64 {
+    const PT_GNU_RELRO: u32 = 0x6474_e552;
+    // SAFETY: the caller's contract.
+    let headers = unsafe { core::slice::from_raw_parts(headers, count) };
+    let own = headers.iter().map(|header| match header.kind {
+        PT_LOAD => header.memsz.saturating_sub(header.filesz),
+        PT_GNU_RELRO => header.memsz,
+        _ => 0,
+    });
+    own.fold(0, u64::saturating_add)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -296,6 +326,20 @@ mod tests {
         let table = Table::parse(b"93ac,27ab0,c@fdc40,1b3@1098d2").expect("a table");
         assert_eq!((&table.build_id[..2], table.build_id_bytes, table.anchor), (&[0x93, 0xac][..], 2, 0x27ab0));
         assert_eq!(table.sites[..table.count], [(12, 0xfdc40), (435, 0x1098d2)]);
+    }
+
+    #[test]
+    fn what_a_program_begins_with_is_zeroed_or_relocated() {
+        let header =
+            |kind, filesz, memsz| Header { kind, flags: 0, offset: 0, vaddr: 0, paddr: 0, filesz, memsz, align: 0 };
+        let all = [
+            header(PT_LOAD, 100, 100),
+            header(PT_LOAD, 10, 5000),
+            header(0x6474_e552, 700, 800),
+            header(PT_NOTE, 0, 9),
+        ];
+        // SAFETY: headers of no image, of which only these words are read.
+        assert_eq!(unsafe { own_bytes(all.as_ptr(), all.len()) }, 4990 + 800);
     }
 
     #[test]

@@ -112,7 +112,7 @@ unsafe fn start(envp: *const *const core::ffi::c_char) {
                 leaving::take_place();
                 refused::say(name);
             }
-            None => activate(mask, None),
+            None => activate(mask, Found::read(true), false),
         }
         if let Some(ends) = &early.life_ends {
             lifeline::start(ends);
@@ -146,20 +146,20 @@ fn not_understood(name: &str) -> ! {
 /// Activates a process that runs, with the program's signal mask `mask`; the mask for the kernel to have instead. All
 /// signals are blocked, and no stack but the dormant one is in use.
 pub fn activate_running(mask: u64) -> u64 {
-    let found = Found::read();
+    let found = Found::read(false);
     if found.as_ref().is_some_and(|found| found.has_ring) {
         fail(Line::new().str(
             "ebb: io_uring: the program made a ring in a way that was not noticed; run it with EBB_FORCE=no-dormant",
         ));
     }
     unlock_future(found.as_ref());
-    activate(mask, Some(found));
+    activate(mask, found, true);
     signals::kernel_part(mask)
 }
 
-/// Makes this process a managed one. `running`: the program has begun, and this is what memory it has, as far as that
-/// can be told. Every signal is blocked; `mask` is the program's mask.
-fn activate(mask: u64, running: Option<Option<Found>>) {
+/// Makes this process a managed one. `found`: what memory it has, as far as that can be told; `is_running`: the program has
+/// begun. Every signal is blocked; `mask` is the program's mask.
+fn activate(mask: u64, found: Option<Found>, is_running: bool) {
     let mut settings = Settings::default();
     for var in exec::kept_vars() {
         if let Err(name) = settings.offer(var) {
@@ -172,7 +172,7 @@ fn activate(mask: u64, running: Option<Option<Found>>) {
     if let Err(errno) = actions::take_over() {
         fail(Line::new().str("ebb: signal handlers: errno ").num(errno.0 as u64).str("; report it"));
     }
-    let space = make_space(&settings, running.is_some());
+    let space = make_space(&settings, is_running);
     let Ok(block) = thread::alloc() else {
         fail(
             Line::new().str("ebb: memory for the first thread: refused; raise the limit on address space (ulimit -v)"),
@@ -216,11 +216,15 @@ fn activate(mask: u64, running: Option<Option<Found>>) {
                 .str("; use Linux 5.11 or later with CONFIG_GENERIC_ENTRY and sysctl kernel.syscall_user_dispatch=1"),
         );
     }
-    if running.is_some() {
+    if is_running {
         proc_files::mark_earlier();
     }
-    if let Some(Some(found)) = running {
-        stack::on_own(b, || found.take_over(space));
+    if let Some(found) = found {
+        let ctx = b.ctx();
+        stack::on_own(b, || {
+            found.take_over(space);
+            space.make_taken_fit(ctx);
+        });
     }
     interpose::set_enabled(settings.interposes);
 }

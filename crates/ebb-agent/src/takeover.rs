@@ -1,7 +1,9 @@
 //! What memory a running process has, as far as it can be managed.
 //!
-//! `/proc/self/smaps` tells it. Taken over are the heap and private anonymous mappings; not the stack, data of files and
-//! the zeroed memory behind it, what is locked, grows down, has other pages than the usual, or belongs to a
+//! `/proc/self/smaps` tells it. Taken over are the heap, private anonymous mappings, the zeroed memory behind the data of
+//! programs and libraries (`.bss`), and what the loader has relocated of theirs and is only read since, and of a program that has
+//! not begun the variables; not the stack, other
+//! data of files, what libc has for itself, what is locked, grows down, has other pages than the usual, or belongs to a
 //! userfaultfd of the program's; not the agent's own; and not what the kernel writes to by itself: the surroundings of the
 //! thread pointer (where libc has the robust list, the restartable sequence and the word to clear at the end), and the
 //! list and the word themselves, wherever they are.
@@ -12,9 +14,12 @@
 use crate::dormant;
 use crate::entry;
 use crate::guard::device;
+use crate::sequences;
+use crate::sites;
 use crate::start;
+use core::ffi::CStr;
 use core::mem::size_of;
-use ebb::{Mapping, PAGE, PageMap, Space, uapi};
+use ebb::{Mapping, PAGE, PageMap, Space, Which, uapi};
 use linux_raw_sys::general as g;
 
 /// Bytes of the text that is read at a time.
@@ -26,6 +31,13 @@ const BYTES: usize = TEXT_BYTES + MAPPINGS_MAX * size_of::<Entry>();
 /// descriptor of the thread above.
 const BELOW_BYTES: usize = 64 << 10;
 const ABOVE_BYTES: usize = 8 << 10;
+/// Zeroed memory behind a file's data that is less than this is not worth a region.
+const ZEROED_BYTES_MIN: usize = 128 << 10;
+/// Variables that are less, or more, are not worth a copy.
+const VARIABLES_BYTES_MIN: usize = 128 << 10;
+const VARIABLES_BYTES_MAX: usize = 16 << 20;
+/// What a library has relocated that is less than this is not worth a copy.
+const RELOCATED_BYTES_MIN: usize = 512 << 10;
 /// A mapping with the thread's descriptor in it is left alone as a whole, unless it is larger than this: a small process
 /// has not much more.
 const WHOLE_BYTES: usize = 16 << 20;
@@ -34,6 +46,8 @@ const WHOLE_BYTES: usize = 16 << 20;
 pub struct Found {
     at: *mut u8,
     count: usize,
+    /// No code of the program has run.
+    fresh: bool,
     /// The kernel uses the program's memory beside it (io_submit): nothing can be taken over.
     is_used_by_kernel: bool,
     /// The program has a ring for io_uring.
@@ -45,7 +59,20 @@ pub struct Found {
 struct Entry {
     mapping: Mapping,
     is_candidate: bool,
+    /// It is a file's.
+    file: OfFile,
     lock: Lock,
+}
+
+/// What a mapping of a file is to be.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+enum OfFile {
+    #[default]
+    No,
+    /// What the loader has relocated; so many bytes of it are the process's own, and only those are taken over.
+    Relocated(usize),
+    /// Variables of a program that has not begun: all of them.
+    Variables,
 }
 
 /// What a mapping is locked like.
@@ -59,11 +86,11 @@ enum Lock {
 }
 
 impl Found {
-    /// Reads what there is. None where /proc does not tell.
-    pub fn read() -> Option<Self> {
+    /// Reads what there is. `fresh`: no code of the program has run. None where /proc does not tell.
+    pub fn read(fresh: bool) -> Option<Self> {
         let fd = uapi::open_read(c"/proc/self/smaps").ok()?;
         let found = uapi::map_for_now(BYTES).ok().map(|at| {
-            let mut this = Self { at, count: 0, is_used_by_kernel: false, has_ring: false };
+            let mut this = Self { at, count: 0, fresh, is_used_by_kernel: false, has_ring: false };
             if !this.read_from(fd) {
                 this.count = 0;
             }
@@ -77,7 +104,7 @@ impl Found {
     fn read_from(&mut self, fd: i32) -> bool {
         // SAFETY: the mapping begins with this much room for text, which nobody else uses.
         let text = unsafe { core::slice::from_raw_parts_mut(self.at, TEXT_BYTES) };
-        let (mut used, mut entry, mut file_end) = (0, Entry::default(), 0);
+        let (mut used, mut entry, mut before) = (0, Entry::default(), Before::default());
         loop {
             let Ok(n) = uapi::read(fd, &mut text[used..]) else { return false };
             used += n;
@@ -88,8 +115,8 @@ impl Found {
                 match head(line) {
                     Some((start, end, flags, name)) => {
                         self.add(&entry);
-                        entry = self.candidate(start, end, flags, name, file_end);
-                        file_end = if is_file(name) { end } else { 0 };
+                        entry = self.candidate(start, end, flags, name, before);
+                        before = Before::of(&entry, name, end);
                     }
                     None => detail(&mut entry, line),
                 }
@@ -107,23 +134,55 @@ impl Found {
         }
     }
 
-    fn candidate(&mut self, start: usize, end: usize, flags: &[u8], name: &[u8], file_end: usize) -> Entry {
+    fn candidate(&mut self, start: usize, end: usize, flags: &[u8], name: &[u8], before: Before) -> Entry {
         self.is_used_by_kernel |= name.starts_with(b"/[aio]");
         self.has_ring |= name.starts_with(b"anon_inode:[io_uring]");
         let is_heap = name == b"[heap]";
         let is_anonymous = name.is_empty() || name.starts_with(b"[anon:");
         // Right behind a file's data lies its zeroed memory.
-        let is_candidate = is_heap || (is_anonymous && start != file_end);
+        let is_zeroed = is_anonymous && start == before.end;
+        let is_worth_it = !is_zeroed || (!before.is_libc && end - start >= ZEROED_BYTES_MIN);
+        let file = self.of_file(start, end, flags, name, before);
+        let is_candidate = file != OfFile::No || ((is_heap || is_anonymous) && is_worth_it);
         let is_private = flags.get(3) == Some(&b'p');
         let bit = |i: usize, letter, value| if flags.get(i) == Some(&letter) { value } else { 0 };
         let prot = bit(0, b'r', g::PROT_READ) | bit(1, b'w', g::PROT_WRITE) | bit(2, b'x', g::PROT_EXEC);
         let start = if is_heap { start.max((dormant::heap_start() as usize).next_multiple_of(PAGE)) } else { start };
         let mapping = Mapping { start, end, prot, ..Mapping::default() };
-        Entry { mapping, is_candidate: is_candidate && is_private, lock: Lock::None }
+        Entry { mapping, is_candidate: is_candidate && is_private, file, lock: Lock::None }
+    }
+
+    /// What a mapping is to be if it is a file's.
+    fn of_file(&self, start: usize, end: usize, flags: &[u8], name: &[u8], before: Before) -> OfFile {
+        if !is_file(name) || is_libc(name) {
+            return OfFile::No;
+        }
+        match flags {
+            // With the dynamic section in it: the loader protects it from then on.
+            b"r--p" if sites::is_dynamic_within(start, end) => OfFile::Relocated(0),
+            // Behind that.
+            b"rw-p"
+                if self.fresh
+                    && before.is_relocated
+                    && before.sum == sum(name)
+                    && (VARIABLES_BYTES_MIN..=VARIABLES_BYTES_MAX).contains(&(end - start))
+                    && has_no_sequences(name) =>
+            {
+                OfFile::Variables
+            }
+            _ => OfFile::No,
+        }
     }
 
     fn add(&mut self, entry: &Entry) {
-        let is_wanted = entry.is_candidate || entry.lock != Lock::None;
+        let Mapping { keyed, dontfork, wipeonfork, dontdump, .. } = entry.mapping;
+        let is_usual = !(keyed || dontfork || wipeonfork || dontdump);
+        let is_worth_it = match entry.file {
+            OfFile::No => true,
+            OfFile::Relocated(bytes) => is_usual && bytes >= RELOCATED_BYTES_MIN,
+            OfFile::Variables => is_usual,
+        };
+        let is_wanted = (entry.is_candidate && is_worth_it) || entry.lock != Lock::None;
         if is_wanted && entry.mapping.start < entry.mapping.end && self.count < MAPPINGS_MAX {
             // SAFETY: room for so many behind the text; page aligned, so aligned enough.
             unsafe { self.entries().add(self.count).write(*entry) };
@@ -171,9 +230,16 @@ impl Found {
         if let Some(map) = PageMap::open().filter(|_| !self.is_used_by_kernel) {
             for i in 0..self.count {
                 // SAFETY: written by `add`.
-                let Entry { mapping, is_candidate, .. } = unsafe { self.entries().add(i).read() };
-                let mapping = Mapping { kept: stays, ..mapping };
+                let Entry { mapping, is_candidate, file, .. } = unsafe { self.entries().add(i).read() };
+                let mapping = Mapping { kept: stays, fresh: self.fresh, ..mapping };
                 if !is_candidate {
+                    continue;
+                }
+                if file != OfFile::No {
+                    let which = if file == OfFile::Variables { Which::All } else { Which::Own };
+                    if !kept.iter().any(|&(start, end)| start < mapping.end && end > mapping.start) {
+                        space.take_over_file(&map, &mapping, which);
+                    }
                     continue;
                 }
                 // To the program this is one mapping, which mremap moves as a whole, where the kernel joined its first ones
@@ -215,6 +281,42 @@ fn take_but(space: &Space, map: &PageMap, mapping: Mapping, kept: &[(usize, usiz
     }
 }
 
+/// The mapping before, where it was a file's.
+#[derive(Clone, Copy, Default)]
+struct Before {
+    end: usize,
+    is_libc: bool,
+    is_relocated: bool,
+    sum: u64,
+}
+
+impl Before {
+    fn of(entry: &Entry, name: &[u8], end: usize) -> Self {
+        let is_relocated = matches!(entry.file, OfFile::Relocated(_));
+        Self { end: if is_file(name) { end } else { 0 }, is_libc: is_libc(name), is_relocated, sum: sum(name) }
+    }
+}
+
+/// Tells names apart.
+fn sum(name: &[u8]) -> u64 {
+    name.iter().fold(0xcbf2_9ce4_8422_2325, |sum, &c| (sum ^ u64::from(c)).wrapping_mul(0x100_0000_01b3))
+}
+
+/// Whether the file with this name has no restartable sequences in its data, for sure.
+fn has_no_sequences(name: &[u8]) -> bool {
+    let mut path = [0u8; 512];
+    let Some(room) = path.get_mut(..name.len()) else { return false };
+    room.copy_from_slice(name);
+    CStr::from_bytes_until_nul(&path).is_ok_and(|path| !sequences::may_have(path))
+}
+
+/// Whether a file is libc, the loader, or the agent: their data is used while Ebb works.
+fn is_libc(name: &[u8]) -> bool {
+    const NAMES: [&[u8]; 4] = [b"libc.so", b"libc-", b"ld-", b"libebb_agent"];
+    let file = name.rsplit(|&c| c == b'/').next().unwrap_or(name);
+    NAMES.iter().any(|start| file.starts_with(start))
+}
+
 /// Whether a mapping's name is a file's.
 fn is_file(name: &[u8]) -> bool {
     name.first() == Some(&b'/')
@@ -244,6 +346,8 @@ fn detail(entry: &mut Entry, line: &[u8]) {
         mapping.has_huge = is_more_than_zero(huge);
     } else if let Some(key) = line.strip_prefix(b"ProtectionKey:") {
         mapping.keyed = is_more_than_zero(key);
+    } else if let (OfFile::Relocated(bytes), Some(text)) = (&mut entry.file, line.strip_prefix(b"Anonymous:")) {
+        *bytes = kibibytes(text).unwrap_or(0) << 10;
     } else if let Some(flags) = line.strip_prefix(b"VmFlags:") {
         for flag in flags.split(|&c| c == b' ') {
             match flag {
@@ -264,6 +368,12 @@ fn detail(entry: &mut Entry, line: &[u8]) {
             }
         }
     }
+}
+
+/// The number in such a line, as ` 128 kB`.
+fn kibibytes(text: &[u8]) -> Option<usize> {
+    let number = text.split(|&c| c == b' ').find(|word| !word.is_empty())?;
+    core::str::from_utf8(number).ok()?.parse().ok()
 }
 
 /// The FS base: where libc's descriptor of the thread is.
@@ -303,6 +413,31 @@ mod tests {
         assert_eq!(head(line), Some((0x7f00, 0x8000, &b"rw-p"[..], &b""[..])));
         let line = b"5000-6000 r--p 00001000 fe:01 1234                       /usr/lib/a b.so";
         assert_eq!(head(line).map(|h| h.3), Some(&b"/usr/lib/a b.so"[..]));
+    }
+
+    #[test]
+    fn what_libc_has_for_itself_is_known_by_its_file() {
+        for name in [
+            &b"/lib/x86_64-linux-gnu/libc.so.6"[..],
+            b"/lib/ld-linux-x86-64.so.2",
+            b"/lib/libc-2.31.so",
+            b"/a/libebb_agent.so",
+        ] {
+            assert!(is_libc(name));
+        }
+        for name in [&b"/usr/lib/libcrypto.so.3"[..], b"/usr/bin/ld", b"", b"/lib/ld-x/a.so"] {
+            assert!(!is_libc(name));
+        }
+    }
+
+    #[test]
+    fn what_is_the_process_s_own_is_counted_in_bytes() {
+        let mut entry = Entry { file: OfFile::Relocated(0), ..Entry::default() };
+        detail(&mut entry, b"Anonymous:         11576 kB");
+        assert_eq!(entry.file, OfFile::Relocated(11576 << 10));
+        let mut entry = Entry::default();
+        detail(&mut entry, b"Anonymous:         11576 kB");
+        assert_eq!(entry.file, OfFile::No);
     }
 
     #[test]

@@ -138,6 +138,12 @@ fn dispatch(space: &'static Space, b: &mut ThreadBlock, uc: &mut Context, nr: u3
                 Some(ret)
             })
         }
+        g::__NR_stat | g::__NR_lstat | g::__NR_newfstatat | g::__NR_statx
+            if tasks::would_be_counted(space) && proc_files::counts_tasks(nr, a) =>
+        {
+            let mem = SpaceMemory::new(space, b.ctx(), uc.regs.sp);
+            performed(uc, a, |call| tasks::alone(space, b, || guard::call(&mem, nr as u64, a, call)))
+        }
         _ if proc_files::is_marked(a[0]) && proc_files::concerns(nr) => {
             let sp = uc.regs.sp;
             performed(uc, a, |call| proc_files::call(space, b, (nr, sp), a, call))

@@ -129,6 +129,6 @@ pub use swapon::{SwapOffError, SwapOnError};
 #[cfg(not(loom))]
 pub use table::{ADDR_END, PAGE};
 #[cfg(not(loom))]
-pub use takeover::{Mapping, PageMap};
+pub use takeover::{Mapping, PageMap, Which};
 #[cfg(not(loom))]
 pub use validate::Inconsistency;

@@ -57,6 +57,11 @@ impl Life {
         self.word.fetch_sub(STARTING, Ordering::SeqCst);
     }
 
+    /// Whether there is a thread, or one is about to be made.
+    pub fn may_be_there(&self) -> bool {
+        self.word.load(Ordering::Relaxed) & (STARTING | ALIVE) != 0
+    }
+
     /// Whether the thread is to end. It looks before it sleeps, after it has said that it does.
     pub fn is_held(&self) -> bool {
         model_fence();

@@ -467,6 +467,9 @@ impl Space {
         match advice {
             // What MADV_FREE allows the kernel to do later is done now: the next touch reads zero.
             g::MADV_DONTNEED | g::MADV_FREE | MADV_DONTNEED_LOCKED => self.exclusive(|| {
+                if self.has_from_file(start, end) {
+                    return -(linux_raw_sys::errno::EINVAL as i64);
+                }
                 let b = [a[0], a[1], if advice == g::MADV_FREE { g::MADV_DONTNEED } else { advice } as u64, 0, 0, 0];
                 // SAFETY: the program gives the content up.
                 let result = unsafe { self.kernel(g::__NR_madvise, b) };
@@ -534,6 +537,18 @@ impl Space {
             // SAFETY: changes no content.
             _ => raw(unsafe { self.kernel(g::__NR_madvise, a) }),
         }
+    }
+
+    /// Whether some of the range was a file's before it was managed. Inside the gate.
+    fn has_from_file(&self, start: usize, end: usize) -> bool {
+        let mut at = start;
+        while let Some(r) = self.regions.first_in(at, end) {
+            if r.attr.is_from_file() {
+                return true;
+            }
+            at = r.end;
+        }
+        false
     }
 
     /// MADV_POPULATE_READ and MADV_POPULATE_WRITE, in pieces that stay in memory while the kernel looks at them: it knows of

@@ -34,20 +34,21 @@ impl Region {
 
 /// Attributes of a region.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Attr(u8);
+pub struct Attr(u16);
 
 impl Attr {
-    const READ: u8 = 1;
-    const WRITE: u8 = 2;
-    const EXEC: u8 = 4;
-    const DONTFORK: u8 = 8;
-    const WIPEONFORK: u8 = 16;
-    const KEYED: u8 = 32;
-    const DONTDUMP: u8 = 64;
-    const KEPT: u8 = 128;
+    const READ: u16 = 1;
+    const WRITE: u16 = 2;
+    const EXEC: u16 = 4;
+    const DONTFORK: u16 = 8;
+    const WIPEONFORK: u16 = 16;
+    const KEYED: u16 = 32;
+    const DONTDUMP: u16 = 64;
+    const KEPT: u16 = 128;
+    const FROM_FILE: u16 = 256;
 
     /// All of them, for reports.
-    pub fn bits(self) -> u8 {
+    pub fn bits(self) -> u16 {
         self.0
     }
 
@@ -70,7 +71,7 @@ impl Attr {
 
     /// The same with mmap's `prot` in place of the old protection, and with a protection key, without one, or with what it had.
     pub fn with_prot(self, prot: u32, keyed: Option<bool>) -> Self {
-        let keep = self.0 & (Self::DONTFORK | Self::WIPEONFORK | Self::DONTDUMP | Self::KEPT);
+        let keep = self.0 & (Self::DONTFORK | Self::WIPEONFORK | Self::DONTDUMP | Self::KEPT | Self::FROM_FILE);
         let is_keyed = keyed.unwrap_or(self.0 & Self::KEYED != 0);
         Self(Self::from_prot(prot).0 | keep | if is_keyed { Self::KEYED } else { 0 })
     }
@@ -98,6 +99,16 @@ impl Attr {
     /// What is in memory stays there.
     pub fn is_kept(self) -> bool {
         self.0 & Self::KEPT != 0
+    }
+
+    /// The same, of what was a private mapping of a file before it was managed.
+    pub fn with_from_file(self) -> Self {
+        Self(self.0 | Self::FROM_FILE)
+    }
+
+    /// Without its content it would be the file's again, so it cannot be dropped.
+    pub fn is_from_file(self) -> bool {
+        self.0 & Self::FROM_FILE != 0
     }
 
     /// Core dumps leave it out.
@@ -312,7 +323,7 @@ mod tests {
         t
     }
 
-    fn list(t: &Regions) -> [Option<(usize, usize, u8)>; 6] {
+    fn list(t: &Regions) -> [Option<(usize, usize, u16)>; 6] {
         let mut out = [None; 6];
         for (o, r) in out.iter_mut().zip(t.all()) {
             *o = Some((r.start, r.end, r.attr.0));
@@ -334,6 +345,7 @@ mod tests {
     fn what_is_kept_stays_so_with_another_protection() {
         assert!(RW.with_kept().with_prot(g::PROT_READ, None).with_dontfork(true).is_kept());
         assert!(RW.with_kept().is_plain() && !RW.is_kept());
+        assert!(R.with_from_file().with_prot(g::PROT_READ | g::PROT_WRITE, None).is_from_file() && !R.is_from_file());
     }
 
     #[test]

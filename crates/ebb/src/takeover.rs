@@ -8,6 +8,7 @@
 //! COPY carry it, and a write replaces it without a fault of Ebb's.
 
 use crate::clock;
+use crate::ctx::ThreadCtx;
 use crate::device::SwapSpec;
 use crate::groups::Index;
 use crate::page::State;
@@ -41,6 +42,17 @@ pub struct Mapping {
     pub kept: bool,
     /// The kernel may have merged its pages with equal ones (KSM).
     pub mergeable: bool,
+    /// No code of the program has run yet, so nobody has pinned any of it.
+    pub fresh: bool,
+}
+
+/// What of a private mapping of a file is taken over.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Which {
+    /// Runs of pages that were written to. Their content must not change any more.
+    Own,
+    /// Every page: where nothing has used it, so that nobody has pinned any.
+    All,
 }
 
 /// `/proc/self/pagemap`: one word a page.
@@ -67,10 +79,31 @@ impl Drop for PageMap {
     }
 }
 
+/// How long a process that begins makes room for what it has.
+const TAKEN_WAIT_NS: u64 = 250_000_000;
+
 /// The page is in the page table, or in the kernel's swap.
 fn is_there(word: &[u8]) -> bool {
     const SWAPPED_OR_PRESENT: u8 = 0b1100_0000;
     word[7] & SWAPPED_OR_PRESENT != 0
+}
+
+/// As [`is_there`], and it is the process's own: of a private mapping of a file, a page that was written to.
+fn is_own(word: &[u8]) -> bool {
+    const OF_FILE: u8 = 0b0010_0000;
+    is_there(word) && word[7] & OF_FILE == 0
+}
+
+/// Pages in a row for which written memory of a file is taken over: each run is a mapping of its own.
+const RUN_MIN: usize = 16;
+
+/// The runs of at least [`RUN_MIN`] pages that are the process's own.
+fn own_runs(words: &[u8]) -> impl Iterator<Item = core::ops::Range<usize>> {
+    let own = |i: usize| words.get(i * 8..i * 8 + 8).is_some_and(is_own);
+    let pages = words.len() / 8;
+    let begins = (0..pages).filter(move |&i| own(i) && (i == 0 || !own(i - 1)));
+    let runs = begins.map(move |first| first..(first..pages).find(|&i| !own(i)).unwrap_or(pages));
+    runs.filter(|run| run.len() >= RUN_MIN)
 }
 
 impl Space {
@@ -105,15 +138,17 @@ impl Space {
                 if !map.read(at, stop, &mut words) {
                     self.fatal(b"/proc/self/pagemap: it could be read a moment ago; please report it");
                 }
-                self.enter_pages(at, words[..(stop - at) / PAGE * 8].chunks_exact(8).map(is_there));
+                let are_there = words[..(stop - at) / PAGE * 8].chunks_exact(8).map(is_there);
+                self.enter_pages(at, are_there, !mapping.fresh);
                 at = stop;
             }
             true
         })
     }
 
-    /// Enters the pages of one unit from `start` on into the books. Under the exclusive gate.
-    fn enter_pages(&self, start: usize, are_there: impl Iterator<Item = bool>) {
+    /// Enters the pages of one unit from `start` on into the books; `lent`: nobody saw who used them before. Under the exclusive
+    /// gate.
+    fn enter_pages(&self, start: usize, are_there: impl Iterator<Item = bool>, lent: bool) {
         let mut present = 0;
         for (i, _) in are_there.enumerate().filter(|(_, is_there)| *is_there) {
             let Some(word) = self.table.word(start + i * PAGE) else { return };
@@ -126,9 +161,79 @@ impl Space {
             self.count_present(start, present);
             if let Some(unit) = self.table.unit(start) {
                 unit.touched.store(clock::stamp(), Relaxed);
-                unit.lent.store(1, Relaxed);
+                if lent {
+                    unit.lent.store(1, Relaxed);
+                }
             }
         }
+    }
+
+    /// Manages a private mapping of a file, or what was written to of it, as where the loader has relocated a library. It
+    /// becomes anonymous memory of the same content and protection, because the kernel registers no other; pages of the file
+    /// that stay cost nothing. Bytes that are managed now.
+    ///
+    /// The calling thread must be the only one of the process, no signal may come, and all of the mapping must be in the file. Who
+    /// has pinned a page goes on with the old one: see [`Which`].
+    pub fn take_over_file(&self, map: &PageMap, mapping: &Mapping, which: Which) -> usize {
+        let Ok(buffer) = uapi::map_for_now(UNIT_BYTES) else { return 0 };
+        let attr = Attr::from_prot(mapping.prot).with_from_file();
+        let mut words = [0u8; UNIT_PAGES * 8];
+        let (mut at, mut taken) = (mapping.start, 0);
+        let mut take = |start, len| {
+            if self.exclusive(|| self.replace(start, len, attr, mapping.prot, buffer)) {
+                taken += len;
+            }
+        };
+        while at < mapping.end {
+            let stop = (self.table.unit_start(at) + UNIT_BYTES).min(mapping.end);
+            match which {
+                Which::All => take(at, stop - at),
+                Which::Own if map.read(at, stop, &mut words) => {
+                    own_runs(&words[..(stop - at) / PAGE * 8])
+                        .for_each(|run| take(at + run.start * PAGE, run.len() * PAGE));
+                }
+                Which::Own => break,
+            }
+            at = stop;
+        }
+        // SAFETY: mapped above, and nobody refers to it.
+        let _ = unsafe { uapi::munmap(buffer as usize, UNIT_BYTES) };
+        taken
+    }
+
+    /// Puts managed memory with the same content in the place of `len` bytes at `start`, by way of `buffer`. False when the mapping
+    /// is the file's still. Under the exclusive gate.
+    fn replace(&self, start: usize, len: usize, attr: Attr, prot: u32, buffer: *mut u8) -> bool {
+        if !self.regions.has_room(3) || self.table.cover(start, start + len).is_err() {
+            return false;
+        }
+        // SAFETY: readable, by the caller's contract on the protection, and not written to meanwhile; the buffer holds a unit.
+        unsafe { core::ptr::copy_nonoverlapping(start as *const u8, buffer, len) };
+        // SAFETY: what is unmapped is in the buffer, and nobody looks until it is back.
+        if unsafe { uapi::map_private_over(start, len, prot) }.is_err() {
+            // Refused before anything was unmapped, or after.
+            if uapi::may_have_hole(start, len) {
+                self.fatal(b"no memory to take over the data of a library; raise vm.max_map_count or RLIMIT_AS");
+            }
+            return false;
+        }
+        if !self.manage(start, start + len, attr, Index::ROOT) {
+            // SAFETY: writable for as long as it takes; nobody else looks.
+            let is_back = uapi::mprotect(start, len, g::PROT_READ | g::PROT_WRITE).is_ok()
+                && unsafe {
+                    core::ptr::copy_nonoverlapping(buffer, start as *mut u8, len);
+                    uapi::mprotect(start, len, prot).is_ok()
+                };
+            if !is_back {
+                self.fatal(b"no memory to put back the data of a library; raise vm.max_map_count");
+            }
+            return false;
+        }
+        if self.uffd().copy(start, buffer as usize, len).is_err() {
+            self.fatal(b"the data of a library could not be put back; please report it");
+        }
+        self.enter_pages(start, (0..len / PAGE).map(|_| true), false);
+        true
     }
 
     /// Sets address space aside for a space that is made in a running process, which may know that places are empty where
@@ -143,6 +248,14 @@ impl Space {
         uapi::later::set_aside(bytes);
     }
 
+    /// Makes room for what was taken over, which was there before anybody was asked: of a large program that is
+    /// much. Where others are as short, all stays as it is after a quarter of a second.
+    pub fn make_taken_fit(&self, ctx: &ThreadCtx) {
+        if self.tree().look().free() < 0 {
+            self.try_direct_reclaim(ctx, 1, TAKEN_WAIT_NS);
+        }
+    }
+
     /// Pages may be shared with other processes: this one forked before it had a space, or is the child of such a fork.
     pub fn note_forked(&self) {
         self.background.set_forked();
@@ -155,5 +268,29 @@ fn split_huge(start: usize, end: usize) {
     for huge in (start / UNIT_BYTES * UNIT_BYTES..end).step_by(UNIT_BYTES) {
         let part = huge.max(start);
         let _ = uapi::madvise(part, PAGE, g::MADV_COLD);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_of_own_pages_are_long_enough_and_none_of_the_files() {
+        const OWN: u8 = 0x80;
+        const SWAPPED: u8 = 0x40;
+        const FILE: u8 = 0xa0;
+        let runs = |pages: &[(u8, usize)]| {
+            let words: Vec<u8> = pages
+                .iter()
+                .flat_map(|&(kind, n)| core::iter::repeat_n([0, 0, 0, 0, 0, 0, 0, kind], n))
+                .flatten()
+                .collect();
+            own_runs(&words).map(|run| (run.start, run.end)).collect::<Vec<_>>()
+        };
+        assert_eq!(runs(&[]), []);
+        assert_eq!(runs(&[(FILE, 40)]), []);
+        assert_eq!(runs(&[(0, 3), (OWN, RUN_MIN), (FILE, 1), (OWN, RUN_MIN - 1)]), [(3, 3 + RUN_MIN)]);
+        assert_eq!(runs(&[(OWN, 8), (SWAPPED, 8), (FILE, 9), (SWAPPED, 30)]), [(0, 16), (25, 55)]);
     }
 }

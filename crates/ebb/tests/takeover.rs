@@ -4,21 +4,14 @@
 mod harness;
 
 use ebb::{Mapping, PageMap, Space};
-use harness::{check, ctx, fill, force, leave, map, space, unmap};
+use harness::{check, ctx, fill, force, leave, one_at_a_time, press, resident, space, unmap};
 use proptest::prelude::*;
 use std::ops::Range;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 const PAGE: usize = 4096;
 const BUDGET: u64 = 16 << 20;
 const READ_WRITE: u32 = 3;
 const READ_ONLY: u32 = 1;
-
-/// A process that is taken over has one thread: tests run one by one.
-fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// Memory of the kernel's, not managed, that begins at a multiple of 2 MiB.
 struct Plain {
@@ -70,27 +63,9 @@ impl Plain {
     }
 }
 
-/// Pushes everything else out.
-fn press(space: &'static Space) {
-    let pages = 2 * BUDGET as usize / PAGE;
-    let at = map(space, pages * PAGE);
-    for page in 0..pages {
-        fill(at, page, 9, 3);
-    }
-    unmap(space, at, pages * PAGE);
-}
-
-/// How many pages of the range the kernel has in memory.
-fn resident(at: *mut u8, pages: usize) -> usize {
-    let mut out = vec![0u8; pages];
-    // SAFETY: the kernel writes a byte for each page.
-    assert_eq!(unsafe { libc::mincore(at.cast(), pages * PAGE, out.as_mut_ptr()) }, 0);
-    out.iter().filter(|byte| **byte & 1 != 0).count()
-}
-
 #[test]
 fn what_was_taken_over_is_swapped_out_and_comes_back() {
-    let _alone = alone();
+    let _alone = one_at_a_time();
     let space = space(BUDGET, force());
     let plain = Plain::new(1500);
     for page in 0..1500 {
@@ -98,7 +73,7 @@ fn what_was_taken_over_is_swapped_out_and_comes_back() {
     }
     plain.take_over(space, plain.mapping(&(0..1500)));
     assert_eq!(space.validate(), Ok(()));
-    press(space);
+    press(space, BUDGET);
     assert!(resident(plain.at, 1500) < 1500, "nothing was swapped out");
     for page in 0..1500 {
         check(plain.at, page, 1, page as u64 % 4);
@@ -110,7 +85,7 @@ fn what_was_taken_over_is_swapped_out_and_comes_back() {
 
 #[test]
 fn huge_pages_are_taken_over_as_small_ones() {
-    let _alone = alone();
+    let _alone = one_at_a_time();
     let space = space(BUDGET, force());
     let plain = Plain::new(1024);
     plain.advise(libc::MADV_HUGEPAGE);
@@ -118,7 +93,7 @@ fn huge_pages_are_taken_over_as_small_ones() {
         fill(plain.at, page, 2, 3);
     }
     plain.take_over(space, Mapping { has_huge: true, ..plain.mapping(&(0..1024)) });
-    press(space);
+    press(space, BUDGET);
     assert!(resident(plain.at, 1024) < 1024, "nothing was swapped out");
     for page in 0..1024 {
         check(plain.at, page, 2, 3);
@@ -130,7 +105,7 @@ fn huge_pages_are_taken_over_as_small_ones() {
 
 #[test]
 fn a_hole_reads_as_zero_and_is_not_charged() {
-    let _alone = alone();
+    let _alone = one_at_a_time();
     let space = space(BUDGET, force());
     let plain = Plain::new(4096);
     fill(plain.at, 4000, 3, 3);
@@ -147,7 +122,7 @@ fn a_hole_reads_as_zero_and_is_not_charged() {
 
 #[test]
 fn pages_shared_with_a_forks_child_leave_memory_too() {
-    let _alone = alone();
+    let _alone = one_at_a_time();
     let space = space(BUDGET, force());
     let plain = Plain::new(1024);
     for page in 0..1024 {
@@ -163,7 +138,7 @@ fn pages_shared_with_a_forks_child_leave_memory_too() {
     }
     space.note_forked();
     plain.take_over(space, plain.mapping(&(0..1024)));
-    press(space);
+    press(space, BUDGET);
     assert!(resident(plain.at, 1024) < 1024, "nothing was swapped out");
     for page in 0..1024 {
         check(plain.at, page, 4, 3);
@@ -202,7 +177,7 @@ proptest! {
 
     #[test]
     fn any_memory_is_after_the_change_what_it_was_before(parts in prop::collection::vec(part(), 1..8), huge: bool) {
-        let _alone = alone();
+        let _alone = one_at_a_time();
     let space = space(BUDGET, force());
         let plain = Plain::new(parts.iter().map(|part| part.pages).sum());
         if huge {
@@ -225,7 +200,7 @@ proptest! {
             plain.take_over(space, Mapping { prot: part.prot, has_huge: huge, ..plain.mapping(range) });
         }
         prop_assert_eq!(space.validate(), Ok(()));
-        press(space);
+        press(space, BUDGET);
         for (range, part) in &placed {
             let (start, end) = plain.range(range);
             let protect = [start as u64, (end - start) as u64, READ_WRITE as u64, 0, 0, 0];

@@ -6,10 +6,13 @@
 //! * `maps`, `smaps` and `numa_maps` come without the lines of Ebb's mappings (`text`): the agent's code and what it only reads
 //!   stay, because symbols are looked up there;
 //! * the directories `fd`, `fdinfo` and `map_files` come without Ebb's entries (`names`);
-//! * `mem` reads and writes pages that are out, too (`memory`).
+//! * `mem` reads and writes pages that are out, too (`memory`);
+//! * while it lists its tasks in `task`, Ebb's threads are not there (`tasks`); and in a program of one thread neither while it
+//!   counts them, by the links of that directory or in `stat` and `status`: many may only fork, or change their privileges,
+//!   while they are alone, and look.
 //!
-//! Everything else is as the kernel tells it: what counts (`statm`, `status`, `smaps_rollup`) counts the process with what Ebb
-//! holds for it, and `pagemap` says which pages are in memory.
+//! Everything else is as the kernel tells it: what counts memory (`statm`, `status`, `smaps_rollup`) counts the process with what
+//! Ebb holds for it, and `pagemap` says which pages are in memory.
 //!
 //! The program has the kernel's own file, so it is described, duplicated, inherited and seeked as ever. Which descriptors may be
 //! such files is a bit for each number: set where a file of such a name is opened or duplicated, and cleared when a look at it
@@ -21,7 +24,8 @@ mod names;
 mod text;
 
 use crate::entry;
-use crate::guard::SpaceMemory;
+use crate::guard::{self, SpaceMemory};
+use crate::tasks;
 use crate::thread::ThreadBlock;
 use crate::user;
 use core::ffi::CStr;
@@ -52,10 +56,14 @@ enum Kind {
     Descriptors,
     /// A directory whose names are ranges of memory.
     Ranges,
+    /// A directory whose names are tasks.
+    Tasks,
+    /// It tells, among other things, how many tasks there are.
+    Counts,
 }
 
 /// The files, by their names in a process's directory, and in that of one of its threads.
-const FILES: [(&CStr, Kind); 13] = [
+const FILES: [(&CStr, Kind); 18] = [
     (c"/proc/self/maps", Kind::Text),
     (c"/proc/self/smaps", Kind::Text),
     (c"/proc/self/mem", Kind::Memory),
@@ -69,6 +77,11 @@ const FILES: [(&CStr, Kind); 13] = [
     (c"/proc/thread-self/mem", Kind::Memory),
     (c"/proc/thread-self/fd", Kind::Descriptors),
     (c"/proc/thread-self/fdinfo", Kind::Descriptors),
+    (c"/proc/self/task", Kind::Tasks),
+    (c"/proc/self/stat", Kind::Counts),
+    (c"/proc/self/status", Kind::Counts),
+    (c"/proc/thread-self/stat", Kind::Counts),
+    (c"/proc/thread-self/status", Kind::Counts),
 ];
 
 /// True where a call on this number must come here.
@@ -115,9 +128,44 @@ pub fn mark_earlier() {
 
 /// Whether a file with this path may be one of these: it has such a name, or one that says nothing.
 pub fn has_such_name(path: &[u8]) -> bool {
+    matches!(
+        last_part(path),
+        b"maps"
+            | b"smaps"
+            | b"numa_maps"
+            | b"mem"
+            | b"fd"
+            | b"fdinfo"
+            | b"map_files"
+            | b"task"
+            | b"stat"
+            | b"status"
+            | b"."
+            | b".."
+            | b""
+    )
+}
+
+/// The last name in a path.
+fn last_part(path: &[u8]) -> &[u8] {
     let end = path.iter().rposition(|&c| c != b'/').map_or(0, |last| last + 1);
-    let name = path[..end].rsplit(|&c| c == b'/').next().unwrap_or_default();
-    matches!(name, b"maps" | b"smaps" | b"numa_maps" | b"mem" | b"fd" | b"fdinfo" | b"map_files" | b"." | b".." | b"")
+    path[..end].rsplit(|&c| c == b'/').next().unwrap_or_default()
+}
+
+/// Whether a file with this path may be the directory of the process's tasks.
+pub fn may_be_tasks(path: &[u8]) -> bool {
+    last_part(path) == b"task"
+}
+
+/// Whether a call looks at a file of such a name, in a way that tells how many links it has.
+pub fn counts_tasks(nr: u32, a: &[u64; 6]) -> bool {
+    let at = match nr {
+        g::__NR_stat | g::__NR_lstat => a[0],
+        g::__NR_newfstatat | g::__NR_statx => a[1],
+        _ => return false,
+    };
+    let mut path = [0u8; 64];
+    matches!(user::read_str(at, &mut path), Ok(Some(len)) if may_be_tasks(&path[..len]))
 }
 
 /// Whether the path that an open call names is such a one.
@@ -150,7 +198,7 @@ fn kind_of(fd: u64) -> Option<Kind> {
     let (found, is_dir) = describe(ret, &stat)?;
     let mut device = None;
     for (name, kind) in FILES {
-        if is_dir != matches!(kind, Kind::Descriptors | Kind::Ranges) && device.is_some() {
+        if is_dir != matches!(kind, Kind::Descriptors | Kind::Ranges | Kind::Tasks) && device.is_some() {
             continue;
         }
         // SAFETY: the kernel reads a C string, and writes one `struct stat`.
@@ -192,6 +240,11 @@ pub fn call(
             };
             names::call(&mem, nr, a, &is_hidden, call)
         }
+        Kind::Tasks => tasks::alone(space, b, || guard::call(&mem, nr as u64, a, call)),
+        Kind::Counts if is_read(nr) && tasks::is_single() => {
+            tasks::alone(space, b, || guard::call(&mem, nr as u64, a, call))
+        }
+        Kind::Counts => None,
     }
 }
 
@@ -275,7 +328,17 @@ mod tests {
 
     #[test]
     fn names_are_looked_at_by_their_last_part() {
-        for path in ["/proc/self/maps", "maps", "/proc/12/fd/", "/dev/fd", "//", ".", "/proc/self/task/7/smaps"] {
+        for path in [
+            "/proc/self/maps",
+            "maps",
+            "/proc/12/fd/",
+            "/dev/fd",
+            "//",
+            ".",
+            "/proc/self/task/7/smaps",
+            "self/task/",
+            "stat",
+        ] {
             assert!(has_such_name(path.as_bytes()), "{path}");
         }
         for path in ["/proc/self/maps2", "/proc/self/mem/x", "/etc/passwd", "/proc/self/fd/3", "mema"] {
@@ -299,9 +362,25 @@ mod tests {
         assert_eq!(kind(&format!("/proc/{}/maps", other.id())), None);
         drop(other.stdin.take());
         other.wait().expect("it ends");
-        assert_eq!(kind("/proc/self/status"), None);
+        assert_eq!(kind("/proc/self/status"), Some(Kind::Counts));
+        assert_eq!(kind(&format!("/proc/{own}/task/")), Some(Kind::Tasks));
+        assert_eq!((kind("/proc/stat"), kind("/proc/self/limits")), (None, None));
         assert_eq!(kind("/"), None);
         assert_eq!(kind_of(u64::MAX), None);
+    }
+
+    #[test]
+    fn a_look_at_the_tasks_is_known_by_call_and_path() {
+        let path = c"self/task/".as_ptr() as u64;
+        assert!(
+            counts_tasks(g::__NR_newfstatat, &[3, path, 0, 0, 0, 0])
+                && counts_tasks(g::__NR_stat, &[path, 0, 0, 0, 0, 0])
+        );
+        assert!(
+            !counts_tasks(g::__NR_stat, &[c"tasks".as_ptr() as u64, 0, 0, 0, 0, 0])
+                && !counts_tasks(g::__NR_stat, &[8; 6])
+        );
+        assert!(!counts_tasks(g::__NR_open, &[path; 6]));
     }
 
     #[test]

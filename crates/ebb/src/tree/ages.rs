@@ -27,9 +27,11 @@ const SHORT_PERMILLE: u32 = 200;
 const SPARE_PART: u32 = 4;
 /// One that has so large a part more than a process that is short gives it some.
 const EVEN_PART: u64 = 64;
-/// Processes are equals from so old on. Of many short ones that do not all fit some end soon, and leave their memory to the
-/// others, if they are not held up.
-const EVEN_AGE_MS: u64 = 10_000;
+/// Who has had most for so long, while another was short, owes some. Of many short processes that do not all fit, who has most ends
+/// soon, and leaves its memory to the others, if it is not held up.
+const RICH_MS: u64 = 10_000;
+/// When nobody was short for so long, that begins anew.
+const RICH_SEEN_MS: u64 = 2000;
 /// The part of what a process holds that may be what Ebb keeps books in.
 const BOOKS_PART: u64 = 16;
 /// Shares of a process that say what it has in common with others.
@@ -97,9 +99,23 @@ impl Member {
         self.needed_again.load(Relaxed).checked_sub(1).filter(|_| is_recent)
     }
 
-    /// It has run for so long that it may want as much as others have.
-    pub fn is_old(&self, now_ms: u64) -> bool {
-        now_ms.saturating_sub(self.since_ms.load(Relaxed)) >= EVEN_AGE_MS
+    /// Somebody who is short sees that this one has more than any other.
+    fn note_rich(&self, now_ms: u64) {
+        let is_new = now_ms.saturating_sub(self.rich_seen_ms.swap(now_ms, Relaxed)) > RICH_SEEN_MS;
+        if self.rich_ms.load(Relaxed) == 0 || is_new && !self.owes(now_ms) {
+            self.rich_ms.store(now_ms.max(1), Relaxed);
+        }
+    }
+
+    /// It has had most for so long that it gives some to who is short and has less, now and from now on.
+    pub fn owes(&self, now_ms: u64) -> bool {
+        let rich_ms = self.rich_ms.load(Relaxed);
+        rich_ms != 0 && now_ms.saturating_sub(rich_ms) >= RICH_MS
+    }
+
+    /// It has got some from `other`, and will owe some as that one did when it has more.
+    pub fn owes_like(&self, other: &Self) {
+        self.rich_ms.store(other.rich_ms.load(Relaxed), Relaxed);
     }
 
     /// True when it was asked for memory long ago and has not answered.
@@ -164,6 +180,15 @@ impl Page {
             .map(|(index, _)| index)
     }
 
+    /// Member `own` is short: notes who has more to itself than any other, and than that one.
+    pub fn note_richest(&self, own: u32, now_ms: u64) {
+        let managed = self.members().filter(|(_, member)| member.kind() == Kind::Managed);
+        let richest = managed.max_by_key(|(_, member)| member.unshared());
+        if let Some((_, member)) = richest.filter(|(index, _)| *index != own) {
+            member.note_rich(now_ms);
+        }
+    }
+
     /// A member that may spare pages, and how many, while `own` needs again what it evicts, which ages do not tell: one that
     /// does not need what it evicts, because it reads through memory or fills it; and, where processes `share` most of what
     /// they have since a fork, one of the family that has more than twice as much to itself, because what is left beside the
@@ -195,8 +220,7 @@ impl Page {
             // Who has most of its memory uses it so often that its pages are never cold, and needs at once what it gives: of two
             // that do the same one would have all for ever. What is shared says nothing of who has how much.
             let more = theirs.saturating_sub(unshared);
-            (!share && member.is_old(now_ms) && m.is_old(now_ms) && more > unshared / EVEN_PART + WORTH_PAGES)
-                .then_some((more / 4, theirs, true))
+            (!share && m.owes(now_ms) && more > unshared / EVEN_PART + WORTH_PAGES).then_some((more / 4, theirs, true))
         };
         self.members()
             .filter(|(index, member)| *index != own && member.kind() == Kind::Managed)
@@ -244,8 +268,9 @@ mod tests {
         for (index, (charged, unshared, again)) in (0..).zip(members) {
             // All are children of the first.
             let parent = MemberId { index: 0, generation: page.member(0).generation() };
-            page.reserve(index, parent, now_ms.saturating_sub(EVEN_AGE_MS));
+            page.reserve(index, parent, now_ms);
             let member = page.member(index);
+            member.rich_ms.store(now_ms - RICH_MS, Relaxed);
             member.set_kind(Kind::Managed);
             member.charged.store(*charged, Relaxed);
             let mut ages = [0; AGES];
@@ -304,17 +329,38 @@ mod tests {
         assert_eq!(page.spendthrift(0, 64, false, 15_000), None);
         let page = page_of(&[(2000, 1000, 100), (16_000, 15_000, 400)], 15_000);
         assert_eq!(page.spendthrift(0, 64, false, 15_000), None);
-        // Nor does who has just begun.
+        // Nor does who has not had it for long.
         let page = page_of(&[(2000, 1000, 400), (16_000, 15_000, 400)], 15_000);
-        page.member(1).since_ms.store(5001, Relaxed);
-        assert_eq!(page.spendthrift(0, 64, false, 15_000), None);
-        page.member(0).since_ms.store(5001, Relaxed);
-        page.member(1).since_ms.store(15_000 - EVEN_AGE_MS, Relaxed);
+        page.member(1).rich_ms.store(5001, Relaxed);
         assert_eq!(page.spendthrift(0, 64, false, 15_000), None);
         assert!(page.spendthrift(0, 64, false, 15_001).is_some());
+        page.member(1).rich_ms.store(0, Relaxed);
+        assert_eq!(page.spendthrift(0, 64, false, 15_000), None);
         // What is shared cannot be compared.
         let page = page_of(&[(2000, 5000, 400), (16_000, 9000, 400)], 15_000);
         assert_eq!(page.spendthrift(0, 64, true, 15_000), None);
+    }
+
+    #[test]
+    fn who_has_most_for_long_owes_for_good() {
+        let page = page_of(&[(2000, 1000, 400), (16_000, 15_000, 400), (2000, 1500, 400)], 15_000);
+        (0..3).for_each(|index| page.member(index).rich_ms.store(0, Relaxed));
+        let (poor, rich) = (page.member(0), page.member(1));
+        let notes = |from, to| (from..=to).step_by(1000).for_each(|now_ms| page.note_richest(0, now_ms));
+        notes(20_000, 29_000);
+        assert!(!rich.owes(29_999) && rich.owes(30_000) && !page.member(2).owes(90_000));
+        // Nobody was short for a while.
+        rich.rich_ms.store(0, Relaxed);
+        notes(20_000, 25_000);
+        notes(28_000, 37_000);
+        assert!(!rich.owes(37_999) && rich.owes(38_000));
+        notes(60_000, 60_000);
+        assert!(rich.owes(60_000));
+        // It does not say so of itself.
+        page.note_richest(1, 70_000);
+        assert!(!poor.owes(90_000));
+        poor.owes_like(rich);
+        assert!(poor.owes(60_000));
     }
 
     #[test]

@@ -137,6 +137,10 @@ pub struct Member {
     pub published_ms: AtomicU64,
     /// When the process became a member.
     pub since_ms: AtomicU64,
+    /// Since when it has more than any other, of a budget that is short, on the same clock; 0 for not so.
+    pub rich_ms: AtomicU64,
+    /// When another that was short last saw that.
+    pub rich_seen_ms: AtomicU64,
     /// How many of a thousand pages that it evicted lately it needed again soon, and one; 0 for not known.
     pub needed_again: AtomicU32,
     /// When that was found, on the clock of [`Member::published_ms`].
@@ -173,7 +177,14 @@ impl Member {
             word.store(0, Ordering::Relaxed);
         }
         let published = [&self.asked_ms, &self.charged, &self.wanted, &self.pool, &self.staged, &self.on_device];
-        for word in published.into_iter().chain([&self.faults, &self.published_ms, &self.since_ms, &self.parent]) {
+        for word in published.into_iter().chain([
+            &self.faults,
+            &self.published_ms,
+            &self.since_ms,
+            &self.rich_ms,
+            &self.rich_seen_ms,
+            &self.parent,
+        ]) {
             word.store(0, Ordering::Relaxed);
         }
         self.pid.store(0, Ordering::Relaxed);
@@ -242,6 +253,8 @@ impl Page {
             faults: word(),
             published_ms: word(),
             since_ms: word(),
+            rich_ms: word(),
+            rich_seen_ms: word(),
             needed_again: AtomicU32::new(0),
             needed_again_ms: word(),
             ages: core::array::from_fn(|_| AtomicU32::new(0)),

@@ -104,6 +104,16 @@ pub fn map_for_now(len: usize) -> Result<*mut u8, Errno> {
     unsafe { call(g::__NR_mmap, [0, len as u64, prot, flags, u64::MAX, 0]) }.map(|at| at as *mut u8)
 }
 
+/// Maps private anonymous memory of zeros in place of what is mapped at `at`.
+///
+/// # Safety
+/// Nobody needs what is there.
+pub unsafe fn map_private_over(at: usize, len: usize, prot: u32) -> Result<(), Errno> {
+    let flags = (g::MAP_PRIVATE | g::MAP_ANONYMOUS | g::MAP_FIXED) as u64;
+    // SAFETY: the caller's contract.
+    unsafe { call(g::__NR_mmap, [at as u64, len as u64, prot as u64, flags, u64::MAX, 0]) }.map(drop)
+}
+
 /// Reserves `len` bytes aligned to `align` (a power of two, at least a page).
 pub fn reserve_aligned(len: usize, align: usize) -> Result<*mut u8, Errno> {
     let len = len.next_multiple_of(4096);

@@ -4,7 +4,7 @@ pub mod alone;
 
 use ebb::{Config, Fault, Force, Space, SwapSpec, ThreadCtx};
 use std::cell::Cell;
-use std::sync::OnceLock;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 static SPACE: OnceLock<&'static Space> = OnceLock::new();
@@ -163,4 +163,31 @@ impl Random {
         self.0 ^= self.0 << 17;
         (self.0 % n as u64) as usize
     }
+}
+
+/// A process that is taken over has one thread: tests run one by one.
+pub fn one_at_a_time() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Bytes of a page.
+const PAGE: usize = 4096;
+
+/// Pushes everything else out.
+pub fn press(space: &'static Space, budget: u64) {
+    let pages = 2 * budget as usize / PAGE;
+    let at = map(space, pages * PAGE);
+    for page in 0..pages {
+        fill(at, page, 9, 3);
+    }
+    unmap(space, at, pages * PAGE);
+}
+
+/// How many pages of the range the kernel has in memory.
+pub fn resident(at: *mut u8, pages: usize) -> usize {
+    let mut out = vec![0u8; pages];
+    // SAFETY: the kernel writes a byte for each page.
+    assert_eq!(unsafe { libc::mincore(at.cast(), pages * PAGE, out.as_mut_ptr()) }, 0);
+    out.iter().filter(|byte| **byte & 1 != 0).count()
 }
