@@ -4,7 +4,6 @@
  * ROUNDS in the environment: so many changes in a row, drawn at random from SEED, at each stage. */
 #include "pressure.h"
 #include "filter.h"
-#include <dirent.h>
 #include <grp.h>
 #include <linux/capability.h>
 #include <linux/keyctl.h>
@@ -124,17 +123,6 @@ static int is_own(pid_t tid)
             return 1;
     return 0;
 }
-static int tasks(pid_t *into, int most)
-{
-    int n = 0;
-    DIR *dir = opendir("/proc/self/task");
-    REQUIRE(dir);
-    for (struct dirent *entry; (entry = readdir(dir)) && n < most;)
-        if (entry->d_name[0] != '.')
-            into[n++] = atoi(entry->d_name);
-    closedir(dir);
-    return n;
-}
 /* All that the kernel tells of what a task may do, and where it runs. Empty when it has just ended. */
 static void look(pid_t tid, char *text, size_t room)
 {
@@ -178,7 +166,7 @@ static void expect_identical(const char *stage, const char *name, int only_stran
 {
     static char first[8000], other[8000];
     pid_t found[64];
-    int n = tasks(found, 64);
+    int n = all_tasks(found, 64);
     look(gettid(), first, sizeof first);
     for (int i = 0; i < n; i++) {
         if (only_strangers && is_own(found[i]))
@@ -228,7 +216,7 @@ static void *work(void *number)
 static int make(const struct change *change, int threads)
 {
     pid_t before[64];
-    int n = tasks(before, 64), result;
+    int n = all_tasks(before, 64), result;
     if (threads) {
         named = change;
         pthread_barrier_wait(&begin);

@@ -2,7 +2,6 @@
  * forks and in new threads, whether it was written by the instruction or by arch_prctl. */
 #include "clone_common.h"
 #include <asm/prctl.h>
-#include <dirent.h>
 #include <immintrin.h>
 #include <spawn.h>
 #include <sys/auxv.h>
@@ -94,11 +93,10 @@ static int has_thread(const char *name)
 {
     for (int i = 0; i < 300; i++) {
         char path[300];
-        DIR *list = opendir("/proc/self/task");
-        REQUIRE(list);
+        pid_t tasks[64];
         int found = 0;
-        for (struct dirent *entry; (entry = readdir(list));) {
-            snprintf(path, sizeof path, "/proc/self/task/%s/comm", entry->d_name);
+        for (int task = all_tasks(tasks, 64); task-- > 0;) {
+            snprintf(path, sizeof path, "/proc/self/task/%d/comm", tasks[task]);
             int fd = open(path, O_RDONLY);
             char text[40] = "";
             if (fd >= 0 && read(fd, text, sizeof text - 1) > 0)
@@ -106,7 +104,6 @@ static int has_thread(const char *name)
             if (fd >= 0)
                 close(fd);
         }
-        closedir(list);
         if (found)
             return 1;
         usleep(10000);

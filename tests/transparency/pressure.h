@@ -180,6 +180,20 @@ static UNUSED size_t held(void)
     return kib * 1024;
 }
 
+/* The tasks of this process, those of Ebb's too, which its own directory does not list: by asking for each number since its own. */
+static UNUSED int all_tasks(pid_t *into, int most)
+{
+    char text[100] = "", *last;
+    int n = 0, fd = MUST(open("/proc/loadavg", O_RDONLY | O_CLOEXEC));
+    REQUIRE(read(fd, text, sizeof text - 1) > 0);
+    close(fd);
+    REQUIRE((last = strrchr(text, ' ')));
+    for (pid_t tid = getpid(); tid <= atoi(last) && n < most; tid++)
+        if (syscall(SYS_tgkill, getpid(), tid, 0) == 0)
+            into[n++] = tid;
+    return n;
+}
+
 /* Uses so much other memory that the range's turn comes to be moved out. */
 static UNUSED void evict(const void *at, size_t len)
 {

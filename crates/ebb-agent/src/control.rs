@@ -144,6 +144,11 @@ pub fn has_thread() -> bool {
     LIFE.may_be_there()
 }
 
+/// Whether that is its number.
+pub fn is_thread(tid: u64) -> bool {
+    LIFE.is(tid)
+}
+
 /// Ends what [`hold`] began.
 pub fn release() {
     LIFE.release();

@@ -6,7 +6,7 @@
 //!
 //! * has grown by [`THRESHOLD_BYTES_MAX`], or a thirty-second of its budget if that is less;
 //! * makes a second thread, or a process that shares its memory and runs beside it;
-//! * begins with as much that is its own, zeroed (`.bss`) or relocated: then it is managed from its start on;
+//! * begins with as much that is relocated, or 8 MiB that are zeroed (`.bss`): then it is managed from its start on;
 //! * asks for what the agent must refuse, or is about to put up limits that the agent would run into.
 //!
 //! A process under a seccomp filter that refuses what Ebb needs (`refused`) is never activated, nor is what it forks. It
@@ -147,7 +147,8 @@ pub unsafe fn begin(early: &Early<'_>, auxv: &Auxv) -> bool {
         if early.is_early { THRESHOLD_BYTES_EARLY } else { THRESHOLD_BYTES_MAX.min(early.ram_bytes / THRESHOLD_SHARE) };
     // It may write to all of its variables without a call that anybody sees, and what is relocated is there already.
     // SAFETY: the kernel's own words.
-    if unsafe { sites::own_bytes(auxv.headers as *const _, auxv.nr_headers) } >= threshold {
+    let (zeroed, relocated) = unsafe { sites::own_bytes(auxv.headers as *const _, auxv.nr_headers) };
+    if zeroed >= THRESHOLD_BYTES_MAX || relocated >= threshold {
         return false;
     }
     // SAFETY: one thread, and no handler.
@@ -335,7 +336,7 @@ fn activate() {
 
 /// Whether the process has one thread. Others were made by system calls that did not come by here, and cannot be armed: such
 /// a process stays as it is, and is looked at from outside.
-fn is_alone() -> bool {
+pub fn is_alone() -> bool {
     const ST_NLINK_AT: usize = 2;
     /// Of the directory itself.
     const LINKS: u64 = 2;

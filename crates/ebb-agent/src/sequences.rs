@@ -1,10 +1,11 @@
-//! Whether a file has restartable sequences: their descriptors are data that the kernel reads when it preempts a thread, and it
-//! ends a process whose descriptor it cannot read. By convention they are in a section `__rseq_cs`.
+//! Whether the kernel looks for anything in the data of a file. Descriptors of restartable sequences it reads when it preempts
+//! a thread, and ends a process where it cannot; by convention they are in a section `__rseq_cs`. The counters of static probes
+//! (USDT) it writes to, in mappings of that very file; where there are any there is a section `.probes`.
 
 use core::ffi::CStr;
 use ebb::uapi;
 
-const SECTION: &[u8] = b"__rseq_cs\0";
+const SECTIONS: [&[u8]; 2] = [b"__rseq_cs\0", b".probes\0"];
 /// Bytes of the 64-bit ELF header, and of a section's.
 const HEADER_BYTES: usize = 64;
 /// Most sections, and bytes of their names, that are looked at.
@@ -38,7 +39,7 @@ fn read(fd: i32) -> Option<bool> {
     let mut text = [0u8; NAMES_MAX];
     uapi::pread_exact(fd, &mut text[..len], start).ok()?;
     // The names of sections that are not there are not listed; a name may be another's end.
-    Some(text[..len].windows(SECTION.len()).any(|name| name == SECTION))
+    Some(SECTIONS.iter().any(|section| text[..len].windows(section.len()).any(|name| name == *section)))
 }
 
 /// A little-endian number of `bytes` bytes.
@@ -54,7 +55,7 @@ mod tests {
     use std::process::{Command, Stdio};
 
     #[test]
-    fn a_section_of_descriptors_is_found() {
+    fn sections_that_the_kernel_uses_are_found() {
         let folder = std::env::temp_dir().join(format!("ebb-sequences-{}", std::process::id()));
         std::fs::create_dir_all(&folder).expect("a folder");
         let built = |name: &str, source: &str| {
@@ -72,7 +73,8 @@ mod tests {
         };
         let without = built("without.so", "int a[100] = {1};");
         let with = built("with.so", "long b[4] __attribute__((section(\"__rseq_cs\"), aligned(32))) = {1};");
-        assert!(!may_have(&without) && may_have(&with));
+        let probes = built("probes.so", "short s __attribute__((section(\".probes\"))) = 1;");
+        assert!(!may_have(&without) && may_have(&with) && may_have(&probes));
         std::fs::remove_dir_all(&folder).expect("it can go");
     }
 

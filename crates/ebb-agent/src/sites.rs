@@ -301,20 +301,18 @@ pub unsafe fn is_go(headers: *const Header, count: usize) -> bool {
     unsafe { any_note(base, headers, |name, _, _| name == b"Go\0\0") }
 }
 
-/// Bytes of the main program's that are a process's own from the start on: zeroed memory (`.bss`), and what the loader relocates.
+/// Bytes of the main program's that are a process's own from the start on: of zeroed memory (`.bss`), and what the loader relocates.
 ///
 /// # Safety
 /// As [`is_go`].
-pub unsafe fn own_bytes(headers: *const Header, count: usize) -> u64 {
+pub unsafe fn own_bytes(headers: *const Header, count: usize) -> (u64, u64) {
     const PT_GNU_RELRO: u32 = 0x6474_e552;
     // SAFETY: the caller's contract.
     let headers = unsafe { core::slice::from_raw_parts(headers, count) };
-    let own = headers.iter().map(|header| match header.kind {
-        PT_LOAD => header.memsz.saturating_sub(header.filesz),
-        PT_GNU_RELRO => header.memsz,
-        _ => 0,
-    });
-    own.fold(0, u64::saturating_add)
+    let sum = |kind, of: fn(&Header) -> u64| {
+        headers.iter().filter(|header| header.kind == kind).map(of).fold(0, u64::saturating_add)
+    };
+    (sum(PT_LOAD, |header| header.memsz.saturating_sub(header.filesz)), sum(PT_GNU_RELRO, |header| header.memsz))
 }
 
 #[cfg(test)]
@@ -339,7 +337,7 @@ mod tests {
             header(PT_NOTE, 0, 9),
         ];
         // SAFETY: headers of no image, of which only these words are read.
-        assert_eq!(unsafe { own_bytes(all.as_ptr(), all.len()) }, 4990 + 800);
+        assert_eq!(unsafe { own_bytes(all.as_ptr(), all.len()) }, (4990, 800));
     }
 
     #[test]

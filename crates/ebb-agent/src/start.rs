@@ -112,7 +112,7 @@ unsafe fn start(envp: *const *const core::ffi::c_char) {
                 leaving::take_place();
                 refused::say(name);
             }
-            None => activate(mask, Found::read(true), false),
+            None => activate(mask, Found::read(dormant::is_alone()), false),
         }
         if let Some(ends) = &early.life_ends {
             lifeline::start(ends);

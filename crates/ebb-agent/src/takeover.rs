@@ -36,6 +36,8 @@ const ZEROED_BYTES_MIN: usize = 128 << 10;
 /// Variables that are less, or more, are not worth a copy.
 const VARIABLES_BYTES_MIN: usize = 128 << 10;
 const VARIABLES_BYTES_MAX: usize = 16 << 20;
+/// The part of the budget that all of them may take.
+const VARIABLES_PART: usize = 32;
 /// What a library has relocated that is less than this is not worth a copy.
 const RELOCATED_BYTES_MIN: usize = 512 << 10;
 /// A mapping with the thread's descriptor in it is left alone as a whole, unless it is larger than this: a small process
@@ -116,7 +118,7 @@ impl Found {
                     Some((start, end, flags, name)) => {
                         self.add(&entry);
                         entry = self.candidate(start, end, flags, name, before);
-                        before = Before::of(&entry, name, end);
+                        before = Before::of(start, end, flags, name);
                     }
                     None => detail(&mut entry, line),
                 }
@@ -159,14 +161,18 @@ impl Found {
         }
         match flags {
             // With the dynamic section in it: the loader protects it from then on.
-            b"r--p" if sites::is_dynamic_within(start, end) => OfFile::Relocated(0),
+            b"r--p"
+                if end - start >= RELOCATED_BYTES_MIN && is_image(start, end, flags, name) && is_nobody_elses(name) =>
+            {
+                OfFile::Relocated(0)
+            }
             // Behind that.
             b"rw-p"
                 if self.fresh
-                    && before.is_relocated
+                    && before.is_image
                     && before.sum == sum(name)
                     && (VARIABLES_BYTES_MIN..=VARIABLES_BYTES_MAX).contains(&(end - start))
-                    && has_no_sequences(name) =>
+                    && is_nobody_elses(name) =>
             {
                 OfFile::Variables
             }
@@ -227,6 +233,7 @@ impl Found {
         // What a guest uses must be there. What a driver has pinned must stay; where the kernel can be asked, it is.
         let open = device::open_ones();
         let stays = open.guest || open.driver && !space.can_ask_for_pins();
+        let mut room = space.limit_pages() * PAGE / VARIABLES_PART;
         if let Some(map) = PageMap::open().filter(|_| !self.is_used_by_kernel) {
             for i in 0..self.count {
                 // SAFETY: written by `add`.
@@ -236,8 +243,14 @@ impl Found {
                     continue;
                 }
                 if file != OfFile::No {
+                    let bytes = mapping.end - mapping.start;
                     let which = if file == OfFile::Variables { Which::All } else { Which::Own };
-                    if !kept.iter().any(|&(start, end)| start < mapping.end && end > mapping.start) {
+                    // Variables come in with what nobody has written.
+                    let fits = which == Which::Own || bytes <= room;
+                    if which == Which::All && fits {
+                        room -= bytes;
+                    }
+                    if fits && !stays && !kept.iter().any(|&(start, end)| start < mapping.end && end > mapping.start) {
                         space.take_over_file(&map, &mapping, which);
                     }
                     continue;
@@ -286,15 +299,20 @@ fn take_but(space: &Space, map: &PageMap, mapping: Mapping, kept: &[(usize, usiz
 struct Before {
     end: usize,
     is_libc: bool,
-    is_relocated: bool,
+    is_image: bool,
     sum: u64,
 }
 
 impl Before {
-    fn of(entry: &Entry, name: &[u8], end: usize) -> Self {
-        let is_relocated = matches!(entry.file, OfFile::Relocated(_));
-        Self { end: if is_file(name) { end } else { 0 }, is_libc: is_libc(name), is_relocated, sum: sum(name) }
+    fn of(start: usize, end: usize, flags: &[u8], name: &[u8]) -> Self {
+        let end_of_file = if is_file(name) { end } else { 0 };
+        Self { end: end_of_file, is_libc: is_libc(name), is_image: is_image(start, end, flags, name), sum: sum(name) }
     }
+}
+
+/// Whether it is what the loader has protected of an image, the dynamic section among it.
+fn is_image(start: usize, end: usize, flags: &[u8], name: &[u8]) -> bool {
+    flags == b"r--p" && is_file(name) && sites::is_dynamic_within(start, end)
 }
 
 /// Tells names apart.
@@ -302,8 +320,8 @@ fn sum(name: &[u8]) -> u64 {
     name.iter().fold(0xcbf2_9ce4_8422_2325, |sum, &c| (sum ^ u64::from(c)).wrapping_mul(0x100_0000_01b3))
 }
 
-/// Whether the file with this name has no restartable sequences in its data, for sure.
-fn has_no_sequences(name: &[u8]) -> bool {
+/// Whether the kernel does not look for anything in the data of the file with this name, for sure.
+fn is_nobody_elses(name: &[u8]) -> bool {
     let mut path = [0u8; 512];
     let Some(room) = path.get_mut(..name.len()) else { return false };
     room.copy_from_slice(name);

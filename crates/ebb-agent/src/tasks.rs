@@ -9,8 +9,6 @@
 //!
 //! What the kernel asks of a process with one thread (unshare of a user namespace) works as without Ebb.
 //!
-//! Nor are they there while the program lists its tasks, or counts them and is alone (`proc_files`).
-//!
 //! A child between vfork and exec changes itself, and Ebb's threads are its parent's: nothing of this concerns it.
 
 use crate::control;
@@ -211,29 +209,14 @@ fn end_threads(space: &'static Space) {
     }
 }
 
-/// Whether the program has one thread.
-pub fn is_single() -> bool {
-    process::live() == 1
-}
-
 /// Whether Ebb's threads would be counted, if a program of one thread looked.
 pub fn would_be_counted(space: &Space) -> bool {
-    is_single() && (space.background().has_thread() || control::has_thread())
+    process::live() == 1 && (space.background().has_thread() || control::has_thread())
 }
 
-/// Calls `f`, which looks at the tasks of the process, while none of Ebb's is among them.
-pub fn alone(space: &'static Space, b: &ThreadBlock, f: impl FnOnce() -> i64) -> Option<i64> {
-    if b.foreign {
-        return None;
-    }
-    end_threads(space);
-    let ret = f();
-    let rests = is_often() || !may_start();
-    let_go(space, if rests { REST_MS } else { 0 });
-    if !rests {
-        begin_again(space);
-    }
-    Some(ret)
+/// Whether a task of the process is Ebb's.
+pub fn is_ebbs(space: &Space, tid: u64) -> bool {
+    space.background().is_thread(tid) || control::is_thread(tid)
 }
 
 /// The call was not made; it will be made anew.

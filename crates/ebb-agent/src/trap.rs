@@ -142,9 +142,15 @@ fn dispatch(space: &'static Space, b: &mut ThreadBlock, uc: &mut Context, nr: u3
             if tasks::would_be_counted(space) && proc_files::counts_tasks(nr, a) =>
         {
             let mem = SpaceMemory::new(space, b.ctx(), uc.regs.sp);
-            performed(uc, a, |call| tasks::alone(space, b, || guard::call(&mem, nr as u64, a, call)))
+            performed(uc, a, |call| {
+                let ret = guard::call(&mem, nr as u64, a, call);
+                if ret == 0 {
+                    proc_files::counts::correct_links(nr, a);
+                }
+                Some(ret)
+            })
         }
-        _ if proc_files::is_marked(a[0]) && proc_files::concerns(nr) => {
+        _ if proc_files::is_marked(a[0]) && proc_files::concerns(nr) && !fds::is_protected(space, a[0]) => {
             let sp = uc.regs.sp;
             performed(uc, a, |call| proc_files::call(space, b, (nr, sp), a, call))
         }

@@ -18,6 +18,8 @@ pub unsafe trait Plain: Copy {}
 
 // SAFETY: integers.
 unsafe impl Plain for u64 {}
+// SAFETY: as above.
+unsafe impl Plain for u32 {}
 // SAFETY: integers.
 unsafe impl Plain for u8 {}
 // SAFETY: arrays of plain values.

@@ -62,6 +62,11 @@ impl Life {
         self.word.load(Ordering::Relaxed) & (STARTING | ALIVE) != 0
     }
 
+    /// Whether the thread has this number.
+    pub fn is(&self, tid: u64) -> bool {
+        self.may_be_there() && u64::from(self.tid.load(Ordering::Relaxed)) == tid
+    }
+
     /// Whether the thread is to end. It looks before it sleeps, after it has said that it does.
     pub fn is_held(&self) -> bool {
         model_fence();

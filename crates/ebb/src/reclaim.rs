@@ -118,6 +118,11 @@ impl Background {
         self.rest.is_started()
     }
 
+    /// Whether its thread has this number.
+    pub fn is_thread(&self, tid: u64) -> bool {
+        self.life.is(tid)
+    }
+
     /// Wakes the thread, if there is one, for something that it looks at before it sleeps.
     pub fn wake_if_started(&self) {
         if self.rest.is_started() && self.rest.want() {
@@ -398,7 +403,7 @@ impl Space {
         // What was used since the coldest pages were is passed over as long as there is something else.
         self.publish_ages(ctx);
         // Who has more than its even share gives what it uses, too: those that have less may need theirs as much.
-        let owes = self.tree().member().owes(now) && self.group.charged() > self.even_share.load(Ordering::Relaxed);
+        let owes = self.tree().member().owes() && self.group.charged() > self.even_share.load(Ordering::Relaxed);
         let young_ms = if owes { 0 } else { self.tree().member().coldest_ms(now).unwrap_or(0) / 2 };
         self.young_ms.store(young_ms, Ordering::Relaxed);
         let (mut given, mut idle_rounds) = (0, 0);
@@ -437,15 +442,15 @@ impl Space {
 
     fn ask_spendthrift(&self) -> bool {
         let (page, now) = (self.tree().page(), now_ms());
-        page.note_richest(self.tree().id().index, now);
         let found = page.spendthrift(self.tree().id().index, self.grown_pages(), self.shares_much(), now);
         // Where most is shared its own is what it cannot do without. Elsewhere, whom another process has asked already gives that
         // one some, and this one looks at its own.
         found.is_some_and(|spare| {
-            if spare.owes {
-                self.tree().member().owes_like(page.member(spare.index));
+            let is_asked = self.ask(spare.index, spare.pages, now);
+            if is_asked && spare.owes {
+                self.tree().member().owes_like(page.member(spare.index), now);
             }
-            self.ask(spare.index, spare.pages, now) || spare.owes || self.shares_much()
+            is_asked || spare.owes || self.shares_much()
         })
     }
 

@@ -88,10 +88,13 @@ fn is_there(word: &[u8]) -> bool {
     word[7] & SWAPPED_OR_PRESENT != 0
 }
 
-/// As [`is_there`], and it is the process's own: of a private mapping of a file, a page that was written to.
+/// As [`is_there`], and it is the process's own: of a private mapping of a file, a page that was written to; and not one that others
+/// have too since a fork, because each would have a copy instead.
 fn is_own(word: &[u8]) -> bool {
+    const PRESENT: u8 = 0b1000_0000;
     const OF_FILE: u8 = 0b0010_0000;
-    is_there(word) && word[7] & OF_FILE == 0
+    const EXCLUSIVE: u8 = 1;
+    is_there(word) && word[7] & OF_FILE == 0 && (word[7] & PRESENT == 0 || word[7] & EXCLUSIVE != 0)
 }
 
 /// Pages in a row for which written memory of a file is taken over: each run is a mapping of its own.
@@ -172,7 +175,7 @@ impl Space {
     /// becomes anonymous memory of the same content and protection, because the kernel registers no other; pages of the file
     /// that stay cost nothing. Bytes that are managed now.
     ///
-    /// The calling thread must be the only one of the process, no signal may come, and all of the mapping must be in the file. Who
+    /// The calling thread must be the only one of the process, and no signal may come. Who
     /// has pinned a page goes on with the old one: see [`Which`].
     pub fn take_over_file(&self, map: &PageMap, mapping: &Mapping, which: Which) -> usize {
         let Ok(buffer) = uapi::map_for_now(UNIT_BYTES) else { return 0 };
@@ -187,7 +190,9 @@ impl Space {
         while at < mapping.end {
             let stop = (self.table.unit_start(at) + UNIT_BYTES).min(mapping.end);
             match which {
-                Which::All => take(at, stop - at),
+                // A page that the file does not have would raise a signal.
+                Which::All if uapi::madvise(at, stop - at, g::MADV_POPULATE_READ).is_ok() => take(at, stop - at),
+                Which::All => break,
                 Which::Own if map.read(at, stop, &mut words) => {
                     own_runs(&words[..(stop - at) / PAGE * 8])
                         .for_each(|run| take(at + run.start * PAGE, run.len() * PAGE));
@@ -277,7 +282,8 @@ mod tests {
 
     #[test]
     fn runs_of_own_pages_are_long_enough_and_none_of_the_files() {
-        const OWN: u8 = 0x80;
+        const OWN: u8 = 0x81;
+        const SHARED: u8 = 0x80;
         const SWAPPED: u8 = 0x40;
         const FILE: u8 = 0xa0;
         let runs = |pages: &[(u8, usize)]| {
@@ -289,7 +295,7 @@ mod tests {
             own_runs(&words).map(|run| (run.start, run.end)).collect::<Vec<_>>()
         };
         assert_eq!(runs(&[]), []);
-        assert_eq!(runs(&[(FILE, 40)]), []);
+        assert_eq!(runs(&[(FILE, 40), (SHARED, 40)]), []);
         assert_eq!(runs(&[(0, 3), (OWN, RUN_MIN), (FILE, 1), (OWN, RUN_MIN - 1)]), [(3, 3 + RUN_MIN)]);
         assert_eq!(runs(&[(OWN, 8), (SWAPPED, 8), (FILE, 9), (SWAPPED, 30)]), [(0, 16), (25, 55)]);
     }

@@ -55,17 +55,6 @@ fn what_was_written_of_a_file_is_taken_over_and_the_rest_stays_the_files() {
     for round in 0..2 {
         press(space, BUDGET);
         let inside = resident(at.wrapping_add(1200 * PAGE), 800);
-        eprintln!(
-            "DBG {} {} {}",
-            inside,
-            resident(at.wrapping_add(100 * PAGE), 600),
-            std::fs::read_to_string("/proc/self/smaps")
-                .unwrap()
-                .split("VmFlags")
-                .filter(|t| t.contains(&format!("{:x}-", start + 1200 * PAGE))
-                    || t.contains(&format!("{:x}-", start + 100 * PAGE)))
-                .collect::<String>()
-        );
         assert!(inside < 700, "{inside} pages are in memory in round {round}");
         for page in 0..pages {
             if written(page) { check(at, page, 3, page as u64 % 4) } else { check_file(at, page) }

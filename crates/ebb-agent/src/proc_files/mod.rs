@@ -7,9 +7,7 @@
 //!   stay, because symbols are looked up there;
 //! * the directories `fd`, `fdinfo` and `map_files` come without Ebb's entries (`names`);
 //! * `mem` reads and writes pages that are out, too (`memory`);
-//! * while it lists its tasks in `task`, Ebb's threads are not there (`tasks`); and in a program of one thread neither while it
-//!   counts them, by the links of that directory or in `stat` and `status`: many may only fork, or change their privileges,
-//!   while they are alone, and look.
+//! * `task` comes without Ebb's threads, and a program of one thread does not count them (`counts`).
 //!
 //! Everything else is as the kernel tells it: what counts memory (`statm`, `status`, `smaps_rollup`) counts the process with what
 //! Ebb holds for it, and `pagemap` says which pages are in memory.
@@ -19,6 +17,7 @@
 //! shows another file. Only calls on those come here; the bit is a hint, the look decides. A file that came in another way (by
 //! a socket, under another name) is the kernel's, and so are those of another process.
 
+pub mod counts;
 mod memory;
 mod names;
 mod text;
@@ -152,11 +151,6 @@ fn last_part(path: &[u8]) -> &[u8] {
     path[..end].rsplit(|&c| c == b'/').next().unwrap_or_default()
 }
 
-/// Whether a file with this path may be the directory of the process's tasks.
-pub fn may_be_tasks(path: &[u8]) -> bool {
-    last_part(path) == b"task"
-}
-
 /// Whether a call looks at a file of such a name, in a way that tells how many links it has.
 pub fn counts_tasks(nr: u32, a: &[u64; 6]) -> bool {
     let at = match nr {
@@ -165,7 +159,9 @@ pub fn counts_tasks(nr: u32, a: &[u64; 6]) -> bool {
         _ => return false,
     };
     let mut path = [0u8; 64];
-    matches!(user::read_str(at, &mut path), Ok(Some(len)) if may_be_tasks(&path[..len]))
+    // An empty path is for the descriptor itself.
+    let tells = |path: &[u8]| last_part(path) == b"task" || path.is_empty() && is_marked(a[0]);
+    matches!(user::read_str(at, &mut path), Ok(Some(len)) if tells(&path[..len]))
 }
 
 /// Whether the path that an open call names is such a one.
@@ -233,18 +229,23 @@ pub fn call(
     match kind {
         Kind::Memory => memory::call(&mem, nr, a),
         Kind::Text => text::call(&mem, nr, a),
-        Kind::Descriptors | Kind::Ranges => {
+        Kind::Tasks if counts::tells_links(nr) => {
+            let ret = guard::call(&mem, nr as u64, a, call);
+            if ret == 0 && tasks::would_be_counted(space) {
+                counts::correct_links(nr, a);
+            }
+            Some(ret)
+        }
+        Kind::Counts if tasks::would_be_counted(space) => counts::read(nr, a, || guard::call(&mem, nr as u64, a, call)),
+        Kind::Counts => None,
+        Kind::Descriptors | Kind::Ranges | Kind::Tasks => {
             let is_hidden = |name: &[u8]| match kind {
                 Kind::Descriptors => names::number(name).is_some_and(|fd| crate::fds::is_protected(space, fd)),
+                Kind::Tasks => names::number(name).is_some_and(|tid| tasks::is_ebbs(space, tid)),
                 _ => names::range(name).is_some_and(|(start, end)| text::is_hidden(start, end)),
             };
             names::call(&mem, nr, a, &is_hidden, call)
         }
-        Kind::Tasks => tasks::alone(space, b, || guard::call(&mem, nr as u64, a, call)),
-        Kind::Counts if is_read(nr) && tasks::is_single() => {
-            tasks::alone(space, b, || guard::call(&mem, nr as u64, a, call))
-        }
-        Kind::Counts => None,
     }
 }
 
@@ -297,7 +298,7 @@ fn is_read(nr: u32) -> bool {
     matches!(nr, g::__NR_read | g::__NR_pread64 | g::__NR_readv | g::__NR_preadv | g::__NR_preadv2)
 }
 
-/// True of a call that reads or writes at a position, or lists a directory: those that come here.
+/// True of a call that reads or writes at a position, lists a directory or describes the file: those that come here.
 pub fn concerns(nr: u32) -> bool {
     matches!(
         nr,
@@ -308,6 +309,7 @@ pub fn concerns(nr: u32) -> bool {
             | g::__NR_pwritev2
             | g::__NR_getdents
             | g::__NR_getdents64
+            | g::__NR_fstat
     ) || is_read(nr)
 }
 

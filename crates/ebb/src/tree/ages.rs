@@ -101,21 +101,27 @@ impl Member {
 
     /// Somebody who is short sees that this one has more than any other.
     fn note_rich(&self, now_ms: u64) {
-        let is_new = now_ms.saturating_sub(self.rich_seen_ms.swap(now_ms, Relaxed)) > RICH_SEEN_MS;
-        if self.rich_ms.load(Relaxed) == 0 || is_new && !self.owes(now_ms) {
+        let is_new = now_ms.saturating_sub(self.rich_seen_ms.load(Relaxed)) > RICH_SEEN_MS;
+        if self.rich_ms.load(Relaxed) == 0 || is_new && !self.owes() {
             self.rich_ms.store(now_ms.max(1), Relaxed);
+        }
+        if !self.owes() {
+            self.rich_seen_ms.store(now_ms, Relaxed);
         }
     }
 
-    /// It has had most for so long that it gives some to who is short and has less, now and from now on.
-    pub fn owes(&self, now_ms: u64) -> bool {
-        let rich_ms = self.rich_ms.load(Relaxed);
-        rich_ms != 0 && now_ms.saturating_sub(rich_ms) >= RICH_MS
+    /// It was seen to have most for so long that it gives some to who is short and has less, now and from now on.
+    pub fn owes(&self) -> bool {
+        let (from, to) = (self.rich_ms.load(Relaxed), self.rich_seen_ms.load(Relaxed));
+        from != 0 && to.saturating_sub(from) >= RICH_MS
     }
 
-    /// It has got some from `other`, and will owe some as that one did when it has more.
-    pub fn owes_like(&self, other: &Self) {
-        self.rich_ms.store(other.rich_ms.load(Relaxed), Relaxed);
+    /// It gets some from `other`, which owes it that. If it is as old it will owe some, too, when it has more.
+    pub fn owes_like(&self, other: &Self, now_ms: u64) {
+        if now_ms.saturating_sub(self.since_ms.load(Relaxed)) >= RICH_MS {
+            self.rich_ms.store(other.rich_ms.load(Relaxed), Relaxed);
+            self.rich_seen_ms.store(other.rich_seen_ms.load(Relaxed), Relaxed);
+        }
     }
 
     /// True when it was asked for memory long ago and has not answered.
@@ -181,7 +187,7 @@ impl Page {
     }
 
     /// Member `own` is short: notes who has more to itself than any other, and than that one.
-    pub fn note_richest(&self, own: u32, now_ms: u64) {
+    fn note_richest(&self, own: u32, now_ms: u64) {
         let managed = self.members().filter(|(_, member)| member.kind() == Kind::Managed);
         let richest = managed.max_by_key(|(_, member)| member.unshared());
         if let Some((_, member)) = richest.filter(|(index, _)| *index != own) {
@@ -198,6 +204,9 @@ impl Page {
         let member = self.member(own);
         let short = member.needed_again_permille(now_ms).filter(|permille| *permille >= SHORT_PERMILLE)?;
         let unshared = member.unshared();
+        if !share {
+            self.note_richest(own, now_ms);
+        }
         let mut shares = [None; SHARES_LOOKED_AT];
         if share {
             let held = self.shares().filter(|(_, share)| share.number_of(self.id_of(own)).is_some());
@@ -220,7 +229,7 @@ impl Page {
             // Who has most of its memory uses it so often that its pages are never cold, and needs at once what it gives: of two
             // that do the same one would have all for ever. What is shared says nothing of who has how much.
             let more = theirs.saturating_sub(unshared);
-            (!share && m.owes(now_ms) && more > unshared / EVEN_PART + WORTH_PAGES).then_some((more / 4, theirs, true))
+            (!share && m.owes() && more > unshared / EVEN_PART + WORTH_PAGES).then_some((more / 4, theirs, true))
         };
         self.members()
             .filter(|(index, member)| *index != own && member.kind() == Kind::Managed)
@@ -270,7 +279,8 @@ mod tests {
             let parent = MemberId { index: 0, generation: page.member(0).generation() };
             page.reserve(index, parent, now_ms);
             let member = page.member(index);
-            member.rich_ms.store(now_ms - RICH_MS, Relaxed);
+            member.rich_ms.store(1, Relaxed);
+            member.rich_seen_ms.store(1 + RICH_MS, Relaxed);
             member.set_kind(Kind::Managed);
             member.charged.store(*charged, Relaxed);
             let mut ages = [0; AGES];
@@ -331,11 +341,13 @@ mod tests {
         assert_eq!(page.spendthrift(0, 64, false, 15_000), None);
         // Nor does who has not had it for long.
         let page = page_of(&[(2000, 1000, 400), (16_000, 15_000, 400)], 15_000);
-        page.member(1).rich_ms.store(5001, Relaxed);
-        assert_eq!(page.spendthrift(0, 64, false, 15_000), None);
-        assert!(page.spendthrift(0, 64, false, 15_001).is_some());
         page.member(1).rich_ms.store(0, Relaxed);
-        assert_eq!(page.spendthrift(0, 64, false, 15_000), None);
+        for now_ms in (15_000..25_000).step_by(500) {
+            page.member(0).publish_needed_again(400, 1000, now_ms);
+            assert_eq!(page.spendthrift(0, 64, false, now_ms), None);
+        }
+        page.member(0).publish_needed_again(400, 1000, 25_000);
+        assert!(page.spendthrift(0, 64, false, 25_000).is_some_and(|spare| spare.owes));
         // What is shared cannot be compared.
         let page = page_of(&[(2000, 5000, 400), (16_000, 9000, 400)], 15_000);
         assert_eq!(page.spendthrift(0, 64, true, 15_000), None);
@@ -344,23 +356,34 @@ mod tests {
     #[test]
     fn who_has_most_for_long_owes_for_good() {
         let page = page_of(&[(2000, 1000, 400), (16_000, 15_000, 400), (2000, 1500, 400)], 15_000);
-        (0..3).for_each(|index| page.member(index).rich_ms.store(0, Relaxed));
+        let reset = || (0..3).for_each(|index| page.member(index).rich_ms.store(0, Relaxed));
         let (poor, rich) = (page.member(0), page.member(1));
         let notes = |from, to| (from..=to).step_by(1000).for_each(|now_ms| page.note_richest(0, now_ms));
+        reset();
         notes(20_000, 29_000);
-        assert!(!rich.owes(29_999) && rich.owes(30_000) && !page.member(2).owes(90_000));
-        // Nobody was short for a while.
-        rich.rich_ms.store(0, Relaxed);
-        notes(20_000, 25_000);
-        notes(28_000, 37_000);
-        assert!(!rich.owes(37_999) && rich.owes(38_000));
-        notes(60_000, 60_000);
-        assert!(rich.owes(60_000));
+        assert!(!rich.owes());
+        notes(30_000, 30_000);
+        assert!(rich.owes() && !page.member(2).owes());
+        // Nobody was short for a while, a short one or a long one.
+        for gap in [3000, 60_000] {
+            reset();
+            notes(20_000, 25_000);
+            notes(25_000 + gap, 34_000 + gap);
+            assert!(!rich.owes());
+            notes(35_000 + gap, 35_000 + gap);
+            assert!(rich.owes());
+        }
+        notes(200_000, 200_000);
+        assert!(rich.owes());
         // It does not say so of itself.
-        page.note_richest(1, 70_000);
-        assert!(!poor.owes(90_000));
-        poor.owes_like(rich);
-        assert!(poor.owes(60_000));
+        (70_000..90_000).step_by(1000).for_each(|now_ms| page.note_richest(1, now_ms));
+        assert!(!poor.owes());
+        // Who has just begun does not take it on.
+        poor.since_ms.store(90_001 - RICH_MS, Relaxed);
+        poor.owes_like(rich, 90_000);
+        assert!(!poor.owes());
+        poor.owes_like(rich, 90_001);
+        assert!(poor.owes());
     }
 
     #[test]
