@@ -60,12 +60,12 @@ SHORT = {
              "parallel_faults", "paths", "privileges", "process_tree_pressure", "program_break", "resource_limits",
              "robust_list_process", "sent_to_fresh_child", "shared_memory", "spawn", "splices", "stack_in_heap", "static_program", "stderr_replaced",
              "timers", "traced", "traced_children", "uring", "vfork_exec", "zero_first"],
-    "early": ["alignment_check", "altstack_heap", "clone_raw", "data_and_bss", "exec_environment", "fork_evicted", "fork_in_handler", "gs_base",
+    "early": ["alignment_check", "altstack_heap", "cancel_deferred", "clone_raw", "data_and_bss", "exec_environment", "fork_evicted", "fork_in_handler", "gs_base",
               "kernel_pins", "madvise_fork", "mask_threads", "mlocked", "own_sigbus", "own_sigsegv", "program_break", "protections",
               "queued_signals", "sigaction_query", "spawn", "stack_in_heap", "timers", "vfork_exec"],
     "dormant": ["alignment_check", "clone3_arguments", "close_all", "credentials", "daemon", "descriptors", "exec_environment", "exec_variants", "filter_asks",
                 "filter_inherited", "filter_ioctl", "filter_traps", "filter_userfaultfd", "fork_storm", "ioctl_effects",
-                "kernel_pins", "mremap_realloc", "privileges", "resource_limits", "sent_to_fresh_child", "spawn", "static_program",
+                "kernel_pins", "mremap_realloc", "privileges", "relocated", "resource_limits", "sent_to_fresh_child", "spawn", "static_program",
                 "stderr_replaced", "thread_turnover", "traced_children", "uring", "vfork_exec"],
 }
 

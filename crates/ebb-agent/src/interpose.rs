@@ -149,6 +149,11 @@ pub fn caught(nr: u32, args: [u64; 6]) -> i64 {
     finish(raw(Way::Outside, nr as u64, &args))
 }
 
+/// The same, as a cancellation point: whatever the descriptor is, the call may wait.
+fn caught_cancellable(nr: u32, args: [u64; 6]) -> i64 {
+    finish(cancellable(Way::Outside, nr as u64, &args))
+}
+
 #[cold]
 #[inline(never)]
 fn slow(mem: &SpaceMemory<'_>, nr: u64, args: &[u64; 6], do_call: &mut dyn FnMut(u64, &[u64; 6]) -> i64) -> i64 {
@@ -210,7 +215,7 @@ libc_functions! {
     fn read(fd: c_int, buf: Ptr, n: usize) -> isize {
         let args = [int(fd), buf as u64, n as u64, 0, 0, 0];
         if proc_files::is_marked(args[0]) {
-            return caught(g::__NR_read, args) as isize;
+            return caught_cancellable(g::__NR_read, args) as isize;
         }
         make::<true>(g::__NR_read, args, Touches::Buffer(args[1], args[2])) as isize
     }
@@ -219,7 +224,7 @@ libc_functions! {
     fn write(fd: c_int, buf: Ptr, n: usize) -> isize {
         let args = [int(fd), buf as u64, n as u64, 0, 0, 0];
         if proc_files::is_marked(args[0]) {
-            return caught(g::__NR_write, args) as isize;
+            return caught_cancellable(g::__NR_write, args) as isize;
         }
         make::<true>(g::__NR_write, args, Touches::Buffer(args[1], args[2])) as isize
     }
@@ -229,7 +234,7 @@ libc_functions! {
     fn pread(fd: c_int, buf: Ptr, n: usize, offset: i64) -> isize {
         let args = [int(fd), buf as u64, n as u64, offset as u64, 0, 0];
         if proc_files::is_marked(args[0]) {
-            return caught(g::__NR_pread64, args) as isize;
+            return caught_cancellable(g::__NR_pread64, args) as isize;
         }
         make::<true>(g::__NR_pread64, args, Touches::Buffer(args[1], args[2])) as isize
     }
@@ -239,7 +244,7 @@ libc_functions! {
     fn pwrite(fd: c_int, buf: Ptr, n: usize, offset: i64) -> isize {
         let args = [int(fd), buf as u64, n as u64, offset as u64, 0, 0];
         if proc_files::is_marked(args[0]) {
-            return caught(g::__NR_pwrite64, args) as isize;
+            return caught_cancellable(g::__NR_pwrite64, args) as isize;
         }
         make::<true>(g::__NR_pwrite64, args, Touches::Buffer(args[1], args[2])) as isize
     }
@@ -248,7 +253,7 @@ libc_functions! {
     fn readv(fd: c_int, iov: Ptr, n: c_int) -> isize {
         let args = [int(fd), iov as u64, int(n), 0, 0, 0];
         if proc_files::is_marked(args[0]) {
-            return caught(g::__NR_readv, args) as isize;
+            return caught_cancellable(g::__NR_readv, args) as isize;
         }
         make::<true>(g::__NR_readv, args, Touches::Table) as isize
     }
@@ -257,7 +262,7 @@ libc_functions! {
     fn writev(fd: c_int, iov: Ptr, n: c_int) -> isize {
         let args = [int(fd), iov as u64, int(n), 0, 0, 0];
         if proc_files::is_marked(args[0]) {
-            return caught(g::__NR_writev, args) as isize;
+            return caught_cancellable(g::__NR_writev, args) as isize;
         }
         make::<true>(g::__NR_writev, args, Touches::Table) as isize
     }
@@ -267,7 +272,7 @@ libc_functions! {
     fn preadv(fd: c_int, iov: Ptr, n: c_int, offset: i64) -> isize {
         let args = [int(fd), iov as u64, int(n), offset as u64, 0, 0];
         if proc_files::is_marked(args[0]) {
-            return caught(g::__NR_preadv, args) as isize;
+            return caught_cancellable(g::__NR_preadv, args) as isize;
         }
         make::<true>(g::__NR_preadv, args, Touches::Table) as isize
     }
@@ -277,7 +282,7 @@ libc_functions! {
     fn pwritev(fd: c_int, iov: Ptr, n: c_int, offset: i64) -> isize {
         let args = [int(fd), iov as u64, int(n), offset as u64, 0, 0];
         if proc_files::is_marked(args[0]) {
-            return caught(g::__NR_pwritev, args) as isize;
+            return caught_cancellable(g::__NR_pwritev, args) as isize;
         }
         make::<true>(g::__NR_pwritev, args, Touches::Table) as isize
     }
