@@ -356,7 +356,12 @@ mod tests {
     #[test]
     fn who_has_most_for_long_owes_for_good() {
         let page = page_of(&[(2000, 1000, 400), (16_000, 15_000, 400), (2000, 1500, 400)], 15_000);
-        let reset = || (0..3).for_each(|index| page.member(index).rich_ms.store(0, Relaxed));
+        let reset = || {
+            for (_, member) in page.members() {
+                member.rich_ms.store(0, Relaxed);
+                member.rich_seen_ms.store(0, Relaxed);
+            }
+        };
         let (poor, rich) = (page.member(0), page.member(1));
         let notes = |from, to| (from..=to).step_by(1000).for_each(|now_ms| page.note_richest(0, now_ms));
         reset();
