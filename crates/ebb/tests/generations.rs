@@ -511,6 +511,8 @@ fn a_stopped_reaper_does_not_keep_the_dead_alive() {
             // SAFETY: as above.
             unsafe {
                 libc::alarm(PATIENCE.as_secs() as u32);
+                // Where the test fails nobody waits for it.
+                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
                 if !held || libc::write(writer.as_raw_fd(), [1u8].as_ptr().cast(), 1) != 1 {
                     libc::_exit(1);
                 }
@@ -521,8 +523,9 @@ fn a_stopped_reaper_does_not_keep_the_dead_alive() {
         }
         drop(writer);
         reader.read_exact(&mut [0]).expect("it has the lock");
-        kill_all(space, &children[..1]);
+        // Somebody may see that it is dead before this thread goes on.
         let began = Instant::now();
+        kill_all(space, &children[..1]);
         while space.tree().page().members().filter(|(_, member)| member.kind() == tree::Kind::Managed).count() > 2 {
             assert!(began.elapsed() < PATIENCE, "the dead child is a member still");
             space.tree().reap();
