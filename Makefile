@@ -85,7 +85,7 @@ torture-credentials: build ## what a program gives up, at random and long; ROUND
 
 .PHONY: programs programs-long
 # Those that end within seconds; `programs-long` runs all.
-PROGRAMS := python-records numpy-sort processes-spawn redis sqlite stress-vm \
+PROGRAMS := python-records numpy-sort processes-fork processes-spawn redis sqlite stress-vm \
 	stress-mremap stress-heap cpython-array cpython-fork1 cpython-gc cpython-mmap
 programs: build ## real programs in little memory: output compared with an unlimited run
 	python3 tests/programs/run.py --short $(foreach p,$(PROGRAMS),--only $(p))
@@ -104,7 +104,7 @@ swapon-long: build
 
 .PHONY: trees trees-long
 # The quick ones; trees-long runs all.
-TREES := make pool nginx kills equals
+TREES := make pool nginx kills equals idlers
 trees: build ## trees of processes under one budget: builds, servers, pools, kills
 	python3 tests/trees/run.py $(foreach c,$(TREES),--only $(c))
 trees-long: build

@@ -39,6 +39,7 @@ CASES = {
     "bgsave": (redis_cases.bgsave, 1500, 3600),
     "kills": (kill_cases.kills, 1500, 3600),
     "equals": (fair_cases.equals, 300, 600),
+    "idlers": (fair_cases.idlers, 300, 600),
     "mixed": (mixed_case.mixed, 1500, 1800),
 }
 

@@ -4,6 +4,7 @@
 
 use std::sync::atomic::Ordering::SeqCst;
 
+use ebb::tree::ages::OfShared;
 use ebb::tree::{Page, now_ms, said};
 
 use crate::sys;
@@ -20,14 +21,16 @@ fn portion(lacking: i64, charged: u64) -> i64 {
     lacking.clamp(1, (charged as i64 / PART).max(PAGES_MIN))
 }
 
-/// Asks the coldest process of the tree for a part of `lacking` pages, unless it is at work on that already. False when there
-/// is none to ask.
+/// Asks the coldest process of the tree for a part of `lacking` pages, unless it is at work on that already; or the largest,
+/// for what it shares, too, where none has cold memory of its own. False when there is none to ask.
 pub fn ask(page: &Page, lacking: i64) -> bool {
     let now = now_ms();
-    let Some((index, _)) = page.coldest(None, HELD_MIN, now) else { return false };
+    let coldest = page.coldest(None, HELD_MIN, now).map(|(index, _)| (index, OfShared::Keep));
+    let largest = || page.largest(None, HELD_MIN, now).map(|index| (index, OfShared::Give));
+    let Some((index, shared)) = coldest.or_else(largest) else { return false };
     let member = page.member(index);
     if member.ask_pages.load(SeqCst) <= 0 {
-        member.ask(portion(lacking, said(&member.charged)), now);
+        member.ask(portion(lacking, said(&member.charged)), shared, now);
         sys::futex_wake_all(&member.asked);
     }
     true
@@ -60,6 +63,22 @@ mod tests {
         assert!(ask(page, 300) && ask(page, 300));
         let asked = [0, 1].map(|index| page.member(index).asked.load(SeqCst));
         assert_eq!((asked, page.member(1).ask_pages.load(SeqCst)), ([0, 1], 256));
+    }
+
+    #[test]
+    fn where_nobody_has_cold_memory_of_its_own_the_largest_is_asked_for_what_it_shares() {
+        let counters = Counters::create().unwrap();
+        let page = counters.tree();
+        for (index, charged) in [(0, 900), (1, 1000)] {
+            let member = page.member(index);
+            member.set_kind(Kind::Managed);
+            member.charged.store(charged, SeqCst);
+            member.publish_ages(&[0; ebb::tree::AGES], now_ms());
+            page.raise_high_water(index);
+        }
+        assert!(ask(page, 300));
+        let asked = [0, 1].map(|index| page.member(index).take_of_shared());
+        assert_eq!((asked, page.member(1).ask_pages.load(SeqCst)), ([OfShared::Keep, OfShared::Give], 256));
     }
 
     #[test]

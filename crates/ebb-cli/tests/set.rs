@@ -46,6 +46,19 @@ fn every_process_gives_its_part() {
 }
 
 #[test]
+fn what_processes_share_since_a_fork_is_taken_from_all_of_them() {
+    let house = House::with_agent();
+    house.compile("hold", HOLD, &[]);
+    let mut tree = Tree::start(house, 0, "64M", "exec @hold 40 3 share", 4);
+    assert!(held(&tree) > 40 * MIB);
+    let output = tree.ask(&["set", &tree.name, "--ram", "16M"]);
+    assert_eq!((code(&output), err(&output)), (Some(0), String::new()));
+    wait_until("they hold no more", || held(&tree) <= 16 * MIB);
+    tree.check();
+    tree.finish();
+}
+
+#[test]
 fn a_larger_budget_is_there_at_once() {
     let mut tree = holding("16M", 40, 0);
     assert!(held(&tree) <= 16 * MIB);

@@ -37,6 +37,8 @@ mod fork;
 #[cfg(not(loom))]
 mod group;
 #[cfg(not(loom))]
+mod idle;
+#[cfg(not(loom))]
 mod in_place;
 #[cfg(not(loom))]
 mod lockstat;

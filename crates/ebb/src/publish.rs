@@ -20,10 +20,11 @@ impl Space {
     /// Tells the tree how much this process holds where, and divides its budget between pool, staging and pages. Inside the
     /// gate, or with it closed.
     pub(crate) fn publish_sizes(&self) {
-        self.look_at_sharing();
+        let shared = self.look_at_sharing();
         if self.group.hold_if_lost() {
             let member = self.tree().member();
             member.charged.store(self.group.charged() as u64, Relaxed);
+            member.shared.store(shared as u64, Relaxed);
             member.wanted.store(self.group.wanted() as u64, Relaxed);
             member.pool.store(self.swap.pool_pages() as u64, Relaxed);
             member.staged.store(self.staging.staged() as u64, Relaxed);

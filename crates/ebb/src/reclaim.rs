@@ -2,6 +2,7 @@
 //! limit.
 
 use crate::ctx::ThreadCtx;
+use crate::idle::Idle;
 use crate::life::Life;
 use crate::page::Tag;
 use crate::patience::Patience;
@@ -10,7 +11,8 @@ use crate::space::Space;
 use crate::stats::{self, Shared};
 use crate::swapspace::WriteBack;
 use crate::text::Text;
-use crate::tree::{ages, now_ms, said};
+use crate::tree::ages::{self, OfShared};
+use crate::tree::{now_ms, said};
 use crate::uapi::{self, thread};
 use crate::work::Work;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -71,6 +73,10 @@ pub struct Background {
     again: AtomicBool,
     /// For how long this process was left alone when it last had too little to give.
     declined_ms: AtomicU64,
+    /// The same of what it shares.
+    kept_ms: AtomicU64,
+    /// Whether the program runs.
+    idle: Idle,
     /// The process that the background thread belongs to.
     owner: AtomicU32,
 }
@@ -94,6 +100,8 @@ impl Background {
             forked: AtomicBool::new(false),
             again: AtomicBool::new(false),
             declined_ms: AtomicU64::new(0),
+            kept_ms: AtomicU64::new(0),
+            idle: Idle::default(),
             owner: AtomicU32::new(uapi::getpid() as u32),
         })
     }
@@ -141,6 +149,8 @@ impl Background {
         self.asked.store(stats.asked.load(Ordering::Relaxed), Ordering::Relaxed);
         self.rest.set_ended();
         self.life.reset();
+        self.idle.reset();
+        self.kept_ms.store(0, Ordering::Relaxed);
         self.owner.store(uapi::getpid() as u32, Ordering::Relaxed);
     }
 
@@ -400,6 +410,12 @@ impl Space {
             return;
         }
         let now = now_ms();
+        let gives_shared = match self.tree().member().take_of_shared() {
+            OfShared::Keep => false,
+            OfShared::Give => true,
+            OfShared::IfIdle if self.is_idle(now) => true,
+            OfShared::IfIdle => return self.keep_shared(now),
+        };
         // What was used since the coldest pages were is passed over as long as there is something else.
         self.publish_ages(ctx);
         // Who has more than its even share gives what it uses, too: those that have less may need theirs as much.
@@ -412,7 +428,7 @@ impl Space {
         while given < pages && idle_rounds < 4 && !self.is_asked() {
             self.tree().look();
             let before = self.group.charged();
-            if self.shrink_stock(ctx) || self.reclaim_step(ctx) {
+            if self.shrink_stock(ctx) || self.reclaim_step(ctx) || gives_shared && self.reclaim_shared_step(ctx) {
                 idle_rounds = 0
             } else {
                 idle_rounds += 1
@@ -429,6 +445,24 @@ impl Space {
         let pause_ms =
             self.tree().member().answer(given, now_ms(), self.background.declined_ms.load(Ordering::Relaxed));
         self.background.declined_ms.store(pause_ms, Ordering::Relaxed);
+        if gives_shared {
+            self.background.kept_ms.store(pause_ms, Ordering::Relaxed);
+            self.tree().member().keep_shared(now_ms(), pause_ms);
+        }
+    }
+
+    /// Whether the program has not run of late. For the background thread.
+    fn is_idle(&self, now: u64) -> bool {
+        self.background.idle.look(now, uapi::process_time_ns().saturating_sub(uapi::thread_time_ns()))
+    }
+
+    /// The program runs, and what it shares it may use at this moment: who asked asks again later.
+    fn keep_shared(&self, now: u64) {
+        let (member, last_ms) = (self.tree().member(), self.background.kept_ms.load(Ordering::Relaxed));
+        member.ask_pages.store(0, Ordering::SeqCst);
+        let pause_ms = ages::next_pause_ms(last_ms);
+        self.background.kept_ms.store(pause_ms, Ordering::Relaxed);
+        member.keep_shared(now, pause_ms);
     }
 
     /// Asks the process whose memory has been cold for longest, when that is much longer than this one's, for some of it; or
@@ -437,7 +471,15 @@ impl Space {
     fn ask_colder(&self, ctx: &ThreadCtx) -> bool {
         self.publish_ages(ctx);
         let own_ms = self.tree().member().coldest_ms(now_ms()).unwrap_or(0);
-        self.ask_older(COLDER_TIMES * own_ms + COLDER_MS) || self.ask_spendthrift()
+        self.ask_older(COLDER_TIMES * own_ms + COLDER_MS) || self.ask_spendthrift() || self.ask_sharer()
+    }
+
+    /// Asks the process that has most in common with others for some of that, if its program does not run, where this one needs
+    /// again what it evicts. No age says that such memory is cold: it is used without a fault, and freed when all give it up.
+    fn ask_sharer(&self) -> bool {
+        let (page, own, now) = (self.tree().page(), self.tree().id().index, now_ms());
+        let Some(index) = page.largest_sharer(own, self.grown_pages(), now) else { return false };
+        self.ask(index, said(&page.member(index).shared) / ages::ASK_PART, OfShared::IfIdle, now)
     }
 
     fn ask_spendthrift(&self) -> bool {
@@ -446,7 +488,7 @@ impl Space {
         // Where most is shared its own is what it cannot do without. Elsewhere, whom another process has asked already gives that
         // one some, and this one looks at its own.
         found.is_some_and(|spare| {
-            let is_asked = self.ask(spare.index, spare.pages, now);
+            let is_asked = self.ask(spare.index, spare.pages, OfShared::Keep, now);
             if is_asked && spare.owes {
                 self.tree().member().owes_like(page.member(spare.index), now);
             }
@@ -460,11 +502,11 @@ impl Space {
     }
 
     /// Asks a member for some of its pages; false when somebody has.
-    fn ask(&self, index: u32, pages: u64, now: u64) -> bool {
+    fn ask(&self, index: u32, pages: u64, shared: OfShared, now: u64) -> bool {
         let member = self.tree().page().member(index);
         let is_free = member.ask_pages.load(Ordering::SeqCst) <= 0;
         if is_free {
-            member.ask(pages.clamp(ASK_PAGES_MIN, 4 * self.sweep_max() as u64) as i64, now);
+            member.ask(pages.clamp(ASK_PAGES_MIN, 4 * self.sweep_max() as u64) as i64, shared, now);
             uapi::futex_wake_shared(&member.asked);
         }
         is_free
@@ -475,16 +517,16 @@ impl Space {
         let (page, own, now) = (self.tree().page(), self.tree().id().index, now_ms());
         let coldest = page.coldest(Some(own), self.grown_pages(), now);
         let Some((index, _)) = coldest.filter(|(_, age_ms)| *age_ms >= than_ms) else { return false };
-        let _ = self.ask(index, said(&page.member(index).charged) / ages::ASK_PART, now);
+        let _ = self.ask(index, said(&page.member(index).charged) / ages::ASK_PART, OfShared::Keep, now);
         true
     }
 
-    /// Asks the largest process, whatever it said that it has: nobody has anything to give, as far as is known, and who waits for
-    /// nothing looks at nothing.
+    /// Asks the largest process, whatever it said that it has, and for what it shares, too: nobody has anything to give, as far as
+    /// is known, and who waits for nothing looks at nothing.
     fn ask_largest(&self) {
         let (page, own, now) = (self.tree().page(), self.tree().id().index, now_ms());
-        if let Some(index) = page.largest(own, ages::WORTH_PAGES, now) {
-            let _ = self.ask(index, said(&page.member(index).charged) / ages::ASK_PART, now);
+        if let Some(index) = page.largest(Some(own), ages::WORTH_PAGES, now) {
+            let _ = self.ask(index, said(&page.member(index).charged) / ages::ASK_PART, OfShared::Give, now);
         }
     }
 

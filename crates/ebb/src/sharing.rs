@@ -66,18 +66,20 @@ impl Space {
         self.shared_pool_pages.store(surplus, Relaxed);
     }
 
-    /// Looks whether that has ended.
-    pub(crate) fn look_at_sharing(&self) {
+    /// Looks whether that has ended; how many pages are shared.
+    pub(crate) fn look_at_sharing(&self) -> usize {
         let fork = self.sharing.load(Relaxed);
         if fork == 0 {
-            return;
+            return 0;
         }
         let pages = self.tree().shared_pages();
         if pages.is_none() {
             // Unless there was another fork meanwhile.
             let _ = self.sharing.compare_exchange(fork, 0, Relaxed, Relaxed);
         }
-        self.shares_much.store(pages.unwrap_or(0) > self.group.charged() / SHARES_MUCH_PART, Relaxed);
+        let pages = pages.unwrap_or(0);
+        self.shares_much.store(pages > self.group.charged() / SHARES_MUCH_PART, Relaxed);
+        pages
     }
 
     /// The shared page at `addr` is this process's own now, or it has it no more; how many pages more that makes for the tree.

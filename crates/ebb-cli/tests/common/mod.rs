@@ -59,7 +59,8 @@ pub fn built_agent() -> &'static Path {
 
 /// Holds memory and checks it. `hold MIB CHILDREN`: forks so many children; each process fills so many MiB, says `ready`,
 /// checks them and says `whole` for each line that it reads, and ends at the end of its input, with 1 if anything is lost.
-/// `hold MIB CHILDREN close` closes every descriptor from 3 on first.
+/// `hold MIB CHILDREN close` closes every descriptor from 3 on first; `hold MIB CHILDREN share` forks when it has filled its own,
+/// so that all share that.
 pub const HOLD: &str = r#"
 #define _GNU_SOURCE
 #include <stdlib.h>
@@ -70,10 +71,12 @@ static void say(const char *line) { if (write(1, line, strlen(line)) < 0) _exit(
 int main(int count, char **words) {
     size_t words_count = (size_t)atol(words[1]) << 18;
     int children = atoi(words[2]), failed = 0, status;
-    if (count > 3) for (int fd = 3; fd < 4096; fd++) close(fd);
-    for (int i = 0; i < children; i++) if (fork() == 0) { children = 0; break; }
+    int shares = count > 3 && strcmp(words[3], "share") == 0;
+    if (count > 3 && !shares) for (int fd = 3; fd < 4096; fd++) close(fd);
     volatile unsigned *memory = malloc(words_count * 4);
-    for (size_t i = 0; i < words_count; i++) memory[i] = i / 7;
+    if (shares) for (size_t i = 0; i < words_count; i++) memory[i] = i / 7;
+    for (int i = 0; i < children; i++) if (fork() == 0) { children = 0; break; }
+    if (!shares) for (size_t i = 0; i < words_count; i++) memory[i] = i / 7;
     say("ready\n");
     for (char byte; read(0, &byte, 1) == 1;) {
         for (size_t i = 0; i < words_count; i++) failed |= memory[i] != i / 7;

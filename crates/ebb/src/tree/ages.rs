@@ -16,6 +16,12 @@ pub const WORTH_PAGES: u64 = 64;
 /// For so long a process that had little to give is not asked again: the first time, and at most.
 const DECLINED_MS: u64 = 100;
 const DECLINED_MS_MAX: u64 = 5000;
+
+/// How long it is left alone after it was for `last_ms`.
+pub fn next_pause_ms(last_ms: u64) -> u64 {
+    (2 * last_ms).clamp(DECLINED_MS, DECLINED_MS_MAX)
+}
+
 /// A process that has not answered for so long is passed over: it may be stopped.
 const SILENT_MS: u64 = 50;
 
@@ -52,6 +58,18 @@ pub fn least_of(class: usize) -> u64 {
 
 /// Numbers of pages by age.
 pub type Histogram = [u32; AGES];
+
+/// What a process that is asked for memory does with pages that others have, too. It is not memory before all have given it up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum OfShared {
+    /// Keeps it.
+    Keep = 0,
+    /// Gives it, if it does not run: who asks needs again what it evicts.
+    IfIdle = 1,
+    /// Gives it: who asks has nothing, and nobody else gives any.
+    Give = 2,
+}
 
 impl Member {
     /// Publishes how old its pages are.
@@ -142,13 +160,28 @@ impl Member {
         if given * 4 >= asked {
             return 0;
         }
-        let pause_ms = (2 * last_ms).clamp(DECLINED_MS, DECLINED_MS_MAX);
+        let pause_ms = next_pause_ms(last_ms);
         self.declined_until_ms.store(now_ms + pause_ms, Relaxed);
         pause_ms
     }
 
+    /// It is not asked for what it shares for so long.
+    pub fn keep_shared(&self, now_ms: u64, pause_ms: u64) {
+        self.keeps_shared_until_ms.store(now_ms + pause_ms, Relaxed);
+    }
+
+    /// What it was asked to do with what it shares since the last time.
+    pub fn take_of_shared(&self) -> OfShared {
+        match self.ask_shared.swap(OfShared::Keep as u32, Ordering::SeqCst) {
+            0 => OfShared::Keep,
+            1 => OfShared::IfIdle,
+            _ => OfShared::Give,
+        }
+    }
+
     /// Asks it for `pages`; whoever calls this wakes it then, by [`Member::asked`].
-    pub fn ask(&self, pages: i64, now_ms: u64) {
+    pub fn ask(&self, pages: i64, shared: OfShared, now_ms: u64) {
+        self.ask_shared.fetch_max(shared as u32, Ordering::SeqCst);
         if self.ask_pages.fetch_max(pages, Ordering::SeqCst) <= 0 {
             self.asked_ms.store(now_ms, Relaxed);
         }
@@ -178,11 +211,24 @@ impl Page {
 
     /// The member with most pages of those that answer, are not `own`, and have at least `pages_min`. Its ages may say that it has
     /// nothing to give: they are as old as its last look, and who is idle does not see that others no longer share with it.
-    pub fn largest(&self, own: u32, pages_min: u64, now_ms: u64) -> Option<u32> {
+    pub fn largest(&self, own: Option<u32>, pages_min: u64, now_ms: u64) -> Option<u32> {
         self.members()
-            .filter(|(index, member)| *index != own && member.kind() == Kind::Managed)
+            .filter(|(index, member)| Some(*index) != own && member.kind() == Kind::Managed)
             .filter(|(_, member)| said(&member.charged) >= pages_min && member.answers(now_ms))
             .max_by_key(|(_, member)| said(&member.charged))
+            .map(|(index, _)| index)
+    }
+
+    /// The member that shares most of those that may be asked for that, are not `own`, and share at least `pages_min`; none when
+    /// `own` does not need again what it evicts.
+    pub fn largest_sharer(&self, own: u32, pages_min: u64, now_ms: u64) -> Option<u32> {
+        self.member(own).needed_again_permille(now_ms).filter(|permille| *permille >= SHORT_PERMILLE)?;
+        self.members()
+            .filter(|(index, member)| *index != own && member.kind() == Kind::Managed)
+            .filter(|(_, m)| !m.is_silent(now_ms) && now_ms >= m.keeps_shared_until_ms.load(Relaxed))
+            .map(|(index, member)| (index, said(&member.shared)))
+            .filter(|(_, shared)| *shared >= pages_min.max(WORTH_PAGES))
+            .max_by_key(|(_, shared)| *shared)
             .map(|(index, _)| index)
     }
 
@@ -454,13 +500,43 @@ mod tests {
         let page = page_of(&[(500, 0, 0), (4900, 0, 0), (1800, 0, 0), (40, 0, 0)], 15_000);
         // None has anything to give, as far as it knows.
         assert_eq!(page.coldest(Some(0), 64, 15_000), None);
-        assert_eq!(page.largest(0, 64, 15_000), Some(1));
-        assert_eq!(page.largest(1, 64, 15_000), Some(2));
+        assert_eq!(page.largest(Some(0), 64, 15_000), Some(1));
+        assert_eq!(page.largest(Some(1), 64, 15_000), Some(2));
         page.member(1).declined_until_ms.store(16_000, Relaxed);
-        assert_eq!(page.largest(0, 64, 15_000), Some(2));
-        page.member(2).ask(64, 14_000);
-        assert_eq!(page.largest(0, 64, 15_000), None);
-        assert_eq!(page.largest(0, 64, 16_000), Some(1));
+        assert_eq!(page.largest(Some(0), 64, 15_000), Some(2));
+        page.member(2).ask(64, OfShared::Keep, 14_000);
+        assert_eq!(page.largest(Some(0), 64, 15_000), None);
+        assert_eq!(page.largest(Some(0), 64, 16_000), Some(1));
+    }
+
+    #[test]
+    fn who_shares_most_is_asked_for_it_by_one_that_needs_again_what_it_evicts() {
+        let page = page_of(&[(500, 400, 900), (4900, 0, 0), (4800, 0, 0), (4800, 0, 0)], 15_000);
+        for (index, shared) in [(0, 4900), (1, 3000), (2, 4000), (3, 50)] {
+            page.member(index).shared.store(shared, Relaxed);
+        }
+        assert_eq!(page.largest_sharer(0, 64, 15_000), Some(2));
+        page.member(2).keep_shared(15_000, 100);
+        assert_eq!(page.largest_sharer(0, 64, 15_099), Some(1));
+        assert_eq!(page.largest_sharer(0, 64, 15_100), Some(2));
+        // One that has declined to give what is its own may have this.
+        page.member(2).declined_until_ms.store(20_000, Relaxed);
+        assert_eq!(page.largest_sharer(0, 64, 15_100), Some(2));
+        page.member(2).ask(64, OfShared::IfIdle, 15_000);
+        assert_eq!(page.largest_sharer(0, 64, 15_100), Some(1));
+        assert_eq!(page.largest_sharer(0, 3001, 15_100), None);
+        // Who has what it needs asks for nothing that others may use.
+        page.member(0).publish_needed_again(100, 1000, 15_000);
+        assert_eq!(page.largest_sharer(0, 64, 15_000), None);
+    }
+
+    #[test]
+    fn who_has_nothing_outweighs_who_has_little() {
+        let member = page_of(&[(500, 400, 900)], 15_000).member(0);
+        assert_eq!(member.take_of_shared(), OfShared::Keep);
+        member.ask(64, OfShared::Give, 15_000);
+        member.ask(64, OfShared::IfIdle, 15_000);
+        assert_eq!([(); 2].map(|()| member.take_of_shared()), [OfShared::Give, OfShared::Keep]);
     }
 
     #[test]

@@ -105,6 +105,8 @@ pub struct Member {
     pub granted: AtomicI64,
     /// Not 0 when it may have bits in shares; counts on with each new one.
     pub has_bits: AtomicU32,
+    /// With [`Member::ask_pages`]: what it may do with what it shares, an `ages::OfShared`.
+    pub ask_shared: AtomicU32,
     /// When it last called exec, on the clock of [`Member::published_ms`].
     pub left_ms: AtomicU64,
     /// The [`MemberId`] of the process that forked it; 0 for none.
@@ -121,8 +123,12 @@ pub struct Member {
     pub asked_ms: AtomicU64,
     /// Until when it is not asked again, because it had too little to give, on the same clock.
     pub declined_until_ms: AtomicU64,
+    /// The same of what it shares.
+    pub keeps_shared_until_ms: AtomicU64,
     /// Pages charged: resident, staged, pool and metadata.
     pub charged: AtomicU64,
+    /// Of those, what another process holds, too, since a fork.
+    pub shared: AtomicU64,
     /// Pages with content, wherever it is.
     pub wanted: AtomicU64,
     /// Pages of memory that the compressed pool has.
@@ -178,6 +184,8 @@ impl Member {
         }
         let published = [&self.asked_ms, &self.charged, &self.wanted, &self.pool, &self.staged, &self.on_device];
         for word in published.into_iter().chain([
+            &self.shared,
+            &self.keeps_shared_until_ms,
             &self.faults,
             &self.published_ms,
             &self.since_ms,
@@ -189,6 +197,7 @@ impl Member {
         }
         self.pid.store(0, Ordering::Relaxed);
         self.has_bits.store(0, Ordering::Relaxed);
+        self.ask_shared.store(0, Ordering::Relaxed);
         self.left_ms.store(0, Ordering::Relaxed);
         self.needed_again.store(0, Ordering::Relaxed);
         self.needed_again_ms.store(0, Ordering::Relaxed);
@@ -237,6 +246,7 @@ impl Page {
             generation: AtomicU32::new(0),
             granted: signed(),
             has_bits: AtomicU32::new(0),
+            ask_shared: AtomicU32::new(0),
             left_ms: word(),
             parent: word(),
             outside: signed(),
@@ -245,7 +255,9 @@ impl Page {
             ask_pages: signed(),
             asked_ms: word(),
             declined_until_ms: word(),
+            keeps_shared_until_ms: word(),
             charged: word(),
+            shared: word(),
             wanted: word(),
             pool: word(),
             staged: word(),

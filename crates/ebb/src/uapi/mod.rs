@@ -343,11 +343,18 @@ pub fn leave_ksm() -> bool {
 
 /// Processor time of the calling thread in nanoseconds.
 pub fn thread_time_ns() -> u64 {
+    processor_time_ns(g::CLOCK_THREAD_CPUTIME_ID)
+}
+
+/// That of all threads that the process has and had.
+pub fn process_time_ns() -> u64 {
+    processor_time_ns(g::CLOCK_PROCESS_CPUTIME_ID)
+}
+
+fn processor_time_ns(clock: u32) -> u64 {
     let mut t = g::__kernel_timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the kernel writes the timespec given.
-    let _ = unsafe {
-        call(g::__NR_clock_gettime, [g::CLOCK_THREAD_CPUTIME_ID as u64, &mut t as *mut _ as u64, 0, 0, 0, 0])
-    };
+    let _ = unsafe { call(g::__NR_clock_gettime, [clock as u64, &mut t as *mut _ as u64, 0, 0, 0, 0]) };
     t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
 }
 
