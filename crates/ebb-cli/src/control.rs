@@ -16,8 +16,10 @@ use crate::process::{self, Process};
 use crate::socket::Socket;
 use crate::sys;
 
-/// How long a process may take to open its control socket, and to accept a connection.
-const OPEN_PATIENCE: Duration = Duration::from_secs(5);
+/// How long a process may take to open its control socket: its thread may be writing to a disk that others use, too.
+const OPEN_PATIENCE: Duration = Duration::from_secs(12);
+/// How long one that is stopped is given to go on; and how long one may take to accept a connection.
+const STOPPED_PATIENCE: Duration = Duration::from_secs(5);
 const OPEN_STEP: Duration = Duration::from_millis(10);
 /// How often a process is asked to open one: its thread may have begun only now.
 const ASK_STEP: Duration = Duration::from_millis(100);
@@ -178,8 +180,10 @@ impl Control {
             if let Some(control) = Self::connect(&process)? {
                 return Ok(control);
             }
-            let has_begun = started.elapsed() < BEGIN_PATIENCE || process.has_background();
-            if !has_begun || started.elapsed() >= OPEN_PATIENCE {
+            let elapsed = started.elapsed();
+            let has_begun = elapsed < BEGIN_PATIENCE || process.has_background();
+            let is_stopped = || elapsed >= STOPPED_PATIENCE && process.is_stopped();
+            if !has_begun || elapsed >= OPEN_PATIENCE || is_stopped() {
                 return Err(silent(&process, &descriptor));
             }
         }
@@ -188,7 +192,7 @@ impl Control {
     /// Connects to the socket that the process itself listens on, if there is one: another's is inherited.
     fn connect(process: &Process) -> Result<Option<Self>, Failure> {
         for path in process.control_sockets() {
-            match Socket::connect(&path, OPEN_PATIENCE) {
+            match Socket::connect(&path, STOPPED_PATIENCE) {
                 Ok(socket) if socket.peer_pid().is_ok_and(|pid| pid == process.pid) => {
                     return Ok(Some(Self { pid: process.pid, socket }));
                 }

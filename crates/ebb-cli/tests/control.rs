@@ -235,7 +235,7 @@ fn a_process_that_does_not_hear_is_told_after_a_while() {
     assert_eq!(
         line,
         running.line(
-            "process PID: it opened no control socket within 5 s; see whether it has a free descriptor (ulimit -n) and \
+            "process PID: it opened no control socket within 12 s; see whether it has a free descriptor (ulimit -n) and \
              a directory it can write to (/dev/shm, /tmp, /var/tmp), or ask again"
         )
     );
