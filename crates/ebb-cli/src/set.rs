@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use ebb::tree::{self, Kind};
+use ebb::tree::{self, Kind, said};
 
 use crate::budget::{Running, budget};
 use crate::control::printable;
@@ -78,9 +78,11 @@ fn shrink(tree: &Tree, interrupts: &Interrupts) -> std::io::Result<Reached> {
     let own = tree.own();
     // What the dead held is nobody's.
     tree::reap(page, fd, &own);
+    // Of what several share the sum falls only when the last of them has given it.
+    let charged = || page.members().map(|(_, member)| said(&member.charged) as i64).sum::<i64>();
     // Whoever writes to the area of the tree must not keep this going for ever.
-    let step = page.sum().held / STEPS_MAX;
-    let mut least = i64::MAX;
+    let steps = [page.sum().held, charged()].map(|pages| pages / STEPS_MAX);
+    let mut least = [i64::MAX; 2];
     let mut since = Instant::now();
     loop {
         let sum = page.sum();
@@ -89,13 +91,16 @@ fn shrink(tree: &Tree, interrupts: &Interrupts) -> std::io::Result<Reached> {
             return Ok(Reached::Below);
         }
         tree::reap(page, fd, &own);
-        if sum.held < least - step {
-            (least, since) = (sum.held, Instant::now());
+        let held = [sum.held, charged()];
+        let falls = [0, 1].map(|i| held[i] < least[i] - steps[i]);
+        if falls.contains(&true) {
+            least = [0, 1].map(|i| if falls[i] { held[i] } else { least[i] });
+            since = Instant::now();
         } else if since.elapsed() > PATIENCE {
             return Ok(Reached::Above);
         }
         progress.show(&format!("{} above the budget", short_bytes(lacking as u64 * PAGE_BYTES)));
-        squeeze::ask(page, lacking);
+        squeeze::ask(page, lacking, true);
         if let Some(signal) = interrupts.wait_for(STEP)? {
             return Ok(Reached::Interrupted(signal));
         }

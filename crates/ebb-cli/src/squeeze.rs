@@ -21,13 +21,13 @@ fn portion(lacking: i64, charged: u64) -> i64 {
     lacking.clamp(1, (charged as i64 / PART).max(PAGES_MIN))
 }
 
-/// Asks the coldest process of the tree for a part of `lacking` pages, unless it is at work on that already; or the largest,
-/// for what it shares, too, where none has cold memory of its own. False when there is none to ask.
-pub fn ask(page: &Page, lacking: i64) -> bool {
+/// Asks the coldest process of the tree for a part of `lacking` pages, unless it is at work on that already. Where none has cold
+/// memory of its own, and it `may_share` no longer what it does, the largest. False when there is none to ask.
+pub fn ask(page: &Page, lacking: i64, may_share: bool) -> bool {
     let now = now_ms();
     let coldest = page.coldest(None, HELD_MIN, now).map(|(index, _)| (index, OfShared::Keep));
-    let largest = || page.largest(None, HELD_MIN, now).map(|index| (index, OfShared::Give));
-    let Some((index, shared)) = coldest.or_else(largest) else { return false };
+    let largest = || page.largest_to_give(None, HELD_MIN, now).map(|index| (index, OfShared::Give));
+    let Some((index, shared)) = coldest.or_else(|| largest().filter(|_| may_share)) else { return false };
     let member = page.member(index);
     if member.ask_pages.load(SeqCst) <= 0 {
         member.ask(portion(lacking, said(&member.charged)), shared, now);
@@ -60,7 +60,7 @@ mod tests {
             member.since_ms.store(now_ms().saturating_sub(age_ms), SeqCst);
             page.raise_high_water(index);
         }
-        assert!(ask(page, 300) && ask(page, 300));
+        assert!(ask(page, 300, true) && ask(page, 300, true));
         let asked = [0, 1].map(|index| page.member(index).asked.load(SeqCst));
         assert_eq!((asked, page.member(1).ask_pages.load(SeqCst)), ([0, 1], 256));
     }
@@ -76,13 +76,13 @@ mod tests {
             member.publish_ages(&[0; ebb::tree::AGES], now_ms());
             page.raise_high_water(index);
         }
-        assert!(ask(page, 300));
-        let asked = [0, 1].map(|index| page.member(index).take_of_shared());
+        assert!(!ask(page, 300, false) && ask(page, 300, true));
+        let asked = [0, 1].map(|index| page.member(index).asked_of_shared(now_ms()));
         assert_eq!((asked, page.member(1).ask_pages.load(SeqCst)), ([OfShared::Keep, OfShared::Give], 256));
     }
 
     #[test]
     fn nobody_is_asked_where_there_is_nobody() {
-        assert!(!ask(Counters::create().unwrap().tree(), 300));
+        assert!(!ask(Counters::create().unwrap().tree(), 300, true));
     }
 }

@@ -259,7 +259,7 @@ impl Watcher {
         let sum = page.sum();
         ebb::stats::raise(&counters.page().peak_held_bytes, sum.held.max(0) as u64 * PAGE_BYTES);
         if sum.free() < 0 {
-            squeeze::ask(page, -sum.free());
+            squeeze::ask(page, -sum.free(), false);
         }
         seen
     }

@@ -5,6 +5,8 @@ use core::sync::atomic::AtomicU32;
 
 /// Nobody made progress for so long: what could be freed may be on its way to a slow disk.
 const PATIENCE_NS: u64 = 10_000_000_000;
+/// What [`Patience::is_long`] is.
+const LONG_NS: u64 = 2_000_000_000;
 /// For so long the processor is given to others first.
 const YIELD_NS: u64 = 200_000;
 const YIELDS: u32 = 64;
@@ -35,6 +37,11 @@ pub(crate) struct Patience {
 }
 
 impl Patience {
+    /// Nobody has made progress for longer than who could free something takes to begin.
+    pub fn is_long(&self) -> bool {
+        self.idle_ns >= LONG_NS
+    }
+
     /// Waits a moment, while so many pages are held. False when it has been too long.
     pub fn wait(&mut self, held: usize) -> bool {
         self.rounds += 1;

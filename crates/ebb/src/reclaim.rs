@@ -2,7 +2,7 @@
 //! limit.
 
 use crate::ctx::ThreadCtx;
-use crate::idle::Idle;
+use crate::idle::{Done, Idle};
 use crate::life::Life;
 use crate::page::Tag;
 use crate::patience::Patience;
@@ -36,6 +36,8 @@ const ASK_PAGES_MIN: u64 = 64;
 /// waits for a processor, or for its own pages, is no idle process.
 const COLDER_TIMES: u64 = 4;
 const COLDER_MS: u64 = 250;
+/// Of more than so many others nobody gives what they share: each would store a copy.
+const SHARERS_MAX: usize = 8;
 /// How long who runs short waits for another process, before it reclaims itself.
 const ASKED_WAIT_NS: u64 = 2_000_000;
 /// How long who finds stock counted that is not there waits for those who are at it.
@@ -410,12 +412,16 @@ impl Space {
             return;
         }
         let now = now_ms();
-        let gives_shared = match self.tree().member().take_of_shared() {
-            OfShared::Keep => false,
-            OfShared::Give => true,
-            OfShared::IfIdle if self.is_idle(now) => true,
-            OfShared::IfIdle => return self.keep_shared(now),
-        };
+        let of_shared = self.tree().member().asked_of_shared(now);
+        let gives_shared = self.may_give_shared(of_shared, now);
+        if of_shared == OfShared::IfIdle && !gives_shared {
+            // Who was idle does not know that it is the last one that has it.
+            self.publish_sizes_outside(ctx);
+            self.publish_ages(ctx);
+            self.tree().member().take_ask();
+            return self.keep_shared(now);
+        }
+        let pages = pages.min(self.group.charged() as i64);
         // What was used since the coldest pages were is passed over as long as there is something else.
         self.publish_ages(ctx);
         // Who has more than its even share gives what it uses, too: those that have less may need theirs as much.
@@ -428,41 +434,59 @@ impl Space {
         while given < pages && idle_rounds < 4 && !self.is_asked() {
             self.tree().look();
             let before = self.group.charged();
-            if self.shrink_stock(ctx) || self.reclaim_step(ctx) || gives_shared && self.reclaim_shared_step(ctx) {
-                idle_rounds = 0
-            } else {
-                idle_rounds += 1
+            let worked = self.shrink_stock(ctx) || self.reclaim_step(ctx);
+            if !worked && gives_shared {
+                self.reclaim_shared_step(ctx);
             }
             self.group.give_back_unused();
-            given += before.saturating_sub(self.group.charged()) as i64;
+            let freed = before.saturating_sub(self.group.charged());
+            // What of the shared was staged, and is not stored, is more than before.
+            idle_rounds = if worked || freed > 0 { 0 } else { idle_rounds + 1 };
+            given += freed as i64;
         }
         self.young_ms.store(0, Ordering::Relaxed);
         self.group.give_back_unused();
-        self.gate.enter(&ctx.gate);
-        self.publish_sizes();
-        self.gate.leave(&ctx.gate);
+        self.publish_sizes_outside(ctx);
         self.publish_ages(ctx);
         let pause_ms =
             self.tree().member().answer(given, now_ms(), self.background.declined_ms.load(Ordering::Relaxed));
         self.background.declined_ms.store(pause_ms, Ordering::Relaxed);
-        if gives_shared {
-            self.background.kept_ms.store(pause_ms, Ordering::Relaxed);
-            self.tree().member().keep_shared(now_ms(), pause_ms);
+        if gives_shared && pause_ms == 0 {
+            self.background.kept_ms.store(0, Ordering::Relaxed);
+        } else if of_shared != OfShared::Keep {
+            self.keep_shared(now_ms());
         }
     }
 
-    /// Whether the program has not run of late. For the background thread.
-    fn is_idle(&self, now: u64) -> bool {
-        self.background.idle.look(now, uapi::process_time_ns().saturating_sub(uapi::thread_time_ns()))
+    fn publish_sizes_outside(&self, ctx: &ThreadCtx) {
+        self.gate.enter(&ctx.gate);
+        self.publish_sizes();
+        self.gate.leave(&ctx.gate);
     }
 
-    /// The program runs, and what it shares it may use at this moment: who asked asks again later.
+    /// Whether this process gives what it shares, when it is asked so. Every one of those that have it has to store it, and only
+    /// when all but one have is it memory that the tree gets, from the last, whose own it is then. For the background thread.
+    fn may_give_shared(&self, asked: OfShared, now: u64) -> bool {
+        if asked == OfShared::Keep || !self.shares_much() {
+            return false;
+        }
+        let member = self.tree().member();
+        let done = Done::by_program(member.faults.load(Ordering::Relaxed));
+        let is_idle = done.is_some_and(|done| self.background.idle.look(now, done));
+        member.set_idle(is_idle, now);
+        let others = self.tree().others(now);
+        // Where all stays in RAM, more copies than two take more than they free.
+        if !self.swap.has_file() && others.number > 1 {
+            return false;
+        }
+        // Who asks may be the one that does something.
+        asked == OfShared::Give || is_idle && others.busy <= 1 && others.number <= SHARERS_MAX
+    }
+
+    /// It keeps what it shares: who asked asks again later.
     fn keep_shared(&self, now: u64) {
-        let (member, last_ms) = (self.tree().member(), self.background.kept_ms.load(Ordering::Relaxed));
-        member.ask_pages.store(0, Ordering::SeqCst);
-        let pause_ms = ages::next_pause_ms(last_ms);
-        self.background.kept_ms.store(pause_ms, Ordering::Relaxed);
-        member.keep_shared(now, pause_ms);
+        let last_ms = self.background.kept_ms.load(Ordering::Relaxed);
+        self.background.kept_ms.store(self.tree().member().keep_shared(now, last_ms), Ordering::Relaxed);
     }
 
     /// Asks the process whose memory has been cold for longest, when that is much longer than this one's, for some of it; or
@@ -471,11 +495,12 @@ impl Space {
     fn ask_colder(&self, ctx: &ThreadCtx) -> bool {
         self.publish_ages(ctx);
         let own_ms = self.tree().member().coldest_ms(now_ms()).unwrap_or(0);
-        self.ask_older(COLDER_TIMES * own_ms + COLDER_MS) || self.ask_spendthrift() || self.ask_sharer()
+        let is_short = || self.tree().page().is_short(self.tree().id().index, now_ms());
+        self.ask_older(COLDER_TIMES * own_ms + COLDER_MS) || self.ask_spendthrift() || is_short() && self.ask_sharer()
     }
 
-    /// Asks the process that has most in common with others for some of that, if its program does not run, where this one needs
-    /// again what it evicts. No age says that such memory is cold: it is used without a fault, and freed when all give it up.
+    /// Asks the process that has most in common with others for some of that, if neither its program does anything nor those of
+    /// the others. No age says that such memory is cold: it is used without a fault, and freed when all give it up.
     fn ask_sharer(&self) -> bool {
         let (page, own, now) = (self.tree().page(), self.tree().id().index, now_ms());
         let Some(index) = page.largest_sharer(own, self.grown_pages(), now) else { return false };
@@ -521,12 +546,20 @@ impl Space {
         true
     }
 
-    /// Asks the largest process, whatever it said that it has, and for what it shares, too: nobody has anything to give, as far as
-    /// is known, and who waits for nothing looks at nothing.
-    fn ask_largest(&self) {
-        let (page, own, now) = (self.tree().page(), self.tree().id().index, now_ms());
-        if let Some(index) = page.largest(Some(own), ages::WORTH_PAGES, now) {
-            let _ = self.ask(index, said(&page.member(index).charged) / ages::ASK_PART, OfShared::Give, now);
+    /// Asks the largest process, whatever it said that it has: nobody has anything to give, as far as is known, and who waits for
+    /// nothing looks at nothing. Then those that do nothing for what they share; and after a long time the largest for that,
+    /// whatever it does.
+    fn ask_largest(&self, is_long: bool) {
+        let (page, own, now) = (self.tree().page(), Some(self.tree().id().index), now_ms());
+        let ask = |index: u32, shared: OfShared| {
+            self.ask(index, said(&page.member(index).charged) / ages::ASK_PART, shared, now);
+        };
+        if let Some(index) = page.largest(own, ages::WORTH_PAGES, now) {
+            ask(index, OfShared::Keep);
+        }
+        self.ask_sharer();
+        if is_long && let Some(index) = page.largest_to_give(own, ages::WORTH_PAGES, now) {
+            ask(index, OfShared::Give);
         }
     }
 
@@ -554,9 +587,7 @@ impl Space {
     /// One step of reclaim by any thread, outside the gate: sweeps a unit, or swaps a part out. False when neither
     /// made progress. What is shared with another process since a fork stays, see [`Self::reclaim_shared_step`].
     pub(crate) fn reclaim_step(&self, ctx: &ThreadCtx) -> bool {
-        self.gate.enter(&ctx.gate);
-        self.publish_sizes();
-        self.gate.leave(&ctx.gate);
+        self.publish_sizes_outside(ctx);
         // What costs least comes first.
         if self.staging.has_vacated(self.group.stocked()) && self.release_vacated(ctx) > 0 {
             return true;
@@ -587,7 +618,8 @@ impl Space {
             return false;
         }
         let mut work = self.work.lease();
-        if self.sweep_next(ctx, true, &mut work).is_some() {
+        // What is staged of the shared is a copy, and nothing is freed before it is stored.
+        if !self.staging.is_full() && self.sweep_next(ctx, true, &mut work).is_some() {
             return true;
         }
         let before = self.group.charged();
@@ -688,7 +720,7 @@ impl Space {
                 idle = Patience::default();
                 continue;
             }
-            self.ask_largest();
+            self.ask_largest(idle.is_long());
             if !idle.wait(self.tree().look().held as usize) {
                 // Of several that wait for the same one ends, and leaves what it held to the others.
                 if self.tree().page().may_give_up(self.tree().id(), now_ms()) {

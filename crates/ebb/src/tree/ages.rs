@@ -16,11 +16,14 @@ pub const WORTH_PAGES: u64 = 64;
 /// For so long a process that had little to give is not asked again: the first time, and at most.
 const DECLINED_MS: u64 = 100;
 const DECLINED_MS_MAX: u64 = 5000;
-
-/// How long it is left alone after it was for `last_ms`.
-pub fn next_pause_ms(last_ms: u64) -> u64 {
-    (2 * last_ms).clamp(DECLINED_MS, DECLINED_MS_MAX)
-}
+/// The same for what it shares, at most: less than [`IDLE_KNOWN_MS`], so that all who share something can be known to be idle.
+const KEEPS_SHARED_MS_MAX: u64 = 2000;
+/// For so long who was seen to be idle is taken to be.
+const IDLE_KNOWN_MS: u64 = 5000;
+/// Who has not heard for so long that all of what it shares is asked for, because it was stopped, keeps it: much may be different.
+const GIVE_MS: u64 = 1000;
+/// No more often than this is it asked for that.
+const GIVE_EVERY_MS: u64 = 100;
 
 /// A process that has not answered for so long is passed over: it may be stopped.
 const SILENT_MS: u64 = 50;
@@ -156,27 +159,54 @@ impl Member {
     /// It was asked, and has given so many pages of those it was asked for. Who had little is left alone for a while, longer
     /// each time; answers for how long it was last time.
     pub fn answer(&self, given: i64, now_ms: u64, last_ms: u64) -> u64 {
-        let asked = self.ask_pages.swap(0, Ordering::SeqCst);
+        let asked = self.take_ask();
         if given * 4 >= asked {
             return 0;
         }
-        let pause_ms = next_pause_ms(last_ms);
+        let pause_ms = (2 * last_ms).clamp(DECLINED_MS, DECLINED_MS_MAX);
         self.declined_until_ms.store(now_ms + pause_ms, Relaxed);
         pause_ms
     }
 
-    /// It is not asked for what it shares for so long.
-    pub fn keep_shared(&self, now_ms: u64, pause_ms: u64) {
+    /// It has given nothing of what it shares, and is left alone for a while, longer than for `last_ms`; answers for how long.
+    pub fn keep_shared(&self, now_ms: u64, last_ms: u64) -> u64 {
+        let pause_ms = (2 * last_ms).clamp(DECLINED_MS, KEEPS_SHARED_MS_MAX);
         self.keeps_shared_until_ms.store(now_ms + pause_ms, Relaxed);
+        pause_ms
     }
 
-    /// What it was asked to do with what it shares since the last time.
-    pub fn take_of_shared(&self) -> OfShared {
-        match self.ask_shared.swap(OfShared::Keep as u32, Ordering::SeqCst) {
+    /// What it is asked to do with what it shares.
+    pub fn asked_of_shared(&self, now_ms: u64) -> OfShared {
+        match self.ask_shared.load(Ordering::SeqCst) {
             0 => OfShared::Keep,
             1 => OfShared::IfIdle,
+            _ if now_ms.saturating_sub(self.asked_ms.load(Relaxed)) > GIVE_MS => OfShared::Keep,
             _ => OfShared::Give,
         }
+    }
+
+    /// What it was asked for is dealt with; how many pages that was. In this order: what comes meanwhile may be lost, and is asked
+    /// for again, but what is asked of the shared does not stay behind without pages.
+    pub fn take_ask(&self) -> i64 {
+        let pages = self.ask_pages.swap(0, Ordering::SeqCst);
+        self.ask_shared.store(OfShared::Keep as u32, Ordering::SeqCst);
+        pages
+    }
+
+    /// Its program does something, or does not.
+    pub fn set_idle(&self, is_idle: bool, now_ms: u64) {
+        self.idle_ms.store(if is_idle { now_ms.max(1) } else { 0 }, Relaxed);
+    }
+
+    /// True when its program was seen to do nothing of late.
+    pub fn is_idle(&self, now_ms: u64) -> bool {
+        let seen = self.idle_ms.load(Relaxed);
+        seen != 0 && now_ms.saturating_sub(seen) < IDLE_KNOWN_MS
+    }
+
+    /// It may be asked for what it shares.
+    fn answers_for_shared(&self, now_ms: u64) -> bool {
+        !self.is_silent(now_ms) && now_ms >= self.keeps_shared_until_ms.load(Relaxed)
     }
 
     /// Asks it for `pages`; whoever calls this wakes it then, by [`Member::asked`].
@@ -212,20 +242,34 @@ impl Page {
     /// The member with most pages of those that answer, are not `own`, and have at least `pages_min`. Its ages may say that it has
     /// nothing to give: they are as old as its last look, and who is idle does not see that others no longer share with it.
     pub fn largest(&self, own: Option<u32>, pages_min: u64, now_ms: u64) -> Option<u32> {
+        self.largest_of(own, pages_min, |member| member.answers(now_ms))
+    }
+
+    /// The same of those that may be asked for what they share, whatever they do.
+    pub fn largest_to_give(&self, own: Option<u32>, pages_min: u64, now_ms: u64) -> Option<u32> {
+        self.largest_of(own, pages_min, |member| {
+            member.answers_for_shared(now_ms) && now_ms.abs_diff(member.asked_ms.load(Relaxed)) >= GIVE_EVERY_MS
+        })
+    }
+
+    fn largest_of(&self, own: Option<u32>, pages_min: u64, may_be: impl Fn(&Member) -> bool) -> Option<u32> {
         self.members()
             .filter(|(index, member)| Some(*index) != own && member.kind() == Kind::Managed)
-            .filter(|(_, member)| said(&member.charged) >= pages_min && member.answers(now_ms))
+            .filter(|(_, member)| said(&member.charged) >= pages_min && may_be(member))
             .max_by_key(|(_, member)| said(&member.charged))
             .map(|(index, _)| index)
     }
 
-    /// The member that shares most of those that may be asked for that, are not `own`, and share at least `pages_min`; none when
-    /// `own` does not need again what it evicts.
+    /// Whether the member at `own` needs again what it evicts.
+    pub fn is_short(&self, own: u32, now_ms: u64) -> bool {
+        self.member(own).needed_again_permille(now_ms).is_some_and(|permille| permille >= SHORT_PERMILLE)
+    }
+
+    /// The member that shares most of those that may be asked for that, are not `own`, and share at least `pages_min`.
     pub fn largest_sharer(&self, own: u32, pages_min: u64, now_ms: u64) -> Option<u32> {
-        self.member(own).needed_again_permille(now_ms).filter(|permille| *permille >= SHORT_PERMILLE)?;
         self.members()
             .filter(|(index, member)| *index != own && member.kind() == Kind::Managed)
-            .filter(|(_, m)| !m.is_silent(now_ms) && now_ms >= m.keeps_shared_until_ms.load(Relaxed))
+            .filter(|(_, member)| member.answers_for_shared(now_ms))
             .map(|(index, member)| (index, said(&member.shared)))
             .filter(|(_, shared)| *shared >= pages_min.max(WORTH_PAGES))
             .max_by_key(|(_, shared)| *shared)
@@ -516,7 +560,7 @@ mod tests {
             page.member(index).shared.store(shared, Relaxed);
         }
         assert_eq!(page.largest_sharer(0, 64, 15_000), Some(2));
-        page.member(2).keep_shared(15_000, 100);
+        assert_eq!(page.member(2).keep_shared(15_000, 0), 100);
         assert_eq!(page.largest_sharer(0, 64, 15_099), Some(1));
         assert_eq!(page.largest_sharer(0, 64, 15_100), Some(2));
         // One that has declined to give what is its own may have this.
@@ -525,18 +569,39 @@ mod tests {
         page.member(2).ask(64, OfShared::IfIdle, 15_000);
         assert_eq!(page.largest_sharer(0, 64, 15_100), Some(1));
         assert_eq!(page.largest_sharer(0, 3001, 15_100), None);
-        // Who has what it needs asks for nothing that others may use.
-        page.member(0).publish_needed_again(100, 1000, 15_000);
-        assert_eq!(page.largest_sharer(0, 64, 15_000), None);
+        assert!(page.is_short(0, 15_000) && !page.is_short(1, 15_000));
+        // Nobody who shares nothing is asked for that, but for who has most, whatever it declined: no more often than ten times a
+        // second.
+        assert_eq!(page.largest_to_give(Some(0), 64, 15_100), Some(1));
+        page.member(1).ask(64, OfShared::Give, 15_100);
+        page.member(1).take_ask();
+        assert_eq!(page.largest_to_give(Some(0), 64, 15_199), Some(3));
+        assert_eq!(page.largest_to_give(Some(0), 64, 15_200), Some(1));
     }
 
     #[test]
     fn who_has_nothing_outweighs_who_has_little() {
         let member = page_of(&[(500, 400, 900)], 15_000).member(0);
-        assert_eq!(member.take_of_shared(), OfShared::Keep);
+        assert_eq!(member.asked_of_shared(15_000), OfShared::Keep);
         member.ask(64, OfShared::Give, 15_000);
-        member.ask(64, OfShared::IfIdle, 15_000);
-        assert_eq!([(); 2].map(|()| member.take_of_shared()), [OfShared::Give, OfShared::Keep]);
+        member.ask(80, OfShared::IfIdle, 15_000);
+        assert_eq!([16_000, 16_001].map(|ms| member.asked_of_shared(ms)), [OfShared::Give, OfShared::Keep]);
+        assert_eq!((member.take_ask(), member.asked_of_shared(15_000)), (80, OfShared::Keep));
+    }
+
+    #[test]
+    fn who_keeps_what_it_shares_is_asked_again_while_the_others_are_still_known_to_be_idle() {
+        let member = page_of(&[(500, 400, 900)], 15_000).member(0);
+        assert!(!member.is_idle(15_000));
+        member.set_idle(true, 15_000);
+        let mut pause_ms = 0;
+        for _ in 0..9 {
+            pause_ms = member.keep_shared(15_000, pause_ms);
+        }
+        assert!(pause_ms == KEEPS_SHARED_MS_MAX && member.is_idle(15_000 + 2 * pause_ms));
+        assert!(!member.is_idle(15_000 + IDLE_KNOWN_MS));
+        member.set_idle(false, 15_000);
+        assert!(!member.is_idle(15_000));
     }
 
     #[test]

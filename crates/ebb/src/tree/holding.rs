@@ -21,6 +21,20 @@ const HOLDINGS_MAX: usize = 16;
 /// Pages that are counted at a time: as many may count too often when the process is killed meanwhile.
 const CHUNK: i64 = 64;
 
+/// So many of those that have something in common with this process are looked at.
+pub const OTHERS_MAX: usize = 16;
+/// A share with less than this part of what the largest has is not looked at for that.
+const OTHERS_PART: i64 = 8;
+
+/// Those that this process shares most with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Others {
+    /// How many, of [`OTHERS_MAX`] at most.
+    pub number: usize,
+    /// Those of them that are not known to do nothing.
+    pub busy: usize,
+}
+
 /// The share has no bit for the child.
 const NO_ROOM: u32 = u32::MAX;
 
@@ -443,6 +457,25 @@ impl Tree {
         let shared = self.holdings.all(self.page).filter(|(_, held)| held.share.others(held.own) > 0);
         let pages = shared.map(|(place, held)| self.holdings.pages(place).0.min(held.share.surplus()) as usize);
         pages.reduce(|sum, pages| sum + pages)
+    }
+
+    /// The others that this process shares most with: how many, of [`OTHERS_MAX`] at most, and how many of them do something.
+    pub fn others(&self, now_ms: u64) -> Others {
+        let all = || self.holdings.all(self.page).map(|(place, held)| (self.holdings.pages(place).0, held));
+        let most = all().map(|(pages, _)| pages).max().unwrap_or(0);
+        let (mut seen, mut others) = ([None; OTHERS_MAX], Others::default());
+        for (_, held) in all().filter(|(pages, _)| *pages >= most / OTHERS_PART) {
+            for (_, id) in held.share.holders().filter(|(number, _)| *number != held.own) {
+                let Some(member) = self.page.find(id).filter(|member| member.kind() == Kind::Managed) else { continue };
+                if others.number == OTHERS_MAX || seen.contains(&Some(id)) {
+                    continue;
+                }
+                seen[others.number] = Some(id);
+                others.number += 1;
+                others.busy += !member.is_idle(now_ms) as usize;
+            }
+        }
+        others
     }
 
     /// True while another process holds the page at `addr` too, of which this one has a bit. Inside the gate that does not

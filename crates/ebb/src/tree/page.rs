@@ -106,7 +106,7 @@ pub struct Member {
     /// Not 0 when it may have bits in shares; counts on with each new one.
     pub has_bits: AtomicU32,
     /// With [`Member::ask_pages`]: what it may do with what it shares, an `ages::OfShared`.
-    pub ask_shared: AtomicU32,
+    pub(crate) ask_shared: AtomicU32,
     /// When it last called exec, on the clock of [`Member::published_ms`].
     pub left_ms: AtomicU64,
     /// The [`MemberId`] of the process that forked it; 0 for none.
@@ -124,10 +124,12 @@ pub struct Member {
     /// Until when it is not asked again, because it had too little to give, on the same clock.
     pub declined_until_ms: AtomicU64,
     /// The same of what it shares.
-    pub keeps_shared_until_ms: AtomicU64,
+    pub(crate) keeps_shared_until_ms: AtomicU64,
+    /// When its program was last seen to do nothing, on the same clock; 0 when it did something at the last look.
+    pub(crate) idle_ms: AtomicU64,
     /// Pages charged: resident, staged, pool and metadata.
     pub charged: AtomicU64,
-    /// Of those, what another process holds, too, since a fork.
+    /// Of the charged pages, what another process holds, too, since a fork, when it last looked.
     pub shared: AtomicU64,
     /// Pages with content, wherever it is.
     pub wanted: AtomicU64,
@@ -186,6 +188,7 @@ impl Member {
         for word in published.into_iter().chain([
             &self.shared,
             &self.keeps_shared_until_ms,
+            &self.idle_ms,
             &self.faults,
             &self.published_ms,
             &self.since_ms,
@@ -256,6 +259,7 @@ impl Page {
             asked_ms: word(),
             declined_until_ms: word(),
             keeps_shared_until_ms: word(),
+            idle_ms: word(),
             charged: word(),
             shared: word(),
             wanted: word(),
