@@ -24,6 +24,8 @@ from left_behind import marked  # noqa: E402
 MIB = 1 << 20
 # What a spill file keeps for the next content, with the clusters in use.
 KEPT_BYTES = 36 * MIB
+# After so long the rest is given back at the latest.
+QUIET_S = 100
 # A machine on which others work is slow; a run that hangs is killed.
 PATIENCE_S = 600
 
@@ -74,7 +76,11 @@ def one(program, ebb, seed, shape, force, temporary):
         line = process.stdout.readline() if said else ""
         if line.startswith("quiet "):
             pid, needed = (int(word) for word in line.split()[1:3])
-            has = disk_bytes(pid)
+            # Who has nothing to do looks more and more rarely who has died.
+            has, told_until = disk_bytes(pid), time.monotonic() + QUIET_S
+            while has > needed + KEPT_BYTES and time.monotonic() < told_until:
+                time.sleep(1)
+                has = disk_bytes(pid)
             if has > needed + KEPT_BYTES:
                 why = f"the files have {has >> 20} MiB of the disk for {needed >> 20} MiB of memory"
             line = f"{' '.join(line.split()[3:])}, {has >> 20} MiB on disk for {needed >> 20}"

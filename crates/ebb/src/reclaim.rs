@@ -26,6 +26,10 @@ const RECLAIM_CLUSTERS: u32 = 16;
 const PAUSE_NS: u64 = 1_000_000;
 const PAUSE_NS_MAX: u64 = 1_000_000_000;
 
+/// How long it waits for the death of children that hold what the process gave up, first and at most.
+const HEIRS_NS: u64 = 1_000_000_000;
+const HEIRS_NS_MAX: u64 = 64_000_000_000;
+
 /// Pages that a process holds before it has a background thread, so much costs nothing but itself; less, where that is
 /// more than this part of the budget.
 const GROWN_PAGES: usize = 2048;
@@ -272,6 +276,23 @@ impl Background {
     }
 }
 
+/// Slots that this process gave up, and its children may still hold: when to look again which of those have died.
+#[derive(Default)]
+struct Heirs {
+    given_up: u32,
+    pause_ns: u64,
+}
+
+impl Heirs {
+    /// In how many nanoseconds to look, after a look that found so many left: later each time that there are as many. None where
+    /// there are none.
+    fn look_in_ns(&mut self, given_up: u32) -> Option<u64> {
+        let is_as_before = core::mem::replace(&mut self.given_up, given_up) == given_up;
+        self.pause_ns = if is_as_before { (2 * self.pause_ns).min(HEIRS_NS_MAX) } else { HEIRS_NS };
+        (given_up > 0).then_some(self.pause_ns)
+    }
+}
+
 extern "C" fn background_main(space: usize) -> ! {
     // SAFETY: the space that started this thread lives as long as the process.
     let space = unsafe { &*(space as *const Space) };
@@ -282,6 +303,7 @@ extern "C" fn background_main(space: usize) -> ! {
     };
     let background = &space.background;
     let mut pause_ns = PAUSE_NS;
+    let mut heirs = Heirs::default();
     // Held: what it may do is about to change.
     while !background.life.is_held() {
         let (held, charged) = (space.tree().look().held, space.group.charged());
@@ -315,7 +337,8 @@ extern "C" fn background_main(space: usize) -> ! {
         let is_busy = !is_behind || came_late || has_freed;
         pause_ns = if is_busy { PAUSE_NS } else { pause_ns.saturating_mul(2) };
         let timeout = (background.works && is_behind && pause_ns <= PAUSE_NS_MAX).then_some(pause_ns);
-        let timeout = [timeout, space.look_at_books_in_ns()].into_iter().flatten().min();
+        let heirs_ns = if background.works { heirs.look_in_ns(space.nr_given_up(ctx)) } else { None };
+        let timeout = [timeout, space.look_at_books_in_ns(), heirs_ns].into_iter().flatten().min();
         let shared = [(&space.stats.asked, asked), (&member.asked, wanted)];
         let word = background.rest.word();
         if !uapi::futex_wait_any(word, IDLE, shared, timeout) {
@@ -336,6 +359,14 @@ impl Space {
             let f = unsafe { core::mem::transmute::<*mut (), fn(&'static Self)>(f) };
             f(self);
         }
+    }
+
+    /// Slots that this process gave up, and its children may still hold. Outside the gate.
+    fn nr_given_up(&self, ctx: &ThreadCtx) -> u32 {
+        self.gate.enter(&ctx.gate);
+        let given_up = self.swap.devices.own().map(|(_, file)| file.nr_given_up()).sum();
+        self.gate.leave(&ctx.gate);
+        given_up
     }
 
     /// Somebody waits for the background thread: for an answer, or for its end.
@@ -798,5 +829,20 @@ impl Space {
             self.fatal(b"the budget is too small: everything that it holds is pinned; give more --ram");
         }
         self.fatal(b"out of swap: neither the pool nor a spill file takes more; give more --ram, or a larger --swap");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_waits_for_its_childrens_death_looks_more_and_more_rarely() {
+        let mut heirs = Heirs::default();
+        assert_eq!(heirs.look_in_ns(0), None);
+        let mut seconds = |given_up| heirs.look_in_ns(given_up).map(|ns| ns / HEIRS_NS);
+        assert_eq!([(); 4].map(|()| seconds(500)), [1, 2, 4, 8].map(Some));
+        assert_eq!([(); 4].map(|()| seconds(500)), [16, 32, 64, 64].map(Some));
+        assert_eq!([400, 400, 0, 0, 7].map(seconds), [Some(1), Some(2), None, None, Some(1)]);
     }
 }

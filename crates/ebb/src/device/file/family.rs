@@ -345,6 +345,11 @@ impl SpillFile {
         }
     }
 
+    /// Slots that this process gave up and that another still holds, or may have: who dies says nothing.
+    pub fn nr_given_up(&self) -> u32 {
+        self.family.nr_freed.load(Ordering::Relaxed)
+    }
+
     /// [`Self::collect`], if that is some time ago: others may have ended since.
     pub(super) fn collect_sometimes(&self) {
         if self.family.nr_freed.load(Ordering::Relaxed) > 0
