@@ -204,6 +204,7 @@ static void *work(void *number)
 {
     int i = (int)(intptr_t)number;
     own[i + 1] = gettid();
+    pthread_barrier_wait(&end);
     for (;;) {
         pthread_barrier_wait(&begin);
         if (is_over)
@@ -261,6 +262,8 @@ static void live(void *unused)
         ZERO(pthread_barrier_init(&end, NULL, THREADS + 1));
         for (intptr_t i = 0; i < nr_threads; i++)
             ZERO(pthread_create(&threads[i], NULL, work, (void *)i));
+        /* From here on each is known for the program's own. */
+        pthread_barrier_wait(&end);
     }
     const char *rounds = getenv("ROUNDS");
     int n = rounds ? atoi(rounds) : 1;

@@ -14,6 +14,7 @@
 use crate::control;
 use crate::process;
 use crate::refused;
+use crate::table::{self, Flags};
 use crate::thread::{self, ThreadBlock};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use ebb::{Space, uapi};
@@ -299,17 +300,21 @@ fn begin_again(space: &'static Space) {
     }
 }
 
-/// At a system call that the agent sees: what could not begin again at once does so now.
+/// At system call `nr`, which the agent sees: what could not begin again at once does so now.
 #[inline]
-pub fn at_call(space: &'static Space) {
+pub fn at_call(space: &'static Space, nr: u64) {
     if IS_MISSED.load(Relaxed) {
-        begin_again_later(space);
+        begin_again_later(space, nr);
     }
 }
 
 #[cold]
-fn begin_again_later(space: &'static Space) {
+fn begin_again_later(space: &'static Space, nr: u64) {
     if may_start() {
+        // Who sleeps may do so for ever, and nobody else gives up what the process holds.
+        if table::row(nr).flags.has(Flags::MAY_BLOCK) && space.is_tree_short() {
+            space.background().end_pause();
+        }
         begin_again(space);
     }
 }

@@ -74,7 +74,7 @@ unsafe extern "C" fn sigsys(_sig: i32, info: *const SigInfo, uc: *mut Context) {
     stats::add(&space.stats().traps, 1);
     thread::note_fs(b);
     settle(b);
-    tasks::at_call(space);
+    tasks::at_call(space, uc.regs.ax);
     b.call.ip = uc.regs.ip;
     b.call.nr = uc.regs.ax as u32 as u64;
     b.call.args = uc.regs.args();

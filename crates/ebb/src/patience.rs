@@ -5,6 +5,8 @@ use core::sync::atomic::AtomicU32;
 
 /// Nobody made progress for so long: what could be freed may be on its way to a slow disk.
 const PATIENCE_NS: u64 = 10_000_000_000;
+/// What [`Patience::has_begun`] is.
+const BEGUN_NS: u64 = 20_000_000;
 /// What [`Patience::is_long`] is.
 const LONG_NS: u64 = 2_000_000_000;
 /// For so long the processor is given to others first.
@@ -30,6 +32,7 @@ pub(crate) struct Patience {
     began_ns: Option<u64>,
     seen_ns: u64,
     idle_ns: u64,
+    waited_ns: u64,
     looks: u32,
     looks_ns: u64,
     least: usize,
@@ -37,6 +40,11 @@ pub(crate) struct Patience {
 }
 
 impl Patience {
+    /// It has waited for longer than others take to free something, if they can.
+    pub fn has_begun(&self) -> bool {
+        self.waited_ns >= BEGUN_NS
+    }
+
     /// Nobody has made progress for longer than who could free something takes to begin.
     pub fn is_long(&self) -> bool {
         self.idle_ns >= LONG_NS
@@ -64,6 +72,7 @@ impl Patience {
         if self.seen_ns > 0 {
             let step = now.saturating_sub(self.seen_ns).min(STEP_NS_MAX);
             self.idle_ns += step;
+            self.waited_ns += step;
             self.looks_ns += step;
         }
         self.seen_ns = now;

@@ -197,6 +197,11 @@ impl Background {
         self.life.release();
     }
 
+    /// The pause that [`Self::release`] set is over.
+    pub fn end_pause(&self) {
+        self.not_before_ms.store(0, Ordering::Relaxed);
+    }
+
     /// Makes the thread again that [`Self::hold`] ended, if this thread of the program's may, and it is not too early. True
     /// when there is one.
     pub fn begin_again(&self, space: &Space) -> bool {
@@ -378,6 +383,12 @@ impl Space {
     /// The background thread.
     pub fn background(&self) -> &Background {
         &self.background
+    }
+
+    /// Others of the tree are about to need what this process holds.
+    pub fn is_tree_short(&self) -> bool {
+        let sum = self.tree().look();
+        !self.tree().is_alone() && sum.free() < sum.limit / GROWN_PART as i64
     }
 
     /// Another process waits for pages of this one.
@@ -722,7 +733,7 @@ impl Space {
         self.group.widen_gap();
         self.background.kick_if(self, true);
         let mut idle = Patience::default();
-        let mut waited_ns = 0;
+        let (mut waited_ns, mut waits) = (0, false);
         let _closed = (!or_stock).then(|| self.close_stock());
         while !(or_stock && self.has_stock() || self.group.make_room(n)) {
             if until_ns != u64::MAX && uapi::now_ns() >= until_ns {
@@ -751,6 +762,10 @@ impl Space {
                 idle = Patience::default();
                 continue;
             }
+            if idle.has_begun() {
+                self.tree().page().wait(self.tree().id(), now_ms());
+                waits = true;
+            }
             self.ask_largest(idle.is_long());
             if !idle.wait(self.tree().look().held as usize) {
                 // Of several that wait for the same one ends, and leaves what it held to the others.
@@ -759,6 +774,9 @@ impl Space {
                 }
                 idle = Patience::default();
             }
+        }
+        if waits {
+            self.tree().page().wait_no_more(self.tree().id());
         }
         // What the charge met may be stock that somebody is about to take out, or to put in, and who does not run now.
         if self.group.stocked() > 0 && !self.has_stocked_frames(ctx) {

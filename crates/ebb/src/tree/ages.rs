@@ -605,6 +605,33 @@ mod tests {
     }
 
     #[test]
+    fn the_first_pages_that_come_free_are_for_who_waits() {
+        let now_ms = crate::tree::now_ms();
+        let page = page_of(&[(500, 0, 0), (4900, 0, 0), (0, 0, 0)], now_ms);
+        let id = |index: u32| MemberId { index, generation: page.member(index).generation() };
+        let grow = |index: u32, n: i64| page.try_grow(page.member(index), n);
+        page.set_limit(1000);
+        assert_eq!(grow(1, 960), Some(40));
+        page.wait(id(0), now_ms);
+        // Another is too late, and the one that has most cannot take what is left.
+        page.wait(id(2), now_ms);
+        assert_eq!([grow(1, 10), grow(2, 10)], [None; 2]);
+        page.member(1).granted.fetch_sub(100, Relaxed);
+        assert_eq!([grow(1, 100), grow(1, 76)], [None, Some(64)]);
+        assert_eq!(grow(0, 10), Some(54));
+        page.wait_no_more(id(2));
+        assert_eq!(grow(1, 10), None);
+        page.wait_no_more(id(0));
+        assert_eq!(grow(1, 10), Some(44));
+        // Who says no more that it waits, or is gone, keeps nobody away.
+        page.wait(id(0), now_ms.saturating_sub(5000));
+        assert_eq!(grow(1, 10), Some(34));
+        page.wait(id(2), now_ms);
+        page.member(2).clear();
+        assert_eq!(grow(1, 10), Some(24));
+    }
+
+    #[test]
     fn classes_double() {
         assert_eq!([0, 31, 32, 63, 64, 127, 128].map(class_of), [0, 0, 1, 1, 2, 2, 3]);
         assert_eq!(class_of(u64::MAX), AGES - 1);

@@ -70,6 +70,10 @@ impl Kind {
     }
 }
 
+/// Pages that are kept for a member that waits, and for how long after it last said that it does.
+const WAITING_PAGES: i64 = 64;
+const WAITING_MS: u64 = 1000;
+
 /// Time between two processes of a tree that end for lack of memory: what the first one held is given back when it is gone, after
 /// all that it waits for in the kernel.
 const GIVING_UP_MS_MIN: u64 = 1000;
@@ -222,6 +226,10 @@ pub struct Page {
     /// Raised, and woken as a shared futex, when a member becomes [`Kind::Outside`]: who looks from outside has something
     /// to look at.
     pub left: AtomicU32,
+    /// The [`MemberId`] of one that has found no room for some time, and when it last looked, on the clock of
+    /// [`Member::published_ms`]; 0 for none.
+    waiting: AtomicU64,
+    waiting_ms: AtomicU64,
     /// When somebody who ran short last looked for dead members, on the clock of [`Member::published_ms`].
     pub reaped_ms: AtomicU64,
     /// When a process last ended because there was no memory for it, on the same clock.
@@ -279,6 +287,8 @@ impl Page {
             limit: AtomicU64::new(limit),
             left: AtomicU32::new(0),
             high_water: AtomicU32::new(MEMBERS_MAX as u32),
+            waiting: word(),
+            waiting_ms: word(),
             reaped_ms: word(),
             gave_up_ms: word(),
             gave_up: word(),
@@ -445,11 +455,44 @@ impl Page {
         member.granted.fetch_add(n, Ordering::SeqCst);
         model_fence();
         let free = self.sum().free();
-        if free >= 0 {
+        // Who waits may not run for long when there is room, and others always find it first.
+        if free >= 0 && (free >= WAITING_PAGES || !self.others_wait(member)) {
             return Some(free);
         }
         member.granted.fetch_sub(n, Ordering::SeqCst);
         None
+    }
+
+    /// Member `own` finds no room: from now on the first pages that come free are its own, as long as it goes on saying so, and
+    /// unless another waits already.
+    pub fn wait(&self, own: MemberId, now_ms: u64) {
+        let waiting = self.waiting.load(Ordering::SeqCst);
+        let is_free = waiting == 0 || waiting == own.to_raw() || !self.is_waiting_still(now_ms);
+        if is_free && self.waiting.compare_exchange(waiting, own.to_raw(), Ordering::SeqCst, Ordering::SeqCst).is_ok() {
+            self.waiting_ms.store(now_ms, Ordering::SeqCst);
+        }
+    }
+
+    /// It has found some.
+    pub fn wait_no_more(&self, own: MemberId) {
+        let _ = self.waiting.compare_exchange(own.to_raw(), 0, Ordering::SeqCst, Ordering::SeqCst);
+    }
+
+    fn is_waiting_still(&self, now_ms: u64) -> bool {
+        now_ms.abs_diff(self.waiting_ms.load(Ordering::SeqCst)) < WAITING_MS
+    }
+
+    /// True while another than `member` waits.
+    #[cfg(not(loom))]
+    fn others_wait(&self, member: &Member) -> bool {
+        let id = MemberId::from_raw(self.waiting.load(Ordering::SeqCst));
+        let Some(waits) = id.and_then(|id| self.find(id)) else { return false };
+        !core::ptr::eq(waits, member) && self.is_waiting_still(super::now_ms())
+    }
+
+    #[cfg(loom)]
+    fn others_wait(&self, _: &Member) -> bool {
+        false
     }
 
     /// Marks the place as the child's of the fork that `parent` is about to make. By who holds the member's lock.
