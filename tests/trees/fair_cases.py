@@ -31,7 +31,7 @@ def equals(context):
 # What three children that wait share with their parent, what one of them has locked, and what the parent changes at random, MiB;
 # and words that it changes in five seconds, at least. When the children keep what they share it is 47,000 where it goes on at
 # all, when they give it 70 million.
-WAITING = [(20, 3, 8, 1_000_000), (22, 4, 8, 1)]
+WAITING = [(20, 3, 8, 200_000), (22, 4, 8, 1)]
 
 
 def idlers(context):
