@@ -14,7 +14,6 @@
 use crate::control;
 use crate::process;
 use crate::refused;
-use crate::table::{self, Flags};
 use crate::thread::{self, ThreadBlock};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use ebb::{Space, uapi};
@@ -94,8 +93,32 @@ const fn bits(numbers: &[u32]) -> [u64; 8] {
 
 #[inline]
 fn is_candidate(nr: u64) -> bool {
-    CANDIDATES.get(nr as usize / 64).is_some_and(|word| word & 1 << (nr % 64) != 0)
+    is_one_of(&CANDIDATES, nr)
 }
+
+fn is_one_of(calls: &[u64; 8], nr: u64) -> bool {
+    calls.get(nr as usize / 64).is_some_and(|word| word & 1 << (nr % 64) != 0)
+}
+
+/// Calls in which a program waits for something to do. (Those that libc makes between changes of all threads are not among them.)
+static SLEEPS: [u64; 8] = bits(&[
+    g::__NR_wait4,
+    g::__NR_waitid,
+    g::__NR_epoll_wait,
+    g::__NR_epoll_pwait,
+    g::__NR_epoll_pwait2,
+    g::__NR_poll,
+    g::__NR_ppoll,
+    g::__NR_select,
+    g::__NR_pselect6,
+    g::__NR_pause,
+    g::__NR_nanosleep,
+    g::__NR_clock_nanosleep,
+    g::__NR_rt_sigsuspend,
+    g::__NR_rt_sigtimedwait,
+    g::__NR_accept,
+    g::__NR_accept4,
+]);
 
 /// Whom a call would change, if it succeeds. `tid`: the caller's number.
 fn of_call(nr: u32, a: &[u64; 6], tid: impl Fn() -> u64) -> Change {
@@ -312,8 +335,8 @@ pub fn at_call(space: &'static Space, nr: u64) {
 fn begin_again_later(space: &'static Space, nr: u64) {
     if may_start() {
         // Who sleeps may do so for ever, and nobody else gives up what the process holds.
-        if table::row(nr).flags.has(Flags::MAY_BLOCK) && space.is_tree_short() {
-            space.background().end_pause();
+        if is_one_of(&SLEEPS, nr) && space.has_grown() {
+            space.background().end_pause(REST_MS);
         }
         begin_again(space);
     }

@@ -81,8 +81,8 @@ fn shrink(tree: &Tree, interrupts: &Interrupts) -> std::io::Result<Reached> {
     // Of what several share the sum falls only when the last of them has given it.
     let charged = || page.members().map(|(_, member)| said(&member.charged) as i64).sum::<i64>();
     // Whoever writes to the area of the tree must not keep this going for ever.
-    let steps = [page.sum().held, charged()].map(|pages| pages / STEPS_MAX);
-    let mut least = [i64::MAX; 2];
+    let mut least = [page.sum().held, charged()];
+    let steps = least.map(|pages| (pages / STEPS_MAX).max(1));
     let mut since = Instant::now();
     loop {
         let sum = page.sum();

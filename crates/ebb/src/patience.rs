@@ -5,8 +5,10 @@ use core::sync::atomic::AtomicU32;
 
 /// Nobody made progress for so long: what could be freed may be on its way to a slow disk.
 const PATIENCE_NS: u64 = 10_000_000_000;
-/// What [`Patience::has_begun`] is.
+/// From when on, and for how much of each time, [`Patience::has_a_claim`].
 const BEGUN_NS: u64 = 20_000_000;
+const CLAIM_NS: u64 = 2_000_000_000;
+const CLAIM_EVERY_NS: u64 = 3_000_000_000;
 /// What [`Patience::is_long`] is.
 const LONG_NS: u64 = 2_000_000_000;
 /// For so long the processor is given to others first.
@@ -40,9 +42,10 @@ pub(crate) struct Patience {
 }
 
 impl Patience {
-    /// It has waited for longer than others take to free something, if they can.
-    pub fn has_begun(&self) -> bool {
-        self.waited_ns >= BEGUN_NS
+    /// It has waited for longer than others take to free something, if they can, and what comes free next should be its own. Not
+    /// all the time: who wants less than it may be able to go on with that, and free more.
+    pub fn has_a_claim(&self) -> bool {
+        self.waited_ns >= BEGUN_NS && self.waited_ns % CLAIM_EVERY_NS < CLAIM_NS
     }
 
     /// Nobody has made progress for longer than who could free something takes to begin.
@@ -117,6 +120,19 @@ mod tests {
         // Most looks meet somebody.
         let by_many = |i: u64| 1000 + if (i * 7919).is_multiple_of(16) { 0 } else { (i * 7919 % 97) as usize };
         assert_eq!(seconds(by_many), Some(11));
+    }
+
+    #[test]
+    fn who_waits_has_a_claim_two_seconds_of_three() {
+        let mut patience = Patience::default();
+        let claims: Vec<bool> = (0..450)
+            .map(|i| {
+                patience.look((1 + 20 * i) * MS, 1000);
+                patience.has_a_claim()
+            })
+            .collect();
+        assert!(!claims[0] && claims[1..99].iter().all(|claims| *claims));
+        assert_eq!(claims[150..].iter().filter(|claims| **claims).count(), 200);
     }
 
     #[test]

@@ -156,6 +156,8 @@ impl Background {
         self.rest.set_ended();
         self.life.reset();
         self.idle.reset();
+        // Its parent's pause is none of its own: who never faults is asked all the same.
+        self.not_before_ms.store(0, Ordering::Relaxed);
         self.kept_ms.store(0, Ordering::Relaxed);
         self.owner.store(uapi::getpid() as u32, Ordering::Relaxed);
     }
@@ -197,9 +199,12 @@ impl Background {
         self.life.release();
     }
 
-    /// The pause that [`Self::release`] set is over.
-    pub fn end_pause(&self) {
-        self.not_before_ms.store(0, Ordering::Relaxed);
+    /// The pause that [`Self::release`] set is over. One after a refusal of the kernel's, which is longer, is not.
+    pub fn end_pause(&self, pause_ms: u64) {
+        let not_before_ms = self.not_before_ms.load(Ordering::Relaxed);
+        if not_before_ms.saturating_sub(now_ms()) <= pause_ms {
+            self.not_before_ms.store(0, Ordering::Relaxed);
+        }
     }
 
     /// Makes the thread again that [`Self::hold`] ended, if this thread of the program's may, and it is not too early. True
@@ -286,15 +291,19 @@ impl Background {
 struct Heirs {
     given_up: u32,
     pause_ns: u64,
+    next_ns: u64,
 }
 
 impl Heirs {
-    /// In how many nanoseconds to look, after a look that found so many left: later each time that there are as many. None where
-    /// there are none.
-    fn look_in_ns(&mut self, given_up: u32) -> Option<u64> {
+    /// In how many nanoseconds to look, after a look at `now_ns` that found so many left: after a pause that is longer each time
+    /// that there are as many at its end. None where there are none.
+    fn look_in_ns(&mut self, given_up: u32, now_ns: u64) -> Option<u64> {
         let is_as_before = core::mem::replace(&mut self.given_up, given_up) == given_up;
-        self.pause_ns = if is_as_before { (2 * self.pause_ns).min(HEIRS_NS_MAX) } else { HEIRS_NS };
-        (given_up > 0).then_some(self.pause_ns)
+        if !is_as_before || now_ns >= self.next_ns {
+            self.pause_ns = if is_as_before { (2 * self.pause_ns).min(HEIRS_NS_MAX) } else { HEIRS_NS };
+            self.next_ns = now_ns + self.pause_ns;
+        }
+        (given_up > 0).then_some(self.next_ns - now_ns)
     }
 }
 
@@ -342,7 +351,7 @@ extern "C" fn background_main(space: usize) -> ! {
         let is_busy = !is_behind || came_late || has_freed;
         pause_ns = if is_busy { PAUSE_NS } else { pause_ns.saturating_mul(2) };
         let timeout = (background.works && is_behind && pause_ns <= PAUSE_NS_MAX).then_some(pause_ns);
-        let heirs_ns = if background.works { heirs.look_in_ns(space.nr_given_up(ctx)) } else { None };
+        let heirs_ns = if background.works { heirs.look_in_ns(space.nr_given_up(ctx), uapi::now_ns()) } else { None };
         let timeout = [timeout, space.look_at_books_in_ns(), heirs_ns].into_iter().flatten().min();
         let shared = [(&space.stats.asked, asked), (&member.asked, wanted)];
         let word = background.rest.word();
@@ -385,10 +394,9 @@ impl Space {
         &self.background
     }
 
-    /// Others of the tree are about to need what this process holds.
-    pub fn is_tree_short(&self) -> bool {
-        let sum = self.tree().look();
-        !self.tree().is_alone() && sum.free() < sum.limit / GROWN_PART as i64
+    /// This process holds so much that others of the tree may ask for it.
+    pub fn has_grown(&self) -> bool {
+        self.group.charged() as u64 > self.grown_pages()
     }
 
     /// Another process waits for pages of this one.
@@ -495,7 +503,7 @@ impl Space {
         self.background.declined_ms.store(pause_ms, Ordering::Relaxed);
         if gives_shared && pause_ms == 0 {
             self.background.kept_ms.store(0, Ordering::Relaxed);
-        } else if of_shared != OfShared::Keep {
+        } else if of_shared != OfShared::Keep && pause_ms > 0 {
             self.keep_shared(now_ms());
         }
     }
@@ -762,10 +770,14 @@ impl Space {
                 idle = Patience::default();
                 continue;
             }
-            if idle.has_begun() {
+            // Who may go on without it keeps nobody else from it.
+            let has_a_claim = until_ns == u64::MAX && idle.has_a_claim();
+            if has_a_claim {
                 self.tree().page().wait(self.tree().id(), now_ms());
-                waits = true;
+            } else if waits {
+                self.tree().page().wait_no_more(self.tree().id());
             }
+            waits = has_a_claim;
             self.ask_largest(idle.is_long());
             if !idle.wait(self.tree().look().held as usize) {
                 // Of several that wait for the same one ends, and leaves what it held to the others.
@@ -857,10 +869,15 @@ mod tests {
     #[test]
     fn who_waits_for_its_childrens_death_looks_more_and_more_rarely() {
         let mut heirs = Heirs::default();
-        assert_eq!(heirs.look_in_ns(0), None);
-        let mut seconds = |given_up| heirs.look_in_ns(given_up).map(|ns| ns / HEIRS_NS);
-        assert_eq!([(); 4].map(|()| seconds(500)), [1, 2, 4, 8].map(Some));
-        assert_eq!([(); 4].map(|()| seconds(500)), [16, 32, 64, 64].map(Some));
-        assert_eq!([400, 400, 0, 0, 7].map(seconds), [Some(1), Some(2), None, None, Some(1)]);
+        let mut seconds = |at: u64, given_up| heirs.look_in_ns(given_up, at * HEIRS_NS).map(|ns| ns / HEIRS_NS);
+        assert_eq!(seconds(100, 0), None);
+        assert_eq!([101, 102, 104, 108].map(|at| seconds(at, 500)), [1, 2, 4, 8].map(Some));
+        // A look in between does not count.
+        assert_eq!([110, 115, 116, 132].map(|at| seconds(at, 500)), [6, 1, 16, 32].map(Some));
+        assert_eq!([164, 228, 300].map(|at| seconds(at, 500)), [64; 3].map(Some));
+        assert_eq!(
+            [(301, 400), (302, 400), (303, 0), (304, 7)].map(|(at, n)| seconds(at, n)),
+            [Some(1), Some(2), None, Some(1)]
+        );
     }
 }
