@@ -94,7 +94,7 @@ programs-long: build
 
 .PHONY: swapon swapon-long
 # One of each kind; swapon-long runs all.
-SWAPON := move no-room kill exec signal-waits small spawn forks users descriptors-and-changes stress
+SWAPON := move no-room kill exec signal-waits small spawn users descriptors-and-changes stress
 swapon: build ## devices that come and go while programs run
 	cargo build --release -p torture
 	python3 tests/swapon/run.py $(foreach c,$(SWAPON),--only $(c))
@@ -104,7 +104,7 @@ swapon-long: build
 
 .PHONY: trees trees-long
 # The quick ones; trees-long runs all.
-TREES := make pool nginx kills equals idlers
+TREES := make nginx kills idlers
 trees: build ## trees of processes under one budget: builds, servers, pools, kills
 	python3 tests/trees/run.py $(foreach c,$(TREES),--only $(c))
 trees-long: build
