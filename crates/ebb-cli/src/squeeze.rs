@@ -1,6 +1,6 @@
 //! Asking the processes of a tree for memory, from outside of it.
 //!
-//! As a process does that runs short itself (`ebb`, `reclaim.rs`): the one whose memory has been cold for longest first.
+//! As a process does that runs short itself (`ebb`, `asking.rs`): the one whose memory has been cold for longest first.
 
 use std::sync::atomic::Ordering::SeqCst;
 
@@ -21,13 +21,13 @@ fn portion(lacking: i64, charged: u64) -> i64 {
     lacking.clamp(1, (charged as i64 / PART).max(PAGES_MIN))
 }
 
-/// Asks the coldest process of the tree for a part of `lacking` pages, unless it is at work on that already. Where none has cold
-/// memory of its own, and it `may_share` no longer what it does, the largest. False when there is none to ask.
-pub fn ask(page: &Page, lacking: i64, may_share: bool) -> bool {
+/// Asks the coldest process of the tree for a part of `lacking` pages, unless it is at work on that already. Where no process has
+/// cold memory of its own, asks the largest for what it shares, if `even_shared`. False when there is none to ask.
+pub fn ask(page: &Page, lacking: i64, even_shared: bool) -> bool {
     let now = now_ms();
     let coldest = page.coldest(None, HELD_MIN, now).map(|(index, _)| (index, OfShared::Keep));
     let largest = || page.largest_to_give(None, HELD_MIN, now).map(|index| (index, OfShared::Give));
-    let Some((index, shared)) = coldest.or_else(|| largest().filter(|_| may_share)) else { return false };
+    let Some((index, shared)) = coldest.or_else(|| largest().filter(|_| even_shared)) else { return false };
     let member = page.member(index);
     if member.ask_pages.load(SeqCst) <= 0 {
         member.ask(portion(lacking, said(&member.charged)), shared, now);

@@ -21,6 +21,8 @@ pub mod rest;
 #[cfg(not(loom))]
 mod account;
 #[cfg(not(loom))]
+mod asking;
+#[cfg(not(loom))]
 mod books;
 #[cfg(not(loom))]
 mod clean;
