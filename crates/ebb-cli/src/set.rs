@@ -5,6 +5,7 @@
 
 use std::time::{Duration, Instant};
 
+use ebb::tree::ages::OfShared;
 use ebb::tree::{self, Kind, said};
 
 use crate::budget::{Running, budget};
@@ -100,7 +101,7 @@ fn shrink(tree: &Tree, interrupts: &Interrupts) -> std::io::Result<Reached> {
             return Ok(Reached::Above);
         }
         progress.show(&format!("{} above the budget", short_bytes(lacking as u64 * PAGE_BYTES)));
-        squeeze::ask(page, lacking, true);
+        squeeze::ask(page, lacking, OfShared::Give);
         if let Some(signal) = interrupts.wait_for(STEP)? {
             return Ok(Reached::Interrupted(signal));
         }

@@ -22,12 +22,13 @@ fn portion(lacking: i64, charged: u64) -> i64 {
 }
 
 /// Asks the coldest process of the tree for a part of `lacking` pages, unless it is at work on that already. Where no process has
-/// cold memory of its own, asks the largest for what it shares, if `even_shared`. False when there is none to ask.
-pub fn ask(page: &Page, lacking: i64, even_shared: bool) -> bool {
+/// cold memory of its own, asks the largest for what it shares, which it gives as `of_shared` says. False when there is none to
+/// ask.
+pub fn ask(page: &Page, lacking: i64, of_shared: OfShared) -> bool {
     let now = now_ms();
     let coldest = page.coldest(None, HELD_MIN, now).map(|(index, _)| (index, OfShared::Keep));
-    let largest = || page.largest_to_give(None, HELD_MIN, now).map(|index| (index, OfShared::Give));
-    let Some((index, shared)) = coldest.or_else(|| largest().filter(|_| even_shared)) else { return false };
+    let largest = || page.largest_to_give(None, HELD_MIN, now).map(|index| (index, of_shared));
+    let Some((index, shared)) = coldest.or_else(largest) else { return false };
     let member = page.member(index);
     if member.ask_pages.load(SeqCst) <= 0 {
         member.ask(portion(lacking, said(&member.charged)), shared, now);
@@ -60,29 +61,31 @@ mod tests {
             member.since_ms.store(now_ms().saturating_sub(age_ms), SeqCst);
             page.raise_high_water(index);
         }
-        assert!(ask(page, 300, true) && ask(page, 300, true));
+        assert!(ask(page, 300, OfShared::Give) && ask(page, 300, OfShared::Give));
         let asked = [0, 1].map(|index| page.member(index).asked.load(SeqCst));
         assert_eq!((asked, page.member(1).ask_pages.load(SeqCst)), ([0, 1], 256));
     }
 
     #[test]
     fn where_nobody_has_cold_memory_of_its_own_the_largest_is_asked_for_what_it_shares() {
-        let counters = Counters::create().unwrap();
-        let page = counters.tree();
-        for (index, charged) in [(0, 900), (1, 1000)] {
-            let member = page.member(index);
-            member.set_kind(Kind::Managed);
-            member.charged.store(charged, SeqCst);
-            member.publish_ages(&[0; ebb::tree::AGES], now_ms());
-            page.raise_high_water(index);
+        for of_shared in [OfShared::Keep, OfShared::IfIdle, OfShared::Give] {
+            let counters = Counters::create().unwrap();
+            let page = counters.tree();
+            for (index, charged) in [(0, 900), (1, 1000)] {
+                let member = page.member(index);
+                member.set_kind(Kind::Managed);
+                member.charged.store(charged, SeqCst);
+                member.publish_ages(&[0; ebb::tree::AGES], now_ms());
+                page.raise_high_water(index);
+            }
+            assert!(ask(page, 300, of_shared));
+            let asked = [0, 1].map(|index| page.member(index).asked_of_shared(now_ms()));
+            assert_eq!((asked, page.member(1).ask_pages.load(SeqCst)), ([OfShared::Keep, of_shared], 256));
         }
-        assert!(!ask(page, 300, false) && ask(page, 300, true));
-        let asked = [0, 1].map(|index| page.member(index).asked_of_shared(now_ms()));
-        assert_eq!((asked, page.member(1).ask_pages.load(SeqCst)), ([OfShared::Keep, OfShared::Give], 256));
     }
 
     #[test]
     fn nobody_is_asked_where_there_is_nobody() {
-        assert!(!ask(Counters::create().unwrap().tree(), 300, true));
+        assert!(!ask(Counters::create().unwrap().tree(), 300, OfShared::Give));
     }
 }

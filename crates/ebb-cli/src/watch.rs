@@ -15,6 +15,7 @@ use std::sync::atomic::Ordering::{Acquire, SeqCst};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use ebb::tree::ages::OfShared;
 use ebb::tree::{self, Kind, MemberId};
 
 use crate::beside::Beside;
@@ -259,7 +260,7 @@ impl Watcher {
         let sum = page.sum();
         ebb::stats::raise(&counters.page().peak_held_bytes, sum.held.max(0) as u64 * PAGE_BYTES);
         if sum.free() < 0 {
-            squeeze::ask(page, -sum.free(), false);
+            squeeze::ask(page, -sum.free(), OfShared::IfIdle);
         }
         seen
     }

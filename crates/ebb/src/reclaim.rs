@@ -33,6 +33,8 @@ const HEIRS_NS_MAX: u64 = 64_000_000_000;
 const ASKED_WAIT_NS: u64 = 2_000_000;
 /// How long who finds stock counted that is not there waits for those who are at it.
 const STOCK_WAIT_NS: u64 = 50_000;
+/// The part of the budget by which copies in RAM of what others keep may pass it.
+const COPIES_PART: i64 = 4;
 /// Steps of that wait.
 const ASKED_STEP_NS: u64 = 100_000;
 /// How long the process goes on without the thread after the kernel has refused one.
@@ -488,7 +490,7 @@ impl Space {
 
     /// The same where nothing is left but what is shared: that frees memory only when the other side gives it up, too.
     pub(crate) fn reclaim_shared_step(&self, ctx: &ThreadCtx) -> bool {
-        if !self.shares_much() {
+        if !self.shares_much() || self.copies_are_too_many() {
             return false;
         }
         let mut work = self.work.lease();
@@ -498,6 +500,12 @@ impl Space {
         }
         let before = self.group.charged();
         self.shrink_pool(ctx, &mut work) || self.group.charged() < before
+    }
+
+    /// What others keep is in RAM twice when this process has stored it there: so far beyond the budget and no further.
+    fn copies_are_too_many(&self) -> bool {
+        let sum = self.tree().look();
+        !self.swap.has_file() && -sum.free() > sum.limit / COPIES_PART
     }
 
     /// Writes some of what a file would rather have than the pool; false when there is nothing such.

@@ -10,6 +10,8 @@
 
 #[path = "loom/charges.rs"]
 mod charges;
+#[path = "loom/claims.rs"]
+mod claims;
 #[path = "loom/holders.rs"]
 mod holders;
 #[path = "loom/life.rs"]

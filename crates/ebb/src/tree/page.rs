@@ -316,6 +316,15 @@ impl Sum {
     }
 }
 
+#[cfg(not(loom))]
+use super::now_ms;
+
+/// In a model no time passes.
+#[cfg(loom)]
+fn now_ms() -> u64 {
+    0
+}
+
 impl Page {
     /// Budget in pages.
     pub fn limit(&self) -> u64 {
@@ -483,16 +492,10 @@ impl Page {
     }
 
     /// True while another than `member` waits.
-    #[cfg(not(loom))]
     fn others_wait(&self, member: &Member) -> bool {
         let id = MemberId::from_raw(self.waiting.load(Ordering::SeqCst));
         let Some(waits) = id.and_then(|id| self.find(id)) else { return false };
-        !core::ptr::eq(waits, member) && self.is_waiting_still(super::now_ms())
-    }
-
-    #[cfg(loom)]
-    fn others_wait(&self, _: &Member) -> bool {
-        false
+        !core::ptr::eq(waits, member) && self.is_waiting_still(now_ms())
     }
 
     /// Marks the place as the child's of the fork that `parent` is about to make. By who holds the member's lock.
