@@ -41,3 +41,20 @@ def idlers(context):
         changed = int(output.split()[0])
         context.notes.append(f"{shared} MiB shared: {changed:,} changed")
         need(changed >= least, f"with {shared} MiB shared it changed {changed} words")
+    if context.long:
+        copies_of_the_shared_are_bounded(context, binary)
+
+
+# The part of the budget by which copies in RAM of what others keep may pass it; and what four small processes have beside it, MiB.
+COPIES_PART, BESIDE = 4, 4
+
+
+def copies_of_the_shared_are_bounded(context, binary):
+    """All that does not compress is shared, the parent needs as much of its own, and there is no disk: the tree ends, and has not
+    held what each of them could copy."""
+    budget = 24
+    under = [context.ebb, "run", "-q", "--ram", f"{budget}M", "--swap", "none", "--"]
+    ended = context.run([*under, binary, "3", "20", "0", "8", "20"], None)
+    need(ended.status == -9 and b"out of swap" in ended.output, f"status {ended.status}: {ended.output[-600:].decode(errors='replace')}")
+    held, most = ended.found.peak / 2**20, budget + budget / COPIES_PART + BESIDE
+    need(held <= most, f"it held {held:.1f} MiB, more than {most:.0f}")
