@@ -17,19 +17,21 @@ use crate::ops::program_break::Break;
 use crate::report::{COUNTS, detail, fail};
 use crate::shared::Shared;
 use crate::worker::{Limit, WORKERS_MAX, Worker};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 const USAGE: &str = "usage: torture [--seconds N] [--threads T] [--megabytes M] [--seed S] [--operations N]
-               [--ops LIST] [--quiet]
+               [--until FILE] [--ops LIST] [--quiet]
 
   --seconds N      stop after so long (10)
   --threads T      workers, 1 to 64 (4)
   --megabytes M    memory in use at once, about (64)
   --seed S         the whole run follows from it, as far as threads allow (the time)
   --operations N   stop after so many operations of each worker (no limit)
+  --until FILE     stop within a second of this file being there
   --ops LIST       only these operations (a,b), or all but these (-a,-b); `--ops help` names them
   --quiet          print nothing but failures";
 
@@ -42,6 +44,7 @@ struct Options {
     megabytes: usize,
     seed: u64,
     operations: u64,
+    until: Option<PathBuf>,
     ops: Vec<&'static ops::Op>,
     quiet: bool,
 }
@@ -54,6 +57,7 @@ fn options() -> Result<Options, String> {
         megabytes: 64,
         seed: since.map_or(1, |time| u64::from(time.subsec_nanos()) ^ time.as_secs()),
         operations: u64::MAX,
+        until: None,
         ops: ops::select("").unwrap_or_default(),
         quiet: false,
     };
@@ -71,6 +75,7 @@ fn options() -> Result<Options, String> {
             "--megabytes" => options.megabytes = number()? as usize,
             "--seed" => options.seed = number()?,
             "--operations" => options.operations = number()?,
+            "--until" => options.until = Some(PathBuf::from(value)),
             "--ops" => {
                 options.ops = ops::select(&value).map_err(|name| {
                     let names: Vec<_> = ops::OPS.iter().map(|op| op.name).collect();
@@ -159,7 +164,8 @@ fn run(options: &Options) {
     std::thread::scope(|scope| {
         let in_main = usize::from(!break_is_used);
         let others: Vec<_> = (in_main..options.threads).map(|index| scope.spawn(move || life(index))).collect();
-        if let Err(error) = std::thread::Builder::new().spawn(watch) {
+        let until = options.until.clone();
+        if let Err(error) = std::thread::Builder::new().spawn(move || watch(until.as_deref())) {
             fail(format_args!("the watchdog could not start: {error}"));
         }
         counted.extend((0..in_main).map(life));
@@ -173,12 +179,15 @@ fn run(options: &Options) {
     ops::shared::check_finally(shared, &counted);
 }
 
-/// Ends the run when every worker's progress has stopped for too long.
-fn watch() {
+/// Ends the run when every worker's progress has stopped for too long, or when the file is there that says so.
+fn watch(until: Option<&Path>) {
     let mut seen = [0; WORKERS_MAX];
     let mut since = Instant::now();
     loop {
         std::thread::sleep(Duration::from_secs(1));
+        if until.is_some_and(Path::exists) {
+            worker::stop();
+        }
         let now: [u64; WORKERS_MAX] = std::array::from_fn(worker::begun);
         if now != seen {
             seen = now;

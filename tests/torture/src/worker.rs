@@ -12,7 +12,7 @@ use crate::report::{COUNTS, add, detail, fail};
 use crate::rng::Rng;
 use crate::shared::Shared;
 use crate::sys;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::fs::File;
 use std::time::Instant;
 
@@ -27,6 +27,14 @@ static BEGUN: [AtomicU64; WORKERS_MAX] = [const { AtomicU64::new(0) }; WORKERS_M
 /// How many operations a worker has begun.
 pub fn begun(worker: usize) -> u64 {
     BEGUN[worker].load(Ordering::Relaxed)
+}
+
+/// Set when the run is to end before its limit.
+static STOP: AtomicBool = AtomicBool::new(false);
+
+/// Lets every worker end after the operation that it is at.
+pub fn stop() {
+    STOP.store(true, Ordering::Relaxed);
 }
 
 /// Prints what every worker did last.
@@ -128,7 +136,7 @@ impl Worker {
     pub fn work(&mut self, limit: Limit, ops: &[&'static Op]) {
         let total: usize = ops.iter().map(|op| op.weight).sum();
         let mut done = 0;
-        while done < limit.operations && Instant::now() < limit.until {
+        while done < limit.operations && Instant::now() < limit.until && !STOP.load(Ordering::Relaxed) {
             let mut ticket = self.rng.below(total);
             let op = ops.iter().find(|op| {
                 let hit = ticket < op.weight;
