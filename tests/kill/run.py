@@ -294,8 +294,13 @@ def main():
                 results.append(one(next(seeds), args, ebb, victim))
 
         with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-            for done in [pool.submit(go_on) for _ in range(jobs)]:
-                done.result()
+            try:
+                for done in [pool.submit(go_on) for _ in range(jobs)]:
+                    done.result()
+            except BaseException:
+                # The pool waits for who is at work; they shall begin nothing more.
+                wanted = 0
+                raise
         failed = sum(not good for good, _, _ in results)
         if ebb and not any(spilled for _, spilled, _ in results):
             failed += 1
