@@ -67,6 +67,7 @@ SHORT = {
                 "filter_inherited", "filter_ioctl", "filter_traps", "filter_userfaultfd", "fork_storm", "ioctl_effects",
                 "kernel_pins", "mremap_realloc", "privileges", "relocated", "resource_limits", "sent_to_fresh_child", "spawn", "static_program",
                 "stderr_replaced", "thread_turnover", "traced_children", "uring", "vfork_exec"],
+    "no-background": ["own_tables"],
 }
 
 

@@ -333,6 +333,12 @@ impl Tree {
         record_lock::try_lock(self.fd(), byte(index))
     }
 
+    /// To the kernel threads with tables of descriptors of their own (unshare, clone without CLONE_FILES) are other owners of
+    /// record locks: what one of them has locked is this process's all the same.
+    fn another_thread_has(&self, index: u32) -> bool {
+        record_lock::holder(self.fd(), byte(index)) == Some(uapi::getpid())
+    }
+
     fn try_claim(&self, index: u32) -> bool {
         try_claim(self.page, self.fd(), index)
     }
@@ -392,10 +398,12 @@ impl Tree {
         }
         self.exclusively(|| {
             let old = self.id();
-            if self.try_lock(old.index) {
-                if self.page.find(old).is_some() {
-                    return Ok(());
-                }
+            let has_locked = self.try_lock(old.index);
+            let is_locked = has_locked || self.another_thread_has(old.index);
+            if is_locked && self.page.find(old).is_some() {
+                return Ok(());
+            }
+            if has_locked {
                 record_lock::unlock(self.fd(), byte(old.index));
             }
             self.claim_place(charged)?;

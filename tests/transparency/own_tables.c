@@ -1,0 +1,53 @@
+/* Threads with tables of descriptors of their own are one process with one part of the budget: what one of them was granted is there
+ * for the others, also when the thread is gone that was the first. */
+#include "pressure.h"
+#include <sched.h>
+
+enum { ROUNDS = 2 };
+
+static unsigned char *m;
+static size_t size = 2 * MIB;
+
+/* More than fits, again and again, for longer than a process goes without a look at the tree. */
+static void press(void)
+{
+    size_t len = budget() ? budget() + budget() / 4 : MIB;
+    for (int round = 0; round < ROUNDS; round++) {
+        volatile uint64_t *other = (uint64_t *)fresh(len);
+        for (size_t i = 0; i < len / 8; i += PAGE / 8)
+            other[i] = mix(i);
+        for (size_t i = 0; i < len / 8; i += PAGE / 8)
+            if (other[i] != mix(i))
+                fail("what does not fit: word %zu", i);
+        pages_evicted += budget() ? absent(m, size) : 0;
+        MUST(munmap((void *)other, len));
+        usleep(200000);
+    }
+}
+static void *with_own_table(void *unused)
+{
+    MUST(syscall(SYS_unshare, CLONE_FILES));
+    press();
+    check(m, size, 1, "in a thread with a table of its own");
+    return unused;
+}
+int main(void)
+{
+    m = fresh(size);
+    fill(m, size, 1);
+    for (int i = 0; i < 2; i++) {
+        pthread_t thread;
+        ZERO(pthread_create(&thread, NULL, with_own_table, NULL));
+        ZERO(pthread_join(thread, NULL));
+        press();
+        check(m, size, 1, "in the first thread");
+    }
+    /* And where the first of them, which has the oldest table, does nothing. */
+    pthread_t threads[2];
+    for (int i = 0; i < 2; i++)
+        ZERO(pthread_create(&threads[i], NULL, with_own_table, NULL));
+    for (int i = 0; i < 2; i++)
+        ZERO(pthread_join(threads[i], NULL));
+    check(m, size, 1, "at the end");
+    return ok();
+}
