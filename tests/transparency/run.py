@@ -71,6 +71,19 @@ SHORT = {
 }
 
 
+# Where files are in memory, and how much room makes it worth it.
+MEMORY = "/dev/shm"
+ROOM = 1 << 30
+
+
+def has_room(directory):
+    try:
+        status = os.statvfs(directory)
+    except OSError:
+        return False
+    return os.access(directory, os.W_OK) and status.f_bavail * status.f_frsize >= ROOM
+
+
 def build(source, into):
     name = os.path.basename(source)[:-2]
     program = os.path.join(into, name)
@@ -86,8 +99,7 @@ def run(program, variant, ebb, args, scratch):
     name = os.path.basename(program)
     here = tempfile.mkdtemp(prefix=f"{name}-", dir=scratch)
     os.chmod(here, 0o777)
-    spill = os.path.join(here, "spill")
-    os.mkdir(spill)
+    spill = tempfile.mkdtemp(prefix="spill-", dir=args.spill or here)
     os.chmod(spill, 0o777)
     environment = {k: v for k, v in os.environ.items() if not k.startswith("EBB_") and k != "LD_PRELOAD"}
     environment["EBB_TMPDIR"] = spill
@@ -148,13 +160,15 @@ def main():
     parser.add_argument("--plain", action="store_true", help="only without ebb")
     parser.add_argument("--only", action="append", default=[], metavar="NAME", help="only this program (may be repeated)")
     parser.add_argument("--variant", action="append", default=[], choices=VARIANTS, help="only this variant")
-    parser.add_argument("--short", action="store_true", help="only the programs that each variant is about")
+    parser.add_argument("--short", action="store_true",
+                        help="only the programs that each variant is about; what is swapped out goes to /dev/shm where that has room")
     parser.add_argument("--ram", default="16M", help="budget under ebb (16M)")
     parser.add_argument("--jobs", type=int, default=2, help="programs at once (2)")
     parser.add_argument("--timeout", type=float, default=120, help="seconds for one program (120)")
     parser.add_argument("--repeat", type=int, default=1, help="runs of each program (1)")
     parser.add_argument("--keep-hung", action="store_true", help="leave a program that hangs for a debugger")
     args = parser.parse_args()
+    args.spill = None
     # Ended from outside, this leaves nothing behind either.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     ebb = find_ebb()
@@ -171,6 +185,10 @@ def main():
         sources = [s for s in sources if os.path.basename(s)[:-2] in args.only]
     scratch = tempfile.mkdtemp(prefix="ebb-transparency-")
     os.chmod(scratch, 0o755)
+    # What these programs ask is not the disk's affair, and they wait for it for most of their time.
+    if args.short and has_room(MEMORY):
+        args.spill = tempfile.mkdtemp(prefix="ebb-transparency-", dir=MEMORY)
+        os.chmod(args.spill, 0o755)
     passed = failed = skipped = 0
     try:
         with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
@@ -196,6 +214,8 @@ def main():
                 print(line, flush=True)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+        if args.spill:
+            shutil.rmtree(args.spill, ignore_errors=True)
     print(f"{passed} passed, {failed} failed, {skipped} skipped")
     sys.exit(1 if failed else 0)
 
