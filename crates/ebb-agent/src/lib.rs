@@ -3,7 +3,7 @@
 //! The program must not notice. So the agent keeps to these rules:
 //!
 //! * it runs on stacks, and with thread state, of its own (`thread`), never on the program's; it uses no thread-local
-//!   storage, no allocator, and of libc only the memory functions the compiler asks for;
+//!   storage, no allocator, and nothing of libc, whose data are the program's (`mem`);
 //! * every system call of the program passes through it (`trap`), those that wait do so with nothing of the agent on
 //!   any stack (`entry`); pointers in them are made resident by the guard (`guard`, `table`);
 //! * signals reach the program as they would without it (`signals`);
@@ -28,6 +28,7 @@ mod interpose;
 mod interpose_files;
 mod leaving;
 mod lifeline;
+mod mem;
 mod memory;
 mod proc_files;
 mod process;
