@@ -2,6 +2,7 @@
  * for the others, also when the thread is gone that was the first. */
 #include "pressure.h"
 #include <sched.h>
+#include <sys/prctl.h>
 
 enum { ROUNDS = 2 };
 
@@ -31,10 +32,35 @@ static void *with_own_table(void *unused)
     check(m, size, 1, "in a thread with a table of its own");
     return unused;
 }
-int main(void)
+static void *become_another(void *self)
 {
+    MUST(syscall(SYS_unshare, CLONE_FILES));
+    /* One that fails first. */
+    REQUIRE(execl("/proc/self/fd/none", "none", (char *)NULL) == -1 && errno == ENOENT);
+    press();
+    check(m, size, 1, "after an exec that failed");
+    execl(self, self, "again", (char *)NULL);
+    fail("exec of itself");
+    return NULL;
+}
+int main(int count, char **arguments)
+{
+    (void)arguments;
     m = fresh(size);
     fill(m, size, 1);
+    if (count > 1) {
+        press();
+        check(m, size, 1, "after exec");
+        return ok();
+    }
+    /* For the only thread it changes nothing; nor does what ends Ebb's threads. */
+    press();
+    MUST(syscall(SYS_unshare, CLONE_FILES));
+    MUST(syscall(SYS_close_range, 1000, 1001, 2 /* CLOSE_RANGE_UNSHARE */));
+    press();
+    MUST(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
+    press();
+    check(m, size, 1, "in the only thread");
     for (int i = 0; i < 2; i++) {
         pthread_t thread;
         ZERO(pthread_create(&thread, NULL, with_own_table, NULL));
@@ -48,6 +74,9 @@ int main(void)
         ZERO(pthread_create(&threads[i], NULL, with_own_table, NULL));
     for (int i = 0; i < 2; i++)
         ZERO(pthread_join(threads[i], NULL));
-    check(m, size, 1, "at the end");
-    return ok();
+    check(m, size, 1, "with two");
+    pthread_t thread;
+    ZERO(pthread_create(&thread, NULL, become_another, "/proc/self/exe"));
+    pause();
+    return 1;
 }

@@ -9,6 +9,7 @@
 
 use crate::contract::{DeviceText, PATH_BYTES_MAX};
 use crate::entry;
+use crate::process;
 use crate::refused;
 use crate::text::Line;
 use crate::thread as blocks;
@@ -76,9 +77,24 @@ pub fn fds() -> [i32; 3] {
     [&LISTENER, &FILE, &CLIENT].map(|fd| fd.load(Ordering::Relaxed))
 }
 
+/// A thread is about to take a table of descriptors of its own. False where that changes nothing for the program, whose only
+/// thread it is: it may keep the one that it has, which is Ebb's threads', too, and what the kernel knows of the process by it.
+pub fn may_own_table() -> bool {
+    let is_needed = process::live() != 1 || blocks::has_foreign();
+    if is_needed {
+        note_own_table();
+    }
+    is_needed
+}
+
 /// A thread takes a table of descriptors of its own: a file that is opened from now on is not in it.
 pub fn note_own_table() {
     OWN_TABLES.store(true, Ordering::Relaxed);
+}
+
+/// Whether threads may have tables of their own.
+pub fn has_own_tables() -> bool {
+    OWN_TABLES.load(Ordering::Relaxed)
 }
 
 /// Whether everybody who uses this memory has the descriptors that this thread opened. Waits for who will soon be gone.

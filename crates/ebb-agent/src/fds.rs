@@ -157,14 +157,15 @@ pub fn close_range(space: &Space, foreign: bool, a: &[u64; 6]) -> Outcome {
     }
     wait_unchanged();
     // A process that only shares the memory has a table of its own anyhow.
-    if a[2] as u32 & CLOSE_RANGE_UNSHARE != 0 && !foreign {
-        control::note_own_table();
+    let mut flags = a[2];
+    if flags as u32 & CLOSE_RANGE_UNSHARE != 0 && !foreign && !control::may_own_table() {
+        flags &= !u64::from(CLOSE_RANGE_UNSHARE);
     }
     let mut ret = 0;
     for_each_gap(first, last, &protected(space), |from, to| {
         if ret == 0 {
             // SAFETY: closes descriptors that the program gave up.
-            ret = unsafe { entry::raw_syscall(g::__NR_close_range as u64, &[from as u64, to as u64, a[2], 0, 0, 0]) };
+            ret = unsafe { entry::raw_syscall(g::__NR_close_range as u64, &[from as u64, to as u64, flags, 0, 0, 0]) };
         }
     });
     Outcome::Done(ret)

@@ -468,8 +468,7 @@ fn keep_robust(space: &'static Space, b: &ThreadBlock) {
 fn leave_for_exec(b: &ThreadBlock) -> Option<MemberId> {
     let tree = crate::space()?.tree();
     if !b.foreign {
-        tree.leave_for_exec();
-        return None;
+        return tree.leave_for_exec();
     }
     if b.shares_files { None } else { tree.claim_outside() }
 }
@@ -477,10 +476,11 @@ fn leave_for_exec(b: &ThreadBlock) -> Option<MemberId> {
 /// The exec failed.
 fn back_from_exec(b: &ThreadBlock, outside: Option<MemberId>) {
     let Some(space) = crate::space() else { return };
-    match outside {
-        Some(id) => space.tree().drop_outside(id),
-        None if !b.foreign => space.back_from_exec(),
-        None => {}
+    if let Some(id) = outside {
+        space.tree().drop_outside(id);
+    }
+    if !b.foreign {
+        space.back_from_exec();
     }
 }
 

@@ -231,6 +231,10 @@ fn end_threads(space: &'static Space) {
     if was_there {
         IS_MISSED.store(true, Relaxed);
     }
+    // With them may have gone the table of descriptors by which others know that this process lives.
+    if control::has_own_tables() {
+        space.hold_membership();
+    }
 }
 
 /// Whether Ebb's threads would be counted, if a program of one thread looked.

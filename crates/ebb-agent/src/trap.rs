@@ -155,10 +155,11 @@ fn dispatch(space: &'static Space, b: &mut ThreadBlock, uc: &mut Context, nr: u3
             performed(uc, a, |call| proc_files::call(space, b, (nr, sp), a, call))
         }
         g::__NR_unshare => {
-            if a[0] as u32 & g::CLONE_FILES != 0 && !b.foreign {
-                control::note_own_table();
+            let mut call = *a;
+            if a[0] as u32 & g::CLONE_FILES != 0 && !b.foreign && !control::may_own_table() {
+                call[0] &= !u64::from(g::CLONE_FILES);
             }
-            Forward(*a)
+            Forward(call)
         }
         g::__NR_sendto | g::__NR_sendmsg | g::__NR_sendmmsg if zerocopy::is_one(nr, a) => {
             zerocopy::note();

@@ -99,11 +99,13 @@ fn the_agent_has_its_own_memory_functions() {
     // Those of others read what the program may write over, or are the program's.
     let named = ["memcpy", "memmove", "memset", "memcmp", "bcmp", "strlen", "malloc", "free"];
     with_agents(|agent| {
-        let asked: Vec<_> = agent.dynamic_symbols().filter(|s| s.is_undefined()).filter_map(|s| s.name().ok()).collect();
+        let asked: Vec<_> =
+            agent.dynamic_symbols().filter(|s| s.is_undefined()).filter_map(|s| s.name().ok()).collect();
         assert!(asked.contains(&"_r_debug"), "{asked:?}");
         assert!(!asked.iter().any(|name| named.contains(name)), "{asked:?}");
         // Nobody else gets these.
-        let given: Vec<_> = agent.dynamic_symbols().filter(|s| !s.is_undefined()).filter_map(|s| s.name().ok()).collect();
+        let given: Vec<_> =
+            agent.dynamic_symbols().filter(|s| !s.is_undefined()).filter_map(|s| s.name().ok()).collect();
         assert!(!given.iter().any(|name| named.contains(name)), "{given:?}");
     });
 }

@@ -343,6 +343,12 @@ impl Space {
         self.group.hold().map_err(|_| InitError::Processes)
     }
 
+    /// A table of descriptors is gone, and perhaps what others know this process by: see [`Tree::hold`].
+    pub fn hold_membership(&self) {
+        // With more processes than there can be members it goes on as it is.
+        let _ = self.group.hold();
+    }
+
     /// Descriptors that the program must not close, -1 where there is none: [`Self::FDS_MAX`].
     pub fn fds(&self) -> impl Iterator<Item = i32> + '_ {
         core::iter::once(self.uffd().fd()).chain(self.swap.devices.fds()).chain(core::iter::once(self.books.fd()))

@@ -486,7 +486,7 @@ fn an_exec_in_the_midst_of_a_fork_leaves_nothing_out() {
             counted
         };
         assert_eq!(half_a_fork(&|| {}), PAGES as i64);
-        assert_eq!(half_a_fork(&|| tree.leave_for_exec()), 0);
+        assert_eq!(half_a_fork(&|| assert_eq!(tree.leave_for_exec(), None)), 0);
         space.back_from_exec();
         // The next one is sound again.
         assert_eq!(half_a_fork(&|| {}), PAGES as i64);

@@ -460,6 +460,32 @@ fn who_lost_its_lock_takes_a_place_again() {
 }
 
 #[test]
+fn a_thread_with_its_own_table_of_descriptors_is_the_same_member() {
+    alone("a_thread_with_its_own_table_of_descriptors_is_the_same_member", || {
+        let space = space();
+        let pages = Pages::new(space, RAM_PAGES / 4, 3);
+        let members = || space.tree().page().members().filter(|(_, member)| member.kind() != Kind::Free).count();
+        let (id, there, before) = (space.tree().id(), members(), held(space));
+        let thread = || {
+            // SAFETY: changes this thread's table of descriptors alone.
+            assert_eq!(unsafe { libc::unshare(libc::CLONE_FILES) }, 0);
+            // To the kernel another owner of locks than the thread that has taken them.
+            space.hold_membership();
+            assert_eq!((space.tree().id(), members(), held(space)), (id, there, before));
+            // What is locked in the other table would go with the others at an exec of this one.
+            let other = space.tree().leave_for_exec().expect("another place");
+            assert_ne!(other.index, id.index);
+            assert_eq!(members(), there + 1);
+            space.tree().drop_outside(other);
+            space.back_from_exec();
+            assert_eq!((space.tree().id(), members()), (id, there));
+        };
+        std::thread::scope(|scope| scope.spawn(thread).join().expect("no panic"));
+        assert_sound(&pages);
+    });
+}
+
+#[test]
 fn an_exec_that_fails_at_once_changes_nothing() {
     /// Half of the time after which others may take back what who called exec had, less two readings of the clock.
     const AT_ONCE: Duration = Duration::from_millis(8);

@@ -317,7 +317,13 @@ impl Tree {
         self.forget_holdings();
         let pid = uapi::getpid() as u32;
         let had = |(_, m): &(u32, &Member)| m.kind() == Kind::Outside && m.pid.load(Relaxed) == pid;
-        let mine = self.page.members().filter(had).map(|(index, _)| index).find(|&index| self.try_lock(index));
+        let mut had = self.page.members().filter(had).map(|(index, _)| index).filter(|&index| self.try_lock(index));
+        let mine = had.next();
+        // See `leave_for_exec`.
+        for other in had {
+            vacate(self.page, self.fd(), other);
+            record_lock::unlock(self.fd(), byte(other));
+        }
         let free = |&index: &u32| self.page.member(index).kind() == Kind::Free && self.try_claim(index);
         if let Some(index) = mine.or_else(|| self.page.places().find(free)) {
             self.enter(index, granted);
@@ -413,17 +419,24 @@ impl Tree {
         })
     }
 
-    /// Before exec: from here on others look at what the process holds, until it becomes a member again.
-    pub fn leave_for_exec(&self) {
+    /// Before exec: from here on others look at what the process holds, until it becomes a member again. When another thread has
+    /// the lock in a table of descriptors of its own, that goes with it, and there is another place of which the calling thread has
+    /// it: for [`Self::drop_outside`] if the exec fails.
+    pub fn leave_for_exec(&self) -> Option<MemberId> {
         if self.is_lost() {
-            return;
+            return None;
         }
         // Waits for who has locked something.
-        self.exclusively(|| self.is_leaving.store(true, Ordering::SeqCst));
+        let is_locked = self.exclusively(|| {
+            self.is_leaving.store(true, Ordering::SeqCst);
+            self.is_alone() || self.try_lock(self.id().index)
+        });
+        let other = if is_locked { None } else { claim_outside(self.page, self.fd()) };
         self.member().outside.store(0, Relaxed);
         self.member().left_ms.store(now_ms(), Ordering::SeqCst);
         self.member().set_kind(Kind::Outside);
         tell_left(self.page);
+        other
     }
 
     /// The exec failed. What the process was granted may be less than it has then. Under the exclusive gate.
