@@ -48,10 +48,10 @@ unit: build ## unit and behaviour tests of every crate
 	cargo test --workspace --profile checks
 	python3 bench/micro/test_bench.py
 	python3 bench/suite/test_suite.py
-	@tools/unit-fallbacks clean squeeze
+	@tools/unit-fallbacks squeeze
 .PHONY: unit-long
 unit-long: build ## more of the behaviour tests with each fallback
-	@tools/unit-fallbacks tree advice snapshot devices groups groups_model in_place longterm
+	@tools/unit-fallbacks clean tree advice snapshot devices groups groups_model in_place longterm
 
 .PHONY: models
 models: ## loom and shuttle models
@@ -85,7 +85,7 @@ torture-credentials: build ## what a program gives up, at random and long; ROUND
 
 .PHONY: programs programs-long
 # Those that end within seconds; `programs-long` runs all.
-PROGRAMS := python-records numpy-sort processes-fork processes-spawn redis sqlite stress-vm \
+PROGRAMS := python-records numpy-sort processes-fork redis sqlite stress-vm \
 	stress-mremap stress-heap cpython-array cpython-fork1 cpython-gc cpython-mmap
 programs: build ## real programs in little memory: output compared with an unlimited run
 	python3 tests/programs/run.py --short $(foreach p,$(PROGRAMS),--only $(p))

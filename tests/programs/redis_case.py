@@ -218,8 +218,8 @@ def crash(context):
 
 
 def case(context):
-    count = context.pick(95_000, 490_000)
-    ram = context.pick("60M", "300M")
+    count = context.pick(40_000, 490_000)
+    ram = context.pick("30M", "300M")
     plain = scenario(context, None, count, "plain")
     if context.ebb is None:
         return plain, None

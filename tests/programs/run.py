@@ -213,7 +213,7 @@ def stress(context, ram, *options, bounded=True):
     # Without the right to lock memory beyond its limit: what is locked cannot be moved out.
     command = ["setpriv", "--bounding-set=-ipc_lock", "--inh-caps=-ipc_lock"] if os.geteuid() == 0 and not context.as_user else []
     command += ["stress-ng", "--verify", "--no-rand-seed", "--temp-path", context.scratch, "--timeout",
-               context.pick("5s", "60s"), *options]
+               context.pick("3s", "60s"), *options]
     outcomes = []
     for budget in [None] + ([ram] if context.ebb else []):
         outcome = context.run(command, budget, timeout=600)

@@ -61,7 +61,7 @@ def make(context):
     tree = context.path("recipes")
     shutil.copytree(workload("recipes"), tree)
     # Each python of a recipe holds some 48 MiB in the short form.
-    parts, size = context.pick(5, 8), context.pick(60000, 300000)
+    parts, size = context.pick(3, 8), context.pick(60000, 300000)
 
     def result():
         found = sha256(os.path.join(tree, "all.sums"))

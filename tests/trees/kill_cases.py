@@ -254,7 +254,7 @@ def one_round(context, number, kills, rng, tally):
 
 def kills(context):
     rng = random.Random(int(time.time()))
-    rounds, each = context.pick((2, 12), (10, 50))
+    rounds, each = context.pick((1, 12), (10, 50))
     tally = Tally()
     found = [one_round(context, number, each, rng, tally) for number in range(rounds)]
     context.notes.append(f"{tally.kills} kills")
