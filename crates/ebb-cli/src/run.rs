@@ -203,8 +203,7 @@ fn is_managed(options: &Run, image: &Image) -> Result<bool, Failure> {
     Ok(false)
 }
 
-/// A sanitizer's runtime among preloaded libraries. Its `memcpy` and the like look at what they copy and take locks: the agent
-/// would call them in the middle of its work, and the program hang.
+/// A sanitizer's runtime among preloaded libraries. It wraps calls that the agent has to see, and its own system calls pass both.
 fn sanitizer(preloaded: &OsStr) -> Option<Obstacle> {
     const NAMES: [&str; 5] = ["libasan.", "libtsan.", "libmsan.", "libhwasan.", "libclang_rt."];
     let list = preloaded.to_string_lossy();
