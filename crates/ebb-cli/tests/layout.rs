@@ -62,7 +62,9 @@ fn the_code_of_the_dormant_life_lies_with_what_the_loader_reads() {
         let (relocations, relocated) = section(agent, ".rela.dyn");
         let read = end - if is_own { (relocated - relocations) / 2 } else { 0 };
         assert!(read <= FAULT_AROUND_BYTES, "{end:#x}");
-        for part in ["5start11constructor", "8lifeline3arm", "5sites5patch", "ebb_gate_call", "7dormant7on_call"] {
+        for part in
+            ["5start11constructor", "8lifeline3arm", "5sites5patch", "ebb_gate_call", "7dormant7on_call", "ebb_memmove"]
+        {
             let found = symbols(agent, part);
             assert!(found.iter().all(|at| (start..end).contains(at)) && !found.is_empty(), "{part}: {found:x?}");
         }
