@@ -70,7 +70,7 @@ def one(program, ebb, seed, shape, force, temporary):
     errors = tempfile.TemporaryFile()
     process = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True)
     why, line = "", ""
-    deadline = time.monotonic() + PATIENCE_S * (10 if shape["steps"] > 100 else 1)
+    deadline = time.monotonic() + PATIENCE_S * (10 if shape["steps"] > 10 else 1)
     try:
         said, _, _ = select.select([process.stdout], [], [], max(deadline - time.monotonic(), 0))
         line = process.stdout.readline() if said else ""
@@ -117,9 +117,9 @@ def main():
     shapes = [small]
     forces = [""]
     if args.long:
-        shapes = [{**small, "steps": 300}, {**small, "megabytes": 192, "ram": 160, "children": 5, "steps": 150},
+        shapes = [{**small, "steps": 60}, {**small, "megabytes": 192, "ram": 160, "children": 5, "steps": 30},
                   # Seventy that all come to life have tables of their own: 1.7 % of the memory each.
-                  {"megabytes": 128, "ram": 224, "children": 3, "steps": 60, "burst": True}]
+                  {"megabytes": 128, "ram": 224, "children": 3, "steps": 15, "burst": True}]
         forces = ["", "no-move", "no-background", "no-move,no-process-madvise"]
     first = args.seed if args.seed is not None else random.SystemRandom().randrange(1 << 32)
     nr_runs = args.runs or (len(shapes) * len(forces) if args.long else 2)
