@@ -10,6 +10,7 @@ import os
 import random
 import select
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -110,6 +111,8 @@ def main():
     parser.add_argument("--seed", type=int, help="the first run's seed (the time)")
     parser.add_argument("--runs", type=int, help="so many runs")
     args = parser.parse_args()
+    # Ended from outside, this leaves nothing behind either.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     ebb = find_ebb()
     if not ebb:
         sys.exit("families: ebb is not built: make build")

@@ -237,6 +237,8 @@ def main():
     parser.add_argument("--only", action="append", help="cases by name")
     parser.add_argument("--rounds", type=int, default=1)
     args = parser.parse_args()
+    # Ended from outside, this leaves nothing behind either.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     ebb = find_ebb()
     scratch = tempfile.mkdtemp(prefix="ebb-rest-", dir="/var/tmp")
     tried = failed = 0
