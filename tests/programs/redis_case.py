@@ -171,7 +171,7 @@ def crash_of(context, ram, count, tag):
     directory = context.path(f"redis-crash-{tag}")
     begin = time.monotonic()
     # Its report ends the server's own threads first, but not jemalloc's, which then dies of the test now and then, also without Ebb;
-    # and the kernel ends a thread whose rseq area is being tested at a moment when it is interrupted.
+    # and the kernel ends a thread (SIGSEGV of its own) that is interrupted while its rseq area holds the test's pattern.
     variables = {"GLIBC_TUNABLES": "glibc.pthread.rseq=0"}
     server = Server(context, ram, directory, "--jemalloc-bg-thread", "no", variables=variables)
     try:

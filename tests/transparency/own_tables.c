@@ -32,6 +32,37 @@ static void *with_own_table(void *unused)
     check(m, size, 1, "in a thread with a table of its own");
     return unused;
 }
+/* Files of its own wherever it can have them: it must not get a number behind which the other threads have something else. */
+static void *fill_own_table(void *unused)
+{
+    MUST(syscall(SYS_unshare, CLONE_FILES));
+    int file = open("/dev/null", O_RDWR);
+    MUST(file);
+    int most = (int)sysconf(_SC_OPEN_MAX);
+    for (int fd = file + 1; fd < most; fd++)
+        REQUIRE(dup2(file, fd) == fd || errno == EBUSY);
+    press();
+    check(m, size, 1, "in a thread with a table full of files");
+    return unused;
+}
+/* What its numbers stand for the first thread goes on with. */
+static void after_a_full_table(void)
+{
+    pthread_t thread;
+    ZERO(pthread_create(&thread, NULL, fill_own_table, NULL));
+    ZERO(pthread_join(thread, NULL));
+    press();
+    check(m, size, 1, "after a thread with a table full of files");
+    pid_t child = fork();
+    MUST(child);
+    if (child == 0) {
+        press();
+        check(m, size, 1, "in a child after it");
+        _exit(0);
+    }
+    int status;
+    REQUIRE(waitpid(child, &status, 0) == child && status == 0);
+}
 static void *become_another(void *self)
 {
     MUST(syscall(SYS_unshare, CLONE_FILES));
@@ -75,6 +106,7 @@ int main(int count, char **arguments)
     for (int i = 0; i < 2; i++)
         ZERO(pthread_join(threads[i], NULL));
     check(m, size, 1, "with two");
+    after_a_full_table();
     pthread_t thread;
     ZERO(pthread_create(&thread, NULL, become_another, "/proc/self/exe"));
     pause();

@@ -9,12 +9,11 @@
 
 use crate::contract::{DeviceText, PATH_BYTES_MAX};
 use crate::entry;
-use crate::process;
 use crate::refused;
 use crate::text::Line;
 use crate::thread as blocks;
 use core::ffi::CStr;
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering};
 use ebb::life::Life;
 use ebb::uapi::Errno;
 use ebb::uapi::fd::lowest as lowest_fd;
@@ -61,8 +60,6 @@ static FILE: AtomicI32 = AtomicI32::new(-1);
 static CLIENT: AtomicI32 = AtomicI32::new(-1);
 /// The thread's stack, once there is one.
 static STACK: AtomicPtr<u8> = AtomicPtr::new(core::ptr::null_mut());
-/// Some thread has, or had, a table of descriptors of its own.
-static OWN_TABLES: AtomicBool = AtomicBool::new(false);
 
 /// How long a process that shares the memory between vfork and exec is waited for, in steps of a millisecond.
 const VFORK_STEPS: u32 = 2000;
@@ -77,30 +74,10 @@ pub fn fds() -> [i32; 3] {
     [&LISTENER, &FILE, &CLIENT].map(|fd| fd.load(Ordering::Relaxed))
 }
 
-/// A thread is about to take a table of descriptors of its own. False where that changes nothing for the program, whose only
-/// thread it is: it may keep the one that it has, which is Ebb's threads', too, and what the kernel knows of the process by it.
-pub fn may_own_table() -> bool {
-    let is_needed = process::live() != 1 || blocks::has_foreign();
-    if is_needed {
-        note_own_table();
-    }
-    is_needed
-}
-
-/// A thread takes a table of descriptors of its own: a file that is opened from now on is not in it.
-pub fn note_own_table() {
-    OWN_TABLES.store(true, Ordering::Relaxed);
-}
-
-/// Whether threads may have tables of their own.
-pub fn has_own_tables() -> bool {
-    OWN_TABLES.load(Ordering::Relaxed)
-}
-
 /// Whether everybody who uses this memory has the descriptors that this thread opened. Waits for who will soon be gone.
-fn shares_descriptors() -> bool {
+fn shares_descriptors(space: &Space) -> bool {
     for _ in 0..VFORK_STEPS {
-        if OWN_TABLES.load(Ordering::Relaxed) || LIFE.is_held() {
+        if space.tree().has_own_tables() || LIFE.is_held() {
             return false;
         }
         if !blocks::has_foreign() {
@@ -204,7 +181,6 @@ fn close_all() {
 
 /// In fork's child: the socket and the thread are the parent's.
 pub fn in_child() {
-    OWN_TABLES.store(false, Ordering::Relaxed);
     LIFE.reset();
     if OWNER.swap(0, Ordering::Relaxed) != 0 {
         close_all();
@@ -401,9 +377,9 @@ fn swapon(space: &Space, ctx: &ThreadCtx, text: &[u8]) {
     path[..device.dir.len()].copy_from_slice(device.dir);
     let Ok(dir) = CStr::from_bytes_until_nul(&path) else { return };
     let spec = SwapSpec { dir, bytes: device.bytes_max(), priority: device.priority };
-    match space.swapon(ctx, &spec, &mut shares_descriptors) {
+    match space.swapon(ctx, &spec, &mut || shares_descriptors(space)) {
         Ok(()) => agree(),
-        Err(SwapOnError::Busy) if OWN_TABLES.load(Ordering::Relaxed) => refuse(
+        Err(SwapOnError::Busy) if space.tree().has_own_tables() => refuse(
             e::EBUSY,
             "a thread of it has descriptors of its own (unshare), and would not have the file; name devices at its start",
         ),

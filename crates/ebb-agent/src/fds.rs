@@ -22,7 +22,8 @@ static STATS_FD: AtomicI32 = AtomicI32::new(-1);
 /// Descriptors of the engine, and six of the agent.
 const FDS: usize = Space::FDS_MAX + 6;
 
-const CLOSE_RANGE_UNSHARE: u32 = 2;
+/// The flag of close_range(2) for a table of the caller's own.
+pub const CLOSE_RANGE_UNSHARE: u32 = 2;
 const EBADF: i64 = -(e::EBADF as i64);
 const EBUSY: i64 = -(e::EBUSY as i64);
 const EINVAL: i64 = -(e::EINVAL as i64);
@@ -125,6 +126,10 @@ pub fn dup_onto(space: &Space, foreign: bool, a: &[u64; 6]) -> Outcome {
         return Outcome::Forward(*a);
     }
     let fd = a[1] as i32;
+    // In the tables of other threads it would keep its number.
+    if !foreign && space.tree().has_own_tables() {
+        return Outcome::Done(EBUSY);
+    }
     if fd == STATS_FD.load(Relaxed) {
         // Programs started by a process that only shares the memory find no counters behind the number, and go without.
         return if foreign || move_stats(space, fd) { Outcome::Forward(*a) } else { Outcome::Done(EBUSY) };
@@ -150,22 +155,17 @@ pub fn fcntl(space: &Space, a: &[u64; 6]) -> Outcome {
 }
 
 /// close_range(2).
-pub fn close_range(space: &Space, foreign: bool, a: &[u64; 6]) -> Outcome {
+pub fn close_range(space: &Space, a: &[u64; 6]) -> Outcome {
     let (first, last) = (a[0] as u32, a[1] as u32);
     if first > last {
         return Outcome::Done(EINVAL);
     }
     wait_unchanged();
-    // A process that only shares the memory has a table of its own anyhow.
-    let mut flags = a[2];
-    if flags as u32 & CLOSE_RANGE_UNSHARE != 0 && !foreign && !control::may_own_table() {
-        flags &= !u64::from(CLOSE_RANGE_UNSHARE);
-    }
     let mut ret = 0;
     for_each_gap(first, last, &protected(space), |from, to| {
         if ret == 0 {
             // SAFETY: closes descriptors that the program gave up.
-            ret = unsafe { entry::raw_syscall(g::__NR_close_range as u64, &[from as u64, to as u64, flags, 0, 0, 0]) };
+            ret = unsafe { entry::raw_syscall(g::__NR_close_range as u64, &[from as u64, to as u64, a[2], 0, 0, 0]) };
         }
     });
     Outcome::Done(ret)

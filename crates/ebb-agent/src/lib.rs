@@ -3,7 +3,8 @@
 //! The program must not notice. So the agent keeps to these rules:
 //!
 //! * it runs on stacks, and with thread state, of its own (`thread`), never on the program's; it uses no thread-local
-//!   storage, no allocator, and nothing of libc, whose data are the program's (`mem`);
+//!   storage, no allocator, no memory function of libc's (`mem`), and of the rest only what libc itself does in the functions
+//!   that the agent takes the place of;
 //! * every system call of the program passes through it (`trap`), those that wait do so with nothing of the agent on
 //!   any stack (`entry`); pointers in them are made resident by the guard (`guard`, `table`);
 //! * signals reach the program as they would without it (`signals`);

@@ -240,7 +240,7 @@ fn share(space: &'static Space, b: &mut ThreadBlock, uc: &Context, mut request: 
     };
     let is_thread = flags & CLONE_THREAD != 0;
     if is_thread && flags & g::CLONE_FILES as u64 == 0 && !b.foreign {
-        control::note_own_table();
+        space.tree().note_own_tables();
     }
     child.ctx = ctx;
     child.made_by = b;

@@ -232,7 +232,7 @@ fn end_threads(space: &'static Space) {
         IS_MISSED.store(true, Relaxed);
     }
     // With them may have gone the table of descriptors by which others know that this process lives.
-    if control::has_own_tables() {
+    if space.tree().has_own_tables() {
         space.hold_membership();
     }
 }

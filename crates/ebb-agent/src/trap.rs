@@ -7,7 +7,6 @@
 
 use crate::actions;
 use crate::aio;
-use crate::control;
 use crate::entry::{self, StubAt, handler_entry};
 use crate::fds;
 use crate::frame::{Context, SigInfo};
@@ -121,7 +120,13 @@ fn dispatch(space: &'static Space, b: &mut ThreadBlock, uc: &mut Context, nr: u3
         g::__NR_exit => process::exit(space, b, a[0]),
         g::__NR_exit_group => process::exit_group(space, b, a[0]),
         g::__NR_close => fds::close(space, a),
-        g::__NR_close_range => fds::close_range(space, b.foreign, a),
+        g::__NR_close_range => {
+            let mut call = *a;
+            let takes_own = takes_own_table(space, b, &mut call[2], fds::CLOSE_RANGE_UNSHARE);
+            let outcome = fds::close_range(space, &call);
+            b.shares_files &= !(takes_own && matches!(outcome, Done(0)));
+            outcome
+        }
         g::__NR_dup2 | g::__NR_dup3 => fds::dup_onto(space, b.foreign, a),
         g::__NR_fcntl => fds::fcntl(space, a),
         g::__NR_dup if proc_files::is_marked(a[0]) => {
@@ -156,10 +161,13 @@ fn dispatch(space: &'static Space, b: &mut ThreadBlock, uc: &mut Context, nr: u3
         }
         g::__NR_unshare => {
             let mut call = *a;
-            if a[0] as u32 & g::CLONE_FILES != 0 && !b.foreign && !control::may_own_table() {
-                call[0] &= !u64::from(g::CLONE_FILES);
+            if !takes_own_table(space, b, &mut call[0], g::CLONE_FILES) || !b.foreign {
+                return Forward(call);
             }
-            Forward(call)
+            // SAFETY: the program's call, on numbers.
+            let ret = unsafe { entry::raw_syscall(nr as u64, &call) };
+            b.shares_files &= ret != 0;
+            Done(ret)
         }
         g::__NR_sendto | g::__NR_sendmsg | g::__NR_sendmmsg if zerocopy::is_one(nr, a) => {
             zerocopy::note();
@@ -191,6 +199,24 @@ fn dispatch(space: &'static Space, b: &mut ThreadBlock, uc: &mut Context, nr: u3
         }
         _ => memory::call(space, b.ctx(), nr, a).map_or(Forward(*a), Done),
     }
+}
+
+/// Whether a call with these `flags` gives the calling thread a table of descriptors of its own: `bit` says so. It is taken away where
+/// that changes nothing for the program, whose only thread this is: it keeps the table that Ebb's threads have, too, and what the
+/// kernel knows of the process by it.
+fn takes_own_table(space: &Space, b: &ThreadBlock, flags: &mut u64, bit: u32) -> bool {
+    let bit = u64::from(bit);
+    if *flags & bit == 0 {
+        return false;
+    }
+    if !b.foreign && process::live() == 1 && !thread::has_foreign() {
+        *flags &= !bit;
+        return false;
+    }
+    if !b.foreign {
+        space.tree().note_own_tables();
+    }
+    true
 }
 
 /// A call that `f` performs here, if it does: it is given what makes one call.

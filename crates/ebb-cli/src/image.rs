@@ -85,10 +85,7 @@ impl fmt::Display for Obstacle {
                 write!(f, "its #! lines lead through more than {INTERPRETERS_MAX} interpreters")
             }
             Self::Sanitizer { library } => {
-                write!(
-                    f,
-                    "LD_PRELOAD has {library}, which replaces functions that the agent itself calls, and waits for it"
-                )
+                write!(f, "LD_PRELOAD has {library}, a sanitizer's runtime, beside which Ebb is not known to work")
             }
         }
     }

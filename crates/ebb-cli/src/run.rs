@@ -203,7 +203,7 @@ fn is_managed(options: &Run, image: &Image) -> Result<bool, Failure> {
     Ok(false)
 }
 
-/// A sanitizer's runtime among preloaded libraries. It wraps calls that the agent has to see, and its own system calls pass both.
+/// A sanitizer's runtime among preloaded libraries, beside which Ebb is not known to work.
 fn sanitizer(preloaded: &OsStr) -> Option<Obstacle> {
     const NAMES: [&str; 5] = ["libasan.", "libtsan.", "libmsan.", "libhwasan.", "libclang_rt."];
     let list = preloaded.to_string_lossy();

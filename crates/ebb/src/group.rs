@@ -99,11 +99,11 @@ impl Group {
     }
 
     /// Makes sure that this process is a member of its tree, which others may have taken it for dead: see [`Tree::hold`].
-    pub fn hold(&self) -> Result<(), TreeFull> {
-        self.tree.hold(self.charged.load(SeqCst))?;
+    pub fn hold(&self) -> Result<bool, TreeFull> {
+        let is_here = self.tree.hold(self.charged.load(SeqCst))?;
         // What was charged meanwhile.
         self.cover();
-        Ok(())
+        Ok(is_here)
     }
 
     /// The same where that may be needed only because others took this process for dead; whether it is a member now.

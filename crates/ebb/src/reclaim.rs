@@ -340,7 +340,8 @@ extern "C" fn background_main(space: usize) -> ! {
         pause_ns = if is_busy { PAUSE_NS } else { pause_ns.saturating_mul(2) };
         let timeout = (background.works && is_behind && pause_ns <= PAUSE_NS_MAX).then_some(pause_ns);
         let heirs_ns = if background.works { heirs.look_in_ns(space.nr_given_up(ctx), uapi::now_ns()) } else { None };
-        let timeout = [timeout, space.look_at_books_in_ns(), heirs_ns].into_iter().flatten().min();
+        let more = [space.look_at_books_in_ns(), heirs_ns, space.hold_membership_in_ns()];
+        let timeout = more.into_iter().chain([timeout]).flatten().min();
         let shared = [(&space.stats.asked, asked), (&member.asked, wanted)];
         let word = background.rest.word();
         if !uapi::futex_wait_any(word, IDLE, shared, timeout) {

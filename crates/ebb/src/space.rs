@@ -32,6 +32,9 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsiz
 /// Smallest budget a space accepts.
 pub const RAM_BYTES_MIN: u64 = 4 << 20;
 
+/// How often the process looks after a lock that may go with a thread.
+const HOLD_NS: u64 = 1_000_000_000;
+
 /// Least address space for the pool: the budget may grow.
 const ARENA_BYTES_MIN: usize = 1 << 30;
 
@@ -340,13 +343,23 @@ impl Space {
     pub fn set_tree_fd(&self, fd: i32, close: impl FnOnce()) -> Result<(), InitError> {
         // In this order: nobody may take the old number for the file, and the close takes the locks along.
         self.tree().set_fd(fd, close);
-        self.group.hold().map_err(|_| InitError::Processes)
+        self.group.hold().map(drop).map_err(|_| InitError::Processes)
     }
 
     /// A table of descriptors is gone, and perhaps what others know this process by: see [`Tree::hold`].
     pub fn hold_membership(&self) {
         // With more processes than there can be members it goes on as it is.
         let _ = self.group.hold();
+    }
+
+    /// The same by the background thread, whose table lasts as long as itself: when to look again, because another thread's has the
+    /// lock.
+    pub(crate) fn hold_membership_in_ns(&self) -> Option<u64> {
+        if !self.tree().has_own_tables() {
+            return None;
+        }
+        let is_here = self.group.hold().unwrap_or(false);
+        (!is_here).then_some(HOLD_NS)
     }
 
     /// Descriptors that the program must not close, -1 where there is none: [`Self::FDS_MAX`].

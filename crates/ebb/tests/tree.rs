@@ -10,7 +10,7 @@ use harness::alone::{
 };
 use harness::{PATIENCE, ctx, force};
 use std::io::{Read, Write};
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 /// What a process may have in hand beyond what it uses: a few batches, its books, and what a sweep overshoots by.
@@ -481,6 +481,64 @@ fn a_thread_with_its_own_table_of_descriptors_is_the_same_member() {
             assert_eq!((space.tree().id(), members()), (id, there));
         };
         std::thread::scope(|scope| scope.spawn(thread).join().expect("no panic"));
+        assert_sound(&pages);
+    });
+}
+
+#[test]
+fn a_lock_that_went_with_another_table_of_descriptors_is_taken_again() {
+    alone("a_lock_that_went_with_another_table_of_descriptors_is_taken_again", || {
+        let (space, fd) = space_in_tree(RAM, &[SwapSpec { dir: c"/var/tmp", bytes: 1 << 30, priority: None }]);
+        space.tree().note_own_tables();
+        let (id, pid) = (space.tree().id(), std::process::id() as i32);
+        let other_table = |f: &(dyn Fn() + Sync)| {
+            std::thread::scope(|scope| {
+                let thread = || {
+                    // SAFETY: changes this thread's table of descriptors alone.
+                    assert_eq!(unsafe { libc::unshare(libc::CLONE_FILES) }, 0);
+                    f();
+                };
+                scope.spawn(thread).join().expect("no panic");
+            });
+        };
+        let is_locked = || {
+            let found = AtomicBool::new(false);
+            other_table(&|| found.store(ebb::tree::holder(fd, id.index) == Some(pid), Relaxed));
+            found.load(Relaxed)
+        };
+        // The background thread begins in the table of the thread that needs it first.
+        other_table(&|| drop(Pages::new(space, RAM_PAGES / 4, 3)));
+        assert!(space.background().has_thread() && is_locked());
+        // SAFETY: a descriptor of the test's own; as at the end of a table the locks of this one go with it.
+        unsafe { libc::close(libc::dup(fd)) };
+        let began = Instant::now();
+        while !is_locked() {
+            assert!(began.elapsed() < PATIENCE, "nobody has locked it again");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        assert_eq!((space.tree().id(), space.tree().member().kind()), (id, Kind::Managed));
+    });
+}
+
+#[test]
+fn a_process_stays_outside_until_the_last_of_two_execs_has_failed() {
+    alone("a_process_stays_outside_until_the_last_of_two_execs_has_failed", || {
+        let space = space();
+        let pages = Pages::new(space, RAM_PAGES / 4, 3);
+        let (id, kind) = (space.tree().id(), || space.tree().member().kind());
+        for _ in 0..2 {
+            assert_eq!(space.tree().leave_for_exec(), None);
+            assert_eq!(kind(), Kind::Outside);
+        }
+        let left_ms = space.tree().member().left_ms.load(Relaxed);
+        space.back_from_exec();
+        // The other one may be another program at any moment, which looks for what it had.
+        space.hold_membership();
+        assert_eq!((kind(), space.tree().id()), (Kind::Outside, id));
+        assert_eq!(space.tree().member().left_ms.load(Relaxed), left_ms);
+        assert_eq!(space.tree().reserve_child(), None);
+        space.back_from_exec();
+        assert_eq!((kind(), space.tree().id()), (Kind::Managed, id));
         assert_sound(&pages);
     });
 }

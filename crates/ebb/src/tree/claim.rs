@@ -309,23 +309,25 @@ impl Tree {
     /// The same where it locks something, and somebody else can do it later: not once another thread has called exec, which
     /// ends this one wherever it is and leaves its locks to the new program.
     pub(super) fn unless_leaving<R>(&self, f: impl FnOnce() -> Option<R>) -> Option<R> {
-        self.exclusively(|| if self.is_leaving.load(Ordering::SeqCst) { None } else { f() })
+        self.exclusively(|| if self.leaving.load(Ordering::SeqCst) > 0 { None } else { f() })
     }
 
     /// Takes a place, in which `granted` pages are granted from its first moment on.
     fn claim_place(&self, granted: i64) -> Result<(), TreeFull> {
         self.forget_holdings();
         let pid = uapi::getpid() as u32;
-        let had = |(_, m): &(u32, &Member)| m.kind() == Kind::Outside && m.pid.load(Relaxed) == pid;
-        let mut had = self.page.members().filter(had).map(|(index, _)| index).filter(|&index| self.try_lock(index));
-        let mine = had.next();
+        let is_mine =
+            |(_, m): &(u32, &Member)| matches!(m.kind(), Kind::Outside | Kind::Managed) && m.pid.load(Relaxed) == pid;
+        let mut mine =
+            self.page.members().filter(is_mine).map(|(index, _)| index).filter(|&index| self.try_lock(index));
+        let first = mine.next();
         // See `leave_for_exec`.
-        for other in had {
-            vacate(self.page, self.fd(), other);
-            record_lock::unlock(self.fd(), byte(other));
+        for further in mine {
+            vacate(self.page, self.fd(), further);
+            record_lock::unlock(self.fd(), byte(further));
         }
         let free = |&index: &u32| self.page.member(index).kind() == Kind::Free && self.try_claim(index);
-        if let Some(index) = mine.or_else(|| self.page.places().find(free)) {
+        if let Some(index) = first.or_else(|| self.page.places().find(free)) {
             self.enter(index, granted);
             return Ok(());
         }
@@ -367,7 +369,7 @@ impl Tree {
         if self.is_alone() || !self.is_owner() || self.places_busy.swap(true, Ordering::SeqCst) {
             return 0;
         }
-        let is_leaving = self.is_leaving.load(Ordering::SeqCst);
+        let is_leaving = self.leaving.load(Ordering::SeqCst) > 0;
         let reaped = if is_leaving { 0 } else { reap(self.page, self.fd(), &[self.id().index]) };
         self.places_busy.store(false, Ordering::SeqCst);
         reaped
@@ -397,25 +399,30 @@ impl Tree {
 
     /// Makes sure that this process has its lock: it loses that when it closes any descriptor of the file, and it may have
     /// opened one through /proc. Another may have taken it for dead since; then it takes a place again, where the
-    /// `charged` pages that it has are granted, and shares nothing.
-    pub fn hold(&self, charged: i64) -> Result<(), TreeFull> {
+    /// `charged` pages that it has are granted, and shares nothing. Whether the calling thread's table of descriptors has the lock
+    /// and not another thread's, with which it would go.
+    pub fn hold(&self, charged: i64) -> Result<bool, TreeFull> {
         if self.is_alone() || !self.is_owner() {
-            return Ok(());
+            return Ok(true);
         }
         self.exclusively(|| {
-            let old = self.id();
-            let has_locked = self.try_lock(old.index);
-            let is_locked = has_locked || self.another_thread_has(old.index);
-            if is_locked && self.page.find(old).is_some() {
-                return Ok(());
+            // Whoever calls exec may leave the locks that were taken to the next program.
+            if self.leaving.load(Ordering::SeqCst) > 0 {
+                return if self.is_lost() { Err(TreeFull) } else { Ok(false) };
             }
-            if has_locked {
+            let old = self.id();
+            let is_here = self.try_lock(old.index);
+            let is_locked = is_here || self.another_thread_has(old.index);
+            if is_locked && self.page.find(old).is_some() {
+                return Ok(is_here);
+            }
+            if is_here {
                 record_lock::unlock(self.fd(), byte(old.index));
             }
             self.claim_place(charged)?;
             // The background thread may wait to be asked at the old place.
             uapi::futex_wake_shared(&self.page.member(old.index).asked);
-            Ok(())
+            Ok(true)
         })
     }
 
@@ -423,29 +430,37 @@ impl Tree {
     /// the lock in a table of descriptors of its own, that goes with it, and there is another place of which the calling thread has
     /// it: for [`Self::drop_outside`] if the exec fails.
     pub fn leave_for_exec(&self) -> Option<MemberId> {
-        if self.is_lost() {
-            return None;
-        }
         // Waits for who has locked something.
-        let is_locked = self.exclusively(|| {
-            self.is_leaving.store(true, Ordering::SeqCst);
-            self.is_alone() || self.try_lock(self.id().index)
-        });
-        let other = if is_locked { None } else { claim_outside(self.page, self.fd()) };
-        self.member().outside.store(0, Relaxed);
-        self.member().left_ms.store(now_ms(), Ordering::SeqCst);
-        self.member().set_kind(Kind::Outside);
-        tell_left(self.page);
-        other
+        self.exclusively(|| {
+            let is_first = self.leaving.fetch_add(1, Ordering::SeqCst) == 0;
+            if self.is_lost() {
+                return None;
+            }
+            let is_here = self.is_alone() || self.try_lock(self.id().index);
+            let other = if is_here { None } else { claim_outside(self.page, self.fd()) };
+            if is_first {
+                self.member().outside.store(0, Relaxed);
+                self.member().left_ms.store(now_ms(), Ordering::SeqCst);
+                self.member().set_kind(Kind::Outside);
+                tell_left(self.page);
+            }
+            other
+        })
     }
 
-    /// The exec failed. What the process was granted may be less than it has then. Under the exclusive gate.
+    /// The exec failed; while another thread's goes on, the process stays outside. What it was granted may be less than it has then.
+    /// Under the exclusive gate.
     pub fn back_from_exec(&self) {
-        self.is_leaving.store(false, Ordering::SeqCst);
-        if self.is_lost() {
+        let is_last = self.exclusively(|| {
+            let is_last = self.leaving.fetch_sub(1, Ordering::SeqCst) == 1;
+            if is_last && !self.is_lost() {
+                self.member().set_kind(Kind::Managed);
+            }
+            is_last
+        });
+        if !is_last || self.is_lost() {
             return;
         }
-        self.member().set_kind(Kind::Managed);
         // Who took its bits back meanwhile looked at the clock first, and then found it outside.
         if now_ms().saturating_sub(self.member().left_ms.load(Ordering::SeqCst)) >= EXEC_MS / 2 {
             self.forget_holdings();
@@ -462,7 +477,7 @@ impl Tree {
         leave_outside(self.page, self.fd())
     }
 
-    /// The exec of that process failed.
+    /// The exec failed for which that place was taken.
     pub fn drop_outside(&self, id: MemberId) {
         drop_outside(self.page, self.fd(), id);
     }
@@ -499,7 +514,8 @@ impl Tree {
     pub fn become_child(&self, reserved: Option<MemberId>, granted: i64) -> Result<(), TreeFull> {
         // Another thread of the parent may have held it; here there is none.
         self.places_busy.store(false, Relaxed);
-        self.is_leaving.store(false, Relaxed);
+        self.leaving.store(0, Relaxed);
+        self.forget_own_tables();
         masks::reset_in_child();
         if let Some(id) = reserved
             && self.try_lock(id.index)

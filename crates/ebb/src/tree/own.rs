@@ -23,8 +23,10 @@ pub struct Tree {
     /// A thread of this process takes, gives or reaps places: record locks do not keep threads apart. Not a lock of the
     /// engine's kind, because fork's child lets go of what another thread of its parent held, see [`Tree::become_child`].
     pub(super) places_busy: AtomicBool,
-    /// A thread of this process has called exec: nobody locks anything until that has failed.
-    pub(super) is_leaving: AtomicBool,
+    /// Threads of this process that have called exec: nobody locks anything until the last of these calls has failed.
+    pub(super) leaving: AtomicU32,
+    /// Threads have, or had, tables of descriptors of their own, with which a lock goes.
+    own_tables: AtomicBool,
     /// Pages that were left of the budget when somebody last looked.
     free: AtomicI64,
     /// What this process holds in common with others.
@@ -52,7 +54,8 @@ impl Tree {
             generation: AtomicU64::new(0),
             owner: AtomicU32::new(0),
             places_busy: AtomicBool::new(false),
-            is_leaving: AtomicBool::new(false),
+            leaving: AtomicU32::new(0),
+            own_tables: AtomicBool::new(false),
             free: AtomicI64::new(i64::MAX),
             holdings: Holdings::new(),
         };
@@ -92,6 +95,21 @@ impl Tree {
     #[inline]
     pub fn is_lost(&self) -> bool {
         self.member().generation() != self.id().generation
+    }
+
+    /// A thread is about to have a table of descriptors of its own.
+    pub fn note_own_tables(&self) {
+        self.own_tables.store(true, Relaxed);
+    }
+
+    /// Whether threads may have such tables.
+    pub fn has_own_tables(&self) -> bool {
+        self.own_tables.load(Relaxed)
+    }
+
+    /// In fork's child, which has one thread, and one table.
+    pub(super) fn forget_own_tables(&self) {
+        self.own_tables.store(false, Relaxed);
     }
 
     pub(super) fn set_id(&self, id: MemberId) {
