@@ -1,6 +1,7 @@
 #!/usr/bin/python3
 """Families of processes in little memory with a small spill file: forks, execs, zombies, pid namespaces, orphans, kills at birth.
-Every byte is checked, the file never overflows, and at the end the disk has back what nobody holds.
+Every byte is checked, the file never overflows, and at the end the disk has back what nobody holds (without a background thread nobody
+looks for that while all wait).
 
 Each run's seed is printed; --seed repeats one. EBB names the command (default: target/release/ebb of this repository, then
 `ebb` on the path). Pid namespaces need root; without it such children are ordinary ones.
@@ -135,7 +136,7 @@ def main():
         for run in range(nr_runs):
             seed = first + run
             shape, force = shapes[seed % len(shapes)], forces[seed // len(shapes) % len(forces)]
-            if "no-background" in force and shape["children"] > 3:
+            if "no-background" in force:
                 # What those hold that wait nobody gets.
                 shape = {**shape, "ram": 2 * shape["ram"]}
             why, did = one(program, ebb, seed, shape, force, temporary)

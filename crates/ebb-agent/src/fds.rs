@@ -1,7 +1,8 @@
 //! The descriptors Ebb cannot do without, kept out of the program's reach.
 //!
 //! To the program they look closed: closing, duplicating or asking about one fails with EBADF, a range of descriptors
-//! is closed around them, and when another file is to take the place of one, it moves to another number.
+//! is closed around them, and when another file is to take the place of one, it moves to another number. Where threads have tables of
+//! descriptors of their own none moves, because it would in one table only: that file gets EBUSY.
 
 use crate::control;
 use crate::dormant;
@@ -92,6 +93,9 @@ pub fn stats() -> i32 {
 /// Moves the counters' descriptor to another number, open across exec as before.
 fn move_stats(space: &Space, fd: i32) -> bool {
     uapi::fd::exclude(|| {
+        if space.tree().has_own_tables() {
+            return false;
+        }
         let lowest = (fd + 1) as u64;
         // SAFETY: descriptors are numbers; this one is the agent's own.
         let duplicate = |lowest| unsafe {
@@ -126,15 +130,18 @@ pub fn dup_onto(space: &Space, foreign: bool, a: &[u64; 6]) -> Outcome {
         return Outcome::Forward(*a);
     }
     let fd = a[1] as i32;
-    // In the tables of other threads it would keep its number.
-    if !foreign && space.tree().has_own_tables() {
-        return Outcome::Done(EBUSY);
+    // A call that fails takes nothing.
+    // SAFETY: the program's number, asked about.
+    let is_open = || unsafe { entry::raw_syscall(g::__NR_fcntl as u64, &[a[0], g::F_GETFD as u64, 0, 0, 0, 0]) >= 0 };
+    if !uapi::fd::is_below_limit(fd) || !is_open() {
+        return Outcome::Forward(*a);
     }
     if fd == STATS_FD.load(Relaxed) {
         // Programs started by a process that only shares the memory find no counters behind the number, and go without.
         return if foreign || move_stats(space, fd) { Outcome::Forward(*a) } else { Outcome::Done(EBUSY) };
     }
-    if lifeline::give_up(fd, foreign) {
+    // Where other threads have tables of their own it would be given up in one of them.
+    if (foreign || !space.tree().has_own_tables()) && lifeline::give_up(fd, foreign) {
         return Outcome::Forward(*a);
     }
     if foreign || !space.move_fd(fd) { Outcome::Done(EBUSY) } else { Outcome::Forward(*a) }
@@ -162,6 +169,11 @@ pub fn close_range(space: &Space, a: &[u64; 6]) -> Outcome {
     }
     wait_unchanged();
     let mut ret = 0;
+    // The first call takes the table, and there is none where nothing is to be closed but Ebb's.
+    if a[2] as u32 & CLOSE_RANGE_UNSHARE != 0 && first == last && is_protected(space, first.into()) {
+        // SAFETY: numbers only.
+        ret = unsafe { entry::raw_syscall(g::__NR_unshare as u64, &[g::CLONE_FILES.into(), 0, 0, 0, 0, 0]) };
+    }
     for_each_gap(first, last, &protected(space), |from, to| {
         if ret == 0 {
             // SAFETY: closes descriptors that the program gave up.

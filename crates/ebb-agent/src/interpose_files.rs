@@ -9,6 +9,7 @@ use crate::interpose::{self, Ptr, Touches, int, libc_functions, make};
 use crate::proc_files;
 use crate::tasks;
 use core::ffi::{CStr, c_int};
+use ebb::uapi;
 use linux_raw_sys::general as g;
 
 const AT_FDCWD: u64 = g::AT_FDCWD as i64 as u64;
@@ -56,7 +57,8 @@ fn look(args: [u64; 6]) -> c_int {
 fn onto(old: c_int, new: c_int, nr: u32, flags: c_int) -> c_int {
     // A call that fails takes nothing.
     let is_open = || interpose::caught(g::__NR_fcntl, [visible(old), g::F_GETFD as u64, 0, 0, 0, 0]) >= 0;
-    if crate::space().is_none() && old != new && fds::is_inherited(new) && !fds::is_inherited(old) && is_open() {
+    let is_taken = || uapi::fd::is_below_limit(new) && is_open();
+    if crate::space().is_none() && old != new && fds::is_inherited(new) && !fds::is_inherited(old) && is_taken() {
         fds::give_up(new);
     }
     interpose::caught(nr, [visible(old), int(new), int(flags), 0, 0, 0]) as c_int

@@ -240,7 +240,7 @@ fn share(space: &'static Space, b: &mut ThreadBlock, uc: &Context, mut request: 
     };
     let is_thread = flags & CLONE_THREAD != 0;
     if is_thread && flags & g::CLONE_FILES as u64 == 0 && !b.foreign {
-        space.tree().note_own_tables();
+        space.note_own_tables();
     }
     child.ctx = ctx;
     child.made_by = b;
@@ -248,7 +248,7 @@ fn share(space: &'static Space, b: &mut ThreadBlock, uc: &Context, mut request: 
     child.foreign = !is_thread || b.foreign;
     (child.tid_namespace, child.namespace) = (b.namespace, b.namespace);
     child.version.store(b.version.load(Ordering::Relaxed), Ordering::Relaxed);
-    child.shares_files = child.foreign && (flags & g::CLONE_FILES as u64 != 0);
+    child.shares_files = child.foreign && flags & g::CLONE_FILES as u64 != 0 && (!b.foreign || b.shares_files);
     child.parent_frees = flags & CLONE_VFORK != 0 && !is_thread;
     if flags & CLONE_VFORK != 0 {
         child.alt = b.alt;

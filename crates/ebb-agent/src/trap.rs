@@ -202,8 +202,8 @@ fn dispatch(space: &'static Space, b: &mut ThreadBlock, uc: &mut Context, nr: u3
 }
 
 /// Whether a call with these `flags` gives the calling thread a table of descriptors of its own: `bit` says so. It is taken away where
-/// that changes nothing for the program, whose only thread this is: it keeps the table that Ebb's threads have, too, and what the
-/// kernel knows of the process by it.
+/// that changes nothing for the program, whose only thread this is: that keeps the table that it has, which may be Ebb's threads', too,
+/// and have the locks by which others know the process.
 fn takes_own_table(space: &Space, b: &ThreadBlock, flags: &mut u64, bit: u32) -> bool {
     let bit = u64::from(bit);
     if *flags & bit == 0 {
@@ -214,7 +214,7 @@ fn takes_own_table(space: &Space, b: &ThreadBlock, flags: &mut u64, bit: u32) ->
         return false;
     }
     if !b.foreign {
-        space.tree().note_own_tables();
+        space.note_own_tables();
     }
     true
 }

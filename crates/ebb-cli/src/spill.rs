@@ -131,8 +131,13 @@ fn try_file(dir: &Path) -> std::io::Result<()> {
         return Err(error);
     }
     let name = dir.join(format!(".ebb-probe-{}", std::process::id()));
-    options.create_new(true).open(&name)?;
-    std::fs::remove_file(&name)
+    let opened = options.create_new(true).open(&name);
+    if opened.as_ref().is_err_and(|error| error.kind() == std::io::ErrorKind::AlreadyExists) {
+        return opened.map(drop);
+    }
+    // Whoever may make files but not write to them (landlock) has made one all the same.
+    let removed = std::fs::remove_file(&name);
+    opened.and(removed)
 }
 
 /// The devices of a run as the agent is told them, and what the user should know of them.

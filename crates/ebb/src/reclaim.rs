@@ -308,6 +308,7 @@ extern "C" fn background_main(space: usize) -> ! {
     let mut heirs = Heirs::default();
     // Held: what it may do is about to change.
     while !background.life.is_held() {
+        let hold_ns = space.hold_membership_in_ns();
         let (held, charged) = (space.tree().look().held, space.group.charged());
         if background.works {
             let start = uapi::thread_time_ns();
@@ -328,7 +329,9 @@ extern "C" fn background_main(space: usize) -> ! {
         let came_late = background.rest.begin_idle();
         // Sequentially consistent: who asked for another round after this look finds the thread idle, and wakes it.
         let is_wanted = background.again.swap(false, Ordering::SeqCst) || space.read_ahead.is_wanted();
-        if is_wanted || background.life.is_held() {
+        // It may have another place by now, and is asked there.
+        let is_moved = !core::ptr::eq(member, space.tree().member());
+        if is_wanted || is_moved || background.life.is_held() {
             background.rest.end_idle();
             continue;
         }
@@ -340,8 +343,7 @@ extern "C" fn background_main(space: usize) -> ! {
         pause_ns = if is_busy { PAUSE_NS } else { pause_ns.saturating_mul(2) };
         let timeout = (background.works && is_behind && pause_ns <= PAUSE_NS_MAX).then_some(pause_ns);
         let heirs_ns = if background.works { heirs.look_in_ns(space.nr_given_up(ctx), uapi::now_ns()) } else { None };
-        let more = [space.look_at_books_in_ns(), heirs_ns, space.hold_membership_in_ns()];
-        let timeout = more.into_iter().chain([timeout]).flatten().min();
+        let timeout = [timeout, hold_ns, space.look_at_books_in_ns(), heirs_ns].into_iter().flatten().min();
         let shared = [(&space.stats.asked, asked), (&member.asked, wanted)];
         let word = background.rest.word();
         if !uapi::futex_wait_any(word, IDLE, shared, timeout) {

@@ -331,7 +331,8 @@ impl Space {
     /// An exec failed, of which the tree was told: see [`Tree::leave_for_exec`].
     pub fn back_from_exec(&self) {
         self.exclusive(|| self.tree().back_from_exec());
-        self.group.cover();
+        // Until now nobody took the lock again where it was lost.
+        self.hold_membership();
     }
 
     /// This process's part in its tree.
@@ -344,6 +345,13 @@ impl Space {
         // In this order: nobody may take the old number for the file, and the close takes the locks along.
         self.tree().set_fd(fd, close);
         self.group.hold().map(drop).map_err(|_| InitError::Processes)
+    }
+
+    /// A thread is about to have a table of descriptors of its own: from here on Ebb's numbers stay what they are.
+    pub fn note_own_tables(&self) {
+        self.tree().note_own_tables();
+        // Who has begun to change one ends first.
+        uapi::fd::exclude(|| ());
     }
 
     /// A table of descriptors is gone, and perhaps what others know this process by: see [`Tree::hold`].
@@ -379,6 +387,10 @@ impl Space {
     /// the engine's, or no number is free.
     pub fn move_fd(&self, fd: i32) -> bool {
         let move_it = || {
+            // In the tables of other threads it would keep its number.
+            if self.tree().has_own_tables() {
+                return false;
+            }
             if fd == self.uffd().fd() {
                 let moved = keep_away(fd).and_then(|new| self.uffd().renumbered(new));
                 let Ok(uffd) = moved else { return false };

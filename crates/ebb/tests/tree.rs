@@ -20,7 +20,34 @@ const BOOKS_SLACK_PAGES: i64 = 192;
 
 /// The process's space, in a tree of its own.
 fn space() -> &'static Space {
-    space_in_tree(RAM, &[SwapSpec { dir: c"/var/tmp", bytes: 1 << 30, priority: None }]).0
+    space_and_file().0
+}
+
+fn space_and_file() -> (&'static Space, i32) {
+    space_in_tree(RAM, &[SwapSpec { dir: c"/var/tmp", bytes: 1 << 30, priority: None }])
+}
+
+/// Runs `f` in a thread with a table of descriptors of its own: to the kernel another owner of locks.
+fn in_own_table(f: &(dyn Fn() + Sync)) {
+    let thread = || {
+        // SAFETY: changes this thread's table of descriptors alone.
+        assert_eq!(unsafe { libc::unshare(libc::CLONE_FILES) }, 0);
+        f();
+    };
+    std::thread::scope(|scope| scope.spawn(thread).join().expect("no panic"));
+}
+
+/// Whether this process has locked the place.
+fn is_locked(fd: i32, index: u32) -> bool {
+    let (found, pid) = (AtomicBool::new(false), std::process::id() as i32);
+    in_own_table(&|| found.store(ebb::tree::holder(fd, index) == Some(pid), Relaxed));
+    found.load(Relaxed)
+}
+
+/// Gives up what is locked in this table, as its end does.
+fn lose_locks(fd: i32) {
+    // SAFETY: a descriptor of the test's own.
+    unsafe { libc::close(libc::dup(fd)) };
 }
 
 fn held(space: &Space) -> i64 {
@@ -466,10 +493,7 @@ fn a_thread_with_its_own_table_of_descriptors_is_the_same_member() {
         let pages = Pages::new(space, RAM_PAGES / 4, 3);
         let members = || space.tree().page().members().filter(|(_, member)| member.kind() != Kind::Free).count();
         let (id, there, before) = (space.tree().id(), members(), held(space));
-        let thread = || {
-            // SAFETY: changes this thread's table of descriptors alone.
-            assert_eq!(unsafe { libc::unshare(libc::CLONE_FILES) }, 0);
-            // To the kernel another owner of locks than the thread that has taken them.
+        in_own_table(&|| {
             space.hold_membership();
             assert_eq!((space.tree().id(), members(), held(space)), (id, there, before));
             // What is locked in the other table would go with the others at an exec of this one.
@@ -479,8 +503,7 @@ fn a_thread_with_its_own_table_of_descriptors_is_the_same_member() {
             space.tree().drop_outside(other);
             space.back_from_exec();
             assert_eq!((space.tree().id(), members()), (id, there));
-        };
-        std::thread::scope(|scope| scope.spawn(thread).join().expect("no panic"));
+        });
         assert_sound(&pages);
     });
 }
@@ -488,29 +511,14 @@ fn a_thread_with_its_own_table_of_descriptors_is_the_same_member() {
 #[test]
 fn a_lock_that_went_with_another_table_of_descriptors_is_taken_again() {
     alone("a_lock_that_went_with_another_table_of_descriptors_is_taken_again", || {
-        let (space, fd) = space_in_tree(RAM, &[SwapSpec { dir: c"/var/tmp", bytes: 1 << 30, priority: None }]);
-        space.tree().note_own_tables();
-        let (id, pid) = (space.tree().id(), std::process::id() as i32);
-        let other_table = |f: &(dyn Fn() + Sync)| {
-            std::thread::scope(|scope| {
-                let thread = || {
-                    // SAFETY: changes this thread's table of descriptors alone.
-                    assert_eq!(unsafe { libc::unshare(libc::CLONE_FILES) }, 0);
-                    f();
-                };
-                scope.spawn(thread).join().expect("no panic");
-            });
-        };
-        let is_locked = || {
-            let found = AtomicBool::new(false);
-            other_table(&|| found.store(ebb::tree::holder(fd, id.index) == Some(pid), Relaxed));
-            found.load(Relaxed)
-        };
+        let (space, fd) = space_and_file();
+        space.note_own_tables();
+        let id = space.tree().id();
+        let is_locked = || is_locked(fd, id.index);
         // The background thread begins in the table of the thread that needs it first.
-        other_table(&|| drop(Pages::new(space, RAM_PAGES / 4, 3)));
+        in_own_table(&|| drop(Pages::new(space, RAM_PAGES / 4, 3)));
         assert!(space.background().has_thread() && is_locked());
-        // SAFETY: a descriptor of the test's own; as at the end of a table the locks of this one go with it.
-        unsafe { libc::close(libc::dup(fd)) };
+        lose_locks(fd);
         let began = Instant::now();
         while !is_locked() {
             assert!(began.elapsed() < PATIENCE, "nobody has locked it again");
@@ -523,22 +531,26 @@ fn a_lock_that_went_with_another_table_of_descriptors_is_taken_again() {
 #[test]
 fn a_process_stays_outside_until_the_last_of_two_execs_has_failed() {
     alone("a_process_stays_outside_until_the_last_of_two_execs_has_failed", || {
-        let space = space();
+        let (space, fd) = space_and_file();
         let pages = Pages::new(space, RAM_PAGES / 4, 3);
         let (id, kind) = (space.tree().id(), || space.tree().member().kind());
-        for _ in 0..2 {
-            assert_eq!(space.tree().leave_for_exec(), None);
-            assert_eq!(kind(), Kind::Outside);
-        }
-        let left_ms = space.tree().member().left_ms.load(Relaxed);
+        let left_ms = || space.tree().member().left_ms.load(Relaxed);
+        assert_eq!(space.tree().leave_for_exec(), None);
+        let first_ms = left_ms();
+        std::thread::sleep(Duration::from_millis(5));
+        assert_eq!(space.tree().leave_for_exec(), None);
+        assert_eq!((kind(), left_ms()), (Kind::Outside, first_ms));
         space.back_from_exec();
-        // The other one may be another program at any moment, which looks for what it had.
+        assert_eq!((kind(), left_ms()), (Kind::Outside, first_ms));
+        // The other one may be another program at any moment, to which locks go that are taken now.
+        assert!(is_locked(fd, id.index));
+        lose_locks(fd);
         space.hold_membership();
-        assert_eq!((kind(), space.tree().id()), (Kind::Outside, id));
-        assert_eq!(space.tree().member().left_ms.load(Relaxed), left_ms);
+        assert_eq!((is_locked(fd, id.index), space.tree().id()), (false, id));
         assert_eq!(space.tree().reserve_child(), None);
         space.back_from_exec();
         assert_eq!((kind(), space.tree().id()), (Kind::Managed, id));
+        assert!(is_locked(fd, id.index));
         assert_sound(&pages);
     });
 }

@@ -451,20 +451,20 @@ impl Tree {
     /// The exec failed; while another thread's goes on, the process stays outside. What it was granted may be less than it has then.
     /// Under the exclusive gate.
     pub fn back_from_exec(&self) {
-        let is_last = self.exclusively(|| {
+        self.exclusively(|| {
             let is_last = self.leaving.fetch_sub(1, Ordering::SeqCst) == 1;
             if is_last && !self.is_lost() {
-                self.member().set_kind(Kind::Managed);
+                self.come_back();
             }
-            is_last
         });
-        if !is_last || self.is_lost() {
-            return;
-        }
+    }
+
+    fn come_back(&self) {
+        self.member().set_kind(Kind::Managed);
         // Who took its bits back meanwhile looked at the clock first, and then found it outside.
         if now_ms().saturating_sub(self.member().left_ms.load(Ordering::SeqCst)) >= EXEC_MS / 2 {
             self.forget_holdings();
-            self.exclusively(|| release_for_sure(self.page, self.fd(), self.id()));
+            release_for_sure(self.page, self.fd(), self.id());
         }
     }
 
@@ -479,7 +479,10 @@ impl Tree {
 
     /// The exec failed for which that place was taken.
     pub fn drop_outside(&self, id: MemberId) {
-        drop_outside(self.page, self.fd(), id);
+        let drop = || drop_outside(self.page, self.fd(), id);
+        // Another thread could take the place, and lose it with this one's lock. A process that only shares the memory has locks of its
+        // own, and must not hold anybody up when it is killed.
+        if self.is_owner() { self.exclusively(drop) } else { drop() }
     }
 
     /// Before fork: the member of the child, which holds nothing yet. None when there is none; then the child finds one, and

@@ -108,6 +108,11 @@ const TABLE_MAX: u64 = 4096;
 /// Numbers that Ebb takes below a limit that it cannot pass.
 const OWN_MAX: u64 = 40;
 
+/// Whether the program can have a descriptor of this number: the kernel answers EBADF to who wants another one.
+pub fn is_below_limit(fd: i32) -> bool {
+    u64::try_from(fd).is_ok_and(|fd| fd < super::limit(g::RLIMIT_NOFILE, u64::MAX).rlim_cur)
+}
+
 /// Where numbers for Ebb's descriptors begin.
 pub fn lowest() -> i32 {
     let limit = super::limit(g::RLIMIT_NOFILE, 1024);

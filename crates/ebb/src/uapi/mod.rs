@@ -455,11 +455,27 @@ pub fn open_tmpfile(dir: &core::ffi::CStr) -> Result<i32, Errno> {
 pub fn open_unlinked(path: &core::ffi::CStr) -> Result<(i32, fd::Identity), Errno> {
     let flags = g::O_CREAT | g::O_EXCL | g::O_RDWR | g::O_CLOEXEC | g::O_NOFOLLOW;
     // SAFETY: the path is NUL-terminated and only read.
-    unsafe {
-        let fd = call(g::__NR_openat, [g::AT_FDCWD as i64 as u64, path.as_ptr() as u64, flags as u64, 0o600, 0, 0])?;
-        let identity = fd::identity_of_path(path);
-        call(g::__NR_unlink, [path.as_ptr() as u64, 0, 0, 0, 0, 0])?;
-        Ok((fd as i32, identity?))
+    let remove = || unsafe { call(g::__NR_unlink, [path.as_ptr() as u64, 0, 0, 0, 0, 0]) };
+    // SAFETY: as above.
+    let opened =
+        unsafe { call(g::__NR_openat, [g::AT_FDCWD as i64 as u64, path.as_ptr() as u64, flags as u64, 0o600, 0, 0]) };
+    let fd = match opened {
+        Ok(fd) => fd as i32,
+        Err(errno) => {
+            // Whoever may make files but not write to them (landlock) has made one.
+            if errno != Errno::EXIST {
+                let _ = remove();
+            }
+            return Err(errno);
+        }
+    };
+    let identity = fd::identity_of_path(path);
+    match remove().and(identity) {
+        Ok(identity) => Ok((fd, identity)),
+        Err(errno) => {
+            close(fd);
+            Err(errno)
+        }
     }
 }
 
