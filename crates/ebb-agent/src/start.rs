@@ -243,6 +243,7 @@ fn make_space(settings: &Settings, is_running: bool) -> &'static Space {
     if is_running {
         Space::set_aside(settings.ram_bytes.unwrap_or(0), &devices[..nr_devices]);
     }
+    let mut unmade = None;
     let (config, error) = loop {
         let config = Config {
             ram_bytes: settings.ram_bytes.unwrap_or(0),
@@ -254,11 +255,15 @@ fn make_space(settings: &Settings, is_running: bool) -> &'static Space {
         match Space::create(&config) {
             Ok(space) => {
                 uapi::stderr::count_in(&space.stats().messages_unsaid);
+                if let Some(errno) = unmade {
+                    space.note_unmade_file(errno);
+                }
                 return space;
             }
             // A program that has begun may have become another user, or see other directories: as in fork's child, what
             // does not compress stays in RAM then.
-            Err(InitError::Spill(i, _)) if is_running => {
+            Err(InitError::Spill(i, errno)) if is_running => {
+                unmade = Some(errno);
                 devices.copy_within(i + 1..nr_devices, i);
                 nr_devices -= 1;
             }

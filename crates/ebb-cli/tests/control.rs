@@ -147,13 +147,21 @@ impl Drop for Running {
 fn on_terminal(running: &Running, words: &[&str], wanted: &str) -> (Child, File, String) {
     let (mut screen, end) = terminal();
     let child = running.house.ebb(running.words(words)).stderr(end).spawn().unwrap();
-    let mut text = String::new();
-    while !text.contains(wanted) {
-        let mut some = [0; 256];
-        let len = screen.read(&mut some).unwrap();
-        text += &String::from_utf8_lossy(&some[..len]);
-    }
+    let text = read_until(&mut screen, |text| text.contains(wanted));
     (child, screen, text)
+}
+
+/// What comes on a screen until `is_all` says so of it, or nobody writes there any more.
+fn read_until(screen: &mut File, is_all: impl Fn(&str) -> bool) -> String {
+    let mut text = String::new();
+    while !is_all(&text) {
+        let mut some = [0; 256];
+        match screen.read(&mut some) {
+            Ok(len) if len > 0 => text += &String::from_utf8_lossy(&some[..len]),
+            _ => break,
+        }
+    }
+    text
 }
 
 #[test]
@@ -219,12 +227,11 @@ fn a_terminal_shows_what_is_left_and_an_interrupt_takes_it_back() {
     kill(pid(&child), libc::SIGTERM);
     let output = child.wait_with_output().unwrap();
     assert_eq!(signal(&output), Some(libc::SIGTERM));
-    let mut rest = [0; 65536];
-    let len = screen.read(&mut rest).unwrap();
     let line =
         running.line("swapoff @slow in process PID: interrupted, and everything is as it was; run it again to finish");
-    let rest = String::from_utf8_lossy(&rest[..len]).replace("\r\n", "\n");
-    assert!(rest.ends_with(&format!("\r\x1b[K{line}")), "{rest:?}");
+    let wanted = format!("\r\x1b[K{}", line.replace('\n', "\r\n"));
+    let rest = read_until(&mut screen, |rest| rest.ends_with(&wanted));
+    assert!(rest.ends_with(&wanted), "{rest:?}");
     assert_eq!(code(&running.ask(&["swapon", "--show", "PID"])), Some(0));
 }
 

@@ -237,7 +237,13 @@ impl Space {
         for (dir, bytes, priority) in specs {
             let Ok(dir) = CStr::from_bytes_until_nul(dir) else { continue };
             let spec = SwapSpec { dir, bytes: *bytes, priority: Some(*priority) };
-            let Ok(file) = SpillFile::create(&spec, 1, devices.lives(), !self.force.no_direct) else { continue };
+            let file = match SpillFile::create(&spec, 1, devices.lives(), !self.force.no_direct) {
+                Ok(file) => file,
+                Err(errno) => {
+                    devices.note_unmade(errno);
+                    continue;
+                }
+            };
             match devices.add(file) {
                 Ok(i) => {
                     devices.write_to(i, *priority);

@@ -677,7 +677,9 @@ impl Space {
         line.str(b", metadata ").number(self.group.meta_pages()).str(b", units to sweep ").number(self.units.len());
         line.str(b", devices ").number(self.swap.devices.own().count());
         line.str(b" of ").number(self.swap.devices.all().count());
-        if !self.swap.has_file() {
+        if let Some(errno) = self.swap.devices.unmade() {
+            line.str(b", which cannot be made (errno ").number(errno as usize).str(b")");
+        } else if !self.swap.has_file() {
             line.str(b", which take nothing (errno ").number(self.swap.devices.last_errno() as usize).str(b")");
         }
         line.str(b"\n");
@@ -692,6 +694,12 @@ impl Space {
         }
         if self.swap.has_file() {
             self.fatal(b"the budget is too small: everything that it holds is pinned; give more --ram");
+        }
+        if self.swap.devices.unmade().is_some() {
+            self.fatal(
+                b"out of swap: the pool takes no more, and this process could make no spill file, perhaps because it gave up \
+                the right to write files (Landlock) or has another root; give more --ram",
+            );
         }
         self.fatal(b"out of swap: neither the pool nor a spill file takes more; give more --ram, or a larger --swap");
     }

@@ -370,6 +370,11 @@ impl Space {
         (!is_here).then_some(HOLD_NS)
     }
 
+    /// A file of its configuration could not be made, and it goes on without.
+    pub fn note_unmade_file(&self, errno: Errno) {
+        self.swap.devices.note_unmade(errno);
+    }
+
     /// Descriptors that the program must not close, -1 where there is none: [`Self::FDS_MAX`].
     pub fn fds(&self) -> impl Iterator<Item = i32> + '_ {
         core::iter::once(self.uffd().fd()).chain(self.swap.devices.fds()).chain(core::iter::once(self.books.fd()))

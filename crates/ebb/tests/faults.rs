@@ -40,6 +40,15 @@ fn more_than_pool_and_spill_file_take_ends_the_program_with_a_reason() {
 }
 
 #[test]
+fn where_no_spill_file_could_be_made_the_reason_says_so() {
+    ends("where_no_spill_file_could_be_made_the_reason_says_so", "could make no spill file", || {
+        let space = space(None, true);
+        space.note_unmade_file(ebb::uapi::Errno(libc::EACCES));
+        Pages::new(space, 2 * RAM_PAGES, RANDOM);
+    });
+}
+
+#[test]
 fn without_a_spill_file_what_does_not_compress_stays_in_ram() {
     alone("without_a_spill_file_what_does_not_compress_stays_in_ram", || {
         let space = space(None, true);

@@ -44,6 +44,8 @@ pub struct Devices {
     written: AtomicU32,
     /// Why they took nothing the last time: an error number, or 0 when no slot was free.
     last_errno: AtomicU32,
+    /// Why the last that could not be made was not: an error number.
+    unmade_errno: AtomicU32,
 }
 
 // SAFETY: entries change only under the exclusive gate or before the space is shared; files are shared safely.
@@ -63,6 +65,7 @@ impl Devices {
             priorities: Priorities::new(),
             written: AtomicU32::new(0),
             last_errno: AtomicU32::new(0),
+            unmade_errno: AtomicU32::new(0),
         })
     }
 
@@ -226,6 +229,17 @@ impl Devices {
         let errno = if let FileError::Io(e) = error { e.0 as u32 } else { 0 };
         self.last_errno.store(errno, Ordering::Relaxed);
         Err(error)
+    }
+
+    /// A device could not be made.
+    pub fn note_unmade(&self, errno: Errno) {
+        self.unmade_errno.store(errno.0 as u32, Ordering::Relaxed);
+    }
+
+    /// Why there is no device of this process's own, where it is to have one.
+    pub fn unmade(&self) -> Option<u32> {
+        let errno = self.unmade_errno.load(Ordering::Relaxed);
+        (errno != 0 && self.own().next().is_none()).then_some(errno)
     }
 
     /// Why they took nothing the last time: an error number, or 0 when no slot was free.
