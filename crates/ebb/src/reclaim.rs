@@ -692,6 +692,9 @@ impl Space {
         if self.tree().page().sum().held > 2 * self.group.charged() as i64 {
             self.fatal(b"the budget is too small: other processes of the tree hold it and need it; give more --ram");
         }
+        if 2 * self.group.meta_pages() > self.group.limit() {
+            self.fatal(b"the budget is too small: Ebb's books of all the memory that the program uses take most of it; give more --ram");
+        }
         if self.swap.has_file() {
             self.fatal(b"the budget is too small: everything that it holds is pinned; give more --ram");
         }
