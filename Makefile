@@ -154,7 +154,8 @@ torture-long: build
 	# Eight threads fork at once, and each child has books of its own: 4.7 MiB for what is wanted of 192.
 	$(EBB) run --ram 64M -- $(RELEASE)/torture --seconds 600 --megabytes 192 --threads 8
 	EBB_FORCE=no-move,no-process-madvise $(EBB) run --ram 24M -- $(RELEASE)/torture --seconds 300 --megabytes 96 --threads 4
-	EBB_FORCE=no-background $(EBB) run --ram 24M -- $(RELEASE)/torture --seconds 300 --megabytes 96 --threads 4
+	# What those hold that wait nobody gets.
+	EBB_FORCE=no-background $(EBB) run --ram 48M -- $(RELEASE)/torture --seconds 300 --megabytes 96 --threads 4
 
 .PHONY: foreign
 # FOREIGN has further options of the driver, as --family memory, --only PATTERN, --jobs N.
