@@ -93,6 +93,8 @@ const LOGGED_BYTES: u64 = 8 * 4096;
 enum Class {
     /// Its structure leads nowhere, and nothing is kept.
     Plain,
+    /// It may have addresses, which lead no further; nothing is kept.
+    Points,
     /// It may lead further; nothing is kept.
     Leads,
     /// Nothing is known: the kind of file may tell more.
@@ -111,8 +113,10 @@ const fn class_of(request: u32) -> Class {
         b'f' | b'X' | b'v' | b'r' | 0x94 | 0x12 if is_sized => Class::Plain,
         // Input, random numbers; epoll, performance counters, namespaces, processes.
         b'E' | b'R' | 0x8a | b'$' | 0xb7 | 0xff if is_sized => Class::Plain,
-        // Guests, userfaultfd, device mapper; devices for guests keep what the rows say.
-        0xae | 0xaa | 0xfd | b';' => Class::Leads,
+        // Userfaultfd: what its requests lead to may wait for the caller, and is not to be touched.
+        0xaa => Class::Points,
+        // Guests, device mapper; devices for guests keep what the rows say.
+        0xae | 0xfd | b';' => Class::Leads,
         _ => Class::Unknown,
     }
 }
@@ -285,6 +289,10 @@ where
         }
         _ => match class_of(request) {
             Class::Plain => sized(v, request, arg),
+            Class::Points => {
+                structure(v, request, arg);
+                scan::flat(v, arg, size_of(request), Kind::Probe);
+            }
             Class::Leads => leads(v, request, arg, Kind::Probe),
             Class::Unknown => unknown(v, fd, request, arg),
         },

@@ -35,6 +35,17 @@ where
     }
 }
 
+/// The same of a structure that leads no further: nothing but itself is looked at.
+pub(super) fn flat<M, F>(v: &mut Visit<'_, M, F>, addr: u64, len: u64, kind: Kind)
+where
+    M: ReadMemory + ?Sized,
+    F: FnMut(Buffer),
+{
+    for is_whole in [false, true] {
+        level(v, Look { kind, is_whole, depth: DEPTH_MAX }, addr, len, &mut { ADDRESSES_MAX });
+    }
+}
+
 /// The same for a command that may register memory, with a driver that pins it.
 pub(super) fn command<M, F>(v: &mut Visit<'_, M, F>, addr: u64, len: u64)
 where

@@ -310,6 +310,16 @@ fn commands_of_devices_lead_to_their_data() {
 }
 
 #[test]
+fn requests_of_a_userfaultfd_lead_no_further() {
+    let mut mem = Words::default();
+    let waiting = mem.put(&[0x7000_0000]);
+    let copy = mem.put(&[waiting, 0x7100_0000, 4096, 0, 0]);
+    let seen = visit(&mem, g::__NR_ioctl, &[3, 0xc028_aa03, copy]);
+    let has = |addr| seen.iter().any(|b| b.addr == addr);
+    assert!(has(copy) && has(waiting) && has(0x7100_0000) && !has(0x7000_0000), "{seen:x?}");
+}
+
+#[test]
 fn fcntl_touches_memory_for_locks_and_owners_only() {
     let mem = Words::default();
     let fcntl = |command: u32| visit(&mem, g::__NR_fcntl, &[3, command as u64, 0x5000]);
