@@ -168,19 +168,21 @@ pub fn close_range(space: &Space, a: &[u64; 6]) -> Outcome {
         return Outcome::Done(EINVAL);
     }
     wait_unchanged();
-    let mut ret = 0;
-    // The first call takes the table, and there is none where nothing is to be closed but Ebb's.
-    if a[2] as u32 & CLOSE_RANGE_UNSHARE != 0 && first == last && is_protected(space, first.into()) {
-        // SAFETY: numbers only.
-        ret = unsafe { entry::raw_syscall(g::__NR_unshare as u64, &[g::CLONE_FILES.into(), 0, 0, 0, 0, 0]) };
-    }
+    let mut made = None;
     for_each_gap(first, last, &protected(space), |from, to| {
-        if ret == 0 {
+        if made.is_none_or(|ret| ret == 0) {
+            let args = [from as u64, to as u64, a[2], 0, 0, 0];
             // SAFETY: closes descriptors that the program gave up.
-            ret = unsafe { entry::raw_syscall(g::__NR_close_range as u64, &[from as u64, to as u64, a[2], 0, 0, 0]) };
+            made = Some(unsafe { entry::raw_syscall(g::__NR_close_range as u64, &args) });
         }
     });
-    Outcome::Done(ret)
+    // The first call takes the table, and there is none where nothing is to be closed but Ebb's.
+    if made.is_none() && a[2] as u32 & CLOSE_RANGE_UNSHARE != 0 {
+        let args = [g::CLONE_FILES.into(), 0, 0, 0, 0, 0];
+        // SAFETY: numbers only.
+        made = Some(unsafe { entry::raw_syscall(g::__NR_unshare as u64, &args) });
+    }
+    Outcome::Done(made.unwrap_or(0))
 }
 
 /// Calls `f` with the parts of `first..=last` between `kept`, which ascends.
