@@ -168,11 +168,11 @@ impl House {
     /// The shell script `script` under `ebb run -q`.
     pub fn shell(&self, script: &str) -> Command {
         let mut command = self.ebb(["run", "-q", "--ram", "64M", "--", "/bin/sh", "-c", script]);
-        // A shell's background job ignores these two, and a shell cannot trap what it inherits ignored.
+        // nohup ignores the first and a shell's background job the others, and a shell cannot trap what it inherits ignored.
         // SAFETY: signal(2) may be called between fork and exec.
         unsafe {
             command.pre_exec(|| {
-                for signal in [libc::SIGINT, libc::SIGQUIT] {
+                for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT] {
                     libc::signal(signal, libc::SIG_DFL);
                 }
                 Ok(())
