@@ -29,10 +29,7 @@ where
     M: ReadMemory + ?Sized,
     F: FnMut(Buffer),
 {
-    // First the page that each address is in: one call pins no more than a part of the budget.
-    for is_whole in [false, true] {
-        level(v, Look { kind, is_whole, depth: 1 }, addr, len, &mut { ADDRESSES_MAX });
-    }
+    from_depth(v, addr, len, kind, 1);
 }
 
 /// The same of a structure that leads no further: nothing but itself is looked at.
@@ -41,8 +38,17 @@ where
     M: ReadMemory + ?Sized,
     F: FnMut(Buffer),
 {
+    from_depth(v, addr, len, kind, DEPTH_MAX);
+}
+
+fn from_depth<M, F>(v: &mut Visit<'_, M, F>, addr: u64, len: u64, kind: Kind, depth: u32)
+where
+    M: ReadMemory + ?Sized,
+    F: FnMut(Buffer),
+{
+    // First the page that each address is in: one call pins no more than a part of the budget.
     for is_whole in [false, true] {
-        level(v, Look { kind, is_whole, depth: DEPTH_MAX }, addr, len, &mut { ADDRESSES_MAX });
+        level(v, Look { kind, is_whole, depth }, addr, len, &mut { ADDRESSES_MAX });
     }
 }
 
