@@ -414,27 +414,76 @@ fn surplus(space: &Space) -> i64 {
     space.tree().page().shares().map(|(_, share)| share.surplus()).sum()
 }
 
-/// A share has 64 places: what further children have counts twice, and nothing else is wrong. The places come back.
+/// A share has 64 places: further children share by further ones, and what all hold counts once. The places come back.
 #[test]
-fn further_children_than_a_share_has_places_for_count_in_full() {
-    alone("further_children_than_a_share_has_places_for_count_in_full", || {
+fn further_children_than_a_share_has_places_for_share_by_another() {
+    alone("further_children_than_a_share_has_places_for_share_by_another", || {
         let (space, fd) = space();
+        let tree = space.tree();
         let mut pages = Pages::aligned(space, PAGES, 3);
-        let children: Vec<i32> = (0..70).map(|_| fork_waiting(&pages)).collect();
-        assert_eq!(surplus(space), 63 * PAGES as i64);
-        // These are its own again, and shared with further children by another share.
+        let shares = || tree.page().shares().filter(|(_, share)| !share.is_empty()).count();
+        let assert_exact = |counted: usize| {
+            assert_eq!(surplus(space), counted as i64);
+            tree::recount(tree.page(), fd, |index, recounted, _| {
+                assert_eq!(tree.page().share(index).surplus(), recounted);
+            });
+        };
+        let children: Vec<i32> = (0..150).map(|_| fork_waiting(&pages)).collect();
+        assert_exact(150 * PAGES);
+        assert_eq!(shares(), 3);
+        // A copy of one page makes what is left to the children count once in each share, and so too much by two.
+        assert_eq!((0..PAGES / 2).map(|page| tree.break_page(pages.addr(page))).sum::<usize>(), 3 * PAGES / 2);
+        assert_exact(150 * PAGES - 3 * PAGES / 2);
+        // These are its own again, and shared with further children.
         (0..PAGES / 2).for_each(|page| pages.write(page, 9, 3));
         let more: Vec<i32> = (0..3).map(|_| fork_waiting(&pages)).collect();
-        assert_eq!(surplus(space), 63 * PAGES as i64 - PAGES as i64 / 2 + 3 * PAGES as i64 / 2);
-        tree::recount(space.tree().page(), fd, |index, recounted, _| {
-            assert_eq!(space.tree().page().share(index).surplus(), recounted);
-        });
+        assert_exact(153 * PAGES - 3 * PAGES / 2);
+        assert!(!tree.is_shared(pages.addr(0)) || shares() == 4);
         kill_all(space, &children);
+        assert_exact(3 * PAGES);
         kill_all(space, &more);
-        assert_eq!(surplus(space), 0);
+        assert_exact(0);
         let last = fork_waiting(&pages);
-        assert_eq!(surplus(space), PAGES as i64);
+        assert_exact(PAGES);
+        assert_eq!(shares(), 1);
         kill_all(space, &[last]);
+        pages.check_all();
+    });
+}
+
+/// Of a family with several shares the one that is in all of them dies: what is left counts once in each.
+#[test]
+fn a_page_counts_once_a_share_when_who_is_in_all_of_them_dies() {
+    alone("a_page_counts_once_a_share_when_who_is_in_all_of_them_dies", || {
+        let (space, fd) = space();
+        let tree = space.tree();
+        let pages = Pages::aligned(space, PAGES, 3);
+        let (mut reader, writer) = std::io::pipe().expect("a pipe");
+        let parent = fork(space, || {
+            // SAFETY: for the test to end all of them.
+            unsafe { libc::setpgid(0, 0) };
+            (0..100).for_each(|_| {
+                fork_waiting(&pages);
+            });
+            // SAFETY: tells the test, and waits for a signal.
+            unsafe {
+                libc::write(writer.as_raw_fd(), [1u8].as_ptr().cast(), 1);
+                loop {
+                    libc::pause();
+                }
+            }
+        });
+        reader.read_exact(&mut [0]).expect("all are there");
+        assert_eq!(surplus(space), 101 * PAGES as i64);
+        let before = tree.page().sum().held;
+        kill_all(space, &[parent]);
+        tree::recount(tree.page(), fd, |index, recounted, _| {
+            assert_eq!(tree.page().share(index).surplus(), recounted);
+        });
+        let more = tree.page().sum().held - before;
+        // SAFETY: what the process that is dead has left.
+        unsafe { libc::kill(-parent, libc::SIGKILL) };
+        assert!((0..=PAGES as i64).contains(&more), "{more} pages more");
         pages.check_all();
     });
 }

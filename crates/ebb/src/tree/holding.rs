@@ -1,9 +1,14 @@
 //! What this process holds in common with others since a fork: the shares in which it has a bit.
 //!
-//! A page that it shares has its bit in one share at most. At a fork the child gets a bit in a share of its parent with its
-//! first page there: where the parent's bit is, the child's is set too; pages that the parent holds alone go to the first
-//! share that has no other use for their mask, and to a new one when there is none. So a family uses one share for as long
-//! as its pages allow.
+//! At a fork the child gets a bit in a share of its parent with its first page there: where the parent's bit is, the child's is
+//! set too; pages that the parent holds alone go to the first share that has no other use for their mask, and to a new one when
+//! there is none. So a family uses one share for as long as its pages allow.
+//!
+//! Where no place is left for the child, the parent's bit is set in a further share as well, beside the child's. So a page may
+//! have several bits of one process, but a child has one for each page at first, in a share with its parent: holders and shares
+//! are a tree, and leaving out all holders of a share but one, for each of them, leaves one page of all. When a process with
+//! several bits gives the page up or writes to it, what it has held together counts once in each of these shares: too much
+//! by one for 63 holders, and never too little.
 
 use super::claim::{forget_share, share_byte};
 use super::masks::{Extent, Masks, Shape};
@@ -224,14 +229,14 @@ impl Fork<'_> {
             if held.share.is_void() {
                 // Nothing is left out for it: it may be shared anew elsewhere.
                 self.tree.leave(place, held, addr);
-                break;
+                continue;
             }
-            let Some(child) = self.child_number(place, held) else { return false };
+            // Where all numbers are taken, a further share has one.
+            let Some(child) = self.child_number(place, held) else { continue };
             if held.share.join(mask, held.own_bit(), 1 << child) {
                 self.add(place, is_pool, false);
                 return true;
             }
-            break;
         }
         if holdings.all(page).any(|(place, held)| self.begin(place, held, addr)) {
             return true;
@@ -258,7 +263,7 @@ impl Fork<'_> {
         held.child()
     }
 
-    /// The page becomes one that only parent and child hold.
+    /// The page becomes one that only parent and child hold by this share.
     fn begin(&mut self, place: usize, held: Held<'_>, addr: usize) -> bool {
         if held.share.is_void() {
             return false;
@@ -342,6 +347,7 @@ impl Tree {
     pub fn begin_fork(&self, child: MemberId, extent: Extent) -> Fork<'_> {
         let own = self.id();
         let left_ms = self.member().left_ms.load(Ordering::SeqCst);
+        let mut has_spare = false;
         for (place, held) in self.holdings.all(self.page) {
             // It was taken for dead since.
             if !held.share.is_held_by(held.own, own) {
@@ -349,11 +355,12 @@ impl Tree {
                 continue;
             }
             if held.share.others(held.own) == 0 {
-                // For one that has grown beyond it there would be another one beside it.
-                if held.share.is_void() || !held.masks.covers(&extent) {
+                // For one that has grown beyond it there would be another one beside it. One that is empty is enough.
+                if has_spare || held.share.is_void() || !held.masks.covers(&extent) {
                     self.drop_holding(place, held);
                     continue;
                 }
+                has_spare = true;
                 // What is left of those that were killed in the midst of it.
                 held.share.reset();
             }
@@ -539,11 +546,10 @@ impl Tree {
         if self.is_lost() {
             return 0;
         }
-        for (place, held) in self.holdings.all(self.page) {
-            if let Some(others) = self.leave(place, held, addr) {
-                return usize::from(others && !held.share.is_void());
-            }
-        }
-        0
+        let left = |(place, held): (usize, Held<'_>)| {
+            let others = self.leave(place, held, addr).unwrap_or(false);
+            usize::from(others && !held.share.is_void())
+        };
+        self.holdings.all(self.page).map(left).sum()
     }
 }
