@@ -103,14 +103,14 @@ class Group:
 class Tree:
     """A program under `ebb run` that says when it is ready, and all of its processes."""
 
-    def __init__(self, ebb, scratch, ram, command, swap=None):
+    def __init__(self, ebb, scratch, ram, command, swap=None, stdin=subprocess.DEVNULL):
         self.ebb = ebb
         self.group = Group()
         self.pids = []
         words = f"{self.group.enter()}exec {' '.join(command)}"
         options = ["--swap", swap or f"file:{scratch}"]
         self.run = subprocess.Popen([ebb, "run", "--ram", ram, *options, "--", "/bin/sh", "-c", words], cwd=scratch,
-                                    stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+                                    stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     def begin(self):
         """Waits until it says that it is ready."""
@@ -189,6 +189,20 @@ def idle_forks_short(ebb, scratch):
     return counted(ebb, scratch, 240, "96M", 20)
 
 
+def relocated(ebb, scratch):
+    """What the loader writes before anything of Ebb's runs counts from the exec on, without anybody who looks."""
+    with tree(ebb, scratch, "64M", ["sh -c 'read line; exec ./relocated'"], stdin=subprocess.PIPE) as made:
+        until(lambda: made.told()["processes"], "it does not begin")
+        os.kill(made.run.pid, signal.SIGSTOP)
+        made.run.stdin.write("\n")
+        made.run.stdin.flush()
+        made.begin()
+        held = made.told()["held_bytes"]
+        os.kill(made.run.pid, signal.SIGCONT)
+        need(held >= 8 * MIB, f"{held / MIB:.1f} MiB held")
+        return f"{held / MIB:.1f} MiB held"
+
+
 def stopped(ebb, scratch):
     """Members that are stopped hold more than a new budget: who goes on does not try for ever."""
     with tree(ebb, scratch, "96M", ["./forks", "64", "4"]) as made:
@@ -234,7 +248,7 @@ def ended(ebb, scratch):
         return "nobody is left"
 
 
-CASES = [idle_forks, many_idle_forks, idle_forks_short, stopped, orphans, ended]
+CASES = [idle_forks, many_idle_forks, idle_forks_short, relocated, stopped, orphans, ended]
 
 
 def main():
@@ -249,7 +263,9 @@ def main():
     tried = failed = 0
     try:
         os.chmod(scratch, 0o777)
-        subprocess.run(["cc", "-O1", "-Wall", "-o", os.path.join(scratch, "forks"), os.path.join(HERE, "forks.c")], check=True)
+        for name in ("forks", "relocated"):
+            options = ["-O1", "-Wall", "-fPIE", "-pie", "-Wl,-z,relro,-z,now"]
+            subprocess.run(["cc", *options, "-o", f"{scratch}/{name}", f"{HERE}/{name}.c"], check=True)
         for _ in range(args.rounds):
             for case in CASES:
                 name = case.__name__.replace("_", "-")

@@ -288,7 +288,7 @@ fn before_filter(nr: u32, args: &[u64; 6]) {
         return;
     };
     if REFUSED.set(refusal.name) {
-        leaving::take_place();
+        leaving::take_place(0);
     }
     if refusal.is_deadly {
         // From here on nothing comes by.
@@ -299,7 +299,7 @@ fn before_filter(nr: u32, args: &[u64; 6]) {
 /// The process has grown, or makes a thread, and cannot be managed: what it does is not looked at any more.
 fn go_without(name: &'static str) {
     if REFUSED.set(name) {
-        leaving::take_place();
+        leaving::take_place(0);
     }
     refused::say(name);
     GATE.is_dormant.store(0, Relaxed);
@@ -307,7 +307,7 @@ fn go_without(name: &'static str) {
 
 /// The same where the program has as many descriptors as it may have.
 fn go_without_descriptors() {
-    leaving::take_place();
+    leaving::take_place(0);
     let mut line = Line::new();
     line.str("ebb: descriptors: the program has as many open as it may have; process ").num(uapi::getpid() as u64);
     line.str(" is not managed, and not limited; raise the limit (ulimit -n)\n").write();

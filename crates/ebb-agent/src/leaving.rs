@@ -11,6 +11,9 @@
 //! What is told from the file: a program that is linked statically or with another loader, is made for another machine,
 //! or has the set-user-ID or set-group-ID bit. `ebb` finds further reasons, and whom this missed. A script counts as one
 //! that can be managed: most are.
+//!
+//! Also told from the file: how much the loader will write to before anything of Ebb's runs there (RELRO, 11 MiB of chromium).
+//! Where that is much it counts from the exec on, so that others make room for it before it is there.
 
 use crate::entry;
 use crate::exec;
@@ -30,6 +33,9 @@ const ELF_HEADER_BYTES: usize = 64;
 const PROGRAM_HEADER_BYTES: usize = 56;
 /// More than the path of a loader has.
 const LOADER_BYTES: usize = 256;
+/// What the loader writes to that is less than this others need not make room for, and more than this a file does not say.
+const RELOCATED_BYTES_MIN: u64 = 1 << 20;
+const RELOCATED_BYTES_MAX: u64 = 1 << 30;
 
 /// How a program goes with the agent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -49,19 +55,32 @@ impl Kind {
     }
 }
 
+/// What a file says of the program in it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Program {
+    pub kind: Kind,
+    /// Pages that the loader writes to; 0 where it is not much.
+    pub relocated_pages: usize,
+}
+
+impl Program {
+    /// Nothing is known.
+    const UNKNOWN: Self = Self { kind: Kind::Managed, relocated_pages: 0 };
+}
+
 /// The process is about to exec the file that `path` (in the program's memory) names, from the directory `dir`: takes a
-/// place in the tree for a program that cannot be managed.
+/// place in the tree for a program that cannot be managed, or will have much before it is.
 pub fn before_exec(dir: i32, path: u64) -> Kind {
-    let kind = kind(dir, path);
-    if kind != Kind::Managed {
-        take_place();
+    let Program { kind, relocated_pages } = program(dir, path);
+    if kind != Kind::Managed || relocated_pages > 0 {
+        take_place(relocated_pages);
     }
     kind
 }
 
 /// What the file is that `path` names, from the directory `dir`; the file `dir` itself for an empty path, which execveat
 /// allows.
-pub fn kind(dir: i32, path: u64) -> Kind {
+pub fn program(dir: i32, path: u64) -> Program {
     const S_ISUID_OR_S_ISGID: u32 = 0o6000;
     const S_IFMT: u32 = 0o170_000;
     const S_IFREG: u32 = 0o100_000;
@@ -73,24 +92,24 @@ pub fn kind(dir: i32, path: u64) -> Kind {
     let is_dir_itself = opened == -(e::ENOENT as i64) && dir >= 0 && user::read::<u8>(path) == Ok(0);
     let fd = if is_dir_itself { dir } else { opened as i32 };
     if fd < 0 {
-        return Kind::Managed;
+        return Program::UNKNOWN;
     }
     let (mut stat, mut head) = ([0u64; 18], [0u8; HEAD_BYTES]);
     // SAFETY: the kernel writes one `struct stat`, 144 bytes.
     let found = unsafe { entry::raw_syscall(g::__NR_fstat as u64, &[fd as u64, stat.as_mut_ptr() as u64, 0, 0, 0, 0]) };
     let mode = stat[ST_MODE_AT] as u32;
-    let mut kind = Kind::Managed;
+    let mut program = Program::UNKNOWN;
     if found == 0 && mode & S_IFMT == S_IFREG {
         let len = read_at(fd, 0, &mut head);
-        kind = kind_of_file(&head[..len], &mut |at, out| read_at(fd, at, out));
-        if len > 0 && kind == Kind::Managed && mode & S_ISUID_OR_S_ISGID != 0 {
-            kind = Kind::Heedless;
+        program = program_of_file(&head[..len], &mut |at, out| read_at(fd, at, out));
+        if len > 0 && program.kind == Kind::Managed && mode & S_ISUID_OR_S_ISGID != 0 {
+            program.kind = Kind::Heedless;
         }
     }
     if !is_dir_itself {
         uapi::close(fd);
     }
-    kind
+    program
 }
 
 /// Reads from the file at `at`; how much there was.
@@ -102,40 +121,54 @@ fn read_at(fd: i32, at: u64, out: &mut [u8]) -> usize {
 }
 
 /// What the file that begins with `head` is. `read_at` reads elsewhere in it.
-fn kind_of_file(head: &[u8], read_at: &mut dyn FnMut(u64, &mut [u8]) -> usize) -> Kind {
+fn program_of_file(head: &[u8], read_at: &mut dyn FnMut(u64, &mut [u8]) -> usize) -> Program {
     const CLASS_AT: usize = 4;
     const CLASS_64: u8 = 2;
+    const TYPE_AT: usize = 16;
+    const TYPE_DYN: u16 = 3;
     const MACHINE_AT: usize = 18;
     const MACHINE_X86_64: u16 = 62;
     const HEADERS_AT: usize = 32;
     const NR_HEADERS_AT: usize = 56;
     const PT_INTERP: u32 = 3;
+    const PT_GNU_RELRO: u32 = 0x6474_e552;
     const OFFSET_AT: usize = 8;
+    const FILE_BYTES_AT: usize = 32;
     if !head.starts_with(b"\x7fELF") || head.len() < ELF_HEADER_BYTES {
-        return Kind::Managed;
+        return Program::UNKNOWN;
     }
     let half = |at: usize| u16::from_le_bytes([head[at], head[at + 1]]);
+    let only = |kind| Program { kind, ..Program::UNKNOWN };
     if head[CLASS_AT] != CLASS_64 || half(MACHINE_AT) != MACHINE_X86_64 {
-        return Kind::Foreign;
+        return only(Kind::Foreign);
     }
     // Elsewhere in the file: nothing is known.
     if head[HEADERS_AT..HEADERS_AT + 8] != (ELF_HEADER_BYTES as u64).to_le_bytes() {
-        return Kind::Managed;
+        return Program::UNKNOWN;
     }
     let headers = head[ELF_HEADER_BYTES..].chunks_exact(PROGRAM_HEADER_BYTES);
     let nr_headers = half(NR_HEADERS_AT) as usize;
     let are_all_seen = nr_headers <= headers.len();
-    let Some(loader) = headers.take(nr_headers).find(|header| header[..4] == PT_INTERP.to_le_bytes()) else {
-        return if are_all_seen { Kind::Heedless } else { Kind::Managed };
+    let header_of = |kind: u32| headers.clone().take(nr_headers).find(|header| header[..4] == kind.to_le_bytes());
+    let word = |header: &[u8], at: usize| header[at..at + 8].try_into().map_or(0, u64::from_le_bytes);
+    // Pointers, nearly all of it: of a program that may lie anywhere each of them is written.
+    let relocated = header_of(PT_GNU_RELRO).filter(|_| half(TYPE_AT) == TYPE_DYN);
+    let relocated = relocated.map_or(0, |header| word(header, FILE_BYTES_AT));
+    let relocated_pages = if (RELOCATED_BYTES_MIN..=RELOCATED_BYTES_MAX).contains(&relocated) {
+        relocated as usize / ebb::PAGE
+    } else {
+        0
     };
-    let mut at = [0; 8];
-    at.copy_from_slice(&loader[OFFSET_AT..OFFSET_AT + 8]);
+    let Some(loader) = header_of(PT_INTERP) else {
+        return Program { kind: if are_all_seen { Kind::Heedless } else { Kind::Managed }, relocated_pages };
+    };
     let mut path = [0; LOADER_BYTES];
-    let len = read_at(u64::from_le_bytes(at), &mut path);
-    match path[..len].iter().position(|&byte| byte == 0) {
+    let len = read_at(word(loader, OFFSET_AT), &mut path);
+    let kind = match path[..len].iter().position(|&byte| byte == 0) {
         Some(end) if !is_glibc_loader(&path[..end]) => Kind::Foreign,
         _ => Kind::Managed,
-    }
+    };
+    Program { kind, relocated_pages }
 }
 
 /// As `ebb` has it.
@@ -154,8 +187,9 @@ fn agent_is_there() -> bool {
     ![e::ENOENT, e::ENOTDIR, e::EACCES].iter().any(|&errno| ret == -(errno as i64))
 }
 
-/// Takes a place for this process. Where there is none, `ebb` counts it among those that have none.
-pub fn take_place() {
+/// Takes a place for this process, which counts for so many pages until somebody has looked. Where there is none, `ebb` counts it
+/// among those that have none.
+pub fn take_place(pages: usize) {
     let Some(fd) = exec::kept_stats_fd() else { return };
     let mut counters = COUNTERS.load(Relaxed);
     if counters.is_null() {
@@ -165,7 +199,7 @@ pub fn take_place() {
     }
     // SAFETY: mapped by `map_stats`, and never unmapped; all fields are atomics.
     let counters = unsafe { &*counters };
-    ebb::tree::leave_outside(&counters.tree, fd);
+    ebb::tree::leave_outside(&counters.tree, fd, pages as i64);
 }
 
 #[cfg(test)]
@@ -186,12 +220,30 @@ mod tests {
         head
     }
 
-    /// The kind of a file whose loader, where it names one, is `loader`.
-    fn kind_with(head: &[u8], loader: &[u8]) -> Kind {
-        kind_of_file(head, &mut |_, out| {
+    /// What a file is whose loader, where it names one, is `loader`.
+    fn program_with(head: &[u8], loader: &[u8]) -> Program {
+        program_of_file(head, &mut |_, out| {
             out[..loader.len()].copy_from_slice(loader);
             loader.len()
         })
+    }
+
+    fn kind_with(head: &[u8], loader: &[u8]) -> Kind {
+        program_with(head, loader).kind
+    }
+
+    #[test]
+    fn what_the_loader_writes_to_is_told_where_it_is_much() {
+        const RELRO: u32 = 0x6474_e552;
+        let pages = |file_type: u8, bytes: u64| {
+            let mut head = program(2, 62, &[3, RELRO]);
+            head[16] = file_type;
+            let at = ELF_HEADER_BYTES + PROGRAM_HEADER_BYTES + 32;
+            head[at..at + 8].copy_from_slice(&bytes.to_le_bytes());
+            program_with(&head, GLIBC).relocated_pages
+        };
+        assert_eq!(pages(3, 11 << 20), 11 << 8);
+        assert_eq!([pages(3, (1 << 20) - 1), pages(3, u64::MAX), pages(2, 11 << 20)], [0; 3]);
     }
 
     const GLIBC: &[u8] = b"/lib64/ld-linux-x86-64.so.2\0";
@@ -227,8 +279,8 @@ mod tests {
     #[test]
     fn this_test_has_a_loader_and_a_directory_is_no_program() {
         let at = g::AT_FDCWD;
-        assert_eq!(kind(at, c"/proc/self/exe".as_ptr() as u64), Kind::Managed);
-        assert_eq!(kind(at, c"/proc".as_ptr() as u64), Kind::Managed);
-        assert_eq!(kind(at, 8), Kind::Managed);
+        assert_eq!(super::program(at, c"/proc/self/exe".as_ptr() as u64).kind, Kind::Managed);
+        assert_eq!(super::program(at, c"/proc".as_ptr() as u64), Program::UNKNOWN);
+        assert_eq!(super::program(at, 8), Program::UNKNOWN);
     }
 }

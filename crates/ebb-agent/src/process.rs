@@ -463,14 +463,14 @@ fn keep_robust(space: &'static Space, b: &ThreadBlock) {
     });
 }
 
-/// Tells the tree that this process is about to be another program: until that says what it holds, others look. A process
-/// that shares the memory takes a place of its own for that, where its descriptors are its own.
-fn leave_for_exec(b: &ThreadBlock) -> Option<MemberId> {
+/// Tells the tree that this process is about to be another program, which counts for `pages` at first: until that says what it
+/// holds, others look. A process that shares the memory takes a place of its own for that, where its descriptors are its own.
+fn leave_for_exec(b: &ThreadBlock, pages: usize) -> Option<MemberId> {
     let tree = crate::space()?.tree();
     if !b.foreign {
-        return tree.leave_for_exec();
+        return tree.leave_for_exec(pages as i64);
     }
-    if b.shares_files { None } else { tree.claim_outside() }
+    if b.shares_files { None } else { tree.claim_outside(pages as i64) }
 }
 
 /// The exec failed.
@@ -492,7 +492,12 @@ pub fn exec(b: &mut ThreadBlock, uc: &Context, nr: u32, a: &[u64; 6], path_at: u
     // SAFETY: fresh memory that only this thread knows.
     let memory = unsafe { core::slice::from_raw_parts_mut(at, exec::SCRATCH_BYTES) };
     let dir = if path_at == 0 { g::AT_FDCWD } else { a[0] as i32 };
-    let takes_agent = |path| leaving::kind(dir, path).takes_agent();
+    let mut relocated_pages = 0;
+    let takes_agent = |path| {
+        let program = leaving::program(dir, path);
+        relocated_pages = program.relocated_pages;
+        program.kind.takes_agent()
+    };
     let copies = exec::arguments(memory, [a[path_at], a[path_at + 1], a[path_at + 2]], takes_agent);
     let is_followed = b.asks_to_be_traced;
     let ret = match copies.and_then(|copies| {
@@ -508,7 +513,7 @@ pub fn exec(b: &mut ThreadBlock, uc: &Context, nr: u32, a: &[u64; 6], path_at: u
             let alone = if b.foreign { ptr::eq(b.table, &b.own_table) } else { LIVE.load(Ordering::Relaxed) == 1 };
             let ignored = if alone { b.table().ignored_ours() } else { 0 };
             actions::set_really_ignored(b.table(), ignored, true);
-            let outside = leave_for_exec(b);
+            let outside = leave_for_exec(b, relocated_pages);
             traced::make(b);
             // SAFETY: the program asked for it; on success nothing of it is left.
             let ret = unsafe { entry::inner_call(nr as u64, &used, signals::program_mask(b, uc)) };

@@ -109,7 +109,7 @@ unsafe fn start(envp: *const *const core::ffi::c_char) {
         let mask = signals::set_kernel_mask(signals::FULL_MASK);
         match refused::by_inherited(early.life_ends.as_ref().map_or(0, |ends| ends.holder)) {
             Some(name) => {
-                leaving::take_place();
+                leaving::take_place(0);
                 refused::say(name);
             }
             None => activate(mask, Found::read(dormant::is_alone()), false),

@@ -7,7 +7,8 @@
 //! ones hold together it compares with what they are granted (`beside.rs`).
 //!
 //! A process counts from the second look on, and with the smaller of two looks' memory: before exec it has all of the
-//! memory that it is about to leave, and a child of fork that of its parent.
+//! memory that it is about to leave, and a child of fork that of its parent. A program that begins may have said in its place how much
+//! it is going to have: that counts until it has had the time for it.
 
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
@@ -34,6 +35,8 @@ const LATE: Duration = Duration::from_secs(1);
 /// However many processes call exec, looks are no closer together, and take no more than a small part of the time.
 const GAP: Duration = Duration::from_millis(20);
 const REST: u32 = 20;
+/// A program that was begun so long ago has what it said that it would.
+const SETTLED: Duration = Duration::from_millis(500);
 /// Between two searches for processes without a place.
 const SEARCH_EVERY: Duration = Duration::from_secs(1);
 /// So many looks without a change are followed by later ones.
@@ -81,6 +84,17 @@ enum Place {
 struct Known {
     pages: u64,
     look: u64,
+    /// Where it counts, and since when.
+    place: Place,
+    since: Instant,
+}
+
+/// What is held at a place.
+#[derive(Debug, Clone, Copy, Default)]
+struct Held {
+    pages: u64,
+    /// The process that has the place began not long ago.
+    is_new: bool,
 }
 
 struct Watcher {
@@ -221,12 +235,13 @@ impl Watcher {
         let processes = self.processes(table, holders, may_search);
         self.look += 1;
         self.judge.begin();
-        let mut held = HashMap::<Place, u64>::new();
+        let now = Instant::now();
+        let mut held = HashMap::<Place, Held>::new();
         let mut seen = Seen { processes: 0, managed: managed.len(), beside: 0, new: 0, pages: 0, unconfirmed: 0 };
         let mut unmanaged_pages = 0;
         let mut kernel_bytes = 0;
         for (pid, place) in processes {
-            let total = held.entry(place).or_default();
+            let at_place = held.entry(place).or_default();
             let (Some(process), Some(memory)) = (table.process(pid), table.memory(pid)) else { continue };
             let pages = memory.anonymous_pages;
             // It has ended, or is about to.
@@ -234,9 +249,12 @@ impl Watcher {
                 continue;
             }
             kernel_bytes += memory.kernel_bytes;
-            let before = self.known.insert(process, Known { pages, look: self.look });
+            let before = self.known.get(&process).copied();
+            let since = before.filter(|before| before.place == place).map_or(now, |before| before.since);
+            self.known.insert(process, Known { pages, look: self.look, place, since });
             let counted = before.map_or(0, |before| before.pages.min(pages));
-            *total += counted;
+            at_place.pages += counted;
+            at_place.is_new |= now.duration_since(since) < SETTLED;
             seen.processes += 1;
             seen.new += usize::from(before.is_none());
             seen.pages += counted;
@@ -266,16 +284,17 @@ impl Watcher {
     }
 
     /// Writes down what is held where.
-    fn tell(&mut self, held: &HashMap<Place, u64>) {
+    fn tell(&mut self, held: &HashMap<Place, Held>) {
         let (page, fd) = (self.counters.tree(), self.counters.fd());
-        for (place, pages) in held {
+        for (place, held) in held {
             if let Place::Member(id) = place
                 && let Some(member) = page.find(*id)
             {
-                member.outside.store(*pages as i64, SeqCst);
+                let said = if held.is_new { member.counted_outside() } else { 0 };
+                member.outside.store(said.max(held.pages as i64), SeqCst);
             }
         }
-        let pages = held.get(&Place::Own).copied().unwrap_or(0);
+        let pages = held.get(&Place::Own).map_or(0, |held| held.pages);
         if pages > 0 && self.own.is_none() {
             self.own = tree::claim_outside(page, fd);
         }
@@ -375,6 +394,26 @@ mod tests {
             let _ = self.0.kill();
             let _ = self.0.wait();
         }
+    }
+
+    #[test]
+    fn what_a_program_said_that_it_will_have_counts_until_it_has_had_the_time() {
+        let counters = Arc::new(Counters::create().unwrap());
+        let page = counters.tree();
+        let member = page.member(0);
+        member.set_kind(Kind::Outside);
+        page.raise_high_water(0);
+        member.outside.store(700, SeqCst);
+        let place = Place::Member(MemberId { index: 0, generation: member.generation() });
+        let mut watcher = Watcher::new(Arc::clone(&counters), Arc::default());
+        let mut told = |pages, is_new| {
+            watcher.tell(&HashMap::from([(place, Held { pages, is_new })]));
+            member.counted_outside()
+        };
+        assert_eq!([told(0, true), told(50, true), told(900, true), told(50, false)], [700, 700, 900, 50]);
+        // Another program begins there.
+        member.outside.store(300, SeqCst);
+        assert_eq!([told(50, true), told(50, false)], [300, 50]);
     }
 
     #[test]

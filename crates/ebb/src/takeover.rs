@@ -256,6 +256,8 @@ impl Space {
     /// Makes room for what was taken over, which was there before anybody was asked: of a large program that is
     /// much. Where others are as short, all stays as it is after a quarter of a second.
     pub fn make_taken_fit(&self, ctx: &ThreadCtx) {
+        // What it counted for before that is not managed now is beside the budget.
+        self.group.give_back_unused();
         if self.tree().look().free() < 0 {
             self.try_direct_reclaim(ctx, 1, TAKEN_WAIT_NS);
         }

@@ -495,7 +495,7 @@ fn a_fork_beside_an_exec_shares_nothing() {
         let (space, _) = space();
         let mut pages = Pages::aligned(space, PAGES, 3);
         let first = fork_waiting(&pages);
-        space.tree().leave_for_exec();
+        space.tree().leave_for_exec(0);
         let second = fork_waiting(&pages);
         space.back_from_exec();
         assert_eq!(surplus(space), PAGES as i64);
@@ -535,7 +535,7 @@ fn an_exec_in_the_midst_of_a_fork_leaves_nothing_out() {
             counted
         };
         assert_eq!(half_a_fork(&|| {}), PAGES as i64);
-        assert_eq!(half_a_fork(&|| assert_eq!(tree.leave_for_exec(), None)), 0);
+        assert_eq!(half_a_fork(&|| assert_eq!(tree.leave_for_exec(0), None)), 0);
         space.back_from_exec();
         // The next one is sound again.
         assert_eq!(half_a_fork(&|| {}), PAGES as i64);

@@ -456,7 +456,7 @@ fn who_lost_its_lock_takes_a_place_again() {
             steps.child_waits();
             assert_eq!(space.tree().reap(), 1);
             // Somebody else is at the place now, who may hold much.
-            let other = space.tree().claim_outside().expect("a place");
+            let other = space.tree().claim_outside(0).expect("a place");
             let member = space.tree().page().find(other).expect("a member");
             assert_eq!(other.index, id.index);
             member.granted.store(GRANTED, Relaxed);
@@ -497,7 +497,7 @@ fn a_thread_with_its_own_table_of_descriptors_is_the_same_member() {
             space.hold_membership();
             assert_eq!((space.tree().id(), members(), held(space)), (id, there, before));
             // What is locked in the other table would go with the others at an exec of this one.
-            let other = space.tree().leave_for_exec().expect("another place");
+            let other = space.tree().leave_for_exec(0).expect("another place");
             assert_ne!(other.index, id.index);
             assert_eq!(members(), there + 1);
             space.tree().drop_outside(other);
@@ -535,10 +535,10 @@ fn a_process_stays_outside_until_the_last_of_two_execs_has_failed() {
         let pages = Pages::new(space, RAM_PAGES / 4, 3);
         let (id, kind) = (space.tree().id(), || space.tree().member().kind());
         let left_ms = || space.tree().member().left_ms.load(Relaxed);
-        assert_eq!(space.tree().leave_for_exec(), None);
+        assert_eq!(space.tree().leave_for_exec(0), None);
         let first_ms = left_ms();
         std::thread::sleep(Duration::from_millis(5));
-        assert_eq!(space.tree().leave_for_exec(), None);
+        assert_eq!(space.tree().leave_for_exec(0), None);
         assert_eq!((kind(), left_ms()), (Kind::Outside, first_ms));
         space.back_from_exec();
         assert_eq!((kind(), left_ms()), (Kind::Outside, first_ms));
@@ -552,6 +552,27 @@ fn a_process_stays_outside_until_the_last_of_two_execs_has_failed() {
         assert_eq!((kind(), space.tree().id()), (Kind::Managed, id));
         assert!(is_locked(fd, id.index));
         assert_sound(&pages);
+    });
+}
+
+/// What the next program will have counts from the exec on, and is granted to it when it takes its place.
+#[test]
+fn what_a_program_will_have_counts_before_it_says_so() {
+    alone("what_a_program_will_have_counts_before_it_says_so", || {
+        let (space, fd) = space_and_file();
+        let tree = space.tree();
+        let (before, granted) = (held(space), tree.granted());
+        assert_eq!(tree.leave_for_exec(500), None);
+        assert_eq!((held(space), tree.member().counted_outside()), (before - granted + 500, 500));
+        // As the new program does, in this process.
+        let next = ebb::tree::Tree::join(tree.page(), Some(fd)).expect("a place");
+        assert_eq!(
+            (next.id().index, next.granted(), next.page().sum().held),
+            (tree.id().index, 500, before - granted + 500)
+        );
+        // Of a small budget half stays.
+        assert_eq!(next.leave_for_exec(i64::MAX), None);
+        assert_eq!(next.member().counted_outside(), tree.page().limit() as i64 / 2);
     });
 }
 
@@ -571,7 +592,7 @@ fn an_exec_that_fails_at_once_changes_nothing() {
             });
             steps.parent_waits();
             let (shared, start) = (held(space), Instant::now());
-            space.tree().leave_for_exec();
+            space.tree().leave_for_exec(0);
             let meanwhile = held(space);
             space.back_from_exec();
             let (took, after) = (start.elapsed(), held(space));
@@ -606,7 +627,7 @@ fn a_relative_that_is_another_program_shares_nothing() {
         steps.parent_waits();
         let shared = held(space);
         // As at an exec of the parent, whose pages are gone then: the child's count in full, its parent's no more.
-        space.tree().leave_for_exec();
+        space.tree().leave_for_exec(0);
         std::thread::sleep(Duration::from_millis(50));
         steps.parent_has();
         assert!((held(space) - shared).abs() <= SLACK_PAGES, "{shared} and then {}", held(space));

@@ -245,21 +245,42 @@ fn try_claim(page: &Page, fd: i32, index: u32) -> bool {
 /// others hold that have no place of their own.
 pub fn claim_outside(page: &Page, fd: i32) -> Option<MemberId> {
     let index = page.places().find(|&i| page.member(i).kind() == Kind::Free && try_claim(page, fd, i))?;
+    page.member(index).clear();
+    Some(begin_outside(page, index))
+}
+
+/// Begins at a place that is nobody's, whose lock this process holds.
+fn begin_outside(page: &Page, index: u32) -> MemberId {
     let member = page.member(index);
-    member.clear();
     member.pid.store(uapi::getpid() as u32, Relaxed);
     member.since_ms.store(now_ms(), Relaxed);
     member.set_kind(Kind::Outside);
     page.raise_high_water(index);
-    Some(MemberId { index, generation: member.generation() })
+    MemberId { index, generation: member.generation() }
 }
 
-/// Takes such a place for the calling process, which is about to exec a program that does not take one, and tells who looks
-/// from outside.
-pub fn leave_outside(page: &Page, fd: i32) -> Option<MemberId> {
-    let id = claim_outside(page, fd)?;
+/// Takes such a place for the calling process, or the one of this kind that it has, and tells who looks from outside: it is about
+/// to exec a program that does not take one, or has much before it does. It counts for `pages` until somebody has looked for a
+/// while.
+pub fn leave_outside(page: &Page, fd: i32, pages: i64) -> Option<MemberId> {
+    let pid = uapi::getpid() as u32;
+    let is_mine = |(index, member): &(u32, &Member)| {
+        member.kind() == Kind::Outside && member.pid.load(Relaxed) == pid && record_lock::try_lock(fd, byte(*index))
+    };
+    let mine = page.members().find(is_mine).map(|(index, _)| {
+        // It may be that of a process which had this number before, and is dead.
+        vacate(page, fd, index);
+        begin_outside(page, index)
+    });
+    let id = mine.or_else(|| claim_outside(page, fd))?;
+    expect(page, id, pages);
     tell_left(page);
     Some(id)
+}
+
+/// The program that begins at a place will have so many pages before it says so. Of a small budget half stays for what is there.
+fn expect(page: &Page, id: MemberId, pages: i64) {
+    page.member(id.index).outside.store(pages.min(page.limit() as i64 / 2), Ordering::SeqCst);
 }
 
 /// Gives such a place back. By the process that took it.
@@ -326,6 +347,8 @@ impl Tree {
             vacate(self.page, self.fd(), further);
             record_lock::unlock(self.fd(), byte(further));
         }
+        // What it has already counts on, until it is charged.
+        let granted = granted.max(first.map_or(0, |index| self.page.member(index).counted_outside()));
         let free = |&index: &u32| self.page.member(index).kind() == Kind::Free && self.try_claim(index);
         if let Some(index) = first.or_else(|| self.page.places().find(free)) {
             self.enter(index, granted);
@@ -426,10 +449,11 @@ impl Tree {
         })
     }
 
-    /// Before exec: from here on others look at what the process holds, until it becomes a member again. When another thread has
+    /// Before exec: from here on others look at what the process holds, until it becomes a member again; at first it counts for
+    /// `pages`. When another thread has
     /// the lock in a table of descriptors of its own, that goes with it, and there is another place of which the calling thread has
     /// it: for [`Self::drop_outside`] if the exec fails.
-    pub fn leave_for_exec(&self) -> Option<MemberId> {
+    pub fn leave_for_exec(&self, pages: i64) -> Option<MemberId> {
         // Waits for who has locked something.
         self.exclusively(|| {
             let is_first = self.leaving.fetch_add(1, Ordering::SeqCst) == 0;
@@ -439,7 +463,7 @@ impl Tree {
             let is_here = self.is_alone() || self.try_lock(self.id().index);
             let other = if is_here { None } else { claim_outside(self.page, self.fd()) };
             if is_first {
-                self.member().outside.store(0, Relaxed);
+                expect(self.page, self.id(), pages);
                 self.member().left_ms.store(now_ms(), Ordering::SeqCst);
                 self.member().set_kind(Kind::Outside);
                 tell_left(self.page);
@@ -469,12 +493,12 @@ impl Tree {
     }
 
     /// Takes a place for the calling process, which shares the memory of this space but is another, and is about to exec:
-    /// from then on others look at what it holds.
-    pub fn claim_outside(&self) -> Option<MemberId> {
+    /// from then on others look at what it holds; at first it counts for `pages`.
+    pub fn claim_outside(&self, pages: i64) -> Option<MemberId> {
         if self.is_alone() {
             return None;
         }
-        leave_outside(self.page, self.fd())
+        leave_outside(self.page, self.fd(), pages)
     }
 
     /// The exec failed for which that place was taken.

@@ -182,6 +182,11 @@ impl Member {
         MemberId::from_raw(self.parent.load(Ordering::SeqCst))
     }
 
+    /// Pages for which it counts as others see it, if it is outside.
+    pub fn counted_outside(&self) -> i64 {
+        if self.kind() == Kind::Outside { pages(&self.outside) } else { 0 }
+    }
+
     /// Makes the member nobody's: what was known of it is gone. By who holds its lock.
     pub fn clear(&self) {
         self.generation.fetch_add(1, Ordering::SeqCst);
