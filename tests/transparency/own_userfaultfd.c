@@ -1,6 +1,7 @@
 /* A userfaultfd that the program registered while it was small: its faults stay its own, and nobody but the program touches what waits
  * for them. Of a process that is managed already such memory is Ebb's, and the program is told so (EBUSY). */
 #include "pressure.h"
+#include <linux/landlock.h>
 #include <linux/userfaultfd.h>
 #include <poll.h>
 #include <sys/ioctl.h>
@@ -9,6 +10,18 @@ enum { BEFORE, WAITING, SOURCE, PAGES };
 
 static unsigned char *m;
 static int uffd;
+
+/* A request of which Ebb knows nothing: it looks for addresses in the structure, and at what lies there. */
+static void ask_unknown(uint64_t at)
+{
+    struct landlock_ruleset_attr attr = { .handled_access_fs = LANDLOCK_ACCESS_FS_EXECUTE };
+    int fd = syscall(SYS_landlock_create_ruleset, &attr, sizeof attr, 0);
+    if (fd < 0)
+        return;
+    uint64_t structure[4] = { 7, at, (uintptr_t)m, 8 };
+    REQUIRE(ioctl(fd, _IOWR('z', 99, structure), structure) == -1 && errno == ENOTTY);
+    ZERO(close(fd));
+}
 
 static void *answer(void *unused)
 {
@@ -22,6 +35,7 @@ static void *answer(void *unused)
                                   .mode = UFFDIO_COPY_MODE_DONTWAKE };
     here = *copy;
     REQUIRE(here.dst == (uintptr_t)(m + WAITING * PAGE));
+    ask_unknown(here.dst);
     here.mode = 1ull << 60;
     REQUIRE(ioctl(uffd, UFFDIO_COPY, &here) == -1 && errno == EINVAL);
     ZERO(ioctl(uffd, UFFDIO_COPY, copy));

@@ -110,6 +110,19 @@ fn a_program_with_another_users_rights_counts_too() {
     }
 }
 
+/// As static launchers do that change the user (gosu), are the first process (tini), or a shell (busybox).
+#[test]
+fn what_a_program_that_is_not_managed_starts_is_managed_again() {
+    for user in users() {
+        let house = house();
+        let source = "#include <unistd.h>\nint main(int n, char **words) { execv(words[n > 1], words + 1); return 1; }";
+        house.compile("launch", source, &["-static"]);
+        let tree = Tree::start(house, user, "64M", "@launch @hold 12 0; exit $?", 1);
+        wait_until("it is managed", || tree.processes("hold").iter().any(|process| process["managed"] == true));
+        tree.finish();
+    }
+}
+
 /// How often the thread that looks from outside has waited.
 fn looks(ebb: i32) -> u64 {
     let tasks = fs::read_dir(format!("/proc/{ebb}/task")).unwrap().flatten();

@@ -408,6 +408,11 @@ impl Space {
         self.table.is_any_managed(addr, addr.saturating_add(len).min(crate::table::ADDR_END))
     }
 
+    /// True when Ebb holds the page at `addr`. One that the program never touched reads as zero, and is none. May change any time.
+    pub fn has_content(&self, addr: usize) -> bool {
+        self.table.word(addr).is_some_and(|word| word.load().tag() != Tag::None)
+    }
+
     /// Every page of the range is present and can be written, or in a unit where nothing was ever managed.
     pub(crate) fn is_resident(&self, addr: usize, len: usize) -> bool {
         let mut at = addr & !(PAGE - 1);

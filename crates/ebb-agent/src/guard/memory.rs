@@ -66,6 +66,10 @@ impl ReadMemory for SpaceMemory<'_> {
         self.space.is_managed(addr) || !is_small && self.space.is_any_managed(addr, len)
     }
 
+    fn has_content(&self, addr: u64) -> bool {
+        range(addr, 1).is_some_and(|(addr, _)| self.space.has_content(addr))
+    }
+
     fn is_on_stack(&self, addr: u64) -> bool {
         (self.sp..self.sp.saturating_add(STACK_BYTES)).contains(&addr)
     }

@@ -101,7 +101,12 @@ where
         }
         *left -= 1;
         v.emit(word, window, InOut, look.kind);
-        if look.depth < DEPTH_MAX && nr_followed < FOLLOWED_MAX && !followed[..nr_followed].contains(&word) {
+        let may_be_followed = v.mem.has_content(word) || v.mem.is_on_stack(word);
+        if may_be_followed
+            && look.depth < DEPTH_MAX
+            && nr_followed < FOLLOWED_MAX
+            && !followed[..nr_followed].contains(&word)
+        {
             followed[nr_followed] = word;
             nr_followed += 1;
         }
@@ -113,7 +118,7 @@ where
     }
 }
 
-/// What the program may have memory at, and may be looked at.
+/// What the program may have memory at, which may be brought in.
 fn is_address<M, F>(v: &Visit<'_, M, F>, word: u64) -> bool
 where
     M: ReadMemory + ?Sized,

@@ -18,6 +18,12 @@ pub trait ReadMemory {
         true
     }
 
+    /// True when the page is managed and has content. What lies beside managed memory may be a device's registers, or wait for
+    /// somebody: it is not to be looked at on the strength of a number.
+    fn has_content(&self, addr: u64) -> bool {
+        self.may_be_managed(addr, 1)
+    }
+
     /// True when the calling thread's stack has the address: what lies there is the program's own memory, and may be looked at.
     fn is_on_stack(&self, _addr: u64) -> bool {
         false

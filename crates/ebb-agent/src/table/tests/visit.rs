@@ -320,6 +320,30 @@ fn requests_of_a_userfaultfd_lead_no_further() {
 }
 
 #[test]
+fn only_pages_with_content_are_followed() {
+    /// Managed memory of which only the pages of the words have content.
+    struct Sparse(Words);
+    impl ReadMemory for Sparse {
+        fn read(&self, addr: u64, out: &mut [u8]) -> bool {
+            assert!(self.has_content(addr), "{addr:x} is looked at");
+            self.0.read(addr, out)
+        }
+
+        fn has_content(&self, addr: u64) -> bool {
+            self.0.read(addr, &mut [0])
+        }
+    }
+    let mut mem = Words::default();
+    let further = mem.put(&[0x7000_0000]);
+    let unknown = mem.put(&[further, 0x7100_0000]);
+    let mem = Sparse(mem);
+    let mut seen = Vec::new();
+    let args = [3, 0xc010_7a63, unknown, 0, 0, 0];
+    for_each_buffer(g::__NR_ioctl as u64, &args, &mem, &mut |b| seen.push(b.addr));
+    assert!([unknown, further, 0x7000_0000, 0x7100_0000].iter().all(|addr| seen.contains(addr)), "{seen:x?}");
+}
+
+#[test]
 fn fcntl_touches_memory_for_locks_and_owners_only() {
     let mem = Words::default();
     let fcntl = |command: u32| visit(&mem, g::__NR_fcntl, &[3, command as u64, 0x5000]);
