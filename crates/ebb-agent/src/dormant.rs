@@ -237,7 +237,8 @@ fn by_flags(flags: u64, stack: u64) -> u64 {
     const FILES: u64 = g::CLONE_FILES as u64;
     // In a pid namespace of its own the child could not be told from its parent.
     let has_name = flags & g::CLONE_NEWPID as u64 == 0;
-    if flags & (VM | THREAD) == VM && flags & VFORK != 0 && has_name {
+    // With descriptors of its own: what it locks before an exec is to go with it.
+    if flags & (VM | THREAD | FILES) == VM && flags & VFORK != 0 && has_name {
         // The parent waits, and the child execs or ends.
         return CALL_THERE;
     }

@@ -12,7 +12,7 @@
 //! or has the set-user-ID or set-group-ID bit. `ebb` finds further reasons, and whom this missed. A script counts as one
 //! that can be managed: most are.
 //!
-//! Also told from the file: how much the loader will write to before anything of Ebb's runs there (RELRO, 11 MiB of chromium).
+//! Also told from the file: how much of it the loader will write to before anything of Ebb's runs there (RELRO, 11 MiB of chromium).
 //! Where that is much it counts from the exec on, so that others make room for it before it is there.
 
 use crate::entry;
@@ -84,7 +84,9 @@ pub fn program(dir: i32, path: u64) -> Program {
     const S_ISUID_OR_S_ISGID: u32 = 0o6000;
     const S_IFMT: u32 = 0o170_000;
     const S_IFREG: u32 = 0o100_000;
+    const ANYBODY_EXECUTES: u32 = 0o111;
     const ST_MODE_AT: usize = 3;
+    const ST_SIZE_AT: usize = 6;
     let flags = (g::O_RDONLY | g::O_NONBLOCK | g::O_CLOEXEC) as u64;
     // SAFETY: the kernel reads the path, and refuses one that cannot be read.
     let opened = unsafe { entry::raw_syscall(g::__NR_openat as u64, &[dir as u64, path, flags, 0, 0, 0]) };
@@ -104,6 +106,10 @@ pub fn program(dir: i32, path: u64) -> Program {
         program = program_of_file(&head[..len], &mut |at, out| read_at(fd, at, out));
         if len > 0 && program.kind == Kind::Managed && mode & S_ISUID_OR_S_ISGID != 0 {
             program.kind = Kind::Heedless;
+        }
+        // The file says anything, and may be none that runs.
+        if program.relocated_pages as u64 > stat[ST_SIZE_AT] / ebb::PAGE as u64 || mode & ANYBODY_EXECUTES == 0 {
+            program.relocated_pages = 0;
         }
     }
     if !is_dir_itself {
@@ -232,16 +238,35 @@ mod tests {
         program_with(head, loader).kind
     }
 
+    /// A program of which the loader writes to so much.
+    fn relocated(file_type: u8, bytes: u64) -> Vec<u8> {
+        const RELRO: u32 = 0x6474_e552;
+        let mut head = program(2, 62, &[3, RELRO]);
+        head[16] = file_type;
+        let at = ELF_HEADER_BYTES + PROGRAM_HEADER_BYTES + 32;
+        head[at..at + 8].copy_from_slice(&bytes.to_le_bytes());
+        head
+    }
+
+    #[test]
+    fn a_file_is_not_believed_more_than_it_has_or_when_it_does_not_run() {
+        use std::os::unix::fs::PermissionsExt;
+        let path = std::env::temp_dir().join(format!("ebb-leaving-{}", std::process::id()));
+        let pages = |bytes: usize, mode: u32| {
+            let mut file = relocated(3, 2 << 20);
+            file.resize(bytes, 0);
+            std::fs::write(&path, file).unwrap();
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+            let path = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
+            super::program(g::AT_FDCWD, path.as_ptr() as u64).relocated_pages
+        };
+        assert_eq!([pages(3 << 20, 0o755), pages(3 << 20, 0o644), pages(4096, 0o755)], [512, 0, 0]);
+        std::fs::remove_file(&path).unwrap();
+    }
+
     #[test]
     fn what_the_loader_writes_to_is_told_where_it_is_much() {
-        const RELRO: u32 = 0x6474_e552;
-        let pages = |file_type: u8, bytes: u64| {
-            let mut head = program(2, 62, &[3, RELRO]);
-            head[16] = file_type;
-            let at = ELF_HEADER_BYTES + PROGRAM_HEADER_BYTES + 32;
-            head[at..at + 8].copy_from_slice(&bytes.to_le_bytes());
-            program_with(&head, GLIBC).relocated_pages
-        };
+        let pages = |file_type, bytes| program_with(&relocated(file_type, bytes), GLIBC).relocated_pages;
         assert_eq!(pages(3, 11 << 20), 11 << 8);
         assert_eq!([pages(3, (1 << 20) - 1), pages(3, u64::MAX), pages(2, 11 << 20)], [0; 3]);
     }

@@ -35,7 +35,7 @@ const LATE: Duration = Duration::from_secs(1);
 /// However many processes call exec, looks are no closer together, and take no more than a small part of the time.
 const GAP: Duration = Duration::from_millis(20);
 const REST: u32 = 20;
-/// A program that was begun so long ago has what it said that it would.
+/// A program that was first seen so long ago has what it was expected to have.
 const SETTLED: Duration = Duration::from_millis(500);
 /// Between two searches for processes without a place.
 const SEARCH_EVERY: Duration = Duration::from_secs(1);
@@ -84,17 +84,14 @@ enum Place {
 struct Known {
     pages: u64,
     look: u64,
-    /// Where it counts, and since when.
-    place: Place,
-    since: Instant,
 }
 
-/// What is held at a place.
-#[derive(Debug, Clone, Copy, Default)]
-struct Held {
-    pages: u64,
-    /// The process that has the place began not long ago.
-    is_new: bool,
+/// What the process that has a place said last, before it called exec, and what it was told to count for since.
+#[derive(Debug, Clone, Copy)]
+struct Expected {
+    pages: i64,
+    since: Instant,
+    told: i64,
 }
 
 struct Watcher {
@@ -103,6 +100,7 @@ struct Watcher {
     judge: Judge,
     beside: Beside,
     known: HashMap<Process, Known>,
+    expected: HashMap<MemberId, Expected>,
     look: u64,
     /// The place that this process has for those that have none.
     own: Option<MemberId>,
@@ -160,8 +158,8 @@ impl Look<'_> {
 impl Watcher {
     fn new(counters: Arc<Counters>, found: Arc<Mutex<Unmanaged>>) -> Self {
         let (judge, beside) = (Judge::default(), Beside::default());
-        let known = HashMap::new();
-        Self { counters, found, judge, beside, known, look: 0, own: None, searched: None, searched_left: 0 }
+        let (known, expected) = (HashMap::new(), HashMap::new());
+        Self { counters, found, judge, beside, known, expected, look: 0, own: None, searched: None, searched_left: 0 }
     }
 
     /// Those that have places, but for this process.
@@ -235,13 +233,12 @@ impl Watcher {
         let processes = self.processes(table, holders, may_search);
         self.look += 1;
         self.judge.begin();
-        let now = Instant::now();
-        let mut held = HashMap::<Place, Held>::new();
+        let mut held = HashMap::<Place, u64>::new();
         let mut seen = Seen { processes: 0, managed: managed.len(), beside: 0, new: 0, pages: 0, unconfirmed: 0 };
         let mut unmanaged_pages = 0;
         let mut kernel_bytes = 0;
         for (pid, place) in processes {
-            let at_place = held.entry(place).or_default();
+            let total = held.entry(place).or_default();
             let (Some(process), Some(memory)) = (table.process(pid), table.memory(pid)) else { continue };
             let pages = memory.anonymous_pages;
             // It has ended, or is about to.
@@ -249,12 +246,9 @@ impl Watcher {
                 continue;
             }
             kernel_bytes += memory.kernel_bytes;
-            let before = self.known.get(&process).copied();
-            let since = before.filter(|before| before.place == place).map_or(now, |before| before.since);
-            self.known.insert(process, Known { pages, look: self.look, place, since });
+            let before = self.known.insert(process, Known { pages, look: self.look });
             let counted = before.map_or(0, |before| before.pages.min(pages));
-            at_place.pages += counted;
-            at_place.is_new |= now.duration_since(since) < SETTLED;
+            *total += counted;
             seen.processes += 1;
             seen.new += usize::from(before.is_none());
             seen.pages += counted;
@@ -270,7 +264,7 @@ impl Watcher {
         let look = self.look;
         self.known.retain(|_, known| known.look == look);
         self.found.lock().unwrap_or_else(PoisonError::into_inner).hold(unmanaged_pages);
-        self.tell(&held);
+        self.tell(&held, Instant::now());
         let found = self.beside.look(page, table, &managed, Instant::now());
         seen.beside = found.pages;
         ebb::stats::raise(&counters.page().peak_beside_bytes, found.pages * PAGE_BYTES);
@@ -283,18 +277,29 @@ impl Watcher {
         seen
     }
 
-    /// Writes down what is held where.
-    fn tell(&mut self, held: &HashMap<Place, Held>) {
+    /// Writes down what is held where. What another has written there the process said of the program that it begins with.
+    fn tell(&mut self, held: &HashMap<Place, u64>, now: Instant) {
         let (page, fd) = (self.counters.tree(), self.counters.fd());
-        for (place, held) in held {
+        for (place, pages) in held {
             if let Place::Member(id) = place
                 && let Some(member) = page.find(*id)
             {
-                let said = if held.is_new { member.counted_outside() } else { 0 };
-                member.outside.store(said.max(held.pages as i64), SeqCst);
+                let is = member.outside.load(SeqCst);
+                let new = Expected { pages: is, since: now, told: is };
+                let expected = self.expected.entry(*id).or_insert(new);
+                if expected.told != is {
+                    *expected = new;
+                }
+                let is_settled = now.duration_since(expected.since) >= SETTLED;
+                let pages = if is_settled { *pages as i64 } else { expected.pages.max(*pages as i64) };
+                // Unless it says something this moment.
+                if member.outside.compare_exchange(is, pages, SeqCst, SeqCst).is_ok() {
+                    expected.told = pages;
+                }
             }
         }
-        let pages = held.get(&Place::Own).map_or(0, |held| held.pages);
+        self.expected.retain(|id, _| held.contains_key(&Place::Member(*id)));
+        let pages = held.get(&Place::Own).copied().unwrap_or(0);
         if pages > 0 && self.own.is_none() {
             self.own = tree::claim_outside(page, fd);
         }
@@ -406,14 +411,20 @@ mod tests {
         member.outside.store(700, SeqCst);
         let place = Place::Member(MemberId { index: 0, generation: member.generation() });
         let mut watcher = Watcher::new(Arc::clone(&counters), Arc::default());
-        let mut told = |pages, is_new| {
-            watcher.tell(&HashMap::from([(place, Held { pages, is_new })]));
+        let begin = Instant::now();
+        let mut told = |ms, pages| {
+            watcher.tell(&HashMap::from([(place, pages)]), begin + Duration::from_millis(ms));
             member.counted_outside()
         };
-        assert_eq!([told(0, true), told(50, true), told(900, true), told(50, false)], [700, 700, 900, 50]);
+        // What was seen meanwhile, of the program and of what it starts, counts only for as long as it is there.
+        let seen = [(0, 0), (100, 50), (200, 900), (300, 50), (499, 0), (500, 60), (600, 20)];
+        assert_eq!(seen.map(|(ms, pages)| told(ms, pages)), [700, 700, 900, 700, 700, 60, 20]);
         // Another program begins there.
         member.outside.store(300, SeqCst);
-        assert_eq!([told(50, true), told(50, false)], [300, 50]);
+        assert_eq!(
+            [(700, 50), (1100, 400), (1199, 0), (1200, 50)].map(|(ms, pages)| told(ms, pages)),
+            [300, 400, 300, 50]
+        );
     }
 
     #[test]

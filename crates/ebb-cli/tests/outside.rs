@@ -123,6 +123,43 @@ fn what_a_program_that_is_not_managed_starts_is_managed_again() {
     }
 }
 
+/// A child that shares the descriptors of its parent, which is small, until it execs: what it locked then would be the parent's.
+const SPAWN: &str = r#"
+#define _GNU_SOURCE
+#include <sched.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static char **words, stack[64 << 10];
+
+static int child(void *unused) {
+    execv(words[1], words);
+    _exit(1);
+}
+
+int main(int n, char **all) {
+    words = all;
+    for (int i = 0; i < 20; i++) {
+        int pid = clone(child, stack + sizeof stack, CLONE_VM | CLONE_VFORK | CLONE_FILES | SIGCHLD, NULL), status = 1;
+        if (pid < 0 || waitpid(pid, &status, 0) != pid || status != 0) return 2;
+    }
+    execv(words[2], words + 2);
+    return 3;
+}
+"#;
+
+#[test]
+fn what_a_child_with_its_parents_descriptors_was_takes_no_place_when_it_has_ended() {
+    let house = house();
+    house.compile("nothing", "int main(void) { return 0; }", &["-static"]);
+    house.compile("spawn", SPAWN, &[]);
+    let tree = Tree::start(house, 0, "64M", "@spawn @nothing @hold 12 0; exit $?", 1);
+    wait_until("it is managed", || tree.processes("hold").iter().any(|process| process["managed"] == true));
+    assert_eq!(tree.processes("hold").len(), 1, "{}", tree.shown());
+    tree.finish();
+}
+
 /// How often the thread that looks from outside has waited.
 fn looks(ebb: i32) -> u64 {
     let tasks = fs::read_dir(format!("/proc/{ebb}/task")).unwrap().flatten();

@@ -66,6 +66,13 @@ impl PageMap {
         uapi::open_read(c"/proc/self/pagemap").ok().map(|fd| Self { fd })
     }
 
+    /// True when the page at `addr` is in memory, and is plain memory: one of a file, or of nobody else's. Of a device's registers,
+    /// and of memory that is shared since a fork, the kernel says neither.
+    pub fn is_plain(&self, addr: usize) -> bool {
+        let mut word = [0u8; 8];
+        uapi::pread_exact(self.fd, &mut word, (addr / PAGE * 8) as u64).is_ok() && is_plain(&word)
+    }
+
     /// The words of the unit's pages from `start` to `end`; false when they cannot be had.
     fn read(&self, start: usize, end: usize, out: &mut [u8; UNIT_PAGES * 8]) -> bool {
         let bytes = (end - start) / PAGE * 8;
@@ -86,6 +93,14 @@ const TAKEN_WAIT_NS: u64 = 250_000_000;
 fn is_there(word: &[u8]) -> bool {
     const SWAPPED_OR_PRESENT: u8 = 0b1100_0000;
     word[7] & SWAPPED_OR_PRESENT != 0
+}
+
+/// See [`PageMap::is_plain`].
+fn is_plain(word: &[u8; 8]) -> bool {
+    const PRESENT: u8 = 0b1000_0000;
+    const OF_FILE: u8 = 0b0010_0000;
+    const EXCLUSIVE: u8 = 1;
+    word[7] & PRESENT != 0 && word[7] & (OF_FILE | EXCLUSIVE) != 0
 }
 
 /// As [`is_there`], and it is the process's own: of a private mapping of a file, a page that was written to; and not one that others
@@ -281,6 +296,22 @@ fn split_huge(start: usize, end: usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn memory_is_plain_and_what_is_not_there_is_not() {
+        let map = PageMap::open().expect("/proc");
+        let prot = (libc::PROT_READ, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: fresh memory, which stays.
+        let untouched = unsafe { libc::mmap(core::ptr::null_mut(), PAGE, prot.0, prot.1, -1, 0) } as usize;
+        let own = vec![1u8; 2 * PAGE];
+        let own = own.as_ptr() as usize + PAGE;
+        // The code of this test is of a file; nothing is at the beginning.
+        let code = memory_is_plain_and_what_is_not_there_is_not as fn() as usize;
+        assert_eq!([own, code, untouched, 0].map(|addr| map.is_plain(addr)), [true, true, false, false]);
+        let of = |flags: u8| is_plain(&[9, 0, 0, 0, 0, 0, 0, flags]);
+        // In the kernel's swap; of a device, or shared.
+        assert_eq!([0x81, 0xa0, 0x41, 0x80].map(of), [true, true, false, false]);
+    }
 
     #[test]
     fn runs_of_own_pages_are_long_enough_and_none_of_the_files() {

@@ -497,8 +497,11 @@ fn a_thread_with_its_own_table_of_descriptors_is_the_same_member() {
             space.hold_membership();
             assert_eq!((space.tree().id(), members(), held(space)), (id, there, before));
             // What is locked in the other table would go with the others at an exec of this one.
-            let other = space.tree().leave_for_exec(0).expect("another place");
+            let other = space.tree().leave_for_exec(70).expect("another place");
             assert_ne!(other.index, id.index);
+            // The new program has that one.
+            let counts = [id, other].map(|id| space.tree().page().member(id.index).counted_outside());
+            assert_eq!(counts, [0, 70]);
             assert_eq!(members(), there + 1);
             space.tree().drop_outside(other);
             space.back_from_exec();

@@ -6,7 +6,7 @@ use crate::table::visit::ReadMemory;
 use crate::text::Line;
 use crate::thread::{self, ThreadBlock};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use ebb::{ADDR_END, PinResult, Space, ThreadCtx};
+use ebb::{ADDR_END, PageMap, PinResult, Space, ThreadCtx};
 
 /// Bytes of the smallest unit: the engine knows of each unit whether it was ever managed.
 const UNIT_BYTES_MIN: usize = 64 * 4096;
@@ -66,8 +66,9 @@ impl ReadMemory for SpaceMemory<'_> {
         self.space.is_managed(addr) || !is_small && self.space.is_any_managed(addr, len)
     }
 
-    fn has_content(&self, addr: u64) -> bool {
-        range(addr, 1).is_some_and(|(addr, _)| self.space.has_content(addr))
+    fn may_be_looked_at(&self, addr: u64) -> bool {
+        let is_plain = |addr| PageMap::open().is_some_and(|map| map.is_plain(addr));
+        range(addr, 1).is_some_and(|(addr, _)| self.space.has_content(addr) || is_plain(addr))
     }
 
     fn is_on_stack(&self, addr: u64) -> bool {

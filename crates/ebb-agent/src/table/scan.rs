@@ -101,7 +101,7 @@ where
         }
         *left -= 1;
         v.emit(word, window, InOut, look.kind);
-        let may_be_followed = v.mem.has_content(word) || v.mem.is_on_stack(word);
+        let may_be_followed = v.mem.may_be_looked_at(word) || v.mem.is_on_stack(word);
         if may_be_followed
             && look.depth < DEPTH_MAX
             && nr_followed < FOLLOWED_MAX

@@ -18,9 +18,9 @@ pub trait ReadMemory {
         true
     }
 
-    /// True when the page is managed and has content. What lies beside managed memory may be a device's registers, or wait for
-    /// somebody: it is not to be looked at on the strength of a number.
-    fn has_content(&self, addr: u64) -> bool {
+    /// True when the page is managed and has content, or is plain memory that is there. Others may be a device's registers, or wait
+    /// for somebody: they are not to be looked at on the strength of a number.
+    fn may_be_looked_at(&self, addr: u64) -> bool {
         self.may_be_managed(addr, 1)
     }
 

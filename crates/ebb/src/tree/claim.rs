@@ -265,7 +265,9 @@ fn begin_outside(page: &Page, index: u32) -> MemberId {
 pub fn leave_outside(page: &Page, fd: i32, pages: i64) -> Option<MemberId> {
     let pid = uapi::getpid() as u32;
     let is_mine = |(index, member): &(u32, &Member)| {
-        member.kind() == Kind::Outside && member.pid.load(Relaxed) == pid && record_lock::try_lock(fd, byte(*index))
+        // Whoever has bits was managed, and is another one, which had the number before.
+        let may_be_mine = member.kind() == Kind::Outside && member.has_bits.load(Relaxed) == 0;
+        may_be_mine && member.pid.load(Relaxed) == pid && record_lock::try_lock(fd, byte(*index))
     };
     let mine = page.members().find(is_mine).map(|(index, _)| {
         // It may be that of a process which had this number before, and is dead.
@@ -278,7 +280,7 @@ pub fn leave_outside(page: &Page, fd: i32, pages: i64) -> Option<MemberId> {
     Some(id)
 }
 
-/// The program that begins at a place will have so many pages before it says so. Of a small budget half stays for what is there.
+/// The program that begins at a place will have so many pages before it says so. One alone leaves half of a small budget.
 fn expect(page: &Page, id: MemberId, pages: i64) {
     page.member(id.index).outside.store(pages.min(page.limit() as i64 / 2), Ordering::SeqCst);
 }
@@ -462,8 +464,12 @@ impl Tree {
             }
             let is_here = self.is_alone() || self.try_lock(self.id().index);
             let other = if is_here { None } else { claim_outside(self.page, self.fd()) };
+            if let Some(id) = other {
+                expect(self.page, id, pages);
+            }
             if is_first {
-                expect(self.page, self.id(), pages);
+                // The other place is what the new program has.
+                expect(self.page, self.id(), if other.is_some() { 0 } else { pages });
                 self.member().left_ms.store(now_ms(), Ordering::SeqCst);
                 self.member().set_kind(Kind::Outside);
                 tell_left(self.page);

@@ -325,11 +325,11 @@ fn only_pages_with_content_are_followed() {
     struct Sparse(Words);
     impl ReadMemory for Sparse {
         fn read(&self, addr: u64, out: &mut [u8]) -> bool {
-            assert!(self.has_content(addr), "{addr:x} is looked at");
+            assert!(self.may_be_looked_at(addr), "{addr:x} is looked at");
             self.0.read(addr, out)
         }
 
-        fn has_content(&self, addr: u64) -> bool {
+        fn may_be_looked_at(&self, addr: u64) -> bool {
             self.0.read(addr, &mut [0])
         }
     }
