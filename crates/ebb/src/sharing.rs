@@ -191,6 +191,10 @@ impl Space {
             fork.share(addr);
         });
         if let Some(books) = &books {
+            // What was written to since the last look is this process's own, and no earlier child's.
+            if self.is_sharing() {
+                self.look_at_books();
+            }
             self.share_books(books, &mut fork);
         }
         fork.finish(charged)

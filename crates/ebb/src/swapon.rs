@@ -95,13 +95,12 @@ impl Space {
         let is_ours = devices.file(i).is_some_and(|file| identity_of(file.fd()) == Ok(identity));
         if !is_ours || !is_shared() {
             if let Some(file) = self.exclusive(|| devices.remove(i)) {
+                let fd = self.exclusive(|| file.destroy_but_fd(&self.group));
+                // Else the number is the program's now.
                 if is_ours {
-                    self.destroy(file);
-                } else {
-                    // The number is the program's now.
-                    file.destroy_but_fd(&self.group);
-                    devices.set_transient_fd(-1);
+                    uapi::close(fd);
                 }
+                devices.set_transient_fd(-1);
             }
             return Err(SwapOnError::Busy);
         }
@@ -114,9 +113,10 @@ impl Space {
         Ok(())
     }
 
-    /// Closes a file that is no device any more: outside the gate, because its end may take long.
+    /// Ends a file that is no device any more; it is closed outside the gate, because that may take long. Its memory goes under the
+    /// gate: a fork in the midst would share what is about to be gone, and gives up masks that are looked at here.
     fn destroy(&self, file: SpillFile) {
-        file.destroy(&self.group);
+        uapi::close(self.exclusive(|| file.destroy_but_fd(&self.group)));
         self.swap.devices.set_transient_fd(-1);
     }
 
@@ -159,8 +159,10 @@ impl Space {
         });
         if result.is_ok() {
             for i in numbers(leaving) {
-                if let Some(file) = self.exclusive(|| devices.remove(i)) {
-                    self.destroy(file);
+                let end = || devices.remove(i).map(|file| file.destroy_but_fd(&self.group));
+                if let Some(fd) = self.exclusive(end) {
+                    uapi::close(fd);
+                    devices.set_transient_fd(-1);
                 }
             }
         }

@@ -568,51 +568,6 @@ fn a_sum_beside_a_break_is_not_too_small() {
     });
 }
 
-/// A page that one process holds with two others, with each of them by another share. It writes there, and one of the others
-/// gives the page up, while somebody adds up: no sum is below what is held, and in the end it is exactly that.
-#[test]
-fn a_page_of_two_shares_is_not_counted_too_little() {
-    explore(2, || {
-        let page = Arc::new(TreePage::with_members(10, 3));
-        let masks = Arc::new([0, 1].map(|_| AtomicU64::new(0)));
-        let own = MemberId { index: 0, generation: 0 };
-        let mut bits = [(0, 0); 2];
-        for index in 0..2 {
-            let share = page.share(index);
-            page.raise_shares_high_water(index);
-            let child = MemberId { index: index + 1, generation: 0 };
-            let [own, child] = [own, child].map(|id| 1 << share.enter(id).unwrap());
-            assert!(share.begin(&masks[index as usize], own | child));
-            share.count(1, 0);
-            bits[index as usize] = (own, child);
-        }
-        for index in 0..3 {
-            page.member(index).granted.store(1, Ordering::SeqCst);
-        }
-        assert_eq!(page.sum().held, 1);
-        let adder = {
-            let page = page.clone();
-            thread::spawn(move || page.sum().held)
-        };
-        let child = {
-            let (page, masks) = (page.clone(), masks.clone());
-            thread::spawn(move || {
-                let others = page.share(0).leave(&masks[0], bits[0].1, false);
-                page.member(1).granted.fetch_sub(1, Ordering::SeqCst);
-                others
-            })
-        };
-        // It goes on with a copy.
-        let others = [0, 1].map(|i| page.share(i as u32).leave(&masks[i], bits[i].0, false));
-        let left = child.join().unwrap();
-        // Of the two in the first share, one was the last.
-        assert_ne!(others[0], left);
-        assert_eq!(others[1], Some(true));
-        assert!((1..=3).contains(&adder.join().unwrap()));
-        assert_eq!(page.sum().held, 2);
-    });
-}
-
 /// A process that holds a page alone forks, and lets its child join, while another uses the mask for its own page: both
 /// are counted, or the first finds another place.
 #[test]

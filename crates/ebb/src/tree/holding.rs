@@ -1,14 +1,9 @@
 //! What this process holds in common with others since a fork: the shares in which it has a bit.
 //!
-//! At a fork the child gets a bit in a share of its parent with its first page there: where the parent's bit is, the child's is
-//! set too; pages that the parent holds alone go to the first share that has no other use for their mask, and to a new one when
-//! there is none. So a family uses one share for as long as its pages allow.
-//!
-//! Where no place is left for the child, the parent's bit is set in a further share as well, beside the child's. So a page may
-//! have several bits of one process, but a child has one for each page at first, in a share with its parent: holders and shares
-//! are a tree, and leaving out all holders of a share but one, for each of them, leaves one page of all. When a process with
-//! several bits gives the page up or writes to it, what it has held together counts once in each of these shares: too much
-//! by one for 63 holders, and never too little.
+//! A page that it shares has its bit in one share at most. At a fork the child gets a bit in a share of its parent with its
+//! first page there: where the parent's bit is, the child's is set too; pages that the parent holds alone go to the first
+//! share that has no other use for their mask, and to a new one when there is none. So a family uses one share for as long
+//! as its pages allow.
 
 use super::claim::{forget_share, share_byte};
 use super::masks::{Extent, Masks, Shape};
@@ -16,7 +11,7 @@ use super::own::{Tree, now_ms};
 use super::page::SHARES_MAX;
 use super::share::Share;
 use super::{Kind, MemberId, Page};
-use crate::primitive::Ordering;
+use crate::primitive::{AtomicU64, Ordering};
 use crate::uapi::record_lock;
 use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicI64, AtomicU32, AtomicUsize};
@@ -229,14 +224,14 @@ impl Fork<'_> {
             if held.share.is_void() {
                 // Nothing is left out for it: it may be shared anew elsewhere.
                 self.tree.leave(place, held, addr);
-                continue;
+                break;
             }
-            // Where all numbers are taken, a further share has one.
-            let Some(child) = self.child_number(place, held) else { continue };
+            let Some(child) = self.child_number(place, held) else { return false };
             if held.share.join(mask, held.own_bit(), 1 << child) {
                 self.add(place, is_pool, false);
                 return true;
             }
+            break;
         }
         if holdings.all(page).any(|(place, held)| self.begin(place, held, addr)) {
             return true;
@@ -263,9 +258,14 @@ impl Fork<'_> {
         held.child()
     }
 
-    /// The page becomes one that only parent and child hold by this share.
+    /// The page becomes one that only parent and child hold.
     fn begin(&mut self, place: usize, held: Held<'_>, addr: usize) -> bool {
         if held.share.is_void() {
+            return false;
+        }
+        // Where several others hold their page together there is no place, and no need for a number.
+        let several = |(mask, _): (&AtomicU64, bool)| mask.load(Relaxed).count_ones() > 1;
+        if held.masks.get(addr).is_some_and(several) {
             return false;
         }
         let Some(child) = self.child_number(place, held) else { return false };
@@ -546,10 +546,11 @@ impl Tree {
         if self.is_lost() {
             return 0;
         }
-        let left = |(place, held): (usize, Held<'_>)| {
-            let others = self.leave(place, held, addr).unwrap_or(false);
-            usize::from(others && !held.share.is_void())
-        };
-        self.holdings.all(self.page).map(left).sum()
+        for (place, held) in self.holdings.all(self.page) {
+            if let Some(others) = self.leave(place, held, addr) {
+                return usize::from(others && !held.share.is_void());
+            }
+        }
+        0
     }
 }

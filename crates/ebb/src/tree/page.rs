@@ -15,7 +15,7 @@ use crate::primitive::{AtomicI64, AtomicU32, AtomicU64, Ordering, model_fence};
 /// Most managed processes of a tree at a time.
 pub const MEMBERS_MAX: usize = if cfg!(loom) { 3 } else { 4096 };
 /// Most shares of a tree at a time: with more, parents share nothing with their children.
-pub const SHARES_MAX: usize = if cfg!(loom) { 2 } else { 240 };
+pub const SHARES_MAX: usize = if cfg!(loom) { 1 } else { 240 };
 /// Classes of age: class 0 is less than [`AGE_BASE_MS`], each further one twice as old.
 pub const AGES: usize = 16;
 /// Upper bound of the youngest class of ages.

@@ -16,7 +16,7 @@
 use super::page::{MemberId, PAGES_MAX};
 use crate::primitive::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 
-/// Most processes with bits in a share at a time: further ones share with their parent by another share.
+/// Most processes with bits in a share at a time: what further ones share with them counts twice.
 pub const HOLDERS_MAX: usize = if cfg!(loom) { 3 } else { 64 };
 
 /// In a holder's word: its bit is being taken back.

@@ -226,15 +226,15 @@ impl SpillFile {
         self.nr_slots as u64 * SLOT_BYTES as u64
     }
 
-    /// Closes the file and gives everything back that it cost. The memory of this process no longer refers to it.
+    /// Closes the file and gives everything back that it cost. The memory of this process no longer refers to it. Under the
+    /// exclusive gate.
     pub fn destroy(self, group: &Group) {
-        let fd = self.fd();
-        self.destroy_but_fd(group);
-        uapi::close(fd);
+        uapi::close(self.destroy_but_fd(group));
     }
 
-    /// The same, but that the descriptor stays open, for who closes it later.
-    pub fn destroy_but_fd(self, group: &Group) {
+    /// The same, but that the descriptor, which it returns, stays open for who closes it later.
+    pub fn destroy_but_fd(self, group: &Group) -> i32 {
+        let fd = self.fd();
         self.leave_family(group);
         charge_tables(group, &self.tables, 0, Self::META_PER_SLOT);
         // What is shared with others counts there from here on.
@@ -243,6 +243,7 @@ impl SpillFile {
         }
         // Nobody refers to the file any more, as `self` is gone.
         unmap(self.maps);
+        fd
     }
 
     /// Moves the descriptor to another number, because the program wants this one. Under the exclusive gate.
