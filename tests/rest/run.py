@@ -26,8 +26,6 @@ MIB = 1 << 20
 MEMORY_CGROUP = "/sys/fs/cgroup/memory"
 # How far apart what Ebb counts and what the kernel counts may be.
 COUNTED_PART = 0.02
-# The same where processes are many for what they hold: some 70 KiB of each nobody manages.
-COUNTED_PART_SHORT = 0.03
 # Processor time of all processes of a tree at rest, a second: less than one look at anything each.
 REST_PART = 0.01
 # What waits for other things than time: many times what it takes.
@@ -165,7 +163,7 @@ def tree(*arguments, **options):
         made.end()
 
 
-def counted(ebb, scratch, megabytes, ram, children, part=COUNTED_PART):
+def counted(ebb, scratch, megabytes, ram, children):
     """Children that share everything with their parent are counted as the kernel counts them, and rest."""
     with tree(ebb, scratch, ram, ["./forks", str(megabytes), str(children)]) as made:
         made.ready(children + 1)
@@ -173,7 +171,7 @@ def counted(ebb, scratch, megabytes, ram, children, part=COUNTED_PART):
         until(lambda: made.processor_part([made.run.pid, *made.pids]) < REST_PART, "it works and works")
         held, found = made.told()["held_bytes"], made.group.anonymous(made.pids)
         text = f"{held / MIB:.1f} MiB held, {found / MIB:.1f} in memory"
-        need(abs(held - found) <= part * found, text)
+        need(abs(held - found) <= COUNTED_PART * found, text)
         need(all(map(alive, made.pids)), "a process has ended")
         return text
 
@@ -183,7 +181,7 @@ def idle_forks(ebb, scratch):
 
 
 def idle_forks_short(ebb, scratch):
-    return counted(ebb, scratch, 240, "96M", 20, COUNTED_PART_SHORT)
+    return counted(ebb, scratch, 240, "96M", 20)
 
 
 def relocated(ebb, scratch):

@@ -86,7 +86,7 @@ struct Known {
     look: u64,
 }
 
-/// What the process that has a place said last, before it called exec, and what it was told to count for since.
+/// What the process at a place expected of its next program when it called exec, when that was first seen, and the figure written since.
 #[derive(Debug, Clone, Copy)]
 struct Expected {
     pages: i64,
@@ -277,7 +277,7 @@ impl Watcher {
         seen
     }
 
-    /// Writes down what is held where. What another has written there the process said of the program that it begins with.
+    /// Writes down what is held where. A figure that this thread did not write is what a process expects of the program that it execs.
     fn tell(&mut self, held: &HashMap<Place, u64>, now: Instant) {
         let (page, fd) = (self.counters.tree(), self.counters.fd());
         for (place, pages) in held {

@@ -89,6 +89,11 @@ impl Drop for PageMap {
 /// How long a process that begins makes room for what it has.
 const TAKEN_WAIT_NS: u64 = 250_000_000;
 
+/// In the highest byte of a page's word.
+const PRESENT: u8 = 0b1000_0000;
+const OF_FILE: u8 = 0b0010_0000;
+const EXCLUSIVE: u8 = 1;
+
 /// The page is in the page table, or in the kernel's swap.
 fn is_there(word: &[u8]) -> bool {
     const SWAPPED_OR_PRESENT: u8 = 0b1100_0000;
@@ -97,18 +102,12 @@ fn is_there(word: &[u8]) -> bool {
 
 /// See [`PageMap::is_plain`].
 fn is_plain(word: &[u8; 8]) -> bool {
-    const PRESENT: u8 = 0b1000_0000;
-    const OF_FILE: u8 = 0b0010_0000;
-    const EXCLUSIVE: u8 = 1;
     word[7] & PRESENT != 0 && word[7] & (OF_FILE | EXCLUSIVE) != 0
 }
 
 /// As [`is_there`], and it is the process's own: of a private mapping of a file, a page that was written to; and not one that others
 /// have too since a fork, because each would have a copy instead.
 fn is_own(word: &[u8]) -> bool {
-    const PRESENT: u8 = 0b1000_0000;
-    const OF_FILE: u8 = 0b0010_0000;
-    const EXCLUSIVE: u8 = 1;
     is_there(word) && word[7] & OF_FILE == 0 && (word[7] & PRESENT == 0 || word[7] & EXCLUSIVE != 0)
 }
 
