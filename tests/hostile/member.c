@@ -20,14 +20,17 @@
 enum { NOBODY = 65534 };
 #define MIB ((uint64_t)1 << 20)
 #define GIB ((uint64_t)1 << 30)
-// Where the area has something: counters and members, then the masks of its shares, 4 GiB for each.
+// Where the area has something: counters and members, then the masks of its shares, 4 GiB for each, then seven times as much for
+// each share's further holders.
 #define HEAD_BYTES (4 * MIB)
 #define SHARES_AT (4 * GIB)
 #define SHARE_BYTES (4 * GIB)
 #define SHARES 12
+#define PLANES_AT (SHARES_AT + 240 * SHARE_BYTES)
+#define PLANES 7
 #define WINDOW_BYTES (2 * MIB)
 // Where processes lock bytes.
-#define LOCKS_AT ((uint64_t)1 << 40)
+#define LOCKS_AT ((uint64_t)1 << 43)
 // Pages that it makes the file have at most.
 #define PAGES_MAX 16384
 
@@ -115,7 +118,7 @@ int main(int argc, char **argv) {
             pages++;
         } else if (kind < 960) {
             munmap((void *)window, WINDOW_BYTES);
-            uint64_t share = SHARES_AT + below(SHARES) * SHARE_BYTES;
+            uint64_t share = below(4) ? SHARES_AT + below(SHARES) * SHARE_BYTES : PLANES_AT + below(SHARES * PLANES) * SHARE_BYTES;
             // The words before the masks, then masks.
             window = window_of(fd, share + (below(3) ? below(16) : below(1000)) * WINDOW_BYTES, WINDOW_BYTES);
         } else if (kind < 970) {
@@ -130,7 +133,7 @@ int main(int argc, char **argv) {
             }
         } else if (kind < 990) {
             int mode = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE;
-            uint64_t from = below(8) ? SHARES_AT + below(SHARES) * SHARE_BYTES : 0;
+            uint64_t from = below(8) ? (below(4) ? SHARES_AT : PLANES_AT) + below(SHARES) * SHARE_BYTES : 0;
             fallocate(fd, mode, from + below(512) * 4096, (1 + below(64)) * 4096);
         } else {
             syscall(SYS_futex, &head[below(HEAD_BYTES / 8)], FUTEX_WAKE, 1, NULL, NULL, 0);

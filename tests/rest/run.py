@@ -180,6 +180,11 @@ def idle_forks(ebb, scratch):
     return counted(ebb, scratch, 120, "256M", 30)
 
 
+def many_idle_forks(ebb, scratch):
+    """More than have their bits in the masks."""
+    return counted(ebb, scratch, 400, "576M", 70)
+
+
 def idle_forks_short(ebb, scratch):
     return counted(ebb, scratch, 240, "96M", 20)
 
@@ -243,7 +248,7 @@ def ended(ebb, scratch):
         return "nobody is left"
 
 
-CASES = [idle_forks, idle_forks_short, relocated, stopped, orphans, ended]
+CASES = [idle_forks, many_idle_forks, idle_forks_short, relocated, stopped, orphans, ended]
 
 
 def main():

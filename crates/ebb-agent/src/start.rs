@@ -418,6 +418,8 @@ fn find_written() {
         let start = &raw const __ehdr_start as u64 + header[2];
         WRITTEN_START.store(start & !4095, Ordering::Relaxed);
         WRITTEN_END.store((start + header[5]).next_multiple_of(4096), Ordering::Relaxed);
+        let (start, end) = written_range();
+        uapi::own::set_data(start as usize, end as usize);
     }
 }
 

@@ -198,13 +198,14 @@ mod tests {
         let extent = Extent::new([1].into_iter(), (0, 0));
         let masks = Masks::create(counters.fd(), 4, &extent).unwrap();
         page.raise_shares_high_water(4);
-        let bits = [parent, child].map(|id| {
+        let numbers = [parent, child].map(|id| {
             page.member(id.index).has_bits.store(1, SeqCst);
-            1 << share.enter(id).unwrap()
+            share.enter(id).unwrap()
         });
         for at in 0..40 {
-            let (mask, _) = masks.make((1 << 30) + at * 4096).unwrap();
-            assert!(share.begin(mask, bits[0] | bits[1]));
+            let spot = masks.make((1 << 30) + at * 4096).unwrap();
+            let [own, child] = numbers.map(|number| masks.bit(spot, number).unwrap());
+            assert!(share.begin(own, child));
         }
         share.count(40, 0);
         assert_eq!((recount(page), page.sum().held), (177, 177));

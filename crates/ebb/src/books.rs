@@ -1,4 +1,4 @@
-//! What Ebb keeps books in, tables and buffers, since a fork: counted once for as long as nobody has written there.
+//! What Ebb keeps books in, tables, buffers and the agent's own data, since a fork: counted once for as long as nobody has written there.
 //!
 //! The kernel copies such memory when it is written to, and tells nobody. But it tells whether another process maps a page, too.
 //! So at a fork the pages that are in memory are shared by masks like the program's own, and what is charged for them is what
@@ -166,7 +166,7 @@ impl Space {
         let (frames, frame_pages) = self.staging.memory();
         let mut apart = [(arena, arena + arena_pages * PAGE), (frames, frames + frame_pages * PAGE)];
         apart.sort_unstable();
-        for (start, end) in own::all() {
+        for (start, end) in own::all().chain([own::data()]) {
             let mut at = start;
             for (from, to) in apart {
                 if from < end && to > at {

@@ -166,7 +166,7 @@ impl Space {
                 let used = self.open_for_write(page, word, state, region.end, want);
                 self.group.uncharge(want - used);
                 self.gate.leave(&ctx.gate);
-                self.background.kick_if(self, self.group.is_above_high());
+                self.background.kick_if(self, self.has_background_work());
                 self.note_books_used(ctx);
                 return (Fault::Resolved, reclaim);
             }
@@ -228,7 +228,7 @@ impl Space {
                         self.bring_rest(ctx, (page, n), window as usize, Limits { end: region_end, group, write })
                     };
                     self.note_window(from, (end - from) / PAGE, next_window);
-                    self.background.kick_if(self, self.group.is_above_high());
+                    self.background.kick_if(self, self.has_background_work());
                     self.note_books_used(ctx);
                     reclaim += self.slow_down(ctx, group, n);
                     return (Fault::Resolved, reclaim);
@@ -540,7 +540,7 @@ impl Space {
                 In::NoMemory => self.relieve_kernel(ctx),
             }
         }
-        self.background.kick_if(self, self.group.is_above_high());
+        self.background.kick_if(self, self.has_background_work());
         self.note_books_used(ctx);
         true
     }

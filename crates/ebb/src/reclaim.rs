@@ -452,6 +452,11 @@ impl Space {
         }
     }
 
+    /// True when a fault leaves something to do in the background.
+    pub(crate) fn has_background_work(&self) -> bool {
+        self.group.is_above_high() || self.swap.has_unused_in_files()
+    }
+
     /// Many slots were freed at once: has what they cost given back, beside the program where that is possible.
     pub(crate) fn release_unused_soon(&self) {
         if self.background.works {

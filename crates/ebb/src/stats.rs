@@ -10,7 +10,7 @@ use crate::tree;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// Written in `Shared::magic`; changes with the layout.
-pub const MAGIC: u64 = 0x4542_4230_3030_3137;
+pub const MAGIC: u64 = 0x4542_4230_3030_3138;
 
 /// Room for the name of a tree and its NUL.
 pub const NAME_BYTES: usize = 64;

@@ -12,7 +12,7 @@ use harness::alone::{
     COMPRESSIBLE, PAGE, Pages, RAM, RAM_PAGES, RANDOM, alone, assert_sound, ends, file_pages, fork, mixed, rewrite,
     space_on, wait,
 };
-use harness::{PATIENCE, Random, check, ctx, fill, leave, map, unmap};
+use harness::{PATIENCE, Random, check, ctx, fill, force, leave, map, unmap};
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -221,6 +221,32 @@ fn what_nobody_uses_any_more_is_given_back_and_can_be_used_again() {
             assert!(charged <= RAM_PAGES / 4, "round {round}: {charged} pages charged");
             assert_eq!(space.validate(), Ok(()));
         }
+    });
+}
+
+/// Memory comes back because there is room for it now: nothing is evicted any more, and only the program knows what it reads.
+#[test]
+fn what_is_left_of_a_file_when_all_is_in_memory_again_is_given_back() {
+    alone("what_is_left_of_a_file_when_all_is_in_memory_again_is_given_back", || {
+        if force().no_background {
+            eprintln!("there is no background thread that could give something back: not tested");
+            return;
+        }
+        let space = space(Some((c"/var/tmp", 16 * RAM)), true);
+        let fd = spill_fd(space);
+        let mut pages = Pages::new(space, 10 * RAM_PAGES, RANDOM);
+        let disk = bytes_on_disk(fd);
+        assert!(disk > 7 * RAM as usize, "{disk} bytes on disk");
+        space.stats().tree.set_limit(16 * RAM_PAGES as u64);
+        // In no order: nothing is read ahead, which the background thread would do.
+        (0..pages.len()).for_each(|i| pages.write(i * 7919 % (10 * RAM_PAGES), 2, RANDOM));
+        let end = Instant::now() + PATIENCE;
+        while bytes_on_disk(fd) > 3 * RAM as usize && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        let disk = bytes_on_disk(fd);
+        assert!(disk <= 3 * RAM as usize, "{disk} bytes on disk");
+        pages.check_all();
     });
 }
 

@@ -6,11 +6,12 @@ mod harness;
 
 use ebb::tree;
 use ebb::tree::masks::{Extent, LEAF_SHIFT};
+use ebb::tree::share::HOLDERS_MAX;
 use ebb::uapi::pagemap;
 use ebb::{Space, SwapSpec};
 use harness::alone::{PAGE, Pages, alone, fork, space_in_tree};
 use harness::{PATIENCE, Random};
-use std::io::Read;
+use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -390,8 +391,16 @@ fn who_is_killed_at_work_leaves_too_little_out_never_too_much() {
 }
 
 /// Forks a process that checks its pages and waits to be killed.
+/// A child that waits until it is killed, or the thread ends that made it.
 fn fork_waiting(pages: &Pages) -> i32 {
+    // SAFETY: concerns only the child.
+    fork_orphan(pages, || assert_eq!(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) }, 0))
+}
+
+/// The same, once it has done `first`; until it is killed.
+fn fork_orphan(pages: &Pages, first: impl FnOnce()) -> i32 {
     fork(pages.space, || {
+        first();
         pages.check_all();
         loop {
             // SAFETY: waits for a signal.
@@ -415,27 +424,102 @@ fn surplus(space: &Space) -> i64 {
     space.tree().page().shares().map(|(_, share)| share.surplus()).sum()
 }
 
-/// A share has 64 places: what further children have counts twice, and nothing else is wrong. The places come back.
+/// What is left out of the sum is so much, and what is held by several.
+fn assert_left_out(space: &Space, fd: i32, pages: usize) {
+    let page = space.tree().page();
+    assert_eq!(surplus(space), pages as i64);
+    tree::recount(page, fd, |index, recounted, holders| {
+        assert_eq!(page.share(index).surplus(), recounted);
+        assert_eq!(holders.iter().map(|(_, pages)| *pages as i64).sum::<i64>(), recounted);
+    });
+}
+
+/// What many children have in common counts once, whoever of them writes, forks and dies; what is beyond the places of a share counts
+/// twice, and nothing else is wrong. The places come back.
 #[test]
-fn further_children_than_a_share_has_places_for_count_in_full() {
-    alone("further_children_than_a_share_has_places_for_count_in_full", || {
+fn what_many_children_have_in_common_counts_once() {
+    alone("what_many_children_have_in_common_counts_once", || {
         let (space, fd) = space();
+        let shares = || space.tree().page().shares().filter(|(_, share)| !share.is_empty()).count();
         let mut pages = Pages::aligned(space, PAGES, 3);
-        let children: Vec<i32> = (0..70).map(|_| fork_waiting(&pages)).collect();
-        assert_eq!(surplus(space), 63 * PAGES as i64);
-        // These are its own again, and shared with further children by another share.
+        let children: Vec<i32> = (0..HOLDERS_MAX - 1).map(|_| fork_waiting(&pages)).collect();
+        assert_left_out(space, fd, (HOLDERS_MAX - 1) * PAGES);
+        assert_eq!(shares(), 1);
+        // Nobody has a place for it: what it has in common counts in full.
+        let one_more = fork_waiting(&pages);
+        assert_left_out(space, fd, (HOLDERS_MAX - 1) * PAGES);
+        // The parent's own copies are shared with nobody, and a write makes one page more, not one for each child.
+        let before = space.tree().page().sum().held;
         (0..PAGES / 2).for_each(|page| pages.write(page, 9, 3));
-        let more: Vec<i32> = (0..3).map(|_| fork_waiting(&pages)).collect();
-        assert_eq!(surplus(space), 63 * PAGES as i64 - PAGES as i64 / 2 + 3 * PAGES as i64 / 2);
-        tree::recount(space.tree().page(), fd, |index, recounted, _| {
-            assert_eq!(space.tree().page().share(index).surplus(), recounted);
-        });
-        kill_all(space, &children);
+        let more = space.tree().page().sum().held - before;
+        // What is granted comes in batches.
+        assert!((more - PAGES as i64 / 2).abs() <= 128, "{more} pages more");
+        assert_left_out(space, fd, (HOLDERS_MAX - 1) * PAGES - PAGES / 2);
+        kill_all(space, &[one_more]);
+        // Far holders die, and near ones.
+        let (near, far) = children.split_at(HOLDERS_MAX / 2);
+        kill_all(space, far);
+        assert_left_out(space, fd, near.len() * PAGES - PAGES / 2);
+        let more: Vec<i32> = (0..80).map(|_| fork_waiting(&pages)).collect();
+        assert_left_out(space, fd, (near.len() + more.len()) * PAGES - PAGES / 2);
+        kill_all(space, near);
+        assert_left_out(space, fd, more.len() * PAGES);
         kill_all(space, &more);
-        assert_eq!(surplus(space), 0);
+        assert_left_out(space, fd, 0);
         let last = fork_waiting(&pages);
-        assert_eq!(surplus(space), PAGES as i64);
+        assert_left_out(space, fd, PAGES);
         kill_all(space, &[last]);
+        pages.check_all();
+    });
+}
+
+/// A far holder writes, forks children that are far as well, gives pages up and dies.
+#[test]
+fn a_family_of_far_holders_counts_once() {
+    alone("a_family_of_far_holders_counts_once", || {
+        const CHILDREN: usize = 70;
+        const GRANDCHILDREN: usize = 100;
+        let (space, fd) = space();
+        let pages = Pages::aligned(space, PAGES, 3);
+        let children: Vec<i32> = (0..CHILDREN).map(|_| fork_waiting(&pages)).collect();
+        let (mut reader, writer) = std::io::pipe().expect("a pipe");
+        let mut told = || reader.read_exact(&mut [0]).expect("it goes on");
+        let tell = || assert_eq!((&writer).write(&[1]).expect("the pipe"), 1);
+        let parent = fork(space, || {
+            // SAFETY: for the test to end all of them.
+            unsafe { libc::setpgid(0, 0) };
+            (0..GRANDCHILDREN).for_each(|_| {
+                fork_orphan(&pages, || ());
+            });
+            tell();
+            // What it writes to is one page more, and what its next child has in common with it is only theirs.
+            let mut pages = Pages { versions: pages.versions.clone(), ..pages };
+            (0..PAGES / 4).for_each(|page| pages.write(page, 5, 3));
+            fork_orphan(&pages, || ());
+            tell();
+            loop {
+                // SAFETY: waits for a signal.
+                unsafe { libc::pause() };
+            }
+        });
+        told();
+        told();
+        let held = CHILDREN + 1 + GRANDCHILDREN;
+        assert_left_out(space, fd, held * PAGES - PAGES / 4 + PAGES);
+        kill_all(space, &children[..CHILDREN / 2]);
+        kill_all(space, &[parent]);
+        // Its last child has a quarter alone, and the rest with the family.
+        let held = held - 1 - CHILDREN / 2;
+        assert_left_out(space, fd, held * PAGES + 3 * PAGES / 4);
+        // SAFETY: what the process that is dead has left.
+        unsafe { libc::kill(-parent, libc::SIGKILL) };
+        let began = Instant::now();
+        while surplus(space) != ((CHILDREN - CHILDREN / 2) * PAGES) as i64 {
+            assert!(began.elapsed() < PATIENCE, "{} pages are left out", surplus(space));
+            space.tree().reap();
+        }
+        kill_all(space, &children[CHILDREN / 2..]);
+        assert_left_out(space, fd, 0);
         pages.check_all();
     });
 }

@@ -24,7 +24,7 @@ use crate::tree::holding::Fork;
 use crate::uapi::{self, Errno};
 use crate::validate::Inconsistency;
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use ebb_pool::{BLOCK_BYTES, BLOCK_PAGES, Pool};
 use ebb_slots::{
     CLUSTER_SLOTS, Folio, Locked, Options, Order, Placement, Shadow, Shard, Slot, Stored, SwapDevice, TableEntry,
@@ -104,6 +104,8 @@ pub struct SwapSpace {
     content_pages: AtomicU64,
     /// Pool objects that a file would rather have, see [`content::POOL_OBJECT_MAX`].
     large_objects: AtomicU64,
+    /// Slots of files were freed since somebody looked whether that leaves something to give back.
+    has_freed_in_file: AtomicBool,
 }
 
 // SAFETY: locations are atomics.
@@ -141,6 +143,7 @@ impl SwapSpace {
             tables: AtomicU32::new(0),
             content_pages: AtomicU64::new(0),
             large_objects: AtomicU64::new(0),
+            has_freed_in_file: AtomicBool::new(false),
         })
     }
 
@@ -200,6 +203,13 @@ impl SwapSpace {
         });
         self.charge_tables(group);
         released + self.devices.own().map(|(_, file)| file.release_unused(group)).sum::<usize>()
+    }
+
+    /// True when files have something to give back: asked after each call that may have freed what they had, and true for one that did.
+    pub fn has_unused_in_files(&self) -> bool {
+        self.has_freed_in_file.load(Ordering::Relaxed)
+            && self.has_freed_in_file.swap(false, Ordering::Relaxed)
+            && self.devices.own().any(|(_, file)| file.has_unused())
     }
 
     /// Gives back a claimed slot that was not used.

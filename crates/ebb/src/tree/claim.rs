@@ -7,7 +7,7 @@
 //! namespace, do not matter.
 
 use super::masks;
-use super::share::{HOLDERS_MAX, Share};
+use super::share::{HOLDERS_MAX, NEAR, Share, holders_of, is_of_several, plane_of};
 use super::{Kind, Member, MemberId, Page, Tree, TreeFull, now_ms};
 use crate::primitive::Ordering;
 use crate::uapi::{self, record_lock};
@@ -15,7 +15,7 @@ use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::Relaxed;
 
 /// Where the bytes are that members lock: behind everything that the file has.
-const LOCKS_AT: u64 = 1 << 40;
+pub(super) const LOCKS_AT: u64 = 1 << 43;
 /// The byte that the process locks that started the tree.
 const SUPERVISOR_AT: u64 = LOCKS_AT - 1;
 /// How long a child may take from fork to its own lock, before its place goes to somebody else. A child that is stopped
@@ -123,10 +123,12 @@ fn release(page: &Page, fd: i32, id: MemberId, is_gone: impl Fn() -> bool) -> bo
         share.note_locked();
         if let Some(number) = share.number_of(id).filter(|_| is_gone()) {
             share.begin_leaving(number, id);
-            let taken = masks::walk(fd, index, |masks, is_pool| {
+            let planes = plane_of(number).map_or(0..0, |plane| plane..plane + 1);
+            let taken = masks::walk(fd, index, planes, |unit| {
                 // What is left out of the sum no more is granted no more either, so that the sum stays what it is.
-                for masks in masks.chunks(CHUNK) {
-                    let pages = share.leave_all(masks, 1 << number, is_pool);
+                for first in (0..unit.masks.len()).step_by(CHUNK) {
+                    let part = first..(first + CHUNK).min(unit.masks.len());
+                    let pages = share.leave_all(unit.bits(number, part), unit.is_extra);
                     if pages > 0
                         && let Some(member) = page.find(id)
                     {
@@ -204,14 +206,24 @@ fn vacate(page: &Page, fd: i32, index: u32) {
 pub fn recount(page: &Page, fd: i32, mut f: impl FnMut(u32, i64, &[(MemberId, u64)])) {
     for (index, share) in page.shares().filter(|(_, share)| !share.is_empty()) {
         let (mut surplus, mut counted_elsewhere) = (0, [0u64; HOLDERS_MAX]);
-        let looked = masks::walk(fd, index, |masks, _| {
-            for mask in masks {
-                let mut others = mask.load(Relaxed);
-                others &= others.wrapping_sub(1);
-                surplus += i64::from(others.count_ones());
-                while others != 0 {
-                    counted_elsewhere[others.trailing_zeros() as usize] += 1;
-                    others &= others - 1;
+        let planes = share.planes();
+        let looked = masks::walk(fd, index, 0..planes, |unit| {
+            for (i, mask) in unit.masks.iter().enumerate() {
+                let mask = mask.load(Relaxed);
+                if !is_of_several(mask) {
+                    continue;
+                }
+                let words = (0..planes).map(|plane| (NEAR + 64 * plane as u32, unit.far_word(plane, i)));
+                // It counts for the first.
+                let mut is_first = true;
+                for (number, mut word) in core::iter::once((0, holders_of(mask).0)).chain(words) {
+                    while word != 0 {
+                        if !core::mem::take(&mut is_first) {
+                            counted_elsewhere[(number + word.trailing_zeros()) as usize] += 1;
+                            surplus += 1;
+                        }
+                        word &= word - 1;
+                    }
                 }
             }
         });

@@ -6,12 +6,12 @@
 //! as its pages allow.
 
 use super::claim::{forget_share, share_byte};
-use super::masks::{Extent, Masks, Shape};
+use super::masks::{Extent, Masks, Planes, Shape, Spot};
 use super::own::{Tree, now_ms};
 use super::page::SHARES_MAX;
-use super::share::Share;
+use super::share::{Bit, Share, is_of_several};
 use super::{Kind, MemberId, Page};
-use crate::primitive::{AtomicU64, Ordering};
+use crate::primitive::Ordering;
 use crate::uapi::record_lock;
 use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicI64, AtomicU32, AtomicUsize};
@@ -58,6 +58,7 @@ struct Holding {
     nr_leaves: AtomicUsize,
     extra_addr: AtomicUsize,
     extra_pages: AtomicUsize,
+    planes: [AtomicUsize; 2],
 }
 
 impl Holding {
@@ -74,7 +75,12 @@ impl Holding {
             nr_leaves: AtomicUsize::new(0),
             extra_addr: AtomicUsize::new(0),
             extra_pages: AtomicUsize::new(0),
+            planes: [const { AtomicUsize::new(0) }; 2],
         }
+    }
+
+    fn set_planes(&self, planes: Planes) {
+        self.planes.iter().zip(planes.0).for_each(|(to, plane)| to.store(plane, Relaxed));
     }
 }
 
@@ -92,8 +98,10 @@ struct Held<'a> {
 }
 
 impl Held<'_> {
-    fn own_bit(&self) -> u64 {
-        1 << self.own
+    /// This process's bit for the page at `addr`, if it may have one, and whether the page is of the pool.
+    fn own_bit(&self, addr: usize) -> Option<(Bit<'_>, Spot<'_>)> {
+        let spot = self.masks.get(addr)?;
+        Some((self.masks.bit(spot, self.own)?, spot))
     }
 
     /// The number of the child's bit, if it has one.
@@ -118,7 +126,11 @@ impl Holdings {
         Some(Held {
             index,
             share: page.share(index),
-            masks: Masks { at: holding.at.load(Relaxed), shape },
+            masks: Masks {
+                at: holding.at.load(Relaxed),
+                shape,
+                planes: Planes([0, 1].map(|place: usize| holding.planes[place].load(Relaxed))),
+            },
             own: holding.own.load(Relaxed),
             child: holding.child.load(Relaxed),
         })
@@ -134,6 +146,7 @@ impl Holdings {
         holding.nr_leaves.store(masks.shape.nr_leaves, Relaxed);
         holding.extra_addr.store(masks.shape.extra_addr, Relaxed);
         holding.extra_pages.store(masks.shape.extra_pages, Relaxed);
+        holding.set_planes(masks.planes);
         holding.own.store(own, Relaxed);
         for count in [&holding.pages, &holding.pool_pages] {
             count.store(0, Relaxed);
@@ -217,18 +230,17 @@ impl Fork<'_> {
     pub fn share(&mut self, addr: usize) -> bool {
         let (page, holdings) = (self.tree.page(), &self.tree.holdings);
         for (place, held) in holdings.all(page) {
-            let Some((mask, is_pool)) = held.masks.get(addr) else { continue };
-            if mask.load(Relaxed) & held.own_bit() == 0 {
-                continue;
-            }
+            let Some((own, spot)) = held.own_bit(addr).filter(|(own, _)| own.is_set()) else { continue };
             if held.share.is_void() {
                 // Nothing is left out for it: it may be shared anew elsewhere.
                 self.tree.leave(place, held, addr);
                 break;
             }
             let Some(child) = self.child_number(place, held) else { return false };
-            if held.share.join(mask, held.own_bit(), 1 << child) {
-                self.add(place, is_pool, false);
+            // Its plane may be mapped since.
+            let masks = holdings.get(page, place).map_or(held.masks, |held| held.masks);
+            if masks.bit(spot, child).is_some_and(|child| held.share.join(own, child)) {
+                self.add(place, spot.is_extra, false);
                 return true;
             }
             break;
@@ -249,7 +261,13 @@ impl Fork<'_> {
     /// The number of the child's bit in a share, which it gets with its first page there.
     fn child_number(&mut self, place: usize, held: Held<'_>) -> Option<u32> {
         if held.child == 0 {
-            let number = held.share.enter(self.child);
+            let number = held.share.enter(self.child).filter(|number| {
+                let is_mapped = self.tree.map_plane(place, held, *number);
+                if !is_mapped {
+                    held.share.drop_holder(*number, self.child);
+                }
+                is_mapped
+            });
             let child = number.map_or(NO_ROOM, |number| number + 1);
             self.tree.holdings.0[place].child.store(child, Relaxed);
             self.used[place] = number.map(|number| (held.index, held.own, number));
@@ -264,15 +282,17 @@ impl Fork<'_> {
             return false;
         }
         // Where several others hold their page together there is no place, and no need for a number.
-        let several = |(mask, _): (&AtomicU64, bool)| mask.load(Relaxed).count_ones() > 1;
-        if held.masks.get(addr).is_some_and(several) {
+        if held.masks.get(addr).is_some_and(|spot| is_of_several(spot.mask.load(Relaxed))) {
             return false;
         }
         let Some(child) = self.child_number(place, held) else { return false };
-        let Some((mask, is_pool)) = held.masks.make(addr) else { return false };
-        let begun = held.share.begin(mask, held.own_bit() | 1 << child);
+        // Its plane may be mapped since.
+        let Some(Held { masks, .. }) = self.tree.holdings.get(self.tree.page(), place) else { return false };
+        let Some(spot) = masks.make(addr) else { return false };
+        let (Some(own), Some(child)) = (masks.bit(spot, held.own), masks.bit(spot, child)) else { return false };
+        let begun = held.share.begin(own, child);
         if begun {
-            self.add(place, is_pool, true);
+            self.add(place, spot.is_extra, true);
         }
         begun
     }
@@ -310,9 +330,10 @@ impl Fork<'_> {
     pub fn unshare(&mut self, addr: usize) {
         for (_, held) in self.tree.holdings.all(self.tree.page()) {
             if let Some(child) = held.child()
-                && let Some((mask, is_pool)) = held.masks.get(addr)
+                && let Some(spot) = held.masks.get(addr)
+                && let Some(child) = held.masks.bit(spot, child)
             {
-                held.share.leave(mask, 1 << child, is_pool);
+                held.share.leave(child, spot.is_extra);
             }
         }
     }
@@ -386,6 +407,12 @@ impl Tree {
         if let Some(member) = self.page.find(id) {
             member.has_bits.fetch_add(1, Ordering::SeqCst);
         }
+    }
+
+    /// Maps the plane of the holder with that number; false where it cannot be mapped. Under the exclusive gate.
+    fn map_plane(&self, place: usize, held: Held<'_>, number: u32) -> bool {
+        let planes = held.masks.with_plane_of(self.fd(), held.index, number, held.own);
+        planes.inspect(|planes| self.holdings.0[place].set_planes(*planes)).is_ok()
     }
 
     /// Makes a share; the place of the holding.
@@ -488,10 +515,9 @@ impl Tree {
     /// True while another process holds the page at `addr` too, of which this one has a bit. Inside the gate that does not
     /// begin, and may end.
     pub fn is_shared(&self, addr: usize) -> bool {
-        self.holdings.all(self.page).any(|(_, held)| {
-            let mask = held.masks.get(addr).map_or(0, |(mask, _)| mask.load(Ordering::Relaxed));
-            mask & held.own_bit() != 0 && mask != held.own_bit() && !held.share.is_void()
-        })
+        self.holdings
+            .all(self.page)
+            .any(|(_, held)| held.own_bit(addr).is_some_and(|(own, _)| own.is_shared()) && !held.share.is_void())
     }
 
     /// Pages of the program that the others have given up, who left this process alone with them: so many, as far as is known, and
@@ -518,9 +544,9 @@ impl Tree {
 
     /// The page at `addr` is not held by the share at a place any more; whether others do. None when it was not.
     fn leave(&self, place: usize, held: Held<'_>, addr: usize) -> Option<bool> {
-        let (mask, is_pool) = held.masks.get(addr)?;
-        let others = held.share.leave(mask, held.own_bit(), is_pool)?;
-        self.holdings.uncount(place, is_pool);
+        let (own, spot) = held.own_bit(addr)?;
+        let others = held.share.leave(own, spot.is_extra)?;
+        self.holdings.uncount(place, spot.is_extra);
         Some(others)
     }
 

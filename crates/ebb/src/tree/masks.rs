@@ -3,9 +3,11 @@
 //!
 //! They are by address: a gibibyte of address space at a time (*leaf*), those in which the process had pages which made the
 //! share, and one range more for the pool. The file has holes where nothing was ever shared; which units of 2 MiB have masks says
-//! a bit each, because to read from a hole would fill it.
+//! a bit each, because to read from a hole would fill it. The words of far holders are behind the masks of all shares, of the same
+//! form: a part of the file for each plane of each share.
 
 use super::page::SHARES_MAX;
+use super::share::{Bit, PLANES, holders_of, plane_of};
 use crate::uapi::{self, Errno, later};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
@@ -21,10 +23,11 @@ const UNIT_SHIFT: u32 = 9;
 const LEAF_PAGES_SHIFT: u32 = LEAF_SHIFT - PAGE_SHIFT;
 /// Most pages of the extra range.
 const EXTRA_MAX: usize = 1 << 26;
-/// Where masks begin in the file, and how far those of one share are from those of the next. They end below the bytes
-/// that processes lock.
+/// Where masks begin in the file, and how far those of one share are from those of the next.
 const SHARES_AT: u64 = 1 << 32;
 const STRIDE: u64 = 1 << 32;
+/// Where the planes begin, those of one share after the other. They end below the bytes that processes lock.
+const PLANES_AT: u64 = SHARES_AT + SHARES_MAX as u64 * STRIDE;
 
 /// Words of a share: how many leaves, the extra range's address and pages, and the numbers of the leaves in order; then a bit
 /// for each unit of each leaf, and of the extra range; then the masks.
@@ -37,9 +40,9 @@ const MASKS_AT: usize = EXTRA_UNITS_AT + (EXTRA_MAX >> (UNIT_SHIFT + 6));
 const _: () = assert!(NUMBERS_AT + LEAVES_MAX <= UNITS_AT);
 const _: () = assert!(8 * (MASKS_AT + (LEAVES_MAX << LEAF_PAGES_SHIFT) + EXTRA_MAX) as u64 <= STRIDE);
 /// Bytes of the file: as many as all shares need, of which it has what is used.
-pub const FILE_BYTES: u64 = SHARES_AT + SHARES_MAX as u64 * STRIDE;
+pub const FILE_BYTES: u64 = PLANES_AT + (SHARES_MAX * PLANES) as u64 * STRIDE;
 
-const _: () = assert!(FILE_BYTES <= 1 << 40);
+const _: () = assert!(FILE_BYTES <= super::claim::LOCKS_AT);
 
 /// The leaves that a share will have, in order, and its extra range.
 pub struct Extent {
@@ -97,9 +100,25 @@ fn offset(index: u32) -> u64 {
     SHARES_AT + u64::from(index) * STRIDE
 }
 
+/// Where a plane of the share at `index` begins in the file.
+fn plane_offset(index: u32, plane: usize) -> u64 {
+    PLANES_AT + (u64::from(index) * PLANES as u64 + plane as u64) * STRIDE
+}
+
+/// Makes the file as long as `end`, if `ebb run` could not. It never becomes shorter, whoever else makes it longer now.
+fn lengthen(fd: i32, end: u64) -> Result<(), Errno> {
+    if uapi::fd::bytes(fd)? < end {
+        let last = end - 4096;
+        uapi::with_largest_files(|| uapi::allocate(fd, last, 4096))?;
+        let _ = uapi::punch_hole(fd, last, 4096);
+    }
+    Ok(())
+}
+
 /// Forgets all masks of a share that nobody uses. By who holds its lock.
 pub fn forget(fd: i32, index: u32) {
     let _ = uapi::punch_hole(fd, offset(index), STRIDE);
+    let _ = uapi::punch_hole(fd, plane_offset(index, 0), PLANES as u64 * STRIDE);
 }
 
 /// The masks of one share, as one of its holders has them mapped.
@@ -110,6 +129,35 @@ pub struct Masks {
     /// As it was when they were made. What the memory says may be of another share by now, if this process was taken for
     /// dead.
     pub shape: Shape,
+    /// Where planes are mapped.
+    pub planes: Planes,
+}
+
+/// The planes of a share that one of its holders has mapped: its own, and its youngest child's.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Planes(
+    /// For each where it is, and its number and 1 in the bits that an address does not need; 0 for none.
+    pub [usize; 2],
+);
+
+impl Planes {
+    const NUMBER: usize = 4095;
+
+    /// Where a plane is.
+    fn find(&self, plane: usize) -> Option<usize> {
+        self.0.iter().find(|place| **place & Self::NUMBER == plane + 1).map(|place| place & !Self::NUMBER)
+    }
+}
+
+/// What there is for one page.
+#[derive(Clone, Copy, Debug)]
+pub struct Spot<'a> {
+    /// Its mask.
+    pub mask: &'a AtomicU64,
+    /// It is of the extra range.
+    pub is_extra: bool,
+    /// Number of the word.
+    index: usize,
 }
 
 impl Masks {
@@ -117,14 +165,10 @@ impl Masks {
     /// its lock.
     pub fn create(fd: i32, index: u32, extent: &Extent) -> Result<Self, Errno> {
         forget(fd, index);
-        // A file that `ebb run` could not make as long as that. It never becomes shorter, whoever else makes it longer now.
-        if uapi::fd::bytes(fd)? < offset(index) + STRIDE {
-            let last = offset(index) + STRIDE - 4096;
-            uapi::with_largest_files(|| uapi::allocate(fd, last, 4096))?;
-            let _ = uapi::punch_hole(fd, last, 4096);
-        }
+        lengthen(fd, offset(index) + STRIDE)?;
         let shape = extent.shape;
-        let this = Self { at: later::map_file(shape.bytes(), fd, offset(index))? as usize, shape };
+        let at = later::map_file(shape.bytes(), fd, offset(index))? as usize;
+        let this = Self { at, shape, planes: Planes::default() };
         let head = [shape.nr_leaves, shape.extra_addr, shape.extra_pages];
         for (i, value) in head.iter().chain(extent.leaves()).enumerate() {
             if let Some(word) = this.word(i) {
@@ -145,6 +189,40 @@ impl Masks {
     pub fn retire(self) {
         // SAFETY: the caller says so.
         let _ = unsafe { later::unmap(self.at, self.shape.bytes()) };
+        for place in self.planes.0.into_iter().filter(|place| *place != 0) {
+            // SAFETY: as above.
+            let _ = unsafe { later::unmap(place & !Planes::NUMBER, self.shape.bytes()) };
+        }
+    }
+
+    /// The planes with that of the holder `number` among them: mapped in place of one that `own` does not need. Nobody in this
+    /// process may use that any more.
+    pub fn with_plane_of(&self, fd: i32, index: u32, number: u32, own: u32) -> Result<Planes, Errno> {
+        let Some(plane) = plane_of(number).filter(|plane| self.planes.find(*plane).is_none()) else {
+            return Ok(self.planes);
+        };
+        lengthen(fd, plane_offset(index, plane) + STRIDE)?;
+        let at = later::map_file(self.shape.bytes(), fd, plane_offset(index, plane))? as usize;
+        let mut planes = self.planes;
+        let own = plane_of(own).map_or(0, |own| own + 1);
+        let is_own = planes.0[0] != 0 && planes.0[0] & Planes::NUMBER == own;
+        let old = core::mem::replace(&mut planes.0[usize::from(is_own)], at | (plane + 1));
+        if old != 0 {
+            // SAFETY: the caller says so.
+            let _ = unsafe { later::unmap(old & !Planes::NUMBER, self.shape.bytes()) };
+        }
+        Ok(planes)
+    }
+
+    /// The bit of the holder with that number for a page; none when its plane is not mapped.
+    pub fn bit(&self, spot: Spot<'_>, number: u32) -> Option<Bit<'_>> {
+        let mask = self.word(spot.index)?;
+        let far = match plane_of(number) {
+            None => None,
+            // SAFETY: as much of a plane is mapped as of the masks, which have this word; any bytes are a valid word.
+            Some(plane) => Some(unsafe { &*(self.planes.find(plane)? as *const AtomicU64).add(spot.index) }),
+        };
+        Some(Bit::new(number, mask, far))
     }
 
     fn word(&self, index: usize) -> Option<&AtomicU64> {
@@ -180,21 +258,21 @@ impl Masks {
         Some((mask, UNITS_AT + at * LEAF_UNIT_WORDS + unit / 64, 1 << (unit % 64), false))
     }
 
-    /// The mask of the page at `addr`, if one was ever used there, and whether it is of the extra range.
-    pub fn get(&self, addr: usize) -> Option<(&AtomicU64, bool)> {
-        let (mask, word, bit, is_extra) = self.find(addr)?;
+    /// What there is for the page at `addr`, if it was ever used.
+    pub fn get(&self, addr: usize) -> Option<Spot<'_>> {
+        let (index, word, bit, is_extra) = self.find(addr)?;
         let is_used = self.word(word)?.load(Relaxed) & bit != 0;
-        if is_used { Some((self.word(mask)?, is_extra)) } else { None }
+        if is_used { Some(Spot { mask: self.word(index)?, is_extra, index }) } else { None }
     }
 
-    /// The mask of the page at `addr`, to be used; none where there is none.
-    pub fn make(&self, addr: usize) -> Option<(&AtomicU64, bool)> {
-        let (mask, word, bit, is_extra) = self.find(addr)?;
+    /// What there is for the page at `addr`, to be used; none where there is nothing.
+    pub fn make(&self, addr: usize) -> Option<Spot<'_>> {
+        let (index, word, bit, is_extra) = self.find(addr)?;
         let unit = self.word(word)?;
         if unit.load(Relaxed) & bit == 0 {
             unit.fetch_or(bit, Relaxed);
         }
-        Some((self.word(mask)?, is_extra))
+        Some(Spot { mask: self.word(index)?, is_extra, index })
     }
 }
 
@@ -208,12 +286,22 @@ const _: () = assert!(8 << UNIT_SHIFT == 4096);
 /// Where this process maps what it walks through; 0 for nowhere yet. One place for good, because the kernel would put it
 /// where the program has just unmapped something.
 static WINDOW: AtomicUsize = AtomicUsize::new(0);
+/// The same for planes.
+static PLANES_WINDOW: AtomicUsize = AtomicUsize::new(0);
 /// Somebody walks.
 static IS_WALKING: AtomicBool = AtomicBool::new(false);
 
 /// In fork's child, where nobody walks.
 pub fn reset_in_child() {
     IS_WALKING.store(false, Relaxed);
+}
+
+/// A range for good, of which `kept` says where it is.
+fn window(kept: &AtomicUsize, bytes: usize) -> Result<usize, Errno> {
+    if kept.load(Relaxed) == 0 {
+        kept.store(later::reserve_nothing(bytes)?, Relaxed);
+    }
+    Ok(kept.load(Relaxed))
 }
 
 /// The part of the file from `at` on, mapped at `place`.
@@ -242,30 +330,62 @@ impl Drop for View {
     }
 }
 
-/// Calls `f` with the masks of each unit of a share that have memory, and whether they are of the extra range. By who holds
-/// the share's lock, or can bear it if the share becomes another one meanwhile.
-pub fn walk(fd: i32, index: u32, f: impl FnMut(&[AtomicU64], bool)) -> Result<(), Errno> {
+/// The masks of a unit that have memory, and the words of far holders.
+pub struct UnitMasks<'a> {
+    /// The masks.
+    pub masks: &'a [AtomicU64],
+    /// They are of the extra range.
+    pub is_extra: bool,
+    planes: &'a [Option<View>; PLANES],
+    /// Number of the first mask in what is mapped.
+    first: usize,
+}
+
+impl UnitMasks<'_> {
+    /// The bits of the holder with that number in a part of the masks; none of a far one in a unit that has no far holders.
+    pub fn bits(&self, number: u32, part: core::ops::Range<usize>) -> impl Iterator<Item = Bit<'_>> + Clone {
+        let plane = plane_of(number);
+        let far = plane.and_then(|plane| self.planes[plane].as_ref()).map(|view| &view.words()[self.first..]);
+        let is_there = plane.is_none() || far.is_some();
+        let part = if is_there { part } else { 0..0 };
+        part.map(move |i| Bit::new(number, &self.masks[i], far.map(|words| &words[i])))
+    }
+
+    /// The word of a plane for the mask at `i`, if far holders hold the page.
+    pub fn far_word(&self, plane: usize, i: usize) -> u64 {
+        let has_far = holders_of(self.masks[i].load(Relaxed)).1 > 0;
+        let view = self.planes[plane].as_ref().filter(|_| has_far);
+        view.map_or(0, |view| view.words()[self.first + i].load(Relaxed))
+    }
+}
+
+/// Calls `f` with the masks of each unit of a share that have memory, and the words of `planes`. By who holds the share's lock, or
+/// can bear it if the share becomes another one meanwhile.
+pub fn walk(fd: i32, index: u32, planes: core::ops::Range<usize>, f: impl FnMut(&UnitMasks<'_>)) -> Result<(), Errno> {
     if IS_WALKING.swap(true, Acquire) {
         return Err(Errno::AGAIN);
     }
-    let done = walk_alone(fd, index, f);
+    let done = walk_alone(fd, index, planes, f);
     IS_WALKING.store(false, Release);
     done
 }
 
 /// Asks the file what it has rather than the words that say which units are used: to read from a hole would fill it, and any process
-/// of the tree may have written there that all of them are.
-fn walk_alone(fd: i32, index: u32, mut f: impl FnMut(&[AtomicU64], bool)) -> Result<(), Errno> {
+/// of the tree may have written there that all of them are. For the same reason planes are mapped where there are far holders.
+fn walk_alone(
+    fd: i32,
+    index: u32,
+    planes: core::ops::Range<usize>,
+    mut f: impl FnMut(&UnitMasks<'_>),
+) -> Result<(), Errno> {
     // Behind its end there is no memory.
-    if uapi::fd::bytes(fd)? < offset(index) + STRIDE {
+    let file_bytes = uapi::fd::bytes(fd)?;
+    if file_bytes < offset(index) + STRIDE {
         return Err(Errno::INVAL);
     }
-    if WINDOW.load(Relaxed) == 0 {
-        WINDOW.store(later::reserve_nothing(LEAF_BYTES)?, Relaxed);
-    }
-    let window = WINDOW.load(Relaxed);
+    let place = window(&WINDOW, LEAF_BYTES)?;
     let shape = {
-        let head = View::map(window, fd, offset(index), 4096)?;
+        let head = View::map(place, fd, offset(index), 4096)?;
         let load = |index: usize| head.words()[index].load(Relaxed) as usize;
         Shape { nr_leaves: load(0).min(LEAVES_MAX), extra_addr: load(1), extra_pages: load(2).min(EXTRA_MAX) }
     };
@@ -277,9 +397,23 @@ fn walk_alone(fd: i32, index: u32, mut f: impl FnMut(&[AtomicU64], bool)) -> Res
         let data = data & !4095;
         let hole = uapi::fd::next_hole(fd, data)?.next_multiple_of(4096).clamp(data + 4096, end);
         at = hole.min(data + LEAF_BYTES as u64);
-        let view = View::map(window, fd, data, (at - data) as usize)?;
+        let bytes = (at - data) as usize;
+        let view = View::map(place, fd, data, bytes)?;
+        let has_far = || view.words().iter().any(|mask| holders_of(mask.load(Relaxed)).1 > 0);
+        let mut views = [const { None }; PLANES];
+        if !planes.is_empty() && has_far() {
+            let places = window(&PLANES_WINDOW, PLANES * LEAF_BYTES)?;
+            for plane in planes.clone() {
+                let from = plane_offset(index, plane);
+                if file_bytes >= from + STRIDE {
+                    let place = places + plane * LEAF_BYTES;
+                    views[plane] = Some(View::map(place, fd, from + (data - offset(index)), bytes)?);
+                }
+            }
+        }
         for (i, masks) in view.words().chunks(1 << UNIT_SHIFT).enumerate() {
-            f(masks, data + 4096 * i as u64 >= extra_at);
+            let is_extra = data + 4096 * i as u64 >= extra_at;
+            f(&UnitMasks { masks, is_extra, planes: &views, first: i << UNIT_SHIFT });
         }
     }
     Ok(())
@@ -288,6 +422,7 @@ fn walk_alone(fd: i32, index: u32, mut f: impl FnMut(&[AtomicU64], bool)) -> Res
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tree::share::{NEAR, Share, bit_of};
     use core::sync::atomic::Ordering::SeqCst;
     use std::os::fd::{AsRawFd, FromRawFd};
 
@@ -303,9 +438,9 @@ mod tests {
     }
 
     /// Walks when no other test does.
-    fn walked(file: &std::fs::File, index: u32, mut f: impl FnMut(&[AtomicU64], bool)) -> Result<(), Errno> {
+    fn walked(file: &std::fs::File, index: u32, mut f: impl FnMut(&UnitMasks<'_>)) -> Result<(), Errno> {
         loop {
-            let done = walk(file.as_raw_fd(), index, &mut f);
+            let done = walk(file.as_raw_fd(), index, 0..PLANES, &mut f);
             if done != Err(Errno::AGAIN) {
                 return done;
             }
@@ -325,25 +460,77 @@ mod tests {
             assert!(masks.make(addr).is_none() && masks.get(addr).is_none(), "{addr:x}");
         }
         for (i, addr) in addrs().into_iter().enumerate() {
-            assert!(i == 5 || masks.get(addr).is_none_or(|(mask, _)| mask.load(SeqCst) == 0));
-            let (mask, is_extra) = masks.make(addr).expect("a mask");
-            assert_eq!(is_extra, addr >= EXTRA);
-            mask.store(1 << i, SeqCst);
+            assert!(i == 5 || masks.get(addr).is_none_or(|spot| spot.mask.load(SeqCst) == 0));
+            let spot = masks.make(addr).expect("a mask");
+            assert_eq!(spot.is_extra, addr >= EXTRA);
+            spot.mask.store(1 << i, SeqCst);
         }
         for (i, addr) in addrs().into_iter().enumerate() {
-            assert_eq!(masks.get(addr).map(|(mask, _)| mask.load(SeqCst)), Some(1 << i));
+            assert_eq!(masks.get(addr).map(|spot| spot.mask.load(SeqCst)), Some(1 << i));
         }
         // Others find the same, and all of it.
         let (mut all, mut of_extra, mut looked_at) = (0, 0, 0);
-        let look = |masks: &[AtomicU64], is_extra| {
-            let here = masks.iter().fold(0, |all, mask| all | mask.load(SeqCst));
-            (all, of_extra) = (all | here, of_extra | if is_extra { here } else { 0 });
-            looked_at += masks.len();
+        let look = |unit: &UnitMasks<'_>| {
+            let here = unit.masks.iter().fold(0, |all, mask| all | mask.load(SeqCst));
+            (all, of_extra) = (all | here, of_extra | if unit.is_extra { here } else { 0 });
+            looked_at += unit.masks.len();
         };
         walked(&file, 3, look).expect("memory");
         assert_eq!((all, of_extra, looked_at), (0b11_1111, 0b11_0000, 6 * 512));
         // There is nothing behind the end of the file.
-        assert_eq!(walked(&file, 4, |_, _| {}), Err(Errno::INVAL));
+        assert_eq!(walked(&file, 4, |_| {}), Err(Errno::INVAL));
+        masks.retire();
+    }
+
+    #[test]
+    fn far_holders_have_bits_in_planes() {
+        let file = file();
+        let extent = Extent::new([1, 5].into_iter(), (EXTRA, 1024));
+        let mut masks = Masks::create(file.as_raw_fd(), 2, &extent).expect("memory");
+        let share = Share::default();
+        // One of each plane, and a near one that makes children of them.
+        let far: Vec<u32> = (0..PLANES as u32).map(|plane| NEAR + 64 * plane + 9 * plane).collect();
+        for (i, addr) in addrs().into_iter().enumerate() {
+            for (j, number) in far[..=i].iter().copied().enumerate() {
+                assert!(masks.get(addr).is_none_or(|spot| masks.bit(spot, number).is_none_or(|bit| !bit.is_set())));
+                masks.planes = masks.with_plane_of(file.as_raw_fd(), 2, number, 0).expect("memory");
+                let spot = masks.make(addr).expect("a mask");
+                let [own, child] = [0, number].map(|number| masks.bit(spot, number).expect("it is mapped"));
+                assert!(if j == 0 { share.begin(own, child) } else { share.join(own, child) });
+                assert!(own.is_shared() && child.is_shared());
+            }
+        }
+        // Two are mapped, the youngest child's and one's own.
+        assert!(masks.bit(masks.get(EXTRA).expect("a mask"), far[0]).is_none());
+        let own = far[5];
+        let planes = masks.with_plane_of(file.as_raw_fd(), 2, far[0], own).expect("memory");
+        masks.planes = planes;
+        let spot = masks.get(EXTRA).expect("a mask");
+        assert!([far[0], own].iter().all(|number| masks.bit(spot, *number).is_some()));
+        // Others find the same.
+        let (mut seen, mut left) = (vec![0; far.len()], 0);
+        let look = |unit: &UnitMasks<'_>| {
+            for (plane, number) in far.iter().enumerate() {
+                seen[plane] += unit.bits(*number, 0..unit.masks.len()).filter(Bit::is_set).count();
+                assert!((0..unit.masks.len()).all(|i| [0, bit_of(*number)].contains(&unit.far_word(plane, i))));
+            }
+            // The first one dies.
+            left += share.leave_all(unit.bits(far[0], 0..unit.masks.len()), unit.is_extra);
+        };
+        walked(&file, 2, look).expect("memory");
+        let expected: Vec<usize> = (0..far.len()).map(|plane| addrs().len().saturating_sub(plane)).collect();
+        assert_eq!((seen, left), (expected, addrs().len() as i64));
+        let near = |spot: Spot<'_>| holders_of(spot.mask.load(SeqCst));
+        assert_eq!(addrs().map(|addr| near(masks.get(addr).expect("a mask"))), [0, 1, 2, 3, 4, 5].map(|far| (1, far)));
+        masks.retire();
+        // What was in it is gone for who comes next.
+        forget(file.as_raw_fd(), 2);
+        let mut masks = Masks::create(file.as_raw_fd(), 2, &extent).expect("memory");
+        masks.planes = masks.with_plane_of(file.as_raw_fd(), 2, far[1], 0).expect("memory");
+        for spot in addrs().map(|addr| masks.make(addr).expect("a mask")) {
+            spot.mask.store(u64::MAX, SeqCst);
+            assert!(!masks.bit(spot, far[1]).expect("it is mapped").is_set());
+        }
         masks.retire();
     }
 
@@ -357,8 +544,8 @@ mod tests {
         for addr in (0..64 << 30).step_by(1 << 24) {
             assert!(masks.get(addr).is_none());
         }
-        masks.make(9 << 30).expect("a mask").0.store(1, SeqCst);
-        walked(&file, 0, |_, _| {}).expect("memory");
+        masks.make(9 << 30).expect("a mask").mask.store(1, SeqCst);
+        walked(&file, 0, |_| {}).expect("memory");
         assert!(kib() <= 32, "{} KiB", kib());
         masks.retire();
         // What was in it is gone for who comes next.

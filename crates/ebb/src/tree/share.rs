@@ -1,7 +1,9 @@
 //! Pages that forks shared, and how often they are counted too often.
 //!
 //! A *share* has a word for each page, its *mask*: one bit for each process that holds the page as it was at a fork, its
-//! *holders*. All of them are charged for it. What its holders beyond the first are charged for is the share's *surplus*,
+//! *holders*. The first [`NEAR`] of them have their bits in that word itself. Further ones are *far*: their bits are in words of
+//! their own ([`PLANES`] for a page, of 64 holders each), and the mask has how many of them hold the page, in the bits that are left.
+//! So whether somebody else holds a page is in one word, however many there are. All of them are charged for it. What its holders beyond the first are charged for is the share's *surplus*,
 //! which the sum of the tree leaves out. Who writes to such a page, or gives it up, takes its bit away, and with it, if
 //! there is another holder, one page of the surplus. So a page counts once however many processes hold it, in whatever
 //! order they fork, write, exec and die, and nobody waits for anybody.
@@ -16,8 +18,20 @@
 use super::page::{MemberId, PAGES_MAX};
 use crate::primitive::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 
+/// Holders whose bits are in a page's mask.
+pub const NEAR: u32 = 54;
+/// Words that a page has for far holders.
+pub const PLANES: usize = 7;
+/// Holders of a plane.
+const PLANE_HOLDERS: u32 = 64;
 /// Most processes with bits in a share at a time: what further ones share with them counts twice.
-pub const HOLDERS_MAX: usize = if cfg!(loom) { 3 } else { 64 };
+pub const HOLDERS_MAX: usize = if cfg!(loom) { 3 } else { NEAR as usize + PLANES * PLANE_HOLDERS as usize };
+/// In a mask: one far holder.
+const FAR_ONE: u64 = 1 << NEAR;
+/// In a mask: the bits of near holders.
+const NEAR_BITS: u64 = FAR_ONE - 1;
+
+const _: () = assert!(PLANES as u64 * (PLANE_HOLDERS as u64) < u64::MAX >> NEAR);
 
 /// In a holder's word: its bit is being taken back.
 const LEAVING: u64 = 1 << 31;
@@ -32,6 +46,84 @@ fn pages(word: &AtomicI64, ordering: Ordering) -> i64 {
 /// Tries to change a mask that others change at the same time, which a few do at most: each of them does so once.
 const TRIES_MAX: u32 = 4 * HOLDERS_MAX as u32;
 
+/// The plane of the holder with that number; none for a near one.
+pub fn plane_of(number: u32) -> Option<usize> {
+    number.checked_sub(NEAR).map(|far| (far / PLANE_HOLDERS) as usize)
+}
+
+/// The bit of the holder with that number, in its mask or in the word of its plane.
+pub fn bit_of(number: u32) -> u64 {
+    1 << number.checked_sub(NEAR).map_or(number, |far| far % PLANE_HOLDERS)
+}
+
+/// True when a mask with this in it is of two holders or more.
+pub fn is_of_several(mask: u64) -> bool {
+    (mask & NEAR_BITS).count_ones() as u64 + (mask >> NEAR) > 1
+}
+
+/// How many holders a mask has: the near ones as bits, and the number of far ones.
+pub fn holders_of(mask: u64) -> (u64, u64) {
+    (mask & NEAR_BITS, mask >> NEAR)
+}
+
+/// The bit of one holder for one page.
+#[derive(Clone, Copy, Debug)]
+pub struct Bit<'a> {
+    mask: &'a AtomicU64,
+    /// The word of its plane, of a far holder.
+    far: Option<&'a AtomicU64>,
+    bit: u64,
+}
+
+impl<'a> Bit<'a> {
+    /// Of the holder with that number: the page's mask, and the word of the holder's plane if it is far.
+    pub fn new(number: u32, mask: &'a AtomicU64, far: Option<&'a AtomicU64>) -> Self {
+        Self { mask, far, bit: bit_of(number) }
+    }
+
+    /// What it is in the mask.
+    fn in_mask(&self) -> u64 {
+        if self.far.is_some() { FAR_ONE } else { self.bit }
+    }
+
+    /// What the mask has of it: nothing when this holder does not hold the page. A far one's word is looked at only where there are
+    /// such, because to read from a hole of the file would fill it.
+    fn seen_in(&self, mask: u64) -> bool {
+        match self.far {
+            Some(far) => mask >= FAR_ONE && far.load(Ordering::SeqCst) & self.bit != 0,
+            None => mask & self.bit != 0,
+        }
+    }
+
+    /// True while this holder holds the page.
+    pub fn is_set(&self) -> bool {
+        self.seen_in(self.mask.load(Ordering::SeqCst))
+    }
+
+    /// True while this holder holds the page, and another one, too.
+    pub fn is_shared(&self) -> bool {
+        let mask = self.mask.load(Ordering::SeqCst);
+        mask != self.in_mask() && self.seen_in(mask)
+    }
+
+    /// Takes it away: what the mask was before; none when it was not there.
+    fn take(&self) -> Option<u64> {
+        let Some(far) = self.far else {
+            let before = self.mask.fetch_and(!self.bit, Ordering::SeqCst);
+            return (before & self.bit != 0).then_some(before);
+        };
+        let was_set = far.fetch_and(!self.bit, Ordering::SeqCst) & self.bit != 0;
+        was_set.then(|| self.mask.fetch_sub(FAR_ONE, Ordering::SeqCst))
+    }
+
+    /// Sets that of a far holder, which its mask counts already.
+    fn set_far(&self) {
+        if let Some(far) = self.far {
+            far.fetch_or(self.bit, Ordering::SeqCst);
+        }
+    }
+}
+
 /// What all know of a share. Its masks are elsewhere in the file. Zeroed memory is one that nobody uses.
 #[repr(C, align(128))]
 #[derive(Debug)]
@@ -42,20 +134,23 @@ pub struct Share {
     pool_surplus: AtomicI64,
     /// Not 0 when bits may be wrong: then each holder's page counts.
     void: AtomicU32,
+    /// No number of a holder is as high.
+    end: AtomicU32,
     /// Since when somebody waits for its lock, in milliseconds; 0 when whoever had it last has given it up.
     busy_since_ms: AtomicU64,
     /// The [`MemberId`] behind each bit; 0 for none.
     holders: [AtomicU64; HOLDERS_MAX],
 }
 
-/// In a model memory is made, not zeroed.
-#[cfg(loom)]
+/// In the tree's page memory is zeroed; in a model and in tests it is made.
+#[cfg(any(loom, test))]
 impl Default for Share {
     fn default() -> Self {
         Self {
             surplus: AtomicI64::new(0),
             pool_surplus: AtomicI64::new(0),
             void: AtomicU32::new(0),
+            end: AtomicU32::new(0),
             busy_since_ms: AtomicU64::new(0),
             holders: core::array::from_fn(|_| AtomicU64::new(0)),
         }
@@ -102,59 +197,67 @@ impl Share {
         self.pool_surplus.fetch_add(of_pool, Ordering::Relaxed);
     }
 
-    /// Before fork: lets the holders `both` in, of a page that the first of them holds alone. False when others share the
-    /// mask. The caller counts.
-    pub fn begin(&self, mask: &AtomicU64, both: u64) -> bool {
-        // A single bit is of somebody who holds it alone, if at all, and nothing is left out for that.
-        change(mask, |seen| (seen.count_ones() <= 1).then_some(both))
+    /// Before fork: lets two holders in, of a page that the first of them holds alone. False when others share the mask. The caller
+    /// counts.
+    pub fn begin(&self, own: Bit, child: Bit) -> bool {
+        // A single near bit is of somebody who holds it alone, if at all, and nothing is left out for that. A far one would stay in its
+        // own word.
+        let is_free = |seen: u64| seen < FAR_ONE && seen.count_ones() <= 1;
+        let begun = change(own.mask, |seen| is_free(seen).then_some(own.in_mask() + child.in_mask()));
+        if begun {
+            own.set_far();
+            child.set_far();
+        }
+        begun
     }
 
     /// The same of a page that the holder `own` holds by this mask, alone or not. False when it does not any more. The caller
     /// counts.
-    pub fn join(&self, mask: &AtomicU64, own: u64, child: u64) -> bool {
+    pub fn join(&self, own: Bit, child: Bit) -> bool {
         // Its bit may go this moment, if nobody shares the page with it: somebody else may `begin` there.
-        change(mask, |seen| (seen & own != 0).then_some(seen | child))
+        let joined = change(own.mask, |seen| {
+            let has_room = child.far.is_none() || seen < u64::MAX - FAR_ONE;
+            let with_child = if child.far.is_some() { seen.wrapping_add(FAR_ONE) } else { seen | child.bit };
+            (has_room && own.seen_in(seen)).then_some(with_child)
+        });
+        if joined {
+            child.set_far();
+        }
+        joined
     }
 
-    /// The holder `bit` does not hold the page any more: whether others do, so that it counts once more if the holder has a
+    /// The holder behind `bit` does not hold the page any more: whether others do, so that it counts once more if the holder has a
     /// copy. None when it did not hold it. May be called again, and by several at a time.
-    pub fn leave(&self, mask: &AtomicU64, bit: u64, is_pool: bool) -> Option<bool> {
-        let seen = mask.load(Ordering::Relaxed);
-        if seen & bit == 0 {
+    pub fn leave(&self, bit: Bit, is_pool: bool) -> Option<bool> {
+        let seen = bit.mask.load(Ordering::Relaxed);
+        if !bit.seen_in(seen) {
             return None;
         }
         let pool = i64::from(is_pool);
-        let counts = seen != bit;
+        let counts = seen != bit.in_mask();
         if counts {
             self.count(-1, -pool);
         }
-        let before = mask.fetch_and(!bit, Ordering::SeqCst);
-        let (left, others) = (before & bit != 0, before & !bit != 0);
-        match (counts, left && others) {
+        let before = bit.take();
+        let others = before.is_some_and(|before| before != bit.in_mask());
+        match (counts, others) {
             (true, false) => self.count(1, pool),
             (false, true) => self.count(-1, -pool),
             _ => {}
         }
-        left.then_some(others)
+        before.map(|_| others)
     }
 
-    /// The same for several masks at a time, of a holder whose process is dead, or another program; how many pages others
-    /// still hold. By who holds the share's lock.
-    pub fn leave_all(&self, masks: &[AtomicU64], bit: u64, is_pool: bool) -> i64 {
-        let seems_shared = |mask: &&AtomicU64| {
-            let seen = mask.load(Ordering::Relaxed);
-            seen & bit != 0 && seen != bit
-        };
+    /// The same for several pages at a time, of a holder whose process is dead, or another program; of how many others still
+    /// hold. By who holds the share's lock.
+    pub fn leave_all<'a>(&self, bits: impl Iterator<Item = Bit<'a>> + Clone, is_pool: bool) -> i64 {
         let pool = |pages: i64| if is_pool { pages } else { 0 };
-        let counted = masks.iter().filter(seems_shared).count() as i64;
+        let counted = bits.clone().filter(Bit::is_shared).count() as i64;
         if counted > 0 {
             self.count(-counted, -pool(counted));
         }
-        let mut shared = 0;
-        for mask in masks.iter().filter(|mask| mask.load(Ordering::Relaxed) & bit != 0) {
-            let before = mask.fetch_and(!bit, Ordering::SeqCst);
-            shared += i64::from(before & bit != 0 && before & !bit != 0);
-        }
+        let is_others = |bit: &Bit| bit.take().is_some_and(|before| before != bit.in_mask());
+        let shared = bits.filter(Bit::is_set).filter(is_others).count() as i64;
         if shared != counted {
             self.count(counted - shared, pool(counted - shared));
         }
@@ -194,7 +297,8 @@ impl Share {
 
     /// All holders with their bits' numbers.
     pub fn holders(&self) -> impl Iterator<Item = (u32, MemberId)> {
-        (0..HOLDERS_MAX as u32).filter_map(|number| Some((number, self.holder(number)?)))
+        let end = self.end.load(Ordering::SeqCst).min(HOLDERS_MAX as u32);
+        (0..end).filter_map(|number| Some((number, self.holder(number)?)))
     }
 
     /// The number of the bit of `id`.
@@ -207,6 +311,12 @@ impl Share {
         self.holders().filter(|(other, _)| *other != number).count()
     }
 
+    /// Planes in which a holder may have bits: as many from the first on.
+    pub fn planes(&self) -> usize {
+        let end = self.end.load(Ordering::SeqCst).min(HOLDERS_MAX as u32);
+        end.checked_sub(1).and_then(plane_of).map_or(0, |plane| plane + 1)
+    }
+
     /// True when nobody uses it.
     pub fn is_empty(&self) -> bool {
         self.holders().next().is_none()
@@ -214,11 +324,17 @@ impl Share {
 
     /// Gives `id` a bit; none when all are taken.
     pub fn enter(&self, id: MemberId) -> Option<u32> {
-        let take = |holder: &AtomicU64| {
-            holder.load(Ordering::Relaxed) == 0
-                && holder.compare_exchange(0, id.to_raw(), Ordering::SeqCst, Ordering::SeqCst).is_ok()
+        let take =
+            |holder: &AtomicU64| holder.compare_exchange(0, id.to_raw(), Ordering::SeqCst, Ordering::SeqCst).is_ok();
+        // Whoever is in is looked at from then on.
+        let place = |(number, holder): (usize, &AtomicU64)| {
+            if holder.load(Ordering::Relaxed) != 0 {
+                return false;
+            }
+            self.end.fetch_max(number as u32 + 1, Ordering::SeqCst);
+            take(holder)
         };
-        self.holders.iter().position(take).map(|number| number as u32)
+        self.holders.iter().enumerate().position(place).map(|number| number as u32)
     }
 
     /// Takes the bit of `id` back, which is in no mask any more.
@@ -230,10 +346,12 @@ impl Share {
         }
     }
 
-    /// Begins anew: nobody has a bit, and all masks are empty. By who holds the share's lock.
+    /// Begins anew: nobody else has a bit, and all masks are empty. By who holds the share's lock, or is its only holder.
     pub fn reset(&self) {
         self.surplus.store(0, Ordering::SeqCst);
         self.pool_surplus.store(0, Ordering::Relaxed);
         self.void.store(0, Ordering::SeqCst);
+        let end = self.holders().last().map_or(0, |(number, _)| number + 1);
+        self.end.store(end, Ordering::SeqCst);
     }
 }

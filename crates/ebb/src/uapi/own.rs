@@ -14,6 +14,8 @@ const TAKEN: usize = 1;
 
 /// Those of this process.
 static RANGES: Ranges = Ranges::new();
+/// Start and end of the data of the library that the engine is in, if that was said.
+static DATA: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
 
 struct Ranges {
     /// Start and end of each; a start of 0 is a free entry. The end is stored before the start, which publishes it.
@@ -82,6 +84,18 @@ pub(super) fn remove(start: usize) {
 /// Start and end of each range, in no particular order.
 pub fn all() -> impl Iterator<Item = (usize, usize)> {
     RANGES.all()
+}
+
+/// Says where the library has its data that the engine is in, whole pages: Ebb's own memory, too, but where the program may know of it.
+pub fn set_data(start: usize, end: usize) {
+    DATA[1].store(end, Relaxed);
+    DATA[0].store(start, Release);
+}
+
+/// Start and end of that data; an empty range where nobody said so.
+pub fn data() -> (usize, usize) {
+    let start = DATA[0].load(Acquire);
+    (start, DATA[1].load(Relaxed))
 }
 
 /// False when there is more than the ranges say.

@@ -350,6 +350,11 @@ impl SpillFile {
         self.family.nr_freed.load(Ordering::Relaxed)
     }
 
+    /// True when so many were given up since somebody looked who still holds them that it is worth another look.
+    pub(super) fn has_given_up_many(&self) -> bool {
+        self.family.nr_freed_since.load(Ordering::Relaxed) > FREED_MIN
+    }
+
     /// [`Self::collect`], if that is some time ago: others may have ended since.
     pub(super) fn collect_sometimes(&self) {
         if self.family.nr_freed.load(Ordering::Relaxed) > 0

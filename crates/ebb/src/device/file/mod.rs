@@ -273,6 +273,12 @@ impl SpillFile {
         charge_tables(group, &self.tables, self.slots.nr_tables(), Self::META_PER_SLOT);
     }
 
+    /// True when [`Self::release_unused`] has something to do that is worth waking somebody for.
+    pub fn has_unused(&self) -> bool {
+        !self.is_solid.load(Ordering::Relaxed)
+            && (self.slots.nr_to_discard() as usize > SPACE_KEPT || self.has_given_up_many())
+    }
+
     /// Gives space in the file system, and metadata, back that nothing uses any more; how many clusters.
     pub fn release_unused(&self, group: &Group) -> usize {
         self.collect_sometimes();
