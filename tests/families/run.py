@@ -137,8 +137,7 @@ def main():
             seed = first + run
             shape, force = shapes[seed % len(shapes)], forces[seed // len(shapes) % len(forces)]
             if "no-background" in force:
-                # What those hold that wait nobody gets, and more than share a page count in full.
-                shape = shapes[0] if shape["burst"] else shape
+                # What those hold that wait nobody gets.
                 shape = {**shape, "ram": 2 * shape["ram"]}
             why, did = one(program, ebb, seed, shape, force, temporary)
             told = f"seed {seed}, {shape['megabytes']} MiB in {shape['ram']}" + (f", {force}" if force else "")

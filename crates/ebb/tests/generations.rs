@@ -390,8 +390,7 @@ fn who_is_killed_at_work_leaves_too_little_out_never_too_much() {
     });
 }
 
-/// Forks a process that checks its pages and waits to be killed.
-/// A child that waits until it is killed, or the thread ends that made it.
+/// A child that checks its pages, and waits until it is killed or the thread ends that made it.
 fn fork_waiting(pages: &Pages) -> i32 {
     // SAFETY: concerns only the child.
     fork_orphan(pages, || assert_eq!(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) }, 0))

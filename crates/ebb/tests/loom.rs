@@ -694,6 +694,29 @@ fn who_joins_beside_one_that_leaves_is_counted() {
     }
 }
 
+/// Somebody was killed between the count of a far holder and its bit: the page seems to be held by one more, and counts too much at
+/// worst, whoever leaves.
+#[test]
+fn a_far_holder_without_a_bit_is_never_counted_too_little() {
+    for [first, second, third] in NUMBERS {
+        explore(3, move || {
+            let (mask, far) = words_of(&[first, second]);
+            let shared = SharedPage::new(mask + FAR_ONE, far);
+            shared.share.count(1, 0);
+            let other = {
+                let shared = shared.clone();
+                thread::spawn(move || shared.leave(first))
+            };
+            // Each of them may think that it is not the last one.
+            assert!(shared.leave(second).is_some());
+            assert!(other.join().unwrap().is_some());
+            assert_eq!((shared.words(), shared.share.surplus()), ((FAR_ONE, 0), 0));
+            // Nobody has it, and nobody uses it again.
+            assert!(!shared.begin(first, third));
+        });
+    }
+}
+
 /// A dead process's bits are taken back while another holder leaves: what is left out ends at what is held twice.
 #[test]
 fn bits_of_the_dead_are_taken_back_beside_a_break() {

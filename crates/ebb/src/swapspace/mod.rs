@@ -205,11 +205,21 @@ impl SwapSpace {
         released + self.devices.own().map(|(_, file)| file.release_unused(group)).sum::<usize>()
     }
 
-    /// True when files have something to give back: asked after each call that may have freed what they had, and true for one that did.
+    /// True when files have something to give back: asked after each call that may have freed what they had.
     pub fn has_unused_in_files(&self) -> bool {
-        self.has_freed_in_file.load(Ordering::Relaxed)
-            && self.has_freed_in_file.swap(false, Ordering::Relaxed)
-            && self.devices.own().any(|(_, file)| file.has_unused())
+        if !self.has_freed_in_file.load(Ordering::Relaxed) || self.devices.own().any(|(_, file)| file.is_paused()) {
+            return false;
+        }
+        // Whoever frees something from here on asks again.
+        self.has_freed_in_file.store(false, Ordering::SeqCst);
+        self.devices.own().any(|(_, file)| file.has_unused())
+    }
+
+    /// A slot of a file was freed.
+    pub(super) fn note_freed_in_file(&self) {
+        if !self.has_freed_in_file.load(Ordering::SeqCst) {
+            self.has_freed_in_file.store(true, Ordering::SeqCst);
+        }
     }
 
     /// Gives back a claimed slot that was not used.

@@ -181,7 +181,7 @@ fn release_for_sure(page: &Page, fd: i32, id: MemberId) {
 /// Forgets the masks of a share when nobody uses it. By who holds its lock.
 fn forget_if_empty(share: &Share, fd: i32, index: u32) {
     if share.is_empty() {
-        share.reset();
+        share.reset_empty();
         masks::forget(fd, index);
     }
 }

@@ -9,7 +9,7 @@ use super::claim::{forget_share, share_byte};
 use super::masks::{Extent, Masks, Planes, Shape, Spot};
 use super::own::{Tree, now_ms};
 use super::page::SHARES_MAX;
-use super::share::{Bit, Share, is_of_several};
+use super::share::{Bit, Share, is_taken, plane_of};
 use super::{Kind, MemberId, Page};
 use crate::primitive::Ordering;
 use crate::uapi::record_lock;
@@ -281,8 +281,8 @@ impl Fork<'_> {
         if held.share.is_void() {
             return false;
         }
-        // Where several others hold their page together there is no place, and no need for a number.
-        if held.masks.get(addr).is_some_and(|spot| is_of_several(spot.mask.load(Relaxed))) {
+        // Where others hold their page there is no place, and no need for a number.
+        if held.masks.get(addr).is_some_and(|spot| is_taken(spot.mask.load(Relaxed))) {
             return false;
         }
         let Some(child) = self.child_number(place, held) else { return false };
@@ -315,7 +315,9 @@ impl Fork<'_> {
         if chunk.pages == 0 {
             return;
         }
+        // If that was taken for dead meanwhile it has no bits.
         if let Some(held) = self.tree.holdings.get(self.tree.page(), place)
+            && held.child().is_some_and(|number| held.share.is_held_by(number, self.child))
             && let Some(member) = self.tree.page().find(self.child)
         {
             member.granted.fetch_add(chunk.pages, Ordering::SeqCst);
@@ -377,7 +379,9 @@ impl Tree {
             }
             if held.share.others(held.own) == 0 {
                 // For one that has grown beyond it there would be another one beside it. One that is empty is enough.
-                if has_spare || held.share.is_void() || !held.masks.covers(&extent) {
+                // Of far holders that were killed in the midst of it something may be left in the masks.
+                let is_clean = !held.share.is_void() && held.share.planes() == 0;
+                if has_spare || !is_clean || !held.masks.covers(&extent) {
                     self.drop_holding(place, held);
                     continue;
                 }
@@ -412,7 +416,8 @@ impl Tree {
     /// Maps the plane of the holder with that number; false where it cannot be mapped. Under the exclusive gate.
     fn map_plane(&self, place: usize, held: Held<'_>, number: u32) -> bool {
         let planes = held.masks.with_plane_of(self.fd(), held.index, number, held.own);
-        planes.inspect(|planes| self.holdings.0[place].set_planes(*planes)).is_ok()
+        self.holdings.0[place].set_planes(planes);
+        plane_of(number).is_none_or(|plane| planes.has(plane))
     }
 
     /// Makes a share; the place of the holding.
@@ -456,7 +461,7 @@ impl Tree {
             share.note_locked();
             let made = share.is_empty().then(|| Masks::create(fd, index, extent));
             if let Some(Ok(_)) = made {
-                share.reset();
+                share.reset_empty();
                 let _ = share.enter(self.id());
                 self.page.raise_shares_high_water(index);
             }

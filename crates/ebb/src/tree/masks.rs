@@ -143,6 +143,11 @@ pub struct Planes(
 impl Planes {
     const NUMBER: usize = 4095;
 
+    /// True when that plane is mapped.
+    pub fn has(&self, plane: usize) -> bool {
+        self.find(plane).is_some()
+    }
+
     /// Where a plane is.
     fn find(&self, plane: usize) -> Option<usize> {
         self.0.iter().find(|place| **place & Self::NUMBER == plane + 1).map(|place| place & !Self::NUMBER)
@@ -187,31 +192,38 @@ impl Masks {
 
     /// Unmaps them. Nobody in this process may use them any more.
     pub fn retire(self) {
-        // SAFETY: the caller says so.
-        let _ = unsafe { later::unmap(self.at, self.shape.bytes()) };
-        for place in self.planes.0.into_iter().filter(|place| *place != 0) {
-            // SAFETY: as above.
+        // In reverse order: each may be the last that was mapped.
+        for place in self.planes.0.into_iter().rev().filter(|place| *place != 0) {
+            // SAFETY: the caller says so.
             let _ = unsafe { later::unmap(place & !Planes::NUMBER, self.shape.bytes()) };
         }
+        // SAFETY: as above.
+        let _ = unsafe { later::unmap(self.at, self.shape.bytes()) };
     }
 
-    /// The planes with that of the holder `number` among them: mapped in place of one that `own` does not need. Nobody in this
-    /// process may use that any more.
-    pub fn with_plane_of(&self, fd: i32, index: u32, number: u32, own: u32) -> Result<Planes, Errno> {
-        let Some(plane) = plane_of(number).filter(|plane| self.planes.find(*plane).is_none()) else {
-            return Ok(self.planes);
-        };
-        lengthen(fd, plane_offset(index, plane) + STRIDE)?;
-        let at = later::map_file(self.shape.bytes(), fd, plane_offset(index, plane))? as usize;
+    /// The planes with that of the holder `number` among them, if it can be mapped: where there is none yet, or over one that `own`
+    /// does not need. Nobody in this process may use that any more.
+    pub fn with_plane_of(&self, fd: i32, index: u32, number: u32, own: u32) -> Planes {
         let mut planes = self.planes;
-        let own = plane_of(own).map_or(0, |own| own + 1);
-        let is_own = planes.0[0] != 0 && planes.0[0] & Planes::NUMBER == own;
-        let old = core::mem::replace(&mut planes.0[usize::from(is_own)], at | (plane + 1));
-        if old != 0 {
-            // SAFETY: the caller says so.
-            let _ = unsafe { later::unmap(old & !Planes::NUMBER, self.shape.bytes()) };
+        let Some(plane) = plane_of(number).filter(|plane| planes.find(*plane).is_none()) else { return planes };
+        let (from, bytes) = (plane_offset(index, plane), self.shape.bytes());
+        if lengthen(fd, from + STRIDE).is_err() {
+            return planes;
         }
-        Ok(planes)
+        let own = plane_of(own).map(|own| own + 1);
+        let is_others = |place: &usize| Some(place & Planes::NUMBER) != own;
+        let Planes(places) = &mut planes;
+        let Some(i) = places.iter().position(|place| *place == 0).or_else(|| places.iter().position(is_others)) else {
+            return planes;
+        };
+        let mapped = match places[i] & !Planes::NUMBER {
+            0 => later::map_file(bytes, fd, from).map(|at| at as usize),
+            // SAFETY: the caller says so, and it is as long. In the same place: what is set aside for mappings is not endless.
+            at => unsafe { uapi::map_shared_over(at, fd, from, bytes) }.map(|()| at),
+        };
+        // Where that was refused the old one may be gone.
+        places[i] = mapped.map_or(0, |at| at | (plane + 1));
+        planes
     }
 
     /// The bit of the holder with that number for a page; none when its plane is not mapped.
@@ -493,20 +505,22 @@ mod tests {
         for (i, addr) in addrs().into_iter().enumerate() {
             for (j, number) in far[..=i].iter().copied().enumerate() {
                 assert!(masks.get(addr).is_none_or(|spot| masks.bit(spot, number).is_none_or(|bit| !bit.is_set())));
-                masks.planes = masks.with_plane_of(file.as_raw_fd(), 2, number, 0).expect("memory");
+                masks.planes = masks.with_plane_of(file.as_raw_fd(), 2, number, 0);
                 let spot = masks.make(addr).expect("a mask");
                 let [own, child] = [0, number].map(|number| masks.bit(spot, number).expect("it is mapped"));
                 assert!(if j == 0 { share.begin(own, child) } else { share.join(own, child) });
                 assert!(own.is_shared() && child.is_shared());
             }
         }
-        // Two are mapped, the youngest child's and one's own.
+        // Two are mapped, the youngest child's and one's own, and always in the same places.
         assert!(masks.bit(masks.get(EXTRA).expect("a mask"), far[0]).is_none());
+        let places = |planes: Planes| planes.0.map(|place| place & !Planes::NUMBER);
         let own = far[5];
-        let planes = masks.with_plane_of(file.as_raw_fd(), 2, far[0], own).expect("memory");
-        masks.planes = planes;
+        let before = places(masks.planes);
+        masks.planes = masks.with_plane_of(file.as_raw_fd(), 2, far[0], own);
         let spot = masks.get(EXTRA).expect("a mask");
         assert!([far[0], own].iter().all(|number| masks.bit(spot, *number).is_some()));
+        assert_eq!(places(masks.planes), before);
         // Others find the same.
         let (mut seen, mut left) = (vec![0; far.len()], 0);
         let look = |unit: &UnitMasks<'_>| {
@@ -526,7 +540,7 @@ mod tests {
         // What was in it is gone for who comes next.
         forget(file.as_raw_fd(), 2);
         let mut masks = Masks::create(file.as_raw_fd(), 2, &extent).expect("memory");
-        masks.planes = masks.with_plane_of(file.as_raw_fd(), 2, far[1], 0).expect("memory");
+        masks.planes = masks.with_plane_of(file.as_raw_fd(), 2, far[1], 0);
         for spot in addrs().map(|addr| masks.make(addr).expect("a mask")) {
             spot.mask.store(u64::MAX, SeqCst);
             assert!(!masks.bit(spot, far[1]).expect("it is mapped").is_set());

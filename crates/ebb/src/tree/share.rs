@@ -56,6 +56,12 @@ pub fn bit_of(number: u32) -> u64 {
     1 << number.checked_sub(NEAR).map_or(number, |far| far % PLANE_HOLDERS)
 }
 
+/// True when the mask is of no use for a page that somebody holds alone: it is of two holders or more, or of a far one, which keeps its
+/// bit until it leaves.
+pub fn is_taken(mask: u64) -> bool {
+    mask >= FAR_ONE || mask.count_ones() > 1
+}
+
 /// True when a mask with this in it is of two holders or more.
 pub fn is_of_several(mask: u64) -> bool {
     (mask & NEAR_BITS).count_ones() as u64 + (mask >> NEAR) > 1
@@ -140,6 +146,8 @@ pub struct Share {
     busy_since_ms: AtomicU64,
     /// The [`MemberId`] behind each bit; 0 for none.
     holders: [AtomicU64; HOLDERS_MAX],
+    /// Not a page for each: what sums read of all shares would be in the same few lines of the caches.
+    _apart: [u64; 16],
 }
 
 /// In the tree's page memory is zeroed; in a model and in tests it is made.
@@ -153,6 +161,7 @@ impl Default for Share {
             end: AtomicU32::new(0),
             busy_since_ms: AtomicU64::new(0),
             holders: core::array::from_fn(|_| AtomicU64::new(0)),
+            _apart: [0; 16],
         }
     }
 }
@@ -200,10 +209,8 @@ impl Share {
     /// Before fork: lets two holders in, of a page that the first of them holds alone. False when others share the mask. The caller
     /// counts.
     pub fn begin(&self, own: Bit, child: Bit) -> bool {
-        // A single near bit is of somebody who holds it alone, if at all, and nothing is left out for that. A far one would stay in its
-        // own word.
-        let is_free = |seen: u64| seen < FAR_ONE && seen.count_ones() <= 1;
-        let begun = change(own.mask, |seen| is_free(seen).then_some(own.in_mask() + child.in_mask()));
+        // A single near bit is of somebody who holds it alone, if at all, and nothing is left out for that.
+        let begun = change(own.mask, |seen| (!is_taken(seen)).then_some(own.in_mask() + child.in_mask()));
         if begun {
             own.set_far();
             child.set_far();
@@ -346,12 +353,16 @@ impl Share {
         }
     }
 
-    /// Begins anew: nobody else has a bit, and all masks are empty. By who holds the share's lock, or is its only holder.
+    /// Begins anew: nobody but the caller has a bit, if anybody.
     pub fn reset(&self) {
         self.surplus.store(0, Ordering::SeqCst);
         self.pool_surplus.store(0, Ordering::Relaxed);
         self.void.store(0, Ordering::SeqCst);
-        let end = self.holders().last().map_or(0, |(number, _)| number + 1);
-        self.end.store(end, Ordering::SeqCst);
+    }
+
+    /// The same where nobody has a bit at all. By who holds the share's lock.
+    pub fn reset_empty(&self) {
+        self.reset();
+        self.end.store(0, Ordering::SeqCst);
     }
 }

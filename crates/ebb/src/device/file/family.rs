@@ -350,16 +350,18 @@ impl SpillFile {
         self.family.nr_freed.load(Ordering::Relaxed)
     }
 
-    /// True when so many were given up since somebody looked who still holds them that it is worth another look.
+    /// True when so many were given up since the last look who still holds them that another is worth it, and it is time for one.
     pub(super) fn has_given_up_many(&self) -> bool {
-        self.family.nr_freed_since.load(Ordering::Relaxed) > FREED_MIN
+        self.family.nr_freed_since.load(Ordering::Relaxed) > FREED_MIN && self.is_time_to_collect()
+    }
+
+    fn is_time_to_collect(&self) -> bool {
+        uapi::now_ns().saturating_sub(self.family.collected_ns.load(Ordering::Relaxed)) >= COLLECT_EVERY_NS
     }
 
     /// [`Self::collect`], if that is some time ago: others may have ended since.
     pub(super) fn collect_sometimes(&self) {
-        if self.family.nr_freed.load(Ordering::Relaxed) > 0
-            && uapi::now_ns().saturating_sub(self.family.collected_ns.load(Ordering::Relaxed)) >= COLLECT_EVERY_NS
-        {
+        if self.family.nr_freed.load(Ordering::Relaxed) > 0 && self.is_time_to_collect() {
             self.collect();
         }
     }

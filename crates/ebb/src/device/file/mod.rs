@@ -314,7 +314,7 @@ impl SpillFile {
     }
 
     /// The file system had no room a moment ago.
-    fn is_paused(&self) -> bool {
+    pub fn is_paused(&self) -> bool {
         let pause_end = self.grow_after_ns.load(Ordering::Relaxed);
         pause_end != 0 && uapi::now_ns() <= pause_end
     }
