@@ -74,6 +74,23 @@ class Tidy(unittest.TestCase):
         self.assertEqual(len(found("crates/ebb/src/a.rs", "use core::fmt;\n")), 1)
         self.assertEqual(found("crates/ebb/src/a.rs", "#![no_std]\n" + HEAD), [])
 
+    def test_markdown_is_wrapped_but_for_code_and_tables(self):
+        long = "word " * 25
+        for text in [f"```sh\n{long}\n```\n", f"| {long} |\n", "x" * tidy.COLUMNS_MAX + "\n"]:
+            self.assertEqual(found("docs/a.md", text), [])
+        self.assertEqual(found("docs/a.md", f"```sh\n```\n{long}\n"), [(3, "125 columns: wrap Markdown at 100")])
+
+    def test_a_link_leads_somewhere(self):
+        tree = {"README.md": "# Ebb\n", "docs/b.md": "# B\n\n## What it `needs`\n", "tests": ""}
+        def links(*targets):
+            text = "# A\n" + "\n".join(f"[x]({target})" for target in targets)
+            return [what for _, _, what in tidy.check_file("docs/a.md", text, tree.get)]
+        right = ["b.md", "../README.md", "b.md#what-it-needs", "#a", "../tests", "https://example.org/c.md"]
+        self.assertEqual(links(*right), [])
+        self.assertEqual(links("c.md"), ["a link to c.md, which is not there"])
+        self.assertEqual(links("b.md#why"), ["a link to b.md#why: no heading has that name"])
+        self.assertEqual(len(links("#b")), 1)
+
 
 if __name__ == "__main__":
     unittest.main()

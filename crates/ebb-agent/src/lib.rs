@@ -10,7 +10,7 @@
 //! * signals reach the program as they would without it (`signals`);
 //! * threads, forks and execs stay under Ebb (`process`, `exec`).
 //!
-//! `start` is the way in. What the agent cannot hide is listed in `docs/design.md`.
+//! `start` is the way in. What the agent cannot hide is listed in `docs/compatibility.md`.
 #![cfg_attr(not(test), no_std)]
 
 mod actions;

@@ -1,7 +1,7 @@
 //! Ebb's engine: swap for one process, in that process.
 //!
 //! A [`Space`] manages private anonymous memory. Cold pages are unmapped in batches, compressed, and kept in RAM or in
-//! a file; a touch brings them back in the thread that touched. See `docs/design.md` for definitions, invariants and
+//! a file; a touch brings them back in the thread that touched. See `ARCHITECTURE.md` for the glossary, the invariants and
 //! lock order.
 //!
 //! The crate uses neither libc nor an allocator, so all of it may run inside a signal handler. Callers block every
