@@ -21,11 +21,13 @@ build: ## build target/release/ebb and target/release/libebb_agent.so
 	cargo build --release -p ebb-cli -p ebb-agent
 
 .PHONY: packages
-packages: ## install the Debian packages of tools/packages.txt that are missing
+packages: ## install the Debian packages that building and testing need and that are missing
 	@tools/install-packages
 
 .PHONY: demo
-demo: packages build ## run a program in a fraction of its memory, and compare
+demo: ## build, run a program in a fraction of its memory, and compare
+	@tools/install-packages tools/packages.txt
+	@$(MAKE) --no-print-directory build
 	@tools/demo $(EBB)
 
 .PHONY: test
@@ -222,7 +224,8 @@ bench-startup: build ## what a short command costs: plain, with the agent inert,
 	python3 bench/micro/startup.py --ebb $(EBB)
 
 .PHONY: install uninstall
-install: build ## install below PREFIX (/usr/local)
+install: ## install what was built below PREFIX (/usr/local)
+	@test -e $(EBB) || { echo "make install: nothing is built: run make build first, as yourself" >&2; exit 1; }
 	install -D -m 755 $(EBB) $(DESTDIR)$(PREFIX)/bin/ebb
 	install -D -m 755 $(RELEASE)/libebb_agent.so $(DESTDIR)$(PREFIX)/lib/ebb/libebb_agent.so
 uninstall: ## remove what install put there

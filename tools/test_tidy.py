@@ -74,6 +74,30 @@ class Tidy(unittest.TestCase):
         self.assertEqual(len(found("crates/ebb/src/a.rs", "use core::fmt;\n")), 1)
         self.assertEqual(found("crates/ebb/src/a.rs", "#![no_std]\n" + HEAD), [])
 
+    def test_rooms_import_downwards_only(self):
+        def whats(path, code):
+            return [what for _, what in found(path, HEAD + code)]
+        self.assertEqual(whats("crates/ebb-cli/src/show/a.rs", "use crate::base::sys;\nuse crate::show::b;\nuse crate::{host, running};\n"), [])
+        self.assertEqual(whats("crates/ebb-cli/src/lib.rs", "use crate::run::start;\n"), [])
+        self.assertEqual(
+            whats("crates/ebb-cli/src/base/a.rs", "use crate::run::start;\n"),
+            ["`base` imports from `run`, which is above it: move what is imported down, or what imports it up"],
+        )
+        self.assertEqual(len(whats("crates/ebb-cli/src/host/a.rs", "fn f() { crate::change::set::set(); }\n")), 1)
+        self.assertEqual(len(whats("crates/ebb-cli/src/host/a.rs", "use crate::{base, run};\n")), 1)
+        self.assertEqual(len(whats("crates/ebb-cli/src/run/a.rs", "use crate::options::X;\n")), 1)
+        self.assertEqual(len(whats("crates/ebb-cli/src/run/a.rs", "use super::super::options;\n")), 1)
+        self.assertEqual(len(whats("crates/ebb-cli/src/attic/a.rs", "")), 1)
+
+    def test_a_circle_of_more_than_three_files_is_found(self):
+        def circle(names):
+            after = names[1:] + names[:1]
+            files = [(name, f"use crate::show::{other};\n") for name, other in zip(names, after)]
+            return [what for _, _, what in tidy.check_circles({f"crates/ebb-cli/src/show/{name}.rs": text for name, text in files})]
+        self.assertEqual(circle(["a", "b", "c"]), [])
+        names = "show::a, show::b, show::c, show::d"
+        self.assertEqual(circle(["a", "b", "c", "d"]), [f"a circle of 4 files ({names}): take out what they share"])
+
     def test_markdown_is_wrapped_but_for_code_and_tables(self):
         long = "word " * 25
         for text in [f"```sh\n{long}\n```\n", f"| {long} |\n", "x" * tidy.COLUMNS_MAX + "\n"]:

@@ -5,49 +5,24 @@
 //! Every failure before the program starts is one line, `ebb: WHAT: WHY; REMEDY`, and exit status 125; 126 and 127 mean
 //! what they mean for env(1). The contract with the preloaded agent is in `docs/contract.md`.
 
-mod agent;
-mod beside;
-mod budget;
-mod control;
-mod doctor;
-mod failure;
+mod base;
+mod change;
 mod host;
-mod image;
-mod interrupt;
-mod launch;
-mod lifeline;
-mod limit;
-mod locks;
-mod name;
 mod options;
-mod outside;
-mod path;
-mod probe;
-mod process;
-mod progress;
-mod ps;
-mod report;
 mod run;
-mod set;
+mod running;
 mod show;
-mod sites;
-mod size;
-mod socket;
-mod spill;
-mod squeeze;
-mod supervise;
-mod swapon;
-mod sys;
-mod table;
-mod trees;
-mod unmanaged;
-mod validate;
-mod watch;
 
 use std::ffi::OsString;
 use std::io::Write;
 
+use base::failure::Failure;
+use base::sys;
+use change::{set, swapon};
+use host::doctor;
 use options::Command;
+use run::start;
+use show::{devices, locks, ps};
 
 /// Runs the command that `args` (the program's name first) asks for, and returns the exit status.
 pub fn main(args: impl Iterator<Item = OsString>) -> i32 {
@@ -56,7 +31,7 @@ pub fn main(args: impl Iterator<Item = OsString>) -> i32 {
     let ignored_children = sys::default_action(libc::SIGCHLD);
     let outcome = match options::parse(args) {
         Ok(Command::Print(text)) => print(&text),
-        Ok(Command::Run(run)) => run::run(&run, ignored_children),
+        Ok(Command::Run(run)) => start::run(&run, ignored_children),
         Ok(Command::Doctor { json }) => {
             let (text, works) = doctor::report(json);
             print(&text).map(|_| if works { 0 } else { 1 })
@@ -66,7 +41,7 @@ pub fn main(args: impl Iterator<Item = OsString>) -> i32 {
         Ok(Command::SwapOff { pid, device }) => swapon::off(pid, &device),
         Ok(Command::Ps(form)) => ps::report(&form).and_then(|(text, status)| print(&text).map(|_| status)),
         Ok(Command::Set { target, ram }) => set::set(&target, ram),
-        Ok(Command::Show(form)) => show::report(&form).and_then(|text| print(&text)),
+        Ok(Command::Show(form)) => devices::report(&form).and_then(|text| print(&text)),
         Err(failure) => Err(failure),
     };
     match outcome {
@@ -78,12 +53,10 @@ pub fn main(args: impl Iterator<Item = OsString>) -> i32 {
     }
 }
 
-fn print(text: &str) -> Result<i32, failure::Failure> {
+fn print(text: &str) -> Result<i32, Failure> {
     let mut out = std::io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Ok(()) => Ok(0),
-        Err(error) => {
-            Err(failure::Failure::ebb("standard output", error, "redirect it to a place that can be written"))
-        }
+        Err(error) => Err(Failure::ebb("standard output", error, "redirect it to a place that can be written")),
     }
 }

@@ -3,13 +3,15 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use crate::control::printable;
-use crate::failure::Failure;
-use crate::name::{self, Target};
-use crate::ps::Ps;
-use crate::show::Show;
-use crate::size::{Amount, parse_amount};
-use crate::spill::{Device, parse_device};
+use crate::base::failure::Failure;
+use crate::base::name::{self, Target};
+use crate::base::size::parse_amount;
+use crate::base::text::printable;
+use crate::host::budget::Ram;
+use crate::host::spill::{Device, parse_device};
+use crate::run::request::{Run, Verbosity};
+use crate::show::devices::Show;
+use crate::show::ps::Ps;
 
 const HELP: &str = "\
 ebb: run a program in less memory than it wants.
@@ -161,35 +163,6 @@ process keeps the device, and everything is as it was. A second interrupt does n
 Exit status: 0 when it was done, 1 when the process refused, 125 when it could not be asked. When it
 was interrupted, ebb dies of that signal.
 ";
-
-/// What `--ram` asks for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ram {
-    Auto,
-    Amount(Amount),
-}
-
-/// How much to tell.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Verbosity {
-    Quiet,
-    Normal,
-    Verbose,
-}
-
-/// The options of `ebb run`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Run {
-    pub ram: Ram,
-    /// Of the tree.
-    pub name: Option<String>,
-    pub swap: Vec<Device>,
-    pub stats: Option<PathBuf>,
-    pub allow_unmanaged: bool,
-    pub verbosity: Verbosity,
-    pub program: OsString,
-    pub args: Vec<OsString>,
-}
 
 /// What the command line asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -440,6 +413,7 @@ fn parse_ram(value: &OsString) -> Result<Ram, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::size::Amount;
 
     fn of(words: &[&str]) -> Result<Command, Failure> {
         parse(std::iter::once("ebb").chain(words.iter().copied()).map(OsString::from))

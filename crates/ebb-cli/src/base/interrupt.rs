@@ -1,0 +1,90 @@
+//! SIGINT and SIGTERM as something to wait for beside a connection, so that what was begun can be taken back.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::time::Duration;
+
+use crate::base::sys::{self, check};
+
+/// The signals that ask `ebb` to give up.
+const SIGNALS: [libc::c_int; 2] = [libc::SIGINT, libc::SIGTERM];
+
+/// Holds both signals back, except one that was ignored when `ebb` started: it stays so.
+pub struct Interrupts {
+    arrived: OwnedFd,
+    held: libc::sigset_t,
+}
+
+impl Interrupts {
+    pub fn hold() -> io::Result<Self> {
+        let ignored: Vec<libc::c_int> = SIGNALS.into_iter().filter(|signal| sys::is_ignored(*signal)).collect();
+        let held = sys::signals(SIGNALS.into_iter().filter(|signal| !ignored.contains(signal)));
+        // SAFETY: the set is initialised.
+        let fd = check(unsafe { libc::signalfd(-1, &held, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) })?;
+        sys::change_mask(libc::SIG_BLOCK, &held);
+        // SAFETY: a descriptor just made, which nobody else knows.
+        Ok(Self { arrived: unsafe { OwnedFd::from_raw_fd(fd) }, held })
+    }
+
+    /// Waits until there is something to read from `other`, or a signal: that one.
+    pub fn wait(&self, other: &impl AsFd) -> io::Result<Option<libc::c_int>> {
+        let wanted = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        let mut both = [wanted(self.arrived.as_raw_fd()), wanted(other.as_fd().as_raw_fd())];
+        loop {
+            // SAFETY: the array is whole, and its length given.
+            match check(unsafe { libc::poll(both.as_mut_ptr(), both.len() as libc::nfds_t, -1) }) {
+                Ok(_) => return Ok(self.take()),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Waits so long for a signal.
+    pub fn wait_for(&self, patience: Duration) -> io::Result<Option<libc::c_int>> {
+        let mut arrived = libc::pollfd { fd: self.arrived.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one whole structure.
+        match check(unsafe { libc::poll(&raw mut arrived, 1, patience.as_millis() as libc::c_int) }) {
+            Ok(_) => Ok(self.take()),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn take(&self) -> Option<libc::c_int> {
+        let mut info = MaybeUninit::<libc::signalfd_siginfo>::zeroed();
+        let len = size_of::<libc::signalfd_siginfo>();
+        // SAFETY: the buffer is one whole structure.
+        let got = unsafe { libc::read(self.arrived.as_raw_fd(), info.as_mut_ptr().cast(), len) };
+        // SAFETY: all zeroes are valid for it, and the kernel fills it as a whole.
+        (got == len as isize).then(|| unsafe { info.assume_init() }.ssi_signo as libc::c_int)
+    }
+
+    /// Gives both signals their effect again: another one ends `ebb` at once.
+    pub fn release(&self) {
+        sys::change_mask(libc::SIG_UNBLOCK, &self.held);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::socket::Socket;
+
+    #[test]
+    fn a_signal_or_a_message_ends_the_wait() {
+        // In a thread of its own, whose mask ends with it.
+        let thread = std::thread::spawn(|| {
+            let interrupts = Interrupts::hold().unwrap();
+            let (one, other) = Socket::pair().unwrap();
+            one.send(b"x").unwrap();
+            let by_message = interrupts.wait(&other).unwrap();
+            assert_eq!(interrupts.wait_for(Duration::from_millis(1)).unwrap(), None);
+            // SAFETY: sends a signal to this thread, which holds it back.
+            unsafe { libc::pthread_kill(libc::pthread_self(), libc::SIGTERM) };
+            (by_message, interrupts.wait(&one).unwrap())
+        });
+        assert_eq!(thread.join().unwrap(), (None, Some(libc::SIGTERM)));
+    }
+}

@@ -1,0 +1,13 @@
+//! What every room uses: failures, sizes, text, tables, sockets, and the C library's calls. Knows nothing of Ebb.
+
+pub mod end;
+pub mod failure;
+pub mod interrupt;
+pub mod name;
+pub mod path;
+pub mod progress;
+pub mod size;
+pub mod socket;
+pub mod sys;
+pub mod table;
+pub mod text;

@@ -1,0 +1,133 @@
+//! `ebb set`: another budget for a tree that runs.
+//!
+//! The budget is a word that the processes of the tree look at whenever they want memory, so a larger one is there at once.
+//! Under a smaller one they get no more, but what they have they would keep until then: they are asked for it.
+
+use std::time::{Duration, Instant};
+
+use ebb::tree::ages::OfShared;
+use ebb::tree::{self, Kind, said};
+
+use crate::base::end::{self, End};
+use crate::base::failure::Failure;
+use crate::base::interrupt::Interrupts;
+use crate::base::name::Target;
+use crate::base::progress::Progress;
+use crate::base::size::{human_bytes, short_bytes};
+use crate::base::sys;
+use crate::base::text::printable;
+use crate::host::budget::Ram;
+use crate::host::budget::{Running, budget};
+use crate::running::counters::PAGE_BYTES;
+use crate::running::outside::Table;
+use crate::running::process;
+use crate::running::squeeze;
+use crate::running::trees::{self, Holder, Tree};
+
+/// Between two looks.
+const STEP: Duration = Duration::from_millis(10);
+/// Without progress for so long there will be none.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Progress is a part of what was held at first: so large a part at least.
+const STEPS_MAX: i64 = 4096;
+/// The exit status when the tree still holds more.
+const STATUS_ABOVE: i32 = 1;
+/// So many processes are named that hold most.
+const NAMED_MAX: usize = 3;
+
+/// What became of it.
+enum Reached {
+    Below,
+    Above,
+    Interrupted(libc::c_int),
+}
+
+/// Sets the budget of the tree that `target` names, and waits until it holds no more.
+pub fn set(target: &Target, ram: Ram) -> Result<i32, Failure> {
+    let tree = trees::find(target)?;
+    let held = tree.counters.tree().sum().held.max(0) as u64 * PAGE_BYTES;
+    let (bytes, _) = budget(ram, Some(Running { pid: tree.supervisor(), held_bytes: held }))?;
+    let of_signals = |error| Failure::ebb("waiting for signals", error, "raise the limit with `ulimit -n 1024`");
+    let interrupts = Interrupts::hold().map_err(of_signals)?;
+    tree.counters.set_budget(bytes);
+    let what = || format!("set {} --ram {}", tree.label(), short_bytes(bytes));
+    match shrink(&tree, &interrupts).map_err(of_signals)? {
+        Reached::Below => Ok(0),
+        Reached::Above => Err(Failure::with_status(
+            STATUS_ABOVE,
+            what(),
+            format!(
+                "the budget is set, but the tree still holds {} and gives no more: {}",
+                human_bytes(tree.counters.tree().sum().held.max(0) as u64 * PAGE_BYTES),
+                holders(&tree)
+            ),
+            format!("continue or end what holds it (see `ebb ps {}`), or give it more", tree.label()),
+        )),
+        Reached::Interrupted(signal) => {
+            sys::complain(&format!(
+                "ebb: {}: interrupted; the budget is set, and takes effect as memory is wanted",
+                what()
+            ));
+            interrupts.release();
+            Ok(end::end_likewise(End::Signaled(signal)))
+        }
+    }
+}
+
+/// Asks the processes of the tree for memory until they hold no more than the budget, or none gives any.
+fn shrink(tree: &Tree, interrupts: &Interrupts) -> std::io::Result<Reached> {
+    let (page, fd) = (tree.counters.tree(), tree.counters.fd());
+    let mut progress = Progress::new("set");
+    let own = tree.own();
+    // What the dead held is nobody's.
+    tree::reap(page, fd, &own);
+    // Of what several share the sum falls only when the last of them has given it.
+    let charged = || page.members().map(|(_, member)| said(&member.charged) as i64).sum::<i64>();
+    // Whoever writes to the area of the tree must not keep this going for ever.
+    let mut least = [page.sum().held, charged()];
+    let steps = least.map(|pages| (pages / STEPS_MAX).max(1));
+    let mut since = Instant::now();
+    loop {
+        let sum = page.sum();
+        let lacking = -sum.free();
+        if lacking <= 0 {
+            return Ok(Reached::Below);
+        }
+        tree::reap(page, fd, &own);
+        let held = [sum.held, charged()];
+        let falls = [0, 1].map(|i| held[i] < least[i] - steps[i]);
+        if falls.contains(&true) {
+            least = [0, 1].map(|i| if falls[i] { held[i] } else { least[i] });
+            since = Instant::now();
+        } else if since.elapsed() > PATIENCE {
+            return Ok(Reached::Above);
+        }
+        progress.show(&format!("{} above the budget", short_bytes(lacking as u64 * PAGE_BYTES)));
+        squeeze::ask(page, lacking, OfShared::Give);
+        if let Some(signal) = interrupts.wait_for(STEP)? {
+            return Ok(Reached::Interrupted(signal));
+        }
+    }
+}
+
+/// Who holds most, for people.
+fn holders(tree: &Tree) -> String {
+    let page = tree.counters.tree();
+    let own = tree.own();
+    let mut all: Vec<(i64, u32)> = page.members().map(|(index, member)| (page.held_by(member), index)).collect();
+    all.sort_unstable_by_key(|(held, _)| std::cmp::Reverse(*held));
+    let table = Table(std::path::Path::new(process::PROC));
+    let named = all.into_iter().take(NAMED_MAX).filter(|(held, _)| *held > 0).map(|(held, index)| {
+        let who = match tree.holder(index, &own) {
+            Holder::Process(pid) => {
+                let command = table.command(pid).map_or_else(String::new, |name| format!(" ({})", printable(&name)));
+                format!("process {pid}{command}")
+            }
+            Holder::Unseen => "a process of another pid namespace".to_owned(),
+            Holder::Nobody => "a process that has ended".to_owned(),
+        };
+        let kind = if page.member(index).kind() == Kind::Outside { ", not managed" } else { "" };
+        format!("{who} {}{kind}", human_bytes(held as u64 * PAGE_BYTES))
+    });
+    named.collect::<Vec<_>>().join(", ")
+}

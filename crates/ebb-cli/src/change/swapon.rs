@@ -1,0 +1,81 @@
+//! `ebb swapon` and `ebb swapoff`: a device more or less for a process that runs.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use crate::base::end::{self, End};
+use crate::base::failure::Failure;
+use crate::base::interrupt::Interrupts;
+use crate::base::progress::Progress;
+use crate::base::size::short_bytes;
+use crate::base::sys;
+use crate::base::text::printable;
+use crate::host::spill::{self, Device};
+use crate::running::control::{Answer, Control, Refusal, attempt, request};
+
+/// Gives process `pid` one more device.
+pub fn on(pid: i32, device: &Device) -> Result<i32, Failure> {
+    let plan = spill::plan(std::slice::from_ref(device))
+        .map_err(|failure| Failure { remedy: "name a directory that can be written, as file:DIR".into(), ..failure })?;
+    for warning in &plan.warnings {
+        sys::complain(&format!("ebb: {warning}"));
+    }
+    attempt(|_| {
+        let control = Control::open(pid)?;
+        control.ask(&request("swapon", OsStr::from_bytes(&plan.devices)))?;
+        match control.answer()? {
+            Answer::Done => Ok(0),
+            Answer::Refused(refusal) => {
+                let name = String::from_utf8_lossy(&plan.devices).into_owned();
+                Err(refusal.of(format!("swapon {name} in process {pid}")))
+            }
+            Answer::Row(_) | Answer::Left(_) => Err(control.misunderstood()),
+        }
+    })
+}
+
+/// Takes a device from process `pid`, and waits until everything in it is back in memory or elsewhere. A first SIGINT or
+/// SIGTERM has the process give up; then `ebb` ends by that signal.
+pub fn off(pid: i32, device: &Path) -> Result<i32, Failure> {
+    // What is gone, or was never there, the process may know nevertheless.
+    let name = std::fs::canonicalize(device).unwrap_or_else(|_| device.to_owned());
+    let what = format!("swapoff {} in process {pid}", printable(&name.to_string_lossy()));
+    let of_signals = |error| Failure::ebb("waiting for signals", error, "raise the limit with `ulimit -n 1024`");
+    let interrupts = Interrupts::hold().map_err(of_signals)?;
+    let mut interrupted = None;
+    let refusal = attempt(|answered| {
+        let control = Control::open(pid)?;
+        control.ask(&request("swapoff", name.as_path()))?;
+        let mut progress = Progress::new("swapoff");
+        // One that came while the connection was lost is not waited for again.
+        if interrupted.is_some() {
+            control.cancel();
+        }
+        loop {
+            if interrupted.is_none()
+                && let Some(signal) = interrupts.wait(&control).map_err(of_signals)?
+            {
+                interrupted = Some(signal);
+                control.cancel();
+                interrupts.release();
+            }
+            let answer = control.answer()?;
+            *answered = true;
+            match answer {
+                Answer::Left(bytes) => progress.show(&format!("{} left", short_bytes(bytes))),
+                Answer::Done => return Ok(None),
+                Answer::Refused(refusal) => return Ok(Some(refusal)),
+                Answer::Row(_) => return Err(control.misunderstood()),
+            }
+        }
+    })?;
+    let Some(refusal) = refusal else { return Ok(0) };
+    match (interrupted, refusal) {
+        (Some(signal), Refusal { errno: libc::EINTR, .. }) => {
+            sys::complain(&format!("ebb: {what}: interrupted, and everything is as it was; run it again to finish"));
+            Ok(end::end_likewise(End::Signaled(signal)))
+        }
+        (_, refusal) => Err(refusal.of(what)),
+    }
+}

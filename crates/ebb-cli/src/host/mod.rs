@@ -1,0 +1,11 @@
+//! What this machine is and allows: limits, checks, the agent's file, where pages may spill, and what a program is before it runs.
+
+pub mod agent;
+pub mod budget;
+pub mod checks;
+pub mod doctor;
+pub mod image;
+pub mod limit;
+pub mod probe;
+pub mod sites;
+pub mod spill;

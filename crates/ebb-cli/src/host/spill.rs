@@ -1,0 +1,366 @@
+//! Where pages go that find no room in the compressed pool: the devices of `--swap`, and the directory of spill files.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use crate::base::failure::Failure;
+use crate::base::size::{human_bytes, parse_size};
+use crate::base::sys;
+
+/// Names the directory when `--swap` does not.
+pub const DIRECTORY_VARIABLE: &str = "EBB_TMPDIR";
+/// The directory when nobody names one: on disk on nearly every system, unlike `/tmp`.
+pub const DIRECTORY_DEFAULT: &str = "/var/tmp";
+
+/// More directories than this no process takes.
+const DIRECTORIES_MAX: usize = 8;
+/// Highest priority, as for swapon(8).
+const PRIO_MAX: u16 = 32767;
+
+const FORMS: &str = "use file, file:DIR, file:DIR,size=SIZE,prio=N or none";
+
+/// One `--swap`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Device {
+    None,
+    File { dir: Option<PathBuf>, size_bytes: Option<u64>, prio: Option<u16> },
+}
+
+/// Reads a device after `option`, such as `--swap`: `file[:DIR][,size=SIZE][,prio=N]` or `none`.
+pub fn parse_device(option: &str, spec: &OsStr) -> Result<Device, Failure> {
+    let what = format!("{option} {}", spec.to_string_lossy());
+    if spec == "none" {
+        return Ok(Device::None);
+    }
+    let Some(mut place) = spec.as_bytes().strip_prefix(b"file") else {
+        return Err(Failure::ebb(what, "this is no kind of swap device", FORMS));
+    };
+    let (mut size_bytes, mut prio) = (None, None);
+    // Options are looked for from the right, so that a directory may contain commas.
+    while let Some(comma) = place.iter().rposition(|byte| *byte == b',') {
+        let option = &place[comma + 1..];
+        let is_second = if let Some(size) = option.strip_prefix(b"size=") {
+            size_bytes.replace(option_size(size, &what)?).is_some()
+        } else if let Some(number) = option.strip_prefix(b"prio=") {
+            prio.replace(option_prio(number, &what)?).is_some()
+        } else {
+            break;
+        };
+        if is_second {
+            return Err(Failure::ebb(what, "it gives an option twice", "leave one of them out"));
+        }
+        place = &place[..comma];
+    }
+    let dir = match place {
+        [] => None,
+        [b':', dir @ ..] if !dir.is_empty() => Some(PathBuf::from(OsStr::from_bytes(dir))),
+        _ => return Err(Failure::ebb(what, "after `file` comes `:DIR`, `,size=SIZE` or `,prio=N`", FORMS)),
+    };
+    Ok(Device::File { dir, size_bytes, prio })
+}
+
+fn option_size(text: &[u8], what: &str) -> Result<u64, Failure> {
+    parse_size(&String::from_utf8_lossy(text))
+        .map_err(|error| Failure::ebb(what, error, "write a size such as 512M, 4G or 1.5GiB"))
+}
+
+fn option_prio(text: &[u8], what: &str) -> Result<u16, Failure> {
+    let digits = text.iter().all(u8::is_ascii_digit).then(|| String::from_utf8_lossy(text));
+    let prio = digits.and_then(|digits| digits.parse().ok()).filter(|prio| *prio <= PRIO_MAX);
+    prio.ok_or_else(|| {
+        let remedy = format!("write a number from 0 to {PRIO_MAX}; the highest is filled first");
+        Failure::ebb(what, "this is no priority", remedy)
+    })
+}
+
+/// The directory for devices that name none.
+pub fn default_directory() -> PathBuf {
+    std::env::var_os(DIRECTORY_VARIABLE)
+        .filter(|dir| !dir.is_empty())
+        .map_or_else(|| DIRECTORY_DEFAULT.into(), PathBuf::from)
+}
+
+/// What is known of a directory for spill files.
+#[derive(Debug)]
+pub struct Directory {
+    /// Absolute, without symbolic links.
+    pub path: PathBuf,
+    pub free_bytes: u64,
+    /// Files there are memory themselves.
+    pub in_memory: bool,
+}
+
+/// Longest path that the agent takes.
+const PATH_BYTES_MAX: usize = 511;
+
+const TMPFS_MAGIC: i64 = 0x0102_1994;
+const RAMFS_MAGIC: i64 = 0x8584_58f6;
+
+/// Checks that files can be made in `dir`.
+pub fn examine(dir: &Path) -> Result<Directory, Failure> {
+    let what = format!("spill directory {}", dir.display());
+    let remedy = "name one that can be written with --swap file:DIR or EBB_TMPDIR=DIR, or use --swap none";
+    let path = std::fs::canonicalize(dir).map_err(|error| Failure::ebb(&what, error, remedy))?;
+    if !path.is_dir() {
+        return Err(Failure::ebb(&what, "it is not a directory", remedy));
+    }
+    // The contract separates devices by semicolons and options by commas.
+    if path.as_os_str().as_bytes().iter().any(|byte| matches!(byte, b';' | b',' | b'\n')) {
+        return Err(Failure::ebb(&what, "its path contains a semicolon, a comma or a line break", remedy));
+    }
+    if path.as_os_str().len() > PATH_BYTES_MAX {
+        return Err(Failure::ebb(&what, format!("its path is longer than {PATH_BYTES_MAX} bytes"), remedy));
+    }
+    try_file(&path).map_err(|error| Failure::ebb(&what, format!("no file can be made in it: {error}"), remedy))?;
+    let file_system = sys::file_system(&path).map_err(|error| Failure::ebb(&what, error, remedy))?;
+    Ok(Directory {
+        path,
+        free_bytes: file_system.free_bytes,
+        in_memory: matches!(file_system.magic, TMPFS_MAGIC | RAMFS_MAGIC),
+    })
+}
+
+/// Makes a nameless file, or a named one that is unlinked at once where the file system knows no nameless ones.
+fn try_file(dir: &Path) -> std::io::Result<()> {
+    let mut options = std::fs::OpenOptions::new();
+    options.read(true).write(true).mode(0o600);
+    let Err(error) = options.clone().custom_flags(libc::O_TMPFILE).open(dir) else { return Ok(()) };
+    if !matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EISDIR | libc::ENOENT)) {
+        return Err(error);
+    }
+    let name = dir.join(format!(".ebb-probe-{}", std::process::id()));
+    let opened = options.create_new(true).open(&name);
+    if opened.as_ref().is_err_and(|error| error.kind() == std::io::ErrorKind::AlreadyExists) {
+        return opened.map(drop);
+    }
+    // Whoever may make files but not write to them (landlock) has made one all the same.
+    let removed = std::fs::remove_file(&name);
+    opened.and(removed)
+}
+
+/// The devices of a run as the agent is told them, and what the user should know of them.
+#[derive(Debug)]
+pub struct Plan {
+    /// `EBB_SWAP`.
+    pub devices: Vec<u8>,
+    pub warnings: Vec<String>,
+}
+
+/// What all devices in one directory come to.
+struct Place {
+    directory: Directory,
+    /// None is as much as there is room for.
+    size_bytes: Option<u64>,
+    prio: Option<u16>,
+}
+
+impl Place {
+    /// Adds another device in the same directory.
+    fn add(&mut self, size_bytes: Option<u64>, prio: Option<u16>) -> Result<(), Failure> {
+        if let (Some(one), Some(other)) = (self.prio, prio)
+            && one != other
+        {
+            return Err(Failure::ebb(
+                format!("--swap file:{}", self.directory.path.display()),
+                format!("it has two priorities, {one} and {other}"),
+                "give one: devices of one directory are one",
+            ));
+        }
+        self.prio = self.prio.or(prio);
+        self.size_bytes = self.size_bytes.zip(size_bytes).map(|(one, other)| one.saturating_add(other));
+        Ok(())
+    }
+
+    fn warnings(&self) -> Vec<String> {
+        let what = format!("spill directory {}", self.directory.path.display());
+        let mut warnings = Vec::new();
+        if self.size_bytes.is_some_and(|size| size > self.directory.free_bytes) {
+            let free = human_bytes(self.directory.free_bytes);
+            warnings.push(format!("{what}: {free} are free, less than the size asked for; name another with file:DIR"));
+        }
+        if self.directory.in_memory {
+            warnings.push(format!(
+                "{what}: it is a file system in memory, so what is spilled there saves nothing; \
+                 name one on a disk with file:DIR"
+            ));
+        }
+        warnings
+    }
+
+    /// Its entry in `EBB_SWAP`.
+    fn write(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(b"file:");
+        out.extend_from_slice(self.directory.path.as_os_str().as_bytes());
+        out.extend(self.size_bytes.map(|size| format!(",size={size}").into_bytes()).unwrap_or_default());
+        out.extend(self.prio.map(|prio| format!(",prio={prio}").into_bytes()).unwrap_or_default());
+    }
+}
+
+/// Resolves the `--swap` options: one device for each directory, in the order in which they are first named. No option
+/// means one file in the default directory.
+pub fn plan(devices: &[Device]) -> Result<Plan, Failure> {
+    if devices.contains(&Device::None) {
+        if devices.len() > 1 {
+            return Err(Failure::ebb(
+                "--swap none",
+                "it stands beside another --swap",
+                "give it alone, or leave it out",
+            ));
+        }
+        return Ok(Plan { devices: b"none".to_vec(), warnings: Vec::new() });
+    }
+    let default = [Device::File { dir: None, size_bytes: None, prio: None }];
+    let mut places: Vec<Place> = Vec::new();
+    for device in if devices.is_empty() { &default } else { devices } {
+        let Device::File { dir, size_bytes, prio } = device else { continue };
+        let directory = examine(&dir.clone().unwrap_or_else(default_directory))?;
+        if let Some(place) = places.iter_mut().find(|place| place.directory.path == directory.path) {
+            place.add(*size_bytes, *prio)?;
+            continue;
+        }
+        if places.len() == DIRECTORIES_MAX {
+            return Err(Failure::ebb(
+                "--swap",
+                format!("it names more than {DIRECTORIES_MAX} directories, with {}", directory.path.display()),
+                format!("give at most {DIRECTORIES_MAX}"),
+            ));
+        }
+        places.push(Place { directory, size_bytes: *size_bytes, prio: *prio });
+    }
+    let mut plan = Plan { devices: Vec::new(), warnings: Vec::new() };
+    for (at, place) in places.iter().enumerate() {
+        if at > 0 {
+            plan.devices.push(b';');
+        }
+        place.write(&mut plan.devices);
+        plan.warnings.extend(place.warnings());
+    }
+    Ok(plan)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn device(spec: &str) -> Result<Device, Failure> {
+        parse_device("--swap", OsStr::new(spec))
+    }
+
+    fn file(dir: Option<&str>, size_bytes: Option<u64>, prio: Option<u16>) -> Device {
+        Device::File { dir: dir.map(PathBuf::from), size_bytes, prio }
+    }
+
+    #[test]
+    fn devices_are_read_in_every_form() {
+        assert_eq!(device("none"), Ok(Device::None));
+        assert_eq!(device("file"), Ok(file(None, None, None)));
+        assert_eq!(device("file:/x/y"), Ok(file(Some("/x/y"), None, None)));
+        assert_eq!(device("file,size=2G"), Ok(file(None, Some(2 << 30), None)));
+        assert_eq!(device("file,prio=0"), Ok(file(None, None, Some(0))));
+        assert_eq!(device("file:/a,b,size=64M"), Ok(file(Some("/a,b"), Some(64 << 20), None)));
+    }
+
+    #[test]
+    fn options_come_in_any_order() {
+        let both = Ok(file(Some("/a,size,b"), Some(64 << 20), Some(32767)));
+        assert_eq!(device("file:/a,size,b,size=64M,prio=32767"), both);
+        assert_eq!(device("file:/a,size,b,prio=32767,size=64M"), both);
+    }
+
+    #[test]
+    fn other_forms_are_refused_with_the_forms_there_are() {
+        for spec in ["", "zram", "file:", "files", "file:,size=1G", "file,", "file,pri=1", "none,size=1G"] {
+            assert_eq!(device(spec).unwrap_err().remedy, FORMS, "{spec}");
+        }
+        assert!(device("file,size=lots").unwrap_err().remedy.starts_with("write a size"));
+        assert_eq!(device("file:/x,prio=1,prio=1").unwrap_err().why, "it gives an option twice");
+    }
+
+    #[test]
+    fn a_priority_is_a_number_that_swapon_takes() {
+        for prio in ["", "-1", "+1", "32768", "1 ", "high"] {
+            let failure = device(&format!("file,prio={prio}")).unwrap_err();
+            assert_eq!(failure.why, "this is no priority", "{prio}");
+            assert!(failure.remedy.contains("from 0 to 32767"));
+        }
+    }
+
+    /// Directories `0`, `1`... in a directory of their own.
+    fn directories(count: usize) -> (tempfile::TempDir, Vec<String>) {
+        let parent = tempfile::tempdir().unwrap();
+        let root = parent.path().canonicalize().unwrap();
+        let paths: Vec<String> = (0..count).map(|n| root.join(n.to_string()).to_str().unwrap().to_owned()).collect();
+        paths.iter().for_each(|path| std::fs::create_dir(path).unwrap());
+        (parent, paths)
+    }
+
+    fn planned(devices: &[Device]) -> String {
+        String::from_utf8(plan(devices).unwrap().devices).unwrap()
+    }
+
+    #[test]
+    fn a_plan_names_absolute_directories_and_bytes() {
+        let (_parent, dirs) = directories(1);
+        let devices = [file(Some(&format!("{}/../0/.", dirs[0])), Some(4096), Some(7))];
+        assert_eq!(planned(&devices), format!("file:{},size=4096,prio=7", dirs[0]));
+    }
+
+    #[test]
+    fn sizes_of_one_directory_add_up_unless_one_has_no_limit() {
+        let (_parent, dirs) = directories(2);
+        let (a, b) = (Some(dirs[0].as_str()), Some(dirs[1].as_str()));
+        let devices =
+            [file(a, Some(4096), None), file(b, Some(1), None), file(a, Some(100), Some(3)), file(b, None, None)];
+        assert_eq!(planned(&devices), format!("file:{},size=4196,prio=3;file:{}", dirs[0], dirs[1]));
+    }
+
+    #[test]
+    fn two_priorities_of_one_directory_are_refused() {
+        let (_parent, dirs) = directories(1);
+        let with = |prio| file(Some(&dirs[0]), None, Some(prio));
+        assert_eq!(plan(&[with(1), with(2)]).unwrap_err().why, "it has two priorities, 1 and 2");
+        assert_eq!(planned(&[with(1), with(1)]), format!("file:{},prio=1", dirs[0]));
+    }
+
+    #[test]
+    fn more_directories_than_a_process_takes_are_refused() {
+        let (_parent, dirs) = directories(DIRECTORIES_MAX + 1);
+        let mut devices: Vec<Device> = dirs.iter().map(|dir| file(Some(dir), None, None)).collect();
+        let failure = plan(&devices).unwrap_err();
+        assert_eq!(
+            failure.to_string(),
+            format!("ebb: --swap: it names more than 8 directories, with {}; give at most 8", dirs[DIRECTORIES_MAX])
+        );
+        devices[DIRECTORIES_MAX] = devices[0].clone();
+        assert_eq!(planned(&devices).split(';').count(), DIRECTORIES_MAX);
+    }
+
+    #[test]
+    fn none_stands_alone() {
+        assert_eq!(plan(&[Device::None]).unwrap().devices, b"none");
+        let both = [Device::None, file(None, None, None)];
+        assert_eq!(plan(&both).unwrap_err().what, "--swap none");
+    }
+
+    #[test]
+    fn a_directory_that_is_not_there_is_refused() {
+        let failure = examine(Path::new("/no/such/directory")).unwrap_err();
+        assert_eq!(failure.what, "spill directory /no/such/directory");
+        assert!(failure.remedy.contains("--swap file:DIR"));
+    }
+
+    #[test]
+    fn a_size_larger_than_the_disk_is_a_warning() {
+        let dir = tempfile::tempdir().unwrap();
+        let plan = plan(&[file(dir.path().to_str(), Some(1 << 46), None)]).unwrap();
+        assert!(plan.warnings[0].contains("less than the size asked for"));
+    }
+
+    #[test]
+    fn a_directory_in_memory_is_a_warning() {
+        let plan = plan(&[file(Some("/dev/shm"), None, None)]).unwrap();
+        assert!(plan.warnings[0].contains("in memory"));
+    }
+}

@@ -1,0 +1,235 @@
+//! Starting the program: its environment, and what happens between fork and exec.
+//!
+//! The program inherits from `ebb` everything that it would have inherited without it: signal mask and dispositions,
+//! descriptors, process group, terminal. Before the fork `ebb` changes two of them, and the child puts both back: SIGCHLD
+//! is not ignored, or there would be nothing to wait for; and all signals that `ebb` stands in for are blocked, because
+//! the program may stop, or signal its group, before `ebb` runs again.
+
+use std::ffi::{CStr, CString, OsStr};
+use std::io::{self, Read};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::ptr;
+
+use crate::base::sys::{self, check};
+
+unsafe extern "C" {
+    static environ: *const *const libc::c_char;
+}
+
+/// The environment of the program: this process's own, entry by entry as it is, and what was set over it.
+pub struct Environment(Vec<CString>);
+
+impl Environment {
+    /// Of this process.
+    pub fn inherited() -> Self {
+        let mut entries = Vec::new();
+        // SAFETY: `environ` is a null-terminated array of C strings, and no other thread changes it: there is none.
+        unsafe {
+            let mut at = environ;
+            while !at.is_null() && !(*at).is_null() {
+                entries.push(CStr::from_ptr(*at).to_owned());
+                at = at.add(1);
+            }
+        }
+        Self(entries)
+    }
+
+    fn value_of<'a>(entry: &'a CStr, name: &str) -> Option<&'a [u8]> {
+        entry.to_bytes().strip_prefix(name.as_bytes())?.strip_prefix(b"=")
+    }
+
+    /// The value that the program will see.
+    pub fn get(&self, name: &str) -> Option<&OsStr> {
+        self.0.iter().find_map(|entry| Self::value_of(entry, name)).map(OsStr::from_bytes)
+    }
+
+    /// Takes a variable out.
+    pub fn remove(&mut self, name: &str) {
+        self.0.retain(|entry| Self::value_of(entry, name).is_none());
+    }
+
+    /// Replaces a value. `value` contains no NUL.
+    pub fn set(&mut self, name: &str, value: &[u8]) {
+        self.remove(name);
+        let entry = [name.as_bytes(), b"=", value].concat();
+        // An environment cannot carry a NUL; values come from paths and numbers, which cannot contain one.
+        self.0.extend(CString::new(entry).ok());
+    }
+
+    /// Puts the agent last in `LD_PRELOAD`, and takes out any other copy of it. Last, because other libraries there wrap
+    /// functions of libc: the program finds theirs, and they find the agent's, which makes the call.
+    pub fn preload(&mut self, agent: &Path) {
+        let before = self.get("LD_PRELOAD").map(|old| old.as_bytes().to_vec()).unwrap_or_default();
+        fn path(library: &[u8]) -> &Path {
+            Path::new(OsStr::from_bytes(library))
+        }
+        let is_this = |library: &&[u8]| path(library) == agent;
+        let mut libraries: Vec<&[u8]> = before.split(|byte| *byte == b':' || *byte == b' ').collect();
+        libraries.retain(|library| !library.is_empty());
+        libraries.retain(|library| is_this(library) || path(library).file_name() != agent.file_name());
+        if !libraries.iter().any(is_this) {
+            libraries.push(agent.as_os_str().as_bytes());
+        }
+        self.set("LD_PRELOAD", &libraries.join(&b':'));
+    }
+}
+
+/// A program ready to be started.
+pub struct Launch {
+    pub file: CString,
+    pub arguments: Vec<CString>,
+    pub environment: Environment,
+    /// Left open in the program.
+    pub kept: Vec<RawFd>,
+    /// Whether SIGCHLD was ignored when `ebb` started.
+    pub ignored_children: bool,
+}
+
+/// Why nothing was started.
+#[derive(Debug)]
+pub enum LaunchError {
+    /// No child, or no pipe to it.
+    Fork(io::Error),
+    /// execve(2) refused.
+    Exec(io::Error),
+}
+
+fn pointers(strings: &[CString]) -> Vec<*const libc::c_char> {
+    strings.iter().map(|text| text.as_ptr()).chain(std::iter::once(ptr::null())).collect()
+}
+
+/// A pipe: read end and write end, close-on-exec.
+pub fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
+    let mut ends = [0; 2];
+    // SAFETY: `ends` has room for both descriptors.
+    check(unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) })?;
+    // SAFETY: descriptors just made, which nobody else knows.
+    Ok(unsafe { (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])) })
+}
+
+impl Launch {
+    /// Starts the program and returns its process number, once execve(2) has succeeded. From then on the signals in
+    /// `taken` are blocked in this process.
+    pub fn start(&self, taken: &libc::sigset_t) -> Result<libc::pid_t, LaunchError> {
+        let arguments = pointers(&self.arguments);
+        let environment = pointers(&self.environment.0);
+        // execvp(3) hands a file of no known format to the shell; so does this.
+        let shell = c"/bin/sh";
+        let by_shell: Vec<*const libc::c_char> =
+            [shell.as_ptr(), self.file.as_ptr()].into_iter().chain(arguments.iter().skip(1).copied()).collect();
+        let (errors, report) = pipe().map_err(LaunchError::Fork)?;
+        // SAFETY: this process has one thread, and the child calls only what is safe between fork and exec.
+        let parent = unsafe { libc::getpid() };
+        let mask = sys::change_mask(libc::SIG_BLOCK, taken);
+        // SAFETY: as above.
+        let child = check(unsafe { libc::fork() }).map_err(LaunchError::Fork)?;
+        if child == 0 {
+            let plan = ChildPlan {
+                file: &self.file,
+                arguments: &arguments,
+                environment: &environment,
+                shell,
+                by_shell: &by_shell,
+                kept: &self.kept,
+                parent,
+                ignored_children: self.ignored_children,
+                mask,
+                report: report.as_raw_fd(),
+            };
+            plan.execute();
+        }
+        drop(report);
+        let mut errno = [0; 4];
+        match std::fs::File::from(errors).read_exact(&mut errno) {
+            // End of file: the pipe closed on exec.
+            Err(_) => Ok(child),
+            Ok(()) => {
+                // SAFETY: reaps the child, which ends right after its report.
+                unsafe { libc::waitpid(child, ptr::null_mut(), 0) };
+                Err(LaunchError::Exec(io::Error::from_raw_os_error(i32::from_ne_bytes(errno))))
+            }
+        }
+    }
+}
+
+/// All that the child needs, made before the fork: after it, nothing may allocate.
+struct ChildPlan<'a> {
+    file: &'a CStr,
+    arguments: &'a [*const libc::c_char],
+    environment: &'a [*const libc::c_char],
+    shell: &'a CStr,
+    by_shell: &'a [*const libc::c_char],
+    kept: &'a [RawFd],
+    parent: libc::pid_t,
+    ignored_children: bool,
+    mask: libc::sigset_t,
+    report: RawFd,
+}
+
+impl ChildPlan<'_> {
+    fn execute(&self) -> ! {
+        // SAFETY: only async-signal-safe calls, on arrays and strings that outlive them and end in null.
+        unsafe {
+            // If `ebb` dies, nobody would account for the program or pass signals to it: it goes too. The request came too
+            // late if the parent is gone already.
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as libc::c_ulong, 0, 0, 0);
+            if libc::getppid() != self.parent {
+                libc::_exit(crate::base::failure::STATUS_EBB);
+            }
+            if self.ignored_children {
+                libc::signal(libc::SIGCHLD, libc::SIG_IGN);
+            }
+            for fd in self.kept {
+                libc::fcntl(*fd, libc::F_SETFD, 0);
+            }
+            libc::sigprocmask(libc::SIG_SETMASK, &self.mask, ptr::null_mut());
+            libc::execve(self.file.as_ptr(), self.arguments.as_ptr(), self.environment.as_ptr());
+            if *libc::__errno_location() == libc::ENOEXEC {
+                libc::execve(self.shell.as_ptr(), self.by_shell.as_ptr(), self.environment.as_ptr());
+            }
+            let errno = (*libc::__errno_location()).to_ne_bytes();
+            libc::write(self.report, errno.as_ptr().cast(), errno.len());
+            libc::_exit(crate::base::failure::STATUS_CANNOT_EXECUTE);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn environment(entries: &[&str]) -> Environment {
+        Environment(entries.iter().map(|entry| CString::new(*entry).unwrap()).collect())
+    }
+
+    #[test]
+    fn setting_replaces_every_entry_of_the_name_and_keeps_the_others_as_they_are() {
+        let mut env = environment(&["A=1", "EBB_RAM=2", "odd entry", "EBB_RAM=3", "EBB_RAMP=4"]);
+        env.set("EBB_RAM", b"5");
+        let entries: Vec<&str> = env.0.iter().map(|entry| entry.to_str().unwrap()).collect();
+        assert_eq!(entries, ["A=1", "odd entry", "EBB_RAMP=4", "EBB_RAM=5"]);
+    }
+
+    #[test]
+    fn the_agent_is_preloaded_last_and_once() {
+        let mut env = environment(&["LD_PRELOAD=/x/libebb_agent.so /y/libother.so:libthird.so"]);
+        env.preload(Path::new("/new/libebb_agent.so"));
+        assert_eq!(env.get("LD_PRELOAD"), Some(OsStr::new("/y/libother.so:libthird.so:/new/libebb_agent.so")));
+    }
+
+    #[test]
+    fn an_agent_that_is_in_the_list_stays_where_it_is() {
+        let mut env = environment(&["LD_PRELOAD=/y/libother.so:/new/libebb_agent.so:libthird.so"]);
+        env.preload(Path::new("/new/libebb_agent.so"));
+        assert_eq!(env.get("LD_PRELOAD"), Some(OsStr::new("/y/libother.so:/new/libebb_agent.so:libthird.so")));
+    }
+
+    #[test]
+    fn the_agent_is_alone_where_nothing_was_preloaded() {
+        let mut env = environment(&["A=1"]);
+        env.preload(Path::new("/new/libebb_agent.so"));
+        assert_eq!(env.get("LD_PRELOAD"), Some(OsStr::new("/new/libebb_agent.so")));
+    }
+}

@@ -1,0 +1,29 @@
+//! What `ebb run` is asked for.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use crate::host::budget::Ram;
+use crate::host::spill::Device;
+
+/// How much to tell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Verbosity {
+    Quiet,
+    Normal,
+    Verbose,
+}
+
+/// The options of `ebb run`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Run {
+    pub ram: Ram,
+    /// Of the tree.
+    pub name: Option<String>,
+    pub swap: Vec<Device>,
+    pub stats: Option<PathBuf>,
+    pub allow_unmanaged: bool,
+    pub verbosity: Verbosity,
+    pub program: OsString,
+    pub args: Vec<OsString>,
+}

@@ -1,0 +1,308 @@
+//! `ebb run`: everything that can go wrong is checked before the program starts; then it runs, and is accounted for.
+
+use std::ffi::{CString, OsStr};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Instant;
+
+use ebb::tree;
+
+use crate::base::end::{self, End};
+use crate::base::failure::{Failure, STATUS_CANNOT_EXECUTE, STATUS_NOT_FOUND};
+use crate::base::path::{self, ResolveError};
+use crate::base::size::human_bytes;
+use crate::base::sys;
+use crate::host::agent;
+use crate::host::budget::budget;
+use crate::host::checks;
+use crate::host::image::{self, Identity, Image, Obstacle};
+use crate::host::sites;
+use crate::host::spill;
+use crate::run::launch::{Environment, Launch, LaunchError};
+use crate::run::lifeline::Lifeline;
+use crate::run::report::{self, Outcome};
+use crate::run::request::{Run, Verbosity};
+use crate::run::supervise;
+use crate::run::unmanaged::Unmanaged;
+use crate::run::watch::Watch;
+use crate::running::counters::Counters;
+use crate::running::trees;
+
+/// Runs the program and returns its exit status; if it died of a signal, so does this process. `ignored_children` says
+/// whether SIGCHLD was ignored when `ebb` started.
+pub fn run(options: &Run, ignored_children: bool) -> Result<i32, Failure> {
+    let file = find_program(&options.program)?;
+    let image = image::inspect(&file, std::env::var_os("PATH").as_deref(), Identity::current());
+    let managed = is_managed(options, &image)?;
+    let mut stats = options.stats.as_deref().map(create_stats).transpose()?;
+    let counters = Counters::create()
+        .map_err(|error| Failure::ebb("shared counters", error, "allow memfd_create and raise `ulimit -n`"))?;
+    let counters = Arc::new(counters);
+    // Nobody else has the file yet.
+    tree::supervise(counters.fd());
+    if let Some(name) = &options.name {
+        counters.page().set_name(name.as_bytes());
+        trees::check_unique(name, &counters)?;
+    }
+    let mut environment = Environment::inherited();
+    let mut kept = Vec::new();
+    let mut numbers = Vec::new();
+    let mut held = None;
+    if managed {
+        let plan = prepare(options)?;
+        let fd = out_of_the_way(counters.file())?;
+        let ([line, keeper], rest) = Lifeline::create().map_err(descriptors_exhausted)?.split();
+        let (line, keeper) = (out_of_the_way(&line)?, out_of_the_way(&keeper)?);
+        counters.set_budget(plan.ram_bytes);
+        environment.preload(&plan.agent);
+        environment.set("EBB_RAM", plan.ram_bytes.to_string().as_bytes());
+        environment.set("EBB_SWAP", &plan.swap);
+        environment.set("EBB_STATS_FD", fd.as_raw_fd().to_string().as_bytes());
+        let inode = |fd| sys::inode(fd).map_err(|error| Failure::ebb("lifeline", error, "report this as a bug of ebb"));
+        let holder = [std::process::id().into(), rest.number() as u64];
+        let ends = [line.as_raw_fd() as u64, keeper.as_raw_fd() as u64, inode(&line)?, inode(&keeper)?];
+        environment.set(
+            "EBB_LIFE_FDS",
+            [&ends[..], &holder].concat().iter().map(u64::to_string).collect::<Vec<_>>().join(",").as_bytes(),
+        );
+        match sites::table() {
+            Some(table) => environment.set("EBB_SITES", table.as_bytes()),
+            // Where the outer one has patched libc, its table is still that of the file.
+            None if checks::outer_budget().is_some() => {}
+            None => environment.remove("EBB_SITES"),
+        }
+        let stderr = sys::file_identity(&io::stderr()).ok().map(|(device, inode)| format!("{device},{inode}"));
+        environment.set("EBB_STDERR", stderr.as_deref().unwrap_or("none").as_bytes());
+        environment.set("EBB_VERBOSE", (options.verbosity as u8).to_string().as_bytes());
+        held = Some(rest);
+        numbers = vec![fd.as_raw_fd(), line.as_raw_fd(), keeper.as_raw_fd()];
+        kept.extend([line, keeper]);
+        // With it this process would lose its record locks on the file.
+        std::mem::forget(fd);
+    } else {
+        counters.page().unmanaged_programs.store(1, Relaxed);
+    }
+    let launch = Launch {
+        file: argument(file.as_os_str())?,
+        arguments: std::iter::once(&options.program)
+            .chain(&options.args)
+            .map(|text| argument(text))
+            .collect::<Result<_, _>>()?,
+        environment,
+        kept: numbers,
+        ignored_children,
+    };
+    let taken = supervise::taken_signals();
+    let started = Instant::now();
+    let child = launch.start(&taken).map_err(|error| not_started(&file, &image, error))?;
+    drop(kept);
+    let watch = if managed { start_watch(options, &counters) } else { None };
+    let (end, usage) = supervise::supervise(child, &taken)
+        .map_err(|error| Failure::ebb("waiting for the program", error, "report this as a bug of ebb"))?;
+    match held {
+        // The lifeline ends the tree with this process.
+        Some(_) if matches!(end, End::GivenUp(_)) => {
+            sys::complain(&format!(
+                "ebb: SIGTERM: process {child} still waits in the kernel; the whole tree gets SIGKILL; /proc/{child}/wchan tells \
+                 what it waits for"
+            ));
+        }
+        // What Ebb has ended it ends as a whole: nobody waits for what is left, and it may be as short of memory.
+        Some(_) if end == End::Signaled(libc::SIGKILL) && counters.page().has_ended_first.load(Relaxed) != 0 => {}
+        Some(held) => held.let_go(),
+        None => {}
+    }
+    let outcome = Outcome {
+        file: &file,
+        arguments: options.args.iter().map(|text| text.to_string_lossy().into_owned()).collect(),
+        managed,
+        end,
+        usage,
+        wall: started.elapsed(),
+        counters: &counters,
+        unmanaged: watch.map_or_else(Unmanaged::default, |watch| watch.found()),
+    };
+    tell(options.verbosity, &outcome);
+    if let (Some(path), Some(file)) = (&options.stats, &mut stats)
+        && let Err(error) = report::write_json(file, &outcome.json())
+    {
+        let failure =
+            Failure::ebb(format!("--stats {}", path.display()), error, "make room there, or name another file");
+        sys::complain(&failure.to_string());
+    }
+    Ok(end::end_likewise(end))
+}
+
+/// Begins to look at the tree from outside. The program runs already, so it goes on without, where that cannot be.
+fn start_watch(options: &Run, counters: &Arc<Counters>) -> Option<Watch> {
+    match Watch::start(counters) {
+        Ok(watch) => Some(watch),
+        Err(error) => {
+            if options.verbosity > Verbosity::Quiet {
+                let what = "counting programs that are not managed";
+                sys::complain(&Failure::ebb(what, error, "raise `ulimit -u` or the limit pids.max").to_string());
+            }
+            None
+        }
+    }
+}
+
+fn tell(verbosity: Verbosity, outcome: &Outcome) {
+    if verbosity == Verbosity::Quiet {
+        return;
+    }
+    for line in outcome.summary() {
+        sys::complain(&line);
+    }
+    if verbosity == Verbosity::Verbose {
+        for line in outcome.details() {
+            sys::complain(&line);
+        }
+    }
+}
+
+fn argument(text: &OsStr) -> Result<CString, Failure> {
+    sys::c_string(text).ok_or_else(|| Failure::ebb("command line", "an argument contains a NUL", "leave it out"))
+}
+
+fn find_program(program: &OsStr) -> Result<PathBuf, Failure> {
+    path::resolve(program, std::env::var_os("PATH").as_deref()).map_err(|error| {
+        let name = program.to_string_lossy();
+        match error {
+            ResolveError::NotFound { searched: true } => Failure::with_status(
+                STATUS_NOT_FOUND,
+                name,
+                "it was not found in PATH",
+                "check the name, or give its path",
+            ),
+            ResolveError::NotFound { searched: false } => {
+                Failure::with_status(STATUS_NOT_FOUND, name, "there is no such file", "check the path")
+            }
+            ResolveError::NotExecutable { path, why } => Failure::with_status(
+                STATUS_CANNOT_EXECUTE,
+                path.display(),
+                why,
+                "name a program, or make this one executable with chmod +x",
+            ),
+        }
+    })
+}
+
+/// Whether the agent comes along; a failure when it cannot and nobody allowed that.
+fn is_managed(options: &Run, image: &Image) -> Result<bool, Failure> {
+    let list = std::env::var_os("LD_PRELOAD").unwrap_or_default();
+    let Some(obstacle) = &image.obstacle.clone().or_else(|| sanitizer(&list)) else { return Ok(true) };
+    let what = image.chain.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(" -> ");
+    if !options.allow_unmanaged {
+        return Err(Failure::ebb(
+            what,
+            obstacle,
+            format!("{}, or run it without Ebb with --allow-unmanaged", obstacle.remedy()),
+        ));
+    }
+    if options.verbosity == Verbosity::Verbose {
+        sys::complain(&format!("ebb: {what}: {obstacle}; it runs without Ebb"));
+    }
+    Ok(false)
+}
+
+/// A sanitizer's runtime among preloaded libraries, beside which Ebb is not known to work.
+fn sanitizer(preloaded: &OsStr) -> Option<Obstacle> {
+    const NAMES: [&str; 5] = ["libasan.", "libtsan.", "libmsan.", "libhwasan.", "libclang_rt."];
+    let list = preloaded.to_string_lossy();
+    let mut libraries = list.split([':', ' ']);
+    let is_one =
+        |path: &&str| NAMES.iter().any(|name| path.rsplit('/').next().is_some_and(|file| file.starts_with(name)));
+    libraries.find(is_one).map(|library| Obstacle::Sanitizer { library: library.to_owned() })
+}
+
+/// Creates the file for the counters now: better no start than a run without the figures it was made for.
+fn create_stats(path: &Path) -> Result<File, Failure> {
+    File::create(path).map_err(|error| {
+        Failure::ebb(format!("--stats {}", path.display()), error, "name a file in a directory that can be written")
+    })
+}
+
+struct Plan {
+    agent: PathBuf,
+    ram_bytes: u64,
+    swap: Vec<u8>,
+}
+
+/// Finds and checks all that a managed run needs.
+fn prepare(options: &Run) -> Result<Plan, Failure> {
+    let agent = agent::find()?;
+    let (mut ram_bytes, mut source) = budget(options.ram, None)?;
+    // What the outer one counts of it from outside is a share of its own budget.
+    if let Some(outer) = checks::outer_budget().filter(|outer| *outer < ram_bytes) {
+        (ram_bytes, source) = (outer, "of the ebb that this one runs under".into());
+    }
+    let swap = spill::plan(&options.swap)?;
+    checks::preflight()?;
+    if options.verbosity > Verbosity::Quiet {
+        for warning in &swap.warnings {
+            sys::complain(&format!("ebb: {warning}"));
+        }
+    }
+    if options.verbosity == Verbosity::Verbose {
+        sys::complain(&format!("ebb: budget {} ({source})", human_bytes(ram_bytes)));
+        sys::complain(&format!("ebb: swap {}", String::from_utf8_lossy(&swap.devices)));
+        sys::complain(&format!("ebb: agent {}", agent.display()));
+    }
+    Ok(Plan { agent, ram_bytes, swap: swap.devices })
+}
+
+/// A second descriptor of `file`, at a high number.
+fn out_of_the_way(file: &impl AsRawFd) -> Result<OwnedFd, Failure> {
+    /// As the agent has it: above this limit no number is, because the kernel's table is as long as its highest.
+    const TABLE_MAX: u64 = 4096;
+    let (soft, hard) = sys::resource_limit(libc::RLIMIT_NOFILE);
+    // Where the program never gets to, and otherwise with a few numbers left above for what the agent opens.
+    let lowest = if soft < hard && soft <= TABLE_MAX { soft } else { soft.min(1024).saturating_sub(40) };
+    let raise = |lowest: u64| sys::raise_descriptor(file, lowest as i32);
+    sys::with_hard_limit(libc::RLIMIT_NOFILE, || raise(lowest).or_else(|_| raise(3))).map_err(descriptors_exhausted)
+}
+
+fn descriptors_exhausted(error: io::Error) -> Failure {
+    Failure::ebb("descriptors", error, "raise the limit with `ulimit -n 1024`")
+}
+
+fn not_started(file: &Path, image: &Image, error: LaunchError) -> Failure {
+    match error {
+        LaunchError::Fork(error) => {
+            Failure::ebb("starting a process", error, "raise `ulimit -u` or the limit pids.max of the cgroup")
+        }
+        LaunchError::Exec(error) if error.raw_os_error() == Some(libc::ENOENT) => {
+            let missing = image.chain.iter().find(|path| !path.exists());
+            let why = missing.map_or_else(
+                || "its loader is missing".to_owned(),
+                |missing| format!("its interpreter {} is missing", missing.display()),
+            );
+            Failure::with_status(STATUS_NOT_FOUND, file.display(), why, "install what it needs")
+        }
+        LaunchError::Exec(error) => Failure::with_status(
+            STATUS_CANNOT_EXECUTE,
+            file.display(),
+            error,
+            "check its format and permissions, and the size of arguments and environment",
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sanitizer_among_preloaded_libraries_is_found() {
+        let of = |list: &str| sanitizer(OsStr::new(list));
+        let library = |path: &str| Some(Obstacle::Sanitizer { library: path.to_owned() });
+        assert_eq!(of("/x/libother.so:/usr/lib/libasan.so.8 libthird.so"), library("/usr/lib/libasan.so.8"));
+        assert_eq!(of("libclang_rt.asan-x86_64.so"), library("libclang_rt.asan-x86_64.so"));
+        assert_eq!((of(""), of("/libasan.d/libother.so:libubsan.so.1")), (None, None));
+    }
+}

@@ -1,0 +1,159 @@
+//! The counters that a tree of processes shares, as this process has them mapped.
+
+use std::fs::{File, OpenOptions};
+use std::mem::ManuallyDrop;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
+use std::ptr::NonNull;
+use std::sync::atomic::Ordering::Relaxed;
+
+use ebb::stats::{MAGIC, Shared};
+use ebb::tree::{self, Page};
+
+use crate::base::sys;
+use crate::base::text::printable;
+
+pub const PAGE_BYTES: u64 = 4096;
+
+/// The counters that a managed process tree shares with this process.
+pub struct Counters {
+    /// Never closed: with any descriptor of the file this process would lose its record locks on it, and where it is
+    /// itself a process of the tree, its place there.
+    file: ManuallyDrop<File>,
+    shared: NonNull<Shared>,
+}
+
+// SAFETY: the area is made of atomics, mapped for good, and may be used by any thread.
+unsafe impl Send for Counters {}
+// SAFETY: as above.
+unsafe impl Sync for Counters {}
+
+impl Counters {
+    /// Makes the page, all zero but for its mark.
+    pub fn create() -> std::io::Result<Self> {
+        let file = sys::memory_file(c"ebb-stats", tree::FILE_BYTES, Shared::MAP_BYTES as u64)?;
+        let counters = Self::map(file, libc::PROT_READ | libc::PROT_WRITE)?;
+        counters.page().magic.store(MAGIC, Relaxed);
+        Ok(counters)
+    }
+
+    /// The page of a running program, to be read only.
+    pub fn open(path: &Path) -> std::io::Result<Self> {
+        Self::open_as(opened(File::options().read(true), path)?, libc::PROT_READ)
+    }
+
+    /// The page of a running program, to be written too.
+    pub fn open_writable(path: &Path) -> std::io::Result<Self> {
+        let file = opened(File::options().read(true).write(true), path)?;
+        Self::open_as(file, libc::PROT_READ | libc::PROT_WRITE)
+    }
+
+    fn open_as(file: File, protection: i32) -> std::io::Result<Self> {
+        let foreign = || std::io::Error::other("its counters are not of this version");
+        // Anybody may have a file of that name, and cut it off while this process reads it.
+        if !sys::keeps_its_length(&file) {
+            return Err(std::io::Error::other("its counters are not such as `ebb run` makes"));
+        }
+        let mut magic = [0; 8];
+        file.read_exact_at(&mut magic, 0)?;
+        if file.metadata()?.len() < Shared::MAP_BYTES as u64 || u64::from_le_bytes(magic) != MAGIC {
+            return Err(foreign());
+        }
+        Self::map(file, protection)
+    }
+
+    /// Closes the file after all: for who is no process of the tree, and would seem to be one as long as it has it.
+    pub fn close(self) {
+        let at = self.shared.as_ptr().cast();
+        // SAFETY: mapped by `map`, and nobody refers to it any more.
+        unsafe { libc::munmap(at, Shared::MAP_BYTES) };
+        drop(ManuallyDrop::into_inner(self.file));
+    }
+
+    fn map(file: File, protection: i32) -> std::io::Result<Self> {
+        // SAFETY: a fresh mapping of the whole file at an address of the kernel's choice.
+        let at = unsafe {
+            libc::mmap(std::ptr::null_mut(), Shared::MAP_BYTES, protection, libc::MAP_SHARED, file.as_raw_fd(), 0)
+        };
+        let shared = match NonNull::new(at.cast::<Shared>()) {
+            Some(shared) if at != libc::MAP_FAILED => shared,
+            _ => return Err(std::io::Error::last_os_error()),
+        };
+        Ok(Self { file: ManuallyDrop::new(file), shared })
+    }
+
+    /// The file to hand on.
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// Its descriptor.
+    pub fn fd(&self) -> i32 {
+        self.file.as_raw_fd()
+    }
+
+    /// The live counters.
+    pub fn page(&self) -> &Shared {
+        // SAFETY: mapped for good, large enough, page-aligned, and made of atomics only, for which zero bytes are valid.
+        unsafe { self.shared.as_ref() }
+    }
+
+    /// The budget of the tree, and what its members hold.
+    pub fn tree(&self) -> &Page {
+        &self.page().tree
+    }
+
+    /// Changes the budget of the tree, to whole pages.
+    pub fn set_budget(&self, bytes: u64) {
+        self.tree().set_limit(bytes / PAGE_BYTES);
+        self.page().ram_limit_bytes.store(bytes, Relaxed);
+    }
+
+    /// What the user calls the tree, or a process of it has made of that.
+    pub fn name(&self) -> Option<String> {
+        let bytes = self.page().name_bytes();
+        let text: Vec<u8> = bytes.into_iter().take_while(|byte| *byte != 0).collect();
+        (!text.is_empty()).then(|| printable(&String::from_utf8_lossy(&text)))
+    }
+
+    /// What the first failing process said, without Ebb's name in front.
+    pub fn error(&self) -> Option<String> {
+        let bytes = self.page().error_bytes();
+        let text: Vec<u8> = bytes.into_iter().take_while(|byte| *byte != 0).collect();
+        let text = String::from_utf8_lossy(&text);
+        let text = text.trim();
+        (!text.is_empty()).then(|| printable(text.strip_prefix("ebb: ").unwrap_or(text)))
+    }
+}
+
+/// Opens what may be anything, of whoever likes to be taken for a tree, without waiting for it.
+fn opened(options: &mut OpenOptions, path: &Path) -> std::io::Result<File> {
+    options.custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    #[test]
+    fn nobody_can_cut_the_area_off_or_open_it_anew_and_what_can_be_cut_off_is_no_area() {
+        use std::os::fd::AsRawFd;
+        use std::os::unix::fs::MetadataExt;
+        let counters = Counters::create().unwrap();
+        let path = |file: &File| format!("/proc/self/fd/{}", file.as_raw_fd());
+        let meta = counters.file().metadata().unwrap();
+        assert_eq!((meta.mode() & 0o7777, meta.len()), (0o600, tree::FILE_BYTES));
+        for len in [0, 4096, tree::FILE_BYTES - 1, tree::FILE_BYTES + 1] {
+            assert_eq!(counters.file().set_len(len).unwrap_err().raw_os_error(), Some(libc::EPERM));
+        }
+        assert!(Counters::open(Path::new(&path(counters.file()))).is_ok());
+        // The same, but for the seals.
+        let mut loose = tempfile::tempfile().unwrap();
+        loose.write_all(&MAGIC.to_ne_bytes()).unwrap();
+        loose.set_len(tree::FILE_BYTES).unwrap();
+        let refused = Counters::open(Path::new(&path(&loose))).err().unwrap();
+        assert_eq!(refused.to_string(), "its counters are not such as `ebb run` makes");
+    }
+}

@@ -1,0 +1,8 @@
+//! Trees of processes that run under Ebb: how to find them, read their counters, and talk to their agents.
+
+pub mod control;
+pub mod counters;
+pub mod outside;
+pub mod process;
+pub mod squeeze;
+pub mod trees;

@@ -1,0 +1,281 @@
+//! The trees of processes that run under Ebb, found as a process is found: by their shared area among its descriptors.
+//!
+//! One file of an area is one tree. Each is opened once, and never closed (`report::Counters`).
+
+use std::collections::{BTreeMap, HashSet};
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering::Relaxed;
+
+use ebb::tree;
+
+use crate::base::failure::Failure;
+use crate::base::name::Target;
+use crate::running::counters::Counters;
+use crate::running::process;
+
+/// Which file an area is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Inode {
+    device: u64,
+    number: u64,
+}
+
+impl Inode {
+    fn of(meta: &std::fs::Metadata) -> Self {
+        Self { device: meta.dev(), number: meta.ino() }
+    }
+
+    /// Of an area that this process has open.
+    pub fn of_counters(counters: &Counters) -> io::Result<Self> {
+        Ok(Self::of(&counters.file().metadata()?))
+    }
+}
+
+/// The processes that have one area open, and how to open it.
+#[derive(Debug, Default)]
+struct Found {
+    pids: Vec<i32>,
+    /// One of each process: the first may end before it is opened.
+    paths: Vec<PathBuf>,
+}
+
+impl Found {
+    fn open(&self, access: Access) -> io::Result<Counters> {
+        let mut last = io::Error::from_raw_os_error(libc::ESRCH);
+        for path in &self.paths {
+            let opened = match access {
+                Access::Look => Counters::open(path),
+                Access::Change => Counters::open_writable(path),
+            };
+            match opened {
+                Ok(counters) => return Ok(counters),
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+}
+
+/// Every area that a process below `proc` has open and this user may see.
+fn areas(proc: &Path) -> io::Result<BTreeMap<Inode, Found>> {
+    let mut found = BTreeMap::<Inode, Found>::new();
+    let mut pids: Vec<i32> =
+        std::fs::read_dir(proc)?.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+    pids.sort_unstable();
+    for pid in pids {
+        for path in process::areas(&proc.join(pid.to_string())) {
+            let Ok(meta) = std::fs::metadata(&path) else { continue };
+            let area = found.entry(Inode::of(&meta)).or_default();
+            // A process may have several descriptors of it.
+            if area.pids.last() != Some(&pid) {
+                area.pids.push(pid);
+                area.paths.push(path);
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// Whether this process has the area among its descriptors, as a process of the tree has.
+fn has_it(inode: Inode) -> bool {
+    let paths = process::areas(Path::new("/proc/self"));
+    paths.iter().filter_map(|path| std::fs::metadata(path).ok()).any(|meta| Inode::of(&meta) == inode)
+}
+
+/// A tree that runs.
+pub struct Tree {
+    pub counters: Counters,
+    /// Processes that have its area, managed or not, by number.
+    pub pids: Vec<i32>,
+    /// This process was one of them before it looked.
+    is_ours: bool,
+}
+
+/// Who has a place in the tree.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Holder {
+    /// Nobody: the process has ended.
+    Nobody,
+    /// A process of another pid namespace.
+    Unseen,
+    Process(i32),
+}
+
+impl Tree {
+    /// The number of its `ebb run`; when that has ended or has no number here, of the first process that has a place. None
+    /// when the tree has ended: who looks at it has its area too.
+    fn first(&self) -> Option<i32> {
+        let seen = |pid: &i32| *pid > 0;
+        tree::supervisor(self.counters.fd()).filter(seen).or_else(|| {
+            let own = self.own();
+            let places = self.counters.tree().members();
+            let used = places.filter(|(_, member)| member.kind() != tree::Kind::Free);
+            used.map(|(index, _)| self.holder(index, &own)).find_map(|holder| match holder {
+                Holder::Process(pid) => Some(pid),
+                Holder::Unseen | Holder::Nobody => None,
+            })
+        })
+    }
+
+    /// The number of its `ebb run`; when that has ended or has no number here, of another of its processes.
+    pub fn supervisor(&self) -> i32 {
+        self.first().or(self.pids.first().copied()).unwrap_or(0)
+    }
+
+    /// False when all of its processes have ended, or have no number here.
+    fn is_running(&self) -> bool {
+        self.first().is_some()
+    }
+
+    /// False for the area of an `ebb run` that limits nothing.
+    fn has_budget(&self) -> bool {
+        self.counters.tree().limit() > 0
+    }
+
+    /// What to call it: its name, or the number of its `ebb run`.
+    pub fn label(&self) -> String {
+        self.counters.name().unwrap_or_else(|| self.supervisor().to_string())
+    }
+
+    /// The places that may be this process's own, of which the kernel says nothing: also one of a process that had its number
+    /// before, and is dead.
+    pub fn own(&self) -> Vec<u32> {
+        let pid = std::process::id();
+        let is_own =
+            |(_, member): &(u32, &tree::Member)| member.kind() != tree::Kind::Free && member.pid.load(Relaxed) == pid;
+        let places = self.counters.tree().members().filter(is_own).map(|(index, _)| index);
+        places.filter(|&index| self.is_ours && tree::holder(self.counters.fd(), index).is_none()).collect()
+    }
+
+    /// The process that has a place; `own` are those that may be this process's.
+    pub fn holder(&self, index: u32, own: &[u32]) -> Holder {
+        if own.contains(&index) {
+            return Holder::Process(std::process::id() as i32);
+        }
+        match tree::holder(self.counters.fd(), index) {
+            None => Holder::Nobody,
+            Some(pid) if pid > 0 => Holder::Process(pid),
+            Some(_) => Holder::Unseen,
+        }
+    }
+
+    /// Whether it is the one that is meant.
+    fn is(&self, target: &Target) -> bool {
+        match target {
+            Target::Named(name) => self.counters.name().as_ref() == Some(name),
+            Target::Of(pid) => self.pids.contains(pid),
+        }
+    }
+
+    /// Whether a process is managed as a member of this tree: one that has the areas of two trees is so in one.
+    fn manages(&self, pid: i32) -> bool {
+        let own = self.own();
+        let managed = self.counters.tree().members().filter(|(_, member)| member.kind() == tree::Kind::Managed);
+        managed.map(|(index, _)| self.holder(index, &own)).any(|holder| holder == Holder::Process(pid))
+    }
+}
+
+/// How an area is opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    Look,
+    Change,
+}
+
+/// Every tree that runs and that this user may see, by the number of its `ebb run`. Those of another version of Ebb are
+/// left out, unless `targets` names a process of one.
+pub fn running(proc: &Path, access: Access, targets: &[Target]) -> Result<Vec<Tree>, Failure> {
+    let found = areas(proc).map_err(|error| Failure::ebb(process::PROC, error, "mount it"))?;
+    let (mut trees, mut refused) = (Vec::new(), Vec::new());
+    for (inode, found) in found {
+        let is_ours = has_it(inode);
+        match found.open(access) {
+            Ok(counters) => trees.push(Tree { counters, pids: found.pids, is_ours }),
+            Err(error) => {
+                let is_named = |target: &&Target| matches!(target, Target::Of(pid) if found.pids.contains(pid));
+                if let Some(target) = targets.iter().find(is_named) {
+                    const REMEDY: &str =
+                        "use the `ebb` of the same version as the one that started it, as its user or as root";
+                    refused.push((target, Failure::ebb(target, error, REMEDY)));
+                }
+            }
+        }
+    }
+    trees.retain(|tree: &Tree| tree.is_running() && tree.has_budget());
+    trees.sort_by_key(Tree::supervisor);
+    // Who looked at a tree of another version may be one of this.
+    match refused.into_iter().find(|(target, _)| !trees.iter().any(|tree| tree.is(target))) {
+        Some((_, failure)) => Err(failure),
+        None => Ok(trees),
+    }
+}
+
+/// Of `trees`, those that `targets` name; all, when they name none.
+pub fn select(mut trees: Vec<Tree>, targets: &[Target]) -> Result<Vec<Tree>, Failure> {
+    if targets.is_empty() {
+        return Ok(trees);
+    }
+    let mut wanted = HashSet::new();
+    for target in targets {
+        let all: Vec<usize> = (0..trees.len()).filter(|&at| trees[at].is(target)).collect();
+        let best = match (target, all.as_slice()) {
+            (Target::Of(pid), [_, _, ..]) => {
+                let by_supervisor = all.iter().find(|&&at| trees[at].supervisor() == *pid);
+                by_supervisor.or_else(|| all.iter().find(|&&at| trees[at].manages(*pid))).or(all.first())
+            }
+            _ => all.first(),
+        };
+        wanted.insert(*best.ok_or_else(|| not_there(target))?);
+    }
+    let mut at = 0;
+    trees.retain(|_| {
+        at += 1;
+        wanted.contains(&(at - 1))
+    });
+    Ok(trees)
+}
+
+fn not_there(target: &Target) -> Failure {
+    let why = match target {
+        Target::Named(_) => "no running tree of this user has the name",
+        Target::Of(_) => "it does not run under Ebb, or belongs to another user",
+    };
+    Failure::ebb(target, why, "see which there are with `ebb ps`")
+}
+
+/// The one tree that is meant, to be changed.
+pub fn find(target: &Target) -> Result<Tree, Failure> {
+    let targets = std::slice::from_ref(target);
+    let found = select(running(Path::new(process::PROC), Access::Change, targets)?, targets)?;
+    found.into_iter().next().ok_or_else(|| not_there(target))
+}
+
+/// Fails when another running tree has the name that `counters` bear already: of two that begin at the same time with one
+/// name at most one goes on.
+pub fn check_unique(name: &str, counters: &Counters) -> Result<(), Failure> {
+    let what = || format!("--name {name}");
+    let own =
+        Inode::of_counters(counters).map_err(|error| Failure::ebb(what(), error, "report this as a bug of ebb"))?;
+    let found = areas(Path::new(process::PROC)).map_err(|error| Failure::ebb(process::PROC, error, "mount it"))?;
+    for (inode, area) in found.iter().filter(|(inode, _)| **inode != own) {
+        let is_ours = has_it(*inode);
+        let Ok(counters) = area.open(Access::Look) else { continue };
+        let other = Tree { counters, pids: Vec::new(), is_ours };
+        let is_same = other.counters.name().as_deref() == Some(name);
+        let holder = if is_same { other.first() } else { None };
+        // This process goes on: it must not seem to be one of theirs.
+        if !is_ours {
+            other.counters.close();
+        }
+        if let Some(pid) = holder {
+            return Err(Failure::ebb(
+                what(),
+                format!("a running tree has the name already (process {pid})"),
+                "take another name, or wait until that one has ended",
+            ));
+        }
+    }
+    Ok(())
+}

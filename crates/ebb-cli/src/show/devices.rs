@@ -1,0 +1,176 @@
+//! `ebb swapon --show`: the devices of running processes, in the look of util-linux's `swapon --show`.
+
+use std::path::Path;
+use std::time::Duration;
+
+use crate::base::failure::Failure;
+use crate::base::size::short_bytes;
+use crate::base::sys;
+use crate::base::table;
+use crate::base::text::printable;
+use crate::running::control::{Answer, Control, Row, attempt};
+use crate::running::process::{self, Process};
+
+/// How long a process may take to tell its devices.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// So many processes are asked at once.
+const AT_ONCE: usize = 32;
+
+/// What to show, and how.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Show {
+    /// One process, or all that this user may ask.
+    pub pid: Option<i32>,
+    /// Sizes in bytes.
+    pub bytes: bool,
+    pub headings: bool,
+}
+
+/// The devices of one process.
+struct Devices {
+    pid: i32,
+    rows: Vec<Row>,
+}
+
+/// Asks one process.
+fn devices(pid: i32) -> Result<Devices, Failure> {
+    attempt(|_| {
+        let control = Control::open(pid)?;
+        control.set_patience(PATIENCE)?;
+        control.ask(b"show")?;
+        let mut rows = Vec::new();
+        loop {
+            match control.answer()? {
+                Answer::Row(row) => rows.push(row),
+                Answer::Done => return Ok(Devices { pid, rows }),
+                Answer::Refused(refusal) => return Err(refusal.of(process::what(pid))),
+                Answer::Left(_) => return Err(control.misunderstood()),
+            }
+        }
+    })
+}
+
+/// Asks every process that Ebb manages and swaps something of. One that cannot be asked is complained about, unless it is
+/// gone or began anew meanwhile.
+fn all_devices() -> Result<Vec<Devices>, Failure> {
+    let proc = Path::new(process::PROC);
+    let processes = Process::managed(proc).map_err(|error| Failure::ebb(process::PROC, error, "mount it"))?;
+    let pids: Vec<i32> =
+        processes.iter().filter(|process| process.has_background()).map(|process| process.pid).collect();
+    let mut found = Vec::new();
+    for some in pids.chunks(AT_ONCE) {
+        let asked: Vec<_> = some.iter().map(|&pid| (pid, std::thread::spawn(move || devices(pid)))).collect();
+        for (pid, thread) in asked {
+            match thread.join() {
+                Ok(Ok(devices)) => found.push(devices),
+                Ok(Err(failure)) if Process::find(proc, pid).is_ok_and(|process| process.has_background()) => {
+                    sys::complain(&failure.to_string());
+                }
+                _ => {}
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// A column of the table.
+struct Column {
+    heading: &'static str,
+    right: bool,
+    cell: fn(&Show, i32, &Row) -> String,
+}
+
+fn size(form: &Show, bytes: u64) -> String {
+    if form.bytes { bytes.to_string() } else { short_bytes(bytes) }
+}
+
+const PID: Column = Column { heading: "PID", right: true, cell: |_, pid, _| pid.to_string() };
+const COLUMNS: [Column; 5] = [
+    Column { heading: "NAME", right: false, cell: |_, _, row| printable(&row.name.to_string_lossy()) },
+    Column { heading: "TYPE", right: false, cell: |_, _, row| printable(&row.kind) },
+    Column { heading: "SIZE", right: true, cell: |form, _, row| size(form, row.size_bytes) },
+    Column { heading: "USED", right: true, cell: |form, _, row| size(form, row.used_bytes) },
+    Column { heading: "PRIO", right: true, cell: |_, _, row| row.prio.to_string() },
+];
+
+/// Nothing at all where there are no devices, as `swapon --show` has it.
+fn table(form: &Show, all: &[Devices]) -> String {
+    let columns: Vec<Column> = form.pid.is_none().then_some(PID).into_iter().chain(COLUMNS).collect();
+    let mut lines: Vec<Vec<String>> = Vec::new();
+    for devices in all {
+        lines.extend(
+            devices.rows.iter().map(|row| columns.iter().map(|column| (column.cell)(form, devices.pid, row)).collect()),
+        );
+    }
+    if lines.is_empty() {
+        return String::new();
+    }
+    if form.headings {
+        lines.insert(0, columns.iter().map(|column| column.heading.to_owned()).collect());
+    }
+    let right: Vec<bool> = columns.iter().map(|column| column.right).collect();
+    table::aligned(&lines, &right)
+}
+
+/// The table of one process or of all.
+pub fn report(form: &Show) -> Result<String, Failure> {
+    let all = match form.pid {
+        Some(pid) => vec![devices(pid)?],
+        None => all_devices()?,
+    };
+    Ok(table(form, &all))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(name: &str, size_bytes: u64, used_bytes: u64, prio: i32) -> Row {
+        Row { kind: "file".into(), size_bytes, used_bytes, prio, name: name.into() }
+    }
+
+    fn two() -> Vec<Devices> {
+        vec![
+            Devices { pid: 7, rows: vec![row("/var/tmp", 512 << 20, 0, -1), row("/mnt/fast", 3 << 29, 4096, 100)] },
+            Devices { pid: 4711, rows: vec![row("/x", 1 << 40, 1 << 30, -1)] },
+        ]
+    }
+
+    const FORM: Show = Show { pid: Some(7), bytes: false, headings: true };
+
+    #[test]
+    fn the_columns_are_as_wide_as_their_content() {
+        let text = "NAME      TYPE SIZE USED PRIO\n\
+                    /var/tmp  file 512M   0B   -1\n\
+                    /mnt/fast file 1.5G   4K  100\n";
+        assert_eq!(table(&FORM, &two()[..1]), text);
+    }
+
+    #[test]
+    fn several_processes_are_told_apart_by_their_numbers() {
+        let text = " PID NAME      TYPE SIZE USED PRIO\n   \
+                    7 /var/tmp  file 512M   0B   -1\n   \
+                    7 /mnt/fast file 1.5G   4K  100\n\
+                    4711 /x        file   1T   1G   -1\n";
+        assert_eq!(table(&Show { pid: None, ..FORM }, &two()), text);
+    }
+
+    #[test]
+    fn bytes_and_no_headings_are_for_programs() {
+        let form = Show { bytes: true, headings: false, ..FORM };
+        assert_eq!(table(&form, &two()[1..]), "/x file 1099511627776 1073741824 -1\n");
+    }
+
+    #[test]
+    fn no_devices_are_no_table() {
+        assert_eq!(table(&FORM, &[]), "");
+        assert_eq!(table(&FORM, &[Devices { pid: 7, rows: Vec::new() }]), "");
+    }
+
+    #[test]
+    fn a_name_does_not_reach_the_terminal_as_commands() {
+        let devices = Devices { pid: 7, rows: vec![row("/a\x1b[2J b", 4096, 0, 0)] };
+        let form = Show { headings: false, ..FORM };
+        assert_eq!(table(&form, &[devices]), "/a\\x1b[2J b file 4K 0B 0\n");
+    }
+}

@@ -1,0 +1,6 @@
+//! What a user can look at: processes, devices, locks.
+
+pub mod devices;
+pub mod locks;
+pub mod ps;
+pub mod validate;

@@ -1,0 +1,414 @@
+//! `ebb ps`: the trees that run under Ebb, and what each of their processes holds.
+//!
+//! What a process holds it publishes itself, so a figure may be as old as its last work. All memory counts in pages that it
+//! was charged: resident ones, with the metadata; staged ones; compressed ones in the pool.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use ebb::tree::{Kind, Member, MemberId, now_ms, said};
+use serde_json::{Value, json};
+
+use crate::base::failure::Failure;
+use crate::base::name::Target;
+use crate::base::size::short_bytes;
+use crate::base::table;
+use crate::base::text::printable;
+use crate::running::counters::PAGE_BYTES;
+use crate::running::outside::Table;
+use crate::running::process;
+use crate::running::trees::{self, Access, Holder, Tree};
+use crate::show::validate;
+
+/// Between the two looks that tell faults a second.
+const BETWEEN: Duration = Duration::from_millis(200);
+/// What stands where there is no figure.
+const NONE: &str = "-";
+
+/// What to show, and how.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ps {
+    /// Trees, or all.
+    pub targets: Vec<Target>,
+    pub json: bool,
+    /// Sizes in bytes.
+    pub bytes: bool,
+    pub headings: bool,
+    /// Check instead of showing.
+    pub validate: bool,
+}
+
+/// What one member published.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Figures {
+    wanted: u64,
+    charged: u64,
+    /// Of these, pages that another process holds too since a fork, and is counted for.
+    shared: u64,
+    staged: u64,
+    pool: u64,
+    faults: u64,
+    age_ms: Option<u64>,
+}
+
+impl Figures {
+    fn of(member: &Member, shared: u64) -> Self {
+        // Read once: it may change meanwhile, and is more than what is shared in any case.
+        let charged = said(&member.charged);
+        Self {
+            wanted: said(&member.wanted),
+            charged,
+            shared: shared.min(charged),
+            staged: said(&member.staged),
+            pool: said(&member.pool),
+            faults: member.faults.load(Relaxed),
+            age_ms: member.coldest_ms(now_ms()),
+        }
+    }
+
+    /// Pages in page tables, and what Ebb keeps books in.
+    fn resident(&self) -> u64 {
+        self.charged.saturating_sub(self.staged + self.pool)
+    }
+
+    /// Pages whose content is neither resident nor staged: in the pool, in a file, or of one repeated word. Too few by what
+    /// Ebb keeps books in.
+    fn swapped(&self) -> u64 {
+        self.wanted.saturating_sub(self.resident() + self.staged)
+    }
+}
+
+/// A process of a tree.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Row {
+    /// None in another pid namespace.
+    pid: Option<i32>,
+    command: String,
+    what: What,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum What {
+    Managed {
+        figures: Figures,
+        faults_per_s: u64,
+    },
+    /// Pages that it holds, as others say.
+    Outside {
+        pages: u64,
+    },
+    /// The same of processes without places of their own, in that of `ebb run`.
+    Others {
+        pages: u64,
+    },
+}
+
+/// A tree and its processes.
+struct Shown {
+    label: String,
+    name: Option<String>,
+    supervisor: i32,
+    budget_bytes: u64,
+    held_bytes: u64,
+    peak_bytes: u64,
+    rows: Vec<Row>,
+}
+
+impl Shown {
+    /// Bytes that are left; none when too much is held.
+    fn free_bytes(&self) -> u64 {
+        self.budget_bytes.saturating_sub(self.held_bytes)
+    }
+}
+
+/// Faults of every member at one time.
+struct Faults {
+    at: Instant,
+    of: Vec<(MemberId, u64)>,
+}
+
+impl Faults {
+    fn look(tree: &Tree) -> Self {
+        let all = tree.counters.tree().members();
+        let of = all
+            .map(|(index, member)| (MemberId { index, generation: member.generation() }, member.faults.load(Relaxed)));
+        Self { at: Instant::now(), of: of.collect() }
+    }
+
+    /// Faults a second since, of a member that has had so many by now.
+    fn per_s(&self, id: MemberId, now: u64) -> u64 {
+        let before = self.of.iter().find(|(other, _)| *other == id).map_or(0, |(_, faults)| *faults);
+        let ms = self.at.elapsed().as_millis().max(1) as u64;
+        now.saturating_sub(before).saturating_mul(1000) / ms
+    }
+}
+
+/// Pages of each member that another one is counted for.
+fn shared(tree: &Tree) -> HashMap<MemberId, u64> {
+    let mut all = HashMap::new();
+    ebb::tree::recount(tree.counters.tree(), tree.counters.fd(), |_, _, holders| {
+        holders.iter().for_each(|(id, pages)| *all.entry(*id).or_default() += pages);
+    });
+    all
+}
+
+fn rows(tree: &Tree, before: &Faults) -> Vec<Row> {
+    let table = Table(Path::new(process::PROC));
+    let own = tree.own();
+    let supervisor = tree.supervisor();
+    // What the dead held is nobody's.
+    ebb::tree::reap(tree.counters.tree(), tree.counters.fd(), &own);
+    let shared = shared(tree);
+    let row = |(index, member): (u32, &Member)| {
+        let kind = member.kind();
+        let pid = match (kind, tree.holder(index, &own)) {
+            (Kind::Free | Kind::Reserved, _) | (_, Holder::Nobody) => return None,
+            (_, Holder::Process(pid)) => Some(pid),
+            (_, Holder::Unseen) => None,
+        };
+        let id = MemberId { index, generation: member.generation() };
+        let pages = tree.counters.tree().held_by(member).max(0) as u64;
+        let command = pid.and_then(|pid| table.command(pid)).map_or_else(|| NONE.to_owned(), |name| printable(&name));
+        Some(match kind {
+            Kind::Outside if pid == Some(supervisor) => {
+                Row { pid: None, command: "(others)".to_owned(), what: What::Others { pages } }
+            }
+            Kind::Outside => Row { pid, command, what: What::Outside { pages } },
+            _ => {
+                let figures = Figures::of(member, shared.get(&id).copied().unwrap_or(0));
+                Row { pid, command, what: What::Managed { figures, faults_per_s: before.per_s(id, figures.faults) } }
+            }
+        })
+    };
+    let mut rows: Vec<Row> = tree.counters.tree().members().filter_map(row).collect();
+    // Who has no number comes last.
+    rows.sort_by_key(|row| row.pid.unwrap_or(i32::MAX));
+    rows
+}
+
+fn shown(tree: &Tree, before: &Faults) -> Shown {
+    let rows = rows(tree, before);
+    let sum = tree.counters.tree().sum();
+    Shown {
+        label: tree.label(),
+        name: tree.counters.name(),
+        supervisor: tree.supervisor(),
+        budget_bytes: sum.limit.max(0) as u64 * PAGE_BYTES,
+        held_bytes: sum.held.max(0) as u64 * PAGE_BYTES,
+        peak_bytes: tree.counters.page().peak_held_bytes.load(Relaxed),
+        rows,
+    }
+}
+
+/// `250ms`, `1.5s`, `3m`, `2h`.
+fn short_age(ms: u64) -> String {
+    match ms {
+        0..1_000 => format!("{ms}ms"),
+        1_000..60_000 => format!("{}.{}s", ms / 1000, ms % 1000 / 100),
+        60_000..3_600_000 => format!("{}m", ms / 60_000),
+        _ => format!("{}h", ms / 3_600_000),
+    }
+}
+
+const TREE_HEADINGS: [&str; 6] = ["TREE", "BUDGET", "HELD", "FREE", "PEAK", "PROCESSES"];
+const HEADINGS: [&str; 12] = [
+    "TREE", "PID", "COMMAND", "WANTED", "RESIDENT", "SHARED", "STAGED", "POOL", "SWAPPED", "FAULTS/S", "AGE", "MANAGED",
+];
+
+/// Two tables: the trees, and their processes. Nothing at all where there is none.
+fn text(form: &Ps, all: &[Shown]) -> String {
+    if all.is_empty() {
+        return String::new();
+    }
+    let size = |bytes: u64| if form.bytes { bytes.to_string() } else { short_bytes(bytes) };
+    let heading = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+    let (mut trees, mut processes) = (Vec::new(), Vec::new());
+    if form.headings {
+        trees.push(heading(&TREE_HEADINGS));
+        processes.push(heading(&HEADINGS));
+    }
+    for shown in all {
+        let sizes = [shown.budget_bytes, shown.held_bytes, shown.free_bytes(), shown.peak_bytes].map(size);
+        let cells = [shown.label.clone()].into_iter().chain(sizes).chain([shown.rows.len().to_string()]);
+        trees.push(cells.collect());
+        processes.extend(shown.rows.iter().map(|row| cells_of(&shown.label, row, &size)));
+    }
+    let right = |len: usize, left: &[usize]| (0..len).map(|at| !left.contains(&at)).collect::<Vec<_>>();
+    let mut out = table::aligned(&trees, &right(TREE_HEADINGS.len(), &[0]));
+    if processes.len() > usize::from(form.headings) {
+        out.push('\n');
+        out += &table::aligned(&processes, &right(HEADINGS.len(), &[0, 2, 11]));
+    }
+    out
+}
+
+fn cells_of(label: &str, row: &Row, size: &impl Fn(u64) -> String) -> Vec<String> {
+    let pid = row.pid.map_or_else(|| NONE.to_owned(), |pid| pid.to_string());
+    let pages = |pages: u64| size(pages * PAGE_BYTES);
+    let figures = match &row.what {
+        What::Managed { figures, faults_per_s } => [
+            pages(figures.wanted),
+            pages(figures.resident()),
+            pages(figures.shared),
+            pages(figures.staged),
+            pages(figures.pool),
+            pages(figures.swapped()),
+            faults_per_s.to_string(),
+            figures.age_ms.map_or_else(|| NONE.to_owned(), short_age),
+            "yes".to_owned(),
+        ],
+        What::Outside { pages: held } | What::Others { pages: held } => {
+            let none = || NONE.to_owned();
+            [pages(*held), pages(*held), none(), none(), none(), none(), none(), none(), "no".to_owned()]
+        }
+    };
+    [label.to_owned(), pid, row.command.clone()].into_iter().chain(figures).collect()
+}
+
+fn json_of(row: &Row) -> Value {
+    let bytes = |pages: u64| pages * PAGE_BYTES;
+    match &row.what {
+        What::Managed { figures, faults_per_s } => json!({
+            "pid": row.pid,
+            "command": row.command,
+            "managed": true,
+            "wanted_bytes": bytes(figures.wanted),
+            "held_bytes": bytes(figures.charged.saturating_sub(figures.shared)),
+            "shared_bytes": bytes(figures.shared),
+            "resident_bytes": bytes(figures.resident()),
+            "staged_bytes": bytes(figures.staged),
+            "pool_bytes": bytes(figures.pool),
+            "swapped_bytes": bytes(figures.swapped()),
+            "faults": figures.faults,
+            "faults_per_s": faults_per_s,
+            "age_ms": figures.age_ms,
+        }),
+        What::Outside { pages } | What::Others { pages } => json!({
+            "pid": row.pid,
+            "command": row.command,
+            "managed": false,
+            "held_bytes": bytes(*pages),
+        }),
+    }
+}
+
+fn json(all: &[Shown]) -> String {
+    let trees = all.iter().map(|shown| {
+        json!({
+            "tree": shown.label,
+            "name": shown.name,
+            "supervisor": shown.supervisor,
+            "budget_bytes": shown.budget_bytes,
+            "held_bytes": shown.held_bytes,
+            "free_bytes": shown.free_bytes(),
+            "peak_held_bytes": shown.peak_bytes,
+            "processes": shown.rows.iter().map(json_of).collect::<Vec<_>>(),
+        })
+    });
+    format!("{:#}\n", trees.collect::<Value>())
+}
+
+/// What there is to print, and the exit status.
+pub fn report(form: &Ps) -> Result<(String, i32), Failure> {
+    // Also to tell only: what the dead held is taken back first.
+    let all = trees::running(Path::new(process::PROC), Access::Change, &form.targets)?;
+    let all = trees::select(all, &form.targets)?;
+    if form.validate {
+        return Ok(validate::report(&all));
+    }
+    let before: Vec<Faults> = all.iter().map(Faults::look).collect();
+    if !all.is_empty() {
+        std::thread::sleep(BETWEEN);
+    }
+    let all: Vec<Shown> = all.iter().zip(&before).map(|(tree, before)| shown(tree, before)).collect();
+    Ok((if form.json { json(&all) } else { text(form, &all) }, 0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FORM: Ps = Ps { targets: Vec::new(), json: false, bytes: false, headings: true, validate: false };
+
+    fn web() -> Shown {
+        let figures = Figures {
+            wanted: 25_600,
+            charged: 12_800,
+            shared: 128,
+            staged: 256,
+            pool: 2560,
+            faults: 7,
+            age_ms: Some(1_500),
+        };
+        let managed = What::Managed { figures, faults_per_s: 12 };
+        Shown {
+            label: "web".into(),
+            name: Some("web".into()),
+            supervisor: 7,
+            budget_bytes: 64 << 20,
+            held_bytes: 54 << 20,
+            peak_bytes: 60 << 20,
+            rows: vec![
+                Row { pid: Some(8), command: "python3".into(), what: managed },
+                Row { pid: Some(4711), command: "sudo".into(), what: What::Outside { pages: 1024 } },
+                Row { pid: None, command: "(others)".into(), what: What::Others { pages: 1 } },
+            ],
+        }
+    }
+
+    #[test]
+    fn a_tree_and_its_processes_are_two_tables() {
+        let expected = "TREE BUDGET HELD FREE PEAK PROCESSES\n\
+                        web     64M  54M  10M  60M         3\n\
+                        \n\
+                        TREE  PID COMMAND  WANTED RESIDENT SHARED STAGED POOL SWAPPED FAULTS/S  AGE MANAGED\n\
+                        web     8 python3    100M      39M   512K     1M  10M     60M       12 1.5s yes\n\
+                        web  4711 sudo         4M       4M      -      -    -       -        -    - no\n\
+                        web     - (others)     4K       4K      -      -    -       -        -    - no\n";
+        assert_eq!(text(&FORM, &[web()]), expected);
+    }
+
+    #[test]
+    fn bytes_and_no_headings_are_for_programs() {
+        let mut web = web();
+        web.rows.truncate(1);
+        let form = Ps { bytes: true, headings: false, ..FORM };
+        let expected = "web 67108864 56623104 10485760 62914560 1\n\n\
+                        web 8 python3 104857600 40894464 524288 1048576 10485760 62914560 12 1.5s yes\n";
+        assert_eq!(text(&form, &[web]), expected);
+    }
+
+    #[test]
+    fn no_trees_are_no_table() {
+        assert_eq!(text(&FORM, &[]), "");
+        assert_eq!(json(&[]), "[]\n");
+    }
+
+    #[test]
+    fn the_json_tells_the_same() {
+        let value: Value = serde_json::from_str(&json(&[web()])).unwrap();
+        assert_eq!((&value[0]["name"], &value[0]["free_bytes"]), (&json!("web"), &json!(10 << 20)));
+        let managed = &value[0]["processes"][0];
+        assert_eq!((&managed["swapped_bytes"], &managed["age_ms"]), (&json!(60 << 20), &json!(1500)));
+        assert_eq!(
+            value[0]["processes"][1],
+            json!({
+                "pid": 4711, "command": "sudo", "managed": false, "held_bytes": 4 << 20
+            })
+        );
+        assert_eq!(value[0]["processes"][2]["pid"], Value::Null);
+    }
+
+    #[test]
+    fn figures_that_do_not_fit_each_other_are_no_huge_numbers() {
+        let figures = Figures { wanted: 5, charged: 10, shared: 0, staged: 20, pool: 30, faults: 0, age_ms: None };
+        assert_eq!((figures.resident(), figures.swapped()), (0, 0));
+    }
+
+    #[test]
+    fn ages_are_short() {
+        assert_eq!([0, 999, 1_550, 61_000, 7_200_000].map(short_age), ["0ms", "999ms", "1.5s", "1m", "2h"]);
+    }
+}
