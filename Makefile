@@ -39,15 +39,17 @@ test-long: test unit-long transparency-long programs-long swapon-long trees-long
 	@echo "make test-long: every step passed"
 
 .PHONY: lint
-lint: ## format, clippy, tidy
+lint: ## format, clippy, rustdoc, tidy
 	python3 tools/test_tidy.py
 	tools/tidy
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --profile checks -- -D warnings
+	RUSTDOCFLAGS="-D warnings" cargo doc --quiet --no-deps --workspace
 
 .PHONY: unit
 unit: build ## unit and behaviour tests of every crate
 	cargo test --workspace --profile checks
+	cargo run --quiet --profile checks -p ebb --example embed
 	python3 bench/micro/test_bench.py
 	python3 bench/suite/test_suite.py
 	@tools/unit-fallbacks squeeze

@@ -636,8 +636,13 @@ def stress(context):
         program.wait_for(lambda: has_background(pid), "thread of Ebb")
         for turn in range(turns):
             here = (a, b)[turn % 2]
-            context.good("swapoff", pid, here)
-            context.good("swapon", pid, f"file:{here},prio=1")
+            try:
+                context.good("swapoff", pid, here)
+                context.good("swapon", pid, f"file:{here},prio=1")
+            except Failure as failure:
+                # Why it did says more.
+                time.sleep(1)
+                raise Failure(f"{failure}; the program: {program.process.poll()}, {program.said()}") from failure
             time.sleep(0.2)
             need(program.process.poll() is None, f"it ended with {program.process.poll()}: {program.said()}")
         with open(stop, "w"):

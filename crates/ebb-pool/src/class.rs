@@ -12,6 +12,7 @@ mod sizes {
     /// Pages in a block. Large enough that 4 KiB objects leave little over at the end, small enough that the one
     /// part-filled block of each class does not weigh.
     pub const BLOCK_PAGES: usize = 16;
+    /// Bytes in a block.
     pub const BLOCK_BYTES: usize = BLOCK_PAGES * 4096;
     /// The longest object: a page that would not compress.
     pub const OBJECT_MAX: usize = 4096;
@@ -25,8 +26,11 @@ mod sizes {
 
 #[cfg(loom)]
 mod sizes {
+    /// Pages in a block.
     pub const BLOCK_PAGES: usize = 1;
+    /// Bytes in a block: room for two objects, so far less than a page.
     pub const BLOCK_BYTES: usize = 256;
+    /// The longest object, in bytes.
     pub const OBJECT_MAX: usize = 32;
     pub(super) const OBJECTS: [usize; 1] = [2];
 }

@@ -4,8 +4,8 @@ use core::num::NonZeroU64;
 
 /// Where an object is: not zero, and no more than 48 bits wide.
 ///
-/// It is the object's distance from the start of the arena in units of [`GRAIN`], plus one, so finding the object's
-/// bytes reads no metadata.
+/// It is the object's distance from the start of the arena in units of 8 bytes, plus one, so finding
+/// the object's bytes reads no metadata.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 #[repr(transparent)]
 pub struct Handle(NonZeroU64);

@@ -28,6 +28,7 @@
 //! is called under it. [`Backing`] and the other calls of [`Owners`] come with no lock held.
 
 #![no_std]
+#![warn(missing_docs)]
 
 mod blocks;
 mod class;

@@ -25,22 +25,56 @@ pub struct Summary {
 pub enum Inconsistency {
     /// A block is neither free nor in a class.
     #[error("block {block} is in use but in no class")]
-    Stray { block: u32 },
+    Stray {
+        /// Number of the block in the arena.
+        block: u32,
+    },
     /// A block has another number of used objects than it says.
     #[error("block {block} says that {counted} objects are used, but {live} are live")]
-    Used { block: u32, counted: u16, live: u16 },
+    Used {
+        /// Number of the block in the arena.
+        block: u32,
+        /// Used objects by the block's counter.
+        counted: u16,
+        /// Objects with a header that says live.
+        live: u16,
+    },
     /// A block's free list leads to something that is not a free object of that block, or around in a circle.
     #[error("the free list of block {block} is broken")]
-    FreeList { block: u32 },
+    FreeList {
+        /// Number of the block in the arena.
+        block: u32,
+    },
     /// A list holds a block that belongs elsewhere.
     #[error("block {block} is on list {group} of class {class}, where it does not belong")]
-    List { block: u32, class: usize, group: usize },
+    List {
+        /// Number of the block in the arena.
+        block: u32,
+        /// Index of the size class, 0 for the largest objects.
+        class: usize,
+        /// Index of the list by fullness, 0 for the emptiest blocks.
+        group: usize,
+    },
     /// The lists of a class do not hold all its partial blocks.
     #[error("class {class} has {partial} partial blocks, but {listed} on its lists")]
-    Listed { class: usize, partial: u32, listed: u32 },
+    Listed {
+        /// Index of the size class, 0 for the largest objects.
+        class: usize,
+        /// Blocks of the class that are neither empty nor full.
+        partial: u32,
+        /// Blocks on the lists of the class.
+        listed: u32,
+    },
     /// A counter is wrong.
     #[error("{what}: {counter} counted, {found} found")]
-    Counter { what: &'static str, counter: u64, found: u64 },
+    Counter {
+        /// The thing counted, in words.
+        what: &'static str,
+        /// Value of the counter.
+        counter: u64,
+        /// Value by the recount.
+        found: u64,
+    },
 }
 
 /// Sums over the blocks of one class.

@@ -28,6 +28,7 @@ use core::fmt;
 pub struct Resident {
     /// How many page states refer to the slot; none of them is the folio's.
     pub count: u32,
+    /// The clean folio in memory that holds the same as the slot.
     pub folio: Folio,
     /// The content is nothing but zeros.
     pub zero: bool,
@@ -51,6 +52,7 @@ pub enum CacheAddError {
     Resident(Folio),
     /// The slot is gone, and so is whatever referred to it.
     Free,
+    /// The slot is marked bad, so nothing can refer to it.
     Bad,
 }
 
@@ -76,6 +78,7 @@ pub enum LockError {
     Locked,
     /// The slot is gone, and so is whatever referred to it.
     Free,
+    /// The slot is marked bad, so nothing can refer to it.
     Bad,
 }
 

@@ -33,6 +33,7 @@ pub struct Options {
     pub nr_slots_max: u32,
     /// Threads, or processors, that allocate without getting into each other's way.
     pub shards: usize,
+    /// Which clusters allocations go to first, as the medium prefers.
     pub placement: Placement,
     /// The medium wants to be told what holds nothing any more: see [`SwapDevice::discard`].
     pub discards: bool,
@@ -48,14 +49,19 @@ impl Options {
 /// Why a device was not made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InitError {
+    /// [`Options::nr_slots`] is 0.
     NoSlots,
+    /// [`Options::shards`] is 0.
     NoShards,
     /// More slots than it may ever have.
     TooManySlots,
     /// The memory must start at a multiple of [`METADATA_ALIGN`].
     Misaligned,
+    /// The memory is smaller than the [`Options`] need.
     MemoryTooSmall {
+        /// Bytes of memory that the caller gave.
         bytes: usize,
+        /// Bytes that [`metadata_bytes`](crate::metadata_bytes) asks for.
         bytes_needed: usize,
     },
 }
@@ -186,6 +192,7 @@ impl SwapDevice {
         }
     }
 
+    /// Slots of the device now, bad ones included; a shrink counts from [`Self::end_shrink`] on.
     pub fn nr_slots(&self) -> u32 {
         match self.header.resized.load(Ordering::Relaxed) {
             0 => self.nr_slots,
@@ -198,6 +205,7 @@ impl SwapDevice {
         self.words.len() as u32
     }
 
+    /// Clusters of the device now; the last one counts even when it is cut short.
     pub fn nr_clusters(&self) -> u32 {
         nr_clusters(self.nr_slots())
     }
@@ -214,6 +222,7 @@ impl SwapDevice {
         self.header.bad.load(Ordering::Relaxed)
     }
 
+    /// The placement of the [`Options`] that the device was made with.
     pub fn placement(&self) -> Placement {
         self.placement
     }

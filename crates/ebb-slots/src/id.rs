@@ -21,6 +21,7 @@ impl Slot {
 pub struct ClusterId(pub u32);
 
 impl ClusterId {
+    /// The lowest slot of the cluster: a multiple of [`CLUSTER_SLOTS`].
     #[inline]
     pub const fn first_slot(self) -> Slot {
         Slot(self.0 * CLUSTER_SLOTS)
@@ -33,6 +34,7 @@ impl ClusterId {
 pub struct Order(u8);
 
 impl Order {
+    /// The order of single slots.
     pub const ZERO: Self = Self(0);
 
     /// None when a cluster does not hold a run of that order.
@@ -41,6 +43,7 @@ impl Order {
         if order <= MAX_ORDER { Some(Self(order)) } else { None }
     }
 
+    /// The order as a number, 0 to [`MAX_ORDER`].
     #[inline]
     pub const fn get(self) -> u8 {
         self.0
@@ -65,11 +68,14 @@ impl Order {
 /// A swap entry: what a page state holds of a page that is swapped out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Entry {
+    /// The number that the caller gave the device.
     pub device: u8,
+    /// The slot in that device.
     pub slot: Slot,
 }
 
 impl Entry {
+    /// How many bits [`Self::to_bits`] may set, from bit 0 up.
     pub const BITS: u32 = 40;
 
     /// Device in bits 32-39, slot in bits 0-31.
@@ -97,6 +103,7 @@ pub struct Shadow(pub u32);
 pub struct Folio(u64);
 
 impl Folio {
+    /// How many bits the number of a folio may have.
     pub const BITS: u32 = 40;
 
     /// None when the number does not fit.
@@ -105,6 +112,7 @@ impl Folio {
         if number >> Self::BITS == 0 { Some(Self(number)) } else { None }
     }
 
+    /// The number that [`Self::new`] took.
     #[inline]
     pub const fn get(self) -> u64 {
         self.0

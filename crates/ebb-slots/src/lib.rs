@@ -47,6 +47,7 @@
 //!
 //! The design follows the cluster allocator and the swap table of Linux 6.18 (`mm/swapfile.c`, `mm/swap_table.h`).
 #![no_std]
+#![warn(missing_docs)]
 
 #[cfg(test)]
 extern crate std;

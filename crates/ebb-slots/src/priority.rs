@@ -38,6 +38,7 @@ fn entry(device: u8, priority: i16) -> u32 {
 }
 
 impl Priorities {
+    /// An empty list.
     pub fn new() -> Self {
         Self { lock: Lock::new(()), version: AtomicU32::new(0), entries: core::array::from_fn(|_| AtomicU32::new(0)) }
     }

@@ -28,11 +28,19 @@ pub enum ResizeError {
     /// It was not being made smaller.
     NotShrinking,
     /// The new size is not larger, or not smaller, or more than it can ever have.
-    Size { nr_slots: u32, nr_slots_max: u32 },
+    Size {
+        /// Slots that the device has now.
+        nr_slots: u32,
+        /// Slots that it can ever have.
+        nr_slots_max: u32,
+    },
     /// A smaller size is a multiple of a cluster.
     Misaligned,
     /// So many slots beyond the new end are in use.
-    InUse { slots: u32 },
+    InUse {
+        /// Slots in use at and beyond the new end.
+        slots: u32,
+    },
 }
 
 impl fmt::Display for ResizeError {

@@ -21,7 +21,16 @@ pub enum TableEntry {
     /// In use, content not in the swap cache.
     Stored(Stored),
     /// In use, and in the swap cache: `locked` by somebody who moves the content; or resident.
-    Cached { count: u32, folio: Folio, zero: bool, locked: bool },
+    Cached {
+        /// How many page states refer to the slot.
+        count: u32,
+        /// The folio that has the slot's content, or is about to get it.
+        folio: Folio,
+        /// The content is nothing but zeros.
+        zero: bool,
+        /// One thread has the slot to itself, to move its content; false for a resident slot.
+        locked: bool,
+    },
     /// Never to be used.
     Bad,
 }
@@ -31,6 +40,7 @@ pub enum TableEntry {
 pub struct Stored {
     /// How many page states refer to the slot.
     pub count: u32,
+    /// The reading of the eviction clock when the content was evicted.
     pub shadow: Shadow,
     /// The content is nothing but zeros.
     pub zero: bool,
@@ -39,7 +49,9 @@ pub struct Stored {
 /// Why a count was not raised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DupError {
+    /// The slot is free, or on its way to be.
     Free,
+    /// The slot is marked bad, so nothing can refer to it.
     Bad,
     /// Too many slots of very large count: the overflow table is full.
     CountOverflow,

@@ -14,20 +14,29 @@ use ebb_sync::Ordering;
 /// What a recount found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
+    /// Stored or cached.
     pub slots_used: u32,
     /// Locked or resident.
     pub slots_cached: u32,
+    /// Cached and not locked.
     pub slots_resident: u32,
     /// Resident, and nothing refers to them.
     pub slots_cache_only: u32,
+    /// Marked bad, so never allocated.
     pub slots_bad: u32,
     /// The sum of all counts.
     pub references: u64,
+    /// Never used, on no list.
     pub clusters_untouched: u32,
+    /// Empty, with nothing to discard and with memory for their words.
     pub clusters_free: u32,
+    /// Partly used, and perhaps with a free run of their order.
     pub clusters_nonfull: u32,
+    /// Partly used, without a free run of their order.
     pub clusters_frag: u32,
+    /// Without a free slot.
     pub clusters_full: u32,
+    /// Current clusters of shards, on no list.
     pub clusters_current: u32,
     /// Empty, their content still to be discarded.
     pub clusters_discard: u32,
@@ -44,59 +53,82 @@ pub struct Summary {
 pub enum Inconsistency {
     /// Somebody holds a lock of it: the device is in use, or a holder is gone.
     ClusterLocked {
+        /// The cluster with the held lock.
         cluster: ClusterId,
     },
     /// A word that no operation writes, or a slot on its way to be free.
     Word {
+        /// The slot with the wrong word.
         slot: Slot,
+        /// The word as it was read.
         bits: u64,
     },
     /// A cluster's count of allocated slots is not what its words say.
     ClusterCount {
+        /// The cluster with the wrong count.
         cluster: ClusterId,
+        /// Slots in use by its record.
         kept: u32,
+        /// Slots in use by its words.
         counted: u32,
     },
     /// Likewise of bad slots.
     ClusterBad {
+        /// The cluster with the wrong count.
         cluster: ClusterId,
+        /// Bad slots by its record.
         kept: u32,
+        /// Bad slots by its words.
         counted: u32,
     },
     /// A cluster says of a group of slots that none is free, but one is.
     ClusterOccupied {
+        /// The cluster with the wrong mark.
         cluster: ClusterId,
+        /// A free slot of the group that is marked.
         slot: Slot,
     },
     /// A cluster is on a list that does not fit its counts, or on none though it should be.
     ClusterPlace {
+        /// The cluster in the wrong place.
         cluster: ClusterId,
     },
     /// A list's links, or its length, do not agree.
     ListLinks {
+        /// The cluster where the walk along the list found the fault.
         cluster: ClusterId,
     },
+    /// The stored length of a list, or the sum of these, differs from a recount.
     ListLength {
+        /// Clusters by the stored length, or by all stored lengths together.
         kept: u32,
+        /// Clusters by the walk along the list, or by the states of all clusters.
         counted: u32,
     },
     /// A current cluster belongs to no shard, or to several.
     CurrentOwners {
+        /// The current cluster.
         cluster: ClusterId,
+        /// How many pairs of shard and order have it as their current cluster.
         owners: u32,
     },
     /// The device's count of bad slots is not what its words say.
     Bad {
+        /// Bad slots by the device's counter.
         kept: u32,
+        /// Bad slots by the words.
         counted: u32,
     },
     /// A slot's word says that its count overflowed, but the table does not have it.
     OverflowMissing {
+        /// The slot whose count is missing, or too small to be in the table.
         slot: Slot,
     },
     /// The overflow table holds slots that no word points there for.
     OverflowLength {
+        /// Slots in the overflow table.
         kept: u32,
+        /// Slots with a word that points there.
         counted: u32,
     },
 }

@@ -10,6 +10,7 @@
 //! is told the lock's class, the place in the source that asked for it, and how long that took: what `perf lock
 //! contention` prints of the kernel's locks.
 #![no_std]
+#![warn(missing_docs)]
 
 #[cfg(test)]
 extern crate std;

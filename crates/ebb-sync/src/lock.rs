@@ -12,9 +12,12 @@ use core::panic::Location;
 
 /// Names the locks of one kind in the statistics.
 pub trait Class {
+    /// The name that contention statistics print for these locks, such as `swap cluster`.
     const NAME: &'static str;
 }
 
+/// A spin lock of class `C` around a `T`. Outside of models, zeroed bytes are an unlocked lock.
+/// In a loom model it spins only with the feature `spins`.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Lock<T, C> {
@@ -29,21 +32,25 @@ unsafe impl<T: Send, C> Sync for Lock<T, C> {}
 unsafe impl<T: Send, C> Send for Lock<T, C> {}
 
 impl<T, C: Class> Lock<T, C> {
+    /// An unlocked lock around `value`.
     #[cfg(not(any(loom, shuttle)))]
     pub const fn new(value: T) -> Self {
         Self { held: Held::new(), value: UnsafeCell::new(value), class: PhantomData }
     }
 
+    /// An unlocked lock around `value`.
     #[cfg(any(loom, shuttle))]
     pub fn new(value: T) -> Self {
         Self { held: Held::new(), value: UnsafeCell::new(value), class: PhantomData }
     }
 
+    /// Takes the lock if it is free; none if it is held. Does not wait.
     #[inline]
     pub fn try_lock(&self) -> Option<Guard<'_, T, C>> {
         self.held.try_take().map(|token| Guard::new(self, token))
     }
 
+    /// Takes the lock. Spins while it is held, and tells the [`Hooks`](crate::Hooks) of the wait.
     #[inline]
     #[track_caller]
     pub fn lock(&self) -> Guard<'_, T, C> {

@@ -33,6 +33,7 @@ mod imp {
 mod imp {
     pub use loom::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 
+    /// One turn of a waiting loop: another thread of the model runs.
     pub fn relax(_spins: &mut u32) {
         loom::thread::yield_now();
     }
@@ -42,6 +43,7 @@ mod imp {
 mod imp {
     pub use shuttle::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 
+    /// One turn of a waiting loop: another thread of the model runs.
     pub fn relax(_spins: &mut u32) {
         shuttle::thread::yield_now();
     }
@@ -55,15 +57,18 @@ mod cell {
     pub struct UnsafeCell<T>(core::cell::UnsafeCell<T>);
 
     impl<T> UnsafeCell<T> {
+        /// A cell that holds `value`.
         pub const fn new(value: T) -> Self {
             Self(core::cell::UnsafeCell::new(value))
         }
 
+        /// Calls `f` with a pointer to the value, for reading and only during the call.
         #[inline(always)]
         pub fn with<R>(&self, f: impl FnOnce(*const T) -> R) -> R {
             f(self.0.get())
         }
 
+        /// Calls `f` with a pointer to the value, for writing and only during the call.
         #[inline(always)]
         pub fn with_mut<R>(&self, f: impl FnOnce(*mut T) -> R) -> R {
             f(self.0.get())

@@ -25,6 +25,7 @@ use crate::primitive::{AtomicU32, AtomicU64, Ordering};
 /// Words of a page.
 #[cfg(not(loom))]
 pub const PAGE_WORDS: usize = 512;
+/// Words of a page; one in models, so that loom has fewer steps to explore.
 #[cfg(loom)]
 pub const PAGE_WORDS: usize = 1;
 /// Slots of a page.
@@ -73,9 +74,11 @@ pub struct Head {
 /// A table. What it refers to is shared by all processes of the family, any of which may write there anything: no index is taken from it.
 #[derive(Clone, Copy)]
 pub struct Holders<'a> {
+    /// Counts and a flag for the whole table.
     pub head: &'a Head,
     /// The name of each page.
     pub names: &'a [AtomicU64],
+    /// The bits of each page, at the same index as its name.
     pub pages: &'a [Bits],
     /// What is held for as long as the file exists, a page for each chunk.
     pub ever: &'a [Bits],

@@ -6,7 +6,40 @@
 //!
 //! The crate uses neither libc nor an allocator, so all of it may run inside a signal handler. Callers block every
 //! signal around each call.
+//!
+//! # Managing memory in one's own program
+//!
+//! [`Space::create`] makes the space, once a process. Then the program has four duties:
+//!
+//! 1. A handler of SIGBUS hands each fault to [`Space::fault`]. The handler runs on a signal stack of its own with every signal
+//!    blocked. A stack is never managed memory.
+//! 2. Each thread that touches managed memory, or calls the engine, is attached: [`Space::attach_thread`].
+//! 3. Every signal is blocked around each call of the engine: [`uapi::thread::block_signals`].
+//! 4. The kernel does not fault. A buffer that a system call reads or writes is pinned first and unpinned when the call has returned:
+//!    [`Space::pin_begin`], [`Space::pin_add`], [`Space::pin_end`].
+//!
+//! Memory that [`Space::mmap`] maps is managed from then on. Calls with the names of system calls take the raw arguments of these
+//! calls, and return what the kernel would: a value, or an error number below zero. `examples/embed.rs` is a complete program:
+//!
+//! ```no_run
+//! use ebb::{Config, Force, Space, SwapSpec};
+//!
+//! let space = Space::create(&Config {
+//!     ram_bytes: 64 << 20,
+//!     swap: &[SwapSpec { dir: c"/var/tmp", bytes: 1 << 30, priority: None }],
+//!     stats: None,
+//!     stats_fd: None,
+//!     force: Force::default(),
+//! })?;
+//! // The handler of SIGBUS that belongs here calls `space.fault`.
+//! let ctx = space.attach_thread().ok_or("too many threads")?;
+//! let (read_write, private_anonymous) = (3, 0x22);
+//! let at = space.mmap(ctx, [0, 256 << 20, read_write, private_anonymous, u64::MAX, 0]);
+//! assert!(at > 0, "mmap: error {}", -at);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 #![cfg_attr(not(test), no_std)]
+#![warn(missing_docs)]
 
 pub mod gate;
 pub mod groups;

@@ -61,8 +61,11 @@ pub struct Table {
 #[derive(Clone, Copy, Debug)]
 pub struct Contention {
     name: [u8; NAME_BYTES],
+    /// How often a thread had to wait.
     pub contended: u64,
+    /// Nanoseconds of all these waits.
     pub total_ns: u64,
+    /// Nanoseconds of the longest wait.
     pub max_ns: u64,
 }
 

@@ -452,9 +452,9 @@ impl Space {
         }
     }
 
-    /// True when a fault leaves something to do in the background.
+    /// True when a fault leaves something to do in the background. Asked outside the gate.
     pub(crate) fn has_background_work(&self) -> bool {
-        self.group.is_above_high() || self.swap.has_unused_in_files()
+        self.group.is_above_high() || self.swap.take_has_unused()
     }
 
     /// Many slots were freed at once: has what they cost given back, beside the program where that is possible.

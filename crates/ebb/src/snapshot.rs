@@ -50,6 +50,20 @@ pub enum SnapshotError {
     AddressSpace(Errno),
 }
 
+impl core::fmt::Display for SnapshotError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::Range => write!(f, "the range is not whole pages of managed memory that can be read and written"),
+            Self::Unsupported => write!(f, "write protection does not last here: use Linux 5.19 or newer, without KSM"),
+            Self::NoRoom => write!(f, "neither the pool nor a device takes what the range holds: give more swap"),
+            Self::TooMany => write!(f, "a page of the range has as many views as it can have: drop one"),
+            Self::AddressSpace(e) => write!(f, "no address space for the view ({e}): raise the limit (ulimit -v)"),
+        }
+    }
+}
+
+impl core::error::Error for SnapshotError {}
+
 /// A claimed page that no slot backs yet.
 #[derive(Clone, Copy)]
 struct Open {

@@ -93,6 +93,26 @@ pub enum InitError {
     Life,
 }
 
+impl core::fmt::Display for InitError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::BudgetTooSmall => write!(f, "the budget is below {} bytes: give more", RAM_BYTES_MIN),
+            Self::Userfaultfd(e) => {
+                write!(f, "userfaultfd is refused ({e}): allow the system call (seccomp), and use Linux 5.11 or newer")
+            }
+            Self::AddressSpace(e) => write!(f, "no address space for tables ({e}): raise the limit (ulimit -v)"),
+            Self::Spill(device, e) => {
+                write!(f, "no spill file can be made for device {device} ({e}): name a directory that can be written")
+            }
+            Self::Threads => write!(f, "more threads than the engine has contexts for: start fewer"),
+            Self::Processes => write!(f, "more processes than a tree can have: start fewer at a time"),
+            Self::Life => write!(f, "the descriptor is gone by which others see that this process lives: keep it open"),
+        }
+    }
+}
+
+impl core::error::Error for InitError {}
+
 impl From<Errno> for InitError {
     fn from(e: Errno) -> Self {
         Self::AddressSpace(e)

@@ -28,6 +28,19 @@ pub enum SwapOnError {
     Create(Errno),
 }
 
+impl core::fmt::Display for SwapOnError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::Busy => write!(f, "devices are being changed, or another process shares the memory: try again"),
+            Self::Used => write!(f, "the directory is a device already: name another one"),
+            Self::TooMany => write!(f, "there are as many devices as there can be: take one away first"),
+            Self::Create(e) => write!(f, "no file can be made there ({e}): name a directory that can be written"),
+        }
+    }
+}
+
+impl core::error::Error for SwapOnError {}
+
 /// Why a device was not taken away. Everything is as it was, but that some content may be elsewhere.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SwapOffError {
@@ -42,6 +55,20 @@ pub enum SwapOffError {
     /// What it holds cannot be read.
     Unreadable(FileError),
 }
+
+impl core::fmt::Display for SwapOffError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::Busy => write!(f, "devices are being changed: try again"),
+            Self::NotFound => write!(f, "there is no such device: `Space::devices` lists those that there are"),
+            Self::Interrupted => write!(f, "the caller ended it: the device stays"),
+            Self::NoRoom => write!(f, "nothing else takes what it holds: add a device or raise the budget first"),
+            Self::Unreadable(e) => write!(f, "what it holds cannot be read: {e}; the device stays"),
+        }
+    }
+}
+
+impl core::error::Error for SwapOffError {}
 
 /// One change of the devices at a time.
 struct Changing<'a>(&'a AtomicBool);

@@ -20,7 +20,14 @@ pub enum Inconsistency {
     /// The slots of the file with this number.
     File(usize, ebb_slots::Inconsistency),
     /// The file's count of slots that this process has content in.
-    FileUsed { file: usize, kept: u32, counted: u32 },
+    FileUsed {
+        /// The file's number in the list of devices.
+        file: usize,
+        /// Slots by the count that the file keeps.
+        kept: u32,
+        /// Slots by the recount.
+        counted: u32,
+    },
 }
 
 impl fmt::Display for Inconsistency {

@@ -206,7 +206,7 @@ impl SwapSpace {
                     && let Some(file) = self.devices.file(number)
                 {
                     file.free(at);
-                    self.note_freed_in_file();
+                    self.note_freed(file);
                     // There is room again, if it is a file that this process writes to.
                     if self.memory.was_refused() && self.devices.priority(number).is_some() {
                         self.memory.set_room();

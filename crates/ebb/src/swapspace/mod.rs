@@ -15,7 +15,7 @@ pub use evacuate::{Evacuation, Stuck};
 pub use writeback::WriteBack;
 
 use self::location::file_of;
-use crate::device::file::BATCH;
+use crate::device::file::{BATCH, SpillFile};
 use crate::device::list::Devices;
 use crate::group::Group;
 use crate::poolmem::PoolMemory;
@@ -104,8 +104,8 @@ pub struct SwapSpace {
     content_pages: AtomicU64,
     /// Pool objects that a file would rather have, see [`content::POOL_OBJECT_MAX`].
     large_objects: AtomicU64,
-    /// Slots of files were freed since somebody looked whether that leaves something to give back.
-    has_freed_in_file: AtomicBool,
+    /// A file had something to give back when one of its slots was freed.
+    has_unused: AtomicBool,
 }
 
 // SAFETY: locations are atomics.
@@ -143,7 +143,7 @@ impl SwapSpace {
             tables: AtomicU32::new(0),
             content_pages: AtomicU64::new(0),
             large_objects: AtomicU64::new(0),
-            has_freed_in_file: AtomicBool::new(false),
+            has_unused: AtomicBool::new(false),
         })
     }
 
@@ -205,20 +205,15 @@ impl SwapSpace {
         released + self.devices.own().map(|(_, file)| file.release_unused(group)).sum::<usize>()
     }
 
-    /// True when files have something to give back: asked after each call that may have freed what they had.
-    pub fn has_unused_in_files(&self) -> bool {
-        if !self.has_freed_in_file.load(Ordering::Relaxed) || self.devices.own().any(|(_, file)| file.is_paused()) {
-            return false;
-        }
-        // Whoever frees something from here on asks again.
-        self.has_freed_in_file.store(false, Ordering::SeqCst);
-        self.devices.own().any(|(_, file)| file.has_unused())
+    /// True when a file has had something to give back since this was asked last. Outside the gate, where no file may be looked at.
+    pub fn take_has_unused(&self) -> bool {
+        self.has_unused.load(Ordering::Relaxed) && self.has_unused.swap(false, Ordering::Relaxed)
     }
 
-    /// A slot of a file was freed.
-    pub(super) fn note_freed_in_file(&self) {
-        if !self.has_freed_in_file.load(Ordering::SeqCst) {
-            self.has_freed_in_file.store(true, Ordering::SeqCst);
+    /// A slot of the file was freed.
+    pub(super) fn note_freed(&self, file: &SpillFile) {
+        if file.has_unused() {
+            self.has_unused.store(true, Ordering::Relaxed);
         }
     }
 

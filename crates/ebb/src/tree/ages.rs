@@ -222,7 +222,9 @@ impl Member {
 /// A member that may spare so many pages.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Spare {
+    /// Its place in the tree's page, as [`Page::member`] takes it.
     pub index: u32,
+    /// Pages of 4 KiB to ask it for, before the limits of one request apply.
     pub pages: u64,
     /// It has more than who asks, who needs it as much: that one waits for it, because if both evict, both stay what they are.
     pub owes: bool,

@@ -51,7 +51,12 @@ pub fn bytes(fd: i32) -> Result<u64, Errno> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// A character device.
-    Character { major: u32, minor: u32 },
+    Character {
+        /// The device's major number, as `major` of libc gives it.
+        major: u32,
+        /// The device's minor number, as `minor` of libc gives it.
+        minor: u32,
+    },
     /// One without a type, as the kernel hands out beside what has a name.
     Nameless,
     /// Any other.

@@ -78,11 +78,17 @@ pub(super) fn map(len: usize, align: usize, flags: u32) -> Result<*mut u8, Errno
 pub fn map_file(len: usize, fd: i32, offset: u64) -> Result<*mut u8, Errno> {
     let at = reserve_nothing(len)?;
     // SAFETY: the range is the caller's alone.
-    unsafe { super::map_shared_over(at, fd, offset, len) }?;
-    Ok(at as *mut u8)
+    match unsafe { super::map_shared_over(at, fd, offset, len) } {
+        Ok(()) => Ok(at as *mut u8),
+        Err(error) => {
+            // SAFETY: nobody has it.
+            let _ = unsafe { unmap(at, len) };
+            Err(error)
+        }
+    }
 }
 
-/// Takes back what [`map_file`] or [`map`] gave, whole. Where that was set aside it is inaccessible then, and is used again if it is
+/// Takes back what [`map_file`] or `map` gave, whole. Where that was set aside it is inaccessible then, and is used again if it is
 /// what was taken last: in a hole the kernel could put memory of the program, which would count as Ebb's.
 ///
 /// # Safety

@@ -21,6 +21,14 @@ use linux_raw_sys::general as g;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Errno(pub i32);
 
+impl core::fmt::Display for Errno {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "errno {}", self.0)
+    }
+}
+
+impl core::error::Error for Errno {}
+
 impl Errno {
     /// Operation not permitted.
     pub const PERM: Self = Self(linux_raw_sys::errno::EPERM as i32);

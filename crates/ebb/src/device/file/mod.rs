@@ -61,6 +61,18 @@ pub enum FileError {
     Corrupt,
 }
 
+impl core::fmt::Display for FileError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::Full => write!(f, "no slot is free"),
+            Self::Io(e) => write!(f, "the kernel refuses to read or write it ({e})"),
+            Self::Corrupt => write!(f, "its content was changed, or belongs elsewhere"),
+        }
+    }
+}
+
+impl core::error::Error for FileError {}
+
 /// Asked to free a slot of the swap space whose page is clean in memory, so that its place in the file, the second number,
 /// is free too. It never waits. True when it is done.
 pub type Reclaim<'a> = &'a dyn Fn(Slot, u32) -> bool;
@@ -275,8 +287,8 @@ impl SpillFile {
 
     /// True when [`Self::release_unused`] has something to do that is worth waking somebody for.
     pub fn has_unused(&self) -> bool {
-        !self.is_solid.load(Ordering::Relaxed)
-            && (self.slots.nr_to_discard() as usize > SPACE_KEPT || self.has_given_up_many())
+        let has_space = || !self.is_paused() && self.slots.nr_to_discard() as usize > SPACE_KEPT;
+        self.owner && !self.is_solid.load(Ordering::Relaxed) && (has_space() || self.has_given_up_many())
     }
 
     /// Gives space in the file system, and metadata, back that nothing uses any more; how many clusters.
@@ -314,7 +326,7 @@ impl SpillFile {
     }
 
     /// The file system had no room a moment ago.
-    pub fn is_paused(&self) -> bool {
+    fn is_paused(&self) -> bool {
         let pause_end = self.grow_after_ns.load(Ordering::Relaxed);
         pause_end != 0 && uapi::now_ns() <= pause_end
     }
