@@ -3,7 +3,7 @@
 
 use crate::content::PAGE;
 use crate::model::{Area, Page};
-use crate::report::fail;
+use crate::report::{detail, fail};
 use crate::sys::RW;
 use crate::worker::{Run, Worker};
 use std::io::Error;
@@ -27,6 +27,20 @@ fn sbrk(bytes: isize) -> usize {
     old
 }
 
+unsafe extern "C" {
+    static stderr: *mut libc::FILE;
+    static __libc_single_threaded: core::ffi::c_char;
+    fn malloc_info(options: core::ffi::c_int, stream: *mut libc::FILE) -> core::ffi::c_int;
+}
+
+/// Only the C library's heap at the break could have moved it: how large that is, and whether others use it.
+fn say_heaps() {
+    // SAFETY: both are the C library's own, and outlive the program.
+    let (single, told) =
+        unsafe { (core::ptr::read_volatile(&raw const __libc_single_threaded), malloc_info(0, stderr)) };
+    detail(format_args!("the C library takes the program for one of a single thread: {single}; malloc_info: {told}"));
+}
+
 impl Break {
     pub fn new() -> Self {
         let now = sbrk(0);
@@ -44,6 +58,7 @@ impl Break {
     fn resize(&mut self, pages: usize) {
         let old = self.area.pages.len();
         if sbrk(0) != self.end() {
+            say_heaps();
             fail(format_args!("the break is at {:#x}, not {:#x}", sbrk(0), self.end()));
         }
         sbrk((pages as isize - old as isize) * PAGE as isize);
