@@ -7,7 +7,7 @@
 //! namespace, do not matter.
 
 use super::masks;
-use super::share::{HOLDERS_MAX, NEAR, Share, holders_of, is_of_several, plane_of};
+use super::share::{HOLDERS_MAX, NEAR, PLANE_HOLDERS, Share, holders_of, is_of_several, plane_of};
 use super::{Kind, Member, MemberId, Page, Tree, TreeFull, now_ms};
 use crate::primitive::Ordering;
 use crate::uapi::{self, record_lock};
@@ -213,7 +213,7 @@ pub fn recount(page: &Page, fd: i32, mut f: impl FnMut(u32, i64, &[(MemberId, u6
                 if !is_of_several(mask) {
                     continue;
                 }
-                let words = (0..planes).map(|plane| (NEAR + 64 * plane as u32, unit.far_word(plane, i)));
+                let words = (0..planes).map(|plane| (NEAR + PLANE_HOLDERS * plane as u32, unit.far_word(plane, i)));
                 // It counts for the first.
                 let mut is_first = true;
                 for (number, mut word) in core::iter::once((0, holders_of(mask).0)).chain(words) {

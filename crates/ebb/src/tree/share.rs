@@ -1,16 +1,18 @@
 //! Pages that forks shared, and how often they are counted too often.
 //!
 //! A *share* has a word for each page, its *mask*: one bit for each process that holds the page as it was at a fork, its
-//! *holders*. The first [`NEAR`] of them have their bits in that word itself. Further ones are *far*: their bits are in words of
-//! their own ([`PLANES`] for a page, of 64 holders each), and the mask has how many of them hold the page, in the bits that are left.
-//! So whether somebody else holds a page is in one word, however many there are. All of them are charged for it. What its holders beyond the first are charged for is the share's *surplus*,
-//! which the sum of the tree leaves out. Who writes to such a page, or gives it up, takes its bit away, and with it, if
-//! there is another holder, one page of the surplus. So a page counts once however many processes hold it, in whatever
-//! order they fork, write, exec and die, and nobody waits for anybody.
+//! *holders*. The first [`NEAR`] holders have their bits in the mask itself. Further ones are *far*: their bits are in words
+//! of their own, [`PLANES`] for a page and 64 holders each, and the rest of the mask counts the far holders of the page. So one
+//! word tells whether anybody else holds the page, however many there are.
+//!
+//! All holders are charged for the page. What the holders beyond the first are charged for is the share's *surplus*, which the
+//! sum of the tree leaves out. A process that writes to such a page, or gives it up, takes its bit away. If there is another
+//! holder, one page of the surplus goes with it. So a page counts once however many processes hold it, in whatever order they
+//! fork, write, exec and die, and nobody waits for anybody.
 //!
 //! What may be interrupted for ever by a kill is in an order that leaves the surplus too small, never too large: it is
-//! counted down before a bit goes, and up after bits are there. Whoever takes the bits of the dead away may do so again
-//! where another has begun.
+//! counted down before a bit goes, and up after bits are there. A mask counts a far holder before its bit is set, and until
+//! after it is gone. Whoever takes the bits of the dead away may do so again where another has begun.
 //!
 //! The idea is the kernel's count of who maps a page (`mapcount`), with names in place of a number, because the dying do not
 //! count down here.
@@ -23,7 +25,7 @@ pub const NEAR: u32 = 54;
 /// Words that a page has for far holders.
 pub const PLANES: usize = 7;
 /// Holders of a plane.
-const PLANE_HOLDERS: u32 = 64;
+pub const PLANE_HOLDERS: u32 = 64;
 /// Most processes with bits in a share at a time: what further ones share with them counts twice.
 pub const HOLDERS_MAX: usize = if cfg!(loom) { 3 } else { NEAR as usize + PLANES * PLANE_HOLDERS as usize };
 /// In a mask: one far holder.
