@@ -127,18 +127,29 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// The program break belongs to the worker that moves it: every thread gets a heap of its own, and the main thread's,
-/// which lies at the break, gets enough to begin with and is never trimmed.
+/// What the main thread's heap has to spare, and what makes it grow by that now: more than the C library begins with,
+/// in pieces too small to be mapped on their own.
+const SPARE: usize = 16 << 20;
+const PIECES: [usize; 3] = [100_000; 3];
+
+/// The program break belongs to the worker that moves it. So every thread gets a heap of its own, and the main thread's,
+/// which lies at the break, gets enough to begin with and is never trimmed. It is not the main thread's alone: what that
+/// thread allocated and a worker freed, the worker may get again, and `realloc` makes it larger where it came from.
 fn keep_heap_off_the_break() {
-    // SAFETY: sets parameters of the C library's heap before there are threads.
+    // SAFETY: sets parameters of the C library's heap before there are threads; each piece is freed once.
     unsafe {
         libc::mallopt(libc::M_ARENA_MAX, 4096);
         libc::mallopt(libc::M_TRIM_THRESHOLD, i32::MAX);
-        libc::mallopt(libc::M_TOP_PAD, 16 << 20);
-        // More than the heap begins with, in pieces that are not mapped on their own: makes it grow now.
-        let pieces = [(); 3].map(|()| libc::malloc(100_000));
+        libc::mallopt(libc::M_TOP_PAD, SPARE as i32);
+        let before = libc::sbrk(0) as usize;
+        // A compiler may leave out allocations that nobody looks at.
+        let pieces = PIECES.map(|size| core::hint::black_box(libc::malloc(size)));
         for piece in pieces {
             libc::free(piece);
+        }
+        let grown = libc::sbrk(0) as usize - before;
+        if grown < SPARE {
+            fail(format_args!("the C library's heap grew by {grown} bytes at the start, not by {SPARE}"));
         }
     }
 }
