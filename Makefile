@@ -44,7 +44,7 @@ lint: ## format, clippy, rustdoc, tidy
 	tools/tidy
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --profile checks -- -D warnings
-	RUSTDOCFLAGS="-D warnings" cargo doc --quiet --no-deps --workspace
+	RUSTDOCFLAGS="-D warnings" cargo doc --quiet --no-deps --workspace --document-private-items
 
 .PHONY: unit
 unit: build ## unit and behaviour tests of every crate

@@ -52,13 +52,13 @@ class Tidy(unittest.TestCase):
     def test_a_raw_system_call_belongs_in_uapi_or_entry(self):
         text = HEAD + 'core::arch::asm!("syscall", in("rax") 1);\n'
         self.assertEqual(found("crates/ebb/src/fault.rs", text), [(2, "raw system call outside uapi")])
-        self.assertEqual(found("crates/ebb/src/uapi/mod.rs", text), [])
-        self.assertEqual(found("crates/ebb-agent/src/entry.rs", text), [])
+        self.assertEqual(found("crates/ebb/src/base/uapi/mod.rs", text), [])
+        self.assertEqual(found("crates/ebb-agent/src/threads/entry.rs", text), [])
 
     def test_the_engine_does_not_call_the_c_library_outside_tests(self):
         text = HEAD + "fn f() { libc::getpid(); }\n#[cfg(test)]\nmod tests { fn g() { libc::getpid(); } }\n"
         self.assertEqual(found("crates/ebb/src/a.rs", text), [(2, "the C library in code that runs without it")])
-        self.assertEqual(found("crates/ebb/src/guard/tests.rs", HEAD + "use libc::getpid;\n"), [])
+        self.assertEqual(found("crates/ebb/src/pages/tests.rs", HEAD + "use libc::getpid;\n"), [])
 
     def test_an_import_upwards_is_found(self):
         text = "[dependencies]\nebb.workspace = true\n"
@@ -98,6 +98,42 @@ class Tidy(unittest.TestCase):
         names = "show::a, show::b, show::c, show::d"
         self.assertEqual(circle(["a", "b", "c", "d"]), [f"a circle of 4 files ({names}): take out what they share"])
 
+    def test_imports_are_read_however_they_are_written(self):
+        def names(path, code):
+            return [found for _, found in tidy.imports_of(path, code.split("\n"))]
+        nested = "use crate::base::{\n    self, size::{Size, parse},\n    sys as system,\n};"
+        self.assertEqual(
+            names("crates/ebb-cli/src/run/a.rs", nested),
+            [["base", "self"], ["base", "size", "Size"], ["base", "size", "parse"], ["base", "sys"]],
+        )
+        self.assertEqual(names("crates/ebb-cli/src/run/a.rs", "use super::b::C;"), [["run", "b", "C"]])
+        self.assertEqual(names("crates/ebb-cli/src/run/a/mod.rs", "use super::b::C;"), [["run", "b", "C"]])
+        self.assertEqual(names("crates/ebb-cli/src/run/a.rs", "mod tests {\n    use super::*;\n}"), [])
+        self.assertEqual(names("crates/ebb-cli/src/run/a.rs", "fn f() { crate::host::limit::read(); }"), [["host", "limit", "read"]])
+
+    def test_a_circle_over_neighbours_and_groups_is_found(self):
+        files = {
+            "crates/ebb/src/tree/a.rs": "use super::b::B;\n",
+            "crates/ebb/src/tree/b.rs": "use crate::{tree::{c::C}, base::PAGE};\n",
+            "crates/ebb/src/tree/c.rs": "use crate::tree::d;\n",
+            "crates/ebb/src/tree/d.rs": "use super::a;\n",
+        }
+        self.assertEqual(len(list(tidy.check_circles(files))), 1)
+        files["crates/ebb/src/tree/d.rs"] = "#[cfg(test)]\nmod tests { use crate::tree::a; }\n"
+        self.assertEqual(list(tidy.check_circles(files)), [])
+
+    def test_a_method_is_not_called_from_below_the_room_that_defines_it(self):
+        files = {
+            "crates/ebb/src/space/mod.rs": "impl Space {\n    pub fn stats(&self) {\n        self.mmap();\n    }\n}\n",
+            "crates/ebb/src/calls/mmap.rs": "impl Space {\n    pub fn mmap(&self) {\n        self.stats();\n    }\n}\n",
+            "crates/ebb/src/way_in/fault.rs": "fn fault(space: &Space) {\n    space.stats();\n}\nimpl Other {\n    fn f(&self) {\n        self.mmap();\n    }\n}\n",
+        }
+        whats = [(path, line) for path, line, _ in tidy.check_methods(files)]
+        self.assertEqual(whats, [("crates/ebb/src/space/mod.rs", 3)])
+        files["crates/ebb/src/way_in/fault.rs"] = "fn fault(space: &Space) {\n    space.mmap();\n}\n"
+        whats = [what for path, _, what in tidy.check_methods(files) if "fault" in path]
+        self.assertEqual(whats, ["`way_in` calls Space::mmap of `calls`, which is above it: move it down, or what calls it up"])
+
     def test_markdown_is_wrapped_but_for_code_and_tables(self):
         long = "word " * 25
         for text in [f"```sh\n{long}\n```\n", f"| {long} |\n", "x" * tidy.COLUMNS_MAX + "\n"]:
@@ -114,6 +150,13 @@ class Tidy(unittest.TestCase):
         self.assertEqual(links("c.md"), ["a link to c.md, which is not there"])
         self.assertEqual(links("b.md#why"), ["a link to b.md#why: no heading has that name"])
         self.assertEqual(len(links("#b")), 1)
+
+    def test_a_source_file_that_is_named_is_there(self):
+        def whats(name):
+            has = {"way_in/fault.rs", "fault.rs"}.__contains__
+            return [what for _, _, what in tidy.check_file("docs/a.md", f"# A\nsee `{name}`\n", lambda path: "", has)]
+        self.assertEqual(whats("way_in/fault.rs"), [])
+        self.assertEqual(whats("way_out/fault.rs"), ["a source file way_out/fault.rs, which is not there"])
 
 
 if __name__ == "__main__":

@@ -62,9 +62,14 @@ fn the_code_of_the_dormant_life_lies_with_what_the_loader_reads() {
         let (relocations, relocated) = section(agent, ".rela.dyn");
         let read = end - if is_own { (relocated - relocations) / 2 } else { 0 };
         assert!(read <= FAULT_AROUND_BYTES, "{end:#x}");
-        for part in
-            ["5start11constructor", "8lifeline3arm", "5sites5patch", "ebb_gate_call", "7dormant7on_call", "ebb_memmove"]
-        {
+        for part in [
+            "5start5start11constructor",
+            "8lifeline3arm",
+            "5sites5patch",
+            "ebb_gate_call",
+            "7growing7on_call",
+            "ebb_memmove",
+        ] {
             let found = symbols(agent, part);
             assert!(found.iter().all(|at| (start..end).contains(at)) && !found.is_empty(), "{part}: {found:x?}");
         }
@@ -75,7 +80,7 @@ fn the_code_of_the_dormant_life_lies_with_what_the_loader_reads() {
 fn the_data_of_the_dormant_life_lies_with_what_the_loader_writes() {
     with_agents(|agent| {
         let (dynamic, _) = section(agent, ".dynamic");
-        for part in ["13entry_dormant4GATE", "8lifeline4LINE", "7dormant5OWNER", "4exec4KEPT"] {
+        for part in ["7dormant4gate4GATE", "8lifeline4LINE", "5owner5OWNER", "11environment4KEPT"] {
             let found = symbols(agent, part);
             let is_near = |at: &u64| (dynamic..dynamic + PAGE_BYTES).contains(at);
             assert!(found.iter().all(is_near) && !found.is_empty(), "{part}: {found:x?}");

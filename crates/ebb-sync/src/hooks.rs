@@ -28,3 +28,14 @@ pub(crate) fn hooks() -> Option<&'static Hooks> {
     // SAFETY: null, or what set_hooks stored: a reference that lives for ever.
     unsafe { HOOKS.load(Ordering::Acquire).as_ref() }
 }
+
+/// Waits for something that is no [`Lock`](crate::Lock), and tells of that: a wait at the caller's place.
+#[track_caller]
+pub fn waiting<R>(class: &'static str, wait: impl FnOnce() -> R) -> R {
+    let caller = Location::caller();
+    let Some(hooks) = hooks() else { return wait() };
+    let begin_ns = (hooks.now_ns)();
+    let result = wait();
+    (hooks.contended)(class, caller, (hooks.now_ns)().saturating_sub(begin_ns));
+    result
+}

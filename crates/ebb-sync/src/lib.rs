@@ -19,7 +19,7 @@ mod hooks;
 mod lock;
 mod model;
 
-pub use hooks::{Hooks, set_hooks};
+pub use hooks::{Hooks, set_hooks, waiting};
 pub use lock::{Class, Guard, Lock};
 pub use model::{AtomicU32, AtomicU64, AtomicUsize, Ordering, UnsafeCell, fence, materialise, relax};
 

@@ -41,131 +41,66 @@
 #![cfg_attr(not(test), no_std)]
 #![warn(missing_docs)]
 
-pub mod gate;
-pub mod groups;
-pub mod holders;
-pub mod life;
-pub mod page;
-pub mod pin;
-mod primitive;
-pub mod request;
-pub mod rest;
+pub mod protocols;
+pub mod tree;
 
 #[cfg(not(loom))]
-mod account;
+mod api;
 #[cfg(not(loom))]
-mod asking;
+mod background;
 #[cfg(not(loom))]
-mod books;
+pub mod base;
 #[cfg(not(loom))]
-mod clean;
+mod budget;
 #[cfg(not(loom))]
-pub mod clock;
+mod calls;
 #[cfg(not(loom))]
-mod ctx;
+mod counters;
 #[cfg(not(loom))]
 pub mod device;
 #[cfg(not(loom))]
-mod fault;
-#[cfg(not(loom))]
 mod fork;
 #[cfg(not(loom))]
-mod group;
+mod groups;
 #[cfg(not(loom))]
-mod idle;
+mod memory;
 #[cfg(not(loom))]
-mod in_place;
+mod pages;
 #[cfg(not(loom))]
-mod lockstat;
-#[cfg(not(loom))]
-mod longterm;
-#[cfg(not(loom))]
-mod mlock;
-#[cfg(not(loom))]
-mod mm;
-#[cfg(not(loom))]
-pub mod outlived;
-#[cfg(not(loom))]
-mod pageout;
-#[cfg(not(loom))]
-mod patience;
-#[cfg(not(loom))]
-mod poolmem;
-#[cfg(not(loom))]
-mod prefetch;
-#[cfg(not(loom))]
-mod publish;
-#[cfg(not(loom))]
-mod readahead;
-#[cfg(not(loom))]
-mod reclaim;
-#[cfg(not(loom))]
-mod region;
-#[cfg(not(loom))]
-mod ring;
-#[cfg(not(loom))]
-mod runs;
-#[cfg(not(loom))]
-mod sharing;
-#[cfg(not(loom))]
-mod snapshot;
+mod places;
 #[cfg(not(loom))]
 mod space;
 #[cfg(not(loom))]
-mod staging;
+mod threads;
 #[cfg(not(loom))]
-pub mod stats;
+mod way_in;
 #[cfg(not(loom))]
-mod stock;
-#[cfg(not(loom))]
-mod swapin;
-#[cfg(not(loom))]
-mod swapon;
-#[cfg(not(loom))]
-mod swapout;
-#[cfg(not(loom))]
-mod swapspace;
-#[cfg(not(loom))]
-mod sweep;
-#[cfg(not(loom))]
-mod table;
-#[cfg(not(loom))]
-mod takeover;
-#[cfg(not(loom))]
-mod text;
-pub mod tree;
-#[cfg(not(loom))]
-pub mod uapi;
-#[cfg(not(loom))]
-mod validate;
-#[cfg(not(loom))]
-mod ways;
-#[cfg(not(loom))]
-mod willneed;
-#[cfg(not(loom))]
-mod work;
+mod way_out;
+
+pub use protocols::{gate, holders, life, page, pin, request, rest};
 
 #[cfg(not(loom))]
-pub use ctx::{THREADS_MAX, ThreadCtx};
+pub use self::{
+    api::snapshot::SnapshotError,
+    api::swapon::{SwapOffError, SwapOnError},
+    api::takeover::{Mapping, PageMap, Which},
+    base::{PAGE, clock, outlived, uapi},
+    counters::stats,
+    device::{DEVICES_MAX, NAME_BYTES_MAX, SwapInfo, SwapSpec},
+    groups::names::{GroupError, GroupEvents, GroupId, GroupInfo, GroupLimits, GroupUse},
+    groups::table::{GROUP_DEPTH_MAX, GROUPS_MAX},
+    memory::table::ADDR_END,
+    pages::in_use::PIN_PAGES_MIN,
+    pages::kept::is_future_locked,
+    places::inconsistency::Inconsistency,
+    space::background::Background,
+    space::config::{Config, Force, InitError},
+    space::{RAM_BYTES_MIN, Space},
+    threads::ctx::{THREADS_MAX, ThreadCtx},
+    way_in::fault::Fault,
+    way_in::pins::PinResult,
+};
+
+/// Bytes that 1000 slots of the swap table cost while their clusters are not used.
 #[cfg(not(loom))]
-pub use device::{DEVICES_MAX, NAME_BYTES_MAX, SwapInfo, SwapSpec};
-#[cfg(not(loom))]
-pub use fault::{Fault, PIN_PAGES_MIN, PinResult};
-#[cfg(not(loom))]
-pub use groups::{GROUP_DEPTH_MAX, GROUPS_MAX, GroupError, GroupEvents, GroupId, GroupInfo, GroupLimits, GroupUse};
-#[cfg(not(loom))]
-pub use mlock::is_future_locked;
-#[cfg(not(loom))]
-pub use reclaim::Background;
-#[cfg(not(loom))]
-pub use snapshot::SnapshotError;
-#[cfg(not(loom))]
-pub use space::{Config, Force, InitError, RAM_BYTES_MIN, Space};
-#[cfg(not(loom))]
-pub use swapon::{SwapOffError, SwapOnError};
-#[cfg(not(loom))]
-pub use table::{ADDR_END, PAGE};
-#[cfg(not(loom))]
-pub use takeover::{Mapping, PageMap, Which};
-#[cfg(not(loom))]
-pub use validate::Inconsistency;
+pub const SWAP_TABLE_REST_BYTES_PER_1000: u64 = places::swapspace::SwapSpace::REST_BYTES_PER_1000_SLOTS;

@@ -4,9 +4,10 @@
 //! `setsockopt` tells. So are the character devices listed here. All others, and files without a type, as those are that a driver
 //! hands out beside its device, may be drivers that pin memory.
 
-use crate::entry;
+use crate::base::calls;
 use core::mem::size_of;
-use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use core::sync::atomic::AtomicBool;
+use core::sync::atomic::Ordering::Relaxed;
 use ebb::uapi;
 use ebb::uapi::fd::Kind;
 use linux_raw_sys::general as g;
@@ -75,12 +76,12 @@ const GUESTS: &[&[u8]] = &[b"anon_inode:kvm-vm"];
 
 /// Whether the link of a descriptor begins with one of these.
 fn is_named(fd: i32, names: &[&[u8]]) -> bool {
-    let mut path = crate::text::Line::new();
+    let mut path = crate::base::text::Line::new();
     path.str("/proc/self/fd/").num(fd as u64).bytes(&[0]);
     let mut link = [0u8; 64];
     let args = [path.as_bytes().as_ptr() as u64, link.as_mut_ptr() as u64, link.len() as u64, 0, 0, 0];
     // SAFETY: a path that ends with a zero byte, and a buffer of so many bytes.
-    let n = unsafe { entry::raw_syscall(g::__NR_readlink as u64, &args) };
+    let n = unsafe { calls::raw_syscall(g::__NR_readlink as u64, &args) };
     n > 0 && names.iter().any(|name| link[..n as usize].starts_with(name))
 }
 
@@ -101,7 +102,7 @@ pub fn open_ones() -> Open {
         let mut entries = [0u64; 256];
         let args = [dir as u64, entries.as_mut_ptr() as u64, size_of::<[u64; 256]>() as u64, 0, 0, 0];
         // SAFETY: the kernel writes no more than the buffer has.
-        let n = unsafe { entry::raw_syscall(g::__NR_getdents64 as u64, &args) };
+        let n = unsafe { calls::raw_syscall(g::__NR_getdents64 as u64, &args) };
         if n <= 0 {
             break;
         }

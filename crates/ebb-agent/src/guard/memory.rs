@@ -1,11 +1,12 @@
-//! The engine behind [`Memory`](super::Memory), for one call of the calling thread.
+//! The engine behind [`Memory`], for one call of the calling thread.
 
-use super::{Memory, Pin, device};
-use crate::exec;
+use crate::base::text::Line;
+use crate::guard::{Memory, Pin, device};
+use crate::kept::environment;
 use crate::table::visit::ReadMemory;
-use crate::text::Line;
-use crate::thread::{self, ThreadBlock};
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use crate::threads::thread::{self, ThreadBlock};
+use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::{AtomicBool, AtomicU64};
 use ebb::{ADDR_END, PageMap, PinResult, Space, ThreadCtx};
 
 /// Bytes of the smallest unit: the engine knows of each unit whether it was ever managed.
@@ -43,7 +44,7 @@ impl<'a> SpaceMemory<'a> {
     /// Runs `f` on the agent's stack.
     fn on_own<R>(&self, f: impl FnOnce() -> R) -> R {
         // SAFETY: the calling thread's own block.
-        crate::stack::on_own(unsafe { &*self.block }, f)
+        crate::threads::stack::on_own(unsafe { &*self.block }, f)
     }
 }
 
@@ -56,7 +57,7 @@ fn range(addr: u64, len: u64) -> Option<(usize, usize)> {
 
 impl ReadMemory for SpaceMemory<'_> {
     fn read(&self, addr: u64, out: &mut [u8]) -> bool {
-        crate::user::read_bytes(addr, out).is_ok()
+        crate::base::user::read_bytes(addr, out).is_ok()
     }
 
     #[inline]
@@ -169,17 +170,17 @@ impl Memory for SpaceMemory<'_> {
 
     fn write(&self, addr: u64, bytes: &[u8]) -> bool {
         // SAFETY: the agent's side is `bytes`; the program named the other side as output of its call.
-        unsafe { crate::entry::copy(addr, bytes.as_ptr() as u64, bytes.len()) }
+        unsafe { crate::base::copy::copy(addr, bytes.as_ptr() as u64, bytes.len()) }
     }
 
     fn block(&self) -> u64 {
         // SAFETY: the calling thread's own block.
-        unsafe { crate::signals::block_all(self.block) }
+        unsafe { crate::signals::masks::block_all(self.block) }
     }
 
     fn unblock(&self, mask: u64) {
         // SAFETY: the calling thread's own block.
-        unsafe { crate::signals::restore(self.block, mask) }
+        unsafe { crate::signals::masks::restore(self.block, mask) }
     }
 }
 
@@ -187,7 +188,7 @@ impl Memory for SpaceMemory<'_> {
 #[cold]
 fn say_refused(bytes: u64, limit: u64) {
     static SAID: AtomicBool = AtomicBool::new(false);
-    if SAID.swap(true, Relaxed) || exec::kept_vars().any(|var| var == b"EBB_VERBOSE=0") {
+    if SAID.swap(true, Relaxed) || environment::kept_vars().any(|var| var == b"EBB_VERBOSE=0") {
         return;
     }
     let mut line = Line::new();

@@ -11,19 +11,20 @@
 //! * a call is repeated only when the table says that EFAULT had no effect, and at most [`TRIES_MAX`] times;
 //! * what the program sees is an answer the kernel could have given: a short transfer only where one is allowed.
 
+use crate::table::visit::{Buffer, Kind, PAGE_BYTES, ReadMemory};
+use crate::table::walk::visit_row;
+use crate::table::{self, Flags, Row, Split};
+use ebb::{Space, ThreadCtx};
+use linux_raw_sys::errno;
+pub use memory::SpaceMemory;
+
+pub mod aio;
 pub mod device;
 mod memory;
 mod split;
 
 #[cfg(test)]
 mod tests;
-
-pub use memory::SpaceMemory;
-
-use crate::table::visit::{Buffer, Kind, PAGE_BYTES, ReadMemory, visit_row};
-use crate::table::{self, Flags, Row, Split};
-use ebb::{Space, ThreadCtx};
-use linux_raw_sys::errno;
 
 /// What pinning a range came to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -167,7 +168,7 @@ pub fn call<M: Memory>(mem: &M, nr: u64, args: &[u64; 6], do_call: &mut dyn FnMu
 }
 
 /// Pins a call's buffers. Only when it `may_split` a call that could be made in pieces is answered so.
-fn prepare<M: Memory>(mem: &M, row: &Row, nr: u64, args: &[u64; 6], may_split: bool) -> Before {
+pub(crate) fn prepare<M: Memory>(mem: &M, row: &Row, nr: u64, args: &[u64; 6], may_split: bool) -> Before {
     let may_split = may_split && row.split != Split::No;
     if may_split && row.split == Split::Recvmmsg && split::recvmmsg::is_many(args) {
         return Before::Split;
@@ -213,7 +214,7 @@ fn again<M: Memory>(mem: &M, nr: u64, args: &[u64; 6], tries: &mut u32) -> After
 }
 
 /// Pins the buffers of one call, one after the other.
-struct Pinner<'a, M> {
+pub(crate) struct Pinner<'a, M> {
     mem: &'a M,
     may_split: bool,
     /// No more than others leave is to be pinned.

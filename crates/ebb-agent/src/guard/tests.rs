@@ -2,7 +2,8 @@
 //! that memory fails as in the kernel.
 
 use super::{Before, Memory, NOT_MADE, Pin, call, prepare, split};
-use crate::table::visit::{Kind, PAGE_BYTES, ReadMemory, for_each_buffer};
+use crate::table::visit::{Kind, PAGE_BYTES, ReadMemory};
+use crate::table::walk::for_each_buffer;
 use crate::table::{self, Split};
 use linux_raw_sys::{general as g, ioctl};
 use proptest::prelude::*;

@@ -3,7 +3,7 @@
 //!
 //! The kernel answers EFAULT for a page that Ebb evicted, so the guard must know every byte a call will touch before
 //! it is made. This room owns that knowledge and nothing else: it is pure, it neither reads memory by itself nor
-//! performs calls. [`row`] is one array lookup; [`visit::visit_row`] turns a row and the actual arguments into
+//! performs calls. [`row`] is one array lookup; [`walk::visit_row`] turns a row and the actual arguments into
 //! the ranges of memory.
 //!
 //! Invariants:
@@ -19,6 +19,7 @@ mod rows;
 mod scan;
 mod special;
 pub mod visit;
+pub mod walk;
 
 #[cfg(test)]
 mod tests;

@@ -4,14 +4,11 @@
 //! would use is guessed: each argument that may point to managed memory is probed.
 
 use super::Dir::{In, InOut, Out};
-use super::visit::{Buffer, Kind, PAGE_BYTES, RW_BYTES_MAX, ReadMemory, Visit};
+use super::visit::{BLOCKS_MAX, Buffer, Kind, PAGE_BYTES, RW_BYTES_MAX, ReadMemory, Visit};
 use super::{Special, ioctl, scan};
-use crate::aio::BLOCKS_MAX;
 use linux_raw_sys::general as g;
 use linux_raw_sys::prctl as p;
 
-/// Bytes of a kernel `struct msghdr`.
-pub(super) const MSGHDR_BYTES: u64 = 56;
 /// Instructions of a socket filter (`BPF_MAXINSNS`), eight bytes each.
 const FILTER_BYTES_MAX: u64 = 4096 * 8;
 /// Futexes of one `futex_waitv` (`FUTEX_WAITV_MAX`).

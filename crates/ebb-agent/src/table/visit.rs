@@ -5,7 +5,7 @@
 //! program and are never trusted: each is cut to the kernel's own limit, so every loop is bounded, and one call visits
 //! at most [`BUFFERS_MAX`] buffers.
 
-use super::{Arg, Dir, Row, Shape, special};
+use super::{Arg, Dir, Shape};
 
 /// How the guard sees the program's memory.
 pub trait ReadMemory {
@@ -92,6 +92,10 @@ impl Buffer {
 pub const PAGE_BYTES: u64 = 4096;
 /// End of user addresses, with five-level page tables.
 const USER_END: u64 = 1 << 56;
+/// Bytes of a kernel `struct msghdr`.
+pub(super) const MSGHDR_BYTES: u64 = 56;
+/// Requests of one io_submit that are passed on at most.
+pub const BLOCKS_MAX: u64 = 1 << 16;
 /// The kernel transfers no more than this in one call (`MAX_RW_COUNT`).
 pub const RW_BYTES_MAX: u64 = 0x7fff_f000;
 /// Entries of one vector (`UIO_MAXIOV`).
@@ -111,22 +115,7 @@ const SELF_SIZED_MAX: u64 = PAGE_BYTES;
 /// Least bytes of a guess.
 const PROBE_BYTES: u64 = 256;
 /// Buffers and reads of one call, over all. Above what the kernel accepts anywhere but in execve.
-const BUFFERS_MAX: u32 = 1 << 21;
-
-/// As [`visit_row`], for a call whose row is not at hand.
-#[cfg(test)]
-pub fn for_each_buffer<M: ReadMemory + ?Sized>(nr: u64, args: &[u64; 6], mem: &M, f: &mut impl FnMut(Buffer)) {
-    visit_row(super::row(nr), nr, args, mem, f);
-}
-
-/// Calls `f` with every range that system call `nr`, whose row is `row`, touches with `args`.
-pub fn visit_row<M: ReadMemory + ?Sized>(row: &Row, nr: u64, args: &[u64; 6], mem: &M, f: &mut impl FnMut(Buffer)) {
-    let mut visit = Visit { mem, f, left: BUFFERS_MAX };
-    for (arg, &value) in row.args().iter().zip(args) {
-        visit.arg(*arg, value, args);
-    }
-    special::visit(&mut visit, row.special, nr, args);
-}
+pub(super) const BUFFERS_MAX: u32 = 1 << 21;
 
 /// Calls `f` with what the kernel touches at the end of a thread whose robust list is `head`: the links, and the word
 /// of each lock that the thread still holds.
@@ -154,8 +143,8 @@ pub fn for_each_robust<M: ReadMemory + ?Sized>(head: u64, mem: &M, f: &mut impl 
 /// One walk over a call's arguments.
 pub(super) struct Visit<'a, M: ?Sized, F> {
     pub(super) mem: &'a M,
-    f: &'a mut F,
-    left: u32,
+    pub(super) f: &'a mut F,
+    pub(super) left: u32,
 }
 
 impl<M: ReadMemory + ?Sized, F: FnMut(Buffer)> Visit<'_, M, F> {
@@ -207,7 +196,7 @@ impl<M: ReadMemory + ?Sized, F: FnMut(Buffer)> Visit<'_, M, F> {
         self.mem.read(addr, out)
     }
 
-    fn arg(&mut self, arg: Arg, addr: u64, args: &[u64; 6]) {
+    pub(super) fn arg(&mut self, arg: Arg, addr: u64, args: &[u64; 6]) {
         let dir = arg.dir();
         let number = |i: u8| args[i as usize % 6];
         match arg.shape() {
@@ -327,7 +316,7 @@ impl<M: ReadMemory + ?Sized, F: FnMut(Buffer)> Visit<'_, M, F> {
 
     /// A message header, what it points to, and the buffers of its vector.
     pub(super) fn msghdr(&mut self, addr: u64, dir: Dir) {
-        self.pin(addr, special::MSGHDR_BYTES, if dir.writes() { Dir::InOut } else { Dir::In });
+        self.pin(addr, MSGHDR_BYTES, if dir.writes() { Dir::InOut } else { Dir::In });
         let Some(header) = self.words::<7>(addr) else { return };
         let [name, name_len, iov, iov_len, control, control_len, _] = header;
         self.pin(name, (name_len as u32 as i32).max(0) as u64, dir);

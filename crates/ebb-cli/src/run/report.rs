@@ -183,7 +183,7 @@ impl Outcome<'_> {
         });
         lines.push(format!(
             "ebb: swap table: {} bytes a slot at rest, {} in use, {} at most",
-            ebb::stats::SWAP_TABLE_REST_BYTES_PER_1000 as f64 / 1000.0,
+            ebb::SWAP_TABLE_REST_BYTES_PER_1000 as f64 / 1000.0,
             ebb::stats::SWAP_TABLE_BYTES_PER_SLOT,
             human_bytes(self.counters.page().peak_swap_table_bytes.load(Relaxed)),
         ));

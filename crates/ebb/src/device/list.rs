@@ -5,12 +5,14 @@
 //! is in its file. The list changes under the exclusive gate; readers are inside the gate, or are the one thread at a time
 //! that may change it. Descriptors alone may be read by anybody.
 
+use crate::base::uapi::{self, Errno};
 use crate::device::DEVICES_MAX;
 use crate::device::file::{BATCH, FileError, Reclaim, SpillFile};
 use crate::device::lives::Lives;
-use crate::uapi::{self, Errno};
+use crate::protocols::gate::Exclusive;
+use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
-use core::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize, Ordering};
 use ebb_slots::{CLUSTER_SLOTS, Priorities, Shard, Slot};
 
 /// Files: a process's own ones and those it inherited.
@@ -46,9 +48,22 @@ pub struct Devices {
     last_errno: AtomicU32,
     /// Why the last that could not be made was not: an error number.
     unmade_errno: AtomicU32,
+    /// Somebody adds or takes away a device.
+    is_changing: AtomicBool,
+    /// The device that is about to be taken away, with its priority.
+    leaving: UnsafeCell<Option<(usize, i16)>>,
 }
 
-// SAFETY: entries change only under the exclusive gate or before the space is shared; files are shared safely.
+/// One change of the devices at a time, while it lives.
+pub struct Changing<'a>(&'a Devices);
+
+impl Drop for Changing<'_> {
+    fn drop(&mut self) {
+        self.0.is_changing.store(false, Ordering::Release);
+    }
+}
+
+// SAFETY: entries and `leaving` change only under the exclusive gate or before the space is shared; files are shared safely.
 unsafe impl Sync for Devices {}
 // SAFETY: as above.
 unsafe impl Send for Devices {}
@@ -66,12 +81,45 @@ impl Devices {
             written: AtomicU32::new(0),
             last_errno: AtomicU32::new(0),
             unmade_errno: AtomicU32::new(0),
+            is_changing: AtomicBool::new(false),
+            leaving: UnsafeCell::new(None),
         })
     }
 
-    /// One entry after the other, for who has the exclusive gate.
-    #[expect(clippy::mut_from_ref, reason = "the exclusive gate makes the caller the only user")]
-    pub fn all_mut(&self) -> &mut [Option<SpillFile>] {
+    /// Begins a change of the list; none while there is another.
+    pub fn begin_change(&self) -> Option<Changing<'_>> {
+        let begun = self.is_changing.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed);
+        begun.is_ok().then(|| Changing(self))
+    }
+
+    /// This device is about to be taken away; none any more.
+    pub fn set_leaving(&self, _exclusive: &Exclusive<'_>, leaving: Option<(usize, i16)>) {
+        // SAFETY: the gate is closed.
+        unsafe { *self.leaving.get() = leaving };
+    }
+
+    /// The device that was about to be taken away is written to again; false where there is none.
+    pub fn undo_leaving(&self, _exclusive: &Exclusive<'_>) -> bool {
+        // SAFETY: the gate is closed.
+        let Some((i, priority)) = (unsafe { (*self.leaving.get()).take() }) else { return false };
+        self.write_to(i, priority);
+        true
+    }
+
+    /// In fork's child, where nobody goes on with a change that its parent is at.
+    pub fn undo_change(&self, exclusive: &Exclusive<'_>) -> bool {
+        self.is_changing.store(false, Ordering::Relaxed);
+        self.undo_leaving(exclusive)
+    }
+
+    /// All entries, to be changed.
+    pub fn all_mut<'a>(&'a self, _exclusive: &'a Exclusive<'_>) -> &'a mut [Option<SpillFile>] {
+        self.entries_mut()
+    }
+
+    /// The same for who has the gate closed, or the space to itself.
+    #[expect(clippy::mut_from_ref, reason = "callers are the only user")]
+    fn entries_mut(&self) -> &mut [Option<SpillFile>] {
         let n = self.nr_files.load(Ordering::Relaxed);
         // SAFETY: the first `nr_files` entries have a value; see the contract.
         unsafe { core::slice::from_raw_parts_mut(self.files.cast::<Option<SpillFile>>(), n) }
@@ -160,10 +208,10 @@ impl Devices {
             return Err(file);
         }
         let n = self.nr_files.load(Ordering::Relaxed);
-        let i = self.all_mut().iter().position(Option::is_none).unwrap_or(n);
+        let i = self.entries_mut().iter().position(Option::is_none).unwrap_or(n);
         self.fds[i].store(file.fd(), Ordering::Relaxed);
         if i < n {
-            self.all_mut()[i] = Some(file);
+            self.entries_mut()[i] = Some(file);
         } else {
             // SAFETY: `has_room` says that `n` is below FILES_MAX; nobody reads the entry yet.
             unsafe { self.files.add(n).write(MaybeUninit::new(Some(file))) };
@@ -187,7 +235,7 @@ impl Devices {
     /// the exclusive gate.
     pub fn remove(&self, i: usize) -> Option<SpillFile> {
         self.write_no_more(i);
-        let file = self.all_mut().get_mut(i).and_then(Option::take)?;
+        let file = self.entries_mut().get_mut(i).and_then(Option::take)?;
         self.set_transient_fd(file.fd());
         self.fds[i].store(-1, Ordering::Relaxed);
         Some(file)

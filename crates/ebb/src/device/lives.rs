@@ -14,9 +14,9 @@
 //! Where another description cannot be had (no /proc, no descriptor free) the child has no life, and what it inherits is held for
 //! as long as the file exists.
 
+use crate::base::uapi::fd::{Identity, identity_of};
+use crate::base::uapi::{self, Errno, record_lock};
 use crate::device::file::keep_away;
-use crate::uapi::fd::{Identity, identity_of};
-use crate::uapi::{self, Errno, record_lock};
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 

@@ -3,6 +3,7 @@
 pub mod file;
 pub mod list;
 pub mod lives;
+pub mod slots;
 
 use core::ffi::CStr;
 

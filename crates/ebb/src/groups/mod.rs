@@ -26,27 +26,6 @@
 //!
 //! [`Space::validate`]: crate::Space::validate
 
-pub mod counter;
-
-#[cfg(not(loom))]
-mod charge;
-#[cfg(not(loom))]
-mod manage;
-#[cfg(not(loom))]
-mod reclaim;
-#[cfg(not(loom))]
-mod table;
-#[cfg(not(loom))]
-mod tally;
-
-#[cfg(not(loom))]
-pub use manage::{GroupError, GroupEvents, GroupId, GroupInfo, GroupLimits, GroupUse};
-#[cfg(not(loom))]
-pub use table::{GROUP_DEPTH_MAX, GROUPS_MAX};
-#[cfg(not(loom))]
-pub(crate) use {
-    charge::Brought,
-    reclaim::Only,
-    table::{Groups, Index},
-    tally::{Cost, Tally},
-};
+pub(crate) mod cost;
+pub(crate) mod names;
+pub(crate) mod table;

@@ -3,10 +3,11 @@
 //! A fixed array, so that nothing is allocated later. Entry 0 is the root; it is never charged. Who is in the table changes
 //! under the exclusive gate only, and is read inside the gate.
 
-use super::counter::{Counter, NO_LIMIT, try_charge_line};
-use super::manage::{GroupEvents, GroupId, GroupLimits};
-use crate::uapi::{self, Errno};
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use crate::base::uapi::{self, Errno};
+use crate::groups::names::{GroupEvents, GroupId, GroupLimits};
+use crate::protocols::counter::{Counter, NO_LIMIT, try_charge_line};
+use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
 
 /// Most groups of a space, the root included.
 pub const GROUPS_MAX: usize = 1024;

@@ -8,7 +8,7 @@
 
 use super::share::Share;
 use super::{AGE_BASE_MS, AGES, Kind, Member, MemberId, Page, said};
-use crate::primitive::Ordering;
+use crate::protocols::primitive::Ordering;
 use core::sync::atomic::Ordering::Relaxed;
 
 /// Fewer pages than these are not worth waking a process.
@@ -363,7 +363,7 @@ mod tests {
     /// A page with managed members that hold so many pages, so many of them to themselves, and need so many of a thousand
     /// again.
     fn page_of(members: &[(u64, u32, u64)], now_ms: u64) -> &'static Page {
-        let at = crate::uapi::reserve(size_of::<Page>()).expect("memory");
+        let at = crate::base::uapi::reserve(size_of::<Page>()).expect("memory");
         // SAFETY: zeroed memory of its size is a valid page; never unmapped.
         let page: &'static Page = unsafe { &*at.cast::<Page>() };
         for (index, (charged, unshared, again)) in (0..).zip(members) {

@@ -9,8 +9,8 @@
 use super::masks;
 use super::share::{HOLDERS_MAX, NEAR, PLANE_HOLDERS, Share, holders_of, is_of_several, plane_of};
 use super::{Kind, Member, MemberId, Page, Tree, TreeFull, now_ms};
-use crate::primitive::Ordering;
-use crate::uapi::{self, record_lock};
+use crate::base::uapi::{self, record_lock};
+use crate::protocols::primitive::Ordering;
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::Relaxed;
 

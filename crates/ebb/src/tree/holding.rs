@@ -11,8 +11,8 @@ use super::own::{Tree, now_ms};
 use super::page::SHARES_MAX;
 use super::share::{Bit, Share, is_taken, plane_of};
 use super::{Kind, MemberId, Page};
-use crate::primitive::Ordering;
-use crate::uapi::record_lock;
+use crate::base::uapi::record_lock;
+use crate::protocols::primitive::Ordering;
 use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicI64, AtomicU32, AtomicUsize};
 

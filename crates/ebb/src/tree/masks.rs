@@ -8,7 +8,7 @@
 
 use super::page::SHARES_MAX;
 use super::share::{Bit, PLANES, holders_of, plane_of};
-use crate::uapi::{self, Errno, later};
+use crate::base::uapi::{self, Errno, later};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 

@@ -2,8 +2,8 @@
 
 use super::holding::Holdings;
 use super::page::{Member, MemberId, PAGES_MAX, Page, Sum};
-use crate::primitive::Ordering;
-use crate::uapi;
+use crate::base::uapi;
+use crate::protocols::primitive::Ordering;
 use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicI64, AtomicU32, AtomicU64};
 

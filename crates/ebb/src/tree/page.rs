@@ -10,7 +10,7 @@
 //! The idea of counting without a total is the kernel's per-CPU counter; that of taking batches is `memcg_stock`.
 
 use super::share::Share;
-use crate::primitive::{AtomicI64, AtomicU32, AtomicU64, Ordering, model_fence};
+use crate::protocols::primitive::{AtomicI64, AtomicU32, AtomicU64, Ordering, model_fence};
 
 /// Most managed processes of a tree at a time.
 pub const MEMBERS_MAX: usize = if cfg!(loom) { 3 } else { 4096 };

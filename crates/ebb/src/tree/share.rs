@@ -18,7 +18,7 @@
 //! count down here.
 
 use super::page::{MemberId, PAGES_MAX};
-use crate::primitive::{AtomicI64, AtomicU32, AtomicU64, Ordering};
+use crate::protocols::primitive::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 
 /// Holders whose bits are in a page's mask.
 pub const NEAR: u32 = 54;

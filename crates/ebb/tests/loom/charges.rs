@@ -4,7 +4,7 @@
 //! beside this one.
 
 use super::explore;
-use ebb::groups::counter::{Counter, NO_LIMIT, try_charge_line};
+use ebb::protocols::counter::{Counter, NO_LIMIT, try_charge_line};
 use loom::sync::Arc;
 use loom::thread;
 

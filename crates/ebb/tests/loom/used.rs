@@ -2,7 +2,7 @@
 //!
 //! Page word, pins and requests are real; the memory is a loom cell, so that a use beside an eviction ends the test.
 
-use super::{ADDR, explore, get, replace};
+use super::{ADDR, explore, get, replace, set};
 use ebb::page::{PageWord, State, Tag};
 use ebb::pin::Pins;
 use ebb::request::Requests;
@@ -28,7 +28,7 @@ impl Pinned {
             requests: Requests::default(),
             memory: UnsafeCell::new(true),
         };
-        PageWord(&this.word).set_exclusive(State::PRESENT);
+        set(PageWord(&this.word), State::PRESENT);
         this
     }
 

@@ -1,11 +1,11 @@
 //! In how many pieces a call is made, by what is behind its descriptor.
 
-use super::{
+use crate::guard::split::{
     DoCall, Header, MSG_DONTWAIT, MSG_ERRQUEUE, MSG_OOB, MSG_PEEK, MSG_WAITALL, MSG_ZEROCOPY, RWF_ATOMIC, RWF_NOWAIT,
     is_read, piece, piece_bytes_max,
 };
 use crate::guard::{Memory, NOT_MADE};
-use crate::refused;
+use crate::kept::refused;
 use crate::table::Split;
 use core::mem::MaybeUninit;
 use linux_raw_sys::{general as g, ioctl};

@@ -3,11 +3,11 @@
 //! The kernel's answer is short only where an address of one side is wrong. An eviction in the midst of a call looks
 //! the same to it, so a call's bytes are pinned on both sides.
 
-use super::{
-    DoCall, Entry, How, PIECE_VECTORS, Policy, SCATTERED_VECTORS, Vector, fits, one_of, piece, piece_bytes_max,
-    progress,
-};
 use crate::guard::Memory;
+use crate::guard::split::plan::Policy;
+use crate::guard::split::{
+    DoCall, Entry, How, PIECE_VECTORS, SCATTERED_VECTORS, Vector, fits, one_of, piece, piece_bytes_max, progress,
+};
 
 /// Makes the call; its answer.
 pub(super) fn run<M: Memory>(mem: &M, nr: u64, args: &[u64; 6], do_call: DoCall<'_>) -> i64 {

@@ -4,8 +4,9 @@
 //! the program does not get. And it is made only when there is something to read: a piece that finds nothing would take
 //! an error of the socket, or the end of a terminal's input, which belongs to the next call.
 
-use super::{DoCall, Entry, Header, How, MSG_DONTWAIT, Memory, NoWait, RWF_NOWAIT, one_of, recvmmsg};
-use crate::refused;
+use crate::guard::split::plan::NoWait;
+use crate::guard::split::{DoCall, Entry, Header, How, MSG_DONTWAIT, Memory, RWF_NOWAIT, one_of, recvmmsg};
+use crate::kept::refused;
 use crate::table::Split;
 use linux_raw_sys::{errno, general as g, ioctl};
 

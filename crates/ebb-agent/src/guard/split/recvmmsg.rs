@@ -9,8 +9,8 @@
 //! call ends where there is one. What is left of that race is from the look to the piece's first message. Only a message that
 //! has come, not one that may come, is received by a further piece: it is waited for outside.
 
-use super::{DoCall, IOV_MAX, MSG_DONTWAIT, MSG_ERRQUEUE, Memory, TOO_MUCH, modest_piece, piece};
-use crate::refused;
+use crate::guard::split::{DoCall, IOV_MAX, MSG_DONTWAIT, MSG_ERRQUEUE, Memory, TOO_MUCH, modest_piece, piece};
+use crate::kept::refused;
 use core::mem::size_of_val;
 use linux_raw_sys::general as g;
 

@@ -1,6 +1,6 @@
 //! The table against independent lists of calls.
 
-use super::super::{Arg, Dir, Flags, Shape, Split, row};
+use crate::table::{Arg, Dir, Flags, Shape, Split, row};
 use linux_raw_sys::general as g;
 use std::collections::BTreeSet;
 
@@ -245,7 +245,7 @@ fn element_sizes_are_those_of_libc() {
 #[test]
 fn layouts_read_by_offset_are_those_of_libc() {
     use core::mem::offset_of;
-    assert_eq!(super::super::special::MSGHDR_BYTES as usize, size_of::<libc::msghdr>());
+    assert_eq!(crate::table::visit::MSGHDR_BYTES as usize, size_of::<libc::msghdr>());
     assert_eq!(offset_of!(libc::msghdr, msg_iov), 16);
     assert_eq!(offset_of!(libc::msghdr, msg_controllen), 40);
     assert_eq!(size_of::<libc::mmsghdr>(), 64);

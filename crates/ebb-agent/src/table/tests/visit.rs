@@ -1,6 +1,7 @@
 //! The visitor against hand-made arguments, and against the running kernel.
 
-use super::super::visit::{Buffer, Kind, ReadMemory, for_each_buffer, for_each_robust};
+use crate::table::visit::{Buffer, Kind, ReadMemory, for_each_robust};
+use crate::table::walk::for_each_buffer;
 use linux_raw_sys::general as g;
 use linux_raw_sys::ioctl as i;
 use proptest::prelude::*;

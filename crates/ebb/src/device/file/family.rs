@@ -1,20 +1,20 @@
 //! A file that a family of processes shares: its owner, and those that were forked from it and still need its slots.
 //!
 //! Only the owner allocates. It has a bit for each slot that it needs itself, and one for each that it gave up while others may still
-//! hold it, in memory of its own; the others have theirs in a table that all map (see [`crate::holders`]). The owner looks there for
+//! hold it, in memory of its own; the others have theirs in a table that all map (see [`crate::protocols::holders`]). The owner looks there for
 //! slots that nobody holds, many at a time, since a look visits every page of the table. Who of the family lives is known
 //! by their locks ([`Lives`]).
 
 use super::SpillFile;
+use crate::base::PAGE;
+use crate::base::uapi::{self, Errno};
+use crate::budget::Budget;
 use crate::device::lives::{self, Lives};
-use crate::group::Group;
-use crate::holders::{self, Bits, Head, Holders, PAGE_SLOTS, PAGE_WORDS};
-use crate::uapi::{self, Errno};
+use crate::protocols::holders::{self, Bits, Head, Holders, PAGE_SLOTS, PAGE_WORDS};
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use ebb_slots::{Slot, TableEntry};
 
-const PAGE: usize = 4096;
 /// Pages of the table beside those that go by the size of the file: one for each process that there can be.
 const PAGES_MIN: usize = 4096;
 /// Processes that can hold slots of all of the file.
@@ -424,21 +424,21 @@ impl SpillFile {
     }
 
     /// After fork, in the child: this process is that one, and only reads.
-    pub fn inherit(&mut self, group: &Group) {
+    pub fn inherit(&mut self, budget: &Budget) {
         let chunks = self.used_chunks();
         // Its parent is charged for those pages.
-        group.uncharge_meta(self.family_pages() * PAGE);
+        budget.uncharge_meta(self.family_pages() * PAGE);
         let family = &mut self.family;
         family.life = *family.child.get_mut();
         core::mem::swap(&mut family.own_pages, &mut family.child_pages);
         if self.owner {
             // What its parent needs and gave up is not this process's affair.
             let (at, end) = (family.own as usize, (family.own_pages as usize).min(family.child_pages as usize));
-            let _ = group.drop_books(at, end - at);
+            let _ = budget.drop_books(at, end - at);
         }
         (self.owner, family.nr_freed) = (false, AtomicU32::new(0));
         family.is_unknown = *family.child_is_unknown.get_mut();
-        group.charge_meta(chunks.filter(|chunk| family.own_page(*chunk).is_some()).count() * PAGE);
+        budget.charge_meta(chunks.filter(|chunk| family.own_page(*chunk).is_some()).count() * PAGE);
     }
 
     /// Pages of the family's memory that this process is charged for.
@@ -448,7 +448,7 @@ impl SpillFile {
     }
 
     /// Gives the pages of this process back, which needs nothing of the file.
-    pub(super) fn leave_family(&self, group: &Group) {
+    pub(super) fn leave_family(&self, budget: &Budget) {
         let family = &self.family;
         if self.owner {
             return;
@@ -456,7 +456,7 @@ impl SpillFile {
         for chunk in self.used_chunks() {
             if let Some(page) = family.own_page(chunk) {
                 family.holders().give_back(page, family.life, chunk as u32);
-                group.uncharge_meta(PAGE);
+                budget.uncharge_meta(PAGE);
             }
         }
     }

@@ -12,12 +12,12 @@ mod transfer;
 
 use family::Family;
 
+use crate::base::uapi::fd::{Identity, identity_of};
+use crate::base::uapi::{self, Errno};
+use crate::budget::Budget;
 use crate::device::lives::Lives;
+use crate::device::slots::{charge_tables, new_slots};
 use crate::device::{NAME_BYTES_MAX, SwapSpec};
-use crate::group::Group;
-use crate::swapspace::{charge_tables, new_slots};
-use crate::uapi::fd::{Identity, identity_of};
-use crate::uapi::{self, Errno};
 use aes_gcm::aead::{AeadInOut, KeyInit};
 use aes_gcm::{Aes128Gcm, Nonce, Tag};
 use core::cell::UnsafeCell;
@@ -240,18 +240,18 @@ impl SpillFile {
 
     /// Closes the file and gives everything back that it cost. The memory of this process no longer refers to it. Under the
     /// exclusive gate.
-    pub fn destroy(self, group: &Group) {
-        uapi::close(self.destroy_but_fd(group));
+    pub fn destroy(self, budget: &Budget) {
+        uapi::close(self.destroy_but_fd(budget));
     }
 
     /// The same, but that the descriptor, which it returns, stays open for who closes it later.
-    pub fn destroy_but_fd(self, group: &Group) -> i32 {
+    pub fn destroy_but_fd(self, budget: &Budget) -> i32 {
         let fd = self.fd();
-        self.leave_family(group);
-        charge_tables(group, &self.tables, 0, Self::META_PER_SLOT);
+        self.leave_family(budget);
+        charge_tables(budget, &self.tables, 0, Self::META_PER_SLOT);
         // What is shared with others counts there from here on.
         for (at, len) in self.maps {
-            group.tree().break_range(at, at + len.next_multiple_of(4096));
+            budget.tree().break_range(at, at + len.next_multiple_of(4096));
         }
         // Nobody refers to the file any more, as `self` is gone.
         unmap(self.maps);
@@ -281,8 +281,8 @@ impl SpillFile {
     pub const META_PER_SLOT: usize = core::mem::size_of::<Seal>() + 8;
 
     /// Brings the charge for the slots' metadata in line with how much of it there is.
-    pub fn charge_tables(&self, group: &Group) {
-        charge_tables(group, &self.tables, self.slots.nr_tables(), Self::META_PER_SLOT);
+    pub fn charge_tables(&self, budget: &Budget) {
+        charge_tables(budget, &self.tables, self.slots.nr_tables(), Self::META_PER_SLOT);
     }
 
     /// True when [`Self::release_unused`] has something to do that is worth waking somebody for.
@@ -292,7 +292,7 @@ impl SpillFile {
     }
 
     /// Gives space in the file system, and metadata, back that nothing uses any more; how many clusters.
-    pub fn release_unused(&self, group: &Group) -> usize {
+    pub fn release_unused(&self, budget: &Budget) -> usize {
         self.collect_sometimes();
         // What is free and has its space is soon written again, for less than if that had to be found anew.
         if self.is_solid.load(Ordering::Relaxed) {
@@ -303,17 +303,17 @@ impl SpillFile {
             false => (self.slots.nr_to_discard() as usize).saturating_sub(SPACE_KEPT).min(CLUSTERS_STEP),
             true => 0,
         };
-        let mut released = self.slots.discard(to_punch, |run| self.punch(group, run));
+        let mut released = self.slots.discard(to_punch, |run| self.punch(budget, run));
         released += self.slots.release_tables(SPACE_KEPT, CLUSTERS_STEP, |run| {
             let (words, bytes) = self.slots.words_of(run);
-            let _ = group.drop_books(words as usize, bytes);
+            let _ = budget.drop_books(words as usize, bytes);
         });
-        self.charge_tables(group);
+        self.charge_tables(budget);
         released
     }
 
     /// Has the file system forget what whole clusters hold that nobody uses.
-    fn punch(&self, group: &Group, run: core::ops::Range<Slot>) {
+    fn punch(&self, budget: &Budget, run: core::ops::Range<Slot>) {
         let (at, len) = (run.start.0 as u64 * SLOT_BYTES as u64, (run.end.0 - run.start.0) as u64 * SLOT_BYTES as u64);
         if uapi::punch_hole(self.fd(), at, len).is_err() {
             return self.is_solid.store(true, Ordering::Relaxed);
@@ -322,7 +322,7 @@ impl SpillFile {
         let seal_bytes = core::mem::size_of::<Seal>();
         let seals = self.seals as usize + run.start.0 as usize * seal_bytes;
         let len = (run.end.0 - run.start.0) as usize * seal_bytes;
-        let _ = group.drop_books(seals, len);
+        let _ = budget.drop_books(seals, len);
     }
 
     /// The file system had no room a moment ago.

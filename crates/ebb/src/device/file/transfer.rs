@@ -5,7 +5,7 @@
 //! journals data), each transfer is followed to the disk and dropped from the cache: no more than one for each thread at work is there.
 
 use super::{SLOT_BYTES, SpillFile};
-use crate::uapi::{self, Errno, cache};
+use crate::base::uapi::{self, Errno, cache};
 use core::sync::atomic::Ordering;
 
 impl SpillFile {

@@ -1,0 +1,21 @@
+//! What knows nothing of the others: constants and plain data, text, the agent's own system calls, copies.
+
+pub mod action;
+pub mod arguments;
+pub mod calls;
+pub mod change;
+pub mod contract;
+pub mod copy;
+pub mod entries;
+pub mod frame;
+pub mod here;
+mod mem;
+pub mod outcome;
+pub mod outside;
+pub mod queue;
+pub mod seccomp;
+pub mod sequences;
+pub mod signum;
+pub mod text;
+pub mod user;
+pub mod zerocopy;

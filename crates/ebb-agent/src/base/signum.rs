@@ -1,0 +1,51 @@
+//! Signals by number, and masks of them.
+
+/// Highest signal number.
+pub const SIGNALS: i32 = 64;
+pub const SIGKILL: i32 = 9;
+pub const SIGSTOP: i32 = 19;
+pub const SIGILL: i32 = 4;
+pub const SIGTRAP: i32 = 5;
+pub const SIGBUS: i32 = 7;
+pub const SIGSEGV: i32 = 11;
+pub const SIGSYS: i32 = 31;
+/// `sigaltstack`: there is none.
+pub const SS_DISABLE: i32 = 2;
+
+/// The signals that the agent holds for itself.
+pub const OURS: u64 = bit(SIGBUS) | bit(SIGSEGV) | bit(SIGSYS);
+/// What is blocked while agent code runs: all but what its own accesses to program memory may raise.
+pub const FULL_MASK: u64 = !(bit(SIGBUS) | bit(SIGSEGV));
+/// Nobody blocks or handles these.
+pub const UNBLOCKABLE: u64 = bit(SIGKILL) | bit(SIGSTOP);
+
+/// A signal's bit in a mask.
+pub const fn bit(sig: i32) -> u64 {
+    1 << (sig - 1)
+}
+
+/// The part of a mask that the kernel is given.
+pub const fn kernel_part(mask: u64) -> u64 {
+    mask & !OURS & !UNBLOCKABLE
+}
+
+/// The part of a mask that is virtual.
+pub const fn virtual_part(mask: u64) -> u64 {
+    mask & OURS
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_filled_mask_leaves_the_agents_signals_to_the_kernel_unblocked() {
+        assert_eq!(kernel_part(u64::MAX) & OURS, 0);
+    }
+
+    #[test]
+    fn kernel_and_virtual_part_together_are_the_programs_mask() {
+        let mask = bit(SIGBUS) | bit(2) | bit(SIGSYS);
+        assert_eq!(kernel_part(mask) | virtual_part(mask), mask);
+    }
+}

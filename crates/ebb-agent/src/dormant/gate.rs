@@ -1,0 +1,95 @@
+//! What the gate of a dormant process looks at, and what it keeps for `wake`.
+
+use core::sync::atomic::{AtomicU32, AtomicU64};
+
+/// Most patched places.
+pub const SITES_MAX: usize = 16;
+/// Bytes of a slot.
+const SLOT_BYTES: usize = 16;
+
+/// A patched place.
+#[repr(C)]
+pub struct Site {
+    /// The `syscall` instruction behind it.
+    pub after: AtomicU64,
+    /// The system call.
+    pub nr: AtomicU64,
+}
+
+/// What the gate looks at. All in one page, which is all that a small process touches of this library's data.
+#[repr(C, align(64))]
+pub struct Gate {
+    /// 1 while the process is dormant.
+    pub is_dormant: AtomicU32,
+    pad: u32,
+    /// Bytes asked for since the last look at the truth.
+    pub gross: AtomicU64,
+    /// Above this the truth is looked at.
+    pub limit: AtomicU64,
+    /// Highest program break asked for.
+    pub brk: AtomicU64,
+    /// The program's signal mask, during the slow way.
+    pub mask: AtomicU64,
+    pub sites: [Site; SITES_MAX],
+}
+
+pub static GATE: Gate = Gate {
+    is_dormant: AtomicU32::new(0),
+    pad: 0,
+    gross: AtomicU64::new(0),
+    limit: AtomicU64::new(0),
+    brk: AtomicU64::new(0),
+    mask: AtomicU64::new(0),
+    sites: [const { Site { after: AtomicU64::new(0), nr: AtomicU64::new(0) } }; SITES_MAX],
+};
+
+/// What the slow way keeps on the program's stack, below the red zone.
+#[repr(C)]
+pub struct Frame {
+    /// Arguments in place of the program's, for [`CALL_REPLACED`].
+    pub replaced: [u64; 6],
+    /// For [`ANSWER`].
+    pub answer: u64,
+    pub bp: u64,
+    pub bx: u64,
+    pub r9: u64,
+    pub r8: u64,
+    pub r10: u64,
+    pub dx: u64,
+    pub si: u64,
+    pub di: u64,
+    /// The system call, or [`IN_CHILD`].
+    pub nr: u64,
+    /// The `syscall` instruction to go back to.
+    pub after: u64,
+    pub flags: u64,
+}
+
+/// `Frame::nr` when fork's child comes back.
+pub const IN_CHILD: u64 = u64::MAX;
+/// Go back to the `syscall` instruction.
+pub const CALL_THERE: u64 = 0;
+/// Make the call with `Frame::replaced`, and go back behind the instruction.
+pub const CALL_REPLACED: u64 = 1;
+/// Make the call, which forks; have the child come here again; and go back behind the instruction.
+pub const CALL_FORK: u64 = 2;
+/// Go back behind the instruction with `Frame::answer`.
+pub const ANSWER: u64 = 3;
+
+unsafe extern "C" {
+    fn ebb_slots();
+    fn ebb_dormant_restorer();
+}
+
+/// Where a patched place leads.
+pub fn slot(i: usize) -> u64 {
+    ebb_slots as *const () as u64 + (i * SLOT_BYTES) as u64
+}
+
+/// What the handlers of the slow way return to.
+pub fn restorer() -> u64 {
+    ebb_dormant_restorer as *const () as u64
+}
+
+/// Room for the vector state: AMX and AVX-512 together stay below.
+pub const VECTORS_BYTES: usize = 16 << 10;

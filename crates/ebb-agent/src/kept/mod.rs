@@ -1,0 +1,12 @@
+//! What the agent keeps for itself in the process: descriptors, variables, a lifeline; and what it may not do here.
+
+pub mod environment;
+pub mod fds;
+pub mod leaving;
+pub mod lifeline;
+pub mod listener;
+pub mod marks;
+pub mod owner;
+pub mod refused;
+pub mod stats;
+pub mod texts;

@@ -1,0 +1,336 @@
+//! The control socket: where `ebb` asks a running process about its devices, and to add one or take one away
+//! (`docs/contract.md`, "Control socket").
+//!
+//! Nobody pays for it who does not use it: there is no socket and no thread until `ebb` raises a word in the counters'
+//! page, which Ebb's background thread watches while it sleeps. No signal is used: each would be one that the program
+//! could notice. The socket's file has mode 0600 and no name; `ebb` reaches it through `/proc/PID/fd`, which the kernel
+//! opens to the owner alone, and who connects is asked for its user again. A thread of its own answers, one request
+//! after the other; it is no thread of the program's and never touches managed memory.
+
+use crate::base::contract::{DeviceText, PATH_BYTES_MAX};
+use crate::base::text::Line;
+use crate::kept::listener::{self, CLIENT, FILE, LIFE, LISTENER, OWNER, close_all};
+use crate::kept::listener::{NAME, SOL_SOCKET, SUN_PATH_BYTES};
+use crate::kept::refused;
+use crate::threads::thread as blocks;
+use core::ffi::CStr;
+use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering};
+use ebb::uapi::fd::{change, identity_of, lowest as lowest_fd, place};
+use ebb::uapi::{self, Errno, thread};
+use ebb::{Space, SwapOffError, SwapOnError, SwapSpec, ThreadCtx};
+use linux_raw_sys::{errno as e, general as g};
+
+const AF_UNIX: u64 = 1;
+const SOCK_SEQPACKET: u64 = 5;
+const SOCK_CLOEXEC: u64 = 0o2_000_000;
+const SOCK_NONBLOCK: u64 = 0o4000;
+const SO_RCVTIMEO: u64 = 20;
+const SO_SNDTIMEO: u64 = 21;
+const MSG_PEEK: u64 = 2;
+const MSG_DONTWAIT: u64 = 0x40;
+const MSG_NOSIGNAL: u64 = 0x4000;
+/// How long a client may take to say what it wants and to hear the answer, and how often one is told how far its request is.
+const CLIENT_SECONDS: u64 = 5;
+const PROGRESS_NS: u64 = 100_000_000;
+/// Longest request: a word, a device with its options.
+const REQUEST_BYTES_MAX: usize = PATH_BYTES_MAX + 128;
+
+/// How long to wait before what the process had no room for is tried again. Each try holds up calls that close.
+const RETRY_NS: u64 = 200_000_000;
+/// Where the socket's file may be made; only after these in the directories of the devices, whose file systems it would
+/// keep from being unmounted when the device is gone.
+const DIRECTORIES: [&[u8]; 3] = [b"/dev/shm", b"/tmp", b"/var/tmp"];
+/// The thread's stack, once there is one.
+static STACK: AtomicPtr<u8> = AtomicPtr::new(core::ptr::null_mut());
+
+/// How long a process that shares the memory between vfork and exec is waited for, in steps of a millisecond.
+const VFORK_STEPS: u32 = 2000;
+
+/// Whether everybody who uses this memory has the descriptors that this thread opened. Waits for who will soon be gone.
+fn shares_descriptors(space: &Space) -> bool {
+    for _ in 0..VFORK_STEPS {
+        if space.tree().has_own_tables() || LIFE.is_held() {
+            return false;
+        }
+        if !blocks::has_foreign() {
+            return true;
+        }
+        uapi::futex_wait(&AtomicU32::new(0), 0, Some(1_000_000));
+    }
+    false
+}
+
+/// Makes the socket and starts the thread behind it, if that is not done yet. By the background thread.
+pub fn start(space: &'static Space) {
+    let pid = uapi::getpid() as u32;
+    if !refused::may_answer() {
+        return;
+    }
+    if OWNER.compare_exchange(0, pid, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        && (change(|| listen(space)).is_none() || start_thread(space).is_none())
+    {
+        change(close_all);
+        OWNER.store(0, Ordering::Release);
+    }
+}
+
+fn start_thread(space: &'static Space) -> Option<()> {
+    let mut stack = STACK.load(Ordering::Relaxed);
+    if stack.is_null() {
+        stack = uapi::reserve(thread::STACK_BYTES).ok()?;
+        STACK.store(stack, Ordering::Relaxed);
+    }
+    // Not while the one before is not known to have left the stack, or may not begin; asked again, the process tries again.
+    if !LIFE.try_begin() {
+        return None;
+    }
+    // SAFETY: the stack is the new thread's alone, as there is one at a time, and stays; the background thread, which calls
+    // this, has every signal blocked; the entry never returns.
+    let started = unsafe { thread::spawn(stack, control_main, core::ptr::from_ref(space) as usize) };
+    match started {
+        Ok(tid) => LIFE.begun(tid),
+        Err(_) => LIFE.failed(),
+    }
+    started.ok().map(drop)
+}
+
+/// Keeps a new descriptor in one of the places above. Inside [`change`].
+fn keep(fd: i64, at: &AtomicI32) -> Option<i32> {
+    let fd = i32::try_from(fd).ok().filter(|fd| *fd >= 0)?;
+    let identity = identity_of(fd).ok()?;
+    place(fd, lowest_fd(), |fd| at.store(fd, Ordering::Relaxed), |fd| identity_of(fd) == Ok(identity)).ok()
+}
+
+/// Makes the socket in one of the directories that can be written.
+fn listen(space: &Space) -> Option<()> {
+    let mut done = DIRECTORIES.into_iter().find_map(listen_in);
+    space.devices(|device| {
+        if done.is_none() {
+            done = listen_in(device.dir.to_bytes());
+        }
+    });
+    done
+}
+
+fn listen_in(dir: &[u8]) -> Option<()> {
+    let mut random = [0u8; 8];
+    uapi::getrandom(&mut random).ok()?;
+    let mut address = Line::new();
+    address.bytes(&(AF_UNIX as u16).to_le_bytes()).bytes(dir).bytes(NAME).hex(u64::from_le_bytes(random)).bytes(b"\0");
+    let address = address.as_bytes();
+    if address.len() > SUN_PATH_BYTES + 2 {
+        return None;
+    }
+    let path = address[2..].as_ptr() as u64;
+    let fd = listener::call(g::__NR_socket, [AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, 0, 0, 0]);
+    let socket = keep(fd, &LISTENER)? as u64;
+    // The file is made with the mode that the socket has.
+    let bound = listener::call(g::__NR_fchmod, [socket, 0o600, 0, 0, 0, 0]) == 0
+        && listener::call(g::__NR_bind, [socket, address.as_ptr() as u64, address.len() as u64, 0, 0, 0]) == 0;
+    if !bound {
+        listener::close_all();
+        return None;
+    }
+    let listens = listener::call(g::__NR_listen, [socket, 4, 0, 0, 0, 0]) == 0;
+    let flags = (g::O_PATH | g::O_NOFOLLOW | g::O_CLOEXEC) as u64;
+    let cwd = g::AT_FDCWD as i64 as u64;
+    let file = listener::call(g::__NR_openat, [cwd, path, flags, 0, 0, 0]);
+    listener::call(g::__NR_unlinkat, [cwd, path, 0, 0, 0, 0]);
+    let is_there = listens && keep(file, &FILE).is_some();
+    if !is_there {
+        listener::close_all();
+    }
+    is_there.then_some(())
+}
+
+extern "C" fn control_main(space: usize) -> ! {
+    // SAFETY: the space that started this thread lives as long as the process.
+    let space = unsafe { &*(space as *const Space) };
+    thread::set_name(c"ebb-control");
+    // As many threads as there can be, perhaps. Asked again, the process tries again.
+    if let Some(ctx) = space.attach_thread() {
+        answer(space, ctx);
+        space.detach_thread(ctx);
+    }
+    change(close_all);
+    OWNER.store(0, Ordering::Release);
+    thread::exit();
+}
+
+/// Answers those who connect, until the thread is to end.
+fn answer(space: &Space, ctx: &ThreadCtx) {
+    while !LIFE.is_held() {
+        if !wait_for_client() {
+            if LIFE.is_held() {
+                return;
+            }
+            // The number is no socket of ours any more, whatever has happened to that: another one, and nothing is closed
+            // that may be the program's.
+            LISTENER.store(-1, Ordering::Relaxed);
+            change(close_all);
+            while change(|| listen(space)).is_none() && !LIFE.is_held() {
+                uapi::futex_wait(&AtomicU32::new(0), 0, Some(RETRY_NS));
+            }
+            continue;
+        }
+        let accepted = change(|| {
+            let listener = LISTENER.load(Ordering::Relaxed) as u64;
+            keep(listener::call(g::__NR_accept4, [listener, 0, 0, SOCK_CLOEXEC, 0, 0]), &CLIENT)
+        });
+        match accepted {
+            Some(fd) if listener::is_owner(fd) => serve(space, ctx),
+            Some(_) => {}
+            // No descriptor is free, perhaps; the client waits.
+            None => uapi::futex_wait(&AtomicU32::new(0), 0, Some(RETRY_NS)),
+        }
+        change(|| listener::close_one(&CLIENT));
+    }
+}
+
+/// Waits until somebody connects. False when there is no listening socket (any more).
+fn wait_for_client() -> bool {
+    const POLLIN: u64 = 1;
+    const ERRORS: u64 = 0x38;
+    loop {
+        let fd = LISTENER.load(Ordering::Relaxed);
+        // `struct pollfd`: descriptor, events, results.
+        let mut poll = u64::from(fd as u32) | POLLIN << 32;
+        let n = listener::call(g::__NR_ppoll, [&raw mut poll as u64, 1, 0, 0, 0, 0]);
+        let found = poll >> 48;
+        if fd < 0 || found & ERRORS != 0 || (n < 0 && n != -i64::from(e::EINTR)) {
+            return false;
+        }
+        if found & POLLIN != 0 {
+            return listens(fd);
+        }
+    }
+}
+
+/// Whether a descriptor is a listening socket.
+fn listens(fd: i32) -> bool {
+    const SO_ACCEPTCONN: u64 = 30;
+    let (mut value, mut len) = (0u32, size_of::<u32>() as u32);
+    let args = [fd as u64, SOL_SOCKET, SO_ACCEPTCONN, &raw mut value as u64, &raw mut len as u64, 0];
+    listener::call(g::__NR_getsockopt, args) == 0 && value != 0
+}
+
+/// Reads a request and answers it.
+fn serve(space: &Space, ctx: &ThreadCtx) {
+    let limit = [CLIENT_SECONDS, 0u64];
+    let client = || CLIENT.load(Ordering::Relaxed) as u64;
+    let bytes = size_of_val(&limit) as u64;
+    for option in [SO_RCVTIMEO, SO_SNDTIMEO] {
+        listener::call(g::__NR_setsockopt, [client(), SOL_SOCKET, option, limit.as_ptr() as u64, bytes, 0]);
+    }
+    let mut request = [0u8; REQUEST_BYTES_MAX];
+    let n = listener::call(g::__NR_recvfrom, [client(), request.as_mut_ptr() as u64, request.len() as u64, 0, 0, 0]);
+    let Some(request) = usize::try_from(n).ok().and_then(|n| request.get(..n)) else { return };
+    let (verb, rest) = match request.iter().position(|&c| c == b' ') {
+        Some(at) => (&request[..at], &request[at + 1..]),
+        None => (request, &[][..]),
+    };
+    match verb {
+        b"show" => show(space),
+        b"swapon" => swapon(space, ctx, rest),
+        b"swapoff" => swapoff(space, ctx, rest),
+        _ => refuse(e::EINVAL, "it does not know this request; use the `ebb` of the same version"),
+    }
+}
+
+/// Sends one message; it is lost when the client takes none.
+fn send(message: &Line, flags: u64) {
+    let client = CLIENT.load(Ordering::Relaxed) as u64;
+    let bytes = message.as_bytes();
+    listener::call(g::__NR_sendto, [client, bytes.as_ptr() as u64, bytes.len() as u64, MSG_NOSIGNAL | flags, 0, 0]);
+}
+
+fn agree() {
+    send(Line::new().str("ok"), 0);
+}
+
+fn refuse(errno: u32, text: &str) {
+    send(Line::new().str("error ").num(u64::from(errno)).str(" ").str(text), 0);
+}
+
+fn show(space: &Space) {
+    space.devices(|device| {
+        let mut line = Line::new();
+        line.str("file ").num(device.bytes).str(" ").num(device.used_bytes).str(" ");
+        // What only a parent wrote to has the priority that no device can have.
+        let priority = device.priority.unwrap_or(i16::MIN);
+        line.str(if priority < 0 { "-" } else { "" }).num(u64::from(priority.unsigned_abs()));
+        line.str(" ").bytes(device.dir.to_bytes());
+        send(&line, 0);
+    });
+    agree();
+}
+
+fn swapon(space: &Space, ctx: &ThreadCtx, text: &[u8]) {
+    let Some(device) = DeviceText::parse(text).filter(|device| !device.dir.is_empty()) else {
+        return refuse(e::EINVAL, "it does not understand this device; use the `ebb` of the same version");
+    };
+    let mut path = [0; PATH_BYTES_MAX];
+    path[..device.dir.len()].copy_from_slice(device.dir);
+    let Ok(dir) = CStr::from_bytes_until_nul(&path) else { return };
+    let spec = SwapSpec { dir, bytes: device.bytes_max(), priority: device.priority };
+    match space.swapon(ctx, &spec, &mut || shares_descriptors(space)) {
+        Ok(()) => agree(),
+        Err(SwapOnError::Busy) if space.tree().has_own_tables() => refuse(
+            e::EBUSY,
+            "a thread of it has descriptors of its own (unshare), and would not have the file; name devices at its start",
+        ),
+        Err(SwapOnError::Busy) => {
+            refuse(e::EBUSY, "it is at another swapon or swapoff, or starts programs all the time; try again")
+        }
+        Err(SwapOnError::Used) => refuse(e::EBUSY, "the directory is in use already; name another one"),
+        Err(SwapOnError::TooMany) => {
+            refuse(e::EPERM, "it has as many devices as it can have; take one away with `ebb swapoff`");
+        }
+        Err(SwapOnError::Create(errno)) => {
+            let remedy = match errno {
+                Errno::NOMEM => "its limit on memory or address space leaves no room; name a smaller size=",
+                Errno::MFILE | Errno::NFILE => "it has no descriptor left; raise its limit (prlimit --nofile)",
+                _ => "name a directory that it can write to",
+            };
+            let mut line = Line::new();
+            line.str("error ").num(errno.0 as u64).str(" it cannot make a file there (errno ").num(errno.0 as u64);
+            send(line.str("); ").str(remedy), 0);
+        }
+    }
+}
+
+fn swapoff(space: &Space, ctx: &ThreadCtx, dir: &[u8]) {
+    let mut path = [0; PATH_BYTES_MAX];
+    if dir.len() >= path.len() {
+        return refuse(e::EINVAL, "it has no such device; see `ebb swapon --show`");
+    }
+    path[..dir.len()].copy_from_slice(dir);
+    let Ok(dir) = CStr::from_bytes_until_nul(&path) else { return };
+    let mut told_ns = 0;
+    let mut keep_going = |left: u64| {
+        let mut byte = 0u8;
+        let client = CLIENT.load(Ordering::Relaxed) as u64;
+        let flags = MSG_PEEK | MSG_DONTWAIT;
+        // A client that waits sends nothing: its end is all there can be.
+        let seen = listener::call(g::__NR_recvfrom, [client, &raw mut byte as u64, 1, flags, 0, 0]);
+        let now = uapi::now_ns();
+        if now.wrapping_sub(told_ns) >= PROGRESS_NS {
+            told_ns = now;
+            send(Line::new().str("left ").num(left), MSG_DONTWAIT);
+        }
+        seen == -i64::from(e::EAGAIN)
+    };
+    match space.swapoff(ctx, dir, &mut keep_going) {
+        Ok(()) => agree(),
+        Err(SwapOffError::Busy) => refuse(e::EBUSY, "another swapon or swapoff is at work; try again when it is done"),
+        Err(SwapOffError::NotFound) => refuse(e::EINVAL, "it has no such device; see `ebb swapon --show`"),
+        Err(SwapOffError::Interrupted) => refuse(e::EINTR, "interrupted, and everything is as it was; ask again"),
+        Err(SwapOffError::NoRoom) => refuse(
+            e::ENOMEM,
+            "neither RAM nor another device takes what it holds, so everything is as it was; add one with `ebb swapon`",
+        ),
+        Err(SwapOffError::Unreadable(_)) => {
+            refuse(e::EIO, "something on it cannot be read, so everything is as it was; check the disk");
+        }
+    }
+}

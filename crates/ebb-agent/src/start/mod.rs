@@ -1,0 +1,5 @@
+//! The way in.
+
+#[expect(clippy::module_inception, reason = "the way in of the way in")]
+pub mod start;
+pub mod takeover;

@@ -1,0 +1,342 @@
+//! The start, in two parts: the constructor keeps what the environment says and leaves the process dormant (`dormant`);
+//! activation makes the space and arms the first thread. Where a process cannot be dormant both come at once.
+//!
+//! Without `EBB_RAM` the library does nothing at all. A start that fails says why and ends the process with status 125,
+//! because a program that silently runs without its limit is worse than one that does not run.
+
+use crate::base::contract::{Early, Settings};
+use crate::base::entries::{self, Entries};
+use crate::base::frame::AltStack;
+use crate::base::here::{self, SPACE, TEXT_END, TEXT_START};
+use crate::base::text::Line;
+use crate::base::{calls, outside, signum};
+use crate::dormant::state::{self, Auxv};
+use crate::handlers::{fault, signal, sigsys};
+use crate::kept::stats;
+use crate::kept::stats::map_stats;
+use crate::kept::{environment, fds, leaving, lifeline, marks, refused};
+use crate::process::{control, exec, tasks};
+use crate::signals::{delivery, masks};
+use crate::start::takeover::{Found, unlock_future};
+use crate::syscalls::{interpose, memory};
+use crate::threads::{actions, entry, stack, thread};
+use core::ffi::CStr;
+use core::sync::atomic::{AtomicU64, Ordering};
+use ebb::stats::Shared;
+use ebb::{Config, DEVICES_MAX, InitError, Space, SwapSpec, uapi};
+use linux_raw_sys::general as g;
+
+/// Called by the dynamic linker with the arguments of `main`.
+#[cfg(not(test))]
+extern "C" fn constructor(_argc: i32, _argv: *const *const i8, envp: *const *const i8) {
+    // SAFETY: the dynamic linker passes the process's environment, before a second thread exists.
+    unsafe { start(envp.cast()) }
+}
+
+#[cfg(not(test))]
+#[used]
+#[unsafe(link_section = ".init_array")]
+static CONSTRUCTOR: extern "C" fn(i32, *const *const i8, *const *const i8) = constructor;
+
+/// Ends the process with status 125 after one line of explanation.
+fn fail(line: &mut Line) -> ! {
+    line.str("\n").write();
+    uapi::exit_group(125)
+}
+
+/// # Safety
+/// `envp` must be the environment as the kernel laid it out, with the auxiliary vector behind it; no second thread.
+#[cfg_attr(test, expect(dead_code, reason = "only the dynamic linker calls the constructor"))]
+unsafe fn start(envp: *const *const core::ffi::c_char) {
+    // SAFETY: no second thread exists.
+    let kept = unsafe { environment::kept_at_start() };
+    let mut at = envp;
+    // SAFETY: the environment ends with a null pointer; each entry is a string.
+    while let Some(var) = unsafe { at.read().as_ref() } {
+        // SAFETY: as above.
+        if environment::concerns(unsafe { *core::ptr::from_ref(var).cast::<u8>() })
+            // SAFETY: as above.
+            && kept.offer(unsafe { CStr::from_ptr(var) }.to_bytes()).is_err()
+        {
+            fail(Line::new().str("ebb: environment: LD_PRELOAD or an EBB_ variable is too long; shorten it"));
+        }
+        // SAFETY: not past the null pointer.
+        at = unsafe { at.add(1) };
+    }
+    let early = match Early::of(kept.vars()) {
+        Ok(Some(early)) => early,
+        Ok(None) => return,
+        Err(name) => not_understood(name),
+    };
+    uapi::stderr::know(early.stderr);
+    // SAFETY: the auxiliary vector follows the null pointer.
+    let auxv = unsafe { read_auxv(at.add(1).cast()) };
+    thread::set_has_fsgsbase(auxv.has_fsgsbase);
+    STACK_END.store(auxv.stack_end, Ordering::Relaxed);
+    // The number may be another file's by now.
+    if let Some(fd) = early.stats_fd.filter(|fd| stats::file_bytes(*fd) >= Shared::MAP_BYTES as u64) {
+        fds::protect_stats(fd);
+    }
+    // SAFETY: by the constructor.
+    let is_dormant = unsafe { state::begin(&early, &auxv) };
+    if !is_dormant {
+        // As it was at the start of the program: nothing is blocked yet.
+        let mask = masks::set_kernel_mask(signum::FULL_MASK);
+        match refused::by_inherited(early.life_ends.as_ref().map_or(0, |ends| ends.holder)) {
+            Some(name) => {
+                leaving::take_place(0);
+                refused::say(name);
+            }
+            None => activate(mask, Found::read(state::is_alone()), false),
+        }
+        if let Some(ends) = &early.life_ends {
+            lifeline::start(ends);
+        }
+        masks::set_kernel_mask(signum::kernel_part(mask));
+    } else {
+        tell_begun(&early);
+        if let Some(ends) = &early.life_ends {
+            lifeline::start(ends);
+        }
+    }
+}
+
+/// Tells `ebb` that the agent runs in the program that it started, which may never grow. The others need not: each call
+/// counts for a small program.
+fn tell_begun(early: &Early<'_>) {
+    let is_first = early.life_ends.as_ref().is_some_and(|ends| uapi::getppid() == ends.holder);
+    if let Some(fd) = early.stats_fd.filter(|fd| is_first && stats::file_bytes(*fd) >= Shared::MAP_BYTES as u64) {
+        // Without it `ebb` says at the end what is not so.
+        let _ = uapi::pwrite_all(fd, &1u32.to_ne_bytes(), core::mem::offset_of!(Shared, has_begun) as u64);
+    }
+}
+
+/// Where the stack of the first thread ends.
+static STACK_END: AtomicU64 = AtomicU64::new(0);
+
+fn not_understood(name: &str) -> ! {
+    fail(Line::new().str("ebb: ").str(name).str(": its value is not understood; start the program with ebb run"))
+}
+
+/// Activates a process that runs, with the program's signal mask `mask`; the mask for the kernel to have instead. All
+/// signals are blocked, and no stack but the dormant one is in use.
+pub fn activate_running(mask: u64) -> u64 {
+    let found = Found::read(false);
+    if found.as_ref().is_some_and(|found| found.has_ring) {
+        fail(Line::new().str(
+            "ebb: io_uring: the program made a ring in a way that was not noticed; run it with EBB_FORCE=no-dormant",
+        ));
+    }
+    unlock_future(found.as_ref());
+    activate(mask, found, true);
+    signum::kernel_part(mask)
+}
+
+/// Makes this process a managed one. `found`: what memory it has, as far as that can be told; `is_running`: the program has
+/// begun. Every signal is blocked; `mask` is the program's mask.
+fn activate(mask: u64, found: Option<Found>, is_running: bool) {
+    let mut settings = Settings::default();
+    for var in environment::kept_vars() {
+        if let Err(name) = settings.offer(var) {
+            not_understood(name);
+        }
+    }
+    find_text();
+    here::find_written();
+    memory::take_over_merge();
+    entries::set(&Entries {
+        bus: fault::on_sigbus as *const () as u64,
+        segv: fault::on_sigsegv as *const () as u64,
+        sys: sigsys::on_sigsys as *const () as u64,
+        other: signal::on_signal as *const () as u64,
+    });
+    if let Err(errno) = actions::take_over() {
+        fail(Line::new().str("ebb: signal handlers: errno ").num(errno.0 as u64).str("; report it"));
+    }
+    let space = make_space(&settings, is_running);
+    let Ok(block) = thread::alloc() else {
+        fail(
+            Line::new().str("ebb: memory for the first thread: refused; raise the limit on address space (ulimit -v)"),
+        );
+    };
+    // SAFETY: the block is this thread's.
+    let b = unsafe { &mut *block };
+    let Some(ctx) = space.attach_thread() else {
+        fail(Line::new().str("ebb: the first thread: no context; report it"));
+    };
+    b.ctx = ctx;
+    exec::start_main(b, STACK_END.load(Ordering::Relaxed));
+    b.blocked = signum::virtual_part(mask);
+    // SAFETY: nobody else uses the block.
+    unsafe { thread::set_current(block, core::ptr::null()) };
+    let (stack, mut old) = (b.stack(), AltStack::default());
+    // SAFETY: the kernel reads and writes one structure each; the stack is the block's own. A handler of the program's may
+    // be on the old one, but this code is not.
+    let ret = unsafe {
+        let args = [&raw const stack as u64, &raw mut old as u64, 0, 0, 0, 0];
+        calls::raw_syscall(g::__NR_sigaltstack as u64, &args)
+    };
+    if ret != 0 {
+        fail(Line::new().str("ebb: signal stack: errno ").num(-ret as u64).str("; report it"));
+    }
+    delivery::take_over_stack(b, &old);
+    space.answer_asks(control::start);
+    space.background().ask_before_start(tasks::may_start);
+    if state::has_forked() {
+        space.note_forked();
+    }
+    SPACE.store(core::ptr::from_ref(space).cast_mut(), Ordering::Release);
+    thread::set_owner();
+    b.tell_alt_stack();
+    ebb::stats::add(&space.stats().threads, 1);
+    if let Err(errno) = calls::arm() {
+        fail(
+            Line::new()
+                .str("ebb: Syscall User Dispatch: the kernel refuses it with errno ")
+                .num(errno.0 as u64)
+                .str("; use Linux 5.11 or later with CONFIG_GENERIC_ENTRY and sysctl kernel.syscall_user_dispatch=1"),
+        );
+    }
+    if is_running {
+        marks::mark_earlier();
+    }
+    if let Some(found) = found {
+        let ctx = b.ctx();
+        stack::on_own(b, || {
+            found.take_over(space);
+            space.make_taken_fit(ctx);
+        });
+    }
+    interpose::set_enabled(settings.interposes);
+}
+
+/// What the limit on address space must be at least, about, for Ebb to have room beside a small program: bytes. Some of its tables
+/// are as large as it is, and some grow with the budget.
+fn limit_for(ram_bytes: u64) -> u64 {
+    const FIXED_BYTES: u64 = 1350 << 20;
+    (FIXED_BYTES + ram_bytes).max(ram_bytes / 20 * 67)
+}
+
+fn make_space(settings: &Settings, is_running: bool) -> &'static Space {
+    let mut devices = [SwapSpec { dir: c"", bytes: 0, priority: None }; DEVICES_MAX];
+    let mut nr_devices = settings.devices(&mut devices);
+    let stats = settings.stats_fd.and_then(map_stats);
+    if is_running {
+        Space::set_aside(settings.ram_bytes.unwrap_or(0), &devices[..nr_devices]);
+    }
+    let mut unmade = None;
+    let (config, error) = loop {
+        let config = Config {
+            ram_bytes: settings.ram_bytes.unwrap_or(0),
+            swap: &devices[..nr_devices],
+            stats,
+            stats_fd: stats.and(settings.stats_fd),
+            force: settings.force,
+        };
+        match Space::create(&config) {
+            Ok(space) => {
+                uapi::stderr::count_in(&space.stats().messages_unsaid);
+                if let Some(errno) = unmade {
+                    space.note_unmade_file(errno);
+                }
+                return space;
+            }
+            // A program that has begun may have become another user, or see other directories: as in fork's child, what
+            // does not compress stays in RAM then.
+            Err(InitError::Spill(i, errno)) if is_running => {
+                unmade = Some(errno);
+                devices.copy_within(i + 1..nr_devices, i);
+                nr_devices -= 1;
+            }
+            Err(error) => break (config, error),
+        }
+    };
+    let mut line = Line::new();
+    line.str("ebb: ");
+    match error {
+        InitError::BudgetTooSmall => {
+            line.str("budget of ").num(config.ram_bytes).str(" bytes: too small to run in; give at least ");
+            line.num(ebb::RAM_BYTES_MIN >> 20).str(" MiB with --ram");
+        }
+        InitError::Userfaultfd(errno) => {
+            line.str("userfaultfd: the kernel refuses it with errno ").num(errno.0 as u64);
+            line.str("; run `ebb doctor` to see what blocks it");
+        }
+        InitError::AddressSpace(errno) => {
+            let limit = uapi::address_space_limit();
+            line.str("address space for Ebb's tables: errno ").num(errno.0 as u64);
+            line.str("; raise the limit (ulimit -v)");
+            if limit == u64::MAX {
+                line.str(", or set vm.overcommit_memory to 0 if it is 2");
+            } else {
+                line.str(", now ").num(limit >> 20).str(" MiB, to ").num(limit_for(config.ram_bytes) >> 20);
+                line.str(" MiB and what the program needs, or give a smaller budget with --ram");
+            }
+        }
+        InitError::Spill(i, errno) => {
+            line.str("spill file in ").bytes(config.swap[i].dir.to_bytes()).str(": errno ");
+            line.num(errno.0 as u64).str("; name another directory with --swap file:DIR, or use --swap none");
+        }
+        InitError::Processes => {
+            line.str("processes: more than ").num(ebb::tree::MEMBERS_MAX as u64);
+            line.str(" share the budget; start fewer at a time");
+        }
+        InitError::Life => {
+            line.str("fork: another thread closed a descriptor of Ebb's while the child was made; ");
+            line.str("close only descriptors that the program opened");
+        }
+        InitError::Threads => {
+            line.str("threads: more than there are contexts for; report it");
+        }
+    }
+    fail(&mut line)
+}
+
+/// What the kernel says of the process.
+///
+/// # Safety
+/// `auxv` must be the auxiliary vector.
+unsafe fn read_auxv(mut auxv: *const [u64; 2]) -> Auxv {
+    const AT_NULL: u64 = 0;
+    const AT_PHDR: u64 = 3;
+    const AT_PHNUM: u64 = 5;
+    const AT_HWCAP2: u64 = 26;
+    const AT_MINSIGSTKSZ: u64 = 51;
+    const HWCAP2_FSGSBASE: u64 = 1 << 1;
+    let mut found = Auxv::default();
+    loop {
+        // SAFETY: the vector ends with AT_NULL.
+        let [key, value] = unsafe { auxv.read() };
+        match key {
+            AT_NULL => {
+                found.stack_end = auxv as u64;
+                return found;
+            }
+            AT_PHDR => found.headers = value,
+            AT_PHNUM => found.nr_headers = value as usize,
+            AT_HWCAP2 => found.has_fsgsbase = value & HWCAP2_FSGSBASE != 0,
+            AT_MINSIGSTKSZ => found.frame_bytes = value,
+            _ => {}
+        }
+        // SAFETY: not past AT_NULL.
+        auxv = unsafe { auxv.add(1) };
+    }
+}
+
+/// Finds the part of the agent's code that may make system calls: its segment, up to or from the code whose calls are
+/// the program's (`base::outside::outside`).
+fn find_text() {
+    let outside = outside::outside();
+    let stub = entry::stub();
+    let holds_stub = |&(start, end): &(u64, u64)| (start..end).contains(&stub);
+    if let Some((start, end)) = here::own_segments().find(holds_stub) {
+        let is_inside = start <= outside.0 && outside.1 <= end;
+        let (start, end) = match is_inside {
+            true if stub < outside.0 => (start, outside.0),
+            true => (outside.1, end),
+            false => (start, end),
+        };
+        TEXT_START.store(start, Ordering::Relaxed);
+        TEXT_END.store(end, Ordering::Relaxed);
+    }
+}

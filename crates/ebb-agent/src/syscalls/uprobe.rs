@@ -1,0 +1,61 @@
+//! System calls that the kernel's own code makes in the program's place: uretprobe and uprobe.
+//!
+//! A tracer of the whole machine may have put probes on functions of any file. Where the kernel returns from a probed
+//! function, or is called from a place that it has patched, it has put a page of code into the process, which makes one of
+//! these calls; and the kernel takes them from that page only, and ends the process by SIGILL elsewhere. So the agent
+//! cannot make them in its stub. Instead the thread goes back to the instruction with Syscall User Dispatch off, and with
+//! the trap flag: a system call does not trap, the instruction behind it does. What runs in between is the kernel's page.
+
+use crate::base::calls;
+use crate::base::frame::{Context, FLAG_TRAP, SigInfo};
+use crate::base::signum::{self, SIGTRAP, bit};
+use crate::signals::masks;
+use crate::syscalls::trap;
+use crate::threads::actions;
+use crate::threads::thread::ThreadBlock;
+use core::sync::atomic::Ordering::Relaxed;
+use ebb::Space;
+use ebb::uapi::{self, Errno};
+
+/// Linux 6.11 and later.
+const NR_URETPROBE: u32 = 335;
+/// Linux 6.18 and later.
+const NR_UPROBE: u32 = 336;
+/// What these calls read and write at the stack pointer: at most four words.
+const STACK_BYTES: usize = 32;
+
+/// True for a call that only the kernel's own code makes.
+pub fn is_one(nr: u32) -> bool {
+    nr == NR_URETPROBE || nr == NR_UPROBE
+}
+
+/// Sends the thread back to make the call that was caught, by itself.
+pub fn pass(space: &Space, b: &mut ThreadBlock, uc: &mut Context) -> Result<(), Errno> {
+    actions::hold_trap(b.table())?;
+    trap::rewind(b, uc);
+    space.pin_begin(b.ctx(), uc.regs.sp);
+    space.pin_add(b.ctx(), uc.regs.sp as usize, STACK_BYTES);
+    b.call.pinned.store(true, Relaxed);
+    calls::disarm()?;
+    b.pass_mask = masks::program_mask(b, uc);
+    b.is_passing = true;
+    // Where it is not the kernel's page the kernel says so by SIGILL.
+    uc.mask = signum::FULL_MASK & !bit(SIGTRAP) & !bit(signum::SIGILL);
+    uc.regs.flags |= FLAG_TRAP;
+    Ok(())
+}
+
+/// A signal found the thread on the way that [`pass`] sent it: the way ends here. True when that was all that the signal
+/// was for.
+pub fn end(b: &mut ThreadBlock, info: &SigInfo, uc: &mut Context) -> bool {
+    const TRAP_TRACE: i32 = 2;
+    b.is_passing = false;
+    uc.regs.flags &= !FLAG_TRAP;
+    let mask = b.pass_mask;
+    masks::set_program_mask(b, uc, mask);
+    masks::end_pins(b);
+    if calls::arm().is_err() {
+        uapi::kill_self();
+    }
+    info.signo == SIGTRAP && info.code == TRAP_TRACE
+}

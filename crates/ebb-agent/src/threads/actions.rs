@@ -1,0 +1,237 @@
+//! Signal actions: what the program set, and what of it the kernel is told.
+//!
+//! The program's table is kept here. The kernel has the agent's handler for each signal that the program handles, and for
+//! those that the agent holds for itself; see `signals`.
+
+use crate::base::action::{
+    Action, SA_NATIVE, SA_ONSTACK, SA_RESETHAND, SA_RESTART, SA_RESTORER, SA_SIGINFO, SIG_DFL, SIG_IGN,
+};
+use crate::base::signum::{
+    FULL_MASK, OURS, SIGBUS, SIGKILL, SIGNALS, SIGSEGV, SIGSTOP, SIGSYS, SIGTRAP, UNBLOCKABLE, bit,
+};
+use crate::base::{calls, entries};
+use crate::threads::entry;
+use core::ptr;
+use core::sync::atomic::AtomicBool;
+use core::sync::atomic::Ordering::Relaxed;
+use ebb::uapi;
+use ebb_sync::Lock;
+use linux_raw_sys::general as g;
+
+/// The signal actions of one process, as the program set them.
+pub struct SigTable {
+    actions: Lock<Actions, SignalsLock>,
+}
+
+pub type Actions = [Action; SIGNALS as usize];
+
+ebb_sync::lock_classes! {
+    /// A process's signal actions. Held for one short system call at most, with every signal blocked, never across a
+    /// touch of the program's memory; fork takes it first, so that the child finds it free.
+    SignalsLock = "signal actions";
+}
+
+impl SigTable {
+    /// Default actions.
+    pub const fn new() -> Self {
+        const DEFAULT: Action = Action { handler: SIG_DFL, flags: 0, restorer: 0, mask: 0 };
+        Self { actions: Lock::new([DEFAULT; SIGNALS as usize]) }
+    }
+
+    /// The lock, which fork must hold.
+    pub fn lock(&self) -> &Lock<Actions, SignalsLock> {
+        &self.actions
+    }
+
+    fn with<R>(&self, f: impl FnOnce(&mut Actions) -> R) -> R {
+        f(&mut self.actions.lock())
+    }
+
+    /// The action of `sig`.
+    pub fn get(&self, sig: i32) -> Action {
+        self.with(|actions| actions[sig as usize - 1])
+    }
+
+    /// The action to take now for a signal that arrived: one with SA_RESETHAND is used once.
+    pub fn take(&self, sig: i32) -> Action {
+        self.with(|actions| {
+            let slot = &mut actions[sig as usize - 1];
+            let action = *slot;
+            if action.is_handler() && action.flags & SA_RESETHAND != 0 {
+                slot.handler = SIG_DFL;
+                // The default cannot be refused.
+                let _ = install(sig, slot);
+            }
+            action
+        })
+    }
+
+    /// Replaces the action of `sig`; the old one, or the kernel's error.
+    pub fn set(&self, sig: i32, action: Action) -> Result<Action, uapi::Errno> {
+        self.with(|actions| {
+            install(sig, &action)?;
+            Ok(core::mem::replace(&mut actions[sig as usize - 1], action))
+        })
+    }
+
+    /// Takes over the actions of `other`. The calling thread must be the only one to use this table.
+    pub fn copy_from(&self, other: &SigTable) {
+        let copy = other.with(|actions| *actions);
+        self.with(|actions| *actions = copy);
+    }
+
+    /// Every handler becomes the default, as execve and CLONE_CLEAR_SIGHAND do.
+    pub fn clear_handlers(&self) {
+        self.with(|actions| {
+            for (sig, slot) in (1..).zip(actions.iter_mut()) {
+                if slot.is_handler() {
+                    *slot = Action::default();
+                    // The default cannot be refused.
+                    let _ = install(sig, slot);
+                }
+            }
+        });
+    }
+
+    /// Signals among [`OURS`] that the program ignores.
+    pub fn ignored_ours(&self) -> u64 {
+        self.with(|actions| {
+            [SIGBUS, SIGSEGV, SIGSYS]
+                .into_iter()
+                .filter(|&sig| actions[sig as usize - 1].handler == SIG_IGN)
+                .map(bit)
+                .sum()
+        })
+    }
+}
+
+/// The actions of this process; processes that share its memory may have their own.
+pub static PROCESS: SigTable = SigTable::new();
+
+/// The agent needs SIGTRAP as well, from the first call that `uprobe` is about.
+static HOLDS_TRAP: AtomicBool = AtomicBool::new(false);
+
+/// Has SIGTRAP delivered to the agent whatever the program does about it.
+pub fn hold_trap(table: &SigTable) -> Result<(), uapi::Errno> {
+    if HOLDS_TRAP.load(Relaxed) {
+        return Ok(());
+    }
+    table.with(|actions| {
+        HOLDS_TRAP.store(true, Relaxed);
+        install(SIGTRAP, &actions[SIGTRAP as usize - 1])
+    })
+}
+
+/// Tells the kernel what `action` of the program's means for it.
+fn install(sig: i32, action: &Action) -> Result<(), uapi::Errno> {
+    let entries = entries::get();
+    let handler = match sig {
+        SIGBUS => entries.bus,
+        SIGSEGV => entries.segv,
+        SIGSYS => entries.sys,
+        _ => entries.other,
+    };
+    let is_held = bit(sig) & OURS != 0 || sig == SIGTRAP && HOLDS_TRAP.load(Relaxed);
+    if !is_held && !action.is_handler() {
+        return set_kernel_action(sig, action);
+    }
+    // A held signal that is ignored must at least restart what it interrupts.
+    let native = if action.is_handler() { action.flags & SA_NATIVE } else { SA_RESTART };
+    set_kernel_action(
+        sig,
+        &Action {
+            handler,
+            flags: native | SA_SIGINFO | SA_ONSTACK | SA_RESTORER,
+            restorer: entry::restorer(),
+            mask: if sig == SIGBUS || sig == SIGSEGV { u64::MAX } else { FULL_MASK },
+        },
+    )
+}
+
+pub fn set_kernel_action(sig: i32, action: &Action) -> Result<(), uapi::Errno> {
+    // SAFETY: the kernel reads one action.
+    let ret = unsafe {
+        calls::raw_syscall(g::__NR_rt_sigaction as u64, &[sig as u64, ptr::from_ref(action) as u64, 0, 8, 0, 0])
+    };
+    uapi::check(ret).map(drop)
+}
+
+/// Gives the kernel another action; the one that it had.
+pub fn exchange_kernel_action(sig: i32, action: &Action) -> Result<Action, uapi::Errno> {
+    let mut old = Action::default();
+    // SAFETY: the kernel reads one action and writes one.
+    let ret = unsafe {
+        let args = [sig as u64, ptr::from_ref(action) as u64, &raw mut old as u64, 8, 0, 0];
+        calls::raw_syscall(g::__NR_rt_sigaction as u64, &args)
+    };
+    uapi::check(ret).map(|_| old)
+}
+
+/// Has the agent get, or the kernel handle again, what has its default action: all that would end or stop the process.
+pub fn default_by_agent(table: &SigTable, by_agent: bool) {
+    const WITHOUT_EFFECT: [i32; 4] = [17, 18, 23, 28];
+    let agents = Action {
+        handler: entries::get().other,
+        flags: SA_SIGINFO | SA_ONSTACK | SA_RESTORER | SA_RESTART,
+        restorer: entry::restorer(),
+        mask: FULL_MASK,
+    };
+    for sig in (1..=SIGNALS).filter(|&sig| (OURS | UNBLOCKABLE) & bit(sig) == 0 && !WITHOUT_EFFECT.contains(&sig)) {
+        let action = table.get(sig);
+        if action.handler == SIG_DFL {
+            let _ = set_kernel_action(sig, if by_agent { &agents } else { &action });
+        }
+    }
+}
+
+/// Ignores `ignored` of [`OURS`] for real, so that it outlasts an execve; or handles them again.
+pub fn set_really_ignored(table: &SigTable, ignored: u64, really: bool) {
+    for sig in [SIGBUS, SIGSEGV, SIGSYS] {
+        if ignored & bit(sig) != 0 {
+            let action = table.get(sig);
+            let _ = if really { set_kernel_action(sig, &action) } else { install(sig, &action) };
+        }
+    }
+}
+
+/// The kernel's action of `sig`.
+pub fn kernel_action(sig: i32) -> Result<Action, uapi::Errno> {
+    let mut old = Action::default();
+    // SAFETY: the kernel writes one action.
+    let ret =
+        unsafe { calls::raw_syscall(g::__NR_rt_sigaction as u64, &[sig as u64, 0, &raw mut old as u64, 8, 0, 0]) };
+    uapi::check(ret).map(|_| old)
+}
+
+/// Takes over the actions that the process has, those that it came with or that the program set while it was dormant, and
+/// OURS. Every signal is blocked.
+pub fn take_over() -> Result<(), uapi::Errno> {
+    for sig in (1..=SIGNALS).filter(|&sig| sig != SIGKILL && sig != SIGSTOP) {
+        let old = kernel_action(sig)?;
+        PROCESS.with(|actions| actions[sig as usize - 1] = old);
+        if bit(sig) & OURS != 0 || old.is_handler() {
+            install(sig, &old)?;
+        }
+    }
+    Ok(())
+}
+
+const _: () = assert!(size_of::<Action>() == 32);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::action::SA_NODEFER;
+
+    #[test]
+    fn a_handler_blocks_its_own_signal() {
+        let action = Action { handler: 4096, flags: 0, restorer: 0, mask: bit(2) };
+        assert_eq!(action.mask_during(10, bit(1)), bit(1) | bit(2) | bit(10));
+    }
+
+    #[test]
+    fn a_nodefer_handler_does_not() {
+        let action = Action { handler: 4096, flags: SA_NODEFER, restorer: 0, mask: 0 };
+        assert_eq!(action.mask_during(10, 0), 0);
+    }
+}

@@ -1,0 +1,4 @@
+//! From a dormant process to a managed one.
+
+pub mod entry;
+pub mod growing;

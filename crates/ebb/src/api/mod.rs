@@ -1,0 +1,8 @@
+//! What changes a space as a whole.
+
+pub(crate) mod groups;
+pub(crate) mod process;
+pub(crate) mod snapshot;
+pub(crate) mod swapon;
+pub(crate) mod takeover;
+pub(crate) mod validate;

@@ -1,0 +1,184 @@
+//! A space in its process: made, told of threads, descriptors and exec.
+
+use crate::background::thread;
+use crate::base::uapi::uffd::Uffd;
+use crate::base::uapi::{self, Errno};
+use crate::base::{PAGE, clock};
+use crate::budget::{self, Budget};
+use crate::counters::lockstat;
+use crate::counters::stats::{self, Shared};
+use crate::device::file::{SpillFile, keep_away};
+use crate::device::list::Devices;
+use crate::groups::table::Groups;
+use crate::memory::region::Regions;
+use crate::memory::table::PageTable;
+use crate::pages::books;
+use crate::places::Places;
+use crate::places::staging::Staging;
+use crate::places::swapspace::SwapSpace;
+use crate::protocols::gate::Exclusive;
+use crate::space::background::Background;
+use crate::space::books::UNKNOWN;
+use crate::space::config::{Config, InitError};
+use crate::space::eviction::Eviction;
+use crate::space::family::Family;
+use crate::space::kernel::Kernel;
+use crate::space::{RAM_BYTES_MIN, Space};
+use crate::threads::Threads;
+use crate::tree::Tree;
+use core::sync::atomic::Ordering::Relaxed;
+
+/// Least address space for the pool: the budget may grow.
+const ARENA_BYTES_MIN: usize = 1 << 30;
+
+impl Space {
+    /// An exec failed, of which the tree was told: see [`Tree::leave_for_exec`].
+    pub fn back_from_exec(&self) {
+        self.exclusive(|_| self.tree().back_from_exec());
+        // Until now nobody took the lock again where it was lost.
+        self.hold_membership();
+    }
+
+    /// The file of the counters has the number `fd` now, and `close` gives the old one up.
+    pub fn set_tree_fd(&self, fd: i32, close: impl FnOnce()) -> Result<(), InitError> {
+        // In this order: nobody may take the old number for the file, and the close takes the locks along.
+        self.tree().set_fd(fd, close);
+        self.budget.hold().map(drop).map_err(|_| InitError::Processes)
+    }
+
+    /// A thread is about to have a table of descriptors of its own: from here on Ebb's numbers stay what they are.
+    pub fn note_own_tables(&self) {
+        self.tree().note_own_tables();
+        // Who has begun to change one ends first.
+        uapi::fd::exclude(|| ());
+    }
+
+    /// A table of descriptors is gone, and perhaps what others know this process by: see [`Tree::hold`].
+    pub fn hold_membership(&self) {
+        // With more processes than there can be members it goes on as it is.
+        let _ = self.budget.hold();
+    }
+
+    /// A file of its configuration could not be made, and it goes on without.
+    pub fn note_unmade_file(&self, errno: Errno) {
+        self.swap.devices.note_unmade(errno);
+    }
+
+    /// Descriptors that the program must not close, -1 where there is none: [`Self::FDS_MAX`].
+    pub fn fds(&self) -> impl Iterator<Item = i32> + '_ {
+        core::iter::once(self.uffd().fd())
+            .chain(self.swap.devices.fds())
+            .chain(core::iter::once(self.family.books.fd()))
+    }
+
+    /// Most descriptors of a space.
+    pub const FDS_MAX: usize = 2 + Devices::FDS_MAX;
+
+    /// Has the background thread call `f` when somebody raises [`Shared::asked`].
+    pub fn answer_asks(&self, f: fn(&'static Self)) {
+        self.background.on_asked.store(f as *mut (), Relaxed);
+    }
+
+    /// Moves the engine's descriptor `fd` to another number, because the program wants this one. False when it is not
+    /// the engine's, or no number is free.
+    pub fn move_fd(&self, fd: i32) -> bool {
+        let move_it = |exclusive: &Exclusive<'_>| {
+            // In the tables of other threads it would keep its number.
+            if self.tree().has_own_tables() {
+                return false;
+            }
+            if fd == self.uffd().fd() {
+                let moved = keep_away(fd).and_then(|new| self.uffd().renumbered(new));
+                let Ok(uffd) = moved else { return false };
+                self.kernel.set_uffd(exclusive, uffd);
+                return true;
+            }
+            if fd == self.family.books.fd() {
+                self.family.books.keep_away();
+                // Where no number is left nobody looks any more, and all of them count.
+                if !books::knows_books(self) {
+                    books::look_at_books(self);
+                }
+                return true;
+            }
+            self.swap.devices.move_fd(fd)
+        };
+        uapi::fd::exclude(|| self.exclusive(move_it))
+    }
+
+    /// What the process may do is about to change, and the map would show it what it could see before. All books count in full until
+    /// the next fork opens it anew. Outside the gate.
+    pub fn close_books(&self) {
+        if books::knows_books(self) && self.tree().is_owner() {
+            self.exclusive(|_| {
+                let map = self.family.books.map.swap(UNKNOWN, Relaxed);
+                if map >= 0 {
+                    uapi::close(map);
+                    books::look_at_books(self);
+                }
+            });
+        }
+    }
+
+    /// Makes the space of this process.
+    pub fn create(config: &Config<'_>) -> Result<&'static Self, InitError> {
+        let stats = match config.stats {
+            Some(stats) => stats,
+            // SAFETY: fresh zeroed memory is a valid page of counters and stays mapped.
+            None => unsafe { &*uapi::reserve(Shared::MAP_BYTES)?.cast::<Shared>() },
+        };
+        if stats.tree.limit() == 0 {
+            stats.tree.set_limit(config.ram_bytes / 4096);
+            stats.ram_limit_bytes.store(config.ram_bytes, Relaxed);
+        }
+        let limit = stats.tree.limit() as usize;
+        if (limit as u64) < RAM_BYTES_MIN / 4096 {
+            return Err(InitError::BudgetTooSmall);
+        }
+        clock::calibrate(&stats.ns_per_cycle);
+        let table = PageTable::new()?;
+        let uffd = uapi::fd::beyond_limit(Uffd::open).map_err(InitError::Userfaultfd)?;
+        let uffd = uffd.raise().unwrap_or(uffd);
+        lockstat::start(stats);
+        let swap = SwapSpace::new(budget::pool_max(limit), limit.saturating_mul(2 * PAGE).max(ARENA_BYTES_MIN))?;
+        for (i, spec) in config.swap.iter().enumerate() {
+            let file = SpillFile::create(spec, 1, swap.devices.lives(), !config.force.no_direct)
+                .map_err(|e| InitError::Spill(i, e))?;
+            let priority = spec.priority.unwrap_or_else(|| swap.devices.priority_below());
+            let Ok(number) = swap.devices.add(file) else { return Err(InitError::Spill(i, Errno::NOSPC)) };
+            swap.devices.write_to(number, priority);
+        }
+        swap.set_has_file(!config.swap.is_empty());
+        let staging = Staging::new(budget::staging_target(limit, limit))?;
+        staging.register(&uffd).map_err(|e| match e {
+            uapi::uffd::UffdError::Other(e) => InitError::Userfaultfd(e),
+            _ => InitError::Userfaultfd(Errno::INVAL),
+        })?;
+        let tree = Tree::join(&stats.tree, config.stats_fd).map_err(|_| InitError::Processes)?;
+        let at = uapi::reserve_aligned(core::mem::size_of::<Self>(), 4096)?.cast::<Self>();
+        let this = Self {
+            kernel: Kernel::new(uffd, config.force)?,
+            table,
+            regions: Regions::new()?,
+            threads: Threads::new()?,
+            budget: Budget::new(tree, stats),
+            groups: Groups::new()?,
+            places: Places::new(staging)?,
+            swap,
+            eviction: Eviction::new(budget::sweep_max(limit))?,
+            family: Family::new(),
+            background: Background::new(!config.force.no_background, stats, thread::background_main)?,
+            stats,
+        };
+        uapi::later::set_aside(Self::later_bytes(config.swap));
+        // Fixed metadata: rings, tables' first pages, this structure.
+        this.budget.charge_meta(256 << 10);
+        stats::add(&stats.processes, 1);
+        // SAFETY: fresh memory of the right size and alignment.
+        let this = unsafe {
+            at.write(this);
+            &*at
+        };
+        Ok(this)
+    }
+}

@@ -1,0 +1,282 @@
+//! Devices that come and go while the program runs: swapon, swapoff, and what is there.
+
+use crate::base::uapi::fd::identity_of;
+use crate::base::uapi::{self, Errno};
+use crate::device::file::{FileError, SpillFile};
+use crate::device::list::{Files, bit, numbers};
+use crate::device::{SwapInfo, SwapSpec};
+use crate::pages::{clean, stock};
+use crate::places::swapspace::{Evacuation, Stuck};
+use crate::protocols::gate::Exclusive;
+use crate::space::Space;
+use crate::threads::ctx::ThreadCtx;
+use crate::way_out::{reclaim, shrink};
+use core::ffi::CStr;
+use core::sync::atomic::AtomicU32;
+use ebb_slots::Slot;
+
+/// Rounds of waiting, of a millisecond each, for reclaim by others before a swapoff finds that there is no room.
+const PATIENCE: u32 = 200;
+
+/// Why a device was not added.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SwapOnError {
+    /// A device is being added or taken away, or the program shares its memory with somebody who would not have the file.
+    Busy,
+    /// The directory is in use.
+    Used,
+    /// There are as many devices as there can be.
+    TooMany,
+    /// The file could not be made.
+    Create(Errno),
+}
+
+impl core::fmt::Display for SwapOnError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::Busy => write!(f, "devices are being changed, or another process shares the memory: try again"),
+            Self::Used => write!(f, "the directory is a device already: name another one"),
+            Self::TooMany => write!(f, "there are as many devices as there can be: take one away first"),
+            Self::Create(e) => write!(f, "no file can be made there ({e}): name a directory that can be written"),
+        }
+    }
+}
+
+impl core::error::Error for SwapOnError {}
+
+/// Why a device was not taken away. Everything is as it was, but that some content may be elsewhere.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SwapOffError {
+    /// A device is being added or taken away.
+    Busy,
+    /// There is no such device.
+    NotFound,
+    /// The caller's wish.
+    Interrupted,
+    /// Neither another device nor the pool takes what it holds.
+    NoRoom,
+    /// What it holds cannot be read.
+    Unreadable(FileError),
+}
+
+impl core::fmt::Display for SwapOffError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::Busy => write!(f, "devices are being changed: try again"),
+            Self::NotFound => write!(f, "there is no such device: `Space::devices` lists those that there are"),
+            Self::Interrupted => write!(f, "the caller ended it: the device stays"),
+            Self::NoRoom => write!(f, "nothing else takes what it holds: add a device or raise the budget first"),
+            Self::Unreadable(e) => write!(f, "what it holds cannot be read: {e}; the device stays"),
+        }
+    }
+}
+
+impl core::error::Error for SwapOffError {}
+
+impl Space {
+    /// Adds a device. `is_shared` is asked before it is used: whether everybody who uses this memory now has the new
+    /// descriptor, which a thread or process with a table of its own has not. The caller must not be inside.
+    pub fn swapon(
+        &self,
+        _ctx: &ThreadCtx,
+        spec: &SwapSpec<'_>,
+        is_shared: &mut dyn FnMut() -> bool,
+    ) -> Result<(), SwapOnError> {
+        let _changing = self.swap.devices.begin_change().ok_or(SwapOnError::Busy)?;
+        let devices = &self.swap.devices;
+        // Nobody else changes the list, so looking needs no gate.
+        if devices.own().any(|(_, file)| file.dir() == spec.dir) {
+            return Err(SwapOnError::Used);
+        }
+        if !devices.has_room() {
+            return Err(SwapOnError::TooMany);
+        }
+        let create = |_: &Exclusive<'_>| {
+            let made = SpillFile::create_beside(spec, 1, devices.lives(), !self.kernel.force().no_direct, |fd| {
+                devices.set_transient_fd(fd)
+            });
+            let added = made.map(|(file, identity)| (devices.add(file), identity));
+            // A file that was not added is destroyed below.
+            if !matches!(added, Ok((Err(_), _))) {
+                devices.set_transient_fd(-1);
+            }
+            added.map_err(SwapOnError::Create)
+        };
+        // A directory that does not answer does so here, where it holds up nobody.
+        uapi::fd::identity_of_path(spec.dir).map_err(SwapOnError::Create)?;
+        // With the gate closed nobody forks meanwhile.
+        let (added, identity) = uapi::fd::change(|| self.exclusive(create))?;
+        let Ok(i) = added.map_err(|file| destroy(self, file)) else { return Err(SwapOnError::TooMany) };
+        // Nothing is in the file yet: the last moment at which it may turn out to be another.
+        let is_ours = devices.file(i).is_some_and(|file| identity_of(file.fd()) == Ok(identity));
+        if !is_ours || !is_shared() {
+            if let Some(file) = self.exclusive(|_| devices.remove(i)) {
+                let fd = self.exclusive(|_| file.destroy_but_fd(&self.budget));
+                // Else the number is the program's now.
+                if is_ours {
+                    uapi::close(fd);
+                }
+                devices.set_transient_fd(-1);
+            }
+            return Err(SwapOnError::Busy);
+        }
+        // Nobody forks meanwhile: the child would find the list half changed.
+        self.exclusive(|_| {
+            let priority = spec.priority.unwrap_or_else(|| devices.priority_below());
+            devices.write_to(i, priority);
+            self.swap.set_has_file(true);
+        });
+        Ok(())
+    }
+}
+
+/// Ends a file that is no device any more; it is closed outside the gate, because that may take long. Its memory goes under the
+/// gate: a fork in the midst would share what is about to be gone, and gives up masks that are looked at here.
+fn destroy(space: &Space, file: SpillFile) {
+    uapi::close(space.exclusive(|_| file.destroy_but_fd(&space.budget)));
+    space.swap.devices.set_transient_fd(-1);
+}
+
+impl Space {
+    /// Takes the device in directory `dir` away: moves what it holds to other devices or into the pool, then closes it. Asks
+    /// `keep_going` after each step, with the bytes still to be moved, and gives up when that says no. All or nothing. The
+    /// caller must not be inside.
+    pub fn swapoff(
+        &self,
+        ctx: &ThreadCtx,
+        dir: &CStr,
+        keep_going: &mut dyn FnMut(u64) -> bool,
+    ) -> Result<(), SwapOffError> {
+        let _changing = self.swap.devices.begin_change().ok_or(SwapOffError::Busy)?;
+        let devices = &self.swap.devices;
+        let mut leaving: Files = 0;
+        // Whoever writes to it now has written when the gate is closed.
+        self.exclusive(|exclusive| {
+            for (i, _) in devices.all().filter(|(_, file)| file.dir() == dir) {
+                leaving |= bit(i);
+                if let Some(priority) = devices.priority(i) {
+                    devices.write_no_more(i);
+                    devices.set_leaving(exclusive, Some((i, priority)));
+                }
+            }
+            if leaving != 0 {
+                self.swap.set_has_file(devices.own().next().is_some());
+            }
+        });
+        if leaving == 0 {
+            return Err(SwapOffError::NotFound);
+        }
+        let result = empty(self, ctx, leaving, keep_going);
+        self.exclusive(|exclusive| {
+            if result.is_err() && devices.undo_leaving(exclusive) {
+                self.swap.set_has_file(true);
+            }
+            devices.set_leaving(exclusive, None);
+        });
+        if result.is_ok() {
+            for i in numbers(leaving) {
+                let end = |_: &Exclusive<'_>| devices.remove(i).map(|file| file.destroy_but_fd(&self.budget));
+                if let Some(fd) = self.exclusive(end) {
+                    uapi::close(fd);
+                    devices.set_transient_fd(-1);
+                }
+            }
+        }
+        shrink::release_all_unused(self, ctx);
+        result
+    }
+}
+
+/// Bytes that this process has in files of a mask.
+fn bytes_in(space: &Space, files: Files) -> u64 {
+    let used = |(i, file): (usize, &SpillFile)| if files & bit(i) != 0 { file.nr_used() } else { 0 };
+    space.swap.devices.all().map(used).map(|slots| u64::from(slots) * 4096).sum()
+}
+
+fn empty(
+    space: &Space,
+    ctx: &ThreadCtx,
+    leaving: Files,
+    keep_going: &mut dyn FnMut(u64) -> bool,
+) -> Result<(), SwapOffError> {
+    let mut left = bytes_in(space, leaving);
+    // The second walk finds nothing, or the device is not given up: content that is lost is the worst that there is.
+    loop {
+        let mut moved_in_walk = 0;
+        let mut next = Some(Slot(0));
+        while let Some(from) = next {
+            if !keep_going(left) {
+                return Err(SwapOffError::Interrupted);
+            }
+            make_room(space, ctx, &mut || keep_going(left))?;
+            let mut work = space.places.work.lease();
+            let inside = space.threads.enter(ctx);
+            let reclaim = |slot, at| clean::reclaim_cache_only(space, &inside, slot, at);
+            let (budget, stats) = (&space.budget, space.stats);
+            let job = Evacuation { shard: ctx.shard(), budget, stats, leaving, reclaim: &reclaim };
+            let step = space.swap.evacuate(&job, from, &mut work.pages);
+            drop(inside);
+            let step = step.map_err(|stuck| match stuck {
+                Stuck::NoRoom => SwapOffError::NoRoom,
+                Stuck::Unreadable(e) => SwapOffError::Unreadable(e),
+            })?;
+            moved_in_walk += step.moved;
+            left = left.saturating_sub(step.moved as u64 * 4096);
+            next = step.next;
+        }
+        if moved_in_walk == 0 {
+            return Ok(());
+        }
+    }
+}
+
+/// Makes room in the budget for what comes into the pool.
+pub(crate) fn make_room(
+    space: &Space,
+    ctx: &ThreadCtx,
+    keep_going: &mut dyn FnMut() -> bool,
+) -> Result<(), SwapOffError> {
+    let mut waits = 0;
+    let _closed = stock::close_stock(space);
+    while space.budget.is_tight() {
+        if !keep_going() {
+            return Err(SwapOffError::Interrupted);
+        }
+        if stock::shrink_stock(space, ctx) || reclaim::reclaim_step(space, ctx) {
+            waits = 0;
+        } else if space.budget.charged() < space.budget.limit() {
+            return Ok(());
+        } else if waits == PATIENCE {
+            return Err(SwapOffError::NoRoom);
+        } else {
+            waits += 1;
+            uapi::futex_wait(&AtomicU32::new(0), 0, Some(1_000_000));
+        }
+    }
+    Ok(())
+}
+
+impl Space {
+    /// Calls `f` for each device: those that are written to first, in the order in which they were added. False when devices
+    /// are changing.
+    pub fn devices(&self, mut f: impl FnMut(SwapInfo<'_>)) -> bool {
+        // Who may change the list may read it, and how much is used where, without keeping anybody out.
+        let Some(_changing) = self.swap.devices.begin_change() else { return false };
+        let devices = &self.swap.devices;
+        for own in [true, false] {
+            for (i, file) in devices.all().filter(|(i, _)| devices.priority(*i).is_some() == own) {
+                let dir = file.dir();
+                let same = |(_, other): &(usize, &SpillFile)| other.dir() == dir;
+                // A directory's files are shown as one device.
+                let is_first = devices.all().find(same).is_some_and(|(first, _)| first == i);
+                let has_own = devices.own().any(|other| same(&other));
+                if own || (is_first && !has_own) {
+                    let slots: u64 = devices.all().filter(same).map(|(_, file)| u64::from(file.nr_used())).sum();
+                    let priority = devices.priority(i);
+                    f(SwapInfo { dir, bytes: file.bytes(), used_bytes: slots * 4096, priority });
+                }
+            }
+        }
+        true
+    }
+}

@@ -1,0 +1,4 @@
+//! What is done beside the program.
+
+pub(crate) mod give;
+pub(crate) mod thread;

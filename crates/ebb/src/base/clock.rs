@@ -1,0 +1,88 @@
+//! Time for the price of an instruction: the processor's cycle counter, with its rate measured once.
+
+use crate::base::uapi;
+use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::{AtomicBool, AtomicU64};
+
+/// Cycles of a stamp's step, as a power of two.
+const STAMP_SHIFT: u32 = 20;
+
+/// Nanoseconds per cycle, times 2^20.
+static NS_PER_CYCLE: AtomicU64 = AtomicU64::new(0);
+
+/// Rates that processors have: of 10 GHz down to 100 MHz.
+const RATES: core::ops::RangeInclusive<u64> = (1 << 20) / 10..=10 << 20;
+
+/// The program has forbidden the counter (PR_SET_TSC): reading it would be a fault, so time is not counted any more.
+static FORBIDDEN: AtomicBool = AtomicBool::new(false);
+
+/// Stops reading the counter, before the program forbids it.
+pub fn forbid() {
+    FORBIDDEN.store(true, Relaxed);
+}
+
+/// True once the counter tells nothing any more.
+pub fn is_forbidden() -> bool {
+    FORBIDDEN.load(Relaxed)
+}
+
+/// The counter now; 0 when it is forbidden.
+#[inline]
+pub fn cycles() -> u64 {
+    if FORBIDDEN.load(Relaxed) {
+        return 0;
+    }
+    // SAFETY: every x86-64 processor has the counter; reading it has no effect.
+    unsafe { core::arch::x86_64::_rdtsc() }
+}
+
+/// A moment, to about half a millisecond; it comes round again after some weeks.
+#[inline]
+pub fn stamp() -> u32 {
+    (cycles() >> STAMP_SHIFT) as u32
+}
+
+/// Milliseconds since a [`stamp`] was taken.
+pub fn ms_since(stamp_then: u32) -> u64 {
+    ns(u64::from(stamp().wrapping_sub(stamp_then)) << STAMP_SHIFT) / 1_000_000
+}
+
+/// Time and counter of one moment, as near to each other as can be had: the processor may be somebody else's in between.
+fn both() -> (u64, u64) {
+    let looks = (0..8).map(|_| {
+        let before = cycles();
+        let time = uapi::now_ns();
+        let took = cycles().wrapping_sub(before);
+        (took, (time, before.wrapping_add(took / 2)))
+    });
+    looks.min_by_key(|(took, _)| *took).map_or((0, 0), |(_, both)| both)
+}
+
+/// Learns the rate: from `known`, which all processes of a tree have, or by measuring it for them, which takes 100
+/// microseconds.
+pub fn calibrate(known: &AtomicU64) {
+    if NS_PER_CYCLE.load(Relaxed) != 0 {
+        return;
+    }
+    // The ban outlasts fork and exec.
+    if uapi::counter_is_forbidden() {
+        return forbid();
+    }
+    let rate = known.load(Relaxed);
+    // Any process of the tree may have written there.
+    if RATES.contains(&rate) {
+        NS_PER_CYCLE.store(rate, Relaxed);
+        return;
+    }
+    let (t0, c0) = both();
+    while uapi::now_ns() - t0 < 100_000 {}
+    let (t1, c1) = both();
+    let rate = ((t1 - t0) << 20) / c1.wrapping_sub(c0).max(1);
+    NS_PER_CYCLE.store(rate, Relaxed);
+    known.store(rate, Relaxed);
+}
+
+/// Cycles as nanoseconds.
+pub fn ns(cycles: u64) -> u64 {
+    ((cycles as u128 * NS_PER_CYCLE.load(Relaxed) as u128) >> 20) as u64
+}

@@ -1,0 +1,13 @@
+//! What knows nothing of pages: system calls, time, text, small tools.
+
+pub mod clock;
+pub(crate) mod idle;
+pub mod outlived;
+pub(crate) mod patience;
+pub(crate) mod ring;
+pub(crate) mod runs;
+pub(crate) mod text;
+pub mod uapi;
+
+/// Bytes of a page.
+pub const PAGE: usize = 4096;

@@ -1,0 +1,41 @@
+//! Waits that nobody will end: a process that shares this one's memory, as between vfork and exec, may be killed while it is
+//! inside the engine, and what it had locked stays locked.
+//!
+//! Every long wait comes by here: for a lock and for the gate to empty by [`yield_now`], for a page and for the gate to open by
+//! [`SLEEP_NS`]. Now and then each has the agent look who has died; it knows the processes.
+
+use crate::base::uapi;
+use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::{AtomicPtr, AtomicU32};
+
+/// How long a wait sleeps before it looks.
+pub const SLEEP_NS: u64 = 1_000_000_000;
+/// Turns of all waits together between two looks.
+const TURNS: u32 = 1 << 14;
+
+static LOOK: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
+static TURN: AtomicU32 = AtomicU32::new(0);
+
+/// Has waits that last call `f`. It may be called with locks held and in a signal handler.
+pub fn set_look(f: fn()) {
+    LOOK.store(f as *mut (), Relaxed);
+}
+
+/// Looks who has died.
+#[cold]
+pub fn look() {
+    let f = LOOK.load(Relaxed);
+    if !f.is_null() {
+        // SAFETY: only `set_look` stores here, functions of this type.
+        let f: fn() = unsafe { core::mem::transmute(f) };
+        f();
+    }
+}
+
+/// Lets other threads run, in a wait that may last.
+pub fn yield_now() {
+    uapi::sched_yield();
+    if TURN.fetch_add(1, Relaxed) % TURNS == TURNS - 1 {
+        look();
+    }
+}

@@ -1,0 +1,148 @@
+//! How long a thread waits for others to free memory when it cannot.
+
+use crate::base::uapi;
+use core::sync::atomic::AtomicU32;
+
+/// Nobody made progress for so long: what could be freed may be on its way to a slow disk.
+const PATIENCE_NS: u64 = 10_000_000_000;
+/// From when on, and for how much of each time, [`Patience::has_a_claim`].
+const BEGUN_NS: u64 = 20_000_000;
+const CLAIM_NS: u64 = 2_000_000_000;
+const CLAIM_EVERY_NS: u64 = 3_000_000_000;
+/// What [`Patience::is_long`] is.
+const LONG_NS: u64 = 2_000_000_000;
+/// For so long the processor is given to others first.
+const YIELD_NS: u64 = 200_000;
+const YIELDS: u32 = 64;
+/// How long one wait takes, at least and at most.
+const WAIT_NS: u64 = 1_000_000;
+const WAIT_NS_MAX: u64 = 20_000_000;
+/// Looks of which the least counts are so many, and take so long, at least.
+const LOOKS: u32 = 8;
+const LOOKS_NS: u64 = 1_000_000_000;
+/// A look that comes later than that after the one before counts as no later.
+const STEP_NS_MAX: u64 = 1_000_000_000;
+
+/// As long as somebody makes progress, and ten seconds beyond.
+///
+/// Progress is that less or more is held than before. Who finds no room has charged it for a moment, and a step of reclaim that
+/// comes to nothing a frame or two: with many at it some look always meets one. So the least of many looks counts. And only
+/// what was waited counts: a process that was stopped goes on where it was.
+#[derive(Default)]
+pub(crate) struct Patience {
+    rounds: u32,
+    began_ns: Option<u64>,
+    seen_ns: u64,
+    idle_ns: u64,
+    waited_ns: u64,
+    looks: u32,
+    looks_ns: u64,
+    least: usize,
+    held: Option<usize>,
+}
+
+impl Patience {
+    /// It has waited for longer than others take to free something, if they can, and what comes free next should be its own. Not
+    /// all the time: who wants less than it may be able to go on with that, and free more.
+    pub fn has_a_claim(&self) -> bool {
+        self.waited_ns >= BEGUN_NS && self.waited_ns % CLAIM_EVERY_NS < CLAIM_NS
+    }
+
+    /// Nobody has made progress for longer than who could free something takes to begin.
+    pub fn is_long(&self) -> bool {
+        self.idle_ns >= LONG_NS
+    }
+
+    /// Waits a moment, while so many pages are held. False when it has been too long.
+    pub fn wait(&mut self, held: usize) -> bool {
+        self.rounds += 1;
+        let now = uapi::now_ns();
+        let began = *self.began_ns.get_or_insert(now);
+        if self.rounds < YIELDS && now - began < YIELD_NS {
+            uapi::sched_yield();
+            return true;
+        }
+        if !self.look(now, held) {
+            return false;
+        }
+        // Longer each time: each look takes the processor from those who could free something.
+        uapi::futex_wait(&AtomicU32::new(0), 0, Some(((now - began) / 4).clamp(WAIT_NS, WAIT_NS_MAX)));
+        true
+    }
+
+    /// So much is held now. False when that has been so for too long.
+    fn look(&mut self, now: u64, held: usize) -> bool {
+        if self.seen_ns > 0 {
+            let step = now.saturating_sub(self.seen_ns).min(STEP_NS_MAX);
+            self.idle_ns += step;
+            self.waited_ns += step;
+            self.looks_ns += step;
+        }
+        self.seen_ns = now;
+        self.least = if self.looks == 0 { held } else { self.least.min(held) };
+        self.looks += 1;
+        if self.looks >= LOOKS && self.looks_ns >= LOOKS_NS {
+            if self.held != Some(self.least) {
+                (self.held, self.idle_ns) = (Some(self.least), 0);
+            }
+            (self.looks, self.looks_ns) = (0, 0);
+        }
+        self.idle_ns < PATIENCE_NS
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    /// Looks every 20 ms at what is held then, by look: after how many seconds it has been too long, of a hundred.
+    fn seconds(held: impl Fn(u64) -> usize) -> Option<u64> {
+        let mut patience = Patience::default();
+        (0..5000).find(|i| !patience.look((1 + 20 * i) * MS, held(*i))).map(|i| i * 20 / 1000)
+    }
+
+    #[test]
+    fn without_progress_it_ends_after_ten_seconds() {
+        // And the first ones that say what is held.
+        assert_eq!(seconds(|_| 1000), Some(11));
+        // There was some for five seconds, in either direction.
+        assert!([15, 16].map(Some).contains(&seconds(|i| 1000 - (i / 10).min(25) as usize)));
+        assert!([15, 16].map(Some).contains(&seconds(|i| 1000 + (i / 10).min(25) as usize)));
+        assert_eq!(seconds(|i| 5000 - i as usize), None);
+    }
+
+    #[test]
+    fn what_others_charge_for_a_moment_is_no_progress() {
+        let charged_too = |i: u64| 1000 + if i.is_multiple_of(3) { 64 } else { i as usize % 3 };
+        assert_eq!(seconds(charged_too), Some(11));
+        // Most looks meet somebody.
+        let by_many = |i: u64| 1000 + if (i * 7919).is_multiple_of(16) { 0 } else { (i * 7919 % 97) as usize };
+        assert_eq!(seconds(by_many), Some(11));
+    }
+
+    #[test]
+    fn who_waits_has_a_claim_two_seconds_of_three() {
+        let mut patience = Patience::default();
+        let claims: Vec<bool> = (0..450)
+            .map(|i| {
+                patience.look((1 + 20 * i) * MS, 1000);
+                patience.has_a_claim()
+            })
+            .collect();
+        assert!(!claims[0] && claims[1..99].iter().all(|claims| *claims));
+        assert_eq!(claims[150..].iter().filter(|claims| **claims).count(), 200);
+    }
+
+    #[test]
+    fn a_process_that_was_stopped_waits_on() {
+        let mut patience = Patience::default();
+        assert!((0..100).all(|i| patience.look((1 + 20 * i) * MS, 1000)));
+        // An hour later.
+        let later = 3_600_000;
+        let seen = (0..5000).find(|i| !patience.look((later + 20 * i) * MS, 1000)).expect("it ends");
+        // Ten seconds and one for the first looks, of which two were waited and one counts for the hour.
+        assert!((380..=420).contains(&seen), "{seen}");
+    }
+}

@@ -1,0 +1,136 @@
+//! madvise(2).
+
+use crate::base::PAGE;
+use crate::base::uapi::Errno;
+use crate::calls::mapping;
+use crate::memory::region::Attr;
+use crate::memory::table::ADDR_END;
+use crate::protocols::gate::Held;
+use crate::space::Space;
+use crate::threads::ctx::ThreadCtx;
+use crate::way_in::willneed;
+use crate::way_out::pageout;
+use linux_raw_sys::general as g;
+
+const MADV_GUARD_INSTALL: u32 = 102;
+const MADV_GUARD_REMOVE: u32 = 103;
+pub(crate) const MADV_DONTNEED_LOCKED: u32 = 24;
+
+impl Space {
+    /// madvise(2).
+    pub fn madvise(&self, ctx: &ThreadCtx, a: [u64; 6]) -> i64 {
+        let (start, advice) = (a[0] as usize, a[2] as u32);
+        let end = start.saturating_add(mapping::page_up(a[1] as usize));
+        if !start.is_multiple_of(PAGE) || !mapping::touches(self, ctx, start, end) {
+            // SAFETY: the program's call on memory that is not managed.
+            return mapping::raw(unsafe { mapping::kernel(g::__NR_madvise, a) });
+        }
+        // A length may be too large for any range: the kernel says so.
+        let is_range = start.checked_add(a[1] as usize).is_some_and(|end| end <= ADDR_END);
+        match advice {
+            // What MADV_FREE allows the kernel to do later is done now: the next touch reads zero.
+            g::MADV_DONTNEED | g::MADV_FREE | MADV_DONTNEED_LOCKED => self.exclusive(|exclusive| {
+                if has_from_file(self, exclusive, start, end) {
+                    return -(linux_raw_sys::errno::EINVAL as i64);
+                }
+                let b = [a[0], a[1], if advice == g::MADV_FREE { g::MADV_DONTNEED } else { advice } as u64, 0, 0, 0];
+                // SAFETY: the program gives the content up.
+                let result = unsafe { mapping::kernel(g::__NR_madvise, b) };
+                let mut at = start;
+                while let Some(r) = self.regions.first_in(exclusive, at, end) {
+                    let (first, last) = (r.start.max(at), r.end.min(end));
+                    match result {
+                        // ENOMEM: parts of the range are not mapped, the rest was dropped all the same.
+                        Ok(_) | Err(Errno::NOMEM) => mapping::drop_content(self, exclusive, first, last),
+                        // Some mapping in the range refused; the kernel dropped those before it.
+                        Err(_) => mapping::map_missing(self, exclusive, first, last),
+                    }
+                    at = r.end;
+                }
+                mapping::raw(result)
+            }),
+            g::MADV_DONTFORK
+            | g::MADV_DOFORK
+            | g::MADV_DONTDUMP
+            | g::MADV_DODUMP
+            | g::MADV_WIPEONFORK
+            | g::MADV_KEEPONFORK => self.exclusive(|exclusive| {
+                // SAFETY: changes no content.
+                let result = unsafe { mapping::kernel(g::__NR_madvise, a) };
+                // ENOMEM: parts of the range are not mapped, the rest has it all the same.
+                if matches!(result, Ok(_) | Err(Errno::NOMEM)) {
+                    mapping::change_attributes(self, exclusive, start, end, |attr| advised(attr, advice));
+                }
+                mapping::raw(result)
+            }),
+            g::MADV_POPULATE_READ | g::MADV_POPULATE_WRITE if is_range => populate(self, ctx, start, end, advice),
+            g::MADV_PAGEOUT => {
+                if is_range {
+                    pageout::page_out(self, ctx, start, end);
+                }
+                // The kernel knows what is no range, of holes and of what is locked. It is not to swap by itself.
+                // SAFETY: changes no content.
+                mapping::raw(unsafe { mapping::kernel(g::__NR_madvise, [a[0], a[1], g::MADV_COLD as u64, 0, 0, 0]) })
+            }
+            g::MADV_WILLNEED => {
+                if is_range {
+                    willneed::will_need(self, ctx, start, end);
+                }
+                // SAFETY: changes no content.
+                mapping::raw(unsafe { mapping::kernel(g::__NR_madvise, a) })
+            }
+            // The kernel would age what it does not see used, merge pages that Ebb moves, or build huge pages around Ebb's
+            // back. All of these are hints.
+            g::MADV_COLD | g::MADV_MERGEABLE | g::MADV_UNMERGEABLE | g::MADV_COLLAPSE | g::MADV_HUGEPAGE => 0,
+            // As kernels before 6.13 answer; programs fall back to mprotect.
+            MADV_GUARD_INSTALL | MADV_GUARD_REMOVE => -(linux_raw_sys::errno::EINVAL as i64),
+            // SAFETY: changes no content.
+            _ => mapping::raw(unsafe { mapping::kernel(g::__NR_madvise, a) }),
+        }
+    }
+}
+
+/// Attributes after an advice that changes one of them.
+fn advised(attr: Attr, advice: u32) -> Attr {
+    match advice {
+        g::MADV_DONTFORK | g::MADV_DOFORK => attr.with_dontfork(advice == g::MADV_DONTFORK),
+        g::MADV_DONTDUMP | g::MADV_DODUMP => attr.with_dontdump(advice == g::MADV_DONTDUMP),
+        _ => attr.with_wipeonfork(advice == g::MADV_WIPEONFORK),
+    }
+}
+
+/// Whether some of the range was a file's before it was managed.
+fn has_from_file(space: &Space, held: &Held, start: usize, end: usize) -> bool {
+    let mut at = start;
+    while let Some(r) = space.regions.first_in(held, at, end) {
+        if r.attr.is_from_file() {
+            return true;
+        }
+        at = r.end;
+    }
+    false
+}
+
+/// MADV_POPULATE_READ and MADV_POPULATE_WRITE, in pieces that stay in memory while the kernel looks at them: it knows of
+/// holes and of what may not be read or written, and would meet a page that has gone again with EFAULT. Where the range is
+/// more than the budget its beginning is out when its end is in.
+fn populate(space: &Space, ctx: &ThreadCtx, start: usize, end: usize, advice: u32) -> i64 {
+    let piece_max = space.pin_piece_max();
+    let mut at = start;
+    while at < end {
+        let piece = (end - at).min(piece_max);
+        ctx.pins.begin(0, |_| false);
+        let result = if ctx.pins.add(at as u64, (at + piece) as u64, u64::MAX) && space.bring_in(ctx, at, piece) {
+            // SAFETY: everything managed is present, and stays so meanwhile; what is not managed the kernel populates.
+            mapping::raw(unsafe { mapping::kernel(g::__NR_madvise, [at as u64, piece as u64, advice as u64, 0, 0, 0]) })
+        } else {
+            -(linux_raw_sys::errno::EFAULT as i64)
+        };
+        ctx.pins.end();
+        if result != 0 {
+            return result;
+        }
+        at += piece;
+    }
+    0
+}

@@ -1,0 +1,186 @@
+//! Locked memory: mlock(2), munlock(2) and their kin.
+//!
+//! What the program locks is brought in, marked, and locked in the kernel too, all of it before anybody may evict it: the kernel
+//! moves no page between memory that is locked and memory that is not, and drops none that is. What a call leaves locked that was
+//! refused, or came to a hole half-way, the kernel is asked.
+//!
+//! A page may be locked and not marked: one that comes in later (MLOCK_ONFAULT, after a discard, where mremap made the mapping
+//! larger: see [`Space::mremap`]). Who tries to evict it finds out and marks it.
+
+use crate::base::PAGE;
+use crate::calls::mapping::{self, raw};
+use crate::memory::table::ADDR_END;
+use crate::pages::kept;
+use crate::protocols::gate::Exclusive;
+use crate::protocols::page::{State, Tag};
+use crate::space::Space;
+use crate::threads::ctx::ThreadCtx;
+use crate::way_in::pins;
+use linux_raw_sys::{errno, general as g};
+
+/// Pages that keep their marks together where some of them are locked.
+const ASKED_PAGES: usize = 64;
+
+/// First byte and end of the pages that a range has part of, as the kernel rounds it; no further than what can be managed. None
+/// for a range that the kernel takes for none, or for one that cannot be.
+fn pages(addr: u64, len: u64) -> Option<(usize, usize)> {
+    let (start, inside) = (addr & !(PAGE as u64 - 1), addr & (PAGE as u64 - 1));
+    let len = len.wrapping_add(inside).wrapping_add(PAGE as u64 - 1) & !(PAGE as u64 - 1);
+    let end = start.checked_add(len).filter(|end| *end > start)?;
+    Some(((start as usize).min(ADDR_END), (end as usize).min(ADDR_END)))
+}
+
+impl Space {
+    /// mlock(2) and mlock2(2): what is locked stays resident until it is unlocked or unmapped.
+    pub fn mlock(&self, ctx: &ThreadCtx, nr: u32, a: [u64; 6]) -> i64 {
+        let flags = if nr == g::__NR_mlock2 { a[2] as u32 } else { 0 };
+        let wanted = pages(a[0], a[1]).filter(|_| flags & !g::MLOCK_ONFAULT == 0);
+        let Some((start, end)) = wanted.filter(|&(start, end)| mapping::touches(self, ctx, start, end)) else {
+            // SAFETY: the program's call on memory that is not managed, or one that has no effect.
+            return raw(unsafe { mapping::kernel(nr, a) });
+        };
+        if flags & g::MLOCK_ONFAULT != 0 {
+            return mlock_on_fault(self, start, end, a);
+        }
+        if (end - start) / PAGE > self.budget.limit() / 2 {
+            return -(errno::ENOMEM as i64);
+        }
+        let locked = pins::keep_in(
+            self,
+            ctx,
+            start,
+            end - start,
+            |state: State| state.with_locked(true),
+            |exclusive| {
+                self.kernel.set_has_locked(true);
+                // In the gate it brings nothing in: what is not managed may take long.
+                let args = [a[0], a[1], g::MLOCK_ONFAULT as u64, 0, 0, 0];
+                // SAFETY: everything is present and stays so; locking changes no content.
+                let result = raw(unsafe { mapping::kernel(g::__NR_mlock2, args) });
+                if result < 0 {
+                    unlock_if_unlocked(self, exclusive, start, end);
+                }
+                result
+            },
+        );
+        // As the kernel answers for a page that it cannot read from swap.
+        let mut result = locked.unwrap_or(-(errno::ENOMEM as i64));
+        if result == 0 && flags == 0 {
+            // SAFETY: as above.
+            let call = || raw(unsafe { mapping::kernel(nr, a) });
+            result = call();
+            // Another thread may have discarded something since.
+            if result < 0 && self.bring_in(ctx, start, end - start) {
+                result = call();
+            }
+        }
+        ctx.pins.end();
+        result
+    }
+}
+
+/// mlock2(2) with MLOCK_ONFAULT, of the pages in `[start, end)`: what is in memory stays there, everything else from the
+/// moment on in which it comes in.
+fn mlock_on_fault(space: &Space, start: usize, end: usize, a: [u64; 6]) -> i64 {
+    space.exclusive(|exclusive| {
+        let (mut present, locks_max) = (0, space.budget.limit() / 2);
+        space.table.for_each_content(start, end, |_, word| present += (word.load().tag() == Tag::Present) as usize);
+        if present > locks_max {
+            return -(errno::ENOMEM as i64);
+        }
+        // SAFETY: under the exclusive gate; locking changes no content, and brings nothing in.
+        let result = raw(unsafe { mapping::kernel(g::__NR_mlock2, a) });
+        space.kernel.set_has_locked(true);
+        if result == 0 {
+            space.table.for_each_content(start, end, |_, word| {
+                let state = word.load();
+                if state.is_open() {
+                    word.set_exclusive(exclusive, state.with_locked(true));
+                }
+            });
+        }
+        result
+    })
+}
+
+impl Space {
+    /// munlock(2).
+    pub fn munlock(&self, ctx: &ThreadCtx, a: [u64; 6]) -> i64 {
+        let Some((start, end)) = pages(a[0], a[1]).filter(|&(start, end)| mapping::touches(self, ctx, start, end))
+        else {
+            // SAFETY: the program's call on memory that is not managed, or one that has no effect.
+            return raw(unsafe { mapping::kernel(g::__NR_munlock, a) });
+        };
+        self.exclusive(|exclusive| {
+            // SAFETY: unlocking changes no content.
+            let result = raw(unsafe { mapping::kernel(g::__NR_munlock, a) });
+            match result {
+                0 => unlock(self, exclusive, start, end),
+                _ => unlock_if_unlocked(self, exclusive, start, end),
+            }
+            result
+        })
+    }
+
+    /// mlockall(2): managed memory stays in the budget, which the caller asked for by running under it; the call succeeds
+    /// without effect.
+    pub fn mlockall(&self) -> i64 {
+        0
+    }
+
+    /// munlockall(2): undoes each mlock.
+    pub fn munlockall(&self, a: [u64; 6]) -> i64 {
+        self.exclusive(|exclusive| {
+            // SAFETY: as for munlock.
+            let result = raw(unsafe { mapping::kernel(g::__NR_munlockall, a) });
+            if result == 0 {
+                unlock_all(self, exclusive);
+            }
+            result
+        })
+    }
+}
+
+/// Lets pages be evicted again of which none is locked any more: after munlockall, and in a child after fork, which inherits
+/// no locks.
+pub(crate) fn unlock_all(space: &Space, exclusive: &Exclusive<'_>) {
+    space.regions.all(exclusive).iter().for_each(|r| unlock(space, exclusive, r.start, r.end));
+    space.kernel.set_has_locked(false);
+}
+
+/// The same for a range.
+fn unlock(space: &Space, exclusive: &Exclusive<'_>, start: usize, end: usize) {
+    if !space.kernel.has_locked() {
+        return;
+    }
+    space.table.for_each_content(start, end, |_, word| {
+        let state = word.load();
+        if state.is_locked() {
+            word.set_exclusive(exclusive, state.with_locked(false));
+        }
+    });
+}
+
+/// The same as far as the kernel has them locked no more.
+fn unlock_if_unlocked(space: &Space, exclusive: &Exclusive<'_>, start: usize, end: usize) {
+    const BLOCK: usize = ASKED_PAGES * PAGE;
+    let mut asked = None;
+    space.table.for_each_content(start, end, |at, word| {
+        let state = word.load();
+        if !state.is_locked() {
+            return;
+        }
+        let block = at & !(BLOCK - 1);
+        let is_block_locked = match asked {
+            Some((seen, answer)) if seen == block => answer,
+            _ => {
+                let first = block.max(start);
+                kept::is_locked(first, end.min(block + BLOCK) - first)
+            }
+        };
+        asked = Some((block, is_block_locked));
+        if !is_block_locked {
+            word.set_exclusive(exclusive, state.with_locked(false));
+        }
+    });
+}

@@ -1,0 +1,282 @@
+//! Calls that make, move, change and end mappings.
+//!
+//! A call that changes what is managed runs under the exclusive gate, the kernel's part first: if the kernel refuses,
+//! nothing was lost, and nobody can look at a page between the two parts. Each function returns what the system call
+//! returned: a value, or a negative errno.
+
+use crate::base::PAGE;
+use crate::base::uapi::{self, Errno};
+use crate::calls::madvise::MADV_DONTNEED_LOCKED;
+use crate::calls::{mapping, requests};
+use crate::groups::names::{GroupError, GroupId};
+use crate::groups::table::Index;
+use crate::memory::region::{Attr, Region};
+use crate::pages::{clean, kept, tally};
+use crate::protocols::gate::Exclusive;
+use crate::space::Space;
+use crate::threads::ctx::ThreadCtx;
+use linux_raw_sys::general as g;
+
+const MREMAP_MAYMOVE: u64 = 1;
+pub(crate) const MREMAP_FIXED: u64 = 2;
+const MREMAP_DONTUNMAP: u64 = 4;
+
+impl Space {
+    /// mmap(2). What it maps belongs to the calling thread's group.
+    pub fn mmap(&self, ctx: &ThreadCtx, a: [u64; 6]) -> i64 {
+        map(self, ctx, a, || Some(tally::thread_group(ctx))).unwrap_or_default()
+    }
+
+    /// mmap(2) for a group of that name.
+    pub fn mmap_in(&self, ctx: &ThreadCtx, a: [u64; 6], id: GroupId) -> Result<i64, GroupError> {
+        map(self, ctx, a, || self.groups.find(id)).ok_or(GroupError::NotFound)
+    }
+}
+
+/// mmap(2); nothing when there is no such group. `group` is asked with the gate closed.
+fn map(space: &Space, ctx: &ThreadCtx, a: [u64; 6], group: impl Fn() -> Option<Index>) -> Option<i64> {
+    let (len, prot, flags) = (mapping::page_up(a[1] as usize), a[2] as u32, a[3] as u32);
+    let anonymous = flags & g::MAP_ANONYMOUS != 0 && flags & 0x0f == g::MAP_PRIVATE;
+    // Stacks must take a fault on the stack itself; locked and huge-TLB memory cannot be evicted.
+    let never = g::MAP_GROWSDOWN | g::MAP_STACK | g::MAP_LOCKED | g::MAP_HUGETLB;
+    let manageable = anonymous && flags & never == 0 && len > 0;
+    let fixed = flags & g::MAP_FIXED != 0 && flags & g::MAP_FIXED_NOREPLACE == 0;
+    if !manageable && !fixed {
+        // SAFETY: a new mapping where the kernel finds room.
+        let result = unsafe { mapping::kernel(g::__NR_mmap, a) };
+        if let Ok(at) = result
+            && mapping::touches(space, ctx, at as usize, at as usize + len)
+        {
+            // What was known of the place is of a mapping that is gone.
+            space.exclusive(|exclusive| mapping::forget(space, exclusive, at as usize, at as usize + len));
+        }
+        return Some(mapping::raw(result));
+    }
+    let mut b = a;
+    if manageable {
+        // Populating would go round the budget; pages come at first touch.
+        b[3] &= !(g::MAP_POPULATE as u64);
+    }
+    space.exclusive(|exclusive| {
+        let group = group()?;
+        // SAFETY: the program's call, under the exclusive gate; what it replaces is dropped below.
+        let result = unsafe { mapping::kernel(g::__NR_mmap, b) };
+        if let Ok(at) = result {
+            let (start, end) = (at as usize, at as usize + len);
+            // Also when the kernel chose the place: whatever was known of it is of a mapping that is gone.
+            mapping::forget(space, exclusive, start, end);
+            if manageable {
+                mapping::manage(space, exclusive, start, end, Attr::from_prot(prot), group);
+            }
+        } else if fixed {
+            mapping::forget_holes(space, exclusive, a[0] as usize, len);
+        }
+        Some(mapping::raw(result))
+    })
+}
+
+impl Space {
+    /// munmap(2).
+    pub fn munmap(&self, ctx: &ThreadCtx, a: [u64; 6]) -> i64 {
+        let (start, end) = (a[0] as usize, (a[0] as usize).saturating_add(mapping::page_up(a[1] as usize)));
+        if !mapping::touches(self, ctx, start, end) {
+            // SAFETY: the program's call on memory that is not managed.
+            return mapping::raw(unsafe { mapping::kernel(g::__NR_munmap, a) });
+        }
+        self.exclusive(|exclusive| {
+            // SAFETY: the program's call, under the exclusive gate.
+            let result = unsafe { mapping::kernel(g::__NR_munmap, a) };
+            if result.is_ok() {
+                mapping::forget(self, exclusive, start, end);
+            }
+            mapping::raw(result)
+        })
+    }
+
+    /// mremap(2). A moved range loses its registration in the kernel and gets it again before anybody can look.
+    pub fn mremap(&self, ctx: &ThreadCtx, a: [u64; 6]) -> i64 {
+        let (old, old_len, new_len, flags) =
+            (a[0] as usize, mapping::page_up(a[1] as usize), mapping::page_up(a[2] as usize), a[3]);
+        let source = old..old.saturating_add(old_len.max(PAGE));
+        let replaces = flags & MREMAP_FIXED != 0
+            && mapping::touches(self, ctx, a[4] as usize, (a[4] as usize).saturating_add(new_len));
+        if !mapping::touches(self, ctx, source.start, source.end) && !replaces {
+            // SAFETY: the program's call on memory that is not managed.
+            let result = unsafe { mapping::kernel(g::__NR_mremap, a) };
+            if let Ok(at) = result
+                && mapping::touches(self, ctx, at as usize, (at as usize).saturating_add(new_len))
+            {
+                // As for a new mapping.
+                self.exclusive(|exclusive| mapping::forget(self, exclusive, at as usize, at as usize + new_len));
+            }
+            return mapping::raw(result);
+        }
+        self.exclusive(|exclusive| {
+            let moves = flags & (MREMAP_FIXED | MREMAP_DONTUNMAP) != 0;
+            let kept = old_len.min(new_len);
+            let region = self.regions.find(exclusive, old);
+            let covered = region.map_or(old, |r| r.end);
+            if (moves || new_len > old_len)
+                && self
+                    .regions
+                    .first_in(exclusive, covered.min(old + kept), old + kept)
+                    .is_some_and(|r| Some(r) != region)
+            {
+                // Several regions are several mappings, which only Linux 6.17 and later moves, and perhaps in part.
+                return -(linux_raw_sys::errno::EFAULT as i64);
+            }
+            let Some(region) = region else {
+                // What is not registered joins nothing that is.
+                // SAFETY: the program's call, under the exclusive gate.
+                let result = unsafe { mapping::kernel(g::__NR_mremap, a) };
+                if let Ok(new) = result {
+                    // What was at the new place is gone, or what was beyond the new end.
+                    let new = new as usize;
+                    let gone = if new == old { old + kept..old + old_len } else { new..new + new_len };
+                    mapping::forget(self, exclusive, gone.start, gone.end);
+                } else {
+                    mapping::forget_unmapped(self, exclusive, a);
+                }
+                return mapping::raw(result);
+            };
+            // In place, if that is possible: nothing moves, and nothing is joined.
+            if !moves {
+                let mut b = a;
+                b[3] &= !MREMAP_MAYMOVE;
+                // SAFETY: as above.
+                let result = unsafe { mapping::kernel(g::__NR_mremap, b) };
+                match result {
+                    Ok(_) => mapping::resized(self, exclusive, old, old_len, new_len, region),
+                    Err(Errno::NOMEM) if flags & MREMAP_MAYMOVE != 0 => {
+                        return move_mapping(self, exclusive, a, region);
+                    }
+                    Err(_) => {}
+                }
+                return mapping::raw(result);
+            }
+            move_mapping(self, exclusive, a, region)
+        })
+    }
+}
+
+/// An mremap that moves.
+///
+/// Other threads run on meanwhile. The kernel could join the moved mapping with a neighbour at its new place and
+/// take the registration from both; until they are registered again, an evicted page of the neighbour would read as
+/// zero and a write to a clean one go unnoticed. So the mapping is marked before it moves, by attributes that no
+/// other mapping has: then it is joined with none.
+fn move_mapping(space: &Space, exclusive: &Exclusive<'_>, a: [u64; 6], region: Region) -> i64 {
+    let Region { attr, group, .. } = region;
+    let (old, old_len, new_len, flags) =
+        (a[0] as usize, mapping::page_up(a[1] as usize), mapping::page_up(a[2] as usize), a[3]);
+    // The moved pages lose their protection.
+    clean::open_range_exclusive(space, exclusive, old, old + old_len);
+    let marked = mapping::mark(space, exclusive, old, old_len);
+    if !marked {
+        clean::open_all(space, exclusive);
+    }
+    // SAFETY: the program's call, under the exclusive gate.
+    let result = unsafe { mapping::kernel(g::__NR_mremap, a) };
+    let Ok(new) = result else {
+        mapping::unmark(old, old_len, attr);
+        mapping::forget_unmapped(space, exclusive, a);
+        return mapping::raw(result);
+    };
+    let new = new as usize;
+    if new == old {
+        mapping::unmark(old, new_len, attr);
+        mapping::resized(space, exclusive, old, old_len, new_len, region);
+        return mapping::raw(result);
+    }
+    mapping::forget(space, exclusive, new, new + new_len);
+    if new_len > old_len {
+        empty_grown(new + old_len, new_len - old_len);
+    }
+    if !mapping::manage(space, exclusive, new, new + new_len, attr, group)
+        || !mapping::register_around(space, exclusive, new, new + new_len)
+    {
+        // Evicted pages would silently read as zero at their new place.
+        space.fatal(b"no memory to manage a range that mremap moved; raise RLIMIT_AS or vm.max_map_count");
+    }
+    mapping::unmark(new, new_len, attr);
+    requests::keep_requested(space, exclusive, old, old + old_len);
+    mapping::move_states(space, exclusive, old, new, old_len.min(new_len));
+    mapping::drop_content(space, exclusive, old, old + old_len);
+    space.threads.requests.trim(old as u64, (old + old_len) as u64);
+    if flags & MREMAP_DONTUNMAP != 0 {
+        mapping::unmark(old, old_len, attr);
+        mapping::manage(space, exclusive, old, old + old_len, attr, group);
+    } else {
+        space.regions.remove(exclusive, old, old + old_len);
+    }
+    mapping::raw(result)
+}
+
+/// Drops what the kernel has put into the part of a mapping that mremap added: of one that is locked it brings in all of
+/// that, past the budget and the books. It comes in when it is touched, as where a locked mapping grows in its place.
+fn empty_grown(start: usize, len: usize) {
+    if uapi::madvise(start, len, MADV_DONTNEED_LOCKED).is_ok() {
+        return;
+    }
+    // Before Linux 5.18 only what is not locked can be dropped, so it is another mapping from now on.
+    let is_locked = kept::is_locked(start, len);
+    let _ = uapi::munlock(start, len);
+    let _ = uapi::madvise(start, len, g::MADV_DONTNEED);
+    if is_locked {
+        let _ = uapi::mlock_on_fault(start, len);
+    }
+}
+
+impl Space {
+    /// mprotect(2) and pkey_mprotect(2): `nr` says which.
+    pub fn mprotect(&self, ctx: &ThreadCtx, nr: u32, a: [u64; 6]) -> i64 {
+        let (start, end) = (a[0] as usize, (a[0] as usize).saturating_add(mapping::page_up(a[1] as usize)));
+        if !mapping::touches(self, ctx, start, end) {
+            // SAFETY: the program's call on memory that is not managed.
+            return mapping::raw(unsafe { mapping::kernel(nr, a) });
+        }
+        // Without a key, or with key -1, a mapping has the key that it had.
+        let key = if nr == g::__NR_pkey_mprotect { a[3] as i32 } else { -1 };
+        let keyed = (key >= 0).then_some(key > 0);
+        self.exclusive(|exclusive| {
+            // SAFETY: the program's call; protection changes no content.
+            let result = unsafe { mapping::kernel(nr, a) };
+            // Also after a failure part of the range may have changed; the stricter reading is the safe one.
+            match result {
+                Ok(_) => {
+                    mapping::change_attributes(self, exclusive, start, end, |attr| attr.with_prot(a[2] as u32, keyed))
+                }
+                Err(Errno::INVAL) => {}
+                Err(_) => mapping::change_attributes(self, exclusive, start, end, |attr| attr.with_prot(0, keyed)),
+            }
+            mapping::raw(result)
+        })
+    }
+
+    /// brk(2). What it adds belongs to the calling thread's group.
+    pub fn brk(&self, ctx: &ThreadCtx, a: [u64; 6]) -> i64 {
+        self.exclusive(|exclusive| {
+            // SAFETY: asks for the current break only.
+            let old = unsafe { mapping::kernel(g::__NR_brk, [0; 6]) }.unwrap_or(0) as usize;
+            if a[0] == 0 {
+                return old as i64;
+            }
+            // SAFETY: the program's call, under the exclusive gate.
+            let new = unsafe { mapping::kernel(g::__NR_brk, a) }.unwrap_or(old as u64) as usize;
+            let (old_end, new_end) = (mapping::page_up(old), mapping::page_up(new));
+            if new_end > old_end {
+                mapping::manage(
+                    self,
+                    exclusive,
+                    old_end,
+                    new_end,
+                    Attr::from_prot(g::PROT_READ | g::PROT_WRITE),
+                    tally::thread_group(ctx),
+                );
+            } else if new_end < old_end {
+                mapping::forget(self, exclusive, new_end, old_end);
+            }
+            new as i64
+        })
+    }
+}

@@ -1,0 +1,96 @@
+//! Memory that a program gives to a device for longer than a call. Why that matters is in `pages::drivers`.
+
+use crate::base::PAGE;
+use crate::calls::mapping;
+use crate::protocols::gate::Exclusive;
+use crate::space::Space;
+use crate::space::drivers::KNOWN;
+use crate::threads::ctx::ThreadCtx;
+use core::sync::atomic::Ordering::{Acquire, Release};
+
+/// The part of the budget that can be registered, so that something is left to work in.
+const REGISTERED_PART: (usize, usize) = (3, 4);
+
+impl Space {
+    /// True when nothing is left to be done before a driver is given `addr`.
+    #[inline]
+    pub fn is_known_to_drivers(&self, addr: usize) -> bool {
+        if self.kernel.can_move() { self.kernel.drivers.0.load(Acquire) == KNOWN } else { !self.is_managed(addr) }
+    }
+
+    /// Before a driver is given `addr`, which may lead to memory that it pins for as long as it likes.
+    pub fn give_to_driver(&self, ctx: &ThreadCtx, addr: usize) {
+        if self.is_known_to_drivers(addr) {
+            return;
+        }
+        if self.kernel.can_move() {
+            // It may have plain references, too, which MOVE does not see.
+            self.reuse_no_frames();
+            // With the gate closed: whoever was dropping pages is done with it.
+            self.exclusive(|_| self.kernel.drivers.0.store(KNOWN, Release));
+            return;
+        }
+        let inside = self.threads.enter(ctx);
+        let is_done = self.regions.find(&inside, addr).is_none_or(|region| region.attr.is_kept());
+        drop(inside);
+        if !is_done {
+            self.exclusive(|exclusive| keep_mapping(self, exclusive, addr));
+        }
+    }
+}
+
+/// What is in memory of the mapping at `addr`, and of those without a gap before and behind it, stays there.
+fn keep_mapping(space: &Space, exclusive: &Exclusive<'_>, addr: usize) {
+    let Some(region) = space.regions.find(exclusive, addr) else { return };
+    let (mut start, mut end) = (region.start, region.end);
+    while let Some(before) = space.regions.find(exclusive, start.wrapping_sub(1)) {
+        start = before.start;
+    }
+    while let Some(behind) = space.regions.find(exclusive, end) {
+        end = behind.end;
+    }
+    mapping::change_attributes(space, exclusive, start, end, |attr| attr.with_kept());
+}
+
+impl Space {
+    /// Brings the range in for good, because a device or a guest uses it from now on. False, and nothing is done, where that is
+    /// more than the budget can bear.
+    pub fn register(&self, ctx: &ThreadCtx, addr: usize, len: usize) -> bool {
+        let (start, end) = (addr & !(PAGE - 1), addr.saturating_add(len).div_ceil(PAGE) * PAGE);
+        let (part, whole) = REGISTERED_PART;
+        let limit = self.budget.limit() / whole * part;
+        let wanted = managed_pages(self, ctx, start, end);
+        // To count what is registered is to look at everything: small ranges count once they are many.
+        if wanted > limit || wanted > limit / 16 && wanted + registered_beside(self, ctx, start, end) > limit {
+            return false;
+        }
+        self.exclude(ctx, addr, len);
+        true
+    }
+}
+
+/// Pages of a range that are managed.
+fn managed_pages(space: &Space, ctx: &ThreadCtx, start: usize, end: usize) -> usize {
+    let inside = space.threads.enter(ctx);
+    let (mut at, mut pages) = (start, 0);
+    while let Some(region) = space.regions.first_in(&inside, at, end) {
+        let stop = region.end.min(end);
+        pages += (stop - region.start.max(at)) / PAGE;
+        at = stop;
+    }
+    drop(inside);
+    pages
+}
+
+/// Pages that stay for good, but for those of a range.
+fn registered_beside(space: &Space, ctx: &ThreadCtx, start: usize, end: usize) -> usize {
+    let inside = space.threads.enter(ctx);
+    let mut pages = 0;
+    for region in space.regions.all(&inside) {
+        space.table.for_each_content(region.start, region.end, |at, word| {
+            pages += (word.load().is_pinned() && !(start..end).contains(&at)) as usize;
+        });
+    }
+    drop(inside);
+    pages
+}

@@ -1,0 +1,224 @@
+//! Counters of a squeezed process tree: one shared page that the command maps too.
+//!
+//! Owns nothing: the page is a memfd that `ebb run` makes and every managed process maps. All fields are monotonic
+//! sums or maxima of relaxed atomics; a process that dies in the middle of an update breaks nothing. Counters are
+//! bumped on paths that take microseconds, so plain shared atomics are cheap enough.
+
+use crate::counters::lockstat;
+pub use crate::counters::lockstat::Contention;
+use crate::tree;
+use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::{AtomicU32, AtomicU64};
+
+/// Written in `Shared::magic`; changes with the layout.
+pub const MAGIC: u64 = 0x4542_4230_3030_3138;
+
+/// Room for the name of a tree and its NUL.
+pub const NAME_BYTES: usize = 64;
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
+        /// The shared counters. Units are in the names; plain names count events.
+        #[repr(C)]
+        #[derive(Debug)]
+        pub struct Shared {
+            $($(#[$doc])* pub $name: AtomicU64,)*
+            /// First fatal error of any process in the tree, NUL-terminated UTF-8.
+            pub error: [AtomicU64; 32],
+            /// Raised, and woken as a shared futex, by who wants the processes of the tree to open their control sockets.
+            pub asked: AtomicU32,
+            /// Where threads waited for each other.
+            pub locks: lockstat::Table,
+            /// The budget, and who holds how much of it.
+            pub tree: tree::Page,
+            /// Nanoseconds per cycle of the processor's counter, times 2^20, once the first process has measured it.
+            pub ns_per_cycle: AtomicU64,
+            /// What the user calls the tree: ASCII, NUL-terminated; empty for nothing.
+            pub name: [AtomicU64; NAME_BYTES / 8],
+            /// 1 once the agent runs in the first program, which may stay too small to be managed.
+            pub has_begun: AtomicU32,
+            /// 1 once Ebb has ended the first process, as there was no memory for it.
+            pub has_ended_first: AtomicU32,
+        }
+
+        impl Shared {
+            /// Calls `f` with each counter's name and value, in declaration order.
+            pub fn for_each(&self, mut f: impl FnMut(&'static str, u64)) {
+                $(f(stringify!($name), self.$name.load(Relaxed));)*
+            }
+        }
+    };
+}
+
+counters! {
+    /// [`MAGIC`].
+    magic,
+    /// Processes that were managed.
+    processes,
+    /// Program threads that were armed.
+    threads,
+    /// Budget of the tree as it is now.
+    ram_limit_bytes,
+    /// Largest charge (resident + frames + pool + metadata) of all processes together.
+    peak_held_bytes,
+    /// Largest amount of memory that all processes wanted at once: resident + staged + swapped pages.
+    peak_wanted_bytes,
+    /// Largest amount of anonymous memory that managed processes held beside their charge, as seen from outside.
+    peak_beside_bytes,
+    /// Largest amount of memory that the kernel had for all processes, as seen from outside: page tables and stacks of threads.
+    peak_kernel_bytes,
+    /// Pages given on first touch.
+    first_touch_pages,
+    /// Faults that were first touches.
+    faults_first_touch,
+    /// Faults served from a staged frame: no decompression.
+    faults_soft,
+    /// Faults served from the pool or a same-filled word.
+    faults_pool,
+    /// Faults served from a file.
+    faults_file,
+    /// Faults that found the page present (another thread was faster, perhaps in bringing it in ahead of a walk, or write protection
+    /// was lifted).
+    faults_spurious,
+    /// Faults of a first write to a clean page.
+    faults_protected,
+    /// Pages that were swapped and were brought in by read-ahead or MADV_WILLNEED, beside the page of a fault.
+    readahead_pages,
+    /// Pages, swapped or staged, brought in by the background thread, ahead of a walk.
+    read_beside_pages,
+    /// Pages brought in for system calls.
+    syscall_in_pages,
+    /// Pages that left the page table.
+    unmap_pages,
+    /// Of these, clean pages: what the slot holds was still valid, nothing was stored.
+    dropped_clean_pages,
+    /// Slots that a device was short of, freed because their pages were in memory, clean.
+    cache_only_reclaimed,
+    /// Of these, pages that were stored where they were, without staging.
+    in_place_pages,
+    /// System calls that unmapped managed pages for reclaim.
+    unmap_calls,
+    /// Of these, MOVE calls.
+    unmap_move_calls,
+    /// Of these, calls that covered a unit with only one page left in it.
+    unmap_single_calls,
+    /// Times a MOVE was refused (shared after fork, pinned) and the copying path took over.
+    move_refused,
+    /// Units that were swept.
+    sweeps,
+    /// Units passed over because they had proved hot.
+    sweeps_skipped,
+    /// Pages that a sweep left because they had been used since the last one.
+    referenced_pages,
+    /// Pages stored in the pool.
+    out_pool_pages,
+    /// Pages that were same-filled and cost nothing.
+    out_same_pages,
+    /// Pages written to a file because they do not compress.
+    out_file_pages,
+    /// Pool objects written back to a file.
+    writeback_pages,
+    /// Refaults whose distance was within the resident set.
+    refaults_near,
+    /// Pages taken back from staging by their program, all causes.
+    staged_back_pages,
+    /// Pages that came in by MOVE: never touched or from swap in frames of the stock, staged in their own.
+    moved_in_pages,
+    /// Pages stored, over time, in the pool (before compression).
+    pool_in_bytes,
+    /// The same after compression.
+    pool_out_bytes,
+    /// Largest amount of content in the pool of any process, before compression.
+    peak_pool_content_bytes,
+    /// Largest memory of the pool of any process.
+    peak_pool_bytes,
+    /// Largest memory of any process's swap table: 8 bytes for each slot of the clusters in use.
+    peak_swap_table_bytes,
+    /// Objects that compaction moved.
+    compacted_objects,
+    /// Times a program thread had to reclaim itself.
+    direct_reclaims,
+    /// Time program threads spent in faults, without direct reclaim.
+    fault_ns,
+    /// Time program threads spent in direct reclaim.
+    direct_reclaim_ns,
+    /// Processor time of background reclaim.
+    background_ns,
+    /// System calls caught by Syscall User Dispatch.
+    traps,
+    /// System calls that came through interposed symbols.
+    interposed_calls,
+    /// Calls that failed with EFAULT and were repeated after their buffers were brought in.
+    efault_retries,
+    /// Programs in the tree that could not be managed.
+    unmanaged_programs,
+    /// Messages that were not said, because standard error was another file by then, or none.
+    messages_unsaid,
+}
+/// Bytes that a slot of a cluster in use costs.
+pub const SWAP_TABLE_BYTES_PER_SLOT: u64 = 8;
+
+impl Shared {
+    /// Bytes to map: whole pages.
+    pub const MAP_BYTES: usize = core::mem::size_of::<Self>().next_multiple_of(4096);
+
+    /// Stores `text` as the tree's fatal error unless one is there already.
+    pub fn set_error(&self, text: &[u8]) {
+        if self.error[0].compare_exchange(0, 1, Relaxed, Relaxed).is_err() {
+            return;
+        }
+        // Written back to front, so that a reader sees nothing before the first word is final.
+        for (i, word) in self.error.iter().enumerate().rev() {
+            let mut bytes = [0u8; 8];
+            for (j, byte) in bytes.iter_mut().enumerate() {
+                let at = i * 8 + j;
+                *byte = if at + 1 < self.error.len() * 8 { text.get(at).copied().unwrap_or(0) } else { 0 };
+            }
+            word.store(u64::from_le_bytes(bytes), Relaxed);
+        }
+    }
+
+    /// Names the tree. Before anybody else may look; what does not fit is left out.
+    pub fn set_name(&self, name: &[u8]) {
+        let mut bytes = [0; NAME_BYTES];
+        let len = name.len().min(NAME_BYTES - 1);
+        bytes[..len].copy_from_slice(&name[..len]);
+        for (word, chunk) in self.name.iter().zip(bytes.chunks_exact(8)) {
+            let mut part = [0; 8];
+            part.copy_from_slice(chunk);
+            word.store(u64::from_le_bytes(part), Relaxed);
+        }
+    }
+
+    /// The tree's name, as NUL-terminated bytes.
+    pub fn name_bytes(&self) -> [u8; NAME_BYTES] {
+        let mut out = [0; NAME_BYTES];
+        for (word, chunk) in self.name.iter().zip(out.chunks_exact_mut(8)) {
+            chunk.copy_from_slice(&word.load(Relaxed).to_le_bytes());
+        }
+        out
+    }
+
+    /// The tree's fatal error, as NUL-terminated bytes; all zero when there is none.
+    pub fn error_bytes(&self) -> [u8; 256] {
+        let mut out = [0u8; 256];
+        for (word, chunk) in self.error.iter().zip(out.chunks_exact_mut(8)) {
+            chunk.copy_from_slice(&word.load(Relaxed).to_le_bytes());
+        }
+        out
+    }
+}
+
+/// Adds `n` to a counter.
+#[inline]
+pub fn add(counter: &AtomicU64, n: u64) {
+    counter.fetch_add(n, Relaxed);
+}
+
+/// Raises a counter to `value` if that is more.
+#[inline]
+pub fn raise(counter: &AtomicU64, value: u64) {
+    if counter.load(Relaxed) < value {
+        counter.fetch_max(value, Relaxed);
+    }
+}

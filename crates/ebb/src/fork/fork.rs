@@ -1,0 +1,274 @@
+//! Fork: one space becomes two.
+//!
+//! The thread that forks closes the gate, so no other thread is inside the engine and no page is busy; the child then
+//! owns a private copy of all of Ebb's memory in a consistent state. What the child does not inherit is the
+//! registration of its regions: it opens a userfaultfd of its own and registers everything before it runs one
+//! instruction of the program. An evicted page read before that would silently be zero.
+
+use crate::base::uapi::uffd::Uffd;
+use crate::base::uapi::{self, Errno};
+use crate::calls::{mapping, mlock};
+use crate::counters::stats;
+use crate::device::file::SpillFile;
+use crate::device::list::{FILES_MAX, bit, numbers};
+use crate::device::{DEVICES_MAX, NAME_BYTES_MAX, SwapSpec};
+use crate::fork::share;
+use crate::memory::region::Region;
+use crate::pages::books::{self, CHILD_PAGES};
+use crate::pages::{sharing, stock};
+use crate::protocols::gate::Exclusive;
+use crate::space::Space;
+use crate::space::config::InitError;
+use crate::threads::ctx::ThreadCtx;
+use crate::way_out::{publish, reclaim};
+use core::ffi::CStr;
+use core::sync::atomic::Ordering::Relaxed;
+
+/// The part of the budget that is free before a process forks that holds much of it.
+const FORK_ROOM_PART: usize = 8;
+/// How long a process that forks reclaims at most for what the child will have for itself.
+const FORK_WAIT_NS: u64 = 250_000_000;
+
+impl Space {
+    /// Whether a child of fork would find a number for its userfaultfd. Otherwise fork is to fail with EMFILE.
+    pub fn may_fork(&self) -> bool {
+        uapi::fd::is_replaceable(self.uffd().fd())
+    }
+
+    /// Before fork: nobody else is inside the engine until [`Self::fork_parent`]. The caller must not be inside.
+    pub fn fork_prepare(&self, ctx: &ThreadCtx) {
+        let exclusive = self.threads.close();
+        self.threads.requests.freeze();
+        self.background.set_forked();
+        stock::empty_stock(self);
+        let child = self.swap.devices.lives().begin_child();
+        self.swap.devices.all().for_each(|(_, file)| file.adopt(child));
+        complete_fork_room(self, ctx);
+        let reserved = self.tree().reserve_child();
+        let shared = reserved.map_or(0, |child| share::share_pages(self, &exclusive, child));
+        // Now that the child has it: meanwhile the sum says too much rather than too little.
+        release_fork_room(self, ctx);
+        if shared > 0 {
+            self.family.note_fork();
+            sharing::look_at_shared_pool(self);
+        }
+        self.family.set_reserved_child(&exclusive, reserved);
+        exclusive.keep();
+    }
+
+    /// Charges what the child will have for itself at once; and frees a part of the budget, where this
+    /// process holds much of it and would share that: what is shared frees nothing when one side evicts it, so both would have
+    /// to work in what happens to be left. Takes as long as reclaim does: before any lock.
+    pub fn make_fork_room(&self, ctx: &ThreadCtx) {
+        self.tree().reap_sometimes();
+        books::open_books(self);
+        let (limit, charged) = (self.budget.limit(), self.budget.charged());
+        if !self.kernel.can_protect() || self.tree().is_alone() {
+            return;
+        }
+        let most = limit / FORK_ROOM_PART;
+        let holds_much = charged >= limit / 4;
+        let room = if holds_much { most.min(charged / 2) } else { 0 };
+        let mut steps = 4 * room / self.sweep_max() + 8;
+        self.budget.give_back_unused();
+        let _closed = stock::close_stock(self);
+        while holds_much && stock::shrink_stock(self, ctx) {}
+        while steps > 0 && self.tree().look().free() < room as i64 {
+            steps -= 1;
+            reclaim::reclaim_step(self, ctx);
+            self.budget.give_back_unused();
+        }
+        let own = not_shared(self).min(most);
+        // Where there is no room, as all is shared and others are as short, the child takes it all the same.
+        if !charge_fork_room(self, ctx, own) && reclaim::try_direct_reclaim(self, ctx, own, FORK_WAIT_NS) {
+            charge_fork_room(self, ctx, own);
+        }
+    }
+}
+
+/// Charges `n` pages for the child. Inside the gate, so that a fork by another thread finds none of it charged, or all of it
+/// known for what it is.
+fn charge_fork_room(space: &Space, ctx: &ThreadCtx, n: usize) -> bool {
+    let inside = space.threads.enter(ctx);
+    let charged = space.budget.try_charge(n);
+    if charged {
+        ctx.fork_room.fetch_add(n as u32, Relaxed);
+    }
+    drop(inside);
+    charged
+}
+
+/// Charges what books have come to since [`Space::make_fork_room`], if there is room. Under the exclusive gate.
+fn complete_fork_room(space: &Space, ctx: &ThreadCtx) {
+    let charged = ctx.fork_room.load(Relaxed) as usize;
+    let lacks = not_shared(space).saturating_sub(charged);
+    if charged > 0 && lacks > 0 && space.budget.try_charge(lacks) {
+        ctx.fork_room.fetch_add(lacks as u32, Relaxed);
+    }
+}
+
+/// Pages that a child would have for itself.
+fn not_shared(space: &Space) -> usize {
+    if books::knows_books(space) { CHILD_PAGES } else { space.budget.meta_pages() }
+}
+
+/// What was charged for the child is there for it. Under the exclusive gate.
+pub(crate) fn release_fork_room(space: &Space, ctx: &ThreadCtx) {
+    let room = ctx.fork_room.swap(0, Relaxed) as usize;
+    if room > 0 {
+        space.budget.uncharge(room);
+        space.budget.give_back_unused();
+    }
+}
+
+impl Space {
+    /// After fork, in the parent, also when it failed (`ok` false).
+    pub fn fork_parent(&self, ok: bool) {
+        // SAFETY: `fork_prepare`, of this thread, left it closed.
+        let exclusive = unsafe { self.threads.closed_before() };
+        if !ok {
+            if let Some(child) = self.family.reserved_child(&exclusive) {
+                self.tree().drop_child(child);
+            }
+            self.swap.devices.all().for_each(|(_, file)| file.disown());
+        }
+        self.swap.devices.lives().end_child();
+        self.threads.requests.thaw();
+        drop(exclusive);
+    }
+
+    /// After fork, in the child, as its first act. After an error the process must end: nobody gets inside again.
+    pub fn fork_child(&self, ctx: &ThreadCtx) -> Result<(), InitError> {
+        // SAFETY: `fork_prepare`, of the thread whose copy this is, left it closed.
+        let exclusive = unsafe { self.threads.closed_before() };
+        if let Err(error) = become_child(self, &exclusive, ctx) {
+            exclusive.keep();
+            return Err(error);
+        }
+        drop(exclusive);
+        // It may never fault, and is asked all the same.
+        self.background.kick_if(self, false);
+        Ok(())
+    }
+}
+
+/// Makes the copy of a space that fork left a space of its own.
+fn become_child(space: &Space, exclusive: &Exclusive<'_>, ctx: &ThreadCtx) -> Result<(), InitError> {
+    // First of all: until then what is charged here is charged to the parent.
+    let reserved = space.family.reserved_child(exclusive);
+    let charged = space.budget.charged() as i64;
+    space.tree().become_child(reserved, charged).map_err(|_| InitError::Processes)?;
+    sharing::look_at_shared_pool(space);
+    publish::publish_sizes(space);
+    // What its parent evicted and needs again says nothing of the child.
+    space.family.set_forked_at(space.swap.clock());
+    space.eviction.reset();
+    let in_flight = space.threads.contexts.keep_only(ctx);
+    space.threads.requests.thaw();
+    space.threads.requests.forget_all();
+    space.budget.uncharge(in_flight);
+    space.places.work.reset();
+    space.places.runs.reset();
+    space.background.reset(space.stats);
+    space.background.read_ahead.reset();
+    space.places.stock.reset();
+    space.background.page_out.reset();
+    space.kernel.drivers.reset();
+    // Who was at it is not here.
+    uapi::fd::reset_in_child();
+    if space.swap.devices.undo_change(exclusive) {
+        space.swap.set_has_file(true);
+    }
+    space.swap.devices.close_transient();
+    let old = space.uffd();
+    uapi::close(old.fd());
+    let uffd = uapi::fd::beyond_limit(Uffd::open).map_err(InitError::Userfaultfd)?;
+    // Where the number that it has is the only one, it keeps that.
+    let uffd = uffd.raise().unwrap_or(uffd);
+    space.kernel.set_uffd(exclusive, uffd);
+    let refused = |_| InitError::Userfaultfd(Errno::INVAL);
+    space.places.staging.register(&uffd).map_err(refused)?;
+    // Before anything is freed: what the child frees from here on, it frees for itself, not for its parent.
+    if !space.swap.devices.lives().become_child() {
+        return Err(InitError::Life);
+    }
+    for file in space.swap.devices.all_mut(exclusive).iter_mut().flatten() {
+        file.inherit(&space.budget);
+    }
+    // Regions that the child does not have, or has empty, come out of the books first.
+    while let Some(r) = space.regions.all(exclusive).iter().copied().find(|r| r.attr.is_dontfork()) {
+        wipe(space, exclusive, r);
+        space.regions.remove(exclusive, r.start, r.end);
+    }
+    for i in 0..space.regions.all(exclusive).len() {
+        let r = space.regions.all(exclusive)[i];
+        if r.attr.is_wipeonfork() {
+            wipe(space, exclusive, r);
+        }
+        uffd.register(r.start, r.end - r.start).map_err(refused)?;
+    }
+    books::reopen_books(space);
+    mlock::unlock_all(space, exclusive);
+    // The kernel gave the child its pages without protection.
+    share::protect_in_child(space, exclusive);
+    space.places.staging.rebuild();
+    open_own_files(space);
+    stats::add(&space.stats.processes, 1);
+    if space.family.is_sharing() {
+        books::look_at_books(space);
+    }
+    Ok(())
+}
+
+/// Drops the states of a region whose memory this process does not have.
+fn wipe(space: &Space, exclusive: &Exclusive<'_>, r: Region) {
+    mapping::drop_content(space, exclusive, r.start, r.end);
+}
+
+/// Gives the child files of its own, beside those of its parent that it writes to no more, and forgets files that have
+/// nothing of it. Without one, what does not compress stays in RAM.
+fn open_own_files(space: &Space) {
+    let devices = &space.swap.devices;
+    let own = devices.own().fold(0, |files, (i, _)| files | bit(i));
+    let mut specs = [([0u8; NAME_BYTES_MAX], 0u64, 0i16); DEVICES_MAX];
+    let mut nr_specs = 0;
+    for (i, file) in devices.own() {
+        let (Some(priority), Some(spec)) = (devices.priority(i), specs.get_mut(nr_specs)) else { continue };
+        let name = file.dir().to_bytes_with_nul();
+        spec.0[..name.len()].copy_from_slice(name);
+        (spec.1, spec.2) = (file.bytes(), priority);
+        nr_specs += 1;
+    }
+    // The best first, should there be no room for all.
+    let specs = &mut specs[..nr_specs];
+    specs.sort_unstable_by_key(|spec| core::cmp::Reverse(spec.2));
+    numbers(own).for_each(|i| devices.write_no_more(i));
+    for i in 0..FILES_MAX {
+        if devices.file(i).is_some_and(SpillFile::is_unused)
+            && let Some(file) = devices.remove(i)
+        {
+            file.destroy(&space.budget);
+            devices.set_transient_fd(-1);
+        }
+    }
+    let mut writable = false;
+    for (dir, bytes, priority) in specs {
+        let Ok(dir) = CStr::from_bytes_until_nul(dir) else { continue };
+        let spec = SwapSpec { dir, bytes: *bytes, priority: Some(*priority) };
+        let file = match SpillFile::create(&spec, 1, devices.lives(), !space.kernel.force().no_direct) {
+            Ok(file) => file,
+            Err(errno) => {
+                devices.note_unmade(errno);
+                continue;
+            }
+        };
+        match devices.add(file) {
+            Ok(i) => {
+                devices.write_to(i, *priority);
+                writable = true;
+            }
+            Err(file) => file.destroy(&space.budget),
+        }
+    }
+    space.swap.set_has_file(writable);
+}

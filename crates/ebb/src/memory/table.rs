@@ -1,0 +1,397 @@
+//! State words and unit descriptors of the whole address space, in leaves that exist where something is managed.
+//!
+//! Owns the top table (one entry per GiB of address space), the leaves, and the marks that say which units were ever managed. Address
+//! space for a leaf is taken when the first region in its GiB is added, under the exclusive gate, and never goes away. It is
+//! inaccessible until the first page in it is looked up, and what only looks for content passes over it: a GiB that the program
+//! reserves and never touches costs eight bytes. So looking up a page is two loads, takes no lock and never fails half-way.
+
+use crate::base::PAGE;
+use crate::base::uapi::{self, Errno};
+use crate::protocols::page::PageWord;
+use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+/// First address that user space cannot have.
+pub const ADDR_END: usize = 1 << 47;
+/// Pages of a unit: 2 MiB, so that a unit of which little is present still unmaps a batch.
+pub const UNIT_PAGES: usize = 512;
+/// Bytes of a unit.
+pub const UNIT_BYTES: usize = UNIT_PAGES * PAGE;
+
+const LEAF_SHIFT: u32 = 30;
+const LEAF_PAGES: usize = 1 << (LEAF_SHIFT - 12);
+const LEAF_UNITS: usize = LEAF_PAGES / UNIT_PAGES;
+const LEAF_BYTES: usize = size_of::<Leaf>().next_multiple_of(PAGE);
+const NR_LEAVES: usize = ADDR_END >> LEAF_SHIFT;
+/// Words of marks of a leaf, a bit a unit; and leaves whose marks are in one page.
+const LEAF_MARKS: usize = LEAF_UNITS / 64;
+const MARKS_PAGE: usize = PAGE / (LEAF_MARKS * 8);
+
+/// In an entry of the top table, beside the leaf's address: a region ever covered the whole leaf, so its units are not marked one by
+/// one; some units are marked; the leaf is accessible.
+const MANAGED: usize = 1;
+const MARKED: usize = 2;
+const OPEN: usize = 4;
+const ADDRESS: usize = !(PAGE - 1);
+
+/// Units whose descriptors share a page.
+const UNITS_PAGE: usize = PAGE / size_of::<Unit>();
+
+/// What is known of one unit.
+#[derive(Debug)]
+#[repr(C, align(128))]
+pub struct Unit {
+    /// Pages of the unit in the page table.
+    pub present: AtomicU32,
+    /// Pages of the unit with any content: present, staged or swapped.
+    pub content: AtomicU32,
+    /// 1 while the unit is in the ring of units to sweep.
+    pub queued: AtomicU32,
+    /// Passes that reclaim still leaves the unit alone.
+    pub skip: AtomicU32,
+    /// Passes it was left alone for when it proved hot last: doubled each time, 0 when it did not.
+    pub generation: AtomicU32,
+    /// Pages the last sweep unmapped.
+    pub swept: AtomicU32,
+    /// Of these, pages that came back from staging, or from swap as soon as that.
+    pub returned: AtomicU32,
+    /// 1 while sweeps evict scattered pages in place (see [`crate::way_out::in_place`]).
+    pub in_place: AtomicU32,
+    /// Other near refaults since the last sweep.
+    pub refaulted: AtomicU32,
+    /// Page of the unit after those that the last fault in it brought in, and how many it might bring.
+    pub next: AtomicU32,
+    pub window: AtomicU32,
+    /// First touches in the unit that were no step of a walk.
+    pub touches: AtomicU32,
+    /// 1 once the memory of the unit's words is charged; and of the first unit in a page of descriptors, once that page is.
+    charged: AtomicU32,
+    page_charged: AtomicU32,
+    /// Page of the unit where the next sweep begins.
+    pub cursor: AtomicU32,
+    /// Clean pages of the unit.
+    pub clean: AtomicU32,
+    /// Swap-ins for reading that shall not leave clean pages, because such pages were written to soon.
+    pub written: AtomicU32,
+    /// Pages of the unit that are marked shared since a fork, or more.
+    pub shared: AtomicU32,
+    /// Of these, pages that were this process's alone when it last looked, and when that was, as [`crate::base::clock::stamp`]. A hint.
+    pub deserted: AtomicU32,
+    pub deserted_seen: AtomicU32,
+    /// When a sweep last took the marks of referenced pages, as [`crate::base::clock::stamp`].
+    pub unmarked: AtomicU32,
+    /// When a page of the unit was last seen in use, as [`crate::base::clock::stamp`].
+    pub touched: AtomicU32,
+    /// Not 0 when it has, or had, pages from before they were managed. The kernel may have been lent these, and may read them
+    /// still (vmsplice, MSG_ZEROCOPY): no frame of the unit is written with another page. Or a driver may have pinned them: they
+    /// go by MOVE only, see [`crate::pages::drivers`].
+    pub lent: AtomicU32,
+    /// When the kernel first refused to move a page of the unit, as [`crate::base::clock::stamp`]; 0 for never.
+    pub refused: AtomicU32,
+}
+
+impl Unit {
+    /// True once the memory of its words is charged.
+    #[inline]
+    pub fn is_charged(&self) -> bool {
+        self.charged.load(Ordering::Relaxed) != 0
+    }
+}
+
+#[repr(C)]
+struct Leaf {
+    words: [AtomicU64; LEAF_PAGES],
+    units: [Unit; LEAF_UNITS],
+}
+
+const _: () = assert!(PAGE.is_multiple_of(size_of::<Unit>()) && LEAF_UNITS.is_multiple_of(UNITS_PAGE));
+
+/// The top table.
+pub struct PageTable {
+    top: *const AtomicUsize,
+    marks: *const AtomicU64,
+}
+
+// SAFETY: both tables are arrays of atomics that live as long as the space; leaves hold atomics only.
+unsafe impl Sync for PageTable {}
+// SAFETY: as above.
+unsafe impl Send for PageTable {}
+
+impl PageTable {
+    /// Reserves the top table and the marks.
+    pub fn new() -> Result<Self, Errno> {
+        let top = uapi::reserve(NR_LEAVES * size_of::<AtomicUsize>())?.cast();
+        Ok(Self { top, marks: uapi::reserve_closed(NR_LEAVES * LEAF_MARKS * 8)? as *const AtomicU64 })
+    }
+
+    /// Start address of the unit that holds `addr`.
+    pub fn unit_start(&self, addr: usize) -> usize {
+        addr & !(UNIT_BYTES - 1)
+    }
+
+    #[inline]
+    fn entry(&self, addr: usize) -> Option<&AtomicUsize> {
+        // SAFETY: the index is below NR_LEAVES.
+        (addr < ADDR_END).then(|| unsafe { &*self.top.add(addr >> LEAF_SHIFT) })
+    }
+
+    /// The leaf of an entry that says it is open.
+    #[inline]
+    fn open_leaf(&self, entry: usize) -> &Leaf {
+        debug_assert!(entry & OPEN != 0);
+        // SAFETY: an open leaf is zeroed memory that stays mapped; zero is a valid value of every field.
+        unsafe { &*((entry & ADDRESS) as *const Leaf) }
+    }
+
+    /// The leaf of `addr`, if there is one.
+    #[inline]
+    fn leaf(&self, addr: usize) -> Option<&Leaf> {
+        let entry = self.entry(addr)?;
+        let seen = entry.load(Ordering::Acquire);
+        if seen & OPEN == 0 && !self.open(entry, seen) {
+            return None;
+        }
+        Some(self.open_leaf(entry.load(Ordering::Acquire)))
+    }
+
+    /// Makes a leaf accessible that is used for the first time; false when there is none. Several threads may do so at once.
+    #[cold]
+    fn open(&self, entry: &AtomicUsize, seen: usize) -> bool {
+        let at = seen & ADDRESS;
+        if at == 0 {
+            return false;
+        }
+        let opened = uapi::open_reserved(at, LEAF_BYTES);
+        assert!(opened.is_ok(), "no memory for tables of the program's memory: raise vm.max_map_count");
+        entry.fetch_or(OPEN, Ordering::AcqRel);
+        true
+    }
+
+    /// The leaf of `addr`, if anything in it was ever looked up.
+    fn used_leaf(&self, addr: usize) -> Option<&Leaf> {
+        let entry = self.entry(addr)?.load(Ordering::Acquire);
+        (entry & OPEN != 0).then(|| self.open_leaf(entry))
+    }
+
+    /// Makes sure that there are leaves for `[start, end)` and marks its units. Under the exclusive gate.
+    pub fn cover(&self, start: usize, end: usize) -> Result<(), Errno> {
+        let mut at = start >> LEAF_SHIFT << LEAF_SHIFT;
+        while at < end {
+            let entry = self.entry(at).ok_or(Errno::NOMEM)?;
+            if entry.load(Ordering::Relaxed) & ADDRESS != 0 {
+                at += 1 << LEAF_SHIFT;
+                continue;
+            }
+            // All that lack one up to the next that does not, with one call.
+            let lacks = |at: &usize| {
+                *at < end && self.entry(*at).is_some_and(|entry| entry.load(Ordering::Relaxed) & ADDRESS == 0)
+            };
+            let leaves = (at..).step_by(1 << LEAF_SHIFT).take_while(lacks).count();
+            let first = uapi::reserve_closed(leaves * LEAF_BYTES)?;
+            for leaf in 0..leaves {
+                let entry = self.entry(at).ok_or(Errno::NOMEM)?;
+                entry.fetch_or(first + leaf * LEAF_BYTES, Ordering::Release);
+                at += 1 << LEAF_SHIFT;
+            }
+        }
+        let mut at = self.unit_start(start);
+        while at < end {
+            let entry = self.entry(at).ok_or(Errno::NOMEM)?;
+            let leaf_bytes = 1usize << LEAF_SHIFT;
+            if at.is_multiple_of(leaf_bytes) && end - at >= leaf_bytes {
+                entry.fetch_or(MANAGED, Ordering::Relaxed);
+                at += leaf_bytes;
+                continue;
+            }
+            if entry.load(Ordering::Relaxed) & MARKED == 0 {
+                let page = self.marks as usize + (at >> LEAF_SHIFT) / MARKS_PAGE * PAGE;
+                uapi::open_reserved(page, PAGE)?;
+            }
+            let (word, bit) = self.mark(at);
+            word.fetch_or(bit, Ordering::Relaxed);
+            entry.fetch_or(MARKED, Ordering::Release);
+            at += UNIT_BYTES;
+        }
+        Ok(())
+    }
+
+    /// The word and the bit that mark the unit that holds `addr`, which is below [`ADDR_END`]. The page of the word is accessible
+    /// once the entry is [`MARKED`].
+    fn mark(&self, addr: usize) -> (&AtomicU64, u64) {
+        let unit = self.unit_index(addr);
+        // SAFETY: the index is within the marks.
+        let word = unsafe { &*self.marks.add((addr >> LEAF_SHIFT) * LEAF_MARKS + unit / 64) };
+        (word, 1 << (unit % 64))
+    }
+
+    /// False when nothing in the unit that holds `addr` was ever managed. True says nothing.
+    #[inline]
+    pub fn may_be_managed(&self, addr: usize) -> bool {
+        let Some(entry) = self.entry(addr) else { return false };
+        let entry = entry.load(Ordering::Acquire);
+        if entry & (MANAGED | MARKED) != MARKED {
+            return entry & MANAGED != 0;
+        }
+        let (word, bit) = self.mark(addr);
+        word.load(Ordering::Relaxed) & bit != 0
+    }
+
+    /// The same for every unit of `[start, end)`.
+    pub fn is_any_managed(&self, start: usize, end: usize) -> bool {
+        let mut at = start;
+        while at < end {
+            let entry = self.entry(at).map_or(0, |entry| entry.load(Ordering::Acquire));
+            if entry & (MANAGED | MARKED) == 0 {
+                at = self.leaf_end(at);
+            } else if self.may_be_managed(at) {
+                return true;
+            } else {
+                at = self.unit_start(at) + UNIT_BYTES;
+            }
+        }
+        false
+    }
+
+    fn unit_index(&self, addr: usize) -> usize {
+        (addr >> 12 & (LEAF_PAGES - 1)) / UNIT_PAGES
+    }
+
+    /// The state word of the page that holds `addr`, if there is a leaf for it.
+    #[inline]
+    pub fn word(&self, addr: usize) -> Option<PageWord<'_>> {
+        let leaf = self.leaf(addr)?;
+        Some(PageWord(&leaf.words[addr >> 12 & (LEAF_PAGES - 1)]))
+    }
+
+    /// The descriptor of the unit that holds `addr`, if there is a leaf for it.
+    #[inline]
+    pub fn unit(&self, addr: usize) -> Option<&Unit> {
+        let leaf = self.leaf(addr)?;
+        Some(&leaf.units[self.unit_index(addr)])
+    }
+
+    /// The same for who looks through many: the descriptor if the unit may have content, and where to look next.
+    pub fn used_unit(&self, addr: usize) -> (Option<&Unit>, usize) {
+        match self.used_leaf(addr) {
+            Some(leaf) => (Some(&leaf.units[self.unit_index(addr)]), self.unit_start(addr) + UNIT_BYTES),
+            None => (None, self.leaf_end(addr)),
+        }
+    }
+
+    /// Where what the leaf of `addr` describes ends.
+    pub fn leaf_end(&self, addr: usize) -> usize {
+        (addr >> LEAF_SHIFT << LEAF_SHIFT) + (1 << LEAF_SHIFT)
+    }
+
+    /// Bytes of tables that have become real memory with the first content of the unit at `addr`: once for each unit.
+    pub fn take_uncharged(&self, addr: usize) -> usize {
+        let Some(leaf) = self.leaf(addr) else { return 0 };
+        let index = self.unit_index(addr);
+        let unit = &leaf.units[index];
+        if unit.charged.swap(1, Ordering::Relaxed) != 0 {
+            return 0;
+        }
+        let first = &leaf.units[index / UNITS_PAGE * UNITS_PAGE];
+        let descriptors = if first.page_charged.swap(1, Ordering::Relaxed) == 0 { PAGE } else { 0 };
+        UNIT_PAGES * size_of::<AtomicU64>() + descriptors
+    }
+
+    /// False when no page of the leaf at `addr` has content.
+    pub fn has_content(&self, addr: usize) -> bool {
+        self.used_leaf(addr).is_some_and(|leaf| leaf.units.iter().any(|unit| unit.content.load(Ordering::Acquire) != 0))
+    }
+
+    /// Calls `f(page address, word)` for every page of `[start, end)` that may have content, skipping empty leaves
+    /// and empty units.
+    pub fn for_each_content(&self, start: usize, end: usize, f: impl FnMut(usize, PageWord<'_>)) {
+        self.for_each_in(start, end, |unit| unit.content.load(Ordering::Acquire) != 0, f);
+    }
+
+    /// The same for pages that may be protected.
+    pub fn for_each_protected(&self, start: usize, end: usize, f: impl FnMut(usize, PageWord<'_>)) {
+        let has_any = |unit: &Unit| unit.clean.load(Ordering::Acquire) | unit.shared.load(Ordering::Acquire) != 0;
+        self.for_each_in(start, end, has_any, f);
+    }
+
+    fn for_each_in(
+        &self,
+        start: usize,
+        end: usize,
+        wanted: impl Fn(&Unit) -> bool,
+        mut f: impl FnMut(usize, PageWord<'_>),
+    ) {
+        let mut at = start;
+        while at < end {
+            let Some(leaf) = self.used_leaf(at) else {
+                at = self.leaf_end(at);
+                continue;
+            };
+            let unit_end = (self.unit_start(at) + UNIT_BYTES).min(end);
+            if wanted(&leaf.units[self.unit_index(at)]) {
+                while at < unit_end {
+                    f(at, PageWord(&leaf.words[at >> 12 & (LEAF_PAGES - 1)]));
+                    at += PAGE;
+                }
+            }
+            at = unit_end;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LEAF: usize = 1 << LEAF_SHIFT;
+
+    #[test]
+    fn what_is_covered_may_be_managed_and_its_neighbours_are_not() {
+        let table = PageTable::new().expect("address space");
+        let (start, end) = (5 * LEAF + 3 * UNIT_BYTES, 9 * LEAF + UNIT_BYTES);
+        table.cover(start, end).expect("address space");
+        for inside in [start, 6 * LEAF - PAGE, 6 * LEAF, 8 * LEAF + PAGE, 9 * LEAF - PAGE, end - PAGE] {
+            assert!(table.may_be_managed(inside), "{inside:x}");
+        }
+        for outside in [0, 5 * LEAF, start - PAGE, end, 10 * LEAF, 100 * LEAF, ADDR_END - PAGE, ADDR_END, usize::MAX] {
+            assert!(!table.may_be_managed(outside), "{outside:x}");
+        }
+        // What is covered once more, beside or in it.
+        table.cover(5 * LEAF, start).expect("address space");
+        table.cover(7 * LEAF, 7 * LEAF + PAGE).expect("address space");
+        assert!(table.may_be_managed(5 * LEAF) && table.may_be_managed(7 * LEAF + UNIT_BYTES));
+    }
+
+    #[test]
+    fn a_leaf_is_opened_by_the_first_look_and_passed_over_until_then() {
+        let table = PageTable::new().expect("address space");
+        table.cover(LEAF, 4 * LEAF).expect("address space");
+        let next = |addr| (table.used_unit(addr).0.is_some(), table.used_unit(addr).1);
+        assert_eq!(next(LEAF + PAGE), (false, 2 * LEAF));
+        assert!(!table.has_content(LEAF));
+        table.for_each_content(LEAF, 4 * LEAF, |_, _| panic!("nothing has content"));
+        assert!(table.word(5 * LEAF).is_none() && table.unit(0).is_none());
+        let (addr, mut seen) = (2 * LEAF + 7 * UNIT_BYTES + 5 * PAGE, Vec::new());
+        table
+            .word(addr)
+            .expect("a leaf")
+            .set_exclusive(&crate::protocols::gate::tests::alone(), crate::protocols::page::State::PRESENT);
+        table.unit(addr).expect("a leaf").content.store(1, Ordering::Relaxed);
+        assert_eq!((next(addr), next(LEAF)), ((true, 2 * LEAF + 8 * UNIT_BYTES), (false, 2 * LEAF)));
+        table.for_each_content(LEAF, 4 * LEAF, |at, word| {
+            if word.load() == crate::protocols::page::State::PRESENT {
+                seen.push(at);
+            }
+        });
+        assert_eq!(seen, [addr]);
+    }
+
+    #[test]
+    fn tables_are_charged_once_by_the_page() {
+        let table = PageTable::new().expect("address space");
+        table.cover(0, LEAF).expect("address space");
+        assert_eq!(table.take_uncharged(0), 2 * PAGE);
+        assert_eq!(table.take_uncharged(PAGE), 0);
+        assert_eq!(table.take_uncharged(UNIT_BYTES), PAGE);
+        assert_eq!(table.take_uncharged(UNITS_PAGE * UNIT_BYTES), 2 * PAGE);
+        assert!(table.unit(0).is_some_and(Unit::is_charged));
+    }
+}

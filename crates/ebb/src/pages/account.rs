@@ -1,0 +1,80 @@
+//! Bookkeeping of pages that change state: unit counters and the ring of units.
+
+use crate::protocols::gate::Held;
+use crate::space::Space;
+use core::sync::atomic::Ordering::{Relaxed, SeqCst};
+
+/// A page of the unit at `addr` got content for the first time.
+pub(crate) fn count_content(space: &Space, addr: usize, n: usize) {
+    if let Some(unit) = space.table.unit(addr) {
+        unit.content.fetch_add(n as u32, Relaxed);
+        // The state words of a unit and its descriptor become real memory once, and stay.
+        if !unit.is_charged() {
+            space.budget.charge_meta(space.table.take_uncharged(addr));
+        }
+    }
+    space.budget.add_wanted(n);
+}
+
+/// A page of the unit at `addr` lost its content.
+pub(crate) fn uncount_content(space: &Space, addr: usize, n: usize) {
+    if let Some(unit) = space.table.unit(addr) {
+        unit.content.fetch_sub(n as u32, Relaxed);
+    }
+    space.budget.sub_wanted(n);
+}
+
+/// Pages of the unit at `addr` were mapped: reclaim will look at the unit.
+pub(crate) fn count_present(space: &Space, addr: usize, n: usize) {
+    let Some(unit) = space.table.unit(addr) else { return };
+    // Sequentially consistent against `sweep_one`, which clears `queued` and then looks at `present`.
+    unit.present.fetch_add(n as u32, SeqCst);
+    if unit.queued.load(SeqCst) == 0 && unit.queued.swap(1, SeqCst) == 0 {
+        queue_unit(space, addr);
+    }
+}
+
+/// Pages of the unit at `addr` were unmapped.
+pub(crate) fn uncount_present(space: &Space, addr: usize, n: usize) {
+    if let Some(unit) = space.table.unit(addr) {
+        unit.present.fetch_sub(n as u32, Relaxed);
+    }
+}
+
+/// Pages of the unit at `addr` became clean.
+pub(crate) fn count_clean(space: &Space, addr: usize, n: usize) {
+    if let Some(unit) = space.table.unit(addr) {
+        unit.clean.fetch_add(n as u32, Relaxed);
+    }
+    space.eviction.add_clean(n);
+}
+
+/// Pages of the unit at `addr` are no longer clean.
+pub(crate) fn uncount_clean(space: &Space, addr: usize, n: usize) {
+    if let Some(unit) = space.table.unit(addr) {
+        unit.clean.fetch_sub(n as u32, Relaxed);
+    }
+    space.eviction.sub_clean(n);
+}
+
+/// Puts a unit that is marked queued at the end of the ring.
+pub(crate) fn queue_unit(space: &Space, addr: usize) {
+    if !space.eviction.units.push(space.table.unit_start(addr) as u64)
+        && let Some(unit) = space.table.unit(addr)
+    {
+        // More units than the ring holds: this one is queued when its next page comes in.
+        unit.queued.store(0, Relaxed);
+    }
+}
+
+/// True when one or several regions that can be read and written cover the range.
+pub(crate) fn is_plain_range(space: &Space, held: &Held, start: usize, end: usize) -> bool {
+    let mut at = start;
+    while at < end {
+        match space.regions.find(held, at) {
+            Some(region) if region.attr.is_plain() => at = region.end,
+            _ => return false,
+        }
+    }
+    true
+}

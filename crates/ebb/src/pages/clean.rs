@@ -1,0 +1,332 @@
+//! Clean pages: present, write-protected, and with a swap slot that still holds the same content (see `page`).
+//!
+//! They make eviction of what is only read cheap: no copy into staging, no compression, no writing. What that costs is
+//! room in pool or file for content that is in memory too; `swapin` decides which pages are worth it.
+//!
+//! A clean page ends as an ordinary present page, its slot freed (*opened*: written to, used by a system call, in a
+//! unit that proved hot), or as a swapped page (*dropped*: evicted).
+
+use crate::base::PAGE;
+use crate::base::runs::Runs;
+use crate::base::uapi::{self};
+use crate::counters::stats;
+use crate::groups::cost::Cost;
+use crate::memory::table::UNIT_PAGES;
+use crate::pages::claims;
+use crate::pages::tally::Tally;
+use crate::pages::{account, kept, sharing, stock};
+use crate::places::staging::GROUP_FRAMES;
+use crate::places::swapspace::{folio_at, slot_of};
+use crate::protocols::gate::{Exclusive, Held};
+use crate::protocols::page::{PageWord, State, Tag};
+use crate::space::Space;
+use core::sync::atomic::Ordering::Relaxed;
+use ebb_slots::{Slot, TableEntry};
+use linux_raw_sys::general as g;
+
+/// Pages opened by one fault.
+pub(crate) const OPEN_MAX: usize = 16;
+/// After a write to a clean page, so many faults that bring in pages of its unit leave none.
+const WRITTEN_PENALTY: u32 = 8;
+
+/// What pages are opened for.
+#[derive(Clone, Copy)]
+enum How {
+    /// To be written: clean ones, and at most so many shared ones.
+    ForWrite { max_shared: usize },
+    /// To free the slots of clean ones, with or without waiting for one that somebody else has locked.
+    ForSlots { waits: bool },
+}
+
+/// What came of opening pages.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Opened {
+    pub pages: usize,
+    /// Pages that the tree has more of now, because these were shared.
+    pub broken: usize,
+}
+
+/// A clean page that the caller owns gives up its slot.
+fn free_clean(space: &Space, addr: usize, state: State) {
+    let (slot, folio) = (slot_of(state), folio_at(addr));
+    if let Ok(was) = space.swap.claim(slot, folio) {
+        space.swap.release(&space.budget, space.stats, slot, folio, was);
+    }
+}
+
+/// Frees `slot`, whose page alone needs it and is clean, by opening that page, and clean pages that follow it. Never
+/// waits, so that it may be called with slots locked and pages claimed. Only if its content is at `at` of a file: the
+/// file's knowledge may be old.
+pub(crate) fn reclaim_cache_only(space: &Space, held: &Held, slot: Slot, at: u32) -> bool {
+    if !space.swap.is_in_file(slot, at) {
+        return false;
+    }
+    let TableEntry::Cached { count: 0, folio, locked: false, .. } = space.swap.entry(slot) else { return false };
+    let addr = folio.get() as usize * PAGE;
+    let Some(word) = space.table.word(addr) else { return false };
+    let state = word.load();
+    let how = How::ForSlots { waits: false };
+    let opened =
+        state.is_clean() && slot_of(state) == slot && open(space, held, addr, word, state, usize::MAX, how).pages > 0;
+    stats::add(&space.stats.cache_only_reclaimed, opened as u64);
+    opened
+}
+
+/// Opens the protected page at `addr`, seen in `state`, and protected pages that follow it below `end`, at most
+/// `max_shared` shared ones, with one call; none when somebody else was faster. They may be written then.
+pub(crate) fn open_run(
+    space: &Space,
+    held: &Held,
+    addr: usize,
+    word: PageWord<'_>,
+    state: State,
+    end: usize,
+    max_shared: usize,
+) -> Opened {
+    open(space, held, addr, word, state, end, How::ForWrite { max_shared })
+}
+
+fn open(space: &Space, held: &Held, addr: usize, word: PageWord<'_>, state: State, end: usize, how: How) -> Opened {
+    let mut nr_shared = 0;
+    let mut is_meant = |state: State| match how {
+        How::ForWrite { max_shared } => {
+            nr_shared += state.is_shared() as usize;
+            state.is_protected() && nr_shared <= max_shared
+        }
+        How::ForSlots { .. } => state.is_clean(),
+    };
+    if !is_meant(state) {
+        return Opened::default();
+    }
+    let mut states = [state; OPEN_MAX];
+    let limit = end.min(space.table.unit_start(addr) + UNIT_PAGES * PAGE).min(addr + OPEN_MAX * PAGE);
+    let n = claims::claim_run(space, addr, word, state, limit, |i, seen| {
+        states[i] = seen;
+        is_meant(seen)
+    });
+    if n == 0 {
+        return Opened::default();
+    }
+    // First the slots go: from the moment that the pages can be written nothing may rely on them.
+    let mut done = 0;
+    let mut tally = Tally::new(space, held);
+    for (i, state) in states[..n].iter().enumerate() {
+        if state.is_clean() {
+            let (slot, folio) = (slot_of(*state), folio_at(addr + i * PAGE));
+            let was = match how {
+                How::ForSlots { waits: false } => space.swap.try_claim(slot, folio),
+                _ => space.swap.claim(slot, folio).ok(),
+            };
+            match was {
+                Some(was) => space.swap.release(&space.budget, space.stats, slot, folio, was),
+                None if matches!(how, How::ForSlots { waits: false }) => break,
+                None => {}
+            }
+        }
+        if state.is_clean() {
+            tally.add(addr + i * PAGE, Cost::SWAP.taken());
+        }
+        done += 1;
+    }
+    // The rest stay as they are.
+    for (i, state) in states[..n].iter().enumerate().skip(done) {
+        if let Some(word) = space.table.word(addr + i * PAGE) {
+            word.finish(*state);
+        }
+    }
+    let states = &states[..done];
+    account::uncount_clean(space, addr, states.iter().filter(|state| state.is_clean()).count());
+    // What is shared stays protected, unless it is to be written.
+    let stays = |state: &State| state.is_shared() && matches!(how, How::ForSlots { .. });
+    let (mut first, mut broken) = (0, 0);
+    for (i, state) in states.iter().enumerate().filter(|(_, state)| !stays(state)) {
+        broken += sharing::break_if_shared(space, addr + i * PAGE, *state);
+    }
+    for run in states.chunk_by(|a, b| stays(a) == stays(b)) {
+        if !stays(&run[0]) {
+            // A failure leaves pages protected that are open in the books: a write finds that out, see `spurious`.
+            let _ = space.uffd().write_protect(addr + first * PAGE, run.len() * PAGE, false);
+        }
+        first += run.len();
+    }
+    for (i, state) in states.iter().enumerate() {
+        if let Some(word) = space.table.word(addr + i * PAGE) {
+            let open = State::PRESENT.pinned_as(*state);
+            word.finish(if stays(state) { state.without_slot() } else { open });
+        }
+    }
+    Opened { pages: done, broken }
+}
+
+/// Answers the first write to the protected page at `addr`, for which `charged` pages are charged; how many of these it
+/// took.
+pub(crate) fn open_for_write(
+    space: &Space,
+    held: &Held,
+    addr: usize,
+    word: PageWord<'_>,
+    state: State,
+    end: usize,
+    charged: usize,
+) -> usize {
+    let opened = open_run(space, held, addr, word, state, end, charged);
+    if opened.pages > 0 {
+        stats::add(&space.stats.faults_protected, 1);
+        if let (Some(unit), true) = (space.table.unit(addr), state.is_clean()) {
+            unit.written.store(WRITTEN_PENALTY, Relaxed);
+        }
+    }
+    sharing::use_charge(space, opened.broken, charged)
+}
+
+/// Opens the clean pages of the unit at `unit`, which is to stay in memory: their slots are of use to others. How
+/// many.
+pub(crate) fn open_unit(space: &Space, held: &Held, unit: usize) -> usize {
+    let end = unit + UNIT_PAGES * PAGE;
+    let (mut at, mut sum) = (unit, 0);
+    while at < end {
+        let Some(word) = space.table.word(at) else { break };
+        let state = word.load();
+        let opened = open(space, held, at, word, state, end, How::ForSlots { waits: true }).pages;
+        sum += opened;
+        at += opened.max(1) * PAGE;
+    }
+    sum
+}
+
+/// Opens clean pages of some units, because neither pool nor file takes more and their slots hold what is in memory
+/// too. False when there are none.
+pub(crate) fn open_some(space: &Space, held: &Held) -> bool {
+    let mut opened = 0;
+    let mut looks = if space.eviction.nr_clean() > 0 { space.eviction.units.len() } else { 0 };
+    while looks > 0 && opened < UNIT_PAGES {
+        looks -= 1;
+        let Some(addr) = space.eviction.units.pop() else { break };
+        if space.table.unit(addr as usize).is_some_and(|unit| unit.clean.load(Relaxed) > 0) {
+            opened += open_unit(space, held, addr as usize);
+        }
+        account::queue_unit(space, addr as usize);
+    }
+    opened > 0
+}
+
+/// Opens every protected page.
+pub(crate) fn open_all(space: &Space, exclusive: &Exclusive<'_>) {
+    for region in space.regions.all(exclusive) {
+        open_range_exclusive(space, exclusive, region.start, region.end);
+    }
+}
+
+/// Opens every protected page of a range.
+pub(crate) fn open_range_exclusive(space: &Space, exclusive: &Exclusive<'_>, start: usize, end: usize) {
+    let mut tally = Tally::new(space, exclusive);
+    let mut runs = Runs::new(|run| {
+        let _ = space.uffd().write_protect(run.start, run.len(), false);
+    });
+    space.table.for_each_protected(start, end, |addr, word| {
+        let state = word.load();
+        if !state.is_protected() {
+            return;
+        }
+        if state.is_clean() {
+            forget_clean(space, addr, state);
+            tally.add(addr, Cost::SWAP.taken());
+        }
+        sharing::break_if_shared(space, addr, state);
+        word.set_exclusive(exclusive, State::PRESENT.pinned_as(state));
+        runs.add(addr);
+    });
+}
+
+/// The clean page at `addr` has lost its place in memory: frees its slot. Under the exclusive gate; the caller sets
+/// the word.
+pub(crate) fn forget_clean(space: &Space, addr: usize, state: State) {
+    debug_assert!(state.is_clean());
+    free_clean(space, addr, state);
+    account::uncount_clean(space, addr, 1);
+}
+
+/// The claimed clean page at `addr` is unmapped; its new state.
+fn evict_clean(space: &Space, addr: usize, state: State, tally: &mut Tally<'_>) -> State {
+    space.swap.evict(slot_of(state), folio_at(addr));
+    sharing::break_if_shared(space, addr, state);
+    tally.add(addr, Cost::RAM.taken());
+    State::swapped(state.payload())
+}
+
+/// Unmaps the claimed clean pages of a unit that is being swept; how many. `saved` holds the states of claimed
+/// pages and gets the new ones. Pages that could not be unmapped are let go as they were.
+pub(crate) fn drop_clean(
+    space: &Space,
+    held: &Held,
+    unit: usize,
+    saved: &mut [u64; UNIT_PAGES],
+    not_claimed: u64,
+) -> usize {
+    let mut dropped = 0;
+    let mut tally = Tally::new(space, held);
+    let gone = stock::move_to_stock(space, held, unit, |page| {
+        let state = State::from_raw(saved[page]);
+        saved[page] != not_claimed && state.is_clean() && !state.is_shared()
+    });
+    for (page, raw) in saved.iter_mut().enumerate() {
+        if gone[page / GROUP_FRAMES] >> (page % GROUP_FRAMES) & 1 != 0 {
+            *raw = evict_clean(space, unit + page * PAGE, State::from_raw(*raw), &mut tally).to_raw();
+            dropped += 1;
+        }
+    }
+    // What moved is no longer charged, or the stock is.
+    let moved = dropped;
+    // First and end page of each range, then address and length.
+    let mut ranges = [(0usize, 0usize); UNIT_PAGES / 2];
+    let mut nr_ranges = 0;
+    let (mut first, mut end, mut at) = (0, 0, 0);
+    // Ranges run over claimed pages that are not present, up to a page that must stay.
+    while at <= UNIT_PAGES {
+        let raw = saved.get(at).copied().unwrap_or(not_claimed);
+        let state = State::from_raw(raw);
+        let is_clean = raw != not_claimed && state.is_clean();
+        let is_absent = raw != not_claimed && state.tag() != Tag::Present;
+        if is_clean {
+            if end == first {
+                first = at;
+            }
+            end = at + 1;
+        } else if !is_absent && end > first {
+            ranges[nr_ranges] = (first, end);
+            nr_ranges += 1;
+            (first, end) = (0, 0);
+        }
+        at += 1;
+    }
+    let ranges = &mut ranges[..nr_ranges];
+    for (start, len) in ranges.iter_mut() {
+        (*start, *len) = (unit + *start * PAGE, (*len - *start) * PAGE);
+    }
+    stats::add(&space.stats.unmap_calls, !ranges.is_empty() as u64);
+    let done = space.kernel.drop_ranges(ranges);
+    for (i, &(start, len)) in ranges.iter().enumerate() {
+        for addr in (start..start + len).step_by(PAGE) {
+            let page = (addr - unit) / PAGE;
+            let state = State::from_raw(saved[page]);
+            let Some(word) = space.table.word(addr) else { continue };
+            if !state.is_clean() {
+                continue;
+            }
+            // After a failure some pages of the range may be gone: only one by one is it sure which.
+            if i < done || uapi::madvise(addr, PAGE, g::MADV_DONTNEED).is_ok() {
+                saved[page] = evict_clean(space, addr, state, &mut tally).to_raw();
+                dropped += 1;
+            } else {
+                word.finish(kept::kept(space, addr, state));
+                saved[page] = not_claimed;
+            }
+        }
+    }
+    account::uncount_clean(space, unit, dropped);
+    account::uncount_present(space, unit, dropped);
+    space.budget.uncharge(dropped - moved);
+    stats::add(&space.stats.dropped_clean_pages, dropped as u64);
+    stats::add(&space.stats.unmap_pages, dropped as u64);
+    dropped
+}

@@ -1,0 +1,398 @@
+//! The stock: frames of staging that hold nothing any more and keep their memory, for what comes in next.
+//!
+//! To map a page by COPY the kernel allocates memory, and to drop one it frees it: a microsecond and a half a page together. A
+//! program that walks through more memory than it may have pays both for every page. MOVE takes a frame that was written where it
+//! is, for a sixth of that: so frames that swapping out leaves behind, and clean pages that are evicted, are kept, in groups of
+//! [`GROUP_FRAMES`], and the next run of pages that comes in takes them. To fill them a reader decompresses, a first touch writes
+//! zeros.
+//!
+//! MOVE flushes the TLB once a call, which interrupts every processor that the program runs on (12 us): only runs of at least
+//! [`RUN_MIN`] pages come from the stock, and only where that proves cheaper (`ways`). It grows by as much as such runs have asked
+//! for lately, and no larger than what background reclaim keeps free at most; its frames stay charged, and a page takes the charge
+//! along with the frame.
+//!
+//! MOVE cannot protect what it maps. A page that is to be clean is protected right after, and then compared with what was
+//! put there: who wrote to it in between has an ordinary page.
+//!
+//! The kernel may hold a reference to a page beyond the call that it was given for: while it is pinned, MOVE refuses it; where it
+//! is not, as for what is sent with MSG_ZEROCOPY, writing something else to its frame would be seen there. Who makes such calls
+//! keeps no frames ([`Space::reuse_no_frames`]).
+//!
+//! Frames in the stock have owner 0 and memory behind them, and each is in the ring once. They are taken, used and put back
+//! inside the gate; a fork finds none, because what a child shares cannot be moved.
+
+use crate::base::uapi::uffd::UffdError;
+use crate::base::{PAGE, clock, uapi};
+use crate::counters::stats;
+use crate::memory::table::UNIT_BYTES;
+use crate::pages::{account, sharing};
+use crate::places::frames::{Closed, Frames, GROUP_BYTES, Placed, RUN_MAX, RUN_MIN};
+use crate::places::staging::{GROUP_FRAMES, GROUPS, Part};
+use crate::places::work::RunBuffers;
+use crate::protocols::gate::Held;
+use crate::protocols::page::{State, Tag};
+use crate::space::Space;
+use crate::threads::ctx::ThreadCtx;
+use core::sync::atomic::Ordering::{Relaxed, SeqCst};
+
+/// Pages that are remembered to have been asked for.
+const DEMAND_MAX: i64 = 4096;
+/// For so long they are; a process that walked once would keep what others of its tree need.
+const DEMAND_MS: u64 = 50;
+/// For so long nothing is stocked when that stood in the way of other charges.
+const REFUSED_MS: u64 = 5;
+
+/// Groups on their way into the stock: those next to each other together.
+struct NewFrames<'a> {
+    space: &'a Space,
+    run: Frames,
+}
+
+impl NewFrames<'_> {
+    fn add_group(&mut self, first: u32) {
+        if self.run.n == 0 || self.run.first + self.run.n as u32 != first {
+            self.flush();
+            self.run = Frames { first, n: 0 };
+        }
+        self.run.n += GROUP_FRAMES;
+    }
+
+    fn flush(&self) {
+        if self.run.n > 0 {
+            self.space.places.stock.demand.fetch_sub(self.run.n as i64, Relaxed);
+            self.space.budget.add_stocked(self.run.n as i64);
+            push_frames(self.space, self.run);
+        }
+    }
+}
+
+impl Drop for NewFrames<'_> {
+    fn drop(&mut self) {
+        self.flush();
+    }
+}
+
+/// True when the stock has frames for a run.
+pub(crate) fn has_stock(space: &Space) -> bool {
+    space.budget.stocked() >= RUN_MIN && !space.budget.is_stock_too_large()
+}
+
+/// Whether the page at `addr`, seen in `state`, begins a run of pages that can be moved to where they belong: out of the stock, or,
+/// staged, out of their own frames.
+pub(crate) fn may_move_in(space: &Space, addr: usize, state: State, window: usize) -> bool {
+    let is_next = |(i, next): (usize, State)| match state.tag() {
+        Tag::Staged => next == State::staged(state.payload() as u32 + i as u32),
+        tag => next.tag() == tag,
+    };
+    let end = addr + RUN_MIN * PAGE;
+    window >= RUN_MIN
+        && matches!(state.tag(), Tag::None | Tag::Staged | Tag::Swapped)
+        && space.kernel.can_move()
+        && end <= space.table.unit_start(addr) + UNIT_BYTES
+        && (addr..end).step_by(PAGE).map_while(|at| Some(space.table.word(at)?.load())).enumerate().all(is_next)
+}
+
+/// True when there are frames for a run of pages in that state, and to move them costs less than to copy.
+pub(crate) fn has_frames_for(space: &Space, state: State) -> bool {
+    let has_frames = match state.tag() {
+        Tag::Staged => !space.places.staging.is_shared(state.payload() as u32),
+        Tag::Swapped => has_stock(space) && RunBuffers::are_allowed(space.budget.share()),
+        _ => has_stock(space),
+    };
+    has_frames && (space.places.ways.prefers_move(state.tag()) || space.kernel.force().always_move)
+}
+
+/// `n` pages came in, seen in `state`, for which frames of the stock were of use, whether there were any or not.
+pub(crate) fn note_demand(space: &Space, n: usize, state: State) {
+    let is_of_use = match state.tag() {
+        Tag::Staged => false,
+        Tag::Swapped => RunBuffers::are_allowed(space.budget.share()),
+        _ => true,
+    };
+    if !is_of_use {
+        return;
+    }
+    space.places.stock.asked.store(clock::stamp(), Relaxed);
+    if space.places.stock.demand.load(Relaxed) < DEMAND_MAX {
+        space.places.stock.demand.fetch_add(n as i64, Relaxed);
+    }
+}
+
+/// Frames for a run of at most `most` pages, and a few more where what would be left is too little for another. Inside the gate.
+pub(crate) fn take_frames(space: &Space, most: usize) -> Option<Frames> {
+    let all = Frames::from_bits(space.places.stock.frames.pop()?);
+    let (taken, rest) = all.split(most);
+    space.budget.add_stocked(-(taken.n as i64));
+    if rest.n > 0 {
+        push_frames(space, rest);
+    }
+    Some(taken)
+}
+
+/// The first `used` of the frames are pages now; the others go back, or, too few for a run, are dropped. Inside the gate.
+pub(crate) fn put_frames(space: &Space, frames: Frames, used: usize) {
+    if used > 0 {
+        space.places.staging.frames_left(frames.first, used as u32);
+        stats::add(&space.stats.moved_in_pages, used as u64);
+    }
+    let rest = Frames { first: frames.first + used as u32, n: frames.n - used };
+    if rest.n >= RUN_MIN {
+        space.budget.add_stocked(rest.n as i64);
+        push_frames(space, rest);
+    } else if rest.n > 0 {
+        drop_frames(space, rest);
+    }
+}
+
+/// The last ones are the first to be used: processors have them in their caches.
+fn push_frames(space: &Space, frames: Frames) {
+    let pushed = space.places.stock.frames.push_first(frames.to_bits());
+    assert!(pushed, "there are no more runs of frames than places");
+}
+
+fn drop_frames(space: &Space, frames: Frames) {
+    space.places.staging.drop_kept(frames.first, frames.n as u32);
+    space.budget.uncharge(frames.n);
+}
+
+/// Has what is freed from here on freed for good.
+pub(crate) fn close_stock(space: &Space) -> Closed<'_> {
+    space.places.stock.closers.fetch_add(1, Relaxed);
+    Closed(&space.places.stock)
+}
+
+/// Drops some of the stock, or buffers of runs that are more than the process should have now; false when there is nothing
+/// such. Outside the gate.
+pub(crate) fn shrink_stock(space: &Space, ctx: &ThreadCtx) -> bool {
+    let share = space.budget.share();
+    let are_too_many = space.places.runs.are_too_many(share);
+    if !are_too_many && space.budget.stocked() == 0 {
+        return false;
+    }
+    let inside = space.threads.enter(ctx);
+    let mut freed = if are_too_many { space.places.runs.trim(share, &space.budget) } else { 0 };
+    if let Some(frames) = take_frames(space, RUN_MAX) {
+        drop_frames(space, frames);
+        freed += frames.n;
+    }
+    drop(inside);
+    freed > 0
+}
+
+/// A charge finds no room: drops some of the stock, and has what is freed next freed for good; false when there is none.
+/// Outside the gate.
+pub(crate) fn give_up_stock(space: &Space, ctx: &ThreadCtx) -> bool {
+    let is_given = shrink_stock(space, ctx);
+    if is_given {
+        space.places.stock.demand.store(0, Relaxed);
+        space.places.stock.refused.store(clock::stamp(), Relaxed);
+    }
+    is_given
+}
+
+/// Before fork: drops all of the stock and the buffers of runs, and has nothing come into it that the child shares. Under the
+/// exclusive gate.
+pub(crate) fn empty_stock(space: &Space) {
+    space.places.runs.trim(0, &space.budget);
+    while let Some(frames) = take_frames(space, RUN_MAX) {
+        drop_frames(space, frames);
+    }
+    space.places.staging.keep_no_more();
+}
+
+/// Pages that the stock may grow by.
+fn stock_room(space: &Space) -> usize {
+    let demand = space.places.stock.demand.load(Relaxed);
+    let is_closed = space.places.stock.closers.load(Relaxed) > 0 || space.places.stock.is_over.load(SeqCst);
+    let [asked, refused] =
+        [&space.places.stock.asked, &space.places.stock.refused].map(|at| clock::ms_since(at.load(Relaxed)));
+    let is_of_use = demand > 0 && asked <= DEMAND_MS && (refused > REFUSED_MS || clock::is_forbidden());
+    if !is_of_use || is_closed || space.places.staging.is_scarce() {
+        return 0;
+    }
+    let most = space.budget.stock_max().min(demand as usize + GROUP_FRAMES - 1);
+    // Some for a look at what they cost.
+    if space.places.ways.wants_frames() || space.kernel.force().always_move {
+        most
+    } else {
+        most.min(RUN_MAX.saturating_sub(space.budget.stocked()))
+    }
+}
+
+/// The unit at `unit` may have pages that the kernel reads still, by a reference from before they were managed.
+pub(crate) fn may_be_lent(space: &Space, unit: usize) -> bool {
+    space.table.unit(unit).is_some_and(|unit| unit.lent.load(Relaxed) != 0)
+}
+
+/// Releases a drained part, full groups of it into the stock; how many pages that gained. Inside the gate.
+pub(crate) fn release_part(space: &Space, part: Part) -> usize {
+    let frames = space.places.staging.frames_of(part);
+    sharing::break_frames(space, frames.start, frames.map(|frame| space.places.staging.addr(frame)));
+    let (room, mut stocked) = (stock_room(space), 0);
+    let mut new = NewFrames { space, run: Frames { first: 0, n: 0 } };
+    let freed = space.places.staging.release(part, |first| {
+        // What the kernel lost nobody may look into.
+        let keeps =
+            stocked + GROUP_FRAMES <= room && uapi::are_resident(space.places.staging.addr(first), GROUP_FRAMES);
+        if keeps {
+            stocked += GROUP_FRAMES;
+            new.add_group(first);
+        }
+        keeps
+    });
+    space.budget.uncharge(freed);
+    freed + stocked
+}
+
+/// Moves clean pages of the unit that the caller has claimed into the stock, groups of them that are whole; which pages are
+/// gone now, a bit each. `is_clean` says which may go.
+pub(crate) fn move_to_stock(
+    space: &Space,
+    held: &Held,
+    unit: usize,
+    is_clean: impl Fn(usize) -> bool,
+) -> [u64; GROUPS] {
+    let mut gone = [0; GROUPS];
+    let can_move = space.kernel.can_move() && !may_be_lent(space, unit);
+    let mut room = if can_move { stock_room(space) } else { 0 };
+    let mut wanted = 0u32;
+    for group in 0..GROUPS {
+        let first = unit + group * GROUP_BYTES;
+        let mut pages = group * GROUP_FRAMES..(group + 1) * GROUP_FRAMES;
+        if room >= GROUP_FRAMES
+            && pages.all(&is_clean)
+            && account::is_plain_range(space, held, first, first + GROUP_BYTES)
+        {
+            wanted |= 1 << group;
+            room -= GROUP_FRAMES;
+        }
+    }
+    let block = if wanted != 0 { space.places.staging.take() } else { None };
+    let Some(block) = block else { return gone };
+    let frame = |group: usize| space.places.staging.frame(block, group * GROUP_FRAMES);
+    let (mut fit, mut group) = (0u32, 0);
+    while group < GROUPS {
+        let run = group..group + ((wanted >> group).trailing_ones() as usize).max(1);
+        group = run.end;
+        if wanted & 1 << run.start == 0 {
+            continue;
+        }
+        stats::add(&space.stats.unmap_calls, 1);
+        stats::add(&space.stats.unmap_move_calls, 1);
+        let (src, len) = (unit + run.start * GROUP_BYTES, run.len() * GROUP_BYTES);
+        let moved = match space.uffd().move_pages(space.places.staging.addr(frame(run.start)), src, len) {
+            Ok(()) => len,
+            Err((bytes, _)) => bytes,
+        };
+        // A page that the kernel had swapped out itself keeps its protection.
+        let is_open = space.uffd().write_protect(space.places.staging.addr(frame(run.start)), len, false).is_ok();
+        for (i, group) in run.enumerate() {
+            let pages = (moved.saturating_sub(i * GROUP_BYTES) / PAGE).min(GROUP_FRAMES);
+            gone[group] = if pages == GROUP_FRAMES { u64::MAX } else { (1 << pages) - 1 };
+            // Who looks into a frame must find one, also where the program's page was missing.
+            let is_whole = is_open && pages == GROUP_FRAMES;
+            if is_whole && uapi::are_resident(space.places.staging.addr(frame(group)), GROUP_FRAMES) {
+                fit |= 1 << group;
+            } else {
+                space.places.staging.drop_frames(frame(group), GROUP_FRAMES);
+            }
+        }
+    }
+    let pages: u32 = gone.iter().map(|pages| pages.count_ones()).sum();
+    space.budget.uncharge(pages as usize - fit.count_ones() as usize * GROUP_FRAMES);
+    if fit == 0 {
+        space.places.staging.give_back_unused(block);
+    } else {
+        // Whatever else is in the block nobody counts: it is empty.
+        let mut new = NewFrames { space, run: Frames { first: 0, n: 0 } };
+        space.places.staging.hold_groups(block, fit, |first| new.add_group(first));
+    }
+    gone
+}
+
+/// Compares the stock with what is counted of it, and its frames with what they must be. Under the exclusive gate.
+pub(crate) fn validate_stock(space: &Space) -> Result<(), &'static str> {
+    let (mut pages, mut bad) = (0, false);
+    space.places.stock.frames.for_each(|bits| {
+        let frames = Frames::from_bits(bits);
+        pages += frames.n;
+        let all = frames.first..frames.first + frames.n as u32;
+        let is_empty = |frame| space.places.staging.owner(frame).load(Relaxed) == 0;
+        bad |= !all.clone().all(|frame| is_empty(frame) && uapi::is_mapped(space.places.staging.addr(frame)));
+        bad |= frames.n < RUN_MIN || space.places.staging.is_shared(frames.first);
+    });
+    if pages != space.budget.stocked() || space.places.staging.staged() + pages > space.places.staging.held() {
+        return Err("the stock differs from its count");
+    }
+    if bad { Err("a frame in stock is in use, shared or gone") } else { Ok(()) }
+}
+
+/// Writes `pages` into the frames, and maps these from `addr` on, in pages that the caller has claimed and nobody has mapped; those that
+/// are to be clean protected. Inside the gate.
+pub(crate) fn place(space: &Space, addr: usize, frames: Frames, pages: &[u8], clean: bool) -> Placed {
+    let n = pages.len() / PAGE;
+    assert!(n <= frames.n && n <= RUN_MAX);
+    // SAFETY: the frames are this thread's, and mapped for writing.
+    unsafe { core::ptr::copy_nonoverlapping(pages.as_ptr(), frames_at(space, frames), n * PAGE) };
+    let (mapped, error) = map_frames(space, addr, frames, n);
+    let mut placed = Placed { mapped, clean: 0, error };
+    if !clean || mapped == 0 {
+        return placed;
+    }
+    let is_protected = space.uffd().write_protect(addr, mapped * PAGE, true).is_ok();
+    for (i, page) in pages.chunks_exact(PAGE).take(mapped).enumerate() {
+        let at = addr + i * PAGE;
+        // SAFETY: the page is mapped and readable, and as long as it is claimed nobody changes or unmaps it.
+        let found = unsafe { core::slice::from_raw_parts(at as *const u8, PAGE) };
+        if is_protected && found == page {
+            placed.clean |= 1 << i;
+        } else {
+            // A failure leaves a page protected that is open in the books: a write finds that out, see `spurious`.
+            let _ = space.uffd().write_protect(at, PAGE, false);
+        }
+    }
+    placed
+}
+
+/// Maps `n` pages of zeros from `addr` on: see [`place`].
+pub(crate) fn place_zeros(space: &Space, addr: usize, frames: Frames, n: usize) -> Placed {
+    assert!(n <= frames.n);
+    // SAFETY: the frames are this thread's, and mapped for writing.
+    unsafe { core::ptr::write_bytes(frames_at(space, frames), 0, n * PAGE) };
+    let (mapped, error) = map_frames(space, addr, frames, n);
+    Placed { mapped, clean: 0, error }
+}
+
+fn frames_at(space: &Space, frames: Frames) -> *mut u8 {
+    space.places.staging.addr(frames.first) as *mut u8
+}
+
+fn map_frames(space: &Space, addr: usize, frames: Frames, n: usize) -> (usize, Option<UffdError>) {
+    match space.uffd().move_resident(addr, space.places.staging.addr(frames.first), n * PAGE) {
+        Ok(()) => (n, None),
+        Err((bytes, e)) => {
+            stats::add(&space.stats.move_refused, 1);
+            (bytes / PAGE, Some(e))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_is_cut_so_that_what_is_left_is_enough_for_another() {
+        for n in RUN_MIN..=8 * GROUP_FRAMES {
+            let all = Frames { first: 3, n };
+            assert_eq!(Frames::from_bits(all.to_bits()).n, n);
+            for most in RUN_MIN..=RUN_MAX {
+                let (taken, rest) = all.split(most);
+                assert_eq!((taken.first, rest.first, taken.n + rest.n), (3, 3 + taken.n as u32, n));
+                assert!(taken.n >= RUN_MIN && (rest.n == 0 || rest.n >= RUN_MIN), "{n} for {most}");
+                // No more than are dropped when they are not used.
+                assert!(taken.n < most + RUN_MIN, "{n} for {most}");
+            }
+        }
+    }
+}

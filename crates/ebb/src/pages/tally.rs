@@ -1,0 +1,84 @@
+//! What pages cost their groups: whose a page is, and a sum over a walk in which the owner may change from page to page.
+//!
+//! The owner is looked up where a region ends, not for each page, and charges are made a region at a time.
+
+use crate::groups::cost::Cost;
+use crate::groups::table::Index;
+use crate::protocols::gate::Held;
+use crate::space::Space;
+use crate::threads::ctx::ThreadCtx;
+use core::sync::atomic::Ordering::Relaxed;
+
+/// The group of the page at `addr`.
+pub(crate) fn owner(space: &Space, held: &Held, addr: usize) -> Index {
+    if !space.groups.exist() {
+        return Index::ROOT;
+    }
+    space.regions.find(held, addr).map_or(Index::ROOT, |region| region.group)
+}
+
+/// Charges a page of swap to the page's owner before its content goes there. False, and the refusal is counted, when
+/// its group may have no more.
+pub(crate) fn charge_swap_at(space: &Space, held: &Held, addr: usize) -> bool {
+    let owner = owner(space, held, addr);
+    owner.is_root() || space.groups.try_charge_swap(owner, 1)
+}
+
+/// Takes back what [`charge_swap_at`] charged.
+pub(crate) fn uncharge_swap_at(space: &Space, held: &Held, addr: usize) {
+    space.groups.force(owner(space, held, addr), Cost::SWAP.taken());
+}
+
+/// A sum under way. What is in it is charged at the latest when it goes.
+pub struct Tally<'a> {
+    space: &'a Space,
+    held: &'a Held,
+    /// The region of the last page: its range and its group.
+    start: usize,
+    end: usize,
+    group: Index,
+    sum: Cost,
+}
+
+impl<'a> Tally<'a> {
+    /// Nothing yet. Where the root is alone it stays so.
+    pub fn new(space: &'a Space, held: &'a Held) -> Self {
+        // Without groups every page is in the "region" of the root.
+        let end = if space.groups.exist() { 0 } else { usize::MAX };
+        Self { space, held, start: 0, end, group: Index::ROOT, sum: Cost::default() }
+    }
+
+    /// The page at `addr` changes what it costs its group by `cost`.
+    #[inline]
+    pub fn add(&mut self, addr: usize, cost: Cost) {
+        if addr < self.start || addr >= self.end {
+            self.turn_to(addr);
+        }
+        if !self.group.is_root() {
+            self.sum = self.sum.plus(cost);
+        }
+    }
+
+    fn turn_to(&mut self, addr: usize) {
+        self.flush();
+        let region = self.space.regions.find(self.held, addr);
+        debug_assert!(region.is_some(), "a page with content in no region");
+        (self.start, self.end, self.group) = region.map_or((0, 0, Index::ROOT), |r| (r.start, r.end, r.group));
+    }
+
+    fn flush(&mut self) {
+        self.space.groups.force(self.group, self.sum);
+        self.sum = Cost::default();
+    }
+}
+
+impl Drop for Tally<'_> {
+    fn drop(&mut self) {
+        self.flush();
+    }
+}
+
+/// The group of a thread's new mappings. With the gate closed.
+pub(crate) fn thread_group(ctx: &ThreadCtx) -> Index {
+    Index::from_raw(ctx.group.load(Relaxed))
+}

@@ -1,0 +1,637 @@
+//! Staging: frames of Ebb's own that hold pages which were unmapped intact.
+//!
+//! A staged page is the accessed bit that user space lacks: touched again, it comes back by one copy and is young;
+//! untouched until its turn comes, it is cold and gets swapped out.
+//!
+//! Staging memory is cut into blocks of one unit. A sweep fills one empty block; a page keeps its offset in the unit, so
+//! that one MOVE takes a whole unit with its holes. A filled block is cut into parts of at least 64 pages, as far as it
+//! has so many, which queue in the order of their sweeps and are swapped out and released one by one. Together they are the
+//! whole block: also a frame that nobody counts is empty when the block is free. `owner` says which page a frame holds;
+//! mremap may change it.
+//!
+//! A page that comes back leaves its frame behind, because to unmap a single page costs more than to copy it. What is left
+//! behind is dropped by many at a time, long before the part's turn comes. Whole groups of frames that hold nothing any more are
+//! kept for what comes in next (`stock`).
+//!
+//! Invariants: a frame's owner is not 0 exactly while a page's state names the frame or a thread still copies from it;
+//! a part's memory is released as a whole only when all its owners are 0. Only who has taken a part out of the queue drops
+//! memory of it, and no frame of it is filled again by a sweep before the whole block is free. A frame's memory is charged from
+//! the sweep until it is dropped, or mapped as a page's.
+
+mod vacating;
+
+use crate::base::PAGE;
+use crate::base::ring::Ring;
+use crate::base::uapi::uffd::Uffd;
+use crate::base::uapi::{self, Errno};
+use crate::memory::table::UNIT_PAGES;
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+/// Frames counted together.
+pub const GROUP_FRAMES: usize = 64;
+/// Such groups in a block.
+pub const GROUPS: usize = UNIT_PAGES / GROUP_FRAMES;
+/// Pages a part has at least, unless it is the last of its block.
+const PART_PAGES_MIN: u32 = 64;
+
+/// One block of frames.
+#[derive(Debug)]
+#[repr(C)]
+struct Block {
+    /// Frames with memory behind them, by group; all charged.
+    filled: [AtomicU32; GROUPS],
+    /// Parts not yet released, and groups in the stock; 0 for a block that is free.
+    parts_left: AtomicU32,
+    /// Groups, a bit each, that may lack frames that are counted, or share some with another process.
+    unfit: AtomicU32,
+}
+
+/// Some groups of a block next to each other, as the queue holds them: block, first group, groups.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Part(u64);
+
+impl Part {
+    fn new(block: u32, first: usize, groups: usize) -> Self {
+        Self((block as u64) << 8 | (first as u64) << 4 | groups as u64)
+    }
+
+    fn block(self) -> u32 {
+        (self.0 >> 8) as u32
+    }
+
+    fn groups(self) -> core::ops::Range<usize> {
+        let first = (self.0 >> 4 & 15) as usize;
+        first..first + (self.0 & 15) as usize
+    }
+}
+
+/// All staging of a space.
+pub struct Staging {
+    frames: usize,
+    blocks: *const Block,
+    owners: *const AtomicU64,
+    nr_blocks: usize,
+    free: Ring,
+    queue: Ring,
+    staged: AtomicU64,
+    /// Frames with memory behind them.
+    held: AtomicU64,
+    /// Frames that were vacated when they were last looked at, or fewer.
+    passed: AtomicUsize,
+    /// A thread looks for them.
+    is_vacating: AtomicBool,
+    /// Pages that it aims to hold.
+    target: AtomicUsize,
+}
+
+// SAFETY: blocks and owners are arrays of atomics that live as long as the space.
+unsafe impl Sync for Staging {}
+// SAFETY: as above.
+unsafe impl Send for Staging {}
+
+impl Staging {
+    /// Staging that aims to hold `target` pages.
+    pub fn new(target: usize) -> Result<Self, Errno> {
+        // A block with few pages is a block in use: leave room for many such. Address space only.
+        let nr_blocks = (target / 8).clamp(64, 4096);
+        let bytes = nr_blocks * UNIT_PAGES * PAGE;
+        let frames = uapi::reserve_aligned(bytes, 2 << 20)? as usize;
+        // MOVE needs a source and a destination of small pages alike.
+        let _ = uapi::madvise(frames, bytes, linux_raw_sys::general::MADV_NOHUGEPAGE);
+        let this = Self {
+            frames,
+            blocks: uapi::reserve(nr_blocks * core::mem::size_of::<Block>())?.cast(),
+            owners: uapi::reserve(nr_blocks * UNIT_PAGES * 8)?.cast(),
+            nr_blocks,
+            free: Ring::new(nr_blocks)?,
+            queue: Ring::new(nr_blocks * GROUPS)?,
+            staged: AtomicU64::new(0),
+            held: AtomicU64::new(0),
+            passed: AtomicUsize::new(0),
+            is_vacating: AtomicBool::new(false),
+            target: AtomicUsize::new(target),
+        };
+        for i in 0..nr_blocks {
+            this.free.push(i as u64);
+        }
+        Ok(this)
+    }
+
+    /// Groups of frames in all.
+    pub fn nr_groups(&self) -> usize {
+        self.nr_blocks * GROUPS
+    }
+
+    /// Changes how many pages it aims to hold.
+    pub fn set_target(&self, pages: usize) {
+        self.target.store(pages, Ordering::Relaxed);
+    }
+
+    /// How many pages it aims to hold.
+    pub fn target(&self) -> usize {
+        self.target.load(Ordering::Relaxed)
+    }
+
+    /// Registers the frames: MOVE wants its destination registered.
+    pub fn register(&self, uffd: &Uffd) -> Result<(), uapi::uffd::UffdError> {
+        uffd.register(self.frames, self.nr_blocks * UNIT_PAGES * PAGE)
+    }
+
+    fn block(&self, block: u32) -> &Block {
+        assert!((block as usize) < self.nr_blocks);
+        // SAFETY: checked index into an array that is zeroed, hence valid, from the start.
+        unsafe { &*self.blocks.add(block as usize) }
+    }
+
+    /// A frame's number from its block and offset.
+    pub fn frame(&self, block: u32, offset: usize) -> u32 {
+        block * UNIT_PAGES as u32 + offset as u32
+    }
+
+    /// A frame's address.
+    pub fn addr(&self, frame: u32) -> usize {
+        self.frames + frame as usize * PAGE
+    }
+
+    /// The address of the page that a frame holds; 0 for none.
+    pub fn owner(&self, frame: u32) -> &AtomicU64 {
+        assert!((frame as usize) < self.nr_blocks * UNIT_PAGES);
+        // SAFETY: checked index.
+        unsafe { &*self.owners.add(frame as usize) }
+    }
+
+    /// An empty block, or none when all are in use.
+    pub fn take(&self) -> Option<u32> {
+        self.free.pop().map(|b| b as u32)
+    }
+
+    /// True when so few blocks are free that none should be in use for a few frames.
+    pub fn is_scarce(&self) -> bool {
+        self.free.len() < self.nr_blocks / 8
+    }
+
+    /// Address and pages of all frames.
+    pub fn memory(&self) -> (usize, usize) {
+        (self.frames, self.nr_blocks * UNIT_PAGES)
+    }
+
+    /// Calls `f` with the address of each frame that holds a page. Under the exclusive gate.
+    pub fn for_each_staged(&self, mut f: impl FnMut(usize)) {
+        for block in 0..self.nr_blocks as u32 {
+            if self.block(block).parts_left.load(Ordering::Relaxed) > 0 {
+                let frames = (0..UNIT_PAGES).map(|offset| self.frame(block, offset));
+                frames
+                    .filter(|frame| self.owner(*frame).load(Ordering::Relaxed) != 0)
+                    .for_each(|frame| f(self.addr(frame)));
+            }
+        }
+    }
+
+    /// True when another process may share what is staged in the frame's block.
+    pub fn is_shared(&self, frame: u32) -> bool {
+        self.block(frame / UNIT_PAGES as u32).unfit.load(Ordering::Relaxed) == u32::MAX
+    }
+
+    /// True when a block is free.
+    pub fn has_room(&self) -> bool {
+        self.free.len() > 0
+    }
+
+    /// Gives back a block into which nothing came that is in the books. What else a MOVE may have taken along goes.
+    pub fn give_back_unused(&self, block: u32) {
+        self.drop_frames(self.frame(block, 0), UNIT_PAGES);
+        self.give_back(block);
+    }
+
+    /// Drops the memory of frames, whatever the books say of it.
+    pub fn drop_frames(&self, first: u32, n: usize) {
+        let dropped = uapi::madvise(self.addr(first), n * PAGE, linux_raw_sys::general::MADV_DONTNEED);
+        assert!(dropped.is_ok(), "the kernel drops Ebb's own memory");
+    }
+
+    /// Gives back a block whose frames are empty.
+    fn give_back(&self, block: u32) {
+        let pushed = self.free.push(block as u64);
+        assert!(pushed, "a block was given back twice");
+    }
+
+    /// Says how many frames of each group of `block` a sweep filled. Before any state names a frame of it.
+    pub fn fill(&self, block: u32, filled: &[u32; GROUPS]) {
+        self.hold(block, filled);
+        self.staged.fetch_add(filled.iter().map(|n| *n as u64).sum(), Ordering::Relaxed);
+    }
+
+    /// No frame of a block that a sweep has just filled will be used again.
+    pub fn keep_none(&self, block: u32) {
+        self.block(block).unfit.store((1 << GROUPS) - 1, Ordering::Relaxed);
+    }
+
+    /// The groups of `block` have so many frames with memory behind them.
+    fn hold(&self, block: u32, filled: &[u32; GROUPS]) {
+        let b = self.block(block);
+        b.unfit.store(0, Ordering::Relaxed);
+        for (to, n) in b.filled.iter().zip(filled) {
+            to.store(*n, Ordering::Relaxed);
+        }
+        self.held.fetch_add(filled.iter().map(|n| *n as u64).sum(), Ordering::Relaxed);
+    }
+
+    /// Cuts a filled block into parts and queues them. After its states are published.
+    pub fn enqueue(&self, block: u32) {
+        let b = self.block(block);
+        // The first group of each part. The last one ends where the block does.
+        let mut firsts = [0; GROUPS];
+        let (mut nr_parts, mut pages) = (0, 0);
+        for (i, n) in b.filled.iter().enumerate() {
+            let n = n.load(Ordering::Relaxed);
+            // A new part begins with the first page beyond those of a full one.
+            if nr_parts == 0 || (pages >= PART_PAGES_MIN && n > 0) {
+                firsts[nr_parts] = i;
+                nr_parts += 1;
+                pages = 0;
+            }
+            pages += n;
+        }
+        // Before the first part is queued, because another thread may release it at once.
+        b.parts_left.store(nr_parts as u32, Ordering::Release);
+        for (i, first) in firsts[..nr_parts].iter().enumerate() {
+            let end = if i + 1 < nr_parts { firsts[i + 1] } else { GROUPS };
+            self.requeue(Part::new(block, *first, end - first));
+        }
+    }
+
+    /// Puts a part at the end of the queue.
+    pub fn requeue(&self, part: Part) {
+        let pushed = self.queue.push(part.0);
+        assert!(pushed, "there are no more parts than places in the queue");
+    }
+
+    /// The part swept longest ago.
+    pub fn pop_oldest(&self) -> Option<Part> {
+        self.queue.pop().map(Part)
+    }
+
+    /// Parts in the queue.
+    pub fn nr_queued(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// The frames of a part.
+    pub fn frames_of(&self, part: Part) -> core::ops::Range<u32> {
+        let groups = part.groups();
+        let first = self.frame(part.block(), groups.start * GROUP_FRAMES);
+        first..first + (groups.len() * GROUP_FRAMES) as u32
+    }
+
+    /// True when no page needs a frame of the part any more.
+    pub fn is_drained(&self, part: Part) -> bool {
+        // Acquire pairs with `put_frame`: copies out of the frame happened before.
+        self.frames_of(part).all(|f| self.owner(f).load(Ordering::Acquire) == 0)
+    }
+
+    /// Releases a drained part's memory, with one call but for full groups that `keep` takes, which is told of each by its first
+    /// frame; how many pages that freed.
+    pub fn release(&self, part: Part, mut keep: impl FnMut(u32) -> bool) -> usize {
+        let (b, block) = (self.block(part.block()), part.block());
+        let unfit = b.unfit.load(Ordering::Relaxed);
+        let (mut freed, mut start) = (0, part.groups().start);
+        let drop = |groups: core::ops::Range<usize>| {
+            if groups.is_empty() {
+                return 0;
+            }
+            self.drop_frames(self.frame(block, groups.start * GROUP_FRAMES), groups.len() * GROUP_FRAMES);
+            groups.map(|g| b.filled[g].swap(0, Ordering::Relaxed)).sum::<u32>()
+        };
+        for group in part.groups() {
+            if unfit & 1 << group != 0 || b.filled[group].load(Ordering::Relaxed) as usize != GROUP_FRAMES {
+                continue;
+            }
+            // Counted first: another thread may use it up at once.
+            b.parts_left.fetch_add(1, Ordering::Relaxed);
+            if keep(self.frame(block, group * GROUP_FRAMES)) {
+                freed += drop(start..group);
+                start = group + 1;
+            } else {
+                b.parts_left.fetch_sub(1, Ordering::Relaxed);
+            }
+        }
+        freed += drop(start..part.groups().end);
+        self.held.fetch_sub(freed as u64, Ordering::Relaxed);
+        self.end_part(block);
+        freed as usize
+    }
+
+    /// A part of the block is released, or a group of it that was kept used up.
+    fn end_part(&self, block: u32) {
+        if self.block(block).parts_left.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.give_back(block);
+        }
+    }
+
+    /// Of the empty `block`, the frames of `groups`, a bit each, have memory behind them that no page needs. `keep` takes each group.
+    pub fn hold_groups(&self, block: u32, groups: u32, mut keep: impl FnMut(u32)) {
+        let filled = core::array::from_fn(|g| (groups >> g & 1) * GROUP_FRAMES as u32);
+        self.hold(block, &filled);
+        // One more, until all are told of.
+        self.block(block).parts_left.store(groups.count_ones() + 1, Ordering::Release);
+        (0..GROUPS).filter(|g| groups >> g & 1 != 0).for_each(|g| keep(self.frame(block, g * GROUP_FRAMES)));
+        self.end_part(block);
+    }
+
+    /// `n` kept frames from `first` on, of one block, have no memory any more.
+    pub fn frames_left(&self, first: u32, n: u32) {
+        self.held.fetch_sub(n as u64, Ordering::Relaxed);
+        let (mut at, end) = (first, first + n);
+        while at < end {
+            let (block, group) = (at / UNIT_PAGES as u32, at as usize % UNIT_PAGES / GROUP_FRAMES);
+            let pages = (GROUP_FRAMES as u32 - at % GROUP_FRAMES as u32).min(end - at);
+            at += pages;
+            if self.block(block).filled[group].fetch_sub(pages, Ordering::AcqRel) == pages {
+                self.end_part(block);
+            }
+        }
+    }
+
+    /// The memory of `n` staged frames from `first` on, of one block, is their pages' now. Before they are put.
+    pub fn frames_taken(&self, first: u32, n: u32) {
+        self.held.fetch_sub(n as u64, Ordering::Relaxed);
+        for frame in first..first + n {
+            let group = frame as usize % UNIT_PAGES / GROUP_FRAMES;
+            self.block(frame / UNIT_PAGES as u32).filled[group].fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Drops `n` kept frames from `first` on.
+    pub fn drop_kept(&self, first: u32, n: u32) {
+        self.drop_frames(first, n as usize);
+        self.frames_left(first, n);
+    }
+
+    /// Before fork: what is staged now is shared from then on. Under the exclusive gate, with nothing kept.
+    pub fn keep_no_more(&self) {
+        for block in 0..self.nr_blocks as u32 {
+            let b = self.block(block);
+            if b.parts_left.load(Ordering::Relaxed) > 0 {
+                b.unfit.store(u32::MAX, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// A frame's content is elsewhere now, and this thread, its last reader, is done with it.
+    pub fn put_frame(&self, frame: u32) {
+        self.staged.fetch_sub(1, Ordering::Relaxed);
+        let owner = self.owner(frame).swap(0, Ordering::Release);
+        debug_assert!(owner != 0);
+    }
+
+    /// Pages staged now.
+    pub fn staged(&self) -> usize {
+        self.staged.load(Ordering::Relaxed) as usize
+    }
+
+    /// Frames with memory behind them.
+    pub fn held(&self) -> usize {
+        self.held.load(Ordering::Relaxed) as usize
+    }
+
+    /// True when staging holds as many pages as it should.
+    pub fn is_full(&self) -> bool {
+        self.staged() >= self.target.load(Ordering::Relaxed)
+    }
+
+    /// True when it holds half as many as it should.
+    pub fn is_half_full(&self) -> bool {
+        self.staged() >= self.target.load(Ordering::Relaxed) / 2
+    }
+
+    /// After fork, in the child: parts that a vanished thread worked on go back to the queue, blocks that it was
+    /// about to fill are free.
+    pub fn rebuild(&self) {
+        // Who looked did not come along.
+        self.is_vacating.store(false, Ordering::Relaxed);
+        self.queue.clear();
+        self.free.clear();
+        for block in 0..self.nr_blocks as u32 {
+            if self.block(block).parts_left.load(Ordering::Relaxed) == 0 {
+                self.give_back(block);
+            } else {
+                self.enqueue(block);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::vacating::VACATED_MIN;
+    use super::*;
+
+    /// The parts of a block whose groups have so many pages.
+    fn parts_of(filled: [u32; GROUPS]) -> Vec<core::ops::Range<usize>> {
+        let staging = Staging::new(1 << 10).unwrap();
+        let block = staging.take().unwrap();
+        staging.fill(block, &filled);
+        staging.enqueue(block);
+        core::iter::from_fn(|| staging.pop_oldest()).map(Part::groups).collect()
+    }
+
+    #[test]
+    fn parts_are_the_whole_block_and_large_but_for_the_last() {
+        const FILLS: [u32; 3] = [0, 40, 64];
+        for pattern in 1..3usize.pow(GROUPS as u32) {
+            let filled: [u32; GROUPS] = core::array::from_fn(|i| FILLS[pattern / 3usize.pow(i as u32) % 3]);
+            let parts = parts_of(filled);
+            assert_eq!((parts[0].start, parts[parts.len() - 1].end), (0, GROUPS), "{filled:?}");
+            assert!(parts.windows(2).all(|pair| pair[0].end == pair[1].start), "{filled:?}: {parts:?}");
+            let pages = |part: &core::ops::Range<usize>| filled[part.clone()].iter().sum::<u32>();
+            assert!(parts[..parts.len() - 1].iter().all(|part| pages(part) >= PART_PAGES_MIN), "{filled:?}: {parts:?}");
+            assert!(parts.iter().all(|part| pages(part) > 0), "{filled:?}: {parts:?}");
+        }
+    }
+
+    #[test]
+    fn frames_left_behind_are_dropped_where_they_are_many_and_no_others() {
+        let staging = Staging::new(1 << 9).unwrap();
+        let block = staging.take().unwrap();
+        let at = |i: usize| staging.addr(staging.frame(block, i)) as *mut u64;
+        // Groups 0 to 3 are full; of group 4 there is one page.
+        let nr_pages = 4 * GROUP_FRAMES + 1;
+        for i in 0..nr_pages {
+            // SAFETY: a frame of this test's own staging, which is mapped for reading and writing.
+            unsafe { at(i).write_volatile(i as u64 + 1) };
+            staging.owner(staging.frame(block, i)).store(1 << 12, Ordering::Relaxed);
+        }
+        let filled = [64, 64, 64, 64, 1, 0, 0, 0];
+        staging.fill(block, &filled);
+        staging.enqueue(block);
+        // Group 0 loses every second page, group 1 too few, group 3 all.
+        let is_left = |i: usize| match i / GROUP_FRAMES {
+            0 => i % 2 == 1,
+            1 => i % GROUP_FRAMES < VACATED_MIN - 1,
+            3 => true,
+            _ => false,
+        };
+        (0..nr_pages).filter(|i| is_left(*i)).for_each(|i| staging.put_frame(staging.frame(block, i)));
+        let is_dropped = |i: usize| is_left(i) && i / GROUP_FRAMES != 1;
+        let drop = |ranges: &[(usize, usize)]| {
+            let dropped =
+                |(at, len): &&(usize, usize)| uapi::madvise(*at, *len, linux_raw_sys::general::MADV_DONTNEED).is_ok();
+            ranges.iter().take_while(dropped).count()
+        };
+        assert!(staging.has_vacated(0));
+        let mut freed = 0;
+        for _ in 0..staging.nr_queued() {
+            let part = staging.pop_oldest().unwrap();
+            // What is not dropped is not counted.
+            assert_eq!(staging.vacate(part, |_| 0), 0);
+            freed += staging.vacate(part, drop);
+            // Once is enough.
+            assert_eq!(staging.vacate(part, drop), 0);
+            staging.requeue(part);
+        }
+        assert!(staging.begin_vacating() && !staging.begin_vacating());
+        staging.end_vacating(0);
+        assert!(!staging.has_vacated(0));
+        assert_eq!(freed, (0..nr_pages).filter(|i| is_dropped(*i)).count());
+        for i in 0..nr_pages {
+            // SAFETY: as above.
+            let found = unsafe { at(i).read_volatile() };
+            assert_eq!(found, if is_dropped(i) { 0 } else { i as u64 + 1 }, "frame {i}");
+        }
+        assert_eq!(staging.held(), nr_pages - freed);
+        // The rest goes with the parts.
+        (0..nr_pages).filter(|i| !is_left(*i)).for_each(|i| staging.put_frame(staging.frame(block, i)));
+        let rest: usize =
+            core::iter::from_fn(|| staging.pop_oldest()).map(|part| staging.release(part, |_| false)).sum();
+        assert_eq!((rest, staging.held(), staging.staged()), (nr_pages - freed, 0, 0));
+    }
+
+    #[test]
+    fn a_block_that_is_free_again_is_empty() {
+        let staging = Staging::new(1 << 10).unwrap();
+        let block = staging.take().unwrap();
+        // One group in the books, and a page beyond it that nobody counts.
+        let touch = |offset: usize| {
+            let at = staging.addr(staging.frame(block, offset));
+            // SAFETY: a frame of this test's own staging, which is mapped for reading and writing.
+            unsafe { (at as *mut u8).write_volatile(1) };
+            at
+        };
+        let (counted, stray) = (touch(3), touch(5 * GROUP_FRAMES + 1));
+        let mut filled = [0; GROUPS];
+        filled[0] = 64;
+        staging.fill(block, &filled);
+        staging.enqueue(block);
+        while let Some(part) = staging.pop_oldest() {
+            staging.release(part, |_| false);
+        }
+        assert!(!uapi::is_mapped(counted) && !uapi::is_mapped(stray));
+        let free: Vec<u32> = core::iter::from_fn(|| staging.take()).collect();
+        assert!(free.contains(&block));
+        // Likewise when nothing that was counted came.
+        let stray = touch(9);
+        staging.give_back_unused(block);
+        assert!(!uapi::is_mapped(stray));
+    }
+
+    /// Staging of few pages, and a block of it in the books, with memory behind its first groups and no owners.
+    fn with_block(filled: [u32; GROUPS]) -> (Staging, u32) {
+        let staging = Staging::new(1 << 10).unwrap();
+        let block = staging.take().unwrap();
+        for (group, n) in filled.iter().enumerate() {
+            for i in 0..*n as usize {
+                let at = staging.addr(staging.frame(block, group * GROUP_FRAMES + i));
+                // SAFETY: a frame of this test's own staging, which is mapped for reading and writing.
+                unsafe { (at as *mut u8).write_volatile(7) };
+            }
+        }
+        staging.fill(block, &filled);
+        staging.staged.store(0, Ordering::Relaxed);
+        staging.enqueue(block);
+        (staging, block)
+    }
+
+    /// Releases every part; what was kept, by group.
+    fn release_all(staging: &Staging, mut keeps: impl FnMut(usize) -> bool) -> (Vec<u32>, usize) {
+        let (mut kept, mut freed) = (Vec::new(), 0);
+        while let Some(part) = staging.pop_oldest() {
+            freed += staging.release(part, |first| {
+                let keep = keeps(first as usize % UNIT_PAGES / GROUP_FRAMES);
+                kept.extend(keep.then_some(first));
+                keep
+            });
+        }
+        (kept, freed)
+    }
+
+    fn is_free(staging: &Staging, block: u32) -> bool {
+        let all: Vec<u32> = core::iter::from_fn(|| staging.take()).collect();
+        all.iter().for_each(|b| staging.give_back(*b));
+        all.contains(&block)
+    }
+
+    #[test]
+    fn a_block_is_free_when_its_last_kept_frame_is_gone() {
+        let (staging, block) = with_block([64, 64, 63, 64, 64, 0, 64, 64]);
+        let (kept, freed) = release_all(&staging, |group| group != 1);
+        // Full groups only.
+        assert_eq!(kept, [0, 3, 4, 6, 7].map(|group| staging.frame(block, group * GROUP_FRAMES)));
+        assert_eq!((freed, staging.held()), (64 + 63, 5 * 64));
+        for (i, first) in (0..UNIT_PAGES).map(|i| (i, staging.frame(block, i))) {
+            let is_kept = kept.contains(&(first / 64 * 64));
+            assert_eq!(uapi::is_mapped(staging.addr(first)), is_kept, "frame {i}");
+        }
+        assert!(!is_free(&staging, block));
+        // Runs of several groups, and pieces.
+        staging.drop_kept(kept[1], 128);
+        staging.frames_left(kept[3] + 32, 96);
+        staging.drop_kept(kept[0], 63);
+        assert!(!is_free(&staging, block));
+        assert_eq!(staging.held(), 1 + 32);
+        staging.frames_left(kept[3], 32);
+        assert!(!is_free(&staging, block));
+        staging.frames_left(kept[0] + 63, 1);
+        assert!(is_free(&staging, block));
+        assert_eq!(staging.held(), 0);
+    }
+
+    #[test]
+    fn frames_that_may_be_missing_or_shared_are_not_kept() {
+        // All but one of a group was dropped, or nobody knows; or the group came back to where it belongs.
+        let (staging, block) = with_block([64; GROUPS]);
+        let part = staging.pop_oldest().unwrap();
+        assert_eq!(staging.vacate(part, |_| 0), 0);
+        staging.requeue(part);
+        staging.frames_taken(staging.frame(block, 3 * GROUP_FRAMES), 1);
+        let (kept, freed) = release_all(&staging, |_| true);
+        assert_eq!(kept.len(), GROUPS - 2);
+        assert_eq!(freed, 2 * GROUP_FRAMES - 1);
+        assert!(kept.iter().all(|first| ![0, 3].contains(&(*first as usize % UNIT_PAGES / GROUP_FRAMES))));
+        // What a child shares.
+        let (staging, block) = with_block([64; GROUPS]);
+        staging.keep_no_more();
+        assert!(release_all(&staging, |_| true).0.is_empty());
+        // Once the block is filled anew it is this process's alone.
+        while staging.take() != Some(block) {}
+        staging.fill(block, &[64; GROUPS]);
+        staging.enqueue(block);
+        assert_eq!(release_all(&staging, |_| true).0.len(), GROUPS);
+    }
+
+    #[test]
+    fn groups_held_for_no_page_are_told_of_once_and_free_their_block() {
+        let staging = Staging::new(1 << 10).unwrap();
+        let block = staging.take().unwrap();
+        let mut kept = Vec::new();
+        staging.hold_groups(block, 0b1010_0001, |first| kept.push(first));
+        assert_eq!(kept, [0, 5, 7].map(|group| staging.frame(block, group * GROUP_FRAMES)));
+        assert_eq!((staging.held(), staging.staged()), (3 * 64, 0));
+        // Used up before all are told of.
+        let other = staging.take().unwrap();
+        staging.hold_groups(other, 0b11, |first| staging.drop_kept(first, 64));
+        assert!(is_free(&staging, other) && !is_free(&staging, block));
+        kept.iter().for_each(|first| staging.drop_kept(*first, 64));
+        assert!(is_free(&staging, block));
+        assert_eq!(staging.held(), 0);
+    }
+}

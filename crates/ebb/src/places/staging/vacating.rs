@@ -1,0 +1,90 @@
+//! Vacating: frames that hold nothing more, in parts that still hold something, give their memory back.
+
+use super::{GROUP_FRAMES, GROUPS, Part, Staging};
+use crate::base::PAGE;
+use crate::memory::table::UNIT_PAGES;
+use core::sync::atomic::Ordering;
+
+/// Frames that no page needs any more are dropped when they are so small a part of what staging aims to hold.
+const VACATED_PART: usize = 8;
+
+/// Frames of a group that are worth their part of a call, which flushes the TLB.
+pub(super) const VACATED_MIN: usize = GROUP_FRAMES / 8;
+
+impl Staging {
+    /// Frames with memory behind them that no page needs any more, but for those `kept`.
+    fn vacated(&self, kept: usize) -> usize {
+        self.held.load(Ordering::Relaxed).saturating_sub(self.staged.load(Ordering::Relaxed) + kept as u64) as usize
+    }
+
+    /// True when it is worth while to look for frames that can be dropped; so many are `kept` on purpose.
+    pub fn has_vacated(&self, kept: usize) -> bool {
+        let (vacated, passed) = (self.vacated(kept), self.passed.load(Ordering::Relaxed));
+        if vacated < passed {
+            self.passed.store(vacated, Ordering::Relaxed);
+        }
+        vacated >= passed.min(vacated) + (self.target.load(Ordering::Relaxed) / VACATED_PART).max(GROUP_FRAMES)
+    }
+
+    /// Begins to look at what is vacated; false while another thread does.
+    pub fn begin_vacating(&self) -> bool {
+        !self.is_vacating.swap(true, Ordering::Acquire)
+    }
+
+    /// What is vacated now was looked at: the next look is for more.
+    pub fn end_vacating(&self, kept: usize) {
+        self.passed.store(self.vacated(kept), Ordering::Relaxed);
+        self.is_vacating.store(false, Ordering::Release);
+    }
+
+    /// Drops the frames of a part, taken out of the queue, that no page needs any more, where these are many: how many pages that
+    /// freed. `drop` is given the ranges (address, length) and says how many of them, from the first on, are gone.
+    pub fn vacate(&self, part: Part, drop: impl FnOnce(&[(usize, usize)]) -> usize) -> usize {
+        let b = self.block(part.block());
+        let (mut ranges, mut nr_ranges) = ([(0, 0); UNIT_PAGES / 2], 0);
+        // Of each group, pages that are freed when so many ranges are gone.
+        let mut freed = [(0, 0); GROUPS];
+        for (group, freed) in part.groups().zip(&mut freed) {
+            let first = self.frame(part.block(), group * GROUP_FRAMES);
+            // Acquire pairs with `put_frame`: copies out of the frame happened before.
+            let is_empty = |i: usize| self.owner(first + i as u32).load(Ordering::Acquire) == 0;
+            let (mut empty, before, mut start) = (0, nr_ranges, nr_ranges);
+            for i in 0..GROUP_FRAMES {
+                if !is_empty(i) {
+                    start = nr_ranges;
+                    continue;
+                }
+                empty += 1;
+                if start == nr_ranges {
+                    ranges[nr_ranges] = (self.addr(first + i as u32), 0);
+                    nr_ranges += 1;
+                }
+                ranges[nr_ranges - 1].1 += PAGE;
+            }
+            let filled = b.filled[group].load(Ordering::Relaxed) as usize;
+            let pages = filled.saturating_sub(GROUP_FRAMES - empty);
+            if pages < VACATED_MIN {
+                nr_ranges = before;
+                continue;
+            }
+            *freed = (pages, nr_ranges);
+        }
+        if nr_ranges == 0 {
+            return 0;
+        }
+        let gone = drop(&ranges[..nr_ranges]);
+        let mut all = 0;
+        for (group, (pages, needed)) in part.groups().zip(freed) {
+            // Also of a call that failed nobody knows what it dropped.
+            if pages > 0 {
+                b.unfit.fetch_or(1 << group, Ordering::Relaxed);
+            }
+            if pages > 0 && needed <= gone {
+                b.filled[group].fetch_sub(pages as u32, Ordering::Relaxed);
+                all += pages;
+            }
+        }
+        self.held.fetch_sub(all as u64, Ordering::Relaxed);
+        all
+    }
+}

@@ -1,0 +1,263 @@
+//! A slot's content on its way into a place and out of it. The caller has the slot claimed.
+
+use super::location::{self, file_of, location_in_file, location_of};
+use super::{SHARDS, SwapSpace};
+use crate::base::uapi::Errno;
+use crate::budget::Budget;
+use crate::counters::stats::{self, Shared};
+use crate::device::file::{BATCH, FileError, Reclaim, SLOT_BYTES};
+use core::sync::atomic::Ordering;
+use ebb_pool::{Handle, PoolFull, codec};
+use ebb_slots::{Shard, Slot};
+
+/// A page that compresses to more than this goes to a file, where it costs no RAM.
+pub(super) const POOL_OBJECT_MAX: usize = 3072;
+
+/// Where a page came from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Source {
+    /// A pattern.
+    Same,
+    /// The pool.
+    Pool,
+    /// A file.
+    File,
+}
+
+/// Why a page could not be brought in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LoadError {
+    /// The slot holds nothing: a bug.
+    Lost,
+    /// The content does not decompress or authenticate.
+    Corrupt,
+    /// The kernel refused to read the file.
+    Io(Errno),
+}
+
+/// Content of several slots that lies one after the other in a file.
+#[derive(Clone, Copy, Debug)]
+pub struct FileRun {
+    file: usize,
+    at: u32,
+    /// How many.
+    pub n: usize,
+}
+
+/// What became of a page offered for storing.
+pub enum StoreResult {
+    /// Done.
+    Done,
+    /// It must go to a file: `.0` bytes of the output buffer hold it compressed, or it is raw when `None`.
+    File(Option<usize>),
+}
+
+impl SwapSpace {
+    /// Stores a page in the claimed `slot`, as a pattern or in the pool.
+    pub fn store(
+        &self,
+        budget: &Budget,
+        stats: &Shared,
+        slot: Slot,
+        page: &[u8; 4096],
+        lz4: &mut codec::Lz4State,
+        out: &mut [u8],
+    ) -> StoreResult {
+        let same = codec::same_filled(page);
+        let pattern = same.and_then(|word| match word {
+            _ if word >> 32 == word & 0xffff_ffff => Some((word, location::SAME | (word & 0xffff_ffff) << 8)),
+            _ if word >> 56 == 0 => Some((word, location::WORD | word << 8)),
+            _ => None,
+        });
+        if let Some((word, location)) = pattern {
+            self.location(slot).store(location, Ordering::Release);
+            self.slots.set_zero(slot, word == 0);
+            stats::add(&stats.out_same_pages, 1);
+            return StoreResult::Done;
+        }
+        let takes_all = !self.has_file() || budget.has_plenty();
+        let limit = if takes_all { out.len().min(4095) } else { POOL_OBJECT_MAX };
+        let len = match same {
+            // No room for it in the location word.
+            Some(word) => codec::same_compress(word, out),
+            None => codec::compress(lz4, page, &mut out[..limit]),
+        };
+        // Without a file even what does not compress must stay in RAM, and where there is room in plenty it may.
+        let data: &[u8] = match len {
+            Some(len) => &out[..len],
+            None if !takes_all => return StoreResult::File(None),
+            None => page,
+        };
+        match self.store_object(budget, stats, slot, data) {
+            Ok(handle) => {
+                let content = self.content_pages.load(Ordering::Relaxed);
+                stats::raise(&stats.peak_pool_content_bytes, content * 4096);
+                self.location(slot).store(location_of(handle), Ordering::Release);
+                stats::add(&stats.out_pool_pages, 1);
+                stats::add(&stats.pool_in_bytes, 4096);
+                stats::add(&stats.pool_out_bytes, data.len() as u64);
+                StoreResult::Done
+            }
+            Err(PoolFull::Budget | PoolFull::Arena | PoolFull::TooLarge) => StoreResult::File(len),
+        }
+    }
+
+    /// Stores objects in a file for the claimed `slots`: object `i` is the first `lens[i]` bytes of the `i`-th
+    /// 4 KiB of `data`, which is overwritten. All or nothing.
+    pub fn store_file(
+        &self,
+        budget: &Budget,
+        shard: usize,
+        slots: &[Slot],
+        lens: &[u16],
+        data: &mut [u8],
+        reclaim: Reclaim<'_>,
+    ) -> Result<(), FileError> {
+        let n = slots.len();
+        let mut at = [0u32; BATCH];
+        let shard = Shard(shard % SHARDS);
+        let index = self.devices.write(shard, slots, &mut data[..n * SLOT_BYTES], lens, &mut at[..n], reclaim);
+        let index = index.inspect_err(|_| self.memory.set_refused())?;
+        self.settle_in_file(budget, index, slots, &at[..n]);
+        Ok(())
+    }
+
+    /// The objects of claimed slots are at these places of a file.
+    pub(super) fn settle_in_file(&self, budget: &Budget, index: usize, slots: &[Slot], at: &[u32]) {
+        if let Some(file) = self.devices.file(index) {
+            file.charge_tables(budget);
+        }
+        for (slot, at) in slots.iter().zip(at) {
+            self.location(*slot).store(location_in_file(index, *at), Ordering::Release);
+        }
+    }
+
+    /// Reads the content of the claimed `slot`. `scratch` is used for what a file holds compressed.
+    pub fn load(&self, slot: Slot, out: &mut [u8; 4096], scratch: &mut [u8; 4096]) -> Result<Source, LoadError> {
+        let loc = self.location(slot).load(Ordering::Acquire);
+        match loc & location::KIND {
+            location::SAME => {
+                let half = loc >> 8 & 0xffff_ffff;
+                codec::fill(out, half | half << 32);
+                Ok(Source::Same)
+            }
+            location::WORD => {
+                codec::fill(out, loc >> 8);
+                Ok(Source::Same)
+            }
+            location::POOL => {
+                let handle = Handle::from_bits(loc >> 8).ok_or(LoadError::Lost)?;
+                // SAFETY: the claim on the slot keeps the object from being freed or moved.
+                let data = unsafe { self.pool.load(handle) };
+                decode(data, out)?;
+                Ok(Source::Pool)
+            }
+            location::FILE => {
+                let (file, at) = file_of(loc).ok_or(LoadError::Lost)?;
+                let file = self.devices.file(file).ok_or(LoadError::Lost)?;
+                let len = match file.read(at, out) {
+                    Ok(len) => len,
+                    Err(FileError::Io(e)) => return Err(LoadError::Io(e)),
+                    Err(_) => return Err(LoadError::Corrupt),
+                };
+                expand(len, out, scratch)?;
+                Ok(Source::File)
+            }
+            _ => Err(LoadError::Lost),
+        }
+    }
+
+    /// Claimed slots from the first of `slots` on whose content lies one after the other in a file; none unless there are two.
+    pub fn run_in_file(&self, mut slots: impl Iterator<Item = Slot>) -> Option<FileRun> {
+        let place = |slot| file_of(self.location(slot).load(Ordering::Acquire));
+        let (file, at) = place(slots.next()?)?;
+        let follows = |(i, slot): &(usize, Slot)| place(*slot) == Some((file, at + 1 + *i as u32));
+        let n = 1 + slots.enumerate().take_while(follows).count();
+        (n > 1).then_some(FileRun { file, at, n })
+    }
+
+    /// Reads the content of such slots, which is as many pages as `out` has; how many of them before the first that failed. Where nothing
+    /// could be read, [`Self::load`] tells why.
+    pub fn load_run(&self, run: FileRun, out: &mut [u8], scratch: &mut [u8; 4096]) -> (usize, Option<LoadError>) {
+        let Some(file) = self.devices.file(run.file) else { return (0, None) };
+        if file.read_run(run.at, out).is_err() {
+            return (0, None);
+        }
+        for (i, page) in out.as_chunks_mut().0.iter_mut().enumerate() {
+            let opened = file.open(run.at + i as u32, page).map_err(|_| LoadError::Corrupt);
+            if let Err(e) = opened.and_then(|len| expand(len, page, scratch)) {
+                return (i, Some(e));
+            }
+        }
+        (run.n, None)
+    }
+
+    /// Frees the content of the claimed slot, wherever it is.
+    pub(super) fn free_content(&self, budget: &Budget, stats: &Shared, slot: Slot) {
+        let loc = self.location(slot).swap(0, Ordering::AcqRel);
+        match loc & location::KIND {
+            location::POOL => {
+                if let Some(handle) = Handle::from_bits(loc >> 8) {
+                    self.free_object(budget, stats, handle);
+                }
+            }
+            location::FILE => {
+                if let Some((number, at)) = file_of(loc)
+                    && let Some(file) = self.devices.file(number)
+                {
+                    file.free(at);
+                    self.note_freed(file);
+                    // There is room again, if it is a file that this process writes to.
+                    if self.memory.was_refused() && self.devices.priority(number).is_some() {
+                        self.memory.set_room();
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Puts an object into the pool for the claimed `slot`.
+    pub(super) fn store_object(
+        &self,
+        budget: &Budget,
+        stats: &Shared,
+        slot: Slot,
+        object: &[u8],
+    ) -> Result<Handle, PoolFull> {
+        let handle = self.pool.store(&self.memory.charging(budget, stats), slot.0, object)?;
+        self.content_pages.fetch_add(1, Ordering::Relaxed);
+        if object.len() > POOL_OBJECT_MAX {
+            self.large_objects.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(handle)
+    }
+
+    /// Frees an object of the pool, whose slot the caller has claimed.
+    pub(super) fn free_object(&self, budget: &Budget, stats: &Shared, handle: Handle) {
+        // SAFETY: the claim on the slot keeps the object from being freed or moved.
+        if unsafe { self.pool.load(handle) }.len() > POOL_OBJECT_MAX {
+            self.large_objects.fetch_sub(1, Ordering::Relaxed);
+        }
+        self.content_pages.fetch_sub(1, Ordering::Relaxed);
+        self.pool.free(&self.memory.charging(budget, stats), handle);
+    }
+}
+
+/// Expands in place an object of `len` bytes; a whole page is as it is.
+fn expand(len: usize, page: &mut [u8; 4096], scratch: &mut [u8; 4096]) -> Result<(), LoadError> {
+    if len == 4096 {
+        return Ok(());
+    }
+    scratch.copy_from_slice(page);
+    decode(&scratch[..len], page)
+}
+
+/// Expands an object: compressed, or a whole page as it is.
+fn decode(data: &[u8], out: &mut [u8; 4096]) -> Result<(), LoadError> {
+    if data.len() == 4096 {
+        out.copy_from_slice(data);
+        return Ok(());
+    }
+    codec::decompress(data, out).map_err(|_| LoadError::Corrupt)
+}

@@ -1,0 +1,201 @@
+//! Emptying a device: what slots have there moves to another device or to the pool, while the program runs.
+//!
+//! The owner of a location word is its slot, so nobody looks for pages (the kernel's swapoff walks page tables): a walk
+//! over the slots in use claims those whose content is on the device, as a swap-in would, and changes their location.
+
+use super::content::POOL_OBJECT_MAX;
+use super::location::{file_of, location_of};
+use super::{MOVING, NOT_LOCKED, SHARDS, SwapSpace};
+use crate::budget::Budget;
+use crate::counters::stats::Shared;
+use crate::device::file::{BATCH, FileError, Reclaim, SLOT_BYTES};
+use crate::device::list::{Files, bit};
+use core::sync::atomic::Ordering;
+use ebb_slots::{LockError, Locked, Shard, Slot};
+
+/// Slots that one step looks at.
+const LOOKS: usize = 8192;
+
+/// The part of the pool that stays free of what comes from a device.
+const POOL_RESERVE: usize = 8;
+
+/// Why a step moved less than it found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Stuck {
+    /// Nothing takes it.
+    NoRoom,
+    /// It cannot be read.
+    Unreadable(FileError),
+}
+
+/// A claimed slot on its way to another place.
+#[derive(Clone, Copy)]
+struct Found {
+    slot: Slot,
+    was: Locked,
+    file: usize,
+    at: u32,
+    len: u16,
+}
+
+/// What became of a slot that a step met.
+enum Claim {
+    /// Its content is elsewhere, or gone.
+    Passed,
+    /// Somebody else has it claimed: the next step begins with it.
+    Taken,
+    Found(Found),
+}
+
+/// A device that is being emptied, and at whose expense.
+#[derive(Clone, Copy)]
+pub struct Evacuation<'a> {
+    /// The allocation shard of who works at it.
+    pub shard: usize,
+    pub budget: &'a Budget,
+    pub stats: &'a Shared,
+    /// The files to empty, which nobody writes to any more, as a mask.
+    pub leaving: Files,
+    pub reclaim: Reclaim<'a>,
+}
+
+/// What one step did.
+pub struct Step {
+    /// Where the next one begins; none after the last slot.
+    pub next: Option<Slot>,
+    /// Slots whose content moved.
+    pub moved: usize,
+}
+
+impl SwapSpace {
+    /// Moves the content of up to a batch of slots from `from` on that is in the files that are being emptied. `data` needs
+    /// room for a batch. Inside the gate.
+    pub fn evacuate(&self, job: &Evacuation<'_>, from: Slot, data: &mut [u8]) -> Result<Step, Stuck> {
+        let mut found = [Found { slot: Slot(0), was: NOT_LOCKED, file: 0, at: 0, len: 0 }; BATCH];
+        let mut n = 0;
+        let mut stuck = None;
+        let mut next = Some(from);
+        for _ in 0..LOOKS {
+            next = next.and_then(|slot| self.slots.next_used(slot));
+            let Some(slot) = next else { break };
+            match self.claim_in_file(slot, job.leaving, n == 0, &mut data[n * SLOT_BYTES..(n + 1) * SLOT_BYTES]) {
+                Ok(Claim::Passed) => {}
+                Ok(Claim::Taken) => break,
+                Ok(Claim::Found(one)) => {
+                    found[n] = one;
+                    n += 1;
+                }
+                Err(e) => {
+                    stuck = Some(Stuck::Unreadable(e));
+                    break;
+                }
+            }
+            next = Some(Slot(slot.0 + 1));
+            if n == BATCH {
+                break;
+            }
+        }
+        let found = &found[..n];
+        let moved = if n > 0 { self.store_elsewhere(job, found, data) } else { 0 };
+        for one in &found[..moved] {
+            if let Some(file) = self.devices.file(one.file) {
+                file.free(one.at);
+            }
+        }
+        for one in found {
+            self.unclaim(one.slot, one.was);
+        }
+        match stuck {
+            None if moved == n => Ok(Step { next, moved }),
+            None => Err(Stuck::NoRoom),
+            Some(stuck) => Err(stuck),
+        }
+    }
+
+    /// Claims a slot whose content is in one of the files of a mask, and reads the object as it is stored. Waits for a slot
+    /// that somebody else has claimed only if it `may_wait`: who has slots claimed waits for no other.
+    fn claim_in_file(&self, slot: Slot, leaving: Files, may_wait: bool, out: &mut [u8]) -> Result<Claim, FileError> {
+        let in_file = |loc: u64| file_of(loc).filter(|(file, _)| leaving & bit(*file) != 0);
+        if in_file(self.location(slot).load(Ordering::Acquire)).is_none() {
+            return Ok(Claim::Passed);
+        }
+        let was = match self.slots.lock(slot, MOVING) {
+            Ok(was) => was,
+            Err(LockError::Locked) if !may_wait => return Ok(Claim::Taken),
+            Err(LockError::Locked) => match self.claim(slot, MOVING) {
+                Ok(was) => was,
+                Err(_) => return Ok(Claim::Passed),
+            },
+            // Freed meanwhile.
+            Err(_) => return Ok(Claim::Passed),
+        };
+        // Only the holder of the claim changes the location.
+        let result = match in_file(self.location(slot).load(Ordering::Acquire)) {
+            None => Ok(Claim::Passed),
+            Some((file, at)) => {
+                self.read_object(file, at, out).map(|len| Claim::Found(Found { slot, was, file, at, len }))
+            }
+        };
+        if !matches!(result, Ok(Claim::Found(_))) {
+            self.unclaim(slot, was);
+        }
+        result
+    }
+
+    fn read_object(&self, file: usize, at: u32, out: &mut [u8]) -> Result<u16, FileError> {
+        let file = self.devices.file(file).ok_or(FileError::Corrupt)?;
+        let page = out.try_into().map_err(|_| FileError::Corrupt)?;
+        file.read(at, page).map(|len| len as u16)
+    }
+
+    /// Stores objects of claimed slots on other devices or in the pool, in their order, and changes their locations; how
+    /// many. What has lain on a device is cold: another device comes first.
+    fn store_elsewhere(&self, job: &Evacuation<'_>, objects: &[Found], data: &mut [u8]) -> usize {
+        let Evacuation { budget, stats, reclaim, .. } = *job;
+        let shard = Shard(job.shard % SHARDS);
+        let n = objects.len();
+        let (mut slots, mut lens, mut at) = ([Slot(0); BATCH], [0; BATCH], [0; BATCH]);
+        for (i, one) in objects.iter().enumerate() {
+            (slots[i], lens[i]) = (one.slot, one.len);
+        }
+        match self.devices.write(shard, &slots[..n], &mut data[..n * SLOT_BYTES], &lens[..n], &mut at[..n], reclaim) {
+            Ok(index) => {
+                self.settle_in_file(budget, index, &slots[..n], &at[..n]);
+                return n;
+            }
+            // The buffer is what could not be made plain again; the content still is where it was.
+            Err(FileError::Corrupt) => return 0,
+            Err(_) => {}
+        }
+        let whole_pages = !self.has_file();
+        for i in 0..n {
+            let object = &mut data[i * SLOT_BYTES..(i + 1) * SLOT_BYTES];
+            let len = lens[i] as usize;
+            // A page that does not compress is as large in the pool as it was: there only when no device takes it.
+            let is_small = len <= POOL_OBJECT_MAX || whole_pages;
+            if is_small && self.store_in_pool(budget, stats, slots[i], &object[..len]) {
+                continue;
+            }
+            let (slot, len_of) = (&slots[i..i + 1], &lens[i..i + 1]);
+            match self.devices.write(shard, slot, object, len_of, &mut at[..1], reclaim) {
+                Ok(index) => self.settle_in_file(budget, index, slot, &at[..1]),
+                Err(FileError::Corrupt) => return i,
+                Err(_) if !is_small && self.store_in_pool(budget, stats, slots[i], &object[..len]) => {}
+                Err(_) => return i,
+            }
+        }
+        n
+    }
+
+    /// Stores an object of a claimed slot in the pool. False when that is full, but for what the program needs to go on: a
+    /// pool that takes nothing more ends it as soon as it changes its memory.
+    fn store_in_pool(&self, budget: &Budget, stats: &Shared, slot: Slot, object: &[u8]) -> bool {
+        let most = self.memory.pages_max(budget);
+        if self.pool_pages() > most - most / POOL_RESERVE {
+            return false;
+        }
+        let Ok(handle) = self.store_object(budget, stats, slot, object) else { return false };
+        self.location(slot).store(location_of(handle), Ordering::Release);
+        true
+    }
+}

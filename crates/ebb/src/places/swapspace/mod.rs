@@ -1,0 +1,310 @@
+//! The swap space: slots, their location words, and the places that content can be.
+//!
+//! A slot is a number in one virtual space; its location word says where the content is: a pattern, the pool, or a
+//! file. So content moves between places (written back, compacted) without anybody looking for the page that refers
+//! to it. Whoever reads or moves content holds the slot's cache claim (word *cached* in the swap table).
+
+mod cache;
+mod content;
+mod evacuate;
+mod location;
+mod writeback;
+
+pub use content::{LoadError, Source, StoreResult};
+pub use evacuate::{Evacuation, Stuck};
+pub use writeback::WriteBack;
+
+use self::location::file_of;
+use crate::base::uapi::{self, Errno};
+use crate::budget::Budget;
+use crate::counters::stats::{self, Shared};
+use crate::device::file::{BATCH, SpillFile};
+use crate::device::list::Devices;
+use crate::device::slots::{charge_tables, new_slots};
+use crate::places::inconsistency::Inconsistency;
+use crate::places::poolmem::PoolMemory;
+use crate::protocols::page::State;
+use crate::tree::holding::Fork;
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use ebb_pool::{BLOCK_BYTES, BLOCK_PAGES, Pool};
+use ebb_slots::{
+    CLUSTER_SLOTS, Entry, Folio, Locked, Options, Order, Placement, Shadow, Shard, Slot, Stored, SwapDevice,
+    TableEntry, metadata_bytes,
+};
+
+/// Slots of the virtual space: 256 GiB of content.
+pub const NR_SLOTS: u32 = 1 << 26;
+/// Shards of per-thread allocation state.
+const SHARDS: usize = 16;
+/// Bytes of metadata of a slot: its word and its location.
+const SLOT_META_BYTES: usize = 2 * size_of::<u64>();
+/// Empty clusters that keep their tables.
+const TABLES_KEPT: usize = 16;
+/// Clusters that one step of releasing works on.
+const CLUSTERS_STEP: usize = 64;
+/// The folio of a slot whose content is being moved, not brought in.
+const MOVING: Folio = folio_number((1 << Folio::BITS) - 1);
+
+/// What stands where nothing is locked yet.
+pub const NOT_LOCKED: Locked = Locked::Stored(Stored { count: 0, shadow: Shadow(0), zero: false });
+
+/// A folio by number.
+const fn folio_number(number: u64) -> Folio {
+    match Folio::new(number) {
+        Some(folio) => folio,
+        None => panic!("a folio number has at most 40 bits"),
+    }
+}
+
+/// The folio of the page at `addr`: the page's number.
+pub fn folio_at(addr: usize) -> Folio {
+    folio_number((addr / 4096) as u64)
+}
+
+/// The part of what the pool holds that is worth looking for, when a file would rather have it.
+const MISPLACED_PART: u64 = 32;
+/// The part of what the pool may hold that is much more than that.
+const OVER_PART: usize = 16;
+
+/// Slots and everything behind them.
+pub struct SwapSpace {
+    slots: SwapDevice,
+    nr_slots: u32,
+    locations: *const AtomicU64,
+    pool: Pool,
+    memory: PoolMemory,
+    pub devices: Devices,
+    /// Evictions so far, as shadows count them.
+    clock: AtomicU32,
+    /// Where writeback looks next.
+    writeback_at: AtomicU32,
+    high_water: AtomicU32,
+    /// Clusters whose tables are charged.
+    tables: AtomicU32,
+    content_pages: AtomicU64,
+    /// Pool objects that a file would rather have, see [`content::POOL_OBJECT_MAX`].
+    large_objects: AtomicU64,
+    /// A file had something to give back when one of its slots was freed.
+    has_unused: AtomicBool,
+}
+
+// SAFETY: locations are atomics.
+unsafe impl Sync for SwapSpace {}
+// SAFETY: as above.
+unsafe impl Send for SwapSpace {}
+
+impl SwapSpace {
+    /// A swap space whose pool may hold `pool_pages_max` pages (with a file, and without one) of `arena_bytes` of
+    /// address space.
+    pub fn new(pool_pages_max: [usize; 2], arena_bytes: usize) -> Result<Self, Errno> {
+        // Asked here, so that no signal handler has to.
+        let _ = ebb_pool::codec::has_words();
+        // A process has no more to swap than its address space holds.
+        let pages = uapi::address_space_limit() / 4096;
+        let nr_slots = NR_SLOTS.min(pages.min(u64::from(u32::MAX)) as u32 / CLUSTER_SLOTS * CLUSTER_SLOTS);
+        let (slots, _) = new_slots(&Options::fixed(nr_slots, SHARDS, Placement::Sharded))?;
+        let block_bytes = BLOCK_BYTES;
+        let arena_bytes = arena_bytes.next_multiple_of(block_bytes);
+        let arena = uapi::reserve_aligned(arena_bytes, block_bytes.max(4096))?;
+        let meta = Pool::metadata_bytes(arena_bytes);
+        // SAFETY: fresh zeroed memory, as above.
+        let pool = unsafe { Pool::init(arena, arena_bytes, uapi::reserve(meta)?, meta) };
+        let nr_blocks = arena_bytes / block_bytes;
+        Ok(Self {
+            slots,
+            nr_slots,
+            locations: uapi::reserve(nr_slots as usize * 8)?.cast(),
+            pool,
+            memory: PoolMemory::new(arena as usize, nr_blocks, pool_pages_max)?,
+            devices: Devices::new()?,
+            clock: AtomicU32::new(0),
+            writeback_at: AtomicU32::new(0),
+            high_water: AtomicU32::new(0),
+            tables: AtomicU32::new(0),
+            content_pages: AtomicU64::new(0),
+            large_objects: AtomicU64::new(0),
+            has_unused: AtomicBool::new(false),
+        })
+    }
+
+    /// Says whether there is a device that takes what the pool does not.
+    pub fn set_has_file(&self, has_file: bool) {
+        self.memory.set_has_file(has_file);
+    }
+
+    /// True when incompressible content has a place to go.
+    pub fn has_file(&self) -> bool {
+        !self.memory.is_alone()
+    }
+
+    /// Changes how many pages the pool may hold: with a device behind it, and without one.
+    pub fn set_pool_max(&self, pages: [usize; 2]) {
+        self.memory.set_pages_max(pages);
+    }
+
+    fn location(&self, slot: Slot) -> &AtomicU64 {
+        assert!(slot.0 < self.nr_slots);
+        // SAFETY: checked index.
+        unsafe { &*self.locations.add(slot.0 as usize) }
+    }
+
+    /// Takes up to `out.len()` slots for one page each; they come claimed (cached, count 0).
+    pub fn alloc(&self, shard: usize, budget: &Budget, stats: &Shared, out: &mut [Slot]) -> usize {
+        let n = self.slots.alloc(Shard(shard % SHARDS), Order::ZERO, folio_number(0), out);
+        let top = out[..n].iter().map(|s| s.0 + 1).max().unwrap_or(0);
+        self.high_water.fetch_max(top, Ordering::Relaxed);
+        self.charge_tables(budget);
+        let tables = u64::from(self.slots.nr_tables()) * u64::from(CLUSTER_SLOTS) * size_of::<u64>() as u64;
+        stats::raise(&stats.peak_swap_table_bytes, tables);
+        n
+    }
+
+    /// Bytes that the swap table costs a slot while its cluster is not used, in thousandths.
+    pub const REST_BYTES_PER_1000_SLOTS: u64 = {
+        let words = NR_SLOTS as u64 * size_of::<u64>() as u64;
+        (metadata_bytes(NR_SLOTS, SHARDS) as u64 - words) * 1000 / NR_SLOTS as u64
+    };
+
+    /// Brings the charge for the tables of slots in line with how many there are.
+    fn charge_tables(&self, budget: &Budget) {
+        charge_tables(budget, &self.tables, self.slots.nr_tables(), SLOT_META_BYTES);
+    }
+
+    /// Gives the metadata of slots back that nobody uses any more, and has the file system forget what the file held
+    /// for some; how many clusters. A few are kept: what was freed is soon used again.
+    pub fn release_unused(&self, budget: &Budget) -> usize {
+        let released = self.slots.release_tables(TABLES_KEPT, CLUSTERS_STEP, |run| {
+            let (words, bytes) = self.slots.words_of(run.clone());
+            let _ = budget.drop_books(words as usize, bytes);
+            let (first, end) = (run.start.first_slot().0 as usize, run.end.0 as usize * CLUSTER_SLOTS as usize);
+            // A location that is stale is as good as one that is zero: nobody reads it before it is written.
+            let at = self.locations as usize + first * size_of::<u64>();
+            let _ = budget.drop_books(at, (end - first) * size_of::<u64>());
+        });
+        self.charge_tables(budget);
+        released + self.devices.own().map(|(_, file)| file.release_unused(budget)).sum::<usize>()
+    }
+
+    /// True when a file has had something to give back since this was asked last. Outside the gate, where no file may be looked at.
+    pub fn take_has_unused(&self) -> bool {
+        self.has_unused.load(Ordering::Relaxed) && self.has_unused.swap(false, Ordering::Relaxed)
+    }
+
+    /// A slot of the file was freed.
+    pub(super) fn note_freed(&self, file: &SpillFile) {
+        if file.has_unused() {
+            self.has_unused.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Gives back a claimed slot that was not used.
+    pub fn unalloc(&self, slot: Slot) {
+        self.slots.free_run(slot, Order::ZERO);
+    }
+
+    /// Evictions so far, which wrap.
+    pub fn clock(&self) -> u32 {
+        self.clock.load(Ordering::Relaxed)
+    }
+
+    /// Evictions since `shadow` was left.
+    pub fn distance(&self, shadow: Shadow) -> u32 {
+        self.clock.load(Ordering::Relaxed).wrapping_sub(shadow.0)
+    }
+
+    /// Whether a slot's content is at `at` of a file that this process writes to. A hint, unless the slot is claimed.
+    pub fn is_in_file(&self, slot: Slot, at: u32) -> bool {
+        let loc = self.location(slot).load(Ordering::Acquire);
+        file_of(loc).is_some_and(|(file, slot)| slot == at && self.devices.priority(file).is_some())
+    }
+
+    /// Slots in use. Looks at every cluster.
+    pub fn nr_used(&self) -> u64 {
+        self.slots.nr_used().into()
+    }
+
+    /// What the swap table says of `slot`.
+    pub fn entry(&self, slot: Slot) -> TableEntry {
+        self.slots.get(slot)
+    }
+
+    /// References that pages have to slots, slots with a resident page, and claimed ones without. Nobody else may be at work.
+    pub fn references(&self) -> Option<(u64, u64, u64)> {
+        let counts = |summary: ebb_slots::Summary| {
+            let resident = u64::from(summary.slots_resident);
+            (summary.references, resident, u64::from(summary.slots_cached) - resident)
+        };
+        self.slots.validate().ok().map(counts)
+    }
+
+    /// True when the pool may hold content that is also in memory: it has room, or a file takes what it has not.
+    pub fn may_keep(&self, budget: &Budget) -> bool {
+        self.has_file() || self.pool_pages() < self.memory.pages_max(budget) / 4 * 3
+    }
+
+    /// True when compaction could free much: the pool holds a third more memory than content.
+    pub fn is_fragmented(&self) -> bool {
+        let held = self.memory.pages() * 4096;
+        held > (4 << 20) && held as u64 * 3 > self.pool.stored_bytes() * 4
+    }
+
+    /// Gives the memory of spare pool blocks back.
+    pub fn trim(&self, budget: &Budget) {
+        self.memory.trim(budget);
+    }
+
+    /// Pages of memory the pool holds.
+    pub fn pool_pages(&self) -> usize {
+        self.memory.pages()
+    }
+
+    /// The child of the fork to come shares the pool's memory.
+    pub fn share_pool(&self, fork: &mut Fork<'_>) {
+        self.memory.share(fork);
+    }
+
+    /// Address and pages of the pool's memory.
+    pub fn arena(&self) -> (usize, usize) {
+        self.memory.arena()
+    }
+
+    /// Pages whose content is on a device that this process writes to.
+    pub fn device_pages(&self) -> u64 {
+        self.devices.own().map(|(_, file)| u64::from(file.nr_used())).sum()
+    }
+
+    /// True when the pool holds as much as it may.
+    pub fn pool_is_full(&self, budget: &Budget) -> bool {
+        self.pool_pages() + 4 * BLOCK_PAGES >= self.memory.pages_max(budget)
+    }
+
+    /// True when the pool holds much more than it may, as it could while RAM was not short.
+    pub fn pool_is_over(&self, budget: &Budget) -> bool {
+        let most = self.memory.pages_max(budget);
+        self.pool_pages() > most + (most / OVER_PART).max(4 * BLOCK_PAGES)
+    }
+
+    /// True when a good part of what the pool holds is better off in a file: objects that were kept while RAM was not short,
+    /// and save next to nothing of it.
+    pub fn has_misplaced(&self, budget: &Budget) -> bool {
+        let large = self.large_objects.load(Ordering::Relaxed);
+        let worth = (self.content_pages.load(Ordering::Relaxed) / MISPLACED_PART).max(BATCH as u64);
+        large >= worth && self.has_file() && !budget.has_plenty()
+    }
+
+    /// Recounts slots and pool. Nobody else may be at work.
+    pub fn validate(&self) -> Result<(), Inconsistency> {
+        self.slots.validate().map_err(Inconsistency::Slots)?;
+        self.pool.validate().map_err(Inconsistency::Pool)?;
+        self.devices.all().try_for_each(|(i, file)| {
+            file.validate().map_err(|e| Inconsistency::File(i, e))?;
+            let differ = |(kept, counted)| Inconsistency::FileUsed { file: i, kept, counted };
+            file.miscounted().map_or(Ok(()), |counts| Err(differ(counts)))
+        })
+    }
+}
+
+/// The slot in a swapped page's state.
+pub(crate) fn slot_of(state: State) -> Slot {
+    Entry::from_bits(state.payload()).slot
+}

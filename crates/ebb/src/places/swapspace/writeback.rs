@@ -1,0 +1,169 @@
+//! Pool objects on the move: back to a file, the coldest first, and out of sparse blocks.
+
+use super::content::POOL_OBJECT_MAX;
+use super::location::{self, location_of};
+use super::{MOVING, NOT_LOCKED, SwapSpace};
+use crate::budget::Budget;
+use crate::counters::stats::{self, Shared};
+use crate::device::file::{BATCH, Reclaim, SLOT_BYTES};
+use core::cell::Cell;
+use core::sync::atomic::Ordering;
+use ebb_pool::{Handle, Owners};
+use ebb_slots::{Locked, Slot, Stored, TableEntry};
+
+/// Which objects go back to a file.
+#[derive(Clone, Copy)]
+pub enum WriteBack {
+    /// Those evicted longest ago that a round over the slots finds.
+    Oldest,
+    /// Those that a file would rather have, see [`SwapSpace::has_misplaced`], as far as a short look finds any.
+    Misplaced,
+}
+
+/// Slots that one look for objects to write back goes through at most; fewer where only some objects will do, which costs a claim
+/// each.
+const WRITE_BACK_LOOKS: u32 = 65_536;
+const MISPLACED_LOOKS: u32 = 4096;
+
+/// Objects on their way to a file, whose slots are claimed.
+struct Batch {
+    slots: [Slot; BATCH],
+    was: [Locked; BATCH],
+    lens: [u16; BATCH],
+    handles: [Option<Handle>; BATCH],
+    n: usize,
+}
+
+impl Default for Batch {
+    fn default() -> Self {
+        Self { slots: [Slot(0); BATCH], was: [NOT_LOCKED; BATCH], lens: [0; BATCH], handles: [None; BATCH], n: 0 }
+    }
+}
+
+impl SwapSpace {
+    /// Writes up to [`BATCH`] pool objects back to the file; how many. `data` needs room for a batch.
+    pub fn write_back(
+        &self,
+        which: WriteBack,
+        shard: usize,
+        budget: &Budget,
+        stats: &Shared,
+        data: &mut [u8],
+        reclaim: Reclaim<'_>,
+    ) -> usize {
+        if !self.has_file() || self.content_pages.load(Ordering::Relaxed) == 0 {
+            return 0;
+        }
+        let batch = match which {
+            WriteBack::Oldest => self.gather_oldest(data),
+            WriteBack::Misplaced => {
+                self.gather(data, MISPLACED_LOOKS, |_| true, |object| object.len() > POOL_OBJECT_MAX)
+            }
+        };
+        let n = batch.n;
+        if n == 0 {
+            return 0;
+        }
+        let written = self.store_file(budget, shard, &batch.slots[..n], &batch.lens[..n], data, reclaim).is_ok();
+        for i in 0..n {
+            if let (true, Some(handle)) = (written, batch.handles[i]) {
+                self.free_object(budget, stats, handle);
+            }
+            self.unclaim(batch.slots[i], batch.was[i]);
+        }
+        if !written {
+            return 0;
+        }
+        stats::add(&stats.writeback_pages, n as u64);
+        n
+    }
+
+    fn gather_oldest(&self, data: &mut [u8]) -> Batch {
+        let now = self.clock.load(Ordering::Relaxed);
+        // Older than half of what was evicted since the pool was filled once.
+        let age_min = (self.content_pages.load(Ordering::Relaxed) / 2) as u32;
+        let is_old = |slot| match self.slots.get(slot) {
+            TableEntry::Stored(Stored { shadow, .. }) => now.wrapping_sub(shadow.0) >= age_min,
+            // What is in memory, clean, was of use lately.
+            _ => false,
+        };
+        let is_unlocked =
+            |slot| matches!(self.slots.get(slot), TableEntry::Stored(_) | TableEntry::Cached { locked: false, .. });
+        // Twice around at most.
+        let old = self.gather(data, WRITE_BACK_LOOKS, is_old, |_| true);
+        if old.n > 0 { old } else { self.gather(data, WRITE_BACK_LOOKS, is_unlocked, |_| true) }
+    }
+
+    /// Claims objects of the pool, of slots and of a kind that are wanted, and copies them to `data`: a batch at most, of so many
+    /// slots from where the last look ended.
+    fn gather(
+        &self,
+        data: &mut [u8],
+        looks: u32,
+        is_wanted: impl Fn(Slot) -> bool,
+        takes: impl Fn(&[u8]) -> bool,
+    ) -> Batch {
+        let mut batch = Batch::default();
+        let top = self.high_water.load(Ordering::Relaxed);
+        for _ in 0..top.min(looks) {
+            let slot = Slot(self.writeback_at.fetch_add(1, Ordering::Relaxed) % top.max(1));
+            let is_in_pool = |loc: u64| loc & location::KIND == location::POOL;
+            if !is_in_pool(self.location(slot).load(Ordering::Relaxed)) || !is_wanted(slot) {
+                continue;
+            }
+            let Ok(locked) = self.slots.lock(slot, MOVING) else { continue };
+            let loc = self.location(slot).load(Ordering::Acquire);
+            let handle = Handle::from_bits(loc >> 8).filter(|_| is_in_pool(loc));
+            // SAFETY: the claim keeps the object in its place.
+            let object = handle.map(|handle| unsafe { self.pool.load(handle) });
+            let Some(object) = object.filter(|object| takes(object)) else {
+                self.unclaim(slot, locked);
+                continue;
+            };
+            let n = batch.n;
+            data[n * SLOT_BYTES..n * SLOT_BYTES + object.len()].copy_from_slice(object);
+            (batch.slots[n], batch.was[n], batch.handles[n]) = (slot, locked, handle);
+            batch.lens[n] = object.len() as u16;
+            batch.n += 1;
+            if batch.n == BATCH {
+                break;
+            }
+        }
+        batch
+    }
+
+    /// Moves up to `objects_max` pool objects out of sparse blocks; how many.
+    pub fn compact(&self, budget: &Budget, stats: &Shared, objects_max: usize) -> usize {
+        let owners = SlotOwners { space: self, was: Cell::new(NOT_LOCKED) };
+        let charging = self.memory.charging(budget, stats);
+        let moved = self.pool.compact(&charging, &owners, objects_max);
+        stats::add(&stats.compacted_objects, moved as u64);
+        moved
+    }
+}
+
+/// Pool objects belong to slots: compaction claims a slot like a swap-in would.
+struct SlotOwners<'a> {
+    space: &'a SwapSpace,
+    was: Cell<Locked>,
+}
+
+impl Owners for SlotOwners<'_> {
+    fn try_claim(&self, owner: u32, handle: Handle) -> bool {
+        let Ok(was) = self.space.slots.lock(Slot(owner), MOVING) else { return false };
+        let here = self.space.location(Slot(owner)).load(Ordering::Acquire) == location_of(handle);
+        if !here {
+            self.space.unclaim(Slot(owner), was);
+        }
+        self.was.set(was);
+        here
+    }
+
+    fn moved(&self, owner: u32, _old: Handle, new: Handle) {
+        self.space.location(Slot(owner)).store(location_of(new), Ordering::Release);
+    }
+
+    fn unclaim(&self, owner: u32) {
+        self.space.unclaim(Slot(owner), self.was.get());
+    }
+}

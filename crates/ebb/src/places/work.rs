@@ -1,0 +1,248 @@
+//! Work buffers: what compressing, writing and wide swap-in need beyond a stack frame.
+//!
+//! A few for the whole space, because threads are many and processors are few. Reclaim waits for one outside the gate;
+//! a fault only tries, and does with a page of its own otherwise, so nobody waits for a buffer inside the gate.
+
+use crate::base::uapi::{self, Errno};
+use crate::budget::Budget;
+use crate::places::frames::RUN_MAX;
+use crate::threads::ctx::WINDOW_MAX;
+use core::cell::UnsafeCell;
+use core::ops::{Deref, DerefMut};
+use core::sync::atomic::{AtomicU32, Ordering};
+use ebb_pool::codec::Lz4State;
+use linux_raw_sys::general::MADV_NOHUGEPAGE;
+
+/// Buffers of a kind.
+const BUFFERS: usize = 8;
+/// The part of what a process may expect of the budget that buffers for runs may take.
+const RUNS_PART: usize = 64;
+
+/// One work buffer. What a process uses of it counts as fixed metadata.
+#[repr(C, align(4096))]
+pub struct Work {
+    /// Pages on their way in, or to a file.
+    pub pages: [u8; WINDOW_MAX * 4096],
+    /// One compressed page.
+    pub out: [u8; 4352],
+    /// The compressor's state.
+    pub lz4: Lz4State,
+    /// State words of a unit under the broom.
+    pub saved: [u64; 512],
+}
+
+/// Pages of a run on their way in.
+#[repr(C, align(4096))]
+pub struct Run {
+    /// As many as a run has at most.
+    pub pages: [u8; RUN_MAX * 4096],
+}
+
+/// All buffers of a kind. Any bytes are a valid value of it.
+pub struct Buffers<T> {
+    at: *const UnsafeCell<T>,
+    used: AtomicU32,
+}
+
+// SAFETY: a buffer is reached only through its lease, which one thread holds.
+unsafe impl<T: Send> Sync for Buffers<T> {}
+// SAFETY: as above.
+unsafe impl<T: Send> Send for Buffers<T> {}
+
+/// A buffer in use.
+pub struct Lease<'a, T> {
+    buffers: &'a Buffers<T>,
+    index: usize,
+}
+
+impl<T> Buffers<T> {
+    fn reserve() -> Result<Self, Errno> {
+        let bytes = BUFFERS * core::mem::size_of::<T>();
+        let at = uapi::reserve_aligned(bytes, 4096)?;
+        // What is charged is what is used: not what a huge page brings along.
+        let _ = uapi::madvise(at as usize, bytes, MADV_NOHUGEPAGE);
+        Ok(Self { at: at.cast(), used: AtomicU32::new(0) })
+    }
+
+    /// After fork, in the child: the buffers of threads that did not come along are free.
+    pub fn reset(&self) {
+        self.used.store(0, Ordering::Relaxed);
+    }
+
+    /// The first of the buffers of a mask that is free.
+    fn lease_of(&self, mask: u32) -> Option<Lease<'_, T>> {
+        let mut used = self.used.load(Ordering::Relaxed);
+        loop {
+            let free = mask & !used;
+            if free == 0 {
+                return None;
+            }
+            let bit = free & free.wrapping_neg();
+            match self.used.compare_exchange_weak(used, used | bit, Ordering::Acquire, Ordering::Relaxed) {
+                Ok(_) => return Some(Lease { buffers: self, index: bit.trailing_zeros() as usize }),
+                Err(now) => used = now,
+            }
+        }
+    }
+}
+
+impl Buffers<Work> {
+    /// Reserves them.
+    pub fn new() -> Result<Self, Errno> {
+        Self::reserve()
+    }
+
+    /// A buffer, if one is free.
+    pub fn try_lease(&self) -> Option<Lease<'_, Work>> {
+        self.lease_of((1 << BUFFERS) - 1)
+    }
+
+    /// A buffer; waits until one is free. Outside the gate only.
+    pub fn lease(&self) -> Lease<'_, Work> {
+        loop {
+            if let Some(lease) = self.try_lease() {
+                return lease;
+            }
+            uapi::sched_yield();
+        }
+    }
+}
+
+impl<T> Deref for Lease<'_, T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        // SAFETY: the lease is the only way to this buffer; any bytes are a valid value.
+        unsafe { &*(*self.buffers.at.add(self.index)).get() }
+    }
+}
+
+impl<T> DerefMut for Lease<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: as in `deref`.
+        unsafe { &mut *(*self.buffers.at.add(self.index)).get() }
+    }
+}
+
+impl<T> Drop for Lease<'_, T> {
+    fn drop(&mut self) {
+        self.buffers.used.fetch_and(!(1 << self.index), Ordering::Release);
+    }
+}
+
+/// Buffers for runs: as many as are a small part of what the process may expect, which may be none; and charged, as far as
+/// they were used. Leased inside the gate only.
+pub struct RunBuffers {
+    buffers: Buffers<Run>,
+    /// Pages of each that are charged. Changed by who holds its lease.
+    charged: [AtomicU32; BUFFERS],
+}
+
+impl RunBuffers {
+    /// Reserves them.
+    pub fn new() -> Result<Self, Errno> {
+        Ok(Self { buffers: Buffers::reserve()?, charged: [const { AtomicU32::new(0) }; BUFFERS] })
+    }
+
+    /// After fork, in the child: leases are taken inside the gate, so there is none but of who died there.
+    pub fn reset(&self) {
+        self.buffers.reset();
+    }
+
+    /// Which may be used by a process that may expect so many pages.
+    fn allowed(share: usize) -> u32 {
+        (1 << (share / RUNS_PART / RUN_MAX).min(BUFFERS)) - 1
+    }
+
+    /// A process that may expect so many pages may use some.
+    pub fn are_allowed(share: usize) -> bool {
+        Self::allowed(share) != 0
+    }
+
+    /// A buffer for `n` pages, charged, if one is free.
+    pub fn try_lease(&self, n: usize, budget: &Budget) -> Option<Lease<'_, Run>> {
+        let lease = self.buffers.lease_of(Self::allowed(budget.share()))?;
+        let charged = &self.charged[lease.index];
+        let lacks = n.min(RUN_MAX).saturating_sub(charged.load(Ordering::Relaxed) as usize);
+        if lacks > 0 {
+            budget.charge_meta(lacks * 4096);
+            charged.fetch_add(lacks as u32, Ordering::Relaxed);
+        }
+        Some(lease)
+    }
+
+    /// Which have memory although that is not allowed with what the process may expect now.
+    fn excess(&self, share: usize) -> u32 {
+        let has_memory = |i: &usize| self.charged[*i].load(Ordering::Relaxed) > 0;
+        (0..BUFFERS).filter(has_memory).fold(0, |mask, i| mask | 1 << i) & !Self::allowed(share)
+    }
+
+    /// Buffers have memory that are no longer allowed with what the process may expect now.
+    pub fn are_too_many(&self, share: usize) -> bool {
+        self.excess(share) != 0
+    }
+
+    /// Frees the memory of such buffers, but for those in use; how many pages. Inside the gate, or under it.
+    pub fn trim(&self, share: usize, budget: &Budget) -> usize {
+        let (mut freed, mut excess) = (0, self.excess(share));
+        while let Some(lease) = self.buffers.lease_of(excess) {
+            excess &= !(1 << lease.index);
+            let charged = &self.charged[lease.index];
+            let pages = charged.load(Ordering::Relaxed) as usize;
+            if pages > 0 && budget.drop_books(lease.pages.as_ptr() as usize, pages * 4096) {
+                charged.store(0, Ordering::Relaxed);
+                budget.uncharge_meta(pages * 4096);
+                freed += pages;
+            }
+        }
+        freed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::budget::tests::budget;
+
+    #[test]
+    fn a_small_share_has_no_buffers_for_runs_and_a_large_one_all() {
+        let one = RUNS_PART * RUN_MAX;
+        assert_eq!(RunBuffers::allowed(one - 1), 0);
+        assert!(RunBuffers::are_allowed(one) && !RunBuffers::are_allowed(one - 1));
+        assert_eq!(RunBuffers::allowed(2 * one), 0b11);
+        assert_eq!(RunBuffers::allowed(usize::MAX), 0xff);
+    }
+
+    #[test]
+    fn a_buffer_is_charged_as_far_as_it_was_used() {
+        let (g, runs) = (budget(3 * RUNS_PART as u64 * RUN_MAX as u64), RunBuffers::new().expect("memory"));
+        drop(runs.try_lease(32, &g).expect("a buffer"));
+        drop(runs.try_lease(100, &g).expect("a buffer"));
+        drop(runs.try_lease(32, &g).expect("a buffer"));
+        assert_eq!(g.meta_pages(), 100);
+        let first = runs.try_lease(40, &g).expect("a buffer");
+        let second = runs.try_lease(50, &g).expect("another");
+        assert_eq!(g.meta_pages(), 150);
+        let third = runs.try_lease(60, &g).expect("a third");
+        assert!(runs.try_lease(60, &g).is_none());
+        drop((first, second, third));
+    }
+
+    #[test]
+    fn what_is_no_longer_allowed_is_freed_unless_it_is_in_use() {
+        let one = RUNS_PART * RUN_MAX;
+        let (g, runs) = (budget(2 * one as u64), RunBuffers::new().expect("memory"));
+        let mut first = runs.try_lease(128, &g).expect("a buffer");
+        let mut second = runs.try_lease(32, &g).expect("another");
+        first.pages.fill(1);
+        second.pages[..32 * 4096].fill(2);
+        assert!(!runs.are_too_many(2 * one) && runs.are_too_many(2 * one - 1));
+        assert_eq!(runs.trim(2 * one, &g), 0);
+        drop(second);
+        assert_eq!(runs.trim(0, &g), 32);
+        assert_eq!(g.meta_pages(), 128);
+        drop(first);
+        assert_eq!(runs.trim(one, &g), 0);
+        assert_eq!((runs.trim(0, &g), g.meta_pages(), g.charged()), (128, 0, 0));
+        assert!(!uapi::are_resident(runs.buffers.at as usize, 1));
+    }
+}

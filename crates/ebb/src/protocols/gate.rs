@@ -1,0 +1,251 @@
+//! The gate: many threads inside the engine, or one alone.
+//!
+//! Each thread has a flag of its own. To enter is to raise the flag and then look whether the gate is closed; to close
+//! is to shut the gate and then wait until every flag is down. One of the two always sees the other, because both
+//! write first and read second, sequentially consistently. So entering shares no cache line between threads, and
+//! whoever closed the gate knows that no thread is inside and no page is busy.
+//!
+//! The idea is the kernel's per-CPU reader-writer semaphore, with threads in place of processors.
+
+use crate::protocols::primitive::{
+    AtomicU32, AtomicU64, Ordering, model_fence, spin, wait_on, waiting, wake_all, yield_now,
+};
+use core::marker::PhantomData;
+use core::ops::Deref;
+
+const OPEN: u64 = 0;
+const CLOSED: u64 = 1;
+/// Closed, and somebody sleeps until it opens.
+const CLOSED_WAITERS: u64 = 2;
+/// Above that: which process has closed it. The two change together, as who closes the gate may be killed at any moment.
+const PROCESS_SHIFT: u32 = 32;
+const STATE: u64 = (1 << PROCESS_SHIFT) - 1;
+
+/// Turns of spinning before a closer yields the processor.
+const SPINS: u32 = if cfg!(loom) { 1 } else { 200 };
+
+/// One thread's flag.
+#[derive(Debug)]
+pub struct GateFlag(AtomicU32);
+
+impl Default for GateFlag {
+    fn default() -> Self {
+        Self(AtomicU32::new(0))
+    }
+}
+
+impl GateFlag {
+    /// True while the thread is inside, or about to step back.
+    pub fn is_inside(&self) -> bool {
+        self.0.load(Ordering::SeqCst) != 0
+    }
+
+    fn wait_outside(&self) {
+        let mut turns = 0;
+        while self.is_inside() {
+            turns += 1;
+            if turns > SPINS { yield_now() } else { spin() }
+        }
+    }
+
+    /// For a child after fork: threads that did not come along are not inside.
+    pub fn reset(&self) {
+        self.0.store(0, Ordering::Relaxed);
+    }
+}
+
+/// Proof that the gate keeps changes away: the thread that has it is inside, or has closed the gate. What is only read, of what
+/// changes with the gate closed, demands one.
+///
+/// Only [`Gate::enter`] and [`Gate::close`] make one, so without either nothing is read:
+///
+/// ```compile_fail
+/// use ebb::gate::Held;
+/// let held = Held(core::marker::PhantomData);
+/// ```
+///
+/// It stays in the thread that went inside:
+///
+/// ```compile_fail
+/// use ebb::gate::{Gate, GateFlag};
+/// let (gate, flag) = (Gate::default(), GateFlag::default());
+/// let inside = gate.enter(&flag);
+/// std::thread::scope(|scope| scope.spawn(|| drop(inside)).join());
+/// ```
+#[derive(Debug)]
+pub struct Held(PhantomData<*const ()>);
+
+/// A thread is inside, until this goes. It releases everything that the thread did to whoever closes the gate next.
+///
+/// What was learned inside with a borrow of the token ends with it:
+///
+/// ```compile_fail
+/// use ebb::gate::{Gate, GateFlag, Held};
+/// fn first(_: &Held) -> &usize { &0 }
+/// let (gate, flag) = (Gate::default(), GateFlag::default());
+/// let inside = gate.enter(&flag);
+/// let seen = first(&inside);
+/// drop(inside);
+/// println!("{seen}");
+/// ```
+#[derive(Debug)]
+#[must_use = "the thread is inside only as long as this lives"]
+pub struct Inside<'a> {
+    held: Held,
+    flag: &'a GateFlag,
+}
+
+/// The gate is closed, and nobody is inside, until this goes. What changes what others read demands it; to be inside is not
+/// enough:
+///
+/// ```compile_fail
+/// use ebb::gate::{Exclusive, Gate, GateFlag};
+/// fn change(_: &Exclusive<'_>) {}
+/// let (gate, flag) = (Gate::default(), GateFlag::default());
+/// let inside = gate.enter(&flag);
+/// change(&inside);
+/// ```
+///
+/// Whoever has closed it may read, too:
+///
+/// ```
+/// use ebb::gate::{Gate, GateFlag, Held};
+/// fn read(_: &Held) {}
+/// let (gate, flag) = (Gate::default(), GateFlag::default());
+/// read(&gate.enter(&flag));
+/// read(&gate.close(1, [&flag].into_iter()));
+/// ```
+#[derive(Debug)]
+#[must_use = "the gate is closed only as long as this lives"]
+pub struct Exclusive<'a> {
+    held: Held,
+    gate: &'a Gate,
+}
+
+impl Deref for Inside<'_> {
+    type Target = Held;
+
+    fn deref(&self) -> &Held {
+        &self.held
+    }
+}
+
+impl Deref for Exclusive<'_> {
+    type Target = Held;
+
+    fn deref(&self) -> &Held {
+        &self.held
+    }
+}
+
+impl Drop for Inside<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.flag.0.store(0, Ordering::Release);
+    }
+}
+
+impl Drop for Exclusive<'_> {
+    fn drop(&mut self) {
+        self.gate.open();
+    }
+}
+
+impl Exclusive<'_> {
+    /// The gate stays closed, for [`Gate::closed_before`] to go on: across a fork.
+    pub fn keep(self) {
+        core::mem::forget(self);
+    }
+}
+
+/// The gate of one space.
+#[derive(Debug)]
+pub struct Gate {
+    state: AtomicU64,
+}
+
+impl Default for Gate {
+    fn default() -> Self {
+        Self { state: AtomicU64::new(OPEN) }
+    }
+}
+
+impl Gate {
+    /// Enters; waits while the gate is closed. The thread must not be inside already.
+    #[inline]
+    pub fn enter<'a>(&self, flag: &'a GateFlag) -> Inside<'a> {
+        loop {
+            flag.0.swap(1, Ordering::SeqCst);
+            model_fence();
+            if self.state.load(Ordering::SeqCst) == OPEN {
+                return Inside { held: Held(PhantomData), flag };
+            }
+            flag.0.store(0, Ordering::Release);
+            waiting("gate, to enter", || self.wait_open());
+        }
+    }
+
+    /// Closes the gate for `process` and waits until all `flags` are down. The caller must not be inside.
+    pub fn close<'a>(&self, process: u32, flags: impl Iterator<Item = &'a GateFlag>) -> Exclusive<'_> {
+        let closed = CLOSED | u64::from(process) << PROCESS_SHIFT;
+        while self.state.compare_exchange(OPEN, closed, Ordering::SeqCst, Ordering::Relaxed).is_err() {
+            waiting("gate, to close", || self.wait_open());
+        }
+        model_fence();
+        for flag in flags {
+            if flag.is_inside() {
+                waiting("gate, to close", || flag.wait_outside());
+            }
+        }
+        Exclusive { held: Held(PhantomData), gate: self }
+    }
+
+    /// Goes on with a gate that was left closed.
+    ///
+    /// # Safety
+    /// The calling thread, or the one that forked it, has closed the gate and said [`Exclusive::keep`], and this is the first
+    /// call since then in its process.
+    pub unsafe fn closed_before(&self) -> Exclusive<'_> {
+        Exclusive { held: Held(PhantomData), gate: self }
+    }
+
+    fn open(&self) {
+        if self.state.swap(OPEN, Ordering::SeqCst) & STATE == CLOSED_WAITERS {
+            wake_all(&self.state);
+        }
+    }
+
+    /// The process that has closed it, while it is closed.
+    pub fn closed_by(&self) -> Option<u32> {
+        let seen = self.state.load(Ordering::SeqCst);
+        (seen != OPEN).then_some((seen >> PROCESS_SHIFT) as u32)
+    }
+
+    fn wait_open(&self) {
+        for _ in 0..SPINS {
+            if self.state.load(Ordering::SeqCst) == OPEN {
+                return;
+            }
+            spin();
+        }
+        let seen = self.state.load(Ordering::Relaxed);
+        if seen == OPEN {
+            return;
+        }
+        let waited = seen & !STATE | CLOSED_WAITERS;
+        if seen == waited || self.state.compare_exchange(seen, waited, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+            wait_on(&self.state, waited);
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+pub(crate) mod tests {
+    use super::*;
+
+    /// The gate of a test that is alone with what it looks at.
+    pub(crate) fn alone() -> Exclusive<'static> {
+        let gate: &'static Gate = Box::leak(Box::default());
+        gate.close(1, core::iter::empty())
+    }
+}

@@ -1,0 +1,11 @@
+//! How threads and processes agree without a lock: each file is one protocol, which loom explores in all its orders.
+
+pub mod counter;
+pub mod gate;
+pub mod holders;
+pub mod life;
+pub mod page;
+pub mod pin;
+pub(crate) mod primitive;
+pub mod request;
+pub mod rest;

@@ -1,0 +1,87 @@
+//! How a space is to be, and why it could not be made.
+
+use crate::base::uapi::Errno;
+use crate::counters::stats::Shared;
+use crate::device::SwapSpec;
+use crate::space::RAM_BYTES_MIN;
+
+/// How a space is to be.
+#[derive(Clone, Copy)]
+pub struct Config<'a> {
+    /// Budget in bytes: resident, staged, pool and metadata of all processes of the tree together. What the tree says
+    /// counts, where it says something.
+    pub ram_bytes: u64,
+    /// Devices for what finds no room in RAM: at most [`crate::DEVICES_MAX`]. Without one all stays in RAM, compressed.
+    pub swap: &'a [SwapSpec<'a>],
+    /// Where counters go, and who shares the budget; the space makes its own when there is none.
+    pub stats: Option<&'static Shared>,
+    /// The file that these are mapped from, where other processes map it too. The space must be told when the file gets
+    /// another number ([`crate::Space::set_tree_fd`]), and no descriptor of it closed without that.
+    pub stats_fd: Option<i32>,
+    /// Fallbacks to force.
+    pub force: Force,
+}
+
+/// Fallbacks that are forced although the kernel could do better; for tests and for trouble.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Force {
+    /// Never MOVE.
+    pub no_move: bool,
+    /// Runs that frames of the stock can be moved to are, whatever that costs.
+    pub always_move: bool,
+    /// Treat every page as shared after fork.
+    pub shared: bool,
+    /// Never drop several ranges with one call.
+    pub no_process_madvise: bool,
+    /// No background thread.
+    pub no_background: bool,
+    /// Spill files go through the page cache.
+    pub no_direct: bool,
+    /// Abort on an inconsistency instead of treating it as an unreadable page.
+    pub strict: bool,
+}
+
+/// Why a space could not be made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum InitError {
+    /// The budget is below [`RAM_BYTES_MIN`].
+    BudgetTooSmall,
+    /// userfaultfd is not to be had.
+    Userfaultfd(Errno),
+    /// No address space for metadata (RLIMIT_AS?).
+    AddressSpace(Errno),
+    /// The file of this device, by its place in the list, could not be created.
+    Spill(usize, Errno),
+    /// More threads than contexts.
+    Threads,
+    /// More processes than a tree can have.
+    Processes,
+    /// In fork's child: the descriptor is gone that says that it lives.
+    Life,
+}
+
+impl core::fmt::Display for InitError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::BudgetTooSmall => write!(f, "the budget is below {} bytes: give more", RAM_BYTES_MIN),
+            Self::Userfaultfd(e) => {
+                write!(f, "userfaultfd is refused ({e}): allow the system call (seccomp), and use Linux 5.11 or newer")
+            }
+            Self::AddressSpace(e) => write!(f, "no address space for tables ({e}): raise the limit (ulimit -v)"),
+            Self::Spill(device, e) => {
+                write!(f, "no spill file can be made for device {device} ({e}): name a directory that can be written")
+            }
+            Self::Threads => write!(f, "more threads than the engine has contexts for: start fewer"),
+            Self::Processes => write!(f, "more processes than a tree can have: start fewer at a time"),
+            Self::Life => write!(f, "the descriptor is gone by which others see that this process lives: keep it open"),
+        }
+    }
+}
+
+impl core::error::Error for InitError {}
+
+impl From<Errno> for InitError {
+    fn from(e: Errno) -> Self {
+        Self::AddressSpace(e)
+    }
+}

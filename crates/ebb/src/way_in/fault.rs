@@ -1,0 +1,231 @@
+//! A fault, in the thread that took it.
+
+use crate::base::{PAGE, clock};
+use crate::counters::stats;
+use crate::memory::region::Region;
+use crate::pages::clean::{self, OPEN_MAX};
+use crate::pages::{books, stock};
+use crate::places::frames::{RUN_MAX, RUN_MIN};
+use crate::protocols::page::{State, Tag};
+use crate::protocols::primitive::waiting;
+use crate::space::Space;
+use crate::threads::ctx::{ThreadCtx, WINDOW_MAX};
+use crate::way_in::charged::{self, Brought, Charge};
+use crate::way_in::readahead::{self, Limits};
+use crate::way_in::swapin::{In, Want};
+use crate::way_in::{spurious, window};
+use crate::way_out::{group_reclaim, reclaim};
+
+/// What a fault came to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fault {
+    /// The page is there; the instruction can go on.
+    Resolved,
+    /// Not a page of Ebb's: the fault is the program's own.
+    NotManaged,
+    /// The page's content cannot be had.
+    Unreadable,
+}
+
+impl Space {
+    /// Answers a fault of the calling thread at `addr`. Every signal must be blocked.
+    pub fn fault(&self, ctx: &ThreadCtx, addr: usize, write: bool) -> Fault {
+        let start = clock::cycles();
+        let page = addr & !(PAGE - 1);
+        let (fault, reclaim) = serve(self, ctx, page, write);
+        let total = clock::cycles().saturating_sub(start);
+        stats::add(&self.stats.fault_ns, clock::ns(total.saturating_sub(reclaim)));
+        if reclaim > 0 {
+            stats::add(&self.stats.direct_reclaim_ns, clock::ns(reclaim));
+        }
+        fault
+    }
+}
+
+/// What a try to answer a fault goes by.
+#[derive(Clone, Copy)]
+struct Plan {
+    /// Pages that are to come by a walk; 0 is one, by a fault that says nothing of the next.
+    next_window: u32,
+    /// Pages around it, where it is no step of a walk.
+    around: usize,
+    /// Frames of the stock would do; and they are there.
+    may_move: bool,
+    by_move: bool,
+    /// Pages that are charged for it.
+    want: usize,
+}
+
+impl Plan {
+    fn new(space: &Space, page: usize, write: bool, next_window: u32, around: usize, tries_move: bool) -> Self {
+        let window = next_window.max(around as u32) as usize;
+        let state = space.table.word(page).map(|word| word.load());
+        let may_move = tries_move && state.is_some_and(|state| stock::may_move_in(space, page, state, window));
+        let by_move = may_move && state.is_some_and(|state| stock::has_frames_for(space, state));
+        // A page that is only clean needs no memory to be written; one that is shared needs a copy.
+        let want = match state.filter(|state| write && state.is_protected()) {
+            Some(state) => state.is_shared() as usize * OPEN_MAX,
+            None if by_move => 0,
+            None => window.min(WINDOW_MAX),
+        };
+        Self { next_window, around, may_move, by_move, want }
+    }
+
+    /// Most pages of it.
+    fn window(&self) -> usize {
+        self.next_window.max(self.around as u32) as usize
+    }
+}
+
+/// What a try came to.
+enum Attempt {
+    /// No page of Ebb's.
+    NotManaged,
+    /// The page may be written now.
+    Opened,
+    /// What was planned is not to be done any more.
+    Again,
+    Brought(Brought, Region, Where),
+}
+
+/// The page that was brought in, and the first that came with it.
+#[derive(Clone, Copy)]
+struct Where {
+    from: usize,
+    state: State,
+}
+
+/// One try: nothing of it is left to be done but what must wait until the thread is outside.
+fn attempt(space: &Space, ctx: &ThreadCtx, page: usize, write: bool, plan: &Plan) -> Attempt {
+    let inside = space.threads.enter(ctx);
+    let mut charge = Charge::take(space, ctx, &inside);
+    let Some(region) = space.regions.find(&inside, page) else { return Attempt::NotManaged };
+    let Some(word) = space.table.word(page) else { return Attempt::NotManaged };
+    let state = word.load();
+    if write && state.is_protected() {
+        charge.spend(clean::open_for_write(space, &inside, page, word, state, region.end, charge.left()));
+        return Attempt::Opened;
+    }
+    if plan.want == 0 && !plan.by_move {
+        // It is clean no more.
+        return Attempt::Again;
+    }
+    let (group, by_move) = (region.group, plan.by_move);
+    let mut asked = Want { window: plan.want, used: 0, end: region.end, write, ahead: false, group, by_move };
+    let (mut from, mut from_word) = (page, word);
+    if by_move {
+        asked.window = plan.window().min(RUN_MAX);
+    } else if plan.around > plan.next_window as usize {
+        asked.window = plan.next_window.max(1) as usize;
+        // There may be plenty of room, but not in a group.
+        if state == State::NONE && group.is_root() {
+            (from, asked.window) = window::block_around(space, page, plan.around, region.start);
+            from_word = space.table.word(from).unwrap_or(word);
+        }
+    }
+    let brought = match by_move && !region.attr.is_plain() {
+        true => Brought::In(In::NotByMove),
+        false => charged::bring_charged(space, ctx, from, from_word, state, asked, false),
+    };
+    if let Brought::In(In::Mapped(n)) = brought
+        && !by_move
+    {
+        charge.spend(n);
+    }
+    charge.end();
+    Attempt::Brought(brought, region, Where { from, state })
+}
+
+/// `n` pages came: what follows from that, outside the gate; with it the cycles for which a group held the thread up.
+fn came_in(
+    space: &Space,
+    ctx: &ThreadCtx,
+    (page, n): (usize, usize),
+    write: bool,
+    plan: &Plan,
+    region: Region,
+    Where { from, state }: Where,
+) -> u64 {
+    space.budget.count_fault();
+    if plan.may_move && region.attr.is_plain() {
+        stock::note_demand(space, n, state);
+    }
+    match state.tag() {
+        Tag::None => stats::add(&space.stats.faults_first_touch, 1),
+        Tag::Staged => stats::add(&space.stats.faults_soft, 1),
+        _ => {}
+    }
+    let piece = if plan.by_move { RUN_MIN } else { plan.want };
+    let end = if n < piece || state.tag() == Tag::None {
+        from + n * PAGE
+    } else {
+        let limits = Limits { end: region.end, group: region.group, write };
+        readahead::bring_rest(space, ctx, (page, n), plan.window(), limits)
+    };
+    window::note_window(space, from, (end - from) / PAGE, plan.next_window);
+    rest_beside(space, ctx);
+    charged::slow_down(space, ctx, region.group, n)
+}
+
+/// What a fault leaves to be done goes on beside the program.
+fn rest_beside(space: &Space, ctx: &ThreadCtx) {
+    space.background.kick_if(space, reclaim::has_background_work(space));
+    books::note_books_used(space, ctx);
+}
+
+/// Somebody else is at the page: has what comes next in a walk brought in meanwhile, or waits.
+fn wait_for(space: &Space, ctx: &ThreadCtx, page: usize, write: bool, plan: &Plan, end: usize) {
+    let is_walk = plan.next_window as usize == readahead::window_max(space);
+    if (!is_walk || !readahead::go_ahead(space, ctx, page, end, write))
+        && let Some(word) = space.table.word(page)
+    {
+        waiting("page", || word.wait_while_busy());
+    }
+}
+
+/// The fault at `page`; with it the cycles spent in direct reclaim.
+fn serve(space: &Space, ctx: &ThreadCtx, page: usize, write: bool) -> (Fault, u64) {
+    let tag = space.table.word(page).map_or(Tag::None, |word| word.load().tag());
+    let next_window = window::window(space, ctx, page, tag == Tag::Swapped);
+    let mut around = if tag == Tag::None && next_window == 0 { window::window_around(space, page) } else { 1 };
+    let (mut reclaimed, mut tries_move) = (0, true);
+    let timed = |f: &mut dyn FnMut()| {
+        let start = clock::cycles();
+        f();
+        clock::cycles().saturating_sub(start)
+    };
+    loop {
+        let plan = Plan::new(space, page, write, next_window, around, tries_move);
+        if !charged::charge_ahead(space, ctx, plan.want) {
+            around = 1;
+            reclaimed += timed(&mut || reclaim::direct_reclaim(space, ctx, plan.want, plan.may_move));
+            continue;
+        }
+        let (brought, region, at) = match attempt(space, ctx, page, write, &plan) {
+            Attempt::Brought(brought, region, at) => (brought, region, at),
+            Attempt::Again => continue,
+            Attempt::NotManaged => return (Fault::NotManaged, reclaimed),
+            Attempt::Opened => {
+                rest_beside(space, ctx);
+                return (Fault::Resolved, reclaimed);
+            }
+        };
+        match brought {
+            Brought::Over(target) => reclaimed += timed(&mut || group_reclaim::reclaim_group(space, ctx, target)),
+            Brought::In(In::Mapped(0)) => return (spurious::spurious(space, ctx, page, write), reclaimed),
+            Brought::In(In::Mapped(n)) => {
+                reclaimed += came_in(space, ctx, (page, n), write, &plan, region, at);
+                return (Fault::Resolved, reclaimed);
+            }
+            Brought::In(In::Retry) => wait_for(space, ctx, page, write, &plan, region.end),
+            Brought::In(In::NotByMove) => tries_move = false,
+            Brought::In(In::Unreadable) => return (Fault::Unreadable, reclaimed),
+            Brought::In(In::NotRegistered) => return (Fault::NotManaged, reclaimed),
+            Brought::In(In::NoMemory) => {
+                // The kernel's limit is tighter than the budget: give memory back and try again.
+                around = 1;
+                reclaimed += timed(&mut || reclaim::relieve_kernel(space, ctx));
+            }
+        }
+    }
+}

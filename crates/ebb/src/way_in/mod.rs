@@ -1,0 +1,11 @@
+//! The way in: from a fault, a system call or a walk to a mapped page.
+
+pub(crate) mod charged;
+pub(crate) mod fault;
+pub(crate) mod pins;
+pub(crate) mod prefetch;
+pub(crate) mod readahead;
+pub(crate) mod spurious;
+pub(crate) mod swapin;
+pub(crate) mod willneed;
+pub(crate) mod window;

@@ -1,0 +1,168 @@
+//! Read-ahead beside the program: while a thread walks through swapped memory in address order, the background thread brings
+//! in what comes next, so that two processors decompress instead of one.
+//!
+//! A fault of a walk brings in a whole window and says where that ends, the *front*. The background thread takes the window
+//! after the next one, because the walker is at the next one by then; and then that, as long as the front
+//! does not move. When it does, it begins again from there: nobody tells the other who does which window, a page's claim
+//! decides. Both end where the region does, because the next one may be another group's, and where there is no room: nothing is
+//! reclaimed for it.
+//!
+//! It helps only where a processor has nothing else to do: while fewer threads walk than there are processors, and as long as
+//! nobody who walks has lost its own since it asked a moment ago (`ru_nivcsw`). Then walks go on alone for some windows, twice as
+//! many each time.
+//!
+//! The kernel's read-ahead is asynchronous where a device reads (`page_cache_async_ra`), and not at all in front of zram.
+
+use crate::base::{PAGE, clock, uapi};
+use crate::counters::stats;
+use crate::groups::table::Index;
+use crate::memory::table::UNIT_BYTES;
+use crate::pages::stock;
+use crate::places::frames::RUN_MAX;
+use crate::protocols::page::Tag;
+use crate::space::Space;
+use crate::space::read_ahead::PERIOD_STAMPS;
+use crate::threads::ctx::{ThreadCtx, WINDOW_MAX};
+use crate::threads::walker::{REACH, WALK_WINDOW_MAX, WINDOWS};
+use crate::way_in::prefetch::{self, Until};
+use crate::way_out::reclaim;
+use core::sync::atomic::Ordering::{Relaxed, SeqCst};
+
+/// The part of the budget that a window of a walk is at most.
+const WINDOW_PART: usize = 512;
+/// What the background thread brings in for one walk before it looks for its other work: so many pieces, of so long.
+const ROUND_PIECES: usize = 64;
+const ROUND_NS: u64 = 10_000_000;
+/// What else bounds a window.
+#[derive(Clone, Copy)]
+pub(crate) struct Limits {
+    /// Where the region ends.
+    pub end: usize,
+    /// Whose it is.
+    pub group: Index,
+    /// Whether the walk writes.
+    pub write: bool,
+}
+
+/// Pages that a fault of a walk brings in at most, all together: whole pieces.
+pub(crate) fn window_max(space: &Space) -> usize {
+    window_of(space.budget.limit())
+}
+
+/// A fault of a walk brought in the first pages of its window (the address, how many): brings in the rest, as far as there is room in
+/// the unit, the region and RAM; where it ended. Outside the gate.
+pub(crate) fn bring_rest(
+    space: &Space,
+    ctx: &ThreadCtx,
+    first: (usize, usize),
+    window: usize,
+    limits: Limits,
+) -> usize {
+    let ((page, n), Limits { end, group, write }) = (first, limits);
+    let start = page + n * PAGE;
+    let most = window_max(space).min(window_of(space.groups.ram_max(group)));
+    let unit_end = space.table.unit_start(page) + UNIT_BYTES;
+    let end = (page + window.min(most) * PAGE).min(unit_end).min(end).max(start);
+    let came = prefetch::bring_range(space, ctx, start, end, write, Until::RoomIsHalfUsed);
+    if window == most && !came.stopped {
+        ask_ahead(space, ctx, page, came.end, limits);
+    }
+    came.end
+}
+
+/// A walk has brought in a whole window from `page` to `front`: has what follows it brought in. Outside the gate.
+fn ask_ahead(space: &Space, ctx: &ThreadCtx, page: usize, front: usize, limits: Limits) {
+    let (walker, ahead) = (&ctx.walker, &space.background.read_ahead);
+    let from = walker.walk_to(page);
+    walker.moved(from, front);
+    let is_out = |at| at < limits.end && space.table.word(at).is_some_and(|word| word.load().tag() == Tag::Swapped);
+    let now = clock::stamp();
+    // From the second whole window on: the first may have been the last.
+    if from.is_some()
+        && ahead.nr_walkers(ctx.shard(), now / PERIOD_STAMPS) < space.background.cpus()
+        && (is_out(front) || is_out(front + window_max(space) * PAGE))
+        && ahead.is_of_use(walker, uapi::times_preempted(), now)
+    {
+        ahead.limit.store(limits.end, Relaxed);
+        ahead.front.store(front | limits.write as usize, SeqCst);
+        space.background.kick_if(space, true);
+    }
+}
+
+/// Pages that come in at once.
+fn piece(space: &Space) -> usize {
+    if stock::has_stock(space) { RUN_MAX } else { WINDOW_MAX }
+}
+
+/// A walk came to a page that somebody else is bringing in: brings in a piece after it rather than to wait. False when
+/// there is none below `end`. Outside the gate.
+pub(crate) fn go_ahead(space: &Space, ctx: &ThreadCtx, page: usize, end: usize, write: bool) -> bool {
+    let has = |at, tag| space.table.word(at).is_some_and(|word| word.load().tag() == tag);
+    // After what is being brought in with it.
+    let mut pieces = (page + WINDOW_MAX * PAGE..=page + piece(space) * PAGE).step_by(WINDOW_MAX * PAGE);
+    let Some(next) = pieces.find(|next| *next >= end || !has(*next, Tag::Busy)) else { return false };
+    let end = end.min(next + piece(space) * PAGE);
+    next < end
+        && has(page, Tag::Busy)
+        && has(next, Tag::Swapped)
+        && prefetch::bring_range(space, ctx, next, end, write, Until::RoomIsHalfUsed).pages > 0
+}
+
+/// Brings in what the last walk comes to next, as long as there is room and nothing more urgent to do. By the background
+/// thread, outside the gate.
+pub(crate) fn read_ahead(space: &Space, ctx: &ThreadCtx) {
+    let ahead = &space.background.read_ahead;
+    if !ahead.is_wanted() {
+        return;
+    }
+    let (began, len) = (clock::cycles(), window_max(space) * PAGE);
+    let mut front = ahead.look();
+    let (mut base, mut window, mut done) = (first_out(space, front & !1), 0, 0);
+    for _ in 0..ROUND_PIECES {
+        let is_long = clock::ns(clock::cycles().saturating_sub(began)) > ROUND_NS;
+        // What is paged out is not to come in again.
+        if is_long || reclaim::has_urgent_work(space) || space.background.page_out.is_under_way() {
+            return;
+        }
+        // The walker is at the first of them.
+        let start = base + (WINDOWS - 1 - window) * len;
+        let limit = ahead.limit.load(Relaxed).min((front & !1) + REACH);
+        let (at, end) = (start + done, (start + len).min(limit));
+        let piece_end = end.min(at + piece(space) * PAGE);
+        if at < piece_end {
+            let came = prefetch::bring_range(space, ctx, at, piece_end, front & 1 != 0, Until::RoomIsShort);
+            stats::add(&space.stats.read_beside_pages, came.pages as u64);
+            if came.stopped {
+                return;
+            }
+            done = came.end - start;
+        }
+        let now = ahead.look();
+        if now != front {
+            front = now;
+            (base, window, done) = (first_out(space, front & !1), 0, 0);
+        } else if start + done >= end {
+            (window, done) = (window + 1, 0);
+            if window == WINDOWS {
+                return ahead.rest();
+            }
+        }
+    }
+}
+
+/// Where the walk with this front comes to a page that is not there.
+fn first_out(space: &Space, front: usize) -> usize {
+    let is_in = |at: &usize| space.table.word(*at).is_some_and(|word| word.load().tag() == Tag::Present);
+    front + (front..front + REACH).step_by(PAGE).take_while(is_in).count() * PAGE
+}
+
+/// Whether a walk of the thread came to `page` over pages that were brought in for it.
+pub(crate) fn is_walked_to(space: &Space, ctx: &ThreadCtx, page: usize) -> bool {
+    let is_in = |at| space.table.word(at).is_some_and(|word| matches!(word.load().tag(), Tag::Present | Tag::Busy));
+    ctx.walker.walk_to(page).is_some_and(|front| (front..page).step_by(PAGE).all(is_in))
+}
+
+/// Pages of a walk's window where so many may be held.
+fn window_of(limit: usize) -> usize {
+    (limit / WINDOW_PART / WINDOW_MAX * WINDOW_MAX).clamp(WINDOW_MAX, WALK_WINDOW_MAX)
+}

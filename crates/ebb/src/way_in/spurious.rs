@@ -1,0 +1,76 @@
+//! Faults on pages that are there.
+
+use crate::base::text::Text;
+use crate::base::{PAGE, uapi};
+use crate::counters::stats;
+use crate::protocols::gate::Held;
+use crate::protocols::page::{State, Tag};
+use crate::space::Space;
+use crate::threads::ctx::ThreadCtx;
+use crate::way_in::fault::Fault;
+use core::sync::atomic::Ordering::Relaxed;
+
+/// Faults on one present page before it counts as lost.
+const SPURIOUS_MAX: u32 = 64;
+
+/// The page is present: somebody else was faster, or it was write-protected when a sweep gave it back.
+pub(crate) fn spurious(space: &Space, ctx: &ThreadCtx, page: usize, write: bool) -> Fault {
+    stats::add(&space.stats.faults_spurious, 1);
+    let same = ctx.spurious_addr.swap(page as u64, Relaxed) == page as u64;
+    let count = if same { ctx.spurious_count.fetch_add(1, Relaxed) + 1 } else { 0 };
+    if !same {
+        ctx.spurious_count.store(0, Relaxed);
+    }
+    if count < SPURIOUS_MAX {
+        return Fault::Resolved;
+    }
+    ctx.spurious_count.store(0, Relaxed);
+    let inside = space.threads.enter(ctx);
+    let fault = look_closer(space, &inside, page, write);
+    drop(inside);
+    fault
+}
+
+/// Many faults on a present page: a busy lock in it, a leftover protection, or a page that the kernel lost.
+fn look_closer(space: &Space, held: &Held, page: usize, write: bool) -> Fault {
+    let Some(word) = space.table.word(page) else { return Fault::NotManaged };
+    let state = word.load();
+    // Held busy, so that no sweep relies on the protection while it is lifted.
+    if state.tag() != Tag::Present || !word.try_claim(state) {
+        return Fault::Resolved;
+    }
+    if write && !state.is_protected() {
+        let _ = space.uffd().write_protect(page, PAGE, false);
+    }
+    // Fails where there is a page, even one in the kernel's own swap.
+    let is_missing = space.uffd().copy(page, space.kernel.zeros(), PAGE).is_ok();
+    if is_missing {
+        // Rather no page than zeros in place of what was there.
+        let _ = uapi::madvise(page, PAGE, linux_raw_sys::general::MADV_DONTNEED);
+    }
+    word.finish(state);
+    if !is_missing {
+        return Fault::Resolved;
+    }
+    describe(space, held, page, state);
+    space.inconsistent(b"a page that should be mapped is missing: this is a bug in Ebb; please report it");
+    Fault::Unreadable
+}
+
+/// Tells what is known of a page and its neighbours, for the report that a bug asks for.
+#[cold]
+fn describe(space: &Space, held: &Held, page: usize, state: State) {
+    let mut line = Text::default();
+    line.str(b"ebb: page ").hex(page).str(b" was ").hex(state.to_raw() as usize);
+    if let Some(r) = space.regions.find(held, page) {
+        line.str(b" in ").hex(r.start).str(b"-").hex(r.end).str(b" attributes ").number(r.attr.bits() as usize);
+    }
+    line.str(b" forked ").number(space.background.forked() as usize).str(b"; around it, state and mapped:");
+    for i in 0..9 {
+        let at = page.wrapping_sub(4 * PAGE) + i * PAGE;
+        let raw = space.table.word(at).map_or(0, |word| word.load().to_raw());
+        line.str(b" ").hex(raw as usize & 0xff).str(b":").number(uapi::is_mapped(at) as usize);
+    }
+    line.str(b"\n");
+    uapi::stderr::say(line.bytes());
+}

@@ -1,0 +1,484 @@
+//! The way in: first touch, soft fault, swap-in, read-ahead. One fault brings in one page, or a window of neighbours
+//! when the thread walks in address order.
+//!
+//! Everything here runs inside the gate, with the pages it works on claimed, and with `charge` pages charged before.
+
+use crate::base::PAGE;
+use crate::base::uapi::uffd::UffdError;
+use crate::counters::stats;
+use crate::groups::cost::Cost;
+use crate::groups::table::Index;
+use crate::memory::table::{UNIT_BYTES, UNIT_PAGES};
+use crate::pages::claims;
+use crate::pages::{account, drivers, sharing, stock};
+use crate::places::frames::{Frames, Placed, RUN_MAX, RUN_MIN};
+use crate::places::swapspace::{LoadError, NOT_LOCKED, Source, folio_at, slot_of};
+use crate::protocols::page::{PageWord, State, Tag};
+use crate::space::Space;
+use crate::threads::ctx::{ThreadCtx, WINDOW_MAX};
+use core::sync::atomic::Ordering::Relaxed;
+use ebb_slots::Locked;
+
+/// Pages that a swap-in must bring in at once to leave clean pages in RAM and pool both.
+const CLEAN_RUN_MIN: usize = 4;
+
+/// What became of a page.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum In {
+    /// This many pages are mapped now, from the first on; so much of the charge is used.
+    Mapped(usize),
+    /// Somebody else changed the page: look again.
+    Retry,
+    /// The content cannot be had.
+    Unreadable,
+    /// There are no frames for it, or they cannot be moved there: charge it, and do without.
+    NotByMove,
+    /// The kernel has no memory.
+    NoMemory,
+    /// The kernel knows no such registered page: not ours after all.
+    NotRegistered,
+}
+
+/// What is wanted beside one page.
+#[derive(Clone, Copy)]
+pub(crate) struct Want {
+    /// Most pages in all.
+    pub window: usize,
+    /// Address to stop at.
+    pub end: usize,
+    /// Pages from the first on that a system call uses now; 0 for a fault.
+    pub used: usize,
+    /// Somebody is about to write.
+    pub write: bool,
+    /// Nobody waits for any of them.
+    pub ahead: bool,
+    /// Nothing is charged: frames that are charged already are moved there.
+    pub by_move: bool,
+    /// Whose page it is.
+    pub group: Index,
+}
+
+/// Brings in the page at `addr`, seen in `state`, and up to `want.window` pages in all that follow it in the same
+/// unit and below `want.end`, all of the same kind.
+pub(crate) fn bring(space: &Space, ctx: &ThreadCtx, addr: usize, word: PageWord<'_>, state: State, want: Want) -> In {
+    let unit_end = space.table.unit_start(addr) + UNIT_BYTES;
+    let end = want.end.min(unit_end).min(addr + want.window * PAGE);
+    let want = Want { end, ..want };
+    match state.tag() {
+        Tag::None | Tag::Staged | Tag::Swapped if want.by_move && end < addr + RUN_MIN * PAGE => In::NotByMove,
+        Tag::None if want.by_move => first_touch_by_move(space, addr, word, state, end),
+        Tag::None => first_touch(space, addr, word, state, end),
+        Tag::Staged => soft_fault(space, addr, word, state, want),
+        Tag::Swapped if want.by_move => swap_in::<RUN_MAX>(space, ctx, addr, word, state, want),
+        Tag::Swapped => swap_in::<WINDOW_MAX>(space, ctx, addr, word, state, want),
+        Tag::Present => In::Mapped(0),
+        Tag::Busy => In::Retry,
+    }
+}
+
+/// Ends the claims of `n` pages from `addr` on.
+fn finish_run(space: &Space, addr: usize, n: usize, state: impl Fn(usize) -> State) {
+    for i in 0..n {
+        if let Some(word) = space.table.word(addr + i * PAGE) {
+            word.finish(state(i));
+        }
+    }
+}
+
+fn first_touch(space: &Space, addr: usize, word: PageWord<'_>, state: State, end: usize) -> In {
+    let n = claims::claim_run(space, addr, word, state, end, |_, s| s == State::NONE);
+    if n == 0 {
+        return In::Retry;
+    }
+    let copy = || came(n, space.uffd().copy(addr, space.kernel.zeros(), n * PAGE));
+    let (mapped, error) = space.places.ways.measure(Tag::None, false, copy, |came| came.0);
+    touched(space, addr, n, mapped, error)
+}
+
+fn first_touch_by_move(space: &Space, addr: usize, word: PageWord<'_>, state: State, end: usize) -> In {
+    let Some(frames) = stock::take_frames(space, (end - addr) / PAGE) else { return In::NotByMove };
+    let end = end.min(addr + frames.n * PAGE);
+    let n = claims::claim_run(space, addr, word, state, end, |_, s| s == State::NONE);
+    if n == 0 {
+        stock::put_frames(space, frames, 0);
+        return In::Retry;
+    }
+    let place = || stock::place_zeros(space, addr, frames, n);
+    let Placed { mapped, error, .. } = space.places.ways.measure(Tag::None, true, place, |placed| placed.mapped);
+    stock::put_frames(space, frames, mapped);
+    match error {
+        // The page that exists is not charged.
+        Some(e) if mapped == 0 && e != UffdError::Again => {
+            finish_run(space, addr, n, |_| State::NONE);
+            In::NotByMove
+        }
+        _ => touched(space, addr, n, mapped, error.filter(|e| *e != UffdError::Exists)),
+    }
+}
+
+/// Of `n` claimed pages that nobody had touched `mapped` are there now, and then came an error: ends the claims.
+fn touched(space: &Space, addr: usize, n: usize, mapped: usize, error: Option<UffdError>) -> In {
+    if mapped > 0 {
+        account::count_content(space, addr, mapped);
+        account::count_present(space, addr, mapped);
+        stats::add(&space.stats.first_touch_pages, mapped as u64);
+    }
+    // A page that the kernel mapped before it was managed is present, and counted from now on.
+    let existed = mapped < n && error == Some(UffdError::Exists);
+    if existed {
+        account::count_content(space, addr + mapped * PAGE, 1);
+        account::count_present(space, addr + mapped * PAGE, 1);
+    }
+    let done = mapped + existed as usize;
+    finish_run(space, addr, n, |i| if i < done { State::PRESENT } else { State::NONE });
+    outcome(done, error.filter(|_| !existed))
+}
+
+fn soft_fault(space: &Space, addr: usize, word: PageWord<'_>, state: State, want: Want) -> In {
+    let Want { end, group, used, by_move, .. } = want;
+    let frame = state.payload() as u32;
+    let n = claims::claim_run(space, addr, word, state, end, |i, s| {
+        s.tag() == Tag::Staged
+            && s.payload() == frame as u64 + i as u64
+            && !(frame + i as u32).is_multiple_of(UNIT_PAGES as u32)
+    });
+    if n == 0 {
+        return In::Retry;
+    }
+    let from = space.places.staging.addr(frame);
+    let bring = || match by_move {
+        true => came(n, space.uffd().move_resident(addr, from, n * PAGE)),
+        false => came(n, space.uffd().copy(addr, from, n * PAGE)),
+    };
+    let (mapped, error) = space.places.ways.measure(Tag::Staged, by_move, bring, |came| came.0);
+    check_unmapped(space, error, b"a staged page was mapped already");
+    if by_move {
+        stats::add(&space.stats.move_refused, error.is_some() as u64);
+        stats::add(&space.stats.moved_in_pages, mapped as u64);
+        sharing::break_frames(space, frame, (0..mapped).map(|i| space.places.staging.addr(frame + i as u32)));
+        space.places.staging.frames_taken(frame, mapped as u32);
+    }
+    if mapped > 0 {
+        account::count_present(space, addr, mapped);
+        if !group.is_root() {
+            space.groups.force(group, Cost::STAGED.times(mapped as i64).taken());
+        }
+        stats::add(&space.stats.staged_back_pages, mapped as u64);
+        space.eviction.add_needed_again(mapped as u64);
+        if let Some(unit) = space.table.unit(addr) {
+            unit.returned.fetch_add(mapped as u32, Relaxed);
+        }
+    }
+    let present = |i: usize| State::PRESENT.with_referenced(i < used);
+    finish_run(space, addr, n, |i| if i < mapped { present(i) } else { State::staged(frame + i as u32) });
+    for i in 0..mapped {
+        space.places.staging.put_frame(frame + i as u32);
+    }
+    outcome_of(by_move, mapped, error)
+}
+
+/// The same where pages may be such as cannot be moved to.
+fn outcome_of(by_move: bool, mapped: usize, error: Option<UffdError>) -> In {
+    match error {
+        Some(e) if by_move && mapped == 0 && e != UffdError::Again => In::NotByMove,
+        _ => outcome(mapped, error),
+    }
+}
+
+/// Whether `n` pages brought in for reading from `addr` on stay clean. Long runs do: who walks through memory is
+/// likely to leave it as it is, and to go on before it comes again. So does what comes from a file, where a copy
+/// costs no RAM, and what is shared since a fork, where the other side has the copy anyhow. Not where such pages were written to lately.
+fn stays_clean(space: &Space, addr: usize, n: usize, from_file: bool, ahead: bool) -> bool {
+    let keeps = n >= CLEAN_RUN_MIN || from_file || space.family.shares_much();
+    if !space.kernel.can_protect() || !keeps || drivers::has_driver(space) || !space.swap.may_keep(&space.budget) {
+        return false;
+    }
+    let Some(unit) = space.table.unit(addr) else { return false };
+    let mut written = unit.written.load(Relaxed);
+    if written == 0
+        && addr == space.table.unit_start(addr)
+        && let Some(before) = space.table.unit(addr.wrapping_sub(PAGE))
+    {
+        // A walk that writes what it reads goes on doing so.
+        written = before.written.load(Relaxed);
+    }
+    // A fault counts, the rest of its window does not.
+    unit.written.store(written.saturating_sub(!ahead as u32), Relaxed);
+    written == 0
+}
+
+/// Where swapped pages are loaded to: a wide buffer, or one page.
+struct Buffers<'a> {
+    wide: Option<&'a mut [u8]>,
+    bounce: &'a mut [u8; PAGE],
+    /// For what a file holds compressed.
+    spare: &'a mut [u8; PAGE],
+}
+
+impl Buffers<'_> {
+    /// Room for page `i`, and the spare page.
+    fn page(&mut self, i: usize) -> (&mut [u8], &mut [u8; PAGE]) {
+        match &mut self.wide {
+            Some(wide) => (&mut wide[i * PAGE..(i + 1) * PAGE], self.spare),
+            None => (&mut self.bounce[..], self.spare),
+        }
+    }
+
+    /// The first `n` pages.
+    fn pages(&self, n: usize) -> &[u8] {
+        match &self.wide {
+            Some(wide) => &wide[..n * PAGE],
+            None => &self.bounce[..n * PAGE],
+        }
+    }
+}
+
+/// What was loaded.
+struct Loaded {
+    /// Pages, from the first on.
+    n: usize,
+    /// Where the first came from.
+    source: Source,
+    /// All of them came from a file.
+    from_file: bool,
+    /// Why there are no more, where that is for good.
+    failure: Option<LoadError>,
+}
+
+/// Brings in at most `N` swapped pages: claims them, locks their slots, loads, maps and settles. The frame of the wide one is
+/// large.
+#[inline(never)]
+fn swap_in<const N: usize>(
+    space: &Space,
+    ctx: &ThreadCtx,
+    addr: usize,
+    word: PageWord<'_>,
+    state: State,
+    want: Want,
+) -> In {
+    let Want { end, used, ahead, by_move, .. } = want;
+    // More than one page needs a wide buffer; without one, one page at a time.
+    let is_wide = end > addr + PAGE;
+    let mut run = if by_move { space.places.runs.try_lease((end - addr) / PAGE, &space.budget) } else { None };
+    let mut work = if is_wide && !by_move { space.places.work.try_lease() } else { None };
+    let frames = if run.is_some() { stock::take_frames(space, (end - addr) / PAGE) } else { None };
+    if by_move && frames.is_none() {
+        return In::NotByMove;
+    }
+    let wide = match (&mut run, &mut work) {
+        (Some(run), _) => Some(&mut run.pages[..]),
+        (None, Some(work)) => Some(&mut work.pages[..]),
+        (None, None) => None,
+    };
+    let most = frames.map_or(wide.as_ref().map_or(1, |_| N), |frames| frames.n.min(N));
+    let end = end.min(addr + most * PAGE);
+    let mut entries = [state; N];
+    let n = claims::claim_run(space, addr, word, state, end, |i, seen| {
+        entries[i] = seen;
+        seen.tag() == Tag::Swapped
+    });
+    if n == 0 {
+        if let Some(frames) = frames {
+            stock::put_frames(space, frames, 0);
+        }
+        return In::Retry;
+    }
+    let entries = &entries[..n];
+    // SAFETY: the context's bounce pages belong to the calling thread.
+    let [bounce, spare] = unsafe { &mut *ctx.bounce.get() };
+    let mut buffers = Buffers { wide, bounce: &mut bounce.0, spare: &mut spare.0 };
+    let mut were = [NOT_LOCKED; N];
+    let (locked, failure) = lock_slots(space, addr, entries, &mut were);
+    let loaded = load(space, &entries[..locked], failure, &mut buffers);
+    for i in loaded.n..locked {
+        space.swap.unclaim(slot_of(entries[i]), were[i]);
+    }
+    let Placed { mapped, clean, error } = map(space, addr, &want, &loaded, frames, buffers.pages(loaded.n));
+    if let Some(frames) = frames {
+        stock::put_frames(space, frames, mapped);
+    }
+    check_unmapped(space, error, b"a swapped page was mapped already");
+    let is_clean = |i: usize| clean >> i & 1 != 0;
+    settle(space, addr, &want, &loaded, entries, &were, mapped, is_clean);
+    finish_run(space, addr, n, |i| match entries[i] {
+        entry if i >= mapped => entry,
+        entry if is_clean(i) => State::clean(entry.payload()),
+        // What a system call uses it most likely uses again. Of a fault that is not known.
+        _ => State::PRESENT.with_referenced(i < used),
+    });
+    match loaded.failure {
+        // Who touches it will be told.
+        Some(_) if mapped == 0 && ahead => In::Unreadable,
+        Some(e) if mapped == 0 => unreadable(space, e),
+        _ => outcome_of(by_move, mapped, error),
+    }
+}
+
+/// Locks the slots of claimed pages, from the first on, and notes in `were` what they were; how many, and why not the first.
+fn lock_slots(space: &Space, addr: usize, entries: &[State], were: &mut [Locked]) -> (usize, Option<LoadError>) {
+    for (i, entry) in entries.iter().enumerate() {
+        let (slot, folio) = (slot_of(*entry), folio_at(addr + i * PAGE));
+        // Waits for the first slot only: who has slots locked waits for no other, as two pages may have one slot, and
+        // runs of them the same slots in another order. The run ends before a slot that is taken.
+        let was = match i {
+            0 => match space.swap.claim(slot, folio) {
+                Ok(was) => Some(was),
+                Err(e) => return (0, Some(e)),
+            },
+            _ => space.swap.try_claim(slot, folio),
+        };
+        let Some(was) = was else { return (i, None) };
+        were[i] = was;
+    }
+    (entries.len(), None)
+}
+
+/// Loads what the locked slots of these pages hold, from the first on.
+fn load(space: &Space, entries: &[State], failure: Option<LoadError>, buffers: &mut Buffers<'_>) -> Loaded {
+    let mut loaded = Loaded { n: 0, source: Source::Same, from_file: true, failure };
+    while loaded.n < entries.len() {
+        let run = space.swap.run_in_file(entries[loaded.n..].iter().map(|entry| slot_of(*entry)));
+        if let (Some(run), Some(wide)) = (run, &mut buffers.wide) {
+            let part = &mut wide[loaded.n * PAGE..(loaded.n + run.n) * PAGE];
+            let (came, e) = space.swap.load_run(run, part, buffers.spare);
+            loaded.source = if loaded.n == 0 && came > 0 { Source::File } else { loaded.source };
+            loaded.n += came;
+            loaded.failure = e;
+            if loaded.failure.is_some() {
+                break;
+            }
+            if came > 0 {
+                continue;
+            }
+        }
+        let slot = slot_of(entries[loaded.n]);
+        let (out, scratch) = buffers.page(loaded.n);
+        let Ok(out) = out.try_into() else { break };
+        match space.swap.load(slot, out, scratch) {
+            Ok(source) => {
+                loaded.source = if loaded.n == 0 { source } else { loaded.source };
+                loaded.from_file &= source == Source::File;
+            }
+            Err(e) => {
+                loaded.failure = Some(e);
+                break;
+            }
+        }
+        loaded.n += 1;
+    }
+    loaded
+}
+
+/// Maps what was loaded.
+fn map(space: &Space, addr: usize, want: &Want, loaded: &Loaded, frames: Option<Frames>, pages: &[u8]) -> Placed {
+    let clean = !want.write && loaded.n > 0 && stays_clean(space, addr, loaded.n, loaded.from_file, want.ahead);
+    let bring = || match frames {
+        _ if loaded.n == 0 => Placed { mapped: 0, clean: 0, error: None },
+        Some(frames) => stock::place(space, addr, frames, pages, clean),
+        None => {
+            let (uffd, at, len) = (space.uffd(), pages.as_ptr() as usize, pages.len());
+            let copied = if clean { uffd.copy_protected(addr, at, len) } else { uffd.copy(addr, at, len) };
+            let (mapped, error) = came(loaded.n, copied);
+            Placed { mapped, clean: if clean { u128::MAX } else { 0 }, error }
+        }
+    };
+    space.places.ways.measure(Tag::Swapped, frames.is_some(), bring, |placed| placed.mapped)
+}
+
+/// Slots of what was loaded: kept by pages that are clean, given up by the others, unlocked where nothing was mapped; and what is
+/// counted of it.
+#[expect(clippy::too_many_arguments, reason = "what one swap-in has found out")]
+fn settle(
+    space: &Space,
+    addr: usize,
+    want: &Want,
+    loaded: &Loaded,
+    entries: &[State],
+    were: &[Locked],
+    mapped: usize,
+    is_clean: impl Fn(usize) -> bool,
+) {
+    let (mut near, mut soon) = (0, 0);
+    // What was evicted before this process was forked, its parent needed.
+    let (mut near_own, age) = (0, space.swap.clock().wrapping_sub(space.family.forked_at()));
+    let even = space.budget.share().max(space.eviction.even_share());
+    for i in 0..loaded.n {
+        let (slot, was) = (slot_of(entries[i]), were[i]);
+        if i >= mapped {
+            space.swap.unclaim(slot, was);
+            continue;
+        }
+        if let Locked::Stored(stored) = was {
+            let distance = space.swap.distance(stored.shadow);
+            let is_near = distance as usize <= space.budget.share();
+            // It would be staged still.
+            let is_soon = distance as usize <= space.places.staging.target();
+            soon += is_soon as u32;
+            near += (is_near && !is_soon) as u32;
+            near_own += (distance as usize <= even && distance <= age) as u64;
+        }
+        if is_clean(i) {
+            space.swap.keep(slot, was);
+        } else {
+            space.swap.release(&space.budget, space.stats, slot, folio_at(addr + i * PAGE), was);
+        }
+    }
+    if mapped == 0 {
+        return;
+    }
+    let nr_clean = (0..mapped).filter(|i| is_clean(*i)).count();
+    if nr_clean > 0 {
+        account::count_clean(space, addr, nr_clean);
+    }
+    if nr_clean < mapped && !want.group.is_root() {
+        space.groups.force(want.group, Cost::SWAP.times((mapped - nr_clean) as i64).taken());
+    }
+    account::count_present(space, addr, mapped);
+    if let Some(unit) = space.table.unit(addr) {
+        unit.refaulted.fetch_add(near, Relaxed);
+        unit.returned.fetch_add(soon, Relaxed);
+    }
+    stats::add(&space.stats.refaults_near, (near + soon) as u64);
+    if near_own > 0 {
+        space.eviction.add_needed_again(near_own);
+    }
+    stats::add(&space.stats.readahead_pages, mapped as u64 - !want.ahead as u64);
+    let counter = if loaded.source == Source::File { &space.stats.faults_file } else { &space.stats.faults_pool };
+    stats::add(counter, !want.ahead as u64);
+}
+
+fn unreadable(space: &Space, e: LoadError) -> In {
+    let text: &[u8] = match e {
+        LoadError::Lost => b"a swapped page has no content: this is a bug in Ebb; please report it",
+        LoadError::Corrupt => {
+            b"a swapped page fails its check: memory or the spill file was damaged; the page is unreadable"
+        }
+        LoadError::Io(_) => b"the spill file cannot be read; the page is unreadable: check the disk under EBB_TMPDIR",
+    };
+    space.inconsistent(text);
+    In::Unreadable
+}
+
+fn check_unmapped(space: &Space, error: Option<UffdError>, text: &[u8]) {
+    if error == Some(UffdError::Exists) {
+        space.inconsistent(text);
+    }
+}
+
+fn outcome(mapped: usize, error: Option<UffdError>) -> In {
+    match error {
+        _ if mapped > 0 => In::Mapped(mapped),
+        None | Some(UffdError::Again) => In::Retry,
+        Some(UffdError::NoMemory) => In::NoMemory,
+        Some(UffdError::NotRegistered | UffdError::Mismatch) => In::NotRegistered,
+        Some(_) => In::Unreadable,
+    }
+}
+
+/// Of `n` pages so many came, and why no more.
+fn came(n: usize, result: Result<(), (usize, UffdError)>) -> (usize, Option<UffdError>) {
+    match result {
+        Ok(()) => (n, None),
+        Err((bytes, e)) => (bytes / PAGE, Some(e)),
+    }
+}

@@ -1,0 +1,28 @@
+//! MADV_WILLNEED: what the program says it will need soon is brought in at once, as far as there is room.
+//!
+//! As in the kernel it is advice: nothing that was never touched is made, and what comes in may go again. Nothing goes for it: to
+//! be needed soon is no more than to be in use now, so it ends where background reclaim would begin, and for the pages of a group
+//! where that would be reclaimed.
+
+use crate::space::Space;
+use crate::threads::ctx::ThreadCtx;
+use crate::way_in::prefetch::{self, Until};
+
+/// Brings in the pages from `start` to `end` that are staged or swapped, until room becomes short. Outside the gate.
+pub(crate) fn will_need(space: &Space, ctx: &ThreadCtx, start: usize, end: usize) {
+    space.tree().look();
+    let mut at = start;
+    while at < end {
+        let came = prefetch::bring_range(space, ctx, at, end, false, Until::RoomIsShort);
+        if came.stopped && (!space.groups.exist() || space.budget.is_above_high()) {
+            return;
+        }
+        at = came.end;
+        if came.stopped {
+            // The next region may be another group's.
+            let inside = space.threads.enter(ctx);
+            at = space.regions.find(&inside, at).map_or(end, |region| region.end.min(end));
+            drop(inside);
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! The last message of a process that can free nothing more.
+
+use crate::base::text::Text;
+use crate::base::uapi;
+use crate::pages::in_use;
+use crate::protocols::page::Tag;
+use crate::space::Space;
+use crate::threads::ctx::ThreadCtx;
+
+/// Where the charge is, for the last message.
+fn print_charge(space: &Space, ctx: &ThreadCtx) {
+    let inside = space.threads.enter(ctx);
+    let (mut present, mut pinned) = (0usize, 0usize);
+    for region in space.regions.all(&inside) {
+        space.table.for_each_content(region.start, region.end, |_, word| {
+            let state = word.load();
+            present += (state.tag() == Tag::Present) as usize;
+            pinned += state.is_pinned() as usize;
+        });
+    }
+    let mut line = Text::default();
+    line.str(b"ebb: pages held ").number(space.budget.charged()).str(b" of ").number(space.budget.limit());
+    line.str(b" (by all processes ").number(space.tree().look().held.max(0) as usize).str(b")");
+    line.str(b": resident ").number(present).str(b" (pinned for good ").number(pinned);
+    line.str(b", by calls ").number(in_use::pinned_by_calls(space));
+    line.str(b", clean ").number(space.eviction.nr_clean());
+    line.str(b"), staged ").number(space.places.staging.staged()).str(b", pool ").number(space.swap.pool_pages());
+    line.str(b", metadata ")
+        .number(space.budget.meta_pages())
+        .str(b", units to sweep ")
+        .number(space.eviction.units.len());
+    line.str(b", devices ").number(space.swap.devices.own().count());
+    line.str(b" of ").number(space.swap.devices.all().count());
+    if let Some(errno) = space.swap.devices.unmade() {
+        line.str(b", which cannot be made (errno ").number(errno as usize).str(b")");
+    } else if !space.swap.has_file() {
+        line.str(b", which take nothing (errno ").number(space.swap.devices.last_errno() as usize).str(b")");
+    }
+    line.str(b"\n");
+    drop(inside);
+    uapi::stderr::say(line.bytes());
+}
+
+pub(crate) fn give_up(space: &Space, ctx: &ThreadCtx) -> ! {
+    print_charge(space, ctx);
+    if space.tree().page().sum().held > 2 * space.budget.charged() as i64 {
+        space.fatal(b"the budget is too small: other processes of the tree hold it and need it; give more --ram");
+    }
+    if 2 * space.budget.meta_pages() > space.budget.limit() {
+        space.fatal(b"the budget is too small: Ebb's books of all the memory that the program uses take most of it; give more --ram");
+    }
+    if space.swap.has_file() {
+        space.fatal(b"the budget is too small: everything that it holds is pinned; give more --ram");
+    }
+    if space.swap.devices.unmade().is_some() {
+        space.fatal(
+            b"out of swap: the pool takes no more, and this process could make no spill file, perhaps because it gave up \
+            the right to write files (Landlock) or has another root; give more --ram",
+        );
+    }
+    space.fatal(b"out of swap: neither the pool nor a spill file takes more; give more --ram, or a larger --swap");
+}

@@ -1,0 +1,178 @@
+//! MADV_PAGEOUT: what the program says it will not need soon is stored now, as if memory were short.
+//!
+//! As in the kernel it is advice: what is pinned, in use by a system call or shared with another process since a fork
+//! stays, and so does everything where no device takes more. What else is staged stays there, and has its second chance,
+//! unless staging is full. Pages come back as from any other reclaim.
+//!
+//! Where staging gets full the background thread stores what is in it, too, until it is half empty.
+
+use crate::base::uapi;
+use crate::memory::table::UNIT_BYTES;
+use crate::protocols::page::Tag;
+use crate::space::page_out::{PATIENCE_NS, WAIT_NS};
+use crate::space::{Space, background};
+use crate::threads::ctx::ThreadCtx;
+use crate::way_out::swapout::{self, Wanted};
+use crate::way_out::{shrink, sweep};
+use core::sync::atomic::AtomicU32;
+use core::sync::atomic::Ordering::{Relaxed, Release};
+
+/// What a step did.
+enum Step {
+    /// Nothing is left in the range.
+    End,
+    /// All was swept up to here.
+    Swept(usize),
+    /// Staging takes no more.
+    Full,
+}
+
+/// Stores the pages from `start` to `end` that are present or staged. Outside the gate.
+pub(crate) fn page_out(space: &Space, ctx: &ThreadCtx, start: usize, end: usize) {
+    space.tree().look();
+    space.background.page_out.threads.fetch_add(1, Relaxed);
+    let (mut at, mut patience) = (start, Patience::default());
+    while at < end && !patience.is_over() {
+        match page_out_step(space, ctx, at, end) {
+            Step::End => break,
+            Step::Swept(next) => at = next,
+            Step::Full => {
+                space.background.kick_if(space, true);
+                patience.look(store_oldest(space, ctx, Wanted::All));
+            }
+        }
+    }
+    space.background.page_out.threads.fetch_sub(1, Relaxed);
+    space.background.page_out.wait();
+    if !has_staged(space, ctx, start, end) {
+        return;
+    }
+    let inside = space.threads.enter(ctx);
+    let nr_parts = space.places.staging.nr_queued();
+    drop(inside);
+    let mut patience = Patience::default();
+    // All parts take their turn, so that they are in the order of their age afterwards.
+    for _ in 0..nr_parts {
+        let only = if patience.is_over() { Wanted::Range(0, 0) } else { Wanted::Range(start, end) };
+        patience.look(store_oldest(space, ctx, only));
+    }
+}
+
+/// Stores what is staged while a thread pages out more than staging holds. By the background thread, outside the gate.
+pub(crate) fn help_page_out(space: &Space, ctx: &ThreadCtx) {
+    let is_needed = || {
+        space.background.page_out.is_under_way() && space.places.staging.is_half_full() && !background::is_asked(space)
+    };
+    let mut goes_on = true;
+    while goes_on && is_needed() {
+        space.background.page_out.parts.fetch_add(1, Release);
+        goes_on = matches!(store_oldest(space, ctx, Wanted::All), Stored::Some);
+        space.background.page_out.parts.fetch_add(1, Release);
+    }
+}
+
+/// Sweeps what one sweep takes. A work buffer is held for that only: others run short, too.
+fn page_out_step(space: &Space, ctx: &ThreadCtx, at: usize, end: usize) -> Step {
+    let mut work = space.places.work.lease();
+    let inside = space.threads.enter(ctx);
+    let step = match space.regions.first_in(&inside, at, end) {
+        None => Step::End,
+        Some(region) => {
+            let at = region.start.max(at);
+            let unit = space.table.unit_start(at);
+            let stop = end.min(unit + UNIT_BYTES);
+            let has_pages = space.table.unit(unit).is_some_and(|unit| unit.present.load(Relaxed) > 0);
+            if !has_pages {
+                Step::Swept(stop)
+            } else if space.places.staging.is_full() || !space.places.staging.has_room() {
+                Step::Full
+            } else {
+                Step::Swept(sweep::sweep_range(space, &inside, ctx, unit, (at, stop), &mut work))
+            }
+        }
+    };
+    drop(inside);
+    step
+}
+
+/// Whether a page of the range is staged. Outside the gate.
+fn has_staged(space: &Space, ctx: &ThreadCtx, start: usize, end: usize) -> bool {
+    let (mut at, mut found) = (start, false);
+    while at < end && !found {
+        let inside = space.threads.enter(ctx);
+        match space.regions.first_in(&inside, at, end) {
+            None => at = end,
+            Some(region) => {
+                let first = region.start.max(at);
+                at = region.end.min(end).min(space.table.unit_start(first) + UNIT_BYTES);
+                space.table.for_each_content(first, at, |_, word| found |= word.load().tag() == Tag::Staged);
+            }
+        }
+        drop(inside);
+    }
+    found
+}
+
+/// Takes the oldest part of what is staged and stores those of its pages that are wanted; what is left goes to the end of
+/// the queue. Outside the gate.
+fn store_oldest(space: &Space, ctx: &ThreadCtx, only: Wanted) -> Stored {
+    let mut work = space.places.work.lease();
+    shrink::shrink_full_pool(space, ctx, &mut work);
+    let inside = space.threads.enter(ctx);
+    let part = space.places.staging.pop_oldest();
+    // No part has to wait for nothing.
+    let wanted = part.filter(|part| match only {
+        Wanted::Range(start, end) => {
+            let owner = |frame| space.places.staging.owner(frame).load(Relaxed) as usize;
+            space.places.staging.frames_of(*part).any(|frame| (start..end).contains(&owner(frame)))
+        }
+        _ => true,
+    });
+    if let (Some(part), None) = (part, wanted) {
+        space.places.staging.requeue(part);
+    }
+    drop(inside);
+    match (part, wanted) {
+        (None, _) => Stored::NoPart,
+        (Some(_), None) => Stored::Some,
+        (_, Some(part)) => {
+            let (stored, freed) = swapout::swap_out_part(space, ctx, part, &mut work, only);
+            if stored + freed > 0 { Stored::Some } else { Stored::Nothing }
+        }
+    }
+}
+
+/// What a step of storing came to.
+enum Stored {
+    /// There is no part that nobody has.
+    NoPart,
+    Nothing,
+    /// Something, or there was nothing to do.
+    Some,
+}
+
+/// How long nothing has been stored.
+#[derive(Default)]
+struct Patience {
+    since_ns: Option<u64>,
+    is_over: bool,
+}
+
+impl Patience {
+    fn is_over(&self) -> bool {
+        self.is_over
+    }
+
+    /// Takes note of a step; waits a moment where others are at work.
+    fn look(&mut self, stored: Stored) {
+        if matches!(stored, Stored::Some) {
+            self.since_ns = None;
+            return;
+        }
+        let now = uapi::now_ns();
+        self.is_over = now - *self.since_ns.get_or_insert(now) > PATIENCE_NS;
+        if matches!(stored, Stored::NoPart) {
+            uapi::futex_wait(&AtomicU32::new(0), 0, Some(WAIT_NS));
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! Reclaim: who does it and when. Background work between two watermarks; direct work by a thread that would pass the
+//! limit.
+
+use crate::base::patience::Patience;
+use crate::base::uapi;
+use crate::counters::stats;
+use crate::pages::stock;
+use crate::space::{Space, background};
+use crate::threads::ctx::ThreadCtx;
+use crate::tree::now_ms;
+use crate::way_out::{asking, out_of_memory, publish, shrink, swapout, sweep};
+use core::sync::atomic::{AtomicU32, Ordering};
+
+/// How long who runs short waits for another process, before it reclaims itself.
+const ASKED_WAIT_NS: u64 = 2_000_000;
+/// How long who finds stock counted that is not there waits for those who are at it.
+const STOCK_WAIT_NS: u64 = 50_000;
+/// The part of the budget by which copies in RAM of what others keep may pass it.
+const COPIES_PART: i64 = 4;
+/// Steps of that wait.
+const ASKED_STEP_NS: u64 = 100_000;
+
+/// Work that is more urgent than to read ahead waits for the background thread.
+pub(crate) fn has_urgent_work(space: &Space) -> bool {
+    space.budget.is_above_high()
+        || background::is_asked(space)
+        || asking::is_asked_for_pages(space)
+        || space.groups.is_behind.load(Ordering::Relaxed)
+}
+
+/// True when a fault leaves something to do in the background. Asked outside the gate.
+pub(crate) fn has_background_work(space: &Space) -> bool {
+    space.budget.is_above_high() || space.swap.take_has_unused()
+}
+
+/// One step of reclaim by any thread, outside the gate: sweeps a unit, or swaps a part out. False when neither
+/// made progress. What is shared with another process since a fork stays, see [`reclaim_shared_step`].
+pub(crate) fn reclaim_step(space: &Space, ctx: &ThreadCtx) -> bool {
+    publish::publish_sizes_outside(space, ctx);
+    // What costs least comes first.
+    if space.places.staging.has_vacated(space.budget.stocked()) && swapout::release_vacated(space, ctx) > 0 {
+        return true;
+    }
+    let mut work = space.places.work.lease();
+    let shares_much = space.family.shares_much();
+    let wrote = shrink::file_misplaced(space, ctx, &mut work);
+    if shrink::shrink_full_pool(space, ctx, &mut work) {
+        return true;
+    }
+    if !space.places.staging.is_full() && sweep::sweep_next(space, ctx, !shares_much, &mut work).is_some() {
+        return true;
+    }
+    if swapout::swap_out_oldest(space, ctx, &mut work).is_some_and(|freed| freed > 0) {
+        return true;
+    }
+    if space.family.pool_is_shared() {
+        return wrote;
+    }
+    // Nothing that could be unmapped, nothing staged: what the pool holds can still go to the file.
+    let before = space.budget.charged();
+    shrink::shrink_pool(space, ctx, &mut work) || space.budget.charged() < before || wrote
+}
+
+/// The same where nothing is left but what is shared: that frees memory only when the other side gives it up, too.
+pub(crate) fn reclaim_shared_step(space: &Space, ctx: &ThreadCtx) -> bool {
+    if !space.family.shares_much() || copies_are_too_many(space) {
+        return false;
+    }
+    let mut work = space.places.work.lease();
+    // What is staged of the shared is a copy, and nothing is freed before it is stored.
+    if !space.places.staging.is_full() && sweep::sweep_next(space, ctx, true, &mut work).is_some() {
+        return true;
+    }
+    let before = space.budget.charged();
+    shrink::shrink_pool(space, ctx, &mut work) || space.budget.charged() < before
+}
+
+/// What others keep is in RAM twice when this process has stored it there: so far beyond the budget and no further.
+fn copies_are_too_many(space: &Space) -> bool {
+    let sum = space.tree().look();
+    !space.swap.has_file() && -sum.free() > sum.limit / COPIES_PART
+}
+
+/// Reclaims in the calling thread, outside the gate, until `n` more pages fit, or the stock has some for who can use these.
+pub(crate) fn direct_reclaim(space: &Space, ctx: &ThreadCtx, n: usize, or_stock: bool) {
+    reclaim_until(space, ctx, n, or_stock, u64::MAX);
+}
+
+/// The same, but for so long only; whether they fit.
+pub(crate) fn try_direct_reclaim(space: &Space, ctx: &ThreadCtx, n: usize, for_ns: u64) -> bool {
+    reclaim_until(space, ctx, n, false, uapi::now_ns() + for_ns)
+}
+
+fn reclaim_until(space: &Space, ctx: &ThreadCtx, n: usize, or_stock: bool, until_ns: u64) -> bool {
+    stats::add(&space.stats.direct_reclaims, 1);
+    space.budget.widen_gap();
+    space.background.kick_if(space, true);
+    let mut idle = Patience::default();
+    let (mut waited_ns, mut waits) = (0, false);
+    let _closed = (!or_stock).then(|| stock::close_stock(space));
+    while !(or_stock && stock::has_stock(space) || space.budget.make_room(n)) {
+        if until_ns != u64::MAX && uapi::now_ns() >= until_ns {
+            return false;
+        }
+        if stock::shrink_stock(space, ctx) || space.tree().reap_sometimes() > 0 {
+            continue;
+        }
+        if waited_ns < ASKED_WAIT_NS && asking::ask_colder(space, ctx) {
+            uapi::futex_wait(&AtomicU32::new(0), 0, Some(ASKED_STEP_NS));
+            waited_ns += ASKED_STEP_NS;
+            continue;
+        }
+        if reclaim_step(space, ctx) {
+            (idle, waited_ns) = (Patience::default(), 0);
+            continue;
+        }
+        // Nothing here but what is shared: whoever else has memory of its own gives some up first.
+        if waited_ns < 2 * ASKED_WAIT_NS && asking::ask_older(space, 0) {
+            uapi::futex_wait(&AtomicU32::new(0), 0, Some(ASKED_STEP_NS));
+            waited_ns += ASKED_STEP_NS;
+            continue;
+        }
+        waited_ns = 0;
+        if reclaim_shared_step(space, ctx) {
+            idle = Patience::default();
+            continue;
+        }
+        // Who may go on without it keeps nobody else from it.
+        let has_a_claim = until_ns == u64::MAX && idle.has_a_claim();
+        if has_a_claim {
+            space.tree().page().wait(space.tree().id(), now_ms());
+        } else if waits {
+            space.tree().page().wait_no_more(space.tree().id());
+        }
+        waits = has_a_claim;
+        asking::ask_largest(space, idle.is_long());
+        if !idle.wait(space.tree().look().held as usize) {
+            // Of several that wait for the same one ends, and leaves what it held to the others.
+            if space.tree().page().may_give_up(space.tree().id(), now_ms()) {
+                out_of_memory::give_up(space, ctx);
+            }
+            idle = Patience::default();
+        }
+    }
+    if waits {
+        space.tree().page().wait_no_more(space.tree().id());
+    }
+    // What the charge met may be stock that somebody is about to take out, or to put in, and who does not run now.
+    if space.budget.stocked() > 0 && !has_stocked_frames(space, ctx) {
+        uapi::futex_wait(&AtomicU32::new(0), 0, Some(STOCK_WAIT_NS));
+    }
+    true
+}
+
+/// Whether the stock has frames that nobody has taken out. Outside the gate, as the ring's lock must not be held at a fork.
+fn has_stocked_frames(space: &Space, ctx: &ThreadCtx) -> bool {
+    let inside = space.threads.enter(ctx);
+    let has_frames = space.places.stock.has_frames();
+    drop(inside);
+    has_frames
+}
+
+/// The kernel had no memory for a page although the budget allows one: frees a few units' worth.
+#[cold]
+pub(crate) fn relieve_kernel(space: &Space, ctx: &ThreadCtx) {
+    space.budget.note_kernel_short();
+    let _closed = stock::close_stock(space);
+    let mut idle = Patience::default();
+    let target = space.budget.charged().saturating_sub(4 * space.sweep_max());
+    while space.budget.charged() > target {
+        if stock::shrink_stock(space, ctx) || reclaim_step(space, ctx) {
+            idle = Patience::default();
+        } else if !idle.wait(space.budget.charged()) {
+            space.fatal(b"the kernel has no memory left: a cgroup limit is below --ram; give a smaller --ram");
+        }
+    }
+}

@@ -1,0 +1,301 @@
+//! The way out: staged pages that nobody touched are stored and their frames released.
+
+use crate::base::{PAGE, uapi};
+use crate::counters::stats;
+use crate::device::file::{BATCH, FileError, Reclaim};
+use crate::groups::cost::Cost;
+use crate::groups::table::Index;
+use crate::pages::{account, clean, sharing, stock, tally};
+use crate::places::staging::Part;
+use crate::places::swapspace::StoreResult;
+use crate::places::work::Work;
+use crate::protocols::gate::Held;
+use crate::protocols::page::{State, Tag};
+use crate::space::Space;
+use crate::threads::ctx::ThreadCtx;
+use core::sync::atomic::Ordering::Relaxed;
+use ebb_slots::{Entry, Slot};
+
+/// Pages claimed at a time: short enough that nobody waits long for the gate or for a page.
+const STEP: usize = BATCH;
+/// How long a part that is not drained yet is waited for. Longer means that who copies from it has lost its processor, and
+/// gets it back when others sleep or work, not when they ask a thousand times.
+const DRAIN_NS: u64 = 500_000;
+
+/// Which of the staged pages are swapped out.
+#[derive(Clone, Copy)]
+pub(crate) enum Wanted {
+    All,
+    /// Those of a group.
+    Group(Index),
+    /// Those between two addresses.
+    Range(usize, usize),
+}
+
+/// A page on its way to a file: which one of a batch, and its bytes in the work buffer.
+#[derive(Clone, Copy)]
+struct Pending {
+    page: usize,
+    len: u16,
+}
+
+/// Swaps the oldest staged part out; how many pages of memory that freed, or none when nothing is staged.
+pub(crate) fn swap_out_oldest(space: &Space, ctx: &ThreadCtx, work: &mut Work) -> Option<usize> {
+    let inside = space.threads.enter(ctx);
+    let part = space.places.staging.pop_oldest();
+    drop(inside);
+    Some(swap_out_part(space, ctx, part?, work, Wanted::All).1)
+}
+
+/// Swaps out what a part holds, or some of it: how many pages were stored, and how many pages of memory that freed. Outside
+/// the gate.
+pub(crate) fn swap_out_part(
+    space: &Space,
+    ctx: &ThreadCtx,
+    part: Part,
+    work: &mut Work,
+    only: Wanted,
+) -> (usize, usize) {
+    let (mut stored, mut all) = (0, true);
+    let frames = space.places.staging.frames_of(part);
+    let mut frame = frames.start;
+    while frame < frames.end && all {
+        let step = frame..(frame + STEP as u32).min(frames.end);
+        frame = step.end;
+        if step.clone().all(|f| space.places.staging.owner(f).load(Relaxed) == 0) {
+            continue;
+        }
+        let inside = space.threads.enter(ctx);
+        let (n, ok) = swap_out(space, &inside, ctx, step, work, only);
+        drop(inside);
+        stored += n;
+        all = ok;
+    }
+    // What others have of the part stays: it is not waited for.
+    (stored, retire(space, ctx, part, all && matches!(only, Wanted::All)))
+}
+
+/// Drops the frames that pages have left behind when they came back from staging; how many, 0 also while another thread
+/// does. All parts take their turn, so that they are in the order of their age afterwards but for what others took meanwhile.
+/// Outside the gate.
+pub(crate) fn release_vacated(space: &Space, ctx: &ThreadCtx) -> usize {
+    // One call for each range flushes as often.
+    if !space.kernel.can_drop_vectored() || !space.places.staging.begin_vacating() {
+        return 0;
+    }
+    let inside = space.threads.enter(ctx);
+    let nr_parts = space.places.staging.nr_queued();
+    drop(inside);
+    let mut freed = 0;
+    for _ in 0..nr_parts {
+        let inside = space.threads.enter(ctx);
+        if let Some(part) = space.places.staging.pop_oldest() {
+            // A part that waits for nothing is done.
+            if space.places.staging.is_drained(part) {
+                freed += stock::release_part(space, part);
+            } else {
+                let first = space.places.staging.frames_of(part).start;
+                let pages = space.places.staging.vacate(part, |ranges| {
+                    let pages = |(at, len): &(usize, usize)| (*at..*at + *len).step_by(PAGE);
+                    sharing::break_frames(space, first, ranges.iter().flat_map(pages));
+                    space.kernel.drop_ranges(ranges)
+                });
+                space.budget.uncharge(pages);
+                freed += pages;
+                space.places.staging.requeue(part);
+            }
+        }
+        drop(inside);
+    }
+    space.places.staging.end_vacating(space.budget.stocked());
+    freed
+}
+
+/// Releases a part that was swapped out, or queues it again when a page had to stay.
+fn retire(space: &Space, ctx: &ThreadCtx, part: Part, ok: bool) -> usize {
+    // Soft faults that still copy from a frame finish in microseconds; they are inside the gate.
+    let mut since = None;
+    loop {
+        let inside = space.threads.enter(ctx);
+        if space.places.staging.is_drained(part) {
+            let freed = stock::release_part(space, part);
+            drop(inside);
+            return freed;
+        }
+        // A page can also have become staged again here only by a failed store, or still be claimed by a slow
+        // thread; neither is worth waiting for.
+        let now = uapi::now_ns();
+        if !ok || now - *since.get_or_insert(now) > DRAIN_NS {
+            space.places.staging.requeue(part);
+            drop(inside);
+            return 0;
+        }
+        drop(inside);
+        uapi::sched_yield();
+    }
+}
+
+/// Stores the pages that `frames` hold, or some of them: how many, and false when one had to stay because no device
+/// takes it. What its group may not have in swap goes back to where it was.
+fn swap_out(
+    space: &Space,
+    held: &Held,
+    ctx: &ThreadCtx,
+    frames: core::ops::Range<u32>,
+    work: &mut Work,
+    only: Wanted,
+) -> (usize, bool) {
+    let mut slots = [Slot(0); STEP];
+    let occupied = frames.clone().filter(|f| space.places.staging.owner(*f).load(Relaxed) != 0).count();
+    let nr_slots = space.swap.alloc(ctx.shard(), &space.budget, space.stats, &mut slots[..occupied]);
+    let mut claimed = [(0usize, 0u32); STEP];
+    let mut contents = [0usize; STEP];
+    let (mut used, mut stored) = (0, 0);
+    let mut all = nr_slots == occupied;
+    for frame in frames {
+        let addr = space.places.staging.owner(frame).load(Relaxed) as usize;
+        if addr == 0 || used == nr_slots {
+            continue;
+        }
+        let is_wanted = match only {
+            Wanted::All => true,
+            Wanted::Group(group) => space.groups.is_within(tally::owner(space, held, addr), group),
+            Wanted::Range(start, end) => (start..end).contains(&addr),
+        };
+        if !is_wanted {
+            continue;
+        }
+        let Some(word) = space.table.word(addr) else { continue };
+        let state = word.load();
+        if state.tag() != Tag::Staged || state.payload() as u32 != frame || !word.try_claim(state) {
+            continue;
+        }
+        if !tally::charge_swap_at(space, held, addr) {
+            all &= put_back(space, held, addr, frame);
+            continue;
+        }
+        (claimed[used], contents[used]) = ((addr, frame), space.places.staging.addr(frame));
+        used += 1;
+    }
+    for slot in &slots[used..nr_slots] {
+        space.swap.unalloc(*slot);
+    }
+    let reclaim = |slot, at| clean::reclaim_cache_only(space, held, slot, at);
+    store_pages(space, ctx, &contents[..used], &slots[..used], work, &reclaim, |i, is_stored| {
+        let (addr, frame) = claimed[i];
+        if is_stored {
+            stored += 1;
+            return end_staged(space, held, addr, frame, slots[i]);
+        }
+        all = false;
+        space.swap.unalloc(slots[i]);
+        tally::uncharge_swap_at(space, held, addr);
+        if let Some(word) = space.table.word(addr) {
+            word.finish(State::staged(frame));
+        }
+    });
+    (stored, all)
+}
+
+/// Maps the claimed page at `addr` again, whose content `frame` has, and ends the claim. False when that failed, and it
+/// stays staged.
+fn put_back(space: &Space, held: &Held, addr: usize, frame: u32) -> bool {
+    let Some(word) = space.table.word(addr) else { return false };
+    if space.uffd().copy(addr, space.places.staging.addr(frame), PAGE).is_err() {
+        word.finish(State::staged(frame));
+        return false;
+    }
+    // Until the part is released the page is in memory twice: at most a part's pages for each thread.
+    space.budget.force_charge(1);
+    account::count_present(space, addr, 1);
+    space.groups.force(tally::owner(space, held, addr), Cost::STAGED.taken());
+    stats::add(&space.stats.staged_back_pages, 1);
+    word.finish(State::PRESENT);
+    space.places.staging.put_frame(frame);
+    true
+}
+
+/// Stores pages in the claimed `slots`, at most a batch. `contents` are their addresses: mapped memory of pages that the
+/// caller has claimed, and that nobody writes to: what changes while it is compressed may spoil other words of the page. `done` is told of each, once
+/// and as soon as possible, whether it is stored.
+pub(crate) fn store_pages(
+    space: &Space,
+    ctx: &ThreadCtx,
+    contents: &[usize],
+    slots: &[Slot],
+    work: &mut Work,
+    reclaim: Reclaim<'_>,
+    mut done: impl FnMut(usize, bool),
+) {
+    let mut pending = [Pending { page: 0, len: 0 }; BATCH];
+    let mut nr_pending = 0;
+    for (i, (content, slot)) in contents.iter().zip(slots).enumerate() {
+        // SAFETY: see the contract.
+        let page = unsafe { &*(*content as *const [u8; PAGE]) };
+        match space.swap.store(&space.budget, space.stats, *slot, page, &mut work.lz4, &mut work.out) {
+            StoreResult::Done => done(i, true),
+            StoreResult::File(len) => {
+                let to = &mut work.pages[nr_pending * PAGE..(nr_pending + 1) * PAGE];
+                let len = match len {
+                    Some(len) => {
+                        to[..len].copy_from_slice(&work.out[..len]);
+                        len
+                    }
+                    None => {
+                        to.copy_from_slice(page);
+                        PAGE
+                    }
+                };
+                pending[nr_pending] = Pending { page: i, len: len as u16 };
+                nr_pending += 1;
+            }
+        }
+    }
+    store_in_file(space, ctx, &pending[..nr_pending], slots, work, reclaim, done);
+}
+
+fn store_in_file(
+    space: &Space,
+    ctx: &ThreadCtx,
+    pending: &[Pending],
+    all_slots: &[Slot],
+    work: &mut Work,
+    reclaim: Reclaim<'_>,
+    mut done: impl FnMut(usize, bool),
+) {
+    if pending.is_empty() {
+        return;
+    }
+    let mut slots = [Slot(0); BATCH];
+    let mut lens = [0u16; BATCH];
+    for (i, p) in pending.iter().enumerate() {
+        (slots[i], lens[i]) = (all_slots[p.page], p.len);
+    }
+    let n = pending.len();
+    let (group, shard) = (&space.budget, ctx.shard());
+    let whole = space.swap.store_file(group, shard, &slots[..n], &lens[..n], &mut work.pages, reclaim);
+    let mut stored = if whole.is_ok() { n } else { 0 };
+    // A file that is almost full has room for some. What could not be made plain again stays in its frame.
+    while stored < n && whole != Err(FileError::Corrupt) {
+        let part = &mut work.pages[stored * PAGE..(stored + 1) * PAGE];
+        let one = stored..stored + 1;
+        if space.swap.store_file(group, shard, &slots[one.clone()], &lens[one], part, reclaim).is_err() {
+            break;
+        }
+        stored += 1;
+    }
+    stats::add(&space.stats.out_file_pages, stored as u64);
+    for (i, p) in pending.iter().enumerate() {
+        done(p.page, i < stored);
+    }
+}
+
+/// The page's content is in `slot`, which is charged: lets page, slot and frame go.
+pub(crate) fn end_staged(space: &Space, held: &Held, addr: usize, frame: u32, slot: Slot) {
+    space.swap.commit(slot);
+    space.groups.force(tally::owner(space, held, addr), Cost::of(State::staged(frame)).taken());
+    if let Some(word) = space.table.word(addr) {
+        word.finish(State::swapped(Entry { device: 0, slot }.to_bits()));
+    }
+    space.places.staging.put_frame(frame);
+}

@@ -1,0 +1,441 @@
+//! Unmapping what a sweep has claimed: by MOVE where pages lie together, by copy where they are scattered.
+
+use crate::base::uapi::uffd::UffdError;
+use crate::base::{PAGE, clock, uapi};
+use crate::counters::stats;
+use crate::groups::cost::Cost;
+use crate::groups::table::Index;
+use crate::memory::region::Attr;
+use crate::memory::table::UNIT_PAGES;
+use crate::pages::account;
+use crate::pages::claims::{self, NOT_CLAIMED};
+use crate::pages::drivers::{self, PINNED_SKIP};
+use crate::pages::tally::Tally;
+use crate::pages::{kept, sharing, stock};
+use crate::places::staging::{GROUP_FRAMES, GROUPS};
+use crate::protocols::gate::Held;
+use crate::protocols::page::{State, Tag};
+use crate::space::Space;
+use core::sync::atomic::Ordering::Relaxed;
+
+/// What a sweep leaves alone.
+#[derive(Clone, Copy)]
+pub(crate) struct Leaves {
+    /// Hot units.
+    pub hot: bool,
+    /// Pages that were used since the last sweep.
+    pub used: bool,
+}
+
+/// What a sweep takes.
+#[derive(Clone, Copy)]
+pub(crate) struct Scope {
+    /// Also pages that another process has in common.
+    pub(crate) takes_shared: bool,
+    pub(crate) leaves: Leaves,
+    /// What of a unit belongs to one group, and no more.
+    pub(crate) only: Option<Only>,
+    /// Addresses that it keeps to, from the first on, instead of going on where the last sweep ended.
+    pub(crate) range: Option<(usize, usize)>,
+}
+
+/// How long a page that was used stays at least: a sweep takes its mark no sooner after the last one. Under pressure a
+/// small process is swept a hundred times a second, and would lose the buffers it answers requests with.
+const REFERENCED_MS: u64 = 100;
+
+/// What a sweep or a swap-out is confined to.
+#[derive(Clone, Copy)]
+pub struct Only {
+    pub group: Index,
+    /// Pages that one step takes at most.
+    pub most: usize,
+}
+
+/// Pages that runs must have on average for MOVE to be cheaper than copying. MOVE flushes the TLB once a run, which
+/// interrupts the other processors the program runs on (11 us on two processors); copying costs 1.1 us a page and
+/// flushes once a segment.
+const MOVE_RUN_MIN: usize = 8;
+
+/// Pages of a hole that is claimed with the pages around it, where most of a unit is shared and stays, so that a sweep finds
+/// a few pages only. A claim and its end cost some 12 ns, a further range of an unmapping call 0.7 us.
+const SHARED_HOLE_MAX: usize = 48;
+
+/// Which way a segment is unmapped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Way {
+    Move,
+    Copy,
+    /// Also that some of it is shared with another process since a fork.
+    CopyShared,
+}
+
+/// What a look at a unit claimed.
+pub(crate) struct Claimed {
+    pub(crate) present: usize,
+    /// Pages that it left because they were used lately.
+    pub(crate) referenced: u64,
+    /// Where it ended.
+    pub(crate) end: usize,
+}
+
+/// Claimed pages of a unit next to each other, with the same attributes.
+pub(crate) struct Segment {
+    pub first: usize,
+    pub end: usize,
+    pub(crate) attr: Attr,
+}
+
+/// Unmaps the claimed present pages of the unit into `block`, which is given back when none went; how many.
+pub(crate) fn stage(space: &Space, held: &Held, unit: usize, block: u32, saved: &mut [u64; 512]) -> usize {
+    let pages = UNIT_PAGES;
+    let mut filled = [0u32; GROUPS];
+    let (mut at, mut refused) = (0, 0);
+    let is_move_only = drivers::is_move_only(space, unit);
+    while let Some(segment) = next_segment(space, held, unit, at, pages, saved) {
+        at = segment.end;
+        if is_move_only {
+            refused += unmap_by_move_only(space, unit, block, &segment, saved);
+        } else {
+            unmap(space, unit, block, &segment, saved);
+        }
+    }
+    if refused > 0
+        && let Some(unit) = space.table.unit(unit)
+    {
+        unit.skip.fetch_max(if refused * 4 > pages { PINNED_SKIP } else { 0 }, Relaxed);
+    }
+    // A page that went has its new state in `saved` now.
+    let mut swept = 0;
+    let mut tally = Tally::new(space, held);
+    for (i, raw) in saved[..pages].iter().enumerate() {
+        if *raw != NOT_CLAIMED && State::from_raw(*raw).tag() == Tag::Staged && is_frame_of(*raw, block) {
+            filled[i / GROUP_FRAMES] += 1;
+            swept += 1;
+            space.places.staging.owner(State::from_raw(*raw).payload() as u32).store((unit + i * PAGE) as u64, Relaxed);
+            tally.add(unit + i * PAGE, Cost::STAGED);
+        }
+    }
+    if swept == 0 {
+        space.places.staging.give_back_unused(block);
+        return 0;
+    }
+    space.places.staging.fill(block, &filled);
+    if stock::may_be_lent(space, unit) {
+        space.places.staging.keep_none(block);
+    }
+    account::uncount_present(space, unit, swept);
+    stats::add(&space.stats.unmap_pages, swept as u64);
+    swept
+}
+
+fn is_frame_of(raw: u64, block: u32) -> bool {
+    State::from_raw(raw).payload() as u32 / UNIT_PAGES as u32 == block
+}
+
+/// Claims what it can of the unit, from where the last sweep of it ended, until it has as many present pages as
+/// one sweep takes. Pages of a group that may have no more swap are left, but for clean ones: those have it.
+pub(crate) fn claim_unit(
+    space: &Space,
+    held: &Held,
+    unit: usize,
+    pages: usize,
+    scope: Scope,
+    saved: &mut [u64; 512],
+) -> Claimed {
+    let Scope { takes_shared, leaves, only, range } = scope;
+    let most = only.map_or(space.sweep_max(), |only| only.most);
+    let Some((cursor, unmarked, deserted)) = space.table.unit(unit).map(|u| (&u.cursor, &u.unmarked, &u.deserted))
+    else {
+        return Claimed { present: 0, referenced: 0, end: unit + pages * PAGE };
+    };
+    let unmarks = clock::is_forbidden() || clock::ms_since(unmarked.load(Relaxed)) >= REFERENCED_MS;
+    if unmarks {
+        unmarked.store(clock::stamp(), Relaxed);
+    }
+    // Of what is marked shared it takes what others have given up.
+    let takes_deserted = deserted.load(Relaxed) > 0;
+    // These could only be dropped.
+    let keeps_clean = drivers::has_driver(space);
+    let is_in_common = |at, state: State| state.is_shared() && (!takes_deserted || space.tree().is_shared(at));
+    let hole_max = if takes_shared { UNIT_PAGES } else { SHARED_HOLE_MAX } * PAGE;
+    let whole = (unit + cursor.load(Relaxed) as usize % pages * PAGE, unit + pages * PAGE);
+    let (mut at, end) = range.unwrap_or(whole);
+    let move_cursor = |pages: usize| {
+        if range.is_none() {
+            cursor.store(pages as u32, Relaxed);
+        }
+    };
+    let (mut present, mut referenced) = (0, 0);
+    while let Some(region) = space.regions.first_in(held, at, end) {
+        at = region.start.max(at);
+        let stop = region.end.min(end);
+        let group = region.group;
+        let is_wanted = only.is_none_or(|only| space.groups.is_within(group, only.group));
+        let may_stage = group.is_root() || space.groups.may_swap(group);
+        // Where the hole began that may be claimed with the next page.
+        let mut hole = None;
+        while at < stop && is_wanted && region.attr.is_readable() && !region.attr.is_kept() {
+            if let Some(word) = space.table.word(at) {
+                let state = word.load();
+                let stays = state.is_pinned() || !takes_shared && is_in_common(at, state);
+                let may_go = !stays && (may_stage && !state.is_clean() || state.is_clean() && !keeps_clean);
+                match state.tag() {
+                    Tag::Present if may_go && leaves.used && state.is_referenced() => {
+                        if unmarks {
+                            word.set_referenced(state, false);
+                        }
+                        referenced += 1;
+                        hole = None;
+                    }
+                    Tag::Present if may_go && word.try_claim(state) => {
+                        saved[(at - unit) / PAGE] = state.to_raw();
+                        present += 1;
+                        if let Some(start) = hole {
+                            claim_hole(space, unit, start, at, saved);
+                        }
+                        hole = Some(at + PAGE);
+                    }
+                    Tag::Present | Tag::Busy => hole = None,
+                    _ if hole.is_some_and(|start| at - start >= hole_max) => hole = None,
+                    _ => {}
+                }
+            }
+            at += PAGE;
+            if present >= most {
+                move_cursor((at - unit) / PAGE % pages);
+                return Claimed { present, referenced, end: at };
+            }
+        }
+        at = stop;
+    }
+    move_cursor(0);
+    Claimed { present, referenced, end }
+}
+
+/// Claims the pages from `start` to `end`, which are not mapped, as far as it can.
+fn claim_hole(space: &Space, unit: usize, start: usize, end: usize, saved: &mut [u64; 512]) {
+    for at in (start..end).step_by(PAGE) {
+        if let Some(word) = space.table.word(at) {
+            let state = word.load();
+            if state.tag() != Tag::Present && word.try_claim(state) {
+                saved[(at - unit) / PAGE] = state.to_raw();
+            }
+        }
+    }
+}
+
+/// Ends the claims on pages `first..end` of the unit, with the states in `saved`.
+pub(crate) fn unclaim(space: &Space, unit: usize, first: usize, end: usize, saved: &mut [u64; 512]) {
+    for (i, raw) in saved.iter_mut().enumerate().take(end).skip(first) {
+        if *raw != NOT_CLAIMED {
+            if let Some(word) = space.table.word(unit + i * PAGE) {
+                word.finish(State::from_raw(*raw));
+            }
+            *raw = NOT_CLAIMED;
+        }
+    }
+}
+
+/// The next run of claimed pages of one region from page `at` on, cut to its present pages.
+pub(crate) fn next_segment(
+    space: &Space,
+    held: &Held,
+    unit: usize,
+    mut at: usize,
+    pages: usize,
+    saved: &[u64; 512],
+) -> Option<Segment> {
+    let is_present = |i: usize| claims::is_present(saved[i]);
+    while at < pages && !is_present(at) {
+        at += 1;
+    }
+    let region = space.regions.find(held, unit + at * PAGE).filter(|_| at < pages)?;
+    let limit = pages.min((region.end - unit) / PAGE);
+    let mut end = at;
+    let mut last = at;
+    while end < limit && saved[end] != NOT_CLAIMED {
+        if is_present(end) {
+            last = end;
+        }
+        end += 1;
+    }
+    Some(Segment { first: at, end: last + 1, attr: region.attr })
+}
+
+/// Which way a segment is unmapped, if MOVE is worth it for runs of so many pages.
+pub(crate) fn way_of(space: &Space, segment: &Segment, saved: &[u64; 512], run_min: usize) -> Way {
+    let saved = &saved[segment.first..segment.end];
+    let (present, runs) = count_runs(saved);
+    // The kernel does not move what it has mapped more than once.
+    if saved.iter().any(|raw| State::from_raw(*raw).is_shared()) {
+        Way::CopyShared
+    } else if space.kernel.can_move() && segment.attr.is_plain() && present >= runs * run_min {
+        Way::Move
+    } else {
+        Way::Copy
+    }
+}
+
+/// Unmaps a segment; pages that went get their staged state in `saved`.
+fn unmap(space: &Space, unit: usize, block: u32, segment: &Segment, saved: &mut [u64; 512]) {
+    let &Segment { first, end, .. } = segment;
+    if end - first == 1 {
+        stats::add(&space.stats.unmap_single_calls, 1);
+    }
+    if way_of(space, segment, saved, MOVE_RUN_MIN) == Way::Move
+        && unmap_by_move(space, unit, block, segment, false, saved).1 != Some(UffdError::Mismatch)
+    {
+        return;
+    }
+    // What has moved is staged by now, and the rest cannot be.
+    if let Some(rest) = (first..end).find(|page| claims::is_present(saved[*page])) {
+        unmap_by_copy(space, unit, block, rest, end, saved);
+    }
+}
+
+/// Unmaps what can be moved of a segment; how many pages somebody has pinned. Nothing of it is dropped.
+fn unmap_by_move_only(space: &Space, unit: usize, block: u32, segment: &Segment, saved: &mut [u64; 512]) -> usize {
+    let &Segment { first, end, attr } = segment;
+    if !attr.is_plain() {
+        return 0;
+    }
+    let is_shared = saved[first..end].iter().any(|raw| claims::is_present(*raw) && State::from_raw(*raw).is_shared());
+    if is_shared {
+        drivers::make_exclusive(space, unit, first, end, saved);
+    }
+    let (refused, error) = unmap_by_move(space, unit, block, segment, is_shared, saved);
+    if error == Some(UffdError::Mismatch) {
+        // Locked, since it was looked at.
+        for (page, raw) in
+            saved.iter_mut().enumerate().take(end).skip(first).filter(|(_, raw)| claims::is_present(**raw))
+        {
+            *raw = kept::kept(space, unit + page * PAGE, State::from_raw(*raw)).to_raw();
+        }
+    }
+    refused
+}
+
+/// Moves the pages of a segment to their frames: how many somebody has pinned, and the error that ended it. `are_exclusive`:
+/// the kernel refuses none because it has it mapped more than once.
+fn unmap_by_move(
+    space: &Space,
+    unit: usize,
+    block: u32,
+    segment: &Segment,
+    mut are_exclusive: bool,
+    saved: &mut [u64; 512],
+) -> (usize, Option<UffdError>) {
+    let &Segment { mut first, end, attr } = segment;
+    let mut refused = 0;
+    // Each turn gets further by a page at least, but for one.
+    loop {
+        stats::add(&space.stats.unmap_calls, 1);
+        stats::add(&space.stats.unmap_move_calls, 1);
+        let (dst, src) = (space.places.staging.addr(space.places.staging.frame(block, first)), unit + first * PAGE);
+        let result = space.uffd().move_pages(dst, src, (end - first) * PAGE);
+        let done = match result {
+            Ok(()) => end - first,
+            Err((bytes, _)) => bytes / PAGE,
+        };
+        mark_staged(space, unit, block, first, first + done, saved);
+        first += done;
+        match result {
+            Ok(()) => return (refused, None),
+            Err((_, UffdError::Shared)) if !are_exclusive => {
+                stats::add(&space.stats.move_refused, 1);
+                drivers::make_exclusive(space, unit, first, end, saved);
+                are_exclusive = true;
+            }
+            Err((_, UffdError::Shared)) => {
+                stats::add(&space.stats.move_refused, 1);
+                drivers::note_refused(space, unit);
+                refused += 1;
+                first += 1;
+            }
+            Err((_, error)) => {
+                stats::add(&space.stats.move_refused, (error == UffdError::Mismatch) as u64);
+                return (refused, Some(error));
+            }
+        }
+        match trim(Segment { first, end, attr }, saved) {
+            Some(rest) => first = rest.first,
+            None => return (refused, None),
+        }
+    }
+}
+
+/// Write-protects pages `first..end`, copies the present ones to their frames and drops the range.
+fn unmap_by_copy(space: &Space, unit: usize, block: u32, first: usize, end: usize, saved: &mut [u64; 512]) {
+    let (start, len) = (unit + first * PAGE, (end - first) * PAGE);
+    // From here on a writer faults, finds the page busy and waits.
+    if space.uffd().write_protect(start, len, true).is_err() {
+        return;
+    }
+    stats::add(&space.stats.unmap_calls, 1);
+    let mut ok = true;
+    let mut i = first;
+    while i < end && ok {
+        if !claims::is_present(saved[i]) {
+            i += 1;
+            continue;
+        }
+        let run = i;
+        while i < end && claims::is_present(saved[i]) {
+            i += 1;
+        }
+        let frame = space.places.staging.addr(space.places.staging.frame(block, run));
+        ok = space.uffd().copy(frame, unit + run * PAGE, (i - run) * PAGE).is_ok();
+    }
+    let drop = |start: usize, len: usize| uapi::madvise(start, len, linux_raw_sys::general::MADV_DONTNEED).is_ok();
+    if ok && drop(start, len) {
+        mark_staged(space, unit, block, first, end, saved);
+        return;
+    }
+    // Locked memory, or no memory for the copies. The kernel may have dropped what lies before the obstacle: it is
+    // asked page by page, and what it does not drop stays where it is.
+    for i in first..end {
+        if ok && claims::is_present(saved[i]) && drop(unit + i * PAGE, PAGE) {
+            mark_staged(space, unit, block, i, i + 1, saved);
+        } else {
+            let frame = space.places.staging.addr(space.places.staging.frame(block, i));
+            drop(frame, PAGE);
+            if ok && claims::is_present(saved[i]) {
+                saved[i] = kept::kept(space, unit + i * PAGE, State::from_raw(saved[i])).to_raw();
+            }
+        }
+    }
+    // What is shared stays protected.
+    for (i, raw) in saved.iter().enumerate().take(end).skip(first) {
+        if !State::from_raw(*raw).is_shared() {
+            let _ = space.uffd().write_protect(unit + i * PAGE, PAGE, false);
+        }
+    }
+}
+
+fn mark_staged(space: &Space, unit: usize, block: u32, first: usize, end: usize, saved: &mut [u64; 512]) {
+    for (i, raw) in saved.iter_mut().enumerate().take(end).skip(first) {
+        let state = State::from_raw(*raw);
+        if state.tag() == Tag::Present {
+            sharing::break_if_shared(space, unit + i * PAGE, state);
+            *raw = State::staged(space.places.staging.frame(block, i)).to_raw();
+        }
+    }
+}
+
+/// The segment without leading pages that are not present; none when nothing is left.
+fn trim(segment: Segment, saved: &[u64; 512]) -> Option<Segment> {
+    let first = (segment.first..segment.end).find(|i| State::from_raw(saved[*i]).tag() == Tag::Present)?;
+    Some(Segment { first, ..segment })
+}
+
+/// Present pages in `saved`, and the runs they form.
+fn count_runs(saved: &[u64]) -> (usize, usize) {
+    let (mut present, mut runs, mut inside) = (0, 0, false);
+    for raw in saved {
+        let is_present = State::from_raw(*raw).tag() == Tag::Present;
+        present += is_present as usize;
+        runs += (is_present && !inside) as usize;
+        inside = is_present;
+    }
+    (present, runs)
+}
