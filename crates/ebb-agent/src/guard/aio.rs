@@ -53,39 +53,41 @@ pub fn is_followed(nr: u32) -> bool {
 
 /// Before a call is made with arguments `used`, of which it may shorten what io_submit passes on; the answer, where it is
 /// not to be made. Otherwise [`answered`] must follow, whatever becomes of it.
-pub fn begin(space: &Space, call: &mut Call, used: &mut [u64; 6]) -> Result<(), i64> {
-    match call.nr as u32 {
+pub fn begin(space: &Space, call: &Call, used: &mut [u64; 6]) -> Result<(), i64> {
+    match call.nr.get() as u32 {
         g::__NR_io_submit => {
-            (used[1], call.reserved) = fitting(space, used)?;
+            let (nr, bytes) = fitting(space, used)?;
+            used[1] = nr;
+            call.reserved.set(bytes);
             for_each_batch(used, 0, |blocks| space.requests().begin(used[0], blocks));
         }
         g::__NR_io_destroy => space.requests().leave(used[0]),
         _ => return Ok(()),
     }
-    call.has_requests = true;
+    call.has_requests.set(true);
     Ok(())
 }
 
 /// The buffers of the call are published.
-pub fn published(space: &Space, call: &mut Call) {
-    if call.reserved > 0 {
-        space.requests().unreserve(core::mem::take(&mut call.reserved));
+pub fn published(space: &Space, call: &Call) {
+    if call.reserved.get() > 0 {
+        space.requests().unreserve(call.reserved.take());
     }
 }
 
 /// The call was answered with `ret`; a failure where it was not made.
-pub fn answered(space: &Space, call: &mut Call, ret: i64) {
-    let used = &call.used;
-    match call.nr as u32 {
+pub fn answered(space: &Space, call: &Call, ret: i64) {
+    let used = &call.used.get();
+    match call.nr.get() as u32 {
         g::__NR_io_getevents | g::__NR_io_pgetevents => reported(space, used, ret),
-        g::__NR_io_submit if call.has_requests => {
+        g::__NR_io_submit if call.has_requests.get() => {
             for_each_batch(used, ret.max(0) as u64, |blocks| space.requests().end(used[0], blocks));
         }
         // Otherwise there is no such context, or another thread's call destroys it, and sees the end of it.
-        g::__NR_io_destroy if call.has_requests && ret == 0 => space.requests().left(used[0]),
+        g::__NR_io_destroy if call.has_requests.get() && ret == 0 => space.requests().left(used[0]),
         _ => {}
     }
-    call.has_requests = false;
+    call.has_requests.set(false);
 }
 
 /// io_getevents answered with `ret` events.

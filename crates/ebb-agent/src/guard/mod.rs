@@ -14,6 +14,7 @@
 use crate::table::visit::{Buffer, Kind, PAGE_BYTES, ReadMemory};
 use crate::table::walk::visit_row;
 use crate::table::{self, Flags, Row, Split};
+use core::cell::Cell;
 use ebb::{Space, ThreadCtx};
 use linux_raw_sys::errno;
 pub use memory::SpaceMemory;
@@ -128,7 +129,7 @@ pub fn before(space: &Space, ctx: &ThreadCtx, nr: u64, args: &[u64; 6], sp: u64)
 /// `tries` counts the attempts at this call; it is 0 when [`before`] answers. After [`After::Retry`] the call is made
 /// again as it is, without [`before`]: its pins are in place.
 #[inline]
-pub fn after(space: &Space, ctx: &ThreadCtx, nr: u64, args: &[u64; 6], sp: u64, ret: i64, tries: &mut u32) -> After {
+pub fn after(space: &Space, ctx: &ThreadCtx, nr: u64, args: &[u64; 6], sp: u64, ret: i64, tries: &Cell<u32>) -> After {
     if ret != -EFAULT { After::Done(ret) } else { again(&SpaceMemory::new(space, ctx, sp), nr, args, tries) }
 }
 
@@ -154,13 +155,13 @@ pub fn call<M: Memory>(mem: &M, nr: u64, args: &[u64; 6], do_call: &mut dyn FnMu
         Before::Split => return split::run(mem, nr, args, do_call),
         Before::Fail(answer) => return answer,
     };
-    let mut tries = 0;
+    let tries = Cell::new(0);
     loop {
         let ret = do_call(nr, args);
         if pinned {
             mem.pin_end();
         }
-        if ret != -EFAULT || again(mem, nr, args, &mut tries) != After::Retry {
+        if ret != -EFAULT || again(mem, nr, args, &tries) != After::Retry {
             return ret;
         }
         pinned = true;
@@ -180,27 +181,27 @@ pub(crate) fn prepare<M: Memory>(mem: &M, row: &Row, nr: u64, args: &[u64; 6], m
 
 /// The call was answered with EFAULT: is it worth another attempt?
 #[cold]
-fn again<M: Memory>(mem: &M, nr: u64, args: &[u64; 6], tries: &mut u32) -> After {
+fn again<M: Memory>(mem: &M, nr: u64, args: &[u64; 6], tries: &Cell<u32>) -> After {
     let done = After::Done(-EFAULT);
     let row = table::row(nr);
     let tries_max = if row.flags.has(Flags::UNSIZED) { TRIES_MAX } else { TRIES_MAX_SIZED };
-    *tries += 1;
-    if !table::may_repeat(row, args) || *tries >= tries_max {
+    tries.set(tries.get() + 1);
+    if !table::may_repeat(row, args) || tries.get() >= tries_max {
         return done;
     }
     // What was pinned before, and with each attempt more of what the registers point to.
     let mut pinner = Pinner::new(mem, false, false);
     visit_row(row, nr, args, mem, &mut |buffer| pinner.add(buffer));
     for &arg in args {
-        pinner.guess(arg, *tries as u64);
+        pinner.guess(arg, u64::from(tries.get()));
     }
-    if *tries > 1 {
+    if tries.get() > 1 {
         // The structures that the registers point to may hold pointers of their own.
         for &arg in args {
             let mut words = [[0u8; 8]; 32];
             if arg != 0 && mem.read(arg, words.as_flattened_mut()) {
                 for word in words {
-                    pinner.guess(u64::from_ne_bytes(word), *tries as u64 - 1);
+                    pinner.guess(u64::from_ne_bytes(word), u64::from(tries.get()) - 1);
                 }
             }
         }

@@ -21,7 +21,7 @@ handler_entry!(
 
 unsafe extern "C" fn sigbus(_sig: i32, info: *const SigInfo, uc: *mut Context) {
     // SAFETY: the kernel calls with its own frame; the block is the calling thread's.
-    let (b, info, uc) = unsafe { (&mut *thread::on_stack(), &*info, &mut *uc) };
+    let (b, info, uc) = unsafe { (&*thread::on_stack(), &*info, &mut *uc) };
     if info.code == BUS_ADRALN && here::is_own_code(uc.regs.ip) {
         // The program has the alignment check on and called a function of libc's that is the agent's.
         uc.regs.flags &= !FLAG_ALIGNMENT;
@@ -57,7 +57,7 @@ handler_entry!(
 
 unsafe extern "C" fn sigsegv(_sig: i32, info: *const SigInfo, uc: *mut Context) {
     // SAFETY: the kernel calls with its own frame; the block is the calling thread's.
-    let (b, info, uc) = unsafe { (&mut *thread::on_stack(), &*info, &mut *uc) };
+    let (b, info, uc) = unsafe { (&*thread::on_stack(), &*info, &mut *uc) };
     if !b.owns(uc.regs.sp) {
         masks::allow_faults();
     }

@@ -20,15 +20,15 @@ handler_entry!(
 
 unsafe extern "C" fn signal(_sig: i32, info: *const SigInfo, uc: *mut Context) {
     // SAFETY: the kernel calls with its own frame; the block is the calling thread's.
-    let (b, info, uc) = unsafe { (&mut *thread::on_stack(), &*info, &mut *uc) };
-    if b.is_passing && uprobe::end(b, info, uc) {
+    let (b, info, uc) = unsafe { (&*thread::on_stack(), &*info, &mut *uc) };
+    if b.is_passing.get() && uprobe::end(b, info, uc) {
         return;
     }
     arrive(b, info, uc);
 }
 
 /// A signal that is the program's arrived at `uc`.
-pub fn arrive(b: &mut ThreadBlock, info: &SigInfo, uc: &mut Context) {
+pub fn arrive(b: &ThreadBlock, info: &SigInfo, uc: &mut Context) {
     let sig = info.signo;
     if info.is_fault()
         && let Some(ip) = copy::fixup(uc.regs.ip).or_else(|| entry::current_fixup(uc.regs.ip))
@@ -40,13 +40,13 @@ pub fn arrive(b: &mut ThreadBlock, info: &SigInfo, uc: &mut Context) {
         hold(b, info, uc);
         return;
     }
-    if b.asks_to_be_traced && traced::at_signal(b, info) {
+    if b.asks_to_be_traced.get() && traced::at_signal(b, info) {
         return;
     }
     let at = entry::stub_at(uc.regs.ip);
     let interrupted = at == StubAt::After && uc.regs.ax as i64 == -(e::EINTR as i64);
     let old = masks::program_mask(b, uc);
-    let base = if interrupted && b.call.has_mask { b.call.mask } else { old };
+    let base = if interrupted && b.call.has_mask.get() { b.call.mask.get() } else { old };
     let is_ignored = b.table().get(sig).handler == SIG_IGN;
     if info.is_fault() {
         if base & signum::bit(sig) != 0 || is_ignored {
@@ -56,10 +56,10 @@ pub fn arrive(b: &mut ThreadBlock, info: &SigInfo, uc: &mut Context) {
         }
     } else if signum::bit(sig) & OURS != 0 && (base & signum::bit(sig) != 0 || is_ignored) {
         let waits_for_it = interrupted
-            && b.call.nr == g::__NR_rt_sigtimedwait as u64
-            && user::read::<u64>(b.call.args[0]).is_ok_and(|set| set & signum::bit(sig) != 0);
+            && b.call.nr.get() == g::__NR_rt_sigtimedwait as u64
+            && user::read::<u64>(b.call.args.get()[0]).is_ok_and(|set| set & signum::bit(sig) != 0);
         if waits_for_it {
-            trap::finish(b, uc, syscalls::dequeue(b.call.args[1], info));
+            trap::finish(b, uc, syscalls::dequeue(b.call.args.get()[1], info));
         } else {
             if !is_ignored {
                 b.queue().push(info);
@@ -80,7 +80,7 @@ pub fn arrive(b: &mut ThreadBlock, info: &SigInfo, uc: &mut Context) {
 }
 
 /// A signal that found agent code on the agent's own stack, or inside the engine.
-fn hold(b: &mut ThreadBlock, info: &SigInfo, uc: &mut Context) {
+fn hold(b: &ThreadBlock, info: &SigInfo, uc: &mut Context) {
     if info.is_fault() {
         crash(info, uc);
         return;
@@ -108,12 +108,12 @@ fn hold(b: &mut ThreadBlock, info: &SigInfo, uc: &mut Context) {
 }
 
 /// Shows the program's own context where the thread was found in the stub: before its system call, or after it.
-fn normalise(b: &mut ThreadBlock, uc: &mut Context) {
+fn normalise(b: &ThreadBlock, uc: &mut Context) {
     match entry::stub_at(uc.regs.ip) {
         StubAt::Outside => {}
         StubAt::Before => {
             let restart = g::__NR_restart_syscall as u64;
-            if uc.regs.ax == restart && b.call.nr != restart {
+            if uc.regs.ax == restart && b.call.nr.get() != restart {
                 trap::finish(b, uc, -(e::EINTR as i64));
             } else {
                 trap::rewind(b, uc);
@@ -192,13 +192,13 @@ global_asm!(
 /// own way out delivers. True when the restorer is to look again.
 pub unsafe extern "C" fn deliver_deferred(uc: *mut Context) -> bool {
     // SAFETY: called by the restorer, with the kernel's frame and on the calling thread's block.
-    let (b, uc) = unsafe { (&mut *thread::on_stack(), &mut *uc) };
+    let (b, uc) = unsafe { (&*thread::on_stack(), &mut *uc) };
     if b.owns(uc.regs.sp) || masks::is_inside(uc) {
         return false;
     }
     masks::allow_faults();
     b.queue().deferred.store(0, Relaxed);
-    while let Some(info) = b.queue().pop(!b.blocked) {
+    while let Some(info) = b.queue().pop(!b.blocked.get()) {
         normalise(b, uc);
         let old = masks::program_mask(b, uc);
         delivery::deliver(b, &info, uc, old, old);

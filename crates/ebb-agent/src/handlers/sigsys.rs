@@ -19,7 +19,7 @@ handler_entry!(
 
 unsafe extern "C" fn sigsys(_sig: i32, info: *const SigInfo, uc: *mut Context) {
     // SAFETY: the kernel calls with its own frame; the block is the calling thread's.
-    let (b, info, uc) = unsafe { (&mut *thread::on_stack(), &*info, &mut *uc) };
+    let (b, info, uc) = unsafe { (&*thread::on_stack(), &*info, &mut *uc) };
     if info.code != SYS_USER_DISPATCH || info.addr != uc.regs.ip || b.owns(uc.regs.sp) {
         return signal::arrive(b, info, uc);
     }
@@ -28,20 +28,20 @@ unsafe extern "C" fn sigsys(_sig: i32, info: *const SigInfo, uc: *mut Context) {
     thread::note_fs(b);
     masks::end_pins(b);
     tasks::at_call(space, uc.regs.ax);
-    b.call.ip = uc.regs.ip;
-    b.call.nr = uc.regs.ax as u32 as u64;
-    b.call.args = uc.regs.args();
-    b.call.has_mask = false;
+    b.call.ip.set(uc.regs.ip);
+    b.call.nr.set(uc.regs.ax as u32 as u64);
+    b.call.args.set(uc.regs.args());
+    b.call.has_mask.set(false);
     if info.arch != AUDIT_ARCH_X86_64 {
         // 32-bit calls from 64-bit code: their pointers and numbers mean something else.
         uc.regs.ax = ENOSYS as u64;
         return;
     }
-    if uprobe::is_one(b.call.nr as u32) && uprobe::pass(space, b, uc).is_ok() {
+    if uprobe::is_one(b.call.nr.get() as u32) && uprobe::pass(space, b, uc).is_ok() {
         return;
     }
-    let args = b.call.args;
-    match trap::dispatch(space, b, uc, b.call.nr as u32, &args) {
+    let args = b.call.args.get();
+    match trap::dispatch(space, b, uc, b.call.nr.get() as u32, &args) {
         Outcome::Done(ret) => uc.regs.ax = ret as u64,
         Outcome::Set => {}
         Outcome::Again => trap::rewind(b, uc),

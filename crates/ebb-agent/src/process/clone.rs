@@ -187,7 +187,7 @@ fn is_stack_valid(at: u64, bytes: u64) -> bool {
 }
 
 /// clone(2), clone3(2), fork(2), vfork(2).
-pub fn clone(space: &'static Space, b: &mut ThreadBlock, uc: &mut Context, nr: u32, a: &[u64; 6]) -> Outcome {
+pub fn clone(space: &'static Space, b: &ThreadBlock, uc: &mut Context, nr: u32, a: &[u64; 6]) -> Outcome {
     let request = match Request::parse(nr, a) {
         Ok(request) => request,
         Err(errno) => return Outcome::Done(errno),
@@ -211,7 +211,7 @@ pub fn clone(space: &'static Space, b: &mut ThreadBlock, uc: &mut Context, nr: u
 }
 
 /// A child that shares the memory.
-fn share(space: &'static Space, b: &mut ThreadBlock, uc: &Context, mut request: Request) -> i64 {
+fn share(space: &'static Space, b: &ThreadBlock, uc: &Context, mut request: Request) -> i64 {
     let flags = request.flags;
     let Ok(block) = thread::alloc() else { return EAGAIN };
     // SAFETY: the block is this thread's until the child runs.
@@ -222,26 +222,29 @@ fn share(space: &'static Space, b: &mut ThreadBlock, uc: &Context, mut request: 
         return EAGAIN;
     };
     let is_thread = flags & CLONE_THREAD != 0;
-    if is_thread && flags & g::CLONE_FILES as u64 == 0 && !b.foreign {
+    if is_thread && flags & g::CLONE_FILES as u64 == 0 && !b.foreign.get() {
         space.note_own_tables();
     }
-    child.ctx = ctx;
-    child.made_by = b;
-    child.blocked = b.blocked;
-    child.foreign = !is_thread || b.foreign;
-    (child.tid_namespace, child.namespace) = (b.namespace, b.namespace);
+    child.ctx.set(ctx);
+    child.made_by.set(b);
+    child.blocked.set(b.blocked.get());
+    child.foreign.set(!is_thread || b.foreign.get());
+    child.tid_namespace.set(b.namespace.get());
+    child.namespace.set(b.namespace.get());
     child.version.store(b.version.load(Ordering::Relaxed), Ordering::Relaxed);
-    child.shares_files = child.foreign && flags & g::CLONE_FILES as u64 != 0 && (!b.foreign || b.shares_files);
-    child.parent_frees = flags & CLONE_VFORK != 0 && !is_thread;
+    child
+        .shares_files
+        .set(child.foreign.get() && flags & g::CLONE_FILES as u64 != 0 && (!b.foreign.get() || b.shares_files.get()));
+    child.parent_frees.set(flags & CLONE_VFORK != 0 && !is_thread);
     if flags & CLONE_VFORK != 0 {
-        child.alt = b.alt;
+        child.alt.set(b.alt.get());
     }
     if flags & CLONE_SIGHAND != 0 {
-        child.table = b.table;
+        child.table.set(b.table.get());
     } else {
         child.own_table.copy_from(b.table());
-        child.table = &raw const child.own_table;
-        child.resets_actions = flags & CLONE_CLEAR_SIGHAND != 0;
+        child.table.set(&raw const child.own_table);
+        child.resets_actions.set(flags & CLONE_CLEAR_SIGHAND != 0);
         // The kernel would take the agent's handlers away too.
         request.drop_flags(CLONE_CLEAR_SIGHAND);
     }
@@ -251,18 +254,18 @@ fn share(space: &'static Space, b: &mut ThreadBlock, uc: &Context, mut request: 
         child.start.context.regs.sp = request.sp;
     }
     if request.stack_start != 0 {
-        child.stack_start = request.stack_start + 4096;
-        child.stack_end = request.sp;
+        child.stack_start.set(request.stack_start + 4096);
+        child.stack_end.set(request.sp);
     } else if request.sp == 0 {
-        child.stack_start = b.stack_start;
-        child.stack_end = b.stack_end;
+        child.stack_start.set(b.stack_start.get());
+        child.stack_end.set(b.stack_end.get());
     }
-    let counted = is_thread && !child.foreign;
+    let counted = is_thread && !child.foreign.get();
     if counted {
         LIVE.fetch_add(1, Ordering::Relaxed);
     }
-    let parent_frees = child.parent_frees;
-    let foreign = child.foreign;
+    let parent_frees = child.parent_frees.get();
+    let foreign = child.foreign.get();
     let (nr, registers) = request.call();
     // vfork as clone: its child must not come back on this stack.
     let (nr, registers) = if nr == g::__NR_vfork as u64 {
@@ -291,8 +294,8 @@ fn share(space: &'static Space, b: &mut ThreadBlock, uc: &Context, mut request: 
             thread::free(block);
         }
     } else if foreign {
-        // SAFETY: one word that only the arena reads, under its lock; the child does not touch it.
-        unsafe { ptr::addr_of_mut!((*block).tid).write_volatile(ret as i32) };
+        // SAFETY: only the arena frees a block of another process, and not before it knows the number.
+        unsafe { &*block }.tid.store(ret as i32, Ordering::Relaxed);
     }
     ret
 }
@@ -354,11 +357,11 @@ pub unsafe extern "C" fn child_main(block: *mut ThreadBlock) -> *const Context {
     // SAFETY: the block is this thread's from here on.
     unsafe {
         let b = &mut *block;
-        thread::set_current(block, b.made_by);
-        if b.foreign {
+        thread::set_current(block, b.made_by.get());
+        if b.foreign.get() {
             thread::note_namespace(b);
         }
-        if b.resets_actions {
+        if b.resets_actions.get() {
             b.table().clear_handlers();
         }
         if calls::arm().is_err() {
@@ -373,7 +376,7 @@ pub unsafe extern "C" fn child_main(block: *mut ThreadBlock) -> *const Context {
 }
 
 /// A child with a copy of the memory.
-fn copy(space: &'static Space, b: &mut ThreadBlock, uc: &mut Context, mut request: Request) -> i64 {
+fn copy(space: &'static Space, b: &ThreadBlock, uc: &mut Context, mut request: Request) -> i64 {
     let clears = request.flags & CLONE_CLEAR_SIGHAND != 0;
     // A parent that waits for its child's exec would hold up every other thread at the gate meanwhile. With memory of
     // its own the child does not need it to wait.
@@ -419,19 +422,19 @@ fn copy(space: &'static Space, b: &mut ThreadBlock, uc: &mut Context, mut reques
     drop(arena);
     drop(table);
     lifeline::arm();
-    if !ptr::eq(b.table, &actions::PROCESS) {
+    if !ptr::eq(b.table.get(), &actions::PROCESS) {
         // SAFETY: whoever held it is not in this process; what it did to the table is replaced as a whole.
         unsafe { actions::PROCESS.lock().reset() };
         actions::PROCESS.copy_from(b.table());
-        b.table = &actions::PROCESS;
+        b.table.set(&actions::PROCESS);
     }
-    b.foreign = false;
-    b.namespace = 0;
+    b.foreign.set(false);
+    b.namespace.set(0);
     thread::set_owner();
-    b.shares_files = false;
-    b.parent_frees = false;
+    b.shares_files.set(false);
+    b.parent_frees.set(false);
     traced::in_child(b);
-    b.scratch = 0;
+    b.scratch.set(0);
     LIVE.store(1, Ordering::Relaxed);
     if clears {
         b.table().clear_handlers();
@@ -442,8 +445,8 @@ fn copy(space: &'static Space, b: &mut ThreadBlock, uc: &mut Context, mut reques
     }
     if request.sp != 0 {
         uc.regs.sp = request.sp;
-        b.stack_start = 0;
-        b.stack_end = 0;
+        b.stack_start.set(0);
+        b.stack_end.set(0);
     }
     0
 }

@@ -17,9 +17,9 @@ use ebb::{Space, uapi};
 use linux_raw_sys::{errno as e, general as g};
 
 /// exit(2).
-pub fn exit(space: &'static Space, b: &mut ThreadBlock, status: u64) -> ! {
+pub fn exit(space: &'static Space, b: &ThreadBlock, status: u64) -> ! {
     keep_robust(space, b);
-    if !b.foreign {
+    if !b.foreign.get() {
         // The engine's own thread would keep the process alive. As in the kernel (5.17 and later), the status of a
         // process is that of its last thread.
         if LIVE.fetch_sub(1, Ordering::AcqRel) == 1 {
@@ -27,7 +27,7 @@ pub fn exit(space: &'static Space, b: &mut ThreadBlock, status: u64) -> ! {
         }
         tasks::leave(space, b);
     }
-    if b.parent_frees {
+    if b.parent_frees.get() {
         loop {
             // SAFETY: ends this thread.
             unsafe { calls::raw_syscall(g::__NR_exit as u64, &[status, 0, 0, 0, 0, 0]) };
@@ -70,10 +70,10 @@ fn keep_robust(space: &'static Space, b: &ThreadBlock) {
 /// holds, others look. A process that shares the memory takes a place of its own for that, where its descriptors are its own.
 fn leave_for_exec(b: &ThreadBlock, pages: usize) -> Option<MemberId> {
     let tree = crate::base::here::space()?.tree();
-    if !b.foreign {
+    if !b.foreign.get() {
         return tree.leave_for_exec(pages as i64);
     }
-    if b.shares_files { None } else { tree.claim_outside(pages as i64) }
+    if b.shares_files.get() { None } else { tree.claim_outside(pages as i64) }
 }
 
 /// The exec failed.
@@ -82,16 +82,16 @@ fn back_from_exec(b: &ThreadBlock, outside: Option<MemberId>) {
     if let Some(id) = outside {
         space.tree().drop_outside(id);
     }
-    if !b.foreign {
+    if !b.foreign.get() {
         space.back_from_exec();
     }
 }
 
 /// execve(2) and execveat(2), whose path is argument `path_at`.
-pub fn exec(b: &mut ThreadBlock, uc: &Context, nr: u32, a: &[u64; 6], path_at: usize) -> Outcome {
+pub fn exec(b: &ThreadBlock, uc: &Context, nr: u32, a: &[u64; 6], path_at: usize) -> Outcome {
     let Ok(at) = uapi::map_for_now(environment::SCRATCH_BYTES) else { return Outcome::Done(-(e::ENOMEM as i64)) };
-    b.scratch = at as usize;
-    b.scratch_bytes = environment::SCRATCH_BYTES;
+    b.scratch.set(at as usize);
+    b.scratch_bytes.set(environment::SCRATCH_BYTES);
     // SAFETY: fresh memory that only this thread knows.
     let memory = unsafe { core::slice::from_raw_parts_mut(at, environment::SCRATCH_BYTES) };
     let dir = if path_at == 0 { g::AT_FDCWD } else { a[0] as i32 };
@@ -102,7 +102,7 @@ pub fn exec(b: &mut ThreadBlock, uc: &Context, nr: u32, a: &[u64; 6], path_at: u
         program.kind.takes_agent()
     };
     let copies = environment::arguments(memory, [a[path_at], a[path_at + 1], a[path_at + 2]], takes_agent);
-    let is_followed = b.asks_to_be_traced;
+    let is_followed = b.asks_to_be_traced.get();
     let ret = match copies.and_then(|copies| {
         // An exec that is about to fail is none to be traced at.
         if is_followed { traced::before_exec(dir, copies[0]).map(|()| copies) } else { Ok(copies) }
@@ -113,7 +113,8 @@ pub fn exec(b: &mut ThreadBlock, uc: &Context, nr: u32, a: &[u64; 6], path_at: u
             used[path_at..path_at + 3].copy_from_slice(&copies);
             // Handlers go with execve, but what is ignored stays ignored. With other threads about, the agent cannot
             // do without its handlers.
-            let alone = if b.foreign { ptr::eq(b.table, &b.own_table) } else { LIVE.load(Ordering::Relaxed) == 1 };
+            let alone =
+                if b.foreign.get() { ptr::eq(b.table.get(), &b.own_table) } else { LIVE.load(Ordering::Relaxed) == 1 };
             let ignored = if alone { b.table().ignored_ours() } else { 0 };
             actions::set_really_ignored(b.table(), ignored, true);
             let outside = leave_for_exec(b, relocated_pages);
@@ -129,15 +130,15 @@ pub fn exec(b: &mut ThreadBlock, uc: &Context, nr: u32, a: &[u64; 6], path_at: u
         }
     };
     thread::release_scratch(b);
-    b.scratch = 0;
+    b.scratch.set(0);
     if ret == entry::ERESTARTSYS { Outcome::Again } else { Outcome::Done(ret) }
 }
 
 /// The first thread of the process: the program has it already.
-pub fn start_main(b: &mut ThreadBlock, stack_end: u64) {
+pub fn start_main(b: &ThreadBlock, stack_end: u64) {
     const STACK_BYTES: u64 = 8 << 20;
-    b.table = &actions::PROCESS;
-    b.alt = AltStack { sp: 0, flags: signum::SS_DISABLE, pad: 0, size: 0 };
-    b.stack_start = stack_end - STACK_BYTES;
-    b.stack_end = stack_end;
+    b.table.set(&actions::PROCESS);
+    b.alt.set(AltStack { sp: 0, flags: signum::SS_DISABLE, pad: 0, size: 0 });
+    b.stack_start.set(stack_end - STACK_BYTES);
+    b.stack_end.set(stack_end);
 }

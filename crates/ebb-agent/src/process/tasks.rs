@@ -184,32 +184,32 @@ fn sum(nr: u64, args: &[u64; 6]) -> u64 {
 
 /// Whether this thread may make the background thread: what it can do, that can.
 pub fn may_start() -> bool {
-    thread::here().is_some_and(|b| !b.foreign && b.version.load(Relaxed) == VERSION.load(Relaxed))
+    thread::here().is_some_and(|b| !b.foreign.get() && b.version.load(Relaxed) == VERSION.load(Relaxed))
         && refused::may_have_threads()
 }
 
 /// The thread is about to make its call with arguments `used`. What it changes is in `b.call` until [`answered`] or [`not_made`].
 #[inline]
-pub fn before(space: &'static Space, b: &mut ThreadBlock, used: &[u64; 6]) {
-    if is_candidate(b.call.nr) {
+pub fn before(space: &'static Space, b: &ThreadBlock, used: &[u64; 6]) {
+    if is_candidate(b.call.nr.get()) {
         look(space, b, used);
     }
 }
 
 #[cold]
-fn look(space: &'static Space, b: &mut ThreadBlock, used: &[u64; 6]) {
-    if b.foreign {
+fn look(space: &'static Space, b: &ThreadBlock, used: &[u64; 6]) {
+    if b.foreign.get() {
         return;
     }
-    let change = of_call(b.call.nr as u32, used, crate::base::calls::gettid);
+    let change = of_call(b.call.nr.get() as u32, used, crate::base::calls::gettid);
     let is_first = || crate::base::calls::gettid() == crate::base::calls::getpid();
-    b.call.change = change;
+    b.call.change.set(change);
     match change {
         Change::None => {}
         Change::Scheduling if !is_first() => {}
         _ => {
             end_threads(space);
-            b.call.holds = true;
+            b.call.holds.set(true);
             if change == Change::Privileges {
                 // It shows what whoever opened it might see.
                 space.close_books();
@@ -244,19 +244,19 @@ pub fn is_ebbs(space: &Space, tid: u64) -> bool {
 
 /// The call was not made; it will be made anew.
 #[cold]
-pub fn not_made(space: &'static Space, b: &mut ThreadBlock) {
-    b.call.change = Change::None;
-    if core::mem::take(&mut b.call.holds) {
+pub fn not_made(space: &'static Space, b: &ThreadBlock) {
+    b.call.change.set(Change::None);
+    if b.call.holds.take() {
         let_go(space, 0);
     }
 }
 
 /// The kernel has answered the call with `ret`.
 #[cold]
-pub fn answered(space: &'static Space, b: &mut ThreadBlock, ret: i64) {
-    let change = core::mem::take(&mut b.call.change);
-    let holds = core::mem::take(&mut b.call.holds);
-    let sum = sum(b.call.nr, &b.call.args);
+pub fn answered(space: &'static Space, b: &ThreadBlock, ret: i64) {
+    let change = b.call.change.take();
+    let holds = b.call.holds.take();
+    let sum = sum(b.call.nr.get(), &b.call.args.get());
     // Those that answer with what was have no errors.
     let (is_done, mut all) = (!(-4095..0).contains(&ret), true);
     if is_done && change != Change::None {
@@ -265,7 +265,7 @@ pub fn answered(space: &'static Space, b: &mut ThreadBlock, ret: i64) {
         b.version.store(new, Relaxed);
         if holds {
             VERSION.store(new, Relaxed);
-            if ret == 0 && is_for_all(b.call.nr as u32, &b.call.args) {
+            if ret == 0 && is_for_all(b.call.nr.get() as u32, &b.call.args.get()) {
                 thread::for_each_used(|other| {
                     let _ = other.version.compare_exchange(old, new, Relaxed, Relaxed);
                 });
@@ -344,12 +344,12 @@ fn begin_again_later(space: &'static Space, nr: u64) {
 /// A thread of the program's ends, and others go on. If it was the last that is as Ebb's threads are, they go too.
 pub fn leave(space: &'static Space, b: &ThreadBlock) {
     let own = b.version.load(Relaxed);
-    if b.foreign || VERSION.load(Relaxed) == 0 || own != VERSION.load(Relaxed) {
+    if b.foreign.get() || VERSION.load(Relaxed) == 0 || own != VERSION.load(Relaxed) {
         return;
     }
     let mut has_like = false;
     thread::for_each_used(|other| {
-        has_like |= !core::ptr::eq(other, b) && !other.foreign && other.version.load(Relaxed) == own;
+        has_like |= !core::ptr::eq(other, b) && !other.foreign.get() && other.version.load(Relaxed) == own;
     });
     if !has_like {
         end_threads(space);

@@ -7,6 +7,7 @@ use crate::base::{copy, user};
 use crate::signals::masks::{self, OPEN};
 use crate::threads::actions::set_kernel_action;
 use crate::threads::thread::ThreadBlock;
+use core::cell::Cell;
 use core::ptr;
 use ebb::uapi;
 use linux_raw_sys::errno as e;
@@ -29,7 +30,7 @@ pub(crate) fn comes_again(info: &SigInfo) -> Option<&SigInfo> {
 
 /// Enters the program's handler from `uc`, whose mask becomes the handler's. `base` is the mask now in effect, `old`
 /// the one to come back to.
-pub(crate) fn deliver(b: &mut ThreadBlock, info: &SigInfo, uc: &mut Context, base: u64, old: u64) {
+pub(crate) fn deliver(b: &ThreadBlock, info: &SigInfo, uc: &mut Context, base: u64, old: u64) {
     let sig = info.signo;
     let action = b.table().take(sig);
     match action.handler {
@@ -59,22 +60,25 @@ pub(crate) fn frame_top(alt: &AltStack, flags: u64, sp: u64) -> u64 {
 }
 
 /// Builds the frame that the kernel would build, and points `uc` at the handler. False when the stack cannot take it.
-fn push_frame(b: &mut ThreadBlock, info: &SigInfo, uc: &mut Context, action: &Action, old: u64) -> bool {
+fn push_frame(b: &ThreadBlock, info: &SigInfo, uc: &mut Context, action: &Action, old: u64) -> bool {
     if action.flags & SA_RESTORER == 0 {
         return false;
     }
     let fpstate = uc.regs.fpstate;
     // SAFETY: the kernel wrote at least the legacy area there, on the agent's stack.
     let bytes = if fpstate == 0 { 0 } else { frame::fpstate_bytes(unsafe { &*(fpstate as *const [u8; 512]) }) };
-    let top = frame_top(&b.alt, action.flags, uc.regs.sp);
+    let top = frame_top(&b.alt.get(), action.flags, uc.regs.sp);
     let place = frame::place(top, bytes);
-    let enters = top == b.alt.sp.wrapping_add(b.alt.size) && action.flags & SA_ONSTACK != 0 && b.alt.size != 0;
-    if (enters || is_on(&b.alt, uc.regs.sp)) && !(place.frame > b.alt.sp && place.frame - b.alt.sp <= b.alt.size) {
+    let enters =
+        top == b.alt.get().sp.wrapping_add(b.alt.get().size) && action.flags & SA_ONSTACK != 0 && b.alt.get().size != 0;
+    if (enters || is_on(&b.alt.get(), uc.regs.sp))
+        && !(place.frame > b.alt.get().sp && place.frame - b.alt.get().sp <= b.alt.get().size)
+    {
         return false;
     }
     let mut shown = Frame { restorer: action.restorer, context: *uc, info: *info };
     shown.context.link = 0;
-    shown.context.stack = b.alt;
+    shown.context.stack = b.alt.get();
     shown.context.mask = old;
     shown.context.regs.oldmask = old;
     shown.context.regs.fpstate = place.fpstate;
@@ -86,9 +90,9 @@ fn push_frame(b: &mut ThreadBlock, info: &SigInfo, uc: &mut Context, action: &Ac
         return false;
     }
     uc.regs.enter_handler(action.handler, info.signo, place.frame);
-    if b.alt.flags & SS_AUTODISARM != 0 {
+    if b.alt.get().flags & SS_AUTODISARM != 0 {
         // The engine goes on to take that stack for another than the one that was left for it.
-        b.alt = AltStack { sp: 0, flags: SS_DISABLE, pad: 0, size: 0 };
+        b.alt.set(AltStack { sp: 0, flags: SS_DISABLE, pad: 0, size: 0 });
     }
     true
 }
@@ -117,27 +121,27 @@ pub fn abort() -> ! {
 }
 
 /// What sigaltstack makes of `new` for a thread whose stack pointer is `sp`.
-pub(crate) fn alt_set(alt: &mut AltStack, new: &AltStack, sp: u64) -> i64 {
-    if is_on(alt, sp) {
+pub(crate) fn alt_set(alt: &Cell<AltStack>, new: &AltStack, sp: u64) -> i64 {
+    if is_on(&alt.get(), sp) {
         return -(e::EPERM as i64);
     }
     let mode = new.flags & !SS_AUTODISARM;
     if mode != SS_DISABLE && mode != SS_ONSTACK && mode != 0 {
         return EINVAL;
     }
-    *alt = if mode == SS_DISABLE {
-        AltStack { sp: 0, flags: new.flags, pad: 0, size: 0 }
+    if mode == SS_DISABLE {
+        alt.set(AltStack { sp: 0, flags: new.flags, pad: 0, size: 0 });
     } else if new.size < MINSIGSTKSZ {
         return -(e::ENOMEM as i64);
     } else {
-        AltStack { sp: new.sp, flags: new.flags, pad: 0, size: new.size }
-    };
+        alt.set(AltStack { sp: new.sp, flags: new.flags, pad: 0, size: new.size });
+    }
     0
 }
 
 /// sigaltstack(2). The kernel keeps the agent's stack; this one is used when frames are built.
-pub fn sigaltstack(b: &mut ThreadBlock, sp: u64, a: &[u64; 6]) -> i64 {
-    let mut old = b.alt;
+pub fn sigaltstack(b: &ThreadBlock, sp: u64, a: &[u64; 6]) -> i64 {
+    let mut old = b.alt.get();
     let state = if old.size == 0 {
         SS_DISABLE
     } else if is_on(&old, sp) {
@@ -148,7 +152,7 @@ pub fn sigaltstack(b: &mut ThreadBlock, sp: u64, a: &[u64; 6]) -> i64 {
     old.flags = state | (old.flags & SS_AUTODISARM);
     if a[0] != 0 {
         let Ok(new) = user::read::<AltStack>(a[0]) else { return EFAULT };
-        let ret = alt_set(&mut b.alt, &new, sp);
+        let ret = alt_set(&b.alt, &new, sp);
         if ret != 0 {
             return ret;
         }
@@ -158,16 +162,16 @@ pub fn sigaltstack(b: &mut ThreadBlock, sp: u64, a: &[u64; 6]) -> i64 {
 }
 
 /// The program's alternate stack as the kernel had it, when the process becomes a managed one.
-pub fn take_over_stack(b: &mut ThreadBlock, old: &AltStack) {
-    b.alt = if old.flags & SS_DISABLE != 0 {
+pub fn take_over_stack(b: &ThreadBlock, old: &AltStack) {
+    b.alt.set(if old.flags & SS_DISABLE != 0 {
         AltStack { sp: 0, flags: SS_DISABLE, pad: 0, size: 0 }
     } else {
         AltStack { flags: old.flags & SS_AUTODISARM, ..*old }
-    };
+    });
 }
 
 /// rt_sigreturn(2): takes the program's frame and makes it the context that the agent returns to.
-pub fn sigreturn(b: &mut ThreadBlock, uc: &mut Context) {
+pub fn sigreturn(b: &ThreadBlock, uc: &mut Context) {
     if restore_frame(b, uc).is_err() {
         let old = masks::program_mask(b, uc);
         let info = SigInfo { signo: SIGSEGV, code: SI_KERNEL, ..SigInfo::ZERO };
@@ -179,19 +183,21 @@ pub fn sigreturn(b: &mut ThreadBlock, uc: &mut Context) {
     }
 }
 
-fn restore_frame(b: &mut ThreadBlock, uc: &mut Context) -> Result<(), user::Fault> {
+fn restore_frame(b: &ThreadBlock, uc: &mut Context) -> Result<(), user::Fault> {
     let mut shown: Context = user::read(uc.regs.sp)?;
     if shown.regs.fpstate != 0 {
         let legacy: [u8; 512] = user::read(shown.regs.fpstate)?;
         let bytes = frame::fpstate_bytes(&legacy);
-        user::read_bytes(shown.regs.fpstate, &mut b.fpstate.0[..bytes])?;
+        // SAFETY: the thread's own, which nobody refers to while the handler runs; `bytes` is at most its size.
+        let kept = unsafe { core::slice::from_raw_parts_mut(b.fpstate.0.get().cast::<u8>(), bytes) };
+        user::read_bytes(shown.regs.fpstate, kept)?;
         // The kernel must find it where no page is ever missing.
-        shown.regs.fpstate = b.fpstate.0.as_ptr() as u64;
+        shown.regs.fpstate = b.fpstate.0.get() as u64;
     }
     uc.flags = shown.flags;
     uc.regs = shown.regs;
     // As in the kernel, a wrong stack is ignored.
-    let _ = alt_set(&mut b.alt, &shown.stack, shown.regs.sp);
+    let _ = alt_set(&b.alt, &shown.stack, shown.regs.sp);
     b.tell_alt_stack();
     masks::set_program_mask(b, uc, shown.mask & !UNBLOCKABLE);
     Ok(())
@@ -215,15 +221,15 @@ mod tests {
 
     #[test]
     fn changing_the_alternate_stack_while_on_it_is_refused() {
-        let mut alt = AltStack { sp: 0x10000, flags: 0, pad: 0, size: 0x2000 };
+        let alt = Cell::new(AltStack { sp: 0x10000, flags: 0, pad: 0, size: 0x2000 });
         let new = AltStack { sp: 0x50000, flags: 0, pad: 0, size: 0x2000 };
-        assert_eq!(alt_set(&mut alt, &new, 0x11000), -(e::EPERM as i64));
+        assert_eq!(alt_set(&alt, &new, 0x11000), -(e::EPERM as i64));
     }
 
     #[test]
     fn a_tiny_alternate_stack_is_refused() {
-        let mut alt = AltStack::default();
+        let alt = Cell::new(AltStack::default());
         let new = AltStack { sp: 0x50000, flags: 0, pad: 0, size: 100 };
-        assert_eq!(alt_set(&mut alt, &new, 0x11000), -(e::ENOMEM as i64));
+        assert_eq!(alt_set(&alt, &new, 0x11000), -(e::ENOMEM as i64));
     }
 }

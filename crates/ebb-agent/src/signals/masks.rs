@@ -56,15 +56,15 @@ pub(crate) static OPEN: u64 = 0;
 pub unsafe fn block_all(block: *mut ThreadBlock) -> u64 {
     let here = 0u8;
     // SAFETY: the calling thread's own block.
-    let b = unsafe { &mut *block };
+    let b = unsafe { &*block };
     if b.owns(ptr::from_ref(&here) as u64) {
         return IN_HANDLER;
     }
     // SAFETY: a static, and a word of the thread's own block. Until it is read every signal is blocked that could come
     // here a second time.
-    unsafe { exchange_mask(&BLOCKED, &raw mut b.kernel_mask) };
+    unsafe { exchange_mask(&BLOCKED, b.kernel_mask.as_ptr()) };
     end_pins(b);
-    b.kernel_mask
+    b.kernel_mask.get()
 }
 
 /// Ends what [`block_all`] began.
@@ -76,13 +76,13 @@ pub unsafe fn restore(block: *mut ThreadBlock, mask: u64) {
         return;
     }
     // SAFETY: the calling thread's own block.
-    let b = unsafe { &mut *block };
-    b.kernel_mask = mask;
+    let b = unsafe { &*block };
+    b.kernel_mask.set(mask);
     // SAFETY: a word of the thread's own block; every signal is blocked until the kernel has read it.
-    unsafe { exchange_mask(&raw const b.kernel_mask, ptr::null_mut()) };
+    unsafe { exchange_mask(b.kernel_mask.as_ptr().cast_const(), ptr::null_mut()) };
     if b.queue().deferred.swap(0, Relaxed) != 0 {
         // Outside a handler there is no frame to change: have the signals arrive once more.
-        while let Some(info) = b.queue().pop(!b.blocked) {
+        while let Some(info) = b.queue().pop(!b.blocked.get()) {
             raise(&info);
         }
     }
@@ -113,14 +113,14 @@ pub fn raise(info: &SigInfo) {
 
 /// The program's mask of the thread whose context this is.
 pub fn program_mask(b: &ThreadBlock, uc: &Context) -> u64 {
-    uc.mask | b.blocked
+    uc.mask | b.blocked.get()
 }
 
 /// Sets the program's mask, for when `uc` is returned to.
-pub fn set_program_mask(b: &mut ThreadBlock, uc: &mut Context, mask: u64) {
+pub fn set_program_mask(b: &ThreadBlock, uc: &mut Context, mask: u64) {
     uc.mask = signum::kernel_part(mask);
-    b.blocked = signum::virtual_part(mask);
-    b.queue().poke(!b.blocked);
+    b.blocked.set(signum::virtual_part(mask));
+    b.queue().poke(!b.blocked.get());
 }
 
 /// True when `uc` is inside the engine, or on the way in or out: no mask of the program's has SIGSYS for the kernel.

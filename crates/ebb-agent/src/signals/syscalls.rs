@@ -13,7 +13,7 @@ const EFAULT: i64 = -(e::EFAULT as i64);
 const EINVAL: i64 = -(e::EINVAL as i64);
 
 /// rt_sigaction(2).
-pub fn sigaction(b: &mut ThreadBlock, a: &[u64; 6]) -> i64 {
+pub fn sigaction(b: &ThreadBlock, a: &[u64; 6]) -> i64 {
     let sig = a[0] as i32;
     if a[3] != 8 {
         return EINVAL;
@@ -67,7 +67,7 @@ pub(crate) fn combine(how: u32, old: u64, set: u64) -> Option<u64> {
 }
 
 /// rt_sigprocmask(2).
-pub fn sigprocmask(b: &mut ThreadBlock, uc: &mut Context, a: &[u64; 6]) -> i64 {
+pub fn sigprocmask(b: &ThreadBlock, uc: &mut Context, a: &[u64; 6]) -> i64 {
     if a[3] != 8 {
         return EINVAL;
     }
@@ -88,7 +88,7 @@ pub fn sigpending(b: &ThreadBlock, a: &[u64; 6]) -> i64 {
     if ret != 0 {
         return ret;
     }
-    set |= b.queue().pending() & b.blocked;
+    set |= b.queue().pending() & b.blocked.get();
     let bytes = set.to_ne_bytes();
     // SAFETY: the agent's side is `bytes`; the kernel accepted the size, which is at most a mask's.
     let copied = unsafe { copy::copy(a[0], bytes.as_ptr() as u64, (a[1] as usize).min(8)) };
@@ -96,7 +96,7 @@ pub fn sigpending(b: &ThreadBlock, a: &[u64; 6]) -> i64 {
 }
 
 /// rt_sigtimedwait(2), as far as a signal waits in the agent.
-pub fn sigtimedwait(b: &mut ThreadBlock, a: &[u64; 6]) -> Option<i64> {
+pub fn sigtimedwait(b: &ThreadBlock, a: &[u64; 6]) -> Option<i64> {
     if b.queue().pending() == 0 || a[3] != 8 {
         return None;
     }
@@ -108,18 +108,18 @@ pub fn sigtimedwait(b: &mut ThreadBlock, a: &[u64; 6]) -> Option<i64> {
 /// A call that replaces the mask while it waits: argument `at` points to the mask, the next is its size. True when the
 /// arguments to use in place of `used` name the agent's copy; then the answer says whether a signal waits already that
 /// the new mask lets through.
-pub fn replace_mask(b: &mut ThreadBlock, used: &mut [u64; 6], at: usize) -> Result<(), i64> {
+pub fn replace_mask(b: &ThreadBlock, used: &mut [u64; 6], at: usize) -> Result<(), i64> {
     if used[at] == 0 || used[at + 1] != 8 {
         return Ok(());
     }
     let mask = user::read::<u64>(used[at]).map_err(|_| EFAULT)?;
     set_call_mask(b, mask);
-    used[at] = &raw const b.call.kernel_mask as u64;
+    used[at] = b.call.kernel_mask.as_ptr().cast_const() as u64;
     Ok(())
 }
 
 /// As [`replace_mask`], where argument `at` points to pointer and size.
-pub fn replace_mask_arg(b: &mut ThreadBlock, used: &mut [u64; 6], at: usize) -> Result<(), i64> {
+pub fn replace_mask_arg(b: &ThreadBlock, used: &mut [u64; 6], at: usize) -> Result<(), i64> {
     if used[at] == 0 {
         return Ok(());
     }
@@ -129,23 +129,23 @@ pub fn replace_mask_arg(b: &mut ThreadBlock, used: &mut [u64; 6], at: usize) -> 
     }
     let mask = user::read::<u64>(arg[0]).map_err(|_| EFAULT)?;
     set_call_mask(b, mask);
-    b.call.mask_arg = [&raw const b.call.kernel_mask as u64, arg[1]];
+    b.call.mask_arg.set([b.call.kernel_mask.as_ptr().cast_const() as u64, arg[1]]);
     used[at] = b.call.mask_arg.as_ptr() as u64;
     Ok(())
 }
 
-fn set_call_mask(b: &mut ThreadBlock, mask: u64) {
-    b.call.has_mask = true;
-    b.call.mask = mask & !UNBLOCKABLE;
-    b.call.kernel_mask = signum::kernel_part(mask);
+fn set_call_mask(b: &ThreadBlock, mask: u64) {
+    b.call.has_mask.set(true);
+    b.call.mask.set(mask & !UNBLOCKABLE);
+    b.call.kernel_mask.set(signum::kernel_part(mask));
 }
 
 /// A call with its own mask finds a signal waiting that this mask lets through: the call is over before it began.
-pub fn deliver_under_call_mask(b: &mut ThreadBlock, uc: &mut Context) -> bool {
-    if !b.call.has_mask || b.queue().pending() & !b.call.mask == 0 {
+pub fn deliver_under_call_mask(b: &ThreadBlock, uc: &mut Context) -> bool {
+    if !b.call.has_mask.get() || b.queue().pending() & !b.call.mask.get() == 0 {
         return false;
     }
-    let (base, old) = (b.call.mask, masks::program_mask(b, uc));
+    let (base, old) = (b.call.mask.get(), masks::program_mask(b, uc));
     while let Some(info) = b.queue().pop(!base) {
         uc.regs.ax = -(e::EINTR as i64) as u64;
         delivery::deliver(b, &info, uc, base, old);

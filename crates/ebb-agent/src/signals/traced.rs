@@ -30,9 +30,9 @@ const PTRACE_TRACEME: u64 = 0;
 static IS_FORKED: AtomicBool = AtomicBool::new(false);
 
 /// In fork's child. What its parent kept back is not the child's.
-pub fn in_child(b: &mut ThreadBlock) {
+pub fn in_child(b: &ThreadBlock) {
     IS_FORKED.store(true, Relaxed);
-    if core::mem::take(&mut b.asks_to_be_traced) {
+    if b.asks_to_be_traced.take() {
         actions::default_by_agent(b.table(), false);
     }
 }
@@ -43,19 +43,20 @@ pub fn is_request(nr: u32, a: &[u64; 6]) -> bool {
 }
 
 /// PTRACE_TRACEME by a child that is between fork and exec: the answer; none where the kernel is to be asked at once.
-pub fn ask(b: &mut ThreadBlock, is_alone: bool) -> Option<i64> {
-    let is_child = if b.foreign { b.parent_frees && b.has_own_table() } else { IS_FORKED.load(Relaxed) && is_alone };
-    if !is_child || b.asks_to_be_traced || is_traced() {
+pub fn ask(b: &ThreadBlock, is_alone: bool) -> Option<i64> {
+    let is_child =
+        if b.foreign.get() { b.parent_frees.get() && b.has_own_table() } else { IS_FORKED.load(Relaxed) && is_alone };
+    if !is_child || b.asks_to_be_traced.get() || is_traced() {
         return None;
     }
-    b.asks_to_be_traced = true;
+    b.asks_to_be_traced.set(true);
     actions::default_by_agent(b.table(), true);
     Some(0)
 }
 
 /// Makes the request that was kept back.
-pub fn make(b: &mut ThreadBlock) {
-    if core::mem::take(&mut b.asks_to_be_traced) {
+pub fn make(b: &ThreadBlock) {
+    if b.asks_to_be_traced.take() {
         actions::default_by_agent(b.table(), false);
         // SAFETY: no effect on memory.
         unsafe { calls::raw_syscall(g::__NR_ptrace as u64, &[PTRACE_TRACEME, 0, 0, 0, 0, 0]) };
@@ -63,9 +64,9 @@ pub fn make(b: &mut ThreadBlock) {
 }
 
 /// A signal came that would have stopped the child. True when it comes again.
-pub fn at_signal(b: &mut ThreadBlock, info: &SigInfo) -> bool {
+pub fn at_signal(b: &ThreadBlock, info: &SigInfo) -> bool {
     const SIGTRAP: i32 = 5;
-    let was_kept = b.asks_to_be_traced;
+    let was_kept = b.asks_to_be_traced.get();
     if was_kept {
         make(b);
         // Other faults happen anew.
@@ -77,7 +78,7 @@ pub fn at_signal(b: &mut ThreadBlock, info: &SigInfo) -> bool {
 }
 
 /// Before a call that may send the child a signal.
-pub fn before_call(b: &mut ThreadBlock, nr: u32) {
+pub fn before_call(b: &ThreadBlock, nr: u32) {
     let sends = matches!(
         nr,
         g::__NR_kill
@@ -121,7 +122,7 @@ pub fn before_exec(dir: i32, path: u64) -> Result<(), i64> {
 
 /// The exec of a child that is traced now has failed.
 pub fn exec_failed(b: &ThreadBlock) {
-    if b.foreign && calls::disarm().is_err() {
+    if b.foreign.get() && calls::disarm().is_err() {
         Line::new().str("ebb: a traced child cannot be disarmed: prctl failed; report it\n").write();
         uapi::exit_group(125);
     }

@@ -164,9 +164,9 @@ fn activate(mask: u64, found: Option<Found>, is_running: bool) {
     let Some(ctx) = space.attach_thread() else {
         fail(Line::new().str("ebb: the first thread: no context; report it"));
     };
-    b.ctx = ctx;
+    b.ctx.set(ctx);
     exec::start_main(b, STACK_END.load(Ordering::Relaxed));
-    b.blocked = signum::virtual_part(mask);
+    b.blocked.set(signum::virtual_part(mask));
     // SAFETY: nobody else uses the block.
     unsafe { thread::set_current(block, core::ptr::null()) };
     let (stack, mut old) = (b.stack(), AltStack::default());

@@ -36,9 +36,9 @@ const EINVAL: i64 = -(e::EINVAL as i64);
 const EFAULT: i64 = -(e::EFAULT as i64);
 const EBADF: i64 = -(e::EBADF as i64);
 
-pub(crate) fn dispatch(space: &'static Space, b: &mut ThreadBlock, uc: &mut Context, nr: u32, a: &[u64; 6]) -> Outcome {
+pub(crate) fn dispatch(space: &'static Space, b: &ThreadBlock, uc: &mut Context, nr: u32, a: &[u64; 6]) -> Outcome {
     use Outcome::{Done, Forward, Set};
-    if b.asks_to_be_traced {
+    if b.asks_to_be_traced.get() {
         traced::before_call(b, nr);
     }
     match nr {
@@ -65,10 +65,10 @@ pub(crate) fn dispatch(space: &'static Space, b: &mut ThreadBlock, uc: &mut Cont
             let mut call = *a;
             let takes_own = takes_own_table(space, b, &mut call[2], fds::CLOSE_RANGE_UNSHARE);
             let outcome = fds::close_range(space, &call);
-            b.shares_files &= !(takes_own && matches!(outcome, Done(0)));
+            b.shares_files.set(b.shares_files.get() & (!(takes_own && matches!(outcome, Done(0)))));
             outcome
         }
-        g::__NR_dup2 | g::__NR_dup3 => fds::dup_onto(space, b.foreign, a),
+        g::__NR_dup2 | g::__NR_dup3 => fds::dup_onto(space, b.foreign.get(), a),
         g::__NR_fcntl => fds::fcntl(space, a),
         g::__NR_dup if marks::is_marked(a[0]) => {
             // SAFETY: the program's call, on numbers.
@@ -102,12 +102,12 @@ pub(crate) fn dispatch(space: &'static Space, b: &mut ThreadBlock, uc: &mut Cont
         }
         g::__NR_unshare => {
             let mut call = *a;
-            if !takes_own_table(space, b, &mut call[0], g::CLONE_FILES) || !b.foreign {
+            if !takes_own_table(space, b, &mut call[0], g::CLONE_FILES) || !b.foreign.get() {
                 return Forward(call);
             }
             // SAFETY: the program's call, on numbers.
             let ret = unsafe { calls::raw_syscall(nr as u64, &call) };
-            b.shares_files &= ret != 0;
+            b.shares_files.set(b.shares_files.get() & (ret != 0));
             Done(ret)
         }
         g::__NR_sendto | g::__NR_sendmsg | g::__NR_sendmmsg if zerocopy::is_one(nr, a) => {
@@ -119,7 +119,7 @@ pub(crate) fn dispatch(space: &'static Space, b: &mut ThreadBlock, uc: &mut Cont
 }
 
 /// What a thread asks of the kernel for itself or its process, and address-space calls.
-fn about_process(space: &'static Space, b: &mut ThreadBlock, nr: u32, a: &[u64; 6]) -> Outcome {
+fn about_process(space: &'static Space, b: &ThreadBlock, nr: u32, a: &[u64; 6]) -> Outcome {
     use Outcome::{Done, Forward};
     match nr {
         // Requests sit in shared memory where no system call shows them; programs go without it.
@@ -158,11 +158,11 @@ fn takes_own_table(space: &Space, b: &ThreadBlock, flags: &mut u64, bit: u32) ->
     if *flags & bit == 0 {
         return false;
     }
-    if !b.foreign && tasks::live() == 1 && !thread::has_foreign() {
+    if !b.foreign.get() && tasks::live() == 1 && !thread::has_foreign() {
         *flags &= !bit;
         return false;
     }
-    if !b.foreign {
+    if !b.foreign.get() {
         space.note_own_tables();
     }
     true
@@ -185,7 +185,7 @@ fn performed(
 }
 
 /// A call that replaces the signal mask while it waits.
-fn masked(b: &mut ThreadBlock, uc: &mut Context, mut used: [u64; 6], at: usize, indirect: bool) -> Outcome {
+fn masked(b: &ThreadBlock, uc: &mut Context, mut used: [u64; 6], at: usize, indirect: bool) -> Outcome {
     let replaced =
         if indirect { syscalls::replace_mask_arg(b, &mut used, at) } else { syscalls::replace_mask(b, &mut used, at) };
     match replaced {
@@ -196,19 +196,19 @@ fn masked(b: &mut ThreadBlock, uc: &mut Context, mut used: [u64; 6], at: usize, 
 }
 
 /// Has the kernel perform the thread's call with arguments `used`.
-pub(crate) fn forward(space: &'static Space, b: &mut ThreadBlock, uc: &mut Context, mut used: [u64; 6]) {
-    let nr = b.call.nr;
-    if let Err(answer) = aio::begin(space, &mut b.call, &mut used) {
+pub(crate) fn forward(space: &'static Space, b: &ThreadBlock, uc: &mut Context, mut used: [u64; 6]) {
+    let nr = b.call.nr.get();
+    if let Err(answer) = aio::begin(space, &b.call, &mut used) {
         return uc.regs.ax = answer as u64;
     }
-    b.call.used = used;
+    b.call.used.set(used);
     let before = guard::before(space, b.ctx(), nr, &used, uc.regs.sp);
-    aio::published(space, &mut b.call);
+    aio::published(space, &b.call);
     let pinned = match before {
         Before::Plain => false,
         Before::Pinned => true,
         Before::Fail(answer) => {
-            aio::answered(space, &mut b.call, answer);
+            aio::answered(space, &b.call, answer);
             return uc.regs.ax = answer as u64;
         }
         Before::Split => {
@@ -224,21 +224,21 @@ pub(crate) fn forward(space: &'static Space, b: &mut ThreadBlock, uc: &mut Conte
             return;
         }
     };
-    b.call.tries = 0;
+    b.call.tries.set(0);
     tasks::before(space, b, &used);
     leave_hint(b, uc.regs.sp);
     enter_stub(b, uc, pinned);
 }
 
 /// Points the context at the stub, for the call that is prepared in `b`.
-fn enter_stub(b: &mut ThreadBlock, uc: &mut Context, pinned: bool) {
+fn enter_stub(b: &ThreadBlock, uc: &mut Context, pinned: bool) {
     b.call.pinned.store(pinned, Relaxed);
-    uc.regs.set_args(&b.call.used);
-    uc.regs.ax = b.call.nr;
+    uc.regs.set_args(&b.call.used.get());
+    uc.regs.ax = b.call.nr.get();
     // The stub that returns by itself finds the program's registers by the GS base.
-    let asks = aio::is_followed(b.call.nr as u32)
-        || b.call.change != Change::None
-        || pinned && pins_much(b.call.nr as u32, &b.call.used)
+    let asks = aio::is_followed(b.call.nr.get() as u32)
+        || b.call.change.get() != Change::None
+        || pinned && pins_much(b.call.nr.get() as u32, &b.call.used.get())
         || !thread::has_gs(b);
     uc.regs.ip = if asks { entry::stub_asking() } else { entry::stub() };
 }
@@ -272,55 +272,55 @@ fn pins_much(nr: u32, args: &[u64; 6]) -> bool {
 /// is known to go on below, so that nothing but unused stack is written.
 fn leave_hint(b: &ThreadBlock, sp: u64) {
     let at = sp.wrapping_sub(entry::HINT_BYTES);
-    if at >= b.stack_start && sp <= b.stack_end {
-        let _ = user::write(at, &b.call.ip);
+    if at >= b.stack_start.get() && sp <= b.stack_end.get() {
+        let _ = user::write(at, &b.call.ip.get());
     }
 }
 
 /// Shows the call as not made yet: the program's own instruction makes it anew.
-pub fn rewind(b: &mut ThreadBlock, uc: &mut Context) {
+pub fn rewind(b: &ThreadBlock, uc: &mut Context) {
     masks::end_pins(b);
-    if b.call.change != Change::None
+    if b.call.change.get() != Change::None
         && let Some(space) = crate::base::here::space()
     {
         tasks::not_made(space, b);
     }
-    if b.call.has_requests
+    if b.call.has_requests.get()
         && let Some(space) = crate::base::here::space()
     {
-        aio::answered(space, &mut b.call, entry::ERESTARTSYS);
+        aio::answered(space, &b.call, entry::ERESTARTSYS);
     }
-    uc.regs.set_args(&b.call.args);
-    uc.regs.ax = b.call.nr;
-    uc.regs.ip = b.call.ip - CALL_BYTES;
+    uc.regs.set_args(&b.call.args.get());
+    uc.regs.ax = b.call.nr.get();
+    uc.regs.ip = b.call.ip.get() - CALL_BYTES;
 }
 
 /// Shows the call as returned with `ret`.
-pub fn finish(b: &mut ThreadBlock, uc: &mut Context, ret: i64) {
+pub fn finish(b: &ThreadBlock, uc: &mut Context, ret: i64) {
     masks::end_pins(b);
-    if b.call.change != Change::None
+    if b.call.change.get() != Change::None
         && let Some(space) = crate::base::here::space()
     {
         tasks::answered(space, b, ret);
     }
-    uc.regs.set_args(&b.call.args);
+    uc.regs.set_args(&b.call.args.get());
     uc.regs.ax = ret as u64;
-    uc.regs.ip = b.call.ip;
+    uc.regs.ip = b.call.ip.get();
     // As the instruction leaves them.
-    uc.regs.cx = b.call.ip;
+    uc.regs.cx = b.call.ip.get();
     uc.regs.r11 = uc.regs.flags;
 }
 
 /// The kernel has answered the call, and the thread still is in the stub.
-pub fn returned(b: &mut ThreadBlock, uc: &mut Context) {
+pub fn returned(b: &ThreadBlock, uc: &mut Context) {
     let ret = uc.regs.ax as i64;
     let Some(space) = crate::base::here::space() else { return };
-    aio::answered(space, &mut b.call, ret);
+    aio::answered(space, &b.call, ret);
     if ret != EFAULT {
         return finish(b, uc, ret);
     }
     masks::end_pins(b);
-    match guard::after(space, b.ctx(), b.call.nr, &b.call.used, uc.regs.sp, ret, &mut b.call.tries) {
+    match guard::after(space, b.ctx(), b.call.nr.get(), &b.call.used.get(), uc.regs.sp, ret, &b.call.tries) {
         After::Done(ret) => finish(b, uc, ret),
         After::Retry => {
             stats::add(&space.stats().efault_retries, 1);
@@ -330,7 +330,7 @@ pub fn returned(b: &mut ThreadBlock, uc: &mut Context) {
 }
 
 /// The stub asks the agent to go on. False when the thread is not there.
-pub fn help_stub(b: &mut ThreadBlock, uc: &mut Context) -> bool {
+pub fn help_stub(b: &ThreadBlock, uc: &mut Context) -> bool {
     let asks = entry::stub_at(uc.regs.ip) == StubAt::Asks;
     if asks {
         returned(b, uc);

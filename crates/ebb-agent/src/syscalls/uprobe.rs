@@ -30,15 +30,15 @@ pub fn is_one(nr: u32) -> bool {
 }
 
 /// Sends the thread back to make the call that was caught, by itself.
-pub fn pass(space: &Space, b: &mut ThreadBlock, uc: &mut Context) -> Result<(), Errno> {
+pub fn pass(space: &Space, b: &ThreadBlock, uc: &mut Context) -> Result<(), Errno> {
     actions::hold_trap(b.table())?;
     trap::rewind(b, uc);
     space.pin_begin(b.ctx(), uc.regs.sp);
     space.pin_add(b.ctx(), uc.regs.sp as usize, STACK_BYTES);
     b.call.pinned.store(true, Relaxed);
     calls::disarm()?;
-    b.pass_mask = masks::program_mask(b, uc);
-    b.is_passing = true;
+    b.pass_mask.set(masks::program_mask(b, uc));
+    b.is_passing.set(true);
     // Where it is not the kernel's page the kernel says so by SIGILL.
     uc.mask = signum::FULL_MASK & !bit(SIGTRAP) & !bit(signum::SIGILL);
     uc.regs.flags |= FLAG_TRAP;
@@ -47,11 +47,11 @@ pub fn pass(space: &Space, b: &mut ThreadBlock, uc: &mut Context) -> Result<(), 
 
 /// A signal found the thread on the way that [`pass`] sent it: the way ends here. True when that was all that the signal
 /// was for.
-pub fn end(b: &mut ThreadBlock, info: &SigInfo, uc: &mut Context) -> bool {
+pub fn end(b: &ThreadBlock, info: &SigInfo, uc: &mut Context) -> bool {
     const TRAP_TRACE: i32 = 2;
-    b.is_passing = false;
+    b.is_passing.set(false);
     uc.regs.flags &= !FLAG_TRAP;
-    let mask = b.pass_mask;
+    let mask = b.pass_mask.get();
     masks::set_program_mask(b, uc, mask);
     masks::end_pins(b);
     if calls::arm().is_err() {

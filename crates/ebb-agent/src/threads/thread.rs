@@ -19,9 +19,10 @@ use crate::base::queue::Queue;
 use crate::threads::actions::SigTable;
 use crate::threads::entry;
 use core::arch::asm;
+use core::cell::{Cell, UnsafeCell};
 use core::mem::{offset_of, size_of};
 use core::ptr;
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use ebb::ThreadCtx;
 use ebb::uapi::{self, Errno};
 use ebb_sync::Lock;
@@ -43,31 +44,31 @@ const _: () = assert!(HEAD_AT.is_multiple_of(64));
 #[repr(C)]
 pub struct Call {
     /// Where the program goes on.
-    pub ip: u64,
+    pub ip: Cell<u64>,
     /// Argument registers as the program set them.
-    pub args: [u64; 6],
+    pub args: Cell<[u64; 6]>,
     /// Argument registers as the kernel saw them.
-    pub used: [u64; 6],
-    pub nr: u64,
+    pub used: Cell<[u64; 6]>,
+    pub nr: Cell<u64>,
     /// Its buffers are pinned.
     pub pinned: AtomicBool,
     /// It has begun requests that it may not have made; see `aio`.
-    pub has_requests: bool,
+    pub has_requests: Cell<bool>,
     /// Bytes that were set aside for the buffers of its requests.
-    pub reserved: u64,
+    pub reserved: Cell<u64>,
     /// Attempts that ended with EFAULT.
-    pub tries: u32,
+    pub tries: Cell<u32>,
     /// The call replaces the signal mask while it waits.
-    pub has_mask: bool,
+    pub has_mask: Cell<bool>,
     /// That mask as the program gave it.
-    pub mask: u64,
+    pub mask: Cell<u64>,
     /// The part of it that the kernel sees.
-    pub kernel_mask: u64,
+    pub kernel_mask: Cell<u64>,
     /// Whom the call changes, and that Ebb's threads are held for it; see `tasks`.
-    pub change: Change,
-    pub holds: bool,
+    pub change: Cell<Change>,
+    pub holds: Cell<bool>,
     /// Argument structure of pselect6 and io_pgetevents: pointer and size of the mask.
-    pub mask_arg: [u64; 2],
+    pub mask_arg: Cell<[u64; 2]>,
 }
 
 /// Everything that belongs to one thread.
@@ -78,51 +79,52 @@ pub struct ThreadBlock {
     /// [`CHECK`], which no memory of the program's holds by chance.
     check: u64,
     /// The FS base that the thread was last seen with: a GS base of another thread's does not pass for its own.
-    fs_base: u64,
+    fs_base: Cell<u64>,
     /// The last system call.
     pub call: Call,
     /// The thread makes a call that only the kernel's own code makes; see `uprobe`. And the program's mask meanwhile.
-    pub is_passing: bool,
-    pub pass_mask: u64,
+    pub is_passing: Cell<bool>,
+    pub pass_mask: Cell<u64>,
     /// Signals that wait in the agent. A handler may change it at any instruction: use [`ThreadBlock::queue`].
     queue: Queue,
     index: u32,
-    pub ctx: *const ThreadCtx,
+    pub ctx: Cell<*const ThreadCtx>,
     /// A mask for the kernel to read or write, in calls from a stack that may be evicted; see `signals`.
-    pub kernel_mask: u64,
+    pub kernel_mask: Cell<u64>,
     /// Signals that the agent holds for itself and the program has blocked; see `signals`.
-    pub blocked: u64,
+    pub blocked: Cell<u64>,
     /// The program's alternate signal stack.
-    pub alt: AltStack,
+    pub alt: Cell<AltStack>,
     /// Signal actions of this thread's process.
-    pub table: *const SigTable,
+    pub table: Cell<*const SigTable>,
     /// Room for the actions of a process that shares memory but not actions.
     pub own_table: SigTable,
     /// This thread belongs to another process that shares the memory.
-    pub foreign: bool,
+    pub foreign: Cell<bool>,
     /// Such a process has its descriptors in common with the one that started it.
-    pub shares_files: bool,
+    pub shares_files: Cell<bool>,
     /// The block goes back when the parent's vfork returns, not before.
-    pub parent_frees: bool,
+    pub parent_frees: Cell<bool>,
     /// The block of the thread that made this one.
-    pub made_by: *const ThreadBlock,
+    pub made_by: Cell<*const ThreadBlock>,
     /// The new process asked for default actions (CLONE_CLEAR_SIGHAND).
-    pub resets_actions: bool,
+    pub resets_actions: Cell<bool>,
     /// It has asked to be traced, and the kernel does not know yet; see `traced`.
-    pub asks_to_be_traced: bool,
-    pub tid: i32,
+    pub asks_to_be_traced: Cell<bool>,
+    /// Its number, for whoever looks for blocks of processes that have gone; 0 until the parent knows it.
+    pub tid: AtomicI32,
     /// The pid namespace that `tid` is a number in, and that of the thread itself, as this memory's processes count them: 0 is
     /// the owner's.
-    pub tid_namespace: u32,
-    pub namespace: u32,
+    pub tid_namespace: Cell<u32>,
+    pub namespace: Cell<u32>,
     /// All that has changed what this thread may do; see `tasks`.
     pub version: AtomicU64,
     /// The thread's own stack, where it is known: unwinders may be left a hint below its pointer.
-    pub stack_start: u64,
-    pub stack_end: u64,
+    pub stack_start: Cell<u64>,
+    pub stack_end: Cell<u64>,
     /// Memory that holds the arguments of an execve.
-    pub scratch: usize,
-    pub scratch_bytes: usize,
+    pub scratch: Cell<usize>,
+    pub scratch_bytes: Cell<usize>,
     /// What a new thread starts from.
     pub start: Frame,
     pub fpstate: FpState,
@@ -130,7 +132,7 @@ pub struct ThreadBlock {
 
 /// Room for vector state.
 #[repr(C, align(64))]
-pub struct FpState(pub [u8; FPSTATE_BYTES_MAX]);
+pub struct FpState(pub UnsafeCell<[u8; FPSTATE_BYTES_MAX]>);
 
 /// Offsets that assembly code uses.
 pub mod at {
@@ -145,7 +147,7 @@ pub mod at {
 impl ThreadBlock {
     /// `process`, the number of this thread's process in `namespace`, if it is its own number, too.
     fn number_in(&self, namespace: u32, process: i32) -> Option<u32> {
-        (self.namespace == namespace).then_some(process as u32)
+        (self.namespace.get() == namespace).then_some(process as u32)
     }
 
     /// The lowest address of the alternate stack.
@@ -183,25 +185,25 @@ impl ThreadBlock {
     /// The engine's context of this thread.
     pub fn ctx(&self) -> &'static ThreadCtx {
         // SAFETY: set before the thread first runs, from the engine's array that lives as long as the space.
-        unsafe { &*self.ctx }
+        unsafe { &*self.ctx.get() }
     }
 
     /// Tells the engine where the program's alternate stack is: calls on it are no sign that others were left.
     pub fn tell_alt_stack(&self) {
         if let Some(space) = crate::base::here::space() {
-            space.set_alt_stack(self.ctx(), self.alt.sp, self.alt.sp.saturating_add(self.alt.size));
+            space.set_alt_stack(self.ctx(), self.alt.get().sp, self.alt.get().sp.saturating_add(self.alt.get().size));
         }
     }
 
     /// The signal actions of this thread's process.
     pub fn table(&self) -> &SigTable {
         // SAFETY: points to the process's static table or to one in a block that outlives this thread.
-        unsafe { &*self.table }
+        unsafe { &*self.table.get() }
     }
 
     /// Whether the actions are this thread's own, and nobody else's.
     pub fn has_own_table(&self) -> bool {
-        ptr::eq(self.table, &raw const self.own_table)
+        ptr::eq(self.table.get(), &raw const self.own_table)
     }
 
     /// Copies `context` and its vector state here, for a new thread to start from.
@@ -212,8 +214,8 @@ impl ThreadBlock {
             // SAFETY: the kernel just wrote at least the legacy area there, on the agent's stack.
             let bytes = crate::base::frame::fpstate_bytes(unsafe { &*from.cast() });
             // SAFETY: as above; `bytes` is what the kernel wrote, at most the room here.
-            unsafe { ptr::copy_nonoverlapping(from, self.fpstate.0.as_mut_ptr(), bytes) };
-            self.start.context.regs.fpstate = self.fpstate.0.as_ptr() as u64;
+            unsafe { ptr::copy_nonoverlapping(from, self.fpstate.0.get().cast(), bytes) };
+            self.start.context.regs.fpstate = self.fpstate.0.get() as u64;
         }
         self.start.context.stack = self.stack();
     }
@@ -286,12 +288,12 @@ pub fn has_gs(b: &ThreadBlock) -> bool {
 
 /// Remembers the FS base of the calling thread, whose block is `b`.
 #[inline]
-pub fn note_fs(b: &mut ThreadBlock) {
+pub fn note_fs(b: &ThreadBlock) {
     if has_fsgsbase() {
         let base: u64;
         // SAFETY: reads a register; the kernel said in AT_HWCAP2 that user space may.
         unsafe { asm!("rdfsbase {}", out(reg) base, options(nomem, nostack, preserves_flags)) };
-        b.fs_base = base;
+        b.fs_base.set(base);
     }
 }
 
@@ -386,23 +388,23 @@ pub fn alloc() -> Result<*mut ThreadBlock, Errno> {
         (*block).this = block;
         (*block).check = CHECK.load(Ordering::Relaxed);
         (*block).index = index as u32;
-        (*block).alt = AltStack { sp: 0, flags: crate::base::signum::SS_DISABLE, pad: 0, size: 0 };
+        (*block).alt = Cell::new(AltStack { sp: 0, flags: crate::base::signum::SS_DISABLE, pad: 0, size: 0 });
     }
     Ok(block)
 }
 
 /// The pid namespace of the calling thread. A number of another one's says nothing here.
 fn own_namespace() -> u32 {
-    here().map_or(0, |block| block.namespace)
+    here().map_or(0, |block| block.namespace.get())
 }
 
 /// In a process that begins and shares this memory: notes the pid namespace in `own`, its block.
-pub fn note_namespace(own: &mut ThreadBlock) {
+pub fn note_namespace(own: &ThreadBlock) {
     static NEXT: AtomicU32 = AtomicU32::new(1);
     let is_first = calls::gettid() == calls::getpid();
     // Its parent is in another one.
     if is_first && uapi::getppid() == 0 {
-        own.namespace = NEXT.fetch_add(1, Ordering::Relaxed);
+        own.namespace.set(NEXT.fetch_add(1, Ordering::Relaxed));
     }
 }
 
@@ -417,10 +419,14 @@ fn reap(chunks: &Chunks, used_max: usize) -> Option<usize> {
     for i in 0..used_max {
         // SAFETY: the lock is held; blocks below `used_max` are mapped.
         let block = unsafe { &*at_index(chunks, i) };
-        if block.foreign && block.tid > 0 && block.tid_namespace == namespace && !uapi::process_exists(block.tid) {
+        if block.foreign.get()
+            && block.tid.load(Ordering::Relaxed) > 0
+            && block.tid_namespace.get() == namespace
+            && !uapi::process_exists(block.tid.load(Ordering::Relaxed))
+        {
             release_scratch(block);
             if let Some(space) = crate::base::here::space() {
-                space.outlive(block.ctx(), block.number_in(namespace, block.tid));
+                space.outlive(block.ctx(), block.number_in(namespace, block.tid.load(Ordering::Relaxed)));
                 space.detach_thread(block.ctx());
             }
             return Some(i);
@@ -449,7 +455,10 @@ pub fn has_foreign() -> bool {
     used.any(|i| {
         // SAFETY: the lock is held; blocks below `used_max` are mapped.
         let block = unsafe { &*at_index(&chunks, i) };
-        block.foreign && (block.tid == 0 || block.tid_namespace != namespace || uapi::process_exists(block.tid))
+        block.foreign.get()
+            && (block.tid.load(Ordering::Relaxed) == 0
+                || block.tid_namespace.get() != namespace
+                || uapi::process_exists(block.tid.load(Ordering::Relaxed)))
     })
 }
 
@@ -471,8 +480,17 @@ fn look_for_dead() {
     for i in (0..ARENA.used_max.load(Ordering::Relaxed)).filter(|&i| USED[i].load(Ordering::Acquire) != 0) {
         // SAFETY: the lock is held; blocks below `used_max` are mapped.
         let block = unsafe { &*at_index(&chunks, i) };
-        let (process, of) = if block.foreign { (block.tid, block.tid_namespace) } else { (owner, 0) };
-        if process > 0 && of == namespace && process != own && !block.ctx.is_null() && !shares_memory(own, process) {
+        let (process, of) = if block.foreign.get() {
+            (block.tid.load(Ordering::Relaxed), block.tid_namespace.get())
+        } else {
+            (owner, 0)
+        };
+        if process > 0
+            && of == namespace
+            && process != own
+            && !block.ctx.get().is_null()
+            && !shares_memory(own, process)
+        {
             space.outlive(block.ctx(), block.number_in(namespace, process));
         }
     }
@@ -495,9 +513,9 @@ fn at_index(chunks: &Chunks, i: usize) -> *mut ThreadBlock {
 
 /// Unmaps the arguments of an execve that succeeded in a process that shared the memory.
 pub fn release_scratch(block: &ThreadBlock) {
-    if block.scratch != 0 {
+    if block.scratch.get() != 0 {
         // SAFETY: the mapping belonged to the block's thread, which is gone.
-        let _ = unsafe { uapi::munmap(block.scratch, block.scratch_bytes) };
+        let _ = unsafe { uapi::munmap(block.scratch.get(), block.scratch_bytes.get()) };
     }
 }
 
@@ -531,12 +549,14 @@ mod tests {
     fn a_number_of_another_pid_namespace_says_nothing_of_a_process() {
         let block = alloc().expect("a block");
         // SAFETY: the block is this test's.
-        let b = unsafe { &mut *block };
-        (b.foreign, b.tid, b.tid_namespace) = (true, i32::MAX, 1);
+        let b = unsafe { &*block };
+        b.foreign.set(true);
+        b.tid.store(i32::MAX, Ordering::Relaxed);
+        b.tid_namespace.set(1);
         assert!(has_foreign());
         let reaped = reap(&ARENA.chunks.lock(), b.index as usize + 1);
         assert_ne!(reaped, Some(b.index as usize));
-        b.tid_namespace = 0;
+        b.tid_namespace.set(0);
         assert!(!has_foreign());
         assert_eq!(reap(&ARENA.chunks.lock(), b.index as usize + 1), Some(b.index as usize));
         // SAFETY: nobody uses it.
