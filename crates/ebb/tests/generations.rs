@@ -4,6 +4,7 @@
 #[allow(dead_code, reason = "each test uses its part")]
 mod harness;
 
+use ebb::gate::Gate;
 use ebb::tree;
 use ebb::tree::masks::{Extent, LEAF_SHIFT};
 use ebb::tree::share::HOLDERS_MAX;
@@ -640,11 +641,12 @@ fn an_exec_in_the_midst_of_a_fork_leaves_nothing_out() {
     alone("an_exec_in_the_midst_of_a_fork_leaves_nothing_out", || {
         let (space, _) = space();
         let pages = Pages::aligned(space, PAGES, 3);
-        let tree = space.tree();
+        let (tree, gate) = (space.tree(), Gate::default());
         let half_a_fork = |between: &dyn Fn()| {
             let child = tree.reserve_child().expect("a place");
             let leaves = (pages.addr(0) >> LEAF_SHIFT)..=(pages.addr(PAGES - 1) >> LEAF_SHIFT);
-            let mut fork = tree.begin_fork(child, Extent::new(leaves, (0, 0)));
+            let exclusive = gate.close(1, std::iter::empty());
+            let mut fork = tree.begin_fork(&exclusive, child, Extent::new(leaves, (0, 0)));
             assert!((0..PAGES).all(|page| fork.share(pages.addr(page))));
             between();
             assert_eq!(fork.finish(PAGES as i64), PAGES);

@@ -5,7 +5,7 @@ use crate::groups::cost::Cost;
 use crate::groups::names::{GroupError, GroupId, GroupInfo, GroupLimits, GroupUse};
 use crate::groups::table::{GROUP_DEPTH_MAX, Index, Node};
 use crate::pages::tally::Tally;
-use crate::protocols::gate::Held;
+use crate::protocols::gate::Exclusive;
 use crate::space::Space;
 use crate::threads::ctx::ThreadCtx;
 use crate::way_out::group_reclaim;
@@ -15,14 +15,14 @@ impl Space {
     /// Creates a group below `parent`. The caller must not be inside.
     pub fn create_group(&self, _ctx: &ThreadCtx, parent: GroupId, limits: &GroupLimits) -> Result<GroupId, GroupError> {
         check(limits)?;
-        self.exclusive(|_| {
+        self.exclusive(|exclusive| {
             let groups = &self.groups;
             let parent = groups.find(parent).ok_or(GroupError::NotFound)?;
             if groups.line(parent).count() >= GROUP_DEPTH_MAX {
                 return Err(GroupError::TooDeep);
             }
             let bytes = groups.bytes();
-            let group = groups.add(parent, limits).ok_or(GroupError::TooMany)?;
+            let group = groups.add(exclusive, parent, limits).ok_or(GroupError::TooMany)?;
             self.budget.charge_meta(groups.bytes() - bytes);
             Ok(groups.id(group))
         })
@@ -62,7 +62,7 @@ impl Space {
                     ctx.group.store(parent.raw(), Relaxed);
                 }
             }
-            groups.remove(group);
+            groups.remove(exclusive, group);
             Ok(())
         })
     }
@@ -181,8 +181,8 @@ fn describe_group(space: &Space, group: Index) -> GroupInfo {
     }
 }
 
-/// Recounts every group's pages, and checks the table. Under the exclusive gate.
-pub(crate) fn validate_groups(space: &Space, held: &Held) -> Result<(), &'static str> {
+/// Recounts every group's pages, and checks the table.
+pub(crate) fn validate_groups(space: &Space, held: &Exclusive<'_>) -> Result<(), &'static str> {
     let groups = &space.groups;
     for region in space.regions.all(held) {
         if groups.find(groups.id(region.group)).is_none() || !groups.node(region.group).is_used() {

@@ -34,7 +34,7 @@ const ARENA_BYTES_MIN: usize = 1 << 30;
 impl Space {
     /// An exec failed, of which the tree was told: see [`Tree::leave_for_exec`].
     pub fn back_from_exec(&self) {
-        self.exclusive(|_| self.tree().back_from_exec());
+        self.exclusive(|exclusive| self.tree().back_from_exec(exclusive));
         // Until now nobody took the lock again where it was lost.
         self.hold_membership();
     }
@@ -101,7 +101,7 @@ impl Space {
                 }
                 return true;
             }
-            self.swap.devices.move_fd(fd)
+            self.swap.devices.move_fd(exclusive, fd)
         };
         uapi::fd::exclude(|| self.exclusive(move_it))
     }
@@ -140,12 +140,12 @@ impl Space {
         let uffd = uapi::fd::beyond_limit(Uffd::open).map_err(InitError::Userfaultfd)?;
         let uffd = uffd.raise().unwrap_or(uffd);
         lockstat::start(stats);
-        let swap = SwapSpace::new(budget::pool_max(limit), limit.saturating_mul(2 * PAGE).max(ARENA_BYTES_MIN))?;
+        let mut swap = SwapSpace::new(budget::pool_max(limit), limit.saturating_mul(2 * PAGE).max(ARENA_BYTES_MIN))?;
         for (i, spec) in config.swap.iter().enumerate() {
             let file = SpillFile::create(spec, 1, swap.devices.lives(), !config.force.no_direct)
                 .map_err(|e| InitError::Spill(i, e))?;
             let priority = spec.priority.unwrap_or_else(|| swap.devices.priority_below());
-            let Ok(number) = swap.devices.add(file) else { return Err(InitError::Spill(i, Errno::NOSPC)) };
+            let Ok(number) = swap.devices.add_unshared(file) else { return Err(InitError::Spill(i, Errno::NOSPC)) };
             swap.devices.write_to(number, priority);
         }
         swap.set_has_file(!config.swap.is_empty());

@@ -414,11 +414,12 @@ fn make_view(
     let new = unsafe { uapi::forward(g::__NR_mmap, call) }.map_err(SnapshotError::AddressSpace)? as usize;
     // Whatever was known of the place is of a mapping that is gone.
     mapping::forget(space, exclusive, new, new + len);
-    let filled = if mapping::manage(space, exclusive, new, new + len, Attr::from_prot(prot), thread_group(ctx)) {
-        fill_view(space, exclusive, ctx, start, end, new, work)
-    } else {
-        Err(SnapshotError::AddressSpace(Errno::NOMEM))
-    };
+    let filled =
+        if mapping::manage(space, exclusive, new, new + len, Attr::from_prot(prot), thread_group(exclusive, ctx)) {
+            fill_view(space, exclusive, ctx, start, end, new, work)
+        } else {
+            Err(SnapshotError::AddressSpace(Errno::NOMEM))
+        };
     if filled.is_err() {
         // SAFETY: mapped above; nobody else knows it.
         let _ = unsafe { uapi::munmap(new, len) };
@@ -460,7 +461,7 @@ fn fill_view(
         let at = addr.wrapping_add(distance);
         if !tally::charge_swap_at(space, exclusive, at) {
             result = Err(SnapshotError::NoRoom);
-        } else if space.swap.share(slot_of(state)) {
+        } else if space.swap.share(exclusive, slot_of(state)) {
             refer(space, exclusive, at, state.payload());
         } else {
             tally::uncharge_swap_at(space, exclusive, at);

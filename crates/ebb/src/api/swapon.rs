@@ -91,11 +91,11 @@ impl Space {
         if !devices.has_room() {
             return Err(SwapOnError::TooMany);
         }
-        let create = |_: &Exclusive<'_>| {
+        let create = |exclusive: &Exclusive<'_>| {
             let made = SpillFile::create_beside(spec, 1, devices.lives(), !self.kernel.force().no_direct, |fd| {
                 devices.set_transient_fd(fd)
             });
-            let added = made.map(|(file, identity)| (devices.add(file), identity));
+            let added = made.map(|(file, identity)| (devices.add(exclusive, file), identity));
             // A file that was not added is destroyed below.
             if !matches!(added, Ok((Err(_), _))) {
                 devices.set_transient_fd(-1);
@@ -110,8 +110,8 @@ impl Space {
         // Nothing is in the file yet: the last moment at which it may turn out to be another.
         let is_ours = devices.file(i).is_some_and(|file| identity_of(file.fd()) == Ok(identity));
         if !is_ours || !is_shared() {
-            if let Some(file) = self.exclusive(|_| devices.remove(i)) {
-                let fd = self.exclusive(|_| file.destroy_but_fd(&self.budget));
+            if let Some(file) = self.exclusive(|exclusive| devices.remove(exclusive, i)) {
+                let fd = self.exclusive(|exclusive| file.destroy_but_fd(exclusive, &self.budget));
                 // Else the number is the program's now.
                 if is_ours {
                     uapi::close(fd);
@@ -133,7 +133,7 @@ impl Space {
 /// Ends a file that is no device any more; it is closed outside the gate, because that may take long. Its memory goes under the
 /// gate: a fork in the midst would share what is about to be gone, and gives up masks that are looked at here.
 fn destroy(space: &Space, file: SpillFile) {
-    uapi::close(space.exclusive(|_| file.destroy_but_fd(&space.budget)));
+    uapi::close(space.exclusive(|exclusive| file.destroy_but_fd(exclusive, &space.budget)));
     space.swap.devices.set_transient_fd(-1);
 }
 
@@ -175,7 +175,9 @@ impl Space {
         });
         if result.is_ok() {
             for i in numbers(leaving) {
-                let end = |_: &Exclusive<'_>| devices.remove(i).map(|file| file.destroy_but_fd(&self.budget));
+                let end = |exclusive: &Exclusive<'_>| {
+                    devices.remove(exclusive, i).map(|file| file.destroy_but_fd(exclusive, &self.budget))
+                };
                 if let Some(fd) = self.exclusive(end) {
                     uapi::close(fd);
                     devices.set_transient_fd(-1);

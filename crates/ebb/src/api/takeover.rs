@@ -242,7 +242,7 @@ fn replace(
     prot: u32,
     buffer: *mut u8,
 ) -> bool {
-    if !space.regions.has_room(exclusive, 3) || space.table.cover(start, start + len).is_err() {
+    if !space.regions.has_room(exclusive, 3) || space.table.cover(exclusive, start, start + len).is_err() {
         return false;
     }
     // SAFETY: readable, by the caller's contract on the protection, and not written to meanwhile; the buffer holds a unit.

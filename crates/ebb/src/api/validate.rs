@@ -57,9 +57,9 @@ impl Space {
             if present + self.places.staging.held() + self.swap.pool_pages() > self.budget.charged() {
                 return Err(Inconsistency::Pages("present pages, staging and pool exceed the charge"));
             }
-            stock::validate_stock(self).map_err(Inconsistency::Pages)?;
+            stock::validate_stock(self, exclusive).map_err(Inconsistency::Pages)?;
             groups::validate_groups(self, exclusive).map_err(Inconsistency::Groups)?;
-            self.swap.validate()
+            self.swap.validate(exclusive)
         })
     }
 }

@@ -11,6 +11,7 @@ mod watermarks;
 use self::watermarks::gap_max;
 use crate::base::uapi;
 use crate::counters::stats::{self, Shared};
+use crate::protocols::gate::Exclusive;
 use crate::tree::{Member, Tree, TreeFull, said};
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 use core::sync::atomic::{AtomicI64, AtomicU64};
@@ -217,8 +218,8 @@ impl Budget {
         }
     }
 
-    /// So many pages of metadata are in memory, whatever was charged for them so far. Under the exclusive gate.
-    pub fn correct_meta(&self, pages: usize) {
+    /// So many pages of metadata are in memory, whatever was charged for them so far.
+    pub fn correct_meta(&self, _exclusive: &Exclusive<'_>, pages: usize) {
         let charged = (self.meta_bytes.swap(pages as u64 * 4096, Relaxed) / 4096) as usize;
         if pages > charged {
             self.force_charge(pages - charged);

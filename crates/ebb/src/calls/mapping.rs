@@ -55,7 +55,10 @@ pub(crate) fn manage(
     attr: Attr,
     group: Index,
 ) -> bool {
-    if end <= start || end > ADDR_END || !space.regions.has_room(exclusive, 3) || space.table.cover(start, end).is_err()
+    if end <= start
+        || end > ADDR_END
+        || !space.regions.has_room(exclusive, 3)
+        || space.table.cover(exclusive, start, end).is_err()
     {
         return false;
     }
@@ -86,7 +89,7 @@ pub(crate) fn drop_content(space: &Space, exclusive: &Exclusive<'_>, start: usiz
             Tag::None | Tag::Busy => return,
             Tag::Present => {
                 if state.is_clean() {
-                    clean::forget_clean(space, addr, state);
+                    clean::forget_clean(space, exclusive, addr, state);
                 }
                 sharing::break_if_shared(space, addr, state);
                 account::uncount_present(space, addr, 1);
@@ -122,7 +125,7 @@ pub(crate) fn map_missing(space: &Space, exclusive: &Exclusive<'_>, start: usize
             && state.is_protected()
         {
             if state.is_clean() {
-                clean::forget_clean(space, addr, state);
+                clean::forget_clean(space, exclusive, addr, state);
                 tally.add(addr, Cost::SWAP.taken());
             }
             sharing::break_if_shared(space, addr, state);

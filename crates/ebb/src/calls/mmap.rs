@@ -24,17 +24,17 @@ const MREMAP_DONTUNMAP: u64 = 4;
 impl Space {
     /// mmap(2). What it maps belongs to the calling thread's group.
     pub fn mmap(&self, ctx: &ThreadCtx, a: [u64; 6]) -> i64 {
-        map(self, ctx, a, || Some(tally::thread_group(ctx))).unwrap_or_default()
+        map(self, ctx, a, |exclusive| Some(tally::thread_group(exclusive, ctx))).unwrap_or_default()
     }
 
     /// mmap(2) for a group of that name.
     pub fn mmap_in(&self, ctx: &ThreadCtx, a: [u64; 6], id: GroupId) -> Result<i64, GroupError> {
-        map(self, ctx, a, || self.groups.find(id)).ok_or(GroupError::NotFound)
+        map(self, ctx, a, |_| self.groups.find(id)).ok_or(GroupError::NotFound)
     }
 }
 
-/// mmap(2); nothing when there is no such group. `group` is asked with the gate closed.
-fn map(space: &Space, ctx: &ThreadCtx, a: [u64; 6], group: impl Fn() -> Option<Index>) -> Option<i64> {
+/// mmap(2); nothing when there is no such group.
+fn map(space: &Space, ctx: &ThreadCtx, a: [u64; 6], group: impl Fn(&Exclusive<'_>) -> Option<Index>) -> Option<i64> {
     let (len, prot, flags) = (mapping::page_up(a[1] as usize), a[2] as u32, a[3] as u32);
     let anonymous = flags & g::MAP_ANONYMOUS != 0 && flags & 0x0f == g::MAP_PRIVATE;
     // Stacks must take a fault on the stack itself; locked and huge-TLB memory cannot be evicted.
@@ -58,7 +58,7 @@ fn map(space: &Space, ctx: &ThreadCtx, a: [u64; 6], group: impl Fn() -> Option<I
         b[3] &= !(g::MAP_POPULATE as u64);
     }
     space.exclusive(|exclusive| {
-        let group = group()?;
+        let group = group(exclusive)?;
         // SAFETY: the program's call, under the exclusive gate; what it replaces is dropped below.
         let result = unsafe { mapping::kernel(g::__NR_mmap, b) };
         if let Ok(at) = result {
@@ -271,7 +271,7 @@ impl Space {
                     old_end,
                     new_end,
                     Attr::from_prot(g::PROT_READ | g::PROT_WRITE),
-                    tally::thread_group(ctx),
+                    tally::thread_group(exclusive, ctx),
                 );
             } else if new_end < old_end {
                 mapping::forget(self, exclusive, new_end, old_end);

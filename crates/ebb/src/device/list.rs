@@ -2,8 +2,8 @@
 //! by fork and only reads.
 //!
 //! Owns the files. A location word names one by its number here, so a number is free again only when no slot's content
-//! is in its file. The list changes under the exclusive gate; readers are inside the gate, or are the one thread at a time
-//! that may change it. Descriptors alone may be read by anybody.
+//! is in its file. The list changes under the exclusive gate, as its functions demand; readers are inside the gate, or are
+//! the one thread at a time that may change it. Descriptors alone may be read by anybody.
 
 use crate::base::uapi::{self, Errno};
 use crate::device::DEVICES_MAX;
@@ -113,13 +113,16 @@ impl Devices {
     }
 
     /// All entries, to be changed.
+    #[expect(clippy::mut_from_ref, reason = "the gate is closed: the caller is the only user")]
     pub fn all_mut<'a>(&'a self, _exclusive: &'a Exclusive<'_>) -> &'a mut [Option<SpillFile>] {
-        self.entries_mut()
+        // SAFETY: the gate is closed.
+        unsafe { self.entries_mut() }
     }
 
-    /// The same for who has the gate closed, or the space to itself.
-    #[expect(clippy::mut_from_ref, reason = "callers are the only user")]
-    fn entries_mut(&self) -> &mut [Option<SpillFile>] {
+    /// # Safety
+    /// Nobody else may use the list.
+    #[expect(clippy::mut_from_ref, reason = "the caller is the only user")]
+    unsafe fn entries_mut(&self) -> &mut [Option<SpillFile>] {
         let n = self.nr_files.load(Ordering::Relaxed);
         // SAFETY: the first `nr_files` entries have a value; see the contract.
         unsafe { core::slice::from_raw_parts_mut(self.files.cast::<Option<SpillFile>>(), n) }
@@ -152,17 +155,17 @@ impl Devices {
         }
     }
 
-    /// Moves descriptor `fd` to another number. False when it is no file's, or no number is free. Under the exclusive gate.
-    pub fn move_fd(&self, fd: i32) -> bool {
+    /// Moves descriptor `fd` to another number. False when it is no file's, or no number is free.
+    pub fn move_fd(&self, exclusive: &Exclusive<'_>, fd: i32) -> bool {
         for (i, file) in self.all() {
             if file.fd() == fd
-                && let Some(new) = file.move_fd()
+                && let Some(new) = file.move_fd(exclusive)
             {
                 self.fds[i].store(new, Ordering::Relaxed);
                 return true;
             }
         }
-        self.lives.move_fd(fd)
+        self.lives.move_fd(exclusive, fd)
     }
 
     /// The file of a number.
@@ -200,18 +203,34 @@ impl Devices {
         taken < FILES_MAX && self.own().count() < DEVICES_MAX
     }
 
-    /// Adds a file, which is not written to yet. Its number, or the file again when there is no room. Under the exclusive
-    /// gate, or before the space is shared.
-    #[expect(clippy::result_large_err, reason = "a file that finds no room is destroyed by who made it")]
-    pub fn add(&self, file: SpillFile) -> Result<usize, SpillFile> {
+    /// Adds a file, which is not written to yet. Its number, or the file again when there is no room.
+    #[expect(clippy::result_large_err, reason = "whoever made a file that finds no room destroys it")]
+    pub fn add(&self, _exclusive: &Exclusive<'_>, file: SpillFile) -> Result<usize, SpillFile> {
+        // SAFETY: the gate is closed.
+        unsafe { self.put(file) }
+    }
+
+    /// The same before the space is shared.
+    #[expect(clippy::result_large_err, reason = "whoever made a file that finds no room destroys it")]
+    pub fn add_unshared(&mut self, file: SpillFile) -> Result<usize, SpillFile> {
+        // SAFETY: nobody else has the list.
+        unsafe { self.put(file) }
+    }
+
+    /// # Safety
+    /// Nobody else may use the list.
+    #[expect(clippy::result_large_err, reason = "whoever made a file that finds no room destroys it")]
+    unsafe fn put(&self, file: SpillFile) -> Result<usize, SpillFile> {
         if !self.has_room() {
             return Err(file);
         }
         let n = self.nr_files.load(Ordering::Relaxed);
-        let i = self.entries_mut().iter().position(Option::is_none).unwrap_or(n);
+        // SAFETY: the caller's contract.
+        let entries = unsafe { self.entries_mut() };
+        let i = entries.iter().position(Option::is_none).unwrap_or(n);
         self.fds[i].store(file.fd(), Ordering::Relaxed);
         if i < n {
-            self.entries_mut()[i] = Some(file);
+            entries[i] = Some(file);
         } else {
             // SAFETY: `has_room` says that `n` is below FILES_MAX; nobody reads the entry yet.
             unsafe { self.files.add(n).write(MaybeUninit::new(Some(file))) };
@@ -233,9 +252,9 @@ impl Devices {
 
     /// Takes a file out that nothing refers to, for the caller to destroy. Its descriptor stays kept from the program. Under
     /// the exclusive gate.
-    pub fn remove(&self, i: usize) -> Option<SpillFile> {
+    pub fn remove(&self, exclusive: &Exclusive<'_>, i: usize) -> Option<SpillFile> {
         self.write_no_more(i);
-        let file = self.entries_mut().get_mut(i).and_then(Option::take)?;
+        let file = self.all_mut(exclusive).get_mut(i).and_then(Option::take)?;
         self.set_transient_fd(file.fd());
         self.fds[i].store(-1, Ordering::Relaxed);
         Some(file)

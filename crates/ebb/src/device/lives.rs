@@ -17,6 +17,7 @@
 use crate::base::uapi::fd::{Identity, identity_of};
 use crate::base::uapi::{self, Errno, record_lock};
 use crate::device::file::keep_away;
+use crate::protocols::gate::Exclusive;
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
@@ -78,8 +79,8 @@ impl Lives {
         [self.fd.load(Ordering::Relaxed), self.child_fd.load(Ordering::Relaxed)]
     }
 
-    /// Moves descriptor `fd` to another number. False when it is not this process's, or no number is free. Under the exclusive gate.
-    pub fn move_fd(&self, fd: i32) -> bool {
+    /// Moves descriptor `fd` to another number. False when it is not this process's, or no number is free.
+    pub fn move_fd(&self, _exclusive: &Exclusive<'_>, fd: i32) -> bool {
         let moved = if fd >= 0 && self.fd.load(Ordering::Relaxed) == fd { uapi::fd::raise(fd).ok() } else { None };
         if let Some(new) = moved {
             self.fd.store(new, Ordering::Relaxed);
@@ -97,8 +98,8 @@ impl Lives {
         life == self.life() || record_lock::is_locked(self.fd.load(Ordering::Relaxed), life)
     }
 
-    /// Before fork: the life of the child, or [`NONE`]. It begins here. Under the exclusive gate.
-    pub fn begin_child(&self) -> u64 {
+    /// Before fork: the life of the child, or [`NONE`]. It begins here.
+    pub fn begin_child(&self, _exclusive: &Exclusive<'_>) -> u64 {
         // SAFETY: mapped for ever.
         let life = unsafe { &*self.next }.fetch_add(1, Ordering::Relaxed) + 1;
         let Ok(fd) = self.open_another() else { return NONE };
@@ -172,6 +173,7 @@ fn own_path(fd: i32, out: &mut [u8; PATH_BYTES]) -> Option<&CStr> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::protocols::gate::tests::alone;
 
     #[test]
     fn the_path_names_the_descriptor() {
@@ -186,7 +188,7 @@ mod tests {
     fn a_childs_life_lasts_as_long_as_a_descriptor_of_it() {
         let lives = Lives::new().expect("there is memory");
         let mine = lives.life();
-        let child = lives.begin_child();
+        let child = lives.begin_child(&alone());
         assert!(child != NONE && child != mine);
         assert!(lives.is_alive(child));
         // What fork would copy.
@@ -202,7 +204,7 @@ mod tests {
     #[test]
     fn another_descriptor_of_the_file_can_be_closed() {
         let lives = Lives::new().expect("there is memory");
-        let child = lives.begin_child();
+        let child = lives.begin_child(&alone());
         let mut path = [0; PATH_BYTES];
         let path = own_path(lives.fds()[1], &mut path).expect("it is open");
         uapi::close(uapi::open_read(path).expect("it opens again"));

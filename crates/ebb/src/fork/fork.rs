@@ -40,16 +40,16 @@ impl Space {
         let exclusive = self.threads.close();
         self.threads.requests.freeze();
         self.background.set_forked();
-        stock::empty_stock(self);
-        let child = self.swap.devices.lives().begin_child();
-        self.swap.devices.all().for_each(|(_, file)| file.adopt(child));
-        complete_fork_room(self, ctx);
+        stock::empty_stock(self, &exclusive);
+        let child = self.swap.devices.lives().begin_child(&exclusive);
+        self.swap.devices.all().for_each(|(_, file)| file.adopt(&exclusive, child));
+        complete_fork_room(self, &exclusive, ctx);
         let reserved = self.tree().reserve_child();
         let shared = reserved.map_or(0, |child| share::share_pages(self, &exclusive, child));
         // Now that the child has it: meanwhile the sum says too much rather than too little.
-        release_fork_room(self, ctx);
+        release_fork_room(self, &exclusive, ctx);
         if shared > 0 {
-            self.family.note_fork();
+            self.family.note_fork(&exclusive);
             sharing::look_at_shared_pool(self);
         }
         self.family.set_reserved_child(&exclusive, reserved);
@@ -98,8 +98,8 @@ fn charge_fork_room(space: &Space, ctx: &ThreadCtx, n: usize) -> bool {
     charged
 }
 
-/// Charges what books have come to since [`Space::make_fork_room`], if there is room. Under the exclusive gate.
-fn complete_fork_room(space: &Space, ctx: &ThreadCtx) {
+/// Charges what books have come to since [`Space::make_fork_room`], if there is room.
+fn complete_fork_room(space: &Space, _exclusive: &Exclusive<'_>, ctx: &ThreadCtx) {
     let charged = ctx.fork_room.load(Relaxed) as usize;
     let lacks = not_shared(space).saturating_sub(charged);
     if charged > 0 && lacks > 0 && space.budget.try_charge(lacks) {
@@ -112,8 +112,8 @@ fn not_shared(space: &Space) -> usize {
     if books::knows_books(space) { CHILD_PAGES } else { space.budget.meta_pages() }
 }
 
-/// What was charged for the child is there for it. Under the exclusive gate.
-pub(crate) fn release_fork_room(space: &Space, ctx: &ThreadCtx) {
+/// What was charged for the child is there for it.
+pub(crate) fn release_fork_room(space: &Space, _exclusive: &Exclusive<'_>, ctx: &ThreadCtx) {
     let room = ctx.fork_room.swap(0, Relaxed) as usize;
     if room > 0 {
         space.budget.uncharge(room);
@@ -130,7 +130,7 @@ impl Space {
             if let Some(child) = self.family.reserved_child(&exclusive) {
                 self.tree().drop_child(child);
             }
-            self.swap.devices.all().for_each(|(_, file)| file.disown());
+            self.swap.devices.all().for_each(|(_, file)| file.disown(&exclusive));
         }
         self.swap.devices.lives().end_child();
         self.threads.requests.thaw();
@@ -212,7 +212,7 @@ fn become_child(space: &Space, exclusive: &Exclusive<'_>, ctx: &ThreadCtx) -> Re
     // The kernel gave the child its pages without protection.
     share::protect_in_child(space, exclusive);
     space.places.staging.rebuild();
-    open_own_files(space);
+    open_own_files(space, exclusive);
     stats::add(&space.stats.processes, 1);
     if space.family.is_sharing() {
         books::look_at_books(space);
@@ -227,7 +227,7 @@ fn wipe(space: &Space, exclusive: &Exclusive<'_>, r: Region) {
 
 /// Gives the child files of its own, beside those of its parent that it writes to no more, and forgets files that have
 /// nothing of it. Without one, what does not compress stays in RAM.
-fn open_own_files(space: &Space) {
+fn open_own_files(space: &Space, exclusive: &Exclusive<'_>) {
     let devices = &space.swap.devices;
     let own = devices.own().fold(0, |files, (i, _)| files | bit(i));
     let mut specs = [([0u8; NAME_BYTES_MAX], 0u64, 0i16); DEVICES_MAX];
@@ -244,10 +244,10 @@ fn open_own_files(space: &Space) {
     specs.sort_unstable_by_key(|spec| core::cmp::Reverse(spec.2));
     numbers(own).for_each(|i| devices.write_no_more(i));
     for i in 0..FILES_MAX {
-        if devices.file(i).is_some_and(SpillFile::is_unused)
-            && let Some(file) = devices.remove(i)
+        if devices.file(i).is_some_and(|file| file.is_unused(exclusive))
+            && let Some(file) = devices.remove(exclusive, i)
         {
-            file.destroy(&space.budget);
+            file.destroy(exclusive, &space.budget);
             devices.set_transient_fd(-1);
         }
     }
@@ -262,12 +262,12 @@ fn open_own_files(space: &Space) {
                 continue;
             }
         };
-        match devices.add(file) {
+        match devices.add(exclusive, file) {
             Ok(i) => {
                 devices.write_to(i, *priority);
                 writable = true;
             }
-            Err(file) => file.destroy(&space.budget),
+            Err(file) => file.destroy(exclusive, &space.budget),
         }
     }
     space.swap.set_has_file(writable);

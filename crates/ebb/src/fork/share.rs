@@ -23,7 +23,7 @@ const STAGING_LEAVES_MAX: usize = 16;
 /// hold as many pages as this process; how many are shared.
 pub(crate) fn share_pages(space: &Space, exclusive: &Exclusive<'_>, child: MemberId) -> usize {
     // Before it is said what the child is charged for.
-    let books = if space.kernel.can_protect() { books::find_books(space) } else { None };
+    let books = if space.kernel.can_protect() { books::find_books(space, exclusive) } else { None };
     // What threads have charged for work ahead the child has no use for.
     let ahead: usize = space.threads.contexts.all().map(ThreadCtx::charged_ahead).sum();
     let charged = space.budget.charged().saturating_sub(ahead) as i64;
@@ -31,10 +31,10 @@ pub(crate) fn share_pages(space: &Space, exclusive: &Exclusive<'_>, child: Membe
         space.regions.all(exclusive).iter().flat_map(|r| (r.start >> LEAF_SHIFT)..=((r.end - 1) >> LEAF_SHIFT));
     let leaves = leaves.filter(|leaf| space.table.has_content(leaf << LEAF_SHIFT));
     if !space.kernel.can_protect() {
-        return space.tree().begin_fork(child, Extent::new(leaves, space.swap.arena())).finish(charged);
+        return space.tree().begin_fork(exclusive, child, Extent::new(leaves, space.swap.arena())).finish(charged);
     }
     let mut staged = [None; STAGING_LEAVES_MAX];
-    space.places.staging.for_each_staged(|addr| {
+    space.places.staging.for_each_staged(exclusive, |addr| {
         if let Some(place) = staged.iter_mut().find(|leaf| leaf.is_none_or(|leaf| leaf == addr >> LEAF_SHIFT)) {
             *place = Some(addr >> LEAF_SHIFT);
         }
@@ -42,7 +42,7 @@ pub(crate) fn share_pages(space: &Space, exclusive: &Exclusive<'_>, child: Membe
     let of_books =
         books.iter().flat_map(BookRuns::all).flat_map(|(start, end)| (start >> LEAF_SHIFT)..=((end - 1) >> LEAF_SHIFT));
     let leaves = leaves.chain(staged.into_iter().flatten()).chain(of_books);
-    let mut fork = space.tree().begin_fork(child, Extent::new(leaves, space.swap.arena()));
+    let mut fork = space.tree().begin_fork(exclusive, child, Extent::new(leaves, space.swap.arena()));
     let is_copied = |r: &&Region| !r.attr.is_dontfork() && !r.attr.is_wipeonfork();
     for region in space.regions.all(exclusive).iter().filter(is_copied) {
         space.table.for_each_content(region.start, region.end, |addr, word| {
@@ -77,7 +77,7 @@ pub(crate) fn share_pages(space: &Space, exclusive: &Exclusive<'_>, child: Membe
         });
     }
     space.swap.share_pool(&mut fork);
-    space.places.staging.for_each_staged(|addr| {
+    space.places.staging.for_each_staged(exclusive, |addr| {
         fork.share(addr);
     });
     if let Some(books) = &books {

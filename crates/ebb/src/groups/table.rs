@@ -6,6 +6,7 @@
 use crate::base::uapi::{self, Errno};
 use crate::groups::names::{GroupEvents, GroupId, GroupLimits};
 use crate::protocols::counter::{Counter, NO_LIMIT, try_charge_line};
+use crate::protocols::gate::Exclusive;
 use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
 
@@ -213,8 +214,8 @@ impl Groups {
         self.all().filter(move |group| self.parent(*group) == of)
     }
 
-    /// Adds a group; none when there are as many as there can be. Under the exclusive gate.
-    pub fn add(&self, parent: Index, limits: &GroupLimits) -> Option<Index> {
+    /// Adds a group; none when there are as many as there can be.
+    pub fn add(&self, _exclusive: &Exclusive<'_>, parent: Index, limits: &GroupLimits) -> Option<Index> {
         let group = (1..GROUPS_MAX as u16).map(Index).find(|group| !self.node(*group).is_used())?;
         let node = self.node(group);
         node.parent.store(parent.raw(), Relaxed);
@@ -232,7 +233,7 @@ impl Groups {
 
     /// Takes a group out, which has no child. What is charged to it is charged to its ancestors already. Under the exclusive
     /// gate.
-    pub fn remove(&self, group: Index) {
+    pub fn remove(&self, _exclusive: &Exclusive<'_>, group: Index) {
         debug_assert!(!group.is_root() && self.node(group).is_used());
         self.node(group).generation.fetch_add(1, Relaxed);
         self.nr.fetch_sub(1, Relaxed);
@@ -263,6 +264,7 @@ impl Groups {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::protocols::gate::tests::alone;
 
     fn limits(ram: Option<u64>, swap: Option<u64>) -> GroupLimits {
         GroupLimits { ram_max_pages: ram, swap_max_pages: swap, ..GroupLimits::default() }
@@ -271,8 +273,8 @@ mod tests {
     #[test]
     fn charges_go_up_to_below_the_root_and_name_the_limit_they_meet() {
         let groups = Groups::new().expect("memory");
-        let a = groups.add(Index::ROOT, &limits(Some(10), None)).expect("room");
-        let b = groups.add(a, &limits(Some(100), Some(1))).expect("room");
+        let a = groups.add(&alone(), Index::ROOT, &limits(Some(10), None)).expect("room");
+        let b = groups.add(&alone(), a, &limits(Some(100), Some(1))).expect("room");
         assert_eq!(groups.try_charge_ram(b, 10), Ok(()));
         assert_eq!(groups.try_charge_ram(b, 1), Err(a));
         assert_eq!([Index::ROOT, a, b].map(|group| groups.node(group).ram.current()), [0, 10, 10]);
@@ -284,12 +286,12 @@ mod tests {
     #[test]
     fn the_name_of_a_group_that_is_gone_means_no_other_in_its_place() {
         let groups = Groups::new().expect("memory");
-        let a = groups.add(Index::ROOT, &GroupLimits::default()).expect("room");
+        let a = groups.add(&alone(), Index::ROOT, &GroupLimits::default()).expect("room");
         let name = groups.id(a);
         assert_eq!(groups.find(name), Some(a));
-        groups.remove(a);
+        groups.remove(&alone(), a);
         assert!(groups.find(name).is_none() && !groups.exist());
-        let b = groups.add(Index::ROOT, &GroupLimits::default()).expect("room");
+        let b = groups.add(&alone(), Index::ROOT, &GroupLimits::default()).expect("room");
         assert!(b == a && groups.find(name).is_none());
     }
 
@@ -297,9 +299,9 @@ mod tests {
     fn a_full_table_takes_no_group_more() {
         let groups = Groups::new().expect("memory");
         for _ in 1..GROUPS_MAX {
-            assert!(groups.add(Index::ROOT, &GroupLimits::default()).is_some());
+            assert!(groups.add(&alone(), Index::ROOT, &GroupLimits::default()).is_some());
         }
-        assert!(groups.add(Index::ROOT, &GroupLimits::default()).is_none());
+        assert!(groups.add(&alone(), Index::ROOT, &GroupLimits::default()).is_none());
         assert_eq!((groups.nr(), groups.all().count()), (GROUPS_MAX - 1, GROUPS_MAX - 1));
     }
 }

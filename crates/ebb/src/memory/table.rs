@@ -7,6 +7,7 @@
 
 use crate::base::PAGE;
 use crate::base::uapi::{self, Errno};
+use crate::protocols::gate::Exclusive;
 use crate::protocols::page::PageWord;
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
@@ -172,8 +173,8 @@ impl PageTable {
         (entry & OPEN != 0).then(|| self.open_leaf(entry))
     }
 
-    /// Makes sure that there are leaves for `[start, end)` and marks its units. Under the exclusive gate.
-    pub fn cover(&self, start: usize, end: usize) -> Result<(), Errno> {
+    /// Makes sure that there are leaves for `[start, end)` and marks its units.
+    pub fn cover(&self, _exclusive: &Exclusive<'_>, start: usize, end: usize) -> Result<(), Errno> {
         let mut at = start >> LEAF_SHIFT << LEAF_SHIFT;
         while at < end {
             let entry = self.entry(at).ok_or(Errno::NOMEM)?;
@@ -340,6 +341,7 @@ impl PageTable {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::protocols::gate::tests::alone;
 
     const LEAF: usize = 1 << LEAF_SHIFT;
 
@@ -347,7 +349,7 @@ mod tests {
     fn what_is_covered_may_be_managed_and_its_neighbours_are_not() {
         let table = PageTable::new().expect("address space");
         let (start, end) = (5 * LEAF + 3 * UNIT_BYTES, 9 * LEAF + UNIT_BYTES);
-        table.cover(start, end).expect("address space");
+        table.cover(&alone(), start, end).expect("address space");
         for inside in [start, 6 * LEAF - PAGE, 6 * LEAF, 8 * LEAF + PAGE, 9 * LEAF - PAGE, end - PAGE] {
             assert!(table.may_be_managed(inside), "{inside:x}");
         }
@@ -355,15 +357,15 @@ mod tests {
             assert!(!table.may_be_managed(outside), "{outside:x}");
         }
         // What is covered once more, beside or in it.
-        table.cover(5 * LEAF, start).expect("address space");
-        table.cover(7 * LEAF, 7 * LEAF + PAGE).expect("address space");
+        table.cover(&alone(), 5 * LEAF, start).expect("address space");
+        table.cover(&alone(), 7 * LEAF, 7 * LEAF + PAGE).expect("address space");
         assert!(table.may_be_managed(5 * LEAF) && table.may_be_managed(7 * LEAF + UNIT_BYTES));
     }
 
     #[test]
     fn a_leaf_is_opened_by_the_first_look_and_passed_over_until_then() {
         let table = PageTable::new().expect("address space");
-        table.cover(LEAF, 4 * LEAF).expect("address space");
+        table.cover(&alone(), LEAF, 4 * LEAF).expect("address space");
         let next = |addr| (table.used_unit(addr).0.is_some(), table.used_unit(addr).1);
         assert_eq!(next(LEAF + PAGE), (false, 2 * LEAF));
         assert!(!table.has_content(LEAF));
@@ -387,7 +389,7 @@ mod tests {
     #[test]
     fn tables_are_charged_once_by_the_page() {
         let table = PageTable::new().expect("address space");
-        table.cover(0, LEAF).expect("address space");
+        table.cover(&alone(), 0, LEAF).expect("address space");
         assert_eq!(table.take_uncharged(0), 2 * PAGE);
         assert_eq!(table.take_uncharged(PAGE), 0);
         assert_eq!(table.take_uncharged(UNIT_BYTES), PAGE);

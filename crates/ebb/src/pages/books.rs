@@ -11,6 +11,7 @@
 use crate::base::uapi::{self, Errno, own, pagemap};
 use crate::base::{PAGE, clock};
 use crate::device::file::keep_away;
+use crate::protocols::gate::Exclusive;
 use crate::space::Space;
 use crate::space::books::{REFUSED, UNKNOWN};
 use crate::threads::ctx::ThreadCtx;
@@ -110,9 +111,8 @@ fn for_each_book_range(space: &Space, mut f: impl FnMut(usize, usize) -> Result<
     Ok(())
 }
 
-/// Before fork: where books have memory now, for which this process is charged from now on. None where nobody knows. Under the
-/// exclusive gate.
-pub(crate) fn find_books(space: &Space) -> Option<BookRuns> {
+/// Before fork: where books have memory now, for which this process is charged from now on. None where nobody knows.
+pub(crate) fn find_books(space: &Space, exclusive: &Exclusive<'_>) -> Option<BookRuns> {
     if !knows_books(space) || !own::is_complete() {
         return None;
     }
@@ -131,7 +131,7 @@ pub(crate) fn find_books(space: &Space) -> Option<BookRuns> {
     }
     // Memory that several processes map is none of these, and charged to each.
     let of_families = space.swap.devices.all().map(|(_, file)| file.family_pages()).sum::<usize>();
-    space.budget.correct_meta(found.pages + of_families);
+    space.budget.correct_meta(exclusive, found.pages + of_families);
     // What was used before is charged now, and who uses books from here on has them looked at again.
     space.family.books.is_used.store(false, SeqCst);
     Some(found)
@@ -180,8 +180,8 @@ pub(crate) fn note_books_used(space: &Space, ctx: &ThreadCtx) {
     }
 }
 
-/// The same under the exclusive gate.
-pub(crate) fn note_books_used_exclusive(space: &Space) {
+/// The same for whoever has closed the gate.
+pub(crate) fn note_books_used_exclusive(space: &Space, _exclusive: &Exclusive<'_>) {
     if space.family.is_sharing() && note_used(space) {
         look_at_books(space);
     }

@@ -229,7 +229,7 @@ pub(crate) fn open_range_exclusive(space: &Space, exclusive: &Exclusive<'_>, sta
             return;
         }
         if state.is_clean() {
-            forget_clean(space, addr, state);
+            forget_clean(space, exclusive, addr, state);
             tally.add(addr, Cost::SWAP.taken());
         }
         sharing::break_if_shared(space, addr, state);
@@ -238,9 +238,8 @@ pub(crate) fn open_range_exclusive(space: &Space, exclusive: &Exclusive<'_>, sta
     });
 }
 
-/// The clean page at `addr` has lost its place in memory: frees its slot. Under the exclusive gate; the caller sets
-/// the word.
-pub(crate) fn forget_clean(space: &Space, addr: usize, state: State) {
+/// The clean page at `addr` has lost its place in memory: frees its slot. The caller sets the word.
+pub(crate) fn forget_clean(space: &Space, _exclusive: &Exclusive<'_>, addr: usize, state: State) {
     debug_assert!(state.is_clean());
     free_clean(space, addr, state);
     account::uncount_clean(space, addr, 1);

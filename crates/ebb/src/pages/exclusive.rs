@@ -9,7 +9,7 @@ impl Space {
     pub(crate) fn exclusive<R>(&self, f: impl FnOnce(&Exclusive<'_>) -> R) -> R {
         let exclusive = self.threads.close();
         let result = f(&exclusive);
-        books::note_books_used_exclusive(self);
+        books::note_books_used_exclusive(self, &exclusive);
         result
     }
 }

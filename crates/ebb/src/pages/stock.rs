@@ -29,6 +29,7 @@ use crate::pages::{account, sharing};
 use crate::places::frames::{Closed, Frames, GROUP_BYTES, Placed, RUN_MAX, RUN_MIN};
 use crate::places::staging::{GROUP_FRAMES, GROUPS, Part};
 use crate::places::work::RunBuffers;
+use crate::protocols::gate::Exclusive;
 use crate::protocols::gate::Held;
 use crate::protocols::page::{State, Tag};
 use crate::space::Space;
@@ -190,14 +191,13 @@ pub(crate) fn give_up_stock(space: &Space, ctx: &ThreadCtx) -> bool {
     is_given
 }
 
-/// Before fork: drops all of the stock and the buffers of runs, and has nothing come into it that the child shares. Under the
-/// exclusive gate.
-pub(crate) fn empty_stock(space: &Space) {
+/// Before fork: drops all of the stock and the buffers of runs, and has nothing come into it that the child shares.
+pub(crate) fn empty_stock(space: &Space, exclusive: &Exclusive<'_>) {
     space.places.runs.trim(0, &space.budget);
     while let Some(frames) = take_frames(space, RUN_MAX) {
         drop_frames(space, frames);
     }
-    space.places.staging.keep_no_more();
+    space.places.staging.keep_no_more(exclusive);
 }
 
 /// Pages that the stock may grow by.
@@ -310,8 +310,8 @@ pub(crate) fn move_to_stock(
     gone
 }
 
-/// Compares the stock with what is counted of it, and its frames with what they must be. Under the exclusive gate.
-pub(crate) fn validate_stock(space: &Space) -> Result<(), &'static str> {
+/// Compares the stock with what is counted of it, and its frames with what they must be.
+pub(crate) fn validate_stock(space: &Space, _exclusive: &Exclusive<'_>) -> Result<(), &'static str> {
     let (mut pages, mut bad) = (0, false);
     space.places.stock.frames.for_each(|bits| {
         let frames = Frames::from_bits(bits);

@@ -4,6 +4,7 @@
 
 use crate::groups::cost::Cost;
 use crate::groups::table::Index;
+use crate::protocols::gate::Exclusive;
 use crate::protocols::gate::Held;
 use crate::space::Space;
 use crate::threads::ctx::ThreadCtx;
@@ -78,7 +79,7 @@ impl Drop for Tally<'_> {
     }
 }
 
-/// The group of a thread's new mappings. With the gate closed.
-pub(crate) fn thread_group(ctx: &ThreadCtx) -> Index {
+/// The group of a thread's new mappings.
+pub(crate) fn thread_group(_exclusive: &Exclusive<'_>, ctx: &ThreadCtx) -> Index {
     Index::from_raw(ctx.group.load(Relaxed))
 }

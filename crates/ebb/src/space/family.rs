@@ -79,8 +79,8 @@ impl Family {
         self.shared_pool_pages.store(shared_pages, Relaxed);
     }
 
-    /// A fork shares memory. Under the exclusive gate.
-    pub fn note_fork(&self) {
+    /// A fork shares memory.
+    pub fn note_fork(&self, _exclusive: &Exclusive<'_>) {
         let number = self.nr_forks.fetch_add(1, Relaxed).wrapping_add(1).max(1);
         self.last_fork.store(number, Relaxed);
         self.set_shares_much(true);

@@ -10,6 +10,7 @@ use super::masks;
 use super::share::{HOLDERS_MAX, NEAR, PLANE_HOLDERS, Share, holders_of, is_of_several, plane_of};
 use super::{Kind, Member, MemberId, Page, Tree, TreeFull, now_ms};
 use crate::base::uapi::{self, record_lock};
+use crate::protocols::gate::Exclusive;
 use crate::protocols::primitive::Ordering;
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::Relaxed;
@@ -491,8 +492,7 @@ impl Tree {
     }
 
     /// The exec failed; while another thread's goes on, the process stays outside. What it was granted may be less than it has then.
-    /// Under the exclusive gate.
-    pub fn back_from_exec(&self) {
+    pub fn back_from_exec(&self, _exclusive: &Exclusive<'_>) {
         self.exclusively(|| {
             let is_last = self.leaving.fetch_sub(1, Ordering::SeqCst) == 1;
             if is_last && !self.is_lost() {

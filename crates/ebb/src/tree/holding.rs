@@ -12,6 +12,7 @@ use super::page::SHARES_MAX;
 use super::share::{Bit, Share, is_taken, plane_of};
 use super::{Kind, MemberId, Page};
 use crate::base::uapi::record_lock;
+use crate::protocols::gate::Exclusive;
 use crate::protocols::primitive::Ordering;
 use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicI64, AtomicU32, AtomicUsize};
@@ -365,9 +366,9 @@ impl Fork<'_> {
 }
 
 impl Tree {
-    /// Before fork, with the gate closed: begins to say what the child will share. The child is a member already, which
+    /// Before fork: begins to say what the child will share. The child is a member already, which
     /// holds nothing.
-    pub fn begin_fork(&self, child: MemberId, extent: Extent) -> Fork<'_> {
+    pub fn begin_fork(&self, _exclusive: &Exclusive<'_>, child: MemberId, extent: Extent) -> Fork<'_> {
         let own = self.id();
         let left_ms = self.member().left_ms.load(Ordering::SeqCst);
         let mut has_spare = false;

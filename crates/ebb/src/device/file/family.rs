@@ -10,6 +10,7 @@ use crate::base::PAGE;
 use crate::base::uapi::{self, Errno};
 use crate::budget::Budget;
 use crate::device::lives::{self, Lives};
+use crate::protocols::gate::Exclusive;
 use crate::protocols::holders::{self, Bits, Head, Holders, PAGE_SLOTS, PAGE_WORDS};
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -61,7 +62,7 @@ pub(super) struct Family {
     nr_freed: AtomicU32,
     nr_freed_since: AtomicU32,
     collected_ns: AtomicU64,
-    /// This process forked, or is a fork's child: the table is in use. Set under the exclusive gate.
+    /// This process forked, or is a fork's child: the table is in use.
     is_shared: AtomicBool,
 }
 
@@ -184,8 +185,8 @@ impl Family {
         (page as usize).checked_sub(1).filter(|page| *page < self.nr_pages).map(|page| page as u32)
     }
 
-    /// Sets the page of a chunk that the child will have. Under the exclusive gate.
-    fn set_child_page(&self, chunk: usize, page: Option<u32>) {
+    /// Sets the page of a chunk that the child will have.
+    fn set_child_page(&self, _exclusive: &Exclusive<'_>, chunk: usize, page: Option<u32>) {
         assert!(chunk < self.nr_chunks);
         // SAFETY: checked index; under the exclusive gate nobody else is here.
         unsafe { *(*self.child_pages.add(chunk)).get() = page.map_or(0, |page| page + 1) };
@@ -220,8 +221,8 @@ impl SpillFile {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// The same, counted: none where the books do not say, in a process that holds slots without a bit. With the gate closed.
-    fn count_used(&self) -> Option<u32> {
+    /// The same, counted: none where the books do not say, in a process that holds slots without a bit.
+    fn count_used(&self, _exclusive: &Exclusive<'_>) -> Option<u32> {
         let family = &self.family;
         if !family.is_shared() {
             return Some(self.slots.nr_used());
@@ -235,14 +236,14 @@ impl SpillFile {
         (!family.is_unknown).then_some(held)
     }
 
-    /// True when nothing of this process is in the file. With the gate closed.
-    pub fn is_unused(&self) -> bool {
-        self.nr_used() == 0 && self.count_used().unwrap_or(0) == 0
+    /// True when nothing of this process is in the file.
+    pub fn is_unused(&self, exclusive: &Exclusive<'_>) -> bool {
+        self.nr_used() == 0 && self.count_used(exclusive).unwrap_or(0) == 0
     }
 
-    /// Slots that are counted as used, and those that are, where these differ. With the gate closed.
-    pub fn miscounted(&self) -> Option<(u32, u32)> {
-        let (kept, counted) = (self.nr_used(), self.count_used()?);
+    /// Slots that are counted as used, and those that are, where these differ.
+    pub fn miscounted(&self, exclusive: &Exclusive<'_>) -> Option<(u32, u32)> {
+        let (kept, counted) = (self.nr_used(), self.count_used(exclusive)?);
         (kept != counted).then_some((kept, counted))
     }
 
@@ -366,8 +367,8 @@ impl SpillFile {
         }
     }
 
-    /// Before fork: the child, whose life is `child`, holds all slots this process holds. Under the exclusive gate.
-    pub fn adopt(&self, child: u64) {
+    /// Before fork: the child, whose life is `child`, holds all slots this process holds.
+    pub fn adopt(&self, exclusive: &Exclusive<'_>, child: u64) {
         let family = &self.family;
         if !family.is_shared() {
             // Until the first fork nobody needed the bits: they start with the slots in use.
@@ -405,14 +406,14 @@ impl SpillFile {
                     is_unknown = true;
                 }
             }
-            family.set_child_page(chunk, page);
+            family.set_child_page(exclusive, chunk, page);
         }
         // SAFETY: as above.
         unsafe { *family.child_is_unknown.get() = is_unknown };
     }
 
-    /// After a fork that failed: takes [`Self::adopt`] back, but what is held for ever. Under the exclusive gate.
-    pub fn disown(&self) {
+    /// After a fork that failed: takes [`Self::adopt`] back, but what is held for ever.
+    pub fn disown(&self, _exclusive: &Exclusive<'_>) {
         let family = &self.family;
         // SAFETY: under the exclusive gate.
         let child = unsafe { *family.child.get() };

@@ -10,6 +10,7 @@
 mod family;
 mod transfer;
 
+use crate::protocols::gate::Exclusive;
 use family::Family;
 
 use crate::base::uapi::fd::{Identity, identity_of};
@@ -238,14 +239,13 @@ impl SpillFile {
         self.nr_slots as u64 * SLOT_BYTES as u64
     }
 
-    /// Closes the file and gives everything back that it cost. The memory of this process no longer refers to it. Under the
-    /// exclusive gate.
-    pub fn destroy(self, budget: &Budget) {
-        uapi::close(self.destroy_but_fd(budget));
+    /// Closes the file and gives everything back that it cost. The memory of this process no longer refers to it.
+    pub fn destroy(self, exclusive: &Exclusive<'_>, budget: &Budget) {
+        uapi::close(self.destroy_but_fd(exclusive, budget));
     }
 
     /// The same, but that the descriptor, which it returns, stays open for who closes it later.
-    pub fn destroy_but_fd(self, budget: &Budget) -> i32 {
+    pub fn destroy_but_fd(self, _exclusive: &Exclusive<'_>, budget: &Budget) -> i32 {
         let fd = self.fd();
         self.leave_family(budget);
         charge_tables(budget, &self.tables, 0, Self::META_PER_SLOT);
@@ -258,8 +258,8 @@ impl SpillFile {
         fd
     }
 
-    /// Moves the descriptor to another number, because the program wants this one. Under the exclusive gate.
-    pub fn move_fd(&self) -> Option<i32> {
+    /// Moves the descriptor to another number, because the program wants this one.
+    pub fn move_fd(&self, _exclusive: &Exclusive<'_>) -> Option<i32> {
         let fd = uapi::fd::raise(self.fd()).ok()?;
         self.fd.store(fd, Ordering::Relaxed);
         Some(fd)

@@ -25,6 +25,7 @@ use crate::base::ring::Ring;
 use crate::base::uapi::uffd::Uffd;
 use crate::base::uapi::{self, Errno};
 use crate::memory::table::UNIT_PAGES;
+use crate::protocols::gate::Exclusive;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 /// Frames counted together.
@@ -175,8 +176,8 @@ impl Staging {
         (self.frames, self.nr_blocks * UNIT_PAGES)
     }
 
-    /// Calls `f` with the address of each frame that holds a page. Under the exclusive gate.
-    pub fn for_each_staged(&self, mut f: impl FnMut(usize)) {
+    /// Calls `f` with the address of each frame that holds a page.
+    pub fn for_each_staged(&self, _exclusive: &Exclusive<'_>, mut f: impl FnMut(usize)) {
         for block in 0..self.nr_blocks as u32 {
             if self.block(block).parts_left.load(Ordering::Relaxed) > 0 {
                 let frames = (0..UNIT_PAGES).map(|offset| self.frame(block, offset));
@@ -367,8 +368,8 @@ impl Staging {
         self.frames_left(first, n);
     }
 
-    /// Before fork: what is staged now is shared from then on. Under the exclusive gate, with nothing kept.
-    pub fn keep_no_more(&self) {
+    /// Before fork: what is staged now is shared from then on. Nothing may be kept.
+    pub fn keep_no_more(&self, _exclusive: &Exclusive<'_>) {
         for block in 0..self.nr_blocks as u32 {
             let b = self.block(block);
             if b.parts_left.load(Ordering::Relaxed) > 0 {
@@ -425,6 +426,7 @@ impl Staging {
 mod tests {
     use super::vacating::VACATED_MIN;
     use super::*;
+    use crate::protocols::gate::tests::alone;
 
     /// The parts of a block whose groups have so many pages.
     fn parts_of(filled: [u32; GROUPS]) -> Vec<core::ops::Range<usize>> {
@@ -609,7 +611,7 @@ mod tests {
         assert!(kept.iter().all(|first| ![0, 3].contains(&(*first as usize % UNIT_PAGES / GROUP_FRAMES))));
         // What a child shares.
         let (staging, block) = with_block([64; GROUPS]);
-        staging.keep_no_more();
+        staging.keep_no_more(&alone());
         assert!(release_all(&staging, |_| true).0.is_empty());
         // Once the block is filled anew it is this process's alone.
         while staging.take() != Some(block) {}

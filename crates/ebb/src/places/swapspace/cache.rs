@@ -6,6 +6,7 @@ use super::location::{self, file_of};
 use crate::base::uapi;
 use crate::budget::Budget;
 use crate::counters::stats::Shared;
+use crate::protocols::gate::Exclusive;
 use core::sync::atomic::Ordering;
 use ebb_slots::{EvictError, Folio, LockError, Locked, Order, Shadow, Slot, TableEntry};
 
@@ -36,8 +37,8 @@ impl SwapSpace {
         self.slots.unlock(slot);
     }
 
-    /// One page more refers to the slot that a page has. False when as many do as may. Under the exclusive gate.
-    pub fn share(&self, slot: Slot) -> bool {
+    /// One page more refers to the slot that a page has. False when as many do as may.
+    pub fn share(&self, _exclusive: &Exclusive<'_>, slot: Slot) -> bool {
         let count = match self.slots.get(slot) {
             TableEntry::Stored(stored) => stored.count,
             TableEntry::Cached { count, .. } => count,

@@ -23,6 +23,7 @@ use crate::device::list::Devices;
 use crate::device::slots::{charge_tables, new_slots};
 use crate::places::inconsistency::Inconsistency;
 use crate::places::poolmem::PoolMemory;
+use crate::protocols::gate::Exclusive;
 use crate::protocols::page::State;
 use crate::tree::holding::Fork;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -293,13 +294,13 @@ impl SwapSpace {
     }
 
     /// Recounts slots and pool. Nobody else may be at work.
-    pub fn validate(&self) -> Result<(), Inconsistency> {
+    pub fn validate(&self, exclusive: &Exclusive<'_>) -> Result<(), Inconsistency> {
         self.slots.validate().map_err(Inconsistency::Slots)?;
         self.pool.validate().map_err(Inconsistency::Pool)?;
         self.devices.all().try_for_each(|(i, file)| {
             file.validate().map_err(|e| Inconsistency::File(i, e))?;
             let differ = |(kept, counted)| Inconsistency::FileUsed { file: i, kept, counted };
-            file.miscounted().map_or(Ok(()), |counts| Err(differ(counts)))
+            file.miscounted(exclusive).map_or(Ok(()), |counts| Err(differ(counts)))
         })
     }
 }
