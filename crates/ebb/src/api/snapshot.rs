@@ -15,7 +15,8 @@ use crate::base::PAGE;
 use crate::base::runs::Runs;
 use crate::base::uapi::{self, Errno};
 use crate::calls::mapping;
-use crate::device::file::{BATCH, Reclaim};
+use crate::device::file::BATCH;
+use crate::device::list::Writer;
 use crate::memory::region::Attr;
 use crate::memory::table::ADDR_END;
 use crate::pages::tally::{self, thread_group};
@@ -193,7 +194,8 @@ fn back_pages(
         }
     }
     let reclaim = |slot, at| clean::reclaim_cache_only(space, held, slot, at);
-    let failed = store_open(space, held, ctx, &open[..kept], None, work, &reclaim);
+    let writer = Writer { held, shard: ctx.shard(), reclaim: &reclaim };
+    let failed = store_open(space, writer, ctx, &open[..kept], None, work);
     if failed > 0 { Err(SnapshotError::NoRoom) } else { Ok((at, kept)) }
 }
 
@@ -254,7 +256,8 @@ fn back_frozen(
     let (mut n, mut ok) = (0, true);
     // What was stored for the view a moment ago has no reference yet: nothing may take it for cache-only.
     let view = Some(View { distance, exclusive });
-    let mut store = |open: &[Open]| store_open(space, exclusive, ctx, open, view, work, &|_, _| false) == 0;
+    let writer = Writer { held: exclusive, shard: ctx.shard(), reclaim: &|_, _| false };
+    let mut store = |open: &[Open]| store_open(space, writer, ctx, open, view, work) == 0;
     space.table.for_each_content(start, end, |addr, word| {
         if !ok {
             return;
@@ -302,13 +305,13 @@ fn payer(page: &Open, view: Option<View<'_>>) -> usize {
 /// as they were.
 fn store_open(
     space: &Space,
-    held: &Held,
+    writer: Writer<'_>,
     ctx: &ThreadCtx,
     pages: &[Open],
     view: Option<View<'_>>,
     work: &mut Work,
-    reclaim: Reclaim<'_>,
 ) -> usize {
+    let held = writer.held;
     let mut failed = 0;
     let mut paid = [OPEN; BATCH];
     let mut nr_paid = 0;
@@ -349,7 +352,7 @@ fn store_open(
             };
         }
         let slots = &slots[first..first + run.len()];
-        swapout::store_pages(space, ctx, &contents[..run.len()], slots, work, reclaim, |i, is_stored| {
+        swapout::store_pages(space, writer, &contents[..run.len()], slots, work, |i, is_stored| {
             failed += !is_stored as usize;
             back(space, held, &run[i], slots[i], is_stored, view);
         });
@@ -373,7 +376,7 @@ fn back(space: &Space, held: &Held, page: &Open, slot: Slot, is_stored: bool, vi
             finish_page(space, page.addr, page.state);
         }
         _ => {
-            space.swap.adopt(slot, folio_at(page.addr));
+            space.swap.adopt(held, slot, folio_at(page.addr));
             account::count_clean(space, page.addr, 1);
             finish_page(space, page.addr, State::clean(entry));
         }

@@ -3,6 +3,8 @@
 use crate::base::uapi::fd::identity_of;
 use crate::base::uapi::{self, Errno};
 use crate::device::file::{FileError, SpillFile};
+use crate::device::list::Changing;
+use crate::device::list::Writer;
 use crate::device::list::{Files, bit, numbers};
 use crate::device::{SwapInfo, SwapSpec};
 use crate::pages::{clean, stock};
@@ -82,13 +84,12 @@ impl Space {
         spec: &SwapSpec<'_>,
         is_shared: &mut dyn FnMut() -> bool,
     ) -> Result<(), SwapOnError> {
-        let _changing = self.swap.devices.begin_change().ok_or(SwapOnError::Busy)?;
         let devices = &self.swap.devices;
-        // Nobody else changes the list, so looking needs no gate.
-        if devices.own().any(|(_, file)| file.dir() == spec.dir) {
+        let changing = devices.begin_change().ok_or(SwapOnError::Busy)?;
+        if changing.all().any(|(i, file)| devices.priority(i).is_some() && file.dir() == spec.dir) {
             return Err(SwapOnError::Used);
         }
-        if !devices.has_room() {
+        if !changing.has_room() {
             return Err(SwapOnError::TooMany);
         }
         let create = |exclusive: &Exclusive<'_>| {
@@ -108,7 +109,7 @@ impl Space {
         let (added, identity) = uapi::fd::change(|| self.exclusive(create))?;
         let Ok(i) = added.map_err(|file| destroy(self, file)) else { return Err(SwapOnError::TooMany) };
         // Nothing is in the file yet: the last moment at which it may turn out to be another.
-        let is_ours = devices.file(i).is_some_and(|file| identity_of(file.fd()) == Ok(identity));
+        let is_ours = changing.all().any(|(n, file)| n == i && identity_of(file.fd()) == Ok(identity));
         if !is_ours || !is_shared() {
             if let Some(file) = self.exclusive(|exclusive| devices.remove(exclusive, i)) {
                 let fd = self.exclusive(|exclusive| file.destroy_but_fd(exclusive, &self.budget));
@@ -147,12 +148,12 @@ impl Space {
         dir: &CStr,
         keep_going: &mut dyn FnMut(u64) -> bool,
     ) -> Result<(), SwapOffError> {
-        let _changing = self.swap.devices.begin_change().ok_or(SwapOffError::Busy)?;
         let devices = &self.swap.devices;
+        let changing = devices.begin_change().ok_or(SwapOffError::Busy)?;
         let mut leaving: Files = 0;
         // Whoever writes to it now has written when the gate is closed.
         self.exclusive(|exclusive| {
-            for (i, _) in devices.all().filter(|(_, file)| file.dir() == dir) {
+            for (i, _) in devices.all(exclusive).filter(|(_, file)| file.dir() == dir) {
                 leaving |= bit(i);
                 if let Some(priority) = devices.priority(i) {
                     devices.write_no_more(i);
@@ -160,13 +161,13 @@ impl Space {
                 }
             }
             if leaving != 0 {
-                self.swap.set_has_file(devices.own().next().is_some());
+                self.swap.set_has_file(devices.own(exclusive).next().is_some());
             }
         });
         if leaving == 0 {
             return Err(SwapOffError::NotFound);
         }
-        let result = empty(self, ctx, leaving, keep_going);
+        let result = empty(self, ctx, &changing, leaving, keep_going);
         self.exclusive(|exclusive| {
             if result.is_err() && devices.undo_leaving(exclusive) {
                 self.swap.set_has_file(true);
@@ -190,18 +191,19 @@ impl Space {
 }
 
 /// Bytes that this process has in files of a mask.
-fn bytes_in(space: &Space, files: Files) -> u64 {
+fn bytes_in(changing: &Changing<'_>, files: Files) -> u64 {
     let used = |(i, file): (usize, &SpillFile)| if files & bit(i) != 0 { file.nr_used() } else { 0 };
-    space.swap.devices.all().map(used).map(|slots| u64::from(slots) * 4096).sum()
+    changing.all().map(used).map(|slots| u64::from(slots) * 4096).sum()
 }
 
 fn empty(
     space: &Space,
     ctx: &ThreadCtx,
+    changing: &Changing<'_>,
     leaving: Files,
     keep_going: &mut dyn FnMut(u64) -> bool,
 ) -> Result<(), SwapOffError> {
-    let mut left = bytes_in(space, leaving);
+    let mut left = bytes_in(changing, leaving);
     // The second walk finds nothing, or the device is not given up: content that is lost is the worst that there is.
     loop {
         let mut moved_in_walk = 0;
@@ -215,7 +217,8 @@ fn empty(
             let inside = space.threads.enter(ctx);
             let reclaim = |slot, at| clean::reclaim_cache_only(space, &inside, slot, at);
             let (budget, stats) = (&space.budget, space.stats);
-            let job = Evacuation { shard: ctx.shard(), budget, stats, leaving, reclaim: &reclaim };
+            let writer = Writer { held: &inside, shard: ctx.shard(), reclaim: &reclaim };
+            let job = Evacuation { writer, budget, stats, leaving };
             let step = space.swap.evacuate(&job, from, &mut work.pages);
             drop(inside);
             let step = step.map_err(|stuck| match stuck {
@@ -262,18 +265,18 @@ impl Space {
     /// Calls `f` for each device: those that are written to first, in the order in which they were added. False when devices
     /// are changing.
     pub fn devices(&self, mut f: impl FnMut(SwapInfo<'_>)) -> bool {
-        // Who may change the list may read it, and how much is used where, without keeping anybody out.
-        let Some(_changing) = self.swap.devices.begin_change() else { return false };
         let devices = &self.swap.devices;
+        let Some(changing) = devices.begin_change() else { return false };
+        let is_own = |i: usize| devices.priority(i).is_some();
         for own in [true, false] {
-            for (i, file) in devices.all().filter(|(i, _)| devices.priority(*i).is_some() == own) {
+            for (i, file) in changing.all().filter(|(i, _)| is_own(*i) == own) {
                 let dir = file.dir();
                 let same = |(_, other): &(usize, &SpillFile)| other.dir() == dir;
                 // A directory's files are shown as one device.
-                let is_first = devices.all().find(same).is_some_and(|(first, _)| first == i);
-                let has_own = devices.own().any(|other| same(&other));
+                let is_first = changing.all().find(same).is_some_and(|(first, _)| first == i);
+                let has_own = changing.all().any(|other| is_own(other.0) && same(&other));
                 if own || (is_first && !has_own) {
-                    let slots: u64 = devices.all().filter(same).map(|(_, file)| u64::from(file.nr_used())).sum();
+                    let slots: u64 = changing.all().filter(same).map(|(_, file)| u64::from(file.nr_used())).sum();
                     let priority = devices.priority(i);
                     f(SwapInfo { dir, bytes: file.bytes(), used_bytes: slots * 4096, priority });
                 }

@@ -119,7 +119,7 @@ fn answer(space: &'static Space) {
 /// Slots that this process gave up, and its children may still hold. Outside the gate.
 fn nr_given_up(space: &Space, ctx: &ThreadCtx) -> u32 {
     let inside = space.threads.enter(ctx);
-    let given_up = space.swap.devices.own().map(|(_, file)| file.nr_given_up()).sum();
+    let given_up = space.swap.devices.own(&inside).map(|(_, file)| file.nr_given_up()).sum();
     drop(inside);
     given_up
 }
@@ -154,12 +154,12 @@ fn background_round(space: &Space, ctx: &ThreadCtx) {
     }
     group_reclaim::reclaim_groups(space, ctx);
     let inside = space.threads.enter(ctx);
-    publish::publish_sizes(space);
+    publish::publish_sizes(space, &inside);
     if !space.family.pool_is_shared() && space.swap.is_fragmented() {
-        space.swap.compact(&space.budget, space.stats, COMPACT_STEP);
+        space.swap.compact(&inside, &space.budget, space.stats, COMPACT_STEP);
     }
     // Room on a device that is half full is worth more than copies of what is in memory.
-    for (_, file) in space.swap.devices.own() {
+    for (_, file) in space.swap.devices.own(&inside) {
         file.reclaim_full(RECLAIM_CLUSTERS, &|slot, at| clean::reclaim_cache_only(space, &inside, slot, at));
     }
     drop(inside);

@@ -99,7 +99,7 @@ pub(crate) fn drop_content(space: &Space, exclusive: &Exclusive<'_>, start: usiz
             Tag::Swapped => {
                 let (slot, folio) = (slot_of(state), folio_at(addr));
                 if let Ok(was) = space.swap.claim(slot, folio) {
-                    space.swap.release(&space.budget, space.stats, slot, folio, was);
+                    space.swap.release(exclusive, &space.budget, space.stats, slot, folio, was);
                     freed_slots += 1;
                 }
             }
@@ -110,7 +110,7 @@ pub(crate) fn drop_content(space: &Space, exclusive: &Exclusive<'_>, start: usiz
     });
     drop(tally);
     if freed_slots >= CLUSTER_SLOTS {
-        shrink::release_unused_soon(space);
+        shrink::release_unused_soon(space, exclusive);
     }
 }
 

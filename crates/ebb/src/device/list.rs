@@ -9,7 +9,7 @@ use crate::base::uapi::{self, Errno};
 use crate::device::DEVICES_MAX;
 use crate::device::file::{BATCH, FileError, Reclaim, SpillFile};
 use crate::device::lives::Lives;
-use crate::protocols::gate::Exclusive;
+use crate::protocols::gate::{Exclusive, Held};
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize, Ordering};
@@ -29,6 +29,17 @@ pub const fn bit(i: usize) -> Files {
 /// The numbers of some files.
 pub fn numbers(files: Files) -> impl Iterator<Item = usize> {
     (0..FILES_MAX).filter(move |i| files & bit(*i) != 0)
+}
+
+/// Who writes to the devices.
+#[derive(Clone, Copy)]
+pub struct Writer<'a> {
+    /// Inside the gate, so that no file goes away meanwhile.
+    pub held: &'a Held,
+    /// Allocation shard of the thread; devices that have fewer wrap it.
+    pub shard: usize,
+    /// Frees slots that only clean pages need.
+    pub reclaim: Reclaim<'a>,
 }
 
 /// The devices of one process.
@@ -56,6 +67,20 @@ pub struct Devices {
 
 /// One change of the devices at a time, while it lives.
 pub struct Changing<'a>(&'a Devices);
+
+impl<'a> Changing<'a> {
+    /// All files. Nobody else changes the list meanwhile, so looking needs no gate.
+    pub fn all(&self) -> impl Iterator<Item = (usize, &'a SpillFile)> {
+        let devices = self.0;
+        // SAFETY: only whoever has `self` changes the list, and then has no answer in use.
+        (0..devices.nr_files.load(Ordering::Acquire)).filter_map(|i| Some((i, unsafe { devices.entry(i) }?)))
+    }
+
+    /// True when one more device is possible.
+    pub fn has_room(&self) -> bool {
+        self.0.has_room_beside(self.all())
+    }
+}
 
 impl Drop for Changing<'_> {
     fn drop(&mut self) {
@@ -157,7 +182,7 @@ impl Devices {
 
     /// Moves descriptor `fd` to another number. False when it is no file's, or no number is free.
     pub fn move_fd(&self, exclusive: &Exclusive<'_>, fd: i32) -> bool {
-        for (i, file) in self.all() {
+        for (i, file) in self.all(exclusive) {
             if file.fd() == fd
                 && let Some(new) = file.move_fd(exclusive)
             {
@@ -169,22 +194,29 @@ impl Devices {
     }
 
     /// The file of a number.
-    pub fn file(&self, i: usize) -> Option<&SpillFile> {
+    pub fn file<'a>(&'a self, _held: &'a Held, i: usize) -> Option<&'a SpillFile> {
+        // SAFETY: entries change only under the exclusive gate.
+        unsafe { self.entry(i) }
+    }
+
+    /// # Safety
+    /// Nobody may change the list while the answer is in use.
+    unsafe fn entry(&self, i: usize) -> Option<&SpillFile> {
         if i >= self.nr_files.load(Ordering::Acquire) {
             return None;
         }
-        // SAFETY: the entry has a value, which changes only under the exclusive gate.
+        // SAFETY: the entry has a value; the caller's contract.
         unsafe { (*self.files.add(i)).assume_init_ref().as_ref() }
     }
 
     /// All files, with their numbers.
-    pub fn all(&self) -> impl Iterator<Item = (usize, &SpillFile)> {
-        (0..self.nr_files.load(Ordering::Acquire)).filter_map(|i| self.file(i).map(|file| (i, file)))
+    pub fn all<'a>(&'a self, held: &'a Held) -> impl Iterator<Item = (usize, &'a SpillFile)> {
+        (0..self.nr_files.load(Ordering::Acquire)).filter_map(|i| self.file(held, i).map(|file| (i, file)))
     }
 
     /// The files that this process writes to.
-    pub fn own(&self) -> impl Iterator<Item = (usize, &SpillFile)> {
-        self.all().filter(|(i, _)| self.priorities.priority(*i as u8).is_some())
+    pub fn own<'a>(&'a self, held: &'a Held) -> impl Iterator<Item = (usize, &'a SpillFile)> {
+        self.all(held).filter(|(i, _)| self.priorities.priority(*i as u8).is_some())
     }
 
     /// The priority of a file that this process writes to.
@@ -194,36 +226,44 @@ impl Devices {
 
     /// A priority below those of all files that this process writes to: -1 for the first.
     pub fn priority_below(&self) -> i16 {
-        self.own().filter_map(|(i, _)| self.priority(i)).min().unwrap_or(0).min(0).saturating_sub(1)
+        (0..FILES_MAX).filter_map(|i| self.priority(i)).min().unwrap_or(0).min(0).saturating_sub(1)
     }
 
-    /// True when one more device is possible.
-    pub fn has_room(&self) -> bool {
-        let taken = self.all().count();
-        taken < FILES_MAX && self.own().count() < DEVICES_MAX
+    /// True when one more device is possible beside `files`, which are all there are.
+    fn has_room_beside<'a>(&self, files: impl Iterator<Item = (usize, &'a SpillFile)>) -> bool {
+        let (mut taken, mut own) = (0, 0);
+        for (i, _) in files {
+            taken += 1;
+            own += usize::from(self.priority(i).is_some());
+        }
+        taken < FILES_MAX && own < DEVICES_MAX
     }
 
     /// Adds a file, which is not written to yet. Its number, or the file again when there is no room.
     #[expect(clippy::result_large_err, reason = "whoever made a file that finds no room destroys it")]
-    pub fn add(&self, _exclusive: &Exclusive<'_>, file: SpillFile) -> Result<usize, SpillFile> {
+    pub fn add(&self, exclusive: &Exclusive<'_>, file: SpillFile) -> Result<usize, SpillFile> {
+        if !self.has_room_beside(self.all(exclusive)) {
+            return Err(file);
+        }
         // SAFETY: the gate is closed.
-        unsafe { self.put(file) }
+        Ok(unsafe { self.put(file) })
     }
 
     /// The same before the space is shared.
     #[expect(clippy::result_large_err, reason = "whoever made a file that finds no room destroys it")]
     pub fn add_unshared(&mut self, file: SpillFile) -> Result<usize, SpillFile> {
-        // SAFETY: nobody else has the list.
-        unsafe { self.put(file) }
-    }
-
-    /// # Safety
-    /// Nobody else may use the list.
-    #[expect(clippy::result_large_err, reason = "whoever made a file that finds no room destroys it")]
-    unsafe fn put(&self, file: SpillFile) -> Result<usize, SpillFile> {
-        if !self.has_room() {
+        if self.nr_files.load(Ordering::Relaxed) >= DEVICES_MAX {
             return Err(file);
         }
+        // SAFETY: nobody else has the list.
+        Ok(unsafe { self.put(file) })
+    }
+
+    /// Puts a file where one is missing, or at the end. There must be room.
+    ///
+    /// # Safety
+    /// Nobody else may use the list.
+    unsafe fn put(&self, file: SpillFile) -> usize {
         let n = self.nr_files.load(Ordering::Relaxed);
         // SAFETY: the caller's contract.
         let entries = unsafe { self.entries_mut() };
@@ -232,11 +272,11 @@ impl Devices {
         if i < n {
             entries[i] = Some(file);
         } else {
-            // SAFETY: `has_room` says that `n` is below FILES_MAX; nobody reads the entry yet.
+            // SAFETY: there is room, so `n` is below FILES_MAX; nobody reads the entry yet.
             unsafe { self.files.add(n).write(MaybeUninit::new(Some(file))) };
             self.nr_files.store(n + 1, Ordering::Release);
         }
-        Ok(i)
+        i
     }
 
     /// Has file `i` written to from now on.
@@ -264,12 +304,11 @@ impl Devices {
     /// caller may try parts of the batch when none does, so that what belongs together stays together while it can.
     pub fn write(
         &self,
-        shard: Shard,
+        writer: Writer<'_>,
         owners: &[Slot],
         data: &mut [u8],
         lens: &[u16],
         out: &mut [u32],
-        reclaim: Reclaim<'_>,
     ) -> Result<usize, FileError> {
         debug_assert!(lens.len() <= BATCH);
         let turn = self.written.fetch_add(lens.len() as u32, Ordering::Relaxed) / CLUSTER_SLOTS;
@@ -283,9 +322,11 @@ impl Devices {
                 if asked & bit(i) != 0 {
                     continue;
                 }
-                let Some(file) = self.file(i).filter(|file| !(wants_rested && file.is_resting())) else { continue };
+                let Some(file) = self.file(writer.held, i).filter(|file| !(wants_rested && file.is_resting())) else {
+                    continue;
+                };
                 asked |= bit(i);
-                match file.write(shard, owners, data, lens, out, reclaim) {
+                match file.write(Shard(writer.shard), owners, data, lens, out, writer.reclaim) {
                     Ok(()) => return Ok(i),
                     // What was to be written is lost: nobody else can take it.
                     Err(FileError::Corrupt) => return Err(FileError::Corrupt),
@@ -304,9 +345,9 @@ impl Devices {
     }
 
     /// Why there is no device of this process's own, where it is to have one.
-    pub fn unmade(&self) -> Option<u32> {
+    pub fn unmade(&self, held: &Held) -> Option<u32> {
         let errno = self.unmade_errno.load(Ordering::Relaxed);
-        (errno != 0 && self.own().next().is_none()).then_some(errno)
+        (errno != 0 && self.own(held).next().is_none()).then_some(errno)
     }
 
     /// Why they took nothing the last time: an error number, or 0 when no slot was free.

@@ -42,7 +42,7 @@ impl Space {
         self.background.set_forked();
         stock::empty_stock(self, &exclusive);
         let child = self.swap.devices.lives().begin_child(&exclusive);
-        self.swap.devices.all().for_each(|(_, file)| file.adopt(&exclusive, child));
+        self.swap.devices.all(&exclusive).for_each(|(_, file)| file.adopt(&exclusive, child));
         complete_fork_room(self, &exclusive, ctx);
         let reserved = self.tree().reserve_child();
         let shared = reserved.map_or(0, |child| share::share_pages(self, &exclusive, child));
@@ -130,7 +130,7 @@ impl Space {
             if let Some(child) = self.family.reserved_child(&exclusive) {
                 self.tree().drop_child(child);
             }
-            self.swap.devices.all().for_each(|(_, file)| file.disown(&exclusive));
+            self.swap.devices.all(&exclusive).for_each(|(_, file)| file.disown(&exclusive));
         }
         self.swap.devices.lives().end_child();
         self.threads.requests.thaw();
@@ -159,7 +159,7 @@ fn become_child(space: &Space, exclusive: &Exclusive<'_>, ctx: &ThreadCtx) -> Re
     let charged = space.budget.charged() as i64;
     space.tree().become_child(reserved, charged).map_err(|_| InitError::Processes)?;
     sharing::look_at_shared_pool(space);
-    publish::publish_sizes(space);
+    publish::publish_sizes(space, exclusive);
     // What its parent evicted and needs again says nothing of the child.
     space.family.set_forked_at(space.swap.clock());
     space.eviction.reset();
@@ -229,10 +229,10 @@ fn wipe(space: &Space, exclusive: &Exclusive<'_>, r: Region) {
 /// nothing of it. Without one, what does not compress stays in RAM.
 fn open_own_files(space: &Space, exclusive: &Exclusive<'_>) {
     let devices = &space.swap.devices;
-    let own = devices.own().fold(0, |files, (i, _)| files | bit(i));
+    let own = devices.own(exclusive).fold(0, |files, (i, _)| files | bit(i));
     let mut specs = [([0u8; NAME_BYTES_MAX], 0u64, 0i16); DEVICES_MAX];
     let mut nr_specs = 0;
-    for (i, file) in devices.own() {
+    for (i, file) in devices.own(exclusive) {
         let (Some(priority), Some(spec)) = (devices.priority(i), specs.get_mut(nr_specs)) else { continue };
         let name = file.dir().to_bytes_with_nul();
         spec.0[..name.len()].copy_from_slice(name);
@@ -244,7 +244,7 @@ fn open_own_files(space: &Space, exclusive: &Exclusive<'_>) {
     specs.sort_unstable_by_key(|spec| core::cmp::Reverse(spec.2));
     numbers(own).for_each(|i| devices.write_no_more(i));
     for i in 0..FILES_MAX {
-        if devices.file(i).is_some_and(|file| file.is_unused(exclusive))
+        if devices.file(exclusive, i).is_some_and(|file| file.is_unused(exclusive))
             && let Some(file) = devices.remove(exclusive, i)
         {
             file.destroy(exclusive, &space.budget);

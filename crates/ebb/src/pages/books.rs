@@ -130,7 +130,7 @@ pub(crate) fn find_books(space: &Space, exclusive: &Exclusive<'_>) -> Option<Boo
         return None;
     }
     // Memory that several processes map is none of these, and charged to each.
-    let of_families = space.swap.devices.all().map(|(_, file)| file.family_pages()).sum::<usize>();
+    let of_families = space.swap.devices.all(exclusive).map(|(_, file)| file.family_pages()).sum::<usize>();
     space.budget.correct_meta(exclusive, found.pages + of_families);
     // What was used before is charged now, and who uses books from here on has them looked at again.
     space.family.books.is_used.store(false, SeqCst);

@@ -47,10 +47,10 @@ pub(crate) struct Opened {
 }
 
 /// A clean page that the caller owns gives up its slot.
-fn free_clean(space: &Space, addr: usize, state: State) {
+fn free_clean(space: &Space, held: &Held, addr: usize, state: State) {
     let (slot, folio) = (slot_of(state), folio_at(addr));
     if let Ok(was) = space.swap.claim(slot, folio) {
-        space.swap.release(&space.budget, space.stats, slot, folio, was);
+        space.swap.release(held, &space.budget, space.stats, slot, folio, was);
     }
 }
 
@@ -118,7 +118,7 @@ fn open(space: &Space, held: &Held, addr: usize, word: PageWord<'_>, state: Stat
                 _ => space.swap.claim(slot, folio).ok(),
             };
             match was {
-                Some(was) => space.swap.release(&space.budget, space.stats, slot, folio, was),
+                Some(was) => space.swap.release(held, &space.budget, space.stats, slot, folio, was),
                 None if matches!(how, How::ForSlots { waits: false }) => break,
                 None => {}
             }
@@ -239,15 +239,15 @@ pub(crate) fn open_range_exclusive(space: &Space, exclusive: &Exclusive<'_>, sta
 }
 
 /// The clean page at `addr` has lost its place in memory: frees its slot. The caller sets the word.
-pub(crate) fn forget_clean(space: &Space, _exclusive: &Exclusive<'_>, addr: usize, state: State) {
+pub(crate) fn forget_clean(space: &Space, exclusive: &Exclusive<'_>, addr: usize, state: State) {
     debug_assert!(state.is_clean());
-    free_clean(space, addr, state);
+    free_clean(space, exclusive, addr, state);
     account::uncount_clean(space, addr, 1);
 }
 
 /// The claimed clean page at `addr` is unmapped; its new state.
-fn evict_clean(space: &Space, addr: usize, state: State, tally: &mut Tally<'_>) -> State {
-    space.swap.evict(slot_of(state), folio_at(addr));
+fn evict_clean(space: &Space, held: &Held, addr: usize, state: State, tally: &mut Tally<'_>) -> State {
+    space.swap.evict(held, slot_of(state), folio_at(addr));
     sharing::break_if_shared(space, addr, state);
     tally.add(addr, Cost::RAM.taken());
     State::swapped(state.payload())
@@ -270,7 +270,7 @@ pub(crate) fn drop_clean(
     });
     for (page, raw) in saved.iter_mut().enumerate() {
         if gone[page / GROUP_FRAMES] >> (page % GROUP_FRAMES) & 1 != 0 {
-            *raw = evict_clean(space, unit + page * PAGE, State::from_raw(*raw), &mut tally).to_raw();
+            *raw = evict_clean(space, held, unit + page * PAGE, State::from_raw(*raw), &mut tally).to_raw();
             dropped += 1;
         }
     }
@@ -314,7 +314,7 @@ pub(crate) fn drop_clean(
             }
             // After a failure some pages of the range may be gone: only one by one is it sure which.
             if i < done || uapi::madvise(addr, PAGE, g::MADV_DONTNEED).is_ok() {
-                saved[page] = evict_clean(space, addr, state, &mut tally).to_raw();
+                saved[page] = evict_clean(space, held, addr, state, &mut tally).to_raw();
                 dropped += 1;
             } else {
                 word.finish(kept::kept(space, addr, state));

@@ -84,33 +84,32 @@ pub enum Brought {
     Over(Target),
 }
 
-/// Brings a page in at the expense of its region's group: [`swapin::bring`] with `want.group` charged. `force`: also beyond
-/// the group's limits. Inside the gate.
+/// Brings a page in at the expense of its region's group: [`swapin::bring`] with `want.group` charged.
 #[inline]
 pub(crate) fn bring_charged(
     space: &Space,
+    held: &Held,
     ctx: &ThreadCtx,
     addr: usize,
     word: PageWord<'_>,
     state: State,
     want: Want,
-    force: bool,
 ) -> Brought {
     if want.group.is_root() || !matches!(state.tag(), Tag::None | Tag::Swapped) {
-        return Brought::In(swapin::bring(space, ctx, addr, word, state, want));
+        return Brought::In(swapin::bring(space, held, ctx, addr, word, state, want));
     }
-    bring_into_group(space, ctx, addr, word, state, want, force)
+    bring_into_group(space, held, ctx, addr, word, state, want)
 }
 
 #[cold]
 fn bring_into_group(
     space: &Space,
+    held: &Held,
     ctx: &ThreadCtx,
     addr: usize,
     word: PageWord<'_>,
     state: State,
     mut want: Want,
-    force: bool,
 ) -> Brought {
     let groups = &space.groups;
     // Read-ahead is for when there is room: the page itself comes in without it.
@@ -122,14 +121,14 @@ fn bring_into_group(
         want.window = 1;
         match groups.try_charge_ram(want.group, 1) {
             Ok(()) => {}
-            Err(_) if force => groups.force(want.group, Cost::RAM),
+            Err(_) if want.force => groups.force(want.group, Cost::RAM),
             Err(full) => {
                 groups.node(full).note(Event::Max);
                 return Brought::Over(group_reclaim::groups_target(full, groups.id(full)));
             }
         }
     }
-    let result = swapin::bring(space, ctx, addr, word, state, want);
+    let result = swapin::bring(space, held, ctx, addr, word, state, want);
     let used = if let In::Mapped(n) = result { n } else { 0 };
     groups.force(want.group, Cost::RAM.times(want.window as i64 - used as i64).taken());
     Brought::In(result)

@@ -111,7 +111,8 @@ fn attempt(space: &Space, ctx: &ThreadCtx, page: usize, write: bool, plan: &Plan
         return Attempt::Again;
     }
     let (group, by_move) = (region.group, plan.by_move);
-    let mut asked = Want { window: plan.want, used: 0, end: region.end, write, ahead: false, group, by_move };
+    let mut asked =
+        Want { window: plan.want, used: 0, end: region.end, write, ahead: false, group, force: false, by_move };
     let (mut from, mut from_word) = (page, word);
     if by_move {
         asked.window = plan.window().min(RUN_MAX);
@@ -125,7 +126,7 @@ fn attempt(space: &Space, ctx: &ThreadCtx, page: usize, write: bool, plan: &Plan
     }
     let brought = match by_move && !region.attr.is_plain() {
         true => Brought::In(In::NotByMove),
-        false => charged::bring_charged(space, ctx, from, from_word, state, asked, false),
+        false => charged::bring_charged(space, &inside, ctx, from, from_word, state, asked),
     };
     if let Brought::In(In::Mapped(n)) = brought
         && !by_move

@@ -213,10 +213,10 @@ impl Space {
             let Place { at, group, is_plain, .. } = place;
             let window = if by_move { pages.min(RUN_MAX) } else { charge.left() };
             let end = place.region_end.min(end);
-            let asked = Want { window, used: window, end, write: true, ahead: false, group, by_move };
+            let asked = Want { window, used: window, end, write: true, ahead: false, group, force, by_move };
             let brought = match by_move && !is_plain {
                 true => Brought::In(In::NotByMove),
-                false => charged::bring_charged(self, ctx, at, word, state, asked, force),
+                false => charged::bring_charged(self, &inside, ctx, at, word, state, asked),
             };
             if let Brought::In(In::Mapped(n)) = brought {
                 charge.spend(n);

@@ -110,8 +110,8 @@ fn bring_run(
             return None;
         }
         let window = if by_move { ((stop - at) / PAGE).min(RUN_MAX) } else { WINDOW_MAX };
-        let want = Want { window, end: stop, used: 0, write, ahead: true, group: region.group, by_move };
-        return Some(match charged::bring_charged(space, ctx, at, word, state, want, false) {
+        let want = Want { window, end: stop, used: 0, write, ahead: true, group: region.group, force: false, by_move };
+        return Some(match charged::bring_charged(space, held, ctx, at, word, state, want) {
             Brought::In(In::NotByMove) => return None,
             // Its group may have room for less.
             Brought::Over(_) if by_move => return None,

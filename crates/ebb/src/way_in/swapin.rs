@@ -13,6 +13,7 @@ use crate::pages::claims;
 use crate::pages::{account, drivers, sharing, stock};
 use crate::places::frames::{Frames, Placed, RUN_MAX, RUN_MIN};
 use crate::places::swapspace::{LoadError, NOT_LOCKED, Source, folio_at, slot_of};
+use crate::protocols::gate::Held;
 use crate::protocols::page::{PageWord, State, Tag};
 use crate::space::Space;
 use crate::threads::ctx::{ThreadCtx, WINDOW_MAX};
@@ -56,11 +57,21 @@ pub(crate) struct Want {
     pub by_move: bool,
     /// Whose page it is.
     pub group: Index,
+    /// Also beyond the group's limits.
+    pub force: bool,
 }
 
 /// Brings in the page at `addr`, seen in `state`, and up to `want.window` pages in all that follow it in the same
 /// unit and below `want.end`, all of the same kind.
-pub(crate) fn bring(space: &Space, ctx: &ThreadCtx, addr: usize, word: PageWord<'_>, state: State, want: Want) -> In {
+pub(crate) fn bring(
+    space: &Space,
+    held: &Held,
+    ctx: &ThreadCtx,
+    addr: usize,
+    word: PageWord<'_>,
+    state: State,
+    want: Want,
+) -> In {
     let unit_end = space.table.unit_start(addr) + UNIT_BYTES;
     let end = want.end.min(unit_end).min(addr + want.window * PAGE);
     let want = Want { end, ..want };
@@ -69,8 +80,8 @@ pub(crate) fn bring(space: &Space, ctx: &ThreadCtx, addr: usize, word: PageWord<
         Tag::None if want.by_move => first_touch_by_move(space, addr, word, state, end),
         Tag::None => first_touch(space, addr, word, state, end),
         Tag::Staged => soft_fault(space, addr, word, state, want),
-        Tag::Swapped if want.by_move => swap_in::<RUN_MAX>(space, ctx, addr, word, state, want),
-        Tag::Swapped => swap_in::<WINDOW_MAX>(space, ctx, addr, word, state, want),
+        Tag::Swapped if want.by_move => swap_in::<RUN_MAX>(space, held, ctx, addr, word, state, want),
+        Tag::Swapped => swap_in::<WINDOW_MAX>(space, held, ctx, addr, word, state, want),
         Tag::Present => In::Mapped(0),
         Tag::Busy => In::Retry,
     }
@@ -250,6 +261,7 @@ struct Loaded {
 #[inline(never)]
 fn swap_in<const N: usize>(
     space: &Space,
+    held: &Held,
     ctx: &ThreadCtx,
     addr: usize,
     word: PageWord<'_>,
@@ -289,9 +301,9 @@ fn swap_in<const N: usize>(
     let mut buffers = Buffers { wide, bounce: &mut bounce.0, spare: &mut spare.0 };
     let mut were = [NOT_LOCKED; N];
     let (locked, failure) = lock_slots(space, addr, entries, &mut were);
-    let loaded = load(space, &entries[..locked], failure, &mut buffers);
+    let loaded = load(space, held, &entries[..locked], failure, &mut buffers);
     for i in loaded.n..locked {
-        space.swap.unclaim(slot_of(entries[i]), were[i]);
+        space.swap.unclaim(held, slot_of(entries[i]), were[i]);
     }
     let Placed { mapped, clean, error } = map(space, addr, &want, &loaded, frames, buffers.pages(loaded.n));
     if let Some(frames) = frames {
@@ -299,7 +311,7 @@ fn swap_in<const N: usize>(
     }
     check_unmapped(space, error, b"a swapped page was mapped already");
     let is_clean = |i: usize| clean >> i & 1 != 0;
-    settle(space, addr, &want, &loaded, entries, &were, mapped, is_clean);
+    settle(space, held, addr, &want, &loaded, entries, &were, mapped, is_clean);
     finish_run(space, addr, n, |i| match entries[i] {
         entry if i >= mapped => entry,
         entry if is_clean(i) => State::clean(entry.payload()),
@@ -334,13 +346,19 @@ fn lock_slots(space: &Space, addr: usize, entries: &[State], were: &mut [Locked]
 }
 
 /// Loads what the locked slots of these pages hold, from the first on.
-fn load(space: &Space, entries: &[State], failure: Option<LoadError>, buffers: &mut Buffers<'_>) -> Loaded {
+fn load(
+    space: &Space,
+    held: &Held,
+    entries: &[State],
+    failure: Option<LoadError>,
+    buffers: &mut Buffers<'_>,
+) -> Loaded {
     let mut loaded = Loaded { n: 0, source: Source::Same, from_file: true, failure };
     while loaded.n < entries.len() {
         let run = space.swap.run_in_file(entries[loaded.n..].iter().map(|entry| slot_of(*entry)));
         if let (Some(run), Some(wide)) = (run, &mut buffers.wide) {
             let part = &mut wide[loaded.n * PAGE..(loaded.n + run.n) * PAGE];
-            let (came, e) = space.swap.load_run(run, part, buffers.spare);
+            let (came, e) = space.swap.load_run(held, run, part, buffers.spare);
             loaded.source = if loaded.n == 0 && came > 0 { Source::File } else { loaded.source };
             loaded.n += came;
             loaded.failure = e;
@@ -354,7 +372,7 @@ fn load(space: &Space, entries: &[State], failure: Option<LoadError>, buffers: &
         let slot = slot_of(entries[loaded.n]);
         let (out, scratch) = buffers.page(loaded.n);
         let Ok(out) = out.try_into() else { break };
-        match space.swap.load(slot, out, scratch) {
+        match space.swap.load(held, slot, out, scratch) {
             Ok(source) => {
                 loaded.source = if loaded.n == 0 { source } else { loaded.source };
                 loaded.from_file &= source == Source::File;
@@ -390,6 +408,7 @@ fn map(space: &Space, addr: usize, want: &Want, loaded: &Loaded, frames: Option<
 #[expect(clippy::too_many_arguments, reason = "what one swap-in has found out")]
 fn settle(
     space: &Space,
+    held: &Held,
     addr: usize,
     want: &Want,
     loaded: &Loaded,
@@ -405,7 +424,7 @@ fn settle(
     for i in 0..loaded.n {
         let (slot, was) = (slot_of(entries[i]), were[i]);
         if i >= mapped {
-            space.swap.unclaim(slot, was);
+            space.swap.unclaim(held, slot, was);
             continue;
         }
         if let Locked::Stored(stored) = was {
@@ -418,9 +437,9 @@ fn settle(
             near_own += (distance as usize <= even && distance <= age) as u64;
         }
         if is_clean(i) {
-            space.swap.keep(slot, was);
+            space.swap.keep(held, slot, was);
         } else {
-            space.swap.release(&space.budget, space.stats, slot, folio_at(addr + i * PAGE), was);
+            space.swap.release(held, &space.budget, space.stats, slot, folio_at(addr + i * PAGE), was);
         }
     }
     if mapped == 0 {

@@ -11,6 +11,7 @@
 use crate::base::{PAGE, uapi};
 use crate::counters::stats;
 use crate::device::file::BATCH;
+use crate::device::list::Writer;
 use crate::groups::cost::Cost;
 use crate::memory::table::UNIT_PAGES;
 use crate::pages::account;
@@ -145,7 +146,7 @@ fn evict_segment(
             work.saved[*page] = State::swapped(Entry { device: 0, slot: *slot }.to_bits()).to_raw();
             evicted += 1;
         } else {
-            space.swap.discard(&space.budget, space.stats, *slot);
+            space.swap.discard(held, &space.budget, space.stats, *slot);
             tally.add(addr, Cost::SWAP.taken());
             work.saved[*page] = kept::kept(space, addr, State::from_raw(work.saved[*page])).to_raw();
         }
@@ -178,8 +179,9 @@ fn store_in_place(
     }
     slots[nr_paid..nr_slots].iter().for_each(|slot| space.swap.unalloc(*slot));
     let reclaim = |slot, at| clean::reclaim_cache_only(space, held, slot, at);
+    let writer = Writer { held, shard: ctx.shard(), reclaim: &reclaim };
     let mut n = 0;
-    swapout::store_pages(space, ctx, &contents[..nr_paid], &slots[..nr_paid], work, &reclaim, |i, is_stored| {
+    swapout::store_pages(space, writer, &contents[..nr_paid], &slots[..nr_paid], work, |i, is_stored| {
         if is_stored {
             stored[n] = Stored { page: pages[i], slot: slots[i] };
             n += 1;

@@ -29,9 +29,9 @@ fn print_charge(space: &Space, ctx: &ThreadCtx) {
         .number(space.budget.meta_pages())
         .str(b", units to sweep ")
         .number(space.eviction.units.len());
-    line.str(b", devices ").number(space.swap.devices.own().count());
-    line.str(b" of ").number(space.swap.devices.all().count());
-    if let Some(errno) = space.swap.devices.unmade() {
+    line.str(b", devices ").number(space.swap.devices.own(&inside).count());
+    line.str(b" of ").number(space.swap.devices.all(&inside).count());
+    if let Some(errno) = space.swap.devices.unmade(&inside) {
         line.str(b", which cannot be made (errno ").number(errno as usize).str(b")");
     } else if !space.swap.has_file() {
         line.str(b", which take nothing (errno ").number(space.swap.devices.last_errno() as usize).str(b")");
@@ -52,7 +52,7 @@ pub(crate) fn give_up(space: &Space, ctx: &ThreadCtx) -> ! {
     if space.swap.has_file() {
         space.fatal(b"the budget is too small: everything that it holds is pinned; give more --ram");
     }
-    if space.swap.devices.unmade().is_some() {
+    if space.swap.devices.unmade(&space.threads.enter(ctx)).is_some() {
         space.fatal(
             b"out of swap: the pool takes no more, and this process could make no spill file, perhaps because it gave up \
             the right to write files (Landlock) or has another root; give more --ram",

@@ -3,6 +3,7 @@
 use crate::base::clock;
 use crate::budget;
 use crate::pages::{account, sharing};
+use crate::protocols::gate::Held;
 use crate::space::Space;
 use crate::threads::ctx::ThreadCtx;
 use crate::tree::{AGES, Kind, ages, now_ms, said};
@@ -16,9 +17,8 @@ const EVICTED_MIN: u64 = 256;
 /// Units in which one round looks for pages that others have left to this process; the next ones take their turn in the next round.
 const LOOKS_MAX: usize = 64;
 
-/// Tells the tree how much this process holds where, and divides its budget between pool, staging and pages. Inside the
-/// gate, or with it closed.
-pub(crate) fn publish_sizes(space: &Space) {
+/// Tells the tree how much this process holds where, and divides its budget between pool, staging and pages.
+pub(crate) fn publish_sizes(space: &Space, held: &Held) {
     let shared = sharing::look_at_sharing(space);
     if space.budget.hold_if_lost() {
         let member = space.tree().member();
@@ -27,7 +27,7 @@ pub(crate) fn publish_sizes(space: &Space) {
         member.wanted.store(space.budget.wanted() as u64, Relaxed);
         member.pool.store(space.swap.pool_pages() as u64, Relaxed);
         member.staged.store(space.places.staging.staged() as u64, Relaxed);
-        member.on_device.store(space.swap.device_pages(), Relaxed);
+        member.on_device.store(space.swap.device_pages(held), Relaxed);
     }
     let (limit, share) = (space.budget.limit(), space.budget.share());
     space.eviction.set_sweep_max(budget::sweep_max(share));
@@ -104,6 +104,6 @@ pub(crate) fn publish_ages(space: &Space, ctx: &ThreadCtx) {
 
 pub(crate) fn publish_sizes_outside(space: &Space, ctx: &ThreadCtx) {
     let inside = space.threads.enter(ctx);
-    publish_sizes(space);
+    publish_sizes(space, &inside);
     drop(inside);
 }

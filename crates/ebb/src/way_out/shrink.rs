@@ -1,5 +1,6 @@
 //! Making the pool smaller, and giving back what freed slots cost.
 
+use crate::device::list::Writer;
 use crate::pages::clean;
 use crate::places::swapspace::WriteBack;
 use crate::places::work::Work;
@@ -16,19 +17,19 @@ pub(crate) fn release_all_unused(space: &Space, ctx: &ThreadCtx) {
     let mut released = 1;
     while released > 0 {
         let inside = space.threads.enter(ctx);
-        released = space.swap.release_unused(&space.budget);
+        released = space.swap.release_unused(&inside, &space.budget);
         drop(inside);
     }
 }
 
 /// Many slots were freed at once: has what they cost given back, beside the program where that is possible.
-pub(crate) fn release_unused_soon(space: &Space) {
+pub(crate) fn release_unused_soon(space: &Space, held: &Held) {
     if space.background.works {
         space.background.again.store(true, Ordering::SeqCst);
         space.background.kick_if(space, true);
     } else {
         // Ends: nothing is allocated meanwhile.
-        while space.swap.release_unused(&space.budget) > 0 {}
+        while space.swap.release_unused(held, &space.budget) > 0 {}
     }
 }
 
@@ -62,7 +63,8 @@ pub(crate) fn shrink_full_pool(space: &Space, ctx: &ThreadCtx, work: &mut Work) 
 
 fn write_back(space: &Space, held: &Held, which: WriteBack, ctx: &ThreadCtx, work: &mut Work) -> usize {
     let reclaim = |slot, at| clean::reclaim_cache_only(space, held, slot, at);
-    space.swap.write_back(which, ctx.shard(), &space.budget, space.stats, &mut work.pages, &reclaim)
+    let writer = Writer { held, shard: ctx.shard(), reclaim: &reclaim };
+    space.swap.write_back(writer, which, &space.budget, space.stats, &mut work.pages)
 }
 
 /// Makes the pool smaller: writes objects back, compacts, frees slots of clean pages, gives empty blocks back. False
@@ -71,11 +73,12 @@ pub(crate) fn shrink_pool(space: &Space, ctx: &ThreadCtx, work: &mut Work) -> bo
     let inside = space.threads.enter(ctx);
     let mut moved = write_back(space, &inside, WriteBack::Oldest, ctx, work) > 0;
     // To compact what is shared copies it.
-    moved |= !space.family.pool_is_shared() && space.swap.compact(&space.budget, space.stats, COMPACT_STEP) > 0;
+    moved |=
+        !space.family.pool_is_shared() && space.swap.compact(&inside, &space.budget, space.stats, COMPACT_STEP) > 0;
     if !moved {
         moved = clean::open_some(space, &inside);
         space.swap.trim(&space.budget);
-        space.swap.release_unused(&space.budget);
+        space.swap.release_unused(&inside, &space.budget);
     }
     drop(inside);
     moved

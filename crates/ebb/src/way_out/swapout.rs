@@ -2,7 +2,8 @@
 
 use crate::base::{PAGE, uapi};
 use crate::counters::stats;
-use crate::device::file::{BATCH, FileError, Reclaim};
+use crate::device::file::{BATCH, FileError};
+use crate::device::list::Writer;
 use crate::groups::cost::Cost;
 use crate::groups::table::Index;
 use crate::pages::{account, clean, sharing, stock, tally};
@@ -181,7 +182,8 @@ fn swap_out(
         space.swap.unalloc(*slot);
     }
     let reclaim = |slot, at| clean::reclaim_cache_only(space, held, slot, at);
-    store_pages(space, ctx, &contents[..used], &slots[..used], work, &reclaim, |i, is_stored| {
+    let writer = Writer { held, shard: ctx.shard(), reclaim: &reclaim };
+    store_pages(space, writer, &contents[..used], &slots[..used], work, |i, is_stored| {
         let (addr, frame) = claimed[i];
         if is_stored {
             stored += 1;
@@ -220,11 +222,10 @@ fn put_back(space: &Space, held: &Held, addr: usize, frame: u32) -> bool {
 /// and as soon as possible, whether it is stored.
 pub(crate) fn store_pages(
     space: &Space,
-    ctx: &ThreadCtx,
+    writer: Writer<'_>,
     contents: &[usize],
     slots: &[Slot],
     work: &mut Work,
-    reclaim: Reclaim<'_>,
     mut done: impl FnMut(usize, bool),
 ) {
     let mut pending = [Pending { page: 0, len: 0 }; BATCH];
@@ -251,16 +252,15 @@ pub(crate) fn store_pages(
             }
         }
     }
-    store_in_file(space, ctx, &pending[..nr_pending], slots, work, reclaim, done);
+    store_in_file(space, writer, &pending[..nr_pending], slots, work, done);
 }
 
 fn store_in_file(
     space: &Space,
-    ctx: &ThreadCtx,
+    writer: Writer<'_>,
     pending: &[Pending],
     all_slots: &[Slot],
     work: &mut Work,
-    reclaim: Reclaim<'_>,
     mut done: impl FnMut(usize, bool),
 ) {
     if pending.is_empty() {
@@ -272,14 +272,13 @@ fn store_in_file(
         (slots[i], lens[i]) = (all_slots[p.page], p.len);
     }
     let n = pending.len();
-    let (group, shard) = (&space.budget, ctx.shard());
-    let whole = space.swap.store_file(group, shard, &slots[..n], &lens[..n], &mut work.pages, reclaim);
+    let whole = space.swap.store_file(writer, &space.budget, &slots[..n], &lens[..n], &mut work.pages);
     let mut stored = if whole.is_ok() { n } else { 0 };
     // A file that is almost full has room for some. What could not be made plain again stays in its frame.
     while stored < n && whole != Err(FileError::Corrupt) {
         let part = &mut work.pages[stored * PAGE..(stored + 1) * PAGE];
         let one = stored..stored + 1;
-        if space.swap.store_file(group, shard, &slots[one.clone()], &lens[one], part, reclaim).is_err() {
+        if space.swap.store_file(writer, &space.budget, &slots[one.clone()], &lens[one], part).is_err() {
             break;
         }
         stored += 1;

@@ -7,6 +7,7 @@ use crate::base::uapi;
 use crate::budget::Budget;
 use crate::counters::stats::Shared;
 use crate::protocols::gate::Exclusive;
+use crate::protocols::gate::Held;
 use core::sync::atomic::Ordering;
 use ebb_slots::{EvictError, Folio, LockError, Locked, Order, Shadow, Slot, TableEntry};
 
@@ -24,16 +25,16 @@ impl SwapSpace {
     }
 
     /// Gives back a claimed slot whose content is stored, and which no page refers to after all.
-    pub fn discard(&self, budget: &Budget, stats: &Shared, slot: Slot) {
-        self.free_content(budget, stats, slot);
+    pub fn discard(&self, held: &Held, budget: &Budget, stats: &Shared, slot: Slot) {
+        self.free_content(held, budget, stats, slot);
         self.slots.free_run(slot, Order::ZERO);
     }
 
     /// The claimed slot's content is stored and the page `folio` is mapped clean, with the same content: lets the slot stay
     /// in the cache, without a reference.
-    pub fn adopt(&self, slot: Slot, folio: Folio) {
+    pub fn adopt(&self, held: &Held, slot: Slot, folio: Folio) {
         self.slots.cache_replace(slot, folio);
-        self.mark_in_file(slot, true);
+        self.mark_in_file(held, slot, true);
         self.slots.unlock(slot);
     }
 
@@ -65,13 +66,13 @@ impl SwapSpace {
     }
 
     /// Ends a claim; everything is as it `was`, but perhaps in another place.
-    pub fn unclaim(&self, slot: Slot, was: Locked) {
+    pub fn unclaim(&self, held: &Held, slot: Slot, was: Locked) {
         match was {
             Locked::Stored(stored) => {
                 self.slots.cache_del(slot, stored.shadow);
             }
             Locked::Resident(_) => {
-                self.mark_in_file(slot, true);
+                self.mark_in_file(held, slot, true);
                 self.slots.unlock(slot);
             }
         }
@@ -79,10 +80,10 @@ impl SwapSpace {
 
     /// The page that claimed `slot` is mapped clean: its reference becomes residence, unless another page is resident
     /// already; then it stays a reference. Ends the claim.
-    pub fn keep(&self, slot: Slot, was: Locked) {
+    pub fn keep(&self, held: &Held, slot: Slot, was: Locked) {
         match was {
             Locked::Stored(_) => {
-                self.mark_in_file(slot, true);
+                self.mark_in_file(held, slot, true);
                 self.slots.settle(slot);
             }
             Locked::Resident(_) => self.slots.unlock(slot),
@@ -91,7 +92,7 @@ impl SwapSpace {
 
     /// The page `folio` needs the claimed `slot` no more: its reference goes, or its residence. With the last one the content
     /// goes too. Ends the claim.
-    pub fn release(&self, budget: &Budget, stats: &Shared, slot: Slot, folio: Folio, was: Locked) {
+    pub fn release(&self, held: &Held, budget: &Budget, stats: &Shared, slot: Slot, folio: Folio, was: Locked) {
         // Counts of claimed slots change by who has the claim, or under the exclusive gate.
         let is_last = match was {
             Locked::Resident(resident) if resident.folio == folio => resident.count == 0,
@@ -105,13 +106,13 @@ impl SwapSpace {
             }
         };
         if is_last {
-            self.free_content(budget, stats, slot);
+            self.free_content(held, budget, stats, slot);
             return self.slots.free_run(slot, Order::ZERO);
         }
         let shadow = match was {
             Locked::Stored(stored) => stored.shadow,
             Locked::Resident(_) => {
-                self.mark_in_file(slot, false);
+                self.mark_in_file(held, slot, false);
                 Shadow(self.clock.load(Ordering::Relaxed))
             }
         };
@@ -119,7 +120,7 @@ impl SwapSpace {
     }
 
     /// The clean page `folio`, which the caller has `BUSY`, was evicted: `slot` alone has its content now.
-    pub fn evict(&self, slot: Slot, folio: Folio) {
+    pub fn evict(&self, held: &Held, slot: Slot, folio: Folio) {
         let is_resident = |entry| matches!(entry, TableEntry::Cached { folio: of, .. } if of == folio);
         // One that shares the slot with a resident page has a reference already.
         if !is_resident(self.slots.get(slot)) {
@@ -128,7 +129,7 @@ impl SwapSpace {
         let shadow = Shadow(self.clock.fetch_add(1, Ordering::Relaxed));
         loop {
             let result = if self.location(slot).load(Ordering::Acquire) & location::KIND == location::FILE {
-                self.evict_in_file(slot, folio, shadow)
+                self.evict_in_file(held, slot, folio, shadow)
             } else {
                 self.slots.evict(slot, shadow)
             };
@@ -140,10 +141,10 @@ impl SwapSpace {
         }
     }
 
-    fn evict_in_file(&self, slot: Slot, folio: Folio, shadow: Shadow) -> Result<(), EvictError> {
+    fn evict_in_file(&self, held: &Held, slot: Slot, folio: Folio, shadow: Shadow) -> Result<(), EvictError> {
         match self.slots.lock(slot, folio) {
             Ok(_) => {
-                self.mark_in_file(slot, false);
+                self.mark_in_file(held, slot, false);
                 let counted = self.slots.dup(slot);
                 self.slots.cache_del(slot, shadow);
                 counted.map_err(|_| EvictError::CountOverflow)
@@ -155,10 +156,10 @@ impl SwapSpace {
 
     /// Tells the file that has the claimed slot's content whether memory has it too. A hint: what it means is decided by the
     /// slot itself (see [`Space::reclaim_cache_only`](crate::Space)).
-    fn mark_in_file(&self, slot: Slot, is_resident: bool) {
+    fn mark_in_file(&self, held: &Held, slot: Slot, is_resident: bool) {
         let loc = self.location(slot).load(Ordering::Acquire);
         if let Some((file, at)) = file_of(loc)
-            && let Some(file) = self.devices.file(file)
+            && let Some(file) = self.devices.file(held, file)
         {
             file.mark(at, slot, is_resident);
         }

@@ -1,14 +1,16 @@
 //! A slot's content on its way into a place and out of it. The caller has the slot claimed.
 
+use super::SwapSpace;
 use super::location::{self, file_of, location_in_file, location_of};
-use super::{SHARDS, SwapSpace};
 use crate::base::uapi::Errno;
 use crate::budget::Budget;
 use crate::counters::stats::{self, Shared};
-use crate::device::file::{BATCH, FileError, Reclaim, SLOT_BYTES};
+use crate::device::file::{BATCH, FileError, SLOT_BYTES};
+use crate::device::list::Writer;
+use crate::protocols::gate::Held;
 use core::sync::atomic::Ordering;
 use ebb_pool::{Handle, PoolFull, codec};
-use ebb_slots::{Shard, Slot};
+use ebb_slots::Slot;
 
 /// A page that compresses to more than this goes to a file, where it costs no RAM.
 pub(super) const POOL_OBJECT_MAX: usize = 3072;
@@ -106,25 +108,23 @@ impl SwapSpace {
     /// 4 KiB of `data`, which is overwritten. All or nothing.
     pub fn store_file(
         &self,
+        writer: Writer<'_>,
         budget: &Budget,
-        shard: usize,
         slots: &[Slot],
         lens: &[u16],
         data: &mut [u8],
-        reclaim: Reclaim<'_>,
     ) -> Result<(), FileError> {
         let n = slots.len();
         let mut at = [0u32; BATCH];
-        let shard = Shard(shard % SHARDS);
-        let index = self.devices.write(shard, slots, &mut data[..n * SLOT_BYTES], lens, &mut at[..n], reclaim);
+        let index = self.devices.write(writer, slots, &mut data[..n * SLOT_BYTES], lens, &mut at[..n]);
         let index = index.inspect_err(|_| self.memory.set_refused())?;
-        self.settle_in_file(budget, index, slots, &at[..n]);
+        self.settle_in_file(writer.held, budget, index, slots, &at[..n]);
         Ok(())
     }
 
     /// The objects of claimed slots are at these places of a file.
-    pub(super) fn settle_in_file(&self, budget: &Budget, index: usize, slots: &[Slot], at: &[u32]) {
-        if let Some(file) = self.devices.file(index) {
+    pub(super) fn settle_in_file(&self, held: &Held, budget: &Budget, index: usize, slots: &[Slot], at: &[u32]) {
+        if let Some(file) = self.devices.file(held, index) {
             file.charge_tables(budget);
         }
         for (slot, at) in slots.iter().zip(at) {
@@ -133,7 +133,13 @@ impl SwapSpace {
     }
 
     /// Reads the content of the claimed `slot`. `scratch` is used for what a file holds compressed.
-    pub fn load(&self, slot: Slot, out: &mut [u8; 4096], scratch: &mut [u8; 4096]) -> Result<Source, LoadError> {
+    pub fn load(
+        &self,
+        held: &Held,
+        slot: Slot,
+        out: &mut [u8; 4096],
+        scratch: &mut [u8; 4096],
+    ) -> Result<Source, LoadError> {
         let loc = self.location(slot).load(Ordering::Acquire);
         match loc & location::KIND {
             location::SAME => {
@@ -154,7 +160,7 @@ impl SwapSpace {
             }
             location::FILE => {
                 let (file, at) = file_of(loc).ok_or(LoadError::Lost)?;
-                let file = self.devices.file(file).ok_or(LoadError::Lost)?;
+                let file = self.devices.file(held, file).ok_or(LoadError::Lost)?;
                 let len = match file.read(at, out) {
                     Ok(len) => len,
                     Err(FileError::Io(e)) => return Err(LoadError::Io(e)),
@@ -178,8 +184,14 @@ impl SwapSpace {
 
     /// Reads the content of such slots, which is as many pages as `out` has; how many of them before the first that failed. Where nothing
     /// could be read, [`Self::load`] tells why.
-    pub fn load_run(&self, run: FileRun, out: &mut [u8], scratch: &mut [u8; 4096]) -> (usize, Option<LoadError>) {
-        let Some(file) = self.devices.file(run.file) else { return (0, None) };
+    pub fn load_run(
+        &self,
+        held: &Held,
+        run: FileRun,
+        out: &mut [u8],
+        scratch: &mut [u8; 4096],
+    ) -> (usize, Option<LoadError>) {
+        let Some(file) = self.devices.file(held, run.file) else { return (0, None) };
         if file.read_run(run.at, out).is_err() {
             return (0, None);
         }
@@ -193,7 +205,7 @@ impl SwapSpace {
     }
 
     /// Frees the content of the claimed slot, wherever it is.
-    pub(super) fn free_content(&self, budget: &Budget, stats: &Shared, slot: Slot) {
+    pub(super) fn free_content(&self, held: &Held, budget: &Budget, stats: &Shared, slot: Slot) {
         let loc = self.location(slot).swap(0, Ordering::AcqRel);
         match loc & location::KIND {
             location::POOL => {
@@ -203,7 +215,7 @@ impl SwapSpace {
             }
             location::FILE => {
                 if let Some((number, at)) = file_of(loc)
-                    && let Some(file) = self.devices.file(number)
+                    && let Some(file) = self.devices.file(held, number)
                 {
                     file.free(at);
                     self.note_freed(file);

@@ -5,13 +5,15 @@
 
 use super::content::POOL_OBJECT_MAX;
 use super::location::{file_of, location_of};
-use super::{MOVING, NOT_LOCKED, SHARDS, SwapSpace};
+use super::{MOVING, NOT_LOCKED, SwapSpace};
 use crate::budget::Budget;
 use crate::counters::stats::Shared;
-use crate::device::file::{BATCH, FileError, Reclaim, SLOT_BYTES};
+use crate::device::file::{BATCH, FileError, SLOT_BYTES};
+use crate::device::list::Writer;
 use crate::device::list::{Files, bit};
+use crate::protocols::gate::Held;
 use core::sync::atomic::Ordering;
-use ebb_slots::{LockError, Locked, Shard, Slot};
+use ebb_slots::{LockError, Locked, Slot};
 
 /// Slots that one step looks at.
 const LOOKS: usize = 8192;
@@ -50,13 +52,11 @@ enum Claim {
 /// A device that is being emptied, and at whose expense.
 #[derive(Clone, Copy)]
 pub struct Evacuation<'a> {
-    /// The allocation shard of who works at it.
-    pub shard: usize,
+    pub writer: Writer<'a>,
     pub budget: &'a Budget,
     pub stats: &'a Shared,
     /// The files to empty, which nobody writes to any more, as a mask.
     pub leaving: Files,
-    pub reclaim: Reclaim<'a>,
 }
 
 /// What one step did.
@@ -69,8 +69,9 @@ pub struct Step {
 
 impl SwapSpace {
     /// Moves the content of up to a batch of slots from `from` on that is in the files that are being emptied. `data` needs
-    /// room for a batch. Inside the gate.
+    /// room for a batch.
     pub fn evacuate(&self, job: &Evacuation<'_>, from: Slot, data: &mut [u8]) -> Result<Step, Stuck> {
+        let held = job.writer.held;
         let mut found = [Found { slot: Slot(0), was: NOT_LOCKED, file: 0, at: 0, len: 0 }; BATCH];
         let mut n = 0;
         let mut stuck = None;
@@ -78,7 +79,7 @@ impl SwapSpace {
         for _ in 0..LOOKS {
             next = next.and_then(|slot| self.slots.next_used(slot));
             let Some(slot) = next else { break };
-            match self.claim_in_file(slot, job.leaving, n == 0, &mut data[n * SLOT_BYTES..(n + 1) * SLOT_BYTES]) {
+            match self.claim_in_file(held, slot, job.leaving, n == 0, &mut data[n * SLOT_BYTES..(n + 1) * SLOT_BYTES]) {
                 Ok(Claim::Passed) => {}
                 Ok(Claim::Taken) => break,
                 Ok(Claim::Found(one)) => {
@@ -98,12 +99,12 @@ impl SwapSpace {
         let found = &found[..n];
         let moved = if n > 0 { self.store_elsewhere(job, found, data) } else { 0 };
         for one in &found[..moved] {
-            if let Some(file) = self.devices.file(one.file) {
+            if let Some(file) = self.devices.file(held, one.file) {
                 file.free(one.at);
             }
         }
         for one in found {
-            self.unclaim(one.slot, one.was);
+            self.unclaim(held, one.slot, one.was);
         }
         match stuck {
             None if moved == n => Ok(Step { next, moved }),
@@ -114,7 +115,14 @@ impl SwapSpace {
 
     /// Claims a slot whose content is in one of the files of a mask, and reads the object as it is stored. Waits for a slot
     /// that somebody else has claimed only if it `may_wait`: who has slots claimed waits for no other.
-    fn claim_in_file(&self, slot: Slot, leaving: Files, may_wait: bool, out: &mut [u8]) -> Result<Claim, FileError> {
+    fn claim_in_file(
+        &self,
+        held: &Held,
+        slot: Slot,
+        leaving: Files,
+        may_wait: bool,
+        out: &mut [u8],
+    ) -> Result<Claim, FileError> {
         let in_file = |loc: u64| file_of(loc).filter(|(file, _)| leaving & bit(*file) != 0);
         if in_file(self.location(slot).load(Ordering::Acquire)).is_none() {
             return Ok(Claim::Passed);
@@ -133,17 +141,17 @@ impl SwapSpace {
         let result = match in_file(self.location(slot).load(Ordering::Acquire)) {
             None => Ok(Claim::Passed),
             Some((file, at)) => {
-                self.read_object(file, at, out).map(|len| Claim::Found(Found { slot, was, file, at, len }))
+                self.read_object(held, file, at, out).map(|len| Claim::Found(Found { slot, was, file, at, len }))
             }
         };
         if !matches!(result, Ok(Claim::Found(_))) {
-            self.unclaim(slot, was);
+            self.unclaim(held, slot, was);
         }
         result
     }
 
-    fn read_object(&self, file: usize, at: u32, out: &mut [u8]) -> Result<u16, FileError> {
-        let file = self.devices.file(file).ok_or(FileError::Corrupt)?;
+    fn read_object(&self, held: &Held, file: usize, at: u32, out: &mut [u8]) -> Result<u16, FileError> {
+        let file = self.devices.file(held, file).ok_or(FileError::Corrupt)?;
         let page = out.try_into().map_err(|_| FileError::Corrupt)?;
         file.read(at, page).map(|len| len as u16)
     }
@@ -151,16 +159,16 @@ impl SwapSpace {
     /// Stores objects of claimed slots on other devices or in the pool, in their order, and changes their locations; how
     /// many. What has lain on a device is cold: another device comes first.
     fn store_elsewhere(&self, job: &Evacuation<'_>, objects: &[Found], data: &mut [u8]) -> usize {
-        let Evacuation { budget, stats, reclaim, .. } = *job;
-        let shard = Shard(job.shard % SHARDS);
+        let Evacuation { writer, budget, stats, .. } = *job;
+        let held = writer.held;
         let n = objects.len();
         let (mut slots, mut lens, mut at) = ([Slot(0); BATCH], [0; BATCH], [0; BATCH]);
         for (i, one) in objects.iter().enumerate() {
             (slots[i], lens[i]) = (one.slot, one.len);
         }
-        match self.devices.write(shard, &slots[..n], &mut data[..n * SLOT_BYTES], &lens[..n], &mut at[..n], reclaim) {
+        match self.devices.write(writer, &slots[..n], &mut data[..n * SLOT_BYTES], &lens[..n], &mut at[..n]) {
             Ok(index) => {
-                self.settle_in_file(budget, index, &slots[..n], &at[..n]);
+                self.settle_in_file(held, budget, index, &slots[..n], &at[..n]);
                 return n;
             }
             // The buffer is what could not be made plain again; the content still is where it was.
@@ -177,8 +185,8 @@ impl SwapSpace {
                 continue;
             }
             let (slot, len_of) = (&slots[i..i + 1], &lens[i..i + 1]);
-            match self.devices.write(shard, slot, object, len_of, &mut at[..1], reclaim) {
-                Ok(index) => self.settle_in_file(budget, index, slot, &at[..1]),
+            match self.devices.write(writer, slot, object, len_of, &mut at[..1]) {
+                Ok(index) => self.settle_in_file(held, budget, index, slot, &at[..1]),
                 Err(FileError::Corrupt) => return i,
                 Err(_) if !is_small && self.store_in_pool(budget, stats, slots[i], &object[..len]) => {}
                 Err(_) => return i,

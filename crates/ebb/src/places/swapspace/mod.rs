@@ -24,6 +24,7 @@ use crate::device::slots::{charge_tables, new_slots};
 use crate::places::inconsistency::Inconsistency;
 use crate::places::poolmem::PoolMemory;
 use crate::protocols::gate::Exclusive;
+use crate::protocols::gate::Held;
 use crate::protocols::page::State;
 use crate::tree::holding::Fork;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -173,7 +174,7 @@ impl SwapSpace {
 
     /// Gives the metadata of slots back that nobody uses any more, and has the file system forget what the file held
     /// for some; how many clusters. A few are kept: what was freed is soon used again.
-    pub fn release_unused(&self, budget: &Budget) -> usize {
+    pub fn release_unused(&self, held: &Held, budget: &Budget) -> usize {
         let released = self.slots.release_tables(TABLES_KEPT, CLUSTERS_STEP, |run| {
             let (words, bytes) = self.slots.words_of(run.clone());
             let _ = budget.drop_books(words as usize, bytes);
@@ -183,7 +184,7 @@ impl SwapSpace {
             let _ = budget.drop_books(at, (end - first) * size_of::<u64>());
         });
         self.charge_tables(budget);
-        released + self.devices.own().map(|(_, file)| file.release_unused(budget)).sum::<usize>()
+        released + self.devices.own(held).map(|(_, file)| file.release_unused(budget)).sum::<usize>()
     }
 
     /// True when a file has had something to give back since this was asked last. Outside the gate, where no file may be looked at.
@@ -270,8 +271,8 @@ impl SwapSpace {
     }
 
     /// Pages whose content is on a device that this process writes to.
-    pub fn device_pages(&self) -> u64 {
-        self.devices.own().map(|(_, file)| u64::from(file.nr_used())).sum()
+    pub fn device_pages(&self, held: &Held) -> u64 {
+        self.devices.own(held).map(|(_, file)| u64::from(file.nr_used())).sum()
     }
 
     /// True when the pool holds as much as it may.
@@ -297,7 +298,7 @@ impl SwapSpace {
     pub fn validate(&self, exclusive: &Exclusive<'_>) -> Result<(), Inconsistency> {
         self.slots.validate().map_err(Inconsistency::Slots)?;
         self.pool.validate().map_err(Inconsistency::Pool)?;
-        self.devices.all().try_for_each(|(i, file)| {
+        self.devices.all(exclusive).try_for_each(|(i, file)| {
             file.validate().map_err(|e| Inconsistency::File(i, e))?;
             let differ = |(kept, counted)| Inconsistency::FileUsed { file: i, kept, counted };
             file.miscounted(exclusive).map_or(Ok(()), |counts| Err(differ(counts)))

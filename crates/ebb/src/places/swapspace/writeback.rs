@@ -5,7 +5,9 @@ use super::location::{self, location_of};
 use super::{MOVING, NOT_LOCKED, SwapSpace};
 use crate::budget::Budget;
 use crate::counters::stats::{self, Shared};
-use crate::device::file::{BATCH, Reclaim, SLOT_BYTES};
+use crate::device::file::{BATCH, SLOT_BYTES};
+use crate::device::list::Writer;
+use crate::protocols::gate::Held;
 use core::cell::Cell;
 use core::sync::atomic::Ordering;
 use ebb_pool::{Handle, Owners};
@@ -44,32 +46,32 @@ impl SwapSpace {
     /// Writes up to [`BATCH`] pool objects back to the file; how many. `data` needs room for a batch.
     pub fn write_back(
         &self,
+        writer: Writer<'_>,
         which: WriteBack,
-        shard: usize,
         budget: &Budget,
         stats: &Shared,
         data: &mut [u8],
-        reclaim: Reclaim<'_>,
     ) -> usize {
+        let held = writer.held;
         if !self.has_file() || self.content_pages.load(Ordering::Relaxed) == 0 {
             return 0;
         }
         let batch = match which {
-            WriteBack::Oldest => self.gather_oldest(data),
+            WriteBack::Oldest => self.gather_oldest(held, data),
             WriteBack::Misplaced => {
-                self.gather(data, MISPLACED_LOOKS, |_| true, |object| object.len() > POOL_OBJECT_MAX)
+                self.gather(held, data, MISPLACED_LOOKS, |_| true, |object| object.len() > POOL_OBJECT_MAX)
             }
         };
         let n = batch.n;
         if n == 0 {
             return 0;
         }
-        let written = self.store_file(budget, shard, &batch.slots[..n], &batch.lens[..n], data, reclaim).is_ok();
+        let written = self.store_file(writer, budget, &batch.slots[..n], &batch.lens[..n], data).is_ok();
         for i in 0..n {
             if let (true, Some(handle)) = (written, batch.handles[i]) {
                 self.free_object(budget, stats, handle);
             }
-            self.unclaim(batch.slots[i], batch.was[i]);
+            self.unclaim(held, batch.slots[i], batch.was[i]);
         }
         if !written {
             return 0;
@@ -78,7 +80,7 @@ impl SwapSpace {
         n
     }
 
-    fn gather_oldest(&self, data: &mut [u8]) -> Batch {
+    fn gather_oldest(&self, held: &Held, data: &mut [u8]) -> Batch {
         let now = self.clock.load(Ordering::Relaxed);
         // Older than half of what was evicted since the pool was filled once.
         let age_min = (self.content_pages.load(Ordering::Relaxed) / 2) as u32;
@@ -90,14 +92,15 @@ impl SwapSpace {
         let is_unlocked =
             |slot| matches!(self.slots.get(slot), TableEntry::Stored(_) | TableEntry::Cached { locked: false, .. });
         // Twice around at most.
-        let old = self.gather(data, WRITE_BACK_LOOKS, is_old, |_| true);
-        if old.n > 0 { old } else { self.gather(data, WRITE_BACK_LOOKS, is_unlocked, |_| true) }
+        let old = self.gather(held, data, WRITE_BACK_LOOKS, is_old, |_| true);
+        if old.n > 0 { old } else { self.gather(held, data, WRITE_BACK_LOOKS, is_unlocked, |_| true) }
     }
 
     /// Claims objects of the pool, of slots and of a kind that are wanted, and copies them to `data`: a batch at most, of so many
     /// slots from where the last look ended.
     fn gather(
         &self,
+        held: &Held,
         data: &mut [u8],
         looks: u32,
         is_wanted: impl Fn(Slot) -> bool,
@@ -117,7 +120,7 @@ impl SwapSpace {
             // SAFETY: the claim keeps the object in its place.
             let object = handle.map(|handle| unsafe { self.pool.load(handle) });
             let Some(object) = object.filter(|object| takes(object)) else {
-                self.unclaim(slot, locked);
+                self.unclaim(held, slot, locked);
                 continue;
             };
             let n = batch.n;
@@ -133,8 +136,8 @@ impl SwapSpace {
     }
 
     /// Moves up to `objects_max` pool objects out of sparse blocks; how many.
-    pub fn compact(&self, budget: &Budget, stats: &Shared, objects_max: usize) -> usize {
-        let owners = SlotOwners { space: self, was: Cell::new(NOT_LOCKED) };
+    pub fn compact(&self, held: &Held, budget: &Budget, stats: &Shared, objects_max: usize) -> usize {
+        let owners = SlotOwners { space: self, held, was: Cell::new(NOT_LOCKED) };
         let charging = self.memory.charging(budget, stats);
         let moved = self.pool.compact(&charging, &owners, objects_max);
         stats::add(&stats.compacted_objects, moved as u64);
@@ -145,6 +148,7 @@ impl SwapSpace {
 /// Pool objects belong to slots: compaction claims a slot like a swap-in would.
 struct SlotOwners<'a> {
     space: &'a SwapSpace,
+    held: &'a Held,
     was: Cell<Locked>,
 }
 
@@ -153,7 +157,7 @@ impl Owners for SlotOwners<'_> {
         let Ok(was) = self.space.slots.lock(Slot(owner), MOVING) else { return false };
         let here = self.space.location(Slot(owner)).load(Ordering::Acquire) == location_of(handle);
         if !here {
-            self.space.unclaim(Slot(owner), was);
+            self.space.unclaim(self.held, Slot(owner), was);
         }
         self.was.set(was);
         here
@@ -164,6 +168,6 @@ impl Owners for SlotOwners<'_> {
     }
 
     fn unclaim(&self, owner: u32) {
-        self.space.unclaim(Slot(owner), self.was.get());
+        self.space.unclaim(self.held, Slot(owner), self.was.get());
     }
 }
