@@ -168,7 +168,7 @@ def report(chosen, build, plans, load):
         " round.",
         load_text(load, here),
         "",
-        f"`make -j4` of {build.title}, {build.image} the same file in every run. The kernel's limit holds page cache too, which"
+        f"`make -j4` of {build.title}. {build.image} is the same file in every run. The kernel's limit also holds page cache, which"
         " Ebb leaves to the system.",
     ]
     head = ["", "RAM in all, MiB", "wall, s", "processors, s", "in the kernel, s", "wall, Ebb/kernel", "processors, Ebb/kernel"]
@@ -177,8 +177,9 @@ def report(chosen, build, plans, load):
         lines.append(table(head, [cells(plan, system) for system in plan.systems if plan.runs[system]]))
         if plan.died:
             limits = ", ".join(str(limit // MIB) for limit in plan.died)
-            lines += ["", f"While the limit was looked for, the kernel's out-of-memory killer ended the build with limits of {limits} MiB."
-                      f" Compared is {plan.limit // MIB} MiB, with which it ended well then and came closest to RAM."]
+            lines += ["", f"During the search for the limit, the kernel's out-of-memory killer ended the build at limits of {limits} MiB."
+                      f" The comparison uses {plan.limit // MIB} MiB: with this limit the build completed in the search, and came closest"
+                      " to the RAM asked for."]
         lines += ["", "Failed:", "", *plan.failed] if plan.failed else []
     return "\n".join(lines)
 

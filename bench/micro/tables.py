@@ -73,7 +73,10 @@ def ram_line(results, cells, plan):
     low, high = min(totals), max(totals)
     limit = plan.limit_mib(cells[0])
     span = f"{low:.0f} MiB" if round(low) == round(high) else f"{low:.0f} to {high:.0f} MiB"
-    return f"{plan.mib} MiB of data. Kernel: cgroup limit {limit} MiB; with zram's peak {span} in all, which is Ebb's --ram."
+    return (
+        f"{plan.mib} MiB of data. The kernel's cgroup limit is {limit} MiB. With zram's peak that is {span} in all, which is Ebb's"
+        " `--ram`."
+    )
 
 
 def aim(digest, plan):
@@ -89,8 +92,8 @@ def aim(digest, plan):
             if medians:
                 reached = sum(median <= wanted for median in medians)
                 lines.append(
-                    f"- {TITLES[system]}: {title} {number(min(medians))} to {number(max(medians))} of the kernel's; the aim,"
-                    f" {wanted}, is reached in {reached} of {len(medians)} lines."
+                    f"- {TITLES[system]}: the {title} is {number(min(medians))} to {number(max(medians))} of the kernel's."
+                    f" {reached} of {len(medians)} rows reach the aim of {wanted}."
                 )
     return [*lines, ""] if lines else []
 
@@ -102,8 +105,8 @@ def access_report(digest, results, plan):
     misses = rows_of(digest, by_miss, "miss", plan, 1e-3)
     if misses:
         out += [
-            "Microseconds per miss: what an access costs more than where all is in RAM, over the accesses whose page was",
-            "not in memory. All that Ebb spends is in it: reclaim, and faults on pages that were only staged.",
+            "Microseconds per miss: what an access costs beyond an access with all in RAM, divided by the share of accesses whose",
+            "page was not in memory. Everything that Ebb spends is included: reclaim, and faults on pages that were only staged.",
             "",
             table(heads("per miss, us", plan), misses),
             "",
@@ -111,13 +114,13 @@ def access_report(digest, results, plan):
     scans = rows_of(digest, in_order, "access", plan, 1e-3, with_none=True)
     if scans:
         out += [
-            "Microseconds per page of a scan, again and again:",
+            "Microseconds per page of a repeated scan:",
             "",
             table(heads("per page, us", plan, True), scans),
             "",
         ]
     out += [
-        "Microseconds per access, hits and misses alike, and the share of accesses that missed:",
+        "Microseconds per access, over hits and misses, and the share of accesses that missed:",
         "",
     ]
     rows = []
@@ -134,7 +137,7 @@ def access_report(digest, results, plan):
     head = ["per access, us"]
     for system in plan.systems:
         head += [TITLES[system]] if system == "none" else [TITLES[system], "missed"]
-    out += [table(head, rows), "", "Latency of single accesses in microseconds, at the 50th, 99th and 99.9th per cent:", ""]
+    out += [table(head, rows), "", "Latency of single accesses in microseconds, at the 50th, 99th and 99.9th percentile:", ""]
     rows = []
     for cell in ACCESS:
         if cell not in results:
@@ -160,8 +163,8 @@ def swap_report(digest, results, plan):
     ]
     if hard:
         out.append(
-            f"Hard data is the exception: in zram it takes as much RAM as outside ({max(hard):.0f} MiB in all), and with as"
-            f" much Ebb would swap nothing. There Ebb has the cgroup's {plan.swap_limit_mib} MiB alone, and a file on disk."
+            f"Hard data is the exception. It takes as much RAM in zram as outside ({max(hard):.0f} MiB in all), and with that"
+            f" much RAM Ebb would swap nothing. For hard data Ebb gets only the cgroup's {plan.swap_limit_mib} MiB, and a file on disk."
         )
     for name, title in (("out", "Filling memory beyond the budget"), ("in", "Reading it back in order for the first time")):
         out += ["", f"{title}, microseconds per page:", ""]
@@ -198,8 +201,8 @@ def redis_report(results, sizes, plan):
     out = ["### redis GET", ""]
     if used:
         out.append(
-            f"{nr_keys:,} values of 1 KiB, all different, {min(used):.0f} MiB as redis counts them; kernel: cgroup limit"
-            f" {limit_mib} MiB, and Ebb's --ram the same and zram's peak. redis-benchmark -t get -c 12 -P 32."
+            f"{nr_keys:,} values of 1 KiB, all different, take {min(used):.0f} MiB by redis's own count. The kernel's cgroup limit is"
+            f" {limit_mib} MiB. Ebb's `--ram` is that limit plus zram's peak. Client: `redis-benchmark -t get -c 12 -P 32`."
         )
     systems = [system for system in plan.systems if good.get(system)]
     head = ["", *(TITLES[system] for system in systems)]
@@ -235,8 +238,9 @@ def redis_report(results, sizes, plan):
     out += ["", table(head, rows), ""]
     if "ebb" in systems:
         out.append(
-            "The child that BGSAVE forks shares the cgroup's limit with its parent, and Ebb's budget. zram takes more then, so"
-            " Ebb runs twice: with the RAM that the kernel's side took before BGSAVE, and with what it took in all."
+            "The child that BGSAVE forks shares the limit or the budget with its parent. zram takes more RAM then, so Ebb runs"
+            " twice: with the RAM that the kernel's side took before BGSAVE, and, for the figures of BGSAVE, with the RAM that it"
+            " took in all."
         )
     if any(not run["save_covered_whole"] for runs in good.values() for run in runs):
         out.append("Some BGSAVE ended within the first requests beside it, so that part of these ran without it.")

@@ -12,33 +12,38 @@ from rig.text import nr_rounds, number, table
 MARKS = ("<!-- what bench/suite/run.py printed -->", "<!-- end of what it printed for the suite -->")
 # Where a kind of workload comes from, and what the patches there changed (kernel before -> after).
 TABLES = {
-    "usemem": ("Using memory, after vm-scalability's usemem", (
+    "usemem": ("Using memory: usemem of vm-scalability", (
         "THP swap (v4, 2017), `swap-w-seq` on a RAM disk that stands for persistent memory: 1.12 -> 1.25 GB/s swapped out"
-        " (+12.1 %). Swap table, phase II (2025), `usemem -n 32 1536M`: 5,677 -> 5,689 MB/s in all, 176 MB/s a process. nT, nP: n"
-        " threads, n processes; latencies of single accesses.")),
-    "pageout": ("Swapped out as a whole and read again", (
+        " (+12.1 %). Swap table, phase II (2025), `usemem -n 32 1536M`: 5,677 -> 5,689 MB/s in all, 176 MB/s a process. In"
+        " `swap-w-seq`, `swap-w-rand` and `swapin` the limit is a quarter of the data; in `anon-w-rand` and `anon-cow` it is half."
+        " Latencies are those of single accesses.")),
+    "pageout": ("All of it swapped out, and read again", (
         "zswap invalidation (2024), 4 GiB of zeros and 0x1 on a RAM disk, read in: 2.32 -> 2.28 s (4.6 us a page for 2 GiB of"
-        " 0x1: 4.62 -> 4.60 s). Swap-in refactor (2023), 10 GiB of zeros on zram, read in: 12.48 -> 12.01 s (4.6 us a page).")),
-    "redis": ("redis, GET at random over twice the limit", (
+        " 0x1: 4.62 -> 4.60 s). Swap-in refactor (2023), 10 GiB of zeros on zram, read in: 12.48 -> 12.01 s (4.6 us a page). RAM is"
+        " not short in these rows: the kernel's side has no limit, and Ebb's budget is twice the data and 64 MiB. *RAM in all* is"
+        " what the kernel's side took.")),
+    "redis": ("redis: GET at random over twice the limit", (
         "Swap table, phase II: `redis-benchmark -r 3000000 -d 1024 -c 12 -P 32 -t get` on x86-64, 306,044 -> 309,645 requests/s"
         " without persistence, 102,746 -> 125,313 (+22 %) during BGSAVE.")),
-    "sysbench": ("MariaDB and sysbench, a buffer pool of twice the limit", (
+    "sysbench": ("MariaDB and sysbench: a buffer pool of twice the limit", (
         "Swap table, phase II: `oltp_read_only`, 16 tables of 1,000,000 rows, 96 threads, 512 MiB for a pool of 3 GiB: 318,162 ->"
         " 318,512 queries/s.")),
-    "builds": ("Builds by make, more jobs and more RAM from row to row", (
+    "builds": ("Builds with make: more jobs and more RAM from row to row", (
         "Allocator locks (2024), `make -j6 .. -j96` in 192 MiB .. 1.5 GiB: total time -0.3 % with 6 jobs, -33 % with 48"
         " (330 -> 221 s), -36 % with 96 (283 -> 180 s); system time -0.3 .. -47 %.")),
-    "copies": ("Whole pages in and out at random, after fio's mmap engine", (
+    "copies": ("Whole pages copied in and out at random, like fio's mmap engine", (
         "Swap-in refactor: `fio --ioengine=mmap --rw=randrw`, 16 jobs on tmpfs in 2 GiB with lzo-rle: zipf 1.2 7,339 -> 7,305 MiB/s"
-        " (reads; as much written), zipf 0.5 770 -> 775, uniform 537 -> 552 (+2.7 %). fio shares a file on tmpfs between its"
-        " processes; Ebb manages private memory, so this is one process with two threads, and the figure is reads and writes.")),
+        " (reads; writes are as many), zipf 0.5 770 -> 775, uniform 537 -> 552 (+2.7 %). fio's processes share a file on tmpfs. Ebb"
+        " manages private memory, so these rows run one process with two threads, and their figure counts reads and writes.")),
     "analytics": ("Analytics over more rows than fit", (
-        "Not from the seeds. numpy.memmap and blosc2 are the same job written for little RAM; they have no swap, and as their limit"
-        " the RAM that the others had in all.")),
+        "This workload comes from no kernel patch. numpy.memmap and blosc2 are the same job written for little RAM. They have no"
+        " swap, and their limit is the RAM that the row of numpy had in all.")),
     "noswap": ("A container without swap", (
-        "The same limit for both; Ebb runs inside it, with three quarters of it as its budget.")),
+        "Both sides have the same limit. Ebb runs inside it, and its budget is three quarters of the limit. *RAM in all* is that"
+        " budget.")),
     "curve": ("Slowdown by RAM", (
-        "One thread over 256 MiB, the kernel's limit at a part of that. The plots show what RAM both had in all.")),
+        "One thread uses 256 MiB. The kernel's limit is the named part of the 256 MiB. The plots show the RAM that each side had in"
+        " all.")),
 }
 
 
@@ -158,26 +163,41 @@ def joined(found, earlier):
     return found | {"runs": kept + found["runs"], "skipped": skipped, "parts": [part for part in parts if part["tables"]] + parts_of(found)}
 
 
-def origin(part, is_one_of_many):
-    """How a run was made."""
-    here, kernel, load = part["machine"], part["settings"], part["load"]
-    lines = [f"**{', '.join(part['tables'])}**:", ""] if is_one_of_many else []
-    return lines + [
-        f"{here['processor']}, {here['processors']} processors, {here['memory_mib']} MiB, Linux {here['kernel']}, {here['date']}.",
-        f"Command: `{shlex.join(['bench/suite/run.py', *part['arguments']])}`. At most {nr_rounds(part['rounds'])}, by turns.",
-        f"Kernel: {', '.join(f'{name} {value}' for name, value in kernel.items())}.",
-        load_text(load, here),
-        "",
+def setting(part):
+    """What a run was made on, and under which settings."""
+    here, kernel = part["machine"], part["settings"]
+    return [
+        f"{here['processor']}, {here['processors']} processors, {here['memory_mib']} MiB, Linux {here['kernel']}.",
+        f"At most {nr_rounds(part['rounds'])}, by turns. Kernel: {', '.join(f'{name} {value}' for name, value in kernel.items())}.",
     ]
 
 
+def made(part):
+    """By which command a run was made, when, and under which load."""
+    command = shlex.join(["bench/suite/run.py", *part["arguments"]])
+    return f"`{command}`, {part['machine']['date']}. {load_text(part['load'], part['machine'])}"
+
+
+def origins(parts):
+    """How the runs were made; what they have in common is said once."""
+    if len(parts) == 1:
+        return [*setting(parts[0]), f"Command: {made(parts[0])}", ""]
+    alike = all(setting(part) == setting(parts[0]) for part in parts)
+    lines = ["All runs: " + " ".join(setting(parts[0])), ""] if alike else []
+    for part in parts:
+        own = "" if alike else " ".join(setting(part)) + " "
+        lines.append(f"- **{', '.join(part['tables'])}**: {own}{made(part)}")
+    return [*lines, ""]
+
+
 def text(found, cases):
-    parts = parts_of(found)
-    lines = [line for part in parts for line in origin(part, len(parts) > 1)]
+    lines = origins(parts_of(found))
     lines += [
-        "Median (least..most). *Better by*: throughput or time of Ebb against the kernel's, round by round, median and 95 % bootstrap"
-        " interval; below 1 Ebb is slower. *RAM in all* is the kernel's limit, which holds its page cache and kernel memory, too, with the"
-        " RAM of its swap; Ebb's budget is as much, and what its cgroup counts beside that is in the last column, the most of each.",
+        "Each cell has the median of the rounds, with (least..most). *Ebb is better by* compares throughput or time of Ebb with the"
+        " kernel's, round by round: the median, and its 95 % bootstrap interval. Below 1 Ebb is slower. *RAM in all* is what the"
+        " kernel's side had: the most that its cgroup held within the limit, page cache and kernel memory included, plus the most RAM"
+        " that its swap took. Ebb's budget is the same amount. Page cache and kernel memory of Ebb's cgroup come on top of the budget."
+        " The last column has the most of each, for both sides.",
         "",
     ]
     if found["quick"]:

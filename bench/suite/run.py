@@ -165,7 +165,7 @@ def measured(chosen):
     agent = os.path.join(os.path.dirname(os.path.abspath(chosen.ebb)), "libebb_agent.so")
     for path in (chosen.ebb, agent, chosen.micro):
         if not os.path.exists(path):
-            print(f"bench: {path} is missing; build it with `make build bench-programs`", file=sys.stderr)
+            print(f"bench: {path} is missing; build all that it needs with `make bench`, which goes on to run it", file=sys.stderr)
             return 1
 
     def work(journal, scratch):
