@@ -5,7 +5,7 @@
 //! place must have the very bytes that are expected. Otherwise nothing is patched. Nothing here allocates or calls the
 //! loader.
 
-use crate::dormant::gate::{GATE, SITES_MAX, slot};
+use crate::dormant::trampoline::{SITES_MAX, TRAMPOLINE, slot};
 use core::ffi::{CStr, c_char, c_int};
 use core::sync::atomic::AtomicU8;
 use core::sync::atomic::Ordering::Relaxed;
@@ -220,10 +220,10 @@ pub unsafe fn patch(text: &[u8]) -> bool {
             let at = base + offset;
             let Some(distance) = distance(at, i) else { continue };
             let d = distance.to_le_bytes();
-            GATE.sites[i].after.store(at + MOV_BYTES, Relaxed);
-            GATE.sites[i].nr.store(nr as u64, Relaxed);
+            TRAMPOLINE.sites[i].after.store(at + MOV_BYTES, Relaxed);
+            TRAMPOLINE.sites[i].nr.store(nr as u64, Relaxed);
             // SAFETY: the bytes of one instruction, checked above, writable now; no other thread runs, and this code is
-            // not in libc. The gate leads to the instruction behind it.
+            // not in libc. The trampoline leads to the instruction behind it.
             unsafe { (at as *mut [u8; 5]).write([0xe9, d[0], d[1], d[2], d[3]]) };
         }
     }

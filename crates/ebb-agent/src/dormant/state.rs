@@ -26,9 +26,9 @@ use crate::base::frame::{Context, SigInfo};
 use crate::base::signum::{FULL_MASK, SIGBUS, SIGSEGV, bit};
 use crate::base::text::Line;
 use crate::base::{calls, copy};
-use crate::dormant::gate::VECTORS_BYTES;
-use crate::dormant::gate::{self, ANSWER, CALL_REPLACED, CALL_THERE, Frame, GATE, SITES_MAX};
 use crate::dormant::sites;
+use crate::dormant::trampoline::VECTORS_BYTES;
+use crate::dormant::trampoline::{self, ANSWER, CALL_REPLACED, CALL_THERE, Frame, SITES_MAX, TRAMPOLINE};
 use crate::kept::owner::{FORKED, OWNER};
 use crate::kept::{environment, leaving, lifeline, refused};
 use crate::signals::masks;
@@ -93,7 +93,7 @@ impl Refused {
 /// True while the process is dormant.
 #[inline]
 pub fn is_dormant() -> bool {
-    GATE.is_dormant.load(Relaxed) != 0
+    TRAMPOLINE.is_dormant.load(Relaxed) != 0
 }
 
 /// Whether pages may be shared with other processes.
@@ -154,9 +154,9 @@ pub unsafe fn begin(early: &Early<'_>, auxv: &Auxv) -> bool {
     // SAFETY: asks only.
     let brk = unsafe { calls::raw_syscall(g::__NR_brk as u64, &[0; 6]) } as u64;
     BRK_START.store(brk, Relaxed);
-    GATE.brk.store(brk, Relaxed);
-    GATE.limit.store(threshold / LOOK_SHARE, Relaxed);
-    GATE.is_dormant.store(1, Relaxed);
+    TRAMPOLINE.brk.store(brk, Relaxed);
+    TRAMPOLINE.limit.store(threshold / LOOK_SHARE, Relaxed);
+    TRAMPOLINE.is_dormant.store(1, Relaxed);
     true
 }
 
@@ -186,7 +186,7 @@ pub(crate) fn go_without(name: &'static str) {
         leaving::take_place(0);
     }
     refused::say(name);
-    GATE.is_dormant.store(0, Relaxed);
+    TRAMPOLINE.is_dormant.store(0, Relaxed);
 }
 
 /// The same where the program has as many descriptors as it may have.
@@ -195,7 +195,7 @@ pub(crate) fn go_without_descriptors() {
     let mut line = Line::new();
     line.str("ebb: descriptors: the program has as many open as it may have; process ").num(uapi::getpid() as u64);
     line.str(" is not managed, and not limited; raise the limit (ulimit -n)\n").write();
-    GATE.is_dormant.store(0, Relaxed);
+    TRAMPOLINE.is_dormant.store(0, Relaxed);
 }
 
 /// Whether the process has one thread. Others were made by system calls that did not come by here, and cannot be armed: such
@@ -214,7 +214,7 @@ pub fn is_alone() -> bool {
 /// Whether the process has grown beyond the threshold, with what it asks for now.
 pub(crate) fn has_grown(frame: &Frame) -> bool {
     let threshold = THRESHOLD.load(Relaxed);
-    let gross = GATE.gross.swap(0, Relaxed);
+    let gross = TRAMPOLINE.gross.swap(0, Relaxed);
     let asked = match frame.nr as u32 {
         g::__NR_mmap => frame.si,
         g::__NR_mremap => frame.dx.saturating_sub(frame.si),
@@ -226,7 +226,7 @@ pub(crate) fn has_grown(frame: &Frame) -> bool {
     }
     // Without a descriptor to look with, another time: an activation needs some, too.
     let Some(data) = data_bytes() else {
-        GATE.limit.store(threshold / LOOK_SHARE, Relaxed);
+        TRAMPOLINE.limit.store(threshold / LOOK_SHARE, Relaxed);
         return false;
     };
     let mut base = BASE.load(Relaxed);
@@ -240,7 +240,7 @@ pub(crate) fn has_grown(frame: &Frame) -> bool {
     if growth >= threshold {
         return true;
     }
-    GATE.limit.store((threshold - growth).max(threshold / LOOK_SHARE), Relaxed);
+    TRAMPOLINE.limit.store((threshold - growth).max(threshold / LOOK_SHARE), Relaxed);
     false
 }
 
@@ -282,7 +282,7 @@ pub(crate) fn with_faults<R>(f: impl FnOnce() -> R) -> R {
     let handler = Action {
         handler: on_fault as *const () as u64,
         flags: action::SA_RESTORER | action::SA_SIGINFO,
-        restorer: gate::restorer(),
+        restorer: trampoline::restorer(),
         mask: u64::MAX,
     };
     let olds = [SIGSEGV, SIGBUS].map(|sig| actions::exchange_kernel_action(sig, &handler).unwrap_or_default());

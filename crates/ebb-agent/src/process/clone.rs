@@ -205,13 +205,14 @@ pub fn clone(space: &'static Space, b: &ThreadBlock, uc: &mut Context, nr: u32, 
             space.exclude(b.ctx(), request.child_tid as usize, 4);
         }
     }
-    let ret = if request.flags & CLONE_VM != 0 { share(space, b, uc, request) } else { copy(space, b, uc, request) };
+    let ret =
+        if request.flags & CLONE_VM != 0 { share_memory(space, b, uc, request) } else { copy(space, b, uc, request) };
     space.pin_end(b.ctx());
     Outcome::Done(ret)
 }
 
 /// A child that shares the memory.
-fn share(space: &'static Space, b: &ThreadBlock, uc: &Context, mut request: Request) -> i64 {
+fn share_memory(space: &'static Space, b: &ThreadBlock, uc: &Context, mut request: Request) -> i64 {
     let flags = request.flags;
     let Ok(block) = thread::alloc() else { return EAGAIN };
     // SAFETY: the block is this thread's until the child runs.

@@ -3,7 +3,7 @@
 //! * A *slot* for each patched place. The jump stands where `mov eax, NUMBER` was, in front of a `syscall` instruction;
 //!   the way back leads to that very instruction, so that it is made by libc's code: once the process is managed, it is
 //!   caught there like any other.
-//! * The *gate* behind the slots counts what brk, mmap and mremap ask for, and goes back at once while that is little. It
+//! * The *trampoline* behind the slots counts what brk, mmap and mremap ask for, and goes back at once while that is little. It
 //!   changes rax, rcx and r11 only, as a system call does, and touches no stack.
 //! * Everything else takes the *slow* way: signals are blocked, all registers and the vector state are kept, and
 //!   [`on_call`](crate::wake::growing::on_call) decides on a stack of the agent's. There is one such stack and one place for the state: the
@@ -11,10 +11,12 @@
 //! * The section `ebb_outside` holds system calls that Syscall User Dispatch does not let pass, and libc's `syscall`
 //!   and `execveat`, which are called by name only, so that no page of libc need be patched for them.
 //!
-//! Unwinders find the program's frame through the gate as through a signal frame: its stack pointer is the stack
+//! Unwinders find the program's frame through the trampoline as through a signal frame: its stack pointer is the stack
 //! pointer, its instruction the `syscall` to go back to.
 
-use crate::dormant::gate::{CALL_FORK, CALL_REPLACED, Frame, GATE, Gate, IN_CHILD, SITES_MAX, Site, VECTORS_BYTES};
+use crate::dormant::trampoline::{
+    CALL_FORK, CALL_REPLACED, Frame, IN_CHILD, SITES_MAX, Site, TRAMPOLINE, Trampoline, VECTORS_BYTES,
+};
 use crate::wake::growing;
 use core::arch::{global_asm, naked_asm};
 use core::cell::UnsafeCell;
@@ -90,7 +92,7 @@ global_asm!(
     ".cfi_register rip, r11",
     ".type ebb_gate,@function",
     "ebb_gate:",
-    "lea r11, [rip + {gate}]",
+    "lea r11, [rip + {trampoline}]",
     "shl eax, 4",
     "lea rcx, [r11 + rax]",
     "mov eax, [rcx + {sites_nr}]",
@@ -99,7 +101,7 @@ global_asm!(
     ".globl ebb_gate_call",
     ".hidden ebb_gate_call",
     "ebb_gate_call:",
-    "cmp dword ptr [rip + {gate}], 1",
+    "cmp dword ptr [rip + {trampoline}], 1",
     "jne 9f",
     "cmp eax, {mmap}",
     "je 2f",
@@ -119,13 +121,13 @@ global_asm!(
     "mov rcx, rsi",
     "jmp 4f",
     "3: mov rcx, rdi",
-    "sub rcx, [rip + {gate} + {gate_brk}]",
+    "sub rcx, [rip + {trampoline} + {trampoline_brk}]",
     "jbe 9f",
-    "mov [rip + {gate} + {gate_brk}], rdi",
-    "4: add rcx, [rip + {gate} + {gate_gross}]",
+    "mov [rip + {trampoline} + {trampoline_brk}], rdi",
+    "4: add rcx, [rip + {trampoline} + {trampoline_gross}]",
     "jc ebb_slow",
-    "mov [rip + {gate} + {gate_gross}], rcx",
-    "cmp rcx, [rip + {gate} + {gate_limit}]",
+    "mov [rip + {trampoline} + {trampoline_gross}], rcx",
+    "cmp rcx, [rip + {trampoline} + {trampoline_limit}]",
     "ja ebb_slow",
     "9: jmp r11",
     // eax: the call; r11: where it is made.
@@ -167,7 +169,7 @@ global_asm!(
     "popfq",
     "5: mov edi, {setmask}",
     "lea rsi, [rip + {full}]",
-    "lea rdx, [rip + {gate} + {gate_mask}]",
+    "lea rdx, [rip + {trampoline} + {trampoline_mask}]",
     "mov r10d, 8",
     "mov eax, {sigprocmask}",
     "syscall",
@@ -186,7 +188,7 @@ global_asm!(
     "xrstor64 [rcx]",
     "mov rsp, rbp",
     "mov edi, {setmask}",
-    "lea rsi, [rip + {gate} + {gate_mask}]",
+    "lea rsi, [rip + {trampoline} + {trampoline_mask}]",
     "xor edx, edx",
     "mov r10d, 8",
     "mov eax, {sigprocmask}",
@@ -276,13 +278,13 @@ global_asm!(
     ".size ebb_outside_bare, . - ebb_outside_bare",
     ".popsection",
     sites = const SITES_MAX,
-    gate = sym GATE,
-    sites_nr = const offset_of!(Gate, sites) + offset_of!(Site, nr),
-    sites_after = const offset_of!(Gate, sites) + offset_of!(Site, after),
-    gate_brk = const offset_of!(Gate, brk),
-    gate_gross = const offset_of!(Gate, gross),
-    gate_limit = const offset_of!(Gate, limit),
-    gate_mask = const offset_of!(Gate, mask),
+    trampoline = sym TRAMPOLINE,
+    sites_nr = const offset_of!(Trampoline, sites) + offset_of!(Site, nr),
+    sites_after = const offset_of!(Trampoline, sites) + offset_of!(Site, after),
+    trampoline_brk = const offset_of!(Trampoline, brk),
+    trampoline_gross = const offset_of!(Trampoline, gross),
+    trampoline_limit = const offset_of!(Trampoline, limit),
+    trampoline_mask = const offset_of!(Trampoline, mask),
     frame_bp = const offset_of!(Frame, bp),
     frame_rest = const size_of::<Frame>() - offset_of!(Frame, bp),
     frame_di = const offset_of!(Frame, di),
@@ -416,13 +418,13 @@ pub unsafe extern "C" fn syscall() {
     );
 }
 
-const _: () = assert!(offset_of!(Gate, is_dormant) == 0);
+const _: () = assert!(offset_of!(Trampoline, is_dormant) == 0);
 const _: () = assert!(size_of::<Site>() == 16);
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dormant::gate;
+    use crate::dormant::trampoline;
 
     type Function = unsafe extern "C" fn();
 
@@ -463,7 +465,7 @@ mod tests {
     fn slots_are_as_far_apart_as_their_numbers_say() {
         for i in 0..SITES_MAX {
             // SAFETY: code of this library: `mov eax, imm32`.
-            let code = unsafe { (gate::slot(i) as *const [u8; 5]).read() };
+            let code = unsafe { (trampoline::slot(i) as *const [u8; 5]).read() };
             assert_eq!(code, [0xb8, i as u8, 0, 0, 0]);
         }
     }

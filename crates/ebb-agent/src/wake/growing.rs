@@ -1,8 +1,8 @@
 //! A dormant process that makes a call which Ebb has to know of: it stays small, or it becomes a managed one.
 
 use crate::base::user;
-use crate::dormant::gate::{ANSWER, CALL_FORK, CALL_THERE, Frame, GATE, IN_CHILD};
 use crate::dormant::state::{self, FDS_AT_START, LOOK_SHARE, REFUSED, SCRATCH, THRESHOLD};
+use crate::dormant::trampoline::{ANSWER, CALL_FORK, CALL_THERE, Frame, IN_CHILD, TRAMPOLINE};
 use crate::kept::owner::FORKED;
 use crate::kept::{leaving, lifeline, owner, refused};
 use crate::start::start;
@@ -10,9 +10,9 @@ use core::sync::atomic::Ordering::Relaxed;
 use ebb::uapi;
 use linux_raw_sys::general as g;
 
-/// The slow way of the gate: what is to become of the call in `frame`. On the agent's dormant stack, signals blocked.
+/// The slow way of the trampoline: what is to become of the call in `frame`. On the agent's dormant stack, signals blocked.
 pub unsafe extern "C" fn on_call(frame: *mut Frame) -> u64 {
-    // SAFETY: on the program's stack, made by the gate, which waits.
+    // SAFETY: on the program's stack, made by the trampoline, which waits.
     let frame = unsafe { &mut *frame };
     if frame.nr == IN_CHILD {
         state::in_child();
@@ -29,7 +29,7 @@ pub unsafe extern "C" fn on_call(frame: *mut Frame) -> u64 {
                     activate();
                 } else {
                     // Another time: the program may close some.
-                    GATE.limit.store(THRESHOLD.load(Relaxed) / LOOK_SHARE, Relaxed);
+                    TRAMPOLINE.limit.store(THRESHOLD.load(Relaxed) / LOOK_SHARE, Relaxed);
                 }
             }
             CALL_THERE
@@ -98,7 +98,7 @@ fn before_filter(nr: u32, args: &[u64; 6]) {
     }
     if refusal.is_deadly {
         // From here on nothing comes by.
-        GATE.is_dormant.store(0, Relaxed);
+        TRAMPOLINE.is_dormant.store(0, Relaxed);
     }
 }
 
@@ -116,8 +116,8 @@ fn activate() {
             // SAFETY: no exec is under way.
             let _ = unsafe { uapi::munmap(at as usize, bytes as usize) };
         }
-        let mask = start::activate_running(GATE.mask.load(Relaxed));
-        GATE.mask.store(mask, Relaxed);
-        GATE.is_dormant.store(0, Relaxed);
+        let mask = start::activate_running(TRAMPOLINE.mask.load(Relaxed));
+        TRAMPOLINE.mask.store(mask, Relaxed);
+        TRAMPOLINE.is_dormant.store(0, Relaxed);
     }
 }

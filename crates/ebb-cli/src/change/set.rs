@@ -22,7 +22,7 @@ use crate::running::counters::PAGE_BYTES;
 use crate::running::outside::Table;
 use crate::running::process;
 use crate::running::squeeze;
-use crate::running::trees::{self, Holder, Tree};
+use crate::running::trees::{self, Holder, RunningTree};
 
 /// Between two looks.
 const STEP: Duration = Duration::from_millis(10);
@@ -75,7 +75,7 @@ pub fn set(target: &Target, ram: Ram) -> Result<i32, Failure> {
 }
 
 /// Asks the processes of the tree for memory until they hold no more than the budget, or none gives any.
-fn shrink(tree: &Tree, interrupts: &Interrupts) -> std::io::Result<Reached> {
+fn shrink(tree: &RunningTree, interrupts: &Interrupts) -> std::io::Result<Reached> {
     let (page, fd) = (tree.counters.tree(), tree.counters.fd());
     let mut progress = Progress::new("set");
     let own = tree.own();
@@ -111,7 +111,7 @@ fn shrink(tree: &Tree, interrupts: &Interrupts) -> std::io::Result<Reached> {
 }
 
 /// Who holds most, for people.
-fn holders(tree: &Tree) -> String {
+fn holders(tree: &RunningTree) -> String {
     let page = tree.counters.tree();
     let own = tree.own();
     let mut all: Vec<(i64, u32)> = page.members().map(|(index, member)| (page.held_by(member), index)).collect();

@@ -85,7 +85,7 @@ fn has_it(inode: Inode) -> bool {
 }
 
 /// A tree that runs.
-pub struct Tree {
+pub struct RunningTree {
     pub counters: Counters,
     /// Processes that have its area, managed or not, by number.
     pub pids: Vec<i32>,
@@ -103,7 +103,7 @@ pub enum Holder {
     Process(i32),
 }
 
-impl Tree {
+impl RunningTree {
     /// The number of its `ebb run`; when that has ended or has no number here, of the first process that has a place. None
     /// when the tree has ended: who looks at it has its area too.
     fn first(&self) -> Option<i32> {
@@ -186,13 +186,13 @@ pub enum Access {
 
 /// Every tree that runs and that this user may see, by the number of its `ebb run`. Those of another version of Ebb are
 /// left out, unless `targets` names a process of one.
-pub fn running(proc: &Path, access: Access, targets: &[Target]) -> Result<Vec<Tree>, Failure> {
+pub fn running(proc: &Path, access: Access, targets: &[Target]) -> Result<Vec<RunningTree>, Failure> {
     let found = areas(proc).map_err(|error| Failure::ebb(process::PROC, error, "mount it"))?;
     let (mut trees, mut refused) = (Vec::new(), Vec::new());
     for (inode, found) in found {
         let is_ours = has_it(inode);
         match found.open(access) {
-            Ok(counters) => trees.push(Tree { counters, pids: found.pids, is_ours }),
+            Ok(counters) => trees.push(RunningTree { counters, pids: found.pids, is_ours }),
             Err(error) => {
                 let is_named = |target: &&Target| matches!(target, Target::Of(pid) if found.pids.contains(pid));
                 if let Some(target) = targets.iter().find(is_named) {
@@ -203,8 +203,8 @@ pub fn running(proc: &Path, access: Access, targets: &[Target]) -> Result<Vec<Tr
             }
         }
     }
-    trees.retain(|tree: &Tree| tree.is_running() && tree.has_budget());
-    trees.sort_by_key(Tree::supervisor);
+    trees.retain(|tree: &RunningTree| tree.is_running() && tree.has_budget());
+    trees.sort_by_key(RunningTree::supervisor);
     // Who looked at a tree of another version may be one of this.
     match refused.into_iter().find(|(target, _)| !trees.iter().any(|tree| tree.is(target))) {
         Some((_, failure)) => Err(failure),
@@ -213,7 +213,7 @@ pub fn running(proc: &Path, access: Access, targets: &[Target]) -> Result<Vec<Tr
 }
 
 /// Of `trees`, those that `targets` name; all, when they name none.
-pub fn select(mut trees: Vec<Tree>, targets: &[Target]) -> Result<Vec<Tree>, Failure> {
+pub fn select(mut trees: Vec<RunningTree>, targets: &[Target]) -> Result<Vec<RunningTree>, Failure> {
     if targets.is_empty() {
         return Ok(trees);
     }
@@ -246,7 +246,7 @@ fn not_there(target: &Target) -> Failure {
 }
 
 /// The one tree that is meant, to be changed.
-pub fn find(target: &Target) -> Result<Tree, Failure> {
+pub fn find(target: &Target) -> Result<RunningTree, Failure> {
     let targets = std::slice::from_ref(target);
     let found = select(running(Path::new(process::PROC), Access::Change, targets)?, targets)?;
     found.into_iter().next().ok_or_else(|| not_there(target))
@@ -262,7 +262,7 @@ pub fn check_unique(name: &str, counters: &Counters) -> Result<(), Failure> {
     for (inode, area) in found.iter().filter(|(inode, _)| **inode != own) {
         let is_ours = has_it(*inode);
         let Ok(counters) = area.open(Access::Look) else { continue };
-        let other = Tree { counters, pids: Vec::new(), is_ours };
+        let other = RunningTree { counters, pids: Vec::new(), is_ours };
         let is_same = other.counters.name().as_deref() == Some(name);
         let holder = if is_same { other.first() } else { None };
         // This process goes on: it must not seem to be one of theirs.

@@ -19,7 +19,7 @@ use crate::base::text::printable;
 use crate::running::counters::PAGE_BYTES;
 use crate::running::outside::Table;
 use crate::running::process;
-use crate::running::trees::{self, Access, Holder, Tree};
+use crate::running::trees::{self, Access, Holder, RunningTree};
 use crate::show::validate;
 
 /// Between the two looks that tell faults a second.
@@ -130,7 +130,7 @@ struct Faults {
 }
 
 impl Faults {
-    fn look(tree: &Tree) -> Self {
+    fn look(tree: &RunningTree) -> Self {
         let all = tree.counters.tree().members();
         let of = all
             .map(|(index, member)| (MemberId { index, generation: member.generation() }, member.faults.load(Relaxed)));
@@ -146,7 +146,7 @@ impl Faults {
 }
 
 /// Pages of each member that another one is counted for.
-fn shared(tree: &Tree) -> HashMap<MemberId, u64> {
+fn shared(tree: &RunningTree) -> HashMap<MemberId, u64> {
     let mut all = HashMap::new();
     ebb::tree::recount(tree.counters.tree(), tree.counters.fd(), |_, _, holders| {
         holders.iter().for_each(|(id, pages)| *all.entry(*id).or_default() += pages);
@@ -154,7 +154,7 @@ fn shared(tree: &Tree) -> HashMap<MemberId, u64> {
     all
 }
 
-fn rows(tree: &Tree, before: &Faults) -> Vec<Row> {
+fn rows(tree: &RunningTree, before: &Faults) -> Vec<Row> {
     let table = Table(Path::new(process::PROC));
     let own = tree.own();
     let supervisor = tree.supervisor();
@@ -188,7 +188,7 @@ fn rows(tree: &Tree, before: &Faults) -> Vec<Row> {
     rows
 }
 
-fn shown(tree: &Tree, before: &Faults) -> Shown {
+fn shown(tree: &RunningTree, before: &Faults) -> Shown {
     let rows = rows(tree, before);
     let sum = tree.counters.tree().sum();
     Shown {

@@ -9,7 +9,7 @@ use ebb::tree::{self, Kind, MEMBERS_MAX, PAGES_MAX, Page, SHARES_MAX};
 
 use crate::base::size::human_bytes;
 use crate::running::counters::PAGE_BYTES;
-use crate::running::trees::{Holder, Tree};
+use crate::running::trees::{Holder, RunningTree};
 
 /// Looks at a tree with something wrong in it, and the time between them.
 const LOOKS: u32 = 10;
@@ -126,7 +126,7 @@ fn look(page: &Page, is_dead: impl Fn(u32) -> bool) -> Vec<Violation> {
 }
 
 /// What is wrong in a tree and stays so.
-fn violations(tree: &Tree) -> Vec<Violation> {
+fn violations(tree: &RunningTree) -> Vec<Violation> {
     let (page, fd) = (tree.counters.tree(), tree.counters.fd());
     let own = tree.own();
     let mut found = Vec::new();
@@ -145,7 +145,7 @@ fn violations(tree: &Tree) -> Vec<Violation> {
 }
 
 /// What to print about the trees, and the exit status.
-pub fn report(trees: &[Tree]) -> (String, i32) {
+pub fn report(trees: &[RunningTree]) -> (String, i32) {
     let mut out = String::new();
     let mut status = 0;
     for tree in trees {

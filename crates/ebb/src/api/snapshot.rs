@@ -464,7 +464,7 @@ fn fill_view(
         let at = addr.wrapping_add(distance);
         if !tally::charge_swap_at(space, exclusive, at) {
             result = Err(SnapshotError::NoRoom);
-        } else if space.swap.share(exclusive, slot_of(state)) {
+        } else if space.swap.duplicate(exclusive, slot_of(state)) {
             refer(space, exclusive, at, state.payload());
         } else {
             tally::uncharge_swap_at(space, exclusive, at);

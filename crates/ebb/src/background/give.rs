@@ -32,7 +32,7 @@ pub(crate) fn give_up_pages(space: &Space, ctx: &ThreadCtx) {
     // What was used since the coldest pages were is passed over as long as there is something else.
     publish::publish_ages(space, ctx);
     // Who has more than its even share gives what it uses, too: those that have less may need theirs as much.
-    let owes = space.tree().member().owes() && space.budget.charged() > space.eviction.even_share();
+    let owes = space.tree().member().owes() && space.budget.charged() > space.eviction.even_part();
     let young_ms = if owes { 0 } else { space.tree().member().coldest_ms(now).unwrap_or(0) / 2 };
     space.eviction.set_young_ms(young_ms);
     let (mut given, mut idle_rounds) = (0, 0);

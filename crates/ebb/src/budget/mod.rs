@@ -250,7 +250,7 @@ impl Budget {
     }
 
     /// What this process may expect of the budget now, in pages: what it holds, and what nobody holds.
-    pub fn share(&self) -> usize {
+    pub fn expected(&self) -> usize {
         (self.charged.load(Relaxed) + self.room()).max(0) as usize
     }
 
@@ -272,7 +272,7 @@ impl Budget {
 
     /// Pages that may go to the stock: as many as background reclaim would keep free at most, had this process what it may expect.
     pub fn stock_max(&self) -> usize {
-        if self.room() < 0 { 0 } else { gap_max(self.share()).saturating_sub(self.stocked()) }
+        if self.room() < 0 { 0 } else { gap_max(self.expected()).saturating_sub(self.stocked()) }
     }
 
     /// The processes hold more than they may, and some of it is stock. To use it would keep them there.

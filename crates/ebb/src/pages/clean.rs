@@ -15,7 +15,7 @@ use crate::memory::table::UNIT_PAGES;
 use crate::pages::claims;
 use crate::pages::tally::Tally;
 use crate::pages::{account, kept, sharing, stock};
-use crate::places::staging::GROUP_FRAMES;
+use crate::places::staging::BUNDLE_FRAMES;
 use crate::places::swapspace::{folio_at, slot_of};
 use crate::protocols::gate::{Exclusive, Held};
 use crate::protocols::page::{PageWord, State, Tag};
@@ -269,7 +269,7 @@ pub(crate) fn drop_clean(
         saved[page] != not_claimed && state.is_clean() && !state.is_shared()
     });
     for (page, raw) in saved.iter_mut().enumerate() {
-        if gone[page / GROUP_FRAMES] >> (page % GROUP_FRAMES) & 1 != 0 {
+        if gone[page / BUNDLE_FRAMES] >> (page % BUNDLE_FRAMES) & 1 != 0 {
             *raw = evict_clean(space, held, unit + page * PAGE, State::from_raw(*raw), &mut tally).to_raw();
             dropped += 1;
         }

@@ -2,8 +2,8 @@
 //!
 //! To map a page by COPY the kernel allocates memory, and to drop one it frees it: a microsecond and a half a page together. A
 //! program that walks through more memory than it may have pays both for every page. MOVE takes a frame that was written where it
-//! is, for a sixth of that: so frames that swapping out leaves behind, and clean pages that are evicted, are kept, in groups of
-//! [`GROUP_FRAMES`], and the next run of pages that comes in takes them. To fill them a reader decompresses, a first touch writes
+//! is, for a sixth of that: so frames that swapping out leaves behind, and clean pages that are evicted, are kept, in bundles of
+//! [`BUNDLE_FRAMES`], and the next run of pages that comes in takes them. To fill them a reader decompresses, a first touch writes
 //! zeros.
 //!
 //! MOVE flushes the TLB once a call, which interrupts every processor that the program runs on (12 us): only runs of at least
@@ -26,8 +26,8 @@ use crate::base::{PAGE, clock, uapi};
 use crate::counters::stats;
 use crate::memory::table::UNIT_BYTES;
 use crate::pages::{account, sharing};
-use crate::places::frames::{Closed, Frames, GROUP_BYTES, Placed, RUN_MAX, RUN_MIN};
-use crate::places::staging::{GROUP_FRAMES, GROUPS, Part};
+use crate::places::frames::{BUNDLE_BYTES, Closed, Frames, Placed, RUN_MAX, RUN_MIN};
+use crate::places::staging::{BUNDLE_FRAMES, BUNDLES, Part};
 use crate::places::work::RunBuffers;
 use crate::protocols::gate::Exclusive;
 use crate::protocols::gate::Held;
@@ -43,19 +43,19 @@ const DEMAND_MS: u64 = 50;
 /// For so long nothing is stocked when that stood in the way of other charges.
 const REFUSED_MS: u64 = 5;
 
-/// Groups on their way into the stock: those next to each other together.
+/// Bundles on their way into the stock: those next to each other together.
 struct NewFrames<'a> {
     space: &'a Space,
     run: Frames,
 }
 
 impl NewFrames<'_> {
-    fn add_group(&mut self, first: u32) {
+    fn add_bundle(&mut self, first: u32) {
         if self.run.n == 0 || self.run.first + self.run.n as u32 != first {
             self.flush();
             self.run = Frames { first, n: 0 };
         }
-        self.run.n += GROUP_FRAMES;
+        self.run.n += BUNDLE_FRAMES;
     }
 
     fn flush(&self) {
@@ -97,7 +97,7 @@ pub(crate) fn may_move_in(space: &Space, addr: usize, state: State, window: usiz
 pub(crate) fn has_frames_for(space: &Space, state: State) -> bool {
     let has_frames = match state.tag() {
         Tag::Staged => !space.places.staging.is_shared(state.payload() as u32),
-        Tag::Swapped => has_stock(space) && RunBuffers::are_allowed(space.budget.share()),
+        Tag::Swapped => has_stock(space) && RunBuffers::are_allowed(space.budget.expected()),
         _ => has_stock(space),
     };
     has_frames && (space.places.ways.prefers_move(state.tag()) || space.kernel.force().always_move)
@@ -107,7 +107,7 @@ pub(crate) fn has_frames_for(space: &Space, state: State) -> bool {
 pub(crate) fn note_demand(space: &Space, n: usize, state: State) {
     let is_of_use = match state.tag() {
         Tag::Staged => false,
-        Tag::Swapped => RunBuffers::are_allowed(space.budget.share()),
+        Tag::Swapped => RunBuffers::are_allowed(space.budget.expected()),
         _ => true,
     };
     if !is_of_use {
@@ -165,7 +165,7 @@ pub(crate) fn close_stock(space: &Space) -> Closed<'_> {
 /// Drops some of the stock, or buffers of runs that are more than the process should have now; false when there is nothing
 /// such. Outside the gate.
 pub(crate) fn shrink_stock(space: &Space, ctx: &ThreadCtx) -> bool {
-    let share = space.budget.share();
+    let share = space.budget.expected();
     let are_too_many = space.places.runs.are_too_many(share);
     if !are_too_many && space.budget.stocked() == 0 {
         return false;
@@ -210,7 +210,7 @@ fn stock_room(space: &Space) -> usize {
     if !is_of_use || is_closed || space.places.staging.is_scarce() {
         return 0;
     }
-    let most = space.budget.stock_max().min(demand as usize + GROUP_FRAMES - 1);
+    let most = space.budget.stock_max().min(demand as usize + BUNDLE_FRAMES - 1);
     // Some for a look at what they cost.
     if space.places.ways.wants_frames() || space.kernel.force().always_move {
         most
@@ -224,7 +224,7 @@ pub(crate) fn may_be_lent(space: &Space, unit: usize) -> bool {
     space.table.unit(unit).is_some_and(|unit| unit.lent.load(Relaxed) != 0)
 }
 
-/// Releases a drained part, full groups of it into the stock; how many pages that gained. Inside the gate.
+/// Releases a drained part, full bundles of it into the stock; how many pages that gained. Inside the gate.
 pub(crate) fn release_part(space: &Space, part: Part) -> usize {
     let frames = space.places.staging.frames_of(part);
     sharing::break_frames(space, frames.start, frames.map(|frame| space.places.staging.addr(frame)));
@@ -233,10 +233,10 @@ pub(crate) fn release_part(space: &Space, part: Part) -> usize {
     let freed = space.places.staging.release(part, |first| {
         // What the kernel lost nobody may look into.
         let keeps =
-            stocked + GROUP_FRAMES <= room && uapi::are_resident(space.places.staging.addr(first), GROUP_FRAMES);
+            stocked + BUNDLE_FRAMES <= room && uapi::are_resident(space.places.staging.addr(first), BUNDLE_FRAMES);
         if keeps {
-            stocked += GROUP_FRAMES;
-            new.add_group(first);
+            stocked += BUNDLE_FRAMES;
+            new.add_bundle(first);
         }
         keeps
     });
@@ -244,68 +244,68 @@ pub(crate) fn release_part(space: &Space, part: Part) -> usize {
     freed + stocked
 }
 
-/// Moves clean pages of the unit that the caller has claimed into the stock, groups of them that are whole; which pages are
+/// Moves clean pages of the unit that the caller has claimed into the stock, bundles of them that are whole; which pages are
 /// gone now, a bit each. `is_clean` says which may go.
 pub(crate) fn move_to_stock(
     space: &Space,
     held: &Held,
     unit: usize,
     is_clean: impl Fn(usize) -> bool,
-) -> [u64; GROUPS] {
-    let mut gone = [0; GROUPS];
+) -> [u64; BUNDLES] {
+    let mut gone = [0; BUNDLES];
     let can_move = space.kernel.can_move() && !may_be_lent(space, unit);
     let mut room = if can_move { stock_room(space) } else { 0 };
     let mut wanted = 0u32;
-    for group in 0..GROUPS {
-        let first = unit + group * GROUP_BYTES;
-        let mut pages = group * GROUP_FRAMES..(group + 1) * GROUP_FRAMES;
-        if room >= GROUP_FRAMES
+    for bundle in 0..BUNDLES {
+        let first = unit + bundle * BUNDLE_BYTES;
+        let mut pages = bundle * BUNDLE_FRAMES..(bundle + 1) * BUNDLE_FRAMES;
+        if room >= BUNDLE_FRAMES
             && pages.all(&is_clean)
-            && account::is_plain_range(space, held, first, first + GROUP_BYTES)
+            && account::is_plain_range(space, held, first, first + BUNDLE_BYTES)
         {
-            wanted |= 1 << group;
-            room -= GROUP_FRAMES;
+            wanted |= 1 << bundle;
+            room -= BUNDLE_FRAMES;
         }
     }
     let block = if wanted != 0 { space.places.staging.take() } else { None };
     let Some(block) = block else { return gone };
-    let frame = |group: usize| space.places.staging.frame(block, group * GROUP_FRAMES);
-    let (mut fit, mut group) = (0u32, 0);
-    while group < GROUPS {
-        let run = group..group + ((wanted >> group).trailing_ones() as usize).max(1);
-        group = run.end;
+    let frame = |bundle: usize| space.places.staging.frame(block, bundle * BUNDLE_FRAMES);
+    let (mut fit, mut bundle) = (0u32, 0);
+    while bundle < BUNDLES {
+        let run = bundle..bundle + ((wanted >> bundle).trailing_ones() as usize).max(1);
+        bundle = run.end;
         if wanted & 1 << run.start == 0 {
             continue;
         }
         stats::add(&space.stats.unmap_calls, 1);
         stats::add(&space.stats.unmap_move_calls, 1);
-        let (src, len) = (unit + run.start * GROUP_BYTES, run.len() * GROUP_BYTES);
+        let (src, len) = (unit + run.start * BUNDLE_BYTES, run.len() * BUNDLE_BYTES);
         let moved = match space.uffd().move_pages(space.places.staging.addr(frame(run.start)), src, len) {
             Ok(()) => len,
             Err((bytes, _)) => bytes,
         };
         // A page that the kernel had swapped out itself keeps its protection.
         let is_open = space.uffd().write_protect(space.places.staging.addr(frame(run.start)), len, false).is_ok();
-        for (i, group) in run.enumerate() {
-            let pages = (moved.saturating_sub(i * GROUP_BYTES) / PAGE).min(GROUP_FRAMES);
-            gone[group] = if pages == GROUP_FRAMES { u64::MAX } else { (1 << pages) - 1 };
+        for (i, bundle) in run.enumerate() {
+            let pages = (moved.saturating_sub(i * BUNDLE_BYTES) / PAGE).min(BUNDLE_FRAMES);
+            gone[bundle] = if pages == BUNDLE_FRAMES { u64::MAX } else { (1 << pages) - 1 };
             // Who looks into a frame must find one, also where the program's page was missing.
-            let is_whole = is_open && pages == GROUP_FRAMES;
-            if is_whole && uapi::are_resident(space.places.staging.addr(frame(group)), GROUP_FRAMES) {
-                fit |= 1 << group;
+            let is_whole = is_open && pages == BUNDLE_FRAMES;
+            if is_whole && uapi::are_resident(space.places.staging.addr(frame(bundle)), BUNDLE_FRAMES) {
+                fit |= 1 << bundle;
             } else {
-                space.places.staging.drop_frames(frame(group), GROUP_FRAMES);
+                space.places.staging.drop_frames(frame(bundle), BUNDLE_FRAMES);
             }
         }
     }
     let pages: u32 = gone.iter().map(|pages| pages.count_ones()).sum();
-    space.budget.uncharge(pages as usize - fit.count_ones() as usize * GROUP_FRAMES);
+    space.budget.uncharge(pages as usize - fit.count_ones() as usize * BUNDLE_FRAMES);
     if fit == 0 {
         space.places.staging.give_back_unused(block);
     } else {
         // Whatever else is in the block nobody counts: it is empty.
         let mut new = NewFrames { space, run: Frames { first: 0, n: 0 } };
-        space.places.staging.hold_groups(block, fit, |first| new.add_group(first));
+        space.places.staging.hold_bundles(block, fit, |first| new.add_bundle(first));
     }
     gone
 }
@@ -383,7 +383,7 @@ mod tests {
 
     #[test]
     fn a_run_is_cut_so_that_what_is_left_is_enough_for_another() {
-        for n in RUN_MIN..=8 * GROUP_FRAMES {
+        for n in RUN_MIN..=8 * BUNDLE_FRAMES {
             let all = Frames { first: 3, n };
             assert_eq!(Frames::from_bits(all.to_bits()).n, n);
             for most in RUN_MIN..=RUN_MAX {

@@ -4,14 +4,14 @@ use crate::base::PAGE;
 use crate::base::ring::Ring;
 use crate::base::uapi::Errno;
 use crate::base::uapi::uffd::UffdError;
-use crate::places::staging::GROUP_FRAMES;
+use crate::places::staging::BUNDLE_FRAMES;
 use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU32};
 
 /// Pages that come in from the stock together, at least and at most.
 pub const RUN_MIN: usize = 32;
-pub const RUN_MAX: usize = 2 * GROUP_FRAMES;
-pub(crate) const GROUP_BYTES: usize = GROUP_FRAMES * PAGE;
+pub const RUN_MAX: usize = 2 * BUNDLE_FRAMES;
+pub(crate) const BUNDLE_BYTES: usize = BUNDLE_FRAMES * PAGE;
 
 /// Frames next to each other, of one block, taken out of the stock or on their way into it.
 #[derive(Clone, Copy)]
@@ -77,11 +77,11 @@ impl Drop for Closed<'_> {
 }
 
 impl Stock {
-    /// Room for so many groups.
-    pub fn new(groups: usize) -> Result<Self, Errno> {
-        // A group may be in it in pieces, each enough for a run.
+    /// Room for so many bundles.
+    pub fn new(bundles: usize) -> Result<Self, Errno> {
+        // A bundle may be in it in pieces, each enough for a run.
         Ok(Self {
-            frames: Ring::new(groups * GROUP_FRAMES / RUN_MIN)?,
+            frames: Ring::new(bundles * BUNDLE_FRAMES / RUN_MIN)?,
             demand: AtomicI64::new(0),
             asked: AtomicU32::new(0),
             refused: AtomicU32::new(0),

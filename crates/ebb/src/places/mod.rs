@@ -28,7 +28,7 @@ impl Places {
     /// With this staging, and a stock for as many frames as it has.
     pub fn new(staging: Staging) -> Result<Self, Errno> {
         Ok(Self {
-            stock: Stock::new(staging.nr_groups())?,
+            stock: Stock::new(staging.nr_bundles())?,
             ways: Ways::default(),
             staging,
             work: Buffers::new()?,

@@ -160,7 +160,7 @@ impl RunBuffers {
 
     /// A buffer for `n` pages, charged, if one is free.
     pub fn try_lease(&self, n: usize, budget: &Budget) -> Option<Lease<'_, Run>> {
-        let lease = self.buffers.lease_of(Self::allowed(budget.share()))?;
+        let lease = self.buffers.lease_of(Self::allowed(budget.expected()))?;
         let charged = &self.charged[lease.index];
         let lacks = n.min(RUN_MAX).saturating_sub(charged.load(Ordering::Relaxed) as usize);
         if lacks > 0 {

@@ -17,7 +17,7 @@ pub struct Eviction {
     young_ms: AtomicU64,
     nr_evicted: AtomicU64,
     nr_needed_again: AtomicU64,
-    even_share: AtomicUsize,
+    even_part: AtomicUsize,
 }
 
 impl Eviction {
@@ -30,7 +30,7 @@ impl Eviction {
             young_ms: AtomicU64::new(0),
             nr_evicted: AtomicU64::new(0),
             nr_needed_again: AtomicU64::new(0),
-            even_share: AtomicUsize::new(0),
+            even_part: AtomicUsize::new(0),
         })
     }
 
@@ -90,13 +90,13 @@ impl Eviction {
     }
 
     /// Pages that each process of the tree with memory to speak of would have if all had the same.
-    pub fn even_share(&self) -> usize {
-        self.even_share.load(Relaxed)
+    pub fn even_part(&self) -> usize {
+        self.even_part.load(Relaxed)
     }
 
     /// From now on so many.
-    pub fn set_even_share(&self, pages: usize) {
-        self.even_share.store(pages, Relaxed);
+    pub fn set_even_part(&self, pages: usize) {
+        self.even_part.store(pages, Relaxed);
     }
 
     /// In fork's child: what its parent evicted and needed again says nothing of the child.

@@ -36,12 +36,12 @@ impl Space {
     pub fn pin_piece_max(&self) -> usize {
         let most = self.pin_max();
         let pinned = in_use::pinned_by_calls(self);
-        (self.budget.share() / PINNED_PART).saturating_sub(pinned).clamp(PIN_PAGES_MIN, most / PAGE) * PAGE
+        (self.budget.expected() / PINNED_PART).saturating_sub(pinned).clamp(PIN_PAGES_MIN, most / PAGE) * PAGE
     }
 
     /// True when calls have pinned more than their part, so that none should pin more than [`PIN_PAGES_MIN`].
     pub fn calls_pin_too_much(&self) -> bool {
-        in_use::pinned_by_calls(self) > (self.budget.share() / PINNED_PART).max(PIN_PAGES_MIN)
+        in_use::pinned_by_calls(self) > (self.budget.expected() / PINNED_PART).max(PIN_PAGES_MIN)
     }
 
     /// Says where the thread's alternate signal stack is, so that calls on it are told from those it interrupted.

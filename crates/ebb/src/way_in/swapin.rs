@@ -420,7 +420,7 @@ fn settle(
     let (mut near, mut soon) = (0, 0);
     // What was evicted before this process was forked, its parent needed.
     let (mut near_own, age) = (0, space.swap.clock().wrapping_sub(space.family.forked_at()));
-    let even = space.budget.share().max(space.eviction.even_share());
+    let even = space.budget.expected().max(space.eviction.even_part());
     for i in 0..loaded.n {
         let (slot, was) = (slot_of(entries[i]), were[i]);
         if i >= mapped {
@@ -429,7 +429,7 @@ fn settle(
         }
         if let Locked::Stored(stored) = was {
             let distance = space.swap.distance(stored.shadow);
-            let is_near = distance as usize <= space.budget.share();
+            let is_near = distance as usize <= space.budget.expected();
             // It would be staged still.
             let is_soon = distance as usize <= space.places.staging.target();
             soon += is_soon as u32;

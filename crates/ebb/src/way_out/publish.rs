@@ -29,7 +29,7 @@ pub(crate) fn publish_sizes(space: &Space, held: &Held) {
         member.staged.store(space.places.staging.staged() as u64, Relaxed);
         member.on_device.store(space.swap.device_pages(held), Relaxed);
     }
-    let (limit, share) = (space.budget.limit(), space.budget.share());
+    let (limit, share) = (space.budget.limit(), space.budget.expected());
     space.eviction.set_sweep_max(budget::sweep_max(share));
     let in_memory = space.budget.charged().saturating_sub(space.swap.pool_pages() + space.budget.meta_pages());
     space.places.staging.set_target(budget::staging_target(share, space.budget.wanted().saturating_sub(in_memory)));
@@ -40,7 +40,7 @@ pub(crate) fn publish_sizes(space: &Space, held: &Held) {
     let others = pools.saturating_sub(space.swap.pool_pages());
     // What was evicted would be here still if all had the same.
     let grown = managed().filter(|m| said(&m.charged) >= space.budget.grown_pages()).count();
-    space.eviction.set_even_share(limit / grown.max(1));
+    space.eviction.set_even_part(limit / grown.max(1));
     // What is shared since a fork is in this process's own pool, too.
     let others = others.saturating_sub(space.family.shared_pool_pages());
     let (of_limit, of_share) = (budget::pool_max(limit), budget::pool_max(share));

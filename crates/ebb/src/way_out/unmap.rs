@@ -12,7 +12,7 @@ use crate::pages::claims::{self, NOT_CLAIMED};
 use crate::pages::drivers::{self, PINNED_SKIP};
 use crate::pages::tally::Tally;
 use crate::pages::{kept, sharing, stock};
-use crate::places::staging::{GROUP_FRAMES, GROUPS};
+use crate::places::staging::{BUNDLE_FRAMES, BUNDLES};
 use crate::protocols::gate::Held;
 use crate::protocols::page::{State, Tag};
 use crate::space::Space;
@@ -88,7 +88,7 @@ pub(crate) struct Segment {
 /// Unmaps the claimed present pages of the unit into `block`, which is given back when none went; how many.
 pub(crate) fn stage(space: &Space, held: &Held, unit: usize, block: u32, saved: &mut [u64; 512]) -> usize {
     let pages = UNIT_PAGES;
-    let mut filled = [0u32; GROUPS];
+    let mut filled = [0u32; BUNDLES];
     let (mut at, mut refused) = (0, 0);
     let is_move_only = drivers::is_move_only(space, unit);
     while let Some(segment) = next_segment(space, held, unit, at, pages, saved) {
@@ -109,7 +109,7 @@ pub(crate) fn stage(space: &Space, held: &Held, unit: usize, block: u32, saved: 
     let mut tally = Tally::new(space, held);
     for (i, raw) in saved[..pages].iter().enumerate() {
         if *raw != NOT_CLAIMED && State::from_raw(*raw).tag() == Tag::Staged && is_frame_of(*raw, block) {
-            filled[i / GROUP_FRAMES] += 1;
+            filled[i / BUNDLE_FRAMES] += 1;
             swept += 1;
             space.places.staging.owner(State::from_raw(*raw).payload() as u32).store((unit + i * PAGE) as u64, Relaxed);
             tally.add(unit + i * PAGE, Cost::STAGED);

@@ -10,7 +10,7 @@
 //! mremap may change it.
 //!
 //! A page that comes back leaves its frame behind, because to unmap a single page costs more than to copy it. What is left
-//! behind is dropped by many at a time, long before the part's turn comes. Whole groups of frames that hold nothing any more are
+//! behind is dropped by many at a time, long before the part's turn comes. Whole bundles of frames that hold nothing any more are
 //! kept for what comes in next (`stock`).
 //!
 //! Invariants: a frame's owner is not 0 exactly while a page's state names the frame or a thread still copies from it;
@@ -29,9 +29,9 @@ use crate::protocols::gate::Exclusive;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 /// Frames counted together.
-pub const GROUP_FRAMES: usize = 64;
-/// Such groups in a block.
-pub const GROUPS: usize = UNIT_PAGES / GROUP_FRAMES;
+pub const BUNDLE_FRAMES: usize = 64;
+/// Such bundles in a block.
+pub const BUNDLES: usize = UNIT_PAGES / BUNDLE_FRAMES;
 /// Pages a part has at least, unless it is the last of its block.
 const PART_PAGES_MIN: u32 = 64;
 
@@ -39,28 +39,28 @@ const PART_PAGES_MIN: u32 = 64;
 #[derive(Debug)]
 #[repr(C)]
 struct Block {
-    /// Frames with memory behind them, by group; all charged.
-    filled: [AtomicU32; GROUPS],
-    /// Parts not yet released, and groups in the stock; 0 for a block that is free.
+    /// Frames with memory behind them, by bundle; all charged.
+    filled: [AtomicU32; BUNDLES],
+    /// Parts not yet released, and bundles in the stock; 0 for a block that is free.
     parts_left: AtomicU32,
-    /// Groups, a bit each, that may lack frames that are counted, or share some with another process.
+    /// Bundles, a bit each, that may lack frames that are counted, or share some with another process.
     unfit: AtomicU32,
 }
 
-/// Some groups of a block next to each other, as the queue holds them: block, first group, groups.
+/// Some bundles of a block next to each other, as the queue holds them: block, first bundle, bundles.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Part(u64);
 
 impl Part {
-    fn new(block: u32, first: usize, groups: usize) -> Self {
-        Self((block as u64) << 8 | (first as u64) << 4 | groups as u64)
+    fn new(block: u32, first: usize, bundles: usize) -> Self {
+        Self((block as u64) << 8 | (first as u64) << 4 | bundles as u64)
     }
 
     fn block(self) -> u32 {
         (self.0 >> 8) as u32
     }
 
-    fn groups(self) -> core::ops::Range<usize> {
+    fn bundles(self) -> core::ops::Range<usize> {
         let first = (self.0 >> 4 & 15) as usize;
         first..first + (self.0 & 15) as usize
     }
@@ -105,7 +105,7 @@ impl Staging {
             owners: uapi::reserve(nr_blocks * UNIT_PAGES * 8)?.cast(),
             nr_blocks,
             free: Ring::new(nr_blocks)?,
-            queue: Ring::new(nr_blocks * GROUPS)?,
+            queue: Ring::new(nr_blocks * BUNDLES)?,
             staged: AtomicU64::new(0),
             held: AtomicU64::new(0),
             passed: AtomicUsize::new(0),
@@ -118,9 +118,9 @@ impl Staging {
         Ok(this)
     }
 
-    /// Groups of frames in all.
-    pub fn nr_groups(&self) -> usize {
-        self.nr_blocks * GROUPS
+    /// Bundles of frames in all.
+    pub fn nr_bundles(&self) -> usize {
+        self.nr_blocks * BUNDLES
     }
 
     /// Changes how many pages it aims to hold.
@@ -216,19 +216,19 @@ impl Staging {
         assert!(pushed, "a block was given back twice");
     }
 
-    /// Says how many frames of each group of `block` a sweep filled. Before any state names a frame of it.
-    pub fn fill(&self, block: u32, filled: &[u32; GROUPS]) {
+    /// Says how many frames of each bundle of `block` a sweep filled. Before any state names a frame of it.
+    pub fn fill(&self, block: u32, filled: &[u32; BUNDLES]) {
         self.hold(block, filled);
         self.staged.fetch_add(filled.iter().map(|n| *n as u64).sum(), Ordering::Relaxed);
     }
 
     /// No frame of a block that a sweep has just filled will be used again.
     pub fn keep_none(&self, block: u32) {
-        self.block(block).unfit.store((1 << GROUPS) - 1, Ordering::Relaxed);
+        self.block(block).unfit.store((1 << BUNDLES) - 1, Ordering::Relaxed);
     }
 
-    /// The groups of `block` have so many frames with memory behind them.
-    fn hold(&self, block: u32, filled: &[u32; GROUPS]) {
+    /// The bundles of `block` have so many frames with memory behind them.
+    fn hold(&self, block: u32, filled: &[u32; BUNDLES]) {
         let b = self.block(block);
         b.unfit.store(0, Ordering::Relaxed);
         for (to, n) in b.filled.iter().zip(filled) {
@@ -240,8 +240,8 @@ impl Staging {
     /// Cuts a filled block into parts and queues them. After its states are published.
     pub fn enqueue(&self, block: u32) {
         let b = self.block(block);
-        // The first group of each part. The last one ends where the block does.
-        let mut firsts = [0; GROUPS];
+        // The first bundle of each part. The last one ends where the block does.
+        let mut firsts = [0; BUNDLES];
         let (mut nr_parts, mut pages) = (0, 0);
         for (i, n) in b.filled.iter().enumerate() {
             let n = n.load(Ordering::Relaxed);
@@ -256,7 +256,7 @@ impl Staging {
         // Before the first part is queued, because another thread may release it at once.
         b.parts_left.store(nr_parts as u32, Ordering::Release);
         for (i, first) in firsts[..nr_parts].iter().enumerate() {
-            let end = if i + 1 < nr_parts { firsts[i + 1] } else { GROUPS };
+            let end = if i + 1 < nr_parts { firsts[i + 1] } else { BUNDLES };
             self.requeue(Part::new(block, *first, end - first));
         }
     }
@@ -279,9 +279,9 @@ impl Staging {
 
     /// The frames of a part.
     pub fn frames_of(&self, part: Part) -> core::ops::Range<u32> {
-        let groups = part.groups();
-        let first = self.frame(part.block(), groups.start * GROUP_FRAMES);
-        first..first + (groups.len() * GROUP_FRAMES) as u32
+        let bundles = part.bundles();
+        let first = self.frame(part.block(), bundles.start * BUNDLE_FRAMES);
+        first..first + (bundles.len() * BUNDLE_FRAMES) as u32
     }
 
     /// True when no page needs a frame of the part any more.
@@ -290,52 +290,52 @@ impl Staging {
         self.frames_of(part).all(|f| self.owner(f).load(Ordering::Acquire) == 0)
     }
 
-    /// Releases a drained part's memory, with one call but for full groups that `keep` takes, which is told of each by its first
+    /// Releases a drained part's memory, with one call but for full bundles that `keep` takes, which is told of each by its first
     /// frame; how many pages that freed.
     pub fn release(&self, part: Part, mut keep: impl FnMut(u32) -> bool) -> usize {
         let (b, block) = (self.block(part.block()), part.block());
         let unfit = b.unfit.load(Ordering::Relaxed);
-        let (mut freed, mut start) = (0, part.groups().start);
-        let drop = |groups: core::ops::Range<usize>| {
-            if groups.is_empty() {
+        let (mut freed, mut start) = (0, part.bundles().start);
+        let drop = |bundles: core::ops::Range<usize>| {
+            if bundles.is_empty() {
                 return 0;
             }
-            self.drop_frames(self.frame(block, groups.start * GROUP_FRAMES), groups.len() * GROUP_FRAMES);
-            groups.map(|g| b.filled[g].swap(0, Ordering::Relaxed)).sum::<u32>()
+            self.drop_frames(self.frame(block, bundles.start * BUNDLE_FRAMES), bundles.len() * BUNDLE_FRAMES);
+            bundles.map(|g| b.filled[g].swap(0, Ordering::Relaxed)).sum::<u32>()
         };
-        for group in part.groups() {
-            if unfit & 1 << group != 0 || b.filled[group].load(Ordering::Relaxed) as usize != GROUP_FRAMES {
+        for bundle in part.bundles() {
+            if unfit & 1 << bundle != 0 || b.filled[bundle].load(Ordering::Relaxed) as usize != BUNDLE_FRAMES {
                 continue;
             }
             // Counted first: another thread may use it up at once.
             b.parts_left.fetch_add(1, Ordering::Relaxed);
-            if keep(self.frame(block, group * GROUP_FRAMES)) {
-                freed += drop(start..group);
-                start = group + 1;
+            if keep(self.frame(block, bundle * BUNDLE_FRAMES)) {
+                freed += drop(start..bundle);
+                start = bundle + 1;
             } else {
                 b.parts_left.fetch_sub(1, Ordering::Relaxed);
             }
         }
-        freed += drop(start..part.groups().end);
+        freed += drop(start..part.bundles().end);
         self.held.fetch_sub(freed as u64, Ordering::Relaxed);
         self.end_part(block);
         freed as usize
     }
 
-    /// A part of the block is released, or a group of it that was kept used up.
+    /// A part of the block is released, or a bundle of it that was kept used up.
     fn end_part(&self, block: u32) {
         if self.block(block).parts_left.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.give_back(block);
         }
     }
 
-    /// Of the empty `block`, the frames of `groups`, a bit each, have memory behind them that no page needs. `keep` takes each group.
-    pub fn hold_groups(&self, block: u32, groups: u32, mut keep: impl FnMut(u32)) {
-        let filled = core::array::from_fn(|g| (groups >> g & 1) * GROUP_FRAMES as u32);
+    /// Of the empty `block`, the frames of `bundles`, a bit each, have memory behind them that no page needs. `keep` takes each bundle.
+    pub fn hold_bundles(&self, block: u32, bundles: u32, mut keep: impl FnMut(u32)) {
+        let filled = core::array::from_fn(|g| (bundles >> g & 1) * BUNDLE_FRAMES as u32);
         self.hold(block, &filled);
         // One more, until all are told of.
-        self.block(block).parts_left.store(groups.count_ones() + 1, Ordering::Release);
-        (0..GROUPS).filter(|g| groups >> g & 1 != 0).for_each(|g| keep(self.frame(block, g * GROUP_FRAMES)));
+        self.block(block).parts_left.store(bundles.count_ones() + 1, Ordering::Release);
+        (0..BUNDLES).filter(|g| bundles >> g & 1 != 0).for_each(|g| keep(self.frame(block, g * BUNDLE_FRAMES)));
         self.end_part(block);
     }
 
@@ -344,10 +344,10 @@ impl Staging {
         self.held.fetch_sub(n as u64, Ordering::Relaxed);
         let (mut at, end) = (first, first + n);
         while at < end {
-            let (block, group) = (at / UNIT_PAGES as u32, at as usize % UNIT_PAGES / GROUP_FRAMES);
-            let pages = (GROUP_FRAMES as u32 - at % GROUP_FRAMES as u32).min(end - at);
+            let (block, bundle) = (at / UNIT_PAGES as u32, at as usize % UNIT_PAGES / BUNDLE_FRAMES);
+            let pages = (BUNDLE_FRAMES as u32 - at % BUNDLE_FRAMES as u32).min(end - at);
             at += pages;
-            if self.block(block).filled[group].fetch_sub(pages, Ordering::AcqRel) == pages {
+            if self.block(block).filled[bundle].fetch_sub(pages, Ordering::AcqRel) == pages {
                 self.end_part(block);
             }
         }
@@ -357,8 +357,8 @@ impl Staging {
     pub fn frames_taken(&self, first: u32, n: u32) {
         self.held.fetch_sub(n as u64, Ordering::Relaxed);
         for frame in first..first + n {
-            let group = frame as usize % UNIT_PAGES / GROUP_FRAMES;
-            self.block(frame / UNIT_PAGES as u32).filled[group].fetch_sub(1, Ordering::Relaxed);
+            let bundle = frame as usize % UNIT_PAGES / BUNDLE_FRAMES;
+            self.block(frame / UNIT_PAGES as u32).filled[bundle].fetch_sub(1, Ordering::Relaxed);
         }
     }
 
@@ -428,22 +428,22 @@ mod tests {
     use super::*;
     use crate::protocols::gate::tests::alone;
 
-    /// The parts of a block whose groups have so many pages.
-    fn parts_of(filled: [u32; GROUPS]) -> Vec<core::ops::Range<usize>> {
+    /// The parts of a block whose bundles have so many pages.
+    fn parts_of(filled: [u32; BUNDLES]) -> Vec<core::ops::Range<usize>> {
         let staging = Staging::new(1 << 10).unwrap();
         let block = staging.take().unwrap();
         staging.fill(block, &filled);
         staging.enqueue(block);
-        core::iter::from_fn(|| staging.pop_oldest()).map(Part::groups).collect()
+        core::iter::from_fn(|| staging.pop_oldest()).map(Part::bundles).collect()
     }
 
     #[test]
     fn parts_are_the_whole_block_and_large_but_for_the_last() {
         const FILLS: [u32; 3] = [0, 40, 64];
-        for pattern in 1..3usize.pow(GROUPS as u32) {
-            let filled: [u32; GROUPS] = core::array::from_fn(|i| FILLS[pattern / 3usize.pow(i as u32) % 3]);
+        for pattern in 1..3usize.pow(BUNDLES as u32) {
+            let filled: [u32; BUNDLES] = core::array::from_fn(|i| FILLS[pattern / 3usize.pow(i as u32) % 3]);
             let parts = parts_of(filled);
-            assert_eq!((parts[0].start, parts[parts.len() - 1].end), (0, GROUPS), "{filled:?}");
+            assert_eq!((parts[0].start, parts[parts.len() - 1].end), (0, BUNDLES), "{filled:?}");
             assert!(parts.windows(2).all(|pair| pair[0].end == pair[1].start), "{filled:?}: {parts:?}");
             let pages = |part: &core::ops::Range<usize>| filled[part.clone()].iter().sum::<u32>();
             assert!(parts[..parts.len() - 1].iter().all(|part| pages(part) >= PART_PAGES_MIN), "{filled:?}: {parts:?}");
@@ -456,8 +456,8 @@ mod tests {
         let staging = Staging::new(1 << 9).unwrap();
         let block = staging.take().unwrap();
         let at = |i: usize| staging.addr(staging.frame(block, i)) as *mut u64;
-        // Groups 0 to 3 are full; of group 4 there is one page.
-        let nr_pages = 4 * GROUP_FRAMES + 1;
+        // Bundles 0 to 3 are full; of bundle 4 there is one page.
+        let nr_pages = 4 * BUNDLE_FRAMES + 1;
         for i in 0..nr_pages {
             // SAFETY: a frame of this test's own staging, which is mapped for reading and writing.
             unsafe { at(i).write_volatile(i as u64 + 1) };
@@ -466,15 +466,15 @@ mod tests {
         let filled = [64, 64, 64, 64, 1, 0, 0, 0];
         staging.fill(block, &filled);
         staging.enqueue(block);
-        // Group 0 loses every second page, group 1 too few, group 3 all.
-        let is_left = |i: usize| match i / GROUP_FRAMES {
+        // Bundle 0 loses every second page, bundle 1 too few, bundle 3 all.
+        let is_left = |i: usize| match i / BUNDLE_FRAMES {
             0 => i % 2 == 1,
-            1 => i % GROUP_FRAMES < VACATED_MIN - 1,
+            1 => i % BUNDLE_FRAMES < VACATED_MIN - 1,
             3 => true,
             _ => false,
         };
         (0..nr_pages).filter(|i| is_left(*i)).for_each(|i| staging.put_frame(staging.frame(block, i)));
-        let is_dropped = |i: usize| is_left(i) && i / GROUP_FRAMES != 1;
+        let is_dropped = |i: usize| is_left(i) && i / BUNDLE_FRAMES != 1;
         let drop = |ranges: &[(usize, usize)]| {
             let dropped =
                 |(at, len): &&(usize, usize)| uapi::madvise(*at, *len, linux_raw_sys::general::MADV_DONTNEED).is_ok();
@@ -512,15 +512,15 @@ mod tests {
     fn a_block_that_is_free_again_is_empty() {
         let staging = Staging::new(1 << 10).unwrap();
         let block = staging.take().unwrap();
-        // One group in the books, and a page beyond it that nobody counts.
+        // One bundle in the books, and a page beyond it that nobody counts.
         let touch = |offset: usize| {
             let at = staging.addr(staging.frame(block, offset));
             // SAFETY: a frame of this test's own staging, which is mapped for reading and writing.
             unsafe { (at as *mut u8).write_volatile(1) };
             at
         };
-        let (counted, stray) = (touch(3), touch(5 * GROUP_FRAMES + 1));
-        let mut filled = [0; GROUPS];
+        let (counted, stray) = (touch(3), touch(5 * BUNDLE_FRAMES + 1));
+        let mut filled = [0; BUNDLES];
         filled[0] = 64;
         staging.fill(block, &filled);
         staging.enqueue(block);
@@ -536,13 +536,13 @@ mod tests {
         assert!(!uapi::is_mapped(stray));
     }
 
-    /// Staging of few pages, and a block of it in the books, with memory behind its first groups and no owners.
-    fn with_block(filled: [u32; GROUPS]) -> (Staging, u32) {
+    /// Staging of few pages, and a block of it in the books, with memory behind its first bundles and no owners.
+    fn with_block(filled: [u32; BUNDLES]) -> (Staging, u32) {
         let staging = Staging::new(1 << 10).unwrap();
         let block = staging.take().unwrap();
-        for (group, n) in filled.iter().enumerate() {
+        for (bundle, n) in filled.iter().enumerate() {
             for i in 0..*n as usize {
-                let at = staging.addr(staging.frame(block, group * GROUP_FRAMES + i));
+                let at = staging.addr(staging.frame(block, bundle * BUNDLE_FRAMES + i));
                 // SAFETY: a frame of this test's own staging, which is mapped for reading and writing.
                 unsafe { (at as *mut u8).write_volatile(7) };
             }
@@ -553,12 +553,12 @@ mod tests {
         (staging, block)
     }
 
-    /// Releases every part; what was kept, by group.
+    /// Releases every part; what was kept, by bundle.
     fn release_all(staging: &Staging, mut keeps: impl FnMut(usize) -> bool) -> (Vec<u32>, usize) {
         let (mut kept, mut freed) = (Vec::new(), 0);
         while let Some(part) = staging.pop_oldest() {
             freed += staging.release(part, |first| {
-                let keep = keeps(first as usize % UNIT_PAGES / GROUP_FRAMES);
+                let keep = keeps(first as usize % UNIT_PAGES / BUNDLE_FRAMES);
                 kept.extend(keep.then_some(first));
                 keep
             });
@@ -575,16 +575,16 @@ mod tests {
     #[test]
     fn a_block_is_free_when_its_last_kept_frame_is_gone() {
         let (staging, block) = with_block([64, 64, 63, 64, 64, 0, 64, 64]);
-        let (kept, freed) = release_all(&staging, |group| group != 1);
-        // Full groups only.
-        assert_eq!(kept, [0, 3, 4, 6, 7].map(|group| staging.frame(block, group * GROUP_FRAMES)));
+        let (kept, freed) = release_all(&staging, |bundle| bundle != 1);
+        // Full bundles only.
+        assert_eq!(kept, [0, 3, 4, 6, 7].map(|bundle| staging.frame(block, bundle * BUNDLE_FRAMES)));
         assert_eq!((freed, staging.held()), (64 + 63, 5 * 64));
         for (i, first) in (0..UNIT_PAGES).map(|i| (i, staging.frame(block, i))) {
             let is_kept = kept.contains(&(first / 64 * 64));
             assert_eq!(uapi::is_mapped(staging.addr(first)), is_kept, "frame {i}");
         }
         assert!(!is_free(&staging, block));
-        // Runs of several groups, and pieces.
+        // Runs of several bundles, and pieces.
         staging.drop_kept(kept[1], 128);
         staging.frames_left(kept[3] + 32, 96);
         staging.drop_kept(kept[0], 63);
@@ -599,38 +599,38 @@ mod tests {
 
     #[test]
     fn frames_that_may_be_missing_or_shared_are_not_kept() {
-        // All but one of a group was dropped, or nobody knows; or the group came back to where it belongs.
-        let (staging, block) = with_block([64; GROUPS]);
+        // All but one of a bundle was dropped, or nobody knows; or the bundle came back to where it belongs.
+        let (staging, block) = with_block([64; BUNDLES]);
         let part = staging.pop_oldest().unwrap();
         assert_eq!(staging.vacate(part, |_| 0), 0);
         staging.requeue(part);
-        staging.frames_taken(staging.frame(block, 3 * GROUP_FRAMES), 1);
+        staging.frames_taken(staging.frame(block, 3 * BUNDLE_FRAMES), 1);
         let (kept, freed) = release_all(&staging, |_| true);
-        assert_eq!(kept.len(), GROUPS - 2);
-        assert_eq!(freed, 2 * GROUP_FRAMES - 1);
-        assert!(kept.iter().all(|first| ![0, 3].contains(&(*first as usize % UNIT_PAGES / GROUP_FRAMES))));
+        assert_eq!(kept.len(), BUNDLES - 2);
+        assert_eq!(freed, 2 * BUNDLE_FRAMES - 1);
+        assert!(kept.iter().all(|first| ![0, 3].contains(&(*first as usize % UNIT_PAGES / BUNDLE_FRAMES))));
         // What a child shares.
-        let (staging, block) = with_block([64; GROUPS]);
+        let (staging, block) = with_block([64; BUNDLES]);
         staging.keep_no_more(&alone());
         assert!(release_all(&staging, |_| true).0.is_empty());
         // Once the block is filled anew it is this process's alone.
         while staging.take() != Some(block) {}
-        staging.fill(block, &[64; GROUPS]);
+        staging.fill(block, &[64; BUNDLES]);
         staging.enqueue(block);
-        assert_eq!(release_all(&staging, |_| true).0.len(), GROUPS);
+        assert_eq!(release_all(&staging, |_| true).0.len(), BUNDLES);
     }
 
     #[test]
-    fn groups_held_for_no_page_are_told_of_once_and_free_their_block() {
+    fn bundles_held_for_no_page_are_told_of_once_and_free_their_block() {
         let staging = Staging::new(1 << 10).unwrap();
         let block = staging.take().unwrap();
         let mut kept = Vec::new();
-        staging.hold_groups(block, 0b1010_0001, |first| kept.push(first));
-        assert_eq!(kept, [0, 5, 7].map(|group| staging.frame(block, group * GROUP_FRAMES)));
+        staging.hold_bundles(block, 0b1010_0001, |first| kept.push(first));
+        assert_eq!(kept, [0, 5, 7].map(|bundle| staging.frame(block, bundle * BUNDLE_FRAMES)));
         assert_eq!((staging.held(), staging.staged()), (3 * 64, 0));
         // Used up before all are told of.
         let other = staging.take().unwrap();
-        staging.hold_groups(other, 0b11, |first| staging.drop_kept(first, 64));
+        staging.hold_bundles(other, 0b11, |first| staging.drop_kept(first, 64));
         assert!(is_free(&staging, other) && !is_free(&staging, block));
         kept.iter().for_each(|first| staging.drop_kept(*first, 64));
         assert!(is_free(&staging, block));

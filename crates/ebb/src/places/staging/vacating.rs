@@ -1,6 +1,6 @@
 //! Vacating: frames that hold nothing more, in parts that still hold something, give their memory back.
 
-use super::{GROUP_FRAMES, GROUPS, Part, Staging};
+use super::{BUNDLE_FRAMES, BUNDLES, Part, Staging};
 use crate::base::PAGE;
 use crate::memory::table::UNIT_PAGES;
 use core::sync::atomic::Ordering;
@@ -8,8 +8,8 @@ use core::sync::atomic::Ordering;
 /// Frames that no page needs any more are dropped when they are so small a part of what staging aims to hold.
 const VACATED_PART: usize = 8;
 
-/// Frames of a group that are worth their part of a call, which flushes the TLB.
-pub(super) const VACATED_MIN: usize = GROUP_FRAMES / 8;
+/// Frames of a bundle that are worth their part of a call, which flushes the TLB.
+pub(super) const VACATED_MIN: usize = BUNDLE_FRAMES / 8;
 
 impl Staging {
     /// Frames with memory behind them that no page needs any more, but for those `kept`.
@@ -23,7 +23,7 @@ impl Staging {
         if vacated < passed {
             self.passed.store(vacated, Ordering::Relaxed);
         }
-        vacated >= passed.min(vacated) + (self.target.load(Ordering::Relaxed) / VACATED_PART).max(GROUP_FRAMES)
+        vacated >= passed.min(vacated) + (self.target.load(Ordering::Relaxed) / VACATED_PART).max(BUNDLE_FRAMES)
     }
 
     /// Begins to look at what is vacated; false while another thread does.
@@ -42,14 +42,14 @@ impl Staging {
     pub fn vacate(&self, part: Part, drop: impl FnOnce(&[(usize, usize)]) -> usize) -> usize {
         let b = self.block(part.block());
         let (mut ranges, mut nr_ranges) = ([(0, 0); UNIT_PAGES / 2], 0);
-        // Of each group, pages that are freed when so many ranges are gone.
-        let mut freed = [(0, 0); GROUPS];
-        for (group, freed) in part.groups().zip(&mut freed) {
-            let first = self.frame(part.block(), group * GROUP_FRAMES);
+        // Of each bundle, pages that are freed when so many ranges are gone.
+        let mut freed = [(0, 0); BUNDLES];
+        for (bundle, freed) in part.bundles().zip(&mut freed) {
+            let first = self.frame(part.block(), bundle * BUNDLE_FRAMES);
             // Acquire pairs with `put_frame`: copies out of the frame happened before.
             let is_empty = |i: usize| self.owner(first + i as u32).load(Ordering::Acquire) == 0;
             let (mut empty, before, mut start) = (0, nr_ranges, nr_ranges);
-            for i in 0..GROUP_FRAMES {
+            for i in 0..BUNDLE_FRAMES {
                 if !is_empty(i) {
                     start = nr_ranges;
                     continue;
@@ -61,8 +61,8 @@ impl Staging {
                 }
                 ranges[nr_ranges - 1].1 += PAGE;
             }
-            let filled = b.filled[group].load(Ordering::Relaxed) as usize;
-            let pages = filled.saturating_sub(GROUP_FRAMES - empty);
+            let filled = b.filled[bundle].load(Ordering::Relaxed) as usize;
+            let pages = filled.saturating_sub(BUNDLE_FRAMES - empty);
             if pages < VACATED_MIN {
                 nr_ranges = before;
                 continue;
@@ -74,13 +74,13 @@ impl Staging {
         }
         let gone = drop(&ranges[..nr_ranges]);
         let mut all = 0;
-        for (group, (pages, needed)) in part.groups().zip(freed) {
+        for (bundle, (pages, needed)) in part.bundles().zip(freed) {
             // Also of a call that failed nobody knows what it dropped.
             if pages > 0 {
-                b.unfit.fetch_or(1 << group, Ordering::Relaxed);
+                b.unfit.fetch_or(1 << bundle, Ordering::Relaxed);
             }
             if pages > 0 && needed <= gone {
-                b.filled[group].fetch_sub(pages as u32, Ordering::Relaxed);
+                b.filled[bundle].fetch_sub(pages as u32, Ordering::Relaxed);
                 all += pages;
             }
         }

@@ -39,7 +39,7 @@ impl SwapSpace {
     }
 
     /// One page more refers to the slot that a page has. False when as many do as may.
-    pub fn share(&self, _exclusive: &Exclusive<'_>, slot: Slot) -> bool {
+    pub fn duplicate(&self, _exclusive: &Exclusive<'_>, slot: Slot) -> bool {
         let count = match self.slots.get(slot) {
             TableEntry::Stored(stored) => stored.count,
             TableEntry::Cached { count, .. } => count,

@@ -1,4 +1,4 @@
-//! What the gate of a dormant process looks at, and what it keeps for `wake`.
+//! What the trampoline of a dormant process looks at, and what it keeps for `wake`.
 
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
@@ -16,9 +16,9 @@ pub struct Site {
     pub nr: AtomicU64,
 }
 
-/// What the gate looks at. All in one page, which is all that a small process touches of this library's data.
+/// What the trampoline looks at. All in one page, which is all that a small process touches of this library's data.
 #[repr(C, align(64))]
-pub struct Gate {
+pub struct Trampoline {
     /// 1 while the process is dormant.
     pub is_dormant: AtomicU32,
     pad: u32,
@@ -33,7 +33,7 @@ pub struct Gate {
     pub sites: [Site; SITES_MAX],
 }
 
-pub static GATE: Gate = Gate {
+pub static TRAMPOLINE: Trampoline = Trampoline {
     is_dormant: AtomicU32::new(0),
     pad: 0,
     gross: AtomicU64::new(0),
