@@ -42,6 +42,10 @@ int main(void)
         if (fcntl(fd, F_GETFD) < 0)
             REQUIRE(dup2(top, fd) == -1 && errno == EBADF && dup2(closed, fd) == -1 && errno == EBADF);
     check(m, 2 * MIB, 1, "memory after dup2 that fails");
+    /* A number that looks closed cannot be duplicated either. */
+    for (int fd = 300; fd < top + 800; fd++)
+        if (fcntl(fd, F_GETFD) < 0)
+            REQUIRE(dup(fd) == -1 && errno == EBADF && fcntl(fd, F_DUPFD, 0) == -1 && errno == EBADF);
     int fd = fcntl(0, F_DUPFD, 600);
     REQUIRE(fd == 600);
     REQUIRE(fcntl(0, F_DUPFD_CLOEXEC, 600) == 601);

@@ -5,8 +5,10 @@
 mod harness;
 
 use ebb::Space;
+use ebb::uapi::{self, Errno};
 use harness::alone::{Pages, RAM_PAGES, RANDOM, StopsAtEnd, alone, space_on};
 use harness::{PATIENCE, Random, check, ctx, fill, force, leave, map, space, thread_time, unmap};
+use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 const RAM: u64 = 64 << 20;
@@ -75,6 +77,27 @@ fn what_is_paged_out_is_not_mapped_costs_less_and_comes_back() {
     }
     space.validate().expect("consistent");
     unmap(space, at, PAGES * PAGE);
+    leave(space);
+}
+
+#[test]
+fn a_call_of_ebbs_own_is_made_again_when_its_buffer_was_evicted() {
+    let _turn = in_turn();
+    let space = space(RAM, force());
+    let at = map(space, 3 * PAGE);
+    (0..3).for_each(|page| fill(at, page, 1, 0));
+    let file = std::fs::File::open("/proc/self/exe").expect("this program");
+    let mut there = vec![0; 2 * PAGE];
+    std::os::unix::fs::FileExt::read_exact_at(&file, &mut there, 0).expect("its beginning");
+    // SAFETY: inside the mapping, and nobody else's: from the middle of one page to the middle of the last.
+    let buffer = unsafe { std::slice::from_raw_parts_mut(at.add(PAGE / 2), 2 * PAGE) };
+    let read = |buffer: &mut [u8]| uapi::pread_exact(file.as_raw_fd(), buffer, 0);
+    assert_eq!(page_out(space, at, 0, 3), 0);
+    assert_eq!(read(buffer), Err(Errno::FAULT));
+    assert_eq!(page_out(space, at, 0, 3), 0);
+    assert_eq!(uapi::with_own_memory(buffer, read), Ok(()));
+    assert!(*buffer == there[..]);
+    unmap(space, at, 3 * PAGE);
     leave(space);
 }
 

@@ -3,10 +3,12 @@
 #[allow(dead_code, reason = "each test uses its part")]
 mod harness;
 
-use ebb::Space;
+use ebb::{Space, SwapSpec};
 use harness::alone::{COMPRESSIBLE, PAGE, Pages, RAM_PAGES, StopsAtEnd, alone, space_on};
 use harness::{ctx, leave, unmap};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+const SPILL: SwapSpec<'static> = SwapSpec { dir: c"/var/tmp", bytes: 1 << 30, priority: None };
 
 fn range(pages: &Pages, first: usize, end: usize) -> [u64; 6] {
     [pages.addr(first) as u64, ((end - first) * PAGE) as u64, 0, 0, 0, 0]
@@ -55,6 +57,34 @@ fn what_a_call_over_a_hole_locked_is_left_alone_until_it_is_unlocked() {
         (0..LOCKED).for_each(|page| pages.check(page));
         space.validate().expect("consistent");
         std::mem::forget(pages);
+    });
+}
+
+#[test]
+fn calls_lock_together_no_more_than_one_may() {
+    alone("calls_lock_together_no_more_than_one_may", || {
+        const FIFTH: usize = RAM_PAGES / 5;
+        let space = space_on(&[SPILL], true);
+        let pages = Pages::aligned(space, 3 * FIFTH, COMPRESSIBLE);
+        let part = |i: usize| range(&pages, i * FIFTH, (i + 1) * FIFTH);
+        assert_eq!((mlock(space, part(0)), mlock(space, part(1))), (0, 0));
+        // Once more is the same memory.
+        assert_eq!(mlock(space, part(1)), 0);
+        assert_eq!(mlock(space, part(2)), -i64::from(libc::ENOMEM));
+        // Neither does a call that locks what is there.
+        pages.check_all();
+        let mut on_fault = part(2);
+        on_fault[2] = 1;
+        let mlock2 = |args| space.mlock(ctx(space), libc::SYS_mlock2 as u32, args);
+        (2 * FIFTH..3 * FIFTH).for_each(|page| pages.check(page));
+        assert!(absent(&pages, 2 * FIFTH, 3 * FIFTH) < FIFTH / 2);
+        assert_eq!(mlock2(on_fault), -i64::from(libc::ENOMEM));
+        assert_eq!(space.munlock(ctx(space), part(0)), 0);
+        assert_eq!(mlock(space, part(2)), 0);
+        press(space);
+        assert_eq!(absent(&pages, FIFTH, 3 * FIFTH), 0);
+        pages.check_all();
+        space.validate().expect("consistent");
     });
 }
 

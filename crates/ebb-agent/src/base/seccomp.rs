@@ -95,6 +95,8 @@ const MEM: u16 = 0x60;
 const LEN: u16 = 0x80;
 /// The operand is X instead of the constant.
 const X: u16 = 0x08;
+/// ALU: division.
+const DIV: u16 = 0x30;
 /// RET: the operand is the accumulator.
 const RET_A: u16 = 0x10;
 const TAX: u16 = 0x00;
@@ -120,6 +122,8 @@ pub fn run(program: &[Instruction], data: &Data) -> Option<u32> {
             LDX if code == LDX | LEN => x = Data::BYTES,
             ST if code == ST => *scratch.get_mut(k as usize)? = a,
             STX if code == STX => *scratch.get_mut(k as usize)? = x,
+            // The kernel ends a filter that divides by an X of 0: it answers 0, which kills.
+            ALU if code == ALU | DIV | X && x == 0 => return Some(0),
             ALU => a = calculate(code, a, operand)?,
             JMP => {
                 let taken = |is_true: bool| if is_true { jt as usize } else { jf as usize };
@@ -147,11 +151,8 @@ fn calculate(code: u16, a: u32, operand: u32) -> Option<u32> {
         0x04 => a.wrapping_add(operand),
         0x14 => a.wrapping_sub(operand),
         0x24 => a.wrapping_mul(operand),
-        // By X = 0 the kernel makes it 0; by a constant 0 it does not load it.
-        0x34 => match a.checked_div(operand) {
-            None if code & X == 0 => return None,
-            quotient => quotient.unwrap_or(0),
-        },
+        // By a constant 0 the kernel does not load it.
+        0x34 => a.checked_div(operand)?,
         0x44 => a | operand,
         0x54 => a & operand,
         // By a constant of 32 or more it does not load it.
@@ -230,6 +231,46 @@ mod tests {
         assert_eq!(of(0x84, 1, 0), Some(u32::MAX));
         assert_eq!((of(0x34, 7, 0), of(0x34 | X, 7, 0)), (None, Some(0)));
         assert_eq!((of(0x64, 7, 32), of(0x94, 7, 2)), (None, None));
+    }
+
+    /// What the kernel makes of a call under the program: its answer, or none where the program kills or is not loaded.
+    fn kernel_answers(program: &[Instruction]) -> Option<i64> {
+        let words: Vec<libc::sock_filter> =
+            program.iter().map(|i| libc::sock_filter { code: i.code, jt: i.jt, jf: i.jf, k: i.k }).collect();
+        let loaded = libc::sock_fprog { len: words.len() as u16, filter: words.as_ptr().cast_mut() };
+        // SAFETY: the child makes system calls only; its first call under the filter but the last is what is asked about.
+        unsafe {
+            let child = libc::fork();
+            if child == 0 {
+                libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+                if libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &loaded) != 0 {
+                    libc::_exit(255);
+                }
+                let answer = libc::syscall(libc::SYS_getuid);
+                libc::_exit(if answer < 0 { *libc::__errno_location() } else { 0 });
+            }
+            let mut status = 0;
+            assert_eq!(libc::waitpid(child, &raw mut status, 0), child);
+            (libc::WIFEXITED(status) && libc::WEXITSTATUS(status) != 255).then(|| libc::WEXITSTATUS(status).into())
+        }
+    }
+
+    #[test]
+    fn the_kernel_ends_a_filter_that_divides_by_zero() {
+        // Only calls of getuid get as far as to the calculation.
+        let of = |code, x| {
+            let getuid = libc::SYS_getuid as u32;
+            let calculation = [op(1, x), op(0, 5), op(code, x), op(6, ENOSYS)];
+            [&[op(0x20, 0), jump(0x15, getuid, 1, 0), op(6, ALLOW)][..], &calculation].concat()
+        };
+        for (code, x, answer) in
+            [(0x34 | X, 0, None), (0x34, 0, None), (0x34 | X, 2, Some(38)), (0x64, 32, None), (0x64 | X, 32, Some(38))]
+        {
+            let program = of(code, x);
+            let ours = run(&program, &data(libc::SYS_getuid as u32, [0; 6]));
+            let is_answered = ours.map(Action::of) == Some(Action::Answered);
+            assert_eq!((kernel_answers(&program), is_answered), (answer, answer.is_some()), "{code:#x} {x}");
+        }
     }
 
     #[test]

@@ -8,8 +8,8 @@ use crate::base::calls;
 use core::mem::size_of;
 use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering::Relaxed;
-use ebb::uapi;
 use ebb::uapi::fd::Kind;
+use ebb::uapi::{self, Errno};
 use linux_raw_sys::general as g;
 
 /// Memory, terminals old and new, consoles, printers, virtual consoles, input, sound, pseudo-terminals.
@@ -76,13 +76,23 @@ const GUESTS: &[&[u8]] = &[b"anon_inode:kvm-vm"];
 
 /// Whether the link of a descriptor begins with one of these.
 fn is_named(fd: i32, names: &[&[u8]]) -> bool {
+    const PATH_BYTES: usize = 32;
     let mut path = crate::base::text::Line::new();
     path.str("/proc/self/fd/").num(fd as u64).bytes(&[0]);
-    let mut link = [0u8; 64];
-    let args = [path.as_bytes().as_ptr() as u64, link.as_mut_ptr() as u64, link.len() as u64, 0, 0, 0];
-    // SAFETY: a path that ends with a zero byte, and a buffer of so many bytes.
-    let n = unsafe { calls::raw_syscall(g::__NR_readlink as u64, &args) };
-    n > 0 && names.iter().any(|name| link[..n as usize].starts_with(name))
+    // Path and link, on a stack that may be the program's.
+    let mut both = [0u8; PATH_BYTES + 64];
+    both[..path.as_bytes().len()].copy_from_slice(path.as_bytes());
+    let readlink = |both: &mut [u8]| {
+        let (path, link) = both.split_at_mut(PATH_BYTES);
+        let args = [path.as_ptr() as u64, link.as_mut_ptr() as u64, link.len() as u64, 0, 0, 0];
+        // SAFETY: a path that ends with a zero byte, and a buffer of so many bytes.
+        match unsafe { calls::raw_syscall(g::__NR_readlink as u64, &args) } {
+            e @ ..0 => Err(Errno(-e as i32)),
+            n => Ok(n as usize),
+        }
+    };
+    let Ok(n) = uapi::with_own_memory(&mut both, readlink) else { return false };
+    names.iter().any(|name| both[PATH_BYTES..PATH_BYTES + n].starts_with(name))
 }
 
 /// What a process has open.

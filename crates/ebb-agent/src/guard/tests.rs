@@ -45,17 +45,18 @@ struct Pages {
 
 impl Pages {
     fn new(bytes: u64, pin_max: u64) -> Self {
+        Self::map(core::ptr::null_mut(), 0, bytes, pin_max)
+    }
+
+    /// The same at an address where nothing is.
+    fn at(start: u64, bytes: u64, pin_max: u64) -> Self {
+        Self::map(start as *mut _, libc::MAP_FIXED_NOREPLACE, bytes, pin_max)
+    }
+
+    fn map(at: *mut libc::c_void, flags: i32, bytes: u64, pin_max: u64) -> Self {
+        let flags = flags | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         // SAFETY: a fresh mapping.
-        let at = unsafe {
-            libc::mmap(
-                core::ptr::null_mut(),
-                bytes as usize,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-                -1,
-                0,
-            )
-        };
+        let at = unsafe { libc::mmap(at, bytes as usize, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
         assert_ne!(at, libc::MAP_FAILED);
         Self {
             start: at as u64,

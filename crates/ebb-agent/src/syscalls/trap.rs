@@ -70,6 +70,7 @@ pub(crate) fn dispatch(space: &'static Space, b: &ThreadBlock, uc: &mut Context,
         }
         g::__NR_dup2 | g::__NR_dup3 => fds::dup_onto(space, b.foreign.get(), a),
         g::__NR_fcntl => fds::fcntl(space, a),
+        g::__NR_dup if fds::is_protected(space, a[0]) => Done(EBADF),
         g::__NR_dup if marks::is_marked(a[0]) => {
             // SAFETY: the program's call, on numbers.
             let ret = unsafe { calls::raw_syscall(nr as u64, a) };

@@ -18,6 +18,8 @@ const CHUNK_BYTES: usize = 512;
 /// Addresses of one structure that are followed, and of one call.
 const FOLLOWED_MAX: usize = 32;
 const ADDRESSES_MAX: u32 = 512;
+/// The part of the addresses that are left which one address may lead to, so that something is left for those behind it.
+const FOLLOWED_PART: u32 = 4;
 /// How far they lead: a list of messages with a buffer each, in a structure.
 const DEPTH_MAX: u32 = 3;
 /// Lower addresses are numbers: no program has memory there.
@@ -46,9 +48,9 @@ where
     M: ReadMemory + ?Sized,
     F: FnMut(Buffer),
 {
-    // First the page that each address is in: one call pins no more than a part of the budget.
-    for is_whole in [false, true] {
-        level(v, Look { kind, is_whole, depth }, addr, len, &mut { ADDRESSES_MAX });
+    // What is most likely needed first: one call pins no more than a part of the budget.
+    for reach in [Reach::Page, Reach::Window, Reach::Longest] {
+        level(v, Look { kind, reach, depth }, addr, len, &mut { ADDRESSES_MAX });
     }
 }
 
@@ -79,12 +81,22 @@ where
     }
 }
 
+/// How much behind an address is brought in.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Reach {
+    /// Its page.
+    Page,
+    /// As much as most buffers have.
+    Window,
+    /// As much as the largest number of the structure says.
+    Longest,
+}
+
 /// How a structure is looked at.
 #[derive(Clone, Copy)]
 struct Look {
     kind: Kind,
-    /// All that may be behind an address, not its page alone.
-    is_whole: bool,
+    reach: Reach,
     depth: u32,
 }
 
@@ -94,13 +106,35 @@ where
     F: FnMut(Buffer),
 {
     let (mut followed, mut nr_followed) = ([0u64; FOLLOWED_MAX], 0);
-    let window = if look.is_whole { WINDOW_BYTES.max(longest(v, addr, len)) } else { 1 };
+    let window = match look.reach {
+        Reach::Page => 1,
+        Reach::Window => WINDOW_BYTES,
+        Reach::Longest => longest(v, addr, len),
+    };
+    let is_more = look.reach != Reach::Longest || window > WINDOW_BYTES;
+    // The two words before: a length is behind its address, or before it.
+    let (mut second, mut first) = (0, 0);
     for_each_word(v, addr, len, |v, word| {
+        let beside = [(second, word), (word, first)];
+        (second, first) = (first, word);
         if *left == 0 || !is_address(v, word) {
             return;
         }
         *left -= 1;
-        v.emit(word, window, InOut, look.kind);
+        if is_more {
+            v.emit(word, window, InOut, look.kind);
+        }
+        for (address, number) in beside.into_iter().filter(|_| look.reach == Reach::Longest) {
+            // What looks like an address may be a length and what follows it.
+            let len = number as u32;
+            if len <= LENGTH_MAX
+                && u64::from(len) > window.max(WINDOW_BYTES)
+                && is_address(v, address)
+                && is_address(v, number)
+            {
+                v.emit(address, len.into(), InOut, look.kind);
+            }
+        }
         let may_be_followed = v.mem.may_be_looked_at(word) || v.mem.is_on_stack(word);
         if may_be_followed
             && look.depth < DEPTH_MAX
@@ -109,13 +143,15 @@ where
         {
             followed[nr_followed] = word;
             nr_followed += 1;
+            // At once: what comes later may not belong to the structure, and one call pins no more than a part of the budget. No
+            // further than the page: what follows may be somebody else's.
+            let len = (PAGE_BYTES - word % PAGE_BYTES).min(CHUNK_BYTES as u64);
+            let share = *left / FOLLOWED_PART;
+            let mut rest = share;
+            level(v, Look { depth: look.depth + 1, ..look }, word, len, &mut rest);
+            *left -= share - rest;
         }
     });
-    for &at in &followed[..nr_followed] {
-        // No further than the page: what follows may be somebody else's.
-        let len = (PAGE_BYTES - at % PAGE_BYTES).min(CHUNK_BYTES as u64);
-        level(v, Look { depth: look.depth + 1, ..look }, at, len, left);
-    }
 }
 
 /// What the program may have memory at, which may be brought in.
@@ -127,7 +163,8 @@ where
     (ADDRESS_MIN..1 << 47).contains(&word) && (v.mem.may_be_managed(word, 1) || v.mem.is_on_stack(word))
 }
 
-/// The largest number of the structure that may be the length of something.
+/// The largest number of the structure that may be the length of something, but for those that look like the lower half of an
+/// address: [`level`] takes these for lengths of what is beside them.
 fn longest<M, F>(v: &mut Visit<'_, M, F>, addr: u64, len: u64) -> u64
 where
     M: ReadMemory + ?Sized,

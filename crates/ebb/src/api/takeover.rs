@@ -70,10 +70,11 @@ impl PageMap {
     }
 
     /// True when the page at `addr` is in memory, and is plain memory: one of a file, or of nobody else's. Of a device's registers,
-    /// and of memory that is shared since a fork, the kernel says neither.
+    /// and of memory that is shared since a fork, the kernel says neither. Also on the program's stack.
     pub fn is_plain(&self, addr: usize) -> bool {
         let mut word = [0u8; 8];
-        uapi::pread_exact(self.fd, &mut word, (addr / PAGE * 8) as u64).is_ok() && is_plain(&word)
+        let read = |word: &mut [u8]| uapi::pread_exact(self.fd, word, (addr / PAGE * 8) as u64);
+        uapi::with_own_memory(&mut word, read).is_ok() && is_plain(&word)
     }
 
     /// The words of the unit's pages from `start` to `end`; false when they cannot be had.

@@ -1,5 +1,6 @@
 //! What knows nothing of pages: system calls, time, text, small tools.
 
+pub mod bound;
 pub mod clock;
 pub(crate) mod idle;
 pub mod outlived;

@@ -9,6 +9,7 @@
 
 use crate::base::PAGE;
 use crate::calls::mapping::{self, raw};
+use crate::calls::register;
 use crate::memory::table::ADDR_END;
 use crate::pages::kept;
 use crate::protocols::gate::Exclusive;
@@ -18,6 +19,8 @@ use crate::threads::ctx::ThreadCtx;
 use crate::way_in::pins;
 use linux_raw_sys::{errno, general as g};
 
+/// The part of the budget that may be locked and registered, and that one call may lock.
+const LOCKED_PART: usize = 2;
 /// Pages that keep their marks together where some of them are locked.
 const ASKED_PAGES: usize = 64;
 
@@ -40,9 +43,10 @@ impl Space {
             return raw(unsafe { mapping::kernel(nr, a) });
         };
         if flags & g::MLOCK_ONFAULT != 0 {
-            return mlock_on_fault(self, start, end, a);
+            return mlock_on_fault(self, ctx, start, end, a);
         }
-        if (end - start) / PAGE > self.budget.limit() / 2 {
+        let wanted = register::managed_pages(self, ctx, start, end);
+        if !register::may_stay(self, ctx, start, end, wanted, self.budget.limit() / LOCKED_PART) {
             return -(errno::ENOMEM as i64);
         }
         let locked = pins::keep_in(
@@ -81,13 +85,15 @@ impl Space {
 
 /// mlock2(2) with MLOCK_ONFAULT, of the pages in `[start, end)`: what is in memory stays there, everything else from the
 /// moment on in which it comes in.
-fn mlock_on_fault(space: &Space, start: usize, end: usize, a: [u64; 6]) -> i64 {
+fn mlock_on_fault(space: &Space, ctx: &ThreadCtx, start: usize, end: usize, a: [u64; 6]) -> i64 {
+    let inside = space.threads.enter(ctx);
+    let mut present = 0;
+    space.table.for_each_content(start, end, |_, word| present += (word.load().tag() == Tag::Present) as usize);
+    drop(inside);
+    if !register::may_stay(space, ctx, start, end, present, space.budget.limit() / LOCKED_PART) {
+        return -(errno::ENOMEM as i64);
+    }
     space.exclusive(|exclusive| {
-        let (mut present, locks_max) = (0, space.budget.limit() / 2);
-        space.table.for_each_content(start, end, |_, word| present += (word.load().tag() == Tag::Present) as usize);
-        if present > locks_max {
-            return -(errno::ENOMEM as i64);
-        }
         // SAFETY: under the exclusive gate; locking changes no content, and brings nothing in.
         let result = raw(unsafe { mapping::kernel(g::__NR_mlock2, a) });
         space.kernel.set_has_locked(true);

@@ -60,8 +60,7 @@ impl Space {
         let (part, whole) = REGISTERED_PART;
         let limit = self.budget.limit() / whole * part;
         let wanted = managed_pages(self, ctx, start, end);
-        // To count what is registered is to look at everything: small ranges count once they are many.
-        if wanted > limit || wanted > limit / 16 && wanted + registered_beside(self, ctx, start, end) > limit {
+        if !may_stay(self, ctx, start, end, wanted, limit) {
             return false;
         }
         self.exclude(ctx, addr, len);
@@ -69,8 +68,13 @@ impl Space {
     }
 }
 
+/// Whether the `wanted` managed pages of a range may stay in memory for good: with all that do already, no more than `limit`.
+pub(crate) fn may_stay(space: &Space, ctx: &ThreadCtx, start: usize, end: usize, wanted: usize, limit: usize) -> bool {
+    wanted <= limit && space.kernel.staying.try_add(wanted, limit, || staying_beside(space, ctx, start, end))
+}
+
 /// Pages of a range that are managed.
-fn managed_pages(space: &Space, ctx: &ThreadCtx, start: usize, end: usize) -> usize {
+pub(crate) fn managed_pages(space: &Space, ctx: &ThreadCtx, start: usize, end: usize) -> usize {
     let inside = space.threads.enter(ctx);
     let (mut at, mut pages) = (start, 0);
     while let Some(region) = space.regions.first_in(&inside, at, end) {
@@ -83,7 +87,7 @@ fn managed_pages(space: &Space, ctx: &ThreadCtx, start: usize, end: usize) -> us
 }
 
 /// Pages that stay for good, but for those of a range.
-fn registered_beside(space: &Space, ctx: &ThreadCtx, start: usize, end: usize) -> usize {
+fn staying_beside(space: &Space, ctx: &ThreadCtx, start: usize, end: usize) -> usize {
     let inside = space.threads.enter(ctx);
     let mut pages = 0;
     for region in space.regions.all(&inside) {

@@ -1,5 +1,6 @@
 //! What this kernel can do, what it was told not to, and what it has of this process's memory.
 
+use crate::base::bound::Bound;
 use crate::base::uapi::{self, Errno, uffd::Uffd};
 use crate::protocols::gate::Exclusive;
 use crate::space::config::{Force, InitError};
@@ -19,6 +20,8 @@ pub struct Kernel {
     force: Force,
     /// Something was locked (mlock) since nothing was.
     has_locked: AtomicBool,
+    /// Pages that stay in memory for good, because they are locked or registered.
+    pub(crate) staying: Bound,
     /// Drivers that may have pinned memory for long: see [`crate::pages::drivers`].
     pub(crate) drivers: Drivers,
 }
@@ -38,6 +41,7 @@ impl Kernel {
             zeros: uapi::reserve(WINDOW_MAX * 4096)? as usize,
             force,
             has_locked: AtomicBool::new(false),
+            staying: Bound::default(),
             drivers: Drivers::default(),
         })
     }

@@ -13,6 +13,8 @@ fn request(size: usize) -> u64 {
 const UNSIZED: u64 = 0x7a34;
 const BUFFERS_AT: u64 = 1 << 20;
 const APART: u64 = 256 << 10;
+/// Memory from here on is at addresses whose lower halves are small.
+const AMBIGUOUS: u64 = 0x7a12_0000_0000;
 
 /// A buffer that a structure leads to.
 #[derive(Clone, Copy, Debug)]
@@ -92,6 +94,21 @@ impl Built {
     }
 }
 
+#[test]
+fn a_length_that_looks_like_the_lower_half_of_an_address_counts_beside_one() {
+    const LEN: u64 = 199_551;
+    let mem = Pages::at(AMBIGUOUS + (1 << 32), 64 << 20, 16 << 20);
+    let (buffer, high) = (mem.start + BUFFERS_AT, (mem.start >> 32) as u32);
+    let [low, len] = [buffer as u32, LEN as u32];
+    for words in [[low, high, len, high], [len, low, high, 0]] {
+        mem.resident.borrow_mut().clear();
+        let ret = call(&mem, g::__NR_ioctl as u64, &[3, request(16), words.as_ptr() as u64, 0, 0, 0], &mut |_, _| {
+            if mem.all_resident(buffer, LEN) { 0 } else { -EFAULT }
+        });
+        assert_eq!(ret, 0, "{words:x?}");
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
@@ -101,8 +118,13 @@ proptest! {
         is_packed in any::<bool>(),
         on_heap in prop::option::of(0usize..12_000),
         is_sized in any::<bool>(),
+        is_ambiguous in any::<bool>(),
     ) {
-        let mem = Pages::new(64 << 20, 16 << 20);
+        // Where lengths look like addresses, if what follows them is an upper half, or anywhere.
+        let mem = match is_ambiguous {
+            true => Pages::at(AMBIGUOUS, 64 << 20, 16 << 20),
+            false => Pages::new(64 << 20, 16 << 20),
+        };
         let mut built = Built::new(&mem, &fields);
         if is_packed {
             built.words.insert(0, 7);

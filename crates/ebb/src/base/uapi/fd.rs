@@ -10,7 +10,7 @@
 //! Ebb's numbers begin at the soft limit ([`lowest`]), where the program never gets to, wherever the hard limit is higher:
 //! so they take nothing away from what the program may open, and a table that the program has filled is not full to Ebb.
 
-use super::{Errno, call, close, futex_wait, futex_wake};
+use super::{Errno, call, close, futex_wait, futex_wake, with_own_memory};
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicU32, Ordering};
 use linux_raw_sys::general as g;
@@ -63,15 +63,17 @@ pub enum Kind {
     Other,
 }
 
-/// The kind of file behind a descriptor.
+/// The kind of file behind a descriptor. Also on the program's stack; see [`with_own_memory`].
 pub fn kind_of(fd: i32) -> Result<Kind, Errno> {
     const ST_MODE_AT: usize = 3;
     const ST_RDEV_AT: usize = 5;
-    let mut stat = [0u64; 18];
+    let mut stat = [[0u8; 8]; 18];
     // SAFETY: the kernel writes one `struct stat`, 144 bytes.
-    unsafe { call(g::__NR_fstat, [fd as u64, stat.as_mut_ptr() as u64, 0, 0, 0, 0]) }?;
-    let device = stat[ST_RDEV_AT];
-    Ok(match stat[ST_MODE_AT] as u32 & g::S_IFMT {
+    let fstat = |stat: &mut [u8]| unsafe { call(g::__NR_fstat, [fd as u64, stat.as_mut_ptr() as u64, 0, 0, 0, 0]) };
+    with_own_memory(stat.as_flattened_mut(), fstat)?;
+    let word = |at: usize| u64::from_ne_bytes(stat[at]);
+    let device = word(ST_RDEV_AT);
+    Ok(match word(ST_MODE_AT) as u32 & g::S_IFMT {
         g::S_IFCHR => Kind::Character {
             major: (device >> 8 & 0xfff) as u32 | (device >> 32 & !0xfff) as u32,
             minor: (device & 0xff | device >> 12 & !0xff) as u32,

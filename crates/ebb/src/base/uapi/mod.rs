@@ -60,6 +60,8 @@ impl Errno {
     pub const IO: Self = Self(linux_raw_sys::errno::EIO as i32);
     /// The user's quota is used up.
     pub const DQUOT: Self = Self(linux_raw_sys::errno::EDQUOT as i32);
+    /// Memory that the kernel cannot reach.
+    pub const FAULT: Self = Self(linux_raw_sys::errno::EFAULT as i32);
     /// The time is over.
     pub const TIMEDOUT: Self = Self(linux_raw_sys::errno::ETIMEDOUT as i32);
     /// The process has as many descriptors as it may have.
@@ -559,6 +561,33 @@ pub fn memory_file(name: &core::ffi::CStr) -> Result<i32, Errno> {
     let make = |flags: u32| unsafe { call(g::__NR_memfd_create, [name.as_ptr() as u64, u64::from(flags), 0, 0, 0, 0]) };
     // Where files that could be executed are refused; before Linux 6.3 there is no such flag.
     make(g::MFD_CLOEXEC | g::MFD_NOEXEC_SEAL).or_else(|_| make(g::MFD_CLOEXEC)).map(|fd| fd as i32)
+}
+
+/// Attempts at a call whose buffer was evicted each time.
+const EVICTED_TRIES_MAX: usize = 64;
+
+/// Calls `f` with `memory`, the caller's own, which a system call in `f` reads or writes; again where that answers EFAULT.
+///
+/// Such memory may be on a stack of the program's, which is managed memory: a page of it can be evicted between its last use
+/// and the call. A touch brings it back. Not for callers inside the engine, whose stacks are never managed.
+pub fn with_own_memory<R>(memory: &mut [u8], mut f: impl FnMut(&mut [u8]) -> Result<R, Errno>) -> Result<R, Errno> {
+    for _ in 1..EVICTED_TRIES_MAX {
+        match f(memory) {
+            Err(Errno::FAULT) => touch(memory),
+            result => return result,
+        }
+    }
+    f(memory)
+}
+
+/// Writes to each page of `memory` what is there. Only to read would not do: the page may come back write-protected.
+fn touch(memory: &mut [u8]) {
+    let len = memory.len();
+    for at in (0..len).step_by(super::PAGE).chain(len.checked_sub(1)) {
+        let byte = &raw mut memory[at];
+        // SAFETY: a byte of the slice.
+        unsafe { byte.write_volatile(byte.read_volatile()) };
+    }
 }
 
 /// Reads what there is at the file's position, at most `out.len()` bytes; 0 at its end.
