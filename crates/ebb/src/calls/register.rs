@@ -1,4 +1,4 @@
-//! Memory that a program gives to a device for longer than a call. Why that matters is in `pages::drivers`.
+//! Memory that a program gives to a device for longer than a call. `pages::drivers` says why that matters.
 
 use crate::base::PAGE;
 use crate::calls::mapping;
@@ -12,21 +12,22 @@ use core::sync::atomic::Ordering::{Acquire, Release};
 const REGISTERED_PART: (usize, usize) = (3, 4);
 
 impl Space {
-    /// True when nothing is left to be done before a driver is given `addr`.
+    /// True when a driver can be given `addr` as things are, without [`Self::give_to_driver`].
     #[inline]
     pub fn is_known_to_drivers(&self, addr: usize) -> bool {
         if self.kernel.can_move() { self.kernel.drivers.0.load(Acquire) == KNOWN } else { !self.is_managed(addr) }
     }
 
-    /// Before a driver is given `addr`, which may lead to memory that it pins for as long as it likes.
+    /// Prepares for a driver that is about to be given `addr`, which may lead to memory that it pins for as long as it
+    /// likes.
     pub fn give_to_driver(&self, ctx: &ThreadCtx, addr: usize) {
         if self.is_known_to_drivers(addr) {
             return;
         }
         if self.kernel.can_move() {
-            // It may have plain references, too, which MOVE does not see.
+            // The driver may also take plain references, which MOVE does not see.
             self.reuse_no_frames();
-            // With the gate closed: whoever was dropping pages is done with it.
+            // With the gate closed, no thread is still dropping pages.
             self.exclusive(|_| self.kernel.drivers.0.store(KNOWN, Release));
             return;
         }
@@ -39,7 +40,7 @@ impl Space {
     }
 }
 
-/// What is in memory of the mapping at `addr`, and of those without a gap before and behind it, stays there.
+/// Marks as kept the region at `addr`, and all regions around it without a gap: pages in memory stay there.
 fn keep_mapping(space: &Space, exclusive: &Exclusive<'_>, addr: usize) {
     let Some(region) = space.regions.find(exclusive, addr) else { return };
     let (mut start, mut end) = (region.start, region.end);
@@ -53,14 +54,15 @@ fn keep_mapping(space: &Space, exclusive: &Exclusive<'_>, addr: usize) {
 }
 
 impl Space {
-    /// Brings the range in for good, because a device or a guest uses it from now on. False, and nothing is done, where that is
-    /// more than the budget can bear.
+    /// Brings the range in for good, because a device or a guest uses it from now on. Returns false, and does nothing,
+    /// if more than three quarters of the budget would be registered.
     pub fn register(&self, ctx: &ThreadCtx, addr: usize, len: usize) -> bool {
         let (start, end) = (addr & !(PAGE - 1), addr.saturating_add(len).div_ceil(PAGE) * PAGE);
         let (part, whole) = REGISTERED_PART;
         let limit = self.budget.limit() / whole * part;
         let wanted = managed_pages(self, ctx, start, end);
-        // To count what is registered is to look at everything: small ranges count once they are many.
+        // Counting what is registered means looking at every page. A range of up to a sixteenth of the limit goes
+        // without; it is counted when a larger one comes.
         if wanted > limit || wanted > limit / 16 && wanted + registered_beside(self, ctx, start, end) > limit {
             return false;
         }
@@ -69,7 +71,7 @@ impl Space {
     }
 }
 
-/// Pages of a range that are managed.
+/// Managed pages in a range.
 fn managed_pages(space: &Space, ctx: &ThreadCtx, start: usize, end: usize) -> usize {
     let inside = space.threads.enter(ctx);
     let (mut at, mut pages) = (start, 0);
@@ -82,7 +84,7 @@ fn managed_pages(space: &Space, ctx: &ThreadCtx, start: usize, end: usize) -> us
     pages
 }
 
-/// Pages that stay for good, but for those of a range.
+/// Pages outside a range that stay in memory for good, or until they are unlocked.
 fn registered_beside(space: &Space, ctx: &ThreadCtx, start: usize, end: usize) -> usize {
     let inside = space.threads.enter(ctx);
     let mut pages = 0;
