@@ -1,14 +1,14 @@
-//! Ebb's agent: loaded by LD_PRELOAD into an unmodified program, it puts the program's memory under the engine.
+//! Ebb's agent: a library that LD_PRELOAD loads into an unmodified program, to put the program's memory under the engine.
 //!
 //! The program must not notice. So the agent keeps to these rules:
 //!
-//! * it runs on stacks, and with thread state, of its own (`thread`), never on the program's; it uses no thread-local
-//!   storage, no allocator, no memory function of libc's (`mem`), and of the rest only what libc itself does in the functions
-//!   that the agent takes the place of;
-//! * every system call of the program passes through it (`trap`), those that wait do so with nothing of the agent on
-//!   any stack (`entry`); pointers in them are made resident by the guard (`guard`, `table`);
-//! * signals reach the program as they would without it (`signals`);
-//! * threads, forks and execs stay under Ebb (`process`).
+//! * It runs on its own stacks and with its own thread state (`thread`), never on the program's. It uses no
+//!   thread-local storage, no allocator and no memory function of libc's (`mem`). Of the rest of libc it uses only what
+//!   libc itself does in the functions that the agent replaces.
+//! * Every system call of the program passes through it (`trap`). While a call waits, nothing of the agent is on any
+//!   stack (`entry`). The guard makes the memory resident that a call's pointers lead to (`guard`, `table`).
+//! * Signals reach the program as they would without it (`signals`).
+//! * Threads, forks and execs stay under Ebb (`process`).
 //!
 //! `start` is the way in. What the agent cannot hide is listed in `docs/compatibility.md`.
 #![cfg_attr(not(test), no_std)]

@@ -1,5 +1,5 @@
-//! What the calls cost by which pages come and go, in microseconds a page: by how many pages a call takes, and by whether another
-//! thread of the process runs, which each flush of the TLB interrupts.
+//! Measures the calls by which pages come and go, in microseconds a page: by how many pages a call takes, and by
+//! whether another thread of the process runs. Each TLB flush interrupts that thread.
 //!
 //! ```sh
 //! cargo run --release -p ebb --example calls
@@ -12,12 +12,12 @@ use std::time::Instant;
 
 /// Pages of each pass.
 const PAGES: usize = 32 << 10;
-/// Pages a call takes.
+/// Pages that a call takes.
 const RUNS: [usize; 6] = [1, 4, 16, 64, 128, 512];
-/// Passes, of which the best counts.
+/// Passes. The best one counts.
 const PASSES: usize = 5;
 
-/// Anonymous memory of small pages.
+/// Maps anonymous memory of small pages, and returns its address.
 fn anonymous() -> usize {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     // SAFETY: new memory.
@@ -35,7 +35,7 @@ fn drop_pages(at: usize, pages: usize) {
     assert_eq!(dropped, 0);
 }
 
-/// Microseconds a page that `f` takes for all runs of so many pages.
+/// Calls `f` for each run of `pages` pages. Returns its time in microseconds a page.
 fn time(pages: usize, mut f: impl FnMut(usize)) -> f64 {
     let start = Instant::now();
     (0..PAGES * PAGE).step_by(pages * PAGE).for_each(&mut f);
@@ -48,7 +48,7 @@ fn pass(uffd: &Uffd, pages: usize, [frames, memory]: [usize; 2]) -> [f64; 5] {
     let content = vec![3u8; 512 * PAGE];
     // SAFETY: memory of this program's own.
     let write = |at: usize| unsafe { std::ptr::copy_nonoverlapping(content.as_ptr(), (frames + at) as *mut u8, bytes) };
-    // Frames that are there and have been used before.
+    // The second write finds frames that are there and have been used before.
     time(pages, write);
     let written = time(pages, write);
     let moved = time(pages, |at| uffd.move_resident(memory + at, frames + at, bytes).expect("MOVE"));

@@ -1,17 +1,19 @@
-//! A program that keeps a table of 256 MiB in 64 MiB of RAM, by the engine alone: without `ebb run`, and without the agent.
+//! A program that keeps a table of 256 MiB in 64 MiB of RAM with the engine alone: without `ebb run`, and without the
+//! agent.
 //!
 //! ```sh
 //! cargo run --release -p ebb --example embed
 //! ```
 //!
-//! The agent does all of this for a program that knows nothing of it. A program that uses the engine itself has four duties:
+//! The agent does all of this for a program that knows nothing of it. A program that uses the engine itself has four
+//! duties:
 //!
-//! 1. A handler of SIGBUS hands each fault to [`Space::fault`]. It runs on a signal stack of its own, with every signal blocked,
-//!    and a stack is never managed memory.
-//! 2. Each thread that touches managed memory, or calls the engine, is attached ([`Space::attach_thread`]).
+//! 1. Its SIGBUS handler passes each fault to [`Space::fault`]. The handler runs on its own signal stack with every
+//!    signal blocked. A stack is never managed memory.
+//! 2. Each thread attaches itself before it touches managed memory or calls the engine ([`Space::attach_thread`]).
 //! 3. Every signal is blocked around each call of the engine.
-//! 4. The kernel does not fault: a buffer that a system call reads or writes is brought in and pinned first, and stays so until the
-//!    call returns.
+//! 4. The kernel does not fault pages in. The program brings in and pins a buffer before a system call reads or writes
+//!    it, and the buffer stays pinned until the call returns.
 
 use ebb::uapi::thread::{block_signals, restore_signals};
 use ebb::{Config, Fault, Force, PinResult, Space, SwapSpec, ThreadCtx};
@@ -45,7 +47,7 @@ extern "C" fn on_sigbus(_signo: i32, info: *mut libc::siginfo_t, context: *mut l
         (Some(space), Some(ctx)) => space.fault(ctx, addr, error & WRITE != 0),
         _ => Fault::NotManaged,
     };
-    // `NotManaged` is the program's own bug, `Unreadable` a spill file that was lost or damaged.
+    // `NotManaged` is a bug of the program's own. `Unreadable` is a spill file that was lost or damaged.
     if outcome != Fault::Resolved {
         std::process::abort();
     }
@@ -85,7 +87,8 @@ fn attach(space: &'static Space) -> Result<&'static ThreadCtx, Box<dyn Error>> {
     Ok(ctx)
 }
 
-/// Maps managed memory. The arguments are those of mmap(2), and so is the result: an address, or an error number below zero.
+/// Maps managed memory. The engine's call takes the arguments of mmap(2) and returns the same result: an address, or a
+/// negative error number.
 fn map(space: &Space, ctx: &ThreadCtx, bytes: usize) -> Result<*mut u64, Box<dyn Error>> {
     let protection = (libc::PROT_READ | libc::PROT_WRITE) as u64;
     let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE) as u64;
@@ -93,7 +96,7 @@ fn map(space: &Space, ctx: &ThreadCtx, bytes: usize) -> Result<*mut u64, Box<dyn
     if at > 0 { Ok(at as *mut u64) } else { Err(std::io::Error::from_raw_os_error(-at as i32).into()) }
 }
 
-/// write(2) of managed memory.
+/// Performs write(2) from managed memory.
 fn write_managed(
     space: &Space,
     ctx: &ThreadCtx,
@@ -173,7 +176,7 @@ fn tempfile() -> Result<File, Box<dyn Error>> {
     Ok(unsafe { std::os::fd::FromRawFd::from_raw_fd(fd) })
 }
 
-/// Whether the file has the beginning of the table.
+/// Checks that the file has the beginning of the table.
 fn check(file: &mut File, bytes: usize) -> Result<(), Box<dyn Error>> {
     use std::io::{Read, Seek};
     let mut content = vec![0u8; bytes];

@@ -1,25 +1,26 @@
 //! Ebb's engine: swap for one process, in that process.
 //!
 //! A [`Space`] manages private anonymous memory. Cold pages are unmapped in batches, compressed, and kept in RAM or in
-//! a file; a touch brings them back in the thread that touched. See `ARCHITECTURE.md` for the glossary, the invariants and
-//! lock order.
+//! a file. The thread that touches one brings it back. `ARCHITECTURE.md` has the glossary, the invariants and the lock
+//! order.
 //!
 //! The crate uses neither libc nor an allocator, so all of it may run inside a signal handler. Callers block every
 //! signal around each call.
 //!
-//! # Managing memory in one's own program
+//! # Managing memory in your own program
 //!
-//! [`Space::create`] makes the space, once a process. Then the program has four duties:
+//! [`Space::create`] makes the space, once per process. From then on the program has four duties:
 //!
-//! 1. A handler of SIGBUS hands each fault to [`Space::fault`]. The handler runs on a signal stack of its own with every signal
-//!    blocked. A stack is never managed memory.
-//! 2. Each thread that touches managed memory, or calls the engine, is attached: [`Space::attach_thread`].
+//! 1. Its SIGBUS handler passes each fault to [`Space::fault`]. The handler runs on its own signal stack with every
+//!    signal blocked. A stack is never managed memory.
+//! 2. Each thread attaches itself before it touches managed memory or calls the engine: [`Space::attach_thread`].
 //! 3. Every signal is blocked around each call of the engine: [`uapi::thread::block_signals`].
-//! 4. The kernel does not fault. A buffer that a system call reads or writes is pinned first and unpinned when the call has returned:
-//!    [`Space::pin_begin`], [`Space::pin_add`], [`Space::pin_end`].
+//! 4. The kernel does not fault pages in. The program pins a buffer before a system call reads or writes it, and unpins
+//!    it after the call has returned: [`Space::pin_begin`], [`Space::pin_add`], [`Space::pin_end`].
 //!
-//! Memory that [`Space::mmap`] maps is managed from then on. Calls with the names of system calls take the raw arguments of these
-//! calls, and return what the kernel would: a value, or an error number below zero. `examples/embed.rs` is a complete program:
+//! Memory mapped with [`Space::mmap`] is managed from then on. Methods named after system calls take the raw arguments
+//! of those calls and return what the kernel would: a value, or a negative error number. `examples/embed.rs` is a
+//! complete program:
 //!
 //! ```no_run
 //! use ebb::{Config, Force, Space, SwapSpec};
@@ -31,7 +32,7 @@
 //!     stats_fd: None,
 //!     force: Force::default(),
 //! })?;
-//! // The handler of SIGBUS that belongs here calls `space.fault`.
+//! // Install the SIGBUS handler here. It calls `space.fault`.
 //! let ctx = space.attach_thread().ok_or("too many threads")?;
 //! let (read_write, private_anonymous) = (3, 0x22);
 //! let at = space.mmap(ctx, [0, 256 << 20, read_write, private_anonymous, u64::MAX, 0]);
@@ -101,6 +102,6 @@ pub use self::{
     way_in::pins::PinResult,
 };
 
-/// Bytes that 1000 slots of the swap table cost while their clusters are not used.
+/// Bytes that 1000 slots of the swap table cost while their clusters are not in use.
 #[cfg(not(loom))]
 pub const SWAP_TABLE_REST_BYTES_PER_1000: u64 = places::swapspace::SwapSpace::REST_BYTES_PER_1000_SLOTS;

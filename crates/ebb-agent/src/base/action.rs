@@ -1,4 +1,4 @@
-//! What is to be done when a signal comes, as the kernel has it.
+//! The action that a process has for a signal, as the kernel holds it.
 
 use crate::base::signum::{UNBLOCKABLE, bit};
 
@@ -14,7 +14,7 @@ pub const SA_ONSTACK: u64 = 0x0800_0000;
 pub(crate) const SA_RESTART: u64 = 0x1000_0000;
 pub const SA_NODEFER: u64 = 0x4000_0000;
 pub const SA_RESETHAND: u64 = 0x8000_0000;
-/// Flags the kernel keeps; it clears the others.
+/// Flags that the kernel keeps; it clears the others.
 pub(crate) const SA_KNOWN: u64 = SA_NOCLDSTOP
     | SA_NOCLDWAIT
     | SA_SIGINFO
@@ -24,7 +24,7 @@ pub(crate) const SA_KNOWN: u64 = SA_NOCLDSTOP
     | SA_RESTART
     | SA_NODEFER
     | SA_RESETHAND;
-/// Flags whose effect is the kernel's also when the handler is the agent's.
+/// Flags that the kernel itself must see, even when the installed handler is the agent's.
 pub(crate) const SA_NATIVE: u64 = SA_NOCLDSTOP | SA_NOCLDWAIT | SA_RESTART | SA_EXPOSE_TAGBITS;
 
 /// The kernel's `struct sigaction`.
@@ -42,7 +42,7 @@ impl Action {
         self.handler != SIG_DFL && self.handler != SIG_IGN
     }
 
-    /// The mask during the handler, for a thread whose mask is `base`.
+    /// The mask that is in effect during the handler, for a thread whose mask is `base`.
     pub fn mask_during(&self, sig: i32, base: u64) -> u64 {
         let own = if self.flags & SA_NODEFER == 0 { bit(sig) } else { 0 };
         (base | self.mask | own) & !UNBLOCKABLE

@@ -1,6 +1,6 @@
-//! Assembly that several places have in common.
+//! Assembly that several places use.
 
-/// Loads the six arguments of a system call from the array that the register points to.
+/// Loads the six arguments of a system call from the array that the register `from` points to.
 macro_rules! load_arguments {
     ($from:literal) => {
         concat!(

@@ -1,8 +1,8 @@
-//! System calls of the agent's own, and whether the program's are caught.
+//! The agent's own system calls, and whether the program's are caught.
 
 use linux_raw_sys::general as g;
 
-/// Performs a system call from anywhere in the agent. The answer is the kernel's.
+/// Performs a system call from anywhere in the agent. Returns the kernel's answer.
 ///
 /// # Safety
 /// The call's effects on memory must be sound.
@@ -26,7 +26,7 @@ pub fn gettid() -> u64 {
 
 pub(crate) const PR_SET_SYSCALL_USER_DISPATCH: u64 = 59;
 
-/// Has the kernel perform the calling thread's system calls without asking.
+/// Switches Syscall User Dispatch off for the calling thread: the kernel performs its system calls without asking.
 pub fn disarm() -> Result<(), ebb::uapi::Errno> {
     // SAFETY: no effect on memory.
     ebb::uapi::check(unsafe { raw_syscall(g::__NR_prctl as u64, &[PR_SET_SYSCALL_USER_DISPATCH, 0, 0, 0, 0, 0]) })

@@ -1,4 +1,4 @@
-//! Calls that change what a process may do, for its threads to follow.
+//! System calls that change what a thread of the program may do, which Ebb's threads must follow.
 
 /// Whom a call changes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -7,8 +7,8 @@ pub enum Change {
     /// Nobody.
     #[default]
     None,
-    /// The thread that makes it.
+    /// The thread that makes the call: what it may do.
     Privileges,
-    /// Where and how the thread runs that makes it. Ebb's threads run as the first thread of the process.
+    /// The thread that makes the call: where and how it runs. Ebb's threads run as the first thread of the process does.
     Scheduling,
 }

@@ -11,24 +11,24 @@ const SPILL_DIR_DEFAULT: &CStr = c"/var/tmp";
 /// Largest spill file when nobody says: more than any directory is likely to hold.
 const SPILL_BYTES_DEFAULT: u64 = 1 << 40;
 
-/// What of the environment must be known at once.
+/// The part of the environment that must be known at once, before the settings are read.
 #[derive(Clone, Copy)]
 pub struct Early<'a> {
     pub ram_bytes: u64,
     pub stats_fd: Option<i32>,
     pub life_ends: Option<Ends>,
-    /// Standard error of `ebb`; none when it had none, or nobody says.
+    /// Standard error of `ebb`; none when `ebb` had none, or nobody says.
     pub stderr: Option<Identity>,
-    /// The places to patch in libc; empty when there are none.
+    /// The sites to patch in libc, as text; empty when there are none.
     pub sites: &'a [u8],
-    /// The process is to be managed from its start.
+    /// The process is managed from its start.
     pub no_dormant: bool,
-    /// The process is to be managed when it has hardly grown.
+    /// The process becomes managed when it has grown only a little.
     pub is_early: bool,
 }
 
 impl<'a> Early<'a> {
-    /// From the variables of the contract. None without a budget; the name of one that makes no sense.
+    /// Reads the variables of the contract. None without a budget. The error is the name of a variable that makes no sense.
     pub fn of(vars: impl Iterator<Item = &'a [u8]>) -> Result<Option<Self>, &'static str> {
         let mut this = Self {
             ram_bytes: 0,
@@ -65,25 +65,25 @@ impl<'a> Early<'a> {
     }
 }
 
-/// `DEVICE,INODE`; none for anything else, as for a standard error that is closed.
+/// Parses `DEVICE,INODE`; none for anything else, as for a standard error that is closed.
 fn identity(text: &[u8]) -> Option<Identity> {
     let comma = text.iter().position(|&c| c == b',')?;
     Some(Identity(number(&text[..comma])?, number(&text[comma + 1..])?))
 }
 
-/// What the environment says.
+/// What the environment says, for a process that becomes managed.
 pub struct Settings {
     pub ram_bytes: Option<u64>,
     pub stats_fd: Option<i32>,
     pub force: Force,
-    /// Hot calls are answered where the program calls libc.
+    /// Whether hot calls are answered where the program calls libc.
     pub interposes: bool,
     devices: [Device; DEVICES_MAX],
     nr_devices: usize,
     default_dir: Path,
 }
 
-/// One device. Without a directory it is in the default one.
+/// One device. Without a directory of its own it is in the default one.
 #[derive(Clone, Copy)]
 struct Device {
     dir: Path,
@@ -101,7 +101,7 @@ pub struct DeviceText<'a> {
 }
 
 impl<'a> DeviceText<'a> {
-    /// None when it makes no sense.
+    /// Parses a device; none when the text makes no sense.
     pub fn parse(text: &'a [u8]) -> Option<Self> {
         let mut parts = text.strip_prefix(b"file")?.split(|&c| c == b',');
         let dir = match parts.next()? {
@@ -121,7 +121,7 @@ impl<'a> DeviceText<'a> {
         Some(this)
     }
 
-    /// Largest size of the file.
+    /// Largest size of the file, in bytes.
     pub fn bytes_max(&self) -> u64 {
         self.bytes.unwrap_or(SPILL_BYTES_DEFAULT)
     }
@@ -168,7 +168,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Looks at one variable; the name of one that makes no sense.
+    /// Takes one variable into account. The error is the name of a variable that makes no sense.
     pub fn offer(&mut self, var: &[u8]) -> Result<(), &'static str> {
         let Some(equals) = var.iter().position(|&c| c == b'=') else { return Ok(()) };
         let (name, value) = (&var[..equals], &var[equals + 1..]);
@@ -186,7 +186,7 @@ impl Settings {
         Ok(())
     }
 
-    /// `;`-separated devices, or `none`.
+    /// Parses `;`-separated devices, or `none`.
     fn swap(&mut self, value: &[u8]) -> Option<()> {
         self.nr_devices = 0;
         for text in value.split(|&c| c == b';').filter(|text| !text.is_empty() && *text != b"none") {
@@ -210,7 +210,7 @@ impl Settings {
                 b"no-direct" => self.force.no_direct = true,
                 b"strict" => self.force.strict = true,
                 b"no-interpose" => self.interposes = false,
-                // Managed memory never has huge pages. The others are looked at when the process begins.
+                // Managed memory never has huge pages. The other two words are looked at when the process begins.
                 b"no-huge" | b"no-dormant" | b"early" => {}
                 _ => return None,
             }
@@ -218,7 +218,7 @@ impl Settings {
         Some(())
     }
 
-    /// The devices, as the engine is told them, in `out`; how many.
+    /// Writes the devices to `out`, as the engine takes them. Returns how many there are.
     pub fn devices<'a>(&'a self, out: &mut [SwapSpec<'a>; DEVICES_MAX]) -> usize {
         for (to, device) in out.iter_mut().zip(&self.devices[..self.nr_devices]) {
             let dir = match (device.dir.get(), self.default_dir.get()) {
@@ -232,8 +232,8 @@ impl Settings {
     }
 }
 
-/// The lifeline's pipe and keeper: descriptors, and the numbers of their files; then who holds the pipe's other end, and
-/// its descriptor there.
+/// The lifeline's two descriptors in this process, the pipe's read end and the keeper, with their files' inode numbers;
+/// then the process that holds the pipe's other end, and its descriptor there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ends {
     pub line: i32,
@@ -245,7 +245,7 @@ pub struct Ends {
 }
 
 impl Ends {
-    /// Six numbers, `,`-separated, in this order.
+    /// Parses six numbers, `,`-separated, in the order of the fields.
     fn parse(text: &[u8]) -> Option<Self> {
         let mut parts = text.split(|&c| c == b',').map(number);
         let mut next = || parts.next().flatten();
@@ -257,7 +257,8 @@ impl Ends {
     }
 }
 
-/// A decimal number. Not by way of `str`, whose code lies far from that of the dormant life: a page fault for each process.
+/// Parses a decimal number. Does not go through `str`, whose code lies far from the code of a dormant process: that
+/// would cost each process a page fault.
 fn number(text: &[u8]) -> Option<u64> {
     let digit = |&c: &u8| c.is_ascii_digit().then(|| u64::from(c - b'0'));
     let mut digits = text.iter().map(digit);

@@ -1,4 +1,4 @@
-//! Copies from or to the program's memory: a fault that the program would have suffered ends the copy.
+//! Copies from and to the program's memory. A fault that the program would have suffered ends the copy.
 
 use core::arch::global_asm;
 
@@ -38,17 +38,18 @@ unsafe extern "C" {
     fn ebb_copy_fault();
 }
 
-/// Copies bytes of which one side is the program's memory. False when a part of it is not accessible.
+/// Copies `bytes` bytes between the agent's memory and the program's. False when a part of the program's side is not
+/// accessible.
 ///
 /// # Safety
-/// The agent's side must be valid for `bytes`; what is written on the program's side must be the program's to lose.
+/// The agent's side must be valid for `bytes`. On the program's side, what the copy overwrites must be the program's to lose.
 #[inline]
 pub unsafe fn copy(to: u64, from: u64, bytes: usize) -> bool {
     // SAFETY: the caller's contract for one side; faults on the other end the copy.
     unsafe { ebb_copy(to, from, bytes as u64) == 0 }
 }
 
-/// Where a copy that faulted at `ip` goes on; none for other code.
+/// Where a copy that faulted at `ip` goes on; none for an `ip` in other code.
 pub fn fixup(ip: u64) -> Option<u64> {
     let addr = |f: unsafe extern "C" fn()| f as usize as u64;
     (ip >= addr(ebb_copy_begin) && ip < addr(ebb_copy_end)).then(|| addr(ebb_copy_fault))

@@ -1,4 +1,5 @@
-//! Where the kernel enters the agent: told once by the room above that has the handlers, before the first is installed.
+//! Where the kernel enters the agent. The room above that has the handlers sets these addresses once, before it
+//! installs the first handler.
 
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
@@ -18,13 +19,13 @@ pub struct Entries {
 
 static ENTRIES: [AtomicU64; 4] = [const { AtomicU64::new(0) }; 4];
 
-/// Says where they are.
+/// Records the addresses.
 pub fn set(entries: &Entries) {
     let all = [entries.bus, entries.segv, entries.sys, entries.other];
     ENTRIES.iter().zip(all).for_each(|(to, entry)| to.store(entry, Relaxed));
 }
 
-/// Where they are.
+/// The recorded addresses.
 pub fn get() -> Entries {
     let [bus, segv, sys, other] = [0, 1, 2, 3].map(|i| ENTRIES[i].load(Relaxed));
     Entries { bus, segv, sys, other }

@@ -8,37 +8,37 @@ use core::mem::{offset_of, size_of};
 
 /// Bytes below the stack pointer that the ABI lets a leaf function use.
 pub const RED_ZONE_BYTES: u64 = 128;
-/// Size of a siginfo.
+/// Size of a siginfo, in bytes.
 pub const SIGINFO_BYTES: usize = 128;
-/// Room for the vector state of any processor: AMX and AVX-512 together stay below.
+/// Room for the vector state of any processor, in bytes: AMX and AVX-512 together take less.
 pub const FPSTATE_BYTES_MAX: usize = 16 << 10;
 
 const FXSAVE_BYTES: usize = 512;
-/// Where the kernel describes what follows the legacy area.
+/// Offset in the legacy area at which the kernel describes what follows that area.
 const SW_BYTES_AT: usize = 464;
 const FP_XSTATE_MAGIC1: u32 = 0x4650_5853;
 
-/// Trap flag: the next instruction ends with a trap.
+/// Trap flag: the processor traps after the next instruction.
 pub const FLAG_TRAP: u64 = 1 << 8;
 const FLAG_DIRECTION: u64 = 1 << 10;
 const FLAG_RESUME: u64 = 1 << 16;
-/// Alignment check: an access that is not aligned is a fault.
+/// Alignment check flag: an unaligned access is a fault.
 pub const FLAG_ALIGNMENT: u64 = 1 << 18;
-/// Where a [`Context`] has the flags.
+/// Offset of the flags in a [`Context`].
 pub const FLAGS_AT: usize = offset_of!(Context, regs) + offset_of!(Registers, flags);
 
 const USER_CS: u16 = 0x33;
 const USER_DS: u16 = 0x2b;
 
-/// Whether a selector is one that a stack can have: the program may have taken the segment away since it loaded it
+/// Whether a selector is valid for a stack. The program may have removed the segment since it loaded the selector
 /// (`force_valid_ss` in `arch/x86/kernel/signal.c`).
 fn is_stack_segment(selector: u16) -> bool {
-    /// Present, of user code, a data segment that can be written.
+    /// A present, writable data segment of user mode.
     const WANTED: u32 = 0xf200;
-    /// All of that; not whether it was used, and whether it grows down.
+    /// The bits to compare. Left out: whether the segment was accessed, and whether it grows down.
     const MASK: u32 = 0xfa00;
     let access: u32;
-    // SAFETY: reads what describes a segment; a selector without one leaves the register as it is.
+    // SAFETY: reads the descriptor of a segment; a selector without one leaves the register as it is.
     unsafe { asm!("lar {0:e}, {1:e}", inout(reg) 0u32 => access, in(reg) selector as u32, options(nomem, nostack)) };
     access & MASK == WANTED
 }
@@ -135,7 +135,7 @@ pub struct SigInfo {
     pub errno: i32,
     pub code: i32,
     pub pad: i32,
-    /// SIGBUS, SIGSEGV: the address; SIGSYS: the address after the instruction.
+    /// SIGBUS, SIGSEGV: the address of the access; SIGSYS: the address after the instruction.
     pub addr: u64,
     /// SIGSYS: the call's number.
     pub syscall: i32,
@@ -151,7 +151,7 @@ impl SigInfo {
     /// True when the kernel raised the signal for something the thread itself did.
     pub fn is_fault(&self) -> bool {
         const SIGBUS: i32 = 7;
-        /// SIGILL, SIGTRAP, SIGBUS, SIGFPE, SIGSEGV, SIGSYS. Others have positive codes too: timers, children, files.
+        /// SIGILL, SIGTRAP, SIGBUS, SIGFPE, SIGSEGV, SIGSYS. Other signals have positive codes too: timers, children, files.
         const SYNCHRONOUS: [i32; 6] = [4, 5, SIGBUS, 8, 11, 31];
         const BUS_MCEERR_AO: i32 = 5;
         self.code > 0 && SYNCHRONOUS.contains(&self.signo) && !(self.signo == SIGBUS && self.code == BUS_MCEERR_AO)
@@ -172,7 +172,7 @@ const _: () = assert!(size_of::<Context>() == 304);
 const _: () = assert!(size_of::<SigInfo>() == SIGINFO_BYTES);
 const _: () = assert!(size_of::<Frame>() == 440);
 
-/// Where a frame goes: the address of the [`Frame`] and of its vector state (0 without one).
+/// Where a frame goes: the addresses of the [`Frame`] and of its vector state (0 without one).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Place {
     pub frame: u64,

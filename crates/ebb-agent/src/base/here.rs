@@ -17,12 +17,12 @@ pub fn space() -> Option<&'static Space> {
     unsafe { SPACE.load(Ordering::Relaxed).as_ref() }
 }
 
-/// Where the agent's own code lies: system calls from there pass.
+/// Address range of the agent's own code. System calls from there are not caught.
 pub fn text_range() -> (u64, u64) {
     (TEXT_START.load(Ordering::Relaxed), TEXT_END.load(Ordering::Relaxed))
 }
 
-/// Where this library's data lies that it writes to: what the program could take for memory of its own.
+/// Address range of this library's writable data, which the program could take for memory of its own.
 pub fn written_range() -> (u64, u64) {
     (WRITTEN_START.load(Ordering::Relaxed), WRITTEN_END.load(Ordering::Relaxed))
 }
@@ -32,7 +32,7 @@ unsafe extern "C" {
     static __ehdr_start: [u8; 64];
 }
 
-/// Program headers of this library: where they begin and how many there are.
+/// Program headers of this library: the address of the first, and how many there are.
 fn own_headers() -> (*const [u64; 7], usize) {
     const HEADERS_AT: usize = 32;
     const COUNT_AT: usize = 56;
@@ -44,7 +44,7 @@ fn own_headers() -> (*const [u64; 7], usize) {
     }
 }
 
-/// The loaded segments of this library: start, end.
+/// The loaded segments of this library: start and end of each.
 pub fn own_segments() -> impl Iterator<Item = (u64, u64)> {
     const PT_LOAD: u32 = 1;
     let (first, count) = own_headers();
@@ -61,12 +61,12 @@ pub fn is_own_code(ip: u64) -> bool {
     own_segments().any(|(start, end)| (start..end).contains(&ip))
 }
 
-/// Where this library lies, with its data.
+/// Address range of this library, with its data.
 pub fn own_range() -> (u64, u64) {
     own_segments().fold((u64::MAX, 0), |all, (start, end)| (all.0.min(start), all.1.max(end)))
 }
 
-/// Finds the segment with what the agent writes to.
+/// Finds this library's writable segment, and tells the engine where it is.
 pub fn find_written() {
     const PT_LOAD: u32 = 1;
     const PF_W: u64 = 2;

@@ -1,10 +1,11 @@
-//! The memory functions that the compiler asks for, of the agent's own.
+//! The agent's own versions of the memory functions that the compiler calls.
 //!
-//! Those of libc read words of libc's that the program may write over (from which size on they copy past the caches), and a
-//! program may have functions of its own under these names. Whoever tests all memory that its maps show, as redis does in its last
-//! moments, or gives every name a checked version, must find Ebb working meanwhile. Hidden: only this library calls them.
+//! libc's functions read words of libc's that the program may overwrite (the sizes from which they copy past the
+//! caches), and a program may define functions of its own under these names. Ebb must keep working while a program
+//! tests all memory that its maps show, as redis does just before it ends, or gives every name a checked version. The
+//! symbols are hidden: only this library calls them.
 //!
-//! Few bytes with what overlaps, some with a loop, many with the processor's own string operations.
+//! Few bytes are moved by loads and stores that overlap, some by a loop, and many by the processor's own string operations.
 
 core::arch::global_asm!(
     ".pushsection .text.ebb_mem,\"ax\",@progbits",
@@ -34,7 +35,7 @@ core::arch::global_asm!(
     "jb 25f",
     "cmp rdx, 1024",
     "jae 22f",
-    // The last ones first: they may be written over on the way.
+    // Load the last bytes first: the loop may overwrite them.
     "movups xmm4, [rsi + rdx - 16]",
     "movups xmm5, [rsi + rdx - 32]",
     "lea r8, [rdi + rdx - 32]",
@@ -58,7 +59,7 @@ core::arch::global_asm!(
     "rep movsq",
     "mov [r8], r9",
     "ret",
-    // Where the source begins before what it becomes and reaches into it: from the end.
+    // The destination begins inside the source: copy from the end.
     "25:",
     "movups xmm4, [rsi]",
     "movups xmm5, [rsi + 16]",
@@ -218,7 +219,7 @@ mod tests {
         fn ebb_strlen(text: *const c_char) -> usize;
     }
 
-    /// Lengths about every bound that the functions know.
+    /// Lengths around every size at which the functions take another path.
     fn lengths() -> impl Iterator<Item = usize> {
         (0..200).chain(250..262).chain(505..520).chain(1016..1040).chain([2047, 4096, 4099, 8192])
     }
@@ -263,7 +264,7 @@ mod tests {
                 let mut memory = pattern(10_000);
                 let mut expected = memory.clone();
                 expected[at..at + n].iter_mut().for_each(|byte| *byte = 0xa5);
-                // SAFETY: the range lies in the vector. Of the number only a byte counts.
+                // SAFETY: the range lies in the vector. Only the low byte of the number counts.
                 let result = unsafe { ebb_memset(memory.as_mut_ptr().add(at), 0x7a5, n) };
                 assert_eq!(result, memory[at..].as_mut_ptr());
                 assert!(memory == expected, "{n} bytes at {at}");
@@ -275,7 +276,7 @@ mod tests {
     fn the_first_byte_that_differs_decides() {
         for n in lengths() {
             let a = pattern(n);
-            // SAFETY: both vectors have so many bytes.
+            // SAFETY: both vectors have `n` bytes.
             let compare = |a: &[u8], b: &[u8]| unsafe { ebb_memcmp(a.as_ptr(), b.as_ptr(), n) }.signum();
             assert_eq!(compare(&a, &a.clone()), 0);
             for at in [0, 1, 7, 8, 15, 16, 17, 31, n / 2, n.saturating_sub(2), n.saturating_sub(1)] {

@@ -1,4 +1,4 @@
-//! What knows nothing of the others: constants and plain data, text, the agent's own system calls, copies.
+//! What knows nothing of the other rooms: constants and plain data, text, the agent's own system calls, copies.
 
 pub mod action;
 pub mod arguments;

@@ -2,12 +2,12 @@
 
 /// What the handler does with a call.
 pub enum Outcome {
-    /// It is done; the answer.
+    /// The call is done, with this answer.
     Done(i64),
     /// The context is set up for what comes next.
     Set,
-    /// It did not happen; the program makes it anew.
+    /// The call did not happen; the program makes it again.
     Again,
-    /// The kernel performs it, with these arguments.
+    /// The kernel performs the call, with these arguments.
     Forward([u64; 6]),
 }

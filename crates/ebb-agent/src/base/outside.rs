@@ -4,7 +4,7 @@ use crate::base::arguments::load_arguments;
 use core::arch::global_asm;
 
 global_asm!(
-    // rdi: number, rsi: six arguments. The kernel's answer; caught when the process is managed.
+    // rdi: number, rsi: six arguments. Answers as the kernel does. The call is caught once the process is managed.
     ".pushsection ebb_outside,\"ax\",@progbits",
     ".p2align 4",
     ".cfi_startproc",
@@ -30,15 +30,15 @@ unsafe extern "C" {
     static OUTSIDE_END: u8;
 }
 
-/// Where calls are made that do not pass.
+/// Address range of the code whose calls are caught.
 pub fn outside() -> (u64, u64) {
     (&raw const OUTSIDE_START as u64, &raw const OUTSIDE_END as u64)
 }
 
-/// Makes a system call of the program's where it is caught when the process is managed. The kernel's answer.
+/// Makes a system call of the program's where it is caught once the process is managed. Returns the kernel's answer.
 ///
 /// # Safety
-/// The program's own call.
+/// The call must be the program's own.
 #[inline]
 pub unsafe fn call_outside(nr: u64, args: &[u64; 6]) -> i64 {
     // SAFETY: forwarded contract.

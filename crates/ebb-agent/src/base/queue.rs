@@ -1,7 +1,7 @@
 //! Signals of one thread that have arrived and wait in the agent.
 //!
-//! A queue belongs to its thread. A handler of the agent that interrupts another one may add to it at any instruction,
-//! so every step is ordered against the thread itself, and nothing is ever reached through an exclusive reference.
+//! A queue belongs to its thread. A handler of the agent that interrupts another one may add to the queue at any instruction.
+//! So every step is ordered against the thread itself, and nothing is ever reached through an exclusive reference.
 
 use crate::base::frame::SigInfo;
 use crate::base::signum::{SIGBUS, SIGSEGV, bit};
@@ -9,17 +9,17 @@ use core::cell::UnsafeCell;
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 use core::sync::atomic::{AtomicU32, AtomicU64, compiler_fence};
 
-/// Signals that arrived and wait in the agent: OURS while the program blocks them, and the one signal that may find
-/// the thread in an inner call. A handler of the agent that interrupts another one adds; nobody else does.
+/// Signals that arrived and wait in the agent: OURS while the program blocks them, and the one signal that may arrive
+/// during an inner call. Only a handler of the agent that interrupts another one adds to it.
 #[repr(C)]
 pub struct Queue {
-    /// Not zero: something is to be delivered when the agent leaves.
+    /// Not zero when something is to be delivered when the agent leaves.
     pub deferred: AtomicU32,
     has_held: AtomicU32,
     /// Which of OURS wait. A bit is set after its details are stored, and cleared after they are copied.
     pending: AtomicU64,
     infos: UnsafeCell<[SigInfo; 3]>,
-    /// The signal of an inner call.
+    /// The signal that arrived during an inner call.
     held: UnsafeCell<SigInfo>,
 }
 
@@ -32,7 +32,7 @@ fn slot(sig: i32) -> usize {
 }
 
 impl Queue {
-    /// Adds a signal of OURS; one that waits already absorbs it.
+    /// Adds a signal of OURS. Drops it if the same signal waits already.
     pub fn push(&self, info: &SigInfo) {
         if self.pending.load(Relaxed) & bit(info.signo) == 0 {
             // SAFETY: this slot is read only while its bit is set, and its bit is set only here, in the same thread.
@@ -42,7 +42,7 @@ impl Queue {
         }
     }
 
-    /// Holds the signal of an inner call.
+    /// Holds the signal that arrived during an inner call.
     pub fn hold(&self, info: &SigInfo) {
         // SAFETY: the signal came while nothing was held, and all others are blocked until it is taken.
         unsafe { *self.held.get() = *info };
@@ -67,7 +67,7 @@ impl Queue {
         self.pending.fetch_and(!bit(sig), Relaxed);
     }
 
-    /// Has the agent look again when it leaves, if `pop(allowed)` would find something.
+    /// Makes the agent look again when it leaves, if `pop(allowed)` would find something.
     pub fn poke(&self, allowed: u64) {
         if self.has_held.load(Relaxed) != 0 || self.pending() & allowed != 0 {
             self.deferred.store(1, Relaxed);

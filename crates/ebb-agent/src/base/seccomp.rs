@@ -1,9 +1,9 @@
-//! What a seccomp filter answers to a system call: an interpreter of the part of classic BPF that the kernel takes there.
+//! What a seccomp filter answers to a system call: an interpreter of the part of classic BPF that the kernel accepts there.
 //!
-//! No allocation, no system call, and an end for any program: jumps lead forward only. What the kernel would not load is
-//! no answer.
+//! It allocates nothing and makes no system call. Every program ends, because jumps lead forward only. A program that
+//! the kernel would not load has no answer.
 
-/// Most instructions of a filter (`BPF_MAXINSNS`).
+/// Most instructions in a filter (`BPF_MAXINSNS`).
 pub const INSTRUCTIONS_MAX: usize = 4096;
 /// `AUDIT_ARCH_X86_64`.
 pub const ARCH: u32 = 0xc000_003e;
@@ -18,7 +18,7 @@ pub struct Instruction {
 }
 
 impl Instruction {
-    /// Of the eight bytes in memory.
+    /// Decodes an instruction's eight bytes in memory.
     pub const fn of(word: u64) -> Self {
         Self { code: word as u16, jt: (word >> 16) as u8, jf: (word >> 24) as u8, k: (word >> 32) as u32 }
     }
@@ -29,7 +29,7 @@ impl Instruction {
 pub struct Data {
     pub nr: u32,
     pub arch: u32,
-    /// Behind the `syscall` instruction.
+    /// The address behind the `syscall` instruction.
     pub ip: u64,
     pub args: [u64; 6],
 }
@@ -37,7 +37,7 @@ pub struct Data {
 impl Data {
     const BYTES: u32 = 64;
 
-    /// The word at a byte offset.
+    /// The word at byte offset `at`; none where there is none.
     fn word(&self, at: u32) -> Option<u32> {
         let half = |value: u64| if at.is_multiple_of(8) { value as u32 } else { (value >> 32) as u32 };
         match at {
@@ -50,19 +50,20 @@ impl Data {
     }
 }
 
-/// What becomes of a call.
+/// What becomes of a call under a filter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Action {
-    /// It is made. Also where a tracer is asked: it would not be there if it did not let calls go on.
+    /// The call is made. So is a call that a tracer is asked about: the tracer would not be there if it did not let
+    /// calls go on.
     Made,
-    /// It is not made; the caller gets an answer.
+    /// The call is not made; the caller gets an answer.
     Answered,
     /// The caller dies, or gets a signal.
     Deadly,
 }
 
 impl Action {
-    /// Of what a filter returns.
+    /// Decodes what a filter returns.
     pub const fn of(value: u32) -> Self {
         const TRAP: u32 = 0x0003_0000;
         const ERRNO: u32 = 0x0005_0000;
@@ -74,7 +75,7 @@ impl Action {
             TRACE | LOG | ALLOW => Self::Made,
             ERRNO | USER_NOTIF => Self::Answered,
             TRAP => Self::Deadly,
-            // The kernel takes what it does not know for the first of its actions, which kills.
+            // The kernel treats a value that it does not know as the first of its actions, which kills.
             _ => Self::Deadly,
         }
     }
@@ -108,7 +109,7 @@ pub fn run(program: &[Instruction], data: &Data) -> Option<u32> {
     let mut at = 0usize;
     loop {
         let Instruction { code, jt, jf, k } = *program.get(at)?;
-        // Forward only: so there is an end.
+        // Jumps lead forward only, so the program ends.
         at += 1;
         let operand = if code & X != 0 { x } else { k };
         match code & 7 {
@@ -145,17 +146,17 @@ pub fn run(program: &[Instruction], data: &Data) -> Option<u32> {
     }
 }
 
-/// An instruction of the class ALU.
+/// Computes an instruction of the class ALU; none for one that the kernel would not load.
 fn calculate(code: u16, a: u32, operand: u32) -> Option<u32> {
     Some(match code & !X {
         0x04 => a.wrapping_add(operand),
         0x14 => a.wrapping_sub(operand),
         0x24 => a.wrapping_mul(operand),
-        // By a constant 0 the kernel does not load it.
+        // The kernel does not load a division by a constant 0.
         0x34 => a.checked_div(operand)?,
         0x44 => a | operand,
         0x54 => a & operand,
-        // By a constant of 32 or more it does not load it.
+        // The kernel does not load a shift by a constant of 32 or more.
         0x64 | 0x74 if code & X == 0 && operand >= 32 => return None,
         0x64 => a.wrapping_shl(operand),
         0x74 => a.wrapping_shr(operand),
@@ -320,7 +321,7 @@ mod tests {
         }
     }
 
-    /// Mostly instructions that are known, so that programs run for a while.
+    /// Mostly known instructions, so that programs run for a while.
     fn instruction() -> impl Strategy<Value = Instruction> {
         let known = prop::sample::select(vec![
             0x20u16, 0, 0x60, 0x80, 1, 0x61, 0x81, 2, 3, 0x04, 0x0c, 0x34, 0x3c, 0x64, 0x6c, 0x74, 0x7c, 0x84, 0xa4, 5,

@@ -1,18 +1,21 @@
-//! Whether the kernel looks for anything in the data of a file. Descriptors of restartable sequences it reads when it preempts
-//! a thread, and ends a process where it cannot; by convention they are in a section `__rseq_cs`. The counters of static probes
-//! (USDT) it writes to, in mappings of that very file; where there are any there is a section `.probes`.
+//! Whether the kernel accesses data of a mapped file on its own.
+//!
+//! * Restartable sequences: the kernel reads their descriptors when it preempts a thread, and ends the process if it
+//!   cannot. By convention they are in a section `__rseq_cs`.
+//! * Static probes (USDT): the kernel writes to their counters, in mappings of that very file. A file that has counters
+//!   has a section `.probes`.
 
 use core::ffi::CStr;
 use ebb::uapi;
 
 const SECTIONS: [&[u8]; 2] = [b"__rseq_cs\0", b".probes\0"];
-/// Bytes of the 64-bit ELF header, and of a section's.
+/// Bytes of the 64-bit ELF header, and of a section's header.
 const HEADER_BYTES: usize = 64;
-/// Most sections, and bytes of their names, that are looked at.
+/// Most sections that are looked at, and most bytes of their names.
 const SECTIONS_MAX: usize = 128;
 const NAMES_MAX: usize = 4096;
 
-/// False when the file at `path` has none, for sure.
+/// Whether the file at `path` may have such data. False only when it certainly has none.
 pub fn may_have(path: &CStr) -> bool {
     let Ok(fd) = uapi::open_read(path) else { return true };
     let has = read(fd).unwrap_or(true);
@@ -20,7 +23,7 @@ pub fn may_have(path: &CStr) -> bool {
     has
 }
 
-/// None when the file does not tell.
+/// Whether the file has one of the sections; none when the file does not tell.
 fn read(fd: i32) -> Option<bool> {
     let mut head = [0u8; HEADER_BYTES];
     uapi::pread_exact(fd, &mut head, 0).ok()?;
@@ -38,7 +41,7 @@ fn read(fd: i32) -> Option<bool> {
     let len = usize::try_from(len).ok().filter(|len| *len <= NAMES_MAX)?;
     let mut text = [0u8; NAMES_MAX];
     uapi::pread_exact(fd, &mut text[..len], start).ok()?;
-    // The names of sections that are not there are not listed; a name may be another's end.
+    // The table lists only names of sections that exist. A name may be stored as the end of another, so any offset counts.
     Some(SECTIONS.iter().any(|section| text[..len].windows(section.len()).any(|name| name == *section)))
 }
 

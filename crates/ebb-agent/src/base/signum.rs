@@ -9,14 +9,14 @@ pub const SIGTRAP: i32 = 5;
 pub const SIGBUS: i32 = 7;
 pub const SIGSEGV: i32 = 11;
 pub const SIGSYS: i32 = 31;
-/// `sigaltstack`: there is none.
+/// `sigaltstack`: there is no alternate stack.
 pub const SS_DISABLE: i32 = 2;
 
 /// The signals that the agent holds for itself.
 pub const OURS: u64 = bit(SIGBUS) | bit(SIGSEGV) | bit(SIGSYS);
-/// What is blocked while agent code runs: all but what its own accesses to program memory may raise.
+/// The signals that are blocked while agent code runs: all but those that its own accesses to program memory may raise.
 pub const FULL_MASK: u64 = !(bit(SIGBUS) | bit(SIGSEGV));
-/// Nobody blocks or handles these.
+/// Signals that nobody can block or handle.
 pub const UNBLOCKABLE: u64 = bit(SIGKILL) | bit(SIGSTOP);
 
 /// A signal's bit in a mask.
@@ -24,12 +24,12 @@ pub const fn bit(sig: i32) -> u64 {
     1 << (sig - 1)
 }
 
-/// The part of a mask that the kernel is given.
+/// The part of a mask that the kernel gets.
 pub const fn kernel_part(mask: u64) -> u64 {
     mask & !OURS & !UNBLOCKABLE
 }
 
-/// The part of a mask that is virtual.
+/// The part of a mask that is virtual: only the agent knows it.
 pub const fn virtual_part(mask: u64) -> u64 {
     mask & OURS
 }

@@ -1,6 +1,6 @@
 //! Messages, put together without an allocator and written with one system call.
 
-/// Longest message: a path, and what is said of it.
+/// Longest message, in bytes: a path, and what is said about it.
 const BYTES_MAX: usize = 768;
 
 /// A message under construction; what does not fit is cut off.
@@ -38,7 +38,7 @@ impl Line {
         self.digits(value, 16)
     }
 
-    /// The same with zeros before it, so that it has so many digits at least.
+    /// Adds a number in hexadecimal digits, with leading zeros so that it has at least `digits` of them.
     pub fn hex_padded(&mut self, value: u64, digits: usize) -> &mut Self {
         for place in (1..digits as u32).rev() {
             if value >> (4 * place) != 0 {
@@ -68,7 +68,7 @@ impl Line {
         &self.bytes[..self.len]
     }
 
-    /// Writes the message to standard error, if that is the file that it was.
+    /// Writes the message to standard error, if that is still the file that `ebb` had there.
     pub fn write(&self) {
         ebb::uapi::stderr::say(self.as_bytes());
     }

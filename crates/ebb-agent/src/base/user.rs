@@ -1,7 +1,7 @@
 //! The program's memory as the agent sees it: every access may find an evicted page, or none at all.
 //!
-//! An evicted page comes in as for the program itself, through SIGBUS. A page that is not there at all ends the access
-//! with [`Fault`], which becomes EFAULT as in the kernel.
+//! An evicted page comes in as it does for the program itself, through SIGBUS. A page that does not exist ends the
+//! access with [`Fault`], which becomes EFAULT as in the kernel.
 
 use crate::base::copy;
 use core::mem::{MaybeUninit, size_of};
@@ -59,11 +59,11 @@ pub fn read_bytes(from: u64, out: &mut [u8]) -> Result<(), Fault> {
     if unsafe { copy::copy(out.as_mut_ptr() as u64, from, out.len()) } { Ok(()) } else { Err(Fault) }
 }
 
-/// Reads a NUL-terminated string into `out`; its length without the NUL. `None` when it does not end within `out`.
+/// Reads a NUL-terminated string into `out`. Returns its length without the NUL, or `None` when it does not end within `out`.
 pub fn read_str(from: u64, out: &mut [u8]) -> Result<Option<usize>, Fault> {
     let mut done = 0;
     while done < out.len() {
-        // Up to the end of a page: the next may not exist.
+        // Read up to the end of a page only: the next page may not exist.
         let at = from.wrapping_add(done as u64);
         let step = (4096 - (at % 4096) as usize).min(out.len() - done);
         read_bytes(at, &mut out[done..done + step])?;

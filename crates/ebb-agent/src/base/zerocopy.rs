@@ -1,16 +1,16 @@
 //! Calls after which the kernel goes on reading the program's pages: sends with `MSG_ZEROCOPY`.
 //!
-//! The kernel keeps a plain reference to each page until the network is done with it. Such a page can be evicted like any other:
-//! its frame is freed only when that reference is gone. But it must not be written with something else, so from the first such
-//! call on Ebb keeps no frames for other pages (`Space::reuse_no_frames`). vmsplice, for which the same is true, has its
-//! pages excluded for good. What the kernel was lent before the process was managed, by either, no call tells: the frames of such
-//! pages are never kept (`Unit::lent`).
+//! The kernel keeps a plain reference to each page until the network is done with it. Such a page can be evicted like
+//! any other, because its frame is freed only when that reference is gone. But nothing else may be written to the
+//! frame. So from the first such call on Ebb keeps no frames for other pages (`Space::reuse_no_frames`). vmsplice keeps
+//! references in the same way, and its pages are excluded for good. No call tells which pages the kernel was lent, in
+//! either way, before the process was managed: the frames of all pages from that time are never kept (`Unit::lent`).
 
 use linux_raw_sys::general as g;
 
 const MSG_ZEROCOPY: u64 = 0x400_0000;
 
-/// Whether a call keeps references to pages when it is over.
+/// Whether the kernel keeps references to pages after the call is over.
 #[inline(always)]
 pub fn is_one(nr: u32, args: &[u64; 6]) -> bool {
     let flags = match nr {
@@ -21,7 +21,7 @@ pub fn is_one(nr: u32, args: &[u64; 6]) -> bool {
     flags & MSG_ZEROCOPY != 0
 }
 
-/// Before such a call is made.
+/// Tells the engine that such a call is about to be made.
 #[cold]
 pub fn note() {
     if let Some(space) = crate::base::here::space() {

@@ -1,4 +1,4 @@
-//! A process that is still small: nothing is managed, and a few patched places of libc count how it grows.
+//! A process that is still small: nothing is managed, and a few patched sites of libc count how it grows.
 
 pub mod sites;
 pub mod state;

@@ -1,9 +1,8 @@
-//! Patching libc: a jump into the agent in the place of `mov eax, NUMBER`, in front of `syscall`.
+//! Patches libc: a jump into the agent replaces `mov eax, NUMBER` in front of a `syscall` instruction.
 //!
-//! The places come from `ebb` (`EBB_SITES`, made by `ebb-cli`, `sites`), which has decoded the code around them. They
-//! hold for the libc with the same build ID; this process's libc is looked for among the loader's own list, and each
-//! place must have the very bytes that are expected. Otherwise nothing is patched. Nothing here allocates or calls the
-//! loader.
+//! The sites come from `ebb` (`EBB_SITES`, made by `ebb-cli`, `sites`), which has decoded the code around them. They hold for
+//! the libc with the same build ID. This process's libc is looked for in the loader's own list, and each site must have exactly
+//! the bytes that are expected. Otherwise nothing is patched. Nothing here allocates or calls the loader.
 
 use crate::dormant::trampoline::{SITES_MAX, TRAMPOLINE, slot};
 use core::ffi::{CStr, c_char, c_int};
@@ -14,7 +13,7 @@ use linux_raw_sys::general as g;
 
 unsafe extern "C" {
     fn __errno_location() -> *mut c_int;
-    /// The loader's list of what it has loaded.
+    /// The loader's list of the images that it has loaded.
     static _r_debug: Debug;
 }
 
@@ -33,16 +32,16 @@ struct LinkMap {
 }
 
 const BUILD_ID_BYTES_MAX: usize = 32;
-/// `mov eax, imm32`, in whose place the jump goes.
+/// Bytes of `mov eax, imm32`, which the jump replaces.
 const MOV_BYTES: u64 = 5;
 const PT_LOAD: u32 = 1;
 const PT_NOTE: u32 = 4;
 const PF_X: u32 = 1;
 
-/// Libraries that make system calls by themselves which must be known from the start.
+/// Libraries that make their own system calls, of which Ebb must know from the start.
 const EVADING: [&[u8]; 2] = [b"liburing.so", b"libaio.so"];
 
-/// The table, as `ebb` found it.
+/// The table of sites, as `ebb` made it.
 #[derive(Clone, Copy)]
 struct Table {
     build_id: [u8; BUILD_ID_BYTES_MAX],
@@ -77,7 +76,7 @@ impl Table {
     }
 }
 
-/// Digits of a hexadecimal number.
+/// Parses a hexadecimal number of at most 16 digits.
 fn hex(text: &[u8]) -> Option<u64> {
     if text.is_empty() || text.len() > 16 {
         return None;
@@ -92,7 +91,7 @@ fn hex(text: &[u8]) -> Option<u64> {
     })
 }
 
-/// A program header, of the 64-bit ELF.
+/// A program header of the 64-bit ELF.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Header {
@@ -106,10 +105,10 @@ pub struct Header {
     align: u64,
 }
 
-/// The notes of an image: calls `f` with name, type and content until it answers true; whether it did.
+/// Calls `f` with name, type and content of each note of an image, until `f` answers true. Returns whether it did.
 ///
 /// # Safety
-/// `headers` are those of the image loaded at `base`.
+/// `headers` must be those of the image loaded at `base`.
 pub unsafe fn any_note(base: u64, headers: &[Header], mut f: impl FnMut(&[u8], u32, &[u8]) -> bool) -> bool {
     for header in headers.iter().filter(|header| header.kind == PT_NOTE) {
         // SAFETY: the segment is mapped readable; the caller's contract.
@@ -134,7 +133,7 @@ pub unsafe fn any_note(base: u64, headers: &[Header], mut f: impl FnMut(&[u8], u
 /// The program headers of the image loaded at `base`.
 ///
 /// # Safety
-/// An image is loaded there, with its headers.
+/// An image must be loaded there, with its headers.
 unsafe fn headers_of(base: u64) -> &'static [Header] {
     const HEADERS_AT: u64 = 32;
     const COUNT_AT: u64 = 56;
@@ -145,7 +144,8 @@ unsafe fn headers_of(base: u64) -> &'static [Header] {
     }
 }
 
-/// Finds this process's libc; where it is loaded. None when a library is loaded that evades the places.
+/// Finds where this process's libc is loaded. None when the loader does not list it there, or when a library is loaded
+/// that evades the sites.
 fn find(table: &Table) -> Option<u64> {
     let base = (__errno_location as *const () as u64).wrapping_sub(table.anchor);
     // SAFETY: the loader's list, which nobody changes while constructors run.
@@ -167,7 +167,7 @@ fn find(table: &Table) -> Option<u64> {
 
 /// Whether the loader has loaded an image whose dynamic section is from `start` to `end`.
 pub fn is_dynamic_within(start: usize, end: usize) -> bool {
-    // SAFETY: the loader's list, which only this thread could change, and does not just now.
+    // SAFETY: the loader's list. Only this thread could change it, and does not just now.
     let mut at = unsafe { _r_debug.map };
     // SAFETY: as above.
     while let Some(entry) = unsafe { at.as_ref() } {
@@ -179,11 +179,11 @@ pub fn is_dynamic_within(start: usize, end: usize) -> bool {
     false
 }
 
-/// Patches this process's libc by the table `text`. False when it cannot, and has not.
+/// Patches this process's libc by the table `text`. False when it cannot; then nothing is patched.
 ///
 /// # Safety
-/// The process has one thread, and no signal handler is installed.
-// Not inlined: the layout of the library goes by names.
+/// The process must have one thread, and no signal handler installed.
+// Not inlined: the layout of the library goes by the names of functions.
 #[inline(never)]
 pub unsafe fn patch(text: &[u8]) -> bool {
     let Some(table) = Table::parse(text) else { return false };
@@ -223,11 +223,11 @@ pub unsafe fn patch(text: &[u8]) -> bool {
             TRAMPOLINE.sites[i].after.store(at + MOV_BYTES, Relaxed);
             TRAMPOLINE.sites[i].nr.store(nr as u64, Relaxed);
             // SAFETY: the bytes of one instruction, checked above, writable now; no other thread runs, and this code is
-            // not in libc. The trampoline leads to the instruction behind it.
+            // not in libc. The trampoline returns to the instruction behind it.
             unsafe { (at as *mut [u8; 5]).write([0xe9, d[0], d[1], d[2], d[3]]) };
         }
     }
-    // What was writable for a moment stays so only if the kernel refuses the protection that was there before.
+    // A page stays writable only if the kernel refuses the protection that it had before.
     protect(windows, g::PROT_READ | g::PROT_EXEC);
     is_done
 }
@@ -238,14 +238,15 @@ const SITE_BYTES: usize = 7;
 /// Whether all `sites` of the image at `base` have the very bytes that are expected, and a slot within reach.
 ///
 /// # Safety
-/// The places are inside the image, and writable; no other thread runs.
+/// The sites must be inside the image, and writable; no other thread runs.
 unsafe fn are_as_expected(base: u64, sites: &[(u32, u64)]) -> bool {
     sites.iter().enumerate().all(|(i, &(nr, offset))| {
         let at = base + offset;
         let n = nr.to_le_bytes();
         let expected = [0xb8, n[0], n[1], n[2], n[3], 0x0f, 0x05];
-        // A page that is to be written is written first, with what it has (a compare-and-exchange always writes): to read
-        // it would have the kernel map the file's page, and its neighbours, only to put a copy there a moment later.
+        // Before a page is read, write to it the byte that it has (a compare-and-exchange always writes). The page is
+        // to be written anyway: a read would have the kernel map the file's page, and its neighbours, only to put a
+        // copy there a moment later.
         // SAFETY: the caller's contract.
         let bytes = unsafe {
             let _ = AtomicU8::from_ptr(at as *mut u8).compare_exchange(expected[0], expected[0], Relaxed, Relaxed);
@@ -255,11 +256,11 @@ unsafe fn are_as_expected(base: u64, sites: &[(u32, u64)]) -> bool {
     })
 }
 
-/// Places that have fewer bytes between them than this are made writable together. The kernel's price is a mapping split
-/// and joined again for each window, against a look at each page in it.
+/// Sites whose pages have fewer bytes than this between them are made writable together. Each window costs the kernel a
+/// mapping that is split and joined again; each page in a window costs it a look.
 const WINDOW_GAP_BYTES: u64 = 512 << 10;
 
-/// The pages of `places`, which it sorts, in few pieces: start and end of each, and how many there are.
+/// Sorts `places` and covers their pages with few windows. Returns start and end of each window, and how many there are.
 fn windows(places: &mut [u64]) -> ([(u64, u64); SITES_MAX], usize) {
     const PAGE: u64 = ebb::PAGE as u64;
     places.sort_unstable();
@@ -276,14 +277,14 @@ fn windows(places: &mut [u64]) -> ([(u64, u64); SITES_MAX], usize) {
     (windows, n)
 }
 
-/// Gives all of `windows` the protection. False when the kernel refuses one; the others have it all the same.
+/// Sets the protection of all `windows`. False when the kernel refuses one of them; the others have it all the same.
 fn protect(windows: &[(u64, u64)], protection: u32) -> bool {
     let results =
         windows.iter().map(|&(start, end)| uapi::mprotect(start as usize, (end - start) as usize, protection));
     results.fold(true, |ok, result| ok & result.is_ok())
 }
 
-/// The operand of a jump from `at` to slot `i`; none when that is too far.
+/// The operand of a jump from `at` to slot `i`; none when the slot is too far away.
 fn distance(at: u64, i: usize) -> Option<i32> {
     i32::try_from(slot(i).wrapping_sub(at + MOV_BYTES) as i64).ok()
 }
@@ -291,18 +292,18 @@ fn distance(at: u64, i: usize) -> Option<i32> {
 /// Whether the main program is written in Go, which makes its system calls by itself.
 ///
 /// # Safety
-/// `headers` are the main program's (AT_PHDR), `count` of them.
+/// `headers` must be the main program's (AT_PHDR), `count` of them.
 pub unsafe fn is_go(headers: *const Header, count: usize) -> bool {
     const PT_PHDR: u32 = 6;
     // SAFETY: the caller's contract.
     let headers = unsafe { core::slice::from_raw_parts(headers, count) };
     let Some(own) = headers.iter().find(|header| header.kind == PT_PHDR) else { return false };
     let base = (headers.as_ptr() as u64).wrapping_sub(own.vaddr);
-    // SAFETY: the caller's contract; the headers say where they are themselves.
+    // SAFETY: the caller's contract; the headers themselves say where they are.
     unsafe { any_note(base, headers, |name, _, _| name == b"Go\0\0") }
 }
 
-/// Bytes of the main program's that are a process's own from the start on: of zeroed memory (`.bss`), and what the loader relocates.
+/// Bytes of the main program that are a process's own from the start on: zeroed memory (`.bss`), and what the loader relocates.
 ///
 /// # Safety
 /// As [`is_go`].

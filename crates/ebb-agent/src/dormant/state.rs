@@ -1,24 +1,24 @@
 //! A small process pays next to nothing: until it grows it is *dormant*.
 //!
-//! The constructor keeps the settings, hangs the process on the lifeline and patches libc (`sites`); it makes no space,
-//! arms nothing and installs no handler. So a dormant process runs as without Ebb. It is *activated*, which is the
-//! rest of the start (`start::activate`) and takes over the memory that there is (`takeover`), when it
+//! The constructor keeps the settings, hangs the process on the lifeline and patches libc (`sites`). It makes no space, arms
+//! nothing and installs no handler. So a dormant process runs as without Ebb. To *activate* it is to do the rest of the start
+//! (`start::activate`) and to take over the memory that there is (`takeover`). This happens when the process
 //!
-//! * has grown by [`THRESHOLD_BYTES_MAX`], or a thirty-second of its budget if that is less;
+//! * has grown by [`THRESHOLD_BYTES_MAX`], or by a thirty-second of its budget if that is less;
 //! * makes a second thread, or a process that shares its memory and runs beside it;
-//! * begins with as much that is relocated, or 8 MiB that are zeroed (`.bss`): then it is managed from its start on;
-//! * asks for what the agent must refuse, or is about to put up limits that the agent would run into.
+//! * begins with as much relocated data, or with 8 MiB of zeroed data (`.bss`): then it is managed from its start on;
+//! * asks for something that the agent must refuse, or is about to set limits that the agent would run into.
 //!
-//! A process under a seccomp filter that refuses what Ebb needs (`refused`) is never activated, nor is what it forks. It
-//! stays dormant until it would be; then it says so, and goes on as if Ebb was not there.
+//! A process under a seccomp filter that refuses what Ebb needs (`refused`) is never activated, nor are its forks. It
+//! stays dormant until it would be activated. Then it says so, and goes on as if Ebb were not there.
 //!
-//! Growth is seen in libc's own calls of brk, mmap and mremap. What they ask for is added up; only when that is much,
-//! `/proc/self/statm` is asked for the truth, so that memory that comes and goes is no growth.
+//! Growth shows in libc's own calls of brk, mmap and mremap. The sizes that they ask for are added up. Only when the sum is
+//! large does the process read its real size from `/proc/self/statm`. So memory that comes and goes does not count as growth.
 //!
 //! Invariants:
 //! * a dormant process has one thread, so all threads of a managed process are armed;
-//! * a process between vfork and exec never activates: the memory is its parent's, which is waiting;
-//! * nothing here runs with the program's signals open, but for what waits in the kernel.
+//! * a process between vfork and exec never activates: the memory belongs to its parent, which is waiting;
+//! * everything here runs with the program's signals blocked, except for calls that wait in the kernel.
 
 use crate::base::action::{self, Action};
 use crate::base::contract::Early;
@@ -39,35 +39,36 @@ use core::sync::atomic::Ordering::Relaxed;
 use ebb::uapi;
 use linux_raw_sys::general as g;
 
-/// Growth that a process may have and still be small. The least that Ebb can give back is worth little below this: its
-/// own tables, staging and buffers take about as much. An activation costs half a millisecond, against some 2 ms that the
-/// kernel takes to give a program 8 MiB page by page.
+/// Growth up to which a process counts as small, in bytes. Below it Ebb could give back little: its own tables, staging
+/// and buffers take about as much. An activation costs half a millisecond; the kernel takes some 2 ms to give a program
+/// 8 MiB page by page.
 const THRESHOLD_BYTES_MAX: u64 = 8 << 20;
-/// The part of the budget that is as much.
+/// The part of the budget that bounds the threshold.
 const THRESHOLD_SHARE: u64 = 32;
-/// What a process may begin with: its variables, and those of its libraries.
+/// Most data that a process is taken to begin with, in bytes: its variables, and those of its libraries.
 const BASE_BYTES_MAX: u64 = THRESHOLD_BYTES_MAX;
-/// Growth for tests, by `EBB_FORCE=early`.
+/// The threshold in tests, by `EBB_FORCE=early`, in bytes.
 const THRESHOLD_BYTES_EARLY: u64 = 128 << 10;
-/// The truth is looked at when this part of the threshold was asked for: first, and at least, and always again.
+/// The part of the threshold that a process must ask for before its real size is read: before the first look, at least
+/// between any two, and again when a look or an activation was not possible.
 pub(crate) const LOOK_SHARE: u64 = 16;
 
-/// Descriptors that an activation opens at least: a userfaultfd, and what is open for a moment. Without a file of its own a
-/// process keeps in RAM what does not compress.
+/// Descriptors that an activation needs at least: a userfaultfd, and one that is open for a moment. Without a spill
+/// file of its own a process keeps in RAM what does not compress.
 pub(crate) const FDS_AT_START: usize = 2;
 
 pub(crate) static THRESHOLD: AtomicU64 = AtomicU64::new(0);
-/// Pages of data that the process began with, and 1 for "known" in bit 63.
+/// Bytes of data that the process began with, and 1 for "known" in bit 63.
 static BASE: AtomicU64 = AtomicU64::new(0);
 const KNOWN: u64 = 1 << 63;
-/// Bytes that were mapped without access: they may be made accessible by mprotect, which nobody sees.
+/// Bytes that were mapped without access. mprotect may make them accessible, and nobody sees that.
 static RESERVED: AtomicU64 = AtomicU64::new(0);
 /// Program break at the start.
 static BRK_START: AtomicU64 = AtomicU64::new(0);
-/// A mapping for the environment of an exec, kept for the next: a vfork child cannot give it back.
+/// A mapping for the environment of an exec, with its size, kept for the next exec: a vfork child cannot give it back.
 pub(crate) static SCRATCH: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 
-/// The call that a filter of the program's refuses, once there is one.
+/// The name of a call that Ebb needs and a seccomp filter refuses; none until that is known.
 pub struct Refused(UnsafeCell<Option<&'static str>>);
 // SAFETY: used by the one thread of a dormant process, with every signal blocked.
 unsafe impl Sync for Refused {}
@@ -79,7 +80,7 @@ impl Refused {
         unsafe { *self.0.get() }
     }
 
-    /// Keeps the first; true for that.
+    /// Keeps the first name only. True for the first.
     pub fn set(&self, name: &'static str) -> bool {
         let is_first = self.load().is_none();
         if is_first {
@@ -106,29 +107,29 @@ pub fn heap_start() -> u64 {
     BRK_START.load(Relaxed)
 }
 
-/// What the kernel says of the process (the auxiliary vector), as far as it matters.
+/// The part of the auxiliary vector that matters: what the kernel says of the process.
 #[derive(Clone, Copy, Default)]
 pub struct Auxv {
-    /// User space may write the GS base.
+    /// Whether user space may write the GS base.
     pub has_fsgsbase: bool,
-    /// Largest signal frame, bytes; 0 on kernels that do not say (before 5.14).
+    /// Largest signal frame, in bytes; 0 on kernels that do not say (before 5.14).
     pub frame_bytes: u64,
-    /// Program headers, and how many.
+    /// Address of the program headers, and how many there are.
     pub headers: u64,
     pub nr_headers: usize,
     /// An address near the end of the stack.
     pub stack_end: u64,
 }
 
-/// Begins a dormant life. False when that cannot be: activate at once.
+/// Begins a dormant life. False when the process cannot be dormant: then it must activate at once.
 ///
 /// # Safety
-/// By the constructor, before a second thread or a handler of the program's exists.
+/// Called by the constructor, before a second thread or a handler of the program's exists.
 pub unsafe fn begin(early: &Early<'_>, auxv: &Auxv) -> bool {
-    /// Without vector state beyond the legacy area a frame is smaller than this; then there is no XSAVE.
+    /// A frame smaller than this has no vector state beyond the legacy area: the processor has no XSAVE.
     const FRAME_BYTES_MIN: u64 = 1300;
     let keeps_vectors = (FRAME_BYTES_MIN..VECTORS_BYTES as u64 / 2 + 8192).contains(&auxv.frame_bytes);
-    // Under a limit on address space the program may have used all of it when it has grown.
+    // With a limit on address space, the program may have used all of it by the time it has grown.
     let is_tight = uapi::address_space_limit() != u64::MAX;
     if early.no_dormant || is_tight || !auxv.has_fsgsbase || !keeps_vectors {
         return false;
@@ -139,7 +140,8 @@ pub unsafe fn begin(early: &Early<'_>, auxv: &Auxv) -> bool {
     }
     let threshold =
         if early.is_early { THRESHOLD_BYTES_EARLY } else { THRESHOLD_BYTES_MAX.min(early.ram_bytes / THRESHOLD_SHARE) };
-    // It may write to all of its variables without a call that anybody sees, and what is relocated is there already.
+    // The program may write to all of its zeroed variables without a call that anybody sees. Relocated data is in
+    // memory already.
     // SAFETY: the kernel's own words.
     let (zeroed, relocated) = unsafe { sites::own_bytes(auxv.headers as *const _, auxv.nr_headers) };
     if zeroed >= THRESHOLD_BYTES_MAX || relocated >= threshold {
@@ -160,13 +162,14 @@ pub unsafe fn begin(early: &Early<'_>, auxv: &Auxv) -> bool {
     true
 }
 
-/// Calls that the agent refuses, or must know of, or that put up limits which an activation would run into.
+/// Whether a dormant process must activate for a call: one that the agent refuses, or must know of, or that sets limits
+/// which an activation would run into.
 pub(crate) fn is_for_the_agent(nr: u32, frame: &Frame) -> bool {
     const PR_SET_SYSCALL_USER_DISPATCH: u32 = 59;
     let limits = |resource: u64| [g::RLIMIT_NOFILE, g::RLIMIT_AS, g::RLIMIT_FSIZE].contains(&(resource as u32));
     match nr {
         g::__NR_prctl => frame.di as u32 == PR_SET_SYSCALL_USER_DISPATCH,
-        // Asks only, or starts what is no filter.
+        // It only asks: calls that load a filter do not come here.
         g::__NR_seccomp => false,
         g::__NR_setrlimit => limits(frame.di),
         g::__NR_prlimit64 => frame.dx != 0 && limits(frame.si),
@@ -174,13 +177,14 @@ pub(crate) fn is_for_the_agent(nr: u32, frame: &Frame) -> bool {
     }
 }
 
-/// In fork's child, before it goes on.
+/// Prepares fork's child, before it goes on.
 pub(crate) fn in_child() {
     OWNER.store(uapi::getpid(), Relaxed);
     lifeline::arm();
 }
 
-/// The process has grown, or makes a thread, and cannot be managed: what it does is not looked at any more.
+/// Lets a process go on unmanaged that has grown, or makes a thread, and cannot be managed. Its calls are not looked at
+/// any more.
 pub(crate) fn go_without(name: &'static str) {
     if REFUSED.set(name) {
         leaving::take_place(0);
@@ -189,7 +193,7 @@ pub(crate) fn go_without(name: &'static str) {
     TRAMPOLINE.is_dormant.store(0, Relaxed);
 }
 
-/// The same where the program has as many descriptors as it may have.
+/// As [`go_without`], where the program has as many descriptors open as it may have.
 pub(crate) fn go_without_descriptors() {
     leaving::take_place(0);
     let mut line = Line::new();
@@ -198,11 +202,11 @@ pub(crate) fn go_without_descriptors() {
     TRAMPOLINE.is_dormant.store(0, Relaxed);
 }
 
-/// Whether the process has one thread. Others were made by system calls that did not come by here, and cannot be armed: such
-/// a process stays as it is, and is looked at from outside.
+/// Whether the process has one thread. Others were made by system calls that did not come by here, and cannot be armed:
+/// such a process stays as it is, and is measured from outside.
 pub fn is_alone() -> bool {
     const ST_NLINK_AT: usize = 2;
-    /// Of the directory itself.
+    /// The directory's own links.
     const LINKS: u64 = 2;
     let mut stat = [0u64; 18];
     let path = c"/proc/self/task".as_ptr() as u64;
@@ -224,15 +228,15 @@ pub(crate) fn has_grown(frame: &Frame) -> bool {
     if frame.nr as u32 == g::__NR_mmap && frame.dx == g::PROT_NONE as u64 {
         RESERVED.fetch_add(asked, Relaxed);
     }
-    // Without a descriptor to look with, another time: an activation needs some, too.
+    // There is no descriptor to look with: try another time. An activation needs some, too.
     let Some(data) = data_bytes() else {
         TRAMPOLINE.limit.store(threshold / LOOK_SHARE, Relaxed);
         return false;
     };
     let mut base = BASE.load(Relaxed);
     if base & KNOWN == 0 {
-        // What was asked for until now is little, and most likely still there.
-        // Variables of libraries that are more than that are growth, too.
+        // What the process asked for until now is little, and most likely still there. Libraries' variables beyond the
+        // maximum count as growth, too.
         base = data.saturating_sub(gross.saturating_sub(asked)).min(BASE_BYTES_MAX) | KNOWN;
         BASE.store(base, Relaxed);
     }
@@ -244,7 +248,7 @@ pub(crate) fn has_grown(frame: &Frame) -> bool {
     false
 }
 
-/// Private writable memory of the process, bytes: the sixth field of `/proc/self/statm`.
+/// Private writable memory of the process, in bytes: the sixth field of `/proc/self/statm`.
 fn data_bytes() -> Option<u64> {
     const DATA_FIELD: usize = 5;
     let mut text = [0u8; 128];
@@ -256,12 +260,12 @@ fn data_bytes() -> Option<u64> {
     Some(pages * ebb::PAGE as u64)
 }
 
-/// The handler of faults while the program's memory is read.
+/// Handles faults while the agent reads the program's memory.
 unsafe extern "C" fn on_fault(sig: i32, info: *const SigInfo, uc: *mut Context) {
     // SAFETY: the kernel calls with its own frame.
     let (info, uc) = unsafe { (&*info, &mut *uc) };
     if !info.is_fault() {
-        // The program has it blocked, and it waited: it goes on waiting.
+        // Not a fault, but a signal that waited because the program blocks it: it goes on waiting.
         uc.mask |= bit(sig);
         let (pid, thread) = (calls::getpid(), calls::gettid());
         let args = [pid, thread, sig as u64, core::ptr::from_ref(info) as u64, 0, 0];
@@ -271,13 +275,13 @@ unsafe extern "C" fn on_fault(sig: i32, info: *const SigInfo, uc: *mut Context) 
     }
     match copy::fixup(uc.regs.ip).or_else(|| entry::current_fixup(uc.regs.ip)) {
         Some(ip) => uc.regs.ip = ip,
-        // A fault of the agent's own happens anew, and ends the process.
+        // The agent's own code faulted: the fault happens again, and ends the process.
         None => drop(actions::set_kernel_action(sig, &Action::default())),
     }
 }
 
-/// Runs `f`, in which [`read`](crate::base::user::read) answers for memory that is not there. The program's handlers rest meanwhile. Every
-/// signal is blocked.
+/// Runs `f`. In it, [`read`](crate::base::user::read) returns an error for memory that does not exist. Meanwhile the
+/// program's handlers of SIGSEGV and SIGBUS are set aside. The caller must have every signal blocked.
 pub(crate) fn with_faults<R>(f: impl FnOnce() -> R) -> R {
     let handler = Action {
         handler: on_fault as *const () as u64,
@@ -295,7 +299,7 @@ pub(crate) fn with_faults<R>(f: impl FnOnce() -> R) -> R {
     result
 }
 
-/// execve and execveat, whose path is argument `path_at`: an environment in which Ebb goes on.
+/// Prepares execve or execveat, whose path is argument `path_at`: gives the program an environment in which Ebb goes on.
 pub(crate) fn exec(frame: &mut Frame, path_at: usize) -> u64 {
     let mut args = [frame.di, frame.si, frame.dx, frame.r10, frame.r8, frame.r9];
     let envp = args[path_at + 2];
@@ -304,7 +308,7 @@ pub(crate) fn exec(frame: &mut Frame, path_at: usize) -> u64 {
         let takes_agent = leaving::before_exec(dir, args[path_at]).takes_agent();
         (takes_agent, environment::missing(envp, takes_agent))
     });
-    // What cannot be read the kernel refuses.
+    // Nothing is missing, or the kernel will refuse what cannot be read.
     let Ok(Some(bytes)) = found else { return CALL_THERE };
     let Some(memory) = scratch(bytes) else { return no_memory(frame) };
     match with_faults(|| environment::environment(memory, envp, takes_agent)) {
@@ -323,7 +327,7 @@ fn no_memory(frame: &mut Frame) -> u64 {
     ANSWER
 }
 
-/// Memory for an environment.
+/// Memory of at least `bytes` bytes for an environment.
 fn scratch(bytes: usize) -> Option<&'static mut [u8]> {
     let bytes = bytes.next_multiple_of(ebb::PAGE);
     if (SCRATCH[1].load(Relaxed) as usize) < bytes {
@@ -336,7 +340,7 @@ fn scratch(bytes: usize) -> Option<&'static mut [u8]> {
         SCRATCH[0].store(at as u64, Relaxed);
         SCRATCH[1].store(bytes as u64, Relaxed);
     }
-    // SAFETY: mapped, and used by nobody else: the process has one thread, and its vfork child waits for nobody.
+    // SAFETY: mapped, and used by nobody else: the process has one thread, which waits while its vfork child is here.
     Some(unsafe {
         core::slice::from_raw_parts_mut(SCRATCH[0].load(Relaxed) as *mut u8, SCRATCH[1].load(Relaxed) as usize)
     })

@@ -2,33 +2,33 @@
 
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
-/// Most patched places.
+/// Most sites.
 pub const SITES_MAX: usize = 16;
 /// Bytes of a slot.
 const SLOT_BYTES: usize = 16;
 
-/// A patched place.
+/// A site of libc that is patched.
 #[repr(C)]
 pub struct Site {
-    /// The `syscall` instruction behind it.
+    /// Address of the `syscall` instruction behind the jump.
     pub after: AtomicU64,
-    /// The system call.
+    /// The system call's number.
     pub nr: AtomicU64,
 }
 
-/// What the trampoline looks at. All in one page, which is all that a small process touches of this library's data.
+/// What the trampoline looks at. It is all in one page, the only page of this library's data that a small process touches.
 #[repr(C, align(64))]
 pub struct Trampoline {
     /// 1 while the process is dormant.
     pub is_dormant: AtomicU32,
     pad: u32,
-    /// Bytes asked for since the last look at the truth.
+    /// Bytes asked for since the last look at the real size.
     pub gross: AtomicU64,
-    /// Above this the truth is looked at.
+    /// Above this sum the real size is read.
     pub limit: AtomicU64,
     /// Highest program break asked for.
     pub brk: AtomicU64,
-    /// The program's signal mask, during the slow way.
+    /// The program's signal mask, while a call takes the slow way.
     pub mask: AtomicU64,
     pub sites: [Site; SITES_MAX],
 }
@@ -48,7 +48,7 @@ pub static TRAMPOLINE: Trampoline = Trampoline {
 pub struct Frame {
     /// Arguments in place of the program's, for [`CALL_REPLACED`].
     pub replaced: [u64; 6],
-    /// For [`ANSWER`].
+    /// The answer, for [`ANSWER`].
     pub answer: u64,
     pub bp: u64,
     pub bx: u64,
@@ -58,22 +58,22 @@ pub struct Frame {
     pub dx: u64,
     pub si: u64,
     pub di: u64,
-    /// The system call, or [`IN_CHILD`].
+    /// The system call's number, or [`IN_CHILD`].
     pub nr: u64,
     /// The `syscall` instruction to go back to.
     pub after: u64,
     pub flags: u64,
 }
 
-/// `Frame::nr` when fork's child comes back.
+/// [`Frame::nr`] when fork's child comes back.
 pub const IN_CHILD: u64 = u64::MAX;
 /// Go back to the `syscall` instruction.
 pub const CALL_THERE: u64 = 0;
-/// Make the call with `Frame::replaced`, and go back behind the instruction.
+/// Make the call with [`Frame::replaced`], and go on behind the instruction.
 pub const CALL_REPLACED: u64 = 1;
-/// Make the call, which forks; have the child come here again; and go back behind the instruction.
+/// Make the call, which forks, and go on behind the instruction. The child comes here again first.
 pub const CALL_FORK: u64 = 2;
-/// Go back behind the instruction with `Frame::answer`.
+/// Go on behind the instruction with [`Frame::answer`].
 pub const ANSWER: u64 = 3;
 
 unsafe extern "C" {
@@ -81,15 +81,15 @@ unsafe extern "C" {
     fn ebb_dormant_restorer();
 }
 
-/// Where a patched place leads.
+/// The address that site `i` jumps to: its slot.
 pub fn slot(i: usize) -> u64 {
     ebb_slots as *const () as u64 + (i * SLOT_BYTES) as u64
 }
 
-/// What the handlers of the slow way return to.
+/// The address that the handlers of the slow way return to.
 pub fn restorer() -> u64 {
     ebb_dormant_restorer as *const () as u64
 }
 
-/// Room for the vector state: AMX and AVX-512 together stay below.
+/// Room for the vector state, in bytes: AMX and AVX-512 together take less.
 pub const VECTORS_BYTES: usize = 16 << 10;

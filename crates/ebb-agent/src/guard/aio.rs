@@ -1,13 +1,14 @@
 //! Kernel asynchronous I/O: which requests are in flight.
 //!
-//! io_submit's buffers are the kernel's until the program is told that a request is done. The guard publishes them to the
-//! engine ([`Kind::Request`](crate::table::visit::Kind::Request)) before the call is made; this module says when requests
-//! begin, and when they end: those that io_submit did not take, those that io_getevents reports, those of a context that
-//! is gone.
+//! The buffers of io_submit belong to the kernel until the program is told that the request is done. The guard
+//! publishes them to the engine ([`Kind::Request`](crate::table::visit::Kind::Request)) before the call is made. This
+//! module says when requests begin and when they end. A request ends if io_submit did not take it, when io_getevents
+//! reports it, or when its context is gone.
 //!
-//! What is in flight cannot be evicted, so a call passes no more on than a part of the budget, as the kernel, too, may take
-//! fewer requests than it is given. Where one more would leave too little for anything else, the answer is EAGAIN, unless
-//! none is ever reported: some programs read the ring of events by themselves.
+//! Memory in flight cannot be evicted. So a call passes on only requests that keep what is in flight within a part of
+//! the budget; the kernel, too, may take fewer requests than it is given. If one more request would leave too little
+//! for anything else, the answer is EAGAIN. But if none is reported for a second, the call passes one on: some programs
+//! read the ring of events by themselves.
 
 use crate::base::user;
 use crate::table::visit::{BLOCKS_MAX, PAGE_BYTES, RW_BYTES_MAX};
@@ -19,19 +20,20 @@ use linux_raw_sys::{errno, general as g};
 
 /// Vectors of one request (`UIO_MAXIOV`).
 const VECTORS_MAX: u64 = 1024;
-/// The part of the budget that one call passes on, beside what is in flight.
+/// A call passes on a further request if all that is then in flight is at most `1/PART` of the budget.
 const PART: u64 = 4;
-/// The part of the budget that may be in flight when there is one request more.
+/// A call passes on its first request if all that is then in flight is at most `1/PART_MAX` of the budget.
 const PART_MAX: u64 = 2;
-/// How long requests are refused when none is reported meanwhile.
+/// How long requests are refused while none is reported.
 const REFUSE_MS: u64 = 1000;
-/// Looks at what is in flight while other threads change it.
+/// Attempts to reserve bytes while other threads change what is in flight.
 const LOOKS: usize = 8;
 
-/// Since when requests are refused and none was reported; 0 for not at all.
+/// Since when requests have been refused while none was reported, in milliseconds; 0 if none is refused.
 static REFUSED_MS: AtomicU64 = AtomicU64::new(0);
 
-/// `struct iocb`, by words: what it does is in the low half of the third, then come buffer and number of bytes or vectors.
+/// `struct iocb` by words. The opcode is in the low half of the third word; then come the buffer and the number of
+/// bytes or vectors.
 const OPCODE: usize = 2;
 const BUFFER: usize = 3;
 const NUMBER: usize = 4;
@@ -39,20 +41,21 @@ const PREAD: u64 = 0;
 const PWRITE: u64 = 1;
 const PREADV: u64 = 7;
 const PWRITEV: u64 = 8;
-/// `struct io_event` has four words; the second is the address of the control block.
+/// `struct io_event` has four words. The second is the address of the control block.
 const EVENT_WORDS: usize = 4;
 const EVENT_BLOCK: usize = 1;
 
-/// Blocks that are told to the engine at a time.
+/// Control blocks that are passed to the engine at a time.
 const BATCH: usize = 64;
 
-/// True when the agent must see the call's answer as soon as it is there.
+/// True if the agent must see the call's answer as soon as it is there.
 pub fn is_followed(nr: u32) -> bool {
     matches!(nr, g::__NR_io_submit | g::__NR_io_getevents | g::__NR_io_pgetevents | g::__NR_io_destroy)
 }
 
-/// Before a call is made with arguments `used`, of which it may shorten what io_submit passes on; the answer, where it is
-/// not to be made. Otherwise [`answered`] must follow, whatever becomes of it.
+/// Begins the requests of a call with arguments `used`. May shorten the number of requests that io_submit passes on. An
+/// error is the answer of a call that is not to be made. Otherwise [`answered`] must follow, whatever becomes of the
+/// call.
 pub fn begin(space: &Space, call: &Call, used: &mut [u64; 6]) -> Result<(), i64> {
     match call.nr.get() as u32 {
         g::__NR_io_submit => {
@@ -68,14 +71,14 @@ pub fn begin(space: &Space, call: &Call, used: &mut [u64; 6]) -> Result<(), i64>
     Ok(())
 }
 
-/// The buffers of the call are published.
+/// Gives back what [`begin`] reserved, now that the buffers of the call are published.
 pub fn published(space: &Space, call: &Call) {
     if call.reserved.get() > 0 {
         space.requests().unreserve(call.reserved.take());
     }
 }
 
-/// The call was answered with `ret`; a failure where it was not made.
+/// Ends requests by the call's answer `ret`, which is a failure if the call was not made.
 pub fn answered(space: &Space, call: &Call, ret: i64) {
     let used = &call.used.get();
     match call.nr.get() as u32 {
@@ -83,14 +86,14 @@ pub fn answered(space: &Space, call: &Call, ret: i64) {
         g::__NR_io_submit if call.has_requests.get() => {
             for_each_batch(used, ret.max(0) as u64, |blocks| space.requests().end(used[0], blocks));
         }
-        // Otherwise there is no such context, or another thread's call destroys it, and sees the end of it.
+        // If it failed, there is no such context, or another thread's call destroys the context and sees its end.
         g::__NR_io_destroy if call.has_requests.get() && ret == 0 => space.requests().left(used[0]),
         _ => {}
     }
     call.has_requests.set(false);
 }
 
-/// io_getevents answered with `ret` events.
+/// Ends the requests of the `ret` events that io_getevents reported.
 fn reported(space: &Space, args: &[u64; 6], ret: i64) {
     let count = ret.max(0) as u64;
     if count > 0 {
@@ -111,9 +114,9 @@ fn reported(space: &Space, args: &[u64; 6], ret: i64) {
     }
 }
 
-/// Calls `f` with the addresses of the control blocks from number `first` on, some at a time.
+/// Calls `f` with batches of the addresses of the control blocks, from number `first` on.
 fn for_each_batch(args: &[u64; 6], first: u64, mut f: impl FnMut(&[u64])) {
-    // A negative count is refused.
+    // The kernel refuses a negative count.
     let count = (args[1] as i64).max(0) as u64;
     let mut at = first;
     while at < count {
@@ -129,8 +132,9 @@ fn for_each_batch(args: &[u64; 6], first: u64, mut f: impl FnMut(&[u64])) {
     }
 }
 
-/// How many of the requests to pass on, and their bytes, which are set aside: as many as are a part of the budget, beside those
-/// in flight, and at least one. Who gets fewer than it gave submits the rest later.
+/// Returns how many requests to pass on, and their bytes, which it reserves. It stops at the request with which all
+/// that is in flight would exceed a part of the budget, but passes at least one on, unless it refuses with EAGAIN. A
+/// program whose requests were not all taken submits the rest later.
 fn fitting(space: &Space, args: &[u64; 6]) -> Result<(u64, u64), i64> {
     let (count, most) = ((args[1] as i64).max(0) as u64, space.limit_bytes());
     if count == 0 {
@@ -140,7 +144,7 @@ fn fitting(space: &Space, args: &[u64; 6]) -> Result<(u64, u64), i64> {
         let before = space.requests().bytes();
         let (mut passed, mut bytes) = (0, 0u64);
         while passed < count.min(BLOCKS_MAX) {
-            // What cannot be read the kernel refuses.
+            // The kernel refuses a control block that cannot be read.
             let block = user::read::<u64>(args[2].wrapping_add(passed * 8)).unwrap_or(0);
             let more = bytes.saturating_add(bytes_of(space, block));
             let part = if passed == 0 { PART_MAX } else { PART };
@@ -156,11 +160,11 @@ fn fitting(space: &Space, args: &[u64; 6]) -> Result<(u64, u64), i64> {
             return Ok((passed, bytes));
         }
     }
-    // Much is submitted at once: one of them is no great harm.
+    // Other threads keep submitting. One request that is not reserved does no great harm.
     Ok((1, 0))
 }
 
-/// True while there is reason to believe that what is in flight is reported soon.
+/// True while there is reason to believe that some request in flight will be reported soon.
 fn refuses() -> bool {
     let now = ebb::uapi::now_ns() / 1_000_000;
     let since = REFUSED_MS.load(Relaxed);
@@ -185,7 +189,7 @@ fn bytes_of(space: &Space, block: u64) -> u64 {
     }
 }
 
-/// Bytes of a buffer if it is managed: by its ends, which is enough to know how much is in flight.
+/// Bytes of a buffer if either of its ends is managed. That is good enough to know how much is in flight.
 fn managed(space: &Space, at: u64, len: u64) -> u64 {
     let len = len.min(RW_BYTES_MAX);
     let is_managed = |at: u64| at < ebb::ADDR_END as u64 && space.is_managed(at as usize);

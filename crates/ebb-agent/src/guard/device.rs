@@ -1,8 +1,9 @@
 //! Which files belong to drivers that may keep what they are given in a call.
 //!
-//! Files, directories, pipes, sockets and block devices are done with the program's memory when a call is over; what sockets keep,
-//! `setsockopt` tells. So are the character devices listed here. All others, and files without a type, as those are that a driver
-//! hands out beside its device, may be drivers that pin memory.
+//! Files, directories, pipes, sockets and block devices are done with the program's memory when a call is over. A
+//! socket keeps only what the program names by `setsockopt`. The character devices listed here are done with it, too.
+//! All other character devices may be drivers that pin memory. So may files without a type, because a driver hands out
+//! such files beside its device.
 
 use crate::base::calls;
 use core::mem::size_of;
@@ -12,14 +13,14 @@ use ebb::uapi::fd::Kind;
 use ebb::uapi::{self, Errno};
 use linux_raw_sys::general as g;
 
-/// Memory, terminals old and new, consoles, printers, virtual consoles, input, sound, pseudo-terminals.
+/// Major numbers: memory, terminals old and new, consoles, printers, virtual consoles, input, sound, pseudo-terminals.
 const HARMLESS_MAJORS: [u32; 18] = [1, 2, 3, 4, 5, 6, 7, 13, 14, 116, 128, 129, 130, 131, 136, 137, 138, 139];
 const MISC: u32 = 10;
-/// Of these: watchdog, settings of the machine, tun, uinput, fuse, kvm, autofs, device mapper, loop control. Guests keep what
-/// the table has rows for.
+/// Minor numbers of [`MISC`]: watchdog, settings of the machine, tun, uinput, fuse, kvm, autofs, device mapper, loop
+/// control. kvm keeps only what the table has rows for.
 const HARMLESS_MISC: [u32; 9] = [130, 144, 200, 223, 229, 232, 235, 236, 237];
 
-/// Whether the descriptor's file may be such a driver's. A number that is none is not.
+/// True if the descriptor's file may belong to such a driver. False for a number that is no descriptor.
 pub fn is_driver(fd: i32) -> bool {
     match uapi::fd::kind_of(fd) {
         Ok(Kind::Character { major: MISC, minor }) => !HARMLESS_MISC.contains(&minor),
@@ -29,14 +30,15 @@ pub fn is_driver(fd: i32) -> bool {
     }
 }
 
-/// Devices whose commands are written: InfiniBand, SCSI, and an old network of QLogic's. The kernel takes these commands only from the
-/// process that opened the device, so it is enough to look at that. How their names begin, behind `/dev/`.
+/// Devices that take commands by write: InfiniBand, SCSI, and an old network of QLogic's. Listed is how their names
+/// begin after `/dev/`. The kernel takes these commands only from the process that opened the device, so it is enough
+/// to watch what this process opens.
 const COMMANDED: [&[u8]; 3] = [b"infiniband/", b"sg", b"ipath"];
 
-/// The process has opened such a device.
+/// The process has opened a device of [`COMMANDED`].
 static HAS_COMMANDED: AtomicBool = AtomicBool::new(false);
 
-/// The program has opened the file with that name.
+/// Notes that the program has opened the file named `name`.
 #[inline(always)]
 pub fn note_opened(name: &[u8]) {
     if let Some(device) = name.strip_prefix(b"/dev/") {
@@ -51,13 +53,13 @@ fn note_device(name: &[u8]) {
     }
 }
 
-/// False when no descriptor takes commands.
+/// False if no descriptor of this process takes commands.
 #[inline(always)]
 pub fn may_take_commands() -> bool {
     HAS_COMMANDED.load(Relaxed)
 }
 
-/// What the kernel itself hands out.
+/// Files without a type that the kernel itself hands out, by the beginning of their links.
 const HARMLESS_NAMELESS: &[&[u8]] = &[
     b"anon_inode:[eventfd]",
     b"anon_inode:[eventpoll]",
@@ -74,7 +76,7 @@ const HARMLESS_NAMELESS: &[&[u8]] = &[
 ];
 const GUESTS: &[&[u8]] = &[b"anon_inode:kvm-vm"];
 
-/// Whether the link of a descriptor begins with one of these.
+/// True if the link of the descriptor begins with one of `names`.
 fn is_named(fd: i32, names: &[&[u8]]) -> bool {
     const PATH_BYTES: usize = 32;
     let mut path = crate::base::text::Line::new();
@@ -100,23 +102,23 @@ fn is_named(fd: i32, names: &[&[u8]]) -> bool {
 pub struct Open {
     /// A driver that may keep memory.
     pub driver: bool,
-    /// A guest, whose memory must be there.
+    /// A guest, whose memory must stay resident.
     pub guest: bool,
 }
 
-/// Looks through the descriptors of this process. All that can be found where they cannot be seen.
+/// Looks through the descriptors of this process. If they cannot be listed, assumes that there are both.
 pub fn open_ones() -> Open {
     let mut open = Open::default();
     let Ok(dir) = uapi::open_read(c"/proc/self/fd") else { return Open { driver: true, guest: true } };
     loop {
         let mut entries = [0u64; 256];
         let args = [dir as u64, entries.as_mut_ptr() as u64, size_of::<[u64; 256]>() as u64, 0, 0, 0];
-        // SAFETY: the kernel writes no more than the buffer has.
+        // SAFETY: the kernel writes at most the length of the buffer.
         let n = unsafe { calls::raw_syscall(g::__NR_getdents64 as u64, &args) };
         if n <= 0 {
             break;
         }
-        // SAFETY: written by the kernel; any bytes are valid.
+        // SAFETY: the kernel wrote these bytes; any bytes are valid.
         let bytes = unsafe { core::slice::from_raw_parts(entries.as_ptr().cast::<u8>(), n as usize) };
         let mut rest = bytes;
         // struct linux_dirent64: inode, offset, length of the entry in 16 bits, type, name.

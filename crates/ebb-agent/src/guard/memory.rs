@@ -9,33 +9,33 @@ use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicBool, AtomicU64};
 use ebb::{ADDR_END, PageMap, PinResult, Space, ThreadCtx};
 
-/// Bytes of the smallest unit: the engine knows of each unit whether it was ever managed.
+/// Bytes of the smallest unit. For each unit, the engine knows whether it was ever managed.
 const UNIT_BYTES_MIN: usize = 64 * 4096;
 
-/// Bytes above the stack pointer that are the thread's own, for sure enough to be looked at.
+/// Bytes above the stack pointer that surely belong to the thread's stack, so that they may be looked at.
 const STACK_BYTES: u64 = 256 << 10;
 
-/// The most memory that a guest of this process has in one piece.
+/// The most memory that a guest of this process has in one piece, in bytes.
 static GUEST_BYTES: AtomicU64 = AtomicU64::new(0);
 
 /// One call of the calling thread.
 pub struct SpaceMemory<'a> {
     space: &'a Space,
     ctx: &'a ThreadCtx,
-    /// Stack pointer of the call: pins of calls made below it are still in use.
+    /// Stack pointer of the call. Calls made at higher addresses of the same stack still use their pins.
     sp: u64,
-    /// The calling thread's.
+    /// The calling thread's block.
     block: *mut ThreadBlock,
 }
 
 impl<'a> SpaceMemory<'a> {
-    /// For a call made with stack pointer `sp`, in a signal handler.
+    /// For a call that was made with stack pointer `sp`, in a signal handler.
     #[inline]
     pub fn new(space: &'a Space, ctx: &'a ThreadCtx, sp: u64) -> Self {
         Self { space, ctx, sp, block: thread::on_stack() }
     }
 
-    /// For a call made with stack pointer `sp`, on the program's stack.
+    /// For a call that was made with stack pointer `sp`, on the program's stack.
     #[inline]
     pub fn of_block(space: &'a Space, block: &'a ThreadBlock, sp: u64) -> Self {
         Self { space, ctx: block.ctx(), sp, block: block.as_ptr() }
@@ -48,7 +48,7 @@ impl<'a> SpaceMemory<'a> {
     }
 }
 
-/// A range as the engine takes it: within the addresses that can be managed, or nothing.
+/// Cuts a range to the addresses that can be managed. None if nothing is left.
 #[inline]
 fn range(addr: u64, len: u64) -> Option<(usize, usize)> {
     let (addr, len) = (addr as usize, len as usize);
@@ -93,7 +93,7 @@ impl ReadMemory for SpaceMemory<'_> {
     }
 
     fn is_self(&self, pid: i32) -> bool {
-        // The kernel takes the number of any thread for its process.
+        // The kernel accepts the number of any thread for its process.
         pid == ebb::uapi::getpid() || ebb::uapi::is_own_thread(pid)
     }
 }
@@ -184,7 +184,7 @@ impl Memory for SpaceMemory<'_> {
     }
 }
 
-/// Says once, unless Ebb is to be quiet, why there is no memory for a device or a guest.
+/// Says once why a device or a guest gets no memory, unless Ebb is to be quiet.
 #[cold]
 fn say_refused(bytes: u64, limit: u64) {
     static SAID: AtomicBool = AtomicBool::new(false);

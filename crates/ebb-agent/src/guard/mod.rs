@@ -1,15 +1,15 @@
-//! The guard: what happens to the program's buffers around a system call.
+//! The guard: keeps the program's buffers in memory while a system call uses them.
 //!
-//! The kernel answers EFAULT for an evicted page, so [`before`] brings every buffer of the call in and pins it, and
-//! [`after`] tries a call again that came back with EFAULT although nothing the program did explains it. A transfer
-//! larger than a call may pin is made in pieces by [`run_split`]. [`call`] is all of it, for callers that wait for the
+//! The kernel answers EFAULT for an evicted page. So [`before`] brings in and pins every buffer of the call. If the
+//! call fails with EFAULT although the program did nothing wrong, [`after`] has it made again. [`run_split`] makes a
+//! transfer in pieces if it is larger than one call may pin. [`call`] does all of this, for callers that wait for the
 //! answer themselves.
 //!
 //! Invariants:
-//! * the guard holds no lock and keeps no state between calls; pins belong to the engine, and those of a call that was
-//!   left by `longjmp` or cancellation fall with the next call begun higher up on the stack;
-//! * a call is repeated only when the table says that EFAULT had no effect, and at most [`TRIES_MAX`] times;
-//! * what the program sees is an answer the kernel could have given: a short transfer only where one is allowed.
+//! * The guard holds no lock and keeps no state between calls. Pins belong to the engine. If a call was left by
+//!   `longjmp` or cancellation, its pins end with the next call that is made higher up on the same stack.
+//! * A call is repeated only if the table says that EFAULT had no effect, and at most [`TRIES_MAX`] times.
+//! * The program sees only answers that the kernel could have given. A transfer is short only where that is allowed.
 
 use crate::table::visit::{Buffer, Kind, PAGE_BYTES, ReadMemory};
 use crate::table::walk::visit_row;
@@ -27,53 +27,54 @@ mod split;
 #[cfg(test)]
 mod tests;
 
-/// What pinning a range came to.
+/// The outcome of pinning a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Pin {
-    /// Resident until the pins end.
+    /// The range is resident until the pins end.
     Ok,
-    /// More than one call may pin: too many bytes, or too many ranges too far apart.
+    /// The range is more than one call may pin: too many bytes, or too many ranges too far apart.
     TooLarge,
-    /// A page's content cannot be had.
+    /// The content of a page cannot be read.
     Unreadable,
 }
 
-/// Bytes that a call may pin whatever others have pinned.
+/// Bytes that every call may pin, however much other calls have pinned.
 const PIECE_BYTES_MIN: u64 = ebb::PIN_PAGES_MIN as u64 * PAGE_BYTES;
 
 /// The engine as one call of one thread sees it.
 pub trait Memory: ReadMemory {
-    /// Begins the call's pins; what an earlier call of the same frame left is dropped.
+    /// Begins the call's pins. Drops the pins of calls on this stack that can no longer return.
     fn pin_begin(&self);
-    /// Begins the pins with one range that is resident; otherwise changes nothing and answers false. Takes no lock and
-    /// may run with signals unblocked.
+    /// Begins the pins with one range if that is resident. Otherwise changes nothing and returns false. Takes no lock,
+    /// and may run with signals unblocked.
     fn pin_fast(&self, addr: u64, len: u64) -> bool;
-    /// Adds a range to the pins and brings it in. Only between [`Memory::block`] and [`Memory::unblock`].
+    /// Adds a range to the pins and brings it in. Call only between [`Memory::block`] and [`Memory::unblock`].
     fn pin_add(&self, addr: u64, len: u64) -> Pin;
-    /// Ends the pins begun last.
+    /// Ends the pins that were begun last.
     fn pin_end(&self);
     /// Bytes that one call may pin.
     fn pin_max(&self) -> u64;
-    /// Bytes that one of the pieces of a call may pin now: no more than those, and never less than [`PIECE_BYTES_MIN`].
+    /// Bytes that one piece of a call may pin now: at most [`Memory::pin_max`], at least [`PIECE_BYTES_MIN`].
     fn piece_max(&self) -> u64;
-    /// True when calls in flight, this one among them, have pinned so much together that none should pin more than
+    /// True if the calls in flight, this one among them, have together pinned so much that none should pin more than
     /// [`PIECE_BYTES_MIN`].
     fn calls_pin_too_much(&self) -> bool;
-    /// Brings a range in. Only between [`Memory::block`] and [`Memory::unblock`].
+    /// Brings a range in. Call only between [`Memory::block`] and [`Memory::unblock`].
     fn bring_in(&self, addr: u64, len: u64) -> bool;
-    /// Makes a range resident for good. Only between [`Memory::block`] and [`Memory::unblock`].
+    /// Makes a range resident for good. Call only between [`Memory::block`] and [`Memory::unblock`].
     fn exclude(&self, addr: u64, len: u64);
-    /// The same, unless it is more than the budget can bear: then nothing is done, and it answers false.
+    /// Makes a range resident for good, unless that exceeds what the budget can bear: then does nothing and returns
+    /// false. Call only between [`Memory::block`] and [`Memory::unblock`].
     fn register(&self, addr: u64, len: u64) -> bool;
-    /// Nothing is left to be done before a driver is given that address.
+    /// True if nothing is left to be done before a driver is given `addr`.
     fn is_known_to_drivers(&self, addr: u64) -> bool;
-    /// A driver is about to be given that address. Only between [`Memory::block`] and [`Memory::unblock`].
+    /// Prepares for a driver being given `addr`. Call only between [`Memory::block`] and [`Memory::unblock`].
     fn give_to_driver(&self, addr: u64);
-    /// Makes a range resident until that request is done. Only between [`Memory::block`] and [`Memory::unblock`].
+    /// Makes a range resident until the request is done. Call only between [`Memory::block`] and [`Memory::unblock`].
     fn request(&self, context: u64, block: u64, addr: u64, len: u64);
-    /// Copies bytes to where the program asked for them; false when it could not write there itself.
+    /// Copies bytes to where the program asked for them. False if the program could not write there either.
     fn write(&self, addr: u64, bytes: &[u8]) -> bool;
-    /// Blocks every signal; answers what [`Memory::unblock`] needs.
+    /// Blocks every signal, and returns what [`Memory::unblock`] needs.
     fn block(&self) -> u64;
     /// Undoes [`Memory::block`].
     fn unblock(&self, mask: u64);
@@ -86,7 +87,7 @@ pub enum Before {
     Plain,
     /// Make it, then end the pins.
     Pinned,
-    /// Its buffers exceed what a call may pin: [`run_split`]. Nothing is pinned.
+    /// Its buffers exceed what a call may pin: use [`run_split`]. Nothing is pinned.
     Split,
     /// Do not make it; this is the answer. Nothing is pinned.
     Fail(i64),
@@ -95,19 +96,20 @@ pub enum Before {
 /// What to do with a call's answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum After {
-    /// It is the program's.
+    /// Give it to the program.
     Done(i64),
-    /// Make the call again. Its memory is pinned anew, and more of it, also when nothing was before.
+    /// Make the call again. The memory of the first attempt is pinned anew, and more; also if nothing was pinned
+    /// before.
     Retry,
 }
 
 /// Attempts at one call.
 pub const TRIES_MAX: u32 = 8;
-/// Attempts at a call whose every buffer the table knows: one in case a structure has grown since.
+/// Attempts at a call if the table knows all its buffers: the second is for a structure that has grown meanwhile.
 const TRIES_MAX_SIZED: u32 = 2;
 
-/// A `do_call`'s answer when a signal came before the call was made, and the whole call is to be made anew after the
-/// signal's handler: the kernel's ERESTARTSYS, which it never lets a program see.
+/// The answer of `do_call` if a signal came before the call was made: the whole call is to be made again after the
+/// signal's handler. This is the kernel's ERESTARTSYS, which no program ever sees.
 pub const NOT_MADE: i64 = -512;
 
 const EFAULT: i64 = errno::EFAULT as i64;
@@ -123,18 +125,19 @@ pub fn before(space: &Space, ctx: &ThreadCtx, nr: u64, args: &[u64; 6], sp: u64)
     prepare(&SpaceMemory::new(space, ctx, sp), row, nr, args, true)
 }
 
-/// Looks at the answer of a call that [`before`] prepared, with the same arguments and stack pointer, after its pins have
-/// ended.
+/// Judges the answer of a call that [`before`] prepared. Takes the same arguments and stack pointer. The call's pins
+/// have ended.
 ///
-/// `tries` counts the attempts at this call; it is 0 when [`before`] answers. After [`After::Retry`] the call is made
+/// `tries` counts the attempts at this call; it is 0 when [`before`] returns. After [`After::Retry`], make the call
 /// again as it is, without [`before`]: its pins are in place.
 #[inline]
 pub fn after(space: &Space, ctx: &ThreadCtx, nr: u64, args: &[u64; 6], sp: u64, ret: i64, tries: &Cell<u32>) -> After {
     if ret != -EFAULT { After::Done(ret) } else { again(&SpaceMemory::new(space, ctx, sp), nr, args, tries) }
 }
 
-/// Makes a call in pieces for which [`before`] said [`Before::Split`]; its answer. `do_call` makes one call each time
-/// it is called; [`NOT_MADE`] from it before anything was transferred is the answer at once.
+/// Makes a call in pieces for which [`before`] returned [`Before::Split`], and returns its answer. Each call of
+/// `do_call` makes one system call. If `do_call` returns [`NOT_MADE`] before anything was transferred, so does
+/// `run_split`.
 pub fn run_split(
     space: &Space,
     ctx: &ThreadCtx,
@@ -146,7 +149,7 @@ pub fn run_split(
     split::run(&SpaceMemory::new(space, ctx, sp), nr, args, do_call)
 }
 
-/// All of it: makes a call with its buffers pinned. `do_call` is called once for each attempt or piece.
+/// Makes a call with its buffers pinned, from preparation to answer. Calls `do_call` once for each attempt or piece.
 pub fn call<M: Memory>(mem: &M, nr: u64, args: &[u64; 6], do_call: &mut dyn FnMut(u64, &[u64; 6]) -> i64) -> i64 {
     let row = table::row(nr);
     let mut pinned = match prepare(mem, row, nr, args, true) {
@@ -168,7 +171,7 @@ pub fn call<M: Memory>(mem: &M, nr: u64, args: &[u64; 6], do_call: &mut dyn FnMu
     }
 }
 
-/// Pins a call's buffers. Only when it `may_split` a call that could be made in pieces is answered so.
+/// Pins a call's buffers. Returns [`Before::Split`] only if `may_split`, for a call that can be made in pieces.
 pub(crate) fn prepare<M: Memory>(mem: &M, row: &Row, nr: u64, args: &[u64; 6], may_split: bool) -> Before {
     let may_split = may_split && row.split != Split::No;
     if may_split && row.split == Split::Recvmmsg && split::recvmmsg::is_many(args) {
@@ -179,7 +182,7 @@ pub(crate) fn prepare<M: Memory>(mem: &M, row: &Row, nr: u64, args: &[u64; 6], m
     pinner.finish()
 }
 
-/// The call was answered with EFAULT: is it worth another attempt?
+/// Decides whether a call that failed with EFAULT is worth another attempt.
 #[cold]
 fn again<M: Memory>(mem: &M, nr: u64, args: &[u64; 6], tries: &Cell<u32>) -> After {
     let done = After::Done(-EFAULT);
@@ -189,7 +192,7 @@ fn again<M: Memory>(mem: &M, nr: u64, args: &[u64; 6], tries: &Cell<u32>) -> Aft
     if !table::may_repeat(row, args) || tries.get() >= tries_max {
         return done;
     }
-    // What was pinned before, and with each attempt more of what the registers point to.
+    // Pin what was pinned before, and with each attempt more of what the registers point to.
     let mut pinner = Pinner::new(mem, false, false);
     visit_row(row, nr, args, mem, &mut |buffer| pinner.add(buffer));
     for &arg in args {
@@ -208,7 +211,7 @@ fn again<M: Memory>(mem: &M, nr: u64, args: &[u64; 6], tries: &Cell<u32>) -> Aft
     }
     let found = pinner.begun;
     match pinner.finish() {
-        // Nothing of it is managed: the address is the program's mistake.
+        // None of these addresses is managed: the program passed a bad address.
         Before::Pinned if found => After::Retry,
         _ => done,
     }
@@ -218,22 +221,22 @@ fn again<M: Memory>(mem: &M, nr: u64, args: &[u64; 6], tries: &Cell<u32>) -> Aft
 pub(crate) struct Pinner<'a, M> {
     mem: &'a M,
     may_split: bool,
-    /// No more than others leave is to be pinned.
+    /// Pin no more than other calls leave.
     is_modest: bool,
     /// Pins have begun.
     begun: bool,
-    /// Signals are blocked, with this to undo it.
+    /// What [`Memory::unblock`] needs, while signals are blocked.
     blocked: Option<u64>,
     pinned: u64,
     /// Bytes that can still be pinned.
     left: u64,
-    /// What others have pinned counts.
+    /// `left` already allows for what other calls have pinned.
     is_limited: bool,
-    /// Bytes beyond those that are brought in without a pin.
+    /// Bytes that can still be brought in without a pin.
     spare: u64,
     too_large: bool,
     unreadable: bool,
-    /// More was to stay for good than the budget can bear.
+    /// A range was to stay for good, and the budget cannot bear it.
     is_refused: bool,
 }
 
@@ -281,10 +284,10 @@ impl<'a, M: Memory> Pinner<'a, M> {
                 return self.mem.request(context, block, addr, len);
             }
         }
-        // Looks at every thread, so only for what is worth it.
+        // `piece_max` looks at every thread, so ask only if much is to be pinned.
         if self.is_modest && !self.is_limited && self.pinned.saturating_add(len) > PIECE_BYTES_MIN {
             self.is_limited = true;
-            // What this call has pinned already others' is with it.
+            // `piece_max` counts this call's own pins among those of all calls.
             self.left = self.left.min(self.mem.piece_max());
         }
         if !self.begun {
@@ -300,8 +303,8 @@ impl<'a, M: Memory> Pinner<'a, M> {
         }
         self.block();
         let result = if len <= self.left || self.left == self.mem.pin_max() {
-            // Whole pages, so that buffers on neighbouring pages become one range. The engine counts only what it
-            // manages of it.
+            // Pin whole pages, so that buffers on neighbouring pages become one range. The engine counts only the
+            // managed part.
             let start = addr - addr % PAGE_BYTES;
             self.mem.pin_add(start, (addr + len).next_multiple_of(PAGE_BYTES) - start)
         } else {
@@ -315,14 +318,14 @@ impl<'a, M: Memory> Pinner<'a, M> {
         }
     }
 
-    /// Pins the first part of a range, and brings in what follows: better than nothing, for a call that cannot be
-    /// made in pieces.
+    /// Pins the first part of a range, and brings in what follows. That is better than nothing for a call that cannot
+    /// be made in pieces.
     fn part(&mut self, addr: u64, len: u64) {
         let mut pinned = len.min(self.left);
         if pinned > 0 && self.mem.pin_add(addr, pinned) == Pin::Ok {
             self.count(pinned);
         } else {
-            // Its place among the other ranges, not its size, is what cannot be pinned.
+            // The range is not too large, but too far from the others to be pinned.
             pinned = 0;
         }
         let more = (len - pinned).min(self.spare);
@@ -332,7 +335,7 @@ impl<'a, M: Memory> Pinner<'a, M> {
         }
     }
 
-    /// Adds `pages` pages from the one that `addr` is in, if that is managed.
+    /// Adds `pages` pages, starting with the one that contains `addr`, if that page is managed.
     fn guess(&mut self, addr: u64, pages: u64) {
         if addr != 0 && self.mem.may_be_managed(addr, 1) {
             let start = addr - addr % PAGE_BYTES;
@@ -349,7 +352,7 @@ impl<'a, M: Memory> Pinner<'a, M> {
         self.too_large || self.unreadable || self.is_refused
     }
 
-    /// Others have pinned much meanwhile: of threads that look at the same time none has seen the others.
+    /// True if calls have meanwhile pinned too much. Threads that asked at the same time did not see each other's pins.
     fn is_too_much(&self) -> bool {
         self.begun && self.is_limited && self.mem.calls_pin_too_much()
     }
@@ -366,7 +369,7 @@ impl<'a, M: Memory> Pinner<'a, M> {
         } else if self.too_large || self.is_too_much() {
             Before::Split
         } else if self.unreadable {
-            // What the kernel says of a page that it cannot read back from swap.
+            // The kernel's own answer for a page that it cannot read back from swap.
             Before::Fail(-EFAULT)
         } else if self.begun {
             return self.unblock(Before::Pinned);

@@ -1,5 +1,5 @@
-//! The guard over a memory whose pages come and go, and real descriptors: a call that would touch an evicted page of
-//! that memory fails as in the kernel.
+//! Tests the guard with memory whose pages come and go, and with real descriptors. A call that would touch an evicted
+//! page of that memory fails as it would in the kernel.
 
 use super::{Before, Memory, NOT_MADE, Pin, call, prepare, split};
 use crate::table::visit::{Kind, PAGE_BYTES, ReadMemory};
@@ -20,25 +20,25 @@ mod transfers;
 
 const EFAULT: i64 = libc::EFAULT as i64;
 
-/// Managed pages at real addresses. None is resident at first.
+/// Managed pages at real addresses. At first none is resident.
 struct Pages {
     start: u64,
     bytes: u64,
     pin_max: u64,
-    /// What the first large calls may pin, one after the other, because others have pinned much.
+    /// What the first large calls may pin, taken from the end: others have pinned much.
     piece_max: RefCell<Vec<u64>>,
-    /// So many large calls find that others have pinned much just then.
+    /// How many large calls find that others have just pinned much.
     too_much: Cell<u32>,
-    /// Ranges that can be pinned, whatever their size.
+    /// How many ranges can be pinned, whatever their size.
     ranges_max: usize,
     resident: RefCell<BTreeSet<u64>>,
     pins: RefCell<Vec<(u64, u64)>>,
     begun: Cell<u32>,
     blocked: Cell<bool>,
     excluded: RefCell<Vec<(u64, u64)>>,
-    /// Whether the budget bears what is registered.
+    /// Whether the budget can bear what is registered.
     registers: Cell<bool>,
-    /// What drivers were given.
+    /// Addresses that drivers were given.
     given: RefCell<BTreeSet<u64>>,
     unreadable: Cell<u64>,
 }
@@ -168,7 +168,7 @@ impl Memory for Pages {
         assert_eq!(self.begun.get(), 1);
         self.begun.set(0);
         self.pins.borrow_mut().clear();
-        // The worst that can happen to pages without a pin.
+        // The worst that can happen to unpinned pages.
         self.resident.borrow_mut().clear();
     }
 
@@ -237,11 +237,11 @@ impl Memory for Pages {
     }
 }
 
-/// The kernel: fails on evicted pages; insists on pins, and on signals not being blocked.
+/// The kernel: fails on evicted pages, and insists that buffers are pinned and signals are not blocked.
 fn kernel(mem: &Pages) -> impl FnMut(u64, &[u64; 6]) -> i64 + '_ {
     move |nr, args| {
         assert!(!mem.blocked.get());
-        // Each buffer is pinned by whole pages; two vectors have 64 entries each.
+        // Each buffer is pinned in whole pages; two vectors have 64 entries each.
         assert!(mem.pinned_bytes() <= mem.pin_max + 2 * 64 * PAGE_BYTES);
         let mut evicted = false;
         for_each_buffer(nr, args, mem, &mut |b| {
@@ -254,7 +254,7 @@ fn kernel(mem: &Pages) -> impl FnMut(u64, &[u64; 6]) -> i64 + '_ {
     }
 }
 
-/// The kernel, where a call is not expected to come as far as its buffers.
+/// The kernel, for calls that are not expected to get as far as their buffers.
 fn refusing_kernel(nr: u64, args: &[u64; 6]) -> i64 {
     // SAFETY: tests make calls on memory and descriptors of their own.
     let ret = unsafe { libc::syscall(nr as i64, args[0], args[1], args[2], args[3], args[4], args[5]) };

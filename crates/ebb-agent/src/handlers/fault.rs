@@ -1,4 +1,4 @@
-//! Faults: SIGBUS for an evicted or untouched page, SIGSEGV for what is not the program's to touch.
+//! Faults: SIGBUS for an evicted or untouched page, SIGSEGV for memory that the program may not touch.
 
 use crate::base::frame::{Context, FLAG_ALIGNMENT, SigInfo};
 use crate::base::here;
@@ -23,7 +23,7 @@ unsafe extern "C" fn sigbus(_sig: i32, info: *const SigInfo, uc: *mut Context) {
     // SAFETY: the kernel calls with its own frame; the block is the calling thread's.
     let (b, info, uc) = unsafe { (&*thread::on_stack(), &*info, &mut *uc) };
     if info.code == BUS_ADRALN && here::is_own_code(uc.regs.ip) {
-        // The program has the alignment check on and called a function of libc's that is the agent's.
+        // The program runs with the alignment check on, and called a libc function that the agent replaces.
         uc.regs.flags &= !FLAG_ALIGNMENT;
         return;
     }

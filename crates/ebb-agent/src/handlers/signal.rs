@@ -1,4 +1,4 @@
-//! Signals as they come in: delivered at once where the program runs, held back where the agent does.
+//! Signals as they come in: delivered at once where the program runs, held back where the agent runs.
 
 use crate::base::action::SIG_IGN;
 use crate::base::frame::{Context, SigInfo};
@@ -27,7 +27,7 @@ unsafe extern "C" fn signal(_sig: i32, info: *const SigInfo, uc: *mut Context) {
     arrive(b, info, uc);
 }
 
-/// A signal that is the program's arrived at `uc`.
+/// Handles a signal for the program that arrived at `uc`.
 pub fn arrive(b: &ThreadBlock, info: &SigInfo, uc: &mut Context) {
     let sig = info.signo;
     if info.is_fault()
@@ -73,13 +73,14 @@ pub fn arrive(b: &ThreadBlock, info: &SigInfo, uc: &mut Context) {
     normalise(b, uc);
     let mut shown = *info;
     if at != StubAt::Outside && sig == SIGSYS && info.is_fault() {
-        // A seccomp filter trapped the call, which to the program is its own instruction.
+        // A seccomp filter trapped the call in the stub. To the program, its own instruction made it.
         shown.addr = uc.regs.ip;
     }
     delivery::deliver(b, &shown, uc, base, old);
 }
 
-/// A signal that found agent code on the agent's own stack, or inside the engine.
+/// Holds back a signal that found agent code on the agent's own stack, or inside the engine. A fault there is the
+/// agent's failure.
 fn hold(b: &ThreadBlock, info: &SigInfo, uc: &mut Context) {
     if info.is_fault() {
         crash(info, uc);
@@ -91,7 +92,7 @@ fn hold(b: &ThreadBlock, info: &SigInfo, uc: &mut Context) {
     }
     let at = entry::inner_at(uc.regs.ip);
     if at == InnerAt::Before {
-        // The kernel's own restart of a call that had a timeout; its number is kept in rbx.
+        // The kernel itself restarts a call that had a timeout; rbx keeps that call's number.
         let resumes = uc.regs.ax == g::__NR_restart_syscall as u64 && uc.regs.bx != uc.regs.ax;
         uc.regs.ax = if resumes { -(e::EINTR as i64) } else { entry::ERESTARTSYS } as u64;
         uc.regs.ip = entry::inner_after();
@@ -99,7 +100,7 @@ fn hold(b: &ThreadBlock, info: &SigInfo, uc: &mut Context) {
     if signum::bit(info.signo) & OURS != 0 {
         b.queue().push(info);
     } else {
-        // Everything is blocked from here on, so there is never a second.
+        // Everything is blocked from here on, so a second signal never comes.
         b.queue().hold(info);
     }
     if at != InnerAt::Outside {
@@ -107,7 +108,7 @@ fn hold(b: &ThreadBlock, info: &SigInfo, uc: &mut Context) {
     }
 }
 
-/// Shows the program's own context where the thread was found in the stub: before its system call, or after it.
+/// Turns a context in the stub into one in the program: before its own system-call instruction, or after it.
 fn normalise(b: &ThreadBlock, uc: &mut Context) {
     match entry::stub_at(uc.regs.ip) {
         StubAt::Outside => {}
@@ -121,7 +122,7 @@ fn normalise(b: &ThreadBlock, uc: &mut Context) {
         }
         StubAt::After | StubAt::Asks => {
             trap::returned(b, uc);
-            // The call is to be made once more: after the handler.
+            // The call is to be made once more, after the handler.
             if entry::stub_at(uc.regs.ip) != StubAt::Outside {
                 trap::rewind(b, uc);
             }
@@ -129,8 +130,8 @@ fn normalise(b: &ThreadBlock, uc: &mut Context) {
     }
 }
 
-// Every handler of the agent ends here. Looking for held-back signals and returning is one restartable sequence, so that none
-// is overlooked in between.
+// Every handler of the agent ends here. The look for held-back signals and the return are one restartable sequence, so
+// that no signal is overlooked between the two.
 global_asm!(
     ".pushsection .text.ebb_entry,\"ax\",@progbits",
     // At entry the stack pointer is the context's address.
@@ -175,7 +176,7 @@ global_asm!(
     "call {deliver_deferred}",
     "test al, al",
     "jne ebb_restorer",
-    // What waits is for the handler, or the engine call, that this one interrupted.
+    // Signals that still wait are for the handler, or the engine call, that this handler interrupted.
     "mov eax, {sigreturn}",
     "syscall",
     ".cfi_endproc",
@@ -188,8 +189,8 @@ global_asm!(
     deliver_deferred = sym deliver_deferred,
 );
 
-/// Delivers what was held back, when a handler of the agent returns to `uc`. Not when that is agent code itself: its
-/// own way out delivers. True when the restorer is to look again.
+/// Delivers what was held back, when a handler of the agent returns to `uc`. If `uc` is in agent code itself, nothing
+/// is delivered: that code delivers on its own way out. True when the restorer must look again.
 pub unsafe extern "C" fn deliver_deferred(uc: *mut Context) -> bool {
     // SAFETY: called by the restorer, with the kernel's frame and on the calling thread's block.
     let (b, uc) = unsafe { (&*thread::on_stack(), &mut *uc) };
@@ -206,7 +207,7 @@ pub unsafe extern "C" fn deliver_deferred(uc: *mut Context) -> bool {
     true
 }
 
-/// A fault in the agent's own code. There is no way on.
+/// Reports a fault in the agent's own code, and ends the process: it cannot go on.
 fn crash(info: &SigInfo, uc: &Context) {
     let mut line = crate::base::text::Line::new();
     line.str("ebb: the agent itself failed: signal ").num(info.signo as u64);

@@ -33,7 +33,7 @@ unsafe extern "C" fn sigsys(_sig: i32, info: *const SigInfo, uc: *mut Context) {
     b.call.args.set(uc.regs.args());
     b.call.has_mask.set(false);
     if info.arch != AUDIT_ARCH_X86_64 {
-        // 32-bit calls from 64-bit code: their pointers and numbers mean something else.
+        // A 32-bit call from 64-bit code: its numbers and pointers mean something else.
         uc.regs.ax = ENOSYS as u64;
         return;
     }

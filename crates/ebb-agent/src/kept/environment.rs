@@ -1,12 +1,13 @@
-//! Arguments of execve: copied where no page is ever missing, with an environment in which Ebb goes on.
+//! Arguments of execve: copies them to where no page is ever missing, with an environment in which Ebb goes on.
 //!
-//! The new program gets `LD_PRELOAD` with the agent and every `EBB_` variable of the contract, also when its parent hands
-//! over a cleaned environment. A variable that the parent set itself is left as it is, and so is a list that has the agent.
+//! The new program gets `LD_PRELOAD` with the agent and every `EBB_` variable of the contract, even if its parent
+//! passes a cleaned environment. A variable that the parent set itself stays as it is, and so does a list that names
+//! the agent.
 //!
-//! The agent comes last in the list. Other libraries there wrap functions of libc, and reach the next of that name from
-//! theirs: so the program finds their functions, they find the agent's, and the agent makes the call.
+//! The agent comes last in the list. Other libraries in the list wrap functions of libc, and reach the next function of
+//! that name from their own. So the program finds their functions, they find the agent's, and the agent makes the call.
 //!
-//! A program whose loader cannot load the agent ([`crate::kept::leaving`]) gets the list without it.
+//! If the program's loader cannot load the agent ([`crate::kept::leaving`]), the program gets the list without it.
 
 use crate::base::text::Line;
 use crate::base::user;
@@ -15,9 +16,9 @@ use core::cell::UnsafeCell;
 use core::ops::Range;
 use linux_raw_sys::errno as e;
 
-/// Room for arguments and environment: more than twice what the kernel accepts, of which little is ever touched.
+/// Bytes for arguments and environment: more than twice what the kernel accepts. Little of it is ever touched.
 pub const SCRATCH_BYTES: usize = 16 << 20;
-/// Room for what is inherited.
+/// Bytes for what is inherited.
 const KEPT_BYTES: usize = 16 << 10;
 const KEPT_MAX: usize = 32;
 
@@ -30,7 +31,8 @@ const AGENT_NAME: &[u8] = b"libebb_agent.so";
 const E2BIG: i64 = -(e::E2BIG as i64);
 const EFAULT: i64 = -(e::EFAULT as i64);
 
-/// What every program in the tree inherits. The text comes last: a small process touches only as many pages as it fills.
+/// What every program in the tree inherits. The text comes last, so that a small process touches only as many pages as
+/// it fills.
 #[repr(C)]
 pub struct Kept {
     used: usize,
@@ -42,7 +44,7 @@ pub struct Kept {
     bytes: [u8; KEPT_BYTES],
 }
 
-/// More than there is room for.
+/// There is more to keep than there is room for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TooMuch;
 
@@ -53,7 +55,7 @@ impl Kept {
 
     fn store(&mut self, text: &[u8]) -> Result<(usize, usize), TooMuch> {
         let (start, end) = (self.used, self.used + text.len());
-        // A NUL follows, which is there already.
+        // A NUL follows: the bytes are zero already.
         if end >= self.bytes.len() {
             return Err(TooMuch);
         }
@@ -62,10 +64,10 @@ impl Kept {
         Ok((start, end))
     }
 
-    /// Looks at one variable of the environment that the process came with.
+    /// Keeps a variable of the environment that the process came with, if it concerns Ebb.
     pub fn offer(&mut self, var: &[u8]) -> Result<(), TooMuch> {
         if let Some(list) = var.strip_prefix(PRELOAD) {
-            // The program may have put others before it and after it.
+            // The program may have put other libraries before and after the agent.
             let is_agent = |path: &&[u8]| path.rsplit(|&c| c == b'/').next() == Some(AGENT_NAME);
             let last = entries(list).last().unwrap_or(list);
             self.agent = self.store(entries(list).find(is_agent).unwrap_or(last))?;
@@ -80,7 +82,7 @@ impl Kept {
         &self.bytes[self.agent.0..self.agent.1]
     }
 
-    /// What is kept of the contract.
+    /// The variables of the contract that are kept.
     pub fn vars(&self) -> impl Iterator<Item = &[u8]> {
         self.vars[..self.count].iter().map(|&(start, end)| &self.bytes[start..end])
     }
@@ -91,10 +93,10 @@ struct Global(UnsafeCell<Kept>);
 unsafe impl Sync for Global {}
 static KEPT: Global = Global(UnsafeCell::new(Kept::new()));
 
-/// What is kept, for the constructor to fill in.
+/// The kept variables, for the constructor to fill in.
 ///
 /// # Safety
-/// Only before a second thread exists.
+/// Call only before a second thread exists.
 pub unsafe fn kept_at_start() -> &'static mut Kept {
     // SAFETY: the caller's contract.
     unsafe { &mut *KEPT.0.get() }
@@ -102,11 +104,11 @@ pub unsafe fn kept_at_start() -> &'static mut Kept {
 
 /// The variables of the contract that are kept.
 pub fn kept_vars() -> impl Iterator<Item = &'static [u8]> {
-    // SAFETY: nobody writes it any more.
+    // SAFETY: nobody writes to it any more.
     unsafe { &*KEPT.0.get() }.vars()
 }
 
-/// The counters' descriptor that this program came with.
+/// The counters' descriptor that this program inherited.
 pub fn kept_stats_fd() -> Option<i32> {
     let number = kept_vars().find_map(|var| var.strip_prefix(STATS_FD))?;
     core::str::from_utf8(number).ok()?.parse().ok()
@@ -114,19 +116,19 @@ pub fn kept_stats_fd() -> Option<i32> {
 
 /// The agent's path, which a NUL follows.
 pub fn kept_agent() -> &'static [u8] {
-    // SAFETY: nobody writes it any more.
+    // SAFETY: nobody writes to it any more.
     unsafe { &*KEPT.0.get() }.agent()
 }
 
-/// False for the first letter of a variable that is nobody's here.
+/// False if no variable that begins with this letter concerns Ebb.
 pub fn concerns(first: u8) -> bool {
     first == PRELOAD[0] || first == PREFIX[0]
 }
 
-/// What an environment in which Ebb goes on takes beside the strings of `envp`, in bytes; none when nothing is to be
-/// changed there. For a process whose memory the kernel reads by itself.
+/// Bytes that an environment in which Ebb goes on takes in addition to the strings of `envp`. None if nothing is to be
+/// changed. For a process whose memory the kernel can read by itself.
 pub fn missing(envp: u64, takes_agent: bool) -> Result<Option<usize>, user::Fault> {
-    // SAFETY: nobody writes it any more.
+    // SAFETY: nobody writes to it any more.
     let kept = unsafe { &*KEPT.0.get() };
     let agent_bytes = PRELOAD.len() + kept.agent().len() + 2;
     let (mut n, mut seen, mut list_bytes, mut is_right) = (0, 0, 0, true);
@@ -139,14 +141,14 @@ pub fn missing(envp: u64, takes_agent: bool) -> Result<Option<usize>, user::Faul
         if !concerns(user::read::<u8>(var)?) {
             continue;
         }
-        // The longest name, and the longest path that the agent can have, are looked at.
+        // Room for the longest name, and for the longest path that the agent can have.
         let mut text = [0u8; PATH_BYTES_MAX];
         let (text, is_whole) = match user::read_str(var, &mut text)? {
             Some(len) => (&text[..len], true),
             None => (&text[..], false),
         };
         if let Some(list) = text.strip_prefix(PRELOAD) {
-            // It is copied to be searched, and once more where it changes.
+            // The list is copied to be searched, and copied again if it changes.
             list_bytes += 2 * string_bytes(var)? + agent_bytes;
             is_right &= is_whole && lists(list, kept.agent()) == takes_agent;
         } else {
@@ -156,14 +158,14 @@ pub fn missing(envp: u64, takes_agent: bool) -> Result<Option<usize>, user::Faul
     if is_right && (list_bytes > 0 || !takes_agent) && seen >= kept.count {
         return Ok(None);
     }
-    // An array that begins on a multiple of 8, with a null pointer at its end.
+    // The array begins at a multiple of 8 and ends with a null pointer.
     Ok(Some((n + KEPT_MAX + 3) * 8 + agent_bytes + list_bytes + 8))
 }
 
-/// Room for what is looked at of a variable.
+/// Bytes of a variable that are looked at.
 const PATH_BYTES_MAX: usize = 4096 + PRELOAD.len();
 
-/// Bytes of a string, with its NUL.
+/// Bytes of a string, including its NUL.
 fn string_bytes(at: u64) -> Result<usize, user::Fault> {
     let (mut bytes, mut piece) = (0, [0u8; 256]);
     loop {
@@ -174,10 +176,10 @@ fn string_bytes(at: u64) -> Result<usize, user::Fault> {
     }
 }
 
-/// Puts the environment that [`missing`] measured together in `memory`: the program's own strings, where they are, and
-/// what they lack. The new array, or an error of execve.
+/// Builds in `memory` the environment that [`missing`] measured: the program's own strings, where they are, and what
+/// they lack. Returns the address of the new array, or an error of execve.
 pub fn environment(memory: &mut [u8], envp: u64, takes_agent: bool) -> Result<u64, i64> {
-    // SAFETY: nobody writes it any more.
+    // SAFETY: nobody writes to it any more.
     let kept = unsafe { &*KEPT.0.get() };
     let n = count(envp)?;
     let mut s = Scratch { memory, used: 0 };
@@ -214,7 +216,7 @@ pub fn environment(memory: &mut [u8], envp: u64, takes_agent: bool) -> Result<u6
     }
     for (seen, var) in has.iter().zip(kept.vars()) {
         if !seen {
-            // Where it is kept a NUL follows.
+            // In `Kept`, a NUL follows the variable.
             s.set_pointer(array, filled, var.as_ptr() as u64);
             filled += 1;
         }
@@ -222,10 +224,10 @@ pub fn environment(memory: &mut [u8], envp: u64, takes_agent: bool) -> Result<u6
     Ok(s.address(array))
 }
 
-/// More than any name of the contract.
+/// More bytes than any name of the contract has.
 const NAME_BYTES_MAX: usize = 64;
 
-/// Memory that fills up from the bottom.
+/// Memory that is filled from the bottom up.
 struct Scratch<'a> {
     memory: &'a mut [u8],
     used: usize,
@@ -236,7 +238,7 @@ impl Scratch<'_> {
         self.memory.as_ptr() as u64 + at as u64
     }
 
-    /// Copies a string of the program's; where it is, without its NUL.
+    /// Copies a string of the program's. Returns where it begins and ends, without its NUL.
     fn string(&mut self, from: u64) -> Result<(usize, usize), i64> {
         let at = self.used;
         match user::read_str(from, &mut self.memory[at..]) {
@@ -249,7 +251,7 @@ impl Scratch<'_> {
         }
     }
 
-    /// Adds a string of pieces and a NUL.
+    /// Adds a string made of `pieces`, and a NUL. Returns its address.
     fn add(&mut self, pieces: &[&[u8]]) -> Result<u64, i64> {
         let at = self.used;
         for piece in pieces.iter().copied().chain([&b"\0"[..]]) {
@@ -266,7 +268,7 @@ impl Scratch<'_> {
         Ok(())
     }
 
-    /// The same with bytes that are here already.
+    /// Adds bytes that are already in this memory to a string that has no NUL yet.
     fn put_again(&mut self, bytes: Range<usize>) -> Result<(), i64> {
         let end = self.used + bytes.len();
         if end > self.memory.len() {
@@ -277,7 +279,7 @@ impl Scratch<'_> {
         Ok(())
     }
 
-    /// Room for `n` pointers, all null. (What lies above `used` is not clean: strings are read in blocks.)
+    /// Makes room for `n` pointers, all null. The memory above `used` is not zero: strings are read in blocks.
     fn pointers(&mut self, n: usize) -> Result<usize, i64> {
         let at = self.used.next_multiple_of(8);
         let end = n.checked_mul(8).and_then(|bytes| at.checked_add(bytes)).ok_or(E2BIG)?;
@@ -294,7 +296,7 @@ impl Scratch<'_> {
     }
 }
 
-/// Number of pointers before the null pointer at the end of `array`; none for a null array, as the kernel has it.
+/// Number of pointers before the null pointer that ends `array`. A null array has none, as in the kernel.
 fn count(array: u64) -> Result<usize, i64> {
     let mut n = 0;
     while array != 0 && user::read::<u64>(array + n as u64 * 8).map_err(|_| EFAULT)? != 0 {
@@ -306,14 +308,14 @@ fn count(array: u64) -> Result<usize, i64> {
     Ok(n)
 }
 
-/// Copies path, arguments and environment into `memory`; the three pointers for the kernel. `takes_agent` says of the
-/// copied path whether the program there gets the agent.
+/// Copies path, arguments and environment into `memory`. Returns the three pointers for the kernel. `takes_agent` says
+/// for the copied path whether that program gets the agent.
 pub fn arguments(
     memory: &mut [u8],
     [path, argv, envp]: [u64; 3],
     takes_agent: impl FnOnce(u64) -> bool,
 ) -> Result<[u64; 3], i64> {
-    // SAFETY: nobody writes it any more.
+    // SAFETY: nobody writes to it any more.
     let kept = unsafe { &*KEPT.0.get() };
     let mut s = Scratch { memory, used: 0 };
     let (at, _) = s.string(path)?;
@@ -345,7 +347,7 @@ pub fn arguments(
                 Preload::Nothing => continue,
             }
         }
-        // As it was inherited. Another `ebb run` names its own.
+        // The variable is as it was inherited. Another `ebb run` would name its own descriptor.
         let is_kept = kept.vars().any(|var| *var == s.memory[start..end]);
         if is_kept && s.memory[start..end].starts_with(STATS_FD) {
             value = stats_fd(&mut s)?;
@@ -372,24 +374,24 @@ pub fn arguments(
     Ok([path, argv, envp])
 }
 
-/// The variable that names the counters' descriptor, which may have another number than when this program began.
+/// Adds the variable that names the counters' descriptor, whose number may have changed since this program began.
 fn stats_fd(s: &mut Scratch<'_>) -> Result<u64, i64> {
     let mut number = Line::new();
     number.num(fds::stats().max(0) as u64);
     s.add(&[STATS_FD, number.as_bytes()])
 }
 
-/// What becomes of an `LD_PRELOAD`.
+/// What becomes of an `LD_PRELOAD` variable.
 #[derive(Debug, PartialEq, Eq)]
 enum Preload {
     AsItIs,
-    /// A string in the scratch memory.
+    /// A new string, at this address in the scratch memory.
     New(u64),
-    /// Nothing is left of it.
+    /// Nothing is left of the list.
     Nothing,
 }
 
-/// `LD_PRELOAD` with or without the agent, as the program takes it, from the list at `list` of the scratch memory.
+/// Makes `LD_PRELOAD` from the list at `list` of the scratch memory, with or without the agent as the program takes it.
 fn preload(s: &mut Scratch<'_>, list: Range<usize>, agent: &[u8], takes_agent: bool) -> Result<Preload, i64> {
     if lists(&s.memory[list.clone()], agent) == takes_agent {
         return Ok(Preload::AsItIs);
@@ -421,7 +423,7 @@ fn preload(s: &mut Scratch<'_>, list: Range<usize>, agent: &[u8], takes_agent: b
     Ok(Preload::New(s.address(at)))
 }
 
-/// What the loader has between two paths.
+/// True for a byte that separates two paths for the loader.
 fn is_between(byte: &u8) -> bool {
     *byte == b':' || *byte == b' '
 }
@@ -431,12 +433,12 @@ fn entries(list: &[u8]) -> impl Iterator<Item = &[u8]> {
     list.split(is_between).filter(|path| !path.is_empty())
 }
 
-/// True when `list` has `path`.
+/// True if `list` contains `path`.
 fn lists(list: &[u8], path: &[u8]) -> bool {
     entries(list).any(|entry| entry == path)
 }
 
-/// True when two `NAME=value` have the same name.
+/// True if two `NAME=value` have the same name.
 fn same_name(a: &[u8], b: &[u8]) -> bool {
     let name = |var: &[u8]| var.iter().position(|&c| c == b'=').unwrap_or(var.len());
     let n = name(a);
@@ -491,7 +493,7 @@ mod tests {
         assert!(!lists(b"/a.so:/b.so.1", b"/b.so"));
     }
 
-    /// What becomes of `list`; none when it stays as it is.
+    /// What becomes of `list`; none if it stays as it is.
     fn preload_of(list: &[u8], takes_agent: bool) -> Option<Vec<u8>> {
         let mut memory = [0xffu8; 256];
         memory[..list.len()].copy_from_slice(list);

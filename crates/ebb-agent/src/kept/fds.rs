@@ -1,8 +1,10 @@
-//! The descriptors Ebb cannot do without, kept out of the program's reach.
+//! Keeps the descriptors that Ebb cannot do without out of the program's reach.
 //!
-//! To the program they look closed: closing, duplicating or asking about one fails with EBADF, a range of descriptors
-//! is closed around them, and when another file is to take the place of one, it moves to another number. Where threads have tables of
-//! descriptors of their own none moves, because it would in one table only: that file gets EBUSY.
+//! To the program they look closed. Closing, duplicating or asking about one fails with EBADF, and a range of
+//! descriptors is closed around them. If the program wants the number of one for another file, Ebb's file moves to
+//! another number; the lifeline is given up instead. The program's call fails with EBUSY if Ebb's file cannot move.
+//! Those of the control socket never can. No file can if some threads have descriptor tables of their own, because it
+//! would move in one table only.
 
 use crate::base::calls;
 use crate::base::outcome::Outcome;
@@ -16,10 +18,10 @@ use linux_raw_sys::{errno as e, general as g};
 /// The inherited descriptor of the counters, or -1.
 static STATS_FD: AtomicI32 = AtomicI32::new(-1);
 
-/// Descriptors of the engine, and six of the agent.
+/// The most descriptors to protect: those of the engine, and six of the agent.
 const FDS: usize = Space::FDS_MAX + 6;
 
-/// The flag of close_range(2) for a table of the caller's own.
+/// The flag of close_range(2) that gives the caller a table of its own.
 pub const CLOSE_RANGE_UNSHARE: u32 = 2;
 const EBADF: i64 = -(e::EBADF as i64);
 const EBUSY: i64 = -(e::EBUSY as i64);
@@ -30,24 +32,24 @@ pub fn protect_stats(fd: i32) {
     STATS_FD.store(fd, Relaxed);
 }
 
-/// Every protected descriptor, and -1 for those that there are not.
+/// Every protected descriptor; -1 in place of those that do not exist.
 fn each(space: &Space) -> impl Iterator<Item = i32> {
     let own = core::iter::once(STATS_FD.load(Relaxed)).chain(lifeline::fds()).chain(listener::fds());
     own.chain(space.fds())
 }
 
-/// The descriptors that came with the process.
+/// The descriptors that the process inherited.
 fn inherited() -> [i32; 3] {
     let [line, keeper] = lifeline::fds();
     [STATS_FD.load(Relaxed), line, keeper]
 }
 
-/// True for a descriptor that came with a process that is not managed yet, and looks closed to the program.
+/// True for a descriptor that an unmanaged process inherited, and that looks closed to the program.
 pub fn is_inherited(fd: i32) -> bool {
     fd >= 0 && inherited().contains(&fd)
 }
 
-/// The program wants the number of a descriptor that came with the process, which is not managed yet.
+/// Gives up an inherited descriptor of a process that is not managed yet, because the program wants its number.
 pub fn give_up(fd: i32) {
     let foreign = !owner::is_owner();
     if fd >= 0 && fd == STATS_FD.load(Relaxed) && !foreign {
@@ -58,14 +60,14 @@ pub fn give_up(fd: i32) {
     }
 }
 
-/// Calls `f` with the parts of `first..=last` between the descriptors that came with the process.
+/// Calls `f` with the parts of `first..=last` between the inherited descriptors.
 pub fn for_each_inherited_gap(first: u32, last: u32, f: impl FnMut(u32, u32)) {
     let mut kept = inherited();
     kept.sort_unstable();
     for_each_gap(first, last, &kept, f);
 }
 
-/// All protected descriptors in ascending order; unused places are -1 and come first.
+/// All protected descriptors in ascending order. Unused places are -1 and come first.
 fn protected(space: &Space) -> [i32; FDS] {
     let mut all = [-1; FDS];
     for (place, fd) in all.iter_mut().zip(each(space)) {
@@ -126,17 +128,17 @@ pub fn dup_onto(space: &Space, foreign: bool, a: &[u64; 6]) -> Outcome {
         return Outcome::Forward(*a);
     }
     let fd = a[1] as i32;
-    // A call that fails takes nothing.
+    // A call that fails must not take the number.
     // SAFETY: the program's number, asked about.
     let is_open = || unsafe { calls::raw_syscall(g::__NR_fcntl as u64, &[a[0], g::F_GETFD as u64, 0, 0, 0, 0]) >= 0 };
     if !uapi::fd::is_below_limit(fd) || !is_open() {
         return Outcome::Forward(*a);
     }
     if fd == STATS_FD.load(Relaxed) {
-        // Programs started by a process that only shares the memory find no counters behind the number, and go without.
+        // The caller only shares the memory: what it starts finds no counters at this number, and goes without them.
         return if foreign || move_stats(space, fd) { Outcome::Forward(*a) } else { Outcome::Done(EBUSY) };
     }
-    // Where other threads have tables of their own it would be given up in one of them.
+    // If other threads have tables of their own, the lifeline would be given up in one table only.
     if (foreign || !space.tree().has_own_tables()) && lifeline::give_up(fd, foreign) {
         return Outcome::Forward(*a);
     }
@@ -172,7 +174,7 @@ pub fn close_range(space: &Space, a: &[u64; 6]) -> Outcome {
             made = Some(unsafe { calls::raw_syscall(g::__NR_close_range as u64, &args) });
         }
     });
-    // The first call takes the table, and there is none where nothing is to be closed but Ebb's.
+    // The first call unshares the table. If only Ebb's descriptors are in the range, there was no call.
     if made.is_none() && a[2] as u32 & CLOSE_RANGE_UNSHARE != 0 {
         let args = [g::CLONE_FILES.into(), 0, 0, 0, 0, 0];
         // SAFETY: numbers only.
@@ -181,7 +183,7 @@ pub fn close_range(space: &Space, a: &[u64; 6]) -> Outcome {
     Outcome::Done(made.unwrap_or(0))
 }
 
-/// Calls `f` with the parts of `first..=last` between `kept`, which ascends.
+/// Calls `f` with the parts of `first..=last` between the descriptors of `kept`, which ascend.
 fn for_each_gap(first: u32, last: u32, kept: &[i32], mut f: impl FnMut(u32, u32)) {
     let mut from = first;
     for &fd in kept {

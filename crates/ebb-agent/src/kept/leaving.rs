@@ -1,19 +1,19 @@
-//! Before exec: what will the new program do with the agent?
+//! Decides before an exec how the new program will get along with the agent.
 //!
-//! A program that Ebb cannot manage holds memory that somebody must count. So a process that is dormant takes a place in
-//! the tree before it becomes one: `ebb run` looks at what is there from outside, and names it. A program that can be
-//! managed takes a place by itself, when it has grown.
+//! Somebody must count the memory of a program that Ebb cannot manage. So a dormant process takes a place in the tree
+//! before it becomes such a program. `ebb run` then measures what is there from outside, and names it. A program that
+//! can be managed takes a place by itself, once it has grown.
 //!
-//! A loader that is not glibc's for this machine does not ignore the agent in `LD_PRELOAD`: musl's ends the program, that
-//! of 32-bit programs complains on standard error, and glibc's complains where the agent's file is not to be found, as
-//! in another root. Such a program gets an environment without it.
+//! A loader that is not glibc's for this machine does not ignore the agent in `LD_PRELOAD`: musl's ends the program,
+//! and the one of 32-bit programs complains on standard error. glibc's own loader complains if it does not find the
+//! agent's file, as in another root. Such a program gets an environment without the agent.
 //!
-//! What is told from the file: a program that is linked statically or with another loader, is made for another machine,
-//! or has the set-user-ID or set-group-ID bit. `ebb` finds further reasons, and whom this missed. A script counts as one
-//! that can be managed: most are.
+//! The file tells whether a program is linked statically or with another loader, is made for another machine, or has
+//! the set-user-ID or set-group-ID bit. `ebb` finds further reasons, and programs that this module missed. A script
+//! counts as a program that can be managed: most are.
 //!
-//! Also told from the file: how much of it the loader will write to before anything of Ebb's runs there (RELRO, 11 MiB of chromium).
-//! Where that is much it counts from the exec on, so that others make room for it before it is there.
+//! The file also tells how much of it the loader will write to before anything of Ebb's runs there (RELRO, 11 MiB of
+//! chromium). If that is much, it counts from the exec on, so that other processes make room before it is there.
 
 use crate::base::{calls, user};
 use crate::kept::{environment, stats};
@@ -23,42 +23,43 @@ use ebb::stats::Shared;
 use ebb::uapi;
 use linux_raw_sys::{errno as e, general as g};
 
-/// The counters, mapped for this; they stay for the next exec, because a vfork child cannot give them back.
+/// The mapped counters. They stay mapped for the next exec, because a vfork child cannot unmap them.
 static COUNTERS: AtomicPtr<Shared> = AtomicPtr::new(core::ptr::null_mut());
 
-/// Bytes of a file that are looked at: its header and more program headers than programs have.
+/// Bytes of a file that are looked at: its header, and more program headers than programs have.
 const HEAD_BYTES: usize = 1024;
 const ELF_HEADER_BYTES: usize = 64;
 const PROGRAM_HEADER_BYTES: usize = 56;
-/// More than the path of a loader has.
+/// More bytes than a loader's path has.
 const LOADER_BYTES: usize = 256;
-/// What the loader writes to that is less than this others need not make room for, and more than this a file does not say.
+/// Other processes need not make room if the loader writes to less than the minimum. A file that claims more than the
+/// maximum is not believed.
 const RELOCATED_BYTES_MIN: u64 = 1 << 20;
 const RELOCATED_BYTES_MAX: u64 = 1 << 30;
 
-/// How a program goes with the agent.
+/// How a program gets along with the agent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// It can be managed, or nothing is known.
     Managed,
-    /// It cannot, and `LD_PRELOAD` means nothing to it.
+    /// It cannot be managed, and ignores `LD_PRELOAD`.
     Heedless,
-    /// It cannot, and has a loader that would try and fail.
+    /// It cannot be managed, and its loader would try to load the agent and fail.
     Foreign,
 }
 
 impl Kind {
-    /// Whether the program should find the agent in its `LD_PRELOAD`. What is heedless may start others that heed it.
+    /// True if the program should find the agent in its `LD_PRELOAD`. A heedless program may start others that heed it.
     pub fn takes_agent(self) -> bool {
         self != Self::Foreign && agent_is_there()
     }
 }
 
-/// What a file says of the program in it.
+/// What a file tells of the program in it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Program {
     pub kind: Kind,
-    /// Pages that the loader writes to; 0 where it is not much.
+    /// Pages that the loader writes to; 0 if they are few.
     pub relocated_pages: usize,
 }
 
@@ -67,8 +68,8 @@ impl Program {
     const UNKNOWN: Self = Self { kind: Kind::Managed, relocated_pages: 0 };
 }
 
-/// The process is about to exec the file that `path` (in the program's memory) names, from the directory `dir`: takes a
-/// place in the tree for a program that cannot be managed, or will have much before it is.
+/// Looks at the file that the process is about to exec: `path`, in the program's memory, from the directory `dir`.
+/// Takes a place in the tree if the program cannot be managed, or will use much memory before it is.
 pub fn before_exec(dir: i32, path: u64) -> Kind {
     let Program { kind, relocated_pages } = program(dir, path);
     if kind != Kind::Managed || relocated_pages > 0 {
@@ -77,8 +78,8 @@ pub fn before_exec(dir: i32, path: u64) -> Kind {
     kind
 }
 
-/// What the file is that `path` names, from the directory `dir`; the file `dir` itself for an empty path, which execveat
-/// allows.
+/// Looks at the file that `path` names from the directory `dir`. An empty path means the file `dir` itself, which
+/// execveat allows.
 pub fn program(dir: i32, path: u64) -> Program {
     const S_ISUID_OR_S_ISGID: u32 = 0o6000;
     const S_IFMT: u32 = 0o170_000;
@@ -89,7 +90,7 @@ pub fn program(dir: i32, path: u64) -> Program {
     let flags = (g::O_RDONLY | g::O_NONBLOCK | g::O_CLOEXEC) as u64;
     // SAFETY: the kernel reads the path, and refuses one that cannot be read.
     let opened = unsafe { calls::raw_syscall(g::__NR_openat as u64, &[dir as u64, path, flags, 0, 0, 0]) };
-    // An empty path leads nowhere.
+    // openat finds no file for an empty path.
     let is_dir_itself = opened == -(e::ENOENT as i64) && dir >= 0 && user::read::<u8>(path) == Ok(0);
     let fd = if is_dir_itself { dir } else { opened as i32 };
     if fd < 0 {
@@ -106,7 +107,7 @@ pub fn program(dir: i32, path: u64) -> Program {
         if len > 0 && program.kind == Kind::Managed && mode & S_ISUID_OR_S_ISGID != 0 {
             program.kind = Kind::Heedless;
         }
-        // The file says anything, and may be none that runs.
+        // The file may claim anything, and may not be executable.
         if program.relocated_pages as u64 > stat[ST_SIZE_AT] / ebb::PAGE as u64 || mode & ANYBODY_EXECUTES == 0 {
             program.relocated_pages = 0;
         }
@@ -117,7 +118,7 @@ pub fn program(dir: i32, path: u64) -> Program {
     program
 }
 
-/// Reads from the file at `at`; how much there was.
+/// Reads from the file at offset `at`. Returns how many bytes there were.
 fn read_at(fd: i32, at: u64, out: &mut [u8]) -> usize {
     let args = [fd as u64, out.as_mut_ptr() as u64, out.len() as u64, at, 0, 0];
     // SAFETY: the kernel writes at most the given length.
@@ -125,7 +126,7 @@ fn read_at(fd: i32, at: u64, out: &mut [u8]) -> usize {
     usize::try_from(len).unwrap_or(0)
 }
 
-/// What the file that begins with `head` is. `read_at` reads elsewhere in it.
+/// Looks at the file that begins with `head`. `read_at` reads elsewhere in it.
 fn program_of_file(head: &[u8], read_at: &mut dyn FnMut(u64, &mut [u8]) -> usize) -> Program {
     const CLASS_AT: usize = 4;
     const CLASS_64: u8 = 2;
@@ -147,7 +148,7 @@ fn program_of_file(head: &[u8], read_at: &mut dyn FnMut(u64, &mut [u8]) -> usize
     if head[CLASS_AT] != CLASS_64 || half(MACHINE_AT) != MACHINE_X86_64 {
         return only(Kind::Foreign);
     }
-    // Elsewhere in the file: nothing is known.
+    // The program headers are elsewhere in the file: nothing is known.
     if head[HEADERS_AT..HEADERS_AT + 8] != (ELF_HEADER_BYTES as u64).to_le_bytes() {
         return Program::UNKNOWN;
     }
@@ -156,7 +157,7 @@ fn program_of_file(head: &[u8], read_at: &mut dyn FnMut(u64, &mut [u8]) -> usize
     let are_all_seen = nr_headers <= headers.len();
     let header_of = |kind: u32| headers.clone().take(nr_headers).find(|header| header[..4] == kind.to_le_bytes());
     let word = |header: &[u8], at: usize| header[at..at + 8].try_into().map_or(0, u64::from_le_bytes);
-    // Pointers, nearly all of it: of a program that may lie anywhere each of them is written.
+    // Nearly all of it is pointers. If the program may lie anywhere, the loader writes each of them.
     let relocated = header_of(PT_GNU_RELRO).filter(|_| half(TYPE_AT) == TYPE_DYN);
     let relocated = relocated.map_or(0, |header| word(header, FILE_BYTES_AT));
     let relocated_pages = if (RELOCATED_BYTES_MIN..=RELOCATED_BYTES_MAX).contains(&relocated) {
@@ -176,14 +177,14 @@ fn program_of_file(head: &[u8], read_at: &mut dyn FnMut(u64, &mut [u8]) -> usize
     Program { kind, relocated_pages }
 }
 
-/// As `ebb` has it.
+/// The same rule as in `ebb`.
 fn is_glibc_loader(path: &[u8]) -> bool {
     let name = path.rsplit(|&byte| byte == b'/').next().unwrap_or(path);
     name.starts_with(b"ld-linux") || (name.starts_with(b"ld-2.") && name.ends_with(b".so"))
 }
 
-/// False where a loader that looks for the agent would not find it, or not be allowed to read it: in another root, as
-/// another user. True when the kernel does not say.
+/// False if a loader that looks for the agent would not find it (another root), or could not read it (another user).
+/// True if the kernel does not say.
 fn agent_is_there() -> bool {
     const R_OK: u64 = 4;
     let args = [g::AT_FDCWD as u64, environment::kept_agent().as_ptr() as u64, R_OK, g::AT_EACCESS as u64, 0, 0];
@@ -192,8 +193,8 @@ fn agent_is_there() -> bool {
     ![e::ENOENT, e::ENOTDIR, e::EACCES].iter().any(|&errno| ret == -(errno as i64))
 }
 
-/// Takes a place for this process, which counts for so many pages until somebody has looked. Where there is none, `ebb` counts it
-/// among those that have none.
+/// Takes a place in the tree for this process. It counts for `pages` pages until somebody has measured it. If there is
+/// no free place, `ebb` counts the process among those that have none.
 pub fn take_place(pages: usize) {
     let Some(fd) = environment::kept_stats_fd() else { return };
     let mut counters = COUNTERS.load(Relaxed);
@@ -225,7 +226,7 @@ mod tests {
         head
     }
 
-    /// What a file is whose loader, where it names one, is `loader`.
+    /// Looks at a file whose loader, if it names one, is `loader`.
     fn program_with(head: &[u8], loader: &[u8]) -> Program {
         program_of_file(head, &mut |_, out| {
             out[..loader.len()].copy_from_slice(loader);
@@ -237,7 +238,7 @@ mod tests {
         program_with(head, loader).kind
     }
 
-    /// A program of which the loader writes to so much.
+    /// A program of which the loader writes to `bytes` bytes.
     fn relocated(file_type: u8, bytes: u64) -> Vec<u8> {
         const RELRO: u32 = 0x6474_e552;
         let mut head = program(2, 62, &[3, RELRO]);
@@ -288,7 +289,7 @@ mod tests {
         assert_eq!(kind_with(&head, MUSL), Kind::Foreign);
         assert_eq!(kind_with(&head, b"/lib/x86_64-linux-gnu/ld-2.31.so\0"), Kind::Managed);
         assert_eq!(kind_with(&head, b"/system/bin/linker64\0"), Kind::Foreign);
-        // It cannot be read, or does not end where it should.
+        // The path cannot be read, or does not end where it should.
         assert_eq!(kind_with(&head, b""), Kind::Managed);
         assert_eq!(kind_with(&head, b"/lib/ld-musl"), Kind::Managed);
     }

@@ -1,13 +1,16 @@
-//! The lifeline: when `ebb` is killed, every process that it started ends with it, at once and whatever it is doing.
+//! The lifeline: when `ebb` is killed, every process that it started ends too, at once, whatever it is doing.
 //!
-//! `ebb` alone holds the write end of a pipe; the read end is inherited by all. Each process opens the read end anew,
-//! for a file description of its own, and asks the kernel to send SIGKILL to it when the last writer is gone
-//! (`O_ASYNC`, `F_SETSIG`, `F_SETOWN`). No thread waits, and no signal of the program's is used. It is opened by way of
-//! the descriptors of `ebb` in `/proc`, because the kernel would have to make, and take away at its end, the new process's
-//! own files there; where `ebb` cannot be looked at, or its number names something else by now, by way of those.
+//! `ebb` alone holds the write end of a pipe; all processes inherit the read end. Each process opens the read end anew,
+//! to get a file description of its own. It asks the kernel to send SIGKILL when the last writer is gone (`O_ASYNC`,
+//! `F_SETSIG`, `F_SETOWN`). No thread waits, and no signal of the program's is used.
 //!
-//! When `ebb` ends in good order, processes that go on without it (daemons) must live. Then `ebb` sends the write end
-//! into a socket whose other end, the keeper, they all inherit: there it stays open as long as one of them lives.
+//! The pipe is opened through the descriptors of `ebb` in `/proc`. For the new process's own entry there, the kernel
+//! would have to make files, and remove them when the process ends. A process uses its own entry only if it may not
+//! look at `ebb`, or if the number there names something else by now.
+//!
+//! When `ebb` ends in good order, processes that go on without it (daemons) must live. So `ebb` sends the write end
+//! into a socket whose other end, the keeper, all processes inherit. There the write end stays open as long as one of
+//! them lives.
 
 use crate::base::calls;
 use crate::base::contract::Ends;
@@ -21,10 +24,10 @@ use linux_raw_sys::general as g;
 static LINE: AtomicI32 = AtomicI32::new(-1);
 /// The keeper, or -1.
 static KEEPER: AtomicI32 = AtomicI32::new(-1);
-/// `ebb`, and its descriptor of the pipe; 0 where nobody says.
+/// The process of `ebb`, and its descriptor of the pipe; 0 if unknown.
 static HOLDER: AtomicI32 = AtomicI32::new(0);
 static HELD: AtomicI32 = AtomicI32::new(0);
-/// The pipe's device and number.
+/// The pipe's device and inode number.
 static FILE: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 
 const S_IFMT: u32 = 0o170_000;
@@ -32,19 +35,21 @@ const S_IFIFO: u32 = 0o010_000;
 const S_IFSOCK: u32 = 0o140_000;
 const F_SETSIG: u64 = 10;
 
-/// The descriptors to keep from the program, -1 where there is none.
+/// The descriptors that are kept from the program; -1 where there is none.
 pub fn fds() -> [i32; 2] {
     [LINE.load(Relaxed), KEEPER.load(Relaxed)]
 }
 
-/// The process of `ebb`; 0 where nobody says.
+/// The process of `ebb`; 0 if unknown.
 pub fn holder() -> i32 {
     HOLDER.load(Relaxed)
 }
 
-/// True when `fd` was one of these. The program wants the number: the process goes on without a lifeline, which must
-/// not stay armed when the keeper is gone. `foreign`: the caller's descriptors are not those of the process that armed
-/// it, which keeps its own; what the caller starts finds another file there, and goes without.
+/// Gives up the lifeline because the program wants the number `fd`. True if `fd` was one of its descriptors.
+///
+/// The process goes on without a lifeline: it must not stay armed when the keeper is gone. `foreign`: the caller's
+/// descriptors are not those of the process that armed the lifeline. That process keeps its own. What the caller starts
+/// finds another file at the number, and goes without a lifeline.
 pub fn give_up(fd: i32, foreign: bool) -> bool {
     let was = fds().contains(&fd);
     if was && !foreign {
@@ -63,7 +68,7 @@ fn call(nr: u32, a: [u64; 3]) -> i64 {
     unsafe { calls::raw_syscall(nr as u64, &[a[0], a[1], a[2], 0, 0, 0]) }
 }
 
-/// What the kernel says of a file.
+/// What the kernel says about a file.
 struct Stat {
     device: u64,
     inode: u64,
@@ -71,12 +76,12 @@ struct Stat {
 }
 
 impl Stat {
-    /// Of the file behind `fd`.
+    /// Asks about the file behind `fd`.
     fn of(fd: i32) -> Option<Self> {
         Self::by(|out| call(g::__NR_fstat, [fd as u64, out, 0]))
     }
 
-    /// Of the file at `path`, which ends with a NUL.
+    /// Asks about the file at `path`, which ends with a NUL.
     fn at(path: &[u8]) -> Option<Self> {
         Self::by(|out| call(g::__NR_stat, [path.as_ptr() as u64, out, 0]))
     }
@@ -89,13 +94,13 @@ impl Stat {
         found.then(|| Self { device: stat[0], inode: stat[1], kind: stat[ST_MODE_AT] as u32 & S_IFMT })
     }
 
-    /// Whether it is the pipe that this process was given.
+    /// True if it is the pipe that this process was given.
     fn is_line(&self) -> bool {
         self.kind == S_IFIFO && [self.device, self.inode] == [FILE[0].load(Relaxed), FILE[1].load(Relaxed)]
     }
 }
 
-/// Takes over what the environment names, if it still is what `ebb run` opened.
+/// Takes over the descriptors that the environment names, if they are still what `ebb run` opened.
 pub fn start(ends: &Ends) {
     let (line, keeper) = (Stat::of(ends.line), Stat::of(ends.keeper));
     let line = line.filter(|stat| stat.kind == S_IFIFO && stat.inode == ends.line_inode);
@@ -107,15 +112,15 @@ pub fn start(ends: &Ends) {
         HELD.store(ends.held, Relaxed);
         LINE.store(ends.line, Relaxed);
         KEEPER.store(ends.keeper, Relaxed);
-        // A process that was armed and executed another program still is.
+        // A process that was armed and then executed another program is still armed.
         if !is_armed(ends.line) {
             arm();
         }
     }
 }
 
-/// Whether the description behind `fd` has been opened and armed for this process. Its parent's names its parent; and
-/// the kernel does not take a new process for an old one with the same number.
+/// True if the description behind `fd` was opened and armed for this process. One that was armed for the parent names
+/// the parent. The kernel does not mistake a new process for an old one with the same number.
 fn is_armed(fd: i32) -> bool {
     let asks = |command: u32| call(g::__NR_fcntl, [fd as u64, command as u64, 0]);
     asks(g::F_GETOWN) == uapi::getpid() as i64 && asks(g::F_GETFL) & g::FASYNC as i64 != 0
@@ -128,7 +133,7 @@ fn open(path: &[u8]) -> Option<i32> {
     uapi::fd::beyond_limit(open).ok().map(|fd| fd as i32)
 }
 
-/// Opens the pipe anew by way of `ebb`. Nothing else is opened: there it might have an effect.
+/// Opens the pipe anew through `ebb`. Opens no other file, because that might have an effect.
 fn open_at_holder() -> Option<i32> {
     let holder = HOLDER.load(Relaxed);
     if holder <= 0 {
@@ -147,24 +152,24 @@ fn open_at_holder() -> Option<i32> {
     None
 }
 
-/// Opens the pipe anew by way of this process's own descriptor.
+/// Opens the pipe anew through this process's own descriptor.
 fn open_own(line: i32) -> Option<i32> {
     let mut path = Line::new();
     path.str("/proc/self/fd/").num(line as u64).bytes(b"\0");
     open(path.as_bytes())
 }
 
-/// In each new process, and after an exec that did not keep it: hangs this process on the line. Where the pipe cannot be opened again
-/// (no /proc, other user) the process goes without.
+/// Arms the lifeline for this process: in each new process, and after an exec that did not keep it armed. If the pipe
+/// cannot be opened again (no /proc, another user), the process goes without.
 pub fn arm() {
     let line = LINE.load(Relaxed);
     if line < 0 {
         return;
     }
     let Some(fresh) = open_at_holder().or_else(|| open_own(line)) else { return };
-    // The same number again, open across exec, on the new description.
+    // Put the new description at the old number, open across exec.
     let moved = uapi::fd::beyond_limit(|| match uapi::check(call(g::__NR_dup3, [fresh as u64, line as u64, 0])) {
-        // The number is above the limit.
+        // The number is above the soft limit.
         Err(Errno::BADF) => Err(Errno::MFILE),
         moved => moved,
     });
@@ -176,7 +181,7 @@ pub fn arm() {
     call(g::__NR_fcntl, [fd, F_SETSIG, g::SIGKILL as u64]);
     call(g::__NR_fcntl, [fd, g::F_SETOWN as u64, uapi::getpid() as u64]);
     call(g::__NR_fcntl, [fd, g::F_SETFL as u64, (g::O_NONBLOCK | g::FASYNC) as u64]);
-    // `ebb` may have died before: then the pipe is at its end, instead of merely empty.
+    // If `ebb` died before this, the pipe is at its end, instead of merely empty.
     let mut byte = 0u8;
     if call(g::__NR_read, [fd, &raw mut byte as u64, 1]) == 0 {
         uapi::kill_self();
@@ -187,7 +192,7 @@ pub fn arm() {
 mod tests {
     use super::*;
 
-    /// A pipe, taken for the lifeline's until the test ends. Tests that use it take turns.
+    /// Calls `test` with a pipe that counts as the lifeline's until the test ends. Tests that use it take turns.
     fn with_pipe(test: impl FnOnce(i32, i32)) {
         static TURN: std::sync::Mutex<()> = std::sync::Mutex::new(());
         let _turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);

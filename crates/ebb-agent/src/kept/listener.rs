@@ -1,4 +1,4 @@
-//! The control socket's thread and its descriptors. What is answered there is in `process::control`.
+//! The control socket's thread and its descriptors. `process::control` answers requests.
 
 use crate::base::calls;
 use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
@@ -8,7 +8,8 @@ use linux_raw_sys::general as g;
 
 /// The process that the socket and its thread belong to; 0 for none yet.
 pub(crate) static OWNER: AtomicU32 = AtomicU32::new(0);
-/// Its thread ends when what it may do is about to change; see `tasks`. The socket goes with it, and is made anew when asked for.
+/// Life of the socket's thread. The thread ends before the process changes what its tasks may do; see `tasks`. The
+/// socket ends with it, and is made anew when `ebb` asks for it.
 pub(crate) static LIFE: Life = Life::new();
 pub(crate) static LISTENER: AtomicI32 = AtomicI32::new(-1);
 /// The socket's file.
@@ -20,13 +21,13 @@ pub(crate) fn call(nr: u32, a: [u64; 6]) -> i64 {
     unsafe { calls::raw_syscall(nr as u64, &a) }
 }
 
-/// The descriptors to keep from the program, -1 where there is none.
+/// The descriptors that are kept from the program; -1 where there is none.
 pub fn fds() -> [i32; 3] {
     [&LISTENER, &FILE, &CLIENT].map(|fd| fd.load(Ordering::Relaxed))
 }
 
-/// Ends the thread, whatever it does, and keeps another from beginning until [`release`]. The background thread, which would make
-/// one, has ended.
+/// Ends the thread, whatever it is doing, and keeps another from beginning until [`release`]. The background thread,
+/// which would make one, must have ended.
 pub fn hold() {
     let wait = |turns: u32| {
         let step_ns = if turns == 0 { 20_000 } else { 500_000 };
@@ -35,12 +36,12 @@ pub fn hold() {
     LIFE.hold(hang_up, uapi::is_thread_gone, wait, || {});
 }
 
-/// Whether its thread may be there.
+/// True if the thread may exist.
 pub fn has_thread() -> bool {
     LIFE.may_be_there()
 }
 
-/// Whether that is its number.
+/// True if `tid` is the thread's number.
 pub fn is_thread(tid: u64) -> bool {
     LIFE.is(tid)
 }
@@ -50,7 +51,7 @@ pub fn release() {
     LIFE.release();
 }
 
-/// Shuts the sockets down, so that nobody waits for something there.
+/// Shuts the sockets down, so that the thread no longer waits there.
 fn hang_up() {
     const SHUT_RDWR: u64 = 2;
     for socket in [&LISTENER, &CLIENT] {
@@ -61,7 +62,7 @@ fn hang_up() {
     }
 }
 
-/// Whether a descriptor is the control socket, or a connection to it.
+/// True if the descriptor is the control socket or a connection to it.
 fn is_control(fd: i32) -> bool {
     let mut address = [0u8; SUN_PATH_BYTES + 2];
     let mut len = address.len() as u32;
@@ -69,7 +70,7 @@ fn is_control(fd: i32) -> bool {
     call(g::__NR_getsockname, args) == 0 && address.windows(NAME.len()).any(|bytes| bytes == NAME)
 }
 
-/// Closes what is in one of the places above. Kept from the program until it is closed.
+/// Closes the descriptor in one of the places above. It is kept from the program until it is closed.
 pub(crate) fn close_one(place: &AtomicI32) {
     let fd = place.load(Ordering::Relaxed);
     if fd >= 0 {
@@ -82,7 +83,7 @@ pub(crate) fn close_all() {
     [&LISTENER, &FILE, &CLIENT].into_iter().for_each(close_one);
 }
 
-/// In fork's child: the socket and the thread are the parent's.
+/// Runs in the child of a fork: the socket and the thread belong to the parent.
 pub fn in_child() {
     LIFE.reset();
     if OWNER.swap(0, Ordering::Relaxed) != 0 {
@@ -90,7 +91,7 @@ pub fn in_child() {
     }
 }
 
-/// Whether the other end belongs to the user of this process, or to root.
+/// True if the other end belongs to the user of this process, or to root.
 pub(crate) fn is_owner(fd: i32) -> bool {
     let mut peer = [0u32; 3];
     let mut len = size_of_val(&peer) as u32;
@@ -103,7 +104,7 @@ pub(crate) fn is_owner(fd: i32) -> bool {
 
 pub(crate) const SOL_SOCKET: u64 = 1;
 pub(crate) const SO_PEERCRED: u64 = 17;
-/// Bytes of the path in an address of the family.
+/// Bytes of the path in an address of this family.
 pub(crate) const SUN_PATH_BYTES: usize = 108;
 
 pub(crate) const NAME: &[u8] = b"/.ebb-control-";

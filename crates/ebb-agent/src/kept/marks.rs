@@ -1,18 +1,18 @@
-//! Which descriptors are files of /proc that the agent has a word in.
+//! Which descriptors may be files of /proc whose content the agent changes.
 
 use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicBool, AtomicU64};
 
-/// Numbers that have a bit of their own.
+/// Descriptor numbers that have a bit. For higher numbers, the kernel alone answers.
 const NUMBERS: usize = 4096;
-/// Numbers that a process may have had open before it was managed.
+/// Descriptor numbers that a process may have had open before it was managed.
 const EARLIER: usize = 256;
 
-/// Any bit is set.
+/// Some bit is set.
 static ANY: AtomicBool = AtomicBool::new(false);
 static MARKS: [AtomicU64; NUMBERS / 64] = [const { AtomicU64::new(0) }; NUMBERS / 64];
 
-/// True where a call on this number must come here.
+/// True if a call on this descriptor must come to the agent.
 #[inline(always)]
 pub fn is_marked(fd: u64) -> bool {
     ANY.load(Relaxed) && is_marked_for_sure(fd)
@@ -24,7 +24,7 @@ fn is_marked_for_sure(fd: u64) -> bool {
     fd < NUMBERS && MARKS[fd / 64].load(Relaxed) & 1 << (fd % 64) != 0
 }
 
-/// The file behind this number may be one of these. Negative numbers are none.
+/// Marks a descriptor whose file may be one of these. Ignores negative numbers.
 pub fn mark(fd: i64) {
     if let Some(word) = usize::try_from(fd).ok().and_then(|fd| MARKS.get(fd / 64)) {
         word.fetch_or(1 << (fd % 64), Relaxed);
@@ -32,7 +32,7 @@ pub fn mark(fd: i64) {
     }
 }
 
-/// A duplicate of `old` has this number.
+/// Marks `new`, a duplicate of `old`, if `old` is marked.
 pub fn mark_like(old: u64, new: i64) {
     if is_marked(old) {
         mark(new);
@@ -46,7 +46,7 @@ pub(crate) fn unmark(fd: u64) {
     }
 }
 
-/// A process that has begun may have such files open.
+/// Marks the numbers that the process may have opened before it was managed.
 pub fn mark_earlier() {
     for word in &MARKS[..EARLIER / 64] {
         word.store(u64::MAX, Relaxed);

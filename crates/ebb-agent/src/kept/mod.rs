@@ -1,4 +1,4 @@
-//! What the agent keeps for itself in the process: descriptors, variables, a lifeline; and what it may not do here.
+//! What the agent keeps for itself in the process: descriptors, variables, a lifeline. Also what a sandbox forbids it.
 
 pub mod environment;
 pub mod fds;

@@ -1,16 +1,16 @@
 //! Which of Ebb's own system calls a seccomp filter refuses.
 //!
-//! A filter of the program's holds for Ebb, too: it is of the thread. Where it refuses what Ebb cannot do without, pages that
-//! are out would be lost. So
+//! A filter belongs to the thread, so a filter of the program's also applies to Ebb. If it refused what Ebb cannot do
+//! without, pages that are out would be lost. So:
 //!
-//! * before the program loads a filter it is looked at ([`by_load`]): a small process goes without Ebb then, for good; one
-//!   that is managed cannot go back, and ends ([`before_managed_load`]);
-//! * a filter that was there before the program cannot be looked at: before a process becomes a managed one, the calls are
-//!   tried ([`by_inherited`]), in a process of their own because a refusal may kill.
+//! * Before the program loads a filter, Ebb looks at it ([`by_load`]). A small process then goes without Ebb, for good.
+//!   A managed process cannot go back, and ends ([`before_managed_load`]).
+//! * Ebb cannot look at a filter that was there before the program. Before a process becomes managed, Ebb tries the
+//!   calls ([`by_inherited`]). It tries them in a separate process, because a refusal may kill.
 //!
-//! The calls may also be unknown to who runs the program, though the kernel knows them: valgrind's programs are not managed.
+//! Even if the kernel knows the calls, whatever runs the program may not: programs under valgrind are not managed.
 //!
-//! Without a few more it gets along, and asks [`may_make`] before each.
+//! Ebb can do without a few further calls, and asks [`may_make`] before each.
 
 use crate::base::seccomp::{ARCH, Action, Data, INSTRUCTIONS_MAX, Instruction, run};
 use crate::base::text::Line;
@@ -28,7 +28,7 @@ struct Vital {
     name: &'static str,
     nr: u32,
     args: [u64; 6],
-    /// What the kernel answers to these; 1 stands for any number above zero.
+    /// What the kernel answers to these arguments; 1 stands for any number above zero.
     answer: i64,
 }
 
@@ -63,7 +63,7 @@ static VITAL: [Vital; NR_VITAL] = [
     vital("pwrite64", g::__NR_pwrite64, [NO_FD, 0, 0, 0, 0, 0], EBADF),
 ];
 
-/// Calls of a managed process for which it has another way, or which it can leave: they must not kill.
+/// Calls that a managed process can replace or do without: they must not kill.
 static MANAGED_TOO: [(&str, u32); 27] = [
     ("mmap", g::__NR_mmap),
     ("munmap", g::__NR_munmap),
@@ -81,7 +81,7 @@ static MANAGED_TOO: [(&str, u32); 27] = [
     ("close", g::__NR_close),
     ("rt_sigtimedwait", g::__NR_rt_sigtimedwait),
     ("rt_sigreturn", g::__NR_rt_sigreturn),
-    // In the child of a fork, and behind an exec.
+    // In the child of a fork, and after an exec.
     ("userfaultfd", g::__NR_userfaultfd),
     ("open", g::__NR_open),
     ("openat", g::__NR_openat),
@@ -95,8 +95,8 @@ static MANAGED_TOO: [(&str, u32); 27] = [
     ("sched_getaffinity", g::__NR_sched_getaffinity),
 ];
 
-/// Calls that Ebb gets along without, and does without where they would kill: for transfers of the program's, to have threads
-/// of its own, and to have the control socket.
+/// Calls that Ebb makes for transfers of the program's, for threads of its own, and for the control socket. It does not
+/// make those that would kill.
 static OPTIONAL: [Optional; NR_OPTIONAL] = [
     (g::__NR_newfstatat, [0, 0]),
     (g::__NR_getsockopt, [0, 0]),
@@ -126,17 +126,17 @@ static OPTIONAL: [Optional; NR_OPTIONAL] = [
     (g::__NR_geteuid, [0, 0]),
 ];
 const NR_OPTIONAL: usize = 26;
-/// Number and first arguments.
+/// Number and first two arguments.
 type Optional = (u32, [u64; 2]);
-/// Which of them are for threads: these must be made, since a thread that cannot end is one that stays.
+/// The calls for threads. A filter must let them through, not only not kill: a thread that cannot end stays for ever.
 const FOR_THREADS: core::ops::Range<usize> = 11..15;
-/// Which of them are for the control socket alone.
+/// The calls for the control socket alone.
 const FOR_CONTROL: core::ops::Range<usize> = 15..NR_OPTIONAL;
-/// A bit for each of those: a filter kills who makes it, one that was inherited, or one of this process's.
+/// A bit for each optional call for which a filter kills: an inherited filter, or one of this process's.
 static DEADLY_INHERITED: AtomicU32 = AtomicU32::new(0);
 static DEADLY: AtomicU32 = AtomicU32::new(0);
 
-/// Calls of a small process, which gets along with any answer.
+/// Calls of a small process, which can take any answer.
 static DORMANT_TOO: [u32; 18] = [
     g::__NR_rt_sigprocmask,
     g::__NR_rt_sigaction,
@@ -158,15 +158,15 @@ static DORMANT_TOO: [u32; 18] = [
     g::__NR_kcmp,
 ];
 
-/// About where Ebb has its userfaultfd: a filter may look at the descriptor.
+/// A descriptor near the number of Ebb's userfaultfd, because a filter may look at the number.
 const FD: u64 = 984;
 
 /// What a filter refuses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Refusal {
-    /// The first call that is.
+    /// The first call that is refused.
     pub name: &'static str,
-    /// Even a small process would be killed by what Ebb does there.
+    /// The filter would kill even a small process for what Ebb does there.
     pub is_deadly: bool,
 }
 
@@ -177,7 +177,7 @@ pub enum Life {
     Managed,
 }
 
-/// What `program` refuses; none when it refuses nothing, or would not be loaded.
+/// What `program` refuses. None if it refuses nothing, or is invalid, so that the kernel would not load it.
 fn by_program(program: &[Instruction], life: Life) -> Option<Refusal> {
     let action = |nr: u32, args: [u64; 6]| {
         run(program, &Data { nr, arch: ARCH, ip: entry::stub(), args }).map_or(Action::Made, Action::of)
@@ -198,7 +198,8 @@ fn by_program(program: &[Instruction], life: Life) -> Option<Refusal> {
     Some(Refusal { name, is_deadly: life == Life::Dormant && DORMANT_TOO.iter().any(|&nr| is_deadly(nr)) })
 }
 
-/// A bit for each of the optional calls that `program` kills for.
+/// A bit for each optional call that cannot be made under `program`: the filter kills for it, or for a call of
+/// [`FOR_THREADS`], refuses it.
 fn optional_by_program(program: &[Instruction]) -> u32 {
     let is_bad = |at: usize, (nr, [first, second]): Optional| {
         let data = Data { nr, arch: ARCH, ip: entry::stub(), args: [first, second, 0, 0, 0, 0] };
@@ -208,7 +209,7 @@ fn optional_by_program(program: &[Instruction]) -> u32 {
     OPTIONAL.into_iter().enumerate().filter(|&(at, call)| is_bad(at, call)).fold(0, |bits, (at, _)| bits | 1 << at)
 }
 
-/// Whether one of the calls that Ebb gets along without can be made: no filter known of kills for it, in any thread.
+/// True if an optional call may be made: no known filter kills for it, in any thread.
 pub fn may_make(nr: u32) -> bool {
     let deadly = DEADLY.load(Relaxed) | DEADLY_INHERITED.load(Relaxed);
     deadly == 0 || !(0..).zip(OPTIONAL).any(|(at, (optional, _))| optional == nr && deadly & 1 << at != 0)
@@ -219,18 +220,18 @@ fn may_make_all(range: core::ops::Range<usize>) -> bool {
     deadly == 0 || range.into_iter().all(|at| deadly & 1 << at == 0)
 }
 
-/// Whether Ebb can have threads of its own, and end them.
+/// True if Ebb can have threads of its own, and end them.
 pub fn may_have_threads() -> bool {
     may_make_all(FOR_THREADS)
 }
 
-/// Whether Ebb can have a control socket.
+/// True if Ebb can have a control socket.
 pub fn may_answer() -> bool {
     may_make_all(FOR_CONTROL)
         && [g::__NR_getsockopt, g::__NR_ppoll, g::__NR_sendto, g::__NR_recvfrom].into_iter().all(may_make)
 }
 
-/// Whether a call loads a filter, or asks for the strict mode.
+/// True if a call loads a filter or asks for the strict mode.
 #[inline]
 pub fn is_load(nr: u32, args: &[u64; 6]) -> bool {
     what(nr, args).is_some()
@@ -239,7 +240,7 @@ pub fn is_load(nr: u32, args: &[u64; 6]) -> bool {
 /// What a call asks for: the strict mode, or the filter (`struct sock_fprog`) at an address.
 fn what(nr: u32, a: &[u64; 6]) -> Option<Option<u64>> {
     let (mode, filter) = match nr {
-        // SECCOMP_MODE_STRICT is 1, SECCOMP_MODE_FILTER 2; as operations of seccomp they are 0 and 1.
+        // SECCOMP_MODE_STRICT is 1, SECCOMP_MODE_FILTER is 2; as operations of seccomp they are 0 and 1.
         g::__NR_prctl if a[0] as u32 == PR_SET_SECCOMP => (a[1], a[2]),
         g::__NR_seccomp => (a[0] as u32 as u64 + 1, a[2]),
         _ => return None,
@@ -251,8 +252,8 @@ fn what(nr: u32, a: &[u64; 6]) -> Option<Option<u64>> {
     }
 }
 
-/// What the filter refuses that a call is about to load; none when the kernel will not load it. The program's memory is
-/// read.
+/// What the filter that a call is about to load refuses. None if the kernel will not load it. Reads the program's
+/// memory.
 pub fn by_load(nr: u32, args: &[u64; 6], life: Life) -> Option<Refusal> {
     let Some(filter) = what(nr, args)? else {
         return Some(Refusal { name: "all but read and write", is_deadly: true });
@@ -267,19 +268,19 @@ pub fn by_load(nr: u32, args: &[u64; 6], life: Life) -> Option<Refusal> {
     }
     let bytes = len * size_of::<u64>();
     let memory = uapi::map_for_now(bytes).ok()?;
-    // SAFETY: fresh memory that only this function knows, as long as it says.
+    // SAFETY: fresh memory of this length that only this function knows.
     let words = unsafe { core::slice::from_raw_parts_mut(memory, bytes) };
     let mut refusal = None;
     if user::read_bytes(at, words).is_ok() {
         let program = memory.cast::<Instruction>();
         for i in 0..len {
-            // SAFETY: within the memory, which is aligned to a page; an instruction takes as much as a word.
+            // SAFETY: within the memory, which is aligned to a page; an instruction is as large as a word.
             unsafe { program.add(i).write(Instruction::of(program.add(i).cast::<u64>().read())) };
         }
         // SAFETY: all of them were written.
         let program = unsafe { core::slice::from_raw_parts(program, len) };
         refusal = by_program(program, life);
-        // Also where the kernel will not load it: then Ebb goes the longer way for nothing.
+        // The kernel may yet refuse to load the filter: then Ebb takes the longer way for nothing.
         DEADLY.fetch_or(optional_by_program(program), Relaxed);
     }
     // SAFETY: mapped above, and no longer referred to.
@@ -289,13 +290,13 @@ pub fn by_load(nr: u32, args: &[u64; 6], life: Life) -> Option<Refusal> {
 
 const _: () = assert!(size_of::<Instruction>() == size_of::<u64>());
 
-/// Whether the kernel lets this process load a filter.
+/// True if the kernel lets this process load a filter.
 fn may_load() -> bool {
     const PR_GET_NO_NEW_PRIVS: u64 = 39;
     const VERSION: u32 = 0x2008_0522;
     const CAP_SYS_ADMIN: u32 = 21;
     let header = [VERSION, 0];
-    // Effective, permitted, inheritable; the lower half, then the upper.
+    // Effective, permitted, inheritable; first the lower halves, then the upper.
     let mut sets = [0u32; 6];
     // SAFETY: asks only; the kernel reads the header and writes the sets.
     unsafe {
@@ -308,7 +309,7 @@ fn may_load() -> bool {
     }
 }
 
-/// In a managed process, before such a call: ends it if Ebb could not bring its memory back under the filter.
+/// Call in a managed process before it loads a filter. Ends the process if Ebb could not bring memory back under it.
 pub fn before_managed_load(nr: u32, args: &[u64; 6]) {
     if let Some(refusal) = by_load(nr, args, Life::Managed) {
         let mut line = Line::new();
@@ -319,10 +320,10 @@ pub fn before_managed_load(nr: u32, args: &[u64; 6]) {
     }
 }
 
-/// What [`by_inherited`] says where a call is not known, though it was to `ebb`.
+/// What [`by_inherited`] returns if userfaultfd is unknown here although `ebb` could use it.
 const UNKNOWN: &str = "userfaultfd, which is not known here";
 
-/// Says, unless Ebb is to be quiet, that this process goes without Ebb.
+/// Says that this process goes without Ebb, unless Ebb is to be quiet.
 pub fn say(name: &str) {
     if environment::kept_vars().any(|var| var == b"EBB_VERBOSE=0") {
         return;
@@ -338,12 +339,12 @@ pub fn say(name: &str) {
     line.str(" is not managed, and not limited\n").write();
 }
 
-/// The call under trial in [`try_all`], and one more; [`DONE`] when all were made.
+/// The call under trial in [`try_all`], counted from 1; [`DONE`] once all were made.
 static REACHED: AtomicU32 = AtomicU32::new(0);
 const DONE: u32 = u32::MAX;
 
-/// What the filters refuse that this process came with, where a program in the tree loaded one. `holder` is the process of
-/// `ebb`: what it is under itself, all are, and that is no reason to go without a limit. Every signal is blocked.
+/// What the filters refuse that this process inherited from a program of the tree. `holder` is the process of `ebb`.
+/// Filters that `ebb` itself is under apply to all, and are no reason to go without a limit. Every signal is blocked.
 pub fn by_inherited(holder: i32) -> Option<&'static str> {
     const PR_GET_SECCOMP: u64 = 21;
     if holder <= 0 {
@@ -362,16 +363,16 @@ pub fn by_inherited(holder: i32) -> Option<&'static str> {
     REACHED.store(0, Relaxed);
     DEADLY_INHERITED.store((1 << OPTIONAL.len()) - 1, Relaxed);
     let stack = uapi::map_for_now(uapi::thread::STACK_BYTES).ok()?;
-    // SAFETY: fresh memory that outlives the process, for which this one waits.
+    // SAFETY: fresh memory that outlives the new process, for which this process waits.
     match unsafe { uapi::thread::run_apart(stack, try_apart, 0) } {
         Ok(pid) => {
             // SAFETY: the kernel writes nothing.
             unsafe { calls::raw_syscall(g::__NR_wait4 as u64, &[pid as u64, 0, g::__WALL as u64, 0, 0, 0]) };
         }
-        // Without another process: what kills does so.
+        // No other process could be made. Try the calls here: if one kills, it kills this process.
         Err(_) => try_all(),
     }
-    // SAFETY: nobody is on it any more.
+    // SAFETY: nobody uses the stack any more.
     let _ = unsafe { uapi::munmap(stack as usize, uapi::thread::STACK_BYTES) };
     match REACHED.load(Relaxed) {
         DONE => None,
@@ -380,7 +381,8 @@ pub fn by_inherited(holder: i32) -> Option<&'static str> {
     }
 }
 
-/// Where no filter refuses anything, but userfaultfd is not known. `ebb` has had one, or it would not have started the program.
+/// Checks whether userfaultfd is unknown although no filter refuses anything. `ebb` has had one, or it would not have
+/// started the program.
 fn unknown() -> Option<&'static str> {
     match uffd::Uffd::open() {
         Ok(uffd) => {
@@ -397,16 +399,16 @@ extern "C" fn try_apart(_: usize) -> ! {
     uapi::thread::exit()
 }
 
-/// Which of the optional calls kill: those from the first one on count as such.
+/// Tries which optional calls kill. If one kills, it and all after it keep their bits.
 fn try_optional() {
     const NONE: u64 = u64::MAX;
     for (at, (nr, arguments)) in OPTIONAL.into_iter().enumerate() {
-        // What would make a thread is asked for in a way that makes none.
+        // A call that would make a thread gets arguments that make none.
         let first = if nr == g::__NR_prctl { PR_SET_NAME } else { NONE };
         let second = if arguments[1] == 0 { NONE } else { arguments[1] };
-        // It ends the process that tries.
+        // This call would end the process that tries.
         let is_tried = nr != g::__NR_exit;
-        // SAFETY: without a descriptor, and with addresses that are none, these calls have no effect, and none waits.
+        // SAFETY: these calls get no descriptor and invalid addresses, so they have no effect; none waits.
         let answer =
             is_tried.then(|| unsafe { calls::raw_syscall(nr as u64, &[first, second, NONE, NONE, NONE, NONE]) });
         let is_made = !FOR_THREADS.contains(&at) || [None, Some(EINVAL), Some(EFAULT)].contains(&answer);
@@ -416,7 +418,7 @@ fn try_optional() {
     }
 }
 
-/// Makes each call, and stops at one that is refused.
+/// Makes each vital call, and stops at the first that is refused.
 fn try_all() {
     let Ok(uffd) = uffd::Uffd::open() else { return };
     let is_answered = |nr: u32, args: &[u64; 6], answers: &[i64]| {
@@ -431,7 +433,7 @@ fn try_all() {
         }
     }
     REACHED.store(NR_VITAL as u32 + 1, Relaxed);
-    // An older kernel does not know all of them.
+    // An older kernel does not know all requests: EINVAL is fine, too.
     let is_known =
         |request: u64| is_answered(g::__NR_ioctl, &[uffd.fd() as u64, request, 0, 0, 0, 0], &[EFAULT, EINVAL]);
     if uffd::REQUESTS.into_iter().all(is_known) {
@@ -440,7 +442,7 @@ fn try_all() {
     uapi::close(uffd.fd());
 }
 
-/// How many filters a process is under, by its `status` in `/proc`.
+/// How many filters a process is under, from its `status` in `/proc`.
 fn nr_filters(path: &CStr) -> Option<u64> {
     const KEY: &[u8] = b"Seccomp_filters:";
     let mut text = [0u8; 4096];
@@ -462,7 +464,7 @@ mod tests {
         Instruction { code, jt: 0, jf: 0, k }
     }
 
-    /// One call is answered with `value`, the others with `rest`.
+    /// A filter that answers one call with `value` and all others with `rest`.
     fn but(nr: u32, value: u32, rest: u32) -> [Instruction; 4] {
         [op(0x20, 0), Instruction { code: 0x15, jt: 0, jf: 1, k: nr }, op(6, value), op(6, rest)]
     }
@@ -525,7 +527,7 @@ mod tests {
     fn the_calls_under_trial_are_answered_as_expected() {
         try_all();
         let reached = REACHED.load(Relaxed);
-        // Where the host has no userfaultfd nothing is tried.
+        // On a host without userfaultfd nothing is tried.
         assert!(reached == DONE || reached == 0, "{:?}", VITAL.get(reached as usize - 1).map(|call| call.name));
         assert!(nr_filters(c"/proc/self/status").is_some());
     }

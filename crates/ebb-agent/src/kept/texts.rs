@@ -1,32 +1,33 @@
-//! `maps`, `smaps` and `numa_maps` without Ebb's mappings.
+//! Shows `maps`, `smaps` and `numa_maps` without Ebb's mappings.
 //!
-//! Each mapping has a line that begins with where it is, and in `smaps` lines about it that begin with a name. A line is passed
-//! on or left out once it is complete, or too long to be one of Ebb's nameless ones. Where the kernel has joined memory of
-//! Ebb's with the program's, the line is shown for what is the program's: in `smaps` for the first part of that.
+//! Each mapping has a line that begins with its range. In `smaps`, lines about the mapping follow, which begin with a
+//! name. A line is shown or hidden once it is complete, or too long to be one of Ebb's nameless mappings. If the kernel
+//! has joined Ebb's memory with the program's, the line is shown once for each part that is the program's. In `smaps`,
+//! the lines about the mapping follow the last of these.
 //!
-//! The kernel cuts its text where a read's buffer ends, so between reads the rest of a line is kept, and what is still to be
-//! given: for so many descriptors as are read at a time. The kernel's position says whether what is kept belongs to
-//! the next read: after a seek it does not. A read by position (pread) counts in bytes that the program was given; one that is
-//! not the next reads from the beginning.
+//! The kernel cuts its text where the buffer of a read ends. So between reads, the agent keeps the beginning of a line,
+//! and the text that it has still to give, for up to `STREAMS` descriptors. The kernel's position tells whether that
+//! belongs to the next read; after a seek it does not. A read by position (pread) counts bytes as the program was given
+//! them. If it does not continue the last read, it reads from the beginning.
 
 use crate::base::{calls, here};
 use ebb::uapi::own;
 use ebb_sync::Lock;
 use linux_raw_sys::general as g;
 
-/// Bytes that are asked of the kernel at a time.
+/// Bytes that the kernel is asked for at a time.
 const CHUNK_BYTES: usize = 2048;
-/// A line of so many bytes is shown or hidden before its end is there.
+/// A line of this many bytes is shown or hidden before its end is there.
 const LINE_BYTES: usize = 128;
 /// Parts of one mapping that are shown.
 const SHOWN_MAX: usize = 4;
 /// Descriptors that are read at the same time.
 const STREAMS: usize = 8;
 
-/// What comes of a chunk at most: all of it, and a line that was kept, shown by parts.
+/// Bytes that one chunk can produce: the whole chunk, and a kept line that is shown in parts.
 const OUT_BYTES: usize = CHUNK_BYTES + (SHOWN_MAX + 1) * LINE_BYTES;
 
-/// Whether all of a range is Ebb's.
+/// True if the whole range is Ebb's.
 pub fn is_hidden(start: usize, end: usize) -> bool {
     let mut hidden = true;
     for_each_shown(start, end, |_, _| hidden = false);
@@ -37,7 +38,7 @@ pub fn is_hidden(start: usize, end: usize) -> bool {
 fn for_each_shown(start: usize, end: usize, mut f: impl FnMut(usize, usize)) {
     let (low, high) = here::written_range();
     own::for_each_other(start, end, |from, to| {
-        // The agent's data lies somewhere else than what was mapped later.
+        // Leave out the agent's data, too. It lies apart from the ranges, which were mapped later.
         let parts = [(from, to.min(low as usize)), (from.max(high as usize), to)];
         let mut last = 0;
         for (from, to) in parts {
@@ -52,21 +53,21 @@ fn for_each_shown(start: usize, end: usize, mut f: impl FnMut(usize, usize)) {
 /// What becomes of the bytes up to the end of the line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Rest {
-    /// They are kept until it is complete.
+    /// They are kept until the line is complete.
     Kept,
     Shown,
     Hidden,
 }
 
-/// Text on its way through.
+/// One text on its way from the kernel to the program.
 struct Filter {
     rest: Rest,
-    /// The lines about a mapping are left out.
+    /// The last mapping is Ebb's: the lines about it are left out.
     leaves_out: bool,
     line: [u8; LINE_BYTES],
     line_len: usize,
     out: [u8; OUT_BYTES],
-    /// What is given already, and what there is.
+    /// How many bytes of `out` the program has got, and how many there are.
     given: usize,
     out_len: usize,
 }
@@ -84,7 +85,7 @@ impl Filter {
         }
     }
 
-    /// From the beginning of the text, or from the midst.
+    /// Starts anew, at the beginning of the text or in the middle.
     fn restart(&mut self, is_start: bool) {
         self.rest = if is_start { Rest::Kept } else { Rest::Shown };
         (self.leaves_out, self.line_len, self.given, self.out_len) = (false, 0, 0, 0);
@@ -97,7 +98,7 @@ impl Filter {
         self.out_len += n;
     }
 
-    /// Takes what was read; no more than a chunk, and only when all of the last one was given.
+    /// Takes what was read: at most one chunk, and only once all of the last one was given.
     fn take(&mut self, mut bytes: &[u8]) {
         (self.given, self.out_len) = (0, 0);
         while !bytes.is_empty() {
@@ -124,7 +125,7 @@ impl Filter {
         }
     }
 
-    /// The end of the text.
+    /// The text has ended.
     fn end(&mut self) {
         (self.given, self.out_len) = (0, 0);
         if self.line_len > 0 {
@@ -133,7 +134,7 @@ impl Filter {
         }
     }
 
-    /// Shows the line that was kept, or does not; what becomes of its rest.
+    /// Shows or hides the kept line. Returns what becomes of the rest of the line.
     fn decide(&mut self) -> Rest {
         let line = self.line;
         let line = &line[..self.line_len];
@@ -175,7 +176,7 @@ impl Filter {
         Rest::Shown
     }
 
-    /// Gives what there is.
+    /// Gives as much as there is and fits. Returns how many bytes.
     fn give(&mut self, out: &mut [u8]) -> usize {
         let n = out.len().min(self.out_len - self.given);
         out[..n].copy_from_slice(&self.out[self.given..self.given + n]);
@@ -193,7 +194,7 @@ impl Filter {
 struct Head {
     start: usize,
     end: Option<usize>,
-    /// Bytes of the two.
+    /// Bytes of the range's text.
     len: usize,
 }
 
@@ -214,26 +215,26 @@ fn head(line: &[u8]) -> Option<Head> {
 
 /// One descriptor's text.
 pub struct Stream {
-    /// The number and 1, and whether it is read by position; 0 while free. A free stream is all zeros, so that what small programs
-    /// never use is no data of the file.
+    /// The descriptor's number plus 1; 0 while free. A free stream is all zeros, so that what small programs never use
+    /// takes no space in the library's file.
     fd: i64,
     by_position: bool,
-    /// Where the kernel goes on.
+    /// The kernel's position after the last read.
     at: u64,
     /// Bytes that were given since the beginning.
     given: u64,
     filter: Filter,
 }
 
-/// All of them.
+/// The texts of all descriptors.
 pub struct Texts {
     streams: [Stream; STREAMS],
     next: usize,
 }
 
 ebb_sync::lock_classes! {
-    /// The texts that the program reads. Held for one read of the kernel's, never across a touch of the program's memory; fork
-    /// takes it first, so that the child finds it free.
+    /// The texts that the program reads. Held for one read of the kernel's text, never while the program's memory is
+    /// touched. Fork takes it first, so that the child finds it free.
     TextsLock = "texts of /proc";
 }
 
@@ -248,8 +249,8 @@ pub fn texts_lock() -> &'static Lock<Texts, TextsLock> {
 }
 
 impl Texts {
-    /// The text of a descriptor, by position or from where the kernel is; of a duplicate that goes on where another one was, the
-    /// other's.
+    /// The text of a descriptor; without a position `now`, the text that is read by pread. If no text of this
+    /// descriptor continues at `now`, one of another descriptor may: this one is a duplicate that goes on there.
     pub fn stream(&mut self, fd: i64, now: Option<u64>) -> &mut Stream {
         let by_position = now.is_none();
         let own = self.streams.iter().position(|s| s.fd == fd + 1 && s.by_position == by_position);
@@ -267,15 +268,15 @@ impl Texts {
 }
 
 impl Stream {
-    /// Reads from the kernel's file; what it answers.
+    /// Reads from the kernel's file. Returns the kernel's answer.
     fn read(&self, fd: u64, bytes: &mut [u8]) -> i64 {
         let nr = if self.by_position { g::__NR_pread64 } else { g::__NR_read };
         let args = [fd, bytes.as_mut_ptr() as u64, bytes.len() as u64, self.at, 0, 0];
-        // SAFETY: the kernel writes what is given.
+        // SAFETY: the kernel writes only to `bytes`.
         unsafe { calls::raw_syscall(nr as u64, &args) }
     }
 
-    /// Goes on where the kernel is now: after a seek that is not where it was.
+    /// Moves to the kernel's position `now`, which differs from the last one after a seek.
     pub fn follow(&mut self, now: u64) {
         if now != self.at {
             self.filter.restart(now == 0);
@@ -283,7 +284,8 @@ impl Stream {
         }
     }
 
-    /// Goes to where `offset` bytes were given, reading into `scratch` what comes before; false when the text ends there.
+    /// Moves to where `offset` bytes were given, and reads what comes before into `scratch`. False if the text ends
+    /// before that.
     pub fn go_to(&mut self, fd: u64, offset: u64, scratch: &mut [u8]) -> Result<bool, i64> {
         if offset == self.given {
             return Ok(true);
@@ -299,7 +301,7 @@ impl Stream {
         Ok(true)
     }
 
-    /// The next bytes that are shown, at most `out.len()`: how many, or an error.
+    /// Reads the next bytes that are shown, at most `out.len()`. Returns how many, or an error.
     pub fn next(&mut self, fd: u64, out: &mut [u8]) -> Result<usize, i64> {
         let mut done = 0;
         loop {
@@ -314,7 +316,7 @@ impl Stream {
                     self.at = self.at.wrapping_add(n as u64);
                     self.filter.take(&chunk[..n as usize]);
                 }
-                // The kernel gives less than it was asked for, too.
+                // Only 0 is the end of the text: a read of the kernel may be short elsewhere.
                 0 => {
                     self.filter.end();
                     if self.filter.is_empty() {
@@ -336,7 +338,7 @@ mod tests {
 
     const BASE: usize = 0x20_0000_0000;
 
-    /// What a text becomes when it is read by so many bytes at a time.
+    /// What a text becomes if it is read `step` bytes at a time.
     fn shown(text: &str, step: usize) -> String {
         let mut filter = Filter::new();
         let mut all = Vec::new();
@@ -376,7 +378,7 @@ mod tests {
         for step in [1, 7, 64, 127, 128, 129, 1024, 2048] {
             assert_eq!(shown(&text.concat(), step), expected, "{step}");
         }
-        // A joined mapping is shown for what is the program's.
+        // A joined mapping is shown for the parts that are the program's.
         let joined = line(0x8_0000, 0x28_0000, anon);
         let parts = line(0x8_0000, 0x10_0000, anon) + &line(0x20_0000, 0x28_0000, anon);
         assert_eq!(shown(&joined, 50), parts);

@@ -1,11 +1,11 @@
-//! Threads and processes: clone in all its shapes, exit, execve.
+//! Threads and processes: all forms of clone.
 //!
-//! * A child that shares the memory (thread, vfork, posix_spawn) starts on a block of its own, prepared by its parent:
-//!   it makes the block current, arms itself and returns into the program through a copy of the parent's signal frame.
-//!   It never touches the parent's stack. A child that is another process has signal actions of its own, as in the
-//!   kernel; its block goes back when its parent's vfork returns, or when it exits.
-//! * A child with a copy of the memory returns from the same handler; the engine gives it a userfaultfd of its own first.
-//! * execve gets copies of its arguments, and an environment in which Ebb goes on.
+//! * A child that shares the memory (thread, vfork, posix_spawn) starts on a block of its own, which its parent
+//!   prepares. It makes the block current, arms itself and returns into the program through a copy of the parent's
+//!   signal frame. It never touches the parent's stack. A child that is another process has signal actions of its own,
+//!   as in the kernel; its block is freed when its parent's vfork returns, or when it exits.
+//! * A child with a copy of the memory returns from the handler in which its parent makes it; the engine gives it a
+//!   userfaultfd of its own first.
 
 use crate::base::arguments::load_arguments;
 use crate::base::frame::Context;
@@ -39,7 +39,7 @@ const EFAULT: i64 = -(e::EFAULT as i64);
 const EINVAL: i64 = -(e::EINVAL as i64);
 const E2BIG: i64 = -(e::E2BIG as i64);
 
-/// `struct clone_args`, all versions so far.
+/// Size of `struct clone_args` in all versions so far, in bytes.
 const CLONE_ARGS_BYTES: usize = 88;
 const CLONE_ARGS_BYTES_MIN: usize = 64;
 type CloneArgs = [u64; CLONE_ARGS_BYTES / 8];
@@ -58,15 +58,15 @@ struct Request {
     nr: u32,
     flags: u64,
     child_tid: u64,
-    /// Where the kernel writes in the parent: tid, pidfd; and the array it reads.
+    /// What the kernel writes in the parent (tid, pidfd), and the array that it reads: address and bytes of each.
     touched: [(u64, usize); 3],
-    /// The child's stack pointer; 0: as the parent's.
+    /// The child's stack pointer; 0 for the parent's.
     sp: u64,
     /// Lowest address of the child's stack where it is known.
     stack_start: u64,
-    /// Registers for the kernel, unless it is clone3.
+    /// The registers for the kernel, unless the call is clone3.
     registers: [u64; 6],
-    /// The structure for the kernel, if it is clone3.
+    /// The structure for the kernel, if the call is clone3.
     structure: CloneArgs,
     structure_bytes: usize,
 }
@@ -93,7 +93,7 @@ impl Request {
                     b.copy_from_slice(chunk);
                     *word = u64::from_ne_bytes(b);
                 }
-                // What a newer program asks for beyond the known fields must be nothing.
+                // Whatever a newer program asks for beyond the known fields must be zero.
                 for at in known..bytes {
                     if user::read::<u8>(a[0].wrapping_add(at as u64)).map_err(|_| EFAULT)? != 0 {
                         return Err(E2BIG);
@@ -155,20 +155,20 @@ impl Request {
         })
     }
 
-    /// Takes flags out of what the kernel sees. Only such as it would accept: what it refuses it must see.
+    /// Takes flags out of what the kernel sees. Only flags that the kernel would accept: it must see those that it refuses.
     fn drop_flags(&mut self, flags: u64) {
         self.structure[FLAGS] &= !flags;
         self.registers[0] &= !flags;
     }
 
-    /// Has the child go on with the parent's stack pointer as far as the kernel is concerned.
+    /// Makes the kernel start the child with the parent's stack pointer.
     fn drop_stack(&mut self) {
         self.structure[STACK] = 0;
         self.structure[STACK_SIZE] = 0;
         self.registers[1] = 0;
     }
 
-    /// Number and registers of the call.
+    /// The call's number and registers.
     fn call(&self) -> (u64, [u64; 6]) {
         match self.nr {
             g::__NR_clone3 => {
@@ -179,8 +179,8 @@ impl Request {
     }
 }
 
-/// What clone3 asks of a stack (`clone3_stack_valid` in `kernel/fork.c`), because a child with a copy of the memory does not
-/// get it from the kernel.
+/// Whether clone3 would accept a stack (`clone3_stack_valid` in `kernel/fork.c`). The agent checks this, because a
+/// child with a copy of the memory does not get its stack from the kernel.
 fn is_stack_valid(at: u64, bytes: u64) -> bool {
     const USER_END: u64 = 0x7fff_ffff_f000;
     if at == 0 { bytes == 0 } else { bytes != 0 && at.checked_add(bytes).is_some_and(|end| end <= USER_END) }
@@ -192,7 +192,7 @@ pub fn clone(space: &'static Space, b: &ThreadBlock, uc: &mut Context, nr: u32, 
         Ok(request) => request,
         Err(errno) => return Outcome::Done(errno),
     };
-    // The kernel writes these without saying so when it cannot, one of them when the child is long gone.
+    // The kernel does not say so when it cannot write one of these. It writes one of them only when the child ends.
     space.pin_begin(b.ctx(), uc.regs.sp);
     for (at, bytes) in request.touched {
         if at != 0 && bytes != 0 {
@@ -211,7 +211,7 @@ pub fn clone(space: &'static Space, b: &ThreadBlock, uc: &mut Context, nr: u32, 
     Outcome::Done(ret)
 }
 
-/// A child that shares the memory.
+/// Makes a child that shares the memory.
 fn share_memory(space: &'static Space, b: &ThreadBlock, uc: &Context, mut request: Request) -> i64 {
     let flags = request.flags;
     let Ok(block) = thread::alloc() else { return EAGAIN };
@@ -246,7 +246,7 @@ fn share_memory(space: &'static Space, b: &ThreadBlock, uc: &Context, mut reques
         child.own_table.copy_from(b.table());
         child.table.set(&raw const child.own_table);
         child.resets_actions.set(flags & CLONE_CLEAR_SIGHAND != 0);
-        // The kernel would take the agent's handlers away too.
+        // The kernel would take the agent's handlers away, too.
         request.drop_flags(CLONE_CLEAR_SIGHAND);
     }
     child.set_start(uc);
@@ -268,13 +268,13 @@ fn share_memory(space: &'static Space, b: &ThreadBlock, uc: &Context, mut reques
     let parent_frees = child.parent_frees.get();
     let foreign = child.foreign.get();
     let (nr, registers) = request.call();
-    // vfork as clone: its child must not come back on this stack.
+    // Make vfork as clone: its child must not come back on this stack.
     let (nr, registers) = if nr == g::__NR_vfork as u64 {
         (g::__NR_clone as u64, [CLONE_VM | CLONE_VFORK | g::SIGCHLD as u64, 0, 0, 0, 0, 0])
     } else {
         (nr, registers)
     };
-    // Until the child is on its own block and stack no signal at all may find it.
+    // No signal at all may find the child before it is on its own block and stack.
     masks::set_kernel_mask(u64::MAX);
     // SAFETY: the block is prepared; every signal is blocked.
     let ret = unsafe { clone_on(nr, &registers, block) };
@@ -295,7 +295,7 @@ fn share_memory(space: &'static Space, b: &ThreadBlock, uc: &Context, mut reques
             thread::free(block);
         }
     } else if foreign {
-        // SAFETY: only the arena frees a block of another process, and not before it knows the number.
+        // SAFETY: only the arena frees a block of another process, and not before it knows that process's number.
         unsafe { &*block }.tid.store(ret as i32, Ordering::Relaxed);
     }
     ret
@@ -344,16 +344,16 @@ unsafe extern "C" {
     fn ebb_clone(nr: u64, args: *const u64, block: *mut core::ffi::c_void) -> i64;
 }
 
-/// Performs clone or clone3 so that the child starts at [`child_main`] on `block`'s stack.
+/// Performs clone or clone3 so that the child starts at [`child_main`], on `block`'s stack.
 ///
 /// # Safety
-/// The block must be prepared and the child's alone; every signal must be blocked.
+/// The block must be prepared and belong to the child alone; every signal must be blocked.
 unsafe fn clone_on(nr: u64, args: &[u64; 6], block: *mut ThreadBlock) -> i64 {
     // SAFETY: forwarded contract.
     unsafe { ebb_clone(nr, args.as_ptr(), block.cast()) }
 }
 
-/// Where a new thread begins, on its block's stack with every signal blocked. The answer is the frame to return to.
+/// Begins a new thread, on its block's stack with every signal blocked. Returns the frame to return to.
 pub unsafe extern "C" fn child_main(block: *mut ThreadBlock) -> *const Context {
     // SAFETY: the block is this thread's from here on.
     unsafe {
@@ -376,29 +376,30 @@ pub unsafe extern "C" fn child_main(block: *mut ThreadBlock) -> *const Context {
     }
 }
 
-/// A child with a copy of the memory.
+/// Makes a child with a copy of the memory.
 fn copy(space: &'static Space, b: &ThreadBlock, uc: &mut Context, mut request: Request) -> i64 {
     let clears = request.flags & CLONE_CLEAR_SIGHAND != 0;
-    // A parent that waits for its child's exec would hold up every other thread at the gate meanwhile. With memory of
-    // its own the child does not need it to wait.
-    // Nor can two processes with memories of their own share descriptors: each has a userfaultfd and files of its own.
+    // A parent that waits for its child's exec would hold up every other thread at the gate meanwhile. A child with
+    // memory of its own does not need its parent to wait. Nor can two processes with memories of their own share
+    // descriptors: each has a userfaultfd and files of its own.
     request.drop_flags(CLONE_CLEAR_SIGHAND | CLONE_VFORK | g::CLONE_FILES as u64);
-    // The child comes back in this very handler; its stack is set in the frame.
+    // The child comes back in this very handler; its stack pointer is set in the frame.
     request.drop_stack();
     let (nr, registers) = request.call();
     if !space.may_fork() {
         return -(e::EMFILE as i64);
     }
     space.make_fork_room(b.ctx());
-    // Whatever a lock protects is whole in the child.
+    // With the locks held, whatever they protect is whole in the child.
     let table = b.table().lock().lock();
     let arena = thread::arena_lock().lock();
     let texts = texts::texts_lock().lock();
     space.fork_prepare(b.ctx());
-    // What is sent to the child waits in the kernel until the child has forgotten what waits for its parent: SIGBUS and SIGSEGV,
-    // which the agent takes at any time, would be forgotten too. Nobody touches the program's memory until then.
+    // A signal that is sent to the child waits in the kernel until the child has cleared its copy of the parent's
+    // queue. Otherwise SIGBUS and SIGSEGV, which the agent takes at any time, would be cleared, too. Nobody touches the
+    // program's memory until then.
     let mask = masks::set_kernel_mask(u64::MAX);
-    // SAFETY: the child's memory is a copy; it goes on below.
+    // SAFETY: the child's memory is a copy; the child goes on below.
     let ret = unsafe { calls::raw_syscall(nr, &registers) };
     if ret == 0 {
         b.queue().clear();
@@ -408,7 +409,7 @@ fn copy(space: &'static Space, b: &ThreadBlock, uc: &mut Context, mut request: R
         space.fork_parent(ret > 0);
         return ret;
     }
-    // First of all: a number that the parent was about to close may be the next one that is opened here.
+    // This comes first: the next file that is opened here may get a number that the parent was about to close.
     listener::in_child();
     tasks::in_child(b);
     if space.fork_child(b.ctx()).is_err() {
@@ -424,7 +425,7 @@ fn copy(space: &'static Space, b: &ThreadBlock, uc: &mut Context, mut request: R
     drop(table);
     lifeline::arm();
     if !ptr::eq(b.table.get(), &actions::PROCESS) {
-        // SAFETY: whoever held it is not in this process; what it did to the table is replaced as a whole.
+        // SAFETY: the thread that held it is not in this process; whatever it did to the table is replaced as a whole.
         unsafe { actions::PROCESS.lock().reset() };
         actions::PROCESS.copy_from(b.table());
         b.table.set(&actions::PROCESS);

@@ -1,11 +1,11 @@
-//! The control socket: where `ebb` asks a running process about its devices, and to add one or take one away
+//! The control socket: where `ebb` asks a running process about its devices, and has it add or remove one
 //! (`docs/contract.md`, "Control socket").
 //!
-//! Nobody pays for it who does not use it: there is no socket and no thread until `ebb` raises a word in the counters'
-//! page, which Ebb's background thread watches while it sleeps. No signal is used: each would be one that the program
-//! could notice. The socket's file has mode 0600 and no name; `ebb` reaches it through `/proc/PID/fd`, which the kernel
-//! opens to the owner alone, and who connects is asked for its user again. A thread of its own answers, one request
-//! after the other; it is no thread of the program's and never touches managed memory.
+//! Unused, it costs nothing: there is no socket and no thread until `ebb` raises a word in the counters' page, which
+//! Ebb's background thread watches while it sleeps. No signal is used, because the program could notice it. The
+//! socket's file has mode 0600 and no name. `ebb` reaches it through `/proc/PID/fd`, which the kernel opens to the
+//! owner alone, and each client is asked for its user again. A thread of its own answers, one request after the other.
+//! It is no thread of the program's and never touches managed memory.
 
 use crate::base::contract::{DeviceText, PATH_BYTES_MAX};
 use crate::base::text::Line;
@@ -29,24 +29,25 @@ const SO_SNDTIMEO: u64 = 21;
 const MSG_PEEK: u64 = 2;
 const MSG_DONTWAIT: u64 = 0x40;
 const MSG_NOSIGNAL: u64 = 0x4000;
-/// How long a client may take to say what it wants and to hear the answer, and how often one is told how far its request is.
+/// Seconds that a client may take to send its request and to take the answer, and how often it is told how far its request is.
 const CLIENT_SECONDS: u64 = 5;
 const PROGRESS_NS: u64 = 100_000_000;
-/// Longest request: a word, a device with its options.
+/// Longest request, in bytes: a word, and a device with its options.
 const REQUEST_BYTES_MAX: usize = PATH_BYTES_MAX + 128;
 
-/// How long to wait before what the process had no room for is tried again. Each try holds up calls that close.
+/// How long to wait before a retry of what the process had no room for. Each try holds up calls that close descriptors.
 const RETRY_NS: u64 = 200_000_000;
-/// Where the socket's file may be made; only after these in the directories of the devices, whose file systems it would
-/// keep from being unmounted when the device is gone.
+/// Where the socket's file may be made. Only after these come the directories of the devices: the file would keep their
+/// file systems from being unmounted when the device is gone.
 const DIRECTORIES: [&[u8]; 3] = [b"/dev/shm", b"/tmp", b"/var/tmp"];
 /// The thread's stack, once there is one.
 static STACK: AtomicPtr<u8> = AtomicPtr::new(core::ptr::null_mut());
 
-/// How long a process that shares the memory between vfork and exec is waited for, in steps of a millisecond.
+/// How long to wait for a process that shares the memory between vfork and exec, in steps of a millisecond.
 const VFORK_STEPS: u32 = 2000;
 
-/// Whether everybody who uses this memory has the descriptors that this thread opened. Waits for who will soon be gone.
+/// Whether everybody who uses this memory has the descriptors that this thread opened. Waits for processes that will
+/// soon be gone.
 fn shares_descriptors(space: &Space) -> bool {
     for _ in 0..VFORK_STEPS {
         if space.tree().has_own_tables() || LIFE.is_held() {
@@ -60,7 +61,7 @@ fn shares_descriptors(space: &Space) -> bool {
     false
 }
 
-/// Makes the socket and starts the thread behind it, if that is not done yet. By the background thread.
+/// Makes the socket and starts the thread behind it, if that is not done yet. Called by the background thread.
 pub fn start(space: &'static Space) {
     let pid = uapi::getpid() as u32;
     if !refused::may_answer() {
@@ -80,12 +81,13 @@ fn start_thread(space: &'static Space) -> Option<()> {
         stack = uapi::reserve(thread::STACK_BYTES).ok()?;
         STACK.store(stack, Ordering::Relaxed);
     }
-    // Not while the one before is not known to have left the stack, or may not begin; asked again, the process tries again.
+    // Not before the previous thread is known to have left the stack, nor while no thread may begin. When it is asked
+    // again, the process tries again.
     if !LIFE.try_begin() {
         return None;
     }
-    // SAFETY: the stack is the new thread's alone, as there is one at a time, and stays; the background thread, which calls
-    // this, has every signal blocked; the entry never returns.
+    // SAFETY: the stack belongs to the new thread alone, because there is one at a time, and stays. The background
+    // thread, which calls this, has every signal blocked. The entry never returns.
     let started = unsafe { thread::spawn(stack, control_main, core::ptr::from_ref(space) as usize) };
     match started {
         Ok(tid) => LIFE.begun(tid),
@@ -94,14 +96,14 @@ fn start_thread(space: &'static Space) -> Option<()> {
     started.ok().map(drop)
 }
 
-/// Keeps a new descriptor in one of the places above. Inside [`change`].
+/// Moves a new descriptor to a number for Ebb's files, and stores it in `at`. Called inside [`change`].
 fn keep(fd: i64, at: &AtomicI32) -> Option<i32> {
     let fd = i32::try_from(fd).ok().filter(|fd| *fd >= 0)?;
     let identity = identity_of(fd).ok()?;
     place(fd, lowest_fd(), |fd| at.store(fd, Ordering::Relaxed), |fd| identity_of(fd) == Ok(identity)).ok()
 }
 
-/// Makes the socket in one of the directories that can be written.
+/// Makes the socket in the first directory that can be written to.
 fn listen(space: &Space) -> Option<()> {
     let mut done = DIRECTORIES.into_iter().find_map(listen_in);
     space.devices(|device| {
@@ -124,7 +126,7 @@ fn listen_in(dir: &[u8]) -> Option<()> {
     let path = address[2..].as_ptr() as u64;
     let fd = listener::call(g::__NR_socket, [AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, 0, 0, 0]);
     let socket = keep(fd, &LISTENER)? as u64;
-    // The file is made with the mode that the socket has.
+    // The file gets the mode that the socket has.
     let bound = listener::call(g::__NR_fchmod, [socket, 0o600, 0, 0, 0, 0]) == 0
         && listener::call(g::__NR_bind, [socket, address.as_ptr() as u64, address.len() as u64, 0, 0, 0]) == 0;
     if !bound {
@@ -147,7 +149,7 @@ extern "C" fn control_main(space: usize) -> ! {
     // SAFETY: the space that started this thread lives as long as the process.
     let space = unsafe { &*(space as *const Space) };
     thread::set_name(c"ebb-control");
-    // As many threads as there can be, perhaps. Asked again, the process tries again.
+    // This fails when there are as many threads as there can be. When it is asked again, the process tries again.
     if let Some(ctx) = space.attach_thread() {
         answer(space, ctx);
         space.detach_thread(ctx);
@@ -157,15 +159,15 @@ extern "C" fn control_main(space: usize) -> ! {
     thread::exit();
 }
 
-/// Answers those who connect, until the thread is to end.
+/// Answers clients until the thread must end.
 fn answer(space: &Space, ctx: &ThreadCtx) {
     while !LIFE.is_held() {
         if !wait_for_client() {
             if LIFE.is_held() {
                 return;
             }
-            // The number is no socket of ours any more, whatever has happened to that: another one, and nothing is closed
-            // that may be the program's.
+            // The descriptor is no listening socket of Ebb's any more, whatever has happened to that. Make another
+            // socket, and do not close the number, which may be the program's.
             LISTENER.store(-1, Ordering::Relaxed);
             change(close_all);
             while change(|| listen(space)).is_none() && !LIFE.is_held() {
@@ -180,14 +182,14 @@ fn answer(space: &Space, ctx: &ThreadCtx) {
         match accepted {
             Some(fd) if listener::is_owner(fd) => serve(space, ctx),
             Some(_) => {}
-            // No descriptor is free, perhaps; the client waits.
+            // Perhaps no descriptor is free; the client waits.
             None => uapi::futex_wait(&AtomicU32::new(0), 0, Some(RETRY_NS)),
         }
         change(|| listener::close_one(&CLIENT));
     }
 }
 
-/// Waits until somebody connects. False when there is no listening socket (any more).
+/// Waits until a client connects. False when there is no listening socket (any more).
 fn wait_for_client() -> bool {
     const POLLIN: u64 = 1;
     const ERRORS: u64 = 0x38;
@@ -237,7 +239,7 @@ fn serve(space: &Space, ctx: &ThreadCtx) {
     }
 }
 
-/// Sends one message; it is lost when the client takes none.
+/// Sends one message. It is lost if the client does not take it.
 fn send(message: &Line, flags: u64) {
     let client = CLIENT.load(Ordering::Relaxed) as u64;
     let bytes = message.as_bytes();
@@ -256,7 +258,7 @@ fn show(space: &Space) {
     space.devices(|device| {
         let mut line = Line::new();
         line.str("file ").num(device.bytes).str(" ").num(device.used_bytes).str(" ");
-        // What only a parent wrote to has the priority that no device can have.
+        // A device that only a parent wrote to is shown with the priority that no device can have.
         let priority = device.priority.unwrap_or(i16::MIN);
         line.str(if priority < 0 { "-" } else { "" }).num(u64::from(priority.unsigned_abs()));
         line.str(" ").bytes(device.dir.to_bytes());
@@ -311,7 +313,7 @@ fn swapoff(space: &Space, ctx: &ThreadCtx, dir: &[u8]) {
         let mut byte = 0u8;
         let client = CLIENT.load(Ordering::Relaxed) as u64;
         let flags = MSG_PEEK | MSG_DONTWAIT;
-        // A client that waits sends nothing: its end is all there can be.
+        // A waiting client sends nothing: all there can be to read is its end.
         let seen = listener::call(g::__NR_recvfrom, [client, &raw mut byte as u64, 1, flags, 0, 0]);
         let now = uapi::now_ns();
         if now.wrapping_sub(told_ns) >= PROGRESS_NS {

@@ -1,4 +1,5 @@
-//! How threads and processes end, and what becomes of one that executes another program.
+//! How threads and processes end, and how a process executes another program: execve gets copies of its arguments, and
+//! an environment in which Ebb goes on.
 
 use crate::base::frame::{AltStack, Context};
 use crate::base::outcome::Outcome;
@@ -21,7 +22,7 @@ pub fn exit(space: &'static Space, b: &ThreadBlock, status: u64) -> ! {
     keep_robust(space, b);
     if !b.foreign.get() {
         // The engine's own thread would keep the process alive. As in the kernel (5.17 and later), the status of a
-        // process is that of its last thread.
+        // process is the status of its last thread.
         if LIVE.fetch_sub(1, Ordering::AcqRel) == 1 {
             uapi::exit_group(status as i32);
         }
@@ -33,7 +34,7 @@ pub fn exit(space: &'static Space, b: &ThreadBlock, status: u64) -> ! {
             unsafe { calls::raw_syscall(g::__NR_exit as u64, &[status, 0, 0, 0, 0, 0]) };
         }
     }
-    // Nothing may use this stack once the block is given back.
+    // Nothing may use this stack once the block is freed.
     masks::set_kernel_mask(u64::MAX);
     space.detach_thread(b.ctx());
     // SAFETY: every signal is blocked; the context was given back, nothing else refers to the block.
@@ -46,8 +47,8 @@ pub fn exit_group(space: &'static Space, b: &ThreadBlock, status: u64) -> ! {
     uapi::exit_group(status as i32)
 }
 
-/// Robust locks that the thread still holds: the kernel marks them when the thread is gone, and cannot say so when it
-/// finds no page. There is nobody left to pin them for, so they stay resident for good; it hardly ever happens.
+/// Keeps the robust locks resident that the thread still holds. The kernel marks them when the thread is gone, and cannot say
+/// so when it finds no page. Nobody is left to pin them for, so they stay resident for good; it hardly ever happens.
 fn keep_robust(space: &'static Space, b: &ThreadBlock) {
     let (mut head, mut bytes) = (0u64, 0u64);
     // SAFETY: the kernel writes the two words.
@@ -66,8 +67,9 @@ fn keep_robust(space: &'static Space, b: &ThreadBlock) {
     });
 }
 
-/// Tells the tree that this process is about to be another program, which counts for `pages` at first: until that says what it
-/// holds, others look. A process that shares the memory takes a place of its own for that, where its descriptors are its own.
+/// Tells the tree that this process is about to become another program. That program counts for `pages` at first;
+/// others measure it until it says what it holds. A process that shares the memory takes a place of its own for this,
+/// if its descriptors are its own.
 fn leave_for_exec(b: &ThreadBlock, pages: usize) -> Option<MemberId> {
     let tree = crate::base::here::space()?.tree();
     if !b.foreign.get() {
@@ -76,7 +78,7 @@ fn leave_for_exec(b: &ThreadBlock, pages: usize) -> Option<MemberId> {
     if b.shares_files.get() { None } else { tree.claim_outside(pages as i64) }
 }
 
-/// The exec failed.
+/// Undoes [`leave_for_exec`]: the exec failed.
 fn back_from_exec(b: &ThreadBlock, outside: Option<MemberId>) {
     let Some(space) = crate::base::here::space() else { return };
     if let Some(id) = outside {
@@ -87,7 +89,7 @@ fn back_from_exec(b: &ThreadBlock, outside: Option<MemberId>) {
     }
 }
 
-/// execve(2) and execveat(2), whose path is argument `path_at`.
+/// execve(2) and execveat(2); the path is argument `path_at`.
 pub fn exec(b: &ThreadBlock, uc: &Context, nr: u32, a: &[u64; 6], path_at: usize) -> Outcome {
     let Ok(at) = uapi::map_for_now(environment::SCRATCH_BYTES) else { return Outcome::Done(-(e::ENOMEM as i64)) };
     b.scratch.set(at as usize);
@@ -104,15 +106,15 @@ pub fn exec(b: &ThreadBlock, uc: &Context, nr: u32, a: &[u64; 6], path_at: usize
     let copies = environment::arguments(memory, [a[path_at], a[path_at + 1], a[path_at + 2]], takes_agent);
     let is_followed = b.asks_to_be_traced.get();
     let ret = match copies.and_then(|copies| {
-        // An exec that is about to fail is none to be traced at.
+        // An exec that is about to fail must not begin the trace.
         if is_followed { traced::before_exec(dir, copies[0]).map(|()| copies) } else { Ok(copies) }
     }) {
         Err(errno) => errno,
         Ok(copies) => {
             let mut used = *a;
             used[path_at..path_at + 3].copy_from_slice(&copies);
-            // Handlers go with execve, but what is ignored stays ignored. With other threads about, the agent cannot
-            // do without its handlers.
+            // execve resets handlers, but what is ignored stays ignored. While other threads run, the agent cannot do
+            // without its handlers.
             let alone =
                 if b.foreign.get() { ptr::eq(b.table.get(), &b.own_table) } else { LIVE.load(Ordering::Relaxed) == 1 };
             let ignored = if alone { b.table().ignored_ours() } else { 0 };
@@ -134,7 +136,7 @@ pub fn exec(b: &ThreadBlock, uc: &Context, nr: u32, a: &[u64; 6], path_at: usize
     if ret == entry::ERESTARTSYS { Outcome::Again } else { Outcome::Done(ret) }
 }
 
-/// The first thread of the process: the program has it already.
+/// Sets up the block of the process's first thread, which the program has already.
 pub fn start_main(b: &ThreadBlock, stack_end: u64) {
     const STACK_BYTES: u64 = 8 << 20;
     b.table.set(&actions::PROCESS);

@@ -1,4 +1,4 @@
-//! Threads and processes: how they begin and end, what all of them follow, and what is asked of them from outside.
+//! Threads and processes: how they begin and end, what Ebb's threads follow, and what is asked of the process from outside.
 
 pub mod clone;
 pub mod control;

@@ -1,15 +1,17 @@
-//! What each task has of its own in the kernel, and the program changes: user and group, capabilities, filters, namespaces,
-//! where and how it is scheduled. Ebb's threads must not keep what the program gives up, nor lack what it takes.
+//! The state that each task has of its own in the kernel and that the program changes: user and group, capabilities, filters,
+//! namespaces, where and how it is scheduled. Ebb's threads must not keep what the program gives up, nor lack what it takes.
 //!
-//! So they are not there when such a call is made: the thread that makes it ends them first (`ebb::life`), and lets them begin
-//! again when the kernel has answered. Who makes the background thread gives it all that it has itself; so only a thread may
-//! do that which is as the last one that changed something left itself. libc has every thread of the process make the same call
-//! (`setresuid` and its like), and Go's and libpsx's do likewise; therefore each thread has a *version*, a sum over all calls
-//! that have changed it, and the process has that of the last change. Who is born has its parent's version.
+//! So Ebb's threads do not exist while such a call is made. The thread that makes the call ends them first (`ebb::life`), and
+//! lets them begin again when the kernel has answered. The background thread has whatever the thread that makes it has. So a
+//! thread may make it only if its state equals the state of the thread that changed itself last.
 //!
-//! What the kernel asks of a process with one thread (unshare of a user namespace) works as without Ebb.
+//! libc has every thread of the process make the same call (`setresuid` and its like), and so do Go and libpsx.
+//! Therefore each thread has a *version*, a sum over all calls that have changed it, and the process has the version of
+//! its last change. A new thread has its parent's version.
 //!
-//! A child between vfork and exec changes itself, and Ebb's threads are its parent's: nothing of this concerns it.
+//! What the kernel allows only to a process with one thread (unshare of a user namespace) works as without Ebb.
+//!
+//! A child between vfork and exec changes itself, and Ebb's threads are its parent's. So nothing of this concerns the child.
 
 use crate::base::change::Change;
 use crate::kept::{listener, refused};
@@ -19,10 +21,10 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use ebb::{Space, uapi};
 use linux_raw_sys::general as g;
 
-/// Program threads of this process.
+/// The number of program threads in this process.
 pub(crate) static LIVE: AtomicU32 = AtomicU32::new(1);
 
-/// Program threads of this process.
+/// The number of program threads in this process.
 pub fn live() -> u32 {
     LIVE.load(Ordering::Relaxed)
 }
@@ -42,7 +44,7 @@ const PR_SCHED_CORE: u32 = 62;
 const ARCH_SET_CPUID: u64 = 0x1012;
 const LSM_SET_SELF_ATTR: u32 = 460;
 
-/// Calls that may change a task, one bit each: what [`of_call`] looks at closer.
+/// Calls that may change a task, one bit each. [`of_call`] looks at them more closely.
 static CANDIDATES: [u64; 8] = bits(&[
     g::__NR_setuid,
     g::__NR_setgid,
@@ -95,7 +97,8 @@ fn is_one_of(calls: &[u64; 8], nr: u64) -> bool {
     calls.get(nr as usize / 64).is_some_and(|word| word & 1 << (nr % 64) != 0)
 }
 
-/// Calls in which a program waits for something to do. (Those that libc makes between changes of all threads are not among them.)
+/// Calls in which a program waits for something to do, one bit each. The calls that libc makes while it changes all
+/// threads are not among them.
 static SLEEPS: [u64; 8] = bits(&[
     g::__NR_wait4,
     g::__NR_waitid,
@@ -115,7 +118,7 @@ static SLEEPS: [u64; 8] = bits(&[
     g::__NR_accept4,
 ]);
 
-/// Whom a call would change, if it succeeds. `tid`: the caller's number.
+/// Whom a call would change if it succeeds. `tid` returns the caller's number.
 fn of_call(nr: u32, a: &[u64; 6], tid: impl Fn() -> u64) -> Change {
     let is_self = |target: u64| target as u32 == 0 || target as u32 == tid() as u32;
     let privileges = |yes: bool| if yes { Change::Privileges } else { Change::None };
@@ -132,26 +135,27 @@ fn of_call(nr: u32, a: &[u64; 6], tid: impl Fn() -> u64) -> Change {
             | PR_SET_SPECULATION_CTRL
             | PR_SET_IO_FLUSHER
             | PR_SCHED_CORE => Change::Privileges,
-            // PR_CAP_AMBIENT_IS_SET asks only.
+            // PR_CAP_AMBIENT_IS_SET only asks.
             PR_CAP_AMBIENT => privileges(a[1] != 1),
             PR_SET_TIMERSLACK => Change::Scheduling,
             _ => Change::None,
         },
         g::__NR_arch_prctl => privileges(a[0] == ARCH_SET_CPUID),
-        // The modes; what else it does asks only.
+        // Operations 0 and 1 set a mode; the others only ask.
         g::__NR_seccomp => privileges(a[0] as u32 <= 1),
-        // Descriptors of its own allow a thread nothing, and Ebb's threads are to keep the process's.
+        // A descriptor table of its own gives a thread no rights, and Ebb's threads must keep the process's table.
         g::__NR_unshare => privileges(a[0] as u32 & !g::CLONE_FILES != 0),
-        // KEYCTL_GET_KEYRING_ID may make one of the task's, KEYCTL_JOIN_SESSION_KEYRING and KEYCTL_SET_REQKEY_KEYRING change it.
+        // KEYCTL_GET_KEYRING_ID may make a keyring of the task's; KEYCTL_JOIN_SESSION_KEYRING and
+        // KEYCTL_SET_REQKEY_KEYRING change one.
         g::__NR_keyctl => privileges(matches!(a[0] as u32, 1 | 14) || a[0] as u32 == 0 && a[2] as u32 != 0),
-        // Into a keyring of the task's, which this may make.
+        // Negative numbers are the task's keyrings, which the call may make.
         g::__NR_add_key => privileges((a[4] as i32) < 0),
         g::__NR_request_key => privileges((a[3] as i32) < 0),
         g::__NR_personality => privileges(a[0] as u32 != u32::MAX),
         g::__NR_sched_setparam | g::__NR_sched_setscheduler | g::__NR_sched_setattr | g::__NR_sched_setaffinity => {
             scheduling(is_self(a[0]))
         }
-        // PRIO_PROCESS is 0, IOPRIO_WHO_PROCESS 1. Others are set for all tasks.
+        // PRIO_PROCESS is 0, IOPRIO_WHO_PROCESS 1. The other kinds of target are set for all tasks.
         g::__NR_setpriority => scheduling(a[0] as u32 == 0 && is_self(a[1])),
         g::__NR_ioprio_set => scheduling(a[0] as u32 == 1 && is_self(a[1])),
         g::__NR_set_mempolicy => Change::Scheduling,
@@ -161,34 +165,35 @@ fn of_call(nr: u32, a: &[u64; 6], tid: impl Fn() -> u64) -> Change {
 
 /// The version of the last change in this process.
 static VERSION: AtomicU64 = AtomicU64::new(0);
-/// What no thread's version is.
+/// A value that is no thread's version.
 const NOBODY: u64 = u64::MAX;
-/// The last call that changed a thread, by its sum, and how many threads have made it one after the other.
+/// The last call that changed a thread, by its sum, and how many threads have made that call one after the other.
 static STEP: AtomicU64 = AtomicU64::new(0);
 static STEPS: AtomicU32 = AtomicU32::new(0);
-/// The background thread was there, and is to be again.
+/// Whether the background thread was there, and is to begin again.
 static IS_MISSED: AtomicBool = AtomicBool::new(false);
-/// When the last changes were, in units of [`OFTEN_MS`], and how many in that time.
+/// When the last changes were made, in units of [`OFTEN_MS`], and how many in that unit.
 static RECENT: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 const OFTEN_MS: u64 = 100;
-/// A process that changes itself more often than this in that time does so all day, as a server does that takes the user of
-/// each request: it is without the background thread until it has rested.
+/// A process that changes itself more often than this in [`OFTEN_MS`] is taken to do so all day, as a server does that
+/// becomes the user of each request. It goes without the background thread until it has rested.
 const OFTEN: u64 = 16;
 const REST_MS: u64 = 10;
 
-/// A sum over a call: two threads that make it have the same. Never 0 or [`NOBODY`].
+/// A sum over a call: two threads that make the same call have the same sum. Never 0 or [`NOBODY`].
 fn sum(nr: u64, args: &[u64; 6]) -> u64 {
     let mix = |sum: u64, word: &u64| (sum ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
     args.iter().fold(mix(0x6562_6266, &nr), mix).clamp(1, NOBODY - 1)
 }
 
-/// Whether this thread may make the background thread: what it can do, that can.
+/// Whether this thread may make the background thread, which can then do whatever this thread can.
 pub fn may_start() -> bool {
     thread::here().is_some_and(|b| !b.foreign.get() && b.version.load(Relaxed) == VERSION.load(Relaxed))
         && refused::may_have_threads()
 }
 
-/// The thread is about to make its call with arguments `used`. What it changes is in `b.call` until [`answered`] or [`not_made`].
+/// Prepares for a call that the thread is about to make with arguments `used`. What the call changes is in `b.call`
+/// until [`answered`] or [`not_made`].
 #[inline]
 pub fn before(space: &'static Space, b: &ThreadBlock, used: &[u64; 6]) {
     if is_candidate(b.call.nr.get()) {
@@ -211,22 +216,22 @@ fn look(space: &'static Space, b: &ThreadBlock, used: &[u64; 6]) {
             end_threads(space);
             b.call.holds.set(true);
             if change == Change::Privileges {
-                // It shows what whoever opened it might see.
+                // An open map would show what its opener could see before the change.
                 space.close_books();
             }
         }
     }
 }
 
-/// Ends Ebb's threads, and keeps them from beginning.
+/// Ends Ebb's threads, and keeps them from beginning again.
 fn end_threads(space: &'static Space) {
-    // It makes the other one.
+    // The background thread goes first: it makes the other one.
     let was_there = space.background().hold();
     listener::hold();
     if was_there {
         IS_MISSED.store(true, Relaxed);
     }
-    // With them may have gone the table of descriptors by which others know that this process lives.
+    // Others know by locks that this process lives. The descriptor table with those locks may have gone with the threads.
     if space.tree().has_own_tables() {
         space.hold_membership();
     }
@@ -242,7 +247,7 @@ pub fn is_ebbs(space: &Space, tid: u64) -> bool {
     space.background().is_thread(tid) || listener::is_thread(tid)
 }
 
-/// The call was not made; it will be made anew.
+/// Takes back [`before`]: the call was not made, and will be made again.
 #[cold]
 pub fn not_made(space: &'static Space, b: &ThreadBlock) {
     b.call.change.set(Change::None);
@@ -251,13 +256,13 @@ pub fn not_made(space: &'static Space, b: &ThreadBlock) {
     }
 }
 
-/// The kernel has answered the call with `ret`.
+/// Handles the kernel's answer `ret` to the call.
 #[cold]
 pub fn answered(space: &'static Space, b: &ThreadBlock, ret: i64) {
     let change = b.call.change.take();
     let holds = b.call.holds.take();
     let sum = sum(b.call.nr.get(), &b.call.args.get());
-    // Those that answer with what was have no errors.
+    // Calls that return the old value never fail.
     let (is_done, mut all) = (!(-4095..0).contains(&ret), true);
     if is_done && change != Change::None {
         let old = b.version.load(Relaxed);
@@ -283,7 +288,7 @@ pub fn answered(space: &'static Space, b: &ThreadBlock, ret: i64) {
     }
 }
 
-/// A filter for all threads: TSYNC. The kernel answers 0 then.
+/// Whether a call sets a filter for all threads (TSYNC). The kernel answers 0 when it does.
 fn is_for_all(nr: u32, a: &[u64; 6]) -> bool {
     const SECCOMP_FILTER_FLAG_TSYNC: u64 = 1;
     const LANDLOCK_RESTRICT_SELF_TSYNC: u64 = 1 << 3;
@@ -294,7 +299,7 @@ fn is_for_all(nr: u32, a: &[u64; 6]) -> bool {
     }
 }
 
-/// Whether as many threads as there are have made this call one after the other: the last one of them makes Ebb's thread.
+/// Whether as many threads as there are have made this call one after the other. The last of them makes the background thread.
 fn all_have_made(sum: u64) -> bool {
     if STEP.swap(sum, Relaxed) != sum {
         STEPS.store(0, Relaxed);
@@ -315,14 +320,14 @@ fn let_go(space: &'static Space, pause_ms: u64) {
     space.background().release(pause_ms);
 }
 
-/// Has the background thread begin again, if it was there and this thread may make it. Every signal is blocked.
+/// Lets the background thread begin again, if it was there and this thread may make it. Every signal must be blocked.
 fn begin_again(space: &'static Space) {
     if IS_MISSED.load(Relaxed) && space.background().begin_again(space) {
         IS_MISSED.store(false, Relaxed);
     }
 }
 
-/// At system call `nr`, which the agent sees: what could not begin again at once does so now.
+/// Lets the background thread begin again if it could not at once. Called at system call `nr`, which the agent sees.
 #[inline]
 pub fn at_call(space: &'static Space, nr: u64) {
     if IS_MISSED.load(Relaxed) {
@@ -333,7 +338,7 @@ pub fn at_call(space: &'static Space, nr: u64) {
 #[cold]
 fn begin_again_later(space: &'static Space, nr: u64) {
     if may_start() {
-        // Who sleeps may do so for ever, and nobody else gives up what the process holds.
+        // The thread may sleep for ever, and nobody but the background thread gives up what the process holds.
         if is_one_of(&SLEEPS, nr) && space.has_grown() {
             space.background().end_pause(REST_MS);
         }
@@ -341,7 +346,8 @@ fn begin_again_later(space: &'static Space, nr: u64) {
     }
 }
 
-/// A thread of the program's ends, and others go on. If it was the last that is as Ebb's threads are, they go too.
+/// Handles the end of a program thread while others go on. If it was the last thread with the version of Ebb's threads,
+/// they end, too.
 pub fn leave(space: &'static Space, b: &ThreadBlock) {
     let own = b.version.load(Relaxed);
     if b.foreign.get() || VERSION.load(Relaxed) == 0 || own != VERSION.load(Relaxed) {
@@ -359,7 +365,7 @@ pub fn leave(space: &'static Space, b: &ThreadBlock) {
     }
 }
 
-/// In fork's child: what its one thread is, the process is.
+/// Gives the process, in fork's child, the version of its one thread.
 pub fn in_child(b: &ThreadBlock) {
     VERSION.store(b.version.load(Relaxed), Relaxed);
     IS_MISSED.store(false, Relaxed);

@@ -22,14 +22,14 @@ const MINSIGSTKSZ: u64 = 2048;
 
 const SI_KERNEL: i32 = 0x80;
 
-/// What must be sent anew to have its default action: all but a fault, which happens anew. A call that a seccomp filter
-/// trapped does not: it is over.
+/// What must be sent again to have its default action: every signal but a fault, which happens again by itself. A call
+/// that a seccomp filter trapped does not happen again, because it is over.
 pub(crate) fn comes_again(info: &SigInfo) -> Option<&SigInfo> {
     (!info.is_fault() || info.signo == SIGSYS).then_some(info)
 }
 
-/// Enters the program's handler from `uc`, whose mask becomes the handler's. `base` is the mask now in effect, `old`
-/// the one to come back to.
+/// Enters the program's handler from `uc`, whose mask becomes the handler's. `base` is the mask that is in effect now,
+/// `old` the one to return to.
 pub(crate) fn deliver(b: &ThreadBlock, info: &SigInfo, uc: &mut Context, base: u64, old: u64) {
     let sig = info.signo;
     let action = b.table().take(sig);
@@ -53,7 +53,7 @@ fn is_on(alt: &AltStack, sp: u64) -> bool {
     alt.flags & SS_AUTODISARM == 0 && sp > alt.sp && sp - alt.sp <= alt.size
 }
 
-/// Where a handler's frame begins.
+/// Where a handler's frame begins: at the top of the alternate stack, or below the red zone.
 pub(crate) fn frame_top(alt: &AltStack, flags: u64, sp: u64) -> u64 {
     let below = sp.wrapping_sub(frame::RED_ZONE_BYTES);
     if flags & SA_ONSTACK != 0 && alt.size != 0 && !is_on(alt, below) { alt.sp + alt.size } else { below }
@@ -91,18 +91,18 @@ fn push_frame(b: &ThreadBlock, info: &SigInfo, uc: &mut Context, action: &Action
     }
     uc.regs.enter_handler(action.handler, info.signo, place.frame);
     if b.alt.get().flags & SS_AUTODISARM != 0 {
-        // The engine goes on to take that stack for another than the one that was left for it.
+        // The engine is not told, and goes on to take that stack for another than the one that the thread left for it.
         b.alt.set(AltStack { sp: 0, flags: SS_DISABLE, pad: 0, size: 0 });
     }
     true
 }
 
-/// The default action of `sig`, by the kernel itself, so that exit status and core dump are what they would be. A
-/// fault happens anew when the agent returns; another signal is sent anew.
+/// Has the kernel itself perform the default action of `sig`, so that exit status and core dump are as without the
+/// agent. A fault happens again when the agent returns; another signal is sent again.
 #[cold]
 #[inline(never)]
 pub fn die(sig: i32, again: Option<&SigInfo>) {
-    /// Where nothing is ever evicted.
+    /// In a static, because nothing there is ever evicted.
     static DEFAULT: Action = Action { handler: SIG_DFL, flags: 0, restorer: 0, mask: 0 };
     let _ = set_kernel_action(sig, &DEFAULT);
     if let Some(info) = again {
@@ -110,7 +110,7 @@ pub fn die(sig: i32, again: Option<&SigInfo>) {
     }
 }
 
-/// Ends the process by SIGABRT, whatever the program does about that.
+/// Ends the process by SIGABRT, whatever the program does about that signal.
 #[cfg_attr(test, expect(dead_code, reason = "tests have their own panic handler"))]
 pub fn abort() -> ! {
     const SIGABRT: i32 = 6;
@@ -120,7 +120,7 @@ pub fn abort() -> ! {
     uapi::exit_group(134)
 }
 
-/// What sigaltstack makes of `new` for a thread whose stack pointer is `sp`.
+/// Changes `alt` as sigaltstack does for `new`, in a thread whose stack pointer is `sp`. Returns 0 or the negative errno.
 pub(crate) fn alt_set(alt: &Cell<AltStack>, new: &AltStack, sp: u64) -> i64 {
     if is_on(&alt.get(), sp) {
         return -(e::EPERM as i64);
@@ -139,7 +139,7 @@ pub(crate) fn alt_set(alt: &Cell<AltStack>, new: &AltStack, sp: u64) -> i64 {
     0
 }
 
-/// sigaltstack(2). The kernel keeps the agent's stack; this one is used when frames are built.
+/// sigaltstack(2). The kernel keeps the agent's stack; the program's is used when frames are built.
 pub fn sigaltstack(b: &ThreadBlock, sp: u64, a: &[u64; 6]) -> i64 {
     let mut old = b.alt.get();
     let state = if old.size == 0 {
@@ -161,7 +161,7 @@ pub fn sigaltstack(b: &ThreadBlock, sp: u64, a: &[u64; 6]) -> i64 {
     if a[1] != 0 && user::write(a[1], &old).is_err() { EFAULT } else { 0 }
 }
 
-/// The program's alternate stack as the kernel had it, when the process becomes a managed one.
+/// Takes over the program's alternate stack, as the kernel had it when the process becomes a managed one.
 pub fn take_over_stack(b: &ThreadBlock, old: &AltStack) {
     b.alt.set(if old.flags & SS_DISABLE != 0 {
         AltStack { sp: 0, flags: SS_DISABLE, pad: 0, size: 0 }
@@ -170,7 +170,7 @@ pub fn take_over_stack(b: &ThreadBlock, old: &AltStack) {
     });
 }
 
-/// rt_sigreturn(2): takes the program's frame and makes it the context that the agent returns to.
+/// rt_sigreturn(2): makes the program's frame the context that the agent returns to.
 pub fn sigreturn(b: &ThreadBlock, uc: &mut Context) {
     if restore_frame(b, uc).is_err() {
         let old = masks::program_mask(b, uc);
@@ -188,10 +188,10 @@ fn restore_frame(b: &ThreadBlock, uc: &mut Context) -> Result<(), user::Fault> {
     if shown.regs.fpstate != 0 {
         let legacy: [u8; 512] = user::read(shown.regs.fpstate)?;
         let bytes = frame::fpstate_bytes(&legacy);
-        // SAFETY: the thread's own, which nobody refers to while the handler runs; `bytes` is at most its size.
+        // SAFETY: the thread's own memory, to which nobody refers while the handler runs; `bytes` is at most its size.
         let kept = unsafe { core::slice::from_raw_parts_mut(b.fpstate.0.get().cast::<u8>(), bytes) };
         user::read_bytes(shown.regs.fpstate, kept)?;
-        // The kernel must find it where no page is ever missing.
+        // The kernel must find the vector state where no page is ever missing.
         shown.regs.fpstate = b.fpstate.0.get() as u64;
     }
     uc.flags = shown.flags;

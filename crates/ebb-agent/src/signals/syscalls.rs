@@ -47,7 +47,7 @@ pub fn sigaction(b: &ThreadBlock, a: &[u64; 6]) -> i64 {
     if a[2] != 0 && user::write(a[2], &old).is_err() { EFAULT } else { 0 }
 }
 
-/// Writes a dequeued signal's details where rt_sigtimedwait wants them; that call's answer.
+/// Writes a dequeued signal's details where rt_sigtimedwait wants them. Returns that call's answer.
 pub(crate) fn dequeue(to: u64, info: &SigInfo) -> i64 {
     if to != 0 && user::write(to, info).is_err() {
         return -(e::EFAULT as i64);
@@ -55,7 +55,7 @@ pub(crate) fn dequeue(to: u64, info: &SigInfo) -> i64 {
     info.signo as i64
 }
 
-/// The mask that `how` makes of `old` and `set`; none when `how` is wrong.
+/// The mask that `how` makes of `old` and `set`; none for an unknown `how`.
 pub(crate) fn combine(how: u32, old: u64, set: u64) -> Option<u64> {
     let mask = match how {
         g::SIG_BLOCK => old | set,
@@ -95,7 +95,7 @@ pub fn sigpending(b: &ThreadBlock, a: &[u64; 6]) -> i64 {
     if copied { 0 } else { EFAULT }
 }
 
-/// rt_sigtimedwait(2), as far as a signal waits in the agent.
+/// rt_sigtimedwait(2), if the signal waits in the agent; none if not.
 pub fn sigtimedwait(b: &ThreadBlock, a: &[u64; 6]) -> Option<i64> {
     if b.queue().pending() == 0 || a[3] != 8 {
         return None;
@@ -105,9 +105,9 @@ pub fn sigtimedwait(b: &ThreadBlock, a: &[u64; 6]) -> Option<i64> {
     Some(dequeue(a[1], &info))
 }
 
-/// A call that replaces the mask while it waits: argument `at` points to the mask, the next is its size. True when the
-/// arguments to use in place of `used` name the agent's copy; then the answer says whether a signal waits already that
-/// the new mask lets through.
+/// Prepares a call that replaces the mask while it waits: argument `at` points to the mask, and the next argument is
+/// its size. Points `used` to the agent's copy of the mask. A missing mask, or one of another size, is left to the
+/// kernel. The error is the call's answer.
 pub fn replace_mask(b: &ThreadBlock, used: &mut [u64; 6], at: usize) -> Result<(), i64> {
     if used[at] == 0 || used[at + 1] != 8 {
         return Ok(());
@@ -118,7 +118,7 @@ pub fn replace_mask(b: &ThreadBlock, used: &mut [u64; 6], at: usize) -> Result<(
     Ok(())
 }
 
-/// As [`replace_mask`], where argument `at` points to pointer and size.
+/// As [`replace_mask`], where argument `at` points to the mask's address and size.
 pub fn replace_mask_arg(b: &ThreadBlock, used: &mut [u64; 6], at: usize) -> Result<(), i64> {
     if used[at] == 0 {
         return Ok(());
@@ -140,7 +140,8 @@ fn set_call_mask(b: &ThreadBlock, mask: u64) {
     b.call.kernel_mask.set(signum::kernel_part(mask));
 }
 
-/// A call with its own mask finds a signal waiting that this mask lets through: the call is over before it began.
+/// Delivers the waiting signals that a call's own mask lets through. True if there are any: then the call is over
+/// before it began.
 pub fn deliver_under_call_mask(b: &ThreadBlock, uc: &mut Context) -> bool {
     if !b.call.has_mask.get() || b.queue().pending() & !b.call.mask.get() == 0 {
         return false;

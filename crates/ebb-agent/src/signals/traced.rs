@@ -1,17 +1,17 @@
 //! A child that asks to be traced (PTRACE_TRACEME), until it is another program.
 //!
-//! Whatever signal a traced thread takes stops it first, for its tracer to look. So would the agent's own: SIGSYS at each
-//! system call, SIGBUS at a page that is out. Between fork and exec a tracer expects neither, and one that waits in vfork for
-//! the exec would wait for ever, because nobody continues the child.
+//! A traced thread stops before each signal that it takes, so that its tracer can look. The agent's own signals would
+//! stop it, too: SIGSYS at each system call, SIGBUS at a page that is out. Between fork and exec a tracer expects
+//! neither. If it waits in vfork for the exec, it would wait for ever, because nobody continues the child.
 //!
 //! So the request is kept back, and made
 //!
-//! * right before execve, once all that the kernel will read has been copied, so that the exec is the first stop;
-//! * before anything else that would stop the child: a signal that it sends, or takes. What has its default action in the
-//!   kernel comes to the agent meanwhile.
+//! * right before execve, once everything that the kernel will read has been copied, so that the exec is the first stop;
+//! * before anything else that would stop the child: a signal that it sends, or takes. Meanwhile the agent gets the
+//!   signals whose default action the kernel would take.
 //!
-//! Where execve fails all the same, a child of vfork makes its few remaining calls as without Ebb: its parent waits. One with
-//! memory of its own goes on under Ebb, with stops that its tracer sees.
+//! If execve fails all the same, a child of vfork makes its few remaining calls as without Ebb, because its parent
+//! waits. A child with memory of its own goes on under Ebb, with stops that its tracer sees.
 
 use crate::base::frame::SigInfo;
 use crate::base::text::Line;
@@ -26,10 +26,10 @@ use linux_raw_sys::{errno as e, general as g};
 
 const PTRACE_TRACEME: u64 = 0;
 
-/// This process is a fork's child, and has begun no other program.
+/// Whether this process is a fork's child, and has begun no other program.
 static IS_FORKED: AtomicBool = AtomicBool::new(false);
 
-/// In fork's child. What its parent kept back is not the child's.
+/// Takes note that this is fork's child. A request that its parent kept back is not the child's.
 pub fn in_child(b: &ThreadBlock) {
     IS_FORKED.store(true, Relaxed);
     if b.asks_to_be_traced.take() {
@@ -42,7 +42,8 @@ pub fn is_request(nr: u32, a: &[u64; 6]) -> bool {
     nr == g::__NR_ptrace && a[0] == PTRACE_TRACEME
 }
 
-/// PTRACE_TRACEME by a child that is between fork and exec: the answer; none where the kernel is to be asked at once.
+/// Keeps back PTRACE_TRACEME by a child between fork and exec, and returns its answer; none when the kernel must be
+/// asked at once.
 pub fn ask(b: &ThreadBlock, is_alone: bool) -> Option<i64> {
     let is_child =
         if b.foreign.get() { b.parent_frees.get() && b.has_own_table() } else { IS_FORKED.load(Relaxed) && is_alone };
@@ -63,13 +64,13 @@ pub fn make(b: &ThreadBlock) {
     }
 }
 
-/// A signal came that would have stopped the child. True when it comes again.
+/// Makes the request when a signal came that would have stopped the child. True when the signal comes again.
 pub fn at_signal(b: &ThreadBlock, info: &SigInfo) -> bool {
     const SIGTRAP: i32 = 5;
     let was_kept = b.asks_to_be_traced.get();
     if was_kept {
         make(b);
-        // Other faults happen anew.
+        // Other faults happen again by themselves.
         if !info.is_fault() || info.signo == SIGTRAP || info.signo == signum::SIGSYS {
             masks::raise(info);
         }
@@ -77,7 +78,7 @@ pub fn at_signal(b: &ThreadBlock, info: &SigInfo) -> bool {
     was_kept
 }
 
-/// Before a call that may send the child a signal.
+/// Makes the request before a call that may send the child a signal.
 pub fn before_call(b: &ThreadBlock, nr: u32) {
     let sends = matches!(
         nr,
@@ -93,8 +94,8 @@ pub fn before_call(b: &ThreadBlock, nr: u32) {
     }
 }
 
-/// Before execve of `path` in the directory `dir`, for a child that has asked: an error that execve would answer. With it
-/// the child goes on as it is.
+/// Checks execve of `path` in the directory `dir`, for a child that has asked to be traced. The error is what execve
+/// would answer; with it the child goes on as it is.
 pub fn before_exec(dir: i32, path: u64) -> Result<(), i64> {
     const X_OK: u64 = 1;
     const S_IFMT: u32 = 0o170_000;
@@ -108,7 +109,7 @@ pub fn before_exec(dir: i32, path: u64) -> Result<(), i64> {
         (calls::raw_syscall(g::__NR_faccessat2 as u64, &access), calls::raw_syscall(g::__NR_newfstatat as u64, &look))
     };
     let certain = [e::ENOENT, e::EACCES, e::ENOTDIR, e::ELOOP, e::ENAMETOOLONG].map(|errno| -(errno as i64));
-    // An empty path may name the directory's own descriptor.
+    // An empty path may mean the file of `dir` itself.
     // SAFETY: as above.
     let is_empty = unsafe { (path as *const u8).read() } == 0;
     if !is_empty && certain.contains(&seen) {
@@ -120,7 +121,7 @@ pub fn before_exec(dir: i32, path: u64) -> Result<(), i64> {
     Ok(())
 }
 
-/// The exec of a child that is traced now has failed.
+/// Disarms a child of vfork that is traced now, after its exec has failed.
 pub fn exec_failed(b: &ThreadBlock) {
     if b.foreign.get() && calls::disarm().is_err() {
         Line::new().str("ebb: a traced child cannot be disarmed: prctl failed; report it\n").write();
@@ -128,7 +129,7 @@ pub fn exec_failed(b: &ThreadBlock) {
     }
 }
 
-/// Whether somebody traces this thread, as far as the kernel says.
+/// Whether this thread is traced, as far as the kernel says.
 fn is_traced() -> bool {
     const KEY: &[u8] = b"TracerPid:";
     let mut text = [0u8; 1024];

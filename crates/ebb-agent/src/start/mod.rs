@@ -1,4 +1,4 @@
-//! The way in.
+//! The way in: start-up.
 
 #[expect(clippy::module_inception, reason = "the way in of the way in")]
 pub mod start;

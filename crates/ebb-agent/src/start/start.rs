@@ -1,5 +1,5 @@
-//! The start, in two parts: the constructor keeps what the environment says and leaves the process dormant (`dormant`);
-//! activation makes the space and arms the first thread. Where a process cannot be dormant both come at once.
+//! The start, in two parts. The constructor keeps what the environment says and leaves the process dormant (`dormant`).
+//! Activation makes the space and arms the first thread. Where a process cannot be dormant, both come at once.
 //!
 //! Without `EBB_RAM` the library does nothing at all. A start that fails says why and ends the process with status 125,
 //! because a program that silently runs without its limit is worse than one that does not run.
@@ -45,7 +45,8 @@ fn fail(line: &mut Line) -> ! {
 }
 
 /// # Safety
-/// `envp` must be the environment as the kernel laid it out, with the auxiliary vector behind it; no second thread.
+/// `envp` must be the environment as the kernel laid it out, with the auxiliary vector behind it. There must be no
+/// second thread.
 #[cfg_attr(test, expect(dead_code, reason = "only the dynamic linker calls the constructor"))]
 unsafe fn start(envp: *const *const core::ffi::c_char) {
     // SAFETY: no second thread exists.
@@ -80,7 +81,7 @@ unsafe fn start(envp: *const *const core::ffi::c_char) {
     // SAFETY: by the constructor.
     let is_dormant = unsafe { state::begin(&early, &auxv) };
     if !is_dormant {
-        // As it was at the start of the program: nothing is blocked yet.
+        // The mask as it was at the start of the program: Ebb has blocked nothing yet.
         let mask = masks::set_kernel_mask(signum::FULL_MASK);
         match refused::by_inherited(early.life_ends.as_ref().map_or(0, |ends| ends.holder)) {
             Some(name) => {
@@ -101,25 +102,25 @@ unsafe fn start(envp: *const *const core::ffi::c_char) {
     }
 }
 
-/// Tells `ebb` that the agent runs in the program that it started, which may never grow. The others need not: each call
-/// counts for a small program.
+/// Tells `ebb` that the agent runs in the program that it started, which may never grow. Other processes do not tell
+/// it, because in a small program each system call counts.
 fn tell_begun(early: &Early<'_>) {
     let is_first = early.life_ends.as_ref().is_some_and(|ends| uapi::getppid() == ends.holder);
     if let Some(fd) = early.stats_fd.filter(|fd| is_first && stats::file_bytes(*fd) >= Shared::MAP_BYTES as u64) {
-        // Without it `ebb` says at the end what is not so.
+        // If this fails and the program never grows, `ebb` wrongly says at the end that the loader did not start the agent.
         let _ = uapi::pwrite_all(fd, &1u32.to_ne_bytes(), core::mem::offset_of!(Shared, has_begun) as u64);
     }
 }
 
-/// Where the stack of the first thread ends.
+/// Address at which the stack of the first thread ends.
 static STACK_END: AtomicU64 = AtomicU64::new(0);
 
 fn not_understood(name: &str) -> ! {
     fail(Line::new().str("ebb: ").str(name).str(": its value is not understood; start the program with ebb run"))
 }
 
-/// Activates a process that runs, with the program's signal mask `mask`; the mask for the kernel to have instead. All
-/// signals are blocked, and no stack but the dormant one is in use.
+/// Activates a process that runs, with the program's signal mask `mask`. Returns the mask for the kernel to have
+/// instead. All signals must be blocked, and no stack but the dormant one in use.
 pub fn activate_running(mask: u64) -> u64 {
     let found = Found::read(false);
     if found.as_ref().is_some_and(|found| found.has_ring) {
@@ -132,8 +133,8 @@ pub fn activate_running(mask: u64) -> u64 {
     signum::kernel_part(mask)
 }
 
-/// Makes this process a managed one. `found`: what memory it has, as far as that can be told; `is_running`: the program has
-/// begun. Every signal is blocked; `mask` is the program's mask.
+/// Makes this process a managed one. `found`: what memory it has, as far as that can be told. `is_running`: whether the
+/// program has begun. `mask`: the program's mask. Every signal must be blocked.
 fn activate(mask: u64, found: Option<Found>, is_running: bool) {
     let mut settings = Settings::default();
     for var in environment::kept_vars() {
@@ -170,8 +171,8 @@ fn activate(mask: u64, found: Option<Found>, is_running: bool) {
     // SAFETY: nobody else uses the block.
     unsafe { thread::set_current(block, core::ptr::null()) };
     let (stack, mut old) = (b.stack(), AltStack::default());
-    // SAFETY: the kernel reads and writes one structure each; the stack is the block's own. A handler of the program's may
-    // be on the old one, but this code is not.
+    // SAFETY: the kernel reads and writes one structure each; the stack is the block's own. A handler of the program's
+    // may run on the old stack, but this code does not.
     let ret = unsafe {
         let args = [&raw const stack as u64, &raw mut old as u64, 0, 0, 0, 0];
         calls::raw_syscall(g::__NR_sigaltstack as u64, &args)
@@ -210,8 +211,8 @@ fn activate(mask: u64, found: Option<Found>, is_running: bool) {
     interpose::set_enabled(settings.interposes);
 }
 
-/// What the limit on address space must be at least, about, for Ebb to have room beside a small program: bytes. Some of its tables
-/// are as large as it is, and some grow with the budget.
+/// Approximate minimum of the limit on address space that leaves Ebb room beside a small program, in bytes. Some of
+/// Ebb's tables are as large as the limit allows, and some grow with the budget.
 fn limit_for(ram_bytes: u64) -> u64 {
     const FIXED_BYTES: u64 = 1350 << 20;
     (FIXED_BYTES + ram_bytes).max(ram_bytes / 20 * 67)
@@ -241,8 +242,8 @@ fn make_space(settings: &Settings, is_running: bool) -> &'static Space {
                 }
                 return space;
             }
-            // A program that has begun may have become another user, or see other directories: as in fork's child, what
-            // does not compress stays in RAM then.
+            // A program that has begun may have become another user, or see other directories. Then what does not
+            // compress stays in RAM, as in fork's child.
             Err(InitError::Spill(i, errno)) if is_running => {
                 unmade = Some(errno);
                 devices.copy_within(i + 1..nr_devices, i);
@@ -292,7 +293,7 @@ fn make_space(settings: &Settings, is_running: bool) -> &'static Space {
     fail(&mut line)
 }
 
-/// What the kernel says of the process.
+/// Reads what the kernel says of the process.
 ///
 /// # Safety
 /// `auxv` must be the auxiliary vector.
@@ -323,8 +324,8 @@ unsafe fn read_auxv(mut auxv: *const [u64; 2]) -> Auxv {
     }
 }
 
-/// Finds the part of the agent's code that may make system calls: its segment, up to or from the code whose calls are
-/// the program's (`base::outside::outside`).
+/// Finds the part of the agent's code that may make system calls: its segment, up to the code whose calls are the
+/// program's (`base::outside::outside`), or from behind that code on.
 fn find_text() {
     let outside = outside::outside();
     let stub = entry::stub();

@@ -1,15 +1,23 @@
-//! What memory a running process has, as far as it can be managed.
+//! Which memory of a running process can be managed.
 //!
-//! `/proc/self/smaps` tells it. Taken over are the heap, private anonymous mappings, the zeroed memory behind the data of
-//! programs and libraries (`.bss`), and what the loader has relocated of theirs and is only read since, and of a program that has
-//! not begun the variables; not the stack, other
-//! data of files, what libc has for itself, what is locked, grows down, has other pages than the usual, or belongs to a
-//! userfaultfd of the program's; not the agent's own; and not what the kernel writes to by itself: the surroundings of the
-//! thread pointer (where libc has the robust list, the restartable sequence and the word to clear at the end), and the
-//! list and the word themselves, wherever they are.
+//! `/proc/self/smaps` tells it. Taken over are
 //!
-//! A program that had all future memory locked (mlockall), in a way that was not noticed, would have each new mapping populated
-//! before Ebb can register it. As in a managed process, that wish has no effect from here on; what is locked already stays so.
+//! * the heap and private anonymous mappings;
+//! * the zeroed memory behind the data of programs and libraries (`.bss`);
+//! * what the loader has relocated of their data, which is only read since;
+//! * the variables of a program that has not begun.
+//!
+//! Left alone are
+//!
+//! * the stack, other data of files, and what libc has for itself;
+//! * what is locked, grows down, has other pages than the usual, or belongs to a userfaultfd of the program's;
+//! * the agent's own memory;
+//! * what the kernel writes to by itself: the surroundings of the thread pointer (where libc has the robust list, the
+//!   restartable sequence and the word to clear at the end), and the list and the word themselves, wherever they are.
+//!
+//! A program may have locked all future memory (mlockall) in a way that was not noticed. The kernel would then populate
+//! each new mapping before Ebb can register it. So, as in a managed process, that wish has no effect from here on; what
+//! is locked already stays locked.
 
 use crate::base::here;
 use crate::base::{calls, sequences};
@@ -20,37 +28,37 @@ use core::mem::size_of;
 use ebb::{Mapping, PAGE, PageMap, Space, Which, uapi};
 use linux_raw_sys::general as g;
 
-/// Bytes of the text that is read at a time.
+/// Bytes of text that are read at a time.
 const TEXT_BYTES: usize = 64 << 10;
-/// Most mappings that are looked at; others stay as they are.
+/// Most mappings that are looked at. Others stay as they are.
 const MAPPINGS_MAX: usize = 1 << 14;
 const BYTES: usize = TEXT_BYTES + MAPPINGS_MAX * size_of::<Entry>();
-/// What lies around the thread pointer and may be known to the kernel: static thread-local storage below, libc's
-/// descriptor of the thread above.
+/// What lies around the thread pointer and may be known to the kernel, in bytes: static thread-local storage below it,
+/// libc's descriptor of the thread above it.
 const BELOW_BYTES: usize = 64 << 10;
 const ABOVE_BYTES: usize = 8 << 10;
-/// Zeroed memory behind a file's data that is less than this is not worth a region.
+/// Zeroed memory behind a file's data is not worth a region if it has fewer bytes than this.
 const ZEROED_BYTES_MIN: usize = 128 << 10;
-/// Variables that are less, or more, are not worth a copy.
+/// Variables are not worth a copy if they have fewer bytes than the first, or more than the second.
 const VARIABLES_BYTES_MIN: usize = 128 << 10;
 const VARIABLES_BYTES_MAX: usize = 16 << 20;
-/// The part of the budget that all of them may take.
+/// The part of the budget that all variables together may take.
 const VARIABLES_PART: usize = 32;
-/// What a library has relocated that is less than this is not worth a copy.
+/// A library's relocated data is not worth a copy if it has fewer bytes than this.
 const RELOCATED_BYTES_MIN: usize = 512 << 10;
-/// A mapping with the thread's descriptor in it is left alone as a whole, unless it is larger than this: a small process
-/// has not much more.
+/// A mapping with the thread's descriptor in it is left alone as a whole, unless it has more bytes than this. A small
+/// process does not have much more.
 const WHOLE_BYTES: usize = 16 << 20;
 
-/// What was found, in memory of its own.
+/// What was found, in a mapping of its own.
 pub struct Found {
     at: *mut u8,
     count: usize,
-    /// No code of the program has run.
+    /// Whether no code of the program has run.
     fresh: bool,
-    /// The kernel uses the program's memory beside it (io_submit): nothing can be taken over.
+    /// Whether the kernel uses the program's memory beside the program (io_submit). Then nothing can be taken over.
     is_used_by_kernel: bool,
-    /// The program has a ring for io_uring.
+    /// Whether the program has a ring for io_uring.
     pub has_ring: bool,
 }
 
@@ -59,34 +67,34 @@ pub struct Found {
 struct Entry {
     mapping: Mapping,
     is_candidate: bool,
-    /// It is a file's.
+    /// What is taken over of it if it is a file's.
     file: OfFile,
     lock: Lock,
 }
 
-/// What a mapping of a file is to be.
+/// What is taken over of a mapping of a file.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 enum OfFile {
     #[default]
     No,
-    /// What the loader has relocated; so many bytes of it are the process's own, and only those are taken over.
+    /// What the loader has relocated, with the number of bytes that are the process's own. Only those are taken over.
     Relocated(usize),
-    /// Variables of a program that has not begun: all of them.
+    /// All variables of a program that has not begun.
     Variables,
 }
 
-/// What a mapping is locked like.
+/// How a mapping is locked.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 enum Lock {
     #[default]
     None,
     All,
-    /// Only what comes in.
+    /// Pages are locked only when they come in.
     OnFault,
 }
 
 impl Found {
-    /// Reads what there is. `fresh`: no code of the program has run. None where /proc does not tell.
+    /// Reads which memory there is. `fresh`: no code of the program has run. None where /proc does not tell.
     pub fn read(fresh: bool) -> Option<Self> {
         let fd = uapi::open_read(c"/proc/self/smaps").ok()?;
         let found = uapi::map_for_now(BYTES).ok().map(|at| {
@@ -100,7 +108,7 @@ impl Found {
         found
     }
 
-    /// False when the text cannot be had.
+    /// Reads the text at `fd`. False when it cannot be had.
     fn read_from(&mut self, fd: i32) -> bool {
         // SAFETY: the mapping begins with this much room for text, which nobody else uses.
         let text = unsafe { core::slice::from_raw_parts_mut(self.at, TEXT_BYTES) };
@@ -139,7 +147,7 @@ impl Found {
         self.has_ring |= name.starts_with(b"anon_inode:[io_uring]");
         let is_heap = name == b"[heap]";
         let is_anonymous = name.is_empty() || name.starts_with(b"[anon:");
-        // Right behind a file's data lies its zeroed memory.
+        // A file's zeroed memory lies right behind its data.
         let is_zeroed = is_anonymous && start == before.end;
         let is_worth_it = !is_zeroed || (!before.is_libc && end - start >= ZEROED_BYTES_MIN);
         let file = self.of_file(start, end, flags, name, before);
@@ -152,19 +160,19 @@ impl Found {
         Entry { mapping, is_candidate: is_candidate && is_private, file, lock: Lock::None }
     }
 
-    /// What a mapping is to be if it is a file's.
+    /// What is taken over of a mapping if it is a file's.
     fn of_file(&self, start: usize, end: usize, flags: &[u8], name: &[u8], before: Before) -> OfFile {
         if !is_file(name) || is_libc(name) {
             return OfFile::No;
         }
         match flags {
-            // With the dynamic section in it: the loader protects it from then on.
+            // The part with the dynamic section in it: once it is relocated, the loader protects it.
             b"r--p"
                 if end - start >= RELOCATED_BYTES_MIN && is_image(start, end, flags, name) && is_nobody_elses(name) =>
             {
                 OfFile::Relocated(0)
             }
-            // Behind that.
+            // The variables lie behind that part.
             b"rw-p"
                 if self.fresh
                     && before.is_image
@@ -215,7 +223,7 @@ impl Found {
         }
     }
 
-    /// Has `space` take it over. On the agent's stack; the calling thread is the only one.
+    /// Makes `space` take over what was found. The caller must be on the agent's stack, in the only thread.
     pub fn take_over(self, space: &Space) {
         let own = here::own_range();
         let thread = thread_pointer() as usize;
@@ -228,7 +236,8 @@ impl Found {
             (robust, robust + size_of::<[u64; 3]>()),
             (word, word + size_of::<i32>()),
         ];
-        // What a guest uses must be there. What a driver has pinned must stay; where the kernel can be asked, it is.
+        // What a guest uses must stay in memory. So must what a driver has pinned, unless the kernel can be asked what
+        // is pinned.
         let open = device::open_ones();
         let stays = open.guest || open.driver && !space.can_ask_for_pins();
         let mut room = space.limit_pages() * PAGE / VARIABLES_PART;
@@ -243,7 +252,7 @@ impl Found {
                 if file != OfFile::No {
                     let bytes = mapping.end - mapping.start;
                     let which = if file == OfFile::Variables { Which::All } else { Which::Own };
-                    // Variables come in with what nobody has written.
+                    // Taking over variables brings in pages that nobody has written, too.
                     let fits = which == Which::Own || bytes <= room;
                     if which == Which::All && fits {
                         room -= bytes;
@@ -253,8 +262,8 @@ impl Found {
                     }
                     continue;
                 }
-                // To the program this is one mapping, which mremap moves as a whole, where the kernel joined its first ones
-                // with that of the thread's descriptor.
+                // The kernel may have joined the program's first mappings with the one of the thread's descriptor. To
+                // the program they are one mapping, which mremap moves as a whole.
                 let has_thread = (mapping.start..mapping.end).contains(&thread);
                 if has_thread && mapping.end - mapping.start <= WHOLE_BYTES {
                     continue;
@@ -267,7 +276,7 @@ impl Found {
     }
 }
 
-/// What is mapped from now on is not locked. `found`: what memory there is, as far as that can be told.
+/// Undoes the program's wish that all future memory be locked. `found`: what memory there is, as far as that can be told.
 pub fn unlock_future(found: Option<&Found>) {
     if ebb::is_future_locked() {
         // SAFETY: unlocking changes no content.
@@ -278,11 +287,11 @@ pub fn unlock_future(found: Option<&Found>) {
     }
 }
 
-/// Takes over what of a mapping is outside the ranges in `kept`.
+/// Takes over the parts of a mapping that are outside the ranges in `kept`.
 fn take_but(space: &Space, map: &PageMap, mapping: Mapping, kept: &[(usize, usize)]) {
     let (mut at, end) = (mapping.start, mapping.end);
     while at < end {
-        // The kept range that comes first; at most one more step for each.
+        // The kept range that comes first. Each kept range costs at most one more step.
         let pages = |&(start, end): &(usize, usize)| (start & !(PAGE - 1), end.next_multiple_of(PAGE));
         let meets = |range: &(usize, usize)| range.0 < end && range.1 > at;
         let next = kept.iter().map(pages).filter(meets).min();
@@ -292,7 +301,7 @@ fn take_but(space: &Space, map: &PageMap, mapping: Mapping, kept: &[(usize, usiz
     }
 }
 
-/// The mapping before, where it was a file's.
+/// The mapping before, if that was a file's.
 #[derive(Clone, Copy, Default)]
 struct Before {
     end: usize,
@@ -308,17 +317,17 @@ impl Before {
     }
 }
 
-/// Whether it is what the loader has protected of an image, the dynamic section among it.
+/// Whether a mapping is the part of an image that the loader has protected, with the dynamic section in it.
 fn is_image(start: usize, end: usize, flags: &[u8], name: &[u8]) -> bool {
     flags == b"r--p" && is_file(name) && sites::is_dynamic_within(start, end)
 }
 
-/// Tells names apart.
+/// A sum that tells names apart.
 fn sum(name: &[u8]) -> u64 {
     name.iter().fold(0xcbf2_9ce4_8422_2325, |sum, &c| (sum ^ u64::from(c)).wrapping_mul(0x100_0000_01b3))
 }
 
-/// Whether the kernel does not look for anything in the data of the file with this name, for sure.
+/// Whether the kernel certainly does not access the data of the file with this name on its own.
 fn is_nobody_elses(name: &[u8]) -> bool {
     let mut path = [0u8; 512];
     let Some(room) = path.get_mut(..name.len()) else { return false };
@@ -326,7 +335,7 @@ fn is_nobody_elses(name: &[u8]) -> bool {
     CStr::from_bytes_until_nul(&path).is_ok_and(|path| !sequences::may_have(path))
 }
 
-/// Whether a file is libc, the loader, or the agent: their data is used while Ebb works.
+/// Whether a file is libc, the loader, or the agent, whose data is in use while Ebb works.
 fn is_libc(name: &[u8]) -> bool {
     const NAMES: [&[u8]; 4] = [b"libc.so", b"libc-", b"ld-", b"libebb_agent"];
     let file = name.rsplit(|&c| c == b'/').next().unwrap_or(name);
@@ -338,7 +347,7 @@ fn is_file(name: &[u8]) -> bool {
     name.first() == Some(&b'/')
 }
 
-/// The first line of a mapping: start, end, flags such as `rw-p`, and name.
+/// Parses the first line of a mapping: start, end, flags such as `rw-p`, and name.
 fn head(line: &[u8]) -> Option<(usize, usize, &[u8], &[u8])> {
     let mut fields = line.splitn(6, |&c| c == b' ');
     let range = fields.next()?;
@@ -351,12 +360,12 @@ fn head(line: &[u8]) -> Option<(usize, usize, &[u8], &[u8])> {
     Some((start, end, flags, name))
 }
 
-/// A further line of a mapping.
+/// Takes a further line of a mapping into account.
 fn detail(entry: &mut Entry, line: &[u8]) {
     let mapping = &mut entry.mapping;
     let is_more_than_zero = |text: &[u8]| text.iter().any(|c| (b'1'..=b'9').contains(c));
     if line.strip_prefix(b"LazyFree:").is_some_and(is_more_than_zero) {
-        // The kernel may drop what the program gave up by MADV_FREE at any time, and would not say so.
+        // The program gave this memory up by MADV_FREE: the kernel may drop it at any time, and would not say so.
         entry.is_candidate = false;
     } else if let Some(huge) = line.strip_prefix(b"AnonHugePages:") {
         mapping.has_huge = is_more_than_zero(huge);
@@ -367,7 +376,7 @@ fn detail(entry: &mut Entry, line: &[u8]) {
     } else if let Some(flags) = line.strip_prefix(b"VmFlags:") {
         for flag in flags.split(|&c| c == b' ') {
             match flag {
-                // Both are there for what is locked as it comes in, in this order.
+                // A mapping that is locked as its pages come in has both flags, in this order.
                 b"lo" | b"lf" => {
                     entry.lock = if flag == b"lf" { Lock::OnFault } else { Lock::All };
                     entry.is_candidate = false;
@@ -386,13 +395,13 @@ fn detail(entry: &mut Entry, line: &[u8]) {
     }
 }
 
-/// The number in such a line, as ` 128 kB`.
+/// The number in a further line, as in ` 128 kB`.
 fn kibibytes(text: &[u8]) -> Option<usize> {
     let number = text.split(|&c| c == b' ').find(|word| !word.is_empty())?;
     core::str::from_utf8(number).ok()?.parse().ok()
 }
 
-/// The FS base: where libc's descriptor of the thread is.
+/// The FS base, where libc's descriptor of the thread is.
 fn thread_pointer() -> u64 {
     let at: u64;
     // SAFETY: reads a register; the kernel lets user space do so, or the process would not have been dormant.
@@ -400,7 +409,7 @@ fn thread_pointer() -> u64 {
     at
 }
 
-/// Head of the robust locks, or 0.
+/// Head of the list of robust locks, or 0.
 fn robust_list() -> u64 {
     let (mut head, mut bytes) = (0u64, 0u64);
     let args = [0, &raw mut head as u64, &raw mut bytes as u64, 0, 0, 0];
@@ -409,7 +418,7 @@ fn robust_list() -> u64 {
     if ret == 0 { head } else { 0 }
 }
 
-/// The word that the kernel clears when the thread ends, or 0 when it does not tell: then it is where libc has it.
+/// The word that the kernel clears when the thread ends. 0 when the kernel does not tell: then the word is where libc has it.
 fn tid_address() -> u64 {
     const PR_GET_TID_ADDRESS: u64 = 40;
     let mut at = 0u64;

@@ -5,18 +5,18 @@
 //! guard pins their buffers, and the call is made right here. What libc calls within itself does not come here and
 //! traps, as does everything while interposition is off.
 //!
-//! These functions behave as those of glibc 2.36:
+//! These functions behave as glibc 2.36's:
 //!
-//! * `errno` is set through `__errno_location`, the answer is -1;
-//! * those that POSIX names cancellation points are. With more than one thread, the cancellation type is asynchronous
-//!   for the length of the system call, which is what `__libc_enable_asynccancel` does: a request that is pending
-//!   acts before the call, one that comes while it waits acts at once, one that comes after it acts before the type
-//!   is set back. In a process of one thread only that thread can have asked, and before the call: the request is
-//!   looked for once, as `pthread_testcancel` does;
+//! * they set `errno` through `__errno_location`, and return -1;
+//! * those that POSIX calls cancellation points are cancellation points. With more than one thread, the cancellation
+//!   type is asynchronous for the length of the system call, as in `__libc_enable_asynccancel`: a request that is
+//!   pending acts before the call, one that comes while the call waits acts at once, and one that comes after the call
+//!   acts before the type is set back. In a process of one thread, only that thread can have asked, and only before the
+//!   call. So the request is looked for once, as in `pthread_testcancel`;
 //! * the `_chk` variants of `_FORTIFY_SOURCE` end the program when the buffer is too small.
 //!
-//! A thread that is cancelled here leaves by unwinding through these frames. They hold nothing that needs dropping:
-//! pins of a call that never returned fall when the thread ends or makes a call higher up. Signals are blocked only
+//! A thread that is cancelled here leaves by unwinding through these frames. They hold nothing that must be dropped:
+//! the pins of a call that never returned end when the thread ends or makes a call higher up. Signals are blocked only
 //! inside the engine, so the request never finds a thread there.
 
 use crate::base::{calls, outside, zerocopy};
@@ -35,22 +35,23 @@ unsafe extern "C" {
     fn __chk_fail() -> !;
     fn pthread_setcanceltype(kind: c_int, old: *mut c_int) -> c_int;
     fn pthread_testcancel();
-    /// Not zero while the process has a single thread. The program's copy, where it has one.
+    /// Not zero while the process has a single thread. This is the program's copy, where it has one.
     static __libc_single_threaded: u8;
 }
 
 const PTHREAD_CANCEL_ASYNCHRONOUS: c_int = 1;
 
-/// Calls are made here, and do not trap.
+/// Whether calls are made here and do not trap.
 static ENABLED: AtomicBool = AtomicBool::new(false);
 
-/// Says whether calls are made here. Off, as before the process is managed, they are made where they trap once dispatch
-/// is armed: a call that a signal interrupts, whose handler has the process grow, is restarted as one to be caught.
+/// Says whether calls are made here. If not, as before the process is managed, they are made where they trap once
+/// dispatch is armed. Then a call is still caught if a signal interrupts it, the signal's handler makes the process
+/// grow, and the kernel restarts the call.
 pub fn set_enabled(yes: bool) {
     ENABLED.store(yes, Ordering::Release);
 }
 
-/// Where the system call is made.
+/// Where a system call is made.
 #[derive(Clone, Copy)]
 enum Way {
     /// In the agent's code, which may call the kernel.
@@ -59,7 +60,7 @@ enum Way {
     Outside,
 }
 
-/// Makes the call itself; the kernel's answer.
+/// Makes the call itself. Returns the kernel's answer.
 #[inline(always)]
 fn raw(way: Way, nr: u64, args: &[u64; 6]) -> i64 {
     // SAFETY: the program's own call, with the arguments it gave.
@@ -71,7 +72,7 @@ fn raw(way: Way, nr: u64, args: &[u64; 6]) -> i64 {
     }
 }
 
-/// Makes the call as a cancellation point.
+/// Makes the call as a cancellation point. Returns the kernel's answer.
 #[inline(always)]
 fn cancellable(way: Way, nr: u64, args: &[u64; 6]) -> i64 {
     // SAFETY: a byte of libc's that is always there. It changes only in this thread while there is no other.
@@ -105,14 +106,15 @@ fn finish(ret: i64) -> i64 {
 pub enum Touches {
     /// One buffer, by address and length.
     Buffer(u64, u64),
-    /// Memory that is most often resident, and EFAULT has no effect, as the table says: the call is made at once, and
-    /// pinned only when the kernel meets a page that is out. A page that is evicted meanwhile is met like that too.
+    /// Memory that is most often resident, in a call that has no effect when it ends with EFAULT, as the table says.
+    /// The call is made at once, and its memory is pinned only when the kernel meets a page that is out. A page that is
+    /// evicted meanwhile is pinned in the same way.
     Pure,
     /// What the table says.
     Table,
 }
 
-/// Makes the program's call `nr`, pinned, and a cancellation point if `CANCELS`.
+/// Makes the program's call `nr` with its memory pinned, as a cancellation point if `CANCELS`.
 #[inline(always)]
 pub fn make<const CANCELS: bool>(nr: u32, args: [u64; 6], touches: Touches) -> i64 {
     if zerocopy::is_one(nr, &args) {
@@ -122,7 +124,7 @@ pub fn make<const CANCELS: bool>(nr: u32, args: [u64; 6], touches: Touches) -> i
     let once = |way, nr: u64, args: &[u64; 6]| if CANCELS { cancellable(way, nr, args) } else { raw(way, nr, args) };
     let here = if ENABLED.load(Ordering::Acquire) { crate::base::here::space().zip(thread::current()) } else { None };
     let Some((space, block)) = here else { return finish(once(Way::Outside, nr, &args)) };
-    // The pins of the thread's last trapped call end now: later they would be taken for those of this one.
+    // The pins of the thread's last trapped call end now. Later they would be taken for pins of this call.
     masks::end_pins(block);
     let mem = SpaceMemory::of_block(space, block, stack_pointer());
     let leads_on = nr == g::__NR_write as u64 && device::may_take_commands();
@@ -147,12 +149,12 @@ pub fn make<const CANCELS: bool>(nr: u32, args: [u64; 6], touches: Touches) -> i
     finish(slow(&mem, nr, &args, &mut |nr, args| once(Way::Here, nr, args)))
 }
 
-/// Makes a call that the agent performs itself, once the process is managed: the kernel catches it.
+/// Makes a call where the kernel catches it once the process is managed, so that the agent performs it.
 pub fn caught(nr: u32, args: [u64; 6]) -> i64 {
     finish(raw(Way::Outside, nr as u64, &args))
 }
 
-/// The same, as a cancellation point: whatever the descriptor is, the call may wait.
+/// As [`caught`], and a cancellation point: whatever the descriptor is, the call may wait.
 fn caught_cancellable(nr: u32, args: [u64; 6]) -> i64 {
     finish(cancellable(Way::Outside, nr as u64, &args))
 }
@@ -190,7 +192,7 @@ macro_rules! libc_functions {
         $(libc_functions!(@alias $alias; $name $args -> $ret);)*
     };
     (@alias $alias:ident; $name:ident($($arg:ident: $kind:ty),*) -> $ret:ty) => {
-        /// The same under another name.
+        /// The same function under another name.
         ///
         /// # Safety
         /// As the function of libc with this name.

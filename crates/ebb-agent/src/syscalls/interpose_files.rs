@@ -1,7 +1,7 @@
 //! The hot calls of libc that are about files and their names, answered as in `interpose`.
 //!
 //! They touch a path and a structure. Both are small and in use, and the kernel looks at them before the call has any
-//! effect, so nothing is pinned beforehand.
+//! effect. So nothing is pinned beforehand.
 
 use crate::guard::device;
 use crate::kept::{fds, marks};
@@ -14,10 +14,10 @@ use linux_raw_sys::general as g;
 
 const AT_FDCWD: u64 = g::AT_FDCWD as i64 as u64;
 
-/// `F_OWNER_PGRP`
+/// The kind of owner that is a process group.
 const F_OWNER_PGRP: i32 = 2;
 
-/// The descriptor for the kernel: one of Ebb's looks closed.
+/// The descriptor for the kernel. One of Ebb's looks closed.
 #[inline(always)]
 fn visible(fd: c_int) -> u64 {
     let hidden = match crate::base::here::space() {
@@ -27,8 +27,8 @@ fn visible(fd: c_int) -> u64 {
     if hidden { int(-1) } else { int(fd) }
 }
 
-/// Remembers that a file with this path was opened, if it may be one that tells of the process itself, or a device that takes
-/// commands.
+/// Remembers that a file with this path was opened, if it may be one that tells of the process itself, or a device that
+/// takes commands.
 #[inline(always)]
 fn opened(path: Ptr, fd: c_int) -> c_int {
     if fd < 0 {
@@ -43,7 +43,7 @@ fn opened(path: Ptr, fd: c_int) -> c_int {
     fd
 }
 
-/// newfstatat. One that counts the tasks of the process is the agent's affair.
+/// newfstatat. The agent performs a call that would count the tasks of the process.
 #[inline(always)]
 fn look(args: [u64; 6]) -> c_int {
     let counts = |space| tasks::would_be_counted(space) && proc_files::counts_tasks(g::__NR_newfstatat, &args);
@@ -53,9 +53,9 @@ fn look(args: [u64; 6]) -> c_int {
     make::<false>(g::__NR_newfstatat, args, Touches::Pure) as c_int
 }
 
-/// dup2 and dup3: a number that a small process keeps for Ebb goes to the program that wants it.
+/// dup2 and dup3. A small process gives up a number that it keeps for Ebb, if the program wants that number.
 fn onto(old: c_int, new: c_int, nr: u32, flags: c_int) -> c_int {
-    // A call that fails takes nothing.
+    // A call that fails takes no number.
     let is_open = || interpose::caught(g::__NR_fcntl, [visible(old), g::F_GETFD as u64, 0, 0, 0, 0]) >= 0;
     let is_taken = || uapi::fd::is_below_limit(new) && is_open();
     if crate::base::here::space().is_none()
@@ -136,7 +136,7 @@ libc_functions! {
             }
             g::F_SETLKW | g::F_OFD_SETLKW => make::<true>(g::__NR_fcntl, args, Touches::Table),
             g::F_GETOWN => {
-                // As libc does: the plain call cannot tell a small process group from an error.
+                // Do as libc does: the plain call cannot tell a small process group from an error.
                 let mut owner = [0i32; 2];
                 let args = [args[0], g::F_GETOWN_EX as u64, owner.as_mut_ptr() as u64, 0, 0, 0];
                 match make::<false>(g::__NR_fcntl, args, Touches::Table) {

@@ -9,7 +9,7 @@ use linux_raw_sys::{errno as e, general as g};
 const EINVAL: i64 = -(e::EINVAL as i64);
 const SHM_REMAP: u64 = 0x4000;
 
-/// Performs the call if it changes the address space; its answer.
+/// Performs the call if it changes the address space. Returns its answer; none for other calls.
 pub fn call(space: &'static Space, ctx: &ThreadCtx, nr: u32, a: &[u64; 6]) -> Option<i64> {
     Some(match nr {
         g::__NR_mmap => space.mmap(ctx, *a),
@@ -28,8 +28,8 @@ pub fn call(space: &'static Space, ctx: &ThreadCtx, nr: u32, a: &[u64; 6]) -> Op
     })
 }
 
-/// Advice that drops content is only for a process's own memory, and new in Linux 6.13: programs that are refused use
-/// madvise, which the engine sees.
+/// Whether advice is for another process's memory, too. Advice that drops content is only for a process's own memory,
+/// and new in Linux 6.13. Programs that are refused use madvise, which the engine sees.
 fn is_remote_advice(advice: u32) -> bool {
     [g::MADV_COLD, g::MADV_PAGEOUT, g::MADV_WILLNEED, g::MADV_COLLAPSE].contains(&advice)
 }
@@ -54,7 +54,7 @@ fn shmat(space: &'static Space, ctx: &ThreadCtx, a: &[u64; 6]) -> i64 {
     unsafe { calls::raw_syscall(g::__NR_shmat as u64, a) }
 }
 
-/// The program wants pages merged; see [`merge`].
+/// Whether the program wants pages merged; see [`merge`].
 static MERGE_WANTED: AtomicBool = AtomicBool::new(false);
 
 /// Remembers what the program asked for before it was managed.
@@ -65,8 +65,8 @@ pub fn take_over_merge() {
     MERGE_WANTED.store(ret == 1, Ordering::Relaxed);
 }
 
-/// PR_SET_MEMORY_MERGE and PR_GET_MEMORY_MERGE: the program's wish is remembered and has no effect, as the kernel may
-/// take as long as it likes to fulfil it. Merged pages lose the write protection that the engine relies on.
+/// PR_SET_MEMORY_MERGE and PR_GET_MEMORY_MERGE. The program's wish is remembered and has no effect, because the kernel
+/// may take as long as it likes to fulfil it. Merged pages would lose the write protection that the engine relies on.
 pub fn merge(a: &[u64; 6]) -> Outcome {
     const PR_SET_MEMORY_MERGE: u32 = 67;
     let sets = a[0] as u32 == PR_SET_MEMORY_MERGE;

@@ -1,9 +1,9 @@
 //! System calls of the program, as Syscall User Dispatch hands them over.
 //!
-//! The SIGSYS handler decides what a call needs. What concerns the agent's own affairs (address space, signals,
-//! threads, descriptors) it performs at once. Every other call it only prepares, and returns into `entry`'s stub, which
-//! makes the call with the program's registers, stack and mask: so a call that waits holds nothing of the agent, and
-//! its buffers' pins live on until the thread's next entry ([`masks::end_pins`]).
+//! The SIGSYS handler decides what a call needs. Calls about the agent's own affairs (address space, signals, threads,
+//! descriptors) it performs at once. Every other call it only prepares, and returns into `entry`'s stub, which makes
+//! the call with the program's registers, stack and mask. So a call that waits holds nothing of the agent, and its
+//! buffers' pins live on until the thread's next entry ([`masks::end_pins`]).
 
 use crate::base::calls::{self, PR_SET_SYSCALL_USER_DISPATCH};
 use crate::base::change::Change;
@@ -119,11 +119,11 @@ pub(crate) fn dispatch(space: &'static Space, b: &ThreadBlock, uc: &mut Context,
     }
 }
 
-/// What a thread asks of the kernel for itself or its process, and address-space calls.
+/// Handles what a thread asks of the kernel for itself or its process, and calls that change the address space.
 fn about_process(space: &'static Space, b: &ThreadBlock, nr: u32, a: &[u64; 6]) -> Outcome {
     use Outcome::{Done, Forward};
     match nr {
-        // Requests sit in shared memory where no system call shows them; programs go without it.
+        // Requests are in shared memory, where no system call shows them; programs do without io_uring.
         g::__NR_io_uring_setup => Done(ENOSYS),
         g::__NR_prctl if a[0] as u32 as u64 == PR_SET_SYSCALL_USER_DISPATCH => Done(EINVAL),
         g::__NR_prctl if a[0] as u32 as u64 == PR_SET_TSC => {
@@ -140,7 +140,7 @@ fn about_process(space: &'static Space, b: &ThreadBlock, nr: u32, a: &[u64; 6]) 
         g::__NR_ptrace if traced::is_request(nr, a) => traced::ask(b, tasks::live() == 1).map_or(Forward(*a), Done),
         g::__NR_fstat if fds::is_protected(space, a[0]) => Done(EBADF),
         g::__NR_arch_prctl if a[0] == ARCH_SET_GS && !thread::has_fsgsbase() => Done(EINVAL),
-        // A base of the program's needs no keeping: none of the agent's handlers changes it.
+        // A base of the program's need not be kept: no handler of the agent changes it.
         // SAFETY: nothing of the agent's relies on the GS base.
         g::__NR_arch_prctl if a[0] == ARCH_SET_GS => Done(unsafe { calls::raw_syscall(nr as u64, a) }),
         g::__NR_arch_prctl if a[0] == ARCH_GET_GS => {
@@ -151,9 +151,9 @@ fn about_process(space: &'static Space, b: &ThreadBlock, nr: u32, a: &[u64; 6]) 
     }
 }
 
-/// Whether a call with these `flags` gives the calling thread a table of descriptors of its own: `bit` says so. It is taken away where
-/// that changes nothing for the program, whose only thread this is: that keeps the table that it has, which may be Ebb's threads', too,
-/// and have the locks by which others know the process.
+/// Whether a call with these `flags` gives the calling thread a descriptor table of its own, as `bit` asks. Takes the
+/// bit away if this is the program's only thread. For the program that changes nothing. The thread keeps the table that
+/// it has: Ebb's threads may have it, too, and it may have the locks by which others know the process.
 fn takes_own_table(space: &Space, b: &ThreadBlock, flags: &mut u64, bit: u32) -> bool {
     let bit = u64::from(bit);
     if *flags & bit == 0 {
@@ -169,7 +169,7 @@ fn takes_own_table(space: &Space, b: &ThreadBlock, flags: &mut u64, bit: u32) ->
     true
 }
 
-/// A call that `f` performs here, if it does: it is given what makes one call.
+/// Lets `f` perform a call here; `f` is given a function that makes one call. If it returns none, the kernel performs the call.
 fn performed(
     uc: &Context,
     a: &[u64; 6],
@@ -185,7 +185,7 @@ fn performed(
     }
 }
 
-/// A call that replaces the signal mask while it waits.
+/// Handles a call that replaces the signal mask while it waits.
 fn masked(b: &ThreadBlock, uc: &mut Context, mut used: [u64; 6], at: usize, indirect: bool) -> Outcome {
     let replaced =
         if indirect { syscalls::replace_mask_arg(b, &mut used, at) } else { syscalls::replace_mask(b, &mut used, at) };
@@ -196,7 +196,7 @@ fn masked(b: &ThreadBlock, uc: &mut Context, mut used: [u64; 6], at: usize, indi
     }
 }
 
-/// Has the kernel perform the thread's call with arguments `used`.
+/// Has the kernel perform the thread's call, with arguments `used`.
 pub(crate) fn forward(space: &'static Space, b: &ThreadBlock, uc: &mut Context, mut used: [u64; 6]) {
     let nr = b.call.nr.get();
     if let Err(answer) = aio::begin(space, &b.call, &mut used) {
@@ -244,11 +244,11 @@ fn enter_stub(b: &ThreadBlock, uc: &mut Context, pinned: bool) {
     uc.regs.ip = if asks { entry::stub_asking() } else { entry::stub() };
 }
 
-/// True when the call's pins may be worth ending as soon as it returns, rather than at the thread's next entry: any
-/// argument that could be the length of something long, or a vector of buffers.
+/// True when it may be worth ending the call's pins as soon as it returns, rather than at the thread's next entry: when
+/// an argument could be the length of something long, or the call takes a vector of buffers.
 fn pins_much(nr: u32, args: &[u64; 6]) -> bool {
     const FEW_BYTES: u64 = 64 << 10;
-    /// Above this an argument is an address or a flag word, not a length that can be pinned.
+    /// An argument above this is an address or a flag word, not a length that can be pinned.
     const LENGTH_MAX: u64 = 1 << 40;
     let vectored = matches!(
         nr,
@@ -278,7 +278,7 @@ fn leave_hint(b: &ThreadBlock, sp: u64) {
     }
 }
 
-/// Shows the call as not made yet: the program's own instruction makes it anew.
+/// Shows the call as not made yet, so that the program's own instruction makes it again.
 pub fn rewind(b: &ThreadBlock, uc: &mut Context) {
     masks::end_pins(b);
     if b.call.change.get() != Change::None
@@ -307,12 +307,12 @@ pub fn finish(b: &ThreadBlock, uc: &mut Context, ret: i64) {
     uc.regs.set_args(&b.call.args.get());
     uc.regs.ax = ret as u64;
     uc.regs.ip = b.call.ip.get();
-    // As the instruction leaves them.
+    // As the `syscall` instruction leaves these registers.
     uc.regs.cx = b.call.ip.get();
     uc.regs.r11 = uc.regs.flags;
 }
 
-/// The kernel has answered the call, and the thread still is in the stub.
+/// Handles the kernel's answer to the call, while the thread still is in the stub.
 pub fn returned(b: &ThreadBlock, uc: &mut Context) {
     let ret = uc.regs.ax as i64;
     let Some(space) = crate::base::here::space() else { return };
@@ -330,7 +330,7 @@ pub fn returned(b: &ThreadBlock, uc: &mut Context) {
     }
 }
 
-/// The stub asks the agent to go on. False when the thread is not there.
+/// Goes on when the stub asks the agent to. False when the thread is not there.
 pub fn help_stub(b: &ThreadBlock, uc: &mut Context) -> bool {
     let asks = entry::stub_at(uc.regs.ip) == StubAt::Asks;
     if asks {

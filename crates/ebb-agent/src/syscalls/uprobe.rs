@@ -1,10 +1,10 @@
 //! System calls that the kernel's own code makes in the program's place: uretprobe and uprobe.
 //!
-//! A tracer of the whole machine may have put probes on functions of any file. Where the kernel returns from a probed
-//! function, or is called from a place that it has patched, it has put a page of code into the process, which makes one of
-//! these calls; and the kernel takes them from that page only, and ends the process by SIGILL elsewhere. So the agent
-//! cannot make them in its stub. Instead the thread goes back to the instruction with Syscall User Dispatch off, and with
-//! the trap flag: a system call does not trap, the instruction behind it does. What runs in between is the kernel's page.
+//! A system-wide tracer may have put probes on functions of any file. The kernel has then put a page of code into the
+//! process. Where a probed function returns, or a patched place is reached, that page makes one of these calls. The
+//! kernel takes them from that page only, and ends the process by SIGILL elsewhere. So the agent cannot make them in
+//! its stub. Instead the thread goes back to the instruction with Syscall User Dispatch off and the trap flag set: the
+//! system call itself does not trap, the instruction behind it does. Only the kernel's page runs in between.
 
 use crate::base::calls;
 use crate::base::frame::{Context, FLAG_TRAP, SigInfo};
@@ -29,7 +29,7 @@ pub fn is_one(nr: u32) -> bool {
     nr == NR_URETPROBE || nr == NR_UPROBE
 }
 
-/// Sends the thread back to make the call that was caught, by itself.
+/// Sends the thread back to make the caught call by itself.
 pub fn pass(space: &Space, b: &ThreadBlock, uc: &mut Context) -> Result<(), Errno> {
     actions::hold_trap(b.table())?;
     trap::rewind(b, uc);
@@ -39,14 +39,14 @@ pub fn pass(space: &Space, b: &ThreadBlock, uc: &mut Context) -> Result<(), Errn
     calls::disarm()?;
     b.pass_mask.set(masks::program_mask(b, uc));
     b.is_passing.set(true);
-    // Where it is not the kernel's page the kernel says so by SIGILL.
+    // SIGILL is open because the kernel sends it when the page is not its own.
     uc.mask = signum::FULL_MASK & !bit(SIGTRAP) & !bit(signum::SIGILL);
     uc.regs.flags |= FLAG_TRAP;
     Ok(())
 }
 
-/// A signal found the thread on the way that [`pass`] sent it: the way ends here. True when that was all that the signal
-/// was for.
+/// Arms the thread again that [`pass`] sent back, when a signal finds it on that way. True when the signal was for
+/// nothing else.
 pub fn end(b: &ThreadBlock, info: &SigInfo, uc: &mut Context) -> bool {
     const TRAP_TRACE: i32 = 2;
     b.is_passing.set(false);

@@ -1,25 +1,25 @@
 //! `ioctl`: what the request's number says about its argument.
 //!
-//! Most requests carry the size of their structure in the number (`_IOC_SIZE`); the old ones do not. Requests listed here are
-//! those that lead to further buffers, that give memory to a device or a guest for good, or that are known to do neither. What
-//! is known of none, its structure is searched for addresses (`scan`), before the first try: a driver may have had an effect by the
-//! time it meets a page that is out, so no request is made twice but those of [`may_repeat`].
+//! Most requests carry the size of their structure in the number (`_IOC_SIZE`); the old ones do not. The requests and
+//! types listed here point to further buffers, give memory to a device or a guest for good, or are known to do neither.
+//! The structure of any other request is searched for addresses (`scan`) before the first try. A driver may have had an
+//! effect by the time it meets a page that is out, so no request is made twice except those of [`may_repeat`].
 //!
-//! A driver that is not known may also pin what it is given for as long as it likes. Such a request is told by
-//! [`Kind::Driver`].
+//! An unknown driver may also pin what it is given for as long as it likes. Such a request emits [`Kind::Driver`].
 
 use super::Dir::{In, InOut, Out};
 use super::scan::{self, WINDOW_BYTES};
 use super::visit::{Buffer, Kind, ReadMemory, Visit};
 use linux_raw_sys::ioctl as i;
 
-/// `KVM_SET_USER_MEMORY_REGION` and its successor: guest memory.
+/// `KVM_SET_USER_MEMORY_REGION` and its successor: memory of a guest.
 const KVM_SET_USER_MEMORY_REGION: u32 = 0x4020_ae46;
 const KVM_SET_USER_MEMORY_REGION2: u32 = 0x40a0_ae49;
-/// Which pages of a slot were written: read, and forgotten by the kernel as they are told; or forgotten as told.
+/// Which pages of a slot were written. The first reads them, and the kernel forgets what it reports. The second has the
+/// kernel forget those that it names.
 const KVM_GET_DIRTY_LOG: u32 = 0x4010_ae42;
 const KVM_CLEAR_DIRTY_LOG: u32 = 0xc018_aec0;
-/// Memory of an encrypted guest, pinned.
+/// Memory of an encrypted guest, which is pinned.
 const KVM_MEMORY_ENCRYPT_REG_REGION: u32 = 0x8010_aebb;
 /// `IOMMU_IOAS_MAP`: memory for devices.
 const IOMMU_IOAS_MAP: u32 = 0x3b85;
@@ -69,39 +69,39 @@ const AMDGPU_GEM_USERPTR: u32 = 0xc018_6451;
 const RADEON_GEM_USERPTR: u32 = 0xc018_646d;
 const I915_GEM_USERPTR: u32 = 0xc018_6473;
 const ETNAVIV_GEM_USERPTR: u32 = 0xc018_6448;
-/// `RDMA_VERBS_IOCTL`: a header with its own length, and attributes.
+/// `RDMA_VERBS_IOCTL`: a header that holds its own length, and attributes.
 const RDMA_VERBS: u32 = 0xc018_1b01;
 
 /// Bytes of an `ifreq`.
 const IFREQ_BYTES: u64 = 40;
-/// The largest size that a request's number can carry. As much may follow a structure as an array.
+/// The largest size that a request's number can carry. An array of up to as many bytes may follow a structure.
 const IOC_BYTES_MAX: u64 = 0x3fff;
-/// Bytes of a structure whose size the number does not tell.
+/// Bytes of a structure whose size is not in the number.
 const UNSIZED_BYTES: u64 = 256;
 /// Entries of an array inside a request that are looked at.
 const ENTRIES_MAX: u64 = 1 << 16;
-/// Bytes of a frame of sound that are reckoned with: eight channels of 32 bits; and channels.
+/// Bytes that are assumed for a frame of sound, eight channels of 32 bits; and the most channels.
 const FRAME_BYTES: u64 = 32;
 const CHANNELS_MAX: u64 = 64;
-/// Bytes of a dirty log where no guest's memory was seen: 32 GiB of it.
+/// Bytes of a dirty log if no guest's memory was seen: enough for 32 GiB.
 const DIRTY_LOG_BYTES: u64 = 1 << 20;
-/// Bytes of guest memory that a byte of a dirty log tells of.
+/// Bytes of guest memory that one byte of a dirty log covers.
 const LOGGED_BYTES: u64 = 8 * 4096;
 
 /// What is known of a request that has no row of its own.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Class {
-    /// Its structure leads nowhere, and nothing is kept.
+    /// Its structure points to nothing, and nothing is kept.
     Plain,
-    /// It may have addresses, which lead no further; nothing is kept.
+    /// Its structure may hold addresses, which lead no further; nothing is kept.
     Points,
-    /// It may lead further; nothing is kept.
+    /// Its structure may lead further; nothing is kept.
     Leads,
-    /// Nothing is known: the kind of file may tell more.
+    /// Nothing is known. The kind of file may tell more.
     Unknown,
 }
 
-/// By the type in the request's number: see `Documentation/userspace-api/ioctl/ioctl-number.rst`.
+/// Classifies a request by the type in its number: see `Documentation/userspace-api/ioctl/ioctl-number.rst`.
 const fn class_of(request: u32) -> Class {
     let is_sized = request >> 16 != 0;
     match (request >> 8 & 0xff) as u8 {
@@ -113,15 +113,15 @@ const fn class_of(request: u32) -> Class {
         b'f' | b'X' | b'v' | b'r' | 0x94 | 0x12 if is_sized => Class::Plain,
         // Input, random numbers; epoll, performance counters, namespaces, processes.
         b'E' | b'R' | 0x8a | b'$' | 0xb7 | 0xff if is_sized => Class::Plain,
-        // Userfaultfd: what its requests lead to may wait for the caller, and is not to be touched.
+        // Userfaultfd: reading what its requests point to may wait for the caller, so it must not be touched.
         0xaa => Class::Points,
-        // Guests, device mapper; devices for guests keep what the rows say.
+        // Guests, device mapper; devices for guests. They keep only what the rows say.
         0xae | 0xfd | b';' => Class::Leads,
         _ => Class::Unknown,
     }
 }
 
-/// Whether a request that was refused with EFAULT has had no effect that another attempt would repeat or miss.
+/// True if a request that failed with EFAULT has had no effect that another attempt would repeat or miss.
 pub(super) const fn may_repeat(request: u32) -> bool {
     matches!(
         request,
@@ -167,7 +167,7 @@ where
         | i::SIOCDEVPRIVATE..=SIOCDEVPRIVATE_LAST => {
             v.pin(arg, IFREQ_BYTES, InOut);
             if let Some([_, _, data]) = v.words(arg) {
-                // A command, and as much as its driver has to tell: names, registers, counters.
+                // A command, and as much as its driver has to say: names, registers, counters.
                 v.emit(data, WINDOW_BYTES, InOut, Kind::Probe);
             }
         }
@@ -194,13 +194,13 @@ where
             nvme(v, request, arg)
         }
         USBDEVFS_CONTROL | USBDEVFS_BULK | USBDEVFS_SUBMITURB | USBDEVFS_IOCTL => usb(v, request, arg),
-        // What it writes to it was given by SUBMITURB.
+        // The kernel also writes to what SUBMITURB was given.
         USBDEVFS_REAPURB | USBDEVFS_REAPURBNDELAY => v.pin(arg, 8, Out),
         PCM_WRITEI | PCM_READI | PCM_WRITEN | PCM_READN => sound(v, request, arg),
         VIDIOC_QUERYBUF | VIDIOC_QBUF | VIDIOC_DQBUF | VIDIOC_PREPARE_BUF => video_buffer(v, arg),
         VIDIOC_G_EXT_CTRLS | VIDIOC_S_EXT_CTRLS | VIDIOC_TRY_EXT_CTRLS => {
-            // struct v4l2_ext_controls: which, count, error index, request, reserved, controls. A control has 20 bytes: number,
-            // size, reserved, value or pointer.
+            // struct v4l2_ext_controls: which, count, error index, request, reserved, controls. A control has 20 bytes:
+            // number, size, reserved, value or pointer.
             v.pin(arg, 32, InOut);
             let Some([which, _, _, controls]) = v.words(arg) else { return };
             let count = (which >> 32).min(1024);
@@ -247,7 +247,7 @@ where
         | RADEON_GEM_USERPTR
         | I915_GEM_USERPTR
         | ETNAVIV_GEM_USERPTR => {
-            // Our address, size. The numbers of graphics drivers mean something else with another driver.
+            // Our address, size. With another driver, the numbers of graphics drivers mean something else.
             structure(v, request, arg);
             if let Some([ours, size]) = v.words(arg) {
                 v.emit(ours, size, InOut, Kind::Register);
@@ -299,7 +299,8 @@ where
     }
 }
 
-/// By the size in the request's number, and at least the page at the pointer: arrays often follow a sized header.
+/// Probes a structure by the size in the request's number, and at least to the end of its page: an array often follows
+/// a sized header.
 fn sized<M, F>(v: &mut Visit<'_, M, F>, request: u32, arg: u64)
 where
     M: ReadMemory + ?Sized,
@@ -310,7 +311,7 @@ where
     }
 }
 
-/// The structure, and as much behind it as an array may take.
+/// Emits the structure, and as much after it as an array may take.
 fn structure<M, F>(v: &mut Visit<'_, M, F>, request: u32, arg: u64)
 where
     M: ReadMemory + ?Sized,
@@ -319,19 +320,19 @@ where
     v.emit(arg, size_of(request).max(IOC_BYTES_MAX), InOut, Kind::Probe);
 }
 
-/// The structure, and what it leads to.
+/// Emits the structure, and what it leads to.
 fn leads<M, F>(v: &mut Visit<'_, M, F>, request: u32, arg: u64, kind: Kind)
 where
     M: ReadMemory + ?Sized,
     F: FnMut(Buffer),
 {
     structure(v, request, arg);
-    // Without a size it is most likely a number, else a structure whose size its driver knows, or a buffer.
+    // An argument without a size is most likely a number; if not, a buffer, or a structure whose size its driver knows.
     let len = if size_of(request) == 0 { UNSIZED_BYTES } else { size_of(request) };
     scan::structure(v, arg, len, kind);
 }
 
-/// A request of which nothing is known.
+/// Emits the structure of a request of which nothing is known, and what it leads to.
 fn unknown<M, F>(v: &mut Visit<'_, M, F>, fd: u64, request: u32, arg: u64)
 where
     M: ReadMemory + ?Sized,
@@ -340,18 +341,19 @@ where
     if !v.mem.is_driver(fd as i32) {
         return leads(v, request, arg, Kind::Probe);
     }
-    // Whatever it leads to. What has no size may itself be what the driver keeps.
+    // The driver may keep whatever the structure leads to. An argument without a size may itself be what the driver
+    // keeps.
     let itself = if size_of(request) == 0 { arg } else { Buffer::NOWHERE };
     v.emit(itself, 1, InOut, Kind::Driver);
     leads(v, request, arg, Kind::Driver);
 }
 
-/// The size in a request's number; 0 where it has none.
+/// The size in a request's number; 0 if it has none.
 const fn size_of(request: u32) -> u64 {
     (request >> 16 & 0x3fff) as u64
 }
 
-/// Commands for NVMe devices: done when the call is.
+/// Commands for NVMe devices. They are done when the call is.
 fn nvme<M, F>(v: &mut Visit<'_, M, F>, request: u32, arg: u64)
 where
     M: ReadMemory + ?Sized,
@@ -378,7 +380,8 @@ where
     }
 }
 
-/// USB devices. A request in flight is written to by whoever learns that it is done.
+/// USB devices. Whoever learns that a request in flight is done causes a write to it, so what the request uses stays
+/// resident for good.
 fn usb<M, F>(v: &mut Visit<'_, M, F>, request: u32, arg: u64)
 where
     M: ReadMemory + ?Sized,
@@ -402,8 +405,8 @@ where
             v.pin(second, size_of((first >> 32) as u32), InOut);
         }
         _ => {
-            // struct usbdevfs_urb: type and status; flags; buffer; its length; packets, of 12 bytes each behind it, in the upper
-            // half of the fifth word.
+            // struct usbdevfs_urb: type and status; flags; buffer; its length. The upper half of the fifth word is the
+            // number of packets; they follow the structure, 12 bytes each.
             let packets = (fifth >> 32).min(1024);
             v.emit(arg, 56 + packets * 12, InOut, Kind::Exclude);
             v.emit(third, fourth & 0xffff_ffff, InOut, Kind::Exclude);
@@ -411,7 +414,7 @@ where
     }
 }
 
-/// struct ib_uverbs_ioctl_hdr: 24 bytes, which begin with the length of all in 16 bits, and attributes.
+/// struct ib_uverbs_ioctl_hdr: 24 bytes, which begin with the length of the whole in 16 bits, and attributes.
 fn rdma<M, F>(v: &mut Visit<'_, M, F>, arg: u64)
 where
     M: ReadMemory + ?Sized,
@@ -427,7 +430,7 @@ where
         let Some([head, data]) = v.words(arg.wrapping_add(24 + n * 16)) else { return };
         let bytes = head >> 16 & 0xffff;
         if bytes <= INLINE_BYTES {
-            // Some give an address and a length so.
+            // Some requests pass an address and a length as two such values.
             scan::pair(v, before, data);
             before = data;
             continue;
@@ -452,7 +455,7 @@ where
     }
     for n in 0..CHANNELS_MAX {
         let at = buffer.wrapping_add(n * 8);
-        // As many as there are channels, which the kernel alone knows.
+        // As many as there are channels, which only the kernel knows.
         let Some([channel]) = v.words(at) else { return };
         v.emit(at, 8, In, Kind::Probe);
         if v.mem.may_be_managed(channel, 1) {
@@ -461,7 +464,7 @@ where
     }
 }
 
-/// struct v4l2_buffer. The device keeps user memory until it is given other.
+/// struct v4l2_buffer. The device keeps user memory until it is given another buffer.
 fn video_buffer<M, F>(v: &mut Visit<'_, M, F>, arg: u64)
 where
     M: ReadMemory + ?Sized,

@@ -1,18 +1,18 @@
-//! What every system call of Linux on x86-64 does with its arguments: which of them point to memory, how much, and in
-//! which direction.
+//! What every system call of Linux on x86-64 does with its arguments: which point to memory, to how much, and in which
+//! direction the bytes travel.
 //!
-//! The kernel answers EFAULT for a page that Ebb evicted, so the guard must know every byte a call will touch before
-//! it is made. This room owns that knowledge and nothing else: it is pure, it neither reads memory by itself nor
-//! performs calls. [`row`] is one array lookup; [`walk::visit_row`] turns a row and the actual arguments into
-//! the ranges of memory.
+//! The kernel answers EFAULT for a page that Ebb evicted. So the guard must know every byte that a call will touch
+//! before the call is made. This room owns that knowledge and nothing else. It is pure: it neither reads memory by
+//! itself nor makes calls. [`row`] is one array lookup. [`walk::visit_row`] turns a row and the actual arguments into
+//! ranges of memory.
 //!
 //! Invariants:
-//! * every number the kernel defines has a row; what has none is treated as [`UNKNOWN`], whose arguments all are
-//!   looked at as possible pointers;
-//! * a row without pointers has [`Flags::NO_POINTERS`], which is all the hot path looks at;
-//! * a row never says less than the kernel touches. Where the kernel's own size is unknown the row says [`Flags::UNSIZED`], and a
-//!   refused call is tried again with more brought in, if that is harmless: [`may_repeat`]. For an `ioctl` of some driver it
-//!   is not, so what it may touch is guessed before the first try.
+//! * Every number that the kernel defines has a row. A number without a row is treated as [`UNKNOWN`]: each argument
+//!   may be a pointer.
+//! * A row without pointers has [`Flags::NO_POINTERS`], which is all that the hot path looks at.
+//! * A row never says less than the kernel touches. If the kernel's own size is unknown, the row says
+//!   [`Flags::UNSIZED`]. A call that failed is then repeated with more brought in, if that is harmless: [`may_repeat`].
+//!   For the `ioctl` of a driver it is not, so what the call may touch is guessed before the first try.
 
 mod ioctl;
 mod rows;
@@ -26,7 +26,7 @@ mod tests;
 
 pub use rows::row;
 
-/// Which way the bytes behind a pointer travel, as the kernel sees it.
+/// Which way the bytes behind a pointer travel, from the kernel's point of view.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Dir {
@@ -50,39 +50,39 @@ impl Dir {
 pub enum Shape {
     /// A number.
     Value,
-    /// A structure of so many bytes.
+    /// A structure of this many bytes.
     Fixed(u16),
-    /// An array: `element` bytes times the count in argument `count`, which is 32 bits wide if `narrow`.
+    /// An array: argument `count` times `element` bytes. The count is 32 bits wide if `narrow`.
     Array { count: u8, element: u8, narrow: bool },
     /// A buffer whose length is the 32-bit word that argument `len_ptr` points to.
     LenPtr { len_ptr: u8 },
-    /// A bit mask; argument `bits` says how many bits.
+    /// A bit mask with as many bits as argument `bits` says.
     Bits { bits: u8 },
     /// A string that ends with a zero byte, at most a path long.
     Str,
     /// An array of pointers to strings that ends with a null pointer.
     StrArray,
-    /// An array of `iovec`; argument `count` says how many; the direction is that of the buffers.
+    /// An array of as many `iovec` as argument `count` says. The direction is the one of the buffers.
     Iovec { count: u8 },
-    /// A `msghdr` with its name, vectors and control bytes; the direction is that of the data.
+    /// A `msghdr` with its name, vectors and control bytes. The direction is the one of the data.
     Msghdr,
-    /// An array of `mmsghdr`; argument `count` says how many.
+    /// An array of as many `mmsghdr` as argument `count` says.
     Mmsghdr { count: u8 },
-    /// An `fd_set`; argument `nfds` says of how many descriptors.
+    /// An `fd_set` for as many descriptors as argument `nfds` says.
     FdSet { nfds: u8 },
-    /// A structure whose own 32-bit word at byte `at` is its size; `least` where that word is zero.
+    /// A structure that holds its own size, in the 32-bit word at byte `at`. It has at least `least` bytes.
     SelfSized { at: u8, least: u8 },
-    /// A pointer and a size of a signal set, as pselect6 has them in its last argument.
+    /// A pointer to a signal set and its size, as in the last argument of pselect6.
     SigsetArg,
     /// A pointer to something of unknown size.
     Probe,
-    /// So many bytes that the kernel keeps using after the call: they must stay resident for good.
+    /// This many bytes that the kernel uses after the call, too: they must stay resident for good.
     Exclude(u16),
-    /// As [`Shape::Exclude`]; argument `len` says how many bytes.
+    /// Like [`Shape::Exclude`], with the bytes that argument `len` says.
     ExcludeLen { len: u8 },
 }
 
-/// One argument, packed: bits 0-1 direction, bits 2-6 shape, bits 7-15 the shape's parameter.
+/// One argument, packed. Bits 0-1 are the direction, bits 2-6 the shape, bits 7-15 the shape's parameter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Arg(u16);
 
@@ -96,7 +96,7 @@ impl Arg {
     /// Packs a shape.
     ///
     /// # Panics
-    /// At compile time (all callers are constants), when a parameter does not fit.
+    /// At compile time, because all callers are constants: when a parameter does not fit.
     pub const fn new(dir: Dir, shape: Shape) -> Self {
         let (code, param) = match shape {
             Shape::Value => (0, 0),
@@ -113,7 +113,7 @@ impl Arg {
             Shape::Msghdr => (9, 0),
             Shape::Mmsghdr { count } => (10, count as u16),
             Shape::FdSet { nfds } => (11, nfds as u16),
-            // Sizes that stand at byte 0 or 4, least size a multiple of 8: three bits and six.
+            // The size stands at byte 0 or 4, and the least size is a multiple of 8: three bits and six.
             Shape::SelfSized { at, least } => {
                 assert!(at < 8 && least.is_multiple_of(8));
                 (12, at as u16 | (least as u16 / 8) << 3)
@@ -170,27 +170,27 @@ impl Flags {
     pub const NONE: Self = Self(0);
     /// No argument points to memory that the kernel touches: nothing to bring in, nothing to pin.
     pub const NO_POINTERS: Self = Self(1);
-    /// When the call answers EFAULT it has had no effect that a second attempt would repeat or miss.
+    /// If the call fails with EFAULT, it has had no effect that a second attempt would repeat or miss.
     pub const SIDE_EFFECT_FREE_ON_EFAULT: Self = Self(2);
-    /// The call may sleep for as long as somebody else pleases, with its buffers pinned.
+    /// The call may sleep as long as somebody else pleases, with its buffers pinned.
     pub const MAY_BLOCK: Self = Self(4);
-    /// Another room of the agent emulates or inspects this call; the row says only what it touches.
+    /// Another room of the agent emulates or inspects this call. The row says only what the call touches.
     pub const HANDLED: Self = Self(8);
     /// The kernel may touch more than the visitor can name.
     pub const UNSIZED: Self = Self(16);
 
-    /// True when all of `other` is set.
+    /// True if all flags of `other` are set.
     #[inline]
     pub const fn has(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// All of this but `other`.
+    /// These flags without those of `other`.
     pub(crate) const fn without(self, other: Self) -> Self {
         Self(self.0 & !other.0)
     }
 
-    /// Both.
+    /// The flags of both.
     pub const fn with(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
@@ -234,13 +234,13 @@ pub enum Split {
     Recvmmsg,
     /// `getrandom(buf, len, flags)`.
     Getrandom,
-    /// `getdents64(fd, buf, len)` and its predecessor.
+    /// `getdents64(fd, buf, len)` and its predecessor `getdents`.
     Getdents,
-    /// `process_vm_readv(pid, iov, n, remote_iov, remote_n, flags)`, and the other way.
+    /// `process_vm_readv(pid, iov, n, remote_iov, remote_n, flags)`, and `process_vm_writev`.
     ProcessVm,
 }
 
-/// Calls whose arguments mean different things by an option among them; [`special`] knows them.
+/// Calls whose arguments change their meaning with an option among them. [`special`] knows what they mean.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(crate) enum Special {
@@ -282,7 +282,7 @@ pub(crate) enum Special {
     Write,
     XattrIn,
     XattrOut,
-    /// No knowledge at all: every argument may be a pointer.
+    /// Nothing is known: every argument may be a pointer.
     Unknown,
 }
 
@@ -295,12 +295,12 @@ pub struct Row {
     /// How it can be split.
     pub split: Split,
     pub(crate) special: Special,
-    /// True for a row that stands for a number the kernel defines.
+    /// True if the kernel defines the row's number.
     pub defined: bool,
 }
 
 impl Row {
-    /// True when an option among the arguments says what the others are.
+    /// True if an option among the arguments says what the others are.
     #[cfg(test)]
     pub fn has_special(&self) -> bool {
         self.special != Special::None
@@ -312,13 +312,13 @@ impl Row {
     }
 }
 
-/// Whether a call that was answered EFAULT has had no effect that a second attempt would repeat or miss.
+/// True if a call that failed with EFAULT has had no effect that a second attempt would repeat or miss.
 pub fn may_repeat(row: &Row, args: &[u64; 6]) -> bool {
     row.flags.has(Flags::SIDE_EFFECT_FREE_ON_EFAULT)
         && (row.special != Special::Ioctl || ioctl::may_repeat(args[1] as u32))
 }
 
-/// The row of numbers nobody knows.
+/// The row of a number that nobody knows.
 pub static UNKNOWN: Row = Row {
     args: [Arg::VALUE; 6],
     flags: Flags::SIDE_EFFECT_FREE_ON_EFAULT.with(Flags::MAY_BLOCK).with(Flags::UNSIZED),

@@ -1,21 +1,21 @@
-//! The table itself: one line a system call, in the order of their numbers in `arch/x86/entry/syscalls/syscall_64.tbl`.
+//! The table itself: one line for each system call, in the order of `arch/x86/entry/syscalls/syscall_64.tbl`.
 
 use super::Dir::{In, InOut, Out};
 use super::{Arg, Flags, Row, Shape, Special, Split, UNKNOWN};
 use linux_raw_sys::general as g;
 
-/// The largest number of this table, and one more.
+/// The largest number in this table, plus one.
 const NR_ROWS: usize = 471;
 
-/// Numbers that are newer than the constants of `linux-raw-sys`.
+/// Numbers newer than the constants of `linux-raw-sys`.
 const NR_UPROBE: u32 = 336;
 const NR_LISTNS: u32 = 470;
 
-/// The row of system call `nr`; [`UNKNOWN`] for a number that has none.
+/// The row of system call `nr`; [`UNKNOWN`] if the number has none.
 #[inline]
 pub fn row(nr: u64) -> &'static Row {
-    // The index is compared as 64 bits: rax is the program's, and a number is not cut to 32 bits here because the
-    // kernel answers ENOSYS to large ones and UNKNOWN costs nothing then.
+    // Compares all 64 bits of the program's rax. The kernel answers ENOSYS to large numbers, so UNKNOWN costs nothing
+    // there.
     if nr < NR_ROWS as u64 { &ROWS[nr as usize] } else { &UNKNOWN }
 }
 
@@ -51,23 +51,23 @@ const fn rd<T>() -> Arg {
 const fn wr<T>() -> Arg {
     fixed(Out, size_of::<T>())
 }
-/// `dir` array of `element` bytes, counted by a full-width argument.
+/// An array in direction `dir`, of elements of `element` bytes, counted by a full-width argument.
 const fn arr(dir: super::Dir, count: u8, element: u8) -> Arg {
     Arg::new(dir, Shape::Array { count, element, narrow: false })
 }
-/// The same, counted by an `int` or `unsigned int`: the upper half of the register is not looked at.
+/// As [`arr`], counted by an `int` or `unsigned int`: the upper half of the register is ignored.
 const fn arr32(dir: super::Dir, count: u8, element: u8) -> Arg {
     Arg::new(dir, Shape::Array { count, element, narrow: true })
 }
-/// Bytes whose number is a `size_t` argument.
+/// Bytes counted by a `size_t` argument.
 const fn bytes(dir: super::Dir, len: u8) -> Arg {
     arr(dir, len, 1)
 }
-/// Bytes whose number is an `int` argument.
+/// Bytes counted by an `int` argument.
 const fn bytes32(dir: super::Dir, len: u8) -> Arg {
     arr32(dir, len, 1)
 }
-/// Bytes whose number stands where argument `len_ptr` points to.
+/// Bytes counted by the word that argument `len_ptr` points to.
 const fn by_ptr(dir: super::Dir, len_ptr: u8) -> Arg {
     Arg::new(dir, Shape::LenPtr { len_ptr })
 }
@@ -99,7 +99,7 @@ type Siginfo = g::siginfo;
 
 type Def = (u32, Row);
 
-/// A call with `args`; the rest are numbers.
+/// A call with `args`; the other arguments are numbers.
 const fn sys<const N: usize>(nr: u32, args: [Arg; N]) -> Def {
     let mut all = [V; 6];
     let mut pointers = false;
@@ -134,12 +134,12 @@ const fn blocks((nr, row): Def) -> Def {
     (nr, Row { flags: row.flags.with(Flags::MAY_BLOCK), ..row })
 }
 
-/// EFAULT means that nothing has happened.
+/// EFAULT means that the call has had no effect.
 const fn again((nr, row): Def) -> Def {
     (nr, Row { flags: row.flags.with(Flags::SIDE_EFFECT_FREE_ON_EFAULT), ..row })
 }
 
-/// The agent's other rooms act on this call.
+/// Another room of the agent acts on this call.
 const fn handled((nr, row): Def) -> Def {
     (nr, Row { flags: row.flags.with(Flags::HANDLED), ..row })
 }
@@ -149,7 +149,7 @@ const fn split((nr, row): Def, split: Split) -> Def {
     (nr, Row { split, ..row })
 }
 
-/// A call whose arguments depend on an option; their number and size are known.
+/// A call whose arguments depend on an option. Their number and size are known.
 const fn special((nr, row): Def, special: Special) -> Def {
     // A call with a special part has pointers that the argument list does not show.
     let flags = row.flags.without(Flags::NO_POINTERS);
@@ -323,7 +323,7 @@ const DEFS: &[Def] = &[
     again(sys(g::__NR_pivot_root, [STR, STR])),
     plain(g::__NR__sysctl),
     handled(unsized_(special(again(plain(g::__NR_prctl)), Special::Prctl))),
-    // Only the "get" codes write, eight bytes; for the others the address is a value and pinning it harms nobody.
+    // Only the "get" codes write, eight bytes. For the others, the address is a value, and pinning it does no harm.
     handled(again(sys(g::__NR_arch_prctl, [V, fixed(Out, 8)]))),
     sys(g::__NR_adjtimex, [TIMEX]),
     handled(again(sys(g::__NR_setrlimit, [V, rd::<g::rlimit64>()]))),
@@ -375,7 +375,7 @@ const DEFS: &[Def] = &[
     sys(g::__NR_io_setup, [V, fixed(InOut, 8)]),
     blocks(plain(g::__NR_io_destroy)),
     blocks(sys(g::__NR_io_getevents, [V, V, V, arr(Out, 2, 32), rd::<Timespec>()])),
-    // Never again after EFAULT: its requests would be counted twice (`aio`).
+    // Never repeat it after EFAULT: its requests would be counted twice (`aio`).
     special(blocks(plain(g::__NR_io_submit)), Special::IoSubmit),
     sys(g::__NR_io_cancel, [V, fixed(InOut, 64), fixed(Out, 32)]),
     plain(g::__NR_get_thread_area),
@@ -385,7 +385,7 @@ const DEFS: &[Def] = &[
     plain(g::__NR_epoll_wait_old),
     handled(plain(g::__NR_remap_file_pages)),
     split(sys(g::__NR_getdents64, [V, bytes32(Out, 2)]), Split::Getdents),
-    // The kernel clears the word and wakes its sleepers when the thread ends.
+    // The kernel clears the word and wakes its waiters when the thread ends.
     handled(sys(g::__NR_set_tid_address, [Arg::new(Out, Shape::Exclude(4))])),
     blocks(plain(g::__NR_restart_syscall)),
     blocks(sys(g::__NR_semtimedop, [V, arr32(In, 2, 6), V, rd::<Timespec>()])),

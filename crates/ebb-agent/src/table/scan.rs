@@ -1,28 +1,29 @@
-//! Structures of unknown form: what in them looks like an address of managed memory is taken for one.
+//! Scans structures of unknown form: what looks like an address of managed memory in them is taken for one.
 //!
-//! A driver that meets a page that is out may have had an effect by then, so a call cannot simply be made again: what it may touch
-//! must be there before the first try. Where that is, its structure says, in words that look like any others. To take a
-//! number for an address costs that some pages come in; to overlook one costs an error that the program has not made.
+//! A driver may have had an effect by the time it meets a page that is out, so a call cannot simply be repeated. What
+//! the call may touch must be resident before the first try. Only the structure says where that is, in words that look
+//! like any others. If a number is taken for an address, some pages come in for nothing. If an address is overlooked,
+//! the program gets an error that it did not cause.
 
 use super::Dir::InOut;
 use super::visit::{Buffer, Kind, PAGE_BYTES, ReadMemory, Visit};
 
-/// Bytes behind an address that are brought in where nothing says how many there are.
+/// Bytes behind an address that are brought in if nothing says how many there are.
 pub(super) const WINDOW_BYTES: u64 = 64 << 10;
-/// Numbers above this are no lengths.
+/// Larger numbers are not lengths.
 const LENGTH_MAX: u32 = 16 << 20;
-/// Words above this are addresses.
+/// In a pair, words from here on are addresses, not lengths.
 const LENGTH_END: u64 = 1 << 40;
-/// Bytes of a structure that are looked at at a time, and of one that another points to.
+/// Bytes of a structure that are read at a time, and the most bytes of a structure that another points to.
 const CHUNK_BYTES: usize = 512;
-/// Addresses of one structure that are followed, and of one call.
+/// Addresses that are followed from one structure, and addresses in one call.
 const FOLLOWED_MAX: usize = 32;
 const ADDRESSES_MAX: u32 = 512;
-/// The part of the addresses that are left which one address may lead to, so that something is left for those behind it.
+/// One followed address may use up this part of the addresses that are left, so that the words behind it get their share.
 const FOLLOWED_PART: u32 = 4;
-/// How far they lead: a list of messages with a buffer each, in a structure.
+/// How many levels are followed: a structure, a list of messages, and a buffer for each.
 const DEPTH_MAX: u32 = 3;
-/// Lower addresses are numbers: no program has memory there.
+/// Lower words are numbers: no program has memory there.
 const ADDRESS_MIN: u64 = 0x1_0000;
 
 /// Emits what the structure of `len` bytes at `addr` leads to, as `kind`.
@@ -34,7 +35,7 @@ where
     from_depth(v, addr, len, kind, 1);
 }
 
-/// The same of a structure that leads no further: nothing but itself is looked at.
+/// Like [`structure`], but looks only at the structure itself, which leads no further.
 pub(super) fn flat<M, F>(v: &mut Visit<'_, M, F>, addr: u64, len: u64, kind: Kind)
 where
     M: ReadMemory + ?Sized,
@@ -48,13 +49,13 @@ where
     M: ReadMemory + ?Sized,
     F: FnMut(Buffer),
 {
-    // What is most likely needed first: one call pins no more than a part of the budget.
+    // The most likely needs come first, because one call can pin only a part of the budget.
     for reach in [Reach::Page, Reach::Window, Reach::Longest] {
         level(v, Look { kind, reach, depth }, addr, len, &mut { ADDRESSES_MAX });
     }
 }
 
-/// The same for a command that may register memory, with a driver that pins it.
+/// Like [`structure`], for a command that may register memory with a driver that pins it.
 pub(super) fn command<M, F>(v: &mut Visit<'_, M, F>, addr: u64, len: u64)
 where
     M: ReadMemory + ?Sized,
@@ -67,8 +68,8 @@ where
     structure(v, addr, len, Kind::Driver);
 }
 
-/// Two words of such a command, which may be the address and the length of what is to be registered: of a page and more, and
-/// managed at both ends.
+/// Emits two words of such a command for registration if they may be the address and length of a range: at least a page
+/// long, and managed at both ends.
 pub(super) fn pair<M, F>(v: &mut Visit<'_, M, F>, addr: u64, len: u64)
 where
     M: ReadMemory + ?Sized,
@@ -81,18 +82,18 @@ where
     }
 }
 
-/// How much behind an address is brought in.
+/// How much memory is brought in behind an address.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Reach {
     /// Its page.
     Page,
-    /// As much as most buffers have.
+    /// [`WINDOW_BYTES`], as much as most buffers have.
     Window,
-    /// As much as the largest number of the structure says.
+    /// As many bytes as the largest number in the structure.
     Longest,
 }
 
-/// How a structure is looked at.
+/// How to look at a structure.
 #[derive(Clone, Copy)]
 struct Look {
     kind: Kind,
@@ -112,7 +113,7 @@ where
         Reach::Longest => longest(v, addr, len),
     };
     let is_more = look.reach != Reach::Longest || window > WINDOW_BYTES;
-    // The two words before: a length is behind its address, or before it.
+    // The last two words. A length comes right behind its address, or right before it.
     let (mut second, mut first) = (0, 0);
     for_each_word(v, addr, len, |v, word| {
         let beside = [(second, word), (word, first)];
@@ -125,7 +126,7 @@ where
             v.emit(word, window, InOut, look.kind);
         }
         for (address, number) in beside.into_iter().filter(|_| look.reach == Reach::Longest) {
-            // What looks like an address may be a length and what follows it.
+            // These eight bytes look like an address, but may be a length and whatever follows the length.
             let len = number as u32;
             if len <= LENGTH_MAX
                 && u64::from(len) > window.max(WINDOW_BYTES)
@@ -143,8 +144,8 @@ where
         {
             followed[nr_followed] = word;
             nr_followed += 1;
-            // At once: what comes later may not belong to the structure, and one call pins no more than a part of the budget. No
-            // further than the page: what follows may be somebody else's.
+            // Follow it now, before the words behind it: those may not even belong to the structure, and one call can pin only
+            // a part of the budget. Stop at the end of the page: what follows may belong to something else.
             let len = (PAGE_BYTES - word % PAGE_BYTES).min(CHUNK_BYTES as u64);
             let share = *left / FOLLOWED_PART;
             let mut rest = share;
@@ -154,7 +155,7 @@ where
     });
 }
 
-/// What the program may have memory at, which may be brought in.
+/// True if the program may have memory at `word` that can be brought in.
 fn is_address<M, F>(v: &Visit<'_, M, F>, word: u64) -> bool
 where
     M: ReadMemory + ?Sized,
@@ -163,8 +164,8 @@ where
     (ADDRESS_MIN..1 << 47).contains(&word) && (v.mem.may_be_managed(word, 1) || v.mem.is_on_stack(word))
 }
 
-/// The largest number of the structure that may be the length of something, but for those that look like the lower half of an
-/// address: [`level`] takes these for lengths of what is beside them.
+/// The largest number in the structure that may be a length. A number that looks like the lower half of an address does not
+/// count here: [`level`] takes it for the length of the address beside it.
 fn longest<M, F>(v: &mut Visit<'_, M, F>, addr: u64, len: u64) -> u64
 where
     M: ReadMemory + ?Sized,
@@ -180,7 +181,8 @@ where
     longest as u64
 }
 
-/// Calls `f` with the eight bytes at each multiple of four, those at the end filled up with zeros, as far as they can be read.
+/// Calls `f` with the eight bytes at each multiple of four, as far as they can be read. Fills bytes past the end with
+/// zeros.
 fn for_each_word<M, F>(v: &mut Visit<'_, M, F>, addr: u64, len: u64, mut f: impl FnMut(&mut Visit<'_, M, F>, u64))
 where
     M: ReadMemory + ?Sized,
@@ -189,13 +191,13 @@ where
     let mut at = 0;
     while at < len {
         let mut bytes = [0u8; CHUNK_BYTES + 4];
-        // Whole pages only: what lies behind may not be there.
+        // Read only up to the end of the page: the next page may not exist.
         let in_page = PAGE_BYTES - addr.wrapping_add(at) % PAGE_BYTES;
         let n = (len - at).min(CHUNK_BYTES as u64).min(in_page) as usize;
         if !v.bytes(addr.wrapping_add(at), &mut bytes[..n]) {
             return;
         }
-        // An address may lie across the end of what is read.
+        // An address may extend past the end of what was read.
         let more = (len - at - n as u64).min(4) as usize;
         if more > 0 && !v.bytes(addr.wrapping_add(at + n as u64), &mut bytes[n..n + more]) {
             bytes[n..n + more].fill(0);

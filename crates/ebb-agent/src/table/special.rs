@@ -1,7 +1,7 @@
-//! Calls whose arguments mean different things by an option among them, or that lead through structures of their own.
+//! Calls whose arguments change their meaning with an option among them, or lead through structures of their own.
 //!
-//! Layouts are those of the kernel's user headers (named at each); offsets are in bytes. What an option unknown here
-//! would use is guessed: each argument that may point to managed memory is probed.
+//! Layouts are those of the kernel's user headers, named at each. Offsets are in bytes. If an option is unknown here,
+//! each argument that may point to managed memory is probed.
 
 use super::Dir::{In, InOut, Out};
 use super::visit::{BLOCKS_MAX, Buffer, Kind, PAGE_BYTES, RW_BYTES_MAX, ReadMemory, Visit};
@@ -9,11 +9,11 @@ use super::{Special, ioctl, scan};
 use linux_raw_sys::general as g;
 use linux_raw_sys::prctl as p;
 
-/// Instructions of a socket filter (`BPF_MAXINSNS`), eight bytes each.
+/// Bytes of the longest socket filter: `BPF_MAXINSNS` instructions of eight bytes each.
 const FILTER_BYTES_MAX: u64 = 4096 * 8;
-/// Futexes of one `futex_waitv` (`FUTEX_WAITV_MAX`).
+/// The most futexes of one `futex_waitv` (`FUTEX_WAITV_MAX`).
 const FUTEXES_MAX: u64 = 128;
-/// Most semaphores of a set on common systems (`SEMMSL`), two bytes each.
+/// Bytes of the largest set of semaphores on common systems (`SEMMSL`), two each.
 const SEM_VALUES_BYTES: u64 = 32_000 * 2;
 
 /// Emits what the special part of a call touches.
@@ -29,7 +29,7 @@ where
         Special::Clone3 => clone3(v, a[0]),
         Special::Fcntl => fcntl(v, a[1] as u32, a[2]),
         Special::FileHandle => {
-            // struct file_handle: size, type, then that many bytes; at most MAX_HANDLE_SZ of them.
+            // struct file_handle: size, type, then as many bytes as the size says, at most MAX_HANDLE_SZ.
             let at = if nr == g::__NR_name_to_handle_at as u64 { a[2] } else { a[1] };
             let size = v.word32(at).unwrap_or(0).min(128) as u64;
             v.pin(at, 8 + size, InOut);
@@ -45,7 +45,7 @@ where
         Special::FutexWait => v.pin(a[0], 8, InOut),
         Special::FutexWaitv => waiters(v, a[0], (a[1] as u32 as u64).min(FUTEXES_MAX)),
         Special::Getsockopt => {
-            // struct tcp_zerocopy_receive: at byte 24 a buffer for what cannot be mapped, and its length.
+            // struct tcp_zerocopy_receive: at byte 24, a buffer for what cannot be mapped, and its length.
             const TCP_ZEROCOPY_RECEIVE: (u32, u32) = (6, 35);
             if (a[1] as u32, a[2] as u32) == TCP_ZEROCOPY_RECEIVE
                 && let Some([buffer, len]) = v.words(a[3].wrapping_add(24))
@@ -68,20 +68,20 @@ where
         }
         Special::IoUringRegister => io_uring_register(v, a[1] as u32, a[2], a[3] as u32 as u64),
         Special::Kcmp => {
-            // struct kcmp_epoll_slot: three numbers of 32 bits. Of the other kinds the argument is a descriptor.
+            // struct kcmp_epoll_slot: three 32-bit numbers. For other kinds the argument is a descriptor.
             const KCMP_EPOLL_TFD: u32 = 7;
             if a[2] as u32 == KCMP_EPOLL_TFD {
                 v.pin(a[4], 12, In);
             }
         }
         Special::Keyctl => keyctl(v, a),
-        // The larger of the two rules: an object and an access mask, or a port and one.
+        // The larger of the two rules: an object and an access mask, or a port and an access mask.
         Special::Landlock => v.pin(a[2], 16, In),
         Special::Mincore => v.pin(a[2], a[1].div_ceil(PAGE_BYTES), Out),
-        // The kernel copies a page of options, and takes what it cannot read for zeroes: no EFAULT would tell.
+        // The kernel copies a page of options. What it cannot read it takes for zeroes, without an EFAULT.
         Special::Mount => v.emit(a[4], PAGE_BYTES, In, Kind::Probe),
         Special::MqNotify => {
-            // struct sigevent: value, signal and kind of notice. A notice by thread has a cookie of 32 bytes.
+            // struct sigevent: value, signal and kind of notice. A notice by thread comes with a cookie of 32 bytes.
             const SIGEV_THREAD: u64 = 2;
             if let Some([value, kinds]) = v.words(a[1])
                 && kinds >> 32 == SIGEV_THREAD
@@ -96,14 +96,14 @@ where
             3 | 12 => v.pin(a[2], 32, Out),
             _ => {}
         },
-        // The message's type stands before it.
+        // The message's type precedes it.
         Special::Msgsnd => v.pin(a[1], a[2].saturating_add(8), In),
         Special::Msgrcv => v.pin(a[1], a[2].saturating_add(8), Out),
         Special::Prctl => prctl(v, a),
         Special::ProcessVm => {
             v.pin(a[3], a[4].min(super::visit::IOV_MAX) * 16, In);
             if v.mem.is_self(a[0] as i32) {
-                // The other side's memory is ours too.
+                // The other side is our own memory, too.
                 let dir = if nr == g::__NR_process_vm_readv as u64 { In } else { Out };
                 v.iovec(a[3], a[4], dir, Kind::Pin);
             }
@@ -155,11 +155,11 @@ where
         // The pages themselves go into the pipe.
         Special::Vmsplice => v.iovec(a[1], a[2] as u32 as u64, InOut, Kind::Exclude),
         Special::Write => {
-            /// Bytes of a command at most.
+            /// The most bytes of a command.
             const COMMAND_BYTES_MAX: u64 = 16 << 10;
             if a[2] <= COMMAND_BYTES_MAX && v.mem.takes_commands(a[0] as i32) {
                 scan::command(v, a[1], a[2]);
-                // struct sg_io_hdr: who reads the answer has it written to where this says.
+                // struct sg_io_hdr. When somebody reads the answer, the kernel writes it to where this says.
                 const SCSI: u64 = b'S' as u64;
                 if let Some([id, sizes, data, _, sense]) = v.words(a[1])
                     && id & 0xffff_ffff == SCSI
@@ -219,7 +219,7 @@ where
     v.pin(addr, count * 24, In);
     for i in 0..count {
         let Some([_, futex]) = v.words(addr.wrapping_add(i * 24)) else { return };
-        // A word, or two where it has a node number beside it.
+        // One word, or two if a node number follows it.
         v.pin(futex, 8, InOut);
     }
 }
@@ -239,7 +239,7 @@ where
         g::F_SETOWN_EX | g::F_GETOWN_EX | g::F_GETOWNER_UIDS => v.pin(arg, 8, InOut),
         g::F_GET_RW_HINT..=F_SET_FILE_RW_HINT => v.pin(arg, 8, InOut),
         F_GETDELEG | F_SETDELEG => v.pin(arg, 16, InOut),
-        // All others take a number.
+        // All other commands take a number.
         _ => {}
     }
 }
@@ -279,7 +279,7 @@ where
         p::PR_SCHED_CORE => v.pin(a[4], 8, Out),
         // The kernel reads the selector at every system call from now on.
         p::PR_SET_SYSCALL_USER_DISPATCH => v.emit(a[4], 1, In, Kind::Exclude),
-        // An option of a newer kernel. The known ones that take only numbers cost nothing here: small numbers are not
+        // An option of a newer kernel. Known options that take only numbers cost nothing here: small numbers are not
         // managed addresses.
         _ => a[1..].iter().for_each(|&arg| v.probe(arg)),
     }
@@ -297,7 +297,7 @@ where
     }
 }
 
-/// Memory that an option gives to the network for good.
+/// Emits memory that a socket option gives to the network for good.
 fn registered<M, F>(v: &mut Visit<'_, M, F>, level: u32, option: u32, addr: u64)
 where
     M: ReadMemory + ?Sized,
@@ -308,14 +308,14 @@ where
     const SOL_RDS: u32 = 276;
     const RDS_GET_MR: u32 = 2;
     const RDS_GET_MR_FOR_DEST: u32 = 7;
-    /// A socket's address, before the rest.
+    /// Bytes of the socket's address before the rest.
     const DEST_BYTES: u64 = 128;
     let at = match (level, option) {
         (SOL_XDP, XDP_UMEM_REG) | (SOL_RDS, RDS_GET_MR) => addr,
         (SOL_RDS, RDS_GET_MR_FOR_DEST) => addr.wrapping_add(DEST_BYTES),
         _ => return,
     };
-    // All begin with address and length; RDS has where to put a cookie behind them.
+    // All begin with an address and a length. For RDS, the place for a cookie follows.
     if let Some([start, len, cookie]) = v.words(at) {
         v.emit(start, len, InOut, Kind::Register);
         if level == SOL_RDS {
@@ -333,7 +333,7 @@ where
     if flags & (g::CLONE_PARENT_SETTID | g::CLONE_PIDFD) != 0 {
         v.pin(parent_tid, 4, Out);
     }
-    // Written when the child runs and when it ends, long after the call.
+    // The kernel writes it when the child starts and when it ends, long after the call.
     if flags & (g::CLONE_CHILD_SETTID | g::CLONE_CHILD_CLEARTID) != 0 {
         v.emit(child_tid, 4, Out, Kind::Exclude);
     }
@@ -351,7 +351,7 @@ where
     }
     clone(v, flags & !(g::CLONE_PIDFD as u64), parent_tid, child_tid);
     if let Some([set_tid, count]) = v.words(addr.wrapping_add(64)) {
-        /// Nested process namespaces (`MAX_PID_NS_LEVEL`).
+        /// The most nested process namespaces (`MAX_PID_NS_LEVEL`).
         const LEVELS_MAX: u64 = 32;
         v.pin(set_tid, count.min(LEVELS_MAX) * 4, In);
     }
@@ -366,7 +366,7 @@ where
     const PWRITE: u64 = 1;
     const PREADV: u64 = 7;
     const PWRITEV: u64 = 8;
-    // A negative count is refused.
+    // The kernel refuses a negative count.
     let count = (count as i64).clamp(0, BLOCKS_MAX as i64) as u64;
     v.pin(iocbs, count * 8, In);
     for i in 0..count {
@@ -491,7 +491,7 @@ where
         14 | 15 | 18 | 19 => v.pin(data, 512, InOut),
         // GET_THREAD_AREA, SET_THREAD_AREA
         25 | 26 => v.pin(data, size_of::<g::user_desc>() as u64, InOut),
-        // ARCH_PRCTL: the address is the data's place here.
+        // ARCH_PRCTL: here `addr` is where the data is.
         30 => v.pin(addr, 8, InOut),
         // GETEVENTMSG
         0x4201 => v.pin(data, 8, Out),
@@ -504,7 +504,7 @@ where
                 v.pin(base, len, InOut);
             }
         }
-        // PEEKSIGINFO: offset, flags and number; an array of as many.
+        // PEEKSIGINFO: offset, flags and number; an array with that number of entries.
         0x4209 => {
             v.pin(addr, 16, In);
             if let Some([_, numbers]) = v.words(addr) {
@@ -513,7 +513,7 @@ where
             }
         }
         // GETSIGMASK, SETSIGMASK, SECCOMP_GET_METADATA, GET_SYSCALL_INFO, GET_RSEQ_CONFIGURATION, the dispatch
-        // configuration, SET_SYSCALL_INFO: the address is the size.
+        // configuration, SET_SYSCALL_INFO: `addr` is the size.
         0x420a | 0x420b | 0x420d..=0x4212 => v.pin(data, addr.min(PAGE_BYTES), InOut),
         // SECCOMP_GET_FILTER: as many instructions as the filter has.
         0x420c => v.emit(data, FILTER_BYTES_MAX, Out, Kind::Probe),
@@ -531,7 +531,7 @@ where
     M: ReadMemory + ?Sized,
     F: FnMut(Buffer),
 {
-    // union bpf_attr, as long as the caller says; what it leaves out is zero.
+    // union bpf_attr, as long as the caller says. The kernel takes what is missing for zero.
     let mut attr = [0u64; 18];
     let len = (a[2] as u32 as usize / 8).min(attr.len());
     for (i, word) in attr[..len].iter_mut().enumerate() {
@@ -559,7 +559,7 @@ where
             v.pin(attr[6], low(5), In);
             v.pin(attr[7], high(5), Out);
         }
-        // OBJ_GET_INFO_BY_FD: the answer itself may point to arrays.
+        // OBJ_GET_INFO_BY_FD: the structure of the answer may itself point to arrays.
         15 => {
             v.pin(attr[1], high(0), InOut);
             for i in 0..(high(0) / 8).min(32) {
@@ -572,12 +572,12 @@ where
             v.pin(attr[0], low(2), In);
             v.pin(attr[1], high(2), Out);
         }
-        // The others hold pointers to things whose sizes the map or the program knows.
+        // The other commands hold pointers to things whose size the map or the program knows.
         _ => attr[..len].iter().for_each(|&word| v.probe(word)),
     }
 }
 
-// The layouts that are read by offset.
+// Layouts that are read by offset.
 const _: () = {
     assert!(core::mem::offset_of!(g::clone_args, set_tid) == 64);
     assert!(core::mem::offset_of!(g::clone_args, child_tid) == 16);

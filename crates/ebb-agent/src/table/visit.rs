@@ -1,72 +1,75 @@
-//! From a row and the actual arguments to the ranges of memory that the kernel will touch.
+//! Turns a row and the actual arguments into the ranges of memory that the kernel will touch.
 //!
-//! Structures that lead to further buffers (vectors of buffers, message headers, arrays of strings) are read through
-//! [`ReadMemory`], which fails on a bad address where a plain read would kill the program. Counts come from the
-//! program and are never trusted: each is cut to the kernel's own limit, so every loop is bounded, and one call visits
-//! at most [`BUFFERS_MAX`] buffers.
+//! Structures that point further (vectors of buffers, message headers, arrays of strings) are read through
+//! [`ReadMemory`], which fails on a bad address where a plain read would kill the program. Counts come from the program
+//! and are never trusted. Each is cut to the kernel's own limit, so every loop is bounded. One call visits at most
+//! [`BUFFERS_MAX`] buffers.
 
 use super::{Arg, Dir, Shape};
 
-/// How the guard sees the program's memory.
+/// The program's memory, as the guard sees it.
 pub trait ReadMemory {
-    /// Copies `out.len()` bytes from `addr`, brings evicted pages in for it; false when the program could not read
-    /// them either.
+    /// Copies `out.len()` bytes from `addr`, and brings in evicted pages for that. False if the program could not read
+    /// the bytes either.
     fn read(&self, addr: u64, out: &mut [u8]) -> bool;
 
-    /// False only when no page of the range is managed: then what it holds need not be looked at.
+    /// False only if no page of the range is managed. Then the content of the range need not be looked at.
     fn may_be_managed(&self, _addr: u64, _len: u64) -> bool {
         true
     }
 
-    /// True when the page is managed and has content, or is plain memory that is there. Others may be a device's registers, or wait
-    /// for somebody: they are not to be looked at on the strength of a number.
+    /// True if the page is managed and has content, or is plain memory that is present. Any other page may be a
+    /// device's register, or a read of it may wait for somebody. It must not be touched only because a number looks
+    /// like its address.
     fn may_be_looked_at(&self, addr: u64) -> bool {
         self.may_be_managed(addr, 1)
     }
 
-    /// True when the calling thread's stack has the address: what lies there is the program's own memory, and may be looked at.
+    /// True if the address is on the calling thread's stack. That is the program's own memory, and may be looked at.
     fn is_on_stack(&self, _addr: u64) -> bool {
         false
     }
 
-    /// True unless the descriptor's file is of a kind that keeps nothing of what it is given in a call.
+    /// True unless the descriptor's file is of a kind that keeps nothing of what a call gives it.
     fn is_driver(&self, _fd: i32) -> bool {
         true
     }
 
-    /// True when what is written to the descriptor is a command, which leads to further memory.
+    /// True if what is written to the descriptor is a command, which leads to further memory.
     fn takes_commands(&self, _fd: i32) -> bool {
         false
     }
 
-    /// A guest has so many bytes of memory in one piece.
+    /// Notes that a guest has `bytes` bytes of memory in one piece.
     fn note_guest_memory(&self, _bytes: u64) {}
 
-    /// The most bytes that a guest has in one piece; 0 where none was seen.
+    /// The most bytes that a guest has in one piece; 0 if none was seen.
     fn guest_memory_max(&self) -> u64 {
         0
     }
 
-    /// True when `pid` names this process.
+    /// True if `pid` names this process.
     fn is_self(&self, _pid: i32) -> bool {
         false
     }
 }
 
-/// What is to become of a buffer.
+/// What must be done with a buffer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
-    /// Resident for the length of the call.
+    /// Keep it resident until the call ends.
     Pin,
-    /// Likewise, but only a guess: the kernel may touch less, or nothing, and the range may not even be mapped.
+    /// Like [`Kind::Pin`], but only a guess: the kernel may touch less or nothing, and the range may not even be
+    /// mapped.
     Probe,
-    /// Resident for good: the kernel or a device uses it after the call.
+    /// Keep it resident for good: the kernel or a device uses it after the call.
     Exclude,
-    /// Likewise, at the wish of a program that can be told that there is no memory for it.
+    /// Like [`Kind::Exclude`], at the wish of a program that can be told that there is not enough memory.
     Register,
-    /// A guess, too; and a driver of which nothing is known is given this address: it may keep what that leads to.
+    /// Like [`Kind::Probe`], and a driver of which nothing is known is given this address: it may keep what the address
+    /// leads to.
     Driver,
-    /// Resident until the request is done that has this context and control block; see `aio`.
+    /// Keep it resident until the request with this context and control block is done; see `aio`.
     Request { context: u64, block: u64 },
 }
 
@@ -75,16 +78,16 @@ pub enum Kind {
 pub struct Buffer {
     /// First byte.
     pub addr: u64,
-    /// Bytes, at least one; never reaches past the end of user addresses.
+    /// Bytes: at least one, and never past the end of user addresses.
     pub len: u64,
-    /// The kernel may write it.
+    /// The kernel may write to it.
     pub write: bool,
-    /// What is to become of it.
+    /// What must be done with it.
     pub kind: Kind,
 }
 
 impl Buffer {
-    /// An address that no memory has.
+    /// An address at which there is no memory.
     pub const NOWHERE: u64 = 1;
 }
 
@@ -94,33 +97,33 @@ pub const PAGE_BYTES: u64 = 4096;
 const USER_END: u64 = 1 << 56;
 /// Bytes of a kernel `struct msghdr`.
 pub(super) const MSGHDR_BYTES: u64 = 56;
-/// Requests of one io_submit that are passed on at most.
+/// The most requests of one io_submit that are passed on.
 pub const BLOCKS_MAX: u64 = 1 << 16;
-/// The kernel transfers no more than this in one call (`MAX_RW_COUNT`).
+/// The most bytes that the kernel transfers in one call (`MAX_RW_COUNT`).
 pub const RW_BYTES_MAX: u64 = 0x7fff_f000;
 /// Entries of one vector (`UIO_MAXIOV`).
 pub const IOV_MAX: u64 = 1024;
-/// Bytes of a path, its zero included (`PATH_MAX`).
+/// Bytes of a path, including its zero byte (`PATH_MAX`).
 const PATH_BYTES_MAX: u64 = 4096;
 /// Bytes of one argument of execve (`MAX_ARG_STRLEN`).
 const ARG_BYTES_MAX: u64 = 32 * PAGE_BYTES;
-/// Strings of one array of execve that are looked at; more do not fit the stack limit that the kernel sets.
+/// Strings in one array of execve that are looked at. More would exceed the kernel's limit for the stack.
 const ARGS_MAX: u64 = 1 << 20;
-/// Descriptors of one `fd_set` (the default of `fs.nr_open`); the kernel cuts larger numbers to the table it has.
+/// Descriptors of one `fd_set` (the default of `fs.nr_open`). The kernel cuts larger numbers to the size of its table.
 const FDS_MAX: u64 = 1 << 20;
 /// Bits of one node mask (`PAGE_SIZE * 8`).
 const MASK_BITS_MAX: u64 = PAGE_BYTES * 8;
-/// Bytes of a structure that names its own size, at most a page.
+/// The most bytes of a structure that names its own size.
 const SELF_SIZED_MAX: u64 = PAGE_BYTES;
-/// Least bytes of a guess.
+/// The fewest bytes of a guess.
 const PROBE_BYTES: u64 = 256;
-/// Buffers and reads of one call, over all. Above what the kernel accepts anywhere but in execve.
+/// Buffers and reads of one call, all together. More than the kernel accepts anywhere except in execve.
 pub(super) const BUFFERS_MAX: u32 = 1 << 21;
 
 /// Calls `f` with what the kernel touches at the end of a thread whose robust list is `head`: the links, and the word
 /// of each lock that the thread still holds.
 pub fn for_each_robust<M: ReadMemory + ?Sized>(head: u64, mem: &M, f: &mut impl FnMut(Buffer)) {
-    /// The kernel gives up after as many (`ROBUST_LIST_LIMIT`).
+    /// The kernel gives up after this many entries (`ROBUST_LIST_LIMIT`).
     const ENTRIES_MAX: u32 = 2048;
     let mut visit = Visit { mem, f, left: BUFFERS_MAX };
     let Some([first, offset, pending]) = visit.words(head) else { return };
@@ -148,7 +151,7 @@ pub(super) struct Visit<'a, M: ?Sized, F> {
 }
 
 impl<M: ReadMemory + ?Sized, F: FnMut(Buffer)> Visit<'_, M, F> {
-    /// Hands a range on, cut to user addresses.
+    /// Passes a range on, cut to user addresses.
     pub(super) fn emit(&mut self, addr: u64, len: u64, dir: Dir, kind: Kind) {
         if addr == 0 || len == 0 || addr >= USER_END || self.left == 0 {
             return;
@@ -157,17 +160,17 @@ impl<M: ReadMemory + ?Sized, F: FnMut(Buffer)> Visit<'_, M, F> {
         (self.f)(Buffer { addr, len: len.min(USER_END - addr), write: dir.writes(), kind });
     }
 
-    /// A structure of known size.
+    /// Emits a structure of known size.
     pub(super) fn pin(&mut self, addr: u64, len: u64, dir: Dir) {
         self.emit(addr, len, dir, Kind::Pin);
     }
 
-    /// Something of unknown size: to the end of the page, and at least [`PROBE_BYTES`].
+    /// Emits something of unknown size: up to the end of its page, and at least [`PROBE_BYTES`].
     pub(super) fn probe(&mut self, addr: u64) {
         self.probe_len(addr, 0);
     }
 
-    /// Something of which at least `len` bytes are known to exist.
+    /// Emits something of which at least `len` bytes exist.
     pub(super) fn probe_len(&mut self, addr: u64, len: u64) {
         let to_page_end = PAGE_BYTES - addr % PAGE_BYTES;
         self.emit(addr, len.max(to_page_end).max(PROBE_BYTES), Dir::InOut, Kind::Probe);
@@ -187,7 +190,7 @@ impl<M: ReadMemory + ?Sized, F: FnMut(Buffer)> Visit<'_, M, F> {
         self.bytes(addr, &mut bytes).then(|| u32::from_ne_bytes(bytes))
     }
 
-    /// Reads bytes; false for a null or impossible address, or when the walk has gone on for too long.
+    /// Reads bytes. False for a null or impossible address, or if the walk has gone on for too long.
     pub(super) fn bytes(&mut self, addr: u64, out: &mut [u8]) -> bool {
         if addr == 0 || addr >= USER_END || self.left == 0 {
             return false;
@@ -205,7 +208,7 @@ impl<M: ReadMemory + ?Sized, F: FnMut(Buffer)> Visit<'_, M, F> {
             Shape::Fixed(bytes) => self.pin(addr, bytes as u64, dir),
             Shape::Array { count, element, narrow } => {
                 let count = number(count);
-                // An `int` that is negative is refused by the kernel before it looks at the buffer.
+                // The kernel refuses a negative `int` before it looks at the buffer.
                 let count = if narrow { (count as u32 as i32).max(0) as u64 } else { count };
                 self.pin(addr, count.saturating_mul(element as u64), dir);
             }
@@ -243,9 +246,9 @@ impl<M: ReadMemory + ?Sized, F: FnMut(Buffer)> Visit<'_, M, F> {
         }
     }
 
-    /// A string, its zero byte included; `max` bytes at most.
+    /// Emits a string with its zero byte, at most `max` bytes.
     pub(super) fn string(&mut self, addr: u64, max: u64) {
-        // Most strings are constants of the program's image or lie on its stack, where there is nothing to do.
+        // Most strings are constants of the program's image or are on the stack: there is nothing to do.
         if addr == 0 || addr >= USER_END || !self.mem.may_be_managed(addr, max.min(USER_END - addr)) {
             return;
         }
@@ -253,7 +256,7 @@ impl<M: ReadMemory + ?Sized, F: FnMut(Buffer)> Visit<'_, M, F> {
         let mut len = 0;
         while len < max {
             let at = addr + len;
-            // A chunk never crosses a page: the next page is looked at only when the string really reaches it.
+            // A chunk never crosses a page, so that the next page is looked at only if the string really reaches it.
             let n = (PAGE_BYTES - at % PAGE_BYTES).min(chunk.len() as u64).min(max - len) as usize;
             if !self.bytes(at, &mut chunk[..n]) {
                 break;
@@ -271,7 +274,7 @@ impl<M: ReadMemory + ?Sized, F: FnMut(Buffer)> Visit<'_, M, F> {
         let mut seen = 0;
         while seen < ARGS_MAX {
             let at = addr.wrapping_add(seen * 8);
-            // Pages are read whole up to their end only: the array may end right before an unmapped page.
+            // A chunk never crosses the end of a page: an unmapped page may follow the array.
             let in_page = ((PAGE_BYTES - at % PAGE_BYTES) / 8).clamp(1, 32) as usize;
             let mut chunk = [0u64; 32];
             // SAFETY: any bytes are valid words; `in_page` is at most the array's length.
@@ -291,7 +294,7 @@ impl<M: ReadMemory + ?Sized, F: FnMut(Buffer)> Visit<'_, M, F> {
         self.pin(addr, seen * 8, Dir::In);
     }
 
-    /// A vector of buffers and the buffers themselves, as far as one call transfers.
+    /// Emits a vector of buffers, and as much of its buffers as one call transfers.
     pub(super) fn iovec(&mut self, addr: u64, count: u64, dir: Dir, kind: Kind) {
         let count = count.min(IOV_MAX);
         self.pin(addr, count * 16, Dir::In);
@@ -314,7 +317,7 @@ impl<M: ReadMemory + ?Sized, F: FnMut(Buffer)> Visit<'_, M, F> {
         }
     }
 
-    /// A message header, what it points to, and the buffers of its vector.
+    /// Emits a message header, what it points to, and the buffers of its vector.
     pub(super) fn msghdr(&mut self, addr: u64, dir: Dir) {
         self.pin(addr, MSGHDR_BYTES, if dir.writes() { Dir::InOut } else { Dir::In });
         let Some(header) = self.words::<7>(addr) else { return };
@@ -325,11 +328,11 @@ impl<M: ReadMemory + ?Sized, F: FnMut(Buffer)> Visit<'_, M, F> {
     }
 
     fn mmsghdr(&mut self, addr: u64, count: u64, dir: Dir) {
-        /// A `msghdr`, the length that was transferred, and padding.
+        /// A `msghdr`, the number of bytes that were transferred, and padding.
         const MMSGHDR_BYTES: u64 = 64;
         for i in 0..count.min(IOV_MAX) {
             let at = addr.wrapping_add(i * MMSGHDR_BYTES);
-            // The transferred length is written in both directions.
+            // The kernel writes the number of transferred bytes in both directions.
             self.pin(at, MMSGHDR_BYTES, Dir::InOut);
             self.msghdr(at, dir);
         }

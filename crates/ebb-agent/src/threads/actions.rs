@@ -1,7 +1,7 @@
-//! Signal actions: what the program set, and what of it the kernel is told.
+//! Signal actions: what the program set, and what the kernel is told instead.
 //!
-//! The program's table is kept here. The kernel has the agent's handler for each signal that the program handles, and for
-//! those that the agent holds for itself; see `signals`.
+//! The program's table is kept here. The kernel has the agent's handler for each signal that the program handles, and
+//! for each that the agent holds for itself; see `signals`.
 
 use crate::base::action::{
     Action, SA_NATIVE, SA_ONSTACK, SA_RESETHAND, SA_RESTART, SA_RESTORER, SA_SIGINFO, SIG_DFL, SIG_IGN,
@@ -26,13 +26,13 @@ pub struct SigTable {
 pub type Actions = [Action; SIGNALS as usize];
 
 ebb_sync::lock_classes! {
-    /// A process's signal actions. Held for one short system call at most, with every signal blocked, never across a
-    /// touch of the program's memory; fork takes it first, so that the child finds it free.
+    /// A process's signal actions. Held for one short system call at most, with every signal blocked, and never while
+    /// the program's memory is touched. Fork takes it first, so that the child finds it free.
     SignalsLock = "signal actions";
 }
 
 impl SigTable {
-    /// Default actions.
+    /// All actions are the default.
     pub const fn new() -> Self {
         const DEFAULT: Action = Action { handler: SIG_DFL, flags: 0, restorer: 0, mask: 0 };
         Self { actions: Lock::new([DEFAULT; SIGNALS as usize]) }
@@ -52,7 +52,8 @@ impl SigTable {
         self.with(|actions| actions[sig as usize - 1])
     }
 
-    /// The action to take now for a signal that arrived: one with SA_RESETHAND is used once.
+    /// The action for a signal that has just arrived. An action with SA_RESETHAND is used once: the signal then has its
+    /// default.
     pub fn take(&self, sig: i32) -> Action {
         self.with(|actions| {
             let slot = &mut actions[sig as usize - 1];
@@ -66,7 +67,7 @@ impl SigTable {
         })
     }
 
-    /// Replaces the action of `sig`; the old one, or the kernel's error.
+    /// Replaces the action of `sig`. Returns the old one, or the kernel's error.
     pub fn set(&self, sig: i32, action: Action) -> Result<Action, uapi::Errno> {
         self.with(|actions| {
             install(sig, &action)?;
@@ -74,13 +75,13 @@ impl SigTable {
         })
     }
 
-    /// Takes over the actions of `other`. The calling thread must be the only one to use this table.
+    /// Copies the actions of `other`. The calling thread must be the only one that uses this table.
     pub fn copy_from(&self, other: &SigTable) {
         let copy = other.with(|actions| *actions);
         self.with(|actions| *actions = copy);
     }
 
-    /// Every handler becomes the default, as execve and CLONE_CLEAR_SIGHAND do.
+    /// Resets every handler to the default, as execve and CLONE_CLEAR_SIGHAND do.
     pub fn clear_handlers(&self) {
         self.with(|actions| {
             for (sig, slot) in (1..).zip(actions.iter_mut()) {
@@ -93,7 +94,7 @@ impl SigTable {
         });
     }
 
-    /// Signals among [`OURS`] that the program ignores.
+    /// The signals among [`OURS`] that the program ignores.
     pub fn ignored_ours(&self) -> u64 {
         self.with(|actions| {
             [SIGBUS, SIGSEGV, SIGSYS]
@@ -108,10 +109,10 @@ impl SigTable {
 /// The actions of this process; processes that share its memory may have their own.
 pub static PROCESS: SigTable = SigTable::new();
 
-/// The agent needs SIGTRAP as well, from the first call that `uprobe` is about.
+/// Whether the agent holds SIGTRAP as well. It needs it from the first call that `uprobe` handles.
 static HOLDS_TRAP: AtomicBool = AtomicBool::new(false);
 
-/// Has SIGTRAP delivered to the agent whatever the program does about it.
+/// Has SIGTRAP delivered to the agent, whatever the program does about it.
 pub fn hold_trap(table: &SigTable) -> Result<(), uapi::Errno> {
     if HOLDS_TRAP.load(Relaxed) {
         return Ok(());
@@ -122,7 +123,7 @@ pub fn hold_trap(table: &SigTable) -> Result<(), uapi::Errno> {
     })
 }
 
-/// Tells the kernel what `action` of the program's means for it.
+/// Gives the kernel the action that stands for the program's `action`.
 fn install(sig: i32, action: &Action) -> Result<(), uapi::Errno> {
     let entries = entries::get();
     let handler = match sig {
@@ -135,7 +136,7 @@ fn install(sig: i32, action: &Action) -> Result<(), uapi::Errno> {
     if !is_held && !action.is_handler() {
         return set_kernel_action(sig, action);
     }
-    // A held signal that is ignored must at least restart what it interrupts.
+    // A held signal that is ignored must at least restart the call that it interrupts.
     let native = if action.is_handler() { action.flags & SA_NATIVE } else { SA_RESTART };
     set_kernel_action(
         sig,
@@ -156,7 +157,7 @@ pub fn set_kernel_action(sig: i32, action: &Action) -> Result<(), uapi::Errno> {
     uapi::check(ret).map(drop)
 }
 
-/// Gives the kernel another action; the one that it had.
+/// Replaces the kernel's action of `sig`. Returns the one that it had.
 pub fn exchange_kernel_action(sig: i32, action: &Action) -> Result<Action, uapi::Errno> {
     let mut old = Action::default();
     // SAFETY: the kernel reads one action and writes one.
@@ -167,7 +168,8 @@ pub fn exchange_kernel_action(sig: i32, action: &Action) -> Result<Action, uapi:
     uapi::check(ret).map(|_| old)
 }
 
-/// Has the agent get, or the kernel handle again, what has its default action: all that would end or stop the process.
+/// Routes every signal that has its default action, and would end or stop the process by it, to the agent. With
+/// `by_agent` false, gives these signals back to the kernel.
 pub fn default_by_agent(table: &SigTable, by_agent: bool) {
     const WITHOUT_EFFECT: [i32; 4] = [17, 18, 23, 28];
     let agents = Action {
@@ -184,7 +186,8 @@ pub fn default_by_agent(table: &SigTable, by_agent: bool) {
     }
 }
 
-/// Ignores `ignored` of [`OURS`] for real, so that it outlasts an execve; or handles them again.
+/// Has the kernel really ignore the signals `ignored`, which are among [`OURS`], so that this outlasts an execve. With
+/// `really` false, the agent handles them again.
 pub fn set_really_ignored(table: &SigTable, ignored: u64, really: bool) {
     for sig in [SIGBUS, SIGSEGV, SIGSYS] {
         if ignored & bit(sig) != 0 {
@@ -203,8 +206,8 @@ pub fn kernel_action(sig: i32) -> Result<Action, uapi::Errno> {
     uapi::check(ret).map(|_| old)
 }
 
-/// Takes over the actions that the process has, those that it came with or that the program set while it was dormant, and
-/// OURS. Every signal is blocked.
+/// Takes over the process's actions: those that it came with, and those that the program set while it was dormant. The
+/// agent takes [`OURS`]. Every signal must be blocked.
 pub fn take_over() -> Result<(), uapi::Errno> {
     for sig in (1..=SIGNALS).filter(|&sig| sig != SIGKILL && sig != SIGSTOP) {
         let old = kernel_action(sig)?;

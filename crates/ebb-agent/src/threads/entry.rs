@@ -3,16 +3,18 @@
 //! Owns every instruction sequence whose addresses mean something to a signal handler:
 //!
 //! * `ebb_stub`: where a caught system call is really made, with the program's registers, stack and signal mask. The
-//!   SIGSYS handler returns into it. Nothing of the agent is on any stack while the call waits. A signal that finds
-//!   the thread in the stub is shown a context in the program: before its own system-call instruction, or after it
+//!   SIGSYS handler returns into it. Nothing of the agent is on any stack while the call waits. A signal that finds the
+//!   thread in the stub gets a context in the program: before the program's own system-call instruction, or after it
 //!   (`handlers::signal::normalise`). So calls are interrupted, restarted and cancelled as without the agent.
-//! * `ebb_inner`: a system call made from within the SIGSYS handler, with the program's mask for its length. A signal
-//!   that finds the thread there is held back until the handler leaves (`handlers::signal::hold`).
-//! * `ebb_restorer`, whose code is with the signals that it looks for: every handler of the agent ends there.
-//! * the ways in of the agent's signal handlers ([`handler_entry`]), which set the alignment check aside: the kernel leaves
-//!   it as the program has it, and no compiled code is ready for it.
+//! * `ebb_inner`: a system call that is made from within the SIGSYS handler, with the program's mask for its length. A
+//!   signal that finds the thread there is held back until the handler leaves (`handlers::signal::hold`).
+//! * `ebb_restorer`, where every handler of the agent ends. Its code is in `handlers::signal`, beside the code for the
+//!   signals that it looks for.
+//! * the entries of the agent's signal handlers ([`handler_entry`]). They switch the alignment check off: the kernel
+//!   leaves it as the program has it, and compiled code does not expect it.
 //!
-//! The kernel lets system calls of this library's code through (`armed range`); everything else of the process traps.
+//! The kernel lets system calls of this library's code through, in the range that
+//! [`calls::arm`](crate::base::calls::arm) gives it. Every other system call of the process traps.
 
 use crate::base::arguments::load_arguments;
 use crate::threads::thread::{self, ThreadBlock, at};
@@ -22,8 +24,8 @@ use linux_raw_sys::general as g;
 global_asm!(
     ".pushsection .text.ebb_entry,\"ax\",@progbits",
     ".p2align 6",
-    // The unwinder finds the program's frame through the stub: the caller's stack pointer is the stack pointer, and
-    // the SIGSYS handler left the return address below the red zone for it.
+    // The unwinder finds the program's frame through the stub: the caller's stack pointer is the stack pointer, and the
+    // SIGSYS handler left the return address for the unwinder below the red zone.
     ".cfi_startproc simple",
     ".cfi_signal_frame",
     ".cfi_def_cfa rsp, 0",
@@ -42,7 +44,7 @@ global_asm!(
     "mov r10, gs:[{args} + 24]",
     "mov r8, gs:[{args} + 32]",
     "mov r9, gs:[{args} + 40]",
-    // EFAULT is told from the rest without touching the flags, which the kernel preserves.
+    // Tell EFAULT from other answers without touching the flags, which the kernel preserves.
     "lea rcx, [rax + {efault}]",
     "jrcxz 2f",
     "mov rcx, gs:[{ip}]",
@@ -51,9 +53,10 @@ global_asm!(
     ".globl ebb_stub_efault",
     ".hidden ebb_stub_efault",
     "ebb_stub_efault:",
-    // Not an address: the SIGSEGV handler takes over.
+    // This is no valid address: the load faults, and the SIGSEGV handler takes over.
     "mov rcx, [rcx]",
-    // The same for a call whose pins are too many to be left behind: the handler takes over in any case.
+    // The stub for a call after which the agent has more to do, such as to end pins that are too many to be left
+    // behind: the handler takes over in any case.
     ".p2align 4",
     ".globl ebb_stub_asking",
     ".hidden ebb_stub_asking",
@@ -123,7 +126,7 @@ global_asm!(
     "ret",
     ".cfi_endproc",
     ".size ebb_inner, . - ebb_inner",
-    // The calling thread's block for code on the program's stack, or 0. See `thread::current`.
+    // The calling thread's block, or 0, for code on the program's stack. See `thread::current`.
     ".p2align 4",
     ".cfi_startproc",
     ".globl ebb_current",
@@ -157,12 +160,12 @@ global_asm!(
     "ebb_current_none:",
     "2: xor eax, eax",
     "ret",
-    // The program cannot have a GS base of its own.
+    // Here the program cannot have a GS base of its own.
     "3: mov rax, gs:[0]",
     "ret",
     ".cfi_endproc",
     ".size ebb_current, . - ebb_current",
-    // rdi: status, rsi: the word that says that the block is in use. Once it is cleared the stack is somebody else's.
+    // rdi: status, rsi: the word that says that the block is in use. Once the word is cleared, the stack is somebody else's.
     ".p2align 4",
     ".cfi_startproc",
     ".globl ebb_exit_thread",
@@ -196,8 +199,8 @@ global_asm!(
     full = const crate::base::signum::FULL_MASK as i64,
 );
 
-// The core library names a personality in its unwind tables. There is nothing to clean up in the agent: a forced
-// unwinding passes on (_URC_CONTINUE_UNWIND).
+// The core library names a personality in its unwind tables. The agent has nothing to clean up, so a forced unwinding
+// passes on (_URC_CONTINUE_UNWIND).
 #[cfg(not(test))]
 global_asm!(
     ".pushsection .text.ebb_entry,\"ax\",@progbits",
@@ -213,7 +216,7 @@ global_asm!(
     ".popsection",
 );
 
-/// Defines the way in of a signal handler.
+/// Defines the entry of a signal handler.
 macro_rules! handler_entry {
     ($(#[$doc:meta])* $name:ident, $handler:path) => {
         $(#[$doc])*
@@ -236,10 +239,10 @@ macro_rules! handler_entry {
 }
 pub(crate) use handler_entry;
 
-/// How far below the program's stack pointer the return address is left for unwinders: clear of the red zone.
+/// How far below the program's stack pointer the return address is left for unwinders, in bytes: clear of the red zone.
 pub const HINT_BYTES: u64 = 136;
 
-/// Answer of [`inner_call`] when a signal came before the call was made: make it anew after the signal's handler.
+/// Answer of [`inner_call`] when a signal came before the call was made: make the call again after the signal's handler.
 pub const ERESTARTSYS: i64 = -512;
 
 unsafe extern "C" {
@@ -267,7 +270,7 @@ fn addr(f: unsafe extern "C" fn()) -> u64 {
     f as usize as u64
 }
 
-/// Where an instruction pointer stands in the stub.
+/// The place of an instruction pointer in the stub.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum StubAt {
     /// Not in it.
@@ -280,7 +283,7 @@ pub enum StubAt {
     Asks,
 }
 
-/// Finds `ip` in the stub.
+/// Finds the place of `ip` in the stub.
 pub fn stub_at(ip: u64) -> StubAt {
     if ip < addr(ebb_stub) || ip >= addr(ebb_stub_end) {
         StubAt::Outside
@@ -303,7 +306,7 @@ pub fn stub_asking() -> u64 {
     addr(ebb_stub_asking)
 }
 
-/// Where an instruction pointer stands in the inner call.
+/// The place of an instruction pointer in the inner call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum InnerAt {
     /// Not in the part that runs with the program's mask.
@@ -314,7 +317,7 @@ pub enum InnerAt {
     After,
 }
 
-/// Finds `ip` in the inner call.
+/// Finds the place of `ip` in the inner call.
 pub fn inner_at(ip: u64) -> InnerAt {
     if ip < addr(ebb_inner_begin) || ip > addr(ebb_inner_end) {
         InnerAt::Outside
@@ -325,12 +328,12 @@ pub fn inner_at(ip: u64) -> InnerAt {
     }
 }
 
-/// Where the inner call goes on after the call.
+/// Address at which the inner call goes on after its system call.
 pub fn inner_after() -> u64 {
     addr(ebb_inner_after)
 }
 
-/// Address that handlers return to.
+/// Address that the agent's handlers return to.
 pub fn restorer() -> u64 {
     addr(ebb_restorer)
 }
@@ -340,32 +343,33 @@ pub fn is_leaving(ip: u64) -> bool {
     ip >= addr(ebb_restorer) && ip <= addr(ebb_restorer_end)
 }
 
-/// Where a look at where the GS base points goes on that faulted at `ip`; none for other code.
+/// Where [`current`] goes on when it faults at `ip` because of where the GS base points; none for other code.
 pub fn current_fixup(ip: u64) -> Option<u64> {
     (ip >= addr(ebb_current_begin) && ip < addr(ebb_current_end)).then(|| addr(ebb_current_none))
 }
 
-/// The calling thread's block as the GS base tells it; null when that is the program's.
+/// The calling thread's block by its GS base; null when the program uses the GS base.
 #[inline]
 pub fn current() -> *const ThreadBlock {
-    // SAFETY: changes nothing; reads where the GS base points only what may fault there.
+    // SAFETY: changes nothing. Its reads through the GS base may fault, and such a fault is fixed up.
     unsafe { ebb_current().cast() }
 }
 
 /// Performs a system call from within the SIGSYS handler, under signal mask `mask`. A signal that has a handler ends
-/// it; answers [`ERESTARTSYS`] when the call had not begun, or is to be restarted.
+/// the call. The answer is [`ERESTARTSYS`] when the call had not begun, or is to be restarted.
 ///
 /// # Safety
-/// As [`calls::raw_syscall`](crate::base::calls::raw_syscall); only on the agent's stack with every signal blocked.
+/// As [`calls::raw_syscall`](crate::base::calls::raw_syscall). The caller must be on the agent's stack, with every
+/// signal blocked.
 pub unsafe fn inner_call(nr: u64, args: &[u64; 6], mask: u64) -> i64 {
     // SAFETY: forwarded contract.
     unsafe { ebb_inner(nr, args.as_ptr(), &mask) }
 }
 
-/// Gives the block back whose stack this runs on, and ends the thread.
+/// Frees the block whose stack this runs on, and ends the thread.
 ///
 /// # Safety
-/// Every signal must be blocked; nothing of the block may be used by anyone else.
+/// Every signal must be blocked; nobody else may use anything of the block.
 pub unsafe fn exit_thread(status: u64, used: &core::sync::atomic::AtomicU32) -> ! {
     // SAFETY: forwarded contract.
     unsafe { ebb_exit_thread(status, used) }

@@ -1,14 +1,14 @@
-//! Engine calls run on a stack of the agent's.
+//! Runs engine calls on a stack of the agent's.
 //!
-//! An interposed function runs on the program's stack, which may itself be managed memory (a coroutine's, a thread's
-//! that was given its stack): the engine might sweep the very stack it runs on and wait for itself. So what may reclaim
-//! moves to the thread's block first. Signal handlers of the agent are there already.
+//! An interposed function runs on the program's stack. That stack may itself be managed memory, as a coroutine's is, or a
+//! thread's that was given its stack. The engine might then sweep the very stack that it runs on, and wait for itself. So code
+//! that may reclaim moves to the stack in the thread's block first. The agent's signal handlers are there already.
 
 use crate::threads::thread::ThreadBlock;
 use core::arch::asm;
 
-/// Runs `f` on the agent's stack of the calling thread, whose block is `b`. Every signal is blocked, so nobody else uses
-/// that stack.
+/// Runs `f` on the agent's stack of the calling thread, whose block is `b`. Every signal must be blocked, so that
+/// nobody else uses that stack.
 pub fn on_own<R, F: FnOnce() -> R>(b: &ThreadBlock, f: F) -> R {
     let here = 0u8;
     if b.owns(&raw const here as u64) {
@@ -41,7 +41,7 @@ struct Job<R, F> {
 }
 
 /// # Safety
-/// `job` is valid.
+/// `job` must be valid.
 unsafe extern "C" fn run<R, F: FnOnce() -> R>(job: *mut Job<R, F>) {
     // SAFETY: the caller waits for this function and keeps the job alive.
     let job = unsafe { &mut *job };

@@ -1,16 +1,16 @@
 //! What the agent keeps for each thread of the program.
 //!
 //! A thread's block is 256 KiB, aligned to its size: a guard page, the agent's own alternate signal stack, and at the
-//! end the [`ThreadBlock`]. Every signal the kernel delivers to the thread arrives on that stack, never on the
-//! program's. So a stack pointer inside the block says that agent code was interrupted, and no program stack, however
-//! small or evicted, is ever written to by the kernel.
+//! end the [`ThreadBlock`]. Every signal that the kernel delivers to the thread arrives on that stack, never on the
+//! program's. So a stack pointer inside the block says that agent code was interrupted. And the kernel never writes to
+//! a program stack, however small or evicted that is.
 //!
-//! A signal handler knows its thread by its own stack pointer ([`on_stack`]). The GS base points to the block as well, for
-//! code that runs on the program's stack, but the program may write it at any time: whoever finds something else there
-//! ([`current`], [`has_gs`]) has its system calls caught, where the stack pointer tells the thread.
+//! A signal handler knows its thread by its own stack pointer ([`on_stack`]). For code that runs on the program's stack, the GS
+//! base points to the block as well, but the program may change it at any time. Code that finds something else there
+//! ([`current`], [`has_gs`]) has its system calls caught: in the handler, the stack pointer tells the thread.
 //!
-//! Blocks come in chunks of [`CHUNK_BLOCKS`] and are used again. Invariants: only the thread that owns a block touches
-//! it, but for its creator before it runs, and a parent that waits for its vfork child; blocks are never managed.
+//! Blocks come in chunks of [`CHUNK_BLOCKS`] and are used again. Invariants: only the thread that owns a block touches it,
+//! apart from its creator before the thread runs, and a parent that waits for its vfork child; blocks are never managed.
 
 use crate::base::calls;
 use crate::base::change::Change;
@@ -28,43 +28,43 @@ use ebb::uapi::{self, Errno};
 use ebb_sync::Lock;
 use linux_raw_sys::general as g;
 
-/// Size and alignment of a block.
+/// Size and alignment of a block, in bytes.
 pub const BLOCK_BYTES: usize = 256 << 10;
-/// Where the [`ThreadBlock`] begins; the stack ends there.
+/// Offset in a block of its [`ThreadBlock`]; the stack ends there.
 pub const HEAD_AT: usize = 216 << 10;
 const GUARD_BYTES: usize = 4096;
 const CHUNK_BLOCKS: usize = 64;
-/// Most threads of one process.
+/// Most threads in one process.
 const BLOCKS_MAX: usize = 32_768;
 
 const _: () = assert!(size_of::<ThreadBlock>() <= BLOCK_BYTES - HEAD_AT);
 const _: () = assert!(HEAD_AT.is_multiple_of(64));
 
-/// The system call that is in the kernel, or was last.
+/// The system call that the thread is in, or its last one.
 #[repr(C)]
 pub struct Call {
-    /// Where the program goes on.
+    /// Address at which the program goes on.
     pub ip: Cell<u64>,
     /// Argument registers as the program set them.
     pub args: Cell<[u64; 6]>,
     /// Argument registers as the kernel saw them.
     pub used: Cell<[u64; 6]>,
     pub nr: Cell<u64>,
-    /// Its buffers are pinned.
+    /// Whether its buffers are pinned.
     pub pinned: AtomicBool,
-    /// It has begun requests that it may not have made; see `aio`.
+    /// Whether the engine was told of requests that the kernel may not take; see `aio`.
     pub has_requests: Cell<bool>,
-    /// Bytes that were set aside for the buffers of its requests.
+    /// Bytes that are set aside for the buffers of its requests.
     pub reserved: Cell<u64>,
-    /// Attempts that ended with EFAULT.
+    /// How many attempts ended with EFAULT.
     pub tries: Cell<u32>,
-    /// The call replaces the signal mask while it waits.
+    /// Whether the call replaces the signal mask while it waits.
     pub has_mask: Cell<bool>,
     /// That mask as the program gave it.
     pub mask: Cell<u64>,
-    /// The part of it that the kernel sees.
+    /// The part of that mask that the kernel sees.
     pub kernel_mask: Cell<u64>,
-    /// Whom the call changes, and that Ebb's threads are held for it; see `tasks`.
+    /// Whom the call changes, and whether Ebb's threads are held for it; see `tasks`.
     pub change: Cell<Change>,
     pub holds: Cell<bool>,
     /// Argument structure of pselect6 and io_pgetevents: pointer and size of the mask.
@@ -78,51 +78,51 @@ pub struct ThreadBlock {
     this: *const ThreadBlock,
     /// [`CHECK`], which no memory of the program's holds by chance.
     check: u64,
-    /// The FS base that the thread was last seen with: a GS base of another thread's does not pass for its own.
+    /// The FS base that the thread was last seen with, so that another thread's GS base does not pass for its own.
     fs_base: Cell<u64>,
     /// The last system call.
     pub call: Call,
-    /// The thread makes a call that only the kernel's own code makes; see `uprobe`. And the program's mask meanwhile.
+    /// Whether the thread makes a call that only the kernel's own code makes (see `uprobe`), and the program's mask meanwhile.
     pub is_passing: Cell<bool>,
     pub pass_mask: Cell<u64>,
-    /// Signals that wait in the agent. A handler may change it at any instruction: use [`ThreadBlock::queue`].
+    /// Signals that wait in the agent. A handler may change the queue at any instruction: use [`ThreadBlock::queue`].
     queue: Queue,
     index: u32,
     pub ctx: Cell<*const ThreadCtx>,
     /// A mask for the kernel to read or write, in calls from a stack that may be evicted; see `signals`.
     pub kernel_mask: Cell<u64>,
-    /// Signals that the agent holds for itself and the program has blocked; see `signals`.
+    /// The signals that the agent holds for itself and the program has blocked; see `signals`.
     pub blocked: Cell<u64>,
     /// The program's alternate signal stack.
     pub alt: Cell<AltStack>,
-    /// Signal actions of this thread's process.
+    /// The signal actions of this thread's process.
     pub table: Cell<*const SigTable>,
     /// Room for the actions of a process that shares memory but not actions.
     pub own_table: SigTable,
-    /// This thread belongs to another process that shares the memory.
+    /// Whether this thread belongs to another process that shares the memory.
     pub foreign: Cell<bool>,
-    /// Such a process has its descriptors in common with the one that started it.
+    /// Whether that process has its descriptors in common with the one that started it.
     pub shares_files: Cell<bool>,
-    /// The block goes back when the parent's vfork returns, not before.
+    /// Whether the block is freed when the parent's vfork returns, not before.
     pub parent_frees: Cell<bool>,
     /// The block of the thread that made this one.
     pub made_by: Cell<*const ThreadBlock>,
-    /// The new process asked for default actions (CLONE_CLEAR_SIGHAND).
+    /// Whether the new process asked for default actions (CLONE_CLEAR_SIGHAND).
     pub resets_actions: Cell<bool>,
-    /// It has asked to be traced, and the kernel does not know yet; see `traced`.
+    /// Whether the thread has asked to be traced and the kernel does not know yet; see `traced`.
     pub asks_to_be_traced: Cell<bool>,
-    /// Its number, for whoever looks for blocks of processes that have gone; 0 until the parent knows it.
+    /// The thread's number, by which blocks of dead processes are found; 0 until the parent knows it.
     pub tid: AtomicI32,
-    /// The pid namespace that `tid` is a number in, and that of the thread itself, as this memory's processes count them: 0 is
-    /// the owner's.
+    /// The pid namespace in which `tid` is a number, and the thread's own. The processes that share this memory number
+    /// their namespaces; 0 is the owner's.
     pub tid_namespace: Cell<u32>,
     pub namespace: Cell<u32>,
-    /// All that has changed what this thread may do; see `tasks`.
+    /// A sum over all calls that have changed what this thread may do; see `tasks`.
     pub version: AtomicU64,
-    /// The thread's own stack, where it is known: unwinders may be left a hint below its pointer.
+    /// The thread's own stack, where it is known. Only there may a hint for unwinders be left below the stack pointer.
     pub stack_start: Cell<u64>,
     pub stack_end: Cell<u64>,
-    /// Memory that holds the arguments of an execve.
+    /// Memory that holds the arguments of an execve, and its size.
     pub scratch: Cell<usize>,
     pub scratch_bytes: Cell<usize>,
     /// What a new thread starts from.
@@ -145,7 +145,7 @@ pub mod at {
 }
 
 impl ThreadBlock {
-    /// `process`, the number of this thread's process in `namespace`, if it is its own number, too.
+    /// `process`, the number of this thread's process in `namespace`; none if that is not the thread's own namespace.
     fn number_in(&self, namespace: u32, process: i32) -> Option<u32> {
         (self.namespace.get() == namespace).then_some(process as u32)
     }
@@ -160,12 +160,12 @@ impl ThreadBlock {
         ptr::from_ref(self) as u64
     }
 
-    /// True when `sp` lies on the agent's stack of this thread.
+    /// Whether `sp` is on this thread's agent stack.
     pub fn owns(&self, sp: u64) -> bool {
         sp >= self.stack_low() - GUARD_BYTES as u64 && sp <= self.stack_top()
     }
 
-    /// The block to write to, for its own thread.
+    /// A pointer through which the block's own thread may write to it.
     pub fn as_ptr(&self) -> *mut Self {
         self.this.cast_mut()
     }
@@ -177,8 +177,8 @@ impl ThreadBlock {
 
     /// Signals that wait in the agent.
     pub fn queue(&self) -> &'static Queue {
-        // SAFETY: `this` is the block's address, which stays mapped; the queue is shared with handlers that interrupt
-        // and is never reached through an exclusive reference.
+        // SAFETY: `this` is the block's address, which stays mapped. Handlers that interrupt share the queue, and it is
+        // never reached through an exclusive reference.
         unsafe { &*ptr::addr_of!((*self.this).queue) }
     }
 
@@ -188,7 +188,8 @@ impl ThreadBlock {
         unsafe { &*self.ctx.get() }
     }
 
-    /// Tells the engine where the program's alternate stack is: calls on it are no sign that others were left.
+    /// Tells the engine where the program's alternate stack is. A call made on it does not mean that calls on other
+    /// stacks are over.
     pub fn tell_alt_stack(&self) {
         if let Some(space) = crate::base::here::space() {
             space.set_alt_stack(self.ctx(), self.alt.get().sp, self.alt.get().sp.saturating_add(self.alt.get().size));
@@ -201,7 +202,7 @@ impl ThreadBlock {
         unsafe { &*self.table.get() }
     }
 
-    /// Whether the actions are this thread's own, and nobody else's.
+    /// Whether this thread has its table of actions for itself.
     pub fn has_own_table(&self) -> bool {
         ptr::eq(self.table.get(), &raw const self.own_table)
     }
@@ -221,8 +222,8 @@ impl ThreadBlock {
     }
 }
 
-/// The calling thread's block, for code on the program's stack. None when the program has put the GS base to a use of its
-/// own, or has changed the FS base since the thread's last caught call.
+/// The calling thread's block, for code on the program's stack. None when the program has put the GS base to its own
+/// use, or has changed the FS base since the thread's last caught call.
 #[inline]
 pub fn current() -> Option<&'static ThreadBlock> {
     crate::base::here::space()?;
@@ -230,7 +231,7 @@ pub fn current() -> Option<&'static ThreadBlock> {
     unsafe { entry::current().as_ref() }
 }
 
-/// The calling thread's block, wherever the agent's code runs for a thread of the program's: where the program has a GS base of
+/// The calling thread's block, wherever agent code runs for a thread of the program. Where the program has a GS base of
 /// its own, such code runs on the block's stack. None in Ebb's own threads.
 pub fn here() -> Option<&'static ThreadBlock> {
     current().or_else(|| {
@@ -239,12 +240,12 @@ pub fn here() -> Option<&'static ThreadBlock> {
         let nr_chunks = ARENA.used_max.load(Ordering::Relaxed).div_ceil(CHUNK_BLOCKS);
         let mut chunks = CHUNKS_AT[..nr_chunks].iter().map(|chunk| chunk.load(Ordering::Relaxed));
         let is_block = chunks.any(|chunk| chunk != 0 && (chunk..chunk + bytes).contains(&base));
-        // SAFETY: a block that was used is mapped; whose stack this is lives.
+        // SAFETY: a block that was used is mapped, and the thread whose stack this is lives.
         is_block.then(|| unsafe { &*block })
     })
 }
 
-/// The block of the signal handler that calls, which runs on the block's stack.
+/// The block of the calling signal handler, which runs on the block's stack.
 #[inline(always)]
 pub fn on_stack() -> *mut ThreadBlock {
     let sp: usize;
@@ -253,13 +254,14 @@ pub fn on_stack() -> *mut ThreadBlock {
     ((sp & !(BLOCK_BYTES - 1)) + HEAD_AT) as *mut ThreadBlock
 }
 
-/// What [`ThreadBlock::check`] holds. Its value is the address of a random place in memory, times an odd number.
+/// What [`ThreadBlock::check`] holds: the address of this static, which is random, times an odd number, with the lowest
+/// bit set.
 pub static CHECK: AtomicU64 = AtomicU64::new(0);
 
 /// 1 when user space may read and write the bases of FS and GS.
 pub static HAS_FSGSBASE: AtomicU32 = AtomicU32::new(0);
 
-/// Says whether user space may write the GS base.
+/// Records whether user space may write the GS base, and sets [`CHECK`].
 pub fn set_has_fsgsbase(yes: bool) {
     HAS_FSGSBASE.store(yes as u32, Ordering::Relaxed);
     CHECK.store((&raw const CHECK as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1, Ordering::Relaxed);
@@ -271,7 +273,7 @@ pub fn has_fsgsbase() -> bool {
     HAS_FSGSBASE.load(Ordering::Relaxed) != 0
 }
 
-/// The calling thread's GS base. Only where [`has_fsgsbase`].
+/// The calling thread's GS base. To be called only where [`has_fsgsbase`] is true.
 #[inline]
 pub fn gs_base() -> u64 {
     let base;
@@ -297,8 +299,8 @@ pub fn note_fs(b: &ThreadBlock) {
     }
 }
 
-/// Makes `block` the calling thread's. A GS base that the program uses stays: any but 0 and `inherited`, the block whose
-/// thread made this one.
+/// Makes `block` the calling thread's. A GS base that the program uses stays: any but 0 and `inherited`, the block of
+/// the thread that made this one.
 ///
 /// # Safety
 /// No other thread may use the block.
@@ -327,14 +329,14 @@ struct Arena {
     next: AtomicUsize,
 }
 
-/// Addresses of the chunks that there are; 0 for none.
+/// Addresses of the chunks; 0 where there is none.
 type Chunks = [usize; BLOCKS_MAX / CHUNK_BLOCKS];
 
-/// The same as the arena's, for those who cannot wait for its lock. A chunk that there is stays.
+/// The arena's chunks again, for code that cannot wait for the arena's lock. A chunk is never given back.
 static CHUNKS_AT: [AtomicUsize; BLOCKS_MAX / CHUNK_BLOCKS] = [const { AtomicUsize::new(0) }; BLOCKS_MAX / CHUNK_BLOCKS];
 
 ebb_sync::lock_classes! {
-    /// The blocks of a process. Held with every signal blocked; fork takes it first, so that the child finds it free.
+    /// The blocks of a process. Held with every signal blocked. Fork takes it first, so that the child finds it free.
     BlocksLock = "thread blocks";
 }
 
@@ -344,7 +346,7 @@ static ARENA: Arena = Arena {
     next: AtomicUsize::new(0),
 };
 
-/// One word a block: 0 free, 1 in use. Apart from the blocks, so that looking for one touches few pages.
+/// One word for each block: 0 free, 1 in use. Apart from the blocks, so that a search for a free one touches few pages.
 static USED: [AtomicU32; BLOCKS_MAX] = [const { AtomicU32::new(0) }; BLOCKS_MAX];
 
 /// The lock of the block arena, which fork must hold.
@@ -393,27 +395,27 @@ pub fn alloc() -> Result<*mut ThreadBlock, Errno> {
     Ok(block)
 }
 
-/// The pid namespace of the calling thread. A number of another one's says nothing here.
+/// The pid namespace of the calling thread. A number from another namespace says nothing here.
 fn own_namespace() -> u32 {
     here().map_or(0, |block| block.namespace.get())
 }
 
-/// In a process that begins and shares this memory: notes the pid namespace in `own`, its block.
+/// Notes the pid namespace of a process that begins and shares this memory. `own` is the block of the caller, its thread.
 pub fn note_namespace(own: &ThreadBlock) {
     static NEXT: AtomicU32 = AtomicU32::new(1);
     let is_first = calls::gettid() == calls::getpid();
-    // Its parent is in another one.
+    // Its parent is in another namespace.
     if is_first && uapi::getppid() == 0 {
         own.namespace.set(NEXT.fetch_add(1, Ordering::Relaxed));
     }
 }
 
-/// Number of the child process that has `block`, in the pid namespace of the calling thread and its own; none where they differ.
+/// Number of the child process that uses `block`; none when its pid namespace is not the calling thread's.
 pub fn number_of_child(block: &ThreadBlock, process: i32) -> Option<u32> {
     block.number_in(own_namespace(), process)
 }
 
-/// Finds a block whose process shared the memory and was killed: nobody else could give it back.
+/// Finds a block whose process shared the memory and was killed. Nobody else could free that block.
 fn reap(chunks: &Chunks, used_max: usize) -> Option<usize> {
     let namespace = own_namespace();
     for i in 0..used_max {
@@ -446,8 +448,8 @@ pub fn for_each_used(mut f: impl FnMut(&ThreadBlock)) {
     }
 }
 
-/// Whether a process other than this one, or none that is known yet, uses a block: it shares the memory, as between vfork
-/// and exec.
+/// Whether a block is used by another process, or by one whose number is not known yet. Such a process shares the
+/// memory, as between vfork and exec.
 pub fn has_foreign() -> bool {
     let namespace = own_namespace();
     let chunks = ARENA.chunks.lock();
@@ -465,13 +467,13 @@ pub fn has_foreign() -> bool {
 /// The process whose memory this is; those that share it are others.
 static OWNER: AtomicU32 = AtomicU32::new(0);
 
-/// Says whose memory this is: the calling process's.
+/// Makes the calling process the owner of this memory.
 pub fn set_owner() {
     OWNER.store(uapi::getpid() as u32, Ordering::Relaxed);
     ebb::outlived::set_look(look_for_dead);
 }
 
-/// Looks whether somebody died inside the engine who shares this memory, and ends the process if so. In a wait, perhaps with
+/// Ends the process if another process that shares this memory died inside the engine. Called in a wait, perhaps with
 /// locks held.
 fn look_for_dead() {
     let (owner, own) = (OWNER.load(Ordering::Relaxed) as i32, uapi::getpid());
@@ -496,13 +498,13 @@ fn look_for_dead() {
     }
 }
 
-/// Whether `other` still uses the memory of the process `own`: one that was killed has none, even before its parent has
-/// asked for it.
+/// Whether `other` still uses the memory of the process `own`. A killed process has no memory, even before its parent
+/// has waited for it.
 fn shares_memory(own: i32, other: i32) -> bool {
     const KCMP_VM: u64 = 1;
     // SAFETY: compares only.
     let ret = unsafe { uapi::syscall(g::__NR_kcmp as u64, [own as u64, other as u64, KCMP_VM, 0, 0, 0]) };
-    // What the kernel does not say is no reason to end.
+    // Any other error says nothing about `other`, and is no reason to end.
     ret == 0 || (ret < 0 && ret != -(linux_raw_sys::errno::ESRCH as i64))
 }
 
@@ -511,7 +513,7 @@ fn at_index(chunks: &Chunks, i: usize) -> *mut ThreadBlock {
     (chunks[i / CHUNK_BLOCKS] + i % CHUNK_BLOCKS * BLOCK_BYTES + HEAD_AT) as *mut ThreadBlock
 }
 
-/// Unmaps the arguments of an execve that succeeded in a process that shared the memory.
+/// Unmaps the arguments of an execve that succeeded, in a process that shared the memory.
 pub fn release_scratch(block: &ThreadBlock) {
     if block.scratch.get() != 0 {
         // SAFETY: the mapping belonged to the block's thread, which is gone.
@@ -519,7 +521,7 @@ pub fn release_scratch(block: &ThreadBlock) {
     }
 }
 
-/// Gives a block back whose thread is gone or never ran.
+/// Frees a block whose thread is gone or never ran.
 ///
 /// # Safety
 /// Nobody may use the block afterwards.
@@ -533,7 +535,7 @@ pub fn used_word(block: &ThreadBlock) -> &'static AtomicU32 {
     &USED[block.index as usize]
 }
 
-/// In fork's child: only `own` came along.
+/// Frees all blocks but `own`, in fork's child: no other thread came along.
 pub fn keep_only(own: &ThreadBlock) {
     for (i, word) in USED.iter().enumerate().take(ARENA.used_max.load(Ordering::Relaxed)) {
         word.store((i == own.index as usize) as u32, Ordering::Relaxed);

@@ -1,18 +1,17 @@
-//! The assembly of a dormant process: where the patched places of libc lead, and calls that shall be caught.
+//! The assembly of a dormant process: where libc's patched sites lead, and calls that must be caught.
 //!
-//! * A *slot* for each patched place. The jump stands where `mov eax, NUMBER` was, in front of a `syscall` instruction;
-//!   the way back leads to that very instruction, so that it is made by libc's code: once the process is managed, it is
-//!   caught there like any other.
-//! * The *trampoline* behind the slots counts what brk, mmap and mremap ask for, and goes back at once while that is little. It
-//!   changes rax, rcx and r11 only, as a system call does, and touches no stack.
-//! * Everything else takes the *slow* way: signals are blocked, all registers and the vector state are kept, and
-//!   [`on_call`](crate::wake::growing::on_call) decides on a stack of the agent's. There is one such stack and one place for the state: the
-//!   process has one thread, signals are blocked, and a parent that waits for its vfork child is not there.
-//! * The section `ebb_outside` holds system calls that Syscall User Dispatch does not let pass, and libc's `syscall`
-//!   and `execveat`, which are called by name only, so that no page of libc need be patched for them.
+//! * A *slot* for each site. The jump replaces the `mov eax, NUMBER` in front of a `syscall` instruction. The way back leads to
+//!   that very instruction, so that libc's code makes the call: once the process is managed, it is caught there like any other.
+//! * The *trampoline* behind the slots counts what brk, mmap and mremap ask for, and goes back at once while that is
+//!   little. Like a system call, it changes rax, rcx and r11 only. It touches no stack.
+//! * Every other call takes the *slow* way: signals are blocked, all registers and the vector state are kept, and
+//!   [`on_call`](crate::wake::growing::on_call) decides on a stack of the agent's. One such stack and one place for the state
+//!   are enough: the process has one thread, signals are blocked, and a parent that waits for its vfork child uses neither.
+//! * The section `ebb_outside` holds system calls that Syscall User Dispatch does not let pass. Among them are those of libc's
+//!   `syscall`, `execveat` and the like, which programs call by name only, so that no page of libc need be patched for them.
 //!
 //! Unwinders find the program's frame through the trampoline as through a signal frame: its stack pointer is the stack
-//! pointer, its instruction the `syscall` to go back to.
+//! pointer, and its instruction is the `syscall` to go back to.
 
 use crate::dormant::trampoline::{
     CALL_FORK, CALL_REPLACED, Frame, IN_CHILD, SITES_MAX, Site, TRAMPOLINE, Trampoline, VECTORS_BYTES,
@@ -24,7 +23,7 @@ use core::mem::offset_of;
 use core::sync::atomic::AtomicU64;
 use linux_raw_sys::general as g;
 
-/// The stack of the slow way.
+/// Bytes of the slow way's stack.
 const STACK_BYTES: usize = 64 << 10;
 #[repr(C, align(64))]
 struct Bytes<const N: usize>(UnsafeCell<[u8; N]>);
@@ -32,11 +31,11 @@ struct Bytes<const N: usize>(UnsafeCell<[u8; N]>);
 unsafe impl<const N: usize> Sync for Bytes<N> {}
 static STACK: Bytes<STACK_BYTES> = Bytes(UnsafeCell::new([0; STACK_BYTES]));
 static VECTORS: Bytes<VECTORS_BYTES> = Bytes(UnsafeCell::new([0; VECTORS_BYTES]));
-/// Every signal. Those of the agent's own too: the program may have them blocked and waiting.
+/// Every signal, the agent's own included: the program may have them blocked and waiting.
 static FULL: AtomicU64 = AtomicU64::new(u64::MAX);
 
-/// System calls by libc's `syscall` that take the slow way, one bit each: those that make threads and processes, start
-/// programs, want what the agent refuses, or put up limits that it would run into later.
+/// The calls that take the slow way when libc's `syscall` makes them, one bit each: those that make threads and
+/// processes, start programs, ask for what the agent refuses, or set limits that it would run into later.
 static NOTICED: [u64; 8] = noticed(&[
     g::__NR_clone,
     g::__NR_clone3,
@@ -84,7 +83,7 @@ global_asm!(
     ".set ebb_slot, ebb_slot + 1",
     ".endr",
     ".size ebb_slots, . - ebb_slots",
-    // eax: the slot.
+    // eax: the slot's number.
     ".p2align 6",
     ".cfi_startproc simple",
     ".cfi_signal_frame",
@@ -97,7 +96,7 @@ global_asm!(
     "lea rcx, [r11 + rax]",
     "mov eax, [rcx + {sites_nr}]",
     "mov r11, [rcx + {sites_after}]",
-    // eax: the call; r11: where it is made.
+    // eax: the call's number; r11: where it is made.
     ".globl ebb_gate_call",
     ".hidden ebb_gate_call",
     "ebb_gate_call:",
@@ -113,7 +112,7 @@ global_asm!(
     "sub rcx, rsi",
     "jbe 9f",
     "jmp 4f",
-    // Private anonymous memory only: that will be managed.
+    // Only private anonymous memory counts: that is what will be managed.
     "2: mov ecx, r10d",
     "and ecx, {kind}",
     "cmp ecx, {anonymous}",
@@ -130,7 +129,7 @@ global_asm!(
     "cmp rcx, [rip + {trampoline} + {trampoline_limit}]",
     "ja ebb_slow",
     "9: jmp r11",
-    // eax: the call; r11: where it is made.
+    // eax: the call's number; r11: where it is made.
     "ebb_slow:",
     "lea rsp, [rsp - {red_zone}]",
     ".cfi_adjust_cfa_offset {red_zone}",
@@ -163,7 +162,7 @@ global_asm!(
     ".cfi_adjust_cfa_offset {frame_bp}",
     "mov rbp, rsp",
     ".cfi_def_cfa_register rbp",
-    // No compiled code is ready for the alignment check.
+    // Compiled code does not expect the alignment check.
     "pushfq",
     "and dword ptr [rsp], ~{alignment}",
     "popfq",
@@ -205,7 +204,7 @@ global_asm!(
     "mov r8, [rbp + {frame_r8}]",
     "mov r9, [rbp + {frame_r9}]",
     "mov rax, [rbp + {frame_nr}]",
-    // A signal handler may have made the process a managed one a moment ago: then the call must be caught.
+    // A signal handler may have made the process a managed one just now: then the call must be caught.
     "call ebb_outside_bare",
     "mov [rbp + {frame_answer}], rax",
     "test rax, rax",
@@ -221,7 +220,7 @@ global_asm!(
     "mov rax, [rbp + {frame_nr}]",
     "call ebb_outside_bare",
     "mov [rbp + {frame_answer}], rax",
-    // Behind the instruction, with the answer.
+    // Go on behind the instruction, with the answer.
     "7: add qword ptr [rbp + {frame_after}], 2",
     "mov rax, [rbp + {frame_answer}]",
     "mov [rbp + {frame_nr}], rax",
@@ -257,7 +256,7 @@ global_asm!(
     "jmp r11",
     ".cfi_endproc",
     ".size ebb_gate, . - ebb_gate",
-    // What a handler returns to that was installed for the slow way.
+    // The handlers that were installed for the slow way return here.
     ".p2align 4",
     "nop",
     ".globl ebb_dormant_restorer",
@@ -316,8 +315,8 @@ global_asm!(
     on_call = sym growing::on_call,
 );
 
-// What libc's functions have in common: rax is the call, and all else is as the kernel wants it. The first way in looks
-// whether the call is noticed, the second notices it in any case. `errno` is set as there.
+// The common part of libc's functions: rax is the call, and all else is as the kernel expects it. The first way in
+// checks whether the call is to be noticed, the second notices it in any case. `errno` is set as libc does.
 global_asm!(
     ".pushsection ebb_outside,\"ax\",@progbits",
     ".p2align 4",
@@ -356,8 +355,8 @@ global_asm!(
     noticed = sym NOTICED,
 );
 
-/// libc's functions under their own names. In tests they have names of this crate only: a test must not replace its own
-/// libc.
+/// Defines libc's functions under their own names. In tests they have names of this crate only: a test must not replace
+/// its own libc.
 macro_rules! libc_calls {
     ($($(#[$doc:meta])* $name:ident = $nr:path;)*) => {
         $(
@@ -374,8 +373,8 @@ macro_rules! libc_calls {
     };
 }
 
-// Called by name only, so that no page of libc need be patched for them. Those after the first are rare: what the agent
-// refuses, and limits that it would run into later.
+// Programs call these by name only, so that no page of libc need be patched for them. Those after the first are rare:
+// they ask for what the agent refuses, or set limits that it would run into later.
 libc_calls! {
     /// execveat(2)
     execveat = g::__NR_execveat;
@@ -383,11 +382,11 @@ libc_calls! {
     prctl = g::__NR_prctl;
     /// setrlimit(2)
     setrlimit = g::__NR_setrlimit;
-    /// The same.
+    /// setrlimit(2)
     setrlimit64 = g::__NR_setrlimit;
     /// prlimit(2)
     prlimit = g::__NR_prlimit64;
-    /// The same.
+    /// prlimit(2)
     prlimit64 = g::__NR_prlimit64;
     /// mlockall(2)
     mlockall = g::__NR_mlockall;
@@ -428,9 +427,10 @@ mod tests {
 
     type Function = unsafe extern "C" fn();
 
-    /// Calls one of libc's functions; its errno, or 0.
+    /// Calls one of libc's functions. Returns its errno, or 0.
     fn errno_of(function: Function, args: [u64; 4]) -> i32 {
-        // SAFETY: functions of libc's with at most five arguments, of which the last is 0, which refuse these or have no effect with them.
+        // SAFETY: functions of libc's with at most five arguments, of which the last is 0. They refuse these arguments,
+        // or have no effect with them.
         let answer = unsafe {
             let function: unsafe extern "C" fn(u64, u64, u64, u64, u64) -> i64 = core::mem::transmute(function);
             function(args[0], args[1], args[2], args[3], 0)

@@ -1,4 +1,4 @@
-//! A dormant process that makes a call which Ebb has to know of: it stays small, or it becomes a managed one.
+//! What becomes of a dormant process when it makes a call that Ebb has to know of: it stays small, or it becomes managed.
 
 use crate::base::user;
 use crate::dormant::state::{self, FDS_AT_START, LOOK_SHARE, REFUSED, SCRATCH, THRESHOLD};
@@ -10,9 +10,10 @@ use core::sync::atomic::Ordering::Relaxed;
 use ebb::uapi;
 use linux_raw_sys::general as g;
 
-/// The slow way of the trampoline: what is to become of the call in `frame`. On the agent's dormant stack, signals blocked.
+/// Decides what becomes of the call in `frame`: the trampoline's slow way. Runs on the agent's dormant stack, with
+/// signals blocked.
 pub unsafe extern "C" fn on_call(frame: *mut Frame) -> u64 {
-    // SAFETY: on the program's stack, made by the trampoline, which waits.
+    // SAFETY: on the program's stack; the trampoline made it, and waits.
     let frame = unsafe { &mut *frame };
     if frame.nr == IN_CHILD {
         state::in_child();
@@ -28,7 +29,7 @@ pub unsafe extern "C" fn on_call(frame: *mut Frame) -> u64 {
                 if uapi::fd::has_room(FDS_AT_START) {
                     activate();
                 } else {
-                    // Another time: the program may close some.
+                    // Try another time: the program may close some.
                     TRAMPOLINE.limit.store(THRESHOLD.load(Relaxed) / LOOK_SHARE, Relaxed);
                 }
             }
@@ -38,7 +39,7 @@ pub unsafe extern "C" fn on_call(frame: *mut Frame) -> u64 {
         g::__NR_clone3 => {
             const FLAGS: usize = 0;
             const STACK: usize = 5;
-            // What cannot be read the kernel refuses.
+            // The kernel refuses what cannot be read.
             match state::with_faults(|| user::read::<[u64; 8]>(frame.di)) {
                 Ok(args) => by_flags(args[FLAGS], args[STACK]),
                 Err(user::Fault) => CALL_THERE,
@@ -59,15 +60,15 @@ pub unsafe extern "C" fn on_call(frame: *mut Frame) -> u64 {
     }
 }
 
-/// A child is made, with clone's `flags` and its stack, 0 for that of its parent.
+/// Decides about a call that makes a child, by clone's `flags` and the child's stack, 0 for its parent's.
 fn by_flags(flags: u64, stack: u64) -> u64 {
     const VM: u64 = g::CLONE_VM as u64;
     const VFORK: u64 = g::CLONE_VFORK as u64;
     const THREAD: u64 = g::CLONE_THREAD as u64;
     const FILES: u64 = g::CLONE_FILES as u64;
-    // In a pid namespace of its own the child could not be told from its parent.
+    // In a pid namespace of its own, the child could not be told from its parent by its number.
     let has_name = flags & g::CLONE_NEWPID as u64 == 0;
-    // With descriptors of its own: what it locks before an exec is to go with it.
+    // The child must have descriptors of its own: what it locks before an exec must go with it.
     if flags & (VM | THREAD | FILES) == VM && flags & VFORK != 0 && has_name {
         // The parent waits, and the child execs or ends.
         return CALL_THERE;
@@ -80,9 +81,9 @@ fn by_flags(flags: u64, stack: u64) -> u64 {
     CALL_FORK
 }
 
-/// The program is about to load a seccomp filter. One that refuses what Ebb needs keeps the process as small as it is to
-/// Ebb, with what it will fork: it is never managed. With any other it becomes a managed one first, because then it has
-/// what Ebb opens.
+/// Decides about a seccomp filter that the program is about to load. A filter that refuses what Ebb needs leaves the
+/// process, and whatever it forks, unmanaged for good. With any other filter the process becomes a managed one first,
+/// because then it has what Ebb opens.
 fn before_filter(nr: u32, args: &[u64; 6]) {
     if !owner::is_owner() {
         return;
@@ -97,12 +98,12 @@ fn before_filter(nr: u32, args: &[u64; 6]) {
         leaving::take_place(0);
     }
     if refusal.is_deadly {
-        // From here on nothing comes by.
+        // From here on the trampoline sends every call straight back to libc.
         TRAMPOLINE.is_dormant.store(0, Relaxed);
     }
 }
 
-/// The process becomes a managed one, unless its memory is its parent's.
+/// Makes the process a managed one, unless its memory is its parent's.
 fn activate() {
     if owner::is_owner() && state::is_alone() {
         if let Some(name) = REFUSED.load().or_else(|| refused::by_inherited(lifeline::holder())) {

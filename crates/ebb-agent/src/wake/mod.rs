@@ -1,4 +1,4 @@
-//! From a dormant process to a managed one.
+//! How a dormant process becomes a managed one.
 
 pub mod entry;
 pub mod growing;

@@ -1,4 +1,4 @@
-//! What a user of the engine does with groups: creates, limits, looks at, fills and removes them.
+//! What a user of the engine does with groups: creates, limits, inspects, fills and removes them.
 
 use crate::base::PAGE;
 use crate::groups::cost::Cost;
@@ -12,7 +12,8 @@ use crate::way_out::group_reclaim;
 use core::sync::atomic::Ordering::Relaxed;
 
 impl Space {
-    /// Creates a group below `parent`. The caller must not be inside.
+    /// Creates a group below `parent`. Fails when `parent` is gone, when there are too many groups or levels, or when
+    /// the limits leave no RAM. The caller must not be inside.
     pub fn create_group(&self, _ctx: &ThreadCtx, parent: GroupId, limits: &GroupLimits) -> Result<GroupId, GroupError> {
         check(limits)?;
         self.exclusive(|exclusive| {
@@ -28,8 +29,9 @@ impl Space {
         })
     }
 
-    /// Sets what a group may have. Above a new ram.max it is reclaimed in the calling thread as far as that goes; swap goes
-    /// below a new swap.max as pages come back. The caller must not be inside.
+    /// Sets the limits of a group other than the root. If the group is above its new ram.max, the calling thread
+    /// reclaims from it as far as possible. Swap above a new swap.max shrinks as pages come back. The caller must not
+    /// be inside.
     pub fn set_group_limits(&self, ctx: &ThreadCtx, id: GroupId, limits: &GroupLimits) -> Result<(), GroupError> {
         check(limits)?;
         let group = with_group(self, ctx, id, |group| {
@@ -43,8 +45,8 @@ impl Space {
         Ok(())
     }
 
-    /// Removes a group without children. Its regions and what is charged to it go to its parent, and so do threads whose
-    /// group it was. The caller must not be inside.
+    /// Removes a group other than the root that has no children. Its regions, its charges and its threads go to its
+    /// parent. The caller must not be inside.
     pub fn remove_group(&self, _ctx: &ThreadCtx, id: GroupId) -> Result<(), GroupError> {
         self.exclusive(|exclusive| {
             let groups = &self.groups;
@@ -67,9 +69,9 @@ impl Space {
         })
     }
 
-    /// Moves what is managed in `[start, start + len)` to a group, with all charges. That may pass the group's limits: ram
-    /// is then reclaimed in the calling thread as far as that goes, also from ancestors, and swap stays. The caller must not
-    /// be inside.
+    /// Moves the managed memory in `[start, start + len)` to a group, with all charges. The range must be whole pages.
+    /// The move may exceed the group's limits. The calling thread then reclaims RAM as far as possible, also from
+    /// ancestors; swap stays. The caller must not be inside.
     pub fn move_to_group(&self, ctx: &ThreadCtx, start: usize, len: usize, id: GroupId) -> Result<(), GroupError> {
         let end = start.checked_add(len).ok_or(GroupError::Range)?;
         if len == 0 || !start.is_multiple_of(PAGE) || !len.is_multiple_of(PAGE) {
@@ -79,11 +81,11 @@ impl Space {
         self.exclusive(|exclusive| {
             let group = self.groups.find(id).ok_or(GroupError::NotFound)?;
             self.regions.first_in(exclusive, start, end).ok_or(GroupError::NotManaged)?;
-            // Only the first and the last region can be cut.
+            // Only the first and the last region can be split.
             if !self.regions.has_room(exclusive, 4) {
                 return Err(GroupError::TooManyRegions);
             }
-            // First all goes, then all comes, so that no ancestor of both has it twice.
+            // All charges are taken off before any is added, so that no ancestor of both groups has them twice.
             let mut sum = Cost::default();
             let mut tally = Tally::new(self, exclusive);
             self.table.for_each_content(start, end, |addr, word| {
@@ -105,7 +107,7 @@ impl Space {
         Ok(())
     }
 
-    /// Has the calling thread's new mappings belong to a group.
+    /// Makes the calling thread's new mappings belong to a group.
     pub fn set_thread_group(&self, ctx: &ThreadCtx, id: GroupId) -> Result<(), GroupError> {
         // Inside the gate, so that the group is not removed meanwhile.
         with_group(self, ctx, id, |group| ctx.group.store(group.raw(), Relaxed))
@@ -119,7 +121,7 @@ impl Space {
         id
     }
 
-    /// The group of the managed page at `addr`; none when that is not managed.
+    /// The group of the managed page at `addr`; none when the page is not managed.
     pub fn group_of(&self, ctx: &ThreadCtx, addr: usize) -> Option<GroupId> {
         let inside = self.threads.enter(ctx);
         let id = self.regions.find(&inside, addr).map(|region| self.groups.id(region.group));
@@ -127,12 +129,12 @@ impl Space {
         id
     }
 
-    /// What there is to know of a group. Each number is right by itself; their sums are, while nobody changes them.
+    /// Describes a group. Each number is right by itself. Sums of them are right only while nobody changes them.
     pub fn group_info(&self, ctx: &ThreadCtx, id: GroupId) -> Result<GroupInfo, GroupError> {
         with_group(self, ctx, id, |group| describe_group(self, group))
     }
 
-    /// Calls `f` with every group, the root first, then in no order. It must not call the space.
+    /// Calls `f` with every group, the root first, then in no order. `f` must not call the space.
     pub fn groups(&self, ctx: &ThreadCtx, mut f: impl FnMut(&GroupInfo)) {
         let inside = self.threads.enter(ctx);
         core::iter::once(Index::ROOT).chain(self.groups.all()).for_each(|group| f(&describe_group(self, group)));
@@ -140,7 +142,7 @@ impl Space {
     }
 }
 
-/// Runs `f` inside the gate with the group that a name means.
+/// Runs `f` inside the gate with the group named `id`.
 fn with_group<R>(space: &Space, ctx: &ThreadCtx, id: GroupId, f: impl FnOnce(Index) -> R) -> Result<R, GroupError> {
     let inside = space.threads.enter(ctx);
     let result = space.groups.find(id).map(f).ok_or(GroupError::NotFound);
@@ -208,7 +210,7 @@ pub(crate) fn validate_groups(space: &Space, held: &Exclusive<'_>) -> Result<(),
     Ok(())
 }
 
-/// A group that could not hold one page would never let a fault be answered.
+/// Refuses limits that leave no RAM: a group that could not hold one page would never let a fault be answered.
 fn check(limits: &GroupLimits) -> Result<(), GroupError> {
     if limits.ram_max_pages == Some(0) { Err(GroupError::NoRam) } else { Ok(()) }
 }

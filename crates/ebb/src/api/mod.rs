@@ -1,4 +1,4 @@
-//! What changes a space as a whole.
+//! What changes a space as a whole: creation, devices, snapshots, groups, takeover and validation.
 
 pub(crate) mod groups;
 pub(crate) mod process;

@@ -1,4 +1,4 @@
-//! A space in its process: made, told of threads, descriptors and exec.
+//! A space in its process: its creation, and what it is told about threads, descriptors and exec.
 
 use crate::background::thread;
 use crate::base::uapi::uffd::Uffd;
@@ -32,39 +32,42 @@ use core::sync::atomic::Ordering::Relaxed;
 const ARENA_BYTES_MIN: usize = 1 << 30;
 
 impl Space {
-    /// An exec failed, of which the tree was told: see [`Tree::leave_for_exec`].
+    /// Undoes [`Tree::leave_for_exec`] after an exec that failed.
     pub fn back_from_exec(&self) {
         self.exclusive(|exclusive| self.tree().back_from_exec(exclusive));
-        // Until now nobody took the lock again where it was lost.
+        // If the lock was lost meanwhile, nobody took it again until now.
         self.hold_membership();
     }
 
-    /// The file of the counters has the number `fd` now, and `close` gives the old one up.
+    /// Notes that the file of the counters has the descriptor `fd` now. `close` gives the old one up. Fails when the
+    /// process is to take a place in the tree again and all places are taken.
     pub fn set_tree_fd(&self, fd: i32, close: impl FnOnce()) -> Result<(), InitError> {
-        // In this order: nobody may take the old number for the file, and the close takes the locks along.
+        // In this order: nobody may take the old number for the file, and closing it drops the locks.
         self.tree().set_fd(fd, close);
         self.budget.hold().map(drop).map_err(|_| InitError::Processes)
     }
 
-    /// A thread is about to have a table of descriptors of its own: from here on Ebb's numbers stay what they are.
+    /// Notes that a thread is about to get its own descriptor table. From here on, Ebb's descriptors keep their
+    /// numbers.
     pub fn note_own_tables(&self) {
         self.tree().note_own_tables();
-        // Who has begun to change one ends first.
+        // A descriptor change that has begun ends first.
         uapi::fd::exclude(|| ());
     }
 
-    /// A table of descriptors is gone, and perhaps what others know this process by: see [`Tree::hold`].
+    /// Makes sure that this process has its membership lock, by which others know that it lives. A descriptor table is
+    /// gone, and the lock may be gone with it: see [`Tree::hold`].
     pub fn hold_membership(&self) {
-        // With more processes than there can be members it goes on as it is.
+        // If all places of the tree are taken, the process goes on as it is.
         let _ = self.budget.hold();
     }
 
-    /// A file of its configuration could not be made, and it goes on without.
+    /// Notes that a file of the configuration could not be made. The space goes on without it.
     pub fn note_unmade_file(&self, errno: Errno) {
         self.swap.devices.note_unmade(errno);
     }
 
-    /// Descriptors that the program must not close, -1 where there is none: [`Self::FDS_MAX`].
+    /// Descriptors that the program must not close, at most [`Self::FDS_MAX`]; -1 in place of one that does not exist.
     pub fn fds(&self) -> impl Iterator<Item = i32> + '_ {
         core::iter::once(self.uffd().fd())
             .chain(self.swap.devices.fds())
@@ -74,16 +77,16 @@ impl Space {
     /// Most descriptors of a space.
     pub const FDS_MAX: usize = 2 + Devices::FDS_MAX;
 
-    /// Has the background thread call `f` when somebody raises [`Shared::asked`].
+    /// Makes the background thread call `f` when somebody raises [`Shared::asked`].
     pub fn answer_asks(&self, f: fn(&'static Self)) {
         self.background.on_asked.store(f as *mut (), Relaxed);
     }
 
     /// Moves the engine's descriptor `fd` to another number, because the program wants this one. False when it is not
-    /// the engine's, or no number is free.
+    /// the engine's, when no number is free, or when threads have descriptor tables of their own.
     pub fn move_fd(&self, fd: i32) -> bool {
         let move_it = |exclusive: &Exclusive<'_>| {
-            // In the tables of other threads it would keep its number.
+            // In other threads' tables it would keep its number.
             if self.tree().has_own_tables() {
                 return false;
             }
@@ -95,7 +98,7 @@ impl Space {
             }
             if fd == self.family.books.fd() {
                 self.family.books.keep_away();
-                // Where no number is left nobody looks any more, and all of them count.
+                // If no number is left, nobody can look any more, and all books count in full.
                 if !books::knows_books(self) {
                     books::look_at_books(self);
                 }
@@ -106,8 +109,9 @@ impl Space {
         uapi::fd::exclude(|| self.exclusive(move_it))
     }
 
-    /// What the process may do is about to change, and the map would show it what it could see before. All books count in full until
-    /// the next fork opens it anew. Outside the gate.
+    /// Closes the map of the books, because what the process may see is about to change. The open map would go on
+    /// showing what it could see before. All books count in full until the next fork opens the map again. Outside the
+    /// gate.
     pub fn close_books(&self) {
         if books::knows_books(self) && self.tree().is_owner() {
             self.exclusive(|_| {
@@ -120,7 +124,7 @@ impl Space {
         }
     }
 
-    /// Makes the space of this process.
+    /// Makes the space of this process, once per process.
     pub fn create(config: &Config<'_>) -> Result<&'static Self, InitError> {
         let stats = match config.stats {
             Some(stats) => stats,
@@ -171,7 +175,7 @@ impl Space {
             stats,
         };
         uapi::later::set_aside(Self::later_bytes(config.swap));
-        // Fixed metadata: rings, tables' first pages, this structure.
+        // Fixed metadata: rings, the first pages of tables, this structure.
         this.budget.charge_meta(256 << 10);
         stats::add(&stats.processes, 1);
         // SAFETY: fresh memory of the right size and alignment.

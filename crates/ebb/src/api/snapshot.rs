@@ -1,14 +1,14 @@
 //! Snapshots: a second view of a managed range, copy-on-write, at its own address.
 //!
-//! What is swapped out is shared: both views refer to the same slot, whose count goes up, and nothing is read, copied or
-//! compressed. What is in memory is stored first, and stays where it is as clean pages; the first write to one opens it
-//! and leaves the slot to the snapshot. So a snapshot costs what the range had in memory, compressed, once, and each
-//! view pays later only for what it changes. The kernel offers the like between processes alone, by fork.
+//! Swapped pages are shared: both views refer to the same slot, whose count goes up, and nothing is read, copied or
+//! compressed. Pages in memory are stored first, and stay there as clean pages. The first write to one opens it and
+//! leaves the slot to the snapshot. So a snapshot costs one compressed copy of what the range had in memory, and each
+//! view pays later only for what it changes. The kernel offers such a copy only between processes, by fork.
 //!
-//! Most of the storing is done while the program runs. Then the gate closes, and what was written again meanwhile is
-//! write-protected, stored and counted: the snapshot is the range as it was at one moment after that. But for pages that a
-//! system call or a device uses at that moment: these cannot be protected, as the kernel would meet that with EFAULT, and
-//! are copied one after the other while they may be written.
+//! Most pages are stored while the program runs. Then the gate closes, and what was written meanwhile is
+//! write-protected, stored and counted. The snapshot is the range as it was at one moment after that. Pages that a
+//! system call or a device uses at that moment are an exception. They cannot be protected, because the kernel would
+//! answer EFAULT. They are copied one after the other, while they may be written.
 
 use crate::api::swapon::{self, SwapOffError};
 use crate::base::PAGE;
@@ -35,9 +35,9 @@ use linux_raw_sys::general as g;
 
 /// Pages that one step looks at.
 const LOOKS: usize = 4096;
-/// How often what was written meanwhile is stored before the gate closes.
+/// Most passes that store what was written meanwhile, before the gate closes; and most attempts at a snapshot.
 const ROUNDS: usize = 4;
-/// Pages that may be left to be stored then.
+/// A pass that stores no more pages than this is the last: about as many are left for the closed gate.
 const REST_PAGES: usize = 256;
 
 /// Why there is no snapshot.
@@ -45,13 +45,14 @@ const REST_PAGES: usize = 256;
 pub enum SnapshotError {
     /// The range is not whole pages of managed memory that can be read and written.
     Range,
-    /// Write protection does not last here (a kernel before 5.19, or KSM).
+    /// Write protection does not last here (a kernel before 5.19, or KSM), the kernel refused it, or a driver may write
+    /// past it.
     Unsupported,
-    /// Neither the pool nor a device takes what the range has in memory, or a group would have more swap than it may.
+    /// Neither the pool nor a device takes what the range has in memory, or a group would exceed its swap limit.
     NoRoom,
     /// A page has as many views as it can have.
     TooMany,
-    /// The kernel gives no address space for it.
+    /// The kernel gives no address space for the view.
     AddressSpace(Errno),
 }
 
@@ -74,22 +75,23 @@ impl core::error::Error for SnapshotError {}
 struct Open {
     addr: usize,
     state: State,
-    /// A system call uses it, or a device: it is copied and stays as it is.
+    /// A system call or a device uses the page: it is copied and stays as it is.
     is_pinned: bool,
 }
 
-/// What stands where no page is yet: one that is present.
+/// The value to start from: a present page that nobody uses.
 const OPEN: Open = Open { addr: 0, state: State::PRESENT, is_pinned: false };
 
 impl Space {
-    /// Makes a copy-on-write view of `[start, start + len)` at an address of the kernel's choice, as managed memory that is
-    /// unmapped like any other; its address. The caller must not be inside.
+    /// Makes a copy-on-write view of `[start, start + len)`, and returns its address, which the kernel chooses. The
+    /// range must be whole pages. The view is managed memory, to be unmapped like any other. The caller must not be
+    /// inside.
     pub fn snapshot(&self, ctx: &ThreadCtx, start: usize, len: usize) -> Result<usize, SnapshotError> {
         let end = start.checked_add(len).filter(|end| *end <= ADDR_END).ok_or(SnapshotError::Range)?;
         if len == 0 || !start.is_multiple_of(PAGE) || !len.is_multiple_of(PAGE) {
             return Err(SnapshotError::Range);
         }
-        // What a device writes no protection tells.
+        // Write protection does not catch a device's writes.
         if !self.kernel.can_protect() || drivers::has_driver(self) {
             return Err(SnapshotError::Unsupported);
         }
@@ -115,7 +117,7 @@ impl Space {
     }
 }
 
-/// Has slots back the range's pages, while others run, until few are left that have none.
+/// Stores the range's pages in slots, while other threads run, until few are left that no slot backs.
 fn back_range(space: &Space, ctx: &ThreadCtx, start: usize, end: usize) -> Result<(), SnapshotError> {
     for _ in 0..ROUNDS {
         let mut stored = 0;
@@ -141,8 +143,8 @@ fn back_range(space: &Space, ctx: &ThreadCtx, start: usize, end: usize) -> Resul
     Ok(())
 }
 
-/// Stores up to a batch of the range's pages that no slot backs and nobody uses: where the next step begins, and how
-/// many.
+/// Stores up to a batch of the range's pages that no slot backs and nobody uses. Returns where the next step begins,
+/// and how many pages were stored.
 fn back_pages(
     space: &Space,
     held: &Held,
@@ -199,14 +201,14 @@ fn back_pages(
     if failed > 0 { Err(SnapshotError::NoRoom) } else { Ok((at, kept)) }
 }
 
-/// Calls `f` with each page of the range that a system call in flight uses.
+/// Calls `f` with each page of the range that a system call or request in flight uses.
 fn for_each_pinned(space: &Space, start: usize, end: usize, mut f: impl FnMut(usize)) {
     let _exact = space.threads.requests.hold();
     in_use::for_each_used(space, start, end, |first, last| (first & !(PAGE - 1)..last).step_by(PAGE).for_each(&mut f));
 }
 
-/// From here on nobody writes to the range's pages but those that are pinned: claims what is open, and protects it.
-/// False when the kernel refused that.
+/// Freezes the range: claims its open pages and write-protects them. From here on, nobody writes to the range's pages,
+/// except to pinned ones. False when the kernel refused the protection.
 fn freeze(space: &Space, exclusive: &Exclusive<'_>, start: usize, end: usize) -> bool {
     sharing::unshare(space, exclusive, start, end);
     space.table.for_each_content(start, end, |_, word| {
@@ -233,7 +235,7 @@ fn freeze(space: &Space, exclusive: &Exclusive<'_>, start: usize, end: usize) ->
     ok
 }
 
-/// Frozen pages that are left go on as they were.
+/// Ends the freeze of pages that are still claimed: they go on as they were.
 fn thaw(space: &Space, start: usize, end: usize) {
     space.table.for_each_content(start, end, |addr, word| {
         if word.load().tag() == Tag::Busy {
@@ -242,7 +244,7 @@ fn thaw(space: &Space, start: usize, end: usize) {
     });
 }
 
-/// Has slots back all of the range, which is frozen; what is pinned is copied for the view.
+/// Stores all of the frozen range in slots. Pinned pages are copied for the view.
 fn back_frozen(
     space: &Space,
     exclusive: &Exclusive<'_>,
@@ -254,7 +256,8 @@ fn back_frozen(
 ) -> Result<(), SnapshotError> {
     let mut open = [OPEN; BATCH];
     let (mut n, mut ok) = (0, true);
-    // What was stored for the view a moment ago has no reference yet: nothing may take it for cache-only.
+    // Nothing is reclaimed meanwhile: a slot that was stored for the view a moment ago has no reference yet, and must
+    // not be taken for cache-only.
     let view = Some(View { distance, exclusive });
     let writer = Writer { held: exclusive, shard: ctx.shard(), reclaim: &|_, _| false };
     let mut store = |open: &[Open]| store_open(space, writer, ctx, open, view, work) == 0;
@@ -291,18 +294,19 @@ fn finish_page(space: &Space, addr: usize, state: State) {
 /// A view that is being filled, with the gate closed.
 #[derive(Clone, Copy)]
 struct View<'a> {
-    /// From the range to it.
+    /// Bytes from the range to the view.
     distance: usize,
     exclusive: &'a Exclusive<'a>,
 }
 
-/// The page that pays for what is stored of another: of one that is pinned it is the view's, which alone gets the slot.
+/// Address of the page whose group pays for what is stored of `page`. For a pinned page that is the view's page, which
+/// alone gets the slot.
 fn payer(page: &Open, view: Option<View<'_>>) -> usize {
     page.addr.wrapping_add(if page.is_pinned { view.map_or(0, |view| view.distance) } else { 0 })
 }
 
-/// Stores claimed pages and ends their claims; how many could not be stored, or not at the expense of their group, and are
-/// as they were.
+/// Stores claimed pages and ends their claims. Returns how many were not stored, because that failed or their group may
+/// have no more swap. Those pages are as they were.
 fn store_open(
     space: &Space,
     writer: Writer<'_>,
@@ -341,10 +345,10 @@ fn store_open(
         for (content, page) in contents.iter_mut().zip(run) {
             *content = match page.state.tag() {
                 Tag::Staged => space.places.staging.addr(page.state.payload() as u32),
-                // Who uses it may write to it at this moment, and what is compressed must not change meanwhile.
+                // Its user may write to the page at this moment, and it must not change while it is compressed.
                 _ if page.is_pinned => {
-                    // SAFETY: the page is claimed and mapped, the copy is the thread's own; words that change are
-                    // copied in part at worst.
+                    // SAFETY: the page is claimed and mapped, the copy is the thread's own; words that change meanwhile
+                    // are copied in part at worst.
                     unsafe { core::ptr::copy_nonoverlapping(page.addr as *const u8, copy.0.as_mut_ptr(), PAGE) };
                     copy.0.as_ptr() as usize
                 }
@@ -360,7 +364,7 @@ fn store_open(
     failed
 }
 
-/// A claimed page's content is in `slot`, or that failed: ends the claim.
+/// Ends the claim of a page whose content is in `slot`, or could not be stored.
 fn back(space: &Space, held: &Held, page: &Open, slot: Slot, is_stored: bool, view: Option<View<'_>>) {
     if !is_stored {
         space.swap.unalloc(slot);
@@ -383,16 +387,18 @@ fn back(space: &Space, held: &Held, page: &Open, slot: Slot, is_stored: bool, vi
     }
 }
 
-/// A claimed page goes on without a slot.
+/// Ends the claim of a page that goes on without a slot.
 fn unback(space: &Space, page: &Open) {
     if page.state.tag() == Tag::Present && !page.is_pinned {
-        // A failure leaves it protected and open in the books: a write finds that out, see `spurious`.
+        // On failure the page stays protected, although it is open in the books. A write finds that out: see
+        // `spurious`.
         let _ = space.uffd().write_protect(page.addr, PAGE, false);
     }
     finish_page(space, page.addr, page.state);
 }
 
-/// A page of the view, which is empty so far, refers to a slot that counts it, and that is charged to its group.
+/// Makes an empty page of the view refer to a slot. The slot's count has the reference already, and the page's group is
+/// charged for it already.
 fn refer(space: &Space, exclusive: &Exclusive<'_>, addr: usize, entry: u64) {
     if let Some(word) = space.table.word(addr) {
         word.set_exclusive(exclusive, State::swapped(entry));
@@ -415,7 +421,7 @@ fn make_view(
     let call = [0, len as u64, prot as u64, flags, u64::MAX, 0];
     // SAFETY: a fresh mapping at an address of the kernel's choice disturbs nobody.
     let new = unsafe { uapi::forward(g::__NR_mmap, call) }.map_err(SnapshotError::AddressSpace)? as usize;
-    // Whatever was known of the place is of a mapping that is gone.
+    // Whatever Ebb knew of this place belongs to a mapping that is gone.
     mapping::forget(space, exclusive, new, new + len);
     let filled =
         if mapping::manage(space, exclusive, new, new + len, Attr::from_prot(prot), thread_group(exclusive, ctx)) {

@@ -1,4 +1,4 @@
-//! Devices that come and go while the program runs: swapon, swapoff, and what is there.
+//! Devices that come and go while the program runs: swapon, swapoff, and the list of devices.
 
 use crate::base::uapi::fd::identity_of;
 use crate::base::uapi::{self, Errno};
@@ -17,15 +17,15 @@ use core::ffi::CStr;
 use core::sync::atomic::AtomicU32;
 use ebb_slots::Slot;
 
-/// Rounds of waiting, of a millisecond each, for reclaim by others before a swapoff finds that there is no room.
+/// Rounds of one millisecond that [`make_room`] waits for reclaim by others, before it finds that there is no room.
 const PATIENCE: u32 = 200;
 
 /// Why a device was not added.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SwapOnError {
-    /// A device is being added or taken away, or the program shares its memory with somebody who would not have the file.
+    /// A device is being added or removed, or somebody who shares the program's memory would not have the file.
     Busy,
-    /// The directory is in use.
+    /// The directory is a device already.
     Used,
     /// There are as many devices as there can be.
     TooMany,
@@ -46,14 +46,14 @@ impl core::fmt::Display for SwapOnError {
 
 impl core::error::Error for SwapOnError {}
 
-/// Why a device was not taken away. Everything is as it was, but that some content may be elsewhere.
+/// Why a device was not removed. Everything is as it was, except that some content may be elsewhere.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SwapOffError {
-    /// A device is being added or taken away.
+    /// A device is being added or removed.
     Busy,
     /// There is no such device.
     NotFound,
-    /// The caller's wish.
+    /// The caller ended it.
     Interrupted,
     /// Neither another device nor the pool takes what it holds.
     NoRoom,
@@ -76,8 +76,9 @@ impl core::fmt::Display for SwapOffError {
 impl core::error::Error for SwapOffError {}
 
 impl Space {
-    /// Adds a device. `is_shared` is asked before it is used: whether everybody who uses this memory now has the new
-    /// descriptor, which a thread or process with a table of its own has not. The caller must not be inside.
+    /// Adds a device. `is_shared` is asked before the device is used: it says whether everybody who uses this memory
+    /// now has the new descriptor. A thread or process with a descriptor table of its own does not have it. The caller
+    /// must not be inside.
     pub fn swapon(
         &self,
         _ctx: &ThreadCtx,
@@ -103,17 +104,17 @@ impl Space {
             }
             added.map_err(SwapOnError::Create)
         };
-        // A directory that does not answer does so here, where it holds up nobody.
+        // If the directory does not respond, this thread waits for it here, where it holds up nobody.
         uapi::fd::identity_of_path(spec.dir).map_err(SwapOnError::Create)?;
         // With the gate closed nobody forks meanwhile.
         let (added, identity) = uapi::fd::change(|| self.exclusive(create))?;
         let Ok(i) = added.map_err(|file| destroy(self, file)) else { return Err(SwapOnError::TooMany) };
-        // Nothing is in the file yet: the last moment at which it may turn out to be another.
+        // Nothing is in the file yet. This is the last moment to notice that the descriptor is another file's.
         let is_ours = changing.all().any(|(n, file)| n == i && identity_of(file.fd()) == Ok(identity));
         if !is_ours || !is_shared() {
             if let Some(file) = self.exclusive(|exclusive| devices.remove(exclusive, i)) {
                 let fd = self.exclusive(|exclusive| file.destroy_but_fd(exclusive, &self.budget));
-                // Else the number is the program's now.
+                // Otherwise the number is the program's now.
                 if is_ours {
                     uapi::close(fd);
                 }
@@ -121,7 +122,7 @@ impl Space {
             }
             return Err(SwapOnError::Busy);
         }
-        // Nobody forks meanwhile: the child would find the list half changed.
+        // With the gate closed nobody forks: a child would find the list half changed.
         self.exclusive(|_| {
             let priority = spec.priority.unwrap_or_else(|| devices.priority_below());
             devices.write_to(i, priority);
@@ -131,17 +132,18 @@ impl Space {
     }
 }
 
-/// Ends a file that is no device any more; it is closed outside the gate, because that may take long. Its memory goes under the
-/// gate: a fork in the midst would share what is about to be gone, and gives up masks that are looked at here.
+/// Destroys a file that is no device any more. The descriptor is closed outside the gate, because that may take long.
+/// The file's memory is freed with the gate closed: a fork in the middle would share memory that is about to go, and
+/// give up masks that are read here.
 fn destroy(space: &Space, file: SpillFile) {
     uapi::close(space.exclusive(|exclusive| file.destroy_but_fd(exclusive, &space.budget)));
     space.swap.devices.set_transient_fd(-1);
 }
 
 impl Space {
-    /// Takes the device in directory `dir` away: moves what it holds to other devices or into the pool, then closes it. Asks
-    /// `keep_going` after each step, with the bytes still to be moved, and gives up when that says no. All or nothing. The
-    /// caller must not be inside.
+    /// Removes the device in directory `dir`: moves what it holds to other devices or into the pool, then closes it.
+    /// Calls `keep_going` before each step, with the bytes still to be moved, and gives up when that returns false. All
+    /// or nothing: after an error the device is in use as before. The caller must not be inside.
     pub fn swapoff(
         &self,
         ctx: &ThreadCtx,
@@ -151,7 +153,7 @@ impl Space {
         let devices = &self.swap.devices;
         let changing = devices.begin_change().ok_or(SwapOffError::Busy)?;
         let mut leaving: Files = 0;
-        // Whoever writes to it now has written when the gate is closed.
+        // Whoever is writing to the device has finished once the gate is closed.
         self.exclusive(|exclusive| {
             for (i, _) in devices.all(exclusive).filter(|(_, file)| file.dir() == dir) {
                 leaving |= bit(i);
@@ -190,7 +192,7 @@ impl Space {
     }
 }
 
-/// Bytes that this process has in files of a mask.
+/// Bytes that this process has in the files of a mask.
 fn bytes_in(changing: &Changing<'_>, files: Files) -> u64 {
     let used = |(i, file): (usize, &SpillFile)| if files & bit(i) != 0 { file.nr_used() } else { 0 };
     changing.all().map(used).map(|slots| u64::from(slots) * 4096).sum()
@@ -204,7 +206,8 @@ fn empty(
     keep_going: &mut dyn FnMut(u64) -> bool,
 ) -> Result<(), SwapOffError> {
     let mut left = bytes_in(changing, leaving);
-    // The second walk finds nothing, or the device is not given up: content that is lost is the worst that there is.
+    // Walks again until a walk finds nothing to move. Only then is the device given up: lost content is the worst that
+    // can happen.
     loop {
         let mut moved_in_walk = 0;
         let mut next = Some(Slot(0));
@@ -235,7 +238,8 @@ fn empty(
     }
 }
 
-/// Makes room in the budget for what comes into the pool.
+/// Makes room in the budget for what comes into the pool. Fails when `keep_going` returns false, or nothing can be
+/// reclaimed.
 pub(crate) fn make_room(
     space: &Space,
     ctx: &ThreadCtx,
@@ -262,8 +266,8 @@ pub(crate) fn make_room(
 }
 
 impl Space {
-    /// Calls `f` for each device: those that are written to first, in the order in which they were added. False when devices
-    /// are changing.
+    /// Calls `f` for each device: first those that are written to, in the order in which they were added. Returns
+    /// false, and calls nothing, while devices are changing.
     pub fn devices(&self, mut f: impl FnMut(SwapInfo<'_>)) -> bool {
         let devices = &self.swap.devices;
         let Some(changing) = devices.begin_change() else { return false };

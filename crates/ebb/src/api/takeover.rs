@@ -1,11 +1,11 @@
-//! Taking over memory that is in use already: a process that begins to be managed when it has grown.
+//! Takes over memory that is already in use, for a process that begins to be managed when it has grown.
 //!
-//! The range is registered and its pages enter the books as the kernel has them: what is in the page table, or in the
-//! kernel's own swap, is present; everything else has no content, and reads as zero. Nothing is moved, so nothing can be
-//! lost; the charge may pass the budget for a moment, and the next first touch reclaims.
+//! The range is registered, and its pages enter the books as the kernel has them. A page in the page table, or in the
+//! kernel's own swap, is present. Every other page has no content, and reads as zero. Nothing is moved, so nothing can
+//! be lost. The charge may exceed the budget for a moment; the next first touch reclaims.
 //!
-//! The kernel's own page of zeros may be mapped where the program only read. It counts as a page like any other: MOVE and
-//! COPY carry it, and a write replaces it without a fault of Ebb's.
+//! The kernel's own page of zeros may be mapped where the program has only read. It counts like any other page: MOVE
+//! and COPY carry it, and a write replaces it without a fault of Ebb's.
 
 use crate::base::{PAGE, clock, uapi};
 use crate::calls::mapping;
@@ -22,7 +22,7 @@ use crate::way_out::reclaim;
 use core::sync::atomic::Ordering::Relaxed;
 use linux_raw_sys::general as g;
 
-/// Memory as the program has it before it is taken over.
+/// A mapping as the program has it, before it is taken over.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Mapping {
     /// First byte, page aligned.
@@ -41,7 +41,7 @@ pub struct Mapping {
     pub dontdump: bool,
     /// It has huge pages.
     pub has_huge: bool,
-    /// A driver may have pinned some of it, and nobody can be asked: what is in memory stays there.
+    /// A driver may have pinned some of it, and the kernel cannot be asked: what is in memory stays there.
     pub kept: bool,
     /// The kernel may have merged its pages with equal ones (KSM).
     pub mergeable: bool,
@@ -49,12 +49,12 @@ pub struct Mapping {
     pub fresh: bool,
 }
 
-/// What of a private mapping of a file is taken over.
+/// Which pages of a private file mapping are taken over.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Which {
     /// Runs of pages that were written to. Their content must not change any more.
     Own,
-    /// Every page: where nothing has used it, so that nobody has pinned any.
+    /// Every page. Only for a mapping that nothing has used, so that nobody has pinned a page of it.
     All,
 }
 
@@ -64,20 +64,21 @@ pub struct PageMap {
 }
 
 impl PageMap {
-    /// None where there is no /proc.
+    /// Opens the map. None where there is no /proc.
     pub fn open() -> Option<Self> {
         uapi::open_read(c"/proc/self/pagemap").ok().map(|fd| Self { fd })
     }
 
-    /// True when the page at `addr` is in memory, and is plain memory: one of a file, or of nobody else's. Of a device's registers,
-    /// and of memory that is shared since a fork, the kernel says neither. Also on the program's stack.
+    /// True when the page at `addr` is in memory and plain: a page of a file, or one that no other process maps. The
+    /// kernel reports neither for a device's registers, nor for memory shared since a fork. May be called on the program's
+    /// stack.
     pub fn is_plain(&self, addr: usize) -> bool {
         let mut word = [0u8; 8];
         let read = |word: &mut [u8]| uapi::pread_exact(self.fd, word, (addr / PAGE * 8) as u64);
         uapi::with_own_memory(&mut word, read).is_ok() && is_plain(&word)
     }
 
-    /// The words of the unit's pages from `start` to `end`; false when they cannot be had.
+    /// Reads the words of a unit's pages from `start` to `end`. False when that is not possible.
     fn read(&self, start: usize, end: usize, out: &mut [u8; UNIT_PAGES * 8]) -> bool {
         let bytes = (end - start) / PAGE * 8;
         uapi::pread_exact(self.fd, &mut out[..bytes], (start / PAGE * 8) as u64).is_ok()
@@ -90,15 +91,15 @@ impl Drop for PageMap {
     }
 }
 
-/// How long a process that begins makes room for what it has.
+/// How long a newly managed process makes room, at most, for what it has.
 const TAKEN_WAIT_NS: u64 = 250_000_000;
 
-/// In the highest byte of a page's word.
+/// Bits in the highest byte of a page's word.
 const PRESENT: u8 = 0b1000_0000;
 const OF_FILE: u8 = 0b0010_0000;
 const EXCLUSIVE: u8 = 1;
 
-/// The page is in the page table, or in the kernel's swap.
+/// True when the page is in the page table, or in the kernel's swap.
 fn is_there(word: &[u8]) -> bool {
     const SWAPPED_OR_PRESENT: u8 = 0b1100_0000;
     word[7] & SWAPPED_OR_PRESENT != 0
@@ -109,16 +110,16 @@ fn is_plain(word: &[u8; 8]) -> bool {
     word[7] & PRESENT != 0 && word[7] & (OF_FILE | EXCLUSIVE) != 0
 }
 
-/// As [`is_there`], and it is the process's own: of a private mapping of a file, a page that was written to; and not one that others
-/// have too since a fork, because each would have a copy instead.
+/// True when the page is there, as [`is_there`] says, and is the process's own. In a private file mapping, that is a
+/// page that was written to. A page that others also have since a fork is not: each process would get a copy instead.
 fn is_own(word: &[u8]) -> bool {
     is_there(word) && word[7] & OF_FILE == 0 && (word[7] & PRESENT == 0 || word[7] & EXCLUSIVE != 0)
 }
 
-/// Pages in a row for which written memory of a file is taken over: each run is a mapping of its own.
+/// Fewest written pages in a row that are taken over from a file mapping: each run becomes a mapping of its own.
 const RUN_MIN: usize = 16;
 
-/// The runs of at least [`RUN_MIN`] pages that are the process's own.
+/// The runs of at least [`RUN_MIN`] pages that are the process's own, as page numbers.
 fn own_runs(words: &[u8]) -> impl Iterator<Item = core::ops::Range<usize>> {
     let own = |i: usize| words.get(i * 8..i * 8 + 8).is_some_and(is_own);
     let pages = words.len() / 8;
@@ -128,7 +129,8 @@ fn own_runs(words: &[u8]) -> impl Iterator<Item = core::ops::Range<usize>> {
 }
 
 impl Space {
-    /// Manages private anonymous memory that the program uses already. False when that is not possible: it stays as it was.
+    /// Manages private anonymous memory that the program already uses. False when that is not possible: the memory then
+    /// stays as it was.
     ///
     /// The calling thread must be the only one of the process.
     pub fn take_over(&self, map: &PageMap, mapping: &Mapping) -> bool {
@@ -168,7 +170,7 @@ impl Space {
     }
 }
 
-/// Enters the pages of one unit from `start` on into the books; `lent`: nobody saw who used them before.
+/// Enters the pages of one unit, from `start` on, into the books. `lent` says that nobody saw who used them before.
 fn enter_pages(
     space: &Space,
     exclusive: &Exclusive<'_>,
@@ -196,12 +198,12 @@ fn enter_pages(
 }
 
 impl Space {
-    /// Manages a private mapping of a file, or what was written to of it, as where the loader has relocated a library. It
-    /// becomes anonymous memory of the same content and protection, because the kernel registers no other; pages of the file
-    /// that stay cost nothing. Bytes that are managed now.
+    /// Manages a private file mapping, or the part of it that was written to, as the loader does when it relocates a
+    /// library. The pages become anonymous memory with the same content and protection, because the kernel registers no
+    /// other kind. File pages that stay cost nothing. Returns how many bytes are managed now.
     ///
-    /// The calling thread must be the only one of the process, and no signal may come. Who
-    /// has pinned a page goes on with the old one: see [`Which`].
+    /// The calling thread must be the only one of the process, and no signal may come. Whoever has pinned a page goes
+    /// on using the old page: see [`Which`].
     pub fn take_over_file(&self, map: &PageMap, mapping: &Mapping, which: Which) -> usize {
         let Ok(buffer) = uapi::map_for_now(UNIT_BYTES) else { return 0 };
         let attr = Attr::from_prot(mapping.prot).with_from_file();
@@ -215,7 +217,7 @@ impl Space {
         while at < mapping.end {
             let stop = (self.table.unit_start(at) + UNIT_BYTES).min(mapping.end);
             match which {
-                // A page that the file does not have would raise a signal.
+                // The call fails where the file does not have a page. A read there would raise a signal.
                 Which::All if uapi::madvise(at, stop - at, g::MADV_POPULATE_READ).is_ok() => take(at, stop - at),
                 Which::All => break,
                 Which::Own if map.read(at, stop, &mut words) => {
@@ -232,8 +234,8 @@ impl Space {
     }
 }
 
-/// Puts managed memory with the same content in the place of `len` bytes at `start`, by way of `buffer`. False when the mapping
-/// is the file's still.
+/// Replaces `len` bytes at `start` by managed memory with the same content, by way of `buffer`. False when the range is
+/// not managed: the mapping is the file's still, or unmanaged memory with the same content.
 fn replace(
     space: &Space,
     exclusive: &Exclusive<'_>,
@@ -246,11 +248,12 @@ fn replace(
     if !space.regions.has_room(exclusive, 3) || space.table.cover(exclusive, start, start + len).is_err() {
         return false;
     }
-    // SAFETY: readable, by the caller's contract on the protection, and not written to meanwhile; the buffer holds a unit.
+    // SAFETY: readable, by the caller's contract on the protection, and not written to meanwhile; the buffer holds a
+    // unit.
     unsafe { core::ptr::copy_nonoverlapping(start as *const u8, buffer, len) };
-    // SAFETY: what is unmapped is in the buffer, and nobody looks until it is back.
+    // SAFETY: the content that is unmapped is in the buffer, and nobody looks until it is back.
     if unsafe { uapi::map_private_over(start, len, prot) }.is_err() {
-        // Refused before anything was unmapped, or after.
+        // The kernel may have refused before it unmapped anything, or after.
         if uapi::may_have_hole(start, len) {
             space.fatal(b"no memory to take over the data of a library; raise vm.max_map_count or RLIMIT_AS");
         }
@@ -276,36 +279,38 @@ fn replace(
 }
 
 impl Space {
-    /// Sets address space aside for a space that is made in a running process, which may know that places are empty where
-    /// the kernel would put Ebb's memory. Before [`Space::create`]; too little does no harm.
+    /// Sets address space aside for a space that is made in a running process. The program may know that certain places
+    /// are empty, and the kernel would put Ebb's memory there. Call it before [`Space::create`]. Too little does no
+    /// harm.
     pub fn set_aside(ram_bytes: u64, swap: &[SwapSpec<'_>]) {
         /// Tables of the space, whatever its budget is.
         const FIXED_BYTES: usize = 12 << 30;
-        /// Staging, pool, and slots for what they hold.
+        /// Staging, pool, and slots for what they hold, in multiples of the budget.
         const RAM_SHARE: usize = 8;
         let ram = usize::try_from(ram_bytes).unwrap_or(usize::MAX);
         let bytes = FIXED_BYTES.saturating_add(ram.saturating_mul(RAM_SHARE)).saturating_add(Self::later_bytes(swap));
         uapi::later::set_aside(bytes);
     }
 
-    /// Makes room for what was taken over, which was there before anybody was asked: of a large program that is
-    /// much. Where others are as short, all stays as it is after a quarter of a second.
+    /// Makes room for what was taken over: it was there before anybody was asked, and a large program has much of it.
+    /// Where others are as short, gives up after a quarter of a second.
     pub fn make_taken_fit(&self, ctx: &ThreadCtx) {
-        // What it counted for before that is not managed now is beside the budget.
+        // Memory that counted for the process before, and is not managed now, is beside: its grant goes back.
         self.budget.give_back_unused();
         if self.tree().look().free() < 0 {
             reclaim::try_direct_reclaim(self, ctx, 1, TAKEN_WAIT_NS);
         }
     }
 
-    /// Pages may be shared with other processes: this one forked before it had a space, or is the child of such a fork.
+    /// Notes that pages may be shared with other processes: this one forked before it had a space, or is the child of
+    /// such a fork.
     pub fn note_forked(&self) {
         self.background.set_forked();
     }
 }
 
-/// Makes small pages of the huge ones in the range. A huge page that went out by parts would keep its memory until the
-/// last part is gone. The kernel splits one when it is told that a part of it is cold; one that is shared after fork stays.
+/// Splits the huge pages in the range. A huge page that was evicted in parts would keep its memory until the last part
+/// is gone. The kernel splits one when it is told that a part of it is cold. One that is shared after fork stays.
 fn split_huge(start: usize, end: usize) {
     for huge in (start / UNIT_BYTES * UNIT_BYTES..end).step_by(UNIT_BYTES) {
         let part = huge.max(start);
@@ -325,11 +330,11 @@ mod tests {
         let untouched = unsafe { libc::mmap(core::ptr::null_mut(), PAGE, prot.0, prot.1, -1, 0) } as usize;
         let own = vec![1u8; 2 * PAGE];
         let own = own.as_ptr() as usize + PAGE;
-        // The code of this test is of a file; nothing is at the beginning.
+        // The code of this test is a file's. Nothing is at address 0.
         let code = memory_is_plain_and_what_is_not_there_is_not as fn() as usize;
         assert_eq!([own, code, untouched, 0].map(|addr| map.is_plain(addr)), [true, true, false, false]);
         let of = |flags: u8| is_plain(&[9, 0, 0, 0, 0, 0, 0, flags]);
-        // In the kernel's swap; of a device, or shared.
+        // Own; a file's; in the kernel's swap; a device's, or shared.
         assert_eq!([0x81, 0xa0, 0x41, 0x80].map(of), [true, true, false, false]);
     }
 

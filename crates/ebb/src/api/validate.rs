@@ -1,4 +1,5 @@
-//! The slow truth: recounts a space from its pages' states, its slots and its pool, and compares with what is kept.
+//! Recounts a space from its pages' states, its slots and its pool, and compares the result with the counts that are
+//! kept.
 
 use crate::api::groups;
 use crate::pages::stock;
@@ -8,7 +9,7 @@ use crate::space::Space;
 use ebb_slots::TableEntry::{Cached, Stored};
 
 impl Space {
-    /// Recounts everything against the state words. With every other thread at rest.
+    /// Recounts everything from the state words. Every other thread must be at rest.
     pub fn validate(&self) -> Result<(), Inconsistency> {
         self.exclusive(|exclusive| {
             let (mut content, mut present, mut staged, mut clean) = (0usize, 0usize, 0usize, 0usize);

@@ -1,4 +1,4 @@
-//! Giving pages up that another process of the tree asked for. Who asks whom is in `way_out::asking`.
+//! Gives up pages that another process of the tree asked for. `way_out::asking` decides who asks whom.
 
 use crate::base::idle::Done;
 use crate::pages::stock;
@@ -9,7 +9,8 @@ use crate::tree::now_ms;
 use crate::way_out::{publish, reclaim};
 use core::sync::atomic::Ordering;
 
-/// Of more than so many others nobody gives what they share: each would store a copy.
+/// An idle process that is asked gives up what it shares only if it shares it with at most this many others: each would
+/// store a copy.
 const SHARERS_MAX: usize = 8;
 
 /// Gives up the pages that another process asked for, the coldest first. Outside the gate.
@@ -22,22 +23,23 @@ pub(crate) fn give_up_pages(space: &Space, ctx: &ThreadCtx) {
     let of_shared = space.tree().member().asked_of_shared(now);
     let gives_shared = may_give_shared(space, of_shared, now);
     if of_shared == OfShared::IfIdle && !gives_shared {
-        // Who was idle does not know that it is the last one that has it.
+        // An idle process does not know when it has become the last holder of its pages. Publishing finds out.
         publish::publish_sizes_outside(space, ctx);
         publish::publish_ages(space, ctx);
         space.tree().member().take_ask();
         return keep_shared(space, now);
     }
     let pages = pages.min(space.budget.charged() as i64);
-    // What was used since the coldest pages were is passed over as long as there is something else.
+    // Units touched within half the age of the coldest pages are passed over, as long as there are others.
     publish::publish_ages(space, ctx);
-    // Who has more than its even share gives what it uses, too: those that have less may need theirs as much.
+    // A process that owes, and has more than its even share, also gives up pages that it uses: processes that have less
+    // may need theirs as much.
     let owes = space.tree().member().owes() && space.budget.charged() > space.eviction.even_part();
     let young_ms = if owes { 0 } else { space.tree().member().coldest_ms(now).unwrap_or(0) / 2 };
     space.eviction.set_young_ms(young_ms);
     let (mut given, mut idle_rounds) = (0, 0);
     let _closed = stock::close_stock(space);
-    // What the program takes meanwhile is its own affair: what counts is what was freed.
+    // Only freed pages count. Pages that the program takes in meanwhile do not.
     while given < pages && idle_rounds < 4 && !background::is_asked(space) {
         space.tree().look();
         let before = space.budget.charged();
@@ -47,7 +49,8 @@ pub(crate) fn give_up_pages(space: &Space, ctx: &ThreadCtx) {
         }
         space.budget.give_back_unused();
         let freed = before.saturating_sub(space.budget.charged());
-        // What of the shared was staged, and is not stored, is more than before.
+        // Shared pages that were staged, and are not stored yet, are extra copies. So a step on shared pages counts
+        // only by what it freed.
         idle_rounds = if worked || freed > 0 { 0 } else { idle_rounds + 1 };
         given += freed as i64;
     }
@@ -64,8 +67,9 @@ pub(crate) fn give_up_pages(space: &Space, ctx: &ThreadCtx) {
     }
 }
 
-/// Whether this process gives what it shares, when it is asked so. Every one of those that have it has to store it, and only
-/// when all but one have is it memory that the tree gets, from the last, whose own it is then. For the background thread.
+/// True when this process gives up shared pages, if asked to. Each holder must store the pages. The tree gets memory
+/// only when all holders but one have done so: from the last, which then owns the pages alone. For the background
+/// thread.
 fn may_give_shared(space: &Space, asked: OfShared, now: u64) -> bool {
     if asked == OfShared::Keep || !space.family.shares_much() {
         return false;
@@ -75,15 +79,15 @@ fn may_give_shared(space: &Space, asked: OfShared, now: u64) -> bool {
     let is_idle = done.is_some_and(|done| space.background.idle.look(now, done));
     member.set_idle(is_idle, now);
     let others = space.tree().others(now);
-    // Where all stays in RAM, more copies than two take more than they free.
+    // Without a file everything stays in RAM, and more than two copies take more memory than they free.
     if !space.swap.has_file() && others.number > 1 {
         return false;
     }
-    // Who asks may be the one that does something.
+    // One other holder may be busy: it may be the one that asks.
     asked == OfShared::Give || is_idle && others.busy <= 1 && others.number <= SHARERS_MAX
 }
 
-/// It keeps what it shares: who asked asks again later.
+/// Notes that this process keeps what it shares for a while. Whoever asked asks again later.
 fn keep_shared(space: &Space, now: u64) {
     let last_ms = space.background.kept_ms.load(Ordering::Relaxed);
     space.background.kept_ms.store(space.tree().member().keep_shared(now, last_ms), Ordering::Relaxed);

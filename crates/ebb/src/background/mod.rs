@@ -1,4 +1,4 @@
-//! What is done beside the program.
+//! The background thread: what is done beside the program.
 
 pub(crate) mod give;
 pub(crate) mod thread;

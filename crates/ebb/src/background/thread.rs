@@ -1,4 +1,4 @@
-//! The background thread: a round of work between two watermarks, and when it sleeps.
+//! The background thread: its rounds of work between two watermarks, and its sleep.
 
 use crate::background::give;
 use crate::base::uapi::{self, thread};
@@ -12,20 +12,20 @@ use crate::way_out::shrink::{self, COMPACT_STEP};
 use crate::way_out::{asking, group_reclaim, pageout, publish, reclaim};
 use core::sync::atomic::Ordering;
 
-/// Full clusters of a device that a background round looks through for slots whose pages are clean in memory.
+/// Full clusters of a device that one background round searches for slots whose pages are clean in memory.
 const RECLAIM_CLUSTERS: u32 = 16;
 
-/// How long the background thread waits above the watermark when it has freed something, and at most.
+/// How long the background thread waits above the watermark: after it has freed something, and at most.
 const PAUSE_NS: u64 = 1_000_000;
 const PAUSE_NS_MAX: u64 = 1_000_000_000;
 
-/// How long it waits for the death of children that hold what the process gave up, first and at most.
+/// How long it waits before it looks again which children that hold given-up slots have died: at first, and at most.
 const HEIRS_NS: u64 = 1_000_000_000;
 const HEIRS_NS_MAX: u64 = 64_000_000_000;
 /// How often the thread looks whether somebody asks, where it cannot wait for that too (Linux before 5.16).
 const ASKED_NS: u64 = 1_000_000_000;
 
-/// Slots that this process gave up, and its children may still hold: when to look again which of those have died.
+/// Slots that this process gave up and its children may still hold: when to look again which children have died.
 #[derive(Default)]
 struct Heirs {
     given_up: u32,
@@ -34,8 +34,8 @@ struct Heirs {
 }
 
 impl Heirs {
-    /// In how many nanoseconds to look, after a look at `now_ns` that found so many left: after a pause that is longer each time
-    /// that there are as many at its end. None where there are none.
+    /// Nanoseconds until the next look, after a look at `now_ns` found `given_up` slots left. None when there are none.
+    /// If as many slots are left at the end of a pause, the next pause is twice as long, up to [`HEIRS_NS_MAX`].
     fn look_in_ns(&mut self, given_up: u32, now_ns: u64) -> Option<u64> {
         let is_as_before = core::mem::replace(&mut self.given_up, given_up) == given_up;
         if !is_as_before || now_ns >= self.next_ns {
@@ -51,13 +51,13 @@ pub(crate) extern "C" fn background_main(space: usize) -> ! {
     let space = unsafe { &*(space as *const Space) };
     thread::set_name(c"ebb-reclaim");
     let Some(ctx) = space.attach_thread() else {
-        // Too many threads. It stays "working": nobody may start another on this stack.
+        // Too many threads. The state stays "working", so that nobody starts another thread on this stack.
         thread::exit();
     };
     let background = &space.background;
     let mut pause_ns = PAUSE_NS;
     let mut heirs = Heirs::default();
-    // Held: what it may do is about to change.
+    // When held, the thread ends: what the process may do is about to change.
     while !background.life.is_held() {
         let hold_ns = space.hold_membership_in_ns();
         let (held, charged) = (space.tree().look().held, space.budget.charged());
@@ -78,17 +78,17 @@ pub(crate) extern "C" fn background_main(space: usize) -> ! {
         let wanted = member.asked.load(Ordering::SeqCst);
         give::give_up_pages(space, ctx);
         let came_late = background.rest.begin_idle();
-        // Sequentially consistent: who asked for another round after this look finds the thread idle, and wakes it.
+        // Sequentially consistent: whoever asks for another round after this look finds the thread idle, and wakes it.
         let is_wanted = background.again.swap(false, Ordering::SeqCst) || space.background.read_ahead.is_wanted();
-        // It may have another place by now, and is asked there.
+        // The process may have another place in the tree by now, and is asked there.
         let is_moved = !core::ptr::eq(member, space.tree().member());
         if is_wanted || is_moved || background.life.is_held() {
             background.rest.end_idle();
             continue;
         }
         let is_behind = space.budget.is_above_high() || space.groups.is_behind.load(Ordering::Relaxed);
-        // Above the watermark: wait a moment for the program to give something back, longer each time that nothing was freed and
-        // nobody faulted. At last nothing but a fault, or who asks, wakes this thread.
+        // Above the watermark, wait a moment for the program to give something back. The wait is longer each time that
+        // nothing was freed and nobody faulted. In the end only a fault, or somebody who asks, wakes this thread.
         let has_freed = space.tree().look().held < held || space.budget.charged() < charged;
         let is_busy = !is_behind || came_late || has_freed;
         pause_ns = if is_busy { PAUSE_NS } else { pause_ns.saturating_mul(2) };
@@ -106,7 +106,7 @@ pub(crate) extern "C" fn background_main(space: usize) -> ! {
     thread::exit();
 }
 
-/// Somebody asks for the control socket.
+/// Answers somebody who asks for the control socket.
 fn answer(space: &'static Space) {
     let f = space.background.on_asked.load(Ordering::Relaxed);
     if !f.is_null() {
@@ -116,7 +116,7 @@ fn answer(space: &'static Space) {
     }
 }
 
-/// Slots that this process gave up, and its children may still hold. Outside the gate.
+/// Slots that this process gave up and its children may still hold. Outside the gate.
 fn nr_given_up(space: &Space, ctx: &ThreadCtx) -> u32 {
     let inside = space.threads.enter(ctx);
     let given_up = space.swap.devices.own(&inside).map(|(_, file)| file.nr_given_up()).sum();
@@ -124,7 +124,7 @@ fn nr_given_up(space: &Space, ctx: &ThreadCtx) -> u32 {
     given_up
 }
 
-/// Works until the charge is below the low watermark, no more progress is made, or somebody asks something.
+/// Works until the charge is below the low watermark, no more progress is made, or somebody asks for something.
 fn background_round(space: &Space, ctx: &ThreadCtx) {
     let (mut idle_rounds, mut worked) = (0, false);
     space.tree().look();
@@ -135,9 +135,9 @@ fn background_round(space: &Space, ctx: &ThreadCtx) {
         space.tree().reap_sometimes();
         space.tree().look();
     }
-    // To be woken for a walk is no reason to make more room than background reclaim keeps.
+    // Being woken for a walk is no reason to make more room than background reclaim keeps.
     let is_short = space.budget.is_above_high();
-    // Who asks something waits for an answer, and where all are short this may go on for long.
+    // Somebody who asks waits for an answer, and where all processes are short this loop may run for long.
     while is_short && !space.budget.is_below_low() && idle_rounds < 4 && !background::is_asked(space) {
         if asking::ask_colder(space, ctx) {
             break;

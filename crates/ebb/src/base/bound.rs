@@ -1,14 +1,14 @@
-//! A sum that is cheap to keep from above, and dear to know.
+//! A sum that is expensive to count: a cheap upper bound of it.
 
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// An upper bound of a sum: what was added to it since it was last counted is in it, what went away since then is, too.
+/// An upper bound of a sum. It grows with everything that is added, and shrinks only when the sum is counted.
 #[derive(Debug, Default)]
 pub struct Bound(AtomicUsize);
 
 impl Bound {
-    /// Adds `n`, unless that is more than `limit`. Only where the bound does not tell is the sum counted: `count` answers how
-    /// much there is beside these `n`.
+    /// Adds `n` if the sum is at most `limit` then; false if not. Counts only if the bound alone would pass the limit:
+    /// `count` returns the sum without these `n`.
     pub fn try_add(&self, n: usize, limit: usize, count: impl FnOnce() -> usize) -> bool {
         let bound = self.0.fetch_add(n, Relaxed) + n;
         if bound <= limit {
@@ -17,7 +17,7 @@ impl Bound {
         let beside = count();
         let fits = beside + n <= limit;
         let counted = if fits { beside + n } else { beside };
-        // What others have added meanwhile stays.
+        // Additions of other threads since then stay in the bound.
         self.0.fetch_sub(bound.saturating_sub(counted), Relaxed);
         fits
     }

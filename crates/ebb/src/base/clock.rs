@@ -1,19 +1,19 @@
-//! Time for the price of an instruction: the processor's cycle counter, with its rate measured once.
+//! Time at the price of one instruction: the processor's cycle counter, whose rate is measured once.
 
 use crate::base::uapi;
 use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicBool, AtomicU64};
 
-/// Cycles of a stamp's step, as a power of two.
+/// Cycles per step of a stamp, as a power of two.
 const STAMP_SHIFT: u32 = 20;
 
 /// Nanoseconds per cycle, times 2^20.
 static NS_PER_CYCLE: AtomicU64 = AtomicU64::new(0);
 
-/// Rates that processors have: of 10 GHz down to 100 MHz.
+/// Plausible rates: from 10 GHz down to 100 MHz.
 const RATES: core::ops::RangeInclusive<u64> = (1 << 20) / 10..=10 << 20;
 
-/// The program has forbidden the counter (PR_SET_TSC): reading it would be a fault, so time is not counted any more.
+/// True once the program has forbidden the counter (PR_SET_TSC). Reading it would be a fault, so time is no longer counted.
 static FORBIDDEN: AtomicBool = AtomicBool::new(false);
 
 /// Stops reading the counter, before the program forbids it.
@@ -21,12 +21,12 @@ pub fn forbid() {
     FORBIDDEN.store(true, Relaxed);
 }
 
-/// True once the counter tells nothing any more.
+/// True once the counter is forbidden and tells nothing.
 pub fn is_forbidden() -> bool {
     FORBIDDEN.load(Relaxed)
 }
 
-/// The counter now; 0 when it is forbidden.
+/// Returns the counter's value in cycles; 0 when it is forbidden.
 #[inline]
 pub fn cycles() -> u64 {
     if FORBIDDEN.load(Relaxed) {
@@ -36,7 +36,7 @@ pub fn cycles() -> u64 {
     unsafe { core::arch::x86_64::_rdtsc() }
 }
 
-/// A moment, to about half a millisecond; it comes round again after some weeks.
+/// The current moment, to about half a millisecond. The value wraps around after some weeks.
 #[inline]
 pub fn stamp() -> u32 {
     (cycles() >> STAMP_SHIFT) as u32
@@ -47,7 +47,7 @@ pub fn ms_since(stamp_then: u32) -> u64 {
     ns(u64::from(stamp().wrapping_sub(stamp_then)) << STAMP_SHIFT) / 1_000_000
 }
 
-/// Time and counter of one moment, as near to each other as can be had: the processor may be somebody else's in between.
+/// Reads time and counter at one moment, as nearly as possible: another thread may get the processor between the two reads.
 fn both() -> (u64, u64) {
     let looks = (0..8).map(|_| {
         let before = cycles();
@@ -58,8 +58,8 @@ fn both() -> (u64, u64) {
     looks.min_by_key(|(took, _)| *took).map_or((0, 0), |(_, both)| both)
 }
 
-/// Learns the rate: from `known`, which all processes of a tree have, or by measuring it for them, which takes 100
-/// microseconds.
+/// Learns the counter's rate. Takes it from `known`, which all processes of a tree share, or measures it and stores it
+/// there, which takes 100 microseconds.
 pub fn calibrate(known: &AtomicU64) {
     if NS_PER_CYCLE.load(Relaxed) != 0 {
         return;
@@ -69,7 +69,7 @@ pub fn calibrate(known: &AtomicU64) {
         return forbid();
     }
     let rate = known.load(Relaxed);
-    // Any process of the tree may have written there.
+    // Any process of the tree may have written to `known`.
     if RATES.contains(&rate) {
         NS_PER_CYCLE.store(rate, Relaxed);
         return;
@@ -82,7 +82,7 @@ pub fn calibrate(known: &AtomicU64) {
     known.store(rate, Relaxed);
 }
 
-/// Cycles as nanoseconds.
+/// Converts cycles to nanoseconds.
 pub fn ns(cycles: u64) -> u64 {
     ((cycles as u128 * NS_PER_CYCLE.load(Relaxed) as u128) >> 20) as u64
 }

@@ -1,19 +1,19 @@
-//! Whether the program of this process does anything at all: what it shares with others it uses without a fault, so that the age
-//! of its pages does not tell.
+//! Whether this process's program does anything at all. A program takes no fault when it uses pages that it shares with
+//! other processes, so the age of its pages does not tell.
 //!
-//! Who waits for a page or for a processor uses no time either. So faults count, too, and processors that were lost.
+//! A thread that waits for a page or for a processor uses no processor time either. So faults and preemptions count too.
 
 use crate::base::uapi;
 use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicBool, AtomicU64};
 
-/// For so long it must have done nothing.
+/// How long the program must have done nothing to count as idle.
 const IDLE_MS: u64 = 1000;
-/// A look that is older says nothing of now.
+/// An older look says nothing about the present.
 const LOOK_MS_MAX: u64 = 10_000;
-/// The part of the time that one runs who wakes up now and then, and does nothing.
+/// An idle program, which only wakes up now and then, runs for at most one part in so many of the time.
 const IDLE_PART: u64 = 64;
-/// Faults that such a one has meanwhile, and processors that it loses.
+/// Most faults, and most preemptions, of an idle program in that time.
 const FAULTS_MAX: u64 = 4;
 const PREEMPTED_MAX: u64 = 1;
 
@@ -26,7 +26,7 @@ pub(crate) struct Done {
 }
 
 impl Done {
-    /// What this process has, less what the calling thread has, which is Ebb's; none where the kernel does not tell.
+    /// What this process has done, less what the calling thread, which is Ebb's, has done. None where the kernel does not tell.
     pub fn by_program(faults: u64) -> Option<Self> {
         let (thread, process) = (uapi::usage_of_thread()?, uapi::usage_of_process()?);
         Some(Self {
@@ -36,7 +36,7 @@ impl Done {
         })
     }
 
-    /// Whether it is next to nothing more than `before`, for `ms`.
+    /// Whether the program has done next to nothing since `before`, which was `ms` ago.
     fn is_little_since(self, before: Self, ms: u64) -> bool {
         self.ran_ns.saturating_sub(before.ran_ns) <= ms * 1_000_000 / IDLE_PART
             && self.preempted.saturating_sub(before.preempted) <= PREEMPTED_MAX
@@ -44,7 +44,7 @@ impl Done {
     }
 }
 
-/// What was found at the last look. For one thread.
+/// What the last look found. Used by one thread only.
 #[derive(Default)]
 pub(crate) struct Idle {
     at_ms: AtomicU64,
@@ -55,8 +55,8 @@ pub(crate) struct Idle {
 }
 
 impl Idle {
-    /// At `now_ms` the program has done so much. True when it did next to nothing for a second, or for longer up to ten, and
-    /// since then.
+    /// Looks at what the program has `done` up to `now_ms`. True when it did next to nothing for a period of one to ten
+    /// seconds, and has done next to nothing since.
     pub fn look(&self, now_ms: u64, done: Done) -> bool {
         let before = Done {
             ran_ns: self.ran_ns.load(Relaxed),
@@ -76,7 +76,7 @@ impl Idle {
         is_little
     }
 
-    /// In fork's child, which has done nothing yet.
+    /// For fork's child, which has done nothing yet.
     pub fn reset(&self) {
         self.at_ms.store(0, Relaxed);
         self.is_idle.store(false, Relaxed);
@@ -98,13 +98,13 @@ mod tests {
         assert!(!idle.look(100_000, ran(5000)));
         assert!(!idle.look(100_999, ran(5000)));
         assert!(idle.look(101_000, ran(5001)));
-        // Fifteen milliseconds a second are allowed, not more, and not at once.
+        // Fifteen milliseconds a second are allowed, not more, and not all at once.
         assert!(idle.look(101_500, ran(5015)));
         assert!(!idle.look(101_600, ran(5030)));
         assert!(!idle.look(102_599, ran(5030)));
         assert!(idle.look(102_600, ran(5030)));
         assert!(idle.look(105_600, ran(5070)));
-        // Long ago says nothing: it may have begun to run just now.
+        // A look of long ago says nothing: the program may have begun to run just now.
         assert!(!idle.look(205_600, ran(5070)));
         assert!(idle.look(206_600, ran(5070)));
     }
@@ -130,7 +130,7 @@ mod tests {
         while uapi::thread_time_ns() - begin < 50_000_000 {}
         let (after, all_after) = (Done::by_program(7).unwrap(), all_ns());
         assert_eq!(after.faults, 7);
-        // The tests beside this one run, too.
+        // The tests beside this one run in this process, too.
         let others_ns = after.ran_ns.saturating_sub(before.ran_ns);
         assert!(all_after - all_before >= others_ns + 40_000_000, "{others_ns} of {}", all_after - all_before);
     }

@@ -1,4 +1,4 @@
-//! What knows nothing of pages: system calls, time, text, small tools.
+//! Helpers that know nothing of pages: system calls, time, text, rings.
 
 pub mod bound;
 pub mod clock;

@@ -1,14 +1,15 @@
-//! Waits that nobody will end: a process that shares this one's memory, as between vfork and exec, may be killed while it is
-//! inside the engine, and what it had locked stays locked.
+//! Waits that nobody will end. A process that shares this one's memory, as between vfork and exec, may be killed while
+//! it is inside the engine. What it had locked then stays locked.
 //!
-//! Every long wait comes by here: for a lock and for the gate to empty by [`yield_now`], for a page and for the gate to open by
-//! [`SLEEP_NS`]. Now and then each has the agent look who has died; it knows the processes.
+//! Every long wait passes through this file: waits for a lock, and for the gate to empty, by [`yield_now`]; waits for a
+//! page, and for the gate to open, by [`SLEEP_NS`]. Now and then each wait has the agent, which knows the processes,
+//! look for dead ones.
 
 use crate::base::uapi;
 use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicPtr, AtomicU32};
 
-/// How long a wait sleeps before it looks.
+/// How long a wait sleeps before it has the agent look.
 pub const SLEEP_NS: u64 = 1_000_000_000;
 /// Turns of all waits together between two looks.
 const TURNS: u32 = 1 << 14;
@@ -16,12 +17,12 @@ const TURNS: u32 = 1 << 14;
 static LOOK: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
 static TURN: AtomicU32 = AtomicU32::new(0);
 
-/// Has waits that last call `f`. It may be called with locks held and in a signal handler.
+/// Sets the function that long waits call to look for dead processes. It may be called with locks held and in a signal handler.
 pub fn set_look(f: fn()) {
     LOOK.store(f as *mut (), Relaxed);
 }
 
-/// Looks who has died.
+/// Has the agent look for dead processes.
 #[cold]
 pub fn look() {
     let f = LOOK.load(Relaxed);

@@ -1,33 +1,35 @@
-//! How long a thread waits for others to free memory when it cannot.
+//! How long a thread that cannot free memory itself waits for others to free some.
 
 use crate::base::uapi;
 use core::sync::atomic::AtomicU32;
 
-/// Nobody made progress for so long: what could be freed may be on its way to a slow disk.
+/// Longest time without progress. What could be freed may be on its way to a slow disk, so this is long.
 const PATIENCE_NS: u64 = 10_000_000_000;
-/// From when on, and for how much of each time, [`Patience::has_a_claim`].
+/// [`Patience::has_a_claim`] begins after the first of these times. It then holds for the second out of every third.
 const BEGUN_NS: u64 = 20_000_000;
 const CLAIM_NS: u64 = 2_000_000_000;
 const CLAIM_EVERY_NS: u64 = 3_000_000_000;
-/// What [`Patience::is_long`] is.
+/// Time without progress from which on [`Patience::is_long`] is true.
 const LONG_NS: u64 = 2_000_000_000;
-/// For so long the processor is given to others first.
+/// For so long, and for so many rounds at most, a waiter only yields the processor to others.
 const YIELD_NS: u64 = 200_000;
 const YIELDS: u32 = 64;
 /// How long one wait takes, at least and at most.
 const WAIT_NS: u64 = 1_000_000;
 const WAIT_NS_MAX: u64 = 20_000_000;
-/// Looks of which the least counts are so many, and take so long, at least.
+/// Of at least so many looks, over at least so long, only the smallest figure counts.
 const LOOKS: u32 = 8;
 const LOOKS_NS: u64 = 1_000_000_000;
-/// A look that comes later than that after the one before counts as no later.
+/// Longest time that counts between two looks.
 const STEP_NS_MAX: u64 = 1_000_000_000;
 
-/// As long as somebody makes progress, and ten seconds beyond.
+/// Lasts as long as somebody makes progress, and ten seconds beyond.
 ///
-/// Progress is that less or more is held than before. Who finds no room has charged it for a moment, and a step of reclaim that
-/// comes to nothing a frame or two: with many at it some look always meets one. So the least of many looks counts. And only
-/// what was waited counts: a process that was stopped goes on where it was.
+/// Progress means that fewer or more pages are held than before. A thread that finds no room has charged its pages for
+/// a moment, and a step of reclaim that comes to nothing has charged a frame or two. With many such threads, some look
+/// always meets such a charge. So the smallest figure of many looks counts.
+///
+/// Only time spent waiting counts: a process that was stopped goes on where it was.
 #[derive(Default)]
 pub(crate) struct Patience {
     rounds: u32,
@@ -42,18 +44,19 @@ pub(crate) struct Patience {
 }
 
 impl Patience {
-    /// It has waited for longer than others take to free something, if they can, and what comes free next should be its own. Not
-    /// all the time: who wants less than it may be able to go on with that, and free more.
+    /// True when this thread has waited longer than others take to free something, if they can. What comes free next
+    /// should then be its own. The claim pauses now and then: a thread that wants fewer pages may be able to go on with
+    /// those, and then free more.
     pub fn has_a_claim(&self) -> bool {
         self.waited_ns >= BEGUN_NS && self.waited_ns % CLAIM_EVERY_NS < CLAIM_NS
     }
 
-    /// Nobody has made progress for longer than who could free something takes to begin.
+    /// True when nobody has made progress for longer than a thread that could free something takes to begin.
     pub fn is_long(&self) -> bool {
         self.idle_ns >= LONG_NS
     }
 
-    /// Waits a moment, while so many pages are held. False when it has been too long.
+    /// Waits a moment, while `held` pages are held. False when nobody has made progress for too long.
     pub fn wait(&mut self, held: usize) -> bool {
         self.rounds += 1;
         let now = uapi::now_ns();
@@ -65,12 +68,13 @@ impl Patience {
         if !self.look(now, held) {
             return false;
         }
-        // Longer each time: each look takes the processor from those who could free something.
+        // Each wait is longer than the one before, because each look takes the processor from threads that could free
+        // something.
         uapi::futex_wait(&AtomicU32::new(0), 0, Some(((now - began) / 4).clamp(WAIT_NS, WAIT_NS_MAX)));
         true
     }
 
-    /// So much is held now. False when that has been so for too long.
+    /// Notes that `held` pages are held now. False when there has been no progress for too long.
     fn look(&mut self, now: u64, held: usize) -> bool {
         if self.seen_ns > 0 {
             let step = now.saturating_sub(self.seen_ns).min(STEP_NS_MAX);
@@ -97,7 +101,7 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// Looks every 20 ms at what is held then, by look: after how many seconds it has been too long, of a hundred.
+    /// Looks every 20 ms for a hundred seconds; `held` says what each look finds. Returns the second in which patience ends.
     fn seconds(held: impl Fn(u64) -> usize) -> Option<u64> {
         let mut patience = Patience::default();
         (0..5000).find(|i| !patience.look((1 + 20 * i) * MS, held(*i))).map(|i| i * 20 / 1000)
@@ -105,9 +109,9 @@ mod tests {
 
     #[test]
     fn without_progress_it_ends_after_ten_seconds() {
-        // And the first ones that say what is held.
+        // Ten seconds, after the first looks, which establish what is held.
         assert_eq!(seconds(|_| 1000), Some(11));
-        // There was some for five seconds, in either direction.
+        // There was progress for five seconds, in either direction.
         assert!([15, 16].map(Some).contains(&seconds(|i| 1000 - (i / 10).min(25) as usize)));
         assert!([15, 16].map(Some).contains(&seconds(|i| 1000 + (i / 10).min(25) as usize)));
         assert_eq!(seconds(|i| 5000 - i as usize), None);
@@ -142,7 +146,7 @@ mod tests {
         // An hour later.
         let later = 3_600_000;
         let seen = (0..5000).find(|i| !patience.look((later + 20 * i) * MS, 1000)).expect("it ends");
-        // Ten seconds and one for the first looks, of which two were waited and one counts for the hour.
+        // Ten seconds, and one for the first looks. Two of these were waited before, and one counts for the hour.
         assert!((380..=420).contains(&seen), "{seen}");
     }
 }

@@ -1,24 +1,25 @@
 //! A bounded first-in-first-out ring of words in reserved memory.
 //!
-//! It goes around in as little of its reservation as its words need: a page first, and twice as much whenever that is full. A
-//! ring that went around in all of it would touch each page of it in time, however few its words are.
+//! The ring goes around in as little of its reservation as its words need: in one page at first, and in twice as much
+//! whenever that part is full. A ring that went around in all of its reservation would in time touch every page of it,
+//! however few words it holds.
 
 use crate::base::uapi::{self, Errno};
 use ebb_sync::Lock;
 
 ebb_sync::lock_classes! {
-    /// A ring of words.
+    /// The lock of a ring.
     RingLock = "ring";
 }
 
-/// Words of a page.
+/// Words of one page: the part in use at first.
 const FIRST: u64 = 512;
 
 struct Inner {
     at: *mut u64,
     /// Words in the reservation.
     capacity: u64,
-    /// Of the part that is in use; one less than its words.
+    /// Index mask of the part that is in use: its words, less one.
     mask: u64,
     head: u64,
     tail: u64,
@@ -28,7 +29,7 @@ struct Inner {
 unsafe impl Send for Inner {}
 
 impl Inner {
-    /// Makes room for one more; false when it is full.
+    /// Makes room for one more word; false when the ring is full.
     fn make_room(&mut self) -> bool {
         let words = self.mask + 1;
         if self.tail.wrapping_sub(self.head) < words {
@@ -37,7 +38,8 @@ impl Inner {
         if words == self.capacity {
             return false;
         }
-        // All words of the part are full. The oldest is at `first`; those before it are the newest, and go behind all.
+        // All words of the part are in use. The oldest is at `first`. Those before it are the newest, and move behind
+        // all others.
         let first = (self.head & self.mask) as usize;
         // SAFETY: both halves are inside the reservation, which is a power of two larger than `words`; they do not overlap.
         unsafe { core::ptr::copy_nonoverlapping(self.at, self.at.add(words as usize), first) };
@@ -48,18 +50,18 @@ impl Inner {
     }
 }
 
-/// The ring. Its user bounds what it holds, so that it never overflows.
+/// A first-in-first-out ring of words. Its user bounds what it holds, so that it never overflows.
 pub struct Ring(Lock<Inner, RingLock>);
 
 impl Ring {
-    /// A ring for at least `capacity` words.
+    /// Reserves a ring for at least `capacity` words.
     pub fn new(capacity: usize) -> Result<Self, Errno> {
         let capacity = capacity.next_power_of_two() as u64;
         let at = uapi::reserve(capacity as usize * 8)?.cast();
         Ok(Self(Lock::new(Inner { at, capacity, mask: capacity.min(FIRST) - 1, head: 0, tail: 0 })))
     }
 
-    /// Appends; false when full.
+    /// Appends a word; false when the ring is full.
     pub fn push(&self, value: u64) -> bool {
         let mut r = self.0.lock();
         if !r.make_room() {
@@ -71,7 +73,7 @@ impl Ring {
         true
     }
 
-    /// Puts a word before all others; false when full.
+    /// Puts a word before all others; false when the ring is full.
     pub fn push_first(&self, value: u64) -> bool {
         let mut r = self.0.lock();
         if !r.make_room() {
@@ -83,7 +85,7 @@ impl Ring {
         true
     }
 
-    /// Takes the oldest, or what was put before it.
+    /// Takes the first word: the oldest, or one that was put before it.
     pub fn pop(&self) -> Option<u64> {
         let mut r = self.0.lock();
         if r.head == r.tail {
@@ -95,13 +97,13 @@ impl Ring {
         Some(value)
     }
 
-    /// Words in it.
+    /// Number of words in the ring.
     pub fn len(&self) -> usize {
         let r = self.0.lock();
         r.tail.wrapping_sub(r.head) as usize
     }
 
-    /// Calls `f` with each word.
+    /// Calls `f` with each word, from the first to the last.
     pub fn for_each(&self, mut f: impl FnMut(u64)) {
         let r = self.0.lock();
         (0..r.tail.wrapping_sub(r.head)).for_each(|i| {
@@ -110,7 +112,7 @@ impl Ring {
         });
     }
 
-    /// Empties it.
+    /// Empties the ring.
     pub fn clear(&self) {
         let mut r = self.0.lock();
         r.head = r.tail;
@@ -136,7 +138,7 @@ mod tests {
     #[test]
     fn what_is_put_first_comes_first() {
         let r = Ring::new(4).expect("reserve");
-        // Also before the ring's very beginning.
+        // Also before the place where the ring starts.
         for round in 0..6 {
             assert!(r.push(10 + round) && r.push_first(20) && r.push_first(30));
             assert_eq!(r.len(), 3);

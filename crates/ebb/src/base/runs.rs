@@ -3,7 +3,7 @@
 use crate::base::PAGE;
 use core::ops::Range;
 
-/// Joins pages that are added by rising address, and hands each run of neighbours to `f`; the last one when it is dropped.
+/// Joins pages that are added in order of address, and hands each run of neighbours to `f`. Drop hands over the last run.
 pub(crate) struct Runs<F: FnMut(Range<usize>)> {
     run: Range<usize>,
     f: F,

@@ -3,7 +3,7 @@
 /// Longest line.
 const BYTES: usize = 400;
 
-/// A line in the making; what does not fit is left out.
+/// A line under construction. What does not fit is left out.
 pub struct Text {
     bytes: [u8; BYTES],
     len: usize,

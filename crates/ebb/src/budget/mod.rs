@@ -1,10 +1,10 @@
 //! The budget: what a space may hold, and what it holds now.
 //!
-//! A charge is a number of pages: resident, staged, pool and metadata alike. What may be charged is granted by the tree of
-//! processes that the space belongs to (`tree`): a batch at a time, so that a charge shares no cache line with other
-//! processes. The budget is hard: a thread that would pass it reclaims first. Work that frees memory may itself need a
-//! little (a frame beside the page it copies, a pool block for what it compresses); such charges are forced, and bounded
-//! by one batch a thread.
+//! A charge is a number of pages: resident, staged, pool and metadata alike. The tree of processes that the space
+//! belongs to (`tree`) grants what may be charged. It does so a batch at a time, so that a charge shares no cache line
+//! with other processes. The budget is hard: a thread that would exceed it reclaims first. Work that frees memory may
+//! itself need a little: a frame beside the page that it copies, a pool block for what it compresses. Such charges are
+//! forced, and bounded by one batch a thread.
 
 mod watermarks;
 
@@ -17,12 +17,12 @@ use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 use core::sync::atomic::{AtomicI64, AtomicU64};
 use linux_raw_sys::general::MADV_DONTNEED;
 
-/// Pages that a process holds before it has a background thread, so much costs nothing but itself; less, where that is
-/// more than this part of the budget.
+/// Pages that a process holds before it gets a background thread. Up to that, it costs nothing but these pages. Where
+/// one part in [`GROWN_PART`] of the budget is less, that counts instead.
 const GROWN_PAGES: usize = 2048;
 const GROWN_PART: usize = 16;
 
-/// Charges of one space.
+/// The charges of one space.
 pub struct Budget {
     tree: Tree,
     charged: AtomicI64,
@@ -30,19 +30,19 @@ pub struct Budget {
     meta_bytes: AtomicU64,
     /// Pages with content, wherever it is.
     wanted: AtomicI64,
-    /// The same of the other processes of the tree, when last looked at.
+    /// Likewise for the other processes of the tree, when this process last looked.
     wanted_elsewhere: AtomicI64,
-    /// Pages below the budget where background reclaim begins, as they prove necessary.
+    /// Pages below the budget where background reclaim begins. Adapts to what proves necessary.
     gap: AtomicI64,
-    /// Charged pages that hold nothing: the stock.
+    /// Charged pages that hold nothing, because they are in the stock.
     stocked: AtomicI64,
-    /// Until when the budget says nothing of how much there is.
+    /// Until when room in the budget does not mean that the kernel has memory, in nanoseconds; 0 when it does.
     kernel_short_until_ns: AtomicU64,
     stats: &'static Shared,
 }
 
 impl Budget {
-    /// A budget that nothing is charged to yet.
+    /// A budget to which nothing is charged yet.
     pub fn new(tree: Tree, stats: &'static Shared) -> Self {
         Self {
             tree,
@@ -57,17 +57,17 @@ impl Budget {
         }
     }
 
-    /// Pages from which on a process is asked for some.
+    /// Pages from which on a process counts as grown, so that others may ask it for some.
     pub fn grown_pages(&self) -> u64 {
         GROWN_PAGES.min(self.limit() / GROWN_PART) as u64
     }
 
-    /// This process holds so much that others of the tree may ask for it.
+    /// True when this process holds so much that others of the tree may ask it for some.
     pub fn has_grown(&self) -> bool {
         self.charged() as u64 > self.grown_pages()
     }
 
-    /// The tree that grants.
+    /// This process's part in the tree that grants.
     pub fn tree(&self) -> &Tree {
         &self.tree
     }
@@ -76,13 +76,13 @@ impl Budget {
         self.tree.member()
     }
 
-    /// Pages that are asked for, and given back, at a time: few enough that what all processes have in hand does not
-    /// matter.
+    /// Pages that are requested from the tree, and given back, at a time. Few enough that what all processes keep in
+    /// hand does not matter.
     fn batch(&self) -> i64 {
         (self.limit() as i64 / 512).clamp(16, 256)
     }
 
-    /// Charges `n` pages, or nothing when that would pass the budget.
+    /// Charges `n` pages, or nothing when that would exceed the budget.
     #[inline]
     pub fn try_charge(&self, n: usize) -> bool {
         let n = n as i64;
@@ -94,31 +94,33 @@ impl Budget {
         self.grow(n, now)
     }
 
-    /// Sees to it that `n` pages more can be charged; false when the budget has no room for them.
+    /// Has enough granted that `n` more pages can be charged; false when the budget has no room for them.
     pub fn make_room(&self, n: usize) -> bool {
         let lacks = self.charged.load(SeqCst) + n as i64 - self.tree.granted();
         lacks <= 0 || self.tree.try_grow(lacks)
     }
 
-    /// Makes sure that this process is a member of its tree, which others may have taken it for dead: see [`Tree::hold`].
+    /// Makes sure that this process is a member of its tree: others may have taken it for dead. Returns what
+    /// [`Tree::hold`] does.
     pub fn hold(&self) -> Result<bool, TreeFull> {
         let is_here = self.tree.hold(self.charged.load(SeqCst))?;
-        // What was charged meanwhile.
+        // Pages may have been charged meanwhile.
         self.cover();
         Ok(is_here)
     }
 
-    /// The same where that may be needed only because others took this process for dead; whether it is a member now.
+    /// Likewise, but only if others took this process for dead. Returns whether it is a member now.
     pub fn hold_if_lost(&self) -> bool {
-        // With more processes than there can be members it goes on as it is, and counts for nobody; likewise one that only
-        // shares the memory of such a process.
+        // If there are more processes than there can be members, this one goes on without a place, and counts for
+        // nobody. So does a process that only shares the memory of such a one.
         if self.tree.is_lost() {
             let _ = self.hold();
         }
         !self.tree.is_lost()
     }
 
-    /// Asks the tree for what a charge of `n` lacks, which would make `now` of them.
+    /// Charges `n` pages, which makes `now` pages in all, after the tree has granted what is missing. False when the
+    /// tree grants nothing. While this process is no member, it charges without a grant.
     #[cold]
     fn grow(&self, n: i64, now: i64) -> bool {
         if !self.hold_if_lost() {
@@ -136,7 +138,7 @@ impl Budget {
         true
     }
 
-    /// Remembers how much the tree holds and wants now, if that is more than ever.
+    /// Looks at what the tree holds and wants now, and keeps the peaks of both.
     fn note_peaks(&self) {
         let page = self.tree.page();
         let member = self.member();
@@ -148,14 +150,15 @@ impl Budget {
         stats::raise(&self.stats.peak_held_bytes, held as u64 * 4096);
     }
 
-    /// `n` pages that were charged are copies of what was shared, which the tree counts, too, since a moment ago.
+    /// Uses `n` charged pages for copies of pages that were shared. The tree has counted the copies since the sharing
+    /// ended, so the charge and its grant are given back.
     pub fn charge_break(&self, n: usize) {
         self.charged.fetch_sub(n as i64, SeqCst);
         self.tree.shrink(n as i64);
         self.cover();
     }
 
-    /// Makes sure that what is charged is granted.
+    /// Makes sure that all charges are granted, whatever the budget.
     pub fn cover(&self) {
         let lacks = self.charged.load(SeqCst) - self.tree.granted();
         if lacks > 0 {
@@ -163,13 +166,14 @@ impl Budget {
         }
     }
 
-    /// Charges `n` pages whatever the budget: for work that frees more.
+    /// Charges `n` pages whatever the budget, for work that frees more.
     pub fn force_charge(&self, n: usize) {
         self.charged.fetch_add(n as i64, SeqCst);
         self.cover();
     }
 
-    /// Takes a charge back.
+    /// Takes a charge of `n` pages back. When more than four batches are granted and not charged, all but one batch of
+    /// that goes back to the tree.
     pub fn uncharge(&self, n: usize) {
         let before = self.charged.fetch_sub(n as i64, SeqCst);
         debug_assert!(before >= n as i64, "uncharged more than was charged");
@@ -177,20 +181,20 @@ impl Budget {
         if unused > 4 * self.batch() {
             self.give_back(unused - self.batch());
         } else if unused > 0 && self.tree.free_seen() < 0 {
-            // What was forced beyond the budget must not be charged again.
+            // Otherwise pages that were forced beyond the budget could be charged again.
             self.give_back(unused);
         }
     }
 
-    /// Gives what is granted and not charged back to the tree, but for one batch.
+    /// Gives `n` pages back to the tree that are granted and not charged.
     #[cold]
     fn give_back(&self, n: i64) {
         self.tree.shrink(n);
-        // Somebody may have charged meanwhile what is gone now.
+        // Another thread may have charged meanwhile what is gone now.
         self.cover();
     }
 
-    /// Gives back all that is granted and not charged.
+    /// Gives all pages back that are granted and not charged.
     pub fn give_back_unused(&self) {
         let unused = self.tree.granted() - self.charged.load(SeqCst);
         if unused > 0 {
@@ -198,7 +202,7 @@ impl Budget {
         }
     }
 
-    /// Charges metadata by the byte; whole pages of it count.
+    /// Charges `bytes` of metadata. Each whole page of the sum counts.
     pub fn charge_meta(&self, bytes: usize) {
         let before = self.meta_bytes.fetch_add(bytes as u64, Relaxed);
         let pages = (before + bytes as u64) / 4096 - before / 4096;
@@ -207,9 +211,9 @@ impl Budget {
         }
     }
 
-    /// Takes a charge of metadata back.
+    /// Takes a charge of `bytes` of metadata back.
     pub fn uncharge_meta(&self, bytes: usize) {
-        // Less than what its parts say may be charged, since it was found to be less.
+        // Less may be charged than the parts of the metadata add up to, since `correct_meta` found less in memory.
         let less = |before: u64| before.saturating_sub(bytes as u64);
         let before = self.meta_bytes.fetch_update(Relaxed, Relaxed, |before| Some(less(before))).unwrap_or(0);
         let pages = before / 4096 - less(before) / 4096;
@@ -218,7 +222,7 @@ impl Budget {
         }
     }
 
-    /// So many pages of metadata are in memory, whatever was charged for them so far.
+    /// Charges exactly `pages` pages of metadata, which are in memory, in place of what was charged for it so far.
     pub fn correct_meta(&self, _exclusive: &Exclusive<'_>, pages: usize) {
         let charged = (self.meta_bytes.swap(pages as u64 * 4096, Relaxed) / 4096) as usize;
         if pages > charged {
@@ -228,7 +232,8 @@ impl Budget {
         }
     }
 
-    /// Drops memory of books. Others that have it since a fork keep theirs, and this process has no part in it any more.
+    /// Drops memory of books, which are Ebb's own tables and buffers. Other processes that have it since a fork keep
+    /// theirs; this one has no part in it any more. False when the kernel refuses.
     pub fn drop_books(&self, at: usize, len: usize) -> bool {
         self.tree.break_range(at, at + len);
         uapi::madvise(at, len, MADV_DONTNEED).is_ok()
@@ -249,38 +254,40 @@ impl Budget {
         self.tree.limit()
     }
 
-    /// What this process may expect of the budget now, in pages: what it holds, and what nobody holds.
+    /// Pages that this process may expect of the budget now: what it holds plus what no process holds.
     pub fn expected(&self) -> usize {
         (self.charged.load(Relaxed) + self.room()).max(0) as usize
     }
 
-    /// Pages that could be charged now, as far as is known.
+    /// Pages that could be charged now, as far as is known; negative when too many are held.
     fn room(&self) -> i64 {
         self.tree.granted() - self.charged.load(Relaxed) + self.tree.free_seen()
     }
 
-    /// Pages of the stock.
+    /// Pages in the stock.
     #[inline]
     pub fn stocked(&self) -> usize {
         self.stocked.load(Relaxed).max(0) as usize
     }
 
-    /// `n` more pages are in the stock, or fewer.
+    /// Counts `n` more pages in the stock, or fewer if `n` is negative.
     pub fn add_stocked(&self, n: i64) {
         self.stocked.fetch_add(n, Relaxed);
     }
 
-    /// Pages that may go to the stock: as many as background reclaim would keep free at most, had this process what it may expect.
+    /// Pages that may be added to the stock. In all it may have as many as background reclaim would keep free at most
+    /// in a budget of what this process may expect.
     pub fn stock_max(&self) -> usize {
         if self.room() < 0 { 0 } else { gap_max(self.expected()).saturating_sub(self.stocked()) }
     }
 
-    /// The processes hold more than they may, and some of it is stock. To use it would keep them there.
+    /// True when the processes hold more than the budget and some of that is this process's stock. To use the stock
+    /// would keep them above the budget.
     pub fn is_stock_too_large(&self) -> bool {
         self.stocked.load(Relaxed) > 0 && self.room() < 0
     }
 
-    /// `n` more pages have content.
+    /// Counts `n` more pages that have content.
     pub fn add_wanted(&self, n: usize) {
         let now = self.wanted.fetch_add(n as i64, Relaxed) + n as i64;
         self.tell_wanted(now);
@@ -288,13 +295,13 @@ impl Budget {
         stats::raise(&self.stats.peak_wanted_bytes, all.max(0) as u64 * 4096);
     }
 
-    /// `n` pages lost their content.
+    /// Counts `n` pages that lost their content.
     pub fn sub_wanted(&self, n: usize) {
         let before = self.wanted.fetch_sub(n as i64, Relaxed);
         self.tell_wanted(before - n as i64);
     }
 
-    /// A fault was served.
+    /// Counts a fault that was served.
     pub fn count_fault(&self) {
         if !self.tree.is_lost() {
             stats::add(&self.member().faults, 1);
@@ -313,24 +320,27 @@ impl Budget {
     }
 }
 
-/// Most pages of one sweep: who writes to one of them waits until all are unmapped, a microsecond a page where they are copied.
+/// Most pages of one sweep. A thread that writes to one of them waits until all are unmapped: a microsecond a page
+/// where they are copied.
 const SWEEP_PAGES_MAX: usize = 256;
 
-/// Present pages that one step sweeps, stages and may overshoot by, of a budget in pages: sixty-four of them fit it at
-/// least.
+/// Present pages that one step sweeps and stages, and by which it may overshoot, in a budget of `limit` pages: a 64th
+/// of it, but at least 16 and at most 256.
 pub fn sweep_max(limit: usize) -> usize {
     (limit / 64).clamp(16, SWEEP_PAGES_MAX)
 }
 
-/// Pages that staging aims to hold of so many, when `away` pages are swapped out: a quarter as many, and no more than a
-/// sixty-fourth of all, but for two batches of a sweep. A staged page is in memory and costs a fault all the same, so only as many are as it takes to tell pages in
-/// use from others.
+/// Pages that staging aims to hold, when the process may expect `share` pages of the budget and has `away` pages
+/// swapped out. That is a quarter of `away`, at most a 64th of `share`, but at least two batches of a sweep. A staged
+/// page is in memory, and its next use costs a fault all the same. So staging holds only as many pages as it takes to
+/// tell those in use from others.
 pub fn staging_target(share: usize, away: usize) -> usize {
     (away / 4).min(share / 64).max(2 * sweep_max(share))
 }
 
-/// Pages that the pool may hold of so many, with a device behind it and without one. With one the pool is for what is
-/// warm: half. Without one it is all there is, down to what a program needs to run at all.
+/// Pages that the pool may hold of `limit` pages, with a device behind it and without. With a device the pool is for
+/// what is warm, and may hold half. Without one the pool is all there is, and may hold everything but what a program
+/// needs to run at all.
 pub fn pool_max(limit: usize) -> [usize; 2] {
     [limit / 2, limit - (limit / 5).max(4 * sweep_max(limit)).min(limit / 2)]
 }
@@ -384,7 +394,7 @@ pub(crate) mod tests {
         assert!(g.try_charge(10_000));
         for _ in 0..50 {
             g.force_charge(16);
-            // Less than is kept in hand otherwise.
+            // Less than the batch that is otherwise kept in hand.
             g.uncharge(10);
             assert!(!g.try_charge(1));
             g.uncharge(6);

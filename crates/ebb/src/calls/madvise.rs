@@ -1,4 +1,4 @@
-//! madvise(2).
+//! madvise(2) on managed memory.
 
 use crate::base::PAGE;
 use crate::base::uapi::Errno;
@@ -25,10 +25,10 @@ impl Space {
             // SAFETY: the program's call on memory that is not managed.
             return mapping::raw(unsafe { mapping::kernel(g::__NR_madvise, a) });
         }
-        // A length may be too large for any range: the kernel says so.
+        // The length may be too large for any range. The kernel then returns the error.
         let is_range = start.checked_add(a[1] as usize).is_some_and(|end| end <= ADDR_END);
         match advice {
-            // What MADV_FREE allows the kernel to do later is done now: the next touch reads zero.
+            // MADV_FREE lets the kernel drop the content later. Ebb drops it now: the next touch reads zero.
             g::MADV_DONTNEED | g::MADV_FREE | MADV_DONTNEED_LOCKED => self.exclusive(|exclusive| {
                 if has_from_file(self, exclusive, start, end) {
                     return -(linux_raw_sys::errno::EINVAL as i64);
@@ -40,9 +40,9 @@ impl Space {
                 while let Some(r) = self.regions.first_in(exclusive, at, end) {
                     let (first, last) = (r.start.max(at), r.end.min(end));
                     match result {
-                        // ENOMEM: parts of the range are not mapped, the rest was dropped all the same.
+                        // ENOMEM: parts of the range are not mapped. The kernel dropped the rest all the same.
                         Ok(_) | Err(Errno::NOMEM) => mapping::drop_content(self, exclusive, first, last),
-                        // Some mapping in the range refused; the kernel dropped those before it.
+                        // A mapping in the range refused. The kernel dropped those before it.
                         Err(_) => mapping::map_missing(self, exclusive, first, last),
                     }
                     at = r.end;
@@ -57,7 +57,7 @@ impl Space {
             | g::MADV_KEEPONFORK => self.exclusive(|exclusive| {
                 // SAFETY: changes no content.
                 let result = unsafe { mapping::kernel(g::__NR_madvise, a) };
-                // ENOMEM: parts of the range are not mapped, the rest has it all the same.
+                // ENOMEM: parts of the range are not mapped. The rest took the advice all the same.
                 if matches!(result, Ok(_) | Err(Errno::NOMEM)) {
                     mapping::change_attributes(self, exclusive, start, end, |attr| advised(attr, advice));
                 }
@@ -68,7 +68,8 @@ impl Space {
                 if is_range {
                     pageout::page_out(self, ctx, start, end);
                 }
-                // The kernel knows what is no range, of holes and of what is locked. It is not to swap by itself.
+                // The kernel reports bad ranges, holes and locked memory. It gets MADV_COLD, because it must not swap
+                // by itself.
                 // SAFETY: changes no content.
                 mapping::raw(unsafe { mapping::kernel(g::__NR_madvise, [a[0], a[1], g::MADV_COLD as u64, 0, 0, 0]) })
             }
@@ -79,10 +80,10 @@ impl Space {
                 // SAFETY: changes no content.
                 mapping::raw(unsafe { mapping::kernel(g::__NR_madvise, a) })
             }
-            // The kernel would age what it does not see used, merge pages that Ebb moves, or build huge pages around Ebb's
-            // back. All of these are hints.
+            // All of these are hints, and not passed on. The kernel would age pages that it does not see used, merge
+            // pages that Ebb moves, or build huge pages behind Ebb's back.
             g::MADV_COLD | g::MADV_MERGEABLE | g::MADV_UNMERGEABLE | g::MADV_COLLAPSE | g::MADV_HUGEPAGE => 0,
-            // As kernels before 6.13 answer; programs fall back to mprotect.
+            // Kernels before 6.13 answer the same. Programs then fall back to mprotect.
             MADV_GUARD_INSTALL | MADV_GUARD_REMOVE => -(linux_raw_sys::errno::EINVAL as i64),
             // SAFETY: changes no content.
             _ => mapping::raw(unsafe { mapping::kernel(g::__NR_madvise, a) }),
@@ -90,7 +91,7 @@ impl Space {
     }
 }
 
-/// Attributes after an advice that changes one of them.
+/// The attributes after advice that changes one of them.
 fn advised(attr: Attr, advice: u32) -> Attr {
     match advice {
         g::MADV_DONTFORK | g::MADV_DOFORK => attr.with_dontfork(advice == g::MADV_DONTFORK),
@@ -99,7 +100,7 @@ fn advised(attr: Attr, advice: u32) -> Attr {
     }
 }
 
-/// Whether some of the range was a file's before it was managed.
+/// True when part of the range was a file's before it was managed.
 fn has_from_file(space: &Space, held: &Held, start: usize, end: usize) -> bool {
     let mut at = start;
     while let Some(r) = space.regions.first_in(held, at, end) {
@@ -111,9 +112,9 @@ fn has_from_file(space: &Space, held: &Held, start: usize, end: usize) -> bool {
     false
 }
 
-/// MADV_POPULATE_READ and MADV_POPULATE_WRITE, in pieces that stay in memory while the kernel looks at them: it knows of
-/// holes and of what may not be read or written, and would meet a page that has gone again with EFAULT. Where the range is
-/// more than the budget its beginning is out when its end is in.
+/// MADV_POPULATE_READ and MADV_POPULATE_WRITE, piece by piece. The kernel gets the call for each piece, because it
+/// knows of holes and of access rights. Meanwhile the piece is pinned: for a page that was evicted again, the kernel
+/// would answer EFAULT. If the range exceeds the budget, its beginning is out again by the time its end is in.
 fn populate(space: &Space, ctx: &ThreadCtx, start: usize, end: usize, advice: u32) -> i64 {
     let piece_max = space.pin_piece_max();
     let mut at = start;
@@ -121,7 +122,7 @@ fn populate(space: &Space, ctx: &ThreadCtx, start: usize, end: usize, advice: u3
         let piece = (end - at).min(piece_max);
         ctx.pins.begin(0, |_| false);
         let result = if ctx.pins.add(at as u64, (at + piece) as u64, u64::MAX) && space.bring_in(ctx, at, piece) {
-            // SAFETY: everything managed is present, and stays so meanwhile; what is not managed the kernel populates.
+            // SAFETY: every managed page is present and stays so during the call; the kernel populates the others.
             mapping::raw(unsafe { mapping::kernel(g::__NR_madvise, [at as u64, piece as u64, advice as u64, 0, 0, 0]) })
         } else {
             -(linux_raw_sys::errno::EFAULT as i64)

@@ -1,4 +1,4 @@
-//! What becomes of regions and page states when the kernel has changed a mapping.
+//! Brings regions and page states in line after the kernel has changed a mapping.
 
 use crate::base::PAGE;
 use crate::base::uapi::{self, Errno};
@@ -31,13 +31,13 @@ pub(crate) fn page_up(n: usize) -> usize {
 }
 
 /// # Safety
-/// The program's own call; the gate is closed or the call concerns nothing managed.
+/// The call is the program's own. The gate is closed, or the call concerns nothing managed, or it changes no content.
 pub(crate) unsafe fn kernel(nr: u32, a: [u64; 6]) -> Result<u64, Errno> {
     // SAFETY: forwarded contract.
     unsafe { uapi::forward(nr, a) }
 }
 
-/// True when some region meets the range.
+/// True when a region overlaps the range.
 pub(crate) fn touches(space: &Space, ctx: &ThreadCtx, start: usize, end: usize) -> bool {
     let inside = space.threads.enter(ctx);
     let found = space.regions.first_in(&inside, start, end).is_some();
@@ -45,8 +45,8 @@ pub(crate) fn touches(space: &Space, ctx: &ThreadCtx, start: usize, end: usize) 
     found
 }
 
-/// Takes a range under management. After the kernel mapped it.
-/// False when that failed: then it stays the kernel's.
+/// Puts a range under management, after the kernel has mapped it. False when that fails: the range then stays the
+/// kernel's.
 pub(crate) fn manage(
     space: &Space,
     exclusive: &Exclusive<'_>,
@@ -62,8 +62,8 @@ pub(crate) fn manage(
     {
         return false;
     }
-    // No huge pages: the kernel makes them of ranges with holes too, and in fork's child it may look at a range before
-    // that is registered, and fill what is evicted with zeros. Fails where there are no huge pages at all.
+    // No huge pages: the kernel also makes them from ranges with holes. In fork's child, it might do so before a range
+    // is registered, and fill evicted pages with zeros. The call fails where the kernel has no huge pages.
     let _ = uapi::madvise(start, end - start, g::MADV_NOHUGEPAGE);
     let managed = space.uffd().register(start, end - start).is_ok();
     if managed {
@@ -72,14 +72,14 @@ pub(crate) fn manage(
     managed
 }
 
-/// What was mapped in the range is gone.
+/// Forgets a range whose mapping is gone: its content, its regions and its requests in flight.
 pub(crate) fn forget(space: &Space, exclusive: &Exclusive<'_>, start: usize, end: usize) {
     drop_content(space, exclusive, start, end);
     space.regions.remove(exclusive, start, end);
     space.threads.requests.trim(start as u64, end as u64);
 }
 
-/// Forgets the content of every page in the range. After the kernel dropped it.
+/// Forgets the content of every page in the range, after the kernel has dropped it.
 pub(crate) fn drop_content(space: &Space, exclusive: &Exclusive<'_>, start: usize, end: usize) {
     let mut freed_slots = 0;
     let mut tally = Tally::new(space, exclusive);
@@ -114,12 +114,12 @@ pub(crate) fn drop_content(space: &Space, exclusive: &Exclusive<'_>, start: usiz
     }
 }
 
-/// The kernel has dropped some of the range's present pages, it does not say which: those are pages of zeros now.
+/// Maps pages of zeros where the kernel has dropped some of the range's present pages. It does not say which.
 pub(crate) fn map_missing(space: &Space, exclusive: &Exclusive<'_>, start: usize, end: usize) {
     let mut tally = Tally::new(space, exclusive);
     space.table.for_each_content(start, end, |addr, word| {
         let state = word.load();
-        // Fails where there is a page, even one in the kernel's own swap.
+        // The copy fails where there is a page, even one in the kernel's own swap.
         if state.tag() == Tag::Present
             && space.uffd().copy(addr, space.kernel.zeros(), PAGE).is_ok()
             && state.is_protected()
@@ -134,7 +134,7 @@ pub(crate) fn map_missing(space: &Space, exclusive: &Exclusive<'_>, start: usize
     });
 }
 
-/// A mapping became longer or shorter in its place.
+/// Follows a mapping that grew or shrank in place.
 pub(crate) fn resized(
     space: &Space,
     exclusive: &Exclusive<'_>,
@@ -150,8 +150,8 @@ pub(crate) fn resized(
     }
 }
 
-/// An mremap to a fixed place failed: the kernel may have unmapped what was there before it found out, and what was to be cut
-/// off.
+/// Forgets what an mremap to a fixed place has unmapped before it failed. That may be what was mapped there, and the
+/// part of the old mapping that was to be cut off.
 pub(crate) fn forget_unmapped(space: &Space, exclusive: &Exclusive<'_>, a: [u64; 6]) {
     if a[3] & MREMAP_FIXED == 0 {
         return;
@@ -161,7 +161,7 @@ pub(crate) fn forget_unmapped(space: &Space, exclusive: &Exclusive<'_>, a: [u64;
     forget_holes(space, exclusive, old.saturating_add(new_len), old_len.saturating_sub(new_len));
 }
 
-/// A call that was to replace what is mapped in a range failed: the kernel may have unmapped some of that first.
+/// Forgets what a call has unmapped before it failed, in a range whose mappings it was to replace.
 pub(crate) fn forget_holes(space: &Space, exclusive: &Exclusive<'_>, start: usize, len: usize) {
     let (mut at, end) = (start, start.saturating_add(len).min(ADDR_END));
     while let Some(r) = space.regions.first_in(exclusive, at, end) {
@@ -174,7 +174,7 @@ pub(crate) fn forget_holes(space: &Space, exclusive: &Exclusive<'_>, start: usiz
     }
 }
 
-/// Gives a range attributes that no managed mapping has; false when that is not possible.
+/// Gives a range attributes that no managed mapping has. False when that is not possible.
 pub(crate) fn mark(space: &Space, held: &Held, start: usize, len: usize) -> bool {
     let taken = |r: &Region| r.attr.is_dontfork() && r.attr.is_wipeonfork() && r.attr.is_dontdump();
     !space.regions.all(held).iter().any(taken)
@@ -183,7 +183,7 @@ pub(crate) fn mark(space: &Space, held: &Held, start: usize, len: usize) -> bool
         && uapi::madvise(start, len, g::MADV_DONTDUMP).is_ok()
 }
 
-/// Gives a range the attributes back that the program gave it.
+/// Undoes [`mark`]: gives a range back the attributes that the program gave it.
 pub(crate) fn unmark(start: usize, len: usize, attr: Attr) {
     if !attr.is_dontfork() {
         let _ = uapi::madvise(start, len, g::MADV_DOFORK);
@@ -196,8 +196,8 @@ pub(crate) fn unmark(start: usize, len: usize, attr: Attr) {
     }
 }
 
-/// Registers what lies next to a range that mremap moved there. The kernel may have joined the mappings, and
-/// takes the registration from the joined one as a whole.
+/// Registers a range that mremap has moved, and its neighbours. The kernel may have joined the mappings; it then takes
+/// the registration from the joined mapping as a whole. False when a registration fails.
 pub(crate) fn register_around(space: &Space, held: &Held, start: usize, end: usize) -> bool {
     [start.checked_sub(1), Some(start), Some(end)]
         .into_iter()
@@ -206,7 +206,7 @@ pub(crate) fn register_around(space: &Space, held: &Held, start: usize, end: usi
         .all(|r| space.uffd().register(r.start, r.end - r.start).is_ok())
 }
 
-/// Moves the states of `len` bytes of pages from `old` to `new`, which belongs to the same group.
+/// Moves the page states of `len` bytes from `old` to `new`, which belongs to the same group.
 pub(crate) fn move_states(space: &Space, exclusive: &Exclusive<'_>, old: usize, new: usize, len: usize) {
     space.table.for_each_content(old, old + len, |addr, word| {
         let state = word.load();
@@ -235,7 +235,8 @@ pub(crate) fn move_states(space: &Space, exclusive: &Exclusive<'_>, old: usize, 
     });
 }
 
-/// The kernel has changed attributes of a range.
+/// Changes the attributes of a range by `f`, after the kernel has changed them. Ends the program when there are too
+/// many regions.
 pub(crate) fn change_attributes(
     space: &Space,
     exclusive: &Exclusive<'_>,
@@ -244,7 +245,7 @@ pub(crate) fn change_attributes(
     f: impl Fn(Attr) -> Attr,
 ) {
     if !space.regions.change(exclusive, start, end, f) {
-        // Pages would be read that may not be, or be there in a child that is not to have them.
+        // Otherwise pages could be read that must not be, or appear in a child that must not have them.
         space.fatal(b"more mappings than there is room for; lower vm.max_map_count below 2000000 or run without Ebb");
     }
 }

@@ -1,11 +1,11 @@
 //! Locked memory: mlock(2), munlock(2) and their kin.
 //!
-//! What the program locks is brought in, marked, and locked in the kernel too, all of it before anybody may evict it: the kernel
-//! moves no page between memory that is locked and memory that is not, and drops none that is. What a call leaves locked that was
-//! refused, or came to a hole half-way, the kernel is asked.
+//! An mlock brings the range in, marks its pages, and locks them in the kernel too, all before anybody may evict one:
+//! the kernel moves no page between locked and unlocked memory, and drops no locked page. When a call is refused, or
+//! stops at a hole, the kernel is asked what is still locked.
 //!
-//! A page may be locked and not marked: one that comes in later (MLOCK_ONFAULT, after a discard, where mremap made the mapping
-//! larger: see [`Space::mremap`]). Who tries to evict it finds out and marks it.
+//! A page that comes in later may be locked without a mark: with MLOCK_ONFAULT, after a discard, or where mremap made
+//! the mapping larger (see [`Space::mremap`]). The thread that tries to evict it finds out and marks it.
 
 use crate::base::PAGE;
 use crate::calls::mapping::{self, raw};
@@ -19,13 +19,13 @@ use crate::threads::ctx::ThreadCtx;
 use crate::way_in::pins;
 use linux_raw_sys::{errno, general as g};
 
-/// The part of the budget that may be locked and registered, and that one call may lock.
+/// A call fails if more than this part of the budget would be locked or registered then.
 const LOCKED_PART: usize = 2;
-/// Pages that keep their marks together where some of them are locked.
+/// Pages that the kernel is asked about together. If some of them are locked, all keep their marks.
 const ASKED_PAGES: usize = 64;
 
-/// First byte and end of the pages that a range has part of, as the kernel rounds it; no further than what can be managed. None
-/// for a range that the kernel takes for none, or for one that cannot be.
+/// Start and end of the pages that overlap a range, rounded as the kernel rounds it, and at most [`ADDR_END`]. None
+/// when the kernel takes the range for empty, or when the range wraps around.
 fn pages(addr: u64, len: u64) -> Option<(usize, usize)> {
     let (start, inside) = (addr & !(PAGE as u64 - 1), addr & (PAGE as u64 - 1));
     let len = len.wrapping_add(inside).wrapping_add(PAGE as u64 - 1) & !(PAGE as u64 - 1);
@@ -34,7 +34,8 @@ fn pages(addr: u64, len: u64) -> Option<(usize, usize)> {
 }
 
 impl Space {
-    /// mlock(2) and mlock2(2): what is locked stays resident until it is unlocked or unmapped.
+    /// mlock(2) and mlock2(2): locked pages stay resident until they are unlocked or unmapped. `nr` says which call it
+    /// is.
     pub fn mlock(&self, ctx: &ThreadCtx, nr: u32, a: [u64; 6]) -> i64 {
         let flags = if nr == g::__NR_mlock2 { a[2] as u32 } else { 0 };
         let wanted = pages(a[0], a[1]).filter(|_| flags & !g::MLOCK_ONFAULT == 0);
@@ -57,7 +58,7 @@ impl Space {
             |state: State| state.with_locked(true),
             |exclusive| {
                 self.kernel.set_has_locked(true);
-                // In the gate it brings nothing in: what is not managed may take long.
+                // ONFAULT, because the gate is closed: bringing in unmanaged memory may take long.
                 let args = [a[0], a[1], g::MLOCK_ONFAULT as u64, 0, 0, 0];
                 // SAFETY: everything is present and stays so; locking changes no content.
                 let result = raw(unsafe { mapping::kernel(g::__NR_mlock2, args) });
@@ -67,13 +68,13 @@ impl Space {
                 result
             },
         );
-        // As the kernel answers for a page that it cannot read from swap.
+        // The kernel answers the same for a page that it cannot read from swap.
         let mut result = locked.unwrap_or(-(errno::ENOMEM as i64));
         if result == 0 && flags == 0 {
             // SAFETY: as above.
             let call = || raw(unsafe { mapping::kernel(nr, a) });
             result = call();
-            // Another thread may have discarded something since.
+            // Another thread may have discarded pages since.
             if result < 0 && self.bring_in(ctx, start, end - start) {
                 result = call();
             }
@@ -83,8 +84,8 @@ impl Space {
     }
 }
 
-/// mlock2(2) with MLOCK_ONFAULT, of the pages in `[start, end)`: what is in memory stays there, everything else from the
-/// moment on in which it comes in.
+/// mlock2(2) with MLOCK_ONFAULT for the pages in `[start, end)`. Present pages stay in memory from now on, all others
+/// from the moment they come in.
 fn mlock_on_fault(space: &Space, ctx: &ThreadCtx, start: usize, end: usize, a: [u64; 6]) -> i64 {
     let inside = space.threads.enter(ctx);
     let mut present = 0;
@@ -128,8 +129,8 @@ impl Space {
         })
     }
 
-    /// mlockall(2): managed memory stays in the budget, which the caller asked for by running under it; the call succeeds
-    /// without effect.
+    /// mlockall(2): succeeds without effect. Managed memory stays within the budget, which the caller asked for by
+    /// running under it.
     pub fn mlockall(&self) -> i64 {
         0
     }
@@ -147,14 +148,13 @@ impl Space {
     }
 }
 
-/// Lets pages be evicted again of which none is locked any more: after munlockall, and in a child after fork, which inherits
-/// no locks.
+/// Lets all locked pages be evicted again: after munlockall, and in fork's child, which inherits no locks.
 pub(crate) fn unlock_all(space: &Space, exclusive: &Exclusive<'_>) {
     space.regions.all(exclusive).iter().for_each(|r| unlock(space, exclusive, r.start, r.end));
     space.kernel.set_has_locked(false);
 }
 
-/// The same for a range.
+/// Lets the locked pages of a range be evicted again.
 fn unlock(space: &Space, exclusive: &Exclusive<'_>, start: usize, end: usize) {
     if !space.kernel.has_locked() {
         return;
@@ -167,7 +167,8 @@ fn unlock(space: &Space, exclusive: &Exclusive<'_>, start: usize, end: usize) {
     });
 }
 
-/// The same as far as the kernel has them locked no more.
+/// Lets pages of a range be evicted again if the kernel no longer has them locked. Asks about [`ASKED_PAGES`] at a
+/// time.
 fn unlock_if_unlocked(space: &Space, exclusive: &Exclusive<'_>, start: usize, end: usize) {
     const BLOCK: usize = ASKED_PAGES * PAGE;
     let mut asked = None;

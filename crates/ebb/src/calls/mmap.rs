@@ -1,7 +1,7 @@
 //! Calls that make, move, change and end mappings.
 //!
-//! A call that changes what is managed runs under the exclusive gate, the kernel's part first: if the kernel refuses,
-//! nothing was lost, and nobody can look at a page between the two parts. Each function returns what the system call
+//! A call that changes managed memory runs with the gate closed, the kernel's part first. If the kernel refuses,
+//! nothing is lost, and nobody can look at a page between the two parts. Each function returns what the system call
 //! returned: a value, or a negative errno.
 
 use crate::base::PAGE;
@@ -22,22 +22,23 @@ pub(crate) const MREMAP_FIXED: u64 = 2;
 const MREMAP_DONTUNMAP: u64 = 4;
 
 impl Space {
-    /// mmap(2). What it maps belongs to the calling thread's group.
+    /// mmap(2). The mapping belongs to the calling thread's group.
     pub fn mmap(&self, ctx: &ThreadCtx, a: [u64; 6]) -> i64 {
         map(self, ctx, a, |exclusive| Some(tally::thread_group(exclusive, ctx))).unwrap_or_default()
     }
 
-    /// mmap(2) for a group of that name.
+    /// mmap(2) for the group `id`. Fails when there is no such group. A mapping that is neither managed nor fixed does
+    /// not need one.
     pub fn mmap_in(&self, ctx: &ThreadCtx, a: [u64; 6], id: GroupId) -> Result<i64, GroupError> {
         map(self, ctx, a, |_| self.groups.find(id)).ok_or(GroupError::NotFound)
     }
 }
 
-/// mmap(2); nothing when there is no such group.
+/// mmap(2). None when there is no such group.
 fn map(space: &Space, ctx: &ThreadCtx, a: [u64; 6], group: impl Fn(&Exclusive<'_>) -> Option<Index>) -> Option<i64> {
     let (len, prot, flags) = (mapping::page_up(a[1] as usize), a[2] as u32, a[3] as u32);
     let anonymous = flags & g::MAP_ANONYMOUS != 0 && flags & 0x0f == g::MAP_PRIVATE;
-    // Stacks must take a fault on the stack itself; locked and huge-TLB memory cannot be evicted.
+    // A stack would have to take a fault on itself. Locked and huge-TLB memory cannot be evicted.
     let never = g::MAP_GROWSDOWN | g::MAP_STACK | g::MAP_LOCKED | g::MAP_HUGETLB;
     let manageable = anonymous && flags & never == 0 && len > 0;
     let fixed = flags & g::MAP_FIXED != 0 && flags & g::MAP_FIXED_NOREPLACE == 0;
@@ -47,14 +48,14 @@ fn map(space: &Space, ctx: &ThreadCtx, a: [u64; 6], group: impl Fn(&Exclusive<'_
         if let Ok(at) = result
             && mapping::touches(space, ctx, at as usize, at as usize + len)
         {
-            // What was known of the place is of a mapping that is gone.
+            // Whatever Ebb knew of this place belongs to a mapping that is gone.
             space.exclusive(|exclusive| mapping::forget(space, exclusive, at as usize, at as usize + len));
         }
         return Some(mapping::raw(result));
     }
     let mut b = a;
     if manageable {
-        // Populating would go round the budget; pages come at first touch.
+        // Populating would bypass the budget. Pages come in at first touch instead.
         b[3] &= !(g::MAP_POPULATE as u64);
     }
     space.exclusive(|exclusive| {
@@ -63,7 +64,7 @@ fn map(space: &Space, ctx: &ThreadCtx, a: [u64; 6], group: impl Fn(&Exclusive<'_
         let result = unsafe { mapping::kernel(g::__NR_mmap, b) };
         if let Ok(at) = result {
             let (start, end) = (at as usize, at as usize + len);
-            // Also when the kernel chose the place: whatever was known of it is of a mapping that is gone.
+            // Also when the kernel chose the place: whatever Ebb knew of it belongs to a mapping that is gone.
             mapping::forget(space, exclusive, start, end);
             if manageable {
                 mapping::manage(space, exclusive, start, end, Attr::from_prot(prot), group);
@@ -93,7 +94,7 @@ impl Space {
         })
     }
 
-    /// mremap(2). A moved range loses its registration in the kernel and gets it again before anybody can look.
+    /// mremap(2). A moved range loses its registration in the kernel, and is registered again before anybody can look.
     pub fn mremap(&self, ctx: &ThreadCtx, a: [u64; 6]) -> i64 {
         let (old, old_len, new_len, flags) =
             (a[0] as usize, mapping::page_up(a[1] as usize), mapping::page_up(a[2] as usize), a[3]);
@@ -106,7 +107,7 @@ impl Space {
             if let Ok(at) = result
                 && mapping::touches(self, ctx, at as usize, (at as usize).saturating_add(new_len))
             {
-                // As for a new mapping.
+                // As for a new mapping: whatever Ebb knew of this place belongs to a mapping that is gone.
                 self.exclusive(|exclusive| mapping::forget(self, exclusive, at as usize, at as usize + new_len));
             }
             return mapping::raw(result);
@@ -122,15 +123,16 @@ impl Space {
                     .first_in(exclusive, covered.min(old + kept), old + kept)
                     .is_some_and(|r| Some(r) != region)
             {
-                // Several regions are several mappings, which only Linux 6.17 and later moves, and perhaps in part.
+                // Several regions are several mappings. Only Linux 6.17 and later moves these together, and perhaps
+                // only some of them.
                 return -(linux_raw_sys::errno::EFAULT as i64);
             }
             let Some(region) = region else {
-                // What is not registered joins nothing that is.
+                // An unregistered mapping joins no registered one.
                 // SAFETY: the program's call, under the exclusive gate.
                 let result = unsafe { mapping::kernel(g::__NR_mremap, a) };
                 if let Ok(new) = result {
-                    // What was at the new place is gone, or what was beyond the new end.
+                    // Whatever was at the new place, or beyond the new end, is gone.
                     let new = new as usize;
                     let gone = if new == old { old + kept..old + old_len } else { new..new + new_len };
                     mapping::forget(self, exclusive, gone.start, gone.end);
@@ -139,7 +141,7 @@ impl Space {
                 }
                 return mapping::raw(result);
             };
-            // In place, if that is possible: nothing moves, and nothing is joined.
+            // In place, if possible: then nothing moves, and nothing is joined.
             if !moves {
                 let mut b = a;
                 b[3] &= !MREMAP_MAYMOVE;
@@ -159,17 +161,17 @@ impl Space {
     }
 }
 
-/// An mremap that moves.
+/// Performs an mremap that moves the mapping.
 ///
-/// Other threads run on meanwhile. The kernel could join the moved mapping with a neighbour at its new place and
-/// take the registration from both; until they are registered again, an evicted page of the neighbour would read as
-/// zero and a write to a clean one go unnoticed. So the mapping is marked before it moves, by attributes that no
-/// other mapping has: then it is joined with none.
+/// Other threads keep running. The kernel could join the moved mapping with a neighbour at its new place, and take the
+/// registration from both. Until both were registered again, an evicted page of the neighbour would read as zero, and a
+/// write to a clean page would go unnoticed. So the mapping is marked before it moves, with attributes that no other
+/// mapping has. The kernel then joins it with none.
 fn move_mapping(space: &Space, exclusive: &Exclusive<'_>, a: [u64; 6], region: Region) -> i64 {
     let Region { attr, group, .. } = region;
     let (old, old_len, new_len, flags) =
         (a[0] as usize, mapping::page_up(a[1] as usize), mapping::page_up(a[2] as usize), a[3]);
-    // The moved pages lose their protection.
+    // Moved pages lose their write protection.
     clean::open_range_exclusive(space, exclusive, old, old + old_len);
     let marked = mapping::mark(space, exclusive, old, old_len);
     if !marked {
@@ -212,13 +214,15 @@ fn move_mapping(space: &Space, exclusive: &Exclusive<'_>, a: [u64; 6], region: R
     mapping::raw(result)
 }
 
-/// Drops what the kernel has put into the part of a mapping that mremap added: of one that is locked it brings in all of
-/// that, past the budget and the books. It comes in when it is touched, as where a locked mapping grows in its place.
+/// Drops the pages that the kernel has put into the part of a mapping that mremap added. The kernel fills this part if
+/// the mapping is locked, past the budget and the books. Instead, the pages come in when they are touched, as they do
+/// where a locked mapping grows in place.
 fn empty_grown(start: usize, len: usize) {
     if uapi::madvise(start, len, MADV_DONTNEED_LOCKED).is_ok() {
         return;
     }
-    // Before Linux 5.18 only what is not locked can be dropped, so it is another mapping from now on.
+    // Before Linux 5.18, only unlocked memory can be dropped. So the part is unlocked and locked again, and is a
+    // mapping of its own from now on.
     let is_locked = kept::is_locked(start, len);
     let _ = uapi::munlock(start, len);
     let _ = uapi::madvise(start, len, g::MADV_DONTNEED);
@@ -235,13 +239,13 @@ impl Space {
             // SAFETY: the program's call on memory that is not managed.
             return mapping::raw(unsafe { mapping::kernel(nr, a) });
         }
-        // Without a key, or with key -1, a mapping has the key that it had.
+        // Without a key, or with key -1, a mapping keeps the key that it has.
         let key = if nr == g::__NR_pkey_mprotect { a[3] as i32 } else { -1 };
         let keyed = (key >= 0).then_some(key > 0);
         self.exclusive(|exclusive| {
             // SAFETY: the program's call; protection changes no content.
             let result = unsafe { mapping::kernel(nr, a) };
-            // Also after a failure part of the range may have changed; the stricter reading is the safe one.
+            // Part of the range may have changed even after a failure. The stricter reading is the safe one.
             match result {
                 Ok(_) => {
                     mapping::change_attributes(self, exclusive, start, end, |attr| attr.with_prot(a[2] as u32, keyed))
@@ -253,7 +257,7 @@ impl Space {
         })
     }
 
-    /// brk(2). What it adds belongs to the calling thread's group.
+    /// brk(2). Added memory belongs to the calling thread's group.
     pub fn brk(&self, ctx: &ThreadCtx, a: [u64; 6]) -> i64 {
         self.exclusive(|exclusive| {
             // SAFETY: asks for the current break only.

@@ -1,4 +1,4 @@
-//! Address-space calls: performed for the program, with regions and page states brought in line.
+//! Address-space calls: performs them for the program, and brings regions and page states in line.
 
 pub(crate) mod madvise;
 pub(crate) mod mapping;

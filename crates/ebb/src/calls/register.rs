@@ -1,4 +1,4 @@
-//! Memory that a program gives to a device for longer than a call. Why that matters is in `pages::drivers`.
+//! Memory that a program gives to a device for longer than a call. `pages::drivers` says why that matters.
 
 use crate::base::PAGE;
 use crate::calls::mapping;
@@ -12,21 +12,22 @@ use core::sync::atomic::Ordering::{Acquire, Release};
 const REGISTERED_PART: (usize, usize) = (3, 4);
 
 impl Space {
-    /// True when nothing is left to be done before a driver is given `addr`.
+    /// True when a driver can be given `addr` as things are, without [`Self::give_to_driver`].
     #[inline]
     pub fn is_known_to_drivers(&self, addr: usize) -> bool {
         if self.kernel.can_move() { self.kernel.drivers.0.load(Acquire) == KNOWN } else { !self.is_managed(addr) }
     }
 
-    /// Before a driver is given `addr`, which may lead to memory that it pins for as long as it likes.
+    /// Prepares for a driver that is about to be given `addr`, which may lead to memory that it pins for as long as it
+    /// likes.
     pub fn give_to_driver(&self, ctx: &ThreadCtx, addr: usize) {
         if self.is_known_to_drivers(addr) {
             return;
         }
         if self.kernel.can_move() {
-            // It may have plain references, too, which MOVE does not see.
+            // The driver may also take plain references, which MOVE does not see.
             self.reuse_no_frames();
-            // With the gate closed: whoever was dropping pages is done with it.
+            // With the gate closed, no thread is still dropping pages.
             self.exclusive(|_| self.kernel.drivers.0.store(KNOWN, Release));
             return;
         }
@@ -39,7 +40,7 @@ impl Space {
     }
 }
 
-/// What is in memory of the mapping at `addr`, and of those without a gap before and behind it, stays there.
+/// Marks as kept the region at `addr`, and all regions around it without a gap: pages in memory stay there.
 fn keep_mapping(space: &Space, exclusive: &Exclusive<'_>, addr: usize) {
     let Some(region) = space.regions.find(exclusive, addr) else { return };
     let (mut start, mut end) = (region.start, region.end);
@@ -53,8 +54,8 @@ fn keep_mapping(space: &Space, exclusive: &Exclusive<'_>, addr: usize) {
 }
 
 impl Space {
-    /// Brings the range in for good, because a device or a guest uses it from now on. False, and nothing is done, where that is
-    /// more than the budget can bear.
+    /// Brings the range in for good, because a device or a guest uses it from now on. Returns false, and does nothing,
+    /// if more than three quarters of the budget would be registered.
     pub fn register(&self, ctx: &ThreadCtx, addr: usize, len: usize) -> bool {
         let (start, end) = (addr & !(PAGE - 1), addr.saturating_add(len).div_ceil(PAGE) * PAGE);
         let (part, whole) = REGISTERED_PART;
@@ -68,7 +69,7 @@ impl Space {
     }
 }
 
-/// Whether the `wanted` managed pages of a range may stay in memory for good: with all that do already, no more than `limit`.
+/// True if a range's `wanted` managed pages may stay in memory for good: at most `limit` pages stay then in all.
 pub(crate) fn may_stay(space: &Space, ctx: &ThreadCtx, start: usize, end: usize, wanted: usize, limit: usize) -> bool {
     wanted <= limit && space.kernel.staying.try_add(wanted, limit, || staying_beside(space, ctx, start, end))
 }

@@ -1,4 +1,5 @@
-//! Ranges that requests in flight use: what the program submits, and what must not be taken from it.
+//! Ranges that requests in flight use: publishes those that the program submits, and keeps them in memory when they
+//! move.
 
 use crate::base::PAGE;
 use crate::protocols::gate::Exclusive;
@@ -14,8 +15,8 @@ impl Space {
         self.threads.requests
     }
 
-    /// Publishes `[addr, addr + len)` for a control block that is about to be submitted, and brings it in; for good where
-    /// there is no place for it.
+    /// Publishes `[addr, addr + len)` for a control block that is about to be submitted, and brings the range in. If no
+    /// place is left to publish it, the range stays in memory for good instead.
     pub fn request_add(&self, ctx: &ThreadCtx, context: u64, block: u64, addr: usize, len: usize) {
         let start = addr & !(PAGE - 1);
         let end = (addr + len).next_multiple_of(PAGE);
@@ -23,20 +24,21 @@ impl Space {
             return self.exclude(ctx, addr, len);
         }
         if !pins::is_resident(self, start, end - start) {
-            // What cannot be read back is the request's failure.
+            // If a page cannot be read back, the request fails.
             let _ = self.bring_in(ctx, start, end - start);
         }
     }
 
-    /// The budget in bytes, of which requests in flight should not keep much from being evicted. Not what other processes
-    /// leave of it now: that changes, and who is refused may not know what to do.
+    /// The budget in bytes. Requests in flight should keep only a small part of it from being evicted. This is not what
+    /// other processes leave of the budget now: that changes, and a program whose request is refused may not know what
+    /// to do.
     pub fn limit_bytes(&self) -> u64 {
         (self.budget.limit() * PAGE) as u64
     }
 }
 
-/// What requests in flight use of the range stays for good: it is about to move, and a request is known by where its
-/// range was.
+/// Keeps those parts of the range in memory for good that requests in flight use. The range is about to move, and a
+/// request is known by where its range was.
 pub(crate) fn keep_requested(space: &Space, exclusive: &Exclusive<'_>, start: usize, end: usize) {
     let _exact = space.threads.requests.hold();
     space.threads.requests.for_each_overlap(start as u64, end as u64, |start, end| {

@@ -1,9 +1,9 @@
-//! Where threads wait for each other: one record for each class of locks and place that asks for one, summed over the
-//! process tree.
+//! Where threads wait for each other: one record for each class of locks at each place that asks for one, summed over
+//! the process tree.
 //!
-//! Written only by who had to wait, so it is always on. A place is known by what it is called, not by an address: the
-//! agent lies elsewhere in each process, and every process of the tree writes to the same records. What is told is what
-//! `perf lock contention` tells of the kernel: how often, how long in all and at most.
+//! Only a thread that had to wait writes here, so this is always on. A place is known by its name, not by an address:
+//! the agent lies elsewhere in each process, and every process of the tree writes to the same records. The records tell
+//! what `perf lock contention` tells of the kernel: how often threads waited, how long in all, and how long at most.
 
 use crate::base::clock;
 use crate::base::text::Text;
@@ -13,11 +13,11 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicPtr, AtomicU64};
 use ebb_sync::Hooks;
 
-/// Places that are told apart; further ones are counted as lost.
+/// Places that are told apart. Waits at further ones count as lost.
 const SITES: usize = 64;
 /// Bytes of a place's name.
 const NAME_BYTES: usize = 88;
-/// Steps of a search before a place counts as one too many.
+/// Records that a search looks at before it gives a place up.
 const PROBES_MAX: usize = 16;
 
 /// One class of locks at one place.
@@ -26,7 +26,7 @@ const PROBES_MAX: usize = 16;
 pub struct Site {
     /// Hash of class and place; 0 while the record is free.
     key: AtomicU64,
-    /// The name is written.
+    /// 1 once the name is written.
     is_named: AtomicU64,
     /// `CLASS\0FILE:LINE\0`.
     name: [AtomicU64; NAME_BYTES / 8],
@@ -54,7 +54,7 @@ impl Site {
 #[derive(Debug)]
 pub struct Table {
     sites: [Site; SITES],
-    /// Waits at places beyond the table.
+    /// Waits at places that found no record.
     lost: AtomicU64,
 }
 
@@ -64,7 +64,7 @@ pub struct Contention {
     name: [u8; NAME_BYTES],
     /// How often a thread had to wait.
     pub contended: u64,
-    /// Nanoseconds of all these waits.
+    /// Nanoseconds of all these waits together.
     pub total_ns: u64,
     /// Nanoseconds of the longest wait.
     pub max_ns: u64,
@@ -76,7 +76,7 @@ impl Contention {
         self.part(0)
     }
 
-    /// `FILE:LINE` that asked for it.
+    /// The place that asked for the lock, as `FILE:LINE`.
     pub fn place(&self) -> &str {
         self.part(1)
     }
@@ -102,7 +102,7 @@ impl Table {
 impl Table {
     /// Counts one wait.
     pub fn record(&self, class: &str, caller: &Location<'_>, wait_ns: u64) {
-        // From the crate's name on: the same in each build.
+        // From the crate's name on, which is the same in each build.
         let file = caller.file();
         let file = file.find("crates/").map_or(file, |at| &file[at + "crates/".len()..]);
         let Some(site) = self.find(class, file, caller.line()) else {
@@ -135,7 +135,7 @@ impl Table {
         self.lost.load(Relaxed)
     }
 
-    /// What was counted, in no particular order.
+    /// All records that have a name, in no particular order.
     pub fn all(&self) -> impl Iterator<Item = Contention> + '_ {
         self.sites.iter().filter(|site| site.is_named.load(Acquire) != 0).map(|site| {
             let mut name = [0; NAME_BYTES];
@@ -153,7 +153,8 @@ impl Table {
 }
 
 impl Site {
-    /// For who took the record. A process that is killed here leaves a record without a name, which nobody shows.
+    /// Writes the name, in the thread that took the record. A process that is killed here leaves a record without a
+    /// name, which is never shown.
     fn write_name(&self, class: &str, file: &str, line: u32) {
         let mut text = Text::default();
         text.str(class.as_bytes()).str(b"\0").str(file.as_bytes()).str(b":").number(line as usize);
@@ -181,7 +182,7 @@ static COUNTERS: AtomicPtr<Shared> = AtomicPtr::new(core::ptr::null_mut());
 
 static HOOKS: Hooks = Hooks { yield_now: crate::base::outlived::yield_now, now_ns, contended: record };
 
-/// From now on waits are counted in `stats`.
+/// From now on counts waits in `stats`.
 pub(crate) fn start(stats: &'static Shared) {
     COUNTERS.store(core::ptr::from_ref(stats).cast_mut(), Release);
     ebb_sync::set_hooks(&HOOKS);

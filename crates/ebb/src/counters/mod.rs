@@ -1,4 +1,4 @@
-//! What is counted, in the page that all processes of a tree share.
+//! Counters, in the page that all processes of a tree share.
 
 pub(crate) mod lockstat;
 pub mod stats;

@@ -1,7 +1,7 @@
 //! Counters of a squeezed process tree: one shared page that the command maps too.
 //!
-//! Owns nothing: the page is a memfd that `ebb run` makes and every managed process maps. All fields are monotonic
-//! sums or maxima of relaxed atomics; a process that dies in the middle of an update breaks nothing. Counters are
+//! Owns nothing: the page is a memfd that `ebb run` makes and every managed process maps. The counters are monotonic
+//! sums or maxima, in relaxed atomics. A process that dies in the middle of an update breaks nothing. Counters are
 //! bumped on paths that take microseconds, so plain shared atomics are cheap enough.
 
 use crate::counters::lockstat;
@@ -25,7 +25,7 @@ macro_rules! counters {
             $($(#[$doc])* pub $name: AtomicU64,)*
             /// First fatal error of any process in the tree, NUL-terminated UTF-8.
             pub error: [AtomicU64; 32],
-            /// Raised, and woken as a shared futex, by who wants the processes of the tree to open their control sockets.
+            /// Raised, and woken as a shared futex, to ask the processes of the tree to open their control sockets.
             pub asked: AtomicU32,
             /// Where threads waited for each other.
             pub locks: lockstat::Table,
@@ -33,11 +33,11 @@ macro_rules! counters {
             pub tree: tree::Page,
             /// Nanoseconds per cycle of the processor's counter, times 2^20, once the first process has measured it.
             pub ns_per_cycle: AtomicU64,
-            /// What the user calls the tree: ASCII, NUL-terminated; empty for nothing.
+            /// The user's name for the tree: ASCII, NUL-terminated; empty when there is none.
             pub name: [AtomicU64; NAME_BYTES / 8],
             /// 1 once the agent runs in the first program, which may stay too small to be managed.
             pub has_begun: AtomicU32,
-            /// 1 once Ebb has ended the first process, as there was no memory for it.
+            /// 1 once Ebb has ended the first process because there was no memory for it.
             pub has_ended_first: AtomicU32,
         }
 
@@ -57,7 +57,7 @@ counters! {
     processes,
     /// Program threads that were armed.
     threads,
-    /// Budget of the tree as it is now.
+    /// Current budget of the tree.
     ram_limit_bytes,
     /// Largest charge (resident + frames + pool + metadata) of all processes together.
     peak_held_bytes,
@@ -65,7 +65,8 @@ counters! {
     peak_wanted_bytes,
     /// Largest amount of anonymous memory that managed processes held beside their charge, as seen from outside.
     peak_beside_bytes,
-    /// Largest amount of memory that the kernel had for all processes, as seen from outside: page tables and stacks of threads.
+    /// Largest amount of memory that the kernel used for all processes, as seen from outside: page tables and stacks of
+    /// threads.
     peak_kernel_bytes,
     /// Pages given on first touch.
     first_touch_pages,
@@ -77,32 +78,32 @@ counters! {
     faults_pool,
     /// Faults served from a file.
     faults_file,
-    /// Faults that found the page present (another thread was faster, perhaps in bringing it in ahead of a walk, or write protection
-    /// was lifted).
+    /// Faults that found the page present. Another thread was faster, perhaps in bringing it in ahead of a walk, or
+    /// write protection was lifted.
     faults_spurious,
     /// Faults of a first write to a clean page.
     faults_protected,
-    /// Pages that were swapped and were brought in by read-ahead or MADV_WILLNEED, beside the page of a fault.
+    /// Swapped pages that read-ahead or MADV_WILLNEED brought in, beside the page of a fault.
     readahead_pages,
-    /// Pages, swapped or staged, brought in by the background thread, ahead of a walk.
+    /// Pages, swapped or staged, that the background thread brought in ahead of a walk.
     read_beside_pages,
     /// Pages brought in for system calls.
     syscall_in_pages,
     /// Pages that left the page table.
     unmap_pages,
-    /// Of these, clean pages: what the slot holds was still valid, nothing was stored.
+    /// Of these, clean pages: their slots still held the content, so nothing was stored.
     dropped_clean_pages,
-    /// Slots that a device was short of, freed because their pages were in memory, clean.
+    /// Slots that were freed for a device that was short of them. Their pages were in memory, clean.
     cache_only_reclaimed,
-    /// Of these, pages that were stored where they were, without staging.
+    /// Of `unmap_pages`, pages that were stored where they were, without staging.
     in_place_pages,
     /// System calls that unmapped managed pages for reclaim.
     unmap_calls,
     /// Of these, MOVE calls.
     unmap_move_calls,
-    /// Of these, calls that covered a unit with only one page left in it.
+    /// Segments of a single page that were unmapped to staging, with a call for that page alone.
     unmap_single_calls,
-    /// Times a MOVE was refused (shared after fork, pinned) and the copying path took over.
+    /// Times that the kernel refused a MOVE, for example of a page that is shared since a fork, or pinned.
     move_refused,
     /// Units that were swept.
     sweeps,
@@ -112,35 +113,35 @@ counters! {
     referenced_pages,
     /// Pages stored in the pool.
     out_pool_pages,
-    /// Pages that were same-filled and cost nothing.
+    /// Pages that were same-filled, so that storing them cost nothing.
     out_same_pages,
-    /// Pages written to a file because they do not compress.
+    /// Pages that went to a file instead of the pool: they do not compress, or the pool had no room.
     out_file_pages,
     /// Pool objects written back to a file.
     writeback_pages,
     /// Refaults whose distance was within the resident set.
     refaults_near,
-    /// Pages taken back from staging by their program, all causes.
+    /// Staged pages that came back to their program, whatever the cause.
     staged_back_pages,
-    /// Pages that came in by MOVE: never touched or from swap in frames of the stock, staged in their own.
+    /// Pages that came in by MOVE: untouched or swapped ones in frames of the stock, staged ones in their own frames.
     moved_in_pages,
-    /// Pages stored, over time, in the pool (before compression).
+    /// Bytes of all pages ever stored in the pool, before compression.
     pool_in_bytes,
-    /// The same after compression.
+    /// Bytes of these pages after compression.
     pool_out_bytes,
-    /// Largest amount of content in the pool of any process, before compression.
+    /// Largest amount of content in the pool of any one process, before compression.
     peak_pool_content_bytes,
-    /// Largest memory of the pool of any process.
+    /// Largest memory of the pool of any one process.
     peak_pool_bytes,
-    /// Largest memory of any process's swap table: 8 bytes for each slot of the clusters in use.
+    /// Largest memory of the swap table of any one process: 8 bytes for each slot of the clusters in use.
     peak_swap_table_bytes,
     /// Objects that compaction moved.
     compacted_objects,
-    /// Times a program thread had to reclaim itself.
+    /// Times that a program thread had to reclaim by itself.
     direct_reclaims,
-    /// Time program threads spent in faults, without direct reclaim.
+    /// Time that program threads spent in faults, without direct reclaim.
     fault_ns,
-    /// Time program threads spent in direct reclaim.
+    /// Time that program threads spent in direct reclaim.
     direct_reclaim_ns,
     /// Processor time of background reclaim.
     background_ns,
@@ -152,10 +153,10 @@ counters! {
     efault_retries,
     /// Programs in the tree that could not be managed.
     unmanaged_programs,
-    /// Messages that were not said, because standard error was another file by then, or none.
+    /// Messages that were not written, because standard error was another file by then, or there was none.
     messages_unsaid,
 }
-/// Bytes that a slot of a cluster in use costs.
+/// Bytes of swap table that each slot of a cluster in use costs.
 pub const SWAP_TABLE_BYTES_PER_SLOT: u64 = 8;
 
 impl Shared {
@@ -178,7 +179,7 @@ impl Shared {
         }
     }
 
-    /// Names the tree. Before anybody else may look; what does not fit is left out.
+    /// Names the tree. What does not fit is left out. Must be called before anybody else may look.
     pub fn set_name(&self, name: &[u8]) {
         let mut bytes = [0; NAME_BYTES];
         let len = name.len().min(NAME_BYTES - 1);

@@ -1,9 +1,9 @@
-//! The devices of a process: the files that it writes to, in the order of their priorities, and those that it inherited
-//! by fork and only reads.
+//! The devices of a process: the files that it writes to, in the order of their priorities, and the files that it
+//! inherited by fork and only reads.
 //!
-//! Owns the files. A location word names one by its number here, so a number is free again only when no slot's content
-//! is in its file. The list changes under the exclusive gate, as its functions demand; readers are inside the gate, or are
-//! the one thread at a time that may change it. Descriptors alone may be read by anybody.
+//! Owns the files. A location word names a file by its number in this list, so a number is free again only when no slot
+//! has content in its file. The list changes with the gate closed, as its functions demand. Its readers are inside the
+//! gate, or are the one thread that may change it. Only the descriptors may be read by anybody at any time.
 
 use crate::base::uapi::{self, Errno};
 use crate::device::DEVICES_MAX;
@@ -15,28 +15,28 @@ use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize, Ordering};
 use ebb_slots::{CLUSTER_SLOTS, Priorities, Shard, Slot};
 
-/// Files: a process's own ones and those it inherited.
+/// Most files: a process's own and those that it inherited.
 pub const FILES_MAX: usize = 64;
 
 /// Some of the files, a bit for each number.
 pub type Files = u64;
 
-/// The file of a number.
+/// The bit of file `i`.
 pub const fn bit(i: usize) -> Files {
     1 << i
 }
 
-/// The numbers of some files.
+/// The numbers of `files`, in ascending order.
 pub fn numbers(files: Files) -> impl Iterator<Item = usize> {
     (0..FILES_MAX).filter(move |i| files & bit(*i) != 0)
 }
 
-/// Who writes to the devices.
+/// A thread that writes to the devices, and what it needs for that.
 #[derive(Clone, Copy)]
 pub struct Writer<'a> {
-    /// Inside the gate, so that no file goes away meanwhile.
+    /// Held so that no file goes away meanwhile.
     pub held: &'a Held,
-    /// Allocation shard of the thread; devices that have fewer wrap it.
+    /// The thread's allocation shard. A device with fewer shards wraps the number.
     pub shard: usize,
     /// Frees slots that only clean pages need.
     pub reclaim: Reclaim<'a>,
@@ -45,34 +45,34 @@ pub struct Writer<'a> {
 /// The devices of one process.
 pub struct Devices {
     files: *mut MaybeUninit<Option<SpillFile>>,
-    /// Entries that have a value.
+    /// Number of entries that are initialized.
     nr_files: AtomicUsize,
-    /// Their descriptors, -1 for none; and that of a file that is coming or going.
+    /// The files' descriptors, -1 for none; and the descriptor of a file that is being added or removed.
     fds: [AtomicI32; FILES_MAX],
     transient_fd: AtomicI32,
-    /// Who of the processes that share files lives.
+    /// Says which of the processes that share files are alive.
     lives: &'static Lives,
     priorities: Priorities,
-    /// Slots written so far, for devices of one priority to take turns.
+    /// Slots written so far, by which devices of equal priority take turns.
     written: AtomicU32,
-    /// Why they took nothing the last time: an error number, or 0 when no slot was free.
+    /// Why the devices last took nothing: an error number, or 0 when no slot was free.
     last_errno: AtomicU32,
-    /// Why the last that could not be made was not: an error number.
+    /// Why the last device that could not be made could not: an error number; 0 for none.
     unmade_errno: AtomicU32,
-    /// Somebody adds or takes away a device.
+    /// Set while somebody adds or removes a device.
     is_changing: AtomicBool,
-    /// The device that is about to be taken away, with its priority.
+    /// The device that is about to be removed, with its priority.
     leaving: UnsafeCell<Option<(usize, i16)>>,
 }
 
-/// One change of the devices at a time, while it lives.
+/// The right to change the list of devices, which one thread at a time has.
 pub struct Changing<'a>(&'a Devices);
 
 impl<'a> Changing<'a> {
-    /// All files. Nobody else changes the list meanwhile, so looking needs no gate.
+    /// All files. Nobody else changes the list meanwhile, so reading it needs no gate.
     pub fn all(&self) -> impl Iterator<Item = (usize, &'a SpillFile)> {
         let devices = self.0;
-        // SAFETY: only whoever has `self` changes the list, and then has no answer in use.
+        // SAFETY: only the thread that has `self` changes the list, and when it does it uses none of these references.
         (0..devices.nr_files.load(Ordering::Acquire)).filter_map(|i| Some((i, unsafe { devices.entry(i) }?)))
     }
 
@@ -94,7 +94,7 @@ unsafe impl Sync for Devices {}
 unsafe impl Send for Devices {}
 
 impl Devices {
-    /// No device.
+    /// A list without devices.
     pub fn new() -> Result<Self, Errno> {
         Ok(Self {
             files: uapi::reserve(FILES_MAX * size_of::<Option<SpillFile>>())?.cast(),
@@ -111,19 +111,19 @@ impl Devices {
         })
     }
 
-    /// Begins a change of the list; none while there is another.
+    /// Begins a change of the list; none while another change is under way.
     pub fn begin_change(&self) -> Option<Changing<'_>> {
         let begun = self.is_changing.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed);
         begun.is_ok().then(|| Changing(self))
     }
 
-    /// This device is about to be taken away; none any more.
+    /// Sets the device that is about to be removed, with its priority; `None` when there is none any more.
     pub fn set_leaving(&self, _exclusive: &Exclusive<'_>, leaving: Option<(usize, i16)>) {
         // SAFETY: the gate is closed.
         unsafe { *self.leaving.get() = leaving };
     }
 
-    /// The device that was about to be taken away is written to again; false where there is none.
+    /// Makes the device that was about to be removed writable again. False when there is no such device.
     pub fn undo_leaving(&self, _exclusive: &Exclusive<'_>) -> bool {
         // SAFETY: the gate is closed.
         let Some((i, priority)) = (unsafe { (*self.leaving.get()).take() }) else { return false };
@@ -131,13 +131,14 @@ impl Devices {
         true
     }
 
-    /// In fork's child, where nobody goes on with a change that its parent is at.
+    /// In fork's child: ends a change that a thread of the parent had begun, because nobody here goes on with it. True
+    /// when that makes a device writable again that was about to be removed.
     pub fn undo_change(&self, exclusive: &Exclusive<'_>) -> bool {
         self.is_changing.store(false, Ordering::Relaxed);
         self.undo_leaving(exclusive)
     }
 
-    /// All entries, to be changed.
+    /// All entries, for changes.
     #[expect(clippy::mut_from_ref, reason = "the gate is closed: the caller is the only user")]
     pub fn all_mut<'a>(&'a self, _exclusive: &'a Exclusive<'_>) -> &'a mut [Option<SpillFile>] {
         // SAFETY: the gate is closed.
@@ -153,26 +154,26 @@ impl Devices {
         unsafe { core::slice::from_raw_parts_mut(self.files.cast::<Option<SpillFile>>(), n) }
     }
 
-    /// Who of the processes that share files lives.
+    /// Says which of the processes that share files are alive.
     pub fn lives(&self) -> &'static Lives {
         self.lives
     }
 
-    /// Most descriptors that there are.
+    /// Most descriptors that [`Self::fds`] gives: those of all files, the transient one, and two of the lives.
     pub const FDS_MAX: usize = FILES_MAX + 3;
 
-    /// Descriptors of all files, -1 where there is none.
+    /// The descriptors of all files and of the lives, -1 where there is none.
     pub fn fds(&self) -> impl Iterator<Item = i32> + '_ {
         let known = &self.fds[..self.nr_files.load(Ordering::Acquire)];
         known.iter().chain([&self.transient_fd]).map(|fd| fd.load(Ordering::Relaxed)).chain(self.lives.fds())
     }
 
-    /// Keeps the program away from the descriptor of a file that is coming or going; -1 for none.
+    /// Keeps the program away from the descriptor of a file that is being added or removed; -1 for none.
     pub fn set_transient_fd(&self, fd: i32) {
         self.transient_fd.store(fd, Ordering::Relaxed);
     }
 
-    /// In fork's child: a file that its parent is about to close is none of the child's.
+    /// In fork's child: closes a file that a thread of the parent was about to close. The child has no use for it.
     pub fn close_transient(&self) {
         let fd = self.transient_fd.swap(-1, Ordering::Relaxed);
         if fd >= 0 {
@@ -180,7 +181,7 @@ impl Devices {
         }
     }
 
-    /// Moves descriptor `fd` to another number. False when it is no file's, or no number is free.
+    /// Moves descriptor `fd` to another number. False when it belongs to no file or life, or no number is free.
     pub fn move_fd(&self, exclusive: &Exclusive<'_>, fd: i32) -> bool {
         for (i, file) in self.all(exclusive) {
             if file.fd() == fd
@@ -193,7 +194,7 @@ impl Devices {
         self.lives.move_fd(exclusive, fd)
     }
 
-    /// The file of a number.
+    /// The file with number `i`.
     pub fn file<'a>(&'a self, _held: &'a Held, i: usize) -> Option<&'a SpillFile> {
         // SAFETY: entries change only under the exclusive gate.
         unsafe { self.entry(i) }
@@ -224,12 +225,12 @@ impl Devices {
         self.priorities.priority(i as u8)
     }
 
-    /// A priority below those of all files that this process writes to: -1 for the first.
+    /// A priority below those of all files that this process writes to, and at most -1.
     pub fn priority_below(&self) -> i16 {
         (0..FILES_MAX).filter_map(|i| self.priority(i)).min().unwrap_or(0).min(0).saturating_sub(1)
     }
 
-    /// True when one more device is possible beside `files`, which are all there are.
+    /// True when one more device is possible beside `files`, which must be all that there are.
     fn has_room_beside<'a>(&self, files: impl Iterator<Item = (usize, &'a SpillFile)>) -> bool {
         let (mut taken, mut own) = (0, 0);
         for (i, _) in files {
@@ -239,7 +240,7 @@ impl Devices {
         taken < FILES_MAX && own < DEVICES_MAX
     }
 
-    /// Adds a file, which is not written to yet. Its number, or the file again when there is no room.
+    /// Adds a file, which is not written to yet, and returns its number. Gives the file back when there is no room.
     #[expect(clippy::result_large_err, reason = "whoever made a file that finds no room destroys it")]
     pub fn add(&self, exclusive: &Exclusive<'_>, file: SpillFile) -> Result<usize, SpillFile> {
         if !self.has_room_beside(self.all(exclusive)) {
@@ -249,7 +250,7 @@ impl Devices {
         Ok(unsafe { self.put(file) })
     }
 
-    /// The same before the space is shared.
+    /// Does what [`Self::add`] does, before the space is shared.
     #[expect(clippy::result_large_err, reason = "whoever made a file that finds no room destroys it")]
     pub fn add_unshared(&mut self, file: SpillFile) -> Result<usize, SpillFile> {
         if self.nr_files.load(Ordering::Relaxed) >= DEVICES_MAX {
@@ -259,7 +260,7 @@ impl Devices {
         Ok(unsafe { self.put(file) })
     }
 
-    /// Puts a file where one is missing, or at the end. There must be room.
+    /// Puts a file into the first empty entry, or at the end. There must be room.
     ///
     /// # Safety
     /// Nobody else may use the list.
@@ -279,19 +280,20 @@ impl Devices {
         i
     }
 
-    /// Has file `i` written to from now on.
+    /// Lets the process write to file `i` from now on.
     pub fn write_to(&self, i: usize, priority: i16) {
         let added = self.priorities.add(i as u8, priority);
         debug_assert!(added, "a device was added twice");
     }
 
-    /// Has file `i` written to no more. Who writes at this moment may go on, unless the gate is closed.
+    /// Lets the process write to file `i` no more. A thread that is writing at this moment may go on, unless the gate
+    /// is closed.
     pub fn write_no_more(&self, i: usize) {
         self.priorities.remove(i as u8);
     }
 
-    /// Takes a file out that nothing refers to, for the caller to destroy. Its descriptor stays kept from the program. Under
-    /// the exclusive gate.
+    /// Takes a file that nothing refers to out of the list, for the caller to destroy. The program is still kept away
+    /// from its descriptor.
     pub fn remove(&self, exclusive: &Exclusive<'_>, i: usize) -> Option<SpillFile> {
         self.write_no_more(i);
         let file = self.all_mut(exclusive).get_mut(i).and_then(Option::take)?;
@@ -300,8 +302,9 @@ impl Devices {
         Some(file)
     }
 
-    /// Writes a batch of objects (see [`SpillFile::write`]) to the first device that takes all of it; its number. The
-    /// caller may try parts of the batch when none does, so that what belongs together stays together while it can.
+    /// Writes a batch of objects (see [`SpillFile::write`]) to the first device that takes all of it; returns the
+    /// device's number. When no device takes the batch, the caller may try parts of it: so pages that belong together
+    /// stay together while they can.
     pub fn write(
         &self,
         writer: Writer<'_>,
@@ -316,7 +319,7 @@ impl Devices {
         let n = self.priorities.order(turn, &mut order);
         let mut error = FileError::Full;
         let mut asked: Files = 0;
-        // One that refused a moment ago is asked again only when no other takes it.
+        // A device that refused a moment ago is asked again only when no other takes the batch.
         for wants_rested in [true, false] {
             for i in order[..n].iter().map(|i| *i as usize) {
                 if asked & bit(i) != 0 {
@@ -328,7 +331,7 @@ impl Devices {
                 asked |= bit(i);
                 match file.write(Shard(writer.shard), owners, data, lens, out, writer.reclaim) {
                     Ok(()) => return Ok(i),
-                    // What was to be written is lost: nobody else can take it.
+                    // The content of the buffer is lost, so no other device can take it.
                     Err(FileError::Corrupt) => return Err(FileError::Corrupt),
                     Err(e) => error = e,
                 }
@@ -339,18 +342,18 @@ impl Devices {
         Err(error)
     }
 
-    /// A device could not be made.
+    /// Notes that a device could not be made.
     pub fn note_unmade(&self, errno: Errno) {
         self.unmade_errno.store(errno.0 as u32, Ordering::Relaxed);
     }
 
-    /// Why there is no device of this process's own, where it is to have one.
+    /// Why this process has no device of its own although it should have one: an error number.
     pub fn unmade(&self, held: &Held) -> Option<u32> {
         let errno = self.unmade_errno.load(Ordering::Relaxed);
         (errno != 0 && self.own(held).next().is_none()).then_some(errno)
     }
 
-    /// Why they took nothing the last time: an error number, or 0 when no slot was free.
+    /// Why the devices last took nothing: an error number, or 0 when no slot was free.
     pub fn last_errno(&self) -> u32 {
         self.last_errno.load(Ordering::Relaxed)
     }

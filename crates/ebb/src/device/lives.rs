@@ -1,18 +1,21 @@
-//! Which processes of a family live: by locks that the kernel lets go of.
+//! Which processes of a family are alive, by locks that the kernel releases.
 //!
-//! A *life* is what a process is from its fork to its exec or its death: as long as it has the memory that refers to slots of its
-//! ancestors' files. Each has a number that is never used again, and a lock on the byte of that number in a nameless file in memory.
+//! A *life* is what a process is from its fork to its exec or its death: as long as it has the memory that refers to
+//! slots of its ancestors' files. Each life has a number that is never used again, and a lock on the byte of that
+//! number in a nameless file in memory.
 //!
-//! The lock belongs to an open file description of that process alone (`F_OFD_SETLK`), not to the process as a record lock does.
-//! So it is there before the process is: the parent opens the description and locks it before it forks, and closes its own descriptor
-//! afterwards. No moment exists in which a child that lives has no lock, or one that was killed at birth has one. It ends
-//! with the last descriptor: on exec (close-on-exec), and in a process that dies before it becomes a zombie. A record lock
-//! would also end when the process closes any other descriptor of the file, which a program can do by way of /proc; the tree
-//! of processes finds that out and takes its place again, but slots would have been given to others by then. Neither process
-//! numbers nor namespaces matter.
+//! The lock belongs to an open file description that only this process has (`F_OFD_SETLK`). A record lock would belong
+//! to the process. So the lock can be there before the process is. The parent opens the description and locks the byte
+//! before it forks, and closes its own descriptor afterwards. A child never lives without its lock, and a child that is
+//! killed at birth leaves no lock behind. The lock ends with the last descriptor: at exec, by close-on-exec, and at
+//! death, before the process becomes a zombie.
 //!
-//! Where another description cannot be had (no /proc, no descriptor free) the child has no life, and what it inherits is held for
-//! as long as the file exists.
+//! A record lock would also end when the process closes any other descriptor of the file, which a program can do by way
+//! of /proc. The tree of processes, which uses record locks, finds that out and takes its place again; slots would have
+//! been given to others by then. Process numbers and namespaces play no part.
+//!
+//! A child for which no other description can be opened (no /proc, no free descriptor) has no life. What it inherits is
+//! held for as long as the file exists.
 
 use crate::base::uapi::fd::{Identity, identity_of};
 use crate::base::uapi::{self, Errno, record_lock};
@@ -23,29 +26,29 @@ use core::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
 /// No life.
 pub const NONE: u64 = 0;
-/// The bytes of a process's own path to a descriptor.
+/// Room for the path to one of the process's own descriptors, in bytes.
 const PATH_BYTES: usize = 48;
 
-/// This process's life, and that of a child that is being made.
+/// This process's life, and the life of a child that is being made.
 pub struct Lives {
-    /// The file, and with it this life's lock; -1 for none.
+    /// Descriptor of the file, which keeps this life's lock; -1 for none.
     fd: AtomicI32,
     life: AtomicU64,
-    /// The same for the child of a fork that is under way.
+    /// The descriptor and the life of the child of a fork that is under way.
     child_fd: AtomicI32,
     child: AtomicU64,
-    /// Which file it is; none if there is none.
+    /// Which file it is; none if there is no file.
     identity: Option<Identity>,
-    /// Shared by the family: the number of the next life.
+    /// The number of the life begun last. The family shares it.
     next: *const AtomicU64,
 }
 
-// SAFETY: atomics, and what is never changed.
+// SAFETY: all of it is atomics, or never changes.
 unsafe impl Sync for Lives {}
 
 impl Lives {
-    /// The first life of a family. Stays for as long as the process. While only one thread uses the table of descriptors, the
-    /// calling one.
+    /// Begins the first life of a family. It stays for as long as the process. Only the calling thread may use the
+    /// table of descriptors meanwhile.
     pub fn new() -> Result<&'static Self, Errno> {
         let next: *const AtomicU64 = uapi::reserve_shared(size_of::<AtomicU64>())?.cast();
         // SAFETY: fresh memory, which is never unmapped.
@@ -74,12 +77,12 @@ impl Lives {
         }
     }
 
-    /// The descriptors, which the program must not close; -1 for none.
+    /// The descriptors of the file, which the program must not close; -1 for none.
     pub fn fds(&self) -> [i32; 2] {
         [self.fd.load(Ordering::Relaxed), self.child_fd.load(Ordering::Relaxed)]
     }
 
-    /// Moves descriptor `fd` to another number. False when it is not this process's, or no number is free.
+    /// Moves descriptor `fd` to another number. False when it is not this life's descriptor, or no number is free.
     pub fn move_fd(&self, _exclusive: &Exclusive<'_>, fd: i32) -> bool {
         let moved = if fd >= 0 && self.fd.load(Ordering::Relaxed) == fd { uapi::fd::raise(fd).ok() } else { None };
         if let Some(new) = moved {
@@ -93,12 +96,12 @@ impl Lives {
         self.life.load(Ordering::Relaxed)
     }
 
-    /// Whether a life goes on. Of a life that cannot be asked about, it does.
+    /// Whether `life` goes on. Also true when the kernel does not say.
     pub fn is_alive(&self, life: u64) -> bool {
         life == self.life() || record_lock::is_locked(self.fd.load(Ordering::Relaxed), life)
     }
 
-    /// Before fork: the life of the child, or [`NONE`]. It begins here.
+    /// Before fork: begins the life of the child, and returns it, or [`NONE`].
     pub fn begin_child(&self, _exclusive: &Exclusive<'_>) -> u64 {
         // SAFETY: mapped for ever.
         let life = unsafe { &*self.next }.fetch_add(1, Ordering::Relaxed) + 1;
@@ -112,7 +115,7 @@ impl Lives {
         life
     }
 
-    /// After fork, in the parent, also when it failed.
+    /// After fork, in the parent, also when the fork failed: gives up the child's descriptor.
     pub fn end_child(&self) {
         self.child.store(NONE, Ordering::Relaxed);
         let fd = self.child_fd.swap(-1, Ordering::Relaxed);
@@ -121,14 +124,16 @@ impl Lives {
         }
     }
 
-    /// After fork, in the child. False when its life is lost: it must not go on.
+    /// After fork, in the child: makes the child's life this process's own. False when the life is lost; the child must
+    /// not go on then.
     pub fn become_child(&self) -> bool {
         let (life, fd) = (self.child.swap(NONE, Ordering::Relaxed), self.child_fd.swap(-1, Ordering::Relaxed));
         self.life.store(life, Ordering::Relaxed);
         if life != NONE && !self.is_ours(fd) {
             return false;
         }
-        // What is open from its parent would lengthen that life. It is only good for looking, where there is nothing else.
+        // The descriptor that is open from the parent would prolong the parent's life. It stays only where no other can
+        // be had, to look at other lives.
         if let Some(own) = if life == NONE { self.open_another().ok() } else { Some(fd) } {
             let inherited = self.fd.swap(own, Ordering::Relaxed);
             if self.is_ours(inherited) {
@@ -138,13 +143,13 @@ impl Lives {
         true
     }
 
-    /// Whether a number is this file: a program that closes numbers that it does not know may have closed it.
+    /// Whether descriptor `fd` is this file. A program that closes numbers that it does not know may have closed it.
     fn is_ours(&self, fd: i32) -> bool {
         fd >= 0 && self.identity.is_some() && identity_of(fd).ok() == self.identity
     }
 
-    /// Another description of the file, which has no lock yet. For a moment it has the lowest free number: beside threads that open files,
-    /// as any library may open one, and close only what they have opened.
+    /// Opens another description of the file, which has no lock yet. For a moment it has the lowest free number. Other
+    /// threads may open files meanwhile, as any library may, but they close only what they opened.
     fn open_another(&self) -> Result<i32, Errno> {
         let mut path = [0; PATH_BYTES];
         let path = own_path(self.fd.load(Ordering::Relaxed), &mut path).ok_or(Errno::BADF)?;
@@ -157,7 +162,7 @@ impl Lives {
     }
 }
 
-/// The path to descriptor `fd` of the calling thread, whose table need not be the process's.
+/// The path to descriptor `fd` of the calling thread, whose descriptor table need not be the process's.
 fn own_path(fd: i32, out: &mut [u8; PATH_BYTES]) -> Option<&CStr> {
     let prefix = b"/proc/thread-self/fd/";
     let mut digits = u32::try_from(fd).ok()?;
@@ -191,7 +196,7 @@ mod tests {
         let child = lives.begin_child(&alone());
         assert!(child != NONE && child != mine);
         assert!(lives.is_alive(child));
-        // What fork would copy.
+        // A copy of the descriptor, as fork would make one.
         // SAFETY: descriptors are numbers.
         let copy = unsafe { libc::dup(lives.fds()[1]) };
         lives.end_child();

@@ -1,4 +1,4 @@
-//! Slot devices over memory of their own, and what their tables cost.
+//! Slot devices in memory of their own, and what their tables cost.
 
 use crate::base::uapi::{self, Errno};
 use crate::budget::Budget;
@@ -6,17 +6,18 @@ use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, Ordering};
 use ebb_slots::{CLUSTER_SLOTS, Options, SwapDevice, metadata_bytes};
 
-/// A slot device over memory of its own, of which it comes with address and length.
+/// Makes a slot device in memory of its own; returns it with the address of that memory and its length in bytes.
 pub fn new_slots(options: &Options) -> Result<(SwapDevice, (usize, usize)), Errno> {
     let len = metadata_bytes(options.nr_slots_max, options.shards);
     let memory = NonNull::new(uapi::reserve(len)?).ok_or(Errno::NOMEM)?;
     let at = memory.addr().get();
-    // SAFETY: fresh zeroed memory of the size asked for, page-aligned; who unmaps it has the device no more.
+    // SAFETY: fresh zeroed memory of the size asked for, page-aligned. Whoever unmaps it uses the device no more.
     let slots = unsafe { SwapDevice::init(memory, len, options) }.map_err(|_| Errno::INVAL)?;
     Ok((slots, (at, len)))
 }
 
-/// Charges what tables of `bytes_per_slot` cost, of which there are `now` and of which `charged` were.
+/// Adjusts the charge from the `charged` tables to the `now` tables that there are. A table costs `bytes_per_slot` for
+/// each slot of a cluster.
 pub fn charge_tables(budget: &Budget, charged: &AtomicU32, now: u32, bytes_per_slot: usize) {
     let before = charged.swap(now, Ordering::Relaxed);
     let bytes = |tables: u32| tables as usize * CLUSTER_SLOTS as usize * bytes_per_slot;

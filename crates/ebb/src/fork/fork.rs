@@ -1,9 +1,9 @@
 //! Fork: one space becomes two.
 //!
-//! The thread that forks closes the gate, so no other thread is inside the engine and no page is busy; the child then
-//! owns a private copy of all of Ebb's memory in a consistent state. What the child does not inherit is the
-//! registration of its regions: it opens a userfaultfd of its own and registers everything before it runs one
-//! instruction of the program. An evicted page read before that would silently be zero.
+//! The thread that forks closes the gate, so no other thread is inside the engine and no page is busy. The child then
+//! owns a private copy of all of Ebb's memory in a consistent state. It does not inherit the registration of its
+//! regions. It opens its own userfaultfd and registers everything before it runs one instruction of the program. An
+//! evicted page read before that would silently be zero.
 
 use crate::base::uapi::uffd::Uffd;
 use crate::base::uapi::{self, Errno};
@@ -24,18 +24,19 @@ use crate::way_out::{publish, reclaim};
 use core::ffi::CStr;
 use core::sync::atomic::Ordering::Relaxed;
 
-/// The part of the budget that is free before a process forks that holds much of it.
+/// One part in this many of the budget is made free before a process that holds much of it forks.
 const FORK_ROOM_PART: usize = 8;
-/// How long a process that forks reclaims at most for what the child will have for itself.
+/// How long a process that forks reclaims, at most, for the pages that the child will have for itself.
 const FORK_WAIT_NS: u64 = 250_000_000;
 
 impl Space {
-    /// Whether a child of fork would find a number for its userfaultfd. Otherwise fork is to fail with EMFILE.
+    /// True when a child of fork would find a number for its userfaultfd. Otherwise fork must fail with EMFILE.
     pub fn may_fork(&self) -> bool {
         uapi::fd::is_replaceable(self.uffd().fd())
     }
 
-    /// Before fork: nobody else is inside the engine until [`Self::fork_parent`]. The caller must not be inside.
+    /// Prepares for fork, and leaves the gate closed: nobody else is inside the engine until [`Self::fork_parent`], or
+    /// [`Self::fork_child`] in the child. The caller must not be inside.
     pub fn fork_prepare(&self, ctx: &ThreadCtx) {
         let exclusive = self.threads.close();
         self.threads.requests.freeze();
@@ -46,7 +47,7 @@ impl Space {
         complete_fork_room(self, &exclusive, ctx);
         let reserved = self.tree().reserve_child();
         let shared = reserved.map_or(0, |child| share::share_pages(self, &exclusive, child));
-        // Now that the child has it: meanwhile the sum says too much rather than too little.
+        // Only now that the child's pages are granted: meanwhile the tree's sum is too high rather than too low.
         release_fork_room(self, &exclusive, ctx);
         if shared > 0 {
             self.family.note_fork(&exclusive);
@@ -56,9 +57,9 @@ impl Space {
         exclusive.keep();
     }
 
-    /// Charges what the child will have for itself at once; and frees a part of the budget, where this
-    /// process holds much of it and would share that: what is shared frees nothing when one side evicts it, so both would have
-    /// to work in what happens to be left. Takes as long as reclaim does: before any lock.
+    /// Charges the pages that the child will have for itself at once. Where this process holds much of the budget, it
+    /// also frees a part of it: a shared page frees nothing when only one side evicts it, so both sides would have to
+    /// work in what happens to be left. Takes as long as reclaim does, so call it before taking any lock.
     pub fn make_fork_room(&self, ctx: &ThreadCtx) {
         self.tree().reap_sometimes();
         books::open_books(self);
@@ -79,15 +80,15 @@ impl Space {
             self.budget.give_back_unused();
         }
         let own = not_shared(self).min(most);
-        // Where there is no room, as all is shared and others are as short, the child takes it all the same.
+        // Without room, where all is shared and others are as short, the child takes the pages all the same.
         if !charge_fork_room(self, ctx, own) && reclaim::try_direct_reclaim(self, ctx, own, FORK_WAIT_NS) {
             charge_fork_room(self, ctx, own);
         }
     }
 }
 
-/// Charges `n` pages for the child. Inside the gate, so that a fork by another thread finds none of it charged, or all of it
-/// known for what it is.
+/// Charges `n` pages for the child; false when there is no room. Inside the gate, so that a fork by another thread
+/// finds either none of it charged, or all of it counted in `fork_room`.
 fn charge_fork_room(space: &Space, ctx: &ThreadCtx, n: usize) -> bool {
     let inside = space.threads.enter(ctx);
     let charged = space.budget.try_charge(n);
@@ -98,7 +99,7 @@ fn charge_fork_room(space: &Space, ctx: &ThreadCtx, n: usize) -> bool {
     charged
 }
 
-/// Charges what books have come to since [`Space::make_fork_room`], if there is room.
+/// Charges what the books have grown by since [`Space::make_fork_room`], if there is room.
 fn complete_fork_room(space: &Space, _exclusive: &Exclusive<'_>, ctx: &ThreadCtx) {
     let charged = ctx.fork_room.load(Relaxed) as usize;
     let lacks = not_shared(space).saturating_sub(charged);
@@ -112,7 +113,7 @@ fn not_shared(space: &Space) -> usize {
     if books::knows_books(space) { CHILD_PAGES } else { space.budget.meta_pages() }
 }
 
-/// What was charged for the child is there for it.
+/// Takes back what was charged for the child, so that the room is the child's.
 pub(crate) fn release_fork_room(space: &Space, _exclusive: &Exclusive<'_>, ctx: &ThreadCtx) {
     let room = ctx.fork_room.swap(0, Relaxed) as usize;
     if room > 0 {
@@ -122,9 +123,9 @@ pub(crate) fn release_fork_room(space: &Space, _exclusive: &Exclusive<'_>, ctx: 
 }
 
 impl Space {
-    /// After fork, in the parent, also when it failed (`ok` false).
+    /// Ends a fork in the parent, also a fork that failed (`ok` is false).
     pub fn fork_parent(&self, ok: bool) {
-        // SAFETY: `fork_prepare`, of this thread, left it closed.
+        // SAFETY: this thread's `fork_prepare` left it closed.
         let exclusive = unsafe { self.threads.closed_before() };
         if !ok {
             if let Some(child) = self.family.reserved_child(&exclusive) {
@@ -137,30 +138,31 @@ impl Space {
         drop(exclusive);
     }
 
-    /// After fork, in the child, as its first act. After an error the process must end: nobody gets inside again.
+    /// Makes the inherited space the child's own, as the child's first act after fork. After an error the child must
+    /// end: nobody gets inside again.
     pub fn fork_child(&self, ctx: &ThreadCtx) -> Result<(), InitError> {
-        // SAFETY: `fork_prepare`, of the thread whose copy this is, left it closed.
+        // SAFETY: `fork_prepare` left it closed, in the thread of which this one is the copy.
         let exclusive = unsafe { self.threads.closed_before() };
         if let Err(error) = become_child(self, &exclusive, ctx) {
             exclusive.keep();
             return Err(error);
         }
         drop(exclusive);
-        // It may never fault, and is asked all the same.
+        // The child may never fault, and others ask it for pages all the same.
         self.background.kick_if(self, false);
         Ok(())
     }
 }
 
-/// Makes the copy of a space that fork left a space of its own.
+/// Turns the copy of a space that fork left into the child's own space.
 fn become_child(space: &Space, exclusive: &Exclusive<'_>, ctx: &ThreadCtx) -> Result<(), InitError> {
-    // First of all: until then what is charged here is charged to the parent.
+    // First of all: until then, a charge made here goes to the parent.
     let reserved = space.family.reserved_child(exclusive);
     let charged = space.budget.charged() as i64;
     space.tree().become_child(reserved, charged).map_err(|_| InitError::Processes)?;
     sharing::look_at_shared_pool(space);
     publish::publish_sizes(space, exclusive);
-    // What its parent evicted and needs again says nothing of the child.
+    // The parent's evictions and refaults say nothing about the child.
     space.family.set_forked_at(space.swap.clock());
     space.eviction.reset();
     let in_flight = space.threads.contexts.keep_only(ctx);
@@ -174,7 +176,7 @@ fn become_child(space: &Space, exclusive: &Exclusive<'_>, ctx: &ThreadCtx) -> Re
     space.places.stock.reset();
     space.background.page_out.reset();
     space.kernel.drivers.reset();
-    // Who was at it is not here.
+    // The parent's thread that was changing descriptors does not exist here.
     uapi::fd::reset_in_child();
     if space.swap.devices.undo_change(exclusive) {
         space.swap.set_has_file(true);
@@ -183,19 +185,19 @@ fn become_child(space: &Space, exclusive: &Exclusive<'_>, ctx: &ThreadCtx) -> Re
     let old = space.uffd();
     uapi::close(old.fd());
     let uffd = uapi::fd::beyond_limit(Uffd::open).map_err(InitError::Userfaultfd)?;
-    // Where the number that it has is the only one, it keeps that.
+    // If no other number is free, it keeps the one that it has.
     let uffd = uffd.raise().unwrap_or(uffd);
     space.kernel.set_uffd(exclusive, uffd);
     let refused = |_| InitError::Userfaultfd(Errno::INVAL);
     space.places.staging.register(&uffd).map_err(refused)?;
-    // Before anything is freed: what the child frees from here on, it frees for itself, not for its parent.
+    // Before anything is freed: from here on, the child frees content for itself, not for its parent.
     if !space.swap.devices.lives().become_child() {
         return Err(InitError::Life);
     }
     for file in space.swap.devices.all_mut(exclusive).iter_mut().flatten() {
         file.inherit(&space.budget);
     }
-    // Regions that the child does not have, or has empty, come out of the books first.
+    // Regions that the child does not have, or has empty, leave the books first.
     while let Some(r) = space.regions.all(exclusive).iter().copied().find(|r| r.attr.is_dontfork()) {
         wipe(space, exclusive, r);
         space.regions.remove(exclusive, r.start, r.end);
@@ -209,7 +211,7 @@ fn become_child(space: &Space, exclusive: &Exclusive<'_>, ctx: &ThreadCtx) -> Re
     }
     books::reopen_books(space);
     mlock::unlock_all(space, exclusive);
-    // The kernel gave the child its pages without protection.
+    // The kernel gave the child its pages without write protection.
     share::protect_in_child(space, exclusive);
     space.places.staging.rebuild();
     open_own_files(space, exclusive);
@@ -220,13 +222,13 @@ fn become_child(space: &Space, exclusive: &Exclusive<'_>, ctx: &ThreadCtx) -> Re
     Ok(())
 }
 
-/// Drops the states of a region whose memory this process does not have.
+/// Drops the page states of a region whose memory this process does not have.
 fn wipe(space: &Space, exclusive: &Exclusive<'_>, r: Region) {
     mapping::drop_content(space, exclusive, r.start, r.end);
 }
 
-/// Gives the child files of its own, beside those of its parent that it writes to no more, and forgets files that have
-/// nothing of it. Without one, what does not compress stays in RAM.
+/// Gives the child spill files of its own. It no longer writes to its parent's files, and forgets those that hold
+/// nothing of it. If no file can be made, pages that do not compress stay in RAM.
 fn open_own_files(space: &Space, exclusive: &Exclusive<'_>) {
     let devices = &space.swap.devices;
     let own = devices.own(exclusive).fold(0, |files, (i, _)| files | bit(i));
@@ -239,7 +241,7 @@ fn open_own_files(space: &Space, exclusive: &Exclusive<'_>) {
         (spec.1, spec.2) = (file.bytes(), priority);
         nr_specs += 1;
     }
-    // The best first, should there be no room for all.
+    // Highest priority first, in case there is no room for all.
     let specs = &mut specs[..nr_specs];
     specs.sort_unstable_by_key(|spec| core::cmp::Reverse(spec.2));
     numbers(own).for_each(|i| devices.write_no_more(i));

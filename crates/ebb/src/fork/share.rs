@@ -16,15 +16,15 @@ use crate::tree::MemberId;
 use crate::tree::masks::Extent;
 use core::sync::atomic::Ordering::Relaxed;
 
-/// Leaves that staging may lie in: more than it does.
+/// Most leaves of the map of shared pages that staging may lie in: more than it does.
 const STAGING_LEAVES_MAX: usize = 16;
 
-/// Before fork: marks and protects what this process and `child` will share, and says so in the tree, where the child will
-/// hold as many pages as this process; how many are shared.
+/// Before fork: marks and protects what this process and `child` will share, and records it in the tree. The child is
+/// granted as many pages as this process. Returns how many pages are shared.
 pub(crate) fn share_pages(space: &Space, exclusive: &Exclusive<'_>, child: MemberId) -> usize {
-    // Before it is said what the child is charged for.
+    // Before the child's charge is computed: this corrects the charge for books.
     let books = if space.kernel.can_protect() { books::find_books(space, exclusive) } else { None };
-    // What threads have charged for work ahead the child has no use for.
+    // The child has no use for the pages that threads have charged for work ahead.
     let ahead: usize = space.threads.contexts.all().map(ThreadCtx::charged_ahead).sum();
     let charged = space.budget.charged().saturating_sub(ahead) as i64;
     let leaves =
@@ -55,11 +55,12 @@ pub(crate) fn share_pages(space: &Space, exclusive: &Exclusive<'_>, child: Membe
                 word.set_exclusive(exclusive, state.with_shared(true));
                 unit.shared.fetch_add(1, Relaxed);
             }
-            // What was this process's alone is so no more.
+            // Pages that others had left to this process alone are shared again.
             unit.deserted.store(0, Relaxed);
         });
     }
-    // Marks come first, then the look at the pins: see `pin`. What a call in flight uses the kernel must be able to write.
+    // Marks come first, then the look at the pins: see `pin`. The kernel must be able to write to what a call in flight
+    // uses.
     fence(ModelOrdering::SeqCst);
     in_use::for_each_used(space, 0, ADDR_END, |start, end| {
         sharing::unshare(space, exclusive, start & !(PAGE - 1), end.next_multiple_of(PAGE));
@@ -67,7 +68,7 @@ pub(crate) fn share_pages(space: &Space, exclusive: &Exclusive<'_>, child: Membe
     for region in space.regions.all(exclusive).iter().filter(is_copied) {
         protect_shared(space, exclusive, *region);
     }
-    // What is not protected now is each one's own.
+    // A page that is not protected now is each side's own.
     for region in space.regions.all(exclusive).iter().filter(is_copied) {
         space.table.for_each_content(region.start, region.end, |addr, word| {
             let state = word.load();
@@ -81,7 +82,7 @@ pub(crate) fn share_pages(space: &Space, exclusive: &Exclusive<'_>, child: Membe
         fork.share(addr);
     });
     if let Some(books) = &books {
-        // What was written to since the last look is this process's own, and no earlier child's.
+        // Books written to since the last look are this process's own. No earlier child shares them.
         if space.family.is_sharing() {
             books::look_at_books(space);
         }
@@ -94,7 +95,7 @@ pub(crate) fn share_pages(space: &Space, exclusive: &Exclusive<'_>, child: Membe
 fn protect_shared(space: &Space, exclusive: &Exclusive<'_>, region: Region) {
     let mut runs = Runs::new(|run| {
         if space.uffd().write_protect(run.start, run.len(), true).is_err() {
-            // What cannot be protected can be neither. It may be now, in part.
+            // A page that cannot be protected can be neither shared nor clean. Part of the run may be protected by now.
             clean::open_range_exclusive(space, exclusive, run.start, run.end);
         }
     });
@@ -105,7 +106,7 @@ fn protect_shared(space: &Space, exclusive: &Exclusive<'_>, region: Region) {
     });
 }
 
-/// In fork's child, whose regions are registered: protects its side of what is shared, and what is clean.
+/// Protects this side's shared and clean pages in fork's child, whose regions must be registered.
 pub(crate) fn protect_in_child(space: &Space, exclusive: &Exclusive<'_>) {
     if !space.kernel.can_protect() {
         return;

@@ -3,7 +3,7 @@
 use crate::groups::table::{Groups, Index};
 use crate::protocols::page::{State, Tag};
 
-/// Pages of each kind, added or taken away.
+/// Pages of each kind that are added or taken away.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Cost {
     pub ram: i64,
@@ -27,27 +27,27 @@ impl Cost {
         }
     }
 
-    /// So many times as much.
+    /// This cost times `n`.
     pub fn times(self, n: i64) -> Self {
         Self { ram: self.ram * n, swap: self.swap * n, staged: self.staged * n }
     }
 
-    /// A page of ram that is staged now.
+    /// What a page of ram costs more once it is staged.
     pub const STAGED: Self = Self { ram: 0, swap: 0, staged: 1 };
 
-    /// The sum.
+    /// The sum of both costs.
     pub fn plus(self, other: Self) -> Self {
         Self { ram: self.ram + other.ram, swap: self.swap + other.swap, staged: self.staged + other.staged }
     }
 
-    /// The opposite.
+    /// The opposite of this cost.
     pub fn taken(self) -> Self {
         self.times(-1)
     }
 }
 
 impl Groups {
-    /// Charges what a change costs to a group and its ancestors, whatever their limits.
+    /// Charges a cost, which may be negative, to a group and its ancestors, whatever their limits.
     pub fn force(&self, group: Index, cost: Cost) {
         if cost == Cost::default() {
             return;

@@ -1,9 +1,9 @@
-//! What groups are called, what they may have, and what they have.
+//! What groups are called, what limits they have, and what they use.
 
 use crate::groups::table::{GROUP_DEPTH_MAX, GROUPS_MAX};
 use core::fmt;
 
-/// The name of a group. A name outlives its group, and then means none: it is not given again.
+/// The name of a group. A name outlives its group and then names none: it is not given again.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct GroupId {
     index: u16,
@@ -11,7 +11,7 @@ pub struct GroupId {
 }
 
 impl GroupId {
-    /// The root: the space itself. It cannot be limited here, as its limit is the budget, or removed.
+    /// The root: the space itself. Its limit is the budget, so it cannot be limited here. It cannot be removed.
     pub const ROOT: Self = Self { index: 0, generation: 1 };
 
     pub(super) fn new(index: u16, generation: u32) -> Self {
@@ -23,28 +23,29 @@ impl GroupId {
     }
 }
 
-/// What a group may have, in pages; none is no limit.
+/// The limits of a group, in pages; `None` is no limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct GroupLimits {
-    /// Most pages of ram: a thread that needs more reclaims from the group first. If for ten seconds nothing there can be
-    /// reclaimed, the program ends. What a system call needs at a time may pass it, and what is locked in memory.
+    /// Most pages of ram. A thread that needs more first reclaims from the group. If nothing there can be reclaimed for
+    /// ten seconds, the program ends. The pages of a system call may exceed the limit, and so may memory that is
+    /// locked.
     pub ram_max_pages: Option<u64>,
     /// Pages of ram above which the group is reclaimed in the background and threads that fill it are slowed.
     pub ram_high_pages: Option<u64>,
-    /// Most pages of swap: further ones stay in ram.
+    /// Most pages of swap. Further pages stay in ram.
     pub swap_max_pages: Option<u64>,
 }
 
 /// Pages charged to a group and its descendants.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct GroupUse {
-    /// Now.
+    /// Pages charged now.
     pub current_pages: u64,
-    /// At most at a time, since the group was created. 0 for the root's swap: it is not kept.
+    /// The most pages charged at any time since the group was created. 0 for the root's swap, for which it is not kept.
     pub peak_pages: u64,
 }
 
-/// How often what happened to a group. Each is counted where the limit is.
+/// How often each event happened to a group. An event is counted in the group whose limit it met.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct GroupEvents {
     /// A thread was slowed because the group was above ram.high.
@@ -57,7 +58,7 @@ pub struct GroupEvents {
     pub swap_max: u64,
 }
 
-/// What there is to know of a group.
+/// What is known of a group.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct GroupInfo {
     /// Its name.
@@ -66,38 +67,39 @@ pub struct GroupInfo {
     pub parent: Option<GroupId>,
     /// How many children it has.
     pub nr_children: usize,
-    /// What it may have.
+    /// Its limits.
     pub limits: GroupLimits,
     /// Pages present or staged. The root's is the space's whole charge, with pool and metadata.
     pub ram: GroupUse,
-    /// Pages that have a swap slot. The root's is the number of slots: one that several pages share counts once.
+    /// Pages that have a swap slot. For the root it is the number of slots, so one that several pages share counts
+    /// once.
     pub swap: GroupUse,
-    /// Pages staged, a part of ram.
+    /// Pages staged; a part of `ram`.
     pub staged_pages: u64,
-    /// What happened.
+    /// How often each event happened.
     pub events: GroupEvents,
 }
 
-/// Why something was not done with a group. Nothing changed.
+/// Why an operation on a group failed. Nothing changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum GroupError {
-    /// There is no group of this name: it was removed.
+    /// No group has this name: it was removed.
     NotFound,
-    /// There are as many groups as there can be: [`GROUPS_MAX`].
+    /// There are already [`GROUPS_MAX`] groups, the root included.
     TooMany,
     /// The group would be deeper than [`GROUP_DEPTH_MAX`].
     TooDeep,
-    /// The root is what the space is: it has no limits of its own here and cannot be removed.
+    /// The root is the space itself: it has no limits of its own here and cannot be removed.
     Root,
     /// A group that has children cannot be removed.
     HasChildren,
-    /// A limit of no pages of ram: not even one fault could be answered.
+    /// The limit is no ram at all: not even one fault could be served.
     NoRam,
-    /// The range is empty or not whole pages.
+    /// The range is empty or is not whole pages.
     Range,
     /// Nothing in the range is managed.
     NotManaged,
-    /// No room for the regions into which the range would be cut.
+    /// There is no room for the regions into which the range would be cut.
     TooManyRegions,
 }
 

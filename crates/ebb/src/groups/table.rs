@@ -1,7 +1,7 @@
-//! The table of groups: who is whose parent, and what is charged to whom.
+//! The table of groups: which group is whose parent, and what is charged to each.
 //!
-//! A fixed array, so that nothing is allocated later. Entry 0 is the root; it is never charged. Who is in the table changes
-//! under the exclusive gate only, and is read inside the gate.
+//! It is a fixed array, so nothing is allocated later. Entry 0 is the root, to which nothing is charged. Groups enter
+//! and leave the table with the gate closed only. The table is read inside the gate.
 
 use crate::base::uapi::{self, Errno};
 use crate::groups::names::{GroupEvents, GroupId, GroupLimits};
@@ -12,7 +12,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
 
 /// Most groups of a space, the root included.
 pub const GROUPS_MAX: usize = 1024;
-/// Most groups between the root and a group, and that itself.
+/// Most levels of groups below the root.
 pub const GROUP_DEPTH_MAX: usize = 16;
 
 /// A group's place in the table.
@@ -34,18 +34,18 @@ impl Index {
         u32::from(self.0)
     }
 
-    /// True for the space itself, to which nothing is charged here.
+    /// True for the space itself, to which nothing is charged in this table.
     #[inline]
     pub fn is_root(self) -> bool {
         self.0 == 0
     }
 }
 
-/// One group. Zero is an entry that was never used.
+/// One group. Zeroed memory is an entry that was never used.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct Node {
-    /// Even: free; odd: used. It goes up each time that changes, so a name of a group that is gone is known for one.
+    /// Even: free; odd: used. It goes up each time that changes, so a name of a group that is gone matches no other.
     generation: AtomicU32,
     /// [`Index`] of the parent.
     parent: AtomicU32,
@@ -57,13 +57,13 @@ pub struct Node {
     pub staged: Counter,
     /// Pages of ram above which the group is reclaimed in the background.
     pub high: AtomicU64,
-    /// Where reclaim of the group goes on: an address.
+    /// The address where reclaim of the group goes on.
     pub cursor: AtomicUsize,
-    /// Events, by [`Event`].
+    /// How often each [`Event`] happened.
     events: [AtomicU64; 4],
 }
 
-/// What is counted when it happens.
+/// An event that is counted.
 #[derive(Clone, Copy, Debug)]
 pub enum Event {
     /// A thread was slowed because ram was above high.
@@ -87,25 +87,25 @@ impl Node {
         self.events[event as usize].fetch_add(1, Relaxed);
     }
 
-    /// Events so far.
+    /// How often each event has happened so far.
     pub fn events(&self) -> GroupEvents {
         let [high, max, stuck, swap_max] = self.events.each_ref().map(|count| count.load(Relaxed));
         GroupEvents { high, max, stuck, swap_max }
     }
 
-    /// Pages of ram above high; 0 when it is not.
+    /// Pages of ram above `high`; 0 when there are none.
     pub fn above_high(&self) -> u64 {
         self.ram.current().saturating_sub(self.high.load(Relaxed))
     }
 
-    /// Sets what it may have.
+    /// Sets the limits.
     pub fn set_limits(&self, limits: &GroupLimits) {
         self.ram.set_max(limits.ram_max_pages.unwrap_or(NO_LIMIT));
         self.high.store(limits.ram_high_pages.unwrap_or(NO_LIMIT), Relaxed);
         self.swap.set_max(limits.swap_max_pages.unwrap_or(NO_LIMIT));
     }
 
-    /// What it may have.
+    /// The limits.
     pub fn limits(&self) -> GroupLimits {
         let some = |max: u64| (max != NO_LIMIT).then_some(max);
         GroupLimits {
@@ -123,7 +123,7 @@ pub struct Groups {
     nr: AtomicU32,
     /// Entries at or above this were never used.
     high_water: AtomicU32,
-    /// Background reclaim has more to do: some group is above its ram.high.
+    /// True when background reclaim has more to do: some group is above its ram.high.
     pub is_behind: AtomicBool,
 }
 
@@ -133,7 +133,7 @@ unsafe impl Sync for Groups {}
 unsafe impl Send for Groups {}
 
 impl Groups {
-    /// A table with the root alone.
+    /// A table with nothing but the root.
     pub fn new() -> Result<Self, Errno> {
         let nodes = uapi::reserve_aligned(GROUPS_MAX * size_of::<Node>(), 4096)?.cast();
         let this =
@@ -188,17 +188,17 @@ impl Groups {
         core::iter::successors(below_root(group), move |group| below_root(self.parent(*group))).take(GROUP_DEPTH_MAX)
     }
 
-    /// The nearest of a group and its ancestors that has more than its ram.high.
+    /// The nearest of a group and its ancestors that is above its ram.high.
     pub fn above_high(&self, group: Index) -> Option<Index> {
         self.line(group).find(|group| self.node(*group).above_high() > 0)
     }
 
-    /// The smallest ram.max of a group and its ancestors, in pages; without one more than there can be.
+    /// The smallest ram.max of a group and its ancestors, in pages; `usize::MAX` if none has one.
     pub fn ram_max(&self, group: Index) -> usize {
         self.line(group).map(|group| self.node(group).ram.max() as usize).min().unwrap_or(usize::MAX)
     }
 
-    /// True when `group` is `of`, or below it.
+    /// True when `group` is `of` or one of its descendants.
     pub fn is_within(&self, group: Index, of: Index) -> bool {
         of.is_root() || self.line(group).any(|at| at == of)
     }
@@ -214,7 +214,7 @@ impl Groups {
         self.all().filter(move |group| self.parent(*group) == of)
     }
 
-    /// Adds a group; none when there are as many as there can be.
+    /// Adds a group; none when the table is full.
     pub fn add(&self, _exclusive: &Exclusive<'_>, parent: Index, limits: &GroupLimits) -> Option<Index> {
         let group = (1..GROUPS_MAX as u16).map(Index).find(|group| !self.node(*group).is_used())?;
         let node = self.node(group);
@@ -231,20 +231,21 @@ impl Groups {
         Some(group)
     }
 
-    /// Takes a group out, which has no child. What is charged to it is charged to its ancestors already. Under the exclusive
-    /// gate.
+    /// Takes out a group that has no child. Its charges are charged to its ancestors already.
     pub fn remove(&self, _exclusive: &Exclusive<'_>, group: Index) {
         debug_assert!(!group.is_root() && self.node(group).is_used());
         self.node(group).generation.fetch_add(1, Relaxed);
         self.nr.fetch_sub(1, Relaxed);
     }
 
-    /// Charges `n` pages of ram to a group and its ancestors, or none and the one whose limit is met.
+    /// Charges `n` pages of ram to a group and its ancestors. If a limit is met, charges nothing and returns the group
+    /// whose limit it is.
     pub fn try_charge_ram(&self, group: Index, n: usize) -> Result<(), Index> {
         self.try_charge(group, n, |node| &node.ram)
     }
 
-    /// Charges `n` pages of swap, or none; counts a refusal.
+    /// Charges `n` pages of swap to a group and its ancestors. If a limit is met, charges nothing, counts the event
+    /// there, and returns false.
     pub fn try_charge_swap(&self, group: Index, n: usize) -> bool {
         let charged = self.try_charge(group, n, |node| &node.swap);
         charged.inspect_err(|full| self.node(*full).note(Event::SwapMax)).is_ok()
@@ -255,7 +256,7 @@ impl Groups {
         try_charge_line(line, n as u64).map_err(|i| self.line(group).nth(i).unwrap_or(group))
     }
 
-    /// False when not one page of the group may be swapped out.
+    /// True unless the group or an ancestor is at its swap.max, so that no page of the group may be swapped out.
     pub fn may_swap(&self, group: Index) -> bool {
         !self.line(group).any(|group| self.node(group).swap.is_full())
     }

@@ -1,7 +1,7 @@
 //! The region table: which ranges of the address space Ebb manages, and with what protection.
 //!
 //! A sorted array of ranges that never overlap. It changes only under the exclusive gate and is read only inside the
-//! gate, so neither side locks. Neighbours with equal attributes and of the same group are joined.
+//! gate, so neither side locks. Neighbours of the same group with equal attributes are joined.
 
 use crate::base::uapi::{self, Errno};
 use crate::groups::table::Index;
@@ -9,8 +9,8 @@ use crate::protocols::gate::{Exclusive, Held};
 use core::cell::UnsafeCell;
 use linux_raw_sys::general as g;
 
-/// Most regions there can be: more than the bound on mappings of any distribution (vm.max_map_count, at most 2^20). Only
-/// address space is taken for what is not used.
+/// Most regions there can be: more than any distribution's bound on mappings (vm.max_map_count, at most 2^20). Unused
+/// entries take only address space.
 const REGIONS_MAX: usize = 1 << 21;
 
 /// A managed range.
@@ -20,14 +20,14 @@ pub struct Region {
     pub start: usize,
     /// End, page aligned, exclusive.
     pub end: usize,
-    /// What may be done with it.
+    /// What may be done with the range.
     pub attr: Attr,
-    /// Who pays for its pages.
+    /// The group that its pages are charged to.
     pub group: Index,
 }
 
 impl Region {
-    /// True when both are the same but for where they are: then neighbours are one.
+    /// True when the two differ only in where they are. Such neighbours are one region.
     fn joins(&self, other: &Self) -> bool {
         self.attr == other.attr && self.group == other.group
     }
@@ -48,7 +48,7 @@ impl Attr {
     const KEPT: u16 = 128;
     const FROM_FILE: u16 = 256;
 
-    /// All of them, for reports.
+    /// All attributes, for reports.
     pub fn bits(self) -> u16 {
         self.0
     }
@@ -59,8 +59,8 @@ impl Attr {
         if prot & g::PROT_READ != 0 {
             bits |= Self::READ;
         }
-        // On x86 what may be written may be read. So may be what can be executed, but where there are protection keys: there
-        // the kernel gives it one that forbids it.
+        // On x86 memory that may be written may be read. So may memory that may be executed, unless there are
+        // protection keys: then the kernel gives execute-only memory a key that forbids reading.
         if prot & g::PROT_WRITE != 0 {
             bits |= Self::WRITE | Self::READ;
         }
@@ -70,69 +70,70 @@ impl Attr {
         Self(bits)
     }
 
-    /// The same with mmap's `prot` in place of the old protection, and with a protection key, without one, or with what it had.
+    /// These attributes, with mmap's `prot` in place of the old protection. `keyed` says whether there is a protection
+    /// key; without it the key stays as it was.
     pub fn with_prot(self, prot: u32, keyed: Option<bool>) -> Self {
         let keep = self.0 & (Self::DONTFORK | Self::WIPEONFORK | Self::DONTDUMP | Self::KEPT | Self::FROM_FILE);
         let is_keyed = keyed.unwrap_or(self.0 & Self::KEYED != 0);
         Self(Self::from_prot(prot).0 | keep | if is_keyed { Self::KEYED } else { 0 })
     }
 
-    /// The same, left out of fork's child or not.
+    /// These attributes, left out of fork's child or not.
     pub fn with_dontfork(self, on: bool) -> Self {
         Self(if on { self.0 | Self::DONTFORK } else { self.0 & !Self::DONTFORK })
     }
 
-    /// The same, emptied in fork's child or not.
+    /// These attributes, emptied in fork's child or not.
     pub fn with_wipeonfork(self, on: bool) -> Self {
         Self(if on { self.0 | Self::WIPEONFORK } else { self.0 & !Self::WIPEONFORK })
     }
 
-    /// The same, left out of core dumps or not.
+    /// These attributes, left out of core dumps or not.
     pub fn with_dontdump(self, on: bool) -> Self {
         Self(if on { self.0 | Self::DONTDUMP } else { self.0 & !Self::DONTDUMP })
     }
 
-    /// The same, whose pages stay in memory from now on: see [`crate::pages::drivers`].
+    /// These attributes, for pages that stay in memory from now on: see [`crate::pages::drivers`].
     pub fn with_kept(self) -> Self {
         Self(self.0 | Self::KEPT)
     }
 
-    /// What is in memory stays there.
+    /// True when what is in memory stays there.
     pub fn is_kept(self) -> bool {
         self.0 & Self::KEPT != 0
     }
 
-    /// The same, of what was a private mapping of a file before it was managed.
+    /// These attributes, for what was a private mapping of a file before it was managed.
     pub fn with_from_file(self) -> Self {
         Self(self.0 | Self::FROM_FILE)
     }
 
-    /// Without its content it would be the file's again, so it cannot be dropped.
+    /// True for what was a private mapping of a file. Dropping its content would bring the file's content back, so it stays.
     pub fn is_from_file(self) -> bool {
         self.0 & Self::FROM_FILE != 0
     }
 
-    /// Core dumps leave it out.
+    /// True when core dumps leave it out.
     pub fn is_dontdump(self) -> bool {
         self.0 & Self::DONTDUMP != 0
     }
 
-    /// Fork's child does not have it.
+    /// True when fork's child does not have it.
     pub fn is_dontfork(self) -> bool {
         self.0 & Self::DONTFORK != 0
     }
 
-    /// Fork's child has it empty.
+    /// True when fork's child has it empty.
     pub fn is_wipeonfork(self) -> bool {
         self.0 & Self::WIPEONFORK != 0
     }
 
-    /// Ebb can read its pages where they are: needed to evict them by copying.
+    /// True when Ebb can read its pages where they are, which evicting them by copying needs.
     pub fn is_readable(self) -> bool {
         self.0 & Self::READ != 0 && self.0 & Self::KEYED == 0
     }
 
-    /// Readable and writable, nothing else: needed to evict by MOVE, whose two sides must agree.
+    /// True when it is readable and writable, nothing else. Evicting by MOVE needs that, because its two sides must agree.
     pub fn is_plain(self) -> bool {
         self.0 & (Self::READ | Self::WRITE | Self::EXEC | Self::KEYED) == Self::READ | Self::WRITE
     }
@@ -167,8 +168,8 @@ impl Regions {
 
     /// All regions in address order.
     pub fn all<'a>(&'a self, _held: &'a Held) -> &'a [Region] {
-        // SAFETY: the first `len` entries are initialised. While the token is borrowed nobody else changes them, and who has the
-        // gate closed keeps no slice across a change of its own.
+        // SAFETY: the first `len` entries are initialised. While the token is borrowed nobody else changes them, and a
+        // thread that has closed the gate keeps no slice across a change of its own.
         unsafe {
             let table = &*self.table.get();
             core::slice::from_raw_parts(table.at, table.len)
@@ -180,7 +181,7 @@ impl Regions {
         self.all(held).partition_point(|r| r.end <= addr)
     }
 
-    /// The region that holds `addr`.
+    /// The region that contains `addr`.
     #[inline]
     pub fn find(&self, held: &Held, addr: usize) -> Option<Region> {
         self.all(held).get(self.index(held, addr)).copied().filter(|r| r.start <= addr)
@@ -193,11 +194,11 @@ impl Regions {
 
     /// True when there is room for `n` more regions.
     pub fn has_room(&self, held: &Held, n: usize) -> bool {
-        // SAFETY: never changed.
+        // SAFETY: `max` never changes.
         self.all(held).len() + n <= unsafe { (*self.table.get()).max }
     }
 
-    /// Takes `[start, end)` out. With room for one where that is within one region.
+    /// Takes `[start, end)` out. Needs room for one more region where the range lies within one region.
     pub fn remove(&self, exclusive: &Exclusive<'_>, start: usize, end: usize) {
         let first = self.index(exclusive, start);
         let mut last = first;
@@ -216,7 +217,7 @@ impl Regions {
         self.splice(exclusive, first, last, keep.iter().flatten());
     }
 
-    /// Adds `region` in place of whatever was there. With room for three.
+    /// Adds `region` in place of whatever was there. Needs room for three more regions.
     pub fn insert(&self, exclusive: &Exclusive<'_>, region: Region) {
         assert!(region.start < region.end);
         self.remove(exclusive, region.start, region.end);
@@ -240,8 +241,8 @@ impl Regions {
         self.splice(exclusive, first, last, [region].iter());
     }
 
-    /// Changes the attributes of what is managed in `[start, end)`. False when there is no room for
-    /// that: some have the old ones still.
+    /// Changes the attributes of what is managed in `[start, end)`. False when there was no room for that: a part of
+    /// the range still has its old attributes.
     #[must_use]
     pub fn change(&self, exclusive: &Exclusive<'_>, start: usize, end: usize, f: impl Fn(Attr) -> Attr) -> bool {
         let mut at = start;
@@ -258,7 +259,7 @@ impl Regions {
         true
     }
 
-    /// What is managed in `[start, end)` belongs to `group` from now on. With room for four.
+    /// Makes what is managed in `[start, end)` belong to `group`. Needs room for four more regions.
     pub fn change_group(&self, exclusive: &Exclusive<'_>, start: usize, end: usize, group: Index) {
         let mut at = start;
         while let Some(r) = self.first_in(exclusive, at, end) {
@@ -270,14 +271,14 @@ impl Regions {
         }
     }
 
-    /// What belongs to group `old` belongs to `new`.
+    /// Makes what belongs to group `old` belong to `new`.
     pub fn regroup(&self, _exclusive: &Exclusive<'_>, old: Index, new: Index) {
         // SAFETY: nobody else reads with the gate closed; the first `len` entries are initialised.
         let (all, len) = unsafe {
             let table = &mut *self.table.get();
             (core::slice::from_raw_parts_mut(table.at, table.len), &mut table.len)
         };
-        // In place: what is kept never overtakes what is read.
+        // In place: the place to write to never overtakes the place to read from.
         let mut kept = 0;
         for i in 0..all.len() {
             let mut region = all[i];

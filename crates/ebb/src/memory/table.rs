@@ -1,9 +1,10 @@
 //! State words and unit descriptors of the whole address space, in leaves that exist where something is managed.
 //!
-//! Owns the top table (one entry per GiB of address space), the leaves, and the marks that say which units were ever managed. Address
-//! space for a leaf is taken when the first region in its GiB is added, under the exclusive gate, and never goes away. It is
-//! inaccessible until the first page in it is looked up, and what only looks for content passes over it: a GiB that the program
-//! reserves and never touches costs eight bytes. So looking up a page is two loads, takes no lock and never fails half-way.
+//! Owns the top table (one entry per GiB of address space), the leaves, and the marks that say which units were ever
+//! managed. Address space for a leaf is taken when the first region in its GiB is added, under the exclusive gate, and
+//! is never given back. A leaf is inaccessible until the first page in it is looked up, and a search for content passes
+//! over such a leaf. So a GiB that the program reserves and never touches costs eight bytes. Looking up a page is two
+//! loads, takes no lock and never fails half-way.
 
 use crate::base::PAGE;
 use crate::base::uapi::{self, Errno};
@@ -13,7 +14,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 /// First address that user space cannot have.
 pub const ADDR_END: usize = 1 << 47;
-/// Pages of a unit: 2 MiB, so that a unit of which little is present still unmaps a batch.
+/// Pages of a unit: 2 MiB, so that even a unit with few present pages unmaps a batch.
 pub const UNIT_PAGES: usize = 512;
 /// Bytes of a unit.
 pub const UNIT_BYTES: usize = UNIT_PAGES * PAGE;
@@ -23,12 +24,12 @@ const LEAF_PAGES: usize = 1 << (LEAF_SHIFT - 12);
 const LEAF_UNITS: usize = LEAF_PAGES / UNIT_PAGES;
 const LEAF_BYTES: usize = size_of::<Leaf>().next_multiple_of(PAGE);
 const NR_LEAVES: usize = ADDR_END >> LEAF_SHIFT;
-/// Words of marks of a leaf, a bit a unit; and leaves whose marks are in one page.
+/// Words of marks for a leaf, with a bit for each unit; and leaves whose marks share a page.
 const LEAF_MARKS: usize = LEAF_UNITS / 64;
 const MARKS_PAGE: usize = PAGE / (LEAF_MARKS * 8);
 
-/// In an entry of the top table, beside the leaf's address: a region ever covered the whole leaf, so its units are not marked one by
-/// one; some units are marked; the leaf is accessible.
+/// In an entry of the top table, beside the leaf's address. `MANAGED`: a region once covered the whole leaf, so its
+/// units are not marked one by one. `MARKED`: some units are marked. `OPEN`: the leaf is accessible.
 const MANAGED: usize = 1;
 const MARKED: usize = 2;
 const OPEN: usize = 4;
@@ -47,51 +48,53 @@ pub struct Unit {
     pub content: AtomicU32,
     /// 1 while the unit is in the ring of units to sweep.
     pub queued: AtomicU32,
-    /// Passes that reclaim still leaves the unit alone.
+    /// Passes for which reclaim still leaves the unit alone.
     pub skip: AtomicU32,
-    /// Passes it was left alone for when it proved hot last: doubled each time, 0 when it did not.
+    /// Passes for which the unit was left alone when it was last judged hot: 1, 3, 7, then 15 each time. 0 when it was not hot.
     pub generation: AtomicU32,
-    /// Pages the last sweep unmapped.
+    /// Pages that the last sweep unmapped.
     pub swept: AtomicU32,
-    /// Of these, pages that came back from staging, or from swap as soon as that.
+    /// Of these, pages that came back from staging, or from swap so soon that they would be staged still.
     pub returned: AtomicU32,
     /// 1 while sweeps evict scattered pages in place (see [`crate::way_out::in_place`]).
     pub in_place: AtomicU32,
     /// Other near refaults since the last sweep.
     pub refaulted: AtomicU32,
-    /// Page of the unit after those that the last fault in it brought in, and how many it might bring.
+    /// The page of the unit behind those that the last fault in it brought in, and how many pages that fault might bring in.
     pub next: AtomicU32,
     pub window: AtomicU32,
-    /// First touches in the unit that were no step of a walk.
+    /// First touches in the unit that were not a step of a walk.
     pub touches: AtomicU32,
-    /// 1 once the memory of the unit's words is charged; and of the first unit in a page of descriptors, once that page is.
+    /// 1 once the memory of the unit's words is charged. And, in the first unit in a page of descriptors, 1 once that page is.
     charged: AtomicU32,
     page_charged: AtomicU32,
     /// Page of the unit where the next sweep begins.
     pub cursor: AtomicU32,
     /// Clean pages of the unit.
     pub clean: AtomicU32,
-    /// Swap-ins for reading that shall not leave clean pages, because such pages were written to soon.
+    /// Swap-ins for reading that still must leave no clean pages, because such pages were written to soon.
     pub written: AtomicU32,
-    /// Pages of the unit that are marked shared since a fork, or more.
+    /// Pages of the unit that are marked shared since a fork. May be too high.
     pub shared: AtomicU32,
-    /// Of these, pages that were this process's alone when it last looked, and when that was, as [`crate::base::clock::stamp`]. A hint.
+    /// Of these, pages that were this process's alone when it last looked; and when that was, as
+    /// [`crate::base::clock::stamp`]. A hint.
     pub deserted: AtomicU32,
     pub deserted_seen: AtomicU32,
     /// When a sweep last took the marks of referenced pages, as [`crate::base::clock::stamp`].
     pub unmarked: AtomicU32,
     /// When a page of the unit was last seen in use, as [`crate::base::clock::stamp`].
     pub touched: AtomicU32,
-    /// Not 0 when it has, or had, pages from before they were managed. The kernel may have been lent these, and may read them
-    /// still (vmsplice, MSG_ZEROCOPY): no frame of the unit is written with another page. Or a driver may have pinned them: they
-    /// go by MOVE only, see [`crate::pages::drivers`].
+    /// Not 0 when the unit has, or had, pages from before they were managed. The kernel may have been lent these pages,
+    /// and may still read them (vmsplice, MSG_ZEROCOPY), so no frame of the unit is written with another page. Or a
+    /// driver may have pinned them, so they go by MOVE only: see [`crate::pages::drivers`]. It is set, too, when the
+    /// kernel refuses to move a page of the unit.
     pub lent: AtomicU32,
     /// When the kernel first refused to move a page of the unit, as [`crate::base::clock::stamp`]; 0 for never.
     pub refused: AtomicU32,
 }
 
 impl Unit {
-    /// True once the memory of its words is charged.
+    /// True once the memory of the unit's words is charged.
     #[inline]
     pub fn is_charged(&self) -> bool {
         self.charged.load(Ordering::Relaxed) != 0
@@ -106,7 +109,7 @@ struct Leaf {
 
 const _: () = assert!(PAGE.is_multiple_of(size_of::<Unit>()) && LEAF_UNITS.is_multiple_of(UNITS_PAGE));
 
-/// The top table.
+/// The top table and the marks, and through them the leaves.
 pub struct PageTable {
     top: *const AtomicUsize,
     marks: *const AtomicU64,
@@ -135,7 +138,7 @@ impl PageTable {
         (addr < ADDR_END).then(|| unsafe { &*self.top.add(addr >> LEAF_SHIFT) })
     }
 
-    /// The leaf of an entry that says it is open.
+    /// The leaf of an entry that is [`OPEN`].
     #[inline]
     fn open_leaf(&self, entry: usize) -> &Leaf {
         debug_assert!(entry & OPEN != 0);
@@ -143,7 +146,7 @@ impl PageTable {
         unsafe { &*((entry & ADDRESS) as *const Leaf) }
     }
 
-    /// The leaf of `addr`, if there is one.
+    /// The leaf of `addr`, accessible; none when there is no leaf.
     #[inline]
     fn leaf(&self, addr: usize) -> Option<&Leaf> {
         let entry = self.entry(addr)?;
@@ -154,7 +157,7 @@ impl PageTable {
         Some(self.open_leaf(entry.load(Ordering::Acquire)))
     }
 
-    /// Makes a leaf accessible that is used for the first time; false when there is none. Several threads may do so at once.
+    /// Makes a leaf accessible that is used for the first time. False when there is no leaf. Several threads may do so at once.
     #[cold]
     fn open(&self, entry: &AtomicUsize, seen: usize) -> bool {
         let at = seen & ADDRESS;
@@ -167,7 +170,7 @@ impl PageTable {
         true
     }
 
-    /// The leaf of `addr`, if anything in it was ever looked up.
+    /// The leaf of `addr`, if any page in it was ever looked up.
     fn used_leaf(&self, addr: usize) -> Option<&Leaf> {
         let entry = self.entry(addr)?.load(Ordering::Acquire);
         (entry & OPEN != 0).then(|| self.open_leaf(entry))
@@ -182,7 +185,7 @@ impl PageTable {
                 at += 1 << LEAF_SHIFT;
                 continue;
             }
-            // All that lack one up to the next that does not, with one call.
+            // All missing leaves up to the next one that exists, with one call.
             let lacks = |at: &usize| {
                 *at < end && self.entry(*at).is_some_and(|entry| entry.load(Ordering::Relaxed) & ADDRESS == 0)
             };
@@ -215,8 +218,8 @@ impl PageTable {
         Ok(())
     }
 
-    /// The word and the bit that mark the unit that holds `addr`, which is below [`ADDR_END`]. The page of the word is accessible
-    /// once the entry is [`MARKED`].
+    /// The word and the bit that mark the unit around `addr`, which must be below [`ADDR_END`]. The page of the word is
+    /// accessible once the entry is [`MARKED`].
     fn mark(&self, addr: usize) -> (&AtomicU64, u64) {
         let unit = self.unit_index(addr);
         // SAFETY: the index is within the marks.
@@ -224,7 +227,7 @@ impl PageTable {
         (word, 1 << (unit % 64))
     }
 
-    /// False when nothing in the unit that holds `addr` was ever managed. True says nothing.
+    /// False when nothing in the unit around `addr` was ever managed. True says nothing.
     #[inline]
     pub fn may_be_managed(&self, addr: usize) -> bool {
         let Some(entry) = self.entry(addr) else { return false };
@@ -236,7 +239,7 @@ impl PageTable {
         word.load(Ordering::Relaxed) & bit != 0
     }
 
-    /// The same for every unit of `[start, end)`.
+    /// True when [`Self::may_be_managed`] is true for any unit of `[start, end)`.
     pub fn is_any_managed(&self, start: usize, end: usize) -> bool {
         let mut at = start;
         while at < end {
@@ -270,7 +273,7 @@ impl PageTable {
         Some(&leaf.units[self.unit_index(addr)])
     }
 
-    /// The same for who looks through many: the descriptor if the unit may have content, and where to look next.
+    /// For a caller that looks through many units: the descriptor, if the unit may have content, and the address to go on at.
     pub fn used_unit(&self, addr: usize) -> (Option<&Unit>, usize) {
         match self.used_leaf(addr) {
             Some(leaf) => (Some(&leaf.units[self.unit_index(addr)]), self.unit_start(addr) + UNIT_BYTES),
@@ -278,12 +281,12 @@ impl PageTable {
         }
     }
 
-    /// Where what the leaf of `addr` describes ends.
+    /// End of the address range that the leaf of `addr` describes.
     pub fn leaf_end(&self, addr: usize) -> usize {
         (addr >> LEAF_SHIFT << LEAF_SHIFT) + (1 << LEAF_SHIFT)
     }
 
-    /// Bytes of tables that have become real memory with the first content of the unit at `addr`: once for each unit.
+    /// Bytes of tables that become real memory with the first content of the unit at `addr`. 0 when they were returned before.
     pub fn take_uncharged(&self, addr: usize) -> usize {
         let Some(leaf) = self.leaf(addr) else { return 0 };
         let index = self.unit_index(addr);
@@ -296,18 +299,18 @@ impl PageTable {
         UNIT_PAGES * size_of::<AtomicU64>() + descriptors
     }
 
-    /// False when no page of the leaf at `addr` has content.
+    /// False when no page in the leaf of `addr` has content.
     pub fn has_content(&self, addr: usize) -> bool {
         self.used_leaf(addr).is_some_and(|leaf| leaf.units.iter().any(|unit| unit.content.load(Ordering::Acquire) != 0))
     }
 
-    /// Calls `f(page address, word)` for every page of `[start, end)` that may have content, skipping empty leaves
-    /// and empty units.
+    /// Calls `f(page address, word)` for every page of `[start, end)` that may have content. Skips leaves that were
+    /// never used and units without content.
     pub fn for_each_content(&self, start: usize, end: usize, f: impl FnMut(usize, PageWord<'_>)) {
         self.for_each_in(start, end, |unit| unit.content.load(Ordering::Acquire) != 0, f);
     }
 
-    /// The same for pages that may be protected.
+    /// As [`Self::for_each_content`], for pages that may be protected.
     pub fn for_each_protected(&self, start: usize, end: usize, f: impl FnMut(usize, PageWord<'_>)) {
         let has_any = |unit: &Unit| unit.clean.load(Ordering::Acquire) | unit.shared.load(Ordering::Acquire) != 0;
         self.for_each_in(start, end, has_any, f);
@@ -356,7 +359,7 @@ mod tests {
         for outside in [0, 5 * LEAF, start - PAGE, end, 10 * LEAF, 100 * LEAF, ADDR_END - PAGE, ADDR_END, usize::MAX] {
             assert!(!table.may_be_managed(outside), "{outside:x}");
         }
-        // What is covered once more, beside or in it.
+        // Covered once more, beside what is covered and in it.
         table.cover(&alone(), 5 * LEAF, start).expect("address space");
         table.cover(&alone(), 7 * LEAF, 7 * LEAF + PAGE).expect("address space");
         assert!(table.may_be_managed(5 * LEAF) && table.may_be_managed(7 * LEAF + UNIT_BYTES));

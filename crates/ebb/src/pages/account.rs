@@ -4,11 +4,11 @@ use crate::protocols::gate::Held;
 use crate::space::Space;
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 
-/// A page of the unit at `addr` got content for the first time.
+/// Counts `n` pages of the unit at `addr` that got content for the first time.
 pub(crate) fn count_content(space: &Space, addr: usize, n: usize) {
     if let Some(unit) = space.table.unit(addr) {
         unit.content.fetch_add(n as u32, Relaxed);
-        // The state words of a unit and its descriptor become real memory once, and stay.
+        // The state words of a unit and its descriptor become real memory once, and stay so.
         if !unit.is_charged() {
             space.budget.charge_meta(space.table.take_uncharged(addr));
         }
@@ -16,7 +16,7 @@ pub(crate) fn count_content(space: &Space, addr: usize, n: usize) {
     space.budget.add_wanted(n);
 }
 
-/// A page of the unit at `addr` lost its content.
+/// Counts `n` pages of the unit at `addr` that lost their content.
 pub(crate) fn uncount_content(space: &Space, addr: usize, n: usize) {
     if let Some(unit) = space.table.unit(addr) {
         unit.content.fetch_sub(n as u32, Relaxed);
@@ -24,7 +24,7 @@ pub(crate) fn uncount_content(space: &Space, addr: usize, n: usize) {
     space.budget.sub_wanted(n);
 }
 
-/// Pages of the unit at `addr` were mapped: reclaim will look at the unit.
+/// Counts `n` pages of the unit at `addr` that were mapped, and queues the unit for reclaim.
 pub(crate) fn count_present(space: &Space, addr: usize, n: usize) {
     let Some(unit) = space.table.unit(addr) else { return };
     // Sequentially consistent against `sweep_one`, which clears `queued` and then looks at `present`.
@@ -34,14 +34,14 @@ pub(crate) fn count_present(space: &Space, addr: usize, n: usize) {
     }
 }
 
-/// Pages of the unit at `addr` were unmapped.
+/// Counts `n` pages of the unit at `addr` that were unmapped.
 pub(crate) fn uncount_present(space: &Space, addr: usize, n: usize) {
     if let Some(unit) = space.table.unit(addr) {
         unit.present.fetch_sub(n as u32, Relaxed);
     }
 }
 
-/// Pages of the unit at `addr` became clean.
+/// Counts `n` pages of the unit at `addr` that became clean.
 pub(crate) fn count_clean(space: &Space, addr: usize, n: usize) {
     if let Some(unit) = space.table.unit(addr) {
         unit.clean.fetch_add(n as u32, Relaxed);
@@ -49,7 +49,7 @@ pub(crate) fn count_clean(space: &Space, addr: usize, n: usize) {
     space.eviction.add_clean(n);
 }
 
-/// Pages of the unit at `addr` are no longer clean.
+/// Counts `n` pages of the unit at `addr` that are no longer clean.
 pub(crate) fn uncount_clean(space: &Space, addr: usize, n: usize) {
     if let Some(unit) = space.table.unit(addr) {
         unit.clean.fetch_sub(n as u32, Relaxed);
@@ -62,12 +62,12 @@ pub(crate) fn queue_unit(space: &Space, addr: usize) {
     if !space.eviction.units.push(space.table.unit_start(addr) as u64)
         && let Some(unit) = space.table.unit(addr)
     {
-        // More units than the ring holds: this one is queued when its next page comes in.
+        // There are more units than the ring holds. This one is queued when its next page comes in.
         unit.queued.store(0, Relaxed);
     }
 }
 
-/// True when one or several regions that can be read and written cover the range.
+/// True if one or several regions that can be read and written cover the range.
 pub(crate) fn is_plain_range(space: &Space, held: &Held, start: usize, end: usize) -> bool {
     let mut at = start;
     while at < end {

@@ -1,12 +1,16 @@
-//! What Ebb keeps books in, tables, buffers and the agent's own data, since a fork: counted once for as long as nobody has written there.
+//! Counts Ebb's books since a fork: a page counts once for as long as nobody has written to it.
 //!
-//! The kernel copies such memory when it is written to, and tells nobody. But it tells whether another process maps a page, too.
-//! So at a fork the pages that are in memory are shared by masks like the program's own, and what is charged for them is what
-//! they are; afterwards a process looks which of them are its own, a quarter of a second after it used them, and takes its bit out
-//! of their masks. The child does so first of all: it has written to some by then. Who is at rest writes nothing, and does not look.
-//! Whoever drops memory of books says so before: see [`Budget::drop_books`](crate::budget::Budget::drop_books).
+//! Books are Ebb's own tables and buffers, and the agent's own data. The kernel copies this memory when it is written to, and
+//! tells nobody. But the kernel can say whether another process also maps a page.
 //!
-//! Without `/proc`, or on Linux before 6.7, which cannot say which pages are in memory, all books count in full.
+//! * At a fork, the pages of books that are in memory are shared by masks, like the program's own. The parent is charged for
+//!   exactly these pages from then on.
+//! * A quarter of a second after a process used them, it looks which of the pages are its own, and takes its bit out of their
+//!   masks. The child looks before it does anything else, because it has written to some by then.
+//! * A process at rest writes nothing, and does not look.
+//! * Books leave the masks before their memory is dropped: see [`Budget::drop_books`](crate::budget::Budget::drop_books).
+//!
+//! All books count in full without `/proc`, and on Linux before 6.7, which cannot say which pages are in memory.
 
 use crate::base::uapi::{self, Errno, own, pagemap};
 use crate::base::{PAGE, clock};
@@ -18,14 +22,14 @@ use crate::threads::ctx::ThreadCtx;
 use crate::tree::holding::Fork;
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 
-/// Runs of pages that are shared at a fork; those in further ones count in full.
+/// Most runs of pages that are shared at a fork. The pages of further runs count in full.
 const RUNS_MAX: usize = 256;
 /// How often a process that works looks which pages are its own.
 const LOOK_MS: u64 = 250;
-/// What a child has for itself at once, in pages, beside what it shares.
+/// Pages that a child needs for itself at once, beside those that it shares.
 pub const CHILD_PAGES: usize = 32;
 
-/// Runs of pages with memory, in order of their addresses within each range.
+/// Runs of pages with memory. Within each range they are in the order of their addresses.
 pub(crate) struct BookRuns {
     runs: [(usize, usize); RUNS_MAX],
     nr_runs: usize,
@@ -33,16 +37,16 @@ pub(crate) struct BookRuns {
 }
 
 impl BookRuns {
-    /// Start and end of each.
+    /// The start and end of each run.
     pub(crate) fn all(&self) -> impl Iterator<Item = (usize, usize)> {
         self.runs[..self.nr_runs].iter().copied()
     }
 }
 
-/// Before a fork: opens the map, once a process. Outside the gate.
+/// Opens the map before a fork, once for each process. Outside the gate.
 pub(crate) fn open_books(space: &Space) {
     let open = || {
-        // Two threads may fork for the first time at once: a second map would be nobody's to close.
+        // Two threads may fork for the first time at once. Nobody would close a second map.
         if space.family.books.map.load(Relaxed) != UNKNOWN {
             return;
         }
@@ -57,16 +61,16 @@ pub(crate) fn open_books(space: &Space) {
             Err(_) => space.family.books.set_fd(REFUSED),
         }
     };
-    // Another thread of the program might take the number for its own meanwhile.
+    // Any other thread of the program might take the descriptor's number for its own meanwhile.
     let is_alone = space.threads.contexts.all().filter(|ctx| ctx.is_used()).count() <= 1;
-    // Who only shares the memory has descriptors of its own.
+    // A process that only shares the memory of another has descriptors of its own.
     let is_owner = space.tree().is_owner() && !space.tree().is_alone();
     if space.family.books.map.load(Relaxed) == UNKNOWN && is_owner && space.kernel.can_protect() {
         if is_alone { open() } else { uapi::fd::change(open) }
     }
 }
 
-/// In fork's child, the only thread: what it has inherited is its parent's map.
+/// Opens the map again in fork's child: the inherited one is its parent's. The calling thread is the only one.
 pub(crate) fn reopen_books(space: &Space) {
     let old = space.family.books.fd();
     if old < 0 {
@@ -82,13 +86,13 @@ pub(crate) fn reopen_books(space: &Space) {
     }
 }
 
-/// True when this process can tell what it keeps books in.
+/// True if this process can find out which pages of its books are in memory.
 pub(crate) fn knows_books(space: &Space) -> bool {
     space.family.books.fd() >= 0
 }
 
-/// Calls `f` with the ranges in which books may have memory: not where the pool and staging have it, which are counted by
-/// themselves.
+/// Calls `f` with the ranges in which books may have memory. The pool and staging are left out, because they are counted
+/// separately.
 fn for_each_book_range(space: &Space, mut f: impl FnMut(usize, usize) -> Result<(), Errno>) -> Result<(), Errno> {
     let (arena, arena_pages) = space.swap.arena();
     let (frames, frame_pages) = space.places.staging.memory();
@@ -111,7 +115,7 @@ fn for_each_book_range(space: &Space, mut f: impl FnMut(usize, usize) -> Result<
     Ok(())
 }
 
-/// Before fork: where books have memory now, for which this process is charged from now on. None where nobody knows.
+/// Finds before a fork where books have memory, and charges this process for exactly that. None if that cannot be found out.
 pub(crate) fn find_books(space: &Space, exclusive: &Exclusive<'_>) -> Option<BookRuns> {
     if !knows_books(space) || !own::is_complete() {
         return None;
@@ -129,15 +133,15 @@ pub(crate) fn find_books(space: &Space, exclusive: &Exclusive<'_>) -> Option<Boo
     if done.is_err() {
         return None;
     }
-    // Memory that several processes map is none of these, and charged to each.
+    // Memory that several processes map is not among these pages. Each of the processes is charged for it.
     let of_families = space.swap.devices.all(exclusive).map(|(_, file)| file.family_pages()).sum::<usize>();
     space.budget.correct_meta(exclusive, found.pages + of_families);
-    // What was used before is charged now, and who uses books from here on has them looked at again.
+    // All earlier uses are charged now. The next use of books from here on has them looked at again.
     space.family.books.is_used.store(false, SeqCst);
     Some(found)
 }
 
-/// The child will have the same books.
+/// Marks the books as shared with the child of a fork.
 pub(crate) fn share_books(runs: &BookRuns, fork: &mut Fork<'_>) {
     for (start, end) in runs.all() {
         (start..end).step_by(PAGE).for_each(|addr| {
@@ -146,9 +150,10 @@ pub(crate) fn share_books(runs: &BookRuns, fork: &mut Fork<'_>) {
     }
 }
 
-/// Looks which pages of the books are this process's own. Where that cannot be seen any more all of them are. Inside the gate.
+/// Looks which pages of the books are this process's own. If that can no longer be seen, all of them count as its own. Inside
+/// the gate.
 pub(crate) fn look_at_books(space: &Space) {
-    // First of all: who uses them from here on has them looked at again.
+    // Before the look: the next use of books from here on has them looked at again.
     space.family.books.is_used.store(false, SeqCst);
     space.family.books.looked.store(clock::stamp(), Relaxed);
     let fd = space.family.books.fd();
@@ -169,8 +174,9 @@ pub(crate) fn look_at_books(space: &Space) {
     }
 }
 
-/// Something was done that may have written to books: has them looked at soon, by the background thread if there is one, else here,
-/// now and then. Outside the gate.
+/// Notes that books may have been written to, and has them looked at. Outside the gate.
+///
+/// The background thread looks soon. If there is none, this thread looks now and then.
 #[inline]
 pub(crate) fn note_books_used(space: &Space, ctx: &ThreadCtx) {
     if space.family.is_sharing() && note_used(space) {
@@ -180,19 +186,19 @@ pub(crate) fn note_books_used(space: &Space, ctx: &ThreadCtx) {
     }
 }
 
-/// The same for whoever has closed the gate.
+/// Does the same as [`note_books_used`] with the gate closed.
 pub(crate) fn note_books_used_exclusive(space: &Space, _exclusive: &Exclusive<'_>) {
     if space.family.is_sharing() && note_used(space) {
         look_at_books(space);
     }
 }
 
-/// Has the background thread look at the books; true when there is none, and it is time to.
+/// Has the background thread look at the books. True if there is none, and the caller should look now.
 fn note_used(space: &Space) -> bool {
     if !knows_books(space) {
         return false;
     }
-    // After what was written, and before the look whether the thread sleeps: see `look_at_books_in_ns`.
+    // After the writes to books, and before the check whether the background thread sleeps: see `look_at_books_in_ns`.
     if !space.family.books.is_used.load(SeqCst) {
         space.family.books.is_used.store(true, SeqCst);
         space.background.wake_if_started();
@@ -200,15 +206,16 @@ fn note_used(space: &Space) -> bool {
     !space.background.has_thread() && look_at_books_in_ns(space) == Some(0) && space.tree().is_owner()
 }
 
-/// In how many nanoseconds to look which books are this process's own; none while nobody has used them. By the background thread
-/// once it is idle, so that who uses them then wakes it.
+/// Nanoseconds until the next look at the books. None while nobody has used them.
+///
+/// The background thread asks once it is idle, so that a thread that uses books afterwards wakes it.
 pub(crate) fn look_at_books_in_ns(space: &Space) -> Option<u64> {
     let is_used = space.family.books.is_used.load(SeqCst) && space.family.is_sharing() && knows_books(space);
     let rest_ms = LOOK_MS.saturating_sub(clock::ms_since(space.family.books.looked.load(Relaxed)));
     is_used.then_some(rest_ms * 1_000_000)
 }
 
-/// The background thread's part: looks if it is time to. Outside the gate.
+/// Looks at the books if it is time to. For the background thread, outside the gate.
 pub(crate) fn look_at_books_in_time(space: &Space, ctx: &ThreadCtx) {
     if look_at_books_in_ns(space) == Some(0) {
         let inside = space.threads.enter(ctx);

@@ -1,18 +1,21 @@
-//! Claims: who has a page's word turned to busy, of one page after the other.
+//! Claims runs of pages, and says which pages a sweep has claimed. Whoever turned a page's word to `BUSY` has claimed it.
 
 use crate::base::PAGE;
 use crate::protocols::page::{PageWord, State, Tag};
 use crate::space::Space;
 
-/// A page of the unit that the sweep did not claim.
+/// In place of a saved state: the sweep did not claim this page of the unit.
 pub(crate) const NOT_CLAIMED: u64 = u64::MAX;
 
-/// Whether a saved state is that of a claimed page that is mapped.
+/// True for the saved state of a claimed page that is mapped.
 pub(crate) fn is_present(raw: u64) -> bool {
     raw != NOT_CLAIMED && State::from_raw(raw).tag() == Tag::Present
 }
 
-/// Claims the run of pages from `addr` for which `want` holds; the first must.
+/// Claims the page at `addr`, seen in `state`, and the pages after it below `end` for which `want` holds. Returns how many; 0
+/// if another thread changed the first.
+///
+/// `want` gets the number of the page in the run, and its state. It is not asked about the first page.
 pub(crate) fn claim_run(
     space: &Space,
     addr: usize,

@@ -1,10 +1,10 @@
-//! Clean pages: present, write-protected, and with a swap slot that still holds the same content (see `page`).
+//! Clean pages: present, write-protected, and with a swap slot that still holds the same content (see `protocols::page`).
 //!
-//! They make eviction of what is only read cheap: no copy into staging, no compression, no writing. What that costs is
-//! room in pool or file for content that is in memory too; `swapin` decides which pages are worth it.
+//! Clean pages make it cheap to evict what is only read: no copy into staging, no compression, no writing. In return their
+//! content takes room in pool or file while it is in memory too. `swapin` decides which pages are worth that.
 //!
-//! A clean page ends as an ordinary present page, its slot freed (*opened*: written to, used by a system call, in a
-//! unit that proved hot), or as a swapped page (*dropped*: evicted).
+//! A clean page ends in one of two ways. *Opened*, it becomes an ordinary present page and its slot is freed: it was written
+//! to or used by a system call, or its unit proved hot. *Dropped*, it becomes a swapped page: it was evicted.
 
 use crate::base::PAGE;
 use crate::base::runs::Runs;
@@ -24,29 +24,29 @@ use core::sync::atomic::Ordering::Relaxed;
 use ebb_slots::{Slot, TableEntry};
 use linux_raw_sys::general as g;
 
-/// Pages opened by one fault.
+/// Most pages that one fault opens.
 pub(crate) const OPEN_MAX: usize = 16;
-/// After a write to a clean page, so many faults that bring in pages of its unit leave none.
+/// After a write to a clean page, this many faults that bring in pages of its unit leave no clean pages.
 const WRITTEN_PENALTY: u32 = 8;
 
-/// What pages are opened for.
+/// The reason why pages are opened.
 #[derive(Clone, Copy)]
 enum How {
-    /// To be written: clean ones, and at most so many shared ones.
+    /// To be written: clean pages, and at most `max_shared` shared ones.
     ForWrite { max_shared: usize },
-    /// To free the slots of clean ones, with or without waiting for one that somebody else has locked.
+    /// To free the slots of clean pages. `waits`: for a slot that another thread has locked.
     ForSlots { waits: bool },
 }
 
-/// What came of opening pages.
+/// The outcome of opening pages.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Opened {
     pub pages: usize,
-    /// Pages that the tree has more of now, because these were shared.
+    /// Pages by which the tree's memory grew, because opened pages were shared.
     pub broken: usize,
 }
 
-/// A clean page that the caller owns gives up its slot.
+/// Frees the slot of a clean page that the caller owns.
 fn free_clean(space: &Space, held: &Held, addr: usize, state: State) {
     let (slot, folio) = (slot_of(state), folio_at(addr));
     if let Ok(was) = space.swap.claim(slot, folio) {
@@ -54,9 +54,10 @@ fn free_clean(space: &Space, held: &Held, addr: usize, state: State) {
     }
 }
 
-/// Frees `slot`, whose page alone needs it and is clean, by opening that page, and clean pages that follow it. Never
-/// waits, so that it may be called with slots locked and pages claimed. Only if its content is at `at` of a file: the
-/// file's knowledge may be old.
+/// Frees the cache-only `slot` by opening its resident clean page, and clean pages that follow it. False if nothing was opened.
+///
+/// Does nothing unless the slot's content is at `at` of a file, because the file's knowledge may be old. Never waits, so it
+/// may be called with slots locked and pages claimed.
 pub(crate) fn reclaim_cache_only(space: &Space, held: &Held, slot: Slot, at: u32) -> bool {
     if !space.swap.is_in_file(slot, at) {
         return false;
@@ -72,8 +73,10 @@ pub(crate) fn reclaim_cache_only(space: &Space, held: &Held, slot: Slot, at: u32
     opened
 }
 
-/// Opens the protected page at `addr`, seen in `state`, and protected pages that follow it below `end`, at most
-/// `max_shared` shared ones, with one call; none when somebody else was faster. They may be written then.
+/// Opens the protected page at `addr`, seen in `state`, and protected pages that follow it below `end`, with one call. Then
+/// they may be written.
+///
+/// Opens at most `max_shared` shared pages, and none at all if another thread was faster.
 pub(crate) fn open_run(
     space: &Space,
     held: &Held,
@@ -107,7 +110,7 @@ fn open(space: &Space, held: &Held, addr: usize, word: PageWord<'_>, state: Stat
     if n == 0 {
         return Opened::default();
     }
-    // First the slots go: from the moment that the pages can be written nothing may rely on them.
+    // The slots go first: once the pages can be written, nothing may rely on the content of the slots.
     let mut done = 0;
     let mut tally = Tally::new(space, held);
     for (i, state) in states[..n].iter().enumerate() {
@@ -128,7 +131,7 @@ fn open(space: &Space, held: &Held, addr: usize, word: PageWord<'_>, state: Stat
         }
         done += 1;
     }
-    // The rest stay as they are.
+    // The other pages stay as they are.
     for (i, state) in states[..n].iter().enumerate().skip(done) {
         if let Some(word) = space.table.word(addr + i * PAGE) {
             word.finish(*state);
@@ -136,7 +139,7 @@ fn open(space: &Space, held: &Held, addr: usize, word: PageWord<'_>, state: Stat
     }
     let states = &states[..done];
     account::uncount_clean(space, addr, states.iter().filter(|state| state.is_clean()).count());
-    // What is shared stays protected, unless it is to be written.
+    // Shared pages stay protected, unless they are to be written.
     let stays = |state: &State| state.is_shared() && matches!(how, How::ForSlots { .. });
     let (mut first, mut broken) = (0, 0);
     for (i, state) in states.iter().enumerate().filter(|(_, state)| !stays(state)) {
@@ -144,7 +147,7 @@ fn open(space: &Space, held: &Held, addr: usize, word: PageWord<'_>, state: Stat
     }
     for run in states.chunk_by(|a, b| stays(a) == stays(b)) {
         if !stays(&run[0]) {
-            // A failure leaves pages protected that are open in the books: a write finds that out, see `spurious`.
+            // A failure leaves pages protected whose states say they are open. A write will find that out, see `spurious`.
             let _ = space.uffd().write_protect(addr + first * PAGE, run.len() * PAGE, false);
         }
         first += run.len();
@@ -158,8 +161,8 @@ fn open(space: &Space, held: &Held, addr: usize, word: PageWord<'_>, state: Stat
     Opened { pages: done, broken }
 }
 
-/// Answers the first write to the protected page at `addr`, for which `charged` pages are charged; how many of these it
-/// took.
+/// Serves the first write to the protected page at `addr`, for which `charged` pages are charged. Returns how many of them it
+/// used.
 pub(crate) fn open_for_write(
     space: &Space,
     held: &Held,
@@ -179,8 +182,8 @@ pub(crate) fn open_for_write(
     sharing::use_charge(space, opened.broken, charged)
 }
 
-/// Opens the clean pages of the unit at `unit`, which is to stay in memory: their slots are of use to others. How
-/// many.
+/// Opens the clean pages of the unit at `unit`, which is to stay in memory. Returns how many. Their slots are of use to other
+/// pages.
 pub(crate) fn open_unit(space: &Space, held: &Held, unit: usize) -> usize {
     let end = unit + UNIT_PAGES * PAGE;
     let (mut at, mut sum) = (unit, 0);
@@ -194,8 +197,9 @@ pub(crate) fn open_unit(space: &Space, held: &Held, unit: usize) -> usize {
     sum
 }
 
-/// Opens clean pages of some units, because neither pool nor file takes more and their slots hold what is in memory
-/// too. False when there are none.
+/// Opens clean pages of some units, because neither pool nor file takes more. False if there are none.
+///
+/// The slots of clean pages can go, because they hold content that is in memory too.
 pub(crate) fn open_some(space: &Space, held: &Held) -> bool {
     let mut opened = 0;
     let mut looks = if space.eviction.nr_clean() > 0 { space.eviction.units.len() } else { 0 };
@@ -238,14 +242,14 @@ pub(crate) fn open_range_exclusive(space: &Space, exclusive: &Exclusive<'_>, sta
     });
 }
 
-/// The clean page at `addr` has lost its place in memory: frees its slot. The caller sets the word.
+/// Frees the slot of the clean page at `addr`, which is no longer clean. The caller sets the word.
 pub(crate) fn forget_clean(space: &Space, exclusive: &Exclusive<'_>, addr: usize, state: State) {
     debug_assert!(state.is_clean());
     free_clean(space, exclusive, addr, state);
     account::uncount_clean(space, addr, 1);
 }
 
-/// The claimed clean page at `addr` is unmapped; its new state.
+/// Ends the residence of the claimed clean page at `addr`, which is unmapped. Returns its new state.
 fn evict_clean(space: &Space, held: &Held, addr: usize, state: State, tally: &mut Tally<'_>) -> State {
     space.swap.evict(held, slot_of(state), folio_at(addr));
     sharing::break_if_shared(space, addr, state);
@@ -253,8 +257,10 @@ fn evict_clean(space: &Space, held: &Held, addr: usize, state: State, tally: &mu
     State::swapped(state.payload())
 }
 
-/// Unmaps the claimed clean pages of a unit that is being swept; how many. `saved` holds the states of claimed
-/// pages and gets the new ones. Pages that could not be unmapped are let go as they were.
+/// Unmaps the claimed clean pages of a unit that is being swept. Returns how many.
+///
+/// `saved` holds the states of claimed pages and gets the new ones. The claims on pages that could not be unmapped end, and
+/// these pages stay as they were.
 pub(crate) fn drop_clean(
     space: &Space,
     held: &Held,
@@ -274,9 +280,9 @@ pub(crate) fn drop_clean(
             dropped += 1;
         }
     }
-    // What moved is no longer charged, or the stock is.
+    // The pages that moved are no longer charged, or their charge went to the stock with their frames.
     let moved = dropped;
-    // First and end page of each range, then address and length.
+    // The first and end page of each range, and below its address and length.
     let mut ranges = [(0usize, 0usize); UNIT_PAGES / 2];
     let mut nr_ranges = 0;
     let (mut first, mut end, mut at) = (0, 0, 0);
@@ -312,7 +318,7 @@ pub(crate) fn drop_clean(
             if !state.is_clean() {
                 continue;
             }
-            // After a failure some pages of the range may be gone: only one by one is it sure which.
+            // After a failure some pages of the range may be gone. Dropping them one by one shows which.
             if i < done || uapi::madvise(addr, PAGE, g::MADV_DONTNEED).is_ok() {
                 saved[page] = evict_clean(space, held, addr, state, &mut tally).to_raw();
                 dropped += 1;

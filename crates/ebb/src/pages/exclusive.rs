@@ -1,4 +1,4 @@
-//! Alone in the engine: nobody else is inside, and no page is busy.
+//! Runs code alone in the engine.
 
 use crate::pages::books;
 use crate::protocols::gate::Exclusive;

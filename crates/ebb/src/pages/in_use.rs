@@ -1,9 +1,9 @@
-//! What system calls and requests in flight use.
+//! The memory that system calls and requests in flight use.
 
 use crate::base::PAGE;
 use crate::space::Space;
 
-/// Pages that one call may pin whatever others have pinned.
+/// Pages that one call may pin whatever other calls have pinned.
 pub const PIN_PAGES_MIN: usize = 16;
 
 impl Space {
@@ -13,14 +13,15 @@ impl Space {
     }
 }
 
-/// Pages that calls in flight have pinned, or are about to.
+/// Pages that calls in flight have pinned, or are about to pin.
 pub(crate) fn pinned_by_calls(space: &Space) -> usize {
     let range_max = (space.pin_max() / PAGE) as u64;
     space.threads.contexts.all().map(|ctx| ctx.pins.pages(range_max) as usize).sum()
 }
 
-/// Calls `f` with every range that meets `[start, end)` and that the kernel uses: for a system call in flight, or for a
-/// request. After a fence that follows what the caller wants to keep from them, see `pin`.
+/// Calls `f` with every range that overlaps `[start, end)` and that the kernel uses, for a system call or a request in flight.
+///
+/// The caller must first claim the pages that it wants to keep from such calls, then issue a fence, see `protocols::pin`.
 pub(crate) fn for_each_used(space: &Space, start: usize, end: usize, mut f: impl FnMut(usize, usize)) {
     for ctx in space.threads.contexts.all() {
         ctx.pins.for_each_overlap(start as u64, end as u64, |first, last| f(first as usize, last as usize));

@@ -1,4 +1,4 @@
-//! What the kernel would not drop: locked memory.
+//! Pages that the kernel does not drop: locked memory.
 
 use crate::base::PAGE;
 use crate::base::uapi::{self, Errno};
@@ -6,12 +6,12 @@ use crate::protocols::page::State;
 use crate::space::Space;
 use linux_raw_sys::general as g;
 
-/// Whether the kernel has any of the range locked. MADV_COLD changes no content, and is refused for what is locked.
+/// Whether any of the range is locked. MADV_COLD changes no content, and the kernel refuses it for locked memory.
 pub(crate) fn is_locked(start: usize, len: usize) -> bool {
     uapi::madvise(start, len, g::MADV_COLD) == Err(Errno::INVAL)
 }
 
-/// Whether the kernel locks what is mapped from now on (MCL_FUTURE), which it would bring in before it can be registered.
+/// Whether the kernel locks new mappings (MCL_FUTURE). It would bring them in before Ebb can register them.
 pub fn is_future_locked() -> bool {
     match uapi::map_for_now(PAGE) {
         Ok(page) => {
@@ -20,12 +20,12 @@ pub fn is_future_locked() -> bool {
             let _ = unsafe { uapi::munmap(page as usize, PAGE) };
             answer
         }
-        // More than may be locked.
+        // The new page exceeds the limit of locked memory.
         Err(errno) => errno == Errno::AGAIN,
     }
 }
 
-/// The state of a page that the kernel would not drop: marked, if it is locked. Inside the gate.
+/// The new state of a page that the kernel did not drop: marked as locked if it is. Inside the gate.
 pub(crate) fn kept(space: &Space, at: usize, state: State) -> State {
     if !is_locked(at, PAGE) {
         return state;

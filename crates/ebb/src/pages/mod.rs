@@ -1,4 +1,4 @@
-//! What may be done with a page wherever it goes: to count it, to charge it, to share it, to open it, to lend its frame.
+//! What both ways do to pages: counting, charging, sharing, opening clean pages, lending frames of the stock.
 
 pub(crate) mod account;
 pub(crate) mod books;

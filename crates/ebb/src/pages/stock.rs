@@ -1,25 +1,25 @@
-//! The stock: frames of staging that hold nothing any more and keep their memory, for what comes in next.
+//! The stock: frames of staging that hold no page any more and keep their memory for pages that come in next.
 //!
-//! To map a page by COPY the kernel allocates memory, and to drop one it frees it: a microsecond and a half a page together. A
-//! program that walks through more memory than it may have pays both for every page. MOVE takes a frame that was written where it
-//! is, for a sixth of that: so frames that swapping out leaves behind, and clean pages that are evicted, are kept, in bundles of
-//! [`BUNDLE_FRAMES`], and the next run of pages that comes in takes them. To fill them a reader decompresses, a first touch writes
-//! zeros.
+//! To map a page by COPY the kernel allocates memory, and to drop one it frees memory: together 1.5 us a page. A program that
+//! walks through more memory than it may have pays both for every page. MOVE maps a frame with its content, for a sixth of
+//! that. So frames that swapping out leaves behind, and clean pages that are evicted, are kept in bundles of
+//! [`BUNDLE_FRAMES`]. The next run of pages that comes in takes them. A swap-in fills the frames with decompressed pages, a
+//! first touch with zeros.
 //!
-//! MOVE flushes the TLB once a call, which interrupts every processor that the program runs on (12 us): only runs of at least
-//! [`RUN_MIN`] pages come from the stock, and only where that proves cheaper (`ways`). It grows by as much as such runs have asked
-//! for lately, and no larger than what background reclaim keeps free at most; its frames stay charged, and a page takes the charge
-//! along with the frame.
+//! MOVE flushes the TLB once a call, which interrupts every processor that the program runs on (12 us). So only runs of at
+//! least [`RUN_MIN`] pages come from the stock, and only where that proves cheaper (`ways`). The stock grows by as much as
+//! such runs have asked for lately, to at most what background reclaim keeps free. Its frames stay charged, and a page takes
+//! the charge along with the frame.
 //!
-//! MOVE cannot protect what it maps. A page that is to be clean is protected right after, and then compared with what was
-//! put there: who wrote to it in between has an ordinary page.
+//! MOVE cannot protect the pages that it maps. A page that is to be clean is protected right afterwards, and then compared with
+//! what was put there. If a thread wrote to the page in between, it is an ordinary page.
 //!
-//! The kernel may hold a reference to a page beyond the call that it was given for: while it is pinned, MOVE refuses it; where it
-//! is not, as for what is sent with MSG_ZEROCOPY, writing something else to its frame would be seen there. Who makes such calls
-//! keeps no frames ([`Space::reuse_no_frames`]).
+//! The kernel may hold a reference to a page for longer than the call that was given the page. If the page is pinned, MOVE
+//! refuses it. If not, as with MSG_ZEROCOPY, other content written to the frame would be sent instead. A process that makes
+//! such calls keeps no frames ([`Space::reuse_no_frames`]).
 //!
 //! Frames in the stock have owner 0 and memory behind them, and each is in the ring once. They are taken, used and put back
-//! inside the gate; a fork finds none, because what a child shares cannot be moved.
+//! inside the gate. A fork finds the stock empty, because memory that a child shares cannot be moved.
 
 use crate::base::uapi::uffd::UffdError;
 use crate::base::{PAGE, clock, uapi};
@@ -36,14 +36,14 @@ use crate::space::Space;
 use crate::threads::ctx::ThreadCtx;
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 
-/// Pages that are remembered to have been asked for.
+/// Most pages of demand that are remembered.
 const DEMAND_MAX: i64 = 4096;
-/// For so long they are; a process that walked once would keep what others of its tree need.
+/// How long demand counts. Without a limit, a process that walked once would keep memory that others of its tree need.
 const DEMAND_MS: u64 = 50;
-/// For so long nothing is stocked when that stood in the way of other charges.
+/// How long nothing goes to the stock after it stood in the way of another charge.
 const REFUSED_MS: u64 = 5;
 
-/// Bundles on their way into the stock: those next to each other together.
+/// Bundles on their way into the stock. Neighbouring bundles go in as one run.
 struct NewFrames<'a> {
     space: &'a Space,
     run: Frames,
@@ -73,13 +73,13 @@ impl Drop for NewFrames<'_> {
     }
 }
 
-/// True when the stock has frames for a run.
+/// True if the stock has frames for a run.
 pub(crate) fn has_stock(space: &Space) -> bool {
     space.budget.stocked() >= RUN_MIN && !space.budget.is_stock_too_large()
 }
 
-/// Whether the page at `addr`, seen in `state`, begins a run of pages that can be moved to where they belong: out of the stock, or,
-/// staged, out of their own frames.
+/// Whether the page at `addr`, seen in `state`, begins a run of pages that can be moved in: from frames of the stock, or, if
+/// they are staged, from their own frames.
 pub(crate) fn may_move_in(space: &Space, addr: usize, state: State, window: usize) -> bool {
     let is_next = |(i, next): (usize, State)| match state.tag() {
         Tag::Staged => next == State::staged(state.payload() as u32 + i as u32),
@@ -93,7 +93,7 @@ pub(crate) fn may_move_in(space: &Space, addr: usize, state: State, window: usiz
         && (addr..end).step_by(PAGE).map_while(|at| Some(space.table.word(at)?.load())).enumerate().all(is_next)
 }
 
-/// True when there are frames for a run of pages in that state, and to move them costs less than to copy.
+/// True if there are frames for a run of pages in that state, and MOVE costs less than COPY.
 pub(crate) fn has_frames_for(space: &Space, state: State) -> bool {
     let has_frames = match state.tag() {
         Tag::Staged => !space.places.staging.is_shared(state.payload() as u32),
@@ -103,7 +103,7 @@ pub(crate) fn has_frames_for(space: &Space, state: State) -> bool {
     has_frames && (space.places.ways.prefers_move(state.tag()) || space.kernel.force().always_move)
 }
 
-/// `n` pages came in, seen in `state`, for which frames of the stock were of use, whether there were any or not.
+/// Notes that `n` pages, seen in `state`, came in for which frames of the stock are of use, whether it had any or not.
 pub(crate) fn note_demand(space: &Space, n: usize, state: State) {
     let is_of_use = match state.tag() {
         Tag::Staged => false,
@@ -119,7 +119,8 @@ pub(crate) fn note_demand(space: &Space, n: usize, state: State) {
     }
 }
 
-/// Frames for a run of at most `most` pages, and a few more where what would be left is too little for another. Inside the gate.
+/// Takes frames for a run of at most `most` pages, and a few more if the rest would be too few for another run. Inside the
+/// gate.
 pub(crate) fn take_frames(space: &Space, most: usize) -> Option<Frames> {
     let all = Frames::from_bits(space.places.stock.frames.pop()?);
     let (taken, rest) = all.split(most);
@@ -130,7 +131,8 @@ pub(crate) fn take_frames(space: &Space, most: usize) -> Option<Frames> {
     Some(taken)
 }
 
-/// The first `used` of the frames are pages now; the others go back, or, too few for a run, are dropped. Inside the gate.
+/// Puts frames back of which the first `used` are pages now. The others are dropped if they are too few for a run. Inside the
+/// gate.
 pub(crate) fn put_frames(space: &Space, frames: Frames, used: usize) {
     if used > 0 {
         space.places.staging.frames_left(frames.first, used as u32);
@@ -145,7 +147,7 @@ pub(crate) fn put_frames(space: &Space, frames: Frames, used: usize) {
     }
 }
 
-/// The last ones are the first to be used: processors have them in their caches.
+/// Puts frames into the stock, to be used first: processors have the last ones in their caches.
 fn push_frames(space: &Space, frames: Frames) {
     let pushed = space.places.stock.frames.push_first(frames.to_bits());
     assert!(pushed, "there are no more runs of frames than places");
@@ -156,14 +158,14 @@ fn drop_frames(space: &Space, frames: Frames) {
     space.budget.uncharge(frames.n);
 }
 
-/// Has what is freed from here on freed for good.
+/// Closes the stock: as long as the returned value lives, memory that is freed is freed for good.
 pub(crate) fn close_stock(space: &Space) -> Closed<'_> {
     space.places.stock.closers.fetch_add(1, Relaxed);
     Closed(&space.places.stock)
 }
 
-/// Drops some of the stock, or buffers of runs that are more than the process should have now; false when there is nothing
-/// such. Outside the gate.
+/// Drops some of the stock, and buffers of runs that are more than the process should have now. False if there was nothing to
+/// drop. Outside the gate.
 pub(crate) fn shrink_stock(space: &Space, ctx: &ThreadCtx) -> bool {
     let share = space.budget.expected();
     let are_too_many = space.places.runs.are_too_many(share);
@@ -180,8 +182,9 @@ pub(crate) fn shrink_stock(space: &Space, ctx: &ThreadCtx) -> bool {
     freed > 0
 }
 
-/// A charge finds no room: drops some of the stock, and has what is freed next freed for good; false when there is none.
-/// Outside the gate.
+/// Drops some of the stock for a charge that finds no room. False if there is none. Outside the gate.
+///
+/// For [`REFUSED_MS`] afterwards, memory that is freed is freed for good.
 pub(crate) fn give_up_stock(space: &Space, ctx: &ThreadCtx) -> bool {
     let is_given = shrink_stock(space, ctx);
     if is_given {
@@ -191,7 +194,7 @@ pub(crate) fn give_up_stock(space: &Space, ctx: &ThreadCtx) -> bool {
     is_given
 }
 
-/// Before fork: drops all of the stock and the buffers of runs, and has nothing come into it that the child shares.
+/// Drops all of the stock and the buffers of runs before a fork. Frames that the child will share never get into the stock.
 pub(crate) fn empty_stock(space: &Space, exclusive: &Exclusive<'_>) {
     space.places.runs.trim(0, &space.budget);
     while let Some(frames) = take_frames(space, RUN_MAX) {
@@ -200,7 +203,7 @@ pub(crate) fn empty_stock(space: &Space, exclusive: &Exclusive<'_>) {
     space.places.staging.keep_no_more(exclusive);
 }
 
-/// Pages that the stock may grow by.
+/// Pages by which the stock may grow.
 fn stock_room(space: &Space) -> usize {
     let demand = space.places.stock.demand.load(Relaxed);
     let is_closed = space.places.stock.closers.load(Relaxed) > 0 || space.places.stock.is_over.load(SeqCst);
@@ -211,7 +214,7 @@ fn stock_room(space: &Space) -> usize {
         return 0;
     }
     let most = space.budget.stock_max().min(demand as usize + BUNDLE_FRAMES - 1);
-    // Some for a look at what they cost.
+    // While MOVE does not pay, one run's frames are enough to measure its cost again.
     if space.places.ways.wants_frames() || space.kernel.force().always_move {
         most
     } else {
@@ -219,19 +222,21 @@ fn stock_room(space: &Space) -> usize {
     }
 }
 
-/// The unit at `unit` may have pages that the kernel reads still, by a reference from before they were managed.
+/// True if the unit at `unit` may have pages that the kernel still reads, by a reference from before they were managed, or
+/// that a driver may have pinned.
 pub(crate) fn may_be_lent(space: &Space, unit: usize) -> bool {
     space.table.unit(unit).is_some_and(|unit| unit.lent.load(Relaxed) != 0)
 }
 
-/// Releases a drained part, full bundles of it into the stock; how many pages that gained. Inside the gate.
+/// Releases a drained part. Its full bundles go to the stock, as far as it has room. Returns how many pages that gained.
+/// Inside the gate.
 pub(crate) fn release_part(space: &Space, part: Part) -> usize {
     let frames = space.places.staging.frames_of(part);
     sharing::break_frames(space, frames.start, frames.map(|frame| space.places.staging.addr(frame)));
     let (room, mut stocked) = (stock_room(space), 0);
     let mut new = NewFrames { space, run: Frames { first: 0, n: 0 } };
     let freed = space.places.staging.release(part, |first| {
-        // What the kernel lost nobody may look into.
+        // A bundle is kept only if all of it is in memory: nobody may look into a frame that the kernel has lost.
         let keeps =
             stocked + BUNDLE_FRAMES <= room && uapi::are_resident(space.places.staging.addr(first), BUNDLE_FRAMES);
         if keeps {
@@ -244,8 +249,9 @@ pub(crate) fn release_part(space: &Space, part: Part) -> usize {
     freed + stocked
 }
 
-/// Moves clean pages of the unit that the caller has claimed into the stock, bundles of them that are whole; which pages are
-/// gone now, a bit each. `is_clean` says which may go.
+/// Moves claimed clean pages of the unit into the stock, in whole bundles. Returns which pages are gone now, a bit each.
+///
+/// `is_clean` says which pages may go.
 pub(crate) fn move_to_stock(
     space: &Space,
     held: &Held,
@@ -284,12 +290,12 @@ pub(crate) fn move_to_stock(
             Ok(()) => len,
             Err((bytes, _)) => bytes,
         };
-        // A page that the kernel had swapped out itself keeps its protection.
+        // A page that the kernel itself had swapped out keeps its protection, so the protection is lifted here.
         let is_open = space.uffd().write_protect(space.places.staging.addr(frame(run.start)), len, false).is_ok();
         for (i, bundle) in run.enumerate() {
             let pages = (moved.saturating_sub(i * BUNDLE_BYTES) / PAGE).min(BUNDLE_FRAMES);
             gone[bundle] = if pages == BUNDLE_FRAMES { u64::MAX } else { (1 << pages) - 1 };
-            // Who looks into a frame must find one, also where the program's page was missing.
+            // Each frame that is kept must have memory, even if the program's page was missing.
             let is_whole = is_open && pages == BUNDLE_FRAMES;
             if is_whole && uapi::are_resident(space.places.staging.addr(frame(bundle)), BUNDLE_FRAMES) {
                 fit |= 1 << bundle;
@@ -303,7 +309,7 @@ pub(crate) fn move_to_stock(
     if fit == 0 {
         space.places.staging.give_back_unused(block);
     } else {
-        // Whatever else is in the block nobody counts: it is empty.
+        // The rest of the block is empty, and nobody counts it.
         let mut new = NewFrames { space, run: Frames { first: 0, n: 0 } };
         space.places.staging.hold_bundles(block, fit, |first| new.add_bundle(first));
     }
@@ -327,12 +333,13 @@ pub(crate) fn validate_stock(space: &Space, _exclusive: &Exclusive<'_>) -> Resul
     if bad { Err("a frame in stock is in use, shared or gone") } else { Ok(()) }
 }
 
-/// Writes `pages` into the frames, and maps these from `addr` on, in pages that the caller has claimed and nobody has mapped; those that
-/// are to be clean protected. Inside the gate.
+/// Writes `pages` into the frames, and maps the frames from `addr` on. With `clean`, protects them. Inside the gate.
+///
+/// The caller must have claimed the pages from `addr` on, and none of them may be mapped.
 pub(crate) fn place(space: &Space, addr: usize, frames: Frames, pages: &[u8], clean: bool) -> Placed {
     let n = pages.len() / PAGE;
     assert!(n <= frames.n && n <= RUN_MAX);
-    // SAFETY: the frames are this thread's, and mapped for writing.
+    // SAFETY: the frames belong to this thread, and are mapped for writing.
     unsafe { core::ptr::copy_nonoverlapping(pages.as_ptr(), frames_at(space, frames), n * PAGE) };
     let (mapped, error) = map_frames(space, addr, frames, n);
     let mut placed = Placed { mapped, clean: 0, error };
@@ -347,17 +354,17 @@ pub(crate) fn place(space: &Space, addr: usize, frames: Frames, pages: &[u8], cl
         if is_protected && found == page {
             placed.clean |= 1 << i;
         } else {
-            // A failure leaves a page protected that is open in the books: a write finds that out, see `spurious`.
+            // A failure leaves a page protected whose state says it is open. A write will find that out, see `spurious`.
             let _ = space.uffd().write_protect(at, PAGE, false);
         }
     }
     placed
 }
 
-/// Maps `n` pages of zeros from `addr` on: see [`place`].
+/// Maps `n` pages of zeros from `addr` on, as [`place`] does.
 pub(crate) fn place_zeros(space: &Space, addr: usize, frames: Frames, n: usize) -> Placed {
     assert!(n <= frames.n);
-    // SAFETY: the frames are this thread's, and mapped for writing.
+    // SAFETY: the frames belong to this thread, and are mapped for writing.
     unsafe { core::ptr::write_bytes(frames_at(space, frames), 0, n * PAGE) };
     let (mapped, error) = map_frames(space, addr, frames, n);
     Placed { mapped, clean: 0, error }
@@ -390,7 +397,7 @@ mod tests {
                 let (taken, rest) = all.split(most);
                 assert_eq!((taken.first, rest.first, taken.n + rest.n), (3, 3 + taken.n as u32, n));
                 assert!(taken.n >= RUN_MIN && (rest.n == 0 || rest.n >= RUN_MIN), "{n} for {most}");
-                // No more than are dropped when they are not used.
+                // No more beyond `most` than are dropped if they are not used.
                 assert!(taken.n < most + RUN_MIN, "{n} for {most}");
             }
         }

@@ -1,6 +1,6 @@
-//! What pages cost their groups: whose a page is, and a sum over a walk in which the owner may change from page to page.
+//! Charges pages to their groups: the owner of a page, and a sum over a walk in which the owner may change from page to page.
 //!
-//! The owner is looked up where a region ends, not for each page, and charges are made a region at a time.
+//! The owner is looked up once a region, not for each page, and charges are made a region at a time.
 
 use crate::groups::cost::Cost;
 use crate::groups::table::Index;
@@ -18,8 +18,8 @@ pub(crate) fn owner(space: &Space, held: &Held, addr: usize) -> Index {
     space.regions.find(held, addr).map_or(Index::ROOT, |region| region.group)
 }
 
-/// Charges a page of swap to the page's owner before its content goes there. False, and the refusal is counted, when
-/// its group may have no more.
+/// Charges a page of swap to the page's owner, before the content goes there. If the owner may have no more swap, counts the
+/// refusal and returns false.
 pub(crate) fn charge_swap_at(space: &Space, held: &Held, addr: usize) -> bool {
     let owner = owner(space, held, addr);
     owner.is_root() || space.groups.try_charge_swap(owner, 1)
@@ -30,11 +30,11 @@ pub(crate) fn uncharge_swap_at(space: &Space, held: &Held, addr: usize) {
     space.groups.force(owner(space, held, addr), Cost::SWAP.taken());
 }
 
-/// A sum under way. What is in it is charged at the latest when it goes.
+/// A running sum of costs. Drop charges what has not been charged yet.
 pub struct Tally<'a> {
     space: &'a Space,
     held: &'a Held,
-    /// The region of the last page: its range and its group.
+    /// The range and the group of the last page's region.
     start: usize,
     end: usize,
     group: Index,
@@ -42,14 +42,14 @@ pub struct Tally<'a> {
 }
 
 impl<'a> Tally<'a> {
-    /// Nothing yet. Where the root is alone it stays so.
+    /// An empty sum. It stays empty while the root is the only group.
     pub fn new(space: &'a Space, held: &'a Held) -> Self {
-        // Without groups every page is in the "region" of the root.
+        // Without groups, every address is in one "region" of the root.
         let end = if space.groups.exist() { 0 } else { usize::MAX };
         Self { space, held, start: 0, end, group: Index::ROOT, sum: Cost::default() }
     }
 
-    /// The page at `addr` changes what it costs its group by `cost`.
+    /// Adds `cost` to what the page at `addr` costs its group.
     #[inline]
     pub fn add(&mut self, addr: usize, cost: Cost) {
         if addr < self.start || addr >= self.end {

@@ -1,4 +1,4 @@
-//! The stock: frames of staging that hold nothing more, kept for pages that come in. The idea is in `pages::stock`.
+//! The stock: empty frames of staging, kept for pages that come in. `pages::stock` explains the idea.
 
 use crate::base::PAGE;
 use crate::base::ring::Ring;
@@ -8,12 +8,12 @@ use crate::places::staging::BUNDLE_FRAMES;
 use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU32};
 
-/// Pages that come in from the stock together, at least and at most.
+/// Fewest and most pages that come in from the stock together.
 pub const RUN_MIN: usize = 32;
 pub const RUN_MAX: usize = 2 * BUNDLE_FRAMES;
 pub(crate) const BUNDLE_BYTES: usize = BUNDLE_FRAMES * PAGE;
 
-/// Frames next to each other, of one block, taken out of the stock or on their way into it.
+/// Neighbouring frames of one block, taken out of the stock or on their way into it.
 #[derive(Clone, Copy)]
 pub(crate) struct Frames {
     pub(crate) first: u32,
@@ -29,7 +29,8 @@ impl Frames {
         Self { first: (bits >> 16) as u32, n: (bits & 0xffff) as usize }
     }
 
-    /// The first ones, about `most`, and the others: none, or enough for a run. There are as many as for one in all.
+    /// Splits off the first frames, about `most`. The rest is empty, or has at least [`RUN_MIN`] frames. `self` must
+    /// have at least [`RUN_MIN`].
     pub(crate) fn split(self, most: usize) -> (Self, Self) {
         let fewer = self.n.saturating_sub(RUN_MIN);
         let n = match self.n.saturating_sub(most) {
@@ -42,32 +43,33 @@ impl Frames {
     }
 }
 
-/// What became of pages that were put in place.
+/// What became of pages that were to be mapped from frames of the stock.
 pub(crate) struct Placed {
-    /// So many are mapped, from the first on.
+    /// How many pages are mapped, from the first on.
     pub mapped: usize,
-    /// Which of them are clean, a bit each.
+    /// Which of the mapped pages are clean, a bit each.
     pub clean: u128,
-    /// Why there are no more.
+    /// Why no more pages are mapped.
     pub error: Option<UffdError>,
 }
 
 /// The stock of a space.
 pub struct Stock {
     pub(crate) frames: Ring,
-    /// Pages that came in for which frames of the stock were of use, less those that were stocked.
+    /// Pages that came in and could have used frames of the stock, less the frames that were stocked.
     pub(crate) demand: AtomicI64,
-    /// When such pages came in last, as [`crate::clock::stamp`].
+    /// When such a page last came in, as [`crate::clock::stamp`].
     pub(crate) asked: AtomicU32,
-    /// When a charge found no room while there was stock, likewise.
+    /// When a charge last found no room although the stock had frames, as [`crate::clock::stamp`].
     pub(crate) refused: AtomicU32,
-    /// Threads that free memory for what frames are of no use for.
+    /// Threads that free memory for a purpose that frames in the stock do not serve. While there are any, nothing is
+    /// stocked.
     pub(crate) closers: AtomicU32,
-    /// Nothing is stocked any more.
+    /// Set once nothing may be stocked any more.
     pub(crate) is_over: AtomicBool,
 }
 
-/// While it lives nothing goes to the stock.
+/// Keeps frames out of the stock while it lives.
 pub(crate) struct Closed<'a>(pub(crate) &'a Stock);
 
 impl Drop for Closed<'_> {
@@ -77,9 +79,9 @@ impl Drop for Closed<'_> {
 }
 
 impl Stock {
-    /// Room for so many bundles.
+    /// A stock with room for `bundles` bundles.
     pub fn new(bundles: usize) -> Result<Self, Errno> {
-        // A bundle may be in it in pieces, each enough for a run.
+        // A bundle may be in the stock in pieces, each large enough for a run.
         Ok(Self {
             frames: Ring::new(bundles * BUNDLE_FRAMES / RUN_MIN)?,
             demand: AtomicI64::new(0),
@@ -90,13 +92,12 @@ impl Stock {
         })
     }
 
-    /// There are frames in it, as far as is known.
-    /// Inside the gate.
+    /// True when the stock has frames, as far as is known. Call it inside the gate.
     pub fn has_frames(&self) -> bool {
         self.frames.len() > 0
     }
 
-    /// In fork's child, where nobody is at work.
+    /// In fork's child, where no thread is at work that closed the stock.
     pub fn reset(&self) {
         self.closers.store(0, Relaxed);
     }

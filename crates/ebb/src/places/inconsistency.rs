@@ -1,27 +1,27 @@
-//! What a recount can find wrong.
+//! What a recount can find wrong: the error of validation.
 
 use core::fmt;
 
 /// What a recount found wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Inconsistency {
-    /// The pages' states do not fit each other or what is counted of them.
+    /// The states of pages contradict each other, or the counts of pages.
     Pages(&'static str),
-    /// What groups are charged, or how they hang together.
+    /// The charges of groups, or the tree of groups.
     Groups(&'static str),
-    /// The slots.
+    /// The swap space's slots.
     Slots(ebb_slots::Inconsistency),
     /// The pool.
     Pool(ebb_pool::Inconsistency),
-    /// The slots of the file with this number.
+    /// The slots of the file with this number in the list of devices.
     File(usize, ebb_slots::Inconsistency),
-    /// The file's count of slots that this process has content in.
+    /// The file's count of the slots that this process has content in.
     FileUsed {
         /// The file's number in the list of devices.
         file: usize,
-        /// Slots by the count that the file keeps.
+        /// The number of slots that the file keeps.
         kept: u32,
-        /// Slots by the recount.
+        /// The number of slots that the recount found.
         counted: u32,
     },
 }

@@ -1,4 +1,5 @@
-//! Where pages are that are not mapped: staging, the stock of frames, the swap space with its pool; and the buffers to work in.
+//! Where pages are that are not mapped: staging, the stock of frames, and the swap space with its pool. Also the
+//! buffers to work in.
 
 pub(crate) mod frames;
 pub(crate) mod inconsistency;
@@ -14,18 +15,18 @@ use staging::Staging;
 use ways::Ways;
 use work::{Buffers, RunBuffers, Work};
 
-/// Where a process has pages on their way.
+/// Where a process keeps pages that are not mapped, and what it needs to move them.
 pub struct Places {
     pub(crate) staging: Staging,
     pub(crate) stock: Stock,
-    /// What each way in costs here.
+    /// What a page costs by each way in, in this process.
     pub(crate) ways: Ways,
     pub(crate) work: Buffers<Work>,
     pub(crate) runs: RunBuffers,
 }
 
 impl Places {
-    /// With this staging, and a stock for as many frames as it has.
+    /// Makes the places around `staging`, with a stock that has room for all of its bundles.
     pub fn new(staging: Staging) -> Result<Self, Errno> {
         Ok(Self {
             stock: Stock::new(staging.nr_bundles())?,

@@ -7,16 +7,17 @@ use crate::tree::holding::Fork;
 use core::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use ebb_pool::{BLOCK_PAGES, Backing};
 
-/// How long files that took nothing are not asked.
+/// How long files that took nothing are not asked again.
 const REFUSED_NS: u64 = 1_000_000_000;
 const FOR_EVER: u64 = u64::MAX;
 
-/// Memory of the pool: charged, with a few empty blocks kept for reuse.
+/// The pool's memory. It is charged while it is held; a few empty blocks are kept for reuse.
 pub struct PoolMemory {
     arena: usize,
-    /// 1 for a block without objects that still has memory.
+    /// One byte a block: 1 for a spare block, which has no objects but still has memory; 2 while that memory is given
+    /// back.
     spare: *const AtomicU8,
-    /// [`HELD`] and [`SHARED`] of each block.
+    /// [`HELD`] and [`SHARED`] for each block.
     held: *const AtomicU8,
     /// Blocks at or above this never had memory.
     high_water: AtomicUsize,
@@ -24,15 +25,15 @@ pub struct PoolMemory {
     nr_spare: AtomicUsize,
     spare_max: usize,
     pages: AtomicUsize,
-    /// Most pages while a file takes what the pool does not, and without one.
+    /// Most pages that the pool may hold: while a file takes what the pool does not, and without such a file.
     pages_max: [AtomicUsize; 2],
-    /// No file takes what the pool does not until this moment; 0 for none such, [`FOR_EVER`] when there is no file.
+    /// Until when no file takes what the pool does not: 0 while a file does, [`FOR_EVER`] when there is no file.
     alone_until_ns: AtomicU64,
 }
 
-/// A block has memory.
+/// The block has memory.
 const HELD: u8 = 1;
-/// Of that, some may be shared with another process since a fork.
+/// Some of the block's memory may be shared with another process since a fork.
 const SHARED: u8 = 2;
 
 // SAFETY: `spare` and `held` are arrays of atomics that live as long as the space.
@@ -40,7 +41,7 @@ unsafe impl Sync for PoolMemory {}
 // SAFETY: as above.
 unsafe impl Send for PoolMemory {}
 
-/// That memory at the expense of a budget, as the pool asks for it.
+/// The pool's memory, charged to a budget: what the pool uses as its backing.
 pub struct Charging<'a> {
     memory: &'a PoolMemory,
     budget: &'a Budget,
@@ -48,7 +49,8 @@ pub struct Charging<'a> {
 }
 
 impl PoolMemory {
-    /// The memory of `nr_blocks` blocks at `arena`, of which so many pages may be held.
+    /// The memory of `nr_blocks` blocks at `arena`, none of which is held yet. `pages_max` says how many pages may be
+    /// held with a file behind the pool, and without one.
     pub fn new(arena: usize, nr_blocks: usize, pages_max: [usize; 2]) -> Result<Self, Errno> {
         Ok(Self {
             arena,
@@ -64,26 +66,27 @@ impl PoolMemory {
         })
     }
 
-    /// What the pool asks for memory, at the expense of `budget`.
+    /// The backing for a call of the pool: what it acquires is charged to `budget`.
     pub fn charging<'a>(&'a self, budget: &'a Budget, stats: &'a Shared) -> Charging<'a> {
         Charging { memory: self, budget, stats }
     }
 
-    /// Says whether there is a file that takes what the pool does not.
+    /// Sets whether there is a file that takes what the pool does not.
     pub fn set_has_file(&self, has_file: bool) {
         self.alone_until_ns.store(if has_file { 0 } else { FOR_EVER }, Ordering::Relaxed);
     }
 
-    /// The files took nothing. What was wrong may pass, and nothing but another try tells that it has.
+    /// Notes that the files took nothing. They are asked again after `REFUSED_NS`: the cause may pass, and only another
+    /// try can tell.
     pub fn set_refused(&self) {
         let until = uapi::now_ns() + REFUSED_NS;
-        // Where there is no file, time brings none.
+        // Where there is no file, waiting brings none.
         let _ = self
             .alone_until_ns
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |old| (old != FOR_EVER).then_some(until));
     }
 
-    /// A file has room again.
+    /// Notes that a file has room again.
     pub fn set_room(&self) {
         let old = self.alone_until_ns.load(Ordering::Relaxed);
         if old != 0 && old != FOR_EVER {
@@ -91,12 +94,12 @@ impl PoolMemory {
         }
     }
 
-    /// True when files took nothing the last time.
+    /// True when the files took nothing the last time, and when there is no file.
     pub fn was_refused(&self) -> bool {
         self.alone_until_ns.load(Ordering::Relaxed) != 0
     }
 
-    /// True when no file takes what the pool does not.
+    /// True while no file takes what the pool does not.
     pub fn is_alone(&self) -> bool {
         let until = self.alone_until_ns.load(Ordering::Relaxed);
         until != 0 && (until == FOR_EVER || uapi::now_ns() < until)
@@ -107,14 +110,14 @@ impl PoolMemory {
         self.pages.load(Ordering::Relaxed)
     }
 
-    /// Most pages that may be held now: while RAM is not short as many as without a file, and never more, because no file might take
-    /// the rest.
+    /// Most pages that may be held now. While RAM is not short the pool may hold as many as without a file, but never
+    /// more, because it may turn out that no file takes the rest.
     pub fn pages_max(&self, budget: &Budget) -> usize {
         let takes_all = self.is_alone() || budget.has_plenty();
         self.pages_max[takes_all as usize].load(Ordering::Relaxed)
     }
 
-    /// Changes that.
+    /// Changes how many pages may be held: with a file behind the pool, and without one.
     pub fn set_pages_max(&self, pages_max: [usize; 2]) {
         for (to, pages) in self.pages_max.iter().zip(pages_max) {
             to.store(pages, Ordering::Relaxed);
@@ -133,7 +136,7 @@ impl PoolMemory {
         unsafe { &*self.held.add(block as usize) }
     }
 
-    /// Address and pages of all blocks.
+    /// Address of all blocks, and their size in pages.
     pub fn arena(&self) -> (usize, usize) {
         (self.arena, self.nr_blocks * BLOCK_PAGES)
     }
@@ -142,7 +145,7 @@ impl PoolMemory {
         self.arena + (block as usize * BLOCK_PAGES + page) * 4096
     }
 
-    /// All blocks with memory are shared with the child of the fork to come.
+    /// Shares with the child of the fork to come all blocks that have memory.
     pub fn share(&self, fork: &mut Fork<'_>) {
         for block in 0..self.high_water.load(Ordering::Relaxed) as u32 {
             let held = self.held(block);
@@ -169,7 +172,7 @@ impl PoolMemory {
         self.pages.fetch_sub(n * BLOCK_PAGES, Ordering::Relaxed);
     }
 
-    /// Gives the memory of all spare blocks back, neighbours in one call.
+    /// Gives back the memory of all spare blocks, neighbours in one call.
     pub fn trim(&self, budget: &Budget) {
         if self.nr_spare.load(Ordering::Relaxed) == 0 {
             return;
@@ -209,7 +212,7 @@ impl Backing for Charging<'_> {
                     m.nr_spare.fetch_sub(1, Ordering::Relaxed);
                     return true;
                 }
-                // Somebody is giving its memory back this moment.
+                // Another thread is giving the block's memory back at this moment.
                 Err(2) => core::hint::spin_loop(),
                 Err(_) => break,
             }

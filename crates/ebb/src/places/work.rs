@@ -1,7 +1,8 @@
-//! Work buffers: what compressing, writing and wide swap-in need beyond a stack frame.
+//! Work buffers, for work that does not fit a stack frame: compressing, writing, and bringing in many pages at once.
 //!
-//! A few for the whole space, because threads are many and processors are few. Reclaim waits for one outside the gate;
-//! a fault only tries, and does with a page of its own otherwise, so nobody waits for a buffer inside the gate.
+//! The whole space has only a few, because threads are many and processors are few. Reclaim waits for a buffer outside
+//! the gate. A fault only tries to get one, and otherwise makes do with a page of its own, so nobody waits for a buffer
+//! inside the gate.
 
 use crate::base::uapi::{self, Errno};
 use crate::budget::Budget;
@@ -13,12 +14,12 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use ebb_pool::codec::Lz4State;
 use linux_raw_sys::general::MADV_NOHUGEPAGE;
 
-/// Buffers of a kind.
+/// Number of buffers of each kind.
 const BUFFERS: usize = 8;
-/// The part of what a process may expect of the budget that buffers for runs may take.
+/// Buffers for runs may take 1/`RUNS_PART` of what the process may expect of the budget.
 const RUNS_PART: usize = 64;
 
-/// One work buffer. What a process uses of it counts as fixed metadata.
+/// One work buffer. The memory of it that a process uses counts as fixed metadata.
 #[repr(C, align(4096))]
 pub struct Work {
     /// Pages on their way in, or to a file.
@@ -27,18 +28,18 @@ pub struct Work {
     pub out: [u8; 4352],
     /// The compressor's state.
     pub lz4: Lz4State,
-    /// State words of a unit under the broom.
+    /// State words of the unit that is being swept.
     pub saved: [u64; 512],
 }
 
-/// Pages of a run on their way in.
+/// A buffer for the pages of a run on their way in.
 #[repr(C, align(4096))]
 pub struct Run {
-    /// As many as a run has at most.
+    /// As many pages as the longest run has.
     pub pages: [u8; RUN_MAX * 4096],
 }
 
-/// All buffers of a kind. Any bytes are a valid value of it.
+/// All buffers of one kind. Any bytes are a valid `T`.
 pub struct Buffers<T> {
     at: *const UnsafeCell<T>,
     used: AtomicU32,
@@ -59,17 +60,17 @@ impl<T> Buffers<T> {
     fn reserve() -> Result<Self, Errno> {
         let bytes = BUFFERS * core::mem::size_of::<T>();
         let at = uapi::reserve_aligned(bytes, 4096)?;
-        // What is charged is what is used: not what a huge page brings along.
+        // The charge follows the use of a buffer, so no huge page may bring memory along that nobody used.
         let _ = uapi::madvise(at as usize, bytes, MADV_NOHUGEPAGE);
         Ok(Self { at: at.cast(), used: AtomicU32::new(0) })
     }
 
-    /// After fork, in the child: the buffers of threads that did not come along are free.
+    /// After fork, in the child: frees the buffers of threads that did not come along.
     pub fn reset(&self) {
         self.used.store(0, Ordering::Relaxed);
     }
 
-    /// The first of the buffers of a mask that is free.
+    /// Leases the first free buffer of those in `mask`.
     fn lease_of(&self, mask: u32) -> Option<Lease<'_, T>> {
         let mut used = self.used.load(Ordering::Relaxed);
         loop {
@@ -87,17 +88,17 @@ impl<T> Buffers<T> {
 }
 
 impl Buffers<Work> {
-    /// Reserves them.
+    /// Reserves the buffers.
     pub fn new() -> Result<Self, Errno> {
         Self::reserve()
     }
 
-    /// A buffer, if one is free.
+    /// Leases a buffer, if one is free.
     pub fn try_lease(&self) -> Option<Lease<'_, Work>> {
         self.lease_of((1 << BUFFERS) - 1)
     }
 
-    /// A buffer; waits until one is free. Outside the gate only.
+    /// Leases a buffer, and waits until one is free. Call it outside the gate only.
     pub fn lease(&self) -> Lease<'_, Work> {
         loop {
             if let Some(lease) = self.try_lease() {
@@ -129,36 +130,37 @@ impl<T> Drop for Lease<'_, T> {
     }
 }
 
-/// Buffers for runs: as many as are a small part of what the process may expect, which may be none; and charged, as far as
-/// they were used. Leased inside the gate only.
+/// Buffers for runs. They take at most a small part of what the process may expect of the budget, so a small process
+/// may have none. Each is charged as far as it was used. They are leased inside the gate only.
 pub struct RunBuffers {
     buffers: Buffers<Run>,
-    /// Pages of each that are charged. Changed by who holds its lease.
+    /// Pages of each buffer that are charged. Only the thread that has the buffer's lease changes its count.
     charged: [AtomicU32; BUFFERS],
 }
 
 impl RunBuffers {
-    /// Reserves them.
+    /// Reserves the buffers.
     pub fn new() -> Result<Self, Errno> {
         Ok(Self { buffers: Buffers::reserve()?, charged: [const { AtomicU32::new(0) }; BUFFERS] })
     }
 
-    /// After fork, in the child: leases are taken inside the gate, so there is none but of who died there.
+    /// After fork, in the child: frees the buffers of threads that died inside the gate. No others are leased, because
+    /// leases are taken inside the gate only.
     pub fn reset(&self) {
         self.buffers.reset();
     }
 
-    /// Which may be used by a process that may expect so many pages.
+    /// The buffers, a bit each, that a process may use which may expect `share` pages of the budget.
     fn allowed(share: usize) -> u32 {
         (1 << (share / RUNS_PART / RUN_MAX).min(BUFFERS)) - 1
     }
 
-    /// A process that may expect so many pages may use some.
+    /// Whether a process that may expect `share` pages of the budget may use any buffer.
     pub fn are_allowed(share: usize) -> bool {
         Self::allowed(share) != 0
     }
 
-    /// A buffer for `n` pages, charged, if one is free.
+    /// Leases a buffer for `n` pages and charges them, if a buffer is free that the process may use.
     pub fn try_lease(&self, n: usize, budget: &Budget) -> Option<Lease<'_, Run>> {
         let lease = self.buffers.lease_of(Self::allowed(budget.expected()))?;
         let charged = &self.charged[lease.index];
@@ -170,18 +172,19 @@ impl RunBuffers {
         Some(lease)
     }
 
-    /// Which have memory although that is not allowed with what the process may expect now.
+    /// The buffers, a bit each, that have memory although a process that may expect `share` pages may not use them.
     fn excess(&self, share: usize) -> u32 {
         let has_memory = |i: &usize| self.charged[*i].load(Ordering::Relaxed) > 0;
         (0..BUFFERS).filter(has_memory).fold(0, |mask, i| mask | 1 << i) & !Self::allowed(share)
     }
 
-    /// Buffers have memory that are no longer allowed with what the process may expect now.
+    /// Whether any buffer has memory although a process that may expect `share` pages may not use it.
     pub fn are_too_many(&self, share: usize) -> bool {
         self.excess(share) != 0
     }
 
-    /// Frees the memory of such buffers, but for those in use; how many pages. Inside the gate, or under it.
+    /// Frees the memory of buffers that a process that may expect `share` pages may not use, except buffers in use;
+    /// returns how many pages that freed. Call it inside the gate or with the gate closed.
     pub fn trim(&self, share: usize, budget: &Budget) -> usize {
         let (mut freed, mut excess) = (0, self.excess(share));
         while let Some(lease) = self.buffers.lease_of(excess) {

@@ -1,10 +1,11 @@
-//! A counter of pages with a limit, and charges that go up a line of them.
+//! A counter of pages with a limit, and charges that go up a line of counters.
 //!
-//! The kernel's `page_counter`, but for one thing: a charge that does not fit leaves no trace at any moment, because it is a
-//! compare-and-swap and not an addition that is taken back. So one thread's refusal makes no other thread's charge fail
-//! that would have fitted, and what a reader sees never passes the limit unless somebody forced it.
+//! It is the kernel's `page_counter`, but for one thing: a charge that a counter refuses leaves no trace in it at any
+//! moment, because a charge is a compare-and-swap and not an addition that is taken back. So a charge that does not fit
+//! never makes a charge fail that would have fitted in the same counter. Readers never see more than the limit, unless
+//! a charge was forced or the limit was lowered.
 //!
-//! Orderings: all relaxed. A counter publishes nothing; who needs sums that agree closes the gate.
+//! Orderings: all relaxed. A counter publishes nothing; a thread that needs sums that agree closes the gate.
 
 use crate::protocols::primitive::AtomicU64;
 use crate::protocols::primitive::Ordering::Relaxed;
@@ -12,7 +13,7 @@ use crate::protocols::primitive::Ordering::Relaxed;
 /// No limit.
 pub const NO_LIMIT: u64 = u64::MAX;
 
-/// Pages charged to one group, in its subtree.
+/// Pages charged to one group and its descendants.
 #[derive(Debug)]
 pub struct Counter {
     current: AtomicU64,
@@ -27,19 +28,19 @@ impl Default for Counter {
 }
 
 impl Counter {
-    /// Nothing charged, at most `max` pages.
+    /// A counter with nothing charged, and room for `max` pages.
     pub fn new(max: u64) -> Self {
         Self { current: AtomicU64::new(0), peak: AtomicU64::new(0), max: AtomicU64::new(max) }
     }
 
-    /// Starts anew. Nobody else uses it.
+    /// Starts anew with a limit of `max` pages. Nobody else may use the counter meanwhile.
     pub fn reset(&self, max: u64) {
         self.current.store(0, Relaxed);
         self.peak.store(0, Relaxed);
         self.max.store(max, Relaxed);
     }
 
-    /// Charges `n` pages, or nothing when that would pass the limit.
+    /// Charges `n` pages. False, and nothing is charged, when that would pass the limit.
     pub fn try_charge(&self, n: u64) -> bool {
         let mut now = self.current.load(Relaxed);
         loop {
@@ -78,7 +79,7 @@ impl Counter {
         self.current.load(Relaxed)
     }
 
-    /// Most pages that were charged at a time.
+    /// Most pages that were charged at any one time.
     pub fn peak(&self) -> u64 {
         self.peak.load(Relaxed)
     }
@@ -88,7 +89,7 @@ impl Counter {
         self.max.load(Relaxed)
     }
 
-    /// Sets the limit. What is charged already stays, also above it.
+    /// Sets the limit. What is charged already stays, even above it.
     pub fn set_max(&self, max: u64) {
         self.max.store(max, Relaxed);
     }
@@ -99,8 +100,8 @@ impl Counter {
     }
 }
 
-/// Charges `n` pages to every counter of a line, from a group to its topmost ancestor, or to none: then the place in the line
-/// of the one whose limit it would pass.
+/// Charges `n` pages to every counter of a line, from a group to its topmost ancestor, or to none. The error is the
+/// place in the line of the counter whose limit that would pass.
 pub fn try_charge_line<'a>(line: impl Iterator<Item = &'a Counter> + Clone, n: u64) -> Result<(), usize> {
     for (i, counter) in line.clone().enumerate() {
         if !counter.try_charge(n) {

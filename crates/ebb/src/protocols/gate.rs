@@ -1,9 +1,9 @@
 //! The gate: many threads inside the engine, or one alone.
 //!
-//! Each thread has a flag of its own. To enter is to raise the flag and then look whether the gate is closed; to close
-//! is to shut the gate and then wait until every flag is down. One of the two always sees the other, because both
-//! write first and read second, sequentially consistently. So entering shares no cache line between threads, and
-//! whoever closed the gate knows that no thread is inside and no page is busy.
+//! Each thread has a flag of its own. To enter, a thread raises its flag and then looks whether the gate is closed. To
+//! close, a thread shuts the gate and then waits until every flag is down. One of the two always sees the other,
+//! because both write first and read second, sequentially consistently. So threads that enter share no cache line that
+//! they write, and a thread that has closed the gate knows that no thread is inside and no page is busy.
 //!
 //! The idea is the kernel's per-CPU reader-writer semaphore, with threads in place of processors.
 
@@ -17,7 +17,8 @@ const OPEN: u64 = 0;
 const CLOSED: u64 = 1;
 /// Closed, and somebody sleeps until it opens.
 const CLOSED_WAITERS: u64 = 2;
-/// Above that: which process has closed it. The two change together, as who closes the gate may be killed at any moment.
+/// The bits above are the process that has closed the gate. They change together with the state, because a process may
+/// be killed at any moment while it closes the gate.
 const PROCESS_SHIFT: u32 = 32;
 const STATE: u64 = (1 << PROCESS_SHIFT) - 1;
 
@@ -35,7 +36,7 @@ impl Default for GateFlag {
 }
 
 impl GateFlag {
-    /// True while the thread is inside, or about to step back.
+    /// True while the thread is inside, or has raised its flag and is about to step back.
     pub fn is_inside(&self) -> bool {
         self.0.load(Ordering::SeqCst) != 0
     }
@@ -48,23 +49,23 @@ impl GateFlag {
         }
     }
 
-    /// For a child after fork: threads that did not come along are not inside.
+    /// For fork's child: threads that did not come along are not inside.
     pub fn reset(&self) {
         self.0.store(0, Ordering::Relaxed);
     }
 }
 
-/// Proof that the gate keeps changes away: the thread that has it is inside, or has closed the gate. What is only read, of what
-/// changes with the gate closed, demands one.
+/// Proof that the gate keeps changes away: the thread that has it is inside, or has closed the gate. A function that
+/// reads what changes only with the gate closed demands it.
 ///
-/// Only [`Gate::enter`] and [`Gate::close`] make one, so without either nothing is read:
+/// Only [`Gate::enter`], [`Gate::close`] and [`Gate::closed_before`] make one, so a thread outside reads nothing:
 ///
 /// ```compile_fail
 /// use ebb::gate::Held;
 /// let held = Held(core::marker::PhantomData);
 /// ```
 ///
-/// It stays in the thread that went inside:
+/// It stays in its thread:
 ///
 /// ```compile_fail
 /// use ebb::gate::{Gate, GateFlag};
@@ -75,9 +76,10 @@ impl GateFlag {
 #[derive(Debug)]
 pub struct Held(PhantomData<*const ()>);
 
-/// A thread is inside, until this goes. It releases everything that the thread did to whoever closes the gate next.
+/// A thread is inside as long as this lives. Dropping it releases everything that the thread did to whoever closes the
+/// gate next.
 ///
-/// What was learned inside with a borrow of the token ends with it:
+/// What was learned inside with a borrow of the token ends with the token:
 ///
 /// ```compile_fail
 /// use ebb::gate::{Gate, GateFlag, Held};
@@ -95,8 +97,8 @@ pub struct Inside<'a> {
     flag: &'a GateFlag,
 }
 
-/// The gate is closed, and nobody is inside, until this goes. What changes what others read demands it; to be inside is not
-/// enough:
+/// The gate is closed, and nobody is inside, as long as this lives. A function that changes what others read demands
+/// it. To be inside is not enough:
 ///
 /// ```compile_fail
 /// use ebb::gate::{Exclusive, Gate, GateFlag};
@@ -106,7 +108,7 @@ pub struct Inside<'a> {
 /// change(&inside);
 /// ```
 ///
-/// Whoever has closed it may read, too:
+/// A thread that has closed the gate may read, too:
 ///
 /// ```
 /// use ebb::gate::{Gate, GateFlag, Held};
@@ -152,7 +154,7 @@ impl Drop for Exclusive<'_> {
 }
 
 impl Exclusive<'_> {
-    /// The gate stays closed, for [`Gate::closed_before`] to go on: across a fork.
+    /// Leaves the gate closed, for [`Gate::closed_before`] to go on with: across a fork.
     pub fn keep(self) {
         core::mem::forget(self);
     }
@@ -203,8 +205,8 @@ impl Gate {
     /// Goes on with a gate that was left closed.
     ///
     /// # Safety
-    /// The calling thread, or the one that forked it, has closed the gate and said [`Exclusive::keep`], and this is the first
-    /// call since then in its process.
+    /// The calling thread, or the thread that forked it, has closed the gate and called [`Exclusive::keep`]. This is
+    /// the first call since then in the calling thread's process.
     pub unsafe fn closed_before(&self) -> Exclusive<'_> {
         Exclusive { held: Held(PhantomData), gate: self }
     }
@@ -215,7 +217,7 @@ impl Gate {
         }
     }
 
-    /// The process that has closed it, while it is closed.
+    /// The process that has closed the gate, while it is closed.
     pub fn closed_by(&self) -> Option<u32> {
         let seen = self.state.load(Ordering::SeqCst);
         (seen != OPEN).then_some((seen >> PROCESS_SHIFT) as u32)
@@ -243,7 +245,7 @@ impl Gate {
 pub(crate) mod tests {
     use super::*;
 
-    /// The gate of a test that is alone with what it looks at.
+    /// The closed gate of a test that is alone with what it looks at.
     pub(crate) fn alone() -> Exclusive<'static> {
         let gate: &'static Gate = Box::leak(Box::default());
         gate.close(1, core::iter::empty())

@@ -1,19 +1,20 @@
-//! When a thread of Ebb's own may be there.
+//! When a thread of Ebb's own may exist.
 //!
-//! What a task may do is its own in the kernel: user and group, capabilities, filters, namespaces. A thread of Ebb's would keep
-//! what the program gives up. So whoever changes such a thing *holds* the thread's life first: the thread ends, and none begins
-//! until the last holder lets go. One that begins later is made by a thread of the program's, and is like it.
+//! In the kernel each task has its own rights: user and group, capabilities, filters, namespaces. A thread of Ebb's
+//! would keep what the program gives up. So a thread that changes its rights *holds* the life of Ebb's thread first:
+//! Ebb's thread ends, and none begins until the last holder lets go. A later one is made by a thread of the program,
+//! and has that thread's rights.
 //!
-//! One word has it all: a count of holders, and whether a thread is about to be made or is there. To begin is to change that
-//! word from 0; so a beginner and a holder never overlook each other. Only who holds takes the thread out of the word, after
-//! the kernel has said that it is gone: nobody may begin another one then, so of several holders each finds it out, or finds it
-//! done.
+//! One word has it all: the number of holders, and whether a thread is about to be made or exists. A thread can begin
+//! only by changing that word from 0, so a beginner and a holder never overlook each other. Only a holder takes the
+//! thread out of the word, after the kernel has said that the thread is gone. Nobody can begin another one at that
+//! time. So each of several holders either finds that the thread is gone, or finds it taken out already.
 
 use crate::protocols::primitive::{AtomicU32, Ordering, model_fence};
 
 /// A thread is about to be made.
 const STARTING: u32 = 1;
-/// There is one, or its end has not been noticed.
+/// There is a thread, or its end has not been noticed.
 const ALIVE: u32 = 2;
 /// One holder.
 const HOLD: u32 = 4;
@@ -22,7 +23,7 @@ const HOLD: u32 = 4;
 #[derive(Debug)]
 pub struct Life {
     word: AtomicU32,
-    /// The kernel's number of the thread, while the word says that it is there.
+    /// The thread's number in the kernel, while the word says that it exists.
     tid: AtomicU32,
 }
 
@@ -33,26 +34,26 @@ impl Default for Life {
 }
 
 impl Life {
-    /// No thread, no holder.
+    /// A life without thread and holders.
     #[cfg(not(loom))]
     pub const fn new() -> Self {
         Self { word: AtomicU32::new(0), tid: AtomicU32::new(0) }
     }
 
-    /// The caller is to make the thread, and then says [`Self::begun`] or [`Self::failed`]. False when there is one, or when
-    /// somebody holds.
+    /// True when the caller is to make the thread, and must then call [`Self::begun`] or [`Self::failed`]. False when
+    /// there is a thread, or somebody holds the life.
     pub fn try_begin(&self) -> bool {
         self.word.compare_exchange(0, STARTING, Ordering::SeqCst, Ordering::Relaxed).is_ok()
     }
 
-    /// The thread was made.
+    /// Says that the thread was made.
     pub fn begun(&self, tid: i32) {
         // Released by the next step.
         self.tid.store(tid as u32, Ordering::Relaxed);
         self.word.fetch_add(ALIVE - STARTING, Ordering::SeqCst);
     }
 
-    /// It was not.
+    /// Says that the thread could not be made.
     pub fn failed(&self) {
         self.word.fetch_sub(STARTING, Ordering::SeqCst);
     }
@@ -62,20 +63,23 @@ impl Life {
         self.word.load(Ordering::Relaxed) & (STARTING | ALIVE) != 0
     }
 
-    /// Whether the thread has this number.
+    /// Whether the thread has the number `tid`.
     pub fn is(&self, tid: u64) -> bool {
         self.may_be_there() && u64::from(self.tid.load(Ordering::Relaxed)) == tid
     }
 
-    /// Whether the thread is to end. It looks before it sleeps, after it has said that it does.
+    /// Whether the thread is to end. The thread checks this before it sleeps, after it has said that it is about to.
     pub fn is_held(&self) -> bool {
         model_fence();
         self.word.load(Ordering::SeqCst) >= HOLD
     }
 
-    /// Has the thread end, and none begin until [`Self::release`]; true when there was one. `wake` wakes it if it sleeps, `is_gone`
-    /// asks the kernel for a thread by its number, `wait` passes the time (the argument: how often it has), and `ended` is what
-    /// is to be done before the next one may begin: at once and more than once.
+    /// Has the thread end, and keeps another from beginning until [`Self::release`]; true when there was one.
+    ///
+    /// * `wake` wakes the thread if it sleeps.
+    /// * `is_gone` asks the kernel whether the thread with the given number is gone.
+    /// * `wait` passes the time. Its argument says how often it was called before.
+    /// * `ended` does what must be done before the next thread may begin. Several holders may call it, also at the same time.
     pub fn hold(&self, wake: impl Fn(), is_gone: impl Fn(i32) -> bool, wait: impl Fn(u32), ended: impl Fn()) -> bool {
         self.word.fetch_add(HOLD, Ordering::SeqCst);
         model_fence();
@@ -103,7 +107,7 @@ impl Life {
         self.word.fetch_sub(HOLD, Ordering::SeqCst);
     }
 
-    /// In fork's child, which has neither the thread nor who held.
+    /// For fork's child, which has neither the thread nor its holders.
     pub fn reset(&self) {
         self.word.store(0, Ordering::Relaxed);
     }

@@ -1,4 +1,4 @@
-//! How threads and processes agree without a lock: each file is one protocol, which loom explores in all its orders.
+//! How threads and processes agree without a lock. Each file is one protocol; loom explores it in all its orders.
 
 pub mod counter;
 pub mod gate;

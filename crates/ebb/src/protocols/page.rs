@@ -14,16 +14,15 @@
 //! ```
 //!
 //! A present page can be *clean*: it was swapped in for reading, is mapped write-protected, and its swap slot still
-//! holds the same content. The first write, or whoever may write behind the page table's back (a system call), makes it
-//! an ordinary present page and frees the slot; eviction only unmaps it. The idea is the kernel's swap cache, where a
-//! page keeps its slot until it is dirtied.
+//! holds the same content. The first write makes it an ordinary present page and frees the slot. So does a system call
+//! that may write behind the page table's back. Eviction only unmaps a clean page. The idea is the kernel's swap cache,
+//! where a page keeps its slot until it is dirtied.
 //!
-//! A present page can be *shared*: it was there at a fork, is mapped write-protected on both sides, and its memory is counted
-//! once for both (`sharing`). The first write on either side breaks that. A page can be clean and shared.
+//! A present page can be *shared*: it was there at a fork, is mapped write-protected on both sides, and its memory is
+//! counted once for both (`sharing`). The first write on either side breaks the sharing. A page can be clean and shared.
 //!
-//! A present page can be *referenced*: it was used since a sweep last looked at it, which is known of buffers of system
-//! calls. A sweep takes the mark, and the page only the next time (the second chance
-//! of CLOCK). The mark is a hint.
+//! A present page can be *referenced*: it was used since a sweep last looked at it. Ebb knows this only of buffers of system
+//! calls. A sweep takes the mark, and takes the page only the next time (the second chance of CLOCK). The mark is a hint.
 //!
 //! Invariant: while a page is clean or shared, nothing can change its content without a fault.
 
@@ -47,15 +46,15 @@ const SPINS: u32 = if cfg!(loom) { 1 } else { 120 };
 /// Where a page's content is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Tag {
-    /// Nowhere: reads as zero. Also every page that is not managed.
+    /// Nowhere: reads as zero. Every page that is not managed has this tag, too.
     None,
     /// In the page table.
     Present,
     /// In the frame that the payload numbers.
     Staged,
-    /// In the swap entry that the payload holds.
+    /// In the swap entry that the payload names.
     Swapped,
-    /// On the move; some thread owns it.
+    /// On the move; one thread owns the page.
     Busy,
 }
 
@@ -81,7 +80,7 @@ impl State {
         Self(3 | (entry & PAYLOAD_MASK) << PAYLOAD_SHIFT)
     }
 
-    /// Mapped write-protected, and still held by swap entry `entry` (40 bits) too.
+    /// Mapped write-protected, and also held by swap entry `entry` (40 bits).
     pub fn clean(entry: u64) -> Self {
         debug_assert!(entry <= PAYLOAD_MASK);
         Self(Self::PRESENT.0 | CLEAN | (entry & PAYLOAD_MASK) << PAYLOAD_SHIFT)
@@ -92,18 +91,18 @@ impl State {
         self.0 & CLEAN != 0
     }
 
-    /// True for a page that is mapped write-protected, because its memory is shared since a fork.
+    /// True for a page that is mapped write-protected because its memory is shared since a fork.
     pub fn is_shared(self) -> bool {
         self.0 & SHARED != 0
     }
 
-    /// The same, shared or not. Of a present page.
+    /// This state of a present page, shared or not.
     pub fn with_shared(self, shared: bool) -> Self {
         debug_assert!(self.tag() == Tag::Present);
         Self(if shared { self.0 | SHARED } else { self.0 & !SHARED })
     }
 
-    /// The same without its swap entry. Of a clean page.
+    /// This state of a clean page, without its swap entry.
     pub fn without_slot(self) -> Self {
         debug_assert!(self.is_clean());
         Self(self.0 & !(CLEAN | PAYLOAD_MASK << PAYLOAD_SHIFT))
@@ -124,33 +123,33 @@ impl State {
         self.0 & REFERENCED != 0
     }
 
-    /// The same, used lately or not. Of a present page.
+    /// This state of a present page, referenced or not.
     pub fn with_referenced(self, referenced: bool) -> Self {
         debug_assert!(self.tag() == Tag::Present);
         Self(if referenced { self.0 | REFERENCED } else { self.0 & !REFERENCED })
     }
 
-    /// The word's bits, for keeping a state aside.
+    /// The word's bits, to keep a state aside.
     pub fn to_raw(self) -> u64 {
         self.0
     }
 
-    /// From [`Self::to_raw`].
+    /// The state that [`Self::to_raw`] kept aside.
     pub fn from_raw(raw: u64) -> Self {
         Self(raw)
     }
 
-    /// The same, to stay mapped for good.
+    /// This state, to stay mapped for good.
     pub fn with_pinned(self) -> Self {
         Self(self.0 | PINNED)
     }
 
-    /// The same, to stay mapped until it is unlocked, or not for that reason.
+    /// This state, to stay mapped until it is unlocked, or no longer for that reason.
     pub fn with_locked(self, locked: bool) -> Self {
         Self(if locked { self.0 | LOCKED } else { self.0 & !LOCKED })
     }
 
-    /// The same, to stay mapped for the reasons that `other` does.
+    /// This state, to stay mapped for the reasons that `other` has, and no others.
     pub fn pinned_as(self, other: Self) -> Self {
         Self(self.0 & !(PINNED | LOCKED) | other.0 & (PINNED | LOCKED))
     }
@@ -171,7 +170,7 @@ impl State {
         self.0 >> PAYLOAD_SHIFT & PAYLOAD_MASK
     }
 
-    /// True for a page that was locked.
+    /// True for a page that stays mapped until it is unlocked.
     pub fn is_locked(self) -> bool {
         self.0 & LOCKED != 0
     }
@@ -182,7 +181,7 @@ impl State {
     }
 }
 
-/// A page's word.
+/// The state word of one page.
 #[derive(Clone, Copy)]
 pub struct PageWord<'a>(pub &'a AtomicU64);
 
@@ -194,7 +193,7 @@ impl PageWord<'_> {
         State(self.0.load(Ordering::SeqCst) & !WAITERS)
     }
 
-    /// Takes the page from `seen` to busy. False when it changed meanwhile, or is busy.
+    /// Takes the page from `seen` to busy. False when the word is no longer `seen`, or is busy.
     #[inline]
     #[must_use]
     pub fn try_claim(self, seen: State) -> bool {
@@ -205,8 +204,8 @@ impl PageWord<'_> {
         self.0.compare_exchange(seen.0, busy, Ordering::SeqCst, Ordering::Relaxed).is_ok()
     }
 
-    /// Takes the page while it is in a state that `is_meant`; that state, or none when it is in another. For who works under
-    /// the exclusive gate, where nothing but the mark of a reference can come in between.
+    /// Takes the page to busy if it is in a state that `is_meant`. Returns that state, or none when the page is in
+    /// another. For callers under the exclusive gate, where only the mark of a reference can change meanwhile.
     pub fn claim_while(self, is_meant: impl Fn(State) -> bool) -> Option<State> {
         loop {
             let state = self.load();
@@ -219,8 +218,8 @@ impl PageWord<'_> {
         }
     }
 
-    /// Marks the present page, last seen as `seen`, as used since a sweep last looked, or not. When the page has changed
-    /// meanwhile nothing happens.
+    /// Marks the present page, last seen as `seen`, as used since a sweep last looked, or not. Does nothing when the
+    /// page has changed meanwhile.
     #[inline]
     pub fn set_referenced(self, seen: State, referenced: bool) {
         let new = seen.with_referenced(referenced);

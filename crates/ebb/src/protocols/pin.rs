@@ -1,13 +1,13 @@
 //! Pins: the ranges that system calls in flight use, published per thread like hazard pointers.
 //!
-//! The thread publishes a range and then looks whether its pages are present; eviction claims pages and then looks for
-//! pins that cover them, and gives those back. Both sides write first and read second, sequentially consistently, so
-//! one always sees the other. Publishing touches only the thread's own cache lines, and a call whose buffers are
+//! A thread publishes a range and then looks whether its pages are present. Eviction claims pages, then looks for pins
+//! that cover them, and gives the pinned pages back. Both sides write first and read second, sequentially consistently,
+//! so one always sees the other. Publishing touches only the thread's own cache lines, and a call whose buffers are
 //! resident takes no lock at all.
 //!
-//! A signal handler may interrupt a call and make calls of its own, so a thread has a short stack of records, each with
-//! the stack pointer of its call. A call that was left by `longjmp` never ends; its record is dropped when a later
-//! call begins higher up on the stack.
+//! A signal handler may interrupt a call and make calls of its own. So a thread has a short stack of records, each with
+//! the stack pointer of its call. A call that was left by `longjmp` never ends; its record is dropped when a later call
+//! begins higher up on the stack.
 
 use crate::protocols::primitive::{AtomicU32, AtomicU64, Ordering, fence};
 use core::sync::atomic::compiler_fence;
@@ -15,9 +15,9 @@ use core::sync::atomic::compiler_fence;
 /// Bytes of a page.
 const PAGE: u64 = 4096;
 
-/// Calls in flight that one thread can have: the call, and handlers that interrupted handlers.
+/// Records of one thread: for a call, and for handlers that interrupted it and each other.
 const DEPTH: usize = if cfg!(loom) { 2 } else { 4 };
-/// Ranges of one call kept apart; further ones widen the last.
+/// Ranges of one call that are kept apart; further ones widen the last.
 const RANGES: usize = if cfg!(loom) { 2 } else { 16 };
 
 /// The pins of one call. A range of length zero is unused.
@@ -36,27 +36,27 @@ pub struct Pins {
 }
 
 impl Pins {
-    /// Begins a call made with stack pointer `sp`: drops records of calls that can no longer return.
+    /// Begins a call made with stack pointer `sp`, and drops the records of calls that can no longer return.
     ///
-    /// `same_stack` says whether a call made with that other stack pointer was on the stack of this one; only then a
-    /// lower address means a call that was left.
+    /// `same_stack` says whether a call made with the stack pointer that it is given was on the stack of this call.
+    /// Only then does a lower stack pointer mean that the other call was left.
     pub fn begin(&self, sp: u64, same_stack: impl Fn(u64) -> bool) {
         let mut depth = self.depth.load(Ordering::Relaxed) as usize;
         while depth > 0 {
-            // Calls nested deeper than there are records share the last one, with the stack pointer of the first: if that
-            // was left, so were those inside it.
+            // Calls nested deeper than there are records share the last record, with the stack pointer of the first of
+            // them. If that call was left, so were the calls inside it.
             let at = depth.min(DEPTH) - 1;
             let old = self.records[at].sp.load(Ordering::Relaxed);
-            // Zero: handlers came before that call had noted its stack pointer.
+            // Zero: handlers interrupted that call before it had noted its stack pointer.
             if old == 0 || old > sp || !same_stack(old) {
                 break;
             }
             depth = at;
             self.drop_to(depth);
         }
-        // The record has its stack pointer whenever the depth counts it, so that one whose call is left by a handler at
-        // this moment is dropped like any other. Once more afterwards: a handler that interrupts in between uses the
-        // same record, and clears it.
+        // The record has its stack pointer whenever the depth counts it. So if a handler leaves the call at this
+        // moment, its record is dropped like any other. The stack pointer is stored once more afterwards, because a
+        // handler that interrupts in between uses this record, and clears it.
         if let Some(record) = self.records.get(depth) {
             record.sp.store(sp, Ordering::Relaxed);
         }
@@ -68,9 +68,9 @@ impl Pins {
         }
     }
 
-    /// Lowers the depth, and clears the record that this gives up. In this order: a handler may interrupt in between
-    /// and never come back, and a record that is counted but has no stack pointer would never be dropped. One that still
-    /// names ranges is used, and cleared, by the next call of its depth.
+    /// Lowers the depth, and then clears the record that this gives up. The order matters: a handler may interrupt in
+    /// between and never come back, and a record that is counted but has no stack pointer would never be dropped. A
+    /// record that still names ranges is used, and cleared, by the next call of its depth.
     fn drop_to(&self, depth: usize) {
         self.depth.store(depth as u32, Ordering::Relaxed);
         compiler_fence(Ordering::SeqCst);
@@ -80,7 +80,7 @@ impl Pins {
     }
 
     /// Publishes `[start, end)` for the call begun last. The caller looks at the pages afterwards. False, and nothing
-    /// is published, when ranges are used up and the last would have to span more than `span_max` bytes.
+    /// is published, when the ranges are used up and the last would have to span more than `span_max` bytes.
     #[must_use]
     pub fn add(&self, start: u64, end: u64, span_max: u64) -> bool {
         let depth = (self.depth.load(Ordering::Relaxed) as usize).max(1);
@@ -91,7 +91,8 @@ impl Pins {
                 continue;
             }
             if s == e {
-                // Empty until its end is stored. Release, because it hides the store by which the last call let go.
+                // Empty until its end is stored. Release, because this hides the store by which the last call let go of
+                // the range.
                 record.end[i].store(0, Ordering::Release);
                 record.start[i].store(start, Ordering::Release);
                 record.end[i].store(end, Ordering::Release);
@@ -99,7 +100,7 @@ impl Pins {
                 if end.max(e) - start.min(s) > span_max.max(e - s) && i == RANGES - 1 {
                     return false;
                 }
-                // A superset of what was published at every moment.
+                // At every moment a superset of what was published.
                 record.start[i].store(start.min(s), Ordering::Release);
                 record.end[i].store(end.max(e), Ordering::Release);
             }
@@ -115,7 +116,7 @@ impl Pins {
         if depth == 0 {
             return;
         }
-        // The shared last record is cleared when the first of its calls ends, not before.
+        // The shared last record is cleared only when the first of its calls ends.
         self.drop_to(depth - 1);
     }
 
@@ -137,7 +138,7 @@ impl Pins {
         }
     }
 
-    /// Pages of all published ranges, each range counted with no more than so many.
+    /// Pages of all published ranges. A range counts for `range_max` pages at most.
     pub fn pages(&self, range_max: u64) -> u64 {
         let depth = (self.depth.load(Ordering::Relaxed) as usize).min(DEPTH);
         let ranges = self.records[..depth].iter().flat_map(|record| record.start.iter().zip(&record.end));
@@ -145,7 +146,8 @@ impl Pins {
         ranges.map(|(start, end)| pages(start.load(Ordering::Relaxed), end.load(Ordering::Relaxed))).sum()
     }
 
-    /// Calls `f` with every published range that meets `[start, end)`. Called by eviction after it claimed pages.
+    /// Calls `f` with the part in `[start, end)` of every published range that meets it. Eviction calls this after it
+    /// has claimed pages.
     pub fn for_each_overlap(&self, start: u64, end: u64, mut f: impl FnMut(u64, u64)) {
         for record in &self.records {
             for i in 0..RANGES {

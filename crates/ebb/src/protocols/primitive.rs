@@ -1,7 +1,7 @@
-//! The engine's only import of atomics and of waiting, swapped for loom's when a model runs.
+//! The protocols' only import of atomics and of waiting, swapped for loom's when a model runs.
 //!
-//! [`wait_on`] and [`wake_all`] are a futex. The model has one bucket for all words: a lock under which the word is
-//! looked at before sleeping, and which a waker takes; so a wake-up that the code loses is a dead lock of the model.
+//! [`wait_on`] and [`wake_all`] are a futex. The model has one bucket for all words: a lock under which a sleeper looks
+//! at its word before it sleeps, and which a waker takes. So a wake-up that the code loses is a deadlock of the model.
 
 #[cfg(not(loom))]
 pub use core::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering, fence};
@@ -28,7 +28,7 @@ pub fn yield_now() {
     crate::base::outlived::yield_now();
 }
 
-/// Sleeps while the low half of `word` equals that of `expected`; may return early.
+/// Sleeps while the low half of `word` equals the low half of `expected`; may return early.
 #[cfg(not(loom))]
 pub fn wait_on(word: &AtomicU64, expected: u64) {
     // SAFETY: on little-endian the low half of the word is at its address, aligned; the kernel reads it atomically.
@@ -48,7 +48,7 @@ pub fn wake_all(word: &AtomicU64) {
     crate::base::uapi::futex_wake(low, i32::MAX as u32);
 }
 
-/// Waits.
+/// Waits. The model counts no waits.
 #[cfg(loom)]
 pub(crate) fn waiting<R>(_class: &'static str, wait: impl FnOnce() -> R) -> R {
     wait()
@@ -77,8 +77,8 @@ pub fn wake_all(_word: &AtomicU64) {
     BUCKET.1.notify_all();
 }
 
-/// Makes the model see that the sequentially consistent accesses before and after are in one order: it takes them for
-/// acquire and release, but has fences. Nothing in the real build, where the access itself is enough.
+/// Puts the sequentially consistent accesses before and after it in one order for the model. Loom takes these accesses for
+/// acquire and release only, but it has fences. Does nothing in the real build, where the accesses themselves are enough.
 #[inline]
 pub fn model_fence() {
     #[cfg(loom)]

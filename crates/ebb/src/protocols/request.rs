@@ -1,29 +1,29 @@
 //! Requests in flight: ranges that the kernel goes on using when the system call that named them has returned
 //! (io_submit), until the program is told that the request is done.
 //!
-//! They are pins without a thread, and published like those (see `pin`): the range first, then the look at the pages;
-//! eviction claims first, and then looks for ranges. Who looks takes no lock. A request is known by what the kernel calls
-//! it when it is done: its context, and the address of its control block.
+//! They are pins without a thread, and are published like pins (see `pin`): first the range, then the look at the
+//! pages. Eviction claims first, and then looks for ranges. Looking takes no lock. A request is known by what the
+//! kernel calls it when it is done: its context, and the address of its control block.
 //!
-//! A control block may be submitted again before its first request is done, and a program may read the ring of events by
-//! itself, so that nothing tells what is done: then the block counts how often it was submitted, and its ranges stay until
-//! it was reported as often. A request that reaches a context which another thread is about to destroy, and is never
-//! reported, keeps its range until that is unmapped.
+//! A control block may be submitted again before its first request is done, and a program may read the ring of events
+//! by itself, so that nothing tells what is done. So a block counts how often it was submitted, and its ranges stay
+//! until it was reported as often. A request may reach a context that another thread is about to destroy, and never be
+//! reported. Such a request keeps its range until the memory is unmapped.
 
 use crate::protocols::primitive::{AtomicU32, AtomicU64, Ordering, fence};
 use ebb_sync::{Class, Lock};
 
-/// Ranges at a time; what finds no place is made resident for good.
+/// Most ranges at a time. A range that finds no place is made resident for good.
 pub const RANGES_MAX: usize = if cfg!(loom) { 2 } else { 4096 };
 
-/// A published range of bytes; of length zero where there is none.
+/// A published range of bytes; empty where there is none.
 #[derive(Debug, Default)]
 struct Range {
     start: AtomicU64,
     end: AtomicU64,
 }
 
-/// Whose the range at the same place is.
+/// The request that the range at the same place belongs to.
 #[derive(Clone, Copy, Default, Debug)]
 struct Entry {
     context: u64,
@@ -31,12 +31,12 @@ struct Entry {
     block: u64,
     /// Requests with this control block that are not done.
     requests: u32,
-    /// Its context is about to be destroyed. Another may have the same number before that is seen to be done.
+    /// Its context is about to be destroyed. Another context may get the same number before the destruction is seen to be done.
     leaves: bool,
 }
 
 impl Entry {
-    /// Its range counts as in flight. One whose block came again before it was reported may be done long since.
+    /// True when its range counts as in flight. A block that came again before it was reported may have been done long ago.
     fn counts(&self) -> bool {
         self.requests == 1
     }
@@ -50,7 +50,7 @@ impl Entry {
 #[derive(Debug)]
 struct Book {
     entries: [Entry; RANGES_MAX],
-    /// In all ranges that count.
+    /// Bytes in all ranges that count.
     bytes: u64,
     /// Bytes that are about to be in ranges.
     reserved: u64,
@@ -63,9 +63,9 @@ impl Class for RequestsLock {
     const NAME: &'static str = "requests";
 }
 
-/// All ranges of requests in flight. Zeroed memory has none.
+/// All ranges of requests in flight. Zeroed memory is an empty table.
 ///
-/// A request has a place from its beginning on, whose range is empty until it has one.
+/// A request has a place from its beginning on. The range at that place is empty until the request has one.
 pub struct Requests {
     /// Places at or above this are free.
     high_water: AtomicU32,
@@ -84,13 +84,14 @@ impl Requests {
         self.high_water() == 0
     }
 
-    /// Bytes in flight and about to be, as far as is known.
+    /// Bytes in flight, and reserved for ranges to come, as far as is known.
     pub fn bytes(&self) -> u64 {
         let book = self.book.lock();
         book.bytes + book.reserved
     }
 
-    /// Sets bytes aside for ranges to come, if as much is in flight as was `seen`.
+    /// Reserves bytes for ranges to come, if [`Self::bytes`] still is what was `seen`. False, and nothing is reserved,
+    /// otherwise.
     #[must_use]
     pub fn reserve(&self, bytes: u64, seen: u64) -> bool {
         let mut book = self.book.lock();
@@ -101,12 +102,12 @@ impl Requests {
         is_so
     }
 
-    /// What was set aside is published, or will not be.
+    /// Ends a reservation: its ranges are published, or will not be.
     pub fn unreserve(&self, bytes: u64) {
         self.book.lock().reserved -= bytes;
     }
 
-    /// The program is about to submit these control blocks; ranges of them follow.
+    /// Notes that the program is about to submit these control blocks. Ranges of them follow.
     pub fn begin(&self, context: u64, blocks: &[u64]) {
         let mut book = self.book.lock();
         for &block in blocks.iter().filter(|block| **block != 0) {
@@ -122,8 +123,8 @@ impl Requests {
                     is_new = false;
                 }
             }
-            // Without a place all its ranges stay for good. As long as there are such requests, one that is not in the table
-            // may be one of them.
+            // Without a place all ranges of the request stay resident for good. As long as there are such requests, a
+            // block that is not in the table may belong to one of them, and gets no place either.
             let entry = Entry { context, block, requests: 1, leaves: false };
             if is_new && (book.unplaced > 0 || self.take(&mut book, entry).is_none()) {
                 book.unplaced += 1;
@@ -140,8 +141,8 @@ impl Requests {
         Some(at)
     }
 
-    /// Publishes `[start, end)` for a control block that has begun. The caller looks at the pages afterwards. False, and
-    /// nothing is published, when all places are taken.
+    /// Publishes `[start, end)` for a control block that has begun. The caller looks at the pages afterwards. False,
+    /// and nothing is published, when the block has no place or all places are taken.
     #[must_use]
     pub fn add(&self, context: u64, block: u64, start: u64, end: u64) -> bool {
         let mut book = self.book.lock();
@@ -167,12 +168,13 @@ impl Requests {
         true
     }
 
-    /// Requests with these control blocks are done, or were not made.
+    /// Notes that requests with these control blocks are done, or were not made.
     pub fn end(&self, context: u64, blocks: &[u64]) {
         let mut book = self.book.lock();
         for &block in blocks.iter().filter(|block| **block != 0) {
             let mut is_placed = false;
-            // What was submitted since the context began to leave is another's.
+            // What was submitted since a context began to leave is of another context with this number. If there is
+            // any, the report is for that.
             let is_new = |entry: &Entry| entry.is_of(context, block) && !entry.leaves;
             let has_new = book.entries[..self.high_water()].iter().any(is_new);
             for at in 0..self.high_water() {
@@ -196,14 +198,14 @@ impl Requests {
         self.lower(&mut book);
     }
 
-    /// A context is about to be destroyed. If it is not after all, what it has is as good as before: it only is told from
-    /// what comes later.
+    /// Notes that a context is about to be destroyed. If it stays after all, its requests lose nothing: they are only
+    /// told apart from those that come later.
     pub fn leave(&self, context: u64) {
         let mut book = self.book.lock();
         book.entries[..self.high_water()].iter_mut().filter(|e| e.context == context).for_each(|e| e.leaves = true);
     }
 
-    /// A context that was about to be destroyed is gone, and the kernel is done with all that was submitted to it.
+    /// Notes that a context that was about to be destroyed is gone. The kernel is done with all that was submitted to it.
     pub fn left(&self, context: u64) {
         let mut book = self.book.lock();
         for at in 0..self.high_water() {
@@ -215,7 +217,7 @@ impl Requests {
         self.lower(&mut book);
     }
 
-    /// What was mapped from `start` to `end` is there no more: requests go on with pages that are the kernel's alone.
+    /// Notes that what was mapped from `start` to `end` is gone. Requests go on with pages that are the kernel's alone.
     pub fn trim(&self, start: u64, end: u64) {
         if self.is_empty() {
             return;
@@ -231,7 +233,7 @@ impl Requests {
                 (true, true) => range.clear(),
                 (true, false) => range.start.store(end, Ordering::Release),
                 (false, true) => range.end.store(start, Ordering::Release),
-                // More than is needed, which is none the worse.
+                // The range stays larger than needed, which does no harm.
                 (false, false) => {}
             }
             if book.entries[at].counts() {
@@ -253,8 +255,8 @@ impl Requests {
         self.high_water.store(high.map_or(0, |at| at as u32 + 1), Ordering::SeqCst);
     }
 
-    /// Calls `f` with every published range that meets `[start, end)`. Called by eviction after it claimed pages. A range that
-    /// is published at this moment may be seen larger than it is.
+    /// Calls `f` with the part in `[start, end)` of every published range that meets it. Eviction calls this after it
+    /// has claimed pages. A range that is being published may be seen larger than it is.
     pub fn for_each_overlap(&self, start: u64, end: u64, mut f: impl FnMut(u64, u64)) {
         for range in &self.ranges[..self.high_water()] {
             let (s, e) = (range.start.load(Ordering::Acquire), range.end.load(Ordering::Acquire));
@@ -266,7 +268,7 @@ impl Requests {
 }
 
 impl Range {
-    /// As who holds the lock finds them.
+    /// Start and end, as the holder of the lock finds them.
     fn ends(&self) -> (u64, u64) {
         (self.start.load(Ordering::Relaxed), self.end.load(Ordering::Relaxed))
     }
@@ -276,7 +278,7 @@ impl Range {
         end - start
     }
 
-    /// Empty until its end is stored; see `Pins::add`.
+    /// The range is empty until its end is stored; see `Pins::add`.
     fn publish(&self, start: u64, end: u64) {
         self.start.store(start, Ordering::Release);
         self.end.store(end, Ordering::Release);
@@ -306,31 +308,31 @@ mod space {
     use crate::base::uapi::{self, Errno};
 
     impl Requests {
-        /// Reserves the table.
+        /// Reserves an empty table.
         pub fn new() -> Result<&'static Self, Errno> {
             let at = uapi::reserve_aligned(core::mem::size_of::<Self>(), 4096)?;
             // SAFETY: zeroed memory of its size, which is never unmapped, is an empty table.
             Ok(unsafe { &*at.cast::<Self>() })
         }
 
-        /// While this is held no range changes, so that none is seen larger than it is: for who cannot take back what it does to
-        /// pages that are used. Not held across anything that waits for the gate.
+        /// Keeps all ranges as they are while the result lives, so that none is seen larger than it is. For callers
+        /// that cannot take back what they do to used pages. Must not be held across anything that waits for the gate.
         pub(crate) fn hold(&self) -> impl Sized + '_ {
             self.book.lock()
         }
 
-        /// Before fork: nobody changes the table until [`Self::thaw`], so that it is whole in the child.
+        /// Before fork: keeps the table unchanged until [`Self::thaw`], so that it is whole in the child.
         pub(crate) fn freeze(&self) {
             core::mem::forget(self.book.lock());
         }
 
-        /// After fork, on either side, by the thread that froze it.
+        /// Ends [`Self::freeze`] after fork, on either side, in the thread that froze the table.
         pub(crate) fn thaw(&self) {
             // SAFETY: the guard of `freeze` is never dropped, and there is no other.
             unsafe { self.book.reset() };
         }
 
-        /// In fork's child, which has none of its parent's requests: forgets them.
+        /// For fork's child, which has none of its parent's requests: forgets them.
         pub(crate) fn forget_all(&self) {
             let mut book = self.book.lock();
             (0..self.high_water()).for_each(|at| self.free(&mut book, at));
@@ -367,7 +369,7 @@ mod tests {
         let mut all = ranges(requests);
         all.sort_unstable();
         assert_eq!((all, requests.bytes()), (vec![(4096, 8192), (4096, 12288), (16384, 20480)], 16384));
-        // Of another context, and unknown.
+        // Blocks of another context, and unknown ones.
         requests.end(CONTEXT + 1, &[0x10]);
         requests.end(CONTEXT, &[0x30, 0]);
         assert_eq!(ranges(requests).len(), 3);
@@ -386,7 +388,7 @@ mod tests {
         for range in [4096, 4096, 8192] {
             assert!(submit(requests, CONTEXT, 0x10, range, range + 4096));
         }
-        // Also when it has no range the third time.
+        // Also when the block has no range the third time.
         requests.begin(CONTEXT, &[0x10]);
         for _ in 0..4 {
             assert_eq!(ranges(requests).len(), 2);
@@ -442,9 +444,9 @@ mod tests {
         }
         assert!(!submit(requests, CONTEXT, 1 << 40, 0, 4096));
         assert!(!requests.add(CONTEXT, 7, 0, 4096));
-        // What is covered needs none.
+        // A range that is covered needs no place.
         assert!(requests.add(CONTEXT, 7, 7 * 8192, 7 * 8192 + 100));
-        // What began without a place is not published when it comes again, nor is what may be such.
+        // A block that began without a place is not published when it comes again. Nor is one that may be such a block.
         requests.end(CONTEXT, &[9]);
         assert!(!submit(requests, CONTEXT, 1 << 40, 0, 4096) && !submit(requests, CONTEXT, 10_000, 0, 4096));
         requests.end(CONTEXT, &[1 << 40, 1 << 40, 10_000]);
@@ -472,7 +474,7 @@ mod tests {
         assert_eq!(ranges(requests).len(), 4);
         requests.left(CONTEXT);
         assert_eq!(ranges(requests), [(1 << 20, 2 << 20), (5 * 4096, 6 * 4096)]);
-        // One that stays keeps what it has, beside what comes later.
+        // A context that stays keeps what it has, beside what comes later.
         requests.leave(CONTEXT);
         assert!(submit(requests, CONTEXT, 5, 4096, 8192));
         assert_eq!(ranges(requests).len(), 3);
@@ -493,7 +495,7 @@ mod tests {
         let mut all = ranges(requests);
         all.sort_unstable();
         assert_eq!((all, requests.bytes()), (left.to_vec(), page(5 + 5 + 15 + 1)));
-        // In the middle of one.
+        // In the middle of a range.
         requests.trim(page(20), page(21));
         assert_eq!(ranges(requests).len(), 4);
         requests.end(CONTEXT, &[1, 2, 3, 4, 5]);

@@ -1,20 +1,21 @@
-//! Whether the background thread works or sleeps, so that who wants it is never overlooked.
+//! Whether the background thread works or sleeps, so that a thread that wants it is never overlooked.
 //!
-//! Who finds it at work leaves a mark, and looks once more whether it is idle by then. The thread says that it is idle before it
-//! takes the mark. So of the two at least one sees the other, and the thread need not look again by itself.
+//! A thread that finds it at work leaves a mark, and looks once more whether it is idle by then. The background thread
+//! says that it is idle before it takes the mark. So at least one of the two sees the other, and the background thread
+//! need not look again by itself.
 
 use crate::protocols::primitive::{AtomicU32, Ordering, model_fence};
 
 const NOT_STARTED: u32 = 0;
 const WORKING: u32 = 1;
-/// What [`Rest::word`] is while the thread sleeps.
+/// Value of [`Rest::word`] while the thread sleeps.
 pub const IDLE: u32 = 2;
 
-/// The rest of one thread.
+/// What one thread is at: not started, working or idle.
 #[derive(Debug)]
 pub struct Rest {
     word: AtomicU32,
-    /// 1 when it was wanted while it worked.
+    /// 1 when the thread was wanted while it worked.
     mark: AtomicU32,
 }
 
@@ -30,23 +31,24 @@ impl Rest {
         &self.word
     }
 
-    /// True when there is a thread, or one is about to be made.
+    /// True when the thread exists, or is about to be made.
     #[inline]
     pub fn is_started(&self) -> bool {
         self.word.load(Ordering::SeqCst) != NOT_STARTED
     }
 
-    /// The caller is to make the thread; false when there is one.
+    /// True when the caller is to make the thread; false when there is one.
     pub fn try_start(&self) -> bool {
         self.word.compare_exchange(NOT_STARTED, WORKING, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
-    /// There is none.
+    /// Says that there is no thread.
     pub fn set_ended(&self) {
         self.word.store(NOT_STARTED, Ordering::SeqCst);
     }
 
-    /// Somebody wants the thread, for something that it can see. False when it works, and looks again before it sleeps for long.
+    /// Says that the thread is wanted, for something that it can see. False when it works, and will look again before
+    /// it sleeps for long. True when the caller must wake it.
     #[inline]
     pub fn want(&self) -> bool {
         model_fence();
@@ -54,7 +56,7 @@ impl Rest {
             return true;
         }
         model_fence();
-        // Marked already: the thread has yet to take it, and to look what it is wanted for.
+        // Marked already: the thread has yet to take the mark, and will then look what it is wanted for.
         if self.mark.load(Ordering::SeqCst) != 0 {
             return false;
         }
@@ -63,12 +65,12 @@ impl Rest {
         self.word.load(Ordering::SeqCst) != WORKING
     }
 
-    /// True when the thread slept and must be woken.
+    /// Sets an idle thread to working. True when it slept, and must be woken.
     pub fn wake(&self) -> bool {
         self.word.compare_exchange(IDLE, WORKING, Ordering::SeqCst, Ordering::Relaxed).is_ok()
     }
 
-    /// The thread is about to sleep; true when it was wanted meanwhile. Whoever wants it from now on wakes it.
+    /// Says that the thread is about to sleep; true when it was wanted meanwhile. Whoever wants it from now on wakes it.
     pub fn begin_idle(&self) -> bool {
         self.word.store(IDLE, Ordering::SeqCst);
         model_fence();
@@ -77,10 +79,11 @@ impl Rest {
         was_wanted
     }
 
-    /// The thread works again.
+    /// Says that the thread works again.
     pub fn end_idle(&self) {
         self.word.store(WORKING, Ordering::SeqCst);
-        // Who was still seen idle, and could not be woken, looks at all that it was wanted for.
+        // Somebody may still have seen the thread idle, and come too late to wake it. So the thread now looks at all
+        // that it was wanted for.
         model_fence();
     }
 }

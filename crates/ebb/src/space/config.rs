@@ -1,33 +1,34 @@
-//! How a space is to be, and why it could not be made.
+//! The configuration of a space, and why a space could not be made.
 
 use crate::base::uapi::Errno;
 use crate::counters::stats::Shared;
 use crate::device::SwapSpec;
 use crate::space::RAM_BYTES_MIN;
 
-/// How a space is to be.
+/// The configuration of a space.
 #[derive(Clone, Copy)]
 pub struct Config<'a> {
-    /// Budget in bytes: resident, staged, pool and metadata of all processes of the tree together. What the tree says
-    /// counts, where it says something.
+    /// Budget in bytes, for the resident, staged, pool and metadata pages of all processes of the tree together. If the
+    /// tree has a budget already, that one counts.
     pub ram_bytes: u64,
-    /// Devices for what finds no room in RAM: at most [`crate::DEVICES_MAX`]. Without one all stays in RAM, compressed.
+    /// Devices for content that finds no room in RAM: at most [`crate::DEVICES_MAX`]. Without a device, everything
+    /// stays in RAM, compressed.
     pub swap: &'a [SwapSpec<'a>],
-    /// Where counters go, and who shares the budget; the space makes its own when there is none.
+    /// The counters, and the processes that share the budget. Without them, the space makes its own.
     pub stats: Option<&'static Shared>,
-    /// The file that these are mapped from, where other processes map it too. The space must be told when the file gets
-    /// another number ([`crate::Space::set_tree_fd`]), and no descriptor of it closed without that.
+    /// The file that `stats` is mapped from, where other processes map it too. The space must be told when the file's
+    /// descriptor changes ([`crate::Space::set_tree_fd`]). No descriptor of the file may be closed without telling it.
     pub stats_fd: Option<i32>,
     /// Fallbacks to force.
     pub force: Force,
 }
 
-/// Fallbacks that are forced although the kernel could do better; for tests and for trouble.
+/// Fallbacks to force although the kernel could do better, for tests and for trouble.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Force {
     /// Never MOVE.
     pub no_move: bool,
-    /// Runs that frames of the stock can be moved to are, whatever that costs.
+    /// Use MOVE for each run that the stock has frames for, whatever that costs.
     pub always_move: bool,
     /// Treat every page as shared after fork.
     pub shared: bool,
@@ -46,17 +47,17 @@ pub struct Force {
 pub enum InitError {
     /// The budget is below [`RAM_BYTES_MIN`].
     BudgetTooSmall,
-    /// userfaultfd is not to be had.
+    /// userfaultfd is not available.
     Userfaultfd(Errno),
     /// No address space for metadata (RLIMIT_AS?).
     AddressSpace(Errno),
-    /// The file of this device, by its place in the list, could not be created.
+    /// The file of a device could not be created. The first field is the device's place in [`Config::swap`].
     Spill(usize, Errno),
     /// More threads than contexts.
     Threads,
     /// More processes than a tree can have.
     Processes,
-    /// In fork's child: the descriptor is gone that says that it lives.
+    /// In fork's child: the descriptor is gone by which others see that it lives.
     Life,
 }
 

@@ -1,4 +1,4 @@
-//! What eviction knows: where it looks next, how much it takes, and what became of what it took.
+//! What eviction knows: where it looks next, how much it takes, and how much of what it took came back.
 
 use crate::base::ring::Ring;
 use crate::base::uapi::Errno;
@@ -7,7 +7,7 @@ use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 /// Most units that wait to be swept.
 const UNITS_MAX: usize = 1 << 20;
 
-/// State of eviction that is no page's and no unit's.
+/// State of eviction that belongs to no single page or unit.
 pub struct Eviction {
     /// Units with present pages, in the order in which reclaim looks at them.
     pub(crate) units: Ring,
@@ -21,7 +21,7 @@ pub struct Eviction {
 }
 
 impl Eviction {
-    /// Nothing to sweep yet, and then so many pages at a time.
+    /// Nothing to sweep yet. A sweep will take at most `sweep_pages` pages.
     pub fn new(sweep_pages: usize) -> Result<Self, Errno> {
         Ok(Self {
             units: Ring::new(UNITS_MAX)?,
@@ -39,12 +39,12 @@ impl Eviction {
         self.nr_clean.load(Relaxed)
     }
 
-    /// So many more pages are clean.
+    /// Counts `n` more clean pages.
     pub fn add_clean(&self, n: usize) {
         self.nr_clean.fetch_add(n, Relaxed);
     }
 
-    /// So many are clean no more.
+    /// Counts `n` fewer clean pages.
     pub fn sub_clean(&self, n: usize) {
         self.nr_clean.fetch_sub(n, Relaxed);
     }
@@ -54,52 +54,53 @@ impl Eviction {
         self.sweep_pages.load(Relaxed)
     }
 
-    /// From now on so many.
+    /// Sets [`Self::sweep_max`].
     pub fn set_sweep_max(&self, pages: usize) {
         self.sweep_pages.store(pages, Relaxed);
     }
 
-    /// Units touched so recently are passed over while other processes are given memory; 0 for none.
+    /// Units touched within this many milliseconds are passed over while other processes are given memory; 0 when none
+    /// are.
     pub fn young_ms(&self) -> u64 {
         self.young_ms.load(Relaxed)
     }
 
-    /// From now on those touched so recently.
+    /// Sets [`Self::young_ms`].
     pub fn set_young_ms(&self, ms: u64) {
         self.young_ms.store(ms, Relaxed);
     }
 
-    /// So many pages were evicted.
+    /// Counts `n` evicted pages.
     pub fn add_evicted(&self, n: u64) {
         self.nr_evicted.fetch_add(n, Relaxed);
     }
 
-    /// Pages evicted since they were taken last.
+    /// Returns how many pages were evicted since the last call, and counts from 0 again.
     pub fn take_evicted(&self) -> u64 {
         self.nr_evicted.swap(0, Relaxed)
     }
 
-    /// So many pages came back soon after they were evicted.
+    /// Counts `n` pages that came back soon after they were evicted.
     pub fn add_needed_again(&self, n: u64) {
         self.nr_needed_again.fetch_add(n, Relaxed);
     }
 
-    /// Such pages since they were taken last.
+    /// Returns how many such pages there were since the last call, and counts from 0 again.
     pub fn take_needed_again(&self) -> u64 {
         self.nr_needed_again.swap(0, Relaxed)
     }
 
-    /// Pages that each process of the tree with memory to speak of would have if all had the same.
+    /// Pages that each process of the tree that has grown (`Budget::has_grown`) would have if all of them had the same.
     pub fn even_part(&self) -> usize {
         self.even_part.load(Relaxed)
     }
 
-    /// From now on so many.
+    /// Sets [`Self::even_part`].
     pub fn set_even_part(&self, pages: usize) {
         self.even_part.store(pages, Relaxed);
     }
 
-    /// In fork's child: what its parent evicted and needed again says nothing of the child.
+    /// Begins anew in fork's child: its parent's evictions and refaults say nothing about the child.
     pub fn reset(&self) {
         self.nr_evicted.store(0, Relaxed);
         self.nr_needed_again.store(0, Relaxed);

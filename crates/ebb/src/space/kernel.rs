@@ -1,4 +1,4 @@
-//! What this kernel can do, what it was told not to, and what it has of this process's memory.
+//! What this kernel can do, what Ebb was told not to use, and what the kernel has of this process's memory.
 
 use crate::base::bound::Bound;
 use crate::base::uapi::{self, Errno, uffd::Uffd};
@@ -18,20 +18,20 @@ pub struct Kernel {
     can_drop_vectored: AtomicBool,
     zeros: usize,
     force: Force,
-    /// Something was locked (mlock) since nothing was.
+    /// True when something may be locked (mlock).
     has_locked: AtomicBool,
-    /// Pages that stay in memory for good, because they are locked or registered.
+    /// Pages that stay in memory because they are locked or registered.
     pub(crate) staying: Bound,
     /// Drivers that may have pinned memory for long: see [`crate::pages::drivers`].
     pub(crate) drivers: Drivers,
 }
 
-// SAFETY: `uffd` changes only before the space is shared, or under the exclusive gate; everything else is shared safely by
+// SAFETY: `uffd` changes only before the space is shared, or with the gate closed; everything else is shared safely by
 // its own type.
 unsafe impl Sync for Kernel {}
 
 impl Kernel {
-    /// The kernel behind `uffd`, but for what `force` forbids.
+    /// Describes the kernel behind `uffd`, without what `force` forbids.
     pub fn new(uffd: Uffd, force: Force) -> Result<Self, InitError> {
         Ok(Self {
             can_move: uffd.has_move() && !force.no_move && !force.shared,
@@ -49,58 +49,58 @@ impl Kernel {
     /// The userfaultfd.
     #[inline]
     pub fn uffd(&self) -> Uffd {
-        // SAFETY: it changes with the gate closed. Readers are inside, or want the number alone, which may be old by the time
-        // they use it in any case.
+        // SAFETY: it changes only with the gate closed. Readers are inside, or want the number alone, which may be
+        // outdated by the time they use it in any case.
         unsafe { *self.uffd.get() }
     }
 
-    /// Another userfaultfd takes its place.
+    /// Replaces the userfaultfd.
     pub fn set_uffd(&self, _exclusive: &Exclusive<'_>, uffd: Uffd) {
         // SAFETY: with the gate closed nobody else reads it.
         unsafe { *self.uffd.get() = uffd };
     }
 
-    /// MOVE works here.
+    /// True when MOVE works here.
     #[inline]
     pub fn can_move(&self) -> bool {
         self.can_move
     }
 
-    /// Write protection lasts whatever the program and the kernel do, so that pages can be clean.
+    /// True when write protection lasts whatever the program and the kernel do, so that pages can be clean.
     #[inline]
     pub fn can_protect(&self) -> bool {
         self.can_protect
     }
 
-    /// One call can drop several ranges, as far as is known.
+    /// True when one call can drop several ranges, as far as is known.
     pub fn can_drop_vectored(&self) -> bool {
         self.can_drop_vectored.load(Relaxed)
     }
 
-    /// Address of as many pages of zeros as are brought in at once at most.
+    /// Address of [`WINDOW_MAX`] pages of zeros: the most that are brought in at once.
     #[inline]
     pub fn zeros(&self) -> usize {
         self.zeros
     }
 
-    /// What is forced.
+    /// The forced fallbacks.
     #[inline]
     pub fn force(&self) -> &Force {
         &self.force
     }
 
-    /// Something may be locked (mlock).
+    /// True when something may be locked (mlock).
     pub fn has_locked(&self) -> bool {
         self.has_locked.load(Relaxed)
     }
 
-    /// Something is locked now, or nothing any more.
+    /// Sets [`Self::has_locked`].
     pub fn set_has_locked(&self, has_locked: bool) {
         self.has_locked.store(has_locked, Relaxed);
     }
 
-    /// Gives the memory of ranges `(address, length)` back, with one call where the kernel takes several ranges (6.13);
-    /// how many leading ranges are gone for sure.
+    /// Gives back the memory of ranges `(address, length)`, with one call where the kernel takes several ranges (Linux
+    /// 6.13). Returns how many leading ranges are gone for sure.
     pub fn drop_ranges(&self, ranges: &[(usize, usize)]) -> usize {
         let one_by_one =
             || ranges.iter().take_while(|(at, len)| uapi::madvise(*at, *len, MADV_DONTNEED).is_ok()).count();
@@ -117,7 +117,8 @@ impl Kernel {
                 };
                 ranges.iter().take_while(whole).count()
             }
-            // An older kernel, or a seccomp filter: not again. Or memory that is locked.
+            // An older kernel or a seccomp filter: do not try again. Or locked memory, if EINVAL came and no range is
+            // gone.
             Err(error @ (Errno::BADF | Errno::INVAL | Errno::PERM | Errno::NOSYS)) => {
                 let gone = one_by_one();
                 if error != Errno::INVAL || gone > 0 {

@@ -31,7 +31,7 @@ use crate::tree::Tree;
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 impl Space {
-    /// This process holds so much that others of the tree may ask for it.
+    /// True when this process holds so much that others of the tree may ask for some.
     pub fn has_grown(&self) -> bool {
         self.budget.has_grown()
     }
@@ -45,7 +45,7 @@ impl Space {
 /// Smallest budget a space accepts.
 pub const RAM_BYTES_MIN: u64 = 4 << 20;
 
-/// How often the process looks after a lock that may go with a thread.
+/// How often the process looks whether it has its membership lock, where the lock may go away with a thread.
 const HOLD_NS: u64 = 1_000_000_000;
 
 /// Everything Ebb has in one process. Lives until the process ends.
@@ -55,7 +55,7 @@ pub struct Space {
     pub(crate) table: PageTable,
     pub(crate) regions: Regions,
     pub(crate) threads: Threads,
-    /// What the process may hold, of what its tree may.
+    /// What this process may hold of the tree's budget.
     pub(crate) budget: Budget,
     /// Parts of the space with limits of their own.
     pub(crate) groups: Groups,
@@ -68,15 +68,15 @@ pub struct Space {
 }
 
 impl Space {
-    /// Address space for later: tables of 128 GiB of memory, two thousand threads, masks of what forks share, and a spill file
-    /// for each generation of children.
+    /// Bytes of address space to set aside for later: tables for 128 GiB of memory, two thousand threads, masks for
+    /// what forks share, and the spill files of eight generations of children.
     pub(crate) fn later_bytes(swap: &[SwapSpec<'_>]) -> usize {
         const SHARES_BYTES: usize = 1 << 30;
         let files = swap.iter().map(|spec| SpillFile::metadata_bytes(spec.bytes)).sum::<usize>();
         (256 << 20) + (512 << 20) + SHARES_BYTES + 8 * files
     }
 
-    /// The userfaultfd. It changes only under the exclusive gate, in fork's child.
+    /// The userfaultfd. It changes only with the gate closed: in fork's child, and when its descriptor is moved.
     #[inline]
     pub(crate) fn uffd(&self) -> Uffd {
         self.kernel.uffd()
@@ -87,12 +87,12 @@ impl Space {
         self.stats
     }
 
-    /// Budget in pages.
+    /// The tree's budget in pages.
     pub fn limit_pages(&self) -> usize {
         self.budget.limit()
     }
 
-    /// Pages charged now.
+    /// Pages that this process has charged now.
     pub fn charged_pages(&self) -> usize {
         self.budget.charged()
     }
@@ -107,8 +107,9 @@ impl Space {
         self.budget.tree()
     }
 
-    /// The same by the background thread, whose table lasts as long as itself: when to look again, because another thread's has the
-    /// lock.
+    /// Makes sure that this process has its membership lock, where threads have descriptor tables of their own. For the
+    /// background thread, whose table lasts as long as the thread. Returns in how many nanoseconds to look again, if
+    /// another thread's table has the lock.
     pub(crate) fn hold_membership_in_ns(&self) -> Option<u64> {
         if !self.tree().has_own_tables() {
             return None;
@@ -117,7 +118,7 @@ impl Space {
         (!is_here).then_some(HOLD_NS)
     }
 
-    /// Says that the program cannot go on, and ends it as the kernel's out-of-memory killer would.
+    /// Reports that the program cannot go on, and kills it as the kernel's out-of-memory killer would.
     pub(crate) fn fatal(&self, text: &[u8]) -> ! {
         self.stats.set_error(text);
         if self.tree().is_first() {
@@ -129,7 +130,7 @@ impl Space {
         uapi::kill_self();
     }
 
-    /// An inconsistency that must not happen: says so; ends the program when told to be strict.
+    /// Reports an inconsistency that must not happen. Ends the program if `Force::strict` is set.
     pub(crate) fn inconsistent(&self, text: &[u8]) {
         self.stats.set_error(text);
         if self.kernel.force().strict {
@@ -137,23 +138,26 @@ impl Space {
         }
     }
 
-    /// From now on the kernel may keep references to pages beyond the calls that these are given for: no frame is written for
-    /// another page any more. Before the first such call. What is in stock already no such page has been in.
+    /// Stops the reuse of frames: from now on, no frame is written for another page. After some system calls have
+    /// returned, the kernel may keep references to the pages that they used: call this before the first of them. Frames
+    /// that are in stock already are safe: no such page has been in them.
     pub fn reuse_no_frames(&self) {
-        // A page that such a call is given is in no sweep before the call is over: see `pin`. A sweep looks here after its claims.
+        // A page that such a call uses is in no sweep until the call is over: see `pin`. A sweep reads this flag after
+        // its claims.
         self.places.stock.is_over.store(true, SeqCst);
     }
 }
 
 impl Space {
-    /// A context for the calling thread; none when there are too many threads.
+    /// Gives the calling thread a context; none when there are too many threads.
     pub fn attach_thread(&self) -> Option<&ThreadCtx> {
         self.threads.contexts.attach()
     }
 
-    /// A process that shared the memory and worked with `ctx` is gone, or has left for another program; `process` is its number,
-    /// where that says the same here and there. If it was killed while it was inside, or had closed the gate, what it had locked
-    /// stays locked, and a page that it was moving is nowhere: this process cannot go on either, and ends before it waits for ever.
+    /// Ends this process if it cannot go on without a process that shared its memory and worked with `ctx`. That
+    /// process is gone, or has left for another program; `process` is its number, where both see the same number. If it
+    /// was killed while it was inside, or had closed the gate, its locks stay locked, and a page that it was moving is
+    /// nowhere. This process then ends instead of waiting for ever.
     pub fn outlive(&self, ctx: &ThreadCtx, process: Option<u32>) {
         if ctx.gate.is_inside() || process.is_some() && self.threads.closed_by() == process {
             self.fatal(
@@ -165,7 +169,7 @@ impl Space {
 
     /// Takes the calling thread's context back.
     pub fn detach_thread(&self, ctx: &ThreadCtx) {
-        // A process that shared the memory may have been killed at work.
+        // The context may be that of a process that shared the memory and was killed at work.
         let ahead = ctx.take_charged_ahead();
         self.budget.uncharge(ahead);
         self.threads.contexts.detach(ctx);

@@ -1,41 +1,42 @@
-//! What read-ahead remembers: the front of the walk that asked last, and who walks.
+//! What read-ahead remembers: the front of the walk that asked last, and which threads walk.
 
 use crate::base::clock;
 use crate::threads::walker::Walker;
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize};
 
-/// Windows that a walker does without help after it has lost its processor: at first and at most.
+/// Windows that walks do without help after a walker has lost its processor: at first, and at most.
 const ALONE_MIN: u32 = 8;
 const ALONE_MAX: u32 = 1024;
-/// Who has not walked for so long, in steps of [`clock::stamp`], walks no more.
+/// A thread that has not walked for this long, in steps of [`clock::stamp`], no longer walks.
 pub(crate) const PERIOD_STAMPS: u32 = 8;
 
-/// Where the last walk is.
+/// Where the last walk is, and who walks.
 #[derive(Default)]
 pub struct ReadAhead {
-    /// The front of the walk that asked last, and 1 when it writes; 0 for none.
+    /// The front of the walk that asked last, with bit 0 set when it writes; 0 for none.
     pub(crate) front: AtomicUsize,
-    /// Where its region ends: stored first, and not with it, so that it may be another walk's for a moment.
+    /// Where that walk's region ends. Stored before the front, and not in one step with it: for a moment it may be
+    /// another walk's.
     pub(crate) limit: AtomicUsize,
-    /// The front that the background thread has seen last.
+    /// The front that the background thread saw last.
     pub(crate) seen: AtomicUsize,
-    /// The front for which all is done that is to be done.
+    /// The front for which nothing is left to do.
     pub(crate) served: AtomicUsize,
-    /// Which threads walk in this period and walked in the one before, a bit each.
+    /// Threads that walk in this period, and threads that walked in the one before: one bit each.
     pub(crate) walkers: [AtomicU64; 2],
     pub(crate) period: AtomicU32,
-    /// Windows that walks go on alone.
+    /// Windows that walks have yet to do without help.
     pub(crate) alone: AtomicU32,
-    /// How many these were the last time.
+    /// How many windows that was the last time. Falls by one with each window done with help.
     pub(crate) backoff: AtomicU32,
 }
 
 impl ReadAhead {
-    /// How many threads walk now, with that of number `thread`. Two that share a bit are one.
+    /// Counts the threads that walk now, with the one of number `thread`. Two threads that share a bit count as one.
     pub(crate) fn nr_walkers(&self, thread: usize, period: u32) -> usize {
         if clock::is_forbidden() {
-            // Nobody can tell who walks no more.
+            // Without a clock, nobody can tell which threads no longer walk.
             return 1;
         }
         let [now, before] = &self.walkers;
@@ -51,15 +52,15 @@ impl ReadAhead {
         (now.load(Relaxed) | before.load(Relaxed)).count_ones() as usize
     }
 
-    /// Whether a walker should ask for help with what comes next. `preempted`: how often it has lost its processor so far; `now`:
-    /// as [`clock::stamp`].
+    /// True when a walker should ask for help with what comes next. `preempted` is how often its thread has lost its
+    /// processor so far, `now` is the time as [`clock::stamp`] gives it.
     pub(crate) fn is_of_use(&self, walker: &Walker, preempted: u32, now: u32) -> bool {
-        // To lose it long after the last help is not for that.
+        // A processor lost long after the last help was not lost because of it.
         let is_recent = now.wrapping_sub(walker.looked.swap(now, Relaxed)) < PERIOD_STAMPS;
         let is_preempted = walker.preempted.swap(preempted, Relaxed) != preempted && is_recent;
         let (alone, backoff) = (self.alone.load(Relaxed), self.backoff.load(Relaxed));
         if alone > 0 {
-            // To lose it now is not for the help.
+            // A processor lost now is not lost because of help: there is none.
             self.alone.store(alone - 1, Relaxed);
             return false;
         }
@@ -73,24 +74,24 @@ impl ReadAhead {
         false
     }
 
-    /// A walk has moved, and nobody has looked at it yet.
+    /// True when a walk has moved and nobody has looked at it yet.
     pub fn is_wanted(&self) -> bool {
         self.front.load(SeqCst) != self.served.load(Relaxed)
     }
 
-    /// The front, as the background thread sees it.
+    /// Returns the front, and remembers it as seen by the background thread.
     pub(crate) fn look(&self) -> usize {
         let front = self.front.load(SeqCst);
         self.seen.store(front, Relaxed);
         front
     }
 
-    /// Nothing more is done for the walk as it was seen last, until it moves; also when there was no room or no time for all.
+    /// Ends the work for the walk as it was last seen, until it moves. Also when there was no room or no time for all.
     pub fn rest(&self) {
         self.served.store(self.seen.load(Relaxed), Relaxed);
     }
 
-    /// In fork's child, whose walk it is not.
+    /// Begins anew in fork's child: the walk is not the child's.
     pub fn reset(&self) {
         self.look();
         self.rest();
@@ -107,7 +108,7 @@ mod tests {
     fn who_loses_its_processor_goes_on_alone_for_longer_each_time() {
         let (ahead, walker) = (ReadAhead::default(), Walker::default());
         let mut now = 100;
-        // What happened before is nobody's fault.
+        // Losses before the first look are nobody's fault.
         assert!(ahead.is_of_use(&walker, 7, now) && ahead.is_of_use(&walker, 7, now));
         let mut alone = |preempted: u32| {
             assert!(!ahead.is_of_use(&walker, preempted, now));
@@ -119,12 +120,12 @@ mod tests {
         assert_eq!(alone(10), 2 * (ALONE_MIN - 1));
         (2..20).for_each(|i| assert!(alone(10 * i) <= ALONE_MAX));
         assert_eq!(ahead.backoff.load(Relaxed), ALONE_MAX - 1);
-        // Long without: the next time is short again.
+        // After a long time without a loss, the next pause is short again.
         let now = now - 1;
         (0..ALONE_MAX).for_each(|_| assert!(ahead.is_of_use(&walker, 190, now)));
         assert!(!ahead.is_of_use(&walker, 203, now));
         assert_eq!(ahead.backoff.load(Relaxed), ALONE_MIN);
-        // And what happens between two walks is nobody's fault either.
+        // Losses between two walks are nobody's fault either.
         ahead.reset();
         assert!(ahead.is_of_use(&walker, 300, now + PERIOD_STAMPS));
     }

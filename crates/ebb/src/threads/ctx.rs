@@ -1,7 +1,7 @@
 //! What the engine knows of each thread that enters it.
 //!
-//! Contexts live in one reserved array and are handed out by index; a context that was given back is used again.
-//! Background threads have one like any other.
+//! Contexts live in one reserved array and are handed out by index. A context that was given back is used again.
+//! Background threads have a context like any other thread.
 
 use crate::base::uapi::{self, Errno};
 use crate::protocols::gate::GateFlag;
@@ -12,30 +12,31 @@ use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 /// Most threads at a time.
 pub const THREADS_MAX: usize = 32_768;
-/// Pages that are brought in at once at most.
+/// Most pages that are brought in at once.
 pub const WINDOW_MAX: usize = 16;
 
-/// One thread's context. Only its own thread changes it, but for what eviction reads: the gate flag and the pins.
+/// One thread's context. Only its own thread changes it. Eviction in other threads reads the gate flag and the pins.
 #[repr(C, align(128))]
 pub struct ThreadCtx {
     pub(crate) gate: GateFlag,
     pub(crate) pins: Pins,
     used: AtomicU32,
-    /// Consecutive spurious faults on one page: a page that is present for the engine and missing for the kernel.
+    /// The page of the last spurious fault, and how many came on it in a row. The engine takes such a page for present,
+    /// and the kernel may miss it.
     pub(crate) spurious_addr: AtomicU64,
     pub(crate) spurious_count: AtomicU32,
     /// The program's alternate signal stack: start and end.
     pub(crate) alt: [AtomicU64; 2],
-    /// Pages charged for work that is under way: what a fork's child must give back for threads it does not have.
+    /// Pages charged for work under way. Fork's child gives them back for threads that it does not have.
     pub(crate) in_flight: AtomicU32,
-    /// Pages charged for what the child of a fork that this thread is about to make has for itself.
+    /// Pages charged for what fork's child has for itself, while this thread is about to fork.
     pub(crate) fork_room: AtomicU32,
     pub(crate) walker: Walker,
     index: AtomicU32,
-    /// The group of its new mappings, as a place in the table. Others change it with the gate closed.
+    /// The group of the thread's new mappings, as a place in the table. Others change it with the gate closed.
     pub(crate) group: AtomicU32,
-    /// Decompression target of one page when no wide buffer is free, and a page for what a file holds compressed. Not
-    /// on the stack: a handler may run on a signal stack of a few kilobytes.
+    /// Two pages: where one page is decompressed to when no wide buffer is free, and where a file's compressed content
+    /// goes. Not on the stack: a handler may run on a signal stack of a few kilobytes.
     pub(crate) bounce: UnsafeCell<[Bounce; 2]>,
 }
 
@@ -47,28 +48,28 @@ pub struct Bounce(pub [u8; 4096]);
 unsafe impl Sync for ThreadCtx {}
 
 impl ThreadCtx {
-    /// True when `a` and `b` are on the alternate signal stack both, or neither is.
+    /// True when `a` and `b` are both on the alternate signal stack, or both not.
     pub(crate) fn same_stack(&self, a: u64, b: u64) -> bool {
         let (start, end) = (self.alt[0].load(Ordering::Relaxed), self.alt[1].load(Ordering::Relaxed));
         (start..end).contains(&a) == (start..end).contains(&b)
     }
 
-    /// Pages that it has charged for what comes next.
+    /// Pages that the thread has charged for what comes next.
     pub(crate) fn charged_ahead(&self) -> usize {
         (self.in_flight.load(Ordering::Relaxed) + self.fork_room.load(Ordering::Relaxed)) as usize
     }
 
-    /// The same, which it has charged no more.
+    /// Returns [`Self::charged_ahead`] and sets it to zero.
     pub(crate) fn take_charged_ahead(&self) -> usize {
         (self.in_flight.swap(0, Ordering::Relaxed) + self.fork_room.swap(0, Ordering::Relaxed)) as usize
     }
 
-    /// True while a thread has it.
+    /// True while a thread has this context.
     pub(crate) fn is_used(&self) -> bool {
         self.used.load(Ordering::Relaxed) != 0
     }
 
-    /// The shard of per-thread allocation state this thread uses.
+    /// The shard of allocation state that this thread uses.
     pub(crate) fn shard(&self) -> usize {
         self.index.load(Ordering::Relaxed) as usize
     }
@@ -77,7 +78,7 @@ impl ThreadCtx {
 /// All contexts of a space.
 pub struct Contexts {
     at: *const ThreadCtx,
-    /// How many there is room for.
+    /// How many contexts there is room for.
     nr: usize,
     /// Contexts at or above this were never used.
     high_water: AtomicUsize,
@@ -91,7 +92,7 @@ unsafe impl Send for Contexts {}
 impl Contexts {
     /// Reserves the array.
     pub fn new() -> Result<Self, Errno> {
-        // A thread needs as much address space at least, and this must not be all of it.
+        // A thread needs at least as much address space, and the contexts must not take all of it.
         const THREAD_BYTES_MIN: u64 = 256 << 10;
         let nr = (uapi::address_space_limit() / THREAD_BYTES_MIN).clamp(64, THREADS_MAX as u64) as usize;
         let at = uapi::reserve_aligned(nr * core::mem::size_of::<ThreadCtx>(), 4096)?.cast();
@@ -104,7 +105,7 @@ impl Contexts {
         unsafe { &*self.at.add(i) }
     }
 
-    /// Hands out an unused context.
+    /// Hands out an unused context; none when all are in use.
     pub fn attach(&self) -> Option<&ThreadCtx> {
         for i in 0..self.nr {
             let ctx = self.get(i);
@@ -112,7 +113,7 @@ impl Contexts {
                 && ctx.used.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok()
             {
                 ctx.index.store(i as u32, Ordering::Relaxed);
-                // The mark is raised before the thread first enters, so that a closer looks at its flag.
+                // The mark is raised before the thread first enters, so that a thread that closes the gate looks at this flag.
                 self.high_water.fetch_max(i + 1, Ordering::SeqCst);
                 return Some(ctx);
             }
@@ -122,7 +123,7 @@ impl Contexts {
 
     /// Takes a context back.
     pub fn detach(&self, ctx: &ThreadCtx) {
-        // Up only if a process that shared the memory was killed inside: who closes the gate would wait for it.
+        // The flag is up only if a process that shared the memory was killed inside. Whoever closes the gate would wait for it.
         ctx.gate.reset();
         ctx.pins.reset();
         ctx.walker.reset();
@@ -134,12 +135,12 @@ impl Contexts {
 
     /// Every context that may be in use.
     pub fn all(&self) -> impl Iterator<Item = &ThreadCtx> {
-        // The mark is read at each step, not once: a closer of the gate must see threads that attached before it shut.
+        // The mark is read at each step, not once: a thread that closes the gate must see threads that attached before that.
         (0..self.nr).take_while(|i| *i < self.high_water.load(Ordering::SeqCst)).map(|i| self.get(i))
     }
 
-    /// After fork, in the child: only `own` came along. Returns the pages that the others had charged for work they
-    /// had not begun.
+    /// After fork, in the child: keeps only `own`, the context of the thread that came along. Returns the pages that
+    /// the other threads had charged for work they had not begun.
     pub fn keep_only(&self, own: &ThreadCtx) -> usize {
         let mut in_flight = 0;
         for ctx in self.all() {

@@ -1,60 +1,64 @@
-//! Who gives up memory when the tree runs short: the process whose memory has been cold longest.
+//! Which process gives up memory when the tree runs short: the one whose memory has been cold longest.
 //!
-//! User space has no accessed bit, but a process knows when one of its units last needed a fault, and what came back of
-//! what it swept. It publishes how many of its pages were last seen in use how long ago; who runs short adds the time
-//! since then, because a process that published nothing new may have used nothing. If it did use them, it finds that out
-//! when it is asked: what it sweeps comes back, and is young in what it publishes next. That is the kernel's second
-//! chance, with a histogram per process in place of one list for all (multi-generational LRU).
+//! User space has no accessed bit. But a process knows when each of its units last needed a fault, and what came back
+//! of the pages that it swept. It publishes how many of its pages were last seen in use how long ago. A process that
+//! runs short adds the time since then, because a process that published nothing new may have used nothing. If the
+//! process did use its pages, it finds out when it is asked: the pages that it sweeps come back, and are young in what
+//! it publishes next. This is the kernel's second chance, with a histogram for each process in place of one list for
+//! all (multi-generational LRU).
 
 use super::share::Share;
 use super::{AGE_BASE_MS, AGES, Kind, Member, MemberId, Page, said};
 use crate::protocols::primitive::Ordering;
 use core::sync::atomic::Ordering::Relaxed;
 
-/// Fewer pages than these are not worth waking a process.
+/// Pages. Waking a process is not worth it for fewer.
 pub const WORTH_PAGES: u64 = 64;
-/// For so long a process that had little to give is not asked again: the first time, and at most.
+/// How long a process that had little to give is not asked again: the first time, and at most.
 const DECLINED_MS: u64 = 100;
 const DECLINED_MS_MAX: u64 = 5000;
-/// The same for what it shares, at most: less than [`IDLE_KNOWN_MS`], so that all who share something can be known to be idle.
+/// How long a process that kept what it shares is not asked for that again, at most. Less than [`IDLE_KNOWN_MS`], so
+/// that all processes that share some memory can be known to be idle at the same time.
 const KEEPS_SHARED_MS_MAX: u64 = 2000;
-/// For so long who was seen to be idle is taken to be.
+/// How long a process that was seen idle is taken to be idle.
 const IDLE_KNOWN_MS: u64 = 5000;
-/// Who has not heard for so long that all of what it shares is asked for, because it was stopped, keeps it: much may be different.
+/// A process that learns this late that it is asked for everything it shares keeps it: it was stopped, and much may
+/// have changed.
 const GIVE_MS: u64 = 1000;
-/// No more often than this is it asked for that.
+/// Least time between two requests to one process for everything that it shares.
 const GIVE_EVERY_MS: u64 = 100;
 
-/// A process that has not answered for so long is passed over: it may be stopped.
+/// A process that has not answered for this long is passed over: it may be stopped.
 const SILENT_MS: u64 = 50;
 
-/// How long it says something that a process needs again what it evicts, or does not.
+/// How long the figure counts that says how much a process needed again of what it evicted.
 const NEEDED_AGAIN_MS: u64 = 1000;
-/// A process that needs again more than so many of a thousand pages that it evicts has none to spare.
+/// A process is short if, of a thousand pages that it evicted, it needed at least so many again.
 const SHORT_PERMILLE: u32 = 200;
-/// One that needs so many times fewer again has.
+/// A process has pages to spare if it needs again so many times fewer than the process that is short.
 const SPARE_PART: u32 = 4;
-/// One that has so large a part more than a process that is short gives it some.
+/// A process that owes gives some if it has more than the process that is short by over this part.
 const EVEN_PART: u64 = 64;
-/// Who has had most for so long, while another was short, owes some. Of many short processes that do not all fit, who has most ends
-/// soon, and leaves its memory to the others, if it is not held up.
+/// A process owes some of its memory when it has had the most for this long while another one was short. Not sooner: of
+/// many short-lived processes that do not all fit, the largest ends soon and leaves its memory to the others, if
+/// nothing holds it up.
 const RICH_MS: u64 = 10_000;
-/// When nobody was short for so long, that begins anew.
+/// If no process was short for this long, [`RICH_MS`] begins anew.
 const RICH_SEEN_MS: u64 = 2000;
-/// The part of what a process holds that may be what Ebb keeps books in.
+/// One part in so many of what a process holds may be Ebb's books.
 const BOOKS_PART: u64 = 16;
-/// Shares of a process that say what it has in common with others.
+/// How many shares of a process are looked at to see what it has in common with others.
 const SHARES_LOOKED_AT: usize = 4;
-/// The part of what a process holds that it is asked for.
+/// One part in so many of what a process holds is what it is asked for.
 pub const ASK_PART: u64 = 16;
 
-/// The class of an age.
+/// The class of an age in milliseconds.
 pub fn class_of(age_ms: u64) -> usize {
     let doublings = (age_ms / AGE_BASE_MS).checked_ilog2().map_or(0, |log| log as usize + 1);
     doublings.min(AGES - 1)
 }
 
-/// The least age of a class.
+/// The least age of a class, in milliseconds.
 pub fn least_of(class: usize) -> u64 {
     if class == 0 { 0 } else { AGE_BASE_MS << (class - 1) }
 }
@@ -62,15 +66,16 @@ pub fn least_of(class: usize) -> u64 {
 /// Numbers of pages by age.
 pub type Histogram = [u32; AGES];
 
-/// What a process that is asked for memory does with pages that others have, too. It is not memory before all have given it up.
+/// What a process that is asked for memory does with pages that other processes hold too. Such a page becomes free only
+/// when all holders have given it up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum OfShared {
-    /// Keeps it.
+    /// Keep it.
     Keep = 0,
-    /// Gives it, if it does not run: who asks needs again what it evicts.
+    /// Give it up, if the program is idle: the asking process keeps needing what it evicts.
     IfIdle = 1,
-    /// Gives it: who asks has nothing, and nobody else gives any.
+    /// Give it up: the asking process has nothing, and no other process gives anything.
     Give = 2,
 }
 
@@ -83,7 +88,8 @@ impl Member {
         self.published_ms.store(now_ms.max(1), Ordering::Release);
     }
 
-    /// At least how old its coldest pages are, as many of them as are worth asking for; none when it has not so many.
+    /// The least age of its coldest pages, in milliseconds, taking as many of them as are worth asking for; none when
+    /// it has too few.
     pub fn coldest_ms(&self, now_ms: u64) -> Option<u64> {
         let charged = said(&self.charged);
         if charged < WORTH_PAGES {
@@ -102,25 +108,25 @@ impl Member {
         class.map(|class| least_of(class) + now_ms.saturating_sub(published))
     }
 
-    /// Pages in memory that it has to itself, when it last looked.
+    /// Pages in memory that the process had to itself when it last looked.
     pub fn unshared(&self) -> u64 {
         self.ages.iter().map(|pages| u64::from(pages.load(Relaxed))).sum()
     }
 
-    /// Publishes that it evicted so many pages lately, and needed so many that it had evicted again soon.
+    /// Publishes that the process evicted `evicted` pages lately, and soon needed `again` of them again.
     pub fn publish_needed_again(&self, again: u64, evicted: u64, now_ms: u64) {
         let permille = (again * 1000 / evicted.max(1)).min(1000) as u32;
         self.needed_again.store(permille + 1, Relaxed);
         self.needed_again_ms.store(now_ms, Relaxed);
     }
 
-    /// How many of a thousand pages that it evicted lately it needed again soon; none while it evicts little.
+    /// How many of a thousand pages that the process evicted lately it soon needed again; none while it evicts little.
     pub fn needed_again_permille(&self, now_ms: u64) -> Option<u32> {
         let is_recent = now_ms.saturating_sub(self.needed_again_ms.load(Relaxed)) < NEEDED_AGAIN_MS;
         self.needed_again.load(Relaxed).checked_sub(1).filter(|_| is_recent)
     }
 
-    /// Somebody who is short sees that this one has more than any other.
+    /// Notes that a process that is short sees that this one has more to itself than any other.
     fn note_rich(&self, now_ms: u64) {
         let is_new = now_ms.saturating_sub(self.rich_seen_ms.load(Relaxed)) > RICH_SEEN_MS;
         if self.rich_ms.load(Relaxed) == 0 || is_new && !self.owes() {
@@ -131,13 +137,15 @@ impl Member {
         }
     }
 
-    /// It was seen to have most for so long that it gives some to who is short and has less, now and from now on.
+    /// True when the process was seen to have the most for so long that it gives some to processes that are short and
+    /// have less, from then on.
     pub fn owes(&self) -> bool {
         let (from, to) = (self.rich_ms.load(Relaxed), self.rich_seen_ms.load(Relaxed));
         from != 0 && to.saturating_sub(from) >= RICH_MS
     }
 
-    /// It gets some from `other`, which owes it that. If it is as old it will owe some, too, when it has more.
+    /// Notes that this process gets memory from `other`, which owes it. If this one has been a member for [`RICH_MS`],
+    /// it will owe too as soon as it has more.
     pub fn owes_like(&self, other: &Self, now_ms: u64) {
         if now_ms.saturating_sub(self.since_ms.load(Relaxed)) >= RICH_MS {
             self.rich_ms.store(other.rich_ms.load(Relaxed), Relaxed);
@@ -145,19 +153,20 @@ impl Member {
         }
     }
 
-    /// True when it was asked for memory long ago and has not answered.
+    /// True when the process was asked for memory long ago and has not answered.
     fn is_silent(&self, now_ms: u64) -> bool {
         let asked = self.asked_ms.load(Relaxed);
         self.ask_pages.load(Relaxed) > 0 && now_ms.saturating_sub(asked) > SILENT_MS
     }
 
-    /// Asking it is worth while.
+    /// True when asking the process is worth it.
     fn answers(&self, now_ms: u64) -> bool {
         !self.is_silent(now_ms) && now_ms >= self.declined_until_ms.load(Relaxed)
     }
 
-    /// It was asked, and has given so many pages of those it was asked for. Who had little is left alone for a while, longer
-    /// each time; answers for how long it was last time.
+    /// Answers a request: the process gave `given` of the pages that it was asked for. If it had little to give, it is
+    /// left alone for a while, longer than the `last_ms` of the last time. Returns for how long, in milliseconds; 0 if
+    /// it is not left alone.
     pub fn answer(&self, given: i64, now_ms: u64, last_ms: u64) -> u64 {
         let asked = self.take_ask();
         if given * 4 >= asked {
@@ -168,14 +177,15 @@ impl Member {
         pause_ms
     }
 
-    /// It has given nothing of what it shares, and is left alone for a while, longer than for `last_ms`; answers for how long.
+    /// Answers a request for shared memory with nothing. The process is left alone for a while, longer than the
+    /// `last_ms` of the last time. Returns for how long, in milliseconds.
     pub fn keep_shared(&self, now_ms: u64, last_ms: u64) -> u64 {
         let pause_ms = (2 * last_ms).clamp(DECLINED_MS, KEEPS_SHARED_MS_MAX);
         self.keeps_shared_until_ms.store(now_ms + pause_ms, Relaxed);
         pause_ms
     }
 
-    /// What it is asked to do with what it shares.
+    /// What the process is asked to do with memory that it shares.
     pub fn asked_of_shared(&self, now_ms: u64) -> OfShared {
         match self.ask_shared.load(Ordering::SeqCst) {
             0 => OfShared::Keep,
@@ -185,31 +195,31 @@ impl Member {
         }
     }
 
-    /// What it was asked for is dealt with; how many pages that was. In this order: what comes meanwhile may be lost, and is asked
-    /// for again, but what is asked of the shared does not stay behind without pages.
+    /// Ends a request, and returns how many pages were asked for. The pages go first: a request that comes meanwhile
+    /// may be lost, and will be made again, but a request for shared memory never stays behind without pages.
     pub fn take_ask(&self) -> i64 {
         let pages = self.ask_pages.swap(0, Ordering::SeqCst);
         self.ask_shared.store(OfShared::Keep as u32, Ordering::SeqCst);
         pages
     }
 
-    /// Its program does something, or does not.
+    /// Sets whether its program is idle.
     pub fn set_idle(&self, is_idle: bool, now_ms: u64) {
         self.idle_ms.store(if is_idle { now_ms.max(1) } else { 0 }, Relaxed);
     }
 
-    /// True when its program was seen to do nothing of late.
+    /// True when its program was lately seen idle.
     pub fn is_idle(&self, now_ms: u64) -> bool {
         let seen = self.idle_ms.load(Relaxed);
         seen != 0 && now_ms.saturating_sub(seen) < IDLE_KNOWN_MS
     }
 
-    /// It may be asked for what it shares.
+    /// True when the process may be asked for memory that it shares.
     fn answers_for_shared(&self, now_ms: u64) -> bool {
         !self.is_silent(now_ms) && now_ms >= self.keeps_shared_until_ms.load(Relaxed)
     }
 
-    /// Asks it for `pages`; whoever calls this wakes it then, by [`Member::asked`].
+    /// Asks the process for `pages`. The caller then wakes it through [`Member::asked`].
     pub fn ask(&self, pages: i64, shared: OfShared, now_ms: u64) {
         self.ask_shared.fetch_max(shared as u32, Ordering::SeqCst);
         if self.ask_pages.fetch_max(pages, Ordering::SeqCst) <= 0 {
@@ -219,20 +229,21 @@ impl Member {
     }
 }
 
-/// A member that may spare so many pages.
+/// A member that may spare pages.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Spare {
     /// Its place in the tree's page, as [`Page::member`] takes it.
     pub index: u32,
     /// Pages of 4 KiB to ask it for, before the limits of one request apply.
     pub pages: u64,
-    /// It has more than who asks, who needs it as much: that one waits for it, because if both evict, both stay what they are.
+    /// The member has more than the asking process, which needs it as much. The asking process waits for the pages: if
+    /// both evicted, the difference would stay.
     pub owes: bool,
 }
 
 impl Page {
-    /// The member that is asked first, and at least how old its coldest pages are: of those that answer, and not `own`, and
-    /// with at least `pages_min` pages, the one whose coldest pages are oldest.
+    /// The member to ask first, and the least age of its coldest pages in milliseconds. It is the one with the oldest
+    /// coldest pages among those that answer, are not `own`, and have at least `pages_min` pages.
     pub fn coldest(&self, own: Option<u32>, pages_min: u64, now_ms: u64) -> Option<(u32, u64)> {
         self.members()
             .filter(|(index, member)| Some(*index) != own && member.kind() == Kind::Managed)
@@ -241,13 +252,14 @@ impl Page {
             .max_by_key(|(_, age)| *age)
     }
 
-    /// The member with most pages of those that answer, are not `own`, and have at least `pages_min`. Its ages may say that it has
-    /// nothing to give: they are as old as its last look, and who is idle does not see that others no longer share with it.
+    /// The member with the most pages among those that answer, are not `own`, and have at least `pages_min` pages. Its
+    /// ages may say that it has nothing to give: they are as old as its last look, and an idle process does not see
+    /// that others no longer share with it.
     pub fn largest(&self, own: Option<u32>, pages_min: u64, now_ms: u64) -> Option<u32> {
         self.largest_of(own, pages_min, |member| member.answers(now_ms))
     }
 
-    /// The same of those that may be asked for what they share, whatever they do.
+    /// Likewise among those that may be asked for memory that they share, idle or not.
     pub fn largest_to_give(&self, own: Option<u32>, pages_min: u64, now_ms: u64) -> Option<u32> {
         self.largest_of(own, pages_min, |member| {
             member.answers_for_shared(now_ms) && now_ms.abs_diff(member.asked_ms.load(Relaxed)) >= GIVE_EVERY_MS
@@ -262,12 +274,13 @@ impl Page {
             .map(|(index, _)| index)
     }
 
-    /// Whether the member at `own` needs again what it evicts.
+    /// True when the member at `own` needs again what it evicts.
     pub fn is_short(&self, own: u32, now_ms: u64) -> bool {
         self.member(own).needed_again_permille(now_ms).is_some_and(|permille| permille >= SHORT_PERMILLE)
     }
 
-    /// The member that shares most of those that may be asked for that, are not `own`, and share at least `pages_min`.
+    /// The member that shares the most among those that may be asked for that, are not `own`, and share at least
+    /// `pages_min` pages.
     pub fn largest_sharer(&self, own: u32, pages_min: u64, now_ms: u64) -> Option<u32> {
         self.members()
             .filter(|(index, member)| *index != own && member.kind() == Kind::Managed)
@@ -278,7 +291,7 @@ impl Page {
             .map(|(index, _)| index)
     }
 
-    /// Member `own` is short: notes who has more to itself than any other, and than that one.
+    /// Member `own` is short: notes which member has more to itself than any other, `own` included.
     fn note_richest(&self, own: u32, now_ms: u64) {
         let managed = self.members().filter(|(_, member)| member.kind() == Kind::Managed);
         let richest = managed.max_by_key(|(_, member)| member.unshared());
@@ -287,11 +300,15 @@ impl Page {
         }
     }
 
-    /// A member that may spare pages, and how many, while `own` needs again what it evicts, which ages do not tell: one that
-    /// does not need what it evicts, because it reads through memory or fills it; and, where processes `share` most of what
-    /// they have since a fork, one of the family that has more than twice as much to itself, because what is left beside the
-    /// shared may be less than one of them needs to get anywhere. Of those with at least `pages_min` pages the one that has
-    /// most to itself. Where there is no such member, one that has more than `own`: both need it, and get the same.
+    /// A member that may spare pages, and how many, while `own` needs again what it evicts. Ages do not tell that. It
+    /// is one of these, with at least `pages_min` pages:
+    ///
+    /// * A member that does not need what it evicts, because it reads once through memory or fills it.
+    /// * If `share`, so the processes share since a fork most of what they have: one of the family with more than twice
+    ///   as much to itself. What is left beside the shared memory may be less than one of them needs to get anywhere.
+    /// * If there is no such member: one that owes and has more than `own`. Both need it, so both shall get the same.
+    ///
+    /// Of several, the one that has the most to itself.
     pub fn spendthrift(&self, own: u32, pages_min: u64, share: bool, now_ms: u64) -> Option<Spare> {
         let member = self.member(own);
         let short = member.needed_again_permille(now_ms).filter(|permille| *permille >= SHORT_PERMILLE)?;
@@ -304,7 +321,7 @@ impl Page {
             let held = self.shares().filter(|(_, share)| share.number_of(self.id_of(own)).is_some());
             shares.iter_mut().zip(held).for_each(|(to, (_, share))| *to = Some(share));
         }
-        // Pages that it is asked for, and how many it has to itself.
+        // How many pages to ask for, how many it has to itself, and whether it owes.
         let spares = |index: u32, m: &Member| {
             if share && self.are_family(own, index) {
                 let theirs = self.unshared_now(index, shares.iter().flatten().copied());
@@ -313,13 +330,14 @@ impl Page {
                     return Some((more / 2, theirs, false));
                 }
             }
-            // Who gives too much needs again what it evicts, and is asked no more.
+            // A member that gives too much will need again what it evicts, and is then asked no more.
             let (needs, theirs) = (m.needed_again_permille(now_ms), m.unshared());
             if needs.is_some_and(|permille| permille <= short / SPARE_PART) && theirs >= WORTH_PAGES {
                 return Some((theirs / ASK_PART, theirs, false));
             }
-            // Who has most of its memory uses it so often that its pages are never cold, and needs at once what it gives: of two
-            // that do the same one would have all for ever. What is shared says nothing of who has how much.
+            // A process that has most of its memory resident uses it so often that its pages are never cold, and takes
+            // back at once what it gives. Of two that do the same work, one would have everything for ever. Under
+            // `share` this is left out, because shared memory says nothing of which process has how much.
             let more = theirs.saturating_sub(unshared);
             (!share && m.owes() && more > unshared / EVEN_PART + WORTH_PAGES).then_some((more / 4, theirs, true))
         };
@@ -336,20 +354,21 @@ impl Page {
         MemberId { index, generation: self.member(index).generation() }
     }
 
-    /// Pages that the member at `index` has to itself: when it last looked, or now, by what it holds and has in common with others
-    /// by these shares. Who is idle does not look, and does not see that others no longer share with it.
+    /// Pages that the member at `index` has to itself. If it is in `shares`, by what it holds now and has in common
+    /// with others there; otherwise as it last published. An idle process does not look, and does not see that others
+    /// no longer share with it.
     fn unshared_now<'a>(&self, index: u32, shares: impl Iterator<Item = &'a Share>) -> u64 {
         let (member, id) = (self.member(index), self.id_of(index));
         let of_program = |share: &Share| (share.surplus() - share.pool_surplus()).max(0) as u64;
         let common = shares.filter(|share| share.number_of(id).is_some()).map(of_program);
         let Some(common) = common.reduce(|sum, pages| sum + pages) else { return member.unshared() };
-        // What the pool has may be had or not, and what is staged goes by itself.
+        // Pool memory may be had or not, and staged pages are reclaimed anyway.
         let charged = said(&member.charged);
         let elsewhere = said(&member.pool) + said(&member.staged) + charged / BOOKS_PART;
         charged.saturating_sub(common + elsewhere).max(member.unshared())
     }
 
-    /// True when one is the other's parent, or both have the same.
+    /// True when one member is the other's parent, or both have the same parent.
     fn are_family(&self, a: u32, b: u32) -> bool {
         let (of_a, of_b) = (self.member(a).parent(), self.member(b).parent());
         of_a == Some(self.id_of(b)) || of_b == Some(self.id_of(a)) || of_a.is_some() && of_a == of_b
@@ -360,14 +379,14 @@ impl Page {
 mod tests {
     use super::*;
 
-    /// A page with managed members that hold so many pages, so many of them to themselves, and need so many of a thousand
-    /// again.
+    /// A page with managed members. For each: pages that it holds, pages that it has to itself, and how many of a
+    /// thousand evicted pages it needs again.
     fn page_of(members: &[(u64, u32, u64)], now_ms: u64) -> &'static Page {
         let at = crate::base::uapi::reserve(size_of::<Page>()).expect("memory");
         // SAFETY: zeroed memory of its size is a valid page; never unmapped.
         let page: &'static Page = unsafe { &*at.cast::<Page>() };
         for (index, (charged, unshared, again)) in (0..).zip(members) {
-            // All are children of the first.
+            // All members are children of the first.
             let parent = MemberId { index: 0, generation: page.member(0).generation() };
             page.reserve(index, parent, now_ms);
             let member = page.member(index);
@@ -389,13 +408,13 @@ mod tests {
         let id = |index: u32| MemberId { index, generation: page.member(index).generation() };
         let may = |index, now_ms| page.may_give_up(id(index), now_ms);
         assert!(may(0, 7000));
-        // What it held is there when it is gone.
+        // What the first one held is there when it is gone.
         assert!(!may(1, 7000) && !may(1, 7999) && !may(1, 16_999));
         page.member(0).set_kind(Kind::Free);
         assert!(may(1, 8000) && !may(1, 8999));
-        // It may take as long as it likes to end, but not for ever.
+        // The process may take its time to end, but not for ever.
         assert!(!may(1, 17_999) && may(1, 18_000));
-        // Another clock.
+        // The time is by another clock.
         assert!(may(1, 10) && !may(1, 20));
     }
 
@@ -406,7 +425,7 @@ mod tests {
         assert_eq!(page.spendthrift(0, 64, false, 15_000), gives(1, 200));
         assert_eq!(page.spendthrift(1, 64, false, 15_000), None);
         assert_eq!(page.spendthrift(3, 64, false, 15_000), gives(1, 200));
-        // With too little to be asked, and when nothing is known any more.
+        // No member has enough to be asked; then nothing is known any more.
         assert_eq!(page.spendthrift(0, 200_000, false, 15_000), None);
         assert_eq!(page.spendthrift(0, 64, false, 15_000 + NEEDED_AGAIN_MS), None);
         page.member(1).declined_until_ms.store(16_000, Relaxed);
@@ -415,23 +434,23 @@ mod tests {
 
     #[test]
     fn of_equals_who_has_more_owes_some_however_much_it_needs_it() {
-        // The second needs nothing again, because it has everything; or all, because it was asked for some.
+        // The second needs nothing again because it has everything; or everything, because it was asked for some.
         for needs in [0, 300, 1000] {
             let page = page_of(&[(2000, 1000, 400), (16_000, 15_000, needs)], 15_000);
             let found = page.spendthrift(0, 64, false, 15_000).unwrap();
             assert_eq!((found.index, found.owes), (1, needs > 100));
             assert_eq!(page.spendthrift(1, 64, false, 15_000).filter(|spare| spare.owes), None);
         }
-        // It has published nothing of the kind.
+        // The second has published no such figure.
         let page = page_of(&[(2000, 1000, 400), (16_000, 15_000, 0)], 15_000);
         page.member(1).needed_again.store(0, Relaxed);
         assert_eq!(page.spendthrift(0, 64, false, 15_000), Some(Spare { index: 1, pages: 3500, owes: true }));
-        // Little more is no more, and who needs little has enough.
+        // A little more does not count as more, and a process that needs little again has enough.
         let page = page_of(&[(16_000, 15_000, 400), (16_000, 15_290, 400)], 15_000);
         assert_eq!(page.spendthrift(0, 64, false, 15_000), None);
         let page = page_of(&[(2000, 1000, 100), (16_000, 15_000, 400)], 15_000);
         assert_eq!(page.spendthrift(0, 64, false, 15_000), None);
-        // Nor does who has not had it for long.
+        // A process that has not had it for long owes nothing.
         let page = page_of(&[(2000, 1000, 400), (16_000, 15_000, 400)], 15_000);
         page.member(1).rich_ms.store(0, Relaxed);
         for now_ms in (15_000..25_000).step_by(500) {
@@ -440,7 +459,7 @@ mod tests {
         }
         page.member(0).publish_needed_again(400, 1000, 25_000);
         assert!(page.spendthrift(0, 64, false, 25_000).is_some_and(|spare| spare.owes));
-        // What is shared cannot be compared.
+        // Where processes share, their memory cannot be compared.
         let page = page_of(&[(2000, 5000, 400), (16_000, 9000, 400)], 15_000);
         assert_eq!(page.spendthrift(0, 64, true, 15_000), None);
     }
@@ -461,7 +480,7 @@ mod tests {
         assert!(!rich.owes());
         notes(30_000, 30_000);
         assert!(rich.owes() && !page.member(2).owes());
-        // Nobody was short for a while, a short one or a long one.
+        // For a while, short or long, no process was short.
         for gap in [3000, 60_000] {
             reset();
             notes(20_000, 25_000);
@@ -472,10 +491,10 @@ mod tests {
         }
         notes(200_000, 200_000);
         assert!(rich.owes());
-        // It does not say so of itself.
+        // A process does not note itself.
         (70_000..90_000).step_by(1000).for_each(|now_ms| page.note_richest(1, now_ms));
         assert!(!poor.owes());
-        // Who has just begun does not take it on.
+        // A process that has just begun does not owe in turn.
         poor.since_ms.store(90_001 - RICH_MS, Relaxed);
         poor.owes_like(rich, 90_000);
         assert!(!poor.owes());
@@ -489,7 +508,7 @@ mod tests {
         let gives = |index, pages| Some(Spare { index, pages, owes: false });
         assert_eq!(page.spendthrift(0, 64, true, 15_000), gives(1, 3000));
         assert_eq!(page.spendthrift(1, 64, true, 15_000), None);
-        // Of a sibling too, and of one that evicts nothing.
+        // A sibling may be asked too, and one that evicts nothing.
         page.member(1).needed_again.store(0, Relaxed);
         assert_eq!(page.spendthrift(2, 64, true, 15_000), gives(1, 3005));
         let page = page_of(&[(10_000, 3000, 900), (16_000, 5900, 900)], 15_000);
@@ -507,11 +526,11 @@ mod tests {
         share.count(15_500, 0);
         assert_eq!(page.spendthrift(0, 64, true, 15_000), None);
         share.count(-9500, 0);
-        // What books take may not be had.
+        // What books take cannot be had.
         let left = (16_000 - 6000 - 1000 - 100) / 2;
         let spare = page.spendthrift(0, 64, true, 15_000).unwrap();
         assert_eq!((spare.pages, spare.owes), (left, false));
-        // Where bits may be wrong each has what it holds.
+        // In a void share each process has what it holds.
         page.member(1).clear();
         share.make_void();
         assert_eq!(
@@ -544,7 +563,7 @@ mod tests {
     #[test]
     fn who_has_most_is_asked_whatever_it_said_last() {
         let page = page_of(&[(500, 0, 0), (4900, 0, 0), (1800, 0, 0), (40, 0, 0)], 15_000);
-        // None has anything to give, as far as it knows.
+        // As far as they know, none has anything to give.
         assert_eq!(page.coldest(Some(0), 64, 15_000), None);
         assert_eq!(page.largest(Some(0), 64, 15_000), Some(1));
         assert_eq!(page.largest(Some(1), 64, 15_000), Some(2));
@@ -565,15 +584,14 @@ mod tests {
         assert_eq!(page.member(2).keep_shared(15_000, 0), 100);
         assert_eq!(page.largest_sharer(0, 64, 15_099), Some(1));
         assert_eq!(page.largest_sharer(0, 64, 15_100), Some(2));
-        // One that has declined to give what is its own may have this.
+        // One that declined to give what is its own may still be asked for what it shares.
         page.member(2).declined_until_ms.store(20_000, Relaxed);
         assert_eq!(page.largest_sharer(0, 64, 15_100), Some(2));
         page.member(2).ask(64, OfShared::IfIdle, 15_000);
         assert_eq!(page.largest_sharer(0, 64, 15_100), Some(1));
         assert_eq!(page.largest_sharer(0, 3001, 15_100), None);
         assert!(page.is_short(0, 15_000) && !page.is_short(1, 15_000));
-        // Nobody who shares nothing is asked for that, but for who has most, whatever it declined: no more often than ten times a
-        // second.
+        // The largest is asked for everything that it shares, whatever it declined, but at most ten times a second.
         assert_eq!(page.largest_to_give(Some(0), 64, 15_100), Some(1));
         page.member(1).ask(64, OfShared::Give, 15_100);
         page.member(1).take_ask();
@@ -615,7 +633,7 @@ mod tests {
         page.set_limit(1000);
         assert_eq!(grow(1, 960), Some(40));
         page.wait(id(0), now_ms);
-        // Another is too late, and the one that has most cannot take what is left.
+        // The second to wait is too late, and the one that has the most cannot take what is left.
         page.wait(id(2), now_ms);
         assert_eq!([grow(1, 10), grow(2, 10)], [None; 2]);
         page.member(1).granted.fetch_sub(100, Relaxed);
@@ -625,7 +643,7 @@ mod tests {
         assert_eq!(grow(1, 10), None);
         page.wait_no_more(id(0));
         assert_eq!(grow(1, 10), Some(44));
-        // Who says no more that it waits, or is gone, keeps nobody away.
+        // A member that no longer says that it waits, or that is gone, keeps nobody away.
         page.wait(id(0), now_ms.saturating_sub(5000));
         assert_eq!(grow(1, 10), Some(34));
         page.wait(id(2), now_ms);

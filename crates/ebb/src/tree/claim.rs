@@ -1,10 +1,10 @@
-//! Becoming a member, and being found dead.
+//! How a process becomes a member, and how it is found dead.
 //!
-//! Each member's process holds a record lock on one byte of the shared file. The kernel lets go of it when the process
-//! dies, whatever kills it, and keeps it over exec. So who gets the lock of a member that is in use knows that its
-//! process is gone, and takes what it held back: the next one that runs short does that, no later than that. Nothing has
-//! to be written by the dying, and process numbers that are used again, or that mean something else in another pid
-//! namespace, do not matter.
+//! Each member's process holds a record lock on one byte of the shared file. The kernel releases the lock when the
+//! process dies, whatever kills it, and keeps the lock over exec. So a process that gets the lock of a member in use
+//! knows that the member's process is dead, and takes back what it held. The next process that runs short does so, at
+//! the latest. A dying process has to write nothing. Process numbers do not matter, although they are used again and
+//! mean something else in another pid namespace.
 
 use super::masks;
 use super::share::{HOLDERS_MAX, NEAR, PLANE_HOLDERS, Share, holders_of, is_of_several, plane_of};
@@ -15,40 +15,43 @@ use crate::protocols::primitive::Ordering;
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::Relaxed;
 
-/// Where the bytes are that members lock: behind everything that the file has.
+/// Where the bytes that members lock begin: beyond everything that the file has.
 pub(super) const LOCKS_AT: u64 = 1 << 43;
-/// The byte that the process locks that started the tree.
+/// The byte that is locked by the process that started the tree.
 const SUPERVISOR_AT: u64 = LOCKS_AT - 1;
-/// How long a child may take from fork to its own lock, before its place goes to somebody else. A child that is stopped
+/// How long a child may take from fork to its own lock before another process gets its place. A child that is stopped
 /// meanwhile takes another place when it goes on.
 const RESERVED_MS: u64 = 5000;
-/// Where the bytes are that are locked by who begins with a share, or forgets its masks.
+/// Where the bytes of shares begin. A process locks one while it begins with the share, takes bits back there, or
+/// forgets its masks.
 const SHARE_LOCKS_AT: u64 = LOCKS_AT + (1 << 20);
-/// A process that called exec so long ago is another program, or finds out that it has lost what it shared.
+/// A process that called exec this long ago is another program by now, or finds out that it has lost what it shared.
 const EXEC_MS: u64 = 20;
-/// Pages whose bits are taken back at a time: as many count too often from then on when who does it is killed meanwhile.
+/// Pages whose bits are taken back at a time. If the process that does so is killed meanwhile, at most so many count
+/// too often from then on.
 const CHUNK: usize = 64;
-/// With what pauses who must take bits back tries, and for how long somebody else may be at it.
+/// The pause between two attempts of a process that must take bits back; and after how long another process that is at
+/// it is taken to be stopped.
 const RELEASE_STEP_NS: u64 = 1_000_000;
 const STOPPED_MS: u64 = 2000;
-/// How often those that run short look for dead ones, all together: a look costs more than in proportion to the members,
-/// because the kernel finds each of their locks in a list.
+/// How often processes that run short look for dead ones, all of them together. Twice the members cost a look more than
+/// twice as much, because the kernel finds each of their locks in a list. So looks become rarer as members become more.
 const REAP_EVERY_MS: u64 = 5;
 const REAP_EVERY_MS_MAX: u64 = 50;
 const MEMBERS_PER_MS: u64 = 4;
 
-/// The place of a member's byte.
+/// The byte of a member.
 fn byte(index: u32) -> u64 {
     LOCKS_AT + u64::from(index)
 }
 
-/// The place of a share's byte.
+/// The byte of a share.
 pub fn share_byte(index: u32) -> u64 {
     SHARE_LOCKS_AT + u64::from(index)
 }
 
-/// The process behind a member as the caller's pid namespace numbers it; none when it is dead, 0 when it has no number here.
-/// For who is no member itself: of its own the kernel says nothing.
+/// The process behind a member, as the caller's pid namespace numbers it. None when it is dead, 0 when it has no number
+/// here. The caller must be another process: the kernel does not report a process's own locks.
 pub fn holder(fd: i32, index: u32) -> Option<i32> {
     record_lock::holder(fd, byte(index))
 }
@@ -58,17 +61,18 @@ pub fn supervise(fd: i32) -> bool {
     record_lock::try_lock(fd, SUPERVISOR_AT)
 }
 
-/// The process that started the tree, as the caller's pid namespace numbers it, 0 when it has no number here; none when it
-/// has ended. For who is another process.
+/// The process that started the tree, as the caller's pid namespace numbers it. None when it has ended, 0 when it has
+/// no number here. The caller must be another process.
 pub fn supervisor(fd: i32) -> Option<i32> {
     record_lock::holder(fd, SUPERVISOR_AT)
 }
 
-/// Takes back what dead members held; how many there were. By one thread of the process at a time. Of the places in `own`,
-/// which may be the process's own, the kernel does not say whether somebody holds them.
+/// Takes back what dead members held. Returns how many there were. One thread of a process may call this at a time.
+/// `own` are places that may be the calling process's own; for these the kernel does not say whether a process holds
+/// them.
 pub fn reap(page: &Page, fd: i32, own: &[u32]) -> usize {
     let mut reaped = 0;
-    // The bits of who has no member any more are nobody's.
+    // Bits under the name of a member that is gone are nobody's.
     for (_, share) in page.shares() {
         for (_, id) in share.holders().filter(|(_, id)| page.find(*id).is_none()) {
             release(page, fd, id, || page.find(id).is_none());
@@ -77,7 +81,7 @@ pub fn reap(page: &Page, fd: i32, own: &[u32]) -> usize {
     for (index, member) in page.members() {
         let is_young = || now_ms().saturating_sub(member.since_ms.load(Relaxed)) < RESERVED_MS;
         let id = MemberId { index, generation: member.generation() };
-        // In this order: see `back_from_exec`.
+        // The order matters: see `come_back`.
         let left_ms = member.left_ms.load(Ordering::SeqCst);
         let has_left = || {
             now_ms().saturating_sub(left_ms) >= EXEC_MS
@@ -95,7 +99,8 @@ pub fn reap(page: &Page, fd: i32, own: &[u32]) -> usize {
         if may_live() || own.contains(&index) || !record_lock::try_lock(fd, byte(index)) {
             continue;
         }
-        // Looked at again: until now somebody else may have held it, and cleared it, or made it a child's.
+        // Look again: until the lock was taken, another process may have held the place and cleared it, or made it a
+        // child's.
         if !may_live() && release(page, fd, id, || true) {
             member.clear();
             reaped += 1;
@@ -105,15 +110,15 @@ pub fn reap(page: &Page, fd: i32, own: &[u32]) -> usize {
     reaped
 }
 
-/// Takes all bits of `id` back, whose process holds nothing any more of what they stand for, as long as `is_gone` says so.
-/// False when that was not possible now: somebody else is at it, or there is no room to look.
+/// Takes all bits of `id` back, as long as `is_gone` says that its process holds nothing any more of what they stand
+/// for. False when that was not possible now: another process is at it, or there is no room to look.
 fn release(page: &Page, fd: i32, id: MemberId, is_gone: impl Fn() -> bool) -> bool {
     let mut done = true;
     let said = page.find(id).map_or(0, |member| member.has_bits.load(Ordering::SeqCst));
     for (index, share) in page.shares().filter(|(_, share)| share.number_of(id).is_some()) {
-        // One at a time: who is late would take the bits of whoever has the number next.
+        // One process at a time: a late one would take the bits of the next holder that gets the number.
         if !record_lock::try_lock(fd, share_byte(index)) {
-            // Who has it for so long is stopped.
+            // A process that has had the lock for so long is stopped.
             if share.wait_ms(now_ms()) >= STOPPED_MS && is_gone() {
                 give_up(share, id);
             } else {
@@ -126,7 +131,8 @@ fn release(page: &Page, fd: i32, id: MemberId, is_gone: impl Fn() -> bool) -> bo
             share.begin_leaving(number, id);
             let planes = plane_of(number).map_or(0..0, |plane| plane..plane + 1);
             let taken = masks::walk(fd, index, planes, |unit| {
-                // What is left out of the sum no more is granted no more either, so that the sum stays what it is.
+                // Pages that are no longer left out of the sum are no longer granted either, so that the sum stays what
+                // it is.
                 for first in (0..unit.masks.len()).step_by(CHUNK) {
                     let part = first..(first + CHUNK).min(unit.masks.len());
                     let pages = share.leave_all(unit.bits(number, part), unit.is_extra);
@@ -148,13 +154,13 @@ fn release(page: &Page, fd: i32, id: MemberId, is_gone: impl Fn() -> bool) -> bo
         record_lock::unlock(fd, share_byte(index));
     }
     if done && let Some(member) = page.find(id) {
-        // Unless it has said since that it has new ones.
+        // Unless the member has said since that it may have new bits.
         let _ = member.has_bits.compare_exchange(said, 0, Ordering::SeqCst, Ordering::SeqCst);
     }
     done
 }
 
-/// Takes a holder's number back without its bits: from now on all pages of the share count in full.
+/// Takes a holder's number back without its bits. From now on all pages of the share count in full.
 fn give_up(share: &Share, id: MemberId) {
     share.make_void();
     if let Some(number) = share.number_of(id) {
@@ -162,8 +168,8 @@ fn give_up(share: &Share, id: MemberId) {
     }
 }
 
-/// Takes all bits of `id` back by who cannot leave it to somebody else. Waits for who is at it, but not for one that is
-/// stopped.
+/// Takes all bits of `id` back, for a caller that cannot leave this to another process. Waits for another process that
+/// is at it, but not for one that is stopped.
 fn release_for_sure(page: &Page, fd: i32, id: MemberId) {
     let began_ms = now_ms();
     while !release(page, fd, id, || true) {
@@ -179,7 +185,7 @@ fn release_for_sure(page: &Page, fd: i32, id: MemberId) {
     }
 }
 
-/// Forgets the masks of a share when nobody uses it. By who holds its lock.
+/// Forgets the masks of a share when nobody uses it. The caller holds the share's lock.
 fn forget_if_empty(share: &Share, fd: i32, index: u32) {
     if share.is_empty() {
         share.reset_empty();
@@ -187,7 +193,7 @@ fn forget_if_empty(share: &Share, fd: i32, index: u32) {
     }
 }
 
-/// The same by who does not.
+/// Likewise, for a caller that does not hold the share's lock.
 pub(super) fn forget_share(page: &Page, fd: i32, index: u32) {
     if record_lock::try_lock(fd, share_byte(index)) {
         forget_if_empty(page.share(index), fd, index);
@@ -195,15 +201,15 @@ pub(super) fn forget_share(page: &Page, fd: i32, index: u32) {
     }
 }
 
-/// Makes a member nobody's, and takes its bits back. By who holds its lock.
+/// Makes a member nobody's, and takes its bits back. The caller holds the member's lock.
 fn vacate(page: &Page, fd: i32, index: u32) {
     let member = page.member(index);
     release_for_sure(page, fd, MemberId { index, generation: member.generation() });
     member.clear();
 }
 
-/// What the masks of all shares say, counted anew: for each share its number, its surplus, and for each holder how many of its
-/// pages another is counted for. What cannot be looked at is left out.
+/// Counts anew what the masks of all shares say. Calls `f` for each share with its index, its surplus, and for each
+/// holder how many of its pages count for another holder. Shares that cannot be looked at are left out.
 pub fn recount(page: &Page, fd: i32, mut f: impl FnMut(u32, i64, &[(MemberId, u64)])) {
     for (index, share) in page.shares().filter(|(_, share)| !share.is_empty()) {
         let (mut surplus, mut counted_elsewhere) = (0, [0u64; HOLDERS_MAX]);
@@ -215,7 +221,7 @@ pub fn recount(page: &Page, fd: i32, mut f: impl FnMut(u32, i64, &[(MemberId, u6
                     continue;
                 }
                 let words = (0..planes).map(|plane| (NEAR + PLANE_HOLDERS * plane as u32, unit.far_word(plane, i)));
-                // It counts for the first.
+                // The page counts for its first holder.
                 let mut is_first = true;
                 for (number, mut word) in core::iter::once((0, holders_of(mask).0)).chain(words) {
                     while word != 0 {
@@ -242,7 +248,7 @@ pub fn recount(page: &Page, fd: i32, mut f: impl FnMut(u32, i64, &[(MemberId, u6
     }
 }
 
-/// Locks a free place for the calling process.
+/// Locks a free place for the calling process; false when the place is taken.
 fn try_claim(page: &Page, fd: i32, index: u32) -> bool {
     if !record_lock::try_lock(fd, byte(index)) {
         return false;
@@ -254,15 +260,15 @@ fn try_claim(page: &Page, fd: i32, index: u32) -> bool {
     is_free
 }
 
-/// Takes a place of [`Kind::Outside`] for the calling process, which may be no process of the tree: there it says what
-/// others hold that have no place of their own.
+/// Takes a place of [`Kind::Outside`] for the calling process, which may be no process of the tree. There it says what
+/// processes without a place of their own hold. None when no place is free.
 pub fn claim_outside(page: &Page, fd: i32) -> Option<MemberId> {
     let index = page.places().find(|&i| page.member(i).kind() == Kind::Free && try_claim(page, fd, i))?;
     page.member(index).clear();
     Some(begin_outside(page, index))
 }
 
-/// Begins at a place that is nobody's, whose lock this process holds.
+/// Begins at a place that is nobody's, and whose lock this process holds.
 fn begin_outside(page: &Page, index: u32) -> MemberId {
     let member = page.member(index);
     member.pid.store(uapi::getpid() as u32, Relaxed);
@@ -272,18 +278,19 @@ fn begin_outside(page: &Page, index: u32) -> MemberId {
     MemberId { index, generation: member.generation() }
 }
 
-/// Takes such a place for the calling process, or the one of this kind that it has, and tells who looks from outside: it is about
-/// to exec a program that does not take one, or has much before it does. It counts for `pages` until somebody has looked for a
-/// while.
+/// Takes a place of [`Kind::Outside`] for the calling process, or begins anew at the one that it has, and wakes the
+/// process that looks from outside. The caller is about to exec a program that takes no place itself, or that has much
+/// memory before it does. The place counts for `pages` until it has been looked at for a while. None when no place is
+/// free.
 pub fn leave_outside(page: &Page, fd: i32, pages: i64) -> Option<MemberId> {
     let pid = uapi::getpid() as u32;
     let is_mine = |(index, member): &(u32, &Member)| {
-        // Whoever has bits was managed, and is another one, which had the number before.
+        // A member with bits was managed: it is that of an earlier process with this number.
         let may_be_mine = member.kind() == Kind::Outside && member.has_bits.load(Relaxed) == 0;
         may_be_mine && member.pid.load(Relaxed) == pid && record_lock::try_lock(fd, byte(*index))
     };
     let mine = page.members().find(is_mine).map(|(index, _)| {
-        // It may be that of a process which had this number before, and is dead.
+        // The place may be that of an earlier process with this number, which is dead.
         vacate(page, fd, index);
         begin_outside(page, index)
     });
@@ -293,12 +300,13 @@ pub fn leave_outside(page: &Page, fd: i32, pages: i64) -> Option<MemberId> {
     Some(id)
 }
 
-/// The program that begins at a place will have so many pages before it says so. One alone leaves half of a small budget.
+/// Counts `pages` at a place whose program will have them before it says so. No single program counts for more than
+/// half of the budget, so that something is left of a small one.
 fn expect(page: &Page, id: MemberId, pages: i64) {
     page.member(id.index).outside.store(pages.min(page.limit() as i64 / 2), Ordering::SeqCst);
 }
 
-/// Gives such a place back. By the process that took it.
+/// Gives an outside place back. Only the process that took it may call this.
 pub fn drop_outside(page: &Page, fd: i32, id: MemberId) {
     if let Some(member) = page.find(id) {
         member.clear();
@@ -306,7 +314,7 @@ pub fn drop_outside(page: &Page, fd: i32, id: MemberId) {
     }
 }
 
-/// Tells who looks from outside that there is a member to look at.
+/// Wakes the process that looks from outside: there is a member to look at.
 fn tell_left(page: &Page) {
     page.left.fetch_add(1, Ordering::SeqCst);
     uapi::futex_wake_shared(&page.left);
@@ -317,12 +325,12 @@ impl Tree {
         self.fd.load(Relaxed)
     }
 
-    /// True when this process alone has the page.
+    /// True when no other process has the page.
     pub fn is_alone(&self) -> bool {
         self.fd() < 0
     }
 
-    /// Takes a place. In a process that did exec, the one that it had.
+    /// Takes a place. After exec, that is the place which the process had.
     pub(super) fn claim_own(&self) -> Result<(), TreeFull> {
         if self.is_alone() {
             self.page.members().for_each(|(_, member)| member.clear());
@@ -332,7 +340,8 @@ impl Tree {
         self.exclusively(|| self.claim_place(0))
     }
 
-    /// Runs `f` while no other thread of this process changes places: record locks do not keep threads apart.
+    /// Runs `f` while no other thread of this process changes places. Record locks do not keep threads of one process
+    /// apart.
     pub(super) fn exclusively<R>(&self, f: impl FnOnce() -> R) -> R {
         while self.places_busy.swap(true, Ordering::SeqCst) {
             uapi::sched_yield();
@@ -342,13 +351,13 @@ impl Tree {
         result
     }
 
-    /// The same where it locks something, and somebody else can do it later: not once another thread has called exec, which
-    /// ends this one wherever it is and leaves its locks to the new program.
+    /// Likewise, for work that takes a lock and that another process can do later. Does nothing once a thread of this
+    /// process has called exec: the exec ends this thread wherever it is, and leaves its locks to the new program.
     pub(super) fn unless_leaving<R>(&self, f: impl FnOnce() -> Option<R>) -> Option<R> {
         self.exclusively(|| if self.leaving.load(Ordering::SeqCst) > 0 { None } else { f() })
     }
 
-    /// Takes a place, in which `granted` pages are granted from its first moment on.
+    /// Takes a place where `granted` pages are granted from its first moment on.
     fn claim_place(&self, granted: i64) -> Result<(), TreeFull> {
         self.forget_holdings();
         let pid = uapi::getpid() as u32;
@@ -357,12 +366,12 @@ impl Tree {
         let mut mine =
             self.page.members().filter(is_mine).map(|(index, _)| index).filter(|&index| self.try_lock(index));
         let first = mine.next();
-        // See `leave_for_exec`.
+        // Where these come from: see `leave_for_exec`.
         for further in mine {
             vacate(self.page, self.fd(), further);
             record_lock::unlock(self.fd(), byte(further));
         }
-        // What it has already counts on, until it is charged.
+        // What the process counts for from outside counts on, until it is charged.
         let granted = granted.max(first.map_or(0, |index| self.page.member(index).counted_outside()));
         let free = |&index: &u32| self.page.member(index).kind() == Kind::Free && self.try_claim(index);
         if let Some(index) = first.or_else(|| self.page.places().find(free)) {
@@ -379,8 +388,9 @@ impl Tree {
         record_lock::try_lock(self.fd(), byte(index))
     }
 
-    /// To the kernel threads with tables of descriptors of their own (unshare, clone without CLONE_FILES) are other owners of
-    /// record locks: what one of them has locked is this process's all the same.
+    /// True when another thread of this process has the lock. To the kernel, threads with descriptor tables of their
+    /// own (unshare, clone without CLONE_FILES) are other owners of record locks. What one of them has locked is this
+    /// process's all the same.
     fn another_thread_has(&self, index: u32) -> bool {
         record_lock::holder(self.fd(), byte(index)) == Some(uapi::getpid())
     }
@@ -402,7 +412,7 @@ impl Tree {
         self.look();
     }
 
-    /// Takes back what dead members held; how many there were.
+    /// Takes back what dead members held. Returns how many there were.
     pub fn reap(&self) -> usize {
         if self.is_alone() || !self.is_owner() || self.places_busy.swap(true, Ordering::SeqCst) {
             return 0;
@@ -413,21 +423,21 @@ impl Tree {
         reaped
     }
 
-    /// The same, but not too often.
+    /// Likewise, but not too often.
     pub fn reap_sometimes(&self) -> usize {
         let (now, last) = (now_ms(), self.page.reaped_ms.load(Relaxed));
         let members = self.page.members().filter(|(_, member)| member.kind() != Kind::Free).count() as u64;
         let every = (members / MEMBERS_PER_MS).clamp(REAP_EVERY_MS, REAP_EVERY_MS_MAX);
-        // Later than now is the clock of another time namespace.
+        // A last look that is later than now was by the clock of another time namespace.
         let is_due = last > now || now - last >= every;
-        // One of them does it.
+        // One process looks for all.
         if !is_due || self.page.reaped_ms.compare_exchange(last, now, Relaxed, Relaxed).is_err() {
             return 0;
         }
         self.reap()
     }
 
-    /// The page's file has another number now; `close` gives the old one up, and with it all locks.
+    /// Notes that the page's file has the number `fd` now. `close` gives the old number up, and with it all locks.
     pub fn set_fd(&self, fd: i32, close: impl FnOnce()) {
         self.exclusively(|| {
             self.fd.store(fd, Relaxed);
@@ -435,16 +445,18 @@ impl Tree {
         });
     }
 
-    /// Makes sure that this process has its lock: it loses that when it closes any descriptor of the file, and it may have
-    /// opened one through /proc. Another may have taken it for dead since; then it takes a place again, where the
-    /// `charged` pages that it has are granted, and shares nothing. Whether the calling thread's table of descriptors has the lock
-    /// and not another thread's, with which it would go.
+    /// Makes sure that this process has its member's lock. It loses the lock when it closes any descriptor of the file,
+    /// and the program may have opened one through /proc. Another process may then have taken it for dead. In that case
+    /// it takes a place again, where its `charged` pages are granted, and shares nothing.
+    ///
+    /// Returns whether the lock is in the calling thread's descriptor table, or none is needed. A lock in another
+    /// thread's table goes away with that table. Fails when all places are taken.
     pub fn hold(&self, charged: i64) -> Result<bool, TreeFull> {
         if self.is_alone() || !self.is_owner() {
             return Ok(true);
         }
         self.exclusively(|| {
-            // Whoever calls exec may leave the locks that were taken to the next program.
+            // An exec may leave locks that are taken now to the next program.
             if self.leaving.load(Ordering::SeqCst) > 0 {
                 return if self.is_lost() { Err(TreeFull) } else { Ok(false) };
             }
@@ -458,18 +470,19 @@ impl Tree {
                 record_lock::unlock(self.fd(), byte(old.index));
             }
             self.claim_place(charged)?;
-            // The background thread may wait to be asked at the old place.
+            // The background thread may be waiting for requests at the old place.
             uapi::futex_wake_shared(&self.page.member(old.index).asked);
             Ok(true)
         })
     }
 
-    /// Before exec: from here on others look at what the process holds, until it becomes a member again; at first it counts for
-    /// `pages`. When another thread has
-    /// the lock in a table of descriptors of its own, that goes with it, and there is another place of which the calling thread has
-    /// it: for [`Self::drop_outside`] if the exec fails.
+    /// Before exec: from here on others look at what the process holds, until it becomes a member again. At first it
+    /// counts for `pages`.
+    ///
+    /// Another thread may have the lock in a descriptor table of its own, and the lock goes away with that table. The
+    /// calling thread then takes a place of its own, which is returned: for [`Self::drop_outside`] if the exec fails.
     pub fn leave_for_exec(&self, pages: i64) -> Option<MemberId> {
-        // Waits for who has locked something.
+        // Waits for threads that have locked something.
         self.exclusively(|| {
             let is_first = self.leaving.fetch_add(1, Ordering::SeqCst) == 0;
             if self.is_lost() {
@@ -481,7 +494,7 @@ impl Tree {
                 expect(self.page, id, pages);
             }
             if is_first {
-                // The other place is what the new program has.
+                // If there is another place, it is the new program's.
                 expect(self.page, self.id(), if other.is_some() { 0 } else { pages });
                 self.member().left_ms.store(now_ms(), Ordering::SeqCst);
                 self.member().set_kind(Kind::Outside);
@@ -491,7 +504,8 @@ impl Tree {
         })
     }
 
-    /// The exec failed; while another thread's goes on, the process stays outside. What it was granted may be less than it has then.
+    /// After a failed exec: the process is managed again, unless another thread's exec goes on. Its grant may be less
+    /// than what it has by then.
     pub fn back_from_exec(&self, _exclusive: &Exclusive<'_>) {
         self.exclusively(|| {
             let is_last = self.leaving.fetch_sub(1, Ordering::SeqCst) == 1;
@@ -503,15 +517,15 @@ impl Tree {
 
     fn come_back(&self) {
         self.member().set_kind(Kind::Managed);
-        // Who took its bits back meanwhile looked at the clock first, and then found it outside.
+        // A process that took the bits back meanwhile looked at the clock first, and found this one outside after that.
         if now_ms().saturating_sub(self.member().left_ms.load(Ordering::SeqCst)) >= EXEC_MS / 2 {
             self.forget_holdings();
             release_for_sure(self.page, self.fd(), self.id());
         }
     }
 
-    /// Takes a place for the calling process, which shares the memory of this space but is another, and is about to exec:
-    /// from then on others look at what it holds; at first it counts for `pages`.
+    /// Takes a place for the calling process, which only shares this space's memory and is about to exec. From then on
+    /// others look at what it holds. At first it counts for `pages`.
     pub fn claim_outside(&self, pages: i64) -> Option<MemberId> {
         if self.is_alone() {
             return None;
@@ -519,18 +533,18 @@ impl Tree {
         leave_outside(self.page, self.fd(), pages)
     }
 
-    /// The exec failed for which that place was taken.
+    /// After a failed exec: gives the place back that was taken for it.
     pub fn drop_outside(&self, id: MemberId) {
         let drop = || drop_outside(self.page, self.fd(), id);
-        // Another thread could take the place, and lose it with this one's lock. A process that only shares the memory has locks of its
-        // own, and must not hold anybody up when it is killed.
+        // Another thread could take the place, and lose it when this thread releases the lock. A process that only
+        // shares the memory has locks of its own, and must not hold anybody up if it is killed.
         if self.is_owner() { self.exclusively(drop) } else { drop() }
     }
 
-    /// Before fork: the member of the child, which holds nothing yet. None when there is none; then the child finds one, and
-    /// shares nothing.
+    /// Before fork: reserves a member for the child, which holds nothing yet. None when that is not possible; the child
+    /// then finds a place itself, and shares nothing.
     pub fn reserve_child(&self) -> Option<MemberId> {
-        // Who only shares the memory leaves it to the child to find a place.
+        // A process that only shares the memory leaves it to the child to find a place.
         if self.is_alone() || !self.is_owner() || self.is_lost() {
             return None;
         }
@@ -543,7 +557,7 @@ impl Tree {
         })
     }
 
-    /// The fork failed.
+    /// After a failed fork: gives the child's member back.
     pub fn drop_child(&self, id: MemberId) {
         self.unless_leaving(|| {
             release_for_sure(self.page, self.fd(), id);
@@ -555,9 +569,9 @@ impl Tree {
         });
     }
 
-    /// In fork's child: takes the place that its parent reserved, or another one.
+    /// In fork's child: takes the place that its parent reserved, or another one. Fails when all places are taken.
     pub fn become_child(&self, reserved: Option<MemberId>, granted: i64) -> Result<(), TreeFull> {
-        // Another thread of the parent may have held it; here there is none.
+        // Another thread of the parent may have set it; the child has no other thread.
         self.places_busy.store(false, Relaxed);
         self.leaving.store(0, Relaxed);
         self.forget_own_tables();

@@ -1,9 +1,9 @@
 //! What this process holds in common with others since a fork: the shares in which it has a bit.
 //!
-//! A page that it shares has its bit in one share at most. At a fork the child gets a bit in a share of its parent with its
-//! first page there: where the parent's bit is, the child's is set too; pages that the parent holds alone go to the first
-//! share that has no other use for their mask, and to a new one when there is none. So a family uses one share for as long
-//! as its pages allow.
+//! A page that this process shares has its bit in at most one share. At a fork the child gets a bit in a share of its
+//! parent with the first page that they have in common there. If the parent has its bit set for a page, the child's
+//! bit is set beside it. A page that the parent holds alone goes to the first share where its mask has no other use,
+//! and to a new share if there is none. So a family uses one share for as long as its pages allow.
 
 use super::claim::{forget_share, share_byte};
 use super::masks::{Extent, Masks, Planes, Shape, Spot};
@@ -17,44 +17,46 @@ use crate::protocols::primitive::Ordering;
 use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicI64, AtomicU32, AtomicUsize};
 
-/// Most shares of a process.
+/// Most shares in which one process has a bit.
 const HOLDINGS_MAX: usize = 16;
-/// Pages that are counted at a time: as many may count too often when the process is killed meanwhile.
+/// Pages that are counted at a time. If the process is killed meanwhile, at most so many count too often.
 const CHUNK: i64 = 64;
 
-/// So many of those that have something in common with this process are looked at.
+/// How many of the processes that share with this one are looked at.
 pub const OTHERS_MAX: usize = 16;
-/// A share with less than this part of what the largest has is not looked at for that.
+/// A share is not looked at for others if it has less than this part of the pages of the largest one.
 const OTHERS_PART: i64 = 8;
 
-/// Those that this process shares most with.
+/// The processes that this process shares most with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Others {
-    /// How many, of [`OTHERS_MAX`] at most.
+    /// How many there are, at most [`OTHERS_MAX`].
     pub number: usize,
-    /// Those of them that are not known to do nothing.
+    /// How many of them are not known to be idle.
     pub busy: usize,
 }
 
-/// The share has no bit for the child.
+/// In [`Holding::child`]: the share has no bit for the child.
 const NO_ROOM: u32 = u32::MAX;
 
-/// A share in which this process has a bit. Changes only while nobody else is inside the engine, or to nothing.
+/// A share in which this process has a bit. It may be cleared at any time. Apart from that and from its counts, it
+/// changes with the gate closed only.
 struct Holding {
-    /// Number of the share, and 1; 0 for none.
+    /// Number of the share, plus 1; 0 for none.
     share: AtomicU32,
     /// Number of this process's bit.
     own: AtomicU32,
-    /// Number of the bit of the child of the fork that is under way, and 1; 0 for none yet, [`NO_ROOM`] for none.
+    /// Number of the bit of the child whose fork is under way, plus 1. 0 while the child has none yet, [`NO_ROOM`]
+    /// when it gets none.
     child: AtomicU32,
-    /// Pages that this process holds by it, as far as it knows: others may have left it alone with them. Of these, pages of the
-    /// pool.
+    /// Pages for which this process has its bit set here, as far as it knows: the other holders may have given some
+    /// of them up. `pool_pages` are those of the pool.
     pages: AtomicI64,
     pool_pages: AtomicI64,
-    /// The same of that child.
+    /// Likewise for the child whose fork is under way.
     child_pages: AtomicI64,
     child_pool_pages: AtomicI64,
-    /// Its masks, see [`Masks`].
+    /// Where its masks and planes are mapped, see [`Masks`].
     at: AtomicUsize,
     nr_leaves: AtomicUsize,
     extra_addr: AtomicUsize,
@@ -88,7 +90,7 @@ impl Holding {
 /// All shares of this process.
 pub(super) struct Holdings([Holding; HOLDINGS_MAX]);
 
-/// A holding as it is now.
+/// A copy of a holding as it is now.
 #[derive(Clone, Copy)]
 struct Held<'a> {
     index: u32,
@@ -99,7 +101,7 @@ struct Held<'a> {
 }
 
 impl Held<'_> {
-    /// This process's bit for the page at `addr`, if it may have one, and whether the page is of the pool.
+    /// This process's bit for the page at `addr`, and where the mask is; none if the process cannot have one.
     fn own_bit(&self, addr: usize) -> Option<(Bit<'_>, Spot<'_>)> {
         let spot = self.masks.get(addr)?;
         Some((self.masks.bit(spot, self.own)?, spot))
@@ -156,7 +158,7 @@ impl Holdings {
         holding.share.store(index + 1, Relaxed);
     }
 
-    /// The child of a fork that is about to begin holds nothing yet.
+    /// Forgets the child of the last fork: the next one holds nothing yet.
     fn begin_child(&self, place: usize) {
         let holding = &self.0[place];
         holding.child.store(0, Relaxed);
@@ -164,18 +166,19 @@ impl Holdings {
         holding.child_pool_pages.store(0, Relaxed);
     }
 
-    /// The share at a place is not this process's any more. Somebody may use its masks still.
+    /// Forgets the share at a place: it is this process's no more. Its masks stay mapped, because another thread may
+    /// still use them.
     fn forget(&self, place: usize) {
         self.0[place].share.store(0, Relaxed);
     }
 
-    /// A page less is held by the share at a place.
+    /// Counts one page less that this process holds by the share at a place.
     fn uncount(&self, place: usize, of_pool: bool) {
         self.0[place].pages.fetch_sub(1, Relaxed);
         self.0[place].pool_pages.fetch_sub(i64::from(of_pool), Relaxed);
     }
 
-    /// The child holds what `chunk` counted, and this process what it begins with there.
+    /// Counts a chunk: its pages for the child, and for this process those that begin to be shared.
     fn count_chunk(&self, place: usize, chunk: Chunk) {
         let holding = &self.0[place];
         holding.pages.fetch_add(chunk.begun, Relaxed);
@@ -184,7 +187,7 @@ impl Holdings {
         holding.child_pool_pages.fetch_add(chunk.of_pool, Relaxed);
     }
 
-    /// In fork's child: what was the child's is its own.
+    /// In fork's child: what was counted for the child is now its own.
     fn become_child(&self, place: usize, own: u32) {
         let holding = &self.0[place];
         holding.own.store(own, Relaxed);
@@ -193,31 +196,32 @@ impl Holdings {
         self.begin_child(place);
     }
 
-    /// Pages that this process holds by the share at a place, and of these, pages of the pool.
+    /// Pages that this process holds by the share at a place, and how many of them are of the pool.
     fn pages(&self, place: usize) -> (i64, i64) {
         let holding = &self.0[place];
         (holding.pages.load(Relaxed).max(0), holding.pool_pages.load(Relaxed).max(0))
     }
 }
 
-/// A fork under way: what the child will share.
+/// A fork under way, and what the child will share.
 pub struct Fork<'a> {
     tree: &'a Tree,
     own: MemberId,
     child: MemberId,
     extent: Extent,
-    /// Shares in which the child has a bit, with the numbers of both.
+    /// Shares in which the child has a bit: the share's index, the parent's number, the child's number.
     used: [Option<(u32, u32, u32)>; HOLDINGS_MAX],
-    /// When this process last called exec: another thread of it may do so now.
+    /// When this process last called exec. Another of its threads may do so during the fork.
     left_ms: u64,
-    /// A share for what fits into no other was made, or could not be.
+    /// A share for pages that fit into no other was made in this fork, or could not be made.
     has_made: bool,
-    /// What is not counted yet, by holding.
+    /// What is not counted yet, for each holding.
     chunks: [Chunk; HOLDINGS_MAX],
     total: i64,
 }
 
-/// Pages that were said to be shared, and of these, those of the pool, and those that the parent had alone.
+/// Pages that became shared and are not counted yet: all of them, those of the pool, and those that the parent held
+/// alone before, in all and of the pool.
 #[derive(Clone, Copy, Default)]
 struct Chunk {
     pages: i64,
@@ -227,18 +231,18 @@ struct Chunk {
 }
 
 impl Fork<'_> {
-    /// The page at `addr`, which is mapped, will be shared. False when it will count twice.
+    /// Shares the page at `addr`, which is mapped, with the child. False when the page will count twice.
     pub fn share(&mut self, addr: usize) -> bool {
         let (page, holdings) = (self.tree.page(), &self.tree.holdings);
         for (place, held) in holdings.all(page) {
             let Some((own, spot)) = held.own_bit(addr).filter(|(own, _)| own.is_set()) else { continue };
             if held.share.is_void() {
-                // Nothing is left out for it: it may be shared anew elsewhere.
+                // A void share leaves nothing out of the sum, so the page may be shared anew elsewhere.
                 self.tree.leave(place, held, addr);
                 break;
             }
             let Some(child) = self.child_number(place, held) else { return false };
-            // Its plane may be mapped since.
+            // `child_number` may have mapped the child's plane.
             let masks = holdings.get(page, place).map_or(held.masks, |held| held.masks);
             if masks.bit(spot, child).is_some_and(|child| held.share.join(own, child)) {
                 self.add(place, spot.is_extra, false);
@@ -259,7 +263,7 @@ impl Fork<'_> {
             .is_some_and(|(place, held)| self.begin(place, held, addr))
     }
 
-    /// The number of the child's bit in a share, which it gets with its first page there.
+    /// The number of the child's bit in a share. The child gets it with its first page there.
     fn child_number(&mut self, place: usize, held: Held<'_>) -> Option<u32> {
         if held.child == 0 {
             let number = held.share.enter(self.child).filter(|number| {
@@ -277,17 +281,18 @@ impl Fork<'_> {
         held.child()
     }
 
-    /// The page becomes one that only parent and child hold.
+    /// Makes the page at `addr` one that parent and child hold, and nobody else. False when this share has no place
+    /// for it.
     fn begin(&mut self, place: usize, held: Held<'_>, addr: usize) -> bool {
         if held.share.is_void() {
             return false;
         }
-        // Where others hold their page there is no place, and no need for a number.
+        // If other holders use the mask, there is no place here, and the child needs no number for it.
         if held.masks.get(addr).is_some_and(|spot| is_taken(spot.mask.load(Relaxed))) {
             return false;
         }
         let Some(child) = self.child_number(place, held) else { return false };
-        // Its plane may be mapped since.
+        // `child_number` may have mapped the child's plane.
         let Some(Held { masks, .. }) = self.tree.holdings.get(self.tree.page(), place) else { return false };
         let Some(spot) = masks.make(addr) else { return false };
         let (Some(own), Some(child)) = (masks.bit(spot, held.own), masks.bit(spot, child)) else { return false };
@@ -310,26 +315,28 @@ impl Fork<'_> {
         }
     }
 
-    /// The child's pages are granted first: nothing is left out of the sum that is not in it.
+    /// Counts the chunk of a holding. The child's pages are granted first, so that the surplus never leaves out pages
+    /// that the sum does not have.
     fn flush(&mut self, place: usize) {
         let chunk = core::mem::take(&mut self.chunks[place]);
         if chunk.pages == 0 {
             return;
         }
-        // If that was taken for dead meanwhile it has no bits.
+        // A child that was taken for dead meanwhile has no bits.
         if let Some(held) = self.tree.holdings.get(self.tree.page(), place)
             && held.child().is_some_and(|number| held.share.is_held_by(number, self.child))
             && let Some(member) = self.tree.page().find(self.child)
         {
             member.granted.fetch_add(chunk.pages, Ordering::SeqCst);
-            // It takes its time, and is not stuck.
+            // The fork is slow, not stuck: the child keeps its place.
             member.since_ms.store(now_ms(), Relaxed);
             held.share.count(chunk.pages, chunk.of_pool);
             self.tree.holdings.count_chunk(place, chunk);
         }
     }
 
-    /// The child will have the page at `addr`, but not in common with anybody.
+    /// Takes the child's bit for the page at `addr` back: the child will have a page there, but in common with
+    /// nobody.
     pub fn unshare(&mut self, addr: usize) {
         for (_, held) in self.tree.holdings.all(self.tree.page()) {
             if let Some(child) = held.child()
@@ -341,7 +348,8 @@ impl Fork<'_> {
         }
     }
 
-    /// All that is shared has been said: how many pages. The child will hold `granted` in all.
+    /// Ends the record of a fork, after all that is shared. The child's grant becomes `granted` pages. Returns how many
+    /// pages are shared.
     pub fn finish(mut self, granted: i64) -> usize {
         (0..HOLDINGS_MAX).for_each(|place| self.flush(place));
         let page = self.tree.page();
@@ -349,7 +357,8 @@ impl Fork<'_> {
             member.granted.store(granted, Ordering::SeqCst);
             member.since_ms.store(now_ms(), Relaxed);
         }
-        // Somebody may have taken one of the two for dead, or for another program, so that what was set since is nobody's.
+        // Another process may have taken parent or child for dead, or the parent for another program. Bits that were
+        // set since then are nobody's.
         let is_same = self.tree.id() == self.own
             && page.find(self.own).is_some_and(|member| {
                 member.kind() == Kind::Managed && member.left_ms.load(Ordering::SeqCst) == self.left_ms
@@ -366,28 +375,28 @@ impl Fork<'_> {
 }
 
 impl Tree {
-    /// Before fork: begins to say what the child will share. The child is a member already, which
-    /// holds nothing.
+    /// Before fork: begins to record what the child will share. The child is a member already, and holds nothing.
     pub fn begin_fork(&self, _exclusive: &Exclusive<'_>, child: MemberId, extent: Extent) -> Fork<'_> {
         let own = self.id();
         let left_ms = self.member().left_ms.load(Ordering::SeqCst);
         let mut has_spare = false;
         for (place, held) in self.holdings.all(self.page) {
-            // It was taken for dead since.
+            // This process was taken for dead since it got its bit.
             if !held.share.is_held_by(held.own, own) {
                 self.holdings.forget(place);
                 continue;
             }
             if held.share.others(held.own) == 0 {
-                // For one that has grown beyond it there would be another one beside it. One that is empty is enough.
-                // Of far holders that were killed in the midst of it something may be left in the masks.
+                // Nobody else uses this share. One such share is kept, if it covers all that the process now has:
+                // otherwise the fork would need another share beside it. A share that had far holders is not kept,
+                // because one that was killed in the middle of a change may have left something in the masks.
                 let is_clean = !held.share.is_void() && held.share.planes() == 0;
                 if has_spare || !is_clean || !held.masks.covers(&extent) {
                     self.drop_holding(place, held);
                     continue;
                 }
                 has_spare = true;
-                // What is left of those that were killed in the midst of it.
+                // Clears what processes that were killed in the middle of a change have left in the counts.
                 held.share.reset();
             }
             self.holdings.begin_child(place);
@@ -407,21 +416,21 @@ impl Tree {
         }
     }
 
-    /// The member may have bits from now on, which somebody has to take back.
+    /// Notes that the member may have bits from now on, which somebody will have to take back.
     fn say_bits(&self, id: MemberId) {
         if let Some(member) = self.page.find(id) {
             member.has_bits.fetch_add(1, Ordering::SeqCst);
         }
     }
 
-    /// Maps the plane of the holder with that number; false where it cannot be mapped. Under the exclusive gate.
+    /// Maps the plane of the holder with that number; false where it cannot be mapped. With the gate closed only.
     fn map_plane(&self, place: usize, held: Held<'_>, number: u32) -> bool {
         let planes = held.masks.with_plane_of(self.fd(), held.index, number, held.own);
         self.holdings.0[place].set_planes(planes);
         plane_of(number).is_none_or(|plane| planes.has(plane))
     }
 
-    /// Makes a share; the place of the holding.
+    /// Makes a new share. Returns the place of its holding.
     fn make_share(&self, extent: &Extent) -> Option<usize> {
         let place = self.free_holding()?;
         self.say_bits(self.id());
@@ -430,7 +439,7 @@ impl Tree {
         Some(place)
     }
 
-    /// A place for one more holding: where there is none, or one that nobody else has.
+    /// A place for one more holding: an unused place, or that of a share that nobody else uses, which is given up.
     fn free_holding(&self) -> Option<usize> {
         if let Some(place) = (0..HOLDINGS_MAX).find(|place| self.holdings.get(self.page, *place).is_none()) {
             return Some(place);
@@ -440,7 +449,8 @@ impl Tree {
         Some(place)
     }
 
-    /// Gives a share up in which nobody else has a bit, so that nobody can get one.
+    /// Gives up a share in which nobody else has a bit. Only a holder lets others in, so nobody can get a bit there
+    /// meanwhile.
     fn drop_holding(&self, place: usize, held: Held<'_>) {
         self.holdings.forget(place);
         held.masks.retire();
@@ -451,7 +461,7 @@ impl Tree {
         });
     }
 
-    /// Takes a share that nobody uses.
+    /// Takes a share that nobody uses, and makes masks for `extent` in it.
     fn claim_share(&self, extent: &Extent) -> Option<(u32, Masks)> {
         let fd = self.fd();
         for index in 0..SHARES_MAX as u32 {
@@ -469,7 +479,7 @@ impl Tree {
             record_lock::unlock(fd, share_byte(index));
             match made {
                 Some(Ok(masks)) => return Some((index, masks)),
-                // The next one would be refused, too.
+                // The masks of the next share would be refused, too.
                 Some(Err(_)) => return None,
                 None => {}
             }
@@ -477,12 +487,13 @@ impl Tree {
         None
     }
 
-    /// Whatever the process held in common with others it did under another name, or its bits are gone.
+    /// Forgets all holdings: this process had its bits under the name of another member, or the bits are gone.
     pub(super) fn forget_holdings(&self) {
         (0..HOLDINGS_MAX).for_each(|place| self.holdings.forget(place));
     }
 
-    /// In fork's child: what its parent held in common with it. `is_this` when it is the member that its parent reserved.
+    /// In fork's child: takes over the bits that its parent has set for it. If the child is not the member that its
+    /// parent reserved (`is_this` false), it shares nothing.
     pub(super) fn inherit_holdings(&self, is_this: bool) {
         for (place, held) in self.holdings.all(self.page) {
             match held.child() {
@@ -492,14 +503,15 @@ impl Tree {
         }
     }
 
-    /// Pages that this process still shares, as far as is known: at most so many; none when there is nobody left.
+    /// The most pages that this process may still share, as far as is known; none when no other process is left to
+    /// share with.
     pub fn shared_pages(&self) -> Option<usize> {
         let shared = self.holdings.all(self.page).filter(|(_, held)| held.share.others(held.own) > 0);
         let pages = shared.map(|(place, held)| self.holdings.pages(place).0.min(held.share.surplus()) as usize);
         pages.reduce(|sum, pages| sum + pages)
     }
 
-    /// The others that this process shares most with: how many, of [`OTHERS_MAX`] at most, and how many of them do something.
+    /// The processes that this process shares most with, and how many of them are busy.
     pub fn others(&self, now_ms: u64) -> Others {
         let all = || self.holdings.all(self.page).map(|(place, held)| (self.holdings.pages(place).0, held));
         let most = all().map(|(pages, _)| pages).max().unwrap_or(0);
@@ -518,16 +530,16 @@ impl Tree {
         others
     }
 
-    /// True while another process holds the page at `addr` too, of which this one has a bit. Inside the gate that does not
-    /// begin, and may end.
+    /// True while this process and another one both hold the page at `addr` by their bits. Inside the gate this may
+    /// become false, but not true.
     pub fn is_shared(&self, addr: usize) -> bool {
         self.holdings
             .all(self.page)
             .any(|(_, held)| held.own_bit(addr).is_some_and(|(own, _)| own.is_shared()) && !held.share.is_void())
     }
 
-    /// Pages of the program that the others have given up, who left this process alone with them: so many, as far as is known, and
-    /// fewer than there are where more than two have something in common.
+    /// Pages of the program that all other holders have given up, and that are left to this process alone, as far as
+    /// is known. Where more than two processes have pages in common, the number is too low.
     pub fn deserted_pages(&self) -> usize {
         let deserted = |(place, held): (usize, Held<'_>)| {
             let (pages, pool_pages) = self.holdings.pages(place);
@@ -537,8 +549,8 @@ impl Tree {
         self.holdings.all(self.page).map(deserted).sum()
     }
 
-    /// Pages of the pool that this process still shares, as far as is known, and how many the pools of the tree are counted
-    /// too often.
+    /// Pages of the pool that this process still shares, as far as is known; and how many pages of pools the whole
+    /// tree counts too often.
     pub fn shared_pool_pages(&self) -> (usize, usize) {
         let own = self
             .holdings
@@ -548,7 +560,8 @@ impl Tree {
         (own.sum(), all.sum())
     }
 
-    /// The page at `addr` is not held by the share at a place any more; whether others do. None when it was not.
+    /// Takes this process's bit for the page at `addr` away in the share at a place. Returns whether others hold the
+    /// page; none when this process did not hold it there.
     fn leave(&self, place: usize, held: Held<'_>, addr: usize) -> Option<bool> {
         let (own, spot) = held.own_bit(addr)?;
         let others = held.share.leave(own, spot.is_extra)?;
@@ -556,7 +569,7 @@ impl Tree {
         Some(others)
     }
 
-    /// All pages of the range are this process's own now.
+    /// Makes all pages of the range this process's own.
     pub fn break_range(&self, start: usize, end: usize) {
         const UNIT_BYTES: usize = 2 << 20;
         let mut at = start;
@@ -571,10 +584,10 @@ impl Tree {
         }
     }
 
-    /// The page at `addr` is this process's own now, because it writes to it, or it has it no more. How many pages more that
-    /// makes for the tree, if it has a copy.
+    /// Makes the page at `addr` this process's own, because it writes to the page or gives it up. Returns how many
+    /// pages more the tree counts if this process has a copy: 0 or 1.
     pub fn break_page(&self, addr: usize) -> usize {
-        // Its bits may be somebody else's.
+        // The bits of a process that was taken for dead may be another's by now.
         if self.is_lost() {
             return 0;
         }

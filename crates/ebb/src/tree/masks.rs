@@ -1,10 +1,11 @@
-//! The masks of a share: a word for each page, in the tree's file, mapped by its holders, and for a moment by who looks for the
-//! dead.
+//! The masks of a share: a word for each page, in the tree's file. Holders of the share map them; a process that looks
+//! for the dead maps them for a moment.
 //!
-//! They are by address: a gibibyte of address space at a time (*leaf*), those in which the process had pages which made the
-//! share, and one range more for the pool. The file has holes where nothing was ever shared; which units of 2 MiB have masks says
-//! a bit each, because to read from a hole would fill it. The words of far holders are behind the masks of all shares, of the same
-//! form: a part of the file for each plane of each share.
+//! Masks are by address, a gibibyte of address space (a *leaf*) at a time. A share has the leaves in which the process
+//! that made the share had pages, and one more range, the *extra range*, for the pool. Where nothing was ever shared,
+//! the file has holes. A bit for each unit of 2 MiB says whether the unit has masks, because reading from a hole would
+//! fill it. The words of far holders lie behind the masks of all shares and have the same layout: a part of the file
+//! for each plane of each share.
 
 use super::page::SHARES_MAX;
 use super::share::{Bit, PLANES, holders_of, plane_of};
@@ -14,23 +15,23 @@ use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 
 /// Address space of a leaf, as a power of two.
 pub const LEAF_SHIFT: u32 = 30;
-/// Most leaves: what lies in further ones is not shared.
+/// Most leaves of a share. What lies in further leaves is not shared.
 pub const LEAVES_MAX: usize = 1024;
 
 const PAGE_SHIFT: u32 = 12;
-/// Pages of a unit, and of a leaf, as powers of two.
+/// Pages of a unit and of a leaf, as powers of two.
 const UNIT_SHIFT: u32 = 9;
 const LEAF_PAGES_SHIFT: u32 = LEAF_SHIFT - PAGE_SHIFT;
 /// Most pages of the extra range.
 const EXTRA_MAX: usize = 1 << 26;
-/// Where masks begin in the file, and how far those of one share are from those of the next.
+/// Where masks begin in the file, and how many bytes lie between the masks of one share and the next.
 const SHARES_AT: u64 = 1 << 32;
 const STRIDE: u64 = 1 << 32;
-/// Where the planes begin, those of one share after the other. They end below the bytes that processes lock.
+/// Where the planes begin in the file, share by share. They end below the bytes that processes lock.
 const PLANES_AT: u64 = SHARES_AT + SHARES_MAX as u64 * STRIDE;
 
-/// Words of a share: how many leaves, the extra range's address and pages, and the numbers of the leaves in order; then a bit
-/// for each unit of each leaf, and of the extra range; then the masks.
+/// Layout of a share, in words: the number of leaves, the address and the pages of the extra range, and the numbers of
+/// the leaves in order; then a bit for each unit of each leaf and of the extra range; then the masks.
 const NUMBERS_AT: usize = 3;
 const UNITS_AT: usize = 2048;
 const LEAF_UNIT_WORDS: usize = 1 << (LEAF_PAGES_SHIFT - UNIT_SHIFT - 6);
@@ -39,19 +40,19 @@ const MASKS_AT: usize = EXTRA_UNITS_AT + (EXTRA_MAX >> (UNIT_SHIFT + 6));
 
 const _: () = assert!(NUMBERS_AT + LEAVES_MAX <= UNITS_AT);
 const _: () = assert!(8 * (MASKS_AT + (LEAVES_MAX << LEAF_PAGES_SHIFT) + EXTRA_MAX) as u64 <= STRIDE);
-/// Bytes of the file: as many as all shares need, of which it has what is used.
+/// Bytes of the file: room for all shares. Only what is used takes memory.
 pub const FILE_BYTES: u64 = PLANES_AT + (SHARES_MAX * PLANES) as u64 * STRIDE;
 
 const _: () = assert!(FILE_BYTES <= super::claim::LOCKS_AT);
 
-/// The leaves that a share will have, in order, and its extra range.
+/// The leaves that a new share will have, in order, and its extra range.
 pub struct Extent {
     leaves: [usize; LEAVES_MAX],
     shape: Shape,
 }
 
 impl Extent {
-    /// Of leaves that may come again, best in order, and of `extra` (address and pages).
+    /// An extent of `leaves`, which may repeat and are best in order, and of `extra` (address and pages).
     pub fn new(leaves: impl Iterator<Item = usize>, extra: (usize, usize)) -> Self {
         let shape = Shape { nr_leaves: 0, extra_addr: extra.0, extra_pages: extra.1.min(EXTRA_MAX) };
         let mut this = Self { leaves: [0; LEAVES_MAX], shape };
@@ -72,30 +73,30 @@ impl Extent {
     }
 }
 
-/// What a share has masks for, but for which leaves.
+/// What a share has masks for, except which leaves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Shape {
-    /// How many leaves.
+    /// How many leaves it has.
     pub nr_leaves: usize,
-    /// Where the extra range begins, and its pages.
+    /// Address where the extra range begins.
     pub extra_addr: usize,
     /// Pages of the extra range.
     pub extra_pages: usize,
 }
 
 impl Shape {
-    /// Bytes of a share, whole pages.
+    /// Bytes of a share's masks, with all words before them; whole pages.
     fn bytes(self) -> usize {
         (8 * (self.extra_at() + self.extra_pages)).next_multiple_of(4096)
     }
 
-    /// Word where the masks of the extra range begin.
+    /// The word where the masks of the extra range begin.
     fn extra_at(self) -> usize {
         MASKS_AT + (self.nr_leaves << LEAF_PAGES_SHIFT)
     }
 }
 
-/// Where the share at `index` begins in the file.
+/// Where the words of the share at `index` begin in the file.
 fn offset(index: u32) -> u64 {
     SHARES_AT + u64::from(index) * STRIDE
 }
@@ -105,7 +106,8 @@ fn plane_offset(index: u32, plane: usize) -> u64 {
     PLANES_AT + (u64::from(index) * PLANES as u64 + plane as u64) * STRIDE
 }
 
-/// Makes the file as long as `end`, if `ebb run` could not. It never becomes shorter, whoever else makes it longer now.
+/// Makes the file at least `end` bytes long, in case `ebb run` could not. The file never becomes shorter, even if
+/// another process lengthens it at the same time.
 fn lengthen(fd: i32, end: u64) -> Result<(), Errno> {
     if uapi::fd::bytes(fd)? < end {
         let last = end - 4096;
@@ -115,7 +117,7 @@ fn lengthen(fd: i32, end: u64) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Forgets all masks of a share that nobody uses. By who holds its lock.
+/// Forgets all masks of a share that nobody uses. The caller holds the share's lock.
 pub fn forget(fd: i32, index: u32) {
     let _ = uapi::punch_hole(fd, offset(index), STRIDE);
     let _ = uapi::punch_hole(fd, plane_offset(index, 0), PLANES as u64 * STRIDE);
@@ -124,19 +126,20 @@ pub fn forget(fd: i32, index: u32) {
 /// The masks of one share, as one of its holders has them mapped.
 #[derive(Clone, Copy, Debug)]
 pub struct Masks {
-    /// Where.
+    /// The address where they are mapped.
     pub at: usize,
-    /// As it was when they were made. What the memory says may be of another share by now, if this process was taken for
-    /// dead.
+    /// The shape that the masks had when they were made. If this process was taken for dead, the words in memory may be
+    /// another share's by now.
     pub shape: Shape,
-    /// Where planes are mapped.
+    /// Where their planes are mapped.
     pub planes: Planes,
 }
 
-/// The planes of a share that one of its holders has mapped: its own, and its youngest child's.
+/// The planes of a share that one of its holders has mapped: its own, and that of its youngest child.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Planes(
-    /// For each where it is, and its number and 1 in the bits that an address does not need; 0 for none.
+    /// For each plane its address, with the plane's number plus 1 in the bits that an address does not need; 0 for
+    /// none.
     pub [usize; 2],
 );
 
@@ -148,26 +151,26 @@ impl Planes {
         self.find(plane).is_some()
     }
 
-    /// Where a plane is.
+    /// The address where a plane is mapped.
     fn find(&self, plane: usize) -> Option<usize> {
         self.0.iter().find(|place| **place & Self::NUMBER == plane + 1).map(|place| place & !Self::NUMBER)
     }
 }
 
-/// What there is for one page.
+/// The mask of one page, and where it is.
 #[derive(Clone, Copy, Debug)]
 pub struct Spot<'a> {
-    /// Its mask.
+    /// The mask.
     pub mask: &'a AtomicU64,
-    /// It is of the extra range.
+    /// True when the page is in the extra range.
     pub is_extra: bool,
-    /// Number of the word.
+    /// Which word of the share the mask is.
     index: usize,
 }
 
 impl Masks {
-    /// Makes those of a share that nobody uses, all of them empty, and maps them for as long as this process lives. By who holds
-    /// its lock.
+    /// Makes the masks of a share that nobody uses, all of them empty, and maps them. Only [`Self::retire`] unmaps
+    /// them. The caller holds the share's lock.
     pub fn create(fd: i32, index: u32, extent: &Extent) -> Result<Self, Errno> {
         forget(fd, index);
         lengthen(fd, offset(index) + STRIDE)?;
@@ -190,19 +193,19 @@ impl Masks {
         as_many == self.shape && extent.leaves().iter().all(has)
     }
 
-    /// Unmaps them. Nobody in this process may use them any more.
+    /// Unmaps the masks and their planes. Nobody in this process may use them any more.
     pub fn retire(self) {
-        // In reverse order: each may be the last that was mapped.
+        // In reverse order: `unmap` uses a range again only if it was the last one taken.
         for place in self.planes.0.into_iter().rev().filter(|place| *place != 0) {
-            // SAFETY: the caller says so.
+            // SAFETY: nobody in this process uses the plane any more: the caller sees to that.
             let _ = unsafe { later::unmap(place & !Planes::NUMBER, self.shape.bytes()) };
         }
-        // SAFETY: as above.
+        // SAFETY: as above, for the masks.
         let _ = unsafe { later::unmap(self.at, self.shape.bytes()) };
     }
 
-    /// The planes with that of the holder `number` among them, if it can be mapped: where there is none yet, or over one that `own`
-    /// does not need. Nobody in this process may use that any more.
+    /// The planes after that of the holder `number` was mapped, if it can be: in a free place, or over a plane that
+    /// `own` does not need. Nobody in this process may use the replaced plane any more.
     pub fn with_plane_of(&self, fd: i32, index: u32, number: u32, own: u32) -> Planes {
         let mut planes = self.planes;
         let Some(plane) = plane_of(number).filter(|plane| planes.find(*plane).is_none()) else { return planes };
@@ -218,15 +221,16 @@ impl Masks {
         };
         let mapped = match places[i] & !Planes::NUMBER {
             0 => later::map_file(bytes, fd, from).map(|at| at as usize),
-            // SAFETY: the caller says so, and it is as long. In the same place: what is set aside for mappings is not endless.
+            // SAFETY: nobody uses the replaced plane, which is as long: the caller sees to that. The place is kept
+            // because the address space set aside for mappings is limited.
             at => unsafe { uapi::map_shared_over(at, fd, from, bytes) }.map(|()| at),
         };
-        // Where that was refused the old one may be gone.
+        // If the mapping was refused, the old plane may be gone all the same.
         places[i] = mapped.map_or(0, |at| at | (plane + 1));
         planes
     }
 
-    /// The bit of the holder with that number for a page; none when its plane is not mapped.
+    /// The bit of the holder with that number for a page; none when the holder's plane is not mapped.
     pub fn bit(&self, spot: Spot<'_>, number: u32) -> Option<Bit<'_>> {
         let mask = self.word(spot.index)?;
         let far = match plane_of(number) {
@@ -246,7 +250,8 @@ impl Masks {
         self.word(NUMBERS_AT + leaf).map_or(0, |word| word.load(Relaxed) as usize)
     }
 
-    /// The mask of the page at `addr`, by number, the word and the bit of its unit, and whether the page is of the extra range.
+    /// For the page at `addr`: the index of its mask, the index of the word and the bit of its unit, and whether the
+    /// page is in the extra range.
     fn find(&self, addr: usize) -> Option<(usize, usize, u64, bool)> {
         let Shape { nr_leaves, extra_addr, extra_pages } = self.shape;
         if addr >= extra_addr && (addr - extra_addr) >> PAGE_SHIFT < extra_pages {
@@ -255,7 +260,7 @@ impl Masks {
             return Some((self.shape.extra_at() + page, EXTRA_UNITS_AT + unit / 64, 1 << (unit % 64), true));
         }
         let leaf = addr >> LEAF_SHIFT;
-        // The first that is not below it.
+        // Finds the first leaf that is not below `leaf`.
         let (mut at, mut end) = (0, nr_leaves);
         while at < end {
             let middle = (at + end) / 2;
@@ -270,14 +275,14 @@ impl Masks {
         Some((mask, UNITS_AT + at * LEAF_UNIT_WORDS + unit / 64, 1 << (unit % 64), false))
     }
 
-    /// What there is for the page at `addr`, if it was ever used.
+    /// The mask of the page at `addr`; none if the page's unit was never used.
     pub fn get(&self, addr: usize) -> Option<Spot<'_>> {
         let (index, word, bit, is_extra) = self.find(addr)?;
         let is_used = self.word(word)?.load(Relaxed) & bit != 0;
         if is_used { Some(Spot { mask: self.word(index)?, is_extra, index }) } else { None }
     }
 
-    /// What there is for the page at `addr`, to be used; none where there is nothing.
+    /// The mask of the page at `addr`, whose unit is marked as used; none if the share has no masks there.
     pub fn make(&self, addr: usize) -> Option<Spot<'_>> {
         let (index, word, bit, is_extra) = self.find(addr)?;
         let unit = self.word(word)?;
@@ -288,27 +293,27 @@ impl Masks {
     }
 }
 
-/// Bytes of the words before the masks, and of the masks of a leaf: a window has room for these.
+/// Bytes of the words before the masks, and of the masks of a leaf. A window has room for one leaf.
 const HEAD_BYTES: usize = 8 * MASKS_AT;
 const LEAF_BYTES: usize = 8 << LEAF_PAGES_SHIFT;
 
 const _: () = assert!(HEAD_BYTES.is_multiple_of(4096));
 const _: () = assert!(8 << UNIT_SHIFT == 4096);
 
-/// Where this process maps what it walks through; 0 for nowhere yet. One place for good, because the kernel would put it
-/// where the program has just unmapped something.
+/// Where this process maps masks to walk through them; 0 before the first walk. The range is kept for good: at any
+/// other place the kernel might map the masks where the program has just unmapped something.
 static WINDOW: AtomicUsize = AtomicUsize::new(0);
-/// The same for planes.
+/// Likewise for planes.
 static PLANES_WINDOW: AtomicUsize = AtomicUsize::new(0);
-/// Somebody walks.
+/// True while a thread walks.
 static IS_WALKING: AtomicBool = AtomicBool::new(false);
 
-/// In fork's child, where nobody walks.
+/// In fork's child, where nobody walks: forgets that another thread of the parent did.
 pub fn reset_in_child() {
     IS_WALKING.store(false, Relaxed);
 }
 
-/// A range for good, of which `kept` says where it is.
+/// The address of a range that is kept for good. `kept` remembers it; the first call reserves it.
 fn window(kept: &AtomicUsize, bytes: usize) -> Result<usize, Errno> {
     if kept.load(Relaxed) == 0 {
         kept.store(later::reserve_nothing(bytes)?, Relaxed);
@@ -316,7 +321,7 @@ fn window(kept: &AtomicUsize, bytes: usize) -> Result<usize, Errno> {
     Ok(kept.load(Relaxed))
 }
 
-/// The part of the file from `at` on, mapped at `place`.
+/// A part of the file, mapped at `place` while this lives.
 struct View {
     place: usize,
     bytes: usize,
@@ -337,24 +342,25 @@ impl View {
 
 impl Drop for View {
     fn drop(&mut self) {
-        // SAFETY: nobody refers to it any more.
+        // SAFETY: nobody refers to the mapping any more.
         let _ = unsafe { uapi::map_nothing_over(self.place, self.bytes) };
     }
 }
 
-/// The masks of a unit that have memory, and the words of far holders.
+/// The masks of a unit, which have memory, and the words of its far holders.
 pub struct UnitMasks<'a> {
     /// The masks.
     pub masks: &'a [AtomicU64],
-    /// They are of the extra range.
+    /// True when they are of the extra range.
     pub is_extra: bool,
     planes: &'a [Option<View>; PLANES],
-    /// Number of the first mask in what is mapped.
+    /// Index of the first mask in the mapped words.
     first: usize,
 }
 
 impl UnitMasks<'_> {
-    /// The bits of the holder with that number in a part of the masks; none of a far one in a unit that has no far holders.
+    /// The bits of the holder with that number in a part of the masks. A far holder has none in a unit without far
+    /// holders.
     pub fn bits(&self, number: u32, part: core::ops::Range<usize>) -> impl Iterator<Item = Bit<'_>> + Clone {
         let plane = plane_of(number);
         let far = plane.and_then(|plane| self.planes[plane].as_ref()).map(|view| &view.words()[self.first..]);
@@ -371,8 +377,11 @@ impl UnitMasks<'_> {
     }
 }
 
-/// Calls `f` with the masks of each unit of a share that have memory, and the words of `planes`. By who holds the share's lock, or
-/// can bear it if the share becomes another one meanwhile.
+/// Calls `f` with the masks of each unit of a share that have memory, and the words of `planes`. The caller holds the
+/// share's lock, or can cope if the share becomes another one meanwhile.
+///
+/// Fails with `EAGAIN` while another thread of this process walks, and with `EINVAL` when the file ends before the
+/// share does.
 pub fn walk(fd: i32, index: u32, planes: core::ops::Range<usize>, f: impl FnMut(&UnitMasks<'_>)) -> Result<(), Errno> {
     if IS_WALKING.swap(true, Acquire) {
         return Err(Errno::AGAIN);
@@ -382,15 +391,16 @@ pub fn walk(fd: i32, index: u32, planes: core::ops::Range<usize>, f: impl FnMut(
     done
 }
 
-/// Asks the file what it has rather than the words that say which units are used: to read from a hole would fill it, and any process
-/// of the tree may have written there that all of them are. For the same reason planes are mapped where there are far holders.
+/// Asks the file where it has data, and not the words that say which units are used. Reading from a hole would fill it,
+/// and any process of the tree may have written that all units are used. For the same reason planes are mapped only
+/// where there are far holders.
 fn walk_alone(
     fd: i32,
     index: u32,
     planes: core::ops::Range<usize>,
     mut f: impl FnMut(&UnitMasks<'_>),
 ) -> Result<(), Errno> {
-    // Behind its end there is no memory.
+    // Beyond the end of the file there is no memory.
     let file_bytes = uapi::fd::bytes(fd)?;
     if file_bytes < offset(index) + STRIDE {
         return Err(Errno::INVAL);
@@ -405,7 +415,7 @@ fn walk_alone(
     let end = offset(index) + shape.bytes() as u64;
     let mut at = offset(index) + HEAD_BYTES as u64;
     while let Some(data) = uapi::fd::next_data(fd, at)?.filter(|data| *data < end) {
-        // Masks of a unit are one page of the file.
+        // The masks of a unit are one page of the file.
         let data = data & !4095;
         let hole = uapi::fd::next_hole(fd, data)?.next_multiple_of(4096).clamp(data + 4096, end);
         at = hole.min(data + LEAF_BYTES as u64);
@@ -449,7 +459,7 @@ mod tests {
         }
     }
 
-    /// Walks when no other test does.
+    /// Walks as soon as no other test does.
     fn walked(file: &std::fs::File, index: u32, mut f: impl FnMut(&UnitMasks<'_>)) -> Result<(), Errno> {
         loop {
             let done = walk(file.as_raw_fd(), index, 0..PLANES, &mut f);
@@ -480,7 +490,7 @@ mod tests {
         for (i, addr) in addrs().into_iter().enumerate() {
             assert_eq!(masks.get(addr).map(|spot| spot.mask.load(SeqCst)), Some(1 << i));
         }
-        // Others find the same, and all of it.
+        // Another process finds the same masks, and all of them.
         let (mut all, mut of_extra, mut looked_at) = (0, 0, 0);
         let look = |unit: &UnitMasks<'_>| {
             let here = unit.masks.iter().fold(0, |all, mask| all | mask.load(SeqCst));
@@ -489,7 +499,7 @@ mod tests {
         };
         walked(&file, 3, look).expect("memory");
         assert_eq!((all, of_extra, looked_at), (0b11_1111, 0b11_0000, 6 * 512));
-        // There is nothing behind the end of the file.
+        // There is nothing beyond the end of the file.
         assert_eq!(walked(&file, 4, |_| {}), Err(Errno::INVAL));
         masks.retire();
     }
@@ -500,7 +510,7 @@ mod tests {
         let extent = Extent::new([1, 5].into_iter(), (EXTRA, 1024));
         let mut masks = Masks::create(file.as_raw_fd(), 2, &extent).expect("memory");
         let share = Share::default();
-        // One of each plane, and a near one that makes children of them.
+        // One holder of each plane, and a near one whose children they are.
         let far: Vec<u32> = (0..PLANES as u32).map(|plane| NEAR + 64 * plane + 9 * plane).collect();
         for (i, addr) in addrs().into_iter().enumerate() {
             for (j, number) in far[..=i].iter().copied().enumerate() {
@@ -512,7 +522,7 @@ mod tests {
                 assert!(own.is_shared() && child.is_shared());
             }
         }
-        // Two are mapped, the youngest child's and one's own, and always in the same places.
+        // Two planes are mapped, the youngest child's and one's own, and always in the same places.
         assert!(masks.bit(masks.get(EXTRA).expect("a mask"), far[0]).is_none());
         let places = |planes: Planes| planes.0.map(|place| place & !Planes::NUMBER);
         let own = far[5];
@@ -521,7 +531,7 @@ mod tests {
         let spot = masks.get(EXTRA).expect("a mask");
         assert!([far[0], own].iter().all(|number| masks.bit(spot, *number).is_some()));
         assert_eq!(places(masks.planes), before);
-        // Others find the same.
+        // Another process finds the same bits.
         let (mut seen, mut left) = (vec![0; far.len()], 0);
         let look = |unit: &UnitMasks<'_>| {
             for (plane, number) in far.iter().enumerate() {
@@ -537,7 +547,7 @@ mod tests {
         let near = |spot: Spot<'_>| holders_of(spot.mask.load(SeqCst));
         assert_eq!(addrs().map(|addr| near(masks.get(addr).expect("a mask"))), [0, 1, 2, 3, 4, 5].map(|far| (1, far)));
         masks.retire();
-        // What was in it is gone for who comes next.
+        // The next user of the share does not see what was in it.
         forget(file.as_raw_fd(), 2);
         let mut masks = Masks::create(file.as_raw_fd(), 2, &extent).expect("memory");
         masks.planes = masks.with_plane_of(file.as_raw_fd(), 2, far[1], 0);
@@ -562,7 +572,7 @@ mod tests {
         walked(&file, 0, |_| {}).expect("memory");
         assert!(kib() <= 32, "{} KiB", kib());
         masks.retire();
-        // What was in it is gone for who comes next.
+        // The next user of the share does not see what was in it.
         let masks = Masks::create(file.as_raw_fd(), 0, &extent).expect("memory");
         assert!(masks.get(9 << 30).is_none());
         masks.retire();

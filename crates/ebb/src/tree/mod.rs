@@ -1,8 +1,11 @@
 //! The tree of processes that share one budget.
 //!
-//! `page` is what they share, `own` a process's part in it, `claim` how it becomes a member and is found dead, `ages` who has
-//! to give up memory. What is counted once although several hold it since a fork is in `share`, with its `masks`, and, of one
-//! process, in `holding`.
+//! * `page`: what all processes of the tree share.
+//! * `own`: this process's part in the tree.
+//! * `claim`: how a process becomes a member, and how it is found dead.
+//! * `ages`: which process has to give up memory.
+//! * `share`: pages that several processes hold since a fork, and that count once. `masks` has their masks, `holding`
+//!   the part of one process in them.
 
 pub mod page;
 pub mod share;

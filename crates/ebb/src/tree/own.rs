@@ -7,33 +7,36 @@ use crate::protocols::primitive::Ordering;
 use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicI64, AtomicU32, AtomicU64};
 
-/// All places of the tree are taken.
+/// Error: all places of the tree are taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TreeFull;
 
 /// This process's part in its tree.
 pub struct Tree {
     pub(super) page: &'static Page,
-    /// The file of the page, whose bytes members lock; -1 where no other process has the page.
+    /// The file behind the page, whose bytes members lock; -1 where no other process has the page.
     pub(super) fd: AtomicI32,
     index: AtomicI32,
     generation: AtomicU64,
-    /// The process whose member this is. Another one that shares the memory (vfork) has no place by it.
+    /// The process whose member this is. A process that only shares its memory (vfork) has no place through it.
     owner: AtomicU32,
-    /// A thread of this process takes, gives or reaps places: record locks do not keep threads apart. Not a lock of the
-    /// engine's kind, because fork's child lets go of what another thread of its parent held, see [`Tree::become_child`].
+    /// True while a thread of this process takes, gives back or reaps places. Record locks do not keep threads of one
+    /// process apart. It is not one of the engine's locks, because fork's child must be able to release it when
+    /// another thread of the parent held it: see [`Tree::become_child`].
     pub(super) places_busy: AtomicBool,
-    /// Threads of this process that have called exec: nobody locks anything until the last of these calls has failed.
+    /// How many threads of this process have called exec. Nobody takes a lock until the last of these calls has
+    /// failed.
     pub(super) leaving: AtomicU32,
-    /// Threads have, or had, tables of descriptors of their own, with which a lock goes.
+    /// True when threads have, or had, descriptor tables of their own. A lock goes away with its table.
     own_tables: AtomicBool,
-    /// Pages that were left of the budget when somebody last looked.
+    /// Pages of the budget that were left when this process last looked.
     free: AtomicI64,
     /// What this process holds in common with others.
     pub(super) holdings: Holdings,
 }
 
-/// Pages that this process's own word says, which another of the tree may have written to: sums of it do not overflow.
+/// Bounds a number of pages from this process's own member: another process of the tree may have written there. Sums
+/// of bounded numbers do not overflow.
 fn sane(pages: i64) -> i64 {
     pages.clamp(-(PAGES_MAX as i64), PAGES_MAX as i64)
 }
@@ -44,8 +47,10 @@ pub fn now_ms() -> u64 {
 }
 
 impl Tree {
-    /// Makes this process a member of the tree whose page is `page`, mapped from the file `fd`; or of one that nobody else
-    /// is in, when there is no file.
+    /// Makes this process a member of the tree whose page is `page`, mapped from the file `fd`. Without a file, it
+    /// makes the process the only member.
+    ///
+    /// Fails when all places are taken.
     pub fn join(page: &'static Page, fd: Option<i32>) -> Result<Self, TreeFull> {
         let this = Self {
             page,
@@ -63,7 +68,7 @@ impl Tree {
         Ok(this)
     }
 
-    /// What all share.
+    /// What all processes of the tree share.
     pub fn page(&self) -> &'static Page {
         self.page
     }
@@ -74,40 +79,40 @@ impl Tree {
         self.page.member(self.index.load(Relaxed) as u32)
     }
 
-    /// Its name.
+    /// The name of this process's member.
     pub fn id(&self) -> MemberId {
         MemberId { index: self.index.load(Relaxed) as u32, generation: self.generation.load(Relaxed) as u32 }
     }
 
-    /// False in a process that only shares the memory of the one that is the member: it may have another file behind the
-    /// number, and has locks of its own.
+    /// True in the process that is the member. False in one that only shares its memory: there another file may be
+    /// behind the number `fd`, and locks are its own.
     pub(crate) fn is_owner(&self) -> bool {
         self.owner.load(Relaxed) == uapi::getpid() as u32
     }
 
-    /// True in the first process of the tree, the child of the one that started it.
+    /// True in the first process of the tree: the child of the process that started the tree.
     pub fn is_first(&self) -> bool {
         !self.is_alone() && super::claim::supervisor(self.fd()).is_some_and(|pid| pid > 0 && pid == uapi::getppid())
     }
 
-    /// True when somebody took this process for dead, see [`Tree::hold`]. Until it has a place again the member is somebody
-    /// else's: nothing may be written to it.
+    /// True when another process took this one for dead, see [`Tree::hold`]. The member may then be another
+    /// process's, so nothing may be written to it until this process has a place again.
     #[inline]
     pub fn is_lost(&self) -> bool {
         self.member().generation() != self.id().generation
     }
 
-    /// A thread is about to have a table of descriptors of its own.
+    /// Notes that a thread is about to get a descriptor table of its own.
     pub fn note_own_tables(&self) {
         self.own_tables.store(true, Relaxed);
     }
 
-    /// Whether threads may have such tables.
+    /// True when threads may have descriptor tables of their own.
     pub fn has_own_tables(&self) -> bool {
         self.own_tables.load(Relaxed)
     }
 
-    /// In fork's child, which has one thread, and one table.
+    /// In fork's child, which has one thread and one descriptor table: forgets that threads had their own.
     pub(super) fn forget_own_tables(&self) {
         self.own_tables.store(false, Relaxed);
     }
@@ -123,26 +128,27 @@ impl Tree {
         self.page.limit() as usize
     }
 
-    /// Pages of the budget that were left when this process last looked.
+    /// Pages of the budget that were left when this process last looked; negative when too many are held.
     pub fn free_seen(&self) -> i64 {
         self.free.load(Relaxed)
     }
 
-    /// Looks again.
+    /// Adds up all members, and remembers what is left of the budget.
     pub fn look(&self) -> Sum {
         let sum = self.page.sum();
         self.free.store(sum.free(), Relaxed);
         sum
     }
 
-    /// Pages that this process may hold without asking; none while others take it for dead.
+    /// Pages that this process may hold without asking; 0 while others take it for dead.
     #[inline]
     pub fn granted(&self) -> i64 {
         let member = self.member();
         if self.is_lost() { 0 } else { sane(member.granted.load(Ordering::SeqCst)) }
     }
 
-    /// Takes `n` pages more from the budget; false when it has not so many.
+    /// Takes `n` more pages from the budget; false when the budget has no room for them. While others take this
+    /// process for dead, it only looks whether there is room.
     pub fn try_grow(&self, n: i64) -> bool {
         if self.is_lost() {
             return self.page.sum().free() >= n;
@@ -152,7 +158,7 @@ impl Tree {
         free.is_some()
     }
 
-    /// Takes `n` pages more, whatever the budget. While others take this process for dead, it counts for nobody.
+    /// Takes `n` more pages, whatever the budget. While others take this process for dead, nothing counts for it.
     pub fn force_grow(&self, n: i64) {
         if self.is_lost() {
             return;
@@ -161,14 +167,14 @@ impl Tree {
         let _ = self.free.fetch_sub(n, Relaxed);
     }
 
-    /// Gives `n` pages back.
+    /// Gives `n` granted pages back.
     pub fn shrink(&self, n: i64) {
         if self.is_lost() {
             return;
         }
         let member = self.member();
         let granted = sane(member.granted.fetch_sub(n, Ordering::SeqCst)) - n;
-        // What others read of it never says more than what it may hold.
+        // Others must never read a charge that is larger than the grant.
         member.charged.fetch_min(granted.max(0) as u64, Relaxed);
         let _ = self.free.fetch_add(n, Relaxed);
     }

@@ -1,46 +1,49 @@
 //! What the processes of a tree share: one area of atomics, and how its numbers add up.
 //!
-//! There is no lock in it and no total. Each process has a record, its *member*, and takes memory from the budget by
-//! raising what its own member says and then adding up all of them: whoever finds the sum above the budget takes its own
-//! raise back. Of two that raise at the same time at least one sees the other, so the sum of what was kept never passes
-//! the budget. Only work that frees memory takes what it needs for that, whatever the sum says (`force_grow`): a block of the
-//! pool, or a page that goes back to where it was, for each thread that is at it. A process that dies at any instruction
-//! leaves a member that says too much, never too little, until somebody finds it dead (see `claim`).
+//! The area has no lock and no total. Each process has a record, its *member*. To take memory from the budget, a
+//! process raises what its own member says, and then adds up all members. If the sum is above the budget, it takes its
+//! raise back. Of two processes that raise at the same time, at least one sees the other's raise, so the sum of the
+//! raises that stay never exceeds the budget. Only work that frees memory takes what it needs whatever the sum says
+//! (`force_grow`): a block of the pool, or a page that goes back to where it was, for each thread that does such work.
+//! A process that dies at any instruction leaves a member that says too much, never too little, until another process
+//! finds it dead (see `claim`).
 //!
-//! The idea of counting without a total is the kernel's per-CPU counter; that of taking batches is `memcg_stock`.
+//! Counting without a total is the idea of the kernel's per-CPU counters; taking batches is that of `memcg_stock`.
 
 use super::share::Share;
 use crate::protocols::primitive::{AtomicI64, AtomicU32, AtomicU64, Ordering, model_fence};
 
 /// Most managed processes of a tree at a time.
 pub const MEMBERS_MAX: usize = if cfg!(loom) { 3 } else { 4096 };
-/// Most shares of a tree at a time: with more, parents share nothing with their children.
+/// Most shares of a tree at a time. Beyond that, parents share nothing with their children.
 pub const SHARES_MAX: usize = if cfg!(loom) { 1 } else { 240 };
-/// Classes of age: class 0 is less than [`AGE_BASE_MS`], each further one twice as old.
+/// Classes of age. Class 0 is less than [`AGE_BASE_MS`]; each further class is twice as old as the one before.
 pub const AGES: usize = 16;
-/// Upper bound of the youngest class of ages.
+/// Upper bound of the youngest class of age, in milliseconds.
 pub const AGE_BASE_MS: u64 = 32;
 
-/// Pages that managed processes may hold beside what they are granted before these count: what every program has, and what may be
-/// there before anybody has looked.
+/// Pages that managed processes may hold beside their grants before such pages count: what every program has, and what
+/// may be there before anybody has looked.
 const BESIDE_FREE: i64 = (8 << 20) / 4096;
-/// The part of the budget that stays for what is granted, however much there is beside it: with less a program would only page.
+/// One part in so many of the budget stays for grants, however much is held beside them. With less, a program would do
+/// nothing but swap.
 const GRANTED_PART: i64 = 2;
 
-/// No word says more pages than these, 256 TiB: who has another one in it has not counted. So nothing that is made of words
-/// overflows, whatever a process of the tree has written there.
+/// Most pages that a word can say: 256 TiB. A word with more in it was not written by counting, and is read as this. So
+/// no sum of words overflows, whatever a process of the tree has written there.
 pub const PAGES_MAX: u64 = 1 << 36;
 
-/// Pages by which a sum may say too much because of a fork under way, and looks at most to avoid more.
+/// Pages by which a sum may be too large because of a fork under way, and how often at most it is taken again to avoid
+/// more.
 const TORN_PAGES: i64 = 64;
 const LOOKS_MAX: u32 = if cfg!(loom) { 0 } else { 4 };
 
-/// Pages that a published figure says.
+/// Pages that a published figure says, at most [`PAGES_MAX`].
 pub fn said(word: &AtomicU64) -> u64 {
     word.load(Ordering::Relaxed).min(PAGES_MAX)
 }
 
-/// Pages that a word says.
+/// Pages that a word says, within 0 and [`PAGES_MAX`].
 fn pages(word: &AtomicI64) -> i64 {
     word.load(Ordering::SeqCst).clamp(0, PAGES_MAX as i64)
 }
@@ -49,13 +52,13 @@ fn pages(word: &AtomicI64) -> i64 {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub enum Kind {
-    /// Nobody.
+    /// Nobody: the place is free.
     Free = 0,
-    /// The child of a fork that is under way: it will hold the lock itself soon.
+    /// The child of a fork that is under way. It will soon hold the lock itself.
     Reserved = 1,
     /// A managed process.
     Managed = 2,
-    /// A process that called exec and has not grown since, or is not managed at all: others say what it holds.
+    /// A process that called exec and has not grown since, or one that is not managed at all. Others say what it holds.
     Outside = 3,
 }
 
@@ -70,21 +73,22 @@ impl Kind {
     }
 }
 
-/// Pages that are kept for a member that waits, and for how long after it last said that it does.
+/// Pages that are kept for a waiting member, and for how long after it last said that it waits.
 const WAITING_PAGES: i64 = 64;
 const WAITING_MS: u64 = 1000;
 
-/// Time between two processes of a tree that end for lack of memory: what the first one held is given back when it is gone, after
-/// all that it waits for in the kernel.
+/// Time between two processes of a tree that end for lack of memory: the first if the earlier one is gone, the second
+/// while it is still there. What it held comes back only when it is gone, after everything that it waits for in the
+/// kernel.
 const GIVING_UP_MS_MIN: u64 = 1000;
 const GIVING_UP_MS_MAX: u64 = 10_000;
 
-/// Which member, and which of those that had the place one after the other.
+/// The name of a member: its place, and which of those that had the place one after the other.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct MemberId {
     /// Place in the table.
     pub index: u32,
-    /// Counts who had the place.
+    /// Counts those that had the place.
     pub generation: u32,
 }
 
@@ -105,39 +109,39 @@ impl MemberId {
 pub struct Member {
     kind: AtomicU32,
     generation: AtomicU32,
-    /// What the process may hold without asking.
+    /// Pages that the process may hold without asking.
     pub granted: AtomicI64,
-    /// Not 0 when it may have bits in shares; counts on with each new one.
+    /// Not 0 when the process may have bits in shares. Goes up with each new share or child.
     pub has_bits: AtomicU32,
-    /// With [`Member::ask_pages`]: what it may do with what it shares, an `ages::OfShared`.
+    /// Goes with [`Member::ask_pages`]: what the process may do with memory that it shares, an `ages::OfShared`.
     pub(crate) ask_shared: AtomicU32,
     /// When it last called exec, on the clock of [`Member::published_ms`].
     pub left_ms: AtomicU64,
     /// The [`MemberId`] of the process that forked it; 0 for none.
     parent: AtomicU64,
-    /// What it holds, as seen from outside; for [`Kind::Outside`].
+    /// Pages that the process holds, as seen from outside; for [`Kind::Outside`].
     pub outside: AtomicI64,
     /// Process number in its own pid namespace.
     pub pid: AtomicU32,
-    /// Raised, and woken as a shared futex, by who wants memory from this process.
+    /// Raised, and woken as a shared futex, by a process that wants memory from this one.
     pub asked: AtomicU32,
-    /// Pages that it is asked to give up.
+    /// Pages that the process is asked to give up.
     pub ask_pages: AtomicI64,
     /// When it was asked, on the clock of [`Member::published_ms`].
     pub asked_ms: AtomicU64,
-    /// Until when it is not asked again, because it had too little to give, on the same clock.
+    /// Until when the process is not asked again, because it had too little to give; on the same clock.
     pub declined_until_ms: AtomicU64,
-    /// The same of what it shares.
+    /// Likewise for memory that it shares.
     pub(crate) keeps_shared_until_ms: AtomicU64,
-    /// When its program was last seen to do nothing, on the same clock; 0 when it did something at the last look.
+    /// When its program was last seen to be idle, on the same clock; 0 when it was busy at the last look.
     pub(crate) idle_ms: AtomicU64,
     /// Pages charged: resident, staged, pool and metadata.
     pub charged: AtomicU64,
-    /// Of the charged pages, what another process holds, too, since a fork, when it last looked.
+    /// How many of the charged pages another process held too, since a fork, when this process last looked.
     pub shared: AtomicU64,
-    /// Pages with content, wherever it is.
+    /// Pages with content, wherever the content is.
     pub wanted: AtomicU64,
-    /// Pages of memory that the compressed pool has.
+    /// Pages of memory that the compressed pool takes.
     pub pool: AtomicU64,
     /// Pages that are staged.
     pub staged: AtomicU64,
@@ -145,49 +149,51 @@ pub struct Member {
     pub on_device: AtomicU64,
     /// Faults served so far.
     pub faults: AtomicU64,
-    /// When [`Member::ages`] was made: milliseconds of CLOCK_MONOTONIC; 0 for never.
+    /// When [`Member::ages`] was made, in milliseconds of CLOCK_MONOTONIC; 0 for never.
     pub published_ms: AtomicU64,
-    /// When the process became a member.
+    /// When the process became a member; of a child whose fork is under way, when that last made progress. On the same
+    /// clock.
     pub since_ms: AtomicU64,
-    /// Since when it has more than any other, of a budget that is short, on the same clock; 0 for not so.
+    /// Since when it has more to itself than any other process, while another one is short; on the same clock. 0 if it
+    /// has not.
     pub rich_ms: AtomicU64,
-    /// When another that was short last saw that.
+    /// When a process that was short last saw that.
     pub rich_seen_ms: AtomicU64,
-    /// How many of a thousand pages that it evicted lately it needed again soon, and one; 0 for not known.
+    /// How many of a thousand pages that it evicted lately came back soon, plus 1; 0 if that is not known.
     pub needed_again: AtomicU32,
-    /// When that was found, on the clock of [`Member::published_ms`].
+    /// When [`Member::needed_again`] was found, on the clock of [`Member::published_ms`].
     pub needed_again_ms: AtomicU64,
-    /// Of its pages in memory, how many were last seen in use how long before [`Member::published_ms`].
+    /// Its pages in memory by age: how long before [`Member::published_ms`] they were last seen in use.
     pub ages: [AtomicU32; AGES],
 }
 
 impl Member {
-    /// What it stands for.
+    /// What the member stands for.
     pub fn kind(&self) -> Kind {
         Kind::from_raw(self.kind.load(Ordering::SeqCst))
     }
 
-    /// Says what it stands for. By who holds the member's lock.
+    /// Sets what the member stands for. The caller holds the member's lock.
     pub fn set_kind(&self, kind: Kind) {
         self.kind.store(kind as u32, Ordering::SeqCst);
     }
 
-    /// Who has the place.
+    /// Which of those that had the place has it now.
     pub fn generation(&self) -> u32 {
         self.generation.load(Ordering::SeqCst)
     }
 
-    /// The process that forked it.
+    /// The process that forked this one.
     pub fn parent(&self) -> Option<MemberId> {
         MemberId::from_raw(self.parent.load(Ordering::SeqCst))
     }
 
-    /// Pages for which it counts as others see it, if it is outside.
+    /// Pages for which others count it, if it is outside; otherwise 0.
     pub fn counted_outside(&self) -> i64 {
         if self.kind() == Kind::Outside { pages(&self.outside) } else { 0 }
     }
 
-    /// Makes the member nobody's: what was known of it is gone. By who holds its lock.
+    /// Makes the member nobody's, and forgets what was known of it. The caller holds the member's lock.
     pub fn clear(&self) {
         self.generation.fetch_add(1, Ordering::SeqCst);
         for word in [&self.granted, &self.outside, &self.ask_pages] {
@@ -215,45 +221,45 @@ impl Member {
         self.needed_again_ms.store(0, Ordering::Relaxed);
         self.declined_until_ms.store(0, Ordering::Relaxed);
         self.ages.iter().for_each(|age| age.store(0, Ordering::Relaxed));
-        // Last: from here on the place may be somebody else's.
+        // Last: from here on the place may be another process's.
         self.set_kind(Kind::Free);
     }
 }
 
-/// The shared area. Zeroed memory is a tree without members, and with nothing to share out.
+/// The shared area. Zeroed memory is a tree without members and with an empty budget.
 #[repr(C, align(128))]
 #[derive(Debug)]
 pub struct Page {
     /// Budget in pages.
     limit: AtomicU64,
-    /// Members at or above this were never used.
+    /// Places from this one on were never used.
     high_water: AtomicU32,
-    /// Raised, and woken as a shared futex, when a member becomes [`Kind::Outside`]: who looks from outside has something
-    /// to look at.
+    /// Raised, and woken as a shared futex, when a member becomes [`Kind::Outside`]: the process that looks from
+    /// outside then has something to look at.
     pub left: AtomicU32,
-    /// The [`MemberId`] of one that has found no room for some time, and when it last looked, on the clock of
-    /// [`Member::published_ms`]; 0 for none.
+    /// The [`MemberId`] of a process that has found no room for some time; 0 for none. And when it last looked, on the
+    /// clock of [`Member::published_ms`].
     waiting: AtomicU64,
     waiting_ms: AtomicU64,
-    /// When somebody who ran short last looked for dead members, on the clock of [`Member::published_ms`].
+    /// When a process that ran short last looked for dead members, on the clock of [`Member::published_ms`].
     pub reaped_ms: AtomicU64,
     /// When a process last ended because there was no memory for it, on the same clock.
     gave_up_ms: AtomicU64,
     /// The [`MemberId`] of that process.
     gave_up: AtomicU64,
-    /// Shares at or above this were never used.
+    /// Shares from this one on were never used.
     shares_high_water: AtomicU32,
-    /// Pages that managed processes hold beside what they are granted, as seen from outside: stacks, data of programs, what
-    /// the kernel wrote for them.
+    /// Pages that managed processes hold beside their grants, as seen from outside: stacks, data of programs, what the
+    /// kernel wrote for them.
     beside: AtomicI64,
     members: [Member; MEMBERS_MAX],
     shares: [Share; SHARES_MAX],
 }
 
-/// In a model memory is made, not zeroed.
+/// Models construct the area; they cannot use zeroed memory.
 #[cfg(loom)]
 impl Page {
-    /// A tree with that budget whose first `managed` places are managed processes.
+    /// A tree with a budget of `limit` pages, whose first `managed` places are managed processes.
     pub fn with_members(limit: u64, managed: u32) -> Self {
         let word = || AtomicU64::new(0);
         let signed = || AtomicI64::new(0);
@@ -308,7 +314,7 @@ impl Page {
 /// What all members hold together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Sum {
-    /// Pages granted, those that several hold since a fork once.
+    /// Pages granted. A page that several hold since a fork counts once.
     pub held: i64,
     /// Budget in pages.
     pub limit: i64,
@@ -336,13 +342,13 @@ impl Page {
         self.limit.load(Ordering::SeqCst).min(PAGES_MAX)
     }
 
-    /// Changes the budget. Who holds more than is left then learns it when it next wants something.
+    /// Changes the budget. A process that now holds too much learns so when it next asks for memory.
     pub fn set_limit(&self, pages: u64) {
         self.limit.store(pages, Ordering::SeqCst);
     }
 
-    /// `own` is about to end because there is no memory for it: whether it may, or what another one held, that did so lately, is
-    /// still to come.
+    /// Whether the member `own` may end now because there is no memory for it. False while what a process held that
+    /// ended so lately may still come back. Where the answer is true, it notes that `own` ends.
     pub fn may_give_up(&self, own: MemberId, now_ms: u64) -> bool {
         let last = self.gave_up_ms.load(Ordering::SeqCst);
         let other = MemberId::from_raw(self.gave_up.load(Ordering::SeqCst));
@@ -350,7 +356,7 @@ impl Page {
             Some(_) => GIVING_UP_MS_MAX,
             None => GIVING_UP_MS_MIN,
         };
-        // The other clock may be that of another time namespace.
+        // The earlier time may be by the clock of another time namespace.
         let may = (last == 0 || now_ms.abs_diff(last) >= wait_ms)
             && self.gave_up_ms.compare_exchange(last, now_ms.max(1), Ordering::SeqCst, Ordering::SeqCst).is_ok();
         if may {
@@ -359,7 +365,7 @@ impl Page {
         may
     }
 
-    /// The member at a place that exists.
+    /// The member at a place, which must exist.
     pub fn member(&self, index: u32) -> &Member {
         &self.members[index as usize]
     }
@@ -375,23 +381,23 @@ impl Page {
         0..MEMBERS_MAX as u32
     }
 
-    /// Makes the place one that sums look at.
+    /// Makes sums look at the place.
     pub fn raise_high_water(&self, index: u32) {
         self.high_water.fetch_max(index + 1, Ordering::SeqCst);
     }
 
-    /// The member that `id` names, while it is that one's.
+    /// The member that `id` names; none when the place is no longer that member's.
     pub fn find(&self, id: MemberId) -> Option<&Member> {
         let member = self.members.get(id.index as usize)?;
         (member.generation() == id.generation && member.kind() != Kind::Free).then_some(member)
     }
 
-    /// What `member` was granted, or is said to hold.
+    /// Pages for which `member` counts: what it was granted, or what others say that it holds.
     pub fn held_by(&self, member: &Member) -> i64 {
         match member.kind() {
             Kind::Free => 0,
             Kind::Outside => {
-                // Until its bits are taken back they stand for what it was granted as another program.
+                // Until the bits of the program before the exec are taken back, they stand for pages of its grant.
                 let has_bits = member.has_bits.load(Ordering::SeqCst) != 0;
                 let granted = if has_bits { pages(&member.granted) } else { 0 };
                 pages(&member.outside) + granted
@@ -400,10 +406,11 @@ impl Page {
         }
     }
 
-    /// Adds all members up, and leaves out what several of them hold since a fork.
+    /// Adds up all members. Pages that several of them hold since a fork count once.
     pub fn sum(&self) -> Sum {
-        // Before and after, because it may be counted up or down meanwhile, for pages that were seen, or were not. Who lost the
-        // processor in between, and finds a whole fork counted up, looks again: what that shares would seem to be held twice.
+        // The surplus is read before and after, because it may change meanwhile for pages that this sum has seen, or
+        // has not. A thread that lost the processor in between may find that a whole fork was counted meanwhile. It
+        // looks again; otherwise what that fork shares would seem to be held twice.
         let mut before = self.surplus();
         let mut looks = 0;
         loop {
@@ -418,21 +425,21 @@ impl Page {
         }
     }
 
-    /// Pages that managed processes hold beside what they are granted, as far as these count for a budget of `limit` pages.
+    /// Pages that managed processes hold beside their grants, as far as they count in a budget of `limit` pages.
     pub fn beside_counted(&self, limit: i64) -> i64 {
-        // Whoever may write here may write anything.
+        // Any process that may write here may write anything.
         let beside = self.beside.load(Ordering::SeqCst);
         beside.saturating_sub(BESIDE_FREE).clamp(0, (limit - limit / GRANTED_PART).max(0))
     }
 
-    /// What of `anonymous` pages is beside what managed processes are granted: of memory of their own, seen from outside, what several
-    /// share counted once.
+    /// How many of `anonymous` pages are beside the grants of managed processes. `anonymous` is those processes' own
+    /// memory as seen from outside, where pages that several share count once.
     pub fn beside_of(&self, anonymous: i64) -> i64 {
         let (granted, surplus) = (self.granted(), self.surplus());
         (anonymous - (granted - surplus).max(0)).max(0)
     }
 
-    /// Says how many pages managed processes hold beside what they are granted.
+    /// Sets how many pages managed processes hold beside their grants.
     pub fn tell_beside(&self, pages: i64) {
         self.beside.store(pages, Ordering::SeqCst);
     }
@@ -448,7 +455,7 @@ impl Page {
         self.shares().map(|(_, share)| share.surplus()).sum()
     }
 
-    /// The share at an index that exists.
+    /// The share at an index, which must exist.
     pub fn share(&self, index: u32) -> &Share {
         &self.shares[index as usize]
     }
@@ -459,17 +466,18 @@ impl Page {
         (0..high_water as u32).map(|index| (index, self.share(index)))
     }
 
-    /// Makes the share one that sums look at.
+    /// Makes sums look at the share.
     pub fn raise_shares_high_water(&self, index: u32) {
         self.shares_high_water.fetch_max(index + 1, Ordering::SeqCst);
     }
 
-    /// Grants `n` pages more to `member`; what is left then, or none when they are too many.
+    /// Grants `n` more pages to `member`. Returns what is left then; none, and no grant, when that would exceed the
+    /// budget or take what is kept for another member that waits.
     pub fn try_grow(&self, member: &Member, n: i64) -> Option<i64> {
         member.granted.fetch_add(n, Ordering::SeqCst);
         model_fence();
         let free = self.sum().free();
-        // Who waits may not run for long when there is room, and others always find it first.
+        // A waiting process may not get to run while there is room, and the others would always find the room first.
         if free >= 0 && (free >= WAITING_PAGES || !self.others_wait(member)) {
             return Some(free);
         }
@@ -477,8 +485,8 @@ impl Page {
         None
     }
 
-    /// Member `own` finds no room: from now on the first pages that come free are its own, as long as it goes on saying so, and
-    /// unless another waits already.
+    /// Says that member `own` finds no room. From now on the first pages that come free are for this member, as long as
+    /// it keeps saying so, and unless another one waits already.
     pub fn wait(&self, own: MemberId, now_ms: u64) {
         let waiting = self.waiting.load(Ordering::SeqCst);
         let is_free = waiting == 0 || waiting == own.to_raw() || !self.is_waiting_still(now_ms);
@@ -487,7 +495,7 @@ impl Page {
         }
     }
 
-    /// It has found some.
+    /// Says that member `own` has found room.
     pub fn wait_no_more(&self, own: MemberId) {
         let _ = self.waiting.compare_exchange(own.to_raw(), 0, Ordering::SeqCst, Ordering::SeqCst);
     }
@@ -496,14 +504,14 @@ impl Page {
         now_ms.abs_diff(self.waiting_ms.load(Ordering::SeqCst)) < WAITING_MS
     }
 
-    /// True while another than `member` waits.
+    /// True while a member other than `member` waits.
     fn others_wait(&self, member: &Member) -> bool {
         let id = MemberId::from_raw(self.waiting.load(Ordering::SeqCst));
         let Some(waits) = id.and_then(|id| self.find(id)) else { return false };
         !core::ptr::eq(waits, member) && self.is_waiting_still(now_ms())
     }
 
-    /// Marks the place as the child's of the fork that `parent` is about to make. By who holds the member's lock.
+    /// Reserves the place for the child that `parent` is about to fork. The caller holds the member's lock.
     pub fn reserve(&self, index: u32, parent: MemberId, now_ms: u64) -> MemberId {
         let member = self.member(index);
         member.clear();

@@ -1,4 +1,4 @@
-//! Charging what comes in, and slowing who fills a group above its ram.high.
+//! Charges pages before they come in, and slows threads that fill a group beyond its ram.high.
 
 use crate::base::{clock, uapi};
 use crate::groups::cost::Cost;
@@ -14,16 +14,16 @@ use core::marker::PhantomData;
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::Relaxed;
 
-/// Most time that one fault is held up because its group is above ram.high.
+/// The longest delay of one fault whose group is above ram.high.
 const DELAY_MAX_NS: u64 = 100_000_000;
 /// Delays below this are not worth a system call.
 const DELAY_MIN_NS: u64 = 100_000;
-/// Faults that are held up for a second in all, if each brings one page into a group that is at twice its ram.high.
+/// This many faults are delayed by one second in all, if each brings one page into a group that is at twice its ram.high.
 const DELAY_FAULTS: u64 = 32;
 
-/// Charges `n` pages for work that comes next; see [`ThreadCtx::in_flight`].
+/// Charges `n` pages for the work that comes next, see [`ThreadCtx::in_flight`]. False if there is no room.
 pub(crate) fn charge_ahead(space: &Space, ctx: &ThreadCtx, n: usize) -> bool {
-    // Frames that are kept for runs go before anything else.
+    // The frames of the stock go before anything else.
     let mut charged = !space.budget.is_stock_too_large() && space.budget.try_charge(n);
     while !charged && stock::give_up_stock(space, ctx) {
         charged = !space.budget.is_stock_too_large() && space.budget.try_charge(n);
@@ -34,8 +34,10 @@ pub(crate) fn charge_ahead(space: &Space, ctx: &ThreadCtx, n: usize) -> bool {
     charged
 }
 
-/// Pages that were charged for what comes next. What is not spent is given back when this goes, still inside: a fork by another
-/// thread finds each charged page known for what it is.
+/// Pages that were charged for the work that comes next.
+///
+/// Drop gives back what was not spent, still inside the gate. So a fork by another thread can tell what each charged page is
+/// for.
 pub(crate) struct Charge<'a> {
     space: &'a Space,
     left: usize,
@@ -43,9 +45,9 @@ pub(crate) struct Charge<'a> {
 }
 
 impl<'a> Charge<'a> {
-    /// What [`charge_ahead`] charged last for the calling thread.
+    /// Takes over the last charge that [`charge_ahead`] made for the calling thread.
     pub(crate) fn take(space: &'a Space, ctx: &ThreadCtx, _held: &'a Held) -> Self {
-        // Only its own thread changes it.
+        // Only the thread itself changes its count.
         let left = ctx.in_flight.load(Relaxed) as usize;
         ctx.in_flight.store(0, Relaxed);
         Self { space, left, _held: PhantomData }
@@ -56,12 +58,12 @@ impl<'a> Charge<'a> {
         self.left
     }
 
-    /// So many are what they were charged for, as far as there are so many.
+    /// Marks `n` pages as used for what they were charged for, or all that are left if these are fewer.
     pub(crate) fn spend(&mut self, n: usize) {
         self.left -= n.min(self.left);
     }
 
-    /// Ends it without a look at what the tree may have back, where nothing is left.
+    /// Ends the charge. If nothing is left, skips the check whether the tree is short and needs granted pages back.
     pub(crate) fn end(self) {
         if self.left == 0 {
             core::mem::forget(self);
@@ -71,20 +73,20 @@ impl<'a> Charge<'a> {
 
 impl Drop for Charge<'_> {
     fn drop(&mut self) {
-        // Also of nothing: what the process has in hand goes back to the tree where that is short.
+        // Even if nothing is left: if the tree is short, this gives it back what is granted and not charged.
         self.space.budget.uncharge(self.left);
     }
 }
 
-/// What became of a page that a group pays for.
+/// The outcome of bringing in a page that a group pays for.
 pub enum Brought {
     /// See [`In`].
     In(In),
-    /// Not even the one page fits: this group's limit is met, or its subtree's. Nothing was done.
+    /// Nothing was done: not even the one page fits below the limit of this group, the page's own or an ancestor of it.
     Over(Target),
 }
 
-/// Brings a page in at the expense of its region's group: [`swapin::bring`] with `want.group` charged.
+/// Brings a page in and charges its region's group: [`swapin::bring`] with `want.group` charged.
 #[inline]
 pub(crate) fn bring_charged(
     space: &Space,
@@ -112,7 +114,7 @@ fn bring_into_group(
     mut want: Want,
 ) -> Brought {
     let groups = &space.groups;
-    // Read-ahead is for when there is room: the page itself comes in without it.
+    // Read-ahead needs room. Without it the page itself comes in alone.
     let whole = groups.try_charge_ram(want.group, want.window);
     if let (Err(full), true) = (whole, want.ahead) {
         return Brought::Over(group_reclaim::groups_target(full, groups.id(full)));
@@ -134,8 +136,10 @@ fn bring_into_group(
     Brought::In(result)
 }
 
-/// The calling thread has brought `n` pages into a group: if that is above its ram.high, has it reclaimed in the
-/// background, and holds the thread up the longer the further it is above; the cycles that this took. Outside the gate.
+/// Slows the calling thread, which has brought `n` pages into a group, if the group is above its ram.high. Returns the cycles
+/// that this took. Outside the gate.
+///
+/// The group is reclaimed in the background, and the thread is delayed the longer the further the group is above ram.high.
 #[inline]
 pub(crate) fn slow_down(space: &Space, ctx: &ThreadCtx, group: Index, n: usize) -> u64 {
     if group.is_root() {
@@ -149,7 +153,7 @@ pub(crate) fn slow_down(space: &Space, ctx: &ThreadCtx, group: Index, n: usize) 
 #[cold]
 fn slow_down_in(space: &Space, ctx: &ThreadCtx, group: Index, n: usize) {
     let groups = &space.groups;
-    // The group may be gone by now, and another have its place: then that one is looked at, which harms nobody.
+    // The group may be gone by now, and another one may have its place. Then this checks the other one, which does no harm.
     let Some(above) = groups.above_high(group) else { return };
     let node = groups.node(above);
     node.note(Event::High);
@@ -161,7 +165,7 @@ fn slow_down_in(space: &Space, ctx: &ThreadCtx, group: Index, n: usize) {
     }
     let (over, current) = (node.above_high(), node.ram.current());
     let high = current.saturating_sub(over).max(1);
-    // The kernel's curve: with the square of the part that it is above (`calculate_high_delay`).
+    // The kernel's curve (`calculate_high_delay`): the square of the fraction by which the group is above ram.high.
     let delay_ns = 1_000_000_000u64.saturating_mul(over).saturating_mul(over) / high / high;
     let delay_ns = (delay_ns.saturating_mul(n as u64) / DELAY_FAULTS).min(DELAY_MAX_NS);
     if delay_ns >= DELAY_MIN_NS {

@@ -1,4 +1,4 @@
-//! A fault, in the thread that took it.
+//! Serves a fault, in the thread that took it.
 
 use crate::base::{PAGE, clock};
 use crate::counters::stats;
@@ -16,19 +16,19 @@ use crate::way_in::swapin::{In, Want};
 use crate::way_in::{spurious, window};
 use crate::way_out::{group_reclaim, reclaim};
 
-/// What a fault came to.
+/// The outcome of a fault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault {
     /// The page is there; the instruction can go on.
     Resolved,
-    /// Not a page of Ebb's: the fault is the program's own.
+    /// Ebb does not manage the page: the fault is the program's own.
     NotManaged,
-    /// The page's content cannot be had.
+    /// The page's content cannot be read.
     Unreadable,
 }
 
 impl Space {
-    /// Answers a fault of the calling thread at `addr`. Every signal must be blocked.
+    /// Serves a fault of the calling thread at `addr`. All signals must be blocked.
     pub fn fault(&self, ctx: &ThreadCtx, addr: usize, write: bool) -> Fault {
         let start = clock::cycles();
         let page = addr & !(PAGE - 1);
@@ -42,17 +42,18 @@ impl Space {
     }
 }
 
-/// What a try to answer a fault goes by.
+/// The plan for one attempt to serve a fault.
 #[derive(Clone, Copy)]
 struct Plan {
-    /// Pages that are to come by a walk; 0 is one, by a fault that says nothing of the next.
+    /// Pages to bring in for a walk; 0 means just this page: no sequential pattern seen.
     next_window: u32,
-    /// Pages around it, where it is no step of a walk.
+    /// Pages to bring in around the page, if the fault is no step of a walk.
     around: usize,
-    /// Frames of the stock would do; and they are there.
+    /// Whether the pages could come by MOVE, if there are frames for them.
     may_move: bool,
+    /// Whether they come by MOVE: there are frames, and MOVE is to be used.
     by_move: bool,
-    /// Pages that are charged for it.
+    /// Pages that are charged for the attempt.
     want: usize,
 }
 
@@ -62,7 +63,7 @@ impl Plan {
         let state = space.table.word(page).map(|word| word.load());
         let may_move = tries_move && state.is_some_and(|state| stock::may_move_in(space, page, state, window));
         let by_move = may_move && state.is_some_and(|state| stock::has_frames_for(space, state));
-        // A page that is only clean needs no memory to be written; one that is shared needs a copy.
+        // A write to a page that is only clean needs no memory. A write to a shared page needs a copy.
         let want = match state.filter(|state| write && state.is_protected()) {
             Some(state) => state.is_shared() as usize * OPEN_MAX,
             None if by_move => 0,
@@ -71,31 +72,31 @@ impl Plan {
         Self { next_window, around, may_move, by_move, want }
     }
 
-    /// Most pages of it.
+    /// The most pages that the attempt may bring in.
     fn window(&self) -> usize {
         self.next_window.max(self.around as u32) as usize
     }
 }
 
-/// What a try came to.
+/// The outcome of an attempt.
 enum Attempt {
-    /// No page of Ebb's.
+    /// Ebb does not manage the page.
     NotManaged,
     /// The page may be written now.
     Opened,
-    /// What was planned is not to be done any more.
+    /// The plan no longer applies.
     Again,
     Brought(Brought, Region, Where),
 }
 
-/// The page that was brought in, and the first that came with it.
+/// The first page that came in, and the state in which the faulting page was found.
 #[derive(Clone, Copy)]
 struct Where {
     from: usize,
     state: State,
 }
 
-/// One try: nothing of it is left to be done but what must wait until the thread is outside.
+/// Makes one attempt. Only work that must wait until the thread has left the gate remains for the caller.
 fn attempt(space: &Space, ctx: &ThreadCtx, page: usize, write: bool, plan: &Plan) -> Attempt {
     let inside = space.threads.enter(ctx);
     let mut charge = Charge::take(space, ctx, &inside);
@@ -107,7 +108,7 @@ fn attempt(space: &Space, ctx: &ThreadCtx, page: usize, write: bool, plan: &Plan
         return Attempt::Opened;
     }
     if plan.want == 0 && !plan.by_move {
-        // It is clean no more.
+        // The plan was to write to a clean page, and the page is no longer clean.
         return Attempt::Again;
     }
     let (group, by_move) = (region.group, plan.by_move);
@@ -118,7 +119,7 @@ fn attempt(space: &Space, ctx: &ThreadCtx, page: usize, write: bool, plan: &Plan
         asked.window = plan.window().min(RUN_MAX);
     } else if plan.around > plan.next_window as usize {
         asked.window = plan.next_window.max(1) as usize;
-        // There may be plenty of room, but not in a group.
+        // The space has plenty of room, but a group may have none.
         if state == State::NONE && group.is_root() {
             (from, asked.window) = window::block_around(space, page, plan.around, region.start);
             from_word = space.table.word(from).unwrap_or(word);
@@ -137,7 +138,7 @@ fn attempt(space: &Space, ctx: &ThreadCtx, page: usize, write: bool, plan: &Plan
     Attempt::Brought(brought, region, Where { from, state })
 }
 
-/// `n` pages came: what follows from that, outside the gate; with it the cycles for which a group held the thread up.
+/// Does the work outside the gate that follows when `n` pages came in. Returns the cycles for which a group delayed the thread.
 fn came_in(
     space: &Space,
     ctx: &ThreadCtx,
@@ -168,13 +169,14 @@ fn came_in(
     charged::slow_down(space, ctx, region.group, n)
 }
 
-/// What a fault leaves to be done goes on beside the program.
+/// Starts the work that a fault leaves for later, in the background where that is possible.
 fn rest_beside(space: &Space, ctx: &ThreadCtx) {
     space.background.kick_if(space, reclaim::has_background_work(space));
     books::note_books_used(space, ctx);
 }
 
-/// Somebody else is at the page: has what comes next in a walk brought in meanwhile, or waits.
+/// Another thread works on the page: in a long walk, brings in what comes next meanwhile. Otherwise, or if nothing came in,
+/// waits.
 fn wait_for(space: &Space, ctx: &ThreadCtx, page: usize, write: bool, plan: &Plan, end: usize) {
     let is_walk = plan.next_window as usize == readahead::window_max(space);
     if (!is_walk || !readahead::go_ahead(space, ctx, page, end, write))
@@ -184,7 +186,7 @@ fn wait_for(space: &Space, ctx: &ThreadCtx, page: usize, write: bool, plan: &Pla
     }
 }
 
-/// The fault at `page`; with it the cycles spent in direct reclaim.
+/// Serves the fault at `page`. Also returns the cycles spent in direct reclaim.
 fn serve(space: &Space, ctx: &ThreadCtx, page: usize, write: bool) -> (Fault, u64) {
     let tag = space.table.word(page).map_or(Tag::None, |word| word.load().tag());
     let next_window = window::window(space, ctx, page, tag == Tag::Swapped);

@@ -1,4 +1,4 @@
-//! Bringing in what a system call is about to use, and keeping it there until the call ends.
+//! Brings in what a system call is about to use, and keeps it in memory until the call ends.
 
 use crate::base::PAGE;
 use crate::counters::stats;
@@ -17,34 +17,38 @@ use crate::way_in::swapin::{In, Want};
 use crate::way_out::{group_reclaim, reclaim};
 use core::sync::atomic::Ordering::Relaxed;
 
-/// What pinning came to.
+/// The outcome of pinning.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PinResult {
-    /// Resident, and stays so until the call ends.
+    /// The range is resident and stays so until the call ends.
     Ok,
-    /// More than one call may pin: use it in pieces.
+    /// The range is more than one call may pin. Use it in pieces.
     TooLarge,
-    /// A page's content cannot be had.
+    /// A page's content cannot be read.
     Unreadable,
 }
-/// The part of what the process may expect of the budget that calls may pin together, but for that.
+/// All calls together may pin a fourth of what the process may expect of the budget. [`PIN_PAGES_MIN`] is allowed to each call
+/// regardless.
 const PINNED_PART: usize = 4;
 
 impl Space {
-    /// The same of a call that can be made in pieces: no more than leaves three quarters of what the process may expect to what
-    /// no call is at. Calls wait in the kernel for as long as they like, and threads for memory with a part of it pinned.
+    /// Most bytes that a call which can be made in pieces may pin at a time.
+    ///
+    /// This leaves three quarters of what the process may expect of the budget unpinned. A call may wait in the kernel for any
+    /// length of time, and a thread may wait for memory while it has some pinned.
     pub fn pin_piece_max(&self) -> usize {
         let most = self.pin_max();
         let pinned = in_use::pinned_by_calls(self);
         (self.budget.expected() / PINNED_PART).saturating_sub(pinned).clamp(PIN_PAGES_MIN, most / PAGE) * PAGE
     }
 
-    /// True when calls have pinned more than their part, so that none should pin more than [`PIN_PAGES_MIN`].
+    /// True if calls have pinned more than their part. Then no call should pin more than [`PIN_PAGES_MIN`].
     pub fn calls_pin_too_much(&self) -> bool {
         in_use::pinned_by_calls(self) > (self.budget.expected() / PINNED_PART).max(PIN_PAGES_MIN)
     }
 
-    /// Says where the thread's alternate signal stack is, so that calls on it are told from those it interrupted.
+    /// Says where the thread's alternate signal stack is. This distinguishes calls made on it from the calls that a handler
+    /// on it interrupted.
     pub fn set_alt_stack(&self, ctx: &ThreadCtx, start: u64, end: u64) {
         ctx.alt[0].store(start, Relaxed);
         ctx.alt[1].store(end, Relaxed);
@@ -55,12 +59,12 @@ impl Space {
         ctx.pins.begin(sp, |old| ctx.same_stack(old, sp));
     }
 
-    /// Ends the pins of the call begun last.
+    /// Ends the pins of the call that was begun last.
     pub fn pin_end(&self, ctx: &ThreadCtx) {
         ctx.pins.end();
     }
 
-    /// Pins `[addr, addr + len)` for the call begun last and brings it in. Parts that are not managed are left alone.
+    /// Pins `[addr, addr + len)` for the call that was begun last, and brings it in. Leaves parts alone that are not managed.
     pub fn pin_add(&self, ctx: &ThreadCtx, addr: usize, len: usize) -> PinResult {
         if len == 0 || addr.checked_add(len).is_none_or(|end| end > crate::memory::table::ADDR_END) {
             return PinResult::Ok;
@@ -78,8 +82,10 @@ impl Space {
         }
     }
 
-    /// Begins a call with one buffer. True when all of it is resident or was never managed, which is the common case
-    /// and takes no lock; then it is pinned. False: nothing is pinned, take the slow way.
+    /// Begins a call with one buffer, and pins it. Takes no lock.
+    ///
+    /// True in the common case: all of the buffer is resident or was never managed. False if nothing is pinned: take the slow
+    /// way.
     #[inline]
     pub fn pin_fast(&self, ctx: &ThreadCtx, sp: u64, addr: usize, len: usize) -> bool {
         let Some(end) = addr.checked_add(len) else { return false };
@@ -99,18 +105,20 @@ impl Space {
         self.table.may_be_managed(addr)
     }
 
-    /// The same for any unit of the range.
+    /// True when Ebb may hold pages of any unit of the range.
     pub fn is_any_managed(&self, addr: usize, len: usize) -> bool {
         self.table.is_any_managed(addr, addr.saturating_add(len).min(crate::memory::table::ADDR_END))
     }
 
-    /// True when Ebb holds the page at `addr`. One that the program never touched reads as zero, and is none. May change any time.
+    /// True when Ebb holds content of the page at `addr`. False for a page that was never touched, which reads as zero. The
+    /// answer may change at any time.
     pub fn has_content(&self, addr: usize) -> bool {
         self.table.word(addr).is_some_and(|word| word.load().tag() != Tag::None)
     }
 }
 
-/// Every page of the range is present and can be written, or in a unit where nothing was ever managed.
+/// True if every page of the range is present and writable, or in a unit where nothing was ever managed. Marks present pages as
+/// referenced.
 pub(crate) fn is_resident(space: &Space, addr: usize, len: usize) -> bool {
     let mut at = addr & !(PAGE - 1);
     while at < addr + len {
@@ -142,17 +150,18 @@ fn managed_bytes(space: &Space, ctx: &ThreadCtx, addr: usize, len: usize) -> usi
     bytes
 }
 
-/// Where bringing in a range has come to.
+/// How far bringing in a range has come.
 struct Place {
     at: usize,
-    /// End of the region that this is in, whose it is, and whether frames can be moved there.
+    /// The end of the region around `at`, its group, and whether frames can be moved into it.
     region_end: usize,
     group: Index,
     is_plain: bool,
 }
 
-/// Passes what is not managed, and what is present already, which is opened where it is protected: the kernel may be about to
-/// write to it, and would meet the protection. False when that took all that was charged.
+/// Passes over pages that are not managed or are present already. False if that used up the charge.
+///
+/// Opens present pages that are protected: the kernel may be about to write to them, and would run into the protection.
 fn pass_present(space: &Space, held: &Held, place: &mut Place, end: usize, charge: &mut Charge<'_>) -> bool {
     while place.at < end {
         if place.at >= place.region_end {
@@ -183,7 +192,7 @@ fn pass_present(space: &Space, held: &Held, place: &mut Place, end: usize, charg
 }
 
 impl Space {
-    /// Brings in every managed page of the range. False when a page's content cannot be had.
+    /// Brings in every managed page of the range. False if a page's content cannot be read.
     pub fn bring_in(&self, ctx: &ThreadCtx, addr: usize, len: usize) -> bool {
         let end = (addr + len).next_multiple_of(PAGE);
         let mut place = Place { at: addr & !(PAGE - 1), region_end: 0, group: Index::ROOT, is_plain: false };
@@ -200,7 +209,7 @@ impl Space {
             }
             let inside = self.threads.enter(ctx);
             let mut charge = Charge::take(self, ctx, &inside);
-            // Regions may be others since the last time.
+            // The regions may have changed since the last round.
             place.region_end = 0;
             if !pass_present(self, &inside, &mut place, end, &mut charge) {
                 continue;
@@ -245,15 +254,16 @@ impl Space {
         true
     }
 
-    /// Brings the range in for good: it is never evicted again, until it is unmapped.
+    /// Brings the range in for good: it is never evicted until it is unmapped.
     pub fn exclude(&self, ctx: &ThreadCtx, addr: usize, len: usize) {
         let _ = keep_in(self, ctx, addr, len, State::with_pinned, |_| ());
         ctx.pins.end();
     }
 }
 
-/// Brings the range in, marks what is there by `kept`, and calls `then` before anybody else looks. None where content cannot
-/// be had. The range stays pinned until the caller ends that.
+/// Brings the range in, marks its present pages by `kept`, and calls `then` before the gate opens again.
+///
+/// None if content cannot be read. The range stays pinned until the caller ends the pin.
 pub(crate) fn keep_in<R>(
     space: &Space,
     ctx: &ThreadCtx,

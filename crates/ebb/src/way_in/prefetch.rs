@@ -1,5 +1,8 @@
-//! Bringing in ranges that nobody waits for: the rest of a walk's window, what comes after it, what the program says that it will
-//! need. Piece by piece, each charged before or moved in, and nothing is reclaimed for any but frames of the stock: it ends where room is short, also that of a group.
+//! Brings in ranges that nobody waits for.
+//!
+//! These are the rest of a walk's window, the pages after it, and what the program says it will need. They come in piece by
+//! piece. Each piece is charged first, or moved in. Nothing is reclaimed for a piece, except that the stock gives up frames.
+//! So a range ends where room is short, in the budget or in a group.
 
 use crate::base::{PAGE, clock};
 use crate::memory::table::UNIT_BYTES;
@@ -13,27 +16,27 @@ use crate::way_in::charged::{self, Brought, Charge};
 use crate::way_in::swapin::{In, Want};
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
-/// When to stop bringing in what nobody waits for.
+/// When to stop bringing in pages that nobody waits for.
 #[derive(Clone, Copy)]
 pub(crate) enum Until {
-    /// When there is so little room that background reclaim begins.
+    /// When so little room is left that background reclaim begins.
     RoomIsShort,
-    /// When half of what is still free then is used.
+    /// When half of the room that is left when background reclaim begins is used too.
     RoomIsHalfUsed,
 }
 
-/// What became of a range.
+/// How much of a range came in.
 #[derive(Clone, Copy)]
 pub(crate) struct Came {
-    /// It was looked through up to here.
+    /// The range was looked through up to here.
     pub end: usize,
-    /// Pages that came.
+    /// Pages that came in.
     pub pages: usize,
     /// There was no room for more.
     pub stopped: bool,
 }
 
-/// Brings in what is staged or swapped of a range that is likely to be used. Outside the gate.
+/// Brings in the staged and swapped pages of a range that is likely to be used. Outside the gate.
 pub(crate) fn bring_range(space: &Space, ctx: &ThreadCtx, start: usize, end: usize, write: bool, until: Until) -> Came {
     let mut all = Came { end: start, pages: 0, stopped: false };
     while all.end < end {
@@ -56,8 +59,9 @@ pub(crate) fn bring_range(space: &Space, ctx: &ThreadCtx, start: usize, end: usi
     all
 }
 
-/// Brings in the next run of pages from `at` on: by MOVE, none where that cannot be; or charged, none where there is no room.
-/// Looks through one unit at most. Outside the gate.
+/// Brings in the next run of pages from `at` on, and looks through at most one unit for it. Outside the gate.
+///
+/// None `by_move` if the pages cannot be moved in. None otherwise if there is no room for the charge.
 fn bring_next(space: &Space, ctx: &ThreadCtx, at: usize, end: usize, write: bool, by_move: bool) -> Option<Came> {
     let charge = if by_move { 0 } else { WINDOW_MAX };
     if !charged::charge_ahead(space, ctx, charge) {
@@ -70,8 +74,9 @@ fn bring_next(space: &Space, ctx: &ThreadCtx, at: usize, end: usize, write: bool
     came
 }
 
-/// Brings in the next run of pages from `at` on, of [`WINDOW_MAX`] that are charged, or none `by_move`; none where that cannot
-/// be.
+/// Brings in the next run of pages from `at` on. [`WINDOW_MAX`] pages are charged for it, or none if it comes `by_move`.
+///
+/// None if the pages cannot be moved in.
 fn bring_run(
     space: &Space,
     held: &Held,
@@ -85,7 +90,7 @@ fn bring_run(
     let Some(region) = space.regions.first_in(held, at, end) else { return Some(until(end)) };
     let mut at = at.max(region.start);
     let region_end = region.end.min(end);
-    // What cannot be read where it is cannot be swept there: it would not go again.
+    // A sweep leaves pages alone that cannot be read where they are. So what came in here would not go out again.
     if !region.attr.is_readable() {
         return Some(until(region_end));
     }
@@ -94,7 +99,7 @@ fn bring_run(
         return Some(stopped(at));
     }
     let stop = region_end.min(space.table.unit_start(at) + UNIT_BYTES);
-    // The words of what was never touched have no memory, and get none.
+    // The state words of pages that were never touched have no memory, and must not get any.
     let Some(unit) = space.table.unit(at).filter(|unit| unit.content.load(Acquire) > 0) else {
         return Some(until(stop));
     };
@@ -113,18 +118,18 @@ fn bring_run(
         let want = Want { window, end: stop, used: 0, write, ahead: true, group: region.group, force: false, by_move };
         return Some(match charged::bring_charged(space, held, ctx, at, word, state, want) {
             Brought::In(In::NotByMove) => return None,
-            // Its group may have room for less.
+            // The group may have room for fewer pages.
             Brought::Over(_) if by_move => return None,
             Brought::In(In::Mapped(n)) if n > 0 => {
                 if may_move {
                     stock::note_demand(space, n, state);
                 }
-                // Not the first to be asked for by others, and none of the old in a sweep.
+                // The unit counts as young now: it is not the first that other processes ask for, nor an old one to a sweep.
                 unit.touched.store(clock::stamp(), Relaxed);
                 Came { pages: n, ..until(at + n * PAGE) }
             }
             Brought::In(In::NoMemory) | Brought::Over(_) => stopped(at),
-            // Somebody else is at it, or it cannot be had: who touches it will see.
+            // Another thread moves the page, or its content cannot be read. A thread that touches the page will find out.
             Brought::In(_) => until(at + PAGE),
         });
     }

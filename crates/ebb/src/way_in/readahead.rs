@@ -1,17 +1,18 @@
 //! Read-ahead beside the program: while a thread walks through swapped memory in address order, the background thread brings
-//! in what comes next, so that two processors decompress instead of one.
+//! in what comes next. So two processors decompress instead of one.
 //!
-//! A fault of a walk brings in a whole window and says where that ends, the *front*. The background thread takes the window
-//! after the next one, because the walker is at the next one by then; and then that, as long as the front
-//! does not move. When it does, it begins again from there: nobody tells the other who does which window, a page's claim
-//! decides. Both end where the region does, because the next one may be another group's, and where there is no room: nothing is
-//! reclaimed for it.
+//! A fault of a walk brings in a whole window and publishes where the window ends, the *front*. The background thread first
+//! takes the window after the next one, because the walker is at the next one by then. After that it takes the next one
+//! itself, as long as the front does not move. When the front moves, the background thread begins again from there. The two
+//! threads do not agree on who does which window: the claim of each page decides. Both end where the region ends, because the
+//! next region may belong to another group. Both also end where there is no room, because nothing is reclaimed for
+//! read-ahead.
 //!
-//! It helps only where a processor has nothing else to do: while fewer threads walk than there are processors, and as long as
-//! nobody who walks has lost its own since it asked a moment ago (`ru_nivcsw`). Then walks go on alone for some windows, twice as
-//! many each time.
+//! The background thread helps only where a processor has nothing else to do. So fewer threads must walk than there are
+//! processors. And no walker may have lost its processor since it asked for help a moment ago (`ru_nivcsw`). If one has,
+//! walks go on alone for some windows, for twice as many each time.
 //!
-//! The kernel's read-ahead is asynchronous where a device reads (`page_cache_async_ra`), and not at all in front of zram.
+//! The kernel's read-ahead is asynchronous where a device reads (`page_cache_async_ra`). In front of zram the kernel has none.
 
 use crate::base::{PAGE, clock, uapi};
 use crate::counters::stats;
@@ -28,29 +29,31 @@ use crate::way_in::prefetch::{self, Until};
 use crate::way_out::reclaim;
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 
-/// The part of the budget that a window of a walk is at most.
+/// A window of a walk is at most a 512th of the budget.
 const WINDOW_PART: usize = 512;
-/// What the background thread brings in for one walk before it looks for its other work: so many pieces, of so long.
+/// The background thread looks for its other work after this many pieces for one walk, or after this time.
 const ROUND_PIECES: usize = 64;
 const ROUND_NS: u64 = 10_000_000;
-/// What else bounds a window.
+/// The other bounds of a window, and what it is for.
 #[derive(Clone, Copy)]
 pub(crate) struct Limits {
     /// Where the region ends.
     pub end: usize,
-    /// Whose it is.
+    /// The region's group.
     pub group: Index,
     /// Whether the walk writes.
     pub write: bool,
 }
 
-/// Pages that a fault of a walk brings in at most, all together: whole pieces.
+/// Most pages that a fault of a walk brings in altogether, in whole pieces.
 pub(crate) fn window_max(space: &Space) -> usize {
     window_of(space.budget.limit())
 }
 
-/// A fault of a walk brought in the first pages of its window (the address, how many): brings in the rest, as far as there is room in
-/// the unit, the region and RAM; where it ended. Outside the gate.
+/// Brings in the rest of the window of a fault that is a step of a walk. Outside the gate.
+///
+/// `first` is the address of the first pages of the window, which are in, and their number. The rest comes as far as there is
+/// room in the unit, the region and RAM. Returns where it ended.
 pub(crate) fn bring_rest(
     space: &Space,
     ctx: &ThreadCtx,
@@ -70,14 +73,15 @@ pub(crate) fn bring_rest(
     came.end
 }
 
-/// A walk has brought in a whole window from `page` to `front`: has what follows it brought in. Outside the gate.
+/// Asks the background thread for the pages after a whole window of a walk, which goes from `page` to `front`. Outside the
+/// gate.
 fn ask_ahead(space: &Space, ctx: &ThreadCtx, page: usize, front: usize, limits: Limits) {
     let (walker, ahead) = (&ctx.walker, &space.background.read_ahead);
     let from = walker.walk_to(page);
     walker.moved(from, front);
     let is_out = |at| at < limits.end && space.table.word(at).is_some_and(|word| word.load().tag() == Tag::Swapped);
     let now = clock::stamp();
-    // From the second whole window on: the first may have been the last.
+    // Only from the second whole window on: a walk may end after its first.
     if from.is_some()
         && ahead.nr_walkers(ctx.shard(), now / PERIOD_STAMPS) < space.background.cpus()
         && (is_out(front) || is_out(front + window_max(space) * PAGE))
@@ -89,16 +93,16 @@ fn ask_ahead(space: &Space, ctx: &ThreadCtx, page: usize, front: usize, limits: 
     }
 }
 
-/// Pages that come in at once.
+/// Pages that come in at a time.
 fn piece(space: &Space) -> usize {
     if stock::has_stock(space) { RUN_MAX } else { WINDOW_MAX }
 }
 
-/// A walk came to a page that somebody else is bringing in: brings in a piece after it rather than to wait. False when
-/// there is none below `end`. Outside the gate.
+/// Brings in a piece after `page`, at which a walk met another thread, instead of waiting for that thread. False if nothing
+/// came in, as when no swapped page follows below `end`. Outside the gate.
 pub(crate) fn go_ahead(space: &Space, ctx: &ThreadCtx, page: usize, end: usize, write: bool) -> bool {
     let has = |at, tag| space.table.word(at).is_some_and(|word| word.load().tag() == tag);
-    // After what is being brought in with it.
+    // Begin after the pages that the other thread is bringing in together with `page`.
     let mut pieces = (page + WINDOW_MAX * PAGE..=page + piece(space) * PAGE).step_by(WINDOW_MAX * PAGE);
     let Some(next) = pieces.find(|next| *next >= end || !has(*next, Tag::Busy)) else { return false };
     let end = end.min(next + piece(space) * PAGE);
@@ -108,8 +112,8 @@ pub(crate) fn go_ahead(space: &Space, ctx: &ThreadCtx, page: usize, end: usize, 
         && prefetch::bring_range(space, ctx, next, end, write, Until::RoomIsHalfUsed).pages > 0
 }
 
-/// Brings in what the last walk comes to next, as long as there is room and nothing more urgent to do. By the background
-/// thread, outside the gate.
+/// Brings in what the walk that asked last needs next, as long as there is room and nothing more urgent to do. For the
+/// background thread, outside the gate.
 pub(crate) fn read_ahead(space: &Space, ctx: &ThreadCtx) {
     let ahead = &space.background.read_ahead;
     if !ahead.is_wanted() {
@@ -120,11 +124,11 @@ pub(crate) fn read_ahead(space: &Space, ctx: &ThreadCtx) {
     let (mut base, mut window, mut done) = (first_out(space, front & !1), 0, 0);
     for _ in 0..ROUND_PIECES {
         let is_long = clock::ns(clock::cycles().saturating_sub(began)) > ROUND_NS;
-        // What is paged out is not to come in again.
+        // A range that is being paged out must not come in again.
         if is_long || reclaim::has_urgent_work(space) || space.background.page_out.is_under_way() {
             return;
         }
-        // The walker is at the first of them.
+        // The last window comes first, because the walker is at the first one.
         let start = base + (WINDOWS - 1 - window) * len;
         let limit = ahead.limit.load(Relaxed).min((front & !1) + REACH);
         let (at, end) = (start + done, (start + len).min(limit));
@@ -150,19 +154,19 @@ pub(crate) fn read_ahead(space: &Space, ctx: &ThreadCtx) {
     }
 }
 
-/// Where the walk with this front comes to a page that is not there.
+/// Where the walk with this front first meets a page that is not present.
 fn first_out(space: &Space, front: usize) -> usize {
     let is_in = |at: &usize| space.table.word(*at).is_some_and(|word| word.load().tag() == Tag::Present);
     front + (front..front + REACH).step_by(PAGE).take_while(is_in).count() * PAGE
 }
 
-/// Whether a walk of the thread came to `page` over pages that were brought in for it.
+/// Whether a walk of the thread got to `page` over pages that were brought in for it.
 pub(crate) fn is_walked_to(space: &Space, ctx: &ThreadCtx, page: usize) -> bool {
     let is_in = |at| space.table.word(at).is_some_and(|word| matches!(word.load().tag(), Tag::Present | Tag::Busy));
     ctx.walker.walk_to(page).is_some_and(|front| (front..page).step_by(PAGE).all(is_in))
 }
 
-/// Pages of a walk's window where so many may be held.
+/// Pages of a walk's window under a limit of `limit` pages of RAM.
 fn window_of(limit: usize) -> usize {
     (limit / WINDOW_PART / WINDOW_MAX * WINDOW_MAX).clamp(WINDOW_MAX, WALK_WINDOW_MAX)
 }

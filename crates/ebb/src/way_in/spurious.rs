@@ -1,4 +1,4 @@
-//! Faults on pages that are there.
+//! Faults on pages that are present.
 
 use crate::base::text::Text;
 use crate::base::{PAGE, uapi};
@@ -10,10 +10,10 @@ use crate::threads::ctx::ThreadCtx;
 use crate::way_in::fault::Fault;
 use core::sync::atomic::Ordering::Relaxed;
 
-/// Faults on one present page before it counts as lost.
+/// Faults in a row on one present page before the page is looked at more closely.
 const SPURIOUS_MAX: u32 = 64;
 
-/// The page is present: somebody else was faster, or it was write-protected when a sweep gave it back.
+/// Serves a fault on a present page: another thread was faster, or the page was write-protected and a sweep has given it back.
 pub(crate) fn spurious(space: &Space, ctx: &ThreadCtx, page: usize, write: bool) -> Fault {
     stats::add(&space.stats.faults_spurious, 1);
     let same = ctx.spurious_addr.swap(page as u64, Relaxed) == page as u64;
@@ -31,21 +31,22 @@ pub(crate) fn spurious(space: &Space, ctx: &ThreadCtx, page: usize, write: bool)
     fault
 }
 
-/// Many faults on a present page: a busy lock in it, a leftover protection, or a page that the kernel lost.
+/// Looks for the cause of many faults on a present page: a busy lock in it, a leftover protection, or a page that the kernel
+/// lost.
 fn look_closer(space: &Space, held: &Held, page: usize, write: bool) -> Fault {
     let Some(word) = space.table.word(page) else { return Fault::NotManaged };
     let state = word.load();
-    // Held busy, so that no sweep relies on the protection while it is lifted.
+    // The claim keeps sweeps from relying on the protection while it is lifted.
     if state.tag() != Tag::Present || !word.try_claim(state) {
         return Fault::Resolved;
     }
     if write && !state.is_protected() {
         let _ = space.uffd().write_protect(page, PAGE, false);
     }
-    // Fails where there is a page, even one in the kernel's own swap.
+    // COPY fails where there is a page, even one in the kernel's own swap.
     let is_missing = space.uffd().copy(page, space.kernel.zeros(), PAGE).is_ok();
     if is_missing {
-        // Rather no page than zeros in place of what was there.
+        // Better no page than zeros in place of what was there.
         let _ = uapi::madvise(page, PAGE, linux_raw_sys::general::MADV_DONTNEED);
     }
     word.finish(state);
@@ -57,7 +58,7 @@ fn look_closer(space: &Space, held: &Held, page: usize, write: bool) -> Fault {
     Fault::Unreadable
 }
 
-/// Tells what is known of a page and its neighbours, for the report that a bug asks for.
+/// Prints what is known of a page and its neighbours, for a bug report.
 #[cold]
 fn describe(space: &Space, held: &Held, page: usize, state: State) {
     let mut line = Text::default();

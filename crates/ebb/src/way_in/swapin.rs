@@ -1,7 +1,8 @@
-//! The way in: first touch, soft fault, swap-in, read-ahead. One fault brings in one page, or a window of neighbours
-//! when the thread walks in address order.
+//! Maps pages: first touch, soft fault, swap-in, read-ahead. One call brings in one page, or a window of neighbours if the
+//! thread walks in address order.
 //!
-//! Everything here runs inside the gate, with the pages it works on claimed, and with `charge` pages charged before.
+//! Everything here runs inside the gate, on pages that it has claimed. They were charged before, or come by MOVE of frames that
+//! are charged already.
 
 use crate::base::PAGE;
 use crate::base::uapi::uffd::UffdError;
@@ -20,27 +21,27 @@ use crate::threads::ctx::{ThreadCtx, WINDOW_MAX};
 use core::sync::atomic::Ordering::Relaxed;
 use ebb_slots::Locked;
 
-/// Pages that a swap-in must bring in at once to leave clean pages in RAM and pool both.
+/// Pages that a swap-in must bring in at once to leave them clean, with their content in both RAM and pool.
 const CLEAN_RUN_MIN: usize = 4;
 
-/// What became of a page.
+/// The outcome of bringing a page in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum In {
-    /// This many pages are mapped now, from the first on; so much of the charge is used.
+    /// This many pages are mapped now, from the first on, and use as much of the charge. 0 if the page was present already.
     Mapped(usize),
-    /// Somebody else changed the page: look again.
+    /// Another thread changed the page: look again.
     Retry,
-    /// The content cannot be had.
+    /// The content cannot be read.
     Unreadable,
-    /// There are no frames for it, or they cannot be moved there: charge it, and do without.
+    /// There are no frames for the page, or frames cannot be moved there. Charge the page, and do without MOVE.
     NotByMove,
     /// The kernel has no memory.
     NoMemory,
-    /// The kernel knows no such registered page: not ours after all.
+    /// The page is not registered with the kernel, so Ebb does not manage it after all.
     NotRegistered,
 }
 
-/// What is wanted beside one page.
+/// What to bring in, beside one page, and for whom.
 #[derive(Clone, Copy)]
 pub(crate) struct Want {
     /// Most pages in all.
@@ -49,20 +50,20 @@ pub(crate) struct Want {
     pub end: usize,
     /// Pages from the first on that a system call uses now; 0 for a fault.
     pub used: usize,
-    /// Somebody is about to write.
+    /// The pages are about to be written.
     pub write: bool,
-    /// Nobody waits for any of them.
+    /// Nobody waits for any of the pages.
     pub ahead: bool,
-    /// Nothing is charged: frames that are charged already are moved there.
+    /// The pages come by MOVE of frames that are charged already: nothing is charged for them.
     pub by_move: bool,
-    /// Whose page it is.
+    /// The group that owns the page.
     pub group: Index,
-    /// Also beyond the group's limits.
+    /// The page comes in even if that exceeds the group's limits.
     pub force: bool,
 }
 
-/// Brings in the page at `addr`, seen in `state`, and up to `want.window` pages in all that follow it in the same
-/// unit and below `want.end`, all of the same kind.
+/// Brings in the page at `addr`, seen in `state`, and pages of the same kind that follow it: up to `want.window` pages in
+/// all, in the same unit and below `want.end`.
 pub(crate) fn bring(
     space: &Space,
     held: &Held,
@@ -87,7 +88,7 @@ pub(crate) fn bring(
     }
 }
 
-/// Ends the claims of `n` pages from `addr` on.
+/// Ends the claims on `n` pages from `addr` on.
 fn finish_run(space: &Space, addr: usize, n: usize, state: impl Fn(usize) -> State) {
     for i in 0..n {
         if let Some(word) = space.table.word(addr + i * PAGE) {
@@ -118,7 +119,7 @@ fn first_touch_by_move(space: &Space, addr: usize, word: PageWord<'_>, state: St
     let Placed { mapped, error, .. } = space.places.ways.measure(Tag::None, true, place, |placed| placed.mapped);
     stock::put_frames(space, frames, mapped);
     match error {
-        // The page that exists is not charged.
+        // The cause may be a page that exists already, and such a page is not charged yet.
         Some(e) if mapped == 0 && e != UffdError::Again => {
             finish_run(space, addr, n, |_| State::NONE);
             In::NotByMove
@@ -127,14 +128,15 @@ fn first_touch_by_move(space: &Space, addr: usize, word: PageWord<'_>, state: St
     }
 }
 
-/// Of `n` claimed pages that nobody had touched `mapped` are there now, and then came an error: ends the claims.
+/// Ends the claims on `n` pages that nobody had touched. The first `mapped` of them are mapped now; `error` says why no more
+/// are.
 fn touched(space: &Space, addr: usize, n: usize, mapped: usize, error: Option<UffdError>) -> In {
     if mapped > 0 {
         account::count_content(space, addr, mapped);
         account::count_present(space, addr, mapped);
         stats::add(&space.stats.first_touch_pages, mapped as u64);
     }
-    // A page that the kernel mapped before it was managed is present, and counted from now on.
+    // A page that the kernel mapped before Ebb managed it is present, and counts from now on.
     let existed = mapped < n && error == Some(UffdError::Exists);
     if existed {
         account::count_content(space, addr + mapped * PAGE, 1);
@@ -188,7 +190,7 @@ fn soft_fault(space: &Space, addr: usize, word: PageWord<'_>, state: State, want
     outcome_of(by_move, mapped, error)
 }
 
-/// The same where pages may be such as cannot be moved to.
+/// The outcome where MOVE may have failed because it cannot move to these pages.
 fn outcome_of(by_move: bool, mapped: usize, error: Option<UffdError>) -> In {
     match error {
         Some(e) if by_move && mapped == 0 && e != UffdError::Again => In::NotByMove,
@@ -196,9 +198,11 @@ fn outcome_of(by_move: bool, mapped: usize, error: Option<UffdError>) -> In {
     }
 }
 
-/// Whether `n` pages brought in for reading from `addr` on stay clean. Long runs do: who walks through memory is
-/// likely to leave it as it is, and to go on before it comes again. So does what comes from a file, where a copy
-/// costs no RAM, and what is shared since a fork, where the other side has the copy anyhow. Not where such pages were written to lately.
+/// Whether `n` pages brought in for reading from `addr` on stay clean.
+///
+/// Long runs do: a thread that walks through memory probably does not write to it, and has gone on long before it comes back.
+/// So do pages that come from a file, where the copy costs no RAM. So do pages of a process that shares much since a fork,
+/// because the other side has the copy anyhow. Pages do not stay clean in a unit where clean pages were written to lately.
 fn stays_clean(space: &Space, addr: usize, n: usize, from_file: bool, ahead: bool) -> bool {
     let keeps = n >= CLEAN_RUN_MIN || from_file || space.family.shares_much();
     if !space.kernel.can_protect() || !keeps || drivers::has_driver(space) || !space.swap.may_keep(&space.budget) {
@@ -210,10 +214,10 @@ fn stays_clean(space: &Space, addr: usize, n: usize, from_file: bool, ahead: boo
         && addr == space.table.unit_start(addr)
         && let Some(before) = space.table.unit(addr.wrapping_sub(PAGE))
     {
-        // A walk that writes what it reads goes on doing so.
+        // A walk that writes to what it reads goes on doing so in the next unit.
         written = before.written.load(Relaxed);
     }
-    // A fault counts, the rest of its window does not.
+    // Each fault counts down by one. The rest of its window does not count.
     unit.written.store(written.saturating_sub(!ahead as u32), Relaxed);
     written == 0
 }
@@ -222,7 +226,7 @@ fn stays_clean(space: &Space, addr: usize, n: usize, from_file: bool, ahead: boo
 struct Buffers<'a> {
     wide: Option<&'a mut [u8]>,
     bounce: &'a mut [u8; PAGE],
-    /// For what a file holds compressed.
+    /// For the compressed bytes that a file holds.
     spare: &'a mut [u8; PAGE],
 }
 
@@ -244,20 +248,20 @@ impl Buffers<'_> {
     }
 }
 
-/// What was loaded.
+/// The outcome of loading pages.
 struct Loaded {
-    /// Pages, from the first on.
+    /// Pages that were loaded, from the first on.
     n: usize,
-    /// Where the first came from.
+    /// Where the first page came from.
     source: Source,
-    /// All of them came from a file.
+    /// All pages came from a file.
     from_file: bool,
-    /// Why there are no more, where that is for good.
+    /// Why no more pages could be loaded, if the failure is permanent.
     failure: Option<LoadError>,
 }
 
-/// Brings in at most `N` swapped pages: claims them, locks their slots, loads, maps and settles. The frame of the wide one is
-/// large.
+/// Brings in at most `N` swapped pages: claims them, locks their slots, loads, maps and settles. Not inlined, because the stack
+/// frame for many pages is large.
 #[inline(never)]
 fn swap_in<const N: usize>(
     space: &Space,
@@ -269,7 +273,7 @@ fn swap_in<const N: usize>(
     want: Want,
 ) -> In {
     let Want { end, used, ahead, by_move, .. } = want;
-    // More than one page needs a wide buffer; without one, one page at a time.
+    // More than one page needs a wide buffer. Without one, a single page comes in.
     let is_wide = end > addr + PAGE;
     let mut run = if by_move { space.places.runs.try_lease((end - addr) / PAGE, &space.budget) } else { None };
     let mut work = if is_wide && !by_move { space.places.work.try_lease() } else { None };
@@ -315,23 +319,24 @@ fn swap_in<const N: usize>(
     finish_run(space, addr, n, |i| match entries[i] {
         entry if i >= mapped => entry,
         entry if is_clean(i) => State::clean(entry.payload()),
-        // What a system call uses it most likely uses again. Of a fault that is not known.
+        // A page that a system call uses is probably used again. For the pages of a fault that is unknown.
         _ => State::PRESENT.with_referenced(i < used),
     });
     match loaded.failure {
-        // Who touches it will be told.
+        // A thread that touches the page will report the failure.
         Some(_) if mapped == 0 && ahead => In::Unreadable,
         Some(e) if mapped == 0 => unreadable(space, e),
         _ => outcome_of(by_move, mapped, error),
     }
 }
 
-/// Locks the slots of claimed pages, from the first on, and notes in `were` what they were; how many, and why not the first.
+/// Locks the slots of claimed pages, from the first on, and notes their earlier states in `were`. Returns how many it locked,
+/// and the error if it could not lock the first.
 fn lock_slots(space: &Space, addr: usize, entries: &[State], were: &mut [Locked]) -> (usize, Option<LoadError>) {
     for (i, entry) in entries.iter().enumerate() {
         let (slot, folio) = (slot_of(*entry), folio_at(addr + i * PAGE));
-        // Waits for the first slot only: who has slots locked waits for no other, as two pages may have one slot, and
-        // runs of them the same slots in another order. The run ends before a slot that is taken.
+        // Wait for the first slot only. A thread that has slots locked waits for no other slot: two pages may share a slot, and
+        // two runs of pages may have the same slots in different orders. So the run ends before a slot that is taken.
         let was = match i {
             0 => match space.swap.claim(slot, folio) {
                 Ok(was) => Some(was),
@@ -345,7 +350,7 @@ fn lock_slots(space: &Space, addr: usize, entries: &[State], were: &mut [Locked]
     (entries.len(), None)
 }
 
-/// Loads what the locked slots of these pages hold, from the first on.
+/// Loads the content of these pages from their locked slots, from the first page on.
 fn load(
     space: &Space,
     held: &Held,
@@ -387,7 +392,7 @@ fn load(
     loaded
 }
 
-/// Maps what was loaded.
+/// Maps the pages that were loaded.
 fn map(space: &Space, addr: usize, want: &Want, loaded: &Loaded, frames: Option<Frames>, pages: &[u8]) -> Placed {
     let clean = !want.write && loaded.n > 0 && stays_clean(space, addr, loaded.n, loaded.from_file, want.ahead);
     let bring = || match frames {
@@ -403,8 +408,10 @@ fn map(space: &Space, addr: usize, want: &Want, loaded: &Loaded, frames: Option<
     space.places.ways.measure(Tag::Swapped, frames.is_some(), bring, |placed| placed.mapped)
 }
 
-/// Slots of what was loaded: kept by pages that are clean, given up by the others, unlocked where nothing was mapped; and what is
-/// counted of it.
+/// Ends the locks on the slots of the pages that were loaded, and updates the counters.
+///
+/// Clean pages keep their slots, and the other mapped pages give theirs up. The slots of pages that were not mapped are only
+/// unlocked.
 #[expect(clippy::too_many_arguments, reason = "what one swap-in has found out")]
 fn settle(
     space: &Space,
@@ -418,7 +425,7 @@ fn settle(
     is_clean: impl Fn(usize) -> bool,
 ) {
     let (mut near, mut soon) = (0, 0);
-    // What was evicted before this process was forked, its parent needed.
+    // Pages that were evicted before this process was forked say what its parent needed, not what this process needs.
     let (mut near_own, age) = (0, space.swap.clock().wrapping_sub(space.family.forked_at()));
     let even = space.budget.expected().max(space.eviction.even_part());
     for i in 0..loaded.n {
@@ -430,7 +437,7 @@ fn settle(
         if let Locked::Stored(stored) = was {
             let distance = space.swap.distance(stored.shadow);
             let is_near = distance as usize <= space.budget.expected();
-            // It would be staged still.
+            // Staging would still have the page.
             let is_soon = distance as usize <= space.places.staging.target();
             soon += is_soon as u32;
             near += (is_near && !is_soon) as u32;
@@ -494,7 +501,7 @@ fn outcome(mapped: usize, error: Option<UffdError>) -> In {
     }
 }
 
-/// Of `n` pages so many came, and why no more.
+/// How many of `n` pages came in, and why no more did.
 fn came(n: usize, result: Result<(), (usize, UffdError)>) -> (usize, Option<UffdError>) {
     match result {
         Ok(()) => (n, None),

@@ -1,8 +1,8 @@
-//! MADV_WILLNEED: what the program says it will need soon is brought in at once, as far as there is room.
+//! MADV_WILLNEED: brings in at once what the program says it will need soon, as far as there is room.
 //!
-//! As in the kernel it is advice: nothing that was never touched is made, and what comes in may go again. Nothing goes for it: to
-//! be needed soon is no more than to be in use now, so it ends where background reclaim would begin, and for the pages of a group
-//! where that would be reclaimed.
+//! As in the kernel this is advice: pages that were never touched are not created, and pages that come in may be evicted again.
+//! Nothing is reclaimed for it, because pages that are needed soon are worth no more than pages in use now. So it ends where
+//! background reclaim would begin, and for the pages of a group where the group would be reclaimed.
 
 use crate::space::Space;
 use crate::threads::ctx::ThreadCtx;
@@ -19,7 +19,7 @@ pub(crate) fn will_need(space: &Space, ctx: &ThreadCtx, start: usize, end: usize
         }
         at = came.end;
         if came.stopped {
-            // The next region may be another group's.
+            // The next region may belong to another group.
             let inside = space.threads.enter(ctx);
             at = space.regions.find(&inside, at).map_or(end, |region| region.end.min(end));
             drop(inside);

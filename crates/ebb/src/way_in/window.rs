@@ -1,4 +1,4 @@
-//! How many pages a fault brings in.
+//! Decides how many pages a fault brings in.
 
 use crate::base::{PAGE, clock};
 use crate::memory::table::UNIT_PAGES;
@@ -8,14 +8,15 @@ use crate::threads::ctx::{ThreadCtx, WINDOW_MAX};
 use crate::way_in::readahead;
 use core::sync::atomic::Ordering::Relaxed;
 
-/// Pages a walk may leave out and still be one.
+/// A walk may leave out fewer pages than this between two faults.
 const READAHEAD_GAP: u32 = 3;
 
-/// How many pages a fault at `page` might bring in; 0 is one, by a fault that says nothing of the next. Read-ahead is judged per
-/// unit, because a program walks in
-/// several places by turns: a fault a little behind where the last one in the unit ended doubles the window, any
-/// other halves it, and that of a long walk at once to half a piece. The idea is the kernel's read-ahead by address
-/// (`swap_vma_readahead`). Two faults in a row on swapped pages are no walk yet: an object may lie on both.
+/// How many pages a fault at `page` might bring in; 0 means just this page: no sequential pattern seen.
+///
+/// Each unit has a window of its own, because a program walks in several places in turn. A fault at the page where the unit's
+/// last fault ended, or a little after it, doubles the window. Any other fault halves it, and cuts the window of a long walk
+/// to half a piece at once. Two faults in a row on swapped pages are no walk yet: one object may lie on both pages. The idea
+/// is the kernel's read-ahead by address (`swap_vma_readahead`).
 pub(crate) fn window(space: &Space, ctx: &ThreadCtx, page: usize, is_swapped: bool) -> u32 {
     let Some(unit) = space.table.unit(page) else { return 0 };
     let most = readahead::window_max(space) as u32;
@@ -28,35 +29,38 @@ pub(crate) fn window(space: &Space, ctx: &ThreadCtx, page: usize, is_swapped: bo
         && let Some(before) = space.table.unit(page.wrapping_sub(PAGE))
         && before.next.load(Relaxed) as usize == UNIT_PAGES
     {
-        // The walk goes on from the unit before.
+        // The walk continues from the unit before.
         return before.window.load(Relaxed).clamp(1, most);
     }
     if readahead::is_walked_to(space, ctx, page) {
         return most;
     }
-    // One is what the first step of a walk makes of none.
+    // A window of 1 means that a walk has made its first step. So half of 2 becomes 0, not 1.
     let half = (window / 2).min(WINDOW_MAX as u32 / 2);
     if half > 1 { half } else { 0 }
 }
 
-/// How many pages around `page` a first touch might bring in, a power of two, when it is no step of a walk: an eighth of the
-/// number of such touches in the unit, while there is plenty of room. What is used at random all over will be used as a whole,
-/// and a fault costs as much as seven pages of zeros. What is used here and there costs more memory for it: of a unit one and a half
-/// times as much with 32 pages in use, and three times with 64. A page of zeros that nobody used is evicted to nothing but
-/// a slot.
+/// How many pages around `page` a first touch might bring in when it is no step of a walk: a power of two.
+///
+/// The number is an eighth of the number of such touches in the unit, while there is plenty of room. A unit that is touched at
+/// random all over will be used as a whole, and a fault costs as much as seven pages of zeros. A unit of which little is used
+/// takes more memory this way: one and a half times as much with 32 pages in use, three times with 64. But a page of zeros that
+/// was never used takes nothing but a slot when it is evicted.
 pub(crate) fn window_around(space: &Space, page: usize) -> usize {
-    /// Touches that are worth a page more.
+    /// Touches for each page of the window.
     const TOUCHES: u32 = 8;
     let Some(unit) = space.table.unit(page) else { return 1 };
-    // Threads may lose one of the other's. What was discarded since counts no more.
+    // Two threads at once may lose a touch. Pages that were discarded since no longer count.
     let touches = unit.touches.load(Relaxed).min(unit.content.load(Relaxed)) + 1;
     unit.touches.store(touches, Relaxed);
     let window = (touches / TOUCHES).clamp(1, WINDOW_MAX as u32);
     if window > 1 && space.budget.has_plenty() { 1 << window.ilog2() } else { 1 }
 }
 
-/// The block of `window` pages that `page` is in, from the first of the pages right before it, at or after `start`, that
-/// nobody has touched either; with the pages from there to the block's end.
+/// The part of the aligned block of `window` pages around `page` that a first touch brings in: its first address, and the
+/// number of pages from there to the end of the block.
+///
+/// The part begins with the untouched pages right before `page`, as far as they are in the block and not below `start`.
 pub(crate) fn block_around(space: &Space, page: usize, window: usize, start: usize) -> (usize, usize) {
     let block = page & !(window * PAGE - 1);
     let is_untouched = |at: usize| space.table.word(at).is_some_and(|word| word.load() == State::NONE);
@@ -75,7 +79,7 @@ pub(crate) fn note_window(space: &Space, page: usize, n: usize, window: u32) {
     }
 }
 
-/// Number of the page in its unit.
+/// The number of the page within its unit.
 fn page_of(addr: usize) -> u32 {
     (addr / PAGE % UNIT_PAGES) as u32
 }

@@ -1,6 +1,6 @@
-//! Who gives up memory when the tree runs short: asking others for some, and giving what others ask for.
+//! Asks other processes for memory when the tree runs short.
 //!
-//! Whom to ask the tree knows (`tree::ages`). What is asked for is given by the background thread.
+//! `tree::ages` says which process to ask. The background thread of that process gives the memory.
 
 use crate::base::uapi;
 use crate::space::Space;
@@ -10,16 +10,18 @@ use crate::tree::{now_ms, said};
 use crate::way_out::publish;
 use core::sync::atomic::Ordering;
 
-/// Pages that another process is asked for at least.
+/// Fewest pages to ask another process for.
 const ASK_PAGES_MIN: u64 = 64;
-/// Another process's pages are colder than one's own when they are so many times as old, and so much more: one that
-/// waits for a processor, or for its own pages, is no idle process.
+/// Another process's pages count as colder than this one's if they are this many times as old, plus this time. A process that
+/// waits for a processor, or for its own pages, is not idle.
 const COLDER_TIMES: u64 = 4;
 const COLDER_MS: u64 = 250;
 
-/// Asks the process whose memory has been cold for longest, when that is much longer than this one's, for some of it; or
-/// one that does not need what it evicts, where this one does. False when this process should look at its own. Outside
-/// the gate.
+/// Asks another process for memory. False if this process should reclaim its own instead. Outside the gate.
+///
+/// It asks the process whose memory has been cold for longest, if that is much longer than for this process. Otherwise it
+/// asks a process that can spare memory, if this one keeps refaulting ([`ask_spendthrift`]), and last the one that shares
+/// most.
 pub(crate) fn ask_colder(space: &Space, ctx: &ThreadCtx) -> bool {
     publish::publish_ages(space, ctx);
     let own_ms = space.tree().member().coldest_ms(now_ms()).unwrap_or(0);
@@ -27,19 +29,23 @@ pub(crate) fn ask_colder(space: &Space, ctx: &ThreadCtx) -> bool {
     ask_older(space, COLDER_TIMES * own_ms + COLDER_MS) || ask_spendthrift(space) || is_short() && ask_sharer(space)
 }
 
-/// Asks the process that has most in common with others for some of that, if neither its program does anything nor those of
-/// the others. No age says that such memory is cold: it is used without a fault, and freed when all give it up.
+/// Asks the process that has most in common with others for some of that memory, see [`OfShared::IfIdle`].
+///
+/// That process gives some only if its program is idle, and all but one of the programs that share with it are idle too.
+/// No age says that shared memory is cold: it is used without a fault. And it is freed only when all its holders give it up.
 fn ask_sharer(space: &Space) -> bool {
     let (page, own, now) = (space.tree().page(), space.tree().id().index, now_ms());
     let Some(index) = page.largest_sharer(own, space.budget.grown_pages(), now) else { return false };
     ask(space, index, said(&page.member(index).shared) / ages::ASK_PART, OfShared::IfIdle, now)
 }
 
+/// Asks a process that may spare pages, while this process keeps refaulting. False if this process should reclaim its own.
 fn ask_spendthrift(space: &Space) -> bool {
     let (page, now) = (space.tree().page(), now_ms());
     let found = page.spendthrift(space.tree().id().index, space.budget.grown_pages(), space.family.shares_much(), now);
-    // Where most is shared its own is what it cannot do without. Elsewhere, whom another process has asked already gives that
-    // one some, and this one looks at its own.
+    // The spare process may have been asked already. Then it gives its pages to whoever asked, and this process reclaims its
+    // own. There are two exceptions. A process that shares much cannot do without what it has for itself. And if the spare
+    // process owes some, this one waits: if both evicted, the difference between them would stay.
     found.is_some_and(|spare| {
         let is_asked = ask(space, spare.index, spare.pages, OfShared::Keep, now);
         if is_asked && spare.owes {
@@ -49,7 +55,7 @@ fn ask_spendthrift(space: &Space) -> bool {
     })
 }
 
-/// Asks a member for some of its pages; false when somebody has.
+/// Asks a member for some of its pages. False if it has been asked already.
 fn ask(space: &Space, index: u32, pages: u64, shared: OfShared, now: u64) -> bool {
     let member = space.tree().page().member(index);
     let is_free = member.ask_pages.load(Ordering::SeqCst) <= 0;
@@ -60,7 +66,7 @@ fn ask(space: &Space, index: u32, pages: u64, shared: OfShared, now: u64) -> boo
     is_free
 }
 
-/// Asks the process whose memory has been cold for longest, and longer than that. False when there is none.
+/// Asks the process whose memory has been cold for longest, if that is at least `than_ms`. False if there is none.
 pub(crate) fn ask_older(space: &Space, than_ms: u64) -> bool {
     let (page, own, now) = (space.tree().page(), space.tree().id().index, now_ms());
     let coldest = page.coldest(Some(own), space.budget.grown_pages(), now);
@@ -69,9 +75,11 @@ pub(crate) fn ask_older(space: &Space, than_ms: u64) -> bool {
     true
 }
 
-/// Asks the largest process, whatever it said that it has: nobody has anything to give, as far as is known, and who waits for
-/// nothing looks at nothing. Then those that do nothing for what they share; and after a long time the largest for that,
-/// whatever it does.
+/// Asks for memory when, as far as is known, no process has any to give.
+///
+/// First it asks the largest process, whatever that one has published: a process that waits for nothing does not look at what
+/// it has. Then it asks the process that shares most, which gives only if idle. After a long time (`is_long`) it also asks
+/// the largest process for what it shares, idle or not.
 pub(crate) fn ask_largest(space: &Space, is_long: bool) {
     let (page, own, now) = (space.tree().page(), Some(space.tree().id().index), now_ms());
     let ask = |index: u32, shared: OfShared| {
@@ -86,7 +94,7 @@ pub(crate) fn ask_largest(space: &Space, is_long: bool) {
     }
 }
 
-/// Another process waits for pages of this one.
+/// True if another process waits for pages of this one.
 pub(crate) fn is_asked_for_pages(space: &Space) -> bool {
     space.tree().member().ask_pages.load(Ordering::Relaxed) > 0
 }

@@ -1,10 +1,12 @@
-//! Reclaim from one group and its descendants.
+//! Reclaims from one group and its descendants.
 //!
-//! The ring of units and the queue of staged parts are the whole space's. What a group has is found through its regions:
-//! a cursor walks over them, unit by unit, and a unit is swept without the pages of other groups in it. Staged parts are
-//! turned over once around, so that their order stays, and of each that has pages of the group only those are stored.
-//! Both are bounded steps inside the gate. Memory of a frame that is stored comes back when its part has no page left, which
-//! is when the space's own reclaim comes to it at the latest; the group's charge goes at once.
+//! The ring of units and the queue of staged parts belong to the whole space. The pages of a group are found through its
+//! regions: a cursor walks over them, unit by unit, and a sweep leaves out the pages of other groups. All staged parts are
+//! taken from the queue and put back once around, so that their order stays. Of each part that has pages of the group, only
+//! these pages are stored. Both kinds of work are bounded steps inside the gate.
+//!
+//! When a staged page is stored, the group's charge goes at once. The memory of its frame comes back when its part has no page
+//! left, at the latest when the space's own reclaim gets to the part.
 
 use crate::base::patience::Patience;
 use crate::base::text::Text;
@@ -24,19 +26,19 @@ use crate::way_out::sweep;
 use crate::way_out::unmap::{Leaves, Only};
 use core::sync::atomic::Ordering::Relaxed;
 
-/// Times that a sweep goes around a group's regions before it has found nothing; a unit whose sweep begins in its middle is seen
-/// as a whole by then.
+/// Times that a sweep goes around a group's regions before it gives up. By then it has seen all of each unit, even of one
+/// where it began in the middle.
 const LAPS: usize = 4;
-/// Of these, times that it leaves hot units alone.
+/// Laps, the first ones, in which a sweep leaves hot units alone.
 const PATIENT_LAPS: usize = 2;
-/// Regions and units that one step inside the gate looks at on its way to the next one with pages.
+/// Regions and units that one step inside the gate looks at on its way to the next unit with pages.
 const LOOKS: usize = 1024;
-/// Steps of background reclaim for one group before the next has its turn.
+/// Steps of background reclaim for one group before the next group has its turn.
 const BACKGROUND_STEPS: usize = 16;
-/// Tries without progress before a thread that need not wait gives up.
+/// Attempts without progress before a thread that need not wait gives up.
 const TRIES: u32 = 16;
 
-/// A group to reclaim from, by place and name: it may be gone meanwhile.
+/// A group to reclaim from, by place and name: the group may be gone meanwhile.
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
     index: Index,
@@ -47,19 +49,20 @@ pub(crate) fn groups_target(index: Index, id: GroupId) -> Target {
     Target { index, id }
 }
 
-/// The group, if it still is there. What is asked outside the gate may be old at once.
+/// The group, if it still exists. Outside the gate the answer may be out of date at once.
 fn group_at(space: &Space, target: Target) -> Option<&crate::groups::table::Node> {
     (!target.index.is_root() && space.groups.find(target.id) == Some(target.index))
         .then(|| space.groups.node(target.index))
 }
 
-/// Pages of ram that a group has beyond its limit when `n` more come.
+/// Pages of ram by which a group would be above its limit with `n` more.
 fn excess(space: &Space, target: Target, n: u64) -> u64 {
     group_at(space, target).map_or(0, |node| (node.ram.current() + n).saturating_sub(node.ram.max()))
 }
 
-/// Reclaims from a group in the calling thread, outside the gate, until one more page fits, or the group is gone. Ends
-/// the program when for ten seconds nothing can be reclaimed.
+/// Reclaims from a group in the calling thread until one more page fits, or the group is gone. Outside the gate.
+///
+/// Ends the program if nothing can be reclaimed for ten seconds.
 pub(crate) fn reclaim_group(space: &Space, ctx: &ThreadCtx, target: Target) {
     stats::add(&space.stats.direct_reclaims, 1);
     let mut idle = Patience::default();
@@ -72,8 +75,11 @@ pub(crate) fn reclaim_group(space: &Space, ctx: &ThreadCtx, target: Target) {
     }
 }
 
-/// Reclaims from a group in the calling thread, outside the gate, until `n` more pages fit; false when nothing there can be
-/// reclaimed. A system call's pages pass the limit then, because the call may have what it uses pinned.
+/// Reclaims from a group in the calling thread until `n` more pages fit. False if nothing there can be reclaimed. Outside the
+/// gate.
+///
+/// On false, the pages of a system call pass the limit, because what cannot be reclaimed may be what the call itself has
+/// pinned.
 pub(crate) fn try_reclaim_group(space: &Space, ctx: &ThreadCtx, target: Target, n: u64) -> bool {
     let mut idle = 0;
     while excess(space, target, n) > 0 {
@@ -82,7 +88,7 @@ pub(crate) fn try_reclaim_group(space: &Space, ctx: &ThreadCtx, target: Target, 
         } else if idle == TRIES {
             return false;
         } else {
-            // What could be reclaimed may be in the hands of another thread at this moment.
+            // Another thread may be at work on the pages that could be reclaimed.
             idle += 1;
             uapi::sched_yield();
         }
@@ -93,7 +99,7 @@ pub(crate) fn try_reclaim_group(space: &Space, ctx: &ThreadCtx, target: Target, 
 /// Reclaims from every group that is above its ram.high. For the background thread.
 pub(crate) fn reclaim_groups(space: &Space, ctx: &ThreadCtx) {
     let mut last = None;
-    // What is said from here on is not forgotten: there is another round.
+    // If a thread sets the flag again from here on, there is another round.
     space.groups.is_behind.store(false, Relaxed);
     while let Some(target) = next_above_high(space, ctx, last) {
         let is_above = || group_at(space, target).is_some_and(|node| node.above_high() > 0);
@@ -101,7 +107,7 @@ pub(crate) fn reclaim_groups(space: &Space, ctx: &ThreadCtx) {
         while steps < BACKGROUND_STEPS && is_above() && reclaim_group_step(space, ctx, target) {
             steps += 1;
         }
-        // One of which nothing can be reclaimed is looked at again when a thread adds to it.
+        // A group from which nothing can be reclaimed has its next turn when a thread adds pages to it.
         if steps > 0 && is_above() {
             space.groups.is_behind.store(true, Relaxed);
         }
@@ -109,7 +115,7 @@ pub(crate) fn reclaim_groups(space: &Space, ctx: &ThreadCtx) {
     }
 }
 
-/// The first group behind another in the table that is above its ram.high. Outside the gate.
+/// The first group after `after` in the table that is above its ram.high. Outside the gate.
 fn next_above_high(space: &Space, ctx: &ThreadCtx, after: Option<Target>) -> Option<Target> {
     if !space.groups.exist() {
         return None;
@@ -123,35 +129,36 @@ fn next_above_high(space: &Space, ctx: &ThreadCtx, after: Option<Target>) -> Opt
     target
 }
 
-/// One step of reclaim from a group, outside the gate: unmaps some of its pages, or stores some of those that are
-/// staged. False when neither made progress.
+/// Makes one step of reclaim from a group: unmaps some of its pages, or stores some that are staged. False if neither made
+/// progress. Outside the gate.
 pub(crate) fn reclaim_group_step(space: &Space, ctx: &ThreadCtx, target: Target) -> bool {
     let mut work = space.places.work.lease();
     shrink::shrink_full_pool(space, ctx, &mut work);
     let Some(node) = group_at(space, target) else { return false };
     let size = node.ram.max().min(node.ram.current());
     let only = Only { group: target.index, most: ((size / 8) as usize).clamp(16, space.sweep_max()) };
-    // The second chance that staging is: as large a part of the group as it is of the space.
+    // Staging is the pages' second chance. It holds a sixteenth of the group, or eight pages if that is more.
     if node.staged.current() < (size / 16).max(8) && sweep_group(space, ctx, target, only, &mut work) > 0 {
         return true;
     }
     if swap_out_group(space, ctx, only, &mut work) > 0 {
         return true;
     }
-    // Frames of others may be all that there are.
+    // All frames may be in use by pages of other groups.
     let inside = space.threads.enter(ctx);
     let has_room = space.places.staging.has_room();
     drop(inside);
     !has_room && swapout::swap_out_oldest(space, ctx, &mut work).is_some_and(|freed| freed > 0)
 }
 
-/// Sweeps the next unit in which the group has pages present; how many went. A few times around its regions at most, with
-/// patience for hot units at first.
+/// Sweeps the next unit in which the group has present pages. Returns how many went.
+///
+/// Goes around the group's regions [`LAPS`] times at most, and leaves hot units alone at first.
 fn sweep_group(space: &Space, ctx: &ThreadCtx, target: Target, only: Only, work: &mut Work) -> usize {
     let mut laps = 0;
     while laps < LAPS {
-        // The locks of the queues too are taken inside the gate only: a fork at any other time would leave the child with
-        // one that is taken for good.
+        // The locks of the queues are taken inside the gate too: a fork at another time could leave the child with a lock that
+        // nobody gives back.
         let inside = space.threads.enter(ctx);
         let mut swept = 0;
         let Some(node) = group_at(space, target).filter(|_| space.places.staging.has_room()) else {
@@ -169,7 +176,7 @@ fn sweep_group(space: &Space, ctx: &ThreadCtx, target: Target, only: Only, work:
                 let leaves = Leaves { hot: laps < PATIENT_LAPS, used: laps == 0 };
                 swept = sweep::sweep_unit_of(space, &inside, ctx, unit, only, leaves, work);
             }
-            // One unit at a time, so that nobody waits long for the gate.
+            // One unit at a time, so that no thread waits long to close the gate.
             if unit.is_some() || laps == LAPS {
                 break;
             }
@@ -183,7 +190,7 @@ fn sweep_group(space: &Space, ctx: &ThreadCtx, target: Target, only: Only, work:
     0
 }
 
-/// One look of a walk over a group's units: the unit at `at`, if the group may have pages there, and where to look next.
+/// One step of a walk over a group's units: the unit at `at`, if the group may have pages in it, and where to look next.
 fn next_unit_of(space: &Space, held: &Held, group: Index, at: usize) -> (Option<usize>, usize) {
     let Some(region) = space.regions.first_in(held, at, ADDR_END) else { return (None, ADDR_END) };
     if !space.groups.is_within(region.group, group) {
@@ -194,13 +201,13 @@ fn next_unit_of(space: &Space, held: &Held, group: Index, at: usize) -> (Option<
     (found.is_some_and(|unit| unit.present.load(Relaxed) > 0).then_some(unit), next)
 }
 
-/// Stores staged pages of a group, oldest first; how many.
+/// Stores staged pages of a group, oldest first. Returns how many.
 fn swap_out_group(space: &Space, ctx: &ThreadCtx, only: Only, work: &mut Work) -> usize {
     let mut stored = 0;
     let inside = space.threads.enter(ctx);
     let nr_parts = space.places.staging.nr_queued();
     drop(inside);
-    // All parts take their turn, so that they are in the order of their age afterwards.
+    // Every part is taken and put back, so that the queue is in the order of age afterwards.
     for _ in 0..nr_parts {
         let inside = space.threads.enter(ctx);
         let part = space.places.staging.pop_oldest();
@@ -218,7 +225,7 @@ fn swap_out_group(space: &Space, ctx: &ThreadCtx, only: Only, work: &mut Work) -
     stored
 }
 
-/// True when a part has pages of a group, or of one below it.
+/// True if a part has pages of a group or of one of its descendants.
 fn has_pages_of(space: &Space, held: &Held, group: Index, part: Part) -> bool {
     let mut other = 0..0;
     space.places.staging.frames_of(part).any(|frame| {
@@ -232,7 +239,7 @@ fn has_pages_of(space: &Space, held: &Held, group: Index, part: Part) -> bool {
     })
 }
 
-/// Says where the charge of a group is, and ends the program.
+/// Prints where the charge of a group is, and ends the program. Does nothing if the group is gone.
 #[cold]
 fn give_up_group(space: &Space, target: Target) {
     let Some(node) = group_at(space, target) else { return };

@@ -1,12 +1,12 @@
 //! Eviction in place: scattered pages of a unit that proved cold are stored where they are and dropped, without staging.
 //!
-//! Staging tells pages in use from others. Runs go there by MOVE, next to nothing a page; scattered pages have to be copied,
-//! which costs a third of what it takes to compress them, and is for nothing where none of them comes back. So a unit to which
-//! few pages came back after its last sweep gives up such pages directly. What came back is known either way: the shadow of
-//! a page tells whether it would be staged still.
+//! Staging distinguishes pages in use from others. Runs go to staging by MOVE, which costs next to nothing a page. Scattered
+//! pages have to be copied, which costs a third of what it takes to compress them, and is wasted if none of them comes back.
+//! So a unit evicts such pages directly if few pages came back after its last sweep. Ebb knows what comes back either way: a
+//! page's shadow says whether staging would still have the page.
 //!
-//! A page is claimed and write-protected from before it is compressed until it is dropped. So what is stored is what was
-//! there last: nobody writes to it, and who reads it finds it.
+//! A page is claimed and write-protected from before it is compressed until it is dropped. Nobody writes to it meanwhile, so
+//! the stored content is its last content. Readers still find the page.
 
 use crate::base::{PAGE, uapi};
 use crate::counters::stats;
@@ -29,23 +29,23 @@ use core::sync::atomic::Ordering::Relaxed;
 use ebb_slots::{Entry, Slot};
 use linux_raw_sys::general::MADV_DONTNEED;
 
-/// Pages that a sweep evicts in place: a writer of the first waits until the last is compressed, a quarter of a
-/// millisecond; and two flushes of the TLB are shared by so many.
+/// Most pages that a sweep evicts in place. A thread that writes to the first page waits until the last is compressed, a
+/// quarter of a millisecond. The pages share two TLB flushes.
 pub(crate) const IN_PLACE_PAGES: usize = 64;
-/// Pages that runs have on average for MOVE to be cheaper all the same: it flushes the TLB once a run.
+/// From this average run length on MOVE is cheaper than eviction in place. MOVE flushes the TLB once a run.
 const RUN_MAX: usize = 32;
-/// The part of the pages of a sweep that comes back where copying pays. A copy and its drop take some 1.3 us; without it, what
-/// comes back takes 5.5 us more: to be compressed for nothing, and to be decompressed.
+/// A copy to staging pays if at least a fifth of a sweep's pages come back. The copy and its drop take some 1.3 us a page.
+/// Without the copy, a page that comes back takes 5.5 us more: it is compressed for nothing, and decompressed.
 const COLD_PART: u32 = 5;
 
-/// A page that is stored, and not yet dropped.
+/// A page that is stored and not dropped yet.
 #[derive(Clone, Copy)]
 struct Stored {
     page: usize,
     slot: Slot,
 }
 
-/// Whether so few of the pages that a sweep took came back soon that the next one does without staging.
+/// Whether so few of a sweep's pages came back soon that the next sweep of the unit can do without staging.
 pub(crate) fn is_cold(swept: u32, returned: u32) -> bool {
     returned * COLD_PART < swept
 }
@@ -55,9 +55,10 @@ pub(crate) fn evicts_in_place(space: &Space, unit: usize) -> bool {
     space.table.unit(unit).is_some_and(|unit| unit.in_place.load(Relaxed) > 0)
 }
 
-/// Stores the scattered pages of those that a sweep of the unit has claimed, and drops them, the first few; how many.
-/// `work.saved` gets their new states. What is claimed behind them is let go, for the next sweep; others, and what no
-/// device takes, is left as it was.
+/// Stores and drops the first scattered pages that a sweep of the unit has claimed. Returns how many.
+///
+/// `work.saved` gets their new states. If there are [`IN_PLACE_PAGES`] of them, the claims on all pages after them end, for the
+/// next sweep. Other claimed pages, and pages that no device takes, stay as they were.
 pub(crate) fn evict_in_place(space: &Space, held: &Held, ctx: &ThreadCtx, unit: usize, work: &mut Work) -> usize {
     if let Some(end) = end_of_first_scattered(space, held, unit, &work.saved) {
         unmap::unclaim(space, unit, end, UNIT_PAGES, &mut work.saved);
@@ -79,7 +80,7 @@ pub(crate) fn evict_in_place(space: &Space, held: &Held, ctx: &ThreadCtx, unit: 
     evicted
 }
 
-/// The page behind the scattered ones that one sweep evicts in place, if there are so many.
+/// The page after the last scattered one that this sweep evicts in place, if there are [`IN_PLACE_PAGES`] of them.
 fn end_of_first_scattered(space: &Space, held: &Held, unit: usize, saved: &[u64; UNIT_PAGES]) -> Option<usize> {
     let (mut at, mut left) = (0, IN_PLACE_PAGES);
     while let Some(segment) = unmap::next_segment(space, held, unit, at, UNIT_PAGES, saved) {
@@ -106,7 +107,7 @@ fn evict_segment(
     work: &mut Work,
 ) -> usize {
     let (start, len) = (unit + segment.first * PAGE, (segment.end - segment.first) * PAGE);
-    // From here on a writer faults, finds the page busy and waits.
+    // From here on a thread that writes faults, finds the page busy and waits.
     if space.uffd().write_protect(start, len, true).is_err() {
         return 0;
     }
@@ -131,7 +132,7 @@ fn evict_segment(
     }
     let stored = &all[..nr_stored];
     stats::add(&space.stats.unmap_calls, 1);
-    // Between them is nothing but claimed pages that are not there, if none stays.
+    // If all present pages are stored, one call can drop the segment: the rest of it is claimed pages that are not mapped.
     let nr_present = work.saved[segment.first..segment.end].iter().filter(|raw| is_present(**raw)).count();
     let drop = |start: usize, len: usize| uapi::madvise(start, len, MADV_DONTNEED).is_ok();
     let are_gone = nr_stored == nr_present && drop(start, len);
@@ -139,7 +140,7 @@ fn evict_segment(
     let mut tally = Tally::new(space, held);
     for Stored { page, slot } in stored {
         let addr = unit + page * PAGE;
-        // After a failure some may be gone: only one by one is it sure which.
+        // After a failure some pages may be gone. Dropping them one by one shows which.
         if are_gone || drop(addr, PAGE) {
             space.swap.commit(*slot);
             tally.add(addr, Cost::RAM.taken());
@@ -153,14 +154,15 @@ fn evict_segment(
     }
     if evicted < nr_present {
         for page in (segment.first..segment.end).filter(|page| is_present(work.saved[*page])) {
-            // A failure leaves it protected and open in the books: a write finds that out, see `spurious`.
+            // A failure leaves a page protected whose state says it is open. A write will find that out, see `spurious`.
             let _ = space.uffd().write_protect(unit + page * PAGE, PAGE, false);
         }
     }
     evicted
 }
 
-/// Stores claimed and protected pages of a unit, at most a batch; how many, which `stored` tells of. Their group is charged.
+/// Stores claimed and protected pages of a unit, at most a batch, and charges their groups. Returns how many, and lists them in
+/// `stored`.
 fn store_in_place(
     space: &Space,
     held: &Held,

@@ -1,4 +1,4 @@
-//! The last message of a process that can free nothing more.
+//! The last message of a process that can free no more memory.
 
 use crate::base::text::Text;
 use crate::base::uapi;
@@ -7,7 +7,7 @@ use crate::protocols::page::Tag;
 use crate::space::Space;
 use crate::threads::ctx::ThreadCtx;
 
-/// Where the charge is, for the last message.
+/// Prints where the charge is, for the last message.
 fn print_charge(space: &Space, ctx: &ThreadCtx) {
     let inside = space.threads.enter(ctx);
     let (mut present, mut pinned) = (0usize, 0usize);

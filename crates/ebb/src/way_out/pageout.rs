@@ -1,10 +1,10 @@
-//! MADV_PAGEOUT: what the program says it will not need soon is stored now, as if memory were short.
+//! MADV_PAGEOUT: stores now what the program says it will not need soon, as if memory were short.
 //!
-//! As in the kernel it is advice: what is pinned, in use by a system call or shared with another process since a fork
-//! stays, and so does everything where no device takes more. What else is staged stays there, and has its second chance,
-//! unless staging is full. Pages come back as from any other reclaim.
+//! As in the kernel this is advice. Pages stay that are pinned, in use by a system call, or shared with another process since a
+//! fork. All pages stay if no device takes more. Other staged pages keep their second chance, unless staging is full. The pages
+//! come back as from any other reclaim.
 //!
-//! Where staging gets full the background thread stores what is in it, too, until it is half empty.
+//! If staging gets full, the background thread helps to store what is staged, until staging is half empty.
 
 use crate::base::uapi;
 use crate::memory::table::UNIT_BYTES;
@@ -17,17 +17,17 @@ use crate::way_out::{shrink, sweep};
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::{Relaxed, Release};
 
-/// What a step did.
+/// The outcome of a step.
 enum Step {
     /// Nothing is left in the range.
     End,
-    /// All was swept up to here.
+    /// The range is swept up to this address.
     Swept(usize),
     /// Staging takes no more.
     Full,
 }
 
-/// Stores the pages from `start` to `end` that are present or staged. Outside the gate.
+/// Stores the present and staged pages from `start` to `end`. Outside the gate.
 pub(crate) fn page_out(space: &Space, ctx: &ThreadCtx, start: usize, end: usize) {
     space.tree().look();
     space.background.page_out.threads.fetch_add(1, Relaxed);
@@ -51,14 +51,14 @@ pub(crate) fn page_out(space: &Space, ctx: &ThreadCtx, start: usize, end: usize)
     let nr_parts = space.places.staging.nr_queued();
     drop(inside);
     let mut patience = Patience::default();
-    // All parts take their turn, so that they are in the order of their age afterwards.
+    // Every part is taken and put back, so that the queue is in the order of age afterwards.
     for _ in 0..nr_parts {
         let only = if patience.is_over() { Wanted::Range(0, 0) } else { Wanted::Range(start, end) };
         patience.look(store_oldest(space, ctx, only));
     }
 }
 
-/// Stores what is staged while a thread pages out more than staging holds. By the background thread, outside the gate.
+/// Stores what is staged while a thread pages out more than staging holds. For the background thread, outside the gate.
 pub(crate) fn help_page_out(space: &Space, ctx: &ThreadCtx) {
     let is_needed = || {
         space.background.page_out.is_under_way() && space.places.staging.is_half_full() && !background::is_asked(space)
@@ -71,7 +71,8 @@ pub(crate) fn help_page_out(space: &Space, ctx: &ThreadCtx) {
     }
 }
 
-/// Sweeps what one sweep takes. A work buffer is held for that only: others run short, too.
+/// Makes one sweep of the range from `at` on. Holds a work buffer for that only, because other threads need one when memory is
+/// short.
 fn page_out_step(space: &Space, ctx: &ThreadCtx, at: usize, end: usize) -> Step {
     let mut work = space.places.work.lease();
     let inside = space.threads.enter(ctx);
@@ -113,14 +114,14 @@ fn has_staged(space: &Space, ctx: &ThreadCtx, start: usize, end: usize) -> bool 
     found
 }
 
-/// Takes the oldest part of what is staged and stores those of its pages that are wanted; what is left goes to the end of
-/// the queue. Outside the gate.
+/// Takes the oldest staged part and stores those of its pages that are wanted. A part with pages left goes to the end of the
+/// queue. Outside the gate.
 fn store_oldest(space: &Space, ctx: &ThreadCtx, only: Wanted) -> Stored {
     let mut work = space.places.work.lease();
     shrink::shrink_full_pool(space, ctx, &mut work);
     let inside = space.threads.enter(ctx);
     let part = space.places.staging.pop_oldest();
-    // No part has to wait for nothing.
+    // A part without a wanted page goes straight back to the queue.
     let wanted = part.filter(|part| match only {
         Wanted::Range(start, end) => {
             let owner = |frame| space.places.staging.owner(frame).load(Relaxed) as usize;
@@ -142,16 +143,16 @@ fn store_oldest(space: &Space, ctx: &ThreadCtx, only: Wanted) -> Stored {
     }
 }
 
-/// What a step of storing came to.
+/// The outcome of a step of storing.
 enum Stored {
-    /// There is no part that nobody has.
+    /// The queue has no part: none is staged, or other threads have them all.
     NoPart,
     Nothing,
-    /// Something, or there was nothing to do.
+    /// Something was stored, or there was nothing to store.
     Some,
 }
 
-/// How long nothing has been stored.
+/// Measures for how long nothing has been stored.
 #[derive(Default)]
 struct Patience {
     since_ns: Option<u64>,
@@ -163,7 +164,7 @@ impl Patience {
         self.is_over
     }
 
-    /// Takes note of a step; waits a moment where others are at work.
+    /// Notes the outcome of a step. Waits a moment if other threads may have the parts.
     fn look(&mut self, stored: Stored) {
         if matches!(stored, Stored::Some) {
             self.since_ns = None;

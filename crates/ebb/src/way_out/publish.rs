@@ -1,4 +1,4 @@
-//! What a space tells its tree, and what it learns from it: sizes, the age of its pages, how much of the budget is its own.
+//! Tells the tree the sizes of a space and the ages of its pages, and learns from it how much of the budget is the space's own.
 
 use crate::base::clock;
 use crate::budget;
@@ -9,15 +9,17 @@ use crate::threads::ctx::ThreadCtx;
 use crate::tree::{AGES, Kind, ages, now_ms, said};
 use core::sync::atomic::Ordering::Relaxed;
 
-/// How often ages are looked at: so often that who is asked for memory knows its own.
+/// Ages are published no more often than this. That is often enough for a process that is asked for memory to know its own
+/// ages.
 const AGES_EVERY_MS: u64 = 50;
-/// Evicted pages that say something of those that are needed again.
+/// Fewest evicted pages whose returns say something about how much this process needs what it evicts.
 const EVICTED_MIN: u64 = 256;
 
-/// Units in which one round looks for pages that others have left to this process; the next ones take their turn in the next round.
+/// Most units in which one round looks for pages that others have left to this process. The next units have their turn in the
+/// next round.
 const LOOKS_MAX: usize = 64;
 
-/// Tells the tree how much this process holds where, and divides its budget between pool, staging and pages.
+/// Tells the tree how much this process holds and where, and divides its budget between pool, staging and pages.
 pub(crate) fn publish_sizes(space: &Space, held: &Held) {
     let shared = sharing::look_at_sharing(space);
     if space.budget.hold_if_lost() {
@@ -33,25 +35,27 @@ pub(crate) fn publish_sizes(space: &Space, held: &Held) {
     space.eviction.set_sweep_max(budget::sweep_max(share));
     let in_memory = space.budget.charged().saturating_sub(space.swap.pool_pages() + space.budget.meta_pages());
     space.places.staging.set_target(budget::staging_target(share, space.budget.wanted().saturating_sub(in_memory)));
-    // The pools of the others are in the same budget. A pool may always have its part of what the process has itself.
+    // The pools of the other processes are in the same budget. But a pool may always hold half of what `pool_max` gives for the
+    // memory that its process may expect.
     let page = space.tree().page();
     let managed = || page.members().filter(|(_, m)| m.kind() == Kind::Managed).map(|(_, m)| m);
     let pools = managed().map(|m| said(&m.pool) as usize).sum::<usize>();
     let others = pools.saturating_sub(space.swap.pool_pages());
-    // What was evicted would be here still if all had the same.
+    // A page that left fewer evictions ago than this part would still be here if all processes had the same.
     let grown = managed().filter(|m| said(&m.charged) >= space.budget.grown_pages()).count();
     space.eviction.set_even_part(limit / grown.max(1));
-    // What is shared since a fork is in this process's own pool, too.
+    // Pool pages that are shared since a fork are in this process's own pool too.
     let others = others.saturating_sub(space.family.shared_pool_pages());
     let (of_limit, of_share) = (budget::pool_max(limit), budget::pool_max(share));
     let [with_file, alone] = [0, 1].map(|i| of_limit[i].saturating_sub(others).max(of_share[i] / 2));
-    // Where there is no file nothing else gets smaller than by compressing it. Many that have much in common, and no longer
-    // share it, may hold more than the budget together: then what is left for each is nothing, and all would wait for all.
+    // Without a file, compressing is the only way to hold less. Many processes that have the same content, and no longer
+    // share it, may together hold more than the budget. Then nothing would be left for any pool, and all would wait for each
+    // other. So without a file a pool may always hold its part of what its process has charged.
     let of_own = budget::pool_max(space.budget.charged());
     space.swap.set_pool_max([with_file, alone.max(of_own[1])]);
 }
 
-/// Tells the tree how old this process's pages are, if it has not for some time. Outside the gate.
+/// Tells the tree how old this process's pages are, unless it did so a moment ago. Outside the gate.
 pub(crate) fn publish_ages(space: &Space, ctx: &ThreadCtx) {
     let now = now_ms();
     let is_member = space.budget.hold_if_lost();
@@ -70,14 +74,14 @@ pub(crate) fn publish_ages(space: &Space, ctx: &ThreadCtx) {
     let units = space.eviction.units.len();
     drop(inside);
     let mut looks = 0;
-    // Once around the ring, which stays in its order.
+    // Once around the ring, which keeps its order.
     for _ in 0..units {
         let inside = space.threads.enter(ctx);
         if let Some(addr) = space.eviction.units.pop() {
             if let Some(unit) = space.table.unit(addr as usize) {
                 let age_ms = clock::ms_since(unit.touched.load(Relaxed));
                 looks += (looks < LOOKS_MAX && sharing::look_for_deserted(space, addr as usize, unit)) as usize;
-                // What is shared since a fork is not this process's to give.
+                // This process alone cannot give pages that are shared since a fork.
                 let shared = if is_sharing { sharing::in_common(unit) } else { 0 };
                 histogram[ages::class_of(age_ms)] += unit.present.load(Relaxed).saturating_sub(shared);
                 youngest_ms = youngest_ms.min(age_ms);
@@ -86,14 +90,14 @@ pub(crate) fn publish_ages(space: &Space, ctx: &ThreadCtx) {
         }
         drop(inside);
     }
-    // When its objects were last used the pool does not know: no later than the process used anything.
+    // The pool does not know when its objects were last used. It was no later than the last use of any page.
     let pool_ms = if youngest_ms == u64::MAX { now.saturating_sub(member.since_ms.load(Relaxed)) } else { youngest_ms };
-    // Without a device nothing can be had from the pool, nor from one that is shared.
+    // The pool can give nothing without a device, or while it is shared.
     if space.swap.has_file() && !space.family.pool_is_shared() {
         histogram[ages::class_of(pool_ms)] += space.swap.pool_pages() as u32;
     }
     member.publish_ages(&histogram, now);
-    // Another thread may be at the same: what one takes the other does not have.
+    // Another thread may publish at the same time. Each takes what the other has not taken.
     let evicted = space.eviction.take_evicted();
     if evicted < EVICTED_MIN {
         space.eviction.add_evicted(evicted);

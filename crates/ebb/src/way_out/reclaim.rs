@@ -1,4 +1,4 @@
-//! Reclaim: who does it and when. Background work between two watermarks; direct work by a thread that would pass the
+//! Decides who reclaims, and when: the background thread between two watermarks, or directly a thread that would pass the
 //! limit.
 
 use crate::base::patience::Patience;
@@ -11,16 +11,16 @@ use crate::tree::now_ms;
 use crate::way_out::{asking, out_of_memory, publish, shrink, swapout, sweep};
 use core::sync::atomic::{AtomicU32, Ordering};
 
-/// How long who runs short waits for another process, before it reclaims itself.
+/// How long a thread that runs short waits for another process before it reclaims itself.
 const ASKED_WAIT_NS: u64 = 2_000_000;
-/// How long who finds stock counted that is not there waits for those who are at it.
+/// How long a thread waits if frames of the stock are counted but not in the ring: other threads have them in hand.
 const STOCK_WAIT_NS: u64 = 50_000;
-/// The part of the budget by which copies in RAM of what others keep may pass it.
+/// Copies in RAM of pages that other processes keep may take the tree beyond its budget by a quarter of it.
 const COPIES_PART: i64 = 4;
-/// Steps of that wait.
+/// Length of one step of the wait for another process.
 const ASKED_STEP_NS: u64 = 100_000;
 
-/// Work that is more urgent than to read ahead waits for the background thread.
+/// True when the background thread has work that is more urgent than read-ahead.
 pub(crate) fn has_urgent_work(space: &Space) -> bool {
     space.budget.is_above_high()
         || background::is_asked(space)
@@ -28,16 +28,18 @@ pub(crate) fn has_urgent_work(space: &Space) -> bool {
         || space.groups.is_behind.load(Ordering::Relaxed)
 }
 
-/// True when a fault leaves something to do in the background. Asked outside the gate.
+/// True when a fault leaves something to do in the background. Outside the gate.
 pub(crate) fn has_background_work(space: &Space) -> bool {
     space.budget.is_above_high() || space.swap.take_has_unused()
 }
 
-/// One step of reclaim by any thread, outside the gate: sweeps a unit, or swaps a part out. False when neither
-/// made progress. What is shared with another process since a fork stays, see [`reclaim_shared_step`].
+/// Makes one step of reclaim, in any thread: sweeps a unit, or swaps a part out. False if nothing made progress. Outside the
+/// gate.
+///
+/// If the process shares much since a fork, shared pages stay, see [`reclaim_shared_step`].
 pub(crate) fn reclaim_step(space: &Space, ctx: &ThreadCtx) -> bool {
     publish::publish_sizes_outside(space, ctx);
-    // What costs least comes first.
+    // The cheapest work comes first.
     if space.places.staging.has_vacated(space.budget.stocked()) && swapout::release_vacated(space, ctx) > 0 {
         return true;
     }
@@ -56,18 +58,19 @@ pub(crate) fn reclaim_step(space: &Space, ctx: &ThreadCtx) -> bool {
     if space.family.pool_is_shared() {
         return wrote;
     }
-    // Nothing that could be unmapped, nothing staged: what the pool holds can still go to the file.
+    // Nothing can be unmapped and nothing is staged. The content of the pool can still go to the file.
     let before = space.budget.charged();
     shrink::shrink_pool(space, ctx, &mut work) || space.budget.charged() < before || wrote
 }
 
-/// The same where nothing is left but what is shared: that frees memory only when the other side gives it up, too.
+/// Makes one step of reclaim where only shared memory is left, which is freed only when the other side gives it up too. False
+/// if nothing made progress. Outside the gate.
 pub(crate) fn reclaim_shared_step(space: &Space, ctx: &ThreadCtx) -> bool {
     if !space.family.shares_much() || copies_are_too_many(space) {
         return false;
     }
     let mut work = space.places.work.lease();
-    // What is staged of the shared is a copy, and nothing is freed before it is stored.
+    // A shared page that is staged is a copy. It frees nothing before it is stored.
     if !space.places.staging.is_full() && sweep::sweep_next(space, ctx, true, &mut work).is_some() {
         return true;
     }
@@ -75,18 +78,19 @@ pub(crate) fn reclaim_shared_step(space: &Space, ctx: &ThreadCtx) -> bool {
     shrink::shrink_pool(space, ctx, &mut work) || space.budget.charged() < before
 }
 
-/// What others keep is in RAM twice when this process has stored it there: so far beyond the budget and no further.
+/// True if no more copies fit of pages that other processes keep. Without a file such a copy stays in RAM, and for these copies
+/// the tree may exceed its budget by [`COPIES_PART`] only.
 fn copies_are_too_many(space: &Space) -> bool {
     let sum = space.tree().look();
     !space.swap.has_file() && -sum.free() > sum.limit / COPIES_PART
 }
 
-/// Reclaims in the calling thread, outside the gate, until `n` more pages fit, or the stock has some for who can use these.
+/// Reclaims in the calling thread until `n` more pages fit, or, with `or_stock`, until the stock has frames. Outside the gate.
 pub(crate) fn direct_reclaim(space: &Space, ctx: &ThreadCtx, n: usize, or_stock: bool) {
     reclaim_until(space, ctx, n, or_stock, u64::MAX);
 }
 
-/// The same, but for so long only; whether they fit.
+/// Reclaims in the calling thread until `n` more pages fit, but for `for_ns` at most. True if they fit. Outside the gate.
 pub(crate) fn try_direct_reclaim(space: &Space, ctx: &ThreadCtx, n: usize, for_ns: u64) -> bool {
     reclaim_until(space, ctx, n, false, uapi::now_ns() + for_ns)
 }
@@ -114,7 +118,7 @@ fn reclaim_until(space: &Space, ctx: &ThreadCtx, n: usize, or_stock: bool, until
             (idle, waited_ns) = (Patience::default(), 0);
             continue;
         }
-        // Nothing here but what is shared: whoever else has memory of its own gives some up first.
+        // Only shared memory is left here. Another process that has memory of its own gives some up first.
         if waited_ns < 2 * ASKED_WAIT_NS && asking::ask_older(space, 0) {
             uapi::futex_wait(&AtomicU32::new(0), 0, Some(ASKED_STEP_NS));
             waited_ns += ASKED_STEP_NS;
@@ -125,7 +129,7 @@ fn reclaim_until(space: &Space, ctx: &ThreadCtx, n: usize, or_stock: bool, until
             idle = Patience::default();
             continue;
         }
-        // Who may go on without it keeps nobody else from it.
+        // A thread with a time limit can go on without the memory, so it keeps no other process from what comes free.
         let has_a_claim = until_ns == u64::MAX && idle.has_a_claim();
         if has_a_claim {
             space.tree().page().wait(space.tree().id(), now_ms());
@@ -135,7 +139,7 @@ fn reclaim_until(space: &Space, ctx: &ThreadCtx, n: usize, or_stock: bool, until
         waits = has_a_claim;
         asking::ask_largest(space, idle.is_long());
         if !idle.wait(space.tree().look().held as usize) {
-            // Of several that wait for the same one ends, and leaves what it held to the others.
+            // Of several processes that wait for memory, one ends, and leaves what it held to the others.
             if space.tree().page().may_give_up(space.tree().id(), now_ms()) {
                 out_of_memory::give_up(space, ctx);
             }
@@ -145,14 +149,16 @@ fn reclaim_until(space: &Space, ctx: &ThreadCtx, n: usize, or_stock: bool, until
     if waits {
         space.tree().page().wait_no_more(space.tree().id());
     }
-    // What the charge met may be stock that somebody is about to take out, or to put in, and who does not run now.
+    // The charge may have been refused because of stock that another thread is taking out or putting in. If that thread does
+    // not run now, it needs a moment.
     if space.budget.stocked() > 0 && !has_stocked_frames(space, ctx) {
         uapi::futex_wait(&AtomicU32::new(0), 0, Some(STOCK_WAIT_NS));
     }
     true
 }
 
-/// Whether the stock has frames that nobody has taken out. Outside the gate, as the ring's lock must not be held at a fork.
+/// Whether the stock has frames that no thread has taken out. Outside the gate. Enters it, because the ring's lock must not
+/// be held at a fork.
 fn has_stocked_frames(space: &Space, ctx: &ThreadCtx) -> bool {
     let inside = space.threads.enter(ctx);
     let has_frames = space.places.stock.has_frames();
@@ -160,7 +166,7 @@ fn has_stocked_frames(space: &Space, ctx: &ThreadCtx) -> bool {
     has_frames
 }
 
-/// The kernel had no memory for a page although the budget allows one: frees a few units' worth.
+/// Frees a few sweeps' worth of memory, after the kernel had none for a page that the budget allows.
 #[cold]
 pub(crate) fn relieve_kernel(space: &Space, ctx: &ThreadCtx) {
     space.budget.note_kernel_short();

@@ -1,4 +1,4 @@
-//! Making the pool smaller, and giving back what freed slots cost.
+//! Makes the pool smaller, and gives back what freed slots cost.
 
 use crate::device::list::Writer;
 use crate::pages::clean;
@@ -9,10 +9,10 @@ use crate::space::Space;
 use crate::threads::ctx::ThreadCtx;
 use core::sync::atomic::Ordering;
 
-/// Objects compaction moves in one step.
+/// Objects that compaction moves in one step.
 pub(crate) const COMPACT_STEP: usize = 32;
 
-/// Gives back what unused slots cost. Outside the gate; each step lets others in.
+/// Gives back what unused slots cost. Outside the gate, which it leaves after each step for other threads.
 pub(crate) fn release_all_unused(space: &Space, ctx: &ThreadCtx) {
     let mut released = 1;
     while released > 0 {
@@ -22,18 +22,18 @@ pub(crate) fn release_all_unused(space: &Space, ctx: &ThreadCtx) {
     }
 }
 
-/// Many slots were freed at once: has what they cost given back, beside the program where that is possible.
+/// Gives back what unused slots cost, after many were freed at once: in the background thread if that does such work.
 pub(crate) fn release_unused_soon(space: &Space, held: &Held) {
     if space.background.works {
         space.background.again.store(true, Ordering::SeqCst);
         space.background.kick_if(space, true);
     } else {
-        // Ends: nothing is allocated meanwhile.
+        // The loop ends, because nothing is allocated meanwhile.
         while space.swap.release_unused(held, &space.budget) > 0 {}
     }
 }
 
-/// Writes some of what a file would rather have than the pool; false when there is nothing such.
+/// Writes back some objects that a file should hold instead of the pool. False if nothing was written.
 pub(crate) fn file_misplaced(space: &Space, ctx: &ThreadCtx, work: &mut Work) -> bool {
     if space.family.pool_is_shared() || !space.swap.has_misplaced(&space.budget) {
         return false;
@@ -44,8 +44,9 @@ pub(crate) fn file_misplaced(space: &Space, ctx: &ThreadCtx, work: &mut Work) ->
     written > 0
 }
 
-/// Makes the pool smaller if it is full. True when it was more than that and gave memory back: what it took while there
-/// was room goes before the program's own pages.
+/// Makes the pool smaller if it is full. True if it was well above its limit and gave memory back.
+///
+/// What the pool took while there was room goes before the program's own pages.
 pub(crate) fn shrink_full_pool(space: &Space, ctx: &ThreadCtx, work: &mut Work) -> bool {
     if space.family.pool_is_shared() || !space.swap.pool_is_full(&space.budget) {
         return false;
@@ -67,12 +68,12 @@ fn write_back(space: &Space, held: &Held, which: WriteBack, ctx: &ThreadCtx, wor
     space.swap.write_back(writer, which, &space.budget, space.stats, &mut work.pages)
 }
 
-/// Makes the pool smaller: writes objects back, compacts, frees slots of clean pages, gives empty blocks back. False
-/// when nothing moved.
+/// Makes the pool smaller: writes objects back, compacts, frees slots of clean pages, gives empty blocks back. False if nothing
+/// moved.
 pub(crate) fn shrink_pool(space: &Space, ctx: &ThreadCtx, work: &mut Work) -> bool {
     let inside = space.threads.enter(ctx);
     let mut moved = write_back(space, &inside, WriteBack::Oldest, ctx, work) > 0;
-    // To compact what is shared copies it.
+    // Compacting a shared pool would copy it.
     moved |=
         !space.family.pool_is_shared() && space.swap.compact(&inside, &space.budget, space.stats, COMPACT_STEP) > 0;
     if !moved {

@@ -1,4 +1,4 @@
-//! The way out: staged pages that nobody touched are stored and their frames released.
+//! Stores staged pages that nobody touched, and releases their frames.
 
 use crate::base::{PAGE, uapi};
 use crate::counters::stats;
@@ -17,30 +17,31 @@ use crate::threads::ctx::ThreadCtx;
 use core::sync::atomic::Ordering::Relaxed;
 use ebb_slots::{Entry, Slot};
 
-/// Pages claimed at a time: short enough that nobody waits long for the gate or for a page.
+/// Pages claimed at a time: few enough that no thread waits long to close the gate, or for a page.
 const STEP: usize = BATCH;
-/// How long a part that is not drained yet is waited for. Longer means that who copies from it has lost its processor, and
-/// gets it back when others sleep or work, not when they ask a thousand times.
+/// How long to wait for a part that is not drained yet. If it takes longer, the thread that copies from the part has lost its
+/// processor. It gets the processor back when others sleep or work, not when they yield a thousand times.
 const DRAIN_NS: u64 = 500_000;
 
-/// Which of the staged pages are swapped out.
+/// The staged pages to swap out.
 #[derive(Clone, Copy)]
 pub(crate) enum Wanted {
     All,
-    /// Those of a group.
+    /// Pages of a group and its descendants.
     Group(Index),
-    /// Those between two addresses.
+    /// Pages between two addresses.
     Range(usize, usize),
 }
 
-/// A page on its way to a file: which one of a batch, and its bytes in the work buffer.
+/// A page on its way to a file: its number in the batch, and its bytes in the work buffer.
 #[derive(Clone, Copy)]
 struct Pending {
     page: usize,
     len: u16,
 }
 
-/// Swaps the oldest staged part out; how many pages of memory that freed, or none when nothing is staged.
+/// Swaps the oldest staged part out. Returns how many pages of memory that freed, or none if no part is queued. Outside the
+/// gate.
 pub(crate) fn swap_out_oldest(space: &Space, ctx: &ThreadCtx, work: &mut Work) -> Option<usize> {
     let inside = space.threads.enter(ctx);
     let part = space.places.staging.pop_oldest();
@@ -48,8 +49,8 @@ pub(crate) fn swap_out_oldest(space: &Space, ctx: &ThreadCtx, work: &mut Work) -
     Some(swap_out_part(space, ctx, part?, work, Wanted::All).1)
 }
 
-/// Swaps out what a part holds, or some of it: how many pages were stored, and how many pages of memory that freed. Outside
-/// the gate.
+/// Swaps out the pages of a part, or some of them. Returns how many pages it stored, and how many pages of memory that freed.
+/// Outside the gate.
 pub(crate) fn swap_out_part(
     space: &Space,
     ctx: &ThreadCtx,
@@ -72,15 +73,17 @@ pub(crate) fn swap_out_part(
         stored += n;
         all = ok;
     }
-    // What others have of the part stays: it is not waited for.
+    // If not all pages were wanted, the others stay, and there is nothing to wait for.
     (stored, retire(space, ctx, part, all && matches!(only, Wanted::All)))
 }
 
-/// Drops the frames that pages have left behind when they came back from staging; how many, 0 also while another thread
-/// does. All parts take their turn, so that they are in the order of their age afterwards but for what others took meanwhile.
-/// Outside the gate.
+/// Drops the frames that pages left behind when they came back from staging. Returns how many; 0 also if another thread is at
+/// it. Outside the gate.
+///
+/// Every part is taken and put back, so that the queue is in the order of age afterwards, except for parts that other threads
+/// took meanwhile.
 pub(crate) fn release_vacated(space: &Space, ctx: &ThreadCtx) -> usize {
-    // One call for each range flushes as often.
+    // Without the vectored call, each range takes a call, and each call flushes the TLB.
     if !space.kernel.can_drop_vectored() || !space.places.staging.begin_vacating() {
         return 0;
     }
@@ -91,7 +94,7 @@ pub(crate) fn release_vacated(space: &Space, ctx: &ThreadCtx) -> usize {
     for _ in 0..nr_parts {
         let inside = space.threads.enter(ctx);
         if let Some(part) = space.places.staging.pop_oldest() {
-            // A part that waits for nothing is done.
+            // A drained part has nothing to wait for.
             if space.places.staging.is_drained(part) {
                 freed += stock::release_part(space, part);
             } else {
@@ -112,9 +115,9 @@ pub(crate) fn release_vacated(space: &Space, ctx: &ThreadCtx) -> usize {
     freed
 }
 
-/// Releases a part that was swapped out, or queues it again when a page had to stay.
+/// Releases a part that was swapped out, or queues it again if a page had to stay. Returns how many pages of memory that freed.
 fn retire(space: &Space, ctx: &ThreadCtx, part: Part, ok: bool) -> usize {
-    // Soft faults that still copy from a frame finish in microseconds; they are inside the gate.
+    // Soft faults that still copy from a frame finish in microseconds. They are inside the gate.
     let mut since = None;
     loop {
         let inside = space.threads.enter(ctx);
@@ -123,8 +126,8 @@ fn retire(space: &Space, ctx: &ThreadCtx, part: Part, ok: bool) -> usize {
             drop(inside);
             return freed;
         }
-        // A page can also have become staged again here only by a failed store, or still be claimed by a slow
-        // thread; neither is worth waiting for.
+        // Otherwise a page is staged again after a failed store, or a slow thread still has it claimed. Neither is worth
+        // waiting for.
         let now = uapi::now_ns();
         if !ok || now - *since.get_or_insert(now) > DRAIN_NS {
             space.places.staging.requeue(part);
@@ -136,8 +139,10 @@ fn retire(space: &Space, ctx: &ThreadCtx, part: Part, ok: bool) -> usize {
     }
 }
 
-/// Stores the pages that `frames` hold, or some of them: how many, and false when one had to stay because no device
-/// takes it. What its group may not have in swap goes back to where it was.
+/// Stores the pages that `frames` hold, or some of them. Returns how many, and false if one had to stay because no device
+/// takes it.
+///
+/// A page whose group may have no more swap is mapped again.
 fn swap_out(
     space: &Space,
     held: &Held,
@@ -199,7 +204,7 @@ fn swap_out(
     (stored, all)
 }
 
-/// Maps the claimed page at `addr` again, whose content `frame` has, and ends the claim. False when that failed, and it
+/// Maps the claimed page at `addr` again with the content of `frame`, and ends the claim. False if that failed and the page
 /// stays staged.
 fn put_back(space: &Space, held: &Held, addr: usize, frame: u32) -> bool {
     let Some(word) = space.table.word(addr) else { return false };
@@ -207,7 +212,7 @@ fn put_back(space: &Space, held: &Held, addr: usize, frame: u32) -> bool {
         word.finish(State::staged(frame));
         return false;
     }
-    // Until the part is released the page is in memory twice: at most a part's pages for each thread.
+    // The page is in memory twice until the part is released: at most the pages of one part for each thread.
     space.budget.force_charge(1);
     account::count_present(space, addr, 1);
     space.groups.force(tally::owner(space, held, addr), Cost::STAGED.taken());
@@ -217,9 +222,11 @@ fn put_back(space: &Space, held: &Held, addr: usize, frame: u32) -> bool {
     true
 }
 
-/// Stores pages in the claimed `slots`, at most a batch. `contents` are their addresses: mapped memory of pages that the
-/// caller has claimed, and that nobody writes to: what changes while it is compressed may spoil other words of the page. `done` is told of each, once
-/// and as soon as possible, whether it is stored.
+/// Stores pages in the claimed `slots`, at most a batch. Calls `done` once for each page, as soon as possible, with its
+/// number and whether it is stored.
+///
+/// `contents` are the addresses of the pages. They must be mapped memory of pages that the caller has claimed, and that nobody
+/// writes to: a change while a page is compressed may spoil other words of the page.
 pub(crate) fn store_pages(
     space: &Space,
     writer: Writer<'_>,
@@ -231,7 +238,7 @@ pub(crate) fn store_pages(
     let mut pending = [Pending { page: 0, len: 0 }; BATCH];
     let mut nr_pending = 0;
     for (i, (content, slot)) in contents.iter().zip(slots).enumerate() {
-        // SAFETY: see the contract.
+        // SAFETY: the caller's contract: the page is mapped and claimed, and nobody writes to it.
         let page = unsafe { &*(*content as *const [u8; PAGE]) };
         match space.swap.store(&space.budget, space.stats, *slot, page, &mut work.lz4, &mut work.out) {
             StoreResult::Done => done(i, true),
@@ -274,7 +281,8 @@ fn store_in_file(
     let n = pending.len();
     let whole = space.swap.store_file(writer, &space.budget, &slots[..n], &lens[..n], &mut work.pages);
     let mut stored = if whole.is_ok() { n } else { 0 };
-    // A file that is almost full has room for some. What could not be made plain again stays in its frame.
+    // A file that is almost full has room for some pages. `Corrupt` means that the buffers could not be decrypted again after
+    // the failed write. Then the other pages stay where they are.
     while stored < n && whole != Err(FileError::Corrupt) {
         let part = &mut work.pages[stored * PAGE..(stored + 1) * PAGE];
         let one = stored..stored + 1;
@@ -289,7 +297,7 @@ fn store_in_file(
     }
 }
 
-/// The page's content is in `slot`, which is charged: lets page, slot and frame go.
+/// Ends the swap-out of a page whose content is in `slot`, which is charged: lets page, slot and frame go.
 pub(crate) fn end_staged(space: &Space, held: &Held, addr: usize, frame: u32, slot: Slot) {
     space.swap.commit(slot);
     space.groups.force(tally::owner(space, held, addr), Cost::of(State::staged(frame)).taken());

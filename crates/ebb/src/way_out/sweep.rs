@@ -1,11 +1,14 @@
 //! The sweep: unmaps the present pages of one unit, intact, into staging.
 //!
-//! Pages are claimed, and the holes between those that are close together, so that one unmapping call may cover both:
-//! nobody can map a page in between. Pages that were used since the last sweep get a second chance. Pages that a system
-//! call uses (pins), that must stay, or that somebody else has claimed split the unit into segments; each segment is
-//! unmapped by one MOVE, or by write-protect, copy and one drop. Clean pages go first, by one drop and without staging: their
-//! content is where it was before they came in. Scattered pages of a unit that proved cold need no staging either, see
-//! `in_place`. Of pages that somebody may have pinned for long the kernel is asked by MOVE, and only by MOVE, see `pages::drivers`.
+//! A sweep claims present pages, and the holes between pages that are close together. So one unmapping call may cover both:
+//! nobody can map a page in between. Pages that were used since the last sweep get a second chance.
+//!
+//! Some pages split the unit into segments: those that a system call uses (pins), those that must stay, and those that another
+//! thread has claimed. Each segment is unmapped by one MOVE, or by write-protect, copy and one drop.
+//!
+//! * Clean pages go first, by one drop and without staging: their content is where it was before they came in.
+//! * Scattered pages of a unit that proved cold need no staging either, see `in_place`.
+//! * Pages that a driver may have pinned for long go by MOVE only, because MOVE alone asks the kernel, see `pages::drivers`.
 
 use crate::base::{PAGE, clock};
 use crate::counters::stats;
@@ -22,28 +25,29 @@ use crate::way_out::in_place;
 use crate::way_out::unmap::Only;
 use crate::way_out::unmap::{self, Claimed, Leaves, Scope};
 use core::sync::atomic::Ordering::Relaxed;
-/// Sweeps that found nothing but such pages before they are taken all the same: each looks at all of a unit.
+/// After this many sweeps that found nothing but pages used since the last sweep, such pages are taken too. Each of these
+/// sweeps looks at all of a unit.
 const FRUITLESS_MAX: u32 = 8;
 
-/// What became of one look at the ring.
+/// The outcome of one look at the ring.
 enum Look {
     /// The ring is empty.
     Empty,
     /// The unit was left alone.
     Passed,
-    /// Nothing was unmapped, because pages were used lately.
+    /// Nothing was unmapped, because all pages that could go were used lately.
     Spared,
-    /// So many pages were unmapped.
+    /// This many pages were unmapped.
     Swept(usize),
 }
 
-/// Sweeps the unit at `unit` into staging; also where the look at it ended. `saved` keeps the states of
+/// Sweeps the unit at `unit` into staging. Also returns the address where the sweep ended. `work.saved` keeps the states of
 /// claimed pages.
 fn sweep(space: &Space, held: &Held, ctx: &ThreadCtx, unit: usize, scope: Scope, work: &mut Work) -> (Look, usize) {
     let pages = UNIT_PAGES;
     let is_move_only = drivers::is_move_only(space, unit);
     if is_move_only && drivers::has_driver(space) {
-        // To drop a page that is only read asks nobody. No more of them come.
+        // Dropping a clean page would not ask the kernel whether it is pinned. No new clean pages come while there is a driver.
         clean::open_unit(space, held, unit);
     }
     let saved = &mut work.saved;
@@ -54,7 +58,7 @@ fn sweep(space: &Space, held: &Held, ctx: &ThreadCtx, unit: usize, scope: Scope,
         unmap::unclaim(space, unit, 0, pages, saved);
         return (if referenced > 0 { Look::Spared } else { Look::Swept(0) }, end);
     }
-    // Claims come first, then the look at the pins: see `pin`.
+    // The claims come first, then the look at the pins, see `protocols::pin`.
     fence(ModelOrdering::SeqCst);
     in_use::for_each_used(space, unit, unit + pages * PAGE, |start, end| {
         unmap::unclaim(space, unit, (start - unit) / PAGE, (end - unit).div_ceil(PAGE), saved);
@@ -84,10 +88,12 @@ fn sweep(space: &Space, held: &Held, ctx: &ThreadCtx, unit: usize, scope: Scope,
     (Look::Swept(swept), end)
 }
 
-/// Picks the next unit and sweeps it; how many pages that unmapped, or none when there is nothing to sweep.
-/// `takes_shared`: also pages that another process has in common.
+/// Picks the next unit and sweeps it. Returns how many pages that unmapped, or none if there is nothing to sweep. Outside the
+/// gate.
+///
+/// With `takes_shared` it also takes pages that another process has in common.
 pub(crate) fn sweep_next(space: &Space, ctx: &ThreadCtx, takes_shared: bool, work: &mut Work) -> Option<usize> {
-    // Bounded: once around the ring, with patience for hot units only the first time.
+    // Bounded: twice around the ring, and only the first time with patience for hot units.
     let inside = space.threads.enter(ctx);
     let units = if space.places.staging.has_room() { space.eviction.units.len() } else { 0 };
     drop(inside);
@@ -121,7 +127,8 @@ fn sweep_one(space: &Space, held: &Held, ctx: &ThreadCtx, scope: Scope, work: &m
     let addr = addr as usize;
     let Some(unit) = space.table.unit(addr) else { return Look::Passed };
     if unit.present.load(Relaxed) == 0 {
-        // Cleared first and looked at again, so that a page that comes in now queues the unit, or we do.
+        // The mark is cleared first, and then `present` is checked again. So a page that comes in now queues the unit, or this
+        // thread does.
         unit.queued.store(0, core::sync::atomic::Ordering::SeqCst);
         if unit.present.load(core::sync::atomic::Ordering::SeqCst) > 0
             && unit.queued.swap(1, core::sync::atomic::Ordering::SeqCst) == 0
@@ -135,7 +142,7 @@ fn sweep_one(space: &Space, held: &Held, ctx: &ThreadCtx, scope: Scope, work: &m
     look
 }
 
-/// Sweeps what a group has of the unit at `addr`; how many pages that unmapped.
+/// Sweeps the pages that a group has in the unit at `addr`. Returns how many pages that unmapped.
 pub(crate) fn sweep_unit_of(
     space: &Space,
     held: &Held,
@@ -152,8 +159,8 @@ pub(crate) fn sweep_unit_of(
     }
 }
 
-/// Sweeps what one sweep takes of the pages from `range.0` to `range.1`, all in the unit at `addr`, however much they are
-/// used; where it ended.
+/// Makes one sweep of the pages from `range.0` to `range.1`, all in the unit at `addr`, however much they are used. Returns
+/// where it ended.
 pub(crate) fn sweep_range(
     space: &Space,
     held: &Held,
@@ -197,7 +204,7 @@ fn sweep_unless_hot(
         return Look::Passed;
     }
     unit.skip.store(skip - 1, Relaxed);
-    // What proved hot more than once stays: slots of its pages are of use to others.
+    // A unit that proved hot more than once stays in memory. The slots of its clean pages are of use to other pages.
     if unit.generation.load(Relaxed) > 1 && unit.clean.load(Relaxed) > 0 {
         clean::open_unit(space, held, addr);
     }
@@ -205,8 +212,10 @@ fn sweep_unless_hot(
     Look::Passed
 }
 
-/// Generations: a unit half of whose pages came back from staging is hot, and left alone for longer each time. One
-/// that other reasons say is in use, pages that came back or near refaults, gets one more pass.
+/// Judges a unit by the pages of its last sweep that came back.
+///
+/// If half of them came back from staging, or as soon as that, the unit is hot. It is left alone for longer each time
+/// (generations). If a quarter came back, near refaults included, the unit is in use and is left alone for one pass.
 fn judge(unit: &Unit) {
     let swept = unit.swept.swap(0, Relaxed);
     if swept == 0 {

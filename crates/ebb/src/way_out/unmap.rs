@@ -1,4 +1,4 @@
-//! Unmapping what a sweep has claimed: by MOVE where pages lie together, by copy where they are scattered.
+//! Unmaps the pages that a sweep has claimed: by MOVE where they lie together, by copy where they are scattered.
 
 use crate::base::uapi::uffd::UffdError;
 use crate::base::{PAGE, clock, uapi};
@@ -18,7 +18,7 @@ use crate::protocols::page::{State, Tag};
 use crate::space::Space;
 use core::sync::atomic::Ordering::Relaxed;
 
-/// What a sweep leaves alone.
+/// The units and pages that a sweep leaves alone.
 #[derive(Clone, Copy)]
 pub(crate) struct Leaves {
     /// Hot units.
@@ -27,65 +27,66 @@ pub(crate) struct Leaves {
     pub used: bool,
 }
 
-/// What a sweep takes.
+/// The pages that a sweep takes.
 #[derive(Clone, Copy)]
 pub(crate) struct Scope {
     /// Also pages that another process has in common.
     pub(crate) takes_shared: bool,
     pub(crate) leaves: Leaves,
-    /// What of a unit belongs to one group, and no more.
+    /// Only pages of one group.
     pub(crate) only: Option<Only>,
-    /// Addresses that it keeps to, from the first on, instead of going on where the last sweep ended.
+    /// Only pages between these addresses, from the first on. Without a range the sweep begins where the last one ended.
     pub(crate) range: Option<(usize, usize)>,
 }
 
-/// How long a page that was used stays at least: a sweep takes its mark no sooner after the last one. Under pressure a
-/// small process is swept a hundred times a second, and would lose the buffers it answers requests with.
+/// Sweeps take the marks of referenced pages of a unit no more often than this, so a page that was used stays at least as long.
+/// Under pressure a small process is swept a hundred times a second, and would lose the buffers with which it answers requests.
 const REFERENCED_MS: u64 = 100;
 
-/// What a sweep or a swap-out is confined to.
+/// The limits of a sweep or a swap-out for a group.
 #[derive(Clone, Copy)]
 pub struct Only {
     pub group: Index,
-    /// Pages that one step takes at most.
+    /// Most pages that one step takes.
     pub most: usize,
 }
 
 /// Pages that runs must have on average for MOVE to be cheaper than copying. MOVE flushes the TLB once a run, which
-/// interrupts the other processors the program runs on (11 us on two processors); copying costs 1.1 us a page and
+/// interrupts the other processors the program runs on (11 us on two processors). Copying costs 1.1 us a page and
 /// flushes once a segment.
 const MOVE_RUN_MIN: usize = 8;
 
-/// Pages of a hole that is claimed with the pages around it, where most of a unit is shared and stays, so that a sweep finds
-/// a few pages only. A claim and its end cost some 12 ns, a further range of an unmapping call 0.7 us.
+/// The largest hole, in pages, that is claimed with the pages around it where shared pages stay. There most of a unit is
+/// shared, and a sweep finds only a few pages. A claim and its end cost some 12 ns, a further range of an unmapping call 0.7
+/// us.
 const SHARED_HOLE_MAX: usize = 48;
 
-/// Which way a segment is unmapped.
+/// The way in which a segment is unmapped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Way {
     Move,
     Copy,
-    /// Also that some of it is shared with another process since a fork.
+    /// By copy too: some of the segment is shared with another process since a fork.
     CopyShared,
 }
 
-/// What a look at a unit claimed.
+/// The outcome of claiming pages of a unit.
 pub(crate) struct Claimed {
     pub(crate) present: usize,
-    /// Pages that it left because they were used lately.
+    /// Pages that were left because they were used lately.
     pub(crate) referenced: u64,
-    /// Where it ended.
+    /// The address where the claiming ended.
     pub(crate) end: usize,
 }
 
-/// Claimed pages of a unit next to each other, with the same attributes.
+/// Neighbouring claimed pages of a unit with the same attributes: page numbers in the unit.
 pub(crate) struct Segment {
     pub first: usize,
     pub end: usize,
     pub(crate) attr: Attr,
 }
 
-/// Unmaps the claimed present pages of the unit into `block`, which is given back when none went; how many.
+/// Unmaps the claimed present pages of the unit into `block`. Returns how many went; if none did, `block` is given back.
 pub(crate) fn stage(space: &Space, held: &Held, unit: usize, block: u32, saved: &mut [u64; 512]) -> usize {
     let pages = UNIT_PAGES;
     let mut filled = [0u32; BUNDLES];
@@ -104,7 +105,7 @@ pub(crate) fn stage(space: &Space, held: &Held, unit: usize, block: u32, saved: 
     {
         unit.skip.fetch_max(if refused * 4 > pages { PINNED_SKIP } else { 0 }, Relaxed);
     }
-    // A page that went has its new state in `saved` now.
+    // The pages that went have their new states in `saved` now.
     let mut swept = 0;
     let mut tally = Tally::new(space, held);
     for (i, raw) in saved[..pages].iter().enumerate() {
@@ -132,8 +133,9 @@ fn is_frame_of(raw: u64, block: u32) -> bool {
     State::from_raw(raw).payload() as u32 / UNIT_PAGES as u32 == block
 }
 
-/// Claims what it can of the unit, from where the last sweep of it ended, until it has as many present pages as
-/// one sweep takes. Pages of a group that may have no more swap are left, but for clean ones: those have it.
+/// Claims pages of the unit, from where its last sweep ended, until it has as many present pages as one sweep takes.
+///
+/// If a group may have no more swap, only its clean pages are claimed: their swap is charged already.
 pub(crate) fn claim_unit(
     space: &Space,
     held: &Held,
@@ -152,9 +154,9 @@ pub(crate) fn claim_unit(
     if unmarks {
         unmarked.store(clock::stamp(), Relaxed);
     }
-    // Of what is marked shared it takes what others have given up.
+    // Pages that are marked shared, but that the others have given up, may go.
     let takes_deserted = deserted.load(Relaxed) > 0;
-    // These could only be dropped.
+    // With a driver clean pages stay: they would be dropped, not moved.
     let keeps_clean = drivers::has_driver(space);
     let is_in_common = |at, state: State| state.is_shared() && (!takes_deserted || space.tree().is_shared(at));
     let hole_max = if takes_shared { UNIT_PAGES } else { SHARED_HOLE_MAX } * PAGE;
@@ -172,7 +174,7 @@ pub(crate) fn claim_unit(
         let group = region.group;
         let is_wanted = only.is_none_or(|only| space.groups.is_within(group, only.group));
         let may_stage = group.is_root() || space.groups.may_swap(group);
-        // Where the hole began that may be claimed with the next page.
+        // The start of the hole that may be claimed together with the next page.
         let mut hole = None;
         while at < stop && is_wanted && region.attr.is_readable() && !region.attr.is_kept() {
             if let Some(word) = space.table.word(at) {
@@ -212,7 +214,7 @@ pub(crate) fn claim_unit(
     Claimed { present, referenced, end }
 }
 
-/// Claims the pages from `start` to `end`, which are not mapped, as far as it can.
+/// Claims the pages from `start` to `end` that are not mapped, as far as possible.
 fn claim_hole(space: &Space, unit: usize, start: usize, end: usize, saved: &mut [u64; 512]) {
     for at in (start..end).step_by(PAGE) {
         if let Some(word) = space.table.word(at) {
@@ -224,7 +226,7 @@ fn claim_hole(space: &Space, unit: usize, start: usize, end: usize, saved: &mut 
     }
 }
 
-/// Ends the claims on pages `first..end` of the unit, with the states in `saved`.
+/// Ends the claims on pages `first..end` of the unit. They get the states in `saved`.
 pub(crate) fn unclaim(space: &Space, unit: usize, first: usize, end: usize, saved: &mut [u64; 512]) {
     for (i, raw) in saved.iter_mut().enumerate().take(end).skip(first) {
         if *raw != NOT_CLAIMED {
@@ -262,11 +264,11 @@ pub(crate) fn next_segment(
     Some(Segment { first: at, end: last + 1, attr: region.attr })
 }
 
-/// Which way a segment is unmapped, if MOVE is worth it for runs of so many pages.
+/// The way in which a segment is unmapped. MOVE is worth it if runs have at least `run_min` pages on average.
 pub(crate) fn way_of(space: &Space, segment: &Segment, saved: &[u64; 512], run_min: usize) -> Way {
     let saved = &saved[segment.first..segment.end];
     let (present, runs) = count_runs(saved);
-    // The kernel does not move what it has mapped more than once.
+    // The kernel does not move pages that are mapped more than once.
     if saved.iter().any(|raw| State::from_raw(*raw).is_shared()) {
         Way::CopyShared
     } else if space.kernel.can_move() && segment.attr.is_plain() && present >= runs * run_min {
@@ -276,7 +278,7 @@ pub(crate) fn way_of(space: &Space, segment: &Segment, saved: &[u64; 512], run_m
     }
 }
 
-/// Unmaps a segment; pages that went get their staged state in `saved`.
+/// Unmaps a segment. Pages that went get their staged state in `saved`.
 fn unmap(space: &Space, unit: usize, block: u32, segment: &Segment, saved: &mut [u64; 512]) {
     let &Segment { first, end, .. } = segment;
     if end - first == 1 {
@@ -287,13 +289,13 @@ fn unmap(space: &Space, unit: usize, block: u32, segment: &Segment, saved: &mut 
     {
         return;
     }
-    // What has moved is staged by now, and the rest cannot be.
+    // The pages that moved are staged by now. The rest cannot be moved.
     if let Some(rest) = (first..end).find(|page| claims::is_present(saved[*page])) {
         unmap_by_copy(space, unit, block, rest, end, saved);
     }
 }
 
-/// Unmaps what can be moved of a segment; how many pages somebody has pinned. Nothing of it is dropped.
+/// Unmaps the pages of a segment that can be moved, and drops none. Returns how many are pinned.
 fn unmap_by_move_only(space: &Space, unit: usize, block: u32, segment: &Segment, saved: &mut [u64; 512]) -> usize {
     let &Segment { first, end, attr } = segment;
     if !attr.is_plain() {
@@ -305,7 +307,7 @@ fn unmap_by_move_only(space: &Space, unit: usize, block: u32, segment: &Segment,
     }
     let (refused, error) = unmap_by_move(space, unit, block, segment, is_shared, saved);
     if error == Some(UffdError::Mismatch) {
-        // Locked, since it was looked at.
+        // Memory of the segment was locked after the last look at it.
         for (page, raw) in
             saved.iter_mut().enumerate().take(end).skip(first).filter(|(_, raw)| claims::is_present(**raw))
         {
@@ -315,8 +317,9 @@ fn unmap_by_move_only(space: &Space, unit: usize, block: u32, segment: &Segment,
     refused
 }
 
-/// Moves the pages of a segment to their frames: how many somebody has pinned, and the error that ended it. `are_exclusive`:
-/// the kernel refuses none because it has it mapped more than once.
+/// Moves the pages of a segment to their frames. Returns how many are pinned, and the error that ended it.
+///
+/// `are_exclusive`: the pages are exclusively this process's, so the kernel refuses none because it is mapped more than once.
 fn unmap_by_move(
     space: &Space,
     unit: usize,
@@ -327,7 +330,7 @@ fn unmap_by_move(
 ) -> (usize, Option<UffdError>) {
     let &Segment { mut first, end, attr } = segment;
     let mut refused = 0;
-    // Each turn gets further by a page at least, but for one.
+    // Each turn but one advances by at least one page.
     loop {
         stats::add(&space.stats.unmap_calls, 1);
         stats::add(&space.stats.unmap_move_calls, 1);
@@ -367,7 +370,7 @@ fn unmap_by_move(
 /// Write-protects pages `first..end`, copies the present ones to their frames and drops the range.
 fn unmap_by_copy(space: &Space, unit: usize, block: u32, first: usize, end: usize, saved: &mut [u64; 512]) {
     let (start, len) = (unit + first * PAGE, (end - first) * PAGE);
-    // From here on a writer faults, finds the page busy and waits.
+    // From here on a thread that writes faults, finds the page busy and waits.
     if space.uffd().write_protect(start, len, true).is_err() {
         return;
     }
@@ -391,8 +394,9 @@ fn unmap_by_copy(space: &Space, unit: usize, block: u32, first: usize, end: usiz
         mark_staged(space, unit, block, first, end, saved);
         return;
     }
-    // Locked memory, or no memory for the copies. The kernel may have dropped what lies before the obstacle: it is
-    // asked page by page, and what it does not drop stays where it is.
+    // Either there was no memory for the copies, or some of the pages are locked. If some are locked, the kernel may have
+    // dropped the pages before them. So the pages are dropped one by one then, and those that the kernel does not drop stay
+    // where they are.
     for i in first..end {
         if ok && claims::is_present(saved[i]) && drop(unit + i * PAGE, PAGE) {
             mark_staged(space, unit, block, i, i + 1, saved);
@@ -404,7 +408,7 @@ fn unmap_by_copy(space: &Space, unit: usize, block: u32, first: usize, end: usiz
             }
         }
     }
-    // What is shared stays protected.
+    // Shared pages stay protected.
     for (i, raw) in saved.iter().enumerate().take(end).skip(first) {
         if !State::from_raw(*raw).is_shared() {
             let _ = space.uffd().write_protect(unit + i * PAGE, PAGE, false);
@@ -422,13 +426,13 @@ fn mark_staged(space: &Space, unit: usize, block: u32, first: usize, end: usize,
     }
 }
 
-/// The segment without leading pages that are not present; none when nothing is left.
+/// The segment without its leading pages that are not present. None if nothing is left.
 fn trim(segment: Segment, saved: &[u64; 512]) -> Option<Segment> {
     let first = (segment.first..segment.end).find(|i| State::from_raw(saved[*i]).tag() == Tag::Present)?;
     Some(Segment { first, ..segment })
 }
 
-/// Present pages in `saved`, and the runs they form.
+/// The number of present pages in `saved`, and of the runs they form.
 fn count_runs(saved: &[u64]) -> (usize, usize) {
     let (mut present, mut runs, mut inside) = (0, 0, false);
     for raw in saved {

@@ -1,34 +1,42 @@
-//! Transfers larger than a call may pin, or with buffers more scattered, made in pieces.
+//! Makes transfers in pieces if they are larger than a call may pin, or if their buffers are too scattered.
 //!
-//! What the program sees must be what one call could have done:
+//! The program must see only what one call could have done:
 //!
-//! * regular files, block devices and memory devices (`/dev/zero`): pieces until all is done, or one comes back short
-//!   (end of file, full disk, file size limit), or fails; an error after a piece was done is the done count. Each
-//!   piece is a whole number of pages, so that direct I/O stays aligned;
-//! * reading a stream (pipe, stream socket, terminal): one piece, and then, without waiting, what else is there already
-//!   (`read_on`). To who waits for edges (epoll(7)) less than asked for means that nothing is left. With MSG_WAITALL the
-//!   further pieces wait;
-//! * writing a stream: pieces until all is written, as a blocking write is; a short piece ends it, which on a
-//!   descriptor that does not block means that the stream is full, and on one that does that a signal came. With
-//!   MSG_ZEROCOPY it is one piece: the kernel tells the end of each call that it was made;
-//! * other devices (FUSE, tapes), whose calls are messages: one piece, if that can be pinned;
-//! * several messages in one call (`recvmmsg`): as many at a time as can be pinned;
-//! * memory of processes: pieces until all is done or one comes back short, which is where the memory of one side ends;
-//! * messages (datagrams, sequenced packets, RWF_ATOMIC writes) are one piece whatever they cost: the guard pins what
-//!   fits, which is where a message is.
+//! * Regular files, block devices and memory devices (`/dev/zero`): pieces until all is done, or until one fails or
+//!   comes back short (end of file, full disk, file size limit). After an error in a later piece, the answer is the
+//!   count that is done. Each piece is a whole number of pages, so that direct I/O stays aligned.
+//! * Reading a stream (pipe, stream socket, terminal): one piece, then without waiting whatever else is there already
+//!   (`read_on`). A program that uses edge-triggered epoll(7) takes a short read to mean that nothing is left. With
+//!   MSG_WAITALL, the further pieces wait.
+//! * Writing a stream: pieces until all is written, like a blocking write. A short piece ends the call. On a
+//!   non-blocking descriptor, it means that the stream is full; on a blocking one, that a signal came. With
+//!   MSG_ZEROCOPY, the write is one piece, because the kernel notifies the program once for each call.
+//! * Other devices (FUSE, tapes), whose calls are messages: one piece, if that can be pinned. If not, a read is one
+//!   piece of what can be pinned, and a write is made in pieces.
+//! * Several messages in one call (`recvmmsg`): as many at a time as can be pinned.
+//! * Memory of processes: pieces until all is done, or until one comes back short, which is where the memory of one
+//!   side ends.
+//! * Messages (datagrams, sequenced packets, RWF_ATOMIC writes): one piece at any cost. The guard pins as much of the
+//!   buffer's beginning as fits, and a message goes to the beginning.
 //!
-//! A write whose bytes would fit and whose buffers only are scattered is tried in one, so that appends and small writes
-//! to pipes stay whole: its pages are brought in, and pinned as far as that goes. What an eviction in that moment cuts
-//! short goes on in pieces.
+//! A write whose bytes could be pinned, but whose buffers are scattered, is first tried as one call, so that appends
+//! and small writes to pipes stay whole. All its pages are brought in, and as many as possible are pinned. If an
+//! eviction at that moment cuts the call short, the rest goes on in pieces.
 //!
-//! What can be pinned is a sixteenth of the budget. Of streams it is less, down to 64 KiB, while other calls have pinned much:
-//! threads may wait in such calls for ever.
+//! One call can pin a sixteenth of the budget, but at least 64 KiB and at most 8 MiB. A stream gets less, down to 64
+//! KiB, while other calls have pinned much, because threads may wait in such calls for ever.
 //!
-//! Not kept: a write larger than what can be pinned is not atomic against other writers of the same file or stream between its
-//! pieces; a socket's timeouts begin anew with each piece; buffers too far apart to be pinned together get less at a
-//! time from a terminal that blocks or gives lines; of `recvmmsg`, a socket's error that comes between the look for one
-//! and the next piece's first message is not told again by the next call; and a vector that is changed during the call, by its
-//! own transfer or by somebody else, counts as it is when its turn comes.
+//! What differs from one call:
+//!
+//! * A write larger than what can be pinned is not atomic: other writers of the same file or stream may come between
+//!   its pieces.
+//! * A socket's timeouts begin anew with each piece.
+//! * If buffers are too far apart to be pinned together, a read of a terminal that blocks or gives lines returns less
+//!   at a time.
+//! * `recvmmsg`: if the socket gets an error after the agent looked for one and before the next piece's first message,
+//!   the next call does not report that error again.
+//! * If a vector is changed during the call, by its own transfer or by somebody else, each entry counts as it is when
+//!   its turn comes.
 
 use crate::guard::{Before, Memory, NOT_MADE, Pinner, prepare};
 use crate::kept::refused;
@@ -57,22 +65,22 @@ const MSG_ZEROCOPY: u64 = 0x400_0000;
 const MSG_FASTOPEN: u64 = 0x2000_0000;
 const RWF_NOWAIT: u64 = 0x8;
 const RWF_ATOMIC: u64 = 0x40;
-/// End of user addresses as the kernel checks them for every vector before it transfers anything.
+/// End of user addresses. The kernel checks every vector against it before it transfers anything.
 const TASK_END: u64 = 0x7fff_ffff_f000;
 /// Entries of a piece's vector.
 const PIECE_VECTORS: usize = 64;
-/// Entries when those of a piece are too far apart to be pinned together.
+/// Entries of a piece's vector if the buffers are too far apart to be pinned together.
 const SCATTERED_VECTORS: usize = 4;
-/// Bytes that a pipe takes in one (`PIPE_BUF`).
+/// Bytes that a pipe takes as a whole (`PIPE_BUF`).
 const PIPE_BUF: u64 = 4096;
-/// Bytes of a piece that is made whatever others have pinned.
+/// Bytes of a piece that is made however much other calls have pinned.
 const PIECE_SMALL: u64 = super::PIECE_BYTES_MIN - SLACK;
-/// What pieces are smaller than what can be pinned: partial pages, vectors and headers.
+/// Bytes by which a piece is smaller than what can be pinned: for partial pages, vectors and headers.
 const SLACK: u64 = 4 * PAGE_BYTES;
-/// The answer of a piece that was not made because others have pinned much meanwhile. No call answers so.
+/// The answer of a piece that was not made, because other calls have meanwhile pinned much. No system call returns it.
 const TOO_MUCH: i64 = -4096;
 
-/// Makes a call in pieces; its answer.
+/// Makes a call in pieces, and returns its answer.
 pub(super) fn run<M: Memory>(mem: &M, nr: u64, args: &[u64; 6], do_call: DoCall<'_>) -> i64 {
     let split = table::row(nr).split;
     debug_assert!(split != Split::No);
@@ -94,7 +102,7 @@ pub(super) fn run<M: Memory>(mem: &M, nr: u64, args: &[u64; 6], do_call: DoCall<
         return whole(mem, nr, split, args, do_call);
     }
     if is_vectored(split) {
-        // Without one, the kernel will say what is wrong with it.
+        // If the vector cannot be used, the kernel will say why.
         let Some(mut vector) = vector else { return piece(mem, nr, args, do_call) };
         let done = match in_one(mem, nr, split, args, &mut vector, plan.policy, do_call) {
             Ok(done) => done,
@@ -108,7 +116,7 @@ pub(super) fn run<M: Memory>(mem: &M, nr: u64, args: &[u64; 6], do_call: DoCall<
     scalar(mem, nr, split, args, Scalar { buffer_at, len_at, total }, plan, do_call)
 }
 
-/// Bytes of one piece where so many can be pinned.
+/// Bytes of one piece if `pinned_max` bytes can be pinned.
 fn piece_bytes_max(pinned_max: u64) -> u64 {
     const ROUND: u64 = 64 << 10;
     let bytes = pinned_max.saturating_sub(SLACK);
@@ -116,7 +124,7 @@ fn piece_bytes_max(pinned_max: u64) -> u64 {
     bytes.max(PAGE_BYTES)
 }
 
-/// Makes one call with its buffers pinned as far as they fit.
+/// Makes one call, with as much of its buffers pinned as fits.
 fn piece<M: Memory>(mem: &M, nr: u64, args: &[u64; 6], do_call: DoCall<'_>) -> i64 {
     match prepare(mem, table::row(nr), nr, args, false) {
         Before::Fail(answer) => answer,
@@ -129,7 +137,7 @@ fn piece<M: Memory>(mem: &M, nr: u64, args: &[u64; 6], do_call: DoCall<'_>) -> i
     }
 }
 
-/// As [`piece`], unless its pins are more than others leave: [`TOO_MUCH`].
+/// Like [`piece`], but returns [`TOO_MUCH`] if the pins are more than other calls leave.
 fn modest_piece<M: Memory>(mem: &M, nr: u64, args: &[u64; 6], do_call: DoCall<'_>) -> i64 {
     match prepare(mem, table::row(nr), nr, args, true) {
         Before::Fail(answer) => answer,
@@ -143,7 +151,7 @@ fn modest_piece<M: Memory>(mem: &M, nr: u64, args: &[u64; 6], do_call: DoCall<'_
     }
 }
 
-/// Makes a call that cannot be made in pieces. A message that was refused for an evicted page was not sent.
+/// Makes a call that cannot be made in pieces. Repeats a send that failed for an evicted page: nothing was sent.
 fn whole<M: Memory>(mem: &M, nr: u64, split: Split, args: &[u64; 6], do_call: DoCall<'_>) -> i64 {
     let tries = if matches!(split, Split::Sendto | Split::Sendmsg) { super::TRIES_MAX } else { 1 };
     let mut ret = -EFAULT;
@@ -156,8 +164,8 @@ fn whole<M: Memory>(mem: &M, nr: u64, split: Split, args: &[u64; 6], do_call: Do
     ret
 }
 
-/// Tries a write whose bytes can be pinned in one call, although its buffers are scattered: what is done of it, or the
-/// answer.
+/// Tries a write as one call if its bytes can be pinned, although its buffers are scattered. Returns the bytes that are
+/// done if the call goes on in pieces, or the call's answer as an error.
 fn in_one<M: Memory>(
     mem: &M,
     nr: u64,
@@ -180,19 +188,19 @@ fn in_one<M: Memory>(
     }
 }
 
-/// How one of several pieces is made.
+/// How to make one of several pieces.
 #[derive(Clone, Copy)]
 struct How {
-    /// Also when a signal comes in between: a file is read or written to its end, and what waits for nothing is not ended
-    /// by a signal.
+    /// Make the piece even if a signal comes first: a file is read or written to its end, and a signal does not end a
+    /// call that waits for nothing.
     goes_on: bool,
-    /// It pins no more than others leave.
+    /// Pin no more than other calls leave.
     is_modest: bool,
 }
 
-/// As [`piece`] or [`modest_piece`], for one of several.
+/// Like [`piece`] or [`modest_piece`], for one of several pieces.
 fn one_of<M: Memory>(mem: &M, nr: u64, args: &[u64; 6], how: How, do_call: DoCall<'_>) -> i64 {
-    /// Signals within one piece before it counts as failed.
+    /// Attempts at one piece, each prevented by a signal, after which the piece fails with EINTR.
     const SIGNALS_MAX: u32 = 1 << 16;
     for _ in 0..SIGNALS_MAX {
         let ret = if how.is_modest { modest_piece(mem, nr, args, do_call) } else { piece(mem, nr, args, do_call) };
@@ -203,7 +211,7 @@ fn one_of<M: Memory>(mem: &M, nr: u64, args: &[u64; 6], how: How, do_call: DoCal
     -(errno::EINTR as i64)
 }
 
-/// The kernel's own first check of a buffer.
+/// The check of a buffer that the kernel makes first.
 fn is_user_range(addr: u64, len: u64) -> bool {
     addr.checked_add(len).is_some_and(|end| end <= TASK_END)
 }
@@ -222,25 +230,25 @@ fn is_read(split: Split) -> bool {
     matches!(split, Read | Pread | Readv | Preadv | Preadv2 | Recvfrom | Recvmsg | Getrandom | Getdents)
 }
 
-/// Adds a piece's answer to what is done; the answer of the whole call when it ends here.
+/// Adds a piece's answer to `done`. Returns the answer of the whole call if it ends here.
 fn progress(done: &mut u64, wanted: u64, total: u64, ret: i64, policy: Policy) -> Option<i64> {
     if ret < 0 {
         return Some(if *done > 0 { *done as i64 } else { ret });
     }
     *done += ret as u64;
-    // Nothing wanted: the vector has changed meanwhile, and ends here now.
+    // If nothing was wanted, the vector has changed meanwhile, and ends here.
     let is_end = ret as u64 != wanted || wanted == 0 || *done >= total;
     (is_end || policy == Policy::Once).then_some(*done as i64)
 }
 
-/// Where a call has its buffer and length, and how much of it one call transfers.
+/// Which arguments are the buffer and the length, and how many bytes one call transfers.
 struct Scalar {
     buffer_at: usize,
     len_at: usize,
     total: u64,
 }
 
-/// A buffer given by pointer and length.
+/// Transfers a buffer given by pointer and length.
 fn scalar<M: Memory>(
     mem: &M,
     nr: u64,
@@ -318,11 +326,11 @@ impl Header {
         if addr == 0 || !mem.read(addr, &mut bytes) {
             return None;
         }
-        // SAFETY: integers without padding, of that size: any bytes are a value.
+        // SAFETY: integers without padding, of exactly this size: any bytes are a valid value.
         Some(unsafe { core::mem::transmute::<[u8; Self::BYTES], Self>(bytes) })
     }
 
-    /// Gives the program what the kernel wrote of a received message's header.
+    /// Copies back to the program what the kernel wrote to the header of a received message.
     fn write_back<M: Memory>(&self, mem: &M, addr: u64) -> bool {
         (self.name == 0 || mem.write(addr + Self::NAME_LEN_AT, &self.name_len.to_ne_bytes()))
             && mem.write(addr + Self::CONTROL_LEN_AT, &self.control_len.to_ne_bytes())
@@ -333,7 +341,7 @@ impl Header {
 /// One entry of a vector: pointer and length.
 type Entry = [u64; 2];
 
-/// The program's vector, and how far it has been used.
+/// The program's vector, and how far it has been transferred.
 #[derive(Clone, Copy)]
 struct Vector {
     at: u64,
@@ -341,12 +349,12 @@ struct Vector {
     /// Bytes that one call transfers.
     total: u64,
     index: u64,
-    /// Bytes used of the entry at `index`.
+    /// Bytes of the entry at `index` that are transferred.
     offset: u64,
 }
 
 impl Vector {
-    /// The vector of a call; none when the kernel would refuse it.
+    /// The vector of a call; none if the kernel would refuse it.
     fn of<M: Memory>(mem: &M, split: Split, args: &[u64; 6]) -> Option<Self> {
         let (at, count) = match split {
             Split::Recvmsg | Split::Sendmsg => Header::read(mem, args[1]).map(|h| (h.iov, h.iov_len))?,
@@ -355,7 +363,7 @@ impl Vector {
         Self::at(mem, at, count)
     }
 
-    /// The vector of `count` entries at `at`; none when the kernel would refuse it.
+    /// The vector of `count` entries at address `at`; none if the kernel would refuse it.
     fn at<M: Memory>(mem: &M, at: u64, count: u64) -> Option<Self> {
         if count > IOV_MAX {
             return None;
@@ -378,18 +386,18 @@ impl Vector {
         mem.read(self.at.wrapping_add(i * 16), entry.as_flattened_mut()).then(|| entry.map(u64::from_ne_bytes))
     }
 
-    /// Passes over bytes that are transferred already.
+    /// Skips bytes that are transferred already. None if the vector cannot be read or has become too short.
     fn skip<M: Memory>(&mut self, mem: &M, mut bytes: u64) -> Option<()> {
         let mut entries = [[0; 2]; 16];
         while bytes > 0 {
             let (_, skipped) = self.take(mem, &mut entries, bytes)?;
-            // It has become shorter meanwhile.
+            // The vector has become shorter meanwhile.
             bytes = bytes.checked_sub(skipped).filter(|_| skipped > 0)?;
         }
         Some(())
     }
 
-    /// Takes the next entries, `bytes_max` bytes at most: their number, and their bytes.
+    /// Takes the next entries, at most `bytes_max` bytes. Returns how many entries and how many bytes.
     fn take<M: Memory>(&mut self, mem: &M, out: &mut [Entry], bytes_max: u64) -> Option<(usize, u64)> {
         let (mut n, mut bytes) = (0, 0);
         while n < out.len() && bytes < bytes_max && self.index < self.count {
@@ -411,7 +419,7 @@ impl Vector {
     }
 }
 
-/// True when the engine can pin all of these together.
+/// True if the engine can pin all these entries together.
 fn fits<'e, M: Memory>(mem: &M, entries: impl IntoIterator<Item = &'e Entry>) -> bool {
     let mut pinner = Pinner::new(mem, true, false);
     for &[addr, len] in entries {
@@ -425,8 +433,8 @@ fn fits<'e, M: Memory>(mem: &M, entries: impl IntoIterator<Item = &'e Entry>) ->
     true
 }
 
-/// Buffers given by a vector, of which `done` bytes are transferred.
-#[allow(clippy::too_many_arguments)] // One call's parts; a structure for them would be used once.
+/// Transfers buffers given by a vector, of which `done` bytes are transferred already.
+#[allow(clippy::too_many_arguments)] // The parts of one call; a structure for them would be used once.
 fn vectored<M: Memory>(
     mem: &M,
     nr: u64,
@@ -440,7 +448,7 @@ fn vectored<M: Memory>(
     let (policy, total) = (plan.policy, vector.total);
     let mut entries: [Entry; PIECE_VECTORS] = [[0; 2]; PIECE_VECTORS];
     let mut most = u64::MAX;
-    // As the program gave it: what the kernel writes of the first piece's would be taken for it later.
+    // As the program gave it. Later pieces must not use what the kernel wrote to the program's header for the first.
     let header = if is_message(split) { Header::read(mem, args[1]) } else { None };
     let mut had_control = false;
     loop {
@@ -481,7 +489,7 @@ fn vectored<M: Memory>(
                 (now[1], now[2]) = (at, n as u64);
                 let moves = match split {
                     Split::Preadv | Split::Pwritev => true,
-                    // Offset -1 is the file's own position.
+                    // Offset -1 means the file's own position.
                     Split::Preadv2 | Split::Pwritev2 => args[3] != u64::MAX,
                     _ => false,
                 };
@@ -499,14 +507,14 @@ fn vectored<M: Memory>(
         if let Some(answer) = progress(&mut done, wanted, total, ret, policy) {
             return answer;
         }
-        // Control data belongs to where the piece ended.
+        // Control data belongs to the place where the piece ended.
         if matches!(policy, Policy::ReadOn(_)) && (had_control || !read_on::has_more(mem, args[0], do_call)) {
             return done as i64;
         }
     }
 }
 
-/// One piece of `sendmsg` or `recvmsg`, behind `done` bytes. `had_control`: some was received.
+/// Makes one piece of `sendmsg` or `recvmsg`, after `done` bytes. Sets `had_control` if control data was received.
 #[allow(clippy::too_many_arguments)] // As above.
 fn message<M: Memory>(
     mem: &M,
@@ -524,7 +532,7 @@ fn message<M: Memory>(
         // The address went with the first piece.
         (header.name, header.name_len) = (0, 0);
         match policy {
-            // None has come so far.
+            // No control data has come so far.
             Policy::ReadOn(_) => flags |= MSG_DONTWAIT,
             _ => (header.control, header.control_len) = (0, 0),
         }

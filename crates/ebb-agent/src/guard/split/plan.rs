@@ -1,4 +1,4 @@
-//! In how many pieces a call is made, by what is behind its descriptor.
+//! Decides in how many pieces to make a call, by the file behind its descriptor.
 
 use crate::guard::split::{
     DoCall, Header, MSG_DONTWAIT, MSG_ERRQUEUE, MSG_OOB, MSG_PEEK, MSG_WAITALL, MSG_ZEROCOPY, RWF_ATOMIC, RWF_NOWAIT,
@@ -10,48 +10,49 @@ use crate::table::Split;
 use core::mem::MaybeUninit;
 use linux_raw_sys::{general as g, ioctl};
 
-/// A device that is memory: null, zero, full, random.
+/// Devices that are memory: null, zero, full, random.
 const MAJOR_MEM: u64 = 1;
-/// Terminals, the virtual ones and those at serial lines, and consoles.
+/// Terminals: virtual ones, those on serial lines, and consoles.
 const MAJORS_TERMINAL: [u64; 14] = [4, 5, 136, 137, 138, 139, 140, 141, 142, 143, 166, 188, 204, 229];
-/// The other side of a terminal: `/dev/ptmx`.
+/// The other side of a pseudo-terminal: `/dev/ptmx`.
 const DEVICE_MASTER: (u64, u64) = (5, 2);
 
-/// In how many pieces.
+/// In how many pieces a call is made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Policy {
-    /// One, as it is.
+    /// One piece, as the call is.
     Whole,
-    /// One, cut to what can be pinned.
+    /// One piece, cut to what can be pinned.
     Once,
-    /// One, and then as many as it takes for what is there already: these wait for nothing.
+    /// One piece, then as many as there is data for already. The further pieces wait for nothing.
     ReadOn(NoWait),
-    /// As many as it takes, from or to a file: no signal ends it.
+    /// As many pieces as it takes, from or to a file. No signal ends the call.
     LoopFile,
-    /// As many as it takes.
+    /// As many pieces as it takes.
     Loop,
-    /// Likewise, into a socket: a peer that goes away after the first piece makes a short count, and no signal.
+    /// As many pieces as it takes, into a socket. If the peer goes away after the first piece, the count is short and
+    /// no signal is sent.
     LoopSocket,
 }
 
-/// How a further piece of a stream is kept from waiting.
+/// How to keep a further piece of a stream from waiting.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum NoWait {
-    /// The call as it is waits for nothing.
+    /// Make the same call: it waits for nothing.
     Same,
-    /// By a flag of the calls of sockets.
+    /// By a flag of the socket calls.
     Socket,
     /// By a flag of preadv2.
     File,
 }
 
-/// The pieces, and how large they are.
+/// In how many pieces a call is made, and how large they are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Plan {
     pub policy: Policy,
-    /// They may wait for as long as they like, so they pin no more than others leave.
+    /// The pieces may wait for any length of time, so they pin no more than other calls leave.
     pub waits: bool,
-    /// Nothing is waited for: between two pieces no signal ends the call.
+    /// The call waits for nothing, so no signal ends it between two pieces.
     pub never_waits: bool,
 }
 
@@ -60,12 +61,11 @@ impl Plan {
         Self { policy, waits: true, never_waits: false }
     }
 
-    /// For a stream.
     fn stream(policy: Policy, never_waits: bool) -> Self {
         Self { policy, waits: !never_waits, never_waits }
     }
 
-    /// Bytes of a piece of a call with so many.
+    /// Bytes of one piece of a call that transfers `total` bytes.
     pub fn bytes_max<M: Memory>(self, mem: &M, total: u64) -> u64 {
         match self.waits {
             true => piece_bytes_max(mem.piece_max()),
@@ -74,7 +74,7 @@ impl Plan {
         }
     }
 
-    /// No signal ends the call now that so many bytes are done.
+    /// True if no signal ends the call once `done` bytes are done.
     pub fn goes_on(self, done: u64) -> bool {
         match self.policy {
             Policy::LoopFile => true,
@@ -90,10 +90,10 @@ impl From<Policy> for Plan {
     }
 }
 
-/// A signal came before anything was transferred: the call is to be made anew.
+/// A signal came before anything was transferred: the call is to be made again.
 pub(super) struct NotMade;
 
-/// A question to the kernel about the descriptor; its answer, none where the question would kill.
+/// Asks the kernel about the descriptor. Returns its answer, or none if a filter would kill for the question.
 fn answer<M: Memory>(mem: &M, nr: u32, args: &[u64; 6], do_call: DoCall<'_>) -> Result<Option<i64>, NotMade> {
     if !refused::may_make(nr) {
         return Ok(None);
@@ -104,12 +104,13 @@ fn answer<M: Memory>(mem: &M, nr: u32, args: &[u64; 6], do_call: DoCall<'_>) -> 
     }
 }
 
-/// The same: whether it answered with success.
+/// Asks as [`answer`] does. True if the kernel answered with success.
 fn ask<M: Memory>(mem: &M, nr: u32, args: &[u64; 6], do_call: DoCall<'_>) -> Result<bool, NotMade> {
     Ok(answer(mem, nr, args, do_call)? == Some(0))
 }
 
-/// How a call with `total` bytes is made, which cannot be made as any other: they cannot be pinned, or others have pinned much.
+/// Decides how to make a call of `total` bytes that cannot be made like any other: its bytes cannot be pinned at once,
+/// or other calls have pinned much.
 pub(super) fn plan<M: Memory>(
     mem: &M,
     split: Split,
@@ -131,7 +132,7 @@ pub(super) fn plan<M: Memory>(
     const AT_EMPTY_PATH: u64 = 0x1000;
     let mut stat = MaybeUninit::<g::stat>::zeroed();
     let at = stat.as_mut_ptr() as u64;
-    // A filter that refuses the first allows the second, which is what today's libraries use.
+    // A filter that refuses the first call allows the second, which today's libraries use.
     if !ask(mem, g::__NR_fstat, &[args[0], at, 0, 0, 0, 0], do_call)?
         && !ask(mem, g::__NR_newfstatat, &[args[0], c"".as_ptr() as u64, at, AT_EMPTY_PATH, 0, 0], do_call)?
     {
@@ -151,14 +152,14 @@ pub(super) fn plan<M: Memory>(
         },
         kind @ (g::S_IFCHR | g::S_IFIFO) => {
             let status = answer(mem, g::__NR_fcntl, &[args[0], g::F_GETFL as u64, 0, 0, 0, 0], do_call)?;
-            // Who cannot ask takes it for one that waits.
+            // If this cannot be asked, assume that the descriptor waits.
             let status = status.filter(|flags| *flags >= 0).unwrap_or(0) as u32;
             let by_call = matches!(split, Split::Preadv2 | Split::Pwritev2) && flags & RWF_NOWAIT != 0;
             let never_waits = status & g::O_NONBLOCK != 0 || by_call;
             let policy = if !reads {
                 Policy::Loop
             } else if kind == g::S_IFIFO && status & g::O_DIRECT != 0 {
-                // A pipe of packets: what is left of one is dropped.
+                // A pipe of packets: a read drops what it leaves of a packet.
                 return Ok(Policy::Whole.into());
             } else if kind == g::S_IFIFO || is_plain_terminal(mem, args[0], (major, minor), do_call)? {
                 Policy::ReadOn(if never_waits { NoWait::Same } else { NoWait::File })
@@ -168,13 +169,13 @@ pub(super) fn plan<M: Memory>(
             Plan::stream(policy, never_waits)
         }
         g::S_IFSOCK => return socket_plan(mem, split, args, flags, total, do_call),
-        // Descriptors of no file (inotify, timers), which give whole records up to the buffer's size.
+        // Descriptors of no file (inotify, timers) give whole records, up to the buffer's size.
         _ if reads => Policy::Once.into(),
         _ => Policy::Whole.into(),
     })
 }
 
-/// True of a terminal whose reads end nowhere in particular: neither at the end of a line nor of a packet.
+/// True for a terminal whose reads end at no particular place, neither at the end of a line nor of a packet.
 fn is_plain_terminal<M: Memory>(mem: &M, fd: u64, device: (u64, u64), do_call: DoCall<'_>) -> Result<bool, NotMade> {
     let mut word = 0u32;
     let mut flag = |request: u32| {
@@ -184,7 +185,7 @@ fn is_plain_terminal<M: Memory>(mem: &M, fd: u64, device: (u64, u64), do_call: D
     if device == DEVICE_MASTER {
         return Ok(flag(ioctl::TIOCGPKT)? == Some(0));
     }
-    // Line discipline 0 is that of terminals.
+    // Line discipline 0 is the one of terminals.
     if flag(ioctl::TIOCGETD)? != Some(0) {
         return Ok(false);
     }
@@ -215,14 +216,14 @@ fn socket_plan<M: Memory>(
         let known = ask(mem, g::__NR_getsockopt, &[args[0], SOL_SOCKET, name, at, at + 4, 0], do_call)?;
         Ok(known.then_some(option[0]))
     };
-    // The streams of SCTP are of messages.
+    // An SCTP stream consists of messages.
     let is_stream = option(SO_TYPE)? == Some(SOCK_STREAM) && option(SO_PROTOCOL)? != Some(IPPROTO_SCTP);
     let (reads, fits) = (is_read(split), total <= mem.pin_max());
     let by_call = match split {
         Split::Preadv2 | Split::Pwritev2 => flags & RWF_NOWAIT != 0,
         _ => flags & MSG_DONTWAIT != 0,
     };
-    // Those flags are of calls that have flags of messages.
+    // The flags of preadv2 and pwritev2 are not MSG flags.
     let flags = if matches!(split, Split::Preadv2 | Split::Pwritev2) { 0 } else { flags };
     if !is_stream || flags & MSG_OOB != 0 || reads && flags & MSG_ERRQUEUE != 0 {
         return Ok(Policy::Whole.into());
@@ -238,7 +239,7 @@ fn socket_plan<M: Memory>(
             false => Plan::stream(Policy::LoopSocket, never_waits),
         });
     }
-    // Who does not wait at all does not wait for all either.
+    // A call that waits for nothing does not wait for all bytes either.
     if flags & MSG_PEEK == 0 && (flags & MSG_WAITALL == 0 || never_waits) {
         let how = if never_waits { NoWait::Same } else { NoWait::Socket };
         return Ok(Plan::stream(Policy::ReadOn(how), never_waits));
@@ -247,7 +248,7 @@ fn socket_plan<M: Memory>(
     let has_control = split == Split::Recvmsg && Header::read(mem, args[1]).is_none_or(|h| h.control_len != 0);
     Ok(match has_control || flags & MSG_PEEK != 0 {
         false => Plan::waiting(Policy::Loop),
-        // Who asks for so much may take less for an end.
+        // A program that asks for this much may take less for the end of the data.
         true if fits => Policy::Whole.into(),
         true => Policy::Once.into(),
     })

@@ -1,7 +1,8 @@
-//! `process_vm_readv` and `process_vm_writev` in pieces: two vectors, of which both may be in the program's own memory.
+//! Makes `process_vm_readv` and `process_vm_writev` in pieces. Each has two vectors, and both may lie in the program's
+//! own memory.
 //!
-//! The kernel's answer is short only where an address of one side is wrong. An eviction in the midst of a call looks
-//! the same to it, so a call's bytes are pinned on both sides.
+//! The kernel's answer is short only where an address of one side is wrong. To the kernel, an eviction during the call
+//! looks like a wrong address. So the bytes of a call are pinned on both sides.
 
 use crate::guard::Memory;
 use crate::guard::split::plan::Policy;
@@ -9,10 +10,10 @@ use crate::guard::split::{
     DoCall, Entry, How, PIECE_VECTORS, SCATTERED_VECTORS, Vector, fits, one_of, piece, piece_bytes_max, progress,
 };
 
-/// Makes the call; its answer.
+/// Makes the call in pieces, and returns its answer.
 pub(super) fn run<M: Memory>(mem: &M, nr: u64, args: &[u64; 6], do_call: DoCall<'_>) -> i64 {
     let vectors = (Vector::at(mem, args[1], args[2]), Vector::at(mem, args[3], args[4]));
-    // Without them, the kernel will say what is wrong.
+    // If a vector cannot be used, the kernel will say why.
     let (Some(mut local), Some(mut remote)) = vectors else { return piece(mem, nr, args, do_call) };
     let own = mem.is_self(args[0] as i32);
     let max = piece_bytes_max(mem.pin_max()) / if own { 2 } else { 1 };
@@ -41,7 +42,7 @@ pub(super) fn run<M: Memory>(mem: &M, nr: u64, args: &[u64; 6], do_call: DoCall<
     }
 }
 
-/// Takes as many bytes of both vectors: the numbers of their entries, and the bytes.
+/// Takes the same number of bytes from both vectors. Returns the numbers of their entries, and the bytes.
 fn take<M: Memory>(
     mem: &M,
     (local, remote): (&mut Vector, &mut Vector),

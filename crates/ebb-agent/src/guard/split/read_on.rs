@@ -1,8 +1,9 @@
-//! Reading a stream on: what one call would have taken too, because it is there already.
+//! Reads a stream on: takes what one call would have taken too, because it is there already.
 //!
-//! A further piece waits for nothing, so who reads the same stream beside it cannot leave the call waiting with bytes that
-//! the program does not get. And it is made only when there is something to read: a piece that finds nothing would take
-//! an error of the socket, or the end of a terminal's input, which belongs to the next call.
+//! A further piece waits for nothing. If another thread or process reads the same stream, the call cannot be left
+//! waiting with bytes that the program has not got. A further piece is made only when there is something to read. A
+//! piece that finds nothing would take an error of the socket or the end of a terminal's input, which belong to the
+//! next call.
 
 use crate::guard::split::plan::NoWait;
 use crate::guard::split::{DoCall, Entry, Header, How, MSG_DONTWAIT, Memory, RWF_NOWAIT, one_of, recvmmsg};
@@ -13,7 +14,7 @@ use linux_raw_sys::{errno, general as g, ioctl};
 /// The answer of a further piece that cannot be made without waiting.
 const WOULD_WAIT: i64 = -(errno::EAGAIN as i64);
 
-/// Whether there is something to read.
+/// True if there is something to read.
 pub(super) fn has_more<M: Memory>(mem: &M, fd: u64, do_call: DoCall<'_>) -> bool {
     let mut bytes = 0i32;
     if refused::may_make(g::__NR_ioctl) {
@@ -22,16 +23,16 @@ pub(super) fn has_more<M: Memory>(mem: &M, fd: u64, do_call: DoCall<'_>) -> bool
             return bytes > 0;
         }
     }
-    // What cannot count its bytes.
+    // The file cannot count its bytes.
     refused::may_make(g::__NR_ppoll) && recvmmsg::is_ready(mem, fd, do_call)
 }
 
-/// A question that no signal ends.
+/// Makes a query that no signal ends.
 fn made<M: Memory>(mem: &M, nr: u32, args: &[u64; 6], do_call: DoCall<'_>) -> i64 {
     one_of(mem, nr as u64, args, How { goes_on: true, is_modest: false }, do_call)
 }
 
-/// A further piece of a call that has a buffer and a length, which `args` says already.
+/// Makes a further piece of a call with a buffer and a length. `args` already holds both.
 pub(super) fn scalar<M: Memory>(
     mem: &M,
     (nr, split): (u64, Split),
@@ -59,7 +60,7 @@ pub(super) fn scalar<M: Memory>(
     }
 }
 
-/// A further piece of a call with a vector, whose entries are at `entries.0`.
+/// Makes a further piece of a call with a vector, whose entries are at `entries.0`.
 pub(super) fn vector<M: Memory>(
     mem: &M,
     (nr, split): (u64, Split),
@@ -84,7 +85,7 @@ pub(super) fn vector<M: Memory>(
     }
 }
 
-/// By preadv2, from the stream itself. A kernel that cannot do so without waiting says so.
+/// Reads from the stream itself by preadv2. If the kernel cannot do that without waiting, it says so.
 fn of_file<M: Memory>(mem: &M, args: [u64; 6], how: How, do_call: DoCall<'_>) -> i64 {
     if !refused::may_make(g::__NR_preadv2) {
         return WOULD_WAIT;

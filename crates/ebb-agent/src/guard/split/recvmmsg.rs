@@ -1,13 +1,14 @@
-//! `recvmmsg`: messages are received by as many at a time as have buffers that can be pinned together.
+//! `recvmmsg`: receives as many messages at a time as have buffers that can be pinned together.
 //!
-//! A datagram that meets an evicted page is lost, and the call after it gets the error. So the pieces are whole messages, each
-//! with all of its buffers pinned, one at least. What ends a piece early (nothing more to receive, the time, a signal, an error)
-//! ends the call.
+//! A datagram that meets an evicted page is lost, and the next call gets the error. So each piece is one or more whole
+//! messages with all their buffers pinned. What ends a piece early also ends the call: nothing more to receive, the
+//! timeout, a signal, an error.
 //!
-//! An error of the socket that comes while one call is at work ends that call, and the kernel keeps it for the next. A piece that
-//! met it would take it away from the program, and nobody can give it back; so between pieces the socket is looked at, and the
-//! call ends where there is one. What is left of that race is from the look to the piece's first message. Only a message that
-//! has come, not one that may come, is received by a further piece: it is waited for outside.
+//! If the socket gets an error while one call is at work, that call ends, and the kernel keeps the error for the next
+//! call. A further piece that met the error would take it away from the program, and nobody could give it back. So
+//! between pieces the agent looks at the socket, and ends the call if there is an error. A race remains between this
+//! look and the piece's first message. A further piece is made only once its first message has come. The wait for that
+//! message happens outside the piece.
 
 use crate::guard::split::{DoCall, IOV_MAX, MSG_DONTWAIT, MSG_ERRQUEUE, Memory, TOO_MUCH, modest_piece, piece};
 use crate::kept::refused;
@@ -20,13 +21,13 @@ const MESSAGE_BYTES: u64 = 64;
 const MSG_WAITFORONE: u64 = 0x1_0000;
 const NANOS: i128 = 1_000_000_000;
 
-/// True when not all messages of a call are looked at at once: `count` is bounded by nothing but the type. (The kernel's bound of
-/// an array of messages to send is that of a vector.)
+/// True if the call has more messages than one visit looks at. The kernel does not limit how many messages a call may
+/// receive. It does limit how many a call may send, to the entries of one vector.
 pub(in crate::guard) fn is_many(args: &[u64; 6]) -> bool {
     u64::from(args[2] as u32) > IOV_MAX
 }
 
-/// Makes the call in pieces; its answer.
+/// Makes the call in pieces, and returns its answer.
 pub(super) fn run<M: Memory>(mem: &M, nr: u64, args: &[u64; 6], do_call: DoCall<'_>) -> i64 {
     let count = u64::from(args[2] as u32);
     let (mut done, mut most) = (0, IOV_MAX);
@@ -37,7 +38,8 @@ pub(super) fn run<M: Memory>(mem: &M, nr: u64, args: &[u64; 6], do_call: DoCall<
         if done > 0 && args[3] & MSG_WAITFORONE != 0 {
             now[3] |= MSG_DONTWAIT;
         }
-        // One that is too large by itself is received as it is: what fits is pinned, which is where a message is.
+        // A message too large to pin is received as it is: as much of its buffer's beginning as fits is pinned, and a
+        // message goes to the beginning.
         let ret = if wanted > 1 { modest_piece(mem, nr, &now, do_call) } else { piece(mem, nr, &now, do_call) };
         if ret == TOO_MUCH {
             most = wanted / 2;
@@ -53,16 +55,16 @@ pub(super) fn run<M: Memory>(mem: &M, nr: u64, args: &[u64; 6], do_call: DoCall<
     }
 }
 
-/// True when the kernel, which counts it down, has left nothing of the timeout at `addr`. Without time it would wait for
-/// one more message.
+/// True if nothing is left of the timeout at `addr`, which the kernel counts down. With no time left, a further piece
+/// would still wait for one message.
 fn is_time_over<M: Memory>(mem: &M, addr: u64) -> bool {
     read_time(mem, addr) == Some(0)
 }
 
-/// Waits, as far as the call would, until the socket has something for a further piece; false when the call ends here: there is
-/// an error, which the next call is to get, or nothing comes.
+/// Waits, as long as the call would, until the socket has something for a further piece. False if the call ends here:
+/// there is an error, which is for the next call, or nothing comes.
 fn is_next_there<M: Memory>(mem: &M, args: &[u64; 6], do_call: DoCall<'_>) -> bool {
-    // Messages of the error queue come whatever error there is. Who cannot look goes on.
+    // Messages of the error queue come regardless of errors. If the agent may not poll, the call goes on.
     if args[3] & MSG_ERRQUEUE != 0 || !refused::may_make(g::__NR_ppoll) {
         return true;
     }
@@ -74,7 +76,7 @@ fn is_next_there<M: Memory>(mem: &M, args: &[u64; 6], do_call: DoCall<'_>) -> bo
     if args[3] & (MSG_DONTWAIT | MSG_WAITFORONE) != 0 || is_nonblocking(mem, args[0], do_call) {
         return false;
     }
-    // A timeout of the call, which it looks at only behind a message, is counted down as that would do.
+    // The call looks at its timeout only after a message. Count the timeout down here as the call would.
     let (of_call, of_socket) = (read_time(mem, args[4]), receive_timeout(mem, args[0], do_call));
     let began = monotonic(mem, do_call);
     let answer = poll(mem, args[0], of_call.into_iter().chain(of_socket).min(), do_call);
@@ -89,7 +91,7 @@ fn is_next_there<M: Memory>(mem: &M, args: &[u64; 6], do_call: DoCall<'_>) -> bo
     answer == Poll::Ready
 }
 
-/// Whether there is something to receive, and no error, which would be for another call.
+/// True if there is something to receive and no error. An error would be for another call.
 pub(super) fn is_ready<M: Memory>(mem: &M, fd: u64, do_call: DoCall<'_>) -> bool {
     poll(mem, fd, Some(0), do_call) == Poll::Ready
 }
@@ -102,7 +104,7 @@ enum Poll {
     Nothing,
 }
 
-/// Looks at a descriptor, and waits for it as many nanoseconds, without a number for ever.
+/// Waits until the descriptor is ready, for up to `nanos` nanoseconds; without a number, for ever.
 fn poll<M: Memory>(mem: &M, fd: u64, nanos: Option<i128>, do_call: DoCall<'_>) -> Poll {
     const POLLIN: i16 = 1;
     const POLLERR: i16 = 8;
@@ -122,11 +124,11 @@ fn is_nonblocking<M: Memory>(mem: &M, fd: u64, do_call: DoCall<'_>) -> bool {
         return true;
     }
     let flags = piece(mem, g::__NR_fcntl as u64, &[fd, g::F_GETFL as u64, 0, 0, 0, 0], do_call);
-    // What cannot be asked is not waited for.
+    // If this cannot be asked, do not wait.
     flags < 0 || flags as u64 & g::O_NONBLOCK as u64 != 0
 }
 
-/// How long a call waits for one message at the socket, in nanoseconds (SO_RCVTIMEO); none is for ever.
+/// How long a call waits at the socket for one message, in nanoseconds (SO_RCVTIMEO). None means for ever.
 fn receive_timeout<M: Memory>(mem: &M, fd: u64, do_call: DoCall<'_>) -> Option<i128> {
     const SOL_SOCKET: u64 = 1;
     const SO_RCVTIMEO: u64 = 20;
@@ -139,7 +141,7 @@ fn receive_timeout<M: Memory>(mem: &M, fd: u64, do_call: DoCall<'_>) -> Option<i
     (ret == 0 && nanos > 0).then_some(nanos)
 }
 
-/// The nanoseconds of a `struct timespec` of the program's.
+/// Reads a `struct timespec` of the program's, in nanoseconds.
 fn read_time<M: Memory>(mem: &M, addr: u64) -> Option<i128> {
     let mut time = [[0u8; 8]; 2];
     if addr == 0 || !mem.read(addr, time.as_flattened_mut()) {

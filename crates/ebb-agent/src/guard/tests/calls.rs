@@ -1,4 +1,4 @@
-//! Calls that are made whole: pinned, or tried again.
+//! Calls that are made whole: pinned, or repeated.
 
 use super::*;
 
@@ -39,7 +39,8 @@ fn a_page_that_cannot_be_had_fails_the_call_before_it_is_made() {
 
 #[test]
 fn a_page_that_is_lost_between_two_attempts_fails_the_call_and_ends_its_pins_once() {
-    // A page that is pinned was had, so it is one that the first attempt did not know of, or that another thread replaced.
+    // A pinned page was read, so this page is one that the first attempt did not know of, or that another thread
+    // replaced.
     let mem = Pages::new(1 << 20, 64 << 10);
     let mut calls = 0;
     let ret = call(&mem, g::__NR_write as u64, &[1, mem.start, 8192, 0, 0, 0], &mut |_, _| {

@@ -1,11 +1,13 @@
-//! Drivers of which nothing is known: whatever their structures lead to is there when they look, and each call is made once.
+//! Drivers of which nothing is known: whatever their structures lead to is resident when they look, and each call is
+//! made once.
 //!
-//! The driver here is a double: it goes through the structure as its own knowledge of it says, has an effect, and fails, as the
-//! kernel does, where it meets a page that is out. `PROPTEST_CASES` makes the run longer; a failure names the seed and the case.
+//! The driver here is a double. It goes through the structure as a driver that knows it does, has an effect, and fails,
+//! like the kernel, at a page that is out. `PROPTEST_CASES` makes the run longer. A failure names the seed and the
+//! case.
 
 use super::*;
 
-/// _IOWR('z', 7, size): of a type that nobody has.
+/// _IOWR('z', 7, size): a type that no driver has.
 fn request(size: usize) -> u64 {
     0xc000_7a07 | (size as u64) << 16
 }
@@ -27,7 +29,7 @@ struct Nested {
 enum Field {
     Number(u32),
     Buffer(Nested),
-    /// A length beside the address, larger than what is looked at unasked.
+    /// A length beside the address, larger than what is brought in without a length.
     Long(Nested),
     /// An address of a list of buffers.
     List(Vec<Nested>),
@@ -46,7 +48,7 @@ fn field() -> impl Strategy<Value = Field> {
     ]
 }
 
-/// A structure in memory, and what a driver that knows it touches.
+/// A structure in memory, and what a driver that knows the structure touches.
 struct Built {
     words: Vec<u32>,
     touched: Vec<(u64, u64)>,
@@ -149,7 +151,7 @@ proptest! {
         });
         prop_assert_eq!((ret, effects), (0, 1));
         prop_assert!(mem.begun.get() == 0 && !mem.blocked.get());
-        // Whatever it leads to the driver may keep.
+        // The driver may keep whatever its structure leads to.
         let buffers = built.touched.iter().filter(|(at, _)| *at >= mem.start + BUFFERS_AT);
         prop_assert!(buffers.clone().all(|(at, _)| mem.given.borrow().contains(at)));
         prop_assert!(!mem.given.borrow().is_empty());
@@ -159,7 +161,7 @@ proptest! {
 #[test]
 fn requests_that_may_have_had_an_effect_are_made_once() {
     let mem = Pages::new(1 << 20, 256 << 10);
-    // Dirty logs, SCSI, NVMe, USB, sound, video, wireless, and such as nobody knows.
+    // Dirty logs, SCSI, NVMe, USB, sound, video, wireless, and requests that nobody knows.
     let requests = [
         0x4010_ae42,
         0xc018_aec0,

@@ -1,8 +1,8 @@
-//! Copies between processes, of which one or both sides are one's own memory.
+//! Copies between processes where one or both sides are the process's own memory.
 
 use super::*;
 
-/// Cuts `len` bytes at `at` into entries of a vector at `list`: their number.
+/// Cuts `len` bytes at `at` into entries of a vector at `list`. Returns how many.
 fn cut(mem: &Pages, list: usize, at: usize, len: usize, lens: &[usize]) -> u64 {
     let (mut n, mut done) = (0, 0);
     while done < len {
@@ -40,7 +40,7 @@ fn what_a_process_copies_to_itself_is_copied_whole() {
 fn a_vector_that_its_own_transfer_overwrites_comes_to_an_end() {
     let mem = Pages::new(4 << 20, 128 << 10);
     let pid = u64::from(std::process::id());
-    // The vector is in the first page that is written to, with zeros.
+    // The vector is in the first page that is overwritten, with zeros.
     for nr in [g::__NR_process_vm_readv, g::__NR_readv] {
         let n = cut(&mem, 0, 0, 900_000, &[600_000]);
         mem.put_word(2 << 20, mem.start + (2 << 20) + 16);
@@ -62,13 +62,13 @@ fn a_copy_between_processes_ends_where_memory_does() {
     let content = pattern(MIB);
     mem.slice(MIB, MIB).copy_from_slice(&content);
     cut(&mem, 0, 2 * MIB, MIB, &[MIB]);
-    // The second entry of the other side is nowhere.
+    // The second entry of the other side points to no memory.
     cut(&mem, 64, MIB, MIB, &[600_000]);
     mem.put_word(64 + 16, 8 << 12);
     let args = [pid, mem.start, 1, mem.start + 64, 2, 0];
     assert_eq!(run(&mem, g::__NR_process_vm_readv, args), 600_000);
     assert_eq!(mem.slice(2 * MIB, 600_000), &content[..600_000]);
-    // More entries than there may be, and flags that do not exist.
+    // More entries than a vector may have, and flags that do not exist.
     let many = [pid, mem.start, 1025, mem.start + 64, 1, 0];
     let refused = |nr: u32, args| call(&mem, nr as u64, &args, &mut refusing_kernel);
     assert_eq!(refused(g::__NR_process_vm_readv, many), -i64::from(libc::EINVAL));

@@ -1,8 +1,8 @@
-//! Streams are read on: what one call of the kernel's takes, a call in pieces takes.
+//! Reading streams on: a call in pieces takes what one call of the kernel's takes.
 
 use super::*;
 
-/// A local socket with `content` to be read.
+/// A local socket with `content` to be read, as much of it as fits.
 fn stream_with(content: &[u8]) -> (std::fs::File, std::fs::File) {
     let (far, mut near) = socket_pair(libc::SOCK_STREAM);
     let size = 16 << 20;
@@ -48,7 +48,7 @@ fn a_stream_is_read_on_while_something_is_there() {
                 g::__NR_recvmsg => (&raw const header as u64, 0),
                 _ => (iov.as_ptr() as u64, 1),
             };
-            // Of preadv2, the stream's own position.
+            // preadv2 is given the stream's own position.
             let position = if nr == g::__NR_preadv2 { u64::MAX } else { 0 };
             assert_eq!(run(&mem, nr, [fd(&far), buffer, len, position, 0, 0]), there as i64, "{nr}");
             assert!(mem.slice(0, there) == &content[..there]);
@@ -80,7 +80,7 @@ fn who_takes_the_rest_meanwhile_leaves_nobody_waiting() {
     let ret = call(&mem, g::__NR_read as u64, &[fd(&far), mem.start, 4 << 20, 0, 0, 0], &mut |nr, args| {
         let ret = real(nr, args);
         if nr == g::__NR_ioctl as u64 {
-            // Behind the look.
+            // After the look.
             let taken = others.read(&mut rest).expect("what is there");
             assert!(taken > 0);
         }
@@ -130,7 +130,7 @@ fn no_signal_ends_a_write_that_waits_for_nothing() {
 #[test]
 fn an_error_behind_a_piece_is_for_the_next_call() {
     let mem = Pages::new(8 << 20, 64 << 10);
-    // What is sent to a peer that has gone with data unread.
+    // The socket gets an error when its peer goes with data unread.
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a listener");
     let mut near = std::net::TcpStream::connect(listener.local_addr().expect("an address")).expect("a connection");
     let (mut far, _) = listener.accept().expect("a connection");
@@ -181,7 +181,7 @@ fn descriptors_come_with_the_bytes_they_were_sent_with() {
     (header.msg_iov, header.msg_iovlen) = (iov.as_ptr() as *mut _, 1);
     (header.msg_control, header.msg_controllen) = (room.as_mut_ptr().cast(), 64);
     let args = [fd(&far), &raw mut header as u64, 0, 0, 0, 0];
-    // The kernel ends the call behind what came with a descriptor.
+    // The kernel ends the call after what came with a descriptor.
     assert_eq!(run(&mem, g::__NR_recvmsg, args), (60 << 10) + 1);
     assert_eq!((header.msg_controllen, room[1]), (24, 1 | 1 << 32));
     // SAFETY: a descriptor that was just received.

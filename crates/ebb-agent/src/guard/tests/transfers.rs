@@ -1,4 +1,4 @@
-//! Transfers that are more than may be pinned at a time: made in pieces, with the results of the whole.
+//! Transfers larger than what may be pinned at a time: made in pieces, with the result of one call.
 
 use super::*;
 
@@ -19,8 +19,8 @@ fn a_large_read_of_a_file_is_whole_and_moves_the_position() {
     assert_eq!(run(&mem, g::__NR_read, [fd(&file), mem.start, 8 << 20, 0, 0, 0]), 0);
 }
 
-/// Makes a call of `len` bytes at `at` of the memory, whose number, descriptor and other arguments are given; the answer, and what
-/// each transfer that it came to asked for.
+/// Makes call `nr` on `fd` with `len` bytes at the start of the memory. Returns its answer, and how many bytes each
+/// transfer asked for.
 fn transfers(mem: &Pages, nr: u32, fd: u64, len: usize, flags: u64) -> (i64, Vec<u64>) {
     let (mut real, mut pieces) = (kernel(mem), Vec::new());
     let ret = call(mem, nr as u64, &[fd, mem.start, len as u64, flags, 0, 0], &mut |nr, args| {
@@ -45,7 +45,7 @@ fn drain(mut stream: std::fs::File) -> std::thread::JoinHandle<Vec<u8>> {
 fn what_goes_to_a_stream_pins_no_more_than_others_leave() {
     const K: u64 = 1 << 10;
     let content = pattern(3 * MIB);
-    // What others leave for each look, and how often it is less than that by the time that it is pinned.
+    // What others leave at each look, and how often that turns out to be too much once it is pinned.
     let cases: [(&[u64], u32); 5] =
         [(&[64 * K], 0), (&[64 * K, 512 * K, 64 * K], 0), (&[128 * K, 64 * K, 64 * K, 64 * K], 3), (&[], 1), (&[], 50)];
     for (limits, too_much) in cases {
@@ -61,7 +61,7 @@ fn what_goes_to_a_stream_pins_no_more_than_others_leave() {
             assert_eq!(ret, content.len() as i64);
             assert!(reader.join().expect("the reader") == content);
             assert!(pieces.iter().all(|bytes| *bytes <= 448 * K), "{pieces:?}");
-            // The first look was for all of it, which could not be pinned anyhow.
+            // The first look was for the whole transfer, which could not be pinned anyhow.
             let is_small = pieces.iter().any(|bytes| *bytes <= 48 * K);
             assert_eq!(is_small, limits.len() != 1, "{pieces:?}");
         }
@@ -76,7 +76,7 @@ fn a_vector_to_a_stream_pins_no_more_than_others_leave() {
         *mem.piece_max.borrow_mut() = limits.to_vec();
         mem.too_much.set(too_much);
         mem.slice(0, content.len()).copy_from_slice(&content);
-        // Each of them is small.
+        // Each entry is small.
         let vectors: Vec<[u64; 2]> = (0..15).map(|i| [mem.start + i * (40 << 10), 40 << 10]).collect();
         let (far, near) = socket_pair(libc::SOCK_STREAM);
         let reader = drain(far);
@@ -101,14 +101,14 @@ fn what_must_be_whole_is_not_cut_for_what_others_have_pinned() {
     let mem = limited();
     assert_eq!(transfers(&mem, g::__NR_read, fd(&file_with(&content)), content.len(), 0), whole(content.len()));
     assert!(mem.slice(0, content.len()) == &content[..]);
-    // Who peeks for so much may take less for the end.
+    // A program that peeks for this much may take less for the end.
     let (far, mut near) = socket_pair(libc::SOCK_STREAM);
     near.write_all(&content[..100 << 10]).expect("room in the socket");
     let mem = limited();
     let got = transfers(&mem, g::__NR_recvfrom, fd(&far), 100 << 10, libc::MSG_PEEK as u64);
     assert_eq!(got, whole(100 << 10));
     assert!(mem.slice(0, 100 << 10) == &content[..100 << 10]);
-    // Who asks for all of a stream gets that, in pieces.
+    // A program that asks for all of this much gets it, in pieces.
     let mem = limited();
     let (ret, pieces) = transfers(&mem, g::__NR_recvfrom, fd(&far), 100 << 10, libc::MSG_WAITALL as u64);
     assert_eq!(ret, 100 << 10);
@@ -119,7 +119,7 @@ fn what_must_be_whole_is_not_cut_for_what_others_have_pinned() {
 fn what_counts_calls_gets_the_calls_that_were_made() {
     const SIZES: [usize; 2] = [256 << 10, 2 << 20];
     for (len, expected) in SIZES.into_iter().zip([vec![256 << 10], vec![448 << 10]]) {
-        // A socket that takes everything and tells the end of each call.
+        // A socket that takes everything and notifies the end of each call.
         let (_far, near) = socket_pair(libc::SOCK_STREAM);
         let mem = Pages::new(8 << 20, 512 << 10);
         *mem.piece_max.borrow_mut() = vec![64 << 10; 8];
@@ -144,7 +144,7 @@ fn what_counts_calls_gets_the_calls_that_were_made() {
             }
             g::__NR_fstat => {
                 let ret = real(nr, args);
-                // SAFETY: where the guard wants the answer.
+                // SAFETY: the guard wants the answer here.
                 let stat = unsafe { &mut *(args[1] as *mut g::stat) };
                 (stat.st_mode, stat.st_rdev) = (g::S_IFCHR, 10 << 8 | 229);
                 ret
@@ -164,7 +164,7 @@ fn a_vector_that_becomes_shorter_meanwhile_ends() {
     let far_apart: Vec<[u64; 2]> = (0..64).map(|i| [mem.start + i * (100 << 10), 4096]).collect();
     vectors.borrow_mut().copy_from_slice(&far_apart);
     let mut mem = mem;
-    // They cannot be pinned together.
+    // The buffers cannot be pinned together.
     mem.ranges_max = 20;
     let file = file_with(&[]);
     let mut real = kernel(&mem);
@@ -305,7 +305,7 @@ fn a_vector_to_a_peer_that_leaves_makes_no_signal_either() {
         let mut real = kernel(&mem);
         let mut far = Some(far);
         let mut seen = Vec::new();
-        // The vector's position is that of no file.
+        // The position belongs to no file.
         let args = [fd(&near), iov.as_ptr() as u64, 1, u64::MAX, u64::MAX, flags];
         let ret = call(&mem, nr as u64, &args, &mut |now, args| {
             if now == nr as u64 {
@@ -395,7 +395,7 @@ fn a_large_message_passes_its_descriptors_once() {
     let content = pattern(2 * MIB);
     mem.slice(0, content.len()).copy_from_slice(&content);
     let passed = file_with(b"passed");
-    // SOL_SOCKET, SCM_RIGHTS, one descriptor; header and vector stand in managed memory too.
+    // SOL_SOCKET, SCM_RIGHTS, one descriptor; header and vector are in managed memory, too.
     let at = 4 * MIB;
     mem.put_word(at, 20);
     mem.put_word(at + 8, 1 | 1 << 32);
@@ -421,7 +421,7 @@ fn a_large_message_passes_its_descriptors_once() {
             msg.msg_iovlen = 1;
             msg.msg_control = control.as_mut_ptr().cast();
             msg.msg_controllen = 64;
-            // SAFETY: everything lives here.
+            // SAFETY: everything that the header names lives here.
             let n = unsafe { libc::recvmsg(far.as_raw_fd(), &mut msg, 0) };
             if n <= 0 {
                 break;
@@ -461,7 +461,7 @@ fn a_received_messages_header_is_given_back() {
     assert_eq!(mem.slice(4096, 100), [5; 100]);
 }
 
-/// Twenty small buffers far apart, more than can be pinned together: memory, vector, and their content.
+/// Twenty small buffers, too far apart to be pinned together. Returns the memory, the vector, and the content.
 fn scattered() -> (Pages, u64, Vec<u8>) {
     let mut mem = Pages::new(8 << 20, 512 << 10);
     mem.ranges_max = 6;
@@ -477,7 +477,7 @@ fn scattered() -> (Pages, u64, Vec<u8>) {
     (mem, vector, content)
 }
 
-/// A kernel for which it is enough that pages are resident.
+/// A kernel that needs pages only resident, not pinned.
 fn lenient<'a>(mem: &'a Pages, calls: &'a Cell<u32>, nr_counted: u32) -> impl FnMut(u64, &[u64; 6]) -> i64 + 'a {
     move |nr, args| {
         calls.set(calls.get() + (nr == nr_counted as u64) as u32);
@@ -568,7 +568,8 @@ fn a_scattered_message_is_sent_once_and_tried_again_after_an_eviction() {
     assert_eq!(back[..content.len()], content);
 }
 
-/// Headers for `n` messages at the start of the memory, each with `bytes` for what it receives, far apart.
+/// Puts headers for `n` messages at the start of the memory, far apart, each with `bytes` to receive into. Returns
+/// where the buffers are.
 fn messages(mem: &Pages, n: usize, bytes: usize) -> Vec<usize> {
     let (vectors, buffers) = (1 << 16, 1 << 17);
     let place = |i: usize| buffers + i * (bytes + 8192);
@@ -591,20 +592,21 @@ fn messages_whose_buffers_cannot_be_pinned_together_all_come() {
         mem.ranges_max = ranges_max;
         let places = messages(&mem, N, 64 << 10);
         let (far, near) = socket_pair(libc::SOCK_DGRAM);
-        // More than the kernel queues are sent meanwhile.
+        // More than the kernel queues: the rest is sent meanwhile.
         let sender =
             std::thread::spawn(move || (0..N).for_each(|i| (&near).write_all(&[i as u8 + 1; 3]).expect("sent")));
         let mut done = 0;
         while done < N {
             let args = [fd(&far), mem.start + done as u64 * 64, (N - done) as u64, flags, 0, 0];
-            // Alone a message of a size that cannot be pinned is made as it is: the kernel here insists on pins.
+            // A single message of a size that cannot be pinned is received as it is. The kernel double here insists on
+            // pins.
             let mut real = kernel(&mem);
             let ret = call(&mem, g::__NR_recvmmsg as u64, &args, &mut |nr, args| match pin_max < 64 << 10 {
                 true => refusing_kernel(nr, args),
                 false => real(nr, args),
             });
             assert!(ret > 0, "{ret}");
-            // Who waits for all gets all.
+            // A call that waits for all messages gets all.
             assert!(flags != 0 || ret == N as i64, "{ret}");
             done += ret as usize;
         }
@@ -623,17 +625,17 @@ fn messages_in_pieces_end_where_one_call_would() {
     let (far, near) = socket_pair(libc::SOCK_DGRAM);
     let send = |n: usize| (0..n).for_each(|_| (&near).write_all(b"abc").expect("sent"));
     let receive = |flags: u64, time: u64| run(&mem, g::__NR_recvmmsg, [fd(&far), mem.start, 24, flags, time, 0]);
-    // Nothing there at all, and no more than the first piece and a half.
+    // Nothing is there at all; then a piece and a half.
     assert_eq!(receive(MSG_DONTWAIT, 0), -i64::from(libc::EAGAIN));
     send(9);
     assert_eq!(receive(MSG_DONTWAIT, 0), 9);
-    // Exactly a piece.
+    // Exactly one piece.
     send(6);
     assert_eq!(receive(MSG_DONTWAIT, 0), 6);
-    // The first is waited for, and no other.
+    // The call waits for the first message and for no other.
     send(8);
     assert_eq!(receive(0x1_0000, 0), 8);
-    // The time is over with the first piece: the kernel looks at it behind each message.
+    // The time is over within the first piece: the kernel looks at it after each message.
     send(8);
     let time = 4 << 20;
     mem.put_word(time, 0);
@@ -693,7 +695,7 @@ fn each_of_more_messages_than_a_vector_may_have_entries_is_pinned() {
         let header = [0, 0, mem.start + (vectors + i * 16) as u64, 1, 0, 0, 0, 0];
         header.iter().enumerate().for_each(|(word, value)| mem.put_word(i * 64 + word * 8, *value));
     }
-    // What the kernel uses: all of them; was each pinned?
+    // The kernel uses all of them: was each pinned?
     let mut unpinned = 0;
     let args = [0, mem.start, N as u64, 0, 0, 0];
     let ret = call(&mem, g::__NR_recvmmsg as u64, &args, &mut |nr, args| {
@@ -729,7 +731,7 @@ fn an_error_between_pieces_of_recvmmsg_is_left_for_the_next_call() {
     let ret = call(&mem, g::__NR_recvmmsg as u64, &[fdn, mem.start, 24, MSG_DONTWAIT, 0, 0], &mut |nr, args| {
         let ret = real(nr, args);
         pieces += 1;
-        // The peer goes, and the socket is told: as an ICMP message that comes while the call is at work.
+        // The peer goes away, and the socket is told, as by an ICMP message that comes while the call is at work.
         if b.take().is_some() {
             a.send(b"x").unwrap();
         }

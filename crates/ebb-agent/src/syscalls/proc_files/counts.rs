@@ -1,22 +1,25 @@
-//! How many tasks the process has, without Ebb's. A program of one thread may look whether it is alone before it forks or gives up
-//! what it may do: by the links of the directory of its tasks, or by the number in `stat` and `status`. Of what the kernel has
-//! answered that one number is changed. A program with several threads counts Ebb's, too.
+//! How many tasks the process has, without Ebb's.
+//!
+//! A program of one thread may look whether it is alone before it forks or gives up what it may do. It looks at the
+//! links of the directory of its tasks, or at the number in `stat` and `status`. In the kernel's answer, that one
+//! number is changed. A program with several threads counts Ebb's, too.
 
 use crate::base::{calls, user};
 use crate::syscalls::proc_files::{describe, is_read, position, tell};
 use linux_raw_sys::general as g;
 
-/// Links of a directory with one task in it.
+/// Links of the directory when there is one task in it.
 const LINKS_ALONE: u64 = 3;
-/// Bytes of the text in which the number is.
+/// Bytes of text in which the number is looked for.
 const TEXT_BYTES: usize = 4096;
 
-/// True of a call that tells a file's links: by its path, or by its number.
+/// True of a call that tells a file's links: by its path, or by its descriptor.
 pub fn tells_links(nr: u32) -> bool {
     matches!(nr, g::__NR_stat | g::__NR_lstat | g::__NR_fstat | g::__NR_newfstatat | g::__NR_statx)
 }
 
-/// After such a call has succeeded: one link for one thread, if it was on the process's own directory.
+/// Corrects the answer to such a call that has succeeded: one link for one thread, if the call was on the process's own
+/// directory of tasks.
 pub fn correct_links(nr: u32, a: &[u64; 6]) {
     let mut own = [0u64; 18];
     let args = [c"/proc/self/task".as_ptr() as u64, own.as_mut_ptr() as u64, 0, 0, 0, 0];
@@ -49,15 +52,15 @@ pub fn correct_links(nr: u32, a: &[u64; 6]) {
     };
 }
 
-/// A device's number as `struct stat` has it.
+/// A device's number as it is in `struct stat`.
 fn number_of(major: u32, minor: u32) -> u64 {
     let (major, minor) = (u64::from(major), u64::from(minor));
     (major & 0xffff_f000) << 32 | (major & 0xfff) << 8 | (minor & 0xffff_ff00) << 12 | minor & 0xff
 }
 
-/// Reads `stat` or `status` by `make`; none when the call is another one.
+/// Reads `stat` or `status` by `make`, and corrects the number; none when the call is another one.
 pub(super) fn read(nr: u32, a: &[u64; 6], make: impl FnOnce() -> i64) -> Option<i64> {
-    // The number stands near the beginning; who reads on has read it.
+    // The number stands near the beginning: a program that reads on has read it.
     let is_first = is_read(nr) && position(nr, a).map_or_else(|| tell(a[0]), |at| at as i64) == 0;
     if !is_first || !matches!(nr, g::__NR_read | g::__NR_pread64) {
         return None;
@@ -74,10 +77,10 @@ pub(super) fn read(nr: u32, a: &[u64; 6], make: impl FnOnce() -> i64) -> Option<
     Some(ret)
 }
 
-/// Where the number of tasks is, if it is one digit.
+/// Where the number of tasks is, if it has one digit.
 fn digit_in(text: &[u8]) -> Option<usize> {
     const NAME: &[u8] = b"\nThreads:\t";
-    /// Blanks between the name of the program and the number.
+    /// Blanks between the end of the program's name and the number.
     const BLANKS: usize = 18;
     let at = match text.windows(NAME.len()).position(|part| part == NAME) {
         Some(at) => at + NAME.len(),

@@ -1,8 +1,8 @@
-//! `/proc/self/mem`: what it reads and writes may be out, or clean.
+//! `/proc/self/mem`: the pages that it reads and writes may be out, or clean.
 //!
-//! The kernel answers EIO for a page that is out, and for a write to one that is mapped write-protected; so both sides of each
-//! piece are pinned while it is made. It writes to pages that the program itself may only read or execute, as programs that
-//! make code do.
+//! The kernel answers EIO for a page that is out, and for a write to a page that is mapped write-protected. So both
+//! sides of each piece are pinned while it is transferred. The file may write to pages that the program itself may only
+//! read or execute; programs that generate code use this.
 
 use crate::base::calls;
 use crate::guard::{Memory, Pin, SpaceMemory};
@@ -11,7 +11,7 @@ use crate::table::visit::{PAGE_BYTES, RW_BYTES_MAX, ReadMemory};
 use linux_raw_sys::{errno as e, general as g};
 
 const EFAULT: i64 = -(e::EFAULT as i64);
-/// Bytes of a piece, of which both sides are pinned: what every call may pin is twice that.
+/// Bytes of a piece. Both its sides are pinned, and every call may pin twice as much as this.
 const PIECE_BYTES: u64 = 64 << 10;
 
 /// Makes the call; none when the kernel answers it as it is.
@@ -24,11 +24,11 @@ pub(super) fn call(mem: &SpaceMemory<'_>, nr: u32, a: &[u64; 6]) -> Option<i64> 
         Some(at) => at,
         None => match tell(a[0]) {
             position if position >= 0 => position as u64,
-            // As negative numbers: the upper half of the addresses.
+            // Negative numbers: the upper half of the addresses.
             _ => return None,
         },
     };
-    // Without a managed page there, the kernel says all there is to say.
+    // Where there is no managed page, the kernel says all there is to say.
     let mut parts = Parts::of(nr, a);
     let mut done = 0;
     loop {
@@ -54,15 +54,15 @@ pub(super) fn call(mem: &SpaceMemory<'_>, nr: u32, a: &[u64; 6]) -> Option<i64> 
     Some(done as i64)
 }
 
-/// Transfers between `addr` of the file and a buffer: the last answer, and how many bytes.
+/// Transfers between address `addr` of the file and a buffer. Returns the last answer, and how many bytes were transferred.
 fn part(mem: &SpaceMemory<'_>, (fd, reads): (u64, bool), addr: u64, buffer: u64, len: u64) -> (i64, u64) {
     let nr = if reads { g::__NR_pread64 } else { g::__NR_pwrite64 } as u64;
     let mut done = 0;
     while done < len {
         let (from, to) = (addr.wrapping_add(done), buffer.wrapping_add(done));
-        // The first one ends where a page does.
+        // The first piece ends where a page does.
         let wanted = (PIECE_BYTES - from % PAGE_BYTES).min(len - done);
-        // SAFETY: the program's own transfer, a part of it.
+        // SAFETY: a part of the program's own transfer.
         let make = || unsafe { calls::raw_syscall(nr, &[fd, to, wanted, from, 0, 0]) };
         let ret = if mem.may_be_managed(from, wanted) || mem.may_be_managed(to, wanted) {
             let mask = mem.block();

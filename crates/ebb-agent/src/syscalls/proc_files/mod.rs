@@ -1,21 +1,22 @@
 //! What a program reads of itself under `/proc`: its own memory and descriptors, without Ebb's.
 //!
-//! A program that tests, dumps, locks or unmaps each range that it reads from its own maps, or closes each descriptor that it
-//! finds in its own table, finds only what is its own:
+//! A program may test, dump, lock or unmap each range that it reads from its own maps, or close each descriptor that it
+//! finds in its own table. It finds only what is its own:
 //!
-//! * `maps`, `smaps` and `numa_maps` come without the lines of Ebb's mappings (`text`): the agent's code and what it only reads
-//!   stay, because symbols are looked up there;
+//! * `maps`, `smaps` and `numa_maps` come without the lines of Ebb's mappings (`text`). The agent's code, and what it
+//!   only reads, stay there, because symbols are looked up there;
 //! * the directories `fd`, `fdinfo` and `map_files` come without Ebb's entries (`names`);
 //! * `mem` reads and writes pages that are out, too (`memory`);
 //! * `task` comes without Ebb's threads, and a program of one thread does not count them (`counts`).
 //!
-//! Everything else is as the kernel tells it: what counts memory (`statm`, `status`, `smaps_rollup`) counts the process with what
-//! Ebb holds for it, and `pagemap` says which pages are in memory.
+//! Everything else is as the kernel tells it. Files that count memory (`statm`, `status`, `smaps_rollup`) count the
+//! process with what Ebb holds for it, and `pagemap` says which pages are in memory.
 //!
-//! The program has the kernel's own file, so it is described, duplicated, inherited and seeked as ever. Which descriptors may be
-//! such files is a bit for each number: set where a file of such a name is opened or duplicated, and cleared when a look at it
-//! shows another file. Only calls on those come here; the bit is a hint, the look decides. A file that came in another way (by
-//! a socket, under another name) is the kernel's, and so are those of another process.
+//! The program has the kernel's own file, so it is described, duplicated, inherited and seeked as ever. A bit for each
+//! descriptor number marks those that may be such files. It is set where a file of such a name is opened or duplicated,
+//! and cleared when a look at the descriptor shows another file. Only calls on marked descriptors come here: the bit is
+//! a hint, the look decides. The kernel alone answers for a file that came in another way (by a socket, under another
+//! name), and for the files of another process.
 
 use crate::base::{calls, user};
 use crate::guard::{self, SpaceMemory};
@@ -31,13 +32,13 @@ pub mod counts;
 mod memory;
 mod names;
 mod text;
-/// Bytes that one piece transfers.
+/// Bytes that one piece of a text transfers.
 const PIECE_BYTES: usize = 4096;
 
 /// What is behind a descriptor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Kind {
-    /// Lines, each of a mapping or, below one, about it.
+    /// Lines. Each is the first line of a mapping, or a line about the mapping above it.
     Text,
     Memory,
     /// A directory whose names are descriptors.
@@ -50,7 +51,7 @@ enum Kind {
     Counts,
 }
 
-/// The files, by their names in a process's directory, and in that of one of its threads.
+/// The files, by their names in a process's directory and in the directory of one of its threads.
 const FILES: [(&CStr, Kind); 18] = [
     (c"/proc/self/maps", Kind::Text),
     (c"/proc/self/smaps", Kind::Text),
@@ -72,7 +73,7 @@ const FILES: [(&CStr, Kind); 18] = [
     (c"/proc/thread-self/status", Kind::Counts),
 ];
 
-/// Whether a file with this path may be one of these: it has such a name, or one that says nothing.
+/// Whether a file with this path may be one of [`FILES`]: its name is among theirs, or says nothing.
 pub fn has_such_name(path: &[u8]) -> bool {
     matches!(
         last_part(path),
@@ -98,7 +99,7 @@ fn last_part(path: &[u8]) -> &[u8] {
     path[..end].rsplit(|&c| c == b'/').next().unwrap_or_default()
 }
 
-/// Whether a call looks at a file of such a name, in a way that tells how many links it has.
+/// Whether a call asks for the number of links of a file that may be the directory of the tasks.
 pub fn counts_tasks(nr: u32, a: &[u64; 6]) -> bool {
     let at = match nr {
         g::__NR_stat | g::__NR_lstat => a[0],
@@ -106,33 +107,34 @@ pub fn counts_tasks(nr: u32, a: &[u64; 6]) -> bool {
         _ => return false,
     };
     let mut path = [0u8; 64];
-    // An empty path is for the descriptor itself.
+    // An empty path stands for the descriptor itself.
     let tells = |path: &[u8]| last_part(path) == b"task" || path.is_empty() && marks::is_marked(a[0]);
     matches!(user::read_str(at, &mut path), Ok(Some(len)) if tells(&path[..len]))
 }
 
-/// Whether the path that an open call names is such a one.
+/// Whether the path of an open call satisfies [`has_such_name`].
 pub fn opens_such(nr: u32, a: &[u64; 6]) -> bool {
     let at = if nr == g::__NR_open { a[0] } else { a[1] };
-    // Most paths are short: no more is copied than it takes.
+    // Most paths are short: copy no more than those take.
     names_such::<64>(at).unwrap_or_else(|| names_such::<512>(at).unwrap_or(false))
 }
 
-/// The same for a path of less than `N` bytes; none for a longer one.
+/// As [`opens_such`], for the path at `at` if it has less than `N` bytes; none for a longer one, or for one that cannot
+/// be read.
 #[inline(never)]
 fn names_such<const N: usize>(at: u64) -> Option<bool> {
     let mut path = [0u8; N];
     user::read_str(at, &mut path).ok()?.map(|len| has_such_name(&path[..len]))
 }
 
-/// Device, inode, and whether it is a directory.
+/// Device and inode, and whether the file is a directory; none if the call failed.
 fn describe(ret: i64, stat: &[u64; 18]) -> Option<([u64; 2], bool)> {
     const MODE_AT: usize = 3;
     let is_dir = stat[MODE_AT] as u32 & g::S_IFMT == g::S_IFDIR;
     (ret == 0).then_some(([stat[0], stat[1]], is_dir))
 }
 
-/// What is behind a descriptor; none for what is not this process's.
+/// What is behind a descriptor; none for a file that is not this process's.
 fn kind_of(fd: u64) -> Option<Kind> {
     let mut stat = [0u64; 18];
     let at = stat.as_mut_ptr() as u64;
@@ -150,7 +152,7 @@ fn kind_of(fd: u64) -> Option<Kind> {
         if file == found {
             return Some(kind);
         }
-        // The first look says whether it is of /proc at all.
+        // The first look says whether the descriptor is of /proc at all.
         if file[0] != found[0] {
             return None;
         }
@@ -159,8 +161,8 @@ fn kind_of(fd: u64) -> Option<Kind> {
     None
 }
 
-/// A call on a marked descriptor; its answer, or none where the kernel answers as ever. On the agent's stack, with every signal
-/// blocked; `call` makes one call of the program's.
+/// Performs a call on a marked descriptor. Returns its answer, or none where the kernel answers as ever. Must run on
+/// the agent's stack, with every signal blocked. `call` makes one call of the program's.
 pub fn call(
     space: &'static Space,
     b: &ThreadBlock,
@@ -196,9 +198,9 @@ pub fn call(
     }
 }
 
-/// The parts of a vectored or plain call's buffer, one after the other.
+/// The parts of a call's buffer, vectored or plain, one after the other.
 struct Parts {
-    /// Where the vector is, and how many entries it has; a plain buffer has none.
+    /// Address of the vector, and how many entries it has; none for a plain buffer.
     vector: Option<(u64, u64)>,
     plain: (u64, u64),
     index: u64,
@@ -214,7 +216,7 @@ impl Parts {
         Self { vector, plain: (a[1], a[2]), index: 0 }
     }
 
-    /// The next one that is not empty; an error where the vector cannot be read.
+    /// The next part that is not empty; an error where the vector cannot be read.
     fn next(&mut self) -> Result<Option<(u64, u64)>, user::Fault> {
         let Some((at, count)) = self.vector else {
             let is_first = self.index == 0 && self.plain.1 > 0;
@@ -232,7 +234,7 @@ impl Parts {
     }
 }
 
-/// Where a call reads or writes: none at the file's own position.
+/// The position at which a call reads or writes; none if that is the file's own position.
 fn position(nr: u32, a: &[u64; 6]) -> Option<u64> {
     match nr {
         g::__NR_pread64 | g::__NR_pwrite64 | g::__NR_preadv | g::__NR_pwritev => Some(a[3]),
@@ -245,7 +247,7 @@ fn is_read(nr: u32) -> bool {
     matches!(nr, g::__NR_read | g::__NR_pread64 | g::__NR_readv | g::__NR_preadv | g::__NR_preadv2)
 }
 
-/// True of a call that reads or writes at a position, lists a directory or describes the file: those that come here.
+/// True of the calls that come here: those that read or write, list a directory or describe the file.
 pub fn concerns(nr: u32) -> bool {
     matches!(
         nr,

@@ -1,13 +1,13 @@
-//! Directories whose entries name descriptors or mappings of the process, without those of Ebb.
+//! Directories whose entries name descriptors, mappings or tasks of the process, without Ebb's.
 
 use crate::base::{copy, user};
 use crate::guard::{self, SpaceMemory};
 use linux_raw_sys::{errno as e, general as g};
 
 const EFAULT: i64 = -(e::EFAULT as i64);
-/// Where an entry has its length.
+/// Offset of an entry's length.
 const LENGTH_AT: u64 = 16;
-/// Bytes of the longest name that is looked at: a range of memory.
+/// Bytes of the longest name that is looked at, a range of memory.
 const NAME_BYTES: usize = 40;
 
 /// Lists the directory; none when the call is another one.
@@ -19,7 +19,7 @@ pub(super) fn call(
     make: &mut dyn FnMut(u64, &[u64; 6]) -> i64,
 ) -> Option<i64> {
     let name_at = match nr {
-        // Before the name stands the type, or it does not.
+        // In one format the type stands before the name, in the other it does not.
         g::__NR_getdents64 => 19,
         g::__NR_getdents => 18,
         _ => return None,
@@ -30,7 +30,7 @@ pub(super) fn call(
             return Some(ret);
         }
         match shorten(a[1], ret as u64, name_at, is_hidden) {
-            // Everything that was listed is Ebb's: it is no end.
+            // Everything that was listed is Ebb's: this is not the end of the directory.
             Ok(0) => {}
             Ok(left) => return Some(left as i64),
             Err(user::Fault) => return Some(EFAULT),
@@ -38,14 +38,14 @@ pub(super) fn call(
     }
 }
 
-/// Takes the hidden ones out of the entries at `at`; how many bytes are left.
+/// Takes the hidden entries out of the entries at `at`. Returns how many bytes are left.
 fn shorten(at: u64, len: u64, name_at: u64, is_hidden: &dyn Fn(&[u8]) -> bool) -> Result<u64, user::Fault> {
     let (mut from, mut to) = (0, 0);
     while from < len {
         let [low, high] = user::read::<[u8; 2]>(at + from + LENGTH_AT)?;
         let bytes = u16::from_ne_bytes([low, high]) as u64;
         if bytes <= name_at || from + bytes > len {
-            // Somebody has written over them.
+            // Somebody has written over the entries.
             return Err(user::Fault);
         }
         let mut name = [0u8; NAME_BYTES];
@@ -53,7 +53,7 @@ fn shorten(at: u64, len: u64, name_at: u64, is_hidden: &dyn Fn(&[u8]) -> bool) -
         user::read_bytes(at + from + name_at, name)?;
         let end = name.iter().position(|&c| c == 0).unwrap_or(name.len());
         if !is_hidden(&name[..end]) {
-            // SAFETY: both are within what the program gave for the entries.
+            // SAFETY: both are within the buffer that the program gave for the entries.
             if to != from && !unsafe { copy::copy(at + to, at + from, bytes as usize) } {
                 return Err(user::Fault);
             }
@@ -64,12 +64,12 @@ fn shorten(at: u64, len: u64, name_at: u64, is_hidden: &dyn Fn(&[u8]) -> bool) -
     Ok(to)
 }
 
-/// A descriptor's number.
+/// Parses the number of a descriptor or a task.
 pub(super) fn number(name: &[u8]) -> Option<u64> {
     core::str::from_utf8(name).ok()?.parse().ok()
 }
 
-/// A range of memory, `START-END`.
+/// Parses a range of memory, `START-END`.
 pub(super) fn range(name: &[u8]) -> Option<(usize, usize)> {
     let dash = name.iter().position(|&c| c == b'-')?;
     let number = |text: &[u8]| usize::from_str_radix(core::str::from_utf8(text).ok()?, 16).ok();

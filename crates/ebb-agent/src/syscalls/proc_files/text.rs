@@ -1,4 +1,4 @@
-//! Reads of `maps`, `smaps` and `numa_maps`, which are shown without Ebb's mappings: see `kept::texts`.
+//! Reads of `maps`, `smaps` and `numa_maps`, which come without Ebb's mappings: see `kept::texts`.
 
 use crate::base::{copy, user};
 use crate::guard::SpaceMemory;
@@ -45,7 +45,7 @@ pub(super) fn call(_: &SpaceMemory<'_>, nr: u32, a: &[u64; 6]) -> Option<i64> {
             Err(error) => return Some(error),
         }
     };
-    // Without the lock: the program's memory may be out.
+    // The lock is given back by now, because the program's memory may be out.
     let mut done = 0;
     while done < n {
         let (buffer, len) = match part.take().map_or_else(|| parts.next(), |part| Ok(Some(part))) {
@@ -53,7 +53,7 @@ pub(super) fn call(_: &SpaceMemory<'_>, nr: u32, a: &[u64; 6]) -> Option<i64> {
             _ => break,
         };
         let step = (n - done).min(len as usize);
-        // SAFETY: the agent's side is `bytes`; the program named the other side for what is read.
+        // SAFETY: the agent's side is `bytes`; the program named the other side for what it reads.
         if !unsafe { copy::copy(buffer, bytes[done..].as_ptr() as u64, step) } {
             return Some(if done > 0 { done as i64 } else { EFAULT });
         }

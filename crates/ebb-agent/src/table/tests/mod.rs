@@ -1,4 +1,4 @@
-//! What the table of system calls promises: its rows, and the visitor of their arguments.
+//! Tests of the table of system calls: its rows, and the visitor of their arguments.
 
 mod rows;
 mod visit;

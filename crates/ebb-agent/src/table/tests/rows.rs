@@ -1,4 +1,4 @@
-//! The table against independent lists of calls.
+//! Checks the table against independent lists of calls.
 
 use crate::table::{Arg, Dir, Flags, Shape, Split, row};
 use linux_raw_sys::general as g;
@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 #[test]
 fn every_system_call_has_a_row_and_every_row_is_a_system_call() {
     let mut known: BTreeSet<u64> = (0..1000).filter(|&nr| syscalls::Sysno::new(nr as usize).is_some()).collect();
-    // Newer than that list.
+    // Newer than the list.
     known.extend([336, 470]);
     let rows: BTreeSet<u64> = (0..1000).filter(|&nr| row(nr).defined).collect();
     assert_eq!(rows, known);

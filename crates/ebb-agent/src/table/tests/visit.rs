@@ -1,4 +1,4 @@
-//! The visitor against hand-made arguments, and against the running kernel.
+//! Checks the visitor against hand-made arguments, and against the running kernel.
 
 use crate::table::visit::{Buffer, Kind, ReadMemory, for_each_robust};
 use crate::table::walk::for_each_buffer;
@@ -6,14 +6,14 @@ use linux_raw_sys::general as g;
 use linux_raw_sys::ioctl as i;
 use proptest::prelude::*;
 
-/// Memory of 64-bit words from `BASE` on; everything else does not exist.
+/// Memory of 64-bit words from `BASE` on. No other memory exists.
 #[derive(Default)]
 struct Words(Vec<u64>);
 
 const BASE: u64 = 0x10_0000;
 
 impl Words {
-    /// Puts words at the end; their address.
+    /// Appends words. Returns their address.
     fn put(&mut self, words: &[u64]) -> u64 {
         let at = BASE + self.0.len() as u64 * 8;
         self.0.extend_from_slice(words);
@@ -238,7 +238,7 @@ fn what_a_device_keeps_stays_for_good() {
     // struct v4l2_buffer: type 1 (capture), memory 2 (user pointer) at byte 60, address, length.
     let video = mem.put(&[1 << 32, 0, 0, 0, 0, 0, 0, 2 << 32, 0x7000_0000, 0x9000, 0]);
     assert!(visit(&mem, g::__NR_ioctl, &[3, 0xc058_560f, video]).contains(&register(0x7000_0000, 0x9000)));
-    // Of several planes, which are of 64 bytes each.
+    // A buffer of several planes, 64 bytes each.
     let planes = mem.put(&[0x5000 << 32, 0x7100_0000, 0, 0, 0, 0, 0, 0, 0x6000 << 32, 0x7200_0000, 0, 0, 0, 0, 0, 0]);
     let video = mem.put(&[9 << 32, 0, 0, 0, 0, 0, 0, 2 << 32, planes, 2, 0]);
     let seen = visit(&mem, g::__NR_ioctl, &[3, 0xc058_560f, video]);
@@ -270,10 +270,10 @@ fn commands_register_what_they_name_by_address_and_length() {
         }
     }
     let mut mem = Words::default();
-    // struct ib_uverbs_reg_mr behind its header: response, address, length.
+    // struct ib_uverbs_reg_mr after its header: response, address, length.
     let answer = mem.put(&[0; 4]);
     let command = mem.put(&[9 | 12 << 32, answer, 0x7000_0000, 0x80_0000, 0x7000_0000, 0]);
-    // The same by ioctl, and an address and a length as attributes of their own.
+    // The same command by ioctl, and an address and a length as attributes of their own.
     let value = |bytes: u64| 7 | bytes << 16;
     let call =
         mem.put(&[24 + 4 * 16, 0, 0, value(40), command + 8, value(8), 0x7100_0000, value(8), 0x5000, value(4), 3]);
@@ -303,7 +303,7 @@ fn commands_of_devices_lead_to_their_data() {
     let nvme = mem.put(&[6, 0, 0x7100_0000, 0x7200_0000, 64 | 0x3000 << 32, 0, 0, 0, 0]);
     let seen = visit(&mem, g::__NR_ioctl, &[3, 0xc048_4e41, nvme]);
     assert!(seen.contains(&pin(0x7100_0000, 64, true)) && seen.contains(&pin(0x7200_0000, 0x3000, true)));
-    // A dirty log of a slot that was not seen.
+    // A dirty log of a slot whose memory was not seen.
     let log = mem.put(&[0, 0x7300_0000]);
     let kind = Kind::Probe;
     let seen = visit(&mem, g::__NR_ioctl, &[3, 0x4010_ae42, log]);
@@ -322,7 +322,7 @@ fn requests_of_a_userfaultfd_lead_no_further() {
 
 #[test]
 fn only_pages_with_content_are_followed() {
-    /// Managed memory of which only the pages of the words have content.
+    /// Managed memory where only the pages of the words have content.
     struct Sparse(Words);
     impl ReadMemory for Sparse {
         fn read(&self, addr: u64, out: &mut [u8]) -> bool {
@@ -459,7 +459,7 @@ impl ReadMemory for Maze {
     }
 }
 
-/// Arguments: any bits, and often what programs pass.
+/// Arguments: any bits, and often what programs do pass.
 fn any_arg() -> impl Strategy<Value = u64> {
     prop_oneof![any::<u64>(), 0u64..64, Just(u64::MAX), (0u64..1 << 47), Just(1 << 31), Just(0)]
 }
@@ -500,9 +500,9 @@ proptest! {
     }
 }
 
-/// A page that ends where memory ends.
+/// Returns a page with no memory after it.
 fn last_page() -> u64 {
-    // SAFETY: a fresh mapping, of which the second page is taken away.
+    // SAFETY: a fresh mapping, whose second page becomes inaccessible.
     unsafe {
         let at = libc::mmap(
             core::ptr::null_mut(),
@@ -520,7 +520,7 @@ fn last_page() -> u64 {
 
 #[test]
 fn the_running_kernel_touches_no_more_than_the_table_says() {
-    // Each structure is put right before the end of memory, at the size that the table gives it.
+    // Each structure is put right before the end of memory, with the size that the table gives it.
     let (page, elsewhere) = (last_page(), last_page());
     let mut fds = [0i32; 2];
     // SAFETY: the array receives two descriptors.
@@ -608,7 +608,7 @@ fn the_running_kernel_touches_no_more_than_the_table_says() {
             });
             assert!(len > 0 && len <= 4096, "call {nr}, argument {at}");
             sized[at] = page + 4096 - len;
-            // SAFETY: the page is the test's own; all structures are output, or read as zeroes.
+            // SAFETY: the page is the test's own; all structures are output, or are read as zeroes.
             let ret = unsafe {
                 core::ptr::write_bytes(page as *mut u8, 0, 4096);
                 libc::syscall(*nr as i64, sized[0], sized[1], sized[2], sized[3], sized[4], sized[5])
@@ -617,7 +617,7 @@ fn the_running_kernel_touches_no_more_than_the_table_says() {
             assert!(ret != -1 || error != Some(libc::EFAULT), "call {nr}, argument {at}: {len} bytes are too few");
         }
     }
-    // SAFETY: what was made above.
+    // SAFETY: releases what was made above.
     unsafe {
         libc::semctl(semaphores as i32, 0, libc::IPC_RMID);
         libc::munmap(page as *mut _, 8192);

@@ -1,26 +1,27 @@
-//! Descriptors of Ebb's own in a table that the program uses too.
+//! Ebb's own descriptors, in a table that the program uses too.
 //!
-//! A new descriptor comes with the lowest free number, where a program may put or close its own at any moment (`dup2`,
-//! `closefrom`). While one thread runs, moving it up at once is enough ([`raise`]). Beside a running
-//! program, numbers change hands inside [`change`]: calls of the program that close or replace a number wait
-//! meanwhile ([`wait_unchanged`]), and those that had begun before have time to end. A program's thread can be held up
-//! for longer between its look and its call; so [`place`] asks, too, whether a number still is the file that was
-//! opened, and closes nothing that is not.
+//! The kernel gives a new descriptor the lowest free number. There the program may put or close a file of its own at
+//! any moment (`dup2`, `closefrom`). While only one thread runs, it is enough to move the descriptor up at once
+//! ([`raise`]). Beside a running program, numbers change hands inside [`change`]. Calls of the program that close or
+//! replace a number wait meanwhile ([`wait_unchanged`]), and calls that had begun before get time to end. A thread of
+//! the program can be held up for longer between its look and its call. So [`place`] also asks whether a number still
+//! is the file that was opened, and closes nothing else.
 //!
-//! Ebb's numbers begin at the soft limit ([`lowest`]), where the program never gets to, wherever the hard limit is higher:
-//! so they take nothing away from what the program may open, and a table that the program has filled is not full to Ebb.
+//! Where the hard limit is above the soft limit, and the soft limit is at most `TABLE_MAX`, Ebb's numbers begin at the
+//! soft limit ([`lowest`]), which the program never reaches. They then take nothing from what the program may open, and
+//! a table that the program has filled still has room for Ebb.
 
 use super::{Errno, call, close, futex_wait, futex_wake, with_own_memory};
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicU32, Ordering};
 use linux_raw_sys::general as g;
 
-/// Device and inode.
+/// Which file: device and inode.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Identity(pub u64, pub u64);
 
 impl Identity {
-    /// As two words.
+    /// Device and inode as two words.
     pub fn to_raw(self) -> [u64; 2] {
         [self.0, self.1]
     }
@@ -30,7 +31,7 @@ fn identity(stat: &[u64; 18]) -> Identity {
     Identity(stat[0], stat[1])
 }
 
-/// Which file is behind a descriptor.
+/// Says which file is behind a descriptor.
 pub fn identity_of(fd: i32) -> Result<Identity, Errno> {
     let mut stat = [0u64; 18];
     // SAFETY: the kernel writes one `struct stat`, 144 bytes.
@@ -38,7 +39,7 @@ pub fn identity_of(fd: i32) -> Result<Identity, Errno> {
     Ok(identity(&stat))
 }
 
-/// Bytes of the file behind a descriptor.
+/// Length in bytes of the file behind a descriptor.
 pub fn bytes(fd: i32) -> Result<u64, Errno> {
     const ST_SIZE_AT: usize = 6;
     let mut stat = [0u64; 18];
@@ -47,7 +48,7 @@ pub fn bytes(fd: i32) -> Result<u64, Errno> {
     Ok(stat[ST_SIZE_AT])
 }
 
-/// What kind of file a descriptor has.
+/// What kind of file is behind a descriptor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// A character device.
@@ -57,13 +58,13 @@ pub enum Kind {
         /// The device's minor number, as `minor` of libc gives it.
         minor: u32,
     },
-    /// One without a type, as the kernel hands out beside what has a name.
+    /// A file without a type. The kernel hands out such files, which have no name in any file system.
     Nameless,
-    /// Any other.
+    /// Any other kind.
     Other,
 }
 
-/// The kind of file behind a descriptor. Also on the program's stack; see [`with_own_memory`].
+/// Says what kind of file is behind a descriptor. May be called on the program's stack; see [`with_own_memory`].
 pub fn kind_of(fd: i32) -> Result<Kind, Errno> {
     const ST_MODE_AT: usize = 3;
     const ST_RDEV_AT: usize = 5;
@@ -83,7 +84,7 @@ pub fn kind_of(fd: i32) -> Result<Kind, Errno> {
     })
 }
 
-/// Where in the file behind a descriptor there is something, from `at` on; none when nothing follows.
+/// Finds the first data at or after offset `at` of the file behind a descriptor; none when no data follows.
 pub fn next_data(fd: i32, at: u64) -> Result<Option<u64>, Errno> {
     match seek(fd, at, g::SEEK_DATA) {
         Err(Errno::NXIO) => Ok(None),
@@ -91,18 +92,18 @@ pub fn next_data(fd: i32, at: u64) -> Result<Option<u64>, Errno> {
     }
 }
 
-/// Where in the file behind a descriptor there is nothing, from `at` on.
+/// Finds the first hole at or after offset `at` of the file behind a descriptor.
 pub fn next_hole(fd: i32, at: u64) -> Result<u64, Errno> {
     seek(fd, at, g::SEEK_HOLE)
 }
 
-/// Moves the place of the descriptor, by which nobody reads Ebb's files.
+/// Moves the descriptor's file position, which nobody uses to read Ebb's files.
 fn seek(fd: i32, at: u64, whence: u32) -> Result<u64, Errno> {
     // SAFETY: numbers only.
     unsafe { call(g::__NR_lseek, [fd as u64, at, whence as u64, 0, 0, 0]) }
 }
 
-/// Which file has a name.
+/// Says which file has the name `path`. Follows no symbolic link at its end.
 pub fn identity_of_path(path: &CStr) -> Result<Identity, Errno> {
     let mut stat = [0u64; 18];
     // SAFETY: the path is NUL-terminated and only read; the kernel writes one `struct stat`, 144 bytes.
@@ -110,32 +111,32 @@ pub fn identity_of_path(path: &CStr) -> Result<Identity, Errno> {
     Ok(identity(&stat))
 }
 
-/// Above this soft limit no number of Ebb's is: the kernel's table is as long as its highest number.
+/// Highest soft limit at which Ebb's numbers begin: the kernel's table is as long as its highest number.
 const TABLE_MAX: u64 = 4096;
-/// Numbers that Ebb takes below a limit that it cannot pass.
+/// Numbers that Ebb takes below a soft limit that it cannot pass.
 const OWN_MAX: u64 = 40;
 
-/// Whether the program can have a descriptor of this number: the kernel answers EBADF to who wants another one.
+/// Whether the program can have a descriptor with this number. The kernel answers EBADF to a call that asks for any other.
 pub fn is_below_limit(fd: i32) -> bool {
     u64::try_from(fd).is_ok_and(|fd| fd < super::limit(g::RLIMIT_NOFILE, u64::MAX).rlim_cur)
 }
 
-/// Where numbers for Ebb's descriptors begin.
+/// The lowest number for Ebb's descriptors.
 pub fn lowest() -> i32 {
     let limit = super::limit(g::RLIMIT_NOFILE, 1024);
     let is_beyond = limit.rlim_cur < limit.rlim_max && limit.rlim_cur <= TABLE_MAX;
     if is_beyond { limit.rlim_cur as i32 } else { limit.rlim_cur.min(1024).saturating_sub(OWN_MAX) as i32 }
 }
 
-/// Moves `fd` to the first free number from [`lowest`] on, or where there is none to another; close-on-exec. On failure
-/// it is what it was.
+/// Moves `fd` to the first free number from [`lowest`] on, or to another where none is free there; close-on-exec. On
+/// failure `fd` stays what it was.
 pub fn raise(fd: i32) -> Result<i32, Errno> {
     let new = duplicate(fd)?;
     close(fd);
     Ok(new)
 }
 
-/// Another number for what is behind `fd`, from [`lowest`] on where one is free; close-on-exec.
+/// Duplicates `fd` to a number from [`lowest`] on, or to another where none is free there; close-on-exec.
 pub fn duplicate(fd: i32) -> Result<i32, Errno> {
     let from = |lowest: i32| {
         // SAFETY: descriptors are numbers; this one is the caller's own.
@@ -145,7 +146,7 @@ pub fn duplicate(fd: i32) -> Result<i32, Errno> {
     super::with_hard_limit(g::RLIMIT_NOFILE, || from(lowest).or_else(|_| from(3))).map(|fd| fd as i32)
 }
 
-/// Runs `open`, and where it finds no number again with the soft limit as high as the hard one.
+/// Runs `open`. If it finds no free number, runs it again with the soft limit raised to the hard limit.
 pub fn beyond_limit<T>(mut open: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
     match open() {
         Err(Errno::MFILE) => super::with_hard_limit(g::RLIMIT_NOFILE, open),
@@ -153,7 +154,7 @@ pub fn beyond_limit<T>(mut open: impl FnMut() -> Result<T, Errno>) -> Result<T, 
     }
 }
 
-/// Whether `n` descriptors more can be opened, as [`beyond_limit`] does. At most 8.
+/// Whether `n` more descriptors, at most 8, can be opened as [`beyond_limit`] opens them.
 pub fn has_room(n: usize) -> bool {
     let mut spare = [-1; 8];
     let n = n.min(spare.len());
@@ -172,7 +173,7 @@ pub fn has_room(n: usize) -> bool {
     has_all
 }
 
-/// Whether a child of fork can give its descriptor `fd` up and open another, as [`beyond_limit`] does.
+/// Whether fork's child can close its descriptor `fd` and open another, as [`beyond_limit`] does.
 pub fn is_replaceable(fd: i32) -> bool {
     let limit = super::limit(g::RLIMIT_NOFILE, 1024);
     if (fd as u64) < limit.rlim_max {
@@ -190,12 +191,12 @@ pub fn is_replaceable(fd: i32) -> bool {
 
 /// 1 while Ebb changes numbers.
 static CHANGING: AtomicU32 = AtomicU32::new(0);
-/// How long a call of the program's may take from its look at [`wait_unchanged`] to its end.
+/// How long a call of the program may take from its look at [`wait_unchanged`] to its end.
 const GRACE_NS: u64 = 5_000_000;
-/// How long who waits sleeps at a time.
+/// How long a waiter sleeps at a time.
 const STEP_NS: u64 = 1_000_000;
 
-/// Waits while Ebb changes numbers. Before each call of the program that closes or replaces one.
+/// Waits while Ebb changes numbers. Must precede each call of the program that closes or replaces a number.
 #[inline(always)]
 pub fn wait_unchanged() {
     while CHANGING.load(Ordering::Acquire) != 0 {
@@ -203,7 +204,7 @@ pub fn wait_unchanged() {
     }
 }
 
-/// Runs `f`, which changes numbers, while nobody else does. Not with the gate closed: `f` may close it.
+/// Runs `f`, which changes numbers, while nobody else changes any. Not with the gate closed: `f` may close the gate.
 pub fn change<R>(f: impl FnOnce() -> R) -> R {
     exclude(|| {
         futex_wait(&AtomicU32::new(0), 0, Some(GRACE_NS));
@@ -211,7 +212,7 @@ pub fn change<R>(f: impl FnOnce() -> R) -> R {
     })
 }
 
-/// The same for a call of the program's that has just looked: others need not end first.
+/// As [`change`], but gives other calls no time to end. For a call of the program that has just looked itself.
 pub fn exclude<R>(f: impl FnOnce() -> R) -> R {
     while CHANGING.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
         wait_unchanged();
@@ -222,13 +223,15 @@ pub fn exclude<R>(f: impl FnOnce() -> R) -> R {
     result
 }
 
-/// In fork's child, where nobody goes on with a change.
+/// For fork's child, where nobody goes on with a change that was under way.
 pub fn reset_in_child() {
     CHANGING.store(0, Ordering::Relaxed);
 }
 
-/// Moves `fd` to the first free number at or above `lowest`, close-on-exec. Inside [`change`]. `publish` is told the new number at once, so that the program is kept away
-/// from it, and -1 if that comes to nothing. `is_ours` says whether a number is the file that was opened.
+/// Moves `fd` to the first free number at or above `lowest`, close-on-exec. Must run inside [`change`].
+///
+/// `publish` is told the new number at once, so that the program is kept away from it, and then -1 if the file is not
+/// there. `is_ours` says whether a number is the file that was opened. On failure `fd` is closed too, if it is still ours.
 pub fn place(fd: i32, lowest: i32, publish: impl Fn(i32), is_ours: impl Fn(i32) -> bool) -> Result<i32, Errno> {
     let duplicate = || {
         // SAFETY: descriptors are numbers; at worst this duplicates a file of the program's.
@@ -246,7 +249,7 @@ pub fn place(fd: i32, lowest: i32, publish: impl Fn(i32), is_ours: impl Fn(i32) 
     };
     publish(new);
     let placed = is_ours(new);
-    // What the program has put in either place meanwhile is the program's, or a file of Ebb's that made room for it.
+    // If `fd` is no longer ours, it is a file of the program's, or a file of Ebb's that made room for one. It stays open.
     if is_ours(fd) {
         close(fd);
     }

@@ -1,9 +1,9 @@
 //! Address space set aside at the start for what Ebb maps later: page tables of further gigabytes, blocks of further
 //! threads, the spill file of a fork's child.
 //!
-//! The kernel would put a late mapping into any hole that is large enough, also one that the program knows to be
-//! empty: where it has just unmapped something, or where fork's child did not get a range (MADV_DONTFORK). An access
-//! there must stay a fault, and a MAP_FIXED_NOREPLACE must succeed.
+//! The kernel would put a late mapping into any hole that is large enough. The program may know such a hole to be
+//! empty: it has just unmapped something there, or fork's child did not get the range (MADV_DONTFORK). There an access
+//! must stay a fault, and a MAP_FIXED_NOREPLACE must succeed.
 //!
 //! Invariant: `[next, end)` is mapped inaccessible and belongs to nobody; there is never a hole before it.
 
@@ -11,12 +11,12 @@ use super::{Errno, call};
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use linux_raw_sys::general as g;
 
-// Relaxed: a range is its taker's alone, and mapping it orders everything else.
+// Relaxed: a range belongs to its taker alone, and mapping it orders everything else.
 static BEGIN: AtomicUsize = AtomicUsize::new(0);
 static NEXT: AtomicUsize = AtomicUsize::new(0);
 static END: AtomicUsize = AtomicUsize::new(0);
 
-/// Sets `len` bytes aside, once a process. Under a limit on address space nothing: the program needs it more.
+/// Sets `len` bytes aside, once per process. Sets nothing aside under a limit on address space: the program needs it more.
 pub fn set_aside(len: usize) {
     if NEXT.load(Relaxed) != 0 || super::address_space_limit() != u64::MAX {
         return;
@@ -28,7 +28,7 @@ pub fn set_aside(len: usize) {
     }
 }
 
-/// Takes an aligned range out of what was set aside; none when that is used up.
+/// Takes an aligned range out of what was set aside; none when it does not fit any more.
 fn take(len: usize, align: usize) -> Option<usize> {
     let len = len.next_multiple_of(4096);
     let end = END.load(Relaxed);
@@ -39,14 +39,15 @@ fn take(len: usize, align: usize) -> Option<usize> {
     NEXT.fetch_update(Relaxed, Relaxed, fits).ok().map(|next| next.next_multiple_of(align))
 }
 
-/// Gives back what was taken and could not be mapped, as under a limit that came later, or is not mapped any more, unless somebody
-/// has taken more since: else who tries again and again uses all of it up.
+/// Gives back the range that was taken last, and could not be mapped (as under a limit that came later) or is no longer
+/// mapped. Does nothing if somebody has taken more since. Without this, a caller that tries again and again would use
+/// up all that was set aside.
 fn put_back(at: usize, len: usize) {
     let _ = NEXT.compare_exchange(at + len.next_multiple_of(4096), at, Relaxed, Relaxed);
 }
 
-/// Maps `len` bytes of anonymous memory, readable and writable, in what was set aside, or where the kernel likes when
-/// there is nothing left. `align` is a power of two, at least a page.
+/// Maps `len` bytes of anonymous memory, readable and writable, in what was set aside, or at an address of the kernel's
+/// choice when that is used up. `align` is a power of two, at least a page.
 pub(super) fn map(len: usize, align: usize, flags: u32) -> Result<*mut u8, Errno> {
     let flags = flags | g::MAP_ANONYMOUS | g::MAP_NORESERVE;
     let prot = (g::PROT_READ | g::PROT_WRITE) as u64;
@@ -74,7 +75,7 @@ pub(super) fn map(len: usize, align: usize, flags: u32) -> Result<*mut u8, Errno
     Ok(at as *mut u8)
 }
 
-/// Maps `len` bytes of `fd` from `offset` on, shared, readable and writable, at such a place.
+/// Maps `len` bytes of `fd` from `offset` on, shared, readable and writable, at such an address.
 pub fn map_file(len: usize, fd: i32, offset: u64) -> Result<*mut u8, Errno> {
     let at = reserve_nothing(len)?;
     // SAFETY: the range is the caller's alone.
@@ -88,29 +89,30 @@ pub fn map_file(len: usize, fd: i32, offset: u64) -> Result<*mut u8, Errno> {
     }
 }
 
-/// Takes back what [`map_file`] or `map` gave, whole. Where that was set aside it is inaccessible then, and is used again if it is
-/// what was taken last: in a hole the kernel could put memory of the program, which would count as Ebb's.
+/// Takes back a whole range that [`map_file`] or `map` gave. If the range was set aside, it becomes inaccessible, and
+/// is used again if it was taken last. A hole would not do: the kernel could put memory of the program there, which
+/// would count as Ebb's.
 ///
 /// # Safety
 /// Nobody may use the range afterwards.
 pub unsafe fn unmap(at: usize, len: usize) -> Result<(), Errno> {
     if (BEGIN.load(Relaxed)..END.load(Relaxed)).contains(&at) {
-        // SAFETY: the caller's.
+        // SAFETY: the caller's contract.
         unsafe { super::map_nothing_over(at, len) }?;
         put_back(at, len);
         Ok(())
     } else {
-        // SAFETY: the caller's.
+        // SAFETY: the caller's contract.
         unsafe { super::munmap(at, len) }
     }
 }
 
-/// An inaccessible range of `len` bytes that is the caller's for good.
+/// Takes an inaccessible range of `len` bytes that is the caller's for good.
 pub fn reserve_nothing(len: usize) -> Result<usize, Errno> {
     take(len, 4096).map_or_else(|| map_nothing(len), Ok)
 }
 
-/// An inaccessible range where the kernel likes.
+/// Maps an inaccessible range at an address of the kernel's choice.
 fn map_nothing(len: usize) -> Result<usize, Errno> {
     let flags = (g::MAP_PRIVATE | g::MAP_ANONYMOUS | g::MAP_NORESERVE) as u64;
     // SAFETY: a fresh mapping at an address of the kernel's choice disturbs nobody.
@@ -138,7 +140,7 @@ mod tests {
         assert_eq!(take(4096, 4096), Some(fourth + 8192));
         put_back(fourth + 8192, 4096);
         assert_eq!(take(4096, 4096), Some(fourth + 8192));
-        // What is given back leaves no hole for the program's memory.
+        // A range that is given back leaves no hole for the program's memory.
         let mapped = map(8192, 4096, g::MAP_PRIVATE).expect("there is room");
         // SAFETY: mapped above, writable.
         unsafe { mapped.write(1) };

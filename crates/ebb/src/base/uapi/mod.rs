@@ -1,7 +1,7 @@
 //! Raw system calls: the only room of the engine that talks to the kernel.
 //!
-//! Every wrapper turns an errno into [`Errno`]; none allocates, none touches thread-local storage, all may be called
-//! from a signal handler. Numbers and structures come from `linux-raw-sys`.
+//! Every wrapper turns an errno into [`Errno`]. No wrapper allocates or touches thread-local storage, and all may be
+//! called from a signal handler. Numbers and structures come from `linux-raw-sys`.
 
 pub mod cache;
 pub mod fd;
@@ -34,9 +34,9 @@ impl Errno {
     pub const PERM: Self = Self(linux_raw_sys::errno::EPERM as i32);
     /// No such entry; for userfaultfd: the range is not registered.
     pub const NOENT: Self = Self(linux_raw_sys::errno::ENOENT as i32);
-    /// The request is not known of this kind of file.
+    /// The file does not know the request.
     pub const NOTTY: Self = Self(linux_raw_sys::errno::ENOTTY as i32);
-    /// Nothing there: of a file, behind what it has.
+    /// Nothing there; for a seek: no data follows in the file.
     pub const NXIO: Self = Self(linux_raw_sys::errno::ENXIO as i32);
     /// Interrupted.
     pub const INTR: Self = Self(linux_raw_sys::errno::EINTR as i32);
@@ -62,7 +62,7 @@ impl Errno {
     pub const DQUOT: Self = Self(linux_raw_sys::errno::EDQUOT as i32);
     /// Memory that the kernel cannot reach.
     pub const FAULT: Self = Self(linux_raw_sys::errno::EFAULT as i32);
-    /// The time is over.
+    /// The time is up.
     pub const TIMEDOUT: Self = Self(linux_raw_sys::errno::ETIMEDOUT as i32);
     /// The process has as many descriptors as it may have.
     pub const MFILE: Self = Self(linux_raw_sys::errno::EMFILE as i32);
@@ -72,7 +72,7 @@ impl Errno {
     pub const NOSPC: Self = Self(linux_raw_sys::errno::ENOSPC as i32);
 }
 
-/// Performs system call `nr`; the kernel's raw answer (negative errno on failure).
+/// Performs system call `nr`; returns the kernel's raw answer (negative errno on failure).
 ///
 /// # Safety
 /// The arguments must be valid for that call, and its effects on memory must be sound for the caller.
@@ -106,7 +106,7 @@ pub fn reserve(len: usize) -> Result<*mut u8, Errno> {
     reserve_aligned(len, 4096)
 }
 
-/// Maps `len` bytes of private anonymous memory for a short time, where the kernel likes.
+/// Maps `len` bytes of private anonymous memory for a short time, at an address of the kernel's choice.
 pub fn map_for_now(len: usize) -> Result<*mut u8, Errno> {
     let flags = (g::MAP_PRIVATE | g::MAP_ANONYMOUS | g::MAP_NORESERVE) as u64;
     let prot = (g::PROT_READ | g::PROT_WRITE) as u64;
@@ -114,7 +114,7 @@ pub fn map_for_now(len: usize) -> Result<*mut u8, Errno> {
     unsafe { call(g::__NR_mmap, [0, len as u64, prot, flags, u64::MAX, 0]) }.map(|at| at as *mut u8)
 }
 
-/// Maps private anonymous memory of zeros in place of what is mapped at `at`.
+/// Maps private anonymous memory of zeros over what is mapped at `at`.
 ///
 /// # Safety
 /// Nobody needs what is there.
@@ -140,13 +140,13 @@ pub fn reserve_closed(len: usize) -> Result<usize, Errno> {
     Ok(at)
 }
 
-/// Makes whole pages of what [`reserve_closed`] gave accessible: all of them zeros, that cost nothing until they are written.
+/// Makes whole pages of a [`reserve_closed`] range accessible. They read as zeros, and cost nothing until they are written.
 pub fn open_reserved(at: usize, len: usize) -> Result<(), Errno> {
     mprotect(at, len, g::PROT_READ | g::PROT_WRITE)
 }
 
-/// Core dumps leave Ebb's own memory out, of which most is never used, and the kernel makes no huge pages of it, which nobody would
-/// have charged. A failure only costs memory.
+/// Keeps Ebb's own memory out of core dumps, because most of it is never used, and out of huge pages, which nobody
+/// would have charged. A failure only costs memory.
 fn keep_small(at: usize, len: usize) {
     let _ = madvise(at, len, g::MADV_DONTDUMP);
     let _ = madvise(at, len, g::MADV_NOHUGEPAGE);
@@ -161,32 +161,32 @@ pub fn map_shared(fd: i32, len: usize) -> Result<*mut u8, Errno> {
     Ok(at as *mut u8)
 }
 
-/// The same from `offset` on, in place of what is at `at`.
+/// As [`map_shared`], but from `offset` on, over what is mapped at `at`.
 ///
 /// # Safety
 /// The range must be the caller's.
 pub unsafe fn map_shared_over(at: usize, fd: i32, offset: u64, len: usize) -> Result<(), Errno> {
     let (prot, flags) = ((g::PROT_READ | g::PROT_WRITE) as u64, (g::MAP_SHARED | g::MAP_FIXED) as u64);
-    // SAFETY: the caller's.
+    // SAFETY: the caller's contract.
     unsafe { call(g::__NR_mmap, [at as u64, len as u64, prot, flags, fd as u64, offset]) }?;
     let _ = madvise(at, len, g::MADV_DONTDUMP);
     Ok(())
 }
 
-/// Leaves nothing at `at`, where nobody else's mapping will be either.
+/// Replaces a range by an inaccessible mapping, so that nobody else's mapping comes there.
 ///
 /// # Safety
 /// The range must be the caller's, and not used any more.
 pub unsafe fn map_nothing_over(at: usize, len: usize) -> Result<(), Errno> {
     let flags = (g::MAP_PRIVATE | g::MAP_ANONYMOUS | g::MAP_NORESERVE | g::MAP_FIXED) as u64;
-    // SAFETY: the caller's.
+    // SAFETY: the caller's contract.
     unsafe { call(g::__NR_mmap, [at as u64, len as u64, g::PROT_NONE as u64, flags, u64::MAX, 0]) }.map(drop)
 }
 
 /// Reserves `len` bytes of anonymous memory that fork shares instead of copying.
 pub fn reserve_shared(len: usize) -> Result<*mut u8, Errno> {
     let at = later::map(len, 4096, g::MAP_SHARED)?;
-    // All of it would be in a core dump otherwise, holes as well.
+    // Otherwise a core dump would have all of it, holes included.
     let _ = madvise(at as usize, len, g::MADV_DONTDUMP);
     Ok(at)
 }
@@ -194,7 +194,7 @@ pub fn reserve_shared(len: usize) -> Result<*mut u8, Errno> {
 /// # Safety
 /// Nobody may use the range afterwards.
 pub unsafe fn munmap(at: usize, len: usize) -> Result<(), Errno> {
-    // First: what is mapped there afterwards may be the program's.
+    // Before the call: what is mapped there afterwards may be the program's.
     own::remove(at);
     // SAFETY: the caller gives the range up.
     unsafe { call(g::__NR_munmap, [at as u64, len as u64, 0, 0, 0, 0]).map(drop) }
@@ -220,20 +220,21 @@ pub fn munlock(at: usize, len: usize) -> Result<(), Errno> {
     unsafe { call(g::__NR_munlock, [at as u64, len as u64, 0, 0, 0, 0]).map(drop) }
 }
 
-/// Locks each page of a range from when it comes in.
+/// Locks each page of a range when it comes in.
 pub fn mlock_on_fault(at: usize, len: usize) -> Result<(), Errno> {
     // SAFETY: changes no content.
     unsafe { call(g::__NR_mlock2, [at as u64, len as u64, g::MLOCK_ONFAULT as u64, 0, 0, 0]).map(drop) }
 }
 
-/// Changes the protection of a range that the caller owns, or whose users bear it.
+/// Changes the protection of a range that the caller owns, or whose users can bear the change.
 pub fn mprotect(at: usize, len: usize, prot: u32) -> Result<(), Errno> {
     // SAFETY: protection changes no content.
     unsafe { call(g::__NR_mprotect, [at as u64, len as u64, prot as u64, 0, 0, 0]).map(drop) }
 }
 
-/// Drops the content of ranges `(address, length)` that the engine holds busy, with one call and one flush; how many
-/// bytes, from the first range on. Since Linux 6.13 for one's own process, with `PIDFD_SELF` since 6.14.
+/// Drops the content of ranges `(address, length)` that the engine holds busy, of the first 256 at most, with one call
+/// and one flush. Returns the number of bytes dropped, from the first range on. Works on the caller's own process since
+/// Linux 6.13, with `PIDFD_SELF` since 6.14.
 pub fn drop_vectored(ranges: &[(usize, usize)]) -> Result<usize, Errno> {
     let mut parts = [[0u64; 2]; 256];
     let parts = &mut parts[..ranges.len().min(256)];
@@ -265,15 +266,15 @@ pub fn futex_wake(word: &AtomicU32, n: u32) {
     let _ = unsafe { call(g::__NR_futex, [word as *const _ as u64, op, n as u64, 0, 0, 0]) };
 }
 
-/// Wakes everybody who sleeps on `word`, in other processes too.
+/// Wakes everybody who sleeps on `word`, also in other processes.
 pub fn futex_wake_shared(word: &AtomicU32) {
     // SAFETY: the kernel only uses the word's address.
     let _ = unsafe { call(g::__NR_futex, [word as *const _ as u64, g::FUTEX_WAKE as u64, i32::MAX as u64, 0, 0, 0]) };
 }
 
-/// Sleeps while `*own == own_expected` and each word of `shared` has the value beside it, at most `timeout_ns` if given; words
-/// of `shared` are in memory that other processes map too. Returns on any wake, also a spurious one. False where the
-/// kernel waits for one word only.
+/// Sleeps while `*own == own_expected` and each word of `shared` has the value beside it, at most `timeout_ns` if
+/// given. The words of `shared` are in memory that other processes map too. Returns on any wake, also a spurious one.
+/// False where the kernel can wait for one word only.
 pub fn futex_wait_any(
     own: &AtomicU32,
     own_expected: u32,
@@ -297,7 +298,7 @@ pub fn futex_wait_any(
     let result = unsafe {
         call(g::__NR_futex_waitv, [waiters.as_ptr() as u64, waiters.len() as u64, 0, timeout, CLOCK_MONOTONIC, 0])
     };
-    // An older kernel, or a filter of system calls.
+    // False with an older kernel, or under a filter that refuses the call.
     matches!(result, Ok(_) | Err(Errno::AGAIN | Errno::INTR | Errno::TIMEDOUT))
 }
 
@@ -338,15 +339,15 @@ pub fn counter_is_forbidden() -> bool {
     got.is_ok() && mode == PR_TSC_SIGSEGV
 }
 
-/// Has the kernel take this process's memory out of KSM and put none in; false when it stays in. A merged page loses
-/// its write protection without a word, and the setting comes along over fork and exec.
+/// Takes this process's memory out of KSM and lets none in; false when it stays in. A page that KSM merges loses its
+/// write protection without notice. The setting survives fork and exec.
 pub fn leave_ksm() -> bool {
     const PR_SET_MEMORY_MERGE: u64 = 67;
     const PR_GET_MEMORY_MERGE: u64 = 68;
     // SAFETY: unmerging changes no content.
     unsafe {
         syscall(g::__NR_prctl as u64, [PR_SET_MEMORY_MERGE, 0, 0, 0, 0, 0]);
-        // Kernels without it refuse both calls, and have nothing to leave.
+        // Kernels without the setting refuse both calls, and there is nothing to leave.
         syscall(g::__NR_prctl as u64, [PR_GET_MEMORY_MERGE, 0, 0, 0, 0, 0]) <= 0
     }
 }
@@ -370,12 +371,12 @@ pub struct Usage {
     pub preempted: u64,
 }
 
-/// That of the calling thread; none where the kernel does not tell.
+/// Usage of the calling thread; none where the kernel does not tell.
 pub fn usage_of_thread() -> Option<Usage> {
     usage(g::RUSAGE_THREAD as u64)
 }
 
-/// That of all threads that the process has and had.
+/// Usage of all threads that the process has and had; none where the kernel does not tell.
 pub fn usage_of_process() -> Option<Usage> {
     usage(u64::from(g::RUSAGE_SELF))
 }
@@ -411,7 +412,7 @@ pub fn getrandom(out: &mut [u8]) -> Result<(), Errno> {
     Ok(())
 }
 
-/// This process's number.
+/// This process's id.
 pub fn getpid() -> i32 {
     // SAFETY: no arguments, no effect on memory.
     unsafe { syscall(g::__NR_getpid as u64, [0; 6]) as i32 }
@@ -424,20 +425,20 @@ pub fn getppid() -> i32 {
     unsafe { syscall(g::__NR_getppid as u64, [0; 6]) as i32 }
 }
 
-/// Whether a number is that of a thread of this process.
+/// Whether `tid` is a thread of this process.
 pub fn is_own_thread(tid: i32) -> bool {
-    // SAFETY: signal 0 is only looked whether it could be sent.
+    // SAFETY: signal 0 is never sent; the kernel only checks whether it could be.
     tid > 0 && unsafe { syscall(g::__NR_tgkill as u64, [getpid() as u64, tid as u64, 0, 0, 0, 0]) } == 0
 }
 
-/// Whether the kernel has no such thread of this process any more, not even in its lists.
+/// Whether the kernel has no thread `tid` of this process any more, not even in its lists.
 pub fn is_thread_gone(tid: i32) -> bool {
-    // SAFETY: signal 0 is only looked whether it could be sent.
+    // SAFETY: signal 0 is never sent; the kernel only checks whether it could be.
     let result = unsafe { call(g::__NR_tgkill, [getpid() as u64, tid as u64, 0, 0, 0, 0]) };
     matches!(result, Err(Errno(3)))
 }
 
-/// Writes to a descriptor; for messages only, so failures are of no use to the caller.
+/// Writes to a descriptor. For messages only: failures are ignored, because no caller could do anything about them.
 pub fn write_all(fd: i32, mut bytes: &[u8]) {
     while !bytes.is_empty() {
         // SAFETY: the kernel only reads `bytes`.
@@ -460,8 +461,8 @@ pub fn open_tmpfile(dir: &core::ffi::CStr) -> Result<i32, Errno> {
     }
 }
 
-/// Creates the file `path` (NUL-terminated) anew, mode 0600, and removes its name at once. Says which file it is, as
-/// the name had it: nobody else knew the name.
+/// Creates the file `path` (NUL-terminated), mode 0600, and removes its name at once. Also says which file had the
+/// name, which nobody else knew.
 pub fn open_unlinked(path: &core::ffi::CStr) -> Result<(i32, fd::Identity), Errno> {
     let flags = g::O_CREAT | g::O_EXCL | g::O_RDWR | g::O_CLOEXEC | g::O_NOFOLLOW;
     // SAFETY: the path is NUL-terminated and only read.
@@ -472,7 +473,7 @@ pub fn open_unlinked(path: &core::ffi::CStr) -> Result<(i32, fd::Identity), Errn
     let fd = match opened {
         Ok(fd) => fd as i32,
         Err(errno) => {
-            // Whoever may make files but not write to them (landlock) has made one.
+            // A process that may make files but not write to them (landlock) has made one.
             if errno != Errno::EXIST {
                 let _ = remove();
             }
@@ -520,7 +521,7 @@ fn with_hard_limit<R>(resource: u32, f: impl FnOnce() -> R) -> R {
     let high = g::rlimit64 { rlim_cur: old.rlim_max, ..old };
     set(&high);
     let result = f();
-    // Unless the program has changed it meanwhile.
+    // The program may have changed it meanwhile: its own value stays.
     let now = limit(resource, u64::MAX);
     if (now.rlim_cur, now.rlim_max) == (high.rlim_cur, high.rlim_max) {
         set(&old);
@@ -528,7 +529,7 @@ fn with_hard_limit<R>(resource: u32, f: impl FnOnce() -> R) -> R {
     result
 }
 
-/// Soft limit of address space, bytes; `u64::MAX` for none.
+/// Soft limit on address space in bytes; `u64::MAX` for none.
 pub fn address_space_limit() -> u64 {
     soft_limit(g::RLIMIT_AS, u64::MAX)
 }
@@ -539,7 +540,7 @@ pub fn close(fd: i32) {
     let _ = unsafe { call(g::__NR_close, [fd as u64, 0, 0, 0, 0, 0]) };
 }
 
-/// Opens a file to be read, close-on-exec.
+/// Opens a file for reading, close-on-exec.
 pub fn open_read(path: &core::ffi::CStr) -> Result<i32, Errno> {
     let at = g::AT_FDCWD as i64 as u64;
     // SAFETY: the path is a C string that the kernel reads.
@@ -547,7 +548,7 @@ pub fn open_read(path: &core::ffi::CStr) -> Result<i32, Errno> {
         .map(|fd| fd as i32)
 }
 
-/// Opens a file to be read and written, close-on-exec.
+/// Opens a file for reading and writing, close-on-exec.
 pub fn open_read_write(path: &core::ffi::CStr) -> Result<i32, Errno> {
     let at = g::AT_FDCWD as i64 as u64;
     // SAFETY: the path is a C string that the kernel reads.
@@ -559,17 +560,18 @@ pub fn open_read_write(path: &core::ffi::CStr) -> Result<i32, Errno> {
 pub fn memory_file(name: &core::ffi::CStr) -> Result<i32, Errno> {
     // SAFETY: the name is a C string that the kernel reads.
     let make = |flags: u32| unsafe { call(g::__NR_memfd_create, [name.as_ptr() as u64, u64::from(flags), 0, 0, 0, 0]) };
-    // Where files that could be executed are refused; before Linux 6.3 there is no such flag.
+    // Some systems refuse memory files that could be executed. Before Linux 6.3 there is no such flag.
     make(g::MFD_CLOEXEC | g::MFD_NOEXEC_SEAL).or_else(|_| make(g::MFD_CLOEXEC)).map(|fd| fd as i32)
 }
 
-/// Attempts at a call whose buffer was evicted each time.
+/// Attempts at a call whose buffer is evicted each time.
 const EVICTED_TRIES_MAX: usize = 64;
 
-/// Calls `f` with `memory`, the caller's own, which a system call in `f` reads or writes; again where that answers EFAULT.
+/// Calls `f`, in which a system call reads or writes `memory`. Repeats `f` if that call answers EFAULT.
 ///
-/// Such memory may be on a stack of the program's, which is managed memory: a page of it can be evicted between its last use
-/// and the call. A touch brings it back. Not for callers inside the engine, whose stacks are never managed.
+/// `memory` is the caller's own and may lie on the program's stack. That stack can be managed memory, so a page of it can be
+/// evicted between its last use and the call. A touch brings the page back. Callers inside the engine do not need this:
+/// they run on stacks that are never managed.
 pub fn with_own_memory<R>(memory: &mut [u8], mut f: impl FnMut(&mut [u8]) -> Result<R, Errno>) -> Result<R, Errno> {
     for _ in 1..EVICTED_TRIES_MAX {
         match f(memory) {
@@ -580,7 +582,7 @@ pub fn with_own_memory<R>(memory: &mut [u8], mut f: impl FnMut(&mut [u8]) -> Res
     f(memory)
 }
 
-/// Writes to each page of `memory` what is there. Only to read would not do: the page may come back write-protected.
+/// Writes back one byte of each page of `memory`. A read would not be enough: it can bring the page back write-protected.
 fn touch(memory: &mut [u8]) {
     let len = memory.len();
     for at in (0..len).step_by(super::PAGE).chain(len.checked_sub(1)) {
@@ -590,7 +592,7 @@ fn touch(memory: &mut [u8]) {
     }
 }
 
-/// Reads what there is at the file's position, at most `out.len()` bytes; 0 at its end.
+/// Reads at most `out.len()` bytes at the file's position. Returns the number of bytes; 0 at the end of the file.
 pub fn read(fd: i32, out: &mut [u8]) -> Result<usize, Errno> {
     loop {
         // SAFETY: the kernel writes only into `out`.
@@ -639,20 +641,20 @@ pub fn pwrite_all(fd: i32, data: &[u8], offset: u64) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Makes the file `len` bytes long, as a hole.
+/// Makes the file `len` bytes long; what this adds is a hole.
 pub fn truncate(fd: i32, len: u64) -> Result<(), Errno> {
     // SAFETY: only the engine's own file is touched.
     unsafe { call(g::__NR_ftruncate, [fd as u64, len, 0, 0, 0, 0]).map(drop) }
 }
 
-/// Gives a range of the file memory, or blocks; the file becomes longer for it, never shorter.
+/// Allocates memory or blocks for a range of the file. The file may become longer for it, never shorter.
 pub fn allocate(fd: i32, offset: u64, len: u64) -> Result<(), Errno> {
     // SAFETY: only the engine's own file is touched.
     unsignalled(unsafe { call(g::__NR_fallocate, [fd as u64, 0, offset, len, 0, 0]).map(drop) })
 }
 
-/// Takes back the signal that the kernel sends beside the error when a file would pass RLIMIT_FSIZE: the file is not
-/// the program's.
+/// Takes back the SIGXFSZ that the kernel sends beside the error when a file would pass RLIMIT_FSIZE. The file is not
+/// the program's, and neither is the signal.
 pub fn unsignalled(result: Result<(), Errno>) -> Result<(), Errno> {
     if result == Err(Errno::FBIG) {
         take_pending_signal(g::SIGXFSZ);
@@ -660,22 +662,22 @@ pub fn unsignalled(result: Result<(), Errno>) -> Result<(), Errno> {
     result
 }
 
-/// Gives the space of a range of the file back to the file system; the range reads as zeros.
+/// Gives the space of a range of the file back to the file system. The range then reads as zeros.
 pub fn punch_hole(fd: i32, offset: u64, len: u64) -> Result<(), Errno> {
     let mode = (g::FALLOC_FL_PUNCH_HOLE | g::FALLOC_FL_KEEP_SIZE) as u64;
     // SAFETY: only the engine's own file is touched.
     unsafe { call(g::__NR_fallocate, [fd as u64, mode, offset, len, 0, 0]).map(drop) }
 }
 
-/// Writes `data` at `offset` inside the file's length through a mapping, which RLIMIT_FSIZE does not concern.
+/// Writes `data` at `offset` inside the file's length through a mapping, to which RLIMIT_FSIZE does not apply.
 pub fn write_mapped(fd: i32, data: &[u8], offset: u64) -> Result<(), Errno> {
-    // Blocks first: storing into a hole of a full file system would be a SIGBUS.
+    // Blocks first: a store into a hole of a full file system would raise SIGBUS.
     allocate(fd, offset, data.len() as u64)?;
     let prot = (g::PROT_READ | g::PROT_WRITE) as u64;
     // SAFETY: a fresh mapping of the engine's own file, gone before anybody else could know of it.
     unsafe {
         let at = call(g::__NR_mmap, [0, data.len() as u64, prot, g::MAP_SHARED as u64, fd as u64, offset])? as *mut u8;
-        // Its neighbours would come into the page cache, too.
+        // Otherwise neighbouring pages would come into the page cache, too.
         let _ = madvise(at as usize, data.len(), g::MADV_RANDOM);
         core::ptr::copy_nonoverlapping(data.as_ptr(), at, data.len());
         munmap(at as usize, data.len())
@@ -696,7 +698,7 @@ pub fn is_resident(at: usize) -> Option<bool> {
     (result == 0).then_some(byte & 1 != 0)
 }
 
-/// True when `n` pages from `at` on, at most 64, are in memory, for sure.
+/// True when all of the `n` pages from `at` on, at most 64, are in memory for sure.
 pub fn are_resident(at: usize, n: usize) -> bool {
     let mut bytes = [0u8; 64];
     assert!(n <= bytes.len());
@@ -706,7 +708,7 @@ pub fn are_resident(at: usize, n: usize) -> bool {
     result == 0 && bytes[..n].iter().all(|byte| byte & 1 != 0)
 }
 
-/// True when the page at `at` is in memory, for sure.
+/// True when the page at `at` is in memory for sure.
 pub fn is_mapped(at: usize) -> bool {
     is_resident(at) == Some(true)
 }
@@ -719,9 +721,9 @@ pub fn is_hole(at: usize) -> bool {
         == Err(Errno::NOMEM)
 }
 
-/// False when all of a range is mapped, for sure.
+/// False when all of a range is mapped for sure.
 pub fn may_have_hole(start: usize, len: usize) -> bool {
-    // It has nothing to write back, and looks at the mappings only.
+    // This msync has nothing to write back; it only looks at the mappings.
     // SAFETY: changes nothing.
     let result = unsafe { syscall(g::__NR_msync as u64, [start as u64, len as u64, g::MS_ASYNC as u64, 0, 0, 0]) };
     check(result).is_err()
@@ -735,7 +737,7 @@ pub fn exit_group(status: i32) -> ! {
     }
 }
 
-/// A raw address-space call of the program's, passed on as it is.
+/// Makes an address-space call of the program's, unchanged.
 ///
 /// # Safety
 /// The caller must hold the gate exclusively and bring the engine's state in line with the result.

@@ -1,7 +1,7 @@
-//! Where Ebb's own mappings are, so that a program that looks at all its memory can be shown its own.
+//! Where Ebb's own mappings are, so that a program that looks at all its memory can be shown only the program's.
 //!
-//! What `later` set aside is one range; whatever was mapped before that, or found no room in it, has an entry of its own. Of
-//! more than fit the rest is not known: then the program sees them.
+//! What `later` set aside is one range. A mapping that was made before that, or found no room in it, has an entry of
+//! its own. Mappings for which the table has no entry are not known, and the program sees them.
 
 use core::sync::atomic::{
     AtomicBool, AtomicUsize,
@@ -9,18 +9,18 @@ use core::sync::atomic::{
 };
 
 const RANGES_MAX: usize = 256;
-/// The start of an entry that is being written.
+/// Stands for the start in an entry that is being written.
 const TAKEN: usize = 1;
 
-/// Those of this process.
+/// The ranges of this process.
 static RANGES: Ranges = Ranges::new();
-/// Start and end of the data of the library that the engine is in, if that was said.
+/// Start and end of the data of the library that contains the engine, if [`set_data`] was told.
 static DATA: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
 
 struct Ranges {
-    /// Start and end of each; a start of 0 is a free entry. The end is stored before the start, which publishes it.
+    /// Start and end of each range; a start of 0 is a free entry. The end is stored before the start, which publishes it.
     entries: [[AtomicUsize; 2]; RANGES_MAX],
-    /// There was one without an entry.
+    /// True once a range found no entry.
     lacks_some: AtomicBool,
 }
 
@@ -56,7 +56,7 @@ impl Ranges {
     fn for_each_other(&self, start: usize, end: usize, mut f: impl FnMut(usize, usize)) {
         let mut at = start;
         while at < end {
-            // The range that comes first; at most one more turn for each.
+            // The first range that is not passed yet. The loop turns once for each range, and once more at most.
             let mut next = (end, end);
             for (from, to) in self.all() {
                 if from < end && to > at && from < next.0 {
@@ -76,7 +76,7 @@ pub fn add(start: usize, len: usize) {
     RANGES.add(start, len);
 }
 
-/// Takes back a range that was added, if it was.
+/// Removes the range that starts at `start`, if there is one.
 pub(super) fn remove(start: usize) {
     RANGES.remove(start);
 }
@@ -86,24 +86,25 @@ pub fn all() -> impl Iterator<Item = (usize, usize)> {
     RANGES.all()
 }
 
-/// Says where the library has its data that the engine is in, whole pages: Ebb's own memory, too, but where the program may know of it.
+/// Says where the data of the library that contains the engine lies, in whole pages. That is Ebb's own memory, too, but
+/// in a place that the program may know of.
 pub fn set_data(start: usize, end: usize) {
     DATA[1].store(end, Relaxed);
     DATA[0].store(start, Release);
 }
 
-/// Start and end of that data; an empty range where nobody said so.
+/// Start and end of the library's data; an empty range before [`set_data`].
 pub fn data() -> (usize, usize) {
     let start = DATA[0].load(Acquire);
     (start, DATA[1].load(Relaxed))
 }
 
-/// False when there is more than the ranges say.
+/// False when Ebb has mappings that the ranges leave out.
 pub fn is_complete() -> bool {
     !RANGES.lacks_some.load(Relaxed)
 }
 
-/// Calls `f` with the parts of `[start, end)` that are none of Ebb's, in order.
+/// Calls `f` with the parts of `[start, end)` that are in none of Ebb's ranges, in order of address.
 pub fn for_each_other(start: usize, end: usize, f: impl FnMut(usize, usize)) {
     RANGES.for_each_other(start, end, f);
 }

@@ -1,4 +1,4 @@
-//! What the kernel says of this process's pages, by `/proc/self/pagemap`.
+//! What the kernel says in `/proc/self/pagemap` of this process's pages.
 
 use super::{Errno, call, open_read, pread_exact};
 use crate::base::PAGE;
@@ -6,16 +6,16 @@ use linux_raw_sys::general as g;
 
 /// `PAGEMAP_SCAN`, since Linux 6.7.
 const SCAN: u32 = 3 << 30 | (size_of::<ScanArguments>() as u32) << 16 | (b'f' as u32) << 8 | 16;
-/// Categories of pages.
+/// Categories of pages, for `PAGEMAP_SCAN`.
 const FILE: u64 = 1 << 2;
 const PRESENT: u64 = 1 << 3;
 const SWAPPED: u64 = 1 << 4;
 const ZERO: u64 = 1 << 5;
-/// Runs that one call tells of.
+/// Most runs that one call reports.
 const RUNS: usize = 32;
-/// Words that one call reads.
+/// Most words that one call reads.
 const WORDS: usize = 256;
-/// In a page's word: nobody else maps it. The byte of it, counted from the lowest.
+/// In a page's word: no other process maps the page. And the byte that has this bit, counted from the lowest.
 const EXCLUSIVE: u8 = 1;
 const EXCLUSIVE_BYTE: usize = 7;
 
@@ -46,13 +46,13 @@ struct Run {
     categories: u64,
 }
 
-/// Opens the map of this process, with the lowest number that is free.
+/// Opens the map of this process, at the lowest free descriptor number.
 pub fn open() -> Result<i32, Errno> {
     open_read(c"/proc/self/pagemap")
 }
 
-/// Calls `f` with the runs of pages in `[start, end)` that have anonymous memory, in order: start and end of each. A page that the
-/// kernel is moving, or has swapped out, has it too.
+/// Calls `f` with start and end of each run of pages in `[start, end)` that have anonymous memory, in order of address.
+/// A page that the kernel is moving, or has swapped out, counts too. `NOTTY` before Linux 6.7.
 pub fn for_each_held(fd: i32, start: usize, end: usize, mut f: impl FnMut(usize, usize)) -> Result<(), Errno> {
     let mut runs = [Run::default(); RUNS];
     let mut at = start as u64;
@@ -111,7 +111,7 @@ mod tests {
         let touch = |page: usize| unsafe { ((at + page * PAGE) as *mut u8).write_volatile(1) };
         let written = [0, 1, 2, 7, 63];
         written.iter().for_each(|page| touch(*page));
-        // What is only read has no memory of its own.
+        // A page that was only read has no memory of its own.
         // SAFETY: as above.
         unsafe { ((at + 9 * PAGE) as *const u8).read_volatile() };
         let fd = open().expect("/proc");

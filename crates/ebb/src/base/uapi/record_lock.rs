@@ -1,10 +1,10 @@
 //! Locks on bytes of a file.
 //!
-//! Record locks (POSIX) belong to a process: the kernel lets go of them when the process dies, and nobody inherits them. exec keeps
-//! them. A process loses all of them when it closes *any* descriptor of the file.
+//! Record locks (POSIX) belong to a process. The kernel releases them when the process dies. Nobody inherits them; exec
+//! keeps them. A process loses all of them when it closes *any* descriptor of the file.
 //!
-//! Locks of a description belong to what one open(2) made: all descriptors that were duplicated from that one have it, also those
-//! that a fork copied, and it goes with the last of them.
+//! Description locks belong to what one open(2) made. All descriptors that were duplicated from that one have the lock,
+//! also those that a fork copied. The last of them to be closed releases it.
 
 use super::{Errno, call};
 use linux_raw_sys::general as g;
@@ -28,29 +28,29 @@ fn fcntl(fd: i32, command: u32, kind: u32, at: u64) -> Result<Flock, Errno> {
     Ok(lock)
 }
 
-/// Locks a byte for this process without waiting. False when another process has it, or the file cannot be locked.
+/// Locks a byte for this process without waiting. False when another process has locked it, or the file cannot be locked.
 pub fn try_lock(fd: i32, at: u64) -> bool {
     fcntl(fd, g::F_SETLK, g::F_WRLCK, at).is_ok()
 }
 
-/// Lets go of a byte.
+/// Unlocks a byte of this process.
 pub fn unlock(fd: i32, at: u64) {
     let _ = fcntl(fd, g::F_SETLK, g::F_UNLCK, at);
 }
 
-/// The other process that has locked a byte; its number is 0 where it is in a pid namespace that is not seen from here.
+/// The number of another process that has locked a byte. It is 0 where that process is in a pid namespace not seen from here.
 pub fn holder(fd: i32, at: u64) -> Option<i32> {
     let lock = fcntl(fd, g::F_GETLK, g::F_WRLCK, at).ok()?;
     (lock.kind != g::F_UNLCK as i16).then_some(lock.pid)
 }
 
-/// Locks a byte for the file description behind `fd` without waiting. False when another one has it, or the file cannot be
-/// locked.
+/// Locks a byte for the file description behind `fd` without waiting. False when another description has locked it, or
+/// the file cannot be locked.
 pub fn try_lock_description(fd: i32, at: u64) -> bool {
     fcntl(fd, g::F_OFD_SETLK, g::F_WRLCK, at).is_ok()
 }
 
-/// Whether somebody has locked a byte who is not the file description behind `fd`. True, too, when the kernel does not say.
+/// Whether anybody but the file description behind `fd` has locked a byte. Also true when the kernel does not say.
 pub fn is_locked(fd: i32, at: u64) -> bool {
     fcntl(fd, g::F_OFD_GETLK, g::F_WRLCK, at).map_or(true, |lock| lock.kind != g::F_UNLCK as i16)
 }

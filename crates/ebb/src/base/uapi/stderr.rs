@@ -1,8 +1,8 @@
-//! Standard error, where messages go: the file that `ebb run` had there, and no other.
+//! Standard error, where messages go: only to the file that `ebb run` had there.
 //!
-//! A program may close descriptor 2, and the next file that it opens gets that number: a message there would be damage to the
-//! program's data. So the file is known by device and inode. It stays open in `ebb`, and its inode is nobody else's meanwhile.
-//! What cannot be said is counted.
+//! A program may close descriptor 2, and the next file that it opens gets that number. A message there would damage the
+//! program's data. So the file is known by device and inode. `ebb` keeps it open, so no other file gets its inode
+//! meanwhile. Messages that cannot be written are counted.
 
 use super::fd::{Identity, identity_of};
 use super::{Errno, call, close, write_all};
@@ -11,20 +11,20 @@ use linux_raw_sys::general as g;
 
 const STDERR: i32 = 2;
 
-/// Whatever file is there is told: nobody has said which it is.
+/// Messages go to whatever file is at descriptor 2: nobody has said which one it should be.
 const ANY: u32 = 0;
-/// That one only.
+/// Messages go to the known file only.
 const KNOWN: u32 = 1;
-/// There was none.
+/// There was no standard error.
 const NONE: u32 = 2;
 
 static WHICH: AtomicU32 = AtomicU32::new(ANY);
-/// Device and inode. Stored before `WHICH` is, by the first thread of the process.
+/// Device and inode. The first thread of the process stores them before `WHICH`.
 static FILE: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
-/// Where messages are counted that were not said.
+/// Counter of messages that could not be written.
 static UNSAID: AtomicPtr<AtomicU64> = AtomicPtr::new(core::ptr::null_mut());
 
-/// Messages go to this file only; nowhere without one. Before a second thread exists.
+/// Has messages go to this file only, or nowhere without one. Must be called before a second thread exists.
 pub fn know(file: Option<Identity>) {
     if let Some(Identity(device, inode)) = file {
         FILE[0].store(device, Ordering::Relaxed);
@@ -33,12 +33,12 @@ pub fn know(file: Option<Identity>) {
     WHICH.store(if file.is_some() { KNOWN } else { NONE }, Ordering::Release);
 }
 
-/// Counts what is not said there.
+/// Has messages that cannot be written counted in `counter`.
 pub fn count_in(counter: &'static AtomicU64) {
     UNSAID.store(core::ptr::from_ref(counter).cast_mut(), Ordering::Release);
 }
 
-/// Writes a message to standard error, if that is the file that it was.
+/// Writes a message to standard error, if that still is the known file.
 pub fn say(message: &[u8]) {
     if write(message).is_err() {
         // SAFETY: null, or from a reference that lives as long as the process.
@@ -52,7 +52,7 @@ fn write(message: &[u8]) -> Result<(), Errno> {
     match WHICH.load(Ordering::Acquire) {
         ANY => write_all(STDERR, message),
         KNOWN => {
-            // A descriptor of its own: between the look and the write the program may put another file there.
+            // A duplicate: between the look and the write the program may put another file at descriptor 2.
             // SAFETY: descriptors are numbers.
             let fd = unsafe { call(g::__NR_fcntl, [STDERR as u64, g::F_DUPFD_CLOEXEC as u64, 3, 0, 0, 0]) }? as i32;
             let known = Identity(FILE[0].load(Ordering::Relaxed), FILE[1].load(Ordering::Relaxed));
@@ -82,7 +82,7 @@ mod tests {
         know(None);
         say(b"nowhere");
         assert_eq!(COUNTER.load(Ordering::Relaxed), 1);
-        // A file that is not at 2.
+        // A file that is not at descriptor 2.
         know(Some(Identity(0, 0)));
         say(b"not there");
         assert_eq!(COUNTER.load(Ordering::Relaxed), 2);

@@ -7,12 +7,13 @@ use linux_raw_sys::general as g;
 /// Bytes of a background thread's stack.
 pub const STACK_BYTES: usize = 256 << 10;
 
-/// What a new thread has in common with the one that makes it.
+/// What a new thread shares with the thread that makes it.
 pub const CLONE_FLAGS: u64 =
     (g::CLONE_VM | g::CLONE_FS | g::CLONE_FILES | g::CLONE_SIGHAND | g::CLONE_THREAD | g::CLONE_SYSVSEM) as u64;
 
-/// Starts `entry(arg)` on a new thread of this process. The thread shares the caller's thread-local storage, so it
-/// must never call into libc; it inherits the caller's signal mask, so the caller must have every signal blocked.
+/// Starts `entry(arg)` on a new thread of this process; returns its number. The thread shares the caller's thread-local
+/// storage, so it must never call into libc. It inherits the caller's signal mask, so the caller must have every signal
+/// blocked.
 ///
 /// # Safety
 /// `stack` must be [`STACK_BYTES`] of memory that belongs to the new thread for as long as it lives; `entry` must
@@ -22,8 +23,8 @@ pub unsafe fn spawn(stack: *mut u8, entry: extern "C" fn(usize) -> !, arg: usize
     unsafe { clone_onto(CLONE_FLAGS as u32, stack, entry, arg) }
 }
 
-/// Runs `entry(arg)` in a process of its own that shares this one's memory, while the caller waits, and then no more; the
-/// process's number, to be waited for with `__WALL`. It says nothing to its parent by a signal.
+/// Runs `entry(arg)` in a separate process that shares this one's memory, while the caller waits. Returns the number of
+/// that process, which must be waited for with `__WALL`. Its end sends its parent no signal.
 ///
 /// # Safety
 /// As [`spawn`]; the caller must have every signal blocked.
@@ -65,14 +66,14 @@ unsafe fn clone_onto(flags: u32, stack: *mut u8, entry: extern "C" fn(usize) -> 
     super::check(ret).map(|tid| tid as i32)
 }
 
-/// Names the calling thread as `ps -L` and `top -H` show it (NUL-terminated, at most 15 bytes).
+/// Names the calling thread, as `ps -L` and `top -H` show it. At most 15 bytes.
 pub fn set_name(name: &core::ffi::CStr) {
     const PR_SET_NAME: u64 = 15;
     // SAFETY: the name is NUL-terminated and only read.
     let _ = unsafe { super::call(g::__NR_prctl, [PR_SET_NAME, name.as_ptr() as u64, 0, 0, 0, 0]) };
 }
 
-/// Ends the calling thread, and it alone.
+/// Ends the calling thread only.
 pub fn exit() -> ! {
     loop {
         // SAFETY: ends this thread; its stack stays mapped.
@@ -80,7 +81,7 @@ pub fn exit() -> ! {
     }
 }
 
-/// Blocks every signal of the calling thread; returns the old mask.
+/// Blocks every signal in the calling thread; returns the old mask.
 pub fn block_signals() -> u64 {
     let all = u64::MAX;
     let mut old = 0u64;

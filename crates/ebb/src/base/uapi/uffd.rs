@@ -1,6 +1,6 @@
 //! userfaultfd: registration and the four ways to change a page table entry.
 //!
-//! Errors become meanings here: what the engine must tell apart is in [`UffdError`].
+//! Errnos become meanings here: [`UffdError`] has what the engine must tell apart.
 
 use super::{Errno, call};
 use crate::base::PAGE;
@@ -23,9 +23,9 @@ const fn iowr(nr: u64, size: usize) -> u64 {
     (3 << 30) | ((size as u64) << 16) | (0xaa << 8) | nr
 }
 
-/// What userfaultfd(2) is asked for.
+/// Flags that userfaultfd(2) is called with.
 pub const FLAGS: u64 = (g::O_CLOEXEC | g::O_NONBLOCK | g::UFFD_USER_MODE_ONLY) as u64;
-/// The requests that are made of an open userfaultfd.
+/// Requests that Ebb makes of an open userfaultfd.
 pub const REQUESTS: [u64; 5] = [API, REGISTER, COPY, MOVE, WRITE_PROTECT];
 const API: u64 = iowr(0x3f, 24);
 const REGISTER: u64 = iowr(0, 32);
@@ -38,7 +38,7 @@ const WRITE_PROTECT: u64 = iowr(6, 24);
 pub enum UffdError {
     /// The destination is mapped already.
     Exists,
-    /// Source or destination is not registered, or gone.
+    /// Source or destination is not registered, or is gone.
     NotRegistered,
     /// MOVE: the page is shared with another process or pinned by the kernel.
     Shared,
@@ -75,11 +75,12 @@ pub struct Uffd {
 }
 
 impl Uffd {
-    /// Opens one, without any privilege: user-mode faults only, each answered by SIGBUS in the thread that took it.
+    /// Opens a userfaultfd, without any privilege: user-mode faults only, each answered by SIGBUS in the thread that
+    /// took it. `INVAL` where the kernel lacks a feature that Ebb needs.
     pub fn open() -> Result<Self, Errno> {
         // SAFETY: creates a descriptor, touches no memory.
         let fd = unsafe { call(g::__NR_userfaultfd, [FLAGS, 0, 0, 0, 0, 0])? } as i32;
-        // The handshake names the features, and a kernel refuses all when it lacks one: ask with MOVE first.
+        // The kernel refuses the handshake if it lacks any feature named there, so ask with MOVE first.
         for has_move in [true, false] {
             let want = FEATURE_SIGBUS | FEATURE_PAGEFAULT_FLAG_WP | if has_move { FEATURE_MOVE } else { 0 };
             let mut api = [0xaau64, want, 0];
@@ -98,7 +99,7 @@ impl Uffd {
         Ok(Self { fd: super::fd::raise(self.fd)?, ..self })
     }
 
-    /// The same under a new number.
+    /// The same userfaultfd under another number.
     pub fn renumbered(self, fd: i32) -> Result<Self, Errno> {
         Ok(Self { fd, ..self })
     }
@@ -113,13 +114,13 @@ impl Uffd {
         self.has_move
     }
 
-    /// True when a protected page stays so: before Linux 5.19, whose other work on it this tells by, COPY did not protect
-    /// pages of memory that was not writable at the moment, and fork and swapoff lost the mark.
+    /// True when a protected page stays protected. Before Linux 5.19, COPY did not protect pages of memory that was not
+    /// writable at the moment, and fork and swapoff lost the mark. A feature that came with the other work of 5.19 tells.
     pub fn protects_for_sure(&self) -> bool {
         self.protects_for_sure
     }
 
-    /// Has missing pages and write-protected pages of the range answered by SIGBUS. Harmless when done twice.
+    /// Has faults on missing and on write-protected pages of the range answered by SIGBUS. Harmless when done twice.
     pub fn register(&self, at: usize, len: usize) -> Result<(), UffdError> {
         let mut arg = [at as u64, len as u64, REGISTER_MISSING | REGISTER_WP, 0];
         // SAFETY: the kernel reads and writes the four words of `struct uffdio_register`.
@@ -128,13 +129,13 @@ impl Uffd {
 
     /// Maps copies of `len` bytes at `src` to the missing range `dst`. On error `.0` bytes were mapped before it.
     ///
-    /// The kernel refuses a range that lies in several of its mappings, which the caller cannot know of; such a range
-    /// is copied page by page.
+    /// The kernel refuses a range that spans several of its mappings, and the caller cannot know those. Such a range is
+    /// copied page by page.
     pub fn copy(&self, dst: usize, src: usize, len: usize) -> Result<(), (usize, UffdError)> {
         self.copy_with(dst, src, len, MODE_DONTWAKE)
     }
 
-    /// The same, mapped write-protected: the first write is a fault.
+    /// As [`Self::copy`], but maps the pages write-protected: the first write is a fault.
     pub fn copy_protected(&self, dst: usize, src: usize, len: usize) -> Result<(), (usize, UffdError)> {
         self.copy_with(dst, src, len, MODE_DONTWAKE | COPY_WP)
     }
@@ -161,17 +162,17 @@ impl Uffd {
         }
     }
 
-    /// Moves the pages of `src` to the empty, registered range `dst`, atomically page by page; holes stay holes.
-    /// On error `.0` bytes were moved before it.
+    /// Moves the pages of `src` to the empty, registered range `dst`, each page atomically. Holes stay holes. On error
+    /// `.0` bytes were moved before it.
     ///
-    /// Nobody else may map anything in `dst`. Linux 6.18 loses count of what it moves right after a page table entry changed
-    /// under it, as the copy of a page that is shared since a fork does: it keeps the error of its first try, does the same
-    /// pages again, and finds them in `dst`. What is there, and in `src` no more, was moved.
+    /// Nobody else may map anything in `dst`. Linux 6.18 loses count of what it moves right after a page table entry
+    /// changed under it, as it does when a page that is shared since a fork is copied. It keeps the error of its first
+    /// try, does the pages again, and finds them in `dst`. So a page that is in `dst`, and no longer in `src`, was moved.
     pub fn move_pages(&self, dst: usize, src: usize, len: usize) -> Result<(), (usize, UffdError)> {
         self.move_with(dst, src, len, MOVE_DONTWAKE | MOVE_HOLES)
     }
 
-    /// The same for pages that are all there.
+    /// As [`Self::move_pages`], for a range without holes.
     pub fn move_resident(&self, dst: usize, src: usize, len: usize) -> Result<(), (usize, UffdError)> {
         self.move_with(dst, src, len, MOVE_DONTWAKE)
     }
@@ -206,7 +207,7 @@ impl Uffd {
 
     /// Write-protects the mapped pages of the range, or lifts the protection.
     ///
-    /// Before Linux 6.4 the kernel refuses a range that lies in several of its mappings; then it goes page by page.
+    /// Before Linux 6.4 the kernel refuses a range that spans several of its mappings. Such a range is done page by page.
     pub fn write_protect(&self, at: usize, len: usize, on: bool) -> Result<(), UffdError> {
         match self.write_protect_once(at, len, on) {
             Err(UffdError::NotRegistered) if len > PAGE => {

@@ -1,9 +1,11 @@
-//! A file that a family of processes shares: its owner, and those that were forked from it and still need its slots.
+//! A file that a family of processes shares: its owner, and the processes that were forked from it and still need its
+//! slots.
 //!
-//! Only the owner allocates. It has a bit for each slot that it needs itself, and one for each that it gave up while others may still
-//! hold it, in memory of its own; the others have theirs in a table that all map (see [`crate::protocols::holders`]). The owner looks there for
-//! slots that nobody holds, many at a time, since a look visits every page of the table. Who of the family lives is known
-//! by their locks ([`Lives`]).
+//! Only the owner allocates. In memory of its own it has a bit for each slot that it needs itself, and a bit for each
+//! slot that it gave up while others may still hold it. The other processes have their bits in a table that all of them
+//! map (see [`crate::protocols::holders`]). The owner scans that table for slots that nobody holds. It looks for many
+//! at a time, because a scan visits every page of the table. Locks show which processes of the family are alive
+//! ([`Lives`]).
 
 use super::SpillFile;
 use crate::base::PAGE;
@@ -16,63 +18,64 @@ use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use ebb_slots::{Slot, TableEntry};
 
-/// Pages of the table beside those that go by the size of the file: one for each process that there can be.
+/// Pages of the table beyond those that depend on the size of the file: one for each process that there can be.
 const PAGES_MIN: usize = 4096;
-/// Processes that can hold slots of all of the file.
+/// Processes that can hold slots in every chunk of the file.
 const PAGES_PER_CHUNK: usize = 16;
-/// Slots given up since the last look after which another is worth it, and as many more for each page that it visits.
+/// A scan is worth it once `FREED_MIN` slots were given up since the last scan, and `FREED_PER_PAGE` more for each page
+/// that it visits.
 const FREED_MIN: u32 = 512;
 const FREED_PER_PAGE: u32 = 8;
-/// How often slots are looked for that came free while their owner did nothing.
+/// How often to look for slots that came free while their owner did nothing.
 const COLLECT_EVERY_NS: u64 = 100_000_000;
 
-/// What the family shares beside the table.
+/// What the family shares besides the table.
 #[repr(C)]
 struct Shared {
     head: Head,
-    /// The kernel keeps the file's content in its page cache, unless it is told not to.
+    /// Not 0 when the kernel keeps the file's content in its page cache unless it is told not to.
     is_cached: AtomicU32,
 }
 
-/// A chunk's page in the table, more by one; 0 for none.
+/// The page of a chunk in the table, plus 1; 0 for none.
 type PageOf = UnsafeCell<u32>;
 
-/// The books of who holds what.
+/// The books of who holds which slots.
 pub(super) struct Family {
     lives: &'static Lives,
     shared: *const Shared,
     names: *const AtomicU64,
     ever: *const Bits,
     pages: *const Bits,
-    /// Slots that the owner needs, and those that it gave up and has not taken back.
+    /// Slots that the owner needs, and slots that it gave up and has not taken back.
     own: *const Bits,
     freed: *const Bits,
-    /// Pages of this process, which is not the owner, and of the child that is being made.
+    /// The pages of this process, if it is not the owner, and of the child that is being made.
     own_pages: *const PageOf,
     child_pages: *const PageOf,
     nr_chunks: usize,
     nr_pages: usize,
-    /// The life that this process's pages are of, and the child's.
+    /// The life that this process's pages are named for, and the child's life.
     life: u64,
     child: UnsafeCell<u64>,
-    /// Something that this process holds, or the child, has no bit of its own by which it could be told.
+    /// This process, or the child, holds some slots for which it has no bit of its own.
     is_unknown: bool,
     child_is_unknown: UnsafeCell<bool>,
-    /// Slots that the owner gave up and has not taken back, and how many of them since it looked last.
+    /// Slots that the owner gave up and has not taken back, and how many slots it gave up since its last scan.
     nr_freed: AtomicU32,
     nr_freed_since: AtomicU32,
     collected_ns: AtomicU64,
-    /// This process forked, or is a fork's child: the table is in use.
+    /// The table is in use: this process has forked, or is a fork's child.
     is_shared: AtomicBool,
 }
 
-/// Slots of a chunk, by word and bit.
+/// The place of a slot: its chunk, the word in it, and the bit in that word.
 fn place(slot: u32) -> (usize, usize, u64) {
     let (chunk, rest) = (slot / PAGE_SLOTS, slot % PAGE_SLOTS);
     (chunk as usize, rest as usize / 64, 1 << (rest % 64))
 }
 
-/// Where the parts of a mapping begin, and its bytes.
+/// Where each part of a mapping begins, and the mapping's bytes.
 fn layout<const N: usize>(bytes: [usize; N]) -> ([usize; N], usize) {
     let mut end = 0;
     let starts = bytes.map(|bytes| {
@@ -104,13 +107,13 @@ fn private_layout(nr_slots: u32) -> ([usize; 4], usize) {
 }
 
 impl Family {
-    /// Bytes of address space for a file of so many slots.
+    /// Bytes of address space for a file of `nr_slots` slots.
     pub(super) fn metadata_bytes(nr_slots: u32) -> usize {
         shared_layout(nr_slots).1 + private_layout(nr_slots).1
     }
 
-    /// The books of a file that this process owns. `map` is asked for the memory of this process and for that of the
-    /// family, which is to be as long-lived as they are.
+    /// The books of a file that this process owns. `map` is asked for the memory of this process and for the memory of
+    /// the family. That memory must live as long as the books.
     pub(super) fn new(
         nr_slots: u32,
         lives: &'static Lives,
@@ -165,7 +168,7 @@ impl Family {
         }
     }
 
-    /// The owner's own bits of a chunk.
+    /// The bits of a chunk for slots that the owner needs itself.
     fn own(&self, chunk: usize) -> &Bits {
         assert!(chunk < self.nr_chunks);
         // SAFETY: checked index; as above.
@@ -180,7 +183,7 @@ impl Family {
 
     fn own_page(&self, chunk: usize) -> Option<u32> {
         assert!(chunk < self.nr_chunks);
-        // SAFETY: checked index; it changes only in fork's child, and when the file goes.
+        // SAFETY: checked index. The word changes only in fork's child, and when the file goes.
         let page = unsafe { *(*self.own_pages.add(chunk)).get() };
         (page as usize).checked_sub(1).filter(|page| *page < self.nr_pages).map(|page| page as u32)
     }
@@ -209,19 +212,20 @@ impl Family {
 }
 
 impl SpillFile {
-    /// Chunks that have ever been written to.
+    /// The chunks in which any slot was ever written.
     fn used_chunks(&self) -> core::ops::Range<usize> {
         let chunks = self.high_water.load(Ordering::Relaxed).div_ceil(PAGE_SLOTS) as usize;
         0..chunks.min(self.family.nr_chunks)
     }
 
-    /// Slots whose content this process may still want. Takes no lock: a process that forks meanwhile would leave its
-    /// child one that nobody opens.
+    /// Slots whose content this process may still want. Takes no lock: if the process forked meanwhile, the child would
+    /// have a lock that nobody releases.
     pub fn nr_used(&self) -> u32 {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// The same, counted: none where the books do not say, in a process that holds slots without a bit.
+    /// Recounts [`Self::nr_used`]. None where the books do not say, in a process that holds slots for which it has no
+    /// bit.
     fn count_used(&self, _exclusive: &Exclusive<'_>) -> Option<u32> {
         let family = &self.family;
         if !family.is_shared() {
@@ -241,13 +245,13 @@ impl SpillFile {
         self.nr_used() == 0 && self.count_used(exclusive).unwrap_or(0) == 0
     }
 
-    /// Slots that are counted as used, and those that are, where these differ.
+    /// The number of slots that are counted as used and the number that are, if the two differ.
     pub fn miscounted(&self, exclusive: &Exclusive<'_>) -> Option<(u32, u32)> {
         let (kept, counted) = (self.nr_used(), self.count_used(exclusive)?);
         (kept != counted).then_some((kept, counted))
     }
 
-    /// This process, which owns the file, needs a slot that it has just taken. Nobody else holds it.
+    /// Notes that this process, which owns the file, needs a slot that it has just taken. Nobody else holds the slot.
     pub(super) fn hold(&self, slot: u32) {
         if self.family.is_shared() {
             let (chunk, word, bit) = place(slot);
@@ -255,7 +259,7 @@ impl SpillFile {
         }
     }
 
-    /// It has not come to that.
+    /// Takes [`Self::hold`] back, because the slot was not written after all.
     pub(super) fn unhold(&self, slot: u32) {
         if self.family.is_shared() {
             let (chunk, word, bit) = place(slot);
@@ -263,13 +267,13 @@ impl SpillFile {
         }
     }
 
-    /// Whether another process may need a slot.
+    /// Whether another process needs a slot, or may need it.
     pub(super) fn is_held_by_others(&self, slot: u32) -> bool {
         let (chunk, word, bit) = place(slot);
         self.family.is_shared() && self.family.holders().is_held(chunk as u32, word, bit)
     }
 
-    /// This process needs the slot no more.
+    /// Gives up a slot, because this process needs it no more.
     pub fn free(&self, slot: u32) {
         if self.rest_until_ns.load(Ordering::Relaxed) != 0 {
             self.rest_until_ns.store(0, Ordering::Relaxed);
@@ -288,13 +292,13 @@ impl SpillFile {
             return;
         }
         holders::clear(family.own(chunk), word, bit);
-        // Counted first: who takes it back counts it off.
+        // Counted first, because whoever takes the slot back subtracts it from the count.
         family.nr_freed.fetch_add(1, Ordering::Relaxed);
         family.nr_freed_since.fetch_add(1, Ordering::Relaxed);
         family.freed(chunk)[word].fetch_or(bit, Ordering::Release);
     }
 
-    /// Takes one slot back that this process gave up, if nobody holds it any more.
+    /// Takes back one slot that this process gave up, if nobody holds it any more.
     pub(super) fn collect_slot(&self, slot: u32) {
         let (chunk, word, bit) = place(slot);
         if self.family.is_shared() && !self.is_held_by_others(slot) {
@@ -302,7 +306,7 @@ impl SpillFile {
         }
     }
 
-    /// Takes back slots that this process gave up and that nobody else holds any more; how many.
+    /// Takes back the slots that this process gave up and that nobody else holds any more; returns how many.
     pub(super) fn collect(&self) -> u32 {
         let family = &self.family;
         if family.nr_freed.load(Ordering::Relaxed) == 0 {
@@ -326,7 +330,8 @@ impl SpillFile {
         taken
     }
 
-    /// Gives those of some slots back to the allocator that this process has given up, and nobody has given back since; how many.
+    /// Gives back to the allocator those of the slots `bits` of a word that this process gave up and that nobody has
+    /// taken back since; returns how many.
     fn take_back(&self, chunk: usize, word: usize, bits: u64) -> u32 {
         let mut mine = self.family.freed(chunk)[word].fetch_and(!bits, Ordering::AcqRel) & bits;
         let taken = mine.count_ones();
@@ -338,7 +343,7 @@ impl SpillFile {
         taken
     }
 
-    /// [`Self::collect`], if there is enough to take back for what it costs.
+    /// Runs [`Self::collect`] if there is enough to take back for what a scan costs.
     pub(super) fn collect_if_many(&self) {
         let since = self.family.nr_freed_since.load(Ordering::Relaxed);
         if since > FREED_MIN && since > FREED_MIN + FREED_PER_PAGE * self.family.holders().nr_pages() as u32 {
@@ -346,12 +351,13 @@ impl SpillFile {
         }
     }
 
-    /// Slots that this process gave up and that another still holds, or may have: who dies says nothing.
+    /// Slots that this process gave up and has not taken back. Others hold them, or may: a process that dies does not
+    /// say so.
     pub fn nr_given_up(&self) -> u32 {
         self.family.nr_freed.load(Ordering::Relaxed)
     }
 
-    /// True when so many were given up since the last look who still holds them that another is worth it, and it is time for one.
+    /// True when enough slots were given up since the last scan for another, and it is time for one.
     pub(super) fn has_given_up_many(&self) -> bool {
         self.family.nr_freed_since.load(Ordering::Relaxed) > FREED_MIN && self.is_time_to_collect()
     }
@@ -360,18 +366,18 @@ impl SpillFile {
         uapi::now_ns().saturating_sub(self.family.collected_ns.load(Ordering::Relaxed)) >= COLLECT_EVERY_NS
     }
 
-    /// [`Self::collect`], if that is some time ago: others may have ended since.
+    /// Runs [`Self::collect`] if the last time is long enough ago: others may have ended since.
     pub(super) fn collect_sometimes(&self) {
         if self.family.nr_freed.load(Ordering::Relaxed) > 0 && self.is_time_to_collect() {
             self.collect();
         }
     }
 
-    /// Before fork: the child, whose life is `child`, holds all slots this process holds.
+    /// Before fork: makes the child, whose life is `child`, hold all slots that this process holds.
     pub fn adopt(&self, exclusive: &Exclusive<'_>, child: u64) {
         let family = &self.family;
         if !family.is_shared() {
-            // Until the first fork nobody needed the bits: they start with the slots in use.
+            // Until the first fork nobody needed the bits. They start with the slots in use.
             for slot in 0..self.high_water.load(Ordering::Relaxed) {
                 if matches!(self.slots.get(Slot(slot)), TableEntry::Stored(_) | TableEntry::Cached { .. }) {
                     let (chunk, word, bit) = place(slot);
@@ -389,7 +395,7 @@ impl SpillFile {
                 true => Some(family.own(chunk)),
                 false => family.own_page(chunk).map(|page| holders.page(page)),
             };
-            // What has no bit here is held for ever, for the child too.
+            // A slot without a bit here is held for ever, and so for the child too.
             let held = |word: usize| bits.map_or(0, |bits| bits[word].load(Ordering::Relaxed));
             let mut page = None;
             if (0..PAGE_WORDS).any(|word| held(word) != 0) {
@@ -412,7 +418,7 @@ impl SpillFile {
         unsafe { *family.child_is_unknown.get() = is_unknown };
     }
 
-    /// After a fork that failed: takes [`Self::adopt`] back, but what is held for ever.
+    /// After a fork that failed: takes [`Self::adopt`] back, except for slots that are held for ever.
     pub fn disown(&self, _exclusive: &Exclusive<'_>) {
         let family = &self.family;
         // SAFETY: under the exclusive gate.
@@ -424,16 +430,16 @@ impl SpillFile {
         }
     }
 
-    /// After fork, in the child: this process is that one, and only reads.
+    /// After fork, in the child: makes this process the reader that [`Self::adopt`] prepared for.
     pub fn inherit(&mut self, budget: &Budget) {
         let chunks = self.used_chunks();
-        // Its parent is charged for those pages.
+        // Those pages are charged to the parent.
         budget.uncharge_meta(self.family_pages() * PAGE);
         let family = &mut self.family;
         family.life = *family.child.get_mut();
         core::mem::swap(&mut family.own_pages, &mut family.child_pages);
         if self.owner {
-            // What its parent needs and gave up is not this process's affair.
+            // The child has no use for the bits that say what its parent needs and gave up.
             let (at, end) = (family.own as usize, (family.own_pages as usize).min(family.child_pages as usize));
             let _ = budget.drop_books(at, end - at);
         }
@@ -448,7 +454,7 @@ impl SpillFile {
         if self.owner { 0 } else { pages() }
     }
 
-    /// Gives the pages of this process back, which needs nothing of the file.
+    /// Gives back this process's pages of the family's memory. The file itself is not needed for that.
     pub(super) fn leave_family(&self, budget: &Budget) {
         let family = &self.family;
         if self.owner {

@@ -1,11 +1,11 @@
-//! The spill file: nameless, mode 0600, encrypted with a key that lives in this process and its forks only, and
-//! authenticated.
+//! The spill file: nameless, mode 0600, encrypted and authenticated, with a key that only this process and its forks
+//! have.
 //!
-//! Owns a file of 4 KiB slots, their allocator, and per slot what is needed to open it again: nonce, length and
-//! authentication tag (AES-128-GCM, whose tag is also the checksum). The nonce is a counter that never repeats for a
-//! key. A slot holds up to 4096 bytes, padded with zeros.
+//! Owns a file of 4 KiB slots, their allocator, and for each slot a seal: what is needed to decrypt and authenticate
+//! its content again (nonce, length, and the tag of AES-128-GCM, which is also the checksum). The nonce is a counter
+//! that never repeats for a key. A slot holds up to 4096 bytes, padded with zeros.
 //!
-//! After a fork the child reads its parent's file and writes to one of its own, see `family`.
+//! After a fork the child reads its parent's file and writes to a file of its own; see `family`.
 
 mod family;
 mod transfer;
@@ -31,22 +31,23 @@ use ebb_slots::{
 
 /// Bytes of a slot.
 pub const SLOT_BYTES: usize = 4096;
-/// Most slots one call writes.
+/// Most slots that one call writes.
 pub const BATCH: usize = 16;
 
-/// How long others are asked first after the file took nothing.
+/// How long other files are asked first after this one took nothing.
 const REST_NS: u64 = 100_000_000;
-/// How long the file does not grow after the file system had no room.
+/// How long the file does not grow after the file system had no room for it.
 const GROW_PAUSE_NS: u64 = 1_000_000_000;
-/// Slots without room that a search for others passes over: what may be left of the cluster in use, and one more.
+/// Most slots without space in the file system that a search for others passes over: what may be left of the current
+/// cluster, and one cluster more.
 const HELD_MAX: usize = 2 * CLUSTER_SLOTS as usize;
 
-/// Empty clusters that keep their space in the file system, and their metadata: 32 MiB of content.
+/// Empty clusters that keep their space in the file system and their metadata: 32 MiB of content.
 const SPACE_KEPT: usize = 16;
-/// Clusters that one step of releasing works on.
+/// Clusters that one step of releasing works on at most.
 const CLUSTERS_STEP: usize = 8;
 
-/// Who has a slot locked that has no owner yet, or no more.
+/// The folio under which a slot is locked that has no owner yet, or no longer has one.
 const NO_FOLIO: Folio = match Folio::new(0) {
     Some(folio) => folio,
     None => panic!("0 has at most 40 bits"),
@@ -74,15 +75,15 @@ impl core::fmt::Display for FileError {
 
 impl core::error::Error for FileError {}
 
-/// Asked to free a slot of the swap space whose page is clean in memory, so that its place in the file, the second number,
-/// is free too. It never waits. True when it is done.
+/// Frees a slot of the swap space (first argument) whose page is clean in memory, so that the slot of its content in
+/// the file (second argument) is free too. Never waits. True when that is done.
 pub type Reclaim<'a> = &'a dyn Fn(Slot, u32) -> bool;
 
-/// What opens a slot again.
+/// What it takes to decrypt and authenticate a slot's content.
 #[derive(Clone, Copy, Default)]
 #[repr(C)]
 struct Seal {
-    /// Nonce, and the length less one in the top 12 bits.
+    /// The nonce in the low 52 bits, the length less one in the top 12.
     nonce_len: u64,
     tag: [u8; 16],
 }
@@ -104,13 +105,13 @@ impl Seal {
     }
 }
 
-/// One file.
+/// One spill file.
 pub struct SpillFile {
-    /// Its directory, NUL-terminated.
+    /// The file's directory, NUL-terminated.
     dir: [u8; NAME_BYTES_MAX],
     fd: AtomicI32,
     slots: SwapDevice,
-    /// The memory of slots, seals and family: address and length.
+    /// The mappings of slots, seals and family: address and length in bytes.
     maps: [(usize, usize); 4],
     seals: *mut Seal,
     family: Family,
@@ -121,37 +122,37 @@ pub struct SpillFile {
     nr_slots: u32,
     /// Clusters whose tables are charged.
     tables: AtomicU32,
-    /// The file system takes no holes.
+    /// Set once the file system has failed to punch a hole.
     is_solid: AtomicBool,
-    /// The file does not grow before this moment; 0 for no such.
+    /// The file does not grow before this moment; 0 for no such moment.
     grow_after_ns: AtomicU64,
-    /// It took nothing a moment ago: others are asked first until this moment; 0 for no such.
+    /// Until this moment other files are asked first, because this one took nothing; 0 for no such moment.
     rest_until_ns: AtomicU64,
     owner: bool,
-    /// It has been seen that the file system keeps writes out of the page cache, or not.
+    /// Set once the first write showed whether the file system keeps writes out of the page cache.
     is_proved: AtomicBool,
     /// Slots that this process has content in.
     used: AtomicU32,
 }
 
-// SAFETY: seals are written by whoever allocated the slot and read by whoever holds its claim; the cipher is never
-// changed after creation; the family's pages change under the exclusive gate; the rest is atomics.
+// SAFETY: a seal is written by the thread that allocated the slot, and read by the thread that has the content locked.
+// The cipher never changes after creation. The family's pages change under the exclusive gate. The rest is atomics.
 unsafe impl Sync for SpillFile {}
 // SAFETY: as above.
 unsafe impl Send for SpillFile {}
 
-/// Slots of a file of at most `bytes`.
+/// The number of slots in a file of at most `bytes`.
 fn nr_slots(bytes: u64) -> u32 {
     (bytes / SLOT_BYTES as u64).min(u32::MAX as u64 / 2) as u32
 }
 
 impl SpillFile {
-    /// Creates a file, whose content goes past the page cache if that `is_direct` and can be. While only one thread uses the table of
-    /// descriptors, the calling one.
+    /// Creates a file. Its content goes past the page cache if `is_direct` and if the file system can do that. Only the
+    /// calling thread may use the table of descriptors meanwhile.
     pub fn create(spec: &SwapSpec<'_>, shards: usize, lives: &'static Lives, is_direct: bool) -> Result<Self, Errno> {
         let fd = uapi::fd::beyond_limit(|| match uapi::open_tmpfile(spec.dir) {
             Err(errno) if errno != Errno::MFILE => {
-                // File systems without nameless files: a random name that lives for a moment.
+                // A file system without nameless files: use a random name that exists for a moment.
                 open_named(spec.dir).map(|(fd, _)| fd)
             }
             opened => opened,
@@ -159,7 +160,7 @@ impl SpillFile {
         Self::new(spec, shards, keep_away(fd)?, lives, is_direct)
     }
 
-    /// Creates a file beside a running program. `publish` is told its descriptor, see [`uapi::fd::place`].
+    /// Creates a file beside a running program. `publish` is told its descriptor; see [`uapi::fd::place`].
     pub fn create_beside(
         spec: &SwapSpec<'_>,
         shards: usize,
@@ -172,16 +173,16 @@ impl SpillFile {
         Self::new(spec, shards, fd, lives, is_direct).map(|file| (file, identity))
     }
 
-    /// A file that is open. Closes it on failure.
+    /// Makes a spill file of the open file `fd`, and closes `fd` on failure.
     fn new(spec: &SwapSpec<'_>, shards: usize, fd: i32, lives: &'static Lives, is_direct: bool) -> Result<Self, Errno> {
         let mut undo = Undo { fd, maps: [(0, 0); 4] };
-        // A process has no more to swap than its address space holds, and the tables need some of that.
+        // A process cannot swap more than its address space holds, and the tables need some of that space.
         let bytes = spec.bytes.min(uapi::address_space_limit());
         let mut dir = [0; NAME_BYTES_MAX];
         let name = spec.dir.to_bytes_with_nul();
         dir.get_mut(..name.len()).ok_or(Errno(linux_raw_sys::errno::ENAMETOOLONG as i32))?.copy_from_slice(name);
-        // All of its length at once, so that a limit the program sets later does not concern it, nor a soft one that was set
-        // before exec. A hard limit that is there already makes the file as small as it says.
+        // Sets the whole length at once. Then a limit that the program sets later does not concern the file, nor does a
+        // soft limit from before exec. A hard limit that is there already makes the file as small as it says.
         if uapi::unsignalled(uapi::truncate(fd, bytes)) == Err(Errno::FBIG) {
             let _ = uapi::with_largest_files(|| uapi::unsignalled(uapi::truncate(fd, bytes)));
         }
@@ -239,21 +240,22 @@ impl SpillFile {
         self.nr_slots as u64 * SLOT_BYTES as u64
     }
 
-    /// Closes the file and gives everything back that it cost. The memory of this process no longer refers to it.
+    /// Closes the file and gives back everything that it cost. Nothing in this process's memory may refer to it any
+    /// more.
     pub fn destroy(self, exclusive: &Exclusive<'_>, budget: &Budget) {
         uapi::close(self.destroy_but_fd(exclusive, budget));
     }
 
-    /// The same, but that the descriptor, which it returns, stays open for who closes it later.
+    /// Does what [`Self::destroy`] does, but leaves the descriptor open and returns it, for the caller to close later.
     pub fn destroy_but_fd(self, _exclusive: &Exclusive<'_>, budget: &Budget) -> i32 {
         let fd = self.fd();
         self.leave_family(budget);
         charge_tables(budget, &self.tables, 0, Self::META_PER_SLOT);
-        // What is shared with others counts there from here on.
+        // From here on, metadata that other processes share counts for them.
         for (at, len) in self.maps {
             budget.tree().break_range(at, at + len.next_multiple_of(4096));
         }
-        // Nobody refers to the file any more, as `self` is gone.
+        // Nobody refers to this memory any more, as `self` is gone.
         unmap(self.maps);
         fd
     }
@@ -265,19 +267,19 @@ impl SpillFile {
         Some(fd)
     }
 
-    /// True while this process may write to it.
+    /// True while this process may write to the file.
     pub fn is_owner(&self) -> bool {
         self.owner
     }
 
-    /// Bytes of address space that a file of at most `bytes` takes for its metadata.
+    /// Bytes of address space for the metadata of a file of at most `bytes`.
     pub fn metadata_bytes(bytes: u64) -> usize {
         let nr_slots = nr_slots(bytes);
         let tables = metadata_bytes(nr_slots, 1).next_multiple_of(4096);
         tables + nr_slots as usize * size_of::<Seal>() + Family::metadata_bytes(nr_slots) + 4 * 4096
     }
 
-    /// Bytes of metadata that one used slot costs.
+    /// Bytes of metadata for one used slot.
     pub const META_PER_SLOT: usize = core::mem::size_of::<Seal>() + 8;
 
     /// Brings the charge for the slots' metadata in line with how much of it there is.
@@ -285,20 +287,21 @@ impl SpillFile {
         charge_tables(budget, &self.tables, self.slots.nr_tables(), Self::META_PER_SLOT);
     }
 
-    /// True when [`Self::release_unused`] has something to do that is worth waking somebody for.
+    /// True when [`Self::release_unused`] has enough to do to be worth waking somebody.
     pub fn has_unused(&self) -> bool {
         let has_space = || !self.is_paused() && self.slots.nr_to_discard() as usize > SPACE_KEPT;
         self.owner && !self.is_solid.load(Ordering::Relaxed) && (has_space() || self.has_given_up_many())
     }
 
-    /// Gives space in the file system, and metadata, back that nothing uses any more; how many clusters.
+    /// Gives back space in the file system, and metadata, that nothing uses any more; returns how many clusters that
+    /// were.
     pub fn release_unused(&self, budget: &Budget) -> usize {
         self.collect_sometimes();
-        // What is free and has its space is soon written again, for less than if that had to be found anew.
         if self.is_solid.load(Ordering::Relaxed) {
             return 0;
         }
-        // While the file system has no room, what the file has is worth more than what others could use.
+        // While the file system has no room, the file's space is worth more here than to others. Otherwise a few empty
+        // clusters keep theirs: they are soon written again, which costs less than finding space anew.
         let to_punch = match self.is_paused() {
             false => (self.slots.nr_to_discard() as usize).saturating_sub(SPACE_KEPT).min(CLUSTERS_STEP),
             true => 0,
@@ -318,20 +321,20 @@ impl SpillFile {
         if uapi::punch_hole(self.fd(), at, len).is_err() {
             return self.is_solid.store(true, Ordering::Relaxed);
         }
-        // No seal says from now on that a slot has space. A cluster's seals are three whole pages.
+        // The cleared seals say that these slots have no space any more. The seals of a cluster are three whole pages.
         let seal_bytes = core::mem::size_of::<Seal>();
         let seals = self.seals as usize + run.start.0 as usize * seal_bytes;
         let len = (run.end.0 - run.start.0) as usize * seal_bytes;
         let _ = budget.drop_books(seals, len);
     }
 
-    /// The file system had no room a moment ago.
+    /// True while the file must not grow, because the file system had no room a moment ago.
     fn is_paused(&self) -> bool {
         let pause_end = self.grow_after_ns.load(Ordering::Relaxed);
         pause_end != 0 && uapi::now_ns() <= pause_end
     }
 
-    /// It took nothing a moment ago.
+    /// True while other files are asked first, because this one took nothing a moment ago.
     pub fn is_resting(&self) -> bool {
         let rest_end = self.rest_until_ns.load(Ordering::Relaxed);
         rest_end != 0 && uapi::now_ns() <= rest_end
@@ -342,9 +345,9 @@ impl SpillFile {
         unsafe { &*self.cipher.get() }
     }
 
-    /// Writes `lens.len()` objects; object `i` is the first `lens[i]` bytes of the `i`-th 4 KiB of `data`, which is
-    /// encrypted in place. Their slots come back in `out`, each with one of `owners` as its shadow: the slot of the swap
-    /// space that has its content here. All or nothing.
+    /// Writes `lens.len()` objects. Object `i` is the first `lens[i]` bytes of the `i`-th 4 KiB of `data`, which is
+    /// encrypted in place. `out` gets their slots. Each slot's shadow is the one of `owners` whose content it has, a
+    /// slot of the swap space. All or nothing.
     pub fn write(
         &self,
         shard: Shard,
@@ -358,7 +361,8 @@ impl SpillFile {
         assert!(self.owner && n <= BATCH && owners.len() == n && out.len() == n && data.len() == n * SLOT_BYTES);
         let mut result = self.write_once(shard, owners, data, lens, out, reclaim);
         if let Err(FileError::Io(Errno::NOSPC | Errno::FBIG | Errno::DQUOT)) = result {
-            // What was written before can be written again. Growing is tried again after a while.
+            // Slots that were written before have their space and can be written again. The file tries to grow again
+            // after a while.
             self.grow_after_ns.store(uapi::now_ns() + GROW_PAUSE_NS, Ordering::Relaxed);
             result = self.write_once(shard, owners, data, lens, out, reclaim);
         }
@@ -368,7 +372,7 @@ impl SpillFile {
         result
     }
 
-    /// Allocates `slots`, all of them or none. While the file system has no room, only such as were written before.
+    /// Allocates `slots`, all of them or none. While the file must not grow, only slots that were written before.
     fn take_slots(&self, shard: Shard, slots: &mut [Slot], reclaim: Reclaim<'_>) -> bool {
         let n = slots.len();
         if !self.is_paused() {
@@ -381,8 +385,8 @@ impl SpillFile {
             }
             return got == n;
         }
-        // Slots beyond what was written are held while others are looked for: the allocator goes on to those that were
-        // freed in other clusters before it takes a cluster that was never used.
+        // Slots that were never written are held while the search goes on. So the allocator goes on to slots that were
+        // freed in other clusters, before it takes a cluster that was never used.
         let mut held = [Slot(0); HELD_MAX];
         let mut nr_held = 0;
         let mut got = 0;
@@ -407,7 +411,8 @@ impl SpillFile {
         got == n
     }
 
-    /// One attempt. After a failure `data` is as it was.
+    /// Tries to write once. If that fails with another error than [`FileError::Corrupt`], `data` holds the objects as
+    /// before.
     fn write_once(
         &self,
         shard: Shard,
@@ -435,7 +440,7 @@ impl SpillFile {
                 .encrypt_inout_detached(&nonce_of(nonce), &slot.to_le_bytes(), (&mut part[..len]).into())
                 .map_err(|_| FileError::Corrupt)?;
             let seal = Seal::new(nonce, len, tag.into());
-            // SAFETY: the slot was just allocated for this thread; the index is checked by `member`.
+            // SAFETY: the slot was just allocated for this thread, and the allocation checked the index.
             unsafe { self.seals.add(slot as usize).write(seal) };
             self.hold(slot);
             self.high_water.fetch_max(slot + 1, Ordering::Relaxed);
@@ -449,7 +454,7 @@ impl SpillFile {
             }
             if let Err(e) = self.transfer_out(out[first], &data[first * SLOT_BYTES..end * SLOT_BYTES]) {
                 out[..n].iter().for_each(|slot| self.unhold(*slot));
-                // While the slots are still this call's: their seals are needed.
+                // Before the slots are given back, because their seals are needed.
                 let restored = self.restore(data, &slots[..n]);
                 for (slot, _) in slots[first..n].iter().zip(&had_space[first..n]).filter(|(_, had_space)| !**had_space)
                 {
@@ -462,14 +467,14 @@ impl SpillFile {
         }
         self.used.fetch_add(n as u32, Ordering::Relaxed);
         for (slot, owner) in slots[..n].iter().zip(owners) {
-            // The slot leaves its cache with one user: the location word that the caller writes.
+            // The slot leaves its cache with one reference: the location word that the caller writes.
             let _ = self.slots.dup(*slot);
             self.slots.cache_del(*slot, Shadow(owner.0));
         }
         Ok(())
     }
 
-    /// Makes plain again what was encrypted for `slots`, which are the caller's alone.
+    /// Decrypts again what was encrypted for `slots`, which are the caller's alone.
     fn restore(&self, data: &mut [u8], slots: &[Slot]) -> Result<(), FileError> {
         for (slot, part) in slots.iter().zip(data.chunks_exact_mut(SLOT_BYTES)) {
             // SAFETY: the allocation checked the index, and its slots are this thread's until it gives them back.
@@ -482,36 +487,37 @@ impl SpillFile {
         Ok(())
     }
 
-    /// Whether the file system has given space to a slot that is the caller's alone: it was written since it was last
-    /// punched, or ever.
+    /// Whether the file system has given space to a slot that is the caller's alone: it has been written, and not
+    /// punched since.
     fn has_space(&self, slot: Slot) -> bool {
         // SAFETY: the allocation checked the index, and the slot is the calling thread's.
         unsafe { self.seals.add(slot.0 as usize).read() }.nonce() != 0
     }
 
-    /// A slot that is the caller's alone could not be written.
+    /// Forgets that a slot that is the caller's alone has space, because it could not be written.
     fn forget_seal(&self, slot: Slot) {
         // SAFETY: as above.
         unsafe { self.seals.add(slot.0 as usize).write(Seal::default()) };
     }
 
-    /// Reads the object of `slot` into `out`, which is page-aligned, and opens it; its length.
+    /// Reads the object of `slot` into `out`, which is page-aligned, then decrypts and authenticates it; returns its
+    /// length.
     pub fn read(&self, slot: u32, out: &mut [u8; SLOT_BYTES]) -> Result<usize, FileError> {
         self.read_run(slot, out)?;
         self.open(slot, out)
     }
 
-    /// Reads slots that lie one after the other, from slot `first` on, into `out`, which is page-aligned. [`Self::open`] makes them
-    /// objects.
+    /// Reads neighbouring slots, from slot `first` on, into `out`, which is page-aligned. [`Self::open`] then makes
+    /// objects of them.
     pub fn read_run(&self, first: u32, out: &mut [u8]) -> Result<(), FileError> {
         assert!(first as usize + out.len() / SLOT_BYTES <= self.nr_slots as usize);
         self.transfer_in(first, out).map_err(FileError::Io)
     }
 
-    /// Opens in place what was read of `slot`; the object's length.
+    /// Decrypts and authenticates in place what was read of `slot`; returns the object's length.
     pub fn open(&self, slot: u32, out: &mut [u8; SLOT_BYTES]) -> Result<usize, FileError> {
         assert!(slot < self.nr_slots);
-        // SAFETY: checked index; the caller's claim on the content keeps the slot from being written.
+        // SAFETY: checked index. The caller has the content locked, which keeps the slot from being written.
         let seal = unsafe { self.seals.add(slot as usize).read() };
         let len = seal.len();
         self.cipher()
@@ -530,9 +536,9 @@ impl SpillFile {
         self.slots.alloc_reclaiming(shard, Order::ZERO, NO_FOLIO, out, |slot, folio| self.reclaim(slot, folio, reclaim))
     }
 
-    /// Has a slot freed whose content is in memory too.
+    /// Has a slot freed whose content is in memory too; whether it is free now.
     fn reclaim(&self, slot: Slot, folio: Folio, reclaim: Reclaim<'_>) -> bool {
-        // What others of the family still need would be as little free as before.
+        // A slot that others of the family still need would not be free afterwards.
         if self.is_held_by_others(slot.0) {
             return false;
         }
@@ -543,7 +549,8 @@ impl SpillFile {
         matches!(self.slots.get(slot), TableEntry::Free)
     }
 
-    /// Frees slots of full clusters whose content is in memory too, where more than half of the file is used; how many.
+    /// Frees slots of full clusters whose content is in memory too, if more than half of the file is used; returns how
+    /// many.
     pub fn reclaim_full(&self, clusters_max: u32, reclaim: Reclaim<'_>) -> u32 {
         if !self.owner || !self.slots.is_half_full() {
             return 0;
@@ -551,14 +558,14 @@ impl SpillFile {
         self.slots.reclaim_full(clusters_max, |slot, folio| self.reclaim(slot, folio, reclaim))
     }
 
-    /// Says whether memory has the content of a slot too, which is slot `owner` of the swap space. For who has that one
-    /// locked. A file that this process only reads frees nothing, and is told nothing.
+    /// Notes whether memory also has the content of `slot`, which is the content of slot `owner` of the swap space. The
+    /// caller has `owner` locked. A file that this process only reads frees nothing, so it is told nothing.
     pub fn mark(&self, slot: u32, owner: Slot, is_resident: bool) {
         let slot = Slot(slot);
         if !self.owner {
             return;
         }
-        // That it is as it should be is no failure.
+        // A slot that is marked so already is no failure.
         if !is_resident {
             let _ = self.slots.evict(slot, Shadow(owner.0));
         } else if let Some(folio) = Folio::new(u64::from(owner.0))
@@ -568,9 +575,9 @@ impl SpillFile {
         }
     }
 
-    /// Gives a slot back, whatever is known of it.
+    /// Gives a slot back to the allocator, whether or not it is marked resident.
     fn put(&self, slot: Slot) {
-        // A resident one has no count: its lock is what frees it. Only one thread at a time is at a slot.
+        // A resident slot has no count: locking it is enough to free it. Only one thread at a time works on a slot.
         match self.slots.lock(slot, NO_FOLIO) {
             Ok(Locked::Stored(_)) => {
                 self.slots.put(slot);
@@ -593,14 +600,14 @@ impl SpillFile {
     }
 }
 
-/// What a file that is being made has so far, given back when it comes to nothing.
+/// What a file that is being made has so far. It is given back if the file is not made.
 struct Undo {
     fd: i32,
     maps: [(usize, usize); 4],
 }
 
 impl Undo {
-    /// There is a file: what it has mapped.
+    /// The file is made: undoes nothing, and returns what is mapped for the file.
     fn keep(&mut self) -> [(usize, usize); 4] {
         self.fd = -1;
         core::mem::take(&mut self.maps)
@@ -616,16 +623,16 @@ impl Drop for Undo {
     }
 }
 
-/// Gives a file's mappings back; 0 bytes for those that there are not.
+/// Unmaps a file's mappings; those of 0 bytes do not exist.
 fn unmap(maps: [(usize, usize); 4]) {
-    // The last one first, as address space is taken in order.
+    // The last one first, because address space is taken in order.
     for (at, len) in maps.into_iter().rev().filter(|(_, len)| *len > 0) {
-        // SAFETY: mapped for a file that there is not, or no more.
+        // SAFETY: mapped for a file that was not made, or is gone.
         let _ = unsafe { uapi::later::unmap(at, len.next_multiple_of(4096)) };
     }
 }
 
-/// Moves a descriptor of Ebb's to a high number, where programs do not look.
+/// Moves a descriptor of Ebb's to a high number, where programs do not look; closes it on failure.
 pub fn keep_away(fd: i32) -> Result<i32, Errno> {
     let moved = uapi::fd::raise(fd);
     if moved.is_err() {

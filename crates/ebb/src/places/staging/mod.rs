@@ -1,22 +1,24 @@
 //! Staging: frames of Ebb's own that hold pages which were unmapped intact.
 //!
-//! A staged page is the accessed bit that user space lacks: touched again, it comes back by one copy and is young;
-//! untouched until its turn comes, it is cold and gets swapped out.
+//! A staged page stands in for the accessed bit that user space lacks. If it is touched again, it comes back by one
+//! copy and is young. If it is untouched until its turn comes, it is cold and is swapped out.
 //!
-//! Staging memory is cut into blocks of one unit. A sweep fills one empty block; a page keeps its offset in the unit, so
-//! that one MOVE takes a whole unit with its holes. A filled block is cut into parts of at least 64 pages, as far as it
-//! has so many, which queue in the order of their sweeps and are swapped out and released one by one. Together they are the
-//! whole block: also a frame that nobody counts is empty when the block is free. `owner` says which page a frame holds;
-//! mremap may change it.
+//! Staging memory is cut into blocks of one unit. A sweep fills one empty block. A page keeps its offset in the unit,
+//! so that one MOVE takes a whole unit with its holes. A filled block is cut into parts, each of at least 64 pages as
+//! far as the pages suffice. The parts queue in the order of their sweeps, and are swapped out and released one by one.
+//! Together the parts are the whole block, so a frame that nobody counts is empty too when the block is free. `owner`
+//! says which page a frame holds; mremap may change it.
 //!
-//! A page that comes back leaves its frame behind, because to unmap a single page costs more than to copy it. What is left
-//! behind is dropped by many at a time, long before the part's turn comes. Whole bundles of frames that hold nothing any more are
-//! kept for what comes in next (`stock`).
+//! A page that comes back leaves its frame behind, because unmapping a single page costs more than copying it. Frames
+//! that are left behind are dropped many at a time, long before the part's turn comes. Whole bundles of frames that
+//! hold nothing any more are kept for pages that come in next (`stock`).
 //!
-//! Invariants: a frame's owner is not 0 exactly while a page's state names the frame or a thread still copies from it;
-//! a part's memory is released as a whole only when all its owners are 0. Only who has taken a part out of the queue drops
-//! memory of it, and no frame of it is filled again by a sweep before the whole block is free. A frame's memory is charged from
-//! the sweep until it is dropped, or mapped as a page's.
+//! Invariants:
+//! * A frame's owner is not 0 exactly while a page's state names the frame or a thread still copies from it.
+//! * A part's memory is released as a whole only when all its owners are 0.
+//! * Only the thread that has taken a part out of the queue drops memory of it.
+//! * No sweep fills a frame of a part again before the whole block is free.
+//! * A frame's memory is charged from the sweep until it is dropped, or mapped as a page's.
 
 mod vacating;
 
@@ -28,26 +30,27 @@ use crate::memory::table::UNIT_PAGES;
 use crate::protocols::gate::Exclusive;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-/// Frames counted together.
+/// Frames that are counted, kept and given back together.
 pub const BUNDLE_FRAMES: usize = 64;
-/// Such bundles in a block.
+/// Bundles in a block.
 pub const BUNDLES: usize = UNIT_PAGES / BUNDLE_FRAMES;
-/// Pages a part has at least, unless it is the last of its block.
+/// Fewest pages in a part, unless it is the last of its block.
 const PART_PAGES_MIN: u32 = 64;
 
 /// One block of frames.
 #[derive(Debug)]
 #[repr(C)]
 struct Block {
-    /// Frames with memory behind them, by bundle; all charged.
+    /// For each bundle, its frames with memory behind them. All of them are charged.
     filled: [AtomicU32; BUNDLES],
-    /// Parts not yet released, and bundles in the stock; 0 for a block that is free.
+    /// Parts that are not released yet, and bundles in the stock; 0 for a free block.
     parts_left: AtomicU32,
-    /// Bundles, a bit each, that may lack frames that are counted, or share some with another process.
+    /// The bundles, a bit each, that must not be kept: some of their counted frames may be missing, shared with another
+    /// process, or still read by the kernel. `u32::MAX` if all of the block may be shared.
     unfit: AtomicU32,
 }
 
-/// Some bundles of a block next to each other, as the queue holds them: block, first bundle, bundles.
+/// Neighbouring bundles of a block, as the queue holds them: the block, the first bundle, the number of bundles.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Part(u64);
 
@@ -77,11 +80,11 @@ pub struct Staging {
     staged: AtomicU64,
     /// Frames with memory behind them.
     held: AtomicU64,
-    /// Frames that were vacated when they were last looked at, or fewer.
+    /// Vacated frames at the end of the last look at them, or fewer if there have been fewer since.
     passed: AtomicUsize,
-    /// A thread looks for them.
+    /// Set while a thread looks for vacated frames.
     is_vacating: AtomicBool,
-    /// Pages that it aims to hold.
+    /// Pages that staging aims to hold.
     target: AtomicUsize,
 }
 
@@ -91,13 +94,14 @@ unsafe impl Sync for Staging {}
 unsafe impl Send for Staging {}
 
 impl Staging {
-    /// Staging that aims to hold `target` pages.
+    /// Reserves staging that aims to hold `target` pages.
     pub fn new(target: usize) -> Result<Self, Errno> {
-        // A block with few pages is a block in use: leave room for many such. Address space only.
+        // A block with few pages is still a block in use, so there is room for many of them. That costs address space
+        // only.
         let nr_blocks = (target / 8).clamp(64, 4096);
         let bytes = nr_blocks * UNIT_PAGES * PAGE;
         let frames = uapi::reserve_aligned(bytes, 2 << 20)? as usize;
-        // MOVE needs a source and a destination of small pages alike.
+        // MOVE needs small pages at its source and its destination.
         let _ = uapi::madvise(frames, bytes, linux_raw_sys::general::MADV_NOHUGEPAGE);
         let this = Self {
             frames,
@@ -123,17 +127,17 @@ impl Staging {
         self.nr_blocks * BUNDLES
     }
 
-    /// Changes how many pages it aims to hold.
+    /// Sets how many pages staging aims to hold.
     pub fn set_target(&self, pages: usize) {
         self.target.store(pages, Ordering::Relaxed);
     }
 
-    /// How many pages it aims to hold.
+    /// Pages that staging aims to hold.
     pub fn target(&self) -> usize {
         self.target.load(Ordering::Relaxed)
     }
 
-    /// Registers the frames: MOVE wants its destination registered.
+    /// Registers the frames, because MOVE demands a registered destination.
     pub fn register(&self, uffd: &Uffd) -> Result<(), uapi::uffd::UffdError> {
         uffd.register(self.frames, self.nr_blocks * UNIT_PAGES * PAGE)
     }
@@ -144,7 +148,7 @@ impl Staging {
         unsafe { &*self.blocks.add(block as usize) }
     }
 
-    /// A frame's number from its block and offset.
+    /// The number of the frame at page `offset` of `block`.
     pub fn frame(&self, block: u32, offset: usize) -> u32 {
         block * UNIT_PAGES as u32 + offset as u32
     }
@@ -161,17 +165,17 @@ impl Staging {
         unsafe { &*self.owners.add(frame as usize) }
     }
 
-    /// An empty block, or none when all are in use.
+    /// Takes an empty block; none when all are in use.
     pub fn take(&self) -> Option<u32> {
         self.free.pop().map(|b| b as u32)
     }
 
-    /// True when so few blocks are free that none should be in use for a few frames.
+    /// True when free blocks are so few that no block should stay in use for the sake of a few frames.
     pub fn is_scarce(&self) -> bool {
         self.free.len() < self.nr_blocks / 8
     }
 
-    /// Address and pages of all frames.
+    /// Address of all frames, and their number.
     pub fn memory(&self) -> (usize, usize) {
         (self.frames, self.nr_blocks * UNIT_PAGES)
     }
@@ -193,18 +197,18 @@ impl Staging {
         self.block(frame / UNIT_PAGES as u32).unfit.load(Ordering::Relaxed) == u32::MAX
     }
 
-    /// True when a block is free.
+    /// True when there is a free block.
     pub fn has_room(&self) -> bool {
         self.free.len() > 0
     }
 
-    /// Gives back a block into which nothing came that is in the books. What else a MOVE may have taken along goes.
+    /// Gives back a block of which no frame is in the books. Drops whatever else a MOVE may have taken along.
     pub fn give_back_unused(&self, block: u32) {
         self.drop_frames(self.frame(block, 0), UNIT_PAGES);
         self.give_back(block);
     }
 
-    /// Drops the memory of frames, whatever the books say of it.
+    /// Drops the memory of `n` frames from `first` on, and leaves the books as they are.
     pub fn drop_frames(&self, first: u32, n: usize) {
         let dropped = uapi::madvise(self.addr(first), n * PAGE, linux_raw_sys::general::MADV_DONTNEED);
         assert!(dropped.is_ok(), "the kernel drops Ebb's own memory");
@@ -216,18 +220,19 @@ impl Staging {
         assert!(pushed, "a block was given back twice");
     }
 
-    /// Says how many frames of each bundle of `block` a sweep filled. Before any state names a frame of it.
+    /// Notes how many frames of each bundle of `block` a sweep filled. Call it before any page's state names a frame of
+    /// the block.
     pub fn fill(&self, block: u32, filled: &[u32; BUNDLES]) {
         self.hold(block, filled);
         self.staged.fetch_add(filled.iter().map(|n| *n as u64).sum(), Ordering::Relaxed);
     }
 
-    /// No frame of a block that a sweep has just filled will be used again.
+    /// Keeps all frames of a block, which a sweep has just filled, out of the stock.
     pub fn keep_none(&self, block: u32) {
         self.block(block).unfit.store((1 << BUNDLES) - 1, Ordering::Relaxed);
     }
 
-    /// The bundles of `block` have so many frames with memory behind them.
+    /// Notes how many frames of each bundle of `block` have memory behind them.
     fn hold(&self, block: u32, filled: &[u32; BUNDLES]) {
         let b = self.block(block);
         b.unfit.store(0, Ordering::Relaxed);
@@ -237,15 +242,15 @@ impl Staging {
         self.held.fetch_add(filled.iter().map(|n| *n as u64).sum(), Ordering::Relaxed);
     }
 
-    /// Cuts a filled block into parts and queues them. After its states are published.
+    /// Cuts a filled block into parts and queues them. Call it after the states of its pages are published.
     pub fn enqueue(&self, block: u32) {
         let b = self.block(block);
-        // The first bundle of each part. The last one ends where the block does.
+        // The first bundle of each part. The last part ends where the block does.
         let mut firsts = [0; BUNDLES];
         let (mut nr_parts, mut pages) = (0, 0);
         for (i, n) in b.filled.iter().enumerate() {
             let n = n.load(Ordering::Relaxed);
-            // A new part begins with the first page beyond those of a full one.
+            // When a part has enough pages, the next bundle that has any begins a new part.
             if nr_parts == 0 || (pages >= PART_PAGES_MIN && n > 0) {
                 firsts[nr_parts] = i;
                 nr_parts += 1;
@@ -253,7 +258,7 @@ impl Staging {
             }
             pages += n;
         }
-        // Before the first part is queued, because another thread may release it at once.
+        // Stored before the first part is queued, because another thread may release that part at once.
         b.parts_left.store(nr_parts as u32, Ordering::Release);
         for (i, first) in firsts[..nr_parts].iter().enumerate() {
             let end = if i + 1 < nr_parts { firsts[i + 1] } else { BUNDLES };
@@ -267,7 +272,7 @@ impl Staging {
         assert!(pushed, "there are no more parts than places in the queue");
     }
 
-    /// The part swept longest ago.
+    /// Takes the part that was swept longest ago out of the queue.
     pub fn pop_oldest(&self) -> Option<Part> {
         self.queue.pop().map(Part)
     }
@@ -286,12 +291,13 @@ impl Staging {
 
     /// True when no page needs a frame of the part any more.
     pub fn is_drained(&self, part: Part) -> bool {
-        // Acquire pairs with `put_frame`: copies out of the frame happened before.
+        // Acquire pairs with `put_frame`: whatever was copied out of the frame was copied before.
         self.frames_of(part).all(|f| self.owner(f).load(Ordering::Acquire) == 0)
     }
 
-    /// Releases a drained part's memory, with one call but for full bundles that `keep` takes, which is told of each by its first
-    /// frame; how many pages that freed.
+    /// Releases a drained part's memory; returns how many pages that freed. `keep` is offered each full bundle, by its
+    /// first frame, and says whether it takes the bundle. The rest is dropped, with one call for each range between
+    /// bundles that `keep` took.
     pub fn release(&self, part: Part, mut keep: impl FnMut(u32) -> bool) -> usize {
         let (b, block) = (self.block(part.block()), part.block());
         let unfit = b.unfit.load(Ordering::Relaxed);
@@ -307,7 +313,7 @@ impl Staging {
             if unfit & 1 << bundle != 0 || b.filled[bundle].load(Ordering::Relaxed) as usize != BUNDLE_FRAMES {
                 continue;
             }
-            // Counted first: another thread may use it up at once.
+            // Counted first, because another thread may use the bundle up at once.
             b.parts_left.fetch_add(1, Ordering::Relaxed);
             if keep(self.frame(block, bundle * BUNDLE_FRAMES)) {
                 freed += drop(start..bundle);
@@ -322,24 +328,25 @@ impl Staging {
         freed as usize
     }
 
-    /// A part of the block is released, or a bundle of it that was kept used up.
+    /// Notes that a part of the block was released, or that a kept bundle of it was used up.
     fn end_part(&self, block: u32) {
         if self.block(block).parts_left.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.give_back(block);
         }
     }
 
-    /// Of the empty `block`, the frames of `bundles`, a bit each, have memory behind them that no page needs. `keep` takes each bundle.
+    /// Puts the otherwise empty `block` to use: all frames of its `bundles`, a bit each, have memory behind them, which
+    /// no page needs. `keep` takes each bundle, by its first frame.
     pub fn hold_bundles(&self, block: u32, bundles: u32, mut keep: impl FnMut(u32)) {
         let filled = core::array::from_fn(|g| (bundles >> g & 1) * BUNDLE_FRAMES as u32);
         self.hold(block, &filled);
-        // One more, until all are told of.
+        // One more than there are bundles, so that the block stays in use until `keep` has been told of all.
         self.block(block).parts_left.store(bundles.count_ones() + 1, Ordering::Release);
         (0..BUNDLES).filter(|g| bundles >> g & 1 != 0).for_each(|g| keep(self.frame(block, g * BUNDLE_FRAMES)));
         self.end_part(block);
     }
 
-    /// `n` kept frames from `first` on, of one block, have no memory any more.
+    /// Notes that `n` kept frames from `first` on, all of one block, have no memory any more.
     pub fn frames_left(&self, first: u32, n: u32) {
         self.held.fetch_sub(n as u64, Ordering::Relaxed);
         let (mut at, end) = (first, first + n);
@@ -353,7 +360,8 @@ impl Staging {
         }
     }
 
-    /// The memory of `n` staged frames from `first` on, of one block, is their pages' now. Before they are put.
+    /// Notes that the memory of `n` staged frames from `first` on, all of one block, belongs to their pages now. Call
+    /// it before [`Self::put_frame`] for these frames.
     pub fn frames_taken(&self, first: u32, n: u32) {
         self.held.fetch_sub(n as u64, Ordering::Relaxed);
         for frame in first..first + n {
@@ -362,13 +370,14 @@ impl Staging {
         }
     }
 
-    /// Drops `n` kept frames from `first` on.
+    /// Drops `n` kept frames from `first` on, all of one block.
     pub fn drop_kept(&self, first: u32, n: u32) {
         self.drop_frames(first, n as usize);
         self.frames_left(first, n);
     }
 
-    /// Before fork: what is staged now is shared from then on. Nothing may be kept.
+    /// Before fork: keeps all that is staged now out of the stock, because the child will share it. The stock must be
+    /// empty.
     pub fn keep_no_more(&self, _exclusive: &Exclusive<'_>) {
         for block in 0..self.nr_blocks as u32 {
             let b = self.block(block);
@@ -378,14 +387,14 @@ impl Staging {
         }
     }
 
-    /// A frame's content is elsewhere now, and this thread, its last reader, is done with it.
+    /// Gives up a frame whose content is elsewhere now. The calling thread, its last reader, is done with it.
     pub fn put_frame(&self, frame: u32) {
         self.staged.fetch_sub(1, Ordering::Relaxed);
         let owner = self.owner(frame).swap(0, Ordering::Release);
         debug_assert!(owner != 0);
     }
 
-    /// Pages staged now.
+    /// Pages that are staged now.
     pub fn staged(&self) -> usize {
         self.staged.load(Ordering::Relaxed) as usize
     }
@@ -395,20 +404,20 @@ impl Staging {
         self.held.load(Ordering::Relaxed) as usize
     }
 
-    /// True when staging holds as many pages as it should.
+    /// True when staging holds as many pages as it aims to.
     pub fn is_full(&self) -> bool {
         self.staged() >= self.target.load(Ordering::Relaxed)
     }
 
-    /// True when it holds half as many as it should.
+    /// True when staging holds half as many pages as it aims to.
     pub fn is_half_full(&self) -> bool {
         self.staged() >= self.target.load(Ordering::Relaxed) / 2
     }
 
-    /// After fork, in the child: parts that a vanished thread worked on go back to the queue, blocks that it was
-    /// about to fill are free.
+    /// After fork, in the child: queues parts again that a vanished thread worked on, and frees blocks that one was
+    /// about to fill.
     pub fn rebuild(&self) {
-        // Who looked did not come along.
+        // The thread that looked for vacated frames did not come along.
         self.is_vacating.store(false, Ordering::Relaxed);
         self.queue.clear();
         self.free.clear();
@@ -428,7 +437,7 @@ mod tests {
     use super::*;
     use crate::protocols::gate::tests::alone;
 
-    /// The parts of a block whose bundles have so many pages.
+    /// The parts of a block whose bundles have `filled` pages each.
     fn parts_of(filled: [u32; BUNDLES]) -> Vec<core::ops::Range<usize>> {
         let staging = Staging::new(1 << 10).unwrap();
         let block = staging.take().unwrap();
@@ -456,7 +465,7 @@ mod tests {
         let staging = Staging::new(1 << 9).unwrap();
         let block = staging.take().unwrap();
         let at = |i: usize| staging.addr(staging.frame(block, i)) as *mut u64;
-        // Bundles 0 to 3 are full; of bundle 4 there is one page.
+        // Bundles 0 to 3 are full. Bundle 4 has one page.
         let nr_pages = 4 * BUNDLE_FRAMES + 1;
         for i in 0..nr_pages {
             // SAFETY: a frame of this test's own staging, which is mapped for reading and writing.
@@ -484,10 +493,10 @@ mod tests {
         let mut freed = 0;
         for _ in 0..staging.nr_queued() {
             let part = staging.pop_oldest().unwrap();
-            // What is not dropped is not counted.
+            // Frames that were not dropped are not counted as freed.
             assert_eq!(staging.vacate(part, |_| 0), 0);
             freed += staging.vacate(part, drop);
-            // Once is enough.
+            // A second look finds nothing more.
             assert_eq!(staging.vacate(part, drop), 0);
             staging.requeue(part);
         }
@@ -501,7 +510,7 @@ mod tests {
             assert_eq!(found, if is_dropped(i) { 0 } else { i as u64 + 1 }, "frame {i}");
         }
         assert_eq!(staging.held(), nr_pages - freed);
-        // The rest goes with the parts.
+        // The remaining pages go with their parts.
         (0..nr_pages).filter(|i| !is_left(*i)).for_each(|i| staging.put_frame(staging.frame(block, i)));
         let rest: usize =
             core::iter::from_fn(|| staging.pop_oldest()).map(|part| staging.release(part, |_| false)).sum();
@@ -512,7 +521,7 @@ mod tests {
     fn a_block_that_is_free_again_is_empty() {
         let staging = Staging::new(1 << 10).unwrap();
         let block = staging.take().unwrap();
-        // One bundle in the books, and a page beyond it that nobody counts.
+        // One bundle is in the books. A page beyond it is counted by nobody.
         let touch = |offset: usize| {
             let at = staging.addr(staging.frame(block, offset));
             // SAFETY: a frame of this test's own staging, which is mapped for reading and writing.
@@ -530,13 +539,14 @@ mod tests {
         assert!(!uapi::is_mapped(counted) && !uapi::is_mapped(stray));
         let free: Vec<u32> = core::iter::from_fn(|| staging.take()).collect();
         assert!(free.contains(&block));
-        // Likewise when nothing that was counted came.
+        // A block in which nothing was counted is emptied too.
         let stray = touch(9);
         staging.give_back_unused(block);
         assert!(!uapi::is_mapped(stray));
     }
 
-    /// Staging of few pages, and a block of it in the books, with memory behind its first bundles and no owners.
+    /// Small staging, with one block in the books. There is memory behind its first frames of each bundle, and they
+    /// have no owners.
     fn with_block(filled: [u32; BUNDLES]) -> (Staging, u32) {
         let staging = Staging::new(1 << 10).unwrap();
         let block = staging.take().unwrap();
@@ -553,7 +563,7 @@ mod tests {
         (staging, block)
     }
 
-    /// Releases every part; what was kept, by bundle.
+    /// Releases every part. Returns the first frames of the bundles that were kept, and how many pages were freed.
     fn release_all(staging: &Staging, mut keeps: impl FnMut(usize) -> bool) -> (Vec<u32>, usize) {
         let (mut kept, mut freed) = (Vec::new(), 0);
         while let Some(part) = staging.pop_oldest() {
@@ -576,7 +586,7 @@ mod tests {
     fn a_block_is_free_when_its_last_kept_frame_is_gone() {
         let (staging, block) = with_block([64, 64, 63, 64, 64, 0, 64, 64]);
         let (kept, freed) = release_all(&staging, |bundle| bundle != 1);
-        // Full bundles only.
+        // Only full bundles are kept.
         assert_eq!(kept, [0, 3, 4, 6, 7].map(|bundle| staging.frame(block, bundle * BUNDLE_FRAMES)));
         assert_eq!((freed, staging.held()), (64 + 63, 5 * 64));
         for (i, first) in (0..UNIT_PAGES).map(|i| (i, staging.frame(block, i))) {
@@ -584,7 +594,7 @@ mod tests {
             assert_eq!(uapi::is_mapped(staging.addr(first)), is_kept, "frame {i}");
         }
         assert!(!is_free(&staging, block));
-        // Runs of several bundles, and pieces.
+        // Runs of several bundles, and pieces of bundles.
         staging.drop_kept(kept[1], 128);
         staging.frames_left(kept[3] + 32, 96);
         staging.drop_kept(kept[0], 63);
@@ -599,7 +609,8 @@ mod tests {
 
     #[test]
     fn frames_that_may_be_missing_or_shared_are_not_kept() {
-        // All but one of a bundle was dropped, or nobody knows; or the bundle came back to where it belongs.
+        // Bundle 0 may have lost frames: a drop failed, and nobody knows what it dropped. Bundle 3 lost a frame to its
+        // page.
         let (staging, block) = with_block([64; BUNDLES]);
         let part = staging.pop_oldest().unwrap();
         assert_eq!(staging.vacate(part, |_| 0), 0);
@@ -609,11 +620,11 @@ mod tests {
         assert_eq!(kept.len(), BUNDLES - 2);
         assert_eq!(freed, 2 * BUNDLE_FRAMES - 1);
         assert!(kept.iter().all(|first| ![0, 3].contains(&(*first as usize % UNIT_PAGES / BUNDLE_FRAMES))));
-        // What a child shares.
+        // A bundle that a child shares is not kept.
         let (staging, block) = with_block([64; BUNDLES]);
         staging.keep_no_more(&alone());
         assert!(release_all(&staging, |_| true).0.is_empty());
-        // Once the block is filled anew it is this process's alone.
+        // A block that is filled anew belongs to this process alone.
         while staging.take() != Some(block) {}
         staging.fill(block, &[64; BUNDLES]);
         staging.enqueue(block);
@@ -628,7 +639,7 @@ mod tests {
         staging.hold_bundles(block, 0b1010_0001, |first| kept.push(first));
         assert_eq!(kept, [0, 5, 7].map(|bundle| staging.frame(block, bundle * BUNDLE_FRAMES)));
         assert_eq!((staging.held(), staging.staged()), (3 * 64, 0));
-        // Used up before all are told of.
+        // The bundles are used up before `keep` was told of all.
         let other = staging.take().unwrap();
         staging.hold_bundles(other, 0b11, |first| staging.drop_kept(first, 64));
         assert!(is_free(&staging, other) && !is_free(&staging, block));

@@ -1,4 +1,5 @@
-//! The swap cache: who may bring a slot's content in, move it or give it up, and what a slot is to the page that has it.
+//! The swap cache: who may bring in, move or give up the content of a slot, and what the slot is to the page that has
+//! it.
 
 use super::SwapSpace;
 use super::content::LoadError;
@@ -11,34 +12,34 @@ use crate::protocols::gate::Held;
 use core::sync::atomic::Ordering;
 use ebb_slots::{EvictError, Folio, LockError, Locked, Order, Shadow, Slot, TableEntry};
 
-/// Most references to a slot. Further ones would need the overflow table, which may be full when a clean page, which has no
-/// reference, is evicted and must have one.
+/// Most references to a slot. More would need the overflow table. That table may be full just when a clean page, which
+/// has no reference, is evicted and must get one.
 const SHARED_MAX: u32 = 28;
 
 impl SwapSpace {
-    /// The claimed slot's content is stored and one page refers to it: lets it out of the cache.
+    /// Lets the locked slot out of the cache. Its content is stored, and one page refers to it.
     pub fn commit(&self, slot: Slot) {
         let now = self.clock.fetch_add(1, Ordering::Relaxed);
-        // The count goes up before the claim ends, so that the slot is never free in between.
+        // The count goes up before the lock ends, so that the slot is never free in between.
         let _ = self.slots.dup(slot);
         self.slots.cache_del(slot, Shadow(now));
     }
 
-    /// Gives back a claimed slot whose content is stored, and which no page refers to after all.
+    /// Frees a locked slot whose content is stored, but which no page refers to after all.
     pub fn discard(&self, held: &Held, budget: &Budget, stats: &Shared, slot: Slot) {
         self.free_content(held, budget, stats, slot);
         self.slots.free_run(slot, Order::ZERO);
     }
 
-    /// The claimed slot's content is stored and the page `folio` is mapped clean, with the same content: lets the slot stay
-    /// in the cache, without a reference.
+    /// Leaves the locked slot in the cache without a reference: its content is stored, and the page `folio` is mapped
+    /// clean with equal content.
     pub fn adopt(&self, held: &Held, slot: Slot, folio: Folio) {
         self.slots.cache_replace(slot, folio);
         self.mark_in_file(held, slot, true);
         self.slots.unlock(slot);
     }
 
-    /// One page more refers to the slot that a page has. False when as many do as may.
+    /// Adds a reference to a slot that a page has. False when the slot has as many as it may have.
     pub fn duplicate(&self, _exclusive: &Exclusive<'_>, slot: Slot) -> bool {
         let count = match self.slots.get(slot) {
             TableEntry::Stored(stored) => stored.count,
@@ -48,24 +49,24 @@ impl SwapSpace {
         count < SHARED_MAX && self.slots.dup(slot).is_ok()
     }
 
-    /// Locks `slot` for the page `folio`: for a swap-in, or to give it up. Waits while its content is being moved.
+    /// Locks `slot` for the page `folio`, for a swap-in or to give the slot up. Waits while its content is being moved.
     pub fn claim(&self, slot: Slot, folio: Folio) -> Result<Locked, LoadError> {
         loop {
             match self.slots.lock(slot, folio) {
                 Ok(was) => return Ok(was),
-                // Writeback or compaction: microseconds, and it never waits for a page.
+                // Writeback or compaction has it: they take microseconds, and never wait for a page.
                 Err(LockError::Locked) => uapi::sched_yield(),
                 Err(_) => return Err(LoadError::Lost),
             }
         }
     }
 
-    /// The same without waiting.
+    /// Locks `slot` for the page `folio` if nobody else has it locked; never waits.
     pub fn try_claim(&self, slot: Slot, folio: Folio) -> Option<Locked> {
         self.slots.lock(slot, folio).ok()
     }
 
-    /// Ends a claim; everything is as it `was`, but perhaps in another place.
+    /// Unlocks `slot` as it `was` before, except that its content may be in another place.
     pub fn unclaim(&self, held: &Held, slot: Slot, was: Locked) {
         match was {
             Locked::Stored(stored) => {
@@ -78,8 +79,8 @@ impl SwapSpace {
         }
     }
 
-    /// The page that claimed `slot` is mapped clean: its reference becomes residence, unless another page is resident
-    /// already; then it stays a reference. Ends the claim.
+    /// Unlocks `slot` after the page that locked it was mapped clean. The page's reference becomes residence; if
+    /// another page is resident already, it stays a reference.
     pub fn keep(&self, held: &Held, slot: Slot, was: Locked) {
         match was {
             Locked::Stored(_) => {
@@ -90,10 +91,10 @@ impl SwapSpace {
         }
     }
 
-    /// The page `folio` needs the claimed `slot` no more: its reference goes, or its residence. With the last one the content
-    /// goes too. Ends the claim.
+    /// Gives up what the page `folio` has of the locked `slot`, its reference or its residence, and unlocks the slot.
+    /// If nothing else needs the slot, its content is freed too.
     pub fn release(&self, held: &Held, budget: &Budget, stats: &Shared, slot: Slot, folio: Folio, was: Locked) {
-        // Counts of claimed slots change by who has the claim, or under the exclusive gate.
+        // Only the thread that has a slot locked changes its count, or one that has closed the gate.
         let is_last = match was {
             Locked::Resident(resident) if resident.folio == folio => resident.count == 0,
             Locked::Resident(_) => {
@@ -119,10 +120,10 @@ impl SwapSpace {
         self.slots.cache_del(slot, shadow);
     }
 
-    /// The clean page `folio`, which the caller has `BUSY`, was evicted: `slot` alone has its content now.
+    /// Evicts the clean page `folio`, which the caller has `BUSY`: from here on only `slot` has its content.
     pub fn evict(&self, held: &Held, slot: Slot, folio: Folio) {
         let is_resident = |entry| matches!(entry, TableEntry::Cached { folio: of, .. } if of == folio);
-        // One that shares the slot with a resident page has a reference already.
+        // A page that shares the slot with the resident page has a reference already.
         if !is_resident(self.slots.get(slot)) {
             return;
         }
@@ -135,7 +136,7 @@ impl SwapSpace {
             };
             match result {
                 Err(EvictError::Locked) => uapi::sched_yield(),
-                // Snapshots keep counts far below the limit.
+                // The count cannot overflow: `duplicate` stops at `SHARED_MAX`.
                 other => return debug_assert!(other.is_ok(), "a clean page's slot: {other:?}"),
             }
         }
@@ -154,8 +155,8 @@ impl SwapSpace {
         }
     }
 
-    /// Tells the file that has the claimed slot's content whether memory has it too. A hint: what it means is decided by the
-    /// slot itself (see [`Space::reclaim_cache_only`](crate::Space)).
+    /// Tells the file that has the content of the locked slot whether memory has it too. This is a hint for the file:
+    /// the slot itself decides (see `pages::clean::reclaim_cache_only`).
     fn mark_in_file(&self, held: &Held, slot: Slot, is_resident: bool) {
         let loc = self.location(slot).load(Ordering::Acquire);
         if let Some((file, at)) = file_of(loc)

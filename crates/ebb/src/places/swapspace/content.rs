@@ -1,4 +1,4 @@
-//! A slot's content on its way into a place and out of it. The caller has the slot claimed.
+//! A slot's content on its way into a place and out of it. The caller has the slot locked.
 
 use super::SwapSpace;
 use super::location::{self, file_of, location_in_file, location_of};
@@ -12,13 +12,14 @@ use core::sync::atomic::Ordering;
 use ebb_pool::{Handle, PoolFull, codec};
 use ebb_slots::Slot;
 
-/// A page that compresses to more than this goes to a file, where it costs no RAM.
+/// A page that compresses to more than this goes to a file, where it costs no RAM. Without a file, or while RAM is
+/// plentiful, it goes to the pool all the same.
 pub(super) const POOL_OBJECT_MAX: usize = 3072;
 
 /// Where a page came from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Source {
-    /// A pattern.
+    /// A pattern in the location word.
     Same,
     /// The pool.
     Pool,
@@ -37,25 +38,25 @@ pub enum LoadError {
     Io(Errno),
 }
 
-/// Content of several slots that lies one after the other in a file.
+/// Neighbouring slots of a file that hold the content of several slots of the swap space.
 #[derive(Clone, Copy, Debug)]
 pub struct FileRun {
     file: usize,
     at: u32,
-    /// How many.
+    /// Number of slots.
     pub n: usize,
 }
 
-/// What became of a page offered for storing.
+/// What became of a page that was to be stored.
 pub enum StoreResult {
-    /// Done.
+    /// It is stored.
     Done,
-    /// It must go to a file: `.0` bytes of the output buffer hold it compressed, or it is raw when `None`.
+    /// It must go to a file: compressed, in the first `.0` bytes of the output buffer, or raw if `None`.
     File(Option<usize>),
 }
 
 impl SwapSpace {
-    /// Stores a page in the claimed `slot`, as a pattern or in the pool.
+    /// Stores a page in the locked `slot`, as a pattern or in the pool.
     pub fn store(
         &self,
         budget: &Budget,
@@ -80,11 +81,11 @@ impl SwapSpace {
         let takes_all = !self.has_file() || budget.has_plenty();
         let limit = if takes_all { out.len().min(4095) } else { POOL_OBJECT_MAX };
         let len = match same {
-            // No room for it in the location word.
+            // The location word has no room for this pattern.
             Some(word) => codec::same_compress(word, out),
             None => codec::compress(lz4, page, &mut out[..limit]),
         };
-        // Without a file even what does not compress must stay in RAM, and where there is room in plenty it may.
+        // Without a file even a page that does not compress must stay in RAM. While RAM is plentiful, it may.
         let data: &[u8] = match len {
             Some(len) => &out[..len],
             None if !takes_all => return StoreResult::File(None),
@@ -104,8 +105,8 @@ impl SwapSpace {
         }
     }
 
-    /// Stores objects in a file for the claimed `slots`: object `i` is the first `lens[i]` bytes of the `i`-th
-    /// 4 KiB of `data`, which is overwritten. All or nothing.
+    /// Stores objects in a file for the locked `slots`. Object `i` is the first `lens[i]` bytes of the `i`-th 4 KiB of
+    /// `data`, which is overwritten. All or nothing.
     pub fn store_file(
         &self,
         writer: Writer<'_>,
@@ -122,7 +123,7 @@ impl SwapSpace {
         Ok(())
     }
 
-    /// The objects of claimed slots are at these places of a file.
+    /// Notes that the objects of the locked `slots` are in the file numbered `index`, at its slots `at`.
     pub(super) fn settle_in_file(&self, held: &Held, budget: &Budget, index: usize, slots: &[Slot], at: &[u32]) {
         if let Some(file) = self.devices.file(held, index) {
             file.charge_tables(budget);
@@ -132,7 +133,7 @@ impl SwapSpace {
         }
     }
 
-    /// Reads the content of the claimed `slot`. `scratch` is used for what a file holds compressed.
+    /// Reads the content of the locked `slot` into `out`. `scratch` is used to decompress what a file holds.
     pub fn load(
         &self,
         held: &Held,
@@ -153,7 +154,7 @@ impl SwapSpace {
             }
             location::POOL => {
                 let handle = Handle::from_bits(loc >> 8).ok_or(LoadError::Lost)?;
-                // SAFETY: the claim on the slot keeps the object from being freed or moved.
+                // SAFETY: the slot is locked, which keeps the object from being freed or moved.
                 let data = unsafe { self.pool.load(handle) };
                 decode(data, out)?;
                 Ok(Source::Pool)
@@ -173,7 +174,8 @@ impl SwapSpace {
         }
     }
 
-    /// Claimed slots from the first of `slots` on whose content lies one after the other in a file; none unless there are two.
+    /// The longest run of locked slots, from the first of `slots` on, whose content is in neighbouring slots of one
+    /// file. None if it has fewer than two slots.
     pub fn run_in_file(&self, mut slots: impl Iterator<Item = Slot>) -> Option<FileRun> {
         let place = |slot| file_of(self.location(slot).load(Ordering::Acquire));
         let (file, at) = place(slots.next()?)?;
@@ -182,8 +184,8 @@ impl SwapSpace {
         (n > 1).then_some(FileRun { file, at, n })
     }
 
-    /// Reads the content of such slots, which is as many pages as `out` has; how many of them before the first that failed. Where nothing
-    /// could be read, [`Self::load`] tells why.
+    /// Reads the content of `run`, which is as many pages as `out` has; returns how many pages precede the first that
+    /// failed, and its error. If nothing could be read there is no error either: [`Self::load`] tells why.
     pub fn load_run(
         &self,
         held: &Held,
@@ -204,7 +206,7 @@ impl SwapSpace {
         (run.n, None)
     }
 
-    /// Frees the content of the claimed slot, wherever it is.
+    /// Frees the content of the locked slot, wherever it is.
     pub(super) fn free_content(&self, held: &Held, budget: &Budget, stats: &Shared, slot: Slot) {
         let loc = self.location(slot).swap(0, Ordering::AcqRel);
         match loc & location::KIND {
@@ -219,7 +221,7 @@ impl SwapSpace {
                 {
                     file.free(at);
                     self.note_freed(file);
-                    // There is room again, if it is a file that this process writes to.
+                    // There is room again, if this process writes to the file.
                     if self.memory.was_refused() && self.devices.priority(number).is_some() {
                         self.memory.set_room();
                     }
@@ -229,7 +231,7 @@ impl SwapSpace {
         }
     }
 
-    /// Puts an object into the pool for the claimed `slot`.
+    /// Puts an object into the pool for the locked `slot`.
     pub(super) fn store_object(
         &self,
         budget: &Budget,
@@ -245,9 +247,9 @@ impl SwapSpace {
         Ok(handle)
     }
 
-    /// Frees an object of the pool, whose slot the caller has claimed.
+    /// Frees an object of the pool, whose slot the caller has locked.
     pub(super) fn free_object(&self, budget: &Budget, stats: &Shared, handle: Handle) {
-        // SAFETY: the claim on the slot keeps the object from being freed or moved.
+        // SAFETY: the slot is locked, which keeps the object from being freed or moved.
         if unsafe { self.pool.load(handle) }.len() > POOL_OBJECT_MAX {
             self.large_objects.fetch_sub(1, Ordering::Relaxed);
         }
@@ -256,7 +258,7 @@ impl SwapSpace {
     }
 }
 
-/// Expands in place an object of `len` bytes; a whole page is as it is.
+/// Decompresses an object of `len` bytes in place; an object of a whole page is not compressed.
 fn expand(len: usize, page: &mut [u8; 4096], scratch: &mut [u8; 4096]) -> Result<(), LoadError> {
     if len == 4096 {
         return Ok(());
@@ -265,7 +267,7 @@ fn expand(len: usize, page: &mut [u8; 4096], scratch: &mut [u8; 4096]) -> Result
     decode(&scratch[..len], page)
 }
 
-/// Expands an object: compressed, or a whole page as it is.
+/// Decompresses an object; one of a whole page is not compressed and is copied.
 fn decode(data: &[u8], out: &mut [u8; 4096]) -> Result<(), LoadError> {
     if data.len() == 4096 {
         out.copy_from_slice(data);

@@ -1,7 +1,7 @@
-//! Emptying a device: what slots have there moves to another device or to the pool, while the program runs.
+//! Emptying a device: its content moves to another device or to the pool, while the program runs.
 //!
-//! The owner of a location word is its slot, so nobody looks for pages (the kernel's swapoff walks page tables): a walk
-//! over the slots in use claims those whose content is on the device, as a swap-in would, and changes their location.
+//! A location word belongs to its slot, so nobody looks for pages (the kernel's swapoff walks page tables). A walk over
+//! the slots in use locks each slot whose content is on the device, as a swap-in would, and changes its location word.
 
 use super::content::POOL_OBJECT_MAX;
 use super::location::{file_of, location_of};
@@ -15,22 +15,22 @@ use crate::protocols::gate::Held;
 use core::sync::atomic::Ordering;
 use ebb_slots::{LockError, Locked, Slot};
 
-/// Slots that one step looks at.
+/// Slots that one step visits at most.
 const LOOKS: usize = 8192;
 
-/// The part of the pool that stays free of what comes from a device.
+/// 1/`POOL_RESERVE` of the pool stays free of content that comes from a device.
 const POOL_RESERVE: usize = 8;
 
 /// Why a step moved less than it found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stuck {
-    /// Nothing takes it.
+    /// Neither a device nor the pool takes the content.
     NoRoom,
-    /// It cannot be read.
+    /// The content cannot be read.
     Unreadable(FileError),
 }
 
-/// A claimed slot on its way to another place.
+/// A locked slot whose content is on its way to another place.
 #[derive(Clone, Copy)]
 struct Found {
     slot: Slot,
@@ -40,36 +40,36 @@ struct Found {
     len: u16,
 }
 
-/// What became of a slot that a step met.
+/// What became of a slot that a step visited.
 enum Claim {
-    /// Its content is elsewhere, or gone.
+    /// Its content is in another place, or gone.
     Passed,
-    /// Somebody else has it claimed: the next step begins with it.
+    /// Another thread has it locked: the next step begins with it.
     Taken,
     Found(Found),
 }
 
-/// A device that is being emptied, and at whose expense.
+/// The devices that are being emptied, and what the work is charged to.
 #[derive(Clone, Copy)]
 pub struct Evacuation<'a> {
     pub writer: Writer<'a>,
     pub budget: &'a Budget,
     pub stats: &'a Shared,
-    /// The files to empty, which nobody writes to any more, as a mask.
+    /// The files to empty, a bit each. Nobody writes to them any more.
     pub leaving: Files,
 }
 
 /// What one step did.
 pub struct Step {
-    /// Where the next one begins; none after the last slot.
+    /// Where the next step begins; none after the last slot.
     pub next: Option<Slot>,
     /// Slots whose content moved.
     pub moved: usize,
 }
 
 impl SwapSpace {
-    /// Moves the content of up to a batch of slots from `from` on that is in the files that are being emptied. `data` needs
-    /// room for a batch.
+    /// Moves the content of up to a batch of slots, from slot `from` on, out of the files that are being emptied.
+    /// `data` needs room for a batch.
     pub fn evacuate(&self, job: &Evacuation<'_>, from: Slot, data: &mut [u8]) -> Result<Step, Stuck> {
         let held = job.writer.held;
         let mut found = [Found { slot: Slot(0), was: NOT_LOCKED, file: 0, at: 0, len: 0 }; BATCH];
@@ -113,8 +113,9 @@ impl SwapSpace {
         }
     }
 
-    /// Claims a slot whose content is in one of the files of a mask, and reads the object as it is stored. Waits for a slot
-    /// that somebody else has claimed only if it `may_wait`: who has slots claimed waits for no other.
+    /// Locks a slot whose content is in one of the files `leaving`, and reads the object as it is stored. Waits for a
+    /// slot that another thread has locked only if it `may_wait`: a thread that has slots locked never waits for
+    /// another slot.
     fn claim_in_file(
         &self,
         held: &Held,
@@ -134,10 +135,10 @@ impl SwapSpace {
                 Ok(was) => was,
                 Err(_) => return Ok(Claim::Passed),
             },
-            // Freed meanwhile.
+            // The slot was freed meanwhile.
             Err(_) => return Ok(Claim::Passed),
         };
-        // Only the holder of the claim changes the location.
+        // Only the thread that has the slot locked changes its location.
         let result = match in_file(self.location(slot).load(Ordering::Acquire)) {
             None => Ok(Claim::Passed),
             Some((file, at)) => {
@@ -156,8 +157,8 @@ impl SwapSpace {
         file.read(at, page).map(|len| len as u16)
     }
 
-    /// Stores objects of claimed slots on other devices or in the pool, in their order, and changes their locations; how
-    /// many. What has lain on a device is cold: another device comes first.
+    /// Stores the objects of locked slots on other devices or in the pool, in order, and changes their locations;
+    /// returns how many. Content that was on a device is cold, so another device is tried first.
     fn store_elsewhere(&self, job: &Evacuation<'_>, objects: &[Found], data: &mut [u8]) -> usize {
         let Evacuation { writer, budget, stats, .. } = *job;
         let held = writer.held;
@@ -171,7 +172,7 @@ impl SwapSpace {
                 self.settle_in_file(held, budget, index, &slots[..n], &at[..n]);
                 return n;
             }
-            // The buffer is what could not be made plain again; the content still is where it was.
+            // The buffer could not be decrypted again. The content is still where it was.
             Err(FileError::Corrupt) => return 0,
             Err(_) => {}
         }
@@ -179,7 +180,7 @@ impl SwapSpace {
         for i in 0..n {
             let object = &mut data[i * SLOT_BYTES..(i + 1) * SLOT_BYTES];
             let len = lens[i] as usize;
-            // A page that does not compress is as large in the pool as it was: there only when no device takes it.
+            // A page that does not compress saves nothing in the pool, so it goes there only when no device takes it.
             let is_small = len <= POOL_OBJECT_MAX || whole_pages;
             if is_small && self.store_in_pool(budget, stats, slots[i], &object[..len]) {
                 continue;
@@ -195,8 +196,8 @@ impl SwapSpace {
         n
     }
 
-    /// Stores an object of a claimed slot in the pool. False when that is full, but for what the program needs to go on: a
-    /// pool that takes nothing more ends it as soon as it changes its memory.
+    /// Stores an object of a locked slot in the pool. False when the pool is full up to its reserve. The program needs
+    /// the reserve to go on: once the pool takes nothing more, the program is ended as soon as it changes its memory.
     fn store_in_pool(&self, budget: &Budget, stats: &Shared, slot: Slot, object: &[u8]) -> bool {
         let most = self.memory.pages_max(budget);
         if self.pool_pages() > most - most / POOL_RESERVE {

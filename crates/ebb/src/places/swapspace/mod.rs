@@ -1,8 +1,8 @@
-//! The swap space: slots, their location words, and the places that content can be.
+//! The swap space: slots, their location words, and the places where content can be.
 //!
-//! A slot is a number in one virtual space; its location word says where the content is: a pattern, the pool, or a
-//! file. So content moves between places (written back, compacted) without anybody looking for the page that refers
-//! to it. Whoever reads or moves content holds the slot's cache claim (word *cached* in the swap table).
+//! A slot is a number in one virtual space. Its location word says where the content is: a pattern, the pool, or a
+//! file. So content moves between places (writeback, compaction) without anybody looking for the page that refers to
+//! it. A thread reads or moves the content of a slot only while it has the slot locked in the swap cache.
 
 mod cache;
 mod content;
@@ -36,21 +36,21 @@ use ebb_slots::{
 
 /// Slots of the virtual space: 256 GiB of content.
 pub const NR_SLOTS: u32 = 1 << 26;
-/// Shards of per-thread allocation state.
+/// Allocation shards. Threads are spread over them.
 const SHARDS: usize = 16;
-/// Bytes of metadata of a slot: its word and its location.
+/// Bytes of metadata a slot: its table word and its location word.
 const SLOT_META_BYTES: usize = 2 * size_of::<u64>();
 /// Empty clusters that keep their tables.
 const TABLES_KEPT: usize = 16;
 /// Clusters that one step of releasing works on.
 const CLUSTERS_STEP: usize = 64;
-/// The folio of a slot whose content is being moved, not brought in.
+/// The folio of a slot that is locked to move its content between places, not to bring it in.
 const MOVING: Folio = folio_number((1 << Folio::BITS) - 1);
 
-/// What stands where nothing is locked yet.
+/// A placeholder where no slot is locked yet.
 pub const NOT_LOCKED: Locked = Locked::Stored(Stored { count: 0, shadow: Shadow(0), zero: false });
 
-/// A folio by number.
+/// The folio with this number.
 const fn folio_number(number: u64) -> Folio {
     match Folio::new(number) {
         Some(folio) => folio,
@@ -58,17 +58,17 @@ const fn folio_number(number: u64) -> Folio {
     }
 }
 
-/// The folio of the page at `addr`: the page's number.
+/// The folio of the page at `addr`; its number is the page's number.
 pub fn folio_at(addr: usize) -> Folio {
     folio_number((addr / 4096) as u64)
 }
 
-/// The part of what the pool holds that is worth looking for, when a file would rather have it.
+/// Misplaced objects are worth a search once they are 1/`MISPLACED_PART` of the objects in the pool.
 const MISPLACED_PART: u64 = 32;
-/// The part of what the pool may hold that is much more than that.
+/// The pool is far over its maximum when the excess is more than 1/`OVER_PART` of the maximum.
 const OVER_PART: usize = 16;
 
-/// Slots and everything behind them.
+/// The slots of a process, and everything behind them.
 pub struct SwapSpace {
     slots: SwapDevice,
     nr_slots: u32,
@@ -76,7 +76,7 @@ pub struct SwapSpace {
     pool: Pool,
     memory: PoolMemory,
     pub devices: Devices,
-    /// Evictions so far, as shadows count them.
+    /// Evictions so far; shadows are readings of it.
     clock: AtomicU32,
     /// Where writeback looks next.
     writeback_at: AtomicU32,
@@ -84,9 +84,9 @@ pub struct SwapSpace {
     /// Clusters whose tables are charged.
     tables: AtomicU32,
     content_pages: AtomicU64,
-    /// Pool objects that a file would rather have, see [`content::POOL_OBJECT_MAX`].
+    /// Pool objects that a file would rather have; see [`content::POOL_OBJECT_MAX`].
     large_objects: AtomicU64,
-    /// A file had something to give back when one of its slots was freed.
+    /// Set when a slot of a file is freed and the file has something to give back.
     has_unused: AtomicBool,
 }
 
@@ -96,10 +96,10 @@ unsafe impl Sync for SwapSpace {}
 unsafe impl Send for SwapSpace {}
 
 impl SwapSpace {
-    /// A swap space whose pool may hold `pool_pages_max` pages (with a file, and without one) of `arena_bytes` of
-    /// address space.
+    /// A swap space with a pool in `arena_bytes` of address space. `pool_pages_max` says how many pages the pool may
+    /// hold, with a file and without one.
     pub fn new(pool_pages_max: [usize; 2], arena_bytes: usize) -> Result<Self, Errno> {
-        // Asked here, so that no signal handler has to.
+        // The answer is cached here, so that no signal handler has to ask the processor.
         let _ = ebb_pool::codec::has_words();
         // A process has no more to swap than its address space holds.
         let pages = uapi::address_space_limit() / 4096;
@@ -109,7 +109,7 @@ impl SwapSpace {
         let arena_bytes = arena_bytes.next_multiple_of(block_bytes);
         let arena = uapi::reserve_aligned(arena_bytes, block_bytes.max(4096))?;
         let meta = Pool::metadata_bytes(arena_bytes);
-        // SAFETY: fresh zeroed memory, as above.
+        // SAFETY: both ranges are fresh zeroed memory, page-aligned, and used by nobody else.
         let pool = unsafe { Pool::init(arena, arena_bytes, uapi::reserve(meta)?, meta) };
         let nr_blocks = arena_bytes / block_bytes;
         Ok(Self {
@@ -129,12 +129,12 @@ impl SwapSpace {
         })
     }
 
-    /// Says whether there is a device that takes what the pool does not.
+    /// Sets whether there is a device that takes what the pool does not.
     pub fn set_has_file(&self, has_file: bool) {
         self.memory.set_has_file(has_file);
     }
 
-    /// True when incompressible content has a place to go.
+    /// True when a device takes content that the pool does not, such as pages that do not compress.
     pub fn has_file(&self) -> bool {
         !self.memory.is_alone()
     }
@@ -150,7 +150,8 @@ impl SwapSpace {
         unsafe { &*self.locations.add(slot.0 as usize) }
     }
 
-    /// Takes up to `out.len()` slots for one page each; they come claimed (cached, count 0).
+    /// Allocates up to `out.len()` slots, for one page each, and returns how many. They come locked in the swap cache,
+    /// with count 0.
     pub fn alloc(&self, shard: usize, budget: &Budget, stats: &Shared, out: &mut [Slot]) -> usize {
         let n = self.slots.alloc(Shard(shard % SHARDS), Order::ZERO, folio_number(0), out);
         let top = out[..n].iter().map(|s| s.0 + 1).max().unwrap_or(0);
@@ -161,25 +162,25 @@ impl SwapSpace {
         n
     }
 
-    /// Bytes that the swap table costs a slot while its cluster is not used, in thousandths.
+    /// Bytes of swap-table metadata for 1000 slots whose clusters are not in use.
     pub const REST_BYTES_PER_1000_SLOTS: u64 = {
         let words = NR_SLOTS as u64 * size_of::<u64>() as u64;
         (metadata_bytes(NR_SLOTS, SHARDS) as u64 - words) * 1000 / NR_SLOTS as u64
     };
 
-    /// Brings the charge for the tables of slots in line with how many there are.
+    /// Brings the charge for the tables of slots in line with the number of tables.
     fn charge_tables(&self, budget: &Budget) {
         charge_tables(budget, &self.tables, self.slots.nr_tables(), SLOT_META_BYTES);
     }
 
-    /// Gives the metadata of slots back that nobody uses any more, and has the file system forget what the file held
-    /// for some; how many clusters. A few are kept: what was freed is soon used again.
+    /// Gives back the metadata of slots that nobody uses any more, and has the file system forget what files held for
+    /// free slots; returns how many clusters that were. A few are kept, because freed slots are soon used again.
     pub fn release_unused(&self, held: &Held, budget: &Budget) -> usize {
         let released = self.slots.release_tables(TABLES_KEPT, CLUSTERS_STEP, |run| {
             let (words, bytes) = self.slots.words_of(run.clone());
             let _ = budget.drop_books(words as usize, bytes);
             let (first, end) = (run.start.first_slot().0 as usize, run.end.0 as usize * CLUSTER_SLOTS as usize);
-            // A location that is stale is as good as one that is zero: nobody reads it before it is written.
+            // A stale location word is as good as a zero one: nobody reads it before it is written.
             let at = self.locations as usize + first * size_of::<u64>();
             let _ = budget.drop_books(at, (end - first) * size_of::<u64>());
         });
@@ -187,24 +188,25 @@ impl SwapSpace {
         released + self.devices.own(held).map(|(_, file)| file.release_unused(budget)).sum::<usize>()
     }
 
-    /// True when a file has had something to give back since this was asked last. Outside the gate, where no file may be looked at.
+    /// True when a file has had something to give back since the last call. It may be called outside the gate, where no
+    /// file may be looked at.
     pub fn take_has_unused(&self) -> bool {
         self.has_unused.load(Ordering::Relaxed) && self.has_unused.swap(false, Ordering::Relaxed)
     }
 
-    /// A slot of the file was freed.
+    /// Notes that a slot of `file` was freed.
     pub(super) fn note_freed(&self, file: &SpillFile) {
         if file.has_unused() {
             self.has_unused.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Gives back a claimed slot that was not used.
+    /// Gives back a locked slot that was not used.
     pub fn unalloc(&self, slot: Slot) {
         self.slots.free_run(slot, Order::ZERO);
     }
 
-    /// Evictions so far, which wrap.
+    /// Evictions so far; the count wraps.
     pub fn clock(&self) -> u32 {
         self.clock.load(Ordering::Relaxed)
     }
@@ -214,23 +216,25 @@ impl SwapSpace {
         self.clock.load(Ordering::Relaxed).wrapping_sub(shadow.0)
     }
 
-    /// Whether a slot's content is at `at` of a file that this process writes to. A hint, unless the slot is claimed.
+    /// Whether the content of `slot` is at slot `at` of a file that this process writes to. A hint, unless the caller
+    /// has `slot` locked.
     pub fn is_in_file(&self, slot: Slot, at: u32) -> bool {
         let loc = self.location(slot).load(Ordering::Acquire);
         file_of(loc).is_some_and(|(file, slot)| slot == at && self.devices.priority(file).is_some())
     }
 
-    /// Slots in use. Looks at every cluster.
+    /// Slots in use. Visits every cluster.
     pub fn nr_used(&self) -> u64 {
         self.slots.nr_used().into()
     }
 
-    /// What the swap table says of `slot`.
+    /// What the swap table says about `slot`.
     pub fn entry(&self, slot: Slot) -> TableEntry {
         self.slots.get(slot)
     }
 
-    /// References that pages have to slots, slots with a resident page, and claimed ones without. Nobody else may be at work.
+    /// References of pages to slots, slots with a resident page, and locked slots without one; none when a recount
+    /// fails. No other thread may be at work.
     pub fn references(&self) -> Option<(u64, u64, u64)> {
         let counts = |summary: ebb_slots::Summary| {
             let resident = u64::from(summary.slots_resident);
@@ -239,33 +243,34 @@ impl SwapSpace {
         self.slots.validate().ok().map(counts)
     }
 
-    /// True when the pool may hold content that is also in memory: it has room, or a file takes what it has not.
+    /// True when the pool may hold content that is also in memory: the pool is less than three quarters full, or a file
+    /// takes what does not fit.
     pub fn may_keep(&self, budget: &Budget) -> bool {
         self.has_file() || self.pool_pages() < self.memory.pages_max(budget) / 4 * 3
     }
 
-    /// True when compaction could free much: the pool holds a third more memory than content.
+    /// True when compaction could free much: the pool holds more than 4 MiB, and a third more memory than content.
     pub fn is_fragmented(&self) -> bool {
         let held = self.memory.pages() * 4096;
         held > (4 << 20) && held as u64 * 3 > self.pool.stored_bytes() * 4
     }
 
-    /// Gives the memory of spare pool blocks back.
+    /// Gives back the memory of spare pool blocks.
     pub fn trim(&self, budget: &Budget) {
         self.memory.trim(budget);
     }
 
-    /// Pages of memory the pool holds.
+    /// Pages of memory that the pool holds.
     pub fn pool_pages(&self) -> usize {
         self.memory.pages()
     }
 
-    /// The child of the fork to come shares the pool's memory.
+    /// Shares the pool's memory with the child of the fork to come.
     pub fn share_pool(&self, fork: &mut Fork<'_>) {
         self.memory.share(fork);
     }
 
-    /// Address and pages of the pool's memory.
+    /// Address of the pool's memory, and its size in pages.
     pub fn arena(&self) -> (usize, usize) {
         self.memory.arena()
     }
@@ -275,26 +280,26 @@ impl SwapSpace {
         self.devices.own(held).map(|(_, file)| u64::from(file.nr_used())).sum()
     }
 
-    /// True when the pool holds as much as it may.
+    /// True when the pool holds as much as it may, to within 4 blocks.
     pub fn pool_is_full(&self, budget: &Budget) -> bool {
         self.pool_pages() + 4 * BLOCK_PAGES >= self.memory.pages_max(budget)
     }
 
-    /// True when the pool holds much more than it may, as it could while RAM was not short.
+    /// True when the pool holds much more than it may. It can, because it may hold more while RAM is not short.
     pub fn pool_is_over(&self, budget: &Budget) -> bool {
         let most = self.memory.pages_max(budget);
         self.pool_pages() > most + (most / OVER_PART).max(4 * BLOCK_PAGES)
     }
 
-    /// True when a good part of what the pool holds is better off in a file: objects that were kept while RAM was not short,
-    /// and save next to nothing of it.
+    /// True when a good part of the pool's objects would be better off in a file: objects that were kept while RAM was
+    /// not short, and that save next to no RAM.
     pub fn has_misplaced(&self, budget: &Budget) -> bool {
         let large = self.large_objects.load(Ordering::Relaxed);
         let worth = (self.content_pages.load(Ordering::Relaxed) / MISPLACED_PART).max(BATCH as u64);
         large >= worth && self.has_file() && !budget.has_plenty()
     }
 
-    /// Recounts slots and pool. Nobody else may be at work.
+    /// Recounts the slots, the pool and the files.
     pub fn validate(&self, exclusive: &Exclusive<'_>) -> Result<(), Inconsistency> {
         self.slots.validate().map_err(Inconsistency::Slots)?;
         self.pool.validate().map_err(Inconsistency::Pool)?;

@@ -1,4 +1,4 @@
-//! Pool objects on the move: back to a file, the coldest first, and out of sparse blocks.
+//! Pool objects on the move: the coldest to a file, and others out of sparse blocks.
 
 use super::content::POOL_OBJECT_MAX;
 use super::location::{self, location_of};
@@ -13,21 +13,22 @@ use core::sync::atomic::Ordering;
 use ebb_pool::{Handle, Owners};
 use ebb_slots::{Locked, Slot, Stored, TableEntry};
 
-/// Which objects go back to a file.
+/// Which objects are written back to a file.
 #[derive(Clone, Copy)]
 pub enum WriteBack {
-    /// Those evicted longest ago that a round over the slots finds.
+    /// The objects evicted longest ago, as far as one round over the slots finds them.
     Oldest,
-    /// Those that a file would rather have, see [`SwapSpace::has_misplaced`], as far as a short look finds any.
+    /// The objects that a file would rather have (see [`SwapSpace::has_misplaced`]), as far as a short search finds
+    /// them.
     Misplaced,
 }
 
-/// Slots that one look for objects to write back goes through at most; fewer where only some objects will do, which costs a claim
-/// each.
+/// Most slots that one search for objects to write back visits. A search for misplaced objects visits fewer, because it
+/// must lock each slot to look at its object.
 const WRITE_BACK_LOOKS: u32 = 65_536;
 const MISPLACED_LOOKS: u32 = 4096;
 
-/// Objects on their way to a file, whose slots are claimed.
+/// Objects on their way to a file, whose slots are locked.
 struct Batch {
     slots: [Slot; BATCH],
     was: [Locked; BATCH],
@@ -43,7 +44,7 @@ impl Default for Batch {
 }
 
 impl SwapSpace {
-    /// Writes up to [`BATCH`] pool objects back to the file; how many. `data` needs room for a batch.
+    /// Writes up to [`BATCH`] pool objects back to a file; returns how many. `data` needs room for a batch.
     pub fn write_back(
         &self,
         writer: Writer<'_>,
@@ -82,22 +83,22 @@ impl SwapSpace {
 
     fn gather_oldest(&self, held: &Held, data: &mut [u8]) -> Batch {
         let now = self.clock.load(Ordering::Relaxed);
-        // Older than half of what was evicted since the pool was filled once.
+        // Old means evicted half a filling of the pool ago: at least half as many evictions as the pool has objects.
         let age_min = (self.content_pages.load(Ordering::Relaxed) / 2) as u32;
         let is_old = |slot| match self.slots.get(slot) {
             TableEntry::Stored(Stored { shadow, .. }) => now.wrapping_sub(shadow.0) >= age_min,
-            // What is in memory, clean, was of use lately.
+            // A slot whose page is in memory, clean, was of use lately.
             _ => false,
         };
         let is_unlocked =
             |slot| matches!(self.slots.get(slot), TableEntry::Stored(_) | TableEntry::Cached { locked: false, .. });
-        // Twice around at most.
+        // At most two rounds over the slots.
         let old = self.gather(held, data, WRITE_BACK_LOOKS, is_old, |_| true);
         if old.n > 0 { old } else { self.gather(held, data, WRITE_BACK_LOOKS, is_unlocked, |_| true) }
     }
 
-    /// Claims objects of the pool, of slots and of a kind that are wanted, and copies them to `data`: a batch at most, of so many
-    /// slots from where the last look ended.
+    /// Locks slots that `is_wanted` chooses and whose pool objects `takes` accepts, and copies the objects to `data`.
+    /// Stops after a batch, or after `looks` slots from where the last search ended.
     fn gather(
         &self,
         held: &Held,
@@ -117,7 +118,7 @@ impl SwapSpace {
             let Ok(locked) = self.slots.lock(slot, MOVING) else { continue };
             let loc = self.location(slot).load(Ordering::Acquire);
             let handle = Handle::from_bits(loc >> 8).filter(|_| is_in_pool(loc));
-            // SAFETY: the claim keeps the object in its place.
+            // SAFETY: the slot is locked, which keeps the object in its place.
             let object = handle.map(|handle| unsafe { self.pool.load(handle) });
             let Some(object) = object.filter(|object| takes(object)) else {
                 self.unclaim(held, slot, locked);
@@ -135,7 +136,7 @@ impl SwapSpace {
         batch
     }
 
-    /// Moves up to `objects_max` pool objects out of sparse blocks; how many.
+    /// Moves up to `objects_max` pool objects out of sparse blocks; returns how many.
     pub fn compact(&self, held: &Held, budget: &Budget, stats: &Shared, objects_max: usize) -> usize {
         let owners = SlotOwners { space: self, held, was: Cell::new(NOT_LOCKED) };
         let charging = self.memory.charging(budget, stats);
@@ -145,7 +146,7 @@ impl SwapSpace {
     }
 }
 
-/// Pool objects belong to slots: compaction claims a slot like a swap-in would.
+/// The slots as owners of pool objects: compaction locks a slot as a swap-in would.
 struct SlotOwners<'a> {
     space: &'a SwapSpace,
     held: &'a Held,
