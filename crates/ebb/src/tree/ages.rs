@@ -144,7 +144,7 @@ impl Member {
         from != 0 && to.saturating_sub(from) >= RICH_MS
     }
 
-    /// Notes that this process gets memory from `other`, which owes it. If this one has been a member for [`RICH_MS`],
+    /// Notes that this process gets memory from `other`, which owes it. If this one has been a member for `RICH_MS`,
     /// it will owe too as soon as it has more.
     pub fn owes_like(&self, other: &Self, now_ms: u64) {
         if now_ms.saturating_sub(self.since_ms.load(Relaxed)) >= RICH_MS {
