@@ -29,7 +29,7 @@ pub struct Work {
     /// The compressor's state.
     pub lz4: Lz4State,
     /// State words of the unit that is being swept.
-    pub saved: [u64; 512],
+    pub saved: [u64; UNIT_PAGES],
 }
 
 /// A buffer for the pages of a run on their way in.

@@ -87,12 +87,11 @@ pub(crate) struct Segment {
 }
 
 /// Unmaps the claimed present pages of the unit into `block`. Returns how many went; if none did, `block` is given back.
-pub(crate) fn stage(space: &Space, held: &Held, unit: usize, block: u32, saved: &mut [u64; 512]) -> usize {
-    let pages = UNIT_PAGES;
+pub(crate) fn stage(space: &Space, held: &Held, unit: usize, block: u32, saved: &mut [u64; UNIT_PAGES]) -> usize {
     let mut filled = [0u32; BUNDLES];
     let (mut at, mut refused) = (0, 0);
     let is_move_only = drivers::is_move_only(space, unit);
-    while let Some(segment) = next_segment(space, held, unit, at, pages, saved) {
+    while let Some(segment) = next_segment(space, held, unit, at, UNIT_PAGES, saved) {
         at = segment.end;
         if is_move_only {
             refused += unmap_by_move_only(space, unit, block, &segment, saved);
@@ -103,12 +102,12 @@ pub(crate) fn stage(space: &Space, held: &Held, unit: usize, block: u32, saved: 
     if refused > 0
         && let Some(unit) = space.table.unit(unit)
     {
-        unit.skip.fetch_max(if refused * 4 > pages { PINNED_SKIP } else { 0 }, Relaxed);
+        unit.skip.fetch_max(if refused * 4 > UNIT_PAGES { PINNED_SKIP } else { 0 }, Relaxed);
     }
     // The pages that went have their new states in `saved` now.
     let mut swept = 0;
     let mut tally = Tally::new(space, held);
-    for (i, raw) in saved[..pages].iter().enumerate() {
+    for (i, raw) in saved.iter().enumerate() {
         if *raw != NOT_CLAIMED && State::from_raw(*raw).tag() == Tag::Staged && is_frame_of(*raw, block) {
             filled[i / BUNDLE_FRAMES] += 1;
             swept += 1;
@@ -142,7 +141,7 @@ pub(crate) fn claim_unit(
     unit: usize,
     pages: usize,
     scope: Scope,
-    saved: &mut [u64; 512],
+    saved: &mut [u64; UNIT_PAGES],
 ) -> Claimed {
     let Scope { takes_shared, leaves, only, range } = scope;
     let most = only.map_or(space.sweep_max(), |only| only.most);
@@ -215,7 +214,7 @@ pub(crate) fn claim_unit(
 }
 
 /// Claims the pages from `start` to `end` that are not mapped, as far as possible.
-fn claim_hole(space: &Space, unit: usize, start: usize, end: usize, saved: &mut [u64; 512]) {
+fn claim_hole(space: &Space, unit: usize, start: usize, end: usize, saved: &mut [u64; UNIT_PAGES]) {
     for at in (start..end).step_by(PAGE) {
         if let Some(word) = space.table.word(at) {
             let state = word.load();
@@ -227,7 +226,7 @@ fn claim_hole(space: &Space, unit: usize, start: usize, end: usize, saved: &mut 
 }
 
 /// Ends the claims on pages `first..end` of the unit. They get the states in `saved`.
-pub(crate) fn unclaim(space: &Space, unit: usize, first: usize, end: usize, saved: &mut [u64; 512]) {
+pub(crate) fn unclaim(space: &Space, unit: usize, first: usize, end: usize, saved: &mut [u64; UNIT_PAGES]) {
     for (i, raw) in saved.iter_mut().enumerate().take(end).skip(first) {
         if *raw != NOT_CLAIMED {
             if let Some(word) = space.table.word(unit + i * PAGE) {
@@ -245,7 +244,7 @@ pub(crate) fn next_segment(
     unit: usize,
     mut at: usize,
     pages: usize,
-    saved: &[u64; 512],
+    saved: &[u64; UNIT_PAGES],
 ) -> Option<Segment> {
     let is_present = |i: usize| claims::is_present(saved[i]);
     while at < pages && !is_present(at) {
@@ -265,7 +264,7 @@ pub(crate) fn next_segment(
 }
 
 /// The way in which a segment is unmapped. MOVE is worth it if runs have at least `run_min` pages on average.
-pub(crate) fn way_of(space: &Space, segment: &Segment, saved: &[u64; 512], run_min: usize) -> Way {
+pub(crate) fn way_of(space: &Space, segment: &Segment, saved: &[u64; UNIT_PAGES], run_min: usize) -> Way {
     let saved = &saved[segment.first..segment.end];
     let (present, runs) = count_runs(saved);
     // The kernel does not move pages that are mapped more than once.
@@ -279,7 +278,7 @@ pub(crate) fn way_of(space: &Space, segment: &Segment, saved: &[u64; 512], run_m
 }
 
 /// Unmaps a segment. Pages that went get their staged state in `saved`.
-fn unmap(space: &Space, unit: usize, block: u32, segment: &Segment, saved: &mut [u64; 512]) {
+fn unmap(space: &Space, unit: usize, block: u32, segment: &Segment, saved: &mut [u64; UNIT_PAGES]) {
     let &Segment { first, end, .. } = segment;
     if end - first == 1 {
         stats::add(&space.stats.unmap_single_calls, 1);
@@ -296,7 +295,7 @@ fn unmap(space: &Space, unit: usize, block: u32, segment: &Segment, saved: &mut 
 }
 
 /// Unmaps the pages of a segment that can be moved, and drops none. Returns how many are pinned.
-fn unmap_by_move_only(space: &Space, unit: usize, block: u32, segment: &Segment, saved: &mut [u64; 512]) -> usize {
+fn unmap_by_move_only(space: &Space, unit: usize, block: u32, segment: &Segment, saved: &mut [u64; UNIT_PAGES]) -> usize {
     let &Segment { first, end, attr } = segment;
     if !attr.is_plain() {
         return 0;
@@ -326,7 +325,7 @@ fn unmap_by_move(
     block: u32,
     segment: &Segment,
     mut are_exclusive: bool,
-    saved: &mut [u64; 512],
+    saved: &mut [u64; UNIT_PAGES],
 ) -> (usize, Option<UffdError>) {
     let &Segment { mut first, end, attr } = segment;
     let mut refused = 0;
@@ -368,7 +367,7 @@ fn unmap_by_move(
 }
 
 /// Write-protects pages `first..end`, copies the present ones to their frames and drops the range.
-fn unmap_by_copy(space: &Space, unit: usize, block: u32, first: usize, end: usize, saved: &mut [u64; 512]) {
+fn unmap_by_copy(space: &Space, unit: usize, block: u32, first: usize, end: usize, saved: &mut [u64; UNIT_PAGES]) {
     let (start, len) = (unit + first * PAGE, (end - first) * PAGE);
     // From here on a thread that writes faults, finds the page busy and waits.
     if space.uffd().write_protect(start, len, true).is_err() {
@@ -416,7 +415,7 @@ fn unmap_by_copy(space: &Space, unit: usize, block: u32, first: usize, end: usiz
     }
 }
 
-fn mark_staged(space: &Space, unit: usize, block: u32, first: usize, end: usize, saved: &mut [u64; 512]) {
+fn mark_staged(space: &Space, unit: usize, block: u32, first: usize, end: usize, saved: &mut [u64; UNIT_PAGES]) {
     for (i, raw) in saved.iter_mut().enumerate().take(end).skip(first) {
         let state = State::from_raw(*raw);
         if state.tag() == Tag::Present {
@@ -427,7 +426,7 @@ fn mark_staged(space: &Space, unit: usize, block: u32, first: usize, end: usize,
 }
 
 /// The segment without its leading pages that are not present. None if nothing is left.
-fn trim(segment: Segment, saved: &[u64; 512]) -> Option<Segment> {
+fn trim(segment: Segment, saved: &[u64; UNIT_PAGES]) -> Option<Segment> {
     let first = (segment.first..segment.end).find(|i| State::from_raw(saved[*i]).tag() == Tag::Present)?;
     Some(Segment { first, ..segment })
 }
