@@ -50,8 +50,9 @@ lint: ## format, clippy, rustdoc, tidy
 unit: build ## unit and behaviour tests of every crate
 	cargo test --workspace --profile checks
 	cargo run --quiet --profile checks -p ebb --example embed
-	python3 bench/micro/test_bench.py
+	python3 bench/rig/test_rig.py
 	python3 bench/suite/test_suite.py
+	python3 bench/programs/test_compare.py
 	@tools/unit-fallbacks squeeze
 .PHONY: unit-long
 unit-long: build ## more of the behaviour tests with each fallback
@@ -176,7 +177,7 @@ SUITE := $(or $(wildcard $(BENCH_PYTHON)/bin/python3),/usr/bin/python3) bench/su
 BENCH_PART := $(QUICK)$(if $(JOIN),,$(ONLY))
 
 # Rows of each kind, for `make test`.
-BENCH_QUICK := swapin zeros GET program uniform records
+BENCH_QUICK := swapin zeros GET program uniform random-write hard records
 
 .PHONY: bench bench-quick bench-packages bench-python
 bench: build bench-packages ## the proof: every workload beside the kernel's swap, hours; ONLY=TEXT, ROUNDS=N, PLACES=a,b, JOIN=FILE, QUICK=1 (root)
@@ -200,13 +201,8 @@ bench-python: ## duckdb and blosc2 for the suite, from PyPI, in a directory of t
 	$(BENCH_PYTHON)/bin/pip install -q -r bench/requirements.txt
 
 .PHONY: bench-micro
-bench-micro: build ## Ebb beside the kernel's swap on zram, interleaved, at equal total RAM (root)
-	python3 bench/micro/run.py --ebb $(EBB)
-
-.PHONY: bench-build
-bench-build: build ## a kernel built beside the kernel's swap on zram, interleaved, at equal total RAM (root)
-	tools/install-packages tests/trees/packages-long.txt
-	bench/micro/build.py --ebb $(EBB)
+bench-micro: ## of `make bench` the single accesses, and swap-out and swap-in by kind of data (root)
+	@$(MAKE) --no-print-directory bench ONLY="access swapping"
 
 .PHONY: bench-bound
 bench-bound: build ## by how much programs pass their budget, as their cgroup counts it; NODE=DIR with webpack and eslint (root)
@@ -219,11 +215,11 @@ bench-slots-quick: # what it checks on the way, without time to measure
 
 .PHONY: bench-overhead
 bench-overhead: build ## programs with all the RAM they want, alone and under Ebb
-	python3 bench/micro/overhead.py --ebb $(EBB)
+	python3 bench/programs/overhead.py --ebb $(EBB)
 
 .PHONY: bench-startup
 bench-startup: build ## what a short command costs: plain, with the agent inert, and under Ebb
-	python3 bench/micro/startup.py --ebb $(EBB)
+	python3 bench/programs/startup.py --ebb $(EBB)
 
 .PHONY: install uninstall
 install: ## install what was built below PREFIX (/usr/local)

@@ -1,8 +1,7 @@
 """Reports as parts of a page of documentation."""
 
-# Options that say where things are, with a value and without.
+# Options that say where things are.
 PATHS = ("--ebb", "--micro", "--json", "--doc", "--plots", "--from", "--join")
-PLAIN = ("--no-build",)
 
 
 def told(arguments):
@@ -13,7 +12,7 @@ def told(arguments):
             skip = False
         elif argument.split("=")[0] in PATHS:
             skip = "=" not in argument
-        elif argument not in PLAIN:
+        else:
             kept.append(argument)
     return kept
 

@@ -1,6 +1,7 @@
 """Where a workload runs: with all the RAM it wants, in a cgroup with a limit and the kernel's swap, in one without swap,
-or under Ebb. A place is made for one run and closed after it."""
+under Ebb, or on Ebb's engine alone. A place is made for one run and closed after it."""
 
+import contextlib
 import json
 import os
 import resource
@@ -14,8 +15,10 @@ from .group import Group
 from .process import Process
 from .swap import KINDS
 
-ALONE, NO_SWAP, EBB = "none", "noswap", "ebb"
-TITLES = {ALONE: "all in RAM", NO_SWAP: "limit, no swap", EBB: "Ebb"}
+ALONE, NO_SWAP, EBB, ENGINE = "none", "noswap", "ebb", "engine"
+# Those that have a budget.
+OURS = (EBB, ENGINE)
+TITLES = {ALONE: "all in RAM", NO_SWAP: "limit, no swap", EBB: "Ebb", ENGINE: "engine"}
 
 
 def title(name):
@@ -33,6 +36,9 @@ class Done(NamedTuple):
 
 class Place:
     """All in RAM; what the others add, they override."""
+
+    # The budget, where there is one.
+    ram_bytes = None
 
     def __init__(self, journal, limit_bytes=None):
         self.journal = journal
@@ -63,11 +69,11 @@ class Place:
     def run(self, command, seconds, **options):
         """Runs a command to its end, which must be a good one."""
         before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
-        process = self.start(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
+        process = self.start(command, **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options)
         out, err = process.wait(seconds)
         wall, after = time.monotonic() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
         if process.child.returncode != 0:
-            said = (err or out).strip().splitlines()
+            said = (err or out or "").strip().splitlines()
             raise Failed(f"{os.path.basename(command[0])}: status {process.child.returncode}{': ' + said[-1] if said else ''}")
         system = after.ru_stime - before.ru_stime
         return Done(out, wall, after.ru_utime - before.ru_utime + system, system)
@@ -156,6 +162,31 @@ class Ebb(Place):
         return self.ram_bytes
 
 
+class Engine(Place):
+    """Ebb's engine in the workload itself, without the agent; the command is one of ebb-bench-micro."""
+
+    def __init__(self, journal, ram_bytes):
+        super().__init__(journal)
+        self.ram_bytes = ram_bytes
+
+    def command(self, command):
+        return super().command([*command, "--in-process", str(self.ram_bytes)])
+
+    def total_bytes(self):
+        return self.ram_bytes
+
+
+@contextlib.contextmanager
+def blamed(where):
+    """Why it failed is not what it says, if the out-of-memory killer ended one of its processes."""
+    try:
+        yield
+    except Failed as failed:
+        if where.group.oom_kills():
+            raise Killed(f"killed: out of memory; {failed}") from None
+        raise
+
+
 def make(name, journal, limit_bytes, ram_bytes, ebb, scratch, contained=False):
     """The place of that name: `limit_bytes` for the kernel's, none for no limit, `ram_bytes` for Ebb, which also is inside the
     limit when `contained`."""
@@ -163,4 +194,6 @@ def make(name, journal, limit_bytes, ram_bytes, ebb, scratch, contained=False):
         return Place(journal)
     if name == EBB:
         return Ebb(journal, ebb, ram_bytes, scratch, limit_bytes if contained else None)
+    if name == ENGINE:
+        return Engine(journal, ram_bytes)
     return Kernel(journal, name, limit_bytes, scratch)

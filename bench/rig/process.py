@@ -1,6 +1,5 @@
 """Starting processes so that they are ended whatever happens to this one."""
 
-import json
 import os
 import signal
 import subprocess
@@ -37,15 +36,3 @@ class Process:
             os.killpg(self.child.pid, signal.SIGKILL)
         self.child.wait()
         self.journal.forget(self.entry)
-
-
-def json_of(journal, command, seconds):
-    """Runs a command that prints one line of JSON."""
-    process = Process(journal, command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    out, err = process.wait(seconds)
-    code = process.child.returncode
-    if code != 0:
-        how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
-        said = err.strip().splitlines()
-        raise Failed(f"{how}{': ' + said[-1] if said else ''}")
-    return json.loads(out)

@@ -1,4 +1,4 @@
-"""redis: GET at random, alone and while BGSAVE runs."""
+"""A redis-server with values such as services keep, and the client that asks it for them."""
 
 import json
 import os
@@ -7,11 +7,9 @@ import shutil
 import socket
 import subprocess
 import tempfile
-import threading
 import time
 
-from .errors import MIB, Failed
-from .group import Group
+from .errors import Failed
 from .process import Process
 from .stop import together
 
@@ -147,142 +145,6 @@ def gets_per_second(journal, port, nr_keys, requests):
         if fields[0] == "GET":
             return float(fields[1])
     raise Failed(f"redis-benchmark: {(err or out).strip()[-200:]}")
-
-
-class Sampler(threading.Thread):
-    """The most anonymous memory that a cgroup's processes held, looked at every 50 ms."""
-
-    def __init__(self, group):
-        super().__init__(daemon=True)
-        self.group, self.peak, self.done = group, 0, threading.Event()
-        self.start()
-
-    def run(self):
-        while not self.done.wait(0.05):
-            self.peak = max(self.peak, self.group.anonymous_bytes())
-
-    def take(self):
-        """The peak since the last time."""
-        peak, self.peak = self.peak, 0
-        return peak
-
-    def close(self):
-        self.done.set()
-        self.join()
-
-
-def load_and_get(journal, server, zram, sampler, nr_keys, requests, values):
-    """Loads, measures, checks; what was found."""
-    start = time.monotonic()
-    server.load(values, nr_keys)
-    found = {"load_s": time.monotonic() - start}
-    found["used_memory_bytes"] = int(server.info("memory")["used_memory"])
-    gets_per_second(journal, server.port, nr_keys, requests // 4)
-    found["get_rps"] = gets_per_second(journal, server.port, nr_keys, requests)
-    if zram:
-        found["zram"] = zram.memory()
-    found["anonymous_peak_bytes"] = sampler.take()
-    server.check(values, nr_keys)
-    return found
-
-
-def save_and_get(journal, server, zram, sampler, nr_keys, requests, values):
-    """What is measured while a child of a loaded server saves."""
-    sampler.take()
-    start = time.monotonic()
-    server.ask(b"BGSAVE")
-    chunk, spent, done, share = requests // 6, 0.0, 0, 1.0
-    while True:
-        rps = gets_per_second(journal, server.port, nr_keys, chunk)
-        running = server.info("persistence")["rdb_bgsave_in_progress"] == "1"
-        # The chunk in which it ended was only in part beside it; it counts when there is no other.
-        if running or not done:
-            spent, done, share = spent + chunk / rps, done + chunk, 1.0 if running else 0.5
-        if not running:
-            break
-        if time.monotonic() - start > 300:
-            raise Failed("BGSAVE takes more than 300 s")
-    found = {"save_s": time.monotonic() - start}
-    found["save_get_rps"] = done / spent
-    found["save_covered_whole"] = share == 1.0
-    if server.info("persistence")["rdb_last_bgsave_status"] != "ok":
-        raise Failed("BGSAVE failed")
-    server.check(values, nr_keys)
-    if zram:
-        found["save_zram_peak_bytes"] = zram.memory()["peak_bytes"]
-    found["save_anonymous_peak_bytes"] = sampler.take()
-    return found
-
-
-def run_server(plan, journal, zram, sizes, prefix, limit_bytes, with_save):
-    """One server from its start to its end, in a cgroup; what was found. `prefix` is the command that runs it."""
-    nr_keys, _, requests = sizes
-    group = sampler = server = None
-    try:
-        group = Group(journal, limit_bytes)
-        sampler = Sampler(group)
-        server = Server(journal, lambda command: group.wrap(prefix + command))
-        values = Values()
-        found = load_and_get(journal, server, zram, sampler, nr_keys, requests, values)
-        if with_save:
-            found |= save_and_get(journal, server, zram, sampler, nr_keys, requests, values)
-        return found
-    finally:
-        if sampler:
-            sampler.close()
-        if server:
-            server.close()
-        if group:
-            group.close()
-
-
-def run_ebb(plan, journal, sizes, ram_bytes, with_save):
-    """A server whose whole tree has a budget."""
-    stats = os.path.join(plan.scratch, "redis-stats.json")
-    prefix = [plan.ebb, "run", "--ram", str(ram_bytes), "--stats", stats, "-q", "--"]
-    found = run_server(plan, journal, None, sizes, prefix, None, with_save)
-    if os.path.exists(stats):
-        with open(stats, encoding="utf-8") as file:
-            whole = json.load(file)
-        os.unlink(stats)
-        found["counters"] = whole["counters"]
-        if whole["error"]:
-            raise Failed(whole["error"])
-    return found
-
-
-def run_system(plan, journal, zram, sizes, system, ram):
-    """A system's figures. The kernel's run puts into `ram` what it took, without BGSAVE and with it; Ebb gets the same,
-    in a server for each."""
-    limit_bytes = sizes[1] * MIB
-    if system == "none":
-        return run_server(plan, journal, None, sizes, [], None, True)
-    if system == "kernel":
-        zram.reset_peak()
-        found = run_server(plan, journal, zram, sizes, [], limit_bytes, True)
-        ram["get"] = limit_bytes + found["zram"]["peak_bytes"]
-        ram["save"] = limit_bytes + found["save_zram_peak_bytes"]
-    else:
-        found = run_ebb(plan, journal, sizes, ram["save"], True)
-        found["save_counters"] = found.pop("counters", None)
-        found |= run_ebb(plan, journal, sizes, ram["get"], False)
-    return found | {"total_bytes": ram["get"], "save_total_bytes": ram["save"]}
-
-
-def run_round(plan, journal, zram, nr, sizes, results, say):
-    """One round of redis under every system; `sizes` is (keys, limit in MiB, requests)."""
-    ram = {}
-    for system in plan.systems:
-        # The engine alone manages only what the benchmark asks it for.
-        if system == "engine" or (system == "ebb" and not ram):
-            continue
-        try:
-            found = run_system(plan, journal, zram, sizes, system, ram)
-        except (Failed, OSError) as failure:
-            say(f"redis, {system}: failed: {failure}")
-            found = {"failed": str(failure)}
-        found["round"] = nr
-        results.setdefault(system, []).append(found)
 
 
 def missing():

@@ -78,11 +78,11 @@ class Journal:
         except FileNotFoundError:
             left = None
         except (OSError, ValueError):
-            print(f"bench-micro: {self.path} is unreadable; it is replaced", file=sys.stderr)
+            print(f"bench: {self.path} is unreadable; it is replaced", file=sys.stderr)
             left = None
         # A boot undoes everything but files, and hands numbers out anew.
         if left and left["boot"] == boot_id():
-            print(f"bench-micro: undoing {len(left['entries'])} changes that a killed run left", file=sys.stderr)
+            print(f"bench: undoing {len(left['entries'])} changes that a killed run left", file=sys.stderr)
             self.entries = left["entries"]
             self.undo()
         self.save()
@@ -116,7 +116,7 @@ class Journal:
             try:
                 UNDO[entry[0]](*entry[1:])
             except (OSError, subprocess.SubprocessError) as error:
-                print(f"bench-micro: could not undo {entry}: {error}", file=sys.stderr)
+                print(f"bench: could not undo {entry}: {error}", file=sys.stderr)
                 stuck.insert(0, entry)
         self.entries = stuck
 

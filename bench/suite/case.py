@@ -48,6 +48,8 @@ class Case:
     seconds = 300
     # The most rounds, for what takes minutes.
     rounds_max = 100
+    # How many times better than the kernel Ebb aims to be by the first metric, if it is said.
+    aim = None
 
     def __init__(self, name, metrics, limit_mib):
         self.name = name
@@ -64,11 +66,15 @@ class Case:
 
     def places(self, wanted):
         """In which places, of those that are wanted, it runs, in order: the kernel's first says how much RAM Ebb gets."""
-        return [name for name in wanted if name != place.NO_SWAP]
+        return [name for name in wanted if name not in (place.NO_SWAP, place.ENGINE)]
 
     def ram_bytes(self, kernel_total_bytes):
         """Ebb's budget: all that the kernel's side had."""
         return kernel_total_bytes
+
+    def derived(self, values, alone):
+        """Further values of a run, by what it costs with all in RAM: `alone` has the median of each value there, if there is any."""
+        return {}
 
     def missing(self):
         """Why it cannot run on this machine, or None."""

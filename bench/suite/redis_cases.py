@@ -9,6 +9,7 @@ from rig.errors import Failed
 
 GETS = Metric("GET", "requests/s", more_is_better=True, places=0)
 SAVE = Metric("BGSAVE", "s", places=1)
+LOADING = Metric("loading", "s", places=1)
 
 
 class Redis(Case):
@@ -27,13 +28,15 @@ class Redis(Case):
         server = redis.Server(context.journal, where.command)
         try:
             values = context.data.setdefault("redis", redis.Values())
+            start = time.monotonic()
             server.load(values, self.nr_keys)
+            loading = time.monotonic() - start
             redis.gets_per_second(context.journal, server.port, self.nr_keys, self.requests // 4)
             found = self.save(server, context) if self.with_save else self.get(server, context)
             server.check(values, self.nr_keys)
         finally:
             server.close()
-        return found
+        return found | {LOADING.name: loading}
 
     def get(self, server, context):
         return {GETS.name: redis.gets_per_second(context.journal, server.port, self.nr_keys, self.requests)}
@@ -51,6 +54,8 @@ class Redis(Case):
                 spent, done = spent + chunk / rate, done + chunk
             if not is_running:
                 break
+            if time.monotonic() - start > self.seconds:
+                raise Failed(f"BGSAVE takes more than {self.seconds} s")
         took = time.monotonic() - start
         if server.info("persistence")["rdb_last_bgsave_status"] != "ok":
             raise Failed("BGSAVE failed")
@@ -64,6 +69,6 @@ def cases(quick):
     # Some 1,300 bytes a key.
     nr_keys, requests, limit_mib = (30_000, 40_000, 20) if quick else (500_000, 300_000, 300)
     return [
-        Redis("GET", [GETS], nr_keys, requests, limit_mib, False),
+        Redis("GET", [GETS, LOADING], nr_keys, requests, limit_mib, False),
         Redis("GET during BGSAVE", [GETS, SAVE], nr_keys, requests, limit_mib, True),
     ]

@@ -35,6 +35,14 @@ TABLES = {
         "Swap-in refactor: `fio --ioengine=mmap --rw=randrw`, 16 jobs on tmpfs in 2 GiB with lzo-rle: zipf 1.2 7,339 -> 7,305 MiB/s"
         " (reads; writes are as many), zipf 0.5 770 -> 775, uniform 537 -> 552 (+2.7 %). fio's processes share a file on tmpfs. Ebb"
         " manages private memory, so these rows run one process with two threads, and their figure counts reads and writes.")),
+    "access": ("Single accesses", (
+        "256 MiB of data like a heap's, a limit of 102 MiB. A miss costs what an access costs beyond an access with all in RAM, divided"
+        " by the share of accesses whose page was not in memory. Everything that Ebb spends is included: reclaim, and faults on pages"
+        " that were only staged. zipf-read has an exponent of 0.99. seq-read and seq-write are a repeated scan.")),
+    "swapping": ("Swap-out and swap-in by kind of data", (
+        "256 MiB of data, a limit of 64 MiB. *out*: memory is filled beyond RAM. *in*: it is read back in order for the first time."
+        " 1 us a page is 3,906 MiB/s. Hard data takes as much RAM in zram as outside, and with that much RAM Ebb would swap nothing:"
+        " for hard data Ebb gets only the limit, and a file on disk.")),
     "analytics": ("Analytics over more rows than fit", (
         "This workload comes from no kernel patch. numpy.memmap and blosc2 are the same job written for little RAM. They have no"
         " swap, and their limit is the RAM that the row of numpy had in all.")),
@@ -51,6 +59,12 @@ def by_round(runs, case, where, metric):
     """{round: value} of a metric of a row in a place."""
     of_it = (run for run in runs if run["table"] == case.table and run["case"] == case.name and run["place"] == where)
     return {run["round"]: run["values"][metric.name] for run in of_it if metric.name in run.get("values", {})}
+
+
+def gains_of(runs, case, metric, where, kernel):
+    """How many times better a row is in a place than in a kernel's, round by round."""
+    ours, theirs = (by_round(runs, case, name, metric) for name in (where, kernel))
+    return gains(ours, theirs, metric.more_is_better)
 
 
 def spread(values, places):
@@ -72,7 +86,9 @@ def state(runs, case, where):
     of_it = [run for run in runs if (run["table"], run["case"], run["place"]) == (case.table, case.name, where)]
     if any("killed" in run for run in of_it):
         return f"killed ({sum('killed' in run for run in of_it)} of {len(of_it)})"
-    return "failed" if of_it else ""
+    if any("failed" in run for run in of_it):
+        return "failed"
+    return "-" if of_it else ""
 
 
 def total(runs, case, where):
@@ -91,8 +107,14 @@ def beside(runs, case, places):
     return "; ".join(" + ".join(pair) for pair in found) if any(value != "-" for pair in found for value in pair) else ""
 
 
+def ours_of(places, first_kernel):
+    """The places that are compared with the kernel's."""
+    return [where for where in place.OURS if where in places and first_kernel in places]
+
+
 def rows_of(runs, cases, places, first_kernel):
     compared = [where for where in (first_kernel, place.EBB) if where in places]
+    ours = ours_of(places, first_kernel)
     rows = []
     for case in cases:
         for metric in case.metrics:
@@ -101,8 +123,7 @@ def rows_of(runs, cases, places, first_kernel):
             for where in places:
                 found = values[where]
                 row.append(spread(found.values(), metric.places) if found else state(runs, case, where))
-            if first_kernel in places and place.EBB in places:
-                row.append(gain(gains(values[place.EBB], values[first_kernel], metric.more_is_better)))
+            row += [gain(gains_of(runs, case, metric, where, first_kernel)) for where in ours]
             is_first = metric is case.metrics[0]
             row.append(total(runs, case, compared[0]) if is_first and compared else "")
             row.append(beside(runs, case, compared) if is_first else "")
@@ -111,19 +132,35 @@ def rows_of(runs, cases, places, first_kernel):
     return rows
 
 
+def aims(runs, cases, places, first_kernel):
+    """How many rows reach what Ebb aims at, by what counts in them."""
+    lines = []
+    for aim, metric in dict.fromkeys((case.aim, case.metrics[0]) for case in cases if case.aim):
+        alike = [case for case in cases if (case.aim, case.metrics[0]) == (aim, metric)]
+        for where in ours_of(places, first_kernel):
+            by_row = [gains_of(runs, case, metric, where, first_kernel) for case in alike]
+            medians = [statistics.median(values) for values in by_row if values]
+            if medians:
+                lines.append(
+                    f"- {place.title(where)} is better by {number(min(medians))} to {number(max(medians))} in *{metric.name}*."
+                    f" {sum(value >= aim for value in medians)} of {len(medians)} rows reach the aim of {aim}."
+                )
+    return [*lines, ""] if lines else []
+
+
 def section(name, found, cases):
     runs = [run for run in found["runs"] if run["table"] == name]
     of_it = [cases[key] for key in dict.fromkeys((run["table"], run["case"]) for run in runs)]
-    wanted = [place.ALONE, place.NO_SWAP, *swap.KINDS, place.EBB]
+    wanted = [place.ALONE, place.NO_SWAP, *swap.KINDS, *place.OURS]
     places = [where for where in wanted if any(run["place"] == where for run in runs)]
     first_kernel = next((where for where in found["places"] if where in swap.KINDS), None)
     head = ["", "", *(place.title(where) for where in places)]
-    if first_kernel in places and place.EBB in places:
-        head.append("Ebb is better by")
+    head += [f"{place.title(where)} is better by" for where in ours_of(places, first_kernel)]
     head.append("RAM in all, MiB")
     head.append("page cache + kernel memory, MiB: " + "; ".join(place.title(where) for where in (first_kernel, place.EBB) if where in places))
     heading, source = TABLES[name]
-    return [f"### {heading}", "", source, "", table(head, rows_of(runs, of_it, places, first_kernel)), ""]
+    rows = rows_of(runs, of_it, places, first_kernel)
+    return [f"### {heading}", "", source, "", *aims(runs, of_it, places, first_kernel), table(head, rows), ""]
 
 
 def summary(found, cases):
@@ -134,12 +171,29 @@ def summary(found, cases):
     for key in dict.fromkeys((run["table"], run["case"]) for run in in_order if run["table"] != "curve"):
         case = cases[key]
         metric = case.metrics[0]
-        ours, theirs = (by_round(found["runs"], case, where, metric) for where in (place.EBB, first_kernel))
-        values = gains(ours, theirs, metric.more_is_better)
+        values = gains_of(found["runs"], case, metric, place.EBB, first_kernel)
         if values:
             middle = statistics.median(values)
             rows.append([case.table, case.name, metric.name, gain(values), "" if middle >= 1 else "**slower**"])
     return [table(["", "", "by", f"Ebb against {place.title(first_kernel)}", ""], rows), ""] if rows else []
+
+
+def completed(found, cases):
+    """What was found, with the values that cases derive from those with all in RAM, whichever round had them."""
+    alone = {}
+    for run in found["runs"]:
+        if run["place"] == place.ALONE:
+            for name, value in run.get("values", {}).items():
+                alone.setdefault((run["table"], run["case"]), {}).setdefault(name, []).append(value)
+    medians = {key: {name: statistics.median(values) for name, values in of_it.items()} for key, of_it in alone.items()}
+
+    def whole(run):
+        if "values" not in run:
+            return run
+        key = run["table"], run["case"]
+        return run | {"values": run["values"] | cases[key].derived(run["values"], medians.get(key))}
+
+    return found | {"runs": [whole(run) for run in found["runs"]]}
 
 
 def parts_of(found):
@@ -191,13 +245,15 @@ def origins(parts):
 
 
 def text(found, cases):
+    found = completed(found, cases)
     lines = origins(parts_of(found))
     lines += [
         "Each cell has the median of the rounds, with (least..most). *Ebb is better by* compares throughput or time of Ebb with the"
         " kernel's, round by round: the median, and its 95 % bootstrap interval. Below 1 Ebb is slower. *RAM in all* is what the"
         " kernel's side had: the most that its cgroup held within the limit, page cache and kernel memory included, plus the most RAM"
-        " that its swap took. Ebb's budget is the same amount. Page cache and kernel memory of Ebb's cgroup come on top of the budget."
-        " The last column has the most of each, for both sides.",
+        " that its swap took. Ebb's budget is the same amount; where the kernel's run was killed, it is what that run had until then."
+        " Page cache and kernel memory of Ebb's cgroup come on top of the budget. The last column has the most of each, for both"
+        " sides.",
         "",
     ]
     if found["quick"]:

@@ -40,7 +40,8 @@ ROUNDS, ROUNDS_QUICK = 5, 1
 def all_cases(quick):
     return [
         *micro_cases.usemem(quick), *micro_cases.pageout(quick), *redis_cases.cases(quick), *sysbench_cases.cases(quick),
-        *builds.cases(quick), *micro_cases.copies(quick), *analytics.cases(quick), *noswap.cases(quick), *micro_cases.curves(quick),
+        *builds.cases(quick), *micro_cases.copies(quick), *micro_cases.accesses(quick), *micro_cases.swapping(quick),
+        *analytics.cases(quick), *noswap.cases(quick), *micro_cases.curves(quick),
     ]  # fmt: skip
 
 
@@ -49,7 +50,7 @@ def options(arguments=None):
     parser.add_argument("--only", action="append", default=[], metavar="TEXT", help="only tables or rows with TEXT in their names; may be repeated")
     parser.add_argument("--rounds", type=int, help=f"rounds ({ROUNDS}; {ROUNDS_QUICK} with --quick; fewer for rows that take minutes)")
     parser.add_argument("--quick", action="store_true", help="little data, to see that everything works: its times say nothing")
-    parser.add_argument("--places", default=",".join(DEFAULT), help=f"where to run: none, {', '.join(swap.KINDS)}, ebb ({','.join(DEFAULT)}); Ebb gets the RAM of the first kernel place")
+    parser.add_argument("--places", default=",".join(DEFAULT), help=f"where to run: none, {', '.join(swap.KINDS)}, ebb, engine ({','.join(DEFAULT)}); engine is Ebb without the agent, where a row can; Ebb gets the RAM of the first kernel place")
     parser.add_argument("--json", metavar="FILE", help="write every figure there")
     parser.add_argument("--from", dest="source", metavar="FILE", help="measure nothing; report what a run has written there with --json")
     parser.add_argument("--join", metavar="FILE", help="report also the tables that an earlier run wrote there with --json, and this one has not")
@@ -60,10 +61,10 @@ def options(arguments=None):
     parser.add_argument("--micro", default=os.path.join(TARGET, "ebb-bench-micro"), help="the program that uses memory")
     parsed = parser.parse_args(arguments)
     parsed.places = parsed.places.split(",")
-    unknown = set(parsed.places) - {place.ALONE, place.EBB, *swap.KINDS}
+    unknown = set(parsed.places) - {place.ALONE, *place.OURS, *swap.KINDS}
     if unknown:
         parser.error(f"--places: there is no {', '.join(sorted(unknown))}")
-    if place.EBB in parsed.places and not any(name in swap.KINDS for name in parsed.places):
+    if set(place.OURS) & set(parsed.places) and not any(name in swap.KINDS for name in parsed.places):
         parser.error("--places: Ebb needs a kernel place beside it, which says how much RAM it gets")
     if parsed.rounds is None:
         parsed.rounds = ROUNDS_QUICK if parsed.quick else ROUNDS
@@ -80,7 +81,7 @@ def chosen_cases(chosen):
 def in_order(case, wanted):
     """The kernel before Ebb, which gets as much RAM as it had."""
     found = case.places(wanted)
-    return [name for name in found if name != place.EBB] + [name for name in found if name == place.EBB]
+    return sorted(found, key=lambda name: name in place.OURS)
 
 
 def run_one(case, name, context, ram_bytes):
@@ -88,13 +89,12 @@ def run_one(case, name, context, ram_bytes):
     where = place.make(name, context.journal, case.limit_of(context), ram_bytes, context.ebb, context.scratch, case.contained)
     try:
         try:
-            found = case.run(where, context)
-        except Failed as failed:
-            # Why it failed is not what it says, if somebody has killed it.
-            if where.group.oom_kills():
-                raise Killed(f"killed: out of memory; {failed}") from None
-            raise
-        where.check()
+            with place.blamed(where):
+                found = case.run(where, context)
+            where.check()
+        except Killed as killed:
+            # What was too little for the kernel's swap is what Ebb gets.
+            return {"killed": str(killed), "total_bytes": where.total_bytes()}
         return {"values": found, "total_bytes": where.total_bytes(), **where.beside(), "account": where.account()}
     finally:
         where.close()
@@ -103,8 +103,6 @@ def run_one(case, name, context, ram_bytes):
 def outcome(case, name, context, ram_bytes):
     try:
         return run_one(case, name, context, ram_bytes)
-    except Killed as killed:
-        return {"killed": str(killed)}
     except (Missing, Failed, OSError) as failed:
         return {"failed": str(failed)}
 
@@ -144,18 +142,19 @@ def measure(chosen, cases, context, skipped):
         progress.begin((case.table, case.name, name))
         key = (case.table, case.name)
         kernel_bytes = had.get(key)
-        if name == place.EBB and kernel_bytes is None and not case.contained:
+        if name in place.OURS and kernel_bytes is None and not case.contained:
             found = {"failed": "the kernel's run failed, so that nothing says how much RAM to give"}
         else:
-            found = outcome(case, name, context, case.ram_bytes(kernel_bytes) if name == place.EBB else None)
+            found = outcome(case, name, context, case.ram_bytes(kernel_bytes) if name in place.OURS else None)
         if name in swap.KINDS and name == next(kind for kind in chosen.places if kind in swap.KINDS):
             had[key] = found.get("total_bytes")
         results.append({"table": case.table, "case": case.name, "place": name, "round": nr, **found})
         bad = found.get("failed") or found.get("killed")
         if bad:
             progress.say(f"{case.table}, {case.name}, {name}: {bad}")
-        first = case.metrics[0]
-        progress.end("" if bad else f"{found['values'][first.name]:.{first.places}f} {first.unit}")
+        # What counts may be known at the end only.
+        first = next((metric for metric in case.metrics if metric.name in found.get("values", {})), None)
+        progress.end(f"{found['values'][first.name]:.{first.places}f} {first.unit}" if first else "")
     progress.close()
     return results
 

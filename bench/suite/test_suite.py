@@ -1,6 +1,7 @@
 """Tests of the suite that need neither root nor swap: python3 bench/suite/test_suite.py"""
 
 import io
+import json
 import os
 import sys
 import tempfile
@@ -15,8 +16,8 @@ import profiler  # noqa: E402
 import report  # noqa: E402
 import run as suite  # noqa: E402
 from case import Case, Context, Metric  # noqa: E402
-from rig import figures, group, page, place, progress, swap  # noqa: E402
-from rig.errors import Failed  # noqa: E402
+from rig import page, place  # noqa: E402
+from rig.errors import MIB, Failed  # noqa: E402
 
 TIME = Metric("time", "s")
 RATE = Metric("rate", "1/s", more_is_better=True)
@@ -97,6 +98,21 @@ class MeasureTest(unittest.TestCase):
         self.assertNotIn("failed", runs[0])
         self.assertIn("out of memory", runs[0]["killed"])
 
+    def test_ebb_gets_what_was_too_little_for_the_kernel(self):
+        row = Row(outcomes=lambda where: Failed("status -9") if where.name != "ebb" else {"time": 1.0})
+        runs, made = measured([row], ["zram-lz4", "ebb"], kills={"zram-lz4": 1})
+        self.assertEqual((made[-1].name, made[-1].ram_bytes), ("ebb", 12 << 20))
+        self.assertEqual(runs[1]["values"], {"time": 1.0})
+
+    def test_the_engine_alone_is_measured_where_a_row_can(self):
+        cell = micro_cases.Swapping("mixed", 1, 256)
+        self.assertEqual(suite.in_order(cell, ["engine", "none", "ebb", "zram-lz4"]), ["zram-lz4", "ebb", "engine"])
+        self.assertEqual(suite.in_order(Row(), ["engine", "none", "ebb", "zram-lz4"]), ["none", "zram-lz4", "ebb"])
+
+    def test_what_counts_may_be_known_only_once_all_has_run(self):
+        runs, _ = measured([Row(metrics=[RATE, TIME], outcomes=lambda where: {"time": 1.0})], ["none"])
+        self.assertEqual(runs[0]["values"], {"time": 1.0})
+
     def test_what_takes_more_memory_than_there_is_cannot_run(self):
         rows = micro_cases.pageout(quick=False)
         for available, able in ((1 << 10, 0), (8 << 10, 3), (64 << 10, 4)):
@@ -120,22 +136,54 @@ class MeasureTest(unittest.TestCase):
     def test_ebb_without_a_kernel_beside_it_is_refused(self):
         with mock.patch("sys.stderr", io.StringIO()), self.assertRaises(SystemExit):
             suite.options(["--places", "none,ebb"])
-        with mock.patch("sys.stderr", io.StringIO()), self.assertRaises(SystemExit):
-            suite.options(["--places", "zram-lz5"])
+        for places in ("none,engine", "zram-lz5"):
+            with mock.patch("sys.stderr", io.StringIO()), self.assertRaises(SystemExit):
+                suite.options(["--places", places])
+        self.assertEqual(suite.options(["--places", "zram-lz4,ebb,engine"]).places, ["zram-lz4", "ebb", "engine"])
 
 
-class FiguresTest(unittest.TestCase):
-    def test_a_gain_is_above_one_where_ebb_is_better(self):
-        ours, theirs = {0: 2.0, 1: 4.0, 3: 1.0}, {0: 4.0, 1: 4.0, 2: 1.0}
-        self.assertEqual(figures.gains(ours, theirs, False), [2.0, 1.0])
-        self.assertEqual(figures.gains(ours, theirs, True), [0.5, 1.0])
+def found_by_micro(ns_per_access, missing, **more):
+    """What ebb-bench-micro prints, as far as cases look."""
+    return {
+        "ns_per_access": ns_per_access, "cpu_ns_per_access": ns_per_access * 2, "accesses_per_second": 1000, "accesses": 100,
+        "pages_in": int(missing * 100), "pages_in_per_access": missing, "wall_ns": 1_000_000, "latency_ns": {"p50": 1, "p99": 2, "p999": 3},
+        "fill_beyond": {"pages": 50, "wall_ns": 200_000, "cpu_ns": 100_000}, "ebb": {}, **more,
+    }  # fmt: skip
 
-    def test_the_interval_holds_the_median_and_needs_three_rounds(self):
-        values = [1.0, 1.1, 1.2, 5.0, 0.9]
-        low, high = figures.interval(values)
-        self.assertTrue(0.9 <= low <= 1.1 <= high <= 5.0)
-        self.assertEqual(figures.interval(values), (low, high))
-        self.assertIsNone(figures.interval(values[:2]))
+
+class MicroTest(unittest.TestCase):
+    def run_of(self, case, ram_bytes=None, **more):
+        where = mock.Mock(ram_bytes=ram_bytes)
+        where.run.return_value.out = json.dumps(found_by_micro(1000.0, 0.5, **more))
+        return case.run(where, Context(None, "", "", "micro", True)), where.run.call_args.args[0]
+
+    def test_ebb_gets_what_the_kernel_had_but_for_hard_data(self):
+        self.assertEqual(micro_cases.Access("random-read", 1, 256, []).ram_bytes(7), 7)
+        self.assertEqual(micro_cases.Swapping("mixed", 1, 256).ram_bytes(7), 7)
+        self.assertEqual(micro_cases.Swapping("hard", 1, 256).ram_bytes(7), 64 * MIB)
+
+    def test_what_is_swapped_out_is_what_is_beyond_the_ram_of_each_side(self):
+        case = micro_cases.Swapping("mixed", 2, 256)
+        _, kernel = self.run_of(case)
+        _, ours = self.run_of(case, ram_bytes=100 * MIB + 1)
+        self.assertEqual([command[command.index("--resident") + 1] for command in (kernel, ours)], ["64", "101"])
+
+    def test_a_page_costs_the_time_by_the_pages_that_were_swapped(self):
+        values, _ = self.run_of(micro_cases.Swapping("zero", 1, 256))
+        self.assertEqual(values, {"out": 4.0, "out, processor": 2.0, "in": 20.0, "in, processor": 4.0})
+        nothing, _ = self.run_of(micro_cases.Swapping("zero", 1, 256), pages_in=0, fill_beyond={"pages": 0, "wall_ns": 0, "cpu_ns": 0})
+        self.assertEqual(nothing, {})
+
+    def test_a_run_without_ebb_is_none_of_ebb_s(self):
+        with self.assertRaisesRegex(Failed, "without Ebb"):
+            self.run_of(micro_cases.Access("random-read", 1, 256, []), ram_bytes=MIB, ebb=None)
+        self.run_of(micro_cases.Access("random-read", 1, 256, []), ebb=None)
+
+    def test_every_metric_of_a_new_row_is_found(self):
+        for case in (*micro_cases.accesses(False), *micro_cases.swapping(False)):
+            values, _ = self.run_of(case)
+            values |= case.derived(values, values) if case.aim else {}
+            self.assertLessEqual({metric.name for metric in case.metrics}, values.keys())
 
 
 class ReportTest(unittest.TestCase):
@@ -156,6 +204,32 @@ class ReportTest(unittest.TestCase):
         faster = report.text(self.found(self.runs("zram-lz4", [10, 10, 10]) + self.runs("ebb", [30, 20, 30])), cases)
         self.assertIn("3.00 [2.00..3.00]", faster)
         self.assertNotIn("**slower**", faster)
+
+    def accesses(self, where, runs):
+        case = micro_cases.Access("random-read", 1, 256, [])
+        return [{"table": "access", "case": case.name, "place": where, "round": nr, "values": case.values(found_by_micro(*run))}
+                for nr, run in enumerate(runs)]  # fmt: skip
+
+    def test_a_miss_costs_what_an_access_costs_more_than_a_hit(self):
+        runs = (self.accesses("ebb", [(350.0, 0.5), (350.0, 0.25), (350.0, 0.005)]) + self.accesses("none", [(100.0, 0)])
+                + self.accesses("zram-lz4", [(600.0, 0.5), (1100.0, 0.5), (600.0, 0.5)]))  # fmt: skip
+        cases = {("access", "random-read 1T"): micro_cases.Access("random-read", 1, 256, [])}
+        whole = report.completed(self.found(runs), cases)["runs"]
+        misses = [[round(value, 6) for value in (run["values"].get(name) for run in whole if run["place"] == where) if value is not None]
+                  for where in ("zram-lz4", "ebb", "none") for name in ("miss", "miss, processor")]  # fmt: skip
+        self.assertEqual(misses, [[1.0, 2.0, 1.0], [2.0, 4.0, 2.0], [0.5, 1.0], [1.0, 2.0], [], []])
+        text = report.text(self.found(runs), cases)
+        self.assertIn("- Ebb is better by 2.00 to 2.00 in *miss*. 1 of 1 rows reach the aim of 2.", text)
+        self.assertRegex(text, r"(?m)^\| random-read 1T +\| +miss, us \| +- \|")
+        # Without a run with all in RAM nothing says what a hit costs.
+        alone = report.completed(self.found(self.accesses("ebb", [(350.0, 0.5)])), cases)["runs"][0]["values"]
+        self.assertNotIn("miss", alone)
+
+    def test_each_of_ours_is_compared_with_the_kernel(self):
+        runs = self.runs("zram-lz4", [10, 10, 10]) + self.runs("ebb", [20, 20, 20]) + self.runs("engine", [40, 40, 40])
+        text = report.text(self.found(runs), {("usemem", "row"): Row(metrics=[RATE])})
+        self.assertRegex(text, r"Ebb is better by +\| +engine is better by")
+        self.assertIn("| 2.00 [2.00..2.00] |   4.00 [4.00..4.00] |", text)
 
     def test_what_was_held_beside_is_printed_for_the_kernel_and_for_ebb(self):
         def beside(where, cache, kernel):
@@ -236,65 +310,6 @@ ebb-reclaim 12/13
         self.assertEqual(kinds, ["MOVE", "compress", profiler.PROGRAM, profiler.PROGRAM, profiler.REST])
         self.assertIn("micro;the program;main 1\n", profiler.fold(samples))
         self.assertTrue(any(line.startswith("MOVE") and "20.0%" in line for line in profiler.report(samples)))
-
-
-class ProgressTest(unittest.TestCase):
-    def test_time_left_goes_by_what_each_row_took(self):
-        bar = progress.Progress([("a",), ("a",), ("b",)], io.StringIO())
-        bar.took = {("a",): [10.0]}
-        self.assertEqual(bar.seconds_left(), 30.0)
-        bar.left.remove(("a",))
-        bar.took[("b",)] = [2.0]
-        self.assertEqual(bar.seconds_left(), 12.0)
-        self.assertEqual([progress.span(s) for s in (40, 300, 3900)], ["40 s", "5 min", "1 h 05 min"])
-
-
-class GroupTest(unittest.TestCase):
-    FILES = {
-        1: {"memory.stat": "cache 1\nrss 2\ntotal_cache 4096\ntotal_rss 8192\n", "memory.kmem.usage_in_bytes": "12288\n"},
-        2: {"memory.stat": "anon 8192\nfile 4096\nkernel 12288\nkernel_stack 5\n"},
-    }
-
-    def group(self, directory, version, files):
-        for name, text in files.items():
-            with open(os.path.join(directory, name), "w", encoding="utf-8") as file:
-                file.write(text)
-        with mock.patch("rig.group.memory_hierarchy", return_value=(version, directory)), mock.patch("os.mkdir"):
-            made = group.Group(mock.Mock(), None)
-        made.path = directory
-        return made
-
-    def test_page_cache_and_kernel_memory_are_read_of_both_versions(self):
-        for version, files in self.FILES.items():
-            with tempfile.TemporaryDirectory() as directory, mock.patch("rig.group.write"):
-                made = self.group(directory, version, files)
-                self.assertEqual((made.anonymous_bytes(), made.page_cache_bytes(), made.kernel_bytes()), (8192, 4096, 12288))
-
-    def test_an_older_kernel_counts_its_memory_in_parts(self):
-        with tempfile.TemporaryDirectory() as directory, mock.patch("rig.group.write"):
-            made = self.group(directory, 2, {"memory.stat": "anon 1\nkernel_stack 5\npagetables 6\nslab 7\nsock 8\n"})
-            self.assertEqual(made.kernel_bytes(), 26)
-
-    def test_the_most_that_there_was_at_a_time_is_what_counts(self):
-        where = place.Place.__new__(place.Place)
-        where.anonymous_bytes = where.page_cache_bytes = where.kernel_bytes = 0
-        where.group = mock.Mock()
-        where.group.peak_bytes.return_value = 99
-        for anonymous, cache, kernel in ((1, 9, 2), (5, 1, 7), (2, 3, 1)):
-            where.group.anonymous_bytes.return_value = anonymous
-            where.group.page_cache_bytes.return_value = cache
-            where.group.kernel_bytes.return_value = kernel
-            where.sample()
-        self.assertEqual(where.anonymous_bytes, 5)
-        self.assertEqual(where.beside(), {"page_cache_bytes": 9, "kernel_bytes": 7, "held_bytes": 99})
-
-
-class SwapTest(unittest.TestCase):
-    def test_the_last_change_is_undone_first(self):
-        journal, entries = mock.Mock(), ["made", "mounted", "on"]
-        swap.close(journal, entries)
-        self.assertEqual([call.args[0] for call in journal.undo_one.call_args_list], ["on", "mounted", "made"])
-        self.assertEqual(entries, [])
 
 
 if __name__ == "__main__":

@@ -1,6 +1,9 @@
 //! What the kernel and Ebb count, read before and after what is measured.
 
 use ebb::stats::{MAGIC, Shared};
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::path::PathBuf;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// One reading.
@@ -12,18 +15,26 @@ pub struct Counters {
     pub ebb: Vec<(&'static str, u64)>,
 }
 
-/// Ebb's counters, if this process is managed: its agent has mapped them.
+/// Ebb's counters, if this process is managed. The agent hides its own files and mappings from its process, so they are
+/// those of the `ebb run` that started it.
 pub fn of_agent() -> Option<&'static Shared> {
-    let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
-    let line = maps.lines().find(|line| line.contains("memfd:ebb-stats"))?;
-    let (start, rest) = line.split_once('-')?;
-    let end = rest.split_once(' ')?.0;
-    let (start, end) = (usize::from_str_radix(start, 16).ok()?, usize::from_str_radix(end, 16).ok()?);
-    if end - start < Shared::MAP_BYTES {
+    let parent = std::fs::read_dir(format!("/proc/{}/fd", std::os::unix::process::parent_id())).ok()?;
+    let is_area =
+        |path: &PathBuf| std::fs::read_link(path).is_ok_and(|to| to.as_os_str() == "/memfd:ebb-stats (deleted)");
+    let area = parent.filter_map(|entry| Some(entry.ok()?.path())).find(is_area)?;
+    let file = File::open(area).ok()?;
+    if file.metadata().ok()?.len() < Shared::MAP_BYTES as u64 {
         return None;
     }
-    // SAFETY: the agent keeps it mapped for good; it is made of atomics only.
-    let shared = unsafe { &*(start as *const Shared) };
+    // SAFETY: a fresh mapping of the whole area at an address of the kernel's choice; `ebb run` seals the file against shrinking.
+    let at = unsafe {
+        libc::mmap(std::ptr::null_mut(), Shared::MAP_BYTES, libc::PROT_READ, libc::MAP_SHARED, file.as_raw_fd(), 0)
+    };
+    if at == libc::MAP_FAILED {
+        return None;
+    }
+    // SAFETY: mapped for good, large enough, page-aligned, and made of atomics only.
+    let shared = unsafe { &*at.cast::<Shared>() };
     (shared.magic.load(Relaxed) == MAGIC).then_some(shared)
 }
 

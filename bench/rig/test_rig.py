@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests of what the benchmarks here are made of; they need no root: python3 bench/micro/test_bench.py"""
+"""Tests of what the benchmarks share; they need no root: python3 bench/rig/test_rig.py"""
 
 import io
 import json
@@ -11,14 +11,10 @@ import tempfile
 import unittest
 from unittest import mock
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path[:0] = [HERE, os.path.dirname(HERE)]
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
-import cells  # noqa: E402
-import program  # noqa: E402
-import tables  # noqa: E402
-from rig import group, redis, session, stop, undo  # noqa: E402
-from rig.errors import MIB, Failed, Missing  # noqa: E402
+from rig import figures, group, place, progress, redis, session, stop, swap, undo  # noqa: E402
+from rig.errors import Failed, Killed, Missing  # noqa: E402
 
 
 class WholeRunTest(unittest.TestCase):
@@ -162,81 +158,97 @@ class StopTest(unittest.TestCase):
         self.assertEqual(done, [1])
 
 
-def run_of(nr, ns_per_access, missing, **more):
-    latency = {"p50": 1, "p99": 2, "p999": 3}
-    return {
-        "round": nr, "ns_per_access": ns_per_access, "cpu_ns_per_access": ns_per_access, "accesses_per_second": 1,
-        "pages_in_per_access": missing, "latency_ns": latency, **more,
-    }  # fmt: skip
+class GroupTest(unittest.TestCase):
+    FILES = {
+        1: {"memory.stat": "cache 1\nrss 2\ntotal_cache 4096\ntotal_rss 8192\n", "memory.kmem.usage_in_bytes": "12288\n"},
+        2: {"memory.stat": "anon 8192\nfile 4096\nkernel 12288\nkernel_stack 5\n"},
+    }
 
+    def group(self, directory, version, files):
+        for name, text in files.items():
+            with open(os.path.join(directory, name), "w", encoding="utf-8") as file:
+                file.write(text)
+        with mock.patch("rig.group.memory_hierarchy", return_value=(version, directory)), mock.patch("os.mkdir"):
+            made = group.Group(mock.Mock(), None)
+        made.path = directory
+        return made
 
-class DigestTest(unittest.TestCase):
-    def test_a_miss_costs_what_an_access_costs_more_than_a_hit(self):
-        cell = cells.ACCESS[0]
-        results = {cell: {"none": [run_of(0, 100.0, 0)], "kernel": [run_of(0, 600.0, 0.5), run_of(1, 1100.0, 0.5)],
-                          "ebb": [run_of(0, 350.0, 0.5), run_of(1, 350.0, 0.25)]}}  # fmt: skip
-        digest = cells.digest(results)[cell]
-        self.assertEqual(digest["kernel"]["miss"].values, [1000.0, 2000.0])
-        self.assertEqual(digest["ebb"]["miss"].values, [500.0, 1000.0])
-        self.assertEqual(digest["ebb"]["/miss"].values, [0.5, 0.5])
+    def test_page_cache_and_kernel_memory_are_read_of_both_versions(self):
+        for version, files in self.FILES.items():
+            with tempfile.TemporaryDirectory() as directory, mock.patch("rig.group.write"):
+                made = self.group(directory, version, files)
+                self.assertEqual((made.anonymous_bytes(), made.page_cache_bytes(), made.kernel_bytes()), (8192, 4096, 12288))
 
-    def test_a_failed_run_has_no_figures_and_is_reported(self):
-        cell = cells.ACCESS[0]
-        results = {cell: {"kernel": [{"round": 0, "failed": "why"}]}}
-        self.assertEqual(cells.digest(results)[cell]["kernel"], {})
-        self.assertIn("- random-read mixed 1T, kernel, round 1: why", tables.failures(results, {}))
+    def test_an_older_kernel_counts_its_memory_in_parts(self):
+        with tempfile.TemporaryDirectory() as directory, mock.patch("rig.group.write"):
+            made = self.group(directory, 2, {"memory.stat": "anon 1\nkernel_stack 5\npagetables 6\nslab 7\nsock 8\n"})
+            self.assertEqual(made.kernel_bytes(), 26)
 
-    def test_ebb_gets_the_limit_and_zram_s_peak_but_for_hard_data(self):
-        plan = cells.Plan(256, 100, 64, 1, 1, "", "", "", ())
-        self.assertEqual(cells.budget_bytes(plan, cells.Cell("random-read", "mixed", 1), 7), (100 << 20) + 7)
-        self.assertEqual(cells.budget_bytes(plan, cells.Cell("swap-in", "hard", 1), 7), 64 << 20)
-
-
-class SearchTest(unittest.TestCase):
-    """The search of the kernel's limit, with a program that needs `need` MiB, half of it in zram at a quarter of its size."""
-
-    def found(self, ram, least, need=300):
-        tries = []
-
-        def attempt(limit):
-            tries.append(limit // MIB)
-            return None if limit < least * MIB else limit + max(0, need * MIB - limit) // 4
-
-        return program.search(ram * MIB, attempt), tries
-
-    def test_limit_and_zram_come_close_to_ram(self):
-        found, tries = self.found(128, 0)
-        self.assertLess(abs(found.total - 128 * MIB), 128 * MIB * program.CLOSE)
-        self.assertEqual(found.died, [])
-        self.assertLessEqual(len(tries), program.SEARCH_MAX)
-
-    def test_a_program_that_is_killed_within_ram_gets_the_least_limit_beyond_it(self):
-        found, tries = self.found(64, 75)
-        self.assertEqual(tries, [42, 64, 72, 80])
-        self.assertEqual(found.limit // MIB, 80)
-        self.assertEqual(len(found.died), 3)
-
-    def test_a_program_that_ends_only_with_nearly_all_of_ram(self):
-        # With its least limit, 120, it takes 165 in all: nothing comes to 128, and 120 is the nearest.
-        found, tries = self.found(128, 120)
-        self.assertIn(found.limit // MIB, range(120, 129))
-        self.assertEqual(len(tries), len(set(tries)))
+    def test_the_most_that_there_was_at_a_time_is_what_counts(self):
+        where = place.Place.__new__(place.Place)
+        where.anonymous_bytes = where.page_cache_bytes = where.kernel_bytes = 0
+        where.group = mock.Mock()
+        where.group.peak_bytes.return_value = 99
+        for anonymous, cache, kernel in ((1, 9, 2), (5, 1, 7), (2, 3, 1)):
+            where.group.anonymous_bytes.return_value = anonymous
+            where.group.page_cache_bytes.return_value = cache
+            where.group.kernel_bytes.return_value = kernel
+            where.sample()
+        self.assertEqual(where.anonymous_bytes, 5)
+        self.assertEqual(where.beside(), {"page_cache_bytes": 9, "kernel_bytes": 7, "held_bytes": 99})
 
     def test_only_the_out_of_memory_killer_s_deeds_count_as_kills(self):
         self.assertEqual(group.kills("oom_kill_disable 0\nunder_oom 0\noom_kill 3\n"), 3)
         self.assertEqual(group.kills("low 0\nhigh 12\nmax 7\noom 4\noom_kill 2\noom_group_kill 9\n"), 2)
         self.assertEqual(group.kills(""), 0)
 
-    def test_what_fails_for_another_reason_is_no_limit_s_doing(self):
-        def fails(*_):
-            raise program.Failed("no such file")
 
-        with mock.patch.object(program, "under_kernel", fails), self.assertRaises(program.Failed):
-            program.find_limit(mock.Mock(ram=64 * MIB), None, None)
+class PlaceTest(unittest.TestCase):
+    def test_what_fails_is_the_killer_s_doing_only_where_it_killed(self):
+        for kills, error in ((0, Failed), (2, Killed)):
+            where = mock.Mock()
+            where.group.oom_kills.return_value = kills
+            with self.assertRaises(Failed) as caught, place.blamed(where):
+                raise Failed("status -9")
+            self.assertIs(type(caught.exception), error)
 
-    def test_a_program_that_never_ends_well_is_told(self):
-        with self.assertRaises(program.Failed):
-            program.search(64 * MIB, lambda limit: None)
+    def test_the_engine_s_budget_is_an_option_of_the_workload(self):
+        where = place.Engine.__new__(place.Engine)
+        where.group, where.ram_bytes = mock.Mock(wrap=lambda command: ["wrapped", *command]), 7
+        self.assertEqual(where.command(["micro", "swap-in"]), ["wrapped", "micro", "swap-in", "--in-process", "7"])
+
+
+class SwapTest(unittest.TestCase):
+    def test_the_last_change_is_undone_first(self):
+        journal, entries = mock.Mock(), ["made", "mounted", "on"]
+        swap.close(journal, entries)
+        self.assertEqual([call.args[0] for call in journal.undo_one.call_args_list], ["on", "mounted", "made"])
+        self.assertEqual(entries, [])
+
+
+class FiguresTest(unittest.TestCase):
+    def test_a_gain_is_above_one_where_ebb_is_better(self):
+        ours, theirs = {0: 2.0, 1: 4.0, 3: 1.0}, {0: 4.0, 1: 4.0, 2: 1.0}
+        self.assertEqual(figures.gains(ours, theirs, False), [2.0, 1.0])
+        self.assertEqual(figures.gains(ours, theirs, True), [0.5, 1.0])
+
+    def test_the_interval_holds_the_median_and_needs_three_rounds(self):
+        values = [1.0, 1.1, 1.2, 5.0, 0.9]
+        low, high = figures.interval(values)
+        self.assertTrue(0.9 <= low <= 1.1 <= high <= 5.0)
+        self.assertEqual(figures.interval(values), (low, high))
+        self.assertIsNone(figures.interval(values[:2]))
+
+
+class ProgressTest(unittest.TestCase):
+    def test_time_left_goes_by_what_each_row_took(self):
+        bar = progress.Progress([("a",), ("a",), ("b",)], io.StringIO())
+        bar.took = {("a",): [10.0]}
+        self.assertEqual(bar.seconds_left(), 30.0)
+        bar.left.remove(("a",))
+        bar.took[("b",)] = [2.0]
+        self.assertEqual(bar.seconds_left(), 12.0)
+        self.assertEqual([progress.span(s) for s in (40, 300, 3900)], ["40 s", "5 min", "1 h 05 min"])
 
 
 class ValuesTest(unittest.TestCase):

@@ -2,32 +2,25 @@
 """Runs any program by itself, under the kernel's swap on zram with lz4, and under Ebb, by turns, and compares time at
 equal total RAM: the cgroup's limit is found so that limit and zram's peak together come to RAM, Ebb gets RAM.
 
-    sudo bench/micro/program.py --ram 64M -- sort -S 1G -o /tmp/out /tmp/lines
+    sudo bench/programs/compare.py --ram 64M -- sort -S 1G -o /tmp/out /tmp/lines
 
 The kernel's limit holds page cache too, which Ebb leaves to the system. Needs root, a memory cgroup controller and
 zram. Everything changed on the system is undone at the end, or by the next run of any benchmark here.
 """
 
 import argparse
-import json
 import os
-import resource
 import statistics
 import subprocess
 import sys
-import time
 from typing import NamedTuple
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path[:0] = [HERE, os.path.dirname(HERE)]
-
-from rig import session  # noqa: E402
-from rig.errors import MIB, Failed, Killed  # noqa: E402
-from rig.group import Group  # noqa: E402
-from rig.process import Process  # noqa: E402
-from rig.swap import Zram  # noqa: E402
-
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, os.path.join(ROOT, "bench"))
+
+from rig import place, session  # noqa: E402
+from rig.errors import MIB, Failed, Killed  # noqa: E402
+
 EBB = os.path.join(os.environ.get("CARGO_TARGET_DIR") or os.path.join(ROOT, "target"), "release/ebb")
 # Runs that look for the kernel's limit.
 SEARCH_MAX = 6
@@ -43,54 +36,27 @@ def size(text):
 
 
 class Run(NamedTuple):
-    """What one run took: seconds, seconds of processors, of these in the kernel, bytes held."""
+    """What one run took: seconds, seconds of processors, bytes held."""
 
     wall: float
     cpu: float
-    system: float
     held: int
 
 
-def timed(command, journal, timeout, shown=None):
-    """A run of the command with its children, which must end well; `shown`: the command as messages have it."""
-    shown = " ".join(shown or command)[:200]
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    start = time.monotonic()
-    process = Process(journal, command, stdout=subprocess.DEVNULL)
+def run_in(where, chosen):
+    """A run of the command with its children in a place, which must end well."""
     try:
-        process.wait(timeout)
-    except Failed as failed:
-        raise Failed(f"{shown}: {failed}") from None
-    wall = time.monotonic() - start
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    if process.child.returncode != 0:
-        raise Failed(f"{shown} ended with status {process.child.returncode}")
-    system = after.ru_stime - before.ru_stime
-    return Run(wall, after.ru_utime - before.ru_utime + system, system, 0)
-
-
-def under_kernel(limit, command, journal, zram, timeout):
-    zram.reset_peak()
-    group = Group(journal, limit)
-    try:
-        run = timed(group.wrap(command), journal, timeout, shown=command)
-        return run._replace(held=min(limit, group.peak_bytes()) + zram.memory()["peak_bytes"])
-    except Failed as failed:
-        kills = group.oom_kills()
-        if kills:
-            raise Killed(f"out-of-memory kills: {kills}; {failed}") from None
-        raise
+        with place.blamed(where):
+            done = where.run(chosen.command, chosen.timeout, stdout=subprocess.DEVNULL, stderr=None)
+        where.check()
+        held = where.account()["counters"]["peak_held_bytes"] if where.ram_bytes else where.total_bytes()
+        return Run(done.wall, done.cpu, held)
     finally:
-        group.close()
+        where.close()
 
 
-def under_ebb(chosen, ram, command, journal, scratch):
-    stats = os.path.join(scratch, "stats.json")
-    run = timed(
-        [chosen.ebb, "run", "-q", "--ram", str(ram), "--stats", stats, "--", *command], journal, chosen.timeout
-    )
-    with open(stats, encoding="utf-8") as file:
-        return run._replace(held=json.load(file)["counters"]["peak_held_bytes"])
+def under_kernel(limit, chosen, journal, scratch):
+    return run_in(place.make("zram-lz4", journal, limit, None, chosen.ebb, scratch), chosen)
 
 
 class Limit(NamedTuple):
@@ -136,28 +102,40 @@ def search(ram, attempt):
     return min(good, key=lambda one: abs(one.total - ram))
 
 
-def find_limit(chosen, journal, zram, before=lambda: None):
-    """`search` by runs of the command; calls `before` ahead of each."""
+def find_limit(chosen, journal, scratch):
+    """`search` by runs of the command."""
 
     def attempt(limit):
-        before()
         try:
-            total = under_kernel(limit, chosen.command, journal, zram, chosen.timeout).held
+            total = under_kernel(limit, chosen, journal, scratch).held
         except Killed as killed:
-            print(f"program.py: limit {limit >> 20} MiB: {killed}", file=sys.stderr, flush=True)
+            print(f"compare.py: limit {limit >> 20} MiB: {killed}", file=sys.stderr, flush=True)
             return None
-        print(f"program.py: limit {limit >> 20} MiB: {total >> 20} MiB in all", file=sys.stderr, flush=True)
+        print(f"compare.py: limit {limit >> 20} MiB: {total >> 20} MiB in all", file=sys.stderr, flush=True)
         return total
 
     return search(chosen.ram, attempt)
 
 
+def measured(chosen, limit, journal, scratch):
+    """All rounds; those without a run of the kernel's in which it killed the program. {place: runs}."""
+    rounds = {"alone": [], "kernel": [], "ebb": []}
+    for _ in range(chosen.rounds):
+        rounds["alone"].append(run_in(place.make(place.ALONE, journal, None, None, chosen.ebb, scratch), chosen))
+        try:
+            rounds["kernel"].append(under_kernel(limit, chosen, journal, scratch))
+        except Killed as killed:
+            print(f"compare.py: limit {limit >> 20} MiB: {killed}", file=sys.stderr, flush=True)
+        rounds["ebb"].append(run_in(place.make(place.EBB, journal, None, chosen.ram, chosen.ebb, scratch), chosen))
+    return rounds
+
+
 def report(rounds):
     print(f"{'':8} {'wall s':>8} {'cpu s':>8} {'held MiB':>9} {'wall/kernel':>12} {'cpu/kernel':>11}")
-    medians = {name: Run(*map(statistics.median, zip(*runs))) for name, runs in rounds.items()}
-    for name, (wall, cpu, _, held) in medians.items():
-        kernel = medians["kernel"]
-        ratios = f"{wall / kernel.wall:12.2f} {cpu / kernel.cpu:11.2f}" if name != "alone" else ""
+    medians = {name: Run(*map(statistics.median, zip(*runs))) for name, runs in rounds.items() if runs}
+    for name, (wall, cpu, held) in medians.items():
+        kernel = medians.get("kernel")
+        ratios = f"{wall / kernel.wall:12.2f} {cpu / kernel.cpu:11.2f}" if kernel and name != "alone" else ""
         walls = [run.wall for run in rounds[name]]
         print(f"{name:8} {wall:8.2f} {cpu:8.2f} {held / MIB:9.0f} {ratios}   wall {min(walls):.2f}-{max(walls):.2f}")
 
@@ -173,23 +151,17 @@ def main():
     chosen = parser.parse_args()
 
     def work(journal, scratch):
-        rounds = {"alone": [], "kernel": [], "ebb": []}
-        zram = Zram(journal)
         limit = chosen.limit
         if not limit:
-            found = find_limit(chosen, journal, zram)
+            found = find_limit(chosen, journal, scratch)
             limit = found.limit
             if found.total > chosen.ram * (1 + CLOSE):
-                print(f"program.py: the kernel kills it at {', '.join(f'{one >> 20}' for one in sorted(found.died))} MiB:"
+                print(f"compare.py: the kernel kills it at {', '.join(f'{one >> 20}' for one in sorted(found.died))} MiB:"
                       f" compared with {found.total >> 20} MiB for the kernel, {chosen.ram >> 20} MiB for Ebb", file=sys.stderr)
-        for _ in range(chosen.rounds):
-            rounds["alone"].append(timed(chosen.command, journal, chosen.timeout))
-            rounds["kernel"].append(under_kernel(limit, chosen.command, journal, zram, chosen.timeout))
-            rounds["ebb"].append(under_ebb(chosen, chosen.ram, chosen.command, journal, scratch))
-        return rounds
+        return measured(chosen, limit, journal, scratch)
 
     # Who names a program wants it run: to skip it is a failure.
-    rounds = session.whole("bench-program", work, skipped=1)
+    rounds = session.whole("bench-compare", work, skipped=1)
     if isinstance(rounds, int):
         return rounds
     report(rounds)
