@@ -6,6 +6,7 @@
 
 use crate::base::uapi::{self, Errno};
 use crate::budget::Budget;
+use crate::memory::table::UNIT_PAGES;
 use crate::places::frames::RUN_MAX;
 use crate::threads::ctx::WINDOW_MAX;
 use core::cell::UnsafeCell;

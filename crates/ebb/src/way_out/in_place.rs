@@ -67,7 +67,7 @@ pub(crate) fn evict_in_place(space: &Space, held: &Held, ctx: &ThreadCtx, unit: 
         }
     }
     let (mut at, mut evicted) = (0, 0);
-    while let Some(segment) = unmap::next_segment(space, held, unit, at, UNIT_PAGES, &work.saved) {
+    while let Some(segment) = unmap::next_segment(space, held, unit, at, &work.saved) {
         at = segment.end;
         if unmap::way_of(space, &segment, &work.saved, RUN_MAX) == Way::Copy {
             evicted += evict_segment(space, held, ctx, unit, &segment, work);
@@ -83,7 +83,7 @@ pub(crate) fn evict_in_place(space: &Space, held: &Held, ctx: &ThreadCtx, unit: 
 /// The page after the last scattered one that this sweep evicts in place, if there are [`IN_PLACE_PAGES`] of them.
 fn end_of_first_scattered(space: &Space, held: &Held, unit: usize, saved: &[u64; UNIT_PAGES]) -> Option<usize> {
     let (mut at, mut left) = (0, IN_PLACE_PAGES);
-    while let Some(segment) = unmap::next_segment(space, held, unit, at, UNIT_PAGES, saved) {
+    while let Some(segment) = unmap::next_segment(space, held, unit, at, saved) {
         at = segment.end;
         if unmap::way_of(space, &segment, saved, RUN_MAX) != Way::Copy {
             continue;

@@ -52,7 +52,7 @@ fn sweep(space: &Space, held: &Held, ctx: &ThreadCtx, unit: usize, scope: Scope,
     }
     let saved = &mut work.saved;
     saved.fill(NOT_CLAIMED);
-    let Claimed { present, referenced, end } = unmap::claim_unit(space, held, unit, pages, scope, saved);
+    let Claimed { present, referenced, end } = unmap::claim_unit(space, held, unit, scope, saved);
     stats::add(&space.stats.referenced_pages, referenced);
     if present == 0 {
         unmap::unclaim(space, unit, 0, pages, saved);

@@ -91,7 +91,7 @@ pub(crate) fn stage(space: &Space, held: &Held, unit: usize, block: u32, saved: 
     let mut filled = [0u32; BUNDLES];
     let (mut at, mut refused) = (0, 0);
     let is_move_only = drivers::is_move_only(space, unit);
-    while let Some(segment) = next_segment(space, held, unit, at, UNIT_PAGES, saved) {
+    while let Some(segment) = next_segment(space, held, unit, at, saved) {
         at = segment.end;
         if is_move_only {
             refused += unmap_by_move_only(space, unit, block, &segment, saved);
@@ -139,7 +139,6 @@ pub(crate) fn claim_unit(
     space: &Space,
     held: &Held,
     unit: usize,
-    pages: usize,
     scope: Scope,
     saved: &mut [u64; UNIT_PAGES],
 ) -> Claimed {
@@ -147,7 +146,7 @@ pub(crate) fn claim_unit(
     let most = only.map_or(space.sweep_max(), |only| only.most);
     let Some((cursor, unmarked, deserted)) = space.table.unit(unit).map(|u| (&u.cursor, &u.unmarked, &u.deserted))
     else {
-        return Claimed { present: 0, referenced: 0, end: unit + pages * PAGE };
+        return Claimed { present: 0, referenced: 0, end: unit + UNIT_PAGES * PAGE };
     };
     let unmarks = clock::is_forbidden() || clock::ms_since(unmarked.load(Relaxed)) >= REFERENCED_MS;
     if unmarks {
@@ -159,11 +158,11 @@ pub(crate) fn claim_unit(
     let keeps_clean = drivers::has_driver(space);
     let is_in_common = |at, state: State| state.is_shared() && (!takes_deserted || space.tree().is_shared(at));
     let hole_max = if takes_shared { UNIT_PAGES } else { SHARED_HOLE_MAX } * PAGE;
-    let whole = (unit + cursor.load(Relaxed) as usize % pages * PAGE, unit + pages * PAGE);
+    let whole = (unit + cursor.load(Relaxed) as usize % UNIT_PAGES * PAGE, unit + UNIT_PAGES * PAGE);
     let (mut at, end) = range.unwrap_or(whole);
-    let move_cursor = |pages: usize| {
+    let move_cursor = |page: usize| {
         if range.is_none() {
-            cursor.store(pages as u32, Relaxed);
+            cursor.store(page as u32, Relaxed);
         }
     };
     let (mut present, mut referenced) = (0, 0);
@@ -203,7 +202,7 @@ pub(crate) fn claim_unit(
             }
             at += PAGE;
             if present >= most {
-                move_cursor((at - unit) / PAGE % pages);
+                move_cursor((at - unit) / PAGE % UNIT_PAGES);
                 return Claimed { present, referenced, end: at };
             }
         }
@@ -243,15 +242,14 @@ pub(crate) fn next_segment(
     held: &Held,
     unit: usize,
     mut at: usize,
-    pages: usize,
     saved: &[u64; UNIT_PAGES],
 ) -> Option<Segment> {
     let is_present = |i: usize| claims::is_present(saved[i]);
-    while at < pages && !is_present(at) {
+    while at < UNIT_PAGES && !is_present(at) {
         at += 1;
     }
-    let region = space.regions.find(held, unit + at * PAGE).filter(|_| at < pages)?;
-    let limit = pages.min((region.end - unit) / PAGE);
+    let region = space.regions.find(held, unit + at * PAGE).filter(|_| at < UNIT_PAGES)?;
+    let limit = UNIT_PAGES.min((region.end - unit) / PAGE);
     let mut end = at;
     let mut last = at;
     while end < limit && saved[end] != NOT_CLAIMED {
@@ -295,7 +293,13 @@ fn unmap(space: &Space, unit: usize, block: u32, segment: &Segment, saved: &mut 
 }
 
 /// Unmaps the pages of a segment that can be moved, and drops none. Returns how many are pinned.
-fn unmap_by_move_only(space: &Space, unit: usize, block: u32, segment: &Segment, saved: &mut [u64; UNIT_PAGES]) -> usize {
+fn unmap_by_move_only(
+    space: &Space,
+    unit: usize,
+    block: u32,
+    segment: &Segment,
+    saved: &mut [u64; UNIT_PAGES],
+) -> usize {
     let &Segment { first, end, attr } = segment;
     if !attr.is_plain() {
         return 0;
