@@ -44,7 +44,6 @@ enum Look {
 /// Sweeps the unit at `unit` into staging. Also returns the address where the sweep ended. `work.saved` keeps the states of
 /// claimed pages.
 fn sweep(space: &Space, held: &Held, ctx: &ThreadCtx, unit: usize, scope: Scope, work: &mut Work) -> (Look, usize) {
-    let pages = UNIT_PAGES;
     let is_move_only = drivers::is_move_only(space, unit);
     if is_move_only && drivers::has_driver(space) {
         // Dropping a clean page would not ask the kernel whether it is pinned. No new clean pages come while there is a driver.
@@ -55,12 +54,12 @@ fn sweep(space: &Space, held: &Held, ctx: &ThreadCtx, unit: usize, scope: Scope,
     let Claimed { present, referenced, end } = unmap::claim_unit(space, held, unit, scope, saved);
     stats::add(&space.stats.referenced_pages, referenced);
     if present == 0 {
-        unmap::unclaim(space, unit, 0, pages, saved);
+        unmap::unclaim(space, unit, 0, UNIT_PAGES, saved);
         return (if referenced > 0 { Look::Spared } else { Look::Swept(0) }, end);
     }
     // The claims come first, then the look at the pins, see `protocols::pin`.
     fence(ModelOrdering::SeqCst);
-    in_use::for_each_used(space, unit, unit + pages * PAGE, |start, end| {
+    in_use::for_each_used(space, unit, unit + UNIT_PAGES * PAGE, |start, end| {
         unmap::unclaim(space, unit, (start - unit) / PAGE, (end - unit).div_ceil(PAGE), saved);
     });
     let has_clean = space.table.unit(unit).is_some_and(|u| u.clean.load(Relaxed) > 0);
@@ -81,7 +80,7 @@ fn sweep(space: &Space, held: &Held, ctx: &ThreadCtx, unit: usize, scope: Scope,
         u.returned.store(0, Relaxed);
         stats::add(&space.stats.sweeps, 1);
     }
-    unmap::unclaim(space, unit, 0, pages, saved);
+    unmap::unclaim(space, unit, 0, UNIT_PAGES, saved);
     if let (Some(block), true) = (block, staged > 0) {
         space.places.staging.enqueue(block);
     }
