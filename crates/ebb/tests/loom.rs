@@ -26,6 +26,8 @@ mod rest;
 mod shares;
 #[path = "loom/used.rs"]
 mod used;
+#[path = "loom/versions.rs"]
+mod versions;
 
 use ebb::gate::Gate;
 use ebb::page::{PageWord, State, Tag};

@@ -1,17 +1,31 @@
 //! The region table: which ranges of the address space Ebb manages, and with what protection.
 //!
-//! A sorted array of ranges that never overlap. It changes only under the exclusive gate and is read only inside the
-//! gate, so neither side locks. Neighbours of the same group with equal attributes are joined.
+//! Threads inside the gate read it without a lock. A change that takes nothing away from anybody publishes a new version
+//! beside them; every other change closes the gate.
 
-use crate::base::uapi::{self, Errno};
+use crate::base::uapi::Errno;
 use crate::groups::table::Index;
-use crate::protocols::gate::{Exclusive, Held};
+use crate::memory::list::{self, List};
+use crate::protocols::gate::{Exclusive, Gate, GateFlag, Held};
+use crate::protocols::versions::Versions;
 use core::cell::UnsafeCell;
+use ebb_sync::Lock;
 use linux_raw_sys::general as g;
+
+ebb_sync::lock_classes! {
+    /// The lock of whoever makes a version of the region table.
+    RegionsLock = "regions";
+}
 
 /// Most regions there can be: more than any distribution's bound on mappings (vm.max_map_count, at most 2^20). Unused
 /// entries take only address space.
 const REGIONS_MAX: usize = 1 << 21;
+/// Lists: the current one, and those that threads inside may still read.
+const VERSIONS: usize = 4;
+/// Most regions of a list that a change copies: some 40 KiB.
+const SHORT_MAX: usize = 1024;
+/// Regions that one change adds at most.
+const CHANGE_ROOM: usize = 4;
 
 /// A managed range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -28,7 +42,7 @@ pub struct Region {
 
 impl Region {
     /// True when the two differ only in where they are. Such neighbours are one region.
-    fn joins(&self, other: &Self) -> bool {
+    pub(super) fn joins(&self, other: &Self) -> bool {
         self.attr == other.attr && self.group == other.group
     }
 }
@@ -139,18 +153,19 @@ impl Attr {
     }
 }
 
-struct Table {
-    at: *mut Region,
-    len: usize,
-    max: usize,
-}
-
 /// All regions of a space.
+///
+/// Threads read the current version of the list. With the gate closed it changes in place. Beside other threads a change
+/// makes a new version, as long as the list is short: see [`Versions`].
 pub struct Regions {
-    table: UnsafeCell<Table>,
+    lists: [UnsafeCell<List>; VERSIONS],
+    versions: Versions<VERSIONS>,
+    /// Held by the one thread that makes a version.
+    changes: Lock<(), RegionsLock>,
 }
 
-// SAFETY: the tokens say that reads happen inside the gate, and changes with it closed, so no change races with anything.
+// SAFETY: the tokens say that lists are read inside the gate. One changes with the gate closed, or while it is free and the
+// lock is held.
 unsafe impl Sync for Regions {}
 // SAFETY: as above.
 unsafe impl Send for Regions {}
@@ -162,158 +177,102 @@ impl Regions {
     }
 
     fn with_room(max: usize) -> Result<Self, Errno> {
-        let at = uapi::reserve(max * core::mem::size_of::<Region>())?.cast();
-        Ok(Self { table: UnsafeCell::new(Table { at, len: 0, max }) })
+        let list = |i| List::with_room(if i == 0 { max } else { SHORT_MAX }).map(UnsafeCell::new);
+        let lists = [list(0)?, list(1)?, list(2)?, list(3)?];
+        Ok(Self { lists, versions: Versions::default(), changes: Lock::new(()) })
+    }
+
+    /// The current version.
+    #[inline]
+    fn list<'a>(&'a self, held: &'a Held) -> &'a List {
+        // SAFETY: while the token is borrowed nobody changes the current version, and a thread that has closed the gate keeps
+        // no reference across a change of its own.
+        unsafe { &*self.lists[self.versions.current(held)].get() }
+    }
+
+    /// The list, to be changed in place.
+    #[expect(clippy::mut_from_ref, reason = "the gate is closed: the caller is the only user")]
+    fn list_mut<'a>(&'a self, exclusive: &'a Exclusive<'_>) -> &'a mut List {
+        let current = self.versions.current(exclusive);
+        // SAFETY: the gate is closed, so nobody else has a reference.
+        let list = unsafe { &mut *self.lists[0].get() };
+        if current != 0 {
+            // Only the first list has room for everything.
+            // SAFETY: as above; it is another list.
+            let is_copied = list.copy_from(unsafe { &*self.lists[current].get() }, 0);
+            assert!(is_copied, "the first list has room for a short one");
+            self.versions.set_current(exclusive, 0);
+        }
+        list
+    }
+
+    /// Makes a new version beside threads that are inside: `edit` changes a copy of the list and says whether the copy is to be
+    /// published. False if it is not, if the list is too long to be copied for a change, or if threads that are inside may
+    /// still read all old versions. `flags` are those of all threads.
+    pub fn change_beside<'a, F: Iterator<Item = &'a GateFlag>>(
+        &self,
+        held: &Held,
+        gate: &Gate,
+        flags: impl Fn() -> F,
+        edit: impl FnOnce(&mut List) -> bool,
+    ) -> bool {
+        let _one = self.changes.lock();
+        let Some(free) = self.versions.free(held, gate, flags) else { return false };
+        // SAFETY: the list is free, and only the holder of the lock uses free lists.
+        let next = unsafe { &mut *self.lists[free].get() };
+        if !next.copy_from(self.list(held), CHANGE_ROOM) || !edit(next) {
+            return false;
+        }
+        self.versions.publish(held, gate, free);
+        true
     }
 
     /// All regions in address order.
-    pub fn all<'a>(&'a self, _held: &'a Held) -> &'a [Region] {
-        // SAFETY: the first `len` entries are initialised. While the token is borrowed nobody else changes them, and a
-        // thread that has closed the gate keeps no slice across a change of its own.
-        unsafe {
-            let table = &*self.table.get();
-            core::slice::from_raw_parts(table.at, table.len)
-        }
-    }
-
-    /// Index of the first region that ends after `addr`.
-    fn index(&self, held: &Held, addr: usize) -> usize {
-        self.all(held).partition_point(|r| r.end <= addr)
+    pub fn all<'a>(&'a self, held: &'a Held) -> &'a [Region] {
+        self.list(held).all()
     }
 
     /// The region that contains `addr`.
     #[inline]
     pub fn find(&self, held: &Held, addr: usize) -> Option<Region> {
-        self.all(held).get(self.index(held, addr)).copied().filter(|r| r.start <= addr)
+        let all = self.all(held);
+        all.get(list::index(all, addr)).copied().filter(|r| r.start <= addr)
     }
 
     /// The first region that meets `[start, end)`.
     pub fn first_in(&self, held: &Held, start: usize, end: usize) -> Option<Region> {
-        self.all(held).get(self.index(held, start)).copied().filter(|r| r.start < end && start < end)
+        self.list(held).first_in(start, end)
     }
 
     /// True when there is room for `n` more regions.
-    pub fn has_room(&self, held: &Held, n: usize) -> bool {
-        // SAFETY: `max` never changes.
-        self.all(held).len() + n <= unsafe { (*self.table.get()).max }
+    pub fn has_room(&self, exclusive: &Exclusive<'_>, n: usize) -> bool {
+        self.list_mut(exclusive).has_room(n)
     }
 
-    /// Takes `[start, end)` out. Needs room for one more region where the range lies within one region.
+    /// See [`List::remove`].
     pub fn remove(&self, exclusive: &Exclusive<'_>, start: usize, end: usize) {
-        let first = self.index(exclusive, start);
-        let mut last = first;
-        let mut left = None;
-        let mut right = None;
-        while let Some(r) = self.all(exclusive).get(last).copied().filter(|r| r.start < end) {
-            if r.start < start {
-                left = Some(Region { end: start, ..r });
-            }
-            if r.end > end {
-                right = Some(Region { start: end, ..r });
-            }
-            last += 1;
-        }
-        let keep = [left, right];
-        self.splice(exclusive, first, last, keep.iter().flatten());
+        self.list_mut(exclusive).remove(start, end);
     }
 
-    /// Adds `region` in place of whatever was there. Needs room for three more regions.
+    /// See [`List::insert`].
     pub fn insert(&self, exclusive: &Exclusive<'_>, region: Region) {
-        assert!(region.start < region.end);
-        self.remove(exclusive, region.start, region.end);
-        let mut region = region;
-        let mut first = self.index(exclusive, region.start);
-        let mut last = first;
-        if let Some(next) = self.all(exclusive).get(first).copied()
-            && next.start == region.end
-            && next.joins(&region)
-        {
-            region.end = next.end;
-            last += 1;
-        }
-        if first > 0 {
-            let before = self.all(exclusive)[first - 1];
-            if before.end == region.start && before.joins(&region) {
-                region.start = before.start;
-                first -= 1;
-            }
-        }
-        self.splice(exclusive, first, last, [region].iter());
+        self.list_mut(exclusive).insert(region);
     }
 
-    /// Changes the attributes of what is managed in `[start, end)`. False when there was no room for that: a part of
-    /// the range still has its old attributes.
+    /// See [`List::change`].
     #[must_use]
     pub fn change(&self, exclusive: &Exclusive<'_>, start: usize, end: usize, f: impl Fn(Attr) -> Attr) -> bool {
-        let mut at = start;
-        while let Some(r) = self.first_in(exclusive, at, end) {
-            let part = Region { start: r.start.max(at), end: r.end.min(end), attr: f(r.attr), ..r };
-            if part.attr != r.attr {
-                if !self.has_room(exclusive, 3) {
-                    return false;
-                }
-                self.insert(exclusive, part);
-            }
-            at = part.end;
-        }
-        true
+        self.list_mut(exclusive).change(start, end, f)
     }
 
-    /// Makes what is managed in `[start, end)` belong to `group`. Needs room for four more regions.
+    /// See [`List::change_group`].
     pub fn change_group(&self, exclusive: &Exclusive<'_>, start: usize, end: usize, group: Index) {
-        let mut at = start;
-        while let Some(r) = self.first_in(exclusive, at, end) {
-            let part = Region { start: r.start.max(at), end: r.end.min(end), group, ..r };
-            if part.group != r.group {
-                self.insert(exclusive, part);
-            }
-            at = part.end;
-        }
+        self.list_mut(exclusive).change_group(start, end, group);
     }
 
-    /// Makes what belongs to group `old` belong to `new`.
-    pub fn regroup(&self, _exclusive: &Exclusive<'_>, old: Index, new: Index) {
-        // SAFETY: nobody else reads with the gate closed; the first `len` entries are initialised.
-        let (all, len) = unsafe {
-            let table = &mut *self.table.get();
-            (core::slice::from_raw_parts_mut(table.at, table.len), &mut table.len)
-        };
-        // In place: the place to write to never overtakes the place to read from.
-        let mut kept = 0;
-        for i in 0..all.len() {
-            let mut region = all[i];
-            if region.group == old {
-                region.group = new;
-            }
-            if kept > 0 && all[kept - 1].end == region.start && all[kept - 1].joins(&region) {
-                all[kept - 1].end = region.end;
-            } else {
-                all[kept] = region;
-                kept += 1;
-            }
-        }
-        *len = kept;
-    }
-
-    /// Replaces entries `[first, last)` by `with`.
-    fn splice<'a>(
-        &self,
-        _exclusive: &Exclusive<'_>,
-        first: usize,
-        last: usize,
-        with: impl Iterator<Item = &'a Region> + Clone,
-    ) {
-        let n = with.clone().count();
-        // SAFETY: nobody reads with the gate closed; indices are within the table, and callers checked room.
-        unsafe {
-            let table = &mut *self.table.get();
-            assert!(table.len - (last - first) + n <= table.max, "there are more mappings than regions");
-            core::ptr::copy(table.at.add(last), table.at.add(first + n), table.len - last);
-            for (i, region) in with.enumerate() {
-                table.at.add(first + i).write(*region);
-            }
-            table.len = table.len - (last - first) + n;
-        }
+    /// See [`List::regroup`].
+    pub fn regroup(&self, exclusive: &Exclusive<'_>, old: Index, new: Index) {
+        self.list_mut(exclusive).regroup(old, new);
     }
 }
 

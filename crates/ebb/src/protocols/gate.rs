@@ -25,7 +25,10 @@ const STATE: u64 = (1 << PROCESS_SHIFT) - 1;
 /// Turns of spinning before a closer yields the processor.
 const SPINS: u32 = if cfg!(loom) { 1 } else { 200 };
 
-/// One thread's flag.
+/// Bits of a generation: a flag has one more.
+const GENERATION_BITS: u32 = 31;
+
+/// One thread's flag: 0 while it is outside. While it is inside, the generation in which it entered, and a bit.
 #[derive(Debug)]
 pub struct GateFlag(AtomicU32);
 
@@ -39,6 +42,13 @@ impl GateFlag {
     /// True while the thread is inside, or has raised its flag and is about to step back.
     pub fn is_inside(&self) -> bool {
         self.0.load(Ordering::SeqCst) != 0
+    }
+
+    fn is_outside_or_after(&self, generation: u32) -> bool {
+        let seen = self.0.load(Ordering::SeqCst);
+        // No thread stays inside for half of all generations.
+        let later = (seen >> 1).wrapping_sub(generation) << 1;
+        seen == 0 || (1..1 << GENERATION_BITS).contains(&later)
     }
 
     fn wait_outside(&self) {
@@ -164,11 +174,13 @@ impl Exclusive<'_> {
 #[derive(Debug)]
 pub struct Gate {
     state: AtomicU64,
+    /// Counts what was replaced beside threads that are inside: see [`Gate::begin_generation`].
+    generation: AtomicU32,
 }
 
 impl Default for Gate {
     fn default() -> Self {
-        Self { state: AtomicU64::new(OPEN) }
+        Self { state: AtomicU64::new(OPEN), generation: AtomicU32::new(0) }
     }
 }
 
@@ -177,7 +189,8 @@ impl Gate {
     #[inline]
     pub fn enter<'a>(&self, flag: &'a GateFlag) -> Inside<'a> {
         loop {
-            flag.0.swap(1, Ordering::SeqCst);
+            let generation = self.generation.load(Ordering::Acquire);
+            flag.0.swap(generation << 1 | 1, Ordering::SeqCst);
             model_fence();
             if self.state.load(Ordering::SeqCst) == OPEN {
                 return Inside { held: Held(PhantomData), flag };
@@ -209,6 +222,18 @@ impl Gate {
     /// the first call since then in the calling thread's process.
     pub unsafe fn closed_before(&self) -> Exclusive<'_> {
         Exclusive { held: Held(PhantomData), gate: self }
+    }
+
+    /// Begins a generation, and returns the one that it ends. The caller has replaced something that threads inside may
+    /// still use: a thread that enters from now on finds what replaced it.
+    pub fn begin_generation(&self, _held: &Held) -> u32 {
+        self.generation.fetch_add(1, Ordering::SeqCst)
+    }
+
+    /// True if no thread is inside any more that entered in `generation` or before. `flags` are those of all threads.
+    pub fn has_left<'a>(&self, generation: u32, flags: impl Iterator<Item = &'a GateFlag>) -> bool {
+        model_fence();
+        flags.into_iter().all(|flag| flag.is_outside_or_after(generation))
     }
 
     fn open(&self) {

@@ -9,3 +9,4 @@ pub mod pin;
 pub(crate) mod primitive;
 pub mod request;
 pub mod rest;
+pub mod versions;

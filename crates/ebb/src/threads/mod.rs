@@ -4,7 +4,9 @@ pub(crate) mod ctx;
 pub(crate) mod walker;
 
 use crate::base::uapi::{self, Errno};
-use crate::protocols::gate::{Exclusive, Gate, Inside};
+use crate::memory::list::List;
+use crate::memory::region::Regions;
+use crate::protocols::gate::{Exclusive, Gate, Held, Inside};
 use crate::protocols::request::Requests;
 use ctx::{Contexts, ThreadCtx};
 
@@ -40,6 +42,11 @@ impl Threads {
     /// The process that has closed the gate, while it is closed.
     pub fn closed_by(&self) -> Option<u32> {
         self.gate.closed_by()
+    }
+
+    /// Changes `regions` beside the threads that are inside: see [`Regions::change_beside`].
+    pub fn change_regions(&self, regions: &Regions, held: &Held, edit: impl FnOnce(&mut List) -> bool) -> bool {
+        regions.change_beside(held, &self.gate, || self.contexts.all().map(|ctx| &ctx.gate), edit)
     }
 
     /// Closes the gate, and waits until nobody is inside. The caller must not be inside.
