@@ -161,7 +161,7 @@ fn activate(mask: u64, found: Option<Found>, is_running: bool) {
         );
     };
     // SAFETY: the block is this thread's.
-    let b = unsafe { &mut *block };
+    let b = unsafe { &*block };
     let Some(ctx) = space.attach_thread() else {
         fail(Line::new().str("ebb: the first thread: no context; report it"));
     };
