@@ -71,10 +71,10 @@ impl fmt::Display for InitError {
         match self {
             Self::NoSlots => f.write_str("a swap device of 0 slots; give it at least 1"),
             Self::NoShards => f.write_str("a swap device of 0 shards; give it at least 1"),
-            Self::TooManySlots => f.write_str("a swap device of more slots than its largest size; raise that"),
+            Self::TooManySlots => f.write_str("a swap device of more slots than its maximum size; raise the maximum"),
             Self::Misaligned => write!(f, "swap metadata memory is not aligned; align it to {METADATA_ALIGN} bytes"),
             Self::MemoryTooSmall { bytes, bytes_needed } => {
-                write!(f, "{bytes} bytes of swap metadata memory do not suffice; give {bytes_needed} bytes")
+                write!(f, "{bytes} bytes of swap metadata memory are not enough; give {bytes_needed} bytes")
             }
         }
     }
@@ -281,7 +281,7 @@ mod tests {
         assert_eq!(
             std::format!("{too_small}"),
             std::format!(
-                "{} bytes of swap metadata memory do not suffice; give {bytes_needed} bytes",
+                "{} bytes of swap metadata memory are not enough; give {bytes_needed} bytes",
                 bytes_needed - 1
             )
         );

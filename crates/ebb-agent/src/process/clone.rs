@@ -362,7 +362,10 @@ pub unsafe extern "C" fn child_main(block: *mut ThreadBlock) -> *const Context {
             b.table().clear_handlers();
         }
         if calls::arm().is_err() {
-            text::Line::new().str("ebb: a new thread cannot be armed: prctl failed; report it\n").write();
+            text::Line::new()
+                .str("ebb: cannot intercept the system calls of a new thread: prctl failed; ")
+                .str("report this as a bug in Ebb\n")
+                .write();
             uapi::exit_group(125);
         }
         if let Some(space) = crate::base::here::space() {
@@ -410,8 +413,8 @@ fn copy(space: &'static Space, b: &ThreadBlock, uc: &mut Context, mut request: R
     tasks::in_child(b);
     if space.fork_child(b.ctx()).is_err() {
         text::Line::new()
-            .str("ebb: the child of fork cannot be managed: userfaultfd or its memory was refused; raise the limits ")
-            .str("on open files and address space\n")
+            .str("ebb: cannot manage a child of fork: the kernel refuses userfaultfd or memory; raise the limits ")
+            .str("on open files (ulimit -n) and address space (ulimit -v)\n")
             .write();
         uapi::exit_group(125);
     }
@@ -438,7 +441,10 @@ fn copy(space: &'static Space, b: &ThreadBlock, uc: &mut Context, mut request: R
         b.table().clear_handlers();
     }
     if calls::arm().is_err() {
-        text::Line::new().str("ebb: the child of fork cannot be armed: prctl failed; report it\n").write();
+        text::Line::new()
+            .str("ebb: cannot intercept the system calls of a child of fork: prctl failed; ")
+            .str("report this as a bug in Ebb\n")
+            .write();
         uapi::exit_group(125);
     }
     if request.sp != 0 {

@@ -20,15 +20,15 @@ impl fmt::Display for NameError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Empty => write!(f, "the name is empty"),
-            Self::TooLong => write!(f, "the name has more than {BYTES_MAX} bytes"),
-            Self::Letter(letter) => write!(f, "`{}` has no place in a name", letter.escape_debug()),
-            Self::Number => write!(f, "a name of digits alone could be the number of a process"),
+            Self::TooLong => write!(f, "the name is longer than {BYTES_MAX} bytes"),
+            Self::Letter(letter) => write!(f, "`{}` is not allowed in a name", letter.escape_debug()),
+            Self::Number => write!(f, "a name of digits alone could be mistaken for a PID"),
         }
     }
 }
 
 /// What a user does about it.
-pub const REMEDY: &str = "write letters, digits, `.`, `_` and `-`, not digits alone, and at most 63 of them";
+pub const REMEDY: &str = "use at most 63 letters, digits, `.`, `_` and `-`, not digits alone";
 
 /// Checks the name of a tree.
 pub fn check(text: &str) -> Result<(), NameError> {
@@ -102,6 +102,6 @@ mod tests {
 
     #[test]
     fn what_is_wrong_with_a_name_does_not_reach_the_terminal_as_a_command() {
-        assert_eq!(NameError::Letter('\x1b').to_string(), "`\\u{1b}` has no place in a name");
+        assert_eq!(NameError::Letter('\x1b').to_string(), "`\\u{1b}` is not allowed in a name");
     }
 }

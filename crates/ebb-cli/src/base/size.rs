@@ -19,11 +19,11 @@ impl fmt::Display for SizeError {
         match self {
             Self::Empty => write!(f, "the size is empty"),
             Self::NotANumber => write!(f, "it does not begin with a number"),
-            Self::UnknownUnit(unit) => write!(f, "`{unit}` is no unit"),
+            Self::UnknownUnit(unit) => write!(f, "`{unit}` is not a unit"),
             Self::DecimalUnit(unit) => write!(f, "`{unit}` could mean powers of 1000 or of 1024"),
             Self::Zero => write!(f, "it is zero"),
             Self::TooLarge => write!(f, "it is more than a 64-bit machine can address"),
-            Self::PercentRange => write!(f, "a percentage is more than 0% and at most 100%"),
+            Self::PercentRange => write!(f, "a percentage must be more than 0% and at most 100%"),
         }
     }
 }

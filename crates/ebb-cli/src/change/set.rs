@@ -57,15 +57,15 @@ pub fn set(target: &Target, ram: Ram) -> Result<i32, Failure> {
             STATUS_ABOVE,
             what(),
             format!(
-                "the budget is set, but the tree still holds {} and gives no more: {}",
+                "the budget is set, but the tree still holds {} and gives up no more: {}",
                 human_bytes(tree.counters.tree().sum().held.max(0) as u64 * PAGE_BYTES),
                 holders(&tree)
             ),
-            format!("continue or end what holds it (see `ebb ps {}`), or give it more", tree.label()),
+            format!("continue or end these processes (see `ebb ps {}`), or set a larger budget", tree.label()),
         )),
         Reached::Interrupted(signal) => {
             sys::complain(&format!(
-                "ebb: {}: interrupted; the budget is set, and takes effect as memory is wanted",
+                "ebb: {}: interrupted; the budget is set, and takes effect as processes ask for memory",
                 what()
             ));
             interrupts.release();

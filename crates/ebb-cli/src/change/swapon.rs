@@ -17,7 +17,7 @@ use crate::running::control::{Answer, Control, Refusal, attempt, request};
 /// Gives process `pid` one more device.
 pub fn on(pid: i32, device: &Device) -> Result<i32, Failure> {
     let plan = spill::plan(std::slice::from_ref(device))
-        .map_err(|failure| Failure { remedy: "name a directory that can be written, as file:DIR".into(), ..failure })?;
+        .map_err(|failure| Failure { remedy: "name a writable directory as file:DIR".into(), ..failure })?;
     for warning in &plan.warnings {
         sys::complain(&format!("ebb: {warning}"));
     }
@@ -73,7 +73,7 @@ pub fn off(pid: i32, device: &Path) -> Result<i32, Failure> {
     let Some(refusal) = refusal else { return Ok(0) };
     match (interrupted, refusal) {
         (Some(signal), Refusal { errno: libc::EINTR, .. }) => {
-            sys::complain(&format!("ebb: {what}: interrupted, and everything is as it was; run it again to finish"));
+            sys::complain(&format!("ebb: {what}: interrupted, and the device stays in use; run it again to finish"));
             Ok(end::end_likewise(End::Signaled(signal)))
         }
         (_, refusal) => Err(refusal.of(what)),

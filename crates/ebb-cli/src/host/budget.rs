@@ -30,7 +30,7 @@ pub fn budget(ram: Ram, running: Option<Running>) -> Result<(u64, String), Failu
         Bounds::read_of(Path::new("/"), &process).ok_or_else(|| {
             Failure::ebb(
                 "--ram",
-                "/proc/meminfo cannot be read, so there is nothing to take a part of",
+                "/proc/meminfo cannot be read, so Ebb cannot work out a percentage or auto",
                 "give a size such as --ram 1G",
             )
         })
@@ -89,6 +89,6 @@ mod tests {
     fn what_a_running_tree_holds_is_room_to_it() {
         let running = Running { pid: std::process::id() as i32, held_bytes: 100 << 20 };
         let (_, source) = budget(Ram::Auto, Some(running)).unwrap();
-        assert!(source.contains(" and 100.0 MiB held already, "), "{source}");
+        assert!(source.contains(", plus 100.0 MiB already held, "), "{source}");
     }
 }

@@ -70,7 +70,7 @@ impl Check {
             Status::Blocked => Err(Failure::ebb(
                 self.name,
                 self.found,
-                self.remedy.unwrap_or_else(|| "`ebb doctor` tells more".to_owned()),
+                self.remedy.unwrap_or_else(|| "run `ebb doctor` for details".to_owned()),
             )),
         }
     }
@@ -117,7 +117,7 @@ fn refusal(call: &str, since: &str, error: &io::Error) -> (String, String) {
 fn userfaultfd() -> Check {
     const NAME: &str = "userfaultfd";
     match probe::features() {
-        Ok(_) => Check::ok(NAME, "the system call works for faults of user mode, without privilege")
+        Ok(_) => Check::ok(NAME, "the system call works for user-mode faults, without privileges")
             .using("userfaultfd(UFFD_USER_MODE_ONLY)"),
         Err(error) => {
             let (found, remedy) = refusal("userfaultfd", "5.11", &error);
@@ -149,10 +149,10 @@ fn dispatch() -> Check {
     const NAME: &str = "system-call dispatch";
     if outer_budget().is_some() {
         // It is refused to this process, which is managed itself, and not to what it starts.
-        return Check::ok(NAME, "in use: this ebb runs under another").using("Syscall User Dispatch");
+        return Check::ok(NAME, "in use: this ebb runs under another `ebb run`").using("Syscall User Dispatch");
     }
     match probe::syscall_user_dispatch() {
-        Ok(()) => Check::ok(NAME, "a call was caught").using("Syscall User Dispatch"),
+        Ok(()) => Check::ok(NAME, "a test call was intercepted").using("Syscall User Dispatch"),
         Err(error) => {
             let (found, remedy) = refusal("prctl(PR_SET_SYSCALL_USER_DISPATCH)", "5.11", &error);
             Check::new(NAME, Status::Blocked, found).mend(remedy)
@@ -190,7 +190,7 @@ fn kernel() -> Check {
 }
 
 fn seccomp() -> Check {
-    let found = if filtered() { "a filter watches this process" } else { "no filter" };
+    let found = if filtered() { "a filter applies to this process" } else { "no filter" };
     Check::ok("seccomp", found)
 }
 
@@ -218,7 +218,7 @@ fn moving(offered: &io::Result<u64>) -> Option<Check> {
             Ok(()) => Check::ok(NAME, "a page was moved").using(NAME),
             Err(error) => Check::new(NAME, Status::Limited, format!("offered, but moving a page failed: {error}"))
                 .using(COPYING)
-                .mend("report this with the kernel's version"),
+                .mend("report this, with the kernel version"),
         }
     };
     Some(check)
@@ -238,8 +238,8 @@ fn vectored_drop() -> Check {
     const NAME: &str = "process_madvise";
     match probe::process_madvise() {
         Ok(()) => Check::ok(NAME, "MADV_DONTNEED on this process works").using("many ranges dropped in one call"),
-        Err(error) => Check::new(NAME, Status::Limited, format!("MADV_DONTNEED on this process: {error}"))
-            .using("madvise(MADV_DONTNEED), one range a call")
+        Err(error) => Check::new(NAME, Status::Limited, format!("MADV_DONTNEED on this process fails: {error}"))
+            .using("madvise(MADV_DONTNEED), one range per call")
             .mend("run on Linux 6.13 or newer"),
     }
 }
@@ -286,7 +286,7 @@ fn address_space() -> Check {
             Status::Blocked,
             format!("RLIMIT_AS {shown}; {} cannot be reserved: {error}", human_bytes(RESERVATION_BYTES as u64)),
         )
-        .mend("`ulimit -v unlimited`, and `sysctl vm.overcommit_memory=0` if it is 2"),
+        .mend("`ulimit -v unlimited`; if vm.overcommit_memory is 2, `sysctl vm.overcommit_memory=0`"),
     }
 }
 
@@ -318,7 +318,7 @@ fn other_limits() -> Check {
     Check::ok(
         "other limits",
         format!(
-            "RLIMIT_MEMLOCK {}; RLIMIT_STACK {}; stacks are not managed, what is locked is not evicted",
+            "RLIMIT_MEMLOCK {}; RLIMIT_STACK {}; Ebb does not manage stacks and does not evict locked memory",
             shown_limit(memlock, true),
             shown_limit(stack, true)
         ),
@@ -337,12 +337,8 @@ fn overcommit() -> Check {
     let mode = sysctl("vm/overcommit_memory").unwrap_or_else(|| "unknown".to_owned());
     let found = format!("vm.overcommit_memory = {mode}");
     if mode == "2" {
-        Check::new(
-            NAME,
-            Status::Limited,
-            format!("{found}: the kernel refuses memory that Ebb could have found room for"),
-        )
-        .mend("`sysctl vm.overcommit_memory=0`")
+        Check::new(NAME, Status::Limited, format!("{found}: the kernel refuses memory that Ebb could make room for"))
+            .mend("`sysctl vm.overcommit_memory=0`")
     } else {
         Check::ok(NAME, found)
     }
@@ -353,13 +349,17 @@ const SPILL_FREE_BYTES_MIN: u64 = 1 << 30;
 
 fn spill_directory() -> Check {
     const NAME: &str = "spill directory";
-    const ELSEWHERE: &str = "name another with --swap file:DIR or EBB_TMPDIR=DIR";
+    const ELSEWHERE: &str = "name another directory with --swap file:DIR or EBB_TMPDIR=DIR";
     match spill::examine(&spill::default_directory()) {
         Ok(dir) => {
             let found = format!("{}: {} free", dir.path.display(), human_bytes(dir.free_bytes));
             if dir.in_memory {
-                Check::new(NAME, Status::Limited, format!("{found}, but in memory: spilling there saves nothing"))
-                    .mend(ELSEWHERE)
+                Check::new(
+                    NAME,
+                    Status::Limited,
+                    format!("{found}, but this file system is in memory: spilling there saves no RAM"),
+                )
+                .mend(ELSEWHERE)
             } else if dir.free_bytes < SPILL_FREE_BYTES_MIN {
                 Check::new(NAME, Status::Limited, found).mend(ELSEWHERE)
             } else {

@@ -70,23 +70,23 @@ impl fmt::Display for Obstacle {
                 write!(f, "it is set-group-ID (group {group}), so the loader ignores preloaded libraries")
             }
             Self::Capabilities => write!(f, "it has file capabilities, so the loader ignores preloaded libraries"),
-            Self::ThirtyTwoBit => write!(f, "it is a 32-bit program, and the agent is a 64-bit library"),
+            Self::ThirtyTwoBit => write!(f, "it is a 32-bit program, but Ebb's agent is a 64-bit library"),
             Self::ForeignMachine { machine } => {
-                write!(f, "it is made for another machine (ELF machine {machine}), and the agent for x86-64")
+                write!(f, "it is built for another machine (ELF machine {machine}), but Ebb's agent for x86-64")
             }
-            Self::Musl { loader } => write!(f, "it is linked with musl ({loader}), and the agent with glibc"),
+            Self::Musl { loader } => write!(f, "it is linked with musl ({loader}), but Ebb's agent with glibc"),
             Self::UnknownLoader { loader } => {
-                write!(f, "its loader {loader} is not glibc's, which the agent is linked with")
+                write!(f, "its loader {loader} is not the glibc loader, which Ebb's agent needs")
             }
             Self::Unreadable { error } => {
                 write!(f, "it can be executed but not read ({error}), so Ebb cannot tell what it is")
             }
             Self::Malformed => write!(f, "its ELF header is damaged"),
             Self::TooManyInterpreters => {
-                write!(f, "its #! lines lead through more than {INTERPRETERS_MAX} interpreters")
+                write!(f, "its #! lines form a chain of more than {INTERPRETERS_MAX} interpreters")
             }
             Self::Sanitizer { library } => {
-                write!(f, "LD_PRELOAD has {library}, a sanitizer's runtime, beside which Ebb is not known to work")
+                write!(f, "LD_PRELOAD loads {library}, a sanitizer runtime, and Ebb is not known to work with it")
             }
         }
     }
@@ -100,7 +100,7 @@ impl Obstacle {
                 "use a build that is dynamically linked with glibc"
             }
             Self::SetUser { .. } | Self::SetGroup { .. } | Self::Capabilities => {
-                "run it as the user it needs, from a copy without these rights"
+                "copy it without these rights, and run the copy as the user it needs"
             }
             Self::ThirtyTwoBit | Self::ForeignMachine { .. } => "use its x86-64 build",
             Self::Unreadable { .. } => "give yourself read permission",

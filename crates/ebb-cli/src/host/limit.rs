@@ -99,7 +99,7 @@ impl Bounds {
         let mut room = self.room();
         if held_bytes > 0 {
             room.bytes += held_bytes;
-            room.source = format!("{} and {} held already", room.source, human_bytes(held_bytes));
+            room.source = format!("{}, plus {} already held", room.source, human_bytes(held_bytes));
         }
         let headroom = (room.bytes / 8).clamp(*HEADROOM_BYTES.start(), *HEADROOM_BYTES.end()).min(room.bytes / 2);
         let bytes = (room.bytes - headroom) & !0xfff;

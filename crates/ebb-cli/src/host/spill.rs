@@ -35,7 +35,7 @@ pub fn parse_device(option: &str, spec: &OsStr) -> Result<Device, Failure> {
         return Ok(Device::None);
     }
     let Some(mut place) = spec.as_bytes().strip_prefix(b"file") else {
-        return Err(Failure::ebb(what, "this is no kind of swap device", FORMS));
+        return Err(Failure::ebb(what, "unknown kind of swap device", FORMS));
     };
     let (mut size_bytes, mut prio) = (None, None);
     // Options are looked for from the right, so that a directory may contain commas.
@@ -49,14 +49,14 @@ pub fn parse_device(option: &str, spec: &OsStr) -> Result<Device, Failure> {
             break;
         };
         if is_second {
-            return Err(Failure::ebb(what, "it gives an option twice", "leave one of them out"));
+            return Err(Failure::ebb(what, "it gives one option twice", "remove one of them"));
         }
         place = &place[..comma];
     }
     let dir = match place {
         [] => None,
         [b':', dir @ ..] if !dir.is_empty() => Some(PathBuf::from(OsStr::from_bytes(dir))),
-        _ => return Err(Failure::ebb(what, "after `file` comes `:DIR`, `,size=SIZE` or `,prio=N`", FORMS)),
+        _ => return Err(Failure::ebb(what, "only `:DIR`, `,size=SIZE` or `,prio=N` can follow `file`", FORMS)),
     };
     Ok(Device::File { dir, size_bytes, prio })
 }
@@ -71,7 +71,7 @@ fn option_prio(text: &[u8], what: &str) -> Result<u16, Failure> {
     let prio = digits.and_then(|digits| digits.parse().ok()).filter(|prio| *prio <= PRIO_MAX);
     prio.ok_or_else(|| {
         let remedy = format!("write a number from 0 to {PRIO_MAX}; the highest is filled first");
-        Failure::ebb(what, "this is no priority", remedy)
+        Failure::ebb(what, "this is not a valid priority", remedy)
     })
 }
 
@@ -101,7 +101,7 @@ const RAMFS_MAGIC: i64 = 0x8584_58f6;
 /// Checks that files can be made in `dir`.
 pub fn examine(dir: &Path) -> Result<Directory, Failure> {
     let what = format!("spill directory {}", dir.display());
-    let remedy = "name one that can be written with --swap file:DIR or EBB_TMPDIR=DIR, or use --swap none";
+    let remedy = "name a writable directory with --swap file:DIR or EBB_TMPDIR=DIR, or use --swap none";
     let path = std::fs::canonicalize(dir).map_err(|error| Failure::ebb(&what, error, remedy))?;
     if !path.is_dir() {
         return Err(Failure::ebb(&what, "it is not a directory", remedy));
@@ -113,7 +113,7 @@ pub fn examine(dir: &Path) -> Result<Directory, Failure> {
     if path.as_os_str().len() > PATH_BYTES_MAX {
         return Err(Failure::ebb(&what, format!("its path is longer than {PATH_BYTES_MAX} bytes"), remedy));
     }
-    try_file(&path).map_err(|error| Failure::ebb(&what, format!("no file can be made in it: {error}"), remedy))?;
+    try_file(&path).map_err(|error| Failure::ebb(&what, format!("no file can be created in it: {error}"), remedy))?;
     let file_system = sys::file_system(&path).map_err(|error| Failure::ebb(&what, error, remedy))?;
     Ok(Directory {
         path,
@@ -165,7 +165,7 @@ impl Place {
             return Err(Failure::ebb(
                 format!("--swap file:{}", self.directory.path.display()),
                 format!("it has two priorities, {one} and {other}"),
-                "give one: devices of one directory are one",
+                "give one priority: all --swap options for a directory make one device",
             ));
         }
         self.prio = self.prio.or(prio);
@@ -178,12 +178,14 @@ impl Place {
         let mut warnings = Vec::new();
         if self.size_bytes.is_some_and(|size| size > self.directory.free_bytes) {
             let free = human_bytes(self.directory.free_bytes);
-            warnings.push(format!("{what}: {free} are free, less than the size asked for; name another with file:DIR"));
+            warnings.push(format!(
+                "{what}: only {free} are free, less than the requested size; name another directory with file:DIR"
+            ));
         }
         if self.directory.in_memory {
             warnings.push(format!(
-                "{what}: it is a file system in memory, so what is spilled there saves nothing; \
-                 name one on a disk with file:DIR"
+                "{what}: it is on a file system in memory, so spilling there saves no RAM; \
+                 name a directory on a disk with file:DIR"
             ));
         }
         warnings
@@ -205,7 +207,7 @@ pub fn plan(devices: &[Device]) -> Result<Plan, Failure> {
         if devices.len() > 1 {
             return Err(Failure::ebb(
                 "--swap none",
-                "it stands beside another --swap",
+                "it cannot be combined with another --swap",
                 "give it alone, or leave it out",
             ));
         }
@@ -223,7 +225,7 @@ pub fn plan(devices: &[Device]) -> Result<Plan, Failure> {
         if places.len() == DIRECTORIES_MAX {
             return Err(Failure::ebb(
                 "--swap",
-                format!("it names more than {DIRECTORIES_MAX} directories, with {}", directory.path.display()),
+                format!("more than {DIRECTORIES_MAX} directories given: {} is one too many", directory.path.display()),
                 format!("give at most {DIRECTORIES_MAX}"),
             ));
         }
@@ -275,14 +277,14 @@ mod tests {
             assert_eq!(device(spec).unwrap_err().remedy, FORMS, "{spec}");
         }
         assert!(device("file,size=lots").unwrap_err().remedy.starts_with("write a size"));
-        assert_eq!(device("file:/x,prio=1,prio=1").unwrap_err().why, "it gives an option twice");
+        assert_eq!(device("file:/x,prio=1,prio=1").unwrap_err().why, "it gives one option twice");
     }
 
     #[test]
     fn a_priority_is_a_number_that_swapon_takes() {
         for prio in ["", "-1", "+1", "32768", "1 ", "high"] {
             let failure = device(&format!("file,prio={prio}")).unwrap_err();
-            assert_eq!(failure.why, "this is no priority", "{prio}");
+            assert_eq!(failure.why, "this is not a valid priority", "{prio}");
             assert!(failure.remedy.contains("from 0 to 32767"));
         }
     }
@@ -331,7 +333,10 @@ mod tests {
         let failure = plan(&devices).unwrap_err();
         assert_eq!(
             failure.to_string(),
-            format!("ebb: --swap: it names more than 8 directories, with {}; give at most 8", dirs[DIRECTORIES_MAX])
+            format!(
+                "ebb: --swap: more than 8 directories given: {} is one too many; give at most 8",
+                dirs[DIRECTORIES_MAX]
+            )
         );
         devices[DIRECTORIES_MAX] = devices[0].clone();
         assert_eq!(planned(&devices).split(';').count(), DIRECTORIES_MAX);
@@ -355,7 +360,7 @@ mod tests {
     fn a_size_larger_than_the_disk_is_a_warning() {
         let dir = tempfile::tempdir().unwrap();
         let plan = plan(&[file(dir.path().to_str(), Some(1 << 46), None)]).unwrap();
-        assert!(plan.warnings[0].contains("less than the size asked for"));
+        assert!(plan.warnings[0].contains("less than the requested size"));
     }
 
     #[test]

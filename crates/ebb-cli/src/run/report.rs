@@ -90,8 +90,8 @@ impl Outcome<'_> {
         }
         if get(&page.processes) == 0 && page.has_begun.load(Relaxed) != 0 {
             let why = match self.unmanaged.line() {
-                None => "it stayed too small for anything to be managed",
-                Some(_) => "nothing of it was managed",
+                None => "it stayed too small for Ebb to manage it",
+                Some(_) => "Ebb managed none of its processes",
             };
             lines.push(format!("ebb: {name}: {why}"));
         } else if get(&page.processes) == 0 {
@@ -122,12 +122,12 @@ impl Outcome<'_> {
         let (peak_text, budget_text) = (human_bytes(peak), human_bytes(budget));
         // It was larger before, or what is not managed went beyond it.
         let held = if peak > budget {
-            format!("held {peak_text} at most, budget {budget_text}")
+            format!("held up to {peak_text}, budget {budget_text}")
         } else {
-            format!("held {peak_text} of {budget_text} at most")
+            format!("held up to {peak_text} of {budget_text}")
         };
         let mut lines = vec![format!(
-            "ebb: {name}: wanted {} at most, {held}; {}, {}",
+            "ebb: {name}: wanted up to {}, {held}; {}, {}",
             human_bytes(get(&page.peak_wanted_bytes)),
             plural(get(&page.processes), "process", "processes"),
             plural(get(&page.threads), "thread", "threads"),
@@ -135,7 +135,7 @@ impl Outcome<'_> {
         if derived.out_pages > 0 {
             let pool = derived.pool_ratio.map_or_else(
                 || "pool unused".to_owned(),
-                |ratio| format!("pool {ratio:.1}:1, {} at most", human_bytes(get(&page.peak_pool_bytes))),
+                |ratio| format!("pool {ratio:.1}:1, up to {}", human_bytes(get(&page.peak_pool_bytes))),
             );
             lines.push(format!(
                 "ebb: swapped out {}: {pool}; {} same-filled; {} to a file",
@@ -154,7 +154,7 @@ impl Outcome<'_> {
             count(&page.faults_spurious),
         ));
         lines.push(format!(
-            "ebb: {} lost to swap in all threads (faults {}, reclaim {}), {} beside them; ran {}",
+            "ebb: {} lost to swap in all threads (faults {}, reclaim {}), {} in the background; ran {}",
             human_ns(derived.swap_ns),
             human_ns(get(&page.fault_ns)),
             human_ns(get(&page.direct_reclaim_ns)),
@@ -164,8 +164,8 @@ impl Outcome<'_> {
         let (beside, kernel) = (get(&page.peak_beside_bytes), get(&page.peak_kernel_bytes));
         if kernel > 0 {
             lines.push(format!(
-                "ebb: outside what Ebb manages: at most {} (the first 8 MiB are not charged), and {} of page tables and \
-                 kernel stacks (not charged)",
+                "ebb: memory that Ebb does not manage: up to {} (the first 8 MiB are not charged), and {} of page tables \
+                 and kernel stacks (not charged)",
                 human_bytes(beside),
                 human_bytes(kernel),
             ));
@@ -182,7 +182,7 @@ impl Outcome<'_> {
             }
         });
         lines.push(format!(
-            "ebb: swap table: {} bytes a slot at rest, {} in use, {} at most",
+            "ebb: swap table: {} bytes per slot at rest, {} in use, up to {} in all",
             ebb::SWAP_TABLE_REST_BYTES_PER_1000 as f64 / 1000.0,
             ebb::stats::SWAP_TABLE_BYTES_PER_SLOT,
             human_bytes(self.counters.page().peak_swap_table_bytes.load(Relaxed)),
@@ -310,10 +310,10 @@ mod tests {
         assert_eq!(
             outcome(&counters).summary(),
             [
-                "ebb: prog: wanted 252.0 MiB at most, held 63.0 MiB of 64.0 MiB at most; 1 process, 3 threads",
-                "ebb: swapped out 4.0 MiB: pool 4.0:1, 1.0 MiB at most; 0 B same-filled; 96.0 KiB to a file",
+                "ebb: prog: wanted up to 252.0 MiB, held up to 63.0 MiB of 64.0 MiB; 1 process, 3 threads",
+                "ebb: swapped out 4.0 MiB: pool 4.0:1, up to 1.0 MiB; 0 B same-filled; 96.0 KiB to a file",
                 "ebb: 5,700 faults: 5,000 first touch, 0 staged, 700 pool, 0 file, 0 spurious",
-                "ebb: 2.00 s lost to swap in all threads (faults 1.50 s, reclaim 500.0 ms), 0 ns beside them; ran 2.00 s",
+                "ebb: 2.00 s lost to swap in all threads (faults 1.50 s, reclaim 500.0 ms), 0 ns in the background; ran 2.00 s",
             ]
         );
     }
@@ -323,7 +323,7 @@ mod tests {
         let counters = busy();
         counters.set_budget(32 << 20);
         let lines = outcome(&counters).summary();
-        assert!(lines[0].contains(", held 63.0 MiB at most, budget 32.0 MiB; "), "{lines:?}");
+        assert!(lines[0].contains(", held up to 63.0 MiB, budget 32.0 MiB; "), "{lines:?}");
     }
 
     #[test]
@@ -336,9 +336,12 @@ mod tests {
         outcome.unmanaged.add(Path::new("/usr/bin/sudo"));
         let lines = outcome.summary();
         assert_eq!(lines.len(), 7);
-        assert!(lines[4].starts_with("ebb: outside what Ebb manages: at most 12.0 MiB (the first 8 MiB"), "{lines:?}");
+        assert!(
+            lines[4].starts_with("ebb: memory that Ebb does not manage: up to 12.0 MiB (the first 8 MiB"),
+            "{lines:?}"
+        );
         assert!(lines[4].ends_with("and 3.0 MiB of page tables and kernel stacks (not charged)"), "{lines:?}");
-        assert_eq!(lines[5], "ebb: not managed, and not limited: sudo (at most 0 B, counted in the budget)");
+        assert_eq!(lines[5], "ebb: not managed and not limited: sudo (up to 0 B, counted in the budget)");
         assert_eq!(lines[6], "ebb: failed: space: no memory; give it more");
     }
 
@@ -354,7 +357,7 @@ mod tests {
     fn a_program_that_stays_small_is_told_so() {
         let counters = Counters::create().unwrap();
         counters.page().has_begun.store(1, Relaxed);
-        assert_eq!(outcome(&counters).summary(), ["ebb: prog: it stayed too small for anything to be managed"]);
+        assert_eq!(outcome(&counters).summary(), ["ebb: prog: it stayed too small for Ebb to manage it"]);
     }
 
     #[test]

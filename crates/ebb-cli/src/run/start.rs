@@ -62,7 +62,7 @@ pub fn run(options: &Run, ignored_children: bool) -> Result<i32, Failure> {
         environment.set("EBB_RAM", plan.ram_bytes.to_string().as_bytes());
         environment.set("EBB_SWAP", &plan.swap);
         environment.set("EBB_STATS_FD", fd.as_raw_fd().to_string().as_bytes());
-        let inode = |fd| sys::inode(fd).map_err(|error| Failure::ebb("lifeline", error, "report this as a bug of ebb"));
+        let inode = |fd| sys::inode(fd).map_err(|error| Failure::ebb("lifeline", error, "report this as a bug in Ebb"));
         let holder = [std::process::id().into(), rest.number() as u64];
         let ends = [line.as_raw_fd() as u64, keeper.as_raw_fd() as u64, inode(&line)?, inode(&keeper)?];
         environment.set(
@@ -102,13 +102,13 @@ pub fn run(options: &Run, ignored_children: bool) -> Result<i32, Failure> {
     drop(kept);
     let watch = if managed { start_watch(options, &counters) } else { None };
     let (end, usage) = supervise::supervise(child, &taken)
-        .map_err(|error| Failure::ebb("waiting for the program", error, "report this as a bug of ebb"))?;
+        .map_err(|error| Failure::ebb("waiting for the program", error, "report this as a bug in Ebb"))?;
     match held {
         // The lifeline ends the tree with this process.
         Some(_) if matches!(end, End::GivenUp(_)) => {
             sys::complain(&format!(
-                "ebb: SIGTERM: process {child} still waits in the kernel; the whole tree gets SIGKILL; /proc/{child}/wchan tells \
-                 what it waits for"
+                "ebb: SIGTERM: process {child} still waits in the kernel, so the whole tree gets SIGKILL; \
+                 /proc/{child}/wchan shows what it waits for"
             ));
         }
         // What Ebb has ended it ends as a whole: nobody waits for what is left, and it may be as short of memory.
@@ -143,7 +143,7 @@ fn start_watch(options: &Run, counters: &Arc<Counters>) -> Option<Watch> {
         Ok(watch) => Some(watch),
         Err(error) => {
             if options.verbosity > Verbosity::Quiet {
-                let what = "counting programs that are not managed";
+                let what = "counting unmanaged programs";
                 sys::complain(&Failure::ebb(what, error, "raise `ulimit -u` or the limit pids.max").to_string());
             }
             None
@@ -173,12 +173,9 @@ fn find_program(program: &OsStr) -> Result<PathBuf, Failure> {
     path::resolve(program, std::env::var_os("PATH").as_deref()).map_err(|error| {
         let name = program.to_string_lossy();
         match error {
-            ResolveError::NotFound { searched: true } => Failure::with_status(
-                STATUS_NOT_FOUND,
-                name,
-                "it was not found in PATH",
-                "check the name, or give its path",
-            ),
+            ResolveError::NotFound { searched: true } => {
+                Failure::with_status(STATUS_NOT_FOUND, name, "not found in PATH", "check the name, or give a path")
+            }
             ResolveError::NotFound { searched: false } => {
                 Failure::with_status(STATUS_NOT_FOUND, name, "there is no such file", "check the path")
             }
@@ -223,7 +220,7 @@ fn sanitizer(preloaded: &OsStr) -> Option<Obstacle> {
 /// Creates the file for the counters now: better no start than a run without the figures it was made for.
 fn create_stats(path: &Path) -> Result<File, Failure> {
     File::create(path).map_err(|error| {
-        Failure::ebb(format!("--stats {}", path.display()), error, "name a file in a directory that can be written")
+        Failure::ebb(format!("--stats {}", path.display()), error, "name a file in a writable directory")
     })
 }
 
@@ -239,7 +236,7 @@ fn prepare(options: &Run) -> Result<Plan, Failure> {
     let (mut ram_bytes, mut source) = budget(options.ram, None)?;
     // What the outer one counts of it from outside is a share of its own budget.
     if let Some(outer) = checks::outer_budget().filter(|outer| *outer < ram_bytes) {
-        (ram_bytes, source) = (outer, "of the ebb that this one runs under".into());
+        (ram_bytes, source) = (outer, "from the outer `ebb run`".into());
     }
     let swap = spill::plan(&options.swap)?;
     checks::preflight()?;
@@ -282,7 +279,7 @@ fn not_started(file: &Path, image: &Image, error: LaunchError) -> Failure {
                 || "its loader is missing".to_owned(),
                 |missing| format!("its interpreter {} is missing", missing.display()),
             );
-            Failure::with_status(STATUS_NOT_FOUND, file.display(), why, "install what it needs")
+            Failure::with_status(STATUS_NOT_FOUND, file.display(), why, "install the missing file")
         }
         LaunchError::Exec(error) => Failure::with_status(
             STATUS_CANNOT_EXECUTE,

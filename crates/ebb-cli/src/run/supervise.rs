@@ -69,8 +69,8 @@ impl Untaken {
         if !self.is_told && self.since.elapsed() >= STUCK {
             self.is_told = true;
             sys::complain(&format!(
-                "ebb: SIGTERM: process {child} waits in the kernel (state D) and takes it when that wait ends; send SIGTERM \
-                 again to end the whole tree by SIGKILL"
+                "ebb: SIGTERM: process {child} waits in the kernel (state D) and gets the signal when that wait ends; \
+                 send SIGTERM again to kill the whole tree with SIGKILL"
             ));
         }
     }

@@ -52,7 +52,7 @@ impl Unmanaged {
         }
         let more = if self.files.len() > NAMES_MAX { ", ..." } else { "" };
         Some(format!(
-            "ebb: not managed, and not limited: {}{more} (at most {}, counted in the budget)",
+            "ebb: not managed and not limited: {}{more} (up to {}, counted in the budget)",
             self.names.join(", "),
             human_bytes(self.peak_bytes)
         ))
@@ -154,14 +154,14 @@ mod tests {
         assert!(found.add(Path::new("/usr/bin/sudo")) && found.add(Path::new("/other/sudo")));
         found.hold(10_240);
         found.hold(5);
-        let line = "ebb: not managed, and not limited: static_prog, sudo (at most 40.0 MiB, counted in the budget)";
+        let line = "ebb: not managed and not limited: static_prog, sudo (up to 40.0 MiB, counted in the budget)";
         assert_eq!(found.line().as_deref(), Some(line));
         assert_eq!(found.json(), json!({ "names": ["static_prog", "sudo"], "peak_bytes": 40 << 20 }));
         for n in 0..10 {
             found.add(Path::new(&format!("/p{n}")));
         }
         assert_eq!(found.names.len(), 8);
-        assert!(found.line().unwrap().contains("p5, ... (at most"), "{:?}", found.line());
+        assert!(found.line().unwrap().contains("p5, ... (up to"), "{:?}", found.line());
     }
 
     #[test]

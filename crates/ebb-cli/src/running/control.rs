@@ -32,7 +32,7 @@ const BEGIN_PATIENCE: Duration = Duration::from_millis(200);
 const ATTEMPTS: u32 = 10;
 
 /// What a user does about a connection that was lost.
-const LOST: &str = "see with `ps` whether it still runs, and ask again";
+const LOST: &str = "check with `ps` that the process is still running, and try again";
 
 /// No answer is longer: a directory has at most 511 bytes, a reason one line.
 const ANSWER_BYTES_MAX: usize = 4096;
@@ -86,7 +86,7 @@ pub struct Refusal {
 impl Refusal {
     fn parse(text: &str) -> Option<Self> {
         let (errno, text) = text.split_once(' ')?;
-        let (why, remedy) = text.split_once("; ").unwrap_or((text, "see what it has with `ebb swapon --show`"));
+        let (why, remedy) = text.split_once("; ").unwrap_or((text, "list its devices with `ebb swapon --show`"));
         Some(Self { errno: errno.parse().ok()?, why: printable(why), remedy: printable(remedy) })
     }
 
@@ -148,8 +148,8 @@ impl Control {
         if !process.is_managed() {
             return Err(Failure::ebb(
                 process::what(pid),
-                "it belongs to a run under Ebb, but is not managed by it",
-                "name one of those that `ebb swapon --show` lists",
+                "it belongs to a tree under Ebb, but Ebb does not manage it",
+                "name a process that `ebb swapon --show` lists",
             ));
         }
         if let Some(control) = Self::connect(&process)? {
@@ -209,7 +209,7 @@ impl Control {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(Failure::ebb(
                 process::what(self.pid),
                 "it does not answer",
-                format!("continue it with `kill -CONT {}` if it is stopped, or ask again", self.pid),
+                format!("if it is stopped, continue it with `kill -CONT {}`, otherwise try again", self.pid),
             )),
             Err(error) => Err(self.ended(error)),
         }
@@ -229,8 +229,8 @@ impl Control {
     pub fn misunderstood(&self) -> Failure {
         Failure::ebb(
             process::what(self.pid),
-            "its answer is not understood",
-            "use the `ebb` of the same version as the one that started it",
+            "ebb does not understand its answer",
+            "use the same version of `ebb` that started it",
         )
     }
 
@@ -250,8 +250,8 @@ fn not_a_process(pid: i32, error: io::Error) -> Failure {
         // What the kernel says depends on its version.
         Some(libc::EINVAL | libc::ENOENT) => Failure::ebb(
             process::what(pid),
-            "this is the number of a thread",
-            "name its process: the line Tgid of its status in /proc",
+            "this is the ID of a thread, not of a process",
+            format!("give the PID of the thread's process, after `Tgid:` in /proc/{pid}/status"),
         ),
         _ => process::unreadable(pid, &error),
     }
@@ -260,8 +260,8 @@ fn not_a_process(pid: i32, error: io::Error) -> Failure {
 fn too_small(what: String) -> Failure {
     Failure::ebb(
         what,
-        "it has held too little memory (8 MiB) for Ebb to begin its work, so nothing of it is swapped",
-        "ask when it has grown",
+        "it has never held the 8 MiB at which Ebb starts to manage a process, so none of its memory is swapped",
+        "try again when it has grown",
     )
 }
 
@@ -269,17 +269,17 @@ fn too_small(what: String) -> Failure {
 fn silent(process: &Process, descriptor: &OwnedFd) -> Failure {
     let what = process::what(process.pid);
     if sys::has_ended(descriptor) {
-        Failure::ebb(what, "it has ended", "name one that runs, as `ebb swapon --show` lists them")
+        Failure::ebb(what, "it has ended", "name a running process that `ebb swapon --show` lists")
     } else if !process.has_background() {
         too_small(what)
     } else if process.is_stopped() {
-        Failure::ebb(what, "it is stopped", format!("continue it with `kill -CONT {}`, and ask again", process.pid))
+        Failure::ebb(what, "it is stopped", format!("continue it with `kill -CONT {}`, and try again", process.pid))
     } else {
         Failure::ebb(
             what,
             format!("it opened no control socket within {} s", OPEN_PATIENCE.as_secs()),
-            "see whether it has a free descriptor (ulimit -n) and a directory it can write to \
-             (/dev/shm, /tmp, /var/tmp), or ask again",
+            "check that it has a free descriptor (ulimit -n) and can write to /dev/shm, /tmp or \
+             /var/tmp, or try again",
         )
     }
 }
@@ -353,7 +353,7 @@ mod tests {
         assert_eq!(
             control.answer().unwrap_err().to_string(),
             "ebb: process 12: the process ended or closed the connection; \
-             see with `ps` whether it still runs, and ask again"
+             check with `ps` that the process is still running, and try again"
         );
         assert_eq!(control.ask(b"show").unwrap_err().what, "process 12");
     }
@@ -364,13 +364,13 @@ mod tests {
         control.set_patience(Duration::from_millis(1)).unwrap();
         assert_eq!(control.answer().unwrap_err().why, "it does not answer");
         agent.send(b"what?").unwrap();
-        assert_eq!(control.answer().unwrap_err().why, "its answer is not understood");
+        assert_eq!(control.answer().unwrap_err().why, "ebb does not understand its answer");
     }
 
     #[test]
     fn a_process_that_does_not_exist_is_told() {
         let failure = Control::open(i32::MAX).unwrap_err();
         assert_eq!(failure.why, "No such process (os error 3)");
-        assert_eq!(failure.remedy, "name a process that runs under `ebb run`, as `ps` shows it");
+        assert_eq!(failure.remedy, "name a process that runs under `ebb run`, by its PID in `ps`");
     }
 }

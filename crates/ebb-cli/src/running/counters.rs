@@ -50,10 +50,10 @@ impl Counters {
     }
 
     fn open_as(file: File, protection: i32) -> std::io::Result<Self> {
-        let foreign = || std::io::Error::other("its counters are not of this version");
+        let foreign = || std::io::Error::other("its counters come from another version of Ebb");
         // Anybody may have a file of that name, and cut it off while this process reads it.
         if !sys::keeps_its_length(&file) {
-            return Err(std::io::Error::other("its counters are not such as `ebb run` makes"));
+            return Err(std::io::Error::other("its counters were not made by `ebb run`"));
         }
         let mut magic = [0; 8];
         file.read_exact_at(&mut magic, 0)?;
@@ -154,6 +154,6 @@ mod tests {
         loose.write_all(&MAGIC.to_ne_bytes()).unwrap();
         loose.set_len(tree::FILE_BYTES).unwrap();
         let refused = Counters::open(Path::new(&path(&loose))).err().unwrap();
-        assert_eq!(refused.to_string(), "its counters are not such as `ebb run` makes");
+        assert_eq!(refused.to_string(), "its counters were not made by `ebb run`");
     }
 }

@@ -26,7 +26,7 @@ const BACKGROUND: &[u8] = b"ebb-reclaim";
 const DELETED: &[u8] = b" (deleted)";
 
 /// What a user does about a process that is not one of Ebb's.
-const REMEDY: &str = "name a process that runs under `ebb run`, as `ps` shows it";
+const REMEDY: &str = "name a process that runs under `ebb run`, by its PID in `ps`";
 
 /// A process of a tree that runs under Ebb: one of its programs, or the `ebb run` that started it.
 #[derive(Debug)]
@@ -44,7 +44,7 @@ pub fn what(pid: i32) -> String {
 /// A process that `ebb` could not look into or ask.
 pub fn unreadable(pid: i32, error: &io::Error) -> Failure {
     let remedy = if error.kind() == io::ErrorKind::PermissionDenied {
-        "it belongs to another user: ask as that user or as root"
+        "it belongs to another user: run `ebb` as that user or as root"
     } else {
         REMEDY
     };
@@ -105,7 +105,7 @@ impl Process {
         let all = look_into(&dir, descriptors).map_err(|error| unreadable(pid, &error))?;
         match all.into_iter().find(|(_, target)| target.as_os_str().as_bytes().starts_with(COUNTERS)) {
             Some((counters, _)) => Ok(Self { pid, dir, counters }),
-            None => Err(Failure::ebb(what(pid), "it does not run under Ebb", "name one that was started by `ebb run`")),
+            None => Err(Failure::ebb(what(pid), "it does not run under Ebb", "name a process started by `ebb run`")),
         }
     }
 
@@ -131,7 +131,7 @@ impl Process {
     }
 
     fn foreign(&self, error: &io::Error) -> Failure {
-        Failure::ebb(what(self.pid), error, "use the `ebb` of the same version as the one that started it")
+        Failure::ebb(what(self.pid), error, "use the same version of `ebb` that started it")
     }
 
     /// Whether the agent is at work in it, and not only the descriptor of the counters inherited: not so in `ebb run`
@@ -245,7 +245,7 @@ mod tests {
         let fake = Fake::new(&["/dev/null", "/tmp/ebb-stats"]);
         assert_eq!(
             Process::find(fake.0.path(), PID).unwrap_err().to_string(),
-            "ebb: process 12: it does not run under Ebb; name one that was started by `ebb run`"
+            "ebb: process 12: it does not run under Ebb; name a process started by `ebb run`"
         );
     }
 
@@ -263,7 +263,7 @@ mod tests {
         let refused = io::Error::from_raw_os_error(libc::EACCES);
         assert_eq!(
             unreadable(PID, &refused).to_string(),
-            "ebb: process 12: Permission denied (os error 13); it belongs to another user: ask as that user or as root"
+            "ebb: process 12: Permission denied (os error 13); it belongs to another user: run `ebb` as that user or as root"
         );
     }
 

@@ -196,8 +196,7 @@ pub fn running(proc: &Path, access: Access, targets: &[Target]) -> Result<Vec<Ru
             Err(error) => {
                 let is_named = |target: &&Target| matches!(target, Target::Of(pid) if found.pids.contains(pid));
                 if let Some(target) = targets.iter().find(is_named) {
-                    const REMEDY: &str =
-                        "use the `ebb` of the same version as the one that started it, as its user or as root";
+                    const REMEDY: &str = "use the same version of `ebb` that started it, as its user or as root";
                     refused.push((target, Failure::ebb(target, error, REMEDY)));
                 }
             }
@@ -239,10 +238,10 @@ pub fn select(mut trees: Vec<RunningTree>, targets: &[Target]) -> Result<Vec<Run
 
 fn not_there(target: &Target) -> Failure {
     let why = match target {
-        Target::Named(_) => "no running tree of this user has the name",
+        Target::Named(_) => "no running tree of this user has this name",
         Target::Of(_) => "it does not run under Ebb, or belongs to another user",
     };
-    Failure::ebb(target, why, "see which there are with `ebb ps`")
+    Failure::ebb(target, why, "list the running trees with `ebb ps`")
 }
 
 /// The one tree that is meant, to be changed.
@@ -257,7 +256,7 @@ pub fn find(target: &Target) -> Result<RunningTree, Failure> {
 pub fn check_unique(name: &str, counters: &Counters) -> Result<(), Failure> {
     let what = || format!("--name {name}");
     let own =
-        Inode::of_counters(counters).map_err(|error| Failure::ebb(what(), error, "report this as a bug of ebb"))?;
+        Inode::of_counters(counters).map_err(|error| Failure::ebb(what(), error, "report this as a bug in Ebb"))?;
     let found = areas(Path::new(process::PROC)).map_err(|error| Failure::ebb(process::PROC, error, "mount it"))?;
     for (inode, area) in found.iter().filter(|(inode, _)| **inode != own) {
         let is_ours = has_it(*inode);
@@ -272,8 +271,8 @@ pub fn check_unique(name: &str, counters: &Counters) -> Result<(), Failure> {
         if let Some(pid) = holder {
             return Err(Failure::ebb(
                 what(),
-                format!("a running tree has the name already (process {pid})"),
-                "take another name, or wait until that one has ended",
+                format!("a running tree already has this name (process {pid})"),
+                "use another name, or wait until that tree has ended",
             ));
         }
     }

@@ -41,7 +41,7 @@ pub fn table(counters: &Counters) -> String {
     }
     let lost = counters.page().locks.lost();
     if lost > 0 {
-        let _ = writeln!(out, "{:>12} waits at further places are not told apart", human_count(lost));
+        let _ = writeln!(out, "{:>12} waits at other places, not listed separately", human_count(lost));
     }
     out
 }

@@ -44,10 +44,10 @@ impl fmt::Display for Violation {
                 write!(f, "member {index}: granted {granted} pages, but charged {charged}")
             }
             Self::Dead { index } => write!(f, "member {index}: its process has ended"),
-            Self::Unsummed { index } => write!(f, "member {index}: in use, but not added up"),
+            Self::Unsummed { index } => write!(f, "member {index}: in use, but missing from the sum"),
             Self::Sum { recounted, held } => write!(f, "sum: {held} pages held, but members hold {recounted}"),
             Self::Surplus { share, surplus, recounted } => {
-                write!(f, "share {share}: {surplus} pages are left out, but only {recounted} are held twice")
+                write!(f, "share {share}: {surplus} pages are left out of the sum, but only {recounted} are held twice")
             }
         }
     }
@@ -213,7 +213,7 @@ mod tests {
         share.count(1, 0);
         let found = wrong_surplus(page, counters.fd());
         assert_eq!(found, [Violation::Surplus { share: 4, surplus: 41, recounted: 40 }]);
-        assert_eq!(found[0].to_string(), "share 4: 41 pages are left out, but only 40 are held twice");
+        assert_eq!(found[0].to_string(), "share 4: 41 pages are left out of the sum, but only 40 are held twice");
         share.count(-1, 0);
         // Until its bits are taken back the parent counts as before.
         page.member(0).set_kind(Kind::Outside);
@@ -239,7 +239,7 @@ mod tests {
             [
                 "member 0: its process has ended",
                 "member 0: granted 100 pages, but charged 1125",
-                "member 9: in use, but not added up",
+                "member 9: in use, but missing from the sum",
                 "sum: 100 pages held, but members hold 105",
             ]
         );
