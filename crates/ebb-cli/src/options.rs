@@ -189,7 +189,7 @@ fn syntax(what: impl ToString, why: impl ToString, help: &str) -> Failure {
     Failure::ebb(what, why, format!("see `{help}`"))
 }
 
-/// A complaint of the parser, such as an option without its value.
+/// The failure for a complaint of the parser, such as an option without its value.
 fn parser_failure(error: lexopt::Error, help: &str) -> Failure {
     match error {
         lexopt::Error::MissingValue { option: Some(option) } => syntax(option, "this option needs a value", help),
@@ -200,7 +200,7 @@ fn parser_failure(error: lexopt::Error, help: &str) -> Failure {
     }
 }
 
-/// Reads the command line; `args` begins with the program's name.
+/// Parses the command line. `args` begins with the program's name.
 pub fn parse(args: impl Iterator<Item = OsString>) -> Result<Command, Failure> {
     use lexopt::prelude::*;
     const SEE: &str = "ebb --help";

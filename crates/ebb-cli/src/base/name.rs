@@ -1,4 +1,4 @@
-//! What a user calls a tree of processes: a name given to `ebb run`, or the number of one of its processes.
+//! What a user calls a tree of processes: the name given to `ebb run`, or the number of one of its processes.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use ebb::stats::NAME_BYTES;
 /// Longest name, in bytes.
 pub const BYTES_MAX: usize = NAME_BYTES - 1;
 
-/// Why a text is no name.
+/// Why a text cannot be a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NameError {
     Empty,
@@ -27,7 +27,7 @@ impl fmt::Display for NameError {
     }
 }
 
-/// What a user does about it.
+/// What a user can do about a bad name.
 pub const REMEDY: &str = "use at most 63 letters, digits, `.`, `_` and `-`, not digits alone";
 
 /// Checks the name of a tree.
@@ -46,16 +46,16 @@ pub fn check(text: &str) -> Result<(), NameError> {
     }
 }
 
-/// Which tree.
+/// The tree that a user means.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Target {
     Named(String),
-    /// That of a process: any of it, or its `ebb run`.
+    /// The tree of this process, which is any process of the tree or its `ebb run`.
     Of(i32),
 }
 
 impl Target {
-    /// Reads what a user wrote.
+    /// Parses what a user wrote.
     pub fn parse(text: &str) -> Result<Self, NameError> {
         match text.parse::<i32>() {
             Ok(pid) if pid > 0 && text.bytes().all(|byte| byte.is_ascii_digit()) => Ok(Self::Of(pid)),

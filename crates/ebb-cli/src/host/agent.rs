@@ -1,4 +1,4 @@
-//! Finding the preloaded library that belongs to this executable.
+//! Finds the preloaded library that belongs to this executable.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use crate::base::failure::Failure;
 /// The library's file name.
 pub const FILE_NAME: &str = "libebb_agent.so";
 
-/// Where the agent of the executable at `executable` may be, best first: beside it (a build), or where
+/// Where the agent of the executable at `executable` may be, best place first: beside it, as in a build, or where
 /// `make install` puts it.
 fn places(executable: &Path) -> Vec<PathBuf> {
     let Some(dir) = executable.parent() else { return Vec::new() };
@@ -28,7 +28,7 @@ fn search(executable: &Path) -> Result<PathBuf, Failure> {
     };
     let what = format!("the agent {}", found.display());
     let text = found.to_str().unwrap_or_default();
-    // The loader splits LD_PRELOAD at these, and has no way to quote them.
+    // The loader splits LD_PRELOAD at such characters, and has no way to quote them.
     if text.is_empty() || text.contains([':', ' ', '\t', '\n', ';']) {
         return Err(Failure::ebb(
             what,

@@ -1,4 +1,4 @@
-//! The budget of a tree in bytes, out of what `--ram` says.
+//! The budget of a tree in bytes, computed from `--ram`.
 
 use std::path::Path;
 
@@ -15,15 +15,16 @@ pub enum Ram {
     Amount(Amount),
 }
 
-/// A tree that runs already.
+/// A tree that is already running.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Running {
-    /// A process of it, whose cgroups bound the tree.
+    /// One of its processes. Its cgroups bound the tree.
     pub pid: i32,
     pub held_bytes: u64,
 }
 
-/// The budget in bytes, whole pages, and where it comes from: for a tree that this process starts, or for one that runs.
+/// The budget in bytes, in whole pages, and a text that says where it comes from. `running` is the tree; none for a
+/// tree that this process is about to start.
 pub fn budget(ram: Ram, running: Option<Running>) -> Result<(u64, String), Failure> {
     let process = running.map_or_else(|| "self".to_owned(), |running| running.pid.to_string());
     let bounds = || {

@@ -1,6 +1,6 @@
-//! What this host allows: each need of Ebb, tried, with what blocks it and how to mend that.
+//! What this host allows. Each check tries one need of Ebb, and says what blocks it and how to fix that.
 //!
-//! `ebb doctor` shows all of it; `ebb run` asks for the essential part only.
+//! `ebb doctor` shows all checks. `ebb run` makes only the essential ones.
 
 use std::io;
 use std::path::Path;
@@ -13,11 +13,11 @@ use crate::host::limit::Bounds;
 use crate::host::probe;
 use crate::host::spill;
 
-/// How a need is met.
+/// How well a need is met.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Status {
     Ok,
-    /// Ebb works, but slower or with less than it could have.
+    /// Ebb works, but is slower or has less than it could have.
     Limited,
     /// `ebb run` refuses to start.
     Blocked,
@@ -40,9 +40,9 @@ pub struct Check {
     pub status: Status,
     /// What was found.
     pub found: String,
-    /// What Ebb uses, where there is a choice.
+    /// The mechanism that Ebb uses, where it has a choice.
     pub mechanism: Option<&'static str>,
-    /// What to do when the status is not `Ok`.
+    /// What to do if the status is not `Ok`.
     pub remedy: Option<String>,
 }
 
@@ -63,7 +63,7 @@ impl Check {
         Self { remedy: Some(remedy.into()), ..self }
     }
 
-    /// The check as a reason not to start, when it is one.
+    /// Fails if the check is a reason not to start.
     fn failure(self) -> Result<(), Failure> {
         match self.status {
             Status::Ok | Status::Limited => Ok(()),
@@ -76,7 +76,7 @@ impl Check {
     }
 }
 
-/// Below `/proc/sys`.
+/// Reads a kernel parameter by its path below `/proc/sys`.
 fn sysctl(name: &str) -> Option<String> {
     std::fs::read_to_string(Path::new("/proc/sys").join(name)).ok().map(|text| text.trim().to_owned())
 }
@@ -87,7 +87,7 @@ fn filtered() -> bool {
     status.lines().any(|line| line.strip_prefix("Seccomp:").is_some_and(|mode| mode.trim() == "2"))
 }
 
-/// Who refuses a system call, judged by its error, and what to do.
+/// Guesses from the error who refuses a system call. Returns that, and what to do about it.
 fn refusal(call: &str, since: &str, error: &io::Error) -> (String, String) {
     let (release, _) = sys::kernel();
     let newer = format!("run on Linux {since} or newer");
@@ -138,7 +138,7 @@ fn feature(name: &'static str, mask: u64, since: &str, offered: &io::Result<u64>
     )
 }
 
-/// The budget of the `ebb` that this one runs under, bytes.
+/// The budget, in bytes, of the `ebb` that this one runs under; none if it runs under no other.
 pub fn outer_budget() -> Option<u64> {
     let preloaded = std::env::var_os("LD_PRELOAD")?;
     let has_agent = preloaded.to_string_lossy().contains("libebb_agent.so");
@@ -148,7 +148,8 @@ pub fn outer_budget() -> Option<u64> {
 fn dispatch() -> Check {
     const NAME: &str = "system-call dispatch";
     if outer_budget().is_some() {
-        // It is refused to this process, which is managed itself, and not to what it starts.
+        // The outer agent refuses dispatch to this process, because it manages it. It does not refuse dispatch to what
+        // this process starts.
         return Check::ok(NAME, "in use: this ebb runs under another `ebb run`").using("Syscall User Dispatch");
     }
     match probe::syscall_user_dispatch() {
@@ -160,7 +161,7 @@ fn dispatch() -> Check {
     }
 }
 
-/// What must work before a program can be managed, each with its remedy.
+/// Checks what must work before a program can be managed. Fails with the first need that is blocked.
 pub fn preflight() -> Result<(), Failure> {
     userfaultfd().failure()?;
     let offered = probe::features();
@@ -270,7 +271,7 @@ fn memory(bounds: Option<&Bounds>) -> Check {
     )
 }
 
-/// Address space that Ebb reserves for its tables, about; none of it costs memory until it is used.
+/// Roughly how much address space Ebb reserves for its tables. It costs no memory until it is used.
 const RESERVATION_BYTES: usize = 16 << 30;
 
 fn address_space() -> Check {
@@ -298,7 +299,7 @@ fn shown_limit(limit: u64, bytes: bool) -> String {
     }
 }
 
-/// Descriptors that Ebb keeps open beside the program's.
+/// Fewest descriptors with which Ebb's own fit in beside the program's.
 const DESCRIPTORS_MIN: u64 = 64;
 
 fn descriptors() -> Check {
@@ -344,7 +345,7 @@ fn overcommit() -> Check {
     }
 }
 
-/// Less free space than this is worth a word.
+/// With less free space than this, the spill directory is reported as limited.
 const SPILL_FREE_BYTES_MIN: u64 = 1 << 30;
 
 fn spill_directory() -> Check {

@@ -1,4 +1,4 @@
-//! Where pages go that find no room in the compressed pool: the devices of `--swap`, and the directory of spill files.
+//! Where pages go that do not fit in the compressed pool: the devices of `--swap`, and the directory of spill files.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -9,26 +9,26 @@ use crate::base::failure::Failure;
 use crate::base::size::{human_bytes, parse_size};
 use crate::base::sys;
 
-/// Names the directory when `--swap` does not.
+/// The environment variable that names the directory when `--swap` does not.
 pub const DIRECTORY_VARIABLE: &str = "EBB_TMPDIR";
-/// The directory when nobody names one: on disk on nearly every system, unlike `/tmp`.
+/// The directory when nobody names one. Unlike `/tmp`, it is on disk on nearly every system.
 pub const DIRECTORY_DEFAULT: &str = "/var/tmp";
 
-/// More directories than this no process takes.
+/// The most directories that a process takes.
 const DIRECTORIES_MAX: usize = 8;
 /// Highest priority, as for swapon(8).
 const PRIO_MAX: u16 = 32767;
 
 const FORMS: &str = "use file, file:DIR, file:DIR,size=SIZE,prio=N or none";
 
-/// One `--swap`.
+/// One `--swap` option.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Device {
     None,
     File { dir: Option<PathBuf>, size_bytes: Option<u64>, prio: Option<u16> },
 }
 
-/// Reads a device after `option`, such as `--swap`: `file[:DIR][,size=SIZE][,prio=N]` or `none`.
+/// Parses a device: `file[:DIR][,size=SIZE][,prio=N]` or `none`. `option`, such as `--swap`, is what stands before it.
 pub fn parse_device(option: &str, spec: &OsStr) -> Result<Device, Failure> {
     let what = format!("{option} {}", spec.to_string_lossy());
     if spec == "none" {
@@ -38,7 +38,7 @@ pub fn parse_device(option: &str, spec: &OsStr) -> Result<Device, Failure> {
         return Err(Failure::ebb(what, "unknown kind of swap device", FORMS));
     };
     let (mut size_bytes, mut prio) = (None, None);
-    // Options are looked for from the right, so that a directory may contain commas.
+    // Look for options from the right, so that a directory may contain commas.
     while let Some(comma) = place.iter().rposition(|byte| *byte == b',') {
         let option = &place[comma + 1..];
         let is_second = if let Some(size) = option.strip_prefix(b"size=") {
@@ -75,30 +75,30 @@ fn option_prio(text: &[u8], what: &str) -> Result<u16, Failure> {
     })
 }
 
-/// The directory for devices that name none.
+/// The directory of devices that name none.
 pub fn default_directory() -> PathBuf {
     std::env::var_os(DIRECTORY_VARIABLE)
         .filter(|dir| !dir.is_empty())
         .map_or_else(|| DIRECTORY_DEFAULT.into(), PathBuf::from)
 }
 
-/// What is known of a directory for spill files.
+/// What is known about a directory for spill files.
 #[derive(Debug)]
 pub struct Directory {
-    /// Absolute, without symbolic links.
+    /// Absolute, and free of symbolic links.
     pub path: PathBuf,
     pub free_bytes: u64,
-    /// Files there are memory themselves.
+    /// The file system keeps its files in memory.
     pub in_memory: bool,
 }
 
-/// Longest path that the agent takes.
+/// Longest path that the agent accepts.
 const PATH_BYTES_MAX: usize = 511;
 
 const TMPFS_MAGIC: i64 = 0x0102_1994;
 const RAMFS_MAGIC: i64 = 0x8584_58f6;
 
-/// Checks that files can be made in `dir`.
+/// Checks that files can be created in `dir`.
 pub fn examine(dir: &Path) -> Result<Directory, Failure> {
     let what = format!("spill directory {}", dir.display());
     let remedy = "name a writable directory with --swap file:DIR or EBB_TMPDIR=DIR, or use --swap none";
@@ -122,7 +122,7 @@ pub fn examine(dir: &Path) -> Result<Directory, Failure> {
     })
 }
 
-/// Makes a nameless file, or a named one that is unlinked at once where the file system knows no nameless ones.
+/// Creates a nameless file. Where the file system has none, creates a named file and unlinks it at once.
 fn try_file(dir: &Path) -> std::io::Result<()> {
     let mut options = std::fs::OpenOptions::new();
     options.read(true).write(true).mode(0o600);
@@ -135,23 +135,23 @@ fn try_file(dir: &Path) -> std::io::Result<()> {
     if opened.as_ref().is_err_and(|error| error.kind() == std::io::ErrorKind::AlreadyExists) {
         return opened.map(drop);
     }
-    // Whoever may make files but not write to them (landlock) has made one all the same.
+    // Remove the file even if opening it failed: landlock may allow creating a file but not writing to it.
     let removed = std::fs::remove_file(&name);
     opened.and(removed)
 }
 
-/// The devices of a run as the agent is told them, and what the user should know of them.
+/// The devices of a run in the form that the agent reads, and warnings for the user.
 #[derive(Debug)]
 pub struct Plan {
-    /// `EBB_SWAP`.
+    /// The value of `EBB_SWAP`.
     pub devices: Vec<u8>,
     pub warnings: Vec<String>,
 }
 
-/// What all devices in one directory come to.
+/// All devices of one directory, merged.
 struct Place {
     directory: Directory,
-    /// None is as much as there is room for.
+    /// None means as much as there is room for.
     size_bytes: Option<u64>,
     prio: Option<u16>,
 }
@@ -191,7 +191,7 @@ impl Place {
         warnings
     }
 
-    /// Its entry in `EBB_SWAP`.
+    /// Appends its entry in `EBB_SWAP`.
     fn write(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(b"file:");
         out.extend_from_slice(self.directory.path.as_os_str().as_bytes());
@@ -200,8 +200,8 @@ impl Place {
     }
 }
 
-/// Resolves the `--swap` options: one device for each directory, in the order in which they are first named. No option
-/// means one file in the default directory.
+/// Turns the `--swap` options into one device for each directory, in the order in which they are first named. Without
+/// any option there is one file, in the default directory.
 pub fn plan(devices: &[Device]) -> Result<Plan, Failure> {
     if devices.contains(&Device::None) {
         if devices.len() > 1 {
@@ -289,7 +289,7 @@ mod tests {
         }
     }
 
-    /// Directories `0`, `1`... in a directory of their own.
+    /// Makes directories `0`, `1`... in a directory of their own.
     fn directories(count: usize) -> (tempfile::TempDir, Vec<String>) {
         let parent = tempfile::tempdir().unwrap();
         let root = parent.path().canonicalize().unwrap();

@@ -1,4 +1,4 @@
-//! What a run did, for people and as JSON, out of the counters that the managed processes shared.
+//! What a run did, as text for people and as JSON, computed from the counters that the managed processes shared.
 
 use std::fs::File;
 use std::io::{Seek, Write};
@@ -22,7 +22,7 @@ pub struct Outcome<'a> {
     /// The file that was executed.
     pub file: &'a Path,
     pub arguments: Vec<String>,
-    /// False when the program ran without Ebb because it may.
+    /// False if the program ran without Ebb, with --allow-unmanaged.
     pub managed: bool,
     pub end: End,
     pub usage: Usage,
@@ -32,12 +32,12 @@ pub struct Outcome<'a> {
     pub unmanaged: Unmanaged,
 }
 
-/// What counters add up to, of which any process of the tree may have made anything.
+/// The sum of counters. Saturates, because any process of the tree may have written any value.
 fn total(counters: &[u64]) -> u64 {
     counters.iter().fold(0, |sum, counter| sum.saturating_add(*counter))
 }
 
-/// Bytes of so many pages, likewise.
+/// The size of so many pages, in bytes. Saturates likewise.
 fn bytes_of(pages: u64) -> u64 {
     pages.saturating_mul(PAGE_BYTES)
 }
@@ -46,10 +46,10 @@ fn ratio(over: u64, under: u64) -> Option<f64> {
     (under > 0).then(|| over as f64 / under as f64)
 }
 
-/// Figures that follow from the counters.
+/// Figures computed from the counters.
 struct Derived {
     faults: u64,
-    /// All of it lost to the program's threads, summed over them.
+    /// Time that the program's threads lost to swap, summed over the threads.
     swap_ns: u64,
     out_pages: u64,
     file_pages: u64,
@@ -79,7 +79,7 @@ impl Outcome<'_> {
         self.file.file_name().unwrap_or(self.file.as_os_str()).to_string_lossy().into_owned()
     }
 
-    /// The short account: at most seven lines.
+    /// The summary: at most seven lines.
     pub fn summary(&self) -> Vec<String> {
         let page = self.counters.page();
         let get = |counter: &std::sync::atomic::AtomicU64| counter.load(Relaxed);
@@ -95,7 +95,7 @@ impl Outcome<'_> {
             };
             lines.push(format!("ebb: {name}: {why}"));
         } else if get(&page.processes) == 0 {
-            // The agent tells itself why it refuses.
+            // The agent itself says why it refuses.
             if self.end != End::Exited(crate::base::failure::STATUS_EBB) {
                 lines.push(format!(
                     "ebb: {name}: it ran without Ebb: the loader did not start the agent; \
@@ -120,7 +120,7 @@ impl Outcome<'_> {
         let plural = |n: u64, one: &str, many: &str| format!("{} {}", human_count(n), if n == 1 { one } else { many });
         let (peak, budget) = (get(&page.peak_held_bytes), get(&page.ram_limit_bytes));
         let (peak_text, budget_text) = (human_bytes(peak), human_bytes(budget));
-        // It was larger before, or what is not managed went beyond it.
+        // The budget was larger before, or memory that is not managed exceeded it.
         let held = if peak > budget {
             format!("held up to {peak_text}, budget {budget_text}")
         } else {
@@ -173,7 +173,7 @@ impl Outcome<'_> {
         lines
     }
 
-    /// Every counter that moved, for `-v`.
+    /// Every counter that is not zero, for `-v`.
     pub fn details(&self) -> Vec<String> {
         let mut lines = Vec::new();
         self.counters.page().for_each(|name, value| {
@@ -191,7 +191,7 @@ impl Outcome<'_> {
         lines
     }
 
-    /// All counters, what follows from them, and what ran.
+    /// All counters, the figures computed from them, and what ran.
     pub fn json(&self) -> Value {
         let mut counters = Map::new();
         self.counters.page().for_each(|name, value| {
@@ -238,9 +238,9 @@ impl Outcome<'_> {
     }
 }
 
-/// Replaces the content of `file` by `value`.
+/// Replaces the content of `file` with `value`.
 pub fn write_json(file: &mut File, value: &Value) -> std::io::Result<()> {
-    // A pipe or a terminal has no place to go back to, and nothing there to cut off.
+    // A pipe or a terminal cannot seek, and has nothing to cut off.
     if file.metadata()?.is_file() {
         file.set_len(0)?;
         file.rewind()?;

@@ -1,7 +1,8 @@
 //! The connection to the agent in a running process, and what is said over it (`docs/contract.md`, "Control socket").
 //!
-//! A process has no control socket until somebody asks: who raises a number in the counters of its tree, and wakes those
-//! that wait for that, has Ebb's own thread in each of its processes open one. The program notices nothing.
+//! A process has no control socket until somebody asks for one. To ask, `ebb` raises a number in the counters of the
+//! process's tree, and wakes the threads that wait on it. Then Ebb's own thread in each process of the tree opens a
+//! socket. The program notices nothing.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -17,42 +18,42 @@ use crate::base::sys;
 use crate::base::text::printable;
 use crate::running::process::{self, Process};
 
-/// How long a process may take to open its control socket: its thread may be writing to a disk that others use, too.
+/// How long a process may take to open its control socket. Its thread may be writing to a disk that others use, too.
 const OPEN_PATIENCE: Duration = Duration::from_secs(12);
-/// How long one that is stopped is given to go on; and how long one may take to accept a connection.
+/// How long to wait for a stopped process to continue, and for a process to accept a connection.
 const STOPPED_PATIENCE: Duration = Duration::from_secs(5);
 const OPEN_STEP: Duration = Duration::from_millis(10);
-/// How often a process is asked to open one: its thread may have begun only now.
+/// How often a process is asked to open one. Its thread may only just have started.
 const ASK_STEP: Duration = Duration::from_millis(100);
-/// How long it may take Ebb's thread to begin.
+/// How long Ebb's thread may take to start.
 const BEGIN_PATIENCE: Duration = Duration::from_millis(200);
 
-/// How often a request is made: a program that closes every descriptor it can think of may close a new connection before
-/// its agent knows of it.
+/// How often a request is tried. A program that closes all possible descriptors may close a new connection before its
+/// agent knows of it.
 const ATTEMPTS: u32 = 10;
 
-/// What a user does about a connection that was lost.
+/// What a user can do about a lost connection.
 const LOST: &str = "check with `ps` that the process is still running, and try again";
 
-/// No answer is longer: a directory has at most 511 bytes, a reason one line.
+/// Longest answer: a directory has at most 511 bytes, and a reason is one line.
 const ANSWER_BYTES_MAX: usize = 4096;
 
-/// The exit status when the process refused.
+/// The exit status if the process refused.
 const STATUS_REFUSED: i32 = 1;
 
-/// A device, as its process tells of it.
+/// A device, as its process describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Row {
     pub kind: String,
-    /// The largest size it may get.
+    /// The largest size it may reach.
     pub size_bytes: u64,
     pub used_bytes: u64,
     pub prio: i32,
     pub name: OsString,
 }
 
-/// Makes a request, again when its connection was lost before an answer came: `request` says through its argument that
-/// one did.
+/// Makes a request, and repeats it if the connection was lost before an answer came. `request` sets its argument when
+/// an answer has come.
 pub fn attempt<T>(mut request: impl FnMut(&mut bool) -> Result<T, Failure>) -> Result<T, Failure> {
     let mut attempts = 1;
     loop {
@@ -65,17 +66,17 @@ pub fn attempt<T>(mut request: impl FnMut(&mut bool) -> Result<T, Failure>) -> R
     }
 }
 
-/// One message of a process.
+/// One message from a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
     Row(Row),
-    /// So many bytes of a device are still to be read back.
+    /// How many bytes of a device are still to be read back.
     Left(u64),
     Done,
     Refused(Refusal),
 }
 
-/// Why a process did not do it.
+/// Why a process refused a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
     pub errno: i32,
@@ -90,7 +91,7 @@ impl Refusal {
         Some(Self { errno: errno.parse().ok()?, why: printable(why), remedy: printable(remedy) })
     }
 
-    /// As a failure of `what`.
+    /// Turns it into a failure of `what`.
     pub fn of(self, what: impl ToString) -> Failure {
         Failure::with_status(STATUS_REFUSED, what, self.why, self.remedy)
     }
@@ -98,7 +99,7 @@ impl Refusal {
 
 impl Row {
     fn parse(message: &[u8]) -> Option<Self> {
-        // The name comes last and may have blanks.
+        // The name comes last, and may contain blanks.
         let mut words = message.splitn(5, |byte| *byte == b' ');
         let mut word = || std::str::from_utf8(words.next()?).ok();
         let (kind, size, used, prio) = (word()?, word()?, word()?, word()?);
@@ -113,7 +114,7 @@ impl Row {
 }
 
 impl Answer {
-    /// Reads one message; none when it is not understood.
+    /// Parses one message; none if it is not understood.
     pub fn parse(message: &[u8]) -> Option<Self> {
         if message == b"ok" {
             return Some(Self::Done);
@@ -128,7 +129,7 @@ impl Answer {
     }
 }
 
-/// A connection to the agent of one process: one request, then its answers.
+/// A connection to the agent of one process. It carries one request, then its answers.
 #[derive(Debug)]
 pub struct Control {
     pid: i32,
@@ -136,9 +137,9 @@ pub struct Control {
 }
 
 impl Control {
-    /// Connects to process `pid`; asks it for a control socket when it has none.
+    /// Connects to process `pid`. Asks it for a control socket if it has none.
     pub fn open(pid: i32) -> Result<Self, Failure> {
-        // The descriptor first: it tells the end of the process from that of one that has its number later.
+        // Open the descriptor first: it shows whether the process ended, even if another process has its number later.
         let descriptor = sys::process_descriptor(pid).map_err(|error| not_a_process(pid, error))?;
         let process = Process::find(Path::new(process::PROC), pid)?;
         process.counters()?;
@@ -177,7 +178,8 @@ impl Control {
         }
     }
 
-    /// Connects to the socket that the process itself listens on, if there is one: another's is inherited.
+    /// Connects to the socket that the process itself listens on, if there is one. Sockets of other processes are
+    /// inherited.
     fn connect(process: &Process) -> Result<Option<Self>, Failure> {
         for path in process.control_sockets() {
             match Socket::connect(&path, STOPPED_PATIENCE) {
@@ -188,7 +190,7 @@ impl Control {
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                     return Err(process::unreadable(process.pid, &error));
                 }
-                // Nobody listens there any more, or does not listen yet.
+                // No process listens there any more, or not yet.
                 Err(_) => {}
             }
         }
@@ -220,12 +222,12 @@ impl Control {
         self.socket.set_receive_patience(patience).map_err(|error| self.ended(error))
     }
 
-    /// Asks the process to give up what it is at. Its last answer still comes.
+    /// Asks the process to give up what it is doing. Its last answer still comes.
     pub fn cancel(&self) {
         self.socket.finish();
     }
 
-    /// The failure of an answer that does not belong to the request.
+    /// The failure for an answer that does not fit the request.
     pub fn misunderstood(&self) -> Failure {
         Failure::ebb(
             process::what(self.pid),
@@ -247,7 +249,7 @@ impl AsFd for Control {
 
 fn not_a_process(pid: i32, error: io::Error) -> Failure {
     match error.raw_os_error() {
-        // What the kernel says depends on its version.
+        // Which error a thread's number gives depends on the kernel's version.
         Some(libc::EINVAL | libc::ENOENT) => Failure::ebb(
             process::what(pid),
             "this is the ID of a thread, not of a process",
@@ -284,7 +286,7 @@ fn silent(process: &Process, descriptor: &OwnedFd) -> Failure {
     }
 }
 
-/// The bytes of a name as they are sent.
+/// A request as it is sent: `verb`, a blank, and the bytes of `argument`.
 pub fn request(verb: &str, argument: impl Into<OsString>) -> Vec<u8> {
     let mut request = format!("{verb} ").into_bytes();
     request.extend(argument.into().into_vec());
