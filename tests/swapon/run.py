@@ -68,7 +68,7 @@ def move(context):
         line = context.refused(1, "swapoff", pid, there)
         need("no such device" in line, line)
         line = context.refused(1, "swapon", pid, f"file:{here}")
-        need("in use already" in line, line)
+        need("already in use" in line, line)
         context.stop(program)
 
 
@@ -103,7 +103,7 @@ def no_room(context):
         pid, = program.ready("parent")
         before = context.show(pid)[a]
         line = context.refused(1, "swapoff", pid, a)
-        need(f"swapoff {a} in process {pid}" in line and "add one with `ebb swapon`" in line, line)
+        need(f"swapoff {a} in process {pid}" in line and "add another with `ebb swapon`" in line, line)
         after = need_devices(context, pid, a)[a]
         need(after.prio == before.prio == 5 and after.size == before.size, "it came back as another one")
         need(after.used > 64 * MIB, f"{after.used} bytes are left")
@@ -154,7 +154,7 @@ def interrupt(context):
 
     def check(status, said):
         need(status == -signals[-1], f"it ended with {status} after signal {signals[-1]}: {said!r}")
-        need("interrupted, and everything is as it was" in said, f"it said {said!r}")
+        need("interrupted, and the device stays in use" in said, f"it said {said!r}")
     cut_short(context, act, check)
 
 
@@ -358,8 +358,8 @@ def small(context):
         pid, = program.ready("small")
         for command in (["swapon", "--show", pid], ["swapon", pid, f"file:{b}"], ["swapoff", pid, a]):
             line = context.refused(125, *command)
-            need(line == f"ebb: process {pid}: it has held too little memory (8 MiB) for Ebb to begin its work, so nothing of it "
-                         "is swapped; ask when it has grown\n", line)
+            need(line == f"ebb: process {pid}: it has never held the 8 MiB at which Ebb starts to manage a process, so "
+                         "none of its memory is swapped; try again when it has grown\n", line)
         everyone = context.command("swapon", "--show", "--noheadings")
         need(everyone.returncode == 0 and str(pid) not in everyone.stdout + everyone.stderr, f"--show says {everyone}")
         program.process.stdin.write(b"grow\n")
@@ -545,7 +545,7 @@ def users(context):
         os.chmod(a, 0o700)
         os.chown(a, 0, 0)
         line = context.refused(1, "swapon", pid, f"file:{a}")
-        need("cannot make a file there (errno 13)" in line, line)
+        need("cannot create a file there (errno 13)" in line, line)
         context.stop(program)
 
 

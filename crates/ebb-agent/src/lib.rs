@@ -34,6 +34,6 @@ fn panic(info: &core::panic::PanicInfo<'_>) -> ! {
     if let Some(at) = info.location() {
         line.str(" at ").str(at.file()).str(":").num(at.line() as u64);
     }
-    line.str("; please report it\n").write();
+    line.str("; please report this\n").write();
     signals::delivery::abort()
 }

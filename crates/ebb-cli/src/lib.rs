@@ -1,9 +1,9 @@
-//! The `ebb` command: `ebb run` puts an unmodified program on Ebb and waits for it, `ebb doctor` says what this host
-//! allows, `ebb ps` what runs under Ebb and what it holds, `ebb set` changes its budget, `ebb locks` says where a running
-//! program waits, `ebb swapon` and `ebb swapoff` change where it swaps to.
+//! The `ebb` command: `ebb run` runs an unmodified program under Ebb and waits for it. `ebb doctor` says what this host
+//! allows. `ebb ps` shows what runs under Ebb and what it holds, `ebb set` changes its budget, and `ebb locks` shows
+//! where a running program waits. `ebb swapon` and `ebb swapoff` change where it swaps to.
 //!
-//! Every failure before the program starts is one line, `ebb: WHAT: WHY; REMEDY`, and exit status 125; 126 and 127 mean
-//! what they mean for env(1). The contract with the preloaded agent is in `docs/contract.md`.
+//! A failure before the program starts is one line, `ebb: WHAT: WHY; REMEDY`, and exit status 125. Exit statuses 126
+//! and 127 mean what they mean for env(1). `docs/contract.md` is the contract with the preloaded agent.
 
 mod base;
 mod change;
@@ -24,7 +24,7 @@ use options::Command;
 use run::start;
 use show::{devices, locks, ps};
 
-/// Runs the command that `args` (the program's name first) asks for, and returns the exit status.
+/// Runs the command that `args` asks for and returns the exit status. `args` begins with the program's name.
 pub fn main(args: impl Iterator<Item = OsString>) -> i32 {
     sys::hold_standard_descriptors();
     // A process that ignores SIGCHLD cannot wait for its children.

@@ -1,7 +1,7 @@
 //! Entry point of `ebb`.
 //!
-//! The usual Rust entry changes the disposition of SIGPIPE and fills closed standard descriptors before `main` runs.
-//! The program that `ebb run` starts must find both as `ebb` got them, so the entry point is C's.
+//! Rust's usual entry point changes the disposition of SIGPIPE and fills closed standard descriptors before `main`
+//! runs. The program that `ebb run` starts must find both as `ebb` got them, so the entry point is C's.
 
 #![no_main]
 

@@ -18,150 +18,157 @@ ebb: run a program in less memory than it wants.
 
 Usage:
   ebb run [OPTIONS] -- PROGRAM [ARGS...]   run PROGRAM within a memory budget (ebb run --help)
-  ebb ps [NAME|PID...]                     show what runs under Ebb, and what it holds
-  ebb set NAME|PID --ram SIZE              change the budget of what runs
-  ebb doctor [--json]                      say what this host allows, and what to change
+  ebb ps [NAME|PID...]                     show the programs under Ebb, and the memory they hold
+  ebb set NAME|PID --ram SIZE              change the budget of a running program
+  ebb doctor [--json]                      say whether this host allows Ebb, and what to change
   ebb locks PID                            show where the threads of a running program wait in Ebb
-  ebb swapon PID SPEC                      give a running process another swap device
-  ebb swapoff PID DEVICE                   take one from it
+  ebb swapon PID SPEC                      add a swap device to a running process
+  ebb swapoff PID DEVICE                   remove a swap device from a running process
   ebb swapon --show [PID]                  show the swap devices of running processes
   ebb --help | --version
 
-Cold pages of PROGRAM are compressed in RAM, then spill to disk. It needs no root, no kernel
-swap, no kernel module and no daemon, and PROGRAM is not changed.
+Ebb compresses cold pages of PROGRAM in RAM, then spills them to disk. It needs no root, no kernel
+swap, no kernel module and no daemon, and it does not change PROGRAM.
 ";
 
 const RUN_HELP: &str = "\
 Usage: ebb run [OPTIONS] -- PROGRAM [ARGS...]
 
-Runs PROGRAM with at most so much of its private memory in RAM. PROGRAM and all that it starts
-share the budget: who runs short takes from where memory has been cold for longest.
+Runs PROGRAM within a budget: the most private memory that it may keep in RAM. PROGRAM and all the
+processes it starts share the budget. A process that runs short takes memory from the process whose
+memory has been cold for longest.
 
 Options:
-  --ram SIZE|PERCENT|auto  budget of all processes together. 512K, 64M, 1G, 1.5G or 1GiB (powers of 1024);
+  --ram SIZE|PERCENT|auto  the budget of all processes together:
+                           512K, 64M, 1G, 1.5G or 1GiB (powers of 1024);
                            50% of the tightest cgroup limit, or of the machine's memory;
                            auto (the default): what is left below the tightest cgroup limit or
                            available on the machine, less an eighth as headroom (16 MiB to 1 GiB,
                            and never more than half)
-  --swap SPEC              where pages go that find no room in RAM, compressed:
+  --swap SPEC              where to put pages that do not fit into RAM in compressed form:
                            file[:DIR][,size=SIZE][,prio=N]  an unlinked, encrypted file in DIR
-                           none                             nowhere: the pool is all there is
-                           Default: file in $EBB_TMPDIR or /var/tmp. Give it several times for up to
-                           8 directories. The highest priority, 0 to 32767, is filled first; equal
-                           ones are used in turn; those without one come last, in the order given.
-                           The sizes of one directory add up
-  --name NAME              what `ebb ps` and `ebb set` call it: letters, digits, `.`, `_` and `-`, at
-                           most 63 of them and not digits alone. No other running tree has the name
+                           none                             nowhere: use compressed RAM only
+                           Default: file in $EBB_TMPDIR or /var/tmp. Repeat the option for up to
+                           8 directories. Ebb fills the highest priority (0 to 32767) first, and
+                           directories of equal priority in turn. Directories without a priority
+                           come last, in the order given. Sizes for the same directory add up
+  --name NAME              name for `ebb ps` and `ebb set`: at most 63 letters, digits, `.`, `_` and
+                           `-`, not digits alone. No two running trees can have the same name
   --stats FILE             write all counters to FILE as JSON when PROGRAM ends
-  --allow-unmanaged        run PROGRAM without Ebb where Ebb cannot manage it (statically linked,
-                           set-user-ID, 32-bit, musl), instead of refusing
-  -q, --quiet              print no summary and no warning
+  --allow-unmanaged        if Ebb cannot manage PROGRAM (statically linked, set-user-ID, 32-bit,
+                           musl), run it without Ebb instead of refusing
+  -q, --quiet              print no summary and no warnings
   -v, --verbose            print more
   -h, --help               print this
 
-Exit status: PROGRAM's own; if it died of a signal, ebb dies of the same. 125: ebb could not
-start it. 126: PROGRAM cannot be executed. 127: PROGRAM was not found.
+Exit status: PROGRAM's own. If PROGRAM died of a signal, ebb dies of the same signal. 125: ebb could
+not start PROGRAM, or PROGRAM could not go on under Ebb. 126: PROGRAM cannot be executed. 127: PROGRAM
+was not found.
 ";
 
 const DOCTOR_HELP: &str = "\
 Usage: ebb doctor [--json]
 
-Tries what Ebb needs on this host and says for each: ok, limited or blocked, what Ebb would use,
-and how to mend it. Exit status: 0 when `ebb run` works here, 1 when it does not.
+Tries everything that Ebb needs on this host. For each need, it says ok, limited or blocked, what Ebb
+would use, and how to fix a problem. Exit status: 0 if `ebb run` works here, 1 if it does not.
 ";
 
 const PS_HELP: &str = "\
 Usage: ebb ps [--json] [--bytes] [--noheadings] [NAME|PID...]
        ebb ps --validate [NAME|PID...]
 
-Shows the trees of processes that run under `ebb run` and that this user may see, then their
-processes. NAME is that of `ebb run --name`, PID any process of a tree, or its `ebb run`. What
-processes that have ended held is taken back first.
+Shows the trees of processes under `ebb run` that this user may see, then the processes of each tree.
+NAME is the name given to `ebb run --name`. PID is any process of a tree, or its `ebb run`. `ebb ps`
+first takes back the memory that processes held when they ended.
 
-  TREE      its name, or the number of its `ebb run`
+  TREE      the tree's name, or the PID of its `ebb run`
   BUDGET    what all processes of the tree may hold together
-  HELD      what they hold or have been granted; FREE is what is left, PEAK the most so far. What
-            several processes have in common since a fork one of them holds
-  SHARED    that: RESIDENT, STAGED and POOL make HELD and SHARED
+  HELD      what the processes hold or have been granted. FREE is what is left of the budget, PEAK
+            the largest HELD so far. Memory that processes share since a fork counts for one of them
+  SHARED    memory shared since a fork that counts for another process. The process itself holds
+            RESIDENT + STAGED + POOL - SHARED
   WANTED    memory with content, wherever the content is
-  RESIDENT  of it, what the program reaches at once, and what Ebb keeps books in
-  STAGED    unmapped but not compressed yet
+  RESIDENT  memory that the program reaches without a fault, and Ebb's own tables
+  STAGED    memory that is unmapped but not compressed yet
   POOL      memory that compressed pages take
   SWAPPED   memory whose content is compressed or in a file
-  FAULTS/S  faults a second, over a fifth of a second
-  AGE       for how long the coldest of it has not been used, at least
-  MANAGED   no: Ebb cannot manage it, or it is too small yet. It counts, with its own memory,
-            and is not swapped. (others): such processes that have no place of their own
+  FAULTS/S  faults per second, measured over a fifth of a second
+  AGE       how long, at least, the coldest memory has not been used
+  MANAGED   no: Ebb cannot manage the process, or the process is still too small. Its own memory
+            counts against the budget, and is not swapped. (others): such processes that have no
+            line of their own
 
 Options:
-  --json        the same as JSON, sizes in bytes
+  --json        print the same as JSON, sizes in bytes
   --bytes       show sizes in bytes
   --noheadings  show no headings
-  --validate    instead: look whether all figures fit together; a line for each finding
+  --validate    instead, check whether all figures agree, and print a line for each that does not
   -h, --help    print this
 
-Exit status: 0; 1 when --validate found something; 125 when a tree is not there.
+Exit status: 0 on success, 1 if --validate found something, 125 if there is no such tree.
 ";
 
 const SET_HELP: &str = "\
 Usage: ebb set NAME|PID --ram SIZE|PERCENT|auto
 
-Changes the budget of a tree of processes that runs under `ebb run`. NAME is that of
-`ebb run --name`, PID any process of it, or its `ebb run`. A larger budget takes effect at once.
-When the tree holds more than the new budget, its processes are asked for memory, the coldest
-first; `ebb` waits until they hold no more, and shows on a terminal how much is left. When it is
-interrupted (SIGINT, SIGTERM) the budget stays as it was set.
+Changes the budget of a tree of processes under `ebb run`. NAME is the name given to
+`ebb run --name`. PID is any process of the tree, or its `ebb run`. A larger budget takes effect at
+once. If the tree holds more than a smaller budget allows, `ebb` asks its processes for memory, the
+coldest first, and waits until they hold no more than the budget. On a terminal it shows how much they
+hold above the budget. If `ebb` is interrupted (SIGINT, SIGTERM), the new budget stays.
 
-The budget is written as for `ebb run`: a size, at least 4M; a percentage of the tightest cgroup
-limit of the tree, or of the machine's memory; or auto, for which what the tree holds is available.
+Write the budget as for `ebb run`: a size of at least 4M; a percentage of the tree's tightest cgroup
+limit, or of the machine's memory; or auto, which counts what the tree holds as available.
 
 Options:
   --ram SIZE|PERCENT|auto  the new budget
   -h, --help               print this
 
-Exit status: 0 when the tree holds no more than the budget, 1 when it still does, 125 when nothing
-could be set. When it was interrupted, ebb dies of that signal.
+Exit status: 0 if the tree holds no more than the budget, 1 if it still holds more, 125 if the budget
+could not be set. If ebb was interrupted, it dies of that signal.
 ";
 
 const LOCKS_HELP: &str = "\
 Usage: ebb locks PID
 
-Shows where threads waited for each other inside Ebb, for the whole program that PID belongs to
-and since it began: how often, how long in all, at most and on average, the kind of lock, and the
-place in Ebb's source that asked for it. PID is any process of it, or the `ebb run` that started
-it. A lock that was free when it was asked for is not counted.
+Shows where threads waited for each other inside Ebb, in the whole tree that PID belongs to and since
+the tree began: how often, how long in total, at most and on average, the kind of lock, and the place
+in Ebb's source that asked for it. PID is any process of the tree, or the `ebb run` that started it.
+A lock that was free when a thread asked for it is not counted.
 ";
 
 const SWAPON_HELP: &str = "\
 Usage: ebb swapon PID SPEC
        ebb swapon --show [PID] [--bytes] [--noheadings]
 
-Gives process PID, which runs under `ebb run`, one more swap device, or shows what it has.
+Adds a swap device to process PID, which runs under `ebb run`, or shows the devices that it has.
 
 SPEC is file[:DIR][,size=SIZE][,prio=N] as for `ebb run --swap`: an unlinked, encrypted file in DIR,
-by default in $EBB_TMPDIR or /var/tmp. Without a priority it is filled after those that are there.
+by default in $EBB_TMPDIR or /var/tmp. Ebb fills a device without a priority after those that PID
+already has.
 
 Options:
-  --show        show name, type, largest size, use and priority of each device of PID; without
-                PID, of each process under Ebb that is large enough to be swapped and that this
-                user may ask
+  --show        show name, type, maximum size, use and priority of each device of PID. Without PID,
+                show the devices of every process under Ebb that is large enough to be swapped and
+                that this user may ask
   --bytes       show sizes in bytes
   --noheadings  show no headings
   -h, --help    print this
 
-Exit status: 0 when it was done, 1 when the process refused, 125 when it could not be asked.
+Exit status: 0 on success, 1 if the process refused, 125 if ebb could not ask the process.
 ";
 
 const SWAPOFF_HELP: &str = "\
 Usage: ebb swapoff PID DEVICE
 
-Takes a swap device from process PID, which runs under `ebb run`. DEVICE is its directory, as
-`ebb swapon --show PID` names it. All that is in it moves to where there is room; `ebb` waits for
-that, and shows on a terminal how much is left. When it is interrupted (SIGINT, SIGTERM), the
-process keeps the device, and everything is as it was. A second interrupt does not wait for that.
+Removes a swap device from process PID, which runs under `ebb run`. DEVICE is the device's directory,
+as `ebb swapon --show PID` prints it. Everything on the device moves to where there is room. `ebb`
+waits for that, and shows on a terminal how much is left. If `ebb` is interrupted (SIGINT, SIGTERM),
+it waits until the process has stopped moving content; the process keeps the device. A second
+interrupt ends `ebb` at once.
 
-Exit status: 0 when it was done, 1 when the process refused, 125 when it could not be asked. When it
-was interrupted, ebb dies of that signal.
+Exit status: 0 on success, 1 if the process refused, 125 if ebb could not ask the process. If ebb was
+interrupted, it dies of that signal.
 ";
 
 /// What the command line asks for.
@@ -182,26 +189,24 @@ fn syntax(what: impl ToString, why: impl ToString, help: &str) -> Failure {
     Failure::ebb(what, why, format!("see `{help}`"))
 }
 
-/// A complaint of the parser, such as an option without its value.
+/// The failure for a complaint of the parser, such as an option without its value.
 fn parser_failure(error: lexopt::Error, help: &str) -> Failure {
     match error {
-        lexopt::Error::MissingValue { option: Some(option) } => syntax(option, "it needs a value", help),
-        lexopt::Error::UnexpectedOption(option) => syntax(option, "there is no such option", help),
-        lexopt::Error::UnexpectedArgument(argument) => {
-            syntax(argument.to_string_lossy(), "this argument has no meaning here", help)
-        }
-        lexopt::Error::UnexpectedValue { option, .. } => syntax(option, "it takes no value", help),
+        lexopt::Error::MissingValue { option: Some(option) } => syntax(option, "this option needs a value", help),
+        lexopt::Error::UnexpectedOption(option) => syntax(option, "unknown option", help),
+        lexopt::Error::UnexpectedArgument(argument) => syntax(argument.to_string_lossy(), "unexpected argument", help),
+        lexopt::Error::UnexpectedValue { option, .. } => syntax(option, "this option takes no value", help),
         other => syntax("command line", other, help),
     }
 }
 
-/// Reads the command line; `args` begins with the program's name.
+/// Parses the command line. `args` begins with the program's name.
 pub fn parse(args: impl Iterator<Item = OsString>) -> Result<Command, Failure> {
     use lexopt::prelude::*;
     const SEE: &str = "ebb --help";
     let mut parser = lexopt::Parser::from_iter(args);
     match parser.next().map_err(|error| parser_failure(error, SEE))? {
-        None => Err(syntax("command line", "it names no command", SEE)),
+        None => Err(syntax("command line", "no command given", SEE)),
         Some(Short('h') | Long("help")) => Ok(Command::Print(HELP.to_owned())),
         Some(Short('V') | Long("version")) => Ok(Command::Print(version())),
         Some(Value(command)) => match command.to_str() {
@@ -215,7 +220,7 @@ pub fn parse(args: impl Iterator<Item = OsString>) -> Result<Command, Failure> {
             Some("help") => Ok(Command::Print(HELP.to_owned())),
             _ => Err(syntax(
                 command.to_string_lossy(),
-                "there is no such command",
+                "unknown command",
                 "ebb --help`, or run a program with `ebb run -- PROGRAM",
             )),
         },
@@ -235,7 +240,7 @@ fn parse_name(value: &OsString) -> Result<String, Failure> {
 
 fn parse_target(value: &OsString, help: &str) -> Result<Target, Failure> {
     let text = value.to_string_lossy();
-    Target::parse(&text).map_err(|_| syntax(printable(&text), "it is neither a name nor the number of a process", help))
+    Target::parse(&text).map_err(|_| syntax(printable(&text), "this is neither the name of a tree nor a PID", help))
 }
 
 fn parse_ps(parser: &mut lexopt::Parser) -> Result<Command, Failure> {
@@ -254,7 +259,7 @@ fn parse_ps(parser: &mut lexopt::Parser) -> Result<Command, Failure> {
         }
     }
     if ps.validate && (ps.json || ps.bytes || !ps.headings) {
-        return Err(syntax("ebb ps", "--json, --bytes and --noheadings have no meaning beside --validate", SEE));
+        return Err(syntax("ebb ps", "--json, --bytes and --noheadings cannot be used with --validate", SEE));
     }
     Ok(Command::Ps(ps))
 }
@@ -271,8 +276,8 @@ fn parse_set(parser: &mut lexopt::Parser) -> Result<Command, Failure> {
             other => return Err(parser_failure(other.unexpected(), SEE)),
         }
     }
-    let target = target.ok_or_else(|| syntax("ebb set", "it names no tree", SEE))?;
-    let ram = ram.ok_or_else(|| syntax("ebb set", "it names no budget", SEE))?;
+    let target = target.ok_or_else(|| syntax("ebb set", "no tree given", SEE))?;
+    let ram = ram.ok_or_else(|| syntax("ebb set", "no budget given", SEE))?;
     Ok(Command::Set { target, ram })
 }
 
@@ -293,7 +298,7 @@ fn parse_doctor(parser: &mut lexopt::Parser) -> Result<Command, Failure> {
 fn parse_pid(value: &OsString, help: &str) -> Result<i32, Failure> {
     let text = value.to_string_lossy();
     let number = text.parse().ok().filter(|pid| *pid > 0);
-    number.ok_or_else(|| syntax(&text, "it is not the number of a process", help))
+    number.ok_or_else(|| syntax(&text, "this is not a PID", help))
 }
 
 fn parse_locks(parser: &mut lexopt::Parser) -> Result<Command, Failure> {
@@ -309,7 +314,7 @@ fn parse_locks(parser: &mut lexopt::Parser) -> Result<Command, Failure> {
             other => return Err(parser_failure(other.unexpected(), SEE)),
         }
     }
-    pid.map(|pid| Command::Locks { pid }).ok_or_else(|| syntax("ebb locks", "it names no process", SEE))
+    pid.map(|pid| Command::Locks { pid }).ok_or_else(|| syntax("ebb locks", "no PID given", SEE))
 }
 
 fn parse_swapon(parser: &mut lexopt::Parser) -> Result<Command, Failure> {
@@ -331,14 +336,14 @@ fn parse_swapon(parser: &mut lexopt::Parser) -> Result<Command, Failure> {
     }
     match (shows, show.pid, spec) {
         (true, _, None) => Ok(Command::Show(show)),
-        (true, _, Some(spec)) => Err(syntax(spec.to_string_lossy(), "this argument has no meaning beside --show", SEE)),
+        (true, _, Some(spec)) => Err(syntax(spec.to_string_lossy(), "this argument cannot be used with --show", SEE)),
         (false, _, _) if show.bytes || !show.headings => {
-            Err(syntax(WHAT, "--bytes and --noheadings have no meaning without --show", SEE))
+            Err(syntax(WHAT, "--bytes and --noheadings can only be used with --show", SEE))
         }
-        (false, None, _) => Err(syntax(WHAT, "it names no process", SEE)),
-        (false, Some(_), None) => Err(syntax(WHAT, "it names no device", SEE)),
+        (false, None, _) => Err(syntax(WHAT, "no PID given", SEE)),
+        (false, Some(_), None) => Err(syntax(WHAT, "no device given", SEE)),
         (false, Some(pid), Some(spec)) => match parse_device(WHAT, &spec)? {
-            Device::None => Err(syntax(format!("{WHAT} none"), "this is no device", SEE)),
+            Device::None => Err(syntax(format!("{WHAT} none"), "this is not a device", SEE)),
             device => Ok(Command::SwapOn { pid, device }),
         },
     }
@@ -356,8 +361,8 @@ fn parse_swapoff(parser: &mut lexopt::Parser) -> Result<Command, Failure> {
             other => return Err(parser_failure(other.unexpected(), SEE)),
         }
     }
-    let pid = pid.ok_or_else(|| syntax("ebb swapoff", "it names no process", SEE))?;
-    let device = device.ok_or_else(|| syntax("ebb swapoff", "it names no device", SEE))?;
+    let pid = pid.ok_or_else(|| syntax("ebb swapoff", "no PID given", SEE))?;
+    let device = device.ok_or_else(|| syntax("ebb swapoff", "no device given", SEE))?;
     Ok(Command::SwapOff { pid, device })
 }
 
@@ -393,7 +398,7 @@ fn parse_run(parser: &mut lexopt::Parser) -> Result<Command, Failure> {
             other => return Err(failed(other.unexpected())),
         }
     }
-    Err(syntax("ebb run", "it names no program", SEE))
+    Err(syntax("ebb run", "no program given", SEE))
 }
 
 fn parse_ram(value: &OsString) -> Result<Ram, Failure> {
@@ -483,10 +488,10 @@ mod tests {
     fn a_name_that_is_none_is_refused_with_what_one_is() {
         assert_eq!(
             line(&["run", "--name", "12", "x"]),
-            "ebb: --name 12: a name of digits alone could be the number of a process; write letters, digits, `.`, `_` \
-             and `-`, not digits alone, and at most 63 of them"
+            "ebb: --name 12: a name of digits alone could be mistaken for a PID; use at most 63 letters, digits, `.`, `_` \
+             and `-`, not digits alone"
         );
-        assert!(line(&["run", "--name", "a\x1bb", "x"]).starts_with("ebb: --name a\\x1bb: `\\u{1b}` has no place"));
+        assert!(line(&["run", "--name", "a\x1bb", "x"]).starts_with("ebb: --name a\\x1bb: `\\u{1b}` is not allowed"));
     }
 
     #[test]
@@ -497,8 +502,8 @@ mod tests {
         let some = Ps { targets, json: true, bytes: true, headings: false, validate: false };
         assert_eq!(of(&["ps", "--json", "web", "--bytes", "12", "--noheadings"]), Ok(Command::Ps(some)));
         assert_eq!(of(&["ps", "--validate"]), Ok(Command::Ps(Ps { validate: true, ..all })));
-        assert!(line(&["ps", "--validate", "--json"]).contains("have no meaning beside --validate"));
-        assert!(line(&["ps", "a/b"]).starts_with("ebb: a/b: it is neither a name nor the number of a process; "));
+        assert!(line(&["ps", "--validate", "--json"]).contains("cannot be used with --validate"));
+        assert!(line(&["ps", "a/b"]).starts_with("ebb: a/b: this is neither the name of a tree nor a PID; "));
     }
 
     #[test]
@@ -506,21 +511,24 @@ mod tests {
         let command = Command::Set { target: Target::Named("web".into()), ram: Ram::Amount(Amount::Bytes(1 << 30)) };
         assert_eq!(of(&["set", "web", "--ram", "1G"]), Ok(command));
         assert_eq!(of(&["set", "--ram=auto", "12"]), Ok(Command::Set { target: Target::Of(12), ram: Ram::Auto }));
-        assert_eq!(line(&["set", "--ram", "1G"]), "ebb: ebb set: it names no tree; see `ebb set --help`");
-        assert_eq!(line(&["set", "web"]), "ebb: ebb set: it names no budget; see `ebb set --help`");
-        assert!(line(&["set", "web", "12", "--ram", "1G"]).starts_with("ebb: 12: this argument has no meaning here; "));
+        assert_eq!(line(&["set", "--ram", "1G"]), "ebb: ebb set: no tree given; see `ebb set --help`");
+        assert_eq!(line(&["set", "web"]), "ebb: ebb set: no budget given; see `ebb set --help`");
+        assert!(line(&["set", "web", "12", "--ram", "1G"]).starts_with("ebb: 12: unexpected argument; "));
     }
 
     #[test]
     fn swapon_names_a_process_and_a_device() {
         let device = Device::File { dir: Some("/x".into()), size_bytes: Some(1 << 30), prio: Some(5) };
         assert_eq!(of(&["swapon", "12", "file:/x,prio=5,size=1G"]), Ok(Command::SwapOn { pid: 12, device }));
-        assert_eq!(line(&["swapon"]), "ebb: ebb swapon: it names no process; see `ebb swapon --help`");
-        assert_eq!(line(&["swapon", "12"]), "ebb: ebb swapon: it names no device; see `ebb swapon --help`");
-        assert_eq!(line(&["swapon", "12", "none"]), "ebb: ebb swapon none: this is no device; see `ebb swapon --help`");
-        assert!(line(&["swapon", "12", "zram"]).starts_with("ebb: ebb swapon zram: this is no kind of swap device; "));
-        assert!(line(&["swapon", "/x", "file"]).starts_with("ebb: /x: it is not the number of a process; "));
-        assert!(line(&["swapon", "12", "file", "--bytes"]).contains("have no meaning without --show"));
+        assert_eq!(line(&["swapon"]), "ebb: ebb swapon: no PID given; see `ebb swapon --help`");
+        assert_eq!(line(&["swapon", "12"]), "ebb: ebb swapon: no device given; see `ebb swapon --help`");
+        assert_eq!(
+            line(&["swapon", "12", "none"]),
+            "ebb: ebb swapon none: this is not a device; see `ebb swapon --help`"
+        );
+        assert!(line(&["swapon", "12", "zram"]).starts_with("ebb: ebb swapon zram: unknown kind of swap device; "));
+        assert!(line(&["swapon", "/x", "file"]).starts_with("ebb: /x: this is not a PID; "));
+        assert!(line(&["swapon", "12", "file", "--bytes"]).contains("can only be used with --show"));
     }
 
     #[test]
@@ -530,35 +538,35 @@ mod tests {
         assert_eq!(of(&["swapon", "--show", "12"]), Ok(Command::Show(Show { pid: Some(12), ..all })));
         let plain = Show { pid: Some(12), bytes: true, headings: false };
         assert_eq!(of(&["swapon", "--noheadings", "12", "--bytes", "--show"]), Ok(Command::Show(plain)));
-        assert!(line(&["swapon", "--show", "12", "file"]).contains("file: this argument has no meaning beside --show"));
-        assert!(line(&["swapon", "--show=NAME"]).contains("--show: it takes no value"));
+        assert!(line(&["swapon", "--show", "12", "file"]).contains("file: this argument cannot be used with --show"));
+        assert!(line(&["swapon", "--show=NAME"]).contains("--show: this option takes no value"));
     }
 
     #[test]
     fn swapoff_names_a_process_and_a_device() {
         assert_eq!(of(&["swapoff", "12", "/x"]), Ok(Command::SwapOff { pid: 12, device: "/x".into() }));
-        assert_eq!(line(&["swapoff"]), "ebb: ebb swapoff: it names no process; see `ebb swapoff --help`");
-        assert_eq!(line(&["swapoff", "12"]), "ebb: ebb swapoff: it names no device; see `ebb swapoff --help`");
-        assert!(line(&["swapoff", "12", "/x", "/y"]).starts_with("ebb: /y: this argument has no meaning here; "));
+        assert_eq!(line(&["swapoff"]), "ebb: ebb swapoff: no PID given; see `ebb swapoff --help`");
+        assert_eq!(line(&["swapoff", "12"]), "ebb: ebb swapoff: no device given; see `ebb swapoff --help`");
+        assert!(line(&["swapoff", "12", "/x", "/y"]).starts_with("ebb: /y: unexpected argument; "));
     }
 
     #[test]
     fn every_mistake_is_one_line_with_a_remedy() {
-        assert_eq!(line(&[]), "ebb: command line: it names no command; see `ebb --help`");
+        assert_eq!(line(&[]), "ebb: command line: no command given; see `ebb --help`");
         assert_eq!(
             line(&["walk"]),
-            "ebb: walk: there is no such command; see `ebb --help`, or run a program with `ebb run -- PROGRAM`"
+            "ebb: walk: unknown command; see `ebb --help`, or run a program with `ebb run -- PROGRAM`"
         );
-        assert_eq!(line(&["run"]), "ebb: ebb run: it names no program; see `ebb run --help`");
-        assert_eq!(line(&["run", "--"]), "ebb: ebb run: it names no program; see `ebb run --help`");
-        assert_eq!(line(&["run", "--ram"]), "ebb: --ram: it needs a value; see `ebb run --help`");
-        assert_eq!(line(&["run", "--fast", "x"]), "ebb: --fast: there is no such option; see `ebb run --help`");
-        assert_eq!(line(&["run", "--quiet=1", "x"]), "ebb: --quiet: it takes no value; see `ebb run --help`");
+        assert_eq!(line(&["run"]), "ebb: ebb run: no program given; see `ebb run --help`");
+        assert_eq!(line(&["run", "--"]), "ebb: ebb run: no program given; see `ebb run --help`");
+        assert_eq!(line(&["run", "--ram"]), "ebb: --ram: this option needs a value; see `ebb run --help`");
+        assert_eq!(line(&["run", "--fast", "x"]), "ebb: --fast: unknown option; see `ebb run --help`");
+        assert_eq!(line(&["run", "--quiet=1", "x"]), "ebb: --quiet: this option takes no value; see `ebb run --help`");
         assert_eq!(of(&["locks", "12"]), Ok(Command::Locks { pid: 12 }));
-        assert_eq!(line(&["locks"]), "ebb: ebb locks: it names no process; see `ebb locks --help`");
-        assert_eq!(line(&["locks", "-3"]), "ebb: -3: there is no such option; see `ebb locks --help`");
-        assert_eq!(line(&["locks", "me"]), "ebb: me: it is not the number of a process; see `ebb locks --help`");
-        assert_eq!(line(&["doctor", "now"]), "ebb: now: this argument has no meaning here; see `ebb doctor --help`");
+        assert_eq!(line(&["locks"]), "ebb: ebb locks: no PID given; see `ebb locks --help`");
+        assert_eq!(line(&["locks", "-3"]), "ebb: -3: unknown option; see `ebb locks --help`");
+        assert_eq!(line(&["locks", "me"]), "ebb: me: this is not a PID; see `ebb locks --help`");
+        assert_eq!(line(&["doctor", "now"]), "ebb: now: unexpected argument; see `ebb doctor --help`");
         assert_eq!(
             line(&["run", "--ram", "much", "x"]),
             "ebb: --ram much: it does not begin with a number; \

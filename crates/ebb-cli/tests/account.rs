@@ -12,7 +12,7 @@ fn the_summary_is_short_and_on_standard_error() {
     let text = err(&output);
     assert!((1..=6).contains(&text.lines().count()), "{text}");
     assert!(text.lines().all(|line| line.starts_with("ebb: ")), "{text}");
-    assert!(text.starts_with("ebb: sh: wanted 0 B at most, held 0 B of 64.0 MiB at most; 1 process, "), "{text}");
+    assert!(text.starts_with("ebb: sh: wanted up to 0 B, held up to 0 B of 64.0 MiB; 1 process, "), "{text}");
 }
 
 #[test]
@@ -35,7 +35,7 @@ fn verbose_tells_budget_swap_and_agent() {
 fn a_spill_directory_in_memory_is_warned_of() {
     let house = House::new();
     let text = err(&house.run(["run", "--swap", "file:/dev/shm", "--", "/bin/true"]));
-    assert!(text.contains("ebb: spill directory /dev/shm: it is a file system in memory"), "{text}");
+    assert!(text.contains("ebb: spill directory /dev/shm: it is on a file system in memory"), "{text}");
 }
 
 #[test]

@@ -194,7 +194,7 @@ fn a_directory_is_checked_before_the_process_is_asked() {
         running.refusal(125, &["swapon", "PID", "file:@none"]),
         running.line(
             "spill directory @none: No such file or directory (os error 2); \
-             name a directory that can be written, as file:DIR"
+             name a writable directory as file:DIR"
         )
     );
 }
@@ -228,7 +228,7 @@ fn a_terminal_shows_what_is_left_and_an_interrupt_takes_it_back() {
     let output = child.wait_with_output().unwrap();
     assert_eq!(signal(&output), Some(libc::SIGTERM));
     let line =
-        running.line("swapoff @slow in process PID: interrupted, and everything is as it was; run it again to finish");
+        running.line("swapoff @slow in process PID: interrupted, and the device stays in use; run it again to finish");
     let wanted = format!("\r\x1b[K{}", line.replace('\n', "\r\n"));
     let rest = read_until(&mut screen, |rest| rest.ends_with(&wanted));
     assert!(rest.ends_with(&wanted), "{rest:?}");
@@ -242,8 +242,8 @@ fn a_process_that_does_not_hear_is_told_after_a_while() {
     assert_eq!(
         line,
         running.line(
-            "process PID: it opened no control socket within 12 s; see whether it has a free descriptor (ulimit -n) and \
-             a directory it can write to (/dev/shm, /tmp, /var/tmp), or ask again"
+            "process PID: it opened no control socket within 12 s; check that it has a free descriptor (ulimit -n) and \
+             can write to /dev/shm, /tmp or /var/tmp, or try again"
         )
     );
     kill(running.pid, libc::SIGSTOP);
@@ -263,8 +263,8 @@ fn a_process_with_too_little_memory_is_told_at_once_and_passed_over_where_all_ar
             assert_eq!(
                 running.refusal(125, words),
                 running.line(
-                    "process PID: it has held too little memory (8 MiB) for Ebb to begin its work, so nothing of it is \
-                     swapped; ask when it has grown"
+                    "process PID: it has never held the 8 MiB at which Ebb starts to manage a process, so none of \
+                     its memory is swapped; try again when it has grown"
                 )
             );
             begin.elapsed() < AT_ONCE
@@ -292,12 +292,12 @@ fn processes_that_are_not_managed_are_left_alone() {
     let running = Running::new(&[]);
     let ebb = pid(&running.ebb).to_string();
     let line = running.refusal(125, &["swapon", "--show", &ebb]);
-    assert!(line.contains("it belongs to a run under Ebb, but is not managed by it; "), "{line}");
+    assert!(line.contains("it belongs to a tree under Ebb, but Ebb does not manage it; "), "{line}");
     let this = std::process::id().to_string();
     for words in [["swapon", this.as_str(), "file:@fine"], ["swapoff", this.as_str(), "@fine"]] {
         assert_eq!(
             running.refusal(125, &words),
-            format!("ebb: process {this}: it does not run under Ebb; name one that was started by `ebb run`\n")
+            format!("ebb: process {this}: it does not run under Ebb; name a process started by `ebb run`\n")
         );
     }
 }

@@ -80,7 +80,7 @@ fn the_code_of_the_dormant_life_lies_with_what_the_loader_reads() {
 fn the_data_of_the_dormant_life_lies_with_what_the_loader_writes() {
     with_agents(|agent| {
         let (dynamic, _) = section(agent, ".dynamic");
-        for part in ["7dormant4gate4GATE", "8lifeline4LINE", "5owner5OWNER", "11environment4KEPT"] {
+        for part in ["7dormant10trampoline10TRAMPOLINE", "8lifeline4LINE", "5owner5OWNER", "11environment4KEPT"] {
             let found = symbols(agent, part);
             let is_near = |at: &u64| (dynamic..dynamic + PAGE_BYTES).contains(at);
             assert!(found.iter().all(is_near) && !found.is_empty(), "{part}: {found:x?}");

@@ -35,7 +35,7 @@ fn an_ebb_under_another_runs_its_program_in_a_share_of_the_budget() {
     let output = outer.arg(inner.get_program()).args(inner.get_args()).output().unwrap();
     assert_eq!((code(&output), out(&output).as_str()), (Some(0), "ready\nready\n"), "{}", err(&output));
     let told = err(&output);
-    assert!(told.contains("budget 64.0 MiB (of the ebb that this one runs under)"), "{told}");
+    assert!(told.contains("budget 64.0 MiB (from the outer `ebb run`)"), "{told}");
     assert!(!told.contains("too small"), "{told}");
 }
 
@@ -53,7 +53,7 @@ fn a_limit_raised_to_what_the_refusal_says_is_enough() {
     for ram in ["48M", "256M", "1G", "2G"] {
         let output = limited(hold(&house, &["-q", "--ram", ram]), 300 << 20).output().unwrap();
         let told = err(&output);
-        let mib = told.split("now 300 MiB, to ").nth(1).and_then(|rest| rest.split(' ').next()?.parse::<u64>().ok());
+        let mib = told.split("from 300 MiB to ").nth(1).and_then(|rest| rest.split(' ').next()?.parse::<u64>().ok());
         let mib = mib.unwrap_or_else(|| panic!("{told}"));
         // The program holds 40 MiB, and so does its child.
         let output = limited(hold(&house, &["-q", "--ram", ram]), (mib + 128) << 20).output().unwrap();
@@ -67,6 +67,6 @@ fn a_limit_that_is_too_small_is_refused_at_the_start_in_one_line() {
     let output = limited(hold(&house, &["--ram", "16M"]), 300 << 20).output().unwrap();
     assert_eq!((code(&output), out(&output).as_str()), (Some(125), ""));
     let told = err(&output);
-    assert!(told.starts_with("ebb: address space for Ebb's tables: errno 12; raise the limit"), "{told}");
+    assert!(told.starts_with("ebb: no address space for Ebb's tables (errno 12); raise the limit"), "{told}");
     assert_eq!(told.lines().count(), 1, "{told}");
 }

@@ -35,7 +35,7 @@ fn a_managed_program_makes_room_for_one_that_is_not() {
         let still = &tree.processes("still")[0];
         assert_eq!(still["managed"], false);
         let summary = tree.finish();
-        assert!(summary.contains("ebb: not managed, and not limited: still (at most 40."), "{summary}");
+        assert!(summary.contains("ebb: not managed and not limited: still (up to 40."), "{summary}");
         assert!(summary.contains(" MiB, counted in the budget)"), "{summary}");
     }
 }
@@ -48,7 +48,7 @@ fn a_program_that_stays_small_is_not_taken_for_one_without_ebb() {
         let command = if script.is_empty() { vec!["/bin/true"] } else { vec!["/bin/sh", "-c", script] };
         let output = house.run(["run", "--"].into_iter().chain(command.iter().copied()));
         let name = command[0].rsplit('/').next().unwrap();
-        assert_eq!(common::err(&output), format!("ebb: {name}: it stayed too small for anything to be managed\n"));
+        assert_eq!(common::err(&output), format!("ebb: {name}: it stayed too small for Ebb to manage it\n"));
     }
 }
 
@@ -106,7 +106,7 @@ fn a_program_with_another_users_rights_counts_too() {
         let tree = Tree::start(house, user, "64M", "@rights 12 0; exit $?", 1);
         wait_until("it is counted", || tree.held_mib("rights") >= 12);
         let summary = tree.finish();
-        assert!(summary.contains("not limited: rights (at most 12."), "{summary}");
+        assert!(summary.contains("not limited: rights (up to 12."), "{summary}");
     }
 }
 

@@ -79,7 +79,7 @@ fn a_tree_is_found_by_its_name_and_by_each_of_its_processes() {
     let name = tree.name.clone();
     let second = tree.ask(&["run", "--name", &name, "--", "/bin/true"]);
     assert_eq!(code(&second), Some(125));
-    let why = format!("ebb: --name {name}: a running tree has the name already (process {}); ", pid(&tree.ebb));
+    let why = format!("ebb: --name {name}: a running tree already has this name (process {}); ", pid(&tree.ebb));
     assert!(err(&second).starts_with(&why), "{}", err(&second));
     let house = house();
     tree.finish();
@@ -88,7 +88,9 @@ fn a_tree_is_found_by_its_name_and_by_each_of_its_processes() {
         (code(&gone), err(&gone)),
         (
             Some(125),
-            format!("ebb: tree {name}: no running tree of this user has the name; see which there are with `ebb ps`\n")
+            format!(
+                "ebb: tree {name}: no running tree of this user has this name; list the running trees with `ebb ps`\n"
+            )
         )
     );
 }

@@ -1,9 +1,9 @@
 //! The block map: which blocks of the arena are free, lowest first.
 //!
-//! A tree of 64-bit words, a bit a block at the bottom and a bit a word above; a set bit is "used", or "all used
-//! below". So zeroed memory says that everything is free, the lowest free block is found in one step a level, and
-//! words of blocks that were never used are never touched. The lowest first keeps used blocks together at the arena's
-//! start, and with them the metadata that is touched.
+//! A tree of 64-bit words: a bit for each block at the bottom, and a bit for each word above. A set bit means "used",
+//! or "all used below". So zeroed memory says that everything is free, the lowest free block is found in one step a
+//! level, and words of blocks that were never used are never touched. Taking the lowest block first keeps used blocks
+//! together at the arena's start, and with them the metadata that is touched.
 
 use crate::BlockMapLock;
 use crate::primitive::{AtomicU32, Lock, Ordering, UnsafeCell};
@@ -45,11 +45,11 @@ impl BlockMap {
         size_of::<Head>().next_multiple_of(8) + words * size_of::<UnsafeCell<u64>>()
     }
 
-    /// The map over `metadata`.
+    /// Makes a map over `metadata`.
     ///
     /// # Safety
-    /// `metadata` is aligned to 8, is [`BlockMap::metadata_bytes`] zeroed bytes that live as long as the map and that
-    /// nobody else uses; `nr_blocks` is not zero.
+    /// `metadata` is aligned to 8, and is [`BlockMap::metadata_bytes`] zeroed bytes that live as long as the map and
+    /// that nobody else uses. `nr_blocks` is not zero.
     pub unsafe fn init(metadata: *mut u8, nr_blocks: u32) -> Self {
         let head_bytes = size_of::<Head>().next_multiple_of(8);
         let mut first_word = [0; LEVELS_MAX];
@@ -104,7 +104,7 @@ impl BlockMap {
             let (word, _) = self.word(level, item * FANOUT);
             let bit = Self::read(word).trailing_ones();
             if bit == FANOUT {
-                // Only the topmost word can be full when we look at it: a full one below is set above.
+                // Only the topmost word can be full here: the bit of a full word below is set above.
                 debug_assert!(level == self.nr_levels - 1);
                 return None;
             }
@@ -156,7 +156,7 @@ impl BlockMap {
         (0..level).fold(self.nr_blocks, |items, _| items.div_ceil(FANOUT))
     }
 
-    /// The lowest used block from `from` on. Looks at every word up to it: for checking, not for use on the way.
+    /// The lowest used block from `from` on. For checks only: it looks at every word up to that block.
     pub fn next_used(&self, from: u32) -> Option<u32> {
         let _guard = self.head().lock.lock();
         let mut block = from;

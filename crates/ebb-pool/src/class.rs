@@ -1,8 +1,9 @@
 //! Size classes: which object sizes there are, and which one a length belongs to.
 //!
-//! A class is named by how many objects a block holds, and its object size is what a block's bytes divided by that
-//! number allow, so almost nothing is lost at a block's end. Between neighbouring classes sizes differ by a sixteenth
-//! or less where pages usually compress to. `examples/codecs.rs` prints what the choice costs on real pages.
+//! A class is defined by how many objects a block holds. Its object size is a block's bytes divided by that number,
+//! rounded down to whole grains, so almost nothing is lost at a block's end. Sizes of neighbouring classes differ by a
+//! sixteenth or less in the range that pages usually compress to. `examples/codecs.rs` prints what the choice costs on
+//! real pages.
 
 use crate::handle::GRAIN;
 use crate::object::HEADER_BYTES;
@@ -40,16 +41,16 @@ pub use sizes::{BLOCK_BYTES, BLOCK_PAGES, OBJECT_MAX};
 /// How many size classes there are.
 pub const NR_CLASSES: usize = sizes::OBJECTS.len();
 
-/// Of so many blocks one may be part-filled.
+/// One block in so many may be part-filled.
 const PART_FILLED: usize = 4;
-/// At least one class of so many is used, however few blocks there are.
+/// At least one class in so many is used, however few blocks there are.
 const STEP_MAX: usize = 8;
 
 /// The index of a size class; classes of larger objects come first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct ClassId(u8);
 
-/// Class by the length's number of grains, rounded up.
+/// The class for each length, counted in grains and rounded up.
 const BY_GRAINS: [u8; OBJECT_MAX / GRAIN + 1] = by_grains();
 
 impl ClassId {
@@ -63,15 +64,15 @@ impl ClassId {
         Some(Self(BY_GRAINS[len.div_ceil(GRAIN)]))
     }
 
-    /// The class to store with in a pool that holds `blocks`: one of few while these are few, because each class has a
-    /// block that is part-filled. A quarter of the blocks may be such.
+    /// The class to store with in a pool that holds `blocks` blocks. While these are few, only some classes are used,
+    /// because each class has a part-filled block. A quarter of the blocks may be part-filled.
     #[inline]
     pub fn in_pool_of(self, blocks: u32) -> Self {
         let mut step = 1;
         while step < STEP_MAX && (blocks as usize) < PART_FILLED * (NR_CLASSES / step) {
             step *= 2;
         }
-        // Rounded to larger objects.
+        // Round to larger objects.
         Self(self.0 - self.0 % step as u8)
     }
 
@@ -104,8 +105,8 @@ impl ClassId {
     }
 }
 
-/// What an object of `len` bytes takes, its header and its share of its block's end included; none if there is no
-/// class for it. In 1/1000 of a byte.
+/// Memory that an object of `len` bytes takes, in 1/1000 of a byte. Includes its header and its share of its block's
+/// end. None if no class has room for it.
 pub fn class_bytes(len: usize) -> Option<u64> {
     ClassId::for_len(len).map(|class| BLOCK_BYTES as u64 * 1000 / u64::from(class.objects()))
 }

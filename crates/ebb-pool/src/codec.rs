@@ -1,8 +1,8 @@
-//! Codecs: a page to fewer bytes, and back.
+//! Codecs: turn a page into fewer bytes, and back.
 //!
 //! `docs/codecs.md` says how they were chosen. Each is a pair of functions that allocate nothing and may run in a
-//! signal handler; whatever decoders read, they stay within their buffers. That an object is damaged they notice only where its length is not
-//! right: what leaves RAM is authenticated besides.
+//! signal handler. Decoders stay within their buffers, whatever they read. They notice that an object is damaged only
+//! if a length is wrong, so objects that leave RAM are authenticated as well.
 
 #[cfg(feature = "lz4")]
 mod lz4;
@@ -14,13 +14,13 @@ pub use lz4::{Lz4State, lz4_compress, lz4_decompress};
 pub use same::{SAME_TAG, fill, same_compress, same_decompress, same_filled};
 pub use words::{WORDS_TAG, has_words, words_compress, words_decompress};
 
-/// Bytes of what is compressed.
+/// Bytes of a page.
 pub const PAGE_BYTES: usize = 4096;
 
 /// A page's content.
 pub type Page = [u8; PAGE_BYTES];
 
-/// A compressed object is not what any page compresses to.
+/// A compressed object that no page compresses to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{len} compressed bytes do not decode to a page")]
 pub struct Corrupt {
@@ -28,13 +28,14 @@ pub struct Corrupt {
     pub len: usize,
 }
 
-/// A page of words that takes no more, half a byte a word for its class and little more than another, is one of zeros and
-/// repetitions above all. lz4 sees these as a whole, and is quick where they are long.
+/// Longest object of [`words_compress`] for which lz4 is tried, too. In such a page, a word takes half a byte for its
+/// class and little more than one byte besides, so the page is mostly zeros and repetitions. lz4 sees repetitions as a
+/// whole, and is quick if they are long.
 #[cfg(feature = "lz4")]
 const REPETITIVE_MAX: usize = PAGE_BYTES / 5;
 
-/// Compresses a page into the start of `dst`, by the codec that fits, and returns how many bytes that took; none if they are
-/// more than `dst` has.
+/// Compresses a page into the start of `dst`, by the codec that fits. Returns how many bytes that took; none if `dst`
+/// is too short.
 #[cfg(feature = "lz4")]
 #[inline]
 pub fn compress(work: &mut Lz4State, src: &Page, dst: &mut [u8]) -> Option<usize> {
@@ -50,7 +51,8 @@ pub fn compress(work: &mut Lz4State, src: &Page, dst: &mut [u8]) -> Option<usize
     Some(len)
 }
 
-/// Makes the page of what [`compress`] or [`same_compress`] made of it. What the page holds after an error is unspecified.
+/// Decompresses what [`compress`] or [`same_compress`] made of a page. After an error, the content of `dst` is
+/// unspecified.
 #[cfg(feature = "lz4")]
 #[inline]
 pub fn decompress(src: &[u8], dst: &mut Page) -> Result<(), Corrupt> {
@@ -65,7 +67,7 @@ pub fn decompress(src: &[u8], dst: &mut Page) -> Result<(), Corrupt> {
 mod tests {
     use super::*;
 
-    /// A page of a few words that come again and again.
+    /// A page of a few words that repeat again and again.
     fn repetitive() -> Page {
         core::array::from_fn(|index| [0x11, 0x99, 0, 0, 0, 0xdd, 0, 0][index / 2 % 8])
     }

@@ -1,8 +1,8 @@
 //! The blocks of one size class, on lists by how full they are.
 //!
-//! Only blocks that are neither empty nor full are on a list: a full block has nothing to give to a store, and
-//! compaction gains nothing by it; an empty one leaves the class at once. Storing takes from the fullest list, so that
-//! the emptiest blocks get the chance to drain; compaction takes from the emptiest.
+//! Only blocks that are neither empty nor full are on a list. A full block has nothing to give to a store, and
+//! compaction gains nothing from it. An empty block leaves the class at once. Storing takes from the fullest list, so
+//! that the emptiest blocks can drain. Compaction takes from the emptiest list.
 //!
 //! Everything here is protected by the class lock.
 
@@ -11,7 +11,7 @@ use crate::class::ClassId;
 use crate::object::Link;
 use crate::primitive::{AtomicU32, Lock, Ordering, UnsafeCell};
 
-/// Lists a class has, by eighths of fullness.
+/// Lists in a class, by eighths of fullness.
 pub(crate) const GROUPS: usize = 8;
 
 /// One size class, alone on its cache lines.
@@ -37,11 +37,11 @@ pub(crate) struct ClassState {
     pub bytes: u64,
 }
 
-/// What is known of one block.
+/// Record of one block.
 #[repr(C)]
 pub(crate) struct Block {
-    /// Class index plus one while the block is in a class. Written under the class lock, but read without by whoever
-    /// frees an object: the object keeps the block in its class. Relaxed, for the claim orders it.
+    /// Class index plus one while the block is in a class. Written under the class lock. A thread that frees an object
+    /// reads it without the lock: the object keeps the block in its class. Relaxed, because the claim orders it.
     class: AtomicU32,
     pub state: UnsafeCell<BlockState>,
 }
@@ -65,7 +65,7 @@ impl Block {
         ClassId::from_index((self.class.load(Ordering::Relaxed) as usize).wrapping_sub(1))
     }
 
-    /// Says which class the block is in, if any.
+    /// Sets the class that the block is in, if any.
     #[inline]
     pub fn set_class(&self, class: Option<ClassId>) {
         self.class.store(class.map_or(0, |class| class.index() as u32 + 1), Ordering::Relaxed);
@@ -170,7 +170,7 @@ impl<'a> Locked<'a> {
         (0..GROUPS).find_map(|group| self.head(group))
     }
 
-    /// Makes the block the last one that [`Locked::head`] of its list will name, if it is the head now.
+    /// Moves the block to the end of its list, if it is the list's head.
     pub fn rotate(&mut self, block: u32) {
         let Some(group) = self.group_of(block) else { return };
         if self.head(group) == Some(block) {
@@ -179,7 +179,7 @@ impl<'a> Locked<'a> {
         }
     }
 
-    /// Blocks that moving objects together would empty.
+    /// Blocks that would become empty if objects were moved together.
     #[inline]
     pub fn spare_blocks(&mut self) -> u32 {
         let objects = u64::from(self.class.objects());
@@ -200,7 +200,7 @@ impl<'a> Locked<'a> {
         self.state(|state| state.blocks -= 1);
     }
 
-    /// Says that one object more is used, whose successor on the free list is `free`.
+    /// Counts one more used object. `free` is its successor on the free list.
     pub fn grow(&mut self, block: u32, free: Link) {
         let used = self.block(block, |state| {
             state.free = free;
@@ -211,8 +211,8 @@ impl<'a> Locked<'a> {
         self.relist(block, used - 1, used);
     }
 
-    /// Says that one object less is used, and is `free`, the first of the free list. True when that emptied the block:
-    /// it has left the class then.
+    /// Counts one used object less. `free` is that object, now the first of the free list. True if that emptied the
+    /// block, which has then left the class.
     pub fn shrink(&mut self, block: u32, free: Link) -> bool {
         let used = self.block(block, |state| {
             debug_assert!(state.used > 0);

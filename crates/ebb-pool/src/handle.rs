@@ -2,10 +2,10 @@
 
 use core::num::NonZeroU64;
 
-/// Where an object is: not zero, and no more than 48 bits wide.
+/// Where an object is: not zero, and at most 48 bits wide.
 ///
-/// It is the object's distance from the start of the arena in units of 8 bytes, plus one, so finding
-/// the object's bytes reads no metadata.
+/// It is the object's distance from the start of the arena in units of 8 bytes, plus one. So finding the object's bytes
+/// reads no metadata.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 #[repr(transparent)]
 pub struct Handle(NonZeroU64);
@@ -23,7 +23,7 @@ impl Handle {
         self.0.get()
     }
 
-    /// The handle that [`Handle::to_bits`] made `bits` of; none for zero and for what is too wide to be a handle.
+    /// The handle that [`Handle::to_bits`] turned into `bits`; none for zero and for numbers too wide to be a handle.
     #[inline]
     pub const fn from_bits(bits: u64) -> Option<Self> {
         if bits >> Self::BITS != 0 {

@@ -13,7 +13,7 @@
 //!
 //! # Invariants
 //!
-//! 1. Whoever stores, loads or frees an object holds its owner's claim; compaction moves an object only after
+//! 1. A thread that stores, loads or frees an object holds its owner's claim. Compaction moves an object only after
 //!    [`Owners::try_claim`] gave it that claim. So an object's bytes have one user at a time, and no lock is held while
 //!    they are copied.
 //! 2. A block is in exactly one place: free in the block map; on its way in or out (one thread knows it); or in a
@@ -23,9 +23,9 @@
 //!
 //! # Locks
 //!
-//! A class lock is held for a few instructions; compaction holds it while it looks at no more than a few dozen
-//! headers and asks [`Owners::try_claim`], which therefore must not wait. The block map's lock is below it and nothing
-//! is called under it. [`Backing`] and the other calls of [`Owners`] come with no lock held.
+//! A class lock is held for a few instructions. Compaction holds it while it looks at no more than a few dozen headers
+//! and asks [`Owners::try_claim`], which therefore must not wait. The block map's lock is below it, and nothing is
+//! called under it. [`Backing`] and the other functions of [`Owners`] are called with no lock held.
 
 #![no_std]
 #![warn(missing_docs)]

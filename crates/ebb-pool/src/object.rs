@@ -11,7 +11,7 @@
 //! that has just written the bytes; whoever then finds the object *live* (an Acquire load) also finds them. *live ->
 //! in transit* is compaction taking the object away, under the class lock and with the owner's claim.
 //!
-//! The check depends on where the object is, so a handle that points into the middle of another object is found out.
+//! The check depends on where the object is. So a handle that points into the middle of another object is found out.
 
 use crate::handle::GRAIN;
 use crate::primitive::{AtomicU64, Ordering, Touch};
@@ -32,7 +32,7 @@ const IN_TRANSIT: u64 = 0;
 const LIVE: u64 = 1;
 const FREE: u64 = 2;
 
-/// Who an object belongs to, and how long it is.
+/// The owner and the length of an object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Live {
     pub owner: u32,
@@ -70,7 +70,7 @@ impl Header {
         unsafe { at.write(Self { word: AtomicU64::new(0), touch: Touch::new() }) };
     }
 
-    /// What the object is, if it is live. `offset` is where it starts in the arena.
+    /// Owner and length of the object, if it is live. `offset` is where it starts in the arena.
     #[inline]
     pub fn live(&self, offset: usize) -> Option<Live> {
         let word = self.word.load(Ordering::Acquire);
@@ -80,7 +80,7 @@ impl Header {
         Some(Live { owner: (word >> 32) as u32, len: (word as u16) >> 2 })
     }
 
-    /// Says that the object's bytes are complete.
+    /// Marks the object as live: its bytes are complete.
     #[inline]
     pub fn set_live(&self, offset: usize, live: Live) {
         debug_assert!(live.len < 1 << 14);
@@ -88,13 +88,14 @@ impl Header {
         self.word.store(word, Ordering::Release);
     }
 
-    /// Says that nobody may look at the object for now. Needs the class lock.
+    /// Marks the object as in transit: nobody may look at it for now. Needs the class lock.
     #[inline]
     pub fn set_in_transit(&self) {
         self.word.store(IN_TRANSIT, Ordering::Relaxed);
     }
 
-    /// Puts the object in front of `next` on its block's free list. Needs the class lock, or a block nobody else has.
+    /// Puts the object in front of `next` on its block's free list. Needs the class lock, or a block that nobody else
+    /// has.
     #[inline]
     pub fn set_free(&self, next: Link) {
         self.word.store(u64::from(next.0) << 32 | FREE, Ordering::Relaxed);

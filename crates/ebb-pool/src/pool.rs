@@ -2,17 +2,17 @@
 //!
 //! # Who may touch an object's bytes
 //!
-//! The class lock decides who has an object's *place*; the owner's claim decides who has its *bytes*. A store takes a
+//! The class lock decides who has an object's *place*. The owner's claim decides who has its *bytes*. A store takes a
 //! place under the lock, writes the bytes without it, and marks the object live last. Compaction finds a live object
-//! under the lock, tries to claim its owner, and only then takes a new place and marks the old one in transit; so it
-//! never sees an object that a store has not finished (not live), nor one that somebody loads or frees (claimed).
-//! Two compactions may run at once: the claim, and the mark in transit, make each object go with one of them.
+//! under the lock and tries to claim its owner. Only then does it take a new place and mark the old one in transit. So
+//! it never sees an object that a store has not finished (not live), nor one that a thread is loading or freeing
+//! (claimed). Two compactions may run at once: the claim, and the mark in transit, give each object to one of them.
 //!
 //! # A block's life
 //!
 //! Free in the block map -> taken by a store, charged, its free list written, no lock held -> in the class -> emptied
 //! by a free or by compaction, which take it out of the class under the class lock -> released, no lock held -> free in
-//! the block map. From the moment it leaves the class until the map has it back, one thread alone knows it.
+//! the block map. From the moment it leaves the class until the map has it back, only one thread knows it.
 
 use crate::blocks::BlockMap;
 use crate::class::{BLOCK_BYTES, BLOCK_PAGES, ClassId, NR_CLASSES, OBJECT_MAX};
@@ -23,24 +23,24 @@ use crate::primitive::Hint;
 
 /// Where the pool's memory comes from and goes to. Called with no lock of the pool held.
 pub trait Backing {
-    /// Charges the memory of `block`, which is `pages` pages, and makes it usable; its content does not matter.
-    /// False says that there is no budget, and changes nothing.
+    /// Charges the memory of `block`, which is `pages` pages, and makes it usable. Its content does not matter. False
+    /// if there is no budget; then nothing has changed.
     fn acquire(&self, block: u32, pages: u32) -> bool;
 
     /// Gives the memory of `block` back and uncharges it. No one uses it until it is acquired again.
     fn release(&self, block: u32, pages: u32);
 
-    /// Pages `first..first + pages` of `block` are going to be written: who shares memory copy-on-write gets copies of them
-    /// now.
+    /// Tells that pages `first..first + pages` of `block` are about to be written. A backing that shares memory
+    /// copy-on-write copies them now.
     fn will_write(&self, block: u32, first: u32, pages: u32) {
         let _ = (block, first, pages);
     }
 }
 
-/// Those whom stored objects belong to: asked before, and told after, an object moves.
+/// The owners of stored objects: asked before an object moves, and told afterwards.
 pub trait Owners {
     /// Claims `owner` if nobody has claimed it and `handle` is what it refers to. Called with a lock of the pool held:
-    /// it must not wait, nor call the pool. What whoever had the claim before did must be visible after it.
+    /// it must not wait, nor call the pool. What the claim's previous holder did must be visible afterwards.
     fn try_claim(&self, owner: u32, handle: Handle) -> bool;
 
     /// The object is at `new` now. The caller has the claim; no lock of the pool is held.
@@ -64,7 +64,7 @@ pub enum PoolFull {
     TooLarge,
 }
 
-/// A pool of objects in one arena. All calls may be made by any thread at any time, under the rules of
+/// A pool of objects in one arena. Any thread may make any call at any time, under the rules of
 /// [claims](crate#invariants).
 pub struct Pool {
     arena: *mut u8,
@@ -81,10 +81,10 @@ unsafe impl Send for Pool {}
 // SAFETY: likewise.
 unsafe impl Sync for Pool {}
 
-/// Headers that compaction looks at before it lets others have the class lock.
+/// Headers that compaction looks at before it gives up the class lock for others.
 const SCAN_BATCH: usize = 32;
 
-/// Looks of that many headers that compaction takes in vain before it leaves a class.
+/// Looks at [`SCAN_BATCH`] headers each, in vain and in a row, after which compaction leaves a class.
 const VAIN_LOOKS_MAX: u32 = if cfg!(loom) { 3 } else { 128 };
 
 /// An object on the move.
@@ -109,17 +109,17 @@ enum Step {
 }
 
 impl Pool {
-    /// Bytes of zeroed memory that a pool over `arena_bytes` needs for its metadata. What belongs to blocks that are
-    /// never used is never touched.
+    /// Bytes of zeroed memory that a pool over `arena_bytes` needs for its metadata. The part of blocks that are never
+    /// used is never touched.
     pub const fn metadata_bytes(arena_bytes: usize) -> usize {
         let nr_blocks = arena_bytes / BLOCK_BYTES;
         NR_CLASSES * size_of::<Class>() + nr_blocks * size_of::<Block>() + BlockMap::metadata_bytes(nr_blocks as u32)
     }
 
-    /// A pool over `arena`. What is left of `arena_bytes` behind the last whole block is not used.
+    /// Makes a pool over `arena`. Bytes after the last whole block are not used.
     ///
     /// # Panics
-    /// If the arena holds no block, or more than 2^31, or if an address or `metadata_len` does not suit.
+    /// If the arena holds no block, or more than 2^31, or if an address or `metadata_len` does not fit.
     ///
     /// # Safety
     /// Both ranges live as long as the pool, and nobody else uses them. `metadata` is zeroed and aligned to 128 bytes;
@@ -168,7 +168,7 @@ impl Pool {
         }
     }
 
-    /// Stores `data` for `owner`, whose claim the caller holds until it has noted the handle down.
+    /// Stores `data` for `owner`. The caller holds the owner's claim until it has recorded the handle.
     pub fn store(&self, backing: &impl Backing, owner: u32, data: &[u8]) -> Result<Handle, PoolFull> {
         let class = ClassId::for_len(data.len()).ok_or(PoolFull::TooLarge)?.in_pool_of(self.map.held());
         let offset = match self.take_place(class, data.len()) {
@@ -184,7 +184,7 @@ impl Pool {
         Ok(Handle::from_offset(offset))
     }
 
-    /// Tells that `len` bytes at `offset` are going to be written.
+    /// Tells `backing` that `len` bytes at `offset` are about to be written.
     fn tell_write(backing: &impl Backing, offset: usize, len: usize) {
         let page_bytes = BLOCK_BYTES / BLOCK_PAGES;
         let (first, last) = (offset % BLOCK_BYTES / page_bytes, (offset % BLOCK_BYTES + len - 1) / page_bytes);
@@ -203,8 +203,8 @@ impl Pool {
         unsafe { core::slice::from_raw_parts(self.data(offset), live.len as usize) }
     }
 
-    /// Frees a stored object, whose owner's claim the caller holds; or has held when it took the handle away from the
-    /// owner. False if `handle` names no object: nothing happened.
+    /// Frees a stored object. The caller holds its owner's claim, or held it when it took the handle away from the
+    /// owner. False if `handle` names no object; then nothing happened.
     pub fn free(&self, backing: &impl Backing, handle: Handle) -> bool {
         if self.live(handle).is_none() {
             return false;
@@ -217,7 +217,7 @@ impl Pool {
         }
         Self::tell_write(backing, offset, HEADER_BYTES);
         let emptied = self.with_class(class, |locked| {
-            // Look again: somebody may have freed it since, against the rules.
+            // Look again: another thread may have freed it since, against the rules.
             let live = locked.has_block(block as u32).then(|| self.header(offset).live(offset)).flatten()?;
             locked.state(|state| {
                 state.stored -= 1;
@@ -231,7 +231,7 @@ impl Pool {
         emptied.is_some()
     }
 
-    /// Whose the object is, and how long; none if `handle` names none.
+    /// The object's owner and length; none if `handle` names no object.
     pub fn object(&self, handle: Handle) -> Option<(u32, usize)> {
         self.live(handle).map(|live| (live.owner, live.len as usize))
     }
@@ -267,7 +267,7 @@ impl Pool {
         self.map.held() as usize * BLOCK_PAGES
     }
 
-    /// Objects stored. Takes each class lock in turn, so not one moment's truth while others store and free.
+    /// Objects stored. Takes each class lock in turn, so the figure is of no single moment while others store and free.
     pub fn stored_objects(&self) -> u64 {
         self.sum(|locked| locked.state(|state| state.stored))
     }
@@ -315,7 +315,8 @@ impl Pool {
         unsafe { self.arena.add(offset + HEADER_BYTES) }
     }
 
-    /// What `handle` names, if that is a live object. Nothing is read if the handle's block is not in use.
+    /// Owner and length of the object that `handle` names, if it is live. Nothing is read if the handle's block is not
+    /// in use.
     fn live(&self, handle: Handle) -> Option<Live> {
         let offset = handle.offset();
         let class = self.blocks().get(offset / BLOCK_BYTES)?.class()?;
@@ -344,7 +345,8 @@ impl Pool {
     /// Takes the first free object of a block that has one.
     fn take_place_in(&self, locked: &mut Locked, block: u32) -> usize {
         let free = locked.block(block, |state| state.free);
-        // The list is in memory that a stray write of the program can reach: better to end here than to follow it out.
+        // The free list is in memory that a stray write of the program can reach: better to end here than to follow it
+        // out.
         let in_block = free.offset().expect("a block that is not full has a free object");
         assert!(in_block + locked.class().object_bytes() <= BLOCK_BYTES, "block {block} links to {in_block}");
         let offset = block as usize * BLOCK_BYTES + in_block;
@@ -355,7 +357,7 @@ impl Pool {
         offset
     }
 
-    /// Puts an object's place back on the free list. True when that emptied its block, which has left the class then.
+    /// Puts an object's place back on the free list. True if that emptied its block, which has then left the class.
     fn put_place(&self, locked: &mut Locked, offset: usize) -> bool {
         let block = (offset / BLOCK_BYTES) as u32;
         let next = locked.block(block, |state| state.free);
@@ -377,7 +379,7 @@ impl Pool {
         Ok(self.with_class(class, |locked| {
             locked.add_block(block, first);
             Self::count_stored(locked, len);
-            // From the new block, even if others brought one too meanwhile: a class has no empty blocks.
+            // Take it from the new block, even if others have added one meanwhile: a class has no empty blocks.
             self.take_place_in(locked, block)
         }))
     }
@@ -438,7 +440,7 @@ impl Pool {
         if locked.spare_blocks() == 0 {
             return Step::Done;
         }
-        // Others had the lock meanwhile: the block may be full, or not be ours any more.
+        // Others had the lock meanwhile: the block may be full, or may have left the class.
         if source.as_ref().is_some_and(|source| !locked.is_partial(source.block)) {
             *source = None;
         }
@@ -473,8 +475,8 @@ impl Pool {
         Step::Again
     }
 
-    /// The fullest block that is not `source`, unless it is on a list of emptier ones. On the same list either may
-    /// be the fuller one: what counts is that objects keep flowing the same way.
+    /// The fullest block other than `source`, unless it is on a list of emptier blocks. On the same list, either block
+    /// may be the fuller one. What counts is that objects keep moving in the same direction.
     fn destination(locked: &mut Locked, source: u32) -> Option<u32> {
         let fullest = locked.fullest()?;
         let block = if fullest == source { locked.after(source) } else { fullest };

@@ -1,13 +1,13 @@
-//! What the pool needs of [`ebb_sync`], and two types of its own that models look into.
+//! What the pool needs from [`ebb_sync`], and two types of its own that models look into.
 //!
-//! In the real build every type here is valid when its bytes are zero, so untouched metadata needs no set-up. Loom's
+//! In the real build, every type here is valid when its bytes are zero, so untouched metadata needs no set-up. Loom's
 //! types are not, so under loom [`Pool::init`](crate::Pool::init) sets them up one by one.
 
 use core::sync::atomic::AtomicUsize;
 pub(crate) use ebb_sync::{AtomicU32, AtomicU64, Lock, Ordering, UnsafeCell};
 
-/// A number that need not be exact at any instant, such as where the next search begins. No atomic of loom's: no
-/// outcome may depend on it.
+/// A number that need not be exact at any instant, such as where the next search begins. Not an atomic of loom's,
+/// because no outcome may depend on it.
 #[repr(transparent)]
 pub(crate) struct Hint(AtomicUsize);
 
@@ -27,7 +27,7 @@ impl Hint {
     }
 }
 
-/// Stands for an object's bytes, so that loom finds two uses of them that nothing orders; nothing in the real build.
+/// Stands for an object's bytes, so that loom finds two accesses to them that nothing orders. Empty in the real build.
 #[repr(transparent)]
 pub(crate) struct Touch(#[cfg(loom)] UnsafeCell<()>);
 

@@ -1,4 +1,4 @@
-//! Recounts everything the slow way and compares it with what the counters say.
+//! Recounts everything the slow way, and compares the results with the counters.
 
 use crate::class::{BLOCK_BYTES, BLOCK_PAGES, ClassId, NR_CLASSES};
 use crate::fullness::{GROUPS, Locked, group};
@@ -12,7 +12,7 @@ pub struct Summary {
     pub pages: usize,
     /// Blocks in a class.
     pub blocks: usize,
-    /// Those of them that are not full.
+    /// Blocks in a class that are not full.
     pub partial_blocks: usize,
     /// Live objects.
     pub objects: u64,
@@ -29,7 +29,7 @@ pub enum Inconsistency {
         /// Number of the block in the arena.
         block: u32,
     },
-    /// A block has another number of used objects than it says.
+    /// A block's number of used objects is not what its counter says.
     #[error("block {block} says that {counted} objects are used, but {live} are live")]
     Used {
         /// Number of the block in the arena.
@@ -39,7 +39,7 @@ pub enum Inconsistency {
         /// Objects with a header that says live.
         live: u16,
     },
-    /// A block's free list leads to something that is not a free object of that block, or around in a circle.
+    /// A block's free list leads to something that is not a free object of that block, or runs in a circle.
     #[error("the free list of block {block} is broken")]
     FreeList {
         /// Number of the block in the arena.
@@ -87,7 +87,7 @@ struct Tally {
 }
 
 impl Pool {
-    /// Recounts the pool. Nobody else may use it meanwhile, or what they are about to finish looks wrong.
+    /// Recounts the pool. No other thread may use it meanwhile, or unfinished work would look wrong.
     pub fn validate(&self) -> Result<Summary, Inconsistency> {
         let mut tallies = [Tally::default(); NR_CLASSES];
         let mut next = self.map().next_used(0);

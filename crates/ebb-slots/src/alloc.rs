@@ -1,17 +1,17 @@
-//! Giving slots out and taking them back.
+//! Allocates slots and frees them.
 //!
-//! A shard allocates an order from its current cluster, from a cursor upwards, until the cluster's end: under the lock of
-//! the cluster alone, which is found by a hint, so a slot costs one lock. Then the shard takes its own lock, the cluster
-//! goes to the list that fits it, and the shard takes another: one of the order with room, an empty one, a never used
-//! one. When there is none, order 0 takes what is free in clusters of other orders, and every order what is free in
-//! other shards' current clusters.
+//! A shard allocates an order from its current cluster, from a cursor up to the cluster's end. It finds the cluster by
+//! a hint and takes only the cluster's lock, so a slot costs one lock. At the end the shard takes its own lock, puts
+//! the cluster on the list that fits it, and takes another cluster: one of the order with room, an empty one, or one
+//! that was never used. If there is none, order 0 takes what is free in clusters of other orders, and every order takes
+//! what is free in other shards' current clusters.
 //!
-//! A current cluster is on no list, so two shards do not meet in one unless space is scarce. It stays its shard's even
-//! when others take from it, until the shard itself gives it back.
+//! A current cluster is on no list, so two shards meet in one only if space is scarce. It stays its shard's even if
+//! others take from it, until the shard itself gives it back.
 //!
-//! Free and used differ by the word alone; a bit for each cache line of words says where not to look. A slot's last
-//! user turns its word *dead* without a lock, and then *free* under the cluster lock, with the count. What is one thread's
-//! alone to free is not dead in between ([`SwapDevice::free_run`]).
+//! Only a slot's word says whether the slot is free. A bit for each cache line of words says where not to look. A
+//! slot's last user makes its word *dead* without a lock, and then *free* under the cluster lock, together with the
+//! count. A slot that only one thread can free is not dead in between ([`SwapDevice::free_run`]).
 
 use crate::cluster::{CLUSTER_SLOTS, Cluster, ClusterInfo, ClusterState, GROUP_SLOTS};
 use crate::device::{Placement, SwapDevice};
@@ -20,11 +20,11 @@ use crate::lists::{ListId, Lists, decode, encode};
 use crate::word::Word;
 use ebb_sync::{AtomicU32, AtomicU64, Ordering, relax};
 
-/// Attempts of an order 0 allocation that finds nothing though the counters say that there is something: another
+/// Attempts of an order 0 allocation that finds nothing although the counters say that something is free: another
 /// thread may hold the cluster in question, between two lists.
 const ATTEMPTS_MAX: u32 = if cfg!(loom) { 2 } else { 16 };
 
-/// Of so many clusters one is to be empty, or single slots go into the gaps of others: see `is_scarce`.
+/// If fewer than one in so many clusters is empty, single slots go into the gaps of others; see `is_scarce`.
 const SCARCE: u32 = 4;
 
 /// Where a cluster to allocate from may come from.
@@ -32,8 +32,8 @@ const SCARCE: u32 = 4;
 enum Source {
     /// One of the same order.
     Nonfull,
-    /// One that is empty, whose content is still to be discarded: used again, it need not be. It has its space in the
-    /// medium already.
+    /// One that is empty, and whose content is still to be discarded. That is not needed if the cluster is used again,
+    /// and it has its space in the medium already.
     Discard,
     /// One that is empty.
     Free,
@@ -43,22 +43,23 @@ enum Source {
     Untouched,
 }
 
-/// What became of a search in one cluster.
+/// Result of a search in one cluster.
 pub(crate) struct Taken {
     /// Runs found, and set.
     pub(crate) runs: usize,
-    /// Where to go on.
+    /// Where to continue.
     cursor: u32,
 }
 
 impl SwapDevice {
-    /// Allocates up to `out.len()` runs of 2^`order` slots, each aligned to its size, and writes the first slot of
-    /// each to `out`. Returns how many there are: fewer only when no more were found. Every slot of every run is locked
-    /// in the swap cache for `folio`, with count 0, and belongs to the caller alone until it shares it.
+    /// Allocates up to `out.len()` runs of 2^`order` slots, each aligned to its size, and writes the first slot of each
+    /// to `out`. Returns how many runs there are; fewer than `out.len()` only if no more were found. Every slot of
+    /// every run is locked in the swap cache for `folio`, with count 0, and belongs to the caller alone until the
+    /// caller shares it.
     ///
-    /// Order 0 finds every free slot of the device, higher orders every run in an empty cluster or one of their order.
-    /// What other threads are just moving may be missed: order 0 then looks again, a bounded number of times, while the
-    /// counters say that something is free; higher orders do not.
+    /// Order 0 finds every free slot of the device. Higher orders find every run in an empty cluster or one of their
+    /// order. Slots that other threads are just moving may be missed. Order 0 then looks again, a bounded number of
+    /// times, while the counters say that something is free; higher orders do not.
     pub fn alloc(&self, shard: Shard, order: Order, folio: Folio, out: &mut [Slot]) -> usize {
         if out.is_empty() {
             return 0;
@@ -81,7 +82,7 @@ impl SwapDevice {
         runs
     }
 
-    /// Takes a free slot out of use for good; false when it is not free.
+    /// Takes a free slot out of use for good; false if it is not free.
     pub fn mark_bad(&self, slot: Slot) -> bool {
         let word = self.word(slot);
         let mut cluster = self.lock_at_home(slot.cluster());
@@ -119,16 +120,17 @@ impl SwapDevice {
         }
     }
 
-    /// Gives a slot whose word the caller made dead back to its cluster.
+    /// Gives a slot back to its cluster. The caller has made its word dead.
     pub(crate) fn free_dead(&self, slot: Slot) {
         let mut cluster = self.clusters.lock(slot.cluster());
         self.set_free(&mut cluster, slot);
         self.freed_in(cluster);
     }
 
-    /// Frees a run of 2^`order` slots that nobody else can refer to any more: each is locked by the caller, with count 0,
-    /// such as what was allocated and is not needed, or what was locked with count 0 while its page was `BUSY`. As
-    /// [`Self::cache_del_run`] would, but what nobody else can change is simply written.
+    /// Frees a run of 2^`order` slots that nobody else can refer to any more. The caller has each of them locked, with
+    /// count 0: for example slots that were allocated and are not needed, or slots that were locked with count 0 while
+    /// their page was `BUSY`. Does what [`Self::cache_del_run`] does, but simply stores the words, because nobody else
+    /// can change them.
     pub fn free_run(&self, first: Slot, order: Order) {
         debug_assert!(first.0.is_multiple_of(order.slots()));
         let slots = order.slots() as usize;
@@ -152,7 +154,7 @@ impl SwapDevice {
         self.freed_in(cluster);
     }
 
-    /// Gives slots of one cluster back whose words the caller made dead.
+    /// Gives slots of one cluster back. The caller has made their words dead.
     pub(crate) fn free_dead_run(&self, id: ClusterId, slots: impl Iterator<Item = Slot>) {
         let mut cluster = self.clusters.lock(id);
         slots.for_each(|slot| self.set_free(&mut cluster, slot));
@@ -168,10 +170,10 @@ impl SwapDevice {
         cluster.info.occupied &= !(1 << group_of(slot));
     }
 
-    /// Slots of the cluster were freed: moves it to where it belongs now.
+    /// Moves a cluster in which slots were freed to where it belongs now.
     fn freed_in(&self, mut cluster: Cluster) {
         match cluster.info.state {
-            // Its shard will see; or nobody is to use it.
+            // Its shard will notice; or nobody may use the cluster.
             ClusterState::Current | ClusterState::Offline => {}
             ClusterState::Nonfull | ClusterState::Frag | ClusterState::Full if cluster.info.count == 0 => {
                 self.move_to(&mut cluster, self.emptied());
@@ -191,13 +193,13 @@ impl SwapDevice {
     /// Allocates from the shard's current cluster, and from others that become current in its place.
     fn alloc_from_shard(&self, shard: Shard, order: Order, folio: Folio, out: &mut [Slot]) -> usize {
         let index = match self.placement {
-            // Most often there is nothing to divide.
+            // Usually there is nothing to divide.
             Placement::Sharded if shard.0 < self.shards.len() => shard.0,
             Placement::Sharded => shard.0 % self.shards.len(),
             Placement::Sequential => 0,
         };
         let shard = &self.shards[index];
-        // No lock but the cluster's: what the shard says may be out of date, the cluster's state is not.
+        // Take only the cluster's lock: what the shard says may be out of date, but the cluster's state is not.
         let mut runs = 0;
         if let Some(id) = decode(shard.current[order.index()].load(Ordering::Relaxed)) {
             runs = self.take_on(&mut self.clusters.lock(id), order, folio, out);
@@ -214,7 +216,7 @@ impl SwapDevice {
             if runs == out.len() {
                 return runs;
             }
-            // What was freed behind the cursor is for whoever finds the cluster on its list.
+            // Slots freed below the cursor are for whoever finds the cluster on its list.
             current.store(0, Ordering::Relaxed);
             self.give_back(cluster, ClusterState::Nonfull);
         }
@@ -239,7 +241,8 @@ impl SwapDevice {
         runs
     }
 
-    /// Goes on in a current cluster where its cursor is, if it serves the order; in no other.
+    /// Allocates from a current cluster at its cursor, if the cluster serves the order. Allocates nothing from other
+    /// clusters.
     #[inline]
     fn take_on(&self, cluster: &mut Cluster, order: Order, folio: Folio, out: &mut [Slot]) -> usize {
         if cluster.info.state != ClusterState::Current || !claim(cluster, order) {
@@ -251,7 +254,7 @@ impl SwapDevice {
         taken.runs
     }
 
-    /// Allocates from clusters of one source; the one in which `out` is filled becomes current.
+    /// Allocates from clusters of one source. The one in which `out` is filled becomes current.
     fn alloc_from_source(
         &self,
         current: &AtomicU32,
@@ -262,8 +265,8 @@ impl SwapDevice {
     ) -> usize {
         debug_assert_eq!(current.load(Ordering::Relaxed), 0);
         let mut runs = 0;
-        // A cluster without room goes to another list, or, when empty but short or with bad slots, to the end of this
-        // one: so many attempts see each once. Most often the first one will do.
+        // A cluster without room goes to another list. If it is empty but short or with bad slots, it goes to the end
+        // of this list. So this many attempts see each cluster once. Usually the first one has room.
         let (mut attempts, mut candidates) = (0, u32::MAX);
         while attempts < candidates {
             let Some(mut cluster) = self.isolate_from(source, order) else {
@@ -287,8 +290,8 @@ impl SwapDevice {
         runs
     }
 
-    /// Whether any cluster has a free slot that single slots may come from, as far as can be seen without stopping
-    /// everybody.
+    /// Whether any cluster has a free slot that single slots may come from, as far as can be seen without stopping all
+    /// threads.
     fn may_have_room(&self) -> bool {
         let partly = |lists: &Lists| {
             let listed = ListId::all().filter(|list| *list != ListId::Full);
@@ -300,8 +303,9 @@ impl SwapDevice {
         self.shards.iter().any(|shard| shard.settled().any(|id| !self.is_full(&self.clusters.lock(id))))
     }
 
-    /// When a shard finds nothing of its own: for order 0, clusters of other orders, fragmented ones first; for every
-    /// order, the shards' current clusters. No shard lock is held here, as others are taken.
+    /// Allocates for a shard that finds nothing of its own. Order 0 takes from clusters of other orders, fragmented
+    /// ones first. Every order takes from the shards' current clusters. No shard lock is held here, because the locks
+    /// of other shards are taken.
     #[cold]
     fn alloc_from_others(&self, order: Order, folio: Folio, out: &mut [Slot]) -> usize {
         let mut runs = 0;
@@ -317,7 +321,7 @@ impl SwapDevice {
                     return runs;
                 }
                 let mut cluster = self.clusters.lock(id);
-                // It may have moved on since it was read.
+                // It may have stopped being the shard's current cluster since it was read.
                 let is_current = cluster.info.state == ClusterState::Current;
                 if is_current && (claim(&mut cluster, order) || order == Order::ZERO) {
                     runs += self.take(&mut cluster, order, 0, folio, &mut out[runs..]).runs;
@@ -327,7 +331,7 @@ impl SwapDevice {
         runs
     }
 
-    /// Single slots from clusters of higher orders that have no free run: those lose nothing by it. How many.
+    /// Takes single slots from clusters of higher orders that have no free run: those lose nothing. Returns how many.
     pub(crate) fn stolen(&self, folio: Folio, out: &mut [Slot]) -> usize {
         let mut taken = 0;
         for other in Order::all().skip(1) {
@@ -336,7 +340,8 @@ impl SwapDevice {
         taken
     }
 
-    /// Single slots from the clusters of a list, which go to `partly` unless they are full then. How many.
+    /// Takes single slots from the clusters of a list. The clusters then go to `partly`, unless they are full. Returns
+    /// how many slots.
     fn take_singles(&self, list: ListId, partly: ClusterState, folio: Folio, out: &mut [Slot]) -> usize {
         let mut taken = 0;
         if out.is_empty() {
@@ -354,13 +359,13 @@ impl SwapDevice {
         taken
     }
 
-    /// Whether few clusters are empty, so that single slots had better go into gaps than into one of them.
+    /// Whether so few clusters are empty that single slots should go into gaps rather than into an empty one.
     fn is_scarce(&self) -> bool {
         let (empty, all) = self.nr_empty();
         empty < all / SCARCE
     }
 
-    /// Clusters that are empty, but for those that a shard has; and all there are. Those that a shrinking device is to lose
+    /// The number of empty clusters that no shard has, and of all clusters. Clusters that a shrinking device is to lose
     /// do not count.
     pub(crate) fn nr_empty(&self) -> (u32, u32) {
         let lists = self.header.lists.0.lock();
@@ -400,7 +405,7 @@ impl SwapDevice {
             Source::Bare => self.isolate(ListId::Bare),
             Source::Untouched => {
                 let id = self.header.lists.0.lock().take_untouched(self.nr_clusters())?;
-                // Nobody else takes it now, but mark_bad may hold its lock.
+                // No other thread takes it now, but mark_bad may hold its lock.
                 let mut cluster = self.clusters.lock(id);
                 debug_assert_eq!(cluster.info.state, ClusterState::Untouched);
                 cluster.info.state = ClusterState::Current;
@@ -409,8 +414,8 @@ impl SwapDevice {
         }
     }
 
-    /// Takes the first cluster that nobody holds off a list. By try-lock: the device lock is held, and whoever holds a
-    /// cluster may wait for that.
+    /// Takes the first cluster whose lock is free off a list. By try-lock, because the device lock is held, and a
+    /// thread that holds a cluster may be waiting for it.
     pub(crate) fn isolate(&self, list: ListId) -> Option<Cluster> {
         let mut lists = self.header.lists.0.lock();
         let mut next = lists.head(list);
@@ -428,14 +433,14 @@ impl SwapDevice {
         None
     }
 
-    /// Puts an isolated or current cluster on the list that fits it: `partly` when it is neither full nor empty.
+    /// Puts an isolated or current cluster on the list that fits it: `partly` if it is neither full nor empty.
     pub(crate) fn give_back(&self, mut cluster: Cluster, partly: ClusterState) {
         debug_assert_eq!(cluster.info.state, ClusterState::Current);
         let state = self.place_of(&cluster, partly);
         self.move_to(&mut cluster, state);
     }
 
-    /// Where a cluster belongs: `partly` when it is neither full nor empty.
+    /// Where a cluster belongs: `partly` if it is neither full nor empty.
     pub(crate) fn place_of(&self, cluster: &Cluster, partly: ClusterState) -> ClusterState {
         if self.is_full(cluster) {
             ClusterState::Full
@@ -446,13 +451,13 @@ impl SwapDevice {
         }
     }
 
-    /// Where a cluster goes that was in use and is no more.
+    /// Where a cluster belongs that was in use and is empty now.
     fn emptied(&self) -> ClusterState {
         if self.discards { ClusterState::Discard } else { ClusterState::Free }
     }
 
-    /// Moves a locked cluster from the list that it is on, if any, to the end of another; or to none, when it is not to
-    /// be allocated from.
+    /// Moves a locked cluster from its list, if it is on one, to the end of another; or to no list, if it must not be
+    /// allocated from.
     #[track_caller]
     pub(crate) fn move_to(&self, cluster: &mut Cluster, state: ClusterState) {
         let from = cluster.info.list();
@@ -499,7 +504,7 @@ fn take_single(
             break;
         };
         for word in rest {
-            // The first that stays free ends the search: so the group has one.
+            // Once enough are found, the first word that stays free ends the search: it shows that the group has one.
             if is_free(word) {
                 if found == wanted {
                     break;
@@ -510,7 +515,7 @@ fn take_single(
             }
             at += 1;
         }
-        // No group whose only free slot was found is looked through again.
+        // So a group whose last free slot was taken is not searched again.
         let is_at_end = at == group * GROUP_SLOTS + GROUP_SLOTS || at == words.len();
         if is_at_end && !words[group * GROUP_SLOTS..at].iter().any(is_free) {
             info.occupied |= 1 << group;
@@ -562,7 +567,7 @@ fn take_runs(
     Taken { runs, cursor: at as u32 }
 }
 
-/// Relaxed: a word stops to be free, and turns free, under the cluster lock only, which the caller holds.
+/// Relaxed: a word becomes free, and stops being free, only under the cluster lock, which the caller holds.
 fn is_free(word: &AtomicU64) -> bool {
     Word::from_bits(word.load(Ordering::Relaxed)).is_free()
 }
@@ -577,8 +582,8 @@ fn groups_of(at: usize, run: usize) -> u64 {
     u64::MAX >> (u64::BITS as usize - run / GROUP_SLOTS) << (at / GROUP_SLOTS)
 }
 
-/// The first place at or after `at` where a run could be, as far as the groups say; `at` and the place are multiples of
-/// `run`. May be past the cluster's end.
+/// The first place at or after `at` where a run could be, as far as the groups say. `at` and the place are multiples of
+/// `run`. The place may be past the cluster's end.
 fn skip_occupied(occupied: u64, mut at: usize, run: usize) -> usize {
     let groups = run.div_ceil(GROUP_SLOTS);
     if groups == 1 {
@@ -599,7 +604,7 @@ fn skip_occupied(occupied: u64, mut at: usize, run: usize) -> usize {
     at
 }
 
-/// Makes the cluster serve `order`, which an empty one always can; false when it serves another.
+/// Makes the cluster serve `order`, which an empty cluster always can. False if it serves another.
 fn claim(cluster: &mut Cluster, order: Order) -> bool {
     if cluster.info.count == 0 {
         cluster.info.order = order;

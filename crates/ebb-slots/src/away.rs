@@ -1,11 +1,11 @@
-//! Empty clusters on leave: their content discarded, or the memory of their words given back.
+//! Empty clusters that are *away*: their content is being discarded, or the memory of their words given back.
 //!
-//! Both take clusters off a list, let go of every lock, have the caller do the slow part for runs of neighbours, and
-//! put them back on another list. A cluster that is away has no slot in use and is on no list, so nobody allocates from
-//! it; whoever looks at its words reads that they are free, before, during and after.
+//! Both operations take clusters off a list, release every lock, let the caller do the slow part for runs of
+//! neighbours, and put the clusters on another list. A cluster that is away has no slot in use and is on no list, so
+//! nobody allocates from it. Anyone who looks at its words reads that they are free, before, during and after.
 //!
-//! That holds without a lock because a free word is zero, and so is what memory that was given back reads as: a table
-//! that goes away changes nothing that a reader could see. A word stops to be free under the cluster lock only, in a
+//! That needs no lock, because a free word is zero, and memory that was given back reads as zeros: a table that goes
+//! away changes nothing that a reader could see. A word stops being free only under the cluster lock, and only in a
 //! cluster that is not away.
 
 use crate::cluster::{CLUSTER_SLOTS, ClusterState};
@@ -15,15 +15,17 @@ use crate::lists::ListId;
 use core::ops::Range;
 use ebb_sync::AtomicU64;
 
-/// Clusters that are away at a time: enough for one call to cover many, few enough that others find some at home.
+/// The most clusters that are away at a time: enough for one call to cover many, few enough that others still find
+/// some.
 const BATCH: usize = if cfg!(any(loom, shuttle)) { 2 } else { 64 };
 
 impl SwapDevice {
-    /// Has the medium forget what clusters hold that became empty, at most `clusters_max` of them: `discard` is called
-    /// for runs of slots that nobody uses, with no lock held. How many.
+    /// Makes the medium forget the content of clusters that became empty, at most `clusters_max` of them. Calls
+    /// `discard` for runs of slots that nobody uses, with no lock held. Returns how many clusters.
     ///
-    /// For a device that discards, somebody calls this now and then. A cluster that is allocated from before its turn
-    /// comes is not discarded: that is cheaper, and it has its space in the medium already. So are those taken first.
+    /// The owner of a device that discards calls this now and then. A cluster that is allocated from before its turn
+    /// comes is not discarded: that is cheaper, and the cluster has its space in the medium already. So allocations
+    /// take such clusters first.
     pub fn discard(&self, clusters_max: usize, mut discard: impl FnMut(Range<Slot>)) -> usize {
         let slots = |run: Range<ClusterId>| {
             let end = (u64::from(run.end.0) * u64::from(CLUSTER_SLOTS)).min(self.nr_slots().into());
@@ -37,9 +39,10 @@ impl SwapDevice {
         self.header.lists.0.lock().len(ListId::Discard)
     }
 
-    /// Gives the memory of empty clusters' words back, at most `clusters_max` of them, while more than `keep` have some:
-    /// `release` is called for runs of clusters, with no lock held, and may make the memory of their
-    /// [words](Self::words_of), and whatever else the caller keeps for each of their slots, read as zeros. How many.
+    /// Gives back the memory of empty clusters' words, at most `clusters_max` of them, while more than `keep` empty
+    /// clusters have some. Calls `release` for runs of clusters, with no lock held. `release` may make the memory of
+    /// their [words](Self::words_of), and whatever else the caller keeps for each of their slots, read as zeros.
+    /// Returns how many clusters.
     pub fn release_tables(&self, keep: usize, clusters_max: usize, release: impl FnMut(Range<ClusterId>)) -> usize {
         let free = self.header.lists.0.lock().len(ListId::Free) as usize;
         self.send_away(ListId::Free, ClusterState::Bare, clusters_max.min(free.saturating_sub(keep)), release)
@@ -51,7 +54,7 @@ impl SwapDevice {
         lists.untouched().0 - lists.len(ListId::Bare)
     }
 
-    /// Where the words of some clusters are: whole pages, when clusters are a page's worth.
+    /// Where the words of some clusters are, and how many bytes: whole pages, if the words of a cluster fill a page.
     pub fn words_of(&self, clusters: Range<ClusterId>) -> (*const AtomicU64, usize) {
         let first = clusters.start.first_slot().0 as usize;
         let end = (clusters.end.0 as usize * CLUSTER_SLOTS as usize).min(self.words.len());
@@ -90,7 +93,7 @@ impl SwapDevice {
 
     fn take_away(&self, from: ListId, to: ClusterState, away: &mut [ClusterId]) -> usize {
         let mut n = 0;
-        // Each is looked at once: those that stay go to the end of the list.
+        // Each cluster is looked at once: those that stay go to the end of the list.
         let candidates = self.header.lists.0.lock().len(from);
         for _ in 0..candidates {
             if n == away.len() {
@@ -98,7 +101,7 @@ impl SwapDevice {
             }
             let Some(mut cluster) = self.isolate(from) else { break };
             if to == ClusterState::Bare && cluster.info.bad > 0 {
-                // Its words say which.
+                // Its words say which slots are bad.
                 self.move_to(&mut cluster, ClusterState::Free);
                 continue;
             }

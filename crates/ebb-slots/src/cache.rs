@@ -1,9 +1,9 @@
-//! The swap cache: how a slot's word goes into it and out of it, and who may move the content meanwhile.
+//! The swap cache: how a slot's word enters and leaves it, and who may move the content meanwhile.
 //!
-//! A slot in the cache is *locked* or *resident*. Locked, it belongs to the one thread that locked it, as a locked folio
-//! does in the kernel; nothing else frees it, and only who has it locked moves its content or changes its folio.
-//! Resident, its folio is in memory and clean; it stays a member of the cache until somebody locks it and takes it out,
-//! or its page is evicted again, which is one step ([`SwapDevice::evict`]) since the content is in its place.
+//! A slot in the cache is *locked* or *resident*. A locked slot belongs to the one thread that locked it, like a locked
+//! folio in the kernel: no other thread frees it, moves its content or changes its folio. The folio of a resident slot
+//! is in memory and clean. The slot stays in the cache until a thread locks it and takes it out, or until its page is
+//! evicted again. That eviction is one step ([`SwapDevice::evict`]), because the content is already in its place.
 //!
 //! ```text
 //!           cache_add, lock             unlock, settle
@@ -14,8 +14,8 @@
 //!                            evict
 //! ```
 //!
-//! A resident slot without a count is *cache-only*: only the folio's page knows it. Whoever locks it and finds the page
-//! willing frees it by [`SwapDevice::cache_del`]; see `reclaim`.
+//! A resident slot without a count is *cache-only*: only the folio's page knows it. A thread that locks it and can open
+//! the page frees it by [`SwapDevice::cache_del`]; see `reclaim`.
 
 use crate::device::SwapDevice;
 use crate::id::{Folio, Order, Shadow, Slot};
@@ -37,16 +37,16 @@ pub struct Resident {
 /// What a slot was before it was locked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Locked {
-    /// It was not in the swap cache, and is now, with the folio of who locked it.
+    /// It was not in the swap cache. It is there now, with the folio of the thread that locked it.
     Stored(Stored),
-    /// It was in the swap cache, with a folio that it keeps.
+    /// It was in the swap cache, and keeps its folio.
     Resident(Resident),
 }
 
 /// Why a slot did not go into the swap cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CacheAddError {
-    /// Somebody else has it there, locked: wait for the page's state to change, and look again.
+    /// Another thread has it there, locked: wait for the page's state to change, and look again.
     Locked,
     /// It is there with this folio, clean and in memory: map that, or lock the slot.
     Resident(Folio),
@@ -74,7 +74,7 @@ impl core::error::Error for CacheAddError {}
 /// Why a slot was not locked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LockError {
-    /// Somebody else has it locked.
+    /// Another thread has it locked.
     Locked,
     /// The slot is gone, and so is whatever referred to it.
     Free,
@@ -97,11 +97,11 @@ impl core::error::Error for LockError {}
 /// Why a resident folio was not evicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EvictError {
-    /// Somebody has the slot locked: try again.
+    /// Another thread has the slot locked: try again.
     Locked,
     /// The slot is not in the swap cache, so the page is not clean: look at its state again.
     NotCached,
-    /// Too many slots of very large count: the overflow table is full.
+    /// Too many slots have very large counts: the overflow table is full.
     CountOverflow,
 }
 
@@ -118,17 +118,17 @@ impl fmt::Display for EvictError {
 impl core::error::Error for EvictError {}
 
 impl SwapDevice {
-    /// Takes a stored slot into the swap cache, as `folio`, and locks it. Who succeeds alone may move the content, until
-    /// it says [`Self::cache_del`], [`Self::unlock`] or [`Self::settle`]; nothing frees the slot meanwhile. The slot may
-    /// have been freed and used for another page since the caller learnt of it: the caller looks at the page's state
-    /// again before it relies on the content.
+    /// Takes a stored slot into the swap cache, as `folio`, and locks it. On success only the caller may move the
+    /// content, and nobody frees the slot, until the caller calls [`Self::cache_del`], [`Self::unlock`] or
+    /// [`Self::settle`]. The slot may have been freed and reused for another page since the caller learnt of it. So the
+    /// caller must look at the page's state again before it relies on the content.
     pub fn cache_add(&self, slot: Slot, folio: Folio) -> Result<Stored, CacheAddError> {
         let (word, count) = self.to_cache(slot, |word| to_cached(word, folio))?;
         Ok(stored(word, count))
     }
 
-    /// Locks a slot: a stored one by taking it into the swap cache as `folio`, one that is there and resident as it is.
-    /// Says which it was. Otherwise as [`Self::cache_add`].
+    /// Locks a slot. Takes a stored one into the swap cache as `folio`, and leaves a resident one as it is. Returns
+    /// which it was. Otherwise like [`Self::cache_add`].
     pub fn lock(&self, slot: Slot, folio: Folio) -> Result<Locked, LockError> {
         let (word, count) = self.to_cache(slot, |word| to_locked(word, folio))?;
         Ok(match word.tag() {
@@ -137,15 +137,15 @@ impl SwapDevice {
         })
     }
 
-    /// Lets a locked slot stay in the swap cache: its folio is in memory and holds what the slot holds. For who has it
-    /// locked, whether its content came in just now or it was resident before.
+    /// Unlocks a slot that stays in the swap cache: its folio is in memory and holds what the slot holds. For the
+    /// thread that has it locked, whether the content has just come in or the slot was resident before.
     pub fn unlock(&self, slot: Slot) {
         let done = self.update(slot, |word| if word.is_locked() { Ok(word.resident()) } else { Err(()) });
         debug_assert!(done.is_ok(), "{slot:?} was unlocked, but is not locked");
     }
 
-    /// [`Self::put`](SwapDevice::put) and [`Self::unlock`] in one step: a page came in and is clean, so what it had as
-    /// its reference to the slot is the slot's residence from now on. For who has the slot locked.
+    /// [`Self::put`](SwapDevice::put) and [`Self::unlock`] in one step: a page came in and is clean, so the page's
+    /// reference to the slot becomes the slot's residence. For the thread that has the slot locked.
     pub fn settle(&self, slot: Slot) {
         loop {
             let before = self.update(slot, |word| match word.count_field() {
@@ -169,9 +169,9 @@ impl SwapDevice {
         }
     }
 
-    /// Evicts the clean folio of a resident slot, in one step: the slot is stored, and its page's state refers to it
-    /// again, one more than before. For who has that page `BUSY`, so that nobody takes the slot for cache-only and frees
-    /// it.
+    /// Evicts the clean folio of a resident slot in one step: the slot is stored, and its page's state refers to it
+    /// again, so the count goes up by one. For the thread that has that page `BUSY`, so that nobody takes the slot for
+    /// cache-only and frees it.
     pub fn evict(&self, slot: Slot, shadow: Shadow) -> Result<(), EvictError> {
         let before = self.update(slot, |word| match evicted(word)? {
             count if count < COUNT_INLINE_MAX => Ok(word.with_count_field(count + 1).stored(shadow)),
@@ -183,15 +183,16 @@ impl SwapDevice {
         }
     }
 
-    /// Says that another folio holds a locked slot's content. For who has it locked, such as who allocated a batch of
-    /// slots for one folio number and then fills each from another. False when it is not locked.
+    /// Notes that another folio holds a locked slot's content. For the thread that has it locked, such as one that
+    /// allocated a batch of slots for one folio number and then fills each slot from another. False if the slot is not
+    /// locked.
     pub fn cache_replace(&self, slot: Slot, folio: Folio) -> bool {
         let done = self.update(slot, |word| if word.is_locked() { Ok(word.cached(folio)) } else { Err(()) });
         done.is_ok()
     }
 
-    /// Takes a locked slot out of the swap cache. With a count it is stored from now on; without, it is free, and that
-    /// is when this says true. For who has it locked.
+    /// Takes a locked slot out of the swap cache. If it has a count, it is stored from now on. If not, it is free, and
+    /// only then does this return true. For the thread that has it locked.
     pub fn cache_del(&self, slot: Slot, shadow: Shadow) -> bool {
         let freed = self.cache_del_word(slot, shadow);
         if freed {
@@ -200,19 +201,20 @@ impl SwapDevice {
         freed
     }
 
-    /// [`Self::cache_del`] for each slot of a run of 2^`order`, with one lock for all that turn free; how many those are.
+    /// [`Self::cache_del`] for each slot of a run of 2^`order`, with one lock for all that become free. Returns how
+    /// many.
     pub fn cache_del_run(&self, first: Slot, order: Order, shadow: Shadow) -> u32 {
         self.free_of_run(first, order, |slot| self.cache_del_word(slot, shadow))
     }
 
-    /// The word's part of a removal. True when it is dead now.
+    /// Changes the word for a removal. True if the word is dead now.
     fn cache_del_word(&self, slot: Slot, shadow: Shadow) -> bool {
         let before = self.update(slot, |word| out_of_cache(word, shadow));
         debug_assert!(before.is_ok(), "{slot:?} was taken out of the swap cache, but is not locked");
         before.is_ok_and(|word| word.count_field() == 0)
     }
 
-    /// Replaces the word by what `change` makes of it; what it was, and its true count at that moment.
+    /// Replaces the word by what `change` makes of it. Returns the old word, and its true count at that moment.
     fn to_cache<E>(&self, slot: Slot, change: impl Fn(Word) -> Result<Word, E>) -> Result<(Word, u32), E> {
         let before = self.update(slot, |word| match change(word) {
             Ok(_) if word.count_field() == COUNT_OVERFLOWED => Err(None),
@@ -225,7 +227,7 @@ impl SwapDevice {
         }
     }
 
-    /// The count is read under the lock that the word is changed under: it belongs to the moment of the change.
+    /// The count is read under the lock under which the word is changed, so it belongs to the moment of the change.
     #[cold]
     fn to_cache_overflowed<E>(&self, slot: Slot, change: impl Fn(Word) -> Result<Word, E>) -> Result<(Word, u32), E> {
         let overflow = self.header.overflow.0.lock();
@@ -237,8 +239,8 @@ impl SwapDevice {
     fn evict_overflowed(&self, slot: Slot, shadow: Shadow) -> Result<(), EvictError> {
         let mut overflow = self.header.overflow.0.lock();
         let full = overflow.is_full();
-        // Nobody else changes a count that is in the table, nor puts one there, while the lock is held: there is room
-        // for one more, or nothing changes.
+        // While the lock is held, nobody else changes a count in the table or puts one there. So there is room for one
+        // more, or nothing changes.
         if overflow.count(slot) == Some(u32::MAX) {
             return Err(EvictError::CountOverflow);
         }

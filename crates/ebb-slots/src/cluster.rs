@@ -1,8 +1,8 @@
-//! A cluster's record, and the array of them.
+//! A cluster's record, and the array of records.
 //!
-//! [`ClusterInfo`] is under the cluster's own lock. Its `state` also needs the swap device lock to change to or from a
-//! list, since it says which list the links belong to; the links need the device lock only, since a neighbour's move
-//! writes them.
+//! The cluster's own lock protects [`ClusterInfo`]. Changing its `state` to or from a list also needs the swap device
+//! lock, because the state says which list the links belong to. The links need only the device lock, because a
+//! neighbour's move writes them.
 
 use crate::ClusterLock;
 use crate::id::{ClusterId, Order};
@@ -35,37 +35,37 @@ const _: () = assert!(CLUSTER_SLOTS as usize / GROUP_SLOTS <= u64::BITS as usize
 pub(crate) enum ClusterState {
     /// Never used, on no list: above the device's `untouched` mark, or just taken from there.
     Untouched = 0,
-    /// On the list for nothing allocated.
+    /// On the list of clusters with nothing allocated.
     Free,
-    /// On its order's list for room, as far as anyone knows.
+    /// On its order's list of clusters with room, as far as anyone knows.
     Nonfull,
-    /// On its order's list for free slots, but no aligned run of the order.
+    /// On its order's list of clusters that have free slots, but no aligned free run of the order.
     Frag,
-    /// On the list for no free slot.
+    /// On the list of clusters without a free slot.
     Full,
-    /// On no list: some shard's current cluster; or locked, and on its way from one place to another.
+    /// On no list: the current cluster of some shard, or locked and on its way from one place to another.
     Current,
-    /// On the list for nothing allocated, but the medium still to be told so; see `away`.
+    /// On the list of clusters with nothing allocated, of which the medium is still to be told; see `away`.
     Discard,
-    /// On the list for nothing allocated and no memory behind its words; see `away`.
+    /// On the list of clusters with nothing allocated and no memory behind their words; see `away`.
     Bare,
     /// On no list, nothing allocated, not locked: its content is being discarded, or its words' memory given back.
     Away,
-    /// On no list: not to be allocated from, because the device is to become smaller; see `resize`.
+    /// On no list: must not be allocated from, because the device is to become smaller; see `resize`.
     Offline,
 }
 
 pub(crate) struct ClusterInfo {
-    /// A bit for each group of slots: none of its words is free. A clear bit says nothing, and so do zeroed bytes.
-    /// Keeps a search in a nearly full cluster from reading all its words.
+    /// A bit for each group of slots. A set bit says that none of the group's words is free. A clear bit says nothing,
+    /// so zeroed bytes are valid. Keeps a search in a nearly full cluster from reading all its words.
     pub(crate) occupied: u64,
     /// Slots allocated: every word that is neither free nor bad.
     pub(crate) count: u16,
     /// Slots that are never to be used.
     pub(crate) bad: u16,
-    /// Where the owner of a current cluster goes on looking; nothing below it is promised.
+    /// Where the shard of a current cluster continues its search. Promises nothing about the slots below.
     pub(crate) cursor: u16,
-    /// The order that a cluster with a count serves; of no meaning without.
+    /// The order that a cluster with a count serves. Without a count it means nothing.
     pub(crate) order: Order,
     pub(crate) state: ClusterState,
 }
@@ -114,7 +114,7 @@ impl ClusterRecord {
 #[cfg(not(any(loom, shuttle)))]
 const _: () = assert!(size_of::<ClusterRecord>() == 32);
 
-/// Records that lie together: a page of them.
+/// Records that lie together in a block: a page of them.
 const RECORDS_BLOCK: u32 = if cfg!(any(loom, shuttle)) { 2 } else { 128 };
 
 /// How many records the clusters of a device need.

@@ -1,9 +1,9 @@
-//! Making aligned runs out of scattered free slots.
+//! Makes aligned runs out of scattered free slots.
 //!
-//! A cluster on `frag[order]` has free slots but no free run. What the kernel cannot do, because a swap entry sits in
-//! page tables that it cannot find from the slot, a caller can that keeps the way back: move the few slots that are in
+//! A cluster on `frag[order]` has free slots but no free run. The kernel cannot help that: a swap entry sits in page
+//! tables, which it cannot find from the slot. A caller that keeps the way back can: it moves the few slots that are in
 //! a run's way into holes elsewhere. Holes are taken where no run is lost: in clusters of single slots, then between
-//! other slots of the same cluster, then of other fragmented ones.
+//! other slots of the same cluster, then in other fragmented clusters.
 
 use crate::cluster::{Cluster, ClusterState};
 use crate::device::SwapDevice;
@@ -12,31 +12,31 @@ use crate::lists::ListId;
 use crate::word::Word;
 use ebb_sync::Ordering;
 
-/// Runs of a cluster, at most: order 1.
+/// The most runs that a cluster has: those of order 1.
 const RUNS_MAX: usize = crate::CLUSTER_SLOTS as usize / 2;
 
-/// What [`SwapDevice::compact`] asks of who knows where a slot's content belongs.
+/// What [`SwapDevice::compact`] asks of the caller, who knows where a slot's content belongs.
 pub trait Relocate {
-    /// Moves what slot `from` holds to slot `to`, which is locked with count 0 and the callee's alone. True when that is
-    /// done: `to` is in use, and `from` is free. False when it is not; then `to` is as it was.
+    /// Moves the content of slot `from` to slot `to`, which is locked with count 0 and belongs to the callee alone.
+    /// True if that is done: `to` is in use, and `from` is free. False if not: `to` is as it was.
     ///
-    /// `from` may be resident. The callee locks it, and moves it only if it can have its page refer to `to`, which it
-    /// leaves resident then, for the same folio; a cache-only slot it may free instead, and say false. What somebody else
-    /// has locked stays.
+    /// `from` may be resident. The callee locks it, and moves it only if it can make its page refer to `to`, which it
+    /// then leaves resident for the same folio. It may free a cache-only slot instead, and return false. A slot that
+    /// another thread has locked stays where it is.
     fn relocate(&mut self, from: Slot, to: Slot) -> bool;
 }
 
-/// What a run has in it.
+/// What is in a run.
 #[derive(Clone, Copy, Default)]
 struct Run {
     used: u16,
-    /// A slot is bad, or would not move: it is left alone.
+    /// A slot is bad, or did not move. The run is left alone.
     is_stuck: bool,
 }
 
 impl SwapDevice {
-    /// Frees up to `runs_max` aligned runs of `order` in fragmented clusters, with up to `moves_max` moves; how many
-    /// runs. `folio` marks the slots that are taken as holes meanwhile. No lock is held while `owner` works.
+    /// Frees up to `runs_max` aligned runs of `order` in fragmented clusters, with up to `moves_max` moves. Returns how
+    /// many runs. `folio` marks the slots that are taken as holes meanwhile. No lock is held while `owner` works.
     pub fn compact(
         &self,
         order: Order,
@@ -49,7 +49,7 @@ impl SwapDevice {
             return 0;
         }
         let (mut freed, mut moves) = (0, moves_max);
-        // Each is looked at once: all go to the end of a list.
+        // Each cluster is looked at once: all go to the end of a list.
         let candidates = self.header.lists.0.lock().len(ListId::Frag(order));
         for _ in 0..candidates {
             if freed == runs_max || moves == 0 {
@@ -57,11 +57,11 @@ impl SwapDevice {
             }
             let Some(cluster) = self.isolate(ListId::Frag(order)) else { break };
             let id = cluster.id;
-            // Off every list and nobody's current cluster: others only free in it.
+            // It is on no list and nobody's current cluster, so other threads only free slots in it.
             drop(cluster);
             freed += self.compact_cluster(id, order, runs_max - freed, &mut moves, folio, owner);
             let cluster = self.clusters.lock(id);
-            // Others may have made an empty one serve another order meanwhile.
+            // Other threads may have made an empty one serve another order meanwhile.
             let partly =
                 if self.has_free_run(id, cluster.info.order) { ClusterState::Nonfull } else { ClusterState::Frag };
             self.give_back(cluster, partly);
@@ -86,7 +86,8 @@ impl SwapDevice {
         }
         let mut freed = 0;
         while freed < runs_max {
-            // Dearer than three quarters of a run is no bargain: the content could as well be written in pieces.
+            // Moving more than three quarters of a run does not pay: the content could just as well be written in
+            // pieces.
             let dear = slots as u16 * 3 / 4;
             let cheapest = runs.iter().enumerate().filter(|(_, run)| !run.is_stuck && run.used > 0 && run.used <= dear);
             let Some((index, used)) = cheapest.map(|(index, run)| (index, run.used)).min_by_key(|(_, used)| *used)
@@ -130,7 +131,7 @@ impl SwapDevice {
         })
     }
 
-    /// Takes one free slot where that costs no run: it comes cached for `folio`, with count 0.
+    /// Takes one free slot where that costs no run. The slot is cached for `folio`, with count 0.
     fn hole(&self, id: ClusterId, order: Order, runs: &mut [Run], index: usize, folio: Folio) -> Option<Slot> {
         let mut out = [Slot(0)];
         if let Some(mut cluster) = self.isolate(ListId::Nonfull(Order::ZERO)) {
@@ -172,7 +173,7 @@ impl SwapDevice {
     }
 }
 
-/// Whether a cluster has no hole left between the slots of its runs, but in the one at `index`.
+/// Whether no run but the one at `index` has a hole between its slots.
 fn no_holes(runs: &[Run], index: usize, slots: u32) -> bool {
     !runs.iter().enumerate().any(|(other, run)| other != index && run.used > 0 && u32::from(run.used) < slots)
 }

@@ -1,7 +1,7 @@
 //! A swap device: the handle to its metadata, and the counters.
 //!
-//! The handle holds nothing but references and constants; all state is in the metadata. So after a fork the child's
-//! handle works on the child's copy of it.
+//! The handle holds only references and constants; all state is in the metadata. So after a fork, the child's handle
+//! works on the child's copy of the metadata.
 
 use crate::cluster::{ClusterRecord, Clusters, NR_ORDERS, records_for};
 use crate::id::{ClusterId, Slot};
@@ -16,37 +16,37 @@ use ebb_sync::{AtomicU32, AtomicU64, Lock, Ordering, materialise};
 /// How a device's medium wants to be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Placement {
-    /// Each shard has a current cluster of its own for each order, and clusters in use are filled up before others are
+    /// Each shard has a current cluster of its own for each order, and clusters in use are filled before new ones are
     /// begun: for RAM and solid state.
     Sharded,
-    /// One current cluster for each order, and an empty cluster before one with gaps, so that what is written together
+    /// One current cluster for each order, and empty clusters before those with gaps, so that what is written together
     /// lies together: for rotational media, or to write large pieces.
     Sequential,
 }
 
-/// What a device is to be.
+/// Parameters of a device.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Slots that there are.
+    /// Slots at the start.
     pub nr_slots: u32,
-    /// Slots that it may be made to have later; the metadata is laid out for so many.
+    /// Slots that it may grow to. The metadata is laid out for this many.
     pub nr_slots_max: u32,
     /// Threads, or processors, that allocate without getting into each other's way.
     pub shards: usize,
     /// Which clusters allocations go to first, as the medium prefers.
     pub placement: Placement,
-    /// The medium wants to be told what holds nothing any more: see [`SwapDevice::discard`].
+    /// The medium wants to be told which slots hold nothing any more; see [`SwapDevice::discard`].
     pub discards: bool,
 }
 
 impl Options {
-    /// A device of a size that stays, whose medium wants no discards.
+    /// A device of fixed size, whose medium wants no discards.
     pub const fn fixed(nr_slots: u32, shards: usize, placement: Placement) -> Self {
         Self { nr_slots, nr_slots_max: nr_slots, shards, placement, discards: false }
     }
 }
 
-/// Why a device was not made.
+/// Why a device could not be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InitError {
     /// [`Options::nr_slots`] is 0.
@@ -71,10 +71,10 @@ impl fmt::Display for InitError {
         match self {
             Self::NoSlots => f.write_str("a swap device of 0 slots; give it at least 1"),
             Self::NoShards => f.write_str("a swap device of 0 shards; give it at least 1"),
-            Self::TooManySlots => f.write_str("a swap device of more slots than its largest size; raise that"),
+            Self::TooManySlots => f.write_str("a swap device of more slots than its maximum size; raise the maximum"),
             Self::Misaligned => write!(f, "swap metadata memory is not aligned; align it to {METADATA_ALIGN} bytes"),
             Self::MemoryTooSmall { bytes, bytes_needed } => {
-                write!(f, "{bytes} bytes of swap metadata memory do not suffice; give {bytes_needed} bytes")
+                write!(f, "{bytes} bytes of swap metadata memory are not enough; give {bytes_needed} bytes")
             }
         }
     }
@@ -87,8 +87,8 @@ impl core::error::Error for InitError {}
 pub(crate) struct ShardRecord {
     /// Held while a current cluster is exchanged for another.
     pub(crate) switching: Lock<(), ShardLock>,
-    /// The current cluster of each order, encoded as on lists. Changes under the lock. Without, it is a hint, and so
-    /// relaxed: whoever follows it locks the cluster and looks whether it still is a current one.
+    /// The current cluster of each order, encoded as on lists. Changes under the lock. Without the lock it is a hint,
+    /// and so relaxed: a thread that follows it locks the cluster and checks whether that is still a current one.
     pub(crate) current: [AtomicU32; NR_ORDERS],
 }
 
@@ -97,7 +97,7 @@ impl ShardRecord {
         Self { switching: Lock::new(()), current: core::array::from_fn(|_| AtomicU32::new(0)) }
     }
 
-    /// The current clusters, once nobody is about to exchange one.
+    /// The current clusters, read while nobody exchanges one.
     pub(crate) fn settled(&self) -> impl Iterator<Item = ClusterId> {
         let _guard = self.switching.lock();
         let clusters: [u32; NR_ORDERS] = core::array::from_fn(|order| self.current[order].load(Ordering::Relaxed));
@@ -111,9 +111,9 @@ pub(crate) struct CacheLine<T>(pub(crate) T);
 pub(crate) struct Header {
     /// The lock in here is the swap device lock.
     pub(crate) lists: CacheLine<Lock<Lists, DeviceLock>>,
-    /// Slots marked bad. Relaxed: a hint to others; exact when nobody marks.
+    /// Slots marked bad. Relaxed: a hint to other threads, and exact while nobody marks a slot.
     pub(crate) bad: AtomicU32,
-    /// Slots since the device was last made larger or smaller, plus 1; 0 before. Changes under the device lock.
+    /// Number of slots since the device last grew or shrank, plus 1; 0 before. Changes under the device lock.
     pub(crate) resized: AtomicU32,
     pub(crate) overflow: CacheLine<Lock<Overflow, OverflowLock>>,
 }
@@ -192,7 +192,7 @@ impl SwapDevice {
         }
     }
 
-    /// Slots of the device now, bad ones included; a shrink counts from [`Self::end_shrink`] on.
+    /// Number of slots now, including bad ones. A shrink counts from [`Self::end_shrink`] on.
     pub fn nr_slots(&self) -> u32 {
         match self.header.resized.load(Ordering::Relaxed) {
             0 => self.nr_slots,
@@ -200,24 +200,24 @@ impl SwapDevice {
         }
     }
 
-    /// Slots that it can be made to have.
+    /// The most slots that the device can have.
     pub fn nr_slots_max(&self) -> u32 {
         self.words.len() as u32
     }
 
-    /// Clusters of the device now; the last one counts even when it is cut short.
+    /// Number of clusters now. The last one counts even if it is cut short.
     pub fn nr_clusters(&self) -> u32 {
         nr_clusters(self.nr_slots())
     }
 
-    /// Slots allocated now: exact when nobody allocates or frees meanwhile. Looks at every cluster that was ever used;
-    /// there is no counter that all would have to share.
+    /// Number of slots allocated now. Exact if nobody allocates or frees meanwhile. Looks at every cluster that was
+    /// ever used: a counter would have to be shared by all threads.
     pub fn nr_used(&self) -> u32 {
         let touched = self.header.lists.0.lock().untouched();
         (0..touched.0).map(|id| u32::from(self.clusters.lock(ClusterId(id)).info.count)).sum()
     }
 
-    /// Slots marked bad.
+    /// Number of slots marked bad.
     pub fn nr_bad(&self) -> u32 {
         self.header.bad.load(Ordering::Relaxed)
     }
@@ -237,7 +237,7 @@ impl SwapDevice {
         self.nr_slots().saturating_sub(id.first_slot().0).min(crate::CLUSTER_SLOTS)
     }
 
-    /// A slot's word. Panics when the device has no such slot.
+    /// A slot's word. Panics if the device has no such slot.
     #[inline]
     pub(crate) fn word(&self, slot: Slot) -> &'static AtomicU64 {
         &self.words[slot.0 as usize]
@@ -281,7 +281,7 @@ mod tests {
         assert_eq!(
             std::format!("{too_small}"),
             std::format!(
-                "{} bytes of swap metadata memory do not suffice; give {bytes_needed} bytes",
+                "{} bytes of swap metadata memory are not enough; give {bytes_needed} bytes",
                 bytes_needed - 1
             )
         );

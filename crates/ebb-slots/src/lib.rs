@@ -23,13 +23,13 @@
 //!
 //! # Invariants
 //!
-//! 1. A word says *free* exactly when its cluster accounts the slot as free; it turns free, and stops to be free, under
-//!    the cluster lock only. All other changes of a word are lock-free.
+//! 1. A word says *free* exactly if its cluster accounts the slot as free. It becomes free, and stops being free, only
+//!    under the cluster lock. All other changes of a word are lock-free.
 //! 2. A used cluster is on exactly one list, or is the current cluster of exactly one shard and order, or is *away* or
 //!    *offline* (see `away`, `resize`).
 //! 3. A cluster on `frag[order]` has no aligned free run of that order; each free in it takes it to `nonfull[order]`.
-//! 4. Words of a cluster that is away are free, and stay so; a free word is 0. So the memory of a table can go, and come
-//!    back as zeros, while others read it.
+//! 4. The words of a cluster that is away are free, and stay so; a free word is 0. So the memory of a table can go, and
+//!    come back as zeros, while others read it.
 //! 5. A count field moves to and from its overflow mark under the overflow lock only.
 //! 6. A locked word is unlocked, taken out of the cache, or given another folio, by the thread that locked it only.
 //!

@@ -49,21 +49,21 @@ pub(crate) struct Lists {
     lists: [List; NR_LISTS],
     /// Clusters from this number on were never used.
     untouched: u32,
-    /// Clusters from this number on, plus 1, are not to be allocated from; 0 for no such.
+    /// Clusters from this number on must not be allocated from. Stored plus 1; 0 for no such clusters.
     offline: u32,
     /// What is being done about the device's size.
     resizing: Resizing,
 }
 
-/// Steps of a change of size; one thread at a time is in one.
+/// Steps of a change of size. One thread at a time performs a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Resizing {
-    /// Nothing.
+    /// No change of size.
     Idle = 0,
-    /// It is to become smaller, and waits for the next step.
+    /// The device is to become smaller, and waits for the next step.
     Shrinking,
-    /// Some thread is at a step.
+    /// Some thread performs a step.
     Busy,
 }
 
@@ -89,12 +89,12 @@ impl Lists {
         ClusterId(self.untouched)
     }
 
-    /// Clusters from this number on were never used, again: the device was cut off there.
+    /// Makes this cluster the first of the never used ones again: the device was cut off there.
     pub(crate) fn set_untouched(&mut self, id: ClusterId) {
         self.untouched = id.0;
     }
 
-    /// The first cluster that is not to be allocated from, while the device is to become smaller.
+    /// The first cluster that must not be allocated from while the device is to become smaller.
     pub(crate) fn offline(&self) -> Option<ClusterId> {
         decode(self.offline)
     }
@@ -115,12 +115,12 @@ impl Lists {
         self.offline().is_some_and(|from| id >= from)
     }
 
-    /// Whether there is a never used cluster to take, of a device that has `nr_clusters`.
+    /// Whether a device of `nr_clusters` has a never used cluster to take.
     pub(crate) fn has_untouched(&self, nr_clusters: u32) -> bool {
         self.untouched < self.offline().map_or(nr_clusters, |from| from.0)
     }
 
-    /// Takes the next never used cluster of a device that has `nr_clusters`.
+    /// Takes the next never used cluster of a device of `nr_clusters`.
     pub(crate) fn take_untouched(&mut self, nr_clusters: u32) -> Option<ClusterId> {
         if !self.has_untouched(nr_clusters) {
             return None;
@@ -173,7 +173,7 @@ impl Lists {
         self.lists[list.index()].len -= 1;
     }
 
-    /// Takes the first cluster of a list to its end, and says which it is.
+    /// Moves the first cluster of a list to its end, and returns it.
     pub(crate) fn rotate(&mut self, clusters: &Clusters, list: ListId) -> Option<ClusterId> {
         let id = self.head(list)?;
         self.remove(clusters, list, id);

@@ -61,7 +61,7 @@ impl Overflow {
         self.len += 1;
     }
 
-    /// Takes a slot out, and moves what was pushed past its place back, so that no probe ends early.
+    /// Removes a slot, and moves back the records that were pushed past its place, so that no probe ends early.
     pub(crate) fn remove(&mut self, slot: Slot) {
         let Some(mut hole) = self.find(slot) else {
             debug_assert!(false, "the overflow table does not hold {slot:?}");
@@ -74,7 +74,7 @@ impl Overflow {
             if record.key == 0 {
                 break;
             }
-            // It may fill the hole if its home is not after the hole, on the way from there to where it is.
+            // The record may fill the hole unless its home lies after the hole, on the way to the record's place.
             let from_home = next.wrapping_sub(home(record.key)) & MASK;
             let from_hole = next.wrapping_sub(hole) & MASK;
             if from_home >= from_hole {

@@ -1,14 +1,14 @@
-//! Which device an allocation asks first: the one of highest priority, and devices of one priority in turn.
+//! Which device an allocation asks first: the one with the highest priority, and devices of equal priority in turn.
 //!
 //! A list of device numbers, read by every allocation and changed when a device comes or goes. Readers take no lock:
-//! they read again when a change came in between (a sequence lock).
+//! they read again if a change came in between (a sequence lock).
 //!
-//! As in the kernel (`swapon(2)`, `swap_active_head`), with one difference: the kernel gives a large folio up after one
-//! device. Here the whole order is known, so that a caller may try each device before it splits what it stores.
+//! This follows the kernel (`swapon(2)`, `swap_active_head`), with one difference: the kernel gives up a large folio
+//! after one device. Here a caller knows the whole order, so it may try each device before it splits what it stores.
 
 use ebb_sync::{AtomicU32, Lock, Ordering, fence, relax};
 
-/// Devices that there can be.
+/// The most devices that there can be.
 pub const DEVICES_MAX: usize = if cfg!(any(loom, shuttle)) { 3 } else { 32 };
 
 ebb_sync::lock_classes! {
@@ -43,7 +43,7 @@ impl Priorities {
         Self { lock: Lock::new(()), version: AtomicU32::new(0), entries: core::array::from_fn(|_| AtomicU32::new(0)) }
     }
 
-    /// Adds a device, after those of its priority. False when it is there already, or the list is full.
+    /// Adds a device after those of the same priority. False if it is there already, or if the list is full.
     pub fn add(&self, device: u8, priority: i16) -> bool {
         let _guard = self.lock.lock();
         let (mut entries, n) = self.read();
@@ -58,7 +58,7 @@ impl Priorities {
         true
     }
 
-    /// Takes a device out; false when it is not there.
+    /// Removes a device; false if it is not there.
     pub fn remove(&self, device: u8) -> bool {
         let _guard = self.lock.lock();
         let (mut entries, n) = self.read();
@@ -76,9 +76,9 @@ impl Priorities {
         Some(((entry >> 16) as u16 ^ 0x8000) as i16)
     }
 
-    /// Writes the devices to `out` in the order in which an allocation asks them, and says how many there are. Those of
-    /// one priority begin with another one for each `turn`; who raises it after about a cluster's worth of slots keeps
-    /// what is written together together.
+    /// Writes the devices to `out` in the order in which an allocation asks them. Returns how many there are. Devices
+    /// of one priority begin with another one for each `turn`. A caller that raises `turn` after about a cluster's
+    /// worth of slots keeps together what is written together.
     pub fn order(&self, turn: u32, out: &mut [u8; DEVICES_MAX]) -> usize {
         let (entries, n) = self.read();
         let mut at = 0;
@@ -95,7 +95,7 @@ impl Priorities {
     fn read(&self) -> ([u32; DEVICES_MAX], usize) {
         let mut spins = 0;
         loop {
-            // Acquire, and the fence below: what is read in between belongs to one version, or the version differs.
+            // Acquire, and the fence below: everything read in between is of one version, or the version differs.
             let version = self.version.load(Ordering::Acquire);
             if version.is_multiple_of(2) {
                 let mut entries = [0; DEVICES_MAX];

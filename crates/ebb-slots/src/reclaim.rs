@@ -1,11 +1,11 @@
-//! Slots that only the swap cache still needs, found and freed: a full device gives up copies before it refuses a page.
+//! Finds and frees slots that only the swap cache still needs: a full device gives up copies before it refuses a page.
 //!
-//! A cache-only slot (resident, count 0) holds what its folio holds in memory. To free it is to open its page, and only
-//! the caller knows that: it is asked for each such slot, with no lock held, and frees the slot by
-//! [`SwapDevice::lock`] and [`SwapDevice::cache_del`] if it can. What is found here is a hint; the caller's lock decides.
+//! A cache-only slot (resident, count 0) holds what its folio holds in memory. To free it, its page must be opened, and
+//! only the caller can do that. So the caller is asked for each such slot, with no lock held. If it can, it frees the
+//! slot by [`SwapDevice::lock`] and [`SwapDevice::cache_del`]. What is found here is a hint; the caller's lock decides.
 //!
-//! Lists are looked through by rotation: the cluster that is looked at goes to the list's end first, so each call goes on
-//! where the last one stopped, and several at once look at different clusters. A rotated cluster stays on its list, so
+//! Lists are searched by rotation: a cluster goes to the list's end before it is looked at. So each call continues
+//! where the last one stopped, and concurrent calls look at different clusters. A rotated cluster stays on its list, so
 //! its own lock is not needed.
 //!
 //! As `swap_reclaim_full_clusters` and `cluster_reclaim_range` in the kernel's `mm/swapfile.c`.
@@ -18,16 +18,17 @@ use crate::word::Word;
 use core::ops::Range;
 use ebb_sync::{AtomicU64, Ordering};
 
-/// Clusters that an allocation looks at before it gives up: a mebibyte of words.
+/// The most clusters that an allocation looks at before it gives up: a mebibyte of words.
 const CLUSTERS_MAX: u32 = if cfg!(any(loom, shuttle)) { 4 } else { 256 };
 
-/// How often an allocation tries again with what was freed for it, which others may take first.
+/// How often an allocation tries again with what was freed for it. Other threads may take that first.
 const ROUNDS_MAX: u32 = if cfg!(loom) { 1 } else { 4 };
 
 impl SwapDevice {
-    /// Frees cache-only slots of full clusters, and of fragmented ones when there are few: looks at `clusters_max` at
-    /// most, and calls `reclaim` for each such slot that it meets, with no lock held, which frees it and says true, or
-    /// leaves it. How many were freed. For a device of which more than [half](Self::is_half_full) is used.
+    /// Frees cache-only slots of full clusters, and of fragmented ones if there are few full ones. Looks at no more
+    /// than `clusters_max` clusters. Calls `reclaim` for each such slot that it meets, with no lock held. `reclaim`
+    /// frees the slot and returns true, or leaves it. Returns how many slots were freed. For a device of which more
+    /// than [half](Self::is_half_full) is used.
     pub fn reclaim_full(&self, clusters_max: u32, mut reclaim: impl FnMut(Slot, Folio) -> bool) -> u32 {
         let (mut budget, mut freed) = (clusters_max, 0);
         let lists = [ListId::Full].into_iter().chain(Order::all().map(ListId::Frag));
@@ -40,17 +41,17 @@ impl SwapDevice {
         freed
     }
 
-    /// Whether fewer than half of the clusters are empty, as the kernel's `vm_swap_full`: from here on room is worth
+    /// Whether fewer than half of the clusters are empty, like the kernel's `vm_swap_full`. From then on, room is worth
     /// more than copies.
     pub fn is_half_full(&self) -> bool {
         let (empty, all) = self.nr_empty();
         empty < all.div_ceil(2)
     }
 
-    /// [`Self::alloc`], but where nothing is free and the device is more than [half](Self::is_half_full) full,
-    /// cache-only slots are freed for it as by [`Self::reclaim_full`]: single ones for order 0; for a larger order those
-    /// that stand in the way of a run which is free otherwise, in clusters of the order, or in one that would be empty.
-    /// Looks at a bounded number of clusters.
+    /// Allocates like [`Self::alloc`]. If nothing is free and the device is more than [half](Self::is_half_full) full,
+    /// it also frees cache-only slots as [`Self::reclaim_full`] does: single ones for order 0. For a larger order it
+    /// frees those that stand in the way of a run that is free otherwise, in clusters of the order, or in a cluster
+    /// that would be empty. Looks at a bounded number of clusters.
     pub fn alloc_reclaiming(
         &self,
         shard: Shard,
@@ -69,7 +70,7 @@ impl SwapDevice {
         runs
     }
 
-    /// Frees cache-only slots so that `wanted` runs of `order` are there; whether any slot was freed.
+    /// Frees cache-only slots so that there are `wanted` runs of `order`. Returns whether any slot was freed.
     #[cold]
     fn make_room(&self, order: Order, wanted: usize, reclaim: &mut impl FnMut(Slot, Folio) -> bool) -> bool {
         let (mut made, mut any) = (0, false);
@@ -80,7 +81,7 @@ impl SwapDevice {
             made < wanted
         };
         let mut budget = CLUSTERS_MAX;
-        // Full ones of every order; ones of this order without a run; and ones of others that may become empty.
+        // Clusters of this order without a run, full ones of every order, and others that may become empty.
         let lists = [ListId::Frag(order), ListId::Full]
             .into_iter()
             .chain(Order::all().map(ListId::Nonfull))
@@ -100,8 +101,8 @@ impl SwapDevice {
         any
     }
 
-    /// Frees cache-only slots of a cluster so that it has up to `wanted` free runs of `order` more: how many it has, and
-    /// the slots that were freed.
+    /// Frees cache-only slots of a cluster so that it gets up to `wanted` more free runs of `order`. Returns how many
+    /// runs it got, and how many slots were freed.
     fn make_runs(
         &self,
         id: ClusterId,
@@ -118,7 +119,7 @@ impl SwapDevice {
             }
         };
         let (mut runs, mut freed) = (0, 0);
-        // A cluster of another order serves this one only when it is empty.
+        // A cluster of another order serves this one only if it is empty.
         let step = if serves { order.slots() } else { CLUSTER_SLOTS } as usize;
         for start in (0..capacity).step_by(step) {
             let range = start..(start + step).min(capacity);
@@ -134,7 +135,8 @@ impl SwapDevice {
         (runs, freed)
     }
 
-    /// Whether some slots of a cluster are in the way that could be freed, and no others. Bad ones stay as they are.
+    /// Whether a part of a cluster has cache-only slots, and otherwise only free ones. Bad slots do not count against
+    /// it if `may_have_bad`.
     fn is_reclaimable(&self, id: ClusterId, range: Range<usize>, may_have_bad: bool) -> bool {
         let mut any = false;
         for word in self.look_at(id, range) {
@@ -147,27 +149,28 @@ impl SwapDevice {
         any
     }
 
-    /// Has the caller free what is cache-only in some part of a cluster; how many.
+    /// Asks the caller to free the cache-only slots in a part of a cluster. Returns how many were freed.
     fn reclaim_in(&self, id: ClusterId, range: Range<usize>, reclaim: &mut impl FnMut(Slot, Folio) -> bool) -> u32 {
         let first = id.first_slot().0 + range.start as u32;
         let slots = (first..).map(Slot).zip(self.look_at(id, range));
         slots.map(|(slot, word)| u32::from(word.is_cache_only() && reclaim(slot, word.folio()))).sum()
     }
 
-    /// The aligned runs in some part of a cluster that look free.
+    /// Counts the aligned runs in a part of a cluster that look free.
     fn free_runs(&self, id: ClusterId, range: Range<usize>, order: Order) -> usize {
         let words = self.cluster_words(id).get(range).unwrap_or_default();
         let is_free = |word: &AtomicU64| Word::from_bits(word.load(Ordering::Relaxed)).is_free();
         words.chunks_exact(order.slots() as usize).filter(|run| run.iter().all(is_free)).count()
     }
 
-    /// Words as they pass by: nothing stops them from changing.
+    /// The words as they are read: nothing keeps them from changing.
     fn look_at(&self, id: ClusterId, range: Range<usize>) -> impl Iterator<Item = Word> {
         let words = self.cluster_words(id).get(range).unwrap_or_default();
         words.iter().map(|word: &AtomicU64| Word::from_bits(word.load(Ordering::Relaxed)))
     }
 
-    /// Shows clusters of a list to `look`, each once, while it says true and `budget` lasts; false when it did not.
+    /// Shows each cluster of a list to `look`, once, while `look` returns true and `budget` lasts. False if one of the
+    /// two ended it.
     fn for_each_of(&self, list: ListId, budget: &mut u32, mut look: impl FnMut(ClusterId) -> bool) -> bool {
         let candidates = self.header.lists.0.lock().len(list);
         for _ in 0..candidates {

@@ -1,14 +1,14 @@
-//! Devices that grow and shrink while they are used. Swapping off is shrinking to nothing.
+//! Devices that grow and shrink while in use. Swapping off is shrinking to nothing.
 //!
-//! A device shrinks in steps, as only the caller can move content: from [`SwapDevice::begin_shrink`] on nothing is
-//! allocated beyond the new end; the caller empties what [`SwapDevice::next_used`] shows it there; then
-//! [`SwapDevice::end_shrink`] cuts the end off, or [`SwapDevice::cancel_shrink`] leaves everything as it was. Freeing
-//! goes on as ever meanwhile.
+//! A device shrinks in steps, because only the caller can move content. From [`SwapDevice::begin_shrink`] on, nothing
+//! is allocated beyond the new end. The caller empties the slots there that [`SwapDevice::next_used`] shows. Then
+//! [`SwapDevice::end_shrink`] cuts off the end, or [`SwapDevice::cancel_shrink`] leaves everything as it was. Slots are
+//! freed as ever meanwhile.
 //!
-//! One thread at a time is at a step; another one's step is refused, not lost.
+//! One thread at a time performs a step. Meanwhile another thread's step is refused, not lost.
 //!
-//! Clusters beyond the new end are *offline*: on no list, nobody's current cluster. Every way back to a list leads
-//! through one function that looks at the mark, under the lock that the mark is set under.
+//! Clusters beyond the new end are *offline*: on no list, and nobody's current cluster. Every way back to a list leads
+//! through one function that checks the mark, under the lock under which the mark is set.
 
 use crate::cluster::{CLUSTER_SLOTS, Cluster, ClusterState};
 use crate::device::SwapDevice;
@@ -20,23 +20,23 @@ use core::fmt;
 use core::ops::Range;
 use ebb_sync::{Ordering, relax};
 
-/// Why a device did not change its size.
+/// Why a device did not change size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResizeError {
-    /// It is being made smaller, or somebody is at a step of that.
+    /// It is being made smaller, or another thread performs a step of that.
     Busy,
     /// It was not being made smaller.
     NotShrinking,
-    /// The new size is not larger, or not smaller, or more than it can ever have.
+    /// The new size is not larger, or not smaller, or more than the device can ever have.
     Size {
         /// Slots that the device has now.
         nr_slots: u32,
         /// Slots that it can ever have.
         nr_slots_max: u32,
     },
-    /// A smaller size is a multiple of a cluster.
+    /// The smaller size is not a multiple of a cluster.
     Misaligned,
-    /// So many slots beyond the new end are in use.
+    /// Slots beyond the new end are in use.
     InUse {
         /// Slots in use at and beyond the new end.
         slots: u32,
@@ -64,10 +64,10 @@ impl fmt::Display for ResizeError {
 impl core::error::Error for ResizeError {}
 
 impl SwapDevice {
-    /// Makes the device larger: `nr_slots` in all.
+    /// Makes the device larger, with `nr_slots` slots in all.
     pub fn grow(&self, nr_slots: u32) -> Result<(), ResizeError> {
-        // The last cluster may have room now, so its lock comes first. It is the same until the device lock is had, or
-        // somebody else is changing the size.
+        // The last cluster may have room afterwards, so take its lock first. It is still the last one when the device
+        // lock is taken, unless another thread is changing the size.
         let last = || self.nr_slots().checked_sub(1).map(|slot| Slot(slot).cluster());
         let mut cluster = last().map(|id| self.lock_at_home(id));
         let mut lists = self.header.lists.0.lock();
@@ -80,7 +80,7 @@ impl SwapDevice {
         }
         self.header.resized.store(nr_slots + 1, Ordering::Relaxed);
         if let Some(cluster) = &mut cluster {
-            // A group of slots that was cut off has free ones now.
+            // A group of slots that was cut short has free slots now.
             cluster.info.occupied = 0;
         }
         // A cluster without a free slot, or without a free run, may have some now.
@@ -98,9 +98,9 @@ impl SwapDevice {
         Ok(())
     }
 
-    /// Begins to make the device smaller: from now on nothing is allocated at and beyond slot `nr_slots`, which is a
-    /// multiple of [`CLUSTER_SLOTS`]. Waits for clusters there that are being discarded or compacted, so it is not for
-    /// who does that.
+    /// Begins to make the device smaller. From now on nothing is allocated at or beyond slot `nr_slots`, which is a
+    /// multiple of [`CLUSTER_SLOTS`]. Waits for clusters there that are being discarded or compacted, so a thread that
+    /// does either must not call it.
     pub fn begin_shrink(&self, nr_slots: u32) -> Result<(), ResizeError> {
         if !nr_slots.is_multiple_of(CLUSTER_SLOTS) {
             return Err(ResizeError::Misaligned);
@@ -118,7 +118,7 @@ impl SwapDevice {
             lists.set_offline(Some(from));
             lists.untouched()
         };
-        // Current clusters first: they come back to no list now.
+        // Current clusters first: they go to no list now.
         for shard in self.shards {
             let _guard = shard.switching.lock();
             for stored in &shard.current {
@@ -141,7 +141,7 @@ impl SwapDevice {
         Ok(())
     }
 
-    /// Locks a cluster that no shard has; waits until whoever took it off its list has put it back.
+    /// Locks a cluster that no shard has. Waits until a thread that took it off its list has put it back.
     fn lock_settled(&self, id: ClusterId) -> Cluster {
         let mut spins = 0;
         loop {
@@ -154,11 +154,11 @@ impl SwapDevice {
         }
     }
 
-    /// The first slot at or after `from` that is in use: also one that is only resident, which the caller locks and frees
-    /// or moves, as its page likes.
+    /// The first slot at or after `from` that is in use. It may be only resident: then the caller locks it, and frees
+    /// or moves it, as its page requires.
     pub fn next_used(&self, from: Slot) -> Option<Slot> {
         let mut at = from.0;
-        // Clusters that were never used have no memory yet, and need none to be looked at.
+        // Clusters that were never used have no memory yet. They are not looked at, so they need none.
         let touched = self.header.lists.0.lock().untouched().first_slot().0;
         let end_of_all = self.nr_slots().min(touched);
         while at < end_of_all {
@@ -177,7 +177,7 @@ impl SwapDevice {
         None
     }
 
-    /// Takes the next step of a device that is to become smaller: from which cluster on.
+    /// Begins the next step of shrinking a device. Returns the first cluster to be cut off.
     fn next_step(&self) -> Result<ClusterId, ResizeError> {
         let mut lists = self.header.lists.0.lock();
         match (lists.resizing(), lists.offline()) {
@@ -190,8 +190,8 @@ impl SwapDevice {
         }
     }
 
-    /// Cuts off what [`Self::begin_shrink`] said, if no slot there is in use. Bad slots there are forgotten. The clusters
-    /// that the device lost: their words are free, so that their memory may be given back at once.
+    /// Cuts off the end that [`Self::begin_shrink`] named, if no slot there is in use. Bad slots there are forgotten.
+    /// Returns the clusters that the device lost. Their words are free, so their memory may be given back at once.
     pub fn end_shrink(&self) -> Result<Range<ClusterId>, ResizeError> {
         let from = self.next_step()?;
         let end = ClusterId(nr_clusters(self.nr_slots()));
@@ -226,7 +226,7 @@ impl SwapDevice {
         Ok(from..end)
     }
 
-    /// Takes [`Self::begin_shrink`] back.
+    /// Undoes [`Self::begin_shrink`].
     pub fn cancel_shrink(&self) -> Result<(), ResizeError> {
         let from = self.next_step()?;
         let touched = {

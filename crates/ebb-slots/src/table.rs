@@ -1,10 +1,10 @@
-//! What may be done with one word of the swap table, without a lock: look, and refer. What the swap cache does with it is
-//! in `cache`.
+//! What can be done with one word of the swap table without a lock: look at it, and count references. `cache` has what
+//! the swap cache does with it.
 //!
-//! Every change is one compare-and-swap, Acquire and Release: whoever gets a slot into the cache sees what was written
-//! by whoever took it out, and the content's whereabouts with it. Two things leave the lock-free path: a count of more
-//! than [`COUNT_INLINE_MAX`] is kept under the overflow lock, and a slot that lost its last user goes back to its
-//! cluster under the cluster lock (see `alloc`).
+//! Every change is one compare-and-swap, Acquire and Release: a thread that gets a slot into the cache sees what the
+//! thread that took it out wrote, including where the content is. Two things leave the lock-free path. A count above
+//! [`COUNT_INLINE_MAX`] is kept under the overflow lock. And a slot that lost its last user goes back to its cluster
+//! under the cluster lock (see `alloc`).
 
 use crate::device::SwapDevice;
 use crate::id::{Folio, Order, Shadow, Slot};
@@ -16,11 +16,11 @@ use ebb_sync::Ordering;
 /// What a slot is, at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TableEntry {
-    /// Not in use, or on its way to be so.
+    /// Not in use, or about to be free.
     Free,
-    /// In use, content not in the swap cache.
+    /// In use, with content that is not in the swap cache.
     Stored(Stored),
-    /// In use, and in the swap cache: `locked` by somebody who moves the content; or resident.
+    /// In use, and in the swap cache: `locked` by the thread that moves the content, or resident.
     Cached {
         /// How many page states refer to the slot.
         count: u32,
@@ -49,11 +49,11 @@ pub struct Stored {
 /// Why a count was not raised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DupError {
-    /// The slot is free, or on its way to be.
+    /// The slot is free, or about to be.
     Free,
     /// The slot is marked bad, so nothing can refer to it.
     Bad,
-    /// Too many slots of very large count: the overflow table is full.
+    /// Too many slots have very large counts: the overflow table is full.
     CountOverflow,
 }
 
@@ -70,7 +70,7 @@ impl fmt::Display for DupError {
 impl core::error::Error for DupError {}
 
 impl SwapDevice {
-    /// What the slot is now. Panics, as all that follow, when the device has no such slot.
+    /// What the slot is now. Like all methods that follow, it panics if the device has no such slot.
     pub fn get(&self, slot: Slot) -> TableEntry {
         let mut word = self.load(slot);
         let mut count = word.count_field();
@@ -89,12 +89,12 @@ impl SwapDevice {
         }
     }
 
-    /// [`Self::put`] for each slot of a run of 2^`order`, likewise.
+    /// [`Self::put`] for each slot of a run of 2^`order`. Returns how many became free.
     pub fn put_run(&self, first: Slot, order: Order) -> u32 {
         self.free_of_run(first, order, |slot| self.put_word(slot))
     }
 
-    /// Frees the slots of a run whose words `is_dead` makes dead; how many.
+    /// Frees the slots of a run whose words `is_dead` makes dead. Returns how many.
     pub(crate) fn free_of_run(&self, first: Slot, order: Order, is_dead: impl Fn(Slot) -> bool) -> u32 {
         debug_assert!(first.0.is_multiple_of(order.slots()));
         let mut dead = [0u64; (crate::CLUSTER_SLOTS as usize).div_ceil(64)];
@@ -114,7 +114,7 @@ impl SwapDevice {
         freed
     }
 
-    /// One page state more refers to the slot.
+    /// Counts one more page state that refers to the slot.
     pub fn dup(&self, slot: Slot) -> Result<(), DupError> {
         let before = self.update(slot, |word| {
             in_use(word)?;
@@ -129,8 +129,8 @@ impl SwapDevice {
         }
     }
 
-    /// One page state less refers to the slot. True when it was the last and the slot is free now, which needs it not
-    /// to be cached: a resident slot is cache-only from then on.
+    /// Counts one page state less that refers to the slot. True if it was the last one and the slot is free now. A
+    /// cached slot is not freed: a resident one is cache-only from then on.
     pub fn put(&self, slot: Slot) -> bool {
         let freed = self.put_word(slot);
         if freed {
@@ -139,13 +139,13 @@ impl SwapDevice {
         freed
     }
 
-    /// The word's part of a put. True when it is dead now.
+    /// Changes the word for a put. True if the word is dead now.
     fn put_word(&self, slot: Slot) -> bool {
         loop {
             let before = self.update(slot, |word| match (word.tag(), word.count_field()) {
                 (Tag::Free | Tag::Bad, _) | (_, 0) => Err(PutError::NotReferred),
                 (_, COUNT_OVERFLOWED) => Err(PutError::Overflowed),
-                // Its shadow would be of no use: a dead word is always the same.
+                // Drop the shadow, which would be of no use: all dead words are the same.
                 (Tag::Stored, 1) => Ok(Word::DEAD),
                 (_, count) => Ok(word.with_count_field(count - 1)),
             });
@@ -166,7 +166,7 @@ impl SwapDevice {
         }
     }
 
-    /// Remembers whether the slot's content is nothing but zeros. For who has the slot locked.
+    /// Notes whether the slot's content is nothing but zeros. For the thread that has the slot locked.
     pub fn set_zero(&self, slot: Slot, zero: bool) {
         let done = self.update(slot, |word| in_use(word).map(|()| word.with_zero_filled(zero)));
         debug_assert!(done.is_ok(), "{slot:?} is not in use, but was said to be zero-filled or not");
@@ -176,7 +176,7 @@ impl SwapDevice {
         Word::from_bits(self.word(slot).load(Ordering::Acquire))
     }
 
-    /// Replaces the word by what `change` makes of it, in one step, and says what it was.
+    /// Replaces the word by what `change` makes of it, in one step. Returns the old word.
     #[inline]
     pub(crate) fn update<E>(&self, slot: Slot, change: impl Fn(Word) -> Result<Word, E>) -> Result<Word, E> {
         let place = self.word(slot);
@@ -207,7 +207,7 @@ impl SwapDevice {
         let before = self.update(slot, |word| {
             in_use(word)?;
             match word.count_field() {
-                // Stays: its count is in the table, which is changed below.
+                // Unchanged: its count is in the table, which is changed below.
                 COUNT_OVERFLOWED => Ok(word),
                 COUNT_INLINE_MAX if full => Err(DupError::CountOverflow),
                 count => Ok(word.with_count_field(count + 1)),
@@ -226,7 +226,7 @@ impl SwapDevice {
         Ok(())
     }
 
-    /// Lowers a count that is in the overflow table; false when it is there no more.
+    /// Lowers a count that is in the overflow table; false if it is no longer there.
     #[cold]
     pub(crate) fn put_overflowed(&self, slot: Slot) -> bool {
         let mut overflow = self.header.overflow.0.lock();
@@ -240,7 +240,7 @@ impl SwapDevice {
         *count -= 1;
         if *count == COUNT_INLINE_MAX {
             overflow.remove(slot);
-            // Only the rest of the word can change meanwhile: the mark goes under this lock only.
+            // Only the rest of the word can change meanwhile: the mark is removed under this lock only.
             let done: Result<_, ()> = self.update(slot, |word| Ok(word.with_count_field(COUNT_INLINE_MAX)));
             debug_assert!(done.is_ok_and(|before| before.count_field() == COUNT_OVERFLOWED));
         }

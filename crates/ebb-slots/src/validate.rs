@@ -51,12 +51,12 @@ pub struct Summary {
 /// What a recount found wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Inconsistency {
-    /// Somebody holds a lock of it: the device is in use, or a holder is gone.
+    /// Its lock is held: the device is in use, or the holder is gone.
     ClusterLocked {
         /// The cluster with the held lock.
         cluster: ClusterId,
     },
-    /// A word that no operation writes, or a slot on its way to be free.
+    /// A word that no operation writes, or a slot that is about to be free.
     Word {
         /// The slot with the wrong word.
         slot: Slot,
@@ -72,7 +72,7 @@ pub enum Inconsistency {
         /// Slots in use by its words.
         counted: u32,
     },
-    /// Likewise of bad slots.
+    /// Likewise for bad slots.
     ClusterBad {
         /// The cluster with the wrong count.
         cluster: ClusterId,
@@ -81,7 +81,7 @@ pub enum Inconsistency {
         /// Bad slots by its words.
         counted: u32,
     },
-    /// A cluster says of a group of slots that none is free, but one is.
+    /// A cluster marks a group of slots as having no free one, but one is free.
     ClusterOccupied {
         /// The cluster with the wrong mark.
         cluster: ClusterId,
@@ -124,7 +124,7 @@ pub enum Inconsistency {
         /// The slot whose count is missing, or too small to be in the table.
         slot: Slot,
     },
-    /// The overflow table holds slots that no word points there for.
+    /// The overflow table holds slots whose words do not point there.
     OverflowLength {
         /// Slots in the overflow table.
         kept: u32,
@@ -165,7 +165,7 @@ impl fmt::Display for Inconsistency {
 impl core::error::Error for Inconsistency {}
 
 impl SwapDevice {
-    /// Recounts the words, the clusters and the lists. Takes time in proportion to the device; nothing else may use the
+    /// Recounts the words, the clusters and the lists. Takes time in proportion to the device. Nothing else may use the
     /// device meanwhile.
     pub fn validate(&self) -> Result<Summary, Inconsistency> {
         let mut summary = Summary::default();
@@ -180,7 +180,7 @@ impl SwapDevice {
             self.validate_place(&lists, &cluster, &mut summary)?;
             on_lists += u32::from(cluster.info.list().is_some());
         }
-        // Every list holds only clusters whose state names it, each once: so equal totals leave none out.
+        // Every list holds only clusters whose state names it, each once. So if the totals are equal, none is left out.
         let counted = ListId::all().map(|list| lists.len(list)).sum();
         check(on_lists == counted, Inconsistency::ListLength { kept: counted, counted: on_lists })?;
         drop(lists);
@@ -195,7 +195,7 @@ impl SwapDevice {
         let mut next = lists.head(list);
         while let Some(id) = next {
             let wrong = Inconsistency::ListLinks { cluster: id };
-            // Ends: a list with more clusters than the device has a loop.
+            // Ends: a list with more entries than the device has clusters has a loop.
             check(counted < self.nr_clusters() && id.0 < self.nr_clusters(), wrong)?;
             check(lists.prev(&self.clusters, id) == prev, wrong)?;
             let cluster = self.clusters.try_lock(id).ok_or(Inconsistency::ClusterLocked { cluster: id })?;
@@ -213,7 +213,7 @@ impl SwapDevice {
     fn validate_counts(&self, cluster: &Cluster, summary: &mut Summary) -> Result<(), Inconsistency> {
         let is_blank = matches!(cluster.info.state, ClusterState::Untouched | ClusterState::Bare);
         if is_blank && cluster.info.count == 0 && cluster.info.bad == 0 {
-            // Its words are not looked at: they may never have been touched, and reading would.
+            // Do not read its words: they may never have been touched, and reading would touch them.
             return Ok(());
         }
         let (mut used, mut bad) = (0, 0);
@@ -265,7 +265,7 @@ impl SwapDevice {
             ClusterState::Discard => (touched && empty && !full && self.discards, &mut summary.clusters_discard),
             ClusterState::Bare => (touched && empty && cluster.info.bad == 0, &mut summary.clusters_bare),
             ClusterState::Offline => (touched && lists.is_offline(cluster.id), &mut summary.clusters_offline),
-            // Somebody is at work.
+            // A thread is at work.
             ClusterState::Away => (false, &mut summary.clusters_current),
         };
         *tally += 1;

@@ -1,4 +1,4 @@
-//! One word of the swap table, as a value. How a word in memory may change is the business of `table` and `alloc`.
+//! One word of the swap table, as a value. `table` and `alloc` say how a word in memory may change.
 //!
 //! | bits | meaning |
 //! |---|---|
@@ -9,16 +9,17 @@
 //! | 8-47 | folio, when cached |
 //! | 48 | locked, when cached |
 //!
-//! A cached word that is *locked* belongs to the one thread that set the bit: the content is on the move. One that is not
-//! is *resident*: its folio is in memory and clean, and the slot still holds the same content. Resident with a count of 0
-//! is *cache-only*: no page state needs the slot, and whoever locks it may free it.
+//! A cached word that is *locked* belongs to the one thread that set the bit: the content is on the move. One that is
+//! not locked is *resident*: its folio is in memory and clean, and the slot still holds the same content. A resident
+//! word with a count of 0 is *cache-only*: no page state needs the slot, and whoever locks it may free it.
 //!
-//! A free word is 0. *Dead* is a stored word whose count is 0: its last user is gone, and the thread that made it so is
-//! on its way to give it back to the cluster. To everybody else it is as good as free, but it cannot be allocated yet.
+//! A free word is 0. A *dead* word is a stored one with a count of 0: its last user is gone, and the thread that made
+//! it dead is about to give the slot back to the cluster. To all other threads it is as good as free, but it cannot be
+//! allocated yet.
 
 use crate::id::{Folio, Shadow};
 
-/// The count field's mark for "look in the overflow table". Smaller in models, where each step is dear.
+/// The count field's mark for "look in the overflow table". Smaller in models, where each step is costly.
 pub(crate) const COUNT_OVERFLOWED: u32 = if cfg!(any(loom, shuttle)) { 3 } else { 31 };
 
 /// The largest count that a word holds by itself.
@@ -61,7 +62,7 @@ impl Word {
         self.0
     }
 
-    /// What `alloc` writes: cached and locked, nobody refers to it yet.
+    /// What `alloc` writes: cached and locked, with no reference yet.
     pub(crate) const fn fresh(folio: Folio) -> Self {
         Self(TAG_CACHED | LOCKED_BIT | folio.get() << PAYLOAD_SHIFT)
     }
@@ -87,13 +88,13 @@ impl Word {
         self.0 & (TAG_MASK | COUNT_MASK) == TAG_STORED
     }
 
-    /// In the swap cache, and one thread's alone.
+    /// In the swap cache, and locked by one thread.
     #[inline(always)]
     pub(crate) const fn is_locked(self) -> bool {
         self.0 & (TAG_MASK | LOCKED_BIT) == TAG_CACHED | LOCKED_BIT
     }
 
-    /// In the swap cache with a folio that is clean, and nobody's in particular.
+    /// In the swap cache with a clean folio, and not locked.
     #[inline(always)]
     pub(crate) const fn is_resident(self) -> bool {
         self.0 & (TAG_MASK | LOCKED_BIT) == TAG_CACHED
@@ -129,7 +130,7 @@ impl Word {
         Shadow((self.0 >> PAYLOAD_SHIFT) as u32)
     }
 
-    /// The folio of a cached word. The mask only makes the type's promise hold for a word that is not.
+    /// The folio of a cached word. For other words, the mask only keeps the type's promise.
     pub(crate) const fn folio(self) -> Folio {
         match Folio::new((self.0 >> PAYLOAD_SHIFT) & ((1 << Folio::BITS) - 1)) {
             Some(folio) => folio,
@@ -163,7 +164,7 @@ impl Word {
         Self(self.0 & (COUNT_MASK | ZERO_BIT) | TAG_STORED | (shadow.0 as u64) << PAYLOAD_SHIFT)
     }
 
-    /// Bits that no state sets: a word for which this does not hold was written by something else.
+    /// Whether only bits are set that some state has. If not, something else wrote the word.
     pub(crate) const fn is_well_formed(self) -> bool {
         match self.tag() {
             Tag::Free => self.0 == 0,

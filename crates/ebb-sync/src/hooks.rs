@@ -1,23 +1,26 @@
-//! What this crate needs of the system that it cannot do itself.
+//! What this crate needs from the system and cannot do itself.
 
 use core::panic::Location;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
-/// Functions of whoever runs on a system. Each may be called with locks held, and from a signal handler.
+/// Functions that the user of this crate provides. Each may be called with locks held, and from a signal handler.
 #[derive(Clone, Copy, Debug)]
 pub struct Hooks {
-    /// Lets another thread run: a lock stays held for long, so its holder was preempted, perhaps by this very wait.
+    /// Lets another thread run. Called when a lock stays held for so long that its holder was preempted, perhaps by
+    /// this very wait.
     pub yield_now: fn(),
-    /// Nanoseconds since some moment.
+    /// Nanoseconds since some fixed moment.
     pub now_ns: fn() -> u64,
-    /// A lock of this class, asked for at this place, was waited for so many nanoseconds. The caller holds it now.
+    /// Reports a wait: the lock's class, the place that asked for it, and the nanoseconds waited. The caller holds the
+    /// lock now.
     pub contended: fn(class: &'static str, caller: &'static Location<'static>, wait_ns: u64),
 }
 
 /// Set once; null until then.
 static HOOKS: AtomicPtr<Hooks> = AtomicPtr::new(core::ptr::null_mut());
 
-/// Sets the hooks, once in a process; false if they were set before. Without, a wait spins and is not told of.
+/// Sets the hooks, once in a process; false if they were set before. Without hooks, a wait only spins and is not
+/// reported.
 pub fn set_hooks(hooks: &'static Hooks) -> bool {
     // Release, so that whatever the hooks rely on is set up for every thread that calls them.
     let hooks = core::ptr::from_ref(hooks).cast_mut();
@@ -25,11 +28,11 @@ pub fn set_hooks(hooks: &'static Hooks) -> bool {
 }
 
 pub(crate) fn hooks() -> Option<&'static Hooks> {
-    // SAFETY: null, or what set_hooks stored: a reference that lives for ever.
+    // SAFETY: null, or what set_hooks stored: a reference that lives forever.
     unsafe { HOOKS.load(Ordering::Acquire).as_ref() }
 }
 
-/// Waits for something that is no [`Lock`](crate::Lock), and tells of that: a wait at the caller's place.
+/// Waits for something that is not a [`Lock`](crate::Lock), and reports it as a wait at the caller's place.
 #[track_caller]
 pub fn waiting<R>(class: &'static str, wait: impl FnOnce() -> R) -> R {
     let caller = Location::caller();

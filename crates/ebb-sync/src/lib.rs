@@ -1,14 +1,14 @@
-//! What the other crates synchronise with: atomics and cells that a model replaces by its own, one spin lock for data
-//! in zeroed memory, and the news of where that lock is contended.
+//! Synchronisation for the other crates: atomics and cells that a model replaces with its own, one spin lock for data
+//! in zeroed memory, and reports of where that lock is contended.
 //!
-//! No system call, no allocation. What needs the system, such as giving the processor up and telling the time, comes
+//! No system calls, no allocation. What needs the system, such as giving up the processor and reading the time, comes
 //! through [`Hooks`].
 //!
 //! # Contention
 //!
-//! A lock that is free costs one exchange and nothing else: statistics begin when a caller has to wait. Then the hook
-//! is told the lock's class, the place in the source that asked for it, and how long that took: what `perf lock
-//! contention` prints of the kernel's locks.
+//! A free lock costs one exchange and nothing else: statistics begin when a caller has to wait. Then the hook gets the
+//! lock's class, the place in the source that asked for it, and the length of the wait. `perf lock contention` prints
+//! the same for the kernel's locks.
 #![no_std]
 #![warn(missing_docs)]
 

@@ -1,7 +1,7 @@
 //! A spin lock around the data it protects. Zeroed bytes are an unlocked lock around zeroed data.
 //!
-//! Such a lock is held for a few instructions and never across a call to foreign code, so waiting is spinning, and
-//! giving the processor up once the holder seems to be preempted.
+//! The lock is held for a few instructions and never across a call to foreign code. So a waiter spins, and gives up the
+//! processor once the holder seems to be preempted.
 
 use crate::hooks::hooks;
 use crate::model::UnsafeCell;
@@ -16,8 +16,8 @@ pub trait Class {
     const NAME: &'static str;
 }
 
-/// A spin lock of class `C` around a `T`. Outside of models, zeroed bytes are an unlocked lock.
-/// In a loom model it spins only with the feature `spins`.
+/// A spin lock of class `C` around a `T`. Outside models, zeroed bytes are an unlocked lock. In a loom model it spins
+/// only with the feature `spins`.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Lock<T, C> {
@@ -28,7 +28,7 @@ pub struct Lock<T, C> {
 
 // SAFETY: the value is reached through a guard only, and one guard exists at a time.
 unsafe impl<T: Send, C> Sync for Lock<T, C> {}
-// SAFETY: the class is but a name.
+// SAFETY: the class is only a name.
 unsafe impl<T: Send, C> Send for Lock<T, C> {}
 
 impl<T, C: Class> Lock<T, C> {
@@ -50,11 +50,11 @@ impl<T, C: Class> Lock<T, C> {
         self.held.try_take().map(|token| Guard::new(self, token))
     }
 
-    /// Takes the lock. Spins while it is held, and tells the [`Hooks`](crate::Hooks) of the wait.
+    /// Takes the lock. Spins while it is held, and reports the wait to the [`Hooks`](crate::Hooks).
     #[inline]
     #[track_caller]
     pub fn lock(&self) -> Guard<'_, T, C> {
-        // A model that tries first has more to look at, and finds no more.
+        // Trying first would give a model more to explore, and it would find no more.
         if cfg!(loom) {
             return Guard::new(self, self.held.take());
         }
@@ -64,10 +64,10 @@ impl<T, C: Class> Lock<T, C> {
         }
     }
 
-    /// Frees the lock: in fork's child, where its holder does not exist, or where the guard was given up on purpose.
+    /// Frees the lock: in fork's child, where its holder does not exist, or after its guard was given up on purpose.
     ///
     /// # Safety
-    /// The guard that holds the lock will not be dropped any more, and the data is as the lock promises.
+    /// The guard that holds the lock will never be dropped, and the data is as the lock promises.
     #[cfg(not(any(loom, shuttle)))]
     pub unsafe fn reset(&self) {
         self.held.reset();
@@ -187,8 +187,8 @@ mod held {
 mod held {
     use loom::sync::{Mutex, MutexGuard};
 
-    /// Loom's own lock: a model of spinning may have no end. A try waits when another thread is first, and hides what
-    /// follows from one that fails; where that matters, models are built with the feature `spins`.
+    /// Loom's own lock, because a model of spinning may never end. A try waits if another thread is first, and so hides
+    /// what follows from a try that fails. Where that matters, models are built with the feature `spins`.
     #[derive(Debug)]
     pub struct Held(Mutex<()>);
 
@@ -213,7 +213,7 @@ mod held {
 mod held {
     use loom::sync::atomic::{AtomicU32, Ordering};
 
-    /// A word that is exchanged, as outside of models.
+    /// A word that is exchanged, as outside models.
     #[derive(Debug)]
     pub struct Held(AtomicU32);
 
@@ -305,7 +305,7 @@ mod tests {
         std::thread::scope(|scope| {
             let guard = lock.lock();
             let waiter = scope.spawn(|| *lock.lock());
-            // The clock is read by who waits: it has begun.
+            // Only the waiter reads the clock, so it has begun to wait.
             while CLOCK.load(Ordering::Relaxed) == 0 {
                 std::thread::yield_now();
             }

@@ -1,7 +1,7 @@
-//! The only import of atomics, cells and waiting: `core` in earnest, loom's or shuttle's when a model runs.
+//! The only import of atomics, cells and waiting: those of `core`, or in a model those of loom or shuttle.
 //!
-//! Model types are larger than what they model and are not valid as zeroed bytes, so what lives in zeroed memory is
-//! built in place by [`materialise`] there, which does nothing in earnest.
+//! Model types are larger than what they model, and zeroed bytes are not valid values of them. So in a model,
+//! [`materialise`] builds in place what lives in zeroed memory. Outside models it does nothing.
 
 #[cfg(not(loom))]
 pub use cell::UnsafeCell;
@@ -76,10 +76,11 @@ mod cell {
     }
 }
 
-/// Builds what lives in zeroed memory, in a model. In earnest zeroed bytes already are what `make` would build.
+/// In a model, builds what lives in zeroed memory. Outside models, the zeroed bytes already are what `make` would
+/// build.
 ///
 /// # Safety
-/// `at` points to writable memory for `len` values, zeroed; zero is what `make` builds, but in a model.
+/// `at` points to writable, zeroed memory for `len` values. Outside models, zero is what `make` builds.
 pub unsafe fn materialise<T>(at: *mut T, len: usize, make: fn() -> T) {
     if cfg!(any(loom, shuttle)) {
         for index in 0..len {

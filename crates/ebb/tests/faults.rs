@@ -41,7 +41,7 @@ fn more_than_pool_and_spill_file_take_ends_the_program_with_a_reason() {
 
 #[test]
 fn where_no_spill_file_could_be_made_the_reason_says_so() {
-    ends("where_no_spill_file_could_be_made_the_reason_says_so", "could make no spill file", || {
+    ends("where_no_spill_file_could_be_made_the_reason_says_so", "could not create a spill file", || {
         let space = space(None, true);
         space.note_unmade_file(ebb::uapi::Errno(libc::EACCES));
         Pages::new(space, 2 * RAM_PAGES, RANDOM);

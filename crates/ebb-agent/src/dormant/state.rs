@@ -197,8 +197,8 @@ pub(crate) fn go_without(name: &'static str) {
 pub(crate) fn go_without_descriptors() {
     leaving::take_place(0);
     let mut line = Line::new();
-    line.str("ebb: descriptors: the program has as many open as it may have; process ").num(uapi::getpid() as u64);
-    line.str(" is not managed, and not limited; raise the limit (ulimit -n)\n").write();
+    line.str("ebb: descriptors: the program has used up its limit on open files; process ").num(uapi::getpid() as u64);
+    line.str(" is not managed and not limited; raise the limit (ulimit -n)\n").write();
     TRAMPOLINE.is_dormant.store(0, Relaxed);
 }
 

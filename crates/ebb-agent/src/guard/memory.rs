@@ -193,6 +193,7 @@ fn say_refused(bytes: u64, limit: u64) {
     }
     let mut line = Line::new();
     line.str("ebb: ENOMEM: the program registers ").num(bytes >> 20);
-    line.str(" MiB for a device or a guest, which must stay in memory, and the budget is ").num(limit >> 20);
-    line.str(" MiB; give more --ram, or the guest less memory\n").write();
+    line.str(" MiB for a device or a virtual machine, all of which must stay in RAM, but the budget is only ")
+        .num(limit >> 20);
+    line.str(" MiB; give more --ram, or give the virtual machine less memory\n").write();
 }

@@ -212,7 +212,7 @@ fn crash(info: &SigInfo, uc: &Context) {
     let mut line = crate::base::text::Line::new();
     line.str("ebb: the agent itself failed: signal ").num(info.signo as u64);
     line.str(" code ").num(info.code as u64).str(" for address 0x").hex(info.addr).str(" at 0x").hex(uc.regs.ip);
-    line.str(", code at 0x").hex(crate::base::here::text_range().0).str("; please report it\n");
+    line.str(", code at 0x").hex(crate::base::here::text_range().0).str("; please report this\n");
     line.write();
     delivery::die(info.signo, None);
 }

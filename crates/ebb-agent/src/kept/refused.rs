@@ -314,8 +314,8 @@ pub fn before_managed_load(nr: u32, args: &[u64; 6]) {
     if let Some(refusal) = by_load(nr, args, Life::Managed) {
         let mut line = Line::new();
         line.str("ebb: seccomp: the program asks for a filter that refuses ").str(refusal.name);
-        line.str(", without which Ebb cannot bring its memory back; the process ends before that is lost: ");
-        line.str("run the program without Ebb, or have its filter allow that\n").write();
+        line.str("; Ebb could then not bring the program's memory back, so the process ends before any is lost: ");
+        line.str("run the program without Ebb, or change its filter to allow this\n").write();
         uapi::exit_group(125);
     }
 }
@@ -330,13 +330,15 @@ pub fn say(name: &str) {
     }
     let mut line = Line::new();
     if name == UNKNOWN {
-        line.str("ebb: userfaultfd: valgrind, or what else runs the program, does not know it; process ");
-        line.num(uapi::getpid() as u64).str(" is not managed, and not limited\n").write();
+        line.str(
+            "ebb: userfaultfd: valgrind, or whatever else runs the program, does not know this system call; process ",
+        );
+        line.num(uapi::getpid() as u64).str(" is not managed and not limited\n").write();
         return;
     }
-    line.str("ebb: seccomp: a filter of the program's refuses ").str(name);
+    line.str("ebb: seccomp: one of the program's filters refuses ").str(name);
     line.str(", which Ebb needs; process ").num(uapi::getpid() as u64);
-    line.str(" is not managed, and not limited\n").write();
+    line.str(" is not managed and not limited\n").write();
 }
 
 /// The call under trial in [`try_all`], counted from 1; [`DONE`] once all were made.

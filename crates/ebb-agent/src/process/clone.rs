@@ -216,7 +216,7 @@ fn share_memory(space: &'static Space, b: &ThreadBlock, uc: &Context, mut reques
     let flags = request.flags;
     let Ok(block) = thread::alloc() else { return EAGAIN };
     // SAFETY: the block is this thread's until the child runs.
-    let child = unsafe { &mut *block };
+    let child = unsafe { &*block };
     let Some(ctx) = space.attach_thread() else {
         // SAFETY: nobody knows the block.
         unsafe { thread::free(block) };
@@ -230,8 +230,8 @@ fn share_memory(space: &'static Space, b: &ThreadBlock, uc: &Context, mut reques
     child.made_by.set(b);
     child.blocked.set(b.blocked.get());
     child.foreign.set(!is_thread || b.foreign.get());
-    child.tid_namespace.set(b.namespace.get());
-    child.namespace.set(b.namespace.get());
+    child.tid_namespace.set(b.namespace.load(Ordering::Relaxed));
+    child.namespace.store(b.namespace.load(Ordering::Relaxed), Ordering::Relaxed);
     child.version.store(b.version.load(Ordering::Relaxed), Ordering::Relaxed);
     child
         .shares_files
@@ -249,11 +249,7 @@ fn share_memory(space: &'static Space, b: &ThreadBlock, uc: &Context, mut reques
         // The kernel would take the agent's handlers away, too.
         request.drop_flags(CLONE_CLEAR_SIGHAND);
     }
-    child.set_start(uc);
-    child.start.context.regs.ax = 0;
-    if request.sp != 0 {
-        child.start.context.regs.sp = request.sp;
-    }
+    child.set_start(uc, request.sp);
     if request.stack_start != 0 {
         child.stack_start.set(request.stack_start + 4096);
         child.stack_end.set(request.sp);
@@ -274,6 +270,7 @@ fn share_memory(space: &'static Space, b: &ThreadBlock, uc: &Context, mut reques
     } else {
         (nr, registers)
     };
+    let serial = child.serial;
     // No signal at all may find the child before it is on its own block and stack.
     masks::set_kernel_mask(u64::MAX);
     // SAFETY: the block is prepared; every signal is blocked.
@@ -295,8 +292,7 @@ fn share_memory(space: &'static Space, b: &ThreadBlock, uc: &Context, mut reques
             thread::free(block);
         }
     } else if foreign {
-        // SAFETY: only the arena frees a block of another process, and not before it knows that process's number.
-        unsafe { &*block }.tid.store(ret as i32, Ordering::Relaxed);
+        thread::set_number(block, serial, ret as i32);
     }
     ret
 }
@@ -357,7 +353,7 @@ unsafe fn clone_on(nr: u64, args: &[u64; 6], block: *mut ThreadBlock) -> i64 {
 pub unsafe extern "C" fn child_main(block: *mut ThreadBlock) -> *const Context {
     // SAFETY: the block is this thread's from here on.
     unsafe {
-        let b = &mut *block;
+        let b = &*block;
         thread::set_current(block, b.made_by.get());
         if b.foreign.get() {
             thread::note_namespace(b);
@@ -366,13 +362,16 @@ pub unsafe extern "C" fn child_main(block: *mut ThreadBlock) -> *const Context {
             b.table().clear_handlers();
         }
         if calls::arm().is_err() {
-            text::Line::new().str("ebb: a new thread cannot be armed: prctl failed; report it\n").write();
+            text::Line::new()
+                .str("ebb: cannot intercept the system calls of a new thread: prctl failed; ")
+                .str("report this as a bug in Ebb\n")
+                .write();
             uapi::exit_group(125);
         }
         if let Some(space) = crate::base::here::space() {
             ebb::stats::add(&space.stats().threads, 1);
         }
-        &raw const b.start.context
+        &raw const (*b.start.get()).context
     }
 }
 
@@ -414,8 +413,8 @@ fn copy(space: &'static Space, b: &ThreadBlock, uc: &mut Context, mut request: R
     tasks::in_child(b);
     if space.fork_child(b.ctx()).is_err() {
         text::Line::new()
-            .str("ebb: the child of fork cannot be managed: userfaultfd or its memory was refused; raise the limits ")
-            .str("on open files and address space\n")
+            .str("ebb: cannot manage a child of fork: the kernel refuses userfaultfd or memory; raise the limits ")
+            .str("on open files (ulimit -n) and address space (ulimit -v)\n")
             .write();
         uapi::exit_group(125);
     }
@@ -431,7 +430,7 @@ fn copy(space: &'static Space, b: &ThreadBlock, uc: &mut Context, mut request: R
         b.table.set(&actions::PROCESS);
     }
     b.foreign.set(false);
-    b.namespace.set(0);
+    b.namespace.store(0, Ordering::Relaxed);
     thread::set_owner();
     b.shares_files.set(false);
     b.parent_frees.set(false);
@@ -442,7 +441,10 @@ fn copy(space: &'static Space, b: &ThreadBlock, uc: &mut Context, mut request: R
         b.table().clear_handlers();
     }
     if calls::arm().is_err() {
-        text::Line::new().str("ebb: the child of fork cannot be armed: prctl failed; report it\n").write();
+        text::Line::new()
+            .str("ebb: cannot intercept the system calls of a child of fork: prctl failed; ")
+            .str("report this as a bug in Ebb\n")
+            .write();
         uapi::exit_group(125);
     }
     if request.sp != 0 {

@@ -235,7 +235,7 @@ fn serve(space: &Space, ctx: &ThreadCtx) {
         b"show" => show(space),
         b"swapon" => swapon(space, ctx, rest),
         b"swapoff" => swapoff(space, ctx, rest),
-        _ => refuse(e::EINVAL, "it does not know this request; use the `ebb` of the same version"),
+        _ => refuse(e::EINVAL, "the process does not know this request; use the same version of `ebb` that started it"),
     }
 }
 
@@ -269,7 +269,10 @@ fn show(space: &Space) {
 
 fn swapon(space: &Space, ctx: &ThreadCtx, text: &[u8]) {
     let Some(device) = DeviceText::parse(text).filter(|device| !device.dir.is_empty()) else {
-        return refuse(e::EINVAL, "it does not understand this device; use the `ebb` of the same version");
+        return refuse(
+            e::EINVAL,
+            "the process does not understand this device; use the same version of `ebb` that started it",
+        );
     };
     let mut path = [0; PATH_BYTES_MAX];
     path[..device.dir.len()].copy_from_slice(device.dir);
@@ -279,23 +282,28 @@ fn swapon(space: &Space, ctx: &ThreadCtx, text: &[u8]) {
         Ok(()) => agree(),
         Err(SwapOnError::Busy) if space.tree().has_own_tables() => refuse(
             e::EBUSY,
-            "a thread of it has descriptors of its own (unshare), and would not have the file; name devices at its start",
+            "a thread of the process has its own descriptor table (unshare) and could not use the file; \
+             name all devices in `ebb run --swap`",
         ),
-        Err(SwapOnError::Busy) => {
-            refuse(e::EBUSY, "it is at another swapon or swapoff, or starts programs all the time; try again")
-        }
-        Err(SwapOnError::Used) => refuse(e::EBUSY, "the directory is in use already; name another one"),
+        Err(SwapOnError::Busy) => refuse(
+            e::EBUSY,
+            "the process is busy with another swapon or swapoff, or keeps starting programs; try again",
+        ),
+        Err(SwapOnError::Used) => refuse(e::EBUSY, "the directory is already in use; name another one"),
         Err(SwapOnError::TooMany) => {
-            refuse(e::EPERM, "it has as many devices as it can have; take one away with `ebb swapoff`");
+            refuse(e::EPERM, "the process has the maximum number of devices; remove one with `ebb swapoff`");
         }
         Err(SwapOnError::Create(errno)) => {
             let remedy = match errno {
-                Errno::NOMEM => "its limit on memory or address space leaves no room; name a smaller size=",
-                Errno::MFILE | Errno::NFILE => "it has no descriptor left; raise its limit (prlimit --nofile)",
-                _ => "name a directory that it can write to",
+                Errno::NOMEM => "the process's limit on memory or address space leaves no room; give a smaller size=",
+                Errno::MFILE | Errno::NFILE => "the process has no free descriptor; raise its limit (prlimit --nofile)",
+                _ => "name a directory that the process can write to",
             };
             let mut line = Line::new();
-            line.str("error ").num(errno.0 as u64).str(" it cannot make a file there (errno ").num(errno.0 as u64);
+            line.str("error ")
+                .num(errno.0 as u64)
+                .str(" the process cannot create a file there (errno ")
+                .num(errno.0 as u64);
             send(line.str("); ").str(remedy), 0);
         }
     }
@@ -304,7 +312,7 @@ fn swapon(space: &Space, ctx: &ThreadCtx, text: &[u8]) {
 fn swapoff(space: &Space, ctx: &ThreadCtx, dir: &[u8]) {
     let mut path = [0; PATH_BYTES_MAX];
     if dir.len() >= path.len() {
-        return refuse(e::EINVAL, "it has no such device; see `ebb swapon --show`");
+        return refuse(e::EINVAL, "the process has no such device; list its devices with `ebb swapon --show`");
     }
     path[..dir.len()].copy_from_slice(dir);
     let Ok(dir) = CStr::from_bytes_until_nul(&path) else { return };
@@ -324,15 +332,20 @@ fn swapoff(space: &Space, ctx: &ThreadCtx, dir: &[u8]) {
     };
     match space.swapoff(ctx, dir, &mut keep_going) {
         Ok(()) => agree(),
-        Err(SwapOffError::Busy) => refuse(e::EBUSY, "another swapon or swapoff is at work; try again when it is done"),
-        Err(SwapOffError::NotFound) => refuse(e::EINVAL, "it has no such device; see `ebb swapon --show`"),
-        Err(SwapOffError::Interrupted) => refuse(e::EINTR, "interrupted, and everything is as it was; ask again"),
+        Err(SwapOffError::Busy) => {
+            refuse(e::EBUSY, "another swapon or swapoff is in progress; try again when it has finished")
+        }
+        Err(SwapOffError::NotFound) => {
+            refuse(e::EINVAL, "the process has no such device; list its devices with `ebb swapon --show`")
+        }
+        Err(SwapOffError::Interrupted) => refuse(e::EINTR, "interrupted, and the device stays in use; try again"),
         Err(SwapOffError::NoRoom) => refuse(
             e::ENOMEM,
-            "neither RAM nor another device takes what it holds, so everything is as it was; add one with `ebb swapon`",
+            "neither RAM nor another device has room for its content, so the device stays in use; \
+             add another with `ebb swapon`",
         ),
         Err(SwapOffError::Unreadable(_)) => {
-            refuse(e::EIO, "something on it cannot be read, so everything is as it was; check the disk");
+            refuse(e::EIO, "some of its content cannot be read, so the device stays in use; check the disk");
         }
     }
 }

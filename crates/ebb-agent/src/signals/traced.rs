@@ -124,7 +124,10 @@ pub fn before_exec(dir: i32, path: u64) -> Result<(), i64> {
 /// Disarms a child of vfork that is traced now, after its exec has failed.
 pub fn exec_failed(b: &ThreadBlock) {
     if b.foreign.get() && calls::disarm().is_err() {
-        Line::new().str("ebb: a traced child cannot be disarmed: prctl failed; report it\n").write();
+        Line::new()
+            .str("ebb: cannot stop intercepting the system calls of a traced child: prctl failed; ")
+            .str("report this as a bug in Ebb\n")
+            .write();
         uapi::exit_group(125);
     }
 }

@@ -116,7 +116,7 @@ fn tell_begun(early: &Early<'_>) {
 static STACK_END: AtomicU64 = AtomicU64::new(0);
 
 fn not_understood(name: &str) -> ! {
-    fail(Line::new().str("ebb: ").str(name).str(": its value is not understood; start the program with ebb run"))
+    fail(Line::new().str("ebb: ").str(name).str(": invalid value; start the program with `ebb run`"))
 }
 
 /// Activates a process that runs, with the program's signal mask `mask`. Returns the mask for the kernel to have
@@ -125,7 +125,7 @@ pub fn activate_running(mask: u64) -> u64 {
     let found = Found::read(false);
     if found.as_ref().is_some_and(|found| found.has_ring) {
         fail(Line::new().str(
-            "ebb: io_uring: the program made a ring in a way that was not noticed; run it with EBB_FORCE=no-dormant",
+            "ebb: io_uring: the program created a ring that Ebb did not notice; run it with EBB_FORCE=no-dormant",
         ));
     }
     unlock_future(found.as_ref());
@@ -152,18 +152,21 @@ fn activate(mask: u64, found: Option<Found>, is_running: bool) {
         other: signal::on_signal as *const () as u64,
     });
     if let Err(errno) = actions::take_over() {
-        fail(Line::new().str("ebb: signal handlers: errno ").num(errno.0 as u64).str("; report it"));
+        fail(
+            Line::new()
+                .str("ebb: cannot install signal handlers (errno ")
+                .num(errno.0 as u64)
+                .str("); report this as a bug in Ebb"),
+        );
     }
     let space = make_space(&settings, is_running);
     let Ok(block) = thread::alloc() else {
-        fail(
-            Line::new().str("ebb: memory for the first thread: refused; raise the limit on address space (ulimit -v)"),
-        );
+        fail(Line::new().str("ebb: no memory for the first thread; raise the limit on address space (ulimit -v)"));
     };
     // SAFETY: the block is this thread's.
-    let b = unsafe { &mut *block };
+    let b = unsafe { &*block };
     let Some(ctx) = space.attach_thread() else {
-        fail(Line::new().str("ebb: the first thread: no context; report it"));
+        fail(Line::new().str("ebb: no context for the first thread; report this as a bug in Ebb"));
     };
     b.ctx.set(ctx);
     exec::start_main(b, STACK_END.load(Ordering::Relaxed));
@@ -178,7 +181,12 @@ fn activate(mask: u64, found: Option<Found>, is_running: bool) {
         calls::raw_syscall(g::__NR_sigaltstack as u64, &args)
     };
     if ret != 0 {
-        fail(Line::new().str("ebb: signal stack: errno ").num(-ret as u64).str("; report it"));
+        fail(
+            Line::new()
+                .str("ebb: cannot set the signal stack (errno ")
+                .num(-ret as u64)
+                .str("); report this as a bug in Ebb"),
+        );
     }
     delivery::take_over_stack(b, &old);
     space.answer_asks(control::start);
@@ -193,9 +201,9 @@ fn activate(mask: u64, found: Option<Found>, is_running: bool) {
     if let Err(errno) = calls::arm() {
         fail(
             Line::new()
-                .str("ebb: Syscall User Dispatch: the kernel refuses it with errno ")
+                .str("ebb: the kernel refuses Syscall User Dispatch (errno ")
                 .num(errno.0 as u64)
-                .str("; use Linux 5.11 or later with CONFIG_GENERIC_ENTRY and sysctl kernel.syscall_user_dispatch=1"),
+                .str("); use Linux 5.11 or later with CONFIG_GENERIC_ENTRY and sysctl kernel.syscall_user_dispatch=1"),
         );
     }
     if is_running {
@@ -256,38 +264,38 @@ fn make_space(settings: &Settings, is_running: bool) -> &'static Space {
     line.str("ebb: ");
     match error {
         InitError::BudgetTooSmall => {
-            line.str("budget of ").num(config.ram_bytes).str(" bytes: too small to run in; give at least ");
+            line.str("a budget of ").num(config.ram_bytes).str(" bytes is too small to run in; give at least ");
             line.num(ebb::RAM_BYTES_MIN >> 20).str(" MiB with --ram");
         }
         InitError::Userfaultfd(errno) => {
-            line.str("userfaultfd: the kernel refuses it with errno ").num(errno.0 as u64);
-            line.str("; run `ebb doctor` to see what blocks it");
+            line.str("the kernel refuses userfaultfd (errno ").num(errno.0 as u64);
+            line.str("); run `ebb doctor` to see what blocks it");
         }
         InitError::AddressSpace(errno) => {
             let limit = uapi::address_space_limit();
-            line.str("address space for Ebb's tables: errno ").num(errno.0 as u64);
-            line.str("; raise the limit (ulimit -v)");
+            line.str("no address space for Ebb's tables (errno ").num(errno.0 as u64);
+            line.str("); raise the limit (ulimit -v)");
             if limit == u64::MAX {
                 line.str(", or set vm.overcommit_memory to 0 if it is 2");
             } else {
-                line.str(", now ").num(limit >> 20).str(" MiB, to ").num(limit_for(config.ram_bytes) >> 20);
-                line.str(" MiB and what the program needs, or give a smaller budget with --ram");
+                line.str(" from ").num(limit >> 20).str(" MiB to ").num(limit_for(config.ram_bytes) >> 20);
+                line.str(" MiB plus what the program needs, or give a smaller budget with --ram");
             }
         }
         InitError::Spill(i, errno) => {
-            line.str("spill file in ").bytes(config.swap[i].dir.to_bytes()).str(": errno ");
-            line.num(errno.0 as u64).str("; name another directory with --swap file:DIR, or use --swap none");
+            line.str("cannot create a spill file in ").bytes(config.swap[i].dir.to_bytes()).str(" (errno ");
+            line.num(errno.0 as u64).str("); name another directory with --swap file:DIR, or use --swap none");
         }
         InitError::Processes => {
-            line.str("processes: more than ").num(ebb::tree::MEMBERS_MAX as u64);
-            line.str(" share the budget; start fewer at a time");
+            line.str("more than ").num(ebb::tree::MEMBERS_MAX as u64);
+            line.str(" processes share the budget; start fewer at a time");
         }
         InitError::Life => {
-            line.str("fork: another thread closed a descriptor of Ebb's while the child was made; ");
+            line.str("fork: another thread closed one of Ebb's descriptors during the fork; ");
             line.str("close only descriptors that the program opened");
         }
         InitError::Threads => {
-            line.str("threads: more than there are contexts for; report it");
+            line.str("more threads than Ebb has contexts for; report this as a bug in Ebb");
         }
     }
     fail(&mut line)

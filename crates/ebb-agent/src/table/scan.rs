@@ -18,9 +18,7 @@ const LENGTH_END: u64 = 1 << 40;
 const CHUNK_BYTES: usize = 512;
 /// Addresses that are followed from one structure, and addresses in one call.
 const FOLLOWED_MAX: usize = 32;
-const ADDRESSES_MAX: u32 = 512;
-/// One followed address may use up this part of the addresses that are left, so that the words behind it get their share.
-const FOLLOWED_PART: u32 = 4;
+const ADDRESSES_MAX: usize = 512;
 /// How many levels are followed: a structure, a list of messages, and a buffer for each.
 const DEPTH_MAX: u32 = 3;
 /// Lower words are numbers: no program has memory there.
@@ -49,9 +47,16 @@ where
     M: ReadMemory + ?Sized,
     F: FnMut(Buffer),
 {
+    let mut found = Found { all: [Address::default(); ADDRESSES_MAX], n: 0 };
+    collect(v, &mut found, depth, addr, len);
     // The most likely needs come first, because one call can pin only a part of the budget.
-    for reach in [Reach::Page, Reach::Window, Reach::Longest] {
-        level(v, Look { kind, reach, depth }, addr, len, &mut { ADDRESSES_MAX });
+    for reach in [Reach::Page, Reach::Window, Reach::Beside, Reach::Longest] {
+        for address in &found.all[..found.n] {
+            let bytes = address.bytes(reach);
+            if bytes > 0 {
+                v.emit(address.at, bytes, InOut, kind);
+            }
+        }
     }
 }
 
@@ -89,70 +94,89 @@ enum Reach {
     Page,
     /// [`WINDOW_BYTES`], as much as most buffers have.
     Window,
-    /// As many bytes as the largest number in the structure.
+    /// As many bytes as the number right behind the address, or right before it.
+    Beside,
+    /// As many bytes as the largest number in the structure that has the address.
     Longest,
 }
 
-/// How to look at a structure.
-#[derive(Clone, Copy)]
-struct Look {
-    kind: Kind,
-    reach: Reach,
-    depth: u32,
+/// An address in a structure, and numbers that may be its length.
+#[derive(Clone, Copy, Default)]
+struct Address {
+    at: u64,
+    beside: u32,
+    longest: u32,
 }
 
-fn level<M, F>(v: &mut Visit<'_, M, F>, look: Look, addr: u64, len: u64, left: &mut u32)
+impl Address {
+    /// Bytes to bring in; 0 if an earlier reach has brought them in.
+    fn bytes(&self, reach: Reach) -> u64 {
+        let above = |bytes: u32, before: u64| if u64::from(bytes) > before { bytes.into() } else { 0 };
+        match reach {
+            Reach::Page => 1,
+            Reach::Window => WINDOW_BYTES,
+            Reach::Beside => above(self.beside, WINDOW_BYTES),
+            Reach::Longest => above(self.longest, WINDOW_BYTES.max(self.beside.into())),
+        }
+    }
+}
+
+/// The addresses that a call's structure leads to, those of each structure together.
+struct Found {
+    all: [Address; ADDRESSES_MAX],
+    n: usize,
+}
+
+/// Collects the addresses in the structure of `len` bytes at `addr`, then those in what it leads to.
+fn collect<M, F>(v: &mut Visit<'_, M, F>, found: &mut Found, depth: u32, addr: u64, len: u64)
 where
     M: ReadMemory + ?Sized,
     F: FnMut(Buffer),
 {
-    let (mut followed, mut nr_followed) = ([0u64; FOLLOWED_MAX], 0);
-    let window = match look.reach {
-        Reach::Page => 1,
-        Reach::Window => WINDOW_BYTES,
-        Reach::Longest => longest(v, addr, len),
-    };
-    let is_more = look.reach != Reach::Longest || window > WINDOW_BYTES;
-    // The last two words. A length comes right behind its address, or right before it.
-    let (mut second, mut first) = (0, 0);
+    let first = found.n;
+    // The last two words, and where the address is whose length may be next.
+    let (mut second, mut before) = (None, None);
+    let mut number = 0;
+    let mut longest = 0;
     for_each_word(v, addr, len, |v, word| {
-        let beside = [(second, word), (word, first)];
-        (second, first) = (first, word);
-        if *left == 0 || !is_address(v, word) {
-            return;
+        let length = if word as u32 <= LENGTH_MAX { word as u32 } else { 0 };
+        // A length is right behind its address, even if it looks like the lower half of an address with what follows it.
+        if let Some(i) = second {
+            let address: &mut Address = &mut found.all[i];
+            address.beside = address.beside.max(length);
         }
-        *left -= 1;
-        if is_more {
-            v.emit(word, window, InOut, look.kind);
+        let is_address = is_address(v, word);
+        let mut this = None;
+        if is_address && found.n < ADDRESSES_MAX {
+            // Or right before it.
+            found.all[found.n] = Address { at: word, beside: number, longest: 0 };
+            this = Some(found.n);
+            found.n += 1;
         }
-        for (address, number) in beside.into_iter().filter(|_| look.reach == Reach::Longest) {
-            // These eight bytes look like an address, but may be a length and whatever follows the length.
-            let len = number as u32;
-            if len <= LENGTH_MAX
-                && u64::from(len) > window.max(WINDOW_BYTES)
-                && is_address(v, address)
-                && is_address(v, number)
-            {
-                v.emit(address, len.into(), InOut, look.kind);
-            }
+        if !is_address {
+            longest = longest.max(length);
         }
-        let may_be_followed = v.mem.may_be_looked_at(word) || v.mem.is_on_stack(word);
-        if may_be_followed
-            && look.depth < DEPTH_MAX
-            && nr_followed < FOLLOWED_MAX
-            && !followed[..nr_followed].contains(&word)
-        {
-            followed[nr_followed] = word;
-            nr_followed += 1;
-            // Follow it now, before the words behind it: those may not even belong to the structure, and one call can pin only
-            // a part of the budget. Stop at the end of the page: what follows may belong to something else.
-            let len = (PAGE_BYTES - word % PAGE_BYTES).min(CHUNK_BYTES as u64);
-            let share = *left / FOLLOWED_PART;
-            let mut rest = share;
-            level(v, Look { depth: look.depth + 1, ..look }, word, len, &mut rest);
-            *left -= share - rest;
-        }
+        (second, before) = (before, this);
+        number = length;
     });
+    let last = found.n;
+    let (mut followed, mut nr_followed) = ([0u64; FOLLOWED_MAX], 0);
+    for i in first..last {
+        let address = &mut found.all[i];
+        address.longest = longest;
+        let at = address.at;
+        let may_be_followed = v.mem.may_be_looked_at(at) || v.mem.is_on_stack(at);
+        if may_be_followed && depth < DEPTH_MAX && nr_followed < FOLLOWED_MAX && !followed[..nr_followed].contains(&at)
+        {
+            followed[nr_followed] = at;
+            nr_followed += 1;
+        }
+    }
+    for &at in &followed[..nr_followed] {
+        // Stop at the end of the page: what follows may belong to something else.
+        let len = (PAGE_BYTES - at % PAGE_BYTES).min(CHUNK_BYTES as u64);
+        collect(v, found, depth + 1, at, len);
+    }
 }
 
 /// True if the program may have memory at `word` that can be brought in.
@@ -162,23 +186,6 @@ where
     F: FnMut(Buffer),
 {
     (ADDRESS_MIN..1 << 47).contains(&word) && (v.mem.may_be_managed(word, 1) || v.mem.is_on_stack(word))
-}
-
-/// The largest number in the structure that may be a length. A number that looks like the lower half of an address does not
-/// count here: [`level`] takes it for the length of the address beside it.
-fn longest<M, F>(v: &mut Visit<'_, M, F>, addr: u64, len: u64) -> u64
-where
-    M: ReadMemory + ?Sized,
-    F: FnMut(Buffer),
-{
-    let mut longest = 0;
-    for_each_word(v, addr, len, |v, word| {
-        let number = word as u32;
-        if number <= LENGTH_MAX && !is_address(v, word) {
-            longest = longest.max(number);
-        }
-    });
-    longest as u64
 }
 
 /// Calls `f` with the eight bytes at each multiple of four, as far as they can be read. Fills bytes past the end with

@@ -9,8 +9,9 @@
 //! base points to the block as well, but the program may change it at any time. Code that finds something else there
 //! ([`current`], [`has_gs`]) has its system calls caught: in the handler, the stack pointer tells the thread.
 //!
-//! Blocks come in chunks of [`CHUNK_BLOCKS`] and are used again. Invariants: only the thread that owns a block touches it,
-//! apart from its creator before the thread runs, and a parent that waits for its vfork child; blocks are never managed.
+//! Blocks come in chunks of [`CHUNK_BLOCKS`] and are used again. Invariants: only the thread that owns a block changes it,
+//! apart from its creator before the thread runs, a parent that waits for its vfork child, and [`set_number`]. Whoever looks
+//! for blocks of processes that are gone reads what its creator noted. Blocks are never managed.
 
 use crate::base::calls;
 use crate::base::change::Change;
@@ -116,7 +117,9 @@ pub struct ThreadBlock {
     /// The pid namespace in which `tid` is a number, and the thread's own. The processes that share this memory number
     /// their namespaces; 0 is the owner's.
     pub tid_namespace: Cell<u32>,
-    pub namespace: Cell<u32>,
+    pub namespace: AtomicU32,
+    /// Which use of the block this is: see [`set_number`].
+    pub serial: u64,
     /// A sum over all calls that have changed what this thread may do; see `tasks`.
     pub version: AtomicU64,
     /// The thread's own stack, where it is known. Only there may a hint for unwinders be left below the stack pointer.
@@ -126,7 +129,7 @@ pub struct ThreadBlock {
     pub scratch: Cell<usize>,
     pub scratch_bytes: Cell<usize>,
     /// What a new thread starts from.
-    pub start: Frame,
+    pub start: UnsafeCell<Frame>,
     pub fpstate: FpState,
 }
 
@@ -147,7 +150,7 @@ pub mod at {
 impl ThreadBlock {
     /// `process`, the number of this thread's process in `namespace`; none if that is not the thread's own namespace.
     fn number_in(&self, namespace: u32, process: i32) -> Option<u32> {
-        (self.namespace.get() == namespace).then_some(process as u32)
+        (self.namespace.load(Ordering::Relaxed) == namespace).then_some(process as u32)
     }
 
     /// The lowest address of the alternate stack.
@@ -207,18 +210,25 @@ impl ThreadBlock {
         ptr::eq(self.table.get(), &raw const self.own_table)
     }
 
-    /// Copies `context` and its vector state here, for a new thread to start from.
-    pub fn set_start(&mut self, context: &Context) {
-        self.start.context = *context;
+    /// Copies `context` and its vector state here, for a new thread to start from with the answer 0, at stack pointer `sp`
+    /// unless that is 0.
+    pub fn set_start(&self, context: &Context, sp: u64) {
+        let mut start = *context;
         if context.regs.fpstate != 0 {
             let from = context.regs.fpstate as *const u8;
             // SAFETY: the kernel just wrote at least the legacy area there, on the agent's stack.
             let bytes = crate::base::frame::fpstate_bytes(unsafe { &*from.cast() });
             // SAFETY: as above; `bytes` is what the kernel wrote, at most the room here.
             unsafe { ptr::copy_nonoverlapping(from, self.fpstate.0.get().cast(), bytes) };
-            self.start.context.regs.fpstate = self.fpstate.0.get() as u64;
+            start.regs.fpstate = self.fpstate.0.get() as u64;
         }
-        self.start.context.stack = self.stack();
+        start.stack = self.stack();
+        start.regs.ax = 0;
+        if sp != 0 {
+            start.regs.sp = sp;
+        }
+        // SAFETY: the thread does not run yet, and nobody else looks there.
+        unsafe { (*self.start.get()).context = start };
     }
 }
 
@@ -306,7 +316,7 @@ pub fn note_fs(b: &ThreadBlock) {
 /// No other thread may use the block.
 pub unsafe fn set_current(block: *mut ThreadBlock, inherited: *const ThreadBlock) {
     // SAFETY: the caller's contract.
-    note_fs(unsafe { &mut *block });
+    note_fs(unsafe { &*block });
     if has_fsgsbase() {
         let base = gs_base();
         if base == 0 || base == inherited as u64 {
@@ -354,6 +364,20 @@ pub fn arena_lock() -> &'static Lock<Chunks, BlocksLock> {
     &ARENA.chunks
 }
 
+/// Uses of blocks so far.
+static SERIAL: AtomicU64 = AtomicU64::new(1);
+
+/// Notes the number of the process that runs on `block`, another one that shares this memory. Does nothing if that process is gone
+/// already and the block is in use for another thread: `serial` is that of the use that is meant.
+pub fn set_number(block: *mut ThreadBlock, serial: u64, tid: i32) {
+    let _chunks = ARENA.chunks.lock();
+    // SAFETY: blocks stay mapped, and are taken only with the lock held.
+    let block = unsafe { &*block };
+    if block.serial == serial {
+        block.tid.store(tid, Ordering::Relaxed);
+    }
+}
+
 /// Takes a block for a new thread. Every signal must be blocked.
 pub fn alloc() -> Result<*mut ThreadBlock, Errno> {
     let mut chunks = ARENA.chunks.lock();
@@ -390,6 +414,7 @@ pub fn alloc() -> Result<*mut ThreadBlock, Errno> {
         (*block).this = block;
         (*block).check = CHECK.load(Ordering::Relaxed);
         (*block).index = index as u32;
+        (*block).serial = SERIAL.fetch_add(1, Ordering::Relaxed);
         (*block).alt = Cell::new(AltStack { sp: 0, flags: crate::base::signum::SS_DISABLE, pad: 0, size: 0 });
     }
     Ok(block)
@@ -397,7 +422,7 @@ pub fn alloc() -> Result<*mut ThreadBlock, Errno> {
 
 /// The pid namespace of the calling thread. A number from another namespace says nothing here.
 fn own_namespace() -> u32 {
-    here().map_or(0, |block| block.namespace.get())
+    here().map_or(0, |block| block.namespace.load(Ordering::Relaxed))
 }
 
 /// Notes the pid namespace of a process that begins and shares this memory. `own` is the block of the caller, its thread.
@@ -406,7 +431,7 @@ pub fn note_namespace(own: &ThreadBlock) {
     let is_first = calls::gettid() == calls::getpid();
     // Its parent is in another namespace.
     if is_first && uapi::getppid() == 0 {
-        own.namespace.set(NEXT.fetch_add(1, Ordering::Relaxed));
+        own.namespace.store(NEXT.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
     }
 }
 

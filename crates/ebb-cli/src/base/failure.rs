@@ -1,4 +1,4 @@
-//! What stopped `ebb` before the program ran: one line, `ebb: WHAT: WHY; REMEDY`, and an exit status.
+//! A failure that stops `ebb`: one line, `ebb: WHAT: WHY; REMEDY`, and an exit status.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ pub const STATUS_CANNOT_EXECUTE: i32 = 126;
 /// The program was not found.
 pub const STATUS_NOT_FOUND: i32 = 127;
 
-/// A failure that is told to the user.
+/// A failure to report to the user.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
     pub what: String,

@@ -1,4 +1,4 @@
-//! SIGINT and SIGTERM as something to wait for beside a connection, so that what was begun can be taken back.
+//! SIGINT and SIGTERM as events to wait for beside a connection, so that `ebb` can take back what it has begun.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -10,7 +10,7 @@ use crate::base::sys::{self, check};
 /// The signals that ask `ebb` to give up.
 const SIGNALS: [libc::c_int; 2] = [libc::SIGINT, libc::SIGTERM];
 
-/// Holds both signals back, except one that was ignored when `ebb` started: it stays so.
+/// Blocks both signals, except one that was ignored when `ebb` started: that one stays ignored.
 pub struct Interrupts {
     arrived: OwnedFd,
     held: libc::sigset_t,
@@ -27,7 +27,7 @@ impl Interrupts {
         Ok(Self { arrived: unsafe { OwnedFd::from_raw_fd(fd) }, held })
     }
 
-    /// Waits until there is something to read from `other`, or a signal: that one.
+    /// Waits until `other` has something to read or a signal arrives. Returns the signal, if there is one.
     pub fn wait(&self, other: &impl AsFd) -> io::Result<Option<libc::c_int>> {
         let wanted = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
         let mut both = [wanted(self.arrived.as_raw_fd()), wanted(other.as_fd().as_raw_fd())];
@@ -41,7 +41,7 @@ impl Interrupts {
         }
     }
 
-    /// Waits so long for a signal.
+    /// Waits at most `patience` for a signal.
     pub fn wait_for(&self, patience: Duration) -> io::Result<Option<libc::c_int>> {
         let mut arrived = libc::pollfd { fd: self.arrived.as_raw_fd(), events: libc::POLLIN, revents: 0 };
         // SAFETY: one whole structure.
@@ -61,7 +61,7 @@ impl Interrupts {
         (got == len as isize).then(|| unsafe { info.assume_init() }.ssi_signo as libc::c_int)
     }
 
-    /// Gives both signals their effect again: another one ends `ebb` at once.
+    /// Unblocks both signals: another one ends `ebb` at once.
     pub fn release(&self) {
         sys::change_mask(libc::SIG_UNBLOCK, &self.held);
     }
@@ -74,7 +74,7 @@ mod tests {
 
     #[test]
     fn a_signal_or_a_message_ends_the_wait() {
-        // In a thread of its own, whose mask ends with it.
+        // In a thread of its own, because the signal mask ends with the thread.
         let thread = std::thread::spawn(|| {
             let interrupts = Interrupts::hold().unwrap();
             let (one, other) = Socket::pair().unwrap();

@@ -1,4 +1,4 @@
-//! What every room uses: failures, sizes, text, tables, sockets, and the C library's calls. Knows nothing of Ebb.
+//! What every room uses: failures, sizes, text, tables, sockets, and calls of the C library. Knows nothing of Ebb.
 
 pub mod end;
 pub mod failure;

@@ -1,4 +1,4 @@
-//! What a user calls a tree of processes: a name given to `ebb run`, or the number of one of its processes.
+//! What a user calls a tree of processes: the name given to `ebb run`, or the number of one of its processes.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use ebb::stats::NAME_BYTES;
 /// Longest name, in bytes.
 pub const BYTES_MAX: usize = NAME_BYTES - 1;
 
-/// Why a text is no name.
+/// Why a text cannot be a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NameError {
     Empty,
@@ -20,15 +20,15 @@ impl fmt::Display for NameError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Empty => write!(f, "the name is empty"),
-            Self::TooLong => write!(f, "the name has more than {BYTES_MAX} bytes"),
-            Self::Letter(letter) => write!(f, "`{}` has no place in a name", letter.escape_debug()),
-            Self::Number => write!(f, "a name of digits alone could be the number of a process"),
+            Self::TooLong => write!(f, "the name is longer than {BYTES_MAX} bytes"),
+            Self::Letter(letter) => write!(f, "`{}` is not allowed in a name", letter.escape_debug()),
+            Self::Number => write!(f, "a name of digits alone could be mistaken for a PID"),
         }
     }
 }
 
-/// What a user does about it.
-pub const REMEDY: &str = "write letters, digits, `.`, `_` and `-`, not digits alone, and at most 63 of them";
+/// What a user can do about a bad name.
+pub const REMEDY: &str = "use at most 63 letters, digits, `.`, `_` and `-`, not digits alone";
 
 /// Checks the name of a tree.
 pub fn check(text: &str) -> Result<(), NameError> {
@@ -46,16 +46,16 @@ pub fn check(text: &str) -> Result<(), NameError> {
     }
 }
 
-/// Which tree.
+/// The tree that a user means.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Target {
     Named(String),
-    /// That of a process: any of it, or its `ebb run`.
+    /// The tree of this process, which is any process of the tree or its `ebb run`.
     Of(i32),
 }
 
 impl Target {
-    /// Reads what a user wrote.
+    /// Parses what a user wrote.
     pub fn parse(text: &str) -> Result<Self, NameError> {
         match text.parse::<i32>() {
             Ok(pid) if pid > 0 && text.bytes().all(|byte| byte.is_ascii_digit()) => Ok(Self::Of(pid)),
@@ -102,6 +102,6 @@ mod tests {
 
     #[test]
     fn what_is_wrong_with_a_name_does_not_reach_the_terminal_as_a_command() {
-        assert_eq!(NameError::Letter('\x1b').to_string(), "`\\u{1b}` has no place in a name");
+        assert_eq!(NameError::Letter('\x1b').to_string(), "`\\u{1b}` is not allowed in a name");
     }
 }

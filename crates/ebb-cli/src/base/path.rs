@@ -10,12 +10,12 @@ use crate::base::sys;
 /// Where execvp(3) looks when PATH is unset: glibc's `confstr(_CS_PATH)`.
 const DEFAULT_PATH: &str = "/bin:/usr/bin";
 
-/// Why nothing can be executed under a name.
+/// Why a name leads to nothing that can be executed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ResolveError {
     /// No such file: exit status 127.
     NotFound { searched: bool },
-    /// A file is there, but it is not to be executed: exit status 126.
+    /// There is a file, but it cannot be executed: exit status 126.
     NotExecutable { path: PathBuf, why: String },
 }
 
@@ -42,9 +42,9 @@ fn look_at(path: &Path) -> Candidate {
     }
 }
 
-/// The file that execvp(3) would execute for `program`, with `path` as the value of PATH.
+/// Returns the file that execvp(3) would execute for `program`, with `path` as the value of PATH.
 ///
-/// As there, a refused candidate does not end the search, but decides the error if nothing better follows.
+/// As in execvp(3), a refused candidate does not end the search. If no better one follows, it decides the error.
 pub fn resolve(program: &OsStr, path: Option<&OsStr>) -> Result<PathBuf, ResolveError> {
     if program.is_empty() {
         return Err(ResolveError::NotFound { searched: false });

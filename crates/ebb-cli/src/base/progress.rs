@@ -1,8 +1,8 @@
-//! One line on the terminal that says how much is left to do, while that lasts.
+//! One line on the terminal that says how much is left to do.
 
 use std::io::{IsTerminal, Write};
 
-/// Shows nothing where standard error is no terminal. The line goes when this does.
+/// Shows a line while it lives; dropping it clears the line. Shows nothing if standard error is not a terminal.
 pub struct Progress {
     what: &'static str,
     on_terminal: bool,
@@ -10,21 +10,21 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Of the command `what`.
+    /// Progress of the command `what`.
     pub fn new(what: &'static str) -> Self {
         Self { what, on_terminal: std::io::stderr().is_terminal(), shown: false }
     }
 
-    /// Says what is left.
+    /// Shows how much is left.
     pub fn show(&mut self, left: &str) {
         if self.on_terminal {
             self.shown = true;
-            // Short, because a line that wraps cannot be written over.
+            // Keep it short: a line that wraps cannot be written over.
             self.write(&format!("\rebb: {}: {left}\x1b[K", self.what));
         }
     }
 
-    /// There is nobody to tell when that fails.
+    /// Ignores errors: there is nobody to tell.
     fn write(&self, text: &str) {
         let _ = std::io::stderr().write_all(text.as_bytes());
     }

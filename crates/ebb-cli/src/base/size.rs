@@ -1,8 +1,8 @@
-//! Amounts of memory as people write and read them. All units are powers of 1024.
+//! Amounts of memory as people write and read them. All units of bytes are powers of 1024.
 
 use std::fmt;
 
-/// Why a text is no size.
+/// Why a text cannot be a size.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SizeError {
     Empty,
@@ -19,32 +19,32 @@ impl fmt::Display for SizeError {
         match self {
             Self::Empty => write!(f, "the size is empty"),
             Self::NotANumber => write!(f, "it does not begin with a number"),
-            Self::UnknownUnit(unit) => write!(f, "`{unit}` is no unit"),
+            Self::UnknownUnit(unit) => write!(f, "`{unit}` is not a unit"),
             Self::DecimalUnit(unit) => write!(f, "`{unit}` could mean powers of 1000 or of 1024"),
             Self::Zero => write!(f, "it is zero"),
             Self::TooLarge => write!(f, "it is more than a 64-bit machine can address"),
-            Self::PercentRange => write!(f, "a percentage is more than 0% and at most 100%"),
+            Self::PercentRange => write!(f, "a percentage must be more than 0% and at most 100%"),
         }
     }
 }
 
-/// Largest size accepted: the user half of a 47-bit address space.
+/// Largest size accepted: the user half of a 48-bit address space.
 const SIZE_BYTES_MAX: u128 = 1 << 47;
 
-/// Digits after the point that count; more would be less than a byte of a terabyte.
+/// Digits after the point that count. Further digits are worth less than a byte, even of a terabyte.
 const FRACTION_DIGITS_MAX: usize = 12;
 
-/// An amount, or a share of something known only later.
+/// An amount, or a share of a whole that is known only later.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Amount {
     Bytes(u64),
-    /// Millionths of the whole: 500,000 is 50 %.
+    /// Millionths of the whole: 500,000 is 50%.
     Share {
         millionths: u64,
     },
 }
 
-/// A decimal number as numerator over a power of ten, and the text behind it.
+/// Splits a decimal number into numerator and power of ten. Returns both, and the text behind the number.
 fn split_number(text: &str) -> Result<(u128, u128, &str), SizeError> {
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(end);
@@ -60,7 +60,7 @@ fn split_number(text: &str) -> Result<(u128, u128, &str), SizeError> {
     Ok((numerator, scale, unit))
 }
 
-/// `512K`, `64M`, `1.5G`, `1GiB`, `4096` (bytes).
+/// Parses a size in bytes: `512K`, `64M`, `1.5G`, `1GiB`, `4096` (bytes).
 pub fn parse_size(text: &str) -> Result<u64, SizeError> {
     let text = text.trim();
     if text.is_empty() {
@@ -85,7 +85,7 @@ pub fn parse_size(text: &str) -> Result<u64, SizeError> {
     }
 }
 
-/// A size, or a percentage such as `50%`.
+/// Parses a size, or a percentage such as `50%`.
 pub fn parse_amount(text: &str) -> Result<Amount, SizeError> {
     let text = text.trim();
     let Some(percent) = text.strip_suffix('%') else {
@@ -102,7 +102,7 @@ pub fn parse_amount(text: &str) -> Result<Amount, SizeError> {
     Ok(Amount::Share { millionths: millionths as u64 })
 }
 
-/// `1.5 GiB`: at most four significant digits.
+/// `1.5 GiB`: one digit after the point, and none for bytes.
 pub fn human_bytes(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
     let mut value = bytes as f64;
@@ -114,7 +114,7 @@ pub fn human_bytes(bytes: u64) -> String {
     if unit == 0 { format!("{bytes} B") } else { format!("{value:.1} {}", UNITS[unit]) }
 }
 
-/// `512M`, `1.5G`, `0B`: as the tools of util-linux write sizes.
+/// `512M`, `1.5G`, `0B`: as the tools of util-linux print sizes.
 pub fn short_bytes(bytes: u64) -> String {
     const UNITS: [char; 7] = ['B', 'K', 'M', 'G', 'T', 'P', 'E'];
     let unit = bytes.checked_ilog2().unwrap_or(0) / 10;

@@ -1,4 +1,4 @@
-//! A connection that carries messages, each as a whole: a local socket of type SOCK_SEQPACKET.
+//! A connection that carries whole messages: a local socket of type SOCK_SEQPACKET.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -14,13 +14,13 @@ use crate::base::sys::check;
 pub struct Socket(OwnedFd);
 
 impl Socket {
-    /// Connects to the socket file at `path`; waits at most `patience` when others wait there too.
+    /// Connects to the socket file at `path`. Waits at most `patience` if the listener's queue is full.
     pub fn connect(path: &Path, patience: Duration) -> io::Result<Self> {
         // SAFETY: all zeroes are a valid address.
         let mut address: libc::sockaddr_un = unsafe { MaybeUninit::zeroed().assume_init() };
         address.sun_family = libc::AF_UNIX as libc::sa_family_t;
         let bytes = path.as_os_str().as_bytes();
-        // The last byte stays zero.
+        // The last byte stays zero, to end the path.
         if bytes.len() >= address.sun_path.len() {
             return Err(io::Error::from_raw_os_error(libc::ENAMETOOLONG));
         }
@@ -55,7 +55,7 @@ impl Socket {
             .map(drop)
     }
 
-    /// The process that listened.
+    /// The number of the process that listens.
     pub fn peer_pid(&self) -> io::Result<i32> {
         let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
         let mut len = size_of::<libc::ucred>() as libc::socklen_t;
@@ -75,7 +75,7 @@ impl Socket {
         if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
-    /// Waits for one message; none at the end. A message longer than `buffer` is an error.
+    /// Waits for one message; an empty one means the end of the connection. A message longer than `buffer` is an error.
     pub fn receive<'a>(&self, buffer: &'a mut [u8]) -> io::Result<&'a [u8]> {
         loop {
             // SAFETY: the buffer is writable in its whole length.
@@ -94,13 +94,13 @@ impl Socket {
         }
     }
 
-    /// Says that nothing more will be sent; answers still come. That the other end is gone shows when they are read.
+    /// Says that nothing more will be sent. Answers still come. If the other end is gone, reading the answers shows it.
     pub fn finish(&self) {
         // SAFETY: changes a socket that is open.
         unsafe { libc::shutdown(self.0.as_raw_fd(), libc::SHUT_WR) };
     }
 
-    /// Two ends of one connection.
+    /// Makes both ends of one connection.
     #[cfg(test)]
     pub fn pair() -> io::Result<(Self, Self)> {
         let mut ends = [0; 2];

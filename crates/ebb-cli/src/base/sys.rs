@@ -1,4 +1,4 @@
-//! Thin, mostly safe faces of the C library calls that the standard library does not have.
+//! Thin, mostly safe wrappers of C library calls that the standard library lacks.
 //!
 //! Owns no policy. Everything that `ebb` opens for itself is close-on-exec.
 
@@ -20,7 +20,7 @@ pub fn check(ret: c_int) -> io::Result<c_int> {
     if ret == -1 { Err(io::Error::last_os_error()) } else { Ok(ret) }
 }
 
-/// `text` as a C string; `None` when it contains a NUL.
+/// `text` as a C string; none if it contains a NUL.
 pub fn c_string(text: &OsStr) -> Option<CString> {
     CString::new(text.as_bytes()).ok()
 }
@@ -29,8 +29,8 @@ fn c_path(path: &Path) -> io::Result<CString> {
     c_string(path.as_os_str()).ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))
 }
 
-/// Occupies closed standard descriptors, so that no file of `ebb` takes their place. The program finds them closed again:
-/// what occupies them is close-on-exec.
+/// Occupies closed standard descriptors, so that no file of `ebb` takes their numbers. What occupies them is
+/// close-on-exec, so the program finds them closed again.
 pub fn hold_standard_descriptors() {
     for fd in 0..=2 {
         // SAFETY: asks for a flag of a descriptor number.
@@ -41,26 +41,26 @@ pub fn hold_standard_descriptors() {
     }
 }
 
-/// Writes one line to standard error; there is nobody to tell when that fails.
+/// Writes one line to standard error. Ignores errors: there is nobody to tell.
 pub fn complain(line: &str) {
     use io::Write;
     let text = format!("{line}\n");
     let _ = io::stderr().write_all(text.as_bytes());
 }
 
-/// Whether the effective user may execute the file.
+/// Fails if the effective user may not execute the file.
 pub fn may_execute(path: &Path) -> io::Result<()> {
     access(path, libc::X_OK)
 }
 
-/// Whether the effective user may do `mode` (`R_OK | W_OK | X_OK`) with the file.
+/// Fails if the effective user may not do `mode` (`R_OK | W_OK | X_OK`) with the file.
 pub fn access(path: &Path, mode: c_int) -> io::Result<()> {
     let path = c_path(path)?;
     // SAFETY: the path is a C string.
     check(unsafe { libc::faccessat(libc::AT_FDCWD, path.as_ptr(), mode, libc::AT_EACCESS) }).map(drop)
 }
 
-/// Real user and group.
+/// The real user and group of this process.
 pub fn identity() -> (u32, u32) {
     // SAFETY: these calls have no arguments and cannot fail.
     unsafe { (libc::getuid(), libc::getgid()) }
@@ -79,7 +79,7 @@ pub fn has_attribute(path: &Path, name: &CStr) -> bool {
     unsafe { libc::getxattr(path.as_ptr(), name.as_ptr(), std::ptr::null_mut(), 0) >= 0 }
 }
 
-/// What a file system says of itself.
+/// What a file system says about itself.
 pub struct FileSystem {
     pub free_bytes: u64,
     /// `f_type` of statfs(2).
@@ -87,7 +87,7 @@ pub struct FileSystem {
     pub nosuid: bool,
 }
 
-/// Asks the file system that holds `path`.
+/// Asks the file system that `path` is on.
 pub fn file_system(path: &Path) -> io::Result<FileSystem> {
     let path = c_path(path)?;
     let mut out = MaybeUninit::<libc::statfs64>::zeroed();
@@ -104,10 +104,10 @@ pub fn file_system(path: &Path) -> io::Result<FileSystem> {
     })
 }
 
-/// An anonymous file in memory, close-on-exec, that only its owner may open, and that nobody can make shorter: `len` bytes long, or
-/// `len_min` where the limit on file sizes allows no more.
+/// Creates an anonymous file in memory. It is close-on-exec, only its owner may open it, and nobody can shrink it. It
+/// is `len` bytes long, or `len_min` if the limit on file sizes does not allow `len`.
 pub fn memory_file(name: &CStr, len: u64, len_min: u64) -> io::Result<std::fs::File> {
-    // Since Linux 6.3 a memfd says that it holds no code; before, the flag is unknown.
+    // MFD_NOEXEC_SEAL says that the file holds no code. Kernels before Linux 6.3 do not know the flag.
     let wanted = [libc::MFD_NOEXEC_SEAL, 0].map(|flag| libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING | flag);
     let mut last = io::Error::from_raw_os_error(libc::EINVAL);
     for flags in wanted {
@@ -121,7 +121,7 @@ pub fn memory_file(name: &CStr, len: u64, len_min: u64) -> io::Result<std::fs::F
                 if !is_whole {
                     file.set_len(len_min)?;
                 }
-                // Where there is no room for all of it now, a process with another limit may make it.
+                // If the file does not have its full length yet, a process with a higher limit may extend it.
                 let grow = if is_whole { libc::F_SEAL_GROW } else { 0 };
                 let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_SEAL | grow;
                 // SAFETY: a descriptor of this process's, and a number.
@@ -134,9 +134,10 @@ pub fn memory_file(name: &CStr, len: u64, len_min: u64) -> io::Result<std::fs::F
     Err(last)
 }
 
-/// Whether nobody can make the file shorter, so that what is mapped of it stays there.
+/// Whether nobody can shrink the file, so that its mappings stay valid.
 pub fn keeps_its_length(file: &impl AsRawFd) -> bool {
-    // Other file systems know no seals, but for that of huge pages, which may have none left to fill a hole with.
+    // Only tmpfs and the file system of huge pages have seals. The latter may have no huge page left to fill a hole
+    // with.
     // SAFETY: a descriptor of this process's; the result is whole, and all zeroes are valid for it.
     let (seals, is_tmpfs) = unsafe {
         let seals = libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS);
@@ -147,7 +148,7 @@ pub fn keeps_its_length(file: &impl AsRawFd) -> bool {
     is_tmpfs && seals >= 0 && seals & libc::F_SEAL_SHRINK != 0
 }
 
-/// Calls `f` while files may be as large as `bytes`; none when they may not.
+/// Calls `f` with a limit on file sizes of at least `bytes`. None, without a call, if the limit cannot be so high.
 fn with_file_sizes<R>(bytes: u64, f: impl FnOnce() -> R) -> Option<R> {
     let (soft, hard) = resource_limit(libc::RLIMIT_FSIZE);
     if soft >= bytes {
@@ -166,7 +167,7 @@ fn with_file_sizes<R>(bytes: u64, f: impl FnOnce() -> R) -> Option<R> {
     result
 }
 
-/// Soft and hard limit of a resource; `u64::MAX` means none.
+/// Soft and hard limit of a resource. `u64::MAX` means unlimited.
 pub fn resource_limit(resource: libc::__rlimit_resource_t) -> (u64, u64) {
     let mut out = libc::rlimit64 { rlim_cur: u64::MAX, rlim_max: u64::MAX };
     // SAFETY: `out` is a whole `rlimit64`. A failure (unknown resource) leaves "no limit".
@@ -174,11 +175,11 @@ pub fn resource_limit(resource: libc::__rlimit_resource_t) -> (u64, u64) {
     (out.rlim_cur, out.rlim_max)
 }
 
-/// Calls `f` with the soft limit of a resource as high as the hard one.
+/// Calls `f` with the soft limit of a resource raised to the hard one.
 pub fn with_hard_limit<R>(resource: libc::__rlimit_resource_t, f: impl FnOnce() -> R) -> R {
     let (soft, hard) = resource_limit(resource);
     let set = |soft| {
-        // SAFETY: the kernel reads a whole structure. A failure leaves what there is.
+        // SAFETY: the kernel reads a whole structure. A failure leaves the limit as it is.
         unsafe { libc::setrlimit64(resource, &libc::rlimit64 { rlim_cur: soft, rlim_max: hard }) }
     };
     set(hard);
@@ -187,7 +188,7 @@ pub fn with_hard_limit<R>(resource: libc::__rlimit_resource_t, f: impl FnOnce() 
     result
 }
 
-/// Moves a descriptor to the lowest free number from `lowest` on; close-on-exec.
+/// Duplicates a descriptor to the lowest free number from `lowest` on. The duplicate is close-on-exec.
 pub fn raise_descriptor(fd: &impl AsRawFd, lowest: c_int) -> io::Result<OwnedFd> {
     // SAFETY: duplicates a descriptor that the caller holds open.
     let fd = check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, lowest) })?;
@@ -195,12 +196,12 @@ pub fn raise_descriptor(fd: &impl AsRawFd, lowest: c_int) -> io::Result<OwnedFd>
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// The number of the file behind a descriptor.
+/// The inode number of the file behind a descriptor.
 pub fn inode(fd: &impl AsRawFd) -> io::Result<u64> {
     file_identity(fd).map(|(_, inode)| inode)
 }
 
-/// Device and inode of an open file.
+/// Device and inode number of an open file.
 pub fn file_identity(fd: &impl AsRawFd) -> io::Result<(u64, u64)> {
     let mut stat = MaybeUninit::<libc::stat>::zeroed();
     // SAFETY: `stat` is whole, and all zeroes are valid for it.
@@ -210,7 +211,7 @@ pub fn file_identity(fd: &impl AsRawFd) -> io::Result<(u64, u64)> {
     Ok((stat.st_dev, stat.st_ino))
 }
 
-/// Kernel release, such as `6.1.0-18-amd64`, and machine.
+/// The kernel's release, such as `6.1.0-18-amd64`, and its machine.
 pub fn kernel() -> (String, String) {
     let mut out = MaybeUninit::<libc::utsname>::zeroed();
     // SAFETY: `out` is a whole `utsname`.
@@ -224,7 +225,7 @@ pub fn kernel() -> (String, String) {
     (text(&out.release), text(&out.machine))
 }
 
-/// A set of all signals except `out_of_it`.
+/// The set of all signals except `out_of_it`.
 pub fn all_signals_but(out_of_it: &[c_int]) -> libc::sigset_t {
     let mut set = MaybeUninit::<libc::sigset_t>::zeroed();
     // SAFETY: `sigfillset` initialises the whole set; `sigdelset` changes one bit of it.
@@ -237,7 +238,7 @@ pub fn all_signals_but(out_of_it: &[c_int]) -> libc::sigset_t {
     }
 }
 
-/// A set of some signals.
+/// The set of these signals.
 pub fn signals(members: impl IntoIterator<Item = c_int>) -> libc::sigset_t {
     let mut set = MaybeUninit::<libc::sigset_t>::zeroed();
     // SAFETY: `sigemptyset` initialises the whole set; `sigaddset` changes one bit of it.
@@ -250,7 +251,7 @@ pub fn signals(members: impl IntoIterator<Item = c_int>) -> libc::sigset_t {
     }
 }
 
-/// A set of one signal.
+/// The set of one signal.
 pub fn one_signal(signal: c_int) -> libc::sigset_t {
     signals([signal])
 }
@@ -264,7 +265,7 @@ pub fn is_ignored(signal: c_int) -> bool {
     }
 }
 
-/// A descriptor of a process: what it names is never another one.
+/// Opens a descriptor of a process. Unlike the process number, it never comes to mean another process.
 pub fn process_descriptor(pid: i32) -> io::Result<OwnedFd> {
     // SAFETY: makes a descriptor.
     let fd = check(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) } as c_int)?;
@@ -279,13 +280,13 @@ pub fn has_ended(process: &OwnedFd) -> bool {
     unsafe { libc::poll(&raw mut poll, 1, 0) == 1 }
 }
 
-/// Wakes everybody who waits at `word`, in this process and in others that map it.
+/// Wakes every thread that waits at `word`, in this process and in others that map it.
 pub fn futex_wake_all(word: &AtomicU32) {
     // SAFETY: the word is mapped; the call does not change it.
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, c_int::MAX) };
 }
 
-/// Waits at `word`, which other processes map too, while it is `expected`; no longer than `patience`, where that is given. May
+/// Waits while `word` is `expected`. Other processes may map the word, too. Waits at most `patience`, if given, and may
 /// return early.
 pub fn futex_wait(word: &AtomicU32, expected: u32, patience: Option<Duration>) {
     let time = patience.map(|patience| libc::timespec {
@@ -293,11 +294,11 @@ pub fn futex_wait(word: &AtomicU32, expected: u32, patience: Option<Duration>) {
         tv_nsec: patience.subsec_nanos() as libc::c_long,
     });
     let time = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-    // SAFETY: the word is mapped, and the time whole or left out.
+    // SAFETY: the word is mapped, and the time is whole or null.
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT, expected, time) };
 }
 
-/// Whether two processes have the same memory; none where the kernel does not tell.
+/// Whether two processes share one address space; none if the kernel does not say.
 pub fn shares_memory(one: i32, other: i32) -> Option<bool> {
     const KCMP_VM: c_int = 1;
     // SAFETY: compares what two processes have.
@@ -308,7 +309,7 @@ pub fn shares_memory(one: i32, other: i32) -> Option<bool> {
     }
 }
 
-/// Blocks (`SIG_BLOCK`) or unblocks (`SIG_UNBLOCK`) signals for this thread; returns the mask before.
+/// Blocks (`SIG_BLOCK`) or unblocks (`SIG_UNBLOCK`) signals for this thread. Returns the previous mask.
 pub fn change_mask(how: c_int, set: &libc::sigset_t) -> libc::sigset_t {
     let mut old = MaybeUninit::<libc::sigset_t>::zeroed();
     // SAFETY: the set is initialised, and `old` is a whole set, for which all zeroes are valid.
@@ -318,7 +319,7 @@ pub fn change_mask(how: c_int, set: &libc::sigset_t) -> libc::sigset_t {
     }
 }
 
-/// Gives a signal its default action; true when it was ignored before.
+/// Gives a signal its default action. Returns true if it was ignored before.
 pub fn default_action(signal: c_int) -> bool {
     // SAFETY: an all-zero `sigaction` is SIG_DFL without flags; `old` is a whole `sigaction`.
     unsafe {

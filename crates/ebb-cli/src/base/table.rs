@@ -1,8 +1,8 @@
-//! Tables in the look of util-linux: columns as wide as their content, one blank between them.
+//! Tables that look like those of util-linux: columns as wide as their content, with one blank between them.
 
 use std::fmt::Write;
 
-/// `lines` of cells, the columns that `right` says aligned there.
+/// Lays out `lines` of cells in columns. `right` says which columns are aligned to the right.
 pub fn aligned(lines: &[Vec<String>], right: &[bool]) -> String {
     let width = |at: usize| lines.iter().map(|line| line[at].chars().count()).max().unwrap_or(0);
     let widths: Vec<usize> = (0..right.len()).map(width).collect();

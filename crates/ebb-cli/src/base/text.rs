@@ -1,6 +1,6 @@
-//! Text of other processes, shown as what it is.
+//! Text from other processes, made safe to print.
 
-/// `text` of another process with nothing in it that would move a terminal's cursor.
+/// `text` with every control character escaped, so that it cannot command the terminal.
 pub fn printable(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {

@@ -1,7 +1,8 @@
-//! `ebb set`: another budget for a tree that runs.
+//! `ebb set`: changes the budget of a running tree.
 //!
-//! The budget is a word that the processes of the tree look at whenever they want memory, so a larger one is there at once.
-//! Under a smaller one they get no more, but what they have they would keep until then: they are asked for it.
+//! The budget is a word that the tree's processes read whenever they want memory, so a larger budget takes effect at
+//! once. Under a smaller one they get no more memory, but they would keep what they have until they want more. So they
+//! are asked for it.
 
 use std::time::{Duration, Instant};
 
@@ -24,25 +25,25 @@ use crate::running::process;
 use crate::running::squeeze;
 use crate::running::trees::{self, Holder, RunningTree};
 
-/// Between two looks.
+/// Time between two looks.
 const STEP: Duration = Duration::from_millis(10);
-/// Without progress for so long there will be none.
+/// After so long without progress, none is expected.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Progress is a part of what was held at first: so large a part at least.
+/// Only a fall by more than this part (1 / 4096) of what was held at first counts as progress.
 const STEPS_MAX: i64 = 4096;
-/// The exit status when the tree still holds more.
+/// The exit status if the tree still holds more than the budget.
 const STATUS_ABOVE: i32 = 1;
-/// So many processes are named that hold most.
+/// How many of the largest holders are named.
 const NAMED_MAX: usize = 3;
 
-/// What became of it.
+/// How the wait for the smaller budget ended.
 enum Reached {
     Below,
     Above,
     Interrupted(libc::c_int),
 }
 
-/// Sets the budget of the tree that `target` names, and waits until it holds no more.
+/// Sets the budget of the tree that `target` names, and waits until the tree holds no more than that.
 pub fn set(target: &Target, ram: Ram) -> Result<i32, Failure> {
     let tree = trees::find(target)?;
     let held = tree.counters.tree().sum().held.max(0) as u64 * PAGE_BYTES;
@@ -57,15 +58,15 @@ pub fn set(target: &Target, ram: Ram) -> Result<i32, Failure> {
             STATUS_ABOVE,
             what(),
             format!(
-                "the budget is set, but the tree still holds {} and gives no more: {}",
+                "the budget is set, but the tree still holds {} and gives up no more: {}",
                 human_bytes(tree.counters.tree().sum().held.max(0) as u64 * PAGE_BYTES),
                 holders(&tree)
             ),
-            format!("continue or end what holds it (see `ebb ps {}`), or give it more", tree.label()),
+            format!("continue or end these processes (see `ebb ps {}`), or set a larger budget", tree.label()),
         )),
         Reached::Interrupted(signal) => {
             sys::complain(&format!(
-                "ebb: {}: interrupted; the budget is set, and takes effect as memory is wanted",
+                "ebb: {}: interrupted; the budget is set, and takes effect as processes ask for memory",
                 what()
             ));
             interrupts.release();
@@ -74,16 +75,18 @@ pub fn set(target: &Target, ram: Ram) -> Result<i32, Failure> {
     }
 }
 
-/// Asks the processes of the tree for memory until they hold no more than the budget, or none gives any.
+/// Asks the tree's processes for memory until they hold no more than the budget, or give none.
 fn shrink(tree: &RunningTree, interrupts: &Interrupts) -> std::io::Result<Reached> {
     let (page, fd) = (tree.counters.tree(), tree.counters.fd());
     let mut progress = Progress::new("set");
     let own = tree.own();
-    // What the dead held is nobody's.
+    // Take back what dead processes held: it belongs to nobody.
     tree::reap(page, fd, &own);
-    // Of what several share the sum falls only when the last of them has given it.
+    // Also watch the charges: memory that several processes share leaves the sum only when the last of them has given
+    // it.
     let charged = || page.members().map(|(_, member)| said(&member.charged) as i64).sum::<i64>();
-    // Whoever writes to the area of the tree must not keep this going for ever.
+    // Count only new minima as progress: a process that writes to the tree's shared file must not keep this loop
+    // running for ever.
     let mut least = [page.sum().held, charged()];
     let steps = least.map(|pages| (pages / STEPS_MAX).max(1));
     let mut since = Instant::now();
@@ -110,7 +113,7 @@ fn shrink(tree: &RunningTree, interrupts: &Interrupts) -> std::io::Result<Reache
     }
 }
 
-/// Who holds most, for people.
+/// Names the processes that hold most, as text for people.
 fn holders(tree: &RunningTree) -> String {
     let page = tree.counters.tree();
     let own = tree.own();

@@ -1,4 +1,4 @@
-//! `ebb swapon` and `ebb swapoff`: a device more or less for a process that runs.
+//! `ebb swapon` and `ebb swapoff`: give a running process another device, or take one from it.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -14,10 +14,10 @@ use crate::base::text::printable;
 use crate::host::spill::{self, Device};
 use crate::running::control::{Answer, Control, Refusal, attempt, request};
 
-/// Gives process `pid` one more device.
+/// Gives process `pid` another device.
 pub fn on(pid: i32, device: &Device) -> Result<i32, Failure> {
     let plan = spill::plan(std::slice::from_ref(device))
-        .map_err(|failure| Failure { remedy: "name a directory that can be written, as file:DIR".into(), ..failure })?;
+        .map_err(|failure| Failure { remedy: "name a writable directory as file:DIR".into(), ..failure })?;
     for warning in &plan.warnings {
         sys::complain(&format!("ebb: {warning}"));
     }
@@ -35,10 +35,10 @@ pub fn on(pid: i32, device: &Device) -> Result<i32, Failure> {
     })
 }
 
-/// Takes a device from process `pid`, and waits until everything in it is back in memory or elsewhere. A first SIGINT or
-/// SIGTERM has the process give up; then `ebb` ends by that signal.
+/// Takes a device from process `pid`, and waits until its content is back in memory or on other devices. The first
+/// SIGINT or SIGTERM makes the process give up. Then `ebb` ends by that signal.
 pub fn off(pid: i32, device: &Path) -> Result<i32, Failure> {
-    // What is gone, or was never there, the process may know nevertheless.
+    // Even if the path is gone or never existed here, the process may know it.
     let name = std::fs::canonicalize(device).unwrap_or_else(|_| device.to_owned());
     let what = format!("swapoff {} in process {pid}", printable(&name.to_string_lossy()));
     let of_signals = |error| Failure::ebb("waiting for signals", error, "raise the limit with `ulimit -n 1024`");
@@ -48,7 +48,7 @@ pub fn off(pid: i32, device: &Path) -> Result<i32, Failure> {
         let control = Control::open(pid)?;
         control.ask(&request("swapoff", name.as_path()))?;
         let mut progress = Progress::new("swapoff");
-        // One that came while the connection was lost is not waited for again.
+        // The signal may have arrived in an earlier attempt, whose connection was lost. Do not wait for another signal.
         if interrupted.is_some() {
             control.cancel();
         }
@@ -73,7 +73,7 @@ pub fn off(pid: i32, device: &Path) -> Result<i32, Failure> {
     let Some(refusal) = refusal else { return Ok(0) };
     match (interrupted, refusal) {
         (Some(signal), Refusal { errno: libc::EINTR, .. }) => {
-            sys::complain(&format!("ebb: {what}: interrupted, and everything is as it was; run it again to finish"));
+            sys::complain(&format!("ebb: {what}: interrupted, and the device stays in use; run it again to finish"));
             Ok(end::end_likewise(End::Signaled(signal)))
         }
         (_, refusal) => Err(refusal.of(what)),

@@ -1,4 +1,4 @@
-//! Finding the preloaded library that belongs to this executable.
+//! Finds the preloaded library that belongs to this executable.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use crate::base::failure::Failure;
 /// The library's file name.
 pub const FILE_NAME: &str = "libebb_agent.so";
 
-/// Where the agent of the executable at `executable` may be, best first: beside it (a build), or where
+/// Where the agent of the executable at `executable` may be, best place first: beside it, as in a build, or where
 /// `make install` puts it.
 fn places(executable: &Path) -> Vec<PathBuf> {
     let Some(dir) = executable.parent() else { return Vec::new() };
@@ -22,24 +22,24 @@ fn search(executable: &Path) -> Result<PathBuf, Failure> {
         let list: Vec<String> = places.iter().map(|place| place.display().to_string()).collect();
         return Err(Failure::ebb(
             "the agent",
-            format!("it is neither at {}", list.join(" nor at ")),
-            "build it with `make build`, or install both with `make install`",
+            format!("not found at {}", list.join(" or at ")),
+            "build it with `make build`, or install it and `ebb` with `make install`",
         ));
     };
     let what = format!("the agent {}", found.display());
     let text = found.to_str().unwrap_or_default();
-    // The loader splits LD_PRELOAD at these, and has no way to quote them.
+    // The loader splits LD_PRELOAD at such characters, and has no way to quote them.
     if text.is_empty() || text.contains([':', ' ', '\t', '\n', ';']) {
         return Err(Failure::ebb(
             what,
             "its path contains a space, a colon, a semicolon or a byte that is not UTF-8, which LD_PRELOAD cannot carry",
-            "move ebb to a directory without these",
+            "move ebb to a directory whose path has none of these",
         ));
     }
     let mut magic = [0; 4];
     match std::fs::File::open(found).and_then(|mut file| file.read_exact(&mut magic)) {
         Ok(()) if magic == object::elf::ELFMAG => Ok(found.clone()),
-        Ok(()) => Err(Failure::ebb(what, "it is no shared library", "build it again with `make build`")),
+        Ok(()) => Err(Failure::ebb(what, "it is not a shared library", "build it again with `make build`")),
         Err(error) => Err(Failure::ebb(what, error, "make it readable, or build it again with `make build`")),
     }
 }
@@ -78,8 +78,8 @@ mod tests {
         let failure = search(Path::new("/nowhere/bin/ebb")).unwrap_err();
         assert_eq!(
             failure.to_string(),
-            "ebb: the agent: it is neither at /nowhere/bin/libebb_agent.so nor at /nowhere/lib/ebb/libebb_agent.so; \
-             build it with `make build`, or install both with `make install`"
+            "ebb: the agent: not found at /nowhere/bin/libebb_agent.so or at /nowhere/lib/ebb/libebb_agent.so; \
+             build it with `make build`, or install it and `ebb` with `make install`"
         );
     }
 
@@ -94,6 +94,6 @@ mod tests {
     fn a_file_that_is_no_library_is_refused() {
         let root = tempfile::tempdir().unwrap();
         install(&root.path().join("bin/libebb_agent.so"), b"text");
-        assert_eq!(search(&root.path().join("bin/ebb")).unwrap_err().why, "it is no shared library");
+        assert_eq!(search(&root.path().join("bin/ebb")).unwrap_err().why, "it is not a shared library");
     }
 }

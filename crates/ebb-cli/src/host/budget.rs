@@ -1,4 +1,4 @@
-//! The budget of a tree in bytes, out of what `--ram` says.
+//! The budget of a tree in bytes, computed from `--ram`.
 
 use std::path::Path;
 
@@ -15,22 +15,23 @@ pub enum Ram {
     Amount(Amount),
 }
 
-/// A tree that runs already.
+/// A tree that is already running.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Running {
-    /// A process of it, whose cgroups bound the tree.
+    /// One of its processes. Its cgroups bound the tree.
     pub pid: i32,
     pub held_bytes: u64,
 }
 
-/// The budget in bytes, whole pages, and where it comes from: for a tree that this process starts, or for one that runs.
+/// The budget in bytes, in whole pages, and a text that says where it comes from. `running` is the tree; none for a
+/// tree that this process is about to start.
 pub fn budget(ram: Ram, running: Option<Running>) -> Result<(u64, String), Failure> {
     let process = running.map_or_else(|| "self".to_owned(), |running| running.pid.to_string());
     let bounds = || {
         Bounds::read_of(Path::new("/"), &process).ok_or_else(|| {
             Failure::ebb(
                 "--ram",
-                "/proc/meminfo cannot be read, so there is nothing to take a part of",
+                "/proc/meminfo cannot be read, so Ebb cannot work out a percentage or auto",
                 "give a size such as --ram 1G",
             )
         })
@@ -89,6 +90,6 @@ mod tests {
     fn what_a_running_tree_holds_is_room_to_it() {
         let running = Running { pid: std::process::id() as i32, held_bytes: 100 << 20 };
         let (_, source) = budget(Ram::Auto, Some(running)).unwrap();
-        assert!(source.contains(" and 100.0 MiB held already, "), "{source}");
+        assert!(source.contains(", plus 100.0 MiB already held, "), "{source}");
     }
 }

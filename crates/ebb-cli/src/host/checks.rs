@@ -1,6 +1,6 @@
-//! What this host allows: each need of Ebb, tried, with what blocks it and how to mend that.
+//! What this host allows. Each check tries one need of Ebb, and says what blocks it and how to fix that.
 //!
-//! `ebb doctor` shows all of it; `ebb run` asks for the essential part only.
+//! `ebb doctor` shows all checks. `ebb run` makes only the essential ones.
 
 use std::io;
 use std::path::Path;
@@ -13,11 +13,11 @@ use crate::host::limit::Bounds;
 use crate::host::probe;
 use crate::host::spill;
 
-/// How a need is met.
+/// How well a need is met.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Status {
     Ok,
-    /// Ebb works, but slower or with less than it could have.
+    /// Ebb works, but is slower or has less than it could have.
     Limited,
     /// `ebb run` refuses to start.
     Blocked,
@@ -40,9 +40,9 @@ pub struct Check {
     pub status: Status,
     /// What was found.
     pub found: String,
-    /// What Ebb uses, where there is a choice.
+    /// The mechanism that Ebb uses, where it has a choice.
     pub mechanism: Option<&'static str>,
-    /// What to do when the status is not `Ok`.
+    /// What to do if the status is not `Ok`.
     pub remedy: Option<String>,
 }
 
@@ -63,20 +63,20 @@ impl Check {
         Self { remedy: Some(remedy.into()), ..self }
     }
 
-    /// The check as a reason not to start, when it is one.
+    /// Fails if the check is a reason not to start.
     fn failure(self) -> Result<(), Failure> {
         match self.status {
             Status::Ok | Status::Limited => Ok(()),
             Status::Blocked => Err(Failure::ebb(
                 self.name,
                 self.found,
-                self.remedy.unwrap_or_else(|| "`ebb doctor` tells more".to_owned()),
+                self.remedy.unwrap_or_else(|| "run `ebb doctor` for details".to_owned()),
             )),
         }
     }
 }
 
-/// Below `/proc/sys`.
+/// Reads a kernel parameter by its path below `/proc/sys`.
 fn sysctl(name: &str) -> Option<String> {
     std::fs::read_to_string(Path::new("/proc/sys").join(name)).ok().map(|text| text.trim().to_owned())
 }
@@ -87,7 +87,7 @@ fn filtered() -> bool {
     status.lines().any(|line| line.strip_prefix("Seccomp:").is_some_and(|mode| mode.trim() == "2"))
 }
 
-/// Who refuses a system call, judged by its error, and what to do.
+/// Guesses from the error who refuses a system call. Returns that, and what to do about it.
 fn refusal(call: &str, since: &str, error: &io::Error) -> (String, String) {
     let (release, _) = sys::kernel();
     let newer = format!("run on Linux {since} or newer");
@@ -117,7 +117,7 @@ fn refusal(call: &str, since: &str, error: &io::Error) -> (String, String) {
 fn userfaultfd() -> Check {
     const NAME: &str = "userfaultfd";
     match probe::features() {
-        Ok(_) => Check::ok(NAME, "the system call works for faults of user mode, without privilege")
+        Ok(_) => Check::ok(NAME, "the system call works for user-mode faults, without privileges")
             .using("userfaultfd(UFFD_USER_MODE_ONLY)"),
         Err(error) => {
             let (found, remedy) = refusal("userfaultfd", "5.11", &error);
@@ -138,7 +138,7 @@ fn feature(name: &'static str, mask: u64, since: &str, offered: &io::Result<u64>
     )
 }
 
-/// The budget of the `ebb` that this one runs under, bytes.
+/// The budget, in bytes, of the `ebb` that this one runs under; none if it runs under no other.
 pub fn outer_budget() -> Option<u64> {
     let preloaded = std::env::var_os("LD_PRELOAD")?;
     let has_agent = preloaded.to_string_lossy().contains("libebb_agent.so");
@@ -148,11 +148,12 @@ pub fn outer_budget() -> Option<u64> {
 fn dispatch() -> Check {
     const NAME: &str = "system-call dispatch";
     if outer_budget().is_some() {
-        // It is refused to this process, which is managed itself, and not to what it starts.
-        return Check::ok(NAME, "in use: this ebb runs under another").using("Syscall User Dispatch");
+        // The outer agent refuses dispatch to this process, because it manages it. It does not refuse dispatch to what
+        // this process starts.
+        return Check::ok(NAME, "in use: this ebb runs under another `ebb run`").using("Syscall User Dispatch");
     }
     match probe::syscall_user_dispatch() {
-        Ok(()) => Check::ok(NAME, "a call was caught").using("Syscall User Dispatch"),
+        Ok(()) => Check::ok(NAME, "a test call was intercepted").using("Syscall User Dispatch"),
         Err(error) => {
             let (found, remedy) = refusal("prctl(PR_SET_SYSCALL_USER_DISPATCH)", "5.11", &error);
             Check::new(NAME, Status::Blocked, found).mend(remedy)
@@ -160,7 +161,7 @@ fn dispatch() -> Check {
     }
 }
 
-/// What must work before a program can be managed, each with its remedy.
+/// Checks what must work before a program can be managed. Fails with the first need that is blocked.
 pub fn preflight() -> Result<(), Failure> {
     userfaultfd().failure()?;
     let offered = probe::features();
@@ -190,7 +191,7 @@ fn kernel() -> Check {
 }
 
 fn seccomp() -> Check {
-    let found = if filtered() { "a filter watches this process" } else { "no filter" };
+    let found = if filtered() { "a filter applies to this process" } else { "no filter" };
     Check::ok("seccomp", found)
 }
 
@@ -218,7 +219,7 @@ fn moving(offered: &io::Result<u64>) -> Option<Check> {
             Ok(()) => Check::ok(NAME, "a page was moved").using(NAME),
             Err(error) => Check::new(NAME, Status::Limited, format!("offered, but moving a page failed: {error}"))
                 .using(COPYING)
-                .mend("report this with the kernel's version"),
+                .mend("report this, with the kernel version"),
         }
     };
     Some(check)
@@ -238,8 +239,8 @@ fn vectored_drop() -> Check {
     const NAME: &str = "process_madvise";
     match probe::process_madvise() {
         Ok(()) => Check::ok(NAME, "MADV_DONTNEED on this process works").using("many ranges dropped in one call"),
-        Err(error) => Check::new(NAME, Status::Limited, format!("MADV_DONTNEED on this process: {error}"))
-            .using("madvise(MADV_DONTNEED), one range a call")
+        Err(error) => Check::new(NAME, Status::Limited, format!("MADV_DONTNEED on this process fails: {error}"))
+            .using("madvise(MADV_DONTNEED), one range per call")
             .mend("run on Linux 6.13 or newer"),
     }
 }
@@ -270,7 +271,7 @@ fn memory(bounds: Option<&Bounds>) -> Check {
     )
 }
 
-/// Address space that Ebb reserves for its tables, about; none of it costs memory until it is used.
+/// Roughly how much address space Ebb reserves for its tables. It costs no memory until it is used.
 const RESERVATION_BYTES: usize = 16 << 30;
 
 fn address_space() -> Check {
@@ -286,7 +287,7 @@ fn address_space() -> Check {
             Status::Blocked,
             format!("RLIMIT_AS {shown}; {} cannot be reserved: {error}", human_bytes(RESERVATION_BYTES as u64)),
         )
-        .mend("`ulimit -v unlimited`, and `sysctl vm.overcommit_memory=0` if it is 2"),
+        .mend("`ulimit -v unlimited`; if vm.overcommit_memory is 2, `sysctl vm.overcommit_memory=0`"),
     }
 }
 
@@ -298,7 +299,7 @@ fn shown_limit(limit: u64, bytes: bool) -> String {
     }
 }
 
-/// Descriptors that Ebb keeps open beside the program's.
+/// Fewest descriptors with which Ebb's own fit in beside the program's.
 const DESCRIPTORS_MIN: u64 = 64;
 
 fn descriptors() -> Check {
@@ -318,7 +319,7 @@ fn other_limits() -> Check {
     Check::ok(
         "other limits",
         format!(
-            "RLIMIT_MEMLOCK {}; RLIMIT_STACK {}; stacks are not managed, what is locked is not evicted",
+            "RLIMIT_MEMLOCK {}; RLIMIT_STACK {}; Ebb does not manage stacks and does not evict locked memory",
             shown_limit(memlock, true),
             shown_limit(stack, true)
         ),
@@ -337,29 +338,29 @@ fn overcommit() -> Check {
     let mode = sysctl("vm/overcommit_memory").unwrap_or_else(|| "unknown".to_owned());
     let found = format!("vm.overcommit_memory = {mode}");
     if mode == "2" {
-        Check::new(
-            NAME,
-            Status::Limited,
-            format!("{found}: the kernel refuses memory that Ebb could have found room for"),
-        )
-        .mend("`sysctl vm.overcommit_memory=0`")
+        Check::new(NAME, Status::Limited, format!("{found}: the kernel refuses memory that Ebb could make room for"))
+            .mend("`sysctl vm.overcommit_memory=0`")
     } else {
         Check::ok(NAME, found)
     }
 }
 
-/// Less free space than this is worth a word.
+/// With less free space than this, the spill directory is reported as limited.
 const SPILL_FREE_BYTES_MIN: u64 = 1 << 30;
 
 fn spill_directory() -> Check {
     const NAME: &str = "spill directory";
-    const ELSEWHERE: &str = "name another with --swap file:DIR or EBB_TMPDIR=DIR";
+    const ELSEWHERE: &str = "name another directory with --swap file:DIR or EBB_TMPDIR=DIR";
     match spill::examine(&spill::default_directory()) {
         Ok(dir) => {
             let found = format!("{}: {} free", dir.path.display(), human_bytes(dir.free_bytes));
             if dir.in_memory {
-                Check::new(NAME, Status::Limited, format!("{found}, but in memory: spilling there saves nothing"))
-                    .mend(ELSEWHERE)
+                Check::new(
+                    NAME,
+                    Status::Limited,
+                    format!("{found}, but this file system is in memory: spilling there saves no RAM"),
+                )
+                .mend(ELSEWHERE)
             } else if dir.free_bytes < SPILL_FREE_BYTES_MIN {
                 Check::new(NAME, Status::Limited, found).mend(ELSEWHERE)
             } else {

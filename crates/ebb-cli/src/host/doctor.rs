@@ -29,8 +29,8 @@ fn text(checks: &[Check], works: bool) -> String {
     let limited = checks.iter().filter(|check| check.status == Status::Limited).count();
     let _ = match (works, limited) {
         (true, 0) => writeln!(out, "\n`ebb run` works here."),
-        (true, limited) => writeln!(out, "\n`ebb run` works here, with {limited} of its means limited."),
-        (false, _) => writeln!(out, "\n`ebb run` does not work here: mend what is blocked."),
+        (true, limited) => writeln!(out, "\n`ebb run` works here, with limitations ({limited} of the checks above)."),
+        (false, _) => writeln!(out, "\n`ebb run` does not work here: fix what is blocked."),
     };
     out
 }
@@ -77,7 +77,7 @@ mod tests {
                 "uses: means",
                 "remedy: mend it",
                 "",
-                "`ebb run` does not work here: mend what is blocked."
+                "`ebb run` does not work here: fix what is blocked."
             ]
         );
     }

@@ -1,7 +1,7 @@
-//! What will run when PROGRAM is executed, and whether the agent can come along.
+//! What will run when PROGRAM is executed, and whether the agent can be loaded into it.
 //!
-//! The agent is a library that the dynamic loader of glibc puts into the program. So the question is which ELF image the
-//! kernel ends up with, through however many `#!` lines, and whether that image has a loader that heeds `LD_PRELOAD`.
+//! The agent is a library that glibc's dynamic loader puts into the program. So the question is which ELF image the
+//! kernel ends up with, through any number of `#!` lines, and whether that image has a loader that heeds `LD_PRELOAD`.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -18,16 +18,16 @@ use object::read::elf::{FileHeader, ProgramHeader};
 use crate::base::path;
 use crate::base::sys;
 
-/// What the kernel reads of a file to see what it is.
+/// How much of a file the kernel reads to recognise its format.
 const HEAD_BYTES: usize = 256;
 
 /// How many `#!` lines the kernel follows.
 const INTERPRETERS_MAX: usize = 5;
 
-/// The only machine that the agent is made for.
+/// The only machine that the agent is built for.
 const MACHINE: u16 = elf::EM_X86_64;
 
-/// Why the agent cannot come along.
+/// Why the agent cannot be loaded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Obstacle {
     Static,
@@ -53,7 +53,7 @@ pub enum Obstacle {
     },
     Malformed,
     TooManyInterpreters,
-    /// Not of the program itself, but of its environment.
+    /// Lies in the program's environment, not in the program.
     Sanitizer {
         library: String,
     },
@@ -70,37 +70,37 @@ impl fmt::Display for Obstacle {
                 write!(f, "it is set-group-ID (group {group}), so the loader ignores preloaded libraries")
             }
             Self::Capabilities => write!(f, "it has file capabilities, so the loader ignores preloaded libraries"),
-            Self::ThirtyTwoBit => write!(f, "it is a 32-bit program, and the agent is a 64-bit library"),
+            Self::ThirtyTwoBit => write!(f, "it is a 32-bit program, but Ebb's agent is a 64-bit library"),
             Self::ForeignMachine { machine } => {
-                write!(f, "it is made for another machine (ELF machine {machine}), and the agent for x86-64")
+                write!(f, "it is built for another machine (ELF machine {machine}), but Ebb's agent for x86-64")
             }
-            Self::Musl { loader } => write!(f, "it is linked with musl ({loader}), and the agent with glibc"),
+            Self::Musl { loader } => write!(f, "it is linked with musl ({loader}), but Ebb's agent with glibc"),
             Self::UnknownLoader { loader } => {
-                write!(f, "its loader {loader} is not glibc's, which the agent is linked with")
+                write!(f, "its loader {loader} is not the glibc loader, which Ebb's agent needs")
             }
             Self::Unreadable { error } => {
                 write!(f, "it can be executed but not read ({error}), so Ebb cannot tell what it is")
             }
             Self::Malformed => write!(f, "its ELF header is damaged"),
             Self::TooManyInterpreters => {
-                write!(f, "its #! lines lead through more than {INTERPRETERS_MAX} interpreters")
+                write!(f, "its #! lines form a chain of more than {INTERPRETERS_MAX} interpreters")
             }
             Self::Sanitizer { library } => {
-                write!(f, "LD_PRELOAD has {library}, a sanitizer's runtime, beside which Ebb is not known to work")
+                write!(f, "LD_PRELOAD loads {library}, a sanitizer runtime, and Ebb is not known to work with it")
             }
         }
     }
 }
 
 impl Obstacle {
-    /// What a user can do about it, beyond running it unmanaged.
+    /// What a user can do about it, other than running the program unmanaged.
     pub fn remedy(&self) -> &'static str {
         match self {
             Self::Static | Self::Musl { .. } | Self::UnknownLoader { .. } => {
                 "use a build that is dynamically linked with glibc"
             }
             Self::SetUser { .. } | Self::SetGroup { .. } | Self::Capabilities => {
-                "run it as the user it needs, from a copy without these rights"
+                "copy it without these rights, and run the copy as the user it needs"
             }
             Self::ThirtyTwoBit | Self::ForeignMachine { .. } => "use its x86-64 build",
             Self::Unreadable { .. } => "give yourself read permission",
@@ -114,13 +114,13 @@ impl Obstacle {
 /// What the kernel will execute.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Image {
-    /// PROGRAM's file, then each interpreter that a `#!` line names.
+    /// PROGRAM's file, followed by each interpreter that a `#!` line names.
     pub chain: Vec<PathBuf>,
-    /// What keeps the last of them from being managed.
+    /// What keeps the last file of the chain from being managed.
     pub obstacle: Option<Obstacle>,
 }
 
-/// Whose rights decide what a set-user-ID bit means.
+/// Who executes the program: that decides what a set-user-ID bit means.
 #[derive(Debug, Clone, Copy)]
 pub struct Identity {
     pub user: u32,
@@ -129,7 +129,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Of this process.
+    /// The identity of this process.
     pub fn current() -> Self {
         let (user, group) = sys::identity();
         Self { user, group, no_new_privileges: sys::no_new_privileges() }
@@ -143,7 +143,7 @@ struct Shebang {
     argument: Option<OsString>,
 }
 
-/// Splits a `#!` line as the kernel does (fs/binfmt_script.c). `None`: no such line, or one that names nothing.
+/// Splits a `#!` line as the kernel does (fs/binfmt_script.c). None if there is no such line, or if it names nothing.
 fn shebang(head: &[u8]) -> Option<Shebang> {
     let blank = |byte: &u8| *byte == b' ' || *byte == b'\t';
     let rest = head.strip_prefix(b"#!")?;
@@ -158,7 +158,7 @@ fn shebang(head: &[u8]) -> Option<Shebang> {
     })
 }
 
-/// The program that `env NAME` would run: env(1) is where most scripts go for their interpreter.
+/// The program that `env NAME` on a `#!` line would run. Most scripts find their interpreter through env(1).
 fn behind_env(line: &Shebang, search_path: Option<&OsStr>) -> Option<PathBuf> {
     if line.interpreter.file_name() != Some(OsStr::new("env")) {
         return None;
@@ -166,7 +166,8 @@ fn behind_env(line: &Shebang, search_path: Option<&OsStr>) -> Option<PathBuf> {
     let argument = line.argument.as_deref()?.as_bytes();
     let words: Vec<&[u8]> = argument.split(|byte| byte.is_ascii_whitespace()).filter(|word| !word.is_empty()).collect();
     let name = match words.as_slice() {
-        // Without -S the kernel hands the rest of the line over as one word, which env looks for as it is.
+        // The kernel hands the rest of the line to env as one word. Without -S, env looks for a program of exactly that
+        // name.
         [b"-S", name, ..] => name,
         [name] => name,
         _ => return None,
@@ -177,8 +178,8 @@ fn behind_env(line: &Shebang, search_path: Option<&OsStr>) -> Option<PathBuf> {
     path::resolve(OsStr::from_bytes(name), search_path).ok()
 }
 
-/// Looks at the file at `program`, and at what its `#!` lines lead to. A file that is not there ends the chain without
-/// an obstacle: the kernel's own answer to execve(2) is the better error.
+/// Inspects the file at `program`, and the files that its `#!` lines lead to. A missing file ends the chain without an
+/// obstacle: execve(2) itself gives the better error.
 pub fn inspect(program: &Path, search_path: Option<&OsStr>, identity: Identity) -> Image {
     let mut chain = vec![program.to_owned()];
     loop {
@@ -197,7 +198,7 @@ pub fn inspect(program: &Path, search_path: Option<&OsStr>, identity: Identity) 
             Err(obstacle) => return Image { chain, obstacle: Some(obstacle) },
         };
         if let Some(behind) = next {
-            // env(1) itself must be managed too, or the agent is gone before it gets there.
+            // env(1) must be manageable, too: otherwise the agent is gone before env gets to the interpreter.
             if let Err(obstacle) = look_at(&chain[chain.len() - 1], identity) {
                 return Image { chain, obstacle: Some(obstacle) };
             }
@@ -210,7 +211,8 @@ pub fn inspect(program: &Path, search_path: Option<&OsStr>, identity: Identity) 
     }
 }
 
-/// What keeps the program that a process runs from being managed: that of `/proc/PID/exe`, which is no script.
+/// What keeps a running program from being managed. `executable` is the process's `/proc/PID/exe`, which is never a
+/// script.
 pub fn obstacle(executable: &Path, identity: Identity) -> Option<Obstacle> {
     look_at(executable, identity).err()
 }
@@ -218,7 +220,7 @@ pub fn obstacle(executable: &Path, identity: Identity) -> Option<Obstacle> {
 enum Kind {
     Managed,
     Script(Shebang),
-    /// Neither ELF nor `#!`: execvp(3) hands it to the shell.
+    /// Neither ELF nor `#!`: execvp(3) hands the file to the shell.
     ShellScript,
     Absent,
 }
@@ -253,7 +255,8 @@ fn look_at(path: &Path, identity: Identity) -> Result<Kind, Obstacle> {
     Ok(Kind::Managed)
 }
 
-/// What makes the kernel start a program in secure mode, in which the loader ignores `LD_PRELOAD` (security/commoncap.c).
+/// What makes the kernel start a program in secure mode (security/commoncap.c). In secure mode the loader ignores
+/// `LD_PRELOAD`.
 struct Rights {
     mode: u32,
     owner: u32,
@@ -263,7 +266,7 @@ struct Rights {
 
 impl Rights {
     fn check(&self, identity: Identity) -> Result<(), Obstacle> {
-        // Without execute permission for the group, the bit once meant mandatory locking.
+        // Without execute permission for the group, the bit does not set the group. It once meant mandatory locking.
         let set_group = libc::S_ISGID | libc::S_IXGRP;
         if self.mode & libc::S_ISUID != 0 && self.owner != identity.user {
             Err(Obstacle::SetUser { owner: self.owner })
@@ -277,7 +280,7 @@ impl Rights {
     }
 }
 
-/// Whether a glibc loader that heeds `LD_PRELOAD` will load the ELF file.
+/// Fails unless the ELF file will be loaded by a glibc loader that heeds `LD_PRELOAD`.
 fn loaded_by(head: &[u8], file: File) -> Result<(), Obstacle> {
     let (Some(class), Some(machine)) = (head.get(4), head.get(18..20)) else { return Err(Obstacle::Malformed) };
     let machine = match head[5] {
@@ -319,7 +322,7 @@ enum Loader {
     At(String),
 }
 
-/// `None` when the file is malformed.
+/// Finds the loader that the file names. None if the file is malformed.
 fn loader(data: &ReadCache<File>) -> Option<Loader> {
     let header = elf::FileHeader64::<object::Endianness>::parse(data).ok()?;
     let endian = header.endian().ok()?;
@@ -329,7 +332,7 @@ fn loader(data: &ReadCache<File>) -> Option<Loader> {
             return Some(Loader::At(String::from_utf8_lossy(name).into_owned()));
         }
     }
-    // The loader has no loader, but names itself.
+    // The loader itself names no loader, but has a name of its own (DT_SONAME).
     for segment in segments {
         let Some(dynamic) = segment.dynamic(endian, data).ok()? else { continue };
         let strings = dynamic_strings(endian, data, segments, dynamic)?;
@@ -346,7 +349,7 @@ fn loader(data: &ReadCache<File>) -> Option<Loader> {
     Some(Loader::None)
 }
 
-/// The string table of the dynamic section, empty when it has none.
+/// The string table of the dynamic section; empty if the section has none.
 fn dynamic_strings<'data>(
     endian: object::Endianness,
     data: &'data ReadCache<File>,

@@ -1,19 +1,19 @@
-//! How much memory this process may use: the cgroups it is in, and the machine.
+//! How much memory a process may use: limits of its cgroups, and of the machine.
 //!
-//! All files are read below a root directory, which is `/` outside tests.
+//! All files are read below a root directory, which is `/` except in tests.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::base::size::human_bytes;
 
-/// A memory limit of one cgroup.
+/// One memory limit of a cgroup.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CgroupLimit {
-    /// The limit's file.
+    /// The file that holds the limit.
     pub file: PathBuf,
     pub limit_bytes: u64,
-    /// Memory charged to the group that reclaim cannot simply drop.
+    /// Memory charged to the group, without the inactive file pages, which reclaim can simply drop.
     pub used_bytes: u64,
 }
 
@@ -23,23 +23,23 @@ impl CgroupLimit {
     }
 }
 
-/// What bounds the memory of this process.
+/// What bounds the memory of a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Bounds {
-    /// Limits of this process's cgroups and their visible ancestors, tightest first.
+    /// Limits of the process's cgroups and their visible ancestors, tightest first.
     pub cgroups: Vec<CgroupLimit>,
     pub total_bytes: u64,
     pub available_bytes: u64,
 }
 
-/// A number of bytes and where it comes from.
+/// A number of bytes, and a text that says where it comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sourced {
     pub bytes: u64,
     pub source: String,
 }
 
-/// Above this, a version 1 limit means none: the kernel reports its largest page-aligned number.
+/// From this value on, a version 1 limit means unlimited: the kernel then reports its largest page-aligned number.
 const UNLIMITED_BYTES: u64 = 1 << 60;
 
 /// Least and most memory that `auto` leaves for what Ebb does not manage: stacks, program files, kernel memory.
@@ -51,7 +51,7 @@ impl Bounds {
         Self::read_of(root, "self")
     }
 
-    /// Reads the bounds of a process: its number.
+    /// Reads the bounds of a process. `process` is its number, or `self`.
     pub fn read_of(root: &Path, process: &str) -> Option<Self> {
         let (total_bytes, available_bytes) = meminfo(root)?;
         let mut cgroups = cgroup_limits(root, process);
@@ -59,7 +59,7 @@ impl Bounds {
         Some(Self { cgroups, total_bytes, available_bytes })
     }
 
-    /// The tightest limit: what a percentage is a share of.
+    /// The tightest limit, which percentages refer to.
     pub fn limit(&self) -> Sourced {
         let machine = Sourced { bytes: self.total_bytes, source: "MemTotal".to_owned() };
         match self.cgroups.first() {
@@ -70,7 +70,7 @@ impl Bounds {
         }
     }
 
-    /// The memory that can still be had before a limit is met.
+    /// The memory that can still be used before a limit is reached.
     pub fn room(&self) -> Sourced {
         let machine = Sourced { bytes: self.available_bytes, source: "MemAvailable".to_owned() };
         let tightest = self.cgroups.iter().min_by_key(|cgroup| cgroup.room_bytes());
@@ -88,18 +88,18 @@ impl Bounds {
         }
     }
 
-    /// What `--ram auto` means: the room less an eighth, of which at least 16 MiB and at most 1 GiB, but never more than
-    /// half of the room.
+    /// The budget that `--ram auto` means: the room less headroom. The headroom is an eighth of the room, but at least
+    /// 16 MiB and at most 1 GiB, and never more than half of the room.
     pub fn auto(&self) -> Sourced {
         self.auto_with(0)
     }
 
-    /// The same for processes that hold so many bytes of what is used: that is room to them.
+    /// Likewise for processes that already hold `held_bytes` of the memory in use. Those bytes count as room.
     pub fn auto_with(&self, held_bytes: u64) -> Sourced {
         let mut room = self.room();
         if held_bytes > 0 {
             room.bytes += held_bytes;
-            room.source = format!("{} and {} held already", room.source, human_bytes(held_bytes));
+            room.source = format!("{}, plus {} already held", room.source, human_bytes(held_bytes));
         }
         let headroom = (room.bytes / 8).clamp(*HEADROOM_BYTES.start(), *HEADROOM_BYTES.end()).min(room.bytes / 2);
         let bytes = (room.bytes - headroom) & !0xfff;
@@ -123,7 +123,7 @@ enum Version {
     V2,
 }
 
-/// The path of this process in the hierarchy of `version`, as `/proc/self/cgroup` has it.
+/// The path of a process in the hierarchy of `version`. `text` is its `/proc/PID/cgroup`.
 fn cgroup_path(text: &str, version: Version) -> Option<&str> {
     text.lines().find_map(|line| {
         let mut fields = line.splitn(3, ':');
@@ -157,7 +157,8 @@ fn unescape(field: &str) -> String {
     out
 }
 
-/// Where the hierarchy of `version` is mounted: the path of its root within the hierarchy, and the mount point.
+/// Where the hierarchy of `version` is mounted. Returns the path of the mount's root in the hierarchy, and the mount
+/// point.
 fn cgroup_mount(text: &str, version: Version) -> Option<(String, String)> {
     text.lines().find_map(|line| {
         let (mount, filesystem) = line.split_once(" - ")?;
@@ -177,7 +178,7 @@ fn read_number(path: &Path) -> Option<u64> {
     fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 
-/// A number of a `NAME VALUE` line.
+/// Reads the number of the `NAME VALUE` line with this name.
 fn read_stat(path: &Path, name: &str) -> Option<u64> {
     let text = fs::read_to_string(path).ok()?;
     text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
@@ -185,7 +186,7 @@ fn read_stat(path: &Path, name: &str) -> Option<u64> {
 
 fn limits_of(dir: &Path, version: Version, out: &mut Vec<CgroupLimit>) {
     let (limit_files, usage_file, inactive): (&[&str], _, _) = match version {
-        // `memory.high` stops nobody, but a group above it is slowed to a crawl.
+        // `memory.high` does not stop a group, but slows one that exceeds it to a crawl.
         Version::V2 => (&["memory.max", "memory.high"], "memory.current", "inactive_file"),
         Version::V1 => (&["memory.limit_in_bytes"], "memory.usage_in_bytes", "total_inactive_file"),
     };
@@ -213,7 +214,8 @@ fn cgroup_limits(root: &Path, process: &str) -> Vec<CgroupLimit> {
             continue;
         };
         let point = root.join(point.trim_start_matches('/'));
-        // Inside a container the mount may show only part of the hierarchy; a path outside that part is seen from its top.
+        // Inside a container the mount may show only a part of the hierarchy. For a path outside that part, the part's
+        // top is used.
         let inside = Path::new(path).strip_prefix(&mount_root).unwrap_or(Path::new(""));
         let inside = if path.contains("/..") { Path::new("") } else { inside };
         for group in inside.ancestors() {

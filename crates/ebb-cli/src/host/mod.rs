@@ -1,4 +1,5 @@
-//! What this machine is and allows: limits, checks, the agent's file, where pages may spill, and what a program is before it runs.
+//! What this host is and allows: limits, checks, the agent's file, where pages may spill, and what a program is before
+//! it runs.
 
 pub mod agent;
 pub mod budget;

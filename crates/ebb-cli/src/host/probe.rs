@@ -1,4 +1,4 @@
-//! Tries what Ebb needs of the kernel, one thing each, and leaves no trace.
+//! Tries the kernel features that Ebb needs, each in a function of its own. Leaves no trace.
 //!
 //! An attempt that could end the process runs in a child.
 
@@ -26,11 +26,11 @@ pub const FEATURE_SIGBUS: u64 = g::UFFD_FEATURE_SIGBUS as u64;
 pub const FEATURE_WRITE_PROTECT: u64 = g::UFFD_FEATURE_PAGEFAULT_FLAG_WP as u64;
 pub const FEATURE_MOVE: u64 = g::UFFD_FEATURE_MOVE as u64;
 
-/// A userfaultfd for faults of user mode, which needs no privilege.
+/// A userfaultfd for user-mode faults only, which needs no privilege.
 pub struct UserFault(OwnedFd);
 
 impl UserFault {
-    /// Makes one by the system call.
+    /// Opens one by the system call.
     pub fn open() -> io::Result<Self> {
         let flags = libc::O_CLOEXEC | libc::O_NONBLOCK | g::UFFD_USER_MODE_ONLY as i32;
         // SAFETY: makes a descriptor and touches no memory.
@@ -39,7 +39,7 @@ impl UserFault {
         Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
-    /// The handshake: asks for `features`, and returns all that the kernel offers.
+    /// Performs the handshake: asks for `features`, and returns all features that the kernel offers.
     pub fn handshake(&self, features: u64) -> io::Result<u64> {
         let mut api = g::uffdio_api { api: g::UFFD_API as u64, features, ioctls: 0 };
         self.call(ioctl::UFFDIO_API, &mut api)?;
@@ -156,12 +156,12 @@ pub fn reserve(len: usize) -> io::Result<()> {
     Mapping::new(len).map(drop)
 }
 
-/// What SYSCALL_USER_DISPATCH asks before each system call.
+/// The byte that the kernel reads before each system call (Syscall User Dispatch).
 static SELECTOR: AtomicU8 = AtomicU8::new(0);
 /// `si_code` of the SIGSYS that arrived.
 static CAUGHT: AtomicI32 = AtomicI32::new(0);
 
-/// `si_code` of a call caught by Syscall User Dispatch.
+/// The `si_code` of a call that Syscall User Dispatch caught.
 const SYS_USER_DISPATCH: i32 = 2;
 
 extern "C" fn on_sigsys(_signal: libc::c_int, info: *mut libc::siginfo_t, _context: *mut libc::c_void) {
@@ -171,7 +171,7 @@ extern "C" fn on_sigsys(_signal: libc::c_int, info: *mut libc::siginfo_t, _conte
     CAUGHT.store(unsafe { (*info).si_code }, Relaxed);
 }
 
-/// The exit status of the child below: 0 when a call was caught, an errno, or this.
+/// Exit status of the child that caught no call. 0 says that a call was caught; any other status is an errno.
 const NOT_CAUGHT: i32 = 255;
 
 fn catch_one_call() -> i32 {

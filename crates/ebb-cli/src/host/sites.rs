@@ -1,13 +1,14 @@
-//! Where this host's libc makes the system calls by which a small process grows, starts threads, forks and execs.
+//! Finds the sites of this host's libc: the system calls by which a small process grows, starts threads, forks and
+//! execs.
 //!
-//! A process under Ebb begins dormant (`ebb-agent`, `dormant`): the agent puts a jump in the place of `mov eax, NUMBER`
-//! in front of a few `syscall` instructions of libc, and notices there that the process grows. Finding those places
-//! takes a decoder, so it is done here, once, in the libc that `ebb` itself runs with; processes get the table, and use
-//! it when theirs is the same libc, by its build ID. Where anything is not as expected there is no table, and
-//! processes are managed from their start on.
+//! A process under Ebb begins dormant (`ebb-agent`, `dormant`). A few `syscall` instructions of libc follow a
+//! `mov eax, NUMBER`. The agent replaces these moves with jumps, and so notices that the process grows. Finding the
+//! sites takes a decoder. So `ebb` finds them once, in the libc that it runs with itself, and hands every process the
+//! table. A process uses the table if its libc has the same build ID. If anything is not as expected, there is no
+//! table, and processes are managed from their start.
 //!
-//! Invariant: each place in the table is the first of two instructions, `mov eax, imm32` (5 bytes) and `syscall`, of a
-//! function in which no branch leads into the first.
+//! Invariant: each site in the table is the first of two instructions, `mov eax, imm32` (5 bytes) and `syscall`. No
+//! branch in their function leads into the middle of the first.
 
 use std::ffi::CStr;
 use std::fmt::Write;
@@ -15,7 +16,8 @@ use std::mem::size_of;
 
 use iced_x86::{Code, Decoder, DecoderOptions, Instruction, OpKind};
 
-/// What must be found, by the function that has it, or no table is made: growth, threads, processes, programs.
+/// Functions that must have a site, and its system call. They cover growth, threads, processes and programs. If a
+/// function has no site, no table is made.
 const REQUIRED: [(&CStr, i64); 6] = [
     (c"brk", libc::SYS_brk),
     (c"mmap", libc::SYS_mmap),
@@ -24,20 +26,21 @@ const REQUIRED: [(&CStr, i64); 6] = [
     (c"_Fork", libc::SYS_clone),
     (c"execve", libc::SYS_execve),
 ];
-/// Where it is has no public name: found by its number, and must be.
+/// Another call that must have a site. The function that makes it has no public name, so only the call's number finds
+/// it.
 const HIDDEN: i64 = libc::SYS_clone3;
 /// Bytes of `mov eax, imm32; syscall`.
 const SITE_BYTES: usize = 7;
 const PAGE_BYTES: u64 = 4096;
-/// Most that an agent has room for.
+/// Most sites that an agent has room for.
 const SITES_MAX: usize = 16;
 /// Longest build ID.
 const BUILD_ID_BYTES_MAX: usize = 32;
 
-/// A loaded library, in this process.
+/// A library that is loaded in this process.
 struct Library {
     base: u64,
-    /// Executable part, as addresses.
+    /// Start and end address of the executable segment.
     text: (u64, u64),
     unwind_header: u64,
     build_id: Vec<u8>,
@@ -54,15 +57,17 @@ impl Library {
     }
 
     fn text(&self) -> &'static [u8] {
-        // SAFETY: the executable segment, which is readable on x86-64 and which nobody changes: a process whose agent
-        // patches it runs under another `ebb`, and has done so before this code runs.
+        // SAFETY: the executable segment is readable on x86-64, and nobody changes it now. If this process runs under
+        // another `ebb`, the outer agent has patched it before this code runs.
         unsafe { self.bytes(self.text.0, (self.text.1 - self.text.0) as usize) }
     }
 
-    /// Start of the function that holds `at`, and of the next one: from the sorted table in `.eh_frame_hdr`.
+    /// Finds the function that holds `at` in the sorted table of `.eh_frame_hdr`. Returns its start, and the start of
+    /// the next one.
     fn function(&self, at: u64) -> Option<(u64, u64)> {
         const VERSION: u8 = 1;
-        /// Relative to the header, four bytes, signed (`DW_EH_PE_datarel | DW_EH_PE_sdata4`); and a count of four bytes.
+        /// Offsets relative to the header: four bytes, signed (`DW_EH_PE_datarel | DW_EH_PE_sdata4`). The count has
+        /// four bytes, too.
         const TABLE_ENCODING: u8 = 0x3b;
         const COUNT_ENCODING: u8 = 0x03;
         const HEAD_BYTES: usize = 12;
@@ -99,7 +104,7 @@ unsafe extern "C" fn on_library(info: *mut libc::dl_phdr_info, _: usize, out: *m
         return 0;
     }
     let mut this = Library { base: info.dlpi_addr, text: (0, 0), unwind_header: 0, build_id: Vec::new() };
-    // SAFETY: the loader says how many there are.
+    // SAFETY: the loader says how many headers there are.
     let headers = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()) };
     for header in headers {
         let start = this.base + header.p_vaddr;
@@ -118,7 +123,7 @@ unsafe extern "C" fn on_library(info: *mut libc::dl_phdr_info, _: usize, out: *m
     1
 }
 
-/// The build ID among the notes of a segment.
+/// Finds the build ID among the notes of a segment.
 fn build_id(mut notes: &[u8]) -> Option<&[u8]> {
     const NT_GNU_BUILD_ID: u32 = 3;
     let word = |bytes: &[u8], i: usize| bytes.get(i * 4..i * 4 + 4)?.try_into().ok().map(u32::from_le_bytes);
@@ -134,7 +139,7 @@ fn build_id(mut notes: &[u8]) -> Option<&[u8]> {
 
 fn find_libc() -> Option<Library> {
     let mut found: Option<Library> = None;
-    // SAFETY: the callback is called with each loaded library, and `found` while this call lasts.
+    // SAFETY: the callback runs for each loaded library during this call only, and `found` outlives the call.
     unsafe { libc::dl_iterate_phdr(Some(on_library), (&raw mut found).cast()) };
     found.filter(|l| l.text.0 != 0 && l.unwind_header != 0 && (1..=BUILD_ID_BYTES_MAX).contains(&l.build_id.len()))
 }
@@ -145,10 +150,11 @@ fn symbol(name: &CStr) -> Option<u64> {
     (at != 0).then_some(at)
 }
 
-/// Where `code` has the bytes of a site, and for which system call; its numbers fit in two bytes.
+/// Finds the bytes of sites in `code`. Returns each site's system call and offset. The numbers of system calls fit in
+/// two bytes.
 fn candidates(code: &[u8]) -> impl Iterator<Item = (i64, usize)> {
     const MOV_EAX: u8 = 0xb8;
-    /// The upper half of the number, and `syscall`: one search, instead of one for each number.
+    /// The upper half of the number, and `syscall`. So one search finds all numbers.
     const COMMON: [u8; 4] = [0, 0, 0x0f, 0x05];
     memchr::memmem::find_iter(code, &COMMON).filter_map(|at| {
         let start = (at + COMMON.len()).checked_sub(SITE_BYTES)?;
@@ -157,8 +163,8 @@ fn candidates(code: &[u8]) -> impl Iterator<Item = (i64, usize)> {
     })
 }
 
-/// Whether the instructions of `code`, a function at address `start`, are such that a jump may take the place of the
-/// first instruction at `site`.
+/// Whether a jump may replace the first instruction at `site`. `code` is the whole function, which starts at address
+/// `start`.
 fn may_be_patched(code: &[u8], start: u64, site: u64, number: i64) -> bool {
     let mut decoder = Decoder::with_ip(64, code, start, DecoderOptions::NONE);
     let mut instruction = Instruction::default();
@@ -186,7 +192,7 @@ fn may_be_patched(code: &[u8], start: u64, site: u64, number: i64) -> bool {
     is_site && is_call
 }
 
-/// Places of system call `number` among the `candidates` of the library; none when one of them cannot be patched.
+/// The sites of system call `number` among the `candidates`. None if one of them cannot be patched.
 fn sites_of(library: &Library, candidates: &[(i64, usize)], number: i64) -> Option<Vec<u64>> {
     let text = library.text();
     let mut found = Vec::new();
@@ -202,8 +208,8 @@ fn sites_of(library: &Library, candidates: &[(i64, usize)], number: i64) -> Opti
     Some(found)
 }
 
-/// The table as `EBB_SITES` has it: build ID, offset of `__errno_location`, and `NUMBER@OFFSET` of each site, all in
-/// hexadecimal digits. None where this libc is not understood.
+/// The table in the format of `EBB_SITES`: build ID, offset of `__errno_location`, and `NUMBER@OFFSET` of each site,
+/// all in hexadecimal digits. None if this libc does not have the expected form.
 pub fn table() -> Option<String> {
     let library = find_libc()?;
     let candidates: Vec<(i64, usize)> = candidates(library.text()).collect();
@@ -223,7 +229,8 @@ pub fn table() -> Option<String> {
     if !sites.iter().any(|(number, _)| *number == HIDDEN) {
         return None;
     }
-    // fexecve and its like: noticed where that costs no further page of memory in each process.
+    // fexecve and its like are noticed only at sites on pages that are patched anyway. Elsewhere, a site would cost
+    // each process another page of memory.
     let is_free = |site: &u64| sites.iter().any(|(_, other)| other / PAGE_BYTES == site / PAGE_BYTES);
     let free: Vec<u64> = sites_of(&library, &candidates, libc::SYS_execveat)?.into_iter().filter(is_free).collect();
     sites.extend(free.into_iter().map(|site| (libc::SYS_execveat, site)));

@@ -1,4 +1,4 @@
-//! Where pages go that find no room in the compressed pool: the devices of `--swap`, and the directory of spill files.
+//! Where pages go that do not fit in the compressed pool: the devices of `--swap`, and the directory of spill files.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -9,36 +9,36 @@ use crate::base::failure::Failure;
 use crate::base::size::{human_bytes, parse_size};
 use crate::base::sys;
 
-/// Names the directory when `--swap` does not.
+/// The environment variable that names the directory when `--swap` does not.
 pub const DIRECTORY_VARIABLE: &str = "EBB_TMPDIR";
-/// The directory when nobody names one: on disk on nearly every system, unlike `/tmp`.
+/// The directory when nobody names one. Unlike `/tmp`, it is on disk on nearly every system.
 pub const DIRECTORY_DEFAULT: &str = "/var/tmp";
 
-/// More directories than this no process takes.
+/// The most directories that a process takes.
 const DIRECTORIES_MAX: usize = 8;
 /// Highest priority, as for swapon(8).
 const PRIO_MAX: u16 = 32767;
 
 const FORMS: &str = "use file, file:DIR, file:DIR,size=SIZE,prio=N or none";
 
-/// One `--swap`.
+/// One `--swap` option.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Device {
     None,
     File { dir: Option<PathBuf>, size_bytes: Option<u64>, prio: Option<u16> },
 }
 
-/// Reads a device after `option`, such as `--swap`: `file[:DIR][,size=SIZE][,prio=N]` or `none`.
+/// Parses a device: `file[:DIR][,size=SIZE][,prio=N]` or `none`. `option`, such as `--swap`, is what stands before it.
 pub fn parse_device(option: &str, spec: &OsStr) -> Result<Device, Failure> {
     let what = format!("{option} {}", spec.to_string_lossy());
     if spec == "none" {
         return Ok(Device::None);
     }
     let Some(mut place) = spec.as_bytes().strip_prefix(b"file") else {
-        return Err(Failure::ebb(what, "this is no kind of swap device", FORMS));
+        return Err(Failure::ebb(what, "unknown kind of swap device", FORMS));
     };
     let (mut size_bytes, mut prio) = (None, None);
-    // Options are looked for from the right, so that a directory may contain commas.
+    // Look for options from the right, so that a directory may contain commas.
     while let Some(comma) = place.iter().rposition(|byte| *byte == b',') {
         let option = &place[comma + 1..];
         let is_second = if let Some(size) = option.strip_prefix(b"size=") {
@@ -49,14 +49,14 @@ pub fn parse_device(option: &str, spec: &OsStr) -> Result<Device, Failure> {
             break;
         };
         if is_second {
-            return Err(Failure::ebb(what, "it gives an option twice", "leave one of them out"));
+            return Err(Failure::ebb(what, "it gives one option twice", "remove one of them"));
         }
         place = &place[..comma];
     }
     let dir = match place {
         [] => None,
         [b':', dir @ ..] if !dir.is_empty() => Some(PathBuf::from(OsStr::from_bytes(dir))),
-        _ => return Err(Failure::ebb(what, "after `file` comes `:DIR`, `,size=SIZE` or `,prio=N`", FORMS)),
+        _ => return Err(Failure::ebb(what, "only `:DIR`, `,size=SIZE` or `,prio=N` can follow `file`", FORMS)),
     };
     Ok(Device::File { dir, size_bytes, prio })
 }
@@ -71,37 +71,37 @@ fn option_prio(text: &[u8], what: &str) -> Result<u16, Failure> {
     let prio = digits.and_then(|digits| digits.parse().ok()).filter(|prio| *prio <= PRIO_MAX);
     prio.ok_or_else(|| {
         let remedy = format!("write a number from 0 to {PRIO_MAX}; the highest is filled first");
-        Failure::ebb(what, "this is no priority", remedy)
+        Failure::ebb(what, "this is not a valid priority", remedy)
     })
 }
 
-/// The directory for devices that name none.
+/// The directory of devices that name none.
 pub fn default_directory() -> PathBuf {
     std::env::var_os(DIRECTORY_VARIABLE)
         .filter(|dir| !dir.is_empty())
         .map_or_else(|| DIRECTORY_DEFAULT.into(), PathBuf::from)
 }
 
-/// What is known of a directory for spill files.
+/// What is known about a directory for spill files.
 #[derive(Debug)]
 pub struct Directory {
-    /// Absolute, without symbolic links.
+    /// Absolute, and free of symbolic links.
     pub path: PathBuf,
     pub free_bytes: u64,
-    /// Files there are memory themselves.
+    /// The file system keeps its files in memory.
     pub in_memory: bool,
 }
 
-/// Longest path that the agent takes.
+/// Longest path that the agent accepts.
 const PATH_BYTES_MAX: usize = 511;
 
 const TMPFS_MAGIC: i64 = 0x0102_1994;
 const RAMFS_MAGIC: i64 = 0x8584_58f6;
 
-/// Checks that files can be made in `dir`.
+/// Checks that files can be created in `dir`.
 pub fn examine(dir: &Path) -> Result<Directory, Failure> {
     let what = format!("spill directory {}", dir.display());
-    let remedy = "name one that can be written with --swap file:DIR or EBB_TMPDIR=DIR, or use --swap none";
+    let remedy = "name a writable directory with --swap file:DIR or EBB_TMPDIR=DIR, or use --swap none";
     let path = std::fs::canonicalize(dir).map_err(|error| Failure::ebb(&what, error, remedy))?;
     if !path.is_dir() {
         return Err(Failure::ebb(&what, "it is not a directory", remedy));
@@ -113,7 +113,7 @@ pub fn examine(dir: &Path) -> Result<Directory, Failure> {
     if path.as_os_str().len() > PATH_BYTES_MAX {
         return Err(Failure::ebb(&what, format!("its path is longer than {PATH_BYTES_MAX} bytes"), remedy));
     }
-    try_file(&path).map_err(|error| Failure::ebb(&what, format!("no file can be made in it: {error}"), remedy))?;
+    try_file(&path).map_err(|error| Failure::ebb(&what, format!("no file can be created in it: {error}"), remedy))?;
     let file_system = sys::file_system(&path).map_err(|error| Failure::ebb(&what, error, remedy))?;
     Ok(Directory {
         path,
@@ -122,7 +122,7 @@ pub fn examine(dir: &Path) -> Result<Directory, Failure> {
     })
 }
 
-/// Makes a nameless file, or a named one that is unlinked at once where the file system knows no nameless ones.
+/// Creates a nameless file. Where the file system has none, creates a named file and unlinks it at once.
 fn try_file(dir: &Path) -> std::io::Result<()> {
     let mut options = std::fs::OpenOptions::new();
     options.read(true).write(true).mode(0o600);
@@ -135,23 +135,23 @@ fn try_file(dir: &Path) -> std::io::Result<()> {
     if opened.as_ref().is_err_and(|error| error.kind() == std::io::ErrorKind::AlreadyExists) {
         return opened.map(drop);
     }
-    // Whoever may make files but not write to them (landlock) has made one all the same.
+    // Remove the file even if opening it failed: landlock may allow creating a file but not writing to it.
     let removed = std::fs::remove_file(&name);
     opened.and(removed)
 }
 
-/// The devices of a run as the agent is told them, and what the user should know of them.
+/// The devices of a run in the form that the agent reads, and warnings for the user.
 #[derive(Debug)]
 pub struct Plan {
-    /// `EBB_SWAP`.
+    /// The value of `EBB_SWAP`.
     pub devices: Vec<u8>,
     pub warnings: Vec<String>,
 }
 
-/// What all devices in one directory come to.
+/// All devices of one directory, merged.
 struct Place {
     directory: Directory,
-    /// None is as much as there is room for.
+    /// None means as much as there is room for.
     size_bytes: Option<u64>,
     prio: Option<u16>,
 }
@@ -165,7 +165,7 @@ impl Place {
             return Err(Failure::ebb(
                 format!("--swap file:{}", self.directory.path.display()),
                 format!("it has two priorities, {one} and {other}"),
-                "give one: devices of one directory are one",
+                "give one priority: all --swap options for a directory make one device",
             ));
         }
         self.prio = self.prio.or(prio);
@@ -178,18 +178,20 @@ impl Place {
         let mut warnings = Vec::new();
         if self.size_bytes.is_some_and(|size| size > self.directory.free_bytes) {
             let free = human_bytes(self.directory.free_bytes);
-            warnings.push(format!("{what}: {free} are free, less than the size asked for; name another with file:DIR"));
+            warnings.push(format!(
+                "{what}: only {free} are free, less than the requested size; name another directory with file:DIR"
+            ));
         }
         if self.directory.in_memory {
             warnings.push(format!(
-                "{what}: it is a file system in memory, so what is spilled there saves nothing; \
-                 name one on a disk with file:DIR"
+                "{what}: it is on a file system in memory, so spilling there saves no RAM; \
+                 name a directory on a disk with file:DIR"
             ));
         }
         warnings
     }
 
-    /// Its entry in `EBB_SWAP`.
+    /// Appends its entry in `EBB_SWAP`.
     fn write(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(b"file:");
         out.extend_from_slice(self.directory.path.as_os_str().as_bytes());
@@ -198,14 +200,14 @@ impl Place {
     }
 }
 
-/// Resolves the `--swap` options: one device for each directory, in the order in which they are first named. No option
-/// means one file in the default directory.
+/// Turns the `--swap` options into one device for each directory, in the order in which they are first named. Without
+/// any option there is one file, in the default directory.
 pub fn plan(devices: &[Device]) -> Result<Plan, Failure> {
     if devices.contains(&Device::None) {
         if devices.len() > 1 {
             return Err(Failure::ebb(
                 "--swap none",
-                "it stands beside another --swap",
+                "it cannot be combined with another --swap",
                 "give it alone, or leave it out",
             ));
         }
@@ -223,7 +225,7 @@ pub fn plan(devices: &[Device]) -> Result<Plan, Failure> {
         if places.len() == DIRECTORIES_MAX {
             return Err(Failure::ebb(
                 "--swap",
-                format!("it names more than {DIRECTORIES_MAX} directories, with {}", directory.path.display()),
+                format!("more than {DIRECTORIES_MAX} directories given: {} is one too many", directory.path.display()),
                 format!("give at most {DIRECTORIES_MAX}"),
             ));
         }
@@ -275,19 +277,19 @@ mod tests {
             assert_eq!(device(spec).unwrap_err().remedy, FORMS, "{spec}");
         }
         assert!(device("file,size=lots").unwrap_err().remedy.starts_with("write a size"));
-        assert_eq!(device("file:/x,prio=1,prio=1").unwrap_err().why, "it gives an option twice");
+        assert_eq!(device("file:/x,prio=1,prio=1").unwrap_err().why, "it gives one option twice");
     }
 
     #[test]
     fn a_priority_is_a_number_that_swapon_takes() {
         for prio in ["", "-1", "+1", "32768", "1 ", "high"] {
             let failure = device(&format!("file,prio={prio}")).unwrap_err();
-            assert_eq!(failure.why, "this is no priority", "{prio}");
+            assert_eq!(failure.why, "this is not a valid priority", "{prio}");
             assert!(failure.remedy.contains("from 0 to 32767"));
         }
     }
 
-    /// Directories `0`, `1`... in a directory of their own.
+    /// Makes directories `0`, `1`... in a directory of their own.
     fn directories(count: usize) -> (tempfile::TempDir, Vec<String>) {
         let parent = tempfile::tempdir().unwrap();
         let root = parent.path().canonicalize().unwrap();
@@ -331,7 +333,10 @@ mod tests {
         let failure = plan(&devices).unwrap_err();
         assert_eq!(
             failure.to_string(),
-            format!("ebb: --swap: it names more than 8 directories, with {}; give at most 8", dirs[DIRECTORIES_MAX])
+            format!(
+                "ebb: --swap: more than 8 directories given: {} is one too many; give at most 8",
+                dirs[DIRECTORIES_MAX]
+            )
         );
         devices[DIRECTORIES_MAX] = devices[0].clone();
         assert_eq!(planned(&devices).split(';').count(), DIRECTORIES_MAX);
@@ -355,7 +360,7 @@ mod tests {
     fn a_size_larger_than_the_disk_is_a_warning() {
         let dir = tempfile::tempdir().unwrap();
         let plan = plan(&[file(dir.path().to_str(), Some(1 << 46), None)]).unwrap();
-        assert!(plan.warnings[0].contains("less than the size asked for"));
+        assert!(plan.warnings[0].contains("less than the requested size"));
     }
 
     #[test]

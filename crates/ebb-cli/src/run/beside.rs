@@ -1,13 +1,16 @@
-//! What managed processes hold beside what they are granted: thread stacks, data of programs and libraries, memory that the kernel
-//! wrote for them, small tables. Nobody in the process knows of these, so the kernel is asked, from outside.
+//! Measures what managed processes hold beside their grants: thread stacks, data of programs and libraries, memory that
+//! the kernel wrote for them, small tables. Nobody in the process knows of this memory, so `ebb run` asks the kernel
+//! from outside.
 //!
-//! All anonymous memory of the managed processes together, less what they are granted, is beside that. What several share
-//! since a fork must count once: the kernel says that too, but looks at every page for it. So only processes that share are asked,
-//! all of them together, when any of them has faulted, grown or come since, and no more often than that costs a small part of
-//! the time. In between they count with what they have grown. What a fork's child has in common with others counts there.
+//! Memory beside the grants is all anonymous memory of the managed processes together, less what they are granted.
+//! Pages that several processes share since a fork must count once. The kernel can tell that, but it walks every page
+//! for it. So the kernel is asked only about processes that share memory, and about all of them together. It is asked
+//! when one of them has faulted, grown or just come, and only so often that this costs a small part of the time. In
+//! between, a process counts with its part as of then, plus what it has grown since. What a fork's child has in common
+//! with other processes counts with those.
 //!
-//! Processes fork, exec and end while they are looked at, and then one look may see far too much. So what counts is the least of
-//! all looks of a second: what stays, as stacks and data do.
+//! Processes fork, exec and end while this looks at them, and then one look may see far too much. So the least figure
+//! of all looks of a second counts: memory that stays, as stacks and data do.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
@@ -16,61 +19,63 @@ use ebb::tree::{MemberId, Page};
 
 use crate::running::outside::Table;
 
-/// Between two looks at what is shared, at least; and how many times as long as the look took, fewer while others share than it
-/// saw.
+/// Least time between two looks at shared memory. It is also at least so many times as long as the last look took:
+/// `OTHERS_REST` while other processes share than those it saw, otherwise `SHARED_REST`.
 const SHARED_EVERY: Duration = Duration::from_millis(250);
 const SHARED_REST: u32 = 50;
 const OTHERS_REST: u32 = 20;
-/// What was seen for so long counts, and in so many looks at least.
+/// A figure counts after so much time, and after so many looks.
 const STAYS: Duration = Duration::from_secs(1);
 const STAYS_LOOKS: usize = 3;
 
-/// What one look found.
+/// Result of one look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Found {
-    /// Pages beside what is granted.
+    /// Pages beside the grants.
     pub pages: u64,
-    /// What the kernel has for these processes.
+    /// Memory that the kernel uses for these processes.
     pub kernel_bytes: u64,
 }
 
-/// A process that shares memory, when it was last looked at: its pages, and its part of those that others have too.
+/// A process that shares memory, as of the last look: its anonymous pages, and its part of the pages that others also
+/// have.
 #[derive(Debug, Clone, Copy)]
 struct Shared {
     anonymous: u64,
     proportional: u64,
-    /// How often it had faulted; none where it was not looked at yet.
+    /// How often it had faulted; none if it has not been looked at yet.
     faults: Option<u64>,
 }
 
 impl Shared {
-    /// One that has just come. What it has in common with others these are counted for still; what it had before it shared
-    /// anything is its own.
+    /// A process that has just come. What it has in common with others still counts with those. What it had before it
+    /// shared anything counts as its own.
     fn new(anonymous: u64, was_alone: bool) -> Self {
         Self { anonymous, proportional: if was_alone { anonymous } else { 0 }, faults: None }
     }
 
-    /// True when it has neither written, nor got anything, nor given anything up since.
+    /// True if it has written nothing, got nothing and given nothing up since the last look.
     fn is_same(self, anonymous: u64, faults: Option<u64>) -> bool {
         self.anonymous == anonymous && self.faults.is_some() && self.faults == faults
     }
 
-    /// Its part now, when it has `anonymous` pages.
+    /// Its part now that it has `anonymous` pages.
     fn now(self, anonymous: u64) -> u64 {
         self.proportional.min(anonymous) + anonymous.saturating_sub(self.anonymous)
     }
 }
 
-/// What the last looks have found.
+/// Results of the last looks.
 #[derive(Debug, Default)]
 struct Window(VecDeque<(Instant, i64)>);
 
 impl Window {
-    /// Adds what a look has found; what stays.
+    /// Adds the result of a look. Returns the least result that has stayed; 0 if the results do not reach back far
+    /// enough yet.
     fn least(&mut self, now: Instant, pages: i64) -> i64 {
         self.0.push_back((now, pages));
         let is_old = |at: &Instant| now.duration_since(*at) >= STAYS;
-        // The youngest of the old ones says that the others reach back so far.
+        // Keep one old result: it shows that the others reach back far enough.
         while self.0.len() > STAYS_LOOKS && self.0.get(1).is_some_and(|(at, _)| is_old(at)) {
             self.0.pop_front();
         }
@@ -79,21 +84,21 @@ impl Window {
     }
 }
 
-/// What is known since the last look.
+/// State kept between looks.
 #[derive(Debug, Default)]
 pub struct Beside {
     shared: HashMap<MemberId, Shared>,
-    /// Those that shared nothing.
+    /// Managed processes that shared nothing at the last look.
     alone: HashSet<MemberId>,
-    /// Others share now than when what is shared was looked at.
+    /// True if other processes share now than at the last look at shared memory.
     are_others: bool,
-    /// When that was, and how long it took.
+    /// When the last look at shared memory ended, and how long it took.
     looked: Option<(Instant, Duration)>,
     window: Window,
 }
 
 impl Beside {
-    /// Looks at the managed processes at `now`, and says in the tree what they hold.
+    /// Looks at the managed processes at `now`, and writes into the tree's page what they hold beside their grants.
     pub fn look(&mut self, page: &Page, table: Table<'_>, managed: &[(i32, MemberId)], now: Instant) -> Found {
         let sharing: Vec<MemberId> =
             page.shares().flat_map(|(_, share)| share.holders().map(|(_, id)| id).collect::<Vec<_>>()).collect();
@@ -117,8 +122,8 @@ impl Beside {
         Found { pages: pages as u64, kernel_bytes }
     }
 
-    /// What processes that share memory have, each page once: their numbers, names and pages. None of it where the kernel does not
-    /// say.
+    /// Anonymous memory of processes that share memory, in pages, each page counted once. `sharers` are their process
+    /// numbers, members and pages. A process counts 0 where the kernel does not say.
     fn parts(&mut self, table: Table<'_>, sharers: &[(i32, MemberId, u64)]) -> u64 {
         let nr_known = self.shared.len();
         self.shared.retain(|id, _| sharers.iter().any(|(_, other, _)| other == id));
@@ -143,13 +148,13 @@ impl Beside {
         sharers.iter().map(part).sum()
     }
 
-    /// The last look at what is shared was long enough ago.
+    /// True if the last look at shared memory was long enough ago.
     fn is_due(&self) -> bool {
         let rest = if self.are_others { OTHERS_REST } else { SHARED_REST };
         self.looked.is_none_or(|(at, took)| at.elapsed() >= SHARED_EVERY.max(took * rest))
     }
 
-    /// What they have may be something else than at that look.
+    /// True if the processes' memory may have changed since that look.
     fn has_changed(&self, table: Table<'_>, sharers: &[(i32, MemberId, u64)]) -> bool {
         !sharers.iter().all(|(pid, id, anonymous)| {
             self.shared.get(id).is_some_and(|shared| shared.is_same(*anonymous, table.faults(*pid)))
@@ -198,7 +203,7 @@ mod tests {
         let (table, id) = (Table(root.path()), |index| MemberId { index, generation: 1 });
         let mut beside = Beside::default();
         let past = |beside: &mut Beside| beside.looked = beside.looked.map(|(at, took)| (at - SHARED_EVERY, took));
-        // Alone, and then with a child, with which it has all in common.
+        // First alone, then with a child that has everything in common with it.
         tell(1, 10, 900);
         assert_eq!(beside.parts(table, &[(1, id(1), 900)]), 900);
         tell(1, 10, 450);
@@ -208,14 +213,14 @@ mod tests {
         beside.looked = beside.looked.map(|(at, _)| (at - SHARED_EVERY, Duration::ZERO));
         assert_eq!(beside.parts(table, &both), 900);
         assert!(!beside.are_others);
-        // Nothing has happened that anybody could see.
+        // Nothing visible from outside has happened.
         tell(2, 3, 700);
         past(&mut beside);
         assert_eq!(beside.parts(table, &both), 900);
         tell(2, 4, 700);
         past(&mut beside);
         assert_eq!(beside.parts(table, &both), 1150);
-        // Who ends leaves the rest with more.
+        // A process that ends leaves more to the others.
         tell(1, 10, 900);
         past(&mut beside);
         assert_eq!(beside.parts(table, &both[..1]), 900);
@@ -232,16 +237,16 @@ mod tests {
         let (table, pid) = (Table(Path::new("/proc")), std::process::id() as i32);
         let managed = [(pid, MemberId { index: 0, generation: member.generation() })];
         let mut beside = Beside::default();
-        // 64 MiB that no other test of this process takes away meanwhile.
+        // 64 MiB that no other test in this process frees meanwhile.
         let held = vec![1u8; 64 << 20];
         let begin = Instant::now();
         let mut look = |ms: u64| beside.look(page, table, &managed, begin + Duration::from_millis(ms));
         assert_eq!([0, 500, 999].map(|ms| look(ms).pages), [0; 3]);
         let found = look(1000);
         assert!(found.pages >= 16384 && found.kernel_bytes > 64 << 10, "{found:?}");
-        // Eight MiB are free.
+        // 8 MiB do not count.
         assert!(page.sum().held >= found.pages as i64 - 2048);
-        // Memory that it is granted is not beside it.
+        // Granted memory is not beside the grants.
         member.granted.store(found.pages as i64 - 4096, SeqCst);
         let less = look(1001);
         assert!(less.pages < found.pages - 8192, "{less:?} {found:?}");
@@ -257,7 +262,7 @@ mod tests {
             [(1000, 700), (1300, 90), (1400, 40), (1500, 90)].map(|(ms, pages)| least(ms, pages)),
             [90, 90, 40, 40]
         );
-        // Looks that are rare reach back further.
+        // Rare looks reach back further.
         assert_eq!(
             [(2600, 50), (4000, 60), (9000, 70), (20000, 80)].map(|(ms, pages)| least(ms, pages)),
             [40, 50, 50, 60]

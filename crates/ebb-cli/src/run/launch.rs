@@ -1,9 +1,10 @@
-//! Starting the program: its environment, and what happens between fork and exec.
+//! Starts the program: its environment, and what happens between fork and exec.
 //!
-//! The program inherits from `ebb` everything that it would have inherited without it: signal mask and dispositions,
-//! descriptors, process group, terminal. Before the fork `ebb` changes two of them, and the child puts both back: SIGCHLD
-//! is not ignored, or there would be nothing to wait for; and all signals that `ebb` stands in for are blocked, because
-//! the program may stop, or signal its group, before `ebb` runs again.
+//! The program inherits from `ebb` everything that it would have inherited without `ebb`: signal mask and dispositions,
+//! descriptors, process group, terminal. Before the fork, `ebb` changes two of these, and the child puts both back.
+//! SIGCHLD is no longer ignored, because otherwise `ebb` could not wait for the program. And all signals that `ebb`
+//! takes in the program's place are blocked, because the program may stop, or signal its group, before `ebb` runs
+//! again.
 
 use std::ffi::{CStr, CString, OsStr};
 use std::io::{self, Read};
@@ -18,11 +19,11 @@ unsafe extern "C" {
     static environ: *const *const libc::c_char;
 }
 
-/// The environment of the program: this process's own, entry by entry as it is, and what was set over it.
+/// The environment of the program: this process's own, entry by entry unchanged, except for variables set over it.
 pub struct Environment(Vec<CString>);
 
 impl Environment {
-    /// Of this process.
+    /// Copies the environment of this process.
     pub fn inherited() -> Self {
         let mut entries = Vec::new();
         // SAFETY: `environ` is a null-terminated array of C strings, and no other thread changes it: there is none.
@@ -45,21 +46,22 @@ impl Environment {
         self.0.iter().find_map(|entry| Self::value_of(entry, name)).map(OsStr::from_bytes)
     }
 
-    /// Takes a variable out.
+    /// Removes a variable.
     pub fn remove(&mut self, name: &str) {
         self.0.retain(|entry| Self::value_of(entry, name).is_none());
     }
 
-    /// Replaces a value. `value` contains no NUL.
+    /// Sets a variable. `value` contains no NUL.
     pub fn set(&mut self, name: &str, value: &[u8]) {
         self.remove(name);
         let entry = [name.as_bytes(), b"=", value].concat();
-        // An environment cannot carry a NUL; values come from paths and numbers, which cannot contain one.
+        // An environment cannot carry a NUL. Values come from paths and numbers, which contain none.
         self.0.extend(CString::new(entry).ok());
     }
 
-    /// Puts the agent last in `LD_PRELOAD`, and takes out any other copy of it. Last, because other libraries there wrap
-    /// functions of libc: the program finds theirs, and they find the agent's, which makes the call.
+    /// Puts the agent last in `LD_PRELOAD`, and removes any other copy of the agent. Other libraries there wrap
+    /// functions of libc. With the agent last, the program finds their wrappers, and the wrappers find the agent's
+    /// functions, which make the call.
     pub fn preload(&mut self, agent: &Path) {
         let before = self.get("LD_PRELOAD").map(|old| old.as_bytes().to_vec()).unwrap_or_default();
         fn path(library: &[u8]) -> &Path {
@@ -81,7 +83,7 @@ pub struct Launch {
     pub file: CString,
     pub arguments: Vec<CString>,
     pub environment: Environment,
-    /// Left open in the program.
+    /// Descriptors that stay open in the program.
     pub kept: Vec<RawFd>,
     /// Whether SIGCHLD was ignored when `ebb` started.
     pub ignored_children: bool,
@@ -90,7 +92,7 @@ pub struct Launch {
 /// Why nothing was started.
 #[derive(Debug)]
 pub enum LaunchError {
-    /// No child, or no pipe to it.
+    /// There is no child, or no pipe to it.
     Fork(io::Error),
     /// execve(2) refused.
     Exec(io::Error),
@@ -100,7 +102,7 @@ fn pointers(strings: &[CString]) -> Vec<*const libc::c_char> {
     strings.iter().map(|text| text.as_ptr()).chain(std::iter::once(ptr::null())).collect()
 }
 
-/// A pipe: read end and write end, close-on-exec.
+/// Makes a pipe. Returns the read end and the write end, both close-on-exec.
 pub fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
     let mut ends = [0; 2];
     // SAFETY: `ends` has room for both descriptors.
@@ -110,12 +112,12 @@ pub fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
 }
 
 impl Launch {
-    /// Starts the program and returns its process number, once execve(2) has succeeded. From then on the signals in
+    /// Starts the program, and returns its process number once execve(2) has succeeded. From then on, the signals in
     /// `taken` are blocked in this process.
     pub fn start(&self, taken: &libc::sigset_t) -> Result<libc::pid_t, LaunchError> {
         let arguments = pointers(&self.arguments);
         let environment = pointers(&self.environment.0);
-        // execvp(3) hands a file of no known format to the shell; so does this.
+        // Like execvp(3), hand a file of unknown format to the shell.
         let shell = c"/bin/sh";
         let by_shell: Vec<*const libc::c_char> =
             [shell.as_ptr(), self.file.as_ptr()].into_iter().chain(arguments.iter().skip(1).copied()).collect();
@@ -154,7 +156,7 @@ impl Launch {
     }
 }
 
-/// All that the child needs, made before the fork: after it, nothing may allocate.
+/// What the child needs, prepared before the fork because the child must not allocate.
 struct ChildPlan<'a> {
     file: &'a CStr,
     arguments: &'a [*const libc::c_char],
@@ -172,8 +174,8 @@ impl ChildPlan<'_> {
     fn execute(&self) -> ! {
         // SAFETY: only async-signal-safe calls, on arrays and strings that outlive them and end in null.
         unsafe {
-            // If `ebb` dies, nobody would account for the program or pass signals to it: it goes too. The request came too
-            // late if the parent is gone already.
+            // If `ebb` dies, nobody accounts for the program or passes signals on to it, so the program must die, too.
+            // If the parent is gone already, this request came too late.
             libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as libc::c_ulong, 0, 0, 0);
             if libc::getppid() != self.parent {
                 libc::_exit(crate::base::failure::STATUS_EBB);

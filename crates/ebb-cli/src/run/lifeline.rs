@@ -1,8 +1,8 @@
-//! `ebb`'s end of the lifeline: whatever ends `ebb` before its time ends every process it started.
+//! `ebb`'s end of the lifeline: if anything ends `ebb` early, it also ends every process that `ebb` started.
 //!
-//! The write end of a pipe is held here alone; the agent in each process asks the kernel for SIGKILL when it closes
-//! (`ebb-agent`, `lifeline`). When the program has ended by itself, what it left running in the background must go on:
-//! the write end is sent to the keeper, a socket that those processes hold, and stays open there.
+//! Only this process holds the write end of a pipe. The agent in each process asks the kernel for SIGKILL when the pipe
+//! closes (`ebb-agent`, `lifeline`). If the program ends by itself, processes that it left in the background must go
+//! on. So the write end is sent to the keeper, a socket that those processes hold, and stays open there.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -11,21 +11,21 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use crate::base::sys::check;
 use crate::run::launch::pipe;
 
-/// Both ends of pipe and keeper.
+/// The pipe and the keeper, with both ends of each.
 pub struct Lifeline {
     line: OwnedFd,
     keeper: OwnedFd,
     held: Held,
 }
 
-/// What stays in this process.
+/// The ends that stay in this process.
 pub struct Held {
     writer: OwnedFd,
     release: OwnedFd,
 }
 
 impl Lifeline {
-    /// Makes them, all close-on-exec.
+    /// Makes pipe and keeper, all close-on-exec.
     pub fn create() -> io::Result<Self> {
         let (line, writer) = pipe()?;
         let mut ends = [0; 2];
@@ -37,23 +37,24 @@ impl Lifeline {
         Ok(Self { line, keeper, held: Held { writer, release } })
     }
 
-    /// The two descriptors for the program, and what to hold until it has ended.
+    /// Splits into the two descriptors for the program, and the ends to hold until it has ended.
     pub fn split(self) -> ([OwnedFd; 2], Held) {
         ([self.line, self.keeper], self.held)
     }
 }
 
 impl Held {
-    /// The number of the write end here: by its name in `/proc` the processes open the pipe anew.
+    /// The number of the write end in this process. The tree's processes open the pipe anew by that number's entry in
+    /// `/proc`.
     pub fn number(&self) -> RawFd {
         self.writer.as_raw_fd()
     }
 
-    /// Lets the processes that are left live on.
+    /// Lets the remaining processes live on.
     pub fn let_go(self) {
         let mut byte = 0u8;
         let mut part = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
-        // Aligned as a control message must be.
+        // Control messages need this alignment.
         let mut control = [0u64; 8];
         // SAFETY: all zeroes are a valid message.
         let mut message: libc::msghdr = unsafe { MaybeUninit::zeroed().assume_init() };
@@ -71,15 +72,15 @@ impl Held {
             libc::CMSG_DATA(header).cast::<libc::c_int>().write_unaligned(self.writer.as_raw_fd());
             libc::sendmsg(self.release.as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT)
         };
-        // Refused: nobody is left to hold the other end. Anything else, such as too many descriptors under way, leaves
-        // it to a process of `ebb`'s to hold the line as long as somebody hangs on it.
+        // Refused: no process is left to hold the keeper. After any other error, such as too many descriptors in
+        // flight, a child of `ebb` holds the line for as long as a process has its read end.
         let refused = [Some(libc::ECONNREFUSED), Some(libc::ECONNRESET), Some(libc::EPIPE), Some(libc::ENOTCONN)];
         if sent < 0 && !refused.contains(&io::Error::last_os_error().raw_os_error()) {
             self.hold();
         }
     }
 
-    /// Holds the line in a child until its last reader is gone.
+    /// Forks a child that holds the line until its last reader is gone.
     fn hold(&self) {
         // SAFETY: this process has one thread; the child waits, and ends.
         unsafe {

@@ -1,4 +1,4 @@
-//! `ebb run`: starting a program, standing in for it, looking after its tree, and telling what it was.
+//! `ebb run`: starts a program, stands in for it, looks after its tree, and reports what it did.
 
 pub mod beside;
 pub mod launch;

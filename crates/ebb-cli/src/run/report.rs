@@ -1,4 +1,4 @@
-//! What a run did, for people and as JSON, out of the counters that the managed processes shared.
+//! What a run did, as text for people and as JSON, computed from the counters that the managed processes shared.
 
 use std::fs::File;
 use std::io::{Seek, Write};
@@ -22,7 +22,7 @@ pub struct Outcome<'a> {
     /// The file that was executed.
     pub file: &'a Path,
     pub arguments: Vec<String>,
-    /// False when the program ran without Ebb because it may.
+    /// False if the program ran without Ebb, with --allow-unmanaged.
     pub managed: bool,
     pub end: End,
     pub usage: Usage,
@@ -32,12 +32,12 @@ pub struct Outcome<'a> {
     pub unmanaged: Unmanaged,
 }
 
-/// What counters add up to, of which any process of the tree may have made anything.
+/// The sum of counters. Saturates, because any process of the tree may have written any value.
 fn total(counters: &[u64]) -> u64 {
     counters.iter().fold(0, |sum, counter| sum.saturating_add(*counter))
 }
 
-/// Bytes of so many pages, likewise.
+/// The size of so many pages, in bytes. Saturates likewise.
 fn bytes_of(pages: u64) -> u64 {
     pages.saturating_mul(PAGE_BYTES)
 }
@@ -46,10 +46,10 @@ fn ratio(over: u64, under: u64) -> Option<f64> {
     (under > 0).then(|| over as f64 / under as f64)
 }
 
-/// Figures that follow from the counters.
+/// Figures computed from the counters.
 struct Derived {
     faults: u64,
-    /// All of it lost to the program's threads, summed over them.
+    /// Time that the program's threads lost to swap, summed over the threads.
     swap_ns: u64,
     out_pages: u64,
     file_pages: u64,
@@ -79,7 +79,7 @@ impl Outcome<'_> {
         self.file.file_name().unwrap_or(self.file.as_os_str()).to_string_lossy().into_owned()
     }
 
-    /// The short account: at most seven lines.
+    /// The summary: at most seven lines.
     pub fn summary(&self) -> Vec<String> {
         let page = self.counters.page();
         let get = |counter: &std::sync::atomic::AtomicU64| counter.load(Relaxed);
@@ -90,12 +90,12 @@ impl Outcome<'_> {
         }
         if get(&page.processes) == 0 && page.has_begun.load(Relaxed) != 0 {
             let why = match self.unmanaged.line() {
-                None => "it stayed too small for anything to be managed",
-                Some(_) => "nothing of it was managed",
+                None => "it stayed too small for Ebb to manage it",
+                Some(_) => "Ebb managed none of its processes",
             };
             lines.push(format!("ebb: {name}: {why}"));
         } else if get(&page.processes) == 0 {
-            // The agent tells itself why it refuses.
+            // The agent itself says why it refuses.
             if self.end != End::Exited(crate::base::failure::STATUS_EBB) {
                 lines.push(format!(
                     "ebb: {name}: it ran without Ebb: the loader did not start the agent; \
@@ -120,14 +120,14 @@ impl Outcome<'_> {
         let plural = |n: u64, one: &str, many: &str| format!("{} {}", human_count(n), if n == 1 { one } else { many });
         let (peak, budget) = (get(&page.peak_held_bytes), get(&page.ram_limit_bytes));
         let (peak_text, budget_text) = (human_bytes(peak), human_bytes(budget));
-        // It was larger before, or what is not managed went beyond it.
+        // The budget was larger before, or memory that is not managed exceeded it.
         let held = if peak > budget {
-            format!("held {peak_text} at most, budget {budget_text}")
+            format!("held up to {peak_text}, budget {budget_text}")
         } else {
-            format!("held {peak_text} of {budget_text} at most")
+            format!("held up to {peak_text} of {budget_text}")
         };
         let mut lines = vec![format!(
-            "ebb: {name}: wanted {} at most, {held}; {}, {}",
+            "ebb: {name}: wanted up to {}, {held}; {}, {}",
             human_bytes(get(&page.peak_wanted_bytes)),
             plural(get(&page.processes), "process", "processes"),
             plural(get(&page.threads), "thread", "threads"),
@@ -135,7 +135,7 @@ impl Outcome<'_> {
         if derived.out_pages > 0 {
             let pool = derived.pool_ratio.map_or_else(
                 || "pool unused".to_owned(),
-                |ratio| format!("pool {ratio:.1}:1, {} at most", human_bytes(get(&page.peak_pool_bytes))),
+                |ratio| format!("pool {ratio:.1}:1, up to {}", human_bytes(get(&page.peak_pool_bytes))),
             );
             lines.push(format!(
                 "ebb: swapped out {}: {pool}; {} same-filled; {} to a file",
@@ -154,7 +154,7 @@ impl Outcome<'_> {
             count(&page.faults_spurious),
         ));
         lines.push(format!(
-            "ebb: {} lost to swap in all threads (faults {}, reclaim {}), {} beside them; ran {}",
+            "ebb: {} lost to swap in all threads (faults {}, reclaim {}), {} in the background; ran {}",
             human_ns(derived.swap_ns),
             human_ns(get(&page.fault_ns)),
             human_ns(get(&page.direct_reclaim_ns)),
@@ -164,8 +164,8 @@ impl Outcome<'_> {
         let (beside, kernel) = (get(&page.peak_beside_bytes), get(&page.peak_kernel_bytes));
         if kernel > 0 {
             lines.push(format!(
-                "ebb: outside what Ebb manages: at most {} (the first 8 MiB are not charged), and {} of page tables and \
-                 kernel stacks (not charged)",
+                "ebb: memory that Ebb does not manage: up to {} (the first 8 MiB are not charged), and {} of page tables \
+                 and kernel stacks (not charged)",
                 human_bytes(beside),
                 human_bytes(kernel),
             ));
@@ -173,7 +173,7 @@ impl Outcome<'_> {
         lines
     }
 
-    /// Every counter that moved, for `-v`.
+    /// Every counter that is not zero, for `-v`.
     pub fn details(&self) -> Vec<String> {
         let mut lines = Vec::new();
         self.counters.page().for_each(|name, value| {
@@ -182,7 +182,7 @@ impl Outcome<'_> {
             }
         });
         lines.push(format!(
-            "ebb: swap table: {} bytes a slot at rest, {} in use, {} at most",
+            "ebb: swap table: {} bytes per slot at rest, {} in use, up to {} in all",
             ebb::SWAP_TABLE_REST_BYTES_PER_1000 as f64 / 1000.0,
             ebb::stats::SWAP_TABLE_BYTES_PER_SLOT,
             human_bytes(self.counters.page().peak_swap_table_bytes.load(Relaxed)),
@@ -191,7 +191,7 @@ impl Outcome<'_> {
         lines
     }
 
-    /// All counters, what follows from them, and what ran.
+    /// All counters, the figures computed from them, and what ran.
     pub fn json(&self) -> Value {
         let mut counters = Map::new();
         self.counters.page().for_each(|name, value| {
@@ -238,9 +238,9 @@ impl Outcome<'_> {
     }
 }
 
-/// Replaces the content of `file` by `value`.
+/// Replaces the content of `file` with `value`.
 pub fn write_json(file: &mut File, value: &Value) -> std::io::Result<()> {
-    // A pipe or a terminal has no place to go back to, and nothing there to cut off.
+    // A pipe or a terminal cannot seek, and has nothing to cut off.
     if file.metadata()?.is_file() {
         file.set_len(0)?;
         file.rewind()?;
@@ -310,10 +310,10 @@ mod tests {
         assert_eq!(
             outcome(&counters).summary(),
             [
-                "ebb: prog: wanted 252.0 MiB at most, held 63.0 MiB of 64.0 MiB at most; 1 process, 3 threads",
-                "ebb: swapped out 4.0 MiB: pool 4.0:1, 1.0 MiB at most; 0 B same-filled; 96.0 KiB to a file",
+                "ebb: prog: wanted up to 252.0 MiB, held up to 63.0 MiB of 64.0 MiB; 1 process, 3 threads",
+                "ebb: swapped out 4.0 MiB: pool 4.0:1, up to 1.0 MiB; 0 B same-filled; 96.0 KiB to a file",
                 "ebb: 5,700 faults: 5,000 first touch, 0 staged, 700 pool, 0 file, 0 spurious",
-                "ebb: 2.00 s lost to swap in all threads (faults 1.50 s, reclaim 500.0 ms), 0 ns beside them; ran 2.00 s",
+                "ebb: 2.00 s lost to swap in all threads (faults 1.50 s, reclaim 500.0 ms), 0 ns in the background; ran 2.00 s",
             ]
         );
     }
@@ -323,7 +323,7 @@ mod tests {
         let counters = busy();
         counters.set_budget(32 << 20);
         let lines = outcome(&counters).summary();
-        assert!(lines[0].contains(", held 63.0 MiB at most, budget 32.0 MiB; "), "{lines:?}");
+        assert!(lines[0].contains(", held up to 63.0 MiB, budget 32.0 MiB; "), "{lines:?}");
     }
 
     #[test]
@@ -336,9 +336,12 @@ mod tests {
         outcome.unmanaged.add(Path::new("/usr/bin/sudo"));
         let lines = outcome.summary();
         assert_eq!(lines.len(), 7);
-        assert!(lines[4].starts_with("ebb: outside what Ebb manages: at most 12.0 MiB (the first 8 MiB"), "{lines:?}");
+        assert!(
+            lines[4].starts_with("ebb: memory that Ebb does not manage: up to 12.0 MiB (the first 8 MiB"),
+            "{lines:?}"
+        );
         assert!(lines[4].ends_with("and 3.0 MiB of page tables and kernel stacks (not charged)"), "{lines:?}");
-        assert_eq!(lines[5], "ebb: not managed, and not limited: sudo (at most 0 B, counted in the budget)");
+        assert_eq!(lines[5], "ebb: not managed and not limited: sudo (up to 0 B, counted in the budget)");
         assert_eq!(lines[6], "ebb: failed: space: no memory; give it more");
     }
 
@@ -354,7 +357,7 @@ mod tests {
     fn a_program_that_stays_small_is_told_so() {
         let counters = Counters::create().unwrap();
         counters.page().has_begun.store(1, Relaxed);
-        assert_eq!(outcome(&counters).summary(), ["ebb: prog: it stayed too small for anything to be managed"]);
+        assert_eq!(outcome(&counters).summary(), ["ebb: prog: it stayed too small for Ebb to manage it"]);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What `ebb run` is asked for.
+//! The options of `ebb run`.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use crate::host::budget::Ram;
 use crate::host::spill::Device;
 
-/// How much to tell.
+/// How much `ebb run` prints.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Verbosity {
     Quiet,
@@ -14,11 +14,11 @@ pub enum Verbosity {
     Verbose,
 }
 
-/// The options of `ebb run`.
+/// What the command line of `ebb run` asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Run {
     pub ram: Ram,
-    /// Of the tree.
+    /// Name of the tree.
     pub name: Option<String>,
     pub swap: Vec<Device>,
     pub stats: Option<PathBuf>,

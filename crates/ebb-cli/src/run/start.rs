@@ -1,4 +1,4 @@
-//! `ebb run`: everything that can go wrong is checked before the program starts; then it runs, and is accounted for.
+//! `ebb run`: checks everything that can go wrong before the program starts, runs the program, and accounts for it.
 
 use std::ffi::{CString, OsStr};
 use std::fs::File;
@@ -32,8 +32,8 @@ use crate::run::watch::Watch;
 use crate::running::counters::Counters;
 use crate::running::trees;
 
-/// Runs the program and returns its exit status; if it died of a signal, so does this process. `ignored_children` says
-/// whether SIGCHLD was ignored when `ebb` started.
+/// Runs the program and returns its exit status. If the program died of a signal, so does this process.
+/// `ignored_children` says whether SIGCHLD was ignored when `ebb` started.
 pub fn run(options: &Run, ignored_children: bool) -> Result<i32, Failure> {
     let file = find_program(&options.program)?;
     let image = image::inspect(&file, std::env::var_os("PATH").as_deref(), Identity::current());
@@ -42,7 +42,7 @@ pub fn run(options: &Run, ignored_children: bool) -> Result<i32, Failure> {
     let counters = Counters::create()
         .map_err(|error| Failure::ebb("shared counters", error, "allow memfd_create and raise `ulimit -n`"))?;
     let counters = Arc::new(counters);
-    // Nobody else has the file yet.
+    // Cannot fail: no other process has the file yet.
     tree::supervise(counters.fd());
     if let Some(name) = &options.name {
         counters.page().set_name(name.as_bytes());
@@ -62,7 +62,7 @@ pub fn run(options: &Run, ignored_children: bool) -> Result<i32, Failure> {
         environment.set("EBB_RAM", plan.ram_bytes.to_string().as_bytes());
         environment.set("EBB_SWAP", &plan.swap);
         environment.set("EBB_STATS_FD", fd.as_raw_fd().to_string().as_bytes());
-        let inode = |fd| sys::inode(fd).map_err(|error| Failure::ebb("lifeline", error, "report this as a bug of ebb"));
+        let inode = |fd| sys::inode(fd).map_err(|error| Failure::ebb("lifeline", error, "report this as a bug in Ebb"));
         let holder = [std::process::id().into(), rest.number() as u64];
         let ends = [line.as_raw_fd() as u64, keeper.as_raw_fd() as u64, inode(&line)?, inode(&keeper)?];
         environment.set(
@@ -71,7 +71,8 @@ pub fn run(options: &Run, ignored_children: bool) -> Result<i32, Failure> {
         );
         match sites::table() {
             Some(table) => environment.set("EBB_SITES", table.as_bytes()),
-            // Where the outer one has patched libc, its table is still that of the file.
+            // There is no table if an outer agent has patched libc here. Then the outer one's table in the environment
+            // still matches the file.
             None if checks::outer_budget().is_some() => {}
             None => environment.remove("EBB_SITES"),
         }
@@ -81,7 +82,7 @@ pub fn run(options: &Run, ignored_children: bool) -> Result<i32, Failure> {
         held = Some(rest);
         numbers = vec![fd.as_raw_fd(), line.as_raw_fd(), keeper.as_raw_fd()];
         kept.extend([line, keeper]);
-        // With it this process would lose its record locks on the file.
+        // Closing it would release this process's record locks on the file.
         std::mem::forget(fd);
     } else {
         counters.page().unmanaged_programs.store(1, Relaxed);
@@ -102,16 +103,17 @@ pub fn run(options: &Run, ignored_children: bool) -> Result<i32, Failure> {
     drop(kept);
     let watch = if managed { start_watch(options, &counters) } else { None };
     let (end, usage) = supervise::supervise(child, &taken)
-        .map_err(|error| Failure::ebb("waiting for the program", error, "report this as a bug of ebb"))?;
+        .map_err(|error| Failure::ebb("waiting for the program", error, "report this as a bug in Ebb"))?;
     match held {
-        // The lifeline ends the tree with this process.
+        // The lifeline ends the tree together with this process.
         Some(_) if matches!(end, End::GivenUp(_)) => {
             sys::complain(&format!(
-                "ebb: SIGTERM: process {child} still waits in the kernel; the whole tree gets SIGKILL; /proc/{child}/wchan tells \
-                 what it waits for"
+                "ebb: SIGTERM: process {child} still waits in the kernel, so the whole tree gets SIGKILL; \
+                 /proc/{child}/wchan shows what it waits for"
             ));
         }
-        // What Ebb has ended it ends as a whole: nobody waits for what is left, and it may be as short of memory.
+        // If Ebb ended the program for lack of memory, the rest of the tree ends with it: nobody waits for the rest,
+        // and it may be just as short of memory.
         Some(_) if end == End::Signaled(libc::SIGKILL) && counters.page().has_ended_first.load(Relaxed) != 0 => {}
         Some(held) => held.let_go(),
         None => {}
@@ -137,13 +139,13 @@ pub fn run(options: &Run, ignored_children: bool) -> Result<i32, Failure> {
     Ok(end::end_likewise(end))
 }
 
-/// Begins to look at the tree from outside. The program runs already, so it goes on without, where that cannot be.
+/// Starts looking at the tree from outside. If that fails, the program, which is running already, goes on without.
 fn start_watch(options: &Run, counters: &Arc<Counters>) -> Option<Watch> {
     match Watch::start(counters) {
         Ok(watch) => Some(watch),
         Err(error) => {
             if options.verbosity > Verbosity::Quiet {
-                let what = "counting programs that are not managed";
+                let what = "counting unmanaged programs";
                 sys::complain(&Failure::ebb(what, error, "raise `ulimit -u` or the limit pids.max").to_string());
             }
             None
@@ -173,12 +175,9 @@ fn find_program(program: &OsStr) -> Result<PathBuf, Failure> {
     path::resolve(program, std::env::var_os("PATH").as_deref()).map_err(|error| {
         let name = program.to_string_lossy();
         match error {
-            ResolveError::NotFound { searched: true } => Failure::with_status(
-                STATUS_NOT_FOUND,
-                name,
-                "it was not found in PATH",
-                "check the name, or give its path",
-            ),
+            ResolveError::NotFound { searched: true } => {
+                Failure::with_status(STATUS_NOT_FOUND, name, "not found in PATH", "check the name, or give a path")
+            }
             ResolveError::NotFound { searched: false } => {
                 Failure::with_status(STATUS_NOT_FOUND, name, "there is no such file", "check the path")
             }
@@ -192,7 +191,7 @@ fn find_program(program: &OsStr) -> Result<PathBuf, Failure> {
     })
 }
 
-/// Whether the agent comes along; a failure when it cannot and nobody allowed that.
+/// Whether the agent can be loaded. Fails if it cannot and the user did not allow that.
 fn is_managed(options: &Run, image: &Image) -> Result<bool, Failure> {
     let list = std::env::var_os("LD_PRELOAD").unwrap_or_default();
     let Some(obstacle) = &image.obstacle.clone().or_else(|| sanitizer(&list)) else { return Ok(true) };
@@ -210,7 +209,7 @@ fn is_managed(options: &Run, image: &Image) -> Result<bool, Failure> {
     Ok(false)
 }
 
-/// A sanitizer's runtime among preloaded libraries, beside which Ebb is not known to work.
+/// Finds a sanitizer's runtime among the preloaded libraries. Ebb is not known to work beside one.
 fn sanitizer(preloaded: &OsStr) -> Option<Obstacle> {
     const NAMES: [&str; 5] = ["libasan.", "libtsan.", "libmsan.", "libhwasan.", "libclang_rt."];
     let list = preloaded.to_string_lossy();
@@ -220,10 +219,11 @@ fn sanitizer(preloaded: &OsStr) -> Option<Obstacle> {
     libraries.find(is_one).map(|library| Obstacle::Sanitizer { library: library.to_owned() })
 }
 
-/// Creates the file for the counters now: better no start than a run without the figures it was made for.
+/// Creates the file for the counters before the start: it is better not to start than to run without the figures that
+/// the run is for.
 fn create_stats(path: &Path) -> Result<File, Failure> {
     File::create(path).map_err(|error| {
-        Failure::ebb(format!("--stats {}", path.display()), error, "name a file in a directory that can be written")
+        Failure::ebb(format!("--stats {}", path.display()), error, "name a file in a writable directory")
     })
 }
 
@@ -233,13 +233,13 @@ struct Plan {
     swap: Vec<u8>,
 }
 
-/// Finds and checks all that a managed run needs.
+/// Finds and checks everything that a managed run needs.
 fn prepare(options: &Run) -> Result<Plan, Failure> {
     let agent = agent::find()?;
     let (mut ram_bytes, mut source) = budget(options.ram, None)?;
-    // What the outer one counts of it from outside is a share of its own budget.
+    // The outer `ebb` counts what this tree holds in its own budget.
     if let Some(outer) = checks::outer_budget().filter(|outer| *outer < ram_bytes) {
-        (ram_bytes, source) = (outer, "of the ebb that this one runs under".into());
+        (ram_bytes, source) = (outer, "from the outer `ebb run`".into());
     }
     let swap = spill::plan(&options.swap)?;
     checks::preflight()?;
@@ -256,12 +256,14 @@ fn prepare(options: &Run) -> Result<Plan, Failure> {
     Ok(Plan { agent, ram_bytes, swap: swap.devices })
 }
 
-/// A second descriptor of `file`, at a high number.
+/// Duplicates the descriptor of `file` to a high number.
 fn out_of_the_way(file: &impl AsRawFd) -> Result<OwnedFd, Failure> {
-    /// As the agent has it: above this limit no number is, because the kernel's table is as long as its highest.
+    /// Highest soft limit above which descriptors are placed, the same as in the agent. The kernel's table is as long
+    /// as its highest number.
     const TABLE_MAX: u64 = 4096;
     let (soft, hard) = sys::resource_limit(libc::RLIMIT_NOFILE);
-    // Where the program never gets to, and otherwise with a few numbers left above for what the agent opens.
+    // Above the soft limit the program never gets to the number. Otherwise leave a few numbers above it for what the
+    // agent opens.
     let lowest = if soft < hard && soft <= TABLE_MAX { soft } else { soft.min(1024).saturating_sub(40) };
     let raise = |lowest: u64| sys::raise_descriptor(file, lowest as i32);
     sys::with_hard_limit(libc::RLIMIT_NOFILE, || raise(lowest).or_else(|_| raise(3))).map_err(descriptors_exhausted)
@@ -282,7 +284,7 @@ fn not_started(file: &Path, image: &Image, error: LaunchError) -> Failure {
                 || "its loader is missing".to_owned(),
                 |missing| format!("its interpreter {} is missing", missing.display()),
             );
-            Failure::with_status(STATUS_NOT_FOUND, file.display(), why, "install what it needs")
+            Failure::with_status(STATUS_NOT_FOUND, file.display(), why, "install the missing file")
         }
         LaunchError::Exec(error) => Failure::with_status(
             STATUS_CANNOT_EXECUTE,

@@ -1,13 +1,17 @@
-//! Standing in for the program towards whoever started `ebb`: signals go in, stops and the end come out.
+//! Stands in for the program towards the process that started `ebb`: passes signals to the program, and passes its
+//! stops and its end out.
 //!
-//! `ebb` and the program share a process group, so the terminal's signals reach both by themselves. `ebb` blocks every
-//! signal that can be blocked and takes them one by one with sigwaitinfo(2): there is no handler, and nothing is lost.
+//! `ebb` and the program share a process group, so the terminal's signals reach both directly. `ebb` blocks every
+//! signal that can be blocked, and takes them one by one with sigtimedwait(2). So there is no handler, and nothing is
+//! lost.
 //!
-//! * What the kernel sent (Ctrl-C, Ctrl-Z, a hang-up, a new window size) is not passed on: the program has it already.
-//! * What a process sent to `ebb` is passed on, with its value, unless the program sent it.
-//! * SIGTERM has an answer within a second. A program that cannot take it, because it waits in the kernel and nothing wakes
-//!   it, is named. It may just be writing to a slow disk, so only a second SIGTERM gives it up; its tree ends with `ebb` then.
-//! * When the program stops, `ebb` stops itself by the same signal; when `ebb` is continued, so is the program.
+//! * A signal from the kernel (Ctrl-C, Ctrl-Z, a hang-up, a new window size) is not passed on: the program has it
+//!   already.
+//! * A signal that a process sent to `ebb` is passed on, with its value, unless the program sent it.
+//! * SIGTERM has an answer within a second. If the program cannot take it, because it is in an uninterruptible wait,
+//!   `ebb` says so. The program may just be writing to a slow disk, so only a second SIGTERM gives it up. Then its tree
+//!   ends with `ebb`.
+//! * When the program stops, `ebb` stops itself by the same signal. When `ebb` is continued, it continues the program.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -18,7 +22,7 @@ use libc::{c_int, pid_t};
 use crate::base::end::End;
 use crate::base::sys;
 
-/// Never blocked: the first two cannot be, glibc keeps the next two for itself, and the rest tell of a fault in `ebb`.
+/// Never blocked. The first two cannot be, glibc keeps the next two for itself, and the rest report a fault in `ebb`.
 const NOT_TAKEN: [c_int; 10] = [
     libc::SIGKILL,
     libc::SIGSTOP,
@@ -32,7 +36,7 @@ const NOT_TAKEN: [c_int; 10] = [
     libc::SIGSYS,
 ];
 
-/// What the program and the children it waited for used.
+/// Resources that the program, and the children it waited for, used.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Usage {
     pub user_ns: u64,
@@ -53,7 +57,7 @@ impl Usage {
 
 /// How long a program may be unable to take SIGTERM before `ebb` says so.
 const STUCK: Duration = Duration::from_millis(900);
-/// Between two looks at one that has not taken it, before and after that was said.
+/// Time between two looks at such a program, before and after `ebb` has said so.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 const LOOK_LATER: Duration = Duration::from_millis(500);
 
@@ -69,8 +73,8 @@ impl Untaken {
         if !self.is_told && self.since.elapsed() >= STUCK {
             self.is_told = true;
             sys::complain(&format!(
-                "ebb: SIGTERM: process {child} waits in the kernel (state D) and takes it when that wait ends; send SIGTERM \
-                 again to end the whole tree by SIGKILL"
+                "ebb: SIGTERM: process {child} waits in the kernel (state D) and gets the signal when that wait ends; \
+                 send SIGTERM again to kill the whole tree with SIGKILL"
             ));
         }
     }
@@ -87,7 +91,7 @@ fn poll(child: pid_t) -> io::Result<Event> {
     loop {
         let mut status = 0;
         let mut usage = MaybeUninit::<libc::rusage>::zeroed();
-        // Any child: as the first process of a container, `ebb` inherits orphans, which somebody must reap.
+        // Wait for any child: as the first process of a container, `ebb` inherits orphans, and must reap them.
         // SAFETY: both results are whole, and all zeroes are valid for them.
         let pid = unsafe { libc::wait4(-1, &mut status, libc::WNOHANG | libc::WUNTRACED, usage.as_mut_ptr()) };
         match sys::check(pid) {
@@ -110,10 +114,10 @@ fn poll(child: pid_t) -> io::Result<Event> {
     }
 }
 
-/// Passes a signal on to the program, as it came.
+/// Passes a signal on to the program as it came.
 fn pass_on(child: pid_t, signal: c_int, info: &libc::siginfo_t) {
-    // SAFETY: the fields exist for signals that a process sent, which the caller has checked; the child is not reaped yet,
-    // so its number is still its own.
+    // SAFETY: the fields exist for a signal that a process sent, which the caller has checked. The child is not reaped
+    // yet, so its number is still its own.
     unsafe {
         if info.si_pid() == child {
             return;
@@ -133,8 +137,8 @@ fn state(pid: pid_t) -> Option<u8> {
     stat.get(name_end + 2).copied()
 }
 
-/// Whether the program is in an uninterruptible wait, with `signal` still to be taken. What it has blocked, or is stopped at, is
-/// its own affair.
+/// Whether the program is in an uninterruptible wait with `signal` still pending. A signal that the program blocks, or
+/// that waits because the program is stopped, does not count.
 fn cannot_take(pid: pid_t, signal: c_int) -> bool {
     let Ok(status) = std::fs::read_to_string(format!("/proc/{pid}/status")) else { return false };
     let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
@@ -144,8 +148,8 @@ fn cannot_take(pid: pid_t, signal: c_int) -> bool {
     is_pending && set("SigBlk:") & bit == 0 && field("State:").is_some_and(|state| state.starts_with('D'))
 }
 
-/// Continues the program if it is stopped. Whoever continued the whole group has done so already, and a second SIGCONT
-/// would run the program's handler twice.
+/// Continues the program if it is stopped. Check first: if the whole group was continued, so was the program, and a
+/// second SIGCONT would run its handler twice.
 fn resume(child: pid_t) {
     if state(child).is_none_or(|state| state == b'T') {
         // SAFETY: the child is not reaped yet.
@@ -163,18 +167,18 @@ fn stop_likewise(signal: c_int) {
         libc::sigaction(signal, &default, &mut old);
         libc::kill(libc::getpid(), signal);
         sys::change_mask(libc::SIG_UNBLOCK, &set);
-        // Here this process is stopped, until somebody continues it.
+        // This process is stopped here until somebody continues it.
         sys::change_mask(libc::SIG_BLOCK, &set);
         libc::sigaction(signal, &old, std::ptr::null_mut());
     }
 }
 
-/// The signals that `ebb` stands in for: blocked before the program starts, and from then on.
+/// The signals that `ebb` takes in the program's place. They are blocked before the program starts, and from then on.
 pub fn taken_signals() -> libc::sigset_t {
     sys::all_signals_but(&NOT_TAKEN)
 }
 
-/// Waits for the program to end. The signals in `taken` are blocked, and stay so.
+/// Waits for the program to end. The signals in `taken` are blocked already, and stay so.
 pub fn supervise(child: pid_t, taken: &libc::sigset_t) -> io::Result<(End, Usage)> {
     let mut untaken: Option<Untaken> = None;
     loop {
@@ -194,12 +198,12 @@ pub fn supervise(child: pid_t, taken: &libc::sigset_t) -> io::Result<(End, Usage
         let pause = pause.map(|pause| libc::timespec { tv_sec: 0, tv_nsec: pause.as_nanos() as i64 });
         let limit = pause.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
         let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
-        // SAFETY: the set is initialised, `info` is a whole `siginfo_t`, and the limit outlives the call; null is none.
+        // SAFETY: the set is initialised, `info` is a whole `siginfo_t`, and the limit outlives the call or is null.
         let signal = unsafe { libc::sigtimedwait(taken, info.as_mut_ptr(), limit) };
         // SAFETY: filled by the kernel, and all zeroes before.
         let info = unsafe { info.assume_init() };
         match signal {
-            // Interrupted, by a stop or a debugger; or it is time to look.
+            // Interrupted by a stop or a debugger, or it is time for another look.
             -1 | libc::SIGCHLD => {}
             libc::SIGCONT => resume(child),
             libc::SIGTERM if untaken.as_ref().is_some_and(|untaken| untaken.is_told) => {
@@ -210,7 +214,7 @@ pub fn supervise(child: pid_t, taken: &libc::sigset_t) -> io::Result<(End, Usage
             signal if info.si_code <= 0 => {
                 pass_on(child, signal, &info);
                 if signal == libc::SIGTERM {
-                    // The first one counts.
+                    // The time counts from the first one.
                     untaken = untaken.or_else(|| Some(Untaken { since: Instant::now(), is_told: false }));
                 }
             }

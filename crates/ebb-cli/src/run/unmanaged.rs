@@ -1,4 +1,4 @@
-//! Programs of a tree that Ebb could not manage: found by their files, and told at the end.
+//! Programs of a tree that Ebb could not manage: found by their files, and reported at the end.
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
@@ -11,24 +11,24 @@ use crate::host::image::{self, Identity, Obstacle};
 use crate::running::counters::PAGE_BYTES;
 use crate::running::outside::{Process, Table};
 
-/// So many are named.
+/// The most programs to name.
 const NAMES_MAX: usize = 8;
-/// So many are told apart.
+/// The most programs to tell apart.
 const FILES_MAX: usize = 1024;
 
-/// What was found so far.
+/// Unmanaged programs found so far.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Unmanaged {
-    /// File names, as they were found.
+    /// File names, in the order in which they were found.
     pub names: Vec<String>,
-    /// Most memory that all of them held together.
+    /// The most memory that all of them held together, in bytes.
     pub peak_bytes: u64,
-    /// Different files.
+    /// The distinct files.
     files: BTreeSet<PathBuf>,
 }
 
 impl Unmanaged {
-    /// Remembers a program; true when it was not known.
+    /// Adds a program. Returns true if it was not known.
     pub fn add(&mut self, file: &Path) -> bool {
         if self.files.len() >= FILES_MAX || !self.files.insert(file.to_owned()) {
             return false;
@@ -40,58 +40,59 @@ impl Unmanaged {
         true
     }
 
-    /// Remembers how much all of them hold now.
+    /// Notes how many pages all of them hold now.
     pub fn hold(&mut self, pages: u64) {
         self.peak_bytes = self.peak_bytes.max(pages * PAGE_BYTES);
     }
 
-    /// The line of the summary, when there is something to tell.
+    /// The line for the summary; none if there is nothing to report.
     pub fn line(&self) -> Option<String> {
         if self.names.is_empty() {
             return None;
         }
         let more = if self.files.len() > NAMES_MAX { ", ..." } else { "" };
         Some(format!(
-            "ebb: not managed, and not limited: {}{more} (at most {}, counted in the budget)",
+            "ebb: not managed and not limited: {}{more} (up to {}, counted in the budget)",
             self.names.join(", "),
             human_bytes(self.peak_bytes)
         ))
     }
 
-    /// The same for `--stats`.
+    /// Likewise for `--stats`.
     pub fn json(&self) -> Value {
         json!({ "names": self.names, "peak_bytes": self.peak_bytes })
     }
 }
 
-/// What is known of the program that a process runs.
+/// What is known about the program that a process runs.
 #[derive(Debug)]
 struct Program {
-    /// None where this user may not see it.
+    /// None if this user may not see it.
     file: Option<PathBuf>,
-    /// Decided at the second look: what is short-lived does not matter, and a program that can be managed may not be yet.
+    /// Decided at the second look, none until then. Short-lived processes do not matter, and a program that can be
+    /// managed may not be managed yet.
     obstacle: Option<Option<Obstacle>>,
-    /// The last look that saw it.
+    /// The last look that saw the process.
     look: u64,
 }
 
-/// Decides which processes run what cannot be managed, once for each program.
+/// Decides which processes run programs that cannot be managed, once for each program.
 #[derive(Debug, Default)]
 pub struct Judge {
     programs: HashMap<Process, Program>,
     look: u64,
 }
 
-/// The value of a line of `/proc/PID/status`, in words.
+/// The value of a line of `/proc/PID/status`, split into words.
 fn status<'a>(text: &'a str, key: &str) -> Vec<&'a str> {
     let line = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'));
     line.unwrap_or_default().split_ascii_whitespace().collect()
 }
 
-/// Why the program of a process whose file is not shown cannot be managed: it has rights that this user has not.
+/// Why a program whose file is hidden cannot be managed: the process has rights that this user lacks.
 fn by_rights(status_text: &str, identity: Identity) -> Option<Obstacle> {
     let number = |key: &str, at: usize| status(status_text, key).get(at)?.parse::<u32>().ok();
-    // Real, effective, saved, file system.
+    // The values are real, effective, saved and file system ID. The effective one counts.
     let (user, group) = (number("Uid", 1)?, number("Gid", 1)?);
     let has_capabilities =
         status(status_text, "CapPrm").first().is_some_and(|bits| bits.bytes().any(|bit| bit != b'0'));
@@ -118,7 +119,7 @@ impl Judge {
         self.look += 1;
     }
 
-    /// The file of the program of `process`, when it is seen for the second time and cannot be managed.
+    /// The file of `process`'s program, if this is at least the second look at it and it cannot be managed.
     pub fn unmanaged(&mut self, table: Table<'_>, process: Process) -> Option<PathBuf> {
         let file = std::fs::read_link(table.0.join(process.pid.to_string()).join("exe")).ok();
         let known = self.programs.entry(process).or_insert(Program { file: None, obstacle: None, look: 0 });
@@ -154,14 +155,14 @@ mod tests {
         assert!(found.add(Path::new("/usr/bin/sudo")) && found.add(Path::new("/other/sudo")));
         found.hold(10_240);
         found.hold(5);
-        let line = "ebb: not managed, and not limited: static_prog, sudo (at most 40.0 MiB, counted in the budget)";
+        let line = "ebb: not managed and not limited: static_prog, sudo (up to 40.0 MiB, counted in the budget)";
         assert_eq!(found.line().as_deref(), Some(line));
         assert_eq!(found.json(), json!({ "names": ["static_prog", "sudo"], "peak_bytes": 40 << 20 }));
         for n in 0..10 {
             found.add(Path::new(&format!("/p{n}")));
         }
         assert_eq!(found.names.len(), 8);
-        assert!(found.line().unwrap().contains("p5, ... (at most"), "{:?}", found.line());
+        assert!(found.line().unwrap().contains("p5, ... (up to"), "{:?}", found.line());
     }
 
     #[test]

@@ -1,14 +1,17 @@
-//! Looking at a tree from outside, in a thread of `ebb run` beside the program: what those of its processes hold that are
-//! not managed, or not yet, what managed ones hold beside what they say themselves, and what the dead held.
+//! Watches a tree from outside, in a thread of `ebb run` beside the program. It measures what processes hold that are
+//! not managed, or not yet, and what managed ones hold beside their grants. It also takes back what dead processes
+//! held.
 //!
-//! The thread waits, and does nothing, while there is no process. exec wakes it (`Page::left`); it looks the less often the less
-//! happens. What it finds of processes outside goes into the members' `outside`; for those that have no place of their own,
-//! because they closed the descriptor or their parent did not make one, into a place that this process takes. What the managed
-//! ones hold together it compares with what they are granted (`beside.rs`).
+//! While there is no process to look at, the thread waits and does nothing. An exec wakes it (`Page::left`). The less
+//! happens, the less often it looks. It writes what a process outside holds into its member's `outside`. A process may
+//! have no place of its own, because it closed the descriptor, or because its parent did not make one. Such processes
+//! count in a place that `ebb run` takes. The memory of all managed processes is compared with their grants
+//! (`beside.rs`).
 //!
-//! A process counts from the second look on, and with the smaller of two looks' memory: before exec it has all of the
-//! memory that it is about to leave, and a child of fork that of its parent. A program that begins may have said in its place how much
-//! it is going to have: that counts until it has had the time for it.
+//! A process counts from the second look on, with the smaller of two looks' memory. This is because a process before
+//! exec still has all the memory that it is about to leave, and a fork's child has its parent's. A program that execs
+//! may leave in its place how much memory the next program is going to have. That figure counts until the program has
+//! had time to reach it.
 
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
@@ -27,39 +30,40 @@ use crate::running::outside::{Children, Process, Table};
 use crate::running::process::PROC;
 use crate::running::squeeze;
 
-/// Between two looks, when the tree has little left or something new was seen.
+/// Time between two looks while more than half of the budget is used, or after something new was seen.
 const SOON: Duration = Duration::from_millis(50);
-/// The same, while half of the budget is left.
+/// Likewise while at least half of the budget is left.
 const USUAL: Duration = Duration::from_millis(250);
-/// The same, while nothing changes.
+/// Likewise while nothing changes.
 const LATE: Duration = Duration::from_secs(1);
-/// However many processes call exec, looks are no closer together, and take no more than a small part of the time.
+/// Least time from the start of one look to the next; and the same as a multiple of the time a look takes. However many
+/// processes call exec, looks take only a small part of the time.
 const GAP: Duration = Duration::from_millis(20);
 const REST: u32 = 20;
-/// A program that was first seen so long ago has what it was expected to have.
+/// After so long, a program is taken to have what it was expected to have.
 const SETTLED: Duration = Duration::from_millis(500);
-/// Between two searches for processes without a place.
+/// Time between two searches for processes without a place.
 const SEARCH_EVERY: Duration = Duration::from_secs(1);
-/// So many looks without a change are followed by later ones.
+/// After so many looks without a change, looks are less frequent.
 const QUIET_LOOKS: u32 = 4;
 
-/// What one look found.
+/// Result of one look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Seen {
-    /// Processes outside.
+    /// Processes outside that hold memory.
     processes: usize,
-    /// Managed ones, and pages that they hold beside what they are granted.
+    /// Managed processes, and the pages that they hold beside their grants (`beside`).
     managed: usize,
     beside: u64,
-    /// Of these, seen for the first time.
+    /// Processes outside that were seen for the first time.
     new: usize,
-    /// Pages that they hold.
+    /// Pages that processes outside hold.
     pages: u64,
-    /// Pages more that they hold if the next look confirms it.
+    /// Further pages that processes outside hold, if the next look confirms it.
     unconfirmed: u64,
 }
 
-/// When to look next; none while there is nothing to see.
+/// How soon to look again; none while there is nothing to look at.
 fn period(seen: Seen, held: i64, limit: i64, quiet_looks: u32) -> Option<Duration> {
     if seen.processes == 0 && seen.managed == 0 && held <= limit {
         None
@@ -72,22 +76,23 @@ fn period(seen: Seen, held: i64, limit: i64, quiet_looks: u32) -> Option<Duratio
     }
 }
 
-/// Where the memory of a process is counted.
+/// Where the memory of a process counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Place {
     Member(MemberId),
-    /// It has none: in that of this process.
+    /// The process has no place: it counts in the place of this process.
     Own,
 }
 
-/// What is known of a process outside since the last look.
+/// A process outside, as of the last look.
 #[derive(Debug, Clone, Copy)]
 struct Known {
     pages: u64,
     look: u64,
 }
 
-/// What the process at a place expected of its next program when it called exec, when that was first seen, and the figure written since.
+/// What the process at a place expected of its next program when it called exec, when that was first seen, and the
+/// figure that this thread wrote last.
 #[derive(Debug, Clone, Copy)]
 struct Expected {
     pages: i64,
@@ -103,27 +108,27 @@ struct Watcher {
     known: HashMap<Process, Known>,
     expected: HashMap<MemberId, Expected>,
     look: u64,
-    /// The place that this process has for those that have none.
+    /// The place that this process has taken for processes without one.
     own: Option<MemberId>,
     searched: Option<Instant>,
     /// `Page::left` at the last search.
     searched_left: u32,
 }
 
-/// One look.
+/// State of one look.
 struct Look<'a> {
     table: Table<'a>,
     children: Children<'a>,
-    /// Who has a place.
+    /// Processes that have a place.
     holders: HashMap<i32, (MemberId, Kind)>,
     visited: HashSet<i32>,
-    /// Processes outside, and where each is counted.
+    /// Processes outside, each with the place where it counts.
     outside: Vec<(i32, Place)>,
 }
 
 impl Look<'_> {
-    /// Adds what `pid` started and what that started, as far as it has no places. What is below a process that has one is
-    /// looked at only `through_members`.
+    /// Adds the descendants of `pid` that have no place. Descendants of a process with a place are added only if
+    /// `through_members`.
     fn descend(&mut self, pid: i32, place: Place, through_members: bool) {
         let mut parents = vec![(pid, place)];
         while let Some((parent, place)) = parents.pop() {
@@ -133,7 +138,7 @@ impl Look<'_> {
                     continue;
                 }
                 match holder {
-                    // Counted already, with what it started; or counts for itself.
+                    // It counts in its own place, together with its descendants.
                     Some((_, Kind::Outside)) => {}
                     Some(_) => parents.push((child, Place::Own)),
                     None => {
@@ -147,7 +152,7 @@ impl Look<'_> {
         }
     }
 
-    /// Adds a process, and what it started.
+    /// Adds a process and its descendants without a place.
     fn add(&mut self, pid: i32, place: Place) {
         if self.visited.insert(pid) {
             self.outside.push((pid, place));
@@ -163,7 +168,7 @@ impl Watcher {
         Self { counters, found, judge, beside, known, expected, look: 0, own: None, searched: None, searched_left: 0 }
     }
 
-    /// Those that have places, but for this process.
+    /// Processes that have a place, except this one.
     fn holders(&self) -> HashMap<i32, (MemberId, Kind)> {
         let (page, fd) = (self.counters.tree(), self.counters.fd());
         let own = self.own.map(|id| id.index);
@@ -173,7 +178,7 @@ impl Watcher {
         let holders = used.filter_map(|(index, member)| {
             let id = MemberId { index, generation: member.generation() };
             let pid = tree::holder(fd, index).filter(|pid| *pid > 0)?;
-            // A process that execs has two for a moment, of which the one that counts is the one it manages.
+            // A process that execs has two places for a moment. Its place as a managed process counts.
             Some((pid, (id, member.kind())))
         });
         let mut all = HashMap::new();
@@ -185,7 +190,7 @@ impl Watcher {
         all
     }
 
-    /// Who is outside, and where it counts.
+    /// Processes outside, each with the place where it counts.
     fn processes<'a>(
         &mut self,
         table: Table<'a>,
@@ -203,7 +208,7 @@ impl Watcher {
         for (pid, id) in members {
             look.add(pid, Place::Member(id));
         }
-        // Those that were seen before and have lost their parent or their place.
+        // Processes that were seen before, and have lost their parent or their place.
         for process in self.known.keys().filter(|process| table.is_there(**process)) {
             if !look.holders.contains_key(&process.pid) {
                 look.add(process.pid, Place::Own);
@@ -218,7 +223,7 @@ impl Watcher {
         look.outside
     }
 
-    /// Looks once at everything that is outside, and says in the tree what it holds.
+    /// Looks once at everything outside, and writes into the tree's page what it holds.
     fn look(&mut self, left: u32) -> Seen {
         let counters = Arc::clone(&self.counters);
         let (page, fd) = (counters.tree(), counters.fd());
@@ -242,7 +247,7 @@ impl Watcher {
             let total = held.entry(place).or_default();
             let (Some(process), Some(memory)) = (table.process(pid), table.memory(pid)) else { continue };
             let pages = memory.anonymous_pages;
-            // It has ended, or is about to.
+            // The process has ended, or is about to.
             if pages == 0 {
                 continue;
             }
@@ -278,7 +283,8 @@ impl Watcher {
         seen
     }
 
-    /// Writes down what is held where. A figure that this thread did not write is what a process expects of the program that it execs.
+    /// Writes into each place what is held there. If this thread did not write a place's present figure, that figure is
+    /// what a process expects of the program that it execs.
     fn tell(&mut self, held: &HashMap<Place, u64>, now: Instant) {
         let (page, fd) = (self.counters.tree(), self.counters.fd());
         for (place, pages) in held {
@@ -293,7 +299,7 @@ impl Watcher {
                 }
                 let is_settled = now.duration_since(expected.since) >= SETTLED;
                 let pages = if is_settled { *pages as i64 } else { expected.pages.max(*pages as i64) };
-                // Unless it says something this moment.
+                // Fails if the process writes a figure of its own at this moment.
                 if member.outside.compare_exchange(is, pages, SeqCst, SeqCst).is_ok() {
                     expected.told = pages;
                 }
@@ -313,7 +319,7 @@ impl Watcher {
         }
     }
 
-    /// Looks for as long as this process lives.
+    /// Looks again and again for as long as this process lives.
     fn run(mut self) -> ! {
         let counters = Arc::clone(&self.counters);
         let page = counters.tree();
@@ -323,7 +329,7 @@ impl Watcher {
             let left = page.left.load(Acquire);
             let began = Instant::now();
             let seen = self.look(left);
-            // Who holds too much and gives nothing is asked the more rarely.
+            // If a tree holds too much and gives nothing, what it holds does not change, so it is asked less often.
             let held = page.sum().held.max(0) as u64;
             let is_quiet = last.replace((seen, left, held)).is_some_and(|(before, left_before, held_before)| {
                 let before: Seen = before;
@@ -333,7 +339,7 @@ impl Watcher {
             });
             quiet_looks = if is_quiet { quiet_looks + 1 } else { 0 };
             let sum = page.sum();
-            // Who called exec since the last search may have closed the descriptor, and its place with it.
+            // A process that called exec since the last search may have closed the descriptor, and lost its place.
             let to_search = (left != self.searched_left).then_some(SEARCH_EVERY);
             let period = period(seen, sum.held, sum.limit, quiet_looks).or(to_search);
             let rest = GAP.max(began.elapsed() * REST);
@@ -343,11 +349,11 @@ impl Watcher {
     }
 }
 
-/// What a thread beside this one finds out about the processes of the tree.
+/// The thread's findings about unmanaged programs in the tree.
 pub struct Watch(Arc<Mutex<Unmanaged>>);
 
 impl Watch {
-    /// Begins to look. Signals that are blocked now are blocked in that thread.
+    /// Starts the thread. It inherits this thread's signal mask.
     pub fn start(counters: &Arc<Counters>) -> std::io::Result<Self> {
         let found = Arc::default();
         let watcher = Watcher::new(Arc::clone(counters), Arc::clone(&found));
@@ -355,7 +361,7 @@ impl Watch {
         Ok(Self(found))
     }
 
-    /// What it has found so far.
+    /// What the thread has found so far.
     pub fn found(&self) -> Unmanaged {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -386,7 +392,7 @@ mod tests {
         assert_eq!(period(SOME, 101, 100, QUIET_LOOKS), Some(LATE));
     }
 
-    /// A child of this process that holds little, and ends with the test.
+    /// A child process that holds little memory, and ends with the test.
     struct Sleeper(std::process::Child);
 
     impl Sleeper {
@@ -417,10 +423,10 @@ mod tests {
             watcher.tell(&HashMap::from([(place, pages)]), begin + Duration::from_millis(ms));
             member.counted_outside()
         };
-        // What was seen meanwhile, of the program and of what it starts, counts only for as long as it is there.
+        // What the program and its children hold meanwhile counts only while it is there.
         let seen = [(0, 0), (100, 50), (200, 900), (300, 50), (499, 0), (500, 60), (600, 20)];
         assert_eq!(seen.map(|(ms, pages)| told(ms, pages)), [700, 700, 900, 700, 700, 60, 20]);
-        // Another program begins there.
+        // Another program starts there.
         member.outside.store(300, SeqCst);
         assert_eq!(
             [(700, 50), (1100, 400), (1199, 0), (1200, 50)].map(|(ms, pages)| told(ms, pages)),
@@ -440,7 +446,7 @@ mod tests {
         let second = watcher.look(0);
         assert!(second.pages > 0, "{second:?}");
         assert_eq!(counters.tree().sum().held, second.pages as i64);
-        // The search finds other tests' children too; they may end at any time.
+        // The search also finds children of other tests, which may end at any time.
         let pid = sleeper.0.id() as i32;
         drop(sleeper);
         watcher.look(0);

@@ -1,7 +1,8 @@
 //! The connection to the agent in a running process, and what is said over it (`docs/contract.md`, "Control socket").
 //!
-//! A process has no control socket until somebody asks: who raises a number in the counters of its tree, and wakes those
-//! that wait for that, has Ebb's own thread in each of its processes open one. The program notices nothing.
+//! A process has no control socket until somebody asks for one. To ask, `ebb` raises a number in the counters of the
+//! process's tree, and wakes the threads that wait on it. Then Ebb's own thread in each process of the tree opens a
+//! socket. The program notices nothing.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -17,42 +18,42 @@ use crate::base::sys;
 use crate::base::text::printable;
 use crate::running::process::{self, Process};
 
-/// How long a process may take to open its control socket: its thread may be writing to a disk that others use, too.
+/// How long a process may take to open its control socket. Its thread may be writing to a disk that others use, too.
 const OPEN_PATIENCE: Duration = Duration::from_secs(12);
-/// How long one that is stopped is given to go on; and how long one may take to accept a connection.
+/// How long to wait for a stopped process to continue, and for a process to accept a connection.
 const STOPPED_PATIENCE: Duration = Duration::from_secs(5);
 const OPEN_STEP: Duration = Duration::from_millis(10);
-/// How often a process is asked to open one: its thread may have begun only now.
+/// How often a process is asked to open one. Its thread may only just have started.
 const ASK_STEP: Duration = Duration::from_millis(100);
-/// How long it may take Ebb's thread to begin.
+/// How long Ebb's thread may take to start.
 const BEGIN_PATIENCE: Duration = Duration::from_millis(200);
 
-/// How often a request is made: a program that closes every descriptor it can think of may close a new connection before
-/// its agent knows of it.
+/// How often a request is tried. A program that closes all possible descriptors may close a new connection before its
+/// agent knows of it.
 const ATTEMPTS: u32 = 10;
 
-/// What a user does about a connection that was lost.
-const LOST: &str = "see with `ps` whether it still runs, and ask again";
+/// What a user can do about a lost connection.
+const LOST: &str = "check with `ps` that the process is still running, and try again";
 
-/// No answer is longer: a directory has at most 511 bytes, a reason one line.
+/// Longest answer: a directory has at most 511 bytes, and a reason is one line.
 const ANSWER_BYTES_MAX: usize = 4096;
 
-/// The exit status when the process refused.
+/// The exit status if the process refused.
 const STATUS_REFUSED: i32 = 1;
 
-/// A device, as its process tells of it.
+/// A device, as its process describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Row {
     pub kind: String,
-    /// The largest size it may get.
+    /// The largest size it may reach.
     pub size_bytes: u64,
     pub used_bytes: u64,
     pub prio: i32,
     pub name: OsString,
 }
 
-/// Makes a request, again when its connection was lost before an answer came: `request` says through its argument that
-/// one did.
+/// Makes a request, and repeats it if the connection was lost before an answer came. `request` sets its argument when
+/// an answer has come.
 pub fn attempt<T>(mut request: impl FnMut(&mut bool) -> Result<T, Failure>) -> Result<T, Failure> {
     let mut attempts = 1;
     loop {
@@ -65,17 +66,17 @@ pub fn attempt<T>(mut request: impl FnMut(&mut bool) -> Result<T, Failure>) -> R
     }
 }
 
-/// One message of a process.
+/// One message from a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
     Row(Row),
-    /// So many bytes of a device are still to be read back.
+    /// How many bytes of a device are still to be read back.
     Left(u64),
     Done,
     Refused(Refusal),
 }
 
-/// Why a process did not do it.
+/// Why a process refused a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
     pub errno: i32,
@@ -86,11 +87,11 @@ pub struct Refusal {
 impl Refusal {
     fn parse(text: &str) -> Option<Self> {
         let (errno, text) = text.split_once(' ')?;
-        let (why, remedy) = text.split_once("; ").unwrap_or((text, "see what it has with `ebb swapon --show`"));
+        let (why, remedy) = text.split_once("; ").unwrap_or((text, "list its devices with `ebb swapon --show`"));
         Some(Self { errno: errno.parse().ok()?, why: printable(why), remedy: printable(remedy) })
     }
 
-    /// As a failure of `what`.
+    /// Turns it into a failure of `what`.
     pub fn of(self, what: impl ToString) -> Failure {
         Failure::with_status(STATUS_REFUSED, what, self.why, self.remedy)
     }
@@ -98,7 +99,7 @@ impl Refusal {
 
 impl Row {
     fn parse(message: &[u8]) -> Option<Self> {
-        // The name comes last and may have blanks.
+        // The name comes last, and may contain blanks.
         let mut words = message.splitn(5, |byte| *byte == b' ');
         let mut word = || std::str::from_utf8(words.next()?).ok();
         let (kind, size, used, prio) = (word()?, word()?, word()?, word()?);
@@ -113,7 +114,7 @@ impl Row {
 }
 
 impl Answer {
-    /// Reads one message; none when it is not understood.
+    /// Parses one message; none if it is not understood.
     pub fn parse(message: &[u8]) -> Option<Self> {
         if message == b"ok" {
             return Some(Self::Done);
@@ -128,7 +129,7 @@ impl Answer {
     }
 }
 
-/// A connection to the agent of one process: one request, then its answers.
+/// A connection to the agent of one process. It carries one request, then its answers.
 #[derive(Debug)]
 pub struct Control {
     pid: i32,
@@ -136,9 +137,9 @@ pub struct Control {
 }
 
 impl Control {
-    /// Connects to process `pid`; asks it for a control socket when it has none.
+    /// Connects to process `pid`. Asks it for a control socket if it has none.
     pub fn open(pid: i32) -> Result<Self, Failure> {
-        // The descriptor first: it tells the end of the process from that of one that has its number later.
+        // Open the descriptor first: it shows whether the process ended, even if another process has its number later.
         let descriptor = sys::process_descriptor(pid).map_err(|error| not_a_process(pid, error))?;
         let process = Process::find(Path::new(process::PROC), pid)?;
         process.counters()?;
@@ -148,8 +149,8 @@ impl Control {
         if !process.is_managed() {
             return Err(Failure::ebb(
                 process::what(pid),
-                "it belongs to a run under Ebb, but is not managed by it",
-                "name one of those that `ebb swapon --show` lists",
+                "it belongs to a tree under Ebb, but Ebb does not manage it",
+                "name a process that `ebb swapon --show` lists",
             ));
         }
         if let Some(control) = Self::connect(&process)? {
@@ -177,7 +178,8 @@ impl Control {
         }
     }
 
-    /// Connects to the socket that the process itself listens on, if there is one: another's is inherited.
+    /// Connects to the socket that the process itself listens on, if there is one. Sockets of other processes are
+    /// inherited.
     fn connect(process: &Process) -> Result<Option<Self>, Failure> {
         for path in process.control_sockets() {
             match Socket::connect(&path, STOPPED_PATIENCE) {
@@ -188,7 +190,7 @@ impl Control {
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                     return Err(process::unreadable(process.pid, &error));
                 }
-                // Nobody listens there any more, or does not listen yet.
+                // No process listens there any more, or not yet.
                 Err(_) => {}
             }
         }
@@ -209,7 +211,7 @@ impl Control {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(Failure::ebb(
                 process::what(self.pid),
                 "it does not answer",
-                format!("continue it with `kill -CONT {}` if it is stopped, or ask again", self.pid),
+                format!("if it is stopped, continue it with `kill -CONT {}`, otherwise try again", self.pid),
             )),
             Err(error) => Err(self.ended(error)),
         }
@@ -220,17 +222,17 @@ impl Control {
         self.socket.set_receive_patience(patience).map_err(|error| self.ended(error))
     }
 
-    /// Asks the process to give up what it is at. Its last answer still comes.
+    /// Asks the process to give up what it is doing. Its last answer still comes.
     pub fn cancel(&self) {
         self.socket.finish();
     }
 
-    /// The failure of an answer that does not belong to the request.
+    /// The failure for an answer that does not fit the request.
     pub fn misunderstood(&self) -> Failure {
         Failure::ebb(
             process::what(self.pid),
-            "its answer is not understood",
-            "use the `ebb` of the same version as the one that started it",
+            "ebb does not understand its answer",
+            "use the same version of `ebb` that started it",
         )
     }
 
@@ -247,11 +249,11 @@ impl AsFd for Control {
 
 fn not_a_process(pid: i32, error: io::Error) -> Failure {
     match error.raw_os_error() {
-        // What the kernel says depends on its version.
+        // Which error a thread's number gives depends on the kernel's version.
         Some(libc::EINVAL | libc::ENOENT) => Failure::ebb(
             process::what(pid),
-            "this is the number of a thread",
-            "name its process: the line Tgid of its status in /proc",
+            "this is the ID of a thread, not of a process",
+            format!("give the PID of the thread's process, after `Tgid:` in /proc/{pid}/status"),
         ),
         _ => process::unreadable(pid, &error),
     }
@@ -260,8 +262,8 @@ fn not_a_process(pid: i32, error: io::Error) -> Failure {
 fn too_small(what: String) -> Failure {
     Failure::ebb(
         what,
-        "it has held too little memory (8 MiB) for Ebb to begin its work, so nothing of it is swapped",
-        "ask when it has grown",
+        "it has never held the 8 MiB at which Ebb starts to manage a process, so none of its memory is swapped",
+        "try again when it has grown",
     )
 }
 
@@ -269,22 +271,22 @@ fn too_small(what: String) -> Failure {
 fn silent(process: &Process, descriptor: &OwnedFd) -> Failure {
     let what = process::what(process.pid);
     if sys::has_ended(descriptor) {
-        Failure::ebb(what, "it has ended", "name one that runs, as `ebb swapon --show` lists them")
+        Failure::ebb(what, "it has ended", "name a running process that `ebb swapon --show` lists")
     } else if !process.has_background() {
         too_small(what)
     } else if process.is_stopped() {
-        Failure::ebb(what, "it is stopped", format!("continue it with `kill -CONT {}`, and ask again", process.pid))
+        Failure::ebb(what, "it is stopped", format!("continue it with `kill -CONT {}`, and try again", process.pid))
     } else {
         Failure::ebb(
             what,
             format!("it opened no control socket within {} s", OPEN_PATIENCE.as_secs()),
-            "see whether it has a free descriptor (ulimit -n) and a directory it can write to \
-             (/dev/shm, /tmp, /var/tmp), or ask again",
+            "check that it has a free descriptor (ulimit -n) and can write to /dev/shm, /tmp or \
+             /var/tmp, or try again",
         )
     }
 }
 
-/// The bytes of a name as they are sent.
+/// A request as it is sent: `verb`, a blank, and the bytes of `argument`.
 pub fn request(verb: &str, argument: impl Into<OsString>) -> Vec<u8> {
     let mut request = format!("{verb} ").into_bytes();
     request.extend(argument.into().into_vec());
@@ -353,7 +355,7 @@ mod tests {
         assert_eq!(
             control.answer().unwrap_err().to_string(),
             "ebb: process 12: the process ended or closed the connection; \
-             see with `ps` whether it still runs, and ask again"
+             check with `ps` that the process is still running, and try again"
         );
         assert_eq!(control.ask(b"show").unwrap_err().what, "process 12");
     }
@@ -364,13 +366,13 @@ mod tests {
         control.set_patience(Duration::from_millis(1)).unwrap();
         assert_eq!(control.answer().unwrap_err().why, "it does not answer");
         agent.send(b"what?").unwrap();
-        assert_eq!(control.answer().unwrap_err().why, "its answer is not understood");
+        assert_eq!(control.answer().unwrap_err().why, "ebb does not understand its answer");
     }
 
     #[test]
     fn a_process_that_does_not_exist_is_told() {
         let failure = Control::open(i32::MAX).unwrap_err();
         assert_eq!(failure.why, "No such process (os error 3)");
-        assert_eq!(failure.remedy, "name a process that runs under `ebb run`, as `ps` shows it");
+        assert_eq!(failure.remedy, "name a process that runs under `ebb run`, by its PID in `ps`");
     }
 }

@@ -1,4 +1,4 @@
-//! The counters that a tree of processes shares, as this process has them mapped.
+//! The counters that the processes of a tree share, as mapped by this process.
 
 use std::fs::{File, OpenOptions};
 use std::mem::ManuallyDrop;
@@ -16,10 +16,10 @@ use crate::base::text::printable;
 
 pub const PAGE_BYTES: u64 = 4096;
 
-/// The counters that a managed process tree shares with this process.
+/// The counters of one tree.
 pub struct Counters {
-    /// Never closed: with any descriptor of the file this process would lose its record locks on it, and where it is
-    /// itself a process of the tree, its place there.
+    /// Never closed. Closing any descriptor of the file would release this process's record locks on it. If this
+    /// process is itself one of the tree's, it would lose its place there.
     file: ManuallyDrop<File>,
     shared: NonNull<Shared>,
 }
@@ -30,7 +30,7 @@ unsafe impl Send for Counters {}
 unsafe impl Sync for Counters {}
 
 impl Counters {
-    /// Makes the page, all zero but for its mark.
+    /// Creates the file, all zero except for its magic number.
     pub fn create() -> std::io::Result<Self> {
         let file = sys::memory_file(c"ebb-stats", tree::FILE_BYTES, Shared::MAP_BYTES as u64)?;
         let counters = Self::map(file, libc::PROT_READ | libc::PROT_WRITE)?;
@@ -38,22 +38,22 @@ impl Counters {
         Ok(counters)
     }
 
-    /// The page of a running program, to be read only.
+    /// Opens the counters of a running program for reading.
     pub fn open(path: &Path) -> std::io::Result<Self> {
         Self::open_as(opened(File::options().read(true), path)?, libc::PROT_READ)
     }
 
-    /// The page of a running program, to be written too.
+    /// Opens the counters of a running program for reading and writing.
     pub fn open_writable(path: &Path) -> std::io::Result<Self> {
         let file = opened(File::options().read(true).write(true), path)?;
         Self::open_as(file, libc::PROT_READ | libc::PROT_WRITE)
     }
 
     fn open_as(file: File, protection: i32) -> std::io::Result<Self> {
-        let foreign = || std::io::Error::other("its counters are not of this version");
-        // Anybody may have a file of that name, and cut it off while this process reads it.
+        let foreign = || std::io::Error::other("its counters come from another version of Ebb");
+        // Any process may have a file of that name, and truncate it while this process reads it.
         if !sys::keeps_its_length(&file) {
-            return Err(std::io::Error::other("its counters are not such as `ebb run` makes"));
+            return Err(std::io::Error::other("its counters were not made by `ebb run`"));
         }
         let mut magic = [0; 8];
         file.read_exact_at(&mut magic, 0)?;
@@ -63,10 +63,11 @@ impl Counters {
         Self::map(file, protection)
     }
 
-    /// Closes the file after all: for who is no process of the tree, and would seem to be one as long as it has it.
+    /// Closes the file after all. For a caller that is not a process of the tree: as long as it has the file open, it
+    /// seems to be one.
     pub fn close(self) {
         let at = self.shared.as_ptr().cast();
-        // SAFETY: mapped by `map`, and nobody refers to it any more.
+        // SAFETY: mapped by `map`, and no reference to it remains.
         unsafe { libc::munmap(at, Shared::MAP_BYTES) };
         drop(ManuallyDrop::into_inner(self.file));
     }
@@ -83,7 +84,7 @@ impl Counters {
         Ok(Self { file: ManuallyDrop::new(file), shared })
     }
 
-    /// The file to hand on.
+    /// The file, to be handed on.
     pub fn file(&self) -> &File {
         &self.file
     }
@@ -95,7 +96,8 @@ impl Counters {
 
     /// The live counters.
     pub fn page(&self) -> &Shared {
-        // SAFETY: mapped for good, large enough, page-aligned, and made of atomics only, for which zero bytes are valid.
+        // SAFETY: mapped for good, large enough, page-aligned, and made of atomics only, for which zero bytes are
+        // valid.
         unsafe { self.shared.as_ref() }
     }
 
@@ -104,20 +106,20 @@ impl Counters {
         &self.page().tree
     }
 
-    /// Changes the budget of the tree, to whole pages.
+    /// Changes the budget of the tree to `bytes`, rounded down to whole pages.
     pub fn set_budget(&self, bytes: u64) {
         self.tree().set_limit(bytes / PAGE_BYTES);
         self.page().ram_limit_bytes.store(bytes, Relaxed);
     }
 
-    /// What the user calls the tree, or a process of it has made of that.
+    /// The user's name for the tree. A process of the tree may have changed it.
     pub fn name(&self) -> Option<String> {
         let bytes = self.page().name_bytes();
         let text: Vec<u8> = bytes.into_iter().take_while(|byte| *byte != 0).collect();
         (!text.is_empty()).then(|| printable(&String::from_utf8_lossy(&text)))
     }
 
-    /// What the first failing process said, without Ebb's name in front.
+    /// The message of the first process that failed, without the leading `ebb: `.
     pub fn error(&self) -> Option<String> {
         let bytes = self.page().error_bytes();
         let text: Vec<u8> = bytes.into_iter().take_while(|byte| *byte != 0).collect();
@@ -127,7 +129,7 @@ impl Counters {
     }
 }
 
-/// Opens what may be anything, of whoever likes to be taken for a tree, without waiting for it.
+/// Opens a file that may be anything, made by somebody who wants to pass for a tree. Does not wait for it.
 fn opened(options: &mut OpenOptions, path: &Path) -> std::io::Result<File> {
     options.custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)
 }
@@ -149,11 +151,11 @@ mod tests {
             assert_eq!(counters.file().set_len(len).unwrap_err().raw_os_error(), Some(libc::EPERM));
         }
         assert!(Counters::open(Path::new(&path(counters.file()))).is_ok());
-        // The same, but for the seals.
+        // The same content, but without seals.
         let mut loose = tempfile::tempfile().unwrap();
         loose.write_all(&MAGIC.to_ne_bytes()).unwrap();
         loose.set_len(tree::FILE_BYTES).unwrap();
         let refused = Counters::open(Path::new(&path(&loose))).err().unwrap();
-        assert_eq!(refused.to_string(), "its counters are not such as `ebb run` makes");
+        assert_eq!(refused.to_string(), "its counters were not made by `ebb run`");
     }
 }

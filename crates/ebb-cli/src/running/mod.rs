@@ -1,4 +1,4 @@
-//! Trees of processes that run under Ebb: how to find them, read their counters, and talk to their agents.
+//! Running trees of processes: how to find them, read their counters, and talk to their agents.
 
 pub mod control;
 pub mod counters;

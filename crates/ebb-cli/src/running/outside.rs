@@ -1,6 +1,6 @@
-//! What a process holds, and which it started, as anybody may read in `/proc`.
+//! What a process holds, and which processes it started, as anybody can read in `/proc`.
 //!
-//! Needs no rights over the process: what is read here is shown of set-user-ID programs too.
+//! Needs no rights over the process: what is read here is readable for set-user-ID programs, too.
 
 use std::collections::HashMap;
 use std::fs;
@@ -8,20 +8,20 @@ use std::path::Path;
 
 use crate::base::sys;
 
-/// Which process: its number, and when it began, in ticks since boot. Numbers are used again.
+/// A process: its number, and when it began in ticks since boot, because numbers are reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Process {
     pub pid: i32,
     pub began: u64,
 }
 
-/// What follows the name in `/proc/PID/stat`, which may contain anything itself.
+/// The fields after the name in `/proc/PID/stat`. The name itself may contain anything.
 fn stat_fields(stat: &str) -> Option<Vec<&str>> {
     let name_end = stat.rfind(')')?;
     Some(stat[name_end + 1..].split_ascii_whitespace().collect())
 }
 
-/// Number of the parent.
+/// The number of the parent.
 fn parent(stat: &str) -> Option<i32> {
     stat_fields(stat)?.get(1)?.parse().ok()
 }
@@ -37,22 +37,22 @@ fn faults(stat: &str) -> Option<u64> {
     [7, 9].iter().map(|at| fields.get(*at)?.parse::<u64>().ok()).sum()
 }
 
-/// The value of a line of `/proc/PID/status` or `/proc/PID/smaps_rollup`: a number of KiB, or of something else.
+/// The value of a line of `/proc/PID/status` or `/proc/PID/smaps_rollup`: a number of KiB, or another number.
 fn number(text: &str, key: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))?;
     line.split_ascii_whitespace().next()?.parse().ok()
 }
 
-/// Memory of one process.
+/// The memory of one process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Memory {
-    /// Anonymous pages in memory, also those that it shares with another since a fork.
+    /// Anonymous pages in memory, including those that it shares with other processes since a fork.
     pub anonymous_pages: u64,
-    /// What the kernel has for it: page tables, and a stack for each thread.
+    /// Memory that the kernel uses for the process: page tables, and a stack for each thread.
     pub kernel_bytes: u64,
 }
 
-/// Memory by a process's `status`.
+/// Reads the memory of a process from its `status`.
 fn memory(status: &str) -> Option<Memory> {
     const STACK_KIB: u64 = 16;
     let kernel_kib = number(status, "VmPTE")? + number(status, "Threads")? * STACK_KIB;
@@ -63,44 +63,45 @@ fn read(proc: &Path, pid: i32, name: &str) -> Option<String> {
     fs::read(proc.join(pid.to_string()).join(name)).ok().map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// The processes below one `/proc`.
+/// The processes shown in one `/proc`.
 #[derive(Debug, Clone, Copy)]
 pub struct Table<'a>(pub &'a Path);
 
 impl Table<'_> {
-    /// The process that has a number now.
+    /// The process that has this number now.
     pub fn process(self, pid: i32) -> Option<Process> {
         Some(Process { pid, began: began(&read(self.0, pid, "stat")?)? })
     }
 
-    /// Whether it still runs.
+    /// Whether the process still runs.
     pub fn is_there(self, process: Process) -> bool {
         self.process(process.pid) == Some(process)
     }
 
-    /// How often it has faulted, also where the kernel wrote to its memory for it: who never did has copied nothing since.
+    /// How often the process has faulted, including faults of the kernel when it writes to the process's memory. While
+    /// the count does not change, the process copies no page.
     pub fn faults(self, pid: i32) -> Option<u64> {
         faults(&read(self.0, pid, "stat")?)
     }
 
-    /// What it holds, and what the kernel has for it; none when it has ended.
+    /// What the process holds, and what the kernel uses for it. None if the process has ended.
     pub fn memory(self, pid: i32) -> Option<Memory> {
         memory(&read(self.0, pid, "status")?)
     }
 
-    /// Its anonymous pages in memory, each divided by the processes that have it. The kernel looks at all its page tables for
-    /// this. None where that is not shown.
+    /// The process's anonymous pages in memory, each divided by the number of processes that have it. The kernel walks
+    /// all its page tables for this. None if the kernel does not show it.
     pub fn proportional_pages(self, pid: i32) -> Option<u64> {
         Some(number(&read(self.0, pid, "smaps_rollup")?, "Pss_Anon")? / 4)
     }
 
-    /// The name of the program, as the kernel has it.
+    /// The program's name, as the kernel has it.
     pub fn command(self, pid: i32) -> Option<String> {
         read(self.0, pid, "comm").map(|name| name.trim_end_matches('\n').to_owned())
     }
 
-    /// True when the two have one memory, as between vfork(2) and exec. Where the kernel does not say, they have when both
-    /// show the same.
+    /// True if two processes share their memory, as between vfork(2) and exec. If the kernel does not say, they do if
+    /// both show the same sizes.
     pub fn shares_memory(self, one: i32, other: i32) -> bool {
         sys::shares_memory(one, other).unwrap_or_else(|| {
             let statm = |pid| read(self.0, pid, "statm");
@@ -108,7 +109,7 @@ impl Table<'_> {
         })
     }
 
-    /// The children of a process; none when the kernel lists nobody's.
+    /// The children of a process. None if the kernel does not list children.
     fn listed_children(self, pid: i32) -> Option<Vec<i32>> {
         let tasks = fs::read_dir(self.0.join(pid.to_string()).join("task")).ok()?;
         let mut children = Vec::new();
@@ -122,7 +123,7 @@ impl Table<'_> {
         is_listed.then_some(children)
     }
 
-    /// The parent of each process.
+    /// Every process, with its parent.
     fn parents(self) -> Vec<(i32, i32)> {
         let entries = fs::read_dir(self.0).into_iter().flatten().flatten();
         let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
@@ -130,10 +131,10 @@ impl Table<'_> {
     }
 }
 
-/// The children of processes, looked up once for one look at a tree.
+/// Finds children of processes, within one look at a tree.
 pub struct Children<'a> {
     table: Table<'a>,
-    /// All of them, where the kernel has no list for each process.
+    /// Children of every process. Used if the kernel does not list children.
     scanned: Option<HashMap<i32, Vec<i32>>>,
 }
 
@@ -142,13 +143,13 @@ impl<'a> Children<'a> {
         Self { table, scanned: None }
     }
 
-    /// Those of one process.
+    /// The children of one process.
     pub fn of(&mut self, pid: i32) -> Vec<i32> {
         if self.scanned.is_none() {
             if let Some(children) = self.table.listed_children(pid) {
                 return children;
             }
-            // It may just have ended.
+            // The process may just have ended.
             if self.table.process(pid).is_none() {
                 return Vec::new();
             }
@@ -188,7 +189,7 @@ mod tests {
 
     #[test]
     fn the_share_of_a_process_in_its_memory_is_at_most_all_of_it() {
-        // Of a process at rest: this one's memory comes and goes with the tests beside this one.
+        // A process at rest: this one's memory changes with tests that run at the same time.
         let mut cat = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         cat.stdin.as_mut().unwrap().write_all(b"x").unwrap();
         cat.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
@@ -196,7 +197,7 @@ mod tests {
         let (all, own) = (table.memory(pid).unwrap().anonymous_pages, table.proportional_pages(pid).unwrap());
         drop(cat.stdin.take());
         cat.wait().unwrap();
-        // The kernel counts resident pages by processor and shows a sum that is some tens behind.
+        // The kernel counts resident pages by processor. The sum that it shows lags by some tens of pages.
         assert!(own > 0 && own < all + 1024, "{own} of {all}");
     }
 

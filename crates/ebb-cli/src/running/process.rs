@@ -1,6 +1,6 @@
 //! A process that runs under Ebb, as `/proc` shows it.
 //!
-//! Only looks: nothing here changes the process. Each look is of its own moment; the process goes on meanwhile.
+//! Nothing here changes the process. The process keeps running, so each look shows its own moment only.
 
 use std::ffi::OsStr;
 use std::io;
@@ -14,19 +14,19 @@ use crate::running::counters::Counters;
 /// Where the kernel shows processes.
 pub const PROC: &str = "/proc";
 
-/// What the descriptor of the counters points to, in every process of the tree and in its `ebb run`.
+/// Target of the counters' descriptor, in every process of the tree and in its `ebb run`.
 const COUNTERS: &[u8] = b"/memfd:ebb-stats";
-/// How the file name of a control socket begins.
+/// The beginning of a control socket's file name.
 const CONTROL: &[u8] = b".ebb-control-";
-/// What the kernel calls a userfaultfd. No descriptor of one outlives execve(2), unlike that of the counters.
+/// Target of a userfaultfd's descriptor. Unlike the counters' descriptor, it never survives execve(2).
 const USERFAULTFD: &[u8] = b"anon_inode:[userfaultfd]";
 /// The name of Ebb's own thread in a process.
 const BACKGROUND: &[u8] = b"ebb-reclaim";
-/// What the kernel puts behind the path of an unlinked file.
+/// What the kernel appends to the path of an unlinked file.
 const DELETED: &[u8] = b" (deleted)";
 
-/// What a user does about a process that is not one of Ebb's.
-const REMEDY: &str = "name a process that runs under `ebb run`, as `ps` shows it";
+/// What a user can do about a process that does not run under Ebb.
+const REMEDY: &str = "name a process that runs under `ebb run`, by its PID in `ps`";
 
 /// A process of a tree that runs under Ebb: one of its programs, or the `ebb run` that started it.
 #[derive(Debug)]
@@ -36,22 +36,22 @@ pub struct Process {
     counters: PathBuf,
 }
 
-/// Process `pid` as the first part of a failure.
+/// Names process `pid`, as the first part of a failure.
 pub fn what(pid: i32) -> String {
     format!("process {pid}")
 }
 
-/// A process that `ebb` could not look into or ask.
+/// The failure for a process that `ebb` could not inspect or ask.
 pub fn unreadable(pid: i32, error: &io::Error) -> Failure {
     let remedy = if error.kind() == io::ErrorKind::PermissionDenied {
-        "it belongs to another user: ask as that user or as root"
+        "it belongs to another user: run `ebb` as that user or as root"
     } else {
         REMEDY
     };
     Failure::ebb(what(pid), error, remedy)
 }
 
-/// Descriptors of the process or thread at `dir`, and what they point to. Those that are closed meanwhile are left out.
+/// Descriptors of the process or thread at `dir`, and their targets. Leaves out descriptors that are closed meanwhile.
 fn descriptors(dir: &Path) -> io::Result<Vec<(PathBuf, PathBuf)>> {
     let entries = std::fs::read_dir(dir.join("fd"))?;
     let pairs = entries.flatten().filter_map(|entry| {
@@ -62,7 +62,7 @@ fn descriptors(dir: &Path) -> io::Result<Vec<(PathBuf, PathBuf)>> {
     Ok(pairs.collect())
 }
 
-/// The descriptors of shared areas that the process at `dir` has: more than one, where one `ebb run` started another.
+/// Descriptors of shared files in the process at `dir`. There are several if one `ebb run` started another.
 pub fn areas(dir: &Path) -> Vec<PathBuf> {
     let is_area = |target: &Path| target.as_os_str().as_bytes().starts_with(COUNTERS);
     let look = |dir: &Path| {
@@ -78,8 +78,8 @@ fn threads(dir: &Path) -> Vec<PathBuf> {
     entries.map(|entry| entry.path()).collect()
 }
 
-/// What `look` finds in the process at `dir`. Where the first thread has ended the process shows nothing of itself, or
-/// not to its user; its other threads do.
+/// What `look` finds in the process at `dir`. If the first thread has ended, the process shows nothing, at least not to
+/// its user. Its other threads do.
 fn look_into<T>(dir: &Path, look: impl Fn(&Path) -> io::Result<Vec<T>>) -> io::Result<Vec<T>> {
     let of_process = look(dir);
     match &of_process {
@@ -91,7 +91,7 @@ fn look_into<T>(dir: &Path, look: impl Fn(&Path) -> io::Result<Vec<T>>) -> io::R
     of_threads.into_iter().find(|found| !found.is_empty()).map_or(of_process, Ok)
 }
 
-/// The file name in what a descriptor points to.
+/// The file name in a descriptor's target.
 fn file_name(target: &Path) -> &[u8] {
     let bytes = target.as_os_str().as_bytes();
     let start = bytes.iter().rposition(|byte| *byte == b'/').map_or(0, |slash| slash + 1);
@@ -99,17 +99,17 @@ fn file_name(target: &Path) -> &[u8] {
 }
 
 impl Process {
-    /// Finds process `pid` below `proc`, and that it belongs to a tree under Ebb.
+    /// Finds process `pid` below `proc`. Fails if it does not belong to a tree under Ebb.
     pub fn find(proc: &Path, pid: i32) -> Result<Self, Failure> {
         let dir = proc.join(pid.to_string());
         let all = look_into(&dir, descriptors).map_err(|error| unreadable(pid, &error))?;
         match all.into_iter().find(|(_, target)| target.as_os_str().as_bytes().starts_with(COUNTERS)) {
             Some((counters, _)) => Ok(Self { pid, dir, counters }),
-            None => Err(Failure::ebb(what(pid), "it does not run under Ebb", "name one that was started by `ebb run`")),
+            None => Err(Failure::ebb(what(pid), "it does not run under Ebb", "name a process started by `ebb run`")),
         }
     }
 
-    /// Every process below `proc` that Ebb manages and that this user may look into, by number.
+    /// Every process below `proc` that Ebb manages and that this user may inspect, by number.
     pub fn managed(proc: &Path) -> io::Result<Vec<Self>> {
         let entries = std::fs::read_dir(proc)?.flatten();
         let mut pids: Vec<i32> = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
@@ -117,12 +117,12 @@ impl Process {
         Ok(pids.into_iter().filter_map(|pid| Self::find(proc, pid).ok()).filter(Self::is_managed).collect())
     }
 
-    /// The counters of its tree; a failure when they are those of another version.
+    /// Opens the counters of its tree. Fails if they are of another version.
     pub fn counters(&self) -> Result<Counters, Failure> {
         Counters::open(&self.counters).map_err(|error| self.foreign(&error))
     }
 
-    /// The same, to be written too.
+    /// Likewise, for writing too.
     pub fn writable_counters(&self) -> Result<Counters, Failure> {
         Counters::open_writable(&self.counters).map_err(|error| match error.kind() {
             io::ErrorKind::PermissionDenied => unreadable(self.pid, &error),
@@ -131,18 +131,18 @@ impl Process {
     }
 
     fn foreign(&self, error: &io::Error) -> Failure {
-        Failure::ebb(what(self.pid), error, "use the `ebb` of the same version as the one that started it")
+        Failure::ebb(what(self.pid), error, "use the same version of `ebb` that started it")
     }
 
-    /// Whether the agent is at work in it, and not only the descriptor of the counters inherited: not so in `ebb run`
-    /// itself, and in a program that cannot be managed.
+    /// Whether the agent manages the process. In `ebb run` itself, and in a program that cannot be managed, only the
+    /// descriptor of the counters is inherited.
     pub fn is_managed(&self) -> bool {
         let has_userfaultfd = look_into(&self.dir, descriptors)
             .is_ok_and(|all| all.iter().any(|(_, target)| target.as_os_str().as_bytes() == USERFAULTFD));
         has_userfaultfd && self.has_agent()
     }
 
-    /// Whether the agent waits in it for the process to grow.
+    /// Whether the agent is loaded and waits for the process to grow.
     pub fn is_dormant(&self) -> bool {
         !self.is_managed() && self.has_agent()
     }
@@ -155,7 +155,7 @@ impl Process {
         })
     }
 
-    /// Ebb's own thread, where it runs.
+    /// Ebb's own thread in the process, if it runs.
     fn background(&self) -> Option<PathBuf> {
         let is_background = |thread: &PathBuf| {
             std::fs::read(thread.join("comm")).is_ok_and(|name| name.strip_suffix(b"\n") == Some(BACKGROUND))
@@ -163,20 +163,21 @@ impl Process {
         threads(&self.dir).into_iter().find(is_background)
     }
 
-    /// Whether Ebb's own thread runs in it, which alone swaps something, and answers.
+    /// Whether Ebb's own thread runs in the process. Without it, the process is too small for anything to be swapped,
+    /// and nobody answers requests.
     pub fn has_background(&self) -> bool {
         self.background().is_some()
     }
 
-    /// Its control sockets, or those that it inherited.
+    /// Control sockets of the process, own or inherited.
     pub fn control_sockets(&self) -> Vec<PathBuf> {
-        // The other threads may have descriptors of their own.
+        // Look at Ebb's own thread: other threads may have other descriptors.
         let all = self.background().and_then(|thread| descriptors(&thread).ok());
         let Some(all) = all.or_else(|| look_into(&self.dir, descriptors).ok()) else { return Vec::new() };
         all.into_iter().filter(|(_, target)| file_name(target).starts_with(CONTROL)).map(|(path, _)| path).collect()
     }
 
-    /// Whether it is stopped, by a signal or a debugger.
+    /// Whether a signal or a debugger has stopped the process.
     pub fn is_stopped(&self) -> bool {
         threads(&self.dir)
             .iter()
@@ -184,7 +185,7 @@ impl Process {
     }
 }
 
-/// The value of a line of the `status` at `dir`.
+/// The value of a line of `status` at `dir`.
 fn status(dir: &Path, key: &str) -> Option<String> {
     let status = std::fs::read(dir.join("status")).ok()?;
     let status = String::from_utf8_lossy(&status);
@@ -245,7 +246,7 @@ mod tests {
         let fake = Fake::new(&["/dev/null", "/tmp/ebb-stats"]);
         assert_eq!(
             Process::find(fake.0.path(), PID).unwrap_err().to_string(),
-            "ebb: process 12: it does not run under Ebb; name one that was started by `ebb run`"
+            "ebb: process 12: it does not run under Ebb; name a process started by `ebb run`"
         );
     }
 
@@ -263,7 +264,7 @@ mod tests {
         let refused = io::Error::from_raw_os_error(libc::EACCES);
         assert_eq!(
             unreadable(PID, &refused).to_string(),
-            "ebb: process 12: Permission denied (os error 13); it belongs to another user: ask as that user or as root"
+            "ebb: process 12: Permission denied (os error 13); it belongs to another user: run `ebb` as that user or as root"
         );
     }
 

@@ -1,6 +1,7 @@
-//! Asking the processes of a tree for memory, from outside of it.
+//! Asks the processes of a tree for memory from outside.
 //!
-//! As a process does that runs short itself (`ebb`, `asking.rs`): the one whose memory has been cold for longest first.
+//! First asks the process whose memory has been cold for longest, as a process does that runs short itself (`ebb`,
+//! `asking.rs`).
 
 use std::sync::atomic::Ordering::SeqCst;
 
@@ -9,21 +10,21 @@ use ebb::tree::{Page, now_ms, said};
 
 use crate::base::sys;
 
-/// Fewer pages than these are not worth waking a process.
+/// The limit of `PART` is at least so many pages: fewer are not worth waking a process.
 const PAGES_MIN: i64 = 256;
-/// Of what a process holds, this part at most is asked for at a time: then another may be the coldest.
+/// A request is for at most this part (1 / 8) of what a process holds. After that, another process may be the coldest.
 const PART: i64 = 8;
-/// Who holds fewer pages is not asked.
+/// A process that holds fewer pages is not asked.
 const HELD_MIN: u64 = 64;
 
-/// How many pages to ask of a process that holds `charged`, when so many are lacking.
+/// How many pages to ask of a process that has `charged`, if `lacking` are needed.
 fn portion(lacking: i64, charged: u64) -> i64 {
     lacking.clamp(1, (charged as i64 / PART).max(PAGES_MIN))
 }
 
-/// Asks the coldest process of the tree for a part of `lacking` pages, unless it is at work on that already. Where no process has
-/// cold memory of its own, asks the largest for what it shares, which it gives as `of_shared` says. False when there is none to
-/// ask.
+/// Asks the coldest process of the tree for a part of `lacking` pages, unless it is busy with an earlier request. If no
+/// process has cold memory of its own, asks the largest process for memory that it shares, which it gives as
+/// `of_shared` says. False if there is no process to ask.
 pub fn ask(page: &Page, lacking: i64, of_shared: OfShared) -> bool {
     let now = now_ms();
     let coldest = page.coldest(None, HELD_MIN, now).map(|(index, _)| (index, OfShared::Keep));

@@ -1,6 +1,7 @@
-//! The trees of processes that run under Ebb, found as a process is found: by their shared area among its descriptors.
+//! Finds the trees of processes that run under Ebb, as `process` finds a process: by the shared file among its
+//! descriptors.
 //!
-//! One file of an area is one tree. Each is opened once, and never closed (`report::Counters`).
+//! Each shared file is one tree. It is opened once, and then stays open (`counters::Counters`).
 
 use std::collections::{BTreeMap, HashSet};
 use std::io;
@@ -15,7 +16,7 @@ use crate::base::name::Target;
 use crate::running::counters::Counters;
 use crate::running::process;
 
-/// Which file an area is.
+/// Identifies the shared file of a tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Inode {
     device: u64,
@@ -27,17 +28,17 @@ impl Inode {
         Self { device: meta.dev(), number: meta.ino() }
     }
 
-    /// Of an area that this process has open.
+    /// The shared file that this process has open as `counters`.
     pub fn of_counters(counters: &Counters) -> io::Result<Self> {
         Ok(Self::of(&counters.file().metadata()?))
     }
 }
 
-/// The processes that have one area open, and how to open it.
+/// The processes that have one shared file open, and where to open it.
 #[derive(Debug, Default)]
 struct Found {
     pids: Vec<i32>,
-    /// One of each process: the first may end before it is opened.
+    /// One path for each process, because the first process may end before its path is opened.
     paths: Vec<PathBuf>,
 }
 
@@ -58,7 +59,7 @@ impl Found {
     }
 }
 
-/// Every area that a process below `proc` has open and this user may see.
+/// Every shared file that a process below `proc` has open and that this user may see.
 fn areas(proc: &Path) -> io::Result<BTreeMap<Inode, Found>> {
     let mut found = BTreeMap::<Inode, Found>::new();
     let mut pids: Vec<i32> =
@@ -68,7 +69,7 @@ fn areas(proc: &Path) -> io::Result<BTreeMap<Inode, Found>> {
         for path in process::areas(&proc.join(pid.to_string())) {
             let Ok(meta) = std::fs::metadata(&path) else { continue };
             let area = found.entry(Inode::of(&meta)).or_default();
-            // A process may have several descriptors of it.
+            // A process may have several descriptors of the file.
             if area.pids.last() != Some(&pid) {
                 area.pids.push(pid);
                 area.paths.push(path);
@@ -78,22 +79,22 @@ fn areas(proc: &Path) -> io::Result<BTreeMap<Inode, Found>> {
     Ok(found)
 }
 
-/// Whether this process has the area among its descriptors, as a process of the tree has.
+/// Whether this process has the file among its descriptors, as every process of the tree has.
 fn has_it(inode: Inode) -> bool {
     let paths = process::areas(Path::new("/proc/self"));
     paths.iter().filter_map(|path| std::fs::metadata(path).ok()).any(|meta| Inode::of(&meta) == inode)
 }
 
-/// A tree that runs.
+/// A running tree.
 pub struct RunningTree {
     pub counters: Counters,
-    /// Processes that have its area, managed or not, by number.
+    /// Processes that have its shared file open, managed or not, by number.
     pub pids: Vec<i32>,
-    /// This process was one of them before it looked.
+    /// True if this process had the file open before it looked.
     is_ours: bool,
 }
 
-/// Who has a place in the tree.
+/// The holder of a place in the tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Holder {
     /// Nobody: the process has ended.
@@ -104,8 +105,9 @@ pub enum Holder {
 }
 
 impl RunningTree {
-    /// The number of its `ebb run`; when that has ended or has no number here, of the first process that has a place. None
-    /// when the tree has ended: who looks at it has its area too.
+    /// The number of its `ebb run`. If that has ended or has no number here, the number of the first process that has a
+    /// place. None if the tree has ended. An open file proves nothing: a process that only looks at the tree has it
+    /// open, too.
     fn first(&self) -> Option<i32> {
         let seen = |pid: &i32| *pid > 0;
         tree::supervisor(self.counters.fd()).filter(seen).or_else(|| {
@@ -119,28 +121,29 @@ impl RunningTree {
         })
     }
 
-    /// The number of its `ebb run`; when that has ended or has no number here, of another of its processes.
+    /// The number of its `ebb run`. If that has ended or has no number here, the number of another of its processes.
     pub fn supervisor(&self) -> i32 {
         self.first().or(self.pids.first().copied()).unwrap_or(0)
     }
 
-    /// False when all of its processes have ended, or have no number here.
+    /// False if all of its processes have ended, or have no number here.
     fn is_running(&self) -> bool {
         self.first().is_some()
     }
 
-    /// False for the area of an `ebb run` that limits nothing.
+    /// False for the shared file of an `ebb run` that limits nothing.
     fn has_budget(&self) -> bool {
         self.counters.tree().limit() > 0
     }
 
-    /// What to call it: its name, or the number of its `ebb run`.
+    /// What to call the tree: its name, or the number of its `ebb run`.
     pub fn label(&self) -> String {
         self.counters.name().unwrap_or_else(|| self.supervisor().to_string())
     }
 
-    /// The places that may be this process's own, of which the kernel says nothing: also one of a process that had its number
-    /// before, and is dead.
+    /// Places that may be this process's own. The kernel does not report a process's own locks. So a place is among
+    /// them if it has this process's number and seems to have no holder. It may be that of a dead process that had the
+    /// number before.
     pub fn own(&self) -> Vec<u32> {
         let pid = std::process::id();
         let is_own =
@@ -149,7 +152,7 @@ impl RunningTree {
         places.filter(|&index| self.is_ours && tree::holder(self.counters.fd(), index).is_none()).collect()
     }
 
-    /// The process that has a place; `own` are those that may be this process's.
+    /// The process that has a place. `own` are the places that may be this process's.
     pub fn holder(&self, index: u32, own: &[u32]) -> Holder {
         if own.contains(&index) {
             return Holder::Process(std::process::id() as i32);
@@ -161,7 +164,7 @@ impl RunningTree {
         }
     }
 
-    /// Whether it is the one that is meant.
+    /// Whether `target` means this tree.
     fn is(&self, target: &Target) -> bool {
         match target {
             Target::Named(name) => self.counters.name().as_ref() == Some(name),
@@ -169,7 +172,8 @@ impl RunningTree {
         }
     }
 
-    /// Whether a process is managed as a member of this tree: one that has the areas of two trees is so in one.
+    /// Whether a process is a managed member of this tree. A process may have the files of two trees, but is managed in
+    /// one only.
     fn manages(&self, pid: i32) -> bool {
         let own = self.own();
         let managed = self.counters.tree().members().filter(|(_, member)| member.kind() == tree::Kind::Managed);
@@ -184,8 +188,8 @@ pub enum Access {
     Change,
 }
 
-/// Every tree that runs and that this user may see, by the number of its `ebb run`. Those of another version of Ebb are
-/// left out, unless `targets` names a process of one.
+/// Every running tree that this user may see, by the number of its `ebb run`. Leaves out trees of another version of
+/// Ebb, but fails if `targets` names a process of one.
 pub fn running(proc: &Path, access: Access, targets: &[Target]) -> Result<Vec<RunningTree>, Failure> {
     let found = areas(proc).map_err(|error| Failure::ebb(process::PROC, error, "mount it"))?;
     let (mut trees, mut refused) = (Vec::new(), Vec::new());
@@ -196,8 +200,7 @@ pub fn running(proc: &Path, access: Access, targets: &[Target]) -> Result<Vec<Ru
             Err(error) => {
                 let is_named = |target: &&Target| matches!(target, Target::Of(pid) if found.pids.contains(pid));
                 if let Some(target) = targets.iter().find(is_named) {
-                    const REMEDY: &str =
-                        "use the `ebb` of the same version as the one that started it, as its user or as root";
+                    const REMEDY: &str = "use the same version of `ebb` that started it, as its user or as root";
                     refused.push((target, Failure::ebb(target, error, REMEDY)));
                 }
             }
@@ -205,14 +208,14 @@ pub fn running(proc: &Path, access: Access, targets: &[Target]) -> Result<Vec<Ru
     }
     trees.retain(|tree: &RunningTree| tree.is_running() && tree.has_budget());
     trees.sort_by_key(RunningTree::supervisor);
-    // Who looked at a tree of another version may be one of this.
+    // The process may belong to a tree of this version, and only look at the tree of another version.
     match refused.into_iter().find(|(target, _)| !trees.iter().any(|tree| tree.is(target))) {
         Some((_, failure)) => Err(failure),
         None => Ok(trees),
     }
 }
 
-/// Of `trees`, those that `targets` name; all, when they name none.
+/// Those of `trees` that `targets` name; all if `targets` is empty.
 pub fn select(mut trees: Vec<RunningTree>, targets: &[Target]) -> Result<Vec<RunningTree>, Failure> {
     if targets.is_empty() {
         return Ok(trees);
@@ -239,25 +242,25 @@ pub fn select(mut trees: Vec<RunningTree>, targets: &[Target]) -> Result<Vec<Run
 
 fn not_there(target: &Target) -> Failure {
     let why = match target {
-        Target::Named(_) => "no running tree of this user has the name",
+        Target::Named(_) => "no running tree of this user has this name",
         Target::Of(_) => "it does not run under Ebb, or belongs to another user",
     };
-    Failure::ebb(target, why, "see which there are with `ebb ps`")
+    Failure::ebb(target, why, "list the running trees with `ebb ps`")
 }
 
-/// The one tree that is meant, to be changed.
+/// Finds the tree that `target` means, and opens it to be changed.
 pub fn find(target: &Target) -> Result<RunningTree, Failure> {
     let targets = std::slice::from_ref(target);
     let found = select(running(Path::new(process::PROC), Access::Change, targets)?, targets)?;
     found.into_iter().next().ok_or_else(|| not_there(target))
 }
 
-/// Fails when another running tree has the name that `counters` bear already: of two that begin at the same time with one
-/// name at most one goes on.
+/// Fails if another running tree has the name that `counters` already have. So if two trees with one name begin at the
+/// same time, at most one goes on.
 pub fn check_unique(name: &str, counters: &Counters) -> Result<(), Failure> {
     let what = || format!("--name {name}");
     let own =
-        Inode::of_counters(counters).map_err(|error| Failure::ebb(what(), error, "report this as a bug of ebb"))?;
+        Inode::of_counters(counters).map_err(|error| Failure::ebb(what(), error, "report this as a bug in Ebb"))?;
     let found = areas(Path::new(process::PROC)).map_err(|error| Failure::ebb(process::PROC, error, "mount it"))?;
     for (inode, area) in found.iter().filter(|(inode, _)| **inode != own) {
         let is_ours = has_it(*inode);
@@ -265,15 +268,15 @@ pub fn check_unique(name: &str, counters: &Counters) -> Result<(), Failure> {
         let other = RunningTree { counters, pids: Vec::new(), is_ours };
         let is_same = other.counters.name().as_deref() == Some(name);
         let holder = if is_same { other.first() } else { None };
-        // This process goes on: it must not seem to be one of theirs.
+        // This process lives on. With the file open, it would seem to be a process of that tree.
         if !is_ours {
             other.counters.close();
         }
         if let Some(pid) = holder {
             return Err(Failure::ebb(
                 what(),
-                format!("a running tree has the name already (process {pid})"),
-                "take another name, or wait until that one has ended",
+                format!("a running tree already has this name (process {pid})"),
+                "use another name, or wait until that tree has ended",
             ));
         }
     }

@@ -1,4 +1,4 @@
-//! `ebb swapon --show`: the devices of running processes, in the look of util-linux's `swapon --show`.
+//! `ebb swapon --show`: the devices of running processes, shown like util-linux's `swapon --show`.
 
 use std::path::Path;
 use std::time::Duration;
@@ -11,17 +11,17 @@ use crate::base::text::printable;
 use crate::running::control::{Answer, Control, Row, attempt};
 use crate::running::process::{self, Process};
 
-/// How long a process may take to tell its devices.
+/// How long a process may take to list its devices.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// So many processes are asked at once.
+/// How many processes are asked at once.
 const AT_ONCE: usize = 32;
 
-/// What to show, and how.
+/// What to show, and in which form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Show {
-    /// One process, or all that this user may ask.
+    /// One process, or none for all that this user may ask.
     pub pid: Option<i32>,
-    /// Sizes in bytes.
+    /// Show sizes in bytes.
     pub bytes: bool,
     pub headings: bool,
 }
@@ -32,7 +32,7 @@ struct Devices {
     rows: Vec<Row>,
 }
 
-/// Asks one process.
+/// Asks one process for its devices.
 fn devices(pid: i32) -> Result<Devices, Failure> {
     attempt(|_| {
         let control = Control::open(pid)?;
@@ -50,8 +50,8 @@ fn devices(pid: i32) -> Result<Devices, Failure> {
     })
 }
 
-/// Asks every process that Ebb manages and swaps something of. One that cannot be asked is complained about, unless it is
-/// gone or began anew meanwhile.
+/// Asks every managed process in which Ebb's own thread runs. Complains about a process that cannot be asked, unless it
+/// has ended or begun another program meanwhile.
 fn all_devices() -> Result<Vec<Devices>, Failure> {
     let proc = Path::new(process::PROC);
     let processes = Process::managed(proc).map_err(|error| Failure::ebb(process::PROC, error, "mount it"))?;
@@ -93,7 +93,7 @@ const COLUMNS: [Column; 5] = [
     Column { heading: "PRIO", right: true, cell: |_, _, row| row.prio.to_string() },
 ];
 
-/// Nothing at all where there are no devices, as `swapon --show` has it.
+/// The table. Empty if there are no devices, as with `swapon --show`.
 fn table(form: &Show, all: &[Devices]) -> String {
     let columns: Vec<Column> = form.pid.is_none().then_some(PID).into_iter().chain(COLUMNS).collect();
     let mut lines: Vec<Vec<String>> = Vec::new();

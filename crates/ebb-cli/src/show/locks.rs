@@ -12,14 +12,14 @@ use crate::base::text::printable;
 use crate::running::counters::Counters;
 use crate::running::process::{self, Process};
 
-/// What was counted, the longest total wait first.
+/// The contended locks, longest total wait first.
 fn sorted(counters: &Counters) -> Vec<Contention> {
     let mut all: Vec<Contention> = counters.page().locks.all().filter(|lock| lock.contended > 0).collect();
     all.sort_by_key(|lock| std::cmp::Reverse((lock.total_ns, lock.contended)));
     all
 }
 
-/// The table, in the columns of `perf lock contention`.
+/// The table, with the columns of `perf lock contention`.
 pub fn table(counters: &Counters) -> String {
     let mut out = String::new();
     let _ = writeln!(
@@ -41,12 +41,12 @@ pub fn table(counters: &Counters) -> String {
     }
     let lost = counters.page().locks.lost();
     if lost > 0 {
-        let _ = writeln!(out, "{:>12} waits at further places are not told apart", human_count(lost));
+        let _ = writeln!(out, "{:>12} waits at other places, not listed separately", human_count(lost));
     }
     out
 }
 
-/// The same for `--stats`.
+/// Likewise for `--stats`.
 pub fn json(counters: &Counters) -> Value {
     let locks = sorted(counters).into_iter().map(|lock| {
         json!({

@@ -1,7 +1,7 @@
 //! `ebb ps`: the trees that run under Ebb, and what each of their processes holds.
 //!
-//! What a process holds it publishes itself, so a figure may be as old as its last work. All memory counts in pages that it
-//! was charged: resident ones, with the metadata; staged ones; compressed ones in the pool.
+//! Each process publishes what it holds, so a figure may be as old as the process's last work. Memory is what a process
+//! was charged, in pages: resident pages and metadata, staged pages, and the pool.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -22,30 +22,30 @@ use crate::running::process;
 use crate::running::trees::{self, Access, Holder, RunningTree};
 use crate::show::validate;
 
-/// Between the two looks that tell faults a second.
+/// Time between the two looks from which faults a second are computed.
 const BETWEEN: Duration = Duration::from_millis(200);
-/// What stands where there is no figure.
+/// Shown where there is no figure.
 const NONE: &str = "-";
 
-/// What to show, and how.
+/// What to show, and in which form.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ps {
-    /// Trees, or all.
+    /// The trees to show; all if empty.
     pub targets: Vec<Target>,
     pub json: bool,
-    /// Sizes in bytes.
+    /// Show sizes in bytes.
     pub bytes: bool,
     pub headings: bool,
-    /// Check instead of showing.
+    /// Check the figures instead of showing them.
     pub validate: bool,
 }
 
-/// What one member published.
+/// Figures that one member published.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Figures {
     wanted: u64,
     charged: u64,
-    /// Of these, pages that another process holds too since a fork, and is counted for.
+    /// Charged pages that another process also holds since a fork, and that count there.
     shared: u64,
     staged: u64,
     pool: u64,
@@ -55,7 +55,7 @@ struct Figures {
 
 impl Figures {
     fn of(member: &Member, shared: u64) -> Self {
-        // Read once: it may change meanwhile, and is more than what is shared in any case.
+        // Read `charged` once: it may change meanwhile, and what is shared must not exceed it.
         let charged = said(&member.charged);
         Self {
             wanted: said(&member.wanted),
@@ -68,13 +68,13 @@ impl Figures {
         }
     }
 
-    /// Pages in page tables, and what Ebb keeps books in.
+    /// Pages in page tables, and Ebb's metadata.
     fn resident(&self) -> u64 {
         self.charged.saturating_sub(self.staged + self.pool)
     }
 
-    /// Pages whose content is neither resident nor staged: in the pool, in a file, or of one repeated word. Too few by what
-    /// Ebb keeps books in.
+    /// Pages whose content is neither resident nor staged: it is in the pool, in a file, or same-filled. Too few by
+    /// Ebb's metadata, which counts as resident.
     fn swapped(&self) -> u64 {
         self.wanted.saturating_sub(self.resident() + self.staged)
     }
@@ -83,7 +83,7 @@ impl Figures {
 /// A process of a tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Row {
-    /// None in another pid namespace.
+    /// None for a process in another pid namespace.
     pid: Option<i32>,
     command: String,
     what: What,
@@ -95,11 +95,11 @@ enum What {
         figures: Figures,
         faults_per_s: u64,
     },
-    /// Pages that it holds, as others say.
+    /// Pages that it holds, as measured from outside.
     Outside {
         pages: u64,
     },
-    /// The same of processes without places of their own, in that of `ebb run`.
+    /// Likewise for processes without places of their own, which count in the place of `ebb run`.
     Others {
         pages: u64,
     },
@@ -117,13 +117,13 @@ struct Shown {
 }
 
 impl Shown {
-    /// Bytes that are left; none when too much is held.
+    /// Bytes that are left; 0 if the tree holds too much.
     fn free_bytes(&self) -> u64 {
         self.budget_bytes.saturating_sub(self.held_bytes)
     }
 }
 
-/// Faults of every member at one time.
+/// Fault counts of every member at one time.
 struct Faults {
     at: Instant,
     of: Vec<(MemberId, u64)>,
@@ -137,7 +137,7 @@ impl Faults {
         Self { at: Instant::now(), of: of.collect() }
     }
 
-    /// Faults a second since, of a member that has had so many by now.
+    /// Faults a second since then, of a member that has had `now` faults by now.
     fn per_s(&self, id: MemberId, now: u64) -> u64 {
         let before = self.of.iter().find(|(other, _)| *other == id).map_or(0, |(_, faults)| *faults);
         let ms = self.at.elapsed().as_millis().max(1) as u64;
@@ -145,7 +145,7 @@ impl Faults {
     }
 }
 
-/// Pages of each member that another one is counted for.
+/// Pages of each member that count for another member.
 fn shared(tree: &RunningTree) -> HashMap<MemberId, u64> {
     let mut all = HashMap::new();
     ebb::tree::recount(tree.counters.tree(), tree.counters.fd(), |_, _, holders| {
@@ -158,7 +158,7 @@ fn rows(tree: &RunningTree, before: &Faults) -> Vec<Row> {
     let table = Table(Path::new(process::PROC));
     let own = tree.own();
     let supervisor = tree.supervisor();
-    // What the dead held is nobody's.
+    // Take back what dead processes held: it belongs to nobody.
     ebb::tree::reap(tree.counters.tree(), tree.counters.fd(), &own);
     let shared = shared(tree);
     let row = |(index, member): (u32, &Member)| {
@@ -183,7 +183,7 @@ fn rows(tree: &RunningTree, before: &Faults) -> Vec<Row> {
         })
     };
     let mut rows: Vec<Row> = tree.counters.tree().members().filter_map(row).collect();
-    // Who has no number comes last.
+    // Processes without a number come last.
     rows.sort_by_key(|row| row.pid.unwrap_or(i32::MAX));
     rows
 }
@@ -217,7 +217,7 @@ const HEADINGS: [&str; 12] = [
     "TREE", "PID", "COMMAND", "WANTED", "RESIDENT", "SHARED", "STAGED", "POOL", "SWAPPED", "FAULTS/S", "AGE", "MANAGED",
 ];
 
-/// Two tables: the trees, and their processes. Nothing at all where there is none.
+/// Two tables: the trees, and their processes. Empty if there are no trees.
 fn text(form: &Ps, all: &[Shown]) -> String {
     if all.is_empty() {
         return String::new();
@@ -310,9 +310,9 @@ fn json(all: &[Shown]) -> String {
     format!("{:#}\n", trees.collect::<Value>())
 }
 
-/// What there is to print, and the exit status.
+/// The text to print, and the exit status.
 pub fn report(form: &Ps) -> Result<(String, i32), Failure> {
-    // Also to tell only: what the dead held is taken back first.
+    // Showing needs write access, too: it first takes back what dead processes held.
     let all = trees::running(Path::new(process::PROC), Access::Change, &form.targets)?;
     let all = trees::select(all, &form.targets)?;
     if form.validate {

@@ -1,6 +1,6 @@
-//! `ebb ps --validate`: whether what a tree's members say fits together, and the processes that there are.
+//! `ebb ps --validate`: checks that what a tree's members publish is consistent, and matches the processes that exist.
 //!
-//! The processes go on meanwhile, so one look proves nothing against them: what is wrong must stay wrong.
+//! The processes keep running, so one look proves nothing against them: a violation counts only if it stays.
 
 use std::fmt;
 use std::time::Duration;
@@ -11,29 +11,29 @@ use crate::base::size::human_bytes;
 use crate::running::counters::PAGE_BYTES;
 use crate::running::trees::{Holder, RunningTree};
 
-/// Looks at a tree with something wrong in it, and the time between them.
+/// The most looks at a tree in which something is wrong, and the time between them.
 const LOOKS: u32 = 10;
 const BETWEEN: Duration = Duration::from_millis(10);
-/// Sums of a tree that is at work are taken so often, until two are of one moment.
+/// How often at most the two sums of a tree at work are taken, until both are of the same moment.
 const SUMS: u32 = 1000;
-/// What the threads of a process may be about to charge, in pages: published, but not granted yet.
+/// Pages that a process may have published as charged, but not been granted yet: what its threads are about to charge.
 const SLACK_PAGES: u64 = 1024;
 
-/// The exit status when something is wrong.
+/// The exit status if something is wrong.
 const STATUS_WRONG: i32 = 1;
 
-/// Something that cannot be.
+/// A state that cannot be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Violation {
     /// A process is charged more pages than it was granted.
     Ungranted { index: u32, granted: i64, charged: u64 },
-    /// A member whose process has ended, although such were looked for.
+    /// A member's process has ended, although dead members were just taken back.
     Dead { index: u32 },
-    /// A member is not among those that are added up.
+    /// A member is in use, but not among those that are added up.
     Unsummed { index: u32 },
-    /// The members add up to something else than the tree says.
+    /// The members add up to something other than the tree's sum.
     Sum { recounted: i64, held: i64 },
-    /// More is left out of the sum than several processes hold.
+    /// A share leaves more out of the sum than several processes hold in common.
     Surplus { share: u32, surplus: i64, recounted: i64 },
 }
 
@@ -44,16 +44,16 @@ impl fmt::Display for Violation {
                 write!(f, "member {index}: granted {granted} pages, but charged {charged}")
             }
             Self::Dead { index } => write!(f, "member {index}: its process has ended"),
-            Self::Unsummed { index } => write!(f, "member {index}: in use, but not added up"),
+            Self::Unsummed { index } => write!(f, "member {index}: in use, but missing from the sum"),
             Self::Sum { recounted, held } => write!(f, "sum: {held} pages held, but members hold {recounted}"),
             Self::Surplus { share, surplus, recounted } => {
-                write!(f, "share {share}: {surplus} pages are left out, but only {recounted} are held twice")
+                write!(f, "share {share}: {surplus} pages are left out of the sum, but only {recounted} are held twice")
             }
         }
     }
 }
 
-/// What all members hold, counted anew out of their words, and what is counted beside that.
+/// Recounts what the tree holds: what each member's words say, less the surplus, plus what counts beside the grants.
 fn recount(page: &Page) -> i64 {
     let of = |index: u32| {
         let member = page.member(index);
@@ -62,7 +62,7 @@ fn recount(page: &Page) -> i64 {
         match member.kind() {
             Kind::Free => 0,
             Kind::Outside => {
-                // Until its bits are taken back it counts for what it was, too.
+                // Until its bits are taken back, the member also counts for what it was granted before.
                 let has_bits = member.has_bits.load(std::sync::atomic::Ordering::SeqCst) != 0;
                 load(&member.outside).max(0) + if has_bits { load(&member.granted).max(0) } else { 0 }
             }
@@ -73,13 +73,13 @@ fn recount(page: &Page) -> i64 {
     (page.places().map(of).sum::<i64>() - surplus).max(0) + page.beside_counted(page.limit() as i64)
 }
 
-/// Shares of which more is left out than is held by several. Too little may be left out: somebody was killed in the midst of
-/// it.
+/// Shares that leave more out than several processes hold in common. Leaving out too little is no violation: a process
+/// may have been killed halfway through counting it.
 fn wrong_surplus(page: &Page, fd: i32) -> Vec<Violation> {
     let mut found = Vec::new();
     let before: Vec<i64> = (0..SHARES_MAX as u32).map(|index| page.share(index).surplus()).collect();
     tree::recount(page, fd, |share, recounted, _| {
-        // Before and after: forks raise it meanwhile, and others lower it.
+        // Take the smaller of the surplus before and after: meanwhile, forks raise it and other processes lower it.
         let surplus = before[share as usize].min(page.share(share).surplus());
         if surplus > recounted {
             found.push(Violation::Surplus { share, surplus, recounted });
@@ -88,7 +88,8 @@ fn wrong_surplus(page: &Page, fd: i32) -> Vec<Violation> {
     found
 }
 
-/// Whether the sum is that of all members; of a tree at work, at any one of many moments.
+/// Whether the tree's sum is that of all members. For a tree at work, the two need to match at only one of many
+/// moments.
 fn wrong_sum(page: &Page) -> Option<Violation> {
     let mut wrong = None;
     for _ in 0..SUMS {
@@ -101,7 +102,7 @@ fn wrong_sum(page: &Page) -> Option<Violation> {
     wrong
 }
 
-/// What is wrong in the area now, of the members that `is_dead` does not say are gone.
+/// What is wrong in the shared file now. `is_dead` says which members' processes have ended.
 fn look(page: &Page, is_dead: impl Fn(u32) -> bool) -> Vec<Violation> {
     let mut found = Vec::new();
     let summed = page.members().count();
@@ -114,7 +115,7 @@ fn look(page: &Page, is_dead: impl Fn(u32) -> bool) -> Vec<Violation> {
         if matches!(kind, Kind::Managed | Kind::Outside) && is_dead(index) {
             found.push(Violation::Dead { index });
         }
-        // What is charged is looked at first: it is granted before.
+        // Read `charged` first: pages are granted before they are charged.
         let charged = member.charged.load(std::sync::atomic::Ordering::SeqCst);
         let granted = member.granted.load(std::sync::atomic::Ordering::SeqCst);
         if kind == Kind::Managed && charged > granted.max(0) as u64 + SLACK_PAGES {
@@ -125,7 +126,7 @@ fn look(page: &Page, is_dead: impl Fn(u32) -> bool) -> Vec<Violation> {
     found
 }
 
-/// What is wrong in a tree and stays so.
+/// What is wrong in a tree, and stays wrong.
 fn violations(tree: &RunningTree) -> Vec<Violation> {
     let (page, fd) = (tree.counters.tree(), tree.counters.fd());
     let own = tree.own();
@@ -144,7 +145,7 @@ fn violations(tree: &RunningTree) -> Vec<Violation> {
     found
 }
 
-/// What to print about the trees, and the exit status.
+/// The text to print about the trees, and the exit status.
 pub fn report(trees: &[RunningTree]) -> (String, i32) {
     let mut out = String::new();
     let mut status = 0;
@@ -213,12 +214,12 @@ mod tests {
         share.count(1, 0);
         let found = wrong_surplus(page, counters.fd());
         assert_eq!(found, [Violation::Surplus { share: 4, surplus: 41, recounted: 40 }]);
-        assert_eq!(found[0].to_string(), "share 4: 41 pages are left out, but only 40 are held twice");
+        assert_eq!(found[0].to_string(), "share 4: 41 pages are left out of the sum, but only 40 are held twice");
         share.count(-1, 0);
-        // Until its bits are taken back the parent counts as before.
+        // Until its bits are taken back, the parent counts as before.
         page.member(0).set_kind(Kind::Outside);
         assert_eq!((recount(page), page.sum().held), (177, 177));
-        // Then the child counts in full.
+        // Afterwards the child counts in full.
         tree::reap(page, counters.fd(), &[0, 1, 2, 3]);
         assert_eq!((share.number_of(parent), share.surplus(), page.member(0).has_bits.load(SeqCst)), (None, 0, 0));
         assert_eq!((recount(page), page.sum().held), (117, 117));
@@ -239,7 +240,7 @@ mod tests {
             [
                 "member 0: its process has ended",
                 "member 0: granted 100 pages, but charged 1125",
-                "member 9: in use, but not added up",
+                "member 9: in use, but missing from the sum",
                 "sum: 100 pages held, but members hold 105",
             ]
         );

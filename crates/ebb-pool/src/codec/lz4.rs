@@ -1,8 +1,8 @@
 //! lz4, the C library, with state that the caller owns.
 //!
-//! Of `lz4.c` only functions are used that allocate nothing: `LZ4_compress_fast_extState` works in the state it is
-//! given, `LZ4_decompress_safe` on the stack (`LZ4_HEAPMODE`, which lz4-sys leaves at 0, is about functions without
-//! caller-given state). What they call of the C library is memcpy, memmove and memset.
+//! Uses only functions of `lz4.c` that allocate nothing. `LZ4_compress_fast_extState` works in the state it is given.
+//! `LZ4_decompress_safe` works on the stack. (`LZ4_HEAPMODE`, which lz4-sys leaves at 0, is about functions without
+//! caller-given state.) From the C library they call memcpy, memmove and memset.
 
 use core::ffi::{c_char, c_int, c_void};
 
@@ -28,8 +28,8 @@ const STATE_BYTES: usize = (1 << 14) + 32;
 /// lz4's default: every position is tried.
 const ACCELERATION: c_int = 1;
 
-/// What lz4 works in, some 16 KiB: one for each thread that compresses at a time. Its content between calls does not
-/// matter, and any content is valid; zeroed memory can be used as one.
+/// Working memory of lz4, some 16 KiB: one for each thread that compresses at a time. Its content between calls does
+/// not matter. Any content is valid, so zeroed memory can be used as one.
 #[repr(C, align(64))]
 pub struct Lz4State([u8; STATE_BYTES.next_multiple_of(64)]);
 
@@ -46,8 +46,8 @@ impl Default for Lz4State {
     }
 }
 
-/// Compresses a page into the start of `dst` and returns how many bytes that took; none if they are more than `dst`
-/// has. A short `dst` makes giving up on an incompressible page quick.
+/// Compresses a page into the start of `dst`. Returns how many bytes that took; none if `dst` is too short. With a
+/// short `dst`, it gives up quickly on an incompressible page.
 #[inline]
 pub fn lz4_compress(work: &mut Lz4State, src: &Page, dst: &mut [u8]) -> Option<usize> {
     let capacity = c_int::try_from(dst.len()).unwrap_or(c_int::MAX);
@@ -67,7 +67,7 @@ pub fn lz4_compress(work: &mut Lz4State, src: &Page, dst: &mut [u8]) -> Option<u
     usize::try_from(len).ok().filter(|len| *len > 0)
 }
 
-/// Makes the page of what [`lz4_compress`] made of it. What the page holds after an error is unspecified.
+/// Decompresses what [`lz4_compress`] made of a page. After an error, the content of `dst` is unspecified.
 #[inline]
 pub fn lz4_decompress(src: &[u8], dst: &mut Page) -> Result<(), Corrupt> {
     let corrupt = Corrupt { len: src.len() };

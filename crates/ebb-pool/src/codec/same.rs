@@ -1,21 +1,21 @@
-//! Pages that repeat one word: zero pages above all. They are kept as that word, without any memory where the caller has room
+//! Pages that repeat one word, mostly zero pages. They are kept as that word, without any memory if the caller has room
 //! for it, or as an object of a tag byte and the word.
 
 use super::{Corrupt, PAGE_BYTES, Page};
 
-/// First byte of an object that is one word; see [`WORDS_TAG`](super::WORDS_TAG).
+/// First byte of an object that stands for a repeated word; see [`WORDS_TAG`](super::WORDS_TAG).
 pub const SAME_TAG: u8 = 2;
 /// Bytes of such an object.
 const OBJECT_BYTES: usize = 1 + size_of::<u64>();
 
 const WORDS: usize = PAGE_BYTES / 8;
 
-/// Words compared in one go; without a branch in it, the compiler makes vector code of it.
+/// Words compared at a time, without a branch, so that the compiler vectorises it.
 const RUN: usize = 16;
 
-/// The word that the page repeats, if it does: as zram's `page_same_filled`.
+/// The word that the page repeats, if it does; like zram's `page_same_filled`.
 ///
-/// Most pages that do not are found out by their last word, before the rest is read.
+/// Most pages that do not are recognised by their last or middle word, before the rest is read.
 #[inline]
 pub fn same_filled(page: &Page) -> Option<u64> {
     let (words, _) = page.as_chunks::<8>();
@@ -28,15 +28,15 @@ pub fn same_filled(page: &Page) -> Option<u64> {
     same.then_some(first)
 }
 
-/// Makes the page repeat `word`: the way back from [`same_filled`].
+/// Fills the page with `word`: the inverse of [`same_filled`].
 #[inline]
 pub fn fill(page: &mut Page, word: u64) {
     let (words, _) = page.as_chunks_mut::<8>();
     words.fill(word.to_ne_bytes());
 }
 
-/// Makes an object of the word that a page repeats, at the start of `dst`, and returns how many bytes that took; none if they are
-/// more than `dst` has.
+/// Makes an object at the start of `dst` from the word that a page repeats. Returns how many bytes that took; none if
+/// `dst` is too short.
 pub fn same_compress(word: u64, dst: &mut [u8]) -> Option<usize> {
     let [tag, bytes @ ..]: &mut [u8; OBJECT_BYTES] = dst.first_chunk_mut()?;
     *tag = SAME_TAG;
@@ -44,7 +44,7 @@ pub fn same_compress(word: u64, dst: &mut [u8]) -> Option<usize> {
     Some(OBJECT_BYTES)
 }
 
-/// Makes the page of what [`same_compress`] made of its word.
+/// Decompresses what [`same_compress`] made of a page's word.
 pub fn same_decompress(src: &[u8], dst: &mut Page) -> Result<(), Corrupt> {
     match <&[u8; OBJECT_BYTES]>::try_from(src) {
         Ok([SAME_TAG, bytes @ ..]) => {

@@ -1,19 +1,19 @@
-//! Pages of words: pointers, small numbers, floats, records of them. What heaps mostly hold.
+//! Codec for pages of words: pointers, small numbers, floats, and records of these. Heaps mostly hold such pages.
 //!
-//! A general compressor looks for repetitions byte by byte and takes a branch for each that nobody can predict: some 50
-//! cycles. In a heap what repeats are aligned words, or their upper bytes. So each of a page's 512 words is written as one
-//! of sixteen classes, without a branch: zero, small, only upper bytes, a pair of small halves; or as the lower bytes of the
-//! difference to an earlier word with the same upper bytes, which one look into a table finds. What that does not fit, text above
-//! all, is given up early.
+//! A general compressor looks for repetitions byte by byte. For each one it takes a branch that nobody can predict:
+//! some 50 cycles. In a heap, what repeats are aligned words, or their upper bytes. So each of a page's 512 words is
+//! written as one of sixteen classes, without a branch: zero, small, only upper bytes, a pair of small halves; or as
+//! the lower bytes of its difference to an earlier word with the same upper bytes, which one table look-up finds. Pages
+//! that do not fit this, text above all, are given up early.
 //!
-//! The idea is that of WKdm (Wilson, Kaplan and Smaragdakis, *The Case for Compressed Caching in Virtual Memory Systems*,
-//! USENIX 1999), which has four classes for words of 32 bits. Which classes there are, and which bits two words must have in common,
-//! was chosen by what `docs/codecs.md` measures.
+//! The idea is that of WKdm (Wilson, Kaplan and Smaragdakis, *The Case for Compressed Caching in Virtual Memory
+//! Systems*, USENIX 1999), which has four classes for 32-bit words. The classes here, and the bits that two words must
+//! have in common, were chosen by the measurements in `docs/codecs.md`.
 //!
 //! # Format
 //!
-//! A tag byte; 256 bytes of classes, four bits a word, the lower half of a byte first; then each word's bytes, in order,
-//! little-endian:
+//! A tag byte; 256 bytes of classes, four bits a word, the lower half of a byte first; then each word's bytes, in
+//! order, little-endian:
 //!
 //! | class | bytes | word |
 //! |---|---|---|
@@ -21,7 +21,7 @@
 //! | 1, 2, 3, 4, 5, 6 | 1, 2, 3, 4, 6, 8 | the bytes, zeros above them |
 //! | 7, 8 | 3, 4 | the bytes, zeros below them |
 //! | 9, 10 | 2, 4 | half of the bytes in the lower 32 bits and half in the upper, zeros above each |
-//! | 11 .. 15 | 1 .. 5 | the first names one of the 256 words before, by its number modulo 256; the word is that one, exclusive or the rest |
+//! | 11 .. 15 | 1 .. 5 | the number, modulo 256, of one of the 256 words before; then the exclusive or with that word |
 //!
 //! Words before the first are zero.
 
@@ -33,40 +33,42 @@ use core::arch::x86_64::{
 use super::{Corrupt, PAGE_BYTES, Page};
 use crate::primitive::Hint;
 
-/// First byte of what is made here. An lz4 block has 0x10 and more there: it begins with a literal, as there is nothing before it that
-/// it could repeat.
+/// First byte of an object made here. In an lz4 block this byte is 0x10 or more: the block begins with a literal,
+/// because there is nothing before it to repeat.
 pub const WORDS_TAG: u8 = 1;
 
 const WORDS: usize = PAGE_BYTES / 8;
 const CLASSES_BYTES: usize = WORDS / 2;
 /// Where the words' bytes begin.
 const BYTES_AT: usize = 1 + CLASSES_BYTES;
-/// Words between two looks at how much there is.
+/// Words between two checks of the length so far.
 const BLOCK: usize = 16;
-/// Bytes that are touched from where a block's begin: the last two words' copy ends there at most.
+/// Bytes touched from the start of a block's bytes on: the copy for the last two words ends there at the latest.
 const BLOCK_BYTES: usize = BLOCK * 8;
 /// A page that takes more than half is given up: lz4 may do better.
 const LEN_MAX: usize = PAGE_BYTES / 2;
-/// How much more than its part of that the beginning of a page may take.
+/// How many bytes more than its part of `LEN_MAX` the beginning of a page may take.
 const AHEAD_MAX: usize = 192;
-/// Room that is written to: beyond what a page may take, what one block takes more before that is seen.
+/// Room that is written to: what a page may take, what its beginning may take more, and one block before that is
+/// noticed.
 const ROOM: usize = LEN_MAX + AHEAD_MAX + BLOCK_BYTES;
 
-/// Upper bits that words have in common which are found: all but the lower 12, so that neighbours on a page go together.
+/// Bits of a word that the table leaves out to find words like it. These are the lower 12, so that addresses on one
+/// page are alike.
 const HASH_SHIFT: u32 = 12;
-/// Words that one may be like, and places in the table that finds one.
+/// Earlier words that a word may be like, and places in the table that finds them.
 const NEAR: usize = 256;
 
-/// What of a word, or of its difference to another, is written.
+/// Which part of a word, or of its difference to another word, is written.
 #[derive(Clone, Copy)]
 enum Part {
     /// Its lowest bytes.
     Low,
-    /// Its highest.
+    /// Its highest bytes.
     High,
-    /// The lowest of each half.
+    /// The lowest bytes of each half.
     Halves,
-    /// The lowest of its difference, behind which word that is to.
+    /// The name of another word, then the lowest bytes of the difference to that word.
     Difference,
 }
 
@@ -74,7 +76,7 @@ enum Part {
 #[derive(Clone, Copy)]
 struct Class {
     part: Part,
-    /// Bytes it takes.
+    /// Bytes that the word takes.
     len: usize,
 }
 
@@ -108,7 +110,8 @@ impl Class {
         matches!(self.part, Part::Difference)
     }
 
-    /// Which byte of the word its `at`-th is. Of a difference, counted as if the other word's name was its lowest byte.
+    /// Which byte of the word the `at`-th written byte is. For a difference, the name of the other word counts as its
+    /// lowest byte.
     const fn place(self, at: usize) -> usize {
         match self.part {
             Part::Low | Part::Difference => at,
@@ -117,7 +120,8 @@ impl Class {
         }
     }
 
-    /// Whether nothing is lost of a word, or a difference, of which just these bytes are zero, a bit for each.
+    /// Whether nothing is lost of a word, or of a difference, in which exactly the bytes `zeros` are zero (a bit for
+    /// each).
     const fn fits(self, zeros: usize) -> bool {
         let mut written = 0;
         let mut at = if self.is_difference() { 1 } else { 0 };
@@ -129,7 +133,8 @@ impl Class {
     }
 }
 
-/// The class that takes least, by which bytes are zero: of words, or of differences, for which [`NONE`] may do.
+/// The class that takes least, for each set of zero bytes. Either classes of words, or classes of differences, which
+/// may be [`NONE`].
 const fn best(of_differences: bool) -> [u8; 256] {
     let mut numbers = [NONE; 256];
     let mut zeros = 0;
@@ -147,26 +152,27 @@ const fn best(of_differences: bool) -> [u8; 256] {
     numbers
 }
 
-/// Of a class, that there is none.
+/// Stands for a class where none fits.
 const NONE: u8 = 16;
 
 const fn len_of(number: u8) -> usize {
     if number == NONE { usize::MAX } else { CLASSES[number as usize].len }
 }
 
-/// Place of a choice between a class for the word and one for a difference.
+/// Index of the choice between a class for the word and one for a difference.
 const fn choice(own: u8, difference: u8) -> usize {
     own as usize * 32 + difference as usize
 }
 
-/// How many there are.
+/// Number of choices.
 const CHOICES: usize = choice(NONE, 0);
 
-/// Where each of sixteen bytes comes from; with the highest bit set it is zero.
+/// Where each of sixteen bytes comes from. A byte is zero if the highest bit is set.
 type Shuffle = [u8; 16];
 const ZERO: u8 = 0x80;
 
-/// Brings two words' bytes together: those of words, or those of differences, which are shifted up by a byte for the name.
+/// Shuffles that bring the written bytes of two words together: those of words, or those of differences, which are
+/// shifted up by a byte for the name.
 const fn gather(differences: bool) -> [Shuffle; 256] {
     let mut pairs = [[ZERO; 16]; 256];
     let mut classes = 0;
@@ -189,7 +195,7 @@ const fn gather(differences: bool) -> [Shuffle; 256] {
     pairs
 }
 
-/// Brings them back to where they belong.
+/// Shuffles that bring the written bytes back to where they belong.
 const fn spread() -> [Shuffle; 256] {
     let mut pairs = [[ZERO; 16]; 256];
     let mut classes = 0;
@@ -210,19 +216,19 @@ const fn spread() -> [Shuffle; 256] {
     pairs
 }
 
-/// What the encoder looks up, in one place, as its registers are few.
+/// The encoder's tables, in one place because registers are few.
 #[repr(align(64))]
 struct Encoder {
-    /// By two words' classes.
+    /// By the classes of two words.
     gather_words: [Shuffle; 256],
     gather_differences: [Shuffle; 256],
     /// Bytes that two words take, by their classes.
     lens: [u8; 256],
-    /// By which bytes are zero: the class for a word, as the first part of a [`choice`].
+    /// The class for a word, by which of its bytes are zero, as the first part of a [`choice`].
     own: [u16; 256],
-    /// And that for a difference.
+    /// The class for a difference, by which of its bytes are zero.
     difference: [u8; 256],
-    /// What is chosen.
+    /// The class chosen, by [`choice`].
     chosen: [u8; CHOICES],
 }
 
@@ -253,15 +259,15 @@ static ENCODER: Encoder = {
     tables
 };
 
-/// What the decoder looks up.
+/// The decoder's tables.
 #[repr(align(64))]
 struct Decoder {
-    /// By two words' classes.
+    /// By the classes of two words.
     spread: [Shuffle; 256],
     lens: [u8; 256],
-    /// Of one class: all ones if it is a difference.
+    /// By class: all ones for a difference.
     is_difference: [u64; 16],
-    /// Bytes.
+    /// By class: bytes that a word takes.
     len: [u8; 16],
 }
 
@@ -299,16 +305,17 @@ fn bytes_of(vector: __m128i) -> [u8; 16] {
     unsafe { core::mem::transmute::<__m128i, [u8; 16]>(vector) }
 }
 
-/// Whether the processor has what this needs, SSSE3 and SSE4.1, as all do that were made since 2013, and most since 2008. Ask once before
-/// signal handlers do: a program may have the question refused later (`ARCH_CPUID`).
+/// Whether the processor has SSSE3 and SSE4.1, which this codec needs. All processors made since 2013 have both, and
+/// most made since 2008. Ask once before signal handlers do: a program may have the question refused later
+/// (`ARCH_CPUID`).
 pub fn has_words() -> bool {
     const NO: usize = 1;
     const YES: usize = 2;
-    // Kept, because a hypervisor that answers takes as long as ten pages do.
+    // Kept, because under a hypervisor the answer takes as long as ten pages.
     static ANSWER: Hint = Hint::new();
     if ANSWER.get() == 0 {
         const NEEDED: u32 = 1 << 9 | 1 << 19;
-        // SAFETY: every processor of 64 bits has the instruction. (A safe function in later versions of Rust.)
+        // SAFETY: every 64-bit processor has the instruction. (The function is safe in later versions of Rust.)
         #[allow(unused_unsafe)]
         let has = !cfg!(miri) && unsafe { __cpuid(1) }.ecx & NEEDED == NEEDED;
         ANSWER.set(if has { YES } else { NO });
@@ -316,8 +323,8 @@ pub fn has_words() -> bool {
     ANSWER.get() == YES
 }
 
-/// Compresses a page of words into the start of `dst` and returns how many bytes that took, at most half a page. None if
-/// that is too little, if `dst` has less room than that and some more, or without [`has_words`].
+/// Compresses a page of words into the start of `dst`. Returns how many bytes that took, at most half a page. None if
+/// half a page is too little, if `dst` does not have somewhat more room than that, or without [`has_words`].
 pub fn words_compress(src: &Page, dst: &mut [u8]) -> Option<usize> {
     let dst: &mut [u8; ROOM] = dst.first_chunk_mut()?;
     if !has_words() {
@@ -333,8 +340,8 @@ fn encode(src: &Page, dst: &mut [u8; ROOM]) -> Option<usize> {
     let (head, bytes) = dst.split_first_chunk_mut::<BYTES_AT>()?;
     head[0] = WORDS_TAG;
     let (blocks, classes) = (words.as_chunks().0, head[1..].as_chunks_mut().0);
-    // The words before, and where one with some upper bits was last. The place may hold another one by now: that makes a
-    // bad difference, but a true one.
+    // The words before, and the place of the last word with certain upper bits. That place may hold another word by
+    // now: then the difference is long, but correct.
     let (mut near, mut last) = ([0; NEAR], [0; NEAR]);
     let mut at = 0;
     for (number, (block, classes)) in blocks.iter().zip(classes).enumerate() {
@@ -348,7 +355,8 @@ fn encode(src: &Page, dst: &mut [u8; ROOM]) -> Option<usize> {
     (BYTES_AT + at <= LEN_MAX).then_some(BYTES_AT + at)
 }
 
-/// Writes a block's words to `bytes`, and their classes; how many bytes. `first` is the place of its first word among those near.
+/// Writes a block's words to `bytes`, and their classes to `classes`. Returns how many bytes. `first` is the place of
+/// the block's first word in `near`.
 #[target_feature(enable = "ssse3,sse4.1")]
 fn encode_block(
     words: &[[u8; 8]; BLOCK],
@@ -394,7 +402,7 @@ fn encode_block(
     used
 }
 
-/// Makes the page of what [`words_compress`] made of it. What the page holds after an error is unspecified.
+/// Decompresses what [`words_compress`] made of a page. After an error, the content of `dst` is unspecified.
 pub fn words_decompress(src: &[u8], dst: &mut Page) -> Result<(), Corrupt> {
     let corrupt = Corrupt { len: src.len() };
     if !has_words() {
@@ -429,7 +437,7 @@ fn decode(src: &[u8], dst: &mut Page) -> Option<()> {
     rest.is_empty().then_some(())
 }
 
-/// Reads a block's words from `bytes`; how many of these they took.
+/// Reads a block's words from `bytes`. Returns how many bytes they took.
 #[target_feature(enable = "ssse3,sse4.1")]
 fn decode_block(
     classes: &[u8; BLOCK / 2],
@@ -471,18 +479,18 @@ mod tests {
         page
     }
 
-    /// What a page compresses to, and how long that is, once it was compared with what comes out again.
+    /// Compresses a page, and checks that the same page comes back. Returns the object and its length.
     fn compressed(page: &Page) -> Option<(Page, usize)> {
         let mut dst = [0xa5; PAGE_BYTES];
         let len = words_compress(page, &mut dst)?;
-        // Of what is there already nothing shows.
+        // Nothing of the old content may show.
         let mut back = [0x5a; PAGE_BYTES];
         assert_eq!(words_decompress(&dst[..len], &mut back), Ok(()));
         assert_eq!(back, *page);
         Some((dst, len))
     }
 
-    /// A number to which no other one is near, whatever the table finds.
+    /// A number that no other one is near to, whatever the table finds.
     fn mixed(number: usize) -> u64 {
         (number as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29)
     }
@@ -492,7 +500,7 @@ mod tests {
         assert_eq!(compressed(&[0; PAGE_BYTES]).unwrap().1, BYTES_AT);
     }
 
-    /// Of words that are alone on a page.
+    /// Each word stands alone on a page of zeros.
     #[test]
     fn each_class_takes_as_many_bytes_as_it_says() {
         let cases: [(u64, usize); 14] = [
@@ -580,12 +588,12 @@ mod tests {
         assert_eq!(words_decompress(&whole[..whole_len], &mut page), Err(Corrupt { len: whole_len }));
     }
 
-    /// Every class beside every other one, in both places.
+    /// Every class next to every other one, in both places.
     #[test]
     fn all_pairs_of_classes_come_back() {
         const FAR: u64 = 0x7f3a_5566_7000;
-        // The word's class is `number` right behind a word of FAR's upper bits. Differences of three bytes and more have another hash, so
-        // that they come of a word that is found by chance only: see the next test.
+        // Right after a word with FAR's upper bits, a word's class is `number`. Words that differ in three bytes or
+        // more have different hashes, so such a difference comes only from a word found by chance: see the next test.
         let word = |number: usize| match number {
             0 => 0,
             1..=4 => 0xa5a5_a5a5 >> (32 - 8 * number),
@@ -610,7 +618,8 @@ mod tests {
         }
     }
 
-    /// A table's place that words of two kinds share finds one for the other: the differences of three and four bytes.
+    /// If words of two kinds share a place in the table, it finds one for the other: that gives differences of three
+    /// and four bytes.
     #[test]
     fn differences_of_three_and_four_bytes_come_back() {
         let mut seen = [0; 16];

@@ -61,8 +61,10 @@ impl core::fmt::Display for SnapshotError {
         match self {
             Self::Range => write!(f, "the range is not whole pages of managed memory that can be read and written"),
             Self::Unsupported => write!(f, "write protection does not last here: use Linux 5.19 or newer, without KSM"),
-            Self::NoRoom => write!(f, "neither the pool nor a device takes what the range holds: give more swap"),
-            Self::TooMany => write!(f, "a page of the range has as many views as it can have: drop one"),
+            Self::NoRoom => {
+                write!(f, "neither the pool nor a device has room for the content of the range: give more swap")
+            }
+            Self::TooMany => write!(f, "a page of the range has the maximum number of views: drop one"),
             Self::AddressSpace(e) => write!(f, "no address space for the view ({e}): raise the limit (ulimit -v)"),
         }
     }

@@ -37,9 +37,9 @@ impl core::fmt::Display for SwapOnError {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self {
             Self::Busy => write!(f, "devices are being changed, or another process shares the memory: try again"),
-            Self::Used => write!(f, "the directory is a device already: name another one"),
-            Self::TooMany => write!(f, "there are as many devices as there can be: take one away first"),
-            Self::Create(e) => write!(f, "no file can be made there ({e}): name a directory that can be written"),
+            Self::Used => write!(f, "the directory is already a device: name another one"),
+            Self::TooMany => write!(f, "there is no room for another device: remove one first"),
+            Self::Create(e) => write!(f, "no file can be created there ({e}): name a writable directory"),
         }
     }
 }
@@ -65,10 +65,10 @@ impl core::fmt::Display for SwapOffError {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self {
             Self::Busy => write!(f, "devices are being changed: try again"),
-            Self::NotFound => write!(f, "there is no such device: `Space::devices` lists those that there are"),
-            Self::Interrupted => write!(f, "the caller ended it: the device stays"),
-            Self::NoRoom => write!(f, "nothing else takes what it holds: add a device or raise the budget first"),
-            Self::Unreadable(e) => write!(f, "what it holds cannot be read: {e}; the device stays"),
+            Self::NotFound => write!(f, "there is no such device: `Space::devices` lists the devices"),
+            Self::Interrupted => write!(f, "the caller interrupted it: the device stays"),
+            Self::NoRoom => write!(f, "nothing else has room for its content: add a device or raise the budget first"),
+            Self::Unreadable(e) => write!(f, "its content cannot be read: {e}; the device stays"),
         }
     }
 }

@@ -159,7 +159,7 @@ impl Space {
             while at < end {
                 let stop = (self.table.unit_start(at) + UNIT_BYTES).min(end);
                 if !map.read(at, stop, &mut words) {
-                    self.fatal(b"/proc/self/pagemap: it could be read a moment ago; please report it");
+                    self.fatal(b"/proc/self/pagemap could be read a moment ago, but not any more; please report this");
                 }
                 let are_there = words[..(stop - at) / PAGE * 8].chunks_exact(8).map(is_there);
                 enter_pages(self, exclusive, at, are_there, !mapping.fresh);
@@ -272,7 +272,7 @@ fn replace(
         return false;
     }
     if space.uffd().copy(start, buffer as usize, len).is_err() {
-        space.fatal(b"the data of a library could not be put back; please report it");
+        space.fatal(b"the data of a library could not be put back; please report this");
     }
     enter_pages(space, exclusive, start, (0..len / PAGE).map(|_| true), false);
     true

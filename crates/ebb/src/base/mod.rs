@@ -1,6 +1,5 @@
 //! Helpers that know nothing of pages: system calls, time, text, rings.
 
-pub mod bound;
 pub mod clock;
 pub(crate) mod idle;
 pub mod outlived;

@@ -246,6 +246,6 @@ pub(crate) fn change_attributes(
 ) {
     if !space.regions.change(exclusive, start, end, f) {
         // Otherwise pages could be read that must not be, or appear in a child that must not have them.
-        space.fatal(b"more mappings than there is room for; lower vm.max_map_count below 2000000 or run without Ebb");
+        space.fatal(b"more mappings than Ebb has room for; lower vm.max_map_count below 2000000 or run without Ebb");
     }
 }

@@ -10,16 +10,17 @@
 use crate::base::PAGE;
 use crate::calls::mapping::{self, raw};
 use crate::calls::register;
+use crate::counters::bound::Adding;
 use crate::memory::table::ADDR_END;
 use crate::pages::kept;
-use crate::protocols::gate::Exclusive;
+use crate::protocols::gate::{Exclusive, Held};
 use crate::protocols::page::{State, Tag};
 use crate::space::Space;
 use crate::threads::ctx::ThreadCtx;
 use crate::way_in::pins;
 use linux_raw_sys::{errno, general as g};
 
-/// A call fails if more than this part of the budget would be locked or registered then.
+/// One call locks at most this part of the budget.
 const LOCKED_PART: usize = 2;
 /// Pages that the kernel is asked about together. If some of them are locked, all keep their marks.
 const ASKED_PAGES: usize = 64;
@@ -44,12 +45,13 @@ impl Space {
             return raw(unsafe { mapping::kernel(nr, a) });
         };
         if flags & g::MLOCK_ONFAULT != 0 {
-            return mlock_on_fault(self, ctx, start, end, a);
+            return mlock_on_fault(self, start, end, a);
         }
-        let wanted = register::managed_pages(self, ctx, start, end);
-        if !register::may_stay(self, ctx, start, end, wanted, self.budget.limit() / LOCKED_PART) {
-            return -(errno::ENOMEM as i64);
-        }
+        let inside = self.threads.enter(ctx);
+        let wanted = register::managed_pages(self, &inside, start, end);
+        let adding = try_lock(self, &inside, start, end, wanted);
+        drop(inside);
+        let Some(_adding) = adding else { return -(errno::ENOMEM as i64) };
         let locked = pins::keep_in(
             self,
             ctx,
@@ -84,17 +86,22 @@ impl Space {
     }
 }
 
+/// Grants that a call locks the `wanted` pages of a range. None if they are more than half of the budget, or if too much stays in
+/// memory then.
+fn try_lock<'a>(space: &'a Space, held: &Held, start: usize, end: usize, wanted: usize) -> Option<Adding<'a>> {
+    let is_too_much = wanted > space.budget.limit() / LOCKED_PART;
+    if is_too_much { None } else { register::try_stay(space, held, start, end, wanted) }
+}
+
 /// mlock2(2) with MLOCK_ONFAULT for the pages in `[start, end)`. Present pages stay in memory from now on, all others
 /// from the moment they come in.
-fn mlock_on_fault(space: &Space, ctx: &ThreadCtx, start: usize, end: usize, a: [u64; 6]) -> i64 {
-    let inside = space.threads.enter(ctx);
-    let mut present = 0;
-    space.table.for_each_content(start, end, |_, word| present += (word.load().tag() == Tag::Present) as usize);
-    drop(inside);
-    if !register::may_stay(space, ctx, start, end, present, space.budget.limit() / LOCKED_PART) {
-        return -(errno::ENOMEM as i64);
-    }
+fn mlock_on_fault(space: &Space, start: usize, end: usize, a: [u64; 6]) -> i64 {
     space.exclusive(|exclusive| {
+        let mut present = 0;
+        space.table.for_each_content(start, end, |_, word| present += (word.load().tag() == Tag::Present) as usize);
+        let Some(_adding) = try_lock(space, exclusive, start, end, present) else {
+            return -(errno::ENOMEM as i64);
+        };
         // SAFETY: under the exclusive gate; locking changes no content, and brings nothing in.
         let result = raw(unsafe { mapping::kernel(g::__NR_mlock2, a) });
         space.kernel.set_has_locked(true);
@@ -152,6 +159,7 @@ impl Space {
 pub(crate) fn unlock_all(space: &Space, exclusive: &Exclusive<'_>) {
     space.regions.all(exclusive).iter().for_each(|r| unlock(space, exclusive, r.start, r.end));
     space.kernel.set_has_locked(false);
+    space.kernel.staying.forget();
 }
 
 /// Lets the locked pages of a range be evicted again.

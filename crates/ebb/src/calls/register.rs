@@ -2,14 +2,15 @@
 
 use crate::base::PAGE;
 use crate::calls::mapping;
-use crate::protocols::gate::Exclusive;
+use crate::counters::bound::Adding;
+use crate::protocols::gate::{Exclusive, Held};
 use crate::space::Space;
 use crate::space::drivers::KNOWN;
 use crate::threads::ctx::ThreadCtx;
 use core::sync::atomic::Ordering::{Acquire, Release};
 
-/// The part of the budget that can be registered, so that something is left to work in.
-const REGISTERED_PART: (usize, usize) = (3, 4);
+/// The part of the budget that can be registered and locked, so that something is left to work in.
+const STAYING_PART: (usize, usize) = (3, 4);
 
 impl Space {
     /// True when a driver can be given `addr` as things are, without [`Self::give_to_driver`].
@@ -58,44 +59,54 @@ impl Space {
     /// if more than three quarters of the budget would be registered.
     pub fn register(&self, ctx: &ThreadCtx, addr: usize, len: usize) -> bool {
         let (start, end) = (addr & !(PAGE - 1), addr.saturating_add(len).div_ceil(PAGE) * PAGE);
-        let (part, whole) = REGISTERED_PART;
-        let limit = self.budget.limit() / whole * part;
-        let wanted = managed_pages(self, ctx, start, end);
-        if !may_stay(self, ctx, start, end, wanted, limit) {
-            return false;
+        let inside = self.threads.enter(ctx);
+        let wanted = managed_pages(self, &inside, start, end);
+        let adding = try_stay(self, &inside, start, end, wanted);
+        drop(inside);
+        if adding.is_some() {
+            self.exclude(ctx, addr, len);
         }
-        self.exclude(ctx, addr, len);
-        true
+        adding.is_some()
     }
 }
 
-/// True if a range's `wanted` managed pages may stay in memory for good: at most `limit` pages stay then in all.
-pub(crate) fn may_stay(space: &Space, ctx: &ThreadCtx, start: usize, end: usize, wanted: usize, limit: usize) -> bool {
-    wanted <= limit && space.kernel.staying.try_add(wanted, limit, || staying_beside(space, ctx, start, end))
+/// Grants that a range's `wanted` managed pages stay in memory for good. None if more than three quarters of the budget would
+/// stay then.
+pub(crate) fn try_stay<'a>(
+    space: &'a Space,
+    held: &Held,
+    start: usize,
+    end: usize,
+    wanted: usize,
+) -> Option<Adding<'a>> {
+    let (part, whole) = STAYING_PART;
+    let limit = space.budget.limit() / whole * part;
+    if wanted > limit {
+        return None;
+    }
+    space.kernel.staying.try_add(held, wanted, limit, || staying(space, held, start, end))
 }
 
 /// Pages of a range that are managed.
-pub(crate) fn managed_pages(space: &Space, ctx: &ThreadCtx, start: usize, end: usize) -> usize {
-    let inside = space.threads.enter(ctx);
+pub(crate) fn managed_pages(space: &Space, held: &Held, start: usize, end: usize) -> usize {
     let (mut at, mut pages) = (start, 0);
-    while let Some(region) = space.regions.first_in(&inside, at, end) {
+    while let Some(region) = space.regions.first_in(held, at, end) {
         let stop = region.end.min(end);
         pages += (stop - region.start.max(at)) / PAGE;
         at = stop;
     }
-    drop(inside);
     pages
 }
 
-/// Pages that stay for good, but for those of a range.
-fn staying_beside(space: &Space, ctx: &ThreadCtx, start: usize, end: usize) -> usize {
-    let inside = space.threads.enter(ctx);
-    let mut pages = 0;
-    for region in space.regions.all(&inside) {
+/// Pages that stay for good: those of a range, and all others.
+fn staying(space: &Space, held: &Held, start: usize, end: usize) -> (usize, usize) {
+    let (mut within, mut beside) = (0, 0);
+    for region in space.regions.all(held) {
         space.table.for_each_content(region.start, region.end, |at, word| {
-            pages += (word.load().is_pinned() && !(start..end).contains(&at)) as usize;
+            if word.load().is_pinned() {
+                *if (start..end).contains(&at) { &mut within } else { &mut beside } += 1;
+            }
         });
     }
-    drop(inside);
-    pages
+    (within, beside)
 }

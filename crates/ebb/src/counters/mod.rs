@@ -1,4 +1,5 @@
 //! Counters, in the page that all processes of a tree share.
 
+pub(crate) mod bound;
 pub(crate) mod lockstat;
 pub mod stats;

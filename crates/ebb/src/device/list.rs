@@ -68,9 +68,9 @@ pub struct Devices {
 /// The right to change the list of devices, which one thread at a time has.
 pub struct Changing<'a>(&'a Devices);
 
-impl<'a> Changing<'a> {
+impl Changing<'_> {
     /// All files. Nobody else changes the list meanwhile, so reading it needs no gate.
-    pub fn all(&self) -> impl Iterator<Item = (usize, &'a SpillFile)> {
+    pub fn all(&self) -> impl Iterator<Item = (usize, &SpillFile)> {
         let devices = self.0;
         // SAFETY: only the thread that has `self` changes the list, and when it does it uses none of these references.
         (0..devices.nr_files.load(Ordering::Acquire)).filter_map(|i| Some((i, unsafe { devices.entry(i) }?)))

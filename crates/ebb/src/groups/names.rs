@@ -107,11 +107,15 @@ impl fmt::Display for GroupError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NotFound => f.write_str("there is no such group; it was removed"),
-            Self::TooMany => write!(f, "there are {GROUPS_MAX} groups, no more can be; remove one"),
-            Self::TooDeep => write!(f, "a group can be {GROUP_DEPTH_MAX} levels below the root; choose another parent"),
-            Self::Root => f.write_str("the root group is the space itself; its limit is the budget, and it stays"),
+            Self::TooMany => write!(f, "there are {GROUPS_MAX} groups, the maximum; remove one"),
+            Self::TooDeep => {
+                write!(f, "a group can be at most {GROUP_DEPTH_MAX} levels below the root; choose another parent")
+            }
+            Self::Root => {
+                f.write_str("the root group is the space itself; its limit is the budget, and it cannot be removed")
+            }
             Self::HasChildren => f.write_str("the group has children; remove them first"),
-            Self::NoRam => f.write_str("a group needs a page of ram at least; give more"),
+            Self::NoRam => f.write_str("a group needs at least one page of ram; give more"),
             Self::Range => f.write_str("the range is empty or not whole pages of 4096 bytes; align it"),
             Self::NotManaged => f.write_str("nothing in the range is managed memory; map it through the space"),
             Self::TooManyRegions => f.write_str("no room for more regions; unmap some, or move whole mappings"),

@@ -70,11 +70,13 @@ impl core::fmt::Display for InitError {
             }
             Self::AddressSpace(e) => write!(f, "no address space for tables ({e}): raise the limit (ulimit -v)"),
             Self::Spill(device, e) => {
-                write!(f, "no spill file can be made for device {device} ({e}): name a directory that can be written")
+                write!(f, "no spill file can be created for device {device} ({e}): name a writable directory")
             }
             Self::Threads => write!(f, "more threads than the engine has contexts for: start fewer"),
             Self::Processes => write!(f, "more processes than a tree can have: start fewer at a time"),
-            Self::Life => write!(f, "the descriptor is gone by which others see that this process lives: keep it open"),
+            Self::Life => {
+                write!(f, "the descriptor that tells other processes that this one is alive was closed: keep it open")
+            }
         }
     }
 }

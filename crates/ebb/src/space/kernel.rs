@@ -1,7 +1,7 @@
 //! What this kernel can do, what Ebb was told not to use, and what the kernel has of this process's memory.
 
-use crate::base::bound::Bound;
 use crate::base::uapi::{self, Errno, uffd::Uffd};
+use crate::counters::bound::Bound;
 use crate::protocols::gate::Exclusive;
 use crate::space::config::{Force, InitError};
 use crate::space::drivers::Drivers;

@@ -161,8 +161,8 @@ impl Space {
     pub fn outlive(&self, ctx: &ThreadCtx, process: Option<u32>) {
         if ctx.gate.is_inside() || process.is_some() && self.threads.closed_by() == process {
             self.fatal(
-                b"a process that shared this one's memory was killed while Ebb worked on that memory in its place; \
-                the process ends, because nobody can finish that",
+                b"a process that shared this one's memory was killed while Ebb worked on that memory for it; \
+                that work cannot be finished, so this process ends too",
             );
         }
     }

@@ -251,12 +251,12 @@ fn give_up_group(space: &Space, target: Target) {
     line.str(b", staged ").number(node.staged.current() as usize);
     line.str(b", pages of swap ").number(node.swap.current() as usize);
     let is_full = !space.groups.may_swap(target.index);
-    line.str(if is_full { b", which is all that it may have\n" } else { b"\n" });
+    line.str(if is_full { b", which is its maximum\n" } else { b"\n" });
     uapi::stderr::say(line.bytes());
     if is_full {
         space.fatal(b"a group needs more than its ram.max and swap.max: raise one of them");
     }
     space.fatal(
-        b"a group needs more than its ram.max: everything that it holds is pinned, or nothing takes it; raise it",
+        b"a group needs more than its ram.max: all its memory is pinned, or there is no room to swap it out; raise it",
     );
 }

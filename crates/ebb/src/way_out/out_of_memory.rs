@@ -19,10 +19,11 @@ fn print_charge(space: &Space, ctx: &ThreadCtx) {
         });
     }
     let mut line = Text::default();
-    line.str(b"ebb: pages held ").number(space.budget.charged()).str(b" of ").number(space.budget.limit());
-    line.str(b" (by all processes ").number(space.tree().look().held.max(0) as usize).str(b")");
-    line.str(b": resident ").number(present).str(b" (pinned for good ").number(pinned);
-    line.str(b", by calls ").number(in_use::pinned_by_calls(space));
+    line.str(b"ebb: this process holds ").number(space.budget.charged());
+    line.str(b" pages (whole tree ").number(space.tree().look().held.max(0) as usize);
+    line.str(b", budget ").number(space.budget.limit()).str(b"): resident ").number(present);
+    line.str(b" (pinned permanently ").number(pinned);
+    line.str(b", pinned by calls ").number(in_use::pinned_by_calls(space));
     line.str(b", clean ").number(space.eviction.nr_clean());
     line.str(b"), staged ").number(space.places.staging.staged()).str(b", pool ").number(space.swap.pool_pages());
     line.str(b", metadata ")
@@ -32,9 +33,9 @@ fn print_charge(space: &Space, ctx: &ThreadCtx) {
     line.str(b", devices ").number(space.swap.devices.own(&inside).count());
     line.str(b" of ").number(space.swap.devices.all(&inside).count());
     if let Some(errno) = space.swap.devices.unmade(&inside) {
-        line.str(b", which cannot be made (errno ").number(errno as usize).str(b")");
+        line.str(b", which could not be created (errno ").number(errno as usize).str(b")");
     } else if !space.swap.has_file() {
-        line.str(b", which take nothing (errno ").number(space.swap.devices.last_errno() as usize).str(b")");
+        line.str(b", which accept no more data (errno ").number(space.swap.devices.last_errno() as usize).str(b")");
     }
     line.str(b"\n");
     drop(inside);
@@ -44,19 +45,26 @@ fn print_charge(space: &Space, ctx: &ThreadCtx) {
 pub(crate) fn give_up(space: &Space, ctx: &ThreadCtx) -> ! {
     print_charge(space, ctx);
     if space.tree().page().sum().held > 2 * space.budget.charged() as i64 {
-        space.fatal(b"the budget is too small: other processes of the tree hold it and need it; give more --ram");
+        space.fatal(
+            b"the budget is too small: other processes of the tree hold most of it and need it; give more --ram",
+        );
     }
     if 2 * space.budget.meta_pages() > space.budget.limit() {
-        space.fatal(b"the budget is too small: Ebb's books of all the memory that the program uses take most of it; give more --ram");
+        space.fatal(
+            b"the budget is too small: Ebb's tables for all the memory that the program uses take most of it; \
+            give more --ram",
+        );
     }
     if space.swap.has_file() {
-        space.fatal(b"the budget is too small: everything that it holds is pinned; give more --ram");
+        space.fatal(b"the budget is too small: all the memory in it is pinned in RAM; give more --ram");
     }
     if space.swap.devices.unmade(&space.threads.enter(ctx)).is_some() {
         space.fatal(
-            b"out of swap: the pool takes no more, and this process could make no spill file, perhaps because it gave up \
-            the right to write files (Landlock) or has another root; give more --ram",
+            b"out of swap: the pool is full, and this process could not create a spill file, perhaps because it gave up \
+            the right to write files (Landlock) or changed its root directory; give more --ram",
         );
     }
-    space.fatal(b"out of swap: neither the pool nor a spill file takes more; give more --ram, or a larger --swap");
+    space.fatal(
+        b"out of swap: neither the pool nor a spill file has room for more; give more --ram, or a larger --swap",
+    );
 }

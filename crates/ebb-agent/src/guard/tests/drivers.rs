@@ -111,6 +111,29 @@ fn a_length_that_looks_like_the_lower_half_of_an_address_counts_beside_one() {
     }
 }
 
+#[test]
+fn buffers_full_of_addresses_hide_none_of_a_list() {
+    const BUFFERS: usize = 32;
+    let mem = Pages::new(64 << 20, 16 << 20);
+    let list = 64usize << 10;
+    let buffers: Vec<u64> = (0..BUFFERS as u64).map(|i| mem.start + BUFFERS_AT + i * APART).collect();
+    for (i, &at) in buffers.iter().enumerate() {
+        mem.put_word(list + i * 16, at);
+        mem.put_word(list + i * 16 + 8, 4096);
+        // What its content leads to is of no use.
+        for n in 0..64 {
+            mem.put_word((at - mem.start) as usize + n * 8, mem.start + (40 << 20) + (i * 64 + n) as u64 * 4096);
+        }
+    }
+    mem.resident.borrow_mut().clear();
+    let header = [mem.start + list as u64, BUFFERS as u64];
+    let ret = call(&mem, g::__NR_ioctl as u64, &[3, request(16), header.as_ptr() as u64, 0, 0, 0], &mut |_, _| {
+        if buffers.iter().all(|&at| mem.all_resident(at, 4096)) { 0 } else { -EFAULT }
+    });
+    assert_eq!(ret, 0);
+    assert!(buffers.iter().all(|at| mem.given.borrow().contains(at)));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
