@@ -7,7 +7,7 @@
 use crate::base::PAGE;
 use crate::base::uapi::{self, Errno};
 use crate::calls::madvise::MADV_DONTNEED_LOCKED;
-use crate::calls::{mapping, requests};
+use crate::calls::{mapping, requests, widen};
 use crate::groups::names::{GroupError, GroupId};
 use crate::groups::table::Index;
 use crate::memory::region::{Attr, Region};
@@ -242,6 +242,11 @@ impl Space {
         // Without a key, or with key -1, a mapping keeps the key that it has.
         let key = if nr == g::__NR_pkey_mprotect { a[3] as i32 } else { -1 };
         let keyed = (key >= 0).then_some(key > 0);
+        if keyed.is_none()
+            && let Some(answer) = widen::try_widen(self, ctx, start, end, a)
+        {
+            return answer;
+        }
         self.exclusive(|exclusive| {
             // SAFETY: the program's call; protection changes no content.
             let result = unsafe { mapping::kernel(nr, a) };

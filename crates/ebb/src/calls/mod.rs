@@ -6,3 +6,4 @@ pub(crate) mod mlock;
 pub(crate) mod mmap;
 pub(crate) mod register;
 pub(crate) mod requests;
+pub(crate) mod widen;

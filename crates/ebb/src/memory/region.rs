@@ -132,6 +132,12 @@ impl Attr {
         self.0 & Self::DONTDUMP != 0
     }
 
+    /// True if `new` differs from these only in what may be read and written, and takes none of that away.
+    pub fn only_gains(self, new: Self) -> bool {
+        let gained = self.0 ^ new.0;
+        gained & self.0 == 0 && gained & !(Self::READ | Self::WRITE) == 0
+    }
+
     /// True when fork's child does not have it.
     pub fn is_dontfork(self) -> bool {
         self.0 & Self::DONTFORK != 0
@@ -394,5 +400,65 @@ mod tests {
         t.change_group(&alone(), 10, 50, Index::from_raw(7));
         assert!(t.change(&alone(), 20, 30, |_| R));
         assert!(t.all(&alone()).len() == 3 && t.all(&alone()).iter().all(|r| r.group == Index::from_raw(7)));
+    }
+
+    /// Changes a copy beside threads with these flags.
+    fn change_beside(t: &Regions, gate: &Gate, flags: &[GateFlag], edit: impl FnOnce(&mut List) -> bool) -> bool {
+        let own = GateFlag::default();
+        t.change_beside(&gate.enter(&own), gate, || flags.iter(), edit)
+    }
+
+    #[test]
+    fn a_thread_that_is_inside_keeps_the_version_that_it_reads() {
+        let t = table(&[(10, 20, R), (20, 50, RW)]);
+        let (gate, flags) = (Gate::default(), [GateFlag::default(), GateFlag::default()]);
+        let inside = gate.enter(&flags[0]);
+        let seen = t.all(&inside);
+        for step in 1..VERSIONS {
+            assert!(change_beside(&t, &gate, &flags, |list| list.change(20, 20 + step, |_| R)));
+            assert_eq!((seen[0].end, seen[1].start), (20, 20));
+        }
+        // All other versions are older than what this thread may still read.
+        assert!(!change_beside(&t, &gate, &flags, |_| panic!("no list is free")));
+        assert_eq!(t.all(&inside)[0].end, 19 + VERSIONS);
+        drop(inside);
+        assert!(change_beside(&t, &gate, &flags, |list| list.change(20, 30, |_| R)));
+        assert_eq!(list(&t)[..3], [Some((10, 30, 1)), Some((30, 50, 3)), None]);
+    }
+
+    #[test]
+    fn a_change_in_place_goes_on_from_the_last_version() {
+        let t = table(&[(10, 20, R), (20, 50, RW)]);
+        let gate = Gate::default();
+        for step in 1..10 {
+            assert!(change_beside(&t, &gate, &[], |list| list.change(20, 20 + step, |_| R)));
+            t.insert(&alone(), Region { start: 60 + step, end: 61 + step, attr: R, group: Index::ROOT });
+        }
+        assert_eq!(list(&t)[..4], [Some((10, 29, 1)), Some((29, 50, 3)), Some((61, 70, 1)), None]);
+    }
+
+    #[test]
+    fn a_copy_that_is_not_wanted_is_no_version() {
+        let t = table(&[(10, 50, RW)]);
+        assert!(!change_beside(&t, &Gate::default(), &[], |list| list.change(20, 30, |_| R) && false));
+        assert_eq!(list(&t)[..2], [Some((10, 50, 3)), None]);
+    }
+
+    #[test]
+    fn a_long_list_is_not_copied() {
+        let parts: Vec<_> = (0..SHORT_MAX).map(|i| (i * 20 + 10, i * 20 + 20, RW)).collect();
+        let t = table(&parts);
+        assert!(!change_beside(&t, &Gate::default(), &[], |_| panic!("copied")));
+        t.remove(&alone(), 0, 20 * CHANGE_ROOM);
+        assert!(change_beside(&t, &Gate::default(), &[], |list| list.change(0, usize::MAX, |_| R)));
+    }
+
+    #[test]
+    fn only_reading_and_writing_can_be_gained() {
+        let none = Attr::from_prot(g::PROT_NONE);
+        assert!(none.only_gains(RW) && none.only_gains(R) && R.only_gains(RW) && RW.only_gains(RW));
+        assert!(!RW.only_gains(R) && !R.only_gains(none) && !none.only_gains(RW.with_kept()));
+        let runs = Attr::from_prot(g::PROT_READ | g::PROT_EXEC);
+        assert!(!R.only_gains(runs) && !runs.only_gains(RW));
     }
 }
