@@ -48,9 +48,9 @@ fn grow(seed: u64, rounds: usize) {
         for page in used..used + step {
             // SAFETY: just made accessible. What was given back reads as zeros.
             assert_eq!(unsafe { at.add(page * PAGE).cast::<u64>().read_volatile() }, 0);
-            version[page] = round;
             fill(at, page, round, page as u64 % 7);
         }
+        version[used..used + step].fill(round);
         used += step;
         let page = random.below(used);
         check(at, page, version[page], page as u64 % 7);

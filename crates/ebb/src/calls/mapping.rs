@@ -2,7 +2,6 @@
 
 use crate::base::PAGE;
 use crate::base::uapi::{self, Errno};
-use crate::calls::mmap::MREMAP_FIXED;
 use crate::groups::cost::Cost;
 use crate::groups::table::Index;
 use crate::memory::region::{Attr, Region};
@@ -18,6 +17,8 @@ use crate::way_out::shrink;
 use core::sync::atomic::Ordering::Relaxed;
 use ebb_slots::CLUSTER_SLOTS;
 use linux_raw_sys::general as g;
+
+pub(crate) const MREMAP_FIXED: u64 = 2;
 
 pub(crate) fn raw(result: Result<u64, Errno>) -> i64 {
     match result {

@@ -7,7 +7,8 @@
 use crate::base::PAGE;
 use crate::base::uapi::{self, Errno};
 use crate::calls::madvise::MADV_DONTNEED_LOCKED;
-use crate::calls::{mapping, requests, widen};
+use crate::calls::mapping::{self, MREMAP_FIXED};
+use crate::calls::{requests, widen};
 use crate::groups::names::{GroupError, GroupId};
 use crate::groups::table::Index;
 use crate::memory::region::{Attr, Region};
@@ -18,7 +19,6 @@ use crate::threads::ctx::ThreadCtx;
 use linux_raw_sys::general as g;
 
 const MREMAP_MAYMOVE: u64 = 1;
-pub(crate) const MREMAP_FIXED: u64 = 2;
 const MREMAP_DONTUNMAP: u64 = 4;
 
 impl Space {
