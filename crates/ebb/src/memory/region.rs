@@ -440,7 +440,7 @@ mod tests {
     #[test]
     fn a_copy_that_is_not_wanted_is_no_version() {
         let t = table(&[(10, 50, RW)]);
-        assert!(!change_beside(&t, &Gate::default(), &[], |list| list.change(20, 30, |_| R) && false));
+        assert!(!change_beside(&t, &Gate::default(), &[], |list| !list.change(20, 30, |_| R)));
         assert_eq!(list(&t)[..2], [Some((10, 50, 3)), None]);
     }
 
