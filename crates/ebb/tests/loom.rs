@@ -246,6 +246,27 @@ impl Page {
         self.owner.swap(0, Ordering::Release);
     }
 
+    /// As in `discard`: a claim, one call of the kernel, then the content's place goes. Holes are claimed, too.
+    fn discard(&self) {
+        let word = self.word();
+        loop {
+            let seen = word.load();
+            if !word.try_claim(seen) {
+                word.wait_while_busy();
+                continue;
+            }
+            let dropped = self.entry.swap(0, Ordering::Relaxed);
+            assert_eq!(dropped & MAPPED != 0, seen.tag() == Tag::Present, "the word says what is mapped");
+            if seen.is_clean() || seen.tag() == Tag::Swapped {
+                assert!(replace(&self.slot, None).is_some(), "it has a slot");
+            }
+            if seen.tag() == Tag::Staged {
+                self.owner.swap(0, Ordering::Release);
+            }
+            return word.finish(State::NONE);
+        }
+    }
+
     /// As in `retire`: releases the frame's memory unless somebody needs it.
     fn release(&self) -> bool {
         let drained = self.owner.load(Ordering::Acquire) == 0;
@@ -313,6 +334,74 @@ fn writes_to_a_clean_page_survive_its_eviction() {
         }
         page.increment_read_first();
         assert_eq!(page.entry.load(Ordering::Relaxed) >> CONTENT_SHIFT, 8);
+    });
+}
+
+#[test]
+fn what_is_given_up_never_comes_back() {
+    for how in [Unmap::Move, Unmap::Copy] {
+        explore(2, move || {
+            let page = Arc::new(Page::present(5));
+            let writer = {
+                let page = page.clone();
+                thread::spawn(move || {
+                    page.increment();
+                    page.increment();
+                })
+            };
+            let discarder = {
+                let page = page.clone();
+                thread::spawn(move || page.discard())
+            };
+            if page.sweep(how) {
+                page.swap_out();
+                while !page.release() {
+                    thread::yield_now();
+                    page.swap_out();
+                }
+            }
+            writer.join().unwrap();
+            discarder.join().unwrap();
+            assert!(page.content() <= 2, "old content: {}", page.content());
+        });
+    }
+}
+
+#[test]
+fn a_clean_page_that_is_given_up_gives_its_slot_up_once() {
+    explore(2, || {
+        let page = Arc::new(Page::new());
+        replace(&page.slot, Some(5));
+        set(page.word(), State::swapped(0));
+        let writer = {
+            let page = page.clone();
+            thread::spawn(move || page.increment_read_first())
+        };
+        let discarder = {
+            let page = page.clone();
+            thread::spawn(move || page.discard())
+        };
+        page.drop_clean();
+        writer.join().unwrap();
+        discarder.join().unwrap();
+        page.increment_read_first();
+        let content = page.entry.load(Ordering::Relaxed) >> CONTENT_SHIFT;
+        assert!(content == 1 || content == 2, "old content: {content}");
+    });
+}
+
+#[test]
+fn a_page_that_comes_in_where_a_hole_is_given_up_is_not_dropped_unseen() {
+    explore(3, || {
+        let page = Arc::new(Page::new());
+        let writer = {
+            let page = page.clone();
+            thread::spawn(move || page.increment())
+        };
+        page.discard();
+        writer.join().unwrap();
+        page.increment();
+        assert!(page.content() >= 1, "a write was lost");
     });
 }
 

@@ -2,10 +2,9 @@
 
 use crate::base::PAGE;
 use crate::base::uapi::Errno;
-use crate::calls::mapping;
+use crate::calls::{discard, mapping};
 use crate::memory::region::Attr;
 use crate::memory::table::ADDR_END;
-use crate::protocols::gate::Held;
 use crate::space::Space;
 use crate::threads::ctx::ThreadCtx;
 use crate::way_in::willneed;
@@ -28,27 +27,9 @@ impl Space {
         // The length may be too large for any range. The kernel then returns the error.
         let is_range = start.checked_add(a[1] as usize).is_some_and(|end| end <= ADDR_END);
         match advice {
-            // MADV_FREE lets the kernel drop the content later. Ebb drops it now: the next touch reads zero.
-            g::MADV_DONTNEED | g::MADV_FREE | MADV_DONTNEED_LOCKED => self.exclusive(|exclusive| {
-                if has_from_file(self, exclusive, start, end) {
-                    return -(linux_raw_sys::errno::EINVAL as i64);
-                }
-                let b = [a[0], a[1], if advice == g::MADV_FREE { g::MADV_DONTNEED } else { advice } as u64, 0, 0, 0];
-                // SAFETY: the program gives the content up.
-                let result = unsafe { mapping::kernel(g::__NR_madvise, b) };
-                let mut at = start;
-                while let Some(r) = self.regions.first_in(exclusive, at, end) {
-                    let (first, last) = (r.start.max(at), r.end.min(end));
-                    match result {
-                        // ENOMEM: parts of the range are not mapped. The kernel dropped the rest all the same.
-                        Ok(_) | Err(Errno::NOMEM) => mapping::drop_content(self, exclusive, first, last),
-                        // A mapping in the range refused. The kernel dropped those before it.
-                        Err(_) => mapping::map_missing(self, exclusive, first, last),
-                    }
-                    at = r.end;
-                }
-                mapping::raw(result)
-            }),
+            g::MADV_DONTNEED | g::MADV_FREE | MADV_DONTNEED_LOCKED => {
+                discard::discard(self, ctx, start..end, is_range, a)
+            }
             g::MADV_DONTFORK
             | g::MADV_DOFORK
             | g::MADV_DONTDUMP
@@ -98,18 +79,6 @@ fn advised(attr: Attr, advice: u32) -> Attr {
         g::MADV_DONTDUMP | g::MADV_DODUMP => attr.with_dontdump(advice == g::MADV_DONTDUMP),
         _ => attr.with_wipeonfork(advice == g::MADV_WIPEONFORK),
     }
-}
-
-/// True when part of the range was a file's before it was managed.
-fn has_from_file(space: &Space, held: &Held, start: usize, end: usize) -> bool {
-    let mut at = start;
-    while let Some(r) = space.regions.first_in(held, at, end) {
-        if r.attr.is_from_file() {
-            return true;
-        }
-        at = r.end;
-    }
-    false
 }
 
 /// MADV_POPULATE_READ and MADV_POPULATE_WRITE, piece by piece. The kernel gets the call for each piece, because it

@@ -86,28 +86,10 @@ pub(crate) fn drop_content(space: &Space, exclusive: &Exclusive<'_>, start: usiz
     let mut tally = Tally::new(space, exclusive);
     space.table.for_each_content(start, end, |addr, word| {
         let state = word.load();
-        match state.tag() {
-            Tag::None | Tag::Busy => return,
-            Tag::Present => {
-                if state.is_clean() {
-                    clean::forget_clean(space, exclusive, addr, state);
-                }
-                sharing::break_if_shared(space, addr, state);
-                account::uncount_present(space, addr, 1);
-                space.budget.uncharge(1);
-            }
-            Tag::Staged => space.places.staging.put_frame(state.payload() as u32),
-            Tag::Swapped => {
-                let (slot, folio) = (slot_of(state), folio_at(addr));
-                if let Ok(was) = space.swap.claim(slot, folio) {
-                    space.swap.release(exclusive, &space.budget, space.stats, slot, folio, was);
-                    freed_slots += 1;
-                }
-            }
+        if !matches!(state.tag(), Tag::None | Tag::Busy) {
+            freed_slots += drop_page(space, exclusive, addr, state, &mut tally);
+            word.set_exclusive(exclusive, State::NONE);
         }
-        word.set_exclusive(exclusive, State::NONE);
-        account::uncount_content(space, addr, 1);
-        tally.add(addr, Cost::of(state).taken());
     });
     drop(tally);
     if freed_slots >= CLUSTER_SLOTS {
@@ -115,24 +97,62 @@ pub(crate) fn drop_content(space: &Space, exclusive: &Exclusive<'_>, start: usiz
     }
 }
 
+/// Frees what holds the content of the page at `addr`, last seen in `state`: its memory, which the kernel has dropped, its frame
+/// or its slot. Returns how many slots that freed. The caller has claimed the page or closed the gate, and sets the word.
+pub(crate) fn drop_page(space: &Space, held: &Held, addr: usize, state: State, tally: &mut Tally<'_>) -> u32 {
+    let mut freed_slots = 0;
+    match state.tag() {
+        Tag::None | Tag::Busy => return 0,
+        Tag::Present => {
+            if state.is_clean() {
+                clean::forget_clean(space, held, addr, state);
+            }
+            sharing::break_if_shared(space, addr, state);
+            account::uncount_present(space, addr, 1);
+            space.budget.uncharge(1);
+        }
+        Tag::Staged => space.places.staging.put_frame(state.payload() as u32),
+        Tag::Swapped => {
+            let (slot, folio) = (slot_of(state), folio_at(addr));
+            if let Ok(was) = space.swap.claim(slot, folio) {
+                space.swap.release(held, &space.budget, space.stats, slot, folio, was);
+                freed_slots = 1;
+            }
+        }
+    }
+    account::uncount_content(space, addr, 1);
+    tally.add(addr, Cost::of(state).taken());
+    freed_slots
+}
+
 /// Maps pages of zeros where the kernel has dropped some of the range's present pages. It does not say which.
 pub(crate) fn map_missing(space: &Space, exclusive: &Exclusive<'_>, start: usize, end: usize) {
     let mut tally = Tally::new(space, exclusive);
     space.table.for_each_content(start, end, |addr, word| {
         let state = word.load();
-        // The copy fails where there is a page, even one in the kernel's own swap.
-        if state.tag() == Tag::Present
-            && space.uffd().copy(addr, space.kernel.zeros(), PAGE).is_ok()
-            && state.is_protected()
-        {
-            if state.is_clean() {
-                clean::forget_clean(space, exclusive, addr, state);
-                tally.add(addr, Cost::SWAP.taken());
-            }
-            sharing::break_if_shared(space, addr, state);
-            word.set_exclusive(exclusive, State::PRESENT);
+        let now = map_if_missing(space, exclusive, addr, state, &mut tally);
+        if now != state {
+            word.set_exclusive(exclusive, now);
         }
     });
+}
+
+/// Maps a page of zeros if the kernel has dropped the page at `addr`, last seen in `state`. Returns its state then. The caller
+/// has claimed the page or closed the gate, and sets the word.
+pub(crate) fn map_if_missing(space: &Space, held: &Held, addr: usize, state: State, tally: &mut Tally<'_>) -> State {
+    // The copy fails where there is a page, even one in the kernel's own swap.
+    if state.tag() != Tag::Present
+        || space.uffd().copy(addr, space.kernel.zeros(), PAGE).is_err()
+        || !state.is_protected()
+    {
+        return state;
+    }
+    if state.is_clean() {
+        clean::forget_clean(space, held, addr, state);
+        tally.add(addr, Cost::SWAP.taken());
+    }
+    sharing::break_if_shared(space, addr, state);
+    State::PRESENT
 }
 
 /// Follows a mapping that grew or shrank in place.

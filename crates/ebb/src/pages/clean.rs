@@ -242,10 +242,11 @@ pub(crate) fn open_range_exclusive(space: &Space, exclusive: &Exclusive<'_>, sta
     });
 }
 
-/// Frees the slot of the clean page at `addr`, which is no longer clean. The caller sets the word.
-pub(crate) fn forget_clean(space: &Space, exclusive: &Exclusive<'_>, addr: usize, state: State) {
+/// Frees the slot of the clean page at `addr`, which is no longer clean. The caller has claimed the page or closed the gate, and
+/// sets the word.
+pub(crate) fn forget_clean(space: &Space, held: &Held, addr: usize, state: State) {
     debug_assert!(state.is_clean());
-    free_clean(space, exclusive, addr, state);
+    free_clean(space, held, addr, state);
     account::uncount_clean(space, addr, 1);
 }
 

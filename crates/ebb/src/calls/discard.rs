@@ -1,0 +1,181 @@
+//! madvise(2) that gives content up: MADV_DONTNEED and its kin. Allocators and collectors return memory like this, a few pages
+//! at a time and from many threads.
+//!
+//! Such a call closes no gate. It claims the pages as eviction does, so it waits for nobody but a thread that is busy with one of
+//! them, and delays nobody but who wants one of them. Holes between the pages are claimed too: otherwise a page could come in
+//! there unseen, and the kernel would drop it.
+
+use crate::base::PAGE;
+use crate::base::uapi::{self, Errno};
+use crate::calls::mapping;
+use crate::memory::table::UNIT_BYTES;
+use crate::pages::claims;
+use crate::pages::tally::Tally;
+use crate::protocols::gate::Held;
+use crate::protocols::page::State;
+use crate::protocols::primitive::waiting;
+use crate::space::Space;
+use crate::threads::ctx::ThreadCtx;
+use crate::way_out::shrink;
+use core::ops::Range;
+use core::sync::atomic::Ordering::Acquire;
+use ebb_slots::CLUSTER_SLOTS;
+use linux_raw_sys::general as g;
+
+/// Most pages that are dropped with one call of the kernel.
+const RUN_MAX: usize = 128;
+/// Most pages without content that a run passes over.
+const HOLE_MAX: usize = 16;
+
+/// The outcome of one step.
+enum Step {
+    /// Nothing before this address has content any more.
+    To(usize),
+    /// Another thread is busy with the page at this address.
+    Busy(usize),
+    /// The call needs the gate closed.
+    Refused,
+}
+
+/// Performs madvise(2) with arguments `a`, which give the content of `range` up; the kernel's answer. `is_range` is false if the
+/// arguments name no range.
+///
+/// MADV_FREE lets the kernel drop the content later. Ebb drops it now: the next touch reads zero.
+pub(crate) fn discard(space: &Space, ctx: &ThreadCtx, range: Range<usize>, is_range: bool, a: [u64; 6]) -> i64 {
+    let advice = if a[2] == g::MADV_FREE as u64 { g::MADV_DONTNEED } else { a[2] as u32 };
+    if is_range && try_discard(space, ctx, range.clone(), advice) {
+        return 0;
+    }
+    space.exclusive(|exclusive| {
+        if has_from_file(space, exclusive, range.start, range.end) {
+            return -(linux_raw_sys::errno::EINVAL as i64);
+        }
+        // SAFETY: the program gives the content up.
+        let result = unsafe { mapping::kernel(g::__NR_madvise, [a[0], a[1], advice as u64, 0, 0, 0]) };
+        let mut at = range.start;
+        while let Some(r) = space.regions.first_in(exclusive, at, range.end) {
+            let (first, last) = (r.start.max(at), r.end.min(range.end));
+            match result {
+                // ENOMEM: parts of the range are not mapped. The kernel dropped the rest all the same.
+                Ok(_) | Err(Errno::NOMEM) => mapping::drop_content(space, exclusive, first, last),
+                // A mapping in the range refused. The kernel dropped those before it.
+                Err(_) => mapping::map_missing(space, exclusive, first, last),
+            }
+            at = r.end;
+        }
+        mapping::raw(result)
+    })
+}
+
+/// True when part of the range was a file's before it was managed.
+fn has_from_file(space: &Space, held: &Held, start: usize, end: usize) -> bool {
+    let mut at = start;
+    while let Some(r) = space.regions.first_in(held, at, end) {
+        if r.attr.is_from_file() {
+            return true;
+        }
+        at = r.end;
+    }
+    false
+}
+
+/// Gives up the content of `range`, beside other threads. False if that needs the gate closed: the whole call is still to be
+/// made then.
+fn try_discard(space: &Space, ctx: &ThreadCtx, range: Range<usize>, advice: u32) -> bool {
+    let mut call = Call { space, advice, end: range.end, has_asked: false, freed_slots: 0 };
+    let mut at = range.start;
+    while at < call.end {
+        let inside = space.threads.enter(ctx);
+        let step = call.step(&inside, at);
+        drop(inside);
+        match step {
+            Step::To(next) => at = next,
+            Step::Refused => return false,
+            Step::Busy(page) => {
+                if let Some(word) = space.table.word(page) {
+                    waiting("page", || word.wait_while_busy());
+                }
+            }
+        }
+    }
+    if call.freed_slots >= CLUSTER_SLOTS {
+        let inside = space.threads.enter(ctx);
+        shrink::release_unused_soon(space, &inside);
+        drop(inside);
+    }
+    // Only the kernel knows whether it refuses a range without content, because that is locked for instance.
+    call.has_asked
+}
+
+/// A call that is under way.
+struct Call<'a> {
+    space: &'a Space,
+    advice: u32,
+    end: usize,
+    /// The kernel has been asked for some of the range.
+    has_asked: bool,
+    freed_slots: u32,
+}
+
+impl Call<'_> {
+    /// Gives up the first run of pages that has content, from `at` on.
+    fn step(&mut self, held: &Held, at: usize) -> Step {
+        let Some(region) = self.space.regions.find(held, at) else { return Step::Refused };
+        if region.attr.is_from_file() {
+            return Step::Refused;
+        }
+        let end = self.end.min(region.end);
+        let Some(first) = first_content(self.space, at, end) else { return Step::To(end) };
+        let Some(word) = self.space.table.word(first) else { return Step::Refused };
+        let state = word.load();
+        let unit_end = self.space.table.unit_start(first) + UNIT_BYTES;
+        let limit = end.min(unit_end).min(first + RUN_MAX * PAGE);
+        let (mut states, mut holes) = ([state; RUN_MAX], 0);
+        let n = claims::claim_run(self.space, first, word, state, limit, |i, seen| {
+            states[i] = seen;
+            holes = if seen == State::NONE { holes + 1 } else { 0 };
+            holes <= HOLE_MAX
+        });
+        if n == 0 { Step::Busy(first) } else { self.drop_run(held, first, &states[..n]) }
+    }
+
+    /// Drops claimed pages, which were in `states` before, and ends the claims.
+    fn drop_run(&mut self, held: &Held, first: usize, states: &[State]) -> Step {
+        let space = self.space;
+        let result = uapi::madvise(first, states.len() * PAGE, self.advice);
+        let mut tally = Tally::new(space, held);
+        for (i, state) in states.iter().enumerate() {
+            let addr = first + i * PAGE;
+            let now = match result {
+                Ok(()) => {
+                    self.freed_slots += mapping::drop_page(space, held, addr, *state, &mut tally);
+                    State::NONE
+                }
+                // One of several mappings refused. The kernel dropped those before it.
+                Err(_) => mapping::map_if_missing(space, held, addr, *state, &mut tally),
+            };
+            if let Some(word) = space.table.word(addr) {
+                word.finish(now);
+            }
+        }
+        self.has_asked = true;
+        if result.is_ok() { Step::To(first + states.len() * PAGE) } else { Step::Refused }
+    }
+}
+
+/// The first page of the range that has content, or with which a thread is busy.
+fn first_content(space: &Space, start: usize, end: usize) -> Option<usize> {
+    let mut at = start;
+    while at < end {
+        let (unit, next) = space.table.used_unit(at);
+        let next = next.min(end);
+        if unit.is_some_and(|unit| unit.content.load(Acquire) > 0) {
+            let has_content = |page: &usize| space.table.word(*page).is_some_and(|word| word.load() != State::NONE);
+            if let Some(page) = (at..next).step_by(PAGE).find(has_content) {
+                return Some(page);
+            }
+        }
+        at = next;
+    }
+    None
+}

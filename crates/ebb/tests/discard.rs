@@ -1,0 +1,148 @@
+//! Memory given up by madvise(2), beside threads that fault, evict, map and unmap: what is given up reads as zeros, and nothing
+//! else is lost.
+
+#[allow(dead_code, reason = "each test uses its part")]
+mod harness;
+
+use ebb::Space;
+use harness::{Random, check, ctx, fill, force, leave, map, space, unmap};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+const RAM: u64 = 16 << 20;
+const PAGE: usize = 4096;
+const PAGES: usize = 12 << 10;
+const THREADS: usize = 4;
+const ADVICE: [i32; 3] = [libc::MADV_DONTNEED, libc::MADV_FREE, 24];
+
+fn discard(space: &'static Space, at: *mut u8, first: usize, pages: usize, advice: i32) -> i64 {
+    let args = [at as u64 + (first * PAGE) as u64, (pages * PAGE) as u64, advice as u64, 0, 0, 0];
+    space.madvise(ctx(space), args)
+}
+
+/// Uses the pages whose number leaves `mine` after division by [`THREADS`] in runs of `run`: so each unit has pages of all
+/// threads, and each read-ahead meets what another thread gives up.
+fn use_pages(space: &'static Space, at: *mut u8, mine: usize, run: usize, rounds: usize) {
+    ctx(space);
+    let mut random = Random(mine as u64 * 77 + 1);
+    let mut version = vec![0u64; PAGES];
+    let kind = |page: usize| page as u64 % 7;
+    for round in 1..=rounds as u64 {
+        let first = (random.below(PAGES / run / THREADS) * THREADS + mine) * run;
+        let (from, n) = (random.below(run), random.below(run) + 1);
+        let pages = first + from..(first + from + n).min(first + run);
+        match random.below(3) {
+            0 => {
+                assert_eq!(discard(space, at, pages.start, pages.len(), ADVICE[random.below(3)]), 0);
+                version[pages].fill(0);
+            }
+            1 => {
+                for page in pages {
+                    fill(at, page, round, kind(page));
+                    version[page] = round;
+                }
+            }
+            _ => pages.for_each(|page| check(at, page, version[page], if version[page] == 0 { 0 } else { kind(page) })),
+        }
+    }
+    for page in (0..PAGES).filter(|page| page / run % THREADS == mine) {
+        check(at, page, version[page], if version[page] == 0 { 0 } else { kind(page) });
+    }
+}
+
+#[test]
+fn what_is_given_up_reads_as_zeros_and_nothing_else_does() {
+    let space = space(RAM, force());
+    let is_over = AtomicBool::new(false);
+    for run in [1, 7, 64, 300] {
+        let at = map(space, PAGES * PAGE);
+        is_over.store(false, Relaxed);
+        std::thread::scope(|scope| {
+            let (is_over, start) = (&is_over, at as usize);
+            scope.spawn(move || {
+                while !is_over.load(Relaxed) {
+                    let at = map(space, 256 * PAGE);
+                    (0..256).for_each(|page| fill(at, page, 5, 3));
+                    (0..256).for_each(|page| check(at, page, 5, 3));
+                    unmap(space, at, 256 * PAGE);
+                    space.validate().expect("consistent");
+                }
+                leave(space);
+            });
+            let users: Vec<_> = (0..THREADS)
+                .map(|mine| {
+                    scope.spawn(move || {
+                        use_pages(space, start as *mut u8, mine, run, 16_000 / run.min(8));
+                        leave(space);
+                    })
+                })
+                .collect();
+            users.into_iter().for_each(|user| user.join().expect("no page lost"));
+            is_over.store(true, Relaxed);
+        });
+        unmap(space, at, PAGES * PAGE);
+        space.validate().expect("consistent");
+    }
+    leave(space);
+}
+
+/// Threads that give up and write the same pages: each word is a thread's own, or zero.
+#[test]
+fn pages_given_up_while_others_write_them_hold_nothing_old() {
+    const SHARED: usize = 600;
+    let space = space(RAM, force());
+    let at = map(space, SHARED * PAGE) as usize;
+    std::thread::scope(|scope| {
+        for mine in 0..THREADS {
+            scope.spawn(move || {
+                ctx(space);
+                let mut random = Random(mine as u64 + 5);
+                for round in 1..6000u64 {
+                    let page = random.below(SHARED);
+                    // SAFETY: inside the mapping; each thread has a word of its own in each page.
+                    let word = unsafe { (at as *mut u64).add(page * 512 + mine) };
+                    if random.below(4) == 0 {
+                        let pages = (random.below(40) + 1).min(SHARED - page);
+                        assert_eq!(discard(space, at as *mut u8, page, pages, libc::MADV_DONTNEED), 0);
+                        continue;
+                    }
+                    // SAFETY: as above.
+                    unsafe {
+                        word.write_volatile(round << 8 | mine as u64);
+                        let seen = word.read_volatile();
+                        assert!(seen == 0 || seen == round << 8 | mine as u64, "{seen:x} in round {round}");
+                    }
+                }
+                leave(space);
+            });
+        }
+    });
+    assert_eq!(discard(space, at as *mut u8, 0, SHARED, libc::MADV_DONTNEED), 0);
+    (0..SHARED).for_each(|page| check(at as *mut u8, page, 0, 0));
+    space.validate().expect("consistent");
+    unmap(space, at as *mut u8, SHARED * PAGE);
+    leave(space);
+}
+
+#[test]
+fn a_locked_range_refuses_as_without_ebb() {
+    let space = space(RAM, force());
+    let at = map(space, 64 * PAGE);
+    let mlock = |first: usize, pages: usize| {
+        let args = [at as u64 + (first * PAGE) as u64, (pages * PAGE) as u64, libc::MLOCK_ONFAULT as u64, 0, 0, 0];
+        assert_eq!(space.mlock(ctx(space), libc::SYS_mlock2 as u32, args), 0);
+    };
+    mlock(8, 8);
+    const EINVAL: i64 = -(libc::EINVAL as i64);
+    assert_eq!(discard(space, at, 8, 1, libc::MADV_DONTNEED), EINVAL, "locked, never touched");
+    assert_eq!(discard(space, at, 0, 8, libc::MADV_DONTNEED), 0);
+    (0..16).for_each(|page| fill(at, page, 3, 3));
+    assert_eq!(discard(space, at, 8, 8, libc::MADV_DONTNEED), EINVAL);
+    assert_eq!(discard(space, at, 4, 8, libc::MADV_DONTNEED), EINVAL);
+    // The kernel drops what comes before the locked mapping.
+    (4..8).for_each(|page| check(at, page, 0, 0));
+    (0..4).chain(8..16).for_each(|page| check(at, page, 3, 3));
+    assert_eq!(discard(space, at, 0, 16, 24), 0);
+    (0..16).for_each(|page| check(at, page, 0, 0));
+    unmap(space, at, 64 * PAGE);
+    leave(space);
+}
