@@ -4,7 +4,7 @@
 mod harness;
 
 use ebb::Space;
-use harness::{Random, check, ctx, fill, force, leave, map, space, unmap};
+use harness::{Random, check, ctx, fill, force, leave, map, one_at_a_time, space, unmap};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 const RAM: u64 = 16 << 20;
@@ -68,6 +68,7 @@ fn grow(seed: u64, rounds: usize) {
 
 #[test]
 fn heaps_that_grow_beside_each_other_lose_nothing() {
+    let _turn = one_at_a_time();
     let space = space(RAM, force());
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -96,6 +97,7 @@ fn heaps_that_grow_beside_each_other_lose_nothing() {
 
 #[test]
 fn the_first_page_of_a_step_is_there_at_once_and_no_other() {
+    let _turn = one_at_a_time();
     let space = space(RAM, force());
     let at = reserve(space, std::ptr::null_mut(), 64);
     let is_there = |page: usize| {

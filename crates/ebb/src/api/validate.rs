@@ -9,6 +9,13 @@ use crate::space::Space;
 use ebb_slots::TableEntry::{Cached, Stored};
 
 impl Space {
+    /// Calls `f` with the start, the end and the protection (as for mprotect) of each managed range. Nobody changes them meanwhile.
+    pub fn for_each_range(&self, mut f: impl FnMut(usize, usize, u32)) {
+        self.exclusive(|exclusive| {
+            self.regions.all(exclusive).iter().for_each(|region| f(region.start, region.end, region.attr.prot()));
+        });
+    }
+
     /// Recounts everything from the state words. Every other thread must be at rest.
     pub fn validate(&self) -> Result<(), Inconsistency> {
         self.exclusive(|exclusive| {

@@ -2,13 +2,12 @@
 //! at a time and from many threads.
 //!
 //! Such a call closes no gate. It claims the pages as eviction does, so it waits for nobody but a thread that is busy with one of
-//! them, and delays nobody but who wants one of them. Holes between the pages are claimed too: otherwise a page could come in
-//! there unseen, and the kernel would drop it.
+//! them, and delays nobody but who wants one of them. Pages without content are claimed, too: otherwise a page could come in
+//! unseen, and the kernel would drop it.
 
 use crate::base::PAGE;
 use crate::base::uapi::{self, Errno};
 use crate::calls::mapping;
-use crate::memory::table::UNIT_BYTES;
 use crate::pages::claims;
 use crate::pages::tally::Tally;
 use crate::protocols::gate::Held;
@@ -23,9 +22,7 @@ use ebb_slots::CLUSTER_SLOTS;
 use linux_raw_sys::general as g;
 
 /// Most pages that are dropped with one call of the kernel.
-const RUN_MAX: usize = 128;
-/// Most pages without content that a run passes over.
-const HOLE_MAX: usize = 16;
+const RUN_MAX: usize = 256;
 
 /// The outcome of one step.
 enum Step {
@@ -82,7 +79,7 @@ fn has_from_file(space: &Space, held: &Held, start: usize, end: usize) -> bool {
 /// Gives up the content of `range`, beside other threads. False if that needs the gate closed: the whole call is still to be
 /// made then.
 fn try_discard(space: &Space, ctx: &ThreadCtx, range: Range<usize>, advice: u32) -> bool {
-    let mut call = Call { space, advice, end: range.end, has_asked: false, freed_slots: 0 };
+    let mut call = Call { space, advice, end: range.end, freed_slots: 0 };
     let mut at = range.start;
     while at < call.end {
         let inside = space.threads.enter(ctx);
@@ -103,8 +100,7 @@ fn try_discard(space: &Space, ctx: &ThreadCtx, range: Range<usize>, advice: u32)
         shrink::release_unused_soon(space, &inside);
         drop(inside);
     }
-    // Only the kernel knows whether it refuses a range without content, because that is locked for instance.
-    call.has_asked
+    true
 }
 
 /// A call that is under way.
@@ -112,31 +108,28 @@ struct Call<'a> {
     space: &'a Space,
     advice: u32,
     end: usize,
-    /// The kernel has been asked for some of the range.
-    has_asked: bool,
     freed_slots: u32,
 }
 
 impl Call<'_> {
-    /// Gives up the first run of pages that has content, from `at` on.
+    /// Gives up a run of pages, from `at` on.
     fn step(&mut self, held: &Held, at: usize) -> Step {
         let Some(region) = self.space.regions.find(held, at) else { return Step::Refused };
         if region.attr.is_from_file() {
             return Step::Refused;
         }
-        let end = self.end.min(region.end);
-        let Some(first) = first_content(self.space, at, end) else { return Step::To(end) };
-        let Some(word) = self.space.table.word(first) else { return Step::Refused };
+        // A claim would give memory to the words of a unit that was never touched.
+        let (unit, unit_end) = self.space.table.used_unit(at);
+        let word = unit.filter(|unit| unit.is_charged()).and_then(|_| self.space.table.word(at));
+        let Some(word) = word else { return Step::Refused };
         let state = word.load();
-        let unit_end = self.space.table.unit_start(first) + UNIT_BYTES;
-        let limit = end.min(unit_end).min(first + RUN_MAX * PAGE);
-        let (mut states, mut holes) = ([state; RUN_MAX], 0);
-        let n = claims::claim_run(self.space, first, word, state, limit, |i, seen| {
+        let limit = self.end.min(region.end).min(unit_end).min(at + RUN_MAX * PAGE);
+        let mut states = [state; RUN_MAX];
+        let n = claims::claim_run(self.space, at, word, state, limit, |i, seen| {
             states[i] = seen;
-            holes = if seen == State::NONE { holes + 1 } else { 0 };
-            holes <= HOLE_MAX
+            true
         });
-        if n == 0 { Step::Busy(first) } else { self.drop_run(held, first, &states[..n]) }
+        if n == 0 { Step::Busy(at) } else { self.drop_run(held, at, &states[..n]) }
     }
 
     /// Drops claimed pages, which were in `states` before, and ends the claims.
@@ -158,13 +151,12 @@ impl Call<'_> {
                 word.finish(now);
             }
         }
-        self.has_asked = true;
         if result.is_ok() { Step::To(first + states.len() * PAGE) } else { Step::Refused }
     }
 }
 
 /// The first page of the range that has content, or with which a thread is busy.
-fn first_content(space: &Space, start: usize, end: usize) -> Option<usize> {
+pub(crate) fn first_content(space: &Space, start: usize, end: usize) -> Option<usize> {
     let mut at = start;
     while at < end {
         let (unit, next) = space.table.used_unit(at);

@@ -41,7 +41,7 @@ pub(crate) unsafe fn kernel(nr: u32, a: [u64; 6]) -> Result<u64, Errno> {
 /// True when a region overlaps the range.
 pub(crate) fn touches(space: &Space, ctx: &ThreadCtx, start: usize, end: usize) -> bool {
     let inside = space.threads.enter(ctx);
-    let found = space.regions.first_in(&inside, start, end).is_some();
+    let found = space.regions.first_in_any(&inside, start, end).is_some();
     drop(inside);
     found
 }
@@ -60,17 +60,20 @@ pub(crate) fn manage(
         || end > ADDR_END
         || !space.regions.has_room(exclusive, 3)
         || space.table.cover(exclusive, start, end).is_err()
+        || !register(space, start, end)
     {
         return false;
     }
+    space.regions.insert(exclusive, Region { start, end, attr, group });
+    true
+}
+
+/// Registers a range with the kernel. False when the kernel refuses.
+pub(crate) fn register(space: &Space, start: usize, end: usize) -> bool {
     // No huge pages: the kernel also makes them from ranges with holes. In fork's child, it might do so before a range
     // is registered, and fill evicted pages with zeros. The call fails where the kernel has no huge pages.
     let _ = uapi::madvise(start, end - start, g::MADV_NOHUGEPAGE);
-    let managed = space.uffd().register(start, end - start).is_ok();
-    if managed {
-        space.regions.insert(exclusive, Region { start, end, attr, group });
-    }
-    managed
+    space.uffd().register(start, end - start).is_ok()
 }
 
 /// Forgets a range whose mapping is gone: its content, its regions and its requests in flight.

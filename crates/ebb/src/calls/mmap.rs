@@ -6,14 +6,16 @@
 
 use crate::base::PAGE;
 use crate::base::uapi::{self, Errno};
+use crate::calls::beside::{self, Done, New};
 use crate::calls::madvise::MADV_DONTNEED_LOCKED;
 use crate::calls::mapping::{self, MREMAP_FIXED};
 use crate::calls::{requests, widen};
 use crate::groups::names::{GroupError, GroupId};
 use crate::groups::table::Index;
 use crate::memory::region::{Attr, Region};
-use crate::pages::{clean, kept, tally};
-use crate::protocols::gate::Exclusive;
+use crate::memory::table::ADDR_END;
+use crate::pages::{books, clean, kept, tally};
+use crate::protocols::gate::{Exclusive, Held};
 use crate::space::Space;
 use crate::threads::ctx::ThreadCtx;
 use linux_raw_sys::general as g;
@@ -24,7 +26,7 @@ const MREMAP_DONTUNMAP: u64 = 4;
 impl Space {
     /// mmap(2). The mapping belongs to the calling thread's group.
     pub fn mmap(&self, ctx: &ThreadCtx, a: [u64; 6]) -> i64 {
-        map(self, ctx, a, |exclusive| Some(tally::thread_group(exclusive, ctx))).unwrap_or_default()
+        map(self, ctx, a, |held| Some(tally::thread_group(held, ctx))).unwrap_or_default()
     }
 
     /// mmap(2) for the group `id`. Fails when there is no such group. A mapping that is neither managed nor fixed does
@@ -35,7 +37,7 @@ impl Space {
 }
 
 /// mmap(2). None when there is no such group.
-fn map(space: &Space, ctx: &ThreadCtx, a: [u64; 6], group: impl Fn(&Exclusive<'_>) -> Option<Index>) -> Option<i64> {
+fn map(space: &Space, ctx: &ThreadCtx, a: [u64; 6], group: impl Fn(&Held) -> Option<Index>) -> Option<i64> {
     let (len, prot, flags) = (mapping::page_up(a[1] as usize), a[2] as u32, a[3] as u32);
     let anonymous = flags & g::MAP_ANONYMOUS != 0 && flags & 0x0f == g::MAP_PRIVATE;
     // A stack would have to take a fault on itself. Locked and huge-TLB memory cannot be evicted.
@@ -58,22 +60,77 @@ fn map(space: &Space, ctx: &ThreadCtx, a: [u64; 6], group: impl Fn(&Exclusive<'_
         // Populating would bypass the budget. Pages come in at first touch instead.
         b[3] &= !(g::MAP_POPULATE as u64);
     }
+    let inside = space.threads.enter(ctx);
+    let has_group = group(&inside).is_some();
+    drop(inside);
+    if !has_group {
+        return None;
+    }
+    let new = manageable.then_some(New { attr: Attr::from_prot(prot), group: &group });
+    let range = range(a[0], a[1]).filter(|_| fixed);
+    // SAFETY: the program's call; what it replaces is hidden from others, and dropped.
+    let done =
+        range.map(|range| unsafe { beside::replace(space, ctx, range, new, || mapping::kernel(g::__NR_mmap, b)) });
+    match done {
+        Some(Done::Answer(result)) => {
+            if result.is_err() {
+                space.exclusive(|exclusive| mapping::forget_holes(space, exclusive, a[0] as usize, len));
+            }
+            return Some(mapping::raw(result));
+        }
+        Some(Done::Unmanaged(result)) => return Some(manage_alone(space, result, len, new)),
+        // The place is free, as far as anybody knows.
+        None | Some(Done::Refused) => {}
+    }
+    if !fixed {
+        let inside = space.threads.enter(ctx);
+        // SAFETY: a new mapping where the kernel finds room.
+        let result = unsafe { mapping::kernel(g::__NR_mmap, b) };
+        let is_managed = match (result, new) {
+            (Ok(at), Some(new)) => beside::manage(space, &inside, at as usize, at as usize + len, new),
+            _ => true,
+        };
+        drop(inside);
+        books::note_books_used(space, ctx);
+        return Some(if is_managed { mapping::raw(result) } else { manage_alone(space, result, len, new) });
+    }
     space.exclusive(|exclusive| {
         let group = group(exclusive)?;
         // SAFETY: the program's call, under the exclusive gate; what it replaces is dropped below.
         let result = unsafe { mapping::kernel(g::__NR_mmap, b) };
         if let Ok(at) = result {
             let (start, end) = (at as usize, at as usize + len);
-            // Also when the kernel chose the place: whatever Ebb knew of it belongs to a mapping that is gone.
             mapping::forget(space, exclusive, start, end);
             if manageable {
                 mapping::manage(space, exclusive, start, end, Attr::from_prot(prot), group);
             }
-        } else if fixed {
+        } else {
             mapping::forget_holes(space, exclusive, a[0] as usize, len);
         }
         Some(mapping::raw(result))
     })
+}
+
+/// Manages what the kernel has mapped, with the gate closed. Whatever Ebb knew of the place belongs to a mapping that is gone.
+fn manage_alone(space: &Space, result: Result<u64, Errno>, len: usize, new: Option<New<'_>>) -> i64 {
+    if let (Ok(at), Some(New { attr, group })) = (result, new) {
+        let (start, end) = (at as usize, at as usize + len);
+        space.exclusive(|exclusive| {
+            mapping::forget(space, exclusive, start, end);
+            // A group that has gone meanwhile leaves the mapping to the kernel.
+            if let Some(group) = group(exclusive) {
+                mapping::manage(space, exclusive, start, end, attr, group);
+            }
+        });
+    }
+    mapping::raw(result)
+}
+
+/// The range of a call that names whole pages; none if the kernel would refuse it.
+fn range(at: u64, len: u64) -> Option<(usize, usize)> {
+    let (start, len) = (at as usize, mapping::page_up(len as usize));
+    let end = start.checked_add(len).filter(|end| *end <= ADDR_END)?;
+    (start.is_multiple_of(PAGE) && start < end).then_some((start, end))
 }
 
 impl Space {
@@ -83,6 +140,13 @@ impl Space {
         if !mapping::touches(self, ctx, start, end) {
             // SAFETY: the program's call on memory that is not managed.
             return mapping::raw(unsafe { mapping::kernel(g::__NR_munmap, a) });
+        }
+        let range = range(a[0], a[1]);
+        // SAFETY: the program's call; what it unmaps is hidden from others, and dropped.
+        let done =
+            range.map(|at| unsafe { beside::replace(self, ctx, at, None, || mapping::kernel(g::__NR_munmap, a)) });
+        if let Some(Done::Answer(result)) = done {
+            return mapping::raw(result);
         }
         self.exclusive(|exclusive| {
             // SAFETY: the program's call, under the exclusive gate.
@@ -242,28 +306,34 @@ impl Space {
         // Without a key, or with key -1, a mapping keeps the key that it has.
         let key = if nr == g::__NR_pkey_mprotect { a[3] as i32 } else { -1 };
         let keyed = (key >= 0).then_some(key > 0);
-        if keyed.is_none()
-            && let Some(answer) = widen::try_widen(self, ctx, start, end, a)
-        {
-            return answer;
+        let is_step = a[2] as u32 & g::PROT_WRITE != 0 && widen::is_step(self, ctx, start, end);
+        let after = |result, attr: Attr| match result {
+            Ok(_) => attr.with_prot(a[2] as u32, keyed),
+            Err(Errno::INVAL) => attr,
+            // Part of the range may have changed. The stricter reading is the safe one.
+            Err(_) => attr.with_prot(0, keyed),
+        };
+        // SAFETY: the program's call; protection changes no content, and the range is guarded.
+        let protect = |at| unsafe { beside::protect(self, ctx, at, || mapping::kernel(nr, a), after) };
+        if let Some(result) = range(a[0], a[1]).and_then(protect) {
+            if is_step && result.is_ok() {
+                widen::after_step(self, ctx, start);
+            }
+            return mapping::raw(result);
         }
         self.exclusive(|exclusive| {
             // SAFETY: the program's call; protection changes no content.
             let result = unsafe { mapping::kernel(nr, a) };
-            // Part of the range may have changed even after a failure. The stricter reading is the safe one.
-            match result {
-                Ok(_) => {
-                    mapping::change_attributes(self, exclusive, start, end, |attr| attr.with_prot(a[2] as u32, keyed))
-                }
-                Err(Errno::INVAL) => {}
-                Err(_) => mapping::change_attributes(self, exclusive, start, end, |attr| attr.with_prot(0, keyed)),
-            }
+            mapping::change_attributes(self, exclusive, start, end, |attr| after(result, attr));
             mapping::raw(result)
         })
     }
 
     /// brk(2). Added memory belongs to the calling thread's group.
     pub fn brk(&self, ctx: &ThreadCtx, a: [u64; 6]) -> i64 {
+        if let Some(new) = grow_break(self, ctx, a) {
+            return new;
+        }
         self.exclusive(|exclusive| {
             // SAFETY: asks for the current break only.
             let old = unsafe { mapping::kernel(g::__NR_brk, [0; 6]) }.unwrap_or(0) as usize;
@@ -288,4 +358,33 @@ impl Space {
             new as i64
         })
     }
+}
+
+/// Performs a brk(2) that adds memory, beside other threads; the new break. None if the call needs the gate closed, and in part
+/// or as a whole is still to be made.
+fn grow_break(space: &Space, ctx: &ThreadCtx, a: [u64; 6]) -> Option<i64> {
+    let inside = space.threads.enter(ctx);
+    let one = space.kernel.program_break.lock();
+    // SAFETY: asks for the current break only.
+    let old = unsafe { mapping::kernel(g::__NR_brk, [0; 6]) }.ok()? as usize;
+    if a[0] == 0 {
+        return Some(old as i64);
+    }
+    let (old_end, new_end) = (mapping::page_up(old), mapping::page_up(a[0] as usize));
+    if (a[0] as usize) < old || new_end < old_end {
+        return None;
+    }
+    // SAFETY: the program's call, which adds memory.
+    let new = unsafe { mapping::kernel(g::__NR_brk, a) }.ok()? as usize;
+    drop(one);
+    let group = |held: &Held| Some(tally::thread_group(held, ctx));
+    let added = New { attr: Attr::from_prot(g::PROT_READ | g::PROT_WRITE), group: &group };
+    let is_managed =
+        new != a[0] as usize || new_end == old_end || beside::manage(space, &inside, old_end, new_end, added);
+    drop(inside);
+    if !is_managed {
+        manage_alone(space, Ok(old_end as u64), new_end - old_end, Some(added));
+    }
+    books::note_books_used(space, ctx);
+    Some(new as i64)
 }

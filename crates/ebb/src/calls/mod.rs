@@ -1,5 +1,6 @@
 //! Address-space calls: performs them for the program, and brings regions and page states in line.
 
+pub(crate) mod beside;
 pub(crate) mod discard;
 pub(crate) mod madvise;
 pub(crate) mod mapping;

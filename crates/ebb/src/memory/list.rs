@@ -27,15 +27,17 @@ impl List {
         unsafe { core::slice::from_raw_parts(self.at, self.len) }
     }
 
-    /// Takes over what `other` has. False if there is no room for `spare` regions more.
-    pub(super) fn copy_from(&mut self, other: &Self, spare: usize) -> bool {
-        if other.len + spare > self.max {
-            return false;
-        }
+    /// How many regions it has.
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Takes over what `other` has.
+    pub(super) fn copy_from(&mut self, other: &Self) {
+        assert!(other.len <= self.max, "there are more mappings than regions");
         // SAFETY: both have so many entries, and are two.
         unsafe { core::ptr::copy_nonoverlapping(other.at, self.at, other.len) };
         self.len = other.len;
-        true
     }
 
     /// Index of the first region that ends after `addr`.
@@ -126,17 +128,42 @@ impl List {
         }
     }
 
+    /// Changes the attributes of `[start, end)` by `f` for the time of a call beside other threads. False if such a call changes
+    /// some of the range already, if there is nothing to change, or if there is no room.
+    #[must_use]
+    pub fn begin_change(&mut self, start: usize, end: usize, f: impl Fn(Attr) -> Attr) -> bool {
+        let all = self.all();
+        let mut met = all[self.index(start)..].iter().take_while(|r| r.start < end).peekable();
+        met.peek().is_some() && !met.any(|r| r.attr.is_changing()) && self.change(start, end, f)
+    }
+
+    /// Changes the attributes of the regions that lie in `[start, end)` by `f`. Adds no regions.
+    pub fn change_whole(&mut self, start: usize, end: usize, f: impl Fn(Attr) -> Attr) {
+        self.edit_all(|region| {
+            if start <= region.start && region.end <= end {
+                region.attr = f(region.attr);
+            }
+        });
+    }
+
     /// Makes the regions of group `old` belong to `new`.
     pub fn regroup(&mut self, old: Index, new: Index) {
+        self.edit_all(|region| {
+            if region.group == old {
+                region.group = new;
+            }
+        });
+    }
+
+    /// Changes each region by `f`, which leaves it where it is, and joins neighbours.
+    fn edit_all(&mut self, f: impl Fn(&mut Region)) {
         // SAFETY: the first `len` entries are initialised.
         let all = unsafe { core::slice::from_raw_parts_mut(self.at, self.len) };
         // In place: the place to write to never overtakes the place to read from.
         let mut kept = 0;
         for i in 0..all.len() {
             let mut region = all[i];
-            if region.group == old {
-                region.group = new;
-            }
+            f(&mut region);
             if kept > 0 && all[kept - 1].end == region.start && all[kept - 1].joins(&region) {
                 all[kept - 1].end = region.end;
             } else {

@@ -6,8 +6,10 @@
 use crate::base::uapi::Errno;
 use crate::groups::table::Index;
 use crate::memory::list::{self, List};
-use crate::protocols::gate::{Exclusive, Gate, GateFlag, Held};
+use crate::protocols::gate::{Exclusive, Gate, GateFlag, Held, Inside};
+use crate::protocols::primitive::{AtomicU32, Ordering, waiting, yield_now};
 use crate::protocols::versions::Versions;
+use crate::threads::ctx::THREADS_MAX;
 use core::cell::UnsafeCell;
 use ebb_sync::Lock;
 use linux_raw_sys::general as g;
@@ -21,9 +23,11 @@ ebb_sync::lock_classes! {
 /// entries take only address space.
 const REGIONS_MAX: usize = 1 << 21;
 /// Lists: the current one, and those that threads inside may still read.
-const VERSIONS: usize = 4;
-/// Most regions of a list that a change copies: some 40 KiB.
+const VERSIONS: usize = 8;
+/// Most regions of a list that a change beside other threads copies: 24 KiB.
 const SHORT_MAX: usize = 1024;
+/// Regions that such changes may add when they end: each thread has one change under way, and adds one.
+const ENDS_MAX: usize = THREADS_MAX;
 /// Regions that one change adds at most.
 const CHANGE_ROOM: usize = 4;
 
@@ -41,9 +45,9 @@ pub struct Region {
 }
 
 impl Region {
-    /// True when the two differ only in where they are. Such neighbours are one region.
+    /// True when the two differ only in where they are. Such neighbours are one region, unless two calls may be changing them.
     pub(super) fn joins(&self, other: &Self) -> bool {
-        self.attr == other.attr && self.group == other.group
+        self.attr == other.attr && self.group == other.group && !self.attr.is_changing()
     }
 }
 
@@ -61,6 +65,8 @@ impl Attr {
     const DONTDUMP: u16 = 64;
     const KEPT: u16 = 128;
     const FROM_FILE: u16 = 256;
+    const CHANGING: u16 = 512;
+    const HIDDEN: u16 = 1024;
 
     /// All attributes, for reports.
     pub fn bits(self) -> u16 {
@@ -84,10 +90,16 @@ impl Attr {
         Self(bits)
     }
 
+    /// As mmap's `prot`.
+    pub fn prot(self) -> u32 {
+        let all = [(Self::READ, g::PROT_READ), (Self::WRITE, g::PROT_WRITE), (Self::EXEC, g::PROT_EXEC)];
+        all.iter().filter(|(bit, _)| self.0 & bit != 0).map(|(_, prot)| prot).sum()
+    }
+
     /// These attributes, with mmap's `prot` in place of the old protection. `keyed` says whether there is a protection
     /// key; without it the key stays as it was.
     pub fn with_prot(self, prot: u32, keyed: Option<bool>) -> Self {
-        let keep = self.0 & (Self::DONTFORK | Self::WIPEONFORK | Self::DONTDUMP | Self::KEPT | Self::FROM_FILE);
+        let keep = self.0 & !(Self::READ | Self::WRITE | Self::EXEC | Self::KEYED);
         let is_keyed = keyed.unwrap_or(self.0 & Self::KEYED != 0);
         Self(Self::from_prot(prot).0 | keep | if is_keyed { Self::KEYED } else { 0 })
     }
@@ -132,6 +144,32 @@ impl Attr {
         self.0 & Self::DONTDUMP != 0
     }
 
+    /// These attributes while a call is under way that changes the range's protection beside other threads. Pages come in, but
+    /// none go out, because nobody knows how they may be read. Other calls that change some of the range close the gate.
+    pub fn guarded(self) -> Self {
+        Self(self.0 | Self::CHANGING)
+    }
+
+    /// These attributes while a call replaces the range or takes it away beside other threads: nobody else finds the range.
+    pub fn hidden(self) -> Self {
+        Self(self.0 | Self::CHANGING | Self::HIDDEN)
+    }
+
+    /// These attributes once the call is done.
+    pub fn settled(self) -> Self {
+        Self(self.0 & !(Self::CHANGING | Self::HIDDEN))
+    }
+
+    /// True while a call changes the range beside other threads.
+    pub fn is_changing(self) -> bool {
+        self.0 & Self::CHANGING != 0
+    }
+
+    /// True while nobody but the call that changes the range finds it.
+    pub fn is_hidden(self) -> bool {
+        self.0 & Self::HIDDEN != 0
+    }
+
     /// True if `new` differs from these only in what may be read and written, and takes none of that away.
     pub fn only_gains(self, new: Self) -> bool {
         let gained = self.0 ^ new.0;
@@ -150,12 +188,13 @@ impl Attr {
 
     /// True when Ebb can read its pages where they are, which evicting them by copying needs.
     pub fn is_readable(self) -> bool {
-        self.0 & Self::READ != 0 && self.0 & Self::KEYED == 0
+        self.0 & (Self::READ | Self::KEYED | Self::CHANGING) == Self::READ
     }
 
     /// True when it is readable and writable, nothing else. Evicting by MOVE needs that, because its two sides must agree.
     pub fn is_plain(self) -> bool {
-        self.0 & (Self::READ | Self::WRITE | Self::EXEC | Self::KEYED) == Self::READ | Self::WRITE
+        let all = Self::READ | Self::WRITE | Self::EXEC | Self::KEYED | Self::CHANGING;
+        self.0 & all == Self::READ | Self::WRITE
     }
 }
 
@@ -168,6 +207,8 @@ pub struct Regions {
     versions: Versions<VERSIONS>,
     /// Held by the one thread that makes a version.
     changes: Lock<(), RegionsLock>,
+    /// Calls under way that hide, or are about to.
+    hiding: AtomicU32,
 }
 
 // SAFETY: the tokens say that lists are read inside the gate. One changes with the gate closed, or while it is free and the
@@ -183,9 +224,9 @@ impl Regions {
     }
 
     fn with_room(max: usize) -> Result<Self, Errno> {
-        let list = |i| List::with_room(if i == 0 { max } else { SHORT_MAX }).map(UnsafeCell::new);
-        let lists = [list(0)?, list(1)?, list(2)?, list(3)?];
-        Ok(Self { lists, versions: Versions::default(), changes: Lock::new(()) })
+        let list = |i| List::with_room(if i == 0 { max } else { SHORT_MAX + ENDS_MAX }).map(UnsafeCell::new);
+        let lists = [list(0)?, list(1)?, list(2)?, list(3)?, list(4)?, list(5)?, list(6)?, list(7)?];
+        Ok(Self { lists, versions: Versions::default(), changes: Lock::new(()), hiding: AtomicU32::new(0) })
     }
 
     /// The current version.
@@ -205,8 +246,7 @@ impl Regions {
         if current != 0 {
             // Only the first list has room for everything.
             // SAFETY: as above; it is another list.
-            let is_copied = list.copy_from(unsafe { &*self.lists[current].get() }, 0);
-            assert!(is_copied, "the first list has room for a short one");
+            list.copy_from(unsafe { &*self.lists[current].get() });
             self.versions.set_current(exclusive, 0);
         }
         list
@@ -226,11 +266,41 @@ impl Regions {
         let Some(free) = self.versions.free(held, gate, flags) else { return false };
         // SAFETY: the list is free, and only the holder of the lock uses free lists.
         let next = unsafe { &mut *self.lists[free].get() };
-        if !next.copy_from(self.list(held), CHANGE_ROOM) || !edit(next) {
+        if self.list(held).len() + CHANGE_ROOM > SHORT_MAX {
+            return false;
+        }
+        next.copy_from(self.list(held));
+        if !edit(next) {
             return false;
         }
         self.versions.publish(held, gate, free);
         true
+    }
+
+    /// Makes a new version beside threads that are inside, to end what [`Self::change_beside`] began: `edit` adds at most one
+    /// region. Waits until there is a list for it. The caller has forgotten what it read.
+    pub fn finish_beside<'a, F: Iterator<Item = &'a GateFlag>>(
+        &self,
+        inside: &mut Inside<'_>,
+        gate: &Gate,
+        flags: impl Fn() -> F,
+        edit: impl Fn(&mut List),
+    ) {
+        loop {
+            let one = self.changes.lock();
+            if let Some(free) = self.versions.free(inside, gate, &flags) {
+                // SAFETY: the list is free, and only the holder of the lock uses free lists.
+                let next = unsafe { &mut *self.lists[free].get() };
+                next.copy_from(self.list(inside));
+                edit(next);
+                self.versions.publish(inside, gate, free);
+                return;
+            }
+            drop(one);
+            // Others may wait for this thread in the same way.
+            inside.renew(gate);
+            waiting("regions, for a list", yield_now);
+        }
     }
 
     /// All regions in address order.
@@ -242,12 +312,49 @@ impl Regions {
     #[inline]
     pub fn find(&self, held: &Held, addr: usize) -> Option<Region> {
         let all = self.all(held);
+        all.get(list::index(all, addr)).copied().filter(|r| r.start <= addr && !r.attr.is_hidden())
+    }
+
+    /// As [`Self::find`], hidden or not.
+    pub fn find_any(&self, held: &Held, addr: usize) -> Option<Region> {
+        let all = self.all(held);
         all.get(list::index(all, addr)).copied().filter(|r| r.start <= addr)
     }
 
     /// The first region that meets `[start, end)`.
     pub fn first_in(&self, held: &Held, start: usize, end: usize) -> Option<Region> {
+        let mut at = start;
+        loop {
+            let region = self.first_in_any(held, at, end)?;
+            if !region.attr.is_hidden() {
+                return Some(region);
+            }
+            at = region.end;
+        }
+    }
+
+    /// As [`Self::first_in`], hidden or not.
+    pub fn first_in_any(&self, held: &Held, start: usize, end: usize) -> Option<Region> {
         self.list(held).first_in(start, end)
+    }
+
+    /// True if some of `[start, end)` is hidden: for a caller that found nothing there.
+    pub fn is_hidden(&self, held: &Held, start: usize, end: usize) -> bool {
+        let all = self.all(held);
+        all[list::index(all, start)..].iter().take_while(|r| r.start < end).any(|r| r.attr.is_hidden())
+    }
+
+    /// True if anything may be hidden now. To be asked before the gate.
+    pub fn hides(&self) -> bool {
+        self.hiding.load(Ordering::SeqCst) != 0
+    }
+
+    /// Counts a call that is about to hide, or no longer does.
+    pub fn note_hiding(&self, begins: bool) {
+        match begins {
+            true => self.hiding.fetch_add(1, Ordering::SeqCst),
+            false => self.hiding.fetch_sub(1, Ordering::SeqCst),
+        };
     }
 
     /// True when there is room for `n` more regions.

@@ -8,7 +8,7 @@
 
 use crate::base::PAGE;
 use crate::base::uapi::{self, Errno};
-use crate::protocols::gate::Exclusive;
+use crate::protocols::gate::{Exclusive, Held};
 use crate::protocols::page::PageWord;
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
@@ -197,6 +197,11 @@ impl PageTable {
                 at += 1 << LEAF_SHIFT;
             }
         }
+        self.mark_units(start, end)
+    }
+
+    /// Marks the units of a range that has leaves. Several threads may do so at once.
+    fn mark_units(&self, start: usize, end: usize) -> Result<(), Errno> {
         let mut at = self.unit_start(start);
         while at < end {
             let entry = self.entry(at).ok_or(Errno::NOMEM)?;
@@ -216,6 +221,14 @@ impl PageTable {
             at += UNIT_BYTES;
         }
         Ok(())
+    }
+
+    /// As [`Self::cover`], beside other threads. False if that needs a leaf, or fails.
+    pub fn cover_beside(&self, held: &Held, start: usize, end: usize) -> bool {
+        let _ = held;
+        let has_leaf = |at| self.entry(at).is_some_and(|entry| entry.load(Ordering::Acquire) & ADDRESS != 0);
+        let leaves = start >> LEAF_SHIFT << LEAF_SHIFT..end;
+        leaves.step_by(1 << LEAF_SHIFT).all(has_leaf) && self.mark_units(start, end).is_ok()
     }
 
     /// The word and the bit that mark the unit around `addr`, which must be below [`ADDR_END`]. The page of the word is

@@ -4,7 +4,6 @@
 
 use crate::groups::cost::Cost;
 use crate::groups::table::Index;
-use crate::protocols::gate::Exclusive;
 use crate::protocols::gate::Held;
 use crate::space::Space;
 use crate::threads::ctx::ThreadCtx;
@@ -15,7 +14,7 @@ pub(crate) fn owner(space: &Space, held: &Held, addr: usize) -> Index {
     if !space.groups.exist() {
         return Index::ROOT;
     }
-    space.regions.find(held, addr).map_or(Index::ROOT, |region| region.group)
+    space.regions.find_any(held, addr).map_or(Index::ROOT, |region| region.group)
 }
 
 /// Charges a page of swap to the page's owner, before the content goes there. If the owner may have no more swap, counts the
@@ -62,7 +61,7 @@ impl<'a> Tally<'a> {
 
     fn turn_to(&mut self, addr: usize) {
         self.flush();
-        let region = self.space.regions.find(self.held, addr);
+        let region = self.space.regions.find_any(self.held, addr);
         debug_assert!(region.is_some(), "a page with content in no region");
         (self.start, self.end, self.group) = region.map_or((0, 0, Index::ROOT), |r| (r.start, r.end, r.group));
     }
@@ -80,6 +79,6 @@ impl Drop for Tally<'_> {
 }
 
 /// The group of a thread's new mappings.
-pub(crate) fn thread_group(_exclusive: &Exclusive<'_>, ctx: &ThreadCtx) -> Index {
+pub(crate) fn thread_group(_held: &Held, ctx: &ThreadCtx) -> Index {
     Index::from_raw(ctx.group.load(Relaxed))
 }

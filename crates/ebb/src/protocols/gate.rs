@@ -7,9 +7,7 @@
 //!
 //! The idea is the kernel's per-CPU reader-writer semaphore, with threads in place of processors.
 
-use crate::protocols::primitive::{
-    AtomicU32, AtomicU64, Ordering, model_fence, spin, wait_on, waiting, wake_all, yield_now,
-};
+use crate::protocols::primitive::{AtomicU64, Ordering, model_fence, spin, wait_on, waiting, wake_all, yield_now};
 use core::marker::PhantomData;
 use core::ops::Deref;
 
@@ -25,16 +23,13 @@ const STATE: u64 = (1 << PROCESS_SHIFT) - 1;
 /// Turns of spinning before a closer yields the processor.
 const SPINS: u32 = if cfg!(loom) { 1 } else { 200 };
 
-/// Bits of a generation: a flag has one more.
-const GENERATION_BITS: u32 = 31;
-
 /// One thread's flag: 0 while it is outside. While it is inside, the generation in which it entered, and a bit.
 #[derive(Debug)]
-pub struct GateFlag(AtomicU32);
+pub struct GateFlag(AtomicU64);
 
 impl Default for GateFlag {
     fn default() -> Self {
-        Self(AtomicU32::new(0))
+        Self(AtomicU64::new(0))
     }
 }
 
@@ -44,11 +39,9 @@ impl GateFlag {
         self.0.load(Ordering::SeqCst) != 0
     }
 
-    fn is_outside_or_after(&self, generation: u32) -> bool {
+    fn is_outside_or_after(&self, generation: u64) -> bool {
         let seen = self.0.load(Ordering::SeqCst);
-        // No thread stays inside for half of all generations.
-        let later = (seen >> 1).wrapping_sub(generation) << 1;
-        seen == 0 || (1..1 << GENERATION_BITS).contains(&later)
+        seen == 0 || seen >> 1 > generation
     }
 
     fn wait_outside(&self) {
@@ -61,7 +54,7 @@ impl GateFlag {
 
     /// For fork's child: threads that did not come along are not inside.
     pub fn reset(&self) {
-        self.0.store(0, Ordering::Relaxed);
+        self.0.store(0, Ordering::Release);
     }
 }
 
@@ -157,6 +150,15 @@ impl Drop for Inside<'_> {
     }
 }
 
+impl Inside<'_> {
+    /// Makes the thread count as one that enters now. Whatever it read before, it has forgotten.
+    pub fn renew(&mut self, gate: &Gate) {
+        let generation = gate.generation.load(Ordering::Acquire);
+        self.flag.0.swap(generation << 1 | 1, Ordering::SeqCst);
+        model_fence();
+    }
+}
+
 impl Drop for Exclusive<'_> {
     fn drop(&mut self) {
         self.gate.open();
@@ -175,12 +177,12 @@ impl Exclusive<'_> {
 pub struct Gate {
     state: AtomicU64,
     /// Counts what was replaced beside threads that are inside: see [`Gate::begin_generation`].
-    generation: AtomicU32,
+    generation: AtomicU64,
 }
 
 impl Default for Gate {
     fn default() -> Self {
-        Self { state: AtomicU64::new(OPEN), generation: AtomicU32::new(0) }
+        Self { state: AtomicU64::new(OPEN), generation: AtomicU64::new(0) }
     }
 }
 
@@ -226,14 +228,34 @@ impl Gate {
 
     /// Begins a generation, and returns the one that it ends. The caller has replaced something that threads inside may
     /// still use: a thread that enters from now on finds what replaced it.
-    pub fn begin_generation(&self, _held: &Held) -> u32 {
+    pub fn begin_generation(&self, _held: &Held) -> u64 {
         self.generation.fetch_add(1, Ordering::SeqCst)
     }
 
     /// True if no thread is inside any more that entered in `generation` or before. `flags` are those of all threads.
-    pub fn has_left<'a>(&self, generation: u32, flags: impl Iterator<Item = &'a GateFlag>) -> bool {
+    pub fn has_left<'a>(&self, generation: u64, flags: impl Iterator<Item = &'a GateFlag>) -> bool {
         model_fence();
         flags.into_iter().all(|flag| flag.is_outside_or_after(generation))
+    }
+
+    /// Waits until no other thread is inside any more that entered before this call: whoever is inside then finds what the caller
+    /// replaced before. The caller stays inside, and has forgotten what it read. `flags` are those of all threads.
+    pub fn wait_for_earlier<'a, F: Iterator<Item = &'a GateFlag>>(
+        &self,
+        inside: &mut Inside<'_>,
+        flags: impl Fn() -> F,
+    ) {
+        let ended = self.begin_generation(inside);
+        let mut turns = 0;
+        loop {
+            // Before each look, because others may wait for this thread in the same way.
+            inside.renew(self);
+            if self.has_left(ended, flags()) {
+                return;
+            }
+            turns += 1;
+            if turns > SPINS { yield_now() } else { spin() }
+        }
     }
 
     fn open(&self) {

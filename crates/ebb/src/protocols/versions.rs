@@ -40,7 +40,7 @@ impl<const N: usize> Versions<N> {
         self.current.load(Ordering::SeqCst) as usize
     }
 
-    /// A buffer that nobody reads, below `n`. None if threads that are inside may still read all of them. The caller is the
+    /// A buffer that nobody reads. None if threads that are inside may still read all of them. The caller is the
     /// only one that makes a version.
     pub fn free<'a, F: Iterator<Item = &'a GateFlag>>(
         &self,
@@ -51,7 +51,7 @@ impl<const N: usize> Versions<N> {
         let current = self.current(held);
         (0..N).filter(|buffer| *buffer != current).find(|buffer| {
             let replaced = self.replaced[*buffer].load(Ordering::Relaxed);
-            replaced == FREE || gate.has_left(replaced as u32, flags())
+            replaced == FREE || gate.has_left(replaced, flags())
         })
     }
 
@@ -60,7 +60,7 @@ impl<const N: usize> Versions<N> {
         let before = self.current(held);
         self.current.store(buffer as u32, Ordering::SeqCst);
         model_fence();
-        self.replaced[before].store(gate.begin_generation(held).into(), Ordering::Relaxed);
+        self.replaced[before].store(gate.begin_generation(held), Ordering::Relaxed);
     }
 
     /// Makes `buffer` the current version. All others are free.

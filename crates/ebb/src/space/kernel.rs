@@ -8,7 +8,13 @@ use crate::space::drivers::Drivers;
 use crate::threads::ctx::WINDOW_MAX;
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use ebb_sync::Lock;
 use linux_raw_sys::general::MADV_DONTNEED;
+
+ebb_sync::lock_classes! {
+    /// The lock of the program break.
+    BreakLock = "break";
+}
 
 /// The kernel, as a space knows it.
 pub struct Kernel {
@@ -22,6 +28,8 @@ pub struct Kernel {
     has_locked: AtomicBool,
     /// Pages that stay in memory because they are locked or registered.
     pub(crate) staying: Bound,
+    /// Held by the thread that moves the program break, while others are inside.
+    pub(crate) program_break: Lock<(), BreakLock>,
     /// Drivers that may have pinned memory for long: see [`crate::pages::drivers`].
     pub(crate) drivers: Drivers,
 }
@@ -42,6 +50,7 @@ impl Kernel {
             force,
             has_locked: AtomicBool::new(false),
             staying: Bound::default(),
+            program_break: Lock::new(()),
             drivers: Drivers::default(),
         })
     }

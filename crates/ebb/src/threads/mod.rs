@@ -7,6 +7,7 @@ use crate::base::uapi::{self, Errno};
 use crate::memory::list::List;
 use crate::memory::region::Regions;
 use crate::protocols::gate::{Exclusive, Gate, Held, Inside};
+use crate::protocols::primitive::waiting;
 use crate::protocols::request::Requests;
 use ctx::{Contexts, ThreadCtx};
 
@@ -47,6 +48,17 @@ impl Threads {
     /// Changes `regions` beside the threads that are inside: see [`Regions::change_beside`].
     pub fn change_regions(&self, regions: &Regions, held: &Held, edit: impl FnOnce(&mut List) -> bool) -> bool {
         regions.change_beside(held, &self.gate, || self.contexts.all().map(|ctx| &ctx.gate), edit)
+    }
+
+    /// Completes a change of `regions` beside the threads that are inside: see [`Regions::finish_beside`].
+    pub fn finish_change(&self, regions: &Regions, inside: &mut Inside<'_>, edit: impl Fn(&mut List)) {
+        regions.finish_beside(inside, &self.gate, || self.contexts.all().map(|ctx| &ctx.gate), edit);
+    }
+
+    /// Waits until no other thread is inside that entered before this call: see [`Gate::wait_for_earlier`].
+    pub fn wait_for_earlier(&self, inside: &mut Inside<'_>) {
+        let flags = || self.contexts.all().map(|ctx| &ctx.gate);
+        waiting("gate, for who is inside", || self.gate.wait_for_earlier(inside, flags));
     }
 
     /// Closes the gate, and waits until nobody is inside. The caller must not be inside.

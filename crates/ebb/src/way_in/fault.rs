@@ -7,7 +7,7 @@ use crate::pages::clean::{self, OPEN_MAX};
 use crate::pages::{books, stock};
 use crate::places::frames::{RUN_MAX, RUN_MIN};
 use crate::protocols::page::{State, Tag};
-use crate::protocols::primitive::waiting;
+use crate::protocols::primitive::{waiting, yield_now};
 use crate::space::Space;
 use crate::threads::ctx::{ThreadCtx, WINDOW_MAX};
 use crate::way_in::charged::{self, Brought, Charge};
@@ -82,6 +82,8 @@ impl Plan {
 enum Attempt {
     /// Ebb does not manage the page.
     NotManaged,
+    /// A call is about to replace the page's mapping, or to take it away.
+    Hidden,
     /// The page may be written now.
     Opened,
     /// The plan no longer applies.
@@ -100,7 +102,9 @@ struct Where {
 fn attempt(space: &Space, ctx: &ThreadCtx, page: usize, write: bool, plan: &Plan) -> Attempt {
     let inside = space.threads.enter(ctx);
     let mut charge = Charge::take(space, ctx, &inside);
-    let Some(region) = space.regions.find(&inside, page) else { return Attempt::NotManaged };
+    let Some(region) = space.regions.find(&inside, page) else {
+        return if space.regions.is_hidden(&inside, page, page + PAGE) { Attempt::Hidden } else { Attempt::NotManaged };
+    };
     let Some(word) = space.table.word(page) else { return Attempt::NotManaged };
     let state = word.load();
     if write && state.is_protected() {
@@ -136,6 +140,19 @@ fn attempt(space: &Space, ctx: &ThreadCtx, page: usize, write: bool, plan: &Plan
     }
     charge.end();
     Attempt::Brought(brought, region, Where { from, state })
+}
+
+/// Brings in a page that nobody has touched yet and that somebody is about to write to, if there is room for it.
+pub(crate) fn touch_ahead(space: &Space, ctx: &ThreadCtx, page: usize) {
+    let is_untouched = || space.table.word(page).is_some_and(|word| word.load() == State::NONE);
+    if !is_untouched() || !charged::charge_ahead(space, ctx, 1) {
+        return;
+    }
+    // Whatever does not work out now, the first access does.
+    let plan = Plan { next_window: 0, around: 1, may_move: false, by_move: false, want: 1 };
+    if let Attempt::Brought(Brought::In(In::Mapped(_)), ..) = attempt(space, ctx, page, true, &plan) {
+        rest_beside(space, ctx);
+    }
 }
 
 /// Does the work outside the gate that follows when `n` pages came in. Returns the cycles for which a group delayed the thread.
@@ -207,6 +224,10 @@ fn serve(space: &Space, ctx: &ThreadCtx, page: usize, write: bool) -> (Fault, u6
         let (brought, region, at) = match attempt(space, ctx, page, write, &plan) {
             Attempt::Brought(brought, region, at) => (brought, region, at),
             Attempt::Again => continue,
+            Attempt::Hidden => {
+                waiting("mapping", yield_now);
+                continue;
+            }
             Attempt::NotManaged => return (Fault::NotManaged, reclaimed),
             Attempt::Opened => {
                 rest_beside(space, ctx);

@@ -9,7 +9,7 @@ use crate::places::frames::RUN_MAX;
 use crate::protocols::gate::Exclusive;
 use crate::protocols::gate::Held;
 use crate::protocols::page::{State, Tag};
-use crate::protocols::primitive::waiting;
+use crate::protocols::primitive::{waiting, yield_now};
 use crate::space::Space;
 use crate::threads::ctx::{ThreadCtx, WINDOW_MAX};
 use crate::way_in::charged::{self, Brought, Charge};
@@ -150,6 +150,14 @@ fn managed_bytes(space: &Space, ctx: &ThreadCtx, addr: usize, len: usize) -> usi
     bytes
 }
 
+/// True if a call is about to replace some of the range.
+fn is_hidden(space: &Space, ctx: &ThreadCtx, start: usize, end: usize) -> bool {
+    let inside = space.threads.enter(ctx);
+    let is_hidden = space.regions.is_hidden(&inside, start, end);
+    drop(inside);
+    is_hidden
+}
+
 /// How far bringing in a range has come.
 struct Place {
     at: usize,
@@ -195,6 +203,9 @@ impl Space {
     /// Brings in every managed page of the range. False if a page's content cannot be read.
     pub fn bring_in(&self, ctx: &ThreadCtx, addr: usize, len: usize) -> bool {
         let end = (addr + len).next_multiple_of(PAGE);
+        while self.regions.hides() && is_hidden(self, ctx, addr, end) {
+            waiting("mapping", yield_now);
+        }
         let mut place = Place { at: addr & !(PAGE - 1), region_end: 0, group: Index::ROOT, is_plain: false };
         let (mut force, mut no_move) = (false, usize::MAX);
         while place.at < end {

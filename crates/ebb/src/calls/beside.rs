@@ -1,0 +1,182 @@
+//! Address-space calls beside other threads: they keep nobody out of the engine.
+//!
+//! A call that takes something away, or replaces it, goes in four steps:
+//!
+//! 1. It marks its range in a new version of the region table. *Hidden*, nobody else finds the range any more: its mapping is
+//!    about to go. *Guarded*, no page of it goes out: its protection is about to change.
+//! 2. It waits until every other thread has left the gate that was inside then, and may have read the version before. Others
+//!    enter and leave meanwhile, because the gate stays open.
+//! 3. It makes the call of the kernel, and drops the content that the kernel has dropped. The range is the caller's alone now,
+//!    except for threads that store a staged page of it; these hold the page's claim.
+//! 4. It publishes the range as it is from now on.
+//!
+//! A call that only adds something makes the call of the kernel, and publishes.
+//!
+//! The caller stays inside from the first step to the last. So whoever closes the gate, to fork for instance, never meets a
+//! range that is half changed.
+
+use crate::base::uapi::Errno;
+use crate::calls::{discard, mapping};
+use crate::groups::table::Index;
+use crate::memory::list::List;
+use crate::memory::region::{Attr, Region};
+use crate::memory::table::ADDR_END;
+use crate::pages::books;
+use crate::pages::tally::Tally;
+use crate::protocols::gate::{Held, Inside};
+use crate::protocols::page::{State, Tag};
+use crate::protocols::primitive::waiting;
+use crate::space::Space;
+use crate::threads::ctx::ThreadCtx;
+use crate::way_out::shrink;
+use core::cell::Cell;
+use ebb_slots::CLUSTER_SLOTS;
+
+/// What becomes of a range that is to be managed.
+#[derive(Clone, Copy)]
+pub(crate) struct New<'a> {
+    pub attr: Attr,
+    /// Finds the group that pays for it. None if there is no such group any more.
+    pub group: &'a dyn Fn(&Held) -> Option<Index>,
+}
+
+/// The outcome of a call.
+pub(crate) enum Done {
+    /// The kernel's answer.
+    Answer(Result<u64, Errno>),
+    /// The kernel has answered, but the new mapping is still to be managed, with the gate closed.
+    Unmanaged(Result<u64, Errno>),
+    /// Nothing was done: the call needs the gate closed.
+    Refused,
+}
+
+/// Performs a call that unmaps `[start, end)`, or maps something there in place of what there was.
+///
+/// # Safety
+/// `call` is the program's own, and touches nothing that is managed outside the range.
+pub(crate) unsafe fn replace(
+    space: &Space,
+    ctx: &ThreadCtx,
+    (start, end): (usize, usize),
+    new: Option<New<'_>>,
+    call: impl FnOnce() -> Result<u64, Errno>,
+) -> Done {
+    let mut inside = space.threads.enter(ctx);
+    space.regions.note_hiding(true);
+    if !begin(space, &inside, start, end, Attr::hidden) {
+        space.regions.note_hiding(false);
+        return Done::Refused;
+    }
+    space.threads.wait_for_earlier(&mut inside);
+    let result = call();
+    let mut region = None;
+    if result.is_ok() {
+        drop_hidden(space, &inside, start, end);
+        space.threads.requests.trim(start as u64, end as u64);
+        region = new.and_then(|new| prepare(space, &inside, start, end, new));
+        finish(space, &mut inside, |regions| {
+            regions.remove(start, end);
+            if let Some(region) = region {
+                regions.insert(region);
+            }
+        });
+    } else {
+        finish(space, &mut inside, |regions| regions.change_whole(start, end, Attr::settled));
+    }
+    space.regions.note_hiding(false);
+    drop(inside);
+    books::note_books_used(space, ctx);
+    if result.is_ok() && new.is_some() && region.is_none() { Done::Unmanaged(result) } else { Done::Answer(result) }
+}
+
+/// Performs a call that changes the protection of `[start, end)`. `after` says what the attributes are after the kernel's answer.
+/// None if the call needs the gate closed.
+///
+/// The call waits for nobody if it takes nothing away, in a range without content: no thread depends on what it read of such a
+/// range. Allocators grow their heaps like this, in reserved address space and page by page. An access while the call is under
+/// way may be refused or not, as without Ebb.
+///
+/// # Safety
+/// As for [`replace`].
+pub(crate) unsafe fn protect(
+    space: &Space,
+    ctx: &ThreadCtx,
+    (start, end): (usize, usize),
+    call: impl FnOnce() -> Result<u64, Errno>,
+    after: impl Fn(Result<u64, Errno>, Attr) -> Attr,
+) -> Option<Result<u64, Errno>> {
+    let mut inside = space.threads.enter(ctx);
+    let only_gains = Cell::new(true);
+    let guarded = |attr: Attr| {
+        only_gains.set(only_gains.get() && attr.only_gains(after(Ok(0), attr)));
+        attr.guarded()
+    };
+    if !begin(space, &inside, start, end, guarded) {
+        return None;
+    }
+    if !only_gains.get() || discard::first_content(space, start, end).is_some() {
+        space.threads.wait_for_earlier(&mut inside);
+    }
+    let result = call();
+    finish(space, &mut inside, |regions| {
+        regions.change_whole(start, end, |attr| after(result, attr).settled());
+    });
+    Some(result)
+}
+
+/// Manages a range that the kernel has just mapped where nothing was. False if that needs the gate closed.
+pub(crate) fn manage(space: &Space, held: &Held, start: usize, end: usize, new: New<'_>) -> bool {
+    // What is known of the place belongs to a mapping that is gone, or about to go.
+    let is_known =
+        space.regions.first_in_any(held, start, end).is_some() || discard::first_content(space, start, end).is_some();
+    let Some(region) = (!is_known).then(|| prepare(space, held, start, end, new)).flatten() else { return false };
+    space.threads.change_regions(&space.regions, held, |regions| {
+        let is_free = regions.first_in(start, end).is_none();
+        if is_free {
+            regions.insert(region);
+        }
+        is_free
+    })
+}
+
+/// Makes ready all that a managed range needs beside its region, which it returns. None if that fails, or needs the gate closed.
+fn prepare(space: &Space, held: &Held, start: usize, end: usize, new: New<'_>) -> Option<Region> {
+    let group = (new.group)(held)?;
+    let is_ready = start < end
+        && end <= ADDR_END
+        && space.table.cover_beside(held, start, end)
+        && mapping::register(space, start, end);
+    is_ready.then_some(Region { start, end, attr: new.attr, group })
+}
+
+fn begin(space: &Space, held: &Held, start: usize, end: usize, f: impl Fn(Attr) -> Attr) -> bool {
+    space.threads.change_regions(&space.regions, held, |regions| regions.begin_change(start, end, f))
+}
+
+fn finish(space: &Space, inside: &mut Inside<'_>, edit: impl Fn(&mut List)) {
+    space.threads.finish_change(&space.regions, inside, edit);
+}
+
+/// Forgets the content of a hidden range, after the kernel has dropped it.
+fn drop_hidden(space: &Space, held: &Held, start: usize, end: usize) {
+    let mut freed_slots = 0;
+    let mut tally = Tally::new(space, held);
+    space.table.for_each_content(start, end, |addr, word| {
+        loop {
+            let state = word.load();
+            match state.tag() {
+                Tag::None => return,
+                Tag::Busy => waiting("page", || word.wait_while_busy()),
+                _ if word.try_claim(state) => {
+                    freed_slots += mapping::drop_page(space, held, addr, state, &mut tally);
+                    return word.finish(State::NONE);
+                }
+                _ => {}
+            }
+        }
+    });
+    drop(tally);
+    if freed_slots >= CLUSTER_SLOTS {
+        shrink::release_unused_soon(space, held);
+    }
+}

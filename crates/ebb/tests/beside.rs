@@ -1,0 +1,286 @@
+//! Address-space calls of many threads at once, beside threads that fault and evict: no page is lost, none is stale, and Ebb
+//! never takes a range for more accessible than the kernel does.
+
+#[allow(dead_code, reason = "each test uses its part")]
+mod harness;
+
+use ebb::Space;
+use harness::{Random, check, ctx, fill, force, leave, map, one_at_a_time, space, unmap};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+const RAM: u64 = 16 << 20;
+const PAGE: usize = 4096;
+const THREADS: usize = 4;
+const NONE: i32 = libc::PROT_NONE;
+const R: i32 = libc::PROT_READ;
+const RW: i32 = libc::PROT_READ | libc::PROT_WRITE;
+
+fn mmap(space: &'static Space, at: usize, pages: usize, prot: i32) -> usize {
+    let fixed = if at == 0 { 0 } else { libc::MAP_FIXED };
+    let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | fixed) as u64;
+    let got = space.mmap(ctx(space), [at as u64, (pages * PAGE) as u64, prot as u64, flags, u64::MAX, 0]);
+    assert!(got > 0, "mmap: {got}");
+    got as usize
+}
+
+fn protect(space: &'static Space, at: usize, pages: usize, prot: i32) {
+    let args = [at as u64, (pages * PAGE) as u64, prot as u64, 0, 0, 0];
+    assert_eq!(space.mprotect(ctx(space), libc::SYS_mprotect as u32, args), 0);
+}
+
+/// Looks whether Ebb allows anything in a managed range that the kernel does not, and takes no range for managed that is gone.
+fn check_protections(space: &'static Space) {
+    let mut maps = String::new();
+    let mut ranges = Vec::with_capacity(1 << 16);
+    // The gate is closed while the kernel's list is read: nothing changes between the two.
+    let mut is_read = false;
+    space.for_each_range(|start, end, prot| {
+        if !is_read {
+            maps = std::fs::read_to_string("/proc/self/maps").expect("maps");
+            is_read = true;
+        }
+        ranges.push((start, end, prot));
+    });
+    let kernel: Vec<_> = maps
+        .lines()
+        .map(|line| {
+            let (range, rest) = line.split_once(' ').expect("a range");
+            let (start, end) = range.split_once('-').expect("two ends");
+            let parse = |text| usize::from_str_radix(text, 16).expect("an address");
+            let allows = |c: char, bit: i32| if rest[..3].contains(c) { bit as u32 } else { 0 };
+            (parse(start), parse(end), allows('r', R) | allows('w', libc::PROT_WRITE) | allows('x', libc::PROT_EXEC))
+        })
+        .collect();
+    for (start, end, prot) in ranges {
+        let mut at = start;
+        while at < end {
+            let found = kernel.iter().find(|vma| vma.0 <= at && at < vma.1);
+            let vma = found.unwrap_or_else(|| panic!("{at:x} of {start:x}-{end:x} is managed, and not mapped"));
+            assert_eq!(prot & !vma.2, 0, "{at:x} of {start:x}-{end:x}: Ebb {prot}, kernel {}", vma.2);
+            at = vma.1;
+        }
+    }
+}
+
+/// Somebody who presses and has everything counted, until it is over.
+fn press(space: &'static Space, is_over: &AtomicBool) {
+    while !is_over.load(Relaxed) {
+        let at = map(space, 2048 * PAGE);
+        (0..2048).for_each(|page| fill(at, page, 5, 3));
+        (0..2048).for_each(|page| check(at, page, 5, 3));
+        unmap(space, at, 2048 * PAGE);
+        space.validate().expect("consistent");
+    }
+    leave(space);
+}
+
+/// Runs `work` in threads, beside [`press`].
+fn under_pressure(work: impl Fn(&'static Space, usize) + Sync) {
+    let _turn = one_at_a_time();
+    let space = space(RAM, force());
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let (work, is_over) = (&work, &is_over);
+        scope.spawn(move || press(space, is_over));
+        let threads: Vec<_> = (0..THREADS)
+            .map(|mine| {
+                scope.spawn(move || {
+                    ctx(space);
+                    work(space, mine);
+                    leave(space);
+                })
+            })
+            .collect();
+        threads.into_iter().for_each(|thread| thread.join().expect("no page lost"));
+        is_over.store(true, Relaxed);
+    });
+    check_protections(space);
+    space.validate().expect("consistent");
+    leave(space);
+}
+
+/// All threads change the protection of the same pages, of which some have content and some are reserved.
+#[test]
+fn protections_that_many_change_at_once_are_the_kernels() {
+    const PAGES: usize = 96;
+    let at = {
+        let _turn = one_at_a_time();
+        let space = space(RAM, force());
+        let at = map(space, PAGES * PAGE);
+        (0..PAGES / 2).for_each(|page| fill(at, page, 7, page as u64 % 7));
+        leave(space);
+        at as usize
+    };
+    under_pressure(|space, mine| {
+        let mut random = Random(mine as u64 * 13 + 3);
+        for round in 0..12_000 {
+            let first = random.below(PAGES);
+            let pages = random.below((PAGES - first).min(6)) + 1;
+            protect(space, at + first * PAGE, pages, [NONE, R, RW][random.below(3)]);
+            if round % 400 == 0 {
+                check_protections(space);
+            }
+        }
+    });
+    let space = space(RAM, force());
+    protect(space, at, PAGES, RW);
+    (0..PAGES).for_each(|page| check(at as *mut u8, page, 7, if page < PAGES / 2 { page as u64 % 7 } else { 0 }));
+    unmap(space, at as *mut u8, PAGES * PAGE);
+    leave(space);
+}
+
+/// Threads map, unmap and replace parts of their own mappings, which the kernel puts side by side.
+#[test]
+fn mappings_that_come_and_go_side_by_side_lose_nothing() {
+    under_pressure(|space, mine| {
+        let mut random = Random(mine as u64 * 31 + 7);
+        // Address, and the version of each page; 0 reads as zeros.
+        let mut mappings: Vec<(usize, Vec<u64>)> = Vec::new();
+        let kind = |page: usize| page as u64 % 7;
+        let verify = |(at, versions): &(usize, Vec<u64>)| {
+            for (page, version) in versions.iter().enumerate() {
+                check(*at as *mut u8, page, *version, if *version == 0 { 0 } else { kind(page) });
+            }
+        };
+        for round in 1..=4000u64 {
+            if mappings.len() < 12 {
+                let pages = random.below(70) + 1;
+                mappings.push((mmap(space, 0, pages, RW), vec![0; pages]));
+            }
+            let which = random.below(mappings.len());
+            let (at, versions) = &mut mappings[which];
+            let first = random.below(versions.len());
+            let pages = random.below(versions.len() - first) + 1;
+            match random.below(8) {
+                // The end goes.
+                0 if first > 0 => {
+                    let pages = versions.len() - first;
+                    unmap(space, (*at + first * PAGE) as *mut u8, pages * PAGE);
+                    versions.truncate(first);
+                }
+                // All of it goes.
+                1 => {
+                    verify(&mappings[which]);
+                    let (at, versions) = mappings.swap_remove(which);
+                    unmap(space, at as *mut u8, versions.len() * PAGE);
+                }
+                // A part is replaced: as in a heap that shrinks, by what is not accessible first.
+                2 => {
+                    if random.below(2) == 0 {
+                        mmap(space, *at + first * PAGE, pages, NONE);
+                        protect(space, *at + first * PAGE, pages, RW);
+                    } else {
+                        mmap(space, *at + first * PAGE, pages, RW);
+                    }
+                    versions[first..first + pages].fill(0);
+                }
+                // The middle goes: two mappings.
+                3 if first > 0 && first + pages < versions.len() => {
+                    unmap(space, (*at + first * PAGE) as *mut u8, pages * PAGE);
+                    let rest = versions.split_off(first + pages);
+                    versions.truncate(first);
+                    let (at, from) = (*at, first + pages);
+                    let moved = (at + from * PAGE, rest);
+                    // Its pages count from its own start.
+                    for (page, version) in moved.1.iter().enumerate().filter(|(_, version)| **version != 0) {
+                        check(at as *mut u8, from + page, *version, kind(from + page));
+                        fill(moved.0 as *mut u8, page, *version, kind(page));
+                    }
+                    mappings.push(moved);
+                }
+                4 => {
+                    protect(space, *at + first * PAGE, pages, R);
+                    (first..first + pages).for_each(|page| {
+                        let version = versions[page];
+                        check(*at as *mut u8, page, version, if version == 0 { 0 } else { kind(page) });
+                    });
+                    protect(space, *at + first * PAGE, pages, RW);
+                }
+                5 => verify(&mappings[which]),
+                _ => {
+                    (first..first + pages).for_each(|page| fill(*at as *mut u8, page, round, kind(page)));
+                    versions[first..first + pages].fill(round);
+                }
+            }
+        }
+        for mapping in mappings {
+            verify(&mapping);
+            unmap(space, mapping.0 as *mut u8, mapping.1.len() * PAGE);
+        }
+    });
+}
+
+/// One thread replaces a range again and again; others read it all the time and see zeros or what it wrote, never nothing.
+#[test]
+fn a_range_that_is_replaced_can_be_read_meanwhile() {
+    const PAGES: usize = 40;
+    let at = {
+        let _turn = one_at_a_time();
+        let space = space(RAM, force());
+        let at = map(space, (PAGES + 2) * PAGE) as usize + PAGE;
+        leave(space);
+        at
+    };
+    let is_done = AtomicBool::new(false);
+    under_pressure(|space, mine| {
+        let word = |page: usize| (at + page * PAGE) as *mut u64;
+        if mine == 0 {
+            for round in 1..3000u64 {
+                mmap(space, at, PAGES, RW);
+                for page in 0..PAGES {
+                    // SAFETY: inside the mapping.
+                    unsafe {
+                        assert_eq!(word(page).read_volatile(), 0);
+                        word(page).write_volatile(round);
+                    }
+                }
+            }
+            is_done.store(true, Relaxed);
+            return;
+        }
+        let (mut random, mut last) = (Random(mine as u64), 0u64);
+        while !is_done.load(Relaxed) {
+            // SAFETY: inside the mapping.
+            let seen = unsafe { word(random.below(PAGES)).read_volatile() };
+            assert!(seen == 0 || seen >= last, "{seen} after {last}");
+            last = seen.max(last);
+        }
+    });
+    let space = space(RAM, force());
+    unmap(space, (at - PAGE) as *mut u8, (PAGES + 2) * PAGE);
+    leave(space);
+}
+
+/// A full budget is no reason for a call to wait, or to end the program: nothing comes in that was not touched.
+#[test]
+fn growth_in_a_budget_that_is_full_brings_nothing_in() {
+    let _turn = one_at_a_time();
+    let space = space(RAM, force());
+    let heap = mmap(space, 0, 64, NONE);
+    protect(space, heap, 1, RW);
+    fill(heap as *mut u8, 0, 1, 3);
+    let held = map(space, RAM as usize);
+    let begin = std::time::Instant::now();
+    for page in 1..64 {
+        (0..RAM as usize / PAGE / 2).step_by(7).for_each(|page| fill(held, page, 1, 3));
+        protect(space, heap + page * PAGE, 1, RW);
+    }
+    assert!(begin.elapsed() < harness::PATIENCE);
+    check(heap as *mut u8, 0, 1, 3);
+    (1..64).for_each(|page| check(heap as *mut u8, page, 0, 0));
+    unmap(space, held, RAM as usize);
+    unmap(space, heap as *mut u8, 64 * PAGE);
+    leave(space);
+}
+
+/// The key is the kernel's to refuse.
+#[test]
+fn a_protection_key_that_cannot_be_is_refused() {
+    let _turn = one_at_a_time();
+    let space = space(RAM, force());
+    let at = map(space, 4 * PAGE) as u64;
+    let args = [at, PAGE as u64, RW as u64, (-5i64) as u64, 0, 0];
+    assert_eq!(space.mprotect(ctx(space), libc::SYS_pkey_mprotect as u32, args), -(libc::EINVAL as i64));
+    unmap(space, at as *mut u8, 4 * PAGE);
+    leave(space);
+}
