@@ -62,9 +62,8 @@ pub(crate) unsafe fn replace(
     call: impl FnOnce() -> Result<u64, Errno>,
 ) -> Done {
     let mut inside = space.threads.enter(ctx);
-    space.regions.note_hiding(true);
-    if !begin(space, &inside, start, end, Attr::hidden) {
-        space.regions.note_hiding(false);
+    if !space.regions.begin_hiding() || !begin(space, &mut inside, start, end, Attr::hidden) {
+        space.regions.end_hiding();
         return Done::Refused;
     }
     space.threads.wait_for_earlier(&mut inside);
@@ -83,7 +82,7 @@ pub(crate) unsafe fn replace(
     } else {
         finish(space, &mut inside, |regions| regions.change_whole(start, end, Attr::settled));
     }
-    space.regions.note_hiding(false);
+    space.regions.end_hiding();
     drop(inside);
     books::note_books_used(space, ctx);
     if result.is_ok() && new.is_some() && region.is_none() { Done::Unmanaged(result) } else { Done::Answer(result) }
@@ -111,7 +110,7 @@ pub(crate) unsafe fn protect(
         only_gains.set(only_gains.get() && attr.only_gains(after(Ok(0), attr)));
         attr.guarded()
     };
-    if !begin(space, &inside, start, end, guarded) {
+    if !begin(space, &mut inside, start, end, guarded) {
         return None;
     }
     if !only_gains.get() || discard::first_content(space, start, end).is_some() {
@@ -125,12 +124,12 @@ pub(crate) unsafe fn protect(
 }
 
 /// Manages a range that the kernel has just mapped where nothing was. False if that needs the gate closed.
-pub(crate) fn manage(space: &Space, held: &Held, start: usize, end: usize, new: New<'_>) -> bool {
+pub(crate) fn manage(space: &Space, inside: &mut Inside<'_>, start: usize, end: usize, new: New<'_>) -> bool {
     // What is known of the place belongs to a mapping that is gone, or about to go.
     let is_known =
-        space.regions.first_in_any(held, start, end).is_some() || discard::first_content(space, start, end).is_some();
-    let Some(region) = (!is_known).then(|| prepare(space, held, start, end, new)).flatten() else { return false };
-    space.threads.change_regions(&space.regions, held, |regions| {
+        space.regions.first_in_any(inside, start, end).is_some() || discard::first_content(space, start, end).is_some();
+    let Some(region) = (!is_known).then(|| prepare(space, inside, start, end, new)).flatten() else { return false };
+    space.threads.change_regions(&space.regions, inside, |regions| {
         let is_free = regions.first_in(start, end).is_none();
         if is_free {
             regions.insert(region);
@@ -149,11 +148,11 @@ fn prepare(space: &Space, held: &Held, start: usize, end: usize, new: New<'_>) -
     is_ready.then_some(Region { start, end, attr: new.attr, group })
 }
 
-fn begin(space: &Space, held: &Held, start: usize, end: usize, f: impl Fn(Attr) -> Attr) -> bool {
-    space.threads.change_regions(&space.regions, held, |regions| regions.begin_change(start, end, f))
+fn begin(space: &Space, inside: &mut Inside<'_>, start: usize, end: usize, f: impl Fn(Attr) -> Attr) -> bool {
+    space.threads.change_regions(&space.regions, inside, |regions| regions.begin_change(start, end, f))
 }
 
-fn finish(space: &Space, inside: &mut Inside<'_>, edit: impl Fn(&mut List)) {
+fn finish(space: &Space, inside: &mut Inside<'_>, edit: impl FnOnce(&mut List)) {
     space.threads.finish_change(&space.regions, inside, edit);
 }
 

@@ -83,11 +83,11 @@ fn map(space: &Space, ctx: &ThreadCtx, a: [u64; 6], group: impl Fn(&Held) -> Opt
         None | Some(Done::Refused) => {}
     }
     if !fixed {
-        let inside = space.threads.enter(ctx);
+        let mut inside = space.threads.enter(ctx);
         // SAFETY: a new mapping where the kernel finds room.
         let result = unsafe { mapping::kernel(g::__NR_mmap, b) };
         let is_managed = match (result, new) {
-            (Ok(at), Some(new)) => beside::manage(space, &inside, at as usize, at as usize + len, new),
+            (Ok(at), Some(new)) => beside::manage(space, &mut inside, at as usize, at as usize + len, new),
             _ => true,
         };
         drop(inside);
@@ -363,7 +363,7 @@ impl Space {
 /// Performs a brk(2) that adds memory, beside other threads; the new break. None if the call needs the gate closed, and in part
 /// or as a whole is still to be made.
 fn grow_break(space: &Space, ctx: &ThreadCtx, a: [u64; 6]) -> Option<i64> {
-    let inside = space.threads.enter(ctx);
+    let mut inside = space.threads.enter(ctx);
     let one = space.kernel.program_break.lock();
     // SAFETY: asks for the current break only.
     let old = unsafe { mapping::kernel(g::__NR_brk, [0; 6]) }.ok()? as usize;
@@ -380,7 +380,7 @@ fn grow_break(space: &Space, ctx: &ThreadCtx, a: [u64; 6]) -> Option<i64> {
     let group = |held: &Held| Some(tally::thread_group(held, ctx));
     let added = New { attr: Attr::from_prot(g::PROT_READ | g::PROT_WRITE), group: &group };
     let is_managed =
-        new != a[0] as usize || new_end == old_end || beside::manage(space, &inside, old_end, new_end, added);
+        new != a[0] as usize || new_end == old_end || beside::manage(space, &mut inside, old_end, new_end, added);
     drop(inside);
     if !is_managed {
         manage_alone(space, Ok(old_end as u64), new_end - old_end, Some(added));

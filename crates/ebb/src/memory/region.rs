@@ -9,7 +9,6 @@ use crate::memory::list::{self, List};
 use crate::protocols::gate::{Exclusive, Gate, GateFlag, Held, Inside};
 use crate::protocols::primitive::{AtomicU32, Ordering, waiting, yield_now};
 use crate::protocols::versions::Versions;
-use crate::threads::ctx::THREADS_MAX;
 use core::cell::UnsafeCell;
 use ebb_sync::Lock;
 use linux_raw_sys::general as g;
@@ -23,11 +22,11 @@ ebb_sync::lock_classes! {
 /// entries take only address space.
 const REGIONS_MAX: usize = 1 << 21;
 /// Lists: the current one, and those that threads inside may still read.
-const VERSIONS: usize = 8;
+const VERSIONS: usize = 64;
 /// Most regions of a list that a change beside other threads copies: 24 KiB.
 const SHORT_MAX: usize = 1024;
-/// Regions that such changes may add when they end: each thread has one change under way, and adds one.
-const ENDS_MAX: usize = THREADS_MAX;
+/// Most calls under way that hide a range. Each may add a region when it ends.
+const HIDING_MAX: usize = 1024;
 /// Regions that one change adds at most.
 const CHANGE_ROOM: usize = 4;
 
@@ -224,8 +223,13 @@ impl Regions {
     }
 
     fn with_room(max: usize) -> Result<Self, Errno> {
-        let list = |i| List::with_room(if i == 0 { max } else { SHORT_MAX + ENDS_MAX }).map(UnsafeCell::new);
-        let lists = [list(0)?, list(1)?, list(2)?, list(3)?, list(4)?, list(5)?, list(6)?, list(7)?];
+        let list = |i| List::with_room(if i == 0 { max } else { SHORT_MAX + HIDING_MAX }).map(UnsafeCell::new);
+        let mut failed = None;
+        let lists = core::array::from_fn(|i| list(i).map_err(|e| failed = Some(e)).ok());
+        if let Some(e) = failed {
+            return Err(e);
+        }
+        let lists = lists.map(|list| list.expect("none failed"));
         Ok(Self { lists, versions: Versions::default(), changes: Lock::new(()), hiding: AtomicU32::new(0) })
     }
 
@@ -253,48 +257,55 @@ impl Regions {
     }
 
     /// Makes a new version beside threads that are inside: `edit` changes a copy of the list and says whether the copy is to be
-    /// published. False if it is not, if the list is too long to be copied for a change, or if threads that are inside may
-    /// still read all old versions. `flags` are those of all threads.
+    /// published. False if it is not, or if the list is too long to be copied for a change. Waits for a list that no thread may
+    /// still read. The caller has forgotten what it read. `flags` are those of all threads.
     pub fn change_beside<'a, F: Iterator<Item = &'a GateFlag>>(
         &self,
-        held: &Held,
+        inside: &mut Inside<'_>,
         gate: &Gate,
         flags: impl Fn() -> F,
         edit: impl FnOnce(&mut List) -> bool,
     ) -> bool {
-        let _one = self.changes.lock();
-        let Some(free) = self.versions.free(held, gate, flags) else { return false };
-        // SAFETY: the list is free, and only the holder of the lock uses free lists.
-        let next = unsafe { &mut *self.lists[free].get() };
-        if self.list(held).len() + CHANGE_ROOM > SHORT_MAX {
-            return false;
-        }
-        next.copy_from(self.list(held));
-        if !edit(next) {
-            return false;
-        }
-        self.versions.publish(held, gate, free);
-        true
+        let edit = |list: &mut List| list.len() + CHANGE_ROOM <= SHORT_MAX && edit(list);
+        self.edit_beside(inside, gate, flags, edit)
     }
 
-    /// Makes a new version beside threads that are inside, to end what [`Self::change_beside`] began: `edit` adds at most one
-    /// region. Waits until there is a list for it. The caller has forgotten what it read.
+    /// As [`Self::change_beside`], to end what that began. `edit` adds at most one region.
     pub fn finish_beside<'a, F: Iterator<Item = &'a GateFlag>>(
         &self,
         inside: &mut Inside<'_>,
         gate: &Gate,
         flags: impl Fn() -> F,
-        edit: impl Fn(&mut List),
+        edit: impl FnOnce(&mut List),
     ) {
+        self.edit_beside(inside, gate, flags, |list| {
+            edit(list);
+            true
+        });
+    }
+
+    fn edit_beside<'a, F: Iterator<Item = &'a GateFlag>>(
+        &self,
+        inside: &mut Inside<'_>,
+        gate: &Gate,
+        flags: impl Fn() -> F,
+        edit: impl FnOnce(&mut List) -> bool,
+    ) -> bool {
         loop {
             let one = self.changes.lock();
+            let current = self.list(inside);
+            if current.len() > SHORT_MAX + HIDING_MAX {
+                return false;
+            }
             if let Some(free) = self.versions.free(inside, gate, &flags) {
                 // SAFETY: the list is free, and only the holder of the lock uses free lists.
                 let next = unsafe { &mut *self.lists[free].get() };
-                next.copy_from(self.list(inside));
-                edit(next);
-                self.versions.publish(inside, gate, free);
-                return;
+                next.copy_from(current);
+                let is_wanted = edit(next);
+                if is_wanted {
+                    self.versions.publish(inside, gate, free);
+                }
+                return is_wanted;
             }
             drop(one);
             // Others may wait for this thread in the same way.
@@ -349,12 +360,14 @@ impl Regions {
         self.hiding.load(Ordering::SeqCst) != 0
     }
 
-    /// Counts a call that is about to hide, or no longer does.
-    pub fn note_hiding(&self, begins: bool) {
-        match begins {
-            true => self.hiding.fetch_add(1, Ordering::SeqCst),
-            false => self.hiding.fetch_sub(1, Ordering::SeqCst),
-        };
+    /// Counts a call that is about to hide. False if there are too many: [`Self::end_hiding`] is still due.
+    pub fn begin_hiding(&self) -> bool {
+        (self.hiding.fetch_add(1, Ordering::SeqCst) as usize) < HIDING_MAX
+    }
+
+    /// Counts a call that no longer hides anything.
+    pub fn end_hiding(&self) {
+        self.hiding.fetch_sub(1, Ordering::SeqCst);
     }
 
     /// True when there is room for `n` more regions.
@@ -512,12 +525,12 @@ mod tests {
     /// Changes a copy beside threads with these flags.
     fn change_beside(t: &Regions, gate: &Gate, flags: &[GateFlag], edit: impl FnOnce(&mut List) -> bool) -> bool {
         let own = GateFlag::default();
-        t.change_beside(&gate.enter(&own), gate, || flags.iter(), edit)
+        t.change_beside(&mut gate.enter(&own), gate, || flags.iter(), edit)
     }
 
     #[test]
     fn a_thread_that_is_inside_keeps_the_version_that_it_reads() {
-        let t = table(&[(10, 20, R), (20, 50, RW)]);
+        let t = table(&[(10, 20, R), (20, 500, RW)]);
         let (gate, flags) = (Gate::default(), [GateFlag::default(), GateFlag::default()]);
         let inside = gate.enter(&flags[0]);
         let seen = t.all(&inside);
@@ -525,12 +538,47 @@ mod tests {
             assert!(change_beside(&t, &gate, &flags, |list| list.change(20, 20 + step, |_| R)));
             assert_eq!((seen[0].end, seen[1].start), (20, 20));
         }
-        // All other versions are older than what this thread may still read.
-        assert!(!change_beside(&t, &gate, &flags, |_| panic!("no list is free")));
-        assert_eq!(t.all(&inside)[0].end, 19 + VERSIONS);
-        drop(inside);
-        assert!(change_beside(&t, &gate, &flags, |list| list.change(20, 30, |_| R)));
-        assert_eq!(list(&t)[..3], [Some((10, 30, 1)), Some((30, 50, 3)), None]);
+        // All other versions are older than what this thread may still read: the next change waits for it.
+        std::thread::scope(|scope| {
+            let change = scope.spawn(|| change_beside(&t, &gate, &flags, |list| list.change(20, 300, |_| R)));
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            assert!(!change.is_finished());
+            assert_eq!((t.all(&inside)[0].end, seen[0].end), (19 + VERSIONS, 20));
+            drop(inside);
+            assert!(change.join().expect("it goes on"));
+        });
+        assert_eq!(list(&t)[..3], [Some((10, 300, 1)), Some((300, 500, 3)), None]);
+    }
+
+    #[test]
+    fn a_call_under_way_keeps_others_from_its_range() {
+        let t = table(&[(10, 20, RW), (20, 30, RW), (40, 50, RW)]);
+        let gate = Gate::default();
+        let begin = |start, end| change_beside(&t, &gate, &[], |list| list.begin_change(start, end, Attr::hidden));
+        assert!(!begin(30, 40), "there is nothing");
+        assert!(begin(12, 14) && begin(14, 16), "side by side");
+        assert!(!begin(13, 15) && !begin(5, 60));
+        let hidden = RW.hidden().bits();
+        let parts = [(10, 12, 3), (12, 14, hidden), (14, 16, hidden), (16, 30, 3), (40, 50, 3)].map(Some);
+        assert_eq!(list(&t)[..5], parts, "they stay apart");
+        let inside = alone();
+        assert!(t.find(&inside, 13).is_none() && t.find_any(&inside, 13).is_some_and(|r| r.start == 12));
+        assert_eq!(t.first_in(&inside, 12, 60).map(|r| r.start), Some(16));
+        assert!(t.is_hidden(&inside, 15, 40) && !t.is_hidden(&inside, 16, 60));
+        assert!(change_beside(&t, &gate, &[], |list| {
+            list.change_whole(12, 14, Attr::settled);
+            list.remove(14, 16);
+            true
+        }));
+        assert_eq!(list(&t)[..4], [Some((10, 14, 3)), Some((16, 30, 3)), Some((40, 50, 3)), None]);
+    }
+
+    #[test]
+    fn what_is_guarded_is_found_and_not_swept() {
+        let guarded = RW.guarded();
+        assert!(!guarded.is_readable() && !guarded.is_plain() && !guarded.is_hidden() && guarded.prot() == RW.prot());
+        assert_eq!(guarded.with_prot(g::PROT_READ, None).settled(), R);
+        assert_eq!(RW.hidden().settled(), RW);
     }
 
     #[test]

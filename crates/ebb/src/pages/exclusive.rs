@@ -6,6 +6,7 @@ use crate::space::Space;
 
 impl Space {
     /// Runs `f` with the gate closed: nobody else is inside the engine, and no page is busy.
+    #[track_caller]
     pub(crate) fn exclusive<R>(&self, f: impl FnOnce(&Exclusive<'_>) -> R) -> R {
         let exclusive = self.threads.close();
         let result = f(&exclusive);

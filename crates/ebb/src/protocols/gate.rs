@@ -203,6 +203,7 @@ impl Gate {
     }
 
     /// Closes the gate for `process` and waits until all `flags` are down. The caller must not be inside.
+    #[cfg_attr(not(loom), track_caller)]
     pub fn close<'a>(&self, process: u32, flags: impl Iterator<Item = &'a GateFlag>) -> Exclusive<'_> {
         let closed = CLOSED | u64::from(process) << PROCESS_SHIFT;
         while self.state.compare_exchange(OPEN, closed, Ordering::SeqCst, Ordering::Relaxed).is_err() {

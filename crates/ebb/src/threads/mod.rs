@@ -6,7 +6,7 @@ pub(crate) mod walker;
 use crate::base::uapi::{self, Errno};
 use crate::memory::list::List;
 use crate::memory::region::Regions;
-use crate::protocols::gate::{Exclusive, Gate, Held, Inside};
+use crate::protocols::gate::{Exclusive, Gate, Inside};
 use crate::protocols::primitive::waiting;
 use crate::protocols::request::Requests;
 use ctx::{Contexts, ThreadCtx};
@@ -46,12 +46,17 @@ impl Threads {
     }
 
     /// Changes `regions` beside the threads that are inside: see [`Regions::change_beside`].
-    pub fn change_regions(&self, regions: &Regions, held: &Held, edit: impl FnOnce(&mut List) -> bool) -> bool {
-        regions.change_beside(held, &self.gate, || self.contexts.all().map(|ctx| &ctx.gate), edit)
+    pub fn change_regions(
+        &self,
+        regions: &Regions,
+        inside: &mut Inside<'_>,
+        edit: impl FnOnce(&mut List) -> bool,
+    ) -> bool {
+        regions.change_beside(inside, &self.gate, || self.contexts.all().map(|ctx| &ctx.gate), edit)
     }
 
     /// Completes a change of `regions` beside the threads that are inside: see [`Regions::finish_beside`].
-    pub fn finish_change(&self, regions: &Regions, inside: &mut Inside<'_>, edit: impl Fn(&mut List)) {
+    pub fn finish_change(&self, regions: &Regions, inside: &mut Inside<'_>, edit: impl FnOnce(&mut List)) {
         regions.finish_beside(inside, &self.gate, || self.contexts.all().map(|ctx| &ctx.gate), edit);
     }
 
@@ -62,6 +67,7 @@ impl Threads {
     }
 
     /// Closes the gate, and waits until nobody is inside. The caller must not be inside.
+    #[track_caller]
     pub fn close(&self) -> Exclusive<'_> {
         self.gate.close(uapi::getpid() as u32, self.contexts.all().map(|ctx| &ctx.gate))
     }
