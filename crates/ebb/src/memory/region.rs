@@ -544,9 +544,10 @@ mod tests {
             std::thread::sleep(std::time::Duration::from_millis(20));
             assert!(!change.is_finished());
             assert_eq!((t.all(&inside)[0].end, seen[0].end), (19 + VERSIONS, 20));
-            drop(inside);
+            flags[0].reset();
             assert!(change.join().expect("it goes on"));
         });
+        drop(inside);
         assert_eq!(list(&t)[..3], [Some((10, 300, 1)), Some((300, 500, 3)), None]);
     }
 

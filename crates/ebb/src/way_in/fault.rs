@@ -102,9 +102,11 @@ struct Where {
 fn attempt(space: &Space, ctx: &ThreadCtx, page: usize, write: bool, plan: &Plan) -> Attempt {
     let inside = space.threads.enter(ctx);
     let mut charge = Charge::take(space, ctx, &inside);
-    let Some(region) = space.regions.find(&inside, page) else {
-        return if space.regions.is_hidden(&inside, page, page + PAGE) { Attempt::Hidden } else { Attempt::NotManaged };
-    };
+    // One look: between two, a call under way might end.
+    let Some(region) = space.regions.find_any(&inside, page) else { return Attempt::NotManaged };
+    if region.attr.is_hidden() {
+        return Attempt::Hidden;
+    }
     let Some(word) = space.table.word(page) else { return Attempt::NotManaged };
     let state = word.load();
     if write && state.is_protected() {

@@ -19,7 +19,10 @@ extern "C" fn on_sigbus(_signo: i32, info: *mut libc::siginfo_t, uc: *mut libc::
     let (addr, error) = unsafe {
         ((*info).si_addr() as usize, (*uc.cast::<libc::ucontext_t>()).uc_mcontext.gregs[libc::REG_ERR as usize])
     };
-    if space.fault(ctx, addr, error & 2 != 0) != Fault::Resolved {
+    let fault = space.fault(ctx, addr, error & 2 != 0);
+    if fault != Fault::Resolved {
+        // Nobody can do without the page, so nothing is lost if the message fails.
+        eprintln!("the fault at {addr:x} (error {error:x}) is not served: {fault:?}");
         std::process::abort();
     }
 }
