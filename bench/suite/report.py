@@ -43,6 +43,9 @@ TABLES = {
         "256 MiB of data, a limit of 64 MiB. *out*: memory is filled beyond RAM. *in*: it is read back in order for the first time."
         " 1 us a page is 3,906 MiB/s. Hard data takes as much RAM in zram as outside, and with that much RAM Ebb would swap nothing:"
         " for hard data Ebb gets only the limit, and a file on disk.")),
+    "allocators": ("Allocators: threads that allocate, resize and free", (
+        "This workload comes from no kernel patch. Blocks of 16 bytes to 64 KiB, some 100 MiB in all, a limit of 48 MiB. glibc grows"
+        " its heaps page by page; the others map and give back in pieces. Busy loops take the processors away at any moment.")),
     "analytics": ("Analytics over more rows than fit", (
         "This workload comes from no kernel patch. numpy.memmap and blosc2 are the same job written for little RAM. They have no"
         " swap, and their limit is the RAM that the row of numpy had in all.")),

@@ -17,6 +17,7 @@ import sys
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.dirname(HERE)]
 
+import allocators  # noqa: E402
 import analytics  # noqa: E402
 import builds  # noqa: E402
 import micro_cases  # noqa: E402
@@ -41,7 +42,7 @@ def all_cases(quick):
     return [
         *micro_cases.usemem(quick), *micro_cases.pageout(quick), *redis_cases.cases(quick), *sysbench_cases.cases(quick),
         *builds.cases(quick), *micro_cases.copies(quick), *micro_cases.accesses(quick), *micro_cases.swapping(quick),
-        *analytics.cases(quick), *noswap.cases(quick), *micro_cases.curves(quick),
+        *allocators.cases(quick), *analytics.cases(quick), *noswap.cases(quick), *micro_cases.curves(quick),
     ]  # fmt: skip
 
 

@@ -1,9 +1,10 @@
 //! Versions: readers never meet a change, and each version is whole.
 
 use super::{explore, get, replace};
-use ebb::gate::{Gate, GateFlag};
+use ebb::gate::{Gate, GateFlag, Inside};
 use ebb::versions::Versions;
 use loom::cell::UnsafeCell;
+use loom::sync::atomic::{AtomicU64, Ordering};
 use loom::sync::{Arc, Mutex};
 use loom::thread;
 
@@ -102,5 +103,160 @@ fn whoever_has_closed_the_gate_changes_the_current_version_in_place() {
         let added = 1 + other.join().unwrap();
         assert_eq!(versioned.read(1), added);
         assert!(versioned.add(1), "nobody is inside");
+    });
+}
+
+/// A table of one range whose protection or mapping changes beside threads that are inside, as in `beside`. Each buffer has what
+/// the table says of the range; `kernel` is what the kernel has.
+struct Range {
+    gate: Gate,
+    flags: [GateFlag; 3],
+    versions: Versions<8>,
+    buffers: [UnsafeCell<u64>; 8],
+    change: Mutex<()>,
+    kernel: AtomicU64,
+    /// What belongs to whoever finds the range, or has it alone.
+    content: UnsafeCell<u64>,
+}
+
+const CHANGING: u64 = 1 << 32;
+
+impl Default for Range {
+    fn default() -> Self {
+        Self {
+            gate: Gate::default(),
+            flags: Default::default(),
+            versions: Versions::default(),
+            buffers: core::array::from_fn(|_| UnsafeCell::new(1)),
+            change: Mutex::default(),
+            kernel: AtomicU64::new(1),
+            content: UnsafeCell::new(0),
+        }
+    }
+}
+
+impl Range {
+    fn edit(&self, inside: &mut Inside<'_>, edit: impl Fn(u64) -> Option<u64>) -> bool {
+        loop {
+            let change = self.change.lock().unwrap();
+            if let Some(free) = self.versions.free(inside, &self.gate, || self.flags.iter()) {
+                let next = edit(get(&self.buffers[self.versions.current(inside)]));
+                if let Some(next) = next {
+                    replace(&self.buffers[free], next);
+                    self.versions.publish(inside, &self.gate, free);
+                }
+                return next.is_some();
+            }
+            drop(change);
+            inside.renew(&self.gate);
+            thread::yield_now();
+        }
+    }
+
+    /// Sets what the range is in table and kernel. Uses the content alone if that `takes` something away.
+    fn set(&self, who: usize, value: u64, takes: bool) {
+        let mut inside = self.gate.enter(&self.flags[who]);
+        if !self.edit(&mut inside, |seen| (seen & CHANGING == 0).then_some(seen | CHANGING)) {
+            drop(inside);
+            let exclusive = self.gate.close(1, self.flags.iter());
+            let current = self.versions.current(&exclusive);
+            assert_eq!(get(&self.buffers[current]), self.kernel.load(Ordering::Relaxed), "a call under way");
+            self.kernel.store(value, Ordering::Relaxed);
+            replace(&self.content, value);
+            replace(&self.buffers[current], value);
+            self.versions.set_current(&exclusive, current);
+            return;
+        }
+        if takes {
+            self.gate.wait_for_earlier(&mut inside, || self.flags.iter());
+        }
+        self.kernel.store(value, Ordering::Relaxed);
+        if takes {
+            replace(&self.content, value);
+        }
+        assert!(self.edit(&mut inside, |_| Some(value)));
+    }
+
+    /// As a fault or a sweep: uses the content if the table says that the range is there. False if it does not.
+    fn use_content(&self, who: usize) -> bool {
+        let inside = self.gate.enter(&self.flags[who]);
+        let is_there = get(&self.buffers[self.versions.current(&inside)]) & CHANGING == 0;
+        if is_there {
+            get(&self.content);
+        }
+        is_there
+    }
+
+    fn is_settled(&self) -> bool {
+        let inside = self.gate.enter(&self.flags[0]);
+        get(&self.buffers[self.versions.current(&inside)]) == self.kernel.load(Ordering::Relaxed)
+    }
+}
+
+#[test]
+fn what_is_taken_away_is_nobodys_by_then() {
+    explore(3, || {
+        let range = Arc::new(Range::default());
+        let user = {
+            let range = range.clone();
+            thread::spawn(move || {
+                range.use_content(1);
+                range.use_content(1);
+            })
+        };
+        range.set(0, 2, true);
+        user.join().unwrap();
+        assert!(range.use_content(1) && range.is_settled());
+    });
+}
+
+#[test]
+fn two_calls_on_one_range_leave_table_and_kernel_alike() {
+    for takes in [(true, true), (true, false), (false, false)] {
+        explore(2, move || {
+            let range = Arc::new(Range::default());
+            let other = {
+                let range = range.clone();
+                thread::spawn(move || range.set(0, 2, takes.0))
+            };
+            range.set(1, 3, takes.1);
+            other.join().unwrap();
+            assert!(range.is_settled());
+        });
+    }
+}
+
+#[test]
+fn whoever_closes_the_gate_meets_no_call_half_done() {
+    explore(2, || {
+        let range = Arc::new(Range::default());
+        let other = {
+            let range = range.clone();
+            thread::spawn(move || range.set(0, 2, true))
+        };
+        let exclusive = range.gate.close(1, range.flags.iter());
+        let seen = get(&range.buffers[range.versions.current(&exclusive)]);
+        assert_eq!(seen, range.kernel.load(Ordering::Relaxed));
+        drop(exclusive);
+        other.join().unwrap();
+        assert!(range.is_settled());
+    });
+}
+
+#[test]
+fn two_calls_that_wait_for_who_is_inside_do_not_wait_for_each_other() {
+    explore(2, || {
+        let gate = Arc::new(Gate::default());
+        let flags: Arc<[GateFlag; 3]> = Arc::default();
+        let waits = |who: usize| {
+            let (gate, flags) = (gate.clone(), flags.clone());
+            move || {
+                let mut inside = gate.enter(&flags[who]);
+                gate.wait_for_earlier(&mut inside, || flags.iter());
+            }
+        };
+        let other = thread::spawn(waits(0));
+        waits(1)();
+        other.join().unwrap();
     });
 }
