@@ -14,7 +14,7 @@ export EBB := $(abspath $(RELEASE)/ebb)
 
 .PHONY: help
 help: ## print this
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-22s %s\n", $$1, $$2 }'
 
 .PHONY: build
 build: ## build target/release/ebb and target/release/libebb_agent.so

@@ -29,6 +29,10 @@ class Failure(Exception):
     pass
 
 
+class Skipped(Exception):
+    """The machine lacks what the case needs."""
+
+
 class Place:
     def __init__(self, ebb, scratch, seconds, force):
         self.ebb, self.scratch, self.seconds, self.force = ebb, scratch, seconds, force
@@ -88,7 +92,7 @@ def keys(place, seed):
 def strace(place, seed):
     """All system calls and signals shown."""
     if not shutil.which("strace"):
-        return "there is no strace"
+        raise Skipped("there is no strace")
     place.works(seed, tracer=["strace", "-f", "-qq", "-o", "/dev/null"])
     return ""
 
@@ -96,7 +100,7 @@ def strace(place, seed):
 def stepped(place, seed):
     """gdb attaches while the program works, steps and goes, again and again."""
     if not shutil.which("gdb"):
-        return "there is no gdb"
+        raise Skipped("there is no gdb")
     worker = [place.program("worker"), str(seed), str(place.seconds + 4)]
     process = subprocess.Popen(place.managed(worker), cwd=place.scratch, env=place.environment, stdin=subprocess.DEVNULL,
                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
@@ -130,7 +134,7 @@ def children(pid):
 def sampled(place, seed):
     """perf looks at the stack a thousand times a second."""
     if not shutil.which("perf"):
-        return "there is no perf"
+        raise Skipped("there is no perf")
     tracer = ["perf", "record", "-q", "-F", "999", "-g", "-e", "cpu-clock", "-o", os.path.join(place.scratch, "perf.data"), "--"]
     place.works(seed, tracer=tracer)
     return ""
@@ -175,7 +179,7 @@ def main():
         sys.exit("run.py: there is no ebb: build it, or set EBB")
     seed = args.seed if args.seed is not None else random.SystemRandom().randrange(1 << 32)
     scratch = tempfile.mkdtemp(prefix="ebb-tracing-")
-    failed, done = 0, 0
+    failed, skipped, done = 0, 0, 0
     until = time.monotonic() + 60 * args.minutes
     try:
         for name in ("worker", "vfork_deaths"):
@@ -191,13 +195,15 @@ def main():
                     told = case(place, seed)
                 except Failure as error:
                     failed, result, told = failed + 1, "FAIL", str(error)
+                except Skipped as why:
+                    skipped, result, told = skipped + 1, "skip", str(why)
                 done += 1
                 took = time.monotonic() - begin
                 print(f"{result} {name:14} seed {seed} force {place.force or '-':18} {took:5.1f} s  {told}", flush=True)
             seed += 1
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-    print(f"{done - failed} passed, {failed} failed")
+    print(f"{done - failed - skipped} passed, {failed} failed, {skipped} skipped")
     sys.exit(1 if failed else 0)
 
 

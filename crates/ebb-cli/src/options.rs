@@ -40,7 +40,7 @@ memory has been cold for longest.
 
 Options:
   --ram SIZE|PERCENT|auto  the budget of all processes together:
-                           512K, 64M, 1G, 1.5G or 1GiB (powers of 1024);
+                           64M, 1G, 1.5G or 1GiB (powers of 1024), at least 4M;
                            50% of the tightest cgroup limit, or of the machine's memory;
                            auto (the default): what is left below the tightest cgroup limit or
                            available on the machine, less an eighth as headroom (16 MiB to 1 GiB,
@@ -51,7 +51,8 @@ Options:
                            Default: file in $EBB_TMPDIR or /var/tmp. Repeat the option for up to
                            8 directories. Ebb fills the highest priority (0 to 32767) first, and
                            directories of equal priority in turn. Directories without a priority
-                           come last, in the order given. Sizes for the same directory add up
+                           come last, in the order given. SIZE limits the file of each
+                           process. Sizes for the same directory add up
   --name NAME              name for `ebb ps` and `ebb set`: at most 63 letters, digits, `.`, `_` and
                            `-`, not digits alone. No two running trees can have the same name
   --stats FILE             write all counters to FILE as JSON when PROGRAM ends
@@ -61,9 +62,9 @@ Options:
   -v, --verbose            print more
   -h, --help               print this
 
-Exit status: PROGRAM's own. If PROGRAM died of a signal, ebb dies of the same signal. 125: ebb could
-not start PROGRAM, or PROGRAM could not go on under Ebb. 126: PROGRAM cannot be executed. 127: PROGRAM
-was not found.
+Exit status: PROGRAM's own. If PROGRAM died of a signal, ebb dies of the same signal; Ebb ends PROGRAM
+by SIGKILL when it runs out of room, and says so. 125: ebb could not start PROGRAM, or PROGRAM could
+not go on under Ebb. 126: PROGRAM cannot be executed. 127: PROGRAM was not found.
 ";
 
 const DOCTOR_HELP: &str = "\

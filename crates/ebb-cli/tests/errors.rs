@@ -153,10 +153,17 @@ fn a_missing_agent_is_named_with_its_places() {
 #[test]
 fn an_address_space_limit_shows_in_the_doctors_report() {
     let house = House::new();
-    let script = format!("ulimit -v 4000000; exec {} doctor", house.path("bin/ebb").display());
-    let output = Command::new("/bin/sh").args(["-c", &script]).output().unwrap();
+    let under = |kib: &str, args: &str| {
+        let script = format!("ulimit -v {kib}; exec {} {args}", house.path("bin/ebb").display());
+        Command::new("/bin/sh").args(["-c", &script]).output().unwrap()
+    };
+    let output = under("1200000", "doctor");
     assert_eq!(code(&output), Some(1));
     assert!(out(&output).contains("blocked  address space"), "{}", out(&output));
+    // Enough for a small budget.
+    let output = under("4000000", "doctor");
+    assert_eq!(code(&output), Some(0), "{}", out(&output));
+    assert!(out(&output).contains("limited  address space"), "{}", out(&output));
 }
 
 #[test]

@@ -200,10 +200,9 @@ fn activate(mask: u64, found: Option<Found>, is_running: bool) {
     ebb::stats::add(&space.stats().threads, 1);
     if let Err(errno) = calls::arm() {
         fail(
-            Line::new()
-                .str("ebb: the kernel refuses Syscall User Dispatch (errno ")
-                .num(errno.0 as u64)
-                .str("); use Linux 5.11 or later with CONFIG_GENERIC_ENTRY and sysctl kernel.syscall_user_dispatch=1"),
+            Line::new().str("ebb: the kernel refuses Syscall User Dispatch (errno ").num(errno.0 as u64).str(
+                "); use Linux 5.11 or later, and allow prctl(PR_SET_SYSCALL_USER_DISPATCH) in every seccomp filter",
+            ),
         );
     }
     if is_running {

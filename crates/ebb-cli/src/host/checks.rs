@@ -273,19 +273,28 @@ fn memory(bounds: Option<&Bounds>) -> Check {
 
 /// Roughly how much address space Ebb reserves for its tables. It costs no memory until it is used.
 const RESERVATION_BYTES: usize = 16 << 30;
+/// Under a limit the tables are smaller. Less than this is too little for any budget: see docs/compatibility.md.
+const LIMITED_BYTES: usize = 1400 << 20;
 
 fn address_space() -> Check {
     const NAME: &str = "address space";
     let (limit, _) = sys::resource_limit(libc::RLIMIT_AS);
     let shown = shown_limit(limit, true);
-    match probe::reserve(RESERVATION_BYTES) {
+    let bytes = if limit == u64::MAX { RESERVATION_BYTES } else { LIMITED_BYTES };
+    match probe::reserve(bytes) {
         Ok(()) if limit == u64::MAX => Check::ok(NAME, format!("RLIMIT_AS {shown}")),
-        Ok(()) => Check::new(NAME, Status::Limited, format!("RLIMIT_AS {shown}; Ebb's tables count against it"))
-            .mend("`ulimit -v unlimited`"),
+        Ok(()) => Check::new(
+            NAME,
+            Status::Limited,
+            format!(
+                "RLIMIT_AS {shown}: Ebb's tables count against it, 1.4 GiB with a small --ram, 3.4 times a large one"
+            ),
+        )
+        .mend("`ulimit -v unlimited`"),
         Err(error) => Check::new(
             NAME,
             Status::Blocked,
-            format!("RLIMIT_AS {shown}; {} cannot be reserved: {error}", human_bytes(RESERVATION_BYTES as u64)),
+            format!("RLIMIT_AS {shown}; {} cannot be reserved: {error}", human_bytes(bytes as u64)),
         )
         .mend("`ulimit -v unlimited`; if vm.overcommit_memory is 2, `sysctl vm.overcommit_memory=0`"),
     }
