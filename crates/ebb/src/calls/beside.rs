@@ -74,13 +74,13 @@ pub(crate) unsafe fn replace(
         space.threads.requests.trim(start as u64, end as u64);
         region = new.and_then(|new| prepare(space, &inside, start, end, new));
         finish(space, &mut inside, |regions| {
-            regions.remove(start, end);
+            regions.end_with_removal(start, end);
             if let Some(region) = region {
                 regions.insert(region);
             }
         });
     } else {
-        finish(space, &mut inside, |regions| regions.change_whole(start, end, Attr::settled));
+        finish(space, &mut inside, |regions| regions.end_change(start, end, |attr| attr));
     }
     space.regions.end_hiding();
     drop(inside);
@@ -118,8 +118,10 @@ pub(crate) unsafe fn protect(
     }
     let result = call();
     finish(space, &mut inside, |regions| {
-        regions.change_whole(start, end, |attr| after(result, attr).settled());
+        regions.end_change(start, end, |attr| after(result, attr));
     });
+    drop(inside);
+    books::note_books_used(space, ctx);
     Some(result)
 }
 

@@ -8,8 +8,8 @@
 use crate::base::PAGE;
 use crate::base::uapi::{self, Errno};
 use crate::calls::mapping;
-use crate::pages::claims;
 use crate::pages::tally::Tally;
+use crate::pages::{books, claims};
 use crate::protocols::gate::Held;
 use crate::protocols::page::State;
 use crate::protocols::primitive::waiting;
@@ -100,6 +100,7 @@ fn try_discard(space: &Space, ctx: &ThreadCtx, range: Range<usize>, advice: u32)
         shrink::release_unused_soon(space, &inside);
         drop(inside);
     }
+    books::note_books_used(space, ctx);
     true
 }
 

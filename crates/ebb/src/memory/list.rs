@@ -137,13 +137,26 @@ impl List {
         met.peek().is_some() && !met.any(|r| r.attr.is_changing()) && self.change(start, end, f)
     }
 
-    /// Changes the attributes of the regions that lie in `[start, end)` by `f`. Adds no regions.
-    pub fn change_whole(&mut self, start: usize, end: usize, f: impl Fn(Attr) -> Attr) {
+    /// Ends what [`Self::begin_change`] began for the same range: changes the attributes by `f`. Adds no regions.
+    pub fn end_change(&mut self, start: usize, end: usize, f: impl Fn(Attr) -> Attr) {
         self.edit_all(|region| {
-            if start <= region.start && region.end <= end {
-                region.attr = f(region.attr);
+            // What came between the parts of the range meanwhile is another's.
+            if start <= region.start && region.end <= end && region.attr.is_changing() {
+                region.attr = f(region.attr).settled();
             }
         });
+    }
+
+    /// Ends what [`Self::begin_change`] began for the same range: takes it out.
+    pub fn end_with_removal(&mut self, start: usize, end: usize) {
+        let mut at = self.index(start);
+        while let Some(r) = self.all().get(at).copied().filter(|r| r.start < end) {
+            if r.attr.is_changing() && start <= r.start && r.end <= end {
+                self.splice(at, at + 1, [].iter());
+            } else {
+                at += 1;
+            }
+        }
     }
 
     /// Makes the regions of group `old` belong to `new`.

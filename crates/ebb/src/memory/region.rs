@@ -567,11 +567,13 @@ mod tests {
         assert_eq!(t.first_in(&inside, 12, 60).map(|r| r.start), Some(16));
         assert!(t.is_hidden(&inside, 15, 40) && !t.is_hidden(&inside, 16, 60));
         assert!(change_beside(&t, &gate, &[], |list| {
-            list.change_whole(12, 14, Attr::settled);
-            list.remove(14, 16);
+            list.insert(Region { start: 31, end: 33, attr: R, group: Index::ROOT });
+            list.end_change(12, 14, |attr| attr);
+            list.end_with_removal(14, 40);
             true
         }));
-        assert_eq!(list(&t)[..4], [Some((10, 14, 3)), Some((16, 30, 3)), Some((40, 50, 3)), None]);
+        let parts = [(10, 14, 3), (16, 30, 3), (31, 33, 1), (40, 50, 3)].map(Some);
+        assert_eq!(list(&t)[..4], parts, "what others have there stays");
     }
 
     #[test]
