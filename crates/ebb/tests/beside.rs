@@ -210,44 +210,153 @@ fn mappings_that_come_and_go_side_by_side_lose_nothing() {
     });
 }
 
-/// One thread replaces a range again and again; others read it all the time and see zeros or what it wrote, never nothing.
+/// Runs `replace` beside threads that read the pages from `at` on all the time.
+fn beside_readers(space: &'static Space, at: usize, pages: usize, replace: impl FnOnce()) {
+    let is_done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for mine in 1..=2 {
+            let is_done = &is_done;
+            scope.spawn(move || {
+                ctx(space);
+                let (mut random, mut last) = (Random(mine), 0u64);
+                while !is_done.load(Relaxed) {
+                    // SAFETY: inside the mapping, whichever that is now.
+                    let seen = unsafe { ((at + random.below(pages) * PAGE) as *const u64).read_volatile() };
+                    assert!(seen == 0 || seen >= last, "{seen} after {last}");
+                    last = seen.max(last);
+                }
+                leave(space);
+            });
+        }
+        replace();
+        is_done.store(true, Relaxed);
+    });
+}
+
+fn page_out(space: &'static Space, at: usize, pages: usize) {
+    let args = [at as u64, (pages * PAGE) as u64, libc::MADV_PAGEOUT as u64, 0, 0, 0];
+    assert_eq!(space.madvise(ctx(space), args), 0);
+}
+
+/// Writes `value` to each page, has all go out, and checks that each page is known to Ebb and keeps its value.
+fn check_kept(space: &'static Space, at: usize, pages: usize, value: u64) {
+    let word = |page: usize| (at + page * PAGE) as *mut u64;
+    for page in 0..pages {
+        // SAFETY: inside the mapping.
+        unsafe {
+            assert_eq!(word(page).read_volatile(), 0, "page {page} has old content");
+            word(page).write_volatile(value);
+        }
+        assert!(space.has_content(at + page * PAGE), "Ebb does not know of page {page}");
+    }
+    page_out(space, at, pages);
+    // SAFETY: as above.
+    (0..pages).for_each(|page| assert_eq!(unsafe { word(page).read_volatile() }, value, "page {page}"));
+}
+
+/// One thread replaces a range again and again; others read it all the time. What they read while the kernel has the new mapping
+/// and Ebb does not know of it yet must not become a page that nobody knows.
 #[test]
 fn a_range_that_is_replaced_can_be_read_meanwhile() {
     const PAGES: usize = 40;
-    let at = {
-        let _turn = one_at_a_time();
-        let space = space(RAM, force());
-        let at = map(space, (PAGES + 2) * PAGE) as usize + PAGE;
-        leave(space);
-        at
-    };
-    let is_done = AtomicBool::new(false);
-    under_pressure(|space, mine| {
-        let word = |page: usize| (at + page * PAGE) as *mut u64;
-        if mine == 0 {
-            for round in 1..3000u64 {
-                mmap(space, at, PAGES, RW);
-                for page in 0..PAGES {
-                    // SAFETY: inside the mapping.
-                    unsafe {
-                        assert_eq!(word(page).read_volatile(), 0);
-                        word(page).write_volatile(round);
-                    }
-                }
-            }
-            is_done.store(true, Relaxed);
-            return;
-        }
-        let (mut random, mut last) = (Random(mine as u64), 0u64);
-        while !is_done.load(Relaxed) {
-            // SAFETY: inside the mapping.
-            let seen = unsafe { word(random.below(PAGES)).read_volatile() };
-            assert!(seen == 0 || seen >= last, "{seen} after {last}");
-            last = seen.max(last);
+    let _turn = one_at_a_time();
+    let space = space(RAM, force());
+    let at = map(space, (PAGES + 2) * PAGE) as usize + PAGE;
+    beside_readers(space, at, PAGES, || {
+        for round in 1..3000u64 {
+            mmap(space, at, PAGES, RW);
+            check_kept(space, at, PAGES, round);
         }
     });
-    let space = space(RAM, force());
+    check_protections(space);
     unmap(space, (at - PAGE) as *mut u8, (PAGES + 2) * PAGE);
+    space.validate().expect("consistent");
+    leave(space);
+}
+
+/// The same for a range that reaches into a GiB where nothing was managed before.
+#[test]
+fn a_replacement_may_reach_beyond_what_is_managed() {
+    const PAGES: usize = 40;
+    const TURNS: usize = 100;
+    const GIB: usize = 1 << 30;
+    let _turn = one_at_a_time();
+    let space = space(RAM, force());
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    // SAFETY: a new mapping, which Ebb does not manage.
+    let reserved = unsafe { libc::mmap(std::ptr::null_mut(), (2 * TURNS + 2) * GIB, NONE, flags, -1, 0) };
+    assert_ne!(reserved, libc::MAP_FAILED);
+    let base = (reserved as usize).next_multiple_of(GIB);
+    for turn in 0..TURNS {
+        let at = base + (2 * turn + 1) * GIB - PAGES * PAGE;
+        mmap(space, at, PAGES, RW);
+        beside_readers(space, at, PAGES, || {
+            mmap(space, at, PAGES + 1, RW);
+            check_kept(space, at, PAGES + 1, turn as u64 + 1);
+        });
+        unmap(space, at as *mut u8, (PAGES + 1) * PAGE);
+    }
+    // SAFETY: the mapping made above.
+    assert_eq!(unsafe { libc::munmap(reserved, (2 * TURNS + 2) * GIB) }, 0);
+    leave(space);
+}
+
+/// A mapping that Ebb does not manage takes the place of one that it does, and the other way round. Readers notice nothing.
+#[test]
+fn memory_that_ebb_does_not_manage_may_take_the_place_of_managed_memory() {
+    const PAGES: usize = 40;
+    let _turn = one_at_a_time();
+    let space = space(RAM, force());
+    let at = map(space, (PAGES + 2) * PAGE) as usize + PAGE;
+    beside_readers(space, at, PAGES, || {
+        for round in 1..3000 {
+            let kind = if round % 2 == 0 { libc::MAP_PRIVATE } else { libc::MAP_SHARED };
+            let flags = (kind | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED) as u64;
+            let args = [at as u64, (PAGES * PAGE) as u64, RW as u64, flags, u64::MAX, 0];
+            assert!(space.mmap(ctx(space), args) > 0);
+        }
+    });
+    check_protections(space);
+    unmap(space, (at - PAGE) as *mut u8, (PAGES + 2) * PAGE);
+    leave(space);
+}
+
+/// A call over a hole fails as without Ebb, and leaves alone what another thread maps into the hole meanwhile.
+#[test]
+fn what_others_map_into_a_hole_of_a_range_is_theirs() {
+    const PAGES: usize = 16;
+    let _turn = one_at_a_time();
+    let space = space(RAM, force());
+    let at = map(space, 2 * PAGES * PAGE) as usize;
+    let hole = at + PAGES * PAGE;
+    unmap(space, hole as *mut u8, PAGES * PAGE);
+    let is_done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let is_done = &is_done;
+        scope.spawn(move || {
+            while !is_done.load(Relaxed) {
+                let args = [at as u64, (2 * PAGES * PAGE) as u64, RW as u64, 0, 0, 0];
+                let result = space.mprotect(ctx(space), libc::SYS_mprotect as u32, args);
+                assert!(result == 0 || result == -(libc::ENOMEM as i64), "{result}");
+            }
+            leave(space);
+        });
+        for _ in 0..10_000 {
+            let noreplace = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
+            let args = [hole as u64, (PAGES * PAGE) as u64, RW as u64, noreplace as u64, u64::MAX, 0];
+            assert_eq!(space.mmap(ctx(space), args), hole as i64);
+            let mut found = None;
+            space.for_each_range(|start, end, prot| {
+                if start <= hole && hole < end {
+                    found = Some(prot);
+                }
+            });
+            assert_eq!(found, Some(RW as u32));
+            unmap(space, hole as *mut u8, PAGES * PAGE);
+        }
+        is_done.store(true, Relaxed);
+    });
+    unmap(space, at as *mut u8, PAGES * PAGE);
     leave(space);
 }
 

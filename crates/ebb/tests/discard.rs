@@ -6,7 +6,8 @@ mod harness;
 
 use ebb::Space;
 use harness::{Random, check, ctx, fill, force, leave, map, space, unmap};
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 
 const RAM: u64 = 16 << 20;
 const PAGE: usize = 4096;
@@ -120,6 +121,67 @@ fn pages_given_up_while_others_write_them_hold_nothing_old() {
     (0..SHARED).for_each(|page| check(at as *mut u8, page, 0, 0));
     space.validate().expect("consistent");
     unmap(space, at as *mut u8, SHARED * PAGE);
+    leave(space);
+}
+
+/// Part of the range was never touched. Whoever has seen that a page was given up, and then writes to it, finds what it wrote: no
+/// page is given up twice.
+#[test]
+fn a_call_gives_each_page_up_once() {
+    const UNIT: usize = 512 * PAGE;
+    const TOUCHED: usize = 32;
+    const TURNS: usize = 1500;
+    let space = space(RAM, force());
+    let (begun, over, seen) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        let (begun, over, seen) = (&begun, &over, &seen);
+        scope.spawn(move || {
+            ctx(space);
+            let mut last = 0;
+            for _ in 0..TURNS {
+                let at = loop {
+                    match begun.load(SeqCst) {
+                        at if at != last => break at,
+                        _ => std::thread::yield_now(),
+                    }
+                };
+                // SAFETY: a word of the mapping.
+                let word = unsafe { &*(at as *const AtomicU64) };
+                let mut is_written = false;
+                while !is_written && over.load(SeqCst) != at {
+                    is_written = word.compare_exchange(0, 7, SeqCst, SeqCst).is_ok();
+                }
+                last = at;
+                seen.store(at | is_written as usize, SeqCst);
+            }
+            leave(space);
+        });
+        let mut before: *mut u8 = std::ptr::null_mut();
+        for _ in 0..TURNS {
+            let map = map(space, 3 * UNIT);
+            let at = (map as usize).next_multiple_of(UNIT) + UNIT - TOUCHED * PAGE;
+            // SAFETY: inside the mapping.
+            (0..TOUCHED).for_each(|page| unsafe { ((at + page * PAGE) as *mut u64).write_volatile(1) });
+            begun.store(at, SeqCst);
+            assert_eq!(discard(space, at as *mut u8, 0, TOUCHED + 1, libc::MADV_DONTNEED), 0);
+            over.store(at, SeqCst);
+            let is_written = loop {
+                match seen.load(SeqCst) {
+                    word if word & !1 == at => break word & 1 != 0,
+                    _ => std::thread::yield_now(),
+                }
+            };
+            // SAFETY: as above.
+            let found = unsafe { (at as *const u64).read_volatile() };
+            assert_eq!(found, if is_written { 7 } else { 0 });
+            // One stays, so that the next has another address.
+            if !before.is_null() {
+                unmap(space, before, 3 * UNIT);
+            }
+            before = map;
+        }
+        unmap(space, before, 3 * UNIT);
+    });
     leave(space);
 }
 

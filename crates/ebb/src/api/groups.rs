@@ -124,7 +124,7 @@ impl Space {
     /// The group of the managed page at `addr`; none when the page is not managed.
     pub fn group_of(&self, ctx: &ThreadCtx, addr: usize) -> Option<GroupId> {
         let inside = self.threads.enter(ctx);
-        let id = self.regions.find(&inside, addr).map(|region| self.groups.id(region.group));
+        let id = self.regions.find_any(&inside, addr).map(|region| self.groups.id(region.group));
         drop(inside);
         id
     }

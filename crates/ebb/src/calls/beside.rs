@@ -40,17 +40,8 @@ pub(crate) struct New<'a> {
     pub group: &'a dyn Fn(&Held) -> Option<Index>,
 }
 
-/// The outcome of a call.
-pub(crate) enum Done {
-    /// The kernel's answer.
-    Answer(Result<u64, Errno>),
-    /// The kernel has answered, but the new mapping is still to be managed, with the gate closed.
-    Unmanaged(Result<u64, Errno>),
-    /// Nothing was done: the call needs the gate closed.
-    Refused,
-}
-
-/// Performs a call that unmaps `[start, end)`, or maps something there in place of what there was.
+/// Performs a call that unmaps `[start, end)`, or maps something there in place of what there was. None if the call needs the gate
+/// closed: nothing was done then.
 ///
 /// # Safety
 /// `call` is the program's own, and touches nothing that is managed outside the range.
@@ -60,19 +51,29 @@ pub(crate) unsafe fn replace(
     (start, end): (usize, usize),
     new: Option<New<'_>>,
     call: impl FnOnce() -> Result<u64, Errno>,
-) -> Done {
+) -> Option<Result<u64, Errno>> {
     let mut inside = space.threads.enter(ctx);
+    let new = match new {
+        Some(new) => Some(Region { start, end, attr: new.attr, group: (new.group)(&inside)? }),
+        None => None,
+    };
+    if new.is_some() && !space.table.cover_beside(&inside, start, end) {
+        return None;
+    }
     if !space.regions.begin_hiding() || !begin(space, &mut inside, start, end, Attr::hidden) {
         space.regions.end_hiding();
-        return Done::Refused;
+        return None;
     }
     space.threads.wait_for_earlier(&mut inside);
     let result = call();
-    let mut region = None;
     if result.is_ok() {
         drop_hidden(space, &inside, start, end);
         space.threads.requests.trim(start as u64, end as u64);
-        region = new.and_then(|new| prepare(space, &inside, start, end, new));
+        // A failure leaves the new mapping to the kernel.
+        let region = new.filter(|_| mapping::register(space, start, end));
+        if region.is_some() {
+            mapping::empty_new(start, end);
+        }
         finish(space, &mut inside, |regions| {
             regions.end_with_removal(start, end);
             if let Some(region) = region {
@@ -85,7 +86,7 @@ pub(crate) unsafe fn replace(
     space.regions.end_hiding();
     drop(inside);
     books::note_books_used(space, ctx);
-    if result.is_ok() && new.is_some() && region.is_none() { Done::Unmanaged(result) } else { Done::Answer(result) }
+    Some(result)
 }
 
 /// Performs a call that changes the protection of `[start, end)`. `after` says what the attributes are after the kernel's answer.
@@ -130,7 +131,16 @@ pub(crate) fn manage(space: &Space, inside: &mut Inside<'_>, start: usize, end: 
     // What is known of the place belongs to a mapping that is gone, or about to go.
     let is_known =
         space.regions.first_in_any(inside, start, end).is_some() || discard::first_content(space, start, end).is_some();
-    let Some(region) = (!is_known).then(|| prepare(space, inside, start, end, new)).flatten() else { return false };
+    let Some(group) = (new.group)(inside) else { return false };
+    if is_known
+        || start >= end
+        || end > ADDR_END
+        || !space.table.cover_beside(inside, start, end)
+        || !mapping::register(space, start, end)
+    {
+        return false;
+    }
+    let region = Region { start, end, attr: new.attr, group };
     space.threads.change_regions(&space.regions, inside, |regions| {
         let is_free = regions.first_in(start, end).is_none();
         if is_free {
@@ -138,16 +148,6 @@ pub(crate) fn manage(space: &Space, inside: &mut Inside<'_>, start: usize, end: 
         }
         is_free
     })
-}
-
-/// Makes ready all that a managed range needs beside its region, which it returns. None if that fails, or needs the gate closed.
-fn prepare(space: &Space, held: &Held, start: usize, end: usize, new: New<'_>) -> Option<Region> {
-    let group = (new.group)(held)?;
-    let is_ready = start < end
-        && end <= ADDR_END
-        && space.table.cover_beside(held, start, end)
-        && mapping::register(space, start, end);
-    is_ready.then_some(Region { start, end, attr: new.attr, group })
 }
 
 fn begin(space: &Space, inside: &mut Inside<'_>, start: usize, end: usize, f: impl Fn(Attr) -> Attr) -> bool {

@@ -30,8 +30,10 @@ enum Step {
     To(usize),
     /// Another thread is busy with the page at this address.
     Busy(usize),
-    /// The call needs the gate closed.
+    /// The rest of the call needs the gate closed.
     Refused,
+    /// The kernel has refused.
+    Failed(Errno),
 }
 
 /// Performs madvise(2) with arguments `a`, which give the content of `range` up; the kernel's answer. `is_range` is false if the
@@ -40,15 +42,25 @@ enum Step {
 /// MADV_FREE lets the kernel drop the content later. Ebb drops it now: the next touch reads zero.
 pub(crate) fn discard(space: &Space, ctx: &ThreadCtx, range: Range<usize>, is_range: bool, a: [u64; 6]) -> i64 {
     let advice = if a[2] == g::MADV_FREE as u64 { g::MADV_DONTNEED } else { a[2] as u32 };
-    if is_range && try_discard(space, ctx, range.clone(), advice) {
-        return 0;
+    let mut a = [a[0], a[1], advice as u64, 0, 0, 0];
+    let mut range = range;
+    if is_range {
+        match try_discard(space, ctx, range.clone(), advice) {
+            Ok(end) if end >= range.end => return 0,
+            // What is done is not done again: others may have written there since.
+            Ok(end) => {
+                (a[0], a[1]) = (end as u64, (range.end - end) as u64);
+                range.start = end;
+            }
+            Err(e) => return mapping::raw(Err(e)),
+        }
     }
     space.exclusive(|exclusive| {
         if has_from_file(space, exclusive, range.start, range.end) {
             return -(linux_raw_sys::errno::EINVAL as i64);
         }
         // SAFETY: the program gives the content up.
-        let result = unsafe { mapping::kernel(g::__NR_madvise, [a[0], a[1], advice as u64, 0, 0, 0]) };
+        let result = unsafe { mapping::kernel(g::__NR_madvise, a) };
         let mut at = range.start;
         while let Some(r) = space.regions.first_in(exclusive, at, range.end) {
             let (first, last) = (r.start.max(at), r.end.min(range.end));
@@ -76,9 +88,8 @@ fn has_from_file(space: &Space, held: &Held, start: usize, end: usize) -> bool {
     false
 }
 
-/// Gives up the content of `range`, beside other threads. False if that needs the gate closed: the whole call is still to be
-/// made then.
-fn try_discard(space: &Space, ctx: &ThreadCtx, range: Range<usize>, advice: u32) -> bool {
+/// Gives up the content of `range`, beside other threads. Returns how far it has come. The rest needs the gate closed.
+fn try_discard(space: &Space, ctx: &ThreadCtx, range: Range<usize>, advice: u32) -> Result<usize, Errno> {
     let mut call = Call { space, advice, end: range.end, freed_slots: 0 };
     let mut at = range.start;
     while at < call.end {
@@ -87,7 +98,8 @@ fn try_discard(space: &Space, ctx: &ThreadCtx, range: Range<usize>, advice: u32)
         drop(inside);
         match step {
             Step::To(next) => at = next,
-            Step::Refused => return false,
+            Step::Refused => return Ok(at),
+            Step::Failed(e) => return Err(e),
             Step::Busy(page) => {
                 if let Some(word) = space.table.word(page) {
                     waiting("page", || word.wait_while_busy());
@@ -101,7 +113,7 @@ fn try_discard(space: &Space, ctx: &ThreadCtx, range: Range<usize>, advice: u32)
         drop(inside);
     }
     books::note_books_used(space, ctx);
-    true
+    Ok(at)
 }
 
 /// A call that is under way.
@@ -119,10 +131,14 @@ impl Call<'_> {
         if region.attr.is_from_file() {
             return Step::Refused;
         }
-        // A claim would give memory to the words of a unit that was never touched.
+        // A claim would give memory to the words of a unit that was never touched. There is nothing to give up, but only the
+        // kernel knows whether it refuses the range because that is locked.
         let (unit, unit_end) = self.space.table.used_unit(at);
         let word = unit.filter(|unit| unit.is_charged()).and_then(|_| self.space.table.word(at));
-        let Some(word) = word else { return Step::Refused };
+        let Some(word) = word else {
+            let end = unit_end.min(self.end).min(region.end);
+            return if self.space.kernel.has_locked() { Step::Refused } else { Step::To(end) };
+        };
         let state = word.load();
         let limit = self.end.min(region.end).min(unit_end).min(at + RUN_MAX * PAGE);
         let mut states = [state; RUN_MAX];
@@ -152,7 +168,7 @@ impl Call<'_> {
                 word.finish(now);
             }
         }
-        if result.is_ok() { Step::To(first + states.len() * PAGE) } else { Step::Refused }
+        result.map_or_else(Step::Failed, |()| Step::To(first + states.len() * PAGE))
     }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::base::PAGE;
 use crate::base::uapi::{self, Errno};
+use crate::calls::madvise::MADV_DONTNEED_LOCKED;
 use crate::groups::cost::Cost;
 use crate::groups::table::Index;
 use crate::memory::region::{Attr, Region};
@@ -66,6 +67,17 @@ pub(crate) fn manage(
     }
     space.regions.insert(exclusive, Region { start, end, attr, group });
     true
+}
+
+/// Empties a mapping that has replaced another, which other threads may have used all the time, once it is registered.
+///
+/// What they have done to it before, the kernel has served, unseen. That counts as done to the old mapping: a page that Ebb does
+/// not know of would be lost to the next sweep.
+pub(crate) fn empty_new(start: usize, end: usize) {
+    // The first is unknown before Linux 5.18.
+    if uapi::madvise(start, end - start, MADV_DONTNEED_LOCKED).is_err() {
+        let _ = uapi::madvise(start, end - start, g::MADV_DONTNEED);
+    }
 }
 
 /// Registers a range with the kernel. False when the kernel refuses.

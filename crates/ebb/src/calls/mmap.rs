@@ -1,12 +1,11 @@
 //! Calls that make, move, change and end mappings.
 //!
-//! A call that changes managed memory runs with the gate closed, the kernel's part first. If the kernel refuses,
-//! nothing is lost, and nobody can look at a page between the two parts. Each function returns what the system call
-//! returned: a value, or a negative errno.
+//! Most calls run beside other threads: see [`beside`]. The others run with the gate closed, the kernel's part first. If the
+//! kernel refuses, nothing is lost. Each function returns what the system call returned: a value, or a negative errno.
 
 use crate::base::PAGE;
 use crate::base::uapi::{self, Errno};
-use crate::calls::beside::{self, Done, New};
+use crate::calls::beside::{self, New};
 use crate::calls::madvise::MADV_DONTNEED_LOCKED;
 use crate::calls::mapping::{self, MREMAP_FIXED};
 use crate::calls::{requests, widen};
@@ -69,18 +68,12 @@ fn map(space: &Space, ctx: &ThreadCtx, a: [u64; 6], group: impl Fn(&Held) -> Opt
     let new = manageable.then_some(New { attr: Attr::from_prot(prot), group: &group });
     let range = range(a[0], a[1]).filter(|_| fixed);
     // SAFETY: the program's call; what it replaces is hidden from others, and dropped.
-    let done =
-        range.map(|range| unsafe { beside::replace(space, ctx, range, new, || mapping::kernel(g::__NR_mmap, b)) });
-    match done {
-        Some(Done::Answer(result)) => {
-            if result.is_err() {
-                space.exclusive(|exclusive| mapping::forget_holes(space, exclusive, a[0] as usize, len));
-            }
-            return Some(mapping::raw(result));
+    let replace = |at| unsafe { beside::replace(space, ctx, at, new, || mapping::kernel(g::__NR_mmap, b)) };
+    if let Some(result) = range.and_then(replace) {
+        if result.is_err() {
+            space.exclusive(|exclusive| mapping::forget_holes(space, exclusive, a[0] as usize, len));
         }
-        Some(Done::Unmanaged(result)) => return Some(manage_alone(space, result, len, new)),
-        // The place is free, as far as anybody knows.
-        None | Some(Done::Refused) => {}
+        return Some(mapping::raw(result));
     }
     if !fixed {
         let mut inside = space.threads.enter(ctx);
@@ -101,8 +94,8 @@ fn map(space: &Space, ctx: &ThreadCtx, a: [u64; 6], group: impl Fn(&Held) -> Opt
         if let Ok(at) = result {
             let (start, end) = (at as usize, at as usize + len);
             mapping::forget(space, exclusive, start, end);
-            if manageable {
-                mapping::manage(space, exclusive, start, end, Attr::from_prot(prot), group);
+            if manageable && mapping::manage(space, exclusive, start, end, Attr::from_prot(prot), group) {
+                mapping::empty_new(start, end);
             }
         } else {
             mapping::forget_holes(space, exclusive, a[0] as usize, len);
@@ -143,9 +136,8 @@ impl Space {
         }
         let range = range(a[0], a[1]);
         // SAFETY: the program's call; what it unmaps is hidden from others, and dropped.
-        let done =
-            range.map(|at| unsafe { beside::replace(self, ctx, at, None, || mapping::kernel(g::__NR_munmap, a)) });
-        if let Some(Done::Answer(result)) = done {
+        let unmap = |at| unsafe { beside::replace(self, ctx, at, None, || mapping::kernel(g::__NR_munmap, a)) };
+        if let Some(result) = range.and_then(unmap) {
             return mapping::raw(result);
         }
         self.exclusive(|exclusive| {
@@ -383,7 +375,15 @@ fn grow_break(space: &Space, ctx: &ThreadCtx, a: [u64; 6]) -> Option<i64> {
         new != a[0] as usize || new_end == old_end || beside::manage(space, &mut inside, old_end, new_end, added);
     drop(inside);
     if !is_managed {
-        manage_alone(space, Ok(old_end as u64), new_end - old_end, Some(added));
+        // Another thread may have moved the break back meanwhile.
+        space.exclusive(|exclusive| {
+            // SAFETY: asks for the current break only.
+            let end = unsafe { mapping::kernel(g::__NR_brk, [0; 6]) }.unwrap_or(0) as usize;
+            if mapping::page_up(end) >= new_end {
+                mapping::forget(space, exclusive, old_end, new_end);
+                mapping::manage(space, exclusive, old_end, new_end, added.attr, tally::thread_group(exclusive, ctx));
+            }
+        });
     }
     books::note_books_used(space, ctx);
     Some(new as i64)

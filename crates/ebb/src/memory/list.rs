@@ -129,18 +129,25 @@ impl List {
     }
 
     /// Changes the attributes of `[start, end)` by `f` for the time of a call beside other threads. False if such a call changes
-    /// some of the range already, if there is nothing to change, or if there is no room.
+    /// some of the range already, if the range has a hole, in which others might map something meanwhile, or if there is no room.
     #[must_use]
     pub fn begin_change(&mut self, start: usize, end: usize, f: impl Fn(Attr) -> Attr) -> bool {
-        let all = self.all();
-        let mut met = all[self.index(start)..].iter().take_while(|r| r.start < end).peekable();
-        met.peek().is_some() && !met.any(|r| r.attr.is_changing()) && self.change(start, end, f)
+        let mut at = start;
+        for region in &self.all()[self.index(start)..] {
+            if at >= end {
+                break;
+            }
+            if region.start > at || region.attr.is_changing() {
+                return false;
+            }
+            at = region.end;
+        }
+        at >= end && self.change(start, end, f)
     }
 
     /// Ends what [`Self::begin_change`] began for the same range: changes the attributes by `f`. Adds no regions.
     pub fn end_change(&mut self, start: usize, end: usize, f: impl Fn(Attr) -> Attr) {
         self.edit_all(|region| {
-            // What came between the parts of the range meanwhile is another's.
             if start <= region.start && region.end <= end && region.attr.is_changing() {
                 region.attr = f(region.attr).settled();
             }

@@ -1,13 +1,13 @@
 //! The region table: which ranges of the address space Ebb manages, and with what protection.
 //!
-//! Threads inside the gate read it without a lock. A change that takes nothing away from anybody publishes a new version
-//! beside them; every other change closes the gate.
+//! Threads inside the gate read it without a lock. Most calls publish a new version beside them, see [`crate::calls::beside`]. A
+//! change in place needs the gate closed.
 
 use crate::base::uapi::Errno;
 use crate::groups::table::Index;
 use crate::memory::list::{self, List};
 use crate::protocols::gate::{Exclusive, Gate, GateFlag, Held, Inside};
-use crate::protocols::primitive::{AtomicU32, Ordering, waiting, yield_now};
+use crate::protocols::primitive::{AtomicU32, AtomicU64, Ordering, spin, wait_on, waiting, wake_all, yield_now};
 use crate::protocols::versions::Versions;
 use core::cell::UnsafeCell;
 use ebb_sync::Lock;
@@ -27,6 +27,8 @@ const VERSIONS: usize = 64;
 const SHORT_MAX: usize = 1024;
 /// Most calls under way that hide a range. Each may add a region when it ends.
 const HIDING_MAX: usize = 1024;
+/// Turns of spinning before a thread that waits for such a call sleeps: a few microseconds.
+const HIDING_SPINS: u32 = 120;
 /// Regions that one change adds at most.
 const CHANGE_ROOM: usize = 4;
 
@@ -208,6 +210,9 @@ pub struct Regions {
     changes: Lock<(), RegionsLock>,
     /// Calls under way that hide, or are about to.
     hiding: AtomicU32,
+    /// Counts those that have ended, for whoever waits for one.
+    ended: AtomicU64,
+    waiters: AtomicU32,
 }
 
 // SAFETY: the tokens say that lists are read inside the gate. One changes with the gate closed, or while it is free and the
@@ -230,7 +235,14 @@ impl Regions {
             return Err(e);
         }
         let lists = lists.map(|list| list.expect("none failed"));
-        Ok(Self { lists, versions: Versions::default(), changes: Lock::new(()), hiding: AtomicU32::new(0) })
+        Ok(Self {
+            lists,
+            versions: Versions::default(),
+            changes: Lock::new(()),
+            hiding: AtomicU32::new(0),
+            ended: AtomicU64::new(0),
+            waiters: AtomicU32::new(0),
+        })
     }
 
     /// The current version.
@@ -349,25 +361,40 @@ impl Regions {
         self.list(held).first_in(start, end)
     }
 
-    /// True if some of `[start, end)` is hidden: for a caller that found nothing there.
-    pub fn is_hidden(&self, held: &Held, start: usize, end: usize) -> bool {
-        let all = self.all(held);
-        all[list::index(all, start)..].iter().take_while(|r| r.start < end).any(|r| r.attr.is_hidden())
-    }
-
-    /// True if anything may be hidden now. To be asked before the gate.
-    pub fn hides(&self) -> bool {
-        self.hiding.load(Ordering::SeqCst) != 0
-    }
-
     /// Counts a call that is about to hide. False if there are too many: [`Self::end_hiding`] is still due.
     pub fn begin_hiding(&self) -> bool {
         (self.hiding.fetch_add(1, Ordering::SeqCst) as usize) < HIDING_MAX
     }
 
-    /// Counts a call that no longer hides anything.
+    /// Counts a call that no longer hides anything, and wakes those that wait for one.
     pub fn end_hiding(&self) {
         self.hiding.fetch_sub(1, Ordering::SeqCst);
+        self.ended.fetch_add(1, Ordering::SeqCst);
+        if self.waiters.load(Ordering::SeqCst) > 0 {
+            wake_all(&self.ended);
+        }
+    }
+
+    /// Calls that no longer hide anything. To be asked before a look that may find something hidden.
+    pub fn ended_hidings(&self) -> u64 {
+        self.ended.load(Ordering::SeqCst)
+    }
+
+    /// Waits until a call no longer hides anything, if none has ended since there were `seen`; may return early. Outside the gate.
+    pub fn wait_for_hiding(&self, seen: u64) {
+        let wait = || {
+            for _ in 0..HIDING_SPINS {
+                if self.ended_hidings() != seen {
+                    return;
+                }
+                spin();
+            }
+            // Whoever ends a call counts it first, and then looks for waiters.
+            self.waiters.fetch_add(1, Ordering::SeqCst);
+            wait_on(&self.ended, seen);
+            self.waiters.fetch_sub(1, Ordering::SeqCst);
+        };
+        waiting("mapping", wait);
     }
 
     /// True when there is room for `n` more regions.
@@ -557,6 +584,7 @@ mod tests {
         let gate = Gate::default();
         let begin = |start, end| change_beside(&t, &gate, &[], |list| list.begin_change(start, end, Attr::hidden));
         assert!(!begin(30, 40), "there is nothing");
+        assert!(!begin(25, 45), "others may map something in between");
         assert!(begin(12, 14) && begin(14, 16), "side by side");
         assert!(!begin(13, 15) && !begin(5, 60));
         let hidden = RW.hidden().bits();
@@ -565,15 +593,12 @@ mod tests {
         let inside = alone();
         assert!(t.find(&inside, 13).is_none() && t.find_any(&inside, 13).is_some_and(|r| r.start == 12));
         assert_eq!(t.first_in(&inside, 12, 60).map(|r| r.start), Some(16));
-        assert!(t.is_hidden(&inside, 15, 40) && !t.is_hidden(&inside, 16, 60));
         assert!(change_beside(&t, &gate, &[], |list| {
-            list.insert(Region { start: 31, end: 33, attr: R, group: Index::ROOT });
             list.end_change(12, 14, |attr| attr);
-            list.end_with_removal(14, 40);
+            list.end_with_removal(14, 16);
             true
         }));
-        let parts = [(10, 14, 3), (16, 30, 3), (31, 33, 1), (40, 50, 3)].map(Some);
-        assert_eq!(list(&t)[..4], parts, "what others have there stays");
+        assert_eq!(list(&t)[..4], [Some((10, 14, 3)), Some((16, 30, 3)), Some((40, 50, 3)), None]);
     }
 
     #[test]

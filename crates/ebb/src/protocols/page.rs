@@ -10,7 +10,7 @@
 //! ```text
 //!  NONE ----first touch---> PRESENT --sweep--> STAGED --swap-out--> SWAPPED
 //!    ^                       ^   ^                |                    |
-//!    +---- discard (gate) ---+   +--- soft fault--+----- swap-in ------+      each arrow passes through BUSY
+//!    +-------- discard ------+   +--- soft fault--+----- swap-in ------+      each arrow passes through BUSY
 //! ```
 //!
 //! A present page can be *clean*: it was swapped in for reading, is mapped write-protected, and its swap slot still

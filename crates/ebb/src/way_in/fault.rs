@@ -7,7 +7,7 @@ use crate::pages::clean::{self, OPEN_MAX};
 use crate::pages::{books, stock};
 use crate::places::frames::{RUN_MAX, RUN_MIN};
 use crate::protocols::page::{State, Tag};
-use crate::protocols::primitive::{waiting, yield_now};
+use crate::protocols::primitive::waiting;
 use crate::space::Space;
 use crate::threads::ctx::{ThreadCtx, WINDOW_MAX};
 use crate::way_in::charged::{self, Brought, Charge};
@@ -210,7 +210,7 @@ fn serve(space: &Space, ctx: &ThreadCtx, page: usize, write: bool) -> (Fault, u6
     let tag = space.table.word(page).map_or(Tag::None, |word| word.load().tag());
     let next_window = window::window(space, ctx, page, tag == Tag::Swapped);
     let mut around = if tag == Tag::None && next_window == 0 { window::window_around(space, page) } else { 1 };
-    let (mut reclaimed, mut tries_move) = (0, true);
+    let (mut reclaimed, mut tries_move, mut was_hidden) = (0, true, false);
     let timed = |f: &mut dyn FnMut()| {
         let start = clock::cycles();
         f();
@@ -218,6 +218,7 @@ fn serve(space: &Space, ctx: &ThreadCtx, page: usize, write: bool) -> (Fault, u6
     };
     loop {
         let plan = Plan::new(space, page, write, next_window, around, tries_move);
+        let ended = space.regions.ended_hidings();
         if !charged::charge_ahead(space, ctx, plan.want) {
             around = 1;
             reclaimed += timed(&mut || reclaim::direct_reclaim(space, ctx, plan.want, plan.may_move));
@@ -227,8 +228,14 @@ fn serve(space: &Space, ctx: &ThreadCtx, page: usize, write: bool) -> (Fault, u6
             Attempt::Brought(brought, region, at) => (brought, region, at),
             Attempt::Again => continue,
             Attempt::Hidden => {
-                waiting("mapping", yield_now);
+                space.regions.wait_for_hiding(ended);
+                was_hidden = true;
                 continue;
+            }
+            // The instruction is made again, and the kernel knows what is there now. The page may have been taken out of
+            // Ebb's hands since the fault.
+            Attempt::NotManaged if was_hidden || spurious::is_first(space, ctx, page) => {
+                return (Fault::Resolved, reclaimed);
             }
             Attempt::NotManaged => return (Fault::NotManaged, reclaimed),
             Attempt::Opened => {

@@ -9,7 +9,7 @@ use crate::places::frames::RUN_MAX;
 use crate::protocols::gate::Exclusive;
 use crate::protocols::gate::Held;
 use crate::protocols::page::{State, Tag};
-use crate::protocols::primitive::{waiting, yield_now};
+use crate::protocols::primitive::waiting;
 use crate::space::Space;
 use crate::threads::ctx::{ThreadCtx, WINDOW_MAX};
 use crate::way_in::charged::{self, Brought, Charge};
@@ -150,14 +150,6 @@ fn managed_bytes(space: &Space, ctx: &ThreadCtx, addr: usize, len: usize) -> usi
     bytes
 }
 
-/// True if a call is about to replace some of the range.
-fn is_hidden(space: &Space, ctx: &ThreadCtx, start: usize, end: usize) -> bool {
-    let inside = space.threads.enter(ctx);
-    let is_hidden = space.regions.is_hidden(&inside, start, end);
-    drop(inside);
-    is_hidden
-}
-
 /// How far bringing in a range has come.
 struct Place {
     at: usize,
@@ -167,16 +159,29 @@ struct Place {
     is_plain: bool,
 }
 
-/// Passes over pages that are not managed or are present already. False if that used up the charge.
+/// Where passing over pages has ended.
+enum Passed {
+    /// At a page that must come in, or at the end.
+    All,
+    /// The charge is used up.
+    Charge,
+    /// At a mapping that a call is about to replace.
+    Hidden,
+}
+
+/// Passes over pages that are not managed or are present already.
 ///
 /// Opens present pages that are protected: the kernel may be about to write to them, and would run into the protection.
-fn pass_present(space: &Space, held: &Held, place: &mut Place, end: usize, charge: &mut Charge<'_>) -> bool {
+fn pass_present(space: &Space, held: &Held, place: &mut Place, end: usize, charge: &mut Charge<'_>) -> Passed {
     while place.at < end {
         if place.at >= place.region_end {
-            let Some(r) = space.regions.first_in(held, place.at, end) else {
+            let Some(r) = space.regions.first_in_any(held, place.at, end) else {
                 place.at = end;
                 break;
             };
+            if r.attr.is_hidden() {
+                return Passed::Hidden;
+            }
             *place =
                 Place { at: place.at.max(r.start), region_end: r.end, group: r.group, is_plain: r.attr.is_plain() };
         }
@@ -188,7 +193,7 @@ fn pass_present(space: &Space, held: &Held, place: &mut Place, end: usize, charg
             place.at += opened.pages * PAGE;
             charge.spend(sharing::use_charge(space, opened.broken, charge.left()));
             if charge.left() == 0 {
-                return false;
+                return Passed::Charge;
             }
         } else if state.is_open() {
             place.at += PAGE;
@@ -196,16 +201,13 @@ fn pass_present(space: &Space, held: &Held, place: &mut Place, end: usize, charg
             break;
         }
     }
-    true
+    Passed::All
 }
 
 impl Space {
     /// Brings in every managed page of the range. False if a page's content cannot be read.
     pub fn bring_in(&self, ctx: &ThreadCtx, addr: usize, len: usize) -> bool {
         let end = (addr + len).next_multiple_of(PAGE);
-        while self.regions.hides() && is_hidden(self, ctx, addr, end) {
-            waiting("mapping", yield_now);
-        }
         let mut place = Place { at: addr & !(PAGE - 1), region_end: 0, group: Index::ROOT, is_plain: false };
         let (mut force, mut no_move) = (false, usize::MAX);
         while place.at < end {
@@ -218,12 +220,20 @@ impl Space {
                 reclaim::direct_reclaim(self, ctx, want, false);
                 continue;
             }
+            let ended = self.regions.ended_hidings();
             let inside = self.threads.enter(ctx);
             let mut charge = Charge::take(self, ctx, &inside);
             // The regions may have changed since the last round.
             place.region_end = 0;
-            if !pass_present(self, &inside, &mut place, end, &mut charge) {
-                continue;
+            match pass_present(self, &inside, &mut place, end, &mut charge) {
+                Passed::All => {}
+                Passed::Charge => continue,
+                Passed::Hidden => {
+                    drop(charge);
+                    drop(inside);
+                    self.regions.wait_for_hiding(ended);
+                    continue;
+                }
             }
             if place.at >= end {
                 break;

@@ -31,6 +31,11 @@ pub(crate) fn spurious(space: &Space, ctx: &ThreadCtx, page: usize, write: bool)
     fault
 }
 
+/// True for the first of several faults in a row on a page that is no longer managed, but may have been when the fault was taken.
+pub(crate) fn is_first(space: &Space, ctx: &ThreadCtx, page: usize) -> bool {
+    space.table.may_be_managed(page) && ctx.spurious_addr.swap(page as u64, Relaxed) != page as u64
+}
+
 /// Looks for the cause of many faults on a present page: a busy lock in it, a leftover protection, or a page that the kernel
 /// lost.
 fn look_closer(space: &Space, held: &Held, page: usize, write: bool) -> Fault {

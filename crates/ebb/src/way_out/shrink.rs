@@ -22,14 +22,17 @@ pub(crate) fn release_all_unused(space: &Space, ctx: &ThreadCtx) {
     }
 }
 
+/// Most passes over unused slots at a time.
+const RELEASE_PASSES: usize = 16;
+
 /// Gives back what unused slots cost, after many were freed at once: in the background thread if that does such work.
 pub(crate) fn release_unused_soon(space: &Space, held: &Held) {
     if space.background.works {
         space.background.again.store(true, Ordering::SeqCst);
         space.background.kick_if(space, true);
     } else {
-        // The loop ends, because nothing is allocated meanwhile.
-        while space.swap.release_unused(held, &space.budget) > 0 {}
+        // A few passes are enough. Others may allocate and free meanwhile, so there might always be more.
+        let _ = (0..RELEASE_PASSES).find(|_| space.swap.release_unused(held, &space.budget) == 0);
     }
 }
 
