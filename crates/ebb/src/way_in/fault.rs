@@ -19,7 +19,7 @@ use crate::way_out::{group_reclaim, reclaim};
 /// The outcome of a fault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault {
-    /// The page is there; the instruction can go on.
+    /// The instruction can go on. The page is there, or is no longer Ebb's, and the kernel is to be asked again.
     Resolved,
     /// Ebb does not manage the page: the fault is the program's own.
     NotManaged,
