@@ -253,16 +253,24 @@ pub fn program_of(ebb: &Child) -> libc::pid_t {
     children(pid(ebb))[0]
 }
 
-/// A new terminal: the end of its keyboard and screen, and the end of its programs.
+/// A new terminal: the end of its keyboard and screen, and the end of its programs. No program that another test starts meanwhile
+/// inherits them.
 pub fn terminal() -> (fs::File, fs::File) {
     use std::os::fd::FromRawFd;
-    let (mut master, mut slave) = (-1, -1);
-    let none = std::ptr::null_mut();
-    // SAFETY: both results are whole, the optional arguments are left out, and the descriptors are new.
-    unsafe {
-        assert_eq!(libc::openpty(&mut master, &mut slave, none, none.cast(), none.cast()), 0);
-        (fs::File::from_raw_fd(master), fs::File::from_raw_fd(slave))
-    }
+    use std::os::unix::fs::OpenOptionsExt;
+    let mut name: [libc::c_char; 64] = [0; 64];
+    // SAFETY: the descriptor is new, and there is room for the name.
+    let master = unsafe {
+        let master = libc::posix_openpt(libc::O_RDWR | libc::O_NOCTTY | libc::O_CLOEXEC);
+        assert!(master >= 0);
+        assert_eq!(libc::grantpt(master) | libc::unlockpt(master), 0);
+        assert_eq!(libc::ptsname_r(master, name.as_mut_ptr(), name.len()), 0);
+        fs::File::from_raw_fd(master)
+    };
+    // SAFETY: the call above has ended the name with a zero.
+    let name = unsafe { std::ffi::CStr::from_ptr(name.as_ptr()) }.to_str().unwrap();
+    let slave = fs::File::options().read(true).write(true).custom_flags(libc::O_NOCTTY).open(name).unwrap();
+    (master, slave)
 }
 
 pub fn json(path: &Path) -> serde_json::Value {
