@@ -5,6 +5,7 @@ mod common;
 use common::{HOLD, House, Tree, is_root, json, kill, pid, program_of, wait_until};
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::Path;
 use std::time::Duration;
 
 const MIB: u64 = 1 << 20;
@@ -162,11 +163,14 @@ fn what_a_child_with_its_parents_descriptors_was_takes_no_place_when_it_has_ende
 
 /// How often the thread that looks from outside has waited.
 fn looks(ebb: i32) -> u64 {
-    let tasks = fs::read_dir(format!("/proc/{ebb}/task")).unwrap().flatten();
-    let watch = tasks
-        .map(|task| task.path())
-        .find(|task| fs::read_to_string(task.join("comm")).is_ok_and(|name| name == "ebb-watch\n"));
-    let status = fs::read_to_string(watch.unwrap().join("status")).unwrap();
+    let is_watch = |task: &Path| fs::read_to_string(task.join("comm")).is_ok_and(|name| name == "ebb-watch\n");
+    let watch = || {
+        let tasks = fs::read_dir(format!("/proc/{ebb}/task")).unwrap().flatten();
+        tasks.map(|task| task.path()).find(|task| is_watch(task))
+    };
+    // A thread has its name a moment after it is there.
+    wait_until("it looks", || watch().is_some());
+    let status = fs::read_to_string(watch().unwrap().join("status")).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:")).unwrap();
     line.trim().parse().unwrap()
 }
