@@ -5,7 +5,7 @@
 mod harness;
 
 use ebb::{GroupId, GroupLimits, Space};
-use harness::{Random, check, ctx, fill, force, leave, map, space, unmap};
+use harness::{Random, check, ctx, fill, force, leave, map, map_at, protect, space, unmap};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 const RAM: u64 = 16 << 20;
@@ -23,7 +23,7 @@ struct Mapping {
 
 impl Mapping {
     fn new(space: &'static Space, pages: usize) -> Self {
-        Self { at: mmap(space, 0, pages, RW), versions: vec![0; pages] }
+        Self { at: map_at(space, 0, pages, RW), versions: vec![0; pages] }
     }
 
     fn kind(page: usize) -> u64 {
@@ -45,19 +45,6 @@ impl Mapping {
         pages.clone().for_each(|page| fill(self.at as *mut u8, page, version, Self::kind(page)));
         self.versions[pages].fill(version);
     }
-}
-
-fn mmap(space: &'static Space, at: usize, pages: usize, prot: i32) -> usize {
-    let fixed = if at == 0 { 0 } else { libc::MAP_FIXED };
-    let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | fixed) as u64;
-    let got = space.mmap(ctx(space), [at as u64, (pages * PAGE) as u64, prot as u64, flags, u64::MAX, 0]);
-    assert!(got > 0, "mmap: {got}");
-    got as usize
-}
-
-fn protect(space: &'static Space, at: usize, pages: usize, prot: i32) {
-    let args = [at as u64, (pages * PAGE) as u64, prot as u64, 0, 0, 0];
-    assert_eq!(space.mprotect(ctx(space), libc::SYS_mprotect as u32, args), 0);
 }
 
 fn advise(space: &'static Space, at: usize, pages: usize, advice: i32) {
@@ -131,7 +118,7 @@ fn work(space: &'static Space, mine: usize) {
             }
             2 => {
                 let reserves = random.below(2) == 0;
-                mmap(space, start, n, if reserves { NONE } else { RW });
+                map_at(space, start, n, if reserves { NONE } else { RW });
                 if reserves {
                     protect(space, start, n, RW);
                 }

@@ -3,8 +3,7 @@
 #[allow(dead_code, reason = "each test uses its part")]
 mod harness;
 
-use ebb::Space;
-use harness::{Random, check, ctx, fill, force, leave, map, one_at_a_time, space, unmap};
+use harness::{Random, check, fill, force, leave, map, map_at, one_at_a_time, protect, space, unmap};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 const RAM: u64 = 16 << 20;
@@ -12,25 +11,12 @@ const PAGE: usize = 4096;
 const HEAP_PAGES: usize = 2 << 10;
 const GROWERS: u64 = 4;
 
-/// Reserves address space, at `at` in place of what is there, or anywhere.
-fn reserve(space: &'static Space, at: *mut u8, pages: usize) -> *mut u8 {
-    let fixed = if at.is_null() { 0 } else { libc::MAP_FIXED };
-    let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | fixed) as u64;
-    let got = space.mmap(ctx(space), [at as u64, (pages * PAGE) as u64, 0, flags, u64::MAX, 0]);
-    assert!(got > 0, "mmap: {got}");
-    got as *mut u8
-}
-
-fn protect(space: &'static Space, at: *mut u8, first: usize, end: usize, prot: i32) {
-    let args = [at as u64 + (first * PAGE) as u64, ((end - first) * PAGE) as u64, prot as u64, 0, 0, 0];
-    assert_eq!(space.mprotect(ctx(space), libc::SYS_mprotect as u32, args), 0);
-}
-
 /// A heap that grows by a few pages, and now and then gives its end back.
 fn grow(seed: u64, rounds: usize) {
     const RW: i32 = libc::PROT_READ | libc::PROT_WRITE;
     let space = space(RAM, force());
-    let at = reserve(space, std::ptr::null_mut(), HEAP_PAGES);
+    let start = map_at(space, 0, HEAP_PAGES, libc::PROT_NONE);
+    let at = start as *mut u8;
     let mut random = Random(seed);
     let (mut used, mut version) = (0, vec![0u64; HEAP_PAGES]);
     for round in 1..=rounds as u64 {
@@ -38,13 +24,12 @@ fn grow(seed: u64, rounds: usize) {
         if used + step > HEAP_PAGES || random.below(200) == 0 {
             let kept = random.below(used + 1);
             if kept < used {
-                // SAFETY: inside the reservation.
-                reserve(space, unsafe { at.add(kept * PAGE) }, used - kept);
+                map_at(space, start + kept * PAGE, used - kept, libc::PROT_NONE);
             }
             used = kept;
             continue;
         }
-        protect(space, at, used, used + step, RW);
+        protect(space, start + used * PAGE, step, RW);
         for page in used..used + step {
             // SAFETY: just made accessible. What was given back reads as zeros.
             assert_eq!(unsafe { at.add(page * PAGE).cast::<u64>().read_volatile() }, 0);
@@ -56,9 +41,9 @@ fn grow(seed: u64, rounds: usize) {
         check(at, page, version[page], page as u64 % 7);
         // To read only and back is no growth: it closes the gate once.
         if random.below(50) == 0 {
-            protect(space, at, page, page + 1, libc::PROT_READ);
+            protect(space, start + page * PAGE, 1, libc::PROT_READ);
             check(at, page, version[page], page as u64 % 7);
-            protect(space, at, page, page + 1, RW);
+            protect(space, start + page * PAGE, 1, RW);
         }
     }
     (0..used).for_each(|page| check(at, page, version[page], page as u64 % 7));
@@ -99,18 +84,19 @@ fn heaps_that_grow_beside_each_other_lose_nothing() {
 fn the_first_page_of_a_step_is_there_at_once_and_no_other() {
     let _turn = one_at_a_time();
     let space = space(RAM, force());
-    let at = reserve(space, std::ptr::null_mut(), 64);
+    let start = map_at(space, 0, 64, libc::PROT_NONE);
+    let at = start as *mut u8;
     let is_there = |page: usize| {
         let mut byte = 0u8;
         // SAFETY: one byte for the page, which is inside the reservation.
         assert_eq!(unsafe { libc::mincore(at.add(page * PAGE).cast(), PAGE, &raw mut byte) }, 0);
         byte & 1 != 0
     };
-    protect(space, at, 0, 1, libc::PROT_READ | libc::PROT_WRITE);
+    protect(space, start, 1, libc::PROT_READ | libc::PROT_WRITE);
     assert!(!is_there(0), "nothing is in use yet");
     fill(at, 0, 1, 3);
     for page in (1..31).step_by(2) {
-        protect(space, at, page, page + 2, libc::PROT_READ | libc::PROT_WRITE);
+        protect(space, start + page * PAGE, 2, libc::PROT_READ | libc::PROT_WRITE);
         assert!(is_there(page), "page {page} is about to be used");
         assert!(!(page + 2..64).any(is_there), "nothing comes in that is not accessible");
         fill(at, page, 1, 3);

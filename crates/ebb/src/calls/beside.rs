@@ -72,7 +72,9 @@ pub(crate) unsafe fn replace(
         // A failure leaves the new mapping to the kernel.
         let region = new.filter(|_| mapping::register(space, start, end));
         if region.is_some() {
-            mapping::empty_new(start, end);
+            // What other threads have done to it by now, the kernel has served, unseen. That counts as done to the old
+            // mapping: a page that Ebb does not know of would be lost to the next sweep.
+            mapping::empty(start, end);
         }
         finish(space, &mut inside, |regions| {
             regions.end_with_removal(start, end);

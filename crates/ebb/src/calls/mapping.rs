@@ -8,7 +8,7 @@ use crate::groups::table::Index;
 use crate::memory::region::{Attr, Region};
 use crate::memory::table::ADDR_END;
 use crate::pages::tally::Tally;
-use crate::pages::{account, clean, sharing, stock};
+use crate::pages::{account, clean, kept, sharing, stock};
 use crate::places::swapspace::{folio_at, slot_of};
 use crate::protocols::gate::{Exclusive, Held};
 use crate::protocols::page::{State, Tag};
@@ -69,14 +69,19 @@ pub(crate) fn manage(
     true
 }
 
-/// Empties a mapping that has replaced another, which other threads may have used all the time, once it is registered.
-///
-/// What they have done to it before, the kernel has served, unseen. That counts as done to the old mapping: a page that Ebb does
-/// not know of would be lost to the next sweep.
-pub(crate) fn empty_new(start: usize, end: usize) {
-    // The first is unknown before Linux 5.18.
-    if uapi::madvise(start, end - start, MADV_DONTNEED_LOCKED).is_err() {
-        let _ = uapi::madvise(start, end - start, g::MADV_DONTNEED);
+/// Drops the pages that the kernel has put into a mapping that begins empty, locked or not.
+pub(crate) fn empty(start: usize, end: usize) {
+    let len = end - start;
+    if uapi::madvise(start, len, MADV_DONTNEED_LOCKED).is_ok() {
+        return;
+    }
+    // Before Linux 5.18, only unlocked memory can be dropped. So the part is unlocked and locked again, and is a
+    // mapping of its own from now on.
+    let is_locked = kept::is_locked(start, len);
+    let _ = uapi::munlock(start, len);
+    let _ = uapi::madvise(start, len, g::MADV_DONTNEED);
+    if is_locked {
+        let _ = uapi::mlock_on_fault(start, len);
     }
 }
 

@@ -4,19 +4,19 @@
 //! kernel refuses, nothing is lost. Each function returns what the system call returned: a value, or a negative errno.
 
 use crate::base::PAGE;
-use crate::base::uapi::{self, Errno};
+use crate::base::uapi::Errno;
 use crate::calls::beside::{self, New};
-use crate::calls::madvise::MADV_DONTNEED_LOCKED;
 use crate::calls::mapping::{self, MREMAP_FIXED};
 use crate::calls::{requests, widen};
 use crate::groups::names::{GroupError, GroupId};
 use crate::groups::table::Index;
 use crate::memory::region::{Attr, Region};
 use crate::memory::table::ADDR_END;
-use crate::pages::{books, clean, kept, tally};
+use crate::pages::{books, clean, tally};
 use crate::protocols::gate::{Exclusive, Held};
 use crate::space::Space;
 use crate::threads::ctx::ThreadCtx;
+use crate::way_in::fault;
 use linux_raw_sys::general as g;
 
 const MREMAP_MAYMOVE: u64 = 1;
@@ -95,7 +95,7 @@ fn map(space: &Space, ctx: &ThreadCtx, a: [u64; 6], group: impl Fn(&Held) -> Opt
             let (start, end) = (at as usize, at as usize + len);
             mapping::forget(space, exclusive, start, end);
             if manageable && mapping::manage(space, exclusive, start, end, Attr::from_prot(prot), group) {
-                mapping::empty_new(start, end);
+                mapping::empty(start, end);
             }
         } else {
             mapping::forget_holes(space, exclusive, a[0] as usize, len);
@@ -248,7 +248,9 @@ fn move_mapping(space: &Space, exclusive: &Exclusive<'_>, a: [u64; 6], region: R
     }
     mapping::forget(space, exclusive, new, new + new_len);
     if new_len > old_len {
-        empty_grown(new + old_len, new_len - old_len);
+        // The kernel fills what mremap adds if the mapping is locked, past the budget and the books. Instead, the pages come in
+        // when they are touched, as they do where a locked mapping grows in place.
+        mapping::empty(new + old_len, new + new_len);
     }
     if !mapping::manage(space, exclusive, new, new + new_len, attr, group)
         || !mapping::register_around(space, exclusive, new, new + new_len)
@@ -268,23 +270,6 @@ fn move_mapping(space: &Space, exclusive: &Exclusive<'_>, a: [u64; 6], region: R
         space.regions.remove(exclusive, old, old + old_len);
     }
     mapping::raw(result)
-}
-
-/// Drops the pages that the kernel has put into the part of a mapping that mremap added. The kernel fills this part if
-/// the mapping is locked, past the budget and the books. Instead, the pages come in when they are touched, as they do
-/// where a locked mapping grows in place.
-fn empty_grown(start: usize, len: usize) {
-    if uapi::madvise(start, len, MADV_DONTNEED_LOCKED).is_ok() {
-        return;
-    }
-    // Before Linux 5.18, only unlocked memory can be dropped. So the part is unlocked and locked again, and is a
-    // mapping of its own from now on.
-    let is_locked = kept::is_locked(start, len);
-    let _ = uapi::munlock(start, len);
-    let _ = uapi::madvise(start, len, g::MADV_DONTNEED);
-    if is_locked {
-        let _ = uapi::mlock_on_fault(start, len);
-    }
 }
 
 impl Space {
@@ -309,7 +294,8 @@ impl Space {
         let protect = |at| unsafe { beside::protect(self, ctx, at, || mapping::kernel(nr, a), after) };
         if let Some(result) = range(a[0], a[1]).and_then(protect) {
             if is_step && result.is_ok() {
-                widen::after_step(self, ctx, start);
+                // The program is about to use the first page, and this costs less than the fault.
+                fault::touch_ahead(self, ctx, start);
             }
             return mapping::raw(result);
         }

@@ -4,7 +4,6 @@ use crate::base::PAGE;
 use crate::protocols::page::Tag;
 use crate::space::Space;
 use crate::threads::ctx::ThreadCtx;
-use crate::way_in::fault;
 
 /// A call that adds at most so many pages to those in use is a step.
 const STEP_PAGES: usize = 16;
@@ -23,9 +22,4 @@ pub(crate) fn is_step(space: &Space, ctx: &ThreadCtx, start: usize, end: usize) 
         && space.table.word(before).is_some_and(|word| word.load().tag() == Tag::Present);
     drop(inside);
     is_step
-}
-
-/// Brings in the first page of a step, if there is room for it: that costs less than the fault.
-pub(crate) fn after_step(space: &Space, ctx: &ThreadCtx, start: usize) {
-    fault::touch_ahead(space, ctx, start);
 }

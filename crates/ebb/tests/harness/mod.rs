@@ -106,6 +106,21 @@ pub fn map(space: &'static Space, bytes: usize) -> *mut u8 {
     at as *mut u8
 }
 
+/// Maps `pages` managed pages: at `at` in place of what is there, or where the kernel finds room if that is 0.
+pub fn map_at(space: &'static Space, at: usize, pages: usize, prot: i32) -> usize {
+    let fixed = if at == 0 { 0 } else { libc::MAP_FIXED };
+    let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | fixed) as u64;
+    let got = space.mmap(ctx(space), [at as u64, (pages * PAGE) as u64, prot as u64, flags, u64::MAX, 0]);
+    assert!(got > 0, "mmap: {got}");
+    got as usize
+}
+
+/// Changes the protection of `pages` pages.
+pub fn protect(space: &'static Space, at: usize, pages: usize, prot: i32) {
+    let args = [at as u64, (pages * PAGE) as u64, prot as u64, 0, 0, 0];
+    assert_eq!(space.mprotect(ctx(space), libc::SYS_mprotect as u32, args), 0);
+}
+
 /// Unmaps managed memory.
 pub fn unmap(space: &'static Space, at: *mut u8, bytes: usize) {
     assert_eq!(space.munmap(ctx(space), [at as u64, bytes as u64, 0, 0, 0, 0]), 0);
