@@ -196,7 +196,7 @@ pub(crate) fn validate_groups(space: &Space, held: &Exclusive<'_>) -> Result<(),
             return Err("a group's parent is gone");
         }
         let mut sum = Cost::default();
-        for region in space.regions.all(held).iter().filter(|r| groups.is_within(r.group, group)) {
+        for region in space.regions.all(held).filter(|r| groups.is_within(r.group, group)) {
             space.table.for_each_content(region.start, region.end, |_, word| sum = sum.plus(Cost::of(word.load())));
         }
         let Node { ram, swap, staged, .. } = groups.node(group);

@@ -12,7 +12,7 @@ impl Space {
     /// Calls `f` with the start, the end and the protection (as for mprotect) of each managed range. Nobody changes them meanwhile.
     pub fn for_each_range(&self, mut f: impl FnMut(usize, usize, u32)) {
         self.exclusive(|exclusive| {
-            self.regions.all(exclusive).iter().for_each(|region| f(region.start, region.end, region.attr.prot()));
+            self.regions.all(exclusive).for_each(|region| f(region.start, region.end, region.attr.prot()));
         });
     }
 

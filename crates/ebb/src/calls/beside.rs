@@ -10,7 +10,8 @@
 //!    except for threads that store a staged page of it; these hold the page's claim.
 //! 4. It publishes the range as it is from now on.
 //!
-//! A call that only adds something makes the call of the kernel, and publishes.
+//! A call that only adds something makes the call of the kernel, and publishes. If its range borders on a region like the new one,
+//! it needs no new version: a bound of the current one moves.
 //!
 //! The caller stays inside from the first step to the last. So whoever closes the gate, to fork for instance, never meets a
 //! range that is half changed.
@@ -19,7 +20,7 @@ use crate::base::uapi::Errno;
 use crate::calls::{discard, mapping};
 use crate::groups::table::Index;
 use crate::memory::list::List;
-use crate::memory::region::{Attr, Region};
+use crate::memory::region::{self, Attr, Region};
 use crate::memory::table::ADDR_END;
 use crate::pages::books;
 use crate::pages::tally::Tally;
@@ -29,7 +30,6 @@ use crate::protocols::primitive::waiting;
 use crate::space::Space;
 use crate::threads::ctx::ThreadCtx;
 use crate::way_out::shrink;
-use core::cell::Cell;
 use ebb_slots::CLUSTER_SLOTS;
 
 /// What becomes of a range that is to be managed.
@@ -94,31 +94,27 @@ pub(crate) unsafe fn replace(
 /// Performs a call that changes the protection of `[start, end)`. `after` says what the attributes are after the kernel's answer.
 /// None if the call needs the gate closed.
 ///
-/// The call waits for nobody if it takes nothing away, in a range without content: no thread depends on what it read of such a
-/// range. Allocators grow their heaps like this, in reserved address space and page by page. An access while the call is under
-/// way may be refused or not, as without Ebb.
-///
 /// # Safety
 /// As for [`replace`].
 pub(crate) unsafe fn protect(
     space: &Space,
     ctx: &ThreadCtx,
     (start, end): (usize, usize),
-    call: impl FnOnce() -> Result<u64, Errno>,
+    call: impl Fn() -> Result<u64, Errno>,
     after: impl Fn(Result<u64, Errno>, Attr) -> Attr,
 ) -> Option<Result<u64, Errno>> {
     let mut inside = space.threads.enter(ctx);
-    let only_gains = Cell::new(true);
-    let guarded = |attr: Attr| {
-        only_gains.set(only_gains.get() && attr.only_gains(after(Ok(0), attr)));
-        attr.guarded()
-    };
-    if !begin(space, &mut inside, start, end, guarded) {
+    if let Some(seen) = space.regions.find(&inside, start).filter(|region| region.has(start, end)) {
+        let allowed = Region { start, end, attr: after(Ok(0), seen.attr), group: seen.group };
+        let gains = seen.attr != allowed.attr && !seen.attr.is_changing() && seen.attr.only_gains(allowed.attr);
+        if gains && discard::first_content(space, start, end).is_none() {
+            return Some(allow(space, ctx, inside, seen, allowed, call, after));
+        }
+    }
+    if !begin(space, &mut inside, start, end, Attr::guarded) {
         return None;
     }
-    if !only_gains.get() || discard::first_content(space, start, end).is_some() {
-        space.threads.wait_for_earlier(&mut inside);
-    }
+    space.threads.wait_for_earlier(&mut inside);
     let result = call();
     finish(space, &mut inside, |regions| {
         regions.end_change(start, end, |attr| after(result, attr));
@@ -126,6 +122,41 @@ pub(crate) unsafe fn protect(
     drop(inside);
     books::note_books_used(space, ctx);
     Some(result)
+}
+
+/// Performs a call that allows more than before in a range of one region that has no content.
+///
+/// It marks nothing and waits for nobody: no thread depends on what it read of such a range. Allocators grow their heaps like
+/// this, in reserved address space and page by page. An access while the call is under way may be refused or not, as without Ebb.
+fn allow(
+    space: &Space,
+    ctx: &ThreadCtx,
+    mut inside: Inside<'_>,
+    seen: Region,
+    allowed: Region,
+    call: impl Fn() -> Result<u64, Errno>,
+    after: impl Fn(Result<u64, Errno>, Attr) -> Attr,
+) -> Result<u64, Errno> {
+    let Region { start, end, attr, .. } = allowed;
+    let result = call();
+    let is_published = result.is_ok()
+        && (space.regions.widen_beside(&inside, allowed, Some(seen))
+            || space.threads.change_regions(&space.regions, &mut inside, |regions| {
+                region::is_still(regions, allowed, Some(seen)) && regions.change(start, end, |_| attr)
+            }));
+    drop(inside);
+    let result = match is_published {
+        true => result,
+        // The kernel has refused, or another call has changed some of the range. Nobody knows which of the two the kernel made
+        // first, so this one is made again.
+        false => space.exclusive(|exclusive| {
+            let result = if result.is_ok() { call() } else { result };
+            mapping::change_attributes(space, exclusive, start, end, |attr| after(result, attr));
+            result
+        }),
+    };
+    books::note_books_used(space, ctx);
+    result
 }
 
 /// Manages a range that the kernel has just mapped where nothing was. False if that needs the gate closed.
@@ -143,13 +174,14 @@ pub(crate) fn manage(space: &Space, inside: &mut Inside<'_>, start: usize, end: 
         return false;
     }
     let region = Region { start, end, attr: new.attr, group };
-    space.threads.change_regions(&space.regions, inside, |regions| {
-        let is_free = regions.first_in(start, end).is_none();
-        if is_free {
-            regions.insert(region);
-        }
-        is_free
-    })
+    space.regions.widen_beside(inside, region, None)
+        || space.threads.change_regions(&space.regions, inside, |regions| {
+            let is_free = region::is_still(regions, region, None);
+            if is_free {
+                regions.insert(region);
+            }
+            is_free
+        })
 }
 
 fn begin(space: &Space, inside: &mut Inside<'_>, start: usize, end: usize, f: impl Fn(Attr) -> Attr) -> bool {

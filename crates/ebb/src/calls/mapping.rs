@@ -217,8 +217,8 @@ pub(crate) fn forget_holes(space: &Space, exclusive: &Exclusive<'_>, start: usiz
 
 /// Gives a range attributes that no managed mapping has. False when that is not possible.
 pub(crate) fn mark(space: &Space, held: &Held, start: usize, len: usize) -> bool {
-    let taken = |r: &Region| r.attr.is_dontfork() && r.attr.is_wipeonfork() && r.attr.is_dontdump();
-    !space.regions.all(held).iter().any(taken)
+    let taken = |r: Region| r.attr.is_dontfork() && r.attr.is_wipeonfork() && r.attr.is_dontdump();
+    !space.regions.all(held).any(taken)
         && uapi::madvise(start, len, g::MADV_DONTFORK).is_ok()
         && uapi::madvise(start, len, g::MADV_WIPEONFORK).is_ok()
         && uapi::madvise(start, len, g::MADV_DONTDUMP).is_ok()

@@ -157,7 +157,7 @@ impl Space {
 
 /// Lets all locked pages be evicted again: after munlockall, and in fork's child, which inherits no locks.
 pub(crate) fn unlock_all(space: &Space, exclusive: &Exclusive<'_>) {
-    space.regions.all(exclusive).iter().for_each(|r| unlock(space, exclusive, r.start, r.end));
+    space.regions.all(exclusive).for_each(|r| unlock(space, exclusive, r.start, r.end));
     space.kernel.set_has_locked(false);
     space.kernel.staying.forget();
 }

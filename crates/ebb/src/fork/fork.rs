@@ -198,12 +198,11 @@ fn become_child(space: &Space, exclusive: &Exclusive<'_>, ctx: &ThreadCtx) -> Re
         file.inherit(&space.budget);
     }
     // Regions that the child does not have, or has empty, leave the books first.
-    while let Some(r) = space.regions.all(exclusive).iter().copied().find(|r| r.attr.is_dontfork()) {
+    while let Some(r) = space.regions.all(exclusive).find(|r| r.attr.is_dontfork()) {
         wipe(space, exclusive, r);
         space.regions.remove(exclusive, r.start, r.end);
     }
-    for i in 0..space.regions.all(exclusive).len() {
-        let r = space.regions.all(exclusive)[i];
+    for r in space.regions.all(exclusive) {
         if r.attr.is_wipeonfork() {
             wipe(space, exclusive, r);
         }

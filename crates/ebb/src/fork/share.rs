@@ -27,8 +27,7 @@ pub(crate) fn share_pages(space: &Space, exclusive: &Exclusive<'_>, child: Membe
     // The child has no use for the pages that threads have charged for work ahead.
     let ahead: usize = space.threads.contexts.all().map(ThreadCtx::charged_ahead).sum();
     let charged = space.budget.charged().saturating_sub(ahead) as i64;
-    let leaves =
-        space.regions.all(exclusive).iter().flat_map(|r| (r.start >> LEAF_SHIFT)..=((r.end - 1) >> LEAF_SHIFT));
+    let leaves = space.regions.all(exclusive).flat_map(|r| (r.start >> LEAF_SHIFT)..=((r.end - 1) >> LEAF_SHIFT));
     let leaves = leaves.filter(|leaf| space.table.has_content(leaf << LEAF_SHIFT));
     if !space.kernel.can_protect() {
         return space.tree().begin_fork(exclusive, child, Extent::new(leaves, space.swap.arena())).finish(charged);
@@ -43,8 +42,8 @@ pub(crate) fn share_pages(space: &Space, exclusive: &Exclusive<'_>, child: Membe
         books.iter().flat_map(BookRuns::all).flat_map(|(start, end)| (start >> LEAF_SHIFT)..=((end - 1) >> LEAF_SHIFT));
     let leaves = leaves.chain(staged.into_iter().flatten()).chain(of_books);
     let mut fork = space.tree().begin_fork(exclusive, child, Extent::new(leaves, space.swap.arena()));
-    let is_copied = |r: &&Region| !r.attr.is_dontfork() && !r.attr.is_wipeonfork();
-    for region in space.regions.all(exclusive).iter().filter(is_copied) {
+    let is_copied = |r: &Region| !r.attr.is_dontfork() && !r.attr.is_wipeonfork();
+    for region in space.regions.all(exclusive).filter(is_copied) {
         space.table.for_each_content(region.start, region.end, |addr, word| {
             let state = word.load();
             if state.tag() != Tag::Present || state.is_pinned() || !fork.share(addr) {
@@ -65,11 +64,11 @@ pub(crate) fn share_pages(space: &Space, exclusive: &Exclusive<'_>, child: Membe
     in_use::for_each_used(space, 0, ADDR_END, |start, end| {
         sharing::unshare(space, exclusive, start & !(PAGE - 1), end.next_multiple_of(PAGE));
     });
-    for region in space.regions.all(exclusive).iter().filter(is_copied) {
-        protect_shared(space, exclusive, *region);
+    for region in space.regions.all(exclusive).filter(is_copied) {
+        protect_shared(space, exclusive, region);
     }
     // A page that is not protected now is each side's own.
-    for region in space.regions.all(exclusive).iter().filter(is_copied) {
+    for region in space.regions.all(exclusive).filter(is_copied) {
         space.table.for_each_content(region.start, region.end, |addr, word| {
             let state = word.load();
             if state.tag() == Tag::Present && !state.is_shared() {
@@ -112,6 +111,6 @@ pub(crate) fn protect_in_child(space: &Space, exclusive: &Exclusive<'_>) {
         return;
     }
     for region in space.regions.all(exclusive) {
-        protect_shared(space, exclusive, *region);
+        protect_shared(space, exclusive, region);
     }
 }

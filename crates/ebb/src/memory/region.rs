@@ -5,7 +5,7 @@
 
 use crate::base::uapi::Errno;
 use crate::groups::table::Index;
-use crate::memory::list::{self, List};
+use crate::memory::list::List;
 use crate::protocols::gate::{Exclusive, Gate, GateFlag, Held, Inside};
 use crate::protocols::primitive::{AtomicU32, AtomicU64, Ordering, spin, wait_on, waiting, wake_all, yield_now};
 use crate::protocols::versions::Versions;
@@ -23,14 +23,18 @@ ebb_sync::lock_classes! {
 const REGIONS_MAX: usize = 1 << 21;
 /// Lists: the current one, and those that threads inside may still read.
 const VERSIONS: usize = 64;
-/// Most regions of a list that a change beside other threads copies: 24 KiB.
-const SHORT_MAX: usize = 1024;
+/// Most bounds of a list that a change beside other threads copies: 32 KiB.
+const SHORT_MAX: usize = 2048;
 /// Most calls under way that hide a range. Each may add a region when it ends.
 const HIDING_MAX: usize = 1024;
+/// Room of a list that may be current when such a call ends.
+const LONG_MAX: usize = SHORT_MAX + REGION_BOUNDS * HIDING_MAX;
 /// Turns of spinning before a thread that waits for such a call sleeps: a few microseconds.
 const HIDING_SPINS: u32 = 120;
-/// Regions that one change adds at most.
-const CHANGE_ROOM: usize = 4;
+/// Bounds that one change adds at most.
+const CHANGE_ROOM: usize = 8;
+/// Bounds of a region at most, when it has no neighbours.
+const REGION_BOUNDS: usize = 2;
 
 /// A managed range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -46,9 +50,9 @@ pub struct Region {
 }
 
 impl Region {
-    /// True when the two differ only in where they are. Such neighbours are one region, unless two calls may be changing them.
-    pub(super) fn joins(&self, other: &Self) -> bool {
-        self.attr == other.attr && self.group == other.group && !self.attr.is_changing()
+    /// True if all of the range is in the region.
+    pub fn has(&self, start: usize, end: usize) -> bool {
+        self.start <= start && end <= self.end
     }
 }
 
@@ -228,7 +232,7 @@ impl Regions {
     }
 
     fn with_room(max: usize) -> Result<Self, Errno> {
-        let list = |i| List::with_room(if i == 0 { max } else { SHORT_MAX + HIDING_MAX }).map(UnsafeCell::new);
+        let list = |i| List::with_room(if i == 0 { REGION_BOUNDS * max + 1 } else { LONG_MAX }).map(UnsafeCell::new);
         let mut failed = None;
         let lists = core::array::from_fn(|i| list(i).map_err(|e| failed = Some(e)).ok());
         if let Some(e) = failed {
@@ -306,7 +310,7 @@ impl Regions {
         loop {
             let one = self.changes.lock();
             let current = self.list(inside);
-            if current.len() > SHORT_MAX + HIDING_MAX {
+            if current.len() > LONG_MAX {
                 return false;
             }
             if let Some(free) = self.versions.free(inside, gate, &flags) {
@@ -326,22 +330,29 @@ impl Regions {
         }
     }
 
+    /// Makes `region` part of the current version, beside threads that are inside, if that takes no more than to move a bound.
+    /// `before` is what the caller found there: a region, or a hole. False if it takes more, or if there is something else by now.
+    pub fn widen_beside(&self, held: &Held, region: Region, before: Option<Region>) -> bool {
+        let _one = self.changes.lock();
+        let list = self.list(held);
+        is_still(list, region, before) && list.widen(region)
+    }
+
     /// All regions in address order.
-    pub fn all<'a>(&'a self, held: &'a Held) -> &'a [Region] {
+    pub fn all<'a>(&'a self, held: &'a Held) -> impl Iterator<Item = Region> + 'a {
         self.list(held).all()
     }
 
     /// The region that contains `addr`.
     #[inline]
     pub fn find(&self, held: &Held, addr: usize) -> Option<Region> {
-        let all = self.all(held);
-        all.get(list::index(all, addr)).copied().filter(|r| r.start <= addr && !r.attr.is_hidden())
+        self.find_any(held, addr).filter(|region| !region.attr.is_hidden())
     }
 
     /// As [`Self::find`], hidden or not.
+    #[inline]
     pub fn find_any(&self, held: &Held, addr: usize) -> Option<Region> {
-        let all = self.all(held);
-        all.get(list::index(all, addr)).copied().filter(|r| r.start <= addr)
+        self.list(held).find(addr)
     }
 
     /// The first region that meets `[start, end)`.
@@ -426,6 +437,18 @@ impl Regions {
     /// See [`List::regroup`].
     pub fn regroup(&self, exclusive: &Exclusive<'_>, old: Index, new: Index) {
         self.list_mut(exclusive).regroup(old, new);
+    }
+}
+
+/// True if all of the range of `region` is still what the caller found `before`: of one region, or a hole.
+pub(crate) fn is_still(list: &List, region: Region, before: Option<Region>) -> bool {
+    let now = list.first_in(region.start, region.end);
+    match (now, before) {
+        (None, None) => true,
+        (Some(now), Some(before)) => {
+            now.has(region.start, region.end) && (now.attr, now.group) == (before.attr, before.group)
+        }
+        _ => false,
     }
 }
 
@@ -535,7 +558,7 @@ mod tests {
         let t = table(&[(10, 50, RW), (60, 70, RW)]);
         let group = Index::from_raw(3);
         t.change_group(&alone(), 20, 65, group);
-        let ranges = |t: &Regions| t.all(&alone()).iter().map(|r| (r.start, r.end, r.group.raw())).collect::<Vec<_>>();
+        let ranges = |t: &Regions| t.all(&alone()).map(|r| (r.start, r.end, r.group.raw())).collect::<Vec<_>>();
         assert_eq!(ranges(&t), [(10, 20, 0), (20, 50, 3), (60, 65, 3), (65, 70, 0)]);
         t.regroup(&alone(), group, Index::ROOT);
         assert_eq!(ranges(&t), [(10, 50, 0), (60, 70, 0)]);
@@ -546,7 +569,7 @@ mod tests {
         let t = table(&[(10, 50, RW)]);
         t.change_group(&alone(), 10, 50, Index::from_raw(7));
         assert!(t.change(&alone(), 20, 30, |_| R));
-        assert!(t.all(&alone()).len() == 3 && t.all(&alone()).iter().all(|r| r.group == Index::from_raw(7)));
+        assert!(t.all(&alone()).count() == 3 && t.all(&alone()).all(|r| r.group == Index::from_raw(7)));
     }
 
     /// Changes a copy beside threads with these flags.
@@ -560,17 +583,20 @@ mod tests {
         let t = table(&[(10, 20, R), (20, 500, RW)]);
         let (gate, flags) = (Gate::default(), [GateFlag::default(), GateFlag::default()]);
         let inside = gate.enter(&flags[0]);
-        let seen = t.all(&inside);
+        let seen = t.list(&inside);
         for step in 1..VERSIONS {
             assert!(change_beside(&t, &gate, &flags, |list| list.change(20, 20 + step, |_| R)));
-            assert_eq!((seen[0].end, seen[1].start), (20, 20));
+            assert_eq!(seen.all().map(|r| (r.start, r.end)).collect::<Vec<_>>(), [(10, 20), (20, 500)]);
         }
         // All other versions are older than what this thread may still read: the next change waits for it.
         std::thread::scope(|scope| {
             let change = scope.spawn(|| change_beside(&t, &gate, &flags, |list| list.change(20, 300, |_| R)));
             std::thread::sleep(std::time::Duration::from_millis(20));
             assert!(!change.is_finished());
-            assert_eq!((t.all(&inside)[0].end, seen[0].end), (19 + VERSIONS, 20));
+            assert_eq!(
+                [&t.list(&inside), &seen].map(|list| list.find(10).map(|r| r.end)),
+                [Some(19 + VERSIONS), Some(20)]
+            );
             flags[0].reset();
             assert!(change.join().expect("it goes on"));
         });
@@ -629,11 +655,35 @@ mod tests {
 
     #[test]
     fn a_long_list_is_not_copied() {
-        let parts: Vec<_> = (0..SHORT_MAX).map(|i| (i * 20 + 10, i * 20 + 20, RW)).collect();
+        let parts: Vec<_> = (0..SHORT_MAX / 2).map(|i| (i * 20 + 10, i * 20 + 20, RW)).collect();
         let t = table(&parts);
         assert!(!change_beside(&t, &Gate::default(), &[], |_| panic!("copied")));
         t.remove(&alone(), 0, 20 * CHANGE_ROOM);
         assert!(change_beside(&t, &Gate::default(), &[], |list| list.change(0, usize::MAX, |_| R)));
+    }
+
+    #[test]
+    fn a_region_that_borders_on_its_like_takes_no_new_version() {
+        const NONE: Attr = Attr(0);
+        let t = table(&[(10, 20, RW), (20, 50, NONE), (60, 70, RW)]);
+        let (inside, group) = (alone(), Index::ROOT);
+        let region = |start, end| Region { start, end, attr: RW, group };
+        let none = || t.find(&inside, 40);
+        assert!(t.widen_beside(&inside, region(20, 22), none()), "as a heap grows");
+        assert!(!t.widen_beside(&inside, region(50, 52), None), "what it borders on is another");
+        assert!(t.widen_beside(&inside, region(55, 60), None), "as mappings do that grow down");
+        assert!(t.widen_beside(&inside, region(70, 80), None), "as the break does");
+        assert_eq!(list(&t)[..4], [Some((10, 22, 3)), Some((22, 50, 0)), Some((55, 80, 3)), None]);
+        assert!(!t.widen_beside(&inside, region(30, 32), none()), "in the middle");
+        assert!(!t.widen_beside(&inside, region(22, 50), none()), "nothing would be left");
+        assert!(!t.widen_beside(&inside, region(22, 55), none()), "of two");
+        assert!(!t.widen_beside(&inside, region(22, 24), None), "not as it was before");
+        assert!(!t.widen_beside(&inside, region(80, 90), t.find(&inside, 70)), "not as it was before");
+        assert!(change_beside(&t, &Gate::default(), &[], |list| list.begin_change(24, 50, Attr::guarded)));
+        assert!(!t.widen_beside(&inside, region(48, 50), t.find(&inside, 48)), "another call changes it");
+        assert!(t.widen_beside(&inside, region(22, 23), t.find(&inside, 22)), "and not this");
+        t.change_group(&alone(), 55, 80, Index::from_raw(5));
+        assert!(!t.widen_beside(&inside, region(80, 90), None), "of another group");
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! How threads and processes agree without a lock. Each file is one protocol; loom explores it in all its orders.
 
+pub mod bounds;
 pub mod counter;
 pub mod gate;
 pub mod holders;

@@ -1,6 +1,7 @@
-//! Versions: readers never meet a change, and each version is whole.
+//! Versions: readers never meet a change, and each version is whole. Bounds: what moves one disturbs no look-up.
 
 use super::{explore, get, replace};
+use ebb::bounds;
 use ebb::gate::{Gate, GateFlag, Inside};
 use ebb::versions::Versions;
 use loom::cell::UnsafeCell;
@@ -259,4 +260,30 @@ fn two_calls_that_wait_for_who_is_inside_do_not_wait_for_each_other() {
         waits(1)();
         other.join().unwrap();
     });
+}
+
+#[test]
+fn a_look_up_beside_moving_bounds_is_right_for_some_moment() {
+    // The address 6 goes from the third part to the second, and then to the first, never back.
+    for moves in [&[(2, 8), (1, 7)][..], &[(1, 3), (2, 8), (1, 7)], &[(2, 9), (1, 6), (1, 8)]] {
+        explore(3, move || {
+            let row: Arc<[AtomicU64; 4]> = Arc::new([0, 2, 4, 20].map(AtomicU64::new));
+            let look = |row: &[AtomicU64; 4]| {
+                let part = bounds::look(4, |i| row[i].load(Ordering::Acquire), 6);
+                assert!(part.start <= 6 && part.end > 6);
+                part.index
+            };
+            let reader = {
+                let row = row.clone();
+                thread::spawn(move || {
+                    let first = look(&row);
+                    let second = look(&row);
+                    assert!((0..=2).contains(&second) && second <= first && first <= 2);
+                })
+            };
+            moves.iter().for_each(|(bound, to)| row[*bound].store(*to, Ordering::Release));
+            assert_eq!(look(&row), 0);
+            reader.join().unwrap();
+        });
+    }
 }
