@@ -1,6 +1,7 @@
 //! What the engine knows of each thread.
 
 pub(crate) mod ctx;
+pub(crate) mod steps;
 pub(crate) mod walker;
 
 use crate::base::uapi::{self, Errno};

@@ -1,6 +1,7 @@
 //! The walks that a thread is on, as far as read-ahead knows them.
 
 use crate::base::PAGE;
+use crate::threads::steps::Steps;
 use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicU32, AtomicUsize};
 
@@ -23,6 +24,8 @@ pub struct Walker {
     /// How often the thread had lost its processor when it last looked, and when that was, as [`crate::clock::stamp`].
     pub(crate) preempted: AtomicU32,
     pub(crate) looked: AtomicU32,
+    /// How far the thread's walks can be trusted to go on.
+    pub(crate) steps: Steps,
 }
 
 impl Walker {
@@ -37,6 +40,7 @@ impl Walker {
     pub fn reset(&self) {
         self.fronts.iter().for_each(|front| front.store(0, Relaxed));
         self.looked.store(0, Relaxed);
+        self.steps.reset();
     }
 
     /// Moves the front of the walk that was at `from` to `to`. A walk that is not known takes the place of another.

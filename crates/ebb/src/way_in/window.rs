@@ -21,9 +21,15 @@ pub(crate) fn window(space: &Space, ctx: &ThreadCtx, page: usize, is_swapped: bo
     let Some(unit) = space.table.unit(page) else { return 0 };
     let most = readahead::window_max(space) as u32;
     let (at, next, window) = (page_of(page), unit.next.load(Relaxed), unit.window.load(Relaxed));
-    if next > 0 && (next..next + READAHEAD_GAP).contains(&at) {
+    let goes_on = next > 0 && (next..next + READAHEAD_GAP).contains(&at);
+    if is_swapped {
+        ctx.walker.steps.note(window, goes_on);
+    }
+    // An untouched page costs little to bring in.
+    let trusted = |window| if is_swapped { ctx.walker.steps.trusted(window) } else { window };
+    if goes_on {
         let least = if is_swapped && window == 0 { 1 } else { 2 };
-        return (window * 2).clamp(least, most);
+        return trusted((window * 2).clamp(least, most));
     }
     if at == 0
         && let Some(before) = space.table.unit(page.wrapping_sub(PAGE))
@@ -36,7 +42,7 @@ pub(crate) fn window(space: &Space, ctx: &ThreadCtx, page: usize, is_swapped: bo
         return most;
     }
     // A window of 1 means that a walk has made its first step. So half of 2 becomes 0, not 1.
-    let half = (window / 2).min(WINDOW_MAX as u32 / 2);
+    let half = trusted((window / 2).min(WINDOW_MAX as u32 / 2));
     if half > 1 { half } else { 0 }
 }
 
