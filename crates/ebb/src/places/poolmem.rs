@@ -10,6 +10,7 @@ use ebb_pool::{BLOCK_PAGES, Backing};
 /// How long files that took nothing are not asked again.
 const REFUSED_NS: u64 = 1_000_000_000;
 const FOR_EVER: u64 = u64::MAX;
+const LARGE_EIGHTHS: usize = 7;
 
 /// The pool's memory. It is charged while it is held; a few empty blocks are kept for reuse.
 pub struct PoolMemory {
@@ -115,6 +116,12 @@ impl PoolMemory {
     pub fn pages_max(&self, budget: &Budget) -> usize {
         let takes_all = self.is_alone() || budget.has_plenty();
         self.pages_max[takes_all as usize].load(Ordering::Relaxed)
+    }
+
+    /// True while the pool has room for objects that save next to no RAM: it holds less than [`LARGE_EIGHTHS`] eighths of what it
+    /// may.
+    pub fn has_room_for_large(&self, budget: &Budget) -> bool {
+        self.pages() * 8 < self.pages_max(budget) * LARGE_EIGHTHS
     }
 
     /// Changes how many pages may be held: with a file behind the pool, and without one.

@@ -38,11 +38,12 @@ pub(crate) fn release_unused_soon(space: &Space, held: &Held) {
 
 /// Writes back some objects that a file should hold instead of the pool. False if nothing was written.
 pub(crate) fn file_misplaced(space: &Space, ctx: &ThreadCtx, work: &mut Work) -> bool {
-    if space.family.pool_is_shared() || !space.swap.has_misplaced(&space.budget) {
+    if space.family.pool_is_shared() {
         return false;
     }
+    let Some(age) = space.swap.misplaced_age(&space.budget) else { return false };
     let inside = space.threads.enter(ctx);
-    let written = write_back(space, &inside, WriteBack::Misplaced, ctx, work);
+    let written = write_back(space, &inside, WriteBack::Misplaced(age), ctx, work);
     drop(inside);
     written > 0
 }

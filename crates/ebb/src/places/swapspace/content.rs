@@ -12,8 +12,8 @@ use core::sync::atomic::Ordering;
 use ebb_pool::{Handle, PoolFull, codec};
 use ebb_slots::Slot;
 
-/// A page that compresses to more than this goes to a file, where it costs no RAM. Without a file, or while RAM is
-/// plentiful, it goes to the pool all the same.
+/// A page that compresses to more than this saves next to no RAM in the pool. It goes to a file if the pool has no room to spare,
+/// and otherwise once it has been out for long.
 pub(super) const POOL_OBJECT_MAX: usize = 3072;
 
 /// Where a page came from.
@@ -78,14 +78,14 @@ impl SwapSpace {
             stats::add(&stats.out_same_pages, 1);
             return StoreResult::Done;
         }
-        let takes_all = !self.has_file() || budget.has_plenty();
+        let takes_all = !self.has_file() || budget.has_plenty() || self.memory.has_room_for_large(budget);
         let limit = if takes_all { out.len().min(4095) } else { POOL_OBJECT_MAX };
         let len = match same {
             // The location word has no room for this pattern.
             Some(word) => codec::same_compress(word, out),
             None => codec::compress(lz4, page, &mut out[..limit]),
         };
-        // Without a file even a page that does not compress must stay in RAM. While RAM is plentiful, it may.
+        // Without a file even a page that does not compress must stay in RAM.
         let data: &[u8] = match len {
             Some(len) => &out[..len],
             None if !takes_all => return StoreResult::File(None),

@@ -65,6 +65,11 @@ pub fn folio_at(addr: usize) -> Folio {
 
 /// Misplaced objects are worth a search once they are 1/`MISPLACED_PART` of the objects in the pool.
 const MISPLACED_PART: u64 = 32;
+/// Objects that save next to no RAM are cold after so many turns: evictions of as many pages as the process may have. Where pages
+/// are used at random and half of them fit, one in fifty is out for longer.
+const COLD_TURNS: u32 = 4;
+/// Searches for cold objects in a turn.
+const COLD_LOOKS: u32 = 16;
 /// The pool is far over its maximum when the excess is more than 1/`OVER_PART` of the maximum.
 const OVER_PART: usize = 16;
 
@@ -86,6 +91,8 @@ pub struct SwapSpace {
     content_pages: AtomicU64,
     /// Pool objects that a file would rather have; see [`content::POOL_OBJECT_MAX`].
     large_objects: AtomicU64,
+    /// The clock at the last search for such objects that have been out for long.
+    looked_for_cold: AtomicU32,
     /// Set when a slot of a file is freed and the file has something to give back.
     has_unused: AtomicBool,
 }
@@ -125,6 +132,7 @@ impl SwapSpace {
             tables: AtomicU32::new(0),
             content_pages: AtomicU64::new(0),
             large_objects: AtomicU64::new(0),
+            looked_for_cold: AtomicU32::new(0),
             has_unused: AtomicBool::new(false),
         })
     }
@@ -291,12 +299,26 @@ impl SwapSpace {
         self.pool_pages() > most + (most / OVER_PART).max(4 * BLOCK_PAGES)
     }
 
-    /// True when a good part of the pool's objects would be better off in a file: objects that were kept while RAM was
-    /// not short, and that save next to no RAM.
-    pub fn has_misplaced(&self, budget: &Budget) -> bool {
+    /// How many evictions ago an object that saves next to no RAM must have gone out to be better off in a file. None if it is not
+    /// worth a search now.
+    ///
+    /// Such an object takes as much RAM as its page would. But a disk takes ten times as long to bring it back as other pages take.
+    /// So it stays until it has been out for so long that nobody will ask for it soon, or until the pool needs the room.
+    pub fn misplaced_age(&self, budget: &Budget) -> Option<u32> {
         let large = self.large_objects.load(Ordering::Relaxed);
         let worth = (self.content_pages.load(Ordering::Relaxed) / MISPLACED_PART).max(BATCH as u64);
-        large >= worth && self.has_file() && !budget.has_plenty()
+        if large < worth || !self.has_file() || budget.has_plenty() {
+            return None;
+        }
+        if !self.memory.has_room_for_large(budget) {
+            return Some(0);
+        }
+        let (now, turn) = (self.clock.load(Ordering::Relaxed), budget.expected().min(u32::MAX as usize / 16) as u32);
+        if now.wrapping_sub(self.looked_for_cold.load(Ordering::Relaxed)) < turn / COLD_LOOKS {
+            return None;
+        }
+        self.looked_for_cold.store(now, Ordering::Relaxed);
+        Some(COLD_TURNS * turn)
     }
 
     /// Recounts the slots, the pool and the files.

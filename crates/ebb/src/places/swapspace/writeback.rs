@@ -18,9 +18,9 @@ use ebb_slots::{Locked, Slot, Stored, TableEntry};
 pub enum WriteBack {
     /// The objects evicted longest ago, as far as one round over the slots finds them.
     Oldest,
-    /// The objects that a file would rather have (see [`SwapSpace::has_misplaced`]), as far as a short search finds
-    /// them.
-    Misplaced,
+    /// Objects that save next to no RAM and were evicted at least so many evictions ago (see [`SwapSpace::misplaced_age`]), as far
+    /// as a short search finds them.
+    Misplaced(u32),
 }
 
 /// Most slots that one search for objects to write back visits. A search for misplaced objects visits fewer, because it
@@ -59,8 +59,9 @@ impl SwapSpace {
         }
         let batch = match which {
             WriteBack::Oldest => self.gather_oldest(held, data),
-            WriteBack::Misplaced => {
-                self.gather(held, data, MISPLACED_LOOKS, |_| true, |object| object.len() > POOL_OBJECT_MAX)
+            WriteBack::Misplaced(age_min) => {
+                let is_old = |slot| age_min == 0 || self.is_old(slot, age_min);
+                self.gather(held, data, MISPLACED_LOOKS, is_old, |object| object.len() > POOL_OBJECT_MAX)
             }
         };
         let n = batch.n;
@@ -81,19 +82,23 @@ impl SwapSpace {
         n
     }
 
-    fn gather_oldest(&self, held: &Held, data: &mut [u8]) -> Batch {
+    /// True if the slot's page went out at least `age_min` evictions ago, and is still out.
+    fn is_old(&self, slot: Slot, age_min: u32) -> bool {
         let now = self.clock.load(Ordering::Relaxed);
-        // Old means evicted half a filling of the pool ago: at least half as many evictions as the pool has objects.
-        let age_min = (self.content_pages.load(Ordering::Relaxed) / 2) as u32;
-        let is_old = |slot| match self.slots.get(slot) {
+        match self.slots.get(slot) {
             TableEntry::Stored(Stored { shadow, .. }) => now.wrapping_sub(shadow.0) >= age_min,
             // A slot whose page is in memory, clean, was of use lately.
             _ => false,
-        };
+        }
+    }
+
+    fn gather_oldest(&self, held: &Held, data: &mut [u8]) -> Batch {
+        // Old means evicted half a filling of the pool ago: at least half as many evictions as the pool has objects.
+        let age_min = (self.content_pages.load(Ordering::Relaxed) / 2) as u32;
         let is_unlocked =
             |slot| matches!(self.slots.get(slot), TableEntry::Stored(_) | TableEntry::Cached { locked: false, .. });
         // At most two rounds over the slots.
-        let old = self.gather(held, data, WRITE_BACK_LOOKS, is_old, |_| true);
+        let old = self.gather(held, data, WRITE_BACK_LOOKS, |slot| self.is_old(slot, age_min), |_| true);
         if old.n > 0 { old } else { self.gather(held, data, WRITE_BACK_LOOKS, is_unlocked, |_| true) }
     }
 
