@@ -185,6 +185,34 @@ fn pages_here_and_there_bring_little_along_even_after_a_walk() {
 }
 
 #[test]
+fn walks_that_leave_pages_out_or_stop_soon_bring_in_little_else() {
+    let _turn = in_turn();
+    let space = space(RAM, force());
+    let pages = Pages::aligned(space, PAGES, HEAP);
+    // Rows of which a picture's shape touches a part: one page of three; two of four; and objects of three pages here and there.
+    let rows = |every: usize, of_each: usize| (0..PAGES).filter(move |page| page % every < of_each);
+    let here_and_there = |i: usize| (i * 389 % (PAGES / 8)) * 8;
+    let objects = (0..PAGES / 8).flat_map(|i| here_and_there(i)..here_and_there(i) + 3);
+    for (what, touched) in [
+        ("one of three", rows(3, 1).collect::<Vec<_>>()),
+        ("two of four", rows(4, 2).collect()),
+        ("three of eight", objects.collect()),
+    ] {
+        out(space, &pages);
+        let stats = space.stats();
+        let all = [&stats.faults_pool, &stats.faults_file, &stats.readahead_pages];
+        let brought = growth(&all, || touched.iter().for_each(|page| pages.check(*page)));
+        assert!(brought <= touched.len() as u64 * 9 / 8, "{what}: {brought} for {} pages", touched.len());
+    }
+    // And a walk is a walk again.
+    out(space, &pages);
+    let nr = faults(space, || pages.check_all());
+    assert!(nr < PAGES as u64 / 24, "{nr} faults");
+    drop(pages);
+    leave(space);
+}
+
+#[test]
 fn walks_by_turns_are_walks() {
     let _turn = in_turn();
     let space = space(RAM, force());

@@ -5,8 +5,9 @@ use core::sync::atomic::Ordering::Relaxed;
 
 /// Sizes that are told apart: 2 pages, 4, 8, 16, and more.
 const SIZES: usize = 5;
-/// A size is not trusted if the walk stopped in more of its last windows than this, in 255ths: a half.
-const STOPPED_MAX: u8 = 127;
+/// A size is not trusted if the walk stopped in more of its last windows than this, in 255ths: two fifths. Less than half, because a
+/// walk that stops after every second page is trusted just after the wrong one.
+const STOPPED_MAX: u8 = 102;
 /// The part by which each window changes the share.
 const WEIGHT: i16 = 8;
 
@@ -35,7 +36,7 @@ impl Steps {
         }
     }
 
-    /// The largest window up to `window` pages beyond which walks usually go. A window of one page needs no trust.
+    /// The largest window up to `window` pages beyond which most walks go. A window of one page needs no trust.
     pub(crate) fn trusted(&self, mut window: u32) -> u32 {
         while self.of(window).is_some_and(|stopped| stopped.load(Relaxed) > STOPPED_MAX) {
             window /= 2;

@@ -2,7 +2,7 @@
 
 use crate::base::{PAGE, clock};
 use crate::memory::table::UNIT_PAGES;
-use crate::protocols::page::State;
+use crate::protocols::page::{State, Tag};
 use crate::space::Space;
 use crate::threads::ctx::{ThreadCtx, WINDOW_MAX};
 use crate::way_in::readahead;
@@ -21,13 +21,21 @@ pub(crate) fn window(space: &Space, ctx: &ThreadCtx, page: usize, is_swapped: bo
     let Some(unit) = space.table.unit(page) else { return 0 };
     let most = readahead::window_max(space) as u32;
     let (at, next, window) = (page_of(page), unit.next.load(Relaxed), unit.window.load(Relaxed));
-    let goes_on = next > 0 && (next..next + READAHEAD_GAP).contains(&at);
-    if is_swapped {
-        ctx.walker.steps.note(window, goes_on);
-    }
+    let (steps, goes_on) = (&ctx.walker.steps, next > 0 && (next..next + READAHEAD_GAP).contains(&at));
+    let note = |goes_on| {
+        if is_swapped {
+            steps.note(window, goes_on);
+        }
+    };
     // An untouched page costs little to bring in.
-    let trusted = |window| if is_swapped { ctx.walker.steps.trusted(window) } else { window };
+    let trusted = |window| if is_swapped { steps.trusted(window) } else { window };
     if goes_on {
+        // A walk that leaves out what is not in memory is one with a stride: much of a window would be of no use.
+        let is_left_out = |left_out: u32| {
+            let word = space.table.word(page - (at - left_out) as usize * PAGE);
+            word.is_some_and(|word| matches!(word.load().tag(), Tag::Swapped | Tag::Staged))
+        };
+        note(!(next..at).any(is_left_out));
         let least = if is_swapped && window == 0 { 1 } else { 2 };
         return trusted((window * 2).clamp(least, most));
     }
@@ -41,6 +49,7 @@ pub(crate) fn window(space: &Space, ctx: &ThreadCtx, page: usize, is_swapped: bo
     if readahead::is_walked_to(space, ctx, page) {
         return most;
     }
+    note(false);
     // A window of 1 means that a walk has made its first step. So half of 2 becomes 0, not 1.
     let half = trusted((window / 2).min(WINDOW_MAX as u32 / 2));
     if half > 1 { half } else { 0 }
