@@ -151,6 +151,21 @@ def aims(runs, cases, places, first_kernel):
     return [*lines, ""] if lines else []
 
 
+def overall(runs, cases, places, first_kernel):
+    """How many times better the rows of a table are together, and the least, by what counts in each."""
+    lines = []
+    for where in ours_of(places, first_kernel):
+        by_row = {case.name: gains_of(runs, case, case.metrics[0], where, first_kernel) for case in cases}
+        medians = {name: statistics.median(values) for name, values in by_row.items() if values}
+        if len(medians) > 1:
+            least = min(medians, key=medians.get)
+            lines.append(
+                f"- {place.title(where)} is better by {number(statistics.geometric_mean(medians.values()))}, the geometric mean of"
+                f" {len(medians)} rows. The least is {number(medians[least])}: {least}."
+            )
+    return [*lines, ""] if lines else []
+
+
 def section(name, found, cases):
     runs = [run for run in found["runs"] if run["table"] == name]
     of_it = [cases[key] for key in dict.fromkeys((run["table"], run["case"]) for run in runs)]
@@ -163,7 +178,7 @@ def section(name, found, cases):
     head.append("page cache + kernel memory, MiB: " + "; ".join(place.title(where) for where in (first_kernel, place.EBB) if where in places))
     heading, source = TABLES[name]
     rows = rows_of(runs, of_it, places, first_kernel)
-    return [f"### {heading}", "", source, "", *aims(runs, of_it, places, first_kernel), table(head, rows), ""]
+    return [f"### {heading}", "", source, "", *aims(runs, of_it, places, first_kernel), *overall(runs, of_it, places, first_kernel), table(head, rows), ""]
 
 
 def summary(found, cases):

@@ -225,6 +225,15 @@ class ReportTest(unittest.TestCase):
         alone = report.completed(self.found(self.accesses("ebb", [(350.0, 0.5)])), cases)["runs"][0]["values"]
         self.assertNotIn("miss", alone)
 
+    def test_a_table_says_what_its_rows_come_to_and_which_is_the_least(self):
+        cases = {("usemem", name): Row(name, metrics=[RATE]) for name in ("good", "bad")}
+        runs = []
+        for name, ours in (("good", 80), ("bad", 5)):
+            runs += [run | {"case": name} for run in self.runs("zram-lz4", [10]) + self.runs("ebb", [ours])]
+        text = report.text(self.found(runs), cases)
+        self.assertIn("- Ebb is better by 2.00, the geometric mean of 2 rows. The least is 0.50: bad.", text)
+        self.assertNotIn("geometric mean", report.text(self.found(runs[:2]), cases))
+
     def test_each_of_ours_is_compared_with_the_kernel(self):
         runs = self.runs("zram-lz4", [10, 10, 10]) + self.runs("ebb", [20, 20, 20]) + self.runs("engine", [40, 40, 40])
         text = report.text(self.found(runs), {("usemem", "row"): Row(metrics=[RATE])})
