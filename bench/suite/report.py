@@ -52,6 +52,10 @@ TABLES = {
     "noswap": ("A container without swap", (
         "Both sides have the same limit. Ebb runs inside it, and its budget is three quarters of the limit. *RAM in all* is that"
         " budget.")),
+    "programs": ("Programs that nobody tuned Ebb for", (
+        "This workload comes from no kernel patch. Many languages with their own collectors, many allocators, compressors and tools. The"
+        " limit is 55 % of the anonymous memory that a program needs; both stand in the row. *Of the time alone* is the time by the"
+        " median of the time with all in RAM.")),
     "curve": ("Slowdown by RAM", (
         "One thread uses 256 MiB. The kernel's limit is the named part of the 256 MiB. The plots show the RAM that each side had in"
         " all.")),

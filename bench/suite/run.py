@@ -22,6 +22,7 @@ import analytics  # noqa: E402
 import builds  # noqa: E402
 import micro_cases  # noqa: E402
 import noswap  # noqa: E402
+import programs_cases  # noqa: E402
 import redis_cases  # noqa: E402
 import report  # noqa: E402
 import sysbench_cases  # noqa: E402
@@ -42,7 +43,7 @@ def all_cases(quick):
     return [
         *micro_cases.usemem(quick), *micro_cases.pageout(quick), *redis_cases.cases(quick), *sysbench_cases.cases(quick),
         *builds.cases(quick), *micro_cases.copies(quick), *micro_cases.accesses(quick), *micro_cases.swapping(quick),
-        *allocators.cases(quick), *analytics.cases(quick), *noswap.cases(quick), *micro_cases.curves(quick),
+        *allocators.cases(quick), *analytics.cases(quick), *noswap.cases(quick), *programs_cases.cases(quick), *micro_cases.curves(quick),
     ]  # fmt: skip
 
 

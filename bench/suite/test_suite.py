@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import subprocess
 import sys
 import tempfile
 import unittest
@@ -13,6 +14,7 @@ sys.path[:0] = [HERE, os.path.dirname(HERE)]
 
 import micro_cases  # noqa: E402
 import profiler  # noqa: E402
+import program  # noqa: E402
 import report  # noqa: E402
 import run as suite  # noqa: E402
 from case import Case, Context, Metric  # noqa: E402
@@ -184,6 +186,75 @@ class MicroTest(unittest.TestCase):
             values, _ = self.run_of(case)
             values |= case.derived(values, values) if case.aim else {}
             self.assertLessEqual({metric.name for metric in case.metrics}, values.keys())
+
+
+class ProgramTest(unittest.TestCase):
+    def setUp(self):
+        self.directory = tempfile.TemporaryDirectory()
+        self.addCleanup(self.directory.cleanup)
+        self.context = Context(None, self.directory.name, "", "", True)
+
+    def rows(self):
+        return [case for quick in (True, False) for case in suite.all_cases(quick) if isinstance(case, program.Program)]
+
+    def test_the_limit_is_a_part_of_the_need_and_both_are_in_the_name(self):
+        case = program.Program("sort, lines", 200, [], [])
+        self.assertEqual((case.name, case.limit_of(self.context)), ("sort, lines, 110 of 200 MiB", 110 * MIB))
+
+    def test_a_row_whose_program_is_missing_says_which_package_has_it(self):
+        case = program.Program("7z", 10, ["7z"], ["7z"])
+        with mock.patch("shutil.which", return_value=None):
+            self.assertEqual(case.missing(), "7z is not installed: apt-get install p7zip-full")
+        self.assertIsNone(program.Program("python", 10, [], []).missing())
+
+    def test_a_program_that_prints_something_else_has_failed(self):
+        case, where = program.Program("row", 10, ["echo"], []), mock.Mock()
+        where.run.side_effect = [mock.Mock(out=out, wall=2.0, cpu=1.0) for out in ("a\n", "a\n", "b\n", " \n")]
+        for _ in range(2):
+            self.assertEqual(case.run(where, self.context), {"time": 2.0, "processors": 1.0})
+        with self.assertRaisesRegex(Failed, "something else"):
+            case.run(where, self.context)
+        with self.assertRaisesRegex(Failed, "nothing"):
+            case.run(where, self.context)
+
+    def test_the_time_is_told_as_a_multiple_of_the_time_alone(self):
+        case = program.Program("row", 10, [], [])
+        self.assertEqual(case.derived({"time": 6.0}, {"time": 2.0}), {"of the time alone": 3.0})
+        self.assertEqual(case.derived({"time": 6.0}, None), {})
+
+    def test_an_input_is_made_once_and_the_same_each_time(self):
+        case = program.Program("row", 10, ["cat", "{input}"], [], reads=("text", 20))
+        contents = []
+        for name in ("a", "b"):
+            context = Context(None, os.path.join(self.directory.name, name), "", "", True)
+            case.prepare(context)
+            with open(case.filled(case.command, context)[1], encoding="ascii") as file:
+                contents.append(file.read())
+        self.assertEqual(contents[0], contents[1])
+        self.assertEqual(len(contents[0].splitlines()), 20)
+
+    def test_what_cannot_be_built_says_why(self):
+        case = program.Program("row", 10, [], [], build=["sh", "-c", "echo why >&2; exit 3"])
+        with self.assertRaisesRegex(Failed, "status 3: why"):
+            case.prepare(self.context)
+
+    def test_a_failure_in_front_of_the_digest_is_a_failure(self):
+        self.assertEqual(subprocess.run(program.summed("false"), stdout=subprocess.DEVNULL, check=False).returncode, 1)
+
+    def test_every_source_of_a_row_is_there_and_every_package_is_listed(self):
+        root = os.path.dirname(os.path.dirname(HERE))
+        # Who builds Ebb has Rust.
+        listed = {"rustc"}
+        for path in (os.path.join(root, "bench/packages.txt"), os.path.join(root, "tests/programs/packages.txt")):
+            with open(path, encoding="utf-8") as file:
+                listed |= set(file.read().split("\n"))
+        for case in self.rows():
+            for part in [*case.filled(case.command, self.context), *case.filled(case.build, self.context)]:
+                for word in part.split():
+                    if word.startswith(program.HERE):
+                        self.assertTrue(os.path.exists(word), f"{case.name}: {word}")
+            for tool in case.tools:
+                self.assertIn(program.PACKAGES.get(tool, tool), listed, case.name)
 
 
 class ReportTest(unittest.TestCase):

@@ -1,0 +1,22 @@
+;;; Scheme (Guile): vectors, pairs and strings in a hash table under a collector that marks without knowing types.
+;;;
+;;; trees.scm KEYS CHANGES: prints a sum that depends on the arguments alone.
+(define state 12345)
+(define (below n)
+  (set! state (modulo (* state 16807) 2147483647))
+  (modulo state n))
+(define (tree depth)
+  (if (= depth 0) (list (below 100)) (vector (below 1000) (tree (- depth 1)) (tree (- depth 1)))))
+(define (weight tree)
+  (if (pair? tree) (car tree) (+ (vector-ref tree 0) (weight (vector-ref tree 1)) (weight (vector-ref tree 2)))))
+(let* ((arguments (cdr (command-line)))
+       (keys (string->number (car arguments)))
+       (changes (string->number (cadr arguments)))
+       (table (make-hash-table keys)))
+  (do ((i 0 (+ i 1))) ((= i keys)) (hashv-set! table i (tree 4)))
+  (let loop ((i 0) (sum 0))
+    (if (= i changes)
+        (begin (display sum) (newline))
+        (let* ((key (below keys)) (old (hashv-ref table key)))
+          (hashv-set! table key (tree 4))
+          (loop (+ i 1) (modulo (+ (* sum 31) (weight old)) 1000000007))))))
