@@ -6,6 +6,7 @@ import shutil
 import subprocess
 
 from case import SECONDS, Case, Metric
+from program import HEAP, Program, java
 from rig.errors import Failed
 
 PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "programs/allocations.cpp")
@@ -62,6 +63,22 @@ class Allocations(Case):
         return {SECONDS.name: done.wall, PROCESSOR.name: done.cpu}
 
 
+class Runtime(Program):
+    """A language's own allocator and collector, with threads."""
+
+    table = "allocators"
+
+
+def runtimes():
+    javac = ["javac", "-d", "{scratch}", "{here}/Allocations.java"]
+    go = ["go", "build", "-o", "{scratch}/blocks-go", "{here}/blocks.go"]
+    return [
+        Runtime("java, parallel collector, 4 threads", 122, java("Parallel", 96, "4", "16000", "600000"), ["java", "javac"], javac),
+        Runtime("node, 4 workers", 200, ["node", *HEAP, "{here}/workers.js", "4", "12000", "150000"], ["node"]),
+        Runtime("go and C's malloc, 4 goroutines", 99, ["{scratch}/blocks-go", "4", "400000", "350"], ["go", "gcc"], go),
+    ]
+
+
 def cases(quick):
     if quick:
         return [Allocations("glibc", 2, 20_000, 2_000, 12)]
@@ -69,4 +86,5 @@ def cases(quick):
     four, limit = (4, 300_000, 6_000), 48
     rows = [Allocations(name, *four, limit) for name in LIBRARIES]
     rows.insert(1, Allocations("glibc", 16, 75_000, 1_500, limit))
+    rows += runtimes()
     return [*rows, Allocations("glibc", *four, limit, loops=8), Allocations("jemalloc", *four, limit, loops=8)]
