@@ -163,9 +163,11 @@ def overall(runs, cases, places, first_kernel):
         medians = {name: statistics.median(values) for name, values in by_row.items() if values}
         if len(medians) > 1:
             least = min(medians, key=medians.get)
+            killed = sum(not by_row[case.name] and state(runs, case, first_kernel).startswith("killed") for case in cases)
             lines.append(
                 f"- {place.title(where)} is better by {number(statistics.geometric_mean(medians.values()))}, the geometric mean of"
                 f" {len(medians)} rows. The least is {number(medians[least])}: {least}."
+                + (f" In {killed} more the kernel killed the program." if killed else "")
             )
     return [*lines, ""] if lines else []
 

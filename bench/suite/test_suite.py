@@ -304,6 +304,10 @@ class ReportTest(unittest.TestCase):
         text = report.text(self.found(runs), cases)
         self.assertIn("- Ebb is better by 2.00, the geometric mean of 2 rows. The least is 0.50: bad.", text)
         self.assertNotIn("geometric mean", report.text(self.found(runs[:2]), cases))
+        cases["usemem", "killed"] = Row("killed", metrics=[RATE])
+        killed = {"table": "usemem", "case": "killed", "place": "zram-lz4", "round": 0, "killed": "why"}
+        ours = [run | {"case": "killed"} for run in self.runs("ebb", [7])]
+        self.assertIn("2 rows. The least is 0.50: bad. In 1 more the kernel killed the program.", report.text(self.found([*runs, killed, *ours]), cases))
 
     def test_each_of_ours_is_compared_with_the_kernel(self):
         runs = self.runs("zram-lz4", [10, 10, 10]) + self.runs("ebb", [20, 20, 20]) + self.runs("engine", [40, 40, 40])
