@@ -141,7 +141,8 @@ fn allow(
     let result = call();
     let is_published = result.is_ok()
         && (space.regions.widen_beside(&inside, allowed, Some(seen))
-            || space.threads.change_regions(&space.regions, &mut inside, |regions| {
+            // Without a wait, in which others might change the range and change it back.
+            || space.threads.try_change_regions(&space.regions, &mut inside, |regions| {
                 region::is_still(regions, allowed, Some(seen)) && regions.change(start, end, |_| attr)
             }));
     drop(inside);

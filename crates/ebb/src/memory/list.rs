@@ -94,9 +94,9 @@ impl List {
         core::iter::from_fn(move || {
             while next.index < bounds.len() {
                 let Part { index, start, end } = next;
-                let behind = |bound: &Bound| bound.at.load(Ordering::Acquire);
-                next = Part { index: index + 1, start: end, end: bounds.get(index + 2).map_or(u64::MAX, behind) };
-                // Nothing is left of a part if its end has moved to before what was its start a moment ago.
+                let behind = bounds.get(index + 2).map_or(u64::MAX, |bound| bound.at.load(Ordering::Acquire));
+                // Nothing is left of a part whose end has moved to before what was its start a moment ago.
+                next = Part { index: index + 1, start: end, end: behind.max(end) };
                 if let Some((attr, group)) = bounds[index].what
                     && start < end
                 {

@@ -1,7 +1,7 @@
 //! The region table: which ranges of the address space Ebb manages, and with what protection.
 //!
-//! Threads inside the gate read it without a lock. Most calls publish a new version beside them, see [`crate::calls::beside`]. A
-//! change in place needs the gate closed.
+//! Threads inside the gate read it without a lock. Most calls publish a new version beside them, see [`crate::calls::beside`], or
+//! move a bound of the current one. Any other change in place needs the gate closed.
 
 use crate::base::uapi::Errno;
 use crate::groups::table::Index;
@@ -205,8 +205,8 @@ impl Attr {
 
 /// All regions of a space.
 ///
-/// Threads read the current version of the list. With the gate closed it changes in place. Beside other threads a change
-/// makes a new version, as long as the list is short: see [`Versions`].
+/// Threads read the current version of the list. With the gate closed it changes in place. Beside other threads a change moves a
+/// bound, or makes a new version as long as the list is short: see [`Versions`].
 pub struct Regions {
     lists: [UnsafeCell<List>; VERSIONS],
     versions: Versions<VERSIONS>,
@@ -252,8 +252,8 @@ impl Regions {
     /// The current version.
     #[inline]
     fn list<'a>(&'a self, held: &'a Held) -> &'a List {
-        // SAFETY: while the token is borrowed nobody changes the current version, and a thread that has closed the gate keeps
-        // no reference across a change of its own.
+        // SAFETY: while the token is borrowed nobody changes the current version but by a store to a bound, which is atomic. A
+        // thread that has closed the gate keeps no reference across a change of its own.
         unsafe { &*self.lists[self.versions.current(held)].get() }
     }
 
@@ -283,7 +283,19 @@ impl Regions {
         edit: impl FnOnce(&mut List) -> bool,
     ) -> bool {
         let edit = |list: &mut List| list.len() + CHANGE_ROOM <= SHORT_MAX && edit(list);
-        self.edit_beside(inside, gate, flags, edit)
+        self.edit_beside(inside, gate, flags, true, edit)
+    }
+
+    /// As [`Self::change_beside`], but where that would wait, the answer is false. So the caller may still rely on what it read.
+    pub fn try_change_beside<'a, F: Iterator<Item = &'a GateFlag>>(
+        &self,
+        inside: &mut Inside<'_>,
+        gate: &Gate,
+        flags: impl Fn() -> F,
+        edit: impl FnOnce(&mut List) -> bool,
+    ) -> bool {
+        let edit = |list: &mut List| list.len() + CHANGE_ROOM <= SHORT_MAX && edit(list);
+        self.edit_beside(inside, gate, flags, false, edit)
     }
 
     /// As [`Self::change_beside`], to end what that began. `edit` adds at most one region.
@@ -294,7 +306,7 @@ impl Regions {
         flags: impl Fn() -> F,
         edit: impl FnOnce(&mut List),
     ) {
-        self.edit_beside(inside, gate, flags, |list| {
+        self.edit_beside(inside, gate, flags, true, |list| {
             edit(list);
             true
         });
@@ -305,6 +317,7 @@ impl Regions {
         inside: &mut Inside<'_>,
         gate: &Gate,
         flags: impl Fn() -> F,
+        waits: bool,
         edit: impl FnOnce(&mut List) -> bool,
     ) -> bool {
         loop {
@@ -324,6 +337,9 @@ impl Regions {
                 return is_wanted;
             }
             drop(one);
+            if !waits {
+                return false;
+            }
             // Others may wait for this thread in the same way.
             inside.renew(gate);
             waiting("regions, for a list", yield_now);

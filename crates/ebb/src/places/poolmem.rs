@@ -10,7 +10,7 @@ use ebb_pool::{BLOCK_PAGES, Backing};
 /// How long files that took nothing are not asked again.
 const REFUSED_NS: u64 = 1_000_000_000;
 const FOR_EVER: u64 = u64::MAX;
-const LARGE_EIGHTHS: usize = 7;
+const SPARE_EIGHTHS: usize = 7;
 
 /// The pool's memory. It is charged while it is held; a few empty blocks are kept for reuse.
 pub struct PoolMemory {
@@ -118,10 +118,9 @@ impl PoolMemory {
         self.pages_max[takes_all as usize].load(Ordering::Relaxed)
     }
 
-    /// True while the pool has room for objects that save next to no RAM: it holds less than [`LARGE_EIGHTHS`] eighths of what it
-    /// may.
-    pub fn has_room_for_large(&self, budget: &Budget) -> bool {
-        self.pages() * 8 < self.pages_max(budget) * LARGE_EIGHTHS
+    /// True while the pool holds less than [`SPARE_EIGHTHS`] eighths of what it may.
+    pub fn has_room_to_spare(&self, budget: &Budget) -> bool {
+        self.pages() * 8 < self.pages_max(budget) * SPARE_EIGHTHS
     }
 
     /// Changes how many pages may be held: with a file behind the pool, and without one.

@@ -6,7 +6,7 @@
 //!
 //! Invariants:
 //! * a reader holds the gate from before it asks for the current version until it is done with it;
-//! * the current buffer never changes while threads are inside;
+//! * the current buffer never changes while threads are inside, but for what its readers can bear (see [`super::bounds`]);
 //! * whoever has closed the gate is alone, and may change the current buffer in place.
 //!
 //! The idea is the kernel's read-copy-update, with the gate's flags for the grace period.

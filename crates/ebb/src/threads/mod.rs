@@ -56,6 +56,16 @@ impl Threads {
         regions.change_beside(inside, &self.gate, || self.contexts.all().map(|ctx| &ctx.gate), edit)
     }
 
+    /// As [`Self::change_regions`], without waiting: see [`Regions::try_change_beside`].
+    pub fn try_change_regions(
+        &self,
+        regions: &Regions,
+        inside: &mut Inside<'_>,
+        edit: impl FnOnce(&mut List) -> bool,
+    ) -> bool {
+        regions.try_change_beside(inside, &self.gate, || self.contexts.all().map(|ctx| &ctx.gate), edit)
+    }
+
     /// Completes a change of `regions` beside the threads that are inside: see [`Regions::finish_beside`].
     pub fn finish_change(&self, regions: &Regions, inside: &mut Inside<'_>, edit: impl FnOnce(&mut List)) {
         regions.finish_beside(inside, &self.gate, || self.contexts.all().map(|ctx| &ctx.gate), edit);

@@ -5,6 +5,8 @@ use core::sync::atomic::Ordering::Relaxed;
 
 /// Sizes that are told apart: 2 pages, 4, 8, 16, and more.
 const SIZES: usize = 5;
+/// Windows from here on are of one size.
+const LARGE: u32 = 1 << SIZES;
 /// A size is not trusted if the walk stopped in more of its last windows than this, in 255ths: two fifths. Less than half, because a
 /// walk that stops after every second page is trusted just after the wrong one.
 const STOPPED_MAX: u8 = 102;
@@ -27,7 +29,8 @@ impl Steps {
     /// Notes whether a walk went on beyond a window of `window` pages. That says as much of a window twice as large: it would have
     /// been of use, or not.
     pub(crate) fn note(&self, window: u32, goes_on: bool) {
-        for stopped in [self.of(window), self.of(2 * window)].into_iter().flatten() {
+        let larger = self.of(2 * window).filter(|_| window < LARGE);
+        for stopped in [self.of(window), larger].into_iter().flatten() {
             let before = i16::from(stopped.load(Relaxed));
             let away = if goes_on { 0 } else { i16::from(u8::MAX) } - before;
             // Rounded away from 0, so that the share gets to both ends.

@@ -12,8 +12,8 @@ use core::sync::atomic::Ordering;
 use ebb_pool::{Handle, PoolFull, codec};
 use ebb_slots::Slot;
 
-/// A page that compresses to more than this saves next to no RAM in the pool. It goes to a file if the pool has no room to spare,
-/// and otherwise once it has been out for long.
+/// A page that compresses to more than this saves next to no RAM in the pool. It goes to a file if there are many of these, or the
+/// pool has no room to spare, and otherwise once it has been out for long.
 pub(super) const POOL_OBJECT_MAX: usize = 3072;
 
 /// Where a page came from.
@@ -78,7 +78,7 @@ impl SwapSpace {
             stats::add(&stats.out_same_pages, 1);
             return StoreResult::Done;
         }
-        let takes_all = !self.has_file() || budget.has_plenty() || self.memory.has_room_for_large(budget);
+        let takes_all = !self.has_file() || budget.has_plenty() || self.takes_large(budget);
         let limit = if takes_all { out.len().min(4095) } else { POOL_OBJECT_MAX };
         let len = match same {
             // The location word has no room for this pattern.

@@ -65,6 +65,8 @@ pub fn folio_at(addr: usize) -> Folio {
 
 /// Misplaced objects are worth a search once they are 1/`MISPLACED_PART` of the objects in the pool.
 const MISPLACED_PART: u64 = 32;
+/// Of the pool's objects at most one in so many may save next to no RAM while RAM is short.
+const LARGE_PART: u64 = 5;
 /// Objects that save next to no RAM are cold after so many turns: evictions of as many pages as the process may have. Where pages
 /// are used at random and half of them fit, one in fifty is out for longer.
 const COLD_TURNS: u32 = 4;
@@ -310,15 +312,22 @@ impl SwapSpace {
         if large < worth || !self.has_file() || budget.has_plenty() {
             return None;
         }
-        if !self.memory.has_room_for_large(budget) {
+        if !self.takes_large(budget) {
             return Some(0);
         }
         let (now, turn) = (self.clock.load(Ordering::Relaxed), budget.expected().min(u32::MAX as usize / 16) as u32);
         if now.wrapping_sub(self.looked_for_cold.load(Ordering::Relaxed)) < turn / COLD_LOOKS {
             return None;
         }
-        self.looked_for_cold.store(now, Ordering::Relaxed);
         Some(COLD_TURNS * turn)
+    }
+
+    /// True while the pool takes objects that save next to no RAM: it has room to spare, and what else it holds saves enough.
+    ///
+    /// Without the second rule, a program whose pages do not compress would fill the pool before the first page is freed.
+    pub(super) fn takes_large(&self, budget: &Budget) -> bool {
+        let large = self.large_objects.load(Ordering::Relaxed);
+        large * LARGE_PART <= self.content_pages.load(Ordering::Relaxed) && self.memory.has_room_to_spare(budget)
     }
 
     /// Recounts the slots, the pool and the files.

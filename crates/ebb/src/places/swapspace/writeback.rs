@@ -65,6 +65,12 @@ impl SwapSpace {
             }
         };
         let n = batch.n;
+        if n < BATCH
+            && let WriteBack::Misplaced(1..) = which
+        {
+            // A search that finds fewer than it takes is not worth another one soon.
+            self.looked_for_cold.store(self.clock.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
         if n == 0 {
             return 0;
         }
