@@ -80,6 +80,8 @@ mod way_out;
 
 pub use protocols::{bounds, gate, holders, life, page, pin, request, rest, versions};
 
+#[cfg(all(feature = "events", not(loom)))]
+pub use self::base::events;
 #[cfg(not(loom))]
 pub use self::{
     api::snapshot::SnapshotError,

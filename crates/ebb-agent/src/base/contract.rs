@@ -259,7 +259,7 @@ impl Ends {
 
 /// Parses a decimal number. Does not go through `str`, whose code lies far from the code of a dormant process: that
 /// would cost each process a page fault.
-fn number(text: &[u8]) -> Option<u64> {
+pub fn number(text: &[u8]) -> Option<u64> {
     let digit = |&c: &u8| c.is_ascii_digit().then(|| u64::from(c - b'0'));
     let mut digits = text.iter().map(digit);
     let first = digits.next()??;

@@ -4,6 +4,8 @@
 //! Without `EBB_RAM` the library does nothing at all. A start that fails says why and ends the process with status 125,
 //! because a program that silently runs without its limit is worse than one that does not run.
 
+#[cfg(feature = "events")]
+use crate::base::contract;
 use crate::base::contract::{Early, Settings};
 use crate::base::entries::{self, Entries};
 use crate::base::frame::AltStack;
@@ -225,7 +227,26 @@ fn limit_for(ram_bytes: u64) -> u64 {
     (FIXED_BYTES + ram_bytes).max(ram_bytes / 20 * 67)
 }
 
+/// Begins to record what happens to each page, if the environment says so: `EBB_EVENTS` is the beginning of the file's path,
+/// and the process's number its end. `EBB_EVENTS_FILTER` is the number of pages to keep mapped.
+#[cfg(feature = "events")]
+fn begin_events() {
+    let of = |name: &[u8]| environment::kept_vars().find_map(|var| var.strip_prefix(name));
+    let Some(path) = of(b"EBB_EVENTS=") else { return };
+    let mut name = Line::new();
+    name.bytes(path).str(".").num(uapi::getpid() as u64).bytes(&[0]);
+    let name = CStr::from_bytes_until_nul(name.as_bytes()).unwrap_or_default();
+    if let Err(errno) = ebb::events::begin(name) {
+        fail(Line::new().str("ebb: EBB_EVENTS: cannot make the file (errno ").num(errno.0 as u64).str(")"));
+    }
+    if let Some(pages) = of(b"EBB_EVENTS_FILTER=").and_then(contract::number) {
+        ebb::events::set_filter(pages as usize);
+    }
+}
+
 fn make_space(settings: &Settings, is_running: bool) -> &'static Space {
+    #[cfg(feature = "events")]
+    begin_events();
     let mut devices = [SwapSpec { dir: c"", bytes: 0, priority: None }; DEVICES_MAX];
     let mut nr_devices = settings.devices(&mut devices);
     let stats = settings.stats_fd.and_then(map_stats);

@@ -3,7 +3,7 @@
 use crate::background::thread;
 use crate::base::uapi::uffd::Uffd;
 use crate::base::uapi::{self, Errno};
-use crate::base::{PAGE, clock};
+use crate::base::{PAGE, clock, events};
 use crate::budget::{self, Budget};
 use crate::counters::lockstat;
 use crate::counters::stats::{self, Shared};
@@ -30,6 +30,8 @@ use core::sync::atomic::Ordering::Relaxed;
 
 /// Least address space for the pool: the budget may grow.
 const ARENA_BYTES_MIN: usize = 1 << 30;
+/// Address space for the pool where events are recorded.
+const EVENTS_ARENA_BYTES: usize = 64 << 30;
 
 impl Space {
     /// Undoes [`Tree::leave_for_exec`] after an exec that failed.
@@ -144,7 +146,8 @@ impl Space {
         let uffd = uapi::fd::beyond_limit(Uffd::open).map_err(InitError::Userfaultfd)?;
         let uffd = uffd.raise().unwrap_or(uffd);
         lockstat::start(stats);
-        let mut swap = SwapSpace::new(budget::pool_max(limit), limit.saturating_mul(2 * PAGE).max(ARENA_BYTES_MIN))?;
+        let arena = events::same_in_all_runs(limit.saturating_mul(2 * PAGE).max(ARENA_BYTES_MIN), EVENTS_ARENA_BYTES);
+        let mut swap = SwapSpace::new(budget::pool_max(limit), arena)?;
         for (i, spec) in config.swap.iter().enumerate() {
             let file = SpillFile::create(spec, 1, swap.devices.lives(), !config.force.no_direct)
                 .map_err(|e| InitError::Spill(i, e))?;

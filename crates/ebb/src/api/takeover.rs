@@ -7,6 +7,7 @@
 //! The kernel's own page of zeros may be mapped where the program has only read. It counts like any other page: MOVE
 //! and COPY carry it, and a write replaces it without a fault of Ebb's.
 
+use crate::base::events::{self, Kind};
 use crate::base::{PAGE, clock, uapi};
 use crate::calls::mapping;
 use crate::device::SwapSpec;
@@ -182,6 +183,7 @@ fn enter_pages(
     for (i, _) in are_there.enumerate().filter(|(_, is_there)| *is_there) {
         let Some(word) = space.table.word(start + i * PAGE) else { return };
         word.set_exclusive(exclusive, State::PRESENT);
+        events::record(Kind::Taken, start + i * PAGE, 1, 0);
         present += 1;
     }
     if present > 0 {

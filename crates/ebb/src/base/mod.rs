@@ -1,6 +1,7 @@
 //! Helpers that know nothing of pages: system calls, time, text, rings.
 
 pub mod clock;
+pub mod events;
 pub(crate) mod idle;
 pub mod outlived;
 pub(crate) mod patience;

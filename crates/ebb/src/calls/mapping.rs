@@ -1,6 +1,7 @@
 //! Brings regions and page states in line after the kernel has changed a mapping.
 
 use crate::base::PAGE;
+use crate::base::events::{self, Kind};
 use crate::base::uapi::{self, Errno};
 use crate::calls::madvise::MADV_DONTNEED_LOCKED;
 use crate::groups::cost::Cost;
@@ -140,6 +141,7 @@ pub(crate) fn drop_page(space: &Space, held: &Held, addr: usize, state: State, t
             }
         }
     }
+    events::record(Kind::Gone, addr, 1, state.tag() as u64);
     account::uncount_content(space, addr, 1);
     tally.add(addr, Cost::of(state).taken());
     freed_slots
@@ -258,6 +260,7 @@ pub(crate) fn move_states(space: &Space, exclusive: &Exclusive<'_>, old: usize, 
         let Some(target) = space.table.word(to) else { return };
         target.set_exclusive(exclusive, state);
         word.set_exclusive(exclusive, State::NONE);
+        events::record(Kind::Moved, addr, 1, (to / PAGE) as u64);
         account::uncount_content(space, addr, 1);
         account::count_content(space, to, 1);
         if stock::may_be_lent(space, addr)

@@ -5,6 +5,7 @@
 //! regions. It opens its own userfaultfd and registers everything before it runs one instruction of the program. An
 //! evicted page read before that would silently be zero.
 
+use crate::base::events;
 use crate::base::uapi::uffd::Uffd;
 use crate::base::uapi::{self, Errno};
 use crate::calls::{mapping, mlock};
@@ -156,6 +157,7 @@ impl Space {
 
 /// Turns the copy of a space that fork left into the child's own space.
 fn become_child(space: &Space, exclusive: &Exclusive<'_>, ctx: &ThreadCtx) -> Result<(), InitError> {
+    events::stop();
     // First of all: until then, a charge made here goes to the parent.
     let reserved = space.family.reserved_child(exclusive);
     let charged = space.budget.charged() as i64;

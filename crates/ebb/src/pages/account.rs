@@ -1,5 +1,6 @@
 //! Bookkeeping of pages that change state: unit counters and the ring of units.
 
+use crate::base::events;
 use crate::protocols::gate::Held;
 use crate::space::Space;
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -26,6 +27,7 @@ pub(crate) fn uncount_content(space: &Space, addr: usize, n: usize) {
 
 /// Counts `n` pages of the unit at `addr` that were mapped, and queues the unit for reclaim.
 pub(crate) fn count_present(space: &Space, addr: usize, n: usize) {
+    events::count_present(n as i64);
     let Some(unit) = space.table.unit(addr) else { return };
     // Sequentially consistent against `sweep_one`, which clears `queued` and then looks at `present`.
     unit.present.fetch_add(n as u32, SeqCst);
@@ -36,6 +38,7 @@ pub(crate) fn count_present(space: &Space, addr: usize, n: usize) {
 
 /// Counts `n` pages of the unit at `addr` that were unmapped.
 pub(crate) fn uncount_present(space: &Space, addr: usize, n: usize) {
+    events::count_present(-(n as i64));
     if let Some(unit) = space.table.unit(addr) {
         unit.present.fetch_sub(n as u32, Relaxed);
     }

@@ -7,6 +7,7 @@
 //! to or used by a system call, or its unit proved hot. *Dropped*, it becomes a swapped page: it was evicted.
 
 use crate::base::PAGE;
+use crate::base::events::{self, Kind, Out};
 use crate::base::runs::Runs;
 use crate::base::uapi::{self};
 use crate::counters::stats;
@@ -175,6 +176,7 @@ pub(crate) fn open_for_write(
     let opened = open_run(space, held, addr, word, state, end, charged);
     if opened.pages > 0 {
         stats::add(&space.stats.faults_protected, 1);
+        events::record(Kind::Opened, addr, opened.pages, 0);
         if let (Some(unit), true) = (space.table.unit(addr), state.is_clean()) {
             unit.written.store(WRITTEN_PENALTY, Relaxed);
         }
@@ -252,6 +254,7 @@ pub(crate) fn forget_clean(space: &Space, held: &Held, addr: usize, state: State
 
 /// Ends the residence of the claimed clean page at `addr`, which is unmapped. Returns its new state.
 fn evict_clean(space: &Space, held: &Held, addr: usize, state: State, tally: &mut Tally<'_>) -> State {
+    events::record(Kind::Out, addr, 1, Out::Clean as u64);
     space.swap.evict(held, slot_of(state), folio_at(addr));
     sharing::break_if_shared(space, addr, state);
     tally.add(addr, Cost::RAM.taken());

@@ -1,5 +1,6 @@
 //! Serves a fault, in the thread that took it.
 
+use crate::base::events::{self, Kind};
 use crate::base::{PAGE, clock};
 use crate::counters::stats;
 use crate::memory::region::Region;
@@ -14,7 +15,7 @@ use crate::way_in::charged::{self, Brought, Charge};
 use crate::way_in::readahead::{self, Limits};
 use crate::way_in::swapin::{In, Want};
 use crate::way_in::{spurious, window};
-use crate::way_out::{group_reclaim, reclaim};
+use crate::way_out::{filter, group_reclaim, reclaim};
 
 /// The outcome of a fault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -168,6 +169,7 @@ fn came_in(
     Where { from, state }: Where,
 ) -> u64 {
     space.budget.count_fault();
+    events::record(Kind::Fault, page, 1, state.tag() as u64 | (write as u64) << 8);
     if plan.may_move && region.attr.is_plain() {
         stock::note_demand(space, n, state);
     }
@@ -185,6 +187,9 @@ fn came_in(
     };
     window::note_window(space, from, (end - from) / PAGE, plan.next_window);
     rest_beside(space, ctx);
+    if events::is_over_filter() {
+        filter::unmap_to_filter(space, ctx);
+    }
     charged::slow_down(space, ctx, region.group, n)
 }
 

@@ -14,6 +14,7 @@
 //!
 //! The kernel's read-ahead is asynchronous where a device reads (`page_cache_async_ra`). In front of zram the kernel has none.
 
+use crate::base::events::{self, Ahead, Kind};
 use crate::base::{PAGE, clock, uapi};
 use crate::counters::stats;
 use crate::groups::table::Index;
@@ -66,6 +67,7 @@ pub(crate) fn bring_rest(
     let most = window_max(space).min(window_of(space.groups.ram_max(group)));
     let unit_end = space.table.unit_start(page) + UNIT_BYTES;
     let end = (page + window.min(most) * PAGE).min(unit_end).min(end).max(start);
+    events::record(Kind::Ahead, 0, 0, Ahead::Window.of(ctx.shard()));
     let came = prefetch::bring_range(space, ctx, start, end, write, Until::RoomIsHalfUsed);
     if window == most && !came.stopped {
         ask_ahead(space, ctx, page, came.end, limits);
@@ -106,6 +108,7 @@ pub(crate) fn go_ahead(space: &Space, ctx: &ThreadCtx, page: usize, end: usize, 
     let mut pieces = (page + WINDOW_MAX * PAGE..=page + piece(space) * PAGE).step_by(WINDOW_MAX * PAGE);
     let Some(next) = pieces.find(|next| *next >= end || !has(*next, Tag::Busy)) else { return false };
     let end = end.min(next + piece(space) * PAGE);
+    events::record(Kind::Ahead, 0, 0, Ahead::Window.of(ctx.shard()));
     next < end
         && has(page, Tag::Busy)
         && has(next, Tag::Swapped)
@@ -119,6 +122,7 @@ pub(crate) fn read_ahead(space: &Space, ctx: &ThreadCtx) {
     if !ahead.is_wanted() {
         return;
     }
+    events::record(Kind::Ahead, 0, 0, Ahead::Beside.of(ctx.shard()));
     let (began, len) = (clock::cycles(), window_max(space) * PAGE);
     let mut front = ahead.look();
     let (mut base, mut window, mut done) = (first_out(space, front & !1), 0, 0);

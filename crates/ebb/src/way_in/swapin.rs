@@ -5,6 +5,7 @@
 //! are charged already.
 
 use crate::base::PAGE;
+use crate::base::events::{self, Kind};
 use crate::base::uapi::uffd::UffdError;
 use crate::counters::stats;
 use crate::groups::cost::Cost;
@@ -76,7 +77,7 @@ pub(crate) fn bring(
     let unit_end = space.table.unit_start(addr) + UNIT_BYTES;
     let end = want.end.min(unit_end).min(addr + want.window * PAGE);
     let want = Want { end, ..want };
-    match state.tag() {
+    let came = match state.tag() {
         Tag::None | Tag::Staged | Tag::Swapped if want.by_move && end < addr + RUN_MIN * PAGE => In::NotByMove,
         Tag::None if want.by_move => first_touch_by_move(space, addr, word, state, end),
         Tag::None => first_touch(space, addr, word, state, end),
@@ -85,7 +86,12 @@ pub(crate) fn bring(
         Tag::Swapped => swap_in::<WINDOW_MAX>(space, held, ctx, addr, word, state, want),
         Tag::Present => In::Mapped(0),
         Tag::Busy => In::Retry,
+    };
+    if let In::Mapped(n) = came {
+        let detail = events::in_detail(state.tag() as u64, want.write, want.ahead, want.used, ctx.shard());
+        events::record(Kind::In, addr, n, detail);
     }
+    came
 }
 
 /// Ends the claims on `n` pages from `addr` on.

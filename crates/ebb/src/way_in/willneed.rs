@@ -4,6 +4,7 @@
 //! Nothing is reclaimed for it, because pages that are needed soon are worth no more than pages in use now. So it ends where
 //! background reclaim would begin, and for the pages of a group where the group would be reclaimed.
 
+use crate::base::events::{self, Ahead, Kind};
 use crate::space::Space;
 use crate::threads::ctx::ThreadCtx;
 use crate::way_in::prefetch::{self, Until};
@@ -11,8 +12,9 @@ use crate::way_in::prefetch::{self, Until};
 /// Brings in the pages from `start` to `end` that are staged or swapped, until room becomes short. Outside the gate.
 pub(crate) fn will_need(space: &Space, ctx: &ThreadCtx, start: usize, end: usize) {
     space.tree().look();
+    events::record(Kind::Ahead, 0, 0, Ahead::WillNeed.of(ctx.shard()));
     let mut at = start;
-    while at < end {
+    while at < end && !events::is_filtering() {
         let came = prefetch::bring_range(space, ctx, at, end, false, Until::RoomIsShort);
         if came.stopped && (!space.groups.exist() || space.budget.is_above_high()) {
             return;

@@ -1,6 +1,6 @@
 //! Decides how many pages a fault brings in.
 
-use crate::base::{PAGE, clock};
+use crate::base::{PAGE, clock, events};
 use crate::memory::table::UNIT_PAGES;
 use crate::protocols::page::{State, Tag};
 use crate::space::Space;
@@ -18,7 +18,7 @@ const READAHEAD_GAP: u32 = 3;
 /// to half a piece at once. Two faults in a row on swapped pages are no walk yet: one object may lie on both pages. The idea
 /// is the kernel's read-ahead by address (`swap_vma_readahead`).
 pub(crate) fn window(space: &Space, ctx: &ThreadCtx, page: usize, is_swapped: bool) -> u32 {
-    let Some(unit) = space.table.unit(page) else { return 0 };
+    let Some(unit) = space.table.unit(page).filter(|_| !events::is_filtering()) else { return 0 };
     let most = readahead::window_max(space) as u32;
     let (at, next, window) = (page_of(page), unit.next.load(Relaxed), unit.window.load(Relaxed));
     let (steps, goes_on) = (&ctx.walker.steps, next > 0 && (next..next + READAHEAD_GAP).contains(&at));
@@ -64,7 +64,7 @@ pub(crate) fn window(space: &Space, ctx: &ThreadCtx, page: usize, is_swapped: bo
 pub(crate) fn window_around(space: &Space, page: usize) -> usize {
     /// Touches for each page of the window.
     const TOUCHES: u32 = 8;
-    let Some(unit) = space.table.unit(page) else { return 1 };
+    let Some(unit) = space.table.unit(page).filter(|_| !events::is_filtering()) else { return 1 };
     // Two threads at once may lose a touch. Pages that were discarded since no longer count.
     let touches = unit.touches.load(Relaxed).min(unit.content.load(Relaxed)) + 1;
     unit.touches.store(touches, Relaxed);

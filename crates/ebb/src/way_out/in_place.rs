@@ -8,6 +8,7 @@
 //! A page is claimed and write-protected from before it is compressed until it is dropped. Nobody writes to it meanwhile, so
 //! the stored content is its last content. Readers still find the page.
 
+use crate::base::events::{self, Kind, Out};
 use crate::base::{PAGE, uapi};
 use crate::counters::stats;
 use crate::device::file::BATCH;
@@ -145,6 +146,7 @@ fn evict_segment(
             space.swap.commit(*slot);
             tally.add(addr, Cost::RAM.taken());
             work.saved[*page] = State::swapped(Entry { device: 0, slot: *slot }.to_bits()).to_raw();
+            events::record(Kind::Out, addr, 1, Out::InPlace as u64);
             evicted += 1;
         } else {
             space.swap.discard(held, &space.budget, space.stats, *slot);

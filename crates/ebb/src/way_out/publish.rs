@@ -1,6 +1,7 @@
 //! Tells the tree the sizes of a space and the ages of its pages, and learns from it how much of the budget is the space's own.
 
 use crate::base::clock;
+use crate::base::events::{self, Size};
 use crate::budget;
 use crate::pages::{account, sharing};
 use crate::protocols::gate::Held;
@@ -19,8 +20,31 @@ const EVICTED_MIN: u64 = 256;
 /// next round.
 const LOOKS_MAX: usize = 64;
 
+/// Records how much memory there is of each kind.
+fn record_sizes(space: &Space, held: &Held) {
+    let (staging, budget) = (&space.places.staging, &space.budget);
+    for (size, pages) in [
+        (Size::Limit, budget.limit()),
+        (Size::Charged, budget.charged()),
+        (Size::Pool, space.swap.pool_pages()),
+        (Size::Books, budget.meta_pages()),
+        (Size::Staged, staging.staged()),
+        (Size::Frames, staging.held()),
+        (Size::Stock, budget.stocked()),
+        (Size::Clean, space.eviction.nr_clean()),
+        (Size::Wanted, budget.wanted()),
+        (Size::Device, space.swap.device_pages(held) as usize),
+        (Size::Slots, space.swap.nr_used() as usize),
+    ] {
+        events::record(events::Kind::Size, 0, size as usize, pages as u64);
+    }
+}
+
 /// Tells the tree how much this process holds and where, and divides its budget between pool, staging and pages.
 pub(crate) fn publish_sizes(space: &Space, held: &Held) {
+    if events::is_on() {
+        record_sizes(space, held);
+    }
     let shared = sharing::look_at_sharing(space);
     if space.budget.hold_if_lost() {
         let member = space.tree().member();

@@ -1,5 +1,6 @@
 //! Stores staged pages that nobody touched, and releases their frames.
 
+use crate::base::events::{self, Kind};
 use crate::base::{PAGE, uapi};
 use crate::counters::stats;
 use crate::device::file::{BATCH, FileError};
@@ -299,6 +300,7 @@ fn store_in_file(
 
 /// Ends the swap-out of a page whose content is in `slot`, which is charged: lets page, slot and frame go.
 pub(crate) fn end_staged(space: &Space, held: &Held, addr: usize, frame: u32, slot: Slot) {
+    events::record(Kind::Stored, addr, 1, 0);
     space.swap.commit(slot);
     space.groups.force(tally::owner(space, held, addr), Cost::of(State::staged(frame)).taken());
     if let Some(word) = space.table.word(addr) {

@@ -10,7 +10,7 @@
 //! * Scattered pages of a unit that proved cold need no staging either, see `in_place`.
 //! * Pages that a driver may have pinned for long go by MOVE only, because MOVE alone asks the kernel, see `pages::drivers`.
 
-use crate::base::{PAGE, clock};
+use crate::base::{PAGE, clock, events};
 use crate::counters::stats;
 use crate::memory::table::{UNIT_PAGES, Unit};
 use crate::pages::account;
@@ -64,7 +64,8 @@ fn sweep(space: &Space, held: &Held, ctx: &ThreadCtx, unit: usize, scope: Scope,
     });
     let has_clean = space.table.unit(unit).is_some_and(|u| u.clean.load(Relaxed) > 0);
     let dropped = if has_clean { clean::drop_clean(space, held, unit, saved, NOT_CLAIMED) } else { 0 };
-    let evicts_in_place = scope.range.is_none() && !is_move_only && in_place::evicts_in_place(space, unit);
+    let evicts_in_place =
+        scope.range.is_none() && !is_move_only && !events::is_filtering() && in_place::evicts_in_place(space, unit);
     let in_place = if evicts_in_place { in_place::evict_in_place(space, held, ctx, unit, work) } else { 0 };
     let saved = &mut work.saved;
     let block = if saved.iter().any(|raw| claims::is_present(*raw)) { space.places.staging.take() } else { None };
@@ -118,6 +119,20 @@ pub(crate) fn sweep_next(space: &Space, ctx: &ThreadCtx, takes_shared: bool, wor
         }
     }
     None
+}
+
+/// Sweeps the next unit, hot or not. Returns how many pages that unmapped, or none if there is nothing to sweep. Outside the
+/// gate.
+pub(crate) fn sweep_in_turn(space: &Space, ctx: &ThreadCtx, work: &mut Work) -> Option<usize> {
+    let scope = Scope { takes_shared: true, leaves: Leaves { hot: false, used: false }, only: None, range: None };
+    let inside = space.threads.enter(ctx);
+    let looks = 2 * space.eviction.units.len() + 2;
+    let swept = (0..looks).find_map(|_| match sweep_one(space, &inside, ctx, scope, work) {
+        Look::Swept(pages) if pages > 0 => Some(pages),
+        _ => None,
+    });
+    drop(inside);
+    swept
 }
 
 /// Looks at the unit at the head of the ring.

@@ -1,5 +1,6 @@
 //! Unmaps the pages that a sweep has claimed: by MOVE where they lie together, by copy where they are scattered.
 
+use crate::base::events::{self, Kind, Out};
 use crate::base::uapi::uffd::UffdError;
 use crate::base::{PAGE, clock, uapi};
 use crate::counters::stats;
@@ -109,6 +110,7 @@ pub(crate) fn stage(space: &Space, held: &Held, unit: usize, block: u32, saved: 
     let mut tally = Tally::new(space, held);
     for (i, raw) in saved.iter().enumerate() {
         if *raw != NOT_CLAIMED && State::from_raw(*raw).tag() == Tag::Staged && is_frame_of(*raw, block) {
+            events::record(Kind::Out, unit + i * PAGE, 1, Out::Staged as u64);
             filled[i / BUNDLE_FRAMES] += 1;
             swept += 1;
             space.places.staging.owner(State::from_raw(*raw).payload() as u32).store((unit + i * PAGE) as u64, Relaxed);

@@ -556,6 +556,15 @@ pub fn open_read_write(path: &core::ffi::CStr) -> Result<i32, Errno> {
         .map(|fd| fd as i32)
 }
 
+/// Creates or empties a file and opens it, close-on-exec.
+#[cfg(feature = "events")]
+pub fn create(path: &core::ffi::CStr) -> Result<i32, Errno> {
+    let flags = u64::from(g::O_CREAT | g::O_TRUNC | g::O_RDWR | g::O_CLOEXEC);
+    // SAFETY: the path is a C string that the kernel reads.
+    unsafe { call(g::__NR_openat, [g::AT_FDCWD as i64 as u64, path.as_ptr() as u64, flags, 0o600, 0, 0]) }
+        .map(|fd| fd as i32)
+}
+
 /// Makes a nameless file in memory, close-on-exec.
 pub fn memory_file(name: &core::ffi::CStr) -> Result<i32, Errno> {
     // SAFETY: the name is a C string that the kernel reads.

@@ -23,6 +23,7 @@
 mod vacating;
 
 use crate::base::PAGE;
+use crate::base::events;
 use crate::base::ring::Ring;
 use crate::base::uapi::uffd::Uffd;
 use crate::base::uapi::{self, Errno};
@@ -34,6 +35,8 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering
 pub const BUNDLE_FRAMES: usize = 64;
 /// Bundles in a block.
 pub const BUNDLES: usize = UNIT_PAGES / BUNDLE_FRAMES;
+/// Most blocks.
+const BLOCKS_MAX: usize = 4096;
 /// Fewest pages in a part, unless it is the last of its block.
 const PART_PAGES_MIN: u32 = 64;
 
@@ -98,18 +101,19 @@ impl Staging {
     pub fn new(target: usize) -> Result<Self, Errno> {
         // A block with few pages is still a block in use, so there is room for many of them. That costs address space
         // only.
-        let nr_blocks = (target / 8).clamp(64, 4096);
-        let bytes = nr_blocks * UNIT_PAGES * PAGE;
+        let nr_blocks = if events::is_filtering() { BLOCKS_MAX } else { (target / 8).clamp(64, BLOCKS_MAX) };
+        let room = events::same_in_all_runs(nr_blocks, BLOCKS_MAX);
+        let bytes = room * UNIT_PAGES * PAGE;
         let frames = uapi::reserve_aligned(bytes, 2 << 20)? as usize;
         // MOVE needs small pages at its source and its destination.
         let _ = uapi::madvise(frames, bytes, linux_raw_sys::general::MADV_NOHUGEPAGE);
         let this = Self {
             frames,
-            blocks: uapi::reserve(nr_blocks * core::mem::size_of::<Block>())?.cast(),
-            owners: uapi::reserve(nr_blocks * UNIT_PAGES * 8)?.cast(),
+            blocks: uapi::reserve(room * core::mem::size_of::<Block>())?.cast(),
+            owners: uapi::reserve(room * UNIT_PAGES * 8)?.cast(),
             nr_blocks,
-            free: Ring::new(nr_blocks)?,
-            queue: Ring::new(nr_blocks * BUNDLES)?,
+            free: Ring::new(room)?,
+            queue: Ring::new(room * BUNDLES)?,
             staged: AtomicU64::new(0),
             held: AtomicU64::new(0),
             passed: AtomicUsize::new(0),
@@ -122,9 +126,9 @@ impl Staging {
         Ok(this)
     }
 
-    /// Bundles of frames in all.
+    /// Bundles of frames in all, at least.
     pub fn nr_bundles(&self) -> usize {
-        self.nr_blocks * BUNDLES
+        events::same_in_all_runs(self.nr_blocks, BLOCKS_MAX) * BUNDLES
     }
 
     /// Sets how many pages staging aims to hold.
