@@ -204,6 +204,14 @@ bench-python: ## duckdb and blosc2 for the suite, from PyPI, in a directory of t
 bench-micro: ## of `make bench` the single accesses, and swap-out and swap-in by kind of data (root)
 	@$(MAKE) --no-print-directory bench ONLY="access swapping"
 
+# The agent that records what happens to each page is built apart, so that nobody takes it for the real one.
+.PHONY: misses
+misses: ## pages that Ebb misses, beside LRU, better policies and the optimum; ONLY=TEXT, PART=0.5, QUICK=1
+	cargo build --release -q --target-dir $(TARGET)/events -p ebb-cli -p ebb-agent --features ebb-agent/events
+	cargo build --release -q -p ebb-bench-misses
+	@$(if $(QUICK),,tools/install-packages bench/misses/packages.txt || echo "make misses: what needs a package that is missing is left out")
+	python3 bench/misses/run.py --ebb $(TARGET)/events/release/ebb --misses $(RELEASE)/ebb-bench-misses \
+	  $(if $(QUICK),--quick) $(foreach text,$(ONLY),--only $(text)) $(if $(PART),--part $(PART)) --json $(TARGET)/misses.json
 .PHONY: bench-bound
 bench-bound: build ## by how much programs pass their budget, as their cgroup counts it; NODE=DIR with webpack and eslint (root)
 	bench/bound/run.py $(if $(NODE),--node $(NODE)) $(foreach text,$(ONLY),--only $(text))
