@@ -496,9 +496,10 @@ fn a_child_has_nothing_of_what_its_parent_keeps_to_itself() {
         }
         let child = fork(space, || {
             (0..wiped.len()).for_each(|page| check(wiped.at, page, 0, 0));
-            // It may have gone since the fault: first the kernel is asked again.
-            assert_eq!(space.fault(ctx(space), kept.addr(0), false), Fault::Resolved);
-            assert_eq!(space.fault(ctx(space), kept.addr(0), false), Fault::NotManaged);
+            // It may have gone since the fault, or come and gone again: the kernel is asked again first, but not for ever.
+            let fault = || space.fault(ctx(space), kept.addr(0), false);
+            assert_eq!(fault(), Fault::Resolved);
+            assert!((0..16).any(|_| fault() == Fault::NotManaged));
             assert_sound(&pages);
         });
         assert_eq!(wait(child), 0);

@@ -239,7 +239,7 @@ fn serve(space: &Space, ctx: &ThreadCtx, page: usize, write: bool) -> (Fault, u6
             }
             // The instruction is made again, and the kernel knows what is there now. The page may have been taken out of
             // Ebb's hands since the fault.
-            Attempt::NotManaged if was_hidden || spurious::is_first(space, ctx, page) => {
+            Attempt::NotManaged if was_hidden || spurious::may_have_changed(space, ctx, page) => {
                 return (Fault::Resolved, reclaimed);
             }
             Attempt::NotManaged => return (Fault::NotManaged, reclaimed),

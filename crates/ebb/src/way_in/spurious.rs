@@ -12,6 +12,8 @@ use core::sync::atomic::Ordering::Relaxed;
 
 /// Faults in a row on one present page before the page is looked at more closely.
 const SPURIOUS_MAX: u32 = 64;
+/// Faults in a row on a page that is not managed before the fault is the program's own.
+const CHANGES_MAX: u32 = 8;
 
 /// Serves a fault on a present page: another thread was faster, or the page was write-protected and a sweep has given it back.
 pub(crate) fn spurious(space: &Space, ctx: &ThreadCtx, page: usize, write: bool) -> Fault {
@@ -31,9 +33,17 @@ pub(crate) fn spurious(space: &Space, ctx: &ThreadCtx, page: usize, write: bool)
     fault
 }
 
-/// True for the first of several faults in a row on a page that is no longer managed, but may have been when the fault was taken.
-pub(crate) fn is_first(space: &Space, ctx: &ThreadCtx, page: usize) -> bool {
-    space.table.may_be_managed(page) && ctx.spurious_addr.swap(page as u64, Relaxed) != page as u64
+/// True for the first faults in a row on a page that is no longer managed, but may have been when the fault was taken.
+///
+/// More than one, because the page may be managed again when the instruction is made again, and no longer when that fault is served.
+pub(crate) fn may_have_changed(space: &Space, ctx: &ThreadCtx, page: usize) -> bool {
+    if !space.table.may_be_managed(page) {
+        return false;
+    }
+    let same = ctx.spurious_addr.swap(page as u64, Relaxed) == page as u64;
+    let count = if same { ctx.spurious_count.load(Relaxed) + 1 } else { 0 };
+    ctx.spurious_count.store(count % CHANGES_MAX, Relaxed);
+    count < CHANGES_MAX
 }
 
 /// Looks for the cause of many faults on a present page: a busy lock in it, a leftover protection, or a page that the kernel
