@@ -20,7 +20,7 @@ use crate::base::uapi::Errno;
 use crate::calls::{discard, mapping};
 use crate::groups::table::Index;
 use crate::memory::list::List;
-use crate::memory::region::{self, Attr, Region};
+use crate::memory::region::{Attr, Region};
 use crate::memory::table::ADDR_END;
 use crate::pages::books;
 use crate::pages::tally::Tally;
@@ -142,8 +142,8 @@ fn allow(
     let is_published = result.is_ok()
         && (space.regions.widen_beside(&inside, allowed, Some(seen))
             // Without a wait, in which others might change the range and change it back.
-            || space.threads.try_change_regions(&space.regions, &mut inside, |regions| {
-                region::is_still(regions, allowed, Some(seen)) && regions.change(start, end, |_| attr)
+            || space.threads.change_regions(&space.regions, &mut inside, false, |regions| {
+                regions.is_still(allowed, Some(seen)) && regions.change(start, end, |_| attr)
             }));
     drop(inside);
     let result = match is_published {
@@ -176,8 +176,8 @@ pub(crate) fn manage(space: &Space, inside: &mut Inside<'_>, start: usize, end: 
     }
     let region = Region { start, end, attr: new.attr, group };
     space.regions.widen_beside(inside, region, None)
-        || space.threads.change_regions(&space.regions, inside, |regions| {
-            let is_free = region::is_still(regions, region, None);
+        || space.threads.change_regions(&space.regions, inside, true, |regions| {
+            let is_free = regions.is_still(region, None);
             if is_free {
                 regions.insert(region);
             }
@@ -186,7 +186,7 @@ pub(crate) fn manage(space: &Space, inside: &mut Inside<'_>, start: usize, end: 
 }
 
 fn begin(space: &Space, inside: &mut Inside<'_>, start: usize, end: usize, f: impl Fn(Attr) -> Attr) -> bool {
-    space.threads.change_regions(&space.regions, inside, |regions| regions.begin_change(start, end, f))
+    space.threads.change_regions(&space.regions, inside, true, |regions| regions.begin_change(start, end, f))
 }
 
 fn finish(space: &Space, inside: &mut Inside<'_>, edit: impl FnOnce(&mut List)) {

@@ -112,6 +112,17 @@ impl List {
         self.from(start).next().filter(|region| region.start < end && start < end)
     }
 
+    /// True if all of the range of `region` is still what the caller found `before`: of one region, or a hole.
+    pub fn is_still(&self, region: Region, before: Option<Region>) -> bool {
+        match (self.first_in(region.start, region.end), before) {
+            (None, None) => true,
+            (Some(now), Some(before)) => {
+                now.has(region.start, region.end) && (now.attr, now.group) == (before.attr, before.group)
+            }
+            _ => false,
+        }
+    }
+
     /// True when there is room for `n` more regions.
     pub fn has_room(&self, n: usize) -> bool {
         self.len + 2 * n <= self.max

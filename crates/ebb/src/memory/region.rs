@@ -273,29 +273,19 @@ impl Regions {
     }
 
     /// Makes a new version beside threads that are inside: `edit` changes a copy of the list and says whether the copy is to be
-    /// published. False if it is not, or if the list is too long to be copied for a change. Waits for a list that no thread may
-    /// still read. The caller has forgotten what it read. `flags` are those of all threads.
+    /// published. False if it is not, or if the list is too long to be copied for a change. `flags` are those of all threads.
+    ///
+    /// If threads may still read every list, it `waits` for one, and the caller has forgotten what it read; or the answer is false.
     pub fn change_beside<'a, F: Iterator<Item = &'a GateFlag>>(
         &self,
         inside: &mut Inside<'_>,
         gate: &Gate,
         flags: impl Fn() -> F,
+        waits: bool,
         edit: impl FnOnce(&mut List) -> bool,
     ) -> bool {
         let edit = |list: &mut List| list.len() + CHANGE_ROOM <= SHORT_MAX && edit(list);
-        self.edit_beside(inside, gate, flags, true, edit)
-    }
-
-    /// As [`Self::change_beside`], but where that would wait, the answer is false. So the caller may still rely on what it read.
-    pub fn try_change_beside<'a, F: Iterator<Item = &'a GateFlag>>(
-        &self,
-        inside: &mut Inside<'_>,
-        gate: &Gate,
-        flags: impl Fn() -> F,
-        edit: impl FnOnce(&mut List) -> bool,
-    ) -> bool {
-        let edit = |list: &mut List| list.len() + CHANGE_ROOM <= SHORT_MAX && edit(list);
-        self.edit_beside(inside, gate, flags, false, edit)
+        self.edit_beside(inside, gate, flags, waits, edit)
     }
 
     /// As [`Self::change_beside`], to end what that began. `edit` adds at most one region.
@@ -351,7 +341,7 @@ impl Regions {
     pub fn widen_beside(&self, held: &Held, region: Region, before: Option<Region>) -> bool {
         let _one = self.changes.lock();
         let list = self.list(held);
-        is_still(list, region, before) && list.widen(region)
+        list.is_still(region, before) && list.widen(region)
     }
 
     /// All regions in address order.
@@ -453,18 +443,6 @@ impl Regions {
     /// See [`List::regroup`].
     pub fn regroup(&self, exclusive: &Exclusive<'_>, old: Index, new: Index) {
         self.list_mut(exclusive).regroup(old, new);
-    }
-}
-
-/// True if all of the range of `region` is still what the caller found `before`: of one region, or a hole.
-pub(crate) fn is_still(list: &List, region: Region, before: Option<Region>) -> bool {
-    let now = list.first_in(region.start, region.end);
-    match (now, before) {
-        (None, None) => true,
-        (Some(now), Some(before)) => {
-            now.has(region.start, region.end) && (now.attr, now.group) == (before.attr, before.group)
-        }
-        _ => false,
     }
 }
 
@@ -591,7 +569,7 @@ mod tests {
     /// Changes a copy beside threads with these flags.
     fn change_beside(t: &Regions, gate: &Gate, flags: &[GateFlag], edit: impl FnOnce(&mut List) -> bool) -> bool {
         let own = GateFlag::default();
-        t.change_beside(&mut gate.enter(&own), gate, || flags.iter(), edit)
+        t.change_beside(&mut gate.enter(&own), gate, || flags.iter(), true, edit)
     }
 
     #[test]

@@ -51,19 +51,10 @@ impl Threads {
         &self,
         regions: &Regions,
         inside: &mut Inside<'_>,
+        waits: bool,
         edit: impl FnOnce(&mut List) -> bool,
     ) -> bool {
-        regions.change_beside(inside, &self.gate, || self.contexts.all().map(|ctx| &ctx.gate), edit)
-    }
-
-    /// As [`Self::change_regions`], without waiting: see [`Regions::try_change_beside`].
-    pub fn try_change_regions(
-        &self,
-        regions: &Regions,
-        inside: &mut Inside<'_>,
-        edit: impl FnOnce(&mut List) -> bool,
-    ) -> bool {
-        regions.try_change_beside(inside, &self.gate, || self.contexts.all().map(|ctx| &ctx.gate), edit)
+        regions.change_beside(inside, &self.gate, || self.contexts.all().map(|ctx| &ctx.gate), waits, edit)
     }
 
     /// Completes a change of `regions` beside the threads that are inside: see [`Regions::finish_beside`].

@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_is_trusted_if_more_than_half_of_them_were_right() {
+    fn a_window_is_trusted_if_most_of_the_last_ones_were_right() {
         let (mostly, seldom) = (Steps::default(), Steps::default());
         (0..300).for_each(|i| mostly.note(2, i % 4 > 0));
         (0..300).for_each(|i| seldom.note(2, i % 4 == 0));
