@@ -246,6 +246,13 @@ impl PageWord<'_> {
         self.0.store(new.0, Ordering::Release);
     }
 
+    /// True for a busy page that a thread sleeps for.
+    #[inline]
+    pub fn is_wanted(self) -> bool {
+        let raw = self.0.load(Ordering::Relaxed);
+        raw & WAITERS != 0 && State(raw).tag() == Tag::Busy
+    }
+
     /// Waits until the page is no longer busy; may return early.
     pub fn wait_while_busy(self) {
         for _ in 0..SPINS {

@@ -16,7 +16,7 @@ use crate::device::list::Writer;
 use crate::groups::cost::Cost;
 use crate::memory::table::UNIT_PAGES;
 use crate::pages::account;
-use crate::pages::claims::is_present;
+use crate::pages::claims::{NOT_CLAIMED, is_present};
 use crate::pages::tally::{self, Tally};
 use crate::pages::{clean, kept};
 use crate::places::work::Work;
@@ -30,8 +30,8 @@ use core::sync::atomic::Ordering::Relaxed;
 use ebb_slots::{Entry, Slot};
 use linux_raw_sys::general::MADV_DONTNEED;
 
-/// Most pages that a sweep evicts in place. A thread that writes to the first page waits until the last is compressed, a
-/// quarter of a millisecond. The pages share two TLB flushes.
+/// Most pages that a sweep evicts in place. They share two TLB flushes. A thread that waits for one of them gets it back as soon
+/// as [`BATCH`] pages are compressed.
 pub(crate) const IN_PLACE_PAGES: usize = 64;
 /// From this average run length on MOVE is cheaper than eviction in place. MOVE flushes the TLB once a run.
 const RUN_MAX: usize = 32;
@@ -58,8 +58,8 @@ pub(crate) fn evicts_in_place(space: &Space, unit: usize) -> bool {
 
 /// Stores and drops the first scattered pages that a sweep of the unit has claimed. Returns how many.
 ///
-/// `work.saved` gets their new states. If there are [`IN_PLACE_PAGES`] of them, the claims on all pages after them end, for the
-/// next sweep. Other claimed pages, and pages that no device takes, stay as they were.
+/// The claims on them end, and those on pages that somebody waits for. If there are [`IN_PLACE_PAGES`] of them, so do the claims
+/// on all pages after them, for the next sweep. Other claimed pages, and pages that no device takes, stay as they were.
 pub(crate) fn evict_in_place(space: &Space, held: &Held, ctx: &ThreadCtx, unit: usize, work: &mut Work) -> usize {
     if let Some(end) = end_of_first_scattered(space, held, unit, &work.saved) {
         unmap::unclaim(space, unit, end, UNIT_PAGES, &mut work.saved);
@@ -74,8 +74,6 @@ pub(crate) fn evict_in_place(space: &Space, held: &Held, ctx: &ThreadCtx, unit: 
             evicted += evict_segment(space, held, ctx, unit, &segment, work);
         }
     }
-    account::uncount_present(space, unit, evicted);
-    space.budget.uncharge(evicted);
     stats::add(&space.stats.unmap_pages, evicted as u64);
     stats::add(&space.stats.in_place_pages, evicted as u64);
     evicted
@@ -99,6 +97,39 @@ fn end_of_first_scattered(space: &Space, held: &Held, unit: usize, saved: &[u64;
     None
 }
 
+/// The pages of a segment that are stored and not dropped yet.
+struct Batch {
+    all: [Stored; IN_PLACE_PAGES],
+    len: usize,
+}
+
+impl Batch {
+    fn stored(&self) -> &[Stored] {
+        &self.all[..self.len]
+    }
+
+    /// The stored pages in the order of their addresses. What goes to a file is stored after the rest.
+    fn in_order(&mut self) -> &[Stored] {
+        self.all[..self.len].sort_unstable_by_key(|stored| stored.page);
+        self.stored()
+    }
+
+    fn add(&mut self, page: usize, slot: Slot) {
+        self.all[self.len] = Stored { page, slot };
+        self.len += 1;
+    }
+
+    /// Takes a page out again. Returns its slot, if the page is stored.
+    fn remove(&mut self, page: usize) -> Option<Slot> {
+        let at = self.stored().iter().position(|stored| stored.page == page)?;
+        let slot = self.all[at].slot;
+        self.all.copy_within(at + 1..self.len, at);
+        self.len -= 1;
+        Some(slot)
+    }
+}
+
+/// Stores and drops the pages of a segment. The claims on it end, unless some of its pages could not go. Returns how many went.
 fn evict_segment(
     space: &Space,
     held: &Held,
@@ -112,12 +143,11 @@ fn evict_segment(
     if space.uffd().write_protect(start, len, true).is_err() {
         return 0;
     }
-    let mut all = [Stored { page: 0, slot: Slot(0) }; IN_PLACE_PAGES];
-    let mut nr_stored = 0;
+    let mut batch = Batch { all: [Stored { page: 0, slot: Slot(0) }; IN_PLACE_PAGES], len: 0 };
     let mut at = segment.first;
     let mut takes_more = true;
     while takes_more {
-        let room = BATCH.min(IN_PLACE_PAGES - nr_stored);
+        let room = BATCH.min(IN_PLACE_PAGES - batch.len);
         let mut pages = [0; BATCH];
         let mut n = 0;
         while at < segment.end && n < room {
@@ -127,44 +157,102 @@ fn evict_segment(
             }
             at += 1;
         }
-        let stored = store_in_place(space, held, ctx, unit, &pages[..n], work, &mut all[nr_stored..]);
-        nr_stored += stored;
-        takes_more = stored == n && n > 0;
+        takes_more = store_in_place(space, held, ctx, unit, &pages[..n], work, &mut batch) == n && n > 0;
+        give_back_wanted(space, held, unit, segment, &mut work.saved, &mut batch);
     }
-    let stored = &all[..nr_stored];
-    stats::add(&space.stats.unmap_calls, 1);
-    // If all present pages are stored, one call can drop the segment: the rest of it is claimed pages that are not mapped.
-    let nr_present = work.saved[segment.first..segment.end].iter().filter(|raw| is_present(**raw)).count();
-    let drop = |start: usize, len: usize| uapi::madvise(start, len, MADV_DONTNEED).is_ok();
-    let are_gone = nr_stored == nr_present && drop(start, len);
-    let mut evicted = 0;
-    let mut tally = Tally::new(space, held);
-    for Stored { page, slot } in stored {
-        let addr = unit + page * PAGE;
-        // After a failure some pages may be gone. Dropping them one by one shows which.
-        if are_gone || drop(addr, PAGE) {
-            space.swap.commit(*slot);
-            tally.add(addr, Cost::RAM.taken());
-            work.saved[*page] = State::swapped(Entry { device: 0, slot: *slot }.to_bits()).to_raw();
-            events::record(Kind::Out, addr, 1, Out::InPlace as u64);
-            evicted += 1;
-        } else {
-            space.swap.discard(held, &space.budget, space.stats, *slot);
-            tally.add(addr, Cost::SWAP.taken());
-            work.saved[*page] = kept::kept(space, addr, State::from_raw(work.saved[*page])).to_raw();
-        }
-    }
-    if evicted < nr_present {
-        for page in (segment.first..segment.end).filter(|page| is_present(work.saved[*page])) {
-            // A failure leaves a page protected whose state says it is open. A write will find that out, see `spurious`.
-            let _ = space.uffd().write_protect(unit + page * PAGE, PAGE, false);
-        }
+    let evicted = drop_stored(space, held, unit, segment, &mut work.saved, &mut batch);
+    account::uncount_present(space, unit, evicted);
+    space.budget.uncharge(evicted);
+    if !work.saved[segment.first..segment.end].iter().any(|raw| is_present(*raw)) {
+        unmap::unclaim(space, unit, segment.first, segment.end, &mut work.saved);
     }
     evicted
 }
 
-/// Stores claimed and protected pages of a unit, at most a batch, and charges their groups. Returns how many, and lists them in
-/// `stored`.
+/// Ends the claims on those claimed pages of the unit that a thread waits for. They stay where they are, in the states in
+/// `saved`: who waits uses them, so to evict them now would be a mistake.
+fn give_back_wanted(
+    space: &Space,
+    held: &Held,
+    unit: usize,
+    segment: &Segment,
+    saved: &mut [u64; UNIT_PAGES],
+    batch: &mut Batch,
+) {
+    for (page, raw) in saved.iter_mut().enumerate().filter(|(_, raw)| **raw != NOT_CLAIMED) {
+        let addr = unit + page * PAGE;
+        let Some(word) = space.table.word(addr).filter(|word| word.is_wanted()) else { continue };
+        if let Some(slot) = batch.remove(page) {
+            space.swap.discard(held, &space.budget, space.stats, slot);
+            tally::uncharge_swap_at(space, held, addr);
+        }
+        if is_present(*raw) {
+            if (segment.first..segment.end).contains(&page) {
+                // A failure leaves a page protected whose state says it is open. A write will find that out, see `spurious`.
+                let _ = space.uffd().write_protect(addr, PAGE, false);
+            }
+            stats::add(&space.stats.given_back_pages, 1);
+        }
+        word.finish(State::from_raw(*raw));
+        *raw = NOT_CLAIMED;
+    }
+}
+
+/// Drops the stored pages of a segment, and lifts the protection of those that stay. `saved` gets their new states. Returns how
+/// many went.
+fn drop_stored(
+    space: &Space,
+    held: &Held,
+    unit: usize,
+    segment: &Segment,
+    saved: &mut [u64; UNIT_PAGES],
+    batch: &mut Batch,
+) -> usize {
+    let drop = |start: usize, len: usize| uapi::madvise(start, len, MADV_DONTNEED).is_ok();
+    let mut tally = Tally::new(space, held);
+    let (mut evicted, mut left) = (0, batch.in_order());
+    let mut at = segment.first;
+    // One call drops what lies between two pages that were given back: claimed pages that are stored, or not mapped.
+    while at < segment.end {
+        let end = (at..segment.end).find(|page| saved[*page] == NOT_CLAIMED).unwrap_or(segment.end);
+        let (here, rest) = left.split_at(left.iter().take_while(|stored| stored.page < end).count());
+        left = rest;
+        let nr_present = saved[at..end].iter().filter(|raw| is_present(**raw)).count();
+        if !here.is_empty() {
+            stats::add(&space.stats.unmap_calls, 1);
+        }
+        let are_gone = !here.is_empty()
+            && here.len() == nr_present
+            && drop(unit + here[0].page * PAGE, (end - here[0].page) * PAGE);
+        let mut gone = 0;
+        for Stored { page, slot } in here {
+            let addr = unit + page * PAGE;
+            // After a failure some pages may be gone. Dropping them one by one shows which.
+            if are_gone || drop(addr, PAGE) {
+                space.swap.commit(*slot);
+                tally.add(addr, Cost::RAM.taken());
+                saved[*page] = State::swapped(Entry { device: 0, slot: *slot }.to_bits()).to_raw();
+                events::record(Kind::Out, addr, 1, Out::InPlace as u64);
+                gone += 1;
+            } else {
+                space.swap.discard(held, &space.budget, space.stats, *slot);
+                tally.add(addr, Cost::SWAP.taken());
+                saved[*page] = kept::kept(space, addr, State::from_raw(saved[*page])).to_raw();
+            }
+        }
+        if gone < nr_present {
+            for page in (at..end).filter(|page| is_present(saved[*page])) {
+                // As in `give_back_wanted`.
+                let _ = space.uffd().write_protect(unit + page * PAGE, PAGE, false);
+            }
+        }
+        evicted += gone;
+        at = end + 1;
+    }
+    evicted
+}
+
+/// Stores claimed and protected pages of a unit, and charges their groups. Returns how many, and adds them to the batch.
 fn store_in_place(
     space: &Space,
     held: &Held,
@@ -172,7 +260,7 @@ fn store_in_place(
     unit: usize,
     pages: &[usize],
     work: &mut Work,
-    stored: &mut [Stored],
+    batch: &mut Batch,
 ) -> usize {
     let mut slots = [Slot(0); BATCH];
     let nr_slots = space.swap.alloc(ctx.shard(), &space.budget, space.stats, &mut slots[..pages.len()]);
@@ -187,7 +275,7 @@ fn store_in_place(
     let mut n = 0;
     swapout::store_pages(space, writer, &contents[..nr_paid], &slots[..nr_paid], work, |i, is_stored| {
         if is_stored {
-            stored[n] = Stored { page: pages[i], slot: slots[i] };
+            batch.add(pages[i], slots[i]);
             n += 1;
         } else {
             space.swap.unalloc(slots[i]);
