@@ -213,6 +213,34 @@ fn walks_that_leave_pages_out_or_stop_soon_bring_in_little_else() {
 }
 
 #[test]
+fn walks_down_columns_and_backwards_take_few_faults_and_bring_in_little_else() {
+    let _turn = in_turn();
+    let space = space(RAM, force());
+    let pages = Pages::aligned(space, PAGES, HEAP);
+    const ROW: usize = 14_880;
+    let columns = (0..4).flat_map(|column| (0..PAGES * PAGE / ROW).map(move |row| row * ROW + column * 3700));
+    let backwards = (0..PAGES).rev().map(|page| page * PAGE + PAGE - 8);
+    for (what, touched) in [("columns", columns.collect::<Vec<_>>()), ("backwards", backwards.collect())] {
+        out(space, &pages);
+        let stats = space.stats();
+        let all = [&stats.faults_pool, &stats.faults_file, &stats.readahead_pages];
+        let look = |at: &usize| {
+            // SAFETY: inside the mapping.
+            let _ = unsafe { pages.at.add(*at).read_volatile() };
+        };
+        let mut nr = 0;
+        let brought = growth(&all, || nr = faults(space, || touched.iter().for_each(look)));
+        let used = touched.iter().map(|at| at / PAGE).collect::<std::collections::HashSet<_>>().len() as u64;
+        assert!(nr < used / 8, "{what}: {nr} faults for {used} pages");
+        assert!(brought <= used * 9 / 8, "{what}: {brought} came in for {used} pages");
+        pages.check_all();
+    }
+    space.validate().expect("consistent");
+    drop(pages);
+    leave(space);
+}
+
+#[test]
 fn walks_by_turns_are_walks() {
     let _turn = in_turn();
     let space = space(RAM, force());

@@ -2,6 +2,7 @@
 
 pub(crate) mod ctx;
 pub(crate) mod steps;
+pub(crate) mod strides;
 pub(crate) mod walker;
 
 use crate::base::uapi::{self, Errno};

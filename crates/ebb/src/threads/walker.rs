@@ -2,6 +2,7 @@
 
 use crate::base::PAGE;
 use crate::threads::steps::Steps;
+use crate::threads::strides::Strides;
 use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicU32, AtomicUsize};
 
@@ -26,6 +27,8 @@ pub struct Walker {
     pub(crate) looked: AtomicU32,
     /// How far the thread's walks can be trusted to go on.
     pub(crate) steps: Steps,
+    /// Its walks with a stride.
+    pub(crate) strides: Strides,
 }
 
 impl Walker {
@@ -41,6 +44,7 @@ impl Walker {
         self.fronts.iter().for_each(|front| front.store(0, Relaxed));
         self.looked.store(0, Relaxed);
         self.steps.reset();
+        self.strides.reset();
     }
 
     /// Moves the front of the walk that was at `from` to `to`. A walk that is not known takes the place of another.

@@ -1,6 +1,6 @@
 //! Serves a fault, in the thread that took it.
 
-use crate::base::events::{self, Kind};
+use crate::base::events::{self, Ahead, Kind};
 use crate::base::{PAGE, clock};
 use crate::counters::stats;
 use crate::memory::region::Region;
@@ -14,7 +14,7 @@ use crate::threads::ctx::{ThreadCtx, WINDOW_MAX};
 use crate::way_in::charged::{self, Brought, Charge};
 use crate::way_in::readahead::{self, Limits};
 use crate::way_in::swapin::{In, Want};
-use crate::way_in::{spurious, window};
+use crate::way_in::{prefetch, spurious, window};
 use crate::way_out::{filter, group_reclaim, reclaim};
 
 /// The outcome of a fault.
@@ -32,8 +32,7 @@ impl Space {
     /// Serves a fault of the calling thread at `addr`. All signals must be blocked.
     pub fn fault(&self, ctx: &ThreadCtx, addr: usize, write: bool) -> Fault {
         let start = clock::cycles();
-        let page = addr & !(PAGE - 1);
-        let (fault, reclaim) = serve(self, ctx, page, write);
+        let (fault, reclaim) = serve(self, ctx, addr, write);
         let total = clock::cycles().saturating_sub(start);
         stats::add(&self.stats.fault_ns, clock::ns(total.saturating_sub(reclaim)));
         if reclaim > 0 {
@@ -158,16 +157,17 @@ pub(crate) fn touch_ahead(space: &Space, ctx: &ThreadCtx, page: usize) {
     }
 }
 
-/// Does the work outside the gate that follows when `n` pages came in. Returns the cycles for which a group delayed the thread.
+/// Does the work outside the gate that follows when `n` pages came in for a fault at `addr`. Returns the cycles for which a group delayed the thread.
 fn came_in(
     space: &Space,
     ctx: &ThreadCtx,
-    (page, n): (usize, usize),
+    (addr, n): (usize, usize),
     write: bool,
     plan: &Plan,
     region: Region,
     Where { from, state }: Where,
 ) -> u64 {
+    let page = addr & !(PAGE - 1);
     space.budget.count_fault();
     events::record(Kind::Fault, page, 1, state.tag() as u64 | (write as u64) << 8);
     if plan.may_move && region.attr.is_plain() {
@@ -186,6 +186,14 @@ fn came_in(
         readahead::bring_rest(space, ctx, (page, n), plan.window(), limits)
     };
     window::note_window(space, from, (end - from) / PAGE, plan.next_window);
+    if plan.next_window <= 1
+        && matches!(state.tag(), Tag::Staged | Tag::Swapped)
+        && !events::is_filtering()
+        && let Some(rows) = ctx.walker.strides.note(addr)
+    {
+        events::record(Kind::Ahead, 0, 0, Ahead::Window.of(ctx.shard()));
+        prefetch::bring_rows(space, ctx, rows, write);
+    }
     rest_beside(space, ctx);
     if events::is_over_filter() {
         filter::unmap_to_filter(space, ctx);
@@ -210,8 +218,9 @@ fn wait_for(space: &Space, ctx: &ThreadCtx, page: usize, write: bool, plan: &Pla
     }
 }
 
-/// Serves the fault at `page`. Also returns the cycles spent in direct reclaim.
-fn serve(space: &Space, ctx: &ThreadCtx, page: usize, write: bool) -> (Fault, u64) {
+/// Serves the fault at `addr`. Also returns the cycles spent in direct reclaim.
+fn serve(space: &Space, ctx: &ThreadCtx, addr: usize, write: bool) -> (Fault, u64) {
+    let page = addr & !(PAGE - 1);
     let tag = space.table.word(page).map_or(Tag::None, |word| word.load().tag());
     let next_window = window::window(space, ctx, page, tag == Tag::Swapped);
     let mut around = if tag == Tag::None && next_window == 0 { window::window_around(space, page) } else { 1 };
@@ -252,7 +261,7 @@ fn serve(space: &Space, ctx: &ThreadCtx, page: usize, write: bool) -> (Fault, u6
             Brought::Over(target) => reclaimed += timed(&mut || group_reclaim::reclaim_group(space, ctx, target)),
             Brought::In(In::Mapped(0)) => return (spurious::spurious(space, ctx, page, write), reclaimed),
             Brought::In(In::Mapped(n)) => {
-                reclaimed += came_in(space, ctx, (page, n), write, &plan, region, at);
+                reclaimed += came_in(space, ctx, (addr, n), write, &plan, region, at);
                 return (Fault::Resolved, reclaimed);
             }
             Brought::In(In::Retry) => wait_for(space, ctx, page, write, &plan, region.end),
