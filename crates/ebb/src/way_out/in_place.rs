@@ -16,7 +16,7 @@ use crate::device::list::Writer;
 use crate::groups::cost::Cost;
 use crate::memory::table::UNIT_PAGES;
 use crate::pages::account;
-use crate::pages::claims::{NOT_CLAIMED, is_present};
+use crate::pages::claims::is_present;
 use crate::pages::tally::{self, Tally};
 use crate::pages::{clean, kept};
 use crate::places::work::Work;
@@ -24,6 +24,7 @@ use crate::protocols::gate::Held;
 use crate::protocols::page::State;
 use crate::space::Space;
 use crate::threads::ctx::ThreadCtx;
+use crate::way_out::give_back::{give_back_wanted, next_run};
 use crate::way_out::swapout;
 use crate::way_out::unmap::{self, Segment, Way};
 use core::sync::atomic::Ordering::Relaxed;
@@ -158,7 +159,12 @@ fn evict_segment(
             at += 1;
         }
         takes_more = store_in_place(space, held, ctx, unit, &pages[..n], work, &mut batch) == n && n > 0;
-        give_back_wanted(space, held, unit, segment, &mut work.saved, &mut batch);
+        give_back_wanted(space, unit, segment.first..segment.end, &mut work.saved, |page| {
+            if let Some(slot) = batch.remove(page) {
+                space.swap.discard(held, &space.budget, space.stats, slot);
+                tally::uncharge_swap_at(space, held, unit + page * PAGE);
+            }
+        });
     }
     let evicted = drop_stored(space, held, unit, segment, &mut work.saved, &mut batch);
     account::uncount_present(space, unit, evicted);
@@ -167,35 +173,6 @@ fn evict_segment(
         unmap::unclaim(space, unit, segment.first, segment.end, &mut work.saved);
     }
     evicted
-}
-
-/// Ends the claims on those claimed pages of the unit that a thread waits for. They stay where they are, in the states in
-/// `saved`: who waits uses them, so to evict them now would be a mistake.
-fn give_back_wanted(
-    space: &Space,
-    held: &Held,
-    unit: usize,
-    segment: &Segment,
-    saved: &mut [u64; UNIT_PAGES],
-    batch: &mut Batch,
-) {
-    for (page, raw) in saved.iter_mut().enumerate().filter(|(_, raw)| **raw != NOT_CLAIMED) {
-        let addr = unit + page * PAGE;
-        let Some(word) = space.table.word(addr).filter(|word| word.is_wanted()) else { continue };
-        if let Some(slot) = batch.remove(page) {
-            space.swap.discard(held, &space.budget, space.stats, slot);
-            tally::uncharge_swap_at(space, held, addr);
-        }
-        if is_present(*raw) {
-            if (segment.first..segment.end).contains(&page) {
-                // A failure leaves a page protected whose state says it is open. A write will find that out, see `spurious`.
-                let _ = space.uffd().write_protect(addr, PAGE, false);
-            }
-            stats::add(&space.stats.given_back_pages, 1);
-        }
-        word.finish(State::from_raw(*raw));
-        *raw = NOT_CLAIMED;
-    }
 }
 
 /// Drops the stored pages of a segment, and lifts the protection of those that stay. `saved` gets their new states. Returns how
@@ -212,18 +189,14 @@ fn drop_stored(
     let mut tally = Tally::new(space, held);
     let (mut evicted, mut left) = (0, batch.in_order());
     let mut at = segment.first;
-    // One call drops what lies between two pages that were given back: claimed pages that are stored, or not mapped.
-    while at < segment.end {
-        let end = (at..segment.end).find(|page| saved[*page] == NOT_CLAIMED).unwrap_or(segment.end);
-        let (here, rest) = left.split_at(left.iter().take_while(|stored| stored.page < end).count());
+    // One call drops what lies between two pages that were given back.
+    while let Some(run) = next_run(at..segment.end, saved) {
+        at = run.end;
+        let (here, rest) = left.split_at(left.iter().take_while(|stored| stored.page < run.end).count());
         left = rest;
-        let nr_present = saved[at..end].iter().filter(|raw| is_present(**raw)).count();
-        if !here.is_empty() {
-            stats::add(&space.stats.unmap_calls, 1);
-        }
-        let are_gone = !here.is_empty()
-            && here.len() == nr_present
-            && drop(unit + here[0].page * PAGE, (end - here[0].page) * PAGE);
+        let nr_present = saved[run.clone()].iter().filter(|raw| is_present(**raw)).count();
+        stats::add(&space.stats.unmap_calls, 1);
+        let are_gone = here.len() == nr_present && drop(unit + run.start * PAGE, run.len() * PAGE);
         let mut gone = 0;
         for Stored { page, slot } in here {
             let addr = unit + page * PAGE;
@@ -241,13 +214,12 @@ fn drop_stored(
             }
         }
         if gone < nr_present {
-            for page in (at..end).filter(|page| is_present(saved[*page])) {
+            for page in run.filter(|page| is_present(saved[*page])) {
                 // As in `give_back_wanted`.
                 let _ = space.uffd().write_protect(unit + page * PAGE, PAGE, false);
             }
         }
         evicted += gone;
-        at = end + 1;
     }
     evicted
 }

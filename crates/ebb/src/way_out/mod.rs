@@ -2,6 +2,7 @@
 
 pub(crate) mod asking;
 pub(crate) mod filter;
+pub(crate) mod give_back;
 pub(crate) mod group_reclaim;
 pub(crate) mod in_place;
 pub(crate) mod out_of_memory;

@@ -17,6 +17,7 @@ use crate::places::staging::{BUNDLE_FRAMES, BUNDLES};
 use crate::protocols::gate::Held;
 use crate::protocols::page::{State, Tag};
 use crate::space::Space;
+use crate::way_out::give_back::{give_back_wanted, next_run};
 use core::sync::atomic::Ordering::Relaxed;
 
 /// The units and pages that a sweep leaves alone.
@@ -56,6 +57,9 @@ pub struct Only {
 /// interrupts the other processors the program runs on (11 us on two processors). Copying costs 1.1 us a page and
 /// flushes once a segment.
 const MOVE_RUN_MIN: usize = 8;
+
+/// After how many pages a sweep that copies looks whether somebody waits for one of them.
+const LOOK_PAGES: usize = 32;
 
 /// The largest hole, in pages, that is claimed with the pages around it where shared pages stay. There most of a unit is
 /// shared, and a sweep finds only a few pages. A claim and its end cost some 12 ns, a further range of an unmapping call 0.7
@@ -283,12 +287,14 @@ fn unmap(space: &Space, unit: usize, block: u32, segment: &Segment, saved: &mut 
     if end - first == 1 {
         stats::add(&space.stats.unmap_single_calls, 1);
     }
-    if way_of(space, segment, saved, MOVE_RUN_MIN) == Way::Move
-        && unmap_by_move(space, unit, block, segment, false, saved).1 != Some(UffdError::Mismatch)
-    {
-        return;
+    if way_of(space, segment, saved, MOVE_RUN_MIN) == Way::Move {
+        let (refused, error) = unmap_by_move(space, unit, block, segment, false, saved);
+        // A pinned page must not be copied. It may lie before the rest, so all that is left stays.
+        if error != Some(UffdError::Mismatch) || refused > 0 {
+            return;
+        }
     }
-    // The pages that moved are staged by now. The rest cannot be moved.
+    // The pages that moved are staged by now, and come first. The rest cannot be moved.
     if let Some(rest) = (first..end).find(|page| claims::is_present(saved[*page])) {
         unmap_by_copy(space, unit, block, rest, end, saved);
     }
@@ -380,42 +386,59 @@ fn unmap_by_copy(space: &Space, unit: usize, block: u32, first: usize, end: usiz
         return;
     }
     stats::add(&space.stats.unmap_calls, 1);
+    let drop = |start: usize, len: usize| uapi::madvise(start, len, linux_raw_sys::general::MADV_DONTNEED).is_ok();
+    let frame_at = |page: usize| space.places.staging.addr(space.places.staging.frame(block, page));
     let mut ok = true;
-    let mut i = first;
+    let (mut i, mut looked) = (first, first);
     while i < end && ok {
         if !claims::is_present(saved[i]) {
             i += 1;
             continue;
         }
         let run = i;
-        while i < end && claims::is_present(saved[i]) {
+        while i < end && i - run < LOOK_PAGES && claims::is_present(saved[i]) {
             i += 1;
         }
-        let frame = space.places.staging.addr(space.places.staging.frame(block, run));
-        ok = space.uffd().copy(frame, unit + run * PAGE, (i - run) * PAGE).is_ok();
+        ok = space.uffd().copy(frame_at(run), unit + run * PAGE, (i - run) * PAGE).is_ok();
+        if ok && i - looked >= LOOK_PAGES {
+            looked = i;
+            give_back_wanted(space, unit, first..end, saved, |page| {
+                if page < i {
+                    drop(frame_at(page), PAGE);
+                }
+            });
+        }
     }
-    let drop = |start: usize, len: usize| uapi::madvise(start, len, linux_raw_sys::general::MADV_DONTNEED).is_ok();
-    if ok && drop(start, len) {
-        mark_staged(space, unit, block, first, end, saved);
+    // One call drops what lies between two pages that were given back.
+    let mut at = first;
+    while ok && let Some(run) = next_run(at..end, saved) {
+        at = run.end;
+        if drop(unit + run.start * PAGE, run.len() * PAGE) {
+            mark_staged(space, unit, block, run.start, run.end, saved);
+        }
+    }
+    if !saved[first..end].iter().any(|raw| claims::is_present(*raw)) {
         return;
     }
     // Either there was no memory for the copies, or some of the pages are locked. If some are locked, the kernel may have
     // dropped the pages before them. So the pages are dropped one by one then, and those that the kernel does not drop stay
     // where they are.
     for i in first..end {
-        if ok && claims::is_present(saved[i]) && drop(unit + i * PAGE, PAGE) {
+        if !claims::is_present(saved[i]) {
+            continue;
+        }
+        if ok && drop(unit + i * PAGE, PAGE) {
             mark_staged(space, unit, block, i, i + 1, saved);
         } else {
-            let frame = space.places.staging.addr(space.places.staging.frame(block, i));
-            drop(frame, PAGE);
-            if ok && claims::is_present(saved[i]) {
+            drop(frame_at(i), PAGE);
+            if ok {
                 saved[i] = kept::kept(space, unit + i * PAGE, State::from_raw(saved[i])).to_raw();
             }
         }
     }
     // Shared pages stay protected.
     for (i, raw) in saved.iter().enumerate().take(end).skip(first) {
-        if !State::from_raw(*raw).is_shared() {
+        if claims::is_present(*raw) && !State::from_raw(*raw).is_shared() {
             let _ = space.uffd().write_protect(unit + i * PAGE, PAGE, false);
         }
     }
