@@ -22,6 +22,8 @@ const STRIDE_MAX: usize = 1 << 20;
 const DRIFT_MAX: isize = 256;
 /// How often a stride has to come again if most that came again once did not a second time.
 const STEPS_MIN: u32 = 4;
+/// Most bytes that a program touches at a time.
+const WORD_MAX: usize = 64;
 /// Rows that a walk may leave out: their pages were in memory.
 const LEFT_OUT_MAX: u32 = 8;
 
@@ -36,8 +38,10 @@ struct Walk {
     steps: AtomicU32,
     /// Rows that the last fault brought in.
     rows: AtomicU32,
-    /// How many bytes after a row's first fault its last one came.
+    /// Bytes from a row's beginning to its other page, as far as a fault showed it lately. Falls while none does.
     width: AtomicU32,
+    /// The same, since the last fault on a new row; 0 if there was no such fault.
+    beside: AtomicU32,
     /// When the walk last went on.
     seen: AtomicU32,
 }
@@ -98,7 +102,7 @@ impl Strides {
         for walk in &self.walks {
             if let Some(step) = walk.step_to(addr) {
                 walk.seen.store(now, Relaxed);
-                return Some(self.go_on(walk, addr, step));
+                return Some(self.go_on(walk, addr, step)).filter(|rows| rows.n > 0);
             }
         }
         self.begin(addr, now);
@@ -108,32 +112,42 @@ impl Strides {
     /// A walk goes on at `addr`. Returns what to bring in.
     fn go_on(&self, walk: &Walk, addr: usize, Step { rows, beside }: Step) -> Rows {
         let (before, mut stride) = (walk.rows.load(Relaxed), walk.stride.load(Relaxed));
-        let is_beside = beside > DRIFT_MAX;
-        if is_beside {
-            walk.width.fetch_max(beside as u32, Relaxed);
-        } else if rows > 0 {
+        let expected = walk.at.load(Relaxed).wrapping_add_signed(rows * stride);
+        // Who goes on in a row comes to its other page at the beginning.
+        let goes_on = addr / PAGE == expected / PAGE + 1 && addr % PAGE < WORD_MAX;
+        let is_beside = beside > DRIFT_MAX || beside > 0 && goes_on;
+        if rows > 0 && !is_beside {
             stride += beside / rows;
             walk.stride.store(stride, Relaxed);
         }
         if rows == 0 {
-            // The row's other page: the next rows need theirs.
-            return Rows { at: addr, n: before, stride, width: 0 };
+            // The row's other page: the next rows need theirs. Not for a page that comes again and again.
+            let is_new = is_beside && walk.beside.swap(beside as u32, Relaxed) == 0;
+            return Rows { at: addr, n: if is_new { before } else { 0 }, stride, width: 0 };
         }
-        let steps = walk.steps.load(Relaxed) + 1;
+        let steps = walk.steps.load(Relaxed).saturating_add(1);
         walk.steps.store(steps, Relaxed);
-        // A fault on a row that should be in memory is neither right nor wrong: there was no room for its page, or it went again.
+        // A fault on a row that should be in memory says nothing of the walk: there was no room for the page, or it went again.
         if steps > 1 && rows > before as isize {
             self.steps.note(before.max(1), true);
         }
-        let width = walk.width.load(Relaxed) as usize;
+        let beside_now = if is_beside { beside as u32 } else { 0 };
+        let width = walk.beside.swap(beside_now, Relaxed).max(beside_now).max(walk.width.load(Relaxed) / 4 * 3);
+        walk.width.store(width, Relaxed);
         // A row with a width may be on two pages.
         let most = if width > 0 { ROWS_MAX / 2 } else { ROWS_MAX };
         let is_walk = steps >= STEPS_MIN || self.steps.trusted(2) == 2;
-        let n = if is_walk { self.steps.trusted((2 * before).clamp(1, most)) } else { 0 };
+        let n = match () {
+            // What came in ahead was gone before it was used, or it is a row's other page.
+            () if rows <= before as isize && addr / PAGE == expected / PAGE => before / 2,
+            () if rows <= before as isize => before,
+            () if is_walk => self.steps.trusted((2 * before).clamp(1, most)),
+            () => 0,
+        };
         walk.rows.store(n, Relaxed);
-        let at = if is_beside { addr - beside as usize } else { addr };
+        let at = if is_beside { addr.wrapping_sub(beside as usize) } else { addr };
         walk.at.store(at, Relaxed);
-        Rows { at, n, stride, width }
+        Rows { at, n, stride, width: width as usize }
     }
 
     /// A fault that belongs to no walk: it gives one that has not begun its stride, or takes the place of the oldest.
@@ -160,6 +174,7 @@ impl Strides {
         walk.steps.store(0, Relaxed);
         walk.rows.store(0, Relaxed);
         walk.width.store(0, Relaxed);
+        walk.beside.store(0, Relaxed);
         walk.seen.store(now, Relaxed);
     }
 
@@ -211,7 +226,7 @@ mod tests {
 
     #[test]
     fn a_column_takes_few_faults_and_brings_in_little_else() {
-        for (width, most) in [(1, ROWS / 12), (8, ROWS / 12), (300, ROWS / 7), (2000, ROWS / 5)] {
+        for (width, most) in [(1, ROWS / 12), (8, ROWS / 12), (300, ROWS / 6), (2000, ROWS / 4)] {
             let pages: HashSet<_> =
                 column(100, width).flat_map(|(at, len)| at / PAGE..=(at + len - 1) / PAGE).collect();
             let (faults, ahead) = faults_of(&Strides::default(), column(100, width));
@@ -258,6 +273,43 @@ mod tests {
         let short = (0..10_000).map(|_| BASE + random(64 << 20)).flat_map(|at| (0..3).map(move |row| at + row * ROW));
         let ahead: u32 = short.filter_map(|at| strides.note(at)).map(|rows| rows.n).sum();
         assert!(ahead < 100, "{ahead} pages ahead of walks of three rows");
+    }
+
+    #[test]
+    fn a_page_that_comes_again_and_again_brings_in_nothing() {
+        for beside in [0, 100, 1000, PAGE / 2] {
+            let strides = Strides::default();
+            column(0, 8).take(40).for_each(|(at, _)| {
+                strides.note(at);
+            });
+            let again = BASE + 39 * ROW + beside;
+            let ahead: u32 = (0..100).filter_map(|_| strides.note(again)).map(|rows| rows.n).sum();
+            assert!(ahead <= 2 * ROWS_MAX, "{ahead} rows for one page, {beside} bytes beside its row");
+        }
+    }
+
+    #[test]
+    fn rows_that_go_before_they_are_used_make_the_window_small() {
+        let strides = Strides::default();
+        // Each row takes a fault, whatever was brought in.
+        let rows: Vec<u32> = column(0, 8).map(|(at, _)| strides.note(at).map_or(0, |rows| rows.n)).collect();
+        assert!(rows[100..].iter().sum::<u32>() < ROWS as u32, "{:?}", &rows[100..140]);
+    }
+
+    #[test]
+    fn one_look_beside_a_row_is_forgotten() {
+        let strides = Strides::default();
+        let widths: Vec<usize> = (0..ROWS)
+            .step_by(ROWS_MAX as usize + 1)
+            .filter_map(|row| {
+                let rows = strides.note(BASE + row * ROW)?;
+                if row / 17 == 20 {
+                    strides.note(BASE + row * ROW + 4000);
+                }
+                Some(rows.width)
+            })
+            .collect();
+        assert!(widths.iter().any(|width| *width > 2000) && widths.last() == Some(&0), "{widths:?}");
     }
 
     #[test]

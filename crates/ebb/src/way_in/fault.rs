@@ -192,7 +192,7 @@ fn came_in(
         && let Some(rows) = ctx.walker.strides.note(addr)
     {
         events::record(Kind::Ahead, 0, 0, Ahead::Window.of(ctx.shard()));
-        prefetch::bring_rows(space, ctx, rows, write);
+        prefetch::bring_rows(space, ctx, rows, region.start..region.end, write);
     }
     rest_beside(space, ctx);
     if events::is_over_filter() {

@@ -5,6 +5,7 @@
 //! So a range ends where room is short, in the budget or in a group.
 
 use crate::base::{PAGE, clock};
+use crate::memory::region::Region;
 use crate::memory::table::UNIT_BYTES;
 use crate::pages::stock;
 use crate::places::frames::RUN_MAX;
@@ -15,6 +16,7 @@ use crate::threads::ctx::{ThreadCtx, WINDOW_MAX};
 use crate::threads::strides::Rows;
 use crate::way_in::charged::{self, Brought, Charge};
 use crate::way_in::swapin::{In, Want};
+use core::ops::Range;
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
 /// When to stop bringing in pages that nobody waits for.
@@ -60,17 +62,19 @@ pub(crate) fn bring_range(space: &Space, ctx: &ThreadCtx, start: usize, end: usi
     all
 }
 
-/// Brings in the staged and swapped pages of the rows that a walk with a stride comes to next. Outside the gate.
-pub(crate) fn bring_rows(space: &Space, ctx: &ThreadCtx, rows: Rows, write: bool) {
-    if space.budget.is_far_above_high() || !charged::charge_ahead(space, ctx, WINDOW_MAX) {
+/// Brings in the staged and swapped pages of the rows that a walk with a stride comes to next, as far as they are `within` the
+/// walk's region. Outside the gate.
+pub(crate) fn bring_rows(space: &Space, ctx: &ThreadCtx, rows: Rows, within: Range<usize>, write: bool) {
+    // As many as are charged, so that no thread waits long to close the gate.
+    let most = (rows.n as usize * if rows.width > 0 { 2 } else { 1 }).min(WINDOW_MAX);
+    if space.budget.is_far_above_high() || !charged::charge_ahead(space, ctx, most) {
         return;
     }
     let inside = space.threads.enter(ctx);
     let mut charge = Charge::take(space, ctx, &inside);
     let starts = (1..=rows.n as isize).map(|row| rows.at.wrapping_add_signed(row * rows.stride));
     let pages = starts.flat_map(|start| (start & !(PAGE - 1)..start.saturating_add(rows.width + 1)).step_by(PAGE));
-    // As many as are charged, so that no thread waits long to close the gate.
-    for page in pages.take(WINDOW_MAX) {
+    for page in pages.filter(|page| within.contains(page)).take(most) {
         let Some(n) = bring_page(space, &inside, ctx, page, write) else { break };
         charge.spend(n);
     }
@@ -78,14 +82,14 @@ pub(crate) fn bring_rows(space: &Space, ctx: &ThreadCtx, rows: Rows, write: bool
 
 /// Brings in the page at `page` if it is staged or swapped. Returns how many pages came in. None if there is no room.
 fn bring_page(space: &Space, held: &Held, ctx: &ThreadCtx, page: usize, write: bool) -> Option<usize> {
-    let Some(region) = space.regions.find(held, page).filter(|region| region.attr.is_readable()) else {
-        return Some(0);
-    };
+    // What cannot be read where it is, or is kept, would not go out again.
+    let may_come = |region: &Region| region.attr.is_readable() && !region.attr.is_kept();
+    let Some(region) = space.regions.find(held, page).filter(may_come) else { return Some(0) };
     if space.groups.above_high(region.group).is_some() {
         return None;
     }
-    let has_content = space.table.unit(page).is_some_and(|unit| unit.content.load(Acquire) > 0);
-    let Some(word) = space.table.word(page).filter(|_| has_content) else { return Some(0) };
+    let Some(unit) = space.table.unit(page).filter(|unit| unit.content.load(Acquire) > 0) else { return Some(0) };
+    let Some(word) = space.table.word(page) else { return Some(0) };
     let state = word.load();
     if !matches!(state.tag(), Tag::Staged | Tag::Swapped) {
         return Some(0);
@@ -93,7 +97,10 @@ fn bring_page(space: &Space, held: &Held, ctx: &ThreadCtx, page: usize, write: b
     let (end, group) = (page + PAGE, region.group);
     let want = Want { window: 1, end, used: 0, write, ahead: true, group, force: false, by_move: false };
     match charged::bring_charged(space, held, ctx, page, word, state, want) {
-        Brought::In(In::Mapped(n)) => Some(n),
+        Brought::In(In::Mapped(n)) => {
+            unit.touched.store(clock::stamp(), Relaxed);
+            Some(n)
+        }
         Brought::In(In::NoMemory) | Brought::Over(_) => None,
         // As in `bring_run`.
         Brought::In(_) => Some(0),
