@@ -148,6 +148,10 @@ impl Page {
             let word = self.word();
             let seen = word.load();
             if seen.tag() == Tag::Busy {
+                if word.try_take_back() {
+                    self.entry.fetch_and(!PROTECTED, Ordering::Relaxed);
+                    return word.finish(State::PRESENT);
+                }
                 word.wait_while_busy();
                 continue;
             }
@@ -222,6 +226,26 @@ impl Page {
         }
         self.owner.store(ADDR, Ordering::Relaxed);
         word.finish(State::staged(0));
+        true
+    }
+
+    /// As in `in_place`: the claim is loose while the content is stored. True if the page went.
+    fn evict_in_place(&self, ticket: u64) -> bool {
+        let word = self.word();
+        let seen = word.load();
+        if !seen.is_open() || !word.try_claim(seen) {
+            return false;
+        }
+        self.entry.fetch_or(PROTECTED, Ordering::Relaxed);
+        word.loosen(ticket);
+        let stored = self.entry.load(Ordering::Relaxed) >> CONTENT_SHIFT;
+        if !word.firm_up(ticket) {
+            return false;
+        }
+        let dropped = self.entry.swap(0, Ordering::Relaxed);
+        assert_eq!(dropped, stored << CONTENT_SHIFT | MAPPED | PROTECTED, "written while it was stored");
+        assert_eq!(replace(&self.slot, Some(stored)), None);
+        word.finish(State::swapped(0));
         true
     }
 
@@ -307,6 +331,60 @@ fn two_writers_lose_nothing_to_an_eviction_by_move() {
 #[test]
 fn two_writers_lose_nothing_to_an_eviction_by_copy() {
     explore(2, || writers_meet_an_evictor(Unmap::Copy));
+}
+
+#[test]
+fn a_writer_takes_its_page_back_from_an_eviction_in_place() {
+    explore(2, || {
+        let page = Arc::new(Page::present(5));
+        let writers: [_; 2] = core::array::from_fn(|_| {
+            let page = page.clone();
+            thread::spawn(move || page.increment())
+        });
+        for ticket in 0..2 {
+            page.evict_in_place(ticket);
+        }
+        writers.into_iter().for_each(|writer| writer.join().unwrap());
+        assert_eq!(page.content(), 7);
+    });
+}
+
+#[test]
+fn an_eviction_never_takes_the_loose_claim_of_another_for_its_own() {
+    explore(3, || {
+        let page = Arc::new(Page::present(5));
+        let writer = {
+            let page = page.clone();
+            thread::spawn(move || page.increment())
+        };
+        let other = {
+            let page = page.clone();
+            thread::spawn(move || page.evict_in_place(1))
+        };
+        page.evict_in_place(2);
+        writer.join().unwrap();
+        other.join().unwrap();
+        assert_eq!(page.content(), 6);
+    });
+}
+
+#[test]
+fn who_waits_for_a_loose_claim_and_cannot_take_it_back_is_woken() {
+    explore(2, || {
+        let page = Arc::new(Page::present(5));
+        let writer = {
+            let page = page.clone();
+            thread::spawn(move || page.increment())
+        };
+        let discarder = {
+            let page = page.clone();
+            thread::spawn(move || page.discard())
+        };
+        page.evict_in_place(0);
+        writer.join().unwrap();
+        discarder.join().unwrap();
+        assert!(page.content() <= 1, "old content: {}", page.content());
+    });
 }
 
 #[test]

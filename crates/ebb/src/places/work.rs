@@ -25,6 +25,8 @@ const RUNS_PART: usize = 64;
 pub struct Work {
     /// Pages on their way in, or to a file.
     pub pages: [u8; WINDOW_MAX * 4096],
+    /// A copy of a page that others may write to.
+    pub stable: [u8; 4096],
     /// One compressed page.
     pub out: [u8; 4352],
     /// The compressor's state.

@@ -24,6 +24,10 @@
 //! A present page can be *referenced*: it was used since a sweep last looked at it. Ebb knows this only of buffers of system
 //! calls. A sweep takes the mark, and takes the page only the next time (the second chance of CLOCK). The mark is a hint.
 //!
+//! A claim on a present page can be *loose*. A sweep that compresses or copies pages takes long, and a thread that writes to one
+//! of them need not wait for it: it takes the page back, and the sweep finds that out before it drops anything. Each sweep has a
+//! ticket of its own, so that it cannot take another's claim for its own.
+//!
 //! Invariant: while a page is clean or shared, nothing can change its content without a fault.
 
 use crate::protocols::gate::Exclusive;
@@ -37,6 +41,8 @@ const SHARED: u64 = 1 << 6;
 const REFERENCED: u64 = 1 << 7;
 /// Pinned until munlock.
 const LOCKED: u64 = 1 << 48;
+/// Of a busy page: the claim is loose, and the payload is its ticket.
+const LOOSE: u64 = 1 << 49;
 const PAYLOAD_SHIFT: u32 = 8;
 const PAYLOAD_MASK: u64 = (1 << 40) - 1;
 
@@ -68,6 +74,11 @@ impl State {
     /// Mapped.
     pub const PRESENT: Self = Self(1);
     const BUSY: u64 = 4;
+
+    /// The word of a page with a loose claim.
+    fn loose(ticket: u64) -> u64 {
+        Self::BUSY | LOOSE | (ticket & PAYLOAD_MASK) << PAYLOAD_SHIFT
+    }
 
     /// Held by frame `frame`.
     pub fn staged(frame: u32) -> Self {
@@ -246,11 +257,46 @@ impl PageWord<'_> {
         self.0.store(new.0, Ordering::Release);
     }
 
-    /// True for a busy page that a thread sleeps for.
+    /// True for a busy page that a thread sleeps for. For the thread that has claimed it.
     #[inline]
     pub fn is_wanted(self) -> bool {
-        let raw = self.0.load(Ordering::Relaxed);
-        raw & WAITERS != 0 && State(raw).tag() == Tag::Busy
+        self.0.load(Ordering::Relaxed) & WAITERS != 0
+    }
+
+    /// Makes the caller's claim on an open page loose: see the head of this file. `ticket` is no other loose claim's.
+    pub fn loosen(self, ticket: u64) {
+        let old = self.0.fetch_or(State::loose(ticket), Ordering::SeqCst);
+        debug_assert!(old & !WAITERS == State::BUSY);
+        if old & WAITERS != 0 {
+            // They can take it back now.
+            wake_all(self.0);
+        }
+    }
+
+    /// Makes the caller's loose claim a claim again. False if the page was taken back, and is no longer the caller's.
+    #[must_use]
+    pub fn firm_up(self, ticket: u64) -> bool {
+        self.end_loose(|raw| raw & !WAITERS == State::loose(ticket))
+    }
+
+    /// Takes a page back from a loose claim: it is the caller's, who must make it open again. False if it is not claimed loosely.
+    #[must_use]
+    pub fn try_take_back(self) -> bool {
+        self.end_loose(|raw| State(raw).tag() == Tag::Busy && raw & LOOSE != 0)
+    }
+
+    /// Turns a loose claim that `is_meant` into the caller's.
+    fn end_loose(self, is_meant: impl Fn(u64) -> bool) -> bool {
+        let mut raw = self.0.load(Ordering::SeqCst);
+        while is_meant(raw) {
+            let busy = State::BUSY | raw & WAITERS;
+            match self.0.compare_exchange(raw, busy, Ordering::SeqCst, Ordering::SeqCst) {
+                Ok(_) => return true,
+                // Somebody waits now, or the claim has ended.
+                Err(now) => raw = now,
+            }
+        }
+        false
     }
 
     /// Waits until the page is no longer busy; may return early.
@@ -336,6 +382,23 @@ mod tests {
             assert!(page.load().is_pinned());
             page.finish(pinned);
         }
+    }
+
+    #[test]
+    fn a_loose_claim_is_one_sweeps_until_somebody_takes_the_page_back() {
+        let word = AtomicU64::new(State::PRESENT.to_raw());
+        let page = PageWord(&word);
+        assert!(!page.try_take_back(), "it is not claimed");
+        assert!(page.try_claim(page.load()));
+        assert!(!page.try_take_back(), "the claim is not loose");
+        page.loosen(7);
+        assert!(page.load().tag() == Tag::Busy && !page.try_claim(page.load()));
+        assert!(!page.firm_up(8), "it is another's");
+        assert!(page.firm_up(7) && !page.try_take_back());
+        page.loosen(9);
+        assert!(page.try_take_back() && !page.try_take_back() && !page.firm_up(9));
+        page.finish(State::PRESENT);
+        assert!(page.load() == State::PRESENT && !page.firm_up(9));
     }
 
     #[test]

@@ -18,6 +18,7 @@ pub struct Eviction {
     nr_evicted: AtomicU64,
     nr_needed_again: AtomicU64,
     even_part: AtomicUsize,
+    tickets: AtomicU64,
 }
 
 impl Eviction {
@@ -31,7 +32,13 @@ impl Eviction {
             nr_evicted: AtomicU64::new(0),
             nr_needed_again: AtomicU64::new(0),
             even_part: AtomicUsize::new(0),
+            tickets: AtomicU64::new(0),
         })
+    }
+
+    /// A ticket for loose claims that no other sweep has: 40 bits of it count.
+    pub(crate) fn ticket(&self) -> u64 {
+        self.tickets.fetch_add(1, Relaxed)
     }
 
     /// Clean pages.

@@ -85,6 +85,7 @@ pub(crate) fn bring(
         Tag::Swapped if want.by_move => swap_in::<RUN_MAX>(space, held, ctx, addr, word, state, want),
         Tag::Swapped => swap_in::<WINDOW_MAX>(space, held, ctx, addr, word, state, want),
         Tag::Present => In::Mapped(0),
+        Tag::Busy if take_back(space, addr, word) => In::Mapped(0),
         Tag::Busy => In::Retry,
     };
     if let In::Mapped(n) = came {
@@ -92,6 +93,18 @@ pub(crate) fn bring(
         events::record(Kind::In, addr, n, detail);
     }
     came
+}
+
+/// Takes the page at `addr` back from a sweep that has not got far with it, if there is one. The page is present then.
+fn take_back(space: &Space, addr: usize, word: PageWord<'_>) -> bool {
+    let is_back = word.try_take_back();
+    if is_back {
+        // A failure leaves a page protected whose state says it is open. A write will find that out, see `spurious`.
+        let _ = space.uffd().write_protect(addr, PAGE, false);
+        stats::add(&space.stats.given_back_pages, 1);
+        word.finish(State::PRESENT);
+    }
+    is_back
 }
 
 /// Ends the claims on `n` pages from `addr` on.

@@ -1,10 +1,10 @@
-//! Pages that a sweep has claimed and gives back, because a thread waits for them.
+//! Pages that a sweep has claimed, and that a thread waits for.
 //!
 //! A thread that writes to a claimed page waits. That it does is a use that the sweep did not know of: to evict the page now would
-//! be a mistake. So sweeps that take long look, from time to time, whether somebody waits.
+//! be a mistake. So the claims on open pages are loose while they are compressed or copied, and the thread takes its page back.
+//! Other claimed pages, such as holes between those that go, are given back if somebody waits for them.
 
 use crate::base::PAGE;
-use crate::counters::stats;
 use crate::memory::table::UNIT_PAGES;
 use crate::pages::claims::{self, NOT_CLAIMED};
 use crate::protocols::page::State;
@@ -12,30 +12,56 @@ use crate::space::Space;
 use crate::way_out::unmap;
 use core::ops::Range;
 
-/// Ends the claims on those pages of a write-protected segment that a thread waits for. They stay as they are.
-///
-/// `undo` is called for each of them that is present, before its claim ends.
-pub(crate) fn give_back_wanted(
-    space: &Space,
-    unit: usize,
-    segment: Range<usize>,
-    saved: &mut [u64; UNIT_PAGES],
-    mut undo: impl FnMut(usize),
-) {
-    for page in segment {
-        let raw = saved[page];
-        if raw == NOT_CLAIMED || !space.table.word(unit + page * PAGE).is_some_and(|word| word.is_wanted()) {
-            continue;
-        }
-        if claims::is_present(raw) {
-            undo(page);
-            if !State::from_raw(raw).is_protected() {
-                // A failure leaves a page protected whose state says it is open. A write will find that out, see `spurious`.
-                let _ = space.uffd().write_protect(unit + page * PAGE, PAGE, false);
+/// The claims of a sweep on the open pages of a write-protected segment, made loose. They must be firmed up before anything is
+/// dropped, and before any of them ends.
+pub(crate) struct Loose {
+    ticket: u64,
+}
+
+/// Whether the claim on a page in this saved state is loose.
+fn is_loose(raw: u64) -> bool {
+    claims::is_present(raw) && State::from_raw(raw).is_open() && !State::from_raw(raw).is_pinned()
+}
+
+impl Loose {
+    /// Makes the claims loose. The segment must be write-protected already: who takes a page back lifts the protection.
+    pub(crate) fn new(space: &Space, unit: usize, segment: Range<usize>, saved: &[u64; UNIT_PAGES]) -> Self {
+        let ticket = space.eviction.ticket();
+        for page in segment.filter(|page| is_loose(saved[*page])) {
+            if let Some(word) = space.table.word(unit + page * PAGE) {
+                word.loosen(ticket);
             }
-            stats::add(&space.stats.given_back_pages, 1);
         }
-        unmap::unclaim(space, unit, page, page + 1, saved);
+        Self { ticket }
+    }
+
+    /// Firms the claims up. Calls `lost` for pages that were taken back: they are no longer claimed.
+    pub(crate) fn firm_up(
+        self,
+        space: &Space,
+        unit: usize,
+        segment: Range<usize>,
+        saved: &mut [u64; UNIT_PAGES],
+        mut lost: impl FnMut(usize),
+    ) {
+        for page in segment {
+            let firm_up = || space.table.word(unit + page * PAGE).is_some_and(|word| word.firm_up(self.ticket));
+            if is_loose(saved[page]) && !firm_up() {
+                saved[page] = NOT_CLAIMED;
+                lost(page);
+            }
+        }
+    }
+}
+
+/// Ends the claims that are not loose on those pages of a segment that a thread waits for. They stay as they are.
+pub(crate) fn give_back_wanted(space: &Space, unit: usize, segment: Range<usize>, saved: &mut [u64; UNIT_PAGES]) {
+    for page in segment {
+        // A page that goes, but is not open, is about to be copied: its owner waits.
+        let is_hole = saved[page] != NOT_CLAIMED && !claims::is_present(saved[page]);
+        if is_hole && space.table.word(unit + page * PAGE).is_some_and(|word| word.is_wanted()) {
+            unmap::unclaim(space, unit, page, page + 1, saved);
+        }
     }
 }
 

@@ -24,7 +24,7 @@ use crate::protocols::gate::Held;
 use crate::protocols::page::State;
 use crate::space::Space;
 use crate::threads::ctx::ThreadCtx;
-use crate::way_out::give_back::{give_back_wanted, next_run};
+use crate::way_out::give_back::{Loose, give_back_wanted, next_run};
 use crate::way_out::swapout;
 use crate::way_out::unmap::{self, Segment, Way};
 use core::sync::atomic::Ordering::Relaxed;
@@ -144,6 +144,8 @@ fn evict_segment(
     if space.uffd().write_protect(start, len, true).is_err() {
         return 0;
     }
+    let pages_of = || segment.first..segment.end;
+    let loose = Loose::new(space, unit, pages_of(), &work.saved);
     let mut batch = Batch { all: [Stored { page: 0, slot: Slot(0) }; IN_PLACE_PAGES], len: 0 };
     let mut at = segment.first;
     let mut takes_more = true;
@@ -159,13 +161,14 @@ fn evict_segment(
             at += 1;
         }
         takes_more = store_in_place(space, held, ctx, unit, &pages[..n], work, &mut batch) == n && n > 0;
-        give_back_wanted(space, unit, segment.first..segment.end, &mut work.saved, |page| {
-            if let Some(slot) = batch.remove(page) {
-                space.swap.discard(held, &space.budget, space.stats, slot);
-                tally::uncharge_swap_at(space, held, unit + page * PAGE);
-            }
-        });
+        give_back_wanted(space, unit, pages_of(), &mut work.saved);
     }
+    loose.firm_up(space, unit, pages_of(), &mut work.saved, |page| {
+        if let Some(slot) = batch.remove(page) {
+            space.swap.discard(held, &space.budget, space.stats, slot);
+            tally::uncharge_swap_at(space, held, unit + page * PAGE);
+        }
+    });
     let evicted = drop_stored(space, held, unit, segment, &mut work.saved, &mut batch);
     account::uncount_present(space, unit, evicted);
     space.budget.uncharge(evicted);
@@ -215,7 +218,7 @@ fn drop_stored(
         }
         if gone < nr_present {
             for page in run.filter(|page| is_present(saved[*page])) {
-                // As in `give_back_wanted`.
+                // A failure leaves a page protected whose state says it is open. A write will find that out, see `spurious`.
                 let _ = space.uffd().write_protect(unit + page * PAGE, PAGE, false);
             }
         }
@@ -245,7 +248,7 @@ fn store_in_place(
     let reclaim = |slot, at| clean::reclaim_cache_only(space, held, slot, at);
     let writer = Writer { held, shard: ctx.shard(), reclaim: &reclaim };
     let mut n = 0;
-    swapout::store_pages(space, writer, &contents[..nr_paid], &slots[..nr_paid], work, |i, is_stored| {
+    swapout::store_pages(space, writer, &contents[..nr_paid], &slots[..nr_paid], true, work, |i, is_stored| {
         if is_stored {
             batch.add(pages[i], slots[i]);
             n += 1;

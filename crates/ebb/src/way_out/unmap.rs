@@ -17,7 +17,7 @@ use crate::places::staging::{BUNDLE_FRAMES, BUNDLES};
 use crate::protocols::gate::Held;
 use crate::protocols::page::{State, Tag};
 use crate::space::Space;
-use crate::way_out::give_back::{give_back_wanted, next_run};
+use crate::way_out::give_back::{Loose, give_back_wanted, next_run};
 use core::sync::atomic::Ordering::Relaxed;
 
 /// The units and pages that a sweep leaves alone.
@@ -388,6 +388,7 @@ fn unmap_by_copy(space: &Space, unit: usize, block: u32, first: usize, end: usiz
     stats::add(&space.stats.unmap_calls, 1);
     let drop = |start: usize, len: usize| uapi::madvise(start, len, linux_raw_sys::general::MADV_DONTNEED).is_ok();
     let frame_at = |page: usize| space.places.staging.addr(space.places.staging.frame(block, page));
+    let loose = Loose::new(space, unit, first..end, saved);
     let mut ok = true;
     let (mut i, mut looked) = (first, first);
     while i < end && ok {
@@ -402,13 +403,14 @@ fn unmap_by_copy(space: &Space, unit: usize, block: u32, first: usize, end: usiz
         ok = space.uffd().copy(frame_at(run), unit + run * PAGE, (i - run) * PAGE).is_ok();
         if ok && i - looked >= LOOK_PAGES {
             looked = i;
-            give_back_wanted(space, unit, first..end, saved, |page| {
-                if page < i {
-                    drop(frame_at(page), PAGE);
-                }
-            });
+            give_back_wanted(space, unit, first..end, saved);
         }
     }
+    loose.firm_up(space, unit, first..end, saved, |page| {
+        if page < i {
+            drop(frame_at(page), PAGE);
+        }
+    });
     // One call drops what lies between two pages that were given back.
     let mut at = first;
     while ok && let Some(run) = next_run(at..end, saved) {
