@@ -152,7 +152,7 @@ fn what_is_written_while_it_is_evicted_is_not_lost() {
             });
         });
         assert!(in_place > RAM_PAGES as u64, "{in_place} pages went in place");
-        assert!(space.stats().given_back_pages.load(Relaxed) > 0, "nobody waited for a page on its way out");
+        assert!(space.stats().taken_back_pages.load(Relaxed) > 0, "nobody waited for a page on its way out");
         space.validate().expect("consistent");
         assert_eq!(space.stats().error_bytes()[0], 0);
     });

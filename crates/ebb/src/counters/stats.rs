@@ -97,8 +97,8 @@ counters! {
     cache_only_reclaimed,
     /// Of `unmap_pages`, pages that were stored where they were, without staging.
     in_place_pages,
-    /// Pages that were about to go in place, and that stayed because a thread waited for them.
-    given_back_pages,
+    /// Pages that threads took back from a sweep, because they were about to write to them.
+    taken_back_pages,
     /// System calls that unmapped managed pages for reclaim.
     unmap_calls,
     /// Of these, MOVE calls.

@@ -101,7 +101,7 @@ fn take_back(space: &Space, addr: usize, word: PageWord<'_>) -> bool {
     if is_back {
         // A failure leaves a page protected whose state says it is open. A write will find that out, see `spurious`.
         let _ = space.uffd().write_protect(addr, PAGE, false);
-        stats::add(&space.stats.given_back_pages, 1);
+        stats::add(&space.stats.taken_back_pages, 1);
         word.finish(State::PRESENT);
     }
     is_back

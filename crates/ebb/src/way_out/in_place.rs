@@ -5,8 +5,8 @@
 //! So a unit evicts such pages directly if few pages came back after its last sweep. Ebb knows what comes back either way: a
 //! page's shadow says whether staging would still have the page.
 //!
-//! A page is claimed and write-protected from before it is compressed until it is dropped. Nobody writes to it meanwhile, so
-//! the stored content is its last content. Readers still find the page.
+//! A page is claimed and write-protected from before it is compressed until it is dropped. Who writes to it meanwhile takes it
+//! back, see `give_back`. So the stored content of a page that is dropped is its last content. Readers still find the page.
 
 use crate::base::events::{self, Kind, Out};
 use crate::base::{PAGE, uapi};
@@ -31,8 +31,8 @@ use core::sync::atomic::Ordering::Relaxed;
 use ebb_slots::{Entry, Slot};
 use linux_raw_sys::general::MADV_DONTNEED;
 
-/// Most pages that a sweep evicts in place. They share two TLB flushes. A thread that waits for one of them gets it back as soon
-/// as [`BATCH`] pages are compressed.
+/// Most pages that a sweep evicts in place. They share two TLB flushes. A thread that touches a hole between them waits until
+/// [`BATCH`] pages are compressed.
 pub(crate) const IN_PLACE_PAGES: usize = 64;
 /// From this average run length on MOVE is cheaper than eviction in place. MOVE flushes the TLB once a run.
 const RUN_MAX: usize = 32;
@@ -140,7 +140,7 @@ fn evict_segment(
     work: &mut Work,
 ) -> usize {
     let (start, len) = (unit + segment.first * PAGE, (segment.end - segment.first) * PAGE);
-    // From here on a thread that writes faults, finds the page busy and waits.
+    // From here on a thread that writes faults, finds the page busy and waits, or takes it back once the claim is loose.
     if space.uffd().write_protect(start, len, true).is_err() {
         return 0;
     }

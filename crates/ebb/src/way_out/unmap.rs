@@ -58,7 +58,7 @@ pub struct Only {
 /// flushes once a segment.
 const MOVE_RUN_MIN: usize = 8;
 
-/// After how many pages a sweep that copies looks whether somebody waits for one of them.
+/// After how many pages a sweep that copies looks whether somebody waits for a hole between them.
 const LOOK_PAGES: usize = 32;
 
 /// The largest hole, in pages, that is claimed with the pages around it where shared pages stay. There most of a unit is
@@ -381,7 +381,7 @@ fn unmap_by_move(
 /// Write-protects pages `first..end`, copies the present ones to their frames and drops the range.
 fn unmap_by_copy(space: &Space, unit: usize, block: u32, first: usize, end: usize, saved: &mut [u64; UNIT_PAGES]) {
     let (start, len) = (unit + first * PAGE, (end - first) * PAGE);
-    // From here on a thread that writes faults, finds the page busy and waits.
+    // As in `in_place`.
     if space.uffd().write_protect(start, len, true).is_err() {
         return;
     }
