@@ -238,7 +238,19 @@ impl Page {
         }
         self.entry.fetch_or(PROTECTED, Ordering::Relaxed);
         word.loosen(ticket);
-        let stored = self.entry.load(Ordering::Relaxed) >> CONTENT_SHIFT;
+        // Its turn comes.
+        if !word.firm_up(ticket) {
+            return false;
+        }
+        let entry = self.entry.load(Ordering::Relaxed);
+        assert_eq!(
+            entry & (MAPPED | PROTECTED),
+            MAPPED | PROTECTED,
+            "a page that is read is mapped, and nobody writes to it"
+        );
+        let stored = entry >> CONTENT_SHIFT;
+        word.loosen(ticket);
+        // It is compressed.
         if !word.firm_up(ticket) {
             return false;
         }

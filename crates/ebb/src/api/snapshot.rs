@@ -358,7 +358,7 @@ fn store_open(
             };
         }
         let slots = &slots[first..first + run.len()];
-        swapout::store_pages(space, writer, &contents[..run.len()], slots, false, work, |i, is_stored| {
+        swapout::store_pages(space, writer, &contents[..run.len()], slots, None, work, |i, is_stored| {
             failed += !is_stored as usize;
             back(space, held, &run[i], slots[i], is_stored, view);
         });

@@ -5,7 +5,6 @@ pub mod events;
 pub(crate) mod idle;
 pub mod outlived;
 pub(crate) mod patience;
-pub(crate) mod racing;
 pub(crate) mod ring;
 pub(crate) mod runs;
 pub(crate) mod text;

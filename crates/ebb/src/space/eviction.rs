@@ -32,7 +32,7 @@ impl Eviction {
             nr_evicted: AtomicU64::new(0),
             nr_needed_again: AtomicU64::new(0),
             even_part: AtomicUsize::new(0),
-            tickets: AtomicU64::new(0),
+            tickets: AtomicU64::new(1),
         })
     }
 

@@ -10,12 +10,16 @@ use crate::pages::claims::{self, NOT_CLAIMED};
 use crate::protocols::page::State;
 use crate::space::Space;
 use crate::way_out::unmap;
+use core::cell::Cell;
 use core::ops::Range;
 
 /// The claims of a sweep on the open pages of a write-protected segment, made loose. They must be firmed up before anything is
 /// dropped, and before any of them ends.
+///
+/// Who takes a page back may give it up at once, so that it is not even mapped. So each page is held while it is read.
 pub(crate) struct Loose {
     ticket: u64,
+    nr_lost: Cell<usize>,
 }
 
 /// Whether the claim on a page in this saved state is loose.
@@ -26,13 +30,43 @@ fn is_loose(raw: u64) -> bool {
 impl Loose {
     /// Makes the claims loose. The segment must be write-protected already: who takes a page back lifts the protection.
     pub(crate) fn new(space: &Space, unit: usize, segment: Range<usize>, saved: &[u64; UNIT_PAGES]) -> Self {
-        let ticket = space.eviction.ticket();
-        for page in segment.filter(|page| is_loose(saved[*page])) {
+        let loose = Self { ticket: space.eviction.ticket(), nr_lost: Cell::new(0) };
+        loose.let_go(space, unit, segment, saved);
+        loose
+    }
+
+    /// Copies the page at `addr`. False if it was taken back.
+    pub(crate) fn copy(&self, space: &Space, addr: usize, to: &mut [u8; PAGE]) -> bool {
+        let Some(word) = space.table.word(addr).filter(|word| word.firm_up(self.ticket)) else {
+            self.nr_lost.set(self.nr_lost.get() + 1);
+            return false;
+        };
+        // SAFETY: the page is present, claimed and write-protected, so it is mapped and nobody writes to it.
+        to.copy_from_slice(unsafe { &*(addr as *const [u8; PAGE]) });
+        word.loosen(self.ticket);
+        true
+    }
+
+    /// Pages that [`Self::copy`] found taken back.
+    pub(crate) fn nr_lost(&self) -> usize {
+        self.nr_lost.get()
+    }
+
+    /// Holds the first of these pages that are still claimed, and present: nobody takes them back until [`Self::let_go`]. Returns
+    /// where they end.
+    pub(crate) fn hold(&self, space: &Space, unit: usize, pages: Range<usize>, saved: &[u64; UNIT_PAGES]) -> usize {
+        let firm_up = |page: usize| space.table.word(unit + page * PAGE).is_some_and(|word| word.firm_up(self.ticket));
+        let may_go = |page: &usize| claims::is_present(saved[*page]) && (!is_loose(saved[*page]) || firm_up(*page));
+        pages.start + pages.take_while(may_go).count()
+    }
+
+    /// Lets pages go that are held.
+    pub(crate) fn let_go(&self, space: &Space, unit: usize, pages: Range<usize>, saved: &[u64; UNIT_PAGES]) {
+        for page in pages.filter(|page| is_loose(saved[*page])) {
             if let Some(word) = space.table.word(unit + page * PAGE) {
-                word.loosen(ticket);
+                word.loosen(self.ticket);
             }
         }
-        Self { ticket }
     }
 
     /// Firms the claims up. Calls `lost` for pages that were taken back: they are no longer claimed.

@@ -160,7 +160,7 @@ fn evict_segment(
             }
             at += 1;
         }
-        takes_more = store_in_place(space, held, ctx, unit, &pages[..n], work, &mut batch) == n && n > 0;
+        takes_more = store_in_place(space, held, ctx, (unit, &pages[..n]), &loose, work, &mut batch) && n > 0;
         give_back_wanted(space, unit, pages_of(), &mut work.saved);
     }
     loose.firm_up(space, unit, pages_of(), &mut work.saved, |page| {
@@ -227,16 +227,17 @@ fn drop_stored(
     evicted
 }
 
-/// Stores claimed and protected pages of a unit, and charges their groups. Returns how many, and adds them to the batch.
+/// Stores claimed and protected pages of a unit, charges their groups, and adds them to the batch. False if one could not be
+/// stored for another reason than that it was taken back.
 fn store_in_place(
     space: &Space,
     held: &Held,
     ctx: &ThreadCtx,
-    unit: usize,
-    pages: &[usize],
+    (unit, pages): (usize, &[usize]),
+    loose: &Loose,
     work: &mut Work,
     batch: &mut Batch,
-) -> usize {
+) -> bool {
     let mut slots = [Slot(0); BATCH];
     let nr_slots = space.swap.alloc(ctx.shard(), &space.budget, space.stats, &mut slots[..pages.len()]);
     let (mut contents, mut nr_paid) = ([0usize; BATCH], 0);
@@ -247,8 +248,8 @@ fn store_in_place(
     slots[nr_paid..nr_slots].iter().for_each(|slot| space.swap.unalloc(*slot));
     let reclaim = |slot, at| clean::reclaim_cache_only(space, held, slot, at);
     let writer = Writer { held, shard: ctx.shard(), reclaim: &reclaim };
-    let mut n = 0;
-    swapout::store_pages(space, writer, &contents[..nr_paid], &slots[..nr_paid], true, work, |i, is_stored| {
+    let (mut n, lost_before) = (0, loose.nr_lost());
+    swapout::store_pages(space, writer, &contents[..nr_paid], &slots[..nr_paid], Some(loose), work, |i, is_stored| {
         if is_stored {
             batch.add(pages[i], slots[i]);
             n += 1;
@@ -257,5 +258,5 @@ fn store_in_place(
             tally::uncharge_swap_at(space, held, contents[i]);
         }
     });
-    n
+    n + loose.nr_lost() - lost_before == pages.len()
 }

@@ -1,7 +1,7 @@
 //! Stores staged pages that nobody touched, and releases their frames.
 
 use crate::base::events::{self, Kind};
-use crate::base::{PAGE, racing, uapi};
+use crate::base::{PAGE, uapi};
 use crate::counters::stats;
 use crate::device::file::{BATCH, FileError};
 use crate::device::list::Writer;
@@ -15,6 +15,7 @@ use crate::protocols::gate::Held;
 use crate::protocols::page::{State, Tag};
 use crate::space::Space;
 use crate::threads::ctx::ThreadCtx;
+use crate::way_out::give_back::Loose;
 use core::sync::atomic::Ordering::Relaxed;
 use ebb_slots::{Entry, Slot};
 
@@ -189,7 +190,7 @@ fn swap_out(
     }
     let reclaim = |slot, at| clean::reclaim_cache_only(space, held, slot, at);
     let writer = Writer { held, shard: ctx.shard(), reclaim: &reclaim };
-    store_pages(space, writer, &contents[..used], &slots[..used], false, work, |i, is_stored| {
+    store_pages(space, writer, &contents[..used], &slots[..used], None, work, |i, is_stored| {
         let (addr, frame) = claimed[i];
         if is_stored {
             stored += 1;
@@ -226,26 +227,29 @@ fn put_back(space: &Space, held: &Held, addr: usize, frame: u32) -> bool {
 /// Stores pages in the claimed `slots`, at most a batch. Calls `done` once for each page, as soon as possible, with its
 /// number and whether it is stored.
 ///
-/// `contents` are the addresses of the pages. They must be mapped memory of pages that the caller has claimed. If the claims are
-/// loose, somebody may write to the pages: then what is stored is of no use, and the caller finds that out when it firms them up.
+/// `contents` are the addresses of the pages. They must be mapped memory of pages that the caller has claimed, and that nobody
+/// writes to: a change while a page is compressed may spoil other words of the page. If the claims are `loose`, copies of the pages
+/// are compressed, and a page that was taken back is not stored.
 pub(crate) fn store_pages(
     space: &Space,
     writer: Writer<'_>,
     contents: &[usize],
     slots: &[Slot],
-    are_loose: bool,
+    loose: Option<&Loose>,
     work: &mut Work,
     mut done: impl FnMut(usize, bool),
 ) {
     let mut pending = [Pending { page: 0, len: 0 }; BATCH];
     let mut nr_pending = 0;
     for (i, (content, slot)) in contents.iter().zip(slots).enumerate() {
-        let page = if are_loose {
-            racing::copy_page(*content, &mut work.stable);
-            &work.stable
-        } else {
+        let page = match loose {
             // SAFETY: the caller's contract: the page is mapped and claimed, and nobody writes to it.
-            unsafe { &*(*content as *const [u8; PAGE]) }
+            None => unsafe { &*(*content as *const [u8; PAGE]) },
+            Some(loose) if loose.copy(space, *content, &mut work.stable) => &work.stable,
+            Some(_) => {
+                done(i, false);
+                continue;
+            }
         };
         match space.swap.store(&space.budget, space.stats, *slot, page, &mut work.lz4, &mut work.out) {
             StoreResult::Done => done(i, true),

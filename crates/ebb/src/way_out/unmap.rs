@@ -397,10 +397,14 @@ fn unmap_by_copy(space: &Space, unit: usize, block: u32, first: usize, end: usiz
             continue;
         }
         let run = i;
-        while i < end && i - run < LOOK_PAGES && claims::is_present(saved[i]) {
+        i = loose.hold(space, unit, run..end.min(run + LOOK_PAGES), saved);
+        if i == run {
+            // It was taken back.
             i += 1;
+            continue;
         }
         ok = space.uffd().copy(frame_at(run), unit + run * PAGE, (i - run) * PAGE).is_ok();
+        loose.let_go(space, unit, run..i, saved);
         if ok && i - looked >= LOOK_PAGES {
             looked = i;
             give_back_wanted(space, unit, first..end, saved);
