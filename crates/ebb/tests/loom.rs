@@ -148,9 +148,8 @@ impl Page {
             let word = self.word();
             let seen = word.load();
             if seen.tag() == Tag::Busy {
-                if word.try_take_back() {
-                    self.entry.fetch_and(!PROTECTED, Ordering::Relaxed);
-                    return word.finish(State::PRESENT);
+                if self.take_back() {
+                    return;
                 }
                 word.wait_while_busy();
                 continue;
@@ -229,6 +228,16 @@ impl Page {
         true
     }
 
+    /// As in `swapin`: who needs the page takes it back from a sweep.
+    fn take_back(&self) -> bool {
+        let is_back = self.word().try_take_back();
+        if is_back {
+            self.entry.fetch_and(!PROTECTED, Ordering::Relaxed);
+            self.word().finish(State::PRESENT);
+        }
+        is_back
+    }
+
     /// As in `in_place`: the claim is loose while the content is stored. True if the page went.
     fn evict_in_place(&self, ticket: u64) -> bool {
         let word = self.word();
@@ -288,7 +297,9 @@ impl Page {
         loop {
             let seen = word.load();
             if !word.try_claim(seen) {
-                word.wait_while_busy();
+                if !self.take_back() {
+                    word.wait_while_busy();
+                }
                 continue;
             }
             let dropped = self.entry.swap(0, Ordering::Relaxed);
@@ -381,7 +392,7 @@ fn an_eviction_never_takes_the_loose_claim_of_another_for_its_own() {
 }
 
 #[test]
-fn who_waits_for_a_loose_claim_and_cannot_take_it_back_is_woken() {
+fn what_is_taken_back_may_be_given_up_at_once() {
     explore(2, || {
         let page = Arc::new(Page::present(5));
         let writer = {

@@ -15,6 +15,7 @@ use crate::protocols::page::State;
 use crate::protocols::primitive::waiting;
 use crate::space::Space;
 use crate::threads::ctx::ThreadCtx;
+use crate::way_in::swapin;
 use crate::way_out::shrink;
 use core::ops::Range;
 use core::sync::atomic::Ordering::Acquire;
@@ -146,7 +147,11 @@ impl Call<'_> {
             states[i] = seen;
             true
         });
-        if n == 0 { Step::Busy(at) } else { self.drop_run(held, at, &states[..n]) }
+        match n {
+            0 if swapin::take_back(self.space, at, word) => Step::To(at),
+            0 => Step::Busy(at),
+            _ => self.drop_run(held, at, &states[..n]),
+        }
     }
 
     /// Drops claimed pages, which were in `states` before, and ends the claims.

@@ -79,7 +79,7 @@ counters! {
     /// Faults served from a file.
     faults_file,
     /// Faults that found the page present. Another thread was faster, perhaps in bringing it in ahead of a walk, or
-    /// write protection was lifted.
+    /// write protection was lifted, or the thread took the page back from a sweep.
     faults_spurious,
     /// Faults of a first write to a clean page.
     faults_protected,

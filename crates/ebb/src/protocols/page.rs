@@ -25,8 +25,8 @@
 //! calls. A sweep takes the mark, and takes the page only the next time (the second chance of CLOCK). The mark is a hint.
 //!
 //! A claim on a present page can be *loose*. A sweep that compresses or copies pages takes long, and a thread that writes to one
-//! of them need not wait for it: it takes the page back, and the sweep finds that out before it drops anything. Each sweep has a
-//! ticket of its own, so that it cannot take another's claim for its own.
+//! of them need not wait for it: it takes the page back. Before the sweep reads or drops a page it makes its claim firm again, and
+//! finds out. Each sweep has a ticket of its own, so that it cannot take another's claim for its own.
 //!
 //! Invariant: while a page is clean or shared, nothing can change its content without a fault.
 
@@ -299,16 +299,17 @@ impl PageWord<'_> {
         false
     }
 
-    /// Waits until the page is no longer busy; may return early.
+    /// Waits until the page is no longer busy, or until it can be taken back; may return early.
     pub fn wait_while_busy(self) {
+        let must_wait = |raw: u64| State(raw).tag() == Tag::Busy && raw & LOOSE == 0;
         for _ in 0..SPINS {
-            if self.load().tag() != Tag::Busy {
+            if !must_wait(self.0.load(Ordering::SeqCst)) {
                 return;
             }
             spin();
         }
         let raw = self.0.load(Ordering::Relaxed);
-        if State(raw).tag() != Tag::Busy {
+        if !must_wait(raw) {
             return;
         }
         let marked = raw | WAITERS;

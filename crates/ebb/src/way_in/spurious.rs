@@ -15,7 +15,7 @@ const SPURIOUS_MAX: u32 = 64;
 /// Faults in a row on a page that is not managed before the fault is the program's own.
 const CHANGES_MAX: u32 = 8;
 
-/// Serves a fault on a present page: another thread was faster, or the page was write-protected and a sweep has given it back.
+/// Serves a fault on a present page: another thread was faster, or this one has taken the page back from a sweep.
 pub(crate) fn spurious(space: &Space, ctx: &ThreadCtx, page: usize, write: bool) -> Fault {
     stats::add(&space.stats.faults_spurious, 1);
     let same = ctx.spurious_addr.swap(page as u64, Relaxed) == page as u64;

@@ -96,7 +96,7 @@ pub(crate) fn bring(
 }
 
 /// Takes the page at `addr` back from a sweep that has not got far with it, if there is one. The page is present then.
-fn take_back(space: &Space, addr: usize, word: PageWord<'_>) -> bool {
+pub(crate) fn take_back(space: &Space, addr: usize, word: PageWord<'_>) -> bool {
     let is_back = word.try_take_back();
     if is_back {
         // A failure leaves a page protected whose state says it is open. A write will find that out, see `spurious`.

@@ -2,7 +2,8 @@
 //!
 //! A thread that writes to a claimed page waits. That it does is a use that the sweep did not know of: to evict the page now would
 //! be a mistake. So the claims on open pages are loose while they are compressed or copied, and the thread takes its page back.
-//! Other claimed pages, such as holes between those that go, are given back if somebody waits for them.
+//! Holes between those that go are given back if somebody waits for them. Who waits for a page that is shared since a fork waits for
+//! the segment.
 
 use crate::base::PAGE;
 use crate::memory::table::UNIT_PAGES;
@@ -88,10 +89,9 @@ impl Loose {
     }
 }
 
-/// Ends the claims that are not loose on those pages of a segment that a thread waits for. They stay as they are.
+/// Ends the claims on those holes of a segment that a thread waits for. They stay as they are.
 pub(crate) fn give_back_wanted(space: &Space, unit: usize, segment: Range<usize>, saved: &mut [u64; UNIT_PAGES]) {
     for page in segment {
-        // A page that goes, but is not open, is about to be copied: its owner waits.
         let is_hole = saved[page] != NOT_CLAIMED && !claims::is_present(saved[page]);
         if is_hole && space.table.word(unit + page * PAGE).is_some_and(|word| word.is_wanted()) {
             unmap::unclaim(space, unit, page, page + 1, saved);

@@ -59,7 +59,7 @@ pub(crate) fn evicts_in_place(space: &Space, unit: usize) -> bool {
 
 /// Stores and drops the first scattered pages that a sweep of the unit has claimed. Returns how many.
 ///
-/// The claims on them end, and those on pages that somebody waits for. If there are [`IN_PLACE_PAGES`] of them, so do the claims
+/// The claims on them end, and those on holes that somebody waits for. Pages that were taken back stay. If there are [`IN_PLACE_PAGES`] of them, so do the claims
 /// on all pages after them, for the next sweep. Other claimed pages, and pages that no device takes, stay as they were.
 pub(crate) fn evict_in_place(space: &Space, held: &Held, ctx: &ThreadCtx, unit: usize, work: &mut Work) -> usize {
     if let Some(end) = end_of_first_scattered(space, held, unit, &work.saved) {
@@ -192,7 +192,7 @@ fn drop_stored(
     let mut tally = Tally::new(space, held);
     let (mut evicted, mut left) = (0, batch.in_order());
     let mut at = segment.first;
-    // One call drops what lies between two pages that were given back.
+    // One call drops what lies between two pages that are no longer claimed.
     while let Some(run) = next_run(at..segment.end, saved) {
         at = run.end;
         let (here, rest) = left.split_at(left.iter().take_while(|stored| stored.page < run.end).count());

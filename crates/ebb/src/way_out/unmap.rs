@@ -415,7 +415,7 @@ fn unmap_by_copy(space: &Space, unit: usize, block: u32, first: usize, end: usiz
             drop(frame_at(page), PAGE);
         }
     });
-    // One call drops what lies between two pages that were given back.
+    // One call drops what lies between two pages that are no longer claimed.
     let mut at = first;
     while ok && let Some(run) = next_run(at..end, saved) {
         at = run.end;
