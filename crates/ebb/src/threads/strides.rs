@@ -4,8 +4,8 @@
 //! apart as the two before make a walk, and a fault of a walk may bring in the pages of the next rows. The bytes count, not the
 //! pages: rows that are 3.6 pages apart are 3 or 4 pages apart.
 //!
-//! Walks with a stride in the kernel's sense, page after page, are `way_in::window`'s. The idea of a stride is that of the
-//! prefetchers of processors; *Leap* (Al Maruf and Chowdhury, USENIX ATC 2020) has it for remote memory.
+//! Walks page after page are `way_in::window`'s. The idea of a stride is that of the prefetchers of processors; *Leap* (Al Maruf and
+//! Chowdhury, USENIX ATC 2020) has it for remote memory.
 
 use crate::base::PAGE;
 use crate::threads::steps::Steps;
@@ -20,8 +20,8 @@ pub(crate) const ROWS_MAX: u32 = 16;
 const STRIDE_MAX: usize = 1 << 20;
 /// By how many bytes a row may begin elsewhere than the stride says: a line across the rows need not be straight.
 const DRIFT_MAX: isize = 256;
-/// How often a stride has to come again if most that came again once did not a second time.
-const STEPS_MIN: u32 = 4;
+/// How often a stride must come again, where most strides that came again did so only once.
+const TIMES_MIN: u32 = 4;
 /// Most bytes that a program touches at a time.
 const WORD_MAX: usize = 64;
 /// Rows that a walk may leave out: their pages were in memory.
@@ -35,7 +35,7 @@ struct Walk {
     /// Bytes from row to row; 0 while there was only one fault.
     stride: AtomicIsize,
     /// How often the stride has come again.
-    steps: AtomicU32,
+    times: AtomicU32,
     /// Rows that the last fault brought in.
     rows: AtomicU32,
     /// Bytes from a row's beginning to its other page, as far as a fault showed it lately. Falls while none does.
@@ -125,10 +125,10 @@ impl Strides {
             let is_new = is_beside && walk.beside.swap(beside as u32, Relaxed) == 0;
             return Rows { at: addr, n: if is_new { before } else { 0 }, stride, width: 0 };
         }
-        let steps = walk.steps.load(Relaxed).saturating_add(1);
-        walk.steps.store(steps, Relaxed);
+        let times = walk.times.load(Relaxed).saturating_add(1);
+        walk.times.store(times, Relaxed);
         // A fault on a row that should be in memory says nothing of the walk: there was no room for the page, or it went again.
-        if steps > 1 && rows > before as isize {
+        if times > 1 && rows > before as isize {
             self.steps.note(before.max(1), true);
         }
         let beside_now = if is_beside { beside as u32 } else { 0 };
@@ -136,13 +136,18 @@ impl Strides {
         walk.width.store(width, Relaxed);
         // A row with a width may be on two pages.
         let most = if width > 0 { ROWS_MAX / 2 } else { ROWS_MAX };
-        let is_walk = steps >= STEPS_MIN || self.steps.trusted(2) == 2;
-        let n = match () {
-            // What came in ahead was gone before it was used, or it is a row's other page.
-            () if rows <= before as isize && addr / PAGE == expected / PAGE => before / 2,
-            () if rows <= before as isize => before,
-            () if is_walk => self.steps.trusted((2 * before).clamp(1, most)),
-            () => 0,
+        let is_walk = times >= TIMES_MIN || self.steps.trusted(2) == 2;
+        let came_ahead = rows <= before as isize;
+        let n = if came_ahead && addr / PAGE == expected / PAGE {
+            // It was gone before it was used.
+            before / 2
+        } else if came_ahead {
+            // The row's other page did not come.
+            before
+        } else if is_walk {
+            self.steps.trusted((2 * before).clamp(1, most))
+        } else {
+            0
         };
         walk.rows.store(n, Relaxed);
         let at = if is_beside { addr.wrapping_sub(beside as usize) } else { addr };
@@ -158,7 +163,7 @@ impl Strides {
         // The last one in reach, or none: page after page is not every second page.
         let last = self.walks.iter().filter(is_recent).min_by_key(age);
         let may_begin =
-            |walk: &&Walk| walk.steps.load(Relaxed) == 0 && !(0..PAGE as isize + DRIFT_MAX).contains(&stride_of(walk));
+            |walk: &&Walk| walk.times.load(Relaxed) == 0 && !(0..PAGE as isize + DRIFT_MAX).contains(&stride_of(walk));
         let (walk, stride) = match last.filter(may_begin) {
             Some(walk) => (walk, stride_of(walk)),
             None => {
@@ -166,12 +171,12 @@ impl Strides {
                 (oldest, 0)
             }
         };
-        if walk.steps.load(Relaxed) > 0 {
+        if walk.times.load(Relaxed) > 0 {
             self.steps.note(walk.rows.load(Relaxed).max(1), false);
         }
         walk.at.store(addr, Relaxed);
         walk.stride.store(stride, Relaxed);
-        walk.steps.store(0, Relaxed);
+        walk.times.store(0, Relaxed);
         walk.rows.store(0, Relaxed);
         walk.width.store(0, Relaxed);
         walk.beside.store(0, Relaxed);
@@ -182,7 +187,7 @@ impl Strides {
     pub(crate) fn reset(&self) {
         for walk in &self.walks {
             walk.stride.store(0, Relaxed);
-            walk.steps.store(0, Relaxed);
+            walk.times.store(0, Relaxed);
             walk.rows.store(0, Relaxed);
             walk.seen.store(0, Relaxed);
         }

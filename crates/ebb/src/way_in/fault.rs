@@ -157,7 +157,8 @@ pub(crate) fn touch_ahead(space: &Space, ctx: &ThreadCtx, page: usize) {
     }
 }
 
-/// Does the work outside the gate that follows when `n` pages came in for a fault at `addr`. Returns the cycles for which a group delayed the thread.
+/// Does the work outside the gate that follows when `n` pages came in for a fault at `addr`. Returns the cycles for which a group
+/// delayed the thread.
 fn came_in(
     space: &Space,
     ctx: &ThreadCtx,
@@ -189,6 +190,8 @@ fn came_in(
     if plan.next_window <= 1
         && matches!(state.tag(), Tag::Staged | Tag::Swapped)
         && !events::is_filtering()
+        // What comes in there does not go out again.
+        && !region.attr.is_kept()
         && let Some(rows) = ctx.walker.strides.note(addr)
     {
         events::record(Kind::Ahead, 0, 0, Ahead::Window.of(ctx.shard()));

@@ -5,7 +5,6 @@
 //! So a range ends where room is short, in the budget or in a group.
 
 use crate::base::{PAGE, clock};
-use crate::memory::region::Region;
 use crate::memory::table::UNIT_BYTES;
 use crate::pages::stock;
 use crate::places::frames::RUN_MAX;
@@ -75,35 +74,11 @@ pub(crate) fn bring_rows(space: &Space, ctx: &ThreadCtx, rows: Rows, within: Ran
     let starts = (1..=rows.n as isize).map(|row| rows.at.wrapping_add_signed(row * rows.stride));
     let pages = starts.flat_map(|start| (start & !(PAGE - 1)..start.saturating_add(rows.width + 1)).step_by(PAGE));
     for page in pages.filter(|page| within.contains(page)).take(most) {
-        let Some(n) = bring_page(space, &inside, ctx, page, write) else { break };
-        charge.spend(n);
-    }
-}
-
-/// Brings in the page at `page` if it is staged or swapped. Returns how many pages came in. None if there is no room.
-fn bring_page(space: &Space, held: &Held, ctx: &ThreadCtx, page: usize, write: bool) -> Option<usize> {
-    // What cannot be read where it is, or is kept, would not go out again.
-    let may_come = |region: &Region| region.attr.is_readable() && !region.attr.is_kept();
-    let Some(region) = space.regions.find(held, page).filter(may_come) else { return Some(0) };
-    if space.groups.above_high(region.group).is_some() {
-        return None;
-    }
-    let Some(unit) = space.table.unit(page).filter(|unit| unit.content.load(Acquire) > 0) else { return Some(0) };
-    let Some(word) = space.table.word(page) else { return Some(0) };
-    let state = word.load();
-    if !matches!(state.tag(), Tag::Staged | Tag::Swapped) {
-        return Some(0);
-    }
-    let (end, group) = (page + PAGE, region.group);
-    let want = Want { window: 1, end, used: 0, write, ahead: true, group, force: false, by_move: false };
-    match charged::bring_charged(space, held, ctx, page, word, state, want) {
-        Brought::In(In::Mapped(n)) => {
-            unit.touched.store(clock::stamp(), Relaxed);
-            Some(n)
+        let came = bring_run(space, &inside, ctx, page, page + PAGE, write, false);
+        charge.spend(came.map_or(0, |came| came.pages));
+        if came.is_none_or(|came| came.stopped) {
+            break;
         }
-        Brought::In(In::NoMemory) | Brought::Over(_) => None,
-        // As in `bring_run`.
-        Brought::In(_) => Some(0),
     }
 }
 
@@ -122,7 +97,7 @@ fn bring_next(space: &Space, ctx: &ThreadCtx, at: usize, end: usize, write: bool
     came
 }
 
-/// Brings in the next run of pages from `at` on. [`WINDOW_MAX`] pages are charged for it, or none if it comes `by_move`.
+/// Brings in the next run of pages from `at` on. As many as that may be are charged, or none if it comes `by_move`.
 ///
 /// None if the pages cannot be moved in.
 fn bring_run(

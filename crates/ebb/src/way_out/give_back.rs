@@ -2,8 +2,8 @@
 //!
 //! A thread that writes to a claimed page waits. That it does is a use that the sweep did not know of: to evict the page now would
 //! be a mistake. So the claims on open pages are loose while they are compressed or copied, and the thread takes its page back.
-//! Holes between those that go are given back if somebody waits for them. Who waits for a page that is shared since a fork waits for
-//! the segment.
+//! Holes between those that go are given back if somebody waits for them. Who waits for a page that is shared since a fork waits
+//! for the segment.
 
 use crate::base::PAGE;
 use crate::memory::table::UNIT_PAGES;
