@@ -15,6 +15,21 @@ const NONE: i32 = libc::PROT_NONE;
 const R: i32 = libc::PROT_READ;
 const RW: i32 = libc::PROT_READ | libc::PROT_WRITE;
 
+/// Resizes or moves a mapping; where it is then. None if the kernel finds several mappings in the range: all stays as it is.
+fn try_remap(space: &'static Space, at: usize, pages: usize, new_pages: usize, to: Option<usize>) -> Option<usize> {
+    let flags = libc::MREMAP_MAYMOVE | to.map_or(0, |_| libc::MREMAP_FIXED);
+    let [len, new_len] = [pages, new_pages].map(|pages| (pages * PAGE) as u64);
+    let args = [at as u64, len, new_len, flags as u64, to.unwrap_or(0) as u64, 0];
+    let new = space.mremap(ctx(space), args);
+    assert!(new > 0 || new == -(libc::EFAULT as i64), "mremap: {new}");
+    usize::try_from(new).ok()
+}
+
+/// The same for one mapping.
+fn remap(space: &'static Space, at: usize, pages: usize, new_pages: usize, to: Option<usize>) -> usize {
+    try_remap(space, at, pages, new_pages, to).expect("one mapping")
+}
+
 /// Looks whether Ebb allows anything in a managed range that the kernel does not, and takes no range for managed that is gone.
 fn check_protections(space: &'static Space) {
     let mut maps = String::new();
@@ -78,8 +93,9 @@ fn under_pressure(work: impl Fn(&'static Space, usize) + Sync) {
                 })
             })
             .collect();
-        threads.into_iter().for_each(|thread| thread.join().expect("no page lost"));
+        let results: Vec<_> = threads.into_iter().map(|thread| thread.join()).collect();
         is_over.store(true, Relaxed);
+        results.into_iter().for_each(|result| result.expect("no page lost"));
     });
     check_protections(space);
     space.validate().expect("consistent");
@@ -138,7 +154,7 @@ fn mappings_that_come_and_go_side_by_side_lose_nothing() {
             let (at, versions) = &mut mappings[which];
             let first = random.below(versions.len());
             let pages = random.below(versions.len() - first) + 1;
-            match random.below(8) {
+            match random.below(10) {
                 // The end goes.
                 0 if first > 0 => {
                     let pages = versions.len() - first;
@@ -184,6 +200,25 @@ fn mappings_that_come_and_go_side_by_side_lose_nothing() {
                     protect(space, *at + first * PAGE, pages, RW);
                 }
                 5 => verify(&mappings[which]),
+                // It grows or shrinks at its end, or moves as a whole.
+                6 => {
+                    let pages = random.below(70) + 1;
+                    if let Some(new) = try_remap(space, *at, versions.len(), pages, None) {
+                        *at = new;
+                        versions.resize(pages, 0);
+                    }
+                }
+                7 => {
+                    let pages = versions.len();
+                    let to = map_at(space, 0, pages, if round % 2 == 0 { NONE } else { RW });
+                    if round % 4 == 1 {
+                        (0..pages).for_each(|page| fill(to as *mut u8, page, round, kind(page)));
+                    }
+                    match try_remap(space, *at, pages, pages, Some(to)) {
+                        Some(new) => *at = new,
+                        None => unmap(space, to as *mut u8, pages * PAGE),
+                    }
+                }
                 _ => {
                     (first..first + pages).for_each(|page| fill(*at as *mut u8, page, round, kind(page)));
                     versions[first..first + pages].fill(round);
@@ -286,6 +321,128 @@ fn a_replacement_may_reach_beyond_what_is_managed() {
     // SAFETY: the mapping made above.
     assert_eq!(unsafe { libc::munmap(reserved, (2 * TURNS + 2) * GIB) }, 0);
     leave(space);
+}
+
+/// A mapping moves to where others read all the time. Whatever they see or bring in meanwhile is of one of the two mappings.
+#[test]
+fn a_mapping_can_move_to_where_others_look() {
+    const PAGES: usize = 40;
+    let _turn = one_at_a_time();
+    let space = space(RAM, force());
+    let at = map(space, (PAGES + 2) * PAGE) as usize + PAGE;
+    beside_readers(space, at, PAGES, || {
+        for round in 1..2000u64 {
+            let from = map(space, PAGES * PAGE) as usize;
+            let word = |base: usize, page: usize| (base + page * PAGE) as *mut u64;
+            // Some pages in memory, some not, and some never touched.
+            for page in (0..PAGES).filter(|page| page % 4 != 0) {
+                // SAFETY: inside the mapping.
+                unsafe { word(from, page).write_volatile(round) };
+            }
+            if round % 3 != 0 {
+                page_out(space, from, PAGES / 2);
+            }
+            assert_eq!(remap(space, from, PAGES, PAGES, Some(at)), at);
+            for page in 0..PAGES {
+                let want = if page % 4 == 0 { 0 } else { round };
+                // SAFETY: as above.
+                assert_eq!(unsafe { word(at, page).read_volatile() }, want, "page {page} of round {round}");
+                assert!(want == 0 || space.has_content(at + page * PAGE), "Ebb does not know of page {page}");
+            }
+            page_out(space, at, PAGES);
+        }
+    });
+    check_protections(space);
+    unmap(space, (at - PAGE) as *mut u8, (PAGES + 2) * PAGE);
+    space.validate().expect("consistent");
+    leave(space);
+}
+
+/// Threads move mappings that the kernel puts side by side, so that a mapping that has just moved has neighbours like itself.
+#[test]
+fn mappings_that_move_side_by_side_stay_registered() {
+    under_pressure(|space, mine| {
+        let mut random = Random(mine as u64 * 17 + 5);
+        let mut mappings: Vec<(usize, usize, u64)> = Vec::new();
+        let verify = |(at, pages, version): (usize, usize, u64)| {
+            (0..pages).for_each(|page| check(at as *mut u8, page, version, 2))
+        };
+        for round in 1..=3000u64 {
+            if mappings.len() < 8 {
+                let pages = random.below(40) + 1;
+                let at = map_at(space, 0, pages, RW);
+                (0..pages).for_each(|page| fill(at as *mut u8, page, round, 2));
+                mappings.push((at, pages, round));
+            }
+            let which = random.below(mappings.len());
+            let (at, pages, version) = mappings[which];
+            match random.below(4) {
+                0 => page_out(space, at, pages),
+                1 => {
+                    verify(mappings[which]);
+                    unmap(space, at as *mut u8, pages * PAGE);
+                    mappings.swap_remove(which);
+                }
+                _ => {
+                    // As realloc does: larger, and smaller again.
+                    let larger = pages + random.below(60) + 1;
+                    let moved = remap(space, at, pages, larger, None);
+                    verify((moved, pages, version));
+                    (pages..larger).for_each(|page| check(moved as *mut u8, page, 0, 0));
+                    mappings[which].0 = remap(space, moved, larger, pages, None);
+                }
+            }
+        }
+        for (at, pages, version) in mappings {
+            verify((at, pages, version));
+            unmap(space, at as *mut u8, pages * PAGE);
+        }
+    });
+}
+
+/// What a call to a fixed place unmaps before it fails is gone, and the rest is as it was.
+#[test]
+fn a_move_that_fails_leaves_what_the_kernel_leaves() {
+    const PAGES: usize = 16;
+    let _turn = one_at_a_time();
+    let space = space(RAM, force());
+    let (at, to) = (map(space, PAGES * PAGE) as usize, map(space, 2 * PAGES * PAGE) as usize);
+    (0..PAGES).for_each(|page| fill(at as *mut u8, page, 1, 2));
+    (0..2 * PAGES).for_each(|page| fill(to as *mut u8, page, 2, 2));
+    let flags = (libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED) as u64;
+    let call = |len: usize, to: u64| {
+        space.mremap(ctx(space), [at as u64, (len * PAGE) as u64, (len * PAGE) as u64, flags, to, 0])
+    };
+    assert_eq!(call(PAGES, at as u64 + PAGE as u64), -(libc::EINVAL as i64), "it overlaps");
+    assert_eq!(call(PAGES, to as u64 + 1), -(libc::EINVAL as i64), "no page begins there");
+    assert_eq!(call(PAGES, !0xfff), -(libc::EINVAL as i64), "beyond the address space");
+    (0..PAGES).for_each(|page| check(at as *mut u8, page, 1, 2));
+    (0..2 * PAGES).for_each(|page| check(to as *mut u8, page, 2, 2));
+    check_protections(space);
+    unmap(space, at as *mut u8, PAGES * PAGE);
+    unmap(space, to as *mut u8, 2 * PAGES * PAGE);
+    space.validate().expect("consistent");
+    leave(space);
+}
+
+/// What fork's child has of a range is the kernel's and Ebb's word at once, whoever else is at work.
+#[test]
+fn advice_for_fork_runs_beside_others() {
+    under_pressure(|space, mine| {
+        let mut random = Random(mine as u64 + 23);
+        let at = map_at(space, 0, 64, RW);
+        (0..64).for_each(|page| fill(at as *mut u8, page, 4, 2));
+        for _ in 0..3000 {
+            let first = random.below(64);
+            let pages = random.below(64 - first) + 1;
+            let advice =
+                [libc::MADV_DONTFORK, libc::MADV_DOFORK, libc::MADV_DONTDUMP, libc::MADV_DODUMP][random.below(4)];
+            let args = [(at + first * PAGE) as u64, (pages * PAGE) as u64, advice as u64, 0, 0, 0];
+            assert_eq!(space.madvise(ctx(space), args), 0);
+        }
+        (0..64).for_each(|page| check(at as *mut u8, page, 4, 2));
+        unmap(space, at as *mut u8, 64 * PAGE);
+    });
 }
 
 /// A mapping that Ebb does not manage takes the place of one that it does, and the other way round. Readers notice nothing.

@@ -20,6 +20,8 @@ mod grants;
 mod holders;
 #[path = "loom/life.rs"]
 mod life;
+#[path = "loom/moves.rs"]
+mod moves;
 #[path = "loom/rest.rs"]
 mod rest;
 #[path = "loom/shares.rs"]

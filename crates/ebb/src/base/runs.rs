@@ -17,11 +17,16 @@ impl<F: FnMut(Range<usize>)> Runs<F> {
 
     /// Adds the page at `addr`.
     pub(crate) fn add(&mut self, addr: usize) {
-        if addr != self.run.end {
+        self.add_all(addr..addr + PAGE);
+    }
+
+    /// Adds all pages of a range.
+    pub(crate) fn add_all(&mut self, range: Range<usize>) {
+        if range.start != self.run.end {
             self.flush();
-            self.run.start = addr;
+            self.run.start = range.start;
         }
-        self.run.end = addr + PAGE;
+        self.run.end = range.end;
     }
 
     fn flush(&mut self) {

@@ -25,8 +25,7 @@ use crate::memory::table::ADDR_END;
 use crate::pages::books;
 use crate::pages::tally::Tally;
 use crate::protocols::gate::{Held, Inside};
-use crate::protocols::page::{State, Tag};
-use crate::protocols::primitive::waiting;
+use crate::protocols::page::State;
 use crate::space::Space;
 use crate::threads::ctx::ThreadCtx;
 use crate::way_out::shrink;
@@ -53,21 +52,39 @@ pub(crate) unsafe fn replace(
     call: impl FnOnce() -> Result<u64, Errno>,
 ) -> Option<Result<u64, Errno>> {
     let mut inside = space.threads.enter(ctx);
+    // SAFETY: forwarded contract.
+    let result = unsafe { replace_inside(space, &mut inside, (start, end), new, call) };
+    drop(inside);
+    books::note_books_used(space, ctx);
+    result
+}
+
+/// As [`replace`], for a caller that is inside.
+///
+/// # Safety
+/// As for [`replace`].
+pub(crate) unsafe fn replace_inside(
+    space: &Space,
+    inside: &mut Inside<'_>,
+    (start, end): (usize, usize),
+    new: Option<New<'_>>,
+    call: impl FnOnce() -> Result<u64, Errno>,
+) -> Option<Result<u64, Errno>> {
     let new = match new {
-        Some(new) => Some(Region { start, end, attr: new.attr, group: (new.group)(&inside)? }),
+        Some(new) => Some(Region { start, end, attr: new.attr, group: (new.group)(inside)? }),
         None => None,
     };
-    if new.is_some() && !space.table.cover_beside(&inside, start, end) {
+    if new.is_some() && !space.table.cover_beside(inside, start, end) {
         return None;
     }
-    if !space.regions.begin_hiding() || !begin(space, &mut inside, start, end, Attr::hidden) {
+    if !space.regions.begin_hiding() || !begin(space, inside, start, end, Attr::hidden) {
         space.regions.end_hiding();
         return None;
     }
-    space.threads.wait_for_earlier(&mut inside);
+    space.threads.wait_for_earlier(inside);
     let result = call();
     if result.is_ok() {
-        drop_hidden(space, &inside, start, end);
+        drop_hidden(space, inside, start, end);
         space.threads.requests.trim(start as u64, end as u64);
         // A failure leaves the new mapping to the kernel.
         let region = new.filter(|_| mapping::register(space, start, end));
@@ -76,22 +93,20 @@ pub(crate) unsafe fn replace(
             // mapping: a page that Ebb does not know of would be lost to the next sweep.
             mapping::empty(start, end);
         }
-        finish(space, &mut inside, |regions| {
+        finish(space, inside, |regions| {
             regions.end_with_removal(start, end);
             if let Some(region) = region {
                 regions.insert(region);
             }
         });
     } else {
-        finish(space, &mut inside, |regions| regions.end_change(start, end, |attr| attr));
+        finish(space, inside, |regions| regions.end_change(start, end, |attr| attr));
     }
     space.regions.end_hiding();
-    drop(inside);
-    books::note_books_used(space, ctx);
     Some(result)
 }
 
-/// Performs a call that changes the protection of `[start, end)`. `after` says what the attributes are after the kernel's answer.
+/// Performs a call that changes protection or other attributes of `[start, end)`. `after` says what the attributes are after the kernel's answer.
 /// None if the call needs the gate closed.
 ///
 /// # Safety
@@ -193,22 +208,25 @@ fn finish(space: &Space, inside: &mut Inside<'_>, edit: impl FnOnce(&mut List)) 
     space.threads.finish_change(&space.regions, inside, edit);
 }
 
+/// Manages what the kernel has mapped, with the gate closed. Whatever Ebb knew of the place belongs to a mapping that is gone. A
+/// group that has gone meanwhile leaves the mapping to the kernel.
+pub(crate) fn manage_alone(space: &Space, start: usize, end: usize, new: New<'_>) {
+    space.exclusive(|exclusive| {
+        mapping::forget(space, exclusive, start, end);
+        if let Some(group) = (new.group)(exclusive) {
+            mapping::manage(space, exclusive, start, end, new.attr, group);
+        }
+    });
+}
+
 /// Forgets the content of a hidden range, after the kernel has dropped it.
-fn drop_hidden(space: &Space, held: &Held, start: usize, end: usize) {
+pub(crate) fn drop_hidden(space: &Space, held: &Held, start: usize, end: usize) {
     let mut freed_slots = 0;
     let mut tally = Tally::new(space, held);
     space.table.for_each_content(start, end, |addr, word| {
-        loop {
-            let state = word.load();
-            match state.tag() {
-                Tag::None => return,
-                Tag::Busy => waiting("page", || word.wait_while_busy()),
-                _ if word.try_claim(state) => {
-                    freed_slots += mapping::drop_page(space, held, addr, state, &mut tally);
-                    return word.finish(State::NONE);
-                }
-                _ => {}
-            }
+        if let Some(state) = word.claim_content() {
+            freed_slots += mapping::drop_page(space, held, addr, state, &mut tally);
+            word.finish(State::NONE);
         }
     });
     drop(tally);

@@ -2,7 +2,7 @@
 
 use crate::base::PAGE;
 use crate::base::uapi::Errno;
-use crate::calls::{discard, mapping};
+use crate::calls::{beside, discard, mapping};
 use crate::memory::region::Attr;
 use crate::memory::table::ADDR_END;
 use crate::space::Space;
@@ -35,15 +35,7 @@ impl Space {
             | g::MADV_DONTDUMP
             | g::MADV_DODUMP
             | g::MADV_WIPEONFORK
-            | g::MADV_KEEPONFORK => self.exclusive(|exclusive| {
-                // SAFETY: changes no content.
-                let result = unsafe { mapping::kernel(g::__NR_madvise, a) };
-                // ENOMEM: parts of the range are not mapped. The rest took the advice all the same.
-                if matches!(result, Ok(_) | Err(Errno::NOMEM)) {
-                    mapping::change_attributes(self, exclusive, start, end, |attr| advised(attr, advice));
-                }
-                mapping::raw(result)
-            }),
+            | g::MADV_KEEPONFORK => change_attributes(self, ctx, start, end, is_range, a),
             g::MADV_POPULATE_READ | g::MADV_POPULATE_WRITE if is_range => populate(self, ctx, start, end, advice),
             g::MADV_PAGEOUT => {
                 if is_range {
@@ -70,6 +62,30 @@ impl Space {
             _ => mapping::raw(unsafe { mapping::kernel(g::__NR_madvise, a) }),
         }
     }
+}
+
+/// Performs a call that says what fork's child or a core dump has of the range.
+fn change_attributes(space: &Space, ctx: &ThreadCtx, start: usize, end: usize, is_range: bool, a: [u64; 6]) -> i64 {
+    // SAFETY: changes no content.
+    let call = || unsafe { mapping::kernel(g::__NR_madvise, a) };
+    let after = |result, attr| match result {
+        // ENOMEM: parts of the range are not mapped. The rest took the advice all the same.
+        Ok(_) | Err(Errno::NOMEM) => advised(attr, a[2] as u32),
+        Err(_) => attr,
+    };
+    let range = (start, end);
+    if is_range
+        && start < end
+        // SAFETY: the program's call, for this range.
+        && let Some(result) = unsafe { beside::protect(space, ctx, range, call, after) }
+    {
+        return mapping::raw(result);
+    }
+    space.exclusive(|exclusive| {
+        let result = call();
+        mapping::change_attributes(space, exclusive, start, end, |attr| after(result, attr));
+        mapping::raw(result)
+    })
 }
 
 /// The attributes after advice that changes one of them.

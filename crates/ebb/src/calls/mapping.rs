@@ -3,24 +3,21 @@
 use crate::base::PAGE;
 use crate::base::events::{self, Kind};
 use crate::base::uapi::{self, Errno};
-use crate::calls::madvise::MADV_DONTNEED_LOCKED;
+pub(crate) use crate::calls::madvise::MADV_DONTNEED_LOCKED;
 use crate::groups::cost::Cost;
 use crate::groups::table::Index;
 use crate::memory::region::{Attr, Region};
 use crate::memory::table::ADDR_END;
 use crate::pages::tally::Tally;
-use crate::pages::{account, clean, kept, sharing, stock};
+use crate::pages::{account, clean, kept, sharing};
 use crate::places::swapspace::{folio_at, slot_of};
 use crate::protocols::gate::{Exclusive, Held};
 use crate::protocols::page::{State, Tag};
 use crate::space::Space;
 use crate::threads::ctx::ThreadCtx;
 use crate::way_out::shrink;
-use core::sync::atomic::Ordering::Relaxed;
 use ebb_slots::CLUSTER_SLOTS;
 use linux_raw_sys::general as g;
-
-pub(crate) const MREMAP_FIXED: u64 = 2;
 
 pub(crate) fn raw(result: Result<u64, Errno>) -> i64 {
     match result {
@@ -177,33 +174,6 @@ pub(crate) fn map_if_missing(space: &Space, held: &Held, addr: usize, state: Sta
     State::PRESENT
 }
 
-/// Follows a mapping that grew or shrank in place.
-pub(crate) fn resized(
-    space: &Space,
-    exclusive: &Exclusive<'_>,
-    start: usize,
-    old_len: usize,
-    new_len: usize,
-    region: Region,
-) {
-    if new_len < old_len {
-        forget(space, exclusive, start + new_len, start + old_len);
-    } else if new_len > old_len {
-        manage(space, exclusive, start + old_len, start + new_len, region.attr, region.group);
-    }
-}
-
-/// Forgets what an mremap to a fixed place has unmapped before it failed. That may be what was mapped there, and the
-/// part of the old mapping that was to be cut off.
-pub(crate) fn forget_unmapped(space: &Space, exclusive: &Exclusive<'_>, a: [u64; 6]) {
-    if a[3] & MREMAP_FIXED == 0 {
-        return;
-    }
-    let (old, old_len, new_len) = (a[0] as usize, page_up(a[1] as usize), page_up(a[2] as usize));
-    forget_holes(space, exclusive, a[4] as usize, new_len);
-    forget_holes(space, exclusive, old.saturating_add(new_len), old_len.saturating_sub(new_len));
-}
-
 /// Forgets what a call has unmapped before it failed, in a range whose mappings it was to replace.
 pub(crate) fn forget_holes(space: &Space, exclusive: &Exclusive<'_>, start: usize, len: usize) {
     let (mut at, end) = (start, start.saturating_add(len).min(ADDR_END));
@@ -215,68 +185,6 @@ pub(crate) fn forget_holes(space: &Space, exclusive: &Exclusive<'_>, start: usiz
         }
         at = stop;
     }
-}
-
-/// Gives a range attributes that no managed mapping has. False when that is not possible.
-pub(crate) fn mark(space: &Space, held: &Held, start: usize, len: usize) -> bool {
-    let taken = |r: Region| r.attr.is_dontfork() && r.attr.is_wipeonfork() && r.attr.is_dontdump();
-    !space.regions.all(held).any(taken)
-        && uapi::madvise(start, len, g::MADV_DONTFORK).is_ok()
-        && uapi::madvise(start, len, g::MADV_WIPEONFORK).is_ok()
-        && uapi::madvise(start, len, g::MADV_DONTDUMP).is_ok()
-}
-
-/// Undoes [`mark`]: gives a range back the attributes that the program gave it.
-pub(crate) fn unmark(start: usize, len: usize, attr: Attr) {
-    if !attr.is_dontfork() {
-        let _ = uapi::madvise(start, len, g::MADV_DOFORK);
-    }
-    if !attr.is_wipeonfork() {
-        let _ = uapi::madvise(start, len, g::MADV_KEEPONFORK);
-    }
-    if !attr.is_dontdump() {
-        let _ = uapi::madvise(start, len, g::MADV_DODUMP);
-    }
-}
-
-/// Registers a range that mremap has moved, and its neighbours. The kernel may have joined the mappings; it then takes
-/// the registration from the joined mapping as a whole. False when a registration fails.
-pub(crate) fn register_around(space: &Space, held: &Held, start: usize, end: usize) -> bool {
-    [start.checked_sub(1), Some(start), Some(end)]
-        .into_iter()
-        .flatten()
-        .filter_map(|at| space.regions.find(held, at))
-        .all(|r| space.uffd().register(r.start, r.end - r.start).is_ok())
-}
-
-/// Moves the page states of `len` bytes from `old` to `new`, which belongs to the same group.
-pub(crate) fn move_states(space: &Space, exclusive: &Exclusive<'_>, old: usize, new: usize, len: usize) {
-    space.table.for_each_content(old, old + len, |addr, word| {
-        let state = word.load();
-        if state == State::NONE {
-            return;
-        }
-        let to = new + (addr - old);
-        let Some(target) = space.table.word(to) else { return };
-        target.set_exclusive(exclusive, state);
-        word.set_exclusive(exclusive, State::NONE);
-        events::record(Kind::Moved, addr, 1, (to / PAGE) as u64);
-        account::uncount_content(space, addr, 1);
-        account::count_content(space, to, 1);
-        if stock::may_be_lent(space, addr)
-            && let Some(unit) = space.table.unit(to)
-        {
-            unit.lent.store(1, Relaxed);
-        }
-        match state.tag() {
-            Tag::Present => {
-                account::uncount_present(space, addr, 1);
-                account::count_present(space, to, 1);
-            }
-            Tag::Staged => space.places.staging.owner(state.payload() as u32).store(to as u64, Relaxed),
-            _ => {}
-        }
-    });
 }
 
 /// Changes the attributes of a range by `f`, after the kernel has changed them. Ends the program when there are too

@@ -6,21 +6,18 @@
 use crate::base::PAGE;
 use crate::base::uapi::Errno;
 use crate::calls::beside::{self, New};
-use crate::calls::mapping::{self, MREMAP_FIXED};
-use crate::calls::{requests, widen};
+use crate::calls::mapping;
+use crate::calls::widen;
 use crate::groups::names::{GroupError, GroupId};
 use crate::groups::table::Index;
-use crate::memory::region::{Attr, Region};
+use crate::memory::region::Attr;
 use crate::memory::table::ADDR_END;
-use crate::pages::{books, clean, tally};
-use crate::protocols::gate::{Exclusive, Held};
+use crate::pages::{books, tally};
+use crate::protocols::gate::Held;
 use crate::space::Space;
 use crate::threads::ctx::ThreadCtx;
 use crate::way_in::fault;
 use linux_raw_sys::general as g;
-
-const MREMAP_MAYMOVE: u64 = 1;
-const MREMAP_DONTUNMAP: u64 = 4;
 
 impl Space {
     /// mmap(2). The mapping belongs to the calling thread's group.
@@ -85,7 +82,10 @@ fn map(space: &Space, ctx: &ThreadCtx, a: [u64; 6], group: impl Fn(&Held) -> Opt
         };
         drop(inside);
         books::note_books_used(space, ctx);
-        return Some(if is_managed { mapping::raw(result) } else { manage_alone(space, result, len, new) });
+        if let (Ok(at), Some(new), false) = (result, new, is_managed) {
+            beside::manage_alone(space, at as usize, at as usize + len, new);
+        }
+        return Some(mapping::raw(result));
     }
     space.exclusive(|exclusive| {
         let group = group(exclusive)?;
@@ -102,21 +102,6 @@ fn map(space: &Space, ctx: &ThreadCtx, a: [u64; 6], group: impl Fn(&Held) -> Opt
         }
         Some(mapping::raw(result))
     })
-}
-
-/// Manages what the kernel has mapped, with the gate closed. Whatever Ebb knew of the place belongs to a mapping that is gone.
-fn manage_alone(space: &Space, result: Result<u64, Errno>, len: usize, new: Option<New<'_>>) -> i64 {
-    if let (Ok(at), Some(New { attr, group })) = (result, new) {
-        let (start, end) = (at as usize, at as usize + len);
-        space.exclusive(|exclusive| {
-            mapping::forget(space, exclusive, start, end);
-            // A group that has gone meanwhile leaves the mapping to the kernel.
-            if let Some(group) = group(exclusive) {
-                mapping::manage(space, exclusive, start, end, attr, group);
-            }
-        });
-    }
-    mapping::raw(result)
 }
 
 /// The range of a call that names whole pages; none if the kernel would refuse it.
@@ -149,127 +134,6 @@ impl Space {
             mapping::raw(result)
         })
     }
-
-    /// mremap(2). A moved range loses its registration in the kernel, and is registered again before anybody can look.
-    pub fn mremap(&self, ctx: &ThreadCtx, a: [u64; 6]) -> i64 {
-        let (old, old_len, new_len, flags) =
-            (a[0] as usize, mapping::page_up(a[1] as usize), mapping::page_up(a[2] as usize), a[3]);
-        let source = old..old.saturating_add(old_len.max(PAGE));
-        let replaces = flags & MREMAP_FIXED != 0
-            && mapping::touches(self, ctx, a[4] as usize, (a[4] as usize).saturating_add(new_len));
-        if !mapping::touches(self, ctx, source.start, source.end) && !replaces {
-            // SAFETY: the program's call on memory that is not managed.
-            let result = unsafe { mapping::kernel(g::__NR_mremap, a) };
-            if let Ok(at) = result
-                && mapping::touches(self, ctx, at as usize, (at as usize).saturating_add(new_len))
-            {
-                // As for a new mapping: whatever Ebb knew of this place belongs to a mapping that is gone.
-                self.exclusive(|exclusive| mapping::forget(self, exclusive, at as usize, at as usize + new_len));
-            }
-            return mapping::raw(result);
-        }
-        self.exclusive(|exclusive| {
-            let moves = flags & (MREMAP_FIXED | MREMAP_DONTUNMAP) != 0;
-            let kept = old_len.min(new_len);
-            let region = self.regions.find(exclusive, old);
-            let covered = region.map_or(old, |r| r.end);
-            if (moves || new_len > old_len)
-                && self
-                    .regions
-                    .first_in(exclusive, covered.min(old + kept), old + kept)
-                    .is_some_and(|r| Some(r) != region)
-            {
-                // Several regions are several mappings. Only Linux 6.17 and later moves these together, and perhaps
-                // only some of them.
-                return -(linux_raw_sys::errno::EFAULT as i64);
-            }
-            let Some(region) = region else {
-                // An unregistered mapping joins no registered one.
-                // SAFETY: the program's call, under the exclusive gate.
-                let result = unsafe { mapping::kernel(g::__NR_mremap, a) };
-                if let Ok(new) = result {
-                    // Whatever was at the new place, or beyond the new end, is gone.
-                    let new = new as usize;
-                    let gone = if new == old { old + kept..old + old_len } else { new..new + new_len };
-                    mapping::forget(self, exclusive, gone.start, gone.end);
-                } else {
-                    mapping::forget_unmapped(self, exclusive, a);
-                }
-                return mapping::raw(result);
-            };
-            // In place, if possible: then nothing moves, and nothing is joined.
-            if !moves {
-                let mut b = a;
-                b[3] &= !MREMAP_MAYMOVE;
-                // SAFETY: as above.
-                let result = unsafe { mapping::kernel(g::__NR_mremap, b) };
-                match result {
-                    Ok(_) => mapping::resized(self, exclusive, old, old_len, new_len, region),
-                    Err(Errno::NOMEM) if flags & MREMAP_MAYMOVE != 0 => {
-                        return move_mapping(self, exclusive, a, region);
-                    }
-                    Err(_) => {}
-                }
-                return mapping::raw(result);
-            }
-            move_mapping(self, exclusive, a, region)
-        })
-    }
-}
-
-/// Performs an mremap that moves the mapping.
-///
-/// Other threads keep running. The kernel could join the moved mapping with a neighbour at its new place, and take the
-/// registration from both. Until both were registered again, an evicted page of the neighbour would read as zero, and a
-/// write to a clean page would go unnoticed. So the mapping is marked before it moves, with attributes that no other
-/// mapping has. The kernel then joins it with none.
-fn move_mapping(space: &Space, exclusive: &Exclusive<'_>, a: [u64; 6], region: Region) -> i64 {
-    let Region { attr, group, .. } = region;
-    let (old, old_len, new_len, flags) =
-        (a[0] as usize, mapping::page_up(a[1] as usize), mapping::page_up(a[2] as usize), a[3]);
-    // Moved pages lose their write protection.
-    clean::open_range_exclusive(space, exclusive, old, old + old_len);
-    let marked = mapping::mark(space, exclusive, old, old_len);
-    if !marked {
-        clean::open_all(space, exclusive);
-    }
-    // SAFETY: the program's call, under the exclusive gate.
-    let result = unsafe { mapping::kernel(g::__NR_mremap, a) };
-    let Ok(new) = result else {
-        mapping::unmark(old, old_len, attr);
-        mapping::forget_unmapped(space, exclusive, a);
-        return mapping::raw(result);
-    };
-    let new = new as usize;
-    if new == old {
-        mapping::unmark(old, new_len, attr);
-        mapping::resized(space, exclusive, old, old_len, new_len, region);
-        return mapping::raw(result);
-    }
-    mapping::forget(space, exclusive, new, new + new_len);
-    if new_len > old_len {
-        // The kernel fills what mremap adds if the mapping is locked, past the budget and the books. Instead, the pages come in
-        // when they are touched, as they do where a locked mapping grows in place.
-        mapping::empty(new + old_len, new + new_len);
-    }
-    if !mapping::manage(space, exclusive, new, new + new_len, attr, group)
-        || !mapping::register_around(space, exclusive, new, new + new_len)
-    {
-        // Evicted pages would silently read as zero at their new place.
-        space.fatal(b"no memory to manage a range that mremap moved; raise RLIMIT_AS or vm.max_map_count");
-    }
-    mapping::unmark(new, new_len, attr);
-    requests::keep_requested(space, exclusive, old, old + old_len);
-    mapping::move_states(space, exclusive, old, new, old_len.min(new_len));
-    mapping::drop_content(space, exclusive, old, old + old_len);
-    space.threads.requests.trim(old as u64, (old + old_len) as u64);
-    if flags & MREMAP_DONTUNMAP != 0 {
-        mapping::unmark(old, old_len, attr);
-        mapping::manage(space, exclusive, old, old + old_len, attr, group);
-    } else {
-        space.regions.remove(exclusive, old, old + old_len);
-    }
-    mapping::raw(result)
 }
 
 impl Space {
@@ -306,71 +170,4 @@ impl Space {
             mapping::raw(result)
         })
     }
-
-    /// brk(2). Added memory belongs to the calling thread's group.
-    pub fn brk(&self, ctx: &ThreadCtx, a: [u64; 6]) -> i64 {
-        if let Some(new) = grow_break(self, ctx, a) {
-            return new;
-        }
-        self.exclusive(|exclusive| {
-            // SAFETY: asks for the current break only.
-            let old = unsafe { mapping::kernel(g::__NR_brk, [0; 6]) }.unwrap_or(0) as usize;
-            if a[0] == 0 {
-                return old as i64;
-            }
-            // SAFETY: the program's call, under the exclusive gate.
-            let new = unsafe { mapping::kernel(g::__NR_brk, a) }.unwrap_or(old as u64) as usize;
-            let (old_end, new_end) = (mapping::page_up(old), mapping::page_up(new));
-            if new_end > old_end {
-                mapping::manage(
-                    self,
-                    exclusive,
-                    old_end,
-                    new_end,
-                    Attr::from_prot(g::PROT_READ | g::PROT_WRITE),
-                    tally::thread_group(exclusive, ctx),
-                );
-            } else if new_end < old_end {
-                mapping::forget(self, exclusive, new_end, old_end);
-            }
-            new as i64
-        })
-    }
-}
-
-/// Performs a brk(2) that adds memory, beside other threads; the new break. None if the call needs the gate closed, and in part
-/// or as a whole is still to be made.
-fn grow_break(space: &Space, ctx: &ThreadCtx, a: [u64; 6]) -> Option<i64> {
-    let mut inside = space.threads.enter(ctx);
-    let one = space.kernel.program_break.lock();
-    // SAFETY: asks for the current break only.
-    let old = unsafe { mapping::kernel(g::__NR_brk, [0; 6]) }.ok()? as usize;
-    if a[0] == 0 {
-        return Some(old as i64);
-    }
-    let (old_end, new_end) = (mapping::page_up(old), mapping::page_up(a[0] as usize));
-    if (a[0] as usize) < old || new_end < old_end {
-        return None;
-    }
-    // SAFETY: the program's call, which adds memory.
-    let new = unsafe { mapping::kernel(g::__NR_brk, a) }.ok()? as usize;
-    drop(one);
-    let group = |held: &Held| Some(tally::thread_group(held, ctx));
-    let added = New { attr: Attr::from_prot(g::PROT_READ | g::PROT_WRITE), group: &group };
-    let is_managed =
-        new != a[0] as usize || new_end == old_end || beside::manage(space, &mut inside, old_end, new_end, added);
-    drop(inside);
-    if !is_managed {
-        // Another thread may have moved the break back meanwhile.
-        space.exclusive(|exclusive| {
-            // SAFETY: asks for the current break only.
-            let end = unsafe { mapping::kernel(g::__NR_brk, [0; 6]) }.unwrap_or(0) as usize;
-            if mapping::page_up(end) >= new_end {
-                mapping::forget(space, exclusive, old_end, new_end);
-                mapping::manage(space, exclusive, old_end, new_end, added.attr, tally::thread_group(exclusive, ctx));
-            }
-        });
-    }
-    books::note_books_used(space, ctx);
-    Some(new as i64)
 }

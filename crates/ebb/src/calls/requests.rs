@@ -2,7 +2,7 @@
 //! move.
 
 use crate::base::PAGE;
-use crate::protocols::gate::Exclusive;
+use crate::protocols::gate::Held;
 use crate::protocols::page::Tag;
 use crate::protocols::request::Requests;
 use crate::space::Space;
@@ -37,15 +37,14 @@ impl Space {
     }
 }
 
-/// Keeps those parts of the range in memory for good that requests in flight use. The range is about to move, and a
-/// request is known by where its range was.
-pub(crate) fn keep_requested(space: &Space, exclusive: &Exclusive<'_>, start: usize, end: usize) {
+/// Keeps those parts of the range in memory for good that requests in flight use. The range moves, and a request is known by
+/// where its range was. The gate is closed, or the range is hidden.
+pub(crate) fn keep_requested(space: &Space, _held: &Held, start: usize, end: usize) {
     let _exact = space.threads.requests.hold();
     space.threads.requests.for_each_overlap(start as u64, end as u64, |start, end| {
         space.table.for_each_content(start as usize, end as usize, |_, word| {
-            let state = word.load();
-            if state.tag() == Tag::Present {
-                word.set_exclusive(exclusive, state.with_pinned());
+            if let Some(state) = word.claim_while(|state| state.tag() == Tag::Present) {
+                word.finish(state.with_pinned());
             }
         });
     });

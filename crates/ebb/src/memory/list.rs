@@ -231,6 +231,15 @@ impl List {
         at >= end && self.change(start, end, f)
     }
 
+    /// Hides the managed parts of `[start, end)` for the time of a call beside other threads. False if such a call changes some of the
+    /// range already, or if there is no room.
+    #[must_use]
+    pub fn hide_parts(&mut self, start: usize, end: usize) -> bool {
+        let is_changing =
+            self.from(start).take_while(|region| region.start < end).any(|region| region.attr.is_changing());
+        !is_changing && self.change(start, end, Attr::hidden)
+    }
+
     /// Ends what [`Self::begin_change`] began for the same range: changes the attributes by `f`. Adds no regions.
     pub fn end_change(&mut self, start: usize, end: usize, f: impl Fn(Attr) -> Attr) {
         self.edit_all(|region, what| {

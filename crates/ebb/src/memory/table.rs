@@ -28,6 +28,9 @@ const NR_LEAVES: usize = ADDR_END >> LEAF_SHIFT;
 const LEAF_MARKS: usize = LEAF_UNITS / 64;
 const MARKS_PAGE: usize = PAGE / (LEAF_MARKS * 8);
 
+/// Most leaves that are made one by one, beside other threads.
+const BESIDE_MAX: usize = 16;
+
 /// In an entry of the top table, beside the leaf's address. `MANAGED`: a region once covered the whole leaf, so its
 /// units are not marked one by one. `MARKED`: some units are marked. `OPEN`: the leaf is accessible.
 const MANAGED: usize = 1;
@@ -223,12 +226,16 @@ impl PageTable {
         Ok(())
     }
 
-    /// As [`Self::cover`], beside other threads. False if that needs a leaf, or fails.
-    pub fn cover_beside(&self, held: &Held, start: usize, end: usize) -> bool {
-        let _ = held;
-        let has_leaf = |at| self.entry(at).is_some_and(|entry| entry.load(Ordering::Acquire) & ADDRESS != 0);
-        let leaves = start >> LEAF_SHIFT << LEAF_SHIFT..end;
-        leaves.step_by(1 << LEAF_SHIFT).all(has_leaf) && self.mark_units(start, end).is_ok()
+    /// As [`Self::cover`], beside other threads. False if that fails, or needs so many leaves that one call for all is better.
+    pub fn cover_beside(&self, _held: &Held, start: usize, end: usize) -> bool {
+        let leaves = (start >> LEAF_SHIFT << LEAF_SHIFT..end).step_by(1 << LEAF_SHIFT);
+        let mut missing = 0;
+        let mut has_leaf = |at| {
+            let Some(entry) = self.entry(at) else { return false };
+            missing += (entry.load(Ordering::Acquire) & ADDRESS == 0) as usize;
+            missing <= BESIDE_MAX && add_leaf(entry)
+        };
+        leaves.into_iter().all(&mut has_leaf) && self.mark_units(start, end).is_ok()
     }
 
     /// The word and the bit that mark the unit around `addr`, which must be below [`ADDR_END`]. The page of the word is
@@ -354,6 +361,21 @@ impl PageTable {
     }
 }
 
+/// Makes sure that an entry has a leaf. Several threads may do so at once. False if there is no address space for one.
+fn add_leaf(entry: &AtomicUsize) -> bool {
+    if entry.load(Ordering::Acquire) & ADDRESS != 0 {
+        return true;
+    }
+    let Ok(leaf) = uapi::reserve_closed(LEAF_BYTES) else { return false };
+    let add = |seen: usize| (seen & ADDRESS == 0).then_some(seen | leaf);
+    if entry.fetch_update(Ordering::AcqRel, Ordering::Acquire, add).is_err() {
+        // Another thread was faster.
+        // SAFETY: the memory is new, and nobody knows of it.
+        let _ = unsafe { uapi::munmap(leaf, LEAF_BYTES) };
+    }
+    true
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -400,6 +422,22 @@ mod tests {
             }
         });
         assert_eq!(seen, [addr]);
+    }
+
+    #[test]
+    fn threads_that_cover_the_same_range_make_one_leaf() {
+        let table = PageTable::new().expect("address space");
+        let words: Vec<_> = std::thread::scope(|scope| {
+            let look = || {
+                assert!(table.cover_beside(&alone(), 3 * LEAF, 5 * LEAF));
+                table.word(4 * LEAF).map(|word| core::ptr::from_ref(word.0) as usize)
+            };
+            let threads: Vec<_> = (0..4).map(|_| scope.spawn(look)).collect();
+            threads.into_iter().map(|thread| thread.join().expect("covered")).collect()
+        });
+        assert!(words[0].is_some() && words.iter().all(|word| *word == words[0]));
+        assert!(!table.cover_beside(&alone(), 0, 40 * LEAF), "one call makes so many");
+        assert!(table.word(39 * LEAF).is_none());
     }
 
     #[test]

@@ -244,6 +244,18 @@ pub(crate) fn open_range_exclusive(space: &Space, exclusive: &Exclusive<'_>, sta
     });
 }
 
+/// Opens every protected page of a range. Nobody can look its pages up, or the gate is closed.
+pub(crate) fn open_range(space: &Space, held: &Held, start: usize, end: usize) {
+    space.table.for_each_protected(start, end, |addr, word| {
+        loop {
+            let state = word.settled();
+            if !state.is_protected() || open_run(space, held, addr, word, state, end, usize::MAX).pages > 0 {
+                return;
+            }
+        }
+    });
+}
+
 /// Frees the slot of the clean page at `addr`, which is no longer clean. The caller has claimed the page or closed the gate, and
 /// sets the word.
 pub(crate) fn forget_clean(space: &Space, held: &Held, addr: usize, state: State) {

@@ -31,7 +31,7 @@
 //! Invariant: while a page is clean or shared, nothing can change its content without a fault.
 
 use crate::protocols::gate::Exclusive;
-use crate::protocols::primitive::{AtomicU64, Ordering, spin, wait_on, wake_all};
+use crate::protocols::primitive::{AtomicU64, Ordering, spin, wait_on, waiting, wake_all};
 
 const TAG: u64 = 7;
 const WAITERS: u64 = 1 << 3;
@@ -249,6 +249,41 @@ impl PageWord<'_> {
         if old & WAITERS != 0 {
             wake_all(self.0);
         }
+    }
+
+    /// Claims a page that nobody can look up any more, whatever it holds: waits for a thread that is still busy with it. None if it has
+    /// no content.
+    pub fn claim_content(self) -> Option<State> {
+        loop {
+            let state = self.settled();
+            if state.tag() == Tag::None {
+                return None;
+            }
+            if self.try_claim(state) {
+                return Some(state);
+            }
+        }
+    }
+
+    /// The page's state once nobody is busy with it.
+    pub fn settled(self) -> State {
+        loop {
+            let state = self.load();
+            if state.tag() != Tag::Busy {
+                return state;
+            }
+            waiting("page", || self.wait_while_busy());
+        }
+    }
+
+    /// Ends the caller's claim by moving what the page had, in `state`, to `target`, a page without content that nobody else claims.
+    /// `follow` tells of the new place whatever leads to pages by what holds them. Who comes that way finds one of the two pages
+    /// busy, until the content can be found where it is now.
+    pub fn move_to(self, target: PageWord<'_>, state: State, follow: impl FnOnce()) {
+        assert!(target.try_claim(State::NONE), "a page moves to a place that has content");
+        follow();
+        target.finish(state);
+        self.finish(State::NONE);
     }
 
     /// Changes the state without a claim: with the gate closed nobody can be busy with the page or wait for it.

@@ -14,6 +14,8 @@ use linux_raw_sys::general::MADV_DONTNEED;
 ebb_sync::lock_classes! {
     /// The lock of the program break.
     BreakLock = "break";
+    /// The lock of mappings that move.
+    MovingLock = "moving";
 }
 
 /// The kernel, as a space knows it.
@@ -30,6 +32,8 @@ pub struct Kernel {
     pub(crate) staying: Bound,
     /// Held by the thread that moves the program break, while others are inside.
     pub(crate) program_break: Lock<(), BreakLock>,
+    /// Held by the thread that moves a mapping, while others are inside.
+    pub(crate) moving_mapping: Lock<(), MovingLock>,
     /// Drivers that may have pinned memory for long: see [`crate::pages::drivers`].
     pub(crate) drivers: Drivers,
 }
@@ -51,6 +55,7 @@ impl Kernel {
             has_locked: AtomicBool::new(false),
             staying: Bound::default(),
             program_break: Lock::new(()),
+            moving_mapping: Lock::new(()),
             drivers: Drivers::default(),
         })
     }

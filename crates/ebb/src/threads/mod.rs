@@ -9,9 +9,10 @@ use crate::base::uapi::{self, Errno};
 use crate::memory::list::List;
 use crate::memory::region::Regions;
 use crate::protocols::gate::{Exclusive, Gate, Inside};
-use crate::protocols::primitive::waiting;
+use crate::protocols::primitive::{waiting, yield_now};
 use crate::protocols::request::Requests;
 use ctx::{Contexts, ThreadCtx};
+use ebb_sync::{Class, Guard, Lock};
 
 /// The threads of a process, and the gate that keeps them apart in the engine.
 pub struct Threads {
@@ -67,6 +68,22 @@ impl Threads {
     pub fn wait_for_earlier(&self, inside: &mut Inside<'_>) {
         let flags = || self.contexts.all().map(|ctx| &ctx.gate);
         waiting("gate, for who is inside", || self.gate.wait_for_earlier(inside, flags));
+    }
+
+    /// Makes the thread count as one that enters now: see [`Inside::renew`].
+    pub fn renew(&self, inside: &mut Inside<'_>) {
+        inside.renew(&self.gate);
+    }
+
+    /// Takes a lock whose holder may wait for threads inside. The caller has forgotten what it read.
+    pub fn lock<'l, C: Class>(&self, inside: &mut Inside<'_>, lock: &'l Lock<(), C>) -> Guard<'l, (), C> {
+        loop {
+            if let Some(guard) = lock.try_lock() {
+                return guard;
+            }
+            self.renew(inside);
+            waiting("mapping", yield_now);
+        }
     }
 
     /// Closes the gate, and waits until nobody is inside. The caller must not be inside.
