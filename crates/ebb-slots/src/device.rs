@@ -11,7 +11,7 @@ use crate::overflow::Overflow;
 use crate::{DeviceLock, OverflowLock, ShardLock};
 use core::fmt;
 use core::ptr::NonNull;
-use ebb_sync::{AtomicU32, AtomicU64, Lock, Ordering, materialise};
+use ebb_sync::{AtomicU32, AtomicU64, CacheLine, Lock, Ordering, materialise};
 
 /// How a device's medium wants to be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,9 +104,6 @@ impl ShardRecord {
         clusters.into_iter().filter_map(decode)
     }
 }
-
-#[repr(align(64))]
-pub(crate) struct CacheLine<T>(pub(crate) T);
 
 pub(crate) struct Header {
     /// The lock in here is the swap device lock.

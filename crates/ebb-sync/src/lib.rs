@@ -15,10 +15,12 @@
 #[cfg(test)]
 extern crate std;
 
+mod cache_line;
 mod hooks;
 mod lock;
 mod model;
 
+pub use cache_line::CacheLine;
 pub use hooks::{Hooks, set_hooks, waiting};
 pub use lock::{Class, Guard, Lock};
 pub use model::{AtomicU32, AtomicU64, AtomicUsize, Ordering, UnsafeCell, fence, materialise, relax};

@@ -6,7 +6,8 @@ mod harness;
 
 use ebb::Space;
 use harness::{Random, check, ctx, fill, force, leave, map, map_at, one_at_a_time, protect, space, unmap};
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 
 const RAM: u64 = 16 << 20;
 const PAGE: usize = 4096;
@@ -535,5 +536,163 @@ fn a_protection_key_that_cannot_be_is_refused() {
     let args = [at, PAGE as u64, RW as u64, (-5i64) as u64, 0, 0];
     assert_eq!(space.mprotect(ctx(space), libc::SYS_pkey_mprotect as u32, args), -(libc::EINVAL as i64));
     unmap(space, at as *mut u8, 4 * PAGE);
+    leave(space);
+}
+
+/// A mapping may move to where so much has never been managed that many tables are missing.
+#[test]
+fn a_mapping_may_become_huge_elsewhere() {
+    const GIB: usize = 1 << 30;
+    let _turn = one_at_a_time();
+    let space = space(RAM, force());
+    let pages = 4 * GIB / PAGE;
+    let at = map_at(space, 0, pages, RW);
+    [0, pages - 1].iter().for_each(|page| fill(at as *mut u8, *page, 1, 2));
+    // It cannot grow where it is.
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
+    let behind = (at + pages * PAGE) as *mut libc::c_void;
+    // SAFETY: a new mapping, unless there is one already.
+    let blocked = unsafe { libc::mmap(behind, PAGE, NONE, flags, -1, 0) };
+    let new = remap(space, at, pages, 40 * GIB / PAGE, None);
+    assert_ne!(new, at);
+    [0, pages - 1].iter().for_each(|page| check(new as *mut u8, *page, 1, 2));
+    check(new as *mut u8, 40 * GIB / PAGE - 1, 0, 0);
+    unmap(space, new as *mut u8, 40 * GIB);
+    if blocked != libc::MAP_FAILED {
+        // SAFETY: the mapping made above.
+        assert_eq!(unsafe { libc::munmap(blocked, PAGE) }, 0);
+    }
+    leave(space);
+}
+
+/// Two threads, one of which makes a reserved range accessible while the other moves it: Ebb and the kernel agree.
+#[test]
+fn what_moves_has_the_protection_that_the_kernel_gives_it() {
+    const PAGES: usize = 16;
+    const ROUNDS: usize = 4000;
+    let _turn = one_at_a_time();
+    let space = space(RAM, force());
+    let [from, to] = [map_at(space, 0, PAGES, NONE), map_at(space, 0, PAGES, NONE)];
+    let (begun, ended) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let await_round = |at: &AtomicUsize, round| {
+        while at.load(SeqCst) < round {
+            std::hint::spin_loop();
+        }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for round in 1..=ROUNDS {
+                await_round(&begun, round);
+                (0..round % 64).for_each(|_| std::hint::spin_loop());
+                let args = [from as u64, (PAGES * PAGE) as u64, RW as u64, 0, 0, 0];
+                let result = space.mprotect(ctx(space), libc::SYS_mprotect as u32, args);
+                assert!(result == 0 || result == -(libc::ENOMEM as i64), "{result}");
+                ended.store(round, SeqCst);
+            }
+            leave(space);
+        });
+        for round in 1..=ROUNDS {
+            map_at(space, from, PAGES, NONE);
+            begun.store(round, SeqCst);
+            (0..round / 64 % 64).for_each(|_| std::hint::spin_loop());
+            assert_eq!(remap(space, from, PAGES, PAGES, Some(to)), to);
+            await_round(&ended, round);
+            let mut found = None;
+            space.for_each_range(|start, end, prot| {
+                if start <= to && to < end {
+                    found = Some(prot);
+                }
+            });
+            let maps = std::fs::read_to_string("/proc/self/maps").expect("maps");
+            let is_it = |line: &&str| {
+                let (start, rest) = line.split_once('-').expect("a range");
+                let end = rest.split_once(' ').expect("two ends").0;
+                let [start, end] = [start, end].map(|text| usize::from_str_radix(text, 16).expect("an address"));
+                (start..end).contains(&to)
+            };
+            let is_open = maps.lines().find(is_it).is_some_and(|line| line.contains(" rw"));
+            assert_eq!(found, Some(if is_open { RW as u32 } else { 0 }), "round {round}");
+        }
+    });
+    unmap(space, to as *mut u8, PAGES * PAGE);
+    leave(space);
+}
+
+/// Lengths and breaks that cannot be get the kernel's answer.
+#[test]
+fn what_no_mapping_can_be_is_refused() {
+    let _turn = one_at_a_time();
+    let space = space(RAM, force());
+    let at = map_at(space, 0, 4, RW) as u64;
+    let len = 4 * PAGE as u64;
+    for (old_len, new_len) in [(len, u64::MAX), (len, u64::MAX - 8191), (u64::MAX, PAGE as u64), (len, 1 << 63)] {
+        for flags in [0, 1, 3, 5] {
+            let args = [at, old_len, new_len, flags, at + (1 << 30), 0];
+            assert!(space.mremap(ctx(space), args) < 0, "{args:x?}");
+        }
+    }
+    let now = space.brk(ctx(space), [0; 6]);
+    for to in [u64::MAX, u64::MAX - PAGE as u64, 1, PAGE as u64, 0x7fff_ffff_f000] {
+        assert_eq!(space.brk(ctx(space), [to, 0, 0, 0, 0, 0]), now);
+    }
+    check_protections(space);
+    unmap(space, at as *mut u8, 4 * PAGE);
+    space.validate().expect("consistent");
+    leave(space);
+}
+
+/// A page that a group's limit keeps in memory is not mapped again into what has grown to where it was.
+#[test]
+fn a_page_that_cannot_be_stored_moves_with_its_mapping() {
+    const PAGES: usize = 256;
+    const ROUNDS: u64 = 300;
+    let _turn = one_at_a_time();
+    let space = space(RAM, force());
+    let limits = ebb::GroupLimits { ram_max_pages: None, ram_high_pages: None, swap_max_pages: Some(1) };
+    let group = space.create_group(ctx(space), ebb::GroupId::ROOT, &limits).expect("a group");
+    let below = 0x1000_0000_0000;
+    let (at, to) = (below + PAGE, below + (1 << 30));
+    let [ready, go, end] = [3; 3].map(std::sync::Barrier::new);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for _ in 0..ROUNDS {
+                ready.wait();
+                go.wait();
+                let args = [at as u64, (PAGES * PAGE) as u64, libc::MADV_PAGEOUT as u64, 0, 0, 0];
+                let _ = space.madvise(ctx(space), args);
+                end.wait();
+            }
+            leave(space);
+        });
+        scope.spawn(|| {
+            for _ in 0..ROUNDS {
+                map_at(space, below, 1, RW);
+                fill(below as *mut u8, 0, 1, 2);
+                ready.wait();
+                go.wait();
+                let args = [below as u64, PAGE as u64, ((PAGES + 1) * PAGE) as u64, 0, 0, 0];
+                while space.mremap(ctx(space), args) < 0 {}
+                (0..PAGES).for_each(|page| check(at as *mut u8, page, 0, 0));
+                end.wait();
+                unmap(space, below as *mut u8, (PAGES + 1) * PAGE);
+            }
+            leave(space);
+        });
+        let mut random = Random(5);
+        for round in 1..=ROUNDS {
+            space.set_thread_group(ctx(space), group).expect("the group");
+            map_at(space, to, PAGES, RW);
+            ready.wait();
+            map_at(space, at, PAGES, RW);
+            (0..PAGES).for_each(|page| fill(at as *mut u8, page, round, 2));
+            go.wait();
+            (0..random.below(60_000)).for_each(|_| std::hint::spin_loop());
+            remap(space, at, PAGES, PAGES, Some(to));
+            end.wait();
+            (0..PAGES).for_each(|page| check(to as *mut u8, page, round, 2));
+            unmap(space, to as *mut u8, PAGES * PAGE);
+        }
+    });
+    space.set_thread_group(ctx(space), ebb::GroupId::ROOT).expect("the root");
     leave(space);
 }

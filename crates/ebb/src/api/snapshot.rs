@@ -102,7 +102,7 @@ impl Space {
                 Err(SnapshotError::NoRoom) => continue,
                 other => other?,
             }
-            let mut work = self.places.work.lease();
+            let mut work = self.places.work.lease(&self.budget, ctx);
             let made = self.exclusive(|exclusive| {
                 if !account::is_plain_range(self, exclusive, start, end) {
                     return Err(SnapshotError::Range);
@@ -126,7 +126,7 @@ fn back_range(space: &Space, ctx: &ThreadCtx, start: usize, end: usize) -> Resul
         let mut at = start;
         while at < end {
             swapon::make_room(space, ctx, &mut || true).map_err(|_: SwapOffError| SnapshotError::NoRoom)?;
-            let mut work = space.places.work.lease();
+            let mut work = space.places.work.lease(&space.budget, ctx);
             let inside = space.threads.enter(ctx);
             let step = if account::is_plain_range(space, &inside, start, end) {
                 back_pages(space, &inside, ctx, at, end, &mut work)

@@ -216,7 +216,7 @@ fn empty(
                 return Err(SwapOffError::Interrupted);
             }
             make_room(space, ctx, &mut || keep_going(left))?;
-            let mut work = space.places.work.lease();
+            let mut work = space.places.work.lease(&space.budget, ctx);
             let inside = space.threads.enter(ctx);
             let reclaim = |slot, at| clean::reclaim_cache_only(space, &inside, slot, at);
             let (budget, stats) = (&space.budget, space.stats);

@@ -5,7 +5,7 @@
 //! however few words it holds.
 
 use crate::base::uapi::{self, Errno};
-use ebb_sync::Lock;
+use ebb_sync::{CacheLine, Lock};
 
 ebb_sync::lock_classes! {
     /// The lock of a ring.
@@ -51,14 +51,14 @@ impl Inner {
 }
 
 /// A first-in-first-out ring of words. Its user bounds what it holds, so that it never overflows.
-pub struct Ring(Lock<Inner, RingLock>);
+pub struct Ring(CacheLine<Lock<Inner, RingLock>>);
 
 impl Ring {
     /// Reserves a ring for at least `capacity` words.
     pub fn new(capacity: usize) -> Result<Self, Errno> {
         let capacity = capacity.next_power_of_two() as u64;
         let at = uapi::reserve(capacity as usize * 8)?.cast();
-        Ok(Self(Lock::new(Inner { at, capacity, mask: capacity.min(FIRST) - 1, head: 0, tail: 0 })))
+        Ok(Self(CacheLine(Lock::new(Inner { at, capacity, mask: capacity.min(FIRST) - 1, head: 0, tail: 0 }))))
     }
 
     /// Appends a word; false when the ring is full.

@@ -15,6 +15,7 @@ use crate::protocols::gate::Exclusive;
 use crate::tree::{Member, Tree, TreeFull, said};
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 use core::sync::atomic::{AtomicI64, AtomicU64};
+use ebb_sync::CacheLine;
 use linux_raw_sys::general::MADV_DONTNEED;
 
 /// Pages that a process holds before it gets a background thread. Up to that, it costs nothing but these pages. Where
@@ -25,17 +26,17 @@ const GROWN_PART: usize = 16;
 /// The charges of one space.
 pub struct Budget {
     tree: Tree,
-    charged: AtomicI64,
+    charged: CacheLine<AtomicI64>,
     /// Bytes of metadata charged so far, for rounding to pages.
     meta_bytes: AtomicU64,
     /// Pages with content, wherever it is.
-    wanted: AtomicI64,
+    wanted: CacheLine<AtomicI64>,
     /// Likewise for the other processes of the tree, when this process last looked.
     wanted_elsewhere: AtomicI64,
     /// Pages below the budget where background reclaim begins. Adapts to what proves necessary.
     gap: AtomicI64,
     /// Charged pages that hold nothing, because they are in the stock.
-    stocked: AtomicI64,
+    stocked: CacheLine<AtomicI64>,
     /// Until when room in the budget does not mean that the kernel has memory, in nanoseconds; 0 when it does.
     kernel_short_until_ns: AtomicU64,
     stats: &'static Shared,
@@ -46,12 +47,12 @@ impl Budget {
     pub fn new(tree: Tree, stats: &'static Shared) -> Self {
         Self {
             tree,
-            charged: AtomicI64::new(0),
+            charged: CacheLine(AtomicI64::new(0)),
             meta_bytes: AtomicU64::new(0),
-            wanted: AtomicI64::new(0),
+            wanted: CacheLine(AtomicI64::new(0)),
             wanted_elsewhere: AtomicI64::new(0),
             gap: AtomicI64::new(i64::MAX),
-            stocked: AtomicI64::new(0),
+            stocked: CacheLine(AtomicI64::new(0)),
             kernel_short_until_ns: AtomicU64::new(0),
             stats,
         }

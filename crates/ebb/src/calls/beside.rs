@@ -77,7 +77,8 @@ pub(crate) unsafe fn replace_inside(
     if new.is_some() && !space.table.cover_beside(inside, start, end) {
         return None;
     }
-    if !space.regions.begin_hiding() || !begin(space, inside, start, end, Attr::hidden) {
+    let hide = |regions: &mut List| regions.begin_change(start, end, Attr::hidden);
+    if !space.regions.begin_hiding() || !space.threads.change_regions(&space.regions, inside, true, hide) {
         space.regions.end_hiding();
         return None;
     }
@@ -107,7 +108,7 @@ pub(crate) unsafe fn replace_inside(
 }
 
 /// Performs a call that changes protection or other attributes of `[start, end)`. `after` says what the attributes are after the kernel's answer.
-/// None if the call needs the gate closed.
+/// None if the call needs the gate closed, as it does where attributes are not as they `may` be.
 ///
 /// # Safety
 /// As for [`replace`].
@@ -115,6 +116,7 @@ pub(crate) unsafe fn protect(
     space: &Space,
     ctx: &ThreadCtx,
     (start, end): (usize, usize),
+    may: impl Fn(Attr) -> bool,
     call: impl Fn() -> Result<u64, Errno>,
     after: impl Fn(Result<u64, Errno>, Attr) -> Attr,
 ) -> Option<Result<u64, Errno>> {
@@ -126,7 +128,8 @@ pub(crate) unsafe fn protect(
             return Some(allow(space, ctx, inside, seen, allowed, call, after));
         }
     }
-    if !begin(space, &mut inside, start, end, Attr::guarded) {
+    let guard = |regions: &mut List| regions.all_in(start, end, may) && regions.begin_change(start, end, Attr::guarded);
+    if !space.threads.change_regions(&space.regions, &mut inside, true, guard) {
         return None;
     }
     space.threads.wait_for_earlier(&mut inside);
@@ -160,6 +163,10 @@ fn allow(
             || space.threads.change_regions(&space.regions, &mut inside, false, |regions| {
                 regions.is_still(allowed, Some(seen)) && regions.change(start, end, |_| attr)
             }));
+    if result.is_ok() && !is_published {
+        // Who hides the range, or a part of it, to move it may rely on the attributes from before.
+        space.regions.note_unpublished();
+    }
     drop(inside);
     let result = match is_published {
         true => result,
@@ -200,12 +207,11 @@ pub(crate) fn manage(space: &Space, inside: &mut Inside<'_>, start: usize, end: 
         })
 }
 
-fn begin(space: &Space, inside: &mut Inside<'_>, start: usize, end: usize, f: impl Fn(Attr) -> Attr) -> bool {
-    space.threads.change_regions(&space.regions, inside, true, |regions| regions.begin_change(start, end, f))
-}
-
-fn finish(space: &Space, inside: &mut Inside<'_>, edit: impl FnOnce(&mut List)) {
-    space.threads.finish_change(&space.regions, inside, edit);
+pub(crate) fn finish(space: &Space, inside: &mut Inside<'_>, edit: impl FnOnce(&mut List)) {
+    space.threads.finish_change(&space.regions, inside, |regions| {
+        edit(regions);
+        true
+    });
 }
 
 /// Manages what the kernel has mapped, with the gate closed. Whatever Ebb knew of the place belongs to a mapping that is gone. A

@@ -80,12 +80,19 @@ fn move_break(space: &Space, ctx: &ThreadCtx, inside: &mut Inside<'_>, a: [u64; 
     }
 }
 
-/// Manages memory that the kernel has added, unless another thread has moved the break back meanwhile.
+/// Manages memory that the kernel has added, but for what another thread has taken away, or taken away and added again, meanwhile.
 fn manage_added(space: &Space, exclusive: &Exclusive<'_>, ctx: &ThreadCtx, start: usize, end: usize) {
-    if current().is_some_and(|now| page_up(now as usize) >= end) {
-        mapping::forget(space, exclusive, start, end);
-        let group = tally::thread_group(exclusive, ctx);
-        mapping::manage(space, exclusive, start, end, Attr::from_prot(PROT), group);
+    let end = end.min(current().map_or(start, |now| page_up(now as usize)));
+    let mut at = start;
+    while at < end {
+        let known = space.regions.first_in(exclusive, at, end);
+        let hole_end = known.map_or(end, |region| region.start.max(at));
+        if at < hole_end {
+            mapping::drop_content(space, exclusive, at, hole_end);
+            let group = tally::thread_group(exclusive, ctx);
+            mapping::manage(space, exclusive, at, hole_end, Attr::from_prot(PROT), group);
+        }
+        at = known.map_or(end, |region| region.end);
     }
 }
 

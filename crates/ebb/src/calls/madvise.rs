@@ -74,10 +74,12 @@ fn change_attributes(space: &Space, ctx: &ThreadCtx, start: usize, end: usize, i
         Err(_) => attr,
     };
     let range = (start, end);
+    // No call beside others gives a mapping all the marks of one that moves: see `mremap`. This advice is the rarest of them.
+    let may = |attr: Attr| !attr.is_wipeonfork() && a[2] != g::MADV_WIPEONFORK as u64;
     if is_range
         && start < end
         // SAFETY: the program's call, for this range.
-        && let Some(result) = unsafe { beside::protect(space, ctx, range, call, after) }
+        && let Some(result) = unsafe { beside::protect(space, ctx, range, may, call, after) }
     {
         return mapping::raw(result);
     }

@@ -3,7 +3,7 @@
 use crate::base::PAGE;
 use crate::base::events::{self, Kind};
 use crate::base::uapi::{self, Errno};
-pub(crate) use crate::calls::madvise::MADV_DONTNEED_LOCKED;
+use crate::calls::madvise::MADV_DONTNEED_LOCKED;
 use crate::groups::cost::Cost;
 use crate::groups::table::Index;
 use crate::memory::region::{Attr, Region};

@@ -155,7 +155,7 @@ impl Space {
             Err(_) => attr.with_prot(0, keyed),
         };
         // SAFETY: the program's call; protection changes no content, and the range is guarded.
-        let protect = |at| unsafe { beside::protect(self, ctx, at, || mapping::kernel(nr, a), after) };
+        let protect = |at| unsafe { beside::protect(self, ctx, at, |_| true, || mapping::kernel(nr, a), after) };
         if let Some(result) = range(a[0], a[1]).and_then(protect) {
             if is_step && result.is_ok() {
                 // The program is about to use the first page, and this costs less than the fault.

@@ -13,7 +13,7 @@ use crate::calls::beside::{self, New};
 use crate::calls::{mapping, requests};
 use crate::memory::list::List;
 use crate::memory::region::{Attr, Region};
-use crate::memory::table::ADDR_END;
+use crate::memory::table::{ADDR_END, BESIDE_BYTES};
 use crate::pages::{account, books, clean, stock};
 use crate::protocols::gate::{Exclusive, Held, Inside};
 use crate::protocols::page::Tag;
@@ -139,7 +139,7 @@ fn grow(space: &Space, ctx: &ThreadCtx, call: &Call) -> Option<Result<u64, Errno
     let region = source_region(space, &inside, call)?;
     // SAFETY: the program's call, which adds memory.
     let result = unsafe { call.in_place() };
-    let (start, end) = (call.source().end, call.old + call.new_len);
+    let (start, end) = (call.source().end, call.old.saturating_add(call.new_len));
     let group = |held: &Held| space.regions.find(held, call.old).map(|region| region.group);
     let added = New { attr: region.attr, group: &group };
     let is_managed = result.is_err() || start == end || beside::manage(space, &mut inside, start, end, added);
@@ -164,8 +164,13 @@ fn move_beside(space: &Space, ctx: &ThreadCtx, call: &Call) -> Option<i64> {
         }
     }
     let place = |at: &Range<usize>| Region { start: at.start, end: at.end, attr: attr.hidden(), group };
+    let seen = Region { start: source.start, end: source.end, attr, group };
+    let unpublished = space.regions.unpublished();
     let mut was_hole = false;
     let hide = |regions: &mut List| {
+        if !regions.is_still(seen, Some(seen)) {
+            return false;
+        }
         was_hole = target.as_ref().is_some_and(|at| regions.first_in(at.start, at.end).is_none());
         regions.begin_change(source.start, source.end, Attr::hidden)
             && target.as_ref().is_none_or(|at| match was_hole {
@@ -181,15 +186,20 @@ fn move_beside(space: &Space, ctx: &ThreadCtx, call: &Call) -> Option<i64> {
         return None;
     }
     space.threads.wait_for_earlier(&mut inside);
-    // Moved pages lose their write protection.
-    clean::open_range(space, &inside, source.start, source.end);
-    let result = move_hidden(space, &mut inside, call, attr);
+    let is_as_seen = space.regions.unpublished() == unpublished;
+    let result = if is_as_seen {
+        // Moved pages lose their write protection.
+        clean::open_range(space, &inside, source.start, source.end);
+        move_hidden(space, &mut inside, call, attr)
+    } else {
+        None
+    };
     let moved = match result {
         Some(Ok(new)) => {
             let new = new as usize;
             let gained = if new == call.old { source.end..new + call.new_len } else { new..new + call.new_len };
             take_place(space, &mut inside, &gained, target.is_some());
-            space.threads.finish_change(&space.regions, &mut inside, |regions| {
+            beside::finish(space, &mut inside, |regions| {
                 regions.remove(gained.start, gained.end);
                 regions.insert(place(&gained));
             });
@@ -202,31 +212,39 @@ fn move_beside(space: &Space, ctx: &ThreadCtx, call: &Call) -> Option<i64> {
         }
         _ => None,
     };
-    space.threads.finish_change(&space.regions, &mut inside, |regions| match &moved {
-        Some((new, gained)) => {
+    match &moved {
+        Some((new, gained)) => beside::finish(space, &mut inside, |regions| {
             match *new == call.old {
                 true => regions.end_change(source.start, source.end, |attr| attr),
                 false => regions.end_with_removal(source.start, source.end),
             }
             regions.end_change(gained.start, gained.end, |attr| attr);
-        }
+        }),
         None => {
-            regions.end_change(source.start, source.end, |attr| attr);
-            if let Some(at) = &target {
-                match was_hole {
-                    true => regions.end_with_removal(at.start, at.end),
-                    false => regions.end_change(at.start, at.end, |attr| attr),
-                }
+            // Before a call with a fixed place fails, the kernel may have unmapped what was there, and the end to be cut off.
+            let cut_off = source.start + call.new_len.min(call.old_len)..source.end;
+            let gone =
+                [target.clone(), Some(cut_off)].map(|at| at.filter(|at| !at.is_empty() && uapi::is_hole(at.start)));
+            for at in gone.iter().flatten() {
+                beside::drop_hidden(space, &inside, at.start, at.end);
+                space.threads.requests.trim(at.start as u64, at.end as u64);
             }
+            beside::finish(space, &mut inside, |regions| {
+                for at in gone.iter().flatten() {
+                    regions.remove(at.start, at.end);
+                }
+                regions.end_change(source.start, source.end, |attr| attr);
+                if let Some(at) = &target {
+                    match was_hole {
+                        true => regions.end_with_removal(at.start, at.end),
+                        false => regions.end_change(at.start, at.end, |attr| attr),
+                    }
+                }
+            });
         }
-    });
+    }
     space.regions.end_hiding();
     drop(inside);
-    if let Some(Err(_)) = result
-        && call.has(FIXED)
-    {
-        space.exclusive(|exclusive| forget_unmapped(space, exclusive, call));
-    }
     books::note_books_used(space, ctx);
     result.map(mapping::raw)
 }
@@ -261,7 +279,7 @@ fn take_place(space: &Space, inside: &mut Inside<'_>, gained: &Range<usize>, is_
     while !is_hidden && let Some(known) = space.regions.first_in_any(inside, start, end) {
         let mut is_taken = false;
         if !known.attr.is_changing() {
-            space.threads.finish_change(&space.regions, inside, |regions| is_taken = regions.hide_parts(start, end));
+            is_taken = space.threads.finish_change(&space.regions, inside, |regions| regions.hide_parts(start, end));
         }
         if is_taken {
             space.threads.wait_for_earlier(inside);
@@ -270,7 +288,8 @@ fn take_place(space: &Space, inside: &mut Inside<'_>, gained: &Range<usize>, is_
         space.threads.renew(inside);
         yield_now();
     }
-    if !space.table.cover_beside(inside, start, end) {
+    let mut pieces = (start..end).step_by(BESIDE_BYTES);
+    if !pieces.all(|at| space.table.cover_beside(inside, at, end.min(at + BESIDE_BYTES))) {
         fail(space);
     }
     beside::drop_hidden(space, inside, start, end);
@@ -295,9 +314,7 @@ fn move_content(space: &Space, held: &Held, call: &Call, new: usize) {
 /// Drops the pages of the mapping now at `new` that other threads had the kernel put there before it was registered. They knew the
 /// place, because the program names it, and what they did counts as done to the mapping that was there before.
 fn drop_strays(space: &Space, old: usize, new: usize, len: usize) {
-    let mut strays = Runs::new(|run: Range<usize>| {
-        let _ = uapi::madvise(run.start, run.len(), mapping::MADV_DONTNEED_LOCKED);
-    });
+    let mut strays = Runs::new(|run: Range<usize>| mapping::empty(run.start, run.end));
     let mut at = old;
     while at < old + len {
         let (unit, next) = space.table.used_unit(at);
@@ -329,7 +346,10 @@ fn remap_alone(space: &Space, exclusive: &Exclusive<'_>, call: &Call) -> i64 {
     let region = space.regions.find(exclusive, old);
     let covered = region.map_or(old, |r| r.end);
     if (moves || new_len > old_len)
-        && space.regions.first_in(exclusive, covered.min(old + kept), old + kept).is_some_and(|r| Some(r) != region)
+        && space
+            .regions
+            .first_in(exclusive, covered.min(old.saturating_add(kept)), old.saturating_add(kept))
+            .is_some_and(|r| Some(r) != region)
     {
         // Several regions are several mappings. Only Linux 6.17 and later moves these together, and perhaps only some of them.
         return -(linux_raw_sys::errno::EFAULT as i64);

@@ -19,6 +19,9 @@ pub fn new_slots(options: &Options) -> Result<(SwapDevice, (usize, usize)), Errn
 /// Adjusts the charge from the `charged` tables to the `now` tables that there are. A table costs `bytes_per_slot` for
 /// each slot of a cluster.
 pub fn charge_tables(budget: &Budget, charged: &AtomicU32, now: u32, bytes_per_slot: usize) {
+    if charged.load(Ordering::Relaxed) == now {
+        return;
+    }
     let before = charged.swap(now, Ordering::Relaxed);
     let bytes = |tables: u32| tables as usize * CLUSTER_SLOTS as usize * bytes_per_slot;
     if now > before {

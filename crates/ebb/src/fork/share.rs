@@ -95,7 +95,7 @@ fn protect_shared(space: &Space, exclusive: &Exclusive<'_>, region: Region) {
     let mut runs = Runs::new(|run| {
         if space.uffd().write_protect(run.start, run.len(), true).is_err() {
             // A page that cannot be protected can be neither shared nor clean. Part of the run may be protected by now.
-            clean::open_range_exclusive(space, exclusive, run.start, run.end);
+            clean::open_range(space, exclusive, run.start, run.end);
         }
     });
     space.table.for_each_protected(region.start, region.end, |addr, word| {

@@ -235,9 +235,12 @@ impl List {
     /// range already, or if there is no room.
     #[must_use]
     pub fn hide_parts(&mut self, start: usize, end: usize) -> bool {
-        let is_changing =
-            self.from(start).take_while(|region| region.start < end).any(|region| region.attr.is_changing());
-        !is_changing && self.change(start, end, Attr::hidden)
+        self.all_in(start, end, |attr| !attr.is_changing()) && self.change(start, end, Attr::hidden)
+    }
+
+    /// True if all regions that meet `[start, end)` are as they `may` be.
+    pub fn all_in(&self, start: usize, end: usize, may: impl Fn(Attr) -> bool) -> bool {
+        self.from(start).take_while(|region| region.start < end).all(|region| may(region.attr))
     }
 
     /// Ends what [`Self::begin_change`] began for the same range: changes the attributes by `f`. Adds no regions.

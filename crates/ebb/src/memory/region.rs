@@ -217,6 +217,8 @@ pub struct Regions {
     /// Counts those that have ended, for whoever waits for one.
     ended: AtomicU64,
     waiters: AtomicU32,
+    /// Counts calls that the kernel has made and the table does not know of yet: see [`Self::note_unpublished`].
+    unpublished: AtomicU64,
 }
 
 // SAFETY: the tokens say that lists are read inside the gate. One changes with the gate closed, or while it is free and the
@@ -246,6 +248,7 @@ impl Regions {
             hiding: AtomicU32::new(0),
             ended: AtomicU64::new(0),
             waiters: AtomicU32::new(0),
+            unpublished: AtomicU64::new(0),
         })
     }
 
@@ -288,18 +291,22 @@ impl Regions {
         self.edit_beside(inside, gate, flags, waits, edit)
     }
 
-    /// As [`Self::change_beside`], to end what that began. `edit` adds at most one region.
+    /// As [`Self::change_beside`], for a call that has begun: it has room for one more region than there were before.
     pub fn finish_beside<'a, F: Iterator<Item = &'a GateFlag>>(
         &self,
         inside: &mut Inside<'_>,
         gate: &Gate,
         flags: impl Fn() -> F,
-        edit: impl FnOnce(&mut List),
-    ) {
-        self.edit_beside(inside, gate, flags, true, |list| {
-            edit(list);
-            true
+        edit: impl FnOnce(&mut List) -> bool,
+    ) -> bool {
+        let mut has_room = false;
+        let is_done = self.edit_beside(inside, gate, flags, true, |list| {
+            has_room = true;
+            edit(list)
         });
+        // Otherwise a range would stay hidden, and threads would wait for it for ever.
+        assert!(has_room, "a call has begun without room to end");
+        is_done
     }
 
     fn edit_beside<'a, F: Iterator<Item = &'a GateFlag>>(
@@ -390,6 +397,18 @@ impl Regions {
         if self.waiters.load(Ordering::SeqCst) > 0 {
             wake_all(&self.ended);
         }
+    }
+
+    /// Notes that the kernel has changed the attributes of a range which another call is changing, so that the table cannot be told
+    /// now. The caller is inside, and is about to close the gate.
+    pub fn note_unpublished(&self) {
+        self.unpublished.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// How often that has happened. Whoever asks before it marks a range, and again when all have left who were inside then, knows
+    /// whether the attributes it found are the kernel's.
+    pub fn unpublished(&self) -> u64 {
+        self.unpublished.load(Ordering::SeqCst)
     }
 
     /// Calls that no longer hide anything. To be asked before a look that may find something hidden.

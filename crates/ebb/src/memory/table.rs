@@ -30,6 +30,8 @@ const MARKS_PAGE: usize = PAGE / (LEAF_MARKS * 8);
 
 /// Most leaves that are made one by one, beside other threads.
 const BESIDE_MAX: usize = 16;
+/// [`PageTable::cover_beside`] covers ranges of this length, wherever they begin.
+pub const BESIDE_BYTES: usize = (BESIDE_MAX - 1) << LEAF_SHIFT;
 
 /// In an entry of the top table, beside the leaf's address. `MANAGED`: a region once covered the whole leaf, so its
 /// units are not marked one by one. `MARKED`: some units are marked. `OPEN`: the leaf is accessible.

@@ -219,40 +219,25 @@ pub(crate) fn open_some(space: &Space, held: &Held) -> bool {
 /// Opens every protected page.
 pub(crate) fn open_all(space: &Space, exclusive: &Exclusive<'_>) {
     for region in space.regions.all(exclusive) {
-        open_range_exclusive(space, exclusive, region.start, region.end);
+        open_range(space, exclusive, region.start, region.end);
     }
 }
 
-/// Opens every protected page of a range.
-pub(crate) fn open_range_exclusive(space: &Space, exclusive: &Exclusive<'_>, start: usize, end: usize) {
-    let mut tally = Tally::new(space, exclusive);
+/// Opens every protected page of a range. The gate is closed, or the range is hidden and nobody can look its pages up.
+pub(crate) fn open_range(space: &Space, held: &Held, start: usize, end: usize) {
+    let mut tally = Tally::new(space, held);
     let mut runs = Runs::new(|run| {
         let _ = space.uffd().write_protect(run.start, run.len(), false);
     });
     space.table.for_each_protected(start, end, |addr, word| {
-        let state = word.load();
-        if !state.is_protected() {
-            return;
-        }
+        let Some(state) = word.claim_settled_while(State::is_protected) else { return };
         if state.is_clean() {
-            forget_clean(space, exclusive, addr, state);
+            forget_clean(space, held, addr, state);
             tally.add(addr, Cost::SWAP.taken());
         }
         sharing::break_if_shared(space, addr, state);
-        word.set_exclusive(exclusive, State::PRESENT.pinned_as(state));
+        word.finish(State::PRESENT.pinned_as(state));
         runs.add(addr);
-    });
-}
-
-/// Opens every protected page of a range. Nobody can look its pages up, or the gate is closed.
-pub(crate) fn open_range(space: &Space, held: &Held, start: usize, end: usize) {
-    space.table.for_each_protected(start, end, |addr, word| {
-        loop {
-            let state = word.settled();
-            if !state.is_protected() || open_run(space, held, addr, word, state, end, usize::MAX).pages > 0 {
-                return;
-            }
-        }
     });
 }
 

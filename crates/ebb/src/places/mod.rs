@@ -13,7 +13,7 @@ use crate::base::uapi::Errno;
 use frames::Stock;
 use staging::Staging;
 use ways::Ways;
-use work::{Buffers, RunBuffers, Work};
+use work::{RunBuffers, WorkBuffers};
 
 /// Where a process keeps pages that are not mapped, and what it needs to move them.
 pub struct Places {
@@ -21,7 +21,7 @@ pub struct Places {
     pub(crate) stock: Stock,
     /// What a page costs by each way in, in this process.
     pub(crate) ways: Ways,
-    pub(crate) work: Buffers<Work>,
+    pub(crate) work: WorkBuffers,
     pub(crate) runs: RunBuffers,
 }
 
@@ -32,7 +32,7 @@ impl Places {
             stock: Stock::new(staging.nr_bundles())?,
             ways: Ways::default(),
             staging,
-            work: Buffers::new()?,
+            work: WorkBuffers::new()?,
             runs: RunBuffers::new()?,
         })
     }

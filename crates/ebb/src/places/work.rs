@@ -1,6 +1,6 @@
 //! Work buffers, for work that does not fit a stack frame: compressing, writing, and bringing in many pages at once.
 //!
-//! The whole space has only a few, because threads are many and processors are few. Reclaim waits for a buffer outside
+//! The whole space has only as many as there are processors, or fewer, because threads are many. Reclaim waits for a buffer outside
 //! the gate. A fault only tries to get one, and otherwise makes do with a page of its own, so nobody waits for a buffer
 //! inside the gate.
 
@@ -8,19 +8,26 @@ use crate::base::uapi::{self, Errno};
 use crate::budget::Budget;
 use crate::memory::table::UNIT_PAGES;
 use crate::places::frames::RUN_MAX;
-use crate::threads::ctx::WINDOW_MAX;
+use crate::threads::ctx::{ThreadCtx, WINDOW_MAX};
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicU32, Ordering};
 use ebb_pool::codec::Lz4State;
+use ebb_sync::CacheLine;
 use linux_raw_sys::general::MADV_NOHUGEPAGE;
 
-/// Number of buffers of each kind.
-const BUFFERS: usize = 8;
+/// Most work buffers.
+const WORKS_MAX: usize = 32;
+/// Work buffers that there are in any case. Their memory is part of the fixed metadata.
+const WORKS_MIN: usize = 8;
+/// There is one more for each so many pages of the budget, up to the number of processors.
+const WORK_EVERY: usize = 4096;
+/// Buffers for runs.
+const RUNS: usize = 8;
 /// Buffers for runs may take 1/`RUNS_PART` of what the process may expect of the budget.
 const RUNS_PART: usize = 64;
 
-/// One work buffer. The memory of it that a process uses counts as fixed metadata.
+/// One work buffer.
 #[repr(C, align(4096))]
 pub struct Work {
     /// Pages on their way in, or to a file.
@@ -45,7 +52,7 @@ pub struct Run {
 /// All buffers of one kind. Any bytes are a valid `T`.
 pub struct Buffers<T> {
     at: *const UnsafeCell<T>,
-    used: AtomicU32,
+    used: CacheLine<AtomicU32>,
 }
 
 // SAFETY: a buffer is reached only through its lease, which one thread holds.
@@ -60,28 +67,27 @@ pub struct Lease<'a, T> {
 }
 
 impl<T> Buffers<T> {
-    fn reserve() -> Result<Self, Errno> {
-        let bytes = BUFFERS * core::mem::size_of::<T>();
+    fn reserve(n: usize) -> Result<Self, Errno> {
+        let bytes = n * core::mem::size_of::<T>();
         let at = uapi::reserve_aligned(bytes, 4096)?;
         // The charge follows the use of a buffer, so no huge page may bring memory along that nobody used.
         let _ = uapi::madvise(at as usize, bytes, MADV_NOHUGEPAGE);
-        Ok(Self { at: at.cast(), used: AtomicU32::new(0) })
+        Ok(Self { at: at.cast(), used: CacheLine(AtomicU32::new(0)) })
     }
 
-    /// After fork, in the child: frees the buffers of threads that did not come along.
-    pub fn reset(&self) {
+    fn reset(&self) {
         self.used.store(0, Ordering::Relaxed);
     }
 
-    /// Leases the first free buffer of those in `mask`.
-    fn lease_of(&self, mask: u32) -> Option<Lease<'_, T>> {
+    /// Leases a free buffer of those in `mask`: number `first`, or the first that is free.
+    fn lease_of(&self, mask: u32, first: usize) -> Option<Lease<'_, T>> {
         let mut used = self.used.load(Ordering::Relaxed);
         loop {
             let free = mask & !used;
             if free == 0 {
                 return None;
             }
-            let bit = free & free.wrapping_neg();
+            let bit = if free & 1 << first != 0 { 1 << first } else { free & free.wrapping_neg() };
             match self.used.compare_exchange_weak(used, used | bit, Ordering::Acquire, Ordering::Relaxed) {
                 Ok(_) => return Some(Lease { buffers: self, index: bit.trailing_zeros() as usize }),
                 Err(now) => used = now,
@@ -90,21 +96,46 @@ impl<T> Buffers<T> {
     }
 }
 
-impl Buffers<Work> {
+/// The work buffers. All but the first few are charged when they are first used.
+pub struct WorkBuffers {
+    buffers: Buffers<Work>,
+    nr_cpus: usize,
+    /// Those that are charged, a bit each.
+    charged: AtomicU32,
+}
+
+impl WorkBuffers {
     /// Reserves the buffers.
     pub fn new() -> Result<Self, Errno> {
-        Self::reserve()
+        Ok(Self { buffers: Buffers::reserve(WORKS_MAX)?, nr_cpus: uapi::nr_cpus(), charged: AtomicU32::new(0) })
     }
 
-    /// Leases a buffer, if one is free.
-    pub fn try_lease(&self) -> Option<Lease<'_, Work>> {
-        self.lease_of((1 << BUFFERS) - 1)
+    /// After fork, in the child: frees the buffers of threads that did not come along.
+    pub fn reset(&self) {
+        self.buffers.reset();
+    }
+
+    /// How many buffers there are in a budget of `limit` pages.
+    fn allowed(nr_cpus: usize, limit: usize) -> usize {
+        (WORKS_MIN + limit / WORK_EVERY).min(nr_cpus).clamp(WORKS_MIN, WORKS_MAX)
+    }
+
+    /// Leases a buffer, if one is free. A thread gets the same one again if it can, because that is in its processor's cache.
+    pub fn try_lease(&self, budget: &Budget, ctx: &ThreadCtx) -> Option<Lease<'_, Work>> {
+        let n = Self::allowed(self.nr_cpus, budget.limit());
+        let lease = self.buffers.lease_of(u32::MAX >> (WORKS_MAX - n), ctx.shard() % n)?;
+        let bit = 1 << lease.index;
+        if lease.index >= WORKS_MIN && self.charged.load(Ordering::Relaxed) & bit == 0 {
+            self.charged.fetch_or(bit, Ordering::Relaxed);
+            budget.charge_meta(core::mem::size_of::<Work>());
+        }
+        Some(lease)
     }
 
     /// Leases a buffer, and waits until one is free. Call it outside the gate only.
-    pub fn lease(&self) -> Lease<'_, Work> {
+    pub fn lease(&self, budget: &Budget, ctx: &ThreadCtx) -> Lease<'_, Work> {
         loop {
-            if let Some(lease) = self.try_lease() {
+            if let Some(lease) = self.try_lease(budget, ctx) {
                 return lease;
             }
             uapi::sched_yield();
@@ -138,13 +169,13 @@ impl<T> Drop for Lease<'_, T> {
 pub struct RunBuffers {
     buffers: Buffers<Run>,
     /// Pages of each buffer that are charged. Only the thread that has the buffer's lease changes its count.
-    charged: [AtomicU32; BUFFERS],
+    charged: [AtomicU32; RUNS],
 }
 
 impl RunBuffers {
     /// Reserves the buffers.
     pub fn new() -> Result<Self, Errno> {
-        Ok(Self { buffers: Buffers::reserve()?, charged: [const { AtomicU32::new(0) }; BUFFERS] })
+        Ok(Self { buffers: Buffers::reserve(RUNS)?, charged: [const { AtomicU32::new(0) }; RUNS] })
     }
 
     /// After fork, in the child: frees the buffers of threads that died inside the gate. No others are leased, because
@@ -155,7 +186,7 @@ impl RunBuffers {
 
     /// The buffers, a bit each, that a process may use which may expect `share` pages of the budget.
     fn allowed(share: usize) -> u32 {
-        (1 << (share / RUNS_PART / RUN_MAX).min(BUFFERS)) - 1
+        (1 << (share / RUNS_PART / RUN_MAX).min(RUNS)) - 1
     }
 
     /// Whether a process that may expect `share` pages of the budget may use any buffer.
@@ -165,7 +196,7 @@ impl RunBuffers {
 
     /// Leases a buffer for `n` pages and charges them, if a buffer is free that the process may use.
     pub fn try_lease(&self, n: usize, budget: &Budget) -> Option<Lease<'_, Run>> {
-        let lease = self.buffers.lease_of(Self::allowed(budget.expected()))?;
+        let lease = self.buffers.lease_of(Self::allowed(budget.expected()), 0)?;
         let charged = &self.charged[lease.index];
         let lacks = n.min(RUN_MAX).saturating_sub(charged.load(Ordering::Relaxed) as usize);
         if lacks > 0 {
@@ -178,7 +209,7 @@ impl RunBuffers {
     /// The buffers, a bit each, that have memory although a process that may expect `share` pages may not use them.
     fn excess(&self, share: usize) -> u32 {
         let has_memory = |i: &usize| self.charged[*i].load(Ordering::Relaxed) > 0;
-        (0..BUFFERS).filter(has_memory).fold(0, |mask, i| mask | 1 << i) & !Self::allowed(share)
+        (0..RUNS).filter(has_memory).fold(0, |mask, i| mask | 1 << i) & !Self::allowed(share)
     }
 
     /// Whether any buffer has memory although a process that may expect `share` pages may not use it.
@@ -190,7 +221,7 @@ impl RunBuffers {
     /// returns how many pages that freed. Call it inside the gate or with the gate closed.
     pub fn trim(&self, share: usize, budget: &Budget) -> usize {
         let (mut freed, mut excess) = (0, self.excess(share));
-        while let Some(lease) = self.buffers.lease_of(excess) {
+        while let Some(lease) = self.buffers.lease_of(excess, 0) {
             excess &= !(1 << lease.index);
             let charged = &self.charged[lease.index];
             let pages = charged.load(Ordering::Relaxed) as usize;
@@ -208,6 +239,25 @@ impl RunBuffers {
 mod tests {
     use super::*;
     use crate::budget::tests::budget;
+
+    #[test]
+    fn there_are_work_buffers_for_the_processors_and_fewer_in_a_small_budget() {
+        assert_eq!([1, 8, 12, 200].map(|cpus| WorkBuffers::allowed(cpus, usize::MAX)), [8, 8, 12, 32]);
+        assert_eq!([0, WORK_EVERY, 5 * WORK_EVERY].map(|limit| WorkBuffers::allowed(12, limit)), [8, 9, 12]);
+    }
+
+    #[test]
+    fn a_buffer_that_is_asked_for_is_given_if_it_is_free() {
+        let buffers = Buffers::<Run>::reserve(RUNS).expect("memory");
+        let lease = |first| buffers.lease_of(0b111, first).map(|lease| (lease.index, lease));
+        let (two, held) = lease(2).expect("free");
+        let (other, also) = lease(2).expect("another is free");
+        let (last, _all) = lease(5).expect("the last");
+        assert_eq!((two, other, last), (2, 0, 1));
+        assert!(lease(0).is_none());
+        drop((held, also));
+        assert_eq!(lease(2).map(|(index, _)| index), Some(2));
+    }
 
     #[test]
     fn a_small_share_has_no_buffers_for_runs_and_a_large_one_all() {

@@ -216,7 +216,8 @@ impl PageWord<'_> {
     }
 
     /// Takes the page to busy if it is in a state that `is_meant`. Returns that state, or none when the page is in
-    /// another. For callers under the exclusive gate, where only the mark of a reference can change meanwhile.
+    /// another. For callers under the exclusive gate, where only the mark of a reference can change meanwhile, or where nobody can look
+    /// the page up.
     pub fn claim_while(self, is_meant: impl Fn(State) -> bool) -> Option<State> {
         loop {
             let state = self.load();
@@ -254,9 +255,14 @@ impl PageWord<'_> {
     /// Claims a page that nobody can look up any more, whatever it holds: waits for a thread that is still busy with it. None if it has
     /// no content.
     pub fn claim_content(self) -> Option<State> {
+        self.claim_settled_while(|state| state.tag() != Tag::None)
+    }
+
+    /// The same if the page's state `is_meant`.
+    pub fn claim_settled_while(self, is_meant: impl Fn(State) -> bool) -> Option<State> {
         loop {
             let state = self.settled();
-            if state.tag() == Tag::None {
+            if !is_meant(state) {
                 return None;
             }
             if self.try_claim(state) {

@@ -2,7 +2,9 @@
 
 use crate::base::ring::Ring;
 use crate::base::uapi::Errno;
-use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
+use ebb_sync::CacheLine;
 
 /// Most units that wait to be swept.
 const UNITS_MAX: usize = 1 << 20;
@@ -12,13 +14,15 @@ pub struct Eviction {
     /// Units with present pages, in the order in which reclaim looks at them.
     pub(crate) units: Ring,
     /// Clean pages.
-    nr_clean: AtomicUsize,
+    nr_clean: CacheLine<AtomicUsize>,
     sweep_pages: AtomicUsize,
     young_ms: AtomicU64,
-    nr_evicted: AtomicU64,
-    nr_needed_again: AtomicU64,
+    nr_evicted: CacheLine<AtomicU64>,
+    nr_needed_again: CacheLine<AtomicU64>,
     even_part: AtomicUsize,
-    tickets: AtomicU64,
+    tickets: CacheLine<AtomicU64>,
+    /// Set while a thread looks at the ages of all units.
+    is_aging: AtomicBool,
 }
 
 impl Eviction {
@@ -26,13 +30,14 @@ impl Eviction {
     pub fn new(sweep_pages: usize) -> Result<Self, Errno> {
         Ok(Self {
             units: Ring::new(UNITS_MAX)?,
-            nr_clean: AtomicUsize::new(0),
+            nr_clean: CacheLine(AtomicUsize::new(0)),
             sweep_pages: AtomicUsize::new(sweep_pages),
             young_ms: AtomicU64::new(0),
-            nr_evicted: AtomicU64::new(0),
-            nr_needed_again: AtomicU64::new(0),
+            nr_evicted: CacheLine(AtomicU64::new(0)),
+            nr_needed_again: CacheLine(AtomicU64::new(0)),
             even_part: AtomicUsize::new(0),
-            tickets: AtomicU64::new(1),
+            tickets: CacheLine(AtomicU64::new(1)),
+            is_aging: AtomicBool::new(false),
         })
     }
 
@@ -107,9 +112,20 @@ impl Eviction {
         self.even_part.store(pages, Relaxed);
     }
 
+    /// True if the caller is the one that looks at the ages of all units, until [`Self::end_aging`].
+    pub fn begin_aging(&self) -> bool {
+        !self.is_aging.swap(true, Acquire)
+    }
+
+    /// Ends what [`Self::begin_aging`] began.
+    pub fn end_aging(&self) {
+        self.is_aging.store(false, Release);
+    }
+
     /// Begins anew in fork's child: its parent's evictions and refaults say nothing about the child.
     pub fn reset(&self) {
         self.nr_evicted.store(0, Relaxed);
         self.nr_needed_again.store(0, Relaxed);
+        self.end_aging();
     }
 }

@@ -60,8 +60,13 @@ impl Threads {
     }
 
     /// Completes a change of `regions` beside the threads that are inside: see [`Regions::finish_beside`].
-    pub fn finish_change(&self, regions: &Regions, inside: &mut Inside<'_>, edit: impl FnOnce(&mut List)) {
-        regions.finish_beside(inside, &self.gate, || self.contexts.all().map(|ctx| &ctx.gate), edit);
+    pub fn finish_change(
+        &self,
+        regions: &Regions,
+        inside: &mut Inside<'_>,
+        edit: impl FnOnce(&mut List) -> bool,
+    ) -> bool {
+        regions.finish_beside(inside, &self.gate, || self.contexts.all().map(|ctx| &ctx.gate), edit)
     }
 
     /// Waits until no other thread is inside that entered before this call: see [`Gate::wait_for_earlier`].
@@ -75,7 +80,8 @@ impl Threads {
         inside.renew(&self.gate);
     }
 
-    /// Takes a lock whose holder may wait for threads inside. The caller has forgotten what it read.
+    /// Takes a lock inside the gate. The thread delays nobody who waits for those inside, as the holder may do; and it has forgotten
+    /// what it read.
     pub fn lock<'l, C: Class>(&self, inside: &mut Inside<'_>, lock: &'l Lock<(), C>) -> Guard<'l, (), C> {
         loop {
             if let Some(guard) = lock.try_lock() {

@@ -6,6 +6,7 @@ use crate::base::uapi;
 use crate::protocols::primitive::Ordering;
 use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicI64, AtomicU32, AtomicU64};
+use ebb_sync::CacheLine;
 
 /// Error: all places of the tree are taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -30,7 +31,7 @@ pub struct Tree {
     /// True when threads have, or had, descriptor tables of their own. A lock goes away with its table.
     own_tables: AtomicBool,
     /// Pages of the budget that were left when this process last looked.
-    free: AtomicI64,
+    free: CacheLine<AtomicI64>,
     /// What this process holds in common with others.
     pub(super) holdings: Holdings,
 }
@@ -61,7 +62,7 @@ impl Tree {
             places_busy: AtomicBool::new(false),
             leaving: AtomicU32::new(0),
             own_tables: AtomicBool::new(false),
-            free: AtomicI64::new(i64::MAX),
+            free: CacheLine(AtomicI64::new(i64::MAX)),
             holdings: Holdings::new(),
         };
         this.claim_own()?;

@@ -295,7 +295,7 @@ fn swap_in<const N: usize>(
     // More than one page needs a wide buffer. Without one, a single page comes in.
     let is_wide = end > addr + PAGE;
     let mut run = if by_move { space.places.runs.try_lease((end - addr) / PAGE, &space.budget) } else { None };
-    let mut work = if is_wide && !by_move { space.places.work.try_lease() } else { None };
+    let mut work = if is_wide && !by_move { space.places.work.try_lease(&space.budget, ctx) } else { None };
     let frames = if run.is_some() { stock::take_frames(space, (end - addr) / PAGE) } else { None };
     if by_move && frames.is_none() {
         return In::NotByMove;
@@ -480,16 +480,21 @@ fn settle(
     }
     account::count_present(space, addr, mapped);
     if let Some(unit) = space.table.unit(addr) {
-        unit.refaulted.fetch_add(near, Relaxed);
-        unit.returned.fetch_add(soon, Relaxed);
+        for (count, n) in [(&unit.refaulted, near), (&unit.returned, soon)].into_iter().filter(|(_, n)| *n > 0) {
+            count.fetch_add(n, Relaxed);
+        }
     }
-    stats::add(&space.stats.refaults_near, (near + soon) as u64);
     if near_own > 0 {
         space.eviction.add_needed_again(near_own);
     }
-    stats::add(&space.stats.readahead_pages, mapped as u64 - !want.ahead as u64);
     let counter = if loaded.source == Source::File { &space.stats.faults_file } else { &space.stats.faults_pool };
-    stats::add(counter, !want.ahead as u64);
+    let counts = [
+        (&space.stats.refaults_near, (near + soon) as u64),
+        (&space.stats.readahead_pages, mapped as u64 - !want.ahead as u64),
+        (counter, !want.ahead as u64),
+    ];
+    // All threads write to the counters, and to add nothing takes a line from the others, too.
+    counts.into_iter().filter(|(_, n)| *n > 0).for_each(|(count, n)| stats::add(count, n));
 }
 
 fn unreadable(space: &Space, e: LoadError) -> In {

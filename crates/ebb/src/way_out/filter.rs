@@ -14,7 +14,7 @@ const SWEEP_PAGES: usize = 16;
 pub(crate) fn unmap_to_filter(space: &Space, ctx: &ThreadCtx) {
     space.eviction.set_sweep_max(SWEEP_PAGES);
     while events::is_over_filter() {
-        let mut work = space.places.work.lease();
+        let mut work = space.places.work.lease(&space.budget, ctx);
         if space.places.staging.is_scarce() {
             let _ = swapout::swap_out_oldest(space, ctx, &mut work);
         }

@@ -132,7 +132,7 @@ fn next_above_high(space: &Space, ctx: &ThreadCtx, after: Option<Target>) -> Opt
 /// Makes one step of reclaim from a group: unmaps some of its pages, or stores some that are staged. False if neither made
 /// progress. Outside the gate.
 pub(crate) fn reclaim_group_step(space: &Space, ctx: &ThreadCtx, target: Target) -> bool {
-    let mut work = space.places.work.lease();
+    let mut work = space.places.work.lease(&space.budget, ctx);
     shrink::shrink_full_pool(space, ctx, &mut work);
     let Some(node) = group_at(space, target) else { return false };
     let size = node.ram.max().min(node.ram.current());

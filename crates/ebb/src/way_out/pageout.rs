@@ -74,7 +74,7 @@ pub(crate) fn help_page_out(space: &Space, ctx: &ThreadCtx) {
 /// Makes one sweep of the range from `at` on. Holds a work buffer for that only, because other threads need one when memory is
 /// short.
 fn page_out_step(space: &Space, ctx: &ThreadCtx, at: usize, end: usize) -> Step {
-    let mut work = space.places.work.lease();
+    let mut work = space.places.work.lease(&space.budget, ctx);
     let inside = space.threads.enter(ctx);
     let step = match space.regions.first_in(&inside, at, end) {
         None => Step::End,
@@ -117,7 +117,7 @@ fn has_staged(space: &Space, ctx: &ThreadCtx, start: usize, end: usize) -> bool 
 /// Takes the oldest staged part and stores those of its pages that are wanted. A part with pages left goes to the end of the
 /// queue. Outside the gate.
 fn store_oldest(space: &Space, ctx: &ThreadCtx, only: Wanted) -> Stored {
-    let mut work = space.places.work.lease();
+    let mut work = space.places.work.lease(&space.budget, ctx);
     shrink::shrink_full_pool(space, ctx, &mut work);
     let inside = space.threads.enter(ctx);
     let part = space.places.staging.pop_oldest();

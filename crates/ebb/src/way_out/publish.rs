@@ -86,10 +86,17 @@ pub(crate) fn publish_ages(space: &Space, ctx: &ThreadCtx) {
     if !is_member || now.saturating_sub(space.tree().member().published_ms.load(Relaxed)) < AGES_EVERY_MS {
         return;
     }
-    sharing::look_at_shared_pool(space);
-    if space.budget.hold().is_err() {
-        return;
+    // Threads that find the ages too old at the same moment would all look.
+    if space.eviction.begin_aging() {
+        sharing::look_at_shared_pool(space);
+        if space.budget.hold().is_ok() {
+            look_at_ages(space, ctx, now);
+        }
+        space.eviction.end_aging();
     }
+}
+
+fn look_at_ages(space: &Space, ctx: &ThreadCtx, now: u64) {
     let member = space.tree().member();
     let mut histogram = [0; AGES];
     let mut youngest_ms = u64::MAX;

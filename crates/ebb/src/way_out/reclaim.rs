@@ -43,7 +43,11 @@ pub(crate) fn reclaim_step(space: &Space, ctx: &ThreadCtx) -> bool {
     if space.places.staging.has_vacated(space.budget.stocked()) && swapout::release_vacated(space, ctx) > 0 {
         return true;
     }
-    let mut work = space.places.work.lease();
+    // Other threads reclaim, and there may soon be enough for all.
+    let Some(mut work) = space.places.work.try_lease(&space.budget, ctx) else {
+        uapi::sched_yield();
+        return true;
+    };
     let shares_much = space.family.shares_much();
     let wrote = shrink::file_misplaced(space, ctx, &mut work);
     if shrink::shrink_full_pool(space, ctx, &mut work) {
@@ -69,7 +73,7 @@ pub(crate) fn reclaim_shared_step(space: &Space, ctx: &ThreadCtx) -> bool {
     if !space.family.shares_much() || copies_are_too_many(space) {
         return false;
     }
-    let mut work = space.places.work.lease();
+    let mut work = space.places.work.lease(&space.budget, ctx);
     // A shared page that is staged is a copy. It frees nothing before it is stored.
     if !space.places.staging.is_full() && sweep::sweep_next(space, ctx, true, &mut work).is_some() {
         return true;

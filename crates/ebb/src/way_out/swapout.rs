@@ -210,7 +210,10 @@ fn swap_out(
 /// stays staged.
 fn put_back(space: &Space, held: &Held, addr: usize, frame: u32) -> bool {
     let Some(word) = space.table.word(addr) else { return false };
-    if space.uffd().copy(addr, space.places.staging.addr(frame), PAGE).is_err() {
+    // The page of a hidden range may be about to move, and what is mapped at its address may be another's by now. Who hides a range
+    // waits for those that have found it before.
+    let is_hidden = space.regions.find(held, addr).is_none();
+    if is_hidden || space.uffd().copy(addr, space.places.staging.addr(frame), PAGE).is_err() {
         word.finish(State::staged(frame));
         return false;
     }
@@ -241,6 +244,8 @@ pub(crate) fn store_pages(
 ) {
     let mut pending = [Pending { page: 0, len: 0 }; BATCH];
     let mut nr_pending = 0;
+    // Counted together, because all threads write to the counters.
+    let (mut same_pages, mut pool_pages, mut pool_bytes) = (0, 0, 0);
     for (i, (content, slot)) in contents.iter().zip(slots).enumerate() {
         let page = match loose {
             // SAFETY: the caller's contract: the page is mapped and claimed, and nobody writes to it.
@@ -252,7 +257,15 @@ pub(crate) fn store_pages(
             }
         };
         match space.swap.store(&space.budget, space.stats, *slot, page, &mut work.lz4, &mut work.out) {
-            StoreResult::Done => done(i, true),
+            StoreResult::Same => {
+                same_pages += 1;
+                done(i, true);
+            }
+            StoreResult::Pool(len) => {
+                pool_pages += 1;
+                pool_bytes += len as u64;
+                done(i, true);
+            }
             StoreResult::File(len) => {
                 let to = &mut work.pages[nr_pending * PAGE..(nr_pending + 1) * PAGE];
                 let len = match len {
@@ -269,6 +282,14 @@ pub(crate) fn store_pages(
                 nr_pending += 1;
             }
         }
+    }
+    if same_pages > 0 {
+        stats::add(&space.stats.out_same_pages, same_pages);
+    }
+    if pool_pages > 0 {
+        stats::add(&space.stats.out_pool_pages, pool_pages);
+        stats::add(&space.stats.pool_in_bytes, pool_pages * PAGE as u64);
+        stats::add(&space.stats.pool_out_bytes, pool_bytes);
     }
     store_in_file(space, writer, &pending[..nr_pending], slots, work, done);
 }

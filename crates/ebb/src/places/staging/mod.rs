@@ -30,6 +30,7 @@ use crate::base::uapi::{self, Errno};
 use crate::memory::table::UNIT_PAGES;
 use crate::protocols::gate::Exclusive;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use ebb_sync::CacheLine;
 
 /// Frames that are counted, kept and given back together.
 pub const BUNDLE_FRAMES: usize = 64;
@@ -80,9 +81,9 @@ pub struct Staging {
     nr_blocks: usize,
     free: Ring,
     queue: Ring,
-    staged: AtomicU64,
+    staged: CacheLine<AtomicU64>,
     /// Frames with memory behind them.
-    held: AtomicU64,
+    held: CacheLine<AtomicU64>,
     /// Vacated frames at the end of the last look at them, or fewer if there have been fewer since.
     passed: AtomicUsize,
     /// Set while a thread looks for vacated frames.
@@ -114,8 +115,8 @@ impl Staging {
             nr_blocks,
             free: Ring::new(room)?,
             queue: Ring::new(room * BUNDLES)?,
-            staged: AtomicU64::new(0),
-            held: AtomicU64::new(0),
+            staged: CacheLine(AtomicU64::new(0)),
+            held: CacheLine(AtomicU64::new(0)),
             passed: AtomicUsize::new(0),
             is_vacating: AtomicBool::new(false),
             target: AtomicUsize::new(target),

@@ -49,8 +49,10 @@ pub struct FileRun {
 
 /// What became of a page that was to be stored.
 pub enum StoreResult {
-    /// It is stored.
-    Done,
+    /// It is stored as a pattern.
+    Same,
+    /// It is stored in the pool, as an object of this many bytes.
+    Pool(usize),
     /// It must go to a file: compressed, in the first `.0` bytes of the output buffer, or raw if `None`.
     File(Option<usize>),
 }
@@ -75,8 +77,7 @@ impl SwapSpace {
         if let Some((word, location)) = pattern {
             self.location(slot).store(location, Ordering::Release);
             self.slots.set_zero(slot, word == 0);
-            stats::add(&stats.out_same_pages, 1);
-            return StoreResult::Done;
+            return StoreResult::Same;
         }
         let takes_all = !self.has_file() || budget.has_plenty() || self.takes_large(budget);
         let limit = if takes_all { out.len().min(4095) } else { POOL_OBJECT_MAX };
@@ -96,10 +97,7 @@ impl SwapSpace {
                 let content = self.content_pages.load(Ordering::Relaxed);
                 stats::raise(&stats.peak_pool_content_bytes, content * 4096);
                 self.location(slot).store(location_of(handle), Ordering::Release);
-                stats::add(&stats.out_pool_pages, 1);
-                stats::add(&stats.pool_in_bytes, 4096);
-                stats::add(&stats.pool_out_bytes, data.len() as u64);
-                StoreResult::Done
+                StoreResult::Pool(data.len())
             }
             Err(PoolFull::Budget | PoolFull::Arena | PoolFull::TooLarge) => StoreResult::File(len),
         }

@@ -33,6 +33,7 @@ use ebb_slots::{
     CLUSTER_SLOTS, Entry, Folio, Locked, Options, Order, Placement, Shadow, Shard, Slot, Stored, SwapDevice,
     TableEntry, metadata_bytes,
 };
+use ebb_sync::CacheLine;
 
 /// Slots of the virtual space: 256 GiB of content.
 pub const NR_SLOTS: u32 = 1 << 26;
@@ -84,13 +85,13 @@ pub struct SwapSpace {
     memory: PoolMemory,
     pub devices: Devices,
     /// Evictions so far; shadows are readings of it.
-    clock: AtomicU32,
+    clock: CacheLine<AtomicU32>,
     /// Where writeback looks next.
     writeback_at: AtomicU32,
-    high_water: AtomicU32,
+    high_water: CacheLine<AtomicU32>,
     /// Clusters whose tables are charged.
     tables: AtomicU32,
-    content_pages: AtomicU64,
+    content_pages: CacheLine<AtomicU64>,
     /// Pool objects that a file would rather have; see [`content::POOL_OBJECT_MAX`].
     large_objects: AtomicU64,
     /// The clock at the last search for such objects that have been out for long.
@@ -128,11 +129,11 @@ impl SwapSpace {
             pool,
             memory: PoolMemory::new(arena as usize, nr_blocks, pool_pages_max)?,
             devices: Devices::new()?,
-            clock: AtomicU32::new(0),
+            clock: CacheLine(AtomicU32::new(0)),
             writeback_at: AtomicU32::new(0),
-            high_water: AtomicU32::new(0),
+            high_water: CacheLine(AtomicU32::new(0)),
             tables: AtomicU32::new(0),
-            content_pages: AtomicU64::new(0),
+            content_pages: CacheLine(AtomicU64::new(0)),
             large_objects: AtomicU64::new(0),
             looked_for_cold: AtomicU32::new(0),
             has_unused: AtomicBool::new(false),
@@ -165,9 +166,12 @@ impl SwapSpace {
     pub fn alloc(&self, shard: usize, budget: &Budget, stats: &Shared, out: &mut [Slot]) -> usize {
         let n = self.slots.alloc(Shard(shard % SHARDS), Order::ZERO, folio_number(0), out);
         let top = out[..n].iter().map(|s| s.0 + 1).max().unwrap_or(0);
-        self.high_water.fetch_max(top, Ordering::Relaxed);
-        self.charge_tables(budget);
-        let tables = u64::from(self.slots.nr_tables()) * u64::from(CLUSTER_SLOTS) * size_of::<u64>() as u64;
+        if self.high_water.load(Ordering::Relaxed) < top {
+            self.high_water.fetch_max(top, Ordering::Relaxed);
+        }
+        let nr_tables = self.slots.nr_tables();
+        charge_tables(budget, &self.tables, nr_tables, SLOT_META_BYTES);
+        let tables = u64::from(nr_tables) * u64::from(CLUSTER_SLOTS) * size_of::<u64>() as u64;
         stats::raise(&stats.peak_swap_table_bytes, tables);
         n
     }
@@ -177,11 +181,6 @@ impl SwapSpace {
         let words = NR_SLOTS as u64 * size_of::<u64>() as u64;
         (metadata_bytes(NR_SLOTS, SHARDS) as u64 - words) * 1000 / NR_SLOTS as u64
     };
-
-    /// Brings the charge for the tables of slots in line with the number of tables.
-    fn charge_tables(&self, budget: &Budget) {
-        charge_tables(budget, &self.tables, self.slots.nr_tables(), SLOT_META_BYTES);
-    }
 
     /// Gives back the metadata of slots that nobody uses any more, and has the file system forget what files held for
     /// free slots; returns how many clusters that were. A few are kept, because freed slots are soon used again.
@@ -194,7 +193,7 @@ impl SwapSpace {
             let at = self.locations as usize + first * size_of::<u64>();
             let _ = budget.drop_books(at, (end - first) * size_of::<u64>());
         });
-        self.charge_tables(budget);
+        charge_tables(budget, &self.tables, self.slots.nr_tables(), SLOT_META_BYTES);
         released + self.devices.own(held).map(|(_, file)| file.release_unused(budget)).sum::<usize>()
     }
 
