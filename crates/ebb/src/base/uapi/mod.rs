@@ -659,15 +659,18 @@ pub fn truncate(fd: i32, len: u64) -> Result<(), Errno> {
 /// Allocates memory or blocks for a range of the file. The file may become longer for it, never shorter.
 pub fn allocate(fd: i32, offset: u64, len: u64) -> Result<(), Errno> {
     // SAFETY: only the engine's own file is touched.
-    unsignalled(unsafe { call(g::__NR_fallocate, [fd as u64, 0, offset, len, 0, 0]).map(drop) })
+    unsignalled(|| unsafe { call(g::__NR_fallocate, [fd as u64, 0, offset, len, 0, 0]).map(drop) })
 }
 
-/// Takes back the SIGXFSZ that the kernel sends beside the error when a file would pass RLIMIT_FSIZE. The file is not
-/// the program's, and neither is the signal.
-pub fn unsignalled(result: Result<(), Errno>) -> Result<(), Errno> {
+/// Makes a call, and takes back the SIGXFSZ that the kernel sends beside the error when a file would pass RLIMIT_FSIZE. The file
+/// is not the program's, and neither is the signal. The handler of a fault has no signals blocked, so they are blocked here.
+pub fn unsignalled(call: impl FnOnce() -> Result<(), Errno>) -> Result<(), Errno> {
+    let mask = thread::block_signals();
+    let result = call();
     if result == Err(Errno::FBIG) {
         take_pending_signal(g::SIGXFSZ);
     }
+    thread::restore_signals(mask);
     result
 }
 

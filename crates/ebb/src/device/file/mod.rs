@@ -183,8 +183,8 @@ impl SpillFile {
         dir.get_mut(..name.len()).ok_or(Errno(linux_raw_sys::errno::ENAMETOOLONG as i32))?.copy_from_slice(name);
         // Sets the whole length at once. Then a limit that the program sets later does not concern the file, nor does a
         // soft limit from before exec. A hard limit that is there already makes the file as small as it says.
-        if uapi::unsignalled(uapi::truncate(fd, bytes)) == Err(Errno::FBIG) {
-            let _ = uapi::with_largest_files(|| uapi::unsignalled(uapi::truncate(fd, bytes)));
+        if uapi::unsignalled(|| uapi::truncate(fd, bytes)) == Err(Errno::FBIG) {
+            let _ = uapi::with_largest_files(|| uapi::unsignalled(|| uapi::truncate(fd, bytes)));
         }
         let nr_slots = nr_slots(bytes);
         let mut key = [0u8; 16];

@@ -24,7 +24,7 @@ impl SpillFile {
     pub(super) fn transfer_out(&self, first: u32, data: &[u8]) -> Result<(), Errno> {
         debug_assert!(data.as_ptr().addr().is_multiple_of(SLOT_BYTES) && data.len().is_multiple_of(SLOT_BYTES));
         let (at, len) = (u64::from(first) * SLOT_BYTES as u64, data.len() as u64);
-        let write = || uapi::unsignalled(uapi::pwrite_all(self.fd(), data, at));
+        let write = || uapi::unsignalled(|| uapi::pwrite_all(self.fd(), data, at));
         let mut written = write();
         if written == Err(Errno::INVAL) && self.give_up_direct() {
             written = write();
