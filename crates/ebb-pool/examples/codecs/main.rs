@@ -10,6 +10,7 @@
 
 mod contenders;
 mod pages;
+mod pools;
 mod waste;
 
 use std::time::Instant;
@@ -40,11 +41,9 @@ fn main() {
     } else {
         sources.iter().map(|source| pages::from_source(source, count)).collect()
     };
-    let mut lens = Vec::new();
-    for corpus in &corpora {
-        lens.extend(table(corpus));
-    }
-    waste::print(&lens);
+    let lens: Vec<Vec<usize>> = corpora.iter().map(table).collect();
+    waste::print(&lens.concat());
+    pools::print(&lens);
 }
 
 /// Prints the table of one corpus and returns the lengths that Ebb makes.
