@@ -32,6 +32,7 @@ unsafe extern "C" {
         dst_capacity: c_int,
         acceleration: c_int,
     ) -> c_int;
+    fn LZ4_compress_HC(src: *const c_char, dst: *mut c_char, src_size: c_int, capacity: c_int, level: c_int) -> c_int;
     fn LZ4_createStream() -> *mut c_void;
     fn LZ4_loadDictSlow(stream: *mut c_void, dictionary: *const c_char, size: c_int) -> c_int;
     fn LZ4_resetStream_fast(stream: *mut c_void);
@@ -66,11 +67,18 @@ pub fn all(samples: &[&Page]) -> Vec<Contender> {
     all
 }
 
+/// What Ebb uses, and slower ones that compress better.
+pub fn slower() -> Vec<Contender> {
+    let mut slower = vec![ours(), lz4_high(9)];
+    slower.extend([-1, 1, 3].map(zstd));
+    slower
+}
+
 fn lz4_decode() -> Decompress {
     Box::new(|src, page| codec::lz4_decompress(src, page).is_ok())
 }
 
-fn ours() -> Contender {
+pub fn ours() -> Contender {
     let mut state = Box::new(Lz4State::new());
     Contender {
         name: "ebb: words, else lz4".into(),
@@ -105,6 +113,20 @@ fn lz4_c(name: String, function: Lz4Function, acceleration: c_int) -> Contender 
         compress: Box::new(move |page, dst| {
             // SAFETY: the state is zeroed at first and larger than lz4's.
             unsafe { lz4_call(function, state.as_mut_ptr().cast(), page, dst, acceleration) }
+        }),
+        decompress: lz4_decode(),
+    }
+}
+
+/// lz4's format by a compressor that searches longer. It allocates its state.
+fn lz4_high(level: c_int) -> Contender {
+    Contender {
+        name: format!("lz4hc C, level {level}"),
+        compress: Box::new(move |page, dst| {
+            let (from, size, to, room) = (page.as_ptr(), page.len() as c_int, dst.as_mut_ptr(), dst.len() as c_int);
+            // SAFETY: a whole page is read, and of `dst` no more than its length is written.
+            let len = unsafe { LZ4_compress_HC(from.cast(), to.cast(), size, room, level) };
+            usize::try_from(len).ok().filter(|len| *len > 0)
         }),
         decompress: lz4_decode(),
     }

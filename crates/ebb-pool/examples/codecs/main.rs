@@ -8,6 +8,7 @@
 //! Without sources it starts the programs of `pages.rs` and reads their anonymous memory; with them, it reads that of a
 //! running process, or a file. `PAGES` (default 4096) is how many pages are sampled of each.
 
+mod cold;
 mod contenders;
 mod pages;
 mod pools;
@@ -44,6 +45,7 @@ fn main() {
     let lens: Vec<Vec<usize>> = corpora.iter().map(table).collect();
     waste::print(&lens.concat());
     pools::print(&lens);
+    cold::print(&corpora);
 }
 
 /// Prints the table of one corpus and returns the lengths that Ebb makes.
