@@ -41,10 +41,14 @@ pub use sizes::{BLOCK_BYTES, BLOCK_PAGES, OBJECT_MAX};
 /// How many size classes there are.
 pub const NR_CLASSES: usize = sizes::OBJECTS.len();
 
-/// One block in so many may be part-filled.
-const PART_FILLED: usize = 4;
-/// At least one class in so many is used, however few blocks there are.
+/// At least one class in so many gets blocks, however few blocks there are.
 const STEP_MAX: usize = 8;
+/// A store looks for a free place in so many classes of larger objects before it takes a new block: in a pool of fewer
+/// blocks than there are classes, and in one of fewer than [`SMALL_POOL`].
+const LARGER: [usize; 2] = [8, 3];
+/// In a pool of so many blocks or more, free places in part-filled blocks weigh little, and rounding to a larger class
+/// costs more than it saves.
+const SMALL_POOL: usize = 8 * NR_CLASSES;
 
 /// The index of a size class; classes of larger objects come first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -64,12 +68,25 @@ impl ClassId {
         Some(Self(BY_GRAINS[len.div_ceil(GRAIN)]))
     }
 
-    /// The class to store with in a pool that holds `blocks` blocks. While these are few, only some classes are used,
-    /// because each class has a part-filled block. A quarter of the blocks may be part-filled.
+    /// The classes that may have a place for an object of this one in a pool of `blocks` blocks: this class, then those
+    /// of larger objects. Each class has part-filled blocks. In a small pool, what is free in them is worth more than
+    /// what an object leaves unused in a place that is a few sixteenths too large.
     #[inline]
-    pub fn in_pool_of(self, blocks: u32) -> Self {
+    pub fn or_larger(self, blocks: u32) -> impl Iterator<Item = Self> {
+        let larger = match blocks as usize {
+            0..NR_CLASSES => LARGER[0],
+            NR_CLASSES..SMALL_POOL => LARGER[1],
+            _ => 0,
+        };
+        (0..=larger.min(self.index())).map(move |step| Self(self.0 - step as u8))
+    }
+
+    /// The class that a new block is for, in a pool of `blocks` blocks: while there are fewer of these than classes,
+    /// only some classes get any.
+    #[inline]
+    pub fn of_new_block(self, blocks: u32) -> Self {
         let mut step = 1;
-        while step < STEP_MAX && (blocks as usize) < PART_FILLED * (NR_CLASSES / step) {
+        while step < STEP_MAX && (blocks as usize) < NR_CLASSES / step {
             step *= 2;
         }
         // Round to larger objects.
@@ -157,13 +174,34 @@ mod tests {
 
     #[test]
     fn lengths_that_no_object_has_have_no_class() {
-        let class = ClassId::for_len(1000).unwrap();
-        let sizes = [0, 57, 58, 115, 116, 231, 232].map(|blocks| class.in_pool_of(blocks).index());
-        let at = class.index();
-        assert_eq!(sizes, [at - at % 8, at - at % 8, at - at % 4, at - at % 4, at - at % 2, at - at % 2, at]);
-        assert!((0..=OBJECT_MAX).filter_map(ClassId::for_len).all(|c| c.in_pool_of(0).data_bytes() >= c.data_bytes()));
         assert_eq!(ClassId::for_len(0), None);
         assert_eq!(ClassId::for_len(OBJECT_MAX + 1), None);
+    }
+
+    #[test]
+    fn the_fewer_blocks_the_fewer_classes_get_a_new_one() {
+        let class = ClassId::for_len(1000).unwrap();
+        let at = class.index();
+        let classes = [0, 13, 14, 28, 29, 57, 58].map(|blocks| class.of_new_block(blocks).index());
+        assert_eq!(classes, [at - at % 8, at - at % 8, at - at % 4, at - at % 4, at - at % 2, at - at % 2, at]);
+        let all = || (0..NR_CLASSES).filter_map(ClassId::from_index);
+        assert!(all().all(|class| class.of_new_block(0).data_bytes() >= class.data_bytes()));
+    }
+
+    #[test]
+    fn a_place_is_looked_for_in_this_class_and_then_in_those_of_larger_objects() {
+        let classes = |class: usize, blocks| {
+            let found = ClassId::from_index(class).unwrap().or_larger(blocks).map(ClassId::index);
+            found.fold((0, class + 1), |(count, before), index| {
+                assert_eq!(index + 1, before);
+                (count + 1, index)
+            })
+        };
+        assert_eq!(classes(20, 57), (9, 12));
+        assert_eq!(classes(20, 58), (4, 17));
+        assert_eq!(classes(20, 463), (4, 17));
+        assert_eq!(classes(20, 464), (1, 20));
+        assert_eq!(classes(2, 0), (3, 0));
     }
 
     #[test]

@@ -170,10 +170,11 @@ impl Pool {
 
     /// Stores `data` for `owner`. The caller holds the owner's claim until it has recorded the handle.
     pub fn store(&self, backing: &impl Backing, owner: u32, data: &[u8]) -> Result<Handle, PoolFull> {
-        let class = ClassId::for_len(data.len()).ok_or(PoolFull::TooLarge)?.in_pool_of(self.map.held());
-        let offset = match self.take_place(class, data.len()) {
+        let class = ClassId::for_len(data.len()).ok_or(PoolFull::TooLarge)?;
+        let held = self.map.held();
+        let offset = match class.or_larger(held).find_map(|class| self.take_place(class, data.len())) {
             Some(offset) => offset,
-            None => self.take_place_in_new_block(backing, class, data.len())?,
+            None => self.take_place_in_new_block(backing, class.of_new_block(held), data.len())?,
         };
         Self::tell_write(backing, offset, HEADER_BYTES + data.len());
         let header = self.header(offset);
