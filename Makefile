@@ -97,6 +97,12 @@ programs: build ## real programs in little memory: output compared with an unlim
 programs-long: build
 	python3 tests/programs/run.py --long
 
+.PHONY: bench-signals
+bench-signals: ## what the kernel takes for a fault that it answers with a signal, by threads
+	@mkdir -p target
+	gcc -O2 -pthread bench/signals/signals.c -o target/bench-signals
+	target/bench-signals
+
 .PHONY: swapon swapon-long
 # One of each kind; swapon-long runs all.
 SWAPON := move no-room kill exec signal-waits small spawn users descriptors-and-changes stress

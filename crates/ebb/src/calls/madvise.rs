@@ -2,6 +2,7 @@
 
 use crate::base::PAGE;
 use crate::base::uapi::Errno;
+use crate::calls::mapping::MADV_DONTNEED_LOCKED;
 use crate::calls::{beside, discard, mapping};
 use crate::memory::region::Attr;
 use crate::memory::table::ADDR_END;
@@ -13,7 +14,6 @@ use linux_raw_sys::general as g;
 
 const MADV_GUARD_INSTALL: u32 = 102;
 const MADV_GUARD_REMOVE: u32 = 103;
-pub(crate) const MADV_DONTNEED_LOCKED: u32 = 24;
 
 impl Space {
     /// madvise(2).

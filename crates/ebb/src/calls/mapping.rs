@@ -3,7 +3,6 @@
 use crate::base::PAGE;
 use crate::base::events::{self, Kind};
 use crate::base::uapi::{self, Errno};
-use crate::calls::madvise::MADV_DONTNEED_LOCKED;
 use crate::groups::cost::Cost;
 use crate::groups::table::Index;
 use crate::memory::region::{Attr, Region};
@@ -18,6 +17,8 @@ use crate::threads::ctx::ThreadCtx;
 use crate::way_out::shrink;
 use ebb_slots::CLUSTER_SLOTS;
 use linux_raw_sys::general as g;
+
+pub(crate) const MADV_DONTNEED_LOCKED: u32 = 24;
 
 pub(crate) fn raw(result: Result<u64, Errno>) -> i64 {
     match result {
