@@ -341,15 +341,19 @@ fn fail(space: &Space) -> ! {
 /// Performs the call with the gate closed.
 fn remap_alone(space: &Space, exclusive: &Exclusive<'_>, call: &Call) -> i64 {
     let &Call { old, old_len, new_len, .. } = call;
+    if call.source().end > ADDR_END {
+        // No mapping is so long.
+        // SAFETY: the program's call, under the exclusive gate.
+        let result = unsafe { call.perform() };
+        forget_unmapped(space, exclusive, call);
+        return mapping::raw(result);
+    }
     let moves = call.has(FIXED | DONTUNMAP);
     let kept = old_len.min(new_len);
     let region = space.regions.find(exclusive, old);
     let covered = region.map_or(old, |r| r.end);
     if (moves || new_len > old_len)
-        && space
-            .regions
-            .first_in(exclusive, covered.min(old.saturating_add(kept)), old.saturating_add(kept))
-            .is_some_and(|r| Some(r) != region)
+        && space.regions.first_in(exclusive, covered.min(old + kept), old + kept).is_some_and(|r| Some(r) != region)
     {
         // Several regions are several mappings. Only Linux 6.17 and later moves these together, and perhaps only some of them.
         return -(linux_raw_sys::errno::EFAULT as i64);
