@@ -5,15 +5,14 @@
 //! order.
 //!
 //! The crate uses neither libc nor an allocator, so all of it may run inside a signal handler. Callers block every
-//! signal around each call, but for faults: see below.
+//! signal around each call.
 //!
 //! # Managing memory in your own program
 //!
 //! [`Space::create`] makes the space, once per process. From then on the program has four duties:
 //!
 //! 1. Its SIGBUS handler passes each fault to [`Space::fault`]. The handler runs on its own signal stack with every
-//!    signal blocked, or other handlers that interrupt it return at once and leave the engine alone. A stack is never
-//!    managed memory.
+//!    signal blocked. A stack is never managed memory.
 //! 2. Each thread attaches itself before it touches managed memory or calls the engine: [`Space::attach_thread`].
 //! 3. Every signal is blocked around each call of the engine: [`uapi::thread::block_signals`].
 //! 4. The kernel does not fault pages in. The program pins a buffer before a system call reads or writes it, and unpins

@@ -10,7 +10,7 @@ use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 use core::sync::atomic::{AtomicU32, AtomicU64, compiler_fence};
 
 /// Signals that arrived and wait in the agent: OURS while the program blocks them, and the one signal that may arrive
-/// during an inner call or a fault. Only a handler of the agent that interrupts another one adds to it.
+/// during an inner call. Only a handler of the agent that interrupts another one adds to it.
 #[repr(C)]
 pub struct Queue {
     /// Not zero when something is to be delivered when the agent leaves.
@@ -19,7 +19,7 @@ pub struct Queue {
     /// Which of OURS wait. A bit is set after its details are stored, and cleared after they are copied.
     pending: AtomicU64,
     infos: UnsafeCell<[SigInfo; 3]>,
-    /// The signal that arrived during an inner call or a fault.
+    /// The signal that arrived during an inner call.
     held: UnsafeCell<SigInfo>,
 }
 
@@ -42,7 +42,7 @@ impl Queue {
         }
     }
 
-    /// Holds the signal that arrived during an inner call or a fault.
+    /// Holds the signal that arrived during an inner call.
     pub fn hold(&self, info: &SigInfo) {
         // SAFETY: the signal came while nothing was held, and all others are blocked until it is taken.
         unsafe { *self.held.get() = *info };
@@ -74,24 +74,13 @@ impl Queue {
         }
     }
 
-    /// Takes the held signal, if it `is_meant`.
-    pub fn take_held_if(&self, is_meant: impl Fn(&SigInfo) -> bool) -> Option<SigInfo> {
-        if self.has_held.load(Relaxed) == 0 {
-            return None;
-        }
-        // SAFETY: as in `hold`.
-        let info = unsafe { *self.held.get() };
-        if !is_meant(&info) {
-            return None;
-        }
-        compiler_fence(SeqCst);
-        self.has_held.store(0, Relaxed);
-        Some(info)
-    }
-
     /// Takes the held signal, or one of OURS in `allowed`.
     pub fn pop(&self, allowed: u64) -> Option<SigInfo> {
-        if let Some(info) = self.take_held_if(|_| true) {
+        if self.has_held.load(Relaxed) != 0 {
+            // SAFETY: as in `hold`.
+            let info = unsafe { *self.held.get() };
+            compiler_fence(SeqCst);
+            self.has_held.store(0, Relaxed);
             return Some(info);
         }
         let ready = self.pending() & allowed;

@@ -1,7 +1,4 @@
 //! Faults: SIGBUS for an evicted or untouched page, SIGSEGV for memory that the program may not touch.
-//!
-//! The handler for SIGBUS runs with the program's mask: see `actions`. A signal that arrives meanwhile is held back until the page
-//! is there, and everything is blocked from then on.
 
 use crate::base::frame::{Context, FLAG_ALIGNMENT, SigInfo};
 use crate::base::here;
@@ -46,15 +43,10 @@ unsafe extern "C" fn sigbus(_sig: i32, info: *const SigInfo, uc: *mut Context) {
                 .write(),
         }
     }
-    // From here on this is a handler like the others.
     if !b.owns(uc.regs.sp) {
         masks::allow_faults();
-    } else if !info.is_fault() {
-        // Somebody sent it, and may send many.
-        masks::set_kernel_mask(u64::MAX);
     }
     signal::arrive(b, info, uc);
-    signal::send_blocked_again(b, uc);
 }
 
 handler_entry!(

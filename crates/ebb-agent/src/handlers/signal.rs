@@ -105,20 +105,6 @@ fn hold(b: &ThreadBlock, info: &SigInfo, uc: &mut Context) {
     }
     if at != InnerAt::Outside {
         uc.mask = FULL_MASK;
-    } else if b.owns(uc.regs.sp) && !masks::is_inside(uc) {
-        // The handler of a fault, which touches none of the program's memory before it changes the mask itself.
-        uc.mask = u64::MAX;
-    }
-}
-
-/// Sends the thread the signal once more that was held back, if the program's handler at `uc` has it blocked. Every signal must be
-/// blocked.
-pub fn send_blocked_again(b: &ThreadBlock, uc: &Context) {
-    let is_blocked = |info: &SigInfo| uc.mask & signum::bit(info.signo) != 0;
-    if !b.owns(uc.regs.sp)
-        && let Some(info) = b.queue().take_held_if(is_blocked)
-    {
-        masks::raise(&info);
     }
 }
 

@@ -13,11 +13,8 @@
 //! * the program's mask is the kernel's plus `ThreadBlock::blocked`;
 //! * a program handler runs only when no agent code of its thread is on any stack, except an interposed function that
 //!   is outside the engine;
-//! * the agent's handlers run with everything blocked but SIGBUS and SIGSEGV. The handler of SIGSEGV runs with everything blocked
-//!   until it turns to the program's memory.
-//! * the handler of SIGBUS runs with the program's mask until the page is there. One signal may arrive meanwhile; from then on
-//!   everything is blocked. So handlers nest no deeper than three, however many signals are sent, but for a SIGBUS that somebody
-//!   sends while another one is being blocked.
+//! * the agent's handlers run with everything blocked but SIGBUS and SIGSEGV. The handlers of those two run with everything
+//!   blocked until they turn to the program's memory. So handlers nest no deeper than two, however many signals are sent.
 
 pub mod delivery;
 pub mod masks;

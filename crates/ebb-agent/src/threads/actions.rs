@@ -4,7 +4,7 @@
 //! for each that the agent holds for itself; see `signals`.
 
 use crate::base::action::{
-    Action, SA_NATIVE, SA_NODEFER, SA_ONSTACK, SA_RESETHAND, SA_RESTART, SA_RESTORER, SA_SIGINFO, SIG_DFL, SIG_IGN,
+    Action, SA_NATIVE, SA_ONSTACK, SA_RESETHAND, SA_RESTART, SA_RESTORER, SA_SIGINFO, SIG_DFL, SIG_IGN,
 };
 use crate::base::signum::{
     FULL_MASK, OURS, SIGBUS, SIGKILL, SIGNALS, SIGSEGV, SIGSTOP, SIGSYS, SIGTRAP, UNBLOCKABLE, bit,
@@ -138,20 +138,13 @@ fn install(sig: i32, action: &Action) -> Result<(), uapi::Errno> {
     }
     // A held signal that is ignored must at least restart the call that it interrupts.
     let native = if action.is_handler() { action.flags & SA_NATIVE } else { SA_RESTART };
-    let (open, mask) = match sig {
-        // A fault leaves the mask as it is. To change it and to change it back takes the kernel's lock of signals twice more,
-        // and all threads that fault take that lock.
-        SIGBUS => (SA_NODEFER, 0),
-        SIGSEGV => (0, u64::MAX),
-        _ => (0, FULL_MASK),
-    };
     set_kernel_action(
         sig,
         &Action {
             handler,
-            flags: native | open | SA_SIGINFO | SA_ONSTACK | SA_RESTORER,
+            flags: native | SA_SIGINFO | SA_ONSTACK | SA_RESTORER,
             restorer: entry::restorer(),
-            mask,
+            mask: if sig == SIGBUS || sig == SIGSEGV { u64::MAX } else { FULL_MASK },
         },
     )
 }
@@ -231,6 +224,7 @@ const _: () = assert!(size_of::<Action>() == 32);
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::action::SA_NODEFER;
 
     #[test]
     fn a_handler_blocks_its_own_signal() {

@@ -663,7 +663,7 @@ pub fn allocate(fd: i32, offset: u64, len: u64) -> Result<(), Errno> {
 }
 
 /// Makes a call, and takes back the SIGXFSZ that the kernel sends beside the error when a file would pass RLIMIT_FSIZE. The file
-/// is not the program's, and neither is the signal. The handler of a fault has no signals blocked, so they are blocked here.
+/// is not the program's, and neither is the signal.
 pub fn unsignalled(call: impl FnOnce() -> Result<(), Errno>) -> Result<(), Errno> {
     let mask = thread::block_signals();
     let result = call();
