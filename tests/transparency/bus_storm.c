@@ -32,8 +32,8 @@ int main(void)
     unsigned char *m = fresh(BYTES);
     fill(m, BYTES, 1);
     pthread_t senders[SENDERS];
-    for (long i = 0; i < SENDERS; i++)
-        ZERO(pthread_create(&senders[i], NULL, send_all, (void *)(i == SENDERS - 1)));
+    for (int i = 0; i < SENDERS; i++)
+        ZERO(pthread_create(&senders[i], NULL, send_all, i == SENDERS - 1 ? &action : NULL));
     for (time_t end = time(NULL) + SECONDS; time(NULL) < end;) {
         MUST(madvise(m, BYTES, MADV_PAGEOUT));
         check(m, BYTES, 1, "in a storm");
