@@ -164,16 +164,17 @@ pub(crate) fn close_stock(space: &Space) -> Closed<'_> {
     Closed(&space.places.stock)
 }
 
-/// Drops some of the stock, and buffers of runs that are more than the process should have now. False if there was nothing to
+/// Drops some of the stock, and buffers that are more than the process should have now. False if there was nothing to
 /// drop. Outside the gate.
 pub(crate) fn shrink_stock(space: &Space, ctx: &ThreadCtx) -> bool {
     let share = space.budget.expected();
-    let are_too_many = space.places.runs.are_too_many(share);
+    let (runs, works) = (&space.places.runs, &space.places.work);
+    let are_too_many = runs.are_too_many(share) || works.are_too_many(share);
     if !are_too_many && space.budget.stocked() == 0 {
         return false;
     }
     let inside = space.threads.enter(ctx);
-    let mut freed = if are_too_many { space.places.runs.trim(share, &space.budget) } else { 0 };
+    let mut freed = if are_too_many { runs.trim(share, &space.budget) + works.trim(share, &space.budget) } else { 0 };
     if let Some(frames) = take_frames(space, RUN_MAX) {
         drop_frames(space, frames);
         freed += frames.n;

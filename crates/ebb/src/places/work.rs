@@ -1,8 +1,9 @@
 //! Work buffers, for work that does not fit a stack frame: compressing, writing, and bringing in many pages at once.
 //!
-//! The whole space has only as many as there are processors, or fewer, because threads are many. Reclaim waits for a buffer outside
-//! the gate. A fault only tries to get one, and otherwise makes do with a page of its own, so nobody waits for a buffer
-//! inside the gate.
+//! The whole space has only as many as there are processors, or fewer, because threads are many. A process that may expect
+//! little of the budget has few, and frees the others: beside a hundred relatives its books are most of what it holds.
+//! Reclaim waits for a buffer outside the gate. A fault only tries to get one, and otherwise makes do with a page of its own,
+//! so nobody waits for a buffer inside the gate.
 
 use crate::base::uapi::{self, Errno};
 use crate::budget::Budget;
@@ -18,10 +19,12 @@ use linux_raw_sys::general::MADV_NOHUGEPAGE;
 
 /// Most work buffers.
 const WORKS_MAX: usize = 32;
-/// Work buffers that there are in any case. Their memory is part of the fixed metadata.
-const WORKS_MIN: usize = 8;
-/// There is one more for each so many pages of the budget, up to the number of processors.
-const WORK_EVERY: usize = 4096;
+/// Work buffers that there are in any case.
+const WORKS_MIN: usize = 2;
+/// There is one more for each so many pages that the process may expect of the budget, up to the number of processors.
+const WORK_EVERY: usize = 1024;
+/// With few processors there are up to so many all the same, because threads that write wait for the device.
+const WORKS_OF_FEW: usize = 8;
 /// Buffers for runs.
 const RUNS: usize = 8;
 /// Buffers for runs may take 1/`RUNS_PART` of what the process may expect of the budget.
@@ -49,10 +52,12 @@ pub struct Run {
     pub pages: [u8; RUN_MAX * 4096],
 }
 
-/// All buffers of one kind. Any bytes are a valid `T`.
+/// All buffers of one kind. Any bytes are a valid `T`. Each is charged as far as it was used.
 pub struct Buffers<T> {
     at: *const UnsafeCell<T>,
     used: CacheLine<AtomicU32>,
+    /// Pages of each buffer that are charged. Only the thread that has the buffer's lease changes its count.
+    charged: [AtomicU32; WORKS_MAX],
 }
 
 // SAFETY: a buffer is reached only through its lease, which one thread holds.
@@ -72,7 +77,11 @@ impl<T> Buffers<T> {
         let at = uapi::reserve_aligned(bytes, 4096)?;
         // The charge follows the use of a buffer, so no huge page may bring memory along that nobody used.
         let _ = uapi::madvise(at as usize, bytes, MADV_NOHUGEPAGE);
-        Ok(Self { at: at.cast(), used: CacheLine(AtomicU32::new(0)) })
+        Ok(Self {
+            at: at.cast(),
+            used: CacheLine(AtomicU32::new(0)),
+            charged: [const { AtomicU32::new(0) }; WORKS_MAX],
+        })
     }
 
     fn reset(&self) {
@@ -96,18 +105,62 @@ impl<T> Buffers<T> {
     }
 }
 
-/// The work buffers. All but the first few are charged when they are first used.
+impl<T> Buffers<T> {
+    /// The buffers, a bit each, that have memory and are not among `kept`.
+    fn excess(&self, kept: u32) -> u32 {
+        let has_memory = |i: &usize| self.charged[*i].load(Ordering::Relaxed) > 0;
+        (0..WORKS_MAX).filter(has_memory).fold(0, |mask, i| mask | 1 << i) & !kept
+    }
+
+    /// Frees the memory of all buffers but those of `kept` and those in use; returns how many pages that freed.
+    fn trim(&self, kept: u32, budget: &Budget) -> usize {
+        let (mut freed, mut excess) = (0, self.excess(kept));
+        while let Some(lease) = self.lease_of(excess, 0) {
+            excess &= !(1 << lease.index);
+            let charged = &self.charged[lease.index];
+            let pages = charged.load(Ordering::Relaxed) as usize;
+            if pages > 0 && budget.drop_books(lease.at().addr(), pages * 4096) {
+                charged.store(0, Ordering::Relaxed);
+                budget.uncharge_meta(pages * 4096);
+                freed += pages;
+            }
+        }
+        freed
+    }
+}
+
+impl<T> Lease<'_, T> {
+    fn at(&self) -> *mut T {
+        // SAFETY: the index is that of a buffer.
+        UnsafeCell::raw_get(unsafe { self.buffers.at.add(self.index) })
+    }
+
+    /// Charges the first `pages` pages of the buffer, as far as they are not charged yet.
+    fn charge(&self, pages: usize, budget: &Budget) {
+        let charged = &self.buffers.charged[self.index];
+        let lacks = pages.saturating_sub(charged.load(Ordering::Relaxed) as usize);
+        if lacks > 0 {
+            budget.charge_meta(lacks * 4096);
+            charged.fetch_add(lacks as u32, Ordering::Relaxed);
+        }
+    }
+}
+
+/// The first `n` buffers, a bit each.
+fn first(n: usize) -> u32 {
+    ((1u64 << n.min(WORKS_MAX)) - 1) as u32
+}
+
+/// The work buffers.
 pub struct WorkBuffers {
     buffers: Buffers<Work>,
     nr_cpus: usize,
-    /// Those that are charged, a bit each.
-    charged: AtomicU32,
 }
 
 impl WorkBuffers {
     /// Reserves the buffers.
     pub fn new() -> Result<Self, Errno> {
-        Ok(Self { buffers: Buffers::reserve(WORKS_MAX)?, nr_cpus: uapi::nr_cpus(), charged: AtomicU32::new(0) })
+        Ok(Self { buffers: Buffers::reserve(WORKS_MAX)?, nr_cpus: uapi::nr_cpus() })
     }
 
     /// After fork, in the child: frees the buffers of threads that did not come along.
@@ -115,20 +168,16 @@ impl WorkBuffers {
         self.buffers.reset();
     }
 
-    /// How many buffers there are in a budget of `limit` pages.
-    fn allowed(nr_cpus: usize, limit: usize) -> usize {
-        (WORKS_MIN + limit / WORK_EVERY).min(nr_cpus).clamp(WORKS_MIN, WORKS_MAX)
+    /// How many buffers a process may use that may expect `share` pages of the budget.
+    fn allowed(nr_cpus: usize, share: usize) -> usize {
+        (WORKS_MIN + share / WORK_EVERY).min(nr_cpus.clamp(WORKS_OF_FEW, WORKS_MAX))
     }
 
     /// Leases a buffer, if one is free. A thread gets the same one again if it can, because that is in its processor's cache.
     pub fn try_lease(&self, budget: &Budget, ctx: &ThreadCtx) -> Option<Lease<'_, Work>> {
-        let n = Self::allowed(self.nr_cpus, budget.limit());
-        let lease = self.buffers.lease_of(u32::MAX >> (WORKS_MAX - n), ctx.shard() % n)?;
-        let bit = 1 << lease.index;
-        if lease.index >= WORKS_MIN && self.charged.load(Ordering::Relaxed) & bit == 0 {
-            self.charged.fetch_or(bit, Ordering::Relaxed);
-            budget.charge_meta(core::mem::size_of::<Work>());
-        }
+        let n = Self::allowed(self.nr_cpus, budget.expected());
+        let lease = self.buffers.lease_of(first(n), ctx.shard() % n)?;
+        lease.charge(core::mem::size_of::<Work>() / 4096, budget);
         Some(lease)
     }
 
@@ -143,18 +192,37 @@ impl WorkBuffers {
     }
 }
 
+impl WorkBuffers {
+    /// The buffers, a bit each, that a process leaves alone that may expect `share` pages: one more than it may use, because
+    /// what a process may expect goes up and down.
+    fn kept(&self, share: usize) -> u32 {
+        first(Self::allowed(self.nr_cpus, share) + 1)
+    }
+
+    /// Whether any buffer has memory that a process that may expect `share` pages does not need.
+    pub fn are_too_many(&self, share: usize) -> bool {
+        self.buffers.excess(self.kept(share)) != 0
+    }
+
+    /// Frees the memory of buffers that a process that may expect `share` pages does not need, except buffers in use;
+    /// returns how many pages that freed. Call it inside the gate or with the gate closed.
+    pub fn trim(&self, share: usize, budget: &Budget) -> usize {
+        self.buffers.trim(self.kept(share), budget)
+    }
+}
+
 impl<T> Deref for Lease<'_, T> {
     type Target = T;
     fn deref(&self) -> &T {
         // SAFETY: the lease is the only way to this buffer; any bytes are a valid value.
-        unsafe { &*(*self.buffers.at.add(self.index)).get() }
+        unsafe { &*self.at() }
     }
 }
 
 impl<T> DerefMut for Lease<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
         // SAFETY: as in `deref`.
-        unsafe { &mut *(*self.buffers.at.add(self.index)).get() }
+        unsafe { &mut *self.at() }
     }
 }
 
@@ -165,17 +233,15 @@ impl<T> Drop for Lease<'_, T> {
 }
 
 /// Buffers for runs. They take at most a small part of what the process may expect of the budget, so a small process
-/// may have none. Each is charged as far as it was used. They are leased inside the gate only.
+/// may have none. They are leased inside the gate only.
 pub struct RunBuffers {
     buffers: Buffers<Run>,
-    /// Pages of each buffer that are charged. Only the thread that has the buffer's lease changes its count.
-    charged: [AtomicU32; RUNS],
 }
 
 impl RunBuffers {
     /// Reserves the buffers.
     pub fn new() -> Result<Self, Errno> {
-        Ok(Self { buffers: Buffers::reserve(RUNS)?, charged: [const { AtomicU32::new(0) }; RUNS] })
+        Ok(Self { buffers: Buffers::reserve(RUNS)? })
     }
 
     /// After fork, in the child: frees the buffers of threads that died inside the gate. No others are leased, because
@@ -197,41 +263,19 @@ impl RunBuffers {
     /// Leases a buffer for `n` pages and charges them, if a buffer is free that the process may use.
     pub fn try_lease(&self, n: usize, budget: &Budget) -> Option<Lease<'_, Run>> {
         let lease = self.buffers.lease_of(Self::allowed(budget.expected()), 0)?;
-        let charged = &self.charged[lease.index];
-        let lacks = n.min(RUN_MAX).saturating_sub(charged.load(Ordering::Relaxed) as usize);
-        if lacks > 0 {
-            budget.charge_meta(lacks * 4096);
-            charged.fetch_add(lacks as u32, Ordering::Relaxed);
-        }
+        lease.charge(n.min(RUN_MAX), budget);
         Some(lease)
-    }
-
-    /// The buffers, a bit each, that have memory although a process that may expect `share` pages may not use them.
-    fn excess(&self, share: usize) -> u32 {
-        let has_memory = |i: &usize| self.charged[*i].load(Ordering::Relaxed) > 0;
-        (0..RUNS).filter(has_memory).fold(0, |mask, i| mask | 1 << i) & !Self::allowed(share)
     }
 
     /// Whether any buffer has memory although a process that may expect `share` pages may not use it.
     pub fn are_too_many(&self, share: usize) -> bool {
-        self.excess(share) != 0
+        self.buffers.excess(Self::allowed(share)) != 0
     }
 
     /// Frees the memory of buffers that a process that may expect `share` pages may not use, except buffers in use;
     /// returns how many pages that freed. Call it inside the gate or with the gate closed.
     pub fn trim(&self, share: usize, budget: &Budget) -> usize {
-        let (mut freed, mut excess) = (0, self.excess(share));
-        while let Some(lease) = self.buffers.lease_of(excess, 0) {
-            excess &= !(1 << lease.index);
-            let charged = &self.charged[lease.index];
-            let pages = charged.load(Ordering::Relaxed) as usize;
-            if pages > 0 && budget.drop_books(lease.pages.as_ptr() as usize, pages * 4096) {
-                charged.store(0, Ordering::Relaxed);
-                budget.uncharge_meta(pages * 4096);
-                freed += pages;
-            }
-        }
-        freed
+        self.buffers.trim(Self::allowed(share), budget)
     }
 }
 
@@ -241,9 +285,32 @@ mod tests {
     use crate::budget::tests::budget;
 
     #[test]
-    fn there_are_work_buffers_for_the_processors_and_fewer_in_a_small_budget() {
+    fn there_are_work_buffers_for_the_processors_and_fewer_in_a_small_share() {
         assert_eq!([1, 8, 12, 200].map(|cpus| WorkBuffers::allowed(cpus, usize::MAX)), [8, 8, 12, 32]);
-        assert_eq!([0, WORK_EVERY, 5 * WORK_EVERY].map(|limit| WorkBuffers::allowed(12, limit)), [8, 9, 12]);
+        assert_eq!([0, WORK_EVERY, 20 * WORK_EVERY].map(|share| WorkBuffers::allowed(12, share)), [2, 3, 12]);
+    }
+
+    #[test]
+    fn a_process_that_may_expect_less_frees_work_buffers() {
+        let pages = core::mem::size_of::<Work>() / 4096;
+        let works = WorkBuffers { buffers: Buffers::reserve(WORKS_MAX).expect("memory"), nr_cpus: 8 };
+        let g = budget(8 * WORK_EVERY as u64);
+        for index in 0..8 {
+            let mut lease = works.buffers.lease_of(1 << index, 0).expect("free");
+            lease.charge(pages, &g);
+            lease.stable.fill(1);
+        }
+        assert_eq!(g.meta_pages(), 8 * pages);
+        assert!(!works.are_too_many(8 * WORK_EVERY));
+        assert_eq!(works.trim(8 * WORK_EVERY, &g), 0);
+        // Four of these may be used, and one more stays.
+        let used = works.buffers.lease_of(1 << 7, 7).expect("free");
+        assert!(works.are_too_many(2 * WORK_EVERY));
+        assert_eq!(works.trim(2 * WORK_EVERY, &g), 2 * pages);
+        drop(used);
+        assert_eq!(works.trim(2 * WORK_EVERY, &g), pages);
+        assert_eq!((g.meta_pages(), works.are_too_many(2 * WORK_EVERY)), (5 * pages, false));
+        assert!(!uapi::are_resident(works.buffers.at as usize + 5 * pages * 4096, 1));
     }
 
     #[test]

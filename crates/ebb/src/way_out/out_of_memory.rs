@@ -6,6 +6,11 @@ use crate::pages::in_use;
 use crate::protocols::page::Tag;
 use crate::space::Space;
 use crate::threads::ctx::ThreadCtx;
+use crate::tree::{now_ms, said};
+use core::sync::atomic::Ordering::Relaxed;
+
+/// Most other processes that the last message names.
+const OTHERS_MAX: usize = 16;
 
 /// Prints where the charge is, for the last message.
 fn print_charge(space: &Space, ctx: &ThreadCtx) {
@@ -42,8 +47,34 @@ fn print_charge(space: &Space, ctx: &ThreadCtx) {
     uapi::stderr::say(line.bytes());
 }
 
+/// Prints what each of the other processes holds, for the last message, those that are first in the table first.
+fn print_others(space: &Space) {
+    let (page, own) = (space.tree().page(), space.tree().id().index);
+    let others = page.members().filter(|(index, member)| *index != own && page.held_by(member) > 0);
+    for (_, member) in others.take(OTHERS_MAX) {
+        let mut line = Text::default();
+        line.str(b"ebb: process ").number(member.pid.load(Relaxed) as usize);
+        line.str(b" holds ").number(page.held_by(member) as usize);
+        let shown = [
+            (&b" pages (charged "[..], said(&member.charged)),
+            (b", shared since a fork ", said(&member.shared)),
+            (b", staged ", said(&member.staged)),
+            (b", pool ", said(&member.pool)),
+            (b", on devices ", said(&member.on_device)),
+            (b", wanted ", said(&member.wanted)),
+        ];
+        for (name, pages) in shown {
+            line.str(name).number(pages as usize);
+        }
+        let ages_ms = now_ms().saturating_sub(member.published_ms.load(Relaxed));
+        line.str(b"); as of ").number(ages_ms as usize).str(b" ms ago\n");
+        uapi::stderr::say(line.bytes());
+    }
+}
+
 pub(crate) fn give_up(space: &Space, ctx: &ThreadCtx) -> ! {
     print_charge(space, ctx);
+    print_others(space);
     if space.tree().page().sum().held > 2 * space.budget.charged() as i64 {
         space.fatal(
             b"the budget is too small: other processes of the tree hold most of it and need it; give more --ram",
