@@ -4,7 +4,7 @@ use crate::options::InProcess;
 use ebb::{Config, Fault, Force, Space, SwapSpec, ThreadCtx};
 use std::cell::Cell;
 use std::ffi::CString;
-use std::os::unix::ffi::OsStringExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::sync::OnceLock;
 
 /// Of the signal stack that the handler runs on.
@@ -27,29 +27,22 @@ extern "C" fn on_sigbus(_signo: i32, info: *mut libc::siginfo_t, context: *mut l
     }
 }
 
-fn forced(name: &str) -> bool {
-    std::env::var("EBB_FORCE").is_ok_and(|list| list.split(',').any(|item| item == name))
+/// The fallbacks that `EBB_FORCE` names, and always strict.
+fn force() -> Force {
+    let mut force = Force { strict: true, ..Force::default() };
+    if let Some(entries) = std::env::var_os("EBB_FORCE") {
+        // The others are the agent's.
+        entries.as_bytes().split(|&c| c == b',').for_each(|entry| _ = force.add(entry));
+    }
+    force
 }
 
 /// Makes the space.
 pub fn create(options: &InProcess) -> &'static Space {
     let dir = options.spill_dir.clone().and_then(|dir| CString::new(dir.into_os_string().into_vec()).ok());
     let swap = dir.as_deref().map(|dir| SwapSpec { dir, bytes: 64 << 30, priority: None });
-    let config = Config {
-        ram_bytes: options.ram_bytes,
-        swap: swap.as_slice(),
-        stats: None,
-        stats_fd: None,
-        force: Force {
-            no_move: forced("no-move"),
-            always_move: forced("always-move"),
-            shared: forced("shared"),
-            no_process_madvise: forced("no-process-madvise"),
-            no_background: forced("no-background"),
-            no_direct: forced("no-direct"),
-            strict: true,
-        },
-    };
+    let config =
+        Config { ram_bytes: options.ram_bytes, swap: swap.as_slice(), stats: None, stats_fd: None, force: force() };
     let space = Space::create(&config).unwrap_or_else(|error| {
         eprintln!("ebb-bench-micro: no space: {error:?}");
         std::process::exit(125);

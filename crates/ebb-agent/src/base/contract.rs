@@ -202,16 +202,10 @@ impl Settings {
     fn force(&mut self, value: &[u8]) -> Option<()> {
         for word in value.split(|&c| c == b',').filter(|word| !word.is_empty()) {
             match word {
-                b"no-move" => self.force.no_move = true,
-                b"always-move" => self.force.always_move = true,
-                b"shared" => self.force.shared = true,
-                b"no-process-madvise" => self.force.no_process_madvise = true,
-                b"no-background" => self.force.no_background = true,
-                b"no-direct" => self.force.no_direct = true,
-                b"strict" => self.force.strict = true,
                 b"no-interpose" => self.interposes = false,
                 // Managed memory never has huge pages. The other two words are looked at when the process begins.
                 b"no-huge" | b"no-dormant" | b"early" => {}
+                word if self.force.add(word) => {}
                 _ => return None,
             }
         }

@@ -42,6 +42,24 @@ pub struct Force {
     pub strict: bool,
 }
 
+impl Force {
+    /// Adds what an entry of `EBB_FORCE` stands for. False if the engine has no such entry.
+    pub fn add(&mut self, entry: &[u8]) -> bool {
+        let field = match entry {
+            b"no-move" => &mut self.no_move,
+            b"always-move" => &mut self.always_move,
+            b"shared" => &mut self.shared,
+            b"no-process-madvise" => &mut self.no_process_madvise,
+            b"no-background" => &mut self.no_background,
+            b"no-direct" => &mut self.no_direct,
+            b"strict" => &mut self.strict,
+            _ => return false,
+        };
+        *field = true;
+        true
+    }
+}
+
 /// Why a space could not be made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum InitError {

@@ -4,6 +4,7 @@ pub mod alone;
 
 use ebb::{Config, Fault, Force, Space, SwapSpec, ThreadCtx};
 use std::cell::Cell;
+use std::os::unix::ffi::OsStrExt;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -29,16 +30,12 @@ extern "C" fn on_sigbus(_signo: i32, info: *mut libc::siginfo_t, uc: *mut libc::
 
 /// The fallbacks that `EBB_FORCE` names, and always strict.
 pub fn force() -> Force {
-    let has = |name: &str| std::env::var("EBB_FORCE").is_ok_and(|v| v.split(',').any(|f| f == name));
-    Force {
-        no_move: has("no-move"),
-        always_move: has("always-move"),
-        shared: has("shared"),
-        no_process_madvise: has("no-process-madvise"),
-        no_background: has("no-background"),
-        no_direct: has("no-direct"),
-        strict: true,
+    let mut force = Force { strict: true, ..Force::default() };
+    if let Some(entries) = std::env::var_os("EBB_FORCE") {
+        // The others are the agent's.
+        entries.as_bytes().split(|&c| c == b',').for_each(|entry| _ = force.add(entry));
     }
+    force
 }
 
 /// Makes the process's space, once; later calls return the same.
