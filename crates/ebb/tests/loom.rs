@@ -272,6 +272,23 @@ impl Page {
         true
     }
 
+    /// As in `give_back`: a hole between pages that go. It is nobody's while these are compressed, and claimed again before one call
+    /// drops all of them.
+    fn drop_with_others(&self) {
+        let claim_hole = || {
+            let seen = self.word().load();
+            (seen.tag() != Tag::Present && self.word().try_claim(seen)).then_some(seen)
+        };
+        if let Some(seen) = claim_hole() {
+            self.word().finish(seen);
+        }
+        // They are compressed.
+        if let Some(seen) = claim_hole() {
+            assert_eq!(self.entry.swap(0, Ordering::Relaxed), 0, "a hole is not mapped");
+            self.word().finish(seen);
+        }
+    }
+
     /// The sweep of a page that is not clean.
     fn sweep_open(&self) -> bool {
         self.word().load().is_open() && self.sweep(Unmap::Move)
@@ -505,6 +522,31 @@ fn a_page_that_comes_in_where_a_hole_is_given_up_is_not_dropped_unseen() {
         writer.join().unwrap();
         page.increment();
         assert!(page.content() >= 1, "a write was lost");
+    });
+}
+
+#[test]
+fn a_page_that_comes_in_where_a_sweep_had_a_hole_is_not_dropped() {
+    explore(3, || {
+        let page = Arc::new(Page::new());
+        let writer = {
+            let page = page.clone();
+            thread::spawn(move || page.increment())
+        };
+        // Another sweep finds it there.
+        let other = {
+            let page = page.clone();
+            thread::spawn(move || {
+                if page.sweep_open() {
+                    page.swap_out();
+                }
+                page.drop_with_others();
+            })
+        };
+        page.drop_with_others();
+        writer.join().unwrap();
+        other.join().unwrap();
+        assert_eq!(page.content(), 1, "a write was lost");
     });
 }
 

@@ -28,7 +28,7 @@ use crate::protocols::page::{State, Tag};
 use crate::protocols::primitive::{Ordering as ModelOrdering, fence};
 use crate::space::Space;
 use crate::threads::ctx::ThreadCtx;
-use crate::way_out::swapout;
+use crate::way_out::swapout::{self, Taken};
 use core::sync::atomic::Ordering::Relaxed;
 use ebb_slots::{Entry, Slot};
 use linux_raw_sys::general as g;
@@ -339,30 +339,21 @@ fn store_open(
         unback(space, page);
     }
     let (pages, slots) = (&pages[..nr_slots], &slots[..nr_slots]);
-    // SAFETY: the context's bounce pages belong to the calling thread.
-    let copy = unsafe { &mut (*ctx.bounce.get())[0] };
-    for run in pages.chunk_by(|a, b| !a.is_pinned && !b.is_pinned) {
-        let first = (run.as_ptr() as usize - pages.as_ptr() as usize) / size_of::<Open>();
-        let mut contents = [0usize; BATCH];
-        for (content, page) in contents.iter_mut().zip(run) {
-            *content = match page.state.tag() {
-                Tag::Staged => space.places.staging.addr(page.state.payload() as u32),
-                // Its user may write to the page at this moment, and it must not change while it is compressed.
-                _ if page.is_pinned => {
-                    // SAFETY: the page is claimed and mapped, the copy is the thread's own; words that change meanwhile
-                    // are copied in part at worst.
-                    unsafe { core::ptr::copy_nonoverlapping(page.addr as *const u8, copy.0.as_mut_ptr(), PAGE) };
-                    copy.0.as_ptr() as usize
-                }
-                _ => page.addr,
-            };
+    let take = |i: usize, to: &mut [u8; PAGE]| match pages[i].state.tag() {
+        Tag::Staged => Taken::At(space.places.staging.addr(pages[i].state.payload() as u32)),
+        // Its user may write to the page at this moment, and it must not change while it is compressed.
+        _ if pages[i].is_pinned => {
+            // SAFETY: the page is claimed and mapped, the copy is the thread's own; words that change meanwhile are copied in part
+            // at worst.
+            unsafe { core::ptr::copy_nonoverlapping(pages[i].addr as *const u8, to.as_mut_ptr(), PAGE) };
+            Taken::Copied
         }
-        let slots = &slots[first..first + run.len()];
-        swapout::store_pages(space, writer, &contents[..run.len()], slots, None, work, |i, is_stored| {
-            failed += !is_stored as usize;
-            back(space, held, &run[i], slots[i], is_stored, view);
-        });
-    }
+        _ => Taken::At(pages[i].addr),
+    };
+    swapout::store_pages(space, writer, slots, take, work, |i, is_stored| {
+        failed += !is_stored as usize;
+        back(space, held, &pages[i], slots[i], is_stored, view);
+    });
     failed
 }
 

@@ -35,7 +35,7 @@ const RUNS_PART: usize = 64;
 pub struct Work {
     /// Pages on their way in, or to a file.
     pub pages: [u8; WINDOW_MAX * 4096],
-    /// A copy of a page that its threads may take back.
+    /// A copy of a page that threads may take back or write to.
     pub stable: [u8; 4096],
     /// One compressed page.
     pub out: [u8; 4352],

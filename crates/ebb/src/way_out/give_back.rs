@@ -2,8 +2,8 @@
 //!
 //! A thread that writes to a claimed page waits. That it does is a use that the sweep did not know of: to evict the page now would
 //! be a mistake. So the claims on open pages are loose while they are compressed or copied, and the thread takes its page back.
-//! Holes between those that go are given back if somebody waits for them. Who waits for a page that is shared since a fork waits
-//! for the segment.
+//! Holes between these pages are nobody's meanwhile: they are claimed again before anything is dropped. Who waits for a page that
+//! is shared since a fork waits for the segment.
 
 use crate::base::PAGE;
 use crate::memory::table::UNIT_PAGES;
@@ -29,10 +29,16 @@ fn is_loose(raw: u64) -> bool {
 }
 
 impl Loose {
-    /// Makes the claims loose. The segment must be write-protected already: who takes a page back lifts the protection.
-    pub(crate) fn new(space: &Space, unit: usize, segment: Range<usize>, saved: &[u64; UNIT_PAGES]) -> Self {
+    /// Makes the claims loose, and ends those on holes. The segment must be write-protected already: who takes a page back lifts the
+    /// protection.
+    pub(crate) fn new(space: &Space, unit: usize, segment: Range<usize>, saved: &mut [u64; UNIT_PAGES]) -> Self {
         let loose = Self { ticket: space.eviction.ticket(), nr_lost: Cell::new(0) };
-        loose.let_go(space, unit, segment, saved);
+        loose.let_go(space, unit, segment.clone(), saved);
+        for page in segment {
+            if !claims::is_present(saved[page]) {
+                unmap::unclaim(space, unit, page, page + 1, saved);
+            }
+        }
         loose
     }
 
@@ -70,7 +76,8 @@ impl Loose {
         }
     }
 
-    /// Firms the claims up. Calls `lost` for pages that were taken back: they are no longer claimed.
+    /// Firms the claims up, and claims the holes again that still are holes. Calls `lost` for pages that were taken back: they are no
+    /// longer claimed.
     pub(crate) fn firm_up(
         self,
         space: &Space,
@@ -79,23 +86,15 @@ impl Loose {
         saved: &mut [u64; UNIT_PAGES],
         mut lost: impl FnMut(usize),
     ) {
-        for page in segment {
+        for page in segment.clone() {
             let firm_up = || space.table.word(unit + page * PAGE).is_some_and(|word| word.firm_up(self.ticket));
             if is_loose(saved[page]) && !firm_up() {
                 saved[page] = NOT_CLAIMED;
                 lost(page);
             }
         }
-    }
-}
-
-/// Ends the claims on those holes of a segment that a thread waits for. They stay as they are.
-pub(crate) fn give_back_wanted(space: &Space, unit: usize, segment: Range<usize>, saved: &mut [u64; UNIT_PAGES]) {
-    for page in segment {
-        let is_hole = saved[page] != NOT_CLAIMED && !claims::is_present(saved[page]);
-        if is_hole && space.table.word(unit + page * PAGE).is_some_and(|word| word.is_wanted()) {
-            unmap::unclaim(space, unit, page, page + 1, saved);
-        }
+        // What was unmapped from the segment meanwhile is still there: that waits until this thread has left the gate.
+        unmap::claim_holes(space, unit, segment, saved);
     }
 }
 

@@ -24,15 +24,14 @@ use crate::protocols::gate::Held;
 use crate::protocols::page::State;
 use crate::space::Space;
 use crate::threads::ctx::ThreadCtx;
-use crate::way_out::give_back::{Loose, give_back_wanted, next_run};
-use crate::way_out::swapout;
+use crate::way_out::give_back::{Loose, next_run};
+use crate::way_out::swapout::{self, Taken};
 use crate::way_out::unmap::{self, Segment, Way};
 use core::sync::atomic::Ordering::Relaxed;
 use ebb_slots::{Entry, Slot};
 use linux_raw_sys::general::MADV_DONTNEED;
 
-/// Most pages that a sweep evicts in place. They share two TLB flushes. A thread that touches a hole between them waits until
-/// [`BATCH`] pages are compressed.
+/// Most pages that a sweep evicts in place. They share two TLB flushes.
 pub(crate) const IN_PLACE_PAGES: usize = 64;
 /// From this average run length on MOVE is cheaper than eviction in place. MOVE flushes the TLB once a run.
 const RUN_MAX: usize = 32;
@@ -59,7 +58,7 @@ pub(crate) fn evicts_in_place(space: &Space, unit: usize) -> bool {
 
 /// Stores and drops the first scattered pages that a sweep of the unit has claimed. Returns how many.
 ///
-/// The claims on them end, and those on holes that somebody waits for. Pages that were taken back stay. If there are
+/// The claims on them end. Pages that were taken back stay. If there are
 /// [`IN_PLACE_PAGES`] scattered pages, the claims on all pages after them end, too, for the next sweep. Other claimed pages, and
 /// pages that no device takes, stay as they were.
 pub(crate) fn evict_in_place(space: &Space, held: &Held, ctx: &ThreadCtx, unit: usize, work: &mut Work) -> usize {
@@ -146,7 +145,7 @@ fn evict_segment(
         return 0;
     }
     let pages_of = || segment.first..segment.end;
-    let loose = Loose::new(space, unit, pages_of(), &work.saved);
+    let loose = Loose::new(space, unit, pages_of(), &mut work.saved);
     let mut batch = Batch { all: [Stored { page: 0, slot: Slot(0) }; IN_PLACE_PAGES], len: 0 };
     let mut at = segment.first;
     let mut takes_more = true;
@@ -162,7 +161,6 @@ fn evict_segment(
             at += 1;
         }
         takes_more = store_in_place(space, held, ctx, (unit, &pages[..n]), &loose, work, &mut batch) && n > 0;
-        give_back_wanted(space, unit, pages_of(), &mut work.saved);
     }
     loose.firm_up(space, unit, pages_of(), &mut work.saved, |page| {
         if let Some(slot) = batch.remove(page) {
@@ -250,7 +248,8 @@ fn store_in_place(
     let reclaim = |slot, at| clean::reclaim_cache_only(space, held, slot, at);
     let writer = Writer { held, shard: ctx.shard(), reclaim: &reclaim };
     let (mut n, lost_before) = (0, loose.nr_lost());
-    swapout::store_pages(space, writer, &contents[..nr_paid], &slots[..nr_paid], Some(loose), work, |i, is_stored| {
+    let copy = |i: usize, to: &mut _| if loose.copy(space, contents[i], to) { Taken::Copied } else { Taken::Gone };
+    swapout::store_pages(space, writer, &slots[..nr_paid], copy, work, |i, is_stored| {
         if is_stored {
             batch.add(pages[i], slots[i]);
             n += 1;

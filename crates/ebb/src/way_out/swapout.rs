@@ -15,11 +15,11 @@ use crate::protocols::gate::Held;
 use crate::protocols::page::{State, Tag};
 use crate::space::Space;
 use crate::threads::ctx::ThreadCtx;
-use crate::way_out::give_back::Loose;
+use core::cell::Cell;
 use core::sync::atomic::Ordering::Relaxed;
 use ebb_slots::{Entry, Slot};
 
-/// Pages claimed at a time: few enough that no thread waits long to close the gate, or for a page.
+/// Pages stored inside the gate at a time: few enough that no thread waits long to close it.
 const STEP: usize = BATCH;
 /// How long to wait for a part that is not drained yet. If it takes longer, the thread that copies from the part has lost its
 /// processor. It gets the processor back when others sleep or work, not when they yield a thousand times.
@@ -156,13 +156,11 @@ fn swap_out(
     let mut slots = [Slot(0); STEP];
     let occupied = frames.clone().filter(|f| space.places.staging.owner(*f).load(Relaxed) != 0).count();
     let nr_slots = space.swap.alloc(ctx.shard(), &space.budget, space.stats, &mut slots[..occupied]);
-    let mut claimed = [(0usize, 0u32); STEP];
-    let mut contents = [0usize; STEP];
-    let (mut used, mut stored) = (0, 0);
-    let mut all = nr_slots == occupied;
+    let mut wanted = [(0usize, 0u32); STEP];
+    let mut nr_wanted = 0;
     for frame in frames {
         let addr = space.places.staging.owner(frame).load(Relaxed) as usize;
-        if addr == 0 || used == nr_slots {
+        if addr == 0 || nr_wanted == nr_slots {
             continue;
         }
         let is_wanted = match only {
@@ -170,40 +168,52 @@ fn swap_out(
             Wanted::Group(group) => space.groups.is_within(tally::owner(space, held, addr), group),
             Wanted::Range(start, end) => (start..end).contains(&addr),
         };
-        if !is_wanted {
-            continue;
+        if is_wanted {
+            wanted[nr_wanted] = (addr, frame);
+            nr_wanted += 1;
         }
-        let Some(word) = space.table.word(addr) else { continue };
-        let state = word.load();
-        if state.tag() != Tag::Staged || state.payload() as u32 != frame || !word.try_claim(state) {
-            continue;
-        }
-        if !tally::charge_swap_at(space, held, addr) {
-            all &= put_back(space, held, addr, frame);
-            continue;
-        }
-        (claimed[used], contents[used]) = ((addr, frame), space.places.staging.addr(frame));
-        used += 1;
     }
-    for slot in &slots[used..nr_slots] {
+    for slot in &slots[nr_wanted..nr_slots] {
         space.swap.unalloc(*slot);
     }
+    let all = Cell::new(nr_slots == occupied);
+    let is_claimed = [const { Cell::new(false) }; STEP];
+    // Each page is claimed when its turn comes: who wants one of the others finds it free, even while this thread has lost its
+    // processor.
+    let claim = |i: usize, _: &mut [u8; PAGE]| {
+        let (addr, frame) = wanted[i];
+        let Some(word) = space.table.word(addr) else { return Taken::Gone };
+        let state = word.load();
+        if state.tag() != Tag::Staged || state.payload() as u32 != frame || !word.try_claim(state) {
+            return Taken::Gone;
+        }
+        if !tally::charge_swap_at(space, held, addr) {
+            let is_back = put_back(space, held, addr, frame);
+            all.set(all.get() && is_back);
+            return Taken::Gone;
+        }
+        is_claimed[i].set(true);
+        Taken::At(space.places.staging.addr(frame))
+    };
     let reclaim = |slot, at| clean::reclaim_cache_only(space, held, slot, at);
     let writer = Writer { held, shard: ctx.shard(), reclaim: &reclaim };
-    store_pages(space, writer, &contents[..used], &slots[..used], None, work, |i, is_stored| {
-        let (addr, frame) = claimed[i];
+    let mut stored = 0;
+    store_pages(space, writer, &slots[..nr_wanted], claim, work, |i, is_stored| {
+        let (addr, frame) = wanted[i];
         if is_stored {
             stored += 1;
             return end_staged(space, held, addr, frame, slots[i]);
         }
-        all = false;
         space.swap.unalloc(slots[i]);
-        tally::uncharge_swap_at(space, held, addr);
-        if let Some(word) = space.table.word(addr) {
-            word.finish(State::staged(frame));
+        if is_claimed[i].get() {
+            all.set(false);
+            tally::uncharge_swap_at(space, held, addr);
+            if let Some(word) = space.table.word(addr) {
+                word.finish(State::staged(frame));
+            }
         }
     });
-    (stored, all)
+    (stored, all.get())
 }
 
 /// Maps the claimed page at `addr` again with the content of `frame`, and ends the claim. False if that failed and the page
@@ -227,18 +237,24 @@ fn put_back(space: &Space, held: &Held, addr: usize, frame: u32) -> bool {
     true
 }
 
-/// Stores pages in the claimed `slots`, at most a batch. Calls `done` once for each page, as soon as possible, with its
-/// number and whether it is stored.
-///
-/// `contents` are the addresses of the pages. They must be mapped memory of pages that the caller has claimed, and that nobody
-/// writes to: a change while a page is compressed may spoil other words of the page. If the claims are `loose`, copies of the pages
-/// are compressed, and a page that was taken back is not stored.
+/// Where [`store_pages`] finds a page whose turn has come.
+pub(crate) enum Taken {
+    /// At this address. It is mapped memory of a page that the caller has claimed, and nobody writes to it: a change while a page
+    /// is compressed may spoil other words of the page.
+    At(usize),
+    /// Copied to where the caller was told.
+    Copied,
+    /// It is no longer the caller's, and is not stored.
+    Gone,
+}
+
+/// Stores pages in the claimed `slots`, at most a batch. Calls `take` for each page in turn, with its number and room for a copy,
+/// and `done` once for each page, as soon as possible, with its number and whether it is stored.
 pub(crate) fn store_pages(
     space: &Space,
     writer: Writer<'_>,
-    contents: &[usize],
     slots: &[Slot],
-    loose: Option<&Loose>,
+    mut take: impl FnMut(usize, &mut [u8; PAGE]) -> Taken,
     work: &mut Work,
     mut done: impl FnMut(usize, bool),
 ) {
@@ -246,12 +262,12 @@ pub(crate) fn store_pages(
     let mut nr_pending = 0;
     // Counted together, because all threads write to the counters.
     let (mut same_pages, mut pool_pages, mut pool_bytes) = (0, 0, 0);
-    for (i, (content, slot)) in contents.iter().zip(slots).enumerate() {
-        let page = match loose {
+    for (i, slot) in slots.iter().enumerate() {
+        let page = match take(i, &mut work.stable) {
             // SAFETY: the caller's contract: the page is mapped and claimed, and nobody writes to it.
-            None => unsafe { &*(*content as *const [u8; PAGE]) },
-            Some(loose) if loose.copy(space, *content, &mut work.stable) => &work.stable,
-            Some(_) => {
+            Taken::At(addr) => unsafe { &*(addr as *const [u8; PAGE]) },
+            Taken::Copied => &work.stable,
+            Taken::Gone => {
                 done(i, false);
                 continue;
             }

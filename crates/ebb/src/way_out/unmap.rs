@@ -17,7 +17,8 @@ use crate::places::staging::{BUNDLE_FRAMES, BUNDLES};
 use crate::protocols::gate::Held;
 use crate::protocols::page::{State, Tag};
 use crate::space::Space;
-use crate::way_out::give_back::{Loose, give_back_wanted, next_run};
+use crate::way_out::give_back::{Loose, next_run};
+use core::ops::Range;
 use core::sync::atomic::Ordering::Relaxed;
 
 /// The units and pages that a sweep leaves alone.
@@ -58,8 +59,8 @@ pub struct Only {
 /// flushes once a segment.
 const MOVE_RUN_MIN: usize = 8;
 
-/// After how many pages a sweep that copies looks whether somebody waits for a hole between them.
-const LOOK_PAGES: usize = 32;
+/// Most pages that a sweep copies at once. Who wants one of them waits meanwhile.
+const COPY_PAGES: usize = 32;
 
 /// The largest hole, in pages, that is claimed with the pages around it where shared pages stay. There most of a unit is
 /// shared, and a sweep finds only a few pages. A claim and its end cost some 12 ns, a further range of an unmapping call 0.7
@@ -197,7 +198,7 @@ pub(crate) fn claim_unit(
                         saved[(at - unit) / PAGE] = state.to_raw();
                         present += 1;
                         if let Some(start) = hole {
-                            claim_hole(space, unit, start, at, saved);
+                            claim_holes(space, unit, (start - unit) / PAGE..(at - unit) / PAGE, saved);
                         }
                         hole = Some(at + PAGE);
                     }
@@ -218,13 +219,13 @@ pub(crate) fn claim_unit(
     Claimed { present, referenced, end }
 }
 
-/// Claims the pages from `start` to `end` that are not mapped, as far as possible.
-fn claim_hole(space: &Space, unit: usize, start: usize, end: usize, saved: &mut [u64; UNIT_PAGES]) {
-    for at in (start..end).step_by(PAGE) {
-        if let Some(word) = space.table.word(at) {
+/// Claims those of these pages that are not mapped, as far as nobody else has claimed them.
+pub(crate) fn claim_holes(space: &Space, unit: usize, pages: Range<usize>, saved: &mut [u64; UNIT_PAGES]) {
+    for page in pages {
+        if let Some(word) = space.table.word(unit + page * PAGE) {
             let state = word.load();
             if state.tag() != Tag::Present && word.try_claim(state) {
-                saved[(at - unit) / PAGE] = state.to_raw();
+                saved[page] = state.to_raw();
             }
         }
     }
@@ -390,14 +391,14 @@ fn unmap_by_copy(space: &Space, unit: usize, block: u32, first: usize, end: usiz
     let frame_at = |page: usize| space.places.staging.addr(space.places.staging.frame(block, page));
     let loose = Loose::new(space, unit, first..end, saved);
     let mut ok = true;
-    let (mut i, mut looked) = (first, first);
+    let mut i = first;
     while i < end && ok {
         if !claims::is_present(saved[i]) {
             i += 1;
             continue;
         }
         let run = i;
-        i = loose.hold(space, unit, run..end.min(run + LOOK_PAGES), saved);
+        i = loose.hold(space, unit, run..end.min(run + COPY_PAGES), saved);
         if i == run {
             // It was taken back.
             i += 1;
@@ -405,10 +406,6 @@ fn unmap_by_copy(space: &Space, unit: usize, block: u32, first: usize, end: usiz
         }
         ok = space.uffd().copy(frame_at(run), unit + run * PAGE, (i - run) * PAGE).is_ok();
         loose.let_go(space, unit, run..i, saved);
-        if ok && i - looked >= LOOK_PAGES {
-            looked = i;
-            give_back_wanted(space, unit, first..end, saved);
-        }
     }
     loose.firm_up(space, unit, first..end, saved, |page| {
         if page < i {
