@@ -565,9 +565,18 @@ fn a_mapping_may_become_huge_elsewhere() {
     leave(space);
 }
 
-/// Two threads, one of which makes a reserved range accessible while the other moves it: Ebb and the kernel agree.
-#[test]
-fn what_moves_has_the_protection_that_the_kernel_gives_it() {
+/// Ends all waiting for rounds when their owner is done, also by a failure.
+struct StopsAt<'a>(&'a AtomicUsize);
+
+impl Drop for StopsAt<'_> {
+    fn drop(&mut self) {
+        self.0.store(usize::MAX, SeqCst);
+    }
+}
+
+/// Two threads, one of which makes a reserved range accessible while the other moves it, perhaps after an mprotect of its own: Ebb
+/// and the kernel agree.
+fn moves_beside_mprotect(protects_first: bool) {
     const PAGES: usize = 16;
     const ROUNDS: usize = 4000;
     let _turn = one_at_a_time();
@@ -579,13 +588,19 @@ fn what_moves_has_the_protection_that_the_kernel_gives_it() {
             std::hint::spin_loop();
         }
     };
+    let protect = |prot: i32| {
+        let args = [from as u64, (PAGES * PAGE) as u64, prot as u64, 0, 0, 0];
+        space.mprotect(ctx(space), libc::SYS_mprotect as u32, args)
+    };
     std::thread::scope(|scope| {
+        // A failure here must not leave the other thread waiting.
+        let _end = StopsAt(&begun);
         scope.spawn(|| {
+            let _end = StopsAt(&ended);
             for round in 1..=ROUNDS {
                 await_round(&begun, round);
                 (0..round % 64).for_each(|_| std::hint::spin_loop());
-                let args = [from as u64, (PAGES * PAGE) as u64, RW as u64, 0, 0, 0];
-                let result = space.mprotect(ctx(space), libc::SYS_mprotect as u32, args);
+                let result = protect(RW);
                 assert!(result == 0 || result == -(libc::ENOMEM as i64), "{result}");
                 ended.store(round, SeqCst);
             }
@@ -595,6 +610,9 @@ fn what_moves_has_the_protection_that_the_kernel_gives_it() {
             map_at(space, from, PAGES, NONE);
             begun.store(round, SeqCst);
             (0..round / 64 % 64).for_each(|_| std::hint::spin_loop());
+            if protects_first {
+                assert_eq!(protect(R), 0);
+            }
             assert_eq!(remap(space, from, PAGES, PAGES, Some(to)), to);
             await_round(&ended, round);
             let mut found = None;
@@ -610,12 +628,27 @@ fn what_moves_has_the_protection_that_the_kernel_gives_it() {
                 let [start, end] = [start, end].map(|text| usize::from_str_radix(text, 16).expect("an address"));
                 (start..end).contains(&to)
             };
-            let is_open = maps.lines().find(is_it).is_some_and(|line| line.contains(" rw"));
-            assert_eq!(found, Some(if is_open { RW as u32 } else { 0 }), "round {round}");
+            let line = maps.lines().find(is_it).expect("it is mapped");
+            let kernel = match line.split(' ').nth(1).expect("a protection") {
+                open if open.starts_with("rw") => RW,
+                open if open.starts_with('r') => R,
+                _ => NONE,
+            };
+            assert_eq!(found, Some(kernel as u32), "round {round}");
         }
     });
     unmap(space, to as *mut u8, PAGES * PAGE);
     leave(space);
+}
+
+#[test]
+fn what_moves_has_the_protection_that_the_kernel_gives_it() {
+    moves_beside_mprotect(false);
+}
+
+#[test]
+fn what_moves_after_an_mprotect_has_the_protection_that_the_kernel_gives_it() {
+    moves_beside_mprotect(true);
 }
 
 /// Lengths and breaks that cannot be get the kernel's answer.

@@ -163,18 +163,19 @@ fn allow(
             || space.threads.change_regions(&space.regions, &mut inside, false, |regions| {
                 regions.is_still(allowed, Some(seen)) && regions.change(start, end, |_| attr)
             }));
-    if result.is_ok() && !is_published {
-        // Who hides the range, or a part of it, to move it may rely on the attributes from before.
-        space.regions.note_unpublished();
-    }
+    // Who hides the range, or a part of it, to move it may rely on the attributes from before.
+    let ticket = (result.is_ok() && !is_published).then(|| space.regions.note_unpublished());
     drop(inside);
     let result = match is_published {
         true => result,
         // The kernel has refused, or another call has changed some of the range. Nobody knows which of the two the kernel made
         // first, so this one is made again.
-        false => space.exclusive(|exclusive| {
-            let result = if result.is_ok() { call() } else { result };
+        false => space.exclusive_to_publish(|exclusive| {
+            let result = if ticket.is_some() { call() } else { result };
             mapping::change_attributes(space, exclusive, start, end, |attr| after(result, attr));
+            if let Some(ticket) = ticket {
+                space.regions.note_published(exclusive, ticket);
+            }
             result
         }),
     };

@@ -136,7 +136,7 @@ fn source_region(space: &Space, held: &Held, call: &Call) -> Option<Region> {
 /// No mark keeps others from the old mapping: a call that takes something from it waits until this thread has left the gate.
 fn grow(space: &Space, ctx: &ThreadCtx, call: &Call) -> Option<Result<u64, Errno>> {
     let mut inside = space.threads.enter(ctx);
-    let region = source_region(space, &inside, call)?;
+    let region = source_region(space, &inside, call).filter(|_| space.regions.is_published(&inside))?;
     // SAFETY: the program's call, which adds memory.
     let result = unsafe { call.in_place() };
     let (start, end) = (call.source().end, call.old.saturating_add(call.new_len));
@@ -186,7 +186,7 @@ fn move_beside(space: &Space, ctx: &ThreadCtx, call: &Call) -> Option<i64> {
         return None;
     }
     space.threads.wait_for_earlier(&mut inside);
-    let is_as_seen = space.regions.unpublished() == unpublished;
+    let is_as_seen = space.regions.unpublished() == unpublished && space.regions.is_published(&inside);
     let result = if is_as_seen {
         // Moved pages lose their write protection.
         clean::open_range(space, &inside, source.start, source.end);

@@ -39,7 +39,7 @@ impl Space {
     /// Prepares for fork, and leaves the gate closed: nobody else is inside the engine until [`Self::fork_parent`], or
     /// [`Self::fork_child`] in the child. The caller must not be inside.
     pub fn fork_prepare(&self, ctx: &ThreadCtx) {
-        let exclusive = self.threads.close();
+        let exclusive = self.close_gate();
         self.threads.requests.freeze();
         self.background.set_forked();
         stock::empty_stock(self, &exclusive);

@@ -219,6 +219,10 @@ pub struct Regions {
     waiters: AtomicU32,
     /// Counts calls that the kernel has made and the table does not know of yet: see [`Self::note_unpublished`].
     unpublished: AtomicU64,
+    /// Counts those of them that it knows of by now, or that it will not be told of.
+    published: AtomicU64,
+    /// Nobody waits for calls with tickets below this.
+    given_up: AtomicU64,
 }
 
 // SAFETY: the tokens say that lists are read inside the gate. One changes with the gate closed, or while it is free and the
@@ -249,6 +253,8 @@ impl Regions {
             ended: AtomicU64::new(0),
             waiters: AtomicU32::new(0),
             unpublished: AtomicU64::new(0),
+            published: AtomicU64::new(0),
+            given_up: AtomicU64::new(0),
         })
     }
 
@@ -400,9 +406,37 @@ impl Regions {
     }
 
     /// Notes that the kernel has changed the attributes of a range which another call is changing, so that the table cannot be told
-    /// now. The caller is inside, and is about to close the gate.
-    pub fn note_unpublished(&self) {
-        self.unpublished.fetch_add(1, Ordering::SeqCst);
+    /// now. The caller is inside, and is about to close the gate, to tell it then.
+    ///
+    /// Returns the call's ticket, for [`Self::note_published`].
+    pub fn note_unpublished(&self) -> u64 {
+        self.unpublished.fetch_add(1, Ordering::SeqCst)
+    }
+
+    /// Ends what [`Self::note_unpublished`] began.
+    pub fn note_published(&self, _exclusive: &Exclusive<'_>, ticket: u64) {
+        // Whoever gave up on the call has counted it.
+        if ticket >= self.given_up.load(Ordering::SeqCst) {
+            self.published.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    /// Whether the table knows of all that the kernel has done. Where it does not, its attributes may be wrong even while the gate is
+    /// closed.
+    pub fn is_published(&self, _held: &Held) -> bool {
+        self.published() == self.unpublished()
+    }
+
+    /// Counts calls that the table was told of late. Changes only while the gate is closed.
+    pub fn published(&self) -> u64 {
+        self.published.load(Ordering::SeqCst)
+    }
+
+    /// Waits no longer for the calls that the table does not know of.
+    pub fn give_up_publishing(&self, _exclusive: &Exclusive<'_>) {
+        let all = self.unpublished();
+        self.given_up.store(all, Ordering::SeqCst);
+        self.published.store(all, Ordering::SeqCst);
     }
 
     /// How often that has happened. Whoever asks before it marks a range, and again when all have left who were inside then, knows
@@ -487,6 +521,21 @@ mod tests {
             *o = Some((r.start, r.end, r.attr.0));
         }
         out
+    }
+
+    #[test]
+    fn a_call_that_was_given_up_is_not_counted_for_another() {
+        let (t, alone) = (Regions::new().expect("reserve"), alone());
+        let [first, second] = core::array::from_fn(|_| t.note_unpublished());
+        t.note_published(&alone, second);
+        assert!(!t.is_published(&alone));
+        t.give_up_publishing(&alone);
+        assert!(t.is_published(&alone));
+        let third = t.note_unpublished();
+        t.note_published(&alone, first);
+        assert!(!t.is_published(&alone));
+        t.note_published(&alone, third);
+        assert!(t.is_published(&alone));
     }
 
     #[test]
