@@ -1,7 +1,10 @@
 // Threads that allocate, resize and free blocks of many sizes at random. Each block's ends are checked.
 //
-// allocations THREADS OPERATIONS BLOCKS: operations and live blocks are those of one thread. Prints a sum over all that was
-// checked, which depends on the arguments alone.
+// allocations THREADS OPERATIONS BLOCKS [STEP]: operations and live blocks are those of one thread. With STEP, a thread that has
+// made so many operations waits for the others. Without, the scheduler decides how much of the time all threads' blocks are in
+// use: where it prefers one thread to the others, that thread ends sooner, and the rest fit better. Prints a sum over all that
+// was checked, which depends on the first three arguments alone.
+#include <barrier>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -48,7 +51,7 @@ void fill(Block &block, unsigned char *at, size_t bytes, unsigned char tag)
     memset(at, tag, bytes);
 }
 
-void work(int thread, long operations, long blocks, uint64_t &sum)
+void work(int thread, long operations, long blocks, long step, std::barrier<> &others, uint64_t &sum)
 {
     Random random{0x9e3779b97f4a7c15u * (thread + 1)};
     std::vector<Block> live(blocks, Block{nullptr, 0, 0});
@@ -70,6 +73,8 @@ void work(int thread, long operations, long blocks, uint64_t &sum)
             free(block.at);
             block.at = nullptr;
         }
+        if (step && (i + 1) % step == 0)
+            others.arrive_and_wait();
     }
     for (Block &block : live)
         if (block.at) {
@@ -82,15 +87,18 @@ void work(int thread, long operations, long blocks, uint64_t &sum)
 
 int main(int count, char **arguments)
 {
-    if (count != 4) {
-        fprintf(stderr, "Usage: allocations THREADS OPERATIONS BLOCKS\n");
+    if (count != 4 && count != 5) {
+        fprintf(stderr, "Usage: allocations THREADS OPERATIONS BLOCKS [STEP]\n");
         return 2;
     }
     int nr_threads = atoi(arguments[1]);
+    long step = count == 5 ? atol(arguments[4]) : 0;
+    std::barrier<> others(nr_threads);
     std::vector<uint64_t> sums(nr_threads * 8);
     std::vector<std::thread> threads;
     for (int i = 0; i < nr_threads; i++)
-        threads.emplace_back(work, i, atol(arguments[2]), atol(arguments[3]), std::ref(sums[i * 8]));
+        threads.emplace_back(work, i, atol(arguments[2]), atol(arguments[3]), step, std::ref(others),
+                             std::ref(sums[i * 8]));
     uint64_t sum = 0;
     for (int i = 0; i < nr_threads; i++) {
         threads[i].join();
