@@ -29,12 +29,8 @@ extern "C" fn on_sigbus(_signo: i32, info: *mut libc::siginfo_t, context: *mut l
 
 /// The fallbacks that `EBB_FORCE` names, and always strict.
 fn force() -> Force {
-    let mut force = Force { strict: true, ..Force::default() };
-    if let Some(entries) = std::env::var_os("EBB_FORCE") {
-        // The others are the agent's.
-        entries.as_bytes().split(|&c| c == b',').for_each(|entry| _ = force.add(entry));
-    }
-    force
+    let list = std::env::var_os("EBB_FORCE").unwrap_or_default();
+    Force { strict: true, ..Force::of_list(list.as_bytes()) }
 }
 
 /// Makes the space.

@@ -15,16 +15,16 @@ impl Space {
     /// does.
     #[track_caller]
     pub(crate) fn exclusive<R>(&self, f: impl FnOnce(&Exclusive<'_>) -> R) -> R {
-        let exclusive = self.close_gate();
-        let result = f(&exclusive);
-        books::note_books_used_exclusive(self, &exclusive);
-        result
+        self.run_alone(self.close_gate(), f)
     }
 
     /// As [`Self::exclusive`], for `f` that tells the region table.
     #[track_caller]
     pub(crate) fn exclusive_to_publish<R>(&self, f: impl FnOnce(&Exclusive<'_>) -> R) -> R {
-        let exclusive = self.threads.close();
+        self.run_alone(self.threads.close(), f)
+    }
+
+    fn run_alone<R>(&self, exclusive: Exclusive<'_>, f: impl FnOnce(&Exclusive<'_>) -> R) -> R {
         let result = f(&exclusive);
         books::note_books_used_exclusive(self, &exclusive);
         result

@@ -298,12 +298,6 @@ impl PageWord<'_> {
         self.0.store(new.0, Ordering::Release);
     }
 
-    /// True for a busy page that a thread sleeps for. For the thread that has claimed it.
-    #[inline]
-    pub fn is_wanted(self) -> bool {
-        self.0.load(Ordering::Relaxed) & WAITERS != 0
-    }
-
     /// Makes the caller's claim on an open page loose: see the head of this file. `ticket` is no other loose claim's.
     pub fn loosen(self, ticket: u64) {
         let old = self.0.fetch_or(State::loose(ticket), Ordering::SeqCst);

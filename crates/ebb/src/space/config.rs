@@ -43,6 +43,13 @@ pub struct Force {
 }
 
 impl Force {
+    /// What a list in the form of `EBB_FORCE` stands for, as far as the engine has its entries. The others are the agent's.
+    pub fn of_list(list: &[u8]) -> Self {
+        let mut force = Self::default();
+        list.split(|&c| c == b',').for_each(|entry| _ = force.add(entry));
+        force
+    }
+
     /// Adds what an entry of `EBB_FORCE` stands for. False if the engine has no such entry.
     pub fn add(&mut self, entry: &[u8]) -> bool {
         let field = match entry {

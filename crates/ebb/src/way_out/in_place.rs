@@ -58,9 +58,8 @@ pub(crate) fn evicts_in_place(space: &Space, unit: usize) -> bool {
 
 /// Stores and drops the first scattered pages that a sweep of the unit has claimed. Returns how many.
 ///
-/// The claims on them end. Pages that were taken back stay. If there are
-/// [`IN_PLACE_PAGES`] scattered pages, the claims on all pages after them end, too, for the next sweep. Other claimed pages, and
-/// pages that no device takes, stay as they were.
+/// The claims on them end. Pages that were taken back stay. If there are [`IN_PLACE_PAGES`] scattered pages, the claims on all
+/// pages after them end, too, for the next sweep. Other claimed pages, and pages that no device takes, stay as they were.
 pub(crate) fn evict_in_place(space: &Space, held: &Held, ctx: &ThreadCtx, unit: usize, work: &mut Work) -> usize {
     if let Some(end) = end_of_first_scattered(space, held, unit, &work.saved) {
         unmap::unclaim(space, unit, end, UNIT_PAGES, &mut work.saved);

@@ -1,7 +1,8 @@
 //! The sweep: unmaps the present pages of one unit, intact, into staging.
 //!
 //! A sweep claims present pages, and the holes between pages that are close together. So one unmapping call may cover both:
-//! nobody can map a page in between. Where it first compresses or copies the pages, it claims the holes once more for that call. Pages that were used since the last sweep get a second chance.
+//! nobody can map a page in between. Where it compresses or copies the pages first, it lets the holes go meanwhile, and claims them
+//! again for that call. Pages that were used since the last sweep get a second chance.
 //!
 //! Some pages split the unit into segments: those that a system call uses (pins), those that must stay, and those that another
 //! thread has claimed. Each segment is unmapped by one MOVE, or by write-protect, copy and one drop.
