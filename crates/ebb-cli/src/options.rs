@@ -9,6 +9,7 @@ use crate::base::size::parse_amount;
 use crate::base::text::printable;
 use crate::host::budget::Ram;
 use crate::host::spill::{Device, parse_device};
+use crate::host::thp;
 use crate::run::request::{Run, Verbosity};
 use crate::show::devices::Show;
 use crate::show::ps::Ps;
@@ -19,7 +20,7 @@ ebb: run a program in less memory than it wants.
 Usage:
   ebb run [OPTIONS] -- PROGRAM [ARGS...]   run PROGRAM within a memory budget (ebb run --help)
   ebb ps [NAME|PID...]                     show the programs under Ebb, and the memory they hold
-  ebb set NAME|PID --ram SIZE              change the budget of a running program
+  ebb set NAME|PID --ram SIZE              change the budget of a running program (ebb set --help)
   ebb doctor [--json]                      say whether this host allows Ebb, and what to change
   ebb locks PID                            show where the threads of a running program wait in Ebb
   ebb swapon PID SPEC                      add a swap device to a running process
@@ -53,6 +54,10 @@ Options:
                            directories of equal priority in turn. Directories without a priority
                            come last, in the order given. SIZE limits the file of each
                            process. Sizes for the same directory add up
+  --thp POLICY             which memory gets huge pages (2 MiB): never; advise: what the program asks
+                           for (madvise); always: all, where the budget has room; host (the default):
+                           as the host has it in /sys/kernel/mm/transparent_hugepage/enabled. If that
+                           says never, there are none in any case
   --name NAME              name for `ebb ps` and `ebb set`: at most 63 letters, digits, `.`, `_` and
                            `-`, not digits alone. No two running trees can have the same name
   --stats FILE             write all counters to FILE as JSON when PROGRAM ends
@@ -110,7 +115,7 @@ Exit status: 0 on success, 1 if --validate found something, 125 if there is no s
 ";
 
 const SET_HELP: &str = "\
-Usage: ebb set NAME|PID --ram SIZE|PERCENT|auto
+Usage: ebb set NAME|PID [--ram SIZE|PERCENT|auto] [--thp POLICY]
 
 Changes the budget of a tree of processes under `ebb run`. NAME is the name given to
 `ebb run --name`. PID is any process of the tree, or its `ebb run`. A larger budget takes effect at
@@ -123,6 +128,8 @@ limit, or of the machine's memory; or auto, which counts what the tree holds as 
 
 Options:
   --ram SIZE|PERCENT|auto  the new budget
+  --thp never|advise|always|host
+                           which memory gets huge pages from now on, as for `ebb run`
   -h, --help               print this
 
 Exit status: 0 if the tree holds no more than the budget, 1 if it still holds more, 125 if the budget
@@ -183,7 +190,7 @@ pub enum Command {
     SwapOff { pid: i32, device: PathBuf },
     Show(Show),
     Ps(Ps),
-    Set { target: Target, ram: Ram },
+    Set { target: Target, ram: Option<Ram>, thp: Option<thp::Choice> },
 }
 
 fn syntax(what: impl ToString, why: impl ToString, help: &str) -> Failure {
@@ -268,18 +275,21 @@ fn parse_ps(parser: &mut lexopt::Parser) -> Result<Command, Failure> {
 fn parse_set(parser: &mut lexopt::Parser) -> Result<Command, Failure> {
     use lexopt::prelude::*;
     const SEE: &str = "ebb set --help";
-    let (mut target, mut ram) = (None, None);
+    let (mut target, mut ram, mut choice) = (None, None, None);
     while let Some(argument) = parser.next().map_err(|error| parser_failure(error, SEE))? {
         match argument {
             Long("ram") => ram = Some(parse_ram(&parser.value().map_err(|error| parser_failure(error, SEE))?)?),
+            Long("thp") => choice = Some(thp::parse(&parser.value().map_err(|error| parser_failure(error, SEE))?)?),
             Short('h') | Long("help") => return Ok(Command::Print(SET_HELP.to_owned())),
             Value(value) if target.is_none() => target = Some(parse_target(&value, SEE)?),
             other => return Err(parser_failure(other.unexpected(), SEE)),
         }
     }
     let target = target.ok_or_else(|| syntax("ebb set", "no tree given", SEE))?;
-    let ram = ram.ok_or_else(|| syntax("ebb set", "no budget given", SEE))?;
-    Ok(Command::Set { target, ram })
+    if ram.is_none() && choice.is_none() {
+        return Err(syntax("ebb set", "neither a budget nor --thp given", SEE));
+    }
+    Ok(Command::Set { target, ram, thp: choice })
 }
 
 fn parse_doctor(parser: &mut lexopt::Parser) -> Result<Command, Failure> {
@@ -373,6 +383,7 @@ fn parse_run(parser: &mut lexopt::Parser) -> Result<Command, Failure> {
     let failed = |error| parser_failure(error, SEE);
     let mut run = Run {
         ram: Ram::Auto,
+        thp: thp::Choice::Host,
         name: None,
         swap: Vec::new(),
         stats: None,
@@ -384,6 +395,7 @@ fn parse_run(parser: &mut lexopt::Parser) -> Result<Command, Failure> {
     while let Some(argument) = parser.next().map_err(failed)? {
         match argument {
             Long("ram") => run.ram = parse_ram(&parser.value().map_err(failed)?)?,
+            Long("thp") => run.thp = thp::parse(&parser.value().map_err(failed)?)?,
             Long("name") => run.name = Some(parse_name(&parser.value().map_err(failed)?)?),
             Long("swap") => run.swap.push(parse_device("--swap", &parser.value().map_err(failed)?)?),
             Long("stats") => run.stats = Some(parser.value().map_err(failed)?.into()),
@@ -509,11 +521,11 @@ mod tests {
 
     #[test]
     fn set_names_a_tree_and_a_budget() {
-        let command = Command::Set { target: Target::Named("web".into()), ram: Ram::Amount(Amount::Bytes(1 << 30)) };
+        let command = Command::Set { target: Target::Named("web".into()), ram: Some(Ram::Amount(Amount::Bytes(1 << 30))), thp: None };
         assert_eq!(of(&["set", "web", "--ram", "1G"]), Ok(command));
-        assert_eq!(of(&["set", "--ram=auto", "12"]), Ok(Command::Set { target: Target::Of(12), ram: Ram::Auto }));
+        assert_eq!(of(&["set", "--ram=auto", "12"]), Ok(Command::Set { target: Target::Of(12), ram: Some(Ram::Auto), thp: None }));
         assert_eq!(line(&["set", "--ram", "1G"]), "ebb: ebb set: no tree given; see `ebb set --help`");
-        assert_eq!(line(&["set", "web"]), "ebb: ebb set: no budget given; see `ebb set --help`");
+        assert_eq!(line(&["set", "web"]), "ebb: ebb set: neither a budget nor --thp given; see `ebb set --help`");
         assert!(line(&["set", "web", "12", "--ram", "1G"]).starts_with("ebb: 12: unexpected argument; "));
     }
 

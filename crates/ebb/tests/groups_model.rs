@@ -215,9 +215,11 @@ impl Model {
             let is_within = |owner: usize| self.line(owner).contains(&group);
             let (mut most, mut least) = (0, 0);
             for mapping in &self.mappings {
-                for (owner, written) in mapping.owners.iter().zip(&mapping.written) {
+                for (page, owner) in mapping.owners.iter().enumerate() {
                     most += u64::from(is_within(*owner));
-                    least += u64::from(is_within(*owner) && *written);
+                    // A page of zeros is nowhere once it is evicted.
+                    let is_somewhere = mapping.written[page] && mapping.pages.versions[page].1 != 0;
+                    least += u64::from(is_within(*owner) && is_somewhere);
                 }
             }
             let (ram, swap) = (info.ram.current_pages, info.swap.current_pages);

@@ -162,6 +162,7 @@ fn activate(mask: u64, found: Option<Found>, is_running: bool) {
         );
     }
     let space = make_space(&settings, is_running);
+    memory::look_at_thp(space);
     let Ok(block) = thread::alloc() else {
         fail(Line::new().str("ebb: no memory for the first thread; raise the limit on address space (ulimit -v)"));
     };

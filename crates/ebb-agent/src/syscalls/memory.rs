@@ -3,7 +3,7 @@
 use crate::base::calls;
 use crate::base::outcome::Outcome;
 use core::sync::atomic::{AtomicBool, Ordering};
-use ebb::{PAGE, Space, ThreadCtx};
+use ebb::{PAGE, Space, ThreadCtx, Thp};
 use linux_raw_sys::{errno as e, general as g};
 
 const EINVAL: i64 = -(e::EINVAL as i64);
@@ -52,6 +52,20 @@ fn shmat(space: &'static Space, ctx: &ThreadCtx, a: &[u64; 6]) -> i64 {
     }
     // SAFETY: the program's own call; nothing is mapped there any more.
     unsafe { calls::raw_syscall(g::__NR_shmat as u64, a) }
+}
+
+/// Has the engine make as many large folios as the process has not forbidden, by itself or by a process that started it.
+pub fn look_at_thp(space: &Space) {
+    const PR_GET_THP_DISABLE: u64 = 42;
+    /// All but what the program advises, since Linux 6.18.
+    const EXCEPT_ADVISED: i64 = 2;
+    // SAFETY: asks only.
+    let ret = unsafe { calls::raw_syscall(g::__NR_prctl as u64, &[PR_GET_THP_DISABLE, 0, 0, 0, 0, 0]) };
+    space.set_thp_limit(match ret {
+        ..=0 => Thp::Always,
+        _ if ret & EXCEPT_ADVISED != 0 => Thp::Advise,
+        _ => Thp::Never,
+    });
 }
 
 /// Whether the program wants pages merged; see [`merge`].

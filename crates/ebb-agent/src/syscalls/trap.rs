@@ -26,6 +26,7 @@ pub(crate) const AUDIT_ARCH_X86_64: u32 = 0xc000_003e;
 /// Bytes of a system-call instruction.
 const CALL_BYTES: u64 = 2;
 const PR_SET_TSC: u64 = 26;
+const PR_SET_THP_DISABLE: u64 = 41;
 const PR_SET_MEMORY_MERGE: u64 = 67;
 const PR_GET_MEMORY_MERGE: u64 = 68;
 const ARCH_SET_GS: u64 = 0x1001;
@@ -132,6 +133,12 @@ fn about_process(space: &'static Space, b: &ThreadBlock, nr: u32, a: &[u64; 6]) 
         }
         g::__NR_prctl if a[0] as u32 as u64 == PR_SET_MEMORY_MERGE || a[0] as u32 as u64 == PR_GET_MEMORY_MERGE => {
             memory::merge(a)
+        }
+        g::__NR_prctl if a[0] as u32 as u64 == PR_SET_THP_DISABLE => {
+            // SAFETY: the program's own call, which changes no memory.
+            let ret = unsafe { calls::raw_syscall(nr as u64, a) };
+            memory::look_at_thp(space);
+            Done(ret)
         }
         g::__NR_seccomp | g::__NR_prctl if refused::is_load(nr, a) => {
             refused::before_managed_load(nr, a);

@@ -1,9 +1,10 @@
-//! `ebb set`: changes the budget of a running tree.
+//! `ebb set`: changes the budget of a running tree, and which of its memory gets huge pages.
 //!
 //! The budget is a word that the tree's processes read whenever they want memory, so a larger budget takes effect at
 //! once. Under a smaller one they get no more memory, but they would keep what they have until they want more. So they
 //! are asked for it.
 
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use ebb::tree::ages::OfShared;
@@ -19,6 +20,7 @@ use crate::base::sys;
 use crate::base::text::printable;
 use crate::host::budget::Ram;
 use crate::host::budget::{Running, budget};
+use crate::host::thp;
 use crate::running::counters::PAGE_BYTES;
 use crate::running::outside::Table;
 use crate::running::process;
@@ -43,16 +45,26 @@ enum Reached {
     Interrupted(libc::c_int),
 }
 
-/// Sets the budget of the tree that `target` names, and waits until the tree holds no more than that.
-pub fn set(target: &Target, ram: Ram) -> Result<i32, Failure> {
+/// Sets the budget of the tree that `target` names, and waits until the tree holds no more than that. Or says which of its memory
+/// gets huge pages.
+pub fn set(target: &Target, ram: Option<Ram>, thp: Option<thp::Choice>) -> Result<i32, Failure> {
     let tree = trees::find(target)?;
+    if let Some(choice) = thp {
+        let (policy, said) = thp::policy(choice);
+        said.iter().for_each(|said| sys::complain(&format!("ebb: {said}")));
+        tree.counters.page().thp.store(policy as u32, Relaxed);
+    }
+    ram.map_or(Ok(0), |ram| set_budget(&tree, ram))
+}
+
+fn set_budget(tree: &RunningTree, ram: Ram) -> Result<i32, Failure> {
     let held = tree.counters.tree().sum().held.max(0) as u64 * PAGE_BYTES;
     let (bytes, _) = budget(ram, Some(Running { pid: tree.supervisor(), held_bytes: held }))?;
     let of_signals = |error| Failure::ebb("waiting for signals", error, "raise the limit with `ulimit -n 1024`");
     let interrupts = Interrupts::hold().map_err(of_signals)?;
     tree.counters.set_budget(bytes);
     let what = || format!("set {} --ram {}", tree.label(), short_bytes(bytes));
-    match shrink(&tree, &interrupts).map_err(of_signals)? {
+    match shrink(tree, &interrupts).map_err(of_signals)? {
         Reached::Below => Ok(0),
         Reached::Above => Err(Failure::with_status(
             STATUS_ABOVE,
@@ -60,7 +72,7 @@ pub fn set(target: &Target, ram: Ram) -> Result<i32, Failure> {
             format!(
                 "the budget is set, but the tree still holds {} and gives up no more: {}",
                 human_bytes(tree.counters.tree().sum().held.max(0) as u64 * PAGE_BYTES),
-                holders(&tree)
+                holders(tree)
             ),
             format!("continue or end these processes (see `ebb ps {}`), or set a larger budget", tree.label()),
         )),

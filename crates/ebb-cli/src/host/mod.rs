@@ -10,3 +10,4 @@ pub mod limit;
 pub mod probe;
 pub mod sites;
 pub mod spill;
+pub mod thp;

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use crate::host::budget::Ram;
 use crate::host::spill::Device;
+use crate::host::thp::Choice;
 
 /// How much `ebb run` prints.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -18,6 +19,7 @@ pub enum Verbosity {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Run {
     pub ram: Ram,
+    pub thp: Choice,
     /// Name of the tree.
     pub name: Option<String>,
     pub swap: Vec<Device>,

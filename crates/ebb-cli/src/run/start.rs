@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
-use ebb::tree;
+use ebb::{Thp, tree};
 
 use crate::base::end::{self, End};
 use crate::base::failure::{Failure, STATUS_CANNOT_EXECUTE, STATUS_NOT_FOUND};
@@ -22,6 +22,7 @@ use crate::host::checks;
 use crate::host::image::{self, Identity, Image, Obstacle};
 use crate::host::sites;
 use crate::host::spill;
+use crate::host::thp;
 use crate::run::launch::{Environment, Launch, LaunchError};
 use crate::run::lifeline::Lifeline;
 use crate::run::report::{self, Outcome};
@@ -58,6 +59,7 @@ pub fn run(options: &Run, ignored_children: bool) -> Result<i32, Failure> {
         let ([line, keeper], rest) = Lifeline::create().map_err(descriptors_exhausted)?.split();
         let (line, keeper) = (out_of_the_way(&line)?, out_of_the_way(&keeper)?);
         counters.set_budget(plan.ram_bytes);
+        counters.page().thp.store(plan.thp as u32, Relaxed);
         environment.preload(&plan.agent);
         environment.set("EBB_RAM", plan.ram_bytes.to_string().as_bytes());
         environment.set("EBB_SWAP", &plan.swap);
@@ -230,6 +232,7 @@ fn create_stats(path: &Path) -> Result<File, Failure> {
 struct Plan {
     agent: PathBuf,
     ram_bytes: u64,
+    thp: Thp,
     swap: Vec<u8>,
 }
 
@@ -243,17 +246,19 @@ fn prepare(options: &Run) -> Result<Plan, Failure> {
     }
     let swap = spill::plan(&options.swap)?;
     checks::preflight()?;
+    let (thp, said) = thp::policy(options.thp);
     if options.verbosity > Verbosity::Quiet {
-        for warning in &swap.warnings {
+        for warning in said.iter().chain(&swap.warnings) {
             sys::complain(&format!("ebb: {warning}"));
         }
     }
     if options.verbosity == Verbosity::Verbose {
         sys::complain(&format!("ebb: budget {} ({source})", human_bytes(ram_bytes)));
+        sys::complain(&format!("ebb: huge pages {thp:?}").to_lowercase());
         sys::complain(&format!("ebb: swap {}", String::from_utf8_lossy(&swap.devices)));
         sys::complain(&format!("ebb: agent {}", agent.display()));
     }
-    Ok(Plan { agent, ram_bytes, swap: swap.devices })
+    Ok(Plan { agent, ram_bytes, thp, swap: swap.devices })
 }
 
 /// Duplicates the descriptor of `file` to a high number.

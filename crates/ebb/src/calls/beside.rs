@@ -22,7 +22,7 @@ use crate::groups::table::Index;
 use crate::memory::list::List;
 use crate::memory::region::{Attr, Region};
 use crate::memory::table::ADDR_END;
-use crate::pages::books;
+use crate::pages::{books, folio};
 use crate::pages::tally::Tally;
 use crate::protocols::gate::{Held, Inside};
 use crate::protocols::page::State;
@@ -237,6 +237,7 @@ pub(crate) fn drop_hidden(space: &Space, held: &Held, start: usize, end: usize) 
         }
     });
     drop(tally);
+    folio::forget(space, held, start, end);
     if freed_slots >= CLUSTER_SLOTS {
         shrink::release_unused_soon(space, held);
     }

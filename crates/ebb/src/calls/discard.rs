@@ -8,8 +8,9 @@
 use crate::base::PAGE;
 use crate::base::uapi::{self, Errno};
 use crate::calls::mapping;
+use crate::memory::table::UNIT_PAGES;
 use crate::pages::tally::Tally;
-use crate::pages::{books, claims};
+use crate::pages::{books, claims, folio};
 use crate::protocols::gate::Held;
 use crate::protocols::page::State;
 use crate::protocols::primitive::waiting;
@@ -23,7 +24,7 @@ use ebb_slots::CLUSTER_SLOTS;
 use linux_raw_sys::general as g;
 
 /// Most pages that are dropped with one call of the kernel.
-const RUN_MAX: usize = 256;
+const RUN_MAX: usize = UNIT_PAGES;
 
 /// The outcome of one step.
 enum Step {
@@ -173,7 +174,11 @@ impl Call<'_> {
                 word.finish(now);
             }
         }
-        result.map_or_else(Step::Failed, |()| Step::To(first + states.len() * PAGE))
+        let end = first + states.len() * PAGE;
+        result.map_or_else(Step::Failed, |()| {
+            folio::forget(space, held, first, end);
+            Step::To(end)
+        })
     }
 }
 

@@ -55,7 +55,9 @@ impl Space {
             }
             // All of these are hints, and not passed on. The kernel would age pages that it does not see used, merge
             // pages that Ebb moves, or build huge pages behind Ebb's back.
-            g::MADV_COLD | g::MADV_MERGEABLE | g::MADV_UNMERGEABLE | g::MADV_COLLAPSE | g::MADV_HUGEPAGE => 0,
+            g::MADV_COLD | g::MADV_MERGEABLE | g::MADV_UNMERGEABLE | g::MADV_COLLAPSE => 0,
+            // Ebb makes the folios, so the kernel is not told.
+            g::MADV_HUGEPAGE | g::MADV_NOHUGEPAGE => change_attributes(self, ctx, start, end, is_range, a),
             // Kernels before 6.13 answer the same. Programs then fall back to mprotect.
             MADV_GUARD_INSTALL | MADV_GUARD_REMOVE => -(linux_raw_sys::errno::EINVAL as i64),
             // SAFETY: changes no content.
@@ -64,10 +66,13 @@ impl Space {
     }
 }
 
-/// Performs a call that says what fork's child or a core dump has of the range.
+/// Performs a call that says what fork's child or a core dump has of the range, or whether it gets large folios.
 fn change_attributes(space: &Space, ctx: &ThreadCtx, start: usize, end: usize, is_range: bool, a: [u64; 6]) -> i64 {
-    // SAFETY: changes no content.
-    let call = || unsafe { mapping::kernel(g::__NR_madvise, a) };
+    let call = || match a[2] as u32 {
+        g::MADV_HUGEPAGE | g::MADV_NOHUGEPAGE => Ok(0),
+        // SAFETY: changes no content.
+        _ => unsafe { mapping::kernel(g::__NR_madvise, a) },
+    };
     let after = |result, attr| match result {
         // ENOMEM: parts of the range are not mapped. The rest took the advice all the same.
         Ok(_) | Err(Errno::NOMEM) => advised(attr, a[2] as u32),
@@ -95,6 +100,7 @@ fn advised(attr: Attr, advice: u32) -> Attr {
     match advice {
         g::MADV_DONTFORK | g::MADV_DOFORK => attr.with_dontfork(advice == g::MADV_DONTFORK),
         g::MADV_DONTDUMP | g::MADV_DODUMP => attr.with_dontdump(advice == g::MADV_DONTDUMP),
+        g::MADV_HUGEPAGE | g::MADV_NOHUGEPAGE => attr.with_huge(advice == g::MADV_HUGEPAGE),
         _ => attr.with_wipeonfork(advice == g::MADV_WIPEONFORK),
     }
 }

@@ -8,7 +8,7 @@ use crate::groups::table::Index;
 use crate::memory::region::{Attr, Region};
 use crate::memory::table::ADDR_END;
 use crate::pages::tally::Tally;
-use crate::pages::{account, clean, kept, sharing};
+use crate::pages::{account, clean, folio, kept, sharing};
 use crate::places::swapspace::{folio_at, slot_of};
 use crate::protocols::gate::{Exclusive, Held};
 use crate::protocols::page::{State, Tag};
@@ -111,6 +111,7 @@ pub(crate) fn drop_content(space: &Space, exclusive: &Exclusive<'_>, start: usiz
         }
     });
     drop(tally);
+    folio::forget(space, exclusive, start, end);
     if freed_slots >= CLUSTER_SLOTS {
         shrink::release_unused_soon(space, exclusive);
     }

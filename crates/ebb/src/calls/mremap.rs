@@ -14,7 +14,7 @@ use crate::calls::{mapping, requests};
 use crate::memory::list::List;
 use crate::memory::region::{Attr, Region};
 use crate::memory::table::{ADDR_END, BESIDE_BYTES};
-use crate::pages::{account, books, clean, stock};
+use crate::pages::{account, books, clean, folio, stock};
 use crate::protocols::gate::{Exclusive, Held, Inside};
 use crate::protocols::page::Tag;
 use crate::protocols::primitive::yield_now;
@@ -488,6 +488,7 @@ fn register_around(space: &Space, held: &Held, start: usize, end: usize) -> bool
 /// Moves the page states of `len` bytes from `old` to `new`, which belongs to the same group and has no content. The gate is closed, or
 /// both places are hidden.
 fn move_states(space: &Space, old: usize, new: usize, len: usize) {
+    folio::follow(space, old, new, len);
     space.table.for_each_content(old, old + len, |addr, word| {
         let Some(state) = word.claim_content() else { return };
         let to = new + (addr - old);

@@ -11,7 +11,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
 /// Written in `Shared::magic`; changes with the layout.
-pub const MAGIC: u64 = 0x4542_4230_3030_3138;
+pub const MAGIC: u64 = 0x4542_4230_3030_3139;
 
 /// Room for the name of a tree and its NUL.
 pub const NAME_BYTES: usize = 64;
@@ -33,6 +33,8 @@ macro_rules! counters {
             pub tree: tree::Page,
             /// Nanoseconds per cycle of the processor's counter, times 2^20, once the first process has measured it.
             pub ns_per_cycle: AtomicU64,
+            /// Which memory gets folios of 2 MiB: a [`crate::Thp`].
+            pub thp: AtomicU32,
             /// The user's name for the tree: ASCII, NUL-terminated; empty when there is none.
             pub name: [AtomicU64; NAME_BYTES / 8],
             /// 1 once the agent runs in the first program, which may stay too small to be managed.
@@ -89,6 +91,18 @@ counters! {
     read_beside_pages,
     /// Pages brought in for system calls.
     syscall_in_pages,
+    /// First touches that got a folio of 2 MiB.
+    thp_fault_alloc,
+    /// First touches that should have got one, but the kernel had none.
+    thp_fault_fallback,
+    /// Folios of 2 MiB that left the page table whole.
+    thp_unmapped,
+    /// Of these, folios that came back whole before they were stored.
+    thp_returned,
+    /// Folios of 2 MiB that were swapped in whole.
+    thp_swpin,
+    /// Units made of small pages again, because the program has parted a folio, or before a fork.
+    thp_split_page,
     /// Pages that left the page table.
     unmap_pages,
     /// Of these, clean pages: their slots still held the content, so nothing was stored.
@@ -115,6 +129,8 @@ counters! {
     referenced_pages,
     /// Pages stored in the pool.
     out_pool_pages,
+    /// Pages of zeros that left memory: they are nowhere then, and read as zeros.
+    swpout_zero,
     /// Pages that were same-filled, so that storing them cost nothing.
     out_same_pages,
     /// Pages that went to a file instead of the pool: they do not compress, or the pool had no room.

@@ -15,8 +15,9 @@ use crate::device::list::{FILES_MAX, bit, numbers};
 use crate::device::{DEVICES_MAX, NAME_BYTES_MAX, SwapSpec};
 use crate::fork::share;
 use crate::memory::region::Region;
+use crate::memory::table::{ADDR_END, UNIT_BYTES};
 use crate::pages::books::{self, CHILD_PAGES};
-use crate::pages::{sharing, stock};
+use crate::pages::{folio, sharing, stock};
 use crate::protocols::gate::Exclusive;
 use crate::space::Space;
 use crate::space::config::InitError;
@@ -46,6 +47,7 @@ impl Space {
         let child = self.swap.devices.lives().begin_child(&exclusive);
         self.swap.devices.all(&exclusive).for_each(|(_, file)| file.adopt(&exclusive, child));
         complete_fork_room(self, &exclusive, ctx);
+        split_folios(self, &exclusive);
         let reserved = self.tree().reserve_child();
         let shared = reserved.map_or(0, |child| share::share_pages(self, &exclusive, child));
         // Only now that the child's pages are granted: meanwhile the tree's sum is too high rather than too low.
@@ -63,6 +65,7 @@ impl Space {
     /// work in what happens to be left. Takes as long as reclaim does, so call it before taking any lock.
     pub fn make_fork_room(&self, ctx: &ThreadCtx) {
         self.tree().reap_sometimes();
+        split_folios_beside(self, ctx);
         books::open_books(self);
         let (limit, charged) = (self.budget.limit(), self.budget.charged());
         if !self.kernel.can_protect() || self.tree().is_alone() {
@@ -85,6 +88,35 @@ impl Space {
         if !charge_fork_room(self, ctx, own) && reclaim::try_direct_reclaim(self, ctx, own, FORK_WAIT_NS) {
             charge_fork_room(self, ctx, own);
         }
+    }
+}
+
+/// Splits the large folios that are mapped, because a page of one that both sides have cannot go alone: to drop it would give
+/// nothing back. It takes long, so most of it is done before the gate is closed. Outside the gate.
+fn split_folios_beside(space: &Space, ctx: &ThreadCtx) {
+    let mut at = 0;
+    while space.places.folios.have_been() && at < ADDR_END {
+        let inside = space.threads.enter(ctx);
+        at = match space.regions.first_in(&inside, at, ADDR_END) {
+            Some(region) => {
+                let start = region.start.max(at);
+                let end = region.end.min(space.table.unit_start(start) + UNIT_BYTES);
+                folio::split_all(space, &inside, start, end);
+                end
+            }
+            None => ADDR_END,
+        };
+        drop(inside);
+    }
+}
+
+/// Splits the last of them.
+fn split_folios(space: &Space, exclusive: &Exclusive<'_>) {
+    if space.places.folios.have_been() {
+        for region in space.regions.all(exclusive) {
+            folio::split_all(space, exclusive, region.start, region.end);
+        }
+        space.places.folios.reset(exclusive);
     }
 }
 

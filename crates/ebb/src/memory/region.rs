@@ -72,6 +72,8 @@ impl Attr {
     const FROM_FILE: u16 = 256;
     const CHANGING: u16 = 512;
     const HIDDEN: u16 = 1024;
+    const HUGE_ADVISED: u16 = 2048;
+    const HUGE_REFUSED: u16 = 4096;
 
     /// All attributes, for reports.
     pub fn bits(self) -> u16 {
@@ -122,6 +124,22 @@ impl Attr {
     /// These attributes, left out of core dumps or not.
     pub fn with_dontdump(self, on: bool) -> Self {
         Self(if on { self.0 | Self::DONTDUMP } else { self.0 & !Self::DONTDUMP })
+    }
+
+    /// These attributes, for memory that the program wants to have large folios, or not to have them.
+    pub fn with_huge(self, is_wanted: bool) -> Self {
+        let bits = self.0 & !(Self::HUGE_ADVISED | Self::HUGE_REFUSED);
+        Self(bits | if is_wanted { Self::HUGE_ADVISED } else { Self::HUGE_REFUSED })
+    }
+
+    /// True for memory that the program wants to have large folios.
+    pub fn is_huge_advised(self) -> bool {
+        self.0 & Self::HUGE_ADVISED != 0
+    }
+
+    /// True for memory that the program wants to have small pages only.
+    pub fn is_huge_refused(self) -> bool {
+        self.0 & Self::HUGE_REFUSED != 0
     }
 
     /// These attributes, for pages that stay in memory from now on: see [`crate::pages::drivers`].

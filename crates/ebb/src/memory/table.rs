@@ -96,6 +96,8 @@ pub struct Unit {
     pub lent: AtomicU32,
     /// When the kernel first refused to move a page of the unit, as [`crate::base::clock::stamp`]; 0 for never.
     pub refused: AtomicU32,
+    /// What is known of the unit as a folio, see [`crate::pages::folio`].
+    pub folio: AtomicU32,
 }
 
 impl Unit {

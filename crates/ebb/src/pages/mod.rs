@@ -6,6 +6,7 @@ pub(crate) mod claims;
 pub(crate) mod clean;
 pub(crate) mod drivers;
 pub(crate) mod exclusive;
+pub(crate) mod folio;
 pub(crate) mod in_use;
 pub(crate) mod kept;
 pub(crate) mod sharing;

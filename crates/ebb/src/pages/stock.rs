@@ -24,8 +24,8 @@
 use crate::base::uapi::uffd::UffdError;
 use crate::base::{PAGE, clock, uapi};
 use crate::counters::stats;
-use crate::memory::table::UNIT_BYTES;
-use crate::pages::{account, sharing};
+use crate::memory::table::{UNIT_BYTES, UNIT_PAGES};
+use crate::pages::{account, folio, sharing};
 use crate::places::frames::{BUNDLE_BYTES, Closed, Frames, Placed, RUN_MAX, RUN_MIN};
 use crate::places::staging::{BUNDLE_FRAMES, BUNDLES, Part};
 use crate::places::work::RunBuffers;
@@ -75,7 +75,8 @@ impl Drop for NewFrames<'_> {
 
 /// True if the stock has frames for a run.
 pub(crate) fn has_stock(space: &Space) -> bool {
-    space.budget.stocked() >= RUN_MIN && !space.budget.is_stock_too_large()
+    let kept = space.places.folios.nr_kept() * UNIT_PAGES;
+    space.budget.stocked() >= kept + RUN_MIN && !space.budget.is_stock_too_large()
 }
 
 /// Whether the page at `addr`, seen in `state`, begins a run of pages that can be moved in: from frames of the stock, or, if
@@ -96,7 +97,11 @@ pub(crate) fn may_move_in(space: &Space, addr: usize, state: State, window: usiz
 /// True if there are frames for a run of pages in that state, and MOVE costs less than COPY.
 pub(crate) fn has_frames_for(space: &Space, state: State) -> bool {
     let has_frames = match state.tag() {
-        Tag::Staged => !space.places.staging.is_shared(state.payload() as u32),
+        Tag::Staged => {
+            let frame = state.payload() as u32;
+            // To take a part out of a huge page would split that.
+            !space.places.staging.is_shared(frame) && !space.places.staging.is_whole(frame)
+        }
         Tag::Swapped => has_stock(space) && RunBuffers::are_allowed(space.budget.expected()),
         _ => has_stock(space),
     };
@@ -175,9 +180,12 @@ pub(crate) fn shrink_stock(space: &Space, ctx: &ThreadCtx) -> bool {
     }
     let inside = space.threads.enter(ctx);
     let mut freed = if are_too_many { runs.trim(share, &space.budget) + works.trim(share, &space.budget) } else { 0 };
-    if let Some(frames) = take_frames(space, RUN_MAX) {
-        drop_frames(space, frames);
-        freed += frames.n;
+    match take_frames(space, RUN_MAX) {
+        Some(frames) => {
+            drop_frames(space, frames);
+            freed += frames.n;
+        }
+        None => freed += folio::drop_kept(space),
     }
     drop(inside);
     freed > 0
@@ -201,17 +209,15 @@ pub(crate) fn empty_stock(space: &Space, exclusive: &Exclusive<'_>) {
     while let Some(frames) = take_frames(space, RUN_MAX) {
         drop_frames(space, frames);
     }
+    while folio::drop_kept(space) > 0 {}
     space.places.staging.keep_no_more(exclusive);
 }
 
 /// Pages by which the stock may grow.
 fn stock_room(space: &Space) -> usize {
     let demand = space.places.stock.demand.load(Relaxed);
-    let is_closed = space.places.stock.closers.load(Relaxed) > 0 || space.places.stock.is_over.load(SeqCst);
-    let [asked, refused] =
-        [&space.places.stock.asked, &space.places.stock.refused].map(|at| clock::ms_since(at.load(Relaxed)));
-    let is_of_use = demand > 0 && asked <= DEMAND_MS && (refused > REFUSED_MS || clock::is_forbidden());
-    if !is_of_use || is_closed || space.places.staging.is_scarce() {
+    let is_of_use = demand > 0 && clock::ms_since(space.places.stock.asked.load(Relaxed)) <= DEMAND_MS;
+    if !is_of_use || is_closed(space) || space.places.staging.is_scarce() {
         return 0;
     }
     let most = space.budget.stock_max().min(demand as usize + BUNDLE_FRAMES - 1);
@@ -221,6 +227,19 @@ fn stock_room(space: &Space) -> usize {
     } else {
         most.min(RUN_MAX.saturating_sub(space.budget.stocked()))
     }
+}
+
+/// Pages of folios by which the stock may grow.
+fn folio_room(space: &Space) -> usize {
+    if is_closed(space) || space.places.staging.is_scarce() { 0 } else { space.budget.stock_max() }
+}
+
+/// True while nothing may be stocked.
+fn is_closed(space: &Space) -> bool {
+    let refused = clock::ms_since(space.places.stock.refused.load(Relaxed));
+    space.places.stock.closers.load(Relaxed) > 0
+        || space.places.stock.is_over.load(SeqCst)
+        || refused <= REFUSED_MS && !clock::is_forbidden()
 }
 
 /// True if the unit at `unit` may have pages that the kernel still reads, by a reference from before they were managed, or
@@ -234,6 +253,9 @@ pub(crate) fn may_be_lent(space: &Space, unit: usize) -> bool {
 pub(crate) fn release_part(space: &Space, part: Part) -> usize {
     let frames = space.places.staging.frames_of(part);
     sharing::break_frames(space, frames.start, frames.map(|frame| space.places.staging.addr(frame)));
+    if space.places.staging.is_whole_part(part) {
+        return folio::release(space, part, folio_room(space));
+    }
     let (room, mut stocked) = (stock_room(space), 0);
     let mut new = NewFrames { space, run: Frames { first: 0, n: 0 } };
     let freed = space.places.staging.release(part, |first| {
@@ -327,6 +349,13 @@ pub(crate) fn validate_stock(space: &Space, _exclusive: &Exclusive<'_>) -> Resul
         let is_empty = |frame| space.places.staging.owner(frame).load(Relaxed) == 0;
         bad |= !all.clone().all(|frame| is_empty(frame) && uapi::is_mapped(space.places.staging.addr(frame)));
         bad |= frames.n < RUN_MIN || space.places.staging.is_shared(frames.first);
+    });
+    space.places.folios.for_each_kept(|block| {
+        let first = space.places.staging.frame(block, 0);
+        pages += UNIT_PAGES;
+        let is_empty = |frame| space.places.staging.owner(frame).load(Relaxed) == 0;
+        bad |= !(first..first + UNIT_PAGES as u32).all(is_empty) || space.places.staging.is_shared(first);
+        bad |= !uapi::are_resident(space.places.staging.addr(first), UNIT_PAGES);
     });
     if pages != space.budget.stocked() || space.places.staging.staged() + pages > space.places.staging.held() {
         return Err("the stock differs from its count");

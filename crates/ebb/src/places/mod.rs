@@ -1,6 +1,7 @@
 //! Where pages are that are not mapped: staging, the stock of frames, and the swap space with its pool. Also the
 //! buffers to work in.
 
+pub(crate) mod folios;
 pub(crate) mod frames;
 pub(crate) mod inconsistency;
 pub(crate) mod poolmem;
@@ -10,8 +11,9 @@ pub(crate) mod ways;
 pub(crate) mod work;
 
 use crate::base::uapi::Errno;
+use folios::Folios;
 use frames::Stock;
-use staging::Staging;
+use staging::{BUNDLES, Staging};
 use ways::Ways;
 use work::{RunBuffers, WorkBuffers};
 
@@ -19,6 +21,7 @@ use work::{RunBuffers, WorkBuffers};
 pub struct Places {
     pub(crate) staging: Staging,
     pub(crate) stock: Stock,
+    pub(crate) folios: Folios,
     /// What a page costs by each way in, in this process.
     pub(crate) ways: Ways,
     pub(crate) work: WorkBuffers,
@@ -30,6 +33,7 @@ impl Places {
     pub fn new(staging: Staging) -> Result<Self, Errno> {
         Ok(Self {
             stock: Stock::new(staging.nr_bundles())?,
+            folios: Folios::new(staging.nr_bundles() / BUNDLES)?,
             ways: Ways::default(),
             staging,
             work: WorkBuffers::new()?,

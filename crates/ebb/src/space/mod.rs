@@ -23,6 +23,7 @@ use crate::groups::table::Groups;
 use crate::memory::region::Regions;
 use crate::memory::table::PageTable;
 use crate::places::Places;
+use crate::places::folios::Thp;
 use crate::places::swapspace::SwapSpace;
 use crate::space::background::Background;
 use crate::threads::Threads;
@@ -136,6 +137,26 @@ impl Space {
         if self.kernel.force().strict {
             self.fatal(text);
         }
+    }
+
+    /// Sets which memory of the tree gets folios of 2 MiB from now on. What has one keeps it.
+    pub fn set_thp(&self, policy: Thp) {
+        self.stats.thp.store(policy as u32, Relaxed);
+    }
+
+    /// Which memory of this process gets folios of 2 MiB.
+    pub fn thp(&self) -> Thp {
+        let force = self.kernel.force();
+        match Thp::of(self.stats.thp.load(Relaxed)) {
+            _ if force.no_folios => Thp::Never,
+            _ if force.always_folios => self.places.folios.limit(),
+            policy => policy.min(self.places.folios.limit()),
+        }
+    }
+
+    /// Sets which memory of this process gets folios of 2 MiB at most, whatever the tree's policy is.
+    pub fn set_thp_limit(&self, limit: Thp) {
+        self.places.folios.set_limit(limit);
     }
 
     /// Stops the reuse of frames: from now on, no frame is written for another page. After some system calls have

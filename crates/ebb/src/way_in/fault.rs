@@ -4,6 +4,7 @@ use crate::base::events::{self, Ahead, Kind};
 use crate::base::{PAGE, clock};
 use crate::counters::stats;
 use crate::memory::region::Region;
+use crate::memory::table::{UNIT_BYTES, UNIT_PAGES};
 use crate::pages::clean::{self, OPEN_MAX};
 use crate::pages::{books, stock};
 use crate::places::frames::{RUN_MAX, RUN_MIN};
@@ -14,6 +15,7 @@ use crate::threads::ctx::{ThreadCtx, WINDOW_MAX};
 use crate::way_in::charged::{self, Brought, Charge};
 use crate::way_in::readahead::{self, Limits};
 use crate::way_in::swapin::{In, Want};
+use crate::way_in::whole::{self, Folio};
 use crate::way_in::{prefetch, spurious, window};
 use crate::way_out::{filter, group_reclaim, reclaim};
 
@@ -204,6 +206,28 @@ fn came_in(
     charged::slow_down(space, ctx, region.group, n)
 }
 
+/// Does the work outside the gate that follows when a folio came in for a fault on `page`. Returns the cycles for which a group
+/// delayed the thread.
+fn folio_came_in(space: &Space, ctx: &ThreadCtx, page: usize, write: bool, came: Folio) -> u64 {
+    space.budget.count_fault();
+    events::record(Kind::Fault, page, 1, came.tag as u64 | (write as u64) << 8);
+    match came.tag {
+        Tag::None => stats::add(&space.stats.faults_first_touch, 1),
+        Tag::Staged => stats::add(&space.stats.faults_soft, 1),
+        // It was counted by where its first page was.
+        _ => {}
+    }
+    let window = if came.is_walk { readahead::window_max(space) as u32 } else { 0 };
+    let start = space.table.unit_start(page);
+    window::note_window(space, start, UNIT_PAGES, window);
+    if came.tag == Tag::Swapped {
+        let limits = Limits { end: came.end, group: came.group, write };
+        readahead::ask_ahead(space, ctx, page, start + UNIT_BYTES, limits);
+    }
+    rest_beside(space, ctx);
+    charged::slow_down(space, ctx, came.group, UNIT_PAGES)
+}
+
 /// Starts the work that a fault leaves for later, in the background where that is possible.
 fn rest_beside(space: &Space, ctx: &ThreadCtx) {
     space.background.kick_if(space, reclaim::has_background_work(space));
@@ -225,6 +249,10 @@ fn wait_for(space: &Space, ctx: &ThreadCtx, page: usize, write: bool, plan: &Pla
 fn serve(space: &Space, ctx: &ThreadCtx, addr: usize, write: bool) -> (Fault, u64) {
     let page = addr & !(PAGE - 1);
     let tag = space.table.word(page).map_or(Tag::None, |word| word.load().tag());
+    if let Some(came) = whole::bring(space, ctx, page, tag, write) {
+        let delayed = folio_came_in(space, ctx, page, write, came);
+        return (Fault::Resolved, delayed);
+    }
     let next_window = window::window(space, ctx, page, tag == Tag::Swapped);
     let mut around = if tag == Tag::None && next_window == 0 { window::window_around(space, page) } else { 1 };
     let (mut reclaimed, mut tries_move, mut was_hidden) = (0, true, false);

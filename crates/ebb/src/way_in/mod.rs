@@ -8,4 +8,5 @@ pub(crate) mod readahead;
 pub(crate) mod spurious;
 pub(crate) mod swapin;
 pub(crate) mod willneed;
+pub(crate) mod whole;
 pub(crate) mod window;

@@ -3,6 +3,7 @@
 use crate::base::PAGE;
 use crate::counters::stats;
 use crate::groups::table::Index;
+use crate::memory::table::{UNIT_BYTES, UNIT_PAGES};
 use crate::pages::in_use::{self, PIN_PAGES_MIN};
 use crate::pages::{books, clean, sharing, stock};
 use crate::places::frames::RUN_MAX;
@@ -14,6 +15,7 @@ use crate::space::Space;
 use crate::threads::ctx::{ThreadCtx, WINDOW_MAX};
 use crate::way_in::charged::{self, Brought, Charge};
 use crate::way_in::swapin::{In, Want};
+use crate::way_in::whole;
 use crate::way_out::{group_reclaim, reclaim};
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -213,6 +215,12 @@ impl Space {
         while place.at < end {
             let pages = (end - place.at) / PAGE;
             let seen = self.table.word(place.at).map(|word| word.load()).filter(|_| place.at != no_move);
+            if let Some(came) = seen.and_then(|state| whole::bring(self, ctx, place.at, state.tag(), true)) {
+                let _ = charged::slow_down(self, ctx, came.group, UNIT_PAGES);
+                stats::add(&self.stats.syscall_in_pages, UNIT_PAGES as u64);
+                place.at = end.min(self.table.unit_start(place.at) + UNIT_BYTES);
+                continue;
+            }
             let may_move = seen.is_some_and(|state| stock::may_move_in(self, place.at, state, pages));
             let by_move = may_move && seen.is_some_and(|state| stock::has_frames_for(self, state));
             let want = if by_move { 0 } else { pages.min(WINDOW_MAX) };

@@ -5,7 +5,7 @@
 //! So a range ends where room is short, in the budget or in a group.
 
 use crate::base::{PAGE, clock};
-use crate::memory::table::UNIT_BYTES;
+use crate::memory::table::{UNIT_BYTES, UNIT_PAGES};
 use crate::pages::stock;
 use crate::places::frames::RUN_MAX;
 use crate::protocols::gate::Held;
@@ -14,6 +14,7 @@ use crate::space::Space;
 use crate::threads::ctx::{ThreadCtx, WINDOW_MAX};
 use crate::threads::strides::Rows;
 use crate::way_in::charged::{self, Brought, Charge};
+use crate::way_in::whole;
 use crate::way_in::swapin::{In, Want};
 use core::ops::Range;
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
@@ -48,6 +49,10 @@ pub(crate) fn bring_range(space: &Space, ctx: &ThreadCtx, start: usize, end: usi
         };
         if is_short {
             return Came { stopped: true, ..all };
+        }
+        if whole::bring_ahead(space, ctx, all.end, write) {
+            all = Came { end: all.end + UNIT_BYTES, pages: all.pages + UNIT_PAGES, stopped: false };
+            continue;
         }
         let moved = bring_next(space, ctx, all.end, end, write, true);
         let Some(came) = moved.or_else(|| bring_next(space, ctx, all.end, end, write, false)) else {

@@ -77,7 +77,7 @@ pub(crate) fn bring_rest(
 
 /// Asks the background thread for the pages after a whole window of a walk, which goes from `page` to `front`. Outside the
 /// gate.
-fn ask_ahead(space: &Space, ctx: &ThreadCtx, page: usize, front: usize, limits: Limits) {
+pub(crate) fn ask_ahead(space: &Space, ctx: &ThreadCtx, page: usize, front: usize, limits: Limits) {
     let (walker, ahead) = (&ctx.walker, &space.background.read_ahead);
     let from = walker.walk_to(page);
     walker.moved(from, front);

@@ -19,6 +19,7 @@ use crate::protocols::gate::Held;
 use crate::protocols::page::{PageWord, State, Tag};
 use crate::space::Space;
 use crate::threads::ctx::{ThreadCtx, WINDOW_MAX};
+use core::ops::Range;
 use core::sync::atomic::Ordering::Relaxed;
 use ebb_slots::Locked;
 
@@ -187,19 +188,9 @@ fn soft_fault(space: &Space, addr: usize, word: PageWord<'_>, state: State, want
     if by_move {
         stats::add(&space.stats.move_refused, error.is_some() as u64);
         stats::add(&space.stats.moved_in_pages, mapped as u64);
-        sharing::break_frames(space, frame, (0..mapped).map(|i| space.places.staging.addr(frame + i as u32)));
-        space.places.staging.frames_taken(frame, mapped as u32);
     }
     if mapped > 0 {
-        account::count_present(space, addr, mapped);
-        if !group.is_root() {
-            space.groups.force(group, Cost::STAGED.times(mapped as i64).taken());
-        }
-        stats::add(&space.stats.staged_back_pages, mapped as u64);
-        space.eviction.add_needed_again(mapped as u64);
-        if let Some(unit) = space.table.unit(addr) {
-            unit.returned.fetch_add(mapped as u32, Relaxed);
-        }
+        settle_staged(space, addr, frame, mapped, group, by_move);
     }
     let present = |i: usize| State::PRESENT.with_referenced(i < used);
     finish_run(space, addr, n, |i| if i < mapped { present(i) } else { State::staged(frame + i as u32) });
@@ -207,6 +198,23 @@ fn soft_fault(space: &Space, addr: usize, word: PageWord<'_>, state: State, want
         space.places.staging.put_frame(frame + i as u32);
     }
     outcome_of(by_move, mapped, error)
+}
+
+/// Counts `n` pages from `addr` on that came back from their frames, from `frame` on. Before the claims on them end.
+pub(crate) fn settle_staged(space: &Space, addr: usize, frame: u32, n: usize, group: Index, by_move: bool) {
+    if by_move {
+        sharing::break_frames(space, frame, (0..n).map(|i| space.places.staging.addr(frame + i as u32)));
+        space.places.staging.frames_taken(frame, n as u32);
+    }
+    account::count_present(space, addr, n);
+    if !group.is_root() {
+        space.groups.force(group, Cost::STAGED.times(n as i64).taken());
+    }
+    stats::add(&space.stats.staged_back_pages, n as u64);
+    space.eviction.add_needed_again(n as u64);
+    if let Some(unit) = space.table.unit(addr) {
+        unit.returned.fetch_add(n as u32, Relaxed);
+    }
 }
 
 /// The outcome where MOVE may have failed because it cannot move to these pages.
@@ -323,7 +331,7 @@ fn swap_in<const N: usize>(
     let [bounce, spare] = unsafe { &mut *ctx.bounce.get() };
     let mut buffers = Buffers { wide, bounce: &mut bounce.0, spare: &mut spare.0 };
     let mut were = [NOT_LOCKED; N];
-    let (locked, failure) = lock_slots(space, addr, entries, &mut were);
+    let (locked, failure) = lock_slots(space, addr, entries, &mut were, true);
     let loaded = load(space, held, &entries[..locked], failure, &mut buffers);
     for i in loaded.n..locked {
         space.swap.unclaim(held, slot_of(entries[i]), were[i]);
@@ -350,14 +358,20 @@ fn swap_in<const N: usize>(
 }
 
 /// Locks the slots of claimed pages, from the first on, and notes their earlier states in `were`. Returns how many it locked,
-/// and the error if it could not lock the first.
-fn lock_slots(space: &Space, addr: usize, entries: &[State], were: &mut [Locked]) -> (usize, Option<LoadError>) {
+/// and the error if it could not lock the first. `waits` for the first if another thread has it.
+fn lock_slots(
+    space: &Space,
+    addr: usize,
+    entries: &[State],
+    were: &mut [Locked],
+    waits: bool,
+) -> (usize, Option<LoadError>) {
     for (i, entry) in entries.iter().enumerate() {
         let (slot, folio) = (slot_of(*entry), folio_at(addr + i * PAGE));
         // Wait for the first slot only. A thread that has slots locked waits for no other slot: two pages may share a slot, and
         // two runs of pages may have the same slots in different orders. So the run ends before a slot that is taken.
         let was = match i {
-            0 => match space.swap.claim(slot, folio) {
+            0 if waits => match space.swap.claim(slot, folio) {
                 Ok(was) => Some(was),
                 Err(e) => return (0, Some(e)),
             },
@@ -409,6 +423,95 @@ fn load(
         loaded.n += 1;
     }
     loaded
+}
+
+/// The outcome of loading a whole unit.
+pub(crate) struct AllLoaded {
+    /// Pages that have no slot, or whose slots are locked, from the first on.
+    pub locked: usize,
+    /// Pages that are loaded.
+    pub n: usize,
+    source: Source,
+}
+
+/// The pages of `entries` from `at` on that have slots, or have none, like the first of them.
+fn run_of_a_kind(entries: &[State], at: usize) -> Range<usize> {
+    let tag = entries[at].tag();
+    at..at + entries[at..].iter().take_while(|entry| entry.tag() == tag).count()
+}
+
+/// Locks the slots of the claimed pages of the unit at `start`, and loads their content into `pages`. Pages without a slot are zeros. If
+/// that does not work for all of them, the caller unlocks those that are locked.
+pub(crate) fn load_all(
+    space: &Space,
+    held: &Held,
+    ctx: &ThreadCtx,
+    start: usize,
+    entries: &[State],
+    were: &mut [Locked],
+    pages: &mut [u8],
+) -> AllLoaded {
+    // SAFETY: the context's bounce pages belong to the calling thread.
+    let [bounce, spare] = unsafe { &mut *ctx.bounce.get() };
+    let mut all = AllLoaded { locked: 0, n: 0, source: Source::Same };
+    while all.n < entries.len() {
+        let run = run_of_a_kind(entries, all.n);
+        let out = &mut pages[run.start * PAGE..run.end * PAGE];
+        if entries[run.start].tag() != Tag::Swapped {
+            out.fill(0);
+            (all.locked, all.n) = (run.end, run.end);
+            continue;
+        }
+        let slots = (&entries[run.clone()], &mut were[run.clone()]);
+        // Only the first slot of all may be waited for.
+        let (locked, failure) = lock_slots(space, start + run.start * PAGE, slots.0, slots.1, run.start == 0);
+        all.locked = run.start + locked;
+        if all.locked < run.end {
+            return all;
+        }
+        // What cannot be read is reported by the fault that finds it alone.
+        let mut buffers = Buffers { wide: Some(out), bounce: &mut bounce.0, spare: &mut spare.0 };
+        let Loaded { n, source, .. } = load(space, held, &entries[run.clone()], failure, &mut buffers);
+        if run.start == 0 {
+            all.source = source;
+        }
+        all.n = run.start + n;
+        if all.n < run.end {
+            return all;
+        }
+    }
+    all
+}
+
+/// Ends the locks on the slots of a unit, of which the first `mapped` pages are in one folio now.
+#[expect(clippy::too_many_arguments, reason = "as for `settle`")]
+pub(crate) fn settle_all(
+    space: &Space,
+    held: &Held,
+    start: usize,
+    want: &Want,
+    loaded: &AllLoaded,
+    entries: &[State],
+    were: &[Locked],
+    mapped: usize,
+) {
+    let mut at = 0;
+    while at < entries.len() {
+        let run = run_of_a_kind(entries, at);
+        let (addr, n) = (start + run.start * PAGE, run.len());
+        let mapped = mapped.clamp(run.start, run.end) - run.start;
+        if entries[at].tag() == Tag::Swapped {
+            let loaded = Loaded { n, source: loaded.source, from_file: false, failure: None };
+            // One page was waited for.
+            let want = Want { ahead: want.ahead || at > 0, ..*want };
+            settle(space, held, addr, &want, &loaded, &entries[run.clone()], &were[run.clone()], mapped, |_| false);
+        } else if mapped > 0 {
+            account::count_content(space, addr, mapped);
+            account::count_present(space, addr, mapped);
+            stats::add(&space.stats.first_touch_pages, mapped as u64);
+        }
+        at = run.end;
+    }
 }
 
 /// Maps the pages that were loaded.

@@ -13,3 +13,4 @@ pub(crate) mod shrink;
 pub(crate) mod swapout;
 pub(crate) mod sweep;
 pub(crate) mod unmap;
+pub(crate) mod whole;

@@ -165,7 +165,7 @@ fn reclaim_until(space: &Space, ctx: &ThreadCtx, n: usize, or_stock: bool, until
 /// be held at a fork.
 fn has_stocked_frames(space: &Space, ctx: &ThreadCtx) -> bool {
     let inside = space.threads.enter(ctx);
-    let has_frames = space.places.stock.has_frames();
+    let has_frames = space.places.stock.has_frames() || space.places.folios.nr_kept() > 0;
     drop(inside);
     has_frames
 }

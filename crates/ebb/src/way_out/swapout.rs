@@ -17,6 +17,7 @@ use crate::space::Space;
 use crate::threads::ctx::ThreadCtx;
 use core::cell::Cell;
 use core::sync::atomic::Ordering::Relaxed;
+use ebb_pool::codec;
 use ebb_slots::{Entry, Slot};
 
 /// Pages stored inside the gate at a time: few enough that no thread waits long to close it.
@@ -99,6 +100,9 @@ pub(crate) fn release_vacated(space: &Space, ctx: &ThreadCtx) -> usize {
             // A drained part has nothing to wait for.
             if space.places.staging.is_drained(part) {
                 freed += stock::release_part(space, part);
+            } else if space.places.staging.is_whole_part(part) {
+                // To drop a part of a huge page gives nothing back.
+                space.places.staging.requeue(part);
             } else {
                 let first = space.places.staging.frames_of(part).start;
                 let pages = space.places.staging.vacate(part, |ranges| {
@@ -176,7 +180,7 @@ fn swap_out(
     for slot in &slots[nr_wanted..nr_slots] {
         space.swap.unalloc(*slot);
     }
-    let all = Cell::new(nr_slots == occupied);
+    let (all, nr_zero) = (Cell::new(nr_slots == occupied), Cell::new(0));
     let is_claimed = [const { Cell::new(false) }; STEP];
     // Each page is claimed when its turn comes: who wants one of the others finds it free, even while this thread has lost its
     // processor.
@@ -187,13 +191,20 @@ fn swap_out(
         if state.tag() != Tag::Staged || state.payload() as u32 != frame || !word.try_claim(state) {
             return Taken::Gone;
         }
+        let at = space.places.staging.addr(frame);
+        // SAFETY: the page is staged and claimed, so its frame is mapped and nobody writes to it.
+        if codec::same_filled(unsafe { &*(at as *const [u8; PAGE]) }) == Some(0) {
+            end_zero(space, held, addr, frame);
+            nr_zero.set(nr_zero.get() + 1);
+            return Taken::Gone;
+        }
         if !tally::charge_swap_at(space, held, addr) {
             let is_back = put_back(space, held, addr, frame);
             all.set(all.get() && is_back);
             return Taken::Gone;
         }
         is_claimed[i].set(true);
-        Taken::At(space.places.staging.addr(frame))
+        Taken::At(at)
     };
     let reclaim = |slot, at| clean::reclaim_cache_only(space, held, slot, at);
     let writer = Writer { held, shard: ctx.shard(), reclaim: &reclaim };
@@ -213,7 +224,21 @@ fn swap_out(
             }
         }
     });
-    (stored, all.get())
+    if nr_zero.get() > 0 {
+        stats::add(&space.stats.swpout_zero, nr_zero.get() as u64);
+    }
+    (stored + nr_zero.get(), all.get())
+}
+
+/// Ends the swap-out of a claimed page of zeros: it is as if nobody had touched it yet, and needs no slot.
+fn end_zero(space: &Space, held: &Held, addr: usize, frame: u32) {
+    events::record(Kind::Stored, addr, 1, 0);
+    space.groups.force(tally::owner(space, held, addr), Cost::of(State::staged(frame)).taken());
+    account::uncount_content(space, addr, 1);
+    if let Some(word) = space.table.word(addr) {
+        word.finish(State::NONE);
+    }
+    space.places.staging.put_frame(frame);
 }
 
 /// Maps the claimed page at `addr` again with the content of `frame`, and ends the claim. False if that failed and the page

@@ -25,6 +25,7 @@ use crate::threads::ctx::ThreadCtx;
 use crate::way_out::in_place;
 use crate::way_out::unmap::Only;
 use crate::way_out::unmap::{self, Claimed, Leaves, Scope};
+use crate::way_out::whole::{self, Claim};
 use core::sync::atomic::Ordering::Relaxed;
 /// After this many sweeps that found nothing but pages used since the last sweep, such pages are taken too. Each of these
 /// sweeps looks at all of a unit.
@@ -52,7 +53,17 @@ fn sweep(space: &Space, held: &Held, ctx: &ThreadCtx, unit: usize, scope: Scope,
     }
     let saved = &mut work.saved;
     saved.fill(NOT_CLAIMED);
-    let Claimed { present, referenced, end } = unmap::claim_unit(space, held, unit, scope, saved);
+    let whole = match space.table.unit(unit) {
+        Some(at) => whole::claim(space, held, unit, at, scope, saved),
+        None => Claim::Parted,
+    };
+    let unit_end = unit + UNIT_PAGES * PAGE;
+    let Claimed { present, referenced, end } = match whole {
+        Claim::All => Claimed { present: UNIT_PAGES, referenced: 0, end: unit_end },
+        Claim::InUse => Claimed { present: 0, referenced: UNIT_PAGES as u64, end: unit_end },
+        Claim::Parted => unmap::claim_unit(space, held, unit, scope, saved),
+    };
+    let is_whole = matches!(whole, Claim::All);
     stats::add(&space.stats.referenced_pages, referenced);
     if present == 0 {
         unmap::unclaim(space, unit, 0, UNIT_PAGES, saved);
@@ -60,17 +71,23 @@ fn sweep(space: &Space, held: &Held, ctx: &ThreadCtx, unit: usize, scope: Scope,
     }
     // The claims come first, then the look at the pins, see `protocols::pin`.
     fence(ModelOrdering::SeqCst);
-    in_use::for_each_used(space, unit, unit + UNIT_PAGES * PAGE, |start, end| {
+    let mut is_used = false;
+    in_use::for_each_used(space, unit, unit_end, |start, end| {
+        is_used = true;
         unmap::unclaim(space, unit, (start - unit) / PAGE, (end - unit).div_ceil(PAGE), saved);
     });
+    if is_whole && is_used {
+        unmap::unclaim(space, unit, 0, UNIT_PAGES, saved);
+        return (Look::Spared, end);
+    }
     let has_clean = space.table.unit(unit).is_some_and(|u| u.clean.load(Relaxed) > 0);
     let dropped = if has_clean { clean::drop_clean(space, held, unit, saved, NOT_CLAIMED) } else { 0 };
     let evicts_in_place =
-        scope.range.is_none() && !is_move_only && !events::is_filtering() && in_place::evicts_in_place(space, unit);
+        scope.range.is_none() && !is_whole && !is_move_only && !events::is_filtering() && in_place::evicts_in_place(space, unit);
     let in_place = if evicts_in_place { in_place::evict_in_place(space, held, ctx, unit, work) } else { 0 };
     let saved = &mut work.saved;
     let block = if saved.iter().any(|raw| claims::is_present(*raw)) { space.places.staging.take() } else { None };
-    let staged = block.map_or(0, |block| unmap::stage(space, held, unit, block, saved));
+    let staged = block.map_or(0, |block| unmap::stage(space, held, unit, block, is_whole, saved));
     let swept = dropped + in_place + staged;
     if scope.only.is_none() && scope.range.is_none() {
         space.eviction.add_evicted(swept as u64);

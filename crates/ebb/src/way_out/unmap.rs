@@ -12,7 +12,7 @@ use crate::pages::account;
 use crate::pages::claims::{self, NOT_CLAIMED};
 use crate::pages::drivers::{self, PINNED_SKIP};
 use crate::pages::tally::Tally;
-use crate::pages::{kept, sharing, stock};
+use crate::pages::{folio, kept, sharing, stock};
 use crate::places::staging::{BUNDLE_FRAMES, BUNDLES};
 use crate::protocols::gate::Held;
 use crate::protocols::page::{State, Tag};
@@ -44,7 +44,7 @@ pub(crate) struct Scope {
 
 /// Sweeps take the marks of referenced pages of a unit no more often than this, so a page that was used stays at least as long.
 /// Under pressure a small process is swept a hundred times a second, and would lose the buffers with which it answers requests.
-const REFERENCED_MS: u64 = 100;
+pub(crate) const REFERENCED_MS: u64 = 100;
 
 /// The limits of a sweep or a swap-out for a group.
 #[derive(Clone, Copy)]
@@ -93,7 +93,20 @@ pub(crate) struct Segment {
 }
 
 /// Unmaps the claimed present pages of the unit into `block`. Returns how many went; if none did, `block` is given back.
-pub(crate) fn stage(space: &Space, held: &Held, unit: usize, block: u32, saved: &mut [u64; UNIT_PAGES]) -> usize {
+///
+/// With `is_whole` all pages of the unit are claimed, and may be one folio.
+pub(crate) fn stage(
+    space: &Space,
+    held: &Held,
+    unit: usize,
+    block: u32,
+    is_whole: bool,
+    saved: &mut [u64; UNIT_PAGES],
+) -> usize {
+    if is_whole {
+        // The kernel moves a huge page only to where it has no page table. It frees that of a range that is dropped as a whole.
+        space.places.staging.drop_frames(space.places.staging.frame(block, 0), UNIT_PAGES);
+    }
     let mut filled = [0u32; BUNDLES];
     let (mut at, mut refused) = (0, 0);
     let is_move_only = drivers::is_move_only(space, unit);
@@ -126,7 +139,13 @@ pub(crate) fn stage(space: &Space, held: &Held, unit: usize, block: u32, saved: 
         space.places.staging.give_back_unused(block);
         return 0;
     }
-    space.places.staging.fill(block, &filled);
+    if is_whole && swept == UNIT_PAGES {
+        space.places.staging.fill_whole(block);
+        space.table.unit(unit).iter().for_each(|unit| folio::note_out(unit));
+        stats::add(&space.stats.thp_unmapped, 1);
+    } else {
+        space.places.staging.fill(block, &filled);
+    }
     if stock::may_be_lent(space, unit) {
         space.places.staging.keep_none(block);
     }

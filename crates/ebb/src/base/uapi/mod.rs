@@ -710,9 +710,9 @@ pub fn is_resident(at: usize) -> Option<bool> {
     (result == 0).then_some(byte & 1 != 0)
 }
 
-/// True when all of the `n` pages from `at` on, at most 64, are in memory for sure.
+/// True when all of the `n` pages from `at` on, at most 512, are in memory for sure.
 pub fn are_resident(at: usize, n: usize) -> bool {
-    let mut bytes = [0u8; 64];
+    let mut bytes = [0u8; 512];
     assert!(n <= bytes.len());
     // SAFETY: the kernel writes one byte for each page.
     let result =

@@ -19,6 +19,7 @@
 //! * Only the thread that has taken a part out of the queue drops memory of it.
 //! * No sweep fills a frame of a part again before the whole block is free.
 //! * A frame's memory is charged from the sweep until it is dropped, or mapped as a page's.
+//! * A block that was filled by one folio is a single part, and gives its memory back as a whole.
 
 mod vacating;
 
@@ -52,6 +53,8 @@ struct Block {
     /// The bundles, a bit each, that must not be kept: some of their counted frames may be missing, shared with another
     /// process, or still read by the kernel. `u32::MAX` if all of the block may be shared.
     unfit: AtomicU32,
+    /// 1 while the block's memory may be one huge page. It is dropped as a whole, because a part of it would give no memory back.
+    is_whole: AtomicU32,
 }
 
 /// Neighbouring bundles of a block, as the queue holds them: the block, the first bundle, the number of bundles.
@@ -232,6 +235,43 @@ impl Staging {
         self.staged.fetch_add(filled.iter().map(|n| *n as u64).sum(), Ordering::Relaxed);
     }
 
+    /// Notes that one folio fills `block`. Call it before any page's state names a frame of the block.
+    pub fn fill_whole(&self, block: u32) {
+        self.fill(block, &[BUNDLE_FRAMES as u32; BUNDLES]);
+        self.block(block).is_whole.store(1, Ordering::Relaxed);
+    }
+
+    /// True if the block of this frame was filled by one folio, and has not been free since.
+    pub fn is_whole(&self, frame: u32) -> bool {
+        self.block(frame / UNIT_PAGES as u32).is_whole.load(Ordering::Relaxed) != 0
+    }
+
+    /// True if the part is a block that was filled by one folio.
+    pub fn is_whole_part(&self, part: Part) -> bool {
+        self.block(part.block()).is_whole.load(Ordering::Relaxed) != 0
+    }
+
+    /// Releases a drained block that was filled by one folio; returns how many pages that freed. If all of it has memory and `keep`
+    /// takes it, nothing is dropped.
+    pub fn release_whole(&self, part: Part, keep: impl FnOnce(u32) -> bool) -> usize {
+        let (b, block) = (self.block(part.block()), part.block());
+        let is_full = b.filled.iter().all(|n| n.load(Ordering::Relaxed) as usize == BUNDLE_FRAMES);
+        if is_full && b.unfit.load(Ordering::Relaxed) == 0 {
+            // Counted first, because another thread may use the frames up at once.
+            b.parts_left.fetch_add(BUNDLES as u32, Ordering::Relaxed);
+            if keep(block) {
+                self.end_part(block);
+                return 0;
+            }
+            b.parts_left.fetch_sub(BUNDLES as u32, Ordering::Relaxed);
+        }
+        self.drop_frames(self.frame(block, 0), UNIT_PAGES);
+        let freed = b.filled.iter().map(|n| n.swap(0, Ordering::Relaxed)).sum::<u32>();
+        self.held.fetch_sub(freed as u64, Ordering::Relaxed);
+        self.end_part(block);
+        freed as usize
+    }
+
     /// Keeps all frames of a block, which a sweep has just filled, out of the stock.
     pub fn keep_none(&self, block: u32) {
         self.block(block).unfit.store((1 << BUNDLES) - 1, Ordering::Relaxed);
@@ -241,6 +281,7 @@ impl Staging {
     fn hold(&self, block: u32, filled: &[u32; BUNDLES]) {
         let b = self.block(block);
         b.unfit.store(0, Ordering::Relaxed);
+        b.is_whole.store(0, Ordering::Relaxed);
         for (to, n) in b.filled.iter().zip(filled) {
             to.store(*n, Ordering::Relaxed);
         }
@@ -256,7 +297,7 @@ impl Staging {
         for (i, n) in b.filled.iter().enumerate() {
             let n = n.load(Ordering::Relaxed);
             // When a part has enough pages, the next bundle that has any begins a new part.
-            if nr_parts == 0 || (pages >= PART_PAGES_MIN && n > 0) {
+            if nr_parts == 0 || (pages >= PART_PAGES_MIN && n > 0 && b.is_whole.load(Ordering::Relaxed) == 0) {
                 firsts[nr_parts] = i;
                 nr_parts += 1;
                 pages = 0;

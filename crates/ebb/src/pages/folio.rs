@@ -1,0 +1,295 @@
+//! Large folios: a unit of 2 MiB whose memory is one huge page.
+//!
+//! A program has fewer faults and misses in the TLB with huge pages, and one MOVE takes such a page out, or brings it back, for the
+//! price of a single small one. So a unit can come in whole, go to staging whole, and come back from there whole. Its 512 state
+//! words stay what they are: whoever maps or unmaps a folio has claimed all of them.
+//!
+//! The kernel makes no huge page of managed memory by itself, because that is MADV_NOHUGEPAGE. Ebb has it make them elsewhere, and
+//! moves them in.
+//!
+//! What is known of a unit is a hint, because the kernel parts the mapping of a huge page as it likes (mprotect, fork). But a unit
+//! that may have a part of a huge page is marked. To drop a part of a huge page gives no memory back before all of it is gone.
+//! So a marked unit goes out as a whole, or is *split* first: the kernel turns the huge page into small ones. That takes
+//! half a millisecond, so it is for pages that the program itself has parted.
+//!
+//! The kernel splits a huge page to swap a part of it out, too, and delays that as long as it can (*THP swap: delay splitting*).
+
+use crate::base::{PAGE, uapi};
+use crate::counters::stats;
+use crate::memory::region::{Attr, Region};
+use crate::memory::table::{UNIT_BYTES, UNIT_PAGES, Unit};
+use crate::pages::claims::NOT_CLAIMED;
+use crate::places::folios::{New, Thp};
+use crate::places::staging::Part;
+use crate::protocols::gate::Held;
+use crate::protocols::page::{PageWord, State, Tag};
+use crate::space::Space;
+use core::sync::atomic::Ordering::Relaxed;
+use linux_raw_sys::general as g;
+
+/// In [`Unit::folio`]: what is mapped in the unit may belong to a huge page.
+const MAPPED: u32 = 1;
+/// The unit went out whole when it last went out.
+const WENT_WHOLE: u32 = 2;
+
+/// One part in so many of what a process may expect is enough for a folio.
+const SHARE: usize = 64;
+
+/// True if what is mapped in the unit may belong to a huge page.
+pub(crate) fn is_mapped(unit: &Unit) -> bool {
+    unit.folio.load(Relaxed) & MAPPED != 0
+}
+
+/// True if the unit went out whole when it last went out.
+pub(crate) fn went_whole(unit: &Unit) -> bool {
+    unit.folio.load(Relaxed) & WENT_WHOLE != 0
+}
+
+/// Marks a unit whose memory is one huge page now, or a unit that got a part of one. Before any claim on its pages ends.
+pub(crate) fn mark(space: &Space, unit: &Unit) {
+    space.places.folios.note();
+    unit.folio.fetch_or(MAPPED, Relaxed);
+}
+
+/// Notes that the caller, who has claimed all pages of the unit, has unmapped all of it at once.
+pub(crate) fn note_out(unit: &Unit) {
+    unit.folio.store(WENT_WHOLE, Relaxed);
+}
+
+/// Notes that the unit has nothing in common with a huge page any more.
+pub(crate) fn unmark(unit: &Unit) {
+    unit.folio.store(0, Relaxed);
+}
+
+
+/// True if memory with these attributes is to have folios.
+pub(crate) fn is_wanted(space: &Space, attr: Attr) -> bool {
+    match space.thp() {
+        Thp::Never => false,
+        Thp::Advise => attr.is_huge_advised(),
+        Thp::Always => !attr.is_huge_refused(),
+    }
+}
+
+/// True if all of the unit at `start` is in the region, and may be one folio that Ebb moves.
+pub(crate) fn may_be_whole(space: &Space, region: &Region, start: usize) -> bool {
+    region.has(start, start + UNIT_BYTES)
+        && region.attr.is_plain()
+        && !region.attr.is_kept()
+        && !region.attr.is_changing()
+        && space.kernel.can_move()
+}
+
+/// Claims all pages of the unit at `start`, if each is in a state that it is `meant` to be in. Saves the states. If one is not, or
+/// another thread has it, no page is claimed.
+pub(crate) fn claim_unit(
+    space: &Space,
+    start: usize,
+    saved: &mut [u64; UNIT_PAGES],
+    is_meant: impl Fn(usize, State) -> bool,
+) -> bool {
+    for i in 0..UNIT_PAGES {
+        let claimed = space.table.word(start + i * PAGE).and_then(|word| {
+            let state = word.load();
+            (is_meant(i, state) && word.try_claim(state)).then_some(state)
+        });
+        match claimed {
+            Some(state) => saved[i] = state.to_raw(),
+            None => {
+                finish(space, start, i, |page| State::from_raw(saved[page]));
+                saved[..i].fill(NOT_CLAIMED);
+                return false;
+            }
+        }
+    }
+    true
+}
+
+/// Ends the claims on the first `n` pages of the unit at `start`.
+pub(crate) fn finish(space: &Space, start: usize, n: usize, state: impl Fn(usize) -> State) {
+    for i in 0..n {
+        if let Some(word) = space.table.word(start + i * PAGE) {
+            word.finish(state(i));
+        }
+    }
+}
+
+/// The state words of the unit at `start`.
+pub(crate) fn words(space: &Space, start: usize) -> impl Iterator<Item = PageWord<'_>> {
+    (start..start + UNIT_BYTES).step_by(PAGE).filter_map(|at| space.table.word(at))
+}
+
+/// The states of the pages of the unit at `start`.
+pub(crate) fn states(space: &Space, start: usize) -> impl Iterator<Item = State> {
+    words(space, start).map(|word| word.load())
+}
+
+/// The memory of a folio that is about to come in.
+pub(crate) enum Memory<'a> {
+    /// New, of zeros. It is not charged.
+    New(New<'a>),
+    /// Kept frames of this block, with any content. They are charged.
+    Kept(u32),
+}
+
+impl Memory<'_> {
+    /// Where the folio is.
+    pub(crate) fn addr(&self, space: &Space) -> usize {
+        match self {
+            Self::New(new) => new.addr(),
+            Self::Kept(block) => space.places.staging.addr(space.places.staging.frame(*block, 0)),
+        }
+    }
+
+    /// Fills it with zeros.
+    pub(crate) fn clear(&self, space: &Space) {
+        if let Self::Kept(_) = self {
+            // SAFETY: the frames belong to this thread, and are mapped for writing.
+            unsafe { core::ptr::write_bytes(self.addr(space) as *mut u8, 0, UNIT_BYTES) };
+        }
+    }
+
+    /// Moves the folio to the unit at `start`, all of whose pages the caller has claimed, and none of which is mapped. Returns how
+    /// many pages are mapped: all but for a kernel that is short of memory.
+    pub(crate) fn place(self, space: &Space, start: usize) -> usize {
+        let moved = match space.uffd().move_resident(start, self.addr(space), UNIT_BYTES) {
+            Ok(()) => UNIT_PAGES,
+            Err((bytes, _)) => {
+                stats::add(&space.stats.move_refused, 1);
+                bytes / PAGE
+            }
+        };
+        match self {
+            Self::New(new) if moved == UNIT_PAGES => new.moved(),
+            Self::New(_) => {}
+            Self::Kept(block) => {
+                let first = space.places.staging.frame(block, 0);
+                space.places.staging.frames_left(first, moved as u32);
+                if moved < UNIT_PAGES {
+                    space.places.staging.drop_kept(first + moved as u32, (UNIT_PAGES - moved) as u32);
+                    space.budget.uncharge(UNIT_PAGES - moved);
+                }
+            }
+        }
+        moved
+    }
+
+    /// Gives it back unused.
+    pub(crate) fn put_back(self, space: &Space) {
+        if let Self::Kept(block) = self {
+            space.budget.add_stocked(UNIT_PAGES as i64);
+            space.places.folios.keep(block);
+        }
+    }
+}
+
+/// Takes a kept folio. Inside the gate.
+pub(crate) fn take_kept(space: &Space) -> Option<Memory<'static>> {
+    if space.budget.is_stock_too_large() {
+        return None;
+    }
+    let block = space.places.folios.take_kept()?;
+    space.budget.add_stocked(-(UNIT_PAGES as i64));
+    Some(Memory::Kept(block))
+}
+
+/// Drops a kept folio. Returns how many pages that frees. Inside the gate.
+pub(crate) fn drop_kept(space: &Space) -> usize {
+    let Some(block) = space.places.folios.take_kept() else { return 0 };
+    space.budget.add_stocked(-(UNIT_PAGES as i64));
+    let first = space.places.staging.frame(block, 0);
+    space.places.staging.drop_kept(first, UNIT_PAGES as u32);
+    space.budget.uncharge(UNIT_PAGES);
+    UNIT_PAGES
+}
+
+/// Releases a drained block that one folio filled. Keeps it if there is a use for it. Returns how many pages that gained. Inside the
+/// gate.
+pub(crate) fn release(space: &Space, part: Part, room: usize) -> usize {
+    let keeps = room >= UNIT_PAGES && space.places.folios.is_wanted();
+    let mut kept = 0;
+    let freed = space.places.staging.release_whole(part, |block| {
+        // Nobody may look into a frame that the kernel has lost.
+        let first = space.places.staging.addr(space.places.staging.frame(block, 0));
+        let is_kept = keeps && uapi::are_resident(first, UNIT_PAGES);
+        if is_kept {
+            kept = UNIT_PAGES;
+            space.places.folios.meet_demand();
+            space.budget.add_stocked(UNIT_PAGES as i64);
+            space.places.folios.keep(block);
+        }
+        is_kept
+    });
+    space.budget.uncharge(freed);
+    freed + kept
+}
+
+/// Makes small pages of what may be a huge page in the unit at `start`, or a part of one, so that each of them can go alone.
+///
+/// The kernel splits a huge page if one of its pages is said to be cold (madvise). It says nothing of whether it did; it does not
+/// while another process has the page, or for a moment while it moves the page itself. What is left of such a page holds more
+/// memory than its pages until they are gone.
+pub(crate) fn split(space: &Space, held: &Held, start: usize) {
+    let Some(unit) = space.table.unit(start).filter(|unit| is_mapped(unit)) else { return };
+    unmark(unit);
+    let is_present = |at: &usize| {
+        let state = space.table.word(*at).map_or(State::NONE, |word| word.load());
+        state.tag() == Tag::Present || state.tag() == Tag::Busy
+    };
+    let mut pages = (start..start + UNIT_BYTES).step_by(PAGE).filter(is_present);
+    let Some(first) = pages.next() else { return };
+    // Where a mapping moved to another offset, the unit has parts of two huge pages.
+    for at in [Some(first), pages.last()].into_iter().flatten() {
+        if space.regions.find_any(held, at).is_some() {
+            let _ = uapi::madvise(at, PAGE, g::MADV_COLD);
+        }
+    }
+    stats::add(&space.stats.thp_split_page, 1);
+}
+
+/// Calls `f` with the start of each unit of the range whose memory may be a huge page, or have a part of one.
+fn for_each_mapped(space: &Space, start: usize, end: usize, mut f: impl FnMut(usize, &Unit)) {
+    if !space.places.folios.have_been() {
+        return;
+    }
+    let mut at = start;
+    while at < end {
+        let (unit, next) = space.table.used_unit(at);
+        if let Some(unit) = unit.filter(|unit| is_mapped(unit)) {
+            f(space.table.unit_start(at), unit);
+        }
+        at = next;
+    }
+}
+
+/// Notes that the memory of the range is gone. Splits the huge pages of which it had a part only.
+pub(crate) fn forget(space: &Space, held: &Held, start: usize, end: usize) {
+    for_each_mapped(space, start, end, |at, unit| {
+        if start <= at && at + UNIT_BYTES <= end {
+            unmark(unit);
+        } else {
+            split(space, held, at);
+        }
+    });
+}
+
+/// Splits the huge pages of the range.
+pub(crate) fn split_all(space: &Space, held: &Held, start: usize, end: usize) {
+    for_each_mapped(space, start, end, |at, _| split(space, held, at));
+}
+
+/// Notes that the memory of the `len` bytes at `old` is at `new` now. Before anything is known of it there.
+pub(crate) fn follow(space: &Space, old: usize, new: usize, len: usize) {
+    for_each_mapped(space, old, old + len, |at, _| {
+        let (first, end) = (at.max(old), (at + UNIT_BYTES).min(old + len));
+        for page in [first, end - PAGE] {
+            space.table.unit(new + (page - old)).iter().for_each(|unit| mark(space, unit));
+        }
+    });
+}
+
+/// True if the process may expect enough of the budget for folios.
+pub(crate) fn fit(space: &Space) -> bool {
+    let share = if space.kernel.force().always_folios { 8 } else { SHARE };
+    space.budget.expected() >= share * UNIT_PAGES
+}

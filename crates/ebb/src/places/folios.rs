@@ -1,0 +1,215 @@
+//! Where folios of 2 MiB come from: the kept frames of one that went out whole, or a nursery, where the kernel makes a new one.
+//!
+//! In memory that is registered the kernel makes no page by itself, so it makes huge pages in the nursery, which is not. From there
+//! they are moved to where they belong.
+
+use crate::base::PAGE;
+use crate::base::clock;
+use crate::base::ring::Ring;
+use crate::base::uapi::{self, Errno};
+use crate::memory::table::UNIT_BYTES;
+use crate::protocols::gate::Exclusive;
+use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
+use linux_raw_sys::general as g;
+
+/// Folios that may be in the nursery at once: one for each thread that makes one.
+const NURSERY: usize = 32;
+/// For so long no folio is asked of the kernel after it had none.
+const REFUSED_MS: u64 = 100;
+/// Most folios of demand that are remembered, and for how long.
+const DEMAND_MAX: i64 = 8;
+const DEMAND_MS: u64 = 50;
+
+/// Which memory gets folios, as the kernel's `transparent_hugepage/enabled` has it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[repr(u32)]
+pub enum Thp {
+    /// None.
+    Never,
+    /// Memory for which the program asks (MADV_HUGEPAGE).
+    Advise,
+    /// All but what the program excepts (MADV_NOHUGEPAGE).
+    Always,
+}
+
+impl Thp {
+    /// From its number.
+    pub fn of(bits: u32) -> Self {
+        match bits {
+            0 => Self::Never,
+            1 => Self::Advise,
+            _ => Self::Always,
+        }
+    }
+}
+
+/// The folios of a space.
+pub struct Folios {
+    /// A [`Thp`]: what this process gets at most. It may have said so, or the kernel has no huge pages.
+    limit: AtomicU32,
+    nursery: usize,
+    /// Places of the nursery in use, a bit each.
+    used: AtomicU32,
+    /// When the kernel last had no folio, as [`clock::stamp`], and a low bit that says that it ever had none.
+    refused: AtomicU64,
+    /// Blocks of staging whose frames are one folio that no page needs.
+    kept: Ring,
+    nr_kept: AtomicI64,
+    /// Folios that came in, less those that were kept; and when one last came in, as [`clock::stamp`].
+    demand: AtomicI64,
+    asked: AtomicU32,
+    have_been: AtomicBool,
+}
+
+/// A new folio in the nursery, all zeros. Its place is given back when this ends.
+pub(crate) struct New<'a> {
+    folios: &'a Folios,
+    place: u32,
+    /// Set once the folio has been moved away.
+    is_gone: bool,
+}
+
+impl New<'_> {
+    /// Where it is.
+    pub(crate) fn addr(&self) -> usize {
+        self.folios.place(self.place)
+    }
+
+    /// Notes that all of the folio has been moved to where it belongs.
+    pub(crate) fn moved(mut self) {
+        self.is_gone = true;
+    }
+}
+
+impl Drop for New<'_> {
+    fn drop(&mut self) {
+        if !self.is_gone {
+            let dropped = uapi::madvise(self.addr(), UNIT_BYTES, g::MADV_DONTNEED);
+            assert!(dropped.is_ok(), "the kernel drops Ebb's own memory");
+        }
+        self.folios.used.fetch_and(!(1 << self.place), Ordering::Release);
+    }
+}
+
+impl Folios {
+    /// No folios yet, and room to keep `blocks` of them.
+    pub fn new(blocks: usize) -> Result<Self, Errno> {
+        let nursery = uapi::reserve_aligned(NURSERY * UNIT_BYTES, UNIT_BYTES)? as usize;
+        let is_possible = uapi::madvise(nursery, NURSERY * UNIT_BYTES, g::MADV_HUGEPAGE).is_ok();
+        Ok(Self {
+            limit: AtomicU32::new(if is_possible { Thp::Always } else { Thp::Never } as u32),
+            nursery,
+            used: AtomicU32::new(0),
+            refused: AtomicU64::new(0),
+            kept: Ring::new(blocks)?,
+            nr_kept: AtomicI64::new(0),
+            demand: AtomicI64::new(0),
+            asked: AtomicU32::new(0),
+            have_been: AtomicBool::new(false),
+        })
+    }
+
+    /// What this process gets at most, whatever its tree may have.
+    pub fn limit(&self) -> Thp {
+        Thp::of(self.limit.load(Ordering::Relaxed))
+    }
+
+    /// Sets what this process gets at most. Nothing where the kernel has no huge pages, or makes none for this process.
+    pub fn set_limit(&self, limit: Thp) {
+        let is_possible = uapi::madvise(self.nursery, NURSERY * UNIT_BYTES, g::MADV_HUGEPAGE).is_ok();
+        self.limit.store(if is_possible { limit } else { Thp::Never } as u32, Ordering::Relaxed);
+    }
+
+    fn place(&self, place: u32) -> usize {
+        self.nursery + place as usize * UNIT_BYTES
+    }
+
+    /// Has the kernel make a folio of zeros. None if it has none now.
+    pub(crate) fn make(&self) -> Option<New<'_>> {
+        let refused = self.refused.load(Ordering::Relaxed);
+        if refused & 1 << 32 != 0 && clock::ms_since(refused as u32) < REFUSED_MS {
+            return None;
+        }
+        let place = self.take_place()?;
+        let new = New { folios: self, place, is_gone: false };
+        // SAFETY: the place is this thread's, mapped for reading and writing.
+        unsafe { (new.addr() as *mut u8).write_volatile(0) };
+        // Of a small page only the first is there.
+        if uapi::is_mapped(new.addr() + UNIT_BYTES - PAGE) {
+            return Some(new);
+        }
+        self.refused.store(1 << 32 | u64::from(clock::stamp()), Ordering::Relaxed);
+        None
+    }
+
+    fn take_place(&self) -> Option<u32> {
+        let mut used = self.used.load(Ordering::Relaxed);
+        while used != u32::MAX {
+            let place = used.trailing_ones();
+            match self.used.compare_exchange_weak(used, used | 1 << place, Ordering::Acquire, Ordering::Relaxed) {
+                Ok(_) => return Some(place),
+                Err(now) => used = now,
+            }
+        }
+        None
+    }
+
+    /// Notes that a folio came in, for which a kept one was of use whether there was one or not.
+    pub(crate) fn note_demand(&self) {
+        self.asked.store(clock::stamp(), Ordering::Relaxed);
+        if self.demand.load(Ordering::Relaxed) < DEMAND_MAX {
+            self.demand.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// True if a folio that is about to be dropped should be kept.
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.demand.load(Ordering::Relaxed) > 0 && clock::ms_since(self.asked.load(Ordering::Relaxed)) <= DEMAND_MS
+    }
+
+    /// Keeps a block of staging, to be used first.
+    pub(crate) fn keep(&self, block: u32) {
+        self.nr_kept.fetch_add(1, Ordering::Relaxed);
+        let pushed = self.kept.push_first(block.into());
+        assert!(pushed, "there are no more kept folios than blocks");
+    }
+
+    /// Notes that a kept folio meets demand.
+    pub(crate) fn meet_demand(&self) {
+        self.demand.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Takes a kept block.
+    pub(crate) fn take_kept(&self) -> Option<u32> {
+        let block = self.kept.pop()?;
+        self.nr_kept.fetch_sub(1, Ordering::Relaxed);
+        Some(block as u32)
+    }
+
+    /// How many folios are kept, about.
+    pub(crate) fn nr_kept(&self) -> usize {
+        self.nr_kept.load(Ordering::Relaxed).max(0) as usize
+    }
+
+    /// Calls `f` with each kept block.
+    pub(crate) fn for_each_kept(&self, mut f: impl FnMut(u32)) {
+        self.kept.for_each(|block| f(block as u32));
+    }
+
+    /// Notes that there is a folio.
+    pub(crate) fn note(&self) {
+        if !self.have_been() {
+            self.have_been.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// False if there has never been a folio in this process.
+    pub(crate) fn have_been(&self) -> bool {
+        self.have_been.load(Ordering::Relaxed)
+    }
+
+    /// Before fork: all folios have been split. Nobody is at work in the nursery.
+    pub(crate) fn reset(&self, _exclusive: &Exclusive<'_>) {
+        self.have_been.store(false, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,341 @@
+//! Brings a unit in whole, as one folio of 2 MiB: at its first touch, from staging, or from swap.
+//!
+//! Whatever stands in the way, the page comes in alone or with some of its neighbours instead.
+
+use crate::base::PAGE;
+use crate::base::events::{self, Kind};
+use crate::base::uapi::{self, uffd::UffdError};
+use crate::counters::stats;
+use crate::groups::cost::Cost;
+use crate::groups::table::Index;
+use crate::memory::region::Region;
+use crate::memory::table::{UNIT_BYTES, UNIT_PAGES};
+use crate::pages::folio::{self, Memory};
+use crate::pages::account;
+use crate::places::folios::Thp;
+use crate::places::swapspace::{NOT_LOCKED, slot_of};
+use crate::protocols::gate::Held;
+use crate::protocols::page::{State, Tag};
+use crate::space::Space;
+use crate::threads::ctx::ThreadCtx;
+use crate::way_in::charged::{self, Charge};
+use crate::way_in::swapin::{self, Want};
+use crate::way_out::reclaim;
+use core::sync::atomic::Ordering::Relaxed;
+use linux_raw_sys::general as g;
+
+/// Most steps of reclaim that a walk makes for a folio.
+const STEPS: usize = 16;
+
+/// Pages with content that make it worth while to bring a unit in whole. The others are zeros.
+const USED_MIN: usize = UNIT_PAGES / 2;
+
+/// What a fault is about.
+#[derive(Clone, Copy)]
+struct Touch<'a> {
+    space: &'a Space,
+    ctx: &'a ThreadCtx,
+    page: usize,
+    /// Start of the page's unit.
+    start: usize,
+    write: bool,
+}
+
+/// A folio that came in.
+pub(crate) struct Folio {
+    /// Where it was.
+    pub tag: Tag,
+    /// Its region's group and end.
+    pub group: Index,
+    pub end: usize,
+    /// A walk goes on behind it, as far as one can tell.
+    pub is_walk: bool,
+}
+
+/// Brings in all of the unit of `page`, seen with tag `tag`, if it is to be a folio. None if only some of it can come in. Outside the
+/// gate.
+pub(crate) fn bring(space: &Space, ctx: &ThreadCtx, page: usize, tag: Tag, write: bool) -> Option<Folio> {
+    if space.thp() == Thp::Never && tag == Tag::None || events::is_filtering() {
+        return None;
+    }
+    let touch = Touch { space, ctx, page, start: space.table.unit_start(page), write };
+    match tag {
+        Tag::None => first_touch(touch),
+        Tag::Staged => from_staging(touch),
+        Tag::Swapped if is_walk(touch) => from_swap(touch, false),
+        _ => None,
+    }
+}
+
+/// True if the walk that `page` is a step of began before its unit, at whose start it is.
+fn is_walk(touch: Touch<'_>) -> bool {
+    touch.page == touch.start
+        && touch
+            .space
+            .table
+            .unit(touch.start.wrapping_sub(PAGE))
+            .is_some_and(|before| before.next.load(Relaxed) as usize == UNIT_PAGES && before.window.load(Relaxed) > 1)
+}
+
+/// The region of a unit that may be whole, and should be.
+fn region_of(touch: Touch<'_>, held: &Held) -> Option<Region> {
+    let space = touch.space;
+    let region = space.regions.find(held, touch.page)?;
+    (folio::may_be_whole(space, &region, touch.start) && folio::is_wanted(space, region.attr)).then_some(region)
+}
+
+fn first_touch(touch: Touch<'_>) -> Option<Folio> {
+    let Touch { space, ctx, start, .. } = touch;
+    let is_walk = is_walk(touch);
+    let is_empty = space.table.unit(start).is_some_and(|unit| unit.content.load(Relaxed) == 0);
+    if !is_empty || !folio::fit(space) || !is_walk && !space.budget.has_plenty() {
+        return None;
+    }
+    // Before anything is charged for it.
+    let inside = space.threads.enter(ctx);
+    let Region { group, end, .. } = region_of(touch, &inside)?;
+    let folio = Folio { tag: Tag::None, group, end, is_walk: is_walk || touch.page == start };
+    let came = folio::take_kept(space).map(|memory| place_zeros(touch, &inside, memory));
+    drop(inside);
+    if let Some(came) = came {
+        return came.then_some(folio);
+    }
+    if !make_room(touch, is_walk) {
+        return None;
+    }
+    let inside = space.threads.enter(ctx);
+    let mut charge = Charge::take(space, ctx, &inside);
+    let memory = space.places.folios.make().map(Memory::New);
+    if memory.is_none() {
+        stats::add(&space.stats.thp_fault_fallback, 1);
+    }
+    let came = memory.is_some_and(|memory| place_zeros(touch, &inside, memory));
+    if came {
+        charge.spend(UNIT_PAGES);
+    }
+    charge.end();
+    drop(inside);
+    came.then_some(folio)
+}
+
+/// Charges a folio. For a walk, reclaims first if need be. Outside the gate.
+fn make_room(touch: Touch<'_>, is_walk: bool) -> bool {
+    let Touch { space, ctx, .. } = touch;
+    for _ in 0..if is_walk { STEPS } else { 1 } {
+        if space.budget.make_room(UNIT_PAGES) && charged::charge_ahead(space, ctx, UNIT_PAGES) {
+            return true;
+        }
+        space.places.folios.note_demand();
+        if !is_walk || !reclaim::reclaim_step(space, ctx) {
+            return false;
+        }
+    }
+    false
+}
+
+/// Maps a folio of zeros. Gives the memory back if the unit is not as it should be.
+fn place_zeros(touch: Touch<'_>, held: &Held, memory: Memory<'_>) -> bool {
+    let Touch { space, start, .. } = touch;
+    let Some(region) = region_of(touch, held).filter(|region| may_charge(space, region.group)) else {
+        memory.put_back(space);
+        return false;
+    };
+    let mut saved = [0; UNIT_PAGES];
+    let is_mine = folio::claim_unit(space, start, &mut saved, |_, state| state == State::NONE);
+    // The kernel moves a huge page only to where it has no page table. It frees that of a range that is dropped as a whole.
+    if !is_mine || uapi::madvise(start, UNIT_BYTES, g::MADV_DONTNEED).is_err() {
+        if is_mine {
+            folio::finish(space, start, UNIT_PAGES, |_| State::NONE);
+        }
+        space.groups.force(region.group, Cost::RAM.times(UNIT_PAGES as i64).taken());
+        memory.put_back(space);
+        return false;
+    }
+    memory.clear(space);
+    let mapped = memory.place(space, start);
+    if mapped < UNIT_PAGES {
+        space.groups.force(region.group, Cost::RAM.times((UNIT_PAGES - mapped) as i64).taken());
+    }
+    if mapped > 0 {
+        account::count_content(space, start, mapped);
+        account::count_present(space, start, mapped);
+        stats::add(&space.stats.first_touch_pages, mapped as u64);
+        space.table.unit(start).iter().for_each(|unit| folio::mark(space, unit));
+    }
+    folio::finish(space, start, UNIT_PAGES, |i| if i < mapped { State::PRESENT } else { State::NONE });
+    if mapped == UNIT_PAGES {
+        stats::add(&space.stats.thp_fault_alloc, 1);
+        space.places.folios.note_demand();
+    }
+    events::record(Kind::In, start, mapped, events::in_detail(Tag::None as u64, touch.write, false, 0, touch.ctx.shard()));
+    mapped == UNIT_PAGES
+}
+
+/// Charges a folio to its group. False if it does not fit.
+fn may_charge(space: &Space, group: Index) -> bool {
+    group.is_root() || space.groups.try_charge_ram(group, UNIT_PAGES).is_ok()
+}
+
+/// Brings a unit in ahead of a walk, of which `start` is the first page, if all of it is out and should be a folio. Returns whether
+/// it came. Outside the gate.
+pub(crate) fn bring_ahead(space: &Space, ctx: &ThreadCtx, start: usize, write: bool) -> bool {
+    if !start.is_multiple_of(UNIT_BYTES) || !space.places.folios.have_been() {
+        return false;
+    }
+    let touch = Touch { space, ctx, page: start, start, write };
+    match space.table.word(start).map(|word| word.load().tag()) {
+        Some(Tag::Staged) => from_staging(touch).is_some(),
+        Some(Tag::Swapped) => from_swap(touch, true).is_some(),
+        _ => false,
+    }
+}
+
+/// Whether the unit, which is swapped, is to come in whole: it went out whole, and what comes in is not to stay clean, which is a
+/// matter of single pages.
+fn is_swapped_whole(touch: Touch<'_>) -> bool {
+    let Touch { space, start, write, .. } = touch;
+    space.table.unit(start).is_some_and(|unit| {
+        folio::went_whole(unit)
+            && unit.present.load(Relaxed) == 0
+            && unit.content.load(Relaxed) as usize >= USED_MIN
+            && (write || unit.written.load(Relaxed) > 0)
+    })
+}
+
+/// Loads all pages of a unit into one folio. For read-ahead it reclaims nothing.
+fn from_swap(touch: Touch<'_>, is_ahead: bool) -> Option<Folio> {
+    let Touch { space, ctx, .. } = touch;
+    if !is_swapped_whole(touch) || !folio::fit(space) {
+        return None;
+    }
+    let inside = space.threads.enter(ctx);
+    let Region { group, end, .. } = region_of(touch, &inside)?;
+    let folio = Folio { tag: Tag::Swapped, group, end, is_walk: true };
+    let came = folio::take_kept(space).map(|memory| load(touch, &inside, memory, is_ahead));
+    drop(inside);
+    if let Some(came) = came {
+        return came.then_some(folio);
+    }
+    if !make_room(touch, !is_ahead) {
+        return None;
+    }
+    let inside = space.threads.enter(ctx);
+    let mut charge = Charge::take(space, ctx, &inside);
+    let came = space.places.folios.make().is_some_and(|memory| load(touch, &inside, Memory::New(memory), is_ahead));
+    if came {
+        charge.spend(UNIT_PAGES);
+    }
+    charge.end();
+    drop(inside);
+    came.then_some(folio)
+}
+
+/// Loads all pages of a unit into `memory`, and maps that. Gives it back if the unit is not as it should be.
+#[inline(never)]
+fn load(touch: Touch<'_>, held: &Held, memory: Memory<'_>, is_ahead: bool) -> bool {
+    let Touch { space, ctx, start, write, .. } = touch;
+    let Some(region) = region_of(touch, held).filter(|region| may_charge(space, region.group)) else {
+        memory.put_back(space);
+        return false;
+    };
+    let uncharge = |pages: usize| space.groups.force(region.group, Cost::RAM.times(pages as i64).taken());
+    let mut saved = [0; UNIT_PAGES];
+    let is_meant = |state: State| state.tag() == Tag::Swapped || state == State::NONE;
+    if !folio::claim_unit(space, start, &mut saved, |_, state| is_meant(state)) {
+        uncharge(UNIT_PAGES);
+        memory.put_back(space);
+        return false;
+    }
+    let entries = saved.map(State::from_raw);
+    let end_unmapped = |from: usize| (from..UNIT_PAGES).for_each(|i| finish_one(space, start, i, entries[i]));
+    let mut were = [NOT_LOCKED; UNIT_PAGES];
+    // SAFETY: the memory is this thread's, and mapped for writing. No page of the unit is mapped from it yet.
+    let pages = unsafe { core::slice::from_raw_parts_mut(memory.addr(space) as *mut u8, UNIT_BYTES) };
+    let loaded = swapin::load_all(space, held, ctx, start, &entries, &mut were, pages);
+    let is_free = loaded.n == UNIT_PAGES && uapi::madvise(start, UNIT_BYTES, g::MADV_DONTNEED).is_ok();
+    if !is_free {
+        let locked = (0..loaded.locked).filter(|i| entries[*i].tag() == Tag::Swapped);
+        locked.for_each(|i| space.swap.unclaim(held, slot_of(entries[i]), were[i]));
+        end_unmapped(0);
+        uncharge(UNIT_PAGES);
+        memory.put_back(space);
+        return false;
+    }
+    let mapped = memory.place(space, start);
+    let want = Want {
+        window: UNIT_PAGES,
+        end: start + UNIT_BYTES,
+        used: 0,
+        write,
+        ahead: is_ahead,
+        by_move: true,
+        group: region.group,
+        force: false,
+    };
+    swapin::settle_all(space, held, start, &want, &loaded, &entries, &were, mapped);
+    if mapped > 0 {
+        space.table.unit(start).iter().for_each(|unit| folio::mark(space, unit));
+    }
+    if mapped < UNIT_PAGES {
+        uncharge(UNIT_PAGES - mapped);
+    }
+    folio::finish(space, start, mapped, |_| State::PRESENT);
+    end_unmapped(mapped);
+    if mapped == UNIT_PAGES {
+        stats::add(&space.stats.thp_swpin, 1);
+        space.places.folios.note_demand();
+    }
+    let detail = events::in_detail(Tag::Swapped as u64, write, is_ahead, 0, ctx.shard());
+    events::record(Kind::In, start, mapped, detail);
+    mapped == UNIT_PAGES
+}
+
+fn finish_one(space: &Space, start: usize, page: usize, state: State) {
+    if let Some(word) = space.table.word(start + page * PAGE) {
+        word.finish(state);
+    }
+}
+
+/// Moves a folio back that went to staging whole, and that nobody has begun to store.
+fn from_staging(touch: Touch<'_>) -> Option<Folio> {
+    let Touch { space, ctx, page, start, .. } = touch;
+    let inside = space.threads.enter(ctx);
+    let region = space.regions.find(&inside, page).filter(|region| folio::may_be_whole(space, region, start))?;
+    // A single page may be the only one of its unit that is in use. To bring all of it back then would keep others out.
+    if !is_walk(touch) && !region.attr.is_huge_advised() && touch.page != touch.start {
+        return None;
+    }
+    let state = space.table.word(page)?.load();
+    let first = (state.payload() as u32).wrapping_sub(((page - start) / PAGE) as u32);
+    let is_whole = state.tag() == Tag::Staged
+        && first.is_multiple_of(UNIT_PAGES as u32)
+        && space.places.staging.is_whole(first)
+        && !space.places.staging.is_shared(first);
+    let frame = |i: usize| State::staged(first + i as u32);
+    let mut saved = [0; UNIT_PAGES];
+    if !is_whole || !folio::claim_unit(space, start, &mut saved, |i, state| state == frame(i)) {
+        return None;
+    }
+    let from = space.places.staging.addr(first);
+    let (mapped, error) = match space.uffd().move_resident(start, from, UNIT_BYTES) {
+        Ok(()) => (UNIT_PAGES, None),
+        Err((bytes, error)) => (bytes / PAGE, Some(error)),
+    };
+    if error == Some(UffdError::Exists) {
+        space.inconsistent(b"a staged page was mapped already");
+    }
+    if mapped > 0 {
+        stats::add(&space.stats.moved_in_pages, mapped as u64);
+        space.table.unit(start).iter().for_each(|unit| folio::mark(space, unit));
+        swapin::settle_staged(space, start, first, mapped, region.group, true);
+    }
+    folio::finish(space, start, UNIT_PAGES, |i| if i < mapped { State::PRESENT } else { frame(i) });
+    (0..mapped).for_each(|i| space.places.staging.put_frame(first + i as u32));
+    if mapped == UNIT_PAGES {
+        stats::add(&space.stats.thp_returned, 1);
+    }
+    let detail = events::in_detail(Tag::Staged as u64, touch.write, false, 0, ctx.shard());
+    events::record(Kind::In, start, mapped, detail);
+    drop(inside);
+    (mapped == UNIT_PAGES).then_some(Folio { tag: Tag::Staged, group: region.group, end: region.end, is_walk: false })
+}

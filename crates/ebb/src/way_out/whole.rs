@@ -1,0 +1,93 @@
+//! Takes a large folio out of its unit: all of it, by one MOVE.
+
+use crate::base::clock;
+use crate::memory::table::{UNIT_BYTES, UNIT_PAGES, Unit};
+use crate::pages::folio;
+use crate::protocols::gate::Held;
+use crate::protocols::page::{State, Tag};
+use crate::space::Space;
+use crate::way_out::unmap::{REFERENCED_MS, Scope};
+use core::sync::atomic::Ordering::Relaxed;
+
+/// The outcome of claiming a folio.
+pub(crate) enum Claim {
+    /// All pages of the unit are claimed.
+    All,
+    /// Some of it is in use.
+    InUse,
+    /// The unit is no folio, or no longer: its pages go one by one.
+    Parted,
+}
+
+/// Claims all pages of the unit at `start`, if it may be a folio, and saves their states. A folio that cannot go as a whole is split.
+pub(crate) fn claim(
+    space: &Space,
+    held: &Held,
+    start: usize,
+    unit: &Unit,
+    scope: Scope,
+    saved: &mut [u64; UNIT_PAGES],
+) -> Claim {
+    if !folio::is_mapped(unit) {
+        return Claim::Parted;
+    }
+    let claim = try_claim(space, held, start, unit, scope, saved);
+    if let Claim::Parted = claim {
+        folio::split(space, held, start);
+    }
+    claim
+}
+
+fn try_claim(
+    space: &Space,
+    held: &Held,
+    start: usize,
+    unit: &Unit,
+    scope: Scope,
+    saved: &mut [u64; UNIT_PAGES],
+) -> Claim {
+    let Scope { leaves, only, range, .. } = scope;
+    // Nothing is known of a range under a call that changes it: it may be whole afterwards.
+    let Some(region) = space.regions.find_any(held, start) else { return Claim::Parted };
+    if region.attr.is_changing() {
+        return Claim::InUse;
+    }
+    let is_wanted = only.is_none_or(|only| space.groups.is_within(region.group, only.group))
+        && (region.group.is_root() || space.groups.may_swap(region.group));
+    let is_in_range = range.is_none_or(|(first, end)| first <= start && start + UNIT_BYTES <= end);
+    if !is_in_range || !folio::may_be_whole(space, &region, start) || (unit.present.load(Relaxed) as usize) < UNIT_PAGES {
+        return Claim::Parted;
+    }
+    if !is_wanted {
+        return Claim::InUse;
+    }
+    if leaves.used && take_marks(space, start, unit) {
+        return Claim::InUse;
+    }
+    if folio::claim_unit(space, start, saved, |_, state| state.is_open() && !state.is_pinned()) {
+        return Claim::All;
+    }
+    let stays = |state: State| state.tag() == Tag::Present && (!state.is_open() || state.is_pinned());
+    let is_parted = folio::states(space, start).any(|state| stays(state) || state.tag() == Tag::None);
+    if is_parted { Claim::Parted } else { Claim::InUse }
+}
+
+/// Takes the marks of pages that were used since the last sweep. True if there were any.
+fn take_marks(space: &Space, start: usize, unit: &Unit) -> bool {
+    let unmarks = clock::is_forbidden() || clock::ms_since(unit.unmarked.load(Relaxed)) >= REFERENCED_MS;
+    let mut is_used = false;
+    for word in folio::words(space, start) {
+        let state = word.load();
+        if state.tag() == Tag::Present && state.is_referenced() {
+            is_used = true;
+            if !unmarks {
+                return true;
+            }
+            word.set_referenced(state, false);
+        }
+    }
+    if unmarks {
+        unit.unmarked.store(clock::stamp(), Relaxed);
+    }
+    is_used
+}

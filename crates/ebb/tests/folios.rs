@@ -1,0 +1,248 @@
+//! Large folios: units of 2 MiB that come in whole, leave whole and come back whole, and what a program does to parts of them.
+
+#[allow(dead_code, reason = "each test uses its part")]
+mod harness;
+
+use ebb::{Space, Thp};
+use harness::alone::{PAGE, Pages, assert_sound, fork, wait};
+use harness::{Random, check, ctx, fill, force, leave, map, one_at_a_time, press, resident, space, unmap};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+const RAM: u64 = 160 << 20;
+const UNIT: usize = 512;
+const UNIT_BYTES: usize = UNIT * PAGE;
+/// Compresses well.
+const HEAP: u64 = 2;
+
+/// A space that makes folios wherever it can. False where it cannot.
+fn with_folios(thp: Thp) -> (&'static Space, bool) {
+    let space = space(RAM, force());
+    let can_move = ebb::uapi::uffd::Uffd::open().is_ok_and(|uffd| uffd.has_move());
+    space.set_thp(thp);
+    let is_on = space.thp() == thp && can_move && !force().no_move && !force().shared && thp != Thp::Never;
+    (space, is_on)
+}
+
+/// Folios that the kernel has mapped in the range.
+fn mapped_folios(at: *mut u8, bytes: usize) -> usize {
+    let text = std::fs::read_to_string("/proc/self/smaps").expect("procfs");
+    let (mut inside, mut kib) = (false, 0);
+    for line in text.lines() {
+        let hex = |text: &str| usize::from_str_radix(text, 16).ok();
+        let range = line.split_whitespace().next().and_then(|range| range.split_once('-'));
+        if let Some((Some(start), Some(end))) = range.map(|(start, end)| (hex(start), hex(end))) {
+            inside = start < at as usize + bytes && end > at as usize;
+        } else if let (true, Some(rest)) = (inside, line.strip_prefix("AnonHugePages:")) {
+            kib += rest.trim_end_matches("kB").trim().parse::<usize>().expect("a number");
+        }
+    }
+    kib * 1024 / UNIT_BYTES
+}
+
+/// How much a counter grows while `f` runs.
+fn grown(counter: &AtomicU64, f: impl FnOnce()) -> u64 {
+    let before = counter.load(Relaxed);
+    f();
+    counter.load(Relaxed) - before
+}
+
+/// Memory that begins with a unit.
+fn aligned(space: &'static Space, units: usize) -> (*mut u8, *mut u8, usize) {
+    let bytes = (units + 1) * UNIT_BYTES;
+    let at = map(space, bytes);
+    // SAFETY: inside the mapping.
+    (at, unsafe { at.add(at.align_offset(UNIT_BYTES)) }, bytes)
+}
+
+fn advise(space: &'static Space, at: *mut u8, pages: usize, advice: i32) {
+    assert_eq!(space.madvise(ctx(space), [at as u64, (pages * PAGE) as u64, advice as u64, 0, 0, 0]), 0);
+}
+
+#[test]
+fn a_first_touch_maps_a_folio_where_that_is_wanted() {
+    let _turn = one_at_a_time();
+    let (space, is_on) = with_folios(Thp::Advise);
+    let (all, at, bytes) = aligned(space, 8);
+    let touch = |unit: usize, page: usize| {
+        // SAFETY: inside the mapping.
+        unsafe { at.add((unit * UNIT + page) * PAGE).write_volatile(7) };
+    };
+    touch(0, 0);
+    assert_eq!(mapped_folios(at, 8 * UNIT_BYTES), 0, "nobody has asked for one");
+    // SAFETY: inside the mapping.
+    let second = unsafe { at.add(2 * UNIT_BYTES) };
+    advise(space, second, 4 * UNIT, libc::MADV_HUGEPAGE);
+    touch(2, 5);
+    touch(3, 511);
+    assert_eq!(mapped_folios(at, 8 * UNIT_BYTES), if is_on { 2 } else { 0 });
+    // SAFETY: inside the mapping.
+    let zeros = (0..UNIT_BYTES).filter(|i| unsafe { second.add(*i).read_volatile() } == 0).count();
+    assert_eq!(zeros, UNIT_BYTES - 1);
+    advise(space, second, 4 * UNIT, libc::MADV_NOHUGEPAGE);
+    touch(4, 0);
+    assert_eq!(mapped_folios(at, 8 * UNIT_BYTES), if is_on { 2 } else { 0 });
+    let (_, is_on) = with_folios(Thp::Always);
+    touch(5, 0);
+    touch(6, 300);
+    assert_eq!(mapped_folios(at, 8 * UNIT_BYTES), if is_on { 3 } else { 0 }, "the sixth is excepted");
+    with_folios(Thp::Never);
+    touch(7, 0);
+    assert_eq!(mapped_folios(at, 8 * UNIT_BYTES), if is_on { 3 } else { 0 });
+    unmap(space, all, bytes);
+    space.validate().expect("sound");
+    leave(space);
+}
+
+#[test]
+fn a_folio_leaves_and_comes_back_whole() {
+    let _turn = one_at_a_time();
+    let (space, is_on) = with_folios(Thp::Always);
+    let stats = space.stats();
+    let mut pages = Pages::aligned(space, 8 * UNIT, HEAP);
+    assert_eq!(mapped_folios(pages.at, 8 * UNIT_BYTES), if is_on { 8 } else { 0 });
+    let out = grown(&stats.thp_unmapped, || advise(space, pages.at, 8 * UNIT, libc::MADV_PAGEOUT));
+    assert_eq!(out, if is_on { 8 } else { 0 });
+    assert_eq!(resident(pages.at, 8 * UNIT), 0);
+    pages.check_all();
+    // A few are written to, and some pages go one by one.
+    for round in 2..6 {
+        for page in (0..8 * UNIT).step_by(7 * round) {
+            pages.write(page, round as u64, page as u64 % 4);
+        }
+        press(space, RAM);
+        pages.check_all();
+    }
+    assert_sound(&pages);
+    drop(pages);
+    leave(space);
+}
+
+#[test]
+fn a_folio_that_is_touched_soon_comes_back_by_one_move() {
+    let _turn = one_at_a_time();
+    let (space, is_on) = with_folios(Thp::Always);
+    // More than fits, all of it used again and again.
+    let mut pages = Pages::aligned(space, RAM as usize / PAGE + 16 * UNIT, HEAP);
+    let mut random = Random(7);
+    let returned = grown(&space.stats().thp_returned, || {
+        for round in 2..40_000u64 {
+            let page = random.below(pages.len());
+            if round % 4 == 0 {
+                pages.write(page, round, round / 4 % 4);
+            } else {
+                pages.check(page);
+            }
+        }
+    });
+    pages.check_all();
+    assert_sound(&pages);
+    assert!(returned > 0 || !is_on, "none came back whole");
+    drop(pages);
+    leave(space);
+}
+
+#[test]
+fn what_is_dropped_of_a_folio_gives_its_memory_back() {
+    let _turn = one_at_a_time();
+    let (space, is_on) = with_folios(Thp::Always);
+    let mut pages = Pages::aligned(space, 4 * UNIT, HEAP);
+    let split = grown(&space.stats().thp_split_page, || {
+        for page in (0..4 * UNIT).filter(|page| page / 16 % 2 == 0) {
+            // SAFETY: inside the mapping.
+            advise(space, unsafe { pages.at.add(page * PAGE) }, 1, libc::MADV_DONTNEED);
+            pages.versions[page] = (0, 0);
+        }
+    });
+    assert_eq!(split, if is_on { 4 } else { 0 });
+    assert_eq!(mapped_folios(pages.at, 4 * UNIT_BYTES), 0);
+    pages.check_all();
+    // A hole in a mapping, and another mapping in the hole.
+    let mut pages = Pages::aligned(space, 4 * UNIT, HEAP);
+    // SAFETY: inside the mapping.
+    let hole = unsafe { pages.at.add((UNIT + 100) * PAGE) };
+    unmap(space, hole, UNIT_BYTES);
+    assert_eq!(harness::map_at(space, hole as usize, UNIT, libc::PROT_READ | libc::PROT_WRITE), hole as usize);
+    (UNIT + 100..2 * UNIT + 100).for_each(|page| pages.versions[page] = (0, 0));
+    pages.check_all();
+    assert_eq!(mapped_folios(pages.at, 4 * UNIT_BYTES), if is_on { 2 } else { 0 });
+    advise(space, pages.at, 4 * UNIT, libc::MADV_PAGEOUT);
+    pages.check_all();
+    assert_sound(&pages);
+    // All of it at once needs no splitting.
+    let split = grown(&space.stats().thp_split_page, || {
+        let pages = Pages::aligned(space, 2 * UNIT, HEAP);
+        advise(space, pages.at, 2 * UNIT, libc::MADV_DONTNEED);
+    });
+    assert_eq!(split, 0);
+    drop(pages);
+    leave(space);
+}
+
+#[test]
+fn protection_of_a_part_and_another_place_lose_nothing() {
+    let _turn = one_at_a_time();
+    let (space, _) = with_folios(Thp::Always);
+    let mut pages = Pages::aligned(space, 6 * UNIT, HEAP);
+    let part = pages.at as usize + (UNIT + 17) * PAGE;
+    for prot in [libc::PROT_READ, libc::PROT_NONE] {
+        harness::protect(space, part, UNIT, prot);
+        press(space, RAM);
+    }
+    harness::protect(space, part, UNIT, libc::PROT_READ | libc::PROT_WRITE);
+    pages.check_all();
+    press(space, RAM);
+    pages.check_all();
+    // To a place that is no multiple of a folio away, and back to one that is.
+    let from = Pages::aligned(space, 4 * UNIT, HEAP);
+    for (odd, evicted) in [(33, false), (0, true), (12, true), (0, false)] {
+        let place = map(space, 6 * UNIT_BYTES);
+        // SAFETY: inside the mapping.
+        let to = unsafe { place.add(place.align_offset(UNIT_BYTES) + odd * PAGE) };
+        let args = [from.at as u64, (4 * UNIT_BYTES) as u64, (4 * UNIT_BYTES) as u64, 3, to as u64, 0];
+        assert_eq!(space.mremap(ctx(space), args), to as i64);
+        if evicted {
+            press(space, RAM);
+        }
+        (0..4 * UNIT).for_each(|page| check(to, page, 1, HEAP));
+        let back = [to as u64, (4 * UNIT_BYTES) as u64, (4 * UNIT_BYTES) as u64, 3, from.at as u64, 0];
+        assert_eq!(space.mremap(ctx(space), back), from.at as i64);
+        press(space, RAM);
+        from.check_all();
+        unmap(space, place, 6 * UNIT_BYTES);
+    }
+    drop(from);
+    for page in 0..pages.len() {
+        pages.write(page, 3, 2);
+    }
+    assert_sound(&pages);
+    drop(pages);
+    leave(space);
+}
+
+#[test]
+fn a_child_has_its_own_pages_of_what_was_a_folio() {
+    let _turn = one_at_a_time();
+    let (space, is_on) = with_folios(Thp::Always);
+    let mut pages = Pages::aligned(space, 8 * UNIT, HEAP);
+    // SAFETY: inside the mapping.
+    advise(space, unsafe { pages.at.add(6 * UNIT_BYTES) }, 2 * UNIT, libc::MADV_PAGEOUT);
+    let split = grown(&space.stats().thp_split_page, || {
+        let child = fork(space, || {
+            (0..pages.len()).step_by(3).for_each(|page| fill(pages.at, page, 8, 2));
+            press(space, RAM / 2);
+            (0..pages.len()).for_each(|page| match page % 3 {
+                0 => check(pages.at, page, 8, 2),
+                _ => pages.check(page),
+            });
+        });
+        (0..pages.len()).step_by(5).for_each(|page| pages.write(page, 9, 2));
+        assert_eq!(wait(child), 0);
+    });
+    assert!(split >= if is_on { 6 } else { 0 });
+    pages.check_all();
+    press(space, RAM);
+    pages.check_all();
+    assert_sound(&pages);
+    drop(pages);
+    leave(space);
+}
