@@ -521,9 +521,16 @@ mod tests {
 
     #[test]
     fn set_names_a_tree_and_a_budget() {
-        let command = Command::Set { target: Target::Named("web".into()), ram: Some(Ram::Amount(Amount::Bytes(1 << 30))), thp: None };
+        let command = Command::Set {
+            target: Target::Named("web".into()),
+            ram: Some(Ram::Amount(Amount::Bytes(1 << 30))),
+            thp: None,
+        };
         assert_eq!(of(&["set", "web", "--ram", "1G"]), Ok(command));
-        assert_eq!(of(&["set", "--ram=auto", "12"]), Ok(Command::Set { target: Target::Of(12), ram: Some(Ram::Auto), thp: None }));
+        assert_eq!(
+            of(&["set", "--ram=auto", "12"]),
+            Ok(Command::Set { target: Target::Of(12), ram: Some(Ram::Auto), thp: None })
+        );
         assert_eq!(line(&["set", "--ram", "1G"]), "ebb: ebb set: no tree given; see `ebb set --help`");
         assert_eq!(line(&["set", "web"]), "ebb: ebb set: neither a budget nor --thp given; see `ebb set --help`");
         assert!(line(&["set", "web", "12", "--ram", "1G"]).starts_with("ebb: 12: unexpected argument; "));

@@ -3,7 +3,7 @@
 use crate::base::calls;
 use crate::base::outcome::Outcome;
 use core::sync::atomic::{AtomicBool, Ordering};
-use ebb::{PAGE, Space, ThreadCtx, Thp};
+use ebb::{PAGE, Space, Thp, ThreadCtx};
 use linux_raw_sys::{errno as e, general as g};
 
 const EINVAL: i64 = -(e::EINVAL as i64);

@@ -77,7 +77,9 @@ mod tests {
     #[test]
     fn the_user_decides_where_the_host_has_huge_pages() {
         for enabled in ["[always] madvise never", "always [madvise] never"] {
-            for (choice, thp) in [(Choice::Never, Thp::Never), (Choice::Advise, Thp::Advise), (Choice::Always, Thp::Always)] {
+            for (choice, thp) in
+                [(Choice::Never, Thp::Never), (Choice::Advise, Thp::Advise), (Choice::Always, Thp::Always)]
+            {
                 assert_eq!(resolve(choice, Some(enabled)), (thp, None));
             }
         }

@@ -19,8 +19,9 @@ use crate::counters::stats;
 use crate::memory::region::{Attr, Region};
 use crate::memory::table::{UNIT_BYTES, UNIT_PAGES, Unit};
 use crate::pages::claims::NOT_CLAIMED;
+use crate::pages::sharing;
 use crate::places::folios::{New, Thp};
-use crate::places::staging::Part;
+use crate::places::staging::{BUNDLE_FRAMES, Part};
 use crate::protocols::gate::Held;
 use crate::protocols::page::{PageWord, State, Tag};
 use crate::space::Space;
@@ -60,7 +61,6 @@ pub(crate) fn note_out(unit: &Unit) {
 pub(crate) fn unmark(unit: &Unit) {
     unit.folio.store(0, Relaxed);
 }
-
 
 /// True if memory with these attributes is to have folios.
 pub(crate) fn is_wanted(space: &Space, attr: Attr) -> bool {
@@ -208,19 +208,27 @@ pub(crate) fn drop_kept(space: &Space) -> usize {
 pub(crate) fn release(space: &Space, part: Part, room: usize) -> usize {
     let keeps = room >= UNIT_PAGES && space.places.folios.is_wanted();
     let mut kept = 0;
-    let freed = space.places.staging.release_whole(part, |block| {
-        // Nobody may look into a frame that the kernel has lost.
-        let first = space.places.staging.addr(space.places.staging.frame(block, 0));
-        let is_kept = keeps && uapi::are_resident(first, UNIT_PAGES);
-        if is_kept {
-            kept = UNIT_PAGES;
-            space.places.folios.meet_demand();
-            space.budget.add_stocked(UNIT_PAGES as i64);
-            space.places.folios.keep(block);
-        }
-        is_kept
-    });
-    space.budget.uncharge(freed);
+    let freed = space.places.staging.release_whole(
+        part,
+        |block| {
+            // Nobody may look into a frame that the kernel has lost.
+            let first = space.places.staging.addr(space.places.staging.frame(block, 0));
+            let is_kept = keeps && uapi::are_resident(first, UNIT_PAGES);
+            if is_kept {
+                kept = UNIT_PAGES;
+                space.places.folios.meet_demand();
+                space.budget.add_stocked(UNIT_PAGES as i64);
+                space.places.folios.keep(block);
+            }
+            is_kept
+        },
+        |first, n| {
+            // Bundle by bundle: what is broken counts for this process until it is uncharged.
+            let frames = first..first + BUNDLE_FRAMES as u32;
+            sharing::break_frames(space, first, frames.map(|frame| space.places.staging.addr(frame)));
+            space.budget.uncharge(n);
+        },
+    );
     freed + kept
 }
 

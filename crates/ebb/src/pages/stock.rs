@@ -251,11 +251,11 @@ pub(crate) fn may_be_lent(space: &Space, unit: usize) -> bool {
 /// Releases a drained part. Its full bundles go to the stock, as far as it has room. Returns how many pages that gained.
 /// Inside the gate.
 pub(crate) fn release_part(space: &Space, part: Part) -> usize {
-    let frames = space.places.staging.frames_of(part);
-    sharing::break_frames(space, frames.start, frames.map(|frame| space.places.staging.addr(frame)));
     if space.places.staging.is_whole_part(part) {
         return folio::release(space, part, folio_room(space));
     }
+    let frames = space.places.staging.frames_of(part);
+    sharing::break_frames(space, frames.start, frames.map(|frame| space.places.staging.addr(frame)));
     let (room, mut stocked) = (stock_room(space), 0);
     let mut new = NewFrames { space, run: Frames { first: 0, n: 0 } };
     let freed = space.places.staging.release(part, |first| {

@@ -7,6 +7,6 @@ pub(crate) mod prefetch;
 pub(crate) mod readahead;
 pub(crate) mod spurious;
 pub(crate) mod swapin;
-pub(crate) mod willneed;
 pub(crate) mod whole;
+pub(crate) mod willneed;
 pub(crate) mod window;

@@ -14,8 +14,8 @@ use crate::space::Space;
 use crate::threads::ctx::{ThreadCtx, WINDOW_MAX};
 use crate::threads::strides::Rows;
 use crate::way_in::charged::{self, Brought, Charge};
-use crate::way_in::whole;
 use crate::way_in::swapin::{In, Want};
+use crate::way_in::whole;
 use core::ops::Range;
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 

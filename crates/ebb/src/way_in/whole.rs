@@ -10,8 +10,8 @@ use crate::groups::cost::Cost;
 use crate::groups::table::Index;
 use crate::memory::region::Region;
 use crate::memory::table::{UNIT_BYTES, UNIT_PAGES};
-use crate::pages::folio::{self, Memory};
 use crate::pages::account;
+use crate::pages::folio::{self, Memory};
 use crate::places::folios::Thp;
 use crate::places::swapspace::{NOT_LOCKED, slot_of};
 use crate::protocols::gate::Held;
@@ -167,7 +167,12 @@ fn place_zeros(touch: Touch<'_>, held: &Held, memory: Memory<'_>) -> bool {
         stats::add(&space.stats.thp_fault_alloc, 1);
         space.places.folios.note_demand();
     }
-    events::record(Kind::In, start, mapped, events::in_detail(Tag::None as u64, touch.write, false, 0, touch.ctx.shard()));
+    events::record(
+        Kind::In,
+        start,
+        mapped,
+        events::in_detail(Tag::None as u64, touch.write, false, 0, touch.ctx.shard()),
+    );
     mapped == UNIT_PAGES
 }
 

@@ -82,8 +82,11 @@ fn sweep(space: &Space, held: &Held, ctx: &ThreadCtx, unit: usize, scope: Scope,
     }
     let has_clean = space.table.unit(unit).is_some_and(|u| u.clean.load(Relaxed) > 0);
     let dropped = if has_clean { clean::drop_clean(space, held, unit, saved, NOT_CLAIMED) } else { 0 };
-    let evicts_in_place =
-        scope.range.is_none() && !is_whole && !is_move_only && !events::is_filtering() && in_place::evicts_in_place(space, unit);
+    let evicts_in_place = scope.range.is_none()
+        && !is_whole
+        && !is_move_only
+        && !events::is_filtering()
+        && in_place::evicts_in_place(space, unit);
     let in_place = if evicts_in_place { in_place::evict_in_place(space, held, ctx, unit, work) } else { 0 };
     let saved = &mut work.saved;
     let block = if saved.iter().any(|raw| claims::is_present(*raw)) { space.places.staging.take() } else { None };

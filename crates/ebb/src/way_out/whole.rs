@@ -55,7 +55,8 @@ fn try_claim(
     let is_wanted = only.is_none_or(|only| space.groups.is_within(region.group, only.group))
         && (region.group.is_root() || space.groups.may_swap(region.group));
     let is_in_range = range.is_none_or(|(first, end)| first <= start && start + UNIT_BYTES <= end);
-    if !is_in_range || !folio::may_be_whole(space, &region, start) || (unit.present.load(Relaxed) as usize) < UNIT_PAGES {
+    if !is_in_range || !folio::may_be_whole(space, &region, start) || (unit.present.load(Relaxed) as usize) < UNIT_PAGES
+    {
         return Claim::Parted;
     }
     if !is_wanted {

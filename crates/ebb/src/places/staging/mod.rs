@@ -188,13 +188,19 @@ impl Staging {
         (self.frames, self.nr_blocks * UNIT_PAGES)
     }
 
-    /// Calls `f` with the address of each frame that holds a page.
+    /// Calls `f` with the address of each frame that holds a page, or that keeps its memory because its block does.
     pub fn for_each_staged(&self, _exclusive: &Exclusive<'_>, mut f: impl FnMut(usize)) {
         for block in 0..self.nr_blocks as u32 {
-            if self.block(block).parts_left.load(Ordering::Relaxed) > 0 {
+            let b = self.block(block);
+            if b.parts_left.load(Ordering::Relaxed) > 0 {
+                let is_whole = b.is_whole.load(Ordering::Relaxed) != 0;
+                let is_kept = |frame: u32| {
+                    let bundle = frame as usize % UNIT_PAGES / BUNDLE_FRAMES;
+                    is_whole && b.filled[bundle].load(Ordering::Relaxed) > 0
+                };
                 let frames = (0..UNIT_PAGES).map(|offset| self.frame(block, offset));
                 frames
-                    .filter(|frame| self.owner(*frame).load(Ordering::Relaxed) != 0)
+                    .filter(|frame| self.owner(*frame).load(Ordering::Relaxed) != 0 || is_kept(*frame))
                     .for_each(|frame| f(self.addr(frame)));
             }
         }
@@ -252,8 +258,9 @@ impl Staging {
     }
 
     /// Releases a drained block that was filled by one folio; returns how many pages that freed. If all of it has memory and `keep`
-    /// takes it, nothing is dropped.
-    pub fn release_whole(&self, part: Part, keep: impl FnOnce(u32) -> bool) -> usize {
+    /// takes it, nothing is dropped. Otherwise `drop` is told of each bundle that was dropped: its first frame, and how many of its
+    /// frames had memory.
+    pub fn release_whole(&self, part: Part, keep: impl FnOnce(u32) -> bool, mut drop: impl FnMut(u32, usize)) -> usize {
         let (b, block) = (self.block(part.block()), part.block());
         let is_full = b.filled.iter().all(|n| n.load(Ordering::Relaxed) as usize == BUNDLE_FRAMES);
         if is_full && b.unfit.load(Ordering::Relaxed) == 0 {
@@ -266,10 +273,15 @@ impl Staging {
             b.parts_left.fetch_sub(BUNDLES as u32, Ordering::Relaxed);
         }
         self.drop_frames(self.frame(block, 0), UNIT_PAGES);
-        let freed = b.filled.iter().map(|n| n.swap(0, Ordering::Relaxed)).sum::<u32>();
+        let mut freed = 0;
+        for (bundle, filled) in b.filled.iter().enumerate() {
+            let n = filled.swap(0, Ordering::Relaxed) as usize;
+            drop(self.frame(block, bundle * BUNDLE_FRAMES), n);
+            freed += n;
+        }
         self.held.fetch_sub(freed as u64, Ordering::Relaxed);
         self.end_part(block);
-        freed as usize
+        freed
     }
 
     /// Keeps all frames of a block, which a sweep has just filled, out of the stock.
