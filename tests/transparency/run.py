@@ -41,12 +41,13 @@ VARIANTS = {
     "no-process-madvise": (True, False, "no-dormant,no-process-madvise"),
     "no-background": (True, False, "no-dormant,no-background"),
     "no-interpose": (True, False, "no-dormant,no-interpose"),
+    "folios": (True, False, "no-dormant,always-huge"),
     "strict": (True, False, "no-dormant,strict"),
     "early-strict": (True, False, "early,strict"),
 }
 # Programs that need a budget of their own: where runs of pages are long enough for frames to be used again, or where
 # what a call may pin is little.
-RAM = {"zerocopy": "128M", "lent_before": "128M", "lent_unlocked": "128M", "filter_asks": "48M",
+RAM = {"huge_pages": "192M", "zerocopy": "128M", "lent_before": "128M", "lent_unlocked": "128M", "filter_asks": "48M",
        "io_streams_whole": "8M", "proc_self": "8M", "beside_the_budget": "64M"}
 # What may differ for an ordinary user (files, limits, descriptors, other processes, faults by way of the user's own right),
 # and what the change from small to managed can disturb most.
@@ -68,6 +69,8 @@ SHORT = {
                 "kernel_pins", "mremap_realloc", "privileges", "relocated", "resource_limits", "sent_to_fresh_child", "spawn", "static_program",
                 "stderr_replaced", "thread_turnover", "traced_children", "uring", "vfork_exec"],
     "no-background": ["own_tables"],
+    "folios": ["clean_pages", "data_and_bss", "fork_evicted", "huge_pages", "jumps_out_of_short_calls", "kernel_pins", "madvise_fork",
+               "mlock_on_fault", "mremap_moves", "parallel_faults", "process_tree_pressure", "program_break", "protections", "splices"],
 }
 
 
@@ -174,7 +177,7 @@ def main():
     ebb = find_ebb()
     variants = args.variant or (["plain"] if args.plain else [
         "plain", "root", "user", "early", "early-user", "early-no-move", "dormant", "dormant-user", "no-move", "shared",
-        "no-process-madvise", "no-background"])
+        "no-process-madvise", "no-background", "folios"])
     if any(VARIANTS[v][0] for v in variants) and not (ebb and os.path.exists(ebb)):
         sys.exit("run.py: there is no ebb: build it, or set EBB; or give --plain")
     sources = sorted(glob.glob(os.path.join(HERE, "*.c")))

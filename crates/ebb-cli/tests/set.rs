@@ -3,6 +3,8 @@
 mod common;
 
 use common::{HOLD, House, Tree, code, err, kill, out, pid, signal, wait_until};
+use std::io::{BufRead, BufReader, Write};
+use std::process::Stdio;
 
 const MIB: u64 = 1 << 20;
 
@@ -122,4 +124,59 @@ fn an_interrupt_ends_the_wait_and_leaves_the_budget_as_it_was_set() {
     assert!(err(&output).contains(": interrupted; the budget is set, "), "{}", err(&output));
     assert_eq!(tree.shown()["budget_bytes"], 16 * MIB);
     tree.finish();
+}
+
+/// For each byte that it reads, maps and touches 8 MiB and says how many KiB of huge pages the process has.
+const HUGE: &str = r#"
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+int main(void)
+{
+    char byte, line[256];
+    while (read(0, &byte, 1) == 1) {
+        unsigned long kib = 0;
+        char *m = mmap(NULL, 8 << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        memset(m, 1, 8 << 20);
+        FILE *f = fopen("/proc/self/smaps_rollup", "r");
+        while (fgets(line, sizeof line, f) && sscanf(line, "AnonHugePages: %lu kB", &kib) != 1)
+            ;
+        fclose(f);
+        dprintf(1, "%lu\n", kib);
+    }
+}
+"#;
+
+#[test]
+fn huge_pages_are_given_and_no_longer_given() {
+    let enabled = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").unwrap_or_default();
+    let has_any = enabled.contains('[') && !enabled.contains("[never]");
+    let house = House::with_agent();
+    house.compile("huge", HUGE, &[]);
+    let name = format!("huge-{}", std::process::id());
+    let program = house.path("huge");
+    let words = ["run", "--ram", "256M", "--thp", "never", "--name", &name, "--", program.to_str().unwrap()];
+    let mut ebb = house.ebb(words).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let (mut stdin, stdout) = (ebb.stdin.take().unwrap(), ebb.stdout.take().unwrap());
+    let mut lines = BufReader::new(stdout).lines();
+    let mut kib_after_a_touch = || {
+        stdin.write_all(b"x").unwrap();
+        lines.next().unwrap().unwrap().parse::<u64>().unwrap()
+    };
+    assert_eq!(kib_after_a_touch(), 0);
+    let set = |policy: &str| house.ebb(["set", &name, "--thp", policy]).output().unwrap();
+    let output = set("always");
+    assert_eq!(code(&output), Some(0), "{}", err(&output));
+    let says = "ebb: --thp: ";
+    assert!(if has_any { err(&output).is_empty() } else { err(&output).starts_with(says) }, "{}", err(&output));
+    let kib = kib_after_a_touch();
+    assert!(if has_any { kib >= 6 << 10 } else { kib == 0 }, "{kib} KiB");
+    assert_eq!(code(&set("never")), Some(0));
+    assert_eq!(kib_after_a_touch(), kib);
+    let output = set("sometimes");
+    assert_eq!(code(&output), Some(125));
+    assert_eq!(err(&output), "ebb: --thp sometimes: there is no such policy; write never, advise, always or host\n");
+    drop(stdin);
+    assert!(ebb.wait().unwrap().success());
 }

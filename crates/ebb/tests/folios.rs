@@ -123,6 +123,8 @@ fn a_folio_that_is_touched_soon_comes_back_by_one_move() {
     let (space, is_on) = with_folios(Thp::Always);
     // More than fits, all of it used again and again.
     let mut pages = Pages::aligned(space, RAM as usize / PAGE + 16 * UNIT, HEAP);
+    // Where the program does not ask for them, a single page may come back alone.
+    advise(space, pages.at, pages.len(), libc::MADV_HUGEPAGE);
     let mut random = Random(7);
     let returned = grown(&space.stats().thp_returned, || {
         for round in 2..40_000u64 {
@@ -137,6 +139,45 @@ fn a_folio_that_is_touched_soon_comes_back_by_one_move() {
     pages.check_all();
     assert_sound(&pages);
     assert!(returned > 0 || !is_on, "none came back whole");
+    drop(pages);
+    leave(space);
+}
+
+#[test]
+fn a_walk_that_writes_brings_units_in_whole() {
+    let _turn = one_at_a_time();
+    let (space, is_on) = with_folios(Thp::Always);
+    let mut pages = Pages::aligned(space, RAM as usize / PAGE * 2, HEAP);
+    let came = grown(&space.stats().thp_swpin, || {
+        for version in 2..5 {
+            // One in four is zeros then, and needs no slot.
+            (0..pages.len()).for_each(|page| pages.write(page, version, page as u64 % 4));
+        }
+    });
+    assert!(came >= 16 || !is_on, "{came} units came in whole");
+    assert!(space.stats().swpout_zero.load(Relaxed) > 0);
+    pages.check_all();
+    assert_sound(&pages);
+    drop(pages);
+    leave(space);
+}
+
+#[test]
+fn a_folio_that_a_call_uses_for_long_gives_up_its_other_pages() {
+    let _turn = one_at_a_time();
+    let (space, _) = with_folios(Thp::Always);
+    let pages = Pages::aligned(space, UNIT, HEAP);
+    let ctx = ctx(space);
+    space.pin_begin(ctx, 0);
+    assert!(space.pin_add(ctx, pages.addr(100), 10) == ebb::PinResult::Ok);
+    for _ in 0..4 {
+        press(space, RAM);
+    }
+    let left = resident(pages.at, UNIT);
+    assert!((1..UNIT / 4).contains(&left), "{left} pages are in memory");
+    space.pin_end(ctx);
+    pages.check_all();
+    assert_sound(&pages);
     drop(pages);
     leave(space);
 }

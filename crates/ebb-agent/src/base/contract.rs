@@ -204,7 +204,7 @@ impl Settings {
             match word {
                 b"no-interpose" => self.interposes = false,
                 // Managed memory never has huge pages. The other two words are looked at when the process begins.
-                b"no-huge" | b"no-dormant" | b"early" => {}
+                b"no-dormant" | b"early" => {}
                 word if self.force.add(word) => {}
                 _ => return None,
             }

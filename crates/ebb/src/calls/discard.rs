@@ -159,6 +159,11 @@ impl Call<'_> {
     fn drop_run(&mut self, held: &Held, first: usize, states: &[State]) -> Step {
         let space = self.space;
         let result = uapi::madvise(first, states.len() * PAGE, self.advice);
+        let (end, is_gone) = (first + states.len() * PAGE, result.is_ok());
+        if is_gone && states.len() == UNIT_PAGES {
+            // As long as the claims last: a new folio may come right after them.
+            folio::forget(space, held, first, end);
+        }
         let mut tally = Tally::new(space, held);
         for (i, state) in states.iter().enumerate() {
             let addr = first + i * PAGE;
@@ -174,11 +179,10 @@ impl Call<'_> {
                 word.finish(now);
             }
         }
-        let end = first + states.len() * PAGE;
-        result.map_or_else(Step::Failed, |()| {
+        if is_gone && states.len() < UNIT_PAGES {
             folio::forget(space, held, first, end);
-            Step::To(end)
-        })
+        }
+        result.map_or_else(Step::Failed, |()| Step::To(end))
     }
 }
 

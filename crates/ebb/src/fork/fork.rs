@@ -15,7 +15,6 @@ use crate::device::list::{FILES_MAX, bit, numbers};
 use crate::device::{DEVICES_MAX, NAME_BYTES_MAX, SwapSpec};
 use crate::fork::share;
 use crate::memory::region::Region;
-use crate::memory::table::{ADDR_END, UNIT_BYTES};
 use crate::pages::books::{self, CHILD_PAGES};
 use crate::pages::{folio, sharing, stock};
 use crate::protocols::gate::Exclusive;
@@ -94,18 +93,10 @@ impl Space {
 /// Splits the large folios that are mapped, because a page of one that both sides have cannot go alone: to drop it would give
 /// nothing back. It takes long, so most of it is done before the gate is closed. Outside the gate.
 fn split_folios_beside(space: &Space, ctx: &ThreadCtx) {
-    let mut at = 0;
-    while space.places.folios.have_been() && at < ADDR_END {
+    let mut at = space.places.folios.have_been().then_some(0);
+    while let Some(from) = at {
         let inside = space.threads.enter(ctx);
-        at = match space.regions.first_in(&inside, at, ADDR_END) {
-            Some(region) => {
-                let start = region.start.max(at);
-                let end = region.end.min(space.table.unit_start(start) + UNIT_BYTES);
-                folio::split_all(space, &inside, start, end);
-                end
-            }
-            None => ADDR_END,
-        };
+        at = folio::split_next(space, &inside, from);
         drop(inside);
     }
 }

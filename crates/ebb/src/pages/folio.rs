@@ -14,16 +14,18 @@
 //!
 //! The kernel splits a huge page to swap a part of it out, too, and delays that as long as it can (*THP swap: delay splitting*).
 
+use crate::base::uapi::Errno;
 use crate::base::{PAGE, uapi};
 use crate::counters::stats;
+use crate::groups::table::Index;
 use crate::memory::region::{Attr, Region};
-use crate::memory::table::{UNIT_BYTES, UNIT_PAGES, Unit};
+use crate::memory::table::{ADDR_END, UNIT_BYTES, UNIT_PAGES, Unit};
 use crate::pages::claims::NOT_CLAIMED;
 use crate::pages::sharing;
 use crate::places::folios::{New, Thp};
 use crate::places::staging::{BUNDLE_FRAMES, Part};
 use crate::protocols::gate::Held;
-use crate::protocols::page::{PageWord, State, Tag};
+use crate::protocols::page::{PageWord, State};
 use crate::space::Space;
 use core::sync::atomic::Ordering::Relaxed;
 use linux_raw_sys::general as g;
@@ -32,6 +34,8 @@ use linux_raw_sys::general as g;
 const MAPPED: u32 = 1;
 /// The unit went out whole when it last went out.
 const WENT_WHOLE: u32 = 2;
+/// A sweep has met a system call that used a page of the folio.
+const USED: u32 = 4;
 
 /// One part in so many of what a process may expect is enough for a folio.
 const SHARE: usize = 64;
@@ -55,6 +59,11 @@ pub(crate) fn mark(space: &Space, unit: &Unit) {
 /// Notes that the caller, who has claimed all pages of the unit, has unmapped all of it at once.
 pub(crate) fn note_out(unit: &Unit) {
     unit.folio.store(WENT_WHOLE, Relaxed);
+}
+
+/// Notes that a system call uses a page of the folio. True if it was so before.
+pub(crate) fn note_used(unit: &Unit) -> bool {
+    unit.folio.fetch_or(USED, Relaxed) & USED != 0
 }
 
 /// Notes that the unit has nothing in common with a huge page any more.
@@ -234,22 +243,24 @@ pub(crate) fn release(space: &Space, part: Part, room: usize) -> usize {
 
 /// Makes small pages of what may be a huge page in the unit at `start`, or a part of one, so that each of them can go alone.
 ///
-/// The kernel splits a huge page if one of its pages is said to be cold (madvise). It says nothing of whether it did; it does not
+/// The kernel splits a huge page if it is told that a part of it is cold (madvise). It says nothing of whether it did; it does not
 /// while another process has the page, or for a moment while it moves the page itself. What is left of such a page holds more
-/// memory than its pages until they are gone.
+/// memory than its pages until they are gone. It does not split what is locked, which stays anyhow.
 pub(crate) fn split(space: &Space, held: &Held, start: usize) {
     let Some(unit) = space.table.unit(start).filter(|unit| is_mapped(unit)) else { return };
     unmark(unit);
-    let is_present = |at: &usize| {
-        let state = space.table.word(*at).map_or(State::NONE, |word| word.load());
-        state.tag() == Tag::Present || state.tag() == Tag::Busy
-    };
-    let mut pages = (start..start + UNIT_BYTES).step_by(PAGE).filter(is_present);
-    let Some(first) = pages.next() else { return };
-    // Where a mapping moved to another offset, the unit has parts of two huge pages.
-    for at in [Some(first), pages.last()].into_iter().flatten() {
-        if space.regions.find_any(held, at).is_some() {
-            let _ = uapi::madvise(at, PAGE, g::MADV_COLD);
+    let end = start + UNIT_BYTES;
+    let mut at = start;
+    while let Some(region) = space.regions.first_in(held, at, end) {
+        let stop = region.end.min(end);
+        at = at.max(region.start);
+        while at < stop {
+            // Never all of a huge page: that would not be split.
+            let part = (stop - at).min(UNIT_BYTES / 2);
+            if uapi::madvise(at, part, g::MADV_COLD) == Err(Errno::INVAL) {
+                mark(space, unit);
+            }
+            at += part;
         }
     }
     stats::add(&space.stats.thp_split_page, 1);
@@ -286,6 +297,23 @@ pub(crate) fn split_all(space: &Space, held: &Held, start: usize, end: usize) {
     for_each_mapped(space, start, end, |at, _| split(space, held, at));
 }
 
+/// Splits the first huge page from `at` on. Returns where to go on, or none if there is no more.
+pub(crate) fn split_next(space: &Space, held: &Held, at: usize) -> Option<usize> {
+    let mut at = at;
+    while let Some(region) = space.regions.first_in(held, at, ADDR_END) {
+        at = at.max(region.start);
+        while at < region.end {
+            let (unit, next) = space.table.used_unit(at);
+            if unit.is_some_and(is_mapped) {
+                split(space, held, space.table.unit_start(at));
+                return Some(next);
+            }
+            at = next;
+        }
+    }
+    None
+}
+
 /// Notes that the memory of the `len` bytes at `old` is at `new` now. Before anything is known of it there.
 pub(crate) fn follow(space: &Space, old: usize, new: usize, len: usize) {
     for_each_mapped(space, old, old + len, |at, _| {
@@ -296,8 +324,8 @@ pub(crate) fn follow(space: &Space, old: usize, new: usize, len: usize) {
     });
 }
 
-/// True if the process may expect enough of the budget for folios.
-pub(crate) fn fit(space: &Space) -> bool {
-    let share = if space.kernel.force().always_folios { 8 } else { SHARE };
-    space.budget.expected() >= share * UNIT_PAGES
+/// True if there is enough in the budget for folios, and in this group.
+pub(crate) fn fit(space: &Space, group: Index) -> bool {
+    let share = if space.kernel.force().always_huge { 8 } else { SHARE };
+    space.budget.expected().min(space.groups.ram_max(group)) >= share * UNIT_PAGES
 }

@@ -31,9 +31,9 @@ pub struct Force {
     /// Use MOVE for each run that the stock has frames for, whatever that costs.
     pub always_move: bool,
     /// Folios of 2 MiB for all memory, whatever the policy is, and in budgets that are too small for them.
-    pub always_folios: bool,
+    pub always_huge: bool,
     /// No folios of 2 MiB.
-    pub no_folios: bool,
+    pub no_huge: bool,
     /// Treat every page as shared after fork.
     pub shared: bool,
     /// Never drop several ranges with one call.
@@ -59,8 +59,8 @@ impl Force {
         let field = match entry {
             b"no-move" => &mut self.no_move,
             b"always-move" => &mut self.always_move,
-            b"always-folios" => &mut self.always_folios,
-            b"no-folios" => &mut self.no_folios,
+            b"always-huge" => &mut self.always_huge,
+            b"no-huge" => &mut self.no_huge,
             b"shared" => &mut self.shared,
             b"no-process-madvise" => &mut self.no_process_madvise,
             b"no-background" => &mut self.no_background,

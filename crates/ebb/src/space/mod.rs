@@ -148,8 +148,8 @@ impl Space {
     pub fn thp(&self) -> Thp {
         let force = self.kernel.force();
         match Thp::of(self.stats.thp.load(Relaxed)) {
-            _ if force.no_folios => Thp::Never,
-            _ if force.always_folios => self.places.folios.limit(),
+            _ if force.no_huge => Thp::Never,
+            _ if force.always_huge => self.places.folios.limit(),
             policy => policy.min(self.places.folios.limit()),
         }
     }

@@ -10,8 +10,8 @@ use crate::groups::cost::Cost;
 use crate::groups::table::Index;
 use crate::memory::region::Region;
 use crate::memory::table::{UNIT_BYTES, UNIT_PAGES};
-use crate::pages::account;
 use crate::pages::folio::{self, Memory};
+use crate::pages::{account, kept};
 use crate::places::folios::Thp;
 use crate::places::swapspace::{NOT_LOCKED, slot_of};
 use crate::protocols::gate::Held;
@@ -29,6 +29,9 @@ const STEPS: usize = 16;
 
 /// Pages with content that make it worth while to bring a unit in whole. The others are zeros.
 const USED_MIN: usize = UNIT_PAGES / 2;
+
+/// Most pages of a unit that comes in whole that are on a device.
+const READS_MAX: usize = 16;
 
 /// What a fault is about.
 #[derive(Clone, Copy)]
@@ -85,60 +88,65 @@ fn region_of(touch: Touch<'_>, held: &Held) -> Option<Region> {
 }
 
 fn first_touch(touch: Touch<'_>) -> Option<Folio> {
-    let Touch { space, ctx, start, .. } = touch;
+    let Touch { space, start, .. } = touch;
     let is_walk = is_walk(touch);
     let is_empty = space.table.unit(start).is_some_and(|unit| unit.content.load(Relaxed) == 0);
-    if !is_empty || !folio::fit(space) || !is_walk && !space.budget.has_plenty() {
+    if !is_empty || !is_walk && !space.budget.has_plenty() {
         return None;
     }
-    // Before anything is charged for it.
-    let inside = space.threads.enter(ctx);
-    let Region { group, end, .. } = region_of(touch, &inside)?;
+    let Region { group, end, .. } = wanted_region(touch)?;
+    let mapped = with_memory(touch, is_walk, |held, memory| place_zeros(touch, held, memory))?;
     let folio = Folio { tag: Tag::None, group, end, is_walk: is_walk || touch.page == start };
-    let came = folio::take_kept(space).map(|memory| place_zeros(touch, &inside, memory));
-    drop(inside);
-    if let Some(came) = came {
-        return came.then_some(folio);
-    }
-    if !make_room(touch, is_walk) {
-        return None;
-    }
-    let inside = space.threads.enter(ctx);
-    let mut charge = Charge::take(space, ctx, &inside);
-    let memory = space.places.folios.make().map(Memory::New);
-    if memory.is_none() {
-        stats::add(&space.stats.thp_fault_fallback, 1);
-    }
-    let came = memory.is_some_and(|memory| place_zeros(touch, &inside, memory));
-    if came {
-        charge.spend(UNIT_PAGES);
-    }
-    charge.end();
-    drop(inside);
-    came.then_some(folio)
+    (mapped == UNIT_PAGES).then_some(folio)
 }
 
-/// Charges a folio. For a walk, reclaims first if need be. Outside the gate.
-fn make_room(touch: Touch<'_>, is_walk: bool) -> bool {
+/// The region of a unit that may be whole and should be, if there is enough of everything for that. Outside the gate.
+fn wanted_region(touch: Touch<'_>) -> Option<Region> {
+    let Touch { space, ctx, start, .. } = touch;
+    let inside = space.threads.enter(ctx);
+    let region = region_of(touch, &inside).filter(|region| folio::fit(space, region.group));
+    drop(inside);
+    // What is locked cannot be dropped, not even where there is nothing.
+    region.filter(|_| !space.kernel.has_locked() || !kept::is_locked(start, UNIT_BYTES))
+}
+
+/// Calls `f` with the memory of a folio, inside the gate; it returns how many of its pages are mapped then. None if there is no such
+/// memory. For a walk, reclaims first if need be. Outside the gate.
+fn with_memory(touch: Touch<'_>, is_walk: bool, f: impl Fn(&Held, Memory<'_>) -> usize) -> Option<usize> {
     let Touch { space, ctx, .. } = touch;
     for _ in 0..if is_walk { STEPS } else { 1 } {
+        let inside = space.threads.enter(ctx);
+        let mapped = folio::take_kept(space).map(|memory| f(&inside, memory));
+        drop(inside);
+        if mapped.is_some() {
+            return mapped;
+        }
         if space.budget.make_room(UNIT_PAGES) && charged::charge_ahead(space, ctx, UNIT_PAGES) {
-            return true;
+            let inside = space.threads.enter(ctx);
+            let mut charge = Charge::take(space, ctx, &inside);
+            let mapped = space.places.folios.make().map(|new| f(&inside, Memory::New(new)));
+            match mapped {
+                Some(n) => charge.spend(n),
+                None => stats::add(&space.stats.thp_fault_fallback, 1),
+            }
+            charge.end();
+            drop(inside);
+            return mapped;
         }
         space.places.folios.note_demand();
         if !is_walk || !reclaim::reclaim_step(space, ctx) {
-            return false;
+            return None;
         }
     }
-    false
+    None
 }
 
-/// Maps a folio of zeros. Gives the memory back if the unit is not as it should be.
-fn place_zeros(touch: Touch<'_>, held: &Held, memory: Memory<'_>) -> bool {
+/// Maps a folio of zeros. Gives the memory back if the unit is not as it should be. Returns how many pages are mapped.
+fn place_zeros(touch: Touch<'_>, held: &Held, memory: Memory<'_>) -> usize {
     let Touch { space, start, .. } = touch;
     let Some(region) = region_of(touch, held).filter(|region| may_charge(space, region.group)) else {
         memory.put_back(space);
-        return false;
+        return 0;
     };
     let mut saved = [0; UNIT_PAGES];
     let is_mine = folio::claim_unit(space, start, &mut saved, |_, state| state == State::NONE);
@@ -149,7 +157,7 @@ fn place_zeros(touch: Touch<'_>, held: &Held, memory: Memory<'_>) -> bool {
         }
         space.groups.force(region.group, Cost::RAM.times(UNIT_PAGES as i64).taken());
         memory.put_back(space);
-        return false;
+        return 0;
     }
     memory.clear(space);
     let mapped = memory.place(space, start);
@@ -173,7 +181,7 @@ fn place_zeros(touch: Touch<'_>, held: &Held, memory: Memory<'_>) -> bool {
         mapped,
         events::in_detail(Tag::None as u64, touch.write, false, 0, touch.ctx.shard()),
     );
-    mapped == UNIT_PAGES
+    mapped
 }
 
 /// Charges a folio to its group. False if it does not fit.
@@ -204,44 +212,36 @@ fn is_swapped_whole(touch: Touch<'_>) -> bool {
             && unit.present.load(Relaxed) == 0
             && unit.content.load(Relaxed) as usize >= USED_MIN
             && (write || unit.written.load(Relaxed) > 0)
-    })
+    }) && !is_on_device(space, start)
+}
+
+/// Whether much of the unit is on a device. So many reads would keep others from closing the gate.
+fn is_on_device(space: &Space, start: usize) -> bool {
+    let slots = folio::states(space, start).filter(|state| state.tag() == Tag::Swapped).map(slot_of);
+    slots.filter(|slot| space.swap.is_on_device(*slot)).count() > READS_MAX
 }
 
 /// Loads all pages of a unit into one folio. For read-ahead it reclaims nothing.
 fn from_swap(touch: Touch<'_>, is_ahead: bool) -> Option<Folio> {
-    let Touch { space, ctx, .. } = touch;
-    if !is_swapped_whole(touch) || !folio::fit(space) {
+    if !is_swapped_whole(touch) {
         return None;
     }
-    let inside = space.threads.enter(ctx);
-    let Region { group, end, .. } = region_of(touch, &inside)?;
-    let folio = Folio { tag: Tag::Swapped, group, end, is_walk: true };
-    let came = folio::take_kept(space).map(|memory| load(touch, &inside, memory, is_ahead));
-    drop(inside);
-    if let Some(came) = came {
-        return came.then_some(folio);
-    }
-    if !make_room(touch, !is_ahead) {
+    let Region { group, end, .. } = wanted_region(touch)?;
+    if is_ahead && touch.space.groups.above_high(group).is_some() {
         return None;
     }
-    let inside = space.threads.enter(ctx);
-    let mut charge = Charge::take(space, ctx, &inside);
-    let came = space.places.folios.make().is_some_and(|memory| load(touch, &inside, Memory::New(memory), is_ahead));
-    if came {
-        charge.spend(UNIT_PAGES);
-    }
-    charge.end();
-    drop(inside);
-    came.then_some(folio)
+    let mapped = with_memory(touch, !is_ahead, |held, memory| load(touch, held, memory, is_ahead))?;
+    (mapped == UNIT_PAGES).then_some(Folio { tag: Tag::Swapped, group, end, is_walk: true })
 }
 
-/// Loads all pages of a unit into `memory`, and maps that. Gives it back if the unit is not as it should be.
+/// Loads all pages of a unit into `memory`, and maps that. Gives it back if the unit is not as it should be. Returns how many pages
+/// are mapped.
 #[inline(never)]
-fn load(touch: Touch<'_>, held: &Held, memory: Memory<'_>, is_ahead: bool) -> bool {
+fn load(touch: Touch<'_>, held: &Held, memory: Memory<'_>, is_ahead: bool) -> usize {
     let Touch { space, ctx, start, write, .. } = touch;
     let Some(region) = region_of(touch, held).filter(|region| may_charge(space, region.group)) else {
         memory.put_back(space);
-        return false;
+        return 0;
     };
     let uncharge = |pages: usize| space.groups.force(region.group, Cost::RAM.times(pages as i64).taken());
     let mut saved = [0; UNIT_PAGES];
@@ -249,7 +249,7 @@ fn load(touch: Touch<'_>, held: &Held, memory: Memory<'_>, is_ahead: bool) -> bo
     if !folio::claim_unit(space, start, &mut saved, |_, state| is_meant(state)) {
         uncharge(UNIT_PAGES);
         memory.put_back(space);
-        return false;
+        return 0;
     }
     let entries = saved.map(State::from_raw);
     let end_unmapped = |from: usize| (from..UNIT_PAGES).for_each(|i| finish_one(space, start, i, entries[i]));
@@ -264,7 +264,7 @@ fn load(touch: Touch<'_>, held: &Held, memory: Memory<'_>, is_ahead: bool) -> bo
         end_unmapped(0);
         uncharge(UNIT_PAGES);
         memory.put_back(space);
-        return false;
+        return 0;
     }
     let mapped = memory.place(space, start);
     let want = Want {
@@ -292,7 +292,7 @@ fn load(touch: Touch<'_>, held: &Held, memory: Memory<'_>, is_ahead: bool) -> bo
     }
     let detail = events::in_detail(Tag::Swapped as u64, write, is_ahead, 0, ctx.shard());
     events::record(Kind::In, start, mapped, detail);
-    mapped == UNIT_PAGES
+    mapped
 }
 
 fn finish_one(space: &Space, start: usize, page: usize, state: State) {
@@ -338,6 +338,8 @@ fn from_staging(touch: Touch<'_>) -> Option<Folio> {
     (0..mapped).for_each(|i| space.places.staging.put_frame(first + i as u32));
     if mapped == UNIT_PAGES {
         stats::add(&space.stats.thp_returned, 1);
+    } else if mapped > 0 {
+        space.places.staging.end_whole(first);
     }
     let detail = events::in_detail(Tag::Staged as u64, touch.write, false, 0, ctx.shard());
     events::record(Kind::In, start, mapped, detail);

@@ -234,10 +234,11 @@ fn swap_out(
 fn end_zero(space: &Space, held: &Held, addr: usize, frame: u32) {
     events::record(Kind::Stored, addr, 1, 0);
     space.groups.force(tally::owner(space, held, addr), Cost::of(State::staged(frame)).taken());
-    account::uncount_content(space, addr, 1);
     if let Some(word) = space.table.word(addr) {
         word.finish(State::NONE);
     }
+    // Last: who looks for content, to wait for whoever has it, passes over a unit that has none.
+    account::uncount_content(space, addr, 1);
     space.places.staging.put_frame(frame);
 }
 

@@ -61,6 +61,7 @@ fn sweep(space: &Space, held: &Held, ctx: &ThreadCtx, unit: usize, scope: Scope,
     let Claimed { present, referenced, end } = match whole {
         Claim::All => Claimed { present: UNIT_PAGES, referenced: 0, end: unit_end },
         Claim::InUse => Claimed { present: 0, referenced: UNIT_PAGES as u64, end: unit_end },
+        Claim::NotWanted => return (Look::Passed, unit_end),
         Claim::Parted => unmap::claim_unit(space, held, unit, scope, saved),
     };
     let is_whole = matches!(whole, Claim::All);
@@ -78,6 +79,7 @@ fn sweep(space: &Space, held: &Held, ctx: &ThreadCtx, unit: usize, scope: Scope,
     });
     if is_whole && is_used {
         unmap::unclaim(space, unit, 0, UNIT_PAGES, saved);
+        whole::keep_used(space, held, unit, scope.leaves);
         return (Look::Spared, end);
     }
     let has_clean = space.table.unit(unit).is_some_and(|u| u.clean.load(Relaxed) > 0);

@@ -6,7 +6,7 @@ use crate::pages::folio;
 use crate::protocols::gate::Held;
 use crate::protocols::page::{State, Tag};
 use crate::space::Space;
-use crate::way_out::unmap::{REFERENCED_MS, Scope};
+use crate::way_out::unmap::{Leaves, REFERENCED_MS, Scope};
 use core::sync::atomic::Ordering::Relaxed;
 
 /// The outcome of claiming a folio.
@@ -15,6 +15,8 @@ pub(crate) enum Claim {
     All,
     /// Some of it is in use.
     InUse,
+    /// It is no business of this sweep.
+    NotWanted,
     /// The unit is no folio, or no longer: its pages go one by one.
     Parted,
 }
@@ -60,7 +62,7 @@ fn try_claim(
         return Claim::Parted;
     }
     if !is_wanted {
-        return Claim::InUse;
+        return Claim::NotWanted;
     }
     if leaves.used && take_marks(space, start, unit) {
         return Claim::InUse;
@@ -71,6 +73,14 @@ fn try_claim(
     let stays = |state: State| state.tag() == Tag::Present && (!state.is_open() || state.is_pinned());
     let is_parted = folio::states(space, start).any(|state| stays(state) || state.tag() == Tag::None);
     if is_parted { Claim::Parted } else { Claim::InUse }
+}
+
+/// A system call uses a page of the folio at `start`. A call may last for as long as it likes, so the second sweep that meets one
+/// splits the folio, and so does one that has no patience: the next takes the other pages.
+pub(crate) fn keep_used(space: &Space, held: &Held, start: usize, leaves: Leaves) {
+    if space.table.unit(start).is_some_and(|unit| folio::note_used(unit) || !leaves.used) {
+        folio::split(space, held, start);
+    }
 }
 
 /// Takes the marks of pages that were used since the last sweep. True if there were any.

@@ -109,7 +109,7 @@ impl Staging {
         let room = events::same_in_all_runs(nr_blocks, BLOCKS_MAX);
         let bytes = room * UNIT_PAGES * PAGE;
         let frames = uapi::reserve_aligned(bytes, 2 << 20)? as usize;
-        // MOVE needs small pages at its source and its destination.
+        // Whatever huge page is here was moved here.
         let _ = uapi::madvise(frames, bytes, linux_raw_sys::general::MADV_NOHUGEPAGE);
         let this = Self {
             frames,
@@ -250,6 +250,11 @@ impl Staging {
     /// True if the block of this frame was filled by one folio, and has not been free since.
     pub fn is_whole(&self, frame: u32) -> bool {
         self.block(frame / UNIT_PAGES as u32).is_whole.load(Ordering::Relaxed) != 0
+    }
+
+    /// Notes that some frames of the block of this frame have gone without the others: their memory is no longer one huge page.
+    pub fn end_whole(&self, frame: u32) {
+        self.block(frame / UNIT_PAGES as u32).is_whole.store(0, Ordering::Relaxed);
     }
 
     /// True if the part is a block that was filled by one folio.
