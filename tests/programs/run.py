@@ -51,12 +51,12 @@ def digest(*paths):
 
 @case
 def python_records(context):
-    return context.compare([PYTHON, workload("records"), str(context.pick(60, 400))], context.pick("24M", "64M"))
+    return context.compare([PYTHON, workload("records"), str(context.pick(60, 400))], context.pick("36M", "64M"))
 
 
 @case
 def numpy_sort(context):
-    return context.compare([PYTHON, workload("numpy_sort"), str(context.pick(128, 512))], context.pick("32M", "128M"))
+    return context.compare([PYTHON, workload("numpy_sort"), str(context.pick(128, 512))], context.pick("64M", "128M"))
 
 
 @case
@@ -66,7 +66,7 @@ def numpy_threads(context):
 
 @case
 def processes_fork(context):
-    return context.compare([PYTHON, workload("processes"), "fork", str(context.pick(60, 200))], context.pick("24M", "64M"))
+    return context.compare([PYTHON, workload("processes"), "fork", str(context.pick(60, 200))], context.pick("64M", "64M"))
 
 
 @case
@@ -86,7 +86,7 @@ def redis_crash(context):
 
 @case
 def sqlite(context):
-    return context.compare([PYTHON, workload("sqlite_memory"), str(context.pick(100, 300))], context.pick("32M", "96M"))
+    return context.compare([PYTHON, workload("sqlite_memory"), str(context.pick(100, 300))], context.pick("64M", "96M"))
 
 
 @case

@@ -525,8 +525,8 @@ fn what_is_staged_comes_in_as_well() {
         space.validate().expect("consistent");
         after > before
     };
-    // What is staged may all be of the other units.
-    assert!((0..9).any(came_back));
+    // What is staged may all be of the other units. Folios are too large for this budget: what is staged is stored at once.
+    assert!((0..9).any(came_back) || force().always_huge);
     leave(space);
 }
 

@@ -18,7 +18,7 @@ use crate::base::events::{self, Ahead, Kind};
 use crate::base::{PAGE, clock, uapi};
 use crate::counters::stats;
 use crate::groups::table::Index;
-use crate::memory::table::UNIT_BYTES;
+use crate::memory::table::{UNIT_BYTES, UNIT_PAGES};
 use crate::pages::stock;
 use crate::places::frames::RUN_MAX;
 use crate::protocols::page::Tag;
@@ -26,7 +26,8 @@ use crate::space::Space;
 use crate::space::read_ahead::PERIOD_STAMPS;
 use crate::threads::ctx::{ThreadCtx, WINDOW_MAX};
 use crate::threads::walker::{REACH, WALK_WINDOW_MAX, WINDOWS};
-use crate::way_in::prefetch::{self, Until};
+use crate::way_in::prefetch::{self, Came, Until};
+use crate::way_in::whole;
 use crate::way_out::reclaim;
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 
@@ -138,7 +139,12 @@ pub(crate) fn read_ahead(space: &Space, ctx: &ThreadCtx) {
         let (at, end) = (start + done, (start + len).min(limit));
         let piece_end = end.min(at + piece(space) * PAGE);
         if at < piece_end {
-            let came = prefetch::bring_range(space, ctx, at, piece_end, front & 1 != 0, Until::RoomIsShort);
+            let write = front & 1 != 0;
+            // A walk goes on behind the window.
+            let came = match !space.budget.is_above_high() && whole::bring_ahead(space, ctx, at, write) {
+                true => Came { end: at + UNIT_BYTES, pages: UNIT_PAGES, stopped: false },
+                false => prefetch::bring_range(space, ctx, at, piece_end, write, Until::RoomIsShort),
+            };
             stats::add(&space.stats.read_beside_pages, came.pages as u64);
             if came.stopped {
                 return;
