@@ -13,6 +13,7 @@ use crate::memory::table::{UNIT_BYTES, UNIT_PAGES};
 use crate::pages::folio::{self, Memory};
 use crate::pages::{account, kept};
 use crate::places::folios::Thp;
+use crate::places::frames::RUN_MAX;
 use crate::places::swapspace::{NOT_LOCKED, slot_of};
 use crate::protocols::gate::Held;
 use crate::protocols::page::{State, Tag};
@@ -30,8 +31,8 @@ const STEPS: usize = 16;
 /// Pages with content that make it worth while to bring a unit in whole. The others are zeros.
 const USED_MIN: usize = UNIT_PAGES / 2;
 
-/// Most pages of a unit that comes in whole that are on a device.
-const READS_MAX: usize = 16;
+/// Most pages of a unit that comes in whole that are on a device: no more than any other fault reads inside the gate.
+const READS_MAX: usize = RUN_MAX;
 
 /// What a fault is about.
 #[derive(Clone, Copy)]
