@@ -180,7 +180,7 @@ foreign: build ## the tests of others, hours: the kernel's selftests, and with L
 # What the suite runs: bench/packages.txt names Debian's packages, this the two that Debian has not.
 BENCH_PYTHON := $(TARGET)/bench-python
 SUITE := $(or $(wildcard $(BENCH_PYTHON)/bin/python3),/usr/bin/python3) bench/suite/run.py --ebb $(EBB) $(foreach text,$(ONLY),--only $(text)) \
-	$(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(PLACES),--places $(PLACES)) $(if $(JOIN),--join $(JOIN))
+	$(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(PLACES),--places $(PLACES)) $(if $(JOIN),--join $(JOIN)) $(if $(THP),--thp $(THP))
 # Some of the tables alone are no page.
 BENCH_PART := $(QUICK)$(if $(JOIN),,$(ONLY))
 

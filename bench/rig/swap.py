@@ -10,7 +10,7 @@ import time
 
 from .errors import Missing
 from .stop import together
-from .undo import read, write
+from .undo import chosen, read, write
 
 # More than any run swaps; it costs RAM only as it is filled.
 SWAP_BYTES = 16 << 30
@@ -30,7 +30,7 @@ def need_tools():
 
 def set_to(journal, path, value):
     """Changes a setting until the end; the entry that undoes it, if anything was changed."""
-    before = read(path)
+    before = chosen(read(path))
     if before is None or before == value:
         return []
     entry = journal.add("value", path, value, before)

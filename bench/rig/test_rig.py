@@ -108,6 +108,10 @@ class JournalTest(unittest.TestCase):
         self.begun().end()
         self.assertEqual(undo.read(self.path("setting")), "3")
 
+    def test_a_setting_that_names_all_that_it_could_be_is_what_is_marked(self):
+        self.assertEqual(undo.chosen("always [madvise] never"), "madvise")
+        self.assertEqual((undo.chosen("3"), undo.chosen(None)), ("3", None))
+
     def test_a_setting_that_somebody_changed_since_is_left_alone(self):
         undo.write(self.path("setting"), "7")
         self.left_behind(["value", self.path("setting"), "0", "3"])

@@ -28,6 +28,11 @@ def read(path):
         return None
 
 
+def chosen(text):
+    """What a setting is, where its file names all that it could be: `always [madvise] never`."""
+    return text.split("[", 1)[1].split("]", 1)[0] if text and "[" in text and "]" in text else text
+
+
 def write(path, text):
     with open(path, "w", encoding="utf-8") as file:
         file.write(text)
@@ -163,7 +168,7 @@ def undo_cgroup(path):
 
 def undo_value(path, ours, before):
     """Restores a setting, unless somebody has changed it since."""
-    if read(path) == ours:
+    if chosen(read(path)) == ours:
         write(path, before)
 
 

@@ -34,6 +34,7 @@ from rig.progress import Progress  # noqa: E402
 
 ROOT = os.path.dirname(os.path.dirname(HERE))
 TARGET = os.path.join(os.environ.get("CARGO_TARGET_DIR") or os.path.join(ROOT, "target"), "release")
+HUGE_PAGES = "/sys/kernel/mm/transparent_hugepage/enabled"
 DEFAULT = (place.ALONE, "zram-lz4", place.EBB)
 # Rounds unless told: the more, the shorter.
 ROUNDS, ROUNDS_QUICK = 5, 1
@@ -53,6 +54,7 @@ def options(arguments=None):
     parser.add_argument("--rounds", type=int, help=f"rounds ({ROUNDS}; {ROUNDS_QUICK} with --quick; fewer for rows that take minutes)")
     parser.add_argument("--quick", action="store_true", help="little data, to see that everything works: its times say nothing")
     parser.add_argument("--places", default=",".join(DEFAULT), help=f"where to run: none, {', '.join(swap.KINDS)}, ebb, engine ({','.join(DEFAULT)}); engine is Ebb without the agent, where a row can; Ebb gets the RAM of the first kernel place")
+    parser.add_argument("--thp", choices=("never", "madvise", "always"), help="which memory gets huge pages in all places: sets the host's switch meanwhile, which Ebb follows (as the host has it)")
     parser.add_argument("--json", metavar="FILE", help="write every figure there")
     parser.add_argument("--from", dest="source", metavar="FILE", help="measure nothing; report what a run has written there with --json")
     parser.add_argument("--join", metavar="FILE", help="report also the tables that an earlier run wrote there with --json, and this one has not")
@@ -171,6 +173,8 @@ def measured(chosen):
 
     def work(journal, scratch):
         context = Context(journal, scratch, os.path.abspath(chosen.ebb), os.path.abspath(chosen.micro), chosen.quick)
+        if chosen.thp:
+            swap.set_to(journal, HUGE_PAGES, chosen.thp)
         # Says at once what is missing for all of it.
         for kind in chosen.places:
             if kind in swap.KINDS:

@@ -95,7 +95,6 @@ pub use self::{
     memory::table::ADDR_END,
     pages::in_use::PIN_PAGES_MIN,
     pages::kept::is_future_locked,
-    places::folios::Thp,
     places::inconsistency::Inconsistency,
     space::background::Background,
     space::config::{Config, Force, InitError},

@@ -3,7 +3,8 @@
 #[allow(dead_code, reason = "each test uses its part")]
 mod harness;
 
-use ebb::{Space, Thp};
+use ebb::Space;
+use ebb::stats::Thp;
 use harness::alone::{PAGE, Pages, assert_sound, fork, wait};
 use harness::{Random, check, ctx, fill, force, leave, map, one_at_a_time, press, resident, space, unmap};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};

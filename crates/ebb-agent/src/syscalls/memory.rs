@@ -3,7 +3,8 @@
 use crate::base::calls;
 use crate::base::outcome::Outcome;
 use core::sync::atomic::{AtomicBool, Ordering};
-use ebb::{PAGE, Space, Thp, ThreadCtx};
+use ebb::stats::Thp;
+use ebb::{PAGE, Space, ThreadCtx};
 use linux_raw_sys::{errno as e, general as g};
 
 const EINVAL: i64 = -(e::EINVAL as i64);

@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 
-use ebb::Thp;
+use ebb::stats::Thp;
 
 use crate::base::failure::Failure;
 

@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
-use ebb::{Thp, tree};
+use ebb::stats::Thp;
+use ebb::tree;
 
 use crate::base::end::{self, End};
 use crate::base::failure::{Failure, STATUS_CANNOT_EXECUTE, STATUS_NOT_FOUND};

@@ -3,3 +3,4 @@
 pub(crate) mod bound;
 pub(crate) mod lockstat;
 pub mod stats;
+pub(crate) mod thp;

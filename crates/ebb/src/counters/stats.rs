@@ -6,6 +6,7 @@
 
 use crate::counters::lockstat;
 pub use crate::counters::lockstat::Contention;
+pub use crate::counters::thp::Thp;
 use crate::tree;
 use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicU32, AtomicU64};
@@ -33,7 +34,7 @@ macro_rules! counters {
             pub tree: tree::Page,
             /// Nanoseconds per cycle of the processor's counter, times 2^20, once the first process has measured it.
             pub ns_per_cycle: AtomicU64,
-            /// Which memory gets folios of 2 MiB: a [`crate::Thp`].
+            /// Which memory gets folios of 2 MiB: a [`Thp`].
             pub thp: AtomicU32,
             /// The user's name for the tree: ASCII, NUL-terminated; empty when there is none.
             pub name: [AtomicU64; NAME_BYTES / 8],

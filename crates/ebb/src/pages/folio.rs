@@ -17,12 +17,13 @@
 use crate::base::uapi::Errno;
 use crate::base::{PAGE, uapi};
 use crate::counters::stats;
+use crate::counters::stats::Thp;
 use crate::groups::table::Index;
 use crate::memory::region::{Attr, Region};
 use crate::memory::table::{ADDR_END, UNIT_BYTES, UNIT_PAGES, Unit};
 use crate::pages::claims::NOT_CLAIMED;
 use crate::pages::sharing;
-use crate::places::folios::{New, Thp};
+use crate::places::folios::New;
 use crate::places::staging::{BUNDLE_FRAMES, Part};
 use crate::protocols::gate::Held;
 use crate::protocols::page::{PageWord, State};

@@ -7,6 +7,7 @@ use crate::base::PAGE;
 use crate::base::clock;
 use crate::base::ring::Ring;
 use crate::base::uapi::{self, Errno};
+use crate::counters::stats::Thp;
 use crate::memory::table::UNIT_BYTES;
 use crate::protocols::gate::Exclusive;
 use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
@@ -19,29 +20,6 @@ const REFUSED_MS: u64 = 100;
 /// Most folios of demand that are remembered, and for how long.
 const DEMAND_MAX: i64 = 8;
 const DEMAND_MS: u64 = 50;
-
-/// Which memory gets folios, as the kernel's `transparent_hugepage/enabled` has it.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-#[repr(u32)]
-pub enum Thp {
-    /// None.
-    Never,
-    /// Memory for which the program asks (MADV_HUGEPAGE).
-    Advise,
-    /// All but what the program excepts (MADV_NOHUGEPAGE).
-    Always,
-}
-
-impl Thp {
-    /// From its number.
-    pub fn of(bits: u32) -> Self {
-        match bits {
-            0 => Self::Never,
-            1 => Self::Advise,
-            _ => Self::Always,
-        }
-    }
-}
 
 /// The folios of a space.
 pub struct Folios {
