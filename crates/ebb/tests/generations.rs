@@ -673,6 +673,14 @@ fn a_stopped_reaper_does_not_keep_the_dead_alive() {
         let (space, fd) = space();
         let pages = Pages::aligned(space, PAGES, 3);
         let children = [0; 2].map(|_| fork_waiting(&pages));
+        let managed =
+            || space.tree().page().members().filter(|(_, member)| member.kind() == tree::Kind::Managed).count();
+        // A child is a member in full only when it has begun.
+        let began = Instant::now();
+        while managed() < 3 {
+            assert!(began.elapsed() < PATIENCE, "a child does not begin");
+            std::thread::sleep(Duration::from_millis(1));
+        }
         // Another process has the lock and does nothing.
         let (mut reader, writer) = std::io::pipe().expect("a pipe");
         // SAFETY: the child calls what is async-signal-safe.
@@ -701,7 +709,7 @@ fn a_stopped_reaper_does_not_keep_the_dead_alive() {
         // Somebody may see that it is dead before this thread goes on.
         let began = Instant::now();
         kill_all(space, &children[..1]);
-        while space.tree().page().members().filter(|(_, member)| member.kind() == tree::Kind::Managed).count() > 2 {
+        while managed() > 2 {
             assert!(began.elapsed() < PATIENCE, "the dead child is a member still");
             space.tree().reap();
             std::thread::sleep(Duration::from_millis(10));

@@ -69,11 +69,17 @@ impl Drop for New<'_> {
     }
 }
 
+/// True if the kernel makes folios in the nursery, and frees the page table of an empty range: a folio is moved to where there is
+/// none.
+fn is_possible(nursery: usize) -> bool {
+    uapi::kernel::is_at_least(6, 14) && uapi::madvise(nursery, NURSERY * UNIT_BYTES, g::MADV_HUGEPAGE).is_ok()
+}
+
 impl Folios {
     /// No folios yet, and room to keep `blocks` of them.
     pub fn new(blocks: usize) -> Result<Self, Errno> {
         let nursery = uapi::reserve_aligned(NURSERY * UNIT_BYTES, UNIT_BYTES)? as usize;
-        let is_possible = uapi::madvise(nursery, NURSERY * UNIT_BYTES, g::MADV_HUGEPAGE).is_ok();
+        let is_possible = is_possible(nursery);
         Ok(Self {
             limit: AtomicU32::new(if is_possible { Thp::Always } else { Thp::Never } as u32),
             nursery,
@@ -94,7 +100,7 @@ impl Folios {
 
     /// Sets what this process gets at most. Nothing where the kernel has no huge pages, or makes none for this process.
     pub fn set_limit(&self, limit: Thp) {
-        let is_possible = uapi::madvise(self.nursery, NURSERY * UNIT_BYTES, g::MADV_HUGEPAGE).is_ok();
+        let is_possible = is_possible(self.nursery);
         self.limit.store(if is_possible { limit } else { Thp::Never } as u32, Ordering::Relaxed);
     }
 

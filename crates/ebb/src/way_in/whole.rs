@@ -59,7 +59,11 @@ pub(crate) struct Folio {
 /// Brings in all of the unit of `page`, seen with tag `tag`, if it is to be a folio. None if only some of it can come in. Outside the
 /// gate.
 pub(crate) fn bring(space: &Space, ctx: &ThreadCtx, page: usize, tag: Tag, write: bool) -> Option<Folio> {
-    if space.thp() == Thp::Never && tag == Tag::None || events::is_filtering() {
+    let may_be = match tag {
+        Tag::None => space.thp() != Thp::Never,
+        _ => space.places.folios.have_been(),
+    };
+    if !may_be || events::is_filtering() {
         return None;
     }
     let touch = Touch { space, ctx, page, start: space.table.unit_start(page), write };

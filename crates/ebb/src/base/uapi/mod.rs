@@ -5,6 +5,7 @@
 
 pub mod cache;
 pub mod fd;
+pub mod kernel;
 pub mod later;
 pub mod own;
 pub mod pagemap;

@@ -694,6 +694,67 @@ mod tests {
         assert_eq!(release_all(&staging, |_| true).0.len(), BUNDLES);
     }
 
+    /// Small staging with a block that one folio fills.
+    fn with_whole() -> (Staging, u32) {
+        let (staging, block) = with_block([64; BUNDLES]);
+        while staging.pop_oldest().is_some() {}
+        staging.block(block).parts_left.store(0, Ordering::Relaxed);
+        staging.held.store(0, Ordering::Relaxed);
+        staging.fill_whole(block);
+        staging.staged.store(0, Ordering::Relaxed);
+        staging.enqueue(block);
+        (staging, block)
+    }
+
+    #[test]
+    fn a_block_that_a_folio_fills_goes_as_a_whole() {
+        let (staging, block) = with_whole();
+        assert!(staging.is_whole(staging.frame(block, 77)));
+        let part = staging.pop_oldest().unwrap();
+        assert!(staging.is_whole_part(part) && staging.pop_oldest().is_none(), "it is one part");
+        let mut dropped = Vec::new();
+        let freed = staging.release_whole(part, |_| false, |first, n| dropped.push((first, n)));
+        assert_eq!(freed, UNIT_PAGES);
+        let bundles = (0..BUNDLES).map(|bundle| (staging.frame(block, bundle * BUNDLE_FRAMES), BUNDLE_FRAMES));
+        assert_eq!(dropped, bundles.collect::<Vec<_>>());
+        assert!((0..UNIT_PAGES).all(|i| !uapi::is_mapped(staging.addr(staging.frame(block, i)))));
+        assert!(is_free(&staging, block));
+        assert_eq!(staging.held(), 0);
+        // What fills it next need not be one.
+        while staging.take() != Some(block) {}
+        staging.fill(block, &[1; BUNDLES]);
+        assert!(!staging.is_whole(staging.frame(block, 0)));
+    }
+
+    #[test]
+    fn a_kept_folio_frees_its_block_when_all_of_it_is_gone() {
+        let (staging, block) = with_whole();
+        let part = staging.pop_oldest().unwrap();
+        let freed = staging.release_whole(part, |kept| kept == block, |_, _| unreachable!("nothing is dropped"));
+        assert_eq!((freed, staging.held()), (0, UNIT_PAGES));
+        assert!(!is_free(&staging, block));
+        staging.frames_left(staging.frame(block, 0), 500);
+        assert!(!is_free(&staging, block));
+        staging.drop_kept(staging.frame(block, 500), 12);
+        assert!(is_free(&staging, block));
+        assert_eq!(staging.held(), 0);
+    }
+
+    #[test]
+    fn a_folio_of_which_a_part_is_gone_or_shared_is_not_kept() {
+        let never = |_| panic!("it is offered");
+        let (staging, block) = with_whole();
+        staging.frames_taken(staging.frame(block, 9), 1);
+        let part = staging.pop_oldest().unwrap();
+        assert_eq!(staging.release_whole(part, never, |_, _| ()), UNIT_PAGES - 1);
+        assert!(is_free(&staging, block));
+        let (staging, block) = with_whole();
+        staging.keep_no_more(&alone());
+        let part = staging.pop_oldest().unwrap();
+        assert_eq!(staging.release_whole(part, never, |_, _| ()), UNIT_PAGES);
+        assert!(is_free(&staging, block));
+    }
+
     #[test]
     fn bundles_held_for_no_page_are_told_of_once_and_free_their_block() {
         let staging = Staging::new(1 << 10).unwrap();
