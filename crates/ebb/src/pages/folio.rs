@@ -37,6 +37,8 @@ const MAPPED: u32 = 1;
 const WENT_WHOLE: u32 = 2;
 /// A sweep has met a system call that used a page of the folio.
 const USED: u32 = 4;
+/// The unit got pages by a mapping that moved: all of a huge page, or a part of one, or small pages.
+const DOUBTFUL: u32 = 8;
 
 /// One part in so many of what a process may expect is enough for a folio.
 const SHARE: usize = 64;
@@ -44,6 +46,11 @@ const SHARE: usize = 64;
 /// True if what is mapped in the unit may belong to a huge page.
 pub(crate) fn is_mapped(unit: &Unit) -> bool {
     unit.folio.load(Relaxed) & MAPPED != 0
+}
+
+/// True if the unit may have pages of any kind, from a mapping that moved.
+pub(crate) fn is_doubtful(unit: &Unit) -> bool {
+    unit.folio.load(Relaxed) & DOUBTFUL != 0
 }
 
 /// True if the unit went out whole when it last went out.
@@ -320,7 +327,10 @@ pub(crate) fn follow(space: &Space, old: usize, new: usize, len: usize) {
     for_each_mapped(space, old, old + len, |at, _| {
         let (first, end) = (at.max(old), (at + UNIT_BYTES).min(old + len));
         for page in [first, end - PAGE] {
-            space.table.unit(new + (page - old)).iter().for_each(|unit| mark(space, unit));
+            if let Some(unit) = space.table.unit(new + (page - old)) {
+                mark(space, unit);
+                unit.folio.fetch_or(DOUBTFUL, Relaxed);
+            }
         }
     });
 }
