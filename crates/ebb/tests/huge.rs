@@ -1,4 +1,4 @@
-//! Managed memory has small pages only.
+//! The kernel makes no huge pages of managed memory: those that a program has are Ebb's.
 
 #[allow(dead_code, reason = "each test uses its part")]
 mod harness;

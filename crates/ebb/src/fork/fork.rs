@@ -103,11 +103,11 @@ fn split_folios_beside(space: &Space, ctx: &ThreadCtx) {
 
 /// Splits the last of them.
 fn split_folios(space: &Space, exclusive: &Exclusive<'_>) {
-    if space.places.folios.have_been() {
-        for region in space.regions.all(exclusive) {
-            folio::split_all(space, exclusive, region.start, region.end);
-        }
-        space.places.folios.reset(exclusive);
+    let mut at = space.places.folios.have_been().then_some(0);
+    // First: a unit that cannot be split, because it is locked, stays marked.
+    space.places.folios.reset(exclusive);
+    while let Some(from) = at {
+        at = folio::split_next(space, exclusive, from);
     }
 }
 

@@ -16,8 +16,7 @@
 
 use crate::base::uapi::Errno;
 use crate::base::{PAGE, uapi};
-use crate::counters::stats;
-use crate::counters::stats::Thp;
+use crate::counters::stats::{self, Thp};
 use crate::groups::table::Index;
 use crate::memory::region::{Attr, Region};
 use crate::memory::table::{ADDR_END, UNIT_BYTES, UNIT_PAGES, Unit};
@@ -298,11 +297,6 @@ pub(crate) fn forget(space: &Space, held: &Held, start: usize, end: usize) {
             split(space, held, at);
         }
     });
-}
-
-/// Splits the huge pages of the range.
-pub(crate) fn split_all(space: &Space, held: &Held, start: usize, end: usize) {
-    for_each_mapped(space, start, end, |at, _| split(space, held, at));
 }
 
 /// Splits the first huge page from `at` on. Returns where to go on, or none if there is no more.

@@ -38,8 +38,6 @@ use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 /// Most pages of demand that are remembered.
 const DEMAND_MAX: i64 = 4096;
-/// How long demand counts. Without a limit, a process that walked once would keep memory that others of its tree need.
-const DEMAND_MS: u64 = 50;
 /// How long nothing goes to the stock after it stood in the way of another charge.
 const REFUSED_MS: u64 = 5;
 
@@ -60,7 +58,7 @@ impl NewFrames<'_> {
 
     fn flush(&self) {
         if self.run.n > 0 {
-            self.space.places.stock.demand.fetch_sub(self.run.n as i64, Relaxed);
+            self.space.places.stock.demand.meet(self.run.n);
             self.space.budget.add_stocked(self.run.n as i64);
             push_frames(self.space, self.run);
         }
@@ -118,10 +116,7 @@ pub(crate) fn note_demand(space: &Space, n: usize, state: State) {
     if !is_of_use {
         return;
     }
-    space.places.stock.asked.store(clock::stamp(), Relaxed);
-    if space.places.stock.demand.load(Relaxed) < DEMAND_MAX {
-        space.places.stock.demand.fetch_add(n as i64, Relaxed);
-    }
+    space.places.stock.demand.note(n, DEMAND_MAX);
 }
 
 /// Takes frames for a run of at most `most` pages, and a few more if the rest would be too few for another run. Inside the
@@ -197,7 +192,7 @@ pub(crate) fn shrink_stock(space: &Space, ctx: &ThreadCtx) -> bool {
 pub(crate) fn give_up_stock(space: &Space, ctx: &ThreadCtx) -> bool {
     let is_given = shrink_stock(space, ctx);
     if is_given {
-        space.places.stock.demand.store(0, Relaxed);
+        space.places.stock.demand.clear();
         space.places.stock.refused.store(clock::stamp(), Relaxed);
     }
     is_given
@@ -215,12 +210,11 @@ pub(crate) fn empty_stock(space: &Space, exclusive: &Exclusive<'_>) {
 
 /// Pages by which the stock may grow.
 fn stock_room(space: &Space) -> usize {
-    let demand = space.places.stock.demand.load(Relaxed);
-    let is_of_use = demand > 0 && clock::ms_since(space.places.stock.asked.load(Relaxed)) <= DEMAND_MS;
-    if !is_of_use || is_closed(space) || space.places.staging.is_scarce() {
+    let demand = space.places.stock.demand.now();
+    if demand == 0 || is_closed(space) || space.places.staging.is_scarce() {
         return 0;
     }
-    let most = space.budget.stock_max().min(demand as usize + BUNDLE_FRAMES - 1);
+    let most = space.budget.stock_max().min(demand + BUNDLE_FRAMES - 1);
     // While MOVE does not pay, one run's frames are enough to measure its cost again.
     if space.places.ways.wants_frames() || space.kernel.force().always_move {
         most

@@ -3,12 +3,12 @@
 //! In memory that is registered the kernel makes no page by itself, so it makes huge pages in the nursery, which is not. From there
 //! they are moved to where they belong.
 
-use crate::base::PAGE;
-use crate::base::clock;
 use crate::base::ring::Ring;
 use crate::base::uapi::{self, Errno};
+use crate::base::{PAGE, clock};
 use crate::counters::stats::Thp;
 use crate::memory::table::UNIT_BYTES;
+use crate::places::frames::Demand;
 use crate::protocols::gate::Exclusive;
 use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 use linux_raw_sys::general as g;
@@ -17,9 +17,8 @@ use linux_raw_sys::general as g;
 const NURSERY: usize = 32;
 /// For so long no folio is asked of the kernel after it had none.
 const REFUSED_MS: u64 = 100;
-/// Most folios of demand that are remembered, and for how long.
+/// Most folios of demand that are remembered.
 const DEMAND_MAX: i64 = 8;
-const DEMAND_MS: u64 = 50;
 
 /// The folios of a space.
 pub struct Folios {
@@ -33,9 +32,8 @@ pub struct Folios {
     /// Blocks of staging whose frames are one folio that no page needs.
     kept: Ring,
     nr_kept: AtomicI64,
-    /// Folios that came in, less those that were kept; and when one last came in, as [`clock::stamp`].
-    demand: AtomicI64,
-    asked: AtomicU32,
+    /// Folios that came in, less those that were kept.
+    demand: Demand,
     have_been: AtomicBool,
 }
 
@@ -87,8 +85,7 @@ impl Folios {
             refused: AtomicU64::new(0),
             kept: Ring::new(blocks)?,
             nr_kept: AtomicI64::new(0),
-            demand: AtomicI64::new(0),
-            asked: AtomicU32::new(0),
+            demand: Demand::default(),
             have_been: AtomicBool::new(false),
         })
     }
@@ -140,15 +137,12 @@ impl Folios {
 
     /// Notes that a folio came in, for which a kept one was of use whether there was one or not.
     pub(crate) fn note_demand(&self) {
-        self.asked.store(clock::stamp(), Ordering::Relaxed);
-        if self.demand.load(Ordering::Relaxed) < DEMAND_MAX {
-            self.demand.fetch_add(1, Ordering::Relaxed);
-        }
+        self.demand.note(1, DEMAND_MAX);
     }
 
     /// True if a folio that is about to be dropped should be kept.
     pub(crate) fn is_wanted(&self) -> bool {
-        self.demand.load(Ordering::Relaxed) > 0 && clock::ms_since(self.asked.load(Ordering::Relaxed)) <= DEMAND_MS
+        self.demand.now() > 0
     }
 
     /// Keeps a block of staging, to be used first.
@@ -160,7 +154,7 @@ impl Folios {
 
     /// Notes that a kept folio meets demand.
     pub(crate) fn meet_demand(&self) {
-        self.demand.fetch_sub(1, Ordering::Relaxed);
+        self.demand.meet(1);
     }
 
     /// Takes a kept block.
@@ -192,7 +186,7 @@ impl Folios {
         self.have_been.load(Ordering::Relaxed)
     }
 
-    /// Before fork: all folios have been split. Nobody is at work in the nursery.
+    /// Before fork, which splits all folios: those that it cannot split are noted again.
     pub(crate) fn reset(&self, _exclusive: &Exclusive<'_>) {
         self.have_been.store(false, Ordering::Relaxed);
     }

@@ -1,9 +1,9 @@
 //! The stock: empty frames of staging, kept for pages that come in. `pages::stock` explains the idea.
 
-use crate::base::PAGE;
 use crate::base::ring::Ring;
 use crate::base::uapi::Errno;
 use crate::base::uapi::uffd::UffdError;
+use crate::base::{PAGE, clock};
 use crate::places::staging::BUNDLE_FRAMES;
 use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU32};
@@ -53,13 +53,48 @@ pub(crate) struct Placed {
     pub error: Option<UffdError>,
 }
 
+/// How long demand counts. Without a limit, a process that walked once would keep memory that others of its tree need.
+const DEMAND_MS: u64 = 50;
+
+/// How much came in for which kept memory was of use, less what was kept since.
+#[derive(Default)]
+pub(crate) struct Demand {
+    left: AtomicI64,
+    /// When something last came in, as [`clock::stamp`].
+    asked: AtomicU32,
+}
+
+impl Demand {
+    /// Notes that `n` more came in. No more than about `most` are remembered.
+    pub(crate) fn note(&self, n: usize, most: i64) {
+        self.asked.store(clock::stamp(), Relaxed);
+        if self.left.load(Relaxed) < most {
+            self.left.fetch_add(n as i64, Relaxed);
+        }
+    }
+
+    /// Notes that `n` are kept.
+    pub(crate) fn meet(&self, n: usize) {
+        self.left.fetch_sub(n as i64, Relaxed);
+    }
+
+    /// What should be kept now.
+    pub(crate) fn now(&self) -> usize {
+        let left = self.left.load(Relaxed).max(0) as usize;
+        if left > 0 && clock::ms_since(self.asked.load(Relaxed)) <= DEMAND_MS { left } else { 0 }
+    }
+
+    /// Forgets all of it.
+    pub(crate) fn clear(&self) {
+        self.left.store(0, Relaxed);
+    }
+}
+
 /// The stock of a space.
 pub struct Stock {
     pub(crate) frames: Ring,
     /// Pages that came in and could have used frames of the stock, less the frames that were stocked.
-    pub(crate) demand: AtomicI64,
-    /// When such a page last came in, as [`crate::clock::stamp`].
-    pub(crate) asked: AtomicU32,
+    pub(crate) demand: Demand,
     /// When a charge last found no room although the stock had frames, as [`crate::clock::stamp`].
     pub(crate) refused: AtomicU32,
     /// Threads that free memory for a purpose that frames in the stock do not serve. While there are any, nothing is
@@ -84,8 +119,7 @@ impl Stock {
         // A bundle may be in the stock in pieces, each large enough for a run.
         Ok(Self {
             frames: Ring::new(bundles * BUNDLE_FRAMES / RUN_MIN)?,
-            demand: AtomicI64::new(0),
-            asked: AtomicU32::new(0),
+            demand: Demand::default(),
             refused: AtomicU32::new(0),
             closers: AtomicU32::new(0),
             is_over: AtomicBool::new(false),
