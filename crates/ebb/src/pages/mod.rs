@@ -4,6 +4,7 @@ pub(crate) mod account;
 pub(crate) mod books;
 pub(crate) mod claims;
 pub(crate) mod clean;
+pub(crate) mod clean_folio;
 pub(crate) mod drivers;
 pub(crate) mod exclusive;
 pub(crate) mod folio;

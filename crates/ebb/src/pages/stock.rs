@@ -34,10 +34,13 @@ use crate::protocols::gate::Held;
 use crate::protocols::page::{State, Tag};
 use crate::space::Space;
 use crate::threads::ctx::ThreadCtx;
+use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 /// Most pages of demand that are remembered.
 const DEMAND_MAX: i64 = 4096;
+/// How late pages are protected where that is forced.
+const LATE_NS: u64 = 100_000;
 /// How long nothing goes to the stock after it stood in the way of another charge.
 const REFUSED_MS: u64 = 5;
 
@@ -224,7 +227,7 @@ fn stock_room(space: &Space) -> usize {
 }
 
 /// Pages of folios by which the stock may grow.
-fn folio_room(space: &Space) -> usize {
+pub(crate) fn folio_room(space: &Space) -> usize {
     if is_closed(space) || space.places.staging.is_scarce() { 0 } else { space.budget.stock_max() }
 }
 
@@ -370,7 +373,7 @@ pub(crate) fn place(space: &Space, addr: usize, frames: Frames, pages: &[u8], cl
     if !clean || mapped == 0 {
         return placed;
     }
-    let is_protected = space.uffd().write_protect(addr, mapped * PAGE, true).is_ok();
+    let is_protected = protect(space, addr, mapped * PAGE);
     for (i, page) in pages.chunks_exact(PAGE).take(mapped).enumerate() {
         let at = addr + i * PAGE;
         // SAFETY: the page is mapped and readable, and as long as it is claimed nobody changes or unmaps it.
@@ -383,6 +386,14 @@ pub(crate) fn place(space: &Space, addr: usize, frames: Frames, pages: &[u8], cl
         }
     }
     placed
+}
+
+/// Protects what was just mapped by MOVE. False if that failed.
+pub(crate) fn protect(space: &Space, addr: usize, bytes: usize) -> bool {
+    if space.kernel.force().late_protect {
+        uapi::futex_wait(&AtomicU32::new(0), 0, Some(LATE_NS));
+    }
+    space.uffd().write_protect(addr, bytes, true).is_ok()
 }
 
 /// Maps `n` pages of zeros from `addr` on, as [`place`] does.

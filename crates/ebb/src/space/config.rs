@@ -34,6 +34,8 @@ pub struct Force {
     pub always_huge: bool,
     /// No folios of 2 MiB.
     pub no_huge: bool,
+    /// Protect what MOVE has mapped a while later, so that other threads write to it in between.
+    pub late_protect: bool,
     /// Treat every page as shared after fork.
     pub shared: bool,
     /// Never drop several ranges with one call.
@@ -61,6 +63,7 @@ impl Force {
             b"always-move" => &mut self.always_move,
             b"always-huge" => &mut self.always_huge,
             b"no-huge" => &mut self.no_huge,
+            b"late-protect" => &mut self.late_protect,
             b"shared" => &mut self.shared,
             b"no-process-madvise" => &mut self.no_process_madvise,
             b"no-background" => &mut self.no_background,

@@ -50,7 +50,7 @@ pub(crate) fn bring_range(space: &Space, ctx: &ThreadCtx, start: usize, end: usi
         if is_short {
             return Came { stopped: true, ..all };
         }
-        if end - all.end >= UNIT_BYTES && whole::bring_ahead(space, ctx, all.end, write) {
+        if end - all.end >= UNIT_BYTES && whole::bring_ahead(space, ctx, all.end, write, false) {
             all = Came { end: all.end + UNIT_BYTES, pages: all.pages + UNIT_PAGES, stopped: false };
             continue;
         }

@@ -26,7 +26,7 @@ use crate::space::Space;
 use crate::space::read_ahead::PERIOD_STAMPS;
 use crate::threads::ctx::{ThreadCtx, WINDOW_MAX};
 use crate::threads::walker::{REACH, WALK_WINDOW_MAX, WINDOWS};
-use crate::way_in::prefetch::{self, Came, Until};
+use crate::way_in::prefetch::{self, Until};
 use crate::way_in::whole;
 use crate::way_out::reclaim;
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -87,7 +87,8 @@ pub(crate) fn ask_ahead(space: &Space, ctx: &ThreadCtx, page: usize, front: usiz
     // Only from the second whole window on: a walk may end after its first.
     if from.is_some()
         && ahead.nr_walkers(ctx.shard(), now / PERIOD_STAMPS) < space.background.cpus()
-        && (is_out(front) || is_out(front + window_max(space) * PAGE))
+        // The background thread may have what comes first in its hands.
+        && [0, window_max(space) * PAGE, UNIT_BYTES].into_iter().any(|ahead| is_out(front + ahead))
         && ahead.is_of_use(walker, uapi::times_preempted(), now)
     {
         ahead.limit.store(limits.end, Relaxed);
@@ -138,13 +139,10 @@ pub(crate) fn read_ahead(space: &Space, ctx: &ThreadCtx) {
         let limit = ahead.limit.load(Relaxed).min((front & !1) + REACH);
         let (at, end) = (start + done, (start + len).min(limit));
         let piece_end = end.min(at + piece(space) * PAGE);
-        if at < piece_end {
-            let write = front & 1 != 0;
-            // A walk goes on behind the window.
-            let came = match !space.budget.is_above_high() && whole::bring_ahead(space, ctx, at, write) {
-                true => Came { end: at + UNIT_BYTES, pages: UNIT_PAGES, stopped: false },
-                false => prefetch::bring_range(space, ctx, at, piece_end, write, Until::RoomIsShort),
-            };
+        let write = front & 1 != 0;
+        let is_whole = at < piece_end && bring_whole(space, ctx, at, base, write);
+        if at < piece_end && !is_whole {
+            let came = prefetch::bring_range(space, ctx, at, piece_end, write, Until::RoomIsShort);
             stats::add(&space.stats.read_beside_pages, came.pages as u64);
             if came.stopped {
                 return;
@@ -152,6 +150,9 @@ pub(crate) fn read_ahead(space: &Space, ctx: &ThreadCtx) {
             done = came.end - start;
         }
         let now = ahead.look();
+        if is_whole && now == front {
+            return ahead.rest();
+        }
         if now != front {
             front = now;
             (base, window, done) = (first_out(space, front & !1), 0, 0);
@@ -162,6 +163,22 @@ pub(crate) fn read_ahead(space: &Space, ctx: &ThreadCtx) {
             }
         }
     }
+}
+
+/// Brings in the unit around `at`, if it comes whole, for a walk that meets its next fault at `first`. If that is in the unit, the walk
+/// brings it in itself, and this the next one. False if the unit does not come whole: a part of it would keep it from that.
+fn bring_whole(space: &Space, ctx: &ThreadCtx, at: usize, first: usize, write: bool) -> bool {
+    let unit = space.table.unit_start(at);
+    if unit < first || !whole::comes_whole(space, ctx, unit) {
+        return false;
+    }
+    let next = if unit == first { unit + UNIT_BYTES } else { unit };
+    if next + UNIT_BYTES <= space.background.read_ahead.limit.load(Relaxed)
+        && whole::bring_ahead(space, ctx, next, write, true)
+    {
+        stats::add(&space.stats.read_beside_pages, UNIT_PAGES as u64);
+    }
+    true
 }
 
 /// Where the walk with this front first meets a page that is not present.

@@ -230,7 +230,7 @@ fn outcome_of(by_move: bool, mapped: usize, error: Option<UffdError>) -> In {
 /// Long runs do: a thread that walks through memory probably does not write to it, and has gone on long before it comes back.
 /// So do pages that come from a file, where the copy costs no RAM. So do pages of a process that shares much since a fork,
 /// because the other side has the copy anyhow. Pages do not stay clean in a unit where clean pages were written to lately.
-fn stays_clean(space: &Space, addr: usize, n: usize, from_file: bool, ahead: bool) -> bool {
+pub(crate) fn stays_clean(space: &Space, addr: usize, n: usize, from_file: bool, ahead: bool) -> bool {
     let keeps = n >= CLEAN_RUN_MIN || from_file || space.family.shares_much();
     if !space.kernel.can_protect() || !keeps || drivers::has_driver(space) || !space.swap.may_keep(&space.budget) {
         return false;
@@ -483,7 +483,7 @@ pub(crate) fn load_all(
     all
 }
 
-/// Ends the locks on the slots of a unit, of which the first `mapped` pages are in one folio now.
+/// Ends the locks on the slots of a unit, of which the first `mapped` pages are in one folio now, which `is_clean` or not.
 #[expect(clippy::too_many_arguments, reason = "as for `settle`")]
 pub(crate) fn settle_all(
     space: &Space,
@@ -494,6 +494,7 @@ pub(crate) fn settle_all(
     entries: &[State],
     were: &[Locked],
     mapped: usize,
+    is_clean: bool,
 ) {
     let mut at = 0;
     while at < entries.len() {
@@ -504,7 +505,7 @@ pub(crate) fn settle_all(
             let loaded = Loaded { n, source: loaded.source, from_file: false, failure: None };
             // One page was waited for.
             let want = Want { ahead: want.ahead || at > 0, ..*want };
-            settle(space, held, addr, &want, &loaded, &entries[run.clone()], &were[run.clone()], mapped, |_| false);
+            settle(space, held, addr, &want, &loaded, &entries[run.clone()], &were[run.clone()], mapped, |_| is_clean);
         } else if mapped > 0 {
             account::count_content(space, addr, mapped);
             account::count_present(space, addr, mapped);

@@ -10,7 +10,8 @@ use crate::counters::stats::Thp;
 use crate::groups::cost::Cost;
 use crate::groups::table::Index;
 use crate::memory::region::Region;
-use crate::memory::table::{UNIT_BYTES, UNIT_PAGES};
+use crate::memory::table::{UNIT_BYTES, UNIT_PAGES, Unit};
+use crate::pages::clean_folio::{self, Print};
 use crate::pages::folio::{self, Memory};
 use crate::pages::{account, kept};
 use crate::places::frames::RUN_MAX;
@@ -20,6 +21,7 @@ use crate::protocols::page::{State, Tag};
 use crate::space::Space;
 use crate::threads::ctx::ThreadCtx;
 use crate::way_in::charged::{self, Charge};
+use crate::way_in::readahead;
 use crate::way_in::swapin::{self, Want};
 use crate::way_out::reclaim;
 use core::sync::atomic::Ordering::Relaxed;
@@ -70,19 +72,18 @@ pub(crate) fn bring(space: &Space, ctx: &ThreadCtx, page: usize, tag: Tag, write
     match tag {
         Tag::None => first_touch(touch),
         Tag::Staged => from_staging(touch),
-        Tag::Swapped if is_walk(touch) => from_swap(touch, false),
+        Tag::Swapped if is_walk(touch) => from_swap(touch, false, true),
         _ => None,
     }
 }
 
 /// True if the walk that `page` is a step of began before its unit, at whose start it is.
 fn is_walk(touch: Touch<'_>) -> bool {
-    touch.page == touch.start
-        && touch
-            .space
-            .table
-            .unit(touch.start.wrapping_sub(PAGE))
-            .is_some_and(|before| before.next.load(Relaxed) as usize == UNIT_PAGES && before.window.load(Relaxed) > 1)
+    let Touch { space, ctx, page, start, .. } = touch;
+    let is_after = |before: &Unit| before.next.load(Relaxed) as usize == UNIT_PAGES && before.window.load(Relaxed) > 1;
+    page == start
+        && (space.table.unit(start.wrapping_sub(PAGE)).is_some_and(is_after)
+            || readahead::is_walked_to(space, ctx, page))
 }
 
 /// The region of a unit that may be whole, and should be.
@@ -116,10 +117,10 @@ fn wanted_region(touch: Touch<'_>) -> Option<Region> {
 }
 
 /// Calls `f` with the memory of a folio, inside the gate; it returns how many of its pages are mapped then. None if there is no such
-/// memory. For a walk, reclaims first if need be. Outside the gate.
-fn with_memory(touch: Touch<'_>, is_walk: bool, f: impl Fn(&Held, Memory<'_>) -> usize) -> Option<usize> {
+/// memory. If need be, it `reclaims` first. Outside the gate.
+fn with_memory(touch: Touch<'_>, reclaims: bool, f: impl Fn(&Held, Memory<'_>) -> usize) -> Option<usize> {
     let Touch { space, ctx, .. } = touch;
-    for _ in 0..if is_walk { STEPS } else { 1 } {
+    for _ in 0..if reclaims { STEPS } else { 1 } {
         let inside = space.threads.enter(ctx);
         let mapped = folio::take_kept(space).map(|memory| f(&inside, memory));
         drop(inside);
@@ -139,7 +140,7 @@ fn with_memory(touch: Touch<'_>, is_walk: bool, f: impl Fn(&Held, Memory<'_>) ->
             return mapped;
         }
         space.places.folios.note_demand();
-        if !is_walk || !reclaim::reclaim_step(space, ctx) {
+        if !reclaims || !reclaim::reclaim_step(space, ctx) {
             return None;
         }
     }
@@ -194,29 +195,31 @@ fn may_charge(space: &Space, group: Index) -> bool {
     group.is_root() || space.groups.try_charge_ram(group, UNIT_PAGES).is_ok()
 }
 
-/// Brings a unit in ahead of a walk, of which `start` is the first page, if all of it is out and should be a folio. Returns whether
-/// it came. Outside the gate.
-pub(crate) fn bring_ahead(space: &Space, ctx: &ThreadCtx, start: usize, write: bool) -> bool {
+/// Brings a unit in ahead of a walk, of which `start` is the first page, if all of it is out and should be a folio. If need be, it
+/// `reclaims` for that. Returns whether it came. Outside the gate.
+pub(crate) fn bring_ahead(space: &Space, ctx: &ThreadCtx, start: usize, write: bool, reclaims: bool) -> bool {
     if !start.is_multiple_of(UNIT_BYTES) || !space.places.folios.have_been() {
         return false;
     }
     let touch = Touch { space, ctx, page: start, start, write };
     match space.table.word(start).map(|word| word.load().tag()) {
         Some(Tag::Staged) => from_staging(touch).is_some(),
-        Some(Tag::Swapped) => from_swap(touch, true).is_some(),
+        Some(Tag::Swapped) => from_swap(touch, true, reclaims).is_some(),
         _ => false,
     }
 }
 
-/// Whether the unit, which is swapped, is to come in whole: it went out whole, and what comes in is not to stay clean, which is a
-/// matter of single pages.
+/// Whether a walk that comes to the unit at `start` is to bring it in whole from swap. Outside the gate.
+pub(crate) fn comes_whole(space: &Space, ctx: &ThreadCtx, start: usize) -> bool {
+    let touch = Touch { space, ctx, page: start, start, write: false };
+    space.places.folios.have_been() && is_swapped_whole(touch) && wanted_region(touch).is_some()
+}
+
+/// Whether the unit, which is swapped, is to come in whole: it went out whole.
 fn is_swapped_whole(touch: Touch<'_>) -> bool {
-    let Touch { space, start, write, .. } = touch;
+    let Touch { space, start, .. } = touch;
     space.table.unit(start).is_some_and(|unit| {
-        folio::went_whole(unit)
-            && unit.present.load(Relaxed) == 0
-            && unit.content.load(Relaxed) as usize >= USED_MIN
-            && (write || unit.written.load(Relaxed) > 0)
+        folio::went_whole(unit) && unit.present.load(Relaxed) == 0 && unit.content.load(Relaxed) as usize >= USED_MIN
     }) && !is_on_device(space, start)
 }
 
@@ -226,8 +229,8 @@ fn is_on_device(space: &Space, start: usize) -> bool {
     slots.filter(|slot| space.swap.is_on_device(*slot)).count() > READS_MAX
 }
 
-/// Loads all pages of a unit into one folio. For read-ahead it reclaims nothing.
-fn from_swap(touch: Touch<'_>, is_ahead: bool) -> Option<Folio> {
+/// Loads all pages of a unit into one folio. If need be, it `reclaims` for that.
+fn from_swap(touch: Touch<'_>, is_ahead: bool, reclaims: bool) -> Option<Folio> {
     if !is_swapped_whole(touch) {
         return None;
     }
@@ -235,7 +238,7 @@ fn from_swap(touch: Touch<'_>, is_ahead: bool) -> Option<Folio> {
     if is_ahead && touch.space.groups.above_high(group).is_some() {
         return None;
     }
-    let mapped = with_memory(touch, !is_ahead, |held, memory| load(touch, held, memory, is_ahead))?;
+    let mapped = with_memory(touch, reclaims, |held, memory| load(touch, held, memory, is_ahead))?;
     (mapped == UNIT_PAGES).then_some(Folio { tag: Tag::Swapped, group, end, is_walk: true })
 }
 
@@ -256,7 +259,10 @@ fn load(touch: Touch<'_>, held: &Held, memory: Memory<'_>, is_ahead: bool) -> us
         memory.put_back(space);
         return 0;
     }
-    let entries = saved.map(State::from_raw);
+    let mut entries = saved.map(State::from_raw);
+    let stays_clean = !write
+        && swapin::stays_clean(space, start, UNIT_PAGES, false, is_ahead)
+        && clean_folio::store_zeros(space, held, ctx, start, &mut entries);
     let end_unmapped = |from: usize| (from..UNIT_PAGES).for_each(|i| finish_one(space, start, i, entries[i]));
     let mut were = [NOT_LOCKED; UNIT_PAGES];
     // SAFETY: the memory is this thread's, and mapped for writing. No page of the unit is mapped from it yet.
@@ -271,7 +277,9 @@ fn load(touch: Touch<'_>, held: &Held, memory: Memory<'_>, is_ahead: bool) -> us
         memory.put_back(space);
         return 0;
     }
+    let print = stays_clean.then(|| Print::of(pages));
     let mapped = memory.place(space, start);
+    let is_clean = mapped == UNIT_PAGES && print.is_some_and(|print| clean_folio::protect(space, start, print));
     let want = Want {
         window: UNIT_PAGES,
         end: start + UNIT_BYTES,
@@ -282,14 +290,14 @@ fn load(touch: Touch<'_>, held: &Held, memory: Memory<'_>, is_ahead: bool) -> us
         group: region.group,
         force: false,
     };
-    swapin::settle_all(space, held, start, &want, &loaded, &entries, &were, mapped);
+    swapin::settle_all(space, held, start, &want, &loaded, &entries, &were, mapped, is_clean);
     if mapped > 0 {
         space.table.unit(start).iter().for_each(|unit| folio::mark(space, unit));
     }
     if mapped < UNIT_PAGES {
         uncharge(UNIT_PAGES - mapped);
     }
-    folio::finish(space, start, mapped, |_| State::PRESENT);
+    folio::finish(space, start, mapped, |i| if is_clean { State::clean(entries[i].payload()) } else { State::PRESENT });
     end_unmapped(mapped);
     if mapped == UNIT_PAGES {
         stats::add(&space.stats.thp_swpin, 1);

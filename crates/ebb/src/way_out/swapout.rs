@@ -26,6 +26,27 @@ const STEP: usize = BATCH;
 /// processor. It gets the processor back when others sleep or work, not when they yield a thousand times.
 const DRAIN_NS: u64 = 500_000;
 
+/// Pages of zeros before one in a row that make it worth while to give it no slot. A walk that comes back finds a page without a slot
+/// by a fault of its own, and that costs more than a slot.
+const ZEROS_MIN: usize = 8;
+
+/// A row of neighbouring pages of zeros.
+#[derive(Default)]
+struct Zeros {
+    end: Cell<usize>,
+    n: Cell<usize>,
+}
+
+impl Zeros {
+    /// Notes that the page at `addr` holds zeros. True if it goes on a long row.
+    fn note(&self, addr: usize) -> bool {
+        let n = if addr == self.end.get() { self.n.get() + 1 } else { 1 };
+        self.n.set(n);
+        self.end.set(addr + PAGE);
+        n > ZEROS_MIN
+    }
+}
+
 /// The staged pages to swap out.
 #[derive(Clone, Copy)]
 pub(crate) enum Wanted {
@@ -61,7 +82,7 @@ pub(crate) fn swap_out_part(
     work: &mut Work,
     only: Wanted,
 ) -> (usize, usize) {
-    let (mut stored, mut all) = (0, true);
+    let (mut stored, mut all, zeros) = (0, true, Zeros::default());
     let frames = space.places.staging.frames_of(part);
     let mut frame = frames.start;
     while frame < frames.end && all {
@@ -71,7 +92,7 @@ pub(crate) fn swap_out_part(
             continue;
         }
         let inside = space.threads.enter(ctx);
-        let (n, ok) = swap_out(space, &inside, ctx, step, work, only);
+        let (n, ok) = swap_out(space, &inside, ctx, step, work, only, &zeros);
         drop(inside);
         stored += n;
         all = ok;
@@ -156,6 +177,7 @@ fn swap_out(
     frames: core::ops::Range<u32>,
     work: &mut Work,
     only: Wanted,
+    zeros: &Zeros,
 ) -> (usize, bool) {
     let mut slots = [Slot(0); STEP];
     let occupied = frames.clone().filter(|f| space.places.staging.owner(*f).load(Relaxed) != 0).count();
@@ -193,7 +215,7 @@ fn swap_out(
         }
         let at = space.places.staging.addr(frame);
         // SAFETY: the page is staged and claimed, so its frame is mapped and nobody writes to it.
-        if codec::same_filled(unsafe { &*(at as *const [u8; PAGE]) }) == Some(0) {
+        if codec::same_filled(unsafe { &*(at as *const [u8; PAGE]) }) == Some(0) && zeros.note(addr) {
             end_zero(space, held, addr, frame);
             nr_zero.set(nr_zero.get() + 1);
             return Taken::Gone;

@@ -16,7 +16,7 @@ use crate::counters::stats;
 use crate::memory::table::{UNIT_PAGES, Unit};
 use crate::pages::account;
 use crate::pages::claims::{self, NOT_CLAIMED};
-use crate::pages::{clean, drivers, in_use, sharing};
+use crate::pages::{clean, clean_folio, drivers, in_use, sharing};
 use crate::places::work::Work;
 use crate::protocols::gate::Held;
 use crate::protocols::primitive::{Ordering as ModelOrdering, fence};
@@ -83,7 +83,11 @@ fn sweep(space: &Space, held: &Held, ctx: &ThreadCtx, unit: usize, scope: Scope,
         return (Look::Spared, end);
     }
     let has_clean = space.table.unit(unit).is_some_and(|u| u.clean.load(Relaxed) > 0);
-    let dropped = if has_clean { clean::drop_clean(space, held, unit, saved, NOT_CLAIMED) } else { 0 };
+    let dropped = match has_clean {
+        false => 0,
+        true if is_whole && clean_folio::drop_whole(space, held, unit, saved) > 0 => UNIT_PAGES,
+        true => clean::drop_clean(space, held, unit, saved, NOT_CLAIMED),
+    };
     let evicts_in_place = scope.range.is_none()
         && !is_whole
         && !is_move_only

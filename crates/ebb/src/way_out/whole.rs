@@ -2,7 +2,7 @@
 
 use crate::base::clock;
 use crate::memory::table::{UNIT_BYTES, UNIT_PAGES, Unit};
-use crate::pages::folio;
+use crate::pages::{clean_folio, folio};
 use crate::protocols::gate::Held;
 use crate::protocols::page::{State, Tag};
 use crate::space::Space;
@@ -67,10 +67,18 @@ fn try_claim(
     if leaves.used && take_marks(space, start, unit) {
         return Claim::InUse;
     }
-    if folio::claim_unit(space, start, saved, |_, state| state.is_open() && !state.is_pinned()) {
+    // Pages that are clean leave in another way than the others.
+    if (1..UNIT_PAGES).contains(&(unit.clean.load(Relaxed) as usize)) {
+        clean_folio::open(space, held, start);
+    }
+    let is_clean = unit.clean.load(Relaxed) > 0;
+    let may_go = |state: State| {
+        !state.is_pinned() && if is_clean { state.is_clean() && !state.is_shared() } else { state.is_open() }
+    };
+    if folio::claim_unit(space, start, saved, |_, state| may_go(state)) {
         return Claim::All;
     }
-    let stays = |state: State| state.tag() == Tag::Present && (!state.is_open() || state.is_pinned());
+    let stays = |state: State| state.tag() == Tag::Present && !may_go(state);
     let is_parted = folio::states(space, start).any(|state| stays(state) || state.tag() == Tag::None);
     if is_parted { Claim::Parted } else { Claim::InUse }
 }

@@ -103,6 +103,12 @@ impl SwapSpace {
         }
     }
 
+    /// Stores a page of zeros in the locked `slot`.
+    pub fn store_zeros(&self, slot: Slot) {
+        self.location(slot).store(location::SAME, Ordering::Release);
+        self.slots.set_zero(slot, true);
+    }
+
     /// Stores objects in a file for the locked `slots`. Object `i` is the first `lens[i]` bytes of the `i`-th 4 KiB of
     /// `data`, which is overwritten. All or nothing.
     pub fn store_file(
