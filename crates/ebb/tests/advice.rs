@@ -397,13 +397,16 @@ fn what_does_not_compress_goes_to_the_file_once_memory_is_short() {
     assert_eq!(page_out(space, at, 0, PAGES / 4), 0);
     // Content that compresses to next to nothing, but takes all of the budget while it is in use.
     let others = map(space, 4 * PAGES * PAGE);
-    for round in 0..3 {
-        for page in 0..4 * PAGES {
-            if round == 0 { fill(others, page, 9, 1) } else { check(others, page, 9, 1) }
-        }
+    for page in 0..4 * PAGES {
+        fill(others, page, 9, 1);
     }
+    // Each step of reclaim writes some. Where units come in whole, a walk needs fewer of them.
+    let is_moved = (0..6).any(|_| {
+        (0..4 * PAGES).for_each(|page| check(others, page, 9, 1));
+        written() - before > PAGES as u64 / 2
+    });
     let moved = written() - before;
-    assert!(moved > PAGES as u64 / 2, "{moved} of {PAGES} pages that save no memory were written");
+    assert!(is_moved, "{moved} of {PAGES} pages that save no memory were written");
     for page in 0..PAGES {
         check(at, page, 8, 3);
     }

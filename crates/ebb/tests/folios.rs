@@ -7,7 +7,6 @@ use ebb::stats::Thp;
 use harness::alone::{PAGE, Pages, assert_sound, fork, wait};
 use harness::folios::{HEAP, RAM, UNIT, UNIT_BYTES, advise, aligned, grown, mapped_folios, with_folios};
 use harness::{Random, check, ctx, fill, leave, map, one_at_a_time, press, resident, unmap};
-use std::sync::atomic::Ordering::Relaxed;
 
 #[test]
 fn a_first_touch_maps_a_folio_where_that_is_wanted() {

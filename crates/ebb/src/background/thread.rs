@@ -7,7 +7,7 @@ use crate::pages::{books, clean, stock};
 use crate::protocols::rest::IDLE;
 use crate::space::{Space, background};
 use crate::threads::ctx::ThreadCtx;
-use crate::way_in::readahead;
+use crate::way_in::{collapse, readahead};
 use crate::way_out::shrink::{self, COMPACT_STEP};
 use crate::way_out::{asking, group_reclaim, pageout, publish, reclaim};
 use core::sync::atomic::Ordering;
@@ -130,6 +130,9 @@ fn background_round(space: &Space, ctx: &ThreadCtx) {
     space.tree().look();
     readahead::read_ahead(space, ctx);
     pageout::help_page_out(space, ctx);
+    if let Some(unit) = space.places.folios.take_suggested() {
+        collapse::collapse_hot(space, ctx, unit);
+    }
     while space.budget.is_stock_too_large() && stock::shrink_stock(space, ctx) {}
     if !space.budget.is_below_low() {
         space.tree().reap_sometimes();

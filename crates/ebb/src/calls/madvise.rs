@@ -5,10 +5,10 @@ use crate::base::uapi::Errno;
 use crate::calls::mapping::MADV_DONTNEED_LOCKED;
 use crate::calls::{beside, discard, mapping};
 use crate::memory::region::Attr;
-use crate::memory::table::ADDR_END;
+use crate::memory::table::{ADDR_END, UNIT_BYTES};
 use crate::space::Space;
 use crate::threads::ctx::ThreadCtx;
-use crate::way_in::willneed;
+use crate::way_in::{collapse, willneed};
 use crate::way_out::pageout;
 use linux_raw_sys::general as g;
 
@@ -55,7 +55,8 @@ impl Space {
             }
             // All of these are hints, and not passed on. The kernel would age pages that it does not see used, merge
             // pages that Ebb moves, or build huge pages behind Ebb's back.
-            g::MADV_COLD | g::MADV_MERGEABLE | g::MADV_UNMERGEABLE | g::MADV_COLLAPSE => 0,
+            g::MADV_COLD | g::MADV_MERGEABLE | g::MADV_UNMERGEABLE => 0,
+            g::MADV_COLLAPSE if is_range => collapse(self, ctx, start, end),
             // Ebb makes the folios, so the kernel is not told.
             g::MADV_HUGEPAGE | g::MADV_NOHUGEPAGE => change_attributes(self, ctx, start, end, is_range, a),
             // Kernels before 6.13 answer the same. Programs then fall back to mprotect.
@@ -64,6 +65,19 @@ impl Space {
             _ => mapping::raw(unsafe { mapping::kernel(g::__NR_madvise, a) }),
         }
     }
+}
+
+/// MADV_COLLAPSE. The kernel gets the call for each unit of which Ebb manages nothing.
+fn collapse(space: &Space, ctx: &ThreadCtx, start: usize, end: usize) -> i64 {
+    let result = collapse::collapse_range(start..end, |unit| {
+        if mapping::touches(space, ctx, unit, unit + UNIT_BYTES) {
+            return collapse::collapse(space, ctx, unit);
+        }
+        let a = [unit as u64, UNIT_BYTES as u64, g::MADV_COLLAPSE as u64, 0, 0, 0];
+        // SAFETY: changes no content.
+        unsafe { mapping::kernel(g::__NR_madvise, a) }.map(|_| ())
+    });
+    mapping::raw(result.map(|()| 0))
 }
 
 /// Performs a call that says what fork's child or a core dump has of the range, or whether it gets large folios.

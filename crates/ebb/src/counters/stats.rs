@@ -96,6 +96,8 @@ counters! {
     thp_fault_alloc,
     /// First touches that should have got one, but the kernel had none.
     thp_fault_fallback,
+    /// Folios of 2 MiB that were made of small pages: for MADV_COLLAPSE, or because they proved hot.
+    thp_collapse_alloc,
     /// Folios of 2 MiB that left the page table whole.
     thp_unmapped,
     /// Of these, folios that came back whole before they were stored.

@@ -168,15 +168,21 @@ impl Memory<'_> {
     /// Moves the folio to the unit at `start`, all of whose pages the caller has claimed, and none of which is mapped. Returns how
     /// many pages are mapped: all but for a kernel that is short of memory.
     pub(crate) fn place(self, space: &Space, start: usize) -> usize {
+        self.place_or(space, start, |_, _, _| ())
+    }
+
+    /// As [`Self::place`]. Calls `left` with what could not be moved, before it is given up: where it is, where it was to go, and
+    /// its length.
+    pub(crate) fn place_or(self, space: &Space, start: usize, left: impl FnOnce(usize, usize, usize)) -> usize {
         let moved = match space.uffd().move_resident(start, self.addr(space), UNIT_BYTES) {
             Ok(()) => UNIT_PAGES,
             Err((bytes, _)) => {
                 stats::add(&space.stats.move_refused, 1);
+                left(self.addr(space) + bytes, start + bytes, UNIT_BYTES - bytes);
                 bytes / PAGE
             }
         };
         match self {
-            Self::New(new) if moved == UNIT_PAGES => new.moved(),
             Self::New(_) => {}
             Self::Kept(block) => {
                 let first = space.places.staging.frame(block, 0);

@@ -10,7 +10,7 @@ use crate::counters::stats::Thp;
 use crate::memory::table::UNIT_BYTES;
 use crate::places::frames::Demand;
 use crate::protocols::gate::Exclusive;
-use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use linux_raw_sys::general as g;
 
 /// Folios that may be in the nursery at once: one for each thread that makes one.
@@ -35,14 +35,14 @@ pub struct Folios {
     /// Folios that came in, less those that were kept.
     demand: Demand,
     have_been: AtomicBool,
+    /// A unit of small pages that proved hot; 0 for none.
+    suggested: AtomicUsize,
 }
 
 /// A new folio in the nursery, all zeros. Its place is given back when this ends.
 pub(crate) struct New<'a> {
     folios: &'a Folios,
     place: u32,
-    /// Set once the folio has been moved away.
-    is_gone: bool,
 }
 
 impl New<'_> {
@@ -50,19 +50,14 @@ impl New<'_> {
     pub(crate) fn addr(&self) -> usize {
         self.folios.place(self.place)
     }
-
-    /// Notes that all of the folio has been moved to where it belongs.
-    pub(crate) fn moved(mut self) {
-        self.is_gone = true;
-    }
 }
 
 impl Drop for New<'_> {
     fn drop(&mut self) {
-        if !self.is_gone {
-            let dropped = uapi::madvise(self.addr(), UNIT_BYTES, g::MADV_DONTNEED);
-            assert!(dropped.is_ok(), "the kernel drops Ebb's own memory");
-        }
+        // Also if all of it was moved away: if the kernel has split it for that, it has left a page table, and would make no folio here
+        // any more.
+        let dropped = uapi::madvise(self.addr(), UNIT_BYTES, g::MADV_DONTNEED);
+        assert!(dropped.is_ok(), "the kernel drops Ebb's own memory");
         self.folios.used.fetch_and(!(1 << self.place), Ordering::Release);
     }
 }
@@ -87,6 +82,7 @@ impl Folios {
             nr_kept: AtomicI64::new(0),
             demand: Demand::default(),
             have_been: AtomicBool::new(false),
+            suggested: AtomicUsize::new(0),
         })
     }
 
@@ -112,7 +108,7 @@ impl Folios {
             return None;
         }
         let place = self.take_place()?;
-        let new = New { folios: self, place, is_gone: false };
+        let new = New { folios: self, place };
         // SAFETY: the place is this thread's, mapped for reading and writing.
         unsafe { (new.addr() as *mut u8).write_volatile(0) };
         // Of a small page only the first is there.
@@ -172,6 +168,18 @@ impl Folios {
     /// Calls `f` with each kept block.
     pub(crate) fn for_each_kept(&self, mut f: impl FnMut(u32)) {
         self.kept.for_each(|block| f(block as u32));
+    }
+
+    /// Suggests that the unit at `start` be made a folio.
+    pub(crate) fn suggest(&self, start: usize) {
+        self.suggested.store(start, Ordering::Relaxed);
+    }
+
+    /// Takes the last suggestion.
+    pub(crate) fn take_suggested(&self) -> Option<usize> {
+        let start =
+            if self.suggested.load(Ordering::Relaxed) == 0 { 0 } else { self.suggested.swap(0, Ordering::Relaxed) };
+        (start != 0).then_some(start)
     }
 
     /// Notes that there is a folio.

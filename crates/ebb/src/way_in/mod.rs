@@ -1,6 +1,7 @@
 //! The way in: from a fault, a system call or a walk to a mapped page.
 
 pub(crate) mod charged;
+pub(crate) mod collapse;
 pub(crate) mod fault;
 pub(crate) mod pins;
 pub(crate) mod prefetch;

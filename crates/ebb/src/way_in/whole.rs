@@ -28,7 +28,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use linux_raw_sys::general as g;
 
 /// Most steps of reclaim that a walk makes for a folio.
-const STEPS: usize = 16;
+pub(super) const STEPS: usize = 16;
 
 /// Pages with content that make it worth while to bring a unit in whole. The others are zeros.
 const USED_MIN: usize = UNIT_PAGES / 2;
@@ -38,13 +38,13 @@ const READS_MAX: usize = RUN_MAX;
 
 /// What a fault is about.
 #[derive(Clone, Copy)]
-struct Touch<'a> {
-    space: &'a Space,
-    ctx: &'a ThreadCtx,
-    page: usize,
+pub(super) struct Touch<'a> {
+    pub space: &'a Space,
+    pub ctx: &'a ThreadCtx,
+    pub page: usize,
     /// Start of the page's unit.
-    start: usize,
-    write: bool,
+    pub start: usize,
+    pub write: bool,
 }
 
 /// A folio that came in.
@@ -118,7 +118,7 @@ fn wanted_region(touch: Touch<'_>) -> Option<Region> {
 
 /// Calls `f` with the memory of a folio, inside the gate; it returns how many of its pages are mapped then. None if there is no such
 /// memory. If need be, it `reclaims` first. Outside the gate.
-fn with_memory(touch: Touch<'_>, reclaims: bool, f: impl Fn(&Held, Memory<'_>) -> usize) -> Option<usize> {
+pub(super) fn with_memory(touch: Touch<'_>, reclaims: bool, f: impl Fn(&Held, Memory<'_>) -> usize) -> Option<usize> {
     let Touch { space, ctx, .. } = touch;
     for _ in 0..if reclaims { STEPS } else { 1 } {
         let inside = space.threads.enter(ctx);

@@ -12,11 +12,11 @@
 //! * Pages that a driver may have pinned for long go by MOVE only, because MOVE alone asks the kernel, see `pages::drivers`.
 
 use crate::base::{PAGE, clock, events};
-use crate::counters::stats;
+use crate::counters::stats::{self, Thp};
 use crate::memory::table::{UNIT_PAGES, Unit};
 use crate::pages::account;
 use crate::pages::claims::{self, NOT_CLAIMED};
-use crate::pages::{clean, clean_folio, drivers, in_use, sharing};
+use crate::pages::{clean, clean_folio, drivers, folio, in_use, sharing};
 use crate::places::work::Work;
 use crate::protocols::gate::Held;
 use crate::protocols::primitive::{Ordering as ModelOrdering, fence};
@@ -246,8 +246,13 @@ fn sweep_unless_hot(
     }
     unit.skip.store(skip - 1, Relaxed);
     // A unit that proved hot more than once stays in memory. The slots of its clean pages are of use to other pages.
-    if unit.generation.load(Relaxed) > 1 && unit.clean.load(Relaxed) > 0 {
-        clean::open_unit(space, held, addr);
+    if unit.generation.load(Relaxed) > 1 {
+        if unit.clean.load(Relaxed) > 0 {
+            clean::open_unit(space, held, addr);
+        }
+        if unit.present.load(Relaxed) as usize == UNIT_PAGES && !folio::is_mapped(unit) && space.thp() != Thp::Never {
+            space.places.folios.suggest(addr);
+        }
     }
     stats::add(&space.stats.sweeps_skipped, 1);
     Look::Passed
