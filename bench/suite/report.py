@@ -268,6 +268,30 @@ def origins(parts):
     return [*lines, ""]
 
 
+# Less page cache than this is no part of what a cgroup held that matters.
+LITTLE_CACHE_BYTES = 1 << 20
+
+
+def above_budget(found):
+    """What a cgroup of Ebb's held above the budget at its peak, where it held next to no page cache: the run that had most."""
+
+    def above(run):
+        return (run["held_bytes"] - run["account"]["counters"]["ram_limit_bytes"]) / MIB
+
+    def counts(run):
+        return run["place"] == "ebb" and "account" in run and run.get("page_cache_bytes", LITTLE_CACHE_BYTES) < LITTLE_CACHE_BYTES
+
+    runs = [run for run in found["runs"] if counts(run)]
+    if not runs:
+        return []
+    most = max(runs, key=above)
+    return [
+        f"The kernel's count of the most memory that a run of Ebb's took in all, kernel memory included: {above(most):+.1f} MiB beside"
+        f" its budget ({most['table']}, {most['case']}; the most of {len(runs)} runs with less than 1 MiB of page cache).",
+        "",
+    ]
+
+
 def text(found, cases):
     found = completed(found, cases)
     lines = origins(parts_of(found))
@@ -282,6 +306,7 @@ def text(found, cases):
     ]
     if found["quick"]:
         lines += ["**Quick run: sizes and times are too small to say anything but that it works.**", ""]
+    lines += above_budget(found)
     lines += summary(found, cases)
     for name in TABLES:
         if any(run["table"] == name for run in found["runs"]):

@@ -325,6 +325,16 @@ class ReportTest(unittest.TestCase):
         # An earlier run, whose figures were kept, did not count it.
         self.assertRegex(report.text(self.found(self.runs("ebb", [1.0])), {("usemem", "row"): Row(metrics=[RATE])}), r"(?m)^\| row .*\| +\|$")
 
+    def test_what_a_run_held_above_its_budget_is_printed_where_no_page_cache_hides_it(self):
+        def held(mib, cache):
+            more = {"held_bytes": mib << 20, "page_cache_bytes": cache << 20, "account": {"counters": {"ram_limit_bytes": 7 << 20}}}
+            return [run | more for run in self.runs("ebb", [10])]
+
+        cases = {("usemem", "row"): Row(metrics=[RATE])}
+        text = report.text(self.found(held(9, 0) + held(11, 0) + held(99, 90)), cases)
+        self.assertIn("+4.0 MiB beside its budget (usemem, row; the most of 2 runs with less than 1 MiB of page cache)", text)
+        self.assertNotIn("beside its budget", report.text(self.found(held(99, 90) + self.runs("ebb", [10])), cases))
+
     def test_a_killed_run_is_a_cell_and_a_failed_one_a_line(self):
         runs = self.runs("ebb", [1.0]) + [{"table": "usemem", "case": "row", "place": "zram-lz4", "round": 0, "killed": "x"},
                                           {"table": "usemem", "case": "row", "place": "none", "round": 1, "failed": "no disk"}]  # fmt: skip

@@ -210,6 +210,24 @@ pub fn huge(worker: &mut Worker) {
     let _ = sys::advise(base, len, libc::MADV_HUGEPAGE);
     let area = worker.adopt(base, vec![Page::zero(RW); len]);
     worker.write_run(Run { area, start: 0, len });
+    match worker.rng.below(4) {
+        // Out, and back by walks: the pages are clean then.
+        0 => {
+            for _ in 0..2 {
+                expect_success("MADV_PAGEOUT", sys::advise(base, len, libc::MADV_PAGEOUT));
+                worker.areas[area].check_all();
+            }
+        }
+        // Split, and made one again.
+        1 => {
+            let page = worker.rng.below(len);
+            expect_success("MADV_DONTNEED", sys::advise(worker.areas[area].addr(page), 1, libc::MADV_DONTNEED));
+            worker.areas[area].update(page, 1, Page::wiped);
+            let _ = sys::advise(base, len, MADV_COLLAPSE);
+            worker.areas[area].check_all();
+        }
+        _ => {}
+    }
 }
 
 /// Memory that a forked child does not get, or gets as zeroes.
