@@ -56,7 +56,7 @@ unit: build ## unit and behaviour tests of every crate
 	@tools/unit-fallbacks squeeze
 .PHONY: unit-long
 unit-long: build ## more of the behaviour tests with each fallback
-	@tools/unit-fallbacks clean tree advice snapshot devices groups groups_model in_place longterm
+	@tools/unit-fallbacks clean clean_folios collapse plain_map tree advice snapshot devices groups groups_model in_place longterm
 
 .PHONY: models
 models: ## loom and shuttle models

@@ -6,6 +6,7 @@
 #[allow(dead_code, reason = "each test uses its part")]
 mod harness;
 
+use ebb::stats::Thp;
 use ebb::{PinResult, Space, ThreadCtx};
 use harness::{ctx, force, leave, space, word_of};
 use proptest::prelude::*;
@@ -14,9 +15,11 @@ use proptest::test_runner::{Config, TestRunner};
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-const RAM: u64 = 6 << 20;
+/// Pages of a folio, and the least budget that has any.
+const UNIT: usize = 512;
+const RAM_FOR_FOLIOS: u64 = 20 << 20;
 const PAGE: usize = 4096;
-/// Pages of an arena: four times the budget.
+/// Pages of an arena: four times the budget, or more than that where there are folios.
 const PAGES: usize = 6144;
 /// Pages that a case excludes at most in one operation, and so many operations.
 const EXCLUDED_MAX: usize = 8;
@@ -26,7 +29,7 @@ const CALL_PAGES_MAX: usize = 40;
 
 /// Each thread's arena lies far below where the kernel puts mappings, so that nobody else maps into its holes; and
 /// across a border of leaves.
-static NEXT_ARENA: AtomicUsize = AtomicUsize::new((32 << 40) - (9 << 20));
+static NEXT_ARENA: AtomicUsize = AtomicUsize::new((32 << 40) - (10 << 20));
 
 thread_local! {
     static ARENA: usize = NEXT_ARENA.fetch_add(1 << 40, Relaxed);
@@ -77,20 +80,68 @@ struct Page {
 
 #[derive(Clone, Debug)]
 enum Op {
-    Write { at: Range<usize>, kind: u64 },
-    Stamp { at: Range<usize> },
-    Read { at: Range<usize> },
-    Drop { at: Range<usize>, free: bool },
-    Protect { at: Range<usize>, prot: Prot },
-    Unmap { at: Range<usize> },
-    Map { at: Range<usize>, prot: Prot },
-    Resize { at: Range<usize>, pages: usize },
-    Move { at: Range<usize>, pages: usize, to: usize, keep: bool },
-    Exclude { at: Range<usize> },
-    BringIn { at: Range<usize> },
-    Lock { at: Range<usize> },
-    KernelReads { at: Range<usize>, pressure: Range<usize> },
-    KernelWrites { at: Range<usize>, pressure: Range<usize>, kind: u64 },
+    Write {
+        at: Range<usize>,
+        kind: u64,
+    },
+    Stamp {
+        at: Range<usize>,
+    },
+    Read {
+        at: Range<usize>,
+    },
+    Drop {
+        at: Range<usize>,
+        free: bool,
+    },
+    Protect {
+        at: Range<usize>,
+        prot: Prot,
+    },
+    Unmap {
+        at: Range<usize>,
+    },
+    Map {
+        at: Range<usize>,
+        prot: Prot,
+    },
+    Resize {
+        at: Range<usize>,
+        pages: usize,
+    },
+    Move {
+        at: Range<usize>,
+        pages: usize,
+        to: usize,
+        keep: bool,
+    },
+    Exclude {
+        at: Range<usize>,
+    },
+    BringIn {
+        at: Range<usize>,
+    },
+    Lock {
+        at: Range<usize>,
+    },
+    /// Advice that changes no content.
+    Advise {
+        at: Range<usize>,
+        advice: i32,
+    },
+    KernelReads {
+        at: Range<usize>,
+        pressure: Range<usize>,
+    },
+    KernelWrites {
+        at: Range<usize>,
+        pressure: Range<usize>,
+        kind: u64,
+    },
+}
+
+fn ram() -> u64 {
+    if force().always_huge { RAM_FOR_FOLIOS } else { 6 << 20 }
 }
 
 fn pages(n: Range<usize>) -> impl Strategy<Value = Range<usize>> {
@@ -99,6 +150,18 @@ fn pages(n: Range<usize>) -> impl Strategy<Value = Range<usize>> {
 
 fn prot() -> impl Strategy<Value = Prot> {
     prop_oneof![1 => Just(Prot::None), 1 => Just(Prot::Read), 2 => Just(Prot::Write)]
+}
+
+/// Whole units: an arena begins with one.
+fn units() -> impl Strategy<Value = Range<usize>> {
+    (0..PAGES / UNIT, 1..4usize).prop_map(|(at, n)| at * UNIT..((at + n) * UNIT).min(PAGES))
+}
+
+fn advice() -> impl Strategy<Value = i32> {
+    /// `MADV_COLLAPSE`
+    const COLLAPSE: i32 = 25;
+    let all = [libc::MADV_PAGEOUT, COLLAPSE, libc::MADV_HUGEPAGE, libc::MADV_NOHUGEPAGE, libc::MADV_WILLNEED];
+    (0..all.len()).prop_map(move |i| all[i])
 }
 
 fn op() -> impl Strategy<Value = Op> {
@@ -118,6 +181,10 @@ fn op() -> impl Strategy<Value = Op> {
         1 => pages(1..EXCLUDED_MAX).prop_map(|at| Op::Exclude { at }),
         2 => pages(1..300).prop_map(|at| Op::BringIn { at }),
         1 => pages(1..EXCLUDED_MAX).prop_map(|at| Op::Lock { at }),
+        4 => (prop_oneof![wide(), units()], advice()).prop_map(|(at, advice)| Op::Advise { at, advice }),
+        2 => units().prop_map(|at| Op::Read { at }),
+        2 => (units(), 0..4u64).prop_map(|(at, kind)| Op::Write { at, kind }),
+        2 => units().prop_map(|at| Op::Map { at, prot: Prot::Write }),
         3 => (pages(1..CALL_PAGES_MAX), wide()).prop_map(|(at, pressure)| Op::KernelReads { at, pressure }),
         3 => (pages(1..CALL_PAGES_MAX), wide(), 0..4u64)
             .prop_map(|(at, pressure, kind)| Op::KernelWrites { at, pressure, kind }),
@@ -137,7 +204,7 @@ struct Machine {
 
 impl Machine {
     fn new() -> Self {
-        let space = space(RAM, force());
+        let space = space(ram(), force());
         let base = ARENA.with(|arena| *arena);
         // SAFETY: makes a descriptor.
         let file = unsafe { libc::memfd_create(c"plain-map".as_ptr(), libc::MFD_CLOEXEC) };
@@ -404,6 +471,12 @@ impl Machine {
                 assert!(self.space.bring_in(self.ctx, addr as usize, len as usize));
             }
             Op::Lock { at } => self.lock(at),
+            Op::Advise { at, advice } => {
+                let call =
+                    [self.base as u64 + (at.start * PAGE) as u64, (at.len() * PAGE) as u64, advice as u64, 0, 0, 0];
+                // Holes and locked memory are errors, but nobody's mistake.
+                self.space.madvise(self.ctx, call);
+            }
             Op::KernelReads { at, pressure } => self.kernel_reads(at, pressure),
             Op::KernelWrites { at, pressure, kind } => self.kernel_writes(at, pressure, kind),
         }
@@ -431,7 +504,7 @@ fn run(ops: Vec<Op>) {
     machine.read(0..PAGES);
     machine.space.validate().expect("consistent");
     drop(machine);
-    space(RAM, force()).validate().expect("consistent without the arena");
+    space(ram(), force()).validate().expect("consistent without the arena");
 }
 
 #[test]
@@ -445,7 +518,10 @@ fn every_page_holds_what_a_plain_map_says() {
             Ok(())
         })
         .expect("the map and the memory agree");
-    leave(space(RAM, force()));
+    let space = space(ram(), force());
+    let has_folios = space.thp() != Thp::Never && force().always_huge;
+    assert!(!has_folios || space.stats().thp_unmapped.load(Relaxed) > 0, "no folio was used");
+    leave(space);
 }
 
 #[test]
@@ -458,7 +534,7 @@ fn threads_with_maps_of_their_own_do_not_disturb_each_other() {
                 for _ in 0..6 {
                     run(cases.new_tree(&mut runner).expect("a sequence").current());
                 }
-                leave(space(RAM, force()));
+                leave(space(ram(), force()));
             })
         })
         .collect();
