@@ -47,6 +47,9 @@ pub(crate) fn collapse(space: &Space, ctx: &ThreadCtx, start: usize) -> Result<(
     if is_folio(touch) {
         return Ok(());
     }
+    if has_users(space, start) {
+        return Err(Errno::AGAIN);
+    }
     match whole::with_memory(touch, true, |held, memory| replace(touch, held, memory)) {
         Some(UNIT_PAGES) => Ok(()),
         Some(_) => Err(Errno::AGAIN),
@@ -57,7 +60,11 @@ pub(crate) fn collapse(space: &Space, ctx: &ThreadCtx, start: usize) -> Result<(
 /// Makes a folio of the unit at `start`, which proved hot, if that needs no reclaim. Outside the gate.
 pub(crate) fn collapse_hot(space: &Space, ctx: &ThreadCtx, start: usize) {
     let touch = Touch { space, ctx, page: start, start, write: true };
-    if is_all_in(touch) && !is_folio(touch) && is_possible(touch, |attr| folio::is_wanted(space, attr)) {
+    if is_all_in(touch)
+        && !is_folio(touch)
+        && !has_users(space, start)
+        && is_possible(touch, |attr| folio::is_wanted(space, attr))
+    {
         let _ = whole::with_memory(touch, false, |held, memory| replace(touch, held, memory));
     }
 }
@@ -87,10 +94,7 @@ fn is_folio(touch: Touch<'_>) -> bool {
 fn replace(touch: Touch<'_>, held: &Held, memory: Memory<'_>) -> usize {
     let Touch { space, start, .. } = touch;
     let is_possible = space.regions.find(held, start).is_some_and(|region| folio::may_be_whole(space, &region, start));
-    // The kernel or a driver may have its pages for long, and what is locked is not dropped.
-    let has_users =
-        drivers::is_move_only(space, start) || space.kernel.has_locked() && kept::is_locked(start, UNIT_BYTES);
-    if !is_possible || has_users || !space.kernel.can_protect() {
+    if !is_possible || has_users(space, start) || !space.kernel.can_protect() {
         return refuse(space, memory);
     }
     clean::open_unit(space, held, start);
@@ -127,6 +131,11 @@ fn replace(touch: Touch<'_>, held: &Held, memory: Memory<'_>) -> usize {
         stats::add(&space.stats.thp_collapse_alloc, 1);
     }
     moved
+}
+
+/// Whether the kernel or a driver may have pages of the unit for long, or its memory is locked, and so is not dropped.
+fn has_users(space: &Space, start: usize) -> bool {
+    drivers::is_move_only(space, start) || space.kernel.has_locked() && kept::is_locked(start, UNIT_BYTES)
 }
 
 fn refuse(space: &Space, memory: Memory<'_>) -> usize {
