@@ -3,9 +3,9 @@
 #[allow(dead_code, reason = "each test uses its part")]
 mod harness;
 
-use ebb::Space;
 use ebb::stats::Thp;
-use harness::alone::{PAGE, Pages, StopsAtEnd, assert_sound, fork, wait};
+use ebb::{GroupId, GroupLimits, Space};
+use harness::alone::{PAGE, Pages, StopsAtEnd, alone, assert_sound, fork, wait};
 use harness::folios::{HEAP, RAM, UNIT, UNIT_BYTES, advise, grown, mapped_folios, with_folios};
 use harness::{check, ctx, fill, force, leave, map, one_at_a_time, press, resident, unmap};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
@@ -224,6 +224,85 @@ fn no_write_to_a_folio_that_comes_in_is_lost() {
         assert_eq!(unsafe { *(*counter as *const u64) }, writes[unit], "the counter of unit {unit}");
         pages.write((*counter - pages.addr(0)) / PAGE, 3, HEAP);
     }
+    assert_sound(&pages);
+    drop(pages);
+    leave(space);
+}
+
+#[test]
+fn a_group_with_all_the_swap_it_may_have_gives_up_what_is_clean() {
+    alone("a_group_with_all_the_swap_it_may_have_gives_up_what_is_clean", || {
+        let space = harness::space(400 << 20, force());
+        space.set_thp(Thp::Always);
+        let limits =
+            GroupLimits { ram_max_pages: Some(33_792), ram_high_pages: Some(33_280), swap_max_pages: Some(36_352) };
+        let id = space.create_group(ctx(space), GroupId::ROOT, &limits).expect("a group");
+        space.set_thread_group(ctx(space), id).expect("a member");
+        let pages = Pages::aligned(space, 65_536, HEAP);
+        (0..2).for_each(|_| pages.check_all());
+        assert_sound(&pages);
+    });
+}
+
+/// A thread writes to a clean folio while another replaces a part of it: a call may write to what the first has opened.
+#[test]
+fn what_is_opened_beside_a_new_mapping_is_open() {
+    let _turn = one_at_a_time();
+    let (space, _) = with_folios(Thp::Always);
+    let mut pages = walked(space);
+    let (go, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let base = pages.at as usize;
+    let mut pipe = [0; 2];
+    // SAFETY: the kernel writes two descriptors.
+    assert_eq!(unsafe { libc::pipe(pipe.as_mut_ptr()) }, 0);
+    std::thread::scope(|scope| {
+        let (go, done) = (&go, &done);
+        scope.spawn(move || {
+            ctx(space);
+            let mut last = 0;
+            while last != usize::MAX {
+                let at = go.load(Relaxed);
+                if at != last && at != usize::MAX {
+                    (0..(at / UNIT_BYTES * 37 % 1000) * 30).for_each(|_| std::hint::spin_loop());
+                    // SAFETY: inside the mapping.
+                    unsafe { ((at + 300 * PAGE) as *mut u8).write_volatile(7) };
+                    done.store(at, Relaxed);
+                }
+                last = at;
+            }
+            leave(space);
+        });
+        for first in (0..MANY).step_by(UNIT) {
+            let at = base + first * PAGE;
+            // SAFETY: inside the mapping.
+            (0..UNIT).for_each(|page| unsafe { _ = ((at + page * PAGE + 8) as *const u64).read_volatile() });
+            go.store(at, Relaxed);
+            let prot = libc::PROT_READ | libc::PROT_WRITE;
+            assert_eq!(harness::map_at(space, at + 100 * PAGE, 100, prot), at + 100 * PAGE);
+            while done.load(Relaxed) != at {
+                std::hint::spin_loop();
+            }
+            // A system call as the agent makes it.
+            let (ctx, to) = (ctx(space), at + 301 * PAGE);
+            space.pin_begin(ctx, 0);
+            assert!(space.pin_add(ctx, to, 8) == ebb::PinResult::Ok);
+            // SAFETY: writes a byte to the pipe, and reads it into the mapping.
+            let got = unsafe {
+                assert_eq!(libc::write(pipe[1], c"y".as_ptr().cast(), 1), 1);
+                libc::read(pipe[0], to as *mut libc::c_void, 1)
+            };
+            space.pin_end(ctx);
+            if got != 1 {
+                go.store(usize::MAX, Relaxed);
+            }
+            assert_eq!(got, 1, "the kernel writes to pages that are open");
+            (100..200).for_each(|page| pages.versions[first + page] = (0, 0));
+            (300..302).for_each(|page| pages.write(first + page, 3, HEAP));
+        }
+        go.store(usize::MAX, Relaxed);
+    });
+    // SAFETY: the test's own descriptors.
+    pipe.iter().for_each(|fd| unsafe { _ = libc::close(*fd) });
     assert_sound(&pages);
     drop(pages);
     leave(space);

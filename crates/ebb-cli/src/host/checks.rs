@@ -340,7 +340,7 @@ fn huge_pages() -> Check {
     const NAME: &str = "huge pages";
     let text = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").unwrap_or_default();
     let mode = text.split('[').nth(1).and_then(|rest| rest.split(']').next()).unwrap_or("not available");
-    let needs = if thp::is_new_enough() { "" } else { "; Ebb needs Linux 6.14 to have them, and uses small pages" };
+    let needs = if thp::is_new_enough() { "" } else { "; Ebb needs Linux 6.18 to have them, and uses small pages" };
     Check::ok(NAME, format!("transparent_hugepage/enabled = {mode}{needs}"))
 }
 

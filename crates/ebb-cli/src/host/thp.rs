@@ -39,14 +39,14 @@ pub fn policy(choice: Choice) -> (Thp, Option<String>) {
     resolve(choice, std::fs::read_to_string(ENABLED).ok().as_deref(), is_new_enough())
 }
 
-/// Whether the kernel moves huge pages as Ebb needs it: since Linux 6.14 it frees the page table of an empty range.
+/// Whether the kernel moves and splits huge pages as Ebb needs it: see `ebb::places::folios`.
 pub fn is_new_enough() -> bool {
     is_new(&sys::kernel().0)
 }
 
 fn is_new(release: &str) -> bool {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|text| text.parse::<u32>().ok());
-    matches!((numbers.next().flatten(), numbers.next().flatten()), (Some(major), Some(minor)) if (major, minor) >= (6, 14))
+    matches!((numbers.next().flatten(), numbers.next().flatten()), (Some(major), Some(minor)) if (major, minor) >= (6, 18))
 }
 
 /// `enabled` is the text of the kernel's switch; none if the kernel has none.
@@ -69,7 +69,7 @@ fn resolve(choice: Choice, enabled: Option<&str>, is_new: bool) -> (Thp, Option<
         return (Thp::Never, None);
     }
     let why = match enabled {
-        _ if !is_new => "Ebb moves huge pages on Linux 6.14 or newer only".to_owned(),
+        _ if !is_new => "Ebb moves huge pages on Linux 6.18 or newer only".to_owned(),
         Some(_) => format!("the host has huge pages switched off; write `madvise` to {ENABLED} as root"),
         None => "this kernel has no transparent huge pages".to_owned(),
     };
@@ -109,13 +109,13 @@ mod tests {
 
     #[test]
     fn an_old_kernel_has_none() {
-        assert!(is_new("6.18.44-fc-v657") && is_new("6.14") && is_new("7.0-rc1"));
-        assert!(!is_new("6.13.12") && !is_new("5.15") && !is_new("six"));
+        assert!(is_new("6.18.44-fc-v657") && is_new("6.18") && is_new("7.0-rc1"));
+        assert!(!is_new("6.17.12") && !is_new("5.15") && !is_new("six"));
         let enabled = Some("[always] madvise never");
         assert_eq!(resolve(Choice::Host, enabled, false), (Thp::Never, None));
         assert_eq!(resolve(Choice::Never, enabled, false), (Thp::Never, None));
         let (thp, said) = resolve(Choice::Advise, enabled, false);
-        assert!(thp == Thp::Never && said.is_some_and(|said| said.contains("6.14")));
+        assert!(thp == Thp::Never && said.is_some_and(|said| said.contains("6.18")));
     }
 
     #[test]

@@ -12,7 +12,7 @@ use crate::counters::stats;
 use crate::groups::cost::Cost;
 use crate::memory::table::{UNIT_BYTES, UNIT_PAGES, Unit};
 use crate::pages::claims::NOT_CLAIMED;
-use crate::pages::tally::{self, Tally};
+use crate::pages::tally::Tally;
 use crate::pages::{account, clean, folio, stock};
 use crate::places::staging::BUNDLES;
 use crate::protocols::gate::Held;
@@ -42,31 +42,20 @@ pub(crate) fn is_clean(unit: &Unit) -> bool {
     folio::is_mapped(unit) && unit.clean.load(Relaxed) > 0
 }
 
-/// Gives those pages of the claimed unit at `start` slots that have no content, as if pages of zeros had been swapped out. Returns
-/// false if there are not enough slots.
-pub(crate) fn store_zeros(
-    space: &Space,
-    held: &Held,
-    ctx: &ThreadCtx,
-    start: usize,
-    entries: &mut [State; UNIT_PAGES],
-) -> bool {
+/// Gives those pages of the claimed unit at `start` slots that have no content, as if pages of zeros had been swapped out. Nobody is
+/// charged, so the unit must be the root group's. Returns false if there are not enough slots.
+pub(crate) fn store_zeros(space: &Space, ctx: &ThreadCtx, start: usize, entries: &mut [State; UNIT_PAGES]) -> bool {
     let mut at = 0;
     while let Some(first) = (at..UNIT_PAGES).find(|i| entries[*i] == State::NONE) {
         let wanted = (first..UNIT_PAGES).filter(|i| entries[*i] == State::NONE).take(SLOTS).count();
         let mut slots = [Slot(0); SLOTS];
         let n = space.swap.alloc(ctx.shard(), &space.budget, space.stats, &mut slots[..wanted]);
         at = first;
-        for (done, slot) in slots[..n].iter().enumerate() {
-            let addr = start + at * PAGE;
-            if !tally::charge_swap_at(space, held, addr) {
-                slots[done..n].iter().for_each(|slot| space.swap.unalloc(*slot));
-                return false;
-            }
+        for slot in &slots[..n] {
             space.swap.store_zeros(*slot);
             space.swap.commit(*slot);
             entries[at] = State::swapped(Entry { device: 0, slot: *slot }.to_bits());
-            account::count_content(space, addr, 1);
+            account::count_content(space, start + at * PAGE, 1);
             at = (at..UNIT_PAGES).find(|i| entries[*i] == State::NONE).unwrap_or(UNIT_PAGES);
         }
         if n < wanted {
@@ -92,9 +81,12 @@ pub(crate) fn protect(space: &Space, start: usize, print: Print) -> bool {
 }
 
 /// Opens all of the clean folio at `start`: frees the slots of its pages, and lifts the protection. False if some of the unit is not
-/// present, or is shared, or another thread has claimed it.
+/// present, or is shared, or another thread has claimed it; and if a call is about to change a part of its range: who finds the range
+/// before the call begins is waited for.
 pub(crate) fn open(space: &Space, held: &Held, start: usize) -> bool {
-    if !space.table.unit(start).is_some_and(is_clean) {
+    let region = space.regions.find(held, start);
+    let is_one = region.is_some_and(|region| region.has(start, start + UNIT_BYTES) && !region.attr.is_changing());
+    if !is_one || !space.table.unit(start).is_some_and(is_clean) {
         return false;
     }
     let mut saved = [0; UNIT_PAGES];
@@ -163,10 +155,14 @@ fn keep(space: &Space, start: usize) -> bool {
     // The kernel moves a huge page only to where it has no page table. It frees that of a range that is dropped as a whole.
     space.places.staging.drop_frames(first, UNIT_PAGES);
     stats::add(&space.stats.unmap_move_calls, 1);
+    let began_ns = uapi::now_ns();
     let is_moved = space.uffd().move_pages(to, start, UNIT_BYTES).is_ok();
+    let was_huge = folio::was_huge(space, start, uapi::now_ns() - began_ns);
     // A page that the kernel itself had swapped out keeps its protection. And nobody may look into a frame that the kernel has lost.
-    let is_fit =
-        is_moved && space.uffd().write_protect(to, UNIT_BYTES, false).is_ok() && uapi::are_resident(to, UNIT_PAGES);
+    let is_fit = is_moved
+        && was_huge
+        && space.uffd().write_protect(to, UNIT_BYTES, false).is_ok()
+        && uapi::are_resident(to, UNIT_PAGES);
     if !is_fit {
         space.places.staging.give_back_unused(block);
         return false;

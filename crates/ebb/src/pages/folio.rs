@@ -39,6 +39,13 @@ const USED: u32 = 4;
 /// The unit got pages by a mapping that moved: all of a huge page, or a part of one, or small pages.
 const DOUBTFUL: u32 = 8;
 
+/// A MOVE of a huge page takes two microseconds, one of as many small pages fifty, and one that has to split a huge page five hundred.
+/// A unit that may have moved pages of any kind was one huge page if that took less than this.
+const DOUBTFUL_NS: u64 = 20_000;
+/// Any other unit was one unless it took longer than this. Then the thread may also have lost its processor: such a huge page gives
+/// its memory back a little later than the account says.
+const SPLIT_NS: u64 = 300_000;
+
 /// One part in so many of what a process may expect is enough for a folio.
 const SHARE: usize = 64;
 
@@ -48,8 +55,14 @@ pub(crate) fn is_mapped(unit: &Unit) -> bool {
 }
 
 /// True if the unit may have pages of any kind, from a mapping that moved.
-pub(crate) fn is_doubtful(unit: &Unit) -> bool {
+fn is_doubtful(unit: &Unit) -> bool {
     unit.folio.load(Relaxed) & DOUBTFUL != 0
+}
+
+/// Whether what was moved out of the unit at `start`, in so much time, was one huge page.
+pub(crate) fn was_huge(space: &Space, start: usize, took_ns: u64) -> bool {
+    let is_doubtful = space.table.unit(start).is_some_and(is_doubtful);
+    took_ns < if is_doubtful { DOUBTFUL_NS } else { SPLIT_NS }
 }
 
 /// True if the unit went out whole when it last went out.

@@ -13,7 +13,7 @@ use crate::memory::table::{UNIT_BYTES, UNIT_PAGES};
 use crate::pages::folio::{self, Memory};
 use crate::pages::{clean, drivers, in_use, kept};
 use crate::protocols::gate::Held;
-use crate::protocols::page::State;
+use crate::protocols::page::{State, Tag};
 use crate::protocols::primitive::{Ordering as ModelOrdering, fence};
 use crate::space::Space;
 use crate::threads::ctx::ThreadCtx;
@@ -24,8 +24,10 @@ use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::Relaxed;
 use linux_raw_sys::general as g;
 
-/// How long to wait before the kernel is asked again for memory that it must have: as much was just given back to it.
+/// How long to wait before the kernel is asked again for memory that it must have: as much was just given back to it. And how often: others
+/// that wait for this thread may be those who could free some.
 const AGAIN_NS: u64 = 1_000_000;
+const TRIES: u32 = 1000;
 
 /// Makes a folio of the unit at `start`, which a program asks for: brings in first what is not in memory. Outside the gate.
 ///
@@ -38,7 +40,8 @@ pub(crate) fn collapse(space: &Space, ctx: &ThreadCtx, start: usize) -> Result<(
     }
     // Advice must not bring the process to its end, as touching more than there is room for would.
     let has_room = || space.budget.make_room(UNIT_PAGES);
-    if !is_all_in(touch) && !(0..STEPS).any(|_| has_room() || !reclaim::reclaim_step(space, ctx)) || !has_room() {
+    let reclaims = || reclaim::reclaim_step(space, ctx);
+    if !is_all_in(touch) && !has_room() && !(0..STEPS).any(|_| reclaims() && has_room()) {
         return Err(Errno::NOMEM);
     }
     if !is_all_in(touch) && !space.bring_in(ctx, start, UNIT_BYTES) {
@@ -63,6 +66,7 @@ pub(crate) fn collapse_hot(space: &Space, ctx: &ThreadCtx, start: usize) {
     if is_all_in(touch)
         && !is_folio(touch)
         && !has_users(space, start)
+        && folio::states(space, start).all(may_be_replaced)
         && is_possible(touch, |attr| folio::is_wanted(space, attr))
     {
         let _ = whole::with_memory(touch, false, |held, memory| replace(touch, held, memory));
@@ -95,6 +99,9 @@ fn replace(touch: Touch<'_>, held: &Held, memory: Memory<'_>) -> usize {
     let Touch { space, start, .. } = touch;
     let is_possible = space.regions.find(held, start).is_some_and(|region| folio::may_be_whole(space, &region, start));
     if !is_possible || has_users(space, start) || !space.kernel.can_protect() {
+        return refuse(space, memory);
+    }
+    if !folio::states(space, start).all(may_be_replaced) {
         return refuse(space, memory);
     }
     clean::open_unit(space, held, start);
@@ -133,6 +140,10 @@ fn replace(touch: Touch<'_>, held: &Held, memory: Memory<'_>) -> usize {
     moved
 }
 
+fn may_be_replaced(state: State) -> bool {
+    state.tag() == Tag::Present && !state.is_pinned() && !state.is_shared()
+}
+
 /// Whether the kernel or a driver may have pages of the unit for long, or its memory is locked, and so is not dropped.
 fn has_users(space: &Space, start: usize) -> bool {
     drivers::is_move_only(space, start) || space.kernel.has_locked() && kept::is_locked(start, UNIT_BYTES)
@@ -143,19 +154,24 @@ fn refuse(space: &Space, memory: Memory<'_>) -> usize {
     0
 }
 
-/// Maps copies of those of these pages that are missing. They are nowhere else, so this ends only when all of them are mapped.
+/// Maps copies of those of these pages that are missing. They are nowhere else, so the process ends if the kernel has no memory for them.
 fn copy_missing(space: &Space, start: usize, from: usize, len: usize) {
-    let mut done = 0;
+    let (mut done, mut tries) = (0, 0);
     while done < len {
-        match space.uffd().copy(start + done, from + done, len - done) {
-            Ok(()) => return,
-            Err((bytes, error)) => {
-                done += bytes;
-                match error {
-                    UffdError::Exists => done += PAGE,
-                    _ => uapi::futex_wait(&AtomicU32::new(0), 0, Some(AGAIN_NS)),
-                }
+        let Err((bytes, error)) = space.uffd().copy(start + done, from + done, len - done) else { return };
+        done += bytes;
+        match error {
+            UffdError::Exists => done += PAGE,
+            UffdError::Again | UffdError::NoMemory if tries < TRIES => {
+                tries += 1;
+                uapi::futex_wait(&AtomicU32::new(0), 0, Some(AGAIN_NS));
             }
+            UffdError::NoMemory => {
+                space.fatal(b"the kernel has no memory left: a cgroup limit is below --ram; give a smaller --ram")
+            }
+            _ => space.fatal(
+                b"the kernel takes no page back that it has just given up: this is a bug in Ebb; please report it",
+            ),
         }
     }
 }

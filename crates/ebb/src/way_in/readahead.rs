@@ -6,7 +6,8 @@
 //! itself, as long as the front does not move. When the front moves, the background thread begins again from there. The two
 //! threads do not agree on who does which window: the claim of each page decides. Both end where the region ends, because the
 //! next region may belong to another group. Both also end where there is no room, because nothing is reclaimed for
-//! read-ahead.
+//! read-ahead of single pages. Units that come in whole are read ahead as a whole: the background thread brings in the one after the
+//! walker's next, and reclaims for that as the walker would.
 //!
 //! The background thread helps only where a processor has nothing else to do. So fewer threads must walk than there are
 //! processors. And no walker may have lost its processor since it asked for help a moment ago (`ru_nivcsw`). If one has,

@@ -262,7 +262,8 @@ fn load(touch: Touch<'_>, held: &Held, memory: Memory<'_>, is_ahead: bool) -> us
     let mut entries = saved.map(State::from_raw);
     let stays_clean = !write
         && swapin::stays_clean(space, start, UNIT_PAGES, false, is_ahead)
-        && clean_folio::store_zeros(space, held, ctx, start, &mut entries);
+        && (entries.iter().all(|entry| entry.tag() == Tag::Swapped)
+            || region.group.is_root() && clean_folio::store_zeros(space, ctx, start, &mut entries));
     let end_unmapped = |from: usize| (from..UNIT_PAGES).for_each(|i| finish_one(space, start, i, entries[i]));
     let mut were = [NOT_LOCKED; UNIT_PAGES];
     // SAFETY: the memory is this thread's, and mapped for writing. No page of the unit is mapped from it yet.

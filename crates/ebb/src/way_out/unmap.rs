@@ -59,13 +59,6 @@ pub struct Only {
 /// flushes once a segment.
 const MOVE_RUN_MIN: usize = 8;
 
-/// A MOVE of a huge page takes two microseconds, one of as many small pages fifty, and one that has to split a huge page five hundred.
-/// A unit that may have moved pages of any kind was one huge page if that took less than this.
-const DOUBTFUL_NS: u64 = 20_000;
-/// Any other unit was one unless it took longer than this. Then the thread may also have lost its processor: such a huge page gives
-/// its memory back a little later than the account says.
-const SPLIT_NS: u64 = 300_000;
-
 /// Most pages that a sweep copies at once. Who wants one of them waits meanwhile.
 const COPY_PAGES: usize = 32;
 
@@ -131,7 +124,7 @@ pub(crate) fn stage(
     {
         unit.skip.fetch_max(if refused * 4 > UNIT_PAGES { PINNED_SKIP } else { 0 }, Relaxed);
     }
-    let is_whole = is_whole && is_huge(space, unit, uapi::now_ns() - began_ns);
+    let is_whole = is_whole && folio::was_huge(space, unit, uapi::now_ns() - began_ns);
     // The pages that went have their new states in `saved` now.
     let mut swept = 0;
     let mut tally = Tally::new(space, held);
@@ -164,12 +157,6 @@ pub(crate) fn stage(
     account::uncount_present(space, unit, swept);
     stats::add(&space.stats.unmap_pages, swept as u64);
     swept
-}
-
-/// Whether what a sweep has moved out of the unit, in so much time, was one huge page.
-fn is_huge(space: &Space, unit: usize, took_ns: u64) -> bool {
-    let is_doubtful = space.table.unit(unit).is_some_and(folio::is_doubtful);
-    took_ns < if is_doubtful { DOUBTFUL_NS } else { SPLIT_NS }
 }
 
 fn is_frame_of(raw: u64, block: u32) -> bool {

@@ -54,14 +54,16 @@ fn try_claim(
     if region.attr.is_changing() {
         return Claim::InUse;
     }
-    let is_wanted = only.is_none_or(|only| space.groups.is_within(region.group, only.group))
-        && (region.group.is_root() || space.groups.may_swap(region.group));
+    let is_wanted = only.is_none_or(|only| space.groups.is_within(region.group, only.group));
     let is_in_range = range.is_none_or(|(first, end)| first <= start && start + UNIT_BYTES <= end);
     if !is_in_range || !folio::may_be_whole(space, &region, start) || (unit.present.load(Relaxed) as usize) < UNIT_PAGES
     {
         return Claim::Parted;
     }
-    if !is_wanted {
+    // What is clean is charged as swap already.
+    let may_go_out =
+        |unit: &Unit| unit.clean.load(Relaxed) > 0 || region.group.is_root() || space.groups.may_swap(region.group);
+    if !is_wanted || !may_go_out(unit) {
         return Claim::NotWanted;
     }
     if leaves.used && take_marks(space, start, unit) {
@@ -71,6 +73,9 @@ fn try_claim(
     if (1..UNIT_PAGES).contains(&(unit.clean.load(Relaxed) as usize)) {
         clean_folio::open(space, held, start);
     }
+    if !may_go_out(unit) {
+        return Claim::NotWanted;
+    }
     let is_clean = unit.clean.load(Relaxed) > 0;
     let may_go = |state: State| {
         !state.is_pinned() && if is_clean { state.is_clean() && !state.is_shared() } else { state.is_open() }
@@ -79,6 +84,10 @@ fn try_claim(
         return Claim::All;
     }
     let stays = |state: State| state.tag() == Tag::Present && !may_go(state);
+    if (unit.clean.load(Relaxed) > 0) != is_clean {
+        // Another thread opens it.
+        return Claim::InUse;
+    }
     let is_parted = folio::states(space, start).any(|state| stays(state) || state.tag() == Tag::None);
     if is_parted { Claim::Parted } else { Claim::InUse }
 }

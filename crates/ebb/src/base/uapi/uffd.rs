@@ -207,11 +207,16 @@ impl Uffd {
 
     /// Write-protects the mapped pages of the range, or lifts the protection.
     ///
-    /// Before Linux 6.4 the kernel refuses a range that spans several of its mappings. Such a range is done page by page.
+    /// Before Linux 6.4 the kernel refuses a range that spans several of its mappings. Such a range is done page by page, all of it even if
+    /// a part of it fails.
     pub fn write_protect(&self, at: usize, len: usize, on: bool) -> Result<(), UffdError> {
         match self.write_protect_once(at, len, on) {
             Err(UffdError::NotRegistered) if len > PAGE => {
-                (at..at + len).step_by(PAGE).try_for_each(|page| self.write_protect_once(page, PAGE, on))
+                let mut all = Ok(());
+                for page in (at..at + len).step_by(PAGE) {
+                    all = all.and(self.write_protect_once(page, PAGE, on));
+                }
+                all
             }
             result => result,
         }
