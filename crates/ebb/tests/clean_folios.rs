@@ -244,6 +244,15 @@ fn a_group_with_all_the_swap_it_may_have_gives_up_what_is_clean() {
     });
 }
 
+/// Ends the thread that follows an address, also by a failure.
+struct Ends<'a>(&'a AtomicUsize);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(usize::MAX, Relaxed);
+    }
+}
+
 /// A thread writes to a clean folio while another replaces a part of it: a call may write to what the first has opened.
 #[test]
 fn what_is_opened_beside_a_new_mapping_is_open() {
@@ -257,6 +266,7 @@ fn what_is_opened_beside_a_new_mapping_is_open() {
     assert_eq!(unsafe { libc::pipe(pipe.as_mut_ptr()) }, 0);
     std::thread::scope(|scope| {
         let (go, done) = (&go, &done);
+        let ends = Ends(go);
         scope.spawn(move || {
             ctx(space);
             let mut last = 0;
@@ -292,14 +302,11 @@ fn what_is_opened_beside_a_new_mapping_is_open() {
                 libc::read(pipe[0], to as *mut libc::c_void, 1)
             };
             space.pin_end(ctx);
-            if got != 1 {
-                go.store(usize::MAX, Relaxed);
-            }
             assert_eq!(got, 1, "the kernel writes to pages that are open");
             (100..200).for_each(|page| pages.versions[first + page] = (0, 0));
             (300..302).for_each(|page| pages.write(first + page, 3, HEAP));
         }
-        go.store(usize::MAX, Relaxed);
+        drop(ends);
     });
     // SAFETY: the test's own descriptors.
     pipe.iter().for_each(|fd| unsafe { _ = libc::close(*fd) });

@@ -64,7 +64,7 @@ impl Drop for New<'_> {
 
 /// True if the kernel makes folios in the nursery, frees the page table of an empty range (a folio is moved to where there is none), and
 /// keeps the protection of pages of zeros when it splits a folio. From Linux 6.12 to 6.17 it may drop that, and writes to such pages
-/// would go unseen (*mm/huge_memory: preserve PG_has_hwpoisoned, uffd-wp and soft-dirty* is what mends it).
+/// would go unseen (fixed by *mm/rmap: fix soft-dirty and uffd-wp bit loss when remapping zero-filled mTHP subpage to shared zeropage*).
 fn is_possible(nursery: usize) -> bool {
     uapi::kernel::is_at_least(6, 18) && uapi::madvise(nursery, NURSERY * UNIT_BYTES, g::MADV_HUGEPAGE).is_ok()
 }

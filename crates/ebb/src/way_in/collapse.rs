@@ -40,8 +40,8 @@ pub(crate) fn collapse(space: &Space, ctx: &ThreadCtx, start: usize) -> Result<(
     }
     // Advice must not bring the process to its end, as touching more than there is room for would.
     let has_room = || space.budget.make_room(UNIT_PAGES);
-    let reclaims = || reclaim::reclaim_step(space, ctx);
-    if !is_all_in(touch) && !has_room() && !(0..STEPS).any(|_| reclaims() && has_room()) {
+    let mut steps = (0..STEPS).map_while(|_| reclaim::reclaim_step(space, ctx).then(has_room));
+    if !is_all_in(touch) && !has_room() && !steps.any(|is_enough| is_enough) {
         return Err(Errno::NOMEM);
     }
     if !is_all_in(touch) && !space.bring_in(ctx, start, UNIT_BYTES) {
@@ -50,7 +50,7 @@ pub(crate) fn collapse(space: &Space, ctx: &ThreadCtx, start: usize) -> Result<(
     if is_folio(touch) {
         return Ok(());
     }
-    if has_users(space, start) {
+    if has_users(space, start) || !folio::states(space, start).all(may_be_replaced) {
         return Err(Errno::AGAIN);
     }
     match whole::with_memory(touch, true, |held, memory| replace(touch, held, memory)) {
@@ -162,7 +162,7 @@ fn copy_missing(space: &Space, start: usize, from: usize, len: usize) {
         done += bytes;
         match error {
             UffdError::Exists => done += PAGE,
-            UffdError::Again | UffdError::NoMemory if tries < TRIES => {
+            UffdError::NoMemory if tries < TRIES => {
                 tries += 1;
                 uapi::futex_wait(&AtomicU32::new(0), 0, Some(AGAIN_NS));
             }

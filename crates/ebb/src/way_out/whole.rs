@@ -61,9 +61,8 @@ fn try_claim(
         return Claim::Parted;
     }
     // What is clean is charged as swap already.
-    let may_go_out =
-        |unit: &Unit| unit.clean.load(Relaxed) > 0 || region.group.is_root() || space.groups.may_swap(region.group);
-    if !is_wanted || !may_go_out(unit) {
+    let may_stage = region.group.is_root() || space.groups.may_swap(region.group);
+    if !is_wanted || !may_stage && unit.clean.load(Relaxed) == 0 {
         return Claim::NotWanted;
     }
     if leaves.used && take_marks(space, start, unit) {
@@ -71,12 +70,15 @@ fn try_claim(
     }
     // Pages that are clean leave in another way than the others.
     if (1..UNIT_PAGES).contains(&(unit.clean.load(Relaxed) as usize)) {
+        if !may_stage {
+            return Claim::Parted;
+        }
         clean_folio::open(space, held, start);
     }
-    if !may_go_out(unit) {
+    let is_clean = unit.clean.load(Relaxed) > 0;
+    if !is_clean && !may_stage {
         return Claim::NotWanted;
     }
-    let is_clean = unit.clean.load(Relaxed) > 0;
     let may_go = |state: State| {
         !state.is_pinned() && if is_clean { state.is_clean() && !state.is_shared() } else { state.is_open() }
     };
@@ -84,11 +86,11 @@ fn try_claim(
         return Claim::All;
     }
     let stays = |state: State| state.tag() == Tag::Present && !may_go(state);
+    let is_parted = folio::states(space, start).any(|state| stays(state) || state.tag() == Tag::None);
     if (unit.clean.load(Relaxed) > 0) != is_clean {
-        // Another thread opens it.
+        // Another thread opens it, or has just done so.
         return Claim::InUse;
     }
-    let is_parted = folio::states(space, start).any(|state| stays(state) || state.tag() == Tag::None);
     if is_parted { Claim::Parted } else { Claim::InUse }
 }
 

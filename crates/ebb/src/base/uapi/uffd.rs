@@ -207,14 +207,17 @@ impl Uffd {
 
     /// Write-protects the mapped pages of the range, or lifts the protection.
     ///
-    /// Before Linux 6.4 the kernel refuses a range that spans several of its mappings. Such a range is done page by page, all of it even if
-    /// a part of it fails.
+    /// The kernel refuses a range of which a part is not registered, and before Linux 6.4 one that spans several of its mappings. Such a
+    /// range is done page by page: up to the first failure to protect a page, and all of it to lift the protection.
     pub fn write_protect(&self, at: usize, len: usize, on: bool) -> Result<(), UffdError> {
         match self.write_protect_once(at, len, on) {
             Err(UffdError::NotRegistered) if len > PAGE => {
                 let mut all = Ok(());
                 for page in (at..at + len).step_by(PAGE) {
                     all = all.and(self.write_protect_once(page, PAGE, on));
+                    if on && all.is_err() {
+                        break;
+                    }
                 }
                 all
             }
