@@ -35,7 +35,7 @@ fn what_is_only_read_is_not_stored_again() {
     let stats = space.stats();
     let pages = walked(space);
     // Where pages were written to lately, some walks leave no clean pages. The memory may be another test's.
-    let stays = (0..10).any(|_| {
+    let stays = (0..20).any(|_| {
         let mut stored = 0;
         let dropped = grown(&stats.dropped_clean_pages, || stored = grown(&stats.out_pool_pages, || pages.check_all()));
         dropped > MANY as u64 / 2 && dropped > 8 * stored
@@ -54,18 +54,23 @@ fn a_write_opens_all_of_a_clean_folio() {
     let _turn = one_at_a_time();
     let (space, is_on) = with_folios(Thp::Always);
     let mut pages = walked(space);
-    let folios = all_in(&pages);
-    let mapped = mapped_folios(pages.at, MANY * PAGE);
-    let protected = grown(&space.stats().faults_protected, || {
-        for (i, first) in folios.iter().enumerate() {
-            (0..9).for_each(|page| pages.write(first + (i * 37 + page * 50) % UNIT, 2, page as u64 % 4));
+    // Where pages were written to lately, some walks leave no clean pages. The memory may be another test's.
+    let are_opened = (2..12).any(|version| {
+        let folios = all_in(&pages);
+        let mapped = mapped_folios(pages.at, MANY * PAGE);
+        let protected = grown(&space.stats().faults_protected, || {
+            for (i, first) in folios.iter().enumerate() {
+                (0..9).for_each(|page| pages.write(first + (i * 37 + page * 50) % UNIT, version, page as u64 % 4));
+            }
+        });
+        if is_on {
+            // One fault for each of them, but for a few that came in as small pages; and each is still one folio.
+            assert!(protected <= 2 * folios.len() as u64, "{protected} for {}", folios.len());
+            assert_eq!(mapped_folios(pages.at, MANY * PAGE), mapped);
         }
+        protected > 0
     });
-    if is_on {
-        // One fault for each of them, and it is still one folio.
-        assert!((1..=folios.len() as u64).contains(&protected), "{protected} for {}", folios.len());
-        assert_eq!(mapped_folios(pages.at, MANY * PAGE), mapped);
-    }
+    assert!(are_opened || !is_on, "nothing was clean");
     assert_sound(&pages);
     (0..2).for_each(|_| pages.check_all());
     // A write by a system call.
