@@ -216,7 +216,7 @@ fn no_write_to_a_folio_that_comes_in_is_lost() {
                 writes[unit] += 1;
             }
         });
-        for _ in 0..8 {
+        for _ in 0..5 {
             for page in 0..MANY {
                 walker.store(page / UNIT, Relaxed);
                 // SAFETY: inside the mapping.
