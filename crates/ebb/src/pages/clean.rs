@@ -104,11 +104,14 @@ fn open(space: &Space, held: &Held, addr: usize, word: PageWord<'_>, state: Stat
         return Opened::default();
     }
     if state.is_clean() && space.table.unit(addr).is_some_and(clean_folio::is_clean) {
+        // It opens as a whole, and may have to wait for one of its slots.
+        if matches!(how, How::ForSlots { waits: false }) {
+            return Opened::default();
+        }
         let unit = space.table.unit_start(addr);
-        let waits = !matches!(how, How::ForSlots { waits: false });
-        if !waits || clean_folio::open(space, held, unit) {
+        if clean_folio::open(space, held, unit) {
             let end = end.min(unit + UNIT_PAGES * PAGE);
-            return Opened { pages: if waits { (end - addr) / PAGE } else { 0 }, broken: 0 };
+            return Opened { pages: (end - addr) / PAGE, broken: 0 };
         }
     }
     let mut states = [state; OPEN_MAX];

@@ -29,9 +29,9 @@ const SLOTS: usize = 32;
 
 /// The hash of what a folio holds.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Print(u128);
+pub(crate) struct Fingerprint(u128);
 
-impl Print {
+impl Fingerprint {
     pub(crate) fn of(pages: &[u8]) -> Self {
         Self(xxh3_128(pages))
     }
@@ -66,13 +66,13 @@ pub(crate) fn store_zeros(space: &Space, ctx: &ThreadCtx, start: usize, entries:
 }
 
 /// Protects the folio that was just mapped at `start`, whose pages the caller has claimed. False if that failed, or if it no longer
-/// holds what has this print. It is open then.
-pub(crate) fn protect(space: &Space, start: usize, print: Print) -> bool {
+/// holds what has this fingerprint. It is open then.
+pub(crate) fn protect(space: &Space, start: usize, fingerprint: Fingerprint) -> bool {
     let is_protected = stock::protect(space, start, UNIT_BYTES);
     // SAFETY: the folio is mapped and readable, and as long as its pages are claimed nobody unmaps it. If the protection failed, what
     // is found is of no account.
     let found = unsafe { core::slice::from_raw_parts(start as *const u8, UNIT_BYTES) };
-    let is_clean = is_protected && Print::of(found) == print;
+    let is_clean = is_protected && Fingerprint::of(found) == fingerprint;
     if !is_clean {
         // A failure leaves pages protected whose states say they are open. A write will find that out, see `spurious`.
         let _ = space.uffd().write_protect(start, UNIT_BYTES, false);

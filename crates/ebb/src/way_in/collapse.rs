@@ -98,10 +98,8 @@ fn is_folio(touch: Touch<'_>) -> bool {
 fn replace(touch: Touch<'_>, held: &Held, memory: Memory<'_>) -> usize {
     let Touch { space, start, .. } = touch;
     let is_possible = space.regions.find(held, start).is_some_and(|region| folio::may_be_whole(space, &region, start));
-    if !is_possible || has_users(space, start) || !space.kernel.can_protect() {
-        return refuse(space, memory);
-    }
-    if !folio::states(space, start).all(may_be_replaced) {
+    let is_quiet = !has_users(space, start) && folio::states(space, start).all(may_be_replaced);
+    if !is_possible || !is_quiet || !space.kernel.can_protect() {
         return refuse(space, memory);
     }
     clean::open_unit(space, held, start);

@@ -11,7 +11,7 @@ use crate::groups::cost::Cost;
 use crate::groups::table::Index;
 use crate::memory::region::Region;
 use crate::memory::table::{UNIT_BYTES, UNIT_PAGES, Unit};
-use crate::pages::clean_folio::{self, Print};
+use crate::pages::clean_folio::{self, Fingerprint};
 use crate::pages::folio::{self, Memory};
 use crate::pages::{account, kept};
 use crate::places::frames::RUN_MAX;
@@ -278,9 +278,10 @@ fn load(touch: Touch<'_>, held: &Held, memory: Memory<'_>, is_ahead: bool) -> us
         memory.put_back(space);
         return 0;
     }
-    let print = stays_clean.then(|| Print::of(pages));
+    let fingerprint = stays_clean.then(|| Fingerprint::of(pages));
     let mapped = memory.place(space, start);
-    let is_clean = mapped == UNIT_PAGES && print.is_some_and(|print| clean_folio::protect(space, start, print));
+    let is_clean =
+        mapped == UNIT_PAGES && fingerprint.is_some_and(|fingerprint| clean_folio::protect(space, start, fingerprint));
     let want = Want {
         window: UNIT_PAGES,
         end: start + UNIT_BYTES,
