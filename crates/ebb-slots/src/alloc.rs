@@ -27,6 +27,15 @@ const ATTEMPTS_MAX: u32 = if cfg!(loom) { 2 } else { 16 };
 /// If fewer than one in so many clusters is empty, single slots go into the gaps of others; see `is_scarce`.
 const SCARCE: u32 = 4;
 
+/// How far an allocation goes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Reach {
+    /// All of the device.
+    All,
+    /// Clusters whose words have memory.
+    Touched,
+}
+
 /// Where a cluster to allocate from may come from.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Source {
@@ -67,7 +76,7 @@ impl SwapDevice {
         let mut runs = 0;
         let mut spins = 0;
         for _ in 0..ATTEMPTS_MAX {
-            runs += self.alloc_from_shard(shard, order, folio, &mut out[runs..]);
+            runs += self.alloc_from_shard(shard, order, Reach::All, folio, &mut out[runs..]);
             if runs < out.len() {
                 runs += self.alloc_from_others(order, folio, &mut out[runs..]);
             }
@@ -78,6 +87,22 @@ impl SwapDevice {
                 break;
             }
             relax(&mut spins);
+        }
+        runs
+    }
+
+    /// Allocates like [`Self::alloc`], but only from clusters whose words have memory, so that the device takes no more
+    /// of anything. Order 0 fills the gaps of other orders: fragmented clusters before empty ones, and before those that
+    /// may still have a run. May find fewer than there are: what other shards allocate from is not searched.
+    pub fn alloc_touched(&self, shard: Shard, order: Order, folio: Folio, out: &mut [Slot]) -> usize {
+        if out.is_empty() {
+            return 0;
+        }
+        let mut runs = self.alloc_from_shard(shard, order, Reach::Touched, folio, out);
+        if order == Order::ZERO {
+            for other in Order::all().skip(1) {
+                runs += self.take_singles(ListId::Nonfull(other), ClusterState::Nonfull, folio, &mut out[runs..]);
+            }
         }
         runs
     }
@@ -191,7 +216,14 @@ impl SwapDevice {
     }
 
     /// Allocates from the shard's current cluster, and from others that become current in its place.
-    fn alloc_from_shard(&self, shard: Shard, order: Order, folio: Folio, out: &mut [Slot]) -> usize {
+    fn alloc_from_shard(
+        &self,
+        shard: Shard,
+        order: Order,
+        reach: Reach,
+        folio: Folio,
+        out: &mut [Slot],
+    ) -> usize {
         let index = match self.placement {
             // Usually there is nothing to divide.
             Placement::Sharded if shard.0 < self.shards.len() => shard.0,
@@ -226,8 +258,10 @@ impl SwapDevice {
             }
             Placement::Sequential => &[Source::Discard, Source::Free, Source::Bare, Source::Untouched, Source::Nonfull],
         };
-        for &source in sources {
-            if order == Order::ZERO && source == Source::Discard && self.is_scarce() {
+        let is_near = |source: &&Source| reach == Reach::All || !matches!(**source, Source::Bare | Source::Untouched);
+        for &source in sources.iter().filter(is_near) {
+            let fills_gaps = || reach == Reach::Touched || self.is_scarce();
+            if order == Order::ZERO && source == Source::Discard && fills_gaps() {
                 runs += self.stolen(folio, &mut out[runs..]);
                 if runs == out.len() {
                     break;

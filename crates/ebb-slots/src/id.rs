@@ -43,6 +43,19 @@ impl Order {
         if order <= MAX_ORDER { Some(Self(order)) } else { None }
     }
 
+    /// The largest order of which a run has at most `slots` slots. `slots` is at least 1.
+    #[inline]
+    pub const fn fitting(slots: usize) -> Self {
+        let order = slots.ilog2();
+        if order < MAX_ORDER as u32 { Self(order as u8) } else { Self(MAX_ORDER) }
+    }
+
+    /// The next smaller order; order 0 has none and stays.
+    #[inline]
+    pub const fn smaller(self) -> Self {
+        Self(self.0.saturating_sub(1))
+    }
+
     /// The order as a number, 0 to [`MAX_ORDER`].
     #[inline]
     pub const fn get(self) -> u8 {
@@ -139,6 +152,13 @@ mod tests {
     fn an_order_larger_than_a_cluster_is_refused() {
         assert_eq!(Order::new(MAX_ORDER).map(Order::slots), Some(CLUSTER_SLOTS));
         assert_eq!(Order::new(MAX_ORDER + 1), None);
+    }
+
+    #[test]
+    fn the_order_that_fits_leaves_less_than_half_over() {
+        let orders = [1, 2, 3, 4, 63, 64, 512, 5000].map(|slots| Order::fitting(slots).get());
+        assert_eq!(orders, [0, 1, 1, 2, 5, 6, 9, 9]);
+        assert_eq!([Order(0), Order(1), Order(9)].map(Order::smaller), [Order(0), Order(0), Order(8)]);
     }
 
     #[test]

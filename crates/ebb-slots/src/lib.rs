@@ -58,6 +58,7 @@ mod cache;
 mod cluster;
 mod compact;
 mod device;
+mod drain;
 mod id;
 mod layout;
 mod lists;

@@ -171,7 +171,7 @@ impl SwapDevice {
 
     /// Shows each cluster of a list to `look`, once, while `look` returns true and `budget` lasts. False if one of the
     /// two ended it.
-    fn for_each_of(&self, list: ListId, budget: &mut u32, mut look: impl FnMut(ClusterId) -> bool) -> bool {
+    pub(crate) fn for_each_of(&self, list: ListId, budget: &mut u32, mut look: impl FnMut(ClusterId) -> bool) -> bool {
         let candidates = self.header.lists.0.lock().len(list);
         for _ in 0..candidates {
             if *budget == 0 {

@@ -159,7 +159,7 @@ fn back_pages(
     let mut n = 0;
     let mut at = start;
     for _ in 0..LOOKS {
-        if at >= end || n == BATCH {
+        if at >= end || n == work.batch() {
             break;
         }
         let (unit, next) = space.table.used_unit(at);
@@ -198,7 +198,7 @@ fn back_pages(
         }
     }
     let reclaim = |slot, at| clean::reclaim_cache_only(space, held, slot, at);
-    let writer = Writer { held, shard: ctx.shard(), reclaim: &reclaim };
+    let writer = Writer { held, shard: ctx.shard(), reclaim: &reclaim, stats: space.stats };
     let failed = store_open(space, writer, ctx, &open[..kept], None, work);
     if failed > 0 { Err(SnapshotError::NoRoom) } else { Ok((at, kept)) }
 }
@@ -261,7 +261,7 @@ fn back_frozen(
     // Nothing is reclaimed meanwhile: a slot that was stored for the view a moment ago has no reference yet, and must
     // not be taken for cache-only.
     let view = Some(View { distance, exclusive });
-    let writer = Writer { held: exclusive, shard: ctx.shard(), reclaim: &|_, _| false };
+    let writer = Writer { held: exclusive, shard: ctx.shard(), reclaim: &|_, _| false, stats: space.stats };
     let mut store = |open: &[Open]| store_open(space, writer, ctx, open, view, work) == 0;
     space.table.for_each_content(start, end, |addr, word| {
         if !ok {

@@ -220,9 +220,9 @@ fn empty(
             let inside = space.threads.enter(ctx);
             let reclaim = |slot, at| clean::reclaim_cache_only(space, &inside, slot, at);
             let (budget, stats) = (&space.budget, space.stats);
-            let writer = Writer { held: &inside, shard: ctx.shard(), reclaim: &reclaim };
+            let writer = Writer { held: &inside, shard: ctx.shard(), reclaim: &reclaim, stats };
             let job = Evacuation { writer, budget, stats, leaving };
-            let step = space.swap.evacuate(&job, from, &mut work.pages);
+            let step = space.swap.evacuate(&job, from, work.pages());
             drop(inside);
             let step = step.map_err(|stuck| match stuck {
                 Stuck::NoRoom => SwapOffError::NoRoom,

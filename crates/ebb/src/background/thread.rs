@@ -166,6 +166,7 @@ fn background_round(space: &Space, ctx: &ThreadCtx) {
         file.reclaim_full(RECLAIM_CLUSTERS, &|slot, at| clean::reclaim_cache_only(space, &inside, slot, at));
     }
     drop(inside);
+    shrink::clean_files(space, ctx, || reclaim::has_urgent_work(space));
     shrink::release_all_unused(space, ctx);
     space.background.read_ahead.rest();
 }

@@ -2,5 +2,6 @@
 
 pub(crate) mod bound;
 pub(crate) mod lockstat;
+pub mod runs;
 pub mod stats;
 pub(crate) mod thp;

@@ -5,6 +5,7 @@
 //! bumped on paths that take microseconds, so plain shared atomics are cheap enough.
 
 use crate::counters::lockstat;
+pub use crate::counters::runs::Runs;
 pub use crate::counters::lockstat::Contention;
 pub use crate::counters::thp::Thp;
 use crate::tree;
@@ -12,7 +13,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
 /// Written in `Shared::magic`; changes with the layout.
-pub const MAGIC: u64 = 0x4542_4230_3030_3139;
+pub const MAGIC: u64 = 0x4542_4230_3030_3230;
 
 /// Room for the name of a tree and its NUL.
 pub const NAME_BYTES: usize = 64;
@@ -24,6 +25,8 @@ macro_rules! counters {
         #[derive(Debug)]
         pub struct Shared {
             $($(#[$doc])* pub $name: AtomicU64,)*
+            /// Runs of slots on devices.
+            pub runs: Runs,
             /// First fatal error of any process in the tree, NUL-terminated UTF-8.
             pub error: [AtomicU64; 32],
             /// Raised, and woken as a shared futex, to ask the processes of the tree to open their control sockets.
@@ -48,6 +51,7 @@ macro_rules! counters {
             /// Calls `f` with each counter's name and value, in declaration order.
             pub fn for_each(&self, mut f: impl FnMut(&'static str, u64)) {
                 $(f(stringify!($name), self.$name.load(Relaxed));)*
+                self.runs.for_each(f);
             }
         }
     };
@@ -140,6 +144,8 @@ counters! {
     out_file_pages,
     /// Pool objects written back to a file.
     writeback_pages,
+    /// Pages that moved within files to make room for runs.
+    cleaned_pages,
     /// Refaults whose distance was within the resident set.
     refaults_near,
     /// Staged pages that came back to their program, whatever the cause.

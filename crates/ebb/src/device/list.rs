@@ -7,7 +7,8 @@
 
 use crate::base::uapi::{self, Errno};
 use crate::device::DEVICES_MAX;
-use crate::device::file::{BATCH, FileError, Reclaim, SpillFile};
+use crate::counters::stats::Shared;
+use crate::device::file::{BATCH, FileError, Reclaim, SpillFile, Taker};
 use crate::device::lives::Lives;
 use crate::protocols::gate::{Exclusive, Held};
 use core::cell::UnsafeCell;
@@ -40,6 +41,8 @@ pub struct Writer<'a> {
     pub shard: usize,
     /// Frees slots that only clean pages need.
     pub reclaim: Reclaim<'a>,
+    /// Where runs are counted.
+    pub stats: &'a Shared,
 }
 
 /// The devices of one process.
@@ -318,6 +321,7 @@ impl Devices {
         let mut order = [0; ebb_slots::DEVICES_MAX];
         let n = self.priorities.order(turn, &mut order);
         let mut error = FileError::Full;
+        let taker = Taker { shard: Shard(writer.shard), reclaim: writer.reclaim, stats: writer.stats };
         let mut asked: Files = 0;
         // A device that refused a moment ago is asked again only when no other takes the batch.
         for wants_rested in [true, false] {
@@ -329,7 +333,7 @@ impl Devices {
                     continue;
                 };
                 asked |= bit(i);
-                match file.write(Shard(writer.shard), owners, data, lens, out, writer.reclaim) {
+                match file.write(taker, owners, data, lens, out) {
                     Ok(()) => return Ok(i),
                     // The content of the buffer is lost, so no other device can take it.
                     Err(FileError::Corrupt) => return Err(FileError::Corrupt),

@@ -7,6 +7,7 @@
 
 use crate::base::uapi::{self, Errno};
 use crate::budget::Budget;
+use crate::device::file::BATCH;
 use crate::memory::table::UNIT_PAGES;
 use crate::places::frames::RUN_MAX;
 use crate::threads::ctx::{ThreadCtx, WINDOW_MAX};
@@ -30,11 +31,12 @@ const RUNS: usize = 8;
 /// Buffers for runs may take 1/`RUNS_PART` of what the process may expect of the budget.
 const RUNS_PART: usize = 64;
 
+/// A batch of pages may take 1/`BATCH_PART` of what the process may expect of the budget.
+const BATCH_PART: usize = 256;
+
 /// One work buffer.
 #[repr(C, align(4096))]
 pub struct Work {
-    /// Pages on their way in, or to a file.
-    pub pages: [u8; WINDOW_MAX * 4096],
     /// A copy of a page that threads may take back or write to.
     pub stable: [u8; 4096],
     /// One compressed page.
@@ -43,7 +45,34 @@ pub struct Work {
     pub lz4: Lz4State,
     /// State words of the unit that is being swept.
     pub saved: [u64; UNIT_PAGES],
+    /// Pages that the holder of the lease may use of `pages`, and that are charged.
+    batch: usize,
+    /// Only the first `batch` of them may be used; see [`Self::pages`].
+    pub pages: Pages,
 }
+
+/// Pages on their way in, or to a file.
+#[repr(C, align(4096))]
+pub struct Pages(pub [u8; BATCH * 4096]);
+
+impl Work {
+    /// Most pages on their way in or out at a time: a power of two, at least [`WINDOW_MAX`] and at most [`BATCH`].
+    pub fn batch(&self) -> usize {
+        self.batch
+    }
+
+    /// Room for a batch of pages on their way in, or to a file.
+    pub fn pages(&mut self) -> &mut [u8] {
+        &mut self.pages.0[..self.batch * 4096]
+    }
+
+    /// [`Self::batch`] in a process that may expect `share` pages of the budget.
+    fn batch_of(share: usize) -> usize {
+        1 << (share / BATCH_PART).clamp(WINDOW_MAX, BATCH).ilog2()
+    }
+}
+
+const _: () = assert!(WINDOW_MAX <= BATCH && WINDOW_MAX.is_power_of_two() && BATCH.is_power_of_two());
 
 /// A buffer for the pages of a run on their way in.
 #[repr(C, align(4096))]
@@ -176,8 +205,9 @@ impl WorkBuffers {
     /// Leases a buffer, if one is free. A thread gets the same one again if it can, because that is in its processor's cache.
     pub fn try_lease(&self, budget: &Budget, ctx: &ThreadCtx) -> Option<Lease<'_, Work>> {
         let n = Self::allowed(self.nr_cpus, budget.expected());
-        let lease = self.buffers.lease_of(first(n), ctx.shard() % n)?;
-        lease.charge(core::mem::size_of::<Work>() / 4096, budget);
+        let mut lease = self.buffers.lease_of(first(n), ctx.shard() % n)?;
+        lease.batch = Work::batch_of(budget.expected());
+        lease.charge(core::mem::offset_of!(Work, pages) / 4096 + lease.batch, budget);
         Some(lease)
     }
 

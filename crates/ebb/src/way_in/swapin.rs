@@ -310,7 +310,7 @@ fn swap_in<const N: usize>(
     }
     let wide = match (&mut run, &mut work) {
         (Some(run), _) => Some(&mut run.pages[..]),
-        (None, Some(work)) => Some(&mut work.pages[..]),
+        (None, Some(work)) => Some(work.pages()),
         (None, None) => None,
     };
     let most = frames.map_or(wide.as_ref().map_or(1, |_| N), |frames| frames.n.min(N));
@@ -397,6 +397,7 @@ fn load(
         if let (Some(run), Some(wide)) = (run, &mut buffers.wide) {
             let part = &mut wide[loaded.n * PAGE..(loaded.n + run.n) * PAGE];
             let (came, e) = space.swap.load_run(held, run, part, buffers.spare);
+            space.stats.runs.note_in(came);
             loaded.source = if loaded.n == 0 && came > 0 { Source::File } else { loaded.source };
             loaded.n += came;
             loaded.failure = e;

@@ -14,7 +14,6 @@ use crate::memory::table::{UNIT_BYTES, UNIT_PAGES, Unit};
 use crate::pages::clean_folio::{self, Fingerprint};
 use crate::pages::folio::{self, Memory};
 use crate::pages::{account, kept};
-use crate::places::frames::RUN_MAX;
 use crate::places::swapspace::{NOT_LOCKED, slot_of};
 use crate::protocols::gate::Held;
 use crate::protocols::page::{State, Tag};
@@ -33,8 +32,8 @@ pub(super) const STEPS: usize = 16;
 /// Pages with content that make it worth while to bring a unit in whole. The others are zeros.
 const USED_MIN: usize = UNIT_PAGES / 2;
 
-/// Most pages of a unit that comes in whole that are on a device: no more than any other fault reads inside the gate.
-const READS_MAX: usize = RUN_MAX;
+/// Most reads of a device for a unit that comes in whole.
+const READS_MAX: usize = 16;
 
 /// What a fault is about.
 #[derive(Clone, Copy)]
@@ -220,13 +219,13 @@ fn is_swapped_whole(touch: Touch<'_>) -> bool {
     let Touch { space, start, .. } = touch;
     space.table.unit(start).is_some_and(|unit| {
         folio::went_whole(unit) && unit.present.load(Relaxed) == 0 && unit.content.load(Relaxed) as usize >= USED_MIN
-    }) && !is_on_device(space, start)
+    }) && !is_scattered(space, start)
 }
 
-/// Whether much of the unit is on a device. So many reads would keep others from closing the gate.
-fn is_on_device(space: &Space, start: usize) -> bool {
+/// Whether it takes many reads of a device to bring in the unit. They would keep others from closing the gate.
+fn is_scattered(space: &Space, start: usize) -> bool {
     let slots = folio::states(space, start).filter(|state| state.tag() == Tag::Swapped).map(slot_of);
-    slots.filter(|slot| space.swap.is_on_device(*slot)).count() > READS_MAX
+    space.swap.nr_reads(slots) > READS_MAX
 }
 
 /// Loads all pages of a unit into one folio. If need be, it `reclaims` for that.

@@ -149,7 +149,7 @@ fn evict_segment(
     let mut at = segment.first;
     let mut takes_more = true;
     while takes_more {
-        let room = BATCH.min(IN_PLACE_PAGES - batch.len);
+        let room = work.batch().min(IN_PLACE_PAGES - batch.len);
         let mut pages = [0; BATCH];
         let mut n = 0;
         while at < segment.end && n < room {
@@ -245,7 +245,7 @@ fn store_in_place(
     }
     slots[nr_paid..nr_slots].iter().for_each(|slot| space.swap.unalloc(*slot));
     let reclaim = |slot, at| clean::reclaim_cache_only(space, held, slot, at);
-    let writer = Writer { held, shard: ctx.shard(), reclaim: &reclaim };
+    let writer = Writer { held, shard: ctx.shard(), reclaim: &reclaim, stats: space.stats };
     let (mut n, lost_before) = (0, loose.nr_lost());
     let copy = |i: usize, to: &mut _| if loose.copy(space, contents[i], to) { Taken::Copied } else { Taken::Gone };
     swapout::store_pages(space, writer, &slots[..nr_paid], copy, work, |i, is_stored| {

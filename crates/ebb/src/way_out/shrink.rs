@@ -66,10 +66,24 @@ pub(crate) fn shrink_full_pool(space: &Space, ctx: &ThreadCtx, work: &mut Work) 
     space.budget.charged() < before
 }
 
+/// Cleans clusters of the files as far as runs lack room, one inside the gate at a time. Stops when there is more urgent work. Outside
+/// the gate.
+pub(crate) fn clean_files(space: &Space, ctx: &ThreadCtx, is_urgent: impl Fn() -> bool) {
+    let mut cleaned = true;
+    while cleaned && !is_urgent() {
+        let Some(mut work) = space.places.work.try_lease(&space.budget, ctx) else { return };
+        let inside = space.threads.enter(ctx);
+        let reclaim = |slot, at| clean::reclaim_cache_only(space, &inside, slot, at);
+        let writer = Writer { held: &inside, shard: ctx.shard(), reclaim: &reclaim, stats: space.stats };
+        cleaned = space.swap.clean_one(writer, &space.budget, work.pages());
+        drop(inside);
+    }
+}
+
 fn write_back(space: &Space, held: &Held, which: WriteBack, ctx: &ThreadCtx, work: &mut Work) -> usize {
     let reclaim = |slot, at| clean::reclaim_cache_only(space, held, slot, at);
-    let writer = Writer { held, shard: ctx.shard(), reclaim: &reclaim };
-    space.swap.write_back(writer, which, &space.budget, space.stats, &mut work.pages)
+    let writer = Writer { held, shard: ctx.shard(), reclaim: &reclaim, stats: space.stats };
+    space.swap.write_back(writer, which, &space.budget, space.stats, work.pages())
 }
 
 /// Makes the pool smaller: writes objects back, compacts, frees slots of clean pages, gives empty blocks back. False if nothing

@@ -20,8 +20,6 @@ use core::sync::atomic::Ordering::Relaxed;
 use ebb_pool::codec;
 use ebb_slots::{Entry, Slot};
 
-/// Pages stored inside the gate at a time: few enough that no thread waits long to close it.
-const STEP: usize = BATCH;
 /// How long to wait for a part that is not drained yet. If it takes longer, the thread that copies from the part has lost its
 /// processor. It gets the processor back when others sleep or work, not when they yield a thousand times.
 const DRAIN_NS: u64 = 500_000;
@@ -85,8 +83,10 @@ pub(crate) fn swap_out_part(
     let (mut stored, mut all, zeros) = (0, true, Zeros::default());
     let frames = space.places.staging.frames_of(part);
     let mut frame = frames.start;
+    // So many pages are stored inside the gate at a time: few enough that no thread waits long to close it.
+    let step = work.batch() as u32;
     while frame < frames.end && all {
-        let step = frame..(frame + STEP as u32).min(frames.end);
+        let step = frame..(frame + step).min(frames.end);
         frame = step.end;
         if step.clone().all(|f| space.places.staging.owner(f).load(Relaxed) == 0) {
             continue;
@@ -179,10 +179,10 @@ fn swap_out(
     only: Wanted,
     zeros: &Zeros,
 ) -> (usize, bool) {
-    let mut slots = [Slot(0); STEP];
+    let mut slots = [Slot(0); BATCH];
     let occupied = frames.clone().filter(|f| space.places.staging.owner(*f).load(Relaxed) != 0).count();
     let nr_slots = space.swap.alloc(ctx.shard(), &space.budget, space.stats, &mut slots[..occupied]);
-    let mut wanted = [(0usize, 0u32); STEP];
+    let mut wanted = [(0usize, 0u32); BATCH];
     let mut nr_wanted = 0;
     for frame in frames {
         let addr = space.places.staging.owner(frame).load(Relaxed) as usize;
@@ -203,7 +203,7 @@ fn swap_out(
         space.swap.unalloc(*slot);
     }
     let (all, nr_zero) = (Cell::new(nr_slots == occupied), Cell::new(0));
-    let is_claimed = [const { Cell::new(false) }; STEP];
+    let is_claimed = [const { Cell::new(false) }; BATCH];
     // Each page is claimed when its turn comes: who wants one of the others finds it free, even while this thread has lost its
     // processor.
     let claim = |i: usize, _: &mut [u8; PAGE]| {
@@ -229,7 +229,7 @@ fn swap_out(
         Taken::At(at)
     };
     let reclaim = |slot, at| clean::reclaim_cache_only(space, held, slot, at);
-    let writer = Writer { held, shard: ctx.shard(), reclaim: &reclaim };
+    let writer = Writer { held, shard: ctx.shard(), reclaim: &reclaim, stats: space.stats };
     let mut stored = 0;
     store_pages(space, writer, &slots[..nr_wanted], claim, work, |i, is_stored| {
         let (addr, frame) = wanted[i];
@@ -296,7 +296,7 @@ pub(crate) enum Taken {
     Gone,
 }
 
-/// Stores pages in the claimed `slots`, at most a batch. Calls `take` for each page in turn, with its number and room for a copy,
+/// Stores pages in the claimed `slots`, at most [`Work::batch`] of them. Calls `take` for each page in turn, with its number and room for a copy,
 /// and `done` once for each page, as soon as possible, with its number and whether it is stored.
 pub(crate) fn store_pages(
     space: &Space,
@@ -331,7 +331,7 @@ pub(crate) fn store_pages(
                 done(i, true);
             }
             StoreResult::File(len) => {
-                let to = &mut work.pages[nr_pending * PAGE..(nr_pending + 1) * PAGE];
+                let to = &mut work.pages.0[nr_pending * PAGE..(nr_pending + 1) * PAGE];
                 let len = match len {
                     Some(len) => {
                         to[..len].copy_from_slice(&work.out[..len]);
@@ -375,12 +375,12 @@ fn store_in_file(
         (slots[i], lens[i]) = (all_slots[p.page], p.len);
     }
     let n = pending.len();
-    let whole = space.swap.store_file(writer, &space.budget, &slots[..n], &lens[..n], &mut work.pages);
+    let whole = space.swap.store_file(writer, &space.budget, &slots[..n], &lens[..n], work.pages());
     let mut stored = if whole.is_ok() { n } else { 0 };
     // A file that is almost full has room for some pages. `Corrupt` means that the buffers could not be decrypted again after
     // the failed write. Then the other pages stay where they are.
     while stored < n && whole != Err(FileError::Corrupt) {
-        let part = &mut work.pages[stored * PAGE..(stored + 1) * PAGE];
+        let part = &mut work.pages()[stored * PAGE..(stored + 1) * PAGE];
         let one = stored..stored + 1;
         if space.swap.store_file(writer, &space.budget, &slots[one.clone()], &lens[one], part).is_err() {
             break;

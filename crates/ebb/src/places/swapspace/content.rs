@@ -178,11 +178,6 @@ impl SwapSpace {
         }
     }
 
-    /// True if the content of a slot is in a file, as far as is known: others may move it, unless the slot is locked.
-    pub fn is_on_device(&self, slot: Slot) -> bool {
-        file_of(self.location(slot).load(Ordering::Relaxed)).is_some()
-    }
-
     /// The longest run of locked slots, from the first of `slots` on, whose content is in neighbouring slots of one
     /// file. None if it has fewer than two slots.
     pub fn run_in_file(&self, mut slots: impl Iterator<Item = Slot>) -> Option<FileRun> {

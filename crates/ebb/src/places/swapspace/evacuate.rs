@@ -68,8 +68,8 @@ pub struct Step {
 }
 
 impl SwapSpace {
-    /// Moves the content of up to a batch of slots, from slot `from` on, out of the files that are being emptied.
-    /// `data` needs room for a batch.
+    /// Moves the content of slots, from slot `from` on, out of the files that are being emptied: of as many as `data` has
+    /// room for, and at most [`BATCH`].
     pub fn evacuate(&self, job: &Evacuation<'_>, from: Slot, data: &mut [u8]) -> Result<Step, Stuck> {
         let held = job.writer.held;
         let mut found = [Found { slot: Slot(0), was: NOT_LOCKED, file: 0, at: 0, len: 0 }; BATCH];
@@ -92,7 +92,7 @@ impl SwapSpace {
                 }
             }
             next = Some(Slot(slot.0 + 1));
-            if n == BATCH {
+            if n == data.len() / SLOT_BYTES {
                 break;
             }
         }

@@ -5,6 +5,7 @@
 //! it. A thread reads or moves the content of a slot only while it has the slot locked in the swap cache.
 
 mod cache;
+mod cleaning;
 mod content;
 mod evacuate;
 mod location;

@@ -44,7 +44,7 @@ impl Default for Batch {
 }
 
 impl SwapSpace {
-    /// Writes up to [`BATCH`] pool objects back to a file; returns how many. `data` needs room for a batch.
+    /// Writes pool objects back to a file, as many as `data` has room for, and at most [`BATCH`]; returns how many.
     pub fn write_back(
         &self,
         writer: Writer<'_>,
@@ -65,7 +65,7 @@ impl SwapSpace {
             }
         };
         let n = batch.n;
-        if n < BATCH
+        if n < data.len() / SLOT_BYTES
             && let WriteBack::Misplaced(1..) = which
         {
             // A search that finds fewer than it takes is not worth another one soon.
@@ -109,7 +109,7 @@ impl SwapSpace {
     }
 
     /// Locks slots that `is_wanted` chooses and whose pool objects `takes` accepts, and copies the objects to `data`.
-    /// Stops after a batch, or after `looks` slots from where the last search ended.
+    /// Stops once `data` is full, or after `looks` slots from where the last search ended.
     fn gather(
         &self,
         held: &Held,
@@ -140,7 +140,7 @@ impl SwapSpace {
             (batch.slots[n], batch.was[n], batch.handles[n]) = (slot, locked, handle);
             batch.lens[n] = object.len() as u16;
             batch.n += 1;
-            if batch.n == BATCH {
+            if batch.n == data.len() / SLOT_BYTES {
                 break;
             }
         }

@@ -1,0 +1,120 @@
+//! Runs of neighbouring slots: pages that leave together lie together, so that one write puts them there, and one read
+//! brings them back.
+//!
+//! A batch takes the longest aligned runs that it fills, and where there is no such run, the next shorter ones. Single
+//! slots come last. Pages that come back one by one leave gaps behind, and a run finds no room in gaps. So a file whose
+//! clusters have more gaps than content does not grow for runs: single slots fill the gaps, until the background thread
+//! has *cleaned* clusters, that is, gathered what is left in the emptiest of them and written it elsewhere as runs.
+//!
+//! The sizes are the kernel's (`hugepages-*kB/stats/swpout` and `swpout_fallback`); cleaning is that of log-structured
+//! file systems (Rosenblum and Ousterhout, 1991).
+
+use super::{NO_FOLIO, Reclaim, SPACE_KEPT, SpillFile};
+use crate::counters::stats::{self, Shared};
+use core::ops::Range;
+use core::sync::atomic::Ordering;
+use ebb_slots::{CLUSTER_SLOTS, Order, Shard, Slot, TableEntry};
+
+/// A thread that needs slots.
+#[derive(Clone, Copy)]
+pub struct Taker<'a> {
+    /// The thread's allocation shard.
+    pub shard: Shard,
+    /// Frees slots that only clean pages need.
+    pub reclaim: Reclaim<'a>,
+    /// Where runs are counted.
+    pub stats: &'a Shared,
+}
+
+/// Empty clusters that cleaning keeps ready for runs.
+const READY: u32 = 4;
+/// A cluster is worth cleaning if at most so many of its slots are in use: 5/8. With more, nearly every page written for the program
+/// would cost another one.
+const USED_MAX: u32 = CLUSTER_SLOTS / 8 * 5;
+/// Clusters of which one step of cleaning chooses the emptiest.
+const LOOKS: u32 = 64;
+
+impl SpillFile {
+    /// Allocates slots, in runs as far as there are any. Returns how many, from the first of `out` on.
+    pub(super) fn alloc(&self, taker: Taker<'_>, out: &mut [Slot]) -> usize {
+        self.collect_if_many();
+        let may_grow = self.is_dense();
+        let mut n = self.alloc_runs(taker, may_grow, out);
+        if n < out.len() && !may_grow {
+            n += self.slots.alloc_touched(taker.shard, Order::ZERO, NO_FOLIO, &mut out[n..]);
+        }
+        if n < out.len() {
+            n += self.alloc_singles(taker, &mut out[n..]);
+        }
+        n
+    }
+
+    /// Allocates single slots, and frees some that only clean pages need if there are no others.
+    pub(super) fn alloc_singles(&self, taker: Taker<'_>, out: &mut [Slot]) -> usize {
+        let reclaim = |slot, folio| self.reclaim(slot, folio, taker.reclaim);
+        self.slots.alloc_reclaiming(taker.shard, Order::ZERO, NO_FOLIO, out, reclaim)
+    }
+
+    /// Allocates runs of at least two slots.
+    fn alloc_runs(&self, taker: Taker<'_>, may_grow: bool, out: &mut [Slot]) -> usize {
+        let (mut n, mut most) = (0, Order::fitting(out.len()));
+        while n < out.len() {
+            let order = most.min(Order::fitting(out.len() - n));
+            if order == Order::ZERO {
+                break;
+            }
+            let mut first = [Slot(0)];
+            let found = match may_grow {
+                true => self.slots.alloc(taker.shard, order, NO_FOLIO, &mut first),
+                false => self.slots.alloc_touched(taker.shard, order, NO_FOLIO, &mut first),
+            };
+            let index = usize::from(order.get()) - 1;
+            if found == 0 {
+                stats::add(&taker.stats.runs.swpout_fallback[index], 1);
+                self.lacks_runs.store(true, Ordering::Relaxed);
+                most = order.smaller();
+                continue;
+            }
+            stats::add(&taker.stats.runs.swpout[index], 1);
+            let slots = order.slots() as usize;
+            for (slot, at) in out[n..n + slots].iter_mut().zip(first[0].0..) {
+                *slot = Slot(at);
+            }
+            n += slots;
+        }
+        n
+    }
+
+    /// True if the clusters that have memory are at least half in use, but for a few.
+    fn is_dense(&self) -> bool {
+        let touched = u64::from(self.slots.nr_tables()) * u64::from(CLUSTER_SLOTS);
+        let used = u64::from(self.nr_used()) + u64::from(self.nr_given_up());
+        touched <= 2 * used + SPACE_KEPT as u64 * u64::from(CLUSTER_SLOTS)
+    }
+
+    /// True if a run found no room since the last look, and there are few empty clusters.
+    pub fn wants_cleaning(&self) -> bool {
+        self.owner && self.lacks_runs.load(Ordering::Relaxed) && self.slots.nr_to_discard() < READY
+    }
+
+    /// Calls `clean` with the slots of a cluster of which few are in use. Nothing is allocated from it meanwhile. False if there is
+    /// none.
+    pub fn clean_sparsest(&self, clean: impl FnOnce(Range<u32>)) -> bool {
+        let found = self.slots.drain_sparsest(LOOKS, USED_MAX, |slots| clean(slots.start.0..slots.end.0));
+        if !found {
+            self.lacks_runs.store(false, Ordering::Relaxed);
+        }
+        found
+    }
+
+    /// The slot of the swap space whose content `slot` has, as far as is known; none if there is none, or another process of the
+    /// family needs the slot.
+    pub fn owner_of(&self, slot: u32) -> Option<Slot> {
+        let owner = match self.slots.get(Slot(slot)) {
+            TableEntry::Stored(stored) => Slot(stored.shadow.0),
+            TableEntry::Cached { folio, locked: false, .. } => Slot(folio.get() as u32),
+            _ => return None,
+        };
+        (!self.is_held_by_others(slot)).then_some(owner)
+    }
+}
