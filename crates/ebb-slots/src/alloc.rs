@@ -34,6 +34,8 @@ enum Reach {
     All,
     /// Clusters whose words have memory.
     Touched,
+    /// Clusters that are in use.
+    Used,
 }
 
 /// Where a cluster to allocate from may come from.
@@ -92,19 +94,62 @@ impl SwapDevice {
     }
 
     /// Allocates like [`Self::alloc`], but only from clusters whose words have memory, so that the device takes no more
-    /// of anything. Order 0 fills the gaps of other orders: fragmented clusters before empty ones, and before those that
-    /// may still have a run. May find fewer than there are: what other shards allocate from is not searched.
+    /// of anything. Order 0 fills all gaps, also those of other orders, before it takes an empty cluster.
     pub fn alloc_touched(&self, shard: Shard, order: Order, folio: Folio, out: &mut [Slot]) -> usize {
         if out.is_empty() {
             return 0;
         }
-        let mut runs = self.alloc_from_shard(shard, order, Reach::Touched, folio, out);
-        if order == Order::ZERO {
-            for other in Order::all().skip(1) {
-                runs += self.take_singles(ListId::Nonfull(other), ClusterState::Nonfull, folio, &mut out[runs..]);
-            }
+        let reach = if order == Order::ZERO { Reach::Used } else { Reach::Touched };
+        let mut runs = self.alloc_from_shard(shard, order, reach, folio, out);
+        if runs < out.len() {
+            runs += self.alloc_from_others(order, folio, &mut out[runs..]);
+        }
+        if runs < out.len() && reach == Reach::Used {
+            runs += self.alloc_from_shard(shard, order, Reach::Touched, folio, &mut out[runs..]);
         }
         runs
+    }
+
+    /// Allocates free slots that `is_wanted`, of clusters whose words have memory. It visits all of these, so this is for a
+    /// caller that has no other way. `is_wanted` is called with a cluster locked.
+    #[cold]
+    pub fn alloc_wanted(&self, folio: Folio, out: &mut [Slot], is_wanted: impl Fn(Slot) -> bool) -> usize {
+        let mut n = 0;
+        let mut take = |cluster: &mut Cluster| {
+            let first = cluster.id.first_slot().0;
+            for (word, slot) in self.cluster_words(cluster.id).iter().zip((first..).map(Slot)) {
+                if n < out.len() && is_free(word) && is_wanted(slot) {
+                    word.store(Word::fresh(folio).to_bits(), Ordering::Release);
+                    cluster.info.count += 1;
+                    out[n] = slot;
+                    n += 1;
+                }
+            }
+            n == out.len()
+        };
+        let partly = Order::all().flat_map(|order| [ListId::Frag(order), ListId::Nonfull(order)]);
+        for list in partly.chain([ListId::Discard, ListId::Free]) {
+            let candidates = self.header.lists.0.lock().len(list);
+            for _ in 0..candidates {
+                let Some(mut cluster) = self.isolate(list) else { break };
+                if matches!(list, ListId::Discard | ListId::Free) {
+                    claim(&mut cluster, Order::ZERO);
+                }
+                let is_done = take(&mut cluster);
+                let is_frag = matches!(list, ListId::Frag(_));
+                self.give_back(cluster, if is_frag { ClusterState::Frag } else { ClusterState::Nonfull });
+                if is_done {
+                    return n;
+                }
+            }
+        }
+        for id in self.shards.iter().flat_map(|shard| shard.settled()) {
+            let mut cluster = self.clusters.lock(id);
+            if cluster.info.state == ClusterState::Current && take(&mut cluster) {
+                break;
+            }
+        }
+        n
     }
 
     /// Takes a free slot out of use for good; false if it is not free.
@@ -216,14 +261,7 @@ impl SwapDevice {
     }
 
     /// Allocates from the shard's current cluster, and from others that become current in its place.
-    fn alloc_from_shard(
-        &self,
-        shard: Shard,
-        order: Order,
-        reach: Reach,
-        folio: Folio,
-        out: &mut [Slot],
-    ) -> usize {
+    fn alloc_from_shard(&self, shard: Shard, order: Order, reach: Reach, folio: Folio, out: &mut [Slot]) -> usize {
         let index = match self.placement {
             // Usually there is nothing to divide.
             Placement::Sharded if shard.0 < self.shards.len() => shard.0,
@@ -258,10 +296,13 @@ impl SwapDevice {
             }
             Placement::Sequential => &[Source::Discard, Source::Free, Source::Bare, Source::Untouched, Source::Nonfull],
         };
-        let is_near = |source: &&Source| reach == Reach::All || !matches!(**source, Source::Bare | Source::Untouched);
+        let is_near = |source: &&Source| match source {
+            Source::Nonfull => true,
+            Source::Discard | Source::Free => reach != Reach::Used,
+            Source::Bare | Source::Untouched => reach == Reach::All,
+        };
         for &source in sources.iter().filter(is_near) {
-            let fills_gaps = || reach == Reach::Touched || self.is_scarce();
-            if order == Order::ZERO && source == Source::Discard && fills_gaps() {
+            if order == Order::ZERO && source == Source::Discard && self.is_scarce() {
                 runs += self.stolen(folio, &mut out[runs..]);
                 if runs == out.len() {
                     break;

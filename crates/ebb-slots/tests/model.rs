@@ -34,6 +34,9 @@ impl Model {
 #[derive(Clone, Debug)]
 enum Op {
     Alloc { shard: usize, order: u8, runs: usize, folio: u64 },
+    AllocTouched { shard: usize, order: u8, runs: usize, folio: u64 },
+    AllocWanted { every: u32, slots: usize, folio: u64 },
+    Drain { looks: u32, used_max: u32, moves: usize },
     Dup { pick: usize, times: usize },
     Put { pick: usize, times: usize },
     CacheAdd { pick: usize, folio: u64 },
@@ -66,6 +69,12 @@ fn op() -> impl Strategy<Value = Op> {
             .prop_map(|(shard, order, runs, folio)| Op::Alloc { shard, order, runs, folio }),
         4 => (any::<usize>(), 1..200_usize, folio())
             .prop_map(|(shard, runs, folio)| Op::Alloc { shard, order: 0, runs, folio }),
+        2 => (any::<usize>(), prop_oneof![Just(0), 0..=MAX_ORDER], 1..300_usize, folio())
+            .prop_map(|(shard, order, runs, folio)| Op::AllocTouched { shard, order, runs, folio }),
+        1 => (1..4_u32, 1..300_usize, folio())
+            .prop_map(|(every, slots, folio)| Op::AllocWanted { every, slots, folio }),
+        2 => (1..9_u32, 1..=CLUSTER_SLOTS, 1..300_usize)
+            .prop_map(|(looks, used_max, moves)| Op::Drain { looks, used_max, moves }),
         2 => (pick(), 1..40_usize).prop_map(|(pick, times)| Op::Dup { pick, times }),
         2 => (pick(), 1..40_usize).prop_map(|(pick, times)| Op::Put { pick, times }),
         2 => (pick(), folio()).prop_map(|(pick, folio)| Op::CacheAdd { pick, folio }),
@@ -332,6 +341,11 @@ impl Pair {
             Op::Alloc { shard, order, runs, folio } => {
                 self.alloc(Shard(shard), Order::new(order).unwrap(), runs, Folio::new(folio).unwrap());
             }
+            Op::AllocTouched { shard, order, runs, folio } => {
+                self.alloc_touched(Shard(shard), Order::new(order).unwrap(), runs, Folio::new(folio).unwrap());
+            }
+            Op::AllocWanted { every, slots, folio } => self.alloc_wanted(every, slots, Folio::new(folio).unwrap()),
+            Op::Drain { looks, used_max, moves } => self.drain(looks, used_max, moves),
             Op::Dup { pick, times } => {
                 let Some(slot) = self.pick(pick) else { return };
                 (0..times).for_each(|_| self.dup(slot));
@@ -452,6 +466,57 @@ impl Pair {
         if found < runs {
             assert!(!self.has_room(&self.model, order), "{} runs of {order:?} missing", runs - found);
         }
+    }
+
+    fn is_all_touched(&self) -> bool {
+        self.device.nr_tables() as usize == self.model.len().div_ceil(CLUSTER_SLOTS as usize)
+    }
+
+    fn alloc_touched(&mut self, shard: Shard, order: Order, runs: usize, folio: Folio) {
+        let (mut out, before) = (vec![Slot(u32::MAX); runs], self.device.nr_tables());
+        let found = self.device.alloc_touched(shard, order, folio, &mut out);
+        self.took(order, folio, &out[..found]);
+        assert_eq!(self.device.nr_tables(), before);
+        if found < runs && self.is_all_touched() {
+            assert!(!self.has_room(&self.model, order), "{} runs of {order:?} missing", runs - found);
+        }
+    }
+
+    fn alloc_wanted(&mut self, every: u32, slots: usize, folio: Folio) {
+        let (mut out, before) = (vec![Slot(u32::MAX); slots], self.device.nr_tables());
+        let found = self.device.alloc_wanted(folio, &mut out, |slot| slot.0.is_multiple_of(every));
+        self.took(Order::ZERO, folio, &out[..found]);
+        assert!(out[..found].iter().all(|slot| slot.0.is_multiple_of(every)));
+        assert_eq!(self.device.nr_tables(), before);
+        if found < slots && self.is_all_touched() {
+            let online = &self.model[..self.new_end.unwrap_or(self.model.len())];
+            assert!(!online.iter().step_by(every as usize).any(|slot| *slot == Model::Free));
+        }
+    }
+
+    /// Moves what is stored and not cached out of a cluster, as far as there are gaps elsewhere.
+    fn drain(&mut self, looks: u32, used_max: u32, moves: usize) {
+        let used = self.device.nr_used();
+        let mut mover = Mover { device: &self.device, model: &mut self.model, refusal: 3, turns: 0 };
+        self.device.drain_sparsest(looks, used_max, |slots| {
+            let in_use = |slot: &Model| matches!(slot, Model::Used { .. });
+            let range = slots.start.0 as usize..slots.end.0 as usize;
+            let nr_used = mover.model[range.clone()].iter().filter(|slot| in_use(slot)).count();
+            assert!((1..=used_max as usize).contains(&nr_used));
+            let stored = |slot: &Model| matches!(slot, Model::Used { cached: None, .. });
+            let from: Vec<usize> = range.filter(|slot| stored(&mover.model[*slot])).take(moves).collect();
+            for from in from {
+                let (mut to, folio) = ([Slot(0)], Folio::new(3).unwrap());
+                if mover.device.alloc_touched(Shard(0), Order::ZERO, folio, &mut to) == 0 {
+                    break;
+                }
+                assert_ne!(to[0].cluster(), slots.start.cluster());
+                if !mover.relocate(Slot(from as u32), to[0]) {
+                    assert!(mover.device.cache_del(to[0], Shadow(0)));
+                }
+            }
+        });
+        assert_eq!(self.device.nr_used(), used);
     }
 
     fn took(&mut self, order: Order, folio: Folio, out: &[Slot]) {

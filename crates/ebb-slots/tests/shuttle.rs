@@ -189,7 +189,7 @@ fn work(world: &World, thread: usize) {
     // Where clean pages of its own are, or were: others reclaim them.
     let mut clean: Vec<Slot> = Vec::new();
     for _ in 0..STEPS {
-        match thread_rng().gen_range(0..17) {
+        match thread_rng().gen_range(0..19) {
             0 | 1 => {
                 let order = order(thread_rng().gen_range(0..=2));
                 let mut out = [Slot(0); 2];
@@ -287,6 +287,34 @@ fn work(world: &World, thread: usize) {
                     }
                     device.cache_del_run(*first, order, Shadow(8));
                 }
+            }
+            17 => {
+                let mut out = [Slot(0); 2];
+                let found = match thread_rng().gen_range(0..2) {
+                    0 => device.alloc_touched(Shard(thread), order(0), folio, &mut out),
+                    _ => device.alloc_wanted(folio, &mut out, |slot| slot.0 % 2 == 0),
+                };
+                for slot in out[..found].iter().copied() {
+                    world.hold(slot, thread);
+                    world.release(slot, thread);
+                    device.cache_del(slot, Shadow(9));
+                }
+            }
+            18 => {
+                let mut mover = Mover { world, thread, folio };
+                device.drain_sparsest(4, CLUSTER_SLOTS - 1, |slots| {
+                    for from in (slots.start.0..slots.end.0).map(Slot) {
+                        let mut to = [Slot(0)];
+                        let is_used = !matches!(device.get(from), TableEntry::Free);
+                        if !is_used || device.alloc_touched(Shard(thread), Order::ZERO, folio, &mut to) == 0 {
+                            continue;
+                        }
+                        assert_ne!(to[0].cluster(), slots.start.cluster());
+                        if !mover.relocate(from, to[0]) {
+                            device.cache_del(to[0], Shadow(0));
+                        }
+                    }
+                });
             }
             _ => {
                 // Others may refer to somebody's slot for a moment, as a copy of its page would.

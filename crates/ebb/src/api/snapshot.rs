@@ -257,7 +257,7 @@ fn back_frozen(
     work: &mut Work,
 ) -> Result<(), SnapshotError> {
     let mut open = [OPEN; BATCH];
-    let (mut n, mut ok) = (0, true);
+    let (mut n, mut ok, batch) = (0, true, work.batch());
     // Nothing is reclaimed meanwhile: a slot that was stored for the view a moment ago has no reference yet, and must
     // not be taken for cache-only.
     let view = Some(View { distance, exclusive });
@@ -275,8 +275,8 @@ fn back_frozen(
             return;
         }
         n += 1;
-        if n == BATCH {
-            ok = store(&open);
+        if n == batch {
+            ok = store(&open[..n]);
             n = 0;
         }
     });

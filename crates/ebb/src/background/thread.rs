@@ -150,6 +150,8 @@ fn background_round(space: &Space, ctx: &ThreadCtx) {
         } else {
             idle_rounds += 1
         }
+        // Each step may write, and so need a run.
+        shrink::clean_file(space, ctx);
         space.tree().look();
     }
     if worked && space.budget.is_below_low() {
@@ -166,7 +168,7 @@ fn background_round(space: &Space, ctx: &ThreadCtx) {
         file.reclaim_full(RECLAIM_CLUSTERS, &|slot, at| clean::reclaim_cache_only(space, &inside, slot, at));
     }
     drop(inside);
-    shrink::clean_files(space, ctx, || reclaim::has_urgent_work(space));
+    while !reclaim::has_urgent_work(space) && shrink::clean_file(space, ctx) {}
     shrink::release_all_unused(space, ctx);
     space.background.read_ahead.rest();
 }

@@ -5,8 +5,8 @@
 //! bumped on paths that take microseconds, so plain shared atomics are cheap enough.
 
 use crate::counters::lockstat;
-pub use crate::counters::runs::Runs;
 pub use crate::counters::lockstat::Contention;
+pub use crate::counters::runs::Runs;
 pub use crate::counters::thp::Thp;
 use crate::tree;
 use core::sync::atomic::Ordering::Relaxed;

@@ -6,8 +6,8 @@
 //! gate, or are the one thread that may change it. Only the descriptors may be read by anybody at any time.
 
 use crate::base::uapi::{self, Errno};
-use crate::device::DEVICES_MAX;
 use crate::counters::stats::Shared;
+use crate::device::DEVICES_MAX;
 use crate::device::file::{BATCH, FileError, Reclaim, SpillFile, Taker};
 use crate::device::lives::Lives;
 use crate::protocols::gate::{Exclusive, Held};

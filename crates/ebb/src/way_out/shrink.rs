@@ -66,18 +66,15 @@ pub(crate) fn shrink_full_pool(space: &Space, ctx: &ThreadCtx, work: &mut Work) 
     space.budget.charged() < before
 }
 
-/// Cleans clusters of the files as far as runs lack room, one inside the gate at a time. Stops when there is more urgent work. Outside
-/// the gate.
-pub(crate) fn clean_files(space: &Space, ctx: &ThreadCtx, is_urgent: impl Fn() -> bool) {
-    let mut cleaned = true;
-    while cleaned && !is_urgent() {
-        let Some(mut work) = space.places.work.try_lease(&space.budget, ctx) else { return };
-        let inside = space.threads.enter(ctx);
-        let reclaim = |slot, at| clean::reclaim_cache_only(space, &inside, slot, at);
-        let writer = Writer { held: &inside, shard: ctx.shard(), reclaim: &reclaim, stats: space.stats };
-        cleaned = space.swap.clean_one(writer, &space.budget, work.pages());
-        drop(inside);
-    }
+/// Cleans a cluster of a file in which runs found no room. False if there is none. Outside the gate.
+pub(crate) fn clean_file(space: &Space, ctx: &ThreadCtx) -> bool {
+    let Some(mut work) = space.places.work.try_lease(&space.budget, ctx) else { return false };
+    let inside = space.threads.enter(ctx);
+    let reclaim = |slot, at| clean::reclaim_cache_only(space, &inside, slot, at);
+    let writer = Writer { held: &inside, shard: ctx.shard(), reclaim: &reclaim, stats: space.stats };
+    let cleaned = space.swap.clean_one(writer, &space.budget, work.pages());
+    drop(inside);
+    cleaned
 }
 
 fn write_back(space: &Space, held: &Held, which: WriteBack, ctx: &ThreadCtx, work: &mut Work) -> usize {

@@ -306,6 +306,7 @@ pub(crate) fn store_pages(
     work: &mut Work,
     mut done: impl FnMut(usize, bool),
 ) {
+    debug_assert!(slots.len() <= work.batch());
     let mut pending = [Pending { page: 0, len: 0 }; BATCH];
     let mut nr_pending = 0;
     // Counted together, because all threads write to the counters.

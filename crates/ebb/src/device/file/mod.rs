@@ -27,10 +27,7 @@ use aes_gcm::{Aes128Gcm, Nonce, Tag};
 use core::cell::UnsafeCell;
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
-use ebb_slots::{
-    CLUSTER_SLOTS, Folio, Locked, Options, Order, Placement, Shadow, Slot, SwapDevice, TableEntry,
-    metadata_bytes,
-};
+use ebb_slots::{Folio, Locked, Options, Order, Placement, Shadow, Slot, SwapDevice, TableEntry, metadata_bytes};
 
 /// Bytes of a slot.
 pub const SLOT_BYTES: usize = 4096;
@@ -41,9 +38,8 @@ pub const BATCH: usize = 64;
 const REST_NS: u64 = 100_000_000;
 /// How long the file does not grow after the file system had no room for it.
 const GROW_PAUSE_NS: u64 = 1_000_000_000;
-/// Most slots without space in the file system that a search for others passes over: what may be left of the current
-/// cluster, and one cluster more.
-const HELD_MAX: usize = 2 * CLUSTER_SLOTS as usize;
+/// Most clusters in which slots are freed for a file that cannot grow.
+const RECLAIM_CLUSTERS: u32 = 256;
 
 /// Empty clusters that keep their space in the file system and their metadata: 32 MiB of content.
 const SPACE_KEPT: usize = 16;
@@ -129,6 +125,8 @@ pub struct SpillFile {
     is_solid: AtomicBool,
     /// The file does not grow before this moment; 0 for no such moment.
     grow_after_ns: AtomicU64,
+    /// The file may not be as long as this slot would make it; `u32::MAX` if there is no such limit, as far as is known.
+    too_long_from: AtomicU32,
     /// Until this moment other files are asked first, because this one took nothing; 0 for no such moment.
     rest_until_ns: AtomicU64,
     owner: bool,
@@ -220,6 +218,7 @@ impl SpillFile {
             tables: AtomicU32::new(0),
             is_solid: AtomicBool::new(false),
             grow_after_ns: AtomicU64::new(0),
+            too_long_from: AtomicU32::new(u32::MAX),
             rest_until_ns: AtomicU64::new(0),
             nr_slots,
             owner: true,
@@ -377,7 +376,7 @@ impl SpillFile {
         result
     }
 
-    /// Allocates `slots`, all of them or none. While the file must not grow, only slots that were written before.
+    /// Allocates `slots`, all of them or none. While the file must not grow, only slots that need no more space.
     fn take_slots(&self, taker: Taker<'_>, slots: &mut [Slot]) -> bool {
         let n = slots.len();
         if !self.is_paused() {
@@ -390,30 +389,25 @@ impl SpillFile {
             }
             return got == n;
         }
-        // Slots that were never written are held while the search goes on. So the allocator goes on to slots that were
-        // freed in other clusters, before it takes a cluster that was never used.
-        let mut held = [Slot(0); HELD_MAX];
-        let mut nr_held = 0;
-        let mut got = 0;
-        while got < n && nr_held < HELD_MAX {
-            let asked = (n - got).min(HELD_MAX - nr_held);
-            let mut batch = [Slot(0); BATCH];
-            let came = self.alloc_singles(taker, &mut batch[..asked]);
-            if came == 0 {
-                break;
-            }
-            for slot in &batch[..came] {
-                let has_space = self.has_space(*slot);
-                let (to, count) = if has_space { (&mut slots[..], &mut got) } else { (&mut held[..], &mut nr_held) };
-                to[*count] = *slot;
-                *count += 1;
-            }
+        let mut got = self.alloc_with_space(slots);
+        if got < n
+            && self.collect()
+                + self.slots.reclaim_full(RECLAIM_CLUSTERS, |slot, folio| self.reclaim(slot, folio, taker.reclaim))
+                > 0
+        {
+            got += self.alloc_with_space(&mut slots[got..]);
         }
-        self.unalloc(&held[..nr_held]);
         if got < n {
             self.unalloc(&slots[..got]);
         }
         got == n
+    }
+
+    /// Allocates slots that the file system has given space, or gives it if the file is too long and not the file system full.
+    fn alloc_with_space(&self, slots: &mut [Slot]) -> usize {
+        let end = self.too_long_from.load(Ordering::Relaxed);
+        let may_be_written = |slot: Slot| self.has_space(slot) || end != u32::MAX && slot.0 < end;
+        self.slots.alloc_wanted(NO_FOLIO, slots, may_be_written)
     }
 
     /// Tries to write once. If that fails with another error than [`FileError::Corrupt`], `data` holds the objects as
@@ -457,6 +451,9 @@ impl SpillFile {
                 end += 1;
             }
             if let Err(e) = self.transfer_out(out[first], &data[first * SLOT_BYTES..end * SLOT_BYTES]) {
+                if e == Errno::FBIG {
+                    self.too_long_from.fetch_min(out[first], Ordering::Relaxed);
+                }
                 out[..n].iter().for_each(|slot| self.unhold(*slot));
                 // Before the slots are given back, because their seals are needed.
                 let restored = self.restore(data, &slots[..n]);
@@ -491,10 +488,11 @@ impl SpillFile {
         Ok(())
     }
 
-    /// Whether the file system has given space to a slot that is the caller's alone: it has been written, and not
-    /// punched since.
+    /// Whether the file system has given space to a slot: it has been written, and not punched since. The slot is the caller's
+    /// alone, or free in a cluster that the caller has locked.
     fn has_space(&self, slot: Slot) -> bool {
-        // SAFETY: the allocation checked the index, and the slot is the calling thread's.
+        // SAFETY: the allocator knows the slot, and meanwhile nobody writes its seal: whoever does has allocated it, or has taken its
+        // cluster away to punch it.
         unsafe { self.seals.add(slot.0 as usize).read() }.nonce() != 0
     }
 

@@ -27,7 +27,7 @@ pub struct Taker<'a> {
 }
 
 /// Empty clusters that cleaning keeps ready for runs.
-const READY: u32 = 4;
+const READY: u32 = 16;
 /// A cluster is worth cleaning if at most so many of its slots are in use: 5/8. With more, nearly every page written for the program
 /// would cost another one.
 const USED_MAX: u32 = CLUSTER_SLOTS / 8 * 5;
@@ -41,12 +41,17 @@ impl SpillFile {
         let may_grow = self.is_dense();
         let mut n = self.alloc_runs(taker, may_grow, out);
         if n < out.len() && !may_grow {
-            n += self.slots.alloc_touched(taker.shard, Order::ZERO, NO_FOLIO, &mut out[n..]);
+            n += self.fill_gaps(taker, &mut out[n..]);
         }
         if n < out.len() {
             n += self.alloc_singles(taker, &mut out[n..]);
         }
         n
+    }
+
+    /// Allocates single slots where the file is in use.
+    fn fill_gaps(&self, taker: Taker<'_>, out: &mut [Slot]) -> usize {
+        self.slots.alloc_touched(taker.shard, Order::ZERO, NO_FOLIO, out)
     }
 
     /// Allocates single slots, and frees some that only clean pages need if there are no others.
@@ -97,14 +102,15 @@ impl SpillFile {
         self.owner && self.lacks_runs.load(Ordering::Relaxed) && self.slots.nr_to_discard() < READY
     }
 
-    /// Calls `clean` with the slots of a cluster of which few are in use. Nothing is allocated from it meanwhile. False if there is
-    /// none.
-    pub fn clean_sparsest(&self, clean: impl FnOnce(Range<u32>)) -> bool {
-        let found = self.slots.drain_sparsest(LOOKS, USED_MAX, |slots| clean(slots.start.0..slots.end.0));
-        if !found {
+    /// Calls `clean` with the slots of a cluster of which few are in use; it returns how many pages it moved out. Nothing is
+    /// allocated from the cluster meanwhile. False if there is none, or nothing moved: others of the family may need what is left.
+    pub fn clean_sparsest(&self, clean: impl FnOnce(Range<u32>) -> usize) -> bool {
+        let mut moved = 0;
+        self.slots.drain_sparsest(LOOKS, USED_MAX, |slots| moved = clean(slots.start.0..slots.end.0));
+        if moved == 0 {
             self.lacks_runs.store(false, Ordering::Relaxed);
         }
-        found
+        moved > 0
     }
 
     /// The slot of the swap space whose content `slot` has, as far as is known; none if there is none, or another process of the

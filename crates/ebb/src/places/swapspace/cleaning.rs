@@ -50,9 +50,9 @@ impl SwapSpace {
         from: (usize, &SpillFile),
         slots: Range<u32>,
         data: &mut [u8],
-    ) {
+    ) -> usize {
         let most = (data.len() / SLOT_BYTES).min(BATCH);
-        let mut gathered = Gathered::default();
+        let (mut gathered, mut moved) = (Gathered::default(), 0);
         for at in slots {
             let Some(slot) = from.1.owner_of(at) else { continue };
             let place = location_in_file(from.0, at);
@@ -67,22 +67,22 @@ impl SwapSpace {
             gathered.found[gathered.n] = Found { slot, was, at };
             gathered.n += 1;
             if gathered.n == most {
-                self.move_on(writer, budget, from, &gathered, data);
+                moved += self.move_on(writer, budget, from.1, &gathered, data);
                 gathered.n = 0;
             }
         }
-        self.move_on(writer, budget, from, &gathered, data);
+        moved + self.move_on(writer, budget, from.1, &gathered, data)
     }
 
-    /// Writes the content of locked slots elsewhere, and unlocks them. What fails stays where it is.
+    /// Writes the content of locked slots elsewhere, and unlocks them. What fails stays where it is. Returns how many moved.
     fn move_on(
         &self,
         writer: Writer<'_>,
         budget: &Budget,
-        (_, file): (usize, &SpillFile),
+        file: &SpillFile,
         gathered: &Gathered,
         data: &mut [u8],
-    ) {
+    ) -> usize {
         let found = &gathered.found[..gathered.n];
         let (mut slots, mut lens, mut to) = ([Slot(0); BATCH], [0; BATCH], [0; BATCH]);
         let mut n = 0;
@@ -108,14 +108,18 @@ impl SwapSpace {
             }
         }
         let stored = (n > 0)
-            .then(|| self.devices.write(writer, &slots[..n], &mut data[..n * SLOT_BYTES], &lens[..n], &mut to[..n]).ok())
+            .then(|| {
+                self.devices.write(writer, &slots[..n], &mut data[..n * SLOT_BYTES], &lens[..n], &mut to[..n]).ok()
+            })
             .flatten();
+        let moved = if stored.is_some() { n } else { 0 };
         if let Some(index) = stored {
             self.settle_in_file(writer.held, budget, index, &slots[..n], &to[..n]);
             found[..n].iter().for_each(|one| file.free(one.at));
             stats::add(&writer.stats.cleaned_pages, n as u64);
         }
         found.iter().for_each(|one| self.unclaim(writer.held, one.slot, one.was));
+        moved
     }
 
     /// How many reads bring in the content of `slots` that is in files: one for each run of neighbours.
