@@ -15,13 +15,14 @@ use crate::lists::ListId;
 use core::ops::Range;
 
 impl SwapDevice {
-    /// Calls `work` with the slots of the cluster that has the fewest in use of the next `looks` clusters that are partly
-    /// in use, if it has at most `used_max`. Nothing is allocated from it meanwhile, and no lock is held. False if there
+    /// Calls `work` with the slots of the cluster that has the fewest in use of the next `looks` clusters of each list of
+    /// those that are partly in use, if it has at most `used_max`. Nothing is allocated from it meanwhile, and no lock is held. False if there
     /// is no such cluster.
     pub fn drain_sparsest(&self, looks: u32, used_max: u32, work: impl FnOnce(Range<Slot>)) -> bool {
-        let (mut budget, mut best) = (looks, None);
+        let mut best = None;
         let lists = Order::all().rev().flat_map(|order| [ListId::Frag(order), ListId::Nonfull(order)]);
         for list in lists {
+            let mut budget = looks;
             self.for_each_of(list, &mut budget, |id| {
                 let used = u32::from(self.clusters.lock(id).info.count);
                 if used <= best.map_or(used_max, |(least, _)| least) {

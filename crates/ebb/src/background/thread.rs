@@ -168,7 +168,8 @@ fn background_round(space: &Space, ctx: &ThreadCtx) {
         file.reclaim_full(RECLAIM_CLUSTERS, &|slot, at| clean::reclaim_cache_only(space, &inside, slot, at));
     }
     drop(inside);
-    while !reclaim::has_urgent_work(space) && shrink::clean_file(space, ctx) {}
+    let is_wanted = || reclaim::has_urgent_work(space) || space.background.read_ahead.is_wanted();
+    while !is_wanted() && shrink::clean_file(space, ctx) {}
     shrink::release_all_unused(space, ctx);
     space.background.read_ahead.rest();
 }

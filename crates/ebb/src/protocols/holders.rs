@@ -91,6 +91,12 @@ impl<'a> Holders<'a> {
         (self.head.high.load(Ordering::Acquire) as usize).min(self.names.len()).min(self.pages.len())
     }
 
+    /// Whether any process has a page, or something is held for ever.
+    pub fn has_any(&self) -> bool {
+        let is_named = |name: &AtomicU64| name.load(Ordering::Acquire) != 0;
+        self.head.has_ever.load(Ordering::Acquire) != 0 || self.names[..self.nr_pages()].iter().any(is_named)
+    }
+
     /// Takes a page for the slots of `chunk` that process `life` will hold, which `held` gives by word. Returns the
     /// page; none when all pages are in use. The caller must hold these slots itself, and free none of them meanwhile.
     pub fn take(&self, life: u64, chunk: u32, held: impl Fn(usize) -> u64) -> Option<u32> {

@@ -224,8 +224,8 @@ fn is_swapped_whole(touch: Touch<'_>) -> bool {
 
 /// Whether it takes many reads of a device to bring in the unit. They would keep others from closing the gate.
 fn is_scattered(space: &Space, start: usize) -> bool {
-    let slots = folio::states(space, start).filter(|state| state.tag() == Tag::Swapped).map(slot_of);
-    space.swap.nr_reads(slots) > READS_MAX
+    let slot = |state: State| (state.tag() == Tag::Swapped).then(|| slot_of(state));
+    space.swap.nr_reads(folio::states(space, start).map(slot)) > READS_MAX
 }
 
 /// Loads all pages of a unit into one folio. If need be, it `reclaims` for that.

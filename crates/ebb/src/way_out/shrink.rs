@@ -66,13 +66,13 @@ pub(crate) fn shrink_full_pool(space: &Space, ctx: &ThreadCtx, work: &mut Work) 
     space.budget.charged() < before
 }
 
-/// Cleans a cluster of a file in which runs found no room. False if there is none. Outside the gate.
+/// Makes one step of cleaning a file in which runs found no room. False if there is nothing to do. Outside the gate.
 pub(crate) fn clean_file(space: &Space, ctx: &ThreadCtx) -> bool {
     let Some(mut work) = space.places.work.try_lease(&space.budget, ctx) else { return false };
     let inside = space.threads.enter(ctx);
     let reclaim = |slot, at| clean::reclaim_cache_only(space, &inside, slot, at);
     let writer = Writer { held: &inside, shard: ctx.shard(), reclaim: &reclaim, stats: space.stats };
-    let cleaned = space.swap.clean_one(writer, &space.budget, work.pages());
+    let cleaned = space.swap.clean_step(writer, &space.budget, work.pages());
     drop(inside);
     cleaned
 }

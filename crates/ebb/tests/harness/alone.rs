@@ -97,6 +97,9 @@ pub struct Pages {
     pub versions: Vec<(u64, u64)>,
 }
 
+// SAFETY: whoever has the pages is the only one to use their memory.
+unsafe impl Send for Pages {}
+
 impl Pages {
     /// `n` pages of one kind.
     pub fn new(space: &'static Space, n: usize, kind: u64) -> Self {

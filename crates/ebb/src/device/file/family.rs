@@ -259,6 +259,14 @@ impl SpillFile {
         }
     }
 
+    /// Whether any other process needs slots of the file, as far as is known.
+    pub(super) fn has_other_holders(&self) -> bool {
+        self.family.is_shared() && {
+            self.collect_sometimes();
+            self.family.holders().has_any()
+        }
+    }
+
     /// Takes [`Self::hold`] back, because the slot was not written after all.
     pub(super) fn unhold(&self, slot: u32) {
         if self.family.is_shared() {

@@ -390,11 +390,16 @@ impl SpillFile {
             return got == n;
         }
         let mut got = self.alloc_with_space(slots);
-        if got < n
-            && self.collect()
-                + self.slots.reclaim_full(RECLAIM_CLUSTERS, |slot, folio| self.reclaim(slot, folio, taker.reclaim))
-                > 0
-        {
+        if got < n && self.collect() > 0 {
+            got += self.alloc_with_space(&mut slots[got..]);
+        }
+        if got < n {
+            let mut left = n - got;
+            self.slots.reclaim_full(RECLAIM_CLUSTERS, |slot, folio| {
+                let is_freed = left > 0 && self.reclaim(slot, folio, taker.reclaim);
+                left -= usize::from(is_freed);
+                is_freed
+            });
             got += self.alloc_with_space(&mut slots[got..]);
         }
         if got < n {
@@ -403,11 +408,14 @@ impl SpillFile {
         got == n
     }
 
-    /// Allocates slots that the file system has given space, or gives it if the file is too long and not the file system full.
+    /// Allocates slots that the file system has given space; then, if it is not full but the file is too long, those before its end.
     fn alloc_with_space(&self, slots: &mut [Slot]) -> usize {
+        let n = self.slots.alloc_wanted(NO_FOLIO, slots, |slot| self.has_space(slot));
         let end = self.too_long_from.load(Ordering::Relaxed);
-        let may_be_written = |slot: Slot| self.has_space(slot) || end != u32::MAX && slot.0 < end;
-        self.slots.alloc_wanted(NO_FOLIO, slots, may_be_written)
+        if n == slots.len() || end == u32::MAX {
+            return n;
+        }
+        n + self.slots.alloc_wanted(NO_FOLIO, &mut slots[n..], |slot| slot.0 < end)
     }
 
     /// Tries to write once. If that fails with another error than [`FileError::Corrupt`], `data` holds the objects as
@@ -451,8 +459,9 @@ impl SpillFile {
                 end += 1;
             }
             if let Err(e) = self.transfer_out(out[first], &data[first * SLOT_BYTES..end * SLOT_BYTES]) {
-                if e == Errno::FBIG {
-                    self.too_long_from.fetch_min(out[first], Ordering::Relaxed);
+                match e {
+                    Errno::FBIG => _ = self.too_long_from.fetch_min(out[first], Ordering::Relaxed),
+                    _ => self.too_long_from.store(u32::MAX, Ordering::Relaxed),
                 }
                 out[..n].iter().for_each(|slot| self.unhold(*slot));
                 // Before the slots are given back, because their seals are needed.

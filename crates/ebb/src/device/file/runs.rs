@@ -31,8 +31,8 @@ const READY: u32 = 16;
 /// A cluster is worth cleaning if at most so many of its slots are in use: 5/8. With more, nearly every page written for the program
 /// would cost another one.
 const USED_MAX: u32 = CLUSTER_SLOTS / 8 * 5;
-/// Clusters of which one step of cleaning chooses the emptiest.
-const LOOKS: u32 = 64;
+/// Clusters of each order with or without a run of which one step of cleaning chooses the emptiest.
+const LOOKS: u32 = 32;
 
 impl SpillFile {
     /// Allocates slots, in runs as far as there are any. Returns how many, from the first of `out` on.
@@ -97,17 +97,25 @@ impl SpillFile {
         touched <= 2 * used + SPACE_KEPT as u64 * u64::from(CLUSTER_SLOTS)
     }
 
-    /// True if a run found no room since the last look, and there are few empty clusters.
+    /// True if runs lack room, cleaning can make some, and there is enough room for what must move first.
     pub fn wants_cleaning(&self) -> bool {
-        self.owner && self.lacks_runs.load(Ordering::Relaxed) && self.slots.nr_to_discard() < READY
+        if !self.owner || !self.lacks_runs.load(Ordering::Relaxed) || self.slots.nr_to_discard() >= READY {
+            return false;
+        }
+        let used = u64::from(self.nr_used()) + u64::from(self.nr_given_up());
+        let has_room = used + 2 * u64::from(CLUSTER_SLOTS) <= u64::from(self.nr_slots);
+        has_room && !self.is_paused() && !self.is_resting() && !self.has_other_holders()
     }
 
     /// Calls `clean` with the slots of a cluster of which few are in use; it returns how many pages it moved out. Nothing is
-    /// allocated from the cluster meanwhile. False if there is none, or nothing moved: others of the family may need what is left.
+    /// allocated from the cluster meanwhile. False if there is none, or nothing moved.
     pub fn clean_sparsest(&self, clean: impl FnOnce(Range<u32>) -> usize) -> bool {
         let mut moved = 0;
         self.slots.drain_sparsest(LOOKS, USED_MAX, |slots| moved = clean(slots.start.0..slots.end.0));
-        if moved == 0 {
+        // What a family has given up is free only once it is collected.
+        if moved > 0 {
+            self.collect();
+        } else {
             self.lacks_runs.store(false, Ordering::Relaxed);
         }
         moved > 0

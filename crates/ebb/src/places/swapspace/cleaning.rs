@@ -8,125 +8,125 @@ use super::location::{file_of, location_in_file};
 use super::{MOVING, NOT_LOCKED, SwapSpace};
 use crate::budget::Budget;
 use crate::counters::stats;
-use crate::device::file::{BATCH, SLOT_BYTES, SpillFile};
+use crate::device::file::{BATCH, SLOT_BYTES, SpillFile, Taker};
 use crate::device::list::Writer;
 use core::ops::Range;
 use core::sync::atomic::Ordering;
-use ebb_slots::{Locked, Slot};
+use ebb_slots::{Locked, Shard, Slot};
 
-/// A locked slot whose content is about to move.
-#[derive(Clone, Copy)]
-struct Found {
-    slot: Slot,
-    was: Locked,
-    /// Its slot in the file.
-    at: u32,
-}
+/// Most reads of one step: with the locks on slots that it holds meanwhile, it must not take long.
+const READS_MAX: usize = 8;
 
-/// Content on its way out of a cluster.
+/// Content on its way out of a cluster: the slots of the swap space, which are locked, and where each was in the file.
 struct Gathered {
-    found: [Found; BATCH],
+    slots: [Slot; BATCH],
+    were: [Locked; BATCH],
+    at: [u32; BATCH],
+    lens: [u16; BATCH],
     n: usize,
 }
 
-impl Default for Gathered {
-    fn default() -> Self {
-        Self { found: [Found { slot: Slot(0), was: NOT_LOCKED, at: 0 }; BATCH], n: 0 }
-    }
-}
-
 impl SwapSpace {
-    /// Cleans one cluster of a file in which runs found no room. False if there is none to clean. `data` is page-aligned, and
-    /// has room for what is written at a time.
-    pub fn clean_one(&self, writer: Writer<'_>, budget: &Budget, data: &mut [u8]) -> bool {
+    /// Moves a batch out of the emptiest cluster of a file in which runs found no room. False if there is nothing to move. `data`
+    /// is page-aligned, and has room for a batch.
+    pub fn clean_step(&self, writer: Writer<'_>, budget: &Budget, data: &mut [u8]) -> bool {
         let mut files = self.devices.own(writer.held).filter(|(_, file)| file.wants_cleaning());
         files.any(|(i, file)| file.clean_sparsest(|slots| self.clean_slots(writer, budget, (i, file), slots, data)))
     }
 
+    /// Moves the content of a batch of these slots elsewhere in the file. Returns of how many; none if the write fails.
     fn clean_slots(
         &self,
         writer: Writer<'_>,
         budget: &Budget,
-        from: (usize, &SpillFile),
+        (index, file): (usize, &SpillFile),
         slots: Range<u32>,
         data: &mut [u8],
     ) -> usize {
         let most = (data.len() / SLOT_BYTES).min(BATCH);
-        let (mut gathered, mut moved) = (Gathered::default(), 0);
-        for at in slots {
-            let Some(slot) = from.1.owner_of(at) else { continue };
-            let place = location_in_file(from.0, at);
-            let is_there = || self.location(slot).load(Ordering::Acquire) == place;
-            // Whoever has a slot locked waits for no other. What another thread has stays.
-            let Some(was) = is_there().then(|| self.slots.lock(slot, MOVING).ok()).flatten() else { continue };
-            // Only the thread that has the slot locked changes its location.
-            if !is_there() {
-                self.unclaim(writer.held, slot, was);
+        let (slot, at) = ([Slot(0); BATCH], [0; BATCH]);
+        let mut all = Gathered { slots: slot, were: [NOT_LOCKED; BATCH], at, lens: [0; BATCH], n: 0 };
+        let (mut next, mut reads) = (slots.start, 0);
+        while next < slots.end && all.n < most && reads < READS_MAX {
+            let span = next..slots.end.min(next + (most - all.n) as u32);
+            next = span.end;
+            let first = all.n;
+            self.lock_owners((index, file), span, &mut all);
+            if all.n == first {
                 continue;
             }
-            gathered.found[gathered.n] = Found { slot, was, at };
-            gathered.n += 1;
-            if gathered.n == most {
-                moved += self.move_on(writer, budget, from.1, &gathered, data);
-                gathered.n = 0;
-            }
-        }
-        moved + self.move_on(writer, budget, from.1, &gathered, data)
-    }
-
-    /// Writes the content of locked slots elsewhere, and unlocks them. What fails stays where it is. Returns how many moved.
-    fn move_on(
-        &self,
-        writer: Writer<'_>,
-        budget: &Budget,
-        file: &SpillFile,
-        gathered: &Gathered,
-        data: &mut [u8],
-    ) -> usize {
-        let found = &gathered.found[..gathered.n];
-        let (mut slots, mut lens, mut to) = ([Slot(0); BATCH], [0; BATCH], [0; BATCH]);
-        let mut n = 0;
-        // What lies together is read together. Nothing that follows a failure moves.
-        while n < found.len() {
-            let run = found[n..].iter().zip(found[n].at..).take_while(|(one, at)| one.at == *at).count();
-            let part = &mut data[n * SLOT_BYTES..(n + run) * SLOT_BYTES];
-            if file.read_run(found[n].at, part).is_err() {
-                break;
-            }
-            let opened = part.as_chunks_mut().0.iter_mut().zip(&found[n..]).map_while(|(page, one)| {
-                let len = file.open(one.at, page).ok()?;
-                Some((one.slot, len as u16))
-            });
-            let mut came = 0;
-            for (slot, len) in opened {
-                (slots[n + came], lens[n + came]) = (slot, len);
-                came += 1;
-            }
-            n += came;
-            if came < run {
+            reads += 1;
+            if !self.read_gathered(writer, file, &mut all, first, data) {
                 break;
             }
         }
-        let stored = (n > 0)
-            .then(|| {
-                self.devices.write(writer, &slots[..n], &mut data[..n * SLOT_BYTES], &lens[..n], &mut to[..n]).ok()
-            })
-            .flatten();
-        let moved = if stored.is_some() { n } else { 0 };
-        if let Some(index) = stored {
-            self.settle_in_file(writer.held, budget, index, &slots[..n], &to[..n]);
-            found[..n].iter().for_each(|one| file.free(one.at));
+        let n = all.n;
+        let (slots, mut to) = (&all.slots[..n], [0; BATCH]);
+        let taker = Taker { shard: Shard(writer.shard), reclaim: writer.reclaim, stats: writer.stats };
+        let is_written =
+            n > 0 && file.write(taker, slots, &mut data[..n * SLOT_BYTES], &all.lens[..n], &mut to[..n]).is_ok();
+        if is_written {
+            self.settle_in_file(writer.held, budget, index, slots, &to[..n]);
+            all.at[..n].iter().for_each(|at| file.free(*at));
             stats::add(&writer.stats.cleaned_pages, n as u64);
         }
-        found.iter().for_each(|one| self.unclaim(writer.held, one.slot, one.was));
-        moved
+        for (slot, was) in slots.iter().zip(all.were) {
+            self.unclaim(writer.held, *slot, was);
+        }
+        if is_written { n } else { 0 }
     }
 
-    /// How many reads bring in the content of `slots` that is in files: one for each run of neighbours.
-    pub fn nr_reads(&self, slots: impl Iterator<Item = Slot>) -> usize {
+    /// Locks the slots of the swap space whose content is in `span` of the file. What another thread has locked stays where it is:
+    /// whoever has a slot locked waits for no other.
+    fn lock_owners(&self, (index, file): (usize, &SpillFile), span: Range<u32>, all: &mut Gathered) {
+        for at in span {
+            let Some(slot) = file.owner_of(at) else { continue };
+            let is_there = || self.location(slot).load(Ordering::Acquire) == location_in_file(index, at);
+            let Some(was) = is_there().then(|| self.slots.lock(slot, MOVING).ok()).flatten() else { continue };
+            (all.slots[all.n], all.were[all.n], all.at[all.n]) = (slot, was, at);
+            all.n += 1;
+        }
+    }
+
+    /// Reads the content of what was gathered from number `first` on, with one read for all of it and the gaps, which others may write
+    /// to meanwhile. Ends the locks on slots whose content is no longer there or cannot be read. False if the read fails.
+    fn read_gathered(
+        &self,
+        writer: Writer<'_>,
+        file: &SpillFile,
+        all: &mut Gathered,
+        first: usize,
+        data: &mut [u8],
+    ) -> bool {
+        let found = first..core::mem::replace(&mut all.n, first);
+        let start = all.at[first];
+        let span = (all.at[found.end - 1] + 1 - start) as usize;
+        let is_read = file.read_run(start, &mut data[first * SLOT_BYTES..(first + span) * SLOT_BYTES]).is_ok();
+        for i in found {
+            let (slot, was, at) = (all.slots[i], all.were[i], all.at[i]);
+            let from = (first + (at - start) as usize) * SLOT_BYTES;
+            let to = all.n * SLOT_BYTES;
+            data.copy_within(from..from + SLOT_BYTES, to);
+            // Only the thread that has the slot locked changes its location.
+            let is_there = file_of(self.location(slot).load(Ordering::Acquire)).is_some_and(|(_, now)| now == at);
+            let page = (&mut data[to..to + SLOT_BYTES]).try_into().ok();
+            let len = page.filter(|_| is_read && is_there).and_then(|page| file.open(at, page).ok());
+            let Some(len) = len else {
+                self.unclaim(writer.held, slot, was);
+                continue;
+            };
+            (all.slots[all.n], all.were[all.n], all.at[all.n], all.lens[all.n]) = (slot, was, at, len as u16);
+            all.n += 1;
+        }
+        is_read
+    }
+
+    /// How many reads bring in the content of neighbouring pages that is in files: one for each run of neighbours there. `slots` are
+    /// those of the pages, none for a page without one.
+    pub fn nr_reads(&self, slots: impl Iterator<Item = Option<Slot>>) -> usize {
         let mut next = None;
         let begins = slots.filter(|slot| {
-            let place = file_of(self.location(*slot).load(Ordering::Relaxed));
+            let place = slot.and_then(|slot| file_of(self.location(slot).load(Ordering::Relaxed)));
             let follows = place.is_some() && place == next;
             next = place.map(|(file, at)| (file, at + 1));
             place.is_some() && !follows
