@@ -9,7 +9,8 @@
 //! The sizes are the kernel's (`hugepages-*kB/stats/swpout` and `swpout_fallback`); cleaning is that of log-structured
 //! file systems (Rosenblum and Ousterhout, 1991).
 
-use super::{NO_FOLIO, Reclaim, SPACE_KEPT, SpillFile};
+use super::{BATCH, NO_FOLIO, Reclaim, SPACE_KEPT, SpillFile};
+use crate::counters::runs::SIZES_OUT;
 use crate::counters::stats::{self, Shared};
 use core::ops::Range;
 use core::sync::atomic::Ordering;
@@ -25,6 +26,8 @@ pub struct Taker<'a> {
     /// Where runs are counted.
     pub stats: &'a Shared,
 }
+
+const _: () = assert!(BATCH == 1 << SIZES_OUT, "the counters have a place for each order");
 
 /// Empty clusters that cleaning keeps ready for runs.
 const READY: u32 = 16;
