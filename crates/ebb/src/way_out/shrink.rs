@@ -68,11 +68,15 @@ pub(crate) fn shrink_full_pool(space: &Space, ctx: &ThreadCtx, work: &mut Work) 
 
 /// Makes one step of cleaning a file in which runs found no room. False if there is nothing to do. Outside the gate.
 pub(crate) fn clean_file(space: &Space, ctx: &ThreadCtx) -> bool {
-    let Some(mut work) = space.places.work.try_lease(&space.budget, ctx) else { return false };
     let inside = space.threads.enter(ctx);
-    let reclaim = |slot, at| clean::reclaim_cache_only(space, &inside, slot, at);
-    let writer = Writer { held: &inside, shard: ctx.shard(), reclaim: &reclaim, stats: space.stats };
-    let cleaned = space.swap.clean_step(writer, &space.budget, work.pages());
+    let is_wanted = space.swap.devices.own(&inside).any(|(_, file)| file.wants_cleaning());
+    // A buffer is charged from its first use on.
+    let work = is_wanted.then(|| space.places.work.try_lease(&space.budget, ctx)).flatten();
+    let cleaned = work.is_some_and(|mut work| {
+        let reclaim = |slot, at| clean::reclaim_cache_only(space, &inside, slot, at);
+        let writer = Writer { held: &inside, shard: ctx.shard(), reclaim: &reclaim, stats: space.stats };
+        space.swap.clean_step(writer, &space.budget, work.pages())
+    });
     drop(inside);
     cleaned
 }
