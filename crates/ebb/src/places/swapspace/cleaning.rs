@@ -10,6 +10,7 @@ use crate::budget::Budget;
 use crate::counters::stats;
 use crate::device::file::{BATCH, SLOT_BYTES, SpillFile, Taker};
 use crate::device::list::Writer;
+use crate::protocols::gate::Held;
 use core::ops::Range;
 use core::sync::atomic::Ordering;
 use ebb_slots::{Locked, Shard, Slot};
@@ -51,7 +52,7 @@ impl SwapSpace {
             let span = next..slots.end.min(next + (most - all.n) as u32);
             next = span.end;
             let first = all.n;
-            self.lock_owners((index, file), span, &mut all);
+            self.lock_owners(writer.held, (index, file), span, &mut all);
             if all.n == first {
                 continue;
             }
@@ -78,18 +79,23 @@ impl SwapSpace {
 
     /// Locks the slots of the swap space whose content is in `span` of the file. What another thread has locked stays where it is:
     /// whoever has a slot locked waits for no other.
-    fn lock_owners(&self, (index, file): (usize, &SpillFile), span: Range<u32>, all: &mut Gathered) {
+    fn lock_owners(&self, held: &Held, (index, file): (usize, &SpillFile), span: Range<u32>, all: &mut Gathered) {
         for at in span {
             let Some(slot) = file.owner_of(at) else { continue };
             let is_there = || self.location(slot).load(Ordering::Acquire) == location_in_file(index, at);
             let Some(was) = is_there().then(|| self.slots.lock(slot, MOVING).ok()).flatten() else { continue };
+            // Only the thread that has the slot locked changes its location. It may be in another file by now, at the same place.
+            if !is_there() {
+                self.unclaim(held, slot, was);
+                continue;
+            }
             (all.slots[all.n], all.were[all.n], all.at[all.n]) = (slot, was, at);
             all.n += 1;
         }
     }
 
     /// Reads the content of what was gathered from number `first` on, with one read for all of it and the gaps, which others may write
-    /// to meanwhile. Ends the locks on slots whose content is no longer there or cannot be read. False if the read fails.
+    /// to meanwhile. Ends the locks on slots whose content cannot be read. False if the read fails.
     fn read_gathered(
         &self,
         writer: Writer<'_>,
@@ -107,10 +113,8 @@ impl SwapSpace {
             let from = (first + (at - start) as usize) * SLOT_BYTES;
             let to = all.n * SLOT_BYTES;
             data.copy_within(from..from + SLOT_BYTES, to);
-            // Only the thread that has the slot locked changes its location.
-            let is_there = file_of(self.location(slot).load(Ordering::Acquire)).is_some_and(|(_, now)| now == at);
             let page = (&mut data[to..to + SLOT_BYTES]).try_into().ok();
-            let len = page.filter(|_| is_read && is_there).and_then(|page| file.open(at, page).ok());
+            let len = page.filter(|_| is_read).and_then(|page| file.open(at, page).ok());
             let Some(len) = len else {
                 self.unclaim(writer.held, slot, was);
                 continue;
