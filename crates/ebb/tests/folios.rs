@@ -140,6 +140,37 @@ fn a_folio_that_a_call_uses_for_long_gives_up_its_other_pages() {
 }
 
 #[test]
+fn threads_store_a_folio_together() {
+    let _turn = one_at_a_time();
+    let (space, is_on) = with_folios(Thp::Always);
+    const THREADS: usize = 3;
+    let n = RAM as usize / PAGE / 2;
+    let mut all: Vec<Pages> = (0..THREADS).map(|_| Pages::aligned(space, n, HEAP)).collect();
+    let helped = grown(&space.stats().thp_swpout_helped, || {
+        // All of them are short of memory at once, again and again, and one forks meanwhile.
+        std::thread::scope(|scope| {
+            for (number, pages) in all.iter_mut().enumerate() {
+                scope.spawn(move || {
+                    ctx(space);
+                    for version in 2..6 {
+                        (0..n).for_each(|page| pages.write(page, version, (page / 3) as u64 % 4));
+                        if number == 0 && version == 3 {
+                            let child = fork(space, || (0..n).for_each(|page| pages.check(page)));
+                            assert_eq!(wait(child), 0);
+                        }
+                    }
+                    leave(space);
+                });
+            }
+        });
+    });
+    assert!(helped > 0 || !is_on, "each stored its folios alone");
+    all.iter().for_each(assert_sound);
+    drop(all);
+    leave(space);
+}
+
+#[test]
 fn what_is_dropped_of_a_folio_gives_its_memory_back() {
     let _turn = one_at_a_time();
     let (space, is_on) = with_folios(Thp::Always);

@@ -28,6 +28,8 @@ mod moves;
 mod rest;
 #[path = "loom/shares.rs"]
 mod shares;
+#[path = "loom/together.rs"]
+mod together;
 #[path = "loom/used.rs"]
 mod used;
 #[path = "loom/versions.rs"]

@@ -13,7 +13,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
 /// Written in `Shared::magic`; changes with the layout.
-pub const MAGIC: u64 = 0x4542_4230_3030_3230;
+pub const MAGIC: u64 = 0x4542_4230_3030_3231;
 
 /// Room for the name of a tree and its NUL.
 pub const NAME_BYTES: usize = 64;
@@ -106,6 +106,8 @@ counters! {
     thp_unmapped,
     /// Of these, folios that came back whole before they were stored.
     thp_returned,
+    /// Steps of storing a folio of 2 MiB in which a second thread helped.
+    thp_swpout_helped,
     /// Folios of 2 MiB that were swapped in whole.
     thp_swpin,
     /// Units made of small pages again, because the program has parted a folio, or before a fork.

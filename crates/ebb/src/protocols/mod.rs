@@ -10,4 +10,5 @@ pub mod pin;
 pub(crate) mod primitive;
 pub mod request;
 pub mod rest;
+pub mod together;
 pub mod versions;

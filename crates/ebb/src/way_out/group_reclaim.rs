@@ -148,7 +148,7 @@ pub(crate) fn reclaim_group_step(space: &Space, ctx: &ThreadCtx, target: Target)
     let inside = space.threads.enter(ctx);
     let has_room = space.places.staging.has_room();
     drop(inside);
-    !has_room && swapout::swap_out_oldest(space, ctx, &mut work).is_some_and(|freed| freed > 0)
+    !has_room && swapout::swap_out_oldest(space, ctx, &mut work)
 }
 
 /// Sweeps the next unit in which the group has present pages. Returns how many went.

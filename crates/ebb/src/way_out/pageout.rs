@@ -119,6 +119,9 @@ fn has_staged(space: &Space, ctx: &ThreadCtx, start: usize, end: usize) -> bool 
 fn store_oldest(space: &Space, ctx: &ThreadCtx, only: Wanted) -> Stored {
     let mut work = space.places.work.lease(&space.budget, ctx);
     shrink::shrink_full_pool(space, ctx, &mut work);
+    if matches!(only, Wanted::All) && swapout::help(space, ctx, &mut work) > 0 {
+        return Stored::Some;
+    }
     let inside = space.threads.enter(ctx);
     let part = space.places.staging.pop_oldest();
     // A part without a wanted page goes straight back to the queue.

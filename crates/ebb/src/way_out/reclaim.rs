@@ -56,7 +56,7 @@ pub(crate) fn reclaim_step(space: &Space, ctx: &ThreadCtx) -> bool {
     if !space.places.staging.is_full() && sweep::sweep_next(space, ctx, !shares_much, &mut work).is_some() {
         return true;
     }
-    if swapout::swap_out_oldest(space, ctx, &mut work).is_some_and(|freed| freed > 0) {
+    if swapout::swap_out_oldest(space, ctx, &mut work) {
         return true;
     }
     if space.family.pool_is_shared() {

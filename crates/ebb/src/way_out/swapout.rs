@@ -37,8 +37,17 @@ struct Zeros {
 
 impl Zeros {
     /// Notes that the page at `addr` holds zeros. True if it goes on a long row.
-    fn note(&self, addr: usize) -> bool {
-        let n = if addr == self.end.get() { self.n.get() + 1 } else { 1 };
+    fn note(&self, space: &Space, addr: usize) -> bool {
+        // The row may have begun in another step.
+        let is_after_none = || {
+            addr > space.table.unit_start(addr)
+                && space.table.word(addr - PAGE).is_some_and(|word| word.load() == State::NONE)
+        };
+        let n = match addr == self.end.get() {
+            true => self.n.get() + 1,
+            false if is_after_none() => ZEROS_MIN + 1,
+            false => 1,
+        };
         self.n.set(n);
         self.end.set(addr + PAGE);
         n > ZEROS_MIN
@@ -62,13 +71,28 @@ struct Pending {
     len: u16,
 }
 
-/// Swaps the oldest staged part out. Returns how many pages of memory that freed, or none if no part is queued. Outside the
-/// gate.
-pub(crate) fn swap_out_oldest(space: &Space, ctx: &ThreadCtx, work: &mut Work) -> Option<usize> {
+/// Swaps the oldest staged part out, or helps another thread to do so. False if no page was stored for that, or nothing freed. Outside
+/// the gate.
+pub(crate) fn swap_out_oldest(space: &Space, ctx: &ThreadCtx, work: &mut Work) -> bool {
+    if help(space, ctx, work) > 0 {
+        return true;
+    }
     let inside = space.threads.enter(ctx);
     let part = space.places.staging.pop_oldest();
     drop(inside);
-    Some(swap_out_part(space, ctx, part?, work, Wanted::All).1)
+    part.is_some_and(|part| swap_out_part(space, ctx, part, work, Wanted::All).1 > 0)
+}
+
+/// Stores a step of the folio that another thread stores now, if there is one. That thread frees its memory, and sooner so. Returns how
+/// many pages that stored. Outside the gate.
+pub(crate) fn help(space: &Space, ctx: &ThreadCtx, work: &mut Work) -> usize {
+    let inside = space.threads.enter(ctx);
+    let stored = space.places.staging.take_of_offer(work.batch() as u32).map_or(0, |step| {
+        stats::add(&space.stats.thp_swpout_helped, 1);
+        swap_out(space, &inside, ctx, step, work, Wanted::All, &Zeros::default()).0
+    });
+    drop(inside);
+    stored
 }
 
 /// Swaps out the pages of a part, or some of them. Returns how many pages it stored, and how many pages of memory that freed.
@@ -81,13 +105,19 @@ pub(crate) fn swap_out_part(
     only: Wanted,
 ) -> (usize, usize) {
     let (mut stored, mut all, zeros) = (0, true, Zeros::default());
-    let frames = space.places.staging.frames_of(part);
-    let mut frame = frames.start;
+    let mut frames = space.places.staging.frames_of(part);
+    let is_offered = matches!(only, Wanted::All) && space.places.staging.offer(part);
     // So many pages are stored inside the gate at a time: few enough that no thread waits long to close it.
-    let step = work.batch() as u32;
-    while frame < frames.end && all {
-        let step = frame..(frame + step).min(frames.end);
-        frame = step.end;
+    let most = work.batch() as u32;
+    let mut next_step = || {
+        if is_offered {
+            return space.places.staging.take_of_offer(most);
+        }
+        let step = frames.start..(frames.start + most).min(frames.end);
+        frames.start = step.end;
+        (!step.is_empty()).then_some(step)
+    };
+    while all && let Some(step) = next_step() {
         if step.clone().all(|f| space.places.staging.owner(f).load(Relaxed) == 0) {
             continue;
         }
@@ -96,6 +126,9 @@ pub(crate) fn swap_out_part(
         drop(inside);
         stored += n;
         all = ok;
+    }
+    if is_offered {
+        space.places.staging.end_offer();
     }
     // If not all pages were wanted, the others stay, and there is nothing to wait for.
     (stored, retire(space, ctx, part, all && matches!(only, Wanted::All)))
@@ -215,7 +248,7 @@ fn swap_out(
         }
         let at = space.places.staging.addr(frame);
         // SAFETY: the page is staged and claimed, so its frame is mapped and nobody writes to it.
-        if codec::same_filled(unsafe { &*(at as *const [u8; PAGE]) }) == Some(0) && zeros.note(addr) {
+        if codec::same_filled(unsafe { &*(at as *const [u8; PAGE]) }) == Some(0) && zeros.note(space, addr) {
             end_zero(space, held, addr, frame);
             nr_zero.set(nr_zero.get() + 1);
             return Taken::Gone;

@@ -30,6 +30,7 @@ use crate::base::uapi::uffd::Uffd;
 use crate::base::uapi::{self, Errno};
 use crate::memory::table::UNIT_PAGES;
 use crate::protocols::gate::Exclusive;
+use crate::protocols::together::{self, Together};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use ebb_sync::CacheLine;
 
@@ -39,6 +40,7 @@ pub const BUNDLE_FRAMES: usize = 64;
 pub const BUNDLES: usize = UNIT_PAGES / BUNDLE_FRAMES;
 /// Most blocks.
 const BLOCKS_MAX: usize = 4096;
+const _: () = assert!(together::FRAMES as usize == UNIT_PAGES);
 /// Fewest pages in a part, unless it is the last of its block.
 const PART_PAGES_MIN: u32 = 64;
 
@@ -91,6 +93,8 @@ pub struct Staging {
     passed: AtomicUsize,
     /// Set while a thread looks for vacated frames.
     is_vacating: AtomicBool,
+    /// The block that several threads store.
+    together: CacheLine<Together>,
     /// Pages that staging aims to hold.
     target: AtomicUsize,
 }
@@ -122,6 +126,7 @@ impl Staging {
             held: CacheLine(AtomicU64::new(0)),
             passed: AtomicUsize::new(0),
             is_vacating: AtomicBool::new(false),
+            together: CacheLine(Together::default()),
             target: AtomicUsize::new(target),
         };
         for i in 0..nr_blocks {
@@ -345,6 +350,24 @@ impl Staging {
         self.queue.len()
     }
 
+    /// Offers a part that is one folio to all threads that reclaim: they store it together. The caller has taken it out of the queue.
+    /// False if it is none, or if they store another one.
+    pub fn offer(&self, part: Part) -> bool {
+        self.is_whole_part(part) && self.together.offer(part.block())
+    }
+
+    /// Takes up to `n` frames of the folio on offer, for the calling thread to store. Its pages may have been stored meanwhile, and
+    /// even its block filled again: only a page whose state names the frame, once it is claimed, is there.
+    pub fn take_of_offer(&self, n: u32) -> Option<core::ops::Range<u32>> {
+        let (block, frames) = self.together.take(n)?;
+        Some(self.frame(block, frames.start as usize)..self.frame(block, 0) + frames.end)
+    }
+
+    /// Ends the calling thread's offer.
+    pub fn end_offer(&self) {
+        self.together.end();
+    }
+
     /// The frames of a part.
     pub fn frames_of(&self, part: Part) -> core::ops::Range<u32> {
         let bundles = part.bundles();
@@ -477,11 +500,12 @@ impl Staging {
         self.staged() >= self.target.load(Ordering::Relaxed) / 2
     }
 
-    /// After fork, in the child: queues parts again that a vanished thread worked on, and frees blocks that one was
+    /// After fork, in the child: queues parts again that a vanished thread worked on or offered, and frees blocks that one was
     /// about to fill.
     pub fn rebuild(&self) {
         // The thread that looked for vacated frames did not come along.
         self.is_vacating.store(false, Ordering::Relaxed);
+        self.together.end();
         self.queue.clear();
         self.free.clear();
         for block in 0..self.nr_blocks as u32 {
