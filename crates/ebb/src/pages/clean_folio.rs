@@ -127,7 +127,7 @@ pub(crate) fn drop_whole(space: &Space, held: &Held, start: usize, saved: &mut [
     for (i, raw) in saved.iter_mut().enumerate() {
         *raw = clean::evict_clean(space, held, start + i * PAGE, State::from_raw(*raw), &mut tally).to_raw();
     }
-    space.table.unit(start).iter().for_each(|unit| folio::note_out(unit));
+    space.table.unit(start).iter().for_each(|unit| folio::note_whole_out(unit));
     account::uncount_clean(space, start, UNIT_PAGES);
     account::uncount_present(space, start, UNIT_PAGES);
     if !is_kept {

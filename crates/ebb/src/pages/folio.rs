@@ -32,12 +32,14 @@ use linux_raw_sys::general as g;
 
 /// In [`Unit::folio`]: what is mapped in the unit may belong to a huge page.
 const MAPPED: u32 = 1;
-/// The unit went out whole when it last went out.
-const WENT_WHOLE: u32 = 2;
 /// A sweep has met a system call that used a page of the folio.
-const USED: u32 = 4;
+const USED: u32 = 2;
 /// The unit got pages by a mapping that moved: all of a huge page, or a part of one, or small pages.
-const DOUBTFUL: u32 = 8;
+const DOUBTFUL: u32 = 4;
+/// Most of the unit's pages were in memory when it last went out, page by page.
+const USED_WHOLE: u32 = 8;
+/// So many are most.
+const USED_WHOLE_MIN: u32 = UNIT_PAGES as u32 / 4 * 3;
 
 /// A MOVE of a huge page takes two microseconds, one of as many small pages fifty, and one that has to split a huge page five hundred.
 /// A unit that may have moved pages of any kind was one huge page if that took less than this.
@@ -65,20 +67,25 @@ pub(crate) fn was_huge(space: &Space, start: usize, took_ns: u64) -> bool {
     took_ns < if is_doubtful { DOUBTFUL_NS } else { SPLIT_NS }
 }
 
-/// True if the unit went out whole when it last went out.
-pub(crate) fn went_whole(unit: &Unit) -> bool {
-    unit.folio.load(Relaxed) & WENT_WHOLE != 0
-}
-
 /// Marks a unit whose memory is one huge page now, or a unit that got a part of one. Before any claim on its pages ends.
 pub(crate) fn mark(space: &Space, unit: &Unit) {
     space.places.folios.note();
     unit.folio.fetch_or(MAPPED, Relaxed);
 }
 
-/// Notes that the caller, who has claimed all pages of the unit, has unmapped all of it at once.
-pub(crate) fn note_out(unit: &Unit) {
-    unit.folio.store(WENT_WHOLE, Relaxed);
+/// Notes that a sweep is about to take pages of the unit one by one, of which so many are in memory.
+pub(crate) fn note_small_out(unit: &Unit, present: u32) {
+    if present >= USED_WHOLE_MIN {
+        unit.folio.fetch_or(USED_WHOLE, Relaxed);
+    }
+}
+
+/// True if nothing of the unit is in memory, and most of it was used when its pages last came in one by one. True once: how much of a
+/// folio is used, nobody knows, so the pages of this unit come in one by one the time after.
+pub(crate) fn take_used_whole(unit: &Unit) -> bool {
+    unit.folio.load(Relaxed) & USED_WHOLE != 0
+        && unit.present.load(Relaxed) == 0
+        && unit.folio.fetch_and(!USED_WHOLE, Relaxed) & USED_WHOLE != 0
 }
 
 /// Notes that a system call uses a page of the folio. True if it was so before.
@@ -88,6 +95,11 @@ pub(crate) fn note_used(unit: &Unit) -> bool {
 
 /// Notes that the unit has nothing in common with a huge page any more.
 pub(crate) fn unmark(unit: &Unit) {
+    unit.folio.fetch_and(USED_WHOLE, Relaxed);
+}
+
+/// Notes that the unit went out as one huge page: nobody knows how much of it was used.
+pub(crate) fn note_whole_out(unit: &Unit) {
     unit.folio.store(0, Relaxed);
 }
 

@@ -72,6 +72,7 @@ pub(crate) fn bring(space: &Space, ctx: &ThreadCtx, page: usize, tag: Tag, write
         Tag::None => first_touch(touch),
         Tag::Staged => from_staging(touch),
         Tag::Swapped if is_walk(touch) => from_swap(touch, false, true),
+        Tag::Swapped if was_used_whole(touch) => from_swap(touch, false, false),
         _ => None,
     }
 }
@@ -83,6 +84,12 @@ fn is_walk(touch: Touch<'_>) -> bool {
     page == start
         && (space.table.unit(start.wrapping_sub(PAGE)).is_some_and(is_after)
             || readahead::is_walked_to(space, ctx, page))
+}
+
+/// True if the page of `touch` will not be the only one of its unit, as far as one can tell.
+fn was_used_whole(touch: Touch<'_>) -> bool {
+    let Touch { space, start, .. } = touch;
+    space.thp() != Thp::Never && space.table.unit(start).is_some_and(folio::take_used_whole)
 }
 
 /// The region of a unit that may be whole, and should be.
@@ -139,7 +146,11 @@ pub(super) fn with_memory(touch: Touch<'_>, reclaims: bool, f: impl Fn(&Held, Me
             return mapped;
         }
         space.places.folios.note_demand();
-        if !reclaims || !reclaim::reclaim_step(space, ctx) {
+        if !reclaims {
+            return None;
+        }
+        reclaim::begin_early(space);
+        if !reclaim::reclaim_step(space, ctx) {
             return None;
         }
     }
@@ -214,11 +225,11 @@ pub(crate) fn comes_whole(space: &Space, ctx: &ThreadCtx, start: usize) -> bool 
     space.places.folios.have_been() && is_swapped_whole(touch) && wanted_region(touch).is_some()
 }
 
-/// Whether the unit, which is swapped, is to come in whole: it went out whole.
+/// Whether the unit, which is swapped, can come in whole by a few reads.
 fn is_swapped_whole(touch: Touch<'_>) -> bool {
     let Touch { space, start, .. } = touch;
     space.table.unit(start).is_some_and(|unit| {
-        folio::went_whole(unit) && unit.present.load(Relaxed) == 0 && unit.content.load(Relaxed) as usize >= USED_MIN
+        unit.present.load(Relaxed) == 0 && unit.content.load(Relaxed) as usize >= USED_MIN
     }) && !is_scattered(space, start)
 }
 

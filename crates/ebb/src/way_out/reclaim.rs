@@ -99,10 +99,15 @@ pub(crate) fn try_direct_reclaim(space: &Space, ctx: &ThreadCtx, n: usize, for_n
     reclaim_until(space, ctx, n, false, uapi::now_ns() + for_ns)
 }
 
-fn reclaim_until(space: &Space, ctx: &ThreadCtx, n: usize, or_stock: bool, until_ns: u64) -> bool {
-    stats::add(&space.stats.direct_reclaims, 1);
+/// Notes that a thread of the program has to reclaim by itself: has background reclaim help, and begin earlier from now on.
+pub(crate) fn begin_early(space: &Space) {
     space.budget.widen_gap();
     space.background.kick_if(space, true);
+}
+
+fn reclaim_until(space: &Space, ctx: &ThreadCtx, n: usize, or_stock: bool, until_ns: u64) -> bool {
+    stats::add(&space.stats.direct_reclaims, 1);
+    begin_early(space);
     let mut idle = Patience::default();
     let (mut waited_ns, mut waits) = (0, false);
     let _closed = (!or_stock).then(|| stock::close_stock(space));

@@ -62,7 +62,12 @@ fn sweep(space: &Space, held: &Held, ctx: &ThreadCtx, unit: usize, scope: Scope,
         Claim::All => Claimed { present: UNIT_PAGES, referenced: 0, end: unit_end },
         Claim::InUse => Claimed { present: 0, referenced: UNIT_PAGES as u64, end: unit_end },
         Claim::NotWanted => return (Look::Passed, unit_end),
-        Claim::Parted => unmap::claim_unit(space, held, unit, scope, saved),
+        Claim::Parted => {
+            if let Some(at) = space.table.unit(unit) {
+                folio::note_small_out(at, at.present.load(Relaxed));
+            }
+            unmap::claim_unit(space, held, unit, scope, saved)
+        }
     };
     let is_whole = matches!(whole, Claim::All);
     stats::add(&space.stats.referenced_pages, referenced);

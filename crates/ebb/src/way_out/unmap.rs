@@ -143,7 +143,7 @@ pub(crate) fn stage(
     }
     if is_whole && swept == UNIT_PAGES {
         space.places.staging.fill_whole(block);
-        space.table.unit(unit).iter().for_each(|unit| folio::note_out(unit));
+        space.table.unit(unit).iter().for_each(|unit| folio::note_whole_out(unit));
         stats::add(&space.stats.thp_unmapped, 1);
     } else {
         space.places.staging.fill(block, &filled);
