@@ -155,6 +155,12 @@ pub(crate) fn finish(space: &Space, start: usize, n: usize, state: impl Fn(usize
     }
 }
 
+/// Has the kernel free the page table of an empty unit, which is the caller's: it moves a huge page only to where there is none. To be
+/// called right before that, because a thread that faults there makes the kernel add one. False if it refuses.
+pub(crate) fn free_table(start: usize) -> bool {
+    uapi::madvise(start, UNIT_BYTES, g::MADV_DONTNEED).is_ok()
+}
+
 /// The state words of the unit at `start`.
 pub(crate) fn words(space: &Space, start: usize) -> impl Iterator<Item = PageWord<'_>> {
     (start..start + UNIT_BYTES).step_by(PAGE).filter_map(|at| space.table.word(at))

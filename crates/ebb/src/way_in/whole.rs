@@ -4,7 +4,7 @@
 
 use crate::base::PAGE;
 use crate::base::events::{self, Kind};
-use crate::base::uapi::{self, uffd::UffdError};
+use crate::base::uapi::uffd::UffdError;
 use crate::counters::stats;
 use crate::counters::stats::Thp;
 use crate::groups::cost::Cost;
@@ -20,11 +20,10 @@ use crate::protocols::page::{State, Tag};
 use crate::space::Space;
 use crate::threads::ctx::ThreadCtx;
 use crate::way_in::charged::{self, Charge};
-use crate::way_in::readahead;
+use crate::way_in::readahead::{self, Limits};
 use crate::way_in::swapin::{self, Want};
 use crate::way_out::reclaim;
 use core::sync::atomic::Ordering::Relaxed;
-use linux_raw_sys::general as g;
 
 /// Most steps of reclaim that a walk makes for a folio.
 pub(super) const STEPS: usize = 16;
@@ -166,8 +165,10 @@ fn place_zeros(touch: Touch<'_>, held: &Held, memory: Memory<'_>) -> usize {
     };
     let mut saved = [0; UNIT_PAGES];
     let is_mine = folio::claim_unit(space, start, &mut saved, |_, state| state == State::NONE);
-    // The kernel moves a huge page only to where it has no page table. It frees that of a range that is dropped as a whole.
-    if !is_mine || uapi::madvise(start, UNIT_BYTES, g::MADV_DONTNEED).is_err() {
+    if is_mine {
+        memory.clear(space);
+    }
+    if !is_mine || !folio::free_table(start) {
         if is_mine {
             folio::finish(space, start, UNIT_PAGES, |_| State::NONE);
         }
@@ -175,7 +176,6 @@ fn place_zeros(touch: Touch<'_>, held: &Held, memory: Memory<'_>) -> usize {
         memory.put_back(space);
         return 0;
     }
-    memory.clear(space);
     let mapped = memory.place(space, start);
     if mapped < UNIT_PAGES {
         space.groups.force(region.group, Cost::RAM.times((UNIT_PAGES - mapped) as i64).taken());
@@ -248,6 +248,11 @@ fn from_swap(touch: Touch<'_>, is_ahead: bool, reclaims: bool) -> Option<Folio> 
     if is_ahead && touch.space.groups.above_high(group).is_some() {
         return None;
     }
+    let is_walk = !is_ahead && reclaims;
+    if is_walk {
+        // The next one comes meanwhile.
+        readahead::ask_ahead(touch.space, touch.ctx, touch.page, touch.start, Limits { end, group, write: touch.write });
+    }
     let mapped = with_memory(touch, reclaims, |held, memory| load(touch, held, memory, is_ahead))?;
     (mapped == UNIT_PAGES).then_some(Folio { tag: Tag::Swapped, group, end, is_walk: true })
 }
@@ -279,8 +284,9 @@ fn load(touch: Touch<'_>, held: &Held, memory: Memory<'_>, is_ahead: bool) -> us
     // SAFETY: the memory is this thread's, and mapped for writing. No page of the unit is mapped from it yet.
     let pages = unsafe { core::slice::from_raw_parts_mut(memory.addr(space) as *mut u8, UNIT_BYTES) };
     let loaded = swapin::load_all(space, held, ctx, start, &entries, &mut were, pages);
-    let is_free = loaded.n == UNIT_PAGES && uapi::madvise(start, UNIT_BYTES, g::MADV_DONTNEED).is_ok();
-    if !is_free {
+    let is_loaded = loaded.n == UNIT_PAGES;
+    let fingerprint = (is_loaded && stays_clean).then(|| Fingerprint::of(pages));
+    if !is_loaded || !folio::free_table(start) {
         let locked = (0..loaded.locked).filter(|i| entries[*i].tag() == Tag::Swapped);
         locked.for_each(|i| space.swap.unclaim(held, slot_of(entries[i]), were[i]));
         end_unmapped(0);
@@ -288,7 +294,6 @@ fn load(touch: Touch<'_>, held: &Held, memory: Memory<'_>, is_ahead: bool) -> us
         memory.put_back(space);
         return 0;
     }
-    let fingerprint = stays_clean.then(|| Fingerprint::of(pages));
     let mapped = memory.place(space, start);
     let is_clean =
         mapped == UNIT_PAGES && fingerprint.is_some_and(|fingerprint| clean_folio::protect(space, start, fingerprint));
