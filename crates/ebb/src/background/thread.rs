@@ -9,7 +9,7 @@ use crate::space::{Space, background};
 use crate::threads::ctx::ThreadCtx;
 use crate::way_in::{collapse, readahead};
 use crate::way_out::shrink::{self, COMPACT_STEP};
-use crate::way_out::{asking, group_reclaim, pageout, publish, reclaim};
+use crate::way_out::{asking, group_reclaim, pageout, publish, reclaim, swapout};
 use core::sync::atomic::Ordering;
 
 /// Full clusters of a device that one background round searches for slots whose pages are clean in memory.
@@ -124,10 +124,18 @@ fn nr_given_up(space: &Space, ctx: &ThreadCtx) -> u32 {
     given_up
 }
 
+/// Stores steps of the folio that another thread stores now.
+fn help_to_store(space: &Space, ctx: &ThreadCtx) {
+    while let Some(mut work) = space.places.work.try_lease(&space.budget, ctx)
+        && swapout::help(space, ctx, &mut work) > 0
+    {}
+}
+
 /// Works until the charge is below the low watermark, no more progress is made, or somebody asks for something.
 fn background_round(space: &Space, ctx: &ThreadCtx) {
     let (mut idle_rounds, mut worked) = (0, false);
     space.tree().look();
+    help_to_store(space, ctx);
     readahead::read_ahead(space, ctx);
     pageout::help_page_out(space, ctx);
     if let Some(unit) = space.places.folios.take_suggested() {

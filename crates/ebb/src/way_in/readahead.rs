@@ -98,6 +98,13 @@ pub(crate) fn ask_ahead(space: &Space, ctx: &ThreadCtx, page: usize, front: usiz
     }
 }
 
+/// Has the background thread help a walk that must reclaim, if a processor has nothing else to do.
+pub(crate) fn ask_to_help(space: &Space, ctx: &ThreadCtx) {
+    if space.background.read_ahead.nr_walkers(ctx.shard(), clock::stamp() / PERIOD_STAMPS) < space.background.cpus() {
+        reclaim::begin_early(space);
+    }
+}
+
 /// Pages that come in at a time.
 fn piece(space: &Space) -> usize {
     if stock::has_stock(space) { RUN_MAX } else { WINDOW_MAX }

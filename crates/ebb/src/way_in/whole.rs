@@ -148,7 +148,7 @@ pub(super) fn with_memory(touch: Touch<'_>, reclaims: bool, f: impl Fn(&Held, Me
         if !reclaims {
             return None;
         }
-        reclaim::begin_early(space);
+        readahead::ask_to_help(space, ctx);
         if !reclaim::reclaim_step(space, ctx) {
             return None;
         }
