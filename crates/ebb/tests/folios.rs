@@ -140,6 +140,49 @@ fn a_folio_that_a_call_uses_for_long_gives_up_its_other_pages() {
 }
 
 #[test]
+fn a_unit_that_was_used_as_a_whole_comes_back_by_one_fault() {
+    let _turn = one_at_a_time();
+    let (space, is_on) = with_folios(Thp::Always);
+    let pages = Pages::aligned(space, 4 * UNIT, HEAP);
+    let out = || {
+        advise(space, pages.at, pages.len(), libc::MADV_PAGEOUT);
+        assert_eq!(resident(pages.at, pages.len()), 0);
+    };
+    // In an order that is no walk.
+    let touch = |n: usize| (0..n).for_each(|i| pages.check(UNIT + (i * 167 + 50) % UNIT));
+    let came = |n: usize| grown(&space.stats().thp_swpin, || touch(n));
+    out();
+    assert_eq!(came(400), 0, "each page may be the only one that is used");
+    assert!(!is_on || resident(pages.at, pages.len()) < UNIT);
+    out();
+    assert_eq!(came(1), is_on as u64);
+    assert_eq!(mapped_folios(pages.at, 4 * UNIT_BYTES), is_on as usize);
+    out();
+    // Nobody knows how much of it was used.
+    assert_eq!(came(100), 0);
+    out();
+    assert_eq!(came(100), 0, "a hundred are not most of it");
+    assert_sound(&pages);
+    drop(pages);
+    leave(space);
+}
+
+#[test]
+fn a_walk_makes_folios_of_units_that_a_fork_has_split() {
+    let _turn = one_at_a_time();
+    let (space, is_on) = with_folios(Thp::Always);
+    let mut pages = Pages::aligned(space, 8 * UNIT, HEAP);
+    assert_eq!(wait(fork(space, || ())), 0);
+    assert_eq!(mapped_folios(pages.at, 8 * UNIT_BYTES), 0);
+    advise(space, pages.at, pages.len(), libc::MADV_PAGEOUT);
+    let came = grown(&space.stats().thp_swpin, || (0..pages.len()).for_each(|page| pages.write(page, 2, HEAP)));
+    assert!(came >= 4 || !is_on, "{came} of 8 came in whole");
+    assert_sound(&pages);
+    drop(pages);
+    leave(space);
+}
+
+#[test]
 fn threads_store_a_folio_together() {
     let _turn = one_at_a_time();
     let (space, is_on) = with_folios(Thp::Always);

@@ -60,7 +60,7 @@ pub(crate) struct Folio {
 /// gate.
 pub(crate) fn bring(space: &Space, ctx: &ThreadCtx, page: usize, tag: Tag, write: bool) -> Option<Folio> {
     let may_be = match tag {
-        Tag::None => space.thp() != Thp::Never,
+        Tag::None | Tag::Swapped => space.thp() != Thp::Never,
         _ => space.places.folios.have_been(),
     };
     if !may_be || events::is_filtering() {
@@ -88,7 +88,7 @@ fn is_walk(touch: Touch<'_>) -> bool {
 /// True if the page of `touch` will not be the only one of its unit, as far as one can tell.
 fn was_used_whole(touch: Touch<'_>) -> bool {
     let Touch { space, start, .. } = touch;
-    space.thp() != Thp::Never && space.table.unit(start).is_some_and(folio::take_used_whole)
+    space.table.unit(start).is_some_and(folio::take_used_whole)
 }
 
 /// The region of a unit that may be whole, and should be.
@@ -208,7 +208,7 @@ fn may_charge(space: &Space, group: Index) -> bool {
 /// Brings a unit in ahead of a walk, of which `start` is the first page, if all of it is out and should be a folio. If need be, it
 /// `reclaims` for that. Returns whether it came. Outside the gate.
 pub(crate) fn bring_ahead(space: &Space, ctx: &ThreadCtx, start: usize, write: bool, reclaims: bool) -> bool {
-    if !start.is_multiple_of(UNIT_BYTES) || !space.places.folios.have_been() {
+    if !start.is_multiple_of(UNIT_BYTES) || space.thp() == Thp::Never && !space.places.folios.have_been() {
         return false;
     }
     let touch = Touch { space, ctx, page: start, start, write };
@@ -222,15 +222,17 @@ pub(crate) fn bring_ahead(space: &Space, ctx: &ThreadCtx, start: usize, write: b
 /// Whether a walk that comes to the unit at `start` is to bring it in whole from swap. Outside the gate.
 pub(crate) fn comes_whole(space: &Space, ctx: &ThreadCtx, start: usize) -> bool {
     let touch = Touch { space, ctx, page: start, start, write: false };
-    space.places.folios.have_been() && is_swapped_whole(touch) && wanted_region(touch).is_some()
+    space.thp() != Thp::Never && is_swapped_whole(touch) && wanted_region(touch).is_some()
 }
 
 /// Whether the unit, which is swapped, can come in whole by a few reads.
 fn is_swapped_whole(touch: Touch<'_>) -> bool {
     let Touch { space, start, .. } = touch;
-    space.table.unit(start).is_some_and(|unit| {
-        unit.present.load(Relaxed) == 0 && unit.content.load(Relaxed) as usize >= USED_MIN
-    }) && !is_scattered(space, start)
+    space
+        .table
+        .unit(start)
+        .is_some_and(|unit| unit.present.load(Relaxed) == 0 && unit.content.load(Relaxed) as usize >= USED_MIN)
+        && !is_scattered(space, start)
 }
 
 /// Whether it takes many reads of a device to bring in the unit. They would keep others from closing the gate.
@@ -251,7 +253,13 @@ fn from_swap(touch: Touch<'_>, is_ahead: bool, reclaims: bool) -> Option<Folio> 
     let is_walk = !is_ahead && reclaims;
     if is_walk {
         // The next one comes meanwhile.
-        readahead::ask_ahead(touch.space, touch.ctx, touch.page, touch.start, Limits { end, group, write: touch.write });
+        readahead::ask_ahead(
+            touch.space,
+            touch.ctx,
+            touch.page,
+            touch.start,
+            Limits { end, group, write: touch.write },
+        );
     }
     let mapped = with_memory(touch, reclaims, |held, memory| load(touch, held, memory, is_ahead))?;
     (mapped == UNIT_PAGES).then_some(Folio { tag: Tag::Swapped, group, end, is_walk: true })
