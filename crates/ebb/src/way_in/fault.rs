@@ -220,7 +220,7 @@ fn folio_came_in(space: &Space, ctx: &ThreadCtx, page: usize, write: bool, came:
     let window = if came.is_walk { readahead::window_max(space) as u32 } else { 0 };
     let start = space.table.unit_start(page);
     window::note_window(space, start, UNIT_PAGES, window);
-    if came.tag == Tag::Swapped {
+    if came.tag == Tag::Swapped && came.is_walk {
         let limits = Limits { end: came.end, group: came.group, write };
         readahead::ask_ahead(space, ctx, page, start + UNIT_BYTES, limits);
     }

@@ -222,11 +222,11 @@ pub(crate) fn bring_ahead(space: &Space, ctx: &ThreadCtx, start: usize, write: b
 /// Whether a walk that comes to the unit at `start` is to bring it in whole from swap. Outside the gate.
 pub(crate) fn comes_whole(space: &Space, ctx: &ThreadCtx, start: usize) -> bool {
     let touch = Touch { space, ctx, page: start, start, write: false };
-    space.thp() != Thp::Never && is_swapped_whole(touch) && wanted_region(touch).is_some()
+    space.thp() != Thp::Never && can_come_whole(touch) && wanted_region(touch).is_some()
 }
 
 /// Whether the unit, which is swapped, can come in whole by a few reads.
-fn is_swapped_whole(touch: Touch<'_>) -> bool {
+fn can_come_whole(touch: Touch<'_>) -> bool {
     let Touch { space, start, .. } = touch;
     space
         .table
@@ -243,26 +243,21 @@ fn is_scattered(space: &Space, start: usize) -> bool {
 
 /// Loads all pages of a unit into one folio. If need be, it `reclaims` for that.
 fn from_swap(touch: Touch<'_>, is_ahead: bool, reclaims: bool) -> Option<Folio> {
-    if !is_swapped_whole(touch) {
+    let Touch { space, ctx, page, start, write } = touch;
+    if !can_come_whole(touch) {
         return None;
     }
     let Region { group, end, .. } = wanted_region(touch)?;
-    if is_ahead && touch.space.groups.above_high(group).is_some() {
+    if is_ahead && space.groups.above_high(group).is_some() {
         return None;
     }
     let is_walk = !is_ahead && reclaims;
     if is_walk {
         // The next one comes meanwhile.
-        readahead::ask_ahead(
-            touch.space,
-            touch.ctx,
-            touch.page,
-            touch.start,
-            Limits { end, group, write: touch.write },
-        );
+        readahead::ask_ahead(space, ctx, page, start, Limits { end, group, write });
     }
     let mapped = with_memory(touch, reclaims, |held, memory| load(touch, held, memory, is_ahead))?;
-    (mapped == UNIT_PAGES).then_some(Folio { tag: Tag::Swapped, group, end, is_walk: true })
+    (mapped == UNIT_PAGES).then_some(Folio { tag: Tag::Swapped, group, end, is_walk })
 }
 
 /// Loads all pages of a unit into `memory`, and maps that. Gives it back if the unit is not as it should be. Returns how many pages
