@@ -38,6 +38,8 @@ const USED: u32 = 2;
 const DOUBTFUL: u32 = 4;
 /// Most of the unit's pages were in memory when it last went out, page by page.
 const USED_WHOLE: u32 = 8;
+/// The unit's pages came in together, so that they are in memory says nothing of their use.
+const CAME_WHOLE: u32 = 16;
 /// So many are most.
 const USED_WHOLE_MIN: u32 = UNIT_PAGES as u32 / 4 * 3;
 
@@ -70,12 +72,14 @@ pub(crate) fn was_huge(space: &Space, start: usize, took_ns: u64) -> bool {
 /// Marks a unit whose memory is one huge page now, or a unit that got a part of one. Before any claim on its pages ends.
 pub(crate) fn mark(space: &Space, unit: &Unit) {
     space.places.folios.note();
-    unit.folio.fetch_or(MAPPED, Relaxed);
+    unit.folio.fetch_or(MAPPED | CAME_WHOLE, Relaxed);
 }
 
 /// Notes that a sweep is about to take pages of the unit one by one, of which so many are in memory.
 pub(crate) fn note_small_out(unit: &Unit, present: u32) {
-    if present >= USED_WHOLE_MIN {
+    if unit.folio.load(Relaxed) & CAME_WHOLE != 0 {
+        unit.folio.fetch_and(!CAME_WHOLE, Relaxed);
+    } else if present >= USED_WHOLE_MIN {
         unit.folio.fetch_or(USED_WHOLE, Relaxed);
     }
 }
@@ -95,7 +99,7 @@ pub(crate) fn note_used(unit: &Unit) -> bool {
 
 /// Notes that the unit has nothing in common with a huge page any more.
 pub(crate) fn unmark(unit: &Unit) {
-    unit.folio.fetch_and(USED_WHOLE, Relaxed);
+    unit.folio.fetch_and(USED_WHOLE | CAME_WHOLE, Relaxed);
 }
 
 /// Notes that the unit went out as one huge page: nobody knows how much of it was used.

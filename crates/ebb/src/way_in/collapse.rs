@@ -17,7 +17,7 @@ use crate::protocols::page::{State, Tag};
 use crate::protocols::primitive::{Ordering as ModelOrdering, fence};
 use crate::space::Space;
 use crate::threads::ctx::ThreadCtx;
-use crate::way_in::whole::{self, STEPS, Touch};
+use crate::way_in::whole::{self, Reclaims, STEPS, Touch};
 use crate::way_out::reclaim;
 use core::ops::Range;
 use core::sync::atomic::AtomicU32;
@@ -53,7 +53,7 @@ pub(crate) fn collapse(space: &Space, ctx: &ThreadCtx, start: usize) -> Result<(
     if has_users(space, start) || !folio::states(space, start).all(may_be_replaced) {
         return Err(Errno::AGAIN);
     }
-    match whole::with_memory(touch, true, |held, memory| replace(touch, held, memory)) {
+    match whole::with_memory(touch, Reclaims::Alone, |held, memory| replace(touch, held, memory)) {
         Some(UNIT_PAGES) => Ok(()),
         Some(_) => Err(Errno::AGAIN),
         None => Err(Errno::NOMEM),
@@ -69,7 +69,7 @@ pub(crate) fn collapse_hot(space: &Space, ctx: &ThreadCtx, start: usize) {
         && folio::states(space, start).all(may_be_replaced)
         && is_possible(touch, |attr| folio::is_wanted(space, attr))
     {
-        let _ = whole::with_memory(touch, false, |held, memory| replace(touch, held, memory));
+        let _ = whole::with_memory(touch, Reclaims::No, |held, memory| replace(touch, held, memory));
     }
 }
 

@@ -98,6 +98,26 @@ pub(crate) fn ask_ahead(space: &Space, ctx: &ThreadCtx, page: usize, front: usiz
     }
 }
 
+/// Asks the background thread for the unit after that of `page`, which a walk is about to load itself. Outside the gate.
+pub(crate) fn ask_next_unit(space: &Space, ctx: &ThreadCtx, page: usize, limits: Limits) {
+    let (ahead, start) = (&space.background.read_ahead, space.table.unit_start(page));
+    let next = start + UNIT_BYTES;
+    let is_out = || {
+        let tag = space.table.word(next).map(|word| word.load().tag());
+        matches!(tag, Some(Tag::Swapped | Tag::Staged))
+    };
+    if next < limits.end
+        && ctx.walker.walk_to(page).is_some()
+        && ahead.alone.load(Relaxed) == 0
+        && ahead.nr_walkers(ctx.shard(), clock::stamp() / PERIOD_STAMPS) < space.background.cpus()
+        && is_out()
+    {
+        ahead.limit.store(limits.end, Relaxed);
+        ahead.front.store(start | limits.write as usize, SeqCst);
+        space.background.kick_if(space, true);
+    }
+}
+
 /// Has the background thread help a walk that must reclaim, if a processor has nothing else to do.
 pub(crate) fn ask_to_help(space: &Space, ctx: &ThreadCtx) {
     if space.background.read_ahead.nr_walkers(ctx.shard(), clock::stamp() / PERIOD_STAMPS) < space.background.cpus() {

@@ -34,6 +34,17 @@ const USED_MIN: usize = UNIT_PAGES / 2;
 /// Most reads of a device for a unit that comes in whole.
 const READS_MAX: usize = 16;
 
+/// What to do for a folio if there is no memory for it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Reclaims {
+    /// Nothing.
+    No,
+    /// Reclaim.
+    Alone,
+    /// Reclaim, and have the background thread help: for a thread that walks.
+    WithHelp,
+}
+
 /// What a fault is about.
 #[derive(Clone, Copy)]
 pub(super) struct Touch<'a> {
@@ -43,6 +54,17 @@ pub(super) struct Touch<'a> {
     /// Start of the page's unit.
     pub start: usize,
     pub write: bool,
+}
+
+/// Why a unit comes in from swap.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Come {
+    /// For a walk that has got there.
+    ForWalk,
+    /// For a walk that will get there.
+    AheadOfWalk,
+    /// For a single touch.
+    Alone,
 }
 
 /// A folio that came in.
@@ -70,8 +92,8 @@ pub(crate) fn bring(space: &Space, ctx: &ThreadCtx, page: usize, tag: Tag, write
     match tag {
         Tag::None => first_touch(touch),
         Tag::Staged => from_staging(touch),
-        Tag::Swapped if is_walk(touch) => from_swap(touch, false, true),
-        Tag::Swapped if was_used_whole(touch) => from_swap(touch, false, false),
+        Tag::Swapped if is_walk(touch) => from_swap(touch, Come::ForWalk, Reclaims::WithHelp),
+        Tag::Swapped if was_used_whole(touch) => from_swap(touch, Come::Alone, Reclaims::No),
         _ => None,
     }
 }
@@ -106,7 +128,8 @@ fn first_touch(touch: Touch<'_>) -> Option<Folio> {
         return None;
     }
     let Region { group, end, .. } = wanted_region(touch)?;
-    let mapped = with_memory(touch, is_walk, |held, memory| place_zeros(touch, held, memory))?;
+    let reclaims = if is_walk { Reclaims::WithHelp } else { Reclaims::No };
+    let mapped = with_memory(touch, reclaims, |held, memory| place_zeros(touch, held, memory))?;
     let folio = Folio { tag: Tag::None, group, end, is_walk: is_walk || touch.page == start };
     (mapped == UNIT_PAGES).then_some(folio)
 }
@@ -122,10 +145,14 @@ fn wanted_region(touch: Touch<'_>) -> Option<Region> {
 }
 
 /// Calls `f` with the memory of a folio, inside the gate; it returns how many of its pages are mapped then. None if there is no such
-/// memory. If need be, it `reclaims` first. Outside the gate.
-pub(super) fn with_memory(touch: Touch<'_>, reclaims: bool, f: impl Fn(&Held, Memory<'_>) -> usize) -> Option<usize> {
+/// memory. Outside the gate.
+pub(super) fn with_memory(
+    touch: Touch<'_>,
+    reclaims: Reclaims,
+    f: impl Fn(&Held, Memory<'_>) -> usize,
+) -> Option<usize> {
     let Touch { space, ctx, .. } = touch;
-    for _ in 0..if reclaims { STEPS } else { 1 } {
+    for _ in 0..if let Reclaims::No = reclaims { 1 } else { STEPS } {
         let inside = space.threads.enter(ctx);
         let mapped = folio::take_kept(space).map(|memory| f(&inside, memory));
         drop(inside);
@@ -145,10 +172,11 @@ pub(super) fn with_memory(touch: Touch<'_>, reclaims: bool, f: impl Fn(&Held, Me
             return mapped;
         }
         space.places.folios.note_demand();
-        if !reclaims {
-            return None;
+        match reclaims {
+            Reclaims::No => return None,
+            Reclaims::Alone => {}
+            Reclaims::WithHelp => readahead::ask_to_help(space, ctx),
         }
-        readahead::ask_to_help(space, ctx);
         if !reclaim::reclaim_step(space, ctx) {
             return None;
         }
@@ -214,7 +242,10 @@ pub(crate) fn bring_ahead(space: &Space, ctx: &ThreadCtx, start: usize, write: b
     let touch = Touch { space, ctx, page: start, start, write };
     match space.table.word(start).map(|word| word.load().tag()) {
         Some(Tag::Staged) => from_staging(touch).is_some(),
-        Some(Tag::Swapped) => from_swap(touch, true, reclaims).is_some(),
+        Some(Tag::Swapped) => {
+            let reclaims = if reclaims { Reclaims::Alone } else { Reclaims::No };
+            from_swap(touch, Come::AheadOfWalk, reclaims).is_some()
+        }
         _ => false,
     }
 }
@@ -232,39 +263,42 @@ fn can_come_whole(touch: Touch<'_>) -> bool {
         .table
         .unit(start)
         .is_some_and(|unit| unit.present.load(Relaxed) == 0 && unit.content.load(Relaxed) as usize >= USED_MIN)
-        && !is_scattered(space, start)
+        && is_together(space, start)
 }
 
-/// Whether it takes many reads of a device to bring in the unit. They would keep others from closing the gate.
-fn is_scattered(space: &Space, start: usize) -> bool {
+/// Whether all content of the unit is in swap, and takes few reads of a device to bring in: many would keep others from closing the gate.
+fn is_together(space: &Space, start: usize) -> bool {
     let slot = |state: State| (state.tag() == Tag::Swapped).then(|| slot_of(state));
-    space.swap.nr_reads(folio::states(space, start).map(slot)) > READS_MAX
+    // A page that another thread has in hand may be swapped, too.
+    folio::states(space, start).all(|state| matches!(state.tag(), Tag::Swapped | Tag::None | Tag::Busy))
+        && space.swap.nr_reads(folio::states(space, start).map(slot)) <= READS_MAX
 }
 
-/// Loads all pages of a unit into one folio. If need be, it `reclaims` for that.
-fn from_swap(touch: Touch<'_>, is_ahead: bool, reclaims: bool) -> Option<Folio> {
-    let Touch { space, ctx, page, start, write } = touch;
+/// Loads all pages of a unit into one folio.
+fn from_swap(touch: Touch<'_>, come: Come, reclaims: Reclaims) -> Option<Folio> {
+    let Touch { space, ctx, page, write, .. } = touch;
     if !can_come_whole(touch) {
         return None;
     }
     let Region { group, end, .. } = wanted_region(touch)?;
-    if is_ahead && space.groups.above_high(group).is_some() {
+    if come == Come::AheadOfWalk && space.groups.above_high(group).is_some() {
         return None;
     }
-    let is_walk = !is_ahead && reclaims;
+    let is_walk = come == Come::ForWalk;
     if is_walk {
         // The next one comes meanwhile.
-        readahead::ask_ahead(space, ctx, page, start, Limits { end, group, write });
+        readahead::ask_next_unit(space, ctx, page, Limits { end, group, write });
     }
-    let mapped = with_memory(touch, reclaims, |held, memory| load(touch, held, memory, is_ahead))?;
+    let mapped = with_memory(touch, reclaims, |held, memory| load(touch, held, memory, come))?;
     (mapped == UNIT_PAGES).then_some(Folio { tag: Tag::Swapped, group, end, is_walk })
 }
 
 /// Loads all pages of a unit into `memory`, and maps that. Gives it back if the unit is not as it should be. Returns how many pages
 /// are mapped.
 #[inline(never)]
-fn load(touch: Touch<'_>, held: &Held, memory: Memory<'_>, is_ahead: bool) -> usize {
+fn load(touch: Touch<'_>, held: &Held, memory: Memory<'_>, come: Come) -> usize {
     let Touch { space, ctx, start, write, .. } = touch;
+    let is_ahead = come == Come::AheadOfWalk;
     let Some(region) = region_of(touch, held).filter(|region| may_charge(space, region.group)) else {
         memory.put_back(space);
         return 0;
@@ -279,6 +313,7 @@ fn load(touch: Touch<'_>, held: &Held, memory: Memory<'_>, is_ahead: bool) -> us
     }
     let mut entries = saved.map(State::from_raw);
     let stays_clean = !write
+        && come != Come::Alone
         && swapin::stays_clean(space, start, UNIT_PAGES, false, is_ahead)
         && (entries.iter().all(|entry| entry.tag() == Tag::Swapped)
             || region.group.is_root() && clean_folio::store_zeros(space, ctx, start, &mut entries));

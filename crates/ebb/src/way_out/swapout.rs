@@ -7,6 +7,7 @@ use crate::device::file::{BATCH, FileError};
 use crate::device::list::Writer;
 use crate::groups::cost::Cost;
 use crate::groups::table::Index;
+use crate::memory::table::UNIT_PAGES;
 use crate::pages::{account, clean, sharing, stock, tally};
 use crate::places::staging::Part;
 use crate::places::swapspace::StoreResult;
@@ -14,8 +15,9 @@ use crate::places::work::Work;
 use crate::protocols::gate::Held;
 use crate::protocols::page::{State, Tag};
 use crate::space::Space;
-use crate::threads::ctx::ThreadCtx;
+use crate::threads::ctx::{ThreadCtx, WINDOW_MAX};
 use core::cell::Cell;
+use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::Relaxed;
 use ebb_pool::codec;
 use ebb_slots::{Entry, Slot};
@@ -23,6 +25,10 @@ use ebb_slots::{Entry, Slot};
 /// How long to wait for a part that is not drained yet. If it takes longer, the thread that copies from the part has lost its
 /// processor. It gets the processor back when others sleep or work, not when they yield a thousand times.
 const DRAIN_NS: u64 = 500_000;
+/// How long to wait for what other threads have taken of a folio. Each has a batch to write, at most.
+const HELPERS_NS: u64 = 5_000_000;
+/// Length of one step of that wait, after [`DRAIN_NS`].
+const HELPERS_STEP_NS: u64 = 50_000;
 
 /// Pages of zeros before one in a row that make it worth while to give it no slot. A walk that comes back finds a page without a slot
 /// by a fault of its own, and that costs more than a slot.
@@ -80,18 +86,32 @@ pub(crate) fn swap_out_oldest(space: &Space, ctx: &ThreadCtx, work: &mut Work) -
     let inside = space.threads.enter(ctx);
     let part = space.places.staging.pop_oldest();
     drop(inside);
-    part.is_some_and(|part| swap_out_part(space, ctx, part, work, Wanted::All).1 > 0)
+    part.is_some_and(|part| {
+        let (stored, freed) = swap_out_part(space, ctx, part, work, Wanted::All);
+        stored + freed > 0
+    })
 }
 
-/// Stores a step of the folio that another thread stores now, if there is one. That thread frees its memory, and sooner so. Returns how
-/// many pages that stored. Outside the gate.
+/// Helps to store the folio that another thread stores now, if there is one, until no step of it is left. That thread frees its memory,
+/// and sooner so. Returns how many pages the calling thread stored. Outside the gate.
 pub(crate) fn help(space: &Space, ctx: &ThreadCtx, work: &mut Work) -> usize {
-    let inside = space.threads.enter(ctx);
-    let stored = space.places.staging.take_of_offer(work.batch() as u32).map_or(0, |step| {
-        stats::add(&space.stats.thp_swpout_helped, 1);
-        swap_out(space, &inside, ctx, step, work, Wanted::All, &Zeros::default()).0
-    });
-    drop(inside);
+    let mut stored = 0;
+    // One that others go on offering is not to keep the thread here.
+    for _ in 0..UNIT_PAGES / WINDOW_MAX {
+        let inside = space.threads.enter(ctx);
+        let step = space.places.staging.take_of_offer(work.batch() as u32);
+        let helped = step.map(|step| {
+            stats::add(&space.stats.thp_swpout_helped, 1);
+            let (n, all) = swap_out(space, &inside, ctx, step.clone(), work, Wanted::All, &Zeros::default());
+            if !all {
+                space.places.staging.fail_offer(&step);
+            }
+            n
+        });
+        drop(inside);
+        let Some(n) = helped else { break };
+        stored += n;
+    }
     stored
 }
 
@@ -127,11 +147,16 @@ pub(crate) fn swap_out_part(
         stored += n;
         all = ok;
     }
-    if is_offered {
-        space.places.staging.end_offer();
+    if is_offered && !space.places.staging.end_offer() {
+        all = false;
     }
     // If not all pages were wanted, the others stay, and there is nothing to wait for.
-    (stored, retire(space, ctx, part, all && matches!(only, Wanted::All)))
+    let waits_ns = match only {
+        Wanted::All if all && is_offered => HELPERS_NS,
+        Wanted::All if all => DRAIN_NS,
+        _ => 0,
+    };
+    (stored, retire(space, ctx, part, waits_ns))
 }
 
 /// Drops the frames that pages left behind when they came back from staging. Returns how many; 0 also if another thread is at
@@ -175,8 +200,9 @@ pub(crate) fn release_vacated(space: &Space, ctx: &ThreadCtx) -> usize {
     freed
 }
 
-/// Releases a part that was swapped out, or queues it again if a page had to stay. Returns how many pages of memory that freed.
-fn retire(space: &Space, ctx: &ThreadCtx, part: Part, ok: bool) -> usize {
+/// Releases a part that was swapped out, or queues it again if pages are still there after `waits_ns`. Returns how many pages of memory
+/// that freed.
+fn retire(space: &Space, ctx: &ThreadCtx, part: Part, waits_ns: u64) -> usize {
     // Soft faults that still copy from a frame finish in microseconds. They are inside the gate.
     let mut since = None;
     loop {
@@ -189,13 +215,18 @@ fn retire(space: &Space, ctx: &ThreadCtx, part: Part, ok: bool) -> usize {
         // Otherwise a page is staged again after a failed store, or a slow thread still has it claimed. Neither is worth
         // waiting for.
         let now = uapi::now_ns();
-        if !ok || now - *since.get_or_insert(now) > DRAIN_NS {
+        let waited_ns = now - *since.get_or_insert(now);
+        if waited_ns >= waits_ns {
             space.places.staging.requeue(part);
             drop(inside);
             return 0;
         }
         drop(inside);
-        uapi::sched_yield();
+        if waited_ns > DRAIN_NS {
+            uapi::futex_wait(&AtomicU32::new(0), 0, Some(HELPERS_STEP_NS));
+        } else {
+            uapi::sched_yield();
+        }
     }
 }
 

@@ -356,6 +356,11 @@ impl Staging {
         self.is_whole_part(part) && self.together.offer(part.block())
     }
 
+    /// True if a folio is on offer of which some is not taken yet.
+    pub fn has_offer(&self) -> bool {
+        self.together.has_more()
+    }
+
     /// Takes up to `n` frames of the folio on offer, for the calling thread to store. Its pages may have been stored meanwhile, and
     /// even its block filled again: only a page whose state names the frame, once it is claimed, is there.
     pub fn take_of_offer(&self, n: u32) -> Option<core::ops::Range<u32>> {
@@ -363,9 +368,14 @@ impl Staging {
         Some(self.frame(block, frames.start as usize)..self.frame(block, 0) + frames.end)
     }
 
-    /// Ends the calling thread's offer.
-    pub fn end_offer(&self) {
-        self.together.end();
+    /// Notes that some of a step that was taken of an offer could not be stored.
+    pub fn fail_offer(&self, step: &core::ops::Range<u32>) {
+        self.together.fail(step.start / UNIT_PAGES as u32);
+    }
+
+    /// Ends the calling thread's offer. True if nothing is known to have failed.
+    pub fn end_offer(&self) -> bool {
+        self.together.end()
     }
 
     /// The frames of a part.
@@ -505,7 +515,7 @@ impl Staging {
     pub fn rebuild(&self) {
         // The thread that looked for vacated frames did not come along.
         self.is_vacating.store(false, Ordering::Relaxed);
-        self.together.end();
+        let _ = self.together.end();
         self.queue.clear();
         self.free.clear();
         for block in 0..self.nr_blocks as u32 {
