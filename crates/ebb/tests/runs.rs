@@ -22,7 +22,10 @@ const INDEX: usize = 5;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn space(file_bytes: usize) -> &'static Space {
-    let swap = &[SwapSpec { dir: c"/var/tmp", bytes: file_bytes as u64, priority: None }];
+    space_on(&[SwapSpec { dir: c"/var/tmp", bytes: file_bytes as u64, priority: None }])
+}
+
+fn space_on(swap: &[SwapSpec<'_>]) -> &'static Space {
     space_with(&ebb::Config { ram_bytes: RAM as u64, swap, stats: None, stats_fd: None, force: force() })
 }
 
@@ -135,6 +138,34 @@ fn cleaning_goes_on_beside_threads_and_leaves_a_child_what_it_needs() {
             .swapon(ctx(space), &SwapSpec { dir: c"/tmp", bytes: 1 << 30, priority: None }, &mut || true)
             .expect("a device");
         space.swapoff(ctx(space), c"/var/tmp", &mut |_| true).expect("there is room elsewhere");
+        all.iter().for_each(assert_sound);
+    });
+}
+
+/// What moves within a file may be in another one by the time that it is locked, in the same place there.
+#[test]
+fn files_beside_each_other_are_cleaned_while_pages_change_from_one_to_the_other() {
+    alone("files_beside_each_other_are_cleaned_while_pages_change_from_one_to_the_other", || {
+        let file = |dir| SwapSpec { dir, bytes: 3 * RAM as u64 / 2, priority: Some(1) };
+        let space = space_on(&[file(c"/var/tmp"), file(c"/tmp")]);
+        let mut all = [3, 4].map(|_| Pages::new(space, RAM_PAGES, RANDOM));
+        let (cleaned, is_over) = (&space.stats().cleaned_pages, AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            let _stop = StopsAtEnd(&is_over);
+            for (seed, pages) in (5..).zip(&mut all) {
+                let is_over = &is_over;
+                scope.spawn(move || {
+                    ctx(pages.space);
+                    use_at_random(pages, seed, |_| !is_over.load(Relaxed));
+                    leave(pages.space);
+                });
+            }
+            let began = Instant::now();
+            while cleaned.load(Relaxed) < 3000 && began.elapsed() < PATIENCE {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        });
+        assert!(cleaned.load(Relaxed) >= 3000, "{:?}", runs(space));
         all.iter().for_each(assert_sound);
     });
 }
