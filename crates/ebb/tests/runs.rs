@@ -6,7 +6,7 @@ mod harness;
 use ebb::stats::{Runs, Thp};
 use ebb::{Space, SwapSpec};
 use harness::alone::{PAGE, Pages, RANDOM, StopsAtEnd, alone, assert_sound, file_pages, fork, wait};
-use harness::folios::with_folios;
+use harness::folios::{HEAP, with_folios};
 use harness::{Random, ctx, force, leave, space_with};
 use std::io::{Read, Write};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -74,6 +74,28 @@ fn a_walk_brings_a_folio_in_from_a_device_by_few_reads() {
         let folios = space.stats().thp_swpin.load(Relaxed);
         if is_on && !force().always_move {
             assert!(folios > 20 && sum(&runs(space).swpin[6..]) > folios / 2, "{folios} folios: {:?}", runs(space));
+        }
+        assert_sound(&pages);
+    });
+}
+
+#[test]
+fn what_a_folio_has_in_a_file_comes_by_few_reads_even_if_it_is_scattered() {
+    alone("what_a_folio_has_in_a_file_comes_by_few_reads_even_if_it_is_scattered", || {
+        let (space, is_on) = with_folios(Thp::Always);
+        let mut pages = Pages::aligned(space, 2 * harness::folios::RAM as usize / PAGE, RANDOM);
+        for version in 2..5 {
+            // One page in sixteen does not compress.
+            for page in 0..pages.len() {
+                pages.write(page, version, if page % 16 == 5 { RANDOM } else { HEAP });
+            }
+        }
+        let (folios, small) = (&space.stats().thp_swpin, &runs(space).swpin);
+        let before = (folios.load(Relaxed), sum(small));
+        pages.check_all();
+        let (folios, reads) = (folios.load(Relaxed) - before.0, sum(small) - before.1);
+        if is_on && !force().always_move {
+            assert!(folios > 20 && reads > folios, "{folios} folios: {:?}", runs(space));
         }
         assert_sound(&pages);
     });

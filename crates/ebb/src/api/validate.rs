@@ -84,7 +84,9 @@ impl Space {
                 return Err(Inconsistency::Pages("the pages of a unit differ from its counts"));
             }
             if lost > 0 {
-                return Err(Inconsistency::Pages("the slot of a page holds nothing, or the frame of a page is another's"));
+                return Err(Inconsistency::Pages(
+                    "the slot of a page holds nothing, or the frame of a page is another's",
+                ));
             }
             let known = self.swap.references();
             if known.is_none_or(|(counts, residents, _)| counts + residents != references) {

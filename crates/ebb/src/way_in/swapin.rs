@@ -8,6 +8,7 @@ use crate::base::PAGE;
 use crate::base::events::{self, Kind};
 use crate::base::uapi::uffd::UffdError;
 use crate::counters::stats;
+use crate::device::file::BATCH;
 use crate::groups::cost::Cost;
 use crate::groups::table::Index;
 use crate::memory::table::{UNIT_BYTES, UNIT_PAGES};
@@ -442,7 +443,8 @@ fn run_of_a_kind(entries: &[State], at: usize) -> Range<usize> {
 }
 
 /// Locks the slots of the claimed pages of the unit at `start`, and loads their content into `pages`. Pages without a slot are zeros. If
-/// that does not work for all of them, the caller unlocks those that are locked.
+/// that does not work for all of them, the caller unlocks those that are locked. What cannot be read is reported by the fault that finds
+/// it alone.
 pub(crate) fn load_all(
     space: &Space,
     held: &Held,
@@ -452,36 +454,102 @@ pub(crate) fn load_all(
     were: &mut [Locked],
     pages: &mut [u8],
 ) -> AllLoaded {
-    // SAFETY: the context's bounce pages belong to the calling thread.
-    let [bounce, spare] = unsafe { &mut *ctx.bounce.get() };
     let mut all = AllLoaded { locked: 0, n: 0, source: Source::Same };
-    while all.n < entries.len() {
-        let run = run_of_a_kind(entries, all.n);
-        let out = &mut pages[run.start * PAGE..run.end * PAGE];
-        if entries[run.start].tag() != Tag::Swapped {
-            out.fill(0);
-            (all.locked, all.n) = (run.end, run.end);
-            continue;
+    while all.locked < entries.len() {
+        let run = run_of_a_kind(entries, all.locked);
+        all.locked = run.end;
+        if entries[run.start].tag() == Tag::Swapped {
+            let (entries, were) = (&entries[run.clone()], &mut were[run.clone()]);
+            // Only the first slot of all may be waited for.
+            let (locked, _) = lock_slots(space, start + run.start * PAGE, entries, were, run.start == 0);
+            all.locked = run.start + locked;
         }
-        let slots = (&entries[run.clone()], &mut were[run.clone()]);
-        // Only the first slot of all may be waited for.
-        let (locked, failure) = lock_slots(space, start + run.start * PAGE, slots.0, slots.1, run.start == 0);
-        all.locked = run.start + locked;
         if all.locked < run.end {
             return all;
         }
-        // What cannot be read is reported by the fault that finds it alone.
-        let mut buffers = Buffers { wide: Some(out), bounce: &mut bounce.0, spare: &mut spare.0 };
-        let Loaded { n, source, .. } = load(space, held, &entries[run.clone()], failure, &mut buffers);
-        if run.start == 0 {
-            all.source = source;
+    }
+    // SAFETY: the context's bounce pages belong to the calling thread.
+    let [bounce, spare] = unsafe { &mut *ctx.bounce.get() };
+    if !load_from_files(space, held, ctx, entries, pages, [&mut bounce.0, &mut spare.0]) {
+        return all;
+    }
+    for (i, (entry, page)) in entries.iter().zip(pages.as_chunks_mut().0).enumerate() {
+        if entry.tag() != Tag::Swapped {
+            page.fill(0);
+            continue;
         }
-        all.n = run.start + n;
-        if all.n < run.end {
-            return all;
+        let slot = slot_of(*entry);
+        if space.swap.place_in_file(slot).is_some() {
+            all.source = if i == 0 { Source::File } else { all.source };
+            continue;
+        }
+        match space.swap.load(held, slot, page, &mut spare.0) {
+            Ok(source) if i == 0 => all.source = source,
+            Ok(_) => {}
+            Err(_) => return all,
         }
     }
+    all.n = entries.len();
     all
+}
+
+/// Neighbouring pages with neighbouring slots of a file that are worth a read straight to where they belong.
+const STRAIGHT_MIN: usize = 16;
+
+/// Loads those pages whose content is in files, and whose slots are locked. What lies together there comes by one read, even if there are
+/// other pages between in memory. False if any of it cannot be read.
+fn load_from_files(
+    space: &Space,
+    held: &Held,
+    ctx: &ThreadCtx,
+    entries: &[State],
+    pages: &mut [u8],
+    [bounce, spare]: [&mut [u8; PAGE]; 2],
+) -> bool {
+    let place = |i: usize| {
+        let entry = entries.get(i).filter(|entry| entry.tag() == Tag::Swapped);
+        entry.and_then(|entry| space.swap.place_in_file(slot_of(*entry)))
+    };
+    let Some(first) = (0..entries.len()).find(|i| place(*i).is_some()) else { return true };
+    let mut work = space.places.work.try_lease(&space.budget, ctx);
+    let mut at = first;
+    while at < entries.len() {
+        let Some((file, slot)) = place(at) else {
+            at += 1;
+            continue;
+        };
+        let is_next = |n: usize, i: usize| place(i) == Some((file, slot + n as u32));
+        let straight = 1 + (1..entries.len() - at).take_while(|n| is_next(*n, at + n)).count();
+        let (mut to, mut n) = ([0; BATCH], 0);
+        let wide = match &mut work {
+            Some(work) if straight < STRAIGHT_MIN => {
+                let most = work.batch();
+                // As far as the next page that a file has elsewhere.
+                while at < entries.len() && n < most && (place(at).is_none() || is_next(n, at)) {
+                    if place(at).is_some() {
+                        (to[n], n) = (at as u16, n + 1);
+                    }
+                    at += 1;
+                }
+                work.pages()
+            }
+            _ => &mut [],
+        };
+        let is_loaded = if n > 0 {
+            space.stats.runs.note_in(n);
+            space.swap.load_scattered(held, (file, slot), &to[..n], wide, pages, spare)
+        } else {
+            let entries = &entries[at..at + straight];
+            let wide = Some(&mut pages[at * PAGE..(at + straight) * PAGE]);
+            at += straight;
+            let mut buffers = Buffers { wide, bounce, spare };
+            load(space, held, entries, None, &mut buffers).n == straight
+        };
+        if !is_loaded {
+            return false;
+        }
+    }
+    true
 }
 
 /// Ends the locks on the slots of a unit, of which the first `mapped` pages are in one folio now, which `is_clean` or not.

@@ -268,10 +268,10 @@ fn can_come_whole(touch: Touch<'_>) -> bool {
 
 /// Whether all content of the unit is in swap, and takes few reads of a device to bring in: many would keep others from closing the gate.
 fn is_together(space: &Space, start: usize) -> bool {
-    let slot = |state: State| (state.tag() == Tag::Swapped).then(|| slot_of(state));
+    let swapped = |state: &State| state.tag() == Tag::Swapped;
     // A page that another thread has in hand may be swapped, too.
     folio::states(space, start).all(|state| matches!(state.tag(), Tag::Swapped | Tag::None | Tag::Busy))
-        && space.swap.nr_reads(folio::states(space, start).map(slot)) <= READS_MAX
+        && space.swap.nr_reads(folio::states(space, start).filter(swapped).map(slot_of)) <= READS_MAX
 }
 
 /// Loads all pages of a unit into one folio.

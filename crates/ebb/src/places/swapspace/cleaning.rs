@@ -125,16 +125,11 @@ impl SwapSpace {
         is_read
     }
 
-    /// How many reads bring in the content of neighbouring pages that is in files: one for each run of neighbours there. `slots` are
-    /// those of the pages, none for a page without one.
-    pub fn nr_reads(&self, slots: impl Iterator<Item = Option<Slot>>) -> usize {
+    /// How many reads bring in the content of neighbouring pages that is in files: one for what lies together there. `slots` are those of
+    /// the pages.
+    pub fn nr_reads(&self, slots: impl Iterator<Item = Slot>) -> usize {
         let mut next = None;
-        let begins = slots.filter(|slot| {
-            let place = slot.and_then(|slot| file_of(self.location(slot).load(Ordering::Relaxed)));
-            let follows = place.is_some() && place == next;
-            next = place.map(|(file, at)| (file, at + 1));
-            place.is_some() && !follows
-        });
-        begins.count()
+        let places = slots.filter_map(|slot| file_of(self.location(slot).load(Ordering::Relaxed)));
+        places.filter(|(file, at)| next.replace((*file, at + 1)) != Some((*file, *at))).count()
     }
 }

@@ -210,6 +210,36 @@ impl SwapSpace {
         (run.n, None)
     }
 
+    /// The file and the slot in it that have the content of `slot`, if a file has it.
+    pub fn place_in_file(&self, slot: Slot) -> Option<(usize, u32)> {
+        file_of(self.location(slot).load(Ordering::Acquire))
+    }
+
+    /// Reads neighbouring slots of one file, from `place` on, with one read into `bounce`, which has room for them. Each is the content of
+    /// a page of `out`, whose numbers `to` has in the same order. False if any of it cannot be read.
+    pub fn load_scattered(
+        &self,
+        held: &Held,
+        place: (usize, u32),
+        to: &[u16],
+        bounce: &mut [u8],
+        out: &mut [u8],
+        scratch: &mut [u8; 4096],
+    ) -> bool {
+        let Some(file) = self.devices.file(held, place.0) else { return false };
+        let bounce = &mut bounce[..to.len() * SLOT_BYTES];
+        if file.read_run(place.1, bounce).is_err() {
+            return false;
+        }
+        let (objects, pages) = (bounce.as_chunks_mut::<SLOT_BYTES>().0, out.as_chunks_mut::<4096>().0);
+        objects.iter_mut().zip(to).zip(place.1..).all(|((object, to), at)| {
+            let page = &mut pages[usize::from(*to)];
+            let len = file.open(at, object);
+            page.copy_from_slice(object);
+            len.is_ok_and(|len| expand(len, page, scratch).is_ok())
+        })
+    }
+
     /// Frees the content of the locked slot, wherever it is.
     pub(super) fn free_content(&self, held: &Held, budget: &Budget, stats: &Shared, slot: Slot) {
         let loc = self.location(slot).swap(0, Ordering::AcqRel);
