@@ -454,6 +454,7 @@ pub(crate) fn load_all(
     were: &mut [Locked],
     pages: &mut [u8],
 ) -> AllLoaded {
+    debug_assert_eq!(pages.len(), entries.len() * PAGE);
     let mut all = AllLoaded { locked: 0, n: 0, source: Source::Same };
     while all.locked < entries.len() {
         let run = run_of_a_kind(entries, all.locked);
@@ -493,11 +494,14 @@ pub(crate) fn load_all(
     all
 }
 
-/// Neighbouring pages with neighbouring slots of a file that are worth a read straight to where they belong.
-const STRAIGHT_MIN: usize = 16;
+/// Neighbouring pages with neighbouring slots of a file that come straight to where they belong: as many as fit into a buffer.
+const STRAIGHT_MIN: usize = BATCH;
+/// Most reads of a device for a unit that comes in whole. More would keep others from closing the gate.
+pub(super) const READS_MAX: usize = 16;
 
 /// Loads those pages whose content is in files, and whose slots are locked. What lies together there comes by one read, even if there are
-/// other pages between in memory. False if any of it cannot be read.
+/// other pages between in memory. False if any of it cannot be read, or that takes more than [`READS_MAX`] reads after all: there may be
+/// no buffer, or more has gone to files since somebody last looked.
 fn load_from_files(
     space: &Space,
     held: &Held,
@@ -510,9 +514,7 @@ fn load_from_files(
         let entry = entries.get(i).filter(|entry| entry.tag() == Tag::Swapped);
         entry.and_then(|entry| space.swap.place_in_file(slot_of(*entry)))
     };
-    let Some(first) = (0..entries.len()).find(|i| place(*i).is_some()) else { return true };
-    let mut work = space.places.work.try_lease(&space.budget, ctx);
-    let mut at = first;
+    let (mut work, mut at, mut reads) = (None, 0, 0);
     while at < entries.len() {
         let Some((file, slot)) = place(at) else {
             at += 1;
@@ -520,6 +522,13 @@ fn load_from_files(
         };
         let is_next = |n: usize, i: usize| place(i) == Some((file, slot + n as u32));
         let straight = 1 + (1..entries.len() - at).take_while(|n| is_next(*n, at + n)).count();
+        reads += 1;
+        if reads > READS_MAX {
+            return false;
+        }
+        if straight < STRAIGHT_MIN && work.is_none() {
+            work = space.places.work.try_lease(&space.budget, ctx);
+        }
         let (mut to, mut n) = ([0; BATCH], 0);
         let wide = match &mut work {
             Some(work) if straight < STRAIGHT_MIN => {
@@ -536,8 +545,9 @@ fn load_from_files(
             _ => &mut [],
         };
         let is_loaded = if n > 0 {
-            space.stats.runs.note_in(n);
-            space.swap.load_scattered(held, (file, slot), &to[..n], wide, pages, spare)
+            let is_loaded = space.swap.load_scattered(held, (file, slot), &to[..n], wide, pages, spare);
+            space.stats.runs.note_in(if is_loaded { n } else { 0 });
+            is_loaded
         } else {
             let entries = &entries[at..at + straight];
             let wide = Some(&mut pages[at * PAGE..(at + straight) * PAGE]);

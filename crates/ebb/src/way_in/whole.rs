@@ -21,7 +21,7 @@ use crate::space::Space;
 use crate::threads::ctx::ThreadCtx;
 use crate::way_in::charged::{self, Charge};
 use crate::way_in::readahead::{self, Limits};
-use crate::way_in::swapin::{self, Want};
+use crate::way_in::swapin::{self, READS_MAX, Want};
 use crate::way_out::reclaim;
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -30,9 +30,6 @@ pub(super) const STEPS: usize = 16;
 
 /// Pages with content that make it worth while to bring a unit in whole. The others are zeros.
 const USED_MIN: usize = UNIT_PAGES / 2;
-
-/// Most reads of a device for a unit that comes in whole.
-const READS_MAX: usize = 16;
 
 /// What to do for a folio if there is no memory for it.
 #[derive(Clone, Copy, PartialEq, Eq)]

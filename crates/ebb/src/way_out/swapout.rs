@@ -15,7 +15,7 @@ use crate::places::work::Work;
 use crate::protocols::gate::Held;
 use crate::protocols::page::{State, Tag};
 use crate::space::Space;
-use crate::threads::ctx::{ThreadCtx, WINDOW_MAX};
+use crate::threads::ctx::ThreadCtx;
 use core::cell::Cell;
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::Relaxed;
@@ -95,13 +95,14 @@ pub(crate) fn swap_out_oldest(space: &Space, ctx: &ThreadCtx, work: &mut Work) -
 /// Helps to store the folio that another thread stores now, if there is one, until no step of it is left. That thread frees its memory,
 /// and sooner so. Returns how many pages the calling thread stored. Outside the gate.
 pub(crate) fn help(space: &Space, ctx: &ThreadCtx, work: &mut Work) -> usize {
-    let mut stored = 0;
-    // One that others go on offering is not to keep the thread here.
-    for _ in 0..UNIT_PAGES / WINDOW_MAX {
+    let (mut stored, mut taken) = (0, 0);
+    // No more than one folio: the thread may have what it needs by then.
+    while taken < UNIT_PAGES {
         let inside = space.threads.enter(ctx);
         let step = space.places.staging.take_of_offer(work.batch() as u32);
         let helped = step.map(|step| {
             stats::add(&space.stats.thp_swpout_helped, 1);
+            taken += step.len();
             let (n, all) = swap_out(space, &inside, ctx, step.clone(), work, Wanted::All, &Zeros::default());
             if !all {
                 space.places.staging.fail_offer(&step);
@@ -129,9 +130,12 @@ pub(crate) fn swap_out_part(
     let is_offered = matches!(only, Wanted::All) && space.places.staging.offer(part);
     // So many pages are stored inside the gate at a time: few enough that no thread waits long to close it.
     let most = work.batch() as u32;
+    let mut taken = 0;
     let mut next_step = || {
         if is_offered {
-            return space.places.staging.take_of_offer(most);
+            let step = space.places.staging.take_of_offer(most);
+            taken += step.as_ref().map_or(0, |step| step.len());
+            return step;
         }
         let step = frames.start..(frames.start + most).min(frames.end);
         frames.start = step.end;
@@ -152,7 +156,7 @@ pub(crate) fn swap_out_part(
     }
     // If not all pages were wanted, the others stay, and there is nothing to wait for.
     let waits_ns = match only {
-        Wanted::All if all && is_offered => HELPERS_NS,
+        Wanted::All if all && is_offered && taken < UNIT_PAGES => HELPERS_NS,
         Wanted::All if all => DRAIN_NS,
         _ => 0,
     };

@@ -53,6 +53,7 @@ fn sweep(space: &Space, held: &Held, ctx: &ThreadCtx, unit: usize, scope: Scope,
     }
     let saved = &mut work.saved;
     saved.fill(NOT_CLAIMED);
+    let present_before = space.table.unit(unit).map_or(0, |unit| unit.present.load(Relaxed));
     let whole = match space.table.unit(unit) {
         Some(at) => whole::claim(space, held, unit, at, scope, saved),
         None => Claim::Parted,
@@ -62,12 +63,7 @@ fn sweep(space: &Space, held: &Held, ctx: &ThreadCtx, unit: usize, scope: Scope,
         Claim::All => Claimed { present: UNIT_PAGES, referenced: 0, end: unit_end },
         Claim::InUse => Claimed { present: 0, referenced: UNIT_PAGES as u64, end: unit_end },
         Claim::NotWanted => return (Look::Passed, unit_end),
-        Claim::Parted => {
-            if let Some(at) = space.table.unit(unit) {
-                folio::note_small_out(at, at.present.load(Relaxed));
-            }
-            unmap::claim_unit(space, held, unit, scope, saved)
-        }
+        Claim::Parted => unmap::claim_unit(space, held, unit, scope, saved),
     };
     let is_whole = matches!(whole, Claim::All);
     stats::add(&space.stats.referenced_pages, referenced);
@@ -111,6 +107,9 @@ fn sweep(space: &Space, held: &Held, ctx: &ThreadCtx, unit: usize, scope: Scope,
     {
         u.swept.store(swept as u32, Relaxed);
         u.returned.store(0, Relaxed);
+        if !is_whole {
+            folio::note_small_out(u, present_before);
+        }
         stats::add(&space.stats.sweeps, 1);
     }
     unmap::unclaim(space, unit, 0, UNIT_PAGES, saved);
