@@ -3,6 +3,7 @@
 pub(crate) mod charged;
 pub(crate) mod collapse;
 pub(crate) mod fault;
+mod load;
 pub(crate) mod pins;
 pub(crate) mod prefetch;
 pub(crate) mod readahead;

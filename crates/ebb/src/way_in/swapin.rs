@@ -8,7 +8,6 @@ use crate::base::PAGE;
 use crate::base::events::{self, Kind};
 use crate::base::uapi::uffd::UffdError;
 use crate::counters::stats;
-use crate::device::file::BATCH;
 use crate::groups::cost::Cost;
 use crate::groups::table::Index;
 use crate::memory::table::{UNIT_BYTES, UNIT_PAGES};
@@ -251,11 +250,11 @@ pub(crate) fn stays_clean(space: &Space, addr: usize, n: usize, from_file: bool,
 }
 
 /// Where swapped pages are loaded to: a wide buffer, or one page.
-struct Buffers<'a> {
-    wide: Option<&'a mut [u8]>,
-    bounce: &'a mut [u8; PAGE],
+pub(super) struct Buffers<'a> {
+    pub wide: Option<&'a mut [u8]>,
+    pub bounce: &'a mut [u8; PAGE],
     /// For the compressed bytes that a file holds.
-    spare: &'a mut [u8; PAGE],
+    pub spare: &'a mut [u8; PAGE],
 }
 
 impl Buffers<'_> {
@@ -277,9 +276,9 @@ impl Buffers<'_> {
 }
 
 /// The outcome of loading pages.
-struct Loaded {
+pub(super) struct Loaded {
     /// Pages that were loaded, from the first on.
-    n: usize,
+    pub n: usize,
     /// Where the first page came from.
     source: Source,
     /// All pages came from a file.
@@ -360,7 +359,7 @@ fn swap_in<const N: usize>(
 
 /// Locks the slots of claimed pages, from the first on, and notes their earlier states in `were`. Returns how many it locked,
 /// and the error if it could not lock the first. `waits` for the first if another thread has it.
-fn lock_slots(
+pub(super) fn lock_slots(
     space: &Space,
     addr: usize,
     entries: &[State],
@@ -385,7 +384,7 @@ fn lock_slots(
 }
 
 /// Loads the content of these pages from their locked slots, from the first page on.
-fn load(
+pub(super) fn load(
     space: &Space,
     held: &Held,
     entries: &[State],
@@ -427,139 +426,10 @@ fn load(
     loaded
 }
 
-/// The outcome of loading a whole unit.
-pub(crate) struct AllLoaded {
-    /// Pages that have no slot, or whose slots are locked, from the first on.
-    pub locked: usize,
-    /// Pages that are loaded.
-    pub n: usize,
-    source: Source,
-}
-
 /// The pages of `entries` from `at` on that have slots, or have none, like the first of them.
-fn run_of_a_kind(entries: &[State], at: usize) -> Range<usize> {
+pub(super) fn run_of_a_kind(entries: &[State], at: usize) -> Range<usize> {
     let tag = entries[at].tag();
     at..at + entries[at..].iter().take_while(|entry| entry.tag() == tag).count()
-}
-
-/// Locks the slots of the claimed pages of the unit at `start`, and loads their content into `pages`. Pages without a slot are zeros. If
-/// that does not work for all of them, the caller unlocks those that are locked. What cannot be read is reported by the fault that finds
-/// it alone.
-pub(crate) fn load_all(
-    space: &Space,
-    held: &Held,
-    ctx: &ThreadCtx,
-    start: usize,
-    entries: &[State],
-    were: &mut [Locked],
-    pages: &mut [u8],
-) -> AllLoaded {
-    debug_assert_eq!(pages.len(), entries.len() * PAGE);
-    let mut all = AllLoaded { locked: 0, n: 0, source: Source::Same };
-    while all.locked < entries.len() {
-        let run = run_of_a_kind(entries, all.locked);
-        all.locked = run.end;
-        if entries[run.start].tag() == Tag::Swapped {
-            let (entries, were) = (&entries[run.clone()], &mut were[run.clone()]);
-            // Only the first slot of all may be waited for.
-            let (locked, _) = lock_slots(space, start + run.start * PAGE, entries, were, run.start == 0);
-            all.locked = run.start + locked;
-        }
-        if all.locked < run.end {
-            return all;
-        }
-    }
-    // SAFETY: the context's bounce pages belong to the calling thread.
-    let [bounce, spare] = unsafe { &mut *ctx.bounce.get() };
-    if !load_from_files(space, held, ctx, entries, pages, [&mut bounce.0, &mut spare.0]) {
-        return all;
-    }
-    for (i, (entry, page)) in entries.iter().zip(pages.as_chunks_mut().0).enumerate() {
-        if entry.tag() != Tag::Swapped {
-            page.fill(0);
-            continue;
-        }
-        let slot = slot_of(*entry);
-        if space.swap.place_in_file(slot).is_some() {
-            all.source = if i == 0 { Source::File } else { all.source };
-            continue;
-        }
-        match space.swap.load(held, slot, page, &mut spare.0) {
-            Ok(source) if i == 0 => all.source = source,
-            Ok(_) => {}
-            Err(_) => return all,
-        }
-    }
-    all.n = entries.len();
-    all
-}
-
-/// Neighbouring pages with neighbouring slots of a file that come straight to where they belong: as many as fit into a buffer.
-const STRAIGHT_MIN: usize = BATCH;
-/// Most reads of a device for a unit that comes in whole. More would keep others from closing the gate.
-pub(super) const READS_MAX: usize = 16;
-
-/// Loads those pages whose content is in files, and whose slots are locked. What lies together there comes by one read, even if there are
-/// other pages between in memory. False if any of it cannot be read, or that takes more than [`READS_MAX`] reads after all: there may be
-/// no buffer, or more has gone to files since somebody last looked.
-fn load_from_files(
-    space: &Space,
-    held: &Held,
-    ctx: &ThreadCtx,
-    entries: &[State],
-    pages: &mut [u8],
-    [bounce, spare]: [&mut [u8; PAGE]; 2],
-) -> bool {
-    let place = |i: usize| {
-        let entry = entries.get(i).filter(|entry| entry.tag() == Tag::Swapped);
-        entry.and_then(|entry| space.swap.place_in_file(slot_of(*entry)))
-    };
-    let (mut work, mut at, mut reads) = (None, 0, 0);
-    while at < entries.len() {
-        let Some((file, slot)) = place(at) else {
-            at += 1;
-            continue;
-        };
-        let is_next = |n: usize, i: usize| place(i) == Some((file, slot + n as u32));
-        let straight = 1 + (1..entries.len() - at).take_while(|n| is_next(*n, at + n)).count();
-        reads += 1;
-        if reads > READS_MAX {
-            return false;
-        }
-        if straight < STRAIGHT_MIN && work.is_none() {
-            work = space.places.work.try_lease(&space.budget, ctx);
-        }
-        let (mut to, mut n) = ([0; BATCH], 0);
-        let wide = match &mut work {
-            Some(work) if straight < STRAIGHT_MIN => {
-                let most = work.batch();
-                // As far as the next page that a file has elsewhere.
-                while at < entries.len() && n < most && (place(at).is_none() || is_next(n, at)) {
-                    if place(at).is_some() {
-                        (to[n], n) = (at as u16, n + 1);
-                    }
-                    at += 1;
-                }
-                work.pages()
-            }
-            _ => &mut [],
-        };
-        let is_loaded = if n > 0 {
-            let is_loaded = space.swap.load_scattered(held, (file, slot), &to[..n], wide, pages, spare);
-            space.stats.runs.note_in(if is_loaded { n } else { 0 });
-            is_loaded
-        } else {
-            let entries = &entries[at..at + straight];
-            let wide = Some(&mut pages[at * PAGE..(at + straight) * PAGE]);
-            at += straight;
-            let mut buffers = Buffers { wide, bounce, spare };
-            load(space, held, entries, None, &mut buffers).n == straight
-        };
-        if !is_loaded {
-            return false;
-        }
-    }
-    true
 }
 
 /// Ends the locks on the slots of a unit, of which the first `mapped` pages are in one folio now, which `is_clean` or not.
@@ -569,7 +439,7 @@ pub(crate) fn settle_all(
     held: &Held,
     start: usize,
     want: &Want,
-    loaded: &AllLoaded,
+    source: Source,
     entries: &[State],
     were: &[Locked],
     mapped: usize,
@@ -581,7 +451,7 @@ pub(crate) fn settle_all(
         let (addr, n) = (start + run.start * PAGE, run.len());
         let mapped = mapped.clamp(run.start, run.end) - run.start;
         if entries[at].tag() == Tag::Swapped {
-            let loaded = Loaded { n, source: loaded.source, from_file: false, failure: None };
+            let loaded = Loaded { n, source, from_file: false, failure: None };
             // One page was waited for.
             let want = Want { ahead: want.ahead || at > 0, ..*want };
             settle(space, held, addr, &want, &loaded, &entries[run.clone()], &were[run.clone()], mapped, |_| is_clean);

@@ -20,8 +20,9 @@ use crate::protocols::page::{State, Tag};
 use crate::space::Space;
 use crate::threads::ctx::ThreadCtx;
 use crate::way_in::charged::{self, Charge};
+use crate::way_in::load::{self, READS_MAX};
 use crate::way_in::readahead::{self, Limits};
-use crate::way_in::swapin::{self, READS_MAX, Want};
+use crate::way_in::swapin::{self, Want};
 use crate::way_out::reclaim;
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -318,7 +319,7 @@ fn load(touch: Touch<'_>, held: &Held, memory: Memory<'_>, come: Come) -> usize 
     let mut were = [NOT_LOCKED; UNIT_PAGES];
     // SAFETY: the memory is this thread's, and mapped for writing. No page of the unit is mapped from it yet.
     let pages = unsafe { core::slice::from_raw_parts_mut(memory.addr(space) as *mut u8, UNIT_BYTES) };
-    let loaded = swapin::load_all(space, held, ctx, start, &entries, &mut were, pages);
+    let loaded = load::load_all(space, held, ctx, start, &entries, &mut were, pages);
     let is_loaded = loaded.n == UNIT_PAGES;
     let fingerprint = (is_loaded && stays_clean).then(|| Fingerprint::of(pages));
     if !is_loaded || !folio::free_table(start) {
@@ -342,7 +343,7 @@ fn load(touch: Touch<'_>, held: &Held, memory: Memory<'_>, come: Come) -> usize 
         group: region.group,
         force: false,
     };
-    swapin::settle_all(space, held, start, &want, &loaded, &entries, &were, mapped, is_clean);
+    swapin::settle_all(space, held, start, &want, loaded.source, &entries, &were, mapped, is_clean);
     if mapped > 0 {
         space.table.unit(start).iter().for_each(|unit| folio::mark(space, unit));
     }
