@@ -48,6 +48,23 @@ fn use_at_random(pages: &mut Pages, seed: u64, goes_on: impl Fn(usize) -> bool) 
     }
 }
 
+/// Uses all of these pages at random, each in a thread of its own, until `f` is done.
+fn use_all_meanwhile(all: &mut [Pages], f: impl FnOnce()) {
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let _stop = StopsAtEnd(&is_over);
+        for (seed, pages) in (5..).zip(all) {
+            let is_over = &is_over;
+            scope.spawn(move || {
+                ctx(pages.space);
+                use_at_random(pages, seed, |_| !is_over.load(Relaxed));
+                leave(pages.space);
+            });
+        }
+        f();
+    });
+}
+
 #[test]
 fn what_leaves_together_lies_together_and_comes_back_together() {
     alone("what_leaves_together_lies_together_and_comes_back_together", || {
@@ -132,17 +149,8 @@ fn cleaning_goes_on_beside_threads_and_leaves_a_child_what_it_needs() {
             from.read_exact(&mut [0]).expect("a byte");
             all.iter().for_each(assert_sound);
         });
-        let (stats, is_over) = (space.stats(), AtomicBool::new(false));
-        std::thread::scope(|scope| {
-            let _stop = StopsAtEnd(&is_over);
-            for (seed, pages) in (5..).zip(&mut all) {
-                let is_over = &is_over;
-                scope.spawn(move || {
-                    ctx(pages.space);
-                    use_at_random(pages, seed, |_| !is_over.load(Relaxed));
-                    leave(pages.space);
-                });
-            }
+        let stats = space.stats();
+        use_all_meanwhile(&mut all, || {
             // The child needs its parent's slots, and nothing is cleaned.
             std::thread::sleep(Duration::from_secs(1));
             assert_eq!(stats.cleaned_pages.load(Relaxed), 0);
@@ -171,17 +179,8 @@ fn files_beside_each_other_are_cleaned_while_pages_change_from_one_to_the_other(
         let file = |dir| SwapSpec { dir, bytes: 3 * RAM as u64 / 2, priority: Some(1) };
         let space = space_on(&[file(c"/var/tmp"), file(c"/tmp")]);
         let mut all = [3, 4].map(|_| Pages::new(space, RAM_PAGES, RANDOM));
-        let (cleaned, is_over) = (&space.stats().cleaned_pages, AtomicBool::new(false));
-        std::thread::scope(|scope| {
-            let _stop = StopsAtEnd(&is_over);
-            for (seed, pages) in (5..).zip(&mut all) {
-                let is_over = &is_over;
-                scope.spawn(move || {
-                    ctx(pages.space);
-                    use_at_random(pages, seed, |_| !is_over.load(Relaxed));
-                    leave(pages.space);
-                });
-            }
+        let cleaned = &space.stats().cleaned_pages;
+        use_all_meanwhile(&mut all, || {
             let began = Instant::now();
             while cleaned.load(Relaxed) < 3000 && began.elapsed() < PATIENCE {
                 std::thread::sleep(Duration::from_millis(10));

@@ -126,15 +126,15 @@ fn nr_given_up(space: &Space, ctx: &ThreadCtx) -> u32 {
 
 /// Helps to store the folio that another thread stores now.
 fn help_to_store(space: &Space, ctx: &ThreadCtx) {
-    // Threads that page out wait for what this thread has in hand.
-    space.background.page_out.parts.fetch_add(1, Ordering::Release);
     // A buffer is charged from its first use on.
     if space.places.staging.has_offer()
         && let Some(mut work) = space.places.work.try_lease(&space.budget, ctx)
     {
+        // Threads that page out wait for what this thread has in hand.
+        space.background.page_out.parts.fetch_add(1, Ordering::Release);
         swapout::help(space, ctx, &mut work);
+        space.background.page_out.parts.fetch_add(1, Ordering::Release);
     }
-    space.background.page_out.parts.fetch_add(1, Ordering::Release);
 }
 
 /// Works until the charge is below the low watermark, no more progress is made, or somebody asks for something.

@@ -15,7 +15,7 @@ use crate::threads::ctx::{ThreadCtx, WINDOW_MAX};
 use crate::threads::strides::Rows;
 use crate::way_in::charged::{self, Brought, Charge};
 use crate::way_in::swapin::{In, Want};
-use crate::way_in::whole;
+use crate::way_in::whole::{self, Reclaims};
 use core::ops::Range;
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
@@ -50,7 +50,7 @@ pub(crate) fn bring_range(space: &Space, ctx: &ThreadCtx, start: usize, end: usi
         if is_short {
             return Came { stopped: true, ..all };
         }
-        if end - all.end >= UNIT_BYTES && whole::bring_ahead(space, ctx, all.end, write, false) {
+        if end - all.end >= UNIT_BYTES && whole::bring_ahead(space, ctx, all.end, write, Reclaims::No) {
             all = Came { end: all.end + UNIT_BYTES, pages: all.pages + UNIT_PAGES, stopped: false };
             continue;
         }

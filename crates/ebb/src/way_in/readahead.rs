@@ -28,7 +28,7 @@ use crate::space::read_ahead::PERIOD_STAMPS;
 use crate::threads::ctx::{ThreadCtx, WINDOW_MAX};
 use crate::threads::walker::{REACH, WALK_WINDOW_MAX, WINDOWS};
 use crate::way_in::prefetch::{self, Until};
-use crate::way_in::whole;
+use crate::way_in::whole::{self, Reclaims};
 use crate::way_out::reclaim;
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 
@@ -202,7 +202,7 @@ fn bring_whole(space: &Space, ctx: &ThreadCtx, at: usize, first: usize, write: b
     }
     let next = if unit == first { unit + UNIT_BYTES } else { unit };
     if next + UNIT_BYTES <= space.background.read_ahead.limit.load(Relaxed)
-        && whole::bring_ahead(space, ctx, next, write, true)
+        && whole::bring_ahead(space, ctx, next, write, Reclaims::Alone)
     {
         stats::add(&space.stats.read_beside_pages, UNIT_PAGES as u64);
     }

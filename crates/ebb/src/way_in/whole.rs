@@ -233,17 +233,14 @@ fn may_charge(space: &Space, group: Index) -> bool {
 
 /// Brings a unit in ahead of a walk, of which `start` is the first page, if all of it is out and should be a folio. If need be, it
 /// `reclaims` for that. Returns whether it came. Outside the gate.
-pub(crate) fn bring_ahead(space: &Space, ctx: &ThreadCtx, start: usize, write: bool, reclaims: bool) -> bool {
+pub(super) fn bring_ahead(space: &Space, ctx: &ThreadCtx, start: usize, write: bool, reclaims: Reclaims) -> bool {
     if !start.is_multiple_of(UNIT_BYTES) || space.thp() == Thp::Never && !space.places.folios.have_been() {
         return false;
     }
     let touch = Touch { space, ctx, page: start, start, write };
     match space.table.word(start).map(|word| word.load().tag()) {
         Some(Tag::Staged) => from_staging(touch).is_some(),
-        Some(Tag::Swapped) => {
-            let reclaims = if reclaims { Reclaims::Alone } else { Reclaims::No };
-            from_swap(touch, Come::AheadOfWalk, reclaims).is_some()
-        }
+        Some(Tag::Swapped) => from_swap(touch, Come::AheadOfWalk, reclaims).is_some(),
         _ => false,
     }
 }
