@@ -4,6 +4,7 @@ use super::alone::PAGE;
 use super::{ctx, force, map, space};
 use ebb::Space;
 use ebb::stats::Thp;
+use std::os::fd::AsRawFd as _;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Bytes of the budget.
@@ -38,6 +39,25 @@ pub fn mapped_folios(at: *mut u8, bytes: usize) -> usize {
         }
     }
     kib * 1024 / UNIT_BYTES
+}
+
+/// Those of the units that begin at these pages of the memory which the kernel maps as folios. None before Linux 6.7, which cannot say.
+pub fn folios_of(at: *mut u8, firsts: &[usize]) -> Vec<usize> {
+    /// `PAGEMAP_SCAN`, and its category of pages that are a part of a huge one.
+    const SCAN: u64 = 0xC060_6610;
+    const HUGE: u64 = 1 << 6;
+    let map = std::fs::File::open("/proc/self/pagemap").expect("procfs");
+    let is_folio = |first: &usize| {
+        let start = at as u64 + (first * PAGE) as u64;
+        let end = start + UNIT_BYTES as u64;
+        let mut run = [0u64; 3];
+        // `struct pm_scan_arg`: size, flags, start, end, end of the walk, runs, their number, most pages, categories.
+        let mut arguments = [96, 0, start, end, 0, run.as_mut_ptr() as u64, 1, 0, 0, HUGE, 0, HUGE];
+        // SAFETY: the kernel reads and writes the arguments, and writes at most one run.
+        let found = unsafe { libc::ioctl(map.as_raw_fd(), SCAN, arguments.as_mut_ptr()) };
+        found == 1 && run[0] == start && run[1] == end
+    };
+    firsts.iter().copied().filter(is_folio).collect()
 }
 
 /// How much a counter grows while `f` runs.
