@@ -185,7 +185,7 @@ SUITE := $(or $(wildcard $(BENCH_PYTHON)/bin/python3),/usr/bin/python3) bench/su
 BENCH_PART := $(QUICK)$(if $(JOIN),,$(ONLY))
 
 # Rows of each kind, for `make test`.
-BENCH_QUICK := swapin zeros GET program uniform random-write hard records
+BENCH_QUICK := swapin zeros GET program uniform random-write hard records fill
 
 .PHONY: bench bench-quick bench-packages bench-python
 bench: build bench-packages ## the proof: every workload beside the kernel's swap, hours; ONLY=TEXT, ROUNDS=N, PLACES=a,b, JOIN=FILE, QUICK=1 (root)

@@ -15,10 +15,10 @@ from .group import Group
 from .process import Process
 from .swap import KINDS
 
-ALONE, NO_SWAP, EBB, ENGINE = "none", "noswap", "ebb", "engine"
+ALONE, NO_SWAP, DEVICE, EBB, ENGINE = "none", "noswap", "device", "ebb", "engine"
 # Those that have a budget.
 OURS = (EBB, ENGINE)
-TITLES = {ALONE: "all in RAM", NO_SWAP: "limit, no swap", EBB: "Ebb", ENGINE: "engine"}
+TITLES = {ALONE: "all in RAM", NO_SWAP: "limit, no swap", DEVICE: "the disk itself", EBB: "Ebb", ENGINE: "engine"}
 
 
 def title(name):
@@ -39,6 +39,8 @@ class Place:
 
     # The budget, where there is one.
     ram_bytes = None
+    # Which place it is.
+    name = None
 
     def __init__(self, journal, limit_bytes=None):
         self.journal = journal
@@ -135,14 +137,15 @@ class Kernel(Place):
 class Ebb(Place):
     """Under `ebb run` with a budget for the whole tree."""
 
-    def __init__(self, journal, ebb, ram_bytes, scratch, limit_bytes=None):
+    def __init__(self, journal, ebb, ram_bytes, scratch, limit_bytes=None, spill=None):
         super().__init__(journal, limit_bytes)
-        self.ebb, self.ram_bytes, self.stats = ebb, ram_bytes, os.path.join(scratch, "stats.json")
+        self.ebb, self.ram_bytes, self.spill, self.stats = ebb, ram_bytes, spill, os.path.join(scratch, "stats.json")
         if os.path.exists(self.stats):
             os.unlink(self.stats)
 
     def command(self, command):
-        run = [self.ebb, "run", "-q", "--ram", str(self.ram_bytes), "--stats", self.stats, "--", *command]
+        spill = ["--swap", f"file:{self.spill}"] if self.spill else []
+        run = [self.ebb, "run", "-q", "--ram", str(self.ram_bytes), *spill, "--stats", self.stats, "--", *command]
         return super().command(run)
 
     def account(self):
@@ -187,13 +190,19 @@ def blamed(where):
         raise
 
 
-def make(name, journal, limit_bytes, ram_bytes, ebb, scratch, contained=False):
+def make(name, journal, limit_bytes, ram_bytes, ebb, scratch, contained=False, on_disk=False):
     """The place of that name: `limit_bytes` for the kernel's, none for no limit, `ram_bytes` for Ebb, which also is inside the
-    limit when `contained`."""
-    if name == ALONE:
+    limit when `contained`, and spills where the kernel's swap file is when `on_disk`."""
+    found = _make(name, journal, limit_bytes, ram_bytes, ebb, scratch, contained, on_disk)
+    found.name = name
+    return found
+
+
+def _make(name, journal, limit_bytes, ram_bytes, ebb, scratch, contained, on_disk):
+    if name in (ALONE, DEVICE):
         return Place(journal)
     if name == EBB:
-        return Ebb(journal, ebb, ram_bytes, scratch, limit_bytes if contained else None)
+        return Ebb(journal, ebb, ram_bytes, scratch, limit_bytes if contained else None, scratch if on_disk else None)
     if name == ENGINE:
         return Engine(journal, ram_bytes)
     return Kernel(journal, name, limit_bytes, scratch)

@@ -93,13 +93,14 @@ class Zram:
         close(self.journal, self.entries)
 
 
-class Zswap:
-    """zswap in front of a swap file, with lz4 where the kernel has it. Its RAM is sampled: the kernel keeps no peak."""
+class File:
+    """A swap file that the kernel swaps to, without zswap. Its content is on the disk: it takes no RAM."""
+
+    # Whether zswap keeps compressed pages in RAM before they go to the file.
+    zswap = "N"
 
     def __init__(self, journal, directory):
         need_tools()
-        if not os.path.isdir(ZSWAP):
-            raise Missing("the kernel has no zswap")
         self.journal, self.entries = journal, []
         path = os.path.join(directory, "ebb-bench-swap")
         self.entries.append(journal.add("file", path))
@@ -110,20 +111,50 @@ class Zswap:
             finally:
                 os.close(descriptor)
             subprocess.run(["mkswap", path], check=True, stdout=subprocess.DEVNULL, timeout=60)
-            # A kernel without lz4 for zswap keeps the compressor it has.
-            with contextlib.suppress(FileNotFoundError):
-                self.entries += set_to(journal, f"{ZSWAP}/compressor", "lz4")
-            self.entries += set_to(journal, f"{ZSWAP}/enabled", "Y")
+            self.entries += set_to(journal, f"{ZSWAP}/enabled", self.zswap)
+            self._set_up()
             self.entries.append(journal.add("swap", path))
             # swapon says by itself why a file system cannot hold swap.
             subprocess.run(["swapon", "-p", str(PRIORITY), path], check=True, timeout=60, stderr=subprocess.PIPE, text=True)
         except (OSError, subprocess.SubprocessError) as error:
             said = (getattr(error, "stderr", "") or "").strip()
             self.close()
-            raise Missing(f"zswap over a file in {directory}: {said or error}") from error
+            raise Missing(f"a swap file in {directory}: {said or error}") from error
+
+    def _set_up(self):
+        """What is to be set beside that."""
+
+    def reset_peak(self):
+        """Nothing that it takes changes."""
+
+    def peak_bytes(self):
+        return 0
+
+    def close(self):
+        close(self.journal, self.entries)
+
+
+class Zswap(File):
+    """zswap in front of a swap file, with lz4 where the kernel has it. Its RAM is sampled: the kernel keeps no peak. It is at most
+    `percent` of the machine's RAM, if that is said."""
+
+    zswap = "Y"
+
+    def __init__(self, journal, directory, percent=None):
+        if not os.path.isdir(ZSWAP):
+            raise Missing("the kernel has no zswap")
+        self.percent = percent
+        super().__init__(journal, directory)
         self.peak, self.done = 0, threading.Event()
         self.thread = threading.Thread(target=self._sample, daemon=True)
         self.thread.start()
+
+    def _set_up(self):
+        # A kernel without lz4 for zswap keeps the compressor it has.
+        with contextlib.suppress(FileNotFoundError):
+            self.entries += set_to(self.journal, f"{ZSWAP}/compressor", "lz4")
+        if self.percent:
+            self.entries += set_to(self.journal, f"{ZSWAP}/max_pool_percent", str(self.percent))
 
     @staticmethod
     def used_bytes():
@@ -146,7 +177,7 @@ class Zswap:
         if hasattr(self, "thread"):
             self.done.set()
             self.thread.join()
-        close(self.journal, self.entries)
+        super().close()
 
 
 def close(journal, entries):
@@ -160,5 +191,7 @@ def close(journal, entries):
 KINDS = {
     "zram-lz4": lambda journal, directory: Zram(journal, "lz4"),
     "zram-lzo-rle": lambda journal, directory: Zram(journal, "lzo-rle"),
+    "swap-file": File,
     "zswap": Zswap,
+    "zswap-1%": lambda journal, directory: Zswap(journal, directory, percent=1),
 }

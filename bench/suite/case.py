@@ -59,6 +59,8 @@ class Case:
 
     # Ebb runs inside the kernel's limit.
     contained = False
+    # It is about the disk: all swap to the same directory.
+    on_disk = False
 
     def limit_of(self, context):
         """The limit of the kernel's places in bytes, none for no limit."""
@@ -66,7 +68,7 @@ class Case:
 
     def places(self, wanted):
         """In which places, of those that are wanted, it runs, in order: the kernel's first says how much RAM Ebb gets."""
-        return [name for name in wanted if name not in (place.NO_SWAP, place.ENGINE)]
+        return [name for name in wanted if name not in (place.NO_SWAP, place.DEVICE, place.ENGINE)]
 
     def ram_bytes(self, kernel_total_bytes):
         """Ebb's budget: all that the kernel's side had."""

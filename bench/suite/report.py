@@ -52,6 +52,14 @@ TABLES = {
     "noswap": ("A container without swap", (
         "Both sides have the same limit. Ebb runs inside it, and its budget is three quarters of the limit. *RAM in all* is that"
         " budget.")),
+    "disk": ("A disk behind memory", (
+        "This workload comes from no kernel patch. 1 GiB of random data, or of data like a heap's, in a limit of 128 MiB, which counts"
+        " everything on both sides: anonymous memory, page cache and what the kernel has for the run. Ebb runs inside the limit, and"
+        " its budget is three quarters of it. *RAM in all* is the limit. The swap file, Ebb's file and fio's are in one directory. fio reads"
+        " and writes past the page cache, one request at a time for each thread: pages at random, 1 MiB in order.")),
+    "zswap": ("RAM first, then the disk: zswap and its swap file", (
+        "This workload comes from no kernel patch. 4 GiB of data like a heap's, a limit of 384 MiB. zswap may fill 1 % of the machine's"
+        " RAM, and the rest goes to its swap file. Ebb's budget is all that, and its file is in the same directory.")),
     "programs": ("Programs that nobody tuned Ebb for", (
         "This workload comes from no kernel patch. Many languages with their own collectors, many allocators, compressors and tools. The"
         " limit is 55 % of the anonymous memory that a program needs; both stand in the row. *Of the time alone* is the time by the"
@@ -112,6 +120,13 @@ def beside(runs, case, places):
 
     found = [(median(where, "page_cache_bytes"), median(where, "kernel_bytes")) for where in places]
     return "; ".join(" + ".join(pair) for pair in found) if any(value != "-" for pair in found for value in pair) else ""
+
+
+def kernel_of(found, name):
+    """The kernel's place that a table compares with: the first of the run, or where the table has others, its own first."""
+    had = {run["place"] for run in found["runs"] if run["table"] == name}
+    wanted = [where for where in found["places"] if where in swap.KINDS]
+    return next((where for where in (*wanted, *swap.KINDS) if where in had), None)
 
 
 def ours_of(places, first_kernel):
@@ -175,9 +190,9 @@ def overall(runs, cases, places, first_kernel):
 def section(name, found, cases):
     runs = [run for run in found["runs"] if run["table"] == name]
     of_it = [cases[key] for key in dict.fromkeys((run["table"], run["case"]) for run in runs)]
-    wanted = [place.ALONE, place.NO_SWAP, *swap.KINDS, *place.OURS]
+    wanted = [place.ALONE, place.NO_SWAP, place.DEVICE, *swap.KINDS, *place.OURS]
     places = [where for where in wanted if any(run["place"] == where for run in runs)]
-    first_kernel = next((where for where in found["places"] if where in swap.KINDS), None)
+    first_kernel = kernel_of(found, name)
     head = ["", "", *(place.title(where) for where in places)]
     head += [f"{place.title(where)} is better by" for where in ours_of(places, first_kernel)]
     head.append("RAM in all, MiB")
@@ -195,10 +210,12 @@ def summary(found, cases):
     for key in dict.fromkeys((run["table"], run["case"]) for run in in_order if run["table"] != "curve"):
         case = cases[key]
         metric = case.metrics[0]
-        values = gains_of(found["runs"], case, metric, place.EBB, first_kernel)
+        kernel = kernel_of(found, case.table)
+        values = gains_of(found["runs"], case, metric, place.EBB, kernel)
         if values:
             middle = statistics.median(values)
-            rows.append([case.table, case.name, metric.name, gain(values), "" if middle >= 1 else "**slower**"])
+            beside_other = "" if kernel == first_kernel else f" (beside {place.title(kernel)})"
+            rows.append([case.table, case.name + beside_other, metric.name, gain(values), "" if middle >= 1 else "**slower**"])
     return [table(["", "", "by", f"Ebb against {place.title(first_kernel)}", ""], rows), ""] if rows else []
 
 

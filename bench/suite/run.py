@@ -20,6 +20,7 @@ sys.path[:0] = [HERE, os.path.dirname(HERE)]
 import allocators  # noqa: E402
 import analytics  # noqa: E402
 import builds  # noqa: E402
+import disk  # noqa: E402
 import micro_cases  # noqa: E402
 import noswap  # noqa: E402
 import programs_cases  # noqa: E402
@@ -44,7 +45,7 @@ def all_cases(quick):
     return [
         *micro_cases.usemem(quick), *micro_cases.pageout(quick), *redis_cases.cases(quick), *sysbench_cases.cases(quick),
         *builds.cases(quick), *micro_cases.copies(quick), *micro_cases.accesses(quick), *micro_cases.swapping(quick),
-        *allocators.cases(quick), *analytics.cases(quick), *noswap.cases(quick), *programs_cases.cases(quick), *micro_cases.curves(quick),
+        *allocators.cases(quick), *analytics.cases(quick), *noswap.cases(quick), *disk.cases(quick), *programs_cases.cases(quick), *micro_cases.curves(quick),
     ]  # fmt: skip
 
 
@@ -88,9 +89,14 @@ def in_order(case, wanted):
     return sorted(found, key=lambda name: name in place.OURS)
 
 
+def first_kernel(case, wanted):
+    """The kernel's place that says how much RAM Ebb gets, if a case runs in one."""
+    return next((name for name in case.places(wanted) if name in swap.KINDS), None)
+
+
 def run_one(case, name, context, ram_bytes):
     """One run of a case in a place: what it found, with the RAM it had."""
-    where = place.make(name, context.journal, case.limit_of(context), ram_bytes, context.ebb, context.scratch, case.contained)
+    where = place.make(name, context.journal, case.limit_of(context), ram_bytes, context.ebb, context.scratch, case.contained, case.on_disk)
     try:
         try:
             with place.blamed(where):
@@ -150,7 +156,7 @@ def measure(chosen, cases, context, skipped):
             found = {"failed": "the kernel's run failed, so that nothing says how much RAM to give"}
         else:
             found = outcome(case, name, context, case.ram_bytes(kernel_bytes) if name in place.OURS else None)
-        if name in swap.KINDS and name == next(kind for kind in chosen.places if kind in swap.KINDS):
+        if name == first_kernel(case, chosen.places):
             had[key] = found.get("total_bytes")
         results.append({"table": case.table, "case": case.name, "place": name, "round": nr, **found})
         bad = found.get("failed") or found.get("killed")

@@ -12,6 +12,7 @@ from unittest import mock
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.dirname(HERE)]
 
+import disk  # noqa: E402
 import micro_cases  # noqa: E402
 import profiler  # noqa: E402
 import program  # noqa: E402
@@ -37,6 +38,10 @@ class Row(Case):
         if isinstance(found, Exception):
             raise found
         return found
+
+
+class DiskRow(Row):
+    table = "disk"
 
 
 class FakePlace:
@@ -93,6 +98,12 @@ class MeasureTest(unittest.TestCase):
         self.assertEqual([one.name for one in made], ["zram-lz4"])
         self.assertEqual(runs[0]["failed"], "why")
         self.assertIn("the kernel's run failed", runs[1]["failed"])
+
+    def test_a_row_with_kernels_of_its_own_gives_ebb_what_they_had(self):
+        row = Row(outcomes=lambda where: {"time": 1.0})
+        row.places = lambda wanted: ["zswap-1%", "ebb"]
+        _, made = measured([row], ["none", "zram-lz4", "ebb"])
+        self.assertEqual([(one.name, one.ram_bytes) for one in made], [("zswap-1%", None), ("ebb", 12 << 20)])
 
     def test_what_the_kernel_killed_did_not_fail(self):
         row = Row(outcomes=lambda where: Failed("status -9"))
@@ -186,6 +197,34 @@ class MicroTest(unittest.TestCase):
             values, _ = self.run_of(case)
             values |= case.derived(values, values) if case.aim else {}
             self.assertLessEqual({metric.name for metric in case.metrics}, values.keys())
+
+
+class DiskTest(unittest.TestCase):
+    def row(self, name):
+        return next(case for case in disk.cases(quick=False) if case.name == name)
+
+    def test_fio_says_what_the_disk_does_for_each_thread(self):
+        row, side = self.row("random-read 8T"), {"bw_bytes": 80 * 4096, "total_ios": 9, "clat_ns": {"percentile": {}}}
+        side["clat_ns"]["percentile"] = {"50.000000": 1000, "99.000000": 2000, "99.900000": 3000}
+        with tempfile.TemporaryDirectory() as scratch:
+            where = mock.Mock(ram_bytes=None)
+            where.name = place.DEVICE
+            where.run.return_value.out = json.dumps({"jobs": [{"read": side, "write": {"total_ios": 0, "bw_bytes": 0}}]})
+            values = row.run(where, Context(None, scratch, "", "micro", True))
+        self.assertEqual(values, {"access": 100_000.0, "p50": 1.0, "p99": 2.0, "p99.9": 3.0})
+        self.assertIn("--numjobs=8", where.run.call_args.args[0])
+
+    def test_without_fio_the_disk_itself_is_not_measured(self):
+        row = self.row("random-read 1T")
+        for path, places in (("/usr/bin/fio", ["device", "swap-file", "ebb"]), (None, ["swap-file", "ebb"])):
+            with mock.patch("shutil.which", return_value=path):
+                self.assertEqual(row.places(["none", "zram-lz4", "ebb"]), places)
+
+    def test_zswap_that_holds_all_of_it_is_no_disk(self):
+        for mib, able in ((24 << 10, True), (256 << 10, False)):
+            with mock.patch("disk.machine", return_value={"memory_mib": mib}):
+                self.assertEqual(self.row("fill 1T").missing() is None, True)
+                self.assertEqual(disk.cases(quick=False)[-1].missing() is None, able)
 
 
 class ProgramTest(unittest.TestCase):
@@ -314,6 +353,13 @@ class ReportTest(unittest.TestCase):
         text = report.text(self.found(runs), {("usemem", "row"): Row(metrics=[RATE])})
         self.assertRegex(text, r"Ebb is better by +\| +engine is better by")
         self.assertIn("| 2.00 [2.00..2.00] |   4.00 [4.00..4.00] |", text)
+
+    def test_a_table_with_kernels_of_its_own_is_compared_with_them(self):
+        runs = self.runs("zram-lz4", [10]) + self.runs("ebb", [20])
+        runs += [run | {"table": "disk"} for run in self.runs("swap-file", [10]) + self.runs("device", [90]) + self.runs("ebb", [40])]
+        text = report.text(self.found(runs), {("usemem", "row"): Row(metrics=[RATE]), ("disk", "row"): DiskRow(metrics=[RATE])})
+        self.assertRegex(text, r"(?m)^\| disk +\| row \(beside kernel, swap file\) \| rate \| +4\.00 \|")
+        self.assertRegex(text, r"the disk itself \| kernel, swap file \| +Ebb \| Ebb is better by")
 
     def test_what_was_held_beside_is_printed_for_the_kernel_and_for_ebb(self):
         def beside(where, cache, kernel):
