@@ -229,7 +229,7 @@ fn empty(
                 Stuck::Unreadable(e) => SwapOffError::Unreadable(e),
             })?;
             moved_in_walk += step.moved;
-            left = left.saturating_sub(step.moved as u64 * 4096);
+            left = bytes_in(changing, leaving);
             next = step.next;
         }
         if moved_in_walk == 0 {

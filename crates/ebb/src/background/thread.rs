@@ -178,8 +178,12 @@ fn background_round(space: &Space, ctx: &ThreadCtx) {
         space.swap.compact(&inside, &space.budget, space.stats, COMPACT_STEP);
     }
     // Room on a device that is half full is worth more than copies of what is in memory.
+    let reclaim = |slot, at| clean::reclaim_cache_only(space, &inside, slot, at);
     for (_, file) in space.swap.devices.own(&inside) {
-        file.reclaim_full(RECLAIM_CLUSTERS, &|slot, at| clean::reclaim_cache_only(space, &inside, slot, at));
+        file.reclaim_full(RECLAIM_CLUSTERS, &reclaim);
+    }
+    if space.swap.devices.own(&inside).any(|(_, file)| file.is_short()) {
+        space.swap.reclaim_packed(&inside, &reclaim);
     }
     drop(inside);
     let is_wanted = || reclaim::has_urgent_work(space) || space.background.read_ahead.is_wanted();

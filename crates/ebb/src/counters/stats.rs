@@ -13,7 +13,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
 /// Written in `Shared::magic`; changes with the layout.
-pub const MAGIC: u64 = 0x4542_4230_3030_3231;
+pub const MAGIC: u64 = 0x4542_4230_3030_3232;
 
 /// Room for the name of a tree and its NUL.
 pub const NAME_BYTES: usize = 64;
@@ -158,6 +158,10 @@ counters! {
     pool_in_bytes,
     /// Bytes of these pages after compression.
     pool_out_bytes,
+    /// Bytes of the objects that were written to files.
+    file_object_bytes,
+    /// Bytes of the slots that were written for them.
+    file_bytes,
     /// Largest amount of content in the pool of any one process, before compression.
     peak_pool_content_bytes,
     /// Largest memory of the pool of any one process.

@@ -8,7 +8,7 @@
 use crate::base::uapi::{self, Errno};
 use crate::counters::stats::Shared;
 use crate::device::DEVICES_MAX;
-use crate::device::file::{BATCH, FileError, Reclaim, SpillFile, Taker};
+use crate::device::file::{FileError, Packing, Place, Reclaim, SpillFile, Taker};
 use crate::device::lives::Lives;
 use crate::protocols::gate::{Exclusive, Held};
 use core::cell::UnsafeCell;
@@ -306,18 +306,16 @@ impl Devices {
     }
 
     /// Writes a batch of objects (see [`SpillFile::write`]) to the first device that takes all of it; returns the
-    /// device's number. When no device takes the batch, the caller may try parts of it: so pages that belong together
-    /// stay together while they can.
+    /// device's number, which `placed` is told as well. When no device takes the batch, the caller may try parts of it: so
+    /// pages that belong together stay together while they can.
     pub fn write(
         &self,
         writer: Writer<'_>,
-        owners: &[Slot],
+        packing: &Packing,
         data: &mut [u8],
-        lens: &[u16],
-        out: &mut [u32],
+        mut placed: impl FnMut(usize, Slot, Place),
     ) -> Result<usize, FileError> {
-        debug_assert!(lens.len() <= BATCH);
-        let turn = self.written.fetch_add(lens.len() as u32, Ordering::Relaxed) / CLUSTER_SLOTS;
+        let turn = self.written.fetch_add(packing.nr_slots() as u32, Ordering::Relaxed) / CLUSTER_SLOTS;
         let mut order = [0; ebb_slots::DEVICES_MAX];
         let n = self.priorities.order(turn, &mut order);
         let mut error = FileError::Full;
@@ -333,7 +331,7 @@ impl Devices {
                     continue;
                 };
                 asked |= bit(i);
-                match file.write(taker, owners, data, lens, out) {
+                match file.write(taker, packing, data, |slot, place| placed(i, slot, place)) {
                     Ok(()) => return Ok(i),
                     // The content of the buffer is lost, so no other device can take it.
                     Err(FileError::Corrupt) => return Err(FileError::Corrupt),

@@ -23,10 +23,11 @@ pub fn charge_tables(budget: &Budget, charged: &AtomicU32, now: u32, bytes_per_s
         return;
     }
     let before = charged.swap(now, Ordering::Relaxed);
-    let bytes = |tables: u32| tables as usize * CLUSTER_SLOTS as usize * bytes_per_slot;
+    // Whole pages of all tables together, so that what is charged is uncharged, in whatever steps.
+    let bytes = |tables: u32| (tables as usize * CLUSTER_SLOTS as usize * bytes_per_slot).next_multiple_of(4096);
     if now > before {
-        budget.charge_meta(bytes(now - before));
+        budget.charge_meta(bytes(now) - bytes(before));
     } else if now < before {
-        budget.uncharge_meta(bytes(before - now));
+        budget.uncharge_meta(bytes(before) - bytes(now));
     }
 }

@@ -11,6 +11,7 @@ use crate::base::events::{self, Kind, Out};
 use crate::base::runs::Runs;
 use crate::base::uapi::{self};
 use crate::counters::stats;
+use crate::device::file::Place;
 use crate::groups::cost::Cost;
 use crate::memory::table::UNIT_PAGES;
 use crate::pages::claims;
@@ -58,9 +59,9 @@ fn free_clean(space: &Space, held: &Held, addr: usize, state: State) {
 
 /// Frees the cache-only `slot` by opening its resident clean page, and clean pages that follow it. False if nothing was opened.
 ///
-/// Does nothing unless the slot's content is at `at` of a file, because the file's knowledge may be old. Never waits, so it
+/// Does nothing unless the slot's content is at `at` of a file, because what is known of the file may be old. Never waits, so it
 /// may be called with slots locked and pages claimed.
-pub(crate) fn reclaim_cache_only(space: &Space, held: &Held, slot: Slot, at: u32) -> bool {
+pub(crate) fn reclaim_cache_only(space: &Space, held: &Held, slot: Slot, at: Place) -> bool {
     if !space.swap.is_in_file(slot, at) {
         return false;
     }

@@ -24,6 +24,15 @@ pub enum Inconsistency {
         /// The number of slots that the recount found.
         counted: u32,
     },
+    /// The file's count of the objects that this process has in it.
+    FileObjects {
+        /// The file's number in the list of devices.
+        file: usize,
+        /// The number of objects that the file keeps.
+        kept: u32,
+        /// The number of objects that slots of the swap space have there.
+        counted: u32,
+    },
 }
 
 impl fmt::Display for Inconsistency {
@@ -34,6 +43,9 @@ impl fmt::Display for Inconsistency {
             Self::Pool(what) => write!(f, "pool: {what}"),
             Self::File(file, what) => write!(f, "file {file}: {what}"),
             Self::FileUsed { file, kept, counted } => write!(f, "file {file} counts {kept} slots, but has {counted}"),
+            Self::FileObjects { file, kept, counted } => {
+                write!(f, "file {file} counts {kept} objects, but slots have {counted}")
+            }
         }
     }
 }

@@ -1,13 +1,13 @@
 //! Loads the content of all pages of a unit, for a folio.
 
 use crate::base::PAGE;
-use crate::device::file::BATCH;
-use crate::places::swapspace::{Source, slot_of};
+use crate::device::file::{BATCH, Place};
+use crate::places::swapspace::{PageSet, Reads, Source, slot_of};
 use crate::protocols::gate::Held;
 use crate::protocols::page::{State, Tag};
 use crate::space::Space;
 use crate::threads::ctx::ThreadCtx;
-use crate::way_in::swapin::{Buffers, load, lock_slots, run_of_a_kind};
+use crate::way_in::swapin::{lock_slots, run_of_a_kind};
 use ebb_slots::Locked;
 
 /// The outcome of loading a whole unit.
@@ -47,21 +47,25 @@ pub(crate) fn load_all(
         }
     }
     // SAFETY: the context's bounce pages belong to the calling thread.
-    let [bounce, spare] = unsafe { &mut *ctx.bounce.get() };
-    if !load_from_files(space, held, ctx, entries, pages, [&mut bounce.0, &mut spare.0]) {
-        return all;
+    let [_, spare] = unsafe { &mut *ctx.bounce.get() };
+    let is_in_file = |i: usize| place_of(space, entries, i).is_some();
+    let mut in_files = PageSet::default();
+    if (0..entries.len()).any(is_in_file) {
+        let Some(mut work) = space.places.work.try_lease(&space.budget, ctx) else { return all };
+        in_files = load_together(space, held, entries, pages, work.pages(), &mut spare.0, READS_MAX);
     }
     for (i, (entry, page)) in entries.iter().zip(pages.as_chunks_mut().0).enumerate() {
         if entry.tag() != Tag::Swapped {
             page.fill(0);
             continue;
         }
-        let slot = slot_of(*entry);
-        if space.swap.place_in_file(slot).is_some() {
-            all.source = if i == 0 { Source::File } else { all.source };
-            continue;
+        let from_file = in_files.has(i);
+        if !from_file && is_in_file(i) {
+            return all;
         }
-        match space.swap.load(held, slot, page, &mut spare.0) {
+        let came =
+            if from_file { Ok(Source::File) } else { space.swap.load(held, slot_of(*entry), page, &mut spare.0) };
+        match came {
             Ok(source) if i == 0 => all.source = source,
             Ok(_) => {}
             Err(_) => return all,
@@ -71,70 +75,66 @@ pub(crate) fn load_all(
     all
 }
 
-/// Neighbouring pages with neighbouring slots of a file that come straight to where they belong: as many as fit into a buffer.
-const STRAIGHT_MIN: usize = BATCH;
 /// Most reads of a device for a unit that comes in whole. More would keep others from closing the gate.
 pub(super) const READS_MAX: usize = 16;
 
-/// Loads those pages whose content is in files, and whose slots are locked. What lies together there comes by one read, even if there are
-/// other pages between in memory. False if any of it cannot be read, or that takes more than [`READS_MAX`] reads after all: there may be
-/// no buffer, or more has gone to files since somebody last looked.
-fn load_from_files(
+/// Where the content of page `i` of these is, if it is in a file.
+fn place_of(space: &Space, entries: &[State], i: usize) -> Option<(usize, Place)> {
+    let entry = entries.get(i).filter(|entry| entry.tag() == Tag::Swapped)?;
+    space.swap.place_in_file(slot_of(*entry))
+}
+
+/// Neighbouring pages with neighbouring slots of a file that come straight to where they belong: as many as fit into a buffer.
+const STRAIGHT_MIN: usize = BATCH;
+
+/// Loads pages that lie in a file as they do in memory, each alone in its slot, with one read for each long run of them. Returns the
+/// pages that are loaded, and the number of reads.
+fn load_straight(
     space: &Space,
     held: &Held,
-    ctx: &ThreadCtx,
     entries: &[State],
     pages: &mut [u8],
-    [bounce, spare]: [&mut [u8; PAGE]; 2],
-) -> bool {
-    let place = |i: usize| {
-        let entry = entries.get(i).filter(|entry| entry.tag() == Tag::Swapped);
-        entry.and_then(|entry| space.swap.place_in_file(slot_of(*entry)))
-    };
-    let (mut work, mut at, mut reads) = (None, 0, 0);
-    while at < entries.len() {
-        let Some((file, slot)) = place(at) else {
+    spare: &mut [u8; PAGE],
+) -> (PageSet, usize) {
+    let (mut loaded, mut nr_reads, mut at) = (PageSet::default(), 0, 0);
+    while at + STRAIGHT_MIN <= entries.len() {
+        let swapped = entries[at..].iter().map_while(|entry| (entry.tag() == Tag::Swapped).then(|| slot_of(*entry)));
+        let Some(run) = space.swap.run_in_file(swapped).filter(|run| run.n >= STRAIGHT_MIN) else {
             at += 1;
             continue;
         };
-        let is_next = |n: usize, i: usize| place(i) == Some((file, slot + n as u32));
-        let straight = 1 + (1..entries.len() - at).take_while(|n| is_next(*n, at + n)).count();
-        reads += 1;
-        if reads > READS_MAX {
-            return false;
-        }
-        if straight < STRAIGHT_MIN && work.is_none() {
-            work = space.places.work.try_lease(&space.budget, ctx);
-        }
-        let (mut to, mut n) = ([0; BATCH], 0);
-        let wide = match &mut work {
-            Some(work) if straight < STRAIGHT_MIN => {
-                let most = work.batch();
-                // As far as the next page that a file has elsewhere.
-                while at < entries.len() && n < most && (place(at).is_none() || is_next(n, at)) {
-                    if place(at).is_some() {
-                        (to[n], n) = (at as u16, n + 1);
-                    }
-                    at += 1;
-                }
-                work.pages()
-            }
-            _ => &mut [],
-        };
-        let is_loaded = if n > 0 {
-            let is_loaded = space.swap.load_scattered(held, (file, slot), &to[..n], wide, pages, spare);
-            space.stats.runs.note_in(if is_loaded { n } else { 0 });
-            is_loaded
-        } else {
-            let entries = &entries[at..at + straight];
-            let wide = Some(&mut pages[at * PAGE..(at + straight) * PAGE]);
-            at += straight;
-            let mut buffers = Buffers { wide, bounce, spare };
-            load(space, held, entries, None, &mut buffers).n == straight
-        };
-        if !is_loaded {
-            return false;
+        let (came, _) = space.swap.load_run(held, run, &mut pages[at * PAGE..(at + run.n) * PAGE], spare);
+        space.stats.runs.note_in(came);
+        (at..at + came).for_each(|i| loaded.insert(i));
+        (at, nr_reads) = (at + run.n, nr_reads + 1);
+    }
+    (loaded, nr_reads)
+}
+
+/// Loads those pages whose content is in files, and whose slots are locked, with at most `reads_max` reads. What lies together in a file
+/// comes by one read, wherever it belongs in memory. `room` is for the slots that are read. Returns the pages that are loaded; the others
+/// may come one by one, which also says which cannot be read, and why.
+pub(super) fn load_together(
+    space: &Space,
+    held: &Held,
+    entries: &[State],
+    pages: &mut [u8],
+    room: &mut [u8],
+    spare: &mut [u8; PAGE],
+    reads_max: usize,
+) -> PageSet {
+    let (mut loaded, mut nr_reads) = load_straight(space, held, entries, pages, spare);
+    let mut reads = Reads::new(entries.len(), |i| place_of(space, entries, i));
+    reads.leave_out(&loaded);
+    let most = (room.len() / PAGE).min(BATCH);
+    while nr_reads < reads_max && most > 0 {
+        nr_reads += 1;
+        let Some((span, found)) = reads.next(most) else { break };
+        let slots = found.iter().map(|i| (i, slot_of(entries[i])));
+        if space.swap.load_span(held, &span, slots, room, pages) {
+            space.stats.runs.note_in(span.nr_slots());
+            found.iter().for_each(|i| loaded.insert(i));
         }
     }
-    true
+    loaded
 }

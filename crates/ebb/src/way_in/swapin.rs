@@ -14,11 +14,12 @@ use crate::memory::table::{UNIT_BYTES, UNIT_PAGES};
 use crate::pages::claims;
 use crate::pages::{account, drivers, sharing, stock};
 use crate::places::frames::{Frames, Placed, RUN_MAX, RUN_MIN};
-use crate::places::swapspace::{LoadError, NOT_LOCKED, Source, folio_at, slot_of};
+use crate::places::swapspace::{LoadError, NOT_LOCKED, PageSet, Source, folio_at, slot_of};
 use crate::protocols::gate::Held;
 use crate::protocols::page::{PageWord, State, Tag};
 use crate::space::Space;
 use crate::threads::ctx::{ThreadCtx, WINDOW_MAX};
+use crate::way_in::load::load_together;
 use core::ops::Range;
 use core::sync::atomic::Ordering::Relaxed;
 use ebb_slots::Locked;
@@ -255,6 +256,8 @@ pub(super) struct Buffers<'a> {
     pub bounce: &'a mut [u8; PAGE],
     /// For the compressed bytes that a file holds.
     pub spare: &'a mut [u8; PAGE],
+    /// Room for slots of a file that have the content of several pages; none if there is none.
+    pub room: Option<&'a mut [u8]>,
 }
 
 impl Buffers<'_> {
@@ -303,15 +306,20 @@ fn swap_in<const N: usize>(
     // More than one page needs a wide buffer. Without one, a single page comes in.
     let is_wide = end > addr + PAGE;
     let mut run = if by_move { space.places.runs.try_lease((end - addr) / PAGE, &space.budget) } else { None };
-    let mut work = if is_wide && !by_move { space.places.work.try_lease(&space.budget, ctx) } else { None };
+    let is_in_file = || space.swap.place_in_file(slot_of(state)).is_some();
+    let mut work =
+        if is_wide && (!by_move || is_in_file()) { space.places.work.try_lease(&space.budget, ctx) } else { None };
     let frames = if run.is_some() { stock::take_frames(space, (end - addr) / PAGE) } else { None };
     if by_move && frames.is_none() {
         return In::NotByMove;
     }
-    let wide = match (&mut run, &mut work) {
-        (Some(run), _) => Some(&mut run.pages[..]),
-        (None, Some(work)) => Some(work.pages()),
-        (None, None) => None,
+    let (wide, room) = match (&mut run, &mut work) {
+        (Some(run), work) => (Some(&mut run.pages[..]), work.as_mut().map(|work| work.pages())),
+        (None, Some(work)) => {
+            let (wide, room) = work.pages().split_at_mut(N.min((end - addr) / PAGE) * PAGE);
+            (Some(wide), Some(room))
+        }
+        (None, None) => (None, None),
     };
     let most = frames.map_or(wide.as_ref().map_or(1, |_| N), |frames| frames.n.min(N));
     let end = end.min(addr + most * PAGE);
@@ -329,7 +337,7 @@ fn swap_in<const N: usize>(
     let entries = &entries[..n];
     // SAFETY: the context's bounce pages belong to the calling thread.
     let [bounce, spare] = unsafe { &mut *ctx.bounce.get() };
-    let mut buffers = Buffers { wide, bounce: &mut bounce.0, spare: &mut spare.0 };
+    let mut buffers = Buffers { wide, bounce: &mut bounce.0, spare: &mut spare.0, room };
     let mut were = [NOT_LOCKED; N];
     let (locked, failure) = lock_slots(space, addr, entries, &mut were, true);
     let loaded = load(space, held, &entries[..locked], failure, &mut buffers);
@@ -392,8 +400,21 @@ pub(super) fn load(
     buffers: &mut Buffers<'_>,
 ) -> Loaded {
     let mut loaded = Loaded { n: 0, source: Source::Same, from_file: true, failure };
+    let run_from = |i: usize| space.swap.run_in_file(entries[i..].iter().map(|entry| slot_of(*entry)));
+    let mut together = PageSet::default();
+    if let (Some(room), Some(wide)) = (&mut buffers.room, &mut buffers.wide)
+        && entries.len() > 1
+        && run_from(0).is_none_or(|run| run.n < entries.len())
+    {
+        together = load_together(space, held, entries, wide, room, buffers.spare, entries.len());
+    }
     while loaded.n < entries.len() {
-        let run = space.swap.run_in_file(entries[loaded.n..].iter().map(|entry| slot_of(*entry)));
+        if together.has(loaded.n) {
+            loaded.source = if loaded.n == 0 { Source::File } else { loaded.source };
+            loaded.n += 1;
+            continue;
+        }
+        let run = run_from(loaded.n);
         if let (Some(run), Some(wide)) = (run, &mut buffers.wide) {
             let part = &mut wide[loaded.n * PAGE..(loaded.n + run.n) * PAGE];
             let (came, e) = space.swap.load_run(held, run, part, buffers.spare);
@@ -408,6 +429,7 @@ pub(super) fn load(
                 continue;
             }
         }
+        // One by one, which also says which page cannot be read, and why.
         let slot = slot_of(entries[loaded.n]);
         let (out, scratch) = buffers.page(loaded.n);
         let Ok(out) = out.try_into() else { break };

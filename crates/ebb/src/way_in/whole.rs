@@ -7,6 +7,7 @@ use crate::base::events::{self, Kind};
 use crate::base::uapi::uffd::UffdError;
 use crate::counters::stats;
 use crate::counters::stats::Thp;
+use crate::device::file::BATCH;
 use crate::groups::cost::Cost;
 use crate::groups::table::Index;
 use crate::memory::region::Region;
@@ -14,7 +15,7 @@ use crate::memory::table::{UNIT_BYTES, UNIT_PAGES, Unit};
 use crate::pages::clean_folio::{self, Fingerprint};
 use crate::pages::folio::{self, Memory};
 use crate::pages::{account, kept};
-use crate::places::swapspace::{NOT_LOCKED, slot_of};
+use crate::places::swapspace::{NOT_LOCKED, Reads, slot_of};
 use crate::protocols::gate::Held;
 use crate::protocols::page::{State, Tag};
 use crate::space::Space;
@@ -263,10 +264,16 @@ fn can_come_whole(touch: Touch<'_>) -> bool {
 
 /// Whether all content of the unit is in swap, and takes few reads of a device to bring in: many would keep others from closing the gate.
 fn is_together(space: &Space, start: usize) -> bool {
-    let swapped = |state: &State| state.tag() == Tag::Swapped;
     // A page that another thread has in hand may be swapped, too.
-    folio::states(space, start).all(|state| matches!(state.tag(), Tag::Swapped | Tag::None | Tag::Busy))
-        && space.swap.nr_reads(folio::states(space, start).filter(swapped).map(slot_of)) <= READS_MAX
+    let is_out = |state: State| matches!(state.tag(), Tag::Swapped | Tag::None | Tag::Busy);
+    if !folio::states(space, start).all(is_out) {
+        return false;
+    }
+    let state = |i: usize| space.table.word(start + i * PAGE).map(|word| word.load());
+    let swapped = |i: usize| state(i).filter(|state| state.tag() == Tag::Swapped).map(slot_of);
+    let mut reads = Reads::new(UNIT_PAGES, |i| swapped(i).and_then(|slot| space.swap.place_in_file(slot)));
+    let _ = (0..READS_MAX).map_while(|_| reads.next(BATCH)).count();
+    reads.is_done()
 }
 
 /// Loads all pages of a unit into one folio.

@@ -282,7 +282,7 @@ impl SpillFile {
     }
 
     /// Gives up a slot, because this process needs it no more.
-    pub fn free(&self, slot: u32) {
+    pub(super) fn free_slot(&self, slot: u32) {
         if self.rest_until_ns.load(Ordering::Relaxed) != 0 {
             self.rest_until_ns.store(0, Ordering::Relaxed);
         }

@@ -3,14 +3,19 @@
 //!
 //! Owns a file of 4 KiB slots, their allocator, and for each slot a seal: what is needed to decrypt and authenticate
 //! its content again (nonce, length, and the tag of AES-128-GCM, which is also the checksum). The nonce is a counter
-//! that never repeats for a key. A slot holds up to 4096 bytes, padded with zeros.
+//! that never repeats for a key. A slot has one object of up to 4096 bytes, padded with zeros, or several small ones;
+//! see `packing`. Such a slot is in use for as long as any of them is.
 //!
 //! After a fork the child reads its parent's file and writes to a file of its own; see `family`.
 
 mod family;
+pub(crate) mod packing;
+mod place;
 mod runs;
 mod transfer;
 
+pub use packing::{OBJECTS, Packing};
+pub use place::Place;
 pub use runs::Taker;
 
 use crate::protocols::gate::Exclusive;
@@ -19,6 +24,7 @@ use family::Family;
 use crate::base::uapi::fd::{Identity, identity_of};
 use crate::base::uapi::{self, Errno};
 use crate::budget::Budget;
+use crate::counters::stats;
 use crate::device::lives::Lives;
 use crate::device::slots::{charge_tables, new_slots};
 use crate::device::{NAME_BYTES_MAX, SwapSpec};
@@ -26,7 +32,8 @@ use aes_gcm::aead::{AeadInOut, KeyInit};
 use aes_gcm::{Aes128Gcm, Nonce, Tag};
 use core::cell::UnsafeCell;
 use core::ffi::CStr;
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
+use core::ops::Range;
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use ebb_slots::{Folio, Locked, Options, Order, Placement, Shadow, Slot, SwapDevice, TableEntry, metadata_bytes};
 
 /// Bytes of a slot.
@@ -74,9 +81,15 @@ impl core::fmt::Display for FileError {
 
 impl core::error::Error for FileError {}
 
-/// Frees a slot of the swap space (first argument) whose page is clean in memory, so that the slot of its content in
-/// the file (second argument) is free too. Never waits. True when that is done.
-pub type Reclaim<'a> = &'a dyn Fn(Slot, u32) -> bool;
+/// The shadow of a slot with several objects, which has no one owner.
+const NO_OWNER: Shadow = Shadow(u32::MAX);
+
+/// Frees a slot of the swap space (first argument) whose page is clean in memory, so that its object in the file (second
+/// argument) is free too. Never waits. True when that is done.
+pub type Reclaim<'a> = &'a dyn Fn(Slot, Place) -> bool;
+
+/// Mappings of a file's metadata: slots, seals, counts of objects, and two of the family.
+const MAPS: usize = 5;
 
 /// What it takes to decrypt and authenticate a slot's content.
 #[derive(Clone, Copy, Default)]
@@ -110,9 +123,11 @@ pub struct SpillFile {
     dir: [u8; NAME_BYTES_MAX],
     fd: AtomicI32,
     slots: SwapDevice,
-    /// The mappings of slots, seals and family: address and length in bytes.
-    maps: [(usize, usize); 4],
+    /// The mappings of the metadata: address and length in bytes.
+    maps: [(usize, usize); MAPS],
     seals: *mut Seal,
+    /// For each slot with several objects, how many of them this process needs; 0 for other slots.
+    counts: *const AtomicU8,
     family: Family,
     /// Slots at or above this were never used.
     high_water: AtomicU32,
@@ -132,8 +147,9 @@ pub struct SpillFile {
     owner: bool,
     /// Set once the first write showed whether the file system keeps writes out of the page cache.
     is_proved: AtomicBool,
-    /// Slots that this process has content in.
+    /// Slots that this process has content in, and the objects in them.
     used: AtomicU32,
+    objects: AtomicU32,
     /// A run found no room.
     lacks_runs: AtomicBool,
 }
@@ -178,7 +194,7 @@ impl SpillFile {
 
     /// Makes a spill file of the open file `fd`, and closes `fd` on failure.
     fn new(spec: &SwapSpec<'_>, shards: usize, fd: i32, lives: &'static Lives, is_direct: bool) -> Result<Self, Errno> {
-        let mut undo = Undo { fd, maps: [(0, 0); 4] };
+        let mut undo = Undo { fd, maps: [(0, 0); MAPS] };
         // A process cannot swap more than its address space holds, and the tables need some of that space.
         let bytes = spec.bytes.min(uapi::address_space_limit());
         let mut dir = [0; NAME_BYTES_MAX];
@@ -201,7 +217,8 @@ impl SpillFile {
             Ok::<_, Errno>(at)
         };
         let seals: *mut Seal = map(1, nr_slots as usize * size_of::<Seal>(), uapi::reserve)?.cast();
-        let mut number = 2..4;
+        let counts: *const AtomicU8 = map(2, nr_slots as usize, uapi::reserve)?.cast();
+        let mut number = 3..MAPS;
         let family =
             Family::new(nr_slots, lives, |len, reserve| map(number.next().ok_or(Errno::NOMEM)?, len, reserve))?;
         let maps = undo.keep();
@@ -211,6 +228,7 @@ impl SpillFile {
             slots,
             maps,
             seals,
+            counts,
             family,
             high_water: AtomicU32::new(0),
             cipher: UnsafeCell::new(Aes128Gcm::new(&key.into())),
@@ -224,6 +242,7 @@ impl SpillFile {
             owner: true,
             is_proved: AtomicBool::new(false),
             used: AtomicU32::new(0),
+            objects: AtomicU32::new(0),
             lacks_runs: AtomicBool::new(false),
         };
         this.begin_transfers(is_direct);
@@ -281,11 +300,12 @@ impl SpillFile {
     pub fn metadata_bytes(bytes: u64) -> usize {
         let nr_slots = nr_slots(bytes);
         let tables = metadata_bytes(nr_slots, 1).next_multiple_of(4096);
-        tables + nr_slots as usize * size_of::<Seal>() + Family::metadata_bytes(nr_slots) + 4 * 4096
+        let of_slots = nr_slots as usize * (size_of::<Seal>() + size_of::<AtomicU8>());
+        tables + of_slots + Family::metadata_bytes(nr_slots) + MAPS * 4096
     }
 
     /// Bytes of metadata for one used slot.
-    pub const META_PER_SLOT: usize = core::mem::size_of::<Seal>() + 8;
+    pub const META_PER_SLOT: usize = size_of::<Seal>() + size_of::<AtomicU8>() + 8;
 
     /// Brings the charge for the slots' metadata in line with how much of it there is.
     pub fn charge_tables(&self, budget: &Budget) {
@@ -350,30 +370,77 @@ impl SpillFile {
         unsafe { &*self.cipher.get() }
     }
 
-    /// Writes `lens.len()` objects. Object `i` is the first `lens[i]` bytes of the `i`-th 4 KiB of `data`, which is
-    /// encrypted in place. `out` gets their slots. Each slot's shadow is the one of `owners` whose content it has, a
-    /// slot of the swap space. All or nothing.
+    /// Writes the objects of a batch, whose content is in `data`, which is encrypted in place. `placed` is told each
+    /// object's owner, a slot of the swap space, and its place. All or nothing; and then, unless the error is
+    /// [`FileError::Corrupt`], `data` has the objects as before.
     pub fn write(
         &self,
         taker: Taker<'_>,
-        owners: &[Slot],
+        packing: &Packing,
         data: &mut [u8],
-        lens: &[u16],
-        out: &mut [u32],
+        mut placed: impl FnMut(Slot, Place),
     ) -> Result<(), FileError> {
-        let n = lens.len();
-        assert!(self.owner && n <= BATCH && owners.len() == n && out.len() == n && data.len() == n * SLOT_BYTES);
-        let mut result = self.write_once(taker, owners, data, lens, out);
+        let n = packing.nr_slots();
+        assert!(self.owner && n <= BATCH);
+        let data = &mut data[..n * SLOT_BYTES];
+        packing.finish(data);
+        let mut slots = [Slot(0); BATCH];
+        let slots = &mut slots[..n];
+        let mut result = self.write_once(taker, packing, data, slots);
         if let Err(FileError::Io(Errno::NOSPC | Errno::FBIG | Errno::DQUOT)) = result {
             // Slots that were written before have their space and can be written again. The file tries to grow again
             // after a while.
             self.grow_after_ns.store(uapi::now_ns() + GROW_PAUSE_NS, Ordering::Relaxed);
-            result = self.write_once(taker, owners, data, lens, out);
+            result = self.write_once(taker, packing, data, slots);
         }
         if result.is_err() {
             self.rest_until_ns.store(uapi::now_ns() + REST_NS, Ordering::Relaxed);
+            return result;
         }
-        result
+        self.used.fetch_add(n as u32, Ordering::Relaxed);
+        self.objects.fetch_add(packing.nr_objects() as u32, Ordering::Relaxed);
+        stats::add(&taker.stats.file_object_bytes, packing.bytes());
+        stats::add(&taker.stats.file_bytes, data.len() as u64);
+        // The slots leave their cache below; the objects' owners are locked by the caller, so nobody looks for them yet.
+        let mut owners = [NO_OWNER; BATCH];
+        for (owner, place) in packing.places(slots) {
+            if !place.is_packed()
+                && let Some(i) = slots.iter().position(|slot| slot.0 == place.slot)
+            {
+                owners[i] = Shadow(owner.0);
+            }
+            placed(owner, place);
+        }
+        for (i, (slot, owner)) in slots.iter().zip(owners).enumerate() {
+            if owner == NO_OWNER {
+                self.count(slot.0).store(packing.objects_in(i), Ordering::Relaxed);
+            }
+            // One reference, that of this process. The objects of a slot with several share it.
+            let _ = self.slots.dup(*slot);
+            self.slots.cache_del(*slot, owner);
+        }
+        Ok(())
+    }
+
+    /// How many of the objects in a slot with several this process needs.
+    fn count(&self, slot: u32) -> &AtomicU8 {
+        assert!(slot < self.nr_slots);
+        // SAFETY: checked index; mapped for as long as the file.
+        unsafe { &*self.counts.add(slot as usize) }
+    }
+
+    /// Objects that this process has in the file.
+    pub fn nr_objects(&self) -> u32 {
+        self.objects.load(Ordering::Relaxed)
+    }
+
+    /// Gives up an object, because this process needs it no more.
+    pub fn free(&self, place: Place) {
+        self.objects.fetch_sub(1, Ordering::Relaxed);
+        // Whoever takes the last object out of the slot gives it up. What others have read of it, they have read before.
+        if !place.is_packed() || self.count(place.slot).fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.free_slot(place.slot);
+        }
     }
 
     /// Allocates `slots`, all of them or none. While the file must not grow, only slots that need no more space.
@@ -418,68 +485,57 @@ impl SpillFile {
         n + self.slots.alloc_wanted(NO_FOLIO, &mut slots[n..], |slot| slot.0 < end)
     }
 
-    /// Tries to write once. If that fails with another error than [`FileError::Corrupt`], `data` holds the objects as
-    /// before.
+    /// Tries to write the slots of a batch once. If that fails with another error than [`FileError::Corrupt`], `data` holds
+    /// their content as before.
     fn write_once(
         &self,
         taker: Taker<'_>,
-        owners: &[Slot],
+        packing: &Packing,
         data: &mut [u8],
-        lens: &[u16],
-        out: &mut [u32],
+        slots: &mut [Slot],
     ) -> Result<(), FileError> {
-        let n = lens.len();
-        let mut slots = [Slot(0); BATCH];
-        if !self.take_slots(taker, &mut slots[..n]) {
+        let n = slots.len();
+        if !self.take_slots(taker, slots) {
             return Err(FileError::Full);
         }
         let mut had_space = [false; BATCH];
-        for i in 0..n {
-            had_space[i] = self.has_space(slots[i]);
-            let slot = slots[i].0;
-            let len = lens[i] as usize;
-            let part = &mut data[i * SLOT_BYTES..(i + 1) * SLOT_BYTES];
-            part[len..].fill(0);
+        for (i, Slot(slot)) in slots.iter().copied().enumerate() {
+            had_space[i] = self.has_space(Slot(slot));
+            let len = packing.bytes_in(i);
+            let part = &mut data[i * SLOT_BYTES..][..len];
             let nonce = self.nonce.fetch_add(1, Ordering::Relaxed);
             let tag = self
                 .cipher()
-                .encrypt_inout_detached(&nonce_of(nonce), &slot.to_le_bytes(), (&mut part[..len]).into())
+                .encrypt_inout_detached(&nonce_of(nonce), &slot.to_le_bytes(), part.into())
                 .map_err(|_| FileError::Corrupt)?;
             let seal = Seal::new(nonce, len, tag.into());
             // SAFETY: the slot was just allocated for this thread, and the allocation checked the index.
             unsafe { self.seals.add(slot as usize).write(seal) };
             self.hold(slot);
             self.high_water.fetch_max(slot + 1, Ordering::Relaxed);
-            out[i] = slot;
         }
         let mut first = 0;
         while first < n {
             let mut end = first + 1;
-            while end < n && out[end] == out[end - 1] + 1 {
+            while end < n && slots[end].0 == slots[end - 1].0 + 1 {
                 end += 1;
             }
-            if let Err(e) = self.transfer_out(out[first], &data[first * SLOT_BYTES..end * SLOT_BYTES]) {
+            if let Err(e) = self.transfer_out(slots[first].0, &data[first * SLOT_BYTES..end * SLOT_BYTES]) {
                 match e {
-                    Errno::FBIG => _ = self.too_long_from.fetch_min(out[first], Ordering::Relaxed),
+                    Errno::FBIG => _ = self.too_long_from.fetch_min(slots[first].0, Ordering::Relaxed),
                     _ => self.too_long_from.store(u32::MAX, Ordering::Relaxed),
                 }
-                out[..n].iter().for_each(|slot| self.unhold(*slot));
+                slots.iter().for_each(|slot| self.unhold(slot.0));
                 // Before the slots are given back, because their seals are needed.
-                let restored = self.restore(data, &slots[..n]);
+                let restored = self.restore(data, slots);
                 for (slot, _) in slots[first..n].iter().zip(&had_space[first..n]).filter(|(_, had_space)| !**had_space)
                 {
                     self.forget_seal(*slot);
                 }
-                self.unalloc(&slots[..n]);
+                self.unalloc(slots);
                 return Err(restored.err().unwrap_or(FileError::Io(e)));
             }
             first = end;
-        }
-        self.used.fetch_add(n as u32, Ordering::Relaxed);
-        for (slot, owner) in slots[..n].iter().zip(owners) {
-            // The slot leaves its cache with one reference: the location word that the caller writes.
-            let _ = self.slots.dup(*slot);
-            self.slots.cache_del(*slot, Shadow(owner.0));
         }
         Ok(())
     }
@@ -511,11 +567,21 @@ impl SpillFile {
         unsafe { self.seals.add(slot.0 as usize).write(Seal::default()) };
     }
 
-    /// Reads the object of `slot` into `out`, which is page-aligned, then decrypts and authenticates it; returns its
-    /// length.
-    pub fn read(&self, slot: u32, out: &mut [u8; SLOT_BYTES]) -> Result<usize, FileError> {
-        self.read_run(slot, out)?;
-        self.open(slot, out)
+    /// Reads an object to the start of `out`, which is page-aligned, decrypted and authenticated; returns its length.
+    pub fn read(&self, place: Place, out: &mut [u8; SLOT_BYTES]) -> Result<usize, FileError> {
+        self.read_run(place.slot, out)?;
+        let range = self.object(place, self.open(place.slot, out)?, out)?;
+        let len = range.len();
+        out.copy_within(range, 0);
+        Ok(len)
+    }
+
+    /// Where in the content of its slot, of which [`Self::open`] said that `len` bytes are used, an object is.
+    pub fn object(&self, place: Place, len: usize, content: &[u8; SLOT_BYTES]) -> Result<Range<usize>, FileError> {
+        match place.number() {
+            None => Ok(0..len),
+            Some(number) => packing::object(content, number).map(|(_, range)| range).ok_or(FileError::Corrupt),
+        }
     }
 
     /// Reads neighbouring slots, from slot `first` on, into `out`, which is page-aligned. [`Self::open`] then makes
@@ -525,7 +591,7 @@ impl SpillFile {
         self.transfer_in(first, out).map_err(FileError::Io)
     }
 
-    /// Decrypts and authenticates in place what was read of `slot`; returns the object's length.
+    /// Decrypts and authenticates in place what was read of `slot`; returns how many bytes of it have content.
     pub fn open(&self, slot: u32, out: &mut [u8; SLOT_BYTES]) -> Result<usize, FileError> {
         assert!(slot < self.nr_slots);
         // SAFETY: checked index. The caller has the content locked, which keeps the slot from being written.
@@ -548,27 +614,32 @@ impl SpillFile {
         if self.is_held_by_others(slot.0) {
             return false;
         }
-        if !reclaim(Slot(folio.get() as u32), slot.0) {
+        if !reclaim(Slot(folio.get() as u32), Place::alone(slot.0)) {
             return false;
         }
         self.collect_slot(slot.0);
         matches!(self.slots.get(slot), TableEntry::Free)
     }
 
-    /// Frees slots of full clusters whose content is in memory too, if more than half of the file is used; returns how
-    /// many.
+    /// True when copies of what is in memory are not worth their room: more than half of the file is used.
+    pub fn is_short(&self) -> bool {
+        self.owner && self.slots.is_half_full()
+    }
+
+    /// Frees slots of full clusters whose content is in memory too, if room is short; returns how many.
     pub fn reclaim_full(&self, clusters_max: u32, reclaim: Reclaim<'_>) -> u32 {
-        if !self.owner || !self.slots.is_half_full() {
+        if !self.is_short() {
             return 0;
         }
         self.slots.reclaim_full(clusters_max, |slot, folio| self.reclaim(slot, folio, reclaim))
     }
 
-    /// Notes whether memory also has the content of `slot`, which is the content of slot `owner` of the swap space. The
-    /// caller has `owner` locked. A file that this process only reads frees nothing, so it is told nothing.
-    pub fn mark(&self, slot: u32, owner: Slot, is_resident: bool) {
-        let slot = Slot(slot);
-        if !self.owner {
+    /// Notes whether memory also has the object at `place`, which is the content of slot `owner` of the swap space. The
+    /// caller has `owner` locked. A file that this process only reads frees nothing, so it is told nothing. Of a slot with
+    /// several objects nothing is noted: its entry has room for one owner.
+    pub fn mark(&self, place: Place, owner: Slot, is_resident: bool) {
+        let slot = Slot(place.slot);
+        if !self.owner || place.is_packed() {
             return;
         }
         // A slot that is marked so already is no failure.
@@ -609,12 +680,12 @@ impl SpillFile {
 /// What a file that is being made has so far. It is given back if the file is not made.
 struct Undo {
     fd: i32,
-    maps: [(usize, usize); 4],
+    maps: [(usize, usize); MAPS],
 }
 
 impl Undo {
     /// The file is made: undoes nothing, and returns what is mapped for the file.
-    fn keep(&mut self) -> [(usize, usize); 4] {
+    fn keep(&mut self) -> [(usize, usize); MAPS] {
         self.fd = -1;
         core::mem::take(&mut self.maps)
     }
@@ -630,7 +701,7 @@ impl Drop for Undo {
 }
 
 /// Unmaps a file's mappings; those of 0 bytes do not exist.
-fn unmap(maps: [(usize, usize); 4]) {
+fn unmap(maps: [(usize, usize); MAPS]) {
     // The last one first, because address space is taken in order.
     for (at, len) in maps.into_iter().rev().filter(|(_, len)| *len > 0) {
         // SAFETY: mapped for a file that was not made, or is gone.

@@ -9,7 +9,7 @@
 //! The sizes are the kernel's (`hugepages-*kB/stats/swpout` and `swpout_fallback`); cleaning is that of log-structured
 //! file systems (Rosenblum and Ousterhout, 1991).
 
-use super::{BATCH, NO_FOLIO, Reclaim, SPACE_KEPT, SpillFile};
+use super::{BATCH, NO_FOLIO, NO_OWNER, Reclaim, SPACE_KEPT, SpillFile};
 use crate::counters::runs::SIZES_OUT;
 use crate::counters::stats::{self, Shared};
 use core::ops::Range;
@@ -128,10 +128,17 @@ impl SpillFile {
     /// family needs the slot.
     pub fn owner_of(&self, slot: u32) -> Option<Slot> {
         let owner = match self.slots.get(Slot(slot)) {
-            TableEntry::Stored(stored) => Slot(stored.shadow.0),
+            TableEntry::Stored(stored) if stored.shadow != NO_OWNER => Slot(stored.shadow.0),
             TableEntry::Cached { folio, locked: false, .. } => Slot(folio.get() as u32),
             _ => return None,
         };
         (!self.is_held_by_others(slot)).then_some(owner)
+    }
+
+    /// Whether a slot has several objects and is in use, and no other process of the family needs it. The caller is cleaning
+    /// its cluster, so that nothing is written to it.
+    pub fn is_packed(&self, slot: u32) -> bool {
+        let is_packed = matches!(self.slots.get(Slot(slot)), TableEntry::Stored(stored) if stored.shadow == NO_OWNER);
+        is_packed && !self.is_held_by_others(slot)
     }
 }

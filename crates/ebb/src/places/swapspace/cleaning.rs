@@ -4,11 +4,11 @@
 //! As in an evacuation, each slot of the swap space is locked while its content moves, as a swap-in would lock it. A file knows the slot
 //! whose content it has from its own table, and that is a hint: the location word decides.
 
-use super::location::{file_of, location_in_file};
+use super::location::location_in_file;
 use super::{MOVING, NOT_LOCKED, SwapSpace};
 use crate::budget::Budget;
 use crate::counters::stats;
-use crate::device::file::{BATCH, SLOT_BYTES, SpillFile, Taker};
+use crate::device::file::{BATCH, Packing, Place, SLOT_BYTES, SpillFile, Taker, packing};
 use crate::device::list::Writer;
 use crate::protocols::gate::Held;
 use core::ops::Range;
@@ -18,11 +18,14 @@ use ebb_slots::{Locked, Shard, Slot};
 /// Most reads of one step: with the locks on slots that it holds meanwhile, it must not take long.
 const READS_MAX: usize = 8;
 
+/// Of slots with several objects, which are read one by one, a step reads more: each has enough for that.
+const PACKED_READS_MAX: usize = 24;
+
 /// Content on its way out of a cluster: the slots of the swap space, which are locked, and where each was in the file.
 struct Gathered {
     slots: [Slot; BATCH],
     were: [Locked; BATCH],
-    at: [u32; BATCH],
+    at: [Place; BATCH],
     lens: [u16; BATCH],
     n: usize,
 }
@@ -45,29 +48,39 @@ impl SwapSpace {
         data: &mut [u8],
     ) -> usize {
         let most = (data.len() / SLOT_BYTES).min(BATCH);
-        let (slot, at) = ([Slot(0); BATCH], [0; BATCH]);
+        let (slot, at) = ([Slot(0); BATCH], [Place::default(); BATCH]);
         let mut all = Gathered { slots: slot, were: [NOT_LOCKED; BATCH], at, lens: [0; BATCH], n: 0 };
-        let (mut next, mut reads) = (slots.start, 0);
-        while next < slots.end && all.n < most && reads < READS_MAX {
+        let (mut next, mut reads, mut is_full) = (slots.start, 0, false);
+        while next < slots.end && all.n < most && reads < READS_MAX && !is_full {
             let span = next..slots.end.min(next + (most - all.n) as u32);
             next = span.end;
             let first = all.n;
-            self.lock_owners(writer.held, (index, file), span, &mut all);
-            if all.n == first {
-                continue;
+            self.lock_owners(writer.held, (index, file), span.clone(), &mut all);
+            if all.n > first {
+                reads += 1;
+                if !self.read_gathered(writer, file, &mut all, first, data) {
+                    break;
+                }
             }
-            reads += 1;
-            if !self.read_gathered(writer, file, &mut all, first, data) {
-                break;
+            // What is packed has no owner in the file's table: its directory must be read.
+            for at in span.filter(|at| file.is_packed(*at)) {
+                let data = &mut data[..most * SLOT_BYTES];
+                is_full |=
+                    reads >= PACKED_READS_MAX || !self.gather_packed(writer.held, (index, file), at, &mut all, data);
+                if is_full {
+                    break;
+                }
+                reads += 1;
             }
         }
         let n = all.n;
-        let (slots, mut to) = (&all.slots[..n], [0; BATCH]);
+        let slots = &all.slots[..n];
         let taker = Taker { shard: Shard(writer.shard), reclaim: writer.reclaim, stats: writer.stats };
-        let is_written =
-            n > 0 && file.write(taker, slots, &mut data[..n * SLOT_BYTES], &all.lens[..n], &mut to[..n]).is_ok();
+        let packing = Packing::pack(slots, &all.lens[..n], data);
+        let placed = |slot, place| self.set_in_file(index, slot, place);
+        let is_written = n > 0 && file.write(taker, &packing, data, placed).is_ok();
         if is_written {
-            self.settle_in_file(writer.held, budget, index, slots, &to[..n]);
+            self.charge_file(writer.held, budget, index);
             all.at[..n].iter().for_each(|at| file.free(*at));
             stats::add(&writer.stats.cleaned_pages, n as u64);
         }
@@ -82,16 +95,59 @@ impl SwapSpace {
     fn lock_owners(&self, held: &Held, (index, file): (usize, &SpillFile), span: Range<u32>, all: &mut Gathered) {
         for at in span {
             let Some(slot) = file.owner_of(at) else { continue };
-            let is_there = || self.location(slot).load(Ordering::Acquire) == location_in_file(index, at);
-            let Some(was) = is_there().then(|| self.slots.lock(slot, MOVING).ok()).flatten() else { continue };
-            // Only the thread that has the slot locked changes its location. It may be in another file by now, at the same place.
-            if !is_there() {
-                self.unclaim(held, slot, was);
-                continue;
-            }
-            (all.slots[all.n], all.were[all.n], all.at[all.n]) = (slot, was, at);
+            let place = Place::alone(at);
+            let Some(was) = self.lock_owner(held, index, place, slot) else { continue };
+            (all.slots[all.n], all.were[all.n], all.at[all.n]) = (slot, was, place);
             all.n += 1;
         }
+    }
+
+    /// Locks a slot of the swap space, if its content is at that place of the file and nobody else has it locked.
+    fn lock_owner(&self, held: &Held, index: usize, place: Place, slot: Slot) -> Option<Locked> {
+        if slot.0 >= self.nr_slots {
+            return None;
+        }
+        let is_there = || self.location(slot).load(Ordering::Acquire) == location_in_file(index, place);
+        let was = is_there().then(|| self.slots.lock(slot, MOVING).ok()).flatten()?;
+        // Only the thread that has the slot locked changes its location. It may be in another file by now, at the same place.
+        if !is_there() {
+            self.unclaim(held, slot, was);
+            return None;
+        }
+        Some(was)
+    }
+
+    /// Reads the slot `at` with several objects, and gathers those of them whose owners it can lock. A slot that cannot be read is passed
+    /// over. False if `all` has no room for what the slot has.
+    fn gather_packed(
+        &self,
+        held: &Held,
+        (index, file): (usize, &SpillFile),
+        at: u32,
+        all: &mut Gathered,
+        data: &mut [u8],
+    ) -> bool {
+        let most = data.len() / SLOT_BYTES;
+        let Some(page) = data.as_chunks_mut::<SLOT_BYTES>().0.get_mut(all.n) else { return false };
+        let is_open = file.read_run(at, page).is_ok() && file.open(at, page).is_ok();
+        if !is_open {
+            return true;
+        }
+        // The objects go to where the slot was read to, and after it.
+        let content = *page;
+        let objects = (0..).map_while(|number| packing::object(&content, number).map(|found| (number, found)));
+        if all.n + objects.clone().count() > most {
+            return false;
+        }
+        for (number, (slot, range)) in objects {
+            let place = Place::packed(at, number);
+            let Some(was) = self.lock_owner(held, index, place, slot) else { continue };
+            let n = all.n;
+            data[n * SLOT_BYTES..n * SLOT_BYTES + range.len()].copy_from_slice(&content[range.clone()]);
+            (all.slots[n], all.were[n], all.at[n], all.lens[n]) = (slot, was, place, range.len() as u16);
+            all.n += 1;
+        }
+        true
     }
 
     /// Reads the content of what was gathered from number `first` on, with one read for all of it and the gaps, which others may write
@@ -105,11 +161,12 @@ impl SwapSpace {
         data: &mut [u8],
     ) -> bool {
         let found = first..core::mem::replace(&mut all.n, first);
-        let start = all.at[first];
-        let span = (all.at[found.end - 1] + 1 - start) as usize;
+        let start = all.at[first].slot;
+        let span = (all.at[found.end - 1].slot + 1 - start) as usize;
         let is_read = file.read_run(start, &mut data[first * SLOT_BYTES..(first + span) * SLOT_BYTES]).is_ok();
         for i in found {
-            let (slot, was, at) = (all.slots[i], all.were[i], all.at[i]);
+            let (slot, was, place) = (all.slots[i], all.were[i], all.at[i]);
+            let at = place.slot;
             let from = (first + (at - start) as usize) * SLOT_BYTES;
             let to = all.n * SLOT_BYTES;
             data.copy_within(from..from + SLOT_BYTES, to);
@@ -119,17 +176,9 @@ impl SwapSpace {
                 self.unclaim(writer.held, slot, was);
                 continue;
             };
-            (all.slots[all.n], all.were[all.n], all.at[all.n], all.lens[all.n]) = (slot, was, at, len as u16);
+            (all.slots[all.n], all.were[all.n], all.at[all.n], all.lens[all.n]) = (slot, was, place, len as u16);
             all.n += 1;
         }
         is_read
-    }
-
-    /// How many reads bring in the content of neighbouring pages that is in files: one for what lies together there. `slots` are those of
-    /// the pages.
-    pub fn nr_reads(&self, slots: impl Iterator<Item = Slot>) -> usize {
-        let mut next = None;
-        let places = slots.filter_map(|slot| file_of(self.location(slot).load(Ordering::Relaxed)));
-        places.filter(|(file, at)| next.replace((*file, at + 1)) != Some((*file, *at))).count()
     }
 }

@@ -2,10 +2,11 @@
 
 use super::SwapSpace;
 use super::location::{self, file_of, location_in_file, location_of};
+use super::span::Span;
 use crate::base::uapi::Errno;
 use crate::budget::Budget;
 use crate::counters::stats::{self, Shared};
-use crate::device::file::{BATCH, FileError, SLOT_BYTES};
+use crate::device::file::{BATCH, FileError, Packing, Place, SLOT_BYTES};
 use crate::device::list::Writer;
 use crate::protocols::gate::Held;
 use core::sync::atomic::Ordering;
@@ -38,7 +39,7 @@ pub enum LoadError {
     Io(Errno),
 }
 
-/// Neighbouring slots of a file that hold the content of several slots of the swap space.
+/// Neighbouring slots of a file that each have the content of one slot of the swap space, in the same order.
 #[derive(Clone, Copy, Debug)]
 pub struct FileRun {
     file: usize,
@@ -119,21 +120,50 @@ impl SwapSpace {
         lens: &[u16],
         data: &mut [u8],
     ) -> Result<(), FileError> {
-        let n = slots.len();
-        let mut at = [0u32; BATCH];
-        let index = self.devices.write(writer, slots, &mut data[..n * SLOT_BYTES], lens, &mut at[..n]);
-        let index = index.inspect_err(|_| self.memory.set_refused())?;
-        self.settle_in_file(writer.held, budget, index, slots, &at[..n]);
+        let written = self.write_objects(writer, budget, slots, lens, data);
+        written.inspect_err(|_| self.memory.set_refused())
+    }
+
+    /// Does what [`Self::store_file`] does; but that no device takes anything is not noted.
+    pub(super) fn write_objects(
+        &self,
+        writer: Writer<'_>,
+        budget: &Budget,
+        slots: &[Slot],
+        lens: &[u16],
+        data: &mut [u8],
+    ) -> Result<(), FileError> {
+        let packing = Packing::pack(slots, lens, data);
+        let written = self.write_packed(writer, budget, &packing, data);
+        written.inspect_err(|_| packing.unpack(data))
+    }
+
+    /// Stores a batch of objects, whose content is in `data`, in a file for their owners, which are locked. All or nothing.
+    pub(super) fn write_packed(
+        &self,
+        writer: Writer<'_>,
+        budget: &Budget,
+        packing: &Packing,
+        data: &mut [u8],
+    ) -> Result<(), FileError> {
+        let placed = |index, slot, place| self.set_in_file(index, slot, place);
+        let mut written = self.devices.write(writer, packing, data, placed);
+        if written == Err(FileError::Full) && self.reclaim_packed(writer.held, writer.reclaim) > 0 {
+            written = self.devices.write(writer, packing, data, placed);
+        }
+        self.charge_file(writer.held, budget, written?);
         Ok(())
     }
 
-    /// Notes that the objects of the locked `slots` are in the file numbered `index`, at its slots `at`.
-    pub(super) fn settle_in_file(&self, held: &Held, budget: &Budget, index: usize, slots: &[Slot], at: &[u32]) {
+    /// Notes that the content of the locked `slot` is in a file.
+    pub(super) fn set_in_file(&self, index: usize, slot: Slot, place: Place) {
+        self.location(slot).store(location_in_file(index, place), Ordering::Release);
+    }
+
+    /// Charges what a file needs for the slots that were written.
+    pub(super) fn charge_file(&self, held: &Held, budget: &Budget, index: usize) {
         if let Some(file) = self.devices.file(held, index) {
             file.charge_tables(budget);
-        }
-        for (slot, at) in slots.iter().zip(at) {
-            self.location(*slot).store(location_in_file(index, *at), Ordering::Release);
         }
     }
 
@@ -182,10 +212,10 @@ impl SwapSpace {
     /// file. None if it has fewer than two slots.
     pub fn run_in_file(&self, mut slots: impl Iterator<Item = Slot>) -> Option<FileRun> {
         let place = |slot| file_of(self.location(slot).load(Ordering::Acquire));
-        let (file, at) = place(slots.next()?)?;
-        let follows = |(i, slot): &(usize, Slot)| place(*slot) == Some((file, at + 1 + *i as u32));
+        let (file, at) = place(slots.next()?).filter(|(_, place)| !place.is_packed())?;
+        let follows = |(i, slot): &(usize, Slot)| place(*slot) == Some((file, Place::alone(at.slot + 1 + *i as u32)));
         let n = 1 + slots.enumerate().take_while(follows).count();
-        (n > 1).then_some(FileRun { file, at, n })
+        (n > 1).then_some(FileRun { file, at: at.slot, n })
     }
 
     /// Reads the content of `run`, which is as many pages as `out` has; returns how many pages precede the first that
@@ -210,34 +240,41 @@ impl SwapSpace {
         (run.n, None)
     }
 
-    /// The file and the slot in it that have the content of `slot`, if a file has it.
-    pub fn place_in_file(&self, slot: Slot) -> Option<(usize, u32)> {
+    /// The file and the place in it that have the content of `slot`, if a file has it.
+    pub fn place_in_file(&self, slot: Slot) -> Option<(usize, Place)> {
         file_of(self.location(slot).load(Ordering::Acquire))
     }
 
-    /// Reads neighbouring slots of one file, from `place` on, with one read into `bounce`, which has room for them. Each is the content of
-    /// a page of `out`, whose numbers `to` has in the same order. False if any of it cannot be read.
-    pub fn load_scattered(
+    /// Reads the slots of `span` with one read into `bounce`, which has room for them, and makes pages of the objects there:
+    /// page `n` of `out` is what `slot` has, for each `(n, slot)` of `pages`, whose content is in the span. False if any of it
+    /// cannot be read.
+    pub fn load_span(
         &self,
         held: &Held,
-        place: (usize, u32),
-        to: &[u16],
+        span: &Span,
+        pages: impl Iterator<Item = (usize, Slot)>,
         bounce: &mut [u8],
         out: &mut [u8],
-        scratch: &mut [u8; 4096],
     ) -> bool {
-        let Some(file) = self.devices.file(held, place.0) else { return false };
-        let bounce = &mut bounce[..to.len() * SLOT_BYTES];
-        if file.read_run(place.1, bounce).is_err() {
+        let Some(file) = self.devices.file(held, span.file) else { return false };
+        let bounce = &mut bounce[..span.nr_slots() * SLOT_BYTES];
+        if file.read_run(span.first, bounce).is_err() {
             return false;
         }
-        let (objects, pages) = (bounce.as_chunks_mut::<SLOT_BYTES>().0, out.as_chunks_mut::<4096>().0);
-        objects.iter_mut().zip(to).zip(place.1..).all(|((object, to), at)| {
-            let page = &mut pages[usize::from(*to)];
-            let len = file.open(at, object);
-            page.copy_from_slice(object);
-            len.is_ok_and(|len| expand(len, page, scratch).is_ok())
-        })
+        let (slots, out) = (bounce.as_chunks_mut::<SLOT_BYTES>().0, out.as_chunks_mut::<4096>().0);
+        // How much of each slot has content, once it is decrypted.
+        let mut opened = [None; BATCH];
+        for (n, slot) in pages {
+            let Some((_, place)) = self.place_in_file(slot) else { return false };
+            let i = (place.slot - span.first) as usize;
+            let Some(len) = opened[i].or_else(|| file.open(place.slot, &mut slots[i]).ok()) else { return false };
+            opened[i] = Some(len);
+            let Ok(object) = file.object(place, len, &slots[i]) else { return false };
+            if decode(&slots[i][object], &mut out[n]).is_err() {
+                return false;
+            }
+        }
+        true
     }
 
     /// Frees the content of the locked slot, wherever it is.

@@ -8,7 +8,7 @@ use super::location::{file_of, location_of};
 use super::{MOVING, NOT_LOCKED, SwapSpace};
 use crate::budget::Budget;
 use crate::counters::stats::Shared;
-use crate::device::file::{BATCH, FileError, SLOT_BYTES};
+use crate::device::file::{BATCH, FileError, Place, SLOT_BYTES};
 use crate::device::list::Writer;
 use crate::device::list::{Files, bit};
 use crate::protocols::gate::Held;
@@ -36,7 +36,7 @@ struct Found {
     slot: Slot,
     was: Locked,
     file: usize,
-    at: u32,
+    at: Place,
     len: u16,
 }
 
@@ -72,7 +72,7 @@ impl SwapSpace {
     /// room for, and at most [`BATCH`].
     pub fn evacuate(&self, job: &Evacuation<'_>, from: Slot, data: &mut [u8]) -> Result<Step, Stuck> {
         let held = job.writer.held;
-        let mut found = [Found { slot: Slot(0), was: NOT_LOCKED, file: 0, at: 0, len: 0 }; BATCH];
+        let mut found = [Found { slot: Slot(0), was: NOT_LOCKED, file: 0, at: Place::alone(0), len: 0 }; BATCH];
         let mut n = 0;
         let mut stuck = None;
         let mut next = Some(from);
@@ -151,7 +151,7 @@ impl SwapSpace {
         result
     }
 
-    fn read_object(&self, held: &Held, file: usize, at: u32, out: &mut [u8]) -> Result<u16, FileError> {
+    fn read_object(&self, held: &Held, file: usize, at: Place, out: &mut [u8]) -> Result<u16, FileError> {
         let file = self.devices.file(held, file).ok_or(FileError::Corrupt)?;
         let page = out.try_into().map_err(|_| FileError::Corrupt)?;
         file.read(at, page).map(|len| len as u16)
@@ -161,17 +161,13 @@ impl SwapSpace {
     /// returns how many. Content that was on a device is cold, so another device is tried first.
     fn store_elsewhere(&self, job: &Evacuation<'_>, objects: &[Found], data: &mut [u8]) -> usize {
         let Evacuation { writer, budget, stats, .. } = *job;
-        let held = writer.held;
         let n = objects.len();
-        let (mut slots, mut lens, mut at) = ([Slot(0); BATCH], [0; BATCH], [0; BATCH]);
+        let (mut slots, mut lens) = ([Slot(0); BATCH], [0; BATCH]);
         for (i, one) in objects.iter().enumerate() {
             (slots[i], lens[i]) = (one.slot, one.len);
         }
-        match self.devices.write(writer, &slots[..n], &mut data[..n * SLOT_BYTES], &lens[..n], &mut at[..n]) {
-            Ok(index) => {
-                self.settle_in_file(held, budget, index, &slots[..n], &at[..n]);
-                return n;
-            }
+        match self.write_objects(writer, budget, &slots[..n], &lens[..n], &mut data[..n * SLOT_BYTES]) {
+            Ok(()) => return n,
             // The buffer could not be decrypted again. The content is still where it was.
             Err(FileError::Corrupt) => return 0,
             Err(_) => {}
@@ -186,8 +182,8 @@ impl SwapSpace {
                 continue;
             }
             let (slot, len_of) = (&slots[i..i + 1], &lens[i..i + 1]);
-            match self.devices.write(writer, slot, object, len_of, &mut at[..1]) {
-                Ok(index) => self.settle_in_file(held, budget, index, slot, &at[..1]),
+            match self.write_objects(writer, budget, slot, len_of, object) {
+                Ok(()) => {}
                 Err(FileError::Corrupt) => return i,
                 Err(_) if !is_small && self.store_in_pool(budget, stats, slots[i], &object[..len]) => {}
                 Err(_) => return i,

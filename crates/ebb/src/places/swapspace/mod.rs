@@ -9,17 +9,20 @@ mod cleaning;
 mod content;
 mod evacuate;
 mod location;
+mod packed;
+mod span;
 mod writeback;
 
 pub use content::{LoadError, Source, StoreResult};
 pub use evacuate::{Evacuation, Stuck};
+pub use span::{PageSet, Reads};
 pub use writeback::WriteBack;
 
 use self::location::file_of;
 use crate::base::uapi::{self, Errno};
 use crate::budget::Budget;
 use crate::counters::stats::{self, Shared};
-use crate::device::file::{BATCH, SpillFile};
+use crate::device::file::{BATCH, Place, SpillFile};
 use crate::device::list::Devices;
 use crate::device::slots::{charge_tables, new_slots};
 use crate::places::inconsistency::Inconsistency;
@@ -89,6 +92,8 @@ pub struct SwapSpace {
     clock: CacheLine<AtomicU32>,
     /// Where writeback looks next.
     writeback_at: AtomicU32,
+    /// Where a search for pages that are clean, and packed in a file, looks next.
+    packed_at: AtomicU32,
     high_water: CacheLine<AtomicU32>,
     /// Clusters whose tables are charged.
     tables: AtomicU32,
@@ -132,6 +137,7 @@ impl SwapSpace {
             devices: Devices::new()?,
             clock: CacheLine(AtomicU32::new(0)),
             writeback_at: AtomicU32::new(0),
+            packed_at: AtomicU32::new(0),
             high_water: CacheLine(AtomicU32::new(0)),
             tables: AtomicU32::new(0),
             content_pages: CacheLine(AtomicU64::new(0)),
@@ -226,11 +232,11 @@ impl SwapSpace {
         self.clock.load(Ordering::Relaxed).wrapping_sub(shadow.0)
     }
 
-    /// Whether the content of `slot` is at slot `at` of a file that this process writes to. A hint, unless the caller
+    /// Whether the content of `slot` is at this place of a file that this process writes to. A hint, unless the caller
     /// has `slot` locked.
-    pub fn is_in_file(&self, slot: Slot, at: u32) -> bool {
+    pub fn is_in_file(&self, slot: Slot, at: Place) -> bool {
         let loc = self.location(slot).load(Ordering::Acquire);
-        file_of(loc).is_some_and(|(file, slot)| slot == at && self.devices.priority(file).is_some())
+        file_of(loc).is_some_and(|(file, place)| place == at && self.devices.priority(file).is_some())
     }
 
     /// Slots in use. Visits every cluster.
@@ -287,7 +293,7 @@ impl SwapSpace {
 
     /// Pages whose content is on a device that this process writes to.
     pub fn device_pages(&self, held: &Held) -> u64 {
-        self.devices.own(held).map(|(_, file)| u64::from(file.nr_used())).sum()
+        self.devices.own(held).map(|(_, file)| u64::from(file.nr_objects())).sum()
     }
 
     /// True when the pool holds as much as it may, to within 4 blocks.
@@ -334,6 +340,7 @@ impl SwapSpace {
     pub fn validate(&self, exclusive: &Exclusive<'_>) -> Result<(), Inconsistency> {
         self.slots.validate().map_err(Inconsistency::Slots)?;
         self.pool.validate().map_err(Inconsistency::Pool)?;
+        self.validate_objects(exclusive)?;
         self.devices.all(exclusive).try_for_each(|(i, file)| {
             file.validate().map_err(|e| Inconsistency::File(i, e))?;
             let differ = |(kept, counted)| Inconsistency::FileUsed { file: i, kept, counted };

@@ -5,7 +5,7 @@ use super::location::{self, location_of};
 use super::{MOVING, NOT_LOCKED, SwapSpace};
 use crate::budget::Budget;
 use crate::counters::stats::{self, Shared};
-use crate::device::file::{BATCH, SLOT_BYTES};
+use crate::device::file::{BATCH, OBJECTS, Packing, SLOT_BYTES};
 use crate::device::list::Writer;
 use crate::protocols::gate::Held;
 use core::cell::Cell;
@@ -28,23 +28,30 @@ pub enum WriteBack {
 const WRITE_BACK_LOOKS: u32 = 65_536;
 const MISPLACED_LOOKS: u32 = 4096;
 
+/// Slots of a file that a batch of objects takes: a run of that many is found more easily than a longer one, and objects of a third of
+/// a page fill it.
+const SLOTS: usize = BATCH / 2;
+
 /// Objects on their way to a file, whose slots are locked.
 struct Batch {
-    slots: [Slot; BATCH],
-    was: [Locked; BATCH],
-    lens: [u16; BATCH],
-    handles: [Option<Handle>; BATCH],
+    packing: Packing,
+    slots: [Slot; OBJECTS],
+    was: [Locked; OBJECTS],
+    handles: [Option<Handle>; OBJECTS],
     n: usize,
+    /// There was an object more for which there was no room.
+    is_full: bool,
 }
 
 impl Default for Batch {
     fn default() -> Self {
-        Self { slots: [Slot(0); BATCH], was: [NOT_LOCKED; BATCH], lens: [0; BATCH], handles: [None; BATCH], n: 0 }
+        let (slots, was, handles) = ([Slot(0); OBJECTS], [NOT_LOCKED; OBJECTS], [None; OBJECTS]);
+        Self { packing: Packing::default(), slots, was, handles, n: 0, is_full: false }
     }
 }
 
 impl SwapSpace {
-    /// Writes pool objects back to a file, as many as `data` has room for, and at most [`BATCH`]; returns how many.
+    /// Writes pool objects back to a file, as many as `data` has room for, and at most [`OBJECTS`]; returns how many.
     pub fn write_back(
         &self,
         writer: Writer<'_>,
@@ -57,6 +64,10 @@ impl SwapSpace {
         if !self.has_file() || self.content_pages.load(Ordering::Relaxed) == 0 {
             return 0;
         }
+        // What saves next to no RAM takes a slot alone.
+        let slots = if let WriteBack::Oldest = which { SLOTS } else { BATCH };
+        let most = data.len().min(slots * SLOT_BYTES);
+        let data = &mut data[..most];
         let batch = match which {
             WriteBack::Oldest => self.gather_oldest(held, data),
             WriteBack::Misplaced(age_min) => {
@@ -65,7 +76,7 @@ impl SwapSpace {
             }
         };
         let n = batch.n;
-        if n < data.len() / SLOT_BYTES
+        if !batch.is_full
             && let WriteBack::Misplaced(1..) = which
         {
             // A search that finds fewer than it takes is not worth another one soon.
@@ -74,7 +85,10 @@ impl SwapSpace {
         if n == 0 {
             return 0;
         }
-        let written = self.store_file(writer, budget, &batch.slots[..n], &batch.lens[..n], data).is_ok();
+        let written = self.write_packed(writer, budget, &batch.packing, data).is_ok();
+        if !written {
+            self.memory.set_refused();
+        }
         for i in 0..n {
             if let (true, Some(handle)) = (written, batch.handles[i]) {
                 self.free_object(budget, stats, handle);
@@ -135,14 +149,16 @@ impl SwapSpace {
                 self.unclaim(held, slot, locked);
                 continue;
             };
-            let n = batch.n;
-            data[n * SLOT_BYTES..n * SLOT_BYTES + object.len()].copy_from_slice(object);
-            (batch.slots[n], batch.was[n], batch.handles[n]) = (slot, locked, handle);
-            batch.lens[n] = object.len() as u16;
-            batch.n += 1;
-            if batch.n == data.len() / SLOT_BYTES {
+            if !batch.packing.push(slot, object, data) {
+                batch.is_full = true;
+                // The next search begins with it.
+                self.writeback_at.fetch_sub(1, Ordering::Relaxed);
+                self.unclaim(held, slot, locked);
                 break;
             }
+            let n = batch.n;
+            (batch.slots[n], batch.was[n], batch.handles[n]) = (slot, locked, handle);
+            batch.n += 1;
         }
         batch
     }
