@@ -11,7 +11,7 @@ mod evacuate;
 mod location;
 mod writeback;
 
-pub use content::{LoadError, Source, StoreResult};
+pub use content::{Aim, LoadError, Source, StoreResult};
 pub use evacuate::{Evacuation, Stuck};
 pub use writeback::WriteBack;
 
