@@ -1,6 +1,6 @@
 //! The `ebb` command: `ebb run` runs an unmodified program under Ebb and waits for it. `ebb doctor` says what this host
-//! allows. `ebb ps` shows what runs under Ebb and what it holds, `ebb set` changes its budget, and `ebb locks` shows
-//! where a running program waits. `ebb swapon` and `ebb swapoff` change where it swaps to.
+//! allows. `ebb ps` shows what runs under Ebb and what it holds, `ebb set` changes its budget, `ebb reclaim` takes
+//! memory from it, and `ebb locks` shows where a running program waits. `ebb swapon` and `ebb swapoff` change where it swaps to.
 //!
 //! A failure before the program starts is one line, `ebb: WHAT: WHY; REMEDY`, and exit status 125. Exit statuses 126
 //! and 127 mean what they mean for env(1). `docs/contract.md` is the contract with the preloaded agent.
@@ -18,7 +18,7 @@ use std::io::Write;
 
 use base::failure::Failure;
 use base::sys;
-use change::{set, swapon};
+use change::{reclaim, set, swapon};
 use host::doctor;
 use options::Command;
 use run::start;
@@ -41,6 +41,9 @@ pub fn main(args: impl Iterator<Item = OsString>) -> i32 {
         Ok(Command::SwapOff { pid, device }) => swapon::off(pid, &device),
         Ok(Command::Ps(form)) => ps::report(&form).and_then(|(text, status)| print(&text).map(|_| status)),
         Ok(Command::Set { target, ram, thp }) => set::set(&target, ram, thp),
+        Ok(Command::Reclaim(demand)) => {
+            reclaim::reclaim(&demand).and_then(|(text, status)| print(&text).map(|_| status))
+        }
         Ok(Command::Show(form)) => devices::report(&form).and_then(|text| print(&text)),
         Err(failure) => Err(failure),
     };

@@ -7,6 +7,7 @@ use crate::base::failure::Failure;
 use crate::base::name::{self, Target};
 use crate::base::size::parse_amount;
 use crate::base::text::printable;
+use crate::change::reclaim::{Demand, To};
 use crate::host::budget::Ram;
 use crate::host::spill::{Device, parse_device};
 use crate::host::thp;
@@ -21,6 +22,7 @@ Usage:
   ebb run [OPTIONS] -- PROGRAM [ARGS...]   run PROGRAM within a memory budget (ebb run --help)
   ebb ps [NAME|PID...]                     show the programs under Ebb, and the memory they hold
   ebb set NAME|PID --ram SIZE              change the budget of a running program (ebb set --help)
+  ebb reclaim NAME|PID SIZE                take memory from a running program now (ebb reclaim --help)
   ebb doctor [--json]                      say whether this host allows Ebb, and what to change
   ebb locks PID                            show where the threads of a running program wait in Ebb
   ebb swapon PID SPEC                      add a swap device to a running process
@@ -136,6 +138,31 @@ Exit status: 0 if the tree holds no more than the budget, 1 if it still holds mo
 could not be set. If ebb was interrupted, it dies of that signal.
 ";
 
+const RECLAIM_HELP: &str = "\
+Usage: ebb reclaim NAME|PID SIZE|PERCENT [--to pool|device]
+
+Takes memory from a tree of processes under `ebb run` now, as the kernel's memory.reclaim takes it from
+a cgroup. NAME is the name given to `ebb run --name`. PID is any process of the tree, or its `ebb run`.
+SIZE is how much RAM the tree is to give up: 100M, 1G, 1.5G or 1GiB (powers of 1024), or a percentage of
+what it holds now, such as 25%. The processes that hold the coldest memory give first. The budget stays
+as it is, and a program that touches its memory again gets it back at once.
+
+`ebb` waits until the memory is given up, and then prints one line: how much was asked for and given up,
+the time and the processor time that it took, and what the tree holds now. On a terminal it shows how
+much is left. A process that is stopped is passed over. So is one that, within 5 s, gives up less than
+4 MiB (or less than a 64th of SIZE, if that is smaller); after three such processes `ebb` gives up. If
+`ebb` is interrupted (SIGINT, SIGTERM), what was given up stays so.
+
+Options:
+  --to pool      only compress: nothing is written to a device
+  --to device    only write to devices. What is compressed already goes first, the oldest before the rest
+                 Default: where it would go by itself, to the pool first
+  -h, --help     print this
+
+Exit status: 0 if all of it was given up, 1 if only a part or nothing could be, 125 if the tree could not
+be asked. If ebb was interrupted, it dies of that signal.
+";
+
 const LOCKS_HELP: &str = "\
 Usage: ebb locks PID
 
@@ -190,6 +217,7 @@ pub enum Command {
     SwapOff { pid: i32, device: PathBuf },
     Show(Show),
     Ps(Ps),
+    Reclaim(Demand),
     Set { target: Target, ram: Option<Ram>, thp: Option<thp::Choice> },
 }
 
@@ -221,6 +249,7 @@ pub fn parse(args: impl Iterator<Item = OsString>) -> Result<Command, Failure> {
             Some("run") => parse_run(&mut parser),
             Some("ps") => parse_ps(&mut parser),
             Some("set") => parse_set(&mut parser),
+            Some("reclaim") => parse_reclaim(&mut parser),
             Some("doctor") => parse_doctor(&mut parser),
             Some("locks") => parse_locks(&mut parser),
             Some("swapon") => parse_swapon(&mut parser),
@@ -290,6 +319,44 @@ fn parse_set(parser: &mut lexopt::Parser) -> Result<Command, Failure> {
         return Err(syntax("ebb set", "neither a budget nor --thp given", SEE));
     }
     Ok(Command::Set { target, ram, thp: choice })
+}
+
+fn parse_reclaim(parser: &mut lexopt::Parser) -> Result<Command, Failure> {
+    use lexopt::prelude::*;
+    const SEE: &str = "ebb reclaim --help";
+    const WHAT: &str = "ebb reclaim";
+    let (mut target, mut amount, mut to) = (None, None, None);
+    while let Some(argument) = parser.next().map_err(|error| parser_failure(error, SEE))? {
+        match argument {
+            Long("to") => to = Some(parse_to(&parser.value().map_err(|error| parser_failure(error, SEE))?)?),
+            Short('h') | Long("help") => return Ok(Command::Print(RECLAIM_HELP.to_owned())),
+            Value(value) if target.is_none() => target = Some(parse_target(&value, SEE)?),
+            Value(value) if amount.is_none() => {
+                let text = value.to_string_lossy();
+                amount = Some(parse_amount(&text).map_err(|error| {
+                    let remedy = "write how much to take as a size such as 100M, 1.5G or 1GiB, or as a percentage such \
+                                  as 25%";
+                    Failure::ebb(format!("{WHAT} {}", printable(&text)), error, remedy)
+                })?);
+            }
+            other => return Err(parser_failure(other.unexpected(), SEE)),
+        }
+    }
+    let target = target.ok_or_else(|| syntax(WHAT, "no tree given", SEE))?;
+    let amount = amount.ok_or_else(|| syntax(WHAT, "no size given", SEE))?;
+    Ok(Command::Reclaim(Demand { target, amount, to }))
+}
+
+fn parse_to(value: &OsString) -> Result<To, Failure> {
+    match value.to_str() {
+        Some("pool") => Ok(To::Pool),
+        Some("device") => Ok(To::Device),
+        _ => Err(Failure::ebb(
+            format!("--to {}", printable(&value.to_string_lossy())),
+            "this is no place that memory can be reclaimed to",
+            "write pool or device, or leave --to out",
+        )),
+    }
 }
 
 fn parse_doctor(parser: &mut lexopt::Parser) -> Result<Command, Failure> {
@@ -493,6 +560,7 @@ mod tests {
         assert_eq!(of(&["swapon", "12", "--help"]), Ok(Command::Print(SWAPON_HELP.to_owned())));
         assert_eq!(of(&["ps", "-h"]), Ok(Command::Print(PS_HELP.to_owned())));
         assert_eq!(of(&["set", "--help"]), Ok(Command::Print(SET_HELP.to_owned())));
+        assert_eq!(of(&["reclaim", "web", "-h"]), Ok(Command::Print(RECLAIM_HELP.to_owned())));
         assert_eq!(of(&["swapoff", "-h"]), Ok(Command::Print(SWAPOFF_HELP.to_owned())));
         assert_eq!(of(&["--version"]), Ok(Command::Print(version())));
     }
@@ -534,6 +602,32 @@ mod tests {
         assert_eq!(line(&["set", "--ram", "1G"]), "ebb: ebb set: no tree given; see `ebb set --help`");
         assert_eq!(line(&["set", "web"]), "ebb: ebb set: neither a budget nor --thp given; see `ebb set --help`");
         assert!(line(&["set", "web", "12", "--ram", "1G"]).starts_with("ebb: 12: unexpected argument; "));
+    }
+
+    #[test]
+    fn reclaim_names_a_tree_and_how_much() {
+        let demand = |amount, to| Ok(Command::Reclaim(Demand { target: Target::Named("web".into()), amount, to }));
+        assert_eq!(of(&["reclaim", "web", "100M"]), demand(Amount::Bytes(100 << 20), None));
+        assert_eq!(of(&["reclaim", "--to=pool", "web", "1G"]), demand(Amount::Bytes(1 << 30), Some(To::Pool)));
+        let quarter = Amount::Share { millionths: 250_000 };
+        assert_eq!(of(&["reclaim", "web", "25%", "--to", "device"]), demand(quarter, Some(To::Device)));
+        assert_eq!(line(&["reclaim"]), "ebb: ebb reclaim: no tree given; see `ebb reclaim --help`");
+        assert_eq!(line(&["reclaim", "web"]), "ebb: ebb reclaim: no size given; see `ebb reclaim --help`");
+        let remedy = "write how much to take as a size such as 100M, 1.5G or 1GiB, or as a percentage such as 25%";
+        assert_eq!(line(&["reclaim", "web", "0"]), format!("ebb: ebb reclaim 0: it is zero; {remedy}"));
+        assert!(
+            line(&["reclaim", "web", "much"]).starts_with("ebb: ebb reclaim much: it does not begin with a number; ")
+        );
+        assert!(line(&["reclaim", "web", "101%"]).contains(": a percentage must be more than 0% and at most 100%; "));
+        assert!(line(&["reclaim", "web", "1M", "2M"]).starts_with("ebb: 2M: unexpected argument; "));
+        assert_eq!(
+            line(&["reclaim", "web", "1M", "--to", "tape"]),
+            "ebb: --to tape: this is no place that memory can be reclaimed to; write pool or device, or leave --to out"
+        );
+        assert_eq!(
+            line(&["reclaim", "web", "1M", "--to"]),
+            "ebb: --to: this option needs a value; see `ebb reclaim --help`"
+        );
     }
 
     #[test]

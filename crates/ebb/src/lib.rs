@@ -84,6 +84,7 @@ pub use protocols::{bounds, gate, holders, life, page, pin, request, rest, toget
 pub use self::base::events;
 #[cfg(not(loom))]
 pub use self::{
+    api::reclaim::{NoDevice, Reclaim, ReclaimTo},
     api::snapshot::SnapshotError,
     api::swapon::{SwapOffError, SwapOnError},
     api::takeover::{Mapping, PageMap, Which},

@@ -4,9 +4,9 @@
 #[allow(dead_code, reason = "each test uses its part")]
 mod harness;
 
-use ebb::Space;
 use ebb::uapi::{self, Errno};
-use harness::alone::{Pages, RAM_PAGES, RANDOM, StopsAtEnd, alone, space_on};
+use ebb::{Reclaim, ReclaimTo, Space, SwapSpec};
+use harness::alone::{Pages, RAM_PAGES, RANDOM, StopsAtEnd, alone, assert_sound, space_on};
 use harness::{PATIENCE, Random, check, ctx, fill, force, leave, map, space, thread_time, unmap};
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -250,6 +250,36 @@ fn pages_that_were_never_touched_and_those_already_out_are_no_trouble() {
     }
     unmap(space, at, PAGES * PAGE);
     leave(space);
+}
+
+#[test]
+fn what_is_said_to_be_cold_is_the_next_to_go() {
+    alone("what_is_said_to_be_cold_is_the_next_to_go", || {
+        let space = space_on(&[SwapSpec { dir: c"/var/tmp", bytes: 1 << 30, priority: None }], true);
+        let pages = Pages::aligned(space, RAM_PAGES / 2, RANDOM);
+        let there = |first: usize, n: usize| mapped(pages.addr(first) as *mut u8, n);
+        // All of the unit that was touched last, and a part of the one before.
+        let (part, unit) = (pages.len() - 700, pages.len() - 512);
+        assert_eq!(advise(space, pages.at, part, 100, libc::MADV_COLD), 0);
+        assert_eq!(advise(space, pages.at, unit, 512, libc::MADV_COLD), 0);
+        // Advice alone takes nothing.
+        assert_eq!(there(0, pages.len()), pages.len());
+        let age_ms = || space.tree().member().coldest_ms(ebb::tree::now_ms());
+        let demand = |pages| Reclaim { pages, to: ReclaimTo::Usual, shared: false };
+        space.reclaim(ctx(space), demand(1), &mut |_| true).expect("there is a device");
+        assert!(age_ms().is_some_and(|ms| ms > 60_000), "{:?}", age_ms());
+        space.reclaim(ctx(space), demand(520), &mut |_| true).expect("there is a device");
+        assert_eq!((there(part, 100), there(unit, 512)), (0, 0));
+        // What was not named did not go before it, but for what staging holds.
+        let others = there(0, part) + there(part + 100, 88);
+        assert!(others + 128 >= part + 88, "{others} of {}", part + 88);
+        assert_sound(&pages);
+    });
+}
+
+#[test]
+fn what_is_used_after_it_was_said_to_be_cold_comes_back_as_it_was() {
+    write_beside(&[libc::MADV_COLD, libc::MADV_PAGEOUT]);
 }
 
 /// Two threads write and check, while one for each advice gives that to any part of their memory.

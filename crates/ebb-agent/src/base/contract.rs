@@ -2,7 +2,7 @@
 
 use core::ffi::CStr;
 use ebb::uapi::fd::Identity;
-use ebb::{DEVICES_MAX, Force, SwapSpec};
+use ebb::{DEVICES_MAX, Force, ReclaimTo, SwapSpec};
 
 /// Longest path of a directory, with its NUL.
 pub const PATH_BYTES_MAX: usize = ebb::NAME_BYTES_MAX;
@@ -124,6 +124,32 @@ impl<'a> DeviceText<'a> {
     /// Largest size of the file, in bytes.
     pub fn bytes_max(&self) -> u64 {
         self.bytes.unwrap_or(SPILL_BYTES_DEFAULT)
+    }
+}
+
+/// A demand for memory as text: `BYTES[ pool| device][ shared]`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Demand {
+    pub bytes: u64,
+    pub to: ReclaimTo,
+    /// Memory that other processes hold too, since a fork, is given up as well.
+    pub shared: bool,
+}
+
+impl Demand {
+    /// Parses a demand; none when the text makes no sense.
+    pub fn parse(text: &[u8]) -> Option<Self> {
+        let mut words = text.split(|&c| c == b' ');
+        let mut this = Self { bytes: number(words.next()?)?, to: ReclaimTo::Usual, shared: false };
+        for word in words {
+            match word {
+                b"pool" => this.to = ReclaimTo::Pool,
+                b"device" => this.to = ReclaimTo::Device,
+                b"shared" => this.shared = true,
+                _ => return None,
+            }
+        }
+        Some(this)
     }
 }
 
@@ -364,6 +390,18 @@ mod tests {
     #[test]
     fn an_unknown_fallback_is_refused() {
         assert_eq!(Settings::default().offer(b"EBB_FORCE=no-move,no-luck"), Err("EBB_FORCE"));
+    }
+
+    #[test]
+    fn a_demand_for_memory_is_a_number_of_bytes_and_what_becomes_of_them() {
+        let of = |text: &str| Demand::parse(text.as_bytes());
+        let demand = |bytes, to, shared| Some(Demand { bytes, to, shared });
+        assert_eq!(of("4096"), demand(4096, ReclaimTo::Usual, false));
+        assert_eq!(of("1 pool"), demand(1, ReclaimTo::Pool, false));
+        assert_eq!(of("8192 device shared"), demand(8192, ReclaimTo::Device, true));
+        for text in ["", "much", "-1", "4096 ", "4096 tape", "4096 pool,shared", "pool 4096"] {
+            assert_eq!(of(text), None, "{text:?}");
+        }
     }
 
     #[test]

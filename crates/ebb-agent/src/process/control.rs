@@ -1,4 +1,4 @@
-//! The control socket: where `ebb` asks a running process about its devices, and has it add or remove one
+//! The control socket: where `ebb` asks a running process about its devices, has it add or remove one, or give up memory
 //! (`docs/contract.md`, "Control socket").
 //!
 //! Unused, it costs nothing: there is no socket and no thread until `ebb` raises a word in the counters' page, which
@@ -7,7 +7,7 @@
 //! owner alone, and each client is asked for its user again. A thread of its own answers, one request after the other.
 //! It is no thread of the program's and never touches managed memory.
 
-use crate::base::contract::{DeviceText, PATH_BYTES_MAX};
+use crate::base::contract::{Demand, DeviceText, PATH_BYTES_MAX};
 use crate::base::text::Line;
 use crate::kept::listener::{self, CLIENT, FILE, LIFE, LISTENER, OWNER, close_all};
 use crate::kept::listener::{NAME, SOL_SOCKET, SUN_PATH_BYTES};
@@ -17,7 +17,7 @@ use core::ffi::CStr;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering};
 use ebb::uapi::fd::{change, identity_of, lowest as lowest_fd, place};
 use ebb::uapi::{self, Errno, thread};
-use ebb::{Space, SwapOffError, SwapOnError, SwapSpec, ThreadCtx};
+use ebb::{NoDevice, PAGE, Reclaim, Space, SwapOffError, SwapOnError, SwapSpec, ThreadCtx};
 use linux_raw_sys::{errno as e, general as g};
 
 const AF_UNIX: u64 = 1;
@@ -235,6 +235,7 @@ fn serve(space: &Space, ctx: &ThreadCtx) {
         b"show" => show(space),
         b"swapon" => swapon(space, ctx, rest),
         b"swapoff" => swapoff(space, ctx, rest),
+        b"reclaim" => reclaim(space, ctx, rest),
         _ => refuse(e::EINVAL, "the process does not know this request; use the same version of `ebb` that started it"),
     }
 }
@@ -309,6 +310,29 @@ fn swapon(space: &Space, ctx: &ThreadCtx, text: &[u8]) {
     }
 }
 
+/// Tells a client from time to time how far its request is.
+#[derive(Default)]
+struct Progress {
+    told_ns: u64,
+}
+
+impl Progress {
+    /// Sends what `say` adds to a message, if it is time. False when the client no longer waits.
+    fn tell(&mut self, say: impl FnOnce(&mut Line) -> &mut Line) -> bool {
+        let mut byte = 0u8;
+        let client = CLIENT.load(Ordering::Relaxed) as u64;
+        let flags = MSG_PEEK | MSG_DONTWAIT;
+        // A waiting client sends nothing: all there can be to read is its end.
+        let seen = listener::call(g::__NR_recvfrom, [client, &raw mut byte as u64, 1, flags, 0, 0]);
+        let now = uapi::now_ns();
+        if now.wrapping_sub(self.told_ns) >= PROGRESS_NS {
+            self.told_ns = now;
+            send(say(&mut Line::new()), MSG_DONTWAIT);
+        }
+        seen == -i64::from(e::EAGAIN)
+    }
+}
+
 fn swapoff(space: &Space, ctx: &ThreadCtx, dir: &[u8]) {
     let mut path = [0; PATH_BYTES_MAX];
     if dir.len() >= path.len() {
@@ -316,20 +340,8 @@ fn swapoff(space: &Space, ctx: &ThreadCtx, dir: &[u8]) {
     }
     path[..dir.len()].copy_from_slice(dir);
     let Ok(dir) = CStr::from_bytes_until_nul(&path) else { return };
-    let mut told_ns = 0;
-    let mut keep_going = |left: u64| {
-        let mut byte = 0u8;
-        let client = CLIENT.load(Ordering::Relaxed) as u64;
-        let flags = MSG_PEEK | MSG_DONTWAIT;
-        // A waiting client sends nothing: all there can be to read is its end.
-        let seen = listener::call(g::__NR_recvfrom, [client, &raw mut byte as u64, 1, flags, 0, 0]);
-        let now = uapi::now_ns();
-        if now.wrapping_sub(told_ns) >= PROGRESS_NS {
-            told_ns = now;
-            send(Line::new().str("left ").num(left), MSG_DONTWAIT);
-        }
-        seen == -i64::from(e::EAGAIN)
-    };
+    let mut progress = Progress::default();
+    let mut keep_going = |left: u64| progress.tell(|line| line.str("left ").num(left));
     match space.swapoff(ctx, dir, &mut keep_going) {
         Ok(()) => agree(),
         Err(SwapOffError::Busy) => {
@@ -347,5 +359,43 @@ fn swapoff(space: &Space, ctx: &ThreadCtx, dir: &[u8]) {
         Err(SwapOffError::Unreadable(_)) => {
             refuse(e::EIO, "some of its content cannot be read, so the device stays in use; check the disk");
         }
+    }
+}
+
+/// Gives up memory, and tells how much that was and what it took.
+fn reclaim(space: &Space, ctx: &ThreadCtx, text: &[u8]) {
+    let Some(Demand { bytes, to, shared }) = Demand::parse(text) else {
+        return refuse(
+            e::EINVAL,
+            "the process does not understand this request; use the same version of `ebb` that started it",
+        );
+    };
+    let pages = usize::try_from(bytes.div_ceil(PAGE as u64)).unwrap_or(usize::MAX);
+    let start_ns = uapi::thread_time_ns();
+    let took_ns = || uapi::thread_time_ns() - start_ns;
+    let told = |line: &mut Line, freed: usize| {
+        line.str("given ").num(freed as u64 * PAGE as u64).str(" ").num(took_ns());
+    };
+    let (mut progress, mut goes_on) = (Progress::default(), true);
+    let mut keep_going = |freed: usize| {
+        goes_on = progress.tell(|line| {
+            told(line, freed);
+            line
+        });
+        goes_on
+    };
+    let freed = space.reclaim(ctx, Reclaim { pages, to, shared }, &mut keep_going);
+    match freed {
+        Ok(freed) => {
+            let mut line = Line::new();
+            told(&mut line, freed);
+            send(&line, 0);
+            if goes_on {
+                agree()
+            } else {
+                refuse(e::EINTR, "interrupted; what it gave up until then is out; try again")
+            }
+        }
+        Err(NoDevice) => refuse(e::ENODEV, "the process has no device with room; add one with `ebb swapon`"),
     }
 }

@@ -10,6 +10,16 @@ use crate::base::sys::{self, check};
 /// The signals that ask `ebb` to give up.
 const SIGNALS: [libc::c_int; 2] = [libc::SIGINT, libc::SIGTERM];
 
+/// What ended a wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Event {
+    Signal(libc::c_int),
+    /// The other side has sent something, or has ended.
+    Message,
+    /// Nothing came in time.
+    Nothing,
+}
+
 /// Blocks both signals, except one that was ignored when `ebb` started: that one stays ignored.
 pub struct Interrupts {
     arrived: OwnedFd,
@@ -27,14 +37,18 @@ impl Interrupts {
         Ok(Self { arrived: unsafe { OwnedFd::from_raw_fd(fd) }, held })
     }
 
-    /// Waits until `other` has something to read or a signal arrives. Returns the signal, if there is one.
-    pub fn wait(&self, other: &impl AsFd) -> io::Result<Option<libc::c_int>> {
+    /// Waits until `other` has something to read or a signal arrives, at most `patience` if there is one.
+    pub fn wait(&self, other: &impl AsFd, patience: Option<Duration>) -> io::Result<Event> {
+        let timeout_ms = patience.map_or(-1, |patience| patience.as_millis() as libc::c_int);
         let wanted = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
         let mut both = [wanted(self.arrived.as_raw_fd()), wanted(other.as_fd().as_raw_fd())];
         loop {
             // SAFETY: the array is whole, and its length given.
-            match check(unsafe { libc::poll(both.as_mut_ptr(), both.len() as libc::nfds_t, -1) }) {
-                Ok(_) => return Ok(self.take()),
+            match check(unsafe { libc::poll(both.as_mut_ptr(), both.len() as libc::nfds_t, timeout_ms) }) {
+                Ok(_) => {
+                    let otherwise = if both[1].revents == 0 { Event::Nothing } else { Event::Message };
+                    return Ok(self.take().map_or(otherwise, Event::Signal));
+                }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
             }
@@ -79,12 +93,13 @@ mod tests {
             let interrupts = Interrupts::hold().unwrap();
             let (one, other) = Socket::pair().unwrap();
             one.send(b"x").unwrap();
-            let by_message = interrupts.wait(&other).unwrap();
+            let by_message = interrupts.wait(&other, None).unwrap();
             assert_eq!(interrupts.wait_for(Duration::from_millis(1)).unwrap(), None);
             // SAFETY: sends a signal to this thread, which holds it back.
             unsafe { libc::pthread_kill(libc::pthread_self(), libc::SIGTERM) };
-            (by_message, interrupts.wait(&one).unwrap())
+            let in_time = interrupts.wait(&one, Some(Duration::from_secs(100))).unwrap();
+            (by_message, interrupts.wait(&one, Some(Duration::from_millis(1))).unwrap(), in_time)
         });
-        assert_eq!(thread.join().unwrap(), (None, Some(libc::SIGTERM)));
+        assert_eq!(thread.join().unwrap(), (Event::Message, Event::Nothing, Event::Signal(libc::SIGTERM)));
     }
 }

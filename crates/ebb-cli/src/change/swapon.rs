@@ -6,7 +6,7 @@ use std::path::Path;
 
 use crate::base::end::{self, End};
 use crate::base::failure::Failure;
-use crate::base::interrupt::Interrupts;
+use crate::base::interrupt::{Event, Interrupts};
 use crate::base::progress::Progress;
 use crate::base::size::short_bytes;
 use crate::base::sys;
@@ -30,7 +30,7 @@ pub fn on(pid: i32, device: &Device) -> Result<i32, Failure> {
                 let name = String::from_utf8_lossy(&plan.devices).into_owned();
                 Err(refusal.of(format!("swapon {name} in process {pid}")))
             }
-            Answer::Row(_) | Answer::Left(_) => Err(control.misunderstood()),
+            Answer::Row(_) | Answer::Left(_) | Answer::Given(_) => Err(control.misunderstood()),
         }
     })
 }
@@ -54,7 +54,7 @@ pub fn off(pid: i32, device: &Path) -> Result<i32, Failure> {
         }
         loop {
             if interrupted.is_none()
-                && let Some(signal) = interrupts.wait(&control).map_err(of_signals)?
+                && let Event::Signal(signal) = interrupts.wait(&control, None).map_err(of_signals)?
             {
                 interrupted = Some(signal);
                 control.cancel();
@@ -66,7 +66,7 @@ pub fn off(pid: i32, device: &Path) -> Result<i32, Failure> {
                 Answer::Left(bytes) => progress.show(&format!("{} left", short_bytes(bytes))),
                 Answer::Done => return Ok(None),
                 Answer::Refused(refusal) => return Ok(Some(refusal)),
-                Answer::Row(_) => return Err(control.misunderstood()),
+                Answer::Row(_) | Answer::Given(_) => return Err(control.misunderstood()),
             }
         }
     })?;

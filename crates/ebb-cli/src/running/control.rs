@@ -72,8 +72,24 @@ pub enum Answer {
     Row(Row),
     /// How many bytes of a device are still to be read back.
     Left(u64),
+    Given(Given),
     Done,
     Refused(Refusal),
+}
+
+/// What a process has given up so far.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Given {
+    pub bytes: u64,
+    /// Processor time of the thread that did it.
+    pub processor_ns: u64,
+}
+
+impl Given {
+    fn parse(text: &[u8]) -> Option<Self> {
+        let (bytes, processor_ns) = std::str::from_utf8(text).ok()?.split_once(' ')?;
+        Some(Self { bytes: bytes.parse().ok()?, processor_ns: processor_ns.parse().ok()? })
+    }
 }
 
 /// Why a process refused a request.
@@ -125,6 +141,9 @@ impl Answer {
         if let Some(bytes) = message.strip_prefix(b"left ") {
             return std::str::from_utf8(bytes).ok()?.parse().ok().map(Self::Left);
         }
+        if let Some(text) = message.strip_prefix(b"given ") {
+            return Given::parse(text).map(Self::Given);
+        }
         Row::parse(message).map(Self::Row)
     }
 }
@@ -139,6 +158,17 @@ pub struct Control {
 impl Control {
     /// Connects to process `pid`. Asks it for a control socket if it has none.
     pub fn open(pid: i32) -> Result<Self, Failure> {
+        Self::open_unless(pid, |_, step| {
+            std::thread::sleep(step);
+            Ok(())
+        })
+    }
+
+    /// Likewise, but waits by `wait`, which gets the process and how long to wait, and may give up.
+    pub fn open_unless(
+        pid: i32,
+        mut wait: impl FnMut(&Process, Duration) -> Result<(), Failure>,
+    ) -> Result<Self, Failure> {
         // Open the descriptor first: it shows whether the process ended, even if another process has its number later.
         let descriptor = sys::process_descriptor(pid).map_err(|error| not_a_process(pid, error))?;
         let process = Process::find(Path::new(process::PROC), pid)?;
@@ -165,7 +195,7 @@ impl Control {
                 counters.page().asked.fetch_add(1, Ordering::Release);
                 sys::futex_wake_all(&counters.page().asked);
             }
-            std::thread::sleep(OPEN_STEP);
+            wait(&process, OPEN_STEP)?;
             if let Some(control) = Self::connect(&process)? {
                 return Ok(control);
             }
@@ -308,6 +338,8 @@ mod tests {
     fn every_answer_is_read() {
         assert_eq!(Answer::parse(b"ok"), Some(Answer::Done));
         assert_eq!(Answer::parse(b"left 4096"), Some(Answer::Left(4096)));
+        let given = Given { bytes: 8192, processor_ns: 1500 };
+        assert_eq!(Answer::parse(b"given 8192 1500"), Some(Answer::Given(given)));
         let row =
             Row { kind: "file".into(), size_bytes: 1 << 30, used_bytes: 0, prio: -2, name: "/mnt/a directory".into() };
         assert_eq!(Answer::parse(b"file 1073741824 0 -2 /mnt/a directory"), Some(Answer::Row(row)));
@@ -317,9 +349,19 @@ mod tests {
 
     #[test]
     fn other_answers_are_not_understood() {
-        for message in
-            ["", "okay", "left", "left much", "error", "error x y", "file 1 2 3", "file 1 2 3 ", "file 1 -2 3 /"]
-        {
+        for message in [
+            "",
+            "okay",
+            "left",
+            "left much",
+            "given 4096",
+            "given 1 -2",
+            "error",
+            "error x y",
+            "file 1 2 3",
+            "file 1 2 3 ",
+            "file 1 -2 3 /",
+        ] {
             assert_eq!(Answer::parse(message.as_bytes()), None, "{message}");
         }
     }

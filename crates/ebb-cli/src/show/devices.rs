@@ -44,7 +44,7 @@ fn devices(pid: i32) -> Result<Devices, Failure> {
                 Answer::Row(row) => rows.push(row),
                 Answer::Done => return Ok(Devices { pid, rows }),
                 Answer::Refused(refusal) => return Err(refusal.of(process::what(pid))),
-                Answer::Left(_) => return Err(control.misunderstood()),
+                Answer::Left(_) | Answer::Given(_) => return Err(control.misunderstood()),
             }
         }
     })

@@ -47,6 +47,12 @@ pub fn ms_since(stamp_then: u32) -> u64 {
     ns(u64::from(stamp().wrapping_sub(stamp_then)) << STAMP_SHIFT) / 1_000_000
 }
 
+/// What [`stamp`] returned about `ms` milliseconds ago.
+pub fn stamp_before(ms: u64) -> u32 {
+    let cycles = ((u128::from(ms) * 1_000_000) << 20) / u128::from(NS_PER_CYCLE.load(Relaxed).max(1));
+    stamp().wrapping_sub((cycles >> STAMP_SHIFT) as u32)
+}
+
 /// Reads time and counter at one moment, as nearly as possible: another thread may get the processor between the two reads.
 fn both() -> (u64, u64) {
     let looks = (0..8).map(|_| {

@@ -9,7 +9,7 @@ use crate::memory::table::{ADDR_END, UNIT_BYTES};
 use crate::space::Space;
 use crate::threads::ctx::ThreadCtx;
 use crate::way_in::{collapse, willneed};
-use crate::way_out::pageout;
+use crate::way_out::{cold, pageout};
 use linux_raw_sys::general as g;
 
 const MADV_GUARD_INSTALL: u32 = 102;
@@ -53,9 +53,15 @@ impl Space {
                 // SAFETY: changes no content.
                 mapping::raw(unsafe { mapping::kernel(g::__NR_madvise, a) })
             }
-            // All of these are hints, and not passed on. The kernel would age pages that it does not see used, merge
-            // pages that Ebb moves, or build huge pages behind Ebb's back.
-            g::MADV_COLD | g::MADV_MERGEABLE | g::MADV_UNMERGEABLE => 0,
+            g::MADV_COLD => {
+                if is_range {
+                    cold::note_cold(self, ctx, start, end);
+                }
+                // The kernel would age pages that it does not see used.
+                0
+            }
+            // These are hints, and not passed on. The kernel would merge pages that Ebb moves.
+            g::MADV_MERGEABLE | g::MADV_UNMERGEABLE => 0,
             g::MADV_COLLAPSE if is_range => collapse(self, ctx, start, end),
             // Ebb makes the folios, so the kernel is not told.
             g::MADV_HUGEPAGE | g::MADV_NOHUGEPAGE => change_attributes(self, ctx, start, end, is_range, a),

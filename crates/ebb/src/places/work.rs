@@ -10,6 +10,7 @@ use crate::budget::Budget;
 use crate::device::file::BATCH;
 use crate::memory::table::UNIT_PAGES;
 use crate::places::frames::RUN_MAX;
+use crate::places::swapspace::Aim;
 use crate::threads::ctx::{ThreadCtx, WINDOW_MAX};
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
@@ -47,6 +48,8 @@ pub struct Work {
     pub saved: [u64; UNIT_PAGES],
     /// Pages that the holder of the lease may use of `pages`, and that are charged.
     batch: usize,
+    /// Where the holder of the lease stores pages, as a number: any bytes are a valid buffer.
+    aim: u8,
     /// Only the first `batch` of them may be used; see [`Self::pages`].
     pub pages: Pages,
 }
@@ -59,6 +62,16 @@ impl Work {
     /// Most pages on their way in or out at a time: a power of two, at least [`WINDOW_MAX`] and at most [`BATCH`].
     pub fn batch(&self) -> usize {
         self.batch
+    }
+
+    /// Where the holder of the lease stores pages: where they go by themselves, unless it says otherwise.
+    pub fn aim(&self) -> Aim {
+        Aim::of_bits(self.aim)
+    }
+
+    /// Sets [`Self::aim`] for the rest of the lease.
+    pub fn set_aim(&mut self, aim: Aim) {
+        self.aim = aim as u8;
     }
 
     /// Room for a batch of pages on their way in, or to a file.
@@ -207,6 +220,7 @@ impl WorkBuffers {
         let n = Self::allowed(self.nr_cpus, budget.expected());
         let mut lease = self.buffers.lease_of(first(n), ctx.shard() % n)?;
         lease.batch = Work::batch_of(budget.expected());
+        lease.set_aim(Aim::Usual);
         lease.charge(core::mem::offset_of!(Work, pages) / 4096 + lease.batch, budget);
         Some(lease)
     }

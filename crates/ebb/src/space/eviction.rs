@@ -2,6 +2,7 @@
 
 use crate::base::ring::Ring;
 use crate::base::uapi::Errno;
+use crate::space::cold::Cold;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use ebb_sync::CacheLine;
@@ -13,6 +14,8 @@ const UNITS_MAX: usize = 1 << 20;
 pub struct Eviction {
     /// Units with present pages, in the order in which reclaim looks at them.
     pub(crate) units: Ring,
+    /// Pages that the program said are cold. They come before all others.
+    pub(crate) cold: Cold,
     /// Clean pages.
     nr_clean: CacheLine<AtomicUsize>,
     sweep_pages: AtomicUsize,
@@ -30,6 +33,7 @@ impl Eviction {
     pub fn new(sweep_pages: usize) -> Result<Self, Errno> {
         Ok(Self {
             units: Ring::new(UNITS_MAX)?,
+            cold: Cold::new()?,
             nr_clean: CacheLine(AtomicUsize::new(0)),
             sweep_pages: AtomicUsize::new(sweep_pages),
             young_ms: AtomicU64::new(0),

@@ -84,7 +84,7 @@ pub(crate) fn reclaim_shared_step(space: &Space, ctx: &ThreadCtx) -> bool {
 
 /// True if no more copies fit of pages that other processes keep. Without a file such a copy stays in RAM, and for these copies
 /// the tree may exceed its budget by [`COPIES_PART`] only.
-fn copies_are_too_many(space: &Space) -> bool {
+pub(crate) fn copies_are_too_many(space: &Space) -> bool {
     let sum = space.tree().look();
     !space.swap.has_file() && -sum.free() > sum.limit / COPIES_PART
 }

@@ -87,6 +87,18 @@ fn write_back(space: &Space, held: &Held, which: WriteBack, ctx: &ThreadCtx, wor
     space.swap.write_back(writer, which, &space.budget, space.stats, work.pages())
 }
 
+/// Makes one step of emptying the pool to a file: writes the oldest objects back, and compacts what is left. False if nothing
+/// moved. Outside the gate.
+pub(crate) fn empty_pool(space: &Space, ctx: &ThreadCtx, work: &mut Work) -> bool {
+    let inside = space.threads.enter(ctx);
+    let written = write_back(space, &inside, WriteBack::Oldest, ctx, work);
+    let moved = written + space.swap.compact(&inside, &space.budget, space.stats, COMPACT_STEP);
+    // Spare blocks are kept for pages to come, and none come here.
+    space.swap.trim(&space.budget);
+    drop(inside);
+    moved > 0
+}
+
 /// Makes the pool smaller: writes objects back, compacts, frees slots of clean pages, gives empty blocks back. False if nothing
 /// moved.
 pub(crate) fn shrink_pool(space: &Space, ctx: &ThreadCtx, work: &mut Work) -> bool {

@@ -10,7 +10,7 @@ use crate::groups::table::Index;
 use crate::memory::table::UNIT_PAGES;
 use crate::pages::{account, clean, sharing, stock, tally};
 use crate::places::staging::Part;
-use crate::places::swapspace::StoreResult;
+use crate::places::swapspace::{Aim, StoreResult};
 use crate::places::work::Work;
 use crate::protocols::gate::Held;
 use crate::protocols::page::{State, Tag};
@@ -83,6 +83,12 @@ pub(crate) fn swap_out_oldest(space: &Space, ctx: &ThreadCtx, work: &mut Work) -
     if help(space, ctx, work) > 0 {
         return true;
     }
+    swap_out_alone(space, ctx, work)
+}
+
+/// Swaps the oldest staged part out, to where the work buffer aims. False if no page was stored, and
+/// nothing freed. Outside the gate.
+pub(crate) fn swap_out_alone(space: &Space, ctx: &ThreadCtx, work: &mut Work) -> bool {
     let inside = space.threads.enter(ctx);
     let part = space.places.staging.pop_oldest();
     drop(inside);
@@ -127,7 +133,9 @@ pub(crate) fn swap_out_part(
 ) -> (usize, usize) {
     let (mut stored, mut all, zeros) = (0, true, Zeros::default());
     let mut frames = space.places.staging.frames_of(part);
-    let is_offered = matches!(only, Wanted::All) && space.places.staging.offer(part);
+    // A thread that helps would store pages where they go by themselves.
+    let is_alone = work.aim() != Aim::Usual;
+    let is_offered = matches!(only, Wanted::All) && !is_alone && space.places.staging.offer(part);
     // So many pages are stored inside the gate at a time: few enough that no thread waits long to close it.
     let most = work.batch() as u32;
     let mut taken = 0;
@@ -237,7 +245,8 @@ fn retire(space: &Space, ctx: &ThreadCtx, part: Part, waits_ns: u64) -> usize {
 /// Stores the pages that `frames` hold, or some of them. Returns how many, and false if one had to stay because no device
 /// takes it.
 ///
-/// A page whose group may have no more swap is mapped again.
+/// A page whose group may have no more swap is mapped again. So is one that does not reach the place that the work buffer aims
+/// at: staging has little room, and the next page may reach it.
 fn swap_out(
     space: &Space,
     held: &Held,
@@ -298,7 +307,7 @@ fn swap_out(
     };
     let reclaim = |slot, at| clean::reclaim_cache_only(space, held, slot, at);
     let writer = Writer { held, shard: ctx.shard(), reclaim: &reclaim, stats: space.stats };
-    let mut stored = 0;
+    let (mut stored, gives_back) = (0, work.aim().gives_back());
     store_pages(space, writer, &slots[..nr_wanted], claim, work, |i, is_stored| {
         let (addr, frame) = wanted[i];
         if is_stored {
@@ -307,8 +316,12 @@ fn swap_out(
         }
         space.swap.unalloc(slots[i]);
         if is_claimed[i].get() {
-            all.set(false);
             tally::uncharge_swap_at(space, held, addr);
+            if gives_back {
+                let is_back = put_back(space, held, addr, frame);
+                return all.set(all.get() && is_back);
+            }
+            all.set(false);
             if let Some(word) = space.table.word(addr) {
                 word.finish(State::staged(frame));
             }
@@ -375,6 +388,8 @@ pub(crate) fn store_pages(
     mut done: impl FnMut(usize, bool),
 ) {
     debug_assert!(slots.len() <= work.batch());
+    let aim = work.aim();
+    let may_use_file = aim == Aim::Usual || aim != Aim::Pool && space.swap.has_file();
     let mut pending = [Pending { page: 0, len: 0 }; BATCH];
     let mut nr_pending = 0;
     // Counted together, because all threads write to the counters.
@@ -389,6 +404,7 @@ pub(crate) fn store_pages(
                 continue;
             }
         };
+        let page = (page, aim);
         match space.swap.store(&space.budget, space.stats, *slot, page, &mut work.lz4, &mut work.out) {
             StoreResult::Same => {
                 same_pages += 1;
@@ -399,6 +415,7 @@ pub(crate) fn store_pages(
                 pool_bytes += len as u64;
                 done(i, true);
             }
+            StoreResult::File(_) if !may_use_file => done(i, false),
             StoreResult::File(len) => {
                 let to = &mut work.pages.0[nr_pending * PAGE..(nr_pending + 1) * PAGE];
                 let len = match len {
@@ -407,7 +424,7 @@ pub(crate) fn store_pages(
                         len
                     }
                     None => {
-                        to.copy_from_slice(page);
+                        to.copy_from_slice(page.0);
                         PAGE
                     }
                 };

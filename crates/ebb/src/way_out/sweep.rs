@@ -22,6 +22,7 @@ use crate::protocols::gate::Held;
 use crate::protocols::primitive::{Ordering as ModelOrdering, fence};
 use crate::space::Space;
 use crate::threads::ctx::ThreadCtx;
+use crate::way_out::cold;
 use crate::way_out::in_place;
 use crate::way_out::unmap::Only;
 use crate::way_out::unmap::{self, Claimed, Leaves, Scope};
@@ -124,6 +125,9 @@ fn sweep(space: &Space, held: &Held, ctx: &ThreadCtx, unit: usize, scope: Scope,
 ///
 /// With `takes_shared` it also takes pages that another process has in common.
 pub(crate) fn sweep_next(space: &Space, ctx: &ThreadCtx, takes_shared: bool, work: &mut Work) -> Option<usize> {
+    if let Some(pages) = cold::sweep_cold(space, ctx, takes_shared, work) {
+        return Some(pages);
+    }
     // Bounded: twice around the ring, and only the first time with patience for hot units.
     let inside = space.threads.enter(ctx);
     let units = if space.places.staging.has_room() { space.eviction.units.len() } else { 0 };
@@ -220,6 +224,25 @@ pub(crate) fn sweep_range(
     let scope =
         Scope { takes_shared: false, leaves: Leaves { hot: false, used: false }, only: None, range: Some(range) };
     sweep(space, held, ctx, addr, scope, work).1
+}
+
+/// Makes one sweep of pages that are noted as cold, all in the unit at `addr`. Returns how many pages that unmapped, and where it
+/// ended.
+pub(crate) fn sweep_noted(
+    space: &Space,
+    held: &Held,
+    ctx: &ThreadCtx,
+    addr: usize,
+    range: &core::ops::Range<usize>,
+    takes_shared: bool,
+    work: &mut Work,
+) -> (usize, usize) {
+    let range = Some((range.start, range.end));
+    let scope = Scope { takes_shared, leaves: Leaves { hot: false, used: true }, only: None, range };
+    let (look, end) = sweep(space, held, ctx, addr, scope, work);
+    let Look::Swept(pages) = look else { return (0, end) };
+    space.eviction.add_evicted(pages as u64);
+    (pages, end)
 }
 
 fn sweep_unless_hot(

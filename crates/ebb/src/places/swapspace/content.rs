@@ -39,6 +39,37 @@ pub enum LoadError {
     Io(Errno),
 }
 
+/// Where a page is to be stored.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Aim {
+    /// Where it goes by itself.
+    Usual = 0,
+    /// Likewise, but only where that frees memory, however much room the budget has.
+    Free = 1,
+    /// Only where no file is needed, and where that frees memory.
+    Pool = 2,
+    /// In a file, unless a pattern says it all.
+    File = 3,
+}
+
+impl Aim {
+    /// The aim with this number; the usual one if there is none.
+    pub fn of_bits(bits: u8) -> Self {
+        match bits {
+            1 => Self::Free,
+            2 => Self::Pool,
+            3 => Self::File,
+            _ => Self::Usual,
+        }
+    }
+
+    /// True if a page that does not reach its place must not wait for it in memory of Ebb's own: the next page may reach it.
+    pub fn gives_back(self) -> bool {
+        self != Self::Usual
+    }
+}
+
 /// Neighbouring slots of a file that each have the content of one slot of the swap space, in the same order.
 #[derive(Clone, Copy, Debug)]
 pub struct FileRun {
@@ -65,7 +96,7 @@ impl SwapSpace {
         budget: &Budget,
         stats: &Shared,
         slot: Slot,
-        page: &[u8; 4096],
+        (page, aim): (&[u8; 4096], Aim),
         lz4: &mut codec::Lz4State,
         out: &mut [u8],
     ) -> StoreResult {
@@ -80,13 +111,16 @@ impl SwapSpace {
             self.slots.set_zero(slot, word == 0);
             return StoreResult::Same;
         }
-        let takes_all = !self.has_file() || budget.has_plenty() || self.takes_large(budget);
+        let takes_all = aim == Aim::Usual && (!self.has_file() || budget.has_plenty() || self.takes_large(budget));
         let limit = if takes_all { out.len().min(4095) } else { POOL_OBJECT_MAX };
         let len = match same {
             // The location word has no room for this pattern.
             Some(word) => codec::same_compress(word, out),
             None => codec::compress(lz4, page, &mut out[..limit]),
         };
+        if aim == Aim::File {
+            return StoreResult::File(len);
+        }
         // Without a file even a page that does not compress must stay in RAM.
         let data: &[u8] = match len {
             Some(len) => &out[..len],

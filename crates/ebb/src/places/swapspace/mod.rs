@@ -13,7 +13,7 @@ mod packed;
 mod span;
 mod writeback;
 
-pub use content::{LoadError, Source, StoreResult};
+pub use content::{Aim, LoadError, Source, StoreResult};
 pub use evacuate::{Evacuation, Stuck};
 pub use span::{PageSet, Reads};
 pub use writeback::WriteBack;
