@@ -27,7 +27,7 @@ use aes_gcm::{Aes128Gcm, Nonce, Tag};
 use core::cell::UnsafeCell;
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
-use ebb_slots::{Folio, Locked, Options, Order, Placement, Shadow, Slot, SwapDevice, TableEntry, metadata_bytes};
+use ebb_slots::{Folio, Options, Placement, Shadow, Slot, SwapDevice, TableEntry, metadata_bytes};
 
 /// Bytes of a slot.
 pub const SLOT_BYTES: usize = 4096;
@@ -581,23 +581,28 @@ impl SpillFile {
         }
     }
 
-    /// Gives a slot back to the allocator, whether or not it is marked resident.
-    fn put(&self, slot: Slot) {
-        // A resident slot has no count: locking it is enough to free it. Only one thread at a time works on a slot.
-        match self.slots.lock(slot, NO_FOLIO) {
-            Ok(Locked::Stored(_)) => {
-                self.slots.put(slot);
+    /// Gives slots back to the allocator, whether or not they are marked resident.
+    fn put_all(&self, slots: impl Iterator<Item = Slot>) {
+        let (mut mine, mut n) = ([Slot(0); BATCH], 0);
+        for slot in slots {
+            // A resident slot has no count, and another one the caller's: locking it is enough to free it. Only one
+            // thread at a time works on a slot.
+            if let Err(e) = self.slots.lock(slot, NO_FOLIO) {
+                debug_assert!(false, "{slot:?} of a file is given back, but: {e}");
+                continue;
             }
-            Ok(Locked::Resident(_)) => {}
-            Err(e) => return debug_assert!(false, "{slot:?} of a file is given back, but: {e}"),
+            mine[n] = slot;
+            n += 1;
+            if n == BATCH {
+                self.slots.free_all(&mine);
+                n = 0;
+            }
         }
-        self.slots.free_run(slot, Order::ZERO);
+        self.slots.free_all(&mine[..n]);
     }
 
     fn unalloc(&self, slots: &[Slot]) {
-        for slot in slots {
-            self.slots.free_run(*slot, Order::ZERO);
-        }
+        self.slots.free_all(slots);
     }
 
     /// Recounts the allocator.

@@ -68,7 +68,7 @@ impl SwapSpace {
             n > 0 && file.write(taker, slots, &mut data[..n * SLOT_BYTES], &all.lens[..n], &mut to[..n]).is_ok();
         if is_written {
             self.settle_in_file(writer.held, budget, index, slots, &to[..n]);
-            all.at[..n].iter().for_each(|at| file.free(*at));
+            file.free_all(&all.at[..n]);
             stats::add(&writer.stats.cleaned_pages, n as u64);
         }
         for (slot, was) in slots.iter().zip(all.were) {

@@ -8,11 +8,13 @@ mod cache;
 mod cleaning;
 mod content;
 mod evacuate;
+mod frees;
 mod location;
 mod writeback;
 
 pub use content::{LoadError, Source, StoreResult};
 pub use evacuate::{Evacuation, Stuck};
+pub use frees::Frees;
 pub use writeback::WriteBack;
 
 use self::location::file_of;

@@ -1,6 +1,6 @@
 //! Pool objects on the move: the coldest to a file, and others out of sparse blocks.
 
-use super::content::POOL_OBJECT_MAX;
+use super::content::{NO_OBJECT, POOL_OBJECT_MAX};
 use super::location::{self, location_of};
 use super::{MOVING, NOT_LOCKED, SwapSpace};
 use crate::budget::Budget;
@@ -33,13 +33,13 @@ struct Batch {
     slots: [Slot; BATCH],
     was: [Locked; BATCH],
     lens: [u16; BATCH],
-    handles: [Option<Handle>; BATCH],
+    handles: [Handle; BATCH],
     n: usize,
 }
 
 impl Default for Batch {
     fn default() -> Self {
-        Self { slots: [Slot(0); BATCH], was: [NOT_LOCKED; BATCH], lens: [0; BATCH], handles: [None; BATCH], n: 0 }
+        Self { slots: [Slot(0); BATCH], was: [NOT_LOCKED; BATCH], lens: [0; BATCH], handles: [NO_OBJECT; BATCH], n: 0 }
     }
 }
 
@@ -75,10 +75,10 @@ impl SwapSpace {
             return 0;
         }
         let written = self.store_file(writer, budget, &batch.slots[..n], &batch.lens[..n], data).is_ok();
+        if written {
+            self.free_objects(budget, stats, &batch.handles[..n]);
+        }
         for i in 0..n {
-            if let (true, Some(handle)) = (written, batch.handles[i]) {
-                self.free_object(budget, stats, handle);
-            }
             self.unclaim(held, batch.slots[i], batch.was[i]);
         }
         if !written {
@@ -130,8 +130,8 @@ impl SwapSpace {
             let loc = self.location(slot).load(Ordering::Acquire);
             let handle = Handle::from_bits(loc >> 8).filter(|_| is_in_pool(loc));
             // SAFETY: the slot is locked, which keeps the object in its place.
-            let object = handle.map(|handle| unsafe { self.pool.load(handle) });
-            let Some(object) = object.filter(|object| takes(object)) else {
+            let object = handle.map(|handle| (handle, unsafe { self.pool.load(handle) }));
+            let Some((handle, object)) = object.filter(|(_, object)| takes(object)) else {
                 self.unclaim(held, slot, locked);
                 continue;
             };
