@@ -1,6 +1,7 @@
 """Cases made of ebb-bench-micro, which checks every page that it reads.
 
-usemem: after vm-scalability's swap-w-seq, swap-w-rand, anon-w-rand, swapin and anon-cow, by threads and processes.
+usemem: after vm-scalability's swap-w-seq, swap-w-rand, anon-w-rand, swapin and anon-cow, by threads and processes; and what it
+takes to unmap memory that is swapped out, which usemem prints as its free latency.
 pageout: memory of one kind is filled, swapped out as a whole by MADV_PAGEOUT, and read again in order; RAM is not short.
 copies: after fio's mmap engine: whole pages copied in and out at random, by Zipf's law and uniformly. fio maps a file on
 tmpfs, which several of its processes share; this is private memory of one process.
@@ -92,7 +93,26 @@ def usemem(quick):
             cases.append(
                 Micro("usemem", name, workload, metrics, mib, mib // share, threads, more=seconds, processes=processes)
             )
-    return cases
+    kinds, threads = (("mixed",), (2,)) if quick else (("mixed", "same", "zero", "hard"), (1, 2))
+    return cases + [Free(data, n, mib) for data in kinds for n in threads]
+
+
+class Free(Micro):
+    """Unmapping what is swapped out."""
+
+    def __init__(self, data, threads, mib):
+        metrics = [Metric("free", "ns/page"), Metric("free, processor", "ns/page")]
+        super().__init__("usemem", f"free {data} {threads}T", "free", metrics, mib, mib // 4, threads, data)
+
+    def places(self, wanted):
+        # With all in RAM nothing is swapped, and what the kernel takes to free memory is another question.
+        return [name for name in super().places(wanted) if name != place.ALONE]
+
+    def ram_bytes(self, kernel_total_bytes):
+        return self.limit_mib * MIB if self.data == "hard" else kernel_total_bytes
+
+    def values(self, found):
+        return dict(zip((metric.name for metric in self.metrics), (found["ns_per_access"], found["cpu_ns_per_access"])))
 
 
 class PageOut(Micro):

@@ -174,6 +174,7 @@ class MicroTest(unittest.TestCase):
         self.assertEqual(micro_cases.Access("random-read", 1, 256, []).ram_bytes(7), 7)
         self.assertEqual(micro_cases.Swapping("mixed", 1, 256).ram_bytes(7), 7)
         self.assertEqual(micro_cases.Swapping("hard", 1, 256).ram_bytes(7), 64 * MIB)
+        self.assertEqual([micro_cases.Free(data, 1, 256).ram_bytes(7) for data in ("mixed", "hard")], [7, 64 * MIB])
 
     def test_what_is_swapped_out_is_what_is_beyond_the_ram_of_each_side(self):
         case = micro_cases.Swapping("mixed", 2, 256)
@@ -187,13 +188,18 @@ class MicroTest(unittest.TestCase):
         nothing, _ = self.run_of(micro_cases.Swapping("zero", 1, 256), pages_in=0, fill_beyond={"pages": 0, "wall_ns": 0, "cpu_ns": 0})
         self.assertEqual(nothing, {})
 
+    def test_a_freed_page_costs_its_part_of_what_unmapping_takes(self):
+        values, command = self.run_of(micro_cases.Free("same", 2, 256))
+        self.assertEqual((values, command[1]), ({"free": 1000.0, "free, processor": 2000.0}, "free"))
+        self.assertNotIn("none", micro_cases.Free("same", 2, 256).places(["none", "zram", "ebb"]))
+
     def test_a_run_without_ebb_is_none_of_ebb_s(self):
         with self.assertRaisesRegex(Failed, "without Ebb"):
             self.run_of(micro_cases.Access("random-read", 1, 256, []), ram_bytes=MIB, ebb=None)
         self.run_of(micro_cases.Access("random-read", 1, 256, []), ebb=None)
 
     def test_every_metric_of_a_new_row_is_found(self):
-        for case in (*micro_cases.accesses(False), *micro_cases.swapping(False)):
+        for case in (*micro_cases.accesses(False), *micro_cases.swapping(False), micro_cases.Free("mixed", 1, 256)):
             values, _ = self.run_of(case)
             values |= case.derived(values, values) if case.aim else {}
             self.assertLessEqual({metric.name for metric in case.metrics}, values.keys())

@@ -117,6 +117,20 @@ impl Memory {
         self.advise(pages, libc::MADV_PAGEOUT);
     }
 
+    /// Unmaps pages, which nobody touches any more.
+    pub fn unmap(&self, pages: Range<usize>) {
+        if pages.is_empty() {
+            return;
+        }
+        let (at, bytes) = (self.page(pages.start), pages.len() * PAGE_BYTES);
+        let result = match self.space {
+            Some(space) => space.munmap(in_process::ctx(space), [at as u64, bytes as u64, 0, 0, 0, 0]),
+            // SAFETY: pages of the mapping to which no reference is held, and which the caller gives up.
+            None => unsafe { libc::munmap(at.cast(), bytes) as i64 },
+        };
+        assert_eq!(result, 0, "munmap");
+    }
+
     fn advise(&self, pages: Range<usize>, advice: i32) {
         if pages.is_empty() {
             return;

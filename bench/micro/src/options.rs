@@ -20,6 +20,7 @@ Workloads:
   swap-out-random  the same in an order without a pattern
   swap-in        fills, drops all but the first fifth, and reads that in order
   page-out       fills, has everything swapped out by MADV_PAGEOUT, and reads it in order
+  free           fills, has everything swapped out by MADV_PAGEOUT, and unmaps it: what an access takes is a page's part
   cow            fills and forks; the child changes every page once, in order, and reports
   random-rw      copies whole pages, as many in as out; each thread has pages of its own
 

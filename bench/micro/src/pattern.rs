@@ -15,12 +15,13 @@ pub enum Workload {
     SwapOutRandom,
     SwapIn,
     PageOut,
+    Free,
     Cow,
     RandomRw,
 }
 
 impl Workload {
-    const ALL: [(&'static str, Self); 11] = [
+    const ALL: [(&'static str, Self); 12] = [
         ("random-read", Self::RandomRead),
         ("random-write", Self::RandomWrite),
         ("zipf-read", Self::ZipfRead),
@@ -30,6 +31,7 @@ impl Workload {
         ("swap-out-random", Self::SwapOutRandom),
         ("swap-in", Self::SwapIn),
         ("page-out", Self::PageOut),
+        ("free", Self::Free),
         ("cow", Self::Cow),
         ("random-rw", Self::RandomRw),
     ];

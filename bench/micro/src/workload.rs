@@ -185,6 +185,11 @@ impl Run<'_> {
                 second = self.phase(index, || self.memory.page_out(share(pages, index, threads))).1;
                 self.phase(index, || self.access_once(share(pages, index, threads), false))
             }
+            Workload::Free => {
+                let own = share(pages, index, threads);
+                second = self.phase(index, || self.memory.page_out(own.clone())).1;
+                self.phase(index, || self.free(own))
+            }
             Workload::Cow => {
                 become_child();
                 self.phase(index, || self.access_once(share(pages, index, threads), true))
@@ -207,7 +212,7 @@ impl Run<'_> {
                 self.phase(index, || self.repeat(&mut pattern, self.options.seconds, 0))
             }
         };
-        let beyond = if workload == Workload::PageOut { pages } else { pages - resident };
+        let beyond = if matches!(workload, Workload::PageOut | Workload::Free) { pages } else { pages - resident };
         let led = first.zip(second).map(|(first, second)| {
             let measured = measured.unwrap_or_else(|| Phase {
                 wall_ns: second.wall_ns,
@@ -245,6 +250,7 @@ impl Run<'_> {
     fn live_pages(&self) -> usize {
         match self.options.workload {
             Workload::SwapIn => self.options.pages / 5,
+            Workload::Free => 0,
             _ => self.options.pages,
         }
     }
@@ -277,6 +283,17 @@ impl Run<'_> {
             last = now;
         }
         tally.cycles = last - start;
+        tally
+    }
+
+    /// Unmaps pages with one call, as an access to each of them.
+    fn free(&self, pages: Range<usize>) -> Tally {
+        let mut tally = Tally::new();
+        tally.accesses = pages.len() as u64;
+        let start = cycles();
+        self.memory.unmap(pages);
+        tally.cycles = cycles() - start;
+        tally.latency.add(tally.cycles);
         tally
     }
 

@@ -211,17 +211,17 @@ impl<'a> Locked<'a> {
         self.relist(block, used - 1, used);
     }
 
-    /// Counts one used object less. `free` is that object, now the first of the free list. True if that emptied the
-    /// block, which has then left the class.
-    pub fn shrink(&mut self, block: u32, free: Link) -> bool {
+    /// Counts `n` used objects less. They are on the free list, of which `free` is the first now. True if that emptied
+    /// the block, which has then left the class.
+    pub fn shrink(&mut self, block: u32, free: Link, n: u16) -> bool {
         let used = self.block(block, |state| {
-            debug_assert!(state.used > 0);
+            debug_assert!(state.used >= n);
             state.free = free;
-            state.used -= 1;
+            state.used -= n;
             state.used
         });
-        self.state(|state| state.used -= 1);
-        self.relist(block, used + 1, used);
+        self.state(|state| state.used -= u64::from(n));
+        self.relist(block, used + n, used);
         if used == 0 {
             self.remove_block(block);
         }

@@ -23,8 +23,8 @@
 //!
 //! # Locks
 //!
-//! A class lock is held for a few instructions. Compaction holds it while it looks at no more than a few dozen headers
-//! and asks [`Owners::try_claim`], which therefore must not wait. The block map's lock is below it, and nothing is
+//! A class lock is held for a few instructions, and while a few dozen objects are freed that are freed together.
+//! Compaction holds it while it looks at no more than a few dozen headers and asks [`Owners::try_claim`], which therefore must not wait. The block map's lock is below it, and nothing is
 //! called under it. [`Backing`] and the other functions of [`Owners`] are called with no lock held.
 
 #![no_std]
@@ -33,6 +33,7 @@
 mod blocks;
 mod class;
 pub mod codec;
+mod frees;
 mod fullness;
 mod handle;
 mod object;

@@ -30,6 +30,11 @@ pub trait Backing {
     /// Gives the memory of `block` back and uncharges it. No one uses it until it is acquired again.
     fn release(&self, block: u32, pages: u32);
 
+    /// Does what [`Backing::release`] does for each of `blocks`, which are in order.
+    fn release_all(&self, blocks: &[u32], pages: u32) {
+        blocks.iter().for_each(|block| self.release(*block, pages));
+    }
+
     /// Tells that pages `first..first + pages` of `block` are about to be written. A backing that shares memory
     /// copy-on-write copies them now.
     fn will_write(&self, block: u32, first: u32, pages: u32) {
@@ -186,7 +191,7 @@ impl Pool {
     }
 
     /// Tells `backing` that `len` bytes at `offset` are about to be written.
-    fn tell_write(backing: &impl Backing, offset: usize, len: usize) {
+    pub(crate) fn tell_write(backing: &impl Backing, offset: usize, len: usize) {
         let page_bytes = BLOCK_BYTES / BLOCK_PAGES;
         let (first, last) = (offset % BLOCK_BYTES / page_bytes, (offset % BLOCK_BYTES + len - 1) / page_bytes);
         backing.will_write((offset / BLOCK_BYTES) as u32, first as u32, (last - first + 1) as u32);
@@ -363,7 +368,7 @@ impl Pool {
         let block = (offset / BLOCK_BYTES) as u32;
         let next = locked.block(block, |state| state.free);
         self.header(offset).set_free(next);
-        locked.shrink(block, Link::to(offset % BLOCK_BYTES))
+        locked.shrink(block, Link::to(offset % BLOCK_BYTES), 1)
     }
 
     /// Brings a new block into the class and takes an object of it.

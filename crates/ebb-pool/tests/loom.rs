@@ -64,6 +64,42 @@ fn a_store_and_a_free_in_one_class() {
 }
 
 #[test]
+fn objects_that_are_freed_together_empty_a_block_while_another_is_stored() {
+    model(|| {
+        let rig = Arc::new(Rig::new(3, 4));
+        (0..3).for_each(|owner| assert!(rig.put(owner, &[owner as u8; 8]).is_ok()));
+        let freer = thread::spawn({
+            let rig = rig.clone();
+            move || free_together(&rig, [0, 1])
+        });
+        rig.put(3, &[3; 8]).unwrap();
+        freer.join().unwrap();
+        finish(&rig, &[2, 3]);
+    });
+}
+
+#[test]
+fn objects_that_are_freed_together_while_compaction_moves_them() {
+    model(|| {
+        let rig = sparse();
+        let compactor = thread::spawn({
+            let rig = rig.clone();
+            move || rig.compact(2)
+        });
+        free_together(&rig, [0, 2]);
+        compactor.join().unwrap();
+        finish(&rig, &[]);
+        assert_eq!(rig.pool.used_pages(), 0);
+    });
+}
+
+fn free_together(rig: &Rig, owners: [u32; 2]) {
+    let handles = owners.map(|owner| claim(rig, owner).unwrap());
+    assert_eq!(rig.pool.free_all(&rig.ledger, &handles, |len| assert_eq!(len, 8)), 2);
+    owners.iter().for_each(|owner| rig.table.publish(*owner, None));
+}
+
+#[test]
 fn two_stores_that_both_want_a_new_block() {
     model(|| {
         let rig = Arc::new(Rig::new(2, 2));

@@ -22,6 +22,12 @@ enum Op {
     Free {
         owner: u32,
     },
+    /// Frees the objects of every so many owners, all at once.
+    FreeMany {
+        owner: u32,
+        owners: usize,
+        step: usize,
+    },
     Load {
         owner: u32,
     },
@@ -43,6 +49,8 @@ fn ops() -> impl Strategy<Value = Op> {
     prop_oneof![
         8 => (0..OWNERS, lens(), any::<u8>()).prop_map(|(owner, len, seed)| Op::Store { owner, len, seed }),
         6 => (0..OWNERS).prop_map(|owner| Op::Free { owner }),
+        1 => (0..OWNERS, 1..300usize, 1..4usize)
+            .prop_map(|(owner, owners, step)| Op::FreeMany { owner, owners, step }),
         2 => (0..OWNERS).prop_map(|owner| Op::Load { owner }),
         1 => (0..200usize, 1..8usize).prop_map(|(max_objects, claimed_nth)| Op::Compact { max_objects, claimed_nth }),
         1 => (0..BLOCKS).prop_map(|blocks| Op::Budget { blocks }),
@@ -82,6 +90,21 @@ fn step(rig: &Rig, model: &mut HashMap<u32, Vec<u8>>, op: Op) {
                 assert!(!model.contains_key(&owner));
             }
         },
+        Op::FreeMany { owner, owners, step } => {
+            let owners: Vec<u32> = (owner..OWNERS).step_by(step).take(owners).collect();
+            let found: Vec<_> = owners.iter().filter_map(|owner| rig.table.claim(*owner).unwrap()).collect();
+            let (mut lens, mut gone) = (Vec::new(), Vec::new());
+            assert_eq!(rig.pool.free_all(&rig.ledger, &found, |len| lens.push(len)), found.len());
+            // Nothing is freed twice.
+            assert_eq!(rig.pool.free_all(&rig.ledger, &found, |_| panic!("it is gone")), 0);
+            for owner in owners {
+                rig.table.publish(owner, None);
+                gone.extend(model.remove(&owner).map(|data| data.len()));
+            }
+            lens.sort_unstable();
+            gone.sort_unstable();
+            assert_eq!(lens, gone);
+        }
         Op::Load { owner } => {
             let handle = rig.table.claim(owner).unwrap();
             assert_eq!(handle.map(|handle| rig.load(handle)), model.get(&owner).cloned());

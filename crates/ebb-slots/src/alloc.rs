@@ -197,23 +197,16 @@ impl SwapDevice {
         self.freed_in(cluster);
     }
 
-    /// Frees a run of 2^`order` slots that nobody else can refer to any more. The caller has each of them locked, with
-    /// count 0: for example slots that were allocated and are not needed, or slots that were locked with count 0 while
-    /// their page was `BUSY`. Does what [`Self::cache_del_run`] does, but simply stores the words, because nobody else
-    /// can change them.
+    /// Frees a run of 2^`order` slots that nobody else can refer to any more. The caller has each of them locked, and
+    /// no page state refers to it but the caller's own: for example slots that were allocated and are not needed, or
+    /// slots that were locked while their page was `BUSY`. Does what [`Self::put`] and [`Self::cache_del`] do, but
+    /// simply stores the words, because nobody else can change them.
     pub fn free_run(&self, first: Slot, order: Order) {
         debug_assert!(first.0.is_multiple_of(order.slots()));
         let slots = order.slots() as usize;
         let words = &self.words[first.0 as usize..first.0 as usize + slots];
         let mut cluster = self.clusters.lock(first.cluster());
-        for word in words {
-            // loom remembers the last access to a word: a look just before the store would hide who looked before.
-            #[cfg(not(loom))]
-            let before = Word::from_bits(word.load(Ordering::Relaxed));
-            #[cfg(not(loom))]
-            debug_assert!(before.is_locked() && before.count_field() == 0, "{before:?} is freed, but in use");
-            word.store(Word::FREE.to_bits(), Ordering::Release);
-        }
+        words.iter().for_each(set_free_locked);
         debug_assert!(usize::from(cluster.info.count) >= slots);
         cluster.info.count -= slots as u16;
         cluster.info.occupied &= !if slots >= GROUP_SLOTS {
@@ -224,11 +217,20 @@ impl SwapDevice {
         self.freed_in(cluster);
     }
 
-    /// Gives slots of one cluster back. The caller has made their words dead.
-    pub(crate) fn free_dead_run(&self, id: ClusterId, slots: impl Iterator<Item = Slot>) {
-        let mut cluster = self.clusters.lock(id);
-        slots.for_each(|slot| self.set_free(&mut cluster, slot));
-        self.freed_in(cluster);
+    /// Does what [`Self::free_run`] does for any slots, with one lock for each row of slots of one cluster.
+    pub fn free_all(&self, slots: &[Slot]) {
+        for row in slots.chunk_by(|a, b| a.cluster() == b.cluster()) {
+            let mut cluster = self.clusters.lock(row[0].cluster());
+            let mut emptied = 0;
+            for slot in row {
+                set_free_locked(self.word(*slot));
+                emptied |= 1 << group_of(*slot);
+            }
+            debug_assert!(usize::from(cluster.info.count) >= row.len());
+            cluster.info.count -= row.len() as u16;
+            cluster.info.occupied &= !emptied;
+            self.freed_in(cluster);
+        }
     }
 
     fn set_free(&self, cluster: &mut Cluster, slot: Slot) {
@@ -640,6 +642,17 @@ fn take_runs(
     }
     info.count += (runs * run) as u16;
     Taken { runs, cursor: at as u32 }
+}
+
+/// Frees a word that the caller has locked, and to which only the caller's page refers. The cluster is locked, too.
+#[inline]
+fn set_free_locked(word: &AtomicU64) {
+    // loom remembers the last access to a word: a look just before the store would hide who looked before.
+    #[cfg(not(loom))]
+    let before = Word::from_bits(word.load(Ordering::Relaxed));
+    #[cfg(not(loom))]
+    debug_assert!(before.is_locked() && before.count_field() <= 1, "{before:?} is freed, but in use");
+    word.store(Word::FREE.to_bits(), Ordering::Release);
 }
 
 /// Relaxed: a word becomes free, and stops being free, only under the cluster lock, which the caller holds.

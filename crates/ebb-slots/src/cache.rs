@@ -18,7 +18,7 @@
 //! the page frees it by [`SwapDevice::cache_del`]; see `reclaim`.
 
 use crate::device::SwapDevice;
-use crate::id::{Folio, Order, Shadow, Slot};
+use crate::id::{Folio, Shadow, Slot};
 use crate::table::{PutError, Stored, overflowed_count, stored};
 use crate::word::{COUNT_INLINE_MAX, COUNT_OVERFLOWED, Tag, Word};
 use core::fmt;
@@ -41,6 +41,17 @@ pub enum Locked {
     Stored(Stored),
     /// It was in the swap cache, and keeps its folio.
     Resident(Resident),
+}
+
+impl Locked {
+    /// Whether nothing refers to the slot but the page `folio`, which has locked it: the page's residence, or the only
+    /// reference.
+    pub fn is_last(&self, folio: Folio) -> bool {
+        match self {
+            Self::Resident(resident) => resident.folio == folio && resident.count == 0,
+            Self::Stored(stored) => stored.count == 1,
+        }
+    }
 }
 
 /// Why a slot did not go into the swap cache.
@@ -199,12 +210,6 @@ impl SwapDevice {
             self.free_dead(slot);
         }
         freed
-    }
-
-    /// [`Self::cache_del`] for each slot of a run of 2^`order`, with one lock for all that become free. Returns how
-    /// many.
-    pub fn cache_del_run(&self, first: Slot, order: Order, shadow: Shadow) -> u32 {
-        self.free_of_run(first, order, |slot| self.cache_del_word(slot, shadow))
     }
 
     /// Changes the word for a removal. True if the word is dead now.

@@ -7,7 +7,7 @@
 //! under the cluster lock (see `alloc`).
 
 use crate::device::SwapDevice;
-use crate::id::{Folio, Order, Shadow, Slot};
+use crate::id::{Folio, Shadow, Slot};
 use crate::overflow::Overflow;
 use crate::word::{COUNT_INLINE_MAX, COUNT_OVERFLOWED, Tag, Word};
 use core::fmt;
@@ -87,31 +87,6 @@ impl SwapDevice {
                 TableEntry::Cached { count, folio, zero, locked }
             }
         }
-    }
-
-    /// [`Self::put`] for each slot of a run of 2^`order`. Returns how many became free.
-    pub fn put_run(&self, first: Slot, order: Order) -> u32 {
-        self.free_of_run(first, order, |slot| self.put_word(slot))
-    }
-
-    /// Frees the slots of a run whose words `is_dead` makes dead. Returns how many.
-    pub(crate) fn free_of_run(&self, first: Slot, order: Order, is_dead: impl Fn(Slot) -> bool) -> u32 {
-        debug_assert!(first.0.is_multiple_of(order.slots()));
-        let mut dead = [0u64; (crate::CLUSTER_SLOTS as usize).div_ceil(64)];
-        let slots = || (first.0..first.0 + order.slots()).map(Slot).enumerate();
-        let mut freed = 0;
-        for (index, slot) in slots() {
-            if is_dead(slot) {
-                dead[index / 64] |= 1 << (index % 64);
-                freed += 1;
-            }
-        }
-        if freed > 0 {
-            let is_dead = |index: usize| dead[index / 64] >> (index % 64) & 1 != 0;
-            let slots = slots().filter(|(index, _)| is_dead(*index)).map(|(_, slot)| slot);
-            self.free_dead_run(first.cluster(), slots);
-        }
-        freed
     }
 
     /// Counts one more page state that refers to the slot.

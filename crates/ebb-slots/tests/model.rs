@@ -50,7 +50,8 @@ enum Op {
     CacheReplace { pick: usize, folio: u64 },
     SetZero { pick: usize, zero: bool },
     FreeMany { pick: usize, slots: usize },
-    FreeRun { pick: usize, order: u8, shadow: u32, alone: bool },
+    FreeRun { pick: usize, order: u8 },
+    FreeAll { pick: usize, slots: usize, is_backwards: bool },
     MarkBad { slot: u32 },
     Look { slot: u32 },
     Discard { clusters: usize },
@@ -89,8 +90,9 @@ fn op() -> impl Strategy<Value = Op> {
         1 => (pick(), folio()).prop_map(|(pick, folio)| Op::CacheReplace { pick, folio }),
         1 => (pick(), any::<bool>()).prop_map(|(pick, zero)| Op::SetZero { pick, zero }),
         4 => (pick(), 1..600_usize).prop_map(|(pick, slots)| Op::FreeMany { pick, slots }),
-        2 => (pick(), 0..=MAX_ORDER, any::<u32>(), any::<bool>())
-            .prop_map(|(pick, order, shadow, alone)| Op::FreeRun { pick, order, shadow, alone }),
+        2 => (pick(), 0..=MAX_ORDER).prop_map(|(pick, order)| Op::FreeRun { pick, order }),
+        4 => (pick(), 1..1200_usize, any::<bool>())
+            .prop_map(|(pick, slots, is_backwards)| Op::FreeAll { pick, slots, is_backwards }),
         1 => any::<u32>().prop_map(|slot| Op::MarkBad { slot }),
         1 => any::<u32>().prop_map(|slot| Op::Look { slot }),
         1 => (1..5_usize).prop_map(|clusters| Op::Discard { clusters }),
@@ -406,9 +408,13 @@ impl Pair {
                     self.free(slot);
                 }
             }
-            Op::FreeRun { pick, order, shadow, alone } => {
+            Op::FreeRun { pick, order } => {
                 let Some(slot) = self.pick(pick) else { return };
-                self.free_run(slot, Order::new(order).unwrap(), Shadow(shadow), alone);
+                self.free_run(slot, Order::new(order).unwrap());
+            }
+            Op::FreeAll { pick, slots, is_backwards } => {
+                let Some(first) = self.pick(pick) else { return };
+                self.free_all(first, slots, is_backwards);
             }
             Op::Discard { clusters } => self.discard(clusters),
             Op::ReleaseTables { keep, clusters } => self.release_tables(keep, clusters),
@@ -581,35 +587,31 @@ impl Pair {
         }
     }
 
-    /// The run that a slot is in: all at once out of the cache, where all are in it, perhaps as nobody else's; or all put,
-    /// where all are referred to.
-    fn free_run(&mut self, slot: Slot, order: Order, new: Shadow, alone: bool) {
-        let first = slot.0 as usize / order.slots() as usize * order.slots() as usize;
-        let Some(run) = self.model.get_mut(first..first + order.slots() as usize) else { return };
-        let (mut freed, before) = (0, run.to_vec());
-        let all_locked = before.iter().all(|slot| matches!(slot, Model::Used { locked: true, .. }));
-        if !all_locked && !before.iter().all(|slot| matches!(slot, Model::Used { count: 1.., .. })) {
+    /// Whether a slot is the caller's alone, once the caller gives up its own reference.
+    fn is_last(&self, slot: Slot) -> bool {
+        matches!(self.model[slot.0 as usize], Model::Used { count: 0..=1, locked: true, .. })
+    }
+
+    /// The run that a slot is in, if nothing else needs any of it.
+    fn free_run(&mut self, slot: Slot, order: Order) {
+        let first = slot.0 / order.slots() * order.slots();
+        let slots = first..first + order.slots();
+        if slots.end as usize > self.model.len() || !slots.clone().all(|slot| self.is_last(Slot(slot))) {
             return;
         }
-        for model in run {
-            let Model::Used { count, cached, locked, shadow, .. } = model else { unreachable!() };
-            if all_locked {
-                (*cached, *locked, *shadow) = (None, false, new);
-            } else {
-                *count -= 1;
-            }
-            if *count == 0 && cached.is_none() {
-                freed += 1;
-                *model = Model::Free;
-            }
+        self.device.free_run(Slot(first), order);
+        slots.for_each(|slot| self.model[slot as usize] = Model::Free);
+    }
+
+    /// Of some slots those that nothing else needs.
+    fn free_all(&mut self, first: Slot, slots: usize, is_backwards: bool) {
+        let end = (first.0 as usize + slots).min(self.model.len()) as u32;
+        let mut slots: Vec<Slot> = (first.0..end).map(Slot).filter(|slot| self.is_last(*slot)).collect();
+        if is_backwards {
+            slots.reverse();
         }
-        let first = Slot(first as u32);
-        if alone && all_locked && freed == order.slots() {
-            return self.device.free_run(first, order);
-        }
-        let found =
-            if all_locked { self.device.cache_del_run(first, order, new) } else { self.device.put_run(first, order) };
-        assert_eq!(found, freed);
+        self.device.free_all(&slots);
+        slots.iter().for_each(|slot| self.model[slot.0 as usize] = Model::Free);
     }
 
     fn free(&mut self, slot: Slot) {
@@ -664,6 +666,56 @@ proptest! {
             pair.apply(op);
         }
         pair.check();
+    }
+
+    #[test]
+    fn slots_freed_together_leave_what_slots_freed_one_by_one_leave(
+        nr_slots in 1..4 * CLUSTER_SLOTS,
+        placement in placement(),
+        discards in any::<bool>(),
+        used in 1..4 * CLUSTER_SLOTS as usize,
+        calls in prop::collection::vec(prop::collection::vec(any::<prop::sample::Index>(), 1..200), 1..6),
+    ) {
+        let options = Options { discards, ..Options::fixed(nr_slots, 1, placement) };
+        let devices = [TestDevice::with(&options), TestDevice::with(&options)];
+        let folio = Folio::new(1).unwrap();
+        let mut left = devices.each_ref().map(|device| {
+            let mut slots = vec![Slot(0); used];
+            let n = device.alloc(Shard(0), Order::ZERO, folio, &mut slots);
+            slots.truncate(n);
+            // What every third of them has stays stored until it is freed.
+            slots.iter().step_by(3).for_each(|slot| device.dup(*slot).unwrap());
+            slots
+        });
+        for call in calls {
+            let n = call.len().min(left[0].len());
+            for (device, left) in devices.iter().zip(&mut left) {
+                let mut slots: Vec<Slot> = call[..n].iter().map(|at| left.swap_remove(at.index(left.len()))).collect();
+                slots.sort_unstable();
+                if std::ptr::eq(device, &devices[0]) {
+                    device.free_all(&slots);
+                } else {
+                    for slot in slots {
+                        if matches!(device.get(slot), TableEntry::Cached { count: 1, .. }) {
+                            prop_assert!(!device.put(slot));
+                        }
+                        prop_assert!(device.cache_del(slot, Shadow(0)));
+                    }
+                }
+            }
+        }
+        let [together, single] = &devices;
+        prop_assert_eq!(together.validate(), single.validate());
+        for slot in (0..nr_slots).map(Slot) {
+            prop_assert_eq!(together.get(slot), single.get(slot));
+        }
+        let rest = devices.each_ref().map(|device| {
+            let mut rest = vec![Slot(0); nr_slots as usize];
+            let n = device.alloc(Shard(0), Order::ZERO, folio, &mut rest);
+            rest.truncate(n);
+            rest
+        });
+        prop_assert_eq!(&rest[0], &rest[1]);
     }
 
     #[test]

@@ -169,8 +169,8 @@ fn a_device_is_half_full_when_half_of_its_clusters_were_begun() {
     assert!(!device.is_half_full());
     alloc(&device, Order::ZERO, 1);
     assert!(device.is_half_full());
-    device.cache_del_run(clusters[0], order(MAX_ORDER), Shadow(0));
-    device.cache_del_run(clusters[1], order(MAX_ORDER), Shadow(0));
+    device.free_run(clusters[0], order(MAX_ORDER));
+    device.free_run(clusters[1], order(MAX_ORDER));
     alloc(&device, order(MAX_ORDER), 1);
     assert!(!device.is_half_full());
 }

@@ -284,8 +284,8 @@ fn work(world: &World, thread: usize) {
                     for slot in (first.0..first.0 + order.slots()).map(Slot) {
                         world.hold(slot, thread);
                         world.release(slot, thread);
+                        device.cache_del(slot, Shadow(8));
                     }
-                    device.cache_del_run(*first, order, Shadow(8));
                 }
             }
             17 => {
@@ -351,6 +351,52 @@ fn everything(nr_slots: u32, shards: usize, placement: Placement) {
         let found = world.device.alloc(Shard(0), Order::ZERO, Folio::new(0).unwrap(), &mut all);
         assert_eq!(found, nr_slots as usize);
     });
+}
+
+/// Threads free what they stored, in rows, while others lock any slot to move its content.
+#[test]
+fn rows_are_freed_while_others_move_content() {
+    explore(|| {
+        let options = Options { discards: true, ..Options::fixed(2 * CLUSTER_SLOTS, 2, Placement::Sharded) };
+        let device = Arc::new(TestDevice::with(&options));
+        let threads: Vec<_> = (0..THREADS)
+            .map(|thread| {
+                let device = device.clone();
+                thread::spawn(move || (0..STEPS / 4).for_each(|_| store_and_free(&device, thread)))
+            })
+            .collect();
+        for thread in threads {
+            thread.join().unwrap();
+        }
+        assert_eq!(device.validate().unwrap().slots_used, 0);
+    });
+}
+
+fn store_and_free(device: &SwapDevice, thread: usize) {
+    let folio = Folio::new(thread as u64 + 1).unwrap();
+    let mut slots = [Slot(0); 7];
+    let n = device.alloc(Shard(thread), Order::ZERO, folio, &mut slots[..thread_rng().gen_range(1..=7)]);
+    for slot in &slots[..n] {
+        device.dup(*slot).unwrap();
+        assert!(!device.cache_del(*slot, Shadow(thread as u32)));
+    }
+    let any = Slot(thread_rng().gen_range(0..device.nr_slots()));
+    if let Ok(Locked::Stored(stored)) = device.lock(any, Folio::new(9).unwrap()) {
+        thread::yield_now();
+        assert!(!device.cache_del(any, stored.shadow));
+    }
+    for slot in &slots[..n] {
+        let was = loop {
+            match device.lock(*slot, folio) {
+                Ok(was) => break was,
+                Err(error) => assert_eq!(error, LockError::Locked),
+            }
+            thread::yield_now();
+        };
+        assert_eq!(was, Locked::Stored(Stored { count: 1, shadow: Shadow(thread as u32), zero: false }));
+        assert!(was.is_last(folio));
+    }
+    device.free_all(&slots[..n]);
 }
 
 #[test]

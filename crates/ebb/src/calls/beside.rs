@@ -17,15 +17,14 @@
 //! range that is half changed.
 
 use crate::base::uapi::Errno;
+use crate::calls::drops::Drops;
 use crate::calls::{discard, mapping};
 use crate::groups::table::Index;
 use crate::memory::list::List;
 use crate::memory::region::{Attr, Region};
 use crate::memory::table::ADDR_END;
-use crate::pages::tally::Tally;
 use crate::pages::{books, folio};
 use crate::protocols::gate::{Held, Inside};
-use crate::protocols::page::State;
 use crate::space::Space;
 use crate::threads::ctx::ThreadCtx;
 use crate::way_out::shrink;
@@ -228,15 +227,9 @@ pub(crate) fn manage_alone(space: &Space, start: usize, end: usize, new: New<'_>
 
 /// Forgets the content of a hidden range, after the kernel has dropped it.
 pub(crate) fn drop_hidden(space: &Space, held: &Held, start: usize, end: usize) {
-    let mut freed_slots = 0;
-    let mut tally = Tally::new(space, held);
-    space.table.for_each_content(start, end, |addr, word| {
-        if let Some(state) = word.claim_content() {
-            freed_slots += mapping::drop_page(space, held, addr, state, &mut tally);
-            word.finish(State::NONE);
-        }
-    });
-    drop(tally);
+    let mut drops = Drops::new(space, held);
+    space.table.for_each_content(start, end, |addr, word| drops.hidden_page(addr, word));
+    let freed_slots = drops.end();
     folio::forget(space, held, start, end);
     if freed_slots >= CLUSTER_SLOTS {
         shrink::release_unused_soon(space, held);

@@ -7,6 +7,7 @@
 
 use crate::base::PAGE;
 use crate::base::uapi::{self, Errno};
+use crate::calls::drops::Drops;
 use crate::calls::mapping;
 use crate::memory::table::UNIT_PAGES;
 use crate::pages::tally::Tally;
@@ -164,25 +165,35 @@ impl Call<'_> {
             // As long as the claims last: a new folio may come right after them.
             folio::forget(space, held, first, end);
         }
-        let mut tally = Tally::new(space, held);
-        for (i, state) in states.iter().enumerate() {
-            let addr = first + i * PAGE;
-            let now = match result {
-                Ok(()) => {
-                    self.freed_slots += mapping::drop_page(space, held, addr, *state, &mut tally);
-                    State::NONE
-                }
-                // One of several mappings refused. The kernel dropped those before it.
-                Err(_) => mapping::map_if_missing(space, held, addr, *state, &mut tally),
-            };
-            if let Some(word) = space.table.word(addr) {
-                word.finish(now);
+        let addrs = || (first..end).step_by(PAGE);
+        match result {
+            Ok(()) => {
+                let mut drops = Drops::new(space, held);
+                addrs().zip(states).for_each(|(addr, state)| drops.page(addr, *state));
+                self.freed_slots += drops.end();
+                finish(space, addrs(), |_| State::NONE);
+            }
+            // One of several mappings refused. The kernel dropped those before it.
+            Err(_) => {
+                let mut tally = Tally::new(space, held);
+                finish(space, addrs(), |i| {
+                    mapping::map_if_missing(space, held, first + i * PAGE, states[i], &mut tally)
+                });
             }
         }
         if is_gone && states.len() < UNIT_PAGES {
             folio::forget(space, held, first, end);
         }
         result.map_or_else(Step::Failed, |()| Step::To(end))
+    }
+}
+
+/// Ends the claims on pages.
+fn finish(space: &Space, addrs: impl Iterator<Item = usize>, mut state: impl FnMut(usize) -> State) {
+    for (i, addr) in addrs.enumerate() {
+        if let Some(word) = space.table.word(addr) {
+            word.finish(state(i));
+        }
     }
 }
 

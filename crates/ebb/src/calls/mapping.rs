@@ -1,15 +1,14 @@
 //! Brings regions and page states in line after the kernel has changed a mapping.
 
 use crate::base::PAGE;
-use crate::base::events::{self, Kind};
 use crate::base::uapi::{self, Errno};
+use crate::calls::drops::Drops;
 use crate::groups::cost::Cost;
 use crate::groups::table::Index;
 use crate::memory::region::{Attr, Region};
 use crate::memory::table::ADDR_END;
 use crate::pages::tally::Tally;
-use crate::pages::{account, clean, folio, kept, sharing};
-use crate::places::swapspace::{folio_at, slot_of};
+use crate::pages::{clean, folio, kept, sharing};
 use crate::protocols::gate::{Exclusive, Held};
 use crate::protocols::page::{State, Tag};
 use crate::space::Space;
@@ -101,49 +100,19 @@ pub(crate) fn forget(space: &Space, exclusive: &Exclusive<'_>, start: usize, end
 
 /// Forgets the content of every page in the range, after the kernel has dropped it.
 pub(crate) fn drop_content(space: &Space, exclusive: &Exclusive<'_>, start: usize, end: usize) {
-    let mut freed_slots = 0;
-    let mut tally = Tally::new(space, exclusive);
+    let mut drops = Drops::new(space, exclusive);
     space.table.for_each_content(start, end, |addr, word| {
         let state = word.load();
         if !matches!(state.tag(), Tag::None | Tag::Busy) {
-            freed_slots += drop_page(space, exclusive, addr, state, &mut tally);
+            drops.page(addr, state);
             word.set_exclusive(exclusive, State::NONE);
         }
     });
-    drop(tally);
+    let freed_slots = drops.end();
     folio::forget(space, exclusive, start, end);
     if freed_slots >= CLUSTER_SLOTS {
         shrink::release_unused_soon(space, exclusive);
     }
-}
-
-/// Frees what holds the content of the page at `addr`, last seen in `state`: its memory, which the kernel has dropped, its frame
-/// or its slot. Returns how many slots that freed. The caller has claimed the page or closed the gate, and sets the word.
-pub(crate) fn drop_page(space: &Space, held: &Held, addr: usize, state: State, tally: &mut Tally<'_>) -> u32 {
-    let mut freed_slots = 0;
-    match state.tag() {
-        Tag::None | Tag::Busy => return 0,
-        Tag::Present => {
-            if state.is_clean() {
-                clean::forget_clean(space, held, addr, state);
-            }
-            sharing::break_if_shared(space, addr, state);
-            account::uncount_present(space, addr, 1);
-            space.budget.uncharge(1);
-        }
-        Tag::Staged => space.places.staging.put_frame(state.payload() as u32),
-        Tag::Swapped => {
-            let (slot, folio) = (slot_of(state), folio_at(addr));
-            if let Ok(was) = space.swap.claim(slot, folio) {
-                space.swap.release(held, &space.budget, space.stats, slot, folio, was);
-                freed_slots = 1;
-            }
-        }
-    }
-    events::record(Kind::Gone, addr, 1, state.tag() as u64);
-    account::uncount_content(space, addr, 1);
-    tally.add(addr, Cost::of(state).taken());
-    freed_slots
 }
 
 /// Maps pages of zeros where the kernel has dropped some of the range's present pages. It does not say which.

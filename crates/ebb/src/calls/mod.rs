@@ -3,6 +3,7 @@
 pub(crate) mod beside;
 pub(crate) mod brk;
 pub(crate) mod discard;
+pub(crate) mod drops;
 pub(crate) mod madvise;
 pub(crate) mod mapping;
 pub(crate) mod mlock;

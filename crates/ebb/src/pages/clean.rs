@@ -127,24 +127,22 @@ fn open(space: &Space, held: &Held, addr: usize, word: PageWord<'_>, state: Stat
     // The slots go first: once the pages can be written, nothing may rely on the content of the slots.
     let mut done = 0;
     let mut tally = Tally::new(space, held);
+    let mut frees = space.swap.frees(held, &space.budget, space.stats);
     for (i, state) in states[..n].iter().enumerate() {
         if state.is_clean() {
             let (slot, folio) = (slot_of(*state), folio_at(addr + i * PAGE));
-            let was = match how {
-                How::ForSlots { waits: false } => space.swap.try_claim(slot, folio),
-                _ => space.swap.claim(slot, folio).ok(),
-            };
-            match was {
-                Some(was) => space.swap.release(held, &space.budget, space.stats, slot, folio, was),
-                None if matches!(how, How::ForSlots { waits: false }) => break,
-                None => {}
+            match how {
+                How::ForSlots { waits: false } => match space.swap.try_claim(slot, folio) {
+                    Some(was) => frees.add(slot, folio, was),
+                    None => break,
+                },
+                _ => _ = frees.claim(slot, folio),
             }
-        }
-        if state.is_clean() {
             tally.add(addr + i * PAGE, Cost::SWAP.taken());
         }
         done += 1;
     }
+    drop(frees);
     // The other pages stay as they are.
     for (i, state) in states[..n].iter().enumerate().skip(done) {
         if let Some(word) = space.table.word(addr + i * PAGE) {

@@ -15,6 +15,7 @@ use crate::pages::claims::NOT_CLAIMED;
 use crate::pages::tally::Tally;
 use crate::pages::{account, clean, folio, stock};
 use crate::places::staging::BUNDLES;
+use crate::places::swapspace::{folio_at, slot_of};
 use crate::protocols::gate::Held;
 use crate::protocols::page::{State, Tag};
 use crate::space::Space;
@@ -97,10 +98,14 @@ pub(crate) fn open(space: &Space, held: &Held, start: usize) -> bool {
     // The slots go first: once the pages can be written, nothing may rely on the content of the slots.
     let states = saved.map(State::from_raw);
     let mut tally = Tally::new(space, held);
+    let mut frees = space.swap.frees(held, &space.budget, space.stats);
     for (i, state) in states.iter().enumerate().filter(|(_, state)| state.is_clean()) {
-        clean::forget_clean(space, held, start + i * PAGE, *state);
-        tally.add(start + i * PAGE, Cost::SWAP.taken());
+        let addr = start + i * PAGE;
+        frees.claim(slot_of(*state), folio_at(addr));
+        tally.add(addr, Cost::SWAP.taken());
     }
+    drop(frees);
+    account::uncount_clean(space, start, states.iter().filter(|state| state.is_clean()).count());
     // A failure leaves pages protected whose states say they are open. A write will find that out, see `spurious`.
     let _ = space.uffd().write_protect(start, UNIT_BYTES, false);
     folio::finish(space, start, UNIT_PAGES, |i| match states[i] {

@@ -244,13 +244,21 @@ impl Backing for Charging<'_> {
         }
     }
 
-    fn release(&self, block: u32, _pages: u32) {
+    fn release(&self, block: u32, pages: u32) {
+        self.release_all(&[block], pages);
+    }
+
+    fn release_all(&self, blocks: &[u32], _pages: u32) {
         let m = self.memory;
-        if m.nr_spare.load(Ordering::Relaxed) < m.spare_max {
+        let room = m.spare_max.saturating_sub(m.nr_spare.load(Ordering::Relaxed));
+        let (spare, rest) = blocks.split_at(room.min(blocks.len()));
+        for block in spare {
             m.nr_spare.fetch_add(1, Ordering::Relaxed);
-            m.spare(block).store(1, Ordering::Release);
-        } else {
-            m.drop_blocks(self.budget, block as usize, 1);
+            m.spare(*block).store(1, Ordering::Release);
+        }
+        // Neighbours with one call.
+        for run in rest.chunk_by(|a, b| a + 1 == *b) {
+            m.drop_blocks(self.budget, run[0] as usize, run.len());
         }
     }
 }

@@ -198,8 +198,8 @@ impl<'a> Holders<'a> {
     }
 }
 
-/// Clears a slot's bit in a page.
-pub fn clear(bits: &Bits, word: usize, bit: u64) {
+/// Clears the bits `of` slots in a word of a page.
+pub fn clear(bits: &Bits, word: usize, of: u64) {
     // Release: whoever sees this sees what moved to another page before.
-    bits[word].fetch_and(!bit, Ordering::Release);
+    bits[word].fetch_and(!of, Ordering::Release);
 }

@@ -522,6 +522,7 @@ fn settle(
     // Pages that were evicted before this process was forked say what its parent needed, not what this process needs.
     let (mut near_own, age) = (0, space.swap.clock().wrapping_sub(space.family.forked_at()));
     let even = space.budget.expected().max(space.eviction.even_part());
+    let mut frees = space.swap.frees(held, &space.budget, space.stats);
     for i in 0..loaded.n {
         let (slot, was) = (slot_of(entries[i]), were[i]);
         if i >= mapped {
@@ -540,9 +541,10 @@ fn settle(
         if is_clean(i) {
             space.swap.keep(held, slot, was);
         } else {
-            space.swap.release(held, &space.budget, space.stats, slot, folio_at(addr + i * PAGE), was);
+            frees.add(slot, folio_at(addr + i * PAGE), was);
         }
     }
+    drop(frees);
     if mapped == 0 {
         return;
     }

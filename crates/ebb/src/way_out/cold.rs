@@ -52,7 +52,7 @@ pub(crate) fn sweep_cold(space: &Space, ctx: &ThreadCtx, takes_shared: bool, wor
     while looks > 0 && space.eviction.cold.has_notes() {
         looks -= 1;
         let inside = space.threads.enter(ctx);
-        let Some(note) = space.eviction.cold.take() else { return None };
+        let note = space.eviction.cold.take()?;
         // A unit that has needed a fault since then is in use after all.
         let is_used = |touched: u32| note.is_whole() && clock::ms_since(touched) < COLD_MS / 2;
         let is_cold = space

@@ -281,29 +281,32 @@ impl SpillFile {
         self.family.is_shared() && self.family.holders().is_held(chunk as u32, word, bit)
     }
 
-    /// Gives up a slot, because this process needs it no more.
-    pub(super) fn free_slot(&self, slot: u32) {
+    /// Gives up slots, because this process needs them no more. Of neighbours the books are changed a word at a time.
+    pub(super) fn free_slots(&self, slots: &[u32]) {
         if self.rest_until_ns.load(Ordering::Relaxed) != 0 {
             self.rest_until_ns.store(0, Ordering::Relaxed);
         }
-        self.used.fetch_sub(1, Ordering::Relaxed);
+        self.used.fetch_sub(slots.len() as u32, Ordering::Relaxed);
         let family = &self.family;
         if !family.is_shared() {
-            self.put(Slot(slot));
+            self.put_all(slots.iter().map(|slot| Slot(*slot)));
             return;
         }
-        let (chunk, word, bit) = place(slot);
-        if !self.owner {
-            if let Some(page) = family.own_page(chunk) {
-                holders::clear(family.holders().page(page), word, bit);
+        for row in slots.chunk_by(|a, b| a / u64::BITS == b / u64::BITS) {
+            let (chunk, word, _) = place(row[0]);
+            let bits = row.iter().fold(0, |bits, slot| bits | place(*slot).2);
+            if !self.owner {
+                if let Some(page) = family.own_page(chunk) {
+                    holders::clear(family.holders().page(page), word, bits);
+                }
+                continue;
             }
-            return;
+            holders::clear(family.own(chunk), word, bits);
+            // Counted first, because whoever takes the slots back subtracts them from the count.
+            family.nr_freed.fetch_add(row.len() as u32, Ordering::Relaxed);
+            family.nr_freed_since.fetch_add(row.len() as u32, Ordering::Relaxed);
+            family.freed(chunk)[word].fetch_or(bits, Ordering::Release);
         }
-        holders::clear(family.own(chunk), word, bit);
-        // Counted first, because whoever takes the slot back subtracts it from the count.
-        family.nr_freed.fetch_add(1, Ordering::Relaxed);
-        family.nr_freed_since.fetch_add(1, Ordering::Relaxed);
-        family.freed(chunk)[word].fetch_or(bit, Ordering::Release);
     }
 
     /// Takes back one slot that this process gave up, if nobody holds it any more.
@@ -341,12 +344,10 @@ impl SpillFile {
     /// Gives back to the allocator those of the slots `bits` of a word that this process gave up and that nobody has
     /// taken back since; returns how many.
     fn take_back(&self, chunk: usize, word: usize, bits: u64) -> u32 {
-        let mut mine = self.family.freed(chunk)[word].fetch_and(!bits, Ordering::AcqRel) & bits;
+        let mine = self.family.freed(chunk)[word].fetch_and(!bits, Ordering::AcqRel) & bits;
         let taken = mine.count_ones();
-        while mine != 0 {
-            self.put(Slot(chunk as u32 * PAGE_SLOTS + word as u32 * 64 + mine.trailing_zeros()));
-            mine &= mine - 1;
-        }
+        let first = chunk as u32 * PAGE_SLOTS + word as u32 * u64::BITS;
+        self.put_all((0..u64::BITS).filter(|bit| mine >> bit & 1 != 0).map(|bit| Slot(first + bit)));
         self.family.nr_freed.fetch_sub(taken, Ordering::Relaxed);
         taken
     }

@@ -34,7 +34,7 @@ use core::cell::UnsafeCell;
 use core::ffi::CStr;
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, AtomicU64, Ordering};
-use ebb_slots::{Folio, Locked, Options, Order, Placement, Shadow, Slot, SwapDevice, TableEntry, metadata_bytes};
+use ebb_slots::{Folio, Options, Placement, Shadow, Slot, SwapDevice, TableEntry, metadata_bytes};
 
 /// Bytes of a slot.
 pub const SLOT_BYTES: usize = 4096;
@@ -434,12 +434,24 @@ impl SpillFile {
         self.objects.load(Ordering::Relaxed)
     }
 
-    /// Gives up an object, because this process needs it no more.
-    pub fn free(&self, place: Place) {
-        self.objects.fetch_sub(1, Ordering::Relaxed);
-        // Whoever takes the last object out of the slot gives it up. What others have read of it, they have read before.
-        if !place.is_packed() || self.count(place.slot).fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.free_slot(place.slot);
+    /// Gives up objects, because this process needs them no more.
+    pub fn free_all(&self, places: &[Place]) {
+        self.objects.fetch_sub(places.len() as u32, Ordering::Relaxed);
+        let (mut slots, mut n) = ([0; BATCH], 0);
+        for place in places {
+            // Whoever takes the last object out of a slot gives the slot up. What others have read of it, they have read before.
+            if place.is_packed() && self.count(place.slot).fetch_sub(1, Ordering::AcqRel) > 1 {
+                continue;
+            }
+            slots[n] = place.slot;
+            n += 1;
+            if n == BATCH {
+                self.free_slots(&slots);
+                n = 0;
+            }
+        }
+        if n > 0 {
+            self.free_slots(&slots[..n]);
         }
     }
 
@@ -652,23 +664,28 @@ impl SpillFile {
         }
     }
 
-    /// Gives a slot back to the allocator, whether or not it is marked resident.
-    fn put(&self, slot: Slot) {
-        // A resident slot has no count: locking it is enough to free it. Only one thread at a time works on a slot.
-        match self.slots.lock(slot, NO_FOLIO) {
-            Ok(Locked::Stored(_)) => {
-                self.slots.put(slot);
+    /// Gives slots back to the allocator, whether or not they are marked resident.
+    fn put_all(&self, slots: impl Iterator<Item = Slot>) {
+        let (mut mine, mut n) = ([Slot(0); BATCH], 0);
+        for slot in slots {
+            // A resident slot has no count, and another one the caller's: locking it is enough to free it. Only one
+            // thread at a time works on a slot.
+            if let Err(e) = self.slots.lock(slot, NO_FOLIO) {
+                debug_assert!(false, "{slot:?} of a file is given back, but: {e}");
+                continue;
             }
-            Ok(Locked::Resident(_)) => {}
-            Err(e) => return debug_assert!(false, "{slot:?} of a file is given back, but: {e}"),
+            mine[n] = slot;
+            n += 1;
+            if n == BATCH {
+                self.slots.free_all(&mine);
+                n = 0;
+            }
         }
-        self.slots.free_run(slot, Order::ZERO);
+        self.slots.free_all(&mine[..n]);
     }
 
     fn unalloc(&self, slots: &[Slot]) {
-        for slot in slots {
-            self.slots.free_run(*slot, Order::ZERO);
-        }
+        self.slots.free_all(slots);
     }
 
     /// Recounts the allocator.

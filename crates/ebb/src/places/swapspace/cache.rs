@@ -25,7 +25,7 @@ impl SwapSpace {
         self.slots.cache_del(slot, Shadow(now));
     }
 
-    /// Frees a locked slot whose content is stored, but which no page refers to after all.
+    /// Frees a locked slot whose content is stored, and which no page needs any more but the caller's.
     pub fn discard(&self, held: &Held, budget: &Budget, stats: &Shared, slot: Slot) {
         self.free_content(held, budget, stats, slot);
         self.slots.free_run(slot, Order::ZERO);
@@ -92,29 +92,28 @@ impl SwapSpace {
     }
 
     /// Gives up what the page `folio` has of the locked `slot`, its reference or its residence, and unlocks the slot.
-    /// If nothing else needs the slot, its content is freed too.
+    /// If nothing else needs the slot, its content is freed too. [`Self::frees`] does the same for many slots.
     pub fn release(&self, held: &Held, budget: &Budget, stats: &Shared, slot: Slot, folio: Folio, was: Locked) {
-        // Only the thread that has a slot locked changes its count, or one that has closed the gate.
-        let is_last = match was {
-            Locked::Resident(resident) if resident.folio == folio => resident.count == 0,
+        match was.is_last(folio) {
+            true => self.discard(held, budget, stats, slot),
+            false => self.release_shared(held, slot, folio, was),
+        }
+    }
+
+    /// The same for a slot that something else needs.
+    pub(super) fn release_shared(&self, held: &Held, slot: Slot, folio: Folio, was: Locked) {
+        let shadow = match was {
+            Locked::Resident(resident) if resident.folio == folio => {
+                self.mark_in_file(held, slot, false);
+                Shadow(self.clock.load(Ordering::Relaxed))
+            }
             Locked::Resident(_) => {
                 self.slots.put(slot);
                 return self.slots.unlock(slot);
             }
             Locked::Stored(stored) => {
                 self.slots.put(slot);
-                stored.count == 1
-            }
-        };
-        if is_last {
-            self.free_content(held, budget, stats, slot);
-            return self.slots.free_run(slot, Order::ZERO);
-        }
-        let shadow = match was {
-            Locked::Stored(stored) => stored.shadow,
-            Locked::Resident(_) => {
-                self.mark_in_file(held, slot, false);
-                Shadow(self.clock.load(Ordering::Relaxed))
+                stored.shadow
             }
         };
         self.slots.cache_del(slot, shadow);

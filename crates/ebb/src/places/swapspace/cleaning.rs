@@ -81,7 +81,7 @@ impl SwapSpace {
         let is_written = n > 0 && file.write(taker, &packing, data, placed).is_ok();
         if is_written {
             self.charge_file(writer.held, budget, index);
-            all.at[..n].iter().for_each(|at| file.free(*at));
+            file.free_all(&all.at[..n]);
             stats::add(&writer.stats.cleaned_pages, n as u64);
         }
         for (slot, was) in slots.iter().zip(all.were) {

@@ -17,6 +17,12 @@ use ebb_slots::Slot;
 /// pool has no room to spare, and otherwise once it has been out for long.
 pub(super) const POOL_OBJECT_MAX: usize = 3072;
 
+/// A placeholder where there is no object yet.
+pub(super) const NO_OBJECT: Handle = match Handle::from_bits(1) {
+    Some(handle) => handle,
+    None => panic!("1 is the handle of the first object"),
+};
+
 /// Where a page came from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Source {
@@ -321,18 +327,25 @@ impl SwapSpace {
                 }
             }
             location::FILE => {
-                if let Some((number, at)) = file_of(loc)
-                    && let Some(file) = self.devices.file(held, number)
-                {
-                    file.free(at);
-                    self.note_freed(file);
-                    // There is room again, if this process writes to the file.
-                    if self.memory.was_refused() && self.devices.priority(number).is_some() {
-                        self.memory.set_room();
-                    }
+                if let Some((file, at)) = file_of(loc) {
+                    self.free_in_file(held, file, &[at]);
                 }
             }
             _ => {}
+        }
+    }
+
+    /// Frees what is `at` these places of the file numbered `number`: the contents of locked slots.
+    pub(super) fn free_in_file(&self, held: &Held, number: usize, at: &[Place]) {
+        if !at.is_empty()
+            && let Some(file) = self.devices.file(held, number)
+        {
+            file.free_all(at);
+            self.note_freed(file);
+            // There is room again, if this process writes to the file.
+            if self.memory.was_refused() && self.devices.priority(number).is_some() {
+                self.memory.set_room();
+            }
         }
     }
 
@@ -360,6 +373,20 @@ impl SwapSpace {
         }
         self.content_pages.fetch_sub(1, Ordering::Relaxed);
         self.pool.free(&self.memory.charging(budget, stats), handle);
+    }
+
+    /// Frees objects of the pool, whose slots the caller has locked.
+    pub(super) fn free_objects(&self, budget: &Budget, stats: &Shared, handles: &[Handle]) {
+        if handles.is_empty() {
+            return;
+        }
+        let mut large = 0;
+        let count = |len: usize| large += u64::from(len > POOL_OBJECT_MAX);
+        self.pool.free_all(&self.memory.charging(budget, stats), handles, count);
+        self.content_pages.fetch_sub(handles.len() as u64, Ordering::Relaxed);
+        if large > 0 {
+            self.large_objects.fetch_sub(large, Ordering::Relaxed);
+        }
     }
 }
 

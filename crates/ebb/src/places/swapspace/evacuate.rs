@@ -100,7 +100,7 @@ impl SwapSpace {
         let moved = if n > 0 { self.store_elsewhere(job, found, data) } else { 0 };
         for one in &found[..moved] {
             if let Some(file) = self.devices.file(held, one.file) {
-                file.free(one.at);
+                file.free_all(&[one.at]);
             }
         }
         for one in found {

@@ -8,6 +8,7 @@ mod cache;
 mod cleaning;
 mod content;
 mod evacuate;
+mod frees;
 mod location;
 mod packed;
 mod span;
@@ -15,6 +16,7 @@ mod writeback;
 
 pub use content::{Aim, LoadError, Source, StoreResult};
 pub use evacuate::{Evacuation, Stuck};
+pub use frees::Frees;
 pub use span::{PageSet, Reads};
 pub use writeback::WriteBack;
 

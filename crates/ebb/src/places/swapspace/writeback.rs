@@ -1,6 +1,6 @@
 //! Pool objects on the move: the coldest to a file, and others out of sparse blocks.
 
-use super::content::POOL_OBJECT_MAX;
+use super::content::{NO_OBJECT, POOL_OBJECT_MAX};
 use super::location::{self, location_of};
 use super::{MOVING, NOT_LOCKED, SwapSpace};
 use crate::budget::Budget;
@@ -37,7 +37,7 @@ struct Batch {
     packing: Packing,
     slots: [Slot; OBJECTS],
     was: [Locked; OBJECTS],
-    handles: [Option<Handle>; OBJECTS],
+    handles: [Handle; OBJECTS],
     n: usize,
     /// There was an object more for which there was no room.
     is_full: bool,
@@ -45,7 +45,7 @@ struct Batch {
 
 impl Default for Batch {
     fn default() -> Self {
-        let (slots, was, handles) = ([Slot(0); OBJECTS], [NOT_LOCKED; OBJECTS], [None; OBJECTS]);
+        let (slots, was, handles) = ([Slot(0); OBJECTS], [NOT_LOCKED; OBJECTS], [NO_OBJECT; OBJECTS]);
         Self { packing: Packing::default(), slots, was, handles, n: 0, is_full: false }
     }
 }
@@ -86,13 +86,12 @@ impl SwapSpace {
             return 0;
         }
         let written = self.write_packed(writer, budget, &batch.packing, data).is_ok();
-        if !written {
+        if written {
+            self.free_objects(budget, stats, &batch.handles[..n]);
+        } else {
             self.memory.set_refused();
         }
         for i in 0..n {
-            if let (true, Some(handle)) = (written, batch.handles[i]) {
-                self.free_object(budget, stats, handle);
-            }
             self.unclaim(held, batch.slots[i], batch.was[i]);
         }
         if !written {
@@ -144,8 +143,8 @@ impl SwapSpace {
             let loc = self.location(slot).load(Ordering::Acquire);
             let handle = Handle::from_bits(loc >> 8).filter(|_| is_in_pool(loc));
             // SAFETY: the slot is locked, which keeps the object in its place.
-            let object = handle.map(|handle| unsafe { self.pool.load(handle) });
-            let Some(object) = object.filter(|object| takes(object)) else {
+            let object = handle.map(|handle| (handle, unsafe { self.pool.load(handle) }));
+            let Some((handle, object)) = object.filter(|(_, object)| takes(object)) else {
                 self.unclaim(held, slot, locked);
                 continue;
             };
