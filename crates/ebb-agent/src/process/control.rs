@@ -257,7 +257,11 @@ fn refuse(errno: u32, text: &str) {
 fn show(space: &Space) {
     space.devices(|device| {
         let mut line = Line::new();
-        line.str("file ").num(device.bytes).str(" ").num(device.used_bytes).str(" ");
+        line.str(if device.closed { "closed " } else { "file " })
+            .num(device.bytes)
+            .str(" ")
+            .num(device.used_bytes)
+            .str(" ");
         // A device that only a parent wrote to is shown with the priority that no device can have.
         let priority = device.priority.unwrap_or(i16::MIN);
         line.str(if priority < 0 { "-" } else { "" }).num(u64::from(priority.unsigned_abs()));
@@ -345,7 +349,11 @@ fn swapoff(space: &Space, ctx: &ThreadCtx, dir: &[u8]) {
              add another with `ebb swapon`",
         ),
         Err(SwapOffError::Unreadable(_)) => {
-            refuse(e::EIO, "some of its content cannot be read, so the device stays in use; check the disk");
+            refuse(
+                e::EIO,
+                "some of its content cannot be read, so the device stays in use with that; everything else has moved; \
+                 check the disk",
+            );
         }
     }
 }

@@ -12,7 +12,7 @@ use crate::places::swapspace::{Evacuation, Stuck};
 use crate::protocols::gate::Exclusive;
 use crate::space::Space;
 use crate::threads::ctx::ThreadCtx;
-use crate::way_out::{reclaim, shrink};
+use crate::way_out::{faulty, reclaim, shrink};
 use core::ffi::CStr;
 use core::sync::atomic::AtomicU32;
 use ebb_slots::Slot;
@@ -57,7 +57,7 @@ pub enum SwapOffError {
     Interrupted,
     /// Neither another device nor the pool takes what it holds.
     NoRoom,
-    /// What it holds cannot be read.
+    /// Some of what it holds cannot be read. The rest has moved.
     Unreadable(FileError),
 }
 
@@ -68,7 +68,9 @@ impl core::fmt::Display for SwapOffError {
             Self::NotFound => write!(f, "there is no such device: `Space::devices` lists the devices"),
             Self::Interrupted => write!(f, "the caller interrupted it: the device stays"),
             Self::NoRoom => write!(f, "nothing else has room for its content: add a device or raise the budget first"),
-            Self::Unreadable(e) => write!(f, "its content cannot be read: {e}; the device stays"),
+            Self::Unreadable(e) => {
+                write!(f, "some of its content cannot be read: {e}; the device stays, with only that")
+            }
         }
     }
 }
@@ -163,7 +165,7 @@ impl Space {
                 }
             }
             if leaving != 0 {
-                self.swap.set_has_file(devices.own(exclusive).next().is_some());
+                self.swap.set_has_file(devices.has_open(exclusive));
             }
         });
         if leaving == 0 {
@@ -172,7 +174,7 @@ impl Space {
         let result = empty(self, ctx, &changing, leaving, keep_going);
         self.exclusive(|exclusive| {
             if result.is_err() && devices.undo_leaving(exclusive) {
-                self.swap.set_has_file(true);
+                self.swap.set_has_file(devices.has_open(exclusive));
             }
             devices.set_leaving(exclusive, None);
         });
@@ -188,6 +190,7 @@ impl Space {
             }
         }
         shrink::release_all_unused(self, ctx);
+        faulty::say_closed(self, ctx);
         result
     }
 }
@@ -210,6 +213,7 @@ fn empty(
     // can happen.
     loop {
         let mut moved_in_walk = 0;
+        let mut unreadable = None;
         let mut next = Some(Slot(0));
         while let Some(from) = next {
             if !keep_going(left) {
@@ -224,16 +228,14 @@ fn empty(
             let job = Evacuation { writer, budget, stats, leaving };
             let step = space.swap.evacuate(&job, from, work.pages());
             drop(inside);
-            let step = step.map_err(|stuck| match stuck {
-                Stuck::NoRoom => SwapOffError::NoRoom,
-                Stuck::Unreadable(e) => SwapOffError::Unreadable(e),
-            })?;
+            let step = step.map_err(|Stuck| SwapOffError::NoRoom)?;
+            unreadable = step.unreadable.or(unreadable);
             moved_in_walk += step.moved;
             left = left.saturating_sub(step.moved as u64 * 4096);
             next = step.next;
         }
         if moved_in_walk == 0 {
-            return Ok(());
+            return unreadable.map_or(Ok(()), |error| Err(SwapOffError::Unreadable(error)));
         }
     }
 }
@@ -281,8 +283,8 @@ impl Space {
                 let has_own = changing.all().any(|other| is_own(other.0) && same(&other));
                 if own || (is_first && !has_own) {
                     let slots: u64 = changing.all().filter(same).map(|(_, file)| u64::from(file.nr_used())).sum();
-                    let priority = devices.priority(i);
-                    f(SwapInfo { dir, bytes: file.bytes(), used_bytes: slots * 4096, priority });
+                    let (priority, closed) = (devices.priority(i), own && file.closed().is_some());
+                    f(SwapInfo { dir, bytes: file.bytes(), used_bytes: slots * 4096, priority, closed });
                 }
             }
         }

@@ -13,7 +13,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
 /// Written in `Shared::magic`; changes with the layout.
-pub const MAGIC: u64 = 0x4542_4230_3030_3231;
+pub const MAGIC: u64 = 0x4542_4230_3030_3232;
 
 /// Room for the name of a tree and its NUL.
 pub const NAME_BYTES: usize = 64;
@@ -148,6 +148,12 @@ counters! {
     writeback_pages,
     /// Pages that moved within files to make room for runs.
     cleaned_pages,
+    /// Writes that a device did not take, for another reason than want of room.
+    device_write_errors,
+    /// Slots of files that are never used again, because the device did not take what was written there.
+    retired_slots,
+    /// Pages that could not be brought back when somebody needed them.
+    unreadable_pages,
     /// Refaults whose distance was within the resident set.
     refaults_near,
     /// Staged pages that came back to their program, whatever the cause.

@@ -35,4 +35,6 @@ pub struct SwapInfo<'a> {
     pub used_bytes: u64,
     /// None for a file that this process only reads, because its parent wrote it.
     pub priority: Option<i16>,
+    /// Nothing more is written there, because it failed too often. What is there can still be read.
+    pub closed: bool,
 }

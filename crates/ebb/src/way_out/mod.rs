@@ -1,6 +1,7 @@
 //! The way out: from a mapped page to staging, to the pool, to a device; and who reclaims when.
 
 pub(crate) mod asking;
+pub(crate) mod faulty;
 pub(crate) mod filter;
 pub(crate) mod give_back;
 pub(crate) mod group_reclaim;

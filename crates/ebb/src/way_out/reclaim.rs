@@ -8,7 +8,7 @@ use crate::pages::stock;
 use crate::space::{Space, background};
 use crate::threads::ctx::ThreadCtx;
 use crate::tree::now_ms;
-use crate::way_out::{asking, out_of_memory, publish, shrink, swapout, sweep};
+use crate::way_out::{asking, faulty, out_of_memory, publish, shrink, swapout, sweep};
 use core::sync::atomic::{AtomicU32, Ordering};
 
 /// How long a thread that runs short waits for another process before it reclaims itself.
@@ -39,6 +39,7 @@ pub(crate) fn has_background_work(space: &Space) -> bool {
 /// If the process shares much since a fork, shared pages stay, see [`reclaim_shared_step`].
 pub(crate) fn reclaim_step(space: &Space, ctx: &ThreadCtx) -> bool {
     publish::publish_sizes_outside(space, ctx);
+    faulty::say_closed(space, ctx);
     // The cheapest work comes first.
     if space.places.staging.has_vacated(space.budget.stocked()) && swapout::release_vacated(space, ctx) > 0 {
         return true;
