@@ -5,14 +5,14 @@
 mod harness;
 
 use ebb::stats::{Shared, Thp};
-use ebb::{Fault, Space, SwapOffError, SwapOnError, SwapSpec};
+use ebb::{Fault, Space, SwapOffError, SwapOnError, SwapSpec, SwapState};
 use harness::alone::{
-    COMPRESSIBLE, PAGE, Pages, RAM_PAGES, RANDOM, StopsAtEnd, alone, assert_sound, file_pages, fork, is_alone, mixed,
-    rewrite, space_on, start, wait,
+    COMPRESSIBLE, PAGE, Pages, RAM, RAM_PAGES, RANDOM, StopsAtEnd, alone, assert_sound, file_pages, fork, is_alone,
+    mixed, rewrite, space_on, start, wait,
 };
 use harness::faulty::{Device, Transfer, Verdict};
 use harness::folios::with_folios;
-use harness::{PATIENCE, Random, ctx, leave};
+use harness::{PATIENCE, Random, ctx, force, leave, space_with};
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
@@ -41,7 +41,7 @@ fn retired(space: &Space) -> u64 {
 /// The devices' directories, and whether they are closed.
 fn devices(space: &Space) -> Vec<(String, bool)> {
     let mut all = Vec::new();
-    space.devices(|device| all.push((device.dir.to_string_lossy().into_owned(), device.closed)));
+    space.devices(|device| all.push((device.dir.to_string_lossy().into_owned(), device.state == SwapState::Closed)));
     all
 }
 
@@ -695,29 +695,88 @@ fn faults_of_many_kinds_beside_threads_swapoffs_and_forks_lose_nothing() {
 }
 
 #[test]
-fn while_a_write_hangs_other_threads_go_on_and_the_devices_can_be_asked_for() {
-    alone("while_a_write_hangs_other_threads_go_on_and_the_devices_can_be_asked_for", || {
-        let (space, device) = space_in(&[A]);
-        let pages = Pages::new(space, RAM_PAGES / 2, COMPRESSIBLE);
+fn while_a_write_hangs_others_go_on_elsewhere_and_nobody_closes_the_gate() {
+    alone("while_a_write_hangs_others_go_on_elsewhere_and_nobody_closes_the_gate", || {
+        // What two threads have in hand must leave room in staging for what others store.
+        const MUCH: u64 = 4 * RAM;
+        const MANY: usize = 4 * RAM_PAGES;
+        let device = Device::new();
+        let swap = [A, B].map(|dir| SwapSpec { dir, bytes: 1 << 30, priority: None });
+        let config = ebb::Config { ram_bytes: MUCH, swap: &swap, stats: None, stats_fd: None, force: force() };
+        let space = space_with(&config);
+        device.watch(space.fds().take(2).skip(1));
+        let pages = Pages::new(space, MANY, RANDOM);
+        assert_eq!(used(space, B), 0);
         device.rule(|transfer| if transfer.is_write { Verdict::Hang } else { Verdict::Pass });
         std::thread::scope(|scope| {
             let hanging = scope.spawn(|| {
-                drop(Pages::new(space, 2 * RAM_PAGES, RANDOM));
+                drop(Pages::new(space, MANY, RANDOM));
                 leave(space);
             });
             device.wait_for_hanging();
-            // What needs no room, and no device.
-            pages.space.devices(|_| ());
-            assert_eq!(devices(space), [("/var/tmp".into(), false)]);
-            (0..pages.len()).filter(|page| is_present(&pages, *page)).for_each(|page| pages.check(page));
+            let end = Instant::now() + PATIENCE;
+            while state(space, A) != SwapState::Stuck {
+                assert!(Instant::now() < end);
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            // Everything else is on the other device.
+            let more = Pages::new(space, MANY, RANDOM);
+            assert!(used(space, B) > 0);
+            more.check_all();
+            let spec = SwapSpec { dir: c"/dev/shm", bytes: 1 << 30, priority: None };
+            assert_eq!(space.swapon(ctx(space), &spec, &mut || true), Err(SwapOnError::Stuck));
+            assert_eq!(swapoff(space, A), Err(SwapOffError::Stuck));
+            drop_without_gate(more);
             device.go_on();
             hanging.join().expect("it goes on");
         });
+        assert_eq!(state(space, A), SwapState::Good);
+        assert_eq!(swapoff(space, A), Ok(()));
         assert_sound(&pages);
     });
 }
 
-/// Whether the page is in memory.
-fn is_present(pages: &Pages, page: usize) -> bool {
-    ebb::uapi::is_resident(pages.addr(page)) == Some(true)
+/// Leaves the memory mapped: to unmap it may take the gate.
+fn drop_without_gate(pages: Pages) {
+    std::mem::forget(pages);
+}
+
+#[test]
+fn a_device_that_does_not_answer_for_long_is_waited_for() {
+    alone("a_device_that_does_not_answer_for_long_is_waited_for", || {
+        let (space, device) = space_in(&[A]);
+        device.rule(|transfer| if transfer.is_write { Verdict::Hang } else { Verdict::Pass });
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                device.wait_for_hanging();
+                // Longer than a process that can free nothing waits before it ends.
+                std::thread::sleep(Duration::from_secs(14));
+                device.go_on();
+            });
+            assert_sound(&Pages::new(space, 2 * RAM_PAGES, RANDOM));
+        });
+    });
+}
+
+#[test]
+fn a_directory_that_is_not_there_is_no_device_and_no_probe_is_left_in_one_that_is() {
+    alone("a_directory_that_is_not_there_is_no_device_and_no_probe_is_left_in_one_that_is", || {
+        let (space, _device) = space_in(&[A]);
+        let spec = |dir| SwapSpec { dir, bytes: 1 << 30, priority: None };
+        let swapon = |dir| space.swapon(ctx(space), &spec(dir), &mut || true);
+        assert_eq!(swapon(c"/var/tmp/ebb-no-such"), Err(SwapOnError::Create(ebb::uapi::Errno(libc::ENOENT))));
+        assert_eq!(swapon(c"/dev/null"), Err(SwapOnError::Create(ebb::uapi::Errno(libc::ENOTDIR))));
+        assert_eq!(swapon(B), Ok(()));
+        let names = std::fs::read_dir("/tmp")
+            .expect("a directory")
+            .filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+        assert_eq!(names.filter(|name| name.starts_with(".ebb-probe")).count(), 0);
+    });
+}
+
+/// The state of a device.
+fn state(space: &Space, dir: &CStr) -> SwapState {
+    let mut state = None;
+    space.devices(|device| state = if device.dir == dir { Some(device.state) } else { state });
+    state.expect("a device")
 }

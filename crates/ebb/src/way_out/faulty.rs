@@ -1,5 +1,7 @@
-//! Tells the user that a device failed too often and is closed. Whoever finds that out is inside the gate, where nobody may wait for
-//! standard error.
+//! What reclaim does about devices that do not work: it waits for those that do not answer, and tells the user of those that are closed.
+//!
+//! Whoever finds out that a device has failed too often is inside the gate, where nobody may wait for standard error. So that is said
+//! later, by whoever reclaims next.
 
 use crate::base::text::Text;
 use crate::base::uapi;
@@ -14,6 +16,16 @@ pub(crate) fn say_closed(space: &Space, ctx: &ThreadCtx) {
     if space.swap.devices.take_news() {
         say(space, ctx);
     }
+}
+
+/// Whether threads wait for a device that does not answer. What they have in hand is still to be stored, so there is hope. Outside the
+/// gate.
+#[cold]
+pub(crate) fn is_device_stuck(space: &Space, ctx: &ThreadCtx) -> bool {
+    let inside = space.threads.enter(ctx);
+    let is_stuck = space.swap.devices.all(&inside).any(|(_, file)| file.is_stuck());
+    drop(inside);
+    is_stuck
 }
 
 #[cold]

@@ -149,6 +149,10 @@ fn reclaim_until(space: &Space, ctx: &ThreadCtx, n: usize, or_stock: bool, until
         waits = has_a_claim;
         asking::ask_largest(space, idle.is_long());
         if !idle.wait(space.tree().look().held as usize) {
+            if faulty::is_device_stuck(space, ctx) {
+                idle = Patience::default();
+                continue;
+            }
             // Of several processes that wait for memory, one ends, and leaves what it held to the others.
             if space.tree().page().may_give_up(space.tree().id(), now_ms()) {
                 out_of_memory::give_up(space, ctx);
@@ -187,6 +191,10 @@ pub(crate) fn relieve_kernel(space: &Space, ctx: &ThreadCtx) {
         if stock::shrink_stock(space, ctx) || reclaim_step(space, ctx) {
             idle = Patience::default();
         } else if !idle.wait(space.budget.charged()) {
+            if faulty::is_device_stuck(space, ctx) {
+                idle = Patience::default();
+                continue;
+            }
             space.fatal(b"the kernel has no memory left: a cgroup limit is below --ram; give a smaller --ram");
         }
     }

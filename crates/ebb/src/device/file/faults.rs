@@ -20,6 +20,9 @@ pub const FAILURES_MAX: u32 = 8;
 /// As above.
 pub const WINDOW_NS: u64 = 600_000_000_000;
 
+/// A transfer that takes longer than this hangs, as far as one can tell: on a network file system whose server is gone, for example.
+const STUCK_NS: u64 = 2_000_000_000;
+
 /// What an error means for a write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Meaning {
@@ -83,6 +86,9 @@ pub(super) struct Faults {
     closed: AtomicU32,
     /// Nobody has told the user yet that it is closed.
     is_unsaid: AtomicBool,
+    /// Transfers that threads wait for, and since when none of them has ended.
+    in_flight: AtomicU32,
+    waiting_since_ns: AtomicU64,
 }
 
 impl Faults {
@@ -99,6 +105,20 @@ impl Faults {
         end != 0 && uapi::now_ns() <= end
     }
 
+    /// Waits for a transfer.
+    pub(super) fn wait<T>(&self, transfer: impl FnOnce() -> T) -> T {
+        if self.in_flight.load(Ordering::Relaxed) == 0 {
+            self.waiting_since_ns.store(uapi::now_ns(), Ordering::Relaxed);
+        }
+        // Ordered after the time, so that nobody takes a transfer that has just begun for one that began with the last.
+        self.in_flight.fetch_add(1, Ordering::Release);
+        let result = transfer();
+        if self.in_flight.fetch_sub(1, Ordering::Relaxed) > 1 {
+            self.waiting_since_ns.store(uapi::now_ns(), Ordering::Relaxed);
+        }
+        result
+    }
+
     /// In fork's child: leaves it to the parent to tell the user.
     pub(super) fn inherit(&mut self) {
         *self.is_unsaid.get_mut() = false;
@@ -110,6 +130,12 @@ impl SpillFile {
     pub fn closed(&self) -> Option<Errno> {
         let errno = self.faults.closed.load(Ordering::Relaxed);
         (errno != 0).then_some(Errno(errno as i32))
+    }
+
+    /// True while threads wait for transfers of which none has ended for [`STUCK_NS`].
+    pub fn is_stuck(&self) -> bool {
+        self.faults.in_flight.load(Ordering::Acquire) > 0
+            && uapi::now_ns().saturating_sub(self.faults.waiting_since_ns.load(Ordering::Relaxed)) > STUCK_NS
     }
 
     /// Whether the file is closed, and nobody has told the user yet.

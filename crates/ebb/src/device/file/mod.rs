@@ -348,10 +348,11 @@ impl SpillFile {
         pause_end != 0 && uapi::now_ns() <= pause_end
     }
 
-    /// True while other files are asked first, because this one took nothing a moment ago, or does not give back what it took.
+    /// True while other files are asked first, because this one took nothing a moment ago, does not give back what it took, or does not
+    /// answer.
     pub fn is_resting(&self) -> bool {
         let rest_end = self.rest_until_ns.load(Ordering::Relaxed);
-        rest_end != 0 && uapi::now_ns() <= rest_end || self.faults.is_doubted()
+        rest_end != 0 && uapi::now_ns() <= rest_end || self.faults.is_doubted() || self.is_stuck()
     }
 
     fn cipher(&self) -> &Aes128Gcm {

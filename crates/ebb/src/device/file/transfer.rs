@@ -67,6 +67,10 @@ impl SpillFile {
 
     /// Writes neighbouring slots, from slot `first` on. `data` is page-aligned.
     pub(super) fn transfer_out(&self, first: u32, data: &[u8]) -> Result<(), Torn> {
+        self.faults.wait(|| self.write_out(first, data))
+    }
+
+    fn write_out(&self, first: u32, data: &[u8]) -> Result<(), Torn> {
         debug_assert!(data.as_ptr().addr().is_multiple_of(SLOT_BYTES) && data.len().is_multiple_of(SLOT_BYTES));
         let (at, len) = (u64::from(first) * SLOT_BYTES as u64, data.len() as u64);
         let write = |from: usize| {
@@ -103,6 +107,10 @@ impl SpillFile {
 
     /// Reads neighbouring slots, from slot `first` on. `out` is page-aligned.
     pub(super) fn transfer_in(&self, first: u32, out: &mut [u8]) -> Result<(), Errno> {
+        self.faults.wait(|| self.read_in(first, out))
+    }
+
+    fn read_in(&self, first: u32, out: &mut [u8]) -> Result<(), Errno> {
         debug_assert!(out.as_ptr().addr().is_multiple_of(SLOT_BYTES) && out.len().is_multiple_of(SLOT_BYTES));
         let (at, len) = (u64::from(first) * SLOT_BYTES as u64, out.len());
         let mut read =
