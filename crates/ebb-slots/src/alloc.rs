@@ -177,6 +177,28 @@ impl SwapDevice {
         true
     }
 
+    /// Takes a slot out of use for good that the caller has locked, with count 0, and that nobody else can refer to: its
+    /// medium does not take it. Unlike a slot that is freed and then marked bad, it is never free in between.
+    pub fn retire(&self, slot: Slot) {
+        let word = self.word(slot);
+        let mut cluster = self.clusters.lock(slot.cluster());
+        // As in `free_run`.
+        #[cfg(not(loom))]
+        let before = Word::from_bits(word.load(Ordering::Relaxed));
+        #[cfg(not(loom))]
+        debug_assert!(before.is_locked() && before.count_field() == 0, "{before:?} is retired, but in use");
+        word.store(Word::BAD.to_bits(), Ordering::Release);
+        debug_assert!(cluster.info.count > 0);
+        cluster.info.count -= 1;
+        cluster.info.bad += 1;
+        self.header.bad.fetch_add(1, Ordering::Relaxed);
+        // A full cluster stays full, and one that is partly in use is as full as before. But it may be empty now.
+        let is_partly = matches!(cluster.info.state, ClusterState::Nonfull | ClusterState::Frag);
+        if is_partly && cluster.info.count == 0 {
+            self.move_to(&mut cluster, self.emptied());
+        }
+    }
+
     /// Locks a cluster; waits while it is away.
     pub(crate) fn lock_at_home(&self, id: ClusterId) -> Cluster {
         let mut spins = 0;

@@ -229,6 +229,39 @@ fn a_cluster_of_bad_slots_is_full() {
 }
 
 #[test]
+fn a_retired_slot_is_never_allocated_again_wherever_its_cluster_is() {
+    let device = TestDevice::new(2 * CLUSTER_SLOTS, 1, Placement::Sharded);
+    // Of a full cluster, of one that is current, and of one that becomes empty.
+    let slots = alloc(&device, 0, Order::ZERO, CLUSTER_SLOTS as usize + 2);
+    let retired = [slots[3], slots[CLUSTER_SLOTS as usize], slots[7]];
+    retired.iter().for_each(|slot| device.retire(*slot));
+    device.validate().unwrap();
+    for slot in slots.iter().filter(|slot| !retired.contains(slot)) {
+        device.free_run(*slot, Order::ZERO);
+    }
+    assert!(retired.iter().all(|slot| device.get(*slot) == TableEntry::Bad));
+    let summary = device.validate().unwrap();
+    assert_eq!((summary.slots_bad, summary.slots_used, device.nr_bad()), (3, 0, 3));
+    let left = 2 * CLUSTER_SLOTS as usize - retired.len();
+    let again = alloc(&device, 0, Order::ZERO, 2 * CLUSTER_SLOTS as usize);
+    assert_eq!(again.len(), left);
+    assert!(retired.iter().all(|slot| !again.contains(slot)));
+    // The last slot in use of a cluster takes it to the empty ones.
+    again.iter().skip(1).for_each(|slot| device.free_run(*slot, Order::ZERO));
+    device.retire(again[0]);
+    assert_eq!(device.validate().unwrap().slots_used, 0);
+}
+
+#[test]
+fn a_cluster_whose_slots_are_all_retired_is_full() {
+    let device = TestDevice::new(2 * CLUSTER_SLOTS, 1, Placement::Sharded);
+    let slots = alloc(&device, 0, Order::ZERO, CLUSTER_SLOTS as usize);
+    slots.iter().for_each(|slot| device.retire(*slot));
+    assert_eq!(alloc(&device, 0, Order::ZERO, 1), [Slot(CLUSTER_SLOTS)]);
+    assert_eq!(device.validate().unwrap().clusters_full, 1);
+}
+
+#[test]
 fn a_slot_in_use_cannot_be_marked_bad() {
     let device = TestDevice::new(100, 1, Placement::Sharded);
     let slot = alloc(&device, 0, Order::ZERO, 1)[0];

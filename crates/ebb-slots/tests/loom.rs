@@ -163,6 +163,22 @@ fn marking_a_slot_bad_meets_its_allocation() {
 }
 
 #[test]
+fn retiring_a_slot_meets_an_allocation_which_never_gets_it() {
+    explore(None, || {
+        let device = device(CLUSTER_SLOTS, 1);
+        let bad = alloc_one(&device, 0, Order::ZERO, 1).unwrap();
+        let other = {
+            let device = device.clone();
+            thread::spawn(move || device.retire(bad))
+        };
+        let slot = alloc_one(&device, 0, Order::ZERO, 1);
+        assert_ne!(slot, Some(bad));
+        other.join().unwrap();
+        device.validate().unwrap();
+    });
+}
+
+#[test]
 fn one_of_two_gets_a_slot_into_the_cache_and_sees_what_was_stored() {
     explore(None, || {
         let device = device(CLUSTER_SLOTS, 1);

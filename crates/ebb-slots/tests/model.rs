@@ -53,6 +53,7 @@ enum Op {
     FreeRun { pick: usize, order: u8 },
     FreeAll { pick: usize, slots: usize, is_backwards: bool },
     MarkBad { slot: u32 },
+    Retire { pick: usize },
     Look { slot: u32 },
     Discard { clusters: usize },
     ReleaseTables { keep: usize, clusters: usize },
@@ -94,6 +95,7 @@ fn op() -> impl Strategy<Value = Op> {
         4 => (pick(), 1..1200_usize, any::<bool>())
             .prop_map(|(pick, slots, is_backwards)| Op::FreeAll { pick, slots, is_backwards }),
         1 => any::<u32>().prop_map(|slot| Op::MarkBad { slot }),
+        1 => pick().prop_map(|pick| Op::Retire { pick }),
         1 => any::<u32>().prop_map(|slot| Op::Look { slot }),
         1 => (1..5_usize).prop_map(|clusters| Op::Discard { clusters }),
         1 => (0..3_usize, 1..9_usize).prop_map(|(keep, clusters)| Op::ReleaseTables { keep, clusters }),
@@ -436,6 +438,11 @@ impl Pair {
                     self.model[slot] = Model::Bad;
                 }
             }
+            Op::Retire { pick } => {
+                let Some(slot) = self.pick_locked(pick) else { return };
+                self.device.retire(slot);
+                self.model[slot.0 as usize] = Model::Bad;
+            }
             Op::Look { slot } => {
                 let slot = slot as usize % self.model.len();
                 assert_eq!(self.device.get(Slot(slot as u32)), self.model[slot].entry());
@@ -462,6 +469,13 @@ impl Pair {
         let start = pick % self.model.len();
         let in_use = |slot: &usize| matches!(self.model[*slot], Model::Used { .. });
         (start..self.model.len()).chain(0..start).find(in_use).map(|slot| Slot(slot as u32))
+    }
+
+    /// A slot that is locked and that nobody refers to.
+    fn pick_locked(&self, pick: usize) -> Option<Slot> {
+        let start = pick % self.model.len().max(1);
+        let is_alone = |slot: &usize| matches!(self.model[*slot], Model::Used { count: 0, locked: true, .. });
+        (start..self.model.len()).chain(0..start).find(is_alone).map(|slot| Slot(slot as u32))
     }
 
     fn alloc(&mut self, shard: Shard, order: Order, runs: usize, folio: Folio) {

@@ -90,7 +90,7 @@ pub use self::{
     api::takeover::{Mapping, PageMap, Which},
     base::{PAGE, clock, outlived, uapi},
     counters::stats,
-    device::{DEVICES_MAX, NAME_BYTES_MAX, SwapInfo, SwapSpec},
+    device::{DEVICES_MAX, NAME_BYTES_MAX, SwapInfo, SwapSpec, SwapState},
     groups::names::{GroupError, GroupEvents, GroupId, GroupInfo, GroupLimits, GroupUse},
     groups::table::{GROUP_DEPTH_MAX, GROUPS_MAX},
     memory::table::ADDR_END,

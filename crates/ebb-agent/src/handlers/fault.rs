@@ -2,7 +2,6 @@
 
 use crate::base::frame::{Context, FLAG_ALIGNMENT, SigInfo};
 use crate::base::here;
-use crate::base::text;
 use crate::handlers::signal;
 use crate::signals::masks;
 use crate::syscalls::trap;
@@ -35,12 +34,8 @@ unsafe extern "C" fn sigbus(_sig: i32, info: *const SigInfo, uc: *mut Context) {
         }
         match space.fault(b.ctx(), info.addr as usize, trap::is_write(uc)) {
             Fault::Resolved => return,
-            Fault::NotManaged => {}
-            Fault::Unreadable => text::Line::new()
-                .str("ebb: the page at 0x")
-                .hex(info.addr & !4095)
-                .str(" cannot be read back: its content is lost or damaged; the program gets SIGBUS\n")
-                .write(),
+            // What cannot be brought back, the engine has reported.
+            Fault::NotManaged | Fault::Unreadable => {}
         }
     }
     if !b.owns(uc.regs.sp) {

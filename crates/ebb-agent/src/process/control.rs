@@ -17,7 +17,7 @@ use core::ffi::CStr;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering};
 use ebb::uapi::fd::{change, identity_of, lowest as lowest_fd, place};
 use ebb::uapi::{self, Errno, thread};
-use ebb::{NoDevice, PAGE, Reclaim, Space, SwapOffError, SwapOnError, SwapSpec, ThreadCtx};
+use ebb::{NoDevice, PAGE, Reclaim, Space, SwapOffError, SwapOnError, SwapSpec, SwapState, ThreadCtx};
 use linux_raw_sys::{errno as e, general as g};
 
 const AF_UNIX: u64 = 1;
@@ -45,6 +45,9 @@ static STACK: AtomicPtr<u8> = AtomicPtr::new(core::ptr::null_mut());
 
 /// How long to wait for a process that shares the memory between vfork and exec, in steps of a millisecond.
 const VFORK_STEPS: u32 = 2000;
+
+const STUCK: &str = "a device of the process has not answered for 2 seconds, and the whole process would have to wait for \
+                     it; try again when `ebb swapon --show` does not call it stuck any more";
 
 /// Whether everybody who uses this memory has the descriptors that this thread opened. Waits for processes that will
 /// soon be gone.
@@ -258,7 +261,12 @@ fn refuse(errno: u32, text: &str) {
 fn show(space: &Space) {
     space.devices(|device| {
         let mut line = Line::new();
-        line.str("file ").num(device.bytes).str(" ").num(device.used_bytes).str(" ");
+        let kind = match device.state {
+            SwapState::Good => "file ",
+            SwapState::Closed => "closed ",
+            SwapState::Stuck => "stuck ",
+        };
+        line.str(kind).num(device.bytes).str(" ").num(device.used_bytes).str(" ");
         // A device that only a parent wrote to is shown with the priority that no device can have.
         let priority = device.priority.unwrap_or(i16::MIN);
         line.str(if priority < 0 { "-" } else { "" }).num(u64::from(priority.unsigned_abs()));
@@ -290,6 +298,7 @@ fn swapon(space: &Space, ctx: &ThreadCtx, text: &[u8]) {
             e::EBUSY,
             "the process is busy with another swapon or swapoff, or keeps starting programs; try again",
         ),
+        Err(SwapOnError::Stuck) => refuse(e::EBUSY, STUCK),
         Err(SwapOnError::Used) => refuse(e::EBUSY, "the directory is already in use; name another one"),
         Err(SwapOnError::TooMany) => {
             refuse(e::EPERM, "the process has the maximum number of devices; remove one with `ebb swapoff`");
@@ -347,6 +356,7 @@ fn swapoff(space: &Space, ctx: &ThreadCtx, dir: &[u8]) {
         Err(SwapOffError::Busy) => {
             refuse(e::EBUSY, "another swapon or swapoff is in progress; try again when it has finished")
         }
+        Err(SwapOffError::Stuck) => refuse(e::EBUSY, STUCK),
         Err(SwapOffError::NotFound) => {
             refuse(e::EINVAL, "the process has no such device; list its devices with `ebb swapon --show`")
         }
@@ -357,7 +367,11 @@ fn swapoff(space: &Space, ctx: &ThreadCtx, dir: &[u8]) {
              add another with `ebb swapon`",
         ),
         Err(SwapOffError::Unreadable(_)) => {
-            refuse(e::EIO, "some of its content cannot be read, so the device stays in use; check the disk");
+            refuse(
+                e::EIO,
+                "some of its content cannot be read, so the device stays in use with that; everything else has moved; \
+                 check the disk",
+            );
         }
     }
 }

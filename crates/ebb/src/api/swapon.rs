@@ -1,24 +1,27 @@
 //! Devices that come and go while the program runs: swapon, swapoff, and the list of devices.
 
+use crate::base::text::Text;
 use crate::base::uapi::fd::identity_of;
 use crate::base::uapi::{self, Errno};
 use crate::device::file::{FileError, SpillFile};
 use crate::device::list::Changing;
 use crate::device::list::Writer;
 use crate::device::list::{Files, bit, numbers};
-use crate::device::{SwapInfo, SwapSpec};
+use crate::device::{SwapInfo, SwapSpec, SwapState};
 use crate::pages::{clean, stock};
 use crate::places::swapspace::{Evacuation, Stuck};
 use crate::protocols::gate::Exclusive;
 use crate::space::Space;
 use crate::threads::ctx::ThreadCtx;
-use crate::way_out::{reclaim, shrink};
+use crate::way_out::{faulty, reclaim, shrink};
 use core::ffi::CStr;
 use core::sync::atomic::AtomicU32;
 use ebb_slots::Slot;
 
 /// Rounds of one millisecond that [`make_room`] waits for reclaim by others, before it finds that there is no room.
 const PATIENCE: u32 = 200;
+
+const STUCK: &str = "a device does not answer: try again when it does";
 
 /// Why a device was not added.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -27,6 +30,8 @@ pub enum SwapOnError {
     Busy,
     /// The directory is a device already.
     Used,
+    /// A thread waits for a device that does not answer. With the gate to be closed, all threads would have to wait for that.
+    Stuck,
     /// There are as many devices as there can be.
     TooMany,
     /// The file could not be made.
@@ -37,6 +42,7 @@ impl core::fmt::Display for SwapOnError {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self {
             Self::Busy => write!(f, "devices are being changed, or another process shares the memory: try again"),
+            Self::Stuck => write!(f, "{STUCK}"),
             Self::Used => write!(f, "the directory is already a device: name another one"),
             Self::TooMany => write!(f, "there is no room for another device: remove one first"),
             Self::Create(e) => write!(f, "no file can be created there ({e}): name a writable directory"),
@@ -51,13 +57,15 @@ impl core::error::Error for SwapOnError {}
 pub enum SwapOffError {
     /// A device is being added or removed.
     Busy,
+    /// A thread waits for a device that does not answer. With the gate to be closed, all threads would have to wait for that.
+    Stuck,
     /// There is no such device.
     NotFound,
     /// The caller ended it.
     Interrupted,
     /// Neither another device nor the pool takes what it holds.
     NoRoom,
-    /// What it holds cannot be read.
+    /// Some of what it holds cannot be read. The rest has moved.
     Unreadable(FileError),
 }
 
@@ -65,10 +73,13 @@ impl core::fmt::Display for SwapOffError {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self {
             Self::Busy => write!(f, "devices are being changed: try again"),
+            Self::Stuck => write!(f, "{STUCK}"),
             Self::NotFound => write!(f, "there is no such device: `Space::devices` lists the devices"),
             Self::Interrupted => write!(f, "the caller interrupted it: the device stays"),
             Self::NoRoom => write!(f, "nothing else has room for its content: add a device or raise the budget first"),
-            Self::Unreadable(e) => write!(f, "its content cannot be read: {e}; the device stays"),
+            Self::Unreadable(e) => {
+                write!(f, "some of its content cannot be read: {e}; the device stays, with only that")
+            }
         }
     }
 }
@@ -86,7 +97,12 @@ impl Space {
         is_shared: &mut dyn FnMut() -> bool,
     ) -> Result<(), SwapOnError> {
         let devices = &self.swap.devices;
+        // If the directory does not respond, this thread waits for it here, where it holds up nobody.
+        probe(spec.dir).map_err(SwapOnError::Create)?;
         let changing = devices.begin_change().ok_or(SwapOnError::Busy)?;
+        if changing.all().any(|(_, file)| file.is_stuck()) {
+            return Err(SwapOnError::Stuck);
+        }
         if changing.all().any(|(i, file)| devices.priority(i).is_some() && file.dir() == spec.dir) {
             return Err(SwapOnError::Used);
         }
@@ -104,8 +120,6 @@ impl Space {
             }
             added.map_err(SwapOnError::Create)
         };
-        // If the directory does not respond, this thread waits for it here, where it holds up nobody.
-        uapi::fd::identity_of_path(spec.dir).map_err(SwapOnError::Create)?;
         // With the gate closed nobody forks meanwhile.
         let (added, identity) = uapi::fd::change(|| self.exclusive(create))?;
         let Ok(i) = added.map_err(|file| destroy(self, file)) else { return Err(SwapOnError::TooMany) };
@@ -132,6 +146,19 @@ impl Space {
     }
 }
 
+/// Looks for a name in the directory that nobody has looked for before. So whoever has the directory must answer, and not only the
+/// kernel from what it remembers.
+fn probe(dir: &CStr) -> Result<(), Errno> {
+    uapi::fd::identity_of_path(dir)?;
+    let mut text = Text::default();
+    text.str(dir.to_bytes()).str(b"/.ebb-probe-").hex(uapi::now_ns() as usize).str(b"\0");
+    let path = CStr::from_bytes_until_nul(text.bytes()).map_err(|_| Errno::INVAL)?;
+    match uapi::fd::identity_of_path(path) {
+        Err(Errno::NOENT) | Ok(_) => Ok(()),
+        Err(errno) => Err(errno),
+    }
+}
+
 /// Destroys a file that is no device any more. The descriptor is closed outside the gate, because that may take long.
 /// The file's memory is freed with the gate closed: a fork in the middle would share memory that is about to go, and
 /// give up masks that are read here.
@@ -152,6 +179,9 @@ impl Space {
     ) -> Result<(), SwapOffError> {
         let devices = &self.swap.devices;
         let changing = devices.begin_change().ok_or(SwapOffError::Busy)?;
+        if changing.all().any(|(_, file)| file.is_stuck()) {
+            return Err(SwapOffError::Stuck);
+        }
         let mut leaving: Files = 0;
         // Whoever is writing to the device has finished once the gate is closed.
         self.exclusive(|exclusive| {
@@ -163,7 +193,7 @@ impl Space {
                 }
             }
             if leaving != 0 {
-                self.swap.set_has_file(devices.own(exclusive).next().is_some());
+                self.swap.set_has_file(devices.has_open(exclusive));
             }
         });
         if leaving == 0 {
@@ -172,7 +202,7 @@ impl Space {
         let result = empty(self, ctx, &changing, leaving, keep_going);
         self.exclusive(|exclusive| {
             if result.is_err() && devices.undo_leaving(exclusive) {
-                self.swap.set_has_file(true);
+                self.swap.set_has_file(devices.has_open(exclusive));
             }
             devices.set_leaving(exclusive, None);
         });
@@ -188,6 +218,7 @@ impl Space {
             }
         }
         shrink::release_all_unused(self, ctx);
+        faulty::say_closed(self, ctx);
         result
     }
 }
@@ -210,6 +241,7 @@ fn empty(
     // can happen.
     loop {
         let mut moved_in_walk = 0;
+        let mut unreadable = None;
         let mut next = Some(Slot(0));
         while let Some(from) = next {
             if !keep_going(left) {
@@ -224,16 +256,14 @@ fn empty(
             let job = Evacuation { writer, budget, stats, leaving };
             let step = space.swap.evacuate(&job, from, work.pages());
             drop(inside);
-            let step = step.map_err(|stuck| match stuck {
-                Stuck::NoRoom => SwapOffError::NoRoom,
-                Stuck::Unreadable(e) => SwapOffError::Unreadable(e),
-            })?;
+            let step = step.map_err(|Stuck| SwapOffError::NoRoom)?;
+            unreadable = step.unreadable.or(unreadable);
             moved_in_walk += step.moved;
             left = bytes_in(changing, leaving);
             next = step.next;
         }
         if moved_in_walk == 0 {
-            return Ok(());
+            return unreadable.map_or(Ok(()), |error| Err(SwapOffError::Unreadable(error)));
         }
     }
 }
@@ -281,8 +311,13 @@ impl Space {
                 let has_own = changing.all().any(|other| is_own(other.0) && same(&other));
                 if own || (is_first && !has_own) {
                     let slots: u64 = changing.all().filter(same).map(|(_, file)| u64::from(file.nr_used())).sum();
-                    let priority = devices.priority(i);
-                    f(SwapInfo { dir, bytes: file.bytes(), used_bytes: slots * 4096, priority });
+                    let state = match () {
+                        () if changing.all().filter(same).any(|(_, file)| file.is_stuck()) => SwapState::Stuck,
+                        () if own && file.closed().is_some() => SwapState::Closed,
+                        () => SwapState::Good,
+                    };
+                    let (bytes, priority) = (file.bytes(), devices.priority(i));
+                    f(SwapInfo { dir, bytes, used_bytes: slots * 4096, priority, state });
                 }
             }
         }

@@ -9,7 +9,7 @@ use crate::space::{Space, background};
 use crate::threads::ctx::ThreadCtx;
 use crate::way_in::{collapse, readahead};
 use crate::way_out::shrink::{self, COMPACT_STEP};
-use crate::way_out::{asking, group_reclaim, pageout, publish, reclaim, swapout};
+use crate::way_out::{asking, faulty, group_reclaim, pageout, publish, reclaim, swapout};
 use core::sync::atomic::Ordering;
 
 /// Full clusters of a device that one background round searches for slots whose pages are clean in memory.
@@ -143,6 +143,7 @@ fn background_round(space: &Space, ctx: &ThreadCtx) {
     space.tree().look();
     help_to_store(space, ctx);
     readahead::read_ahead(space, ctx);
+    faulty::say_closed(space, ctx);
     pageout::help_page_out(space, ctx);
     if let Some(unit) = space.places.folios.take_suggested() {
         collapse::collapse_hot(space, ctx, unit);

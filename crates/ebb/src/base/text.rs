@@ -1,7 +1,33 @@
 //! A line of text without an allocator.
 
-/// Longest line.
-const BYTES: usize = 400;
+use crate::base::uapi::Errno;
+use linux_raw_sys::errno as e;
+
+/// Longest line: the longest name of a directory, and as much again.
+const BYTES: usize = 1024;
+
+/// Names of errors that devices give.
+const ERRORS: [(u32, &[u8]); 19] = [
+    (e::EPERM, b"EPERM"),
+    (e::EINTR, b"EINTR"),
+    (e::EIO, b"EIO"),
+    (e::ENXIO, b"ENXIO"),
+    (e::EBADF, b"EBADF"),
+    (e::EAGAIN, b"EAGAIN"),
+    (e::ENOMEM, b"ENOMEM"),
+    (e::EACCES, b"EACCES"),
+    (e::ENODEV, b"ENODEV"),
+    (e::EINVAL, b"EINVAL"),
+    (e::EFBIG, b"EFBIG"),
+    (e::ENOSPC, b"ENOSPC"),
+    (e::EROFS, b"EROFS"),
+    (e::ENODATA, b"ENODATA"),
+    (e::ENOLINK, b"ENOLINK"),
+    (e::ETIMEDOUT, b"ETIMEDOUT"),
+    (e::ESTALE, b"ESTALE"),
+    (e::EREMOTEIO, b"EREMOTEIO"),
+    (e::EDQUOT, b"EDQUOT"),
+];
 
 /// A line under construction. What does not fit is left out.
 pub struct Text {
@@ -49,6 +75,14 @@ impl Text {
         self
     }
 
+    /// Appends the name of an error, or its number.
+    pub fn errno(&mut self, errno: Errno) -> &mut Self {
+        match ERRORS.iter().find(|(number, _)| *number as i32 == errno.0) {
+            Some((_, name)) => self.str(name),
+            None => self.str(b"errno ").number(errno.0.unsigned_abs() as usize),
+        }
+    }
+
     /// The line so far.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
@@ -66,6 +100,8 @@ mod tests {
         assert_eq!(t.bytes(), b"n=0,18446744073709551615");
         t.str(b" ").hex(0).str(b" ").hex(0xdead_beef_0123_4567);
         assert_eq!(t.bytes(), b"n=0,18446744073709551615 0x0 0xdeadbeef01234567");
+        t.str(b" ").errno(Errno::IO).str(b" ").errno(Errno(111));
+        assert!(t.bytes().ends_with(b" EIO errno 111"));
         t.str(&[b'x'; BYTES]);
         assert_eq!(t.bytes().len(), BYTES);
     }

@@ -148,6 +148,12 @@ counters! {
     writeback_pages,
     /// Pages that moved within files to make room for runs.
     cleaned_pages,
+    /// Writes that a device did not take, for another reason than want of room.
+    device_write_errors,
+    /// Slots of files that are never used again, because the device did not take what was written there.
+    retired_slots,
+    /// Pages that could not be brought back when somebody needed them.
+    unreadable_pages,
     /// Refaults whose distance was within the resident set.
     refaults_near,
     /// Staged pages that came back to their program, whatever the cause.

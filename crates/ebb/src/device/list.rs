@@ -62,6 +62,8 @@ pub struct Devices {
     last_errno: AtomicU32,
     /// Why the last device that could not be made could not: an error number; 0 for none.
     unmade_errno: AtomicU32,
+    /// A file failed so often that it was closed, and nobody has told the user yet.
+    has_news: AtomicBool,
     /// Set while somebody adds or removes a device.
     is_changing: AtomicBool,
     /// The device that is about to be removed, with its priority.
@@ -109,6 +111,7 @@ impl Devices {
             written: AtomicU32::new(0),
             last_errno: AtomicU32::new(0),
             unmade_errno: AtomicU32::new(0),
+            has_news: AtomicBool::new(false),
             is_changing: AtomicBool::new(false),
             leaving: UnsafeCell::new(None),
         })
@@ -335,13 +338,38 @@ impl Devices {
                     Ok(()) => return Ok(i),
                     // The content of the buffer is lost, so no other device can take it.
                     Err(FileError::Corrupt) => return Err(FileError::Corrupt),
-                    Err(e) => error = e,
+                    Err(e) => {
+                        self.note_failure(file);
+                        error = e;
+                    }
                 }
             }
         }
-        let errno = if let FileError::Io(e) = error { e.0 as u32 } else { 0 };
+        let errno = match error {
+            FileError::Io(e) => e.0 as u32,
+            FileError::Closed => Errno::IO.0 as u32,
+            _ => 0,
+        };
         self.last_errno.store(errno, Ordering::Relaxed);
         Err(error)
+    }
+
+    /// Notes that a file failed, which may have closed it. See [`Self::take_news`].
+    #[cold]
+    pub fn note_failure(&self, file: &SpillFile) {
+        if file.is_newly_closed() {
+            self.has_news.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether a file was closed since the last call. It may be called outside the gate, where no file may be looked at.
+    pub fn take_news(&self) -> bool {
+        self.has_news.load(Ordering::Relaxed) && self.has_news.swap(false, Ordering::Relaxed)
+    }
+
+    /// Whether there is a file that takes content: one that this process writes to, and that is not closed.
+    pub fn has_open(&self, held: &Held) -> bool {
+        self.own(held).any(|(_, file)| file.closed().is_none())
     }
 
     /// Notes that a device could not be made.

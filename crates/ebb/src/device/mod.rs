@@ -35,4 +35,17 @@ pub struct SwapInfo<'a> {
     pub used_bytes: u64,
     /// None for a file that this process only reads, because its parent wrote it.
     pub priority: Option<i16>,
+    /// Whether it works.
+    pub state: SwapState,
+}
+
+/// Whether a device works.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SwapState {
+    /// As far as is known, it does.
+    Good,
+    /// Nothing more is written there, because it failed too often. What is there can still be read.
+    Closed,
+    /// A thread waits for it, and it has not answered for seconds.
+    Stuck,
 }

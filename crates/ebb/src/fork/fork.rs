@@ -258,7 +258,8 @@ fn open_own_files(space: &Space, exclusive: &Exclusive<'_>) {
     let own = devices.own(exclusive).fold(0, |files, (i, _)| files | bit(i));
     let mut specs = [([0u8; NAME_BYTES_MAX], 0u64, 0i16); DEVICES_MAX];
     let mut nr_specs = 0;
-    for (i, file) in devices.own(exclusive) {
+    // What failed the parent too often would fail the child, and each child would have to find that out again.
+    for (i, file) in devices.own(exclusive).filter(|(_, file)| file.closed().is_none()) {
         let (Some(priority), Some(spec)) = (devices.priority(i), specs.get_mut(nr_specs)) else { continue };
         let name = file.dir().to_bytes_with_nul();
         spec.0[..name.len()].copy_from_slice(name);

@@ -15,9 +15,10 @@ use crate::threads::ctx::{ThreadCtx, WINDOW_MAX};
 use crate::way_in::charged::{self, Brought, Charge};
 use crate::way_in::readahead::{self, Limits};
 use crate::way_in::swapin::{In, Want};
+use crate::way_in::unreadable::{self, Asker};
 use crate::way_in::whole::{self, Folio};
 use crate::way_in::{prefetch, spurious, window};
-use crate::way_out::{filter, group_reclaim, reclaim};
+use crate::way_out::{faulty, filter, group_reclaim, reclaim};
 
 /// The outcome of a fault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -232,6 +233,7 @@ fn folio_came_in(space: &Space, ctx: &ThreadCtx, page: usize, write: bool, came:
 fn rest_beside(space: &Space, ctx: &ThreadCtx) {
     space.background.kick_if(space, reclaim::has_background_work(space));
     books::note_books_used(space, ctx);
+    faulty::say_closed(space, ctx);
 }
 
 /// Another thread works on the page: in a long walk, brings in what comes next meanwhile. Otherwise, or if nothing came in,
@@ -255,7 +257,7 @@ fn serve(space: &Space, ctx: &ThreadCtx, addr: usize, write: bool) -> (Fault, u6
     }
     let next_window = window::window(space, ctx, page, tag == Tag::Swapped);
     let mut around = if tag == Tag::None && next_window == 0 { window::window_around(space, page) } else { 1 };
-    let (mut reclaimed, mut tries_move, mut was_hidden) = (0, true, false);
+    let (mut reclaimed, mut tries_move, mut was_hidden, mut failed_tries) = (0, true, false, 0);
     let timed = |f: &mut dyn FnMut()| {
         let start = clock::cycles();
         f();
@@ -290,14 +292,24 @@ fn serve(space: &Space, ctx: &ThreadCtx, addr: usize, write: bool) -> (Fault, u6
         };
         match brought {
             Brought::Over(target) => reclaimed += timed(&mut || group_reclaim::reclaim_group(space, ctx, target)),
-            Brought::In(In::Mapped(0)) => return (spurious::spurious(space, ctx, page, write), reclaimed),
+            Brought::In(In::Mapped(0)) => {
+                let fault = spurious::spurious(space, ctx, page, write);
+                if fault == Fault::Unreadable {
+                    unreadable::report(space, ctx, page, None, Asker::Thread);
+                }
+                return (fault, reclaimed);
+            }
             Brought::In(In::Mapped(n)) => {
                 reclaimed += came_in(space, ctx, (addr, n), write, &plan, region, at);
                 return (Fault::Resolved, reclaimed);
             }
             Brought::In(In::Retry) => wait_for(space, ctx, page, write, &plan, region.end),
             Brought::In(In::NotByMove) => tries_move = false,
-            Brought::In(In::Unreadable) => return (Fault::Unreadable, reclaimed),
+            Brought::In(In::Unreadable(why)) if unreadable::may_pass(why, &mut failed_tries) => {}
+            Brought::In(In::Unreadable(why)) => {
+                unreadable::report(space, ctx, page, why, Asker::Thread);
+                return (Fault::Unreadable, reclaimed);
+            }
             Brought::In(In::NotRegistered) => return (Fault::NotManaged, reclaimed),
             Brought::In(In::NoMemory) => {
                 // The kernel's limit is tighter than the budget: give memory back and try again.

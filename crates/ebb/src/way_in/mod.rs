@@ -9,6 +9,7 @@ pub(crate) mod prefetch;
 pub(crate) mod readahead;
 pub(crate) mod spurious;
 pub(crate) mod swapin;
+mod unreadable;
 pub(crate) mod whole;
 pub(crate) mod willneed;
 pub(crate) mod window;

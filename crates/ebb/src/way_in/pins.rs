@@ -15,6 +15,7 @@ use crate::space::Space;
 use crate::threads::ctx::{ThreadCtx, WINDOW_MAX};
 use crate::way_in::charged::{self, Brought, Charge};
 use crate::way_in::swapin::{In, Want};
+use crate::way_in::unreadable::{self, Asker};
 use crate::way_in::whole;
 use crate::way_out::{group_reclaim, reclaim};
 use core::sync::atomic::Ordering::Relaxed;
@@ -211,7 +212,7 @@ impl Space {
     pub fn bring_in(&self, ctx: &ThreadCtx, addr: usize, len: usize) -> bool {
         let end = (addr + len).next_multiple_of(PAGE);
         let mut place = Place { at: addr & !(PAGE - 1), region_end: 0, group: Index::ROOT, is_plain: false };
-        let (mut force, mut no_move) = (false, usize::MAX);
+        let (mut force, mut no_move, mut failed_tries) = (false, usize::MAX, 0);
         while place.at < end {
             let pages = (end - place.at) / PAGE;
             let seen = self.table.word(place.at).map(|word| word.load()).filter(|_| place.at != no_move);
@@ -272,7 +273,11 @@ impl Space {
                     place.at += n * PAGE;
                 }
                 Brought::In(In::Retry) => waiting("page", || word.wait_while_busy()),
-                Brought::In(In::Unreadable) => return false,
+                Brought::In(In::Unreadable(why)) if unreadable::may_pass(why, &mut failed_tries) => {}
+                Brought::In(In::Unreadable(why)) => {
+                    unreadable::report(self, ctx, at, why, Asker::Call);
+                    return false;
+                }
                 Brought::In(In::NotByMove) => no_move = at,
                 Brought::In(In::NotRegistered) => place.at += PAGE,
                 Brought::In(In::NoMemory) => reclaim::relieve_kernel(self, ctx),

@@ -34,8 +34,8 @@ pub(crate) enum In {
     Mapped(usize),
     /// Another thread changed the page: look again.
     Retry,
-    /// The content cannot be read.
-    Unreadable,
+    /// The content cannot be read; why not, as far as is known.
+    Unreadable(Option<LoadError>),
     /// There are no frames for the page, or frames cannot be moved there. Charge the page, and do without MOVE.
     NotByMove,
     /// The kernel has no memory.
@@ -302,7 +302,7 @@ fn swap_in<const N: usize>(
     state: State,
     want: Want,
 ) -> In {
-    let Want { end, used, ahead, by_move, .. } = want;
+    let Want { end, used, by_move, .. } = want;
     // More than one page needs a wide buffer. Without one, a single page comes in.
     let is_wide = end > addr + PAGE;
     let mut run = if by_move { space.places.runs.try_lease((end - addr) / PAGE, &space.budget) } else { None };
@@ -358,9 +358,8 @@ fn swap_in<const N: usize>(
         _ => State::PRESENT.with_referenced(i < used),
     });
     match loaded.failure {
-        // A thread that touches the page will report the failure.
-        Some(_) if mapped == 0 && ahead => In::Unreadable,
-        Some(e) if mapped == 0 => unreadable(space, e),
+        // Whoever needs the page reports the failure, outside the gate.
+        Some(e) if mapped == 0 => In::Unreadable(Some(e)),
         _ => outcome_of(by_move, mapped, error),
     }
 }
@@ -400,6 +399,8 @@ pub(super) fn load(
     buffers: &mut Buffers<'_>,
 ) -> Loaded {
     let mut loaded = Loaded { n: 0, source: Source::Same, from_file: true, failure };
+    // Pages below this one come one by one, because a read of all of them failed: those before the one that is at fault still come.
+    let mut singly = 0;
     let run_from = |i: usize| space.swap.run_in_file(entries[i..].iter().map(|entry| slot_of(*entry)));
     let mut together = PageSet::default();
     if let (Some(room), Some(wide)) = (&mut buffers.room, &mut buffers.wide)
@@ -414,7 +415,7 @@ pub(super) fn load(
             loaded.n += 1;
             continue;
         }
-        let run = run_from(loaded.n);
+        let run = if loaded.n < singly { None } else { run_from(loaded.n) };
         if let (Some(run), Some(wide)) = (run, &mut buffers.wide) {
             let part = &mut wide[loaded.n * PAGE..(loaded.n + run.n) * PAGE];
             let (came, e) = space.swap.load_run(held, run, part, buffers.spare);
@@ -428,6 +429,7 @@ pub(super) fn load(
             if came > 0 {
                 continue;
             }
+            singly = loaded.n + run.n;
         }
         // One by one, which also says which page cannot be read, and why.
         let slot = slot_of(entries[loaded.n]);
@@ -574,18 +576,6 @@ fn settle(
     counts.into_iter().filter(|(_, n)| *n > 0).for_each(|(count, n)| stats::add(count, n));
 }
 
-fn unreadable(space: &Space, e: LoadError) -> In {
-    let text: &[u8] = match e {
-        LoadError::Lost => b"a swapped page has no content: this is a bug in Ebb; please report it",
-        LoadError::Corrupt => {
-            b"a swapped page fails its check: memory or the spill file was damaged; the page is unreadable"
-        }
-        LoadError::Io(_) => b"the spill file cannot be read; the page is unreadable: check the disk under EBB_TMPDIR",
-    };
-    space.inconsistent(text);
-    In::Unreadable
-}
-
 fn check_unmapped(space: &Space, error: Option<UffdError>, text: &[u8]) {
     if error == Some(UffdError::Exists) {
         space.inconsistent(text);
@@ -598,7 +588,7 @@ fn outcome(mapped: usize, error: Option<UffdError>) -> In {
         None | Some(UffdError::Again) => In::Retry,
         Some(UffdError::NoMemory) => In::NoMemory,
         Some(UffdError::NotRegistered | UffdError::Mismatch) => In::NotRegistered,
-        Some(_) => In::Unreadable,
+        Some(_) => In::Unreadable(None),
     }
 }
 

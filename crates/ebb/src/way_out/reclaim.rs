@@ -8,7 +8,7 @@ use crate::pages::stock;
 use crate::space::{Space, background};
 use crate::threads::ctx::ThreadCtx;
 use crate::tree::now_ms;
-use crate::way_out::{asking, out_of_memory, publish, shrink, swapout, sweep};
+use crate::way_out::{asking, faulty, out_of_memory, publish, shrink, swapout, sweep};
 use core::sync::atomic::{AtomicU32, Ordering};
 
 /// How long a thread that runs short waits for another process before it reclaims itself.
@@ -39,6 +39,7 @@ pub(crate) fn has_background_work(space: &Space) -> bool {
 /// If the process shares much since a fork, shared pages stay, see [`reclaim_shared_step`].
 pub(crate) fn reclaim_step(space: &Space, ctx: &ThreadCtx) -> bool {
     publish::publish_sizes_outside(space, ctx);
+    faulty::say_closed(space, ctx);
     // The cheapest work comes first.
     if space.places.staging.has_vacated(space.budget.stocked()) && swapout::release_vacated(space, ctx) > 0 {
         return true;
@@ -148,6 +149,10 @@ fn reclaim_until(space: &Space, ctx: &ThreadCtx, n: usize, or_stock: bool, until
         waits = has_a_claim;
         asking::ask_largest(space, idle.is_long());
         if !idle.wait(space.tree().look().held as usize) {
+            if faulty::is_device_stuck(space, ctx) {
+                idle = Patience::default();
+                continue;
+            }
             // Of several processes that wait for memory, one ends, and leaves what it held to the others.
             if space.tree().page().may_give_up(space.tree().id(), now_ms()) {
                 out_of_memory::give_up(space, ctx);
@@ -186,6 +191,10 @@ pub(crate) fn relieve_kernel(space: &Space, ctx: &ThreadCtx) {
         if stock::shrink_stock(space, ctx) || reclaim_step(space, ctx) {
             idle = Patience::default();
         } else if !idle.wait(space.budget.charged()) {
+            if faulty::is_device_stuck(space, ctx) {
+                idle = Patience::default();
+                continue;
+            }
             space.fatal(b"the kernel has no memory left: a cgroup limit is below --ram; give a smaller --ram");
         }
     }

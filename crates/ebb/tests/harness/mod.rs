@@ -1,6 +1,7 @@
 //! A space inside a test process: managed memory, served by a SIGBUS handler as in the agent.
 
 pub mod alone;
+pub mod faulty;
 pub mod folios;
 
 use ebb::{Config, Fault, Force, Space, SwapSpec, ThreadCtx};

@@ -71,6 +71,10 @@ impl Errno {
     pub const NFILE: Self = Self(linux_raw_sys::errno::ENFILE as i32);
     /// No space left on the device.
     pub const NOSPC: Self = Self(linux_raw_sys::errno::ENOSPC as i32);
+    /// No buffer space.
+    pub const NOBUFS: Self = Self(linux_raw_sys::errno::ENOBUFS as i32);
+    /// The file system is read-only.
+    pub const ROFS: Self = Self(linux_raw_sys::errno::EROFS as i32);
 }
 
 /// Performs system call `nr`; returns the kernel's raw answer (negative errno on failure).
@@ -613,18 +617,27 @@ pub fn read(fd: i32, out: &mut [u8]) -> Result<usize, Errno> {
     }
 }
 
+/// Reads at `offset` with one call; returns how many bytes came, 0 at the end of the file.
+pub fn pread(fd: i32, out: &mut [u8], offset: u64) -> Result<usize, Errno> {
+    // SAFETY: the kernel writes only into `out`.
+    unsafe { call(g::__NR_pread64, [fd as u64, out.as_mut_ptr() as u64, out.len() as u64, offset, 0, 0]) }
+        .map(|n| n as usize)
+}
+
+/// Writes at `offset` with one call; returns how many bytes were written.
+pub fn pwrite(fd: i32, data: &[u8], offset: u64) -> Result<usize, Errno> {
+    // SAFETY: the kernel only reads `data`.
+    unsafe { call(g::__NR_pwrite64, [fd as u64, data.as_ptr() as u64, data.len() as u64, offset, 0, 0]) }
+        .map(|n| n as usize)
+}
+
 /// Reads exactly `out.len()` bytes at `offset`.
 pub fn pread_exact(fd: i32, out: &mut [u8], offset: u64) -> Result<(), Errno> {
     let mut done = 0;
     while done < out.len() {
-        let rest = &mut out[done..];
-        // SAFETY: the kernel writes only into `rest`.
-        let got = unsafe {
-            call(g::__NR_pread64, [fd as u64, rest.as_mut_ptr() as u64, rest.len() as u64, offset + done as u64, 0, 0])
-        };
-        match got {
+        match pread(fd, &mut out[done..], offset + done as u64) {
             Ok(0) => return Err(Errno::IO),
-            Ok(n) => done += n as usize,
+            Ok(n) => done += n,
             Err(Errno::INTR) => {}
             Err(e) => return Err(e),
         }
@@ -636,14 +649,9 @@ pub fn pread_exact(fd: i32, out: &mut [u8], offset: u64) -> Result<(), Errno> {
 pub fn pwrite_all(fd: i32, data: &[u8], offset: u64) -> Result<(), Errno> {
     let mut done = 0;
     while done < data.len() {
-        let rest = &data[done..];
-        // SAFETY: the kernel only reads `rest`.
-        let got = unsafe {
-            call(g::__NR_pwrite64, [fd as u64, rest.as_ptr() as u64, rest.len() as u64, offset + done as u64, 0, 0])
-        };
-        match got {
+        match pwrite(fd, &data[done..], offset + done as u64) {
             Ok(0) => return Err(Errno::IO),
-            Ok(n) => done += n as usize,
+            Ok(n) => done += n,
             Err(Errno::INTR) => {}
             Err(e) => return Err(e),
         }
@@ -665,10 +673,10 @@ pub fn allocate(fd: i32, offset: u64, len: u64) -> Result<(), Errno> {
 
 /// Makes a call, and takes back the SIGXFSZ that the kernel sends beside the error when a file would pass RLIMIT_FSIZE. The file
 /// is not the program's, and neither is the signal.
-pub fn unsignalled(call: impl FnOnce() -> Result<(), Errno>) -> Result<(), Errno> {
+pub fn unsignalled<T>(call: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
     let mask = thread::block_signals();
     let result = call();
-    if result == Err(Errno::FBIG) {
+    if matches!(result, Err(Errno::FBIG)) {
         take_pending_signal(g::SIGXFSZ);
     }
     thread::restore_signals(mask);

@@ -453,6 +453,7 @@ impl SpillFile {
             let _ = budget.drop_books(at, end - at);
         }
         (self.owner, family.nr_freed) = (false, AtomicU32::new(0));
+        self.faults.inherit();
         family.is_unknown = *family.child_is_unknown.get_mut();
         budget.charge_meta(chunks.filter(|chunk| family.own_page(*chunk).is_some()).count() * PAGE);
     }

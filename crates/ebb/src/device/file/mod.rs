@@ -9,6 +9,7 @@
 //! After a fork the child reads its parent's file and writes to a file of its own; see `family`.
 
 mod family;
+pub mod faults;
 pub(crate) mod packing;
 mod place;
 mod runs;
@@ -17,9 +18,11 @@ mod transfer;
 pub use packing::{OBJECTS, Packing};
 pub use place::Place;
 pub use runs::Taker;
+use transfer::Torn;
 
 use crate::protocols::gate::Exclusive;
 use family::Family;
+use faults::{Faults, Meaning};
 
 use crate::base::uapi::fd::{Identity, identity_of};
 use crate::base::uapi::{self, Errno};
@@ -67,6 +70,8 @@ pub enum FileError {
     Io(Errno),
     /// The content does not match its tag: it was changed, or belongs elsewhere.
     Corrupt,
+    /// Nothing is written to the file any more, because it failed too often (see [`faults`]).
+    Closed,
 }
 
 impl core::fmt::Display for FileError {
@@ -75,6 +80,7 @@ impl core::fmt::Display for FileError {
             Self::Full => write!(f, "no slot is free"),
             Self::Io(e) => write!(f, "the kernel refuses to read or write it ({e})"),
             Self::Corrupt => write!(f, "its content was changed, or belongs elsewhere"),
+            Self::Closed => write!(f, "it failed too often, so nothing is written to it any more"),
         }
     }
 }
@@ -152,6 +158,7 @@ pub struct SpillFile {
     objects: AtomicU32,
     /// A run found no room.
     lacks_runs: AtomicBool,
+    faults: Faults,
 }
 
 // SAFETY: a seal is written by the thread that allocated the slot, and read by the thread that has the content locked.
@@ -244,6 +251,7 @@ impl SpillFile {
             used: AtomicU32::new(0),
             objects: AtomicU32::new(0),
             lacks_runs: AtomicBool::new(false),
+            faults: Faults::default(),
         };
         this.begin_transfers(is_direct);
         Ok(this)
@@ -359,10 +367,11 @@ impl SpillFile {
         pause_end != 0 && uapi::now_ns() <= pause_end
     }
 
-    /// True while other files are asked first, because this one took nothing a moment ago.
+    /// True while other files are asked first, because this one took nothing a moment ago, does not give back what it took, or does not
+    /// answer.
     pub fn is_resting(&self) -> bool {
         let rest_end = self.rest_until_ns.load(Ordering::Relaxed);
-        rest_end != 0 && uapi::now_ns() <= rest_end
+        rest_end != 0 && uapi::now_ns() <= rest_end || self.faults.is_doubted() || self.is_stuck()
     }
 
     fn cipher(&self) -> &Aes128Gcm {
@@ -382,16 +391,21 @@ impl SpillFile {
     ) -> Result<(), FileError> {
         let n = packing.nr_slots();
         assert!(self.owner && n <= BATCH);
+        if self.closed().is_some() {
+            return Err(FileError::Closed);
+        }
         let data = &mut data[..n * SLOT_BYTES];
         packing.finish(data);
         let mut slots = [Slot(0); BATCH];
         let slots = &mut slots[..n];
         let mut result = self.write_once(taker, packing, data, slots);
-        if let Err(FileError::Io(Errno::NOSPC | Errno::FBIG | Errno::DQUOT)) = result {
-            // Slots that were written before have their space and can be written again. The file tries to grow again
-            // after a while.
-            self.grow_after_ns.store(uapi::now_ns() + GROW_PAUSE_NS, Ordering::Relaxed);
+        if let Err(FileError::Io(errno)) = result
+            && self.note_failed_write(errno)
+        {
             result = self.write_once(taker, packing, data, slots);
+            if let Err(FileError::Io(errno)) = result {
+                self.note_failed_write(errno);
+            }
         }
         if result.is_err() {
             self.rest_until_ns.store(uapi::now_ns() + REST_NS, Ordering::Relaxed);
@@ -532,8 +546,10 @@ impl SpillFile {
             while end < n && slots[end].0 == slots[end - 1].0 + 1 {
                 end += 1;
             }
-            if let Err(e) = self.transfer_out(slots[first].0, &data[first * SLOT_BYTES..end * SLOT_BYTES]) {
-                match e {
+            if let Err(Torn { done, errno }) =
+                self.transfer_out(slots[first].0, &data[first * SLOT_BYTES..end * SLOT_BYTES])
+            {
+                match errno {
                     Errno::FBIG => _ = self.too_long_from.fetch_min(slots[first].0, Ordering::Relaxed),
                     _ => self.too_long_from.store(u32::MAX, Ordering::Relaxed),
                 }
@@ -544,8 +560,17 @@ impl SpillFile {
                 {
                     self.forget_seal(*slot);
                 }
-                self.unalloc(slots);
-                return Err(restored.err().unwrap_or(FileError::Io(e)));
+                // Which of the slots are bad the kernel does not say. To try each of them may take minutes.
+                let is_faulty = Meaning::of(errno) == Meaning::Faulty;
+                let bad = if is_faulty { first + done / SLOT_BYTES..end } else { 0..0 };
+                self.unalloc(&slots[..bad.start]);
+                slots[bad.clone()].iter().for_each(|slot| self.slots.retire(*slot));
+                self.unalloc(&slots[bad.end..]);
+                if is_faulty {
+                    stats::add(&taker.stats.device_write_errors, 1);
+                    stats::add(&taker.stats.retired_slots, bad.len() as u64);
+                }
+                return Err(restored.err().unwrap_or(FileError::Io(errno)));
             }
             first = end;
         }

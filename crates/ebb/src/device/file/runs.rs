@@ -107,7 +107,7 @@ impl SpillFile {
         }
         let used = u64::from(self.nr_used()) + u64::from(self.nr_given_up());
         let has_room = used + 2 * u64::from(CLUSTER_SLOTS) <= u64::from(self.nr_slots);
-        has_room && !self.is_paused() && !self.is_resting() && !self.has_other_holders()
+        has_room && self.closed().is_none() && !self.is_paused() && !self.is_resting() && !self.has_other_holders()
     }
 
     /// Calls `clean` with the slots of a cluster of which few are in use; it returns how many pages it moved out. Nothing is

@@ -6,9 +6,54 @@
 //! is on the disk, and drops each transfer from the cache. The cache then holds at most one transfer for each thread at
 //! work.
 
+use super::faults::is_passing;
 use super::{SLOT_BYTES, SpillFile};
 use crate::base::uapi::{self, Errno, cache};
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU32, Ordering};
+
+/// Most tries in a row of a transfer whose error may pass by itself, and the pause after the first of them. Each pause is twice as
+/// long as the one before: 31 ms in all, in which the thread keeps others from closing the gate.
+const TRIES_MAX: u32 = 6;
+const PAUSE_NS: u64 = 1_000_000;
+
+/// A transfer that ended early.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Torn {
+    /// Bytes of whole slots that were transferred before.
+    pub done: usize,
+    pub errno: Errno,
+}
+
+/// Transfers `len` bytes, from byte `from` on. `call` transfers some from a byte on, and returns how many; 0 at the end of the file.
+///
+/// A call may transfer less than it is asked to. Then the next one goes on from there, and if the file takes no part of a slot, from the
+/// beginning of that slot.
+fn transfer(from: usize, len: usize, mut call: impl FnMut(usize) -> Result<usize, Errno>) -> Result<(), Torn> {
+    let (mut at, mut done, mut tries) = (from, from, 0);
+    while at < len {
+        let errno = match call(at) {
+            Ok(0) => return Err(Torn { done, errno: Errno::IO }),
+            Ok(n) => {
+                at += n;
+                if at >= done + SLOT_BYTES {
+                    (done, tries) = (at / SLOT_BYTES * SLOT_BYTES, 0);
+                }
+                continue;
+            }
+            Err(errno) => errno,
+        };
+        let is_within = errno == Errno::INVAL && at > done;
+        tries += 1;
+        if tries == TRIES_MAX || !(is_passing(errno) || is_within) {
+            return Err(Torn { done, errno: if is_within { Errno::IO } else { errno } });
+        }
+        at = done;
+        if !is_within && errno != Errno::INTR {
+            uapi::futex_wait(&AtomicU32::new(0), 0, Some(PAUSE_NS << (tries - 1)));
+        }
+    }
+    Ok(())
+}
 
 impl SpillFile {
     /// Decides how the file's content comes and goes: past the page cache, if `may_be` allows that and the file system
@@ -21,18 +66,29 @@ impl SpillFile {
     }
 
     /// Writes neighbouring slots, from slot `first` on. `data` is page-aligned.
-    pub(super) fn transfer_out(&self, first: u32, data: &[u8]) -> Result<(), Errno> {
+    pub(super) fn transfer_out(&self, first: u32, data: &[u8]) -> Result<(), Torn> {
+        self.faults.wait(|| self.write_out(first, data))
+    }
+
+    fn write_out(&self, first: u32, data: &[u8]) -> Result<(), Torn> {
         debug_assert!(data.as_ptr().addr().is_multiple_of(SLOT_BYTES) && data.len().is_multiple_of(SLOT_BYTES));
         let (at, len) = (u64::from(first) * SLOT_BYTES as u64, data.len() as u64);
-        let write = || uapi::unsignalled(|| uapi::pwrite_all(self.fd(), data, at));
-        let mut written = write();
-        if written == Err(Errno::INVAL) && self.give_up_direct() {
-            written = write();
+        let write = |from: usize| {
+            transfer(from, data.len(), |done| {
+                uapi::unsignalled(|| uapi::pwrite(self.fd(), &data[done..], at + done as u64))
+            })
+        };
+        let mut written = write(0);
+        if let Err(Torn { done, errno: Errno::INVAL }) = written
+            && self.give_up_direct()
+        {
+            written = write(done);
         }
         let mut is_cached = self.family.is_cached();
-        if written == Err(Errno::FBIG) {
+        if let Err(Torn { done, errno: Errno::FBIG }) = written {
             // The program's RLIMIT_FSIZE refused the write. That limit is meant for the program's own files.
-            written = uapi::write_mapped(self.fd(), data, at);
+            written =
+                uapi::write_mapped(self.fd(), &data[done..], at + done as u64).map_err(|errno| Torn { done, errno });
             is_cached = true;
         } else if written.is_ok() && !is_cached && !self.is_proved.swap(true, Ordering::Relaxed) {
             // What the file system does with the first write it does with all.
@@ -43,7 +99,7 @@ impl SpillFile {
         }
         written?;
         if is_cached {
-            cache::write_out(self.fd(), at, len)?;
+            cache::write_out(self.fd(), at, len).map_err(|errno| Torn { done: 0, errno })?;
             cache::drop_behind(self.fd(), at, len);
         }
         Ok(())
@@ -51,16 +107,24 @@ impl SpillFile {
 
     /// Reads neighbouring slots, from slot `first` on. `out` is page-aligned.
     pub(super) fn transfer_in(&self, first: u32, out: &mut [u8]) -> Result<(), Errno> {
+        self.faults.wait(|| self.read_in(first, out))
+    }
+
+    fn read_in(&self, first: u32, out: &mut [u8]) -> Result<(), Errno> {
         debug_assert!(out.as_ptr().addr().is_multiple_of(SLOT_BYTES) && out.len().is_multiple_of(SLOT_BYTES));
-        let at = u64::from(first) * SLOT_BYTES as u64;
-        let mut read = uapi::pread_exact(self.fd(), out, at);
-        if read == Err(Errno::INVAL) && self.give_up_direct() {
-            read = uapi::pread_exact(self.fd(), out, at);
+        let (at, len) = (u64::from(first) * SLOT_BYTES as u64, out.len());
+        let mut read =
+            |from: usize| transfer(from, len, |done| uapi::pread(self.fd(), &mut out[done..], at + done as u64));
+        let mut read_all = read(0);
+        if let Err(Torn { done, errno: Errno::INVAL }) = read_all
+            && self.give_up_direct()
+        {
+            read_all = read(done);
         }
         if self.family.is_cached() {
-            cache::drop_behind(self.fd(), at, out.len() as u64);
+            cache::drop_behind(self.fd(), at, len as u64);
         }
-        read
+        read_all.map_err(|torn| torn.errno)
     }
 
     /// Gives up direct I/O, because the file system does not take it for slots. False when direct I/O was off already.
@@ -70,5 +134,56 @@ impl SpillFile {
         let _ = cache::set_direct(self.fd(), false);
         self.family.set_cached();
         was_direct
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::cell::RefCell;
+    use std::vec::Vec;
+
+    /// Transfers four slots by calls with these results; where each call began, and the outcome.
+    fn outcome(results: &[Result<usize, Errno>]) -> (Vec<usize>, Result<(), Torn>) {
+        let began = RefCell::new(Vec::new());
+        let result = transfer(0, 4 * SLOT_BYTES, |at| {
+            began.borrow_mut().push(at);
+            results.get(began.borrow().len() - 1).copied().unwrap_or(Err(Errno::IO))
+        });
+        (began.into_inner(), result)
+    }
+
+    const S: usize = SLOT_BYTES;
+
+    #[test]
+    fn a_short_transfer_goes_on_where_it_ended() {
+        assert_eq!(outcome(&[Ok(S), Ok(2 * S), Ok(S)]), (vec![0, S, 3 * S], Ok(())));
+        assert_eq!(outcome(&[Ok(S + 512), Ok(3 * S - 512)]), (vec![0, S + 512], Ok(())));
+    }
+
+    #[test]
+    fn a_file_that_takes_no_part_of_a_slot_gets_the_slot_again() {
+        let calls = [Ok(S + 512), Err(Errno::INVAL), Ok(3 * S)];
+        assert_eq!(outcome(&calls), (vec![0, S + 512, S], Ok(())));
+        // But not for ever: and that is no sign that the file takes no direct I/O.
+        let calls: Vec<_> = [Ok(512), Err(Errno::INVAL)].repeat(20);
+        let (began, result) = outcome(&calls);
+        assert_eq!((began.len(), result), (2 * TRIES_MAX as usize, Err(Torn { done: 0, errno: Errno::IO })));
+        assert_eq!(outcome(&[Err(Errno::INVAL)]).1, Err(Torn { done: 0, errno: Errno::INVAL }));
+    }
+
+    #[test]
+    fn an_error_that_may_pass_is_waited_for_but_not_for_ever() {
+        for errno in [Errno::INTR, Errno::AGAIN, Errno::NOMEM] {
+            assert_eq!(outcome(&[Err(errno), Err(errno), Ok(4 * S)]), (vec![0, 0, 0], Ok(())));
+            let (began, result) = outcome(&[Err(errno); 20]);
+            assert_eq!((began.len(), result), (TRIES_MAX as usize, Err(Torn { done: 0, errno })));
+        }
+    }
+
+    #[test]
+    fn a_torn_transfer_says_how_many_slots_were_whole() {
+        assert_eq!(outcome(&[Ok(2 * S + 100)]), (vec![0, 2 * S + 100], Err(Torn { done: 2 * S, errno: Errno::IO })));
+        assert_eq!(outcome(&[Ok(3 * S), Ok(0)]).1, Err(Torn { done: 3 * S, errno: Errno::IO }));
     }
 }

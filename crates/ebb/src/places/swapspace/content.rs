@@ -3,10 +3,9 @@
 use super::SwapSpace;
 use super::location::{self, file_of, location_in_file, location_of};
 use super::span::Span;
-use crate::base::uapi::Errno;
 use crate::budget::Budget;
 use crate::counters::stats::{self, Shared};
-use crate::device::file::{BATCH, FileError, Packing, Place, SLOT_BYTES};
+use crate::device::file::{BATCH, FileError, Packing, Place, SLOT_BYTES, SpillFile};
 use crate::device::list::Writer;
 use crate::protocols::gate::Held;
 use core::sync::atomic::Ordering;
@@ -39,10 +38,17 @@ pub enum Source {
 pub enum LoadError {
     /// The slot holds nothing: a bug.
     Lost,
-    /// The content does not decompress or authenticate.
+    /// The content does not decompress.
     Corrupt,
-    /// The kernel refused to read the file.
-    Io(Errno),
+    /// A file does not give it back.
+    File {
+        /// The file's number in the list of devices.
+        file: usize,
+        /// The slot of the file.
+        at: u32,
+        /// Why not.
+        error: FileError,
+    },
 }
 
 /// Where a page is to be stored.
@@ -234,13 +240,9 @@ impl SwapSpace {
                 Ok(Source::Pool)
             }
             location::FILE => {
-                let (file, at) = file_of(loc).ok_or(LoadError::Lost)?;
-                let file = self.devices.file(held, file).ok_or(LoadError::Lost)?;
-                let len = match file.read(at, out) {
-                    Ok(len) => len,
-                    Err(FileError::Io(e)) => return Err(LoadError::Io(e)),
-                    Err(_) => return Err(LoadError::Corrupt),
-                };
+                let place = file_of(loc).ok_or(LoadError::Lost)?;
+                let file = self.devices.file(held, place.0).ok_or(LoadError::Lost)?;
+                let len = file.read(place.1, out).map_err(|error| self.unread(file, (place.0, place.1.slot), error))?;
                 expand(len, out, scratch)?;
                 Ok(Source::File)
             }
@@ -272,12 +274,20 @@ impl SwapSpace {
             return (0, None);
         }
         for (i, page) in out.as_chunks_mut().0.iter_mut().enumerate() {
-            let opened = file.open(run.at + i as u32, page).map_err(|_| LoadError::Corrupt);
+            let at = run.at + i as u32;
+            let opened = file.open(at, page).map_err(|error| self.unread(file, (run.file, at), error));
             if let Err(e) = opened.and_then(|len| expand(len, page, scratch)) {
                 return (i, Some(e));
             }
         }
         (run.n, None)
+    }
+
+    /// Notes that an object of the file numbered `number` could not be read.
+    #[cold]
+    fn unread(&self, file: &SpillFile, (number, at): (usize, u32), error: FileError) -> LoadError {
+        file.note_failed_read(at, error);
+        LoadError::File { file: number, at, error }
     }
 
     /// The file and the place in it that have the content of `slot`, if a file has it.
@@ -343,7 +353,7 @@ impl SwapSpace {
             file.free_all(at);
             self.note_freed(file);
             // There is room again, if this process writes to the file.
-            if self.memory.was_refused() && self.devices.priority(number).is_some() {
+            if self.memory.was_refused() && self.devices.priority(number).is_some() && file.closed().is_none() {
                 self.memory.set_room();
             }
         }

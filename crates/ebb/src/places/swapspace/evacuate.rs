@@ -21,14 +21,9 @@ const LOOKS: usize = 8192;
 /// 1/`POOL_RESERVE` of the pool stays free of content that comes from a device.
 const POOL_RESERVE: usize = 8;
 
-/// Why a step moved less than it found.
+/// A step moved less than it found, because neither a device nor the pool takes the content.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Stuck {
-    /// Neither a device nor the pool takes the content.
-    NoRoom,
-    /// The content cannot be read.
-    Unreadable(FileError),
-}
+pub struct Stuck;
 
 /// A locked slot whose content is on its way to another place.
 #[derive(Clone, Copy)]
@@ -65,6 +60,8 @@ pub struct Step {
     pub next: Option<Slot>,
     /// Slots whose content moved.
     pub moved: usize,
+    /// Why the content of a slot stays: it cannot be read.
+    pub unreadable: Option<FileError>,
 }
 
 impl SwapSpace {
@@ -74,7 +71,7 @@ impl SwapSpace {
         let held = job.writer.held;
         let mut found = [Found { slot: Slot(0), was: NOT_LOCKED, file: 0, at: Place::alone(0), len: 0 }; BATCH];
         let mut n = 0;
-        let mut stuck = None;
+        let mut unreadable = None;
         let mut next = Some(from);
         for _ in 0..LOOKS {
             next = next.and_then(|slot| self.slots.next_used(slot));
@@ -86,8 +83,10 @@ impl SwapSpace {
                     found[n] = one;
                     n += 1;
                 }
+                // What else there is can still be saved: in the next step, because a read that fails may take long.
                 Err(e) => {
-                    stuck = Some(Stuck::Unreadable(e));
+                    unreadable = Some(e);
+                    next = Some(Slot(slot.0 + 1));
                     break;
                 }
             }
@@ -106,11 +105,7 @@ impl SwapSpace {
         for one in found {
             self.unclaim(held, one.slot, one.was);
         }
-        match stuck {
-            None if moved == n => Ok(Step { next, moved }),
-            None => Err(Stuck::NoRoom),
-            Some(stuck) => Err(stuck),
-        }
+        if moved == n { Ok(Step { next, moved, unreadable }) } else { Err(Stuck) }
     }
 
     /// Locks a slot whose content is in one of the files `leaving`, and reads the object as it is stored. Waits for a
@@ -154,7 +149,7 @@ impl SwapSpace {
     fn read_object(&self, held: &Held, file: usize, at: Place, out: &mut [u8]) -> Result<u16, FileError> {
         let file = self.devices.file(held, file).ok_or(FileError::Corrupt)?;
         let page = out.try_into().map_err(|_| FileError::Corrupt)?;
-        file.read(at, page).map(|len| len as u16)
+        file.read(at, page).map(|len| len as u16).inspect_err(|error| file.note_failed_read(at.slot, *error))
     }
 
     /// Stores the objects of locked slots on other devices or in the pool, in order, and changes their locations;
