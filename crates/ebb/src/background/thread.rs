@@ -184,7 +184,7 @@ fn background_round(space: &Space, ctx: &ThreadCtx) {
         file.reclaim_full(RECLAIM_CLUSTERS, &reclaim);
     }
     if space.swap.devices.own(&inside).any(|(_, file)| file.is_short()) {
-        space.swap.reclaim_packed(&inside, &reclaim);
+        space.swap.reclaim_packed(&inside, &reclaim, false);
     }
     drop(inside);
     let is_wanted = || reclaim::has_urgent_work(space) || space.background.read_ahead.is_wanted();

@@ -80,7 +80,7 @@ impl Work {
     }
 
     /// [`Self::batch`] in a process that may expect `share` pages of the budget.
-    fn batch_of(share: usize) -> usize {
+    pub fn batch_of(share: usize) -> usize {
         1 << (share / BATCH_PART).clamp(WINDOW_MAX, BATCH).ilog2()
     }
 }

@@ -99,8 +99,9 @@ fn load_straight(
     let (mut loaded, mut nr_reads, mut at) = (PageSet::default(), 0, 0);
     while at + STRAIGHT_MIN <= entries.len() {
         let swapped = entries[at..].iter().map_while(|entry| (entry.tag() == Tag::Swapped).then(|| slot_of(*entry)));
-        let Some(run) = space.swap.run_in_file(swapped).filter(|run| run.n >= STRAIGHT_MIN) else {
-            at += 1;
+        let run = space.swap.run_in_file(swapped);
+        let Some(run) = run.filter(|run| run.n >= STRAIGHT_MIN) else {
+            at += run.map_or(1, |run| run.n);
             continue;
         };
         let (came, _) = space.swap.load_run(held, run, &mut pages[at * PAGE..(at + run.n) * PAGE], spare);

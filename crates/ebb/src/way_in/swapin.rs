@@ -306,9 +306,14 @@ fn swap_in<const N: usize>(
     // More than one page needs a wide buffer. Without one, a single page comes in.
     let is_wide = end > addr + PAGE;
     let mut run = if by_move { space.places.runs.try_lease((end - addr) / PAGE, &space.budget) } else { None };
-    let is_in_file = || space.swap.place_in_file(slot_of(state)).is_some();
+    let place = space.swap.place_in_file(slot_of(state)).map(|(_, place)| place);
+    let is_packed = place.is_some_and(|place| place.is_packed());
     let mut work =
-        if is_wide && (!by_move || is_in_file()) { space.places.work.try_lease(&space.budget, ctx) } else { None };
+        if is_wide && (!by_move || place.is_some()) { space.places.work.try_lease(&space.budget, ctx) } else { None };
+    if by_move && is_packed && work.is_none() {
+        // Without room for what lies together, each page would cost a read.
+        return In::NotByMove;
+    }
     let frames = if run.is_some() { stock::take_frames(space, (end - addr) / PAGE) } else { None };
     if by_move && frames.is_none() {
         return In::NotByMove;
@@ -316,12 +321,15 @@ fn swap_in<const N: usize>(
     let (wide, room) = match (&mut run, &mut work) {
         (Some(run), work) => (Some(&mut run.pages[..]), work.as_mut().map(|work| work.pages())),
         (None, Some(work)) => {
-            let (wide, room) = work.pages().split_at_mut(N.min((end - addr) / PAGE) * PAGE);
+            // As many slots as pages have the content of a window that is packed.
+            let most = if is_packed { N.min(work.batch() / 2) } else { N };
+            let (wide, room) = work.pages().split_at_mut(most.min((end - addr) / PAGE) * PAGE);
             (Some(wide), Some(room))
         }
         (None, None) => (None, None),
     };
-    let most = frames.map_or(wide.as_ref().map_or(1, |_| N), |frames| frames.n.min(N));
+    let fits = wide.as_ref().map_or(1, |wide| (wide.len() / PAGE).min(N));
+    let most = frames.map_or(fits, |frames| frames.n.min(N));
     let end = end.min(addr + most * PAGE);
     let mut entries = [state; N];
     let n = claims::claim_run(space, addr, word, state, end, |i, seen| {

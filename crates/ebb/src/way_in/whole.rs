@@ -7,7 +7,6 @@ use crate::base::events::{self, Kind};
 use crate::base::uapi::uffd::UffdError;
 use crate::counters::stats;
 use crate::counters::stats::Thp;
-use crate::device::file::BATCH;
 use crate::groups::cost::Cost;
 use crate::groups::table::Index;
 use crate::memory::region::Region;
@@ -16,6 +15,7 @@ use crate::pages::clean_folio::{self, Fingerprint};
 use crate::pages::folio::{self, Memory};
 use crate::pages::{account, kept};
 use crate::places::swapspace::{NOT_LOCKED, Reads, slot_of};
+use crate::places::work::Work;
 use crate::protocols::gate::Held;
 use crate::protocols::page::{State, Tag};
 use crate::space::Space;
@@ -272,7 +272,8 @@ fn is_together(space: &Space, start: usize) -> bool {
     let state = |i: usize| space.table.word(start + i * PAGE).map(|word| word.load());
     let swapped = |i: usize| state(i).filter(|state| state.tag() == Tag::Swapped).map(slot_of);
     let mut reads = Reads::new(UNIT_PAGES, |i| swapped(i).and_then(|slot| space.swap.place_in_file(slot)));
-    let _ = (0..READS_MAX).map_while(|_| reads.next(BATCH)).count();
+    let batch = Work::batch_of(space.budget.expected());
+    let _ = (0..READS_MAX).map_while(|_| reads.next(batch)).count();
     reads.is_done()
 }
 

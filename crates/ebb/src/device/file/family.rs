@@ -276,7 +276,7 @@ impl SpillFile {
     }
 
     /// Whether another process needs a slot, or may need it.
-    pub(super) fn is_held_by_others(&self, slot: u32) -> bool {
+    pub fn is_held_by_others(&self, slot: u32) -> bool {
         let (chunk, word, bit) = place(slot);
         self.family.is_shared() && self.family.holders().is_held(chunk as u32, word, bit)
     }

@@ -448,10 +448,11 @@ impl SpillFile {
         self.objects.load(Ordering::Relaxed)
     }
 
-    /// Gives up objects, because this process needs them no more.
-    pub fn free_all(&self, places: &[Place]) {
+    /// Gives up objects, because this process needs them no more. Returns how many slots that gives up: one with several objects goes
+    /// with the last of them.
+    pub fn free_all(&self, places: &[Place]) -> usize {
         self.objects.fetch_sub(places.len() as u32, Ordering::Relaxed);
-        let (mut slots, mut n) = ([0; BATCH], 0);
+        let (mut slots, mut n, mut given_up) = ([0; BATCH], 0, 0);
         for place in places {
             // Whoever takes the last object out of a slot gives the slot up. What others have read of it, they have read before.
             if place.is_packed() && self.count(place.slot).fetch_sub(1, Ordering::AcqRel) > 1 {
@@ -459,6 +460,7 @@ impl SpillFile {
             }
             slots[n] = place.slot;
             n += 1;
+            given_up += 1;
             if n == BATCH {
                 self.free_slots(&slots);
                 n = 0;
@@ -467,6 +469,12 @@ impl SpillFile {
         if n > 0 {
             self.free_slots(&slots[..n]);
         }
+        given_up
+    }
+
+    /// Whether an object is the only one in its slot that this process needs, as far as is known.
+    pub fn is_last(&self, place: Place) -> bool {
+        !place.is_packed() || self.count(place.slot).load(Ordering::Relaxed) <= 1
     }
 
     /// Allocates `slots`, all of them or none. While the file must not grow, only slots that need no more space.
@@ -628,10 +636,11 @@ impl SpillFile {
         self.transfer_in(first, out).map_err(FileError::Io)
     }
 
-    /// Decrypts and authenticates in place what was read of `slot`; returns how many bytes of it have content.
+    /// Decrypts and authenticates in place what was read of `slot`; returns how many bytes of it have content. The caller has the
+    /// content of an object in it locked, or is cleaning its cluster: either keeps the slot from being written.
     pub fn open(&self, slot: u32, out: &mut [u8; SLOT_BYTES]) -> Result<usize, FileError> {
         assert!(slot < self.nr_slots);
-        // SAFETY: checked index. The caller has the content locked, which keeps the slot from being written.
+        // SAFETY: checked index. Nobody writes the slot meanwhile, see above.
         let seal = unsafe { self.seals.add(slot as usize).read() };
         let len = seal.len();
         self.cipher()

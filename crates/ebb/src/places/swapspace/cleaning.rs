@@ -18,8 +18,8 @@ use ebb_slots::{Locked, Shard, Slot};
 /// Most reads of one step: with the locks on slots that it holds meanwhile, it must not take long.
 const READS_MAX: usize = 8;
 
-/// Of slots with several objects, which are read one by one, a step reads more: each has enough for that.
-const PACKED_READS_MAX: usize = 24;
+/// Most slots with several objects that one read brings.
+const PACKED_MAX: usize = 16;
 
 /// Content on its way out of a cluster: the slots of the swap space, which are locked, and where each was in the file.
 struct Gathered {
@@ -62,15 +62,17 @@ impl SwapSpace {
                     break;
                 }
             }
-            // What is packed has no owner in the file's table: its directory must be read.
-            for at in span.filter(|at| file.is_packed(*at)) {
-                let data = &mut data[..most * SLOT_BYTES];
-                is_full |=
-                    reads >= PACKED_READS_MAX || !self.gather_packed(writer.held, (index, file), at, &mut all, data);
-                if is_full {
-                    break;
+            // What is packed has no owner in the file's table: the directories must be read.
+            let data = &mut data[..most * SLOT_BYTES];
+            let mut packed = span.filter(|at| file.is_packed(*at)).peekable();
+            while let Some(first) = packed.next_if(|_| !is_full && reads < READS_MAX) {
+                let mut end = first + 1;
+                let group = ((most - all.n) / 2).clamp(1, PACKED_MAX) as u32;
+                while end < first + group && packed.next_if_eq(&end).is_some() {
+                    end += 1;
                 }
                 reads += 1;
+                is_full = !self.gather_packed(writer.held, (index, file), first..end, &mut all, data);
             }
         }
         let n = all.n;
@@ -117,35 +119,43 @@ impl SwapSpace {
         Some(was)
     }
 
-    /// Reads the slot `at` with several objects, and gathers those of them whose owners it can lock. A slot that cannot be read is passed
-    /// over. False if `all` has no room for what the slot has.
+    /// Reads neighbouring slots with several objects, with one read, and gathers those objects whose owners it can lock. What cannot be read
+    /// is passed over. False once there is no room for more.
     fn gather_packed(
         &self,
         held: &Held,
         (index, file): (usize, &SpillFile),
-        at: u32,
+        span: Range<u32>,
         all: &mut Gathered,
         data: &mut [u8],
     ) -> bool {
-        let most = data.len() / SLOT_BYTES;
-        let Some(page) = data.as_chunks_mut::<SLOT_BYTES>().0.get_mut(all.n) else { return false };
-        let is_open = file.read_run(at, page).is_ok() && file.open(at, page).is_ok();
-        if !is_open {
-            return true;
-        }
-        // The objects go to where the slot was read to, and after it.
-        let content = *page;
-        let objects = (0..).map_while(|number| packing::object(&content, number).map(|found| (number, found)));
-        if all.n + objects.clone().count() > most {
+        // The slots are read to the end of the buffer, and the objects go to its beginning.
+        let first = data.len() / SLOT_BYTES - span.len();
+        if all.n > first {
             return false;
         }
-        for (number, (slot, range)) in objects {
-            let place = Place::packed(at, number);
-            let Some(was) = self.lock_owner(held, index, place, slot) else { continue };
-            let n = all.n;
-            data[n * SLOT_BYTES..n * SLOT_BYTES + range.len()].copy_from_slice(&content[range.clone()]);
-            (all.slots[n], all.were[n], all.at[n], all.lens[n]) = (slot, was, place, range.len() as u16);
-            all.n += 1;
+        if file.read_run(span.start, &mut data[first * SLOT_BYTES..]).is_err() {
+            return true;
+        }
+        for (i, at) in (first..).zip(span) {
+            let pages = data.as_chunks_mut::<SLOT_BYTES>().0;
+            if file.open(at, &mut pages[i]).is_err() {
+                continue;
+            }
+            let content = pages[i];
+            for number in 0..=u8::MAX {
+                let Some((slot, range)) = packing::object(&content, number) else { break };
+                let place = Place::packed(at, number);
+                // The slots that are still to come stay as they are.
+                if all.n > i {
+                    return false;
+                }
+                let Some(was) = self.lock_owner(held, index, place, slot) else { continue };
+                let n = all.n;
+                pages[n][..range.len()].copy_from_slice(&content[range.clone()]);
+                (all.slots[n], all.were[n], all.at[n], all.lens[n]) = (slot, was, place, range.len() as u16);
+                all.n += 1;
+            }
         }
         true
     }

@@ -194,7 +194,9 @@ impl SwapSpace {
     ) -> Result<(), FileError> {
         let placed = |index, slot, place| self.set_in_file(index, slot, place);
         let mut written = self.devices.write(writer, packing, data, placed);
-        if written == Err(FileError::Full) && self.reclaim_packed(writer.held, writer.reclaim) > 0 {
+        // Copies that are alone in their slots give them up; only if there are none, those that may share them.
+        let reclaim = |any| self.reclaim_packed(writer.held, writer.reclaim, any) > 0;
+        if written == Err(FileError::Full) && (reclaim(false) || reclaim(true)) {
             written = self.devices.write(writer, packing, data, placed);
         }
         self.charge_file(writer.held, budget, written?);
@@ -350,7 +352,10 @@ impl SwapSpace {
         if !at.is_empty()
             && let Some(file) = self.devices.file(held, number)
         {
-            file.free_all(at);
+            // A slot that is still in use for another object is no room.
+            if file.free_all(at) == 0 {
+                return;
+            }
             self.note_freed(file);
             // There is room again, if this process writes to the file.
             if self.memory.was_refused() && self.devices.priority(number).is_some() && file.closed().is_none() {

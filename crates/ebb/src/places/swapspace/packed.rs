@@ -5,7 +5,7 @@
 
 use super::SwapSpace;
 use super::location::file_of;
-use crate::device::file::Reclaim;
+use crate::device::file::{BATCH, Place, Reclaim, SpillFile};
 use crate::device::list::FILES_MAX;
 use crate::places::inconsistency::Inconsistency;
 use crate::protocols::gate::{Exclusive, Held};
@@ -14,21 +14,29 @@ use ebb_slots::{Slot, TableEntry};
 
 /// Slots of the swap space that one search visits.
 const LOOKS: u32 = 4096;
+/// Copies after which a search is over.
+const MOST: usize = 2 * BATCH;
 
 impl SwapSpace {
     /// Gives up copies, packed in files that this process writes to, of pages that are clean in memory, as far as a short search
-    /// finds them. Returns how many. Never waits.
-    pub fn reclaim_packed(&self, _held: &Held, reclaim: Reclaim<'_>) -> usize {
+    /// finds them: of those whose slots go with them, or of `any`. Returns how many, about [`MOST`] at most. Never waits.
+    pub fn reclaim_packed(&self, held: &Held, reclaim: Reclaim<'_>, any: bool) -> usize {
         let top = self.high_water.load(Ordering::Relaxed);
+        let looks = top.min(LOOKS);
+        let first = self.packed_at.fetch_add(looks, Ordering::Relaxed);
         let mut freed = 0;
-        for _ in 0..top.min(LOOKS) {
-            let slot = Slot(self.packed_at.fetch_add(1, Ordering::Relaxed) % top);
+        for slot in (0..looks).map(|i| Slot(first.wrapping_add(i) % top)) {
+            if freed >= MOST {
+                break;
+            }
             let found = file_of(self.location(slot).load(Ordering::Relaxed));
-            let Some((_, place)) =
-                found.filter(|(file, place)| place.is_packed() && self.devices.priority(*file).is_some())
-            else {
+            let is_ours = |(file, place): &(usize, Place)| place.is_packed() && self.devices.priority(*file).is_some();
+            let Some((file, place)) = found.filter(is_ours) else { continue };
+            // What another process of the family needs stays in the file all the same.
+            let frees = |file: &SpillFile| (any || file.is_last(place)) && !file.is_held_by_others(place.slot);
+            if !self.devices.file(held, file).is_some_and(frees) {
                 continue;
-            };
+            }
             let is_copy = matches!(self.slots.get(slot), TableEntry::Cached { count: 0, locked: false, .. });
             freed += usize::from(is_copy && reclaim(slot, place));
         }

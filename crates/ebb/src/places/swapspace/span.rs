@@ -7,7 +7,7 @@ use crate::device::file::{BATCH, Place};
 use crate::memory::table::UNIT_PAGES;
 
 /// Slots that nobody wants, of which a span may have as many as it has pages, and these.
-const GAP_MAX: u32 = 8;
+const GAP_MAX: u32 = 12;
 
 /// Neighbouring slots of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -152,8 +152,8 @@ mod tests {
     #[test]
     fn gaps_are_no_more_than_pages_and_a_few() {
         let mut span = Span::new(at(0));
-        assert!(!span.add(at(13), BATCH));
-        assert!(span.add(at(11), BATCH));
+        assert!(!span.add(at(16), BATCH));
+        assert!(span.add(at(15), BATCH));
     }
 
     #[test]
