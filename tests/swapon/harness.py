@@ -33,7 +33,7 @@ class Row:
         need(len(words) == 5, f"--show says {line!r}")
         self.name, self.kind = words[0], words[1]
         self.size, self.used, self.prio = map(int, words[2:])
-        need(self.kind == "file" and 0 <= self.used <= self.size, f"--show says {line!r}")
+        need(self.kind in ("file", "stuck") and 0 <= self.used <= self.size, f"--show says {line!r}")
 
 
 class Program:

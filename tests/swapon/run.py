@@ -621,6 +621,51 @@ def descriptors_and_changes(context):
     close_everything(context, changes=True)
 
 
+# Fills memory with blocks, of which some do not compress, changes and checks them for some seconds, and then says so.
+FAULTY = """
+import os, sys, time
+megabytes, percent, seconds = map(int, sys.argv[1:])
+blocks = [bytearray(os.urandom(1 << 20) if at * 61 % 100 < percent else os.urandom(64) * (1 << 14)) for at in range(megabytes)]
+copies = [bytes(block[:64]) for block in blocks]
+end = time.monotonic() + seconds
+while time.monotonic() < end:
+    for at, block in enumerate(blocks):
+        assert block[:64] == copies[at], at
+        block[1 << 19] ^= 1
+print("whole")
+"""
+
+
+def run_faulty(context, mode, arguments, prefix=()):
+    """Runs a program whose spill files fail: its status, what it said, and the lines of Ebb."""
+    directory = context.directory("-".join(["faulty", mode, "user" if prefix else "own"]))
+    command = [*prefix, context.path("faulty"), mode, context.ebb, "run", "-q", "--ram", "64M", "--swap", f"file:{directory}", "--",
+               "/usr/bin/python3", "-c", FAULTY, *map(str, arguments)]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PATIENCE_S,
+                          env=context.environment)
+    lines = [line for line in done.stderr.splitlines() if line.startswith("ebb: ")]
+    return directory, done.returncode, done.stdout, lines
+
+
+@case
+def faulty(context):
+    context.compile("faulty")
+    os.chmod(context.path("faulty"), 0o755)
+    for prefix in ((), NOBODY) if os.geteuid() == 0 else ((),):
+        # How often a device is written to depends on how fast the machine is, and so whether it is closed in time.
+        for mode, least, why in (("writes", 0, "8 writes to the spill file failed within 10 minutes, the last with EIO"),
+                                 ("read-only", 1, "its file system is read-only now (EROFS)")):
+            directory, status, said, lines = run_faulty(context, mode, (160, 6, 5), prefix)
+            need((status, said) == (0, "whole\n"), f"a program whose spill file takes nothing: {status}, {said!r}, {lines}")
+            is_told = all(line.startswith(f"ebb: {directory}: {why}; nothing more is written there") for line in lines)
+            need(least <= len(lines) <= 1 and is_told, f"it is told {lines}")
+        directory, status, said, lines = run_faulty(context, "reads", (150, 100, 5), prefix)
+        need((status, said) == (-signal.SIGBUS, ""), f"a program whose spill file gives nothing back: {status}, {said!r}, {lines}")
+        wanted = re.compile(rf"ebb: the page at 0x[0-9a-f]+ cannot be brought back: {directory}, offset \d+ of the spill file: "
+                            r"the read fails with EIO; check the disk; ")
+        need(lines and all(wanted.match(line) for line in lines), f"it is told {lines}")
+
+
 @case
 def stress(context):
     torture = os.path.join(os.path.dirname(context.ebb), "torture")

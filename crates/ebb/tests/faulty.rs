@@ -626,11 +626,11 @@ fn a_file_that_does_not_give_back_what_it_took_is_asked_last() {
     says("a_file_that_does_not_give_back_what_it_took_is_asked_last", &[&text[..]; 9], || {
         let (space, device) = space_in(&[A, B]);
         let mut pages = Pages::new(space, 2 * RAM_PAGES, RANDOM);
+        assert_eq!(used(space, B), 0);
         device.rule(|transfer| if transfer.is_write { Verdict::Pass } else { Verdict::Fail(libc::EIO) });
         let is_lost = |page: &usize| space.fault(ctx(space), pages.addr(*page), false) == Fault::Unreadable;
         assert_eq!((0..pages.len()).filter(is_lost).take(9).count(), 9);
         device.mend();
-        assert_eq!(used(space, B), 0);
         let writes = device.nr_writes();
         rewrite(&mut pages, 2);
         assert!(used(space, B) > 0 && device.nr_writes() <= writes + 4, "{} {writes}", device.nr_writes());

@@ -3,6 +3,7 @@
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::time::Duration;
 
 use crate::base::end::{self, End};
 use crate::base::failure::Failure;
@@ -14,6 +15,9 @@ use crate::base::text::printable;
 use crate::host::spill::{self, Device};
 use crate::running::control::{Answer, Control, Refusal, attempt, request};
 
+/// How long a process may take to add a device. It may have to wait for a disk, or for a server.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 /// Gives process `pid` another device.
 pub fn on(pid: i32, device: &Device) -> Result<i32, Failure> {
     let plan = spill::plan(std::slice::from_ref(device))
@@ -23,6 +27,7 @@ pub fn on(pid: i32, device: &Device) -> Result<i32, Failure> {
     }
     attempt(|_| {
         let control = Control::open(pid)?;
+        control.set_patience(PATIENCE)?;
         control.ask(&request("swapon", OsStr::from_bytes(&plan.devices)))?;
         match control.answer()? {
             Answer::Done => Ok(0),

@@ -241,7 +241,11 @@ impl Control {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(Failure::ebb(
                 process::what(self.pid),
                 "it does not answer",
-                format!("if it is stopped, continue it with `kill -CONT {}`, otherwise try again", self.pid),
+                format!(
+                    "if it is stopped, continue it with `kill -CONT {}`; if it waits for a disk or a server, see to that; \
+                     then look at `ebb swapon --show`, and try again",
+                    self.pid
+                ),
             )),
             Err(error) => Err(self.ended(error)),
         }

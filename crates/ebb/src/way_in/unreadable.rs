@@ -3,13 +3,12 @@
 
 use crate::base::text::Text;
 use crate::base::uapi;
-use crate::counters::stats;
 use crate::device::file::faults::is_passing;
 use crate::device::file::{FileError, SLOT_BYTES};
 use crate::places::swapspace::LoadError;
 use crate::space::Space;
 use crate::threads::ctx::ThreadCtx;
-use core::sync::atomic::AtomicU32;
+use core::sync::atomic::{AtomicU32, Ordering};
 
 /// Who needs the page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -19,6 +18,9 @@ pub(crate) enum Asker {
     /// A system call that uses it.
     Call,
 }
+
+/// Most pages that are named, in all processes of a tree: a program may touch the same page for ever.
+const LINES_MAX: u64 = 256;
 
 const PREFIX: &[u8] = b"ebb: ";
 
@@ -42,7 +44,7 @@ pub(crate) fn may_pass(why: Option<LoadError>, tries: &mut u32) -> bool {
 /// Reports that the page at `page` cannot be brought back, in one line that names the device and the place in its file. Outside the gate.
 #[cold]
 pub(crate) fn report(space: &Space, ctx: &ThreadCtx, page: usize, why: Option<LoadError>, asker: Asker) {
-    stats::add(&space.stats.unreadable_pages, 1);
+    let before = space.stats.unreadable_pages.fetch_add(1, Ordering::Relaxed);
     let mut line = Text::default();
     line.str(PREFIX).str(b"the page at ").hex(page).str(b" cannot be brought back: ");
     match why {
@@ -72,5 +74,9 @@ pub(crate) fn report(space: &Space, ctx: &ThreadCtx, page: usize, why: Option<Lo
         space.inconsistent(&line.bytes()[PREFIX.len()..line.bytes().len() - 1]);
     }
     space.stats.set_error(line.bytes());
-    uapi::stderr::say(line.bytes());
+    match before {
+        ..LINES_MAX => uapi::stderr::say(line.bytes()),
+        LINES_MAX => uapi::stderr::say(b"ebb: more pages cannot be brought back; no more of them are named\n"),
+        _ => {}
+    }
 }
