@@ -27,7 +27,7 @@ use crate::running::trees::{self, Holder, RunningTree};
 
 /// The exit status if only a part could be taken.
 const STATUS_PART: i32 = 1;
-/// How long a process may take to give up [`Progressing::step`] bytes.
+/// How long a process may take to give up [`Pace::step`] bytes.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// That many bytes, or a 64th of what is asked for if that is less.
 const STEP_BYTES: u64 = 4 << 20;
