@@ -268,7 +268,7 @@ impl SwapDevice {
     fn freed_in(&self, mut cluster: Cluster) {
         match cluster.info.state {
             // Its shard will notice; or nobody may use the cluster.
-            ClusterState::Current | ClusterState::Offline => {}
+            ClusterState::Current | ClusterState::Offline | ClusterState::Draining => {}
             ClusterState::Nonfull | ClusterState::Frag | ClusterState::Full if cluster.info.count == 0 => {
                 self.move_to(&mut cluster, self.emptied());
             }

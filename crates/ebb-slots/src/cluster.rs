@@ -53,6 +53,9 @@ pub(crate) enum ClusterState {
     Away,
     /// On no list: must not be allocated from, because the device is to become smaller; see `resize`.
     Offline,
+    /// On no list: not allocated from for as long as its content moves out; see `drain`. A state of its own, because who reads which
+    /// cluster a shard has goes by [`ClusterState::Current`], and may have read that a while ago.
+    Draining,
 }
 
 pub(crate) struct ClusterInfo {
@@ -78,7 +81,11 @@ impl ClusterInfo {
     /// The list that the state names.
     pub(crate) fn list(&self) -> Option<ListId> {
         match self.state {
-            ClusterState::Untouched | ClusterState::Current | ClusterState::Away | ClusterState::Offline => None,
+            ClusterState::Untouched
+            | ClusterState::Current
+            | ClusterState::Away
+            | ClusterState::Offline
+            | ClusterState::Draining => None,
             ClusterState::Free => Some(ListId::Free),
             ClusterState::Discard => Some(ListId::Discard),
             ClusterState::Bare => Some(ListId::Bare),

@@ -33,11 +33,12 @@ impl SwapDevice {
         }
         let Some(cluster) = best.and_then(|(_, id)| self.isolate_one(id)) else { return false };
         let id = cluster.id;
-        // It is on no list and nobody's current cluster, so other threads only free slots in it.
+        // It is on no list, and no shard's current cluster, whatever they have read. So other threads only free slots in it.
         drop(cluster);
         let first = id.first_slot();
         work(first..Slot(first.0 + self.capacity(id)));
-        let cluster = self.clusters.lock(id);
+        let mut cluster = self.clusters.lock(id);
+        cluster.info.state = ClusterState::Current;
         let partly = if self.has_free_run(id, cluster.info.order) { ClusterState::Nonfull } else { ClusterState::Frag };
         self.give_back(cluster, partly);
         true
@@ -53,7 +54,7 @@ impl SwapDevice {
         let mut cluster = self.clusters.try_lock(id)?;
         let list = cluster.info.list().filter(|list| matches!(list, ListId::Nonfull(_) | ListId::Frag(_)))?;
         lists.remove(&self.clusters, list, id);
-        cluster.info.state = ClusterState::Current;
+        cluster.info.state = ClusterState::Draining;
         Some(cluster)
     }
 }

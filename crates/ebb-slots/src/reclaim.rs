@@ -114,7 +114,7 @@ impl SwapDevice {
         let serves = {
             let cluster = self.clusters.lock(id);
             match cluster.info.state {
-                ClusterState::Away | ClusterState::Offline => return (0, 0),
+                ClusterState::Away | ClusterState::Offline | ClusterState::Draining => return (0, 0),
                 _ => order == Order::ZERO || cluster.info.order == order,
             }
         };

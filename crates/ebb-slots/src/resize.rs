@@ -146,7 +146,7 @@ impl SwapDevice {
         let mut spins = 0;
         loop {
             let cluster = self.clusters.lock(id);
-            if !matches!(cluster.info.state, ClusterState::Current | ClusterState::Away) {
+            if !matches!(cluster.info.state, ClusterState::Current | ClusterState::Away | ClusterState::Draining) {
                 return cluster;
             }
             drop(cluster);

@@ -266,7 +266,7 @@ impl SwapDevice {
             ClusterState::Bare => (touched && empty && cluster.info.bad == 0, &mut summary.clusters_bare),
             ClusterState::Offline => (touched && lists.is_offline(cluster.id), &mut summary.clusters_offline),
             // A thread is at work.
-            ClusterState::Away => (false, &mut summary.clusters_current),
+            ClusterState::Away | ClusterState::Draining => (false, &mut summary.clusters_current),
         };
         *tally += 1;
         let is_untouched = cluster.info.state == ClusterState::Untouched;

@@ -45,6 +45,8 @@ impl<'a> Drops<'a> {
         let unit = self.space.table.unit_start(addr);
         if unit != self.unit {
             self.count();
+            // Others may wait for slots of the batch, so it does not last for a walk over memory of which little is out.
+            self.frees.free();
             self.unit = unit;
         }
         match state.tag() {

@@ -321,7 +321,7 @@ impl Devices {
         let turn = self.written.fetch_add(packing.nr_slots() as u32, Ordering::Relaxed) / CLUSTER_SLOTS;
         let mut order = [0; ebb_slots::DEVICES_MAX];
         let n = self.priorities.order(turn, &mut order);
-        let mut error = FileError::Full;
+        let (mut error, mut is_full) = (FileError::Full, false);
         let taker = Taker { shard: Shard(writer.shard), reclaim: writer.reclaim, stats: writer.stats };
         let mut asked: Files = 0;
         // A device that refused a moment ago is asked again only when no other takes the batch.
@@ -340,6 +340,7 @@ impl Devices {
                     Err(FileError::Corrupt) => return Err(FileError::Corrupt),
                     Err(e) => {
                         self.note_failure(file);
+                        is_full |= e == FileError::Full;
                         error = e;
                     }
                 }
@@ -351,7 +352,8 @@ impl Devices {
             _ => 0,
         };
         self.last_errno.store(errno, Ordering::Relaxed);
-        Err(error)
+        // One that is only full takes the batch once the caller has given up copies there.
+        Err(if is_full { FileError::Full } else { error })
     }
 
     /// Notes that a file failed, which may have closed it. See [`Self::take_news`].

@@ -130,6 +130,8 @@ impl Eviction {
     pub fn reset(&self) {
         self.nr_evicted.store(0, Relaxed);
         self.nr_needed_again.store(0, Relaxed);
+        // A demand that was under way asks the parent.
+        self.young_ms.store(0, Relaxed);
         self.end_aging();
     }
 }

@@ -88,7 +88,7 @@ fn place_of(space: &Space, entries: &[State], i: usize) -> Option<(usize, Place)
 const STRAIGHT_MIN: usize = BATCH;
 
 /// Loads pages that lie in a file as they do in memory, each alone in its slot, with one read for each long run of them. Returns the
-/// pages that are loaded, and the number of reads.
+/// pages that are loaded, and the number of reads: as many as can be once one has failed.
 fn load_straight(
     space: &Space,
     held: &Held,
@@ -107,6 +107,9 @@ fn load_straight(
         let (came, _) = space.swap.load_run(held, run, &mut pages[at * PAGE..(at + run.n) * PAGE], spare);
         space.stats.runs.note_in(came);
         (at..at + came).for_each(|i| loaded.insert(i));
+        if came < run.n {
+            return (loaded, usize::MAX);
+        }
         (at, nr_reads) = (at + run.n, nr_reads + 1);
     }
     (loaded, nr_reads)
@@ -132,10 +135,12 @@ pub(super) fn load_together(
         nr_reads += 1;
         let Some((span, found)) = reads.next(most) else { break };
         let slots = found.iter().map(|i| (i, slot_of(entries[i])));
-        if space.swap.load_span(held, &span, slots, room, pages) {
-            space.stats.runs.note_in(span.nr_slots());
-            found.iter().for_each(|i| loaded.insert(i));
+        // A device that fails may take long for each read, and others wait for this thread to leave the gate.
+        if !space.swap.load_span(held, &span, slots, room, pages) {
+            break;
         }
+        space.stats.runs.note_in(span.nr_slots());
+        found.iter().for_each(|i| loaded.insert(i));
     }
     loaded
 }

@@ -367,7 +367,7 @@ fn swap_in<const N: usize>(
     });
     match loaded.failure {
         // Whoever needs the page reports the failure, outside the gate.
-        Some(e) if mapped == 0 => In::Unreadable(Some(e)),
+        Some(e) if loaded.n == 0 => In::Unreadable(Some(e)),
         _ => outcome_of(by_move, mapped, error),
     }
 }

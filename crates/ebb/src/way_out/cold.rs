@@ -65,7 +65,7 @@ pub(crate) fn sweep_cold(space: &Space, ctx: &ThreadCtx, takes_shared: bool, wor
             let (pages, end) = sweep::sweep_noted(space, &inside, ctx, note.unit, &range, takes_shared, work);
             swept = pages;
             // A sweep takes no more than a batch.
-            if end < range.end && pages > 0 {
+            if end < range.end && end > range.start {
                 space.eviction.cold.note(Note::new(note.unit, end, range.end), true);
             }
         }

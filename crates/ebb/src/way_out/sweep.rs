@@ -125,13 +125,14 @@ fn sweep(space: &Space, held: &Held, ctx: &ThreadCtx, unit: usize, scope: Scope,
 ///
 /// With `takes_shared` it also takes pages that another process has in common.
 pub(crate) fn sweep_next(space: &Space, ctx: &ThreadCtx, takes_shared: bool, work: &mut Work) -> Option<usize> {
-    if let Some(pages) = cold::sweep_cold(space, ctx, takes_shared, work) {
-        return Some(pages);
-    }
     // Bounded: twice around the ring, and only the first time with patience for hot units.
     let inside = space.threads.enter(ctx);
-    let units = if space.places.staging.has_room() { space.eviction.units.len() } else { 0 };
+    let has_room = space.places.staging.has_room();
+    let units = if has_room { space.eviction.units.len() } else { 0 };
     drop(inside);
+    if let Some(pages) = has_room.then(|| cold::sweep_cold(space, ctx, takes_shared, work)).flatten() {
+        return Some(pages);
+    }
     if units == 0 {
         return None;
     }

@@ -132,7 +132,7 @@ impl SpillFile {
         (errno != 0).then_some(Errno(errno as i32))
     }
 
-    /// True while threads wait for transfers of which none has ended for [`STUCK_NS`].
+    /// True while threads wait for transfers of which none has ended for two seconds.
     pub fn is_stuck(&self) -> bool {
         self.faults.in_flight.load(Ordering::Acquire) > 0
             && uapi::now_ns().saturating_sub(self.faults.waiting_since_ns.load(Ordering::Relaxed)) > STUCK_NS

@@ -667,9 +667,10 @@ impl SpillFile {
         matches!(self.slots.get(slot), TableEntry::Free)
     }
 
-    /// True when copies of what is in memory are not worth their room: more than half of the file is used.
+    /// True when copies of what is in memory are not worth their room: more than half of the file is used. Of a closed file they are: nothing
+    /// else will be written there.
     pub fn is_short(&self) -> bool {
-        self.owner && self.slots.is_half_full()
+        self.owner && self.closed().is_none() && self.slots.is_half_full()
     }
 
     /// Frees slots of full clusters whose content is in memory too, if room is short; returns how many.

@@ -80,7 +80,11 @@ impl SwapSpace {
         let taker = Taker { shard: Shard(writer.shard), reclaim: writer.reclaim, stats: writer.stats };
         let packing = Packing::pack(slots, &all.lens[..n], data);
         let placed = |slot, place| self.set_in_file(index, slot, place);
-        let is_written = n > 0 && file.write(taker, &packing, data, placed).is_ok();
+        let written = (n > 0).then(|| file.write(taker, &packing, data, placed));
+        if let Some(Err(_)) = written {
+            self.devices.note_failure(file);
+        }
+        let is_written = matches!(written, Some(Ok(())));
         if is_written {
             self.charge_file(writer.held, budget, index);
             file.free_all(&all.at[..n]);

@@ -33,7 +33,9 @@ impl SwapSpace {
             let is_ours = |(file, place): &(usize, Place)| place.is_packed() && self.devices.priority(*file).is_some();
             let Some((file, place)) = found.filter(is_ours) else { continue };
             // What another process of the family needs stays in the file all the same.
-            let frees = |file: &SpillFile| (any || file.is_last(place)) && !file.is_held_by_others(place.slot);
+            let frees = |file: &SpillFile| {
+                file.closed().is_none() && (any || file.is_last(place)) && !file.is_held_by_others(place.slot)
+            };
             if !self.devices.file(held, file).is_some_and(frees) {
                 continue;
             }
