@@ -6,6 +6,7 @@ use common::{HOLD, House, Tree, code, err, kill, out, pid, program_of, signal, w
 use std::fs;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::path::PathBuf;
+use std::process::Child;
 use std::time::{Duration, Instant};
 
 const MIB: u64 = 1 << 20;
@@ -247,13 +248,20 @@ fn an_interrupt_ends_the_wait() {
     let mut tree = holding(60, 0);
     let before = held(&tree);
     let _busy = keep_busy(&tree, program_of(&tree.ebb));
-    let child = tree.house.ebb(["reclaim", &tree.name, "20M"]).spawn().unwrap();
     // By then it holds the signal back, and waits for the process to turn to it.
-    let holds_signals = || {
-        let status = fs::read_to_string(format!("/proc/{}/status", pid(&child))).unwrap();
-        status.lines().any(|line| line.starts_with("SigBlk:") && line.ends_with("4002"))
+    let holds_signals = |child: &mut Child| {
+        let mut holds = false;
+        wait_until("it holds signals back, or has ended", || {
+            let status = fs::read_to_string(format!("/proc/{}/status", pid(child))).unwrap();
+            holds = status.lines().any(|line| line.starts_with("SigBlk:") && line.ends_with("4002"));
+            holds || child.try_wait().unwrap().is_some()
+        });
+        holds
     };
-    wait_until("it holds signals back", holds_signals);
+    let mut child = tree.house.ebb(["reclaim", &tree.name, "20M"]).spawn().unwrap();
+    if !holds_signals(&mut child) {
+        panic!("it did not wait: {}", err(&child.wait_with_output().unwrap()));
+    }
     kill(pid(&child), libc::SIGTERM);
     let output = child.wait_with_output().unwrap();
     assert_eq!(signal(&output), Some(libc::SIGTERM), "{}", err(&output));

@@ -303,6 +303,8 @@ fn work(world: &World, thread: usize) {
             18 => {
                 let mut mover = Mover { world, thread, folio };
                 device.drain_sparsest(4, CLUSTER_SLOTS - 1, |slots| {
+                    let is_free = |slot: &Slot| matches!(device.get(*slot), TableEntry::Free);
+                    let free: Vec<_> = (slots.start.0..slots.end.0).map(Slot).filter(is_free).collect();
                     for from in (slots.start.0..slots.end.0).map(Slot) {
                         let mut to = [Slot(0)];
                         let is_used = !matches!(device.get(from), TableEntry::Free);
@@ -314,6 +316,8 @@ fn work(world: &World, thread: usize) {
                             device.cache_del(to[0], Shadow(0));
                         }
                     }
+                    // Whoever cleans it reads what was there, so nobody may write to it.
+                    assert!(free.iter().all(is_free), "allocated from a cluster that is drained");
                 });
             }
             _ => {
