@@ -38,6 +38,43 @@ pub struct ThreadCtx {
     /// Two pages: where one page is decompressed to when no wide buffer is free, and where a file's compressed content
     /// goes. Not on the stack: a handler may run on a signal stack of a few kilobytes.
     pub(crate) bounce: UnsafeCell<[Bounce; 2]>,
+    /// What the second of these pages has, if it was read early.
+    pub(crate) early: Early,
+}
+
+/// A slot of a file as it is on the device: the file's number and the slot's, or none.
+#[derive(Default)]
+pub(crate) struct Early(AtomicU64);
+
+impl Early {
+    const SLOT_BITS: u32 = 32;
+
+    fn word(file: usize, slot: u32) -> u64 {
+        (file as u64 + 1) << Self::SLOT_BITS | u64::from(slot)
+    }
+
+    /// Whether it is this slot.
+    pub(crate) fn is_of(&self, file: usize, slot: u32) -> bool {
+        self.0.load(Ordering::Relaxed) == Self::word(file, slot)
+    }
+
+    pub(crate) fn set(&self, file: usize, slot: u32) {
+        self.0.store(Self::word(file, slot), Ordering::Relaxed);
+    }
+
+    pub(crate) fn forget(&self) {
+        self.0.store(0, Ordering::Relaxed);
+    }
+
+    /// The file and the slot, for whoever uses the page next, which then has something else.
+    pub(crate) fn take(&self) -> Option<(usize, u32)> {
+        let word = self.0.load(Ordering::Relaxed);
+        if word == 0 {
+            return None;
+        }
+        self.forget();
+        Some(((word >> Self::SLOT_BITS) as usize - 1, word as u32))
+    }
 }
 
 /// A page-aligned page.
@@ -127,6 +164,7 @@ impl Contexts {
         ctx.gate.reset();
         ctx.pins.reset();
         ctx.walker.reset();
+        ctx.early.forget();
         ctx.group.store(0, Ordering::Relaxed);
         ctx.alt[0].store(0, Ordering::Relaxed);
         ctx.alt[1].store(0, Ordering::Relaxed);

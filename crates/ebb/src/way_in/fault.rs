@@ -17,7 +17,7 @@ use crate::way_in::readahead::{self, Limits};
 use crate::way_in::swapin::{In, Want};
 use crate::way_in::unreadable::{self, Asker};
 use crate::way_in::whole::{self, Folio};
-use crate::way_in::{prefetch, spurious, window};
+use crate::way_in::{early, prefetch, spurious, window};
 use crate::way_out::{faulty, filter, group_reclaim, reclaim};
 
 /// The outcome of a fault.
@@ -270,6 +270,9 @@ fn serve(space: &Space, ctx: &ThreadCtx, addr: usize, write: bool) -> (Fault, u6
             around = 1;
             reclaimed += timed(&mut || reclaim::direct_reclaim(space, ctx, plan.want, plan.may_move));
             continue;
+        }
+        if plan.window() <= 1 && !plan.by_move {
+            early::read(space, ctx, page);
         }
         let (brought, region, at) = match attempt(space, ctx, page, write, &plan) {
             Attempt::Brought(brought, region, at) => (brought, region, at),

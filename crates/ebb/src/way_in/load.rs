@@ -46,6 +46,7 @@ pub(crate) fn load_all(
             return all;
         }
     }
+    ctx.early.forget();
     // SAFETY: the context's bounce pages belong to the calling thread.
     let [_, spare] = unsafe { &mut *ctx.bounce.get() };
     let is_in_file = |i: usize| place_of(space, entries, i).is_some();

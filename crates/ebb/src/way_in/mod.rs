@@ -2,6 +2,7 @@
 
 pub(crate) mod charged;
 pub(crate) mod collapse;
+mod early;
 pub(crate) mod fault;
 mod load;
 pub(crate) mod pins;

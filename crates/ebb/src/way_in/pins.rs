@@ -14,6 +14,7 @@ use crate::protocols::primitive::waiting;
 use crate::space::Space;
 use crate::threads::ctx::{ThreadCtx, WINDOW_MAX};
 use crate::way_in::charged::{self, Brought, Charge};
+use crate::way_in::early;
 use crate::way_in::swapin::{In, Want};
 use crate::way_in::unreadable::{self, Asker};
 use crate::way_in::whole;
@@ -230,6 +231,9 @@ impl Space {
                 continue;
             }
             let ended = self.regions.ended_hidings();
+            if pages == 1 {
+                early::read(self, ctx, place.at);
+            }
             let inside = self.threads.enter(ctx);
             let mut charge = Charge::take(self, ctx, &inside);
             // The regions may have changed since the last round.

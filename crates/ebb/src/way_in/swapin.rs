@@ -256,6 +256,8 @@ pub(super) struct Buffers<'a> {
     pub bounce: &'a mut [u8; PAGE],
     /// For the compressed bytes that a file holds.
     pub spare: &'a mut [u8; PAGE],
+    /// The file and the slot that `spare` has, as it is on the device.
+    pub early: Option<(usize, u32)>,
     /// Room for slots of a file that have the content of several pages; none if there is none.
     pub room: Option<&'a mut [u8]>,
 }
@@ -343,9 +345,10 @@ fn swap_in<const N: usize>(
         return In::Retry;
     }
     let entries = &entries[..n];
+    let early = ctx.early.take();
     // SAFETY: the context's bounce pages belong to the calling thread.
     let [bounce, spare] = unsafe { &mut *ctx.bounce.get() };
-    let mut buffers = Buffers { wide, bounce: &mut bounce.0, spare: &mut spare.0, room };
+    let mut buffers = Buffers { wide, bounce: &mut bounce.0, spare: &mut spare.0, early, room };
     let mut were = [NOT_LOCKED; N];
     let (locked, failure) = lock_slots(space, addr, entries, &mut were, true);
     let loaded = load(space, held, &entries[..locked], failure, &mut buffers);
@@ -410,6 +413,8 @@ pub(super) fn load(
     // Pages below this one come one by one, because a read of all of them failed: those before the one that is at fault still come.
     let mut singly = 0;
     let run_from = |i: usize| space.swap.run_in_file(entries[i..].iter().map(|entry| slot_of(*entry)));
+    // Whatever comes first uses the spare page.
+    let early = buffers.early.take().filter(|_| entries.len() == 1);
     let mut together = PageSet::default();
     if let (Some(room), Some(wide)) = (&mut buffers.room, &mut buffers.wide)
         && entries.len() > 1
@@ -442,8 +447,9 @@ pub(super) fn load(
         // One by one, which also says which page cannot be read, and why.
         let slot = slot_of(entries[loaded.n]);
         let (out, scratch) = buffers.page(loaded.n);
-        let Ok(out) = out.try_into() else { break };
-        match space.swap.load(held, slot, out, scratch) {
+        let Ok(out) = <&mut [u8; PAGE]>::try_from(out) else { break };
+        let came = early.and_then(|early| space.swap.load_early(held, slot, early, out, scratch));
+        match came.map_or_else(|| space.swap.load(held, slot, out, scratch), Ok) {
             Ok(source) => {
                 loaded.source = if loaded.n == 0 { source } else { loaded.source };
                 loaded.from_file &= source == Source::File;

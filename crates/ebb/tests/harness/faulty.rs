@@ -46,6 +46,10 @@ pub enum Verdict {
     Change,
     /// The kernel does it, but only once [`Device::go_on`] is called.
     Hang,
+    /// It is transferred now, but the call returns only once [`Device::go_on`] is called.
+    Late,
+    /// Something was done in place of the kernel, with this result.
+    Done(i64),
 }
 
 type Ruler = Box<dyn FnMut(Transfer) -> Verdict + Send>;
@@ -158,7 +162,12 @@ impl Device {
 
     /// Lets what hangs, and will hang, go on.
     pub fn go_on(&self) {
-        *self.0.is_hanging.lock().unwrap_or_else(PoisonError::into_inner) = false;
+        self.set_hanging(false);
+    }
+
+    /// Whether what is to hang does so.
+    pub fn set_hanging(&self, hangs: bool) {
+        *self.0.is_hanging.lock().unwrap_or_else(PoisonError::into_inner) = hangs;
         self.0.goes_on.notify_all();
     }
 
@@ -175,13 +184,17 @@ impl Device {
                 continue;
             }
             let (transfer, verdict) = self.decide(&call);
-            if verdict == Verdict::Hang {
+            if matches!(verdict, Verdict::Hang | Verdict::Late) {
                 let this = self.clone();
+                let is_done = verdict == Verdict::Late;
+                let done = if is_done { perform(&transfer, call.data.args[1], transfer.len) } else { 0 };
                 self.0.waiting.fetch_add(1, SeqCst);
                 std::thread::spawn(move || {
                     let hangs = this.0.is_hanging.lock().unwrap_or_else(PoisonError::into_inner);
                     drop(this.0.goes_on.wait_while(hangs, |hangs| *hangs));
-                    reply(listener, call.id, &transfer, call.data.args[1], Verdict::Pass);
+                    this.0.waiting.fetch_sub(1, SeqCst);
+                    let verdict = if is_done { Verdict::Done(done) } else { Verdict::Pass };
+                    reply(listener, call.id, &transfer, call.data.args[1], verdict);
                 });
             } else {
                 reply(listener, call.id, &transfer, call.data.args[1], verdict);
@@ -224,7 +237,8 @@ const SEND: libc::c_ulong = 0xc018_2101;
 fn reply(listener: i32, id: u64, transfer: &Transfer, at: u64, verdict: Verdict) {
     let mut response = libc::seccomp_notif_resp { id, val: 0, error: 0, flags: 0 };
     match verdict {
-        Verdict::Pass | Verdict::Hang => response.flags = libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32,
+        Verdict::Done(done) => set(&mut response, done),
+        Verdict::Pass | Verdict::Hang | Verdict::Late => response.flags = libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32,
         Verdict::Fail(errno) => response.error = -errno,
         Verdict::Short(bytes) => set(&mut response, perform(transfer, at, bytes)),
         Verdict::Torn(bytes, errno) => {

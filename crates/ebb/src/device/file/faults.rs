@@ -107,21 +107,33 @@ impl Faults {
 
     /// Waits for a transfer.
     pub(super) fn wait<T>(&self, transfer: impl FnOnce() -> T) -> T {
+        self.begin();
+        let result = transfer();
+        self.end();
+        result
+    }
+
+    /// A transfer begins.
+    pub(super) fn begin(&self) {
         if self.in_flight.load(Ordering::Relaxed) == 0 {
             self.waiting_since_ns.store(uapi::now_ns(), Ordering::Relaxed);
         }
         // Ordered after the time, so that nobody takes a transfer that has just begun for one that began with the last.
         self.in_flight.fetch_add(1, Ordering::Release);
-        let result = transfer();
+    }
+
+    /// A transfer has ended.
+    pub(super) fn end(&self) {
         if self.in_flight.fetch_sub(1, Ordering::Relaxed) > 1 {
             self.waiting_since_ns.store(uapi::now_ns(), Ordering::Relaxed);
         }
-        result
     }
 
-    /// In fork's child: leaves it to the parent to tell the user.
+    /// In fork's child: leaves it to the parent to tell the user. The threads that wait outside the gate are the
+    /// parent's.
     pub(super) fn inherit(&mut self) {
         *self.is_unsaid.get_mut() = false;
+        *self.in_flight.get_mut() = 0;
     }
 }
 

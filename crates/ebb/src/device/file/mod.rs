@@ -18,6 +18,7 @@ mod transfer;
 pub use packing::{OBJECTS, Packing};
 pub use place::Place;
 pub use runs::Taker;
+pub use transfer::Early;
 use transfer::Torn;
 
 use crate::protocols::gate::Exclusive;
@@ -159,7 +160,12 @@ pub struct SpillFile {
     /// A run found no room.
     lacks_runs: AtomicBool,
     faults: Faults,
+    /// No other file of this process has had this number.
+    serial: u32,
 }
+
+/// Files that this process and those that it comes from have made.
+static SERIAL: AtomicU32 = AtomicU32::new(0);
 
 // SAFETY: a seal is written by the thread that allocated the slot, and read by the thread that has the content locked.
 // The cipher never changes after creation. The family's pages change under the exclusive gate. The rest is atomics.
@@ -252,6 +258,7 @@ impl SpillFile {
             objects: AtomicU32::new(0),
             lacks_runs: AtomicBool::new(false),
             faults: Faults::default(),
+            serial: SERIAL.fetch_add(1, Ordering::Relaxed),
         };
         this.begin_transfers(is_direct);
         Ok(this)

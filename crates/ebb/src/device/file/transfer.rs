@@ -24,6 +24,17 @@ pub(super) struct Torn {
     pub errno: Errno,
 }
 
+/// A read that began inside the gate and ends there, and that waits for the device outside.
+#[derive(Clone, Copy, Debug)]
+pub struct Early {
+    /// The file's descriptor.
+    pub fd: i32,
+    /// Where the slot begins, in bytes.
+    pub offset: u64,
+    /// Which file it is of: another may have its number by the time that the read ends.
+    serial: u32,
+}
+
 /// Transfers `len` bytes, from byte `from` on. `call` transfers some from a byte on, and returns how many; 0 at the end of the file.
 ///
 /// A call may transfer less than it is asked to. Then the next one goes on from there, and if the file takes no part of a slot, from the
@@ -108,6 +119,23 @@ impl SpillFile {
     /// Reads neighbouring slots, from slot `first` on. `out` is page-aligned.
     pub(super) fn transfer_in(&self, first: u32, out: &mut [u8]) -> Result<(), Errno> {
         self.faults.wait(|| self.read_in(first, out))
+    }
+
+    /// Begins a read of `slot` outside the gate, past this file: the caller reads it as it is, with one call, and then
+    /// ends it. None where the file goes through the page cache, because what is read there must be dropped.
+    pub fn begin_early(&self, slot: u32) -> Option<Early> {
+        if self.family.is_cached() {
+            return None;
+        }
+        self.faults.begin();
+        Some(Early { fd: self.fd(), offset: u64::from(slot) * SLOT_BYTES as u64, serial: self.serial })
+    }
+
+    /// Ends such a read, if it was one of this file.
+    pub fn end_early(&self, early: Early) {
+        if early.serial == self.serial {
+            self.faults.end();
+        }
     }
 
     fn read_in(&self, first: u32, out: &mut [u8]) -> Result<(), Errno> {

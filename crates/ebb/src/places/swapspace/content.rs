@@ -252,6 +252,23 @@ impl SwapSpace {
         }
     }
 
+    /// Makes a page of the object of the locked `slot`, if the slot of a file that has it is `early`, the number of the
+    /// file and the slot's, and `raw` is what was read there. None if anything is different, or not intact.
+    pub fn load_early(
+        &self,
+        held: &Held,
+        slot: Slot,
+        early: (usize, u32),
+        out: &mut [u8; 4096],
+        raw: &mut [u8; 4096],
+    ) -> Option<Source> {
+        let (number, place) = self.place_in_file(slot).filter(|(number, place)| (*number, place.slot) == early)?;
+        let file = self.devices.file(held, number)?;
+        let object = file.open(place.slot, raw).and_then(|len| file.object(place, len, raw)).ok()?;
+        decode(&raw[object], out).ok()?;
+        Some(Source::File)
+    }
+
     /// The longest run of locked slots, from the first of `slots` on, whose content is in neighbouring slots of one
     /// file. None if it has fewer than two slots.
     pub fn run_in_file(&self, mut slots: impl Iterator<Item = Slot>) -> Option<FileRun> {
