@@ -95,7 +95,8 @@ static MANAGED_TOO: [(&str, u32); 27] = [
     ("sched_getaffinity", g::__NR_sched_getaffinity),
 ];
 
-/// Calls that Ebb makes for transfers of the program's, for threads of its own, and for the control socket. It does not
+/// Calls that Ebb makes for transfers of the program's, for threads of its own, for the control socket, and for its own
+/// transfers in flight. It does not
 /// make those that would kill.
 static OPTIONAL: [Optional; NR_OPTIONAL] = [
     (g::__NR_newfstatat, [0, 0]),
@@ -124,14 +125,19 @@ static OPTIONAL: [Optional; NR_OPTIONAL] = [
     (g::__NR_shutdown, [0, 0]),
     (g::__NR_setsockopt, [0, 0]),
     (g::__NR_geteuid, [0, 0]),
+    (g::__NR_io_setup, [0, 0]),
+    (g::__NR_io_submit, [0, 0]),
+    (g::__NR_io_getevents, [0, 0]),
 ];
-const NR_OPTIONAL: usize = 26;
+const NR_OPTIONAL: usize = 29;
 /// Number and first two arguments.
 type Optional = (u32, [u64; 2]);
 /// The calls for threads. A filter must let them through, not only not kill: a thread that cannot end stays for ever.
 const FOR_THREADS: core::ops::Range<usize> = 11..15;
 /// The calls for the control socket alone.
-const FOR_CONTROL: core::ops::Range<usize> = 15..NR_OPTIONAL;
+const FOR_CONTROL: core::ops::Range<usize> = 15..26;
+/// The calls for transfers in flight.
+const FOR_FLIGHTS: core::ops::Range<usize> = 26..NR_OPTIONAL;
 /// A bit for each optional call for which a filter kills: an inherited filter, or one of this process's.
 static DEADLY_INHERITED: AtomicU32 = AtomicU32::new(0);
 static DEADLY: AtomicU32 = AtomicU32::new(0);
@@ -223,6 +229,11 @@ fn may_make_all(range: core::ops::Range<usize>) -> bool {
 /// True if Ebb can have threads of its own, and end them.
 pub fn may_have_threads() -> bool {
     may_make_all(FOR_THREADS)
+}
+
+/// True if transfers of Ebb's can be in flight.
+pub fn may_fly() -> bool {
+    may_make_all(FOR_FLIGHTS)
 }
 
 /// True if Ebb can have a control socket.

@@ -266,6 +266,9 @@ fn make_space(settings: &Settings, is_running: bool) -> &'static Space {
         match Space::create(&config) {
             Ok(space) => {
                 uapi::stderr::count_in(&space.stats().messages_unsaid);
+                if !refused::may_fly() {
+                    space.fly_no_more();
+                }
                 if let Some(errno) = unmade {
                     space.note_unmade_file(errno);
                 }

@@ -142,6 +142,9 @@ fn about_process(space: &'static Space, b: &ThreadBlock, nr: u32, a: &[u64; 6]) 
         }
         g::__NR_seccomp | g::__NR_prctl if refused::is_load(nr, a) => {
             refused::before_managed_load(nr, a);
+            if !refused::may_fly() {
+                space.fly_no_more();
+            }
             Forward(*a)
         }
         g::__NR_ptrace if traced::is_request(nr, a) => traced::ask(b, tasks::live() == 1).map_or(Forward(*a), Done),

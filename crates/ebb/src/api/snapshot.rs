@@ -28,7 +28,8 @@ use crate::protocols::page::{State, Tag};
 use crate::protocols::primitive::{Ordering as ModelOrdering, fence};
 use crate::space::Space;
 use crate::threads::ctx::ThreadCtx;
-use crate::way_out::swapout::{self, Taken};
+use crate::way_out::store::{self, Taken};
+use crate::way_out::swapout;
 use core::sync::atomic::Ordering::Relaxed;
 use ebb_slots::{Entry, Slot};
 use linux_raw_sys::general as g;
@@ -350,7 +351,7 @@ fn store_open(
         }
         _ => Taken::At(pages[i].addr),
     };
-    swapout::store_pages(space, writer, slots, take, work, |i, is_stored| {
+    store::store_pages(space, writer, slots, take, work, |i, is_stored| {
         failed += !is_stored as usize;
         back(space, held, &pages[i], slots[i], is_stored, view);
     });

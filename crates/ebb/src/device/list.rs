@@ -8,7 +8,8 @@
 use crate::base::uapi::{self, Errno};
 use crate::counters::stats::Shared;
 use crate::device::DEVICES_MAX;
-use crate::device::file::{FileError, Packing, Place, Reclaim, SpillFile, Taker};
+use crate::device::file::{FileError, Packing, Place, Reclaim, Sealed, SpillFile, Taker};
+use crate::device::flights::Flights;
 use crate::device::lives::Lives;
 use crate::protocols::gate::{Exclusive, Held};
 use core::cell::UnsafeCell;
@@ -43,6 +44,18 @@ pub struct Writer<'a> {
     pub reclaim: Reclaim<'a>,
     /// Where runs are counted.
     pub stats: &'a Shared,
+}
+
+impl<'a> Writer<'a> {
+    fn taker(self) -> Taker<'a> {
+        Taker { shard: Shard(self.shard), reclaim: self.reclaim, stats: self.stats }
+    }
+}
+
+/// A batch on its way to a device.
+pub struct Flight {
+    file: usize,
+    sealed: Sealed,
 }
 
 /// The devices of one process.
@@ -322,7 +335,7 @@ impl Devices {
         let mut order = [0; ebb_slots::DEVICES_MAX];
         let n = self.priorities.order(turn, &mut order);
         let (mut error, mut is_full) = (FileError::Full, false);
-        let taker = Taker { shard: Shard(writer.shard), reclaim: writer.reclaim, stats: writer.stats };
+        let taker = writer.taker();
         let mut asked: Files = 0;
         // A device that refused a moment ago is asked again only when no other takes the batch.
         for wants_rested in [true, false] {
@@ -354,6 +367,48 @@ impl Devices {
         self.last_errno.store(errno, Ordering::Relaxed);
         // One that is only full takes the batch once the caller has given up copies there.
         Err(if is_full { FileError::Full } else { error })
+    }
+
+    /// Begins to write a batch to the first device (see [`SpillFile::begin`]). None if that does not begin: then
+    /// [`Self::write`] takes the batch, unless the error is [`FileError::Corrupt`].
+    pub fn begin(
+        &self,
+        writer: Writer<'_>,
+        packing: &Packing,
+        data: &mut [u8],
+        flights: &mut Flights,
+        which: usize,
+    ) -> Result<Option<Flight>, FileError> {
+        let slots = packing.nr_slots() as u32;
+        let turn = self.written.load(Ordering::Relaxed) / CLUSTER_SLOTS;
+        let mut order = [0; ebb_slots::DEVICES_MAX];
+        let n = self.priorities.order(turn, &mut order);
+        let Some(i) = order[..n].first().map(|i| usize::from(*i)) else { return Ok(None) };
+        let Some(file) = self.file(writer.held, i) else { return Ok(None) };
+        let sealed = file.begin(writer.taker(), packing, data, flights, which)?;
+        if sealed.is_some() {
+            self.written.fetch_add(slots, Ordering::Relaxed);
+        }
+        Ok(sealed.map(|sealed| Flight { file: i, sealed }))
+    }
+
+    /// Ends what [`Self::begin`] began; returns as [`Self::write`] does, but asks no other device.
+    pub fn finish(
+        &self,
+        writer: Writer<'_>,
+        packing: &Packing,
+        data: &mut [u8],
+        flights: &mut Flights,
+        flight: Flight,
+        mut placed: impl FnMut(usize, Slot, Place),
+    ) -> Result<usize, FileError> {
+        let Flight { file: i, sealed } = flight;
+        // Nobody has closed the gate since.
+        let file = self.file(writer.held, i).ok_or(FileError::Corrupt)?;
+        let placed = |slot, place| placed(i, slot, place);
+        file.finish(writer.taker(), packing, data, flights, sealed, placed)
+            .inspect_err(|_| self.note_failure(file))
+            .map(|()| i)
     }
 
     /// Notes that a file failed, which may have closed it. See [`Self::take_news`].

@@ -1,6 +1,7 @@
 //! Spill files: where content goes that leaves RAM.
 
 pub mod file;
+pub mod flights;
 pub mod list;
 pub mod lives;
 pub mod slots;

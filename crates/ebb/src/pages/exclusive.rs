@@ -18,6 +18,15 @@ impl Space {
         self.run_alone(self.close_gate(), f)
     }
 
+    /// Waits for each transfer from now on, and for those in flight now: the calls for them may not be made any more. The
+    /// calling thread must not be inside.
+    pub fn fly_no_more(&self) {
+        if self.places.work.can_fly() {
+            self.places.work.ground();
+            self.exclusive(|_| ());
+        }
+    }
+
     /// As [`Self::exclusive`], for `f` that tells the region table.
     #[track_caller]
     pub(crate) fn exclusive_to_publish<R>(&self, f: impl FnOnce(&Exclusive<'_>) -> R) -> R {

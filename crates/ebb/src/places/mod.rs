@@ -29,14 +29,14 @@ pub struct Places {
 }
 
 impl Places {
-    /// Makes the places around `staging`, with a stock that has room for all of its bundles.
-    pub fn new(staging: Staging) -> Result<Self, Errno> {
+    /// Makes the places around `staging`, with a stock that has room for all of its bundles. Transfers fly if they may.
+    pub fn new(staging: Staging, may_fly: bool) -> Result<Self, Errno> {
         Ok(Self {
             stock: Stock::new(staging.nr_bundles())?,
             folios: Folios::new(staging.nr_bundles() / BUNDLES)?,
             ways: Ways::default(),
             staging,
-            work: WorkBuffers::new()?,
+            work: WorkBuffers::new(may_fly)?,
             runs: RunBuffers::new()?,
         })
     }

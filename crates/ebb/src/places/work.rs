@@ -5,16 +5,18 @@
 //! Reclaim waits for a buffer outside the gate. A fault only tries to get one, and otherwise makes do with a page of its own,
 //! so nobody waits for a buffer inside the gate.
 
+use crate::base::uapi::aio::Context;
 use crate::base::uapi::{self, Errno};
 use crate::budget::Budget;
 use crate::device::file::BATCH;
+use crate::device::flights::{CONTEXT_REQUESTS, Flights};
 use crate::memory::table::UNIT_PAGES;
 use crate::places::frames::RUN_MAX;
 use crate::places::swapspace::Aim;
 use crate::threads::ctx::{ThreadCtx, WINDOW_MAX};
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use ebb_pool::codec::Lz4State;
 use ebb_sync::CacheLine;
 use linux_raw_sys::general::MADV_NOHUGEPAGE;
@@ -50,6 +52,8 @@ pub struct Work {
     batch: usize,
     /// Where the holder of the lease stores pages, as a number: any bytes are a valid buffer.
     aim: u8,
+    /// The number of the buffer, for its context.
+    number: usize,
     /// Only the first `batch` of them may be used; see [`Self::pages`].
     pub pages: Pages,
 }
@@ -197,17 +201,52 @@ fn first(n: usize) -> u32 {
 pub struct WorkBuffers {
     buffers: Buffers<Work>,
     nr_cpus: usize,
+    /// For each buffer the context of its transfers in flight: 0 until it is needed, [`NO_CONTEXT`] if there can be none.
+    contexts: [AtomicU64; WORKS_MAX],
+    /// Whether transfers may fly.
+    may_fly: AtomicBool,
 }
+
+const NO_CONTEXT: u64 = u64::MAX;
 
 impl WorkBuffers {
     /// Reserves the buffers.
-    pub fn new() -> Result<Self, Errno> {
-        Ok(Self { buffers: Buffers::reserve(WORKS_MAX)?, nr_cpus: uapi::nr_cpus() })
+    pub fn new(may_fly: bool) -> Result<Self, Errno> {
+        Ok(Self {
+            buffers: Buffers::reserve(WORKS_MAX)?,
+            nr_cpus: uapi::nr_cpus(),
+            contexts: [const { AtomicU64::new(0) }; WORKS_MAX],
+            may_fly: AtomicBool::new(may_fly),
+        })
     }
 
-    /// After fork, in the child: frees the buffers of threads that did not come along.
+    /// After fork, in the child: frees the buffers of threads that did not come along. The contexts are the parent's.
     pub fn reset(&self) {
         self.buffers.reset();
+        self.contexts.iter().for_each(|context| context.store(0, Ordering::Relaxed));
+    }
+
+    /// No transfer flies from now on, as soon as the gate has been closed once.
+    pub fn ground(&self) {
+        self.may_fly.store(false, Ordering::Relaxed);
+    }
+
+    /// Whether transfers may fly.
+    pub fn can_fly(&self) -> bool {
+        self.may_fly.load(Ordering::Relaxed)
+    }
+
+    /// The flights of the thread that has leased `work`: none if the kernel has no context for them.
+    pub fn flights(&self, work: &Work) -> Flights {
+        let Some(kept) = self.contexts.get(work.number).filter(|_| self.may_fly.load(Ordering::Relaxed)) else {
+            return Flights::new(None);
+        };
+        let mut bits = kept.load(Ordering::Relaxed);
+        if bits == 0 {
+            bits = Context::new(CONTEXT_REQUESTS).map_or(NO_CONTEXT, Context::to_bits);
+            kept.store(bits, Ordering::Relaxed);
+        }
+        Flights::new((bits != NO_CONTEXT).then(|| Context::of_bits(bits)))
     }
 
     /// How many buffers a process may use that may expect `share` pages of the budget.
@@ -219,7 +258,7 @@ impl WorkBuffers {
     pub fn try_lease(&self, budget: &Budget, ctx: &ThreadCtx) -> Option<Lease<'_, Work>> {
         let n = Self::allowed(self.nr_cpus, budget.expected());
         let mut lease = self.buffers.lease_of(first(n), ctx.shard() % n)?;
-        lease.batch = Work::batch_of(budget.expected());
+        (lease.batch, lease.number) = (Work::batch_of(budget.expected()), lease.index);
         lease.set_aim(Aim::Usual);
         lease.charge(core::mem::offset_of!(Work, pages) / 4096 + lease.batch, budget);
         Some(lease)
@@ -337,7 +376,7 @@ mod tests {
     #[test]
     fn a_process_that_may_expect_less_frees_work_buffers() {
         let pages = core::mem::size_of::<Work>() / 4096;
-        let works = WorkBuffers { buffers: Buffers::reserve(WORKS_MAX).expect("memory"), nr_cpus: 8 };
+        let works = WorkBuffers { nr_cpus: 8, ..WorkBuffers::new(false).expect("memory") };
         let g = budget(8 * WORK_EVERY as u64);
         for index in 0..8 {
             let mut lease = works.buffers.lease_of(1 << index, 0).expect("free");

@@ -44,6 +44,8 @@ pub struct Force {
     pub no_background: bool,
     /// Spill files go through the page cache.
     pub no_direct: bool,
+    /// No transfers in flight: a thread waits for each write.
+    pub no_flights: bool,
     /// Abort on an inconsistency instead of treating it as an unreadable page.
     pub strict: bool,
 }
@@ -68,6 +70,7 @@ impl Force {
             b"no-process-madvise" => &mut self.no_process_madvise,
             b"no-background" => &mut self.no_background,
             b"no-direct" => &mut self.no_direct,
+            b"no-flights" => &mut self.no_flights,
             b"strict" => &mut self.strict,
             _ => return false,
         };

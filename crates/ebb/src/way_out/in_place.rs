@@ -25,7 +25,7 @@ use crate::protocols::page::State;
 use crate::space::Space;
 use crate::threads::ctx::ThreadCtx;
 use crate::way_out::give_back::{Loose, next_run};
-use crate::way_out::swapout::{self, Taken};
+use crate::way_out::store::{self, Taken};
 use crate::way_out::unmap::{self, Segment, Way};
 use core::sync::atomic::Ordering::Relaxed;
 use ebb_slots::{Entry, Slot};
@@ -248,7 +248,7 @@ fn store_in_place(
     let writer = Writer { held, shard: ctx.shard(), reclaim: &reclaim, stats: space.stats };
     let (mut n, lost_before) = (0, loose.nr_lost());
     let copy = |i: usize, to: &mut _| if loose.copy(space, contents[i], to) { Taken::Copied } else { Taken::Gone };
-    swapout::store_pages(space, writer, &slots[..nr_paid], copy, work, |i, is_stored| {
+    store::store_pages(space, writer, &slots[..nr_paid], copy, work, |i, is_stored| {
         if is_stored {
             batch.add(pages[i], slots[i]);
             n += 1;

@@ -12,6 +12,7 @@ pub(crate) mod pageout;
 pub(crate) mod publish;
 pub(crate) mod reclaim;
 pub(crate) mod shrink;
+pub(crate) mod store;
 pub(crate) mod swapout;
 pub(crate) mod sweep;
 pub(crate) mod unmap;

@@ -3,19 +3,19 @@
 use crate::base::events::{self, Kind};
 use crate::base::{PAGE, uapi};
 use crate::counters::stats;
-use crate::device::file::{BATCH, FileError};
 use crate::device::list::Writer;
 use crate::groups::cost::Cost;
 use crate::groups::table::Index;
 use crate::memory::table::UNIT_PAGES;
 use crate::pages::{account, clean, sharing, stock, tally};
 use crate::places::staging::Part;
-use crate::places::swapspace::{Aim, StoreResult};
+use crate::places::swapspace::Aim;
 use crate::places::work::Work;
 use crate::protocols::gate::Held;
 use crate::protocols::page::{State, Tag};
 use crate::space::Space;
 use crate::threads::ctx::ThreadCtx;
+use crate::way_out::store::{self, STORE_MAX, Taken};
 use core::cell::Cell;
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::Relaxed;
@@ -70,13 +70,6 @@ pub(crate) enum Wanted {
     Range(usize, usize),
 }
 
-/// A page on its way to a file: its number in the batch, and its bytes in the work buffer.
-#[derive(Clone, Copy)]
-struct Pending {
-    page: usize,
-    len: u16,
-}
-
 /// Swaps the oldest staged part out, or helps another thread to do so. False if no page was stored for that, or nothing freed. Outside
 /// the gate.
 pub(crate) fn swap_out_oldest(space: &Space, ctx: &ThreadCtx, work: &mut Work) -> bool {
@@ -105,7 +98,7 @@ pub(crate) fn help(space: &Space, ctx: &ThreadCtx, work: &mut Work) -> usize {
     // No more than one folio: the thread may have what it needs by then.
     while taken < UNIT_PAGES {
         let inside = space.threads.enter(ctx);
-        let step = space.places.staging.take_of_offer(work.batch() as u32);
+        let step = space.places.staging.take_of_offer(store::most(space, work) as u32);
         let helped = step.map(|step| {
             stats::add(&space.stats.thp_swpout_helped, 1);
             taken += step.len();
@@ -137,7 +130,7 @@ pub(crate) fn swap_out_part(
     let is_alone = work.aim() != Aim::Usual;
     let is_offered = matches!(only, Wanted::All) && !is_alone && space.places.staging.offer(part);
     // So many pages are stored inside the gate at a time: few enough that no thread waits long to close it.
-    let most = work.batch() as u32;
+    let most = store::most(space, work) as u32;
     let mut taken = 0;
     let mut next_step = || {
         if is_offered {
@@ -256,10 +249,10 @@ fn swap_out(
     only: Wanted,
     zeros: &Zeros,
 ) -> (usize, bool) {
-    let mut slots = [Slot(0); BATCH];
+    let mut slots = [Slot(0); STORE_MAX];
     let occupied = frames.clone().filter(|f| space.places.staging.owner(*f).load(Relaxed) != 0).count();
     let nr_slots = space.swap.alloc(ctx.shard(), &space.budget, space.stats, &mut slots[..occupied]);
-    let mut wanted = [(0usize, 0u32); BATCH];
+    let mut wanted = [(0usize, 0u32); STORE_MAX];
     let mut nr_wanted = 0;
     for frame in frames {
         let addr = space.places.staging.owner(frame).load(Relaxed) as usize;
@@ -280,7 +273,7 @@ fn swap_out(
         space.swap.unalloc(*slot);
     }
     let (all, nr_zero) = (Cell::new(nr_slots == occupied), Cell::new(0));
-    let is_claimed = [const { Cell::new(false) }; BATCH];
+    let is_claimed = [const { Cell::new(false) }; STORE_MAX];
     // Each page is claimed when its turn comes: who wants one of the others finds it free, even while this thread has lost its
     // processor.
     let claim = |i: usize, _: &mut [u8; PAGE]| {
@@ -308,7 +301,7 @@ fn swap_out(
     let reclaim = |slot, at| clean::reclaim_cache_only(space, held, slot, at);
     let writer = Writer { held, shard: ctx.shard(), reclaim: &reclaim, stats: space.stats };
     let (mut stored, gives_back) = (0, work.aim().gives_back());
-    store_pages(space, writer, &slots[..nr_wanted], claim, work, |i, is_stored| {
+    store::store_pages(space, writer, &slots[..nr_wanted], claim, work, |i, is_stored| {
         let (addr, frame) = wanted[i];
         if is_stored {
             stored += 1;
@@ -364,119 +357,6 @@ fn put_back(space: &Space, held: &Held, addr: usize, frame: u32) -> bool {
     word.finish(State::PRESENT);
     space.places.staging.put_frame(frame);
     true
-}
-
-/// Where [`store_pages`] finds a page whose turn has come.
-pub(crate) enum Taken {
-    /// At this address. It is mapped memory of a page that the caller has claimed, and nobody writes to it: a change while a page
-    /// is compressed may spoil other words of the page.
-    At(usize),
-    /// Copied to where the caller was told.
-    Copied,
-    /// It is no longer the caller's, and is not stored.
-    Gone,
-}
-
-/// Stores pages in the claimed `slots`, at most [`Work::batch`] of them. Calls `take` for each page in turn, with its number and room for a copy,
-/// and `done` once for each page, as soon as possible, with its number and whether it is stored.
-pub(crate) fn store_pages(
-    space: &Space,
-    writer: Writer<'_>,
-    slots: &[Slot],
-    mut take: impl FnMut(usize, &mut [u8; PAGE]) -> Taken,
-    work: &mut Work,
-    mut done: impl FnMut(usize, bool),
-) {
-    debug_assert!(slots.len() <= work.batch());
-    let aim = work.aim();
-    let may_use_file = aim == Aim::Usual || aim != Aim::Pool && space.swap.has_file();
-    let mut pending = [Pending { page: 0, len: 0 }; BATCH];
-    let mut nr_pending = 0;
-    // Counted together, because all threads write to the counters.
-    let (mut same_pages, mut pool_pages, mut pool_bytes) = (0, 0, 0);
-    for (i, slot) in slots.iter().enumerate() {
-        let page = match take(i, &mut work.stable) {
-            // SAFETY: the caller's contract: the page is mapped and claimed, and nobody writes to it.
-            Taken::At(addr) => unsafe { &*(addr as *const [u8; PAGE]) },
-            Taken::Copied => &work.stable,
-            Taken::Gone => {
-                done(i, false);
-                continue;
-            }
-        };
-        let page = (page, aim);
-        match space.swap.store(&space.budget, space.stats, *slot, page, &mut work.lz4, &mut work.out) {
-            StoreResult::Same => {
-                same_pages += 1;
-                done(i, true);
-            }
-            StoreResult::Pool(len) => {
-                pool_pages += 1;
-                pool_bytes += len as u64;
-                done(i, true);
-            }
-            StoreResult::File(_) if !may_use_file => done(i, false),
-            StoreResult::File(len) => {
-                let to = &mut work.pages.0[nr_pending * PAGE..(nr_pending + 1) * PAGE];
-                let len = match len {
-                    Some(len) => {
-                        to[..len].copy_from_slice(&work.out[..len]);
-                        len
-                    }
-                    None => {
-                        to.copy_from_slice(page.0);
-                        PAGE
-                    }
-                };
-                pending[nr_pending] = Pending { page: i, len: len as u16 };
-                nr_pending += 1;
-            }
-        }
-    }
-    if same_pages > 0 {
-        stats::add(&space.stats.out_same_pages, same_pages);
-    }
-    if pool_pages > 0 {
-        stats::add(&space.stats.out_pool_pages, pool_pages);
-        stats::add(&space.stats.pool_in_bytes, pool_pages * PAGE as u64);
-        stats::add(&space.stats.pool_out_bytes, pool_bytes);
-    }
-    store_in_file(space, writer, &pending[..nr_pending], slots, work, done);
-}
-
-fn store_in_file(
-    space: &Space,
-    writer: Writer<'_>,
-    pending: &[Pending],
-    all_slots: &[Slot],
-    work: &mut Work,
-    mut done: impl FnMut(usize, bool),
-) {
-    if pending.is_empty() {
-        return;
-    }
-    let mut slots = [Slot(0); BATCH];
-    let mut lens = [0u16; BATCH];
-    for (i, p) in pending.iter().enumerate() {
-        (slots[i], lens[i]) = (all_slots[p.page], p.len);
-    }
-    let n = pending.len();
-    let whole = space.swap.store_file(writer, &space.budget, &slots[..n], &lens[..n], work.pages());
-    let mut stored = if whole.is_ok() { n } else { 0 };
-    // A file that is almost full has room for some pages. `Corrupt` means that the buffers could not be decrypted again after
-    // the failed write. Then the other pages stay where they are.
-    while stored < n && whole != Err(FileError::Corrupt) {
-        let part = &mut work.pages()[stored * PAGE..(stored + 1) * PAGE];
-        let one = stored..stored + 1;
-        if space.swap.store_file(writer, &space.budget, &slots[one.clone()], &lens[one], part).is_err() {
-            break;
-        }
-        stored += 1;
-    }
-    stats::add(&space.stats.out_file_pages, stored as u64);
-    for (i, p) in pending.iter().enumerate() {
-        done(p.page, i < stored);
-    }
 }
 
 /// Ends the swap-out of a page whose content is in `slot`, which is charged: lets page, slot and frame go.

@@ -3,6 +3,7 @@
 //! Every wrapper turns an errno into [`Errno`]. No wrapper allocates or touches thread-local storage, and all may be
 //! called from a signal handler. Numbers and structures come from `linux-raw-sys`.
 
+pub mod aio;
 pub mod cache;
 pub mod fd;
 pub mod kernel;

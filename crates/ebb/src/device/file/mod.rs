@@ -10,6 +10,7 @@
 
 mod family;
 pub mod faults;
+mod flight;
 pub(crate) mod packing;
 mod place;
 mod runs;
@@ -97,6 +98,24 @@ pub type Reclaim<'a> = &'a dyn Fn(Slot, Place) -> bool;
 
 /// Mappings of a file's metadata: slots, seals, counts of objects, and two of the family.
 const MAPS: usize = 5;
+
+/// A batch that is encrypted for slots of its own.
+pub struct Sealed {
+    slots: [Slot; BATCH],
+    /// Whether the file system had given space to a slot before.
+    had_space: [bool; BATCH],
+    n: usize,
+    /// Which flight writes it, if it flies.
+    which: usize,
+}
+
+impl Sealed {
+    /// The end of the run of neighbouring slots that begins with slot `first` of the batch.
+    fn run_end(&self, first: usize) -> usize {
+        let slots = &self.slots[..self.n];
+        (first + 1..self.n).find(|i| slots[*i].0 != slots[*i - 1].0 + 1).unwrap_or(self.n)
+    }
+}
 
 /// What it takes to decrypt and authenticate a slot's content.
 #[derive(Clone, Copy, Default)]
@@ -394,7 +413,7 @@ impl SpillFile {
         taker: Taker<'_>,
         packing: &Packing,
         data: &mut [u8],
-        mut placed: impl FnMut(Slot, Place),
+        placed: impl FnMut(Slot, Place),
     ) -> Result<(), FileError> {
         let n = packing.nr_slots();
         assert!(self.owner && n <= BATCH);
@@ -403,25 +422,35 @@ impl SpillFile {
         }
         let data = &mut data[..n * SLOT_BYTES];
         packing.finish(data);
-        let mut slots = [Slot(0); BATCH];
-        let slots = &mut slots[..n];
-        let mut result = self.write_once(taker, packing, data, slots);
+        let mut result = self.write_once(taker, packing, data);
         if let Err(FileError::Io(errno)) = result
             && self.note_failed_write(errno)
         {
-            result = self.write_once(taker, packing, data, slots);
+            result = self.write_once(taker, packing, data);
             if let Err(FileError::Io(errno)) = result {
                 self.note_failed_write(errno);
             }
         }
-        if result.is_err() {
-            self.rest_until_ns.store(uapi::now_ns() + REST_NS, Ordering::Relaxed);
-            return result;
-        }
-        self.used.fetch_add(n as u32, Ordering::Relaxed);
+        let sealed = result
+            .inspect_err(|_| self.rest_until_ns.store(uapi::now_ns() + REST_NS, Ordering::Relaxed))?;
+        self.commit(taker, packing, data.len(), &sealed, placed);
+        Ok(())
+    }
+
+    /// Hands out what was written: `placed` is told each object's owner and its place.
+    fn commit(
+        &self,
+        taker: Taker<'_>,
+        packing: &Packing,
+        bytes: usize,
+        sealed: &Sealed,
+        mut placed: impl FnMut(Slot, Place),
+    ) {
+        let slots = &sealed.slots[..sealed.n];
+        self.used.fetch_add(sealed.n as u32, Ordering::Relaxed);
         self.objects.fetch_add(packing.nr_objects() as u32, Ordering::Relaxed);
         stats::add(&taker.stats.file_object_bytes, packing.bytes());
-        stats::add(&taker.stats.file_bytes, data.len() as u64);
+        stats::add(&taker.stats.file_bytes, bytes as u64);
         // The slots leave their cache below; the objects' owners are locked by the caller, so nobody looks for them yet.
         let mut owners = [NO_OWNER; BATCH];
         for (owner, place) in packing.places(slots) {
@@ -440,7 +469,6 @@ impl SpillFile {
             let _ = self.slots.dup(*slot);
             self.slots.cache_del(*slot, owner);
         }
-        Ok(())
     }
 
     /// How many of the objects in a slot with several this process needs.
@@ -528,20 +556,21 @@ impl SpillFile {
 
     /// Tries to write the slots of a batch once. If that fails with another error than [`FileError::Corrupt`], `data` holds
     /// their content as before.
-    fn write_once(
-        &self,
-        taker: Taker<'_>,
-        packing: &Packing,
-        data: &mut [u8],
-        slots: &mut [Slot],
-    ) -> Result<(), FileError> {
-        let n = slots.len();
-        if !self.take_slots(taker, slots) {
+    fn write_once(&self, taker: Taker<'_>, packing: &Packing, data: &mut [u8]) -> Result<Sealed, FileError> {
+        let mut sealed = self.seal(taker, packing, data)?;
+        self.put(taker, data, &mut sealed)?;
+        Ok(sealed)
+    }
+
+    /// Takes slots for a batch, and encrypts it in place for them.
+    fn seal(&self, taker: Taker<'_>, packing: &Packing, data: &mut [u8]) -> Result<Sealed, FileError> {
+        let mut sealed =
+            Sealed { slots: [Slot(0); BATCH], had_space: [false; BATCH], n: packing.nr_slots(), which: 0 };
+        if !self.take_slots(taker, &mut sealed.slots[..sealed.n]) {
             return Err(FileError::Full);
         }
-        let mut had_space = [false; BATCH];
-        for (i, Slot(slot)) in slots.iter().copied().enumerate() {
-            had_space[i] = self.has_space(Slot(slot));
+        for (i, Slot(slot)) in sealed.slots[..sealed.n].iter().copied().enumerate() {
+            sealed.had_space[i] = self.has_space(Slot(slot));
             let len = packing.bytes_in(i);
             let part = &mut data[i * SLOT_BYTES..][..len];
             let nonce = self.nonce.fetch_add(1, Ordering::Relaxed);
@@ -555,12 +584,16 @@ impl SpillFile {
             self.hold(slot);
             self.high_water.fetch_max(slot + 1, Ordering::Relaxed);
         }
-        let mut first = 0;
+        Ok(sealed)
+    }
+
+    /// Writes a sealed batch, and waits for it. If that fails, `data` is as before it was sealed, unless it is
+    /// [`FileError::Corrupt`], and the slots are given back.
+    fn put(&self, taker: Taker<'_>, data: &mut [u8], sealed: &mut Sealed) -> Result<(), FileError> {
+        let (mut first, n) = (0, sealed.n);
         while first < n {
-            let mut end = first + 1;
-            while end < n && slots[end].0 == slots[end - 1].0 + 1 {
-                end += 1;
-            }
+            let end = sealed.run_end(first);
+            let Sealed { slots, had_space, .. } = sealed;
             if let Err(Torn { done, errno }) =
                 self.transfer_out(slots[first].0, &data[first * SLOT_BYTES..end * SLOT_BYTES])
             {
@@ -568,19 +601,11 @@ impl SpillFile {
                     Errno::FBIG => _ = self.too_long_from.fetch_min(slots[first].0, Ordering::Relaxed),
                     _ => self.too_long_from.store(u32::MAX, Ordering::Relaxed),
                 }
-                slots.iter().for_each(|slot| self.unhold(slot.0));
-                // Before the slots are given back, because their seals are needed.
-                let restored = self.restore(data, slots);
-                for (slot, _) in slots[first..n].iter().zip(&had_space[first..n]).filter(|(_, had_space)| !**had_space)
-                {
-                    self.forget_seal(*slot);
-                }
                 // Which of the slots are bad the kernel does not say. To try each of them may take minutes.
                 let is_faulty = Meaning::of(errno) == Meaning::Faulty;
                 let bad = if is_faulty { first + done / SLOT_BYTES..end } else { 0..0 };
-                self.unalloc(&slots[..bad.start]);
-                slots[bad.clone()].iter().for_each(|slot| self.slots.retire(*slot));
-                self.unalloc(&slots[bad.end..]);
+                had_space[..first].fill(true);
+                let restored = self.unseal_but(data, sealed, bad.clone());
                 if is_faulty {
                     stats::add(&taker.stats.device_write_errors, 1);
                     stats::add(&taker.stats.retired_slots, bad.len() as u64);
@@ -590,6 +615,26 @@ impl SpillFile {
             first = end;
         }
         Ok(())
+    }
+
+    /// Undoes [`Self::seal`] for a batch of which nothing was written.
+    fn unseal(&self, data: &mut [u8], sealed: &Sealed) -> Result<(), FileError> {
+        self.unseal_but(data, sealed, 0..0)
+    }
+
+    /// As [`Self::unseal`], and retires slots.
+    fn unseal_but(&self, data: &mut [u8], sealed: &Sealed, bad: Range<usize>) -> Result<(), FileError> {
+        let slots = &sealed.slots[..sealed.n];
+        slots.iter().for_each(|slot| self.unhold(slot.0));
+        // Before the slots are given back, because their seals are needed.
+        let restored = self.restore(data, slots);
+        for (slot, _) in slots.iter().zip(sealed.had_space).filter(|(_, had_space)| !had_space) {
+            self.forget_seal(*slot);
+        }
+        self.unalloc(&slots[..bad.start]);
+        slots[bad.clone()].iter().for_each(|slot| self.slots.retire(*slot));
+        self.unalloc(&slots[bad.end..]);
+        restored
     }
 
     /// Decrypts again what was encrypted for `slots`, which are the caller's alone.

@@ -6,7 +6,8 @@ use super::span::Span;
 use crate::budget::Budget;
 use crate::counters::stats::{self, Shared};
 use crate::device::file::{BATCH, FileError, Packing, Place, SLOT_BYTES, SpillFile};
-use crate::device::list::Writer;
+use crate::device::flights::Flights;
+use crate::device::list::{Flight, Writer};
 use crate::protocols::gate::Held;
 use core::sync::atomic::Ordering;
 use ebb_pool::{Handle, PoolFull, codec};
@@ -201,6 +202,42 @@ impl SwapSpace {
         }
         self.charge_file(writer.held, budget, written?);
         Ok(())
+    }
+
+    /// Begins to store a batch in a file, as [`Self::write_packed`] does, while the thread goes on. None if that does not
+    /// begin: then [`Self::write_packed`] takes the batch. Otherwise `data` must stay as it is until
+    /// [`Self::finish_packed`].
+    pub fn begin_packed(
+        &self,
+        writer: Writer<'_>,
+        packing: &Packing,
+        data: &mut [u8],
+        flights: &mut Flights,
+        which: usize,
+    ) -> Result<Option<Flight>, FileError> {
+        self.devices.begin(writer, packing, data, flights, which)
+    }
+
+    /// Ends what [`Self::begin_packed`] began. If the device did not take it, it is offered to all. All or nothing.
+    pub fn finish_packed(
+        &self,
+        writer: Writer<'_>,
+        budget: &Budget,
+        packing: &Packing,
+        data: &mut [u8],
+        flights: &mut Flights,
+        flight: Flight,
+    ) -> Result<(), FileError> {
+        let placed = |index, slot, place| self.set_in_file(index, slot, place);
+        match self.devices.finish(writer, packing, data, flights, flight, placed) {
+            Ok(index) => {
+                self.charge_file(writer.held, budget, index);
+                Ok(())
+            }
+            Err(FileError::Corrupt) => Err(FileError::Corrupt),
+            Err(_) => self.write_packed(writer, budget, packing, data),
+        }
+        .inspect_err(|_| self.memory.set_refused())
     }
 
     /// Notes that the content of the locked `slot` is in a file.

@@ -5,7 +5,8 @@ use super::location::{self, location_of};
 use super::{MOVING, NOT_LOCKED, SwapSpace};
 use crate::budget::Budget;
 use crate::counters::stats::{self, Shared};
-use crate::device::file::{BATCH, OBJECTS, Packing, SLOT_BYTES};
+use crate::device::file::{OBJECTS, Packing, SLOT_BYTES};
+use crate::device::flights::Flights;
 use crate::device::list::Writer;
 use crate::protocols::gate::Held;
 use core::cell::Cell;
@@ -28,10 +29,6 @@ pub enum WriteBack {
 const WRITE_BACK_LOOKS: u32 = 65_536;
 const MISPLACED_LOOKS: u32 = 4096;
 
-/// Slots of a file that a batch of objects takes: a run of that many is found more easily than a longer one, and objects of a third of
-/// a page fill it.
-const SLOTS: usize = BATCH / 2;
-
 /// Objects on their way to a file, whose slots are locked.
 struct Batch {
     packing: Packing,
@@ -51,7 +48,8 @@ impl Default for Batch {
 }
 
 impl SwapSpace {
-    /// Writes pool objects back to a file, as many as `data` has room for, and at most [`OBJECTS`]; returns how many.
+    /// Writes pool objects back to a file, as many as `data` has room for, in two batches of at most [`OBJECTS`]; returns
+    /// how many. The device takes the first batch while the second is gathered.
     pub fn write_back(
         &self,
         writer: Writer<'_>,
@@ -59,33 +57,60 @@ impl SwapSpace {
         budget: &Budget,
         stats: &Shared,
         data: &mut [u8],
+        flights: &mut Flights,
     ) -> usize {
-        let held = writer.held;
         if !self.has_file() || self.content_pages.load(Ordering::Relaxed) == 0 {
             return 0;
         }
-        // What saves next to no RAM takes a slot alone.
-        let slots = if let WriteBack::Oldest = which { SLOTS } else { BATCH };
-        let most = data.len().min(slots * SLOT_BYTES);
-        let data = &mut data[..most];
+        let (data, other) = data.split_at_mut(data.len().next_multiple_of(2 * SLOT_BYTES) / 2);
+        let Some(batch) = self.gather_batch(writer.held, which, data) else { return 0 };
+        let Ok(flight) = self.begin_packed(writer, &batch.packing, data, flights, 0) else {
+            return self.end_write_back(writer.held, budget, stats, &batch, false);
+        };
+        let Some(flight) = flight else {
+            let written = self.write_packed(writer, budget, &batch.packing, data).is_ok();
+            return self.end_write_back(writer.held, budget, stats, &batch, written);
+        };
+        let next = if other.is_empty() { None } else { self.gather_batch(writer.held, which, other) };
+        let mut next_flight = None;
+        if let Some(next) = &next {
+            next_flight = Some(self.begin_packed(writer, &next.packing, other, flights, 1));
+        }
+        let written = self.finish_packed(writer, budget, &batch.packing, data, flights, flight).is_ok();
+        let mut n = self.end_write_back(writer.held, budget, stats, &batch, written);
+        if let Some((next, flight)) = next.zip(next_flight) {
+            let result = match flight {
+                Ok(Some(flight)) => self.finish_packed(writer, budget, &next.packing, other, flights, flight),
+                Ok(None) => self.write_packed(writer, budget, &next.packing, other),
+                Err(error) => Err(error),
+            };
+            n += self.end_write_back(writer.held, budget, stats, &next, result.is_ok());
+        }
+        n
+    }
+
+    /// Gathers a batch of objects in `data`; none if there are no such objects.
+    fn gather_batch(&self, held: &Held, which: WriteBack, data: &mut [u8]) -> Option<Batch> {
         let batch = match which {
             WriteBack::Oldest => self.gather_oldest(held, data),
+            // What saves next to no RAM takes a slot alone.
             WriteBack::Misplaced(age_min) => {
                 let is_old = |slot| age_min == 0 || self.is_old(slot, age_min);
                 self.gather(held, data, MISPLACED_LOOKS, is_old, |object| object.len() > POOL_OBJECT_MAX)
             }
         };
-        let n = batch.n;
         if !batch.is_full
             && let WriteBack::Misplaced(1..) = which
         {
             // A search that finds fewer than it takes is not worth another one soon.
             self.looked_for_cold.store(self.clock.load(Ordering::Relaxed), Ordering::Relaxed);
         }
-        if n == 0 {
-            return 0;
-        }
-        let written = self.write_packed(writer, budget, &batch.packing, data).is_ok();
+        (batch.n > 0).then_some(batch)
+    }
+
+    /// Lets the objects of a batch go, if they were written, and their slots in any case. Returns how many were written.
+    fn end_write_back(&self, held: &Held, budget: &Budget, stats: &Shared, batch: &Batch, written: bool) -> usize {
+        let n = batch.n;
         if written {
             self.free_objects(budget, stats, &batch.handles[..n]);
         } else {

@@ -1,0 +1,90 @@
+//! Batches that are written while their thread prepares the next one.
+
+use super::place::Place;
+use super::{FileError, Packing, REST_NS, SLOT_BYTES, Sealed, SpillFile, Taker};
+use crate::base::uapi::{self, Errno};
+use crate::base::uapi::aio::Request;
+use crate::device::flights::{Flights, REQUESTS_MAX};
+use core::sync::atomic::Ordering;
+use ebb_slots::Slot;
+
+impl SpillFile {
+    /// Begins to write the objects of a batch, as [`Self::write`] does. None if it does not begin: then [`Self::write`] may
+    /// say why, and `data` has the objects as before, unless the error is [`FileError::Corrupt`]. Otherwise `data` must
+    /// stay as it is until [`Self::finish`].
+    pub fn begin(
+        &self,
+        taker: Taker<'_>,
+        packing: &Packing,
+        data: &mut [u8],
+        flights: &mut Flights,
+        which: usize,
+    ) -> Result<Option<Sealed>, FileError> {
+        // The first write of all shows whether the content stays out of the page cache.
+        let is_direct = self.is_proved.load(Ordering::Relaxed) && !self.family.is_cached();
+        if !flights.can_begin() || !is_direct || self.closed().is_some() || self.is_resting() || self.is_paused() {
+            return Ok(None);
+        }
+        let n = packing.nr_slots();
+        let data = &mut data[..n * SLOT_BYTES];
+        packing.finish(data);
+        let mut sealed = match self.seal(taker, packing, data) {
+            Err(FileError::Corrupt) => return Err(FileError::Corrupt),
+            Err(_) => return Ok(None),
+            Ok(sealed) => sealed,
+        };
+        let slots = &sealed.slots[..n];
+        let (mut requests, mut nr_requests, mut first) = ([Request::default(); REQUESTS_MAX], 0, 0);
+        while first < n && nr_requests < REQUESTS_MAX {
+            let end = sealed.run_end(first);
+            let bytes = &data[first * SLOT_BYTES..end * SLOT_BYTES];
+            let offset = u64::from(slots[first].0) * SLOT_BYTES as u64;
+            requests[nr_requests] = Request::write(self.fd(), bytes, offset, Flights::token(which, bytes.len()));
+            nr_requests += 1;
+            first = end;
+        }
+        self.faults.begin();
+        let begun = uapi::unsignalled(|| {
+            // SAFETY: the caller's contract: until the flight has ended, nobody touches `data`.
+            let begun = first == n && unsafe { flights.begin(which, &requests[..nr_requests]) };
+            // As a call that waits would say it.
+            if flights.is_too_long(which) { Err(Errno::FBIG) } else { Ok(begun) }
+        });
+        if begun == Ok(true) {
+            sealed.which = which;
+            return Ok(Some(sealed));
+        }
+        // In too many pieces, or not at all: it is written in the usual way, from the beginning.
+        flights.end(which);
+        self.faults.end();
+        self.unseal(data, &sealed).map(|()| None)
+    }
+
+    /// Ends a write that [`Self::begin`] began. All or nothing, as [`Self::write`].
+    pub fn finish(
+        &self,
+        taker: Taker<'_>,
+        packing: &Packing,
+        data: &mut [u8],
+        flights: &mut Flights,
+        mut sealed: Sealed,
+        placed: impl FnMut(Slot, Place),
+    ) -> Result<(), FileError> {
+        let data = &mut data[..packing.nr_slots() * SLOT_BYTES];
+        let is_written = flights.end(sealed.which);
+        self.faults.end();
+        if !is_written {
+            // The usual way says why not, if it is so still.
+            let result = self.put(taker, data, &mut sealed);
+            if let Err(FileError::Io(errno)) = result {
+                self.note_failed_write(errno);
+            }
+            if result.is_err() {
+                self.rest_until_ns.store(uapi::now_ns() + REST_NS, Ordering::Relaxed);
+                return result;
+            }
+        }
+        self.commit(taker, packing, data.len(), &sealed, placed);
+        Ok(())
+    }
+}
