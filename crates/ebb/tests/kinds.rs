@@ -9,6 +9,7 @@ use ebb::{Discard, Kind, Space, SwapSpec};
 use harness::alone::{
     COMPRESSIBLE, PAGE, Pages, RAM_PAGES, RANDOM, StopsAtEnd, alone, assert_sound, file_pages, fork, space_on, wait,
 };
+use harness::faulty::{Device as Disk, Verdict};
 use harness::{Random, ctx, leave};
 use std::os::fd::AsRawFd;
 use std::path::Path;
@@ -285,6 +286,29 @@ fn what_is_read_ahead_in_vain_is_read_ahead_less() {
         let unused = unused_of(4000);
         // At first there were seven for each read.
         assert!((1..6000).contains(&unused), "{unused} pages of no use for 4000");
+        assert_sound(&pages);
+    });
+}
+
+#[test]
+fn a_window_that_cannot_be_read_or_was_changed_costs_no_page() {
+    alone("a_window_that_cannot_be_read_or_was_changed_costs_no_page", || {
+        let disk = Disk::new();
+        let space = space_on(&[device(c"/var/tmp", Kind::Hdd)], true);
+        disk.watch(space.fds().take(2).skip(1));
+        let pages = packed(space, 6 * RAM_PAGES);
+        let hdd = counts(space, Kind::Hdd);
+        for (seed, verdict) in (5..).zip([Verdict::Fail(libc::EIO), Verdict::Change, Verdict::Torn(PAGE, libc::EIO)]) {
+            // What is read alone comes well.
+            disk.rule(move |transfer| if transfer.is_write || transfer.len == PAGE { Verdict::Pass } else { verdict });
+            let before = disk.nr_ruled();
+            groups(pages.len(), 16, seed).into_iter().for_each(|page| pages.check(page));
+            assert!(disk.nr_ruled() > before + 100, "{} windows failed", disk.nr_ruled() - before);
+            disk.mend();
+        }
+        let before = of(hdd);
+        groups(pages.len(), 16, 2).into_iter().for_each(|page| pages.check(page));
+        assert!(of(hdd)[1] > before[1] + 500, "windows come again once they can be read");
         assert_sound(&pages);
     });
 }
