@@ -5,7 +5,8 @@
 //!
 //! A window is between 2 and 128 pages, or 16 slots of a disk that turns. It doubles when as many pages as it has were used, net of those
 //! that were not, and it is halved when as many were not. It never gets to nothing: then nobody would learn that read-ahead is of use
-//! again. The idea is the kernel's (`swapin_nr_pages`), which counts for all devices together.
+//! again. But what comes from the neighbourhood on a disk that turns must be written there again if nobody uses it. So while the window
+//! is smallest, only some reads bring it. The idea is the kernel's (`swapin_nr_pages`), which counts for all devices together.
 
 use crate::device::kind::Kind;
 use crate::threads::walker::WALK_WINDOW_MAX;
@@ -22,6 +23,8 @@ const NEIGHBOURS_FIRST: u32 = 8;
 /// The time that a page takes to come in, to be decompressed and to take another page's place. A page that comes ahead costs as much, and
 /// saves a read if it is used.
 const PAGE_NS: u32 = 10_000;
+/// While the window is smallest, one of so many reads brings the neighbourhood.
+const PROBE_EVERY: u32 = 8;
 /// Pages that are worth reading ahead for a read that takes long, at most.
 const WORTH_MAX: u32 = 16;
 /// Reads of more slots than this say more about how many there are than about the device.
@@ -63,6 +66,8 @@ pub struct Ahead {
     window: AtomicU32,
     /// Pages that were used since the window last changed, less those that were not.
     credit: AtomicI32,
+    /// Reads with the smallest window.
+    probes: AtomicU32,
     hits: AtomicU64,
     misses: AtomicU64,
 }
@@ -72,7 +77,7 @@ impl Ahead {
     pub(super) fn begin(&self, kind: Kind) {
         self.kind.store(kind.number() as u8, Relaxed);
         self.window.store(kind.window_first(), Relaxed);
-        [&self.place, &self.read_ns, &self.head].into_iter().for_each(|word| word.store(0, Relaxed));
+        [&self.place, &self.read_ns, &self.head, &self.probes].into_iter().for_each(|word| word.store(0, Relaxed));
         self.credit.store(0, Relaxed);
         [&self.hits, &self.misses].into_iter().for_each(|count| count.store(0, Relaxed));
     }
@@ -133,6 +138,16 @@ impl Ahead {
         window.max(worth).min(self.window()).min(most.max(WINDOW_MIN))
     }
 
+    /// How many neighbouring slots the next read brings for a page that somebody waits for; none if the page comes alone.
+    pub(crate) fn neighbours(&self) -> Option<u32> {
+        if self.kind() != Kind::Hdd {
+            return None;
+        }
+        let window = self.window();
+        let is_due = || self.probes.fetch_add(1, Relaxed).is_multiple_of(PROBE_EVERY);
+        (window > WINDOW_MIN || is_due()).then_some(window)
+    }
+
     /// True if a read of slot `at` would take a seek.
     pub(crate) fn must_seek(&self, at: u32) -> bool {
         self.kind() == Kind::Hdd && at.wrapping_sub(self.head.load(Relaxed)) >= REACH
@@ -181,6 +196,18 @@ mod tests {
         (0..100).for_each(|_| ahead.note(1, 1));
         assert_eq!(ahead.window(), NEIGHBOURS_MAX as u32, "half and half changes nothing");
         assert_eq!(ahead.counts(), (200, 200));
+    }
+
+    #[test]
+    fn what_nobody_uses_comes_seldom_until_it_is_used_again() {
+        let ahead = ahead(Kind::Hdd);
+        assert!((0..100).all(|_| ahead.neighbours() == Some(NEIGHBOURS_FIRST)));
+        (0..100).for_each(|_| ahead.note(0, 1));
+        let came = (0..PROBE_EVERY * 10).filter(|_| ahead.neighbours() == Some(WINDOW_MIN)).count();
+        assert_eq!(came, 10);
+        (0..4).for_each(|_| ahead.note(1, 0));
+        assert!((0..100).all(|_| ahead.neighbours() > Some(WINDOW_MIN)));
+        assert_eq!(super::tests::ahead(Kind::Ssd).neighbours(), None);
     }
 
     #[test]
