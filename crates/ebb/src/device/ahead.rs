@@ -138,14 +138,10 @@ impl Ahead {
         window.max(worth).min(self.window()).min(most.max(WINDOW_MIN))
     }
 
-    /// How many neighbouring slots the next read brings for a page that somebody waits for; none if the page comes alone.
-    pub(crate) fn neighbours(&self) -> Option<u32> {
-        if self.kind() != Kind::Hdd {
-            return None;
-        }
-        let window = self.window();
+    /// Whether the next read for a page that somebody waits for is to bring what lies around it. Ask once for each such page.
+    pub(crate) fn takes_neighbours(&self) -> bool {
         let is_due = || self.probes.fetch_add(1, Relaxed).is_multiple_of(PROBE_EVERY);
-        (window > WINDOW_MIN || is_due()).then_some(window)
+        self.kind() == Kind::Hdd && (self.window() > WINDOW_MIN || is_due())
     }
 
     /// True if a read of slot `at` would take a seek.
@@ -201,13 +197,13 @@ mod tests {
     #[test]
     fn what_nobody_uses_comes_seldom_until_it_is_used_again() {
         let ahead = ahead(Kind::Hdd);
-        assert!((0..100).all(|_| ahead.neighbours() == Some(NEIGHBOURS_FIRST)));
+        assert!((0..100).all(|_| ahead.takes_neighbours()));
         (0..100).for_each(|_| ahead.note(0, 1));
-        let came = (0..PROBE_EVERY * 10).filter(|_| ahead.neighbours() == Some(WINDOW_MIN)).count();
+        let came = (0..PROBE_EVERY * 10).filter(|_| ahead.takes_neighbours()).count();
         assert_eq!(came, 10);
         (0..4).for_each(|_| ahead.note(1, 0));
-        assert!((0..100).all(|_| ahead.neighbours() > Some(WINDOW_MIN)));
-        assert_eq!(super::tests::ahead(Kind::Ssd).neighbours(), None);
+        assert!((0..100).all(|_| ahead.takes_neighbours()));
+        assert!(!super::tests::ahead(Kind::Ssd).takes_neighbours());
     }
 
     #[test]

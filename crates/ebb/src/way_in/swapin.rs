@@ -309,8 +309,8 @@ fn swap_in<const N: usize>(
     // More than one page needs a wide buffer. Without one, a single page comes in.
     let is_wide = end > addr + PAGE;
     let mut run = if by_move { space.places.runs.try_lease((end - addr) / PAGE, &space.budget) } else { None };
-    let place = space.swap.place_in_file(slot_of(state)).map(|(_, place)| place);
-    let is_packed = place.is_some_and(|place| place.is_packed());
+    let place = space.swap.place_in_file(slot_of(state));
+    let is_packed = place.is_some_and(|(_, place)| place.is_packed());
     let mut work =
         if is_wide && (!by_move || place.is_some()) { space.places.work.try_lease(&space.budget, ctx) } else { None };
     if by_move && is_packed && work.is_none() {
@@ -352,7 +352,9 @@ fn swap_in<const N: usize>(
     let mut buffers = Buffers { wide, bounce: &mut bounce.0, spare: &mut spare.0, early, room };
     let mut were = [NOT_LOCKED; N];
     let (locked, failure) = lock_slots(space, addr, entries, &mut were, true);
-    let mut around = lease_around(space, ctx, &entries[..locked], want.ahead);
+    // A page that was read before comes alone.
+    let is_read = early.is_some() && early == place.map(|(file, place)| (file, place.slot));
+    let mut around = lease_around(space, ctx, &entries[..locked], want.ahead || is_read);
     let window = around.as_mut().and_then(|(work, range)| {
         space.swap.read_window(held, &space.budget, space.stats, slot_of(entries[0]), range.clone(), work.pages())
     });
@@ -478,15 +480,15 @@ pub(super) fn load(
     loaded
 }
 
-/// A buffer for the slots around that of the first of `entries`, and which to read, if somebody waits for its content and that is on a
-/// disk that turns.
+/// A buffer for the slots around that of the first of `entries`, and which to read, unless it comes alone: if somebody waits for its
+/// content and that is on a disk that turns.
 fn lease_around<'a>(
     space: &'a Space,
     ctx: &ThreadCtx,
     entries: &[State],
-    ahead: bool,
+    is_alone: bool,
 ) -> Option<(Lease<'a, Work>, Range<u32>)> {
-    if ahead || events::is_filtering() || space.budget.is_far_above_high() {
+    if is_alone || events::is_filtering() || space.budget.is_far_above_high() {
         return None;
     }
     let range = space.swap.neighbourhood(entries.iter().map(|entry| slot_of(*entry)))?;

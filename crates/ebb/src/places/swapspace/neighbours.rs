@@ -68,7 +68,7 @@ impl SwapSpace {
     /// would be read.
     pub fn neighbourhood(&self, mut slots: impl Iterator<Item = Slot>) -> Option<Range<u32>> {
         let place = self.place_in_file(slots.next()?)?;
-        let width = self.devices.ahead(place.0)?.neighbours()?;
+        let width = self.devices.ahead(place.0).filter(|ahead| ahead.kind() == Kind::Hdd)?.window();
         let mut span = Span::new(place);
         while slots.next().and_then(|slot| self.place_in_file(slot)).is_some_and(|place| span.add(place, BATCH)) {}
         let (start, wanted) = (place.1.slot - place.1.slot % width, span.slots());
