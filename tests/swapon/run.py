@@ -20,6 +20,7 @@ sys.path.insert(0, os.path.dirname(HERE))
 from command import find_ebb  # noqa: E402
 
 CASES = {}
+HEADING = ["NAME", "TYPE", "SIZE", "USED", "PRIO", "KIND", "READ-US", "AHEAD-HIT", "AHEAD-MISS"]
 # Much like others: in the long form, or when named.
 LONG_ONLY = {"terminate", "closed-terminal", "children-busy"}
 
@@ -62,7 +63,7 @@ def move(context):
             program.more_rounds()
             here, there = there, here
         heading = context.good("swapon", "--show", pid).split("\n")[0].split()
-        need(heading == ["NAME", "TYPE", "SIZE", "USED", "PRIO"], f"the heading is {heading}")
+        need(heading == HEADING, f"the heading is {heading}")
         everyone = context.good("swapon", "--show", "--noheadings")
         need(re.search(rf"^ *{pid} {re.escape(here)} +file ", everyone, re.M), f"--show without PID says {everyone!r}")
         line = context.refused(1, "swapoff", pid, there)
@@ -186,7 +187,7 @@ def children(context):
     with context.holder(56, 60, "24M", [f"file:{a}"], children=3) as program:
         pids = dict(zip(everyone, program.ready(*everyone)))
         program.more_rounds(1, everyone)
-        context.good("swapon", pids["parent"], f"file:{b},prio=9")
+        context.good("swapon", pids["parent"], f"file:{b},prio=9,kind=hdd")
         for name in names:
             need_devices(context, pids[name], a)
         need_devices(context, pids["parent"], a, b)
@@ -209,6 +210,7 @@ def children(context):
         everyone.append("late")
         rows = need_devices(context, late, b)
         need(rows[b].prio == 9, f"priority {rows[b].prio}")
+        need(rows[b].medium == "hdd", f"a child's file is on {rows[b].medium}")
         context.good("swapon", late, f"file:{c}")
         context.good("swapoff", late, b)
         need_devices(context, late, c)
@@ -234,7 +236,7 @@ def children_busy(context):
 @case
 def exec_(context):
     a, b = context.directory("a"), context.directory("b")
-    with context.holder(60, 50, "32M", [f"file:{a},size=512M,prio=4"]) as program:
+    with context.holder(60, 50, "32M", [f"file:{a},size=512M,prio=4,kind=hdd"]) as program:
         pid, = program.ready("parent")
         context.good("swapon", pid, f"file:{b}")
         context.good("swapoff", pid, a)
@@ -249,6 +251,7 @@ def exec_(context):
             need(not before & set(control_files(pid).values()), "its control socket outlived exec")
             rows = need_devices(context, pid, a)
             need((rows[a].size, rows[a].prio) == (512 * MIB, 4), f"size {rows[a].size}, priority {rows[a].prio}")
+            need(rows[a].medium == "hdd", f"a program that another began is on {rows[a].medium}")
         program.more_rounds()
         context.stop(program)
     # A program that executes itself all the time is never hurt by a question.

@@ -36,7 +36,7 @@ fn force() -> Force {
 /// Makes the space.
 pub fn create(options: &InProcess) -> &'static Space {
     let dir = options.spill_dir.clone().and_then(|dir| CString::new(dir.into_os_string().into_vec()).ok());
-    let swap = dir.as_deref().map(|dir| SwapSpec { dir, bytes: 64 << 30, priority: None });
+    let swap = dir.as_deref().map(|dir| SwapSpec { dir, bytes: 64 << 30, priority: None, ..SwapSpec::DEFAULT });
     let config =
         Config { ram_bytes: options.ram_bytes, swap: swap.as_slice(), stats: None, stats_fd: None, force: force() };
     let space = Space::create(&config).unwrap_or_else(|error| {

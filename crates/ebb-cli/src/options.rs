@@ -49,13 +49,24 @@ Options:
                            available on the machine, less an eighth as headroom (16 MiB to 1 GiB,
                            and never more than half)
   --swap SPEC              where to put pages that do not fit into RAM in compressed form:
-                           file[:DIR][,size=SIZE][,prio=N]  an unlinked, encrypted file in DIR
-                           none                             nowhere: use compressed RAM only
-                           Default: file in $EBB_TMPDIR or /var/tmp. Repeat the option for up to
-                           8 directories. Ebb fills the highest priority (0 to 32767) first, and
-                           directories of equal priority in turn. Directories without a priority
-                           come last, in the order given. SIZE limits the file of each
-                           process. Sizes for the same directory add up
+                           file[:DIR][,OPTION]...  an unlinked, encrypted file in DIR
+                           none                    nowhere: use compressed RAM only
+                           Default: file in $EBB_TMPDIR or /var/tmp. Repeat --swap for up to 8
+                           directories. OPTION is one of:
+                           size=SIZE      limits the file of each process; sizes for the same
+                                          directory add up
+                           prio=N         the highest (0 to 32767) is filled first, directories of
+                                          equal priority in turn; directories without a priority
+                                          come last, in the order given
+                           kind=ssd|hdd|ram
+                                          hdd for a disk that turns: it is written in order, and read
+                                          by what lies together; ram for one in memory: nothing is
+                                          read ahead because a read takes long. Default: as the kernel
+                                          says in /sys/dev/block, and ssd where it does not know
+                           discard=pages|once|none
+                                          pages (the default): space that is no longer used goes back
+                                          to the file system; once, none: the file keeps it until it
+                                          is closed
   --thp POLICY             which memory gets huge pages (2 MiB): never; advise: what the program asks
                            for (madvise); always: all, where the budget has room; host (the default):
                            as the host has it in /sys/kernel/mm/transparent_hugepage/enabled. If that
@@ -178,14 +189,16 @@ Usage: ebb swapon PID SPEC
 
 Adds a swap device to process PID, which runs under `ebb run`, or shows the devices that it has.
 
-SPEC is file[:DIR][,size=SIZE][,prio=N] as for `ebb run --swap`: an unlinked, encrypted file in DIR,
-by default in $EBB_TMPDIR or /var/tmp. Ebb fills a device without a priority after those that PID
-already has.
+SPEC is file[:DIR][,size=SIZE][,prio=N][,kind=ssd|hdd|ram][,discard=pages|once|none] as for
+`ebb run --swap`: an unlinked, encrypted file in DIR, by default in $EBB_TMPDIR or /var/tmp. Ebb fills
+a device without a priority after those that PID already has.
 
 Options:
-  --show        show name, type, maximum size, use and priority of each device of PID. Without PID,
-                show the devices of every process under Ebb that is large enough to be swapped and
-                that this user may ask
+  --show        show name, type, maximum size, use, priority and kind of each device of PID, the
+                average time of its last reads in microseconds, and how many pages were read ahead
+                from it and then used (AHEAD-HIT) or not (AHEAD-MISS). Without PID, show the devices
+                of every process under Ebb that is large enough to be swapped and that this user may
+                ask
   --bytes       show sizes in bytes
   --noheadings  show no headings
   -h, --help    print this
@@ -499,6 +512,7 @@ fn parse_ram(value: &OsString) -> Result<Ram, Failure> {
 mod tests {
     use super::*;
     use crate::base::size::Amount;
+    use crate::host::spill::Options;
 
     fn of(words: &[&str]) -> Result<Command, Failure> {
         parse(std::iter::once("ebb").chain(words.iter().copied()).map(OsString::from))
@@ -632,7 +646,8 @@ mod tests {
 
     #[test]
     fn swapon_names_a_process_and_a_device() {
-        let device = Device::File { dir: Some("/x".into()), size_bytes: Some(1 << 30), prio: Some(5) };
+        let options = Options { size_bytes: Some(1 << 30), prio: Some(5), ..Options::default() };
+        let device = Device::File { dir: Some("/x".into()), options };
         assert_eq!(of(&["swapon", "12", "file:/x,prio=5,size=1G"]), Ok(Command::SwapOn { pid: 12, device }));
         assert_eq!(line(&["swapon"]), "ebb: ebb swapon: no PID given; see `ebb swapon --help`");
         assert_eq!(line(&["swapon", "12"]), "ebb: ebb swapon: no device given; see `ebb swapon --help`");

@@ -35,8 +35,8 @@ static void say(int to, const char *text) { send(to, text, strlen(text), MSG_NOS
 
 static void answer(int to, const char *request) {
     if (!strcmp(request, "show")) {
-        say(to, "file 536870912 4096 -1 /var/a directory");
-        say(to, "file 1610612736 0 100 /x");
+        say(to, "file 536870912 4096 -1 ssd 0 0 0 /var/a directory");
+        say(to, "file 1610612736 0 100 hdd 8000000 12 3 /x");
         say(to, "ok");
     } else if (strstr(request, "gone")) {
         return;
@@ -168,13 +168,13 @@ fn read_until(screen: &mut File, is_all: impl Fn(&str) -> bool) -> String {
 fn the_devices_of_a_process_are_shown() {
     let running = Running::new(&[]);
     let output = running.ask(&["swapon", "--show", "PID"]);
-    let table = "NAME             TYPE SIZE USED PRIO\n\
-                 /var/a directory file 512M   4K   -1\n\
-                 /x               file 1.5G   0B  100\n";
+    let table = "NAME             TYPE SIZE USED PRIO KIND READ-US AHEAD-HIT AHEAD-MISS\n\
+                 /var/a directory file 512M   4K   -1 ssd        -         0          0\n\
+                 /x               file 1.5G   0B  100 hdd     8000        12          3\n";
     assert_eq!((code(&output), out(&output), err(&output)), (Some(0), table.to_owned(), String::new()));
     let output = running.ask(&["swapon", "--show", "PID", "--bytes", "--noheadings"]);
-    let table = "/var/a directory file  536870912 4096  -1\n\
-                 /x               file 1610612736    0 100\n";
+    let table = "/var/a directory file  536870912 4096  -1 ssd    -  0 0\n\
+                 /x               file 1610612736    0 100 hdd 8000 12 3\n";
     assert_eq!(out(&output), table);
 }
 
@@ -203,7 +203,7 @@ fn a_directory_is_checked_before_the_process_is_asked() {
 fn what_the_process_refuses_is_told_with_its_reason_and_status_1() {
     let running = Running::new(&[]);
     assert_eq!(
-        running.refusal(1, &["swapon", "PID", "file:@full,size=1M"]),
+        running.refusal(1, &["swapon", "PID", "file:@full,size=1M,kind=ssd"]),
         running.line("swapon file:@full,size=1048576 in process PID: the disk is full; make room there")
     );
     assert_eq!(

@@ -31,6 +31,14 @@ fn bad_options_are_refused_before_the_program_starts() {
         (vec!["run", "--ram", "120%", "--", "true"], "ebb: --ram 120%: a percentage must be"),
         (vec!["run", "--ram", "4K", "--", "true"], "ebb: --ram: a budget of 4.0 KiB"),
         (vec!["run", "--swap", "zram", "--", "true"], "ebb: --swap zram: unknown kind of swap device; use file"),
+        (
+            vec!["run", "--swap", "file,kind=floppy", "--", "true"],
+            "ebb: --swap file,kind=floppy: there is no such kind of medium; write kind=ssd, kind=hdd or",
+        ),
+        (
+            vec!["run", "--swap", "file,discard=twice", "--", "true"],
+            "ebb: --swap file,discard=twice: there is no such way to discard; write discard=pages, discard=once or",
+        ),
         (vec!["run", "--swap", "file:/no/such", "--", "true"], "ebb: spill directory /no/such: No such file"),
         (vec!["run", "--swap", "none", "--swap", "file", "--", "true"], "ebb: --swap none: it cannot be combined"),
         (vec!["run", "--stats", "/no/such/s.json", "--", "true"], "ebb: --stats /no/such/s.json: No such file"),

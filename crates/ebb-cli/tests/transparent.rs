@@ -79,14 +79,15 @@ fn the_contracts_variables_reach_the_program() {
     let house = House::new();
     let script = "echo $EBB_RAM; echo $EBB_SWAP; echo $EBB_VERBOSE; echo $LD_PRELOAD; echo $KEPT";
     let dir = house.path("").canonicalize().unwrap();
-    let swap = format!("file:{},size=1M", dir.display());
+    let swap = format!("file:{},size=1M,kind=hdd,discard=none", dir.display());
     let output = house
         .ebb(["run", "-q", "--ram", "4.5M", "--swap", &swap, "--", "sh", "-c", script])
         .env("KEPT", "kept")
         .output()
         .unwrap();
     let agent = dir.join("bin/libebb_agent.so");
-    let expected = format!("4718592\nfile:{},size=1048576\n0\n{}\nkept\n", dir.display(), agent.display());
+    let device = format!("file:{},size=1048576,kind=hdd,discard=none", dir.display());
+    let expected = format!("4718592\n{device}\n0\n{}\nkept\n", agent.display());
     assert_eq!(out(&output), expected);
 }
 

@@ -94,12 +94,14 @@ impl SwapDevice {
     }
 
     /// Allocates like [`Self::alloc`], but only from clusters whose words have memory, so that the device takes no more
-    /// of anything. Order 0 fills all gaps, also those of other orders, before it takes an empty cluster.
+    /// of anything. Order 0 fills all gaps, also those of other orders, before it takes an empty cluster. Only on a
+    /// sequential device empty clusters come first, as ever.
     pub fn alloc_touched(&self, shard: Shard, order: Order, folio: Folio, out: &mut [Slot]) -> usize {
         if out.is_empty() {
             return 0;
         }
-        let reach = if order == Order::ZERO { Reach::Used } else { Reach::Touched };
+        let fills_gaps = order == Order::ZERO && self.placement == Placement::Sharded;
+        let reach = if fills_gaps { Reach::Used } else { Reach::Touched };
         let mut runs = self.alloc_from_shard(shard, order, reach, folio, out);
         if runs < out.len() {
             runs += self.alloc_from_others(order, folio, &mut out[runs..]);

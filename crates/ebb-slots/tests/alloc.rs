@@ -104,6 +104,21 @@ fn a_sequential_device_prefers_an_empty_cluster_to_one_with_gaps() {
 }
 
 #[test]
+fn a_sequential_device_that_does_not_grow_takes_the_empty_clusters_that_it_has_before_gaps() {
+    let device = TestDevice::new(4 * CLUSTER_SLOTS, 1, Placement::Sequential);
+    let cluster = CLUSTER_SLOTS as usize;
+    let slots = alloc(&device, 0, Order::ZERO, 3 * cluster);
+    free(&device, slots.into_iter().filter(|slot| slot.0 % 2 == 0 || slot.cluster() == ClusterId(1)));
+    let mut out = vec![Slot(0); 2 * cluster];
+    let n = device.alloc_touched(Shard(0), Order::ZERO, FOLIO, &mut out);
+    let first: Vec<u32> = out[..cluster].iter().map(|slot| slot.0).collect();
+    assert_eq!(first, (CLUSTER_SLOTS..2 * CLUSTER_SLOTS).collect::<Vec<_>>());
+    // Then the gaps, and nothing of the cluster that was never used.
+    assert_eq!(n, 2 * cluster);
+    assert!(out[cluster..].iter().all(|slot| slot.0 % 2 == 0 && slot.0 < 3 * CLUSTER_SLOTS));
+}
+
+#[test]
 fn a_sharded_device_fills_gaps_before_it_touches_another_cluster() {
     let device = TestDevice::new(4 * CLUSTER_SLOTS, 1, Placement::Sharded);
     let slots = alloc(&device, 0, Order::ZERO, CLUSTER_SLOTS as usize);

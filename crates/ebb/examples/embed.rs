@@ -126,7 +126,7 @@ fn write_managed(
 fn main() -> Result<(), Box<dyn Error>> {
     let config = Config {
         ram_bytes: RAM_BYTES,
-        swap: &[SwapSpec { dir: c"/var/tmp", bytes: 1 << 30, priority: None }],
+        swap: &[SwapSpec { dir: c"/var/tmp", bytes: 1 << 30, priority: None, ..SwapSpec::DEFAULT }],
         stats: None,
         stats_fd: None,
         force: Force::default(),

@@ -27,7 +27,7 @@
 //!
 //! let space = Space::create(&Config {
 //!     ram_bytes: 64 << 20,
-//!     swap: &[SwapSpec { dir: c"/var/tmp", bytes: 1 << 30, priority: None }],
+//!     swap: &[SwapSpec { dir: c"/var/tmp", bytes: 1 << 30, priority: None, ..SwapSpec::DEFAULT }],
 //!     stats: None,
 //!     stats_fd: None,
 //!     force: Force::default(),
@@ -78,7 +78,7 @@ mod way_in;
 #[cfg(not(loom))]
 mod way_out;
 
-pub use protocols::{bounds, gate, holders, life, page, pin, request, rest, together, versions};
+pub use protocols::{bounds, gate, holders, life, page, pin, request, rest, seal, together, versions};
 
 #[cfg(all(feature = "events", not(loom)))]
 pub use self::base::events;
@@ -90,6 +90,7 @@ pub use self::{
     api::takeover::{Mapping, PageMap, Which},
     base::{PAGE, clock, outlived, uapi},
     counters::stats,
+    device::kind::{Discard, Kind},
     device::{DEVICES_MAX, NAME_BYTES_MAX, SwapInfo, SwapSpec, SwapState},
     groups::names::{GroupError, GroupEvents, GroupId, GroupInfo, GroupLimits, GroupUse},
     groups::table::{GROUP_DEPTH_MAX, GROUPS_MAX},

@@ -255,7 +255,8 @@ fn pages_that_were_never_touched_and_those_already_out_are_no_trouble() {
 #[test]
 fn what_is_said_to_be_cold_is_the_next_to_go() {
     alone("what_is_said_to_be_cold_is_the_next_to_go", || {
-        let space = space_on(&[SwapSpec { dir: c"/var/tmp", bytes: 1 << 30, priority: None }], true);
+        let space =
+            space_on(&[SwapSpec { dir: c"/var/tmp", bytes: 1 << 30, priority: None, ..SwapSpec::DEFAULT }], true);
         let pages = Pages::aligned(space, RAM_PAGES / 2, RANDOM);
         let there = |first: usize, n: usize| mapped(pages.addr(first) as *mut u8, n);
         // All of the unit that was touched last, and a part of the one before.

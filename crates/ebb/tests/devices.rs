@@ -18,7 +18,7 @@ const B: &CStr = c"/tmp";
 const C: &CStr = c"/dev/shm";
 
 fn device(dir: &'static CStr, bytes: u64, priority: Option<i16>) -> SwapSpec<'static> {
-    SwapSpec { dir, bytes, priority }
+    SwapSpec { dir, bytes, priority, ..SwapSpec::DEFAULT }
 }
 
 /// Directory, bytes in use and priority of each device.

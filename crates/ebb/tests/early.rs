@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 fn faulty_space() -> (&'static Space, Device) {
     let device = Device::new();
-    let space = space_on(&[SwapSpec { dir: c"/var/tmp", bytes: 1 << 30, priority: None }], true);
+    let space = space_on(&[SwapSpec { dir: c"/var/tmp", bytes: 1 << 30, priority: None, ..SwapSpec::DEFAULT }], true);
     device.watch(space.fds().take(2).skip(1));
     (space, device)
 }
@@ -121,7 +121,7 @@ fn a_file_that_goes_away_meanwhile_is_not_missed() {
             });
             device.wait_for_hanging();
             // At once, before the device counts as one that does not answer.
-            let spec = SwapSpec { dir: c"/tmp", bytes: 1 << 30, priority: None };
+            let spec = SwapSpec { dir: c"/tmp", bytes: 1 << 30, priority: None, ..SwapSpec::DEFAULT };
             assert_eq!(space.swapon(ctx(space), &spec, &mut || true), Ok(()));
             let off = space.swapoff(ctx(space), c"/var/tmp", &mut |_| true);
             device.go_on();

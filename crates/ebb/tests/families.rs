@@ -18,7 +18,7 @@ const FILE_BYTES: u64 = 40 << 20;
 const KEPT_BYTES: u64 = 36 << 20;
 
 fn space_of(bytes: u64) -> &'static Space {
-    space_on(&[SwapSpec { dir: c"/var/tmp", bytes, priority: None }], true)
+    space_on(&[SwapSpec { dir: c"/var/tmp", bytes, priority: None, ..SwapSpec::DEFAULT }], true)
 }
 
 fn rewrite_all(pages: &mut Pages, version: u64) {

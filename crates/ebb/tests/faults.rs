@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 fn space(spill: Option<(&CStr, u64)>, strict: bool) -> &'static Space {
-    space_on(spill.map(|(dir, bytes)| SwapSpec { dir, bytes, priority: None }).as_slice(), strict)
+    space_on(spill.map(|(dir, bytes)| SwapSpec { dir, bytes, priority: None, ..SwapSpec::DEFAULT }).as_slice(), strict)
 }
 
 #[test]

@@ -24,7 +24,8 @@ const B: &CStr = c"/tmp";
 /// A space on devices in these directories, in the order of their priorities, of which that of the first is faulty.
 fn space_in(dirs: &[&CStr]) -> (&'static Space, Device) {
     let device = Device::new();
-    let specs: Vec<_> = dirs.iter().map(|dir| SwapSpec { dir, bytes: 1 << 30, priority: None }).collect();
+    let specs: Vec<_> =
+        dirs.iter().map(|dir| SwapSpec { dir, bytes: 1 << 30, priority: None, ..SwapSpec::DEFAULT }).collect();
     let space = space_on(&specs, true);
     device.watch(space.fds().take(2).skip(1));
     (space, device)
@@ -198,7 +199,7 @@ fn a_closed_device_is_read_taken_away_and_replaced() {
         assert_eq!(devices(space), [("/var/tmp".into(), true), ("/tmp".into(), false)]);
         assert!(used(space, A) > 0 && used(space, B) > 0);
         assert_sound(&pages);
-        let spec = SwapSpec { dir: A, bytes: 1 << 30, priority: None };
+        let spec = SwapSpec { dir: A, bytes: 1 << 30, priority: None, ..SwapSpec::DEFAULT };
         assert_eq!(space.swapon(ctx(space), &spec, &mut || true), Err(SwapOnError::Used));
         assert_eq!(swapoff(space, A), Ok(()));
         // A new file there is a new device.
@@ -682,7 +683,11 @@ fn faults_of_many_kinds_beside_threads_swapoffs_and_forks_lose_nothing() {
             while Instant::now() < end {
                 let child = fork(space, || (0..pages.len()).step_by(11).for_each(|page| pages.check(page)));
                 let _ = swapoff(space, B);
-                let _ = space.swapon(ctx(space), &SwapSpec { dir: B, bytes: 1 << 30, priority: Some(1) }, &mut || true);
+                let _ = space.swapon(
+                    ctx(space),
+                    &SwapSpec { dir: B, bytes: 1 << 30, priority: Some(1), ..SwapSpec::DEFAULT },
+                    &mut || true,
+                );
                 device.watch(space.fds().skip(1));
                 pages.check_all();
                 assert_eq!(wait(child), 0);
@@ -701,7 +706,7 @@ fn while_a_write_hangs_others_go_on_elsewhere_and_nobody_closes_the_gate() {
         const MUCH: u64 = 4 * RAM;
         const MANY: usize = 4 * RAM_PAGES;
         let device = Device::new();
-        let swap = [A, B].map(|dir| SwapSpec { dir, bytes: 1 << 30, priority: None });
+        let swap = [A, B].map(|dir| SwapSpec { dir, bytes: 1 << 30, priority: None, ..SwapSpec::DEFAULT });
         let config = ebb::Config { ram_bytes: MUCH, swap: &swap, stats: None, stats_fd: None, force: force() };
         let space = space_with(&config);
         device.watch(space.fds().take(2).skip(1));
@@ -723,7 +728,7 @@ fn while_a_write_hangs_others_go_on_elsewhere_and_nobody_closes_the_gate() {
             let more = Pages::new(space, MANY, RANDOM);
             assert!(used(space, B) > 0);
             more.check_all();
-            let spec = SwapSpec { dir: c"/dev/shm", bytes: 1 << 30, priority: None };
+            let spec = SwapSpec { dir: c"/dev/shm", bytes: 1 << 30, priority: None, ..SwapSpec::DEFAULT };
             assert_eq!(space.swapon(ctx(space), &spec, &mut || true), Err(SwapOnError::Stuck));
             assert_eq!(swapoff(space, A), Err(SwapOffError::Stuck));
             drop_without_gate(more);
@@ -762,7 +767,7 @@ fn a_device_that_does_not_answer_for_long_is_waited_for() {
 fn a_directory_that_is_not_there_is_no_device_and_no_probe_is_left_in_one_that_is() {
     alone("a_directory_that_is_not_there_is_no_device_and_no_probe_is_left_in_one_that_is", || {
         let (space, _device) = space_in(&[A]);
-        let spec = |dir| SwapSpec { dir, bytes: 1 << 30, priority: None };
+        let spec = |dir| SwapSpec { dir, bytes: 1 << 30, priority: None, ..SwapSpec::DEFAULT };
         let swapon = |dir| space.swapon(ctx(space), &spec(dir), &mut || true);
         assert_eq!(swapon(c"/var/tmp/ebb-no-such"), Err(SwapOnError::Create(ebb::uapi::Errno(libc::ENOENT))));
         assert_eq!(swapon(c"/dev/null"), Err(SwapOnError::Create(ebb::uapi::Errno(libc::ENOTDIR))));

@@ -572,7 +572,7 @@ fn books_that_were_written_to_between_forks_are_shared_anew() {
 #[test]
 fn a_device_may_go_while_a_family_forks() {
     alone("a_device_may_go_while_a_family_forks", || {
-        let device = |dir, bytes| SwapSpec { dir, bytes, priority: None };
+        let device = |dir, bytes| SwapSpec { dir, bytes, priority: None, ..SwapSpec::DEFAULT };
         let (space, _) = space_in_tree(RAM, &[device(c"/var/tmp", 1 << 30)]);
         let mut pages = Pages::aligned(space, PAGES, 3);
         let is_over = AtomicBool::new(false);

@@ -14,7 +14,7 @@ const DIR: &CStr = c"/var/tmp";
 const NO_LIMITS: GroupLimits = GroupLimits { ram_max_pages: None, ram_high_pages: None, swap_max_pages: None };
 
 fn space() -> &'static Space {
-    space_on(&[SwapSpec { dir: DIR, bytes: 256 << 20, priority: None }], true)
+    space_on(&[SwapSpec { dir: DIR, bytes: 256 << 20, priority: None, ..SwapSpec::DEFAULT }], true)
 }
 
 fn ram_max(pages: u64) -> GroupLimits {

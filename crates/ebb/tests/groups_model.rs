@@ -236,7 +236,7 @@ impl Model {
 }
 
 fn run(seed: u64) {
-    let space = space_on(&[SwapSpec { dir: c"/var/tmp", bytes: 256 << 20, priority: None }], true);
+    let space = space_on(&[SwapSpec { dir: c"/var/tmp", bytes: 256 << 20, priority: None, ..SwapSpec::DEFAULT }], true);
     // The space itself is short of memory too.
     let others = Pages::new(space, 3500, COMPRESSIBLE);
     let root = Group { id: GroupId::ROOT, parent: 0, limits: NO_LIMITS, is_alive: true };

@@ -119,7 +119,7 @@ fn use_memory(space: &'static Space, seed: u64, shared: &Shared) {
 }
 
 fn run(forks: bool) {
-    let device = |dir, mib: u64| SwapSpec { dir, bytes: mib << 20, priority: None };
+    let device = |dir, mib: u64| SwapSpec { dir, bytes: mib << 20, priority: None, ..SwapSpec::DEFAULT };
     let space = space_on(&[device(DIR, 128), device(c"/dev/shm", 256)], true);
     let shared = Shared { groups: Mutex::new(vec![GroupId::ROOT]), stop: AtomicBool::new(false) };
     std::thread::scope(|scope| {

@@ -16,7 +16,7 @@ const UNIT: usize = 512;
 const APART: usize = 8;
 
 fn spill(bytes: u64) -> SwapSpec<'static> {
-    SwapSpec { dir: c"/var/tmp", bytes, priority: None }
+    SwapSpec { dir: c"/var/tmp", bytes, priority: None, ..SwapSpec::DEFAULT }
 }
 
 /// Pages evicted in place, and pages unmapped in all that were not clean, while `f` runs.

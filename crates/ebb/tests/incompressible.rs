@@ -26,7 +26,7 @@ fn use_at_random(pages: &Pages, uses: usize, which: impl Fn(usize) -> bool) {
 }
 
 fn file() -> [SwapSpec<'static>; 1] {
-    [SwapSpec { dir: c"/var/tmp", bytes: 1 << 30, priority: None }]
+    [SwapSpec { dir: c"/var/tmp", bytes: 1 << 30, priority: None, ..SwapSpec::DEFAULT }]
 }
 
 #[test]

@@ -124,7 +124,7 @@ mod ring {
     }
 }
 
-const SPILL: SwapSpec<'_> = SwapSpec { dir: c"/var/tmp", bytes: 1 << 30, priority: None };
+const SPILL: SwapSpec<'_> = SwapSpec { dir: c"/var/tmp", bytes: 1 << 30, priority: None, ..SwapSpec::DEFAULT };
 /// Every so many-th page is the device's: too far apart for MOVE to be the cheaper way.
 const APART: usize = 5;
 const BUFFERS: usize = 40;

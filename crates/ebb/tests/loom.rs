@@ -26,6 +26,8 @@ mod life;
 mod moves;
 #[path = "loom/rest.rs"]
 mod rest;
+#[path = "loom/seals.rs"]
+mod seals;
 #[path = "loom/shares.rs"]
 mod shares;
 #[path = "loom/together.rs"]

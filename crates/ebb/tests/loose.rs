@@ -117,7 +117,7 @@ impl Drop for Mine {
 }
 
 fn space_and_pages(part: usize) -> (&'static Space, Pages) {
-    let space = space_on(&[SwapSpec { dir: c"/var/tmp", bytes: 1 << 30, priority: None }], true);
+    let space = space_on(&[SwapSpec { dir: c"/var/tmp", bytes: 1 << 30, priority: None, ..SwapSpec::DEFAULT }], true);
     let mut pages = Pages::new(space, RAM_PAGES * part / 4, COMPRESSIBLE);
     (0..pages.len()).filter(|page| page % 5 == 0).for_each(|page| pages.write(page, 2, RANDOM));
     (space, pages)
@@ -182,7 +182,7 @@ fn what_is_taken_back_and_given_up_at_once_is_not_read() {
 
 /// Whatever programs do with pages, at random, beside forks; in a group that may have little swap.
 fn everything(swap_max_pages: Option<u64>) {
-    let space = space_on(&[SwapSpec { dir: c"/var/tmp", bytes: 1 << 30, priority: None }], true);
+    let space = space_on(&[SwapSpec { dir: c"/var/tmp", bytes: 1 << 30, priority: None, ..SwapSpec::DEFAULT }], true);
     let limits = GroupLimits { ram_max_pages: None, ram_high_pages: None, swap_max_pages };
     let group = space.create_group(ctx(space), GroupId::ROOT, &limits).expect("a group");
     space.set_thread_group(ctx(space), group).expect("the group");

@@ -8,7 +8,7 @@ use harness::alone::{COMPRESSIBLE, PAGE, Pages, RAM_PAGES, StopsAtEnd, alone, sp
 use harness::{ctx, leave, unmap};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-const SPILL: SwapSpec<'static> = SwapSpec { dir: c"/var/tmp", bytes: 1 << 30, priority: None };
+const SPILL: SwapSpec<'static> = SwapSpec { dir: c"/var/tmp", bytes: 1 << 30, priority: None, ..SwapSpec::DEFAULT };
 
 fn range(pages: &Pages, first: usize, end: usize) -> [u64; 6] {
     [pages.addr(first) as u64, ((end - first) * PAGE) as u64, 0, 0, 0, 0]

@@ -19,7 +19,7 @@ const KINDS: [u64; 4] = [COMPRESSIBLE, 5, COMPRESSIBLE, RANDOM];
 const MANY: usize = 8 * RAM_PAGES;
 
 fn space(mib: u64) -> &'static Space {
-    space_on(&[SwapSpec { dir: A, bytes: mib << 20, priority: None }], true)
+    space_on(&[SwapSpec { dir: A, bytes: mib << 20, priority: None, ..SwapSpec::DEFAULT }], true)
 }
 
 /// Pages of which most are in the file, several in a slot.
@@ -138,7 +138,7 @@ fn swapoff_takes_objects_out_of_their_slots_while_they_are_used() {
     alone("swapoff_takes_objects_out_of_their_slots_while_they_are_used", || {
         let space = space(1 << 10);
         let mut pages = packed(space);
-        let spec = SwapSpec { dir: B, bytes: 1 << 30, priority: None };
+        let spec = SwapSpec { dir: B, bytes: 1 << 30, priority: None, ..SwapSpec::DEFAULT };
         assert_eq!(space.swapon(ctx(space), &spec, &mut || true), Ok(()));
         let is_over = AtomicBool::new(false);
         std::thread::scope(|scope| {

@@ -155,7 +155,8 @@ fn a_walk_over_what_was_brought_in_for_it_goes_on() {
 #[test]
 fn a_walk_through_more_than_fits_a_small_budget_loses_nothing() {
     alone("a_walk_through_more_than_fits_a_small_budget_loses_nothing", || {
-        let space = space_on(&[SwapSpec { dir: c"/var/tmp", bytes: 1 << 30, priority: None }], true);
+        let space =
+            space_on(&[SwapSpec { dir: c"/var/tmp", bytes: 1 << 30, priority: None, ..SwapSpec::DEFAULT }], true);
         let mut pages = Pages::aligned(space, 2 * RAM_PAGES, HEAP);
         for version in 2..6 {
             (0..pages.len()).for_each(|page| pages.write(page, version, page as u64 % 4));

@@ -11,7 +11,7 @@ use harness::alone::{
 use harness::{Random, ctx, leave, resident};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-const FILE: SwapSpec<'static> = SwapSpec { dir: c"/var/tmp", bytes: 1 << 30, priority: None };
+const FILE: SwapSpec<'static> = SwapSpec { dir: c"/var/tmp", bytes: 1 << 30, priority: None, ..SwapSpec::DEFAULT };
 
 /// Half of the budget, and what is asked for of it: there is plenty of room, so nothing leaves by itself.
 const PAGES: usize = RAM_PAGES / 2;

@@ -14,7 +14,8 @@ const BUFFER_PAGES: usize = 5;
 #[test]
 fn buffers_of_system_calls_get_a_second_chance() {
     alone("buffers_of_system_calls_get_a_second_chance", || {
-        let space = space_on(&[SwapSpec { dir: c"/var/tmp", bytes: 1 << 30, priority: None }], true);
+        let space =
+            space_on(&[SwapSpec { dir: c"/var/tmp", bytes: 1 << 30, priority: None, ..SwapSpec::DEFAULT }], true);
         let data = Pages::new(space, 2 * RAM_PAGES, COMPRESSIBLE);
         // Among the data: what a sweep takes it takes of a unit as a whole.
         let (ctx, mut random) = (ctx(space), Random(7));

@@ -22,7 +22,7 @@ const INDEX: usize = 5;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn space(file_bytes: usize) -> &'static Space {
-    space_on(&[SwapSpec { dir: c"/var/tmp", bytes: file_bytes as u64, priority: None }])
+    space_on(&[SwapSpec { dir: c"/var/tmp", bytes: file_bytes as u64, priority: None, ..SwapSpec::DEFAULT }])
 }
 
 fn space_on(swap: &[SwapSpec<'_>]) -> &'static Space {
@@ -165,7 +165,11 @@ fn cleaning_goes_on_beside_threads_and_leaves_a_child_what_it_needs() {
         all.iter().for_each(assert_sound);
         // All of it can leave the file.
         space
-            .swapon(ctx(space), &SwapSpec { dir: c"/tmp", bytes: 1 << 30, priority: None }, &mut || true)
+            .swapon(
+                ctx(space),
+                &SwapSpec { dir: c"/tmp", bytes: 1 << 30, priority: None, ..SwapSpec::DEFAULT },
+                &mut || true,
+            )
             .expect("a device");
         space.swapoff(ctx(space), c"/var/tmp", &mut |_| true).expect("there is room elsewhere");
         all.iter().for_each(assert_sound);
@@ -176,7 +180,7 @@ fn cleaning_goes_on_beside_threads_and_leaves_a_child_what_it_needs() {
 #[test]
 fn files_beside_each_other_are_cleaned_while_pages_change_from_one_to_the_other() {
     alone("files_beside_each_other_are_cleaned_while_pages_change_from_one_to_the_other", || {
-        let file = |dir| SwapSpec { dir, bytes: 3 * RAM as u64 / 2, priority: Some(1) };
+        let file = |dir| SwapSpec { dir, bytes: 3 * RAM as u64 / 2, priority: Some(1), ..SwapSpec::DEFAULT };
         let space = space_on(&[file(c"/var/tmp"), file(c"/tmp")]);
         let mut all = [3, 4].map(|_| Pages::new(space, RAM_PAGES, RANDOM));
         let cleaned = &space.stats().cleaned_pages;

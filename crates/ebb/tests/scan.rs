@@ -18,7 +18,7 @@ const FAULTS_MAX: f64 = 0.5;
 
 /// Faults on each page of a scan through three times the budget, beside pages in use of which every `apart`-th page has content.
 fn faults_of_a_scan(apart: usize) -> f64 {
-    let space = space_on(&[SwapSpec { dir: c"/var/tmp", bytes: 1 << 30, priority: None }], true);
+    let space = space_on(&[SwapSpec { dir: c"/var/tmp", bytes: 1 << 30, priority: None, ..SwapSpec::DEFAULT }], true);
     let mut hot = Pages::aligned(space, HOT * apart, 0);
     for page in (0..hot.len()).filter(|page| page % apart != 0) {
         let drop = [hot.addr(page) as u64, PAGE as u64, libc::MADV_DONTNEED as u64, 0, 0, 0];

@@ -11,7 +11,7 @@ use harness::alone::{
 use harness::{Random, ctx, leave, map};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-const ROOMY: SwapSpec<'static> = SwapSpec { dir: c"/var/tmp", bytes: 1 << 30, priority: None };
+const ROOMY: SwapSpec<'static> = SwapSpec { dir: c"/var/tmp", bytes: 1 << 30, priority: None, ..SwapSpec::DEFAULT };
 
 fn try_snapshot(of: &Pages) -> Result<Pages, SnapshotError> {
     let at = of.space.snapshot(ctx(of.space), of.at as usize, of.len() * PAGE)?;

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 const DIRS: [&CStr; 2] = [c"/var/tmp", c"/tmp"];
 
 fn device(dir: &'static CStr, mib: u64, priority: usize) -> SwapSpec<'static> {
-    SwapSpec { dir, bytes: mib << 20, priority: Some(priority as i16) }
+    SwapSpec { dir, bytes: mib << 20, priority: Some(priority as i16), ..SwapSpec::DEFAULT }
 }
 
 fn time() -> Duration {

@@ -24,7 +24,7 @@ fn space() -> &'static Space {
 }
 
 fn space_and_file() -> (&'static Space, i32) {
-    space_in_tree(RAM, &[SwapSpec { dir: c"/var/tmp", bytes: 1 << 30, priority: None }])
+    space_in_tree(RAM, &[SwapSpec { dir: c"/var/tmp", bytes: 1 << 30, priority: None, ..SwapSpec::DEFAULT }])
 }
 
 /// Runs `f` in a thread with a table of descriptors of its own: to the kernel another owner of locks.

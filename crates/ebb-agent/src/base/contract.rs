@@ -2,7 +2,7 @@
 
 use core::ffi::CStr;
 use ebb::uapi::fd::Identity;
-use ebb::{DEVICES_MAX, Force, ReclaimTo, SwapSpec};
+use ebb::{DEVICES_MAX, Discard, Force, Kind, ReclaimTo, SwapSpec};
 
 /// Longest path of a directory, with its NUL.
 pub const PATH_BYTES_MAX: usize = ebb::NAME_BYTES_MAX;
@@ -89,15 +89,30 @@ struct Device {
     dir: Path,
     bytes: u64,
     priority: Option<i16>,
+    kind: Kind,
+    discard: Discard,
 }
 
-/// One device as text: `file[:DIR][,size=BYTES][,prio=N]`.
+impl Device {
+    /// A device in the default directory, as everything is where nobody says otherwise.
+    const DEFAULT: Self = Self {
+        dir: Path::EMPTY,
+        bytes: SPILL_BYTES_DEFAULT,
+        priority: None,
+        kind: SwapSpec::DEFAULT.kind,
+        discard: SwapSpec::DEFAULT.discard,
+    };
+}
+
+/// One device as text: `file[:DIR][,size=BYTES][,prio=N][,kind=KIND][,discard=POLICY]`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DeviceText<'a> {
     /// Empty for the default directory.
     pub dir: &'a [u8],
     pub bytes: Option<u64>,
     pub priority: Option<i16>,
+    pub kind: Kind,
+    pub discard: Discard,
 }
 
 impl<'a> DeviceText<'a> {
@@ -109,10 +124,14 @@ impl<'a> DeviceText<'a> {
             [b':', dir @ ..] if !dir.is_empty() && dir.len() < PATH_BYTES_MAX => dir,
             _ => return None,
         };
-        let mut this = Self { dir, bytes: None, priority: None };
+        let mut this = Self { dir, bytes: None, priority: None, kind: Kind::default(), discard: Discard::default() };
         for option in parts {
             if let Some(bytes) = option.strip_prefix(b"size=") {
                 this.bytes = Some(number(bytes)?);
+            } else if let Some(kind) = option.strip_prefix(b"kind=") {
+                this.kind = Kind::of_name(kind)?;
+            } else if let Some(discard) = option.strip_prefix(b"discard=") {
+                this.discard = Discard::of_name(discard)?;
             } else {
                 let priority = number(option.strip_prefix(b"prio=")?)?;
                 this.priority = Some(i16::try_from(priority).ok()?);
@@ -186,7 +205,7 @@ impl Default for Settings {
             stats_fd: None,
             force: Force::default(),
             interposes: true,
-            devices: [Device { dir: Path::EMPTY, bytes: SPILL_BYTES_DEFAULT, priority: None }; DEVICES_MAX],
+            devices: [Device::DEFAULT; DEVICES_MAX],
             nr_devices: 1,
             default_dir: Path::EMPTY,
         }
@@ -220,6 +239,7 @@ impl Settings {
             let device = self.devices.get_mut(self.nr_devices)?;
             device.dir.set(text.dir)?;
             (device.bytes, device.priority) = (text.bytes_max(), text.priority);
+            (device.kind, device.discard) = (text.kind, text.discard);
             self.nr_devices += 1;
         }
         Some(())
@@ -246,7 +266,8 @@ impl Settings {
                 ([], _) => self.default_dir.c_str(),
                 _ => device.dir.c_str(),
             };
-            *to = SwapSpec { dir, bytes: device.bytes, priority: device.priority };
+            let Device { bytes, priority, kind, discard, .. } = *device;
+            *to = SwapSpec { dir, bytes, priority, kind, discard };
         }
         self.nr_devices
     }
@@ -314,7 +335,7 @@ mod tests {
     }
 
     fn devices(s: &Settings) -> Vec<(String, u64, Option<i16>)> {
-        let mut out = [SwapSpec { dir: c"", bytes: 0, priority: None }; DEVICES_MAX];
+        let mut out = [SwapSpec { dir: c"", bytes: 0, priority: None, ..SwapSpec::DEFAULT }; DEVICES_MAX];
         let n = s.devices(&mut out);
         out[..n].iter().map(|d| (d.dir.to_string_lossy().into_owned(), d.bytes, d.priority)).collect()
     }
@@ -353,6 +374,18 @@ mod tests {
     }
 
     #[test]
+    fn a_device_is_as_it_says_and_otherwise_as_most_are() {
+        let s = settings(&[
+            "EBB_SWAP=file:/disk,kind=hdd,discard=none;file:/x,kind=ssd,discard=pages;file;file:/m,kind=ram,discard=once",
+        ]);
+        let mut out = [SwapSpec::DEFAULT; DEVICES_MAX];
+        let nr = s.devices(&mut out);
+        let all: Vec<_> = out[..nr].iter().map(|spec| (spec.kind, spec.discard)).collect();
+        let most = (Kind::Ssd, Discard::Pages);
+        assert_eq!(all, [(Kind::Hdd, Discard::None), most, most, (Kind::Ram, Discard::Once)]);
+    }
+
+    #[test]
     fn no_device_means_no_file() {
         assert_eq!(devices(&settings(&["EBB_SWAP=none"])), []);
     }
@@ -382,7 +415,16 @@ mod tests {
     #[test]
     fn an_unknown_device_is_refused() {
         assert_eq!(Settings::default().offer(b"EBB_SWAP=tape"), Err("EBB_SWAP"));
-        for device in ["files", "file:", "file,prio=40000", "file,prio=-1", "file,size=", "file,colour=1"] {
+        for device in [
+            "files",
+            "file:",
+            "file,prio=40000",
+            "file,prio=-1",
+            "file,size=",
+            "file,colour=1",
+            "file,kind=tape",
+            "file,discard=twice",
+        ] {
             assert_eq!(Settings::default().offer(format!("EBB_SWAP={device}").as_bytes()), Err("EBB_SWAP"), "{device}");
         }
     }

@@ -270,6 +270,8 @@ fn show(space: &Space) {
         // A device that only a parent wrote to is shown with the priority that no device can have.
         let priority = device.priority.unwrap_or(i16::MIN);
         line.str(if priority < 0 { "-" } else { "" }).num(u64::from(priority.unsigned_abs()));
+        line.str(" ").str(device.kind.name()).str(" ").num(u64::from(device.read_ns));
+        line.str(" ").num(device.readahead_hits).str(" ").num(device.readahead_misses);
         line.str(" ").bytes(device.dir.to_bytes());
         send(&line, 0);
     });
@@ -286,7 +288,8 @@ fn swapon(space: &Space, ctx: &ThreadCtx, text: &[u8]) {
     let mut path = [0; PATH_BYTES_MAX];
     path[..device.dir.len()].copy_from_slice(device.dir);
     let Ok(dir) = CStr::from_bytes_until_nul(&path) else { return };
-    let spec = SwapSpec { dir, bytes: device.bytes_max(), priority: device.priority };
+    let DeviceText { priority, kind, discard, .. } = device;
+    let spec = SwapSpec { dir, bytes: device.bytes_max(), priority, kind, discard };
     match space.swapon(ctx, &spec, &mut || shares_descriptors(space)) {
         Ok(()) => agree(),
         Err(SwapOnError::Busy) if space.tree().has_own_tables() => refuse(

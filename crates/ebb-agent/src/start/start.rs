@@ -248,7 +248,7 @@ fn begin_events() {
 fn make_space(settings: &Settings, is_running: bool) -> &'static Space {
     #[cfg(feature = "events")]
     begin_events();
-    let mut devices = [SwapSpec { dir: c"", bytes: 0, priority: None }; DEVICES_MAX];
+    let mut devices = [SwapSpec { dir: c"", bytes: 0, priority: None, ..SwapSpec::DEFAULT }; DEVICES_MAX];
     let mut nr_devices = settings.devices(&mut devices);
     let stats = settings.stats_fd.and_then(map_stats);
     if is_running {

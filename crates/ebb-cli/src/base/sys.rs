@@ -87,6 +87,14 @@ pub struct FileSystem {
     pub nosuid: bool,
 }
 
+impl FileSystem {
+    /// Whether it keeps its files in memory.
+    pub fn is_in_memory(&self) -> bool {
+        const RAMFS_MAGIC: i64 = 0x8584_58f6;
+        matches!(self.magic, libc::TMPFS_MAGIC | RAMFS_MAGIC)
+    }
+}
+
 /// Asks the file system that `path` is on.
 pub fn file_system(path: &Path) -> io::Result<FileSystem> {
     let path = c_path(path)?;

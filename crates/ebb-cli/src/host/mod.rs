@@ -6,6 +6,7 @@ pub mod budget;
 pub mod checks;
 pub mod doctor;
 pub mod image;
+pub mod kind;
 pub mod limit;
 pub mod probe;
 pub mod sites;

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use crate::base::failure::Failure;
 use crate::base::size::{human_bytes, parse_size};
 use crate::base::sys;
+use crate::host::kind::{self, Kind};
 
 /// The environment variable that names the directory when `--swap` does not.
 pub const DIRECTORY_VARIABLE: &str = "EBB_TMPDIR";
@@ -19,16 +20,52 @@ const DIRECTORIES_MAX: usize = 8;
 /// Highest priority, as for swapon(8).
 const PRIO_MAX: u16 = 32767;
 
-const FORMS: &str = "use file, file:DIR, file:DIR,size=SIZE,prio=N or none";
+const FORMS: &str = "use file, file:DIR or none; to a file, add any of \
+                     ,size=SIZE ,prio=N ,kind=ssd|hdd|ram ,discard=pages|once|none";
 
 /// One `--swap` option.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Device {
     None,
-    File { dir: Option<PathBuf>, size_bytes: Option<u64>, prio: Option<u16> },
+    File { dir: Option<PathBuf>, options: Options },
 }
 
-/// Parses a device: `file[:DIR][,size=SIZE][,prio=N]` or `none`. `option`, such as `--swap`, is what stands before it.
+/// What a device can be told beside its directory.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Options {
+    /// None means as much as there is room for.
+    pub size_bytes: Option<u64>,
+    pub prio: Option<u16>,
+    /// None means as the kernel says.
+    pub kind: Option<Kind>,
+    pub discard: Option<Discard>,
+}
+
+/// What the file system is told of what nobody uses any more, in the agent's words.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Discard {
+    #[default]
+    Pages,
+    Once,
+    None,
+}
+
+impl Discard {
+    fn of_name(name: &[u8]) -> Option<Self> {
+        [Self::Pages, Self::Once, Self::None].into_iter().find(|discard| discard.name().as_bytes() == name)
+    }
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Pages => "pages",
+            Self::Once => "once",
+            Self::None => "none",
+        }
+    }
+}
+
+/// Parses a device: `file[:DIR][,size=SIZE][,prio=N][,kind=KIND][,discard=POLICY]` or `none`. `option`, such as `--swap`,
+/// is what stands before it.
 pub fn parse_device(option: &str, spec: &OsStr) -> Result<Device, Failure> {
     let what = format!("{option} {}", spec.to_string_lossy());
     if spec == "none" {
@@ -37,14 +74,18 @@ pub fn parse_device(option: &str, spec: &OsStr) -> Result<Device, Failure> {
     let Some(mut place) = spec.as_bytes().strip_prefix(b"file") else {
         return Err(Failure::ebb(what, "unknown kind of swap device", FORMS));
     };
-    let (mut size_bytes, mut prio) = (None, None);
+    let mut options = Options::default();
     // Look for options from the right, so that a directory may contain commas.
     while let Some(comma) = place.iter().rposition(|byte| *byte == b',') {
         let option = &place[comma + 1..];
         let is_second = if let Some(size) = option.strip_prefix(b"size=") {
-            size_bytes.replace(option_size(size, &what)?).is_some()
+            options.size_bytes.replace(option_size(size, &what)?).is_some()
         } else if let Some(number) = option.strip_prefix(b"prio=") {
-            prio.replace(option_prio(number, &what)?).is_some()
+            options.prio.replace(option_prio(number, &what)?).is_some()
+        } else if let Some(name) = option.strip_prefix(b"kind=") {
+            options.kind.replace(option_kind(name, &what)?).is_some()
+        } else if let Some(name) = option.strip_prefix(b"discard=") {
+            options.discard.replace(option_discard(name, &what)?).is_some()
         } else {
             break;
         };
@@ -56,9 +97,19 @@ pub fn parse_device(option: &str, spec: &OsStr) -> Result<Device, Failure> {
     let dir = match place {
         [] => None,
         [b':', dir @ ..] if !dir.is_empty() => Some(PathBuf::from(OsStr::from_bytes(dir))),
-        _ => return Err(Failure::ebb(what, "only `:DIR`, `,size=SIZE` or `,prio=N` can follow `file`", FORMS)),
+        _ => return Err(Failure::ebb(what, "only `:DIR` and options that Ebb knows can follow `file`", FORMS)),
     };
-    Ok(Device::File { dir, size_bytes, prio })
+    Ok(Device::File { dir, options })
+}
+
+fn option_kind(name: &[u8], what: &str) -> Result<Kind, Failure> {
+    let remedy = "write kind=ssd, kind=hdd or kind=ram, or leave it out: then Ebb asks the kernel";
+    Kind::of_name(name).ok_or_else(|| Failure::ebb(what, "there is no such kind of medium", remedy))
+}
+
+fn option_discard(name: &[u8], what: &str) -> Result<Discard, Failure> {
+    let remedy = "write discard=pages, discard=once or discard=none";
+    Discard::of_name(name).ok_or_else(|| Failure::ebb(what, "there is no such way to discard", remedy))
 }
 
 fn option_size(text: &[u8], what: &str) -> Result<u64, Failure> {
@@ -95,9 +146,6 @@ pub struct Directory {
 /// Longest path that the agent accepts.
 const PATH_BYTES_MAX: usize = 511;
 
-const TMPFS_MAGIC: i64 = 0x0102_1994;
-const RAMFS_MAGIC: i64 = 0x8584_58f6;
-
 /// Checks that files can be created in `dir`.
 pub fn examine(dir: &Path) -> Result<Directory, Failure> {
     let what = format!("spill directory {}", dir.display());
@@ -115,11 +163,7 @@ pub fn examine(dir: &Path) -> Result<Directory, Failure> {
     }
     try_file(&path).map_err(|error| Failure::ebb(&what, format!("no file can be created in it: {error}"), remedy))?;
     let file_system = sys::file_system(&path).map_err(|error| Failure::ebb(&what, error, remedy))?;
-    Ok(Directory {
-        path,
-        free_bytes: file_system.free_bytes,
-        in_memory: matches!(file_system.magic, TMPFS_MAGIC | RAMFS_MAGIC),
-    })
+    Ok(Directory { path, free_bytes: file_system.free_bytes, in_memory: file_system.is_in_memory() })
 }
 
 /// Creates a nameless file. Where the file system has none, creates a named file and unlinks it at once.
@@ -151,32 +195,48 @@ pub struct Plan {
 /// All devices of one directory, merged.
 struct Place {
     directory: Directory,
-    /// None means as much as there is room for.
-    size_bytes: Option<u64>,
-    prio: Option<u16>,
+    options: Options,
 }
 
 impl Place {
     /// Adds another device in the same directory.
-    fn add(&mut self, size_bytes: Option<u64>, prio: Option<u16>) -> Result<(), Failure> {
-        if let (Some(one), Some(other)) = (self.prio, prio)
+    fn add(&mut self, other: Options) -> Result<(), Failure> {
+        let one = self.options;
+        let text = |prio: u16| prio.to_string();
+        self.options = Options {
+            size_bytes: one.size_bytes.zip(other.size_bytes).map(|(one, other)| one.saturating_add(other)),
+            prio: self.same("priorities", "priority", [one.prio, other.prio], text)?,
+            kind: self.same("kinds", "kind", [one.kind, other.kind], |kind| kind.name().to_owned())?,
+            discard: self.same("ways to discard", "way", [one.discard, other.discard], |way| way.name().to_owned())?,
+        };
+        Ok(())
+    }
+
+    /// The value of an option that was given for the directory once or twice. Two values must be the same. `words` name several, `word`
+    /// one.
+    fn same<T: Copy + PartialEq>(
+        &self,
+        words: &str,
+        word: &str,
+        [one, other]: [Option<T>; 2],
+        text: impl Fn(T) -> String,
+    ) -> Result<Option<T>, Failure> {
+        if let (Some(one), Some(other)) = (one, other)
             && one != other
         {
             return Err(Failure::ebb(
                 format!("--swap file:{}", self.directory.path.display()),
-                format!("it has two priorities, {one} and {other}"),
-                "give one priority: all --swap options for a directory make one device",
+                format!("it has two {words}, {} and {}", text(one), text(other)),
+                format!("give one {word}: all --swap options for a directory make one device"),
             ));
         }
-        self.prio = self.prio.or(prio);
-        self.size_bytes = self.size_bytes.zip(size_bytes).map(|(one, other)| one.saturating_add(other));
-        Ok(())
+        Ok(one.or(other))
     }
 
     fn warnings(&self) -> Vec<String> {
         let what = format!("spill directory {}", self.directory.path.display());
         let mut warnings = Vec::new();
-        if self.size_bytes.is_some_and(|size| size > self.directory.free_bytes) {
+        if self.options.size_bytes.is_some_and(|size| size > self.directory.free_bytes) {
             let free = human_bytes(self.directory.free_bytes);
             warnings.push(format!(
                 "{what}: only {free} are free, less than the requested size; name another directory with file:DIR"
@@ -195,8 +255,16 @@ impl Place {
     fn write(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(b"file:");
         out.extend_from_slice(self.directory.path.as_os_str().as_bytes());
-        out.extend(self.size_bytes.map(|size| format!(",size={size}").into_bytes()).unwrap_or_default());
-        out.extend(self.prio.map(|prio| format!(",prio={prio}").into_bytes()).unwrap_or_default());
+        let Options { size_bytes, prio, kind, discard } = self.options;
+        out.extend(size_bytes.map(|size| format!(",size={size}").into_bytes()).unwrap_or_default());
+        out.extend(prio.map(|prio| format!(",prio={prio}").into_bytes()).unwrap_or_default());
+        let kind = kind.unwrap_or_else(|| kind::of_directory(&self.directory.path));
+        if kind != Kind::default() {
+            out.extend(format!(",kind={}", kind.name()).into_bytes());
+        }
+        if let Some(discard) = discard.filter(|discard| *discard != Discard::default()) {
+            out.extend(format!(",discard={}", discard.name()).into_bytes());
+        }
     }
 }
 
@@ -213,13 +281,13 @@ pub fn plan(devices: &[Device]) -> Result<Plan, Failure> {
         }
         return Ok(Plan { devices: b"none".to_vec(), warnings: Vec::new() });
     }
-    let default = [Device::File { dir: None, size_bytes: None, prio: None }];
+    let default = [Device::File { dir: None, options: Options::default() }];
     let mut places: Vec<Place> = Vec::new();
     for device in if devices.is_empty() { &default } else { devices } {
-        let Device::File { dir, size_bytes, prio } = device else { continue };
+        let Device::File { dir, options } = device else { continue };
         let directory = examine(&dir.clone().unwrap_or_else(default_directory))?;
         if let Some(place) = places.iter_mut().find(|place| place.directory.path == directory.path) {
-            place.add(*size_bytes, *prio)?;
+            place.add(*options)?;
             continue;
         }
         if places.len() == DIRECTORIES_MAX {
@@ -229,7 +297,7 @@ pub fn plan(devices: &[Device]) -> Result<Plan, Failure> {
                 format!("give at most {DIRECTORIES_MAX}"),
             ));
         }
-        places.push(Place { directory, size_bytes: *size_bytes, prio: *prio });
+        places.push(Place { directory, options: *options });
     }
     let mut plan = Plan { devices: Vec::new(), warnings: Vec::new() };
     for (at, place) in places.iter().enumerate() {
@@ -251,7 +319,14 @@ mod tests {
     }
 
     fn file(dir: Option<&str>, size_bytes: Option<u64>, prio: Option<u16>) -> Device {
-        Device::File { dir: dir.map(PathBuf::from), size_bytes, prio }
+        let options = Options { size_bytes, prio, ..Options::default() };
+        Device::File { dir: dir.map(PathBuf::from), options }
+    }
+
+    /// A device of a known kind, whatever the kernel says of the directory.
+    fn ssd(dir: &str, size_bytes: Option<u64>, prio: Option<u16>) -> Device {
+        let options = Options { size_bytes, prio, kind: Some(Kind::Ssd), discard: None };
+        Device::File { dir: Some(dir.into()), options }
     }
 
     #[test]
@@ -305,25 +380,64 @@ mod tests {
     #[test]
     fn a_plan_names_absolute_directories_and_bytes() {
         let (_parent, dirs) = directories(1);
-        let devices = [file(Some(&format!("{}/../0/.", dirs[0])), Some(4096), Some(7))];
+        let devices = [ssd(&format!("{}/../0/.", dirs[0]), Some(4096), Some(7))];
         assert_eq!(planned(&devices), format!("file:{},size=4096,prio=7", dirs[0]));
     }
 
     #[test]
     fn sizes_of_one_directory_add_up_unless_one_has_no_limit() {
         let (_parent, dirs) = directories(2);
-        let (a, b) = (Some(dirs[0].as_str()), Some(dirs[1].as_str()));
-        let devices =
-            [file(a, Some(4096), None), file(b, Some(1), None), file(a, Some(100), Some(3)), file(b, None, None)];
+        let (a, b) = (&dirs[0], &dirs[1]);
+        let devices = [ssd(a, Some(4096), None), ssd(b, Some(1), None), ssd(a, Some(100), Some(3)), ssd(b, None, None)];
         assert_eq!(planned(&devices), format!("file:{},size=4196,prio=3;file:{}", dirs[0], dirs[1]));
     }
 
     #[test]
     fn two_priorities_of_one_directory_are_refused() {
         let (_parent, dirs) = directories(1);
-        let with = |prio| file(Some(&dirs[0]), None, Some(prio));
+        let with = |prio| ssd(&dirs[0], None, Some(prio));
         assert_eq!(plan(&[with(1), with(2)]).unwrap_err().why, "it has two priorities, 1 and 2");
         assert_eq!(planned(&[with(1), with(1)]), format!("file:{},prio=1", dirs[0]));
+    }
+
+    #[test]
+    fn what_a_device_is_said_to_be_counts_and_not_what_the_kernel_says() {
+        let (_parent, dirs) = directories(1);
+        let of = |options: &str| planned(&[device(&format!("file:{}{options}", dirs[0])).unwrap()]);
+        assert_eq!(of(",kind=hdd,discard=none"), format!("file:{},kind=hdd,discard=none", dirs[0]));
+        assert_eq!(of(",discard=pages,kind=ssd"), format!("file:{}", dirs[0]));
+        assert_eq!(of(",kind=ram,discard=once"), format!("file:{},kind=ram,discard=once", dirs[0]));
+        let by_itself = match kind::of_directory(Path::new(&dirs[0])) {
+            Kind::Ssd => String::new(),
+            kind => format!(",kind={}", kind.name()),
+        };
+        assert_eq!(of(""), format!("file:{}{by_itself}", dirs[0]));
+    }
+
+    #[test]
+    fn a_directory_has_one_kind_and_one_way_to_discard() {
+        let (_parent, dirs) = directories(1);
+        let plan_of =
+            |options: [&str; 2]| plan(&options.map(|option| device(&format!("file:{}{option}", dirs[0])).unwrap()));
+        assert_eq!(plan_of([",kind=hdd", ",kind=ssd"]).unwrap_err().why, "it has two kinds, hdd and ssd");
+        let failure = plan_of([",discard=none", ",discard=pages"]).unwrap_err();
+        assert_eq!(failure.why, "it has two ways to discard, none and pages");
+        let both = plan_of([",kind=hdd", ",discard=none"]).unwrap().devices;
+        assert_eq!(String::from_utf8(both).unwrap(), format!("file:{},kind=hdd,discard=none", dirs[0]));
+    }
+
+    #[test]
+    fn a_kind_that_does_not_exist_is_one_line() {
+        assert_eq!(
+            device("file:/x,kind=floppy").unwrap_err().to_string(),
+            "ebb: --swap file:/x,kind=floppy: there is no such kind of medium; \
+             write kind=ssd, kind=hdd or kind=ram, or leave it out: then Ebb asks the kernel"
+        );
+        for discard in ["twice", ""] {
+            let failure = device(&format!("file,discard={discard}")).unwrap_err();
+            assert_eq!(failure.remedy, "write discard=pages, discard=once or discard=none", "{discard}");
+        }
+        assert_eq!(device("file,kind=ssd,kind=ssd").unwrap_err().why, "it gives one option twice");
     }
 
     #[test]

@@ -15,7 +15,7 @@ use crate::base::sys;
 use crate::run::supervise::Usage;
 use crate::run::unmanaged::Unmanaged;
 use crate::running::counters::{Counters, PAGE_BYTES};
-use crate::show::locks;
+use crate::show::{locks, reads};
 
 /// A finished run.
 pub struct Outcome<'a> {
@@ -187,6 +187,7 @@ impl Outcome<'_> {
             ebb::stats::SWAP_TABLE_BYTES_PER_SLOT,
             human_bytes(self.counters.page().peak_swap_table_bytes.load(Relaxed)),
         ));
+        lines.extend(reads::lines(self.counters));
         lines.extend(locks::table(self.counters).lines().map(|line| format!("ebb: {line}")));
         lines
     }
@@ -233,6 +234,7 @@ impl Outcome<'_> {
             },
             "unmanaged": self.unmanaged.json(),
             "counters": counters,
+            "devices": reads::json(self.counters),
             "locks": locks::json(self.counters),
         })
     }

@@ -49,6 +49,13 @@ pub struct Row {
     pub size_bytes: u64,
     pub used_bytes: u64,
     pub prio: i32,
+    /// What its medium is: `ssd`, `hdd` or `ram`.
+    pub medium: String,
+    /// The average time of a read; 0 before the first.
+    pub read_ns: u64,
+    /// Pages that were read ahead and used, and such that were not.
+    pub hits: u64,
+    pub misses: u64,
     pub name: OsString,
 }
 
@@ -116,14 +123,19 @@ impl Refusal {
 impl Row {
     fn parse(message: &[u8]) -> Option<Self> {
         // The name comes last, and may contain blanks.
-        let mut words = message.splitn(5, |byte| *byte == b' ');
+        let mut words = message.splitn(9, |byte| *byte == b' ');
         let mut word = || std::str::from_utf8(words.next()?).ok();
         let (kind, size, used, prio) = (word()?, word()?, word()?, word()?);
+        let (medium, read_ns, hits, misses) = (word()?, word()?, word()?, word()?);
         Some(Self {
             kind: kind.to_owned(),
             size_bytes: size.parse().ok()?,
             used_bytes: used.parse().ok()?,
             prio: prio.parse().ok()?,
+            medium: medium.to_owned(),
+            read_ns: read_ns.parse().ok()?,
+            hits: hits.parse().ok()?,
+            misses: misses.parse().ok()?,
             name: OsStr::from_bytes(words.next().filter(|name| !name.is_empty())?).to_owned(),
         })
     }
@@ -344,9 +356,18 @@ mod tests {
         assert_eq!(Answer::parse(b"left 4096"), Some(Answer::Left(4096)));
         let given = Given { bytes: 8192, processor_ns: 1500 };
         assert_eq!(Answer::parse(b"given 8192 1500"), Some(Answer::Given(given)));
-        let row =
-            Row { kind: "file".into(), size_bytes: 1 << 30, used_bytes: 0, prio: -2, name: "/mnt/a directory".into() };
-        assert_eq!(Answer::parse(b"file 1073741824 0 -2 /mnt/a directory"), Some(Answer::Row(row)));
+        let row = Row {
+            kind: "file".into(),
+            size_bytes: 1 << 30,
+            used_bytes: 0,
+            prio: -2,
+            medium: "hdd".into(),
+            read_ns: 8_000_000,
+            hits: 12,
+            misses: 3,
+            name: "/mnt/a directory".into(),
+        };
+        assert_eq!(Answer::parse(b"file 1073741824 0 -2 hdd 8000000 12 3 /mnt/a directory"), Some(Answer::Row(row)));
         let refusal = Refusal { errno: 28, why: "the disk is full".into(), remedy: "make room; or wait".into() };
         assert_eq!(Answer::parse(b"error 28 the disk is full; make room; or wait"), Some(Answer::Refused(refusal)));
     }
@@ -362,9 +383,11 @@ mod tests {
             "given 1 -2",
             "error",
             "error x y",
-            "file 1 2 3",
-            "file 1 2 3 ",
-            "file 1 -2 3 /",
+            "file 1 2 3 /",
+            "file 1 2 3 ssd 1 2 3",
+            "file 1 2 3 ssd 1 2 3 ",
+            "file 1 -2 3 ssd 1 2 3 /",
+            "file 1 2 3 ssd -1 2 3 /",
         ] {
             assert_eq!(Answer::parse(message.as_bytes()), None, "{message}");
         }

@@ -84,13 +84,22 @@ fn size(form: &Show, bytes: u64) -> String {
     if form.bytes { bytes.to_string() } else { short_bytes(bytes) }
 }
 
+/// The time of a read; `-` before the first.
+fn microseconds(ns: u64) -> String {
+    if ns == 0 { "-".to_owned() } else { ns.div_ceil(1000).to_string() }
+}
+
 const PID: Column = Column { heading: "PID", right: true, cell: |_, pid, _| pid.to_string() };
-const COLUMNS: [Column; 5] = [
+const COLUMNS: [Column; 9] = [
     Column { heading: "NAME", right: false, cell: |_, _, row| printable(&row.name.to_string_lossy()) },
     Column { heading: "TYPE", right: false, cell: |_, _, row| printable(&row.kind) },
     Column { heading: "SIZE", right: true, cell: |form, _, row| size(form, row.size_bytes) },
     Column { heading: "USED", right: true, cell: |form, _, row| size(form, row.used_bytes) },
     Column { heading: "PRIO", right: true, cell: |_, _, row| row.prio.to_string() },
+    Column { heading: "KIND", right: false, cell: |_, _, row| printable(&row.medium) },
+    Column { heading: "READ-US", right: true, cell: |_, _, row| microseconds(row.read_ns) },
+    Column { heading: "AHEAD-HIT", right: true, cell: |_, _, row| row.hits.to_string() },
+    Column { heading: "AHEAD-MISS", right: true, cell: |_, _, row| row.misses.to_string() },
 ];
 
 /// The table. Empty if there are no devices, as with `swapon --show`.
@@ -126,7 +135,9 @@ mod tests {
     use super::*;
 
     fn row(name: &str, size_bytes: u64, used_bytes: u64, prio: i32) -> Row {
-        Row { kind: "file".into(), size_bytes, used_bytes, prio, name: name.into() }
+        let (medium, name) = (if prio < 0 { "ssd" } else { "hdd" }.into(), name.into());
+        let (read_ns, hits, misses) = if prio < 0 { (0, 0, 0) } else { (8_000_001, 12, 3) };
+        Row { kind: "file".into(), size_bytes, used_bytes, prio, medium, read_ns, hits, misses, name }
     }
 
     fn two() -> Vec<Devices> {
@@ -140,25 +151,25 @@ mod tests {
 
     #[test]
     fn the_columns_are_as_wide_as_their_content() {
-        let text = "NAME      TYPE SIZE USED PRIO\n\
-                    /var/tmp  file 512M   0B   -1\n\
-                    /mnt/fast file 1.5G   4K  100\n";
+        let text = "NAME      TYPE SIZE USED PRIO KIND READ-US AHEAD-HIT AHEAD-MISS\n\
+                    /var/tmp  file 512M   0B   -1 ssd        -         0          0\n\
+                    /mnt/fast file 1.5G   4K  100 hdd     8001        12          3\n";
         assert_eq!(table(&FORM, &two()[..1]), text);
     }
 
     #[test]
     fn several_processes_are_told_apart_by_their_numbers() {
-        let text = " PID NAME      TYPE SIZE USED PRIO\n   \
-                    7 /var/tmp  file 512M   0B   -1\n   \
-                    7 /mnt/fast file 1.5G   4K  100\n\
-                    4711 /x        file   1T   1G   -1\n";
+        let text = " PID NAME      TYPE SIZE USED PRIO KIND READ-US AHEAD-HIT AHEAD-MISS\n   \
+                    7 /var/tmp  file 512M   0B   -1 ssd        -         0          0\n   \
+                    7 /mnt/fast file 1.5G   4K  100 hdd     8001        12          3\n\
+                    4711 /x        file   1T   1G   -1 ssd        -         0          0\n";
         assert_eq!(table(&Show { pid: None, ..FORM }, &two()), text);
     }
 
     #[test]
     fn bytes_and_no_headings_are_for_programs() {
         let form = Show { bytes: true, headings: false, ..FORM };
-        assert_eq!(table(&form, &two()[1..]), "/x file 1099511627776 1073741824 -1\n");
+        assert_eq!(table(&form, &two()[1..]), "/x file 1099511627776 1073741824 -1 ssd - 0 0\n");
     }
 
     #[test]
@@ -171,6 +182,6 @@ mod tests {
     fn a_name_does_not_reach_the_terminal_as_commands() {
         let devices = Devices { pid: 7, rows: vec![row("/a\x1b[2J b", 4096, 0, 0)] };
         let form = Show { headings: false, ..FORM };
-        assert_eq!(table(&form, &[devices]), "/a\\x1b[2J b file 4K 0B 0\n");
+        assert_eq!(table(&form, &[devices]), "/a\\x1b[2J b file 4K 0B 0 hdd 8001 12 3\n");
     }
 }

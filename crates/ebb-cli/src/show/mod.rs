@@ -3,4 +3,5 @@
 pub mod devices;
 pub mod locks;
 pub mod ps;
+pub mod reads;
 pub mod validate;

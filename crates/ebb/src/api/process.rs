@@ -147,9 +147,9 @@ impl Space {
         let uffd = uffd.raise().unwrap_or(uffd);
         lockstat::start(stats);
         let arena = events::same_in_all_runs(limit.saturating_mul(2 * PAGE).max(ARENA_BYTES_MIN), EVENTS_ARENA_BYTES);
-        let mut swap = SwapSpace::new(budget::pool_max(limit), arena)?;
+        let mut swap = SwapSpace::new(budget::pool_max(limit), arena, stats)?;
         for (i, spec) in config.swap.iter().enumerate() {
-            let file = SpillFile::create(spec, 1, swap.devices.lives(), !config.force.no_direct)
+            let file = SpillFile::create(spec, swap.devices.lives(), !config.force.no_direct)
                 .map_err(|e| InitError::Spill(i, e))?;
             let priority = spec.priority.unwrap_or_else(|| swap.devices.priority_below());
             let Ok(number) = swap.devices.add_unshared(file) else { return Err(InitError::Spill(i, Errno::NOSPC)) };

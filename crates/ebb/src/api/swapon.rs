@@ -110,7 +110,7 @@ impl Space {
             return Err(SwapOnError::TooMany);
         }
         let create = |exclusive: &Exclusive<'_>| {
-            let made = SpillFile::create_beside(spec, 1, devices.lives(), !self.kernel.force().no_direct, |fd| {
+            let made = SpillFile::create_beside(spec, devices.lives(), !self.kernel.force().no_direct, |fd| {
                 devices.set_transient_fd(fd)
             });
             let added = made.map(|(file, identity)| (devices.add(exclusive, file), identity));
@@ -316,8 +316,19 @@ impl Space {
                         () if own && file.closed().is_some() => SwapState::Closed,
                         () => SwapState::Good,
                     };
-                    let (bytes, priority) = (file.bytes(), devices.priority(i));
-                    f(SwapInfo { dir, bytes, used_bytes: slots * 4096, priority, state });
+                    let priority = devices.priority(i);
+                    let (read_ns, counts) = devices.ahead(i).map_or((0, (0, 0)), |a| (a.read_ns(), a.counts()));
+                    f(SwapInfo {
+                        dir,
+                        bytes: file.bytes(),
+                        used_bytes: slots * 4096,
+                        priority,
+                        kind: file.kind(),
+                        read_ns,
+                        readahead_hits: counts.0,
+                        readahead_misses: counts.1,
+                        state,
+                    });
                 }
             }
         }

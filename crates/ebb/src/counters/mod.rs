@@ -1,6 +1,7 @@
 //! Counters, in the page that all processes of a tree share.
 
 pub(crate) mod bound;
+pub mod devices;
 pub(crate) mod lockstat;
 pub mod runs;
 pub mod stats;

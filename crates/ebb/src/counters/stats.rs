@@ -4,6 +4,7 @@
 //! sums or maxima, in relaxed atomics. A process that dies in the middle of an update breaks nothing. Counters are
 //! bumped on paths that take microseconds, so plain shared atomics are cheap enough.
 
+pub use crate::counters::devices::{Device, Devices};
 use crate::counters::lockstat;
 pub use crate::counters::lockstat::Contention;
 pub use crate::counters::runs::Runs;
@@ -13,7 +14,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
 /// Written in `Shared::magic`; changes with the layout.
-pub const MAGIC: u64 = 0x4542_4230_3030_3232;
+pub const MAGIC: u64 = 0x4542_4230_3030_3233;
 
 /// Room for the name of a tree and its NUL.
 pub const NAME_BYTES: usize = 64;
@@ -27,6 +28,8 @@ macro_rules! counters {
             $($(#[$doc])* pub $name: AtomicU64,)*
             /// Runs of slots on devices.
             pub runs: Runs,
+            /// What was read from each device.
+            pub devices: Devices,
             /// First fatal error of any process in the tree, NUL-terminated UTF-8.
             pub error: [AtomicU64; 32],
             /// Raised, and woken as a shared futex, to ask the processes of the tree to open their control sockets.

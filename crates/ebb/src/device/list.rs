@@ -5,11 +5,13 @@
 //! has content in its file. The list changes with the gate closed, as its functions demand. Its readers are inside the
 //! gate, or are the one thread that may change it. Only the descriptors may be read by anybody at any time.
 
+use crate::base::clock;
 use crate::base::uapi::{self, Errno};
-use crate::counters::stats::Shared;
+use crate::counters::stats::{self, Shared};
 use crate::device::DEVICES_MAX;
 use crate::device::file::{FileError, Packing, Place, Reclaim, Sealed, SpillFile, Taker};
 use crate::device::flights::Flights;
+use crate::device::ahead::Ahead;
 use crate::device::lives::Lives;
 use crate::protocols::gate::{Exclusive, Held};
 use core::cell::UnsafeCell;
@@ -81,6 +83,9 @@ pub struct Devices {
     is_changing: AtomicBool,
     /// The device that is about to be removed, with its priority.
     leaving: UnsafeCell<Option<(usize, i16)>>,
+    /// Read-ahead of each file.
+    ahead: [Ahead; FILES_MAX],
+    stats: &'static Shared,
 }
 
 /// The right to change the list of devices, which one thread at a time has.
@@ -113,7 +118,7 @@ unsafe impl Send for Devices {}
 
 impl Devices {
     /// A list without devices.
-    pub fn new() -> Result<Self, Errno> {
+    pub fn new(stats: &'static Shared) -> Result<Self, Errno> {
         Ok(Self {
             files: uapi::reserve(FILES_MAX * size_of::<Option<SpillFile>>())?.cast(),
             nr_files: AtomicUsize::new(0),
@@ -127,6 +132,8 @@ impl Devices {
             has_news: AtomicBool::new(false),
             is_changing: AtomicBool::new(false),
             leaving: UnsafeCell::new(None),
+            ahead: core::array::from_fn(|_| Ahead::default()),
+            stats,
         })
     }
 
@@ -289,6 +296,9 @@ impl Devices {
         let entries = unsafe { self.entries_mut() };
         let i = entries.iter().position(Option::is_none).unwrap_or(n);
         self.fds[i].store(file.fd(), Ordering::Relaxed);
+        let (ahead, kind) = (&self.ahead[i], file.kind());
+        ahead.begin(kind);
+        ahead.place.store(self.stats.devices.enter(file.dir().to_bytes(), kind.number()), Ordering::Relaxed);
         if i < n {
             entries[i] = Some(file);
         } else {
@@ -427,6 +437,37 @@ impl Devices {
     /// Whether there is a file that takes content: one that this process writes to, and that is not closed.
     pub fn has_open(&self, held: &Held) -> bool {
         self.own(held).any(|(_, file)| file.closed().is_none())
+    }
+
+    /// What is known of read-ahead in file `i`. Anybody may look at any time. The number may be another file's by now.
+    pub fn ahead(&self, i: usize) -> Option<&Ahead> {
+        self.ahead.get(i)
+    }
+
+    /// Notes that of the pages that were read ahead from file `i`, so many were used, and so many were not.
+    pub fn note_ahead(&self, i: usize, used: u32, unused: u32) {
+        let Some(ahead) = self.ahead.get(i) else { return };
+        ahead.note(used, unused);
+        if let Some(counts) = self.stats.devices.get(ahead.place.load(Ordering::Relaxed)) {
+            let counts = [(&counts.readahead_hits, used), (&counts.readahead_misses, unused)];
+            counts.into_iter().filter(|(_, n)| *n > 0).for_each(|(count, n)| stats::add(count, n.into()));
+        }
+    }
+
+    /// Reads `slots` slots of file `i`, from slot `first` on, by `read`, and notes how long that takes.
+    pub fn timed_read<T>(&self, i: usize, first: u32, slots: usize, read: impl FnOnce() -> T) -> T {
+        let began = clock::cycles();
+        let result = read();
+        if let Some(ahead) = self.ahead.get(i) {
+            let is_known = began != 0 && !clock::is_forbidden();
+            let ns = is_known.then(|| clock::ns(clock::cycles().saturating_sub(began)));
+            ahead.note_read(first, slots, ns);
+            if let Some(counts) = self.stats.devices.get(ahead.place.load(Ordering::Relaxed)) {
+                stats::add(&counts.reads, 1);
+                stats::add(&counts.read_ns, ns.unwrap_or(0));
+            }
+        }
+        result
     }
 
     /// Notes that a device could not be made.

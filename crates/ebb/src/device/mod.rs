@@ -1,11 +1,14 @@
 //! Spill files: where content goes that leaves RAM.
 
+pub mod ahead;
 pub mod file;
 pub mod flights;
+pub mod kind;
 pub mod list;
 pub mod lives;
 pub mod slots;
 
+use crate::device::kind::{Discard, Kind};
 use core::ffi::CStr;
 
 /// Most devices that a process can write to at a time.
@@ -23,6 +26,16 @@ pub struct SwapSpec<'a> {
     /// Devices of higher priority are filled first; devices of equal priority take turns. With `None` the device is
     /// filled after all that are there.
     pub priority: Option<i16>,
+    /// What the file's medium is.
+    pub kind: Kind,
+    /// What the file system is told of what nobody uses any more.
+    pub discard: Discard,
+}
+
+impl SwapSpec<'static> {
+    /// A device of no size, as everything is where nobody says otherwise.
+    pub const DEFAULT: Self =
+        Self { dir: c"/var/tmp", bytes: 0, priority: None, kind: Kind::Ssd, discard: Discard::Pages };
 }
 
 /// A device as it is.
@@ -36,6 +49,14 @@ pub struct SwapInfo<'a> {
     pub used_bytes: u64,
     /// None for a file that this process only reads, because its parent wrote it.
     pub priority: Option<i16>,
+    /// What the file's medium is.
+    pub kind: Kind,
+    /// The average time of a read, in nanoseconds; 0 before the first.
+    pub read_ns: u32,
+    /// Pages that this process read ahead from the file and used.
+    pub readahead_hits: u64,
+    /// Such pages that it did not use.
+    pub readahead_misses: u64,
     /// Whether it works.
     pub state: SwapState,
 }

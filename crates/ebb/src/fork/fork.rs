@@ -11,6 +11,7 @@ use crate::base::uapi::{self, Errno};
 use crate::calls::{mapping, mlock};
 use crate::counters::stats;
 use crate::device::file::SpillFile;
+use crate::device::kind::{Discard, Kind};
 use crate::device::list::{FILES_MAX, bit, numbers};
 use crate::device::{DEVICES_MAX, NAME_BYTES_MAX, SwapSpec};
 use crate::fork::share;
@@ -256,14 +257,14 @@ fn wipe(space: &Space, exclusive: &Exclusive<'_>, r: Region) {
 fn open_own_files(space: &Space, exclusive: &Exclusive<'_>) {
     let devices = &space.swap.devices;
     let own = devices.own(exclusive).fold(0, |files, (i, _)| files | bit(i));
-    let mut specs = [([0u8; NAME_BYTES_MAX], 0u64, 0i16); DEVICES_MAX];
+    let mut specs = [([0u8; NAME_BYTES_MAX], 0u64, 0i16, Kind::Ssd, Discard::Pages); DEVICES_MAX];
     let mut nr_specs = 0;
     // What failed the parent too often would fail the child, and each child would have to find that out again.
     for (i, file) in devices.own(exclusive).filter(|(_, file)| file.closed().is_none()) {
         let (Some(priority), Some(spec)) = (devices.priority(i), specs.get_mut(nr_specs)) else { continue };
         let name = file.dir().to_bytes_with_nul();
         spec.0[..name.len()].copy_from_slice(name);
-        (spec.1, spec.2) = (file.bytes(), priority);
+        (spec.1, spec.2, spec.3, spec.4) = (file.bytes(), priority, file.kind(), file.discard());
         nr_specs += 1;
     }
     // Highest priority first, in case there is no room for all.
@@ -279,10 +280,10 @@ fn open_own_files(space: &Space, exclusive: &Exclusive<'_>) {
         }
     }
     let mut writable = false;
-    for (dir, bytes, priority) in specs {
+    for (dir, bytes, priority, kind, discard) in specs {
         let Ok(dir) = CStr::from_bytes_until_nul(dir) else { continue };
-        let spec = SwapSpec { dir, bytes: *bytes, priority: Some(*priority) };
-        let file = match SpillFile::create(&spec, 1, devices.lives(), !space.kernel.force().no_direct) {
+        let spec = SwapSpec { dir, bytes: *bytes, priority: Some(*priority), kind: *kind, discard: *discard };
+        let file = match SpillFile::create(&spec, devices.lives(), !space.kernel.force().no_direct) {
             Ok(file) => file,
             Err(errno) => {
                 devices.note_unmade(errno);

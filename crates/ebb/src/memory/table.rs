@@ -68,6 +68,8 @@ pub struct Unit {
     /// The page of the unit behind those that the last fault in it brought in, and how many pages that fault might bring in.
     pub next: AtomicU32,
     pub window: AtomicU32,
+    /// How many of these came ahead of a walk, and the device whose read-ahead they tell of: see [`crate::way_in::window`].
+    pub ahead: AtomicU32,
     /// First touches in the unit that were not a step of a walk.
     pub touches: AtomicU32,
     /// 1 once the memory of the unit's words is charged. And, in the first unit in a page of descriptors, 1 once that page is.

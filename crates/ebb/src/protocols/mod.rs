@@ -10,5 +10,6 @@ pub mod pin;
 pub(crate) mod primitive;
 pub mod request;
 pub mod rest;
+pub mod seal;
 pub mod together;
 pub mod versions;

@@ -9,6 +9,8 @@
 //! because no nonce is used twice with a key. Nor does anything keep the file, or its descriptor, from going away:
 //! then something else was read, or nothing. In each of these cases the slot is read once more, inside the gate.
 //!
+//! A disk that turns brings what lies around the slot, too, with one read. That read is made inside the gate.
+//!
 //! The idea is that of a sequence lock: read without a lock, then see whether it is what was wanted.
 
 use crate::base::uapi;
@@ -26,6 +28,9 @@ pub(crate) fn read(space: &Space, ctx: &ThreadCtx, page: usize) {
     if ctx.early.is_of(number, place.slot) {
         return;
     }
+    if space.swap.devices.ahead(number).is_some_and(|ahead| ahead.takes_neighbours()) {
+        return;
+    }
     let inside = space.threads.enter(ctx);
     let begun = space.swap.devices.file(&inside, number).and_then(|file| file.begin_early(place.slot));
     drop(inside);
@@ -33,7 +38,8 @@ pub(crate) fn read(space: &Space, ctx: &ThreadCtx, page: usize) {
     // SAFETY: the context's bounce pages belong to the calling thread.
     let [_, spare] = unsafe { &mut *ctx.bounce.get() };
     ctx.early.forget();
-    let read = uapi::pread(begun.fd, &mut spare.0, begun.offset);
+    let read = || uapi::pread(begun.fd, &mut spare.0, begun.offset);
+    let read = space.swap.devices.timed_read(number, place.slot, 1, read);
     let inside = space.threads.enter(ctx);
     if let Some(file) = space.swap.devices.file(&inside, number) {
         file.end_early(begun);

@@ -58,10 +58,19 @@ struct Plan {
     by_move: bool,
     /// Pages that are charged for the attempt.
     want: usize,
+    /// The device that had the content of the page when the fault began.
+    device: Option<usize>,
 }
 
 impl Plan {
-    fn new(space: &Space, page: usize, write: bool, next_window: u32, around: usize, tries_move: bool) -> Self {
+    fn new(
+        space: &Space,
+        page: usize,
+        write: bool,
+        (next_window, device): (u32, Option<usize>),
+        around: usize,
+        tries_move: bool,
+    ) -> Self {
         let window = next_window.max(around as u32) as usize;
         let state = space.table.word(page).map(|word| word.load());
         let may_move = tries_move && state.is_some_and(|state| stock::may_move_in(space, page, state, window));
@@ -72,7 +81,7 @@ impl Plan {
             None if by_move => 0,
             None => window.min(WINDOW_MAX),
         };
-        Self { next_window, around, may_move, by_move, want }
+        Self { next_window, around, may_move, by_move, want, device }
     }
 
     /// The most pages that the attempt may bring in.
@@ -154,7 +163,7 @@ pub(crate) fn touch_ahead(space: &Space, ctx: &ThreadCtx, page: usize) {
         return;
     }
     // Whatever does not work out now, the first access does.
-    let plan = Plan { next_window: 0, around: 1, may_move: false, by_move: false, want: 1 };
+    let plan = Plan { next_window: 0, around: 1, may_move: false, by_move: false, want: 1, device: None };
     if let Attempt::Brought(Brought::In(In::Mapped(_)), ..) = attempt(space, ctx, page, true, &plan) {
         rest_beside(space, ctx);
     }
@@ -189,7 +198,7 @@ fn came_in(
         let limits = Limits { end: region.end, group: region.group, write };
         readahead::bring_rest(space, ctx, (page, n), plan.window(), limits)
     };
-    window::note_window(space, from, (end - from) / PAGE, plan.next_window);
+    window::note_window(space, from, (end - from) / PAGE, plan.next_window, plan.device);
     if plan.next_window <= 1
         && matches!(state.tag(), Tag::Staged | Tag::Swapped)
         && !events::is_filtering()
@@ -220,7 +229,7 @@ fn folio_came_in(space: &Space, ctx: &ThreadCtx, page: usize, write: bool, came:
     }
     let window = if came.is_walk { readahead::window_max(space) as u32 } else { 0 };
     let start = space.table.unit_start(page);
-    window::note_window(space, start, UNIT_PAGES, window);
+    window::note_window(space, start, UNIT_PAGES, window, None);
     if came.tag == Tag::Swapped && came.is_walk {
         let limits = Limits { end: came.end, group: came.group, write };
         readahead::ask_ahead(space, ctx, page, start + UNIT_BYTES, limits);
@@ -255,7 +264,8 @@ fn serve(space: &Space, ctx: &ThreadCtx, addr: usize, write: bool) -> (Fault, u6
         let delayed = folio_came_in(space, ctx, page, write, came);
         return (Fault::Resolved, delayed);
     }
-    let next_window = window::window(space, ctx, page, tag == Tag::Swapped);
+    let device = window::device_of(space, page);
+    let next_window = window::window(space, ctx, page, tag == Tag::Swapped, device);
     let mut around = if tag == Tag::None && next_window == 0 { window::window_around(space, page) } else { 1 };
     let (mut reclaimed, mut tries_move, mut was_hidden, mut failed_tries) = (0, true, false, 0);
     let timed = |f: &mut dyn FnMut()| {
@@ -264,7 +274,7 @@ fn serve(space: &Space, ctx: &ThreadCtx, addr: usize, write: bool) -> (Fault, u6
         clock::cycles().saturating_sub(start)
     };
     loop {
-        let plan = Plan::new(space, page, write, next_window, around, tries_move);
+        let plan = Plan::new(space, page, write, (next_window, device), around, tries_move);
         let ended = space.regions.ended_hidings();
         if !charged::charge_ahead(space, ctx, plan.want) {
             around = 1;

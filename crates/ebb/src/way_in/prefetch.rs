@@ -8,8 +8,9 @@ use crate::base::{PAGE, clock};
 use crate::memory::table::{UNIT_BYTES, UNIT_PAGES};
 use crate::pages::stock;
 use crate::places::frames::RUN_MAX;
+use crate::places::swapspace::slot_of;
 use crate::protocols::gate::Held;
-use crate::protocols::page::Tag;
+use crate::protocols::page::{State, Tag};
 use crate::space::Space;
 use crate::threads::ctx::{ThreadCtx, WINDOW_MAX};
 use crate::threads::strides::Rows;
@@ -26,6 +27,8 @@ pub(crate) enum Until {
     RoomIsShort,
     /// When half of the room that is left when background reclaim begins is used too.
     RoomIsHalfUsed,
+    /// When so little room is left that background reclaim begins. The program has asked for the pages, so a disk seeks for them.
+    AskedFor,
 }
 
 /// How much of a range came in.
@@ -44,7 +47,7 @@ pub(crate) fn bring_range(space: &Space, ctx: &ThreadCtx, start: usize, end: usi
     let mut all = Came { end: start, pages: 0, stopped: false };
     while all.end < end {
         let is_short = match until {
-            Until::RoomIsShort => space.budget.is_above_high(),
+            Until::RoomIsShort | Until::AskedFor => space.budget.is_above_high(),
             Until::RoomIsHalfUsed => space.budget.is_far_above_high(),
         };
         if is_short {
@@ -54,8 +57,9 @@ pub(crate) fn bring_range(space: &Space, ctx: &ThreadCtx, start: usize, end: usi
             all = Came { end: all.end + UNIT_BYTES, pages: all.pages + UNIT_PAGES, stopped: false };
             continue;
         }
-        let moved = bring_next(space, ctx, all.end, end, write, true);
-        let Some(came) = moved.or_else(|| bring_next(space, ctx, all.end, end, write, false)) else {
+        let is_asked = matches!(until, Until::AskedFor);
+        let moved = bring_next(space, ctx, all.end, end, write, is_asked, true);
+        let Some(came) = moved.or_else(|| bring_next(space, ctx, all.end, end, write, is_asked, false)) else {
             return Came { stopped: true, ..all };
         };
         all = Came { pages: all.pages + came.pages, ..came };
@@ -79,7 +83,7 @@ pub(crate) fn bring_rows(space: &Space, ctx: &ThreadCtx, rows: Rows, within: Ran
     let starts = (1..=rows.n as isize).map(|row| rows.at.wrapping_add_signed(row * rows.stride));
     let pages = starts.flat_map(|start| (start & !(PAGE - 1)..start.saturating_add(rows.width + 1)).step_by(PAGE));
     for page in pages.filter(|page| within.contains(page)).take(most) {
-        let came = bring_run(space, &inside, ctx, page, page + PAGE, write, false);
+        let came = bring_run(space, &inside, ctx, page, page + PAGE, write, false, false);
         charge.spend(came.map_or(0, |came| came.pages));
         if came.is_none_or(|came| came.stopped) {
             break;
@@ -90,21 +94,31 @@ pub(crate) fn bring_rows(space: &Space, ctx: &ThreadCtx, rows: Rows, within: Ran
 /// Brings in the next run of pages from `at` on, and looks through at most one unit for it. Outside the gate.
 ///
 /// None `by_move` if the pages cannot be moved in. None otherwise if there is no room for the charge.
-fn bring_next(space: &Space, ctx: &ThreadCtx, at: usize, end: usize, write: bool, by_move: bool) -> Option<Came> {
+fn bring_next(
+    space: &Space,
+    ctx: &ThreadCtx,
+    at: usize,
+    end: usize,
+    write: bool,
+    is_asked: bool,
+    by_move: bool,
+) -> Option<Came> {
     let charge = if by_move { 0 } else { WINDOW_MAX };
     if !charged::charge_ahead(space, ctx, charge) {
         return None;
     }
     let inside = space.threads.enter(ctx);
     let mut charge = Charge::take(space, ctx, &inside);
-    let came = bring_run(space, &inside, ctx, at, end, write, by_move);
+    let came = bring_run(space, &inside, ctx, at, end, write, is_asked, by_move);
     charge.spend(came.map_or(0, |came| came.pages));
     came
 }
 
-/// Brings in the next run of pages from `at` on. As many as that may be are charged, or none if it comes `by_move`.
+/// Brings in the next run of pages from `at` on. As many as that may be are charged, or none if it comes `by_move`. It does not begin with a
+/// page for which a disk must seek, unless the program has asked for it.
 ///
 /// None if the pages cannot be moved in.
+#[expect(clippy::too_many_arguments, reason = "as for `swapin::bring`, and why")]
 fn bring_run(
     space: &Space,
     held: &Held,
@@ -112,6 +126,7 @@ fn bring_run(
     at: usize,
     end: usize,
     write: bool,
+    is_asked: bool,
     by_move: bool,
 ) -> Option<Came> {
     let until = |end| Came { end, pages: 0, stopped: false };
@@ -134,7 +149,8 @@ fn bring_run(
     while at < stop {
         let Some(word) = space.table.word(at) else { break };
         let state = word.load();
-        if !matches!(state.tag(), Tag::Staged | Tag::Swapped) {
+        let is_far = |state: State| state.tag() == Tag::Swapped && !is_asked && space.swap.must_seek(slot_of(state));
+        if !matches!(state.tag(), Tag::Staged | Tag::Swapped) || is_far(state) {
             at += PAGE;
             continue;
         }

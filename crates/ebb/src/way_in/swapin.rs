@@ -14,7 +14,8 @@ use crate::memory::table::{UNIT_BYTES, UNIT_PAGES};
 use crate::pages::claims;
 use crate::pages::{account, drivers, sharing, stock};
 use crate::places::frames::{Frames, Placed, RUN_MAX, RUN_MIN};
-use crate::places::swapspace::{LoadError, NOT_LOCKED, PageSet, Source, folio_at, slot_of};
+use crate::places::swapspace::{LoadError, NOT_LOCKED, PageSet, Source, Window, folio_at, slot_of};
+use crate::places::work::{Lease, Work};
 use crate::protocols::gate::Held;
 use crate::protocols::page::{PageWord, State, Tag};
 use crate::space::Space;
@@ -308,8 +309,8 @@ fn swap_in<const N: usize>(
     // More than one page needs a wide buffer. Without one, a single page comes in.
     let is_wide = end > addr + PAGE;
     let mut run = if by_move { space.places.runs.try_lease((end - addr) / PAGE, &space.budget) } else { None };
-    let place = space.swap.place_in_file(slot_of(state)).map(|(_, place)| place);
-    let is_packed = place.is_some_and(|place| place.is_packed());
+    let place = space.swap.place_in_file(slot_of(state));
+    let is_packed = place.is_some_and(|(_, place)| place.is_packed());
     let mut work =
         if is_wide && (!by_move || place.is_some()) { space.places.work.try_lease(&space.budget, ctx) } else { None };
     if by_move && is_packed && work.is_none() {
@@ -351,7 +352,14 @@ fn swap_in<const N: usize>(
     let mut buffers = Buffers { wide, bounce: &mut bounce.0, spare: &mut spare.0, early, room };
     let mut were = [NOT_LOCKED; N];
     let (locked, failure) = lock_slots(space, addr, entries, &mut were, true);
-    let loaded = load(space, held, &entries[..locked], failure, &mut buffers);
+    // A page that was read before comes alone.
+    let is_read = early.is_some() && early == place.map(|(file, place)| (file, place.slot));
+    let mut around = lease_around(space, ctx, &entries[..locked], want.ahead || is_read);
+    let window = around.as_mut().and_then(|(work, range)| {
+        space.swap.read_window(held, &space.budget, space.stats, slot_of(entries[0]), range.clone(), work.pages())
+    });
+    let wanted = space.swap.without_seek(entries[..locked].iter().map(|entry| slot_of(*entry)), window.as_ref());
+    let loaded = load(space, held, &entries[..wanted], failure, window.as_ref(), &mut buffers);
     for i in loaded.n..locked {
         space.swap.unclaim(held, slot_of(entries[i]), were[i]);
     }
@@ -407,6 +415,7 @@ pub(super) fn load(
     held: &Held,
     entries: &[State],
     failure: Option<LoadError>,
+    window: Option<&Window<'_>>,
     buffers: &mut Buffers<'_>,
 ) -> Loaded {
     let mut loaded = Loaded { n: 0, source: Source::Same, from_file: true, failure };
@@ -416,7 +425,14 @@ pub(super) fn load(
     // Whatever comes first uses the spare page.
     let early = buffers.early.take().filter(|_| entries.len() == 1);
     let mut together = PageSet::default();
-    if let (Some(room), Some(wide)) = (&mut buffers.room, &mut buffers.wide)
+    if let Some(window) = window {
+        for (i, entry) in entries.iter().enumerate() {
+            let Ok(out) = buffers.page(i).0.try_into() else { break };
+            if space.swap.load_from(held, window, slot_of(*entry), out) {
+                together.insert(i);
+            }
+        }
+    } else if let (Some(room), Some(wide)) = (&mut buffers.room, &mut buffers.wide)
         && entries.len() > 1
         && run_from(0).is_none_or(|run| run.n < entries.len())
     {
@@ -462,6 +478,21 @@ pub(super) fn load(
         loaded.n += 1;
     }
     loaded
+}
+
+/// A buffer for the slots around that of the first of `entries`, and which to read, unless it comes alone: if somebody waits for its
+/// content and that is on a disk that turns.
+fn lease_around<'a>(
+    space: &'a Space,
+    ctx: &ThreadCtx,
+    entries: &[State],
+    is_alone: bool,
+) -> Option<(Lease<'a, Work>, Range<u32>)> {
+    if is_alone || events::is_filtering() || space.budget.is_far_above_high() {
+        return None;
+    }
+    let range = space.swap.neighbourhood(entries.iter().map(|entry| slot_of(*entry)))?;
+    Some((space.places.work.try_lease(&space.budget, ctx)?, range))
 }
 
 /// The pages of `entries` from `at` on that have slots, or have none, like the first of them.

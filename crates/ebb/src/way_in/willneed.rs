@@ -15,7 +15,7 @@ pub(crate) fn will_need(space: &Space, ctx: &ThreadCtx, start: usize, end: usize
     events::record(Kind::Ahead, 0, 0, Ahead::WillNeed.of(ctx.shard()));
     let mut at = start;
     while at < end && !events::is_filtering() {
-        let came = prefetch::bring_range(space, ctx, at, end, false, Until::RoomIsShort);
+        let came = prefetch::bring_range(space, ctx, at, end, false, Until::AskedFor);
         if came.stopped && (!space.groups.exist() || space.budget.is_above_high()) {
             return;
         }

@@ -1,12 +1,21 @@
 //! Decides how many pages a fault brings in.
+//!
+//! Each swapped page is judged by where its content is. In RAM only the walk counts. On a device of any kind it counts, too, how long
+//! a read takes there and what read-ahead was good for ([`crate::device::ahead`]). On a disk that turns, a fault also brings in what
+//! lies around it there, see [`crate::places::swapspace`]; only what lies together there comes in together.
 
 use crate::base::{PAGE, clock, events};
-use crate::memory::table::UNIT_PAGES;
+use crate::device::kind::Kind;
+use crate::memory::table::{UNIT_PAGES, Unit};
+use crate::places::swapspace::slot_of;
 use crate::protocols::page::{State, Tag};
 use crate::space::Space;
 use crate::threads::ctx::{ThreadCtx, WINDOW_MAX};
 use crate::way_in::readahead;
 use core::sync::atomic::Ordering::Relaxed;
+
+/// In [`Unit::ahead`], the number of the device is above that of the pages.
+const DEVICE_SHIFT: u32 = 16;
 
 /// A walk may leave out fewer pages than this between two faults.
 const READAHEAD_GAP: u32 = 3;
@@ -17,9 +26,35 @@ const READAHEAD_GAP: u32 = 3;
 /// last fault ended, or a little after it, doubles the window. Any other fault halves it, and cuts the window of a long walk
 /// to half a piece at once. Two faults in a row on swapped pages are no walk yet: one object may lie on both pages. The idea
 /// is the kernel's read-ahead by address (`swap_vma_readahead`).
-pub(crate) fn window(space: &Space, ctx: &ThreadCtx, page: usize, is_swapped: bool) -> u32 {
-    let Some(unit) = space.table.unit(page).filter(|_| !events::is_filtering()) else { return 0 };
+///
+/// `device` is the one that has the page's content. On a disk that turns, it is not its window of neighbouring slots that counts here.
+pub(crate) fn window(space: &Space, ctx: &ThreadCtx, page: usize, is_swapped: bool, device: Option<usize>) -> u32 {
     let most = readahead::window_max(space) as u32;
+    let (window, is_walk) = walks_window(space, ctx, page, is_swapped, most);
+    let ahead = device.and_then(|device| space.swap.devices.ahead(device));
+    ahead.filter(|ahead| ahead.kind() != Kind::Hdd).map_or(window, |ahead| ahead.bound(window, is_walk, most))
+}
+
+/// The number of the device that has the content of `page`, as far as can be seen from outside the gate.
+pub(crate) fn device_of(space: &Space, page: usize) -> Option<usize> {
+    let state = space.table.word(page)?.load();
+    let slot = (state.tag() == Tag::Swapped).then(|| slot_of(state))?;
+    space.swap.place_in_file(slot).map(|(device, _)| device)
+}
+
+/// Of the pages that came ahead of a walk in this unit when there was last a fault, says whether they were of use.
+fn note_use(space: &Space, unit: &Unit, is_used: bool) {
+    let ahead = unit.ahead.load(Relaxed);
+    // Most faults have nothing to say.
+    if ahead != 0 && unit.ahead.swap(0, Relaxed) == ahead {
+        let (device, pages) = ((ahead >> DEVICE_SHIFT) as usize, ahead & ((1 << DEVICE_SHIFT) - 1));
+        space.swap.devices.note_ahead(device, if is_used { pages } else { 0 }, if is_used { 0 } else { pages });
+    }
+}
+
+/// The window as far as the walk decides, and whether the fault is a step of one.
+fn walks_window(space: &Space, ctx: &ThreadCtx, page: usize, is_swapped: bool, most: u32) -> (u32, bool) {
+    let Some(unit) = space.table.unit(page).filter(|_| !events::is_filtering()) else { return (0, false) };
     let (at, next, window) = (page_of(page), unit.next.load(Relaxed), unit.window.load(Relaxed));
     let (steps, goes_on) = (&ctx.walker.steps, next > 0 && (next..next + READAHEAD_GAP).contains(&at));
     let note = |goes_on| {
@@ -30,6 +65,7 @@ pub(crate) fn window(space: &Space, ctx: &ThreadCtx, page: usize, is_swapped: bo
     // An untouched page costs little to bring in.
     let trusted = |window| if is_swapped { steps.trusted(window) } else { window };
     if goes_on {
+        note_use(space, unit, true);
         // A walk that leaves out what is not in memory is one with a stride: much of a window would be of no use.
         let is_left_out = |left_out: u32| {
             let word = space.table.word(page - (at - left_out) as usize * PAGE);
@@ -37,22 +73,25 @@ pub(crate) fn window(space: &Space, ctx: &ThreadCtx, page: usize, is_swapped: bo
         };
         note(!(next..at).any(is_left_out));
         let least = if is_swapped && window == 0 { 1 } else { 2 };
-        return trusted((window * 2).clamp(least, most));
+        return (trusted((window * 2).clamp(least, most)), true);
     }
     if at == 0
         && let Some(before) = space.table.unit(page.wrapping_sub(PAGE))
         && before.next.load(Relaxed) as usize == UNIT_PAGES
     {
         // The walk continues from the unit before.
-        return before.window.load(Relaxed).clamp(1, most);
+        note_use(space, before, true);
+        return (before.window.load(Relaxed).clamp(1, most), true);
     }
     if readahead::is_walked_to(space, ctx, page) {
-        return most;
+        note_use(space, unit, true);
+        return (most, true);
     }
+    note_use(space, unit, false);
     note(false);
     // A window of 1 means that a walk has made its first step. So half of 2 becomes 0, not 1.
     let half = trusted((window / 2).min(WINDOW_MAX as u32 / 2));
-    if half > 1 { half } else { 0 }
+    (if half > 1 { half } else { 0 }, false)
 }
 
 /// How many pages around `page` a first touch might bring in when it is no step of a walk: a power of two.
@@ -86,8 +125,14 @@ pub(crate) fn block_around(space: &Space, page: usize, window: usize, start: usi
     (at, window - (at - block) / PAGE)
 }
 
-pub(crate) fn note_window(space: &Space, page: usize, n: usize, window: u32) {
+/// Notes that a fault at `page` brought `n` pages in, and might have brought `window`. The content of the first was on `device`.
+pub(crate) fn note_window(space: &Space, page: usize, n: usize, window: u32, device: Option<usize>) {
     if let Some(unit) = space.table.unit(page) {
+        let is_counted =
+            |device: &usize| space.swap.devices.ahead(*device).is_some_and(|ahead| ahead.kind() != Kind::Hdd);
+        // On a disk that turns, pages are counted one by one.
+        let device = device.filter(is_counted).filter(|_| n > 1 && window > 1);
+        unit.ahead.store(device.map_or(0, |device| (device << DEVICE_SHIFT | (n - 1)) as u32), Relaxed);
         unit.next.store(page_of(page) + n as u32, Relaxed);
         unit.window.store(window, Relaxed);
         unit.touched.store(clock::stamp(), Relaxed);

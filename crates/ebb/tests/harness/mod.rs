@@ -40,7 +40,7 @@ pub fn force() -> Force {
 pub fn space(ram_bytes: u64, force: Force) -> &'static Space {
     space_with(&Config {
         ram_bytes,
-        swap: &[SwapSpec { dir: c"/var/tmp", bytes: 4 << 30, priority: None }],
+        swap: &[SwapSpec { dir: c"/var/tmp", bytes: 4 << 30, priority: None, ..SwapSpec::DEFAULT }],
         stats: None,
         stats_fd: None,
         force: Force { strict: true, ..force },

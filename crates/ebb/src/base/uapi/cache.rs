@@ -29,6 +29,17 @@ pub fn drop_behind(fd: i32, offset: u64, len: u64) {
     let _ = unsafe { call(g::__NR_fadvise64, [fd as u64, offset, len, u64::from(g::POSIX_FADV_DONTNEED), 0, 0]) };
 }
 
+/// Whether a file's content is in memory: it has no other place, and nobody writes it anywhere.
+pub fn is_in_memory(fd: i32) -> bool {
+    const TMPFS_MAGIC: u64 = 0x0102_1994;
+    const RAMFS_MAGIC: u64 = 0x8584_58f6;
+    let mut found = [0u64; size_of::<g::statfs64>().div_ceil(8)];
+    // SAFETY: the kernel writes one structure.
+    let asked = unsafe { call(g::__NR_fstatfs, [fd as u64, found.as_mut_ptr().addr() as u64, 0, 0, 0, 0]) };
+    // The type comes first.
+    asked.is_ok() && matches!(found[0], TMPFS_MAGIC | RAMFS_MAGIC)
+}
+
 /// Number of pages of a range that the page cache has; none where the kernel does not say (before Linux 6.5).
 pub fn cached_pages(fd: i32, offset: u64, len: u64) -> Option<u64> {
     let range = g::cachestat_range { off: offset, len };

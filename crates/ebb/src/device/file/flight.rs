@@ -1,9 +1,11 @@
 //! Batches that are written while their thread prepares the next one.
 
 use super::place::Place;
-use super::{FileError, Packing, REST_NS, SLOT_BYTES, Sealed, SpillFile, Taker};
+use super::write::Sealed;
+use super::{FileError, Packing, REST_NS, SLOT_BYTES, SpillFile, Taker};
 use crate::base::uapi::{self, Errno};
 use crate::base::uapi::aio::Request;
+use crate::device::kind::Kind;
 use crate::device::flights::{Flights, REQUESTS_MAX};
 use core::sync::atomic::Ordering;
 use ebb_slots::Slot;
@@ -21,7 +23,7 @@ impl SpillFile {
         which: usize,
     ) -> Result<Option<Sealed>, FileError> {
         // The first write of all shows whether the content stays out of the page cache.
-        let is_direct = self.is_proved.load(Ordering::Relaxed) && !self.family.is_cached();
+        let is_direct = self.kind != Kind::Ram && self.is_proved.load(Ordering::Relaxed) && !self.family.is_cached();
         if !flights.can_begin() || !is_direct || self.closed().is_some() || self.is_resting() || self.is_paused() {
             return Ok(None);
         }

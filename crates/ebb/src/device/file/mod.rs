@@ -14,32 +14,36 @@ mod flight;
 pub(crate) mod packing;
 mod place;
 mod runs;
+mod seals;
 mod transfer;
+mod write;
 
 pub use packing::{OBJECTS, Packing};
 pub use place::Place;
 pub use runs::Taker;
 pub use transfer::Early;
-use transfer::Torn;
+pub use write::Sealed;
 
 use crate::protocols::gate::Exclusive;
+use crate::protocols::seal::Seal;
 use family::Family;
-use faults::{Faults, Meaning};
+use faults::Faults;
+use seals::{Seals, nonce_of};
 
 use crate::base::uapi::fd::{Identity, identity_of};
 use crate::base::uapi::{self, Errno};
 use crate::budget::Budget;
-use crate::counters::stats;
+use crate::device::kind::{Discard, Kind};
 use crate::device::lives::Lives;
 use crate::device::slots::{charge_tables, new_slots};
 use crate::device::{NAME_BYTES_MAX, SwapSpec};
+use aes_gcm::Aes128Gcm;
 use aes_gcm::aead::{AeadInOut, KeyInit};
-use aes_gcm::{Aes128Gcm, Nonce, Tag};
 use core::cell::UnsafeCell;
 use core::ffi::CStr;
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, AtomicU64, Ordering};
-use ebb_slots::{Folio, Options, Placement, Shadow, Slot, SwapDevice, TableEntry, metadata_bytes};
+use ebb_slots::{Folio, Options, Shadow, Slot, SwapDevice, TableEntry, metadata_bytes};
 
 /// Bytes of a slot.
 pub const SLOT_BYTES: usize = 4096;
@@ -89,6 +93,10 @@ impl core::fmt::Display for FileError {
 
 impl core::error::Error for FileError {}
 
+/// By what the content of a slot is known again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SealNumber(u64);
+
 /// The shadow of a slot with several objects, which has no one owner.
 const NO_OWNER: Shadow = Shadow(u32::MAX);
 
@@ -99,50 +107,6 @@ pub type Reclaim<'a> = &'a dyn Fn(Slot, Place) -> bool;
 /// Mappings of a file's metadata: slots, seals, counts of objects, and two of the family.
 const MAPS: usize = 5;
 
-/// A batch that is encrypted for slots of its own.
-pub struct Sealed {
-    slots: [Slot; BATCH],
-    /// Whether the file system had given space to a slot before.
-    had_space: [bool; BATCH],
-    n: usize,
-    /// Which flight writes it, if it flies.
-    which: usize,
-}
-
-impl Sealed {
-    /// The end of the run of neighbouring slots that begins with slot `first` of the batch.
-    fn run_end(&self, first: usize) -> usize {
-        let slots = &self.slots[..self.n];
-        (first + 1..self.n).find(|i| slots[*i].0 != slots[*i - 1].0 + 1).unwrap_or(self.n)
-    }
-}
-
-/// What it takes to decrypt and authenticate a slot's content.
-#[derive(Clone, Copy, Default)]
-#[repr(C)]
-struct Seal {
-    /// The nonce in the low 52 bits, the length less one in the top 12.
-    nonce_len: u64,
-    tag: [u8; 16],
-}
-
-impl Seal {
-    const NONCE_BITS: u32 = 52;
-
-    fn new(nonce: u64, len: usize, tag: [u8; 16]) -> Self {
-        debug_assert!((1..=SLOT_BYTES).contains(&len) && nonce >> Self::NONCE_BITS == 0);
-        Self { nonce_len: nonce | (len as u64 - 1) << Self::NONCE_BITS, tag }
-    }
-
-    fn nonce(self) -> u64 {
-        self.nonce_len & ((1 << Self::NONCE_BITS) - 1)
-    }
-
-    fn len(self) -> usize {
-        (self.nonce_len >> Self::NONCE_BITS) as usize + 1
-    }
-}
-
 /// One spill file.
 pub struct SpillFile {
     /// The file's directory, NUL-terminated.
@@ -151,18 +115,19 @@ pub struct SpillFile {
     slots: SwapDevice,
     /// The mappings of the metadata: address and length in bytes.
     maps: [(usize, usize); MAPS],
-    seals: *mut Seal,
+    seals: Seals,
     /// For each slot with several objects, how many of them this process needs; 0 for other slots.
     counts: *const AtomicU8,
     family: Family,
     /// Slots at or above this were never used.
     high_water: AtomicU32,
+    kind: Kind,
     cipher: UnsafeCell<Aes128Gcm>,
     nonce: AtomicU64,
     nr_slots: u32,
     /// Clusters whose tables are charged.
     tables: AtomicU32,
-    /// Set once the file system has failed to punch a hole.
+    /// Set if no holes are punched: nobody wants them, or the file system has failed to punch one.
     is_solid: AtomicBool,
     /// The file does not grow before this moment; 0 for no such moment.
     grow_after_ns: AtomicU64,
@@ -186,8 +151,8 @@ pub struct SpillFile {
 /// Files that this process and those that it comes from have made.
 static SERIAL: AtomicU32 = AtomicU32::new(0);
 
-// SAFETY: a seal is written by the thread that allocated the slot, and read by the thread that has the content locked.
-// The cipher never changes after creation. The family's pages change under the exclusive gate. The rest is atomics.
+// SAFETY: the seals and counts are atomics in memory that is there for as long as the file. The cipher never changes
+// after creation. The family's pages change under the exclusive gate. The rest is atomics.
 unsafe impl Sync for SpillFile {}
 // SAFETY: as above.
 unsafe impl Send for SpillFile {}
@@ -200,7 +165,7 @@ fn nr_slots(bytes: u64) -> u32 {
 impl SpillFile {
     /// Creates a file. Its content goes past the page cache if `is_direct` and if the file system can do that. Only the
     /// calling thread may use the table of descriptors meanwhile.
-    pub fn create(spec: &SwapSpec<'_>, shards: usize, lives: &'static Lives, is_direct: bool) -> Result<Self, Errno> {
+    pub fn create(spec: &SwapSpec<'_>, lives: &'static Lives, is_direct: bool) -> Result<Self, Errno> {
         let fd = uapi::fd::beyond_limit(|| match uapi::open_tmpfile(spec.dir) {
             Err(errno) if errno != Errno::MFILE => {
                 // A file system without nameless files: use a random name that exists for a moment.
@@ -208,24 +173,23 @@ impl SpillFile {
             }
             opened => opened,
         })?;
-        Self::new(spec, shards, keep_away(fd)?, lives, is_direct)
+        Self::new(spec, keep_away(fd)?, lives, is_direct)
     }
 
     /// Creates a file beside a running program. `publish` is told its descriptor; see [`uapi::fd::place`].
     pub fn create_beside(
         spec: &SwapSpec<'_>,
-        shards: usize,
         lives: &'static Lives,
         is_direct: bool,
         publish: impl Fn(i32),
     ) -> Result<(Self, Identity), Errno> {
         let (fd, identity) = open_named(spec.dir)?;
         let fd = uapi::fd::place(fd, uapi::fd::lowest(), publish, |fd| identity_of(fd) == Ok(identity))?;
-        Self::new(spec, shards, fd, lives, is_direct).map(|file| (file, identity))
+        Self::new(spec, fd, lives, is_direct).map(|file| (file, identity))
     }
 
     /// Makes a spill file of the open file `fd`, and closes `fd` on failure.
-    fn new(spec: &SwapSpec<'_>, shards: usize, fd: i32, lives: &'static Lives, is_direct: bool) -> Result<Self, Errno> {
+    fn new(spec: &SwapSpec<'_>, fd: i32, lives: &'static Lives, is_direct: bool) -> Result<Self, Errno> {
         let mut undo = Undo { fd, maps: [(0, 0); MAPS] };
         // A process cannot swap more than its address space holds, and the tables need some of that space.
         let bytes = spec.bytes.min(uapi::address_space_limit());
@@ -240,7 +204,7 @@ impl SpillFile {
         let nr_slots = nr_slots(bytes);
         let mut key = [0u8; 16];
         uapi::getrandom(&mut key)?;
-        let options = Options { discards: true, ..Options::fixed(nr_slots, shards, Placement::Sharded) };
+        let options = Options { discards: true, ..Options::fixed(nr_slots, spec.kind.shards(), spec.kind.placement()) };
         let (slots, slots_at) = new_slots(&options)?;
         undo.maps[0] = slots_at;
         let mut map = |i: usize, len: usize, reserve: fn(usize) -> Result<*mut u8, Errno>| {
@@ -248,7 +212,9 @@ impl SpillFile {
             undo.maps[i] = (at as usize, len);
             Ok::<_, Errno>(at)
         };
-        let seals: *mut Seal = map(1, nr_slots as usize * size_of::<Seal>(), uapi::reserve)?.cast();
+        let seals = map(1, nr_slots as usize * Seals::BYTES, uapi::reserve)?;
+        // SAFETY: mapped with this length; [`Self::destroy`] unmaps it.
+        let seals = unsafe { Seals::new(seals, nr_slots) };
         let counts: *const AtomicU8 = map(2, nr_slots as usize, uapi::reserve)?.cast();
         let mut number = 3..MAPS;
         let family =
@@ -263,10 +229,11 @@ impl SpillFile {
             counts,
             family,
             high_water: AtomicU32::new(0),
+            kind: spec.kind,
             cipher: UnsafeCell::new(Aes128Gcm::new(&key.into())),
             nonce: AtomicU64::new(1),
             tables: AtomicU32::new(0),
-            is_solid: AtomicBool::new(false),
+            is_solid: AtomicBool::new(spec.discard != Discard::Pages),
             grow_after_ns: AtomicU64::new(0),
             too_long_from: AtomicU32::new(u32::MAX),
             rest_until_ns: AtomicU64::new(0),
@@ -296,6 +263,16 @@ impl SpillFile {
     /// Largest size.
     pub fn bytes(&self) -> u64 {
         self.nr_slots as u64 * SLOT_BYTES as u64
+    }
+
+    /// What its medium is.
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// What the file system is told of what nobody uses any more. A file system that can punch no hole is told nothing.
+    pub fn discard(&self) -> Discard {
+        if self.is_solid.load(Ordering::Relaxed) { Discard::None } else { Discard::Pages }
     }
 
     /// Closes the file and gives back everything that it cost. Nothing in this process's memory may refer to it any
@@ -333,13 +310,13 @@ impl SpillFile {
     /// Bytes of address space for the metadata of a file of at most `bytes`.
     pub fn metadata_bytes(bytes: u64) -> usize {
         let nr_slots = nr_slots(bytes);
-        let tables = metadata_bytes(nr_slots, 1).next_multiple_of(4096);
-        let of_slots = nr_slots as usize * (size_of::<Seal>() + size_of::<AtomicU8>());
+        let tables = metadata_bytes(nr_slots, Kind::SHARDS_MAX).next_multiple_of(4096);
+        let of_slots = nr_slots as usize * (Seals::BYTES + size_of::<AtomicU8>());
         tables + of_slots + Family::metadata_bytes(nr_slots) + MAPS * 4096
     }
 
     /// Bytes of metadata for one used slot.
-    pub const META_PER_SLOT: usize = size_of::<Seal>() + size_of::<AtomicU8>() + 8;
+    pub const META_PER_SLOT: usize = Seals::BYTES + size_of::<AtomicU8>() + 8;
 
     /// Brings the charge for the slots' metadata in line with how much of it there is.
     pub fn charge_tables(&self, budget: &Budget) {
@@ -381,10 +358,8 @@ impl SpillFile {
             return self.is_solid.store(true, Ordering::Relaxed);
         }
         // The cleared seals say that these slots have no space any more. The seals of a cluster are three whole pages.
-        let seal_bytes = core::mem::size_of::<Seal>();
-        let seals = self.seals as usize + run.start.0 as usize * seal_bytes;
-        let len = (run.end.0 - run.start.0) as usize * seal_bytes;
-        let _ = budget.drop_books(seals, len);
+        let len = (run.end.0 - run.start.0) as usize * Seals::BYTES;
+        let _ = budget.drop_books(self.seals.address(run.start.0), len);
     }
 
     /// True while the file must not grow, because the file system had no room a moment ago.
@@ -403,72 +378,6 @@ impl SpillFile {
     fn cipher(&self) -> &Aes128Gcm {
         // SAFETY: never changed after creation.
         unsafe { &*self.cipher.get() }
-    }
-
-    /// Writes the objects of a batch, whose content is in `data`, which is encrypted in place. `placed` is told each
-    /// object's owner, a slot of the swap space, and its place. All or nothing; and then, unless the error is
-    /// [`FileError::Corrupt`], `data` has the objects as before.
-    pub fn write(
-        &self,
-        taker: Taker<'_>,
-        packing: &Packing,
-        data: &mut [u8],
-        placed: impl FnMut(Slot, Place),
-    ) -> Result<(), FileError> {
-        let n = packing.nr_slots();
-        assert!(self.owner && n <= BATCH);
-        if self.closed().is_some() {
-            return Err(FileError::Closed);
-        }
-        let data = &mut data[..n * SLOT_BYTES];
-        packing.finish(data);
-        let mut result = self.write_once(taker, packing, data);
-        if let Err(FileError::Io(errno)) = result
-            && self.note_failed_write(errno)
-        {
-            result = self.write_once(taker, packing, data);
-            if let Err(FileError::Io(errno)) = result {
-                self.note_failed_write(errno);
-            }
-        }
-        let sealed = result
-            .inspect_err(|_| self.rest_until_ns.store(uapi::now_ns() + REST_NS, Ordering::Relaxed))?;
-        self.commit(taker, packing, data.len(), &sealed, placed);
-        Ok(())
-    }
-
-    /// Hands out what was written: `placed` is told each object's owner and its place.
-    fn commit(
-        &self,
-        taker: Taker<'_>,
-        packing: &Packing,
-        bytes: usize,
-        sealed: &Sealed,
-        mut placed: impl FnMut(Slot, Place),
-    ) {
-        let slots = &sealed.slots[..sealed.n];
-        self.used.fetch_add(sealed.n as u32, Ordering::Relaxed);
-        self.objects.fetch_add(packing.nr_objects() as u32, Ordering::Relaxed);
-        stats::add(&taker.stats.file_object_bytes, packing.bytes());
-        stats::add(&taker.stats.file_bytes, bytes as u64);
-        // The slots leave their cache below; the objects' owners are locked by the caller, so nobody looks for them yet.
-        let mut owners = [NO_OWNER; BATCH];
-        for (owner, place) in packing.places(slots) {
-            if !place.is_packed()
-                && let Some(i) = slots.iter().position(|slot| slot.0 == place.slot)
-            {
-                owners[i] = Shadow(owner.0);
-            }
-            placed(owner, place);
-        }
-        for (i, (slot, owner)) in slots.iter().zip(owners).enumerate() {
-            if owner == NO_OWNER {
-                self.count(slot.0).store(packing.objects_in(i), Ordering::Relaxed);
-            }
-            // One reference, that of this process. The objects of a slot with several share it.
-            let _ = self.slots.dup(*slot);
-            self.slots.cache_del(*slot, owner);
-        }
     }
 
     /// How many of the objects in a slot with several this process needs.
@@ -512,158 +421,6 @@ impl SpillFile {
         !place.is_packed() || self.count(place.slot).load(Ordering::Relaxed) <= 1
     }
 
-    /// Allocates `slots`, all of them or none. While the file must not grow, only slots that need no more space.
-    fn take_slots(&self, taker: Taker<'_>, slots: &mut [Slot]) -> bool {
-        let n = slots.len();
-        if !self.is_paused() {
-            let mut got = self.alloc(taker, slots);
-            if got < n && self.collect() > 0 {
-                got += self.alloc(taker, &mut slots[got..]);
-            }
-            if got < n {
-                self.unalloc(&slots[..got]);
-            }
-            return got == n;
-        }
-        let mut got = self.alloc_with_space(slots);
-        if got < n && self.collect() > 0 {
-            got += self.alloc_with_space(&mut slots[got..]);
-        }
-        if got < n {
-            let mut left = n - got;
-            self.slots.reclaim_full(RECLAIM_CLUSTERS, |slot, folio| {
-                let is_freed = left > 0 && self.reclaim(slot, folio, taker.reclaim);
-                left -= usize::from(is_freed);
-                is_freed
-            });
-            got += self.alloc_with_space(&mut slots[got..]);
-        }
-        if got < n {
-            self.unalloc(&slots[..got]);
-        }
-        got == n
-    }
-
-    /// Allocates slots that the file system has given space; then, if it is not full but the file is too long, those before its end.
-    fn alloc_with_space(&self, slots: &mut [Slot]) -> usize {
-        let n = self.slots.alloc_wanted(NO_FOLIO, slots, |slot| self.has_space(slot));
-        let end = self.too_long_from.load(Ordering::Relaxed);
-        if n == slots.len() || end == u32::MAX {
-            return n;
-        }
-        n + self.slots.alloc_wanted(NO_FOLIO, &mut slots[n..], |slot| slot.0 < end)
-    }
-
-    /// Tries to write the slots of a batch once. If that fails with another error than [`FileError::Corrupt`], `data` holds
-    /// their content as before.
-    fn write_once(&self, taker: Taker<'_>, packing: &Packing, data: &mut [u8]) -> Result<Sealed, FileError> {
-        let mut sealed = self.seal(taker, packing, data)?;
-        self.put(taker, data, &mut sealed)?;
-        Ok(sealed)
-    }
-
-    /// Takes slots for a batch, and encrypts it in place for them.
-    fn seal(&self, taker: Taker<'_>, packing: &Packing, data: &mut [u8]) -> Result<Sealed, FileError> {
-        let mut sealed =
-            Sealed { slots: [Slot(0); BATCH], had_space: [false; BATCH], n: packing.nr_slots(), which: 0 };
-        if !self.take_slots(taker, &mut sealed.slots[..sealed.n]) {
-            return Err(FileError::Full);
-        }
-        for (i, Slot(slot)) in sealed.slots[..sealed.n].iter().copied().enumerate() {
-            sealed.had_space[i] = self.has_space(Slot(slot));
-            let len = packing.bytes_in(i);
-            let part = &mut data[i * SLOT_BYTES..][..len];
-            let nonce = self.nonce.fetch_add(1, Ordering::Relaxed);
-            let tag = self
-                .cipher()
-                .encrypt_inout_detached(&nonce_of(nonce), &slot.to_le_bytes(), part.into())
-                .map_err(|_| FileError::Corrupt)?;
-            let seal = Seal::new(nonce, len, tag.into());
-            // SAFETY: the slot was just allocated for this thread, and the allocation checked the index.
-            unsafe { self.seals.add(slot as usize).write(seal) };
-            self.hold(slot);
-            self.high_water.fetch_max(slot + 1, Ordering::Relaxed);
-        }
-        Ok(sealed)
-    }
-
-    /// Writes a sealed batch, and waits for it. If that fails, `data` is as before it was sealed, unless it is
-    /// [`FileError::Corrupt`], and the slots are given back.
-    fn put(&self, taker: Taker<'_>, data: &mut [u8], sealed: &mut Sealed) -> Result<(), FileError> {
-        let (mut first, n) = (0, sealed.n);
-        while first < n {
-            let end = sealed.run_end(first);
-            let Sealed { slots, had_space, .. } = sealed;
-            if let Err(Torn { done, errno }) =
-                self.transfer_out(slots[first].0, &data[first * SLOT_BYTES..end * SLOT_BYTES])
-            {
-                match errno {
-                    Errno::FBIG => _ = self.too_long_from.fetch_min(slots[first].0, Ordering::Relaxed),
-                    _ => self.too_long_from.store(u32::MAX, Ordering::Relaxed),
-                }
-                // Which of the slots are bad the kernel does not say. To try each of them may take minutes.
-                let is_faulty = Meaning::of(errno) == Meaning::Faulty;
-                let bad = if is_faulty { first + done / SLOT_BYTES..end } else { 0..0 };
-                had_space[..first].fill(true);
-                let restored = self.unseal_but(data, sealed, bad.clone());
-                if is_faulty {
-                    stats::add(&taker.stats.device_write_errors, 1);
-                    stats::add(&taker.stats.retired_slots, bad.len() as u64);
-                }
-                return Err(restored.err().unwrap_or(FileError::Io(errno)));
-            }
-            first = end;
-        }
-        Ok(())
-    }
-
-    /// Undoes [`Self::seal`] for a batch of which nothing was written.
-    fn unseal(&self, data: &mut [u8], sealed: &Sealed) -> Result<(), FileError> {
-        self.unseal_but(data, sealed, 0..0)
-    }
-
-    /// As [`Self::unseal`], and retires slots.
-    fn unseal_but(&self, data: &mut [u8], sealed: &Sealed, bad: Range<usize>) -> Result<(), FileError> {
-        let slots = &sealed.slots[..sealed.n];
-        slots.iter().for_each(|slot| self.unhold(slot.0));
-        // Before the slots are given back, because their seals are needed.
-        let restored = self.restore(data, slots);
-        for (slot, _) in slots.iter().zip(sealed.had_space).filter(|(_, had_space)| !had_space) {
-            self.forget_seal(*slot);
-        }
-        self.unalloc(&slots[..bad.start]);
-        slots[bad.clone()].iter().for_each(|slot| self.slots.retire(*slot));
-        self.unalloc(&slots[bad.end..]);
-        restored
-    }
-
-    /// Decrypts again what was encrypted for `slots`, which are the caller's alone.
-    fn restore(&self, data: &mut [u8], slots: &[Slot]) -> Result<(), FileError> {
-        for (slot, part) in slots.iter().zip(data.chunks_exact_mut(SLOT_BYTES)) {
-            // SAFETY: the allocation checked the index, and its slots are this thread's until it gives them back.
-            let seal = unsafe { self.seals.add(slot.0 as usize).read() };
-            let (nonce, tag) = (nonce_of(seal.nonce()), Tag::from(seal.tag));
-            self.cipher()
-                .decrypt_inout_detached(&nonce, &slot.0.to_le_bytes(), (&mut part[..seal.len()]).into(), &tag)
-                .map_err(|_| FileError::Corrupt)?;
-        }
-        Ok(())
-    }
-
-    /// Whether the file system has given space to a slot: it has been written, and not punched since. The slot is the caller's
-    /// alone, or free in a cluster that the caller has locked.
-    fn has_space(&self, slot: Slot) -> bool {
-        // SAFETY: the allocator knows the slot, and meanwhile nobody writes its seal: whoever does has allocated it, or has taken its
-        // cluster away to punch it.
-        unsafe { self.seals.add(slot.0 as usize).read() }.nonce() != 0
-    }
-
-    /// Forgets that a slot that is the caller's alone has space, because it could not be written.
-    fn forget_seal(&self, slot: Slot) {
-        // SAFETY: as above.
-        unsafe { self.seals.add(slot.0 as usize).write(Seal::default()) };
-    }
-
     /// Reads an object to the start of `out`, which is page-aligned, decrypted and authenticated; returns its length.
     pub fn read(&self, place: Place, out: &mut [u8; SLOT_BYTES]) -> Result<usize, FileError> {
         self.read_run(place.slot, out)?;
@@ -691,19 +448,29 @@ impl SpillFile {
     /// Decrypts and authenticates in place what was read of `slot`; returns how many bytes of it have content. The caller has the
     /// content of an object in it locked, or is cleaning its cluster: either keeps the slot from being written.
     pub fn open(&self, slot: u32, out: &mut [u8; SLOT_BYTES]) -> Result<usize, FileError> {
-        assert!(slot < self.nr_slots);
-        // SAFETY: checked index. Nobody writes the slot meanwhile, see above.
-        let seal = unsafe { self.seals.add(slot as usize).read() };
-        let len = seal.len();
+        self.open_with(self.seals.get(slot), slot, out)
+    }
+
+    fn open_with(&self, seal: Seal, slot: u32, out: &mut [u8; SLOT_BYTES]) -> Result<usize, FileError> {
+        let (len, tag) = (seal.content_len(), seal.tag().into());
         self.cipher()
-            .decrypt_inout_detached(
-                &nonce_of(seal.nonce()),
-                &slot.to_le_bytes(),
-                (&mut out[..len]).into(),
-                &Tag::from(seal.tag),
-            )
+            .decrypt_inout_detached(&nonce_of(seal.nonce()), &slot.to_le_bytes(), (&mut out[..len]).into(), &tag)
             .map_err(|_| FileError::Corrupt)?;
         Ok(len)
+    }
+
+    /// Does what [`Self::open`] does, but the caller has nothing in the slot locked. None if it was never written, or what was read
+    /// is not what is there now. Otherwise how many bytes have content, and by what to know it again: see [`Self::is_sealed_as`].
+    pub fn open_unlocked(&self, slot: u32, out: &mut [u8; SLOT_BYTES]) -> Option<(usize, SealNumber)> {
+        let seal = self.seals.get(slot);
+        let len = (seal.nonce() != 0).then(|| self.open_with(seal, slot, out).ok()).flatten()?;
+        Some((len, SealNumber(seal.nonce())))
+    }
+
+    /// Whether the slot still has the content that [`Self::open_unlocked`] opened. The caller has the content of an object in it
+    /// locked.
+    pub fn is_sealed_as(&self, slot: u32, number: SealNumber) -> bool {
+        self.seals.get(slot).nonce() == number.0
     }
 
     /// Has a slot freed whose content is in memory too; whether it is free now.
@@ -820,12 +587,6 @@ pub fn keep_away(fd: i32) -> Result<i32, Errno> {
         uapi::close(fd);
     }
     moved
-}
-
-fn nonce_of(counter: u64) -> Nonce<aes_gcm::aead::consts::U12> {
-    let mut bytes = [0u8; 12];
-    bytes[..8].copy_from_slice(&counter.to_le_bytes());
-    bytes.into()
 }
 
 fn open_named(dir: &CStr) -> Result<(i32, Identity), Errno> {

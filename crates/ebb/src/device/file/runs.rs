@@ -12,6 +12,7 @@
 use super::{BATCH, NO_FOLIO, NO_OWNER, Reclaim, SPACE_KEPT, SpillFile};
 use crate::counters::runs::SIZES_OUT;
 use crate::counters::stats::{self, Shared};
+use crate::device::kind::Kind;
 use core::ops::Range;
 use core::sync::atomic::Ordering;
 use ebb_slots::{CLUSTER_SLOTS, Order, Shard, Slot, TableEntry};
@@ -42,6 +43,9 @@ impl SpillFile {
     pub(super) fn alloc(&self, taker: Taker<'_>, out: &mut [Slot]) -> usize {
         self.collect_if_many();
         let may_grow = self.is_dense();
+        if self.kind() == Kind::Hdd {
+            return self.alloc_in_order(taker, may_grow, out);
+        }
         let mut n = self.alloc_runs(taker, may_grow, out);
         if n < out.len() && !may_grow {
             n += self.fill_gaps(taker, &mut out[n..]);
@@ -61,6 +65,26 @@ impl SpillFile {
     pub(super) fn alloc_singles(&self, taker: Taker<'_>, out: &mut [Slot]) -> usize {
         let reclaim = |slot, folio| self.reclaim(slot, folio, taker.reclaim);
         self.slots.alloc_reclaiming(taker.shard, Order::ZERO, NO_FOLIO, out, reclaim)
+    }
+
+    /// Allocates slots one after the other, for a disk that turns: those after the slots that were allocated last, by whatever thread, as
+    /// long as there are empty clusters. They need no alignment. Gaps are filled last, and then cleaning is to make clusters empty.
+    fn alloc_in_order(&self, taker: Taker<'_>, may_grow: bool, out: &mut [Slot]) -> usize {
+        let mut n = match may_grow {
+            true => self.slots.alloc(taker.shard, Order::ZERO, NO_FOLIO, out),
+            false => self.slots.alloc_touched(taker.shard, Order::ZERO, NO_FOLIO, out),
+        };
+        if n < out.len() {
+            n += self.alloc_singles(taker, &mut out[n..]);
+        }
+        for run in out[..n].chunk_by(|slot, next| next.0 == slot.0 + 1) {
+            if let Some(power) = run.len().ilog2().checked_sub(1) {
+                stats::add(&taker.stats.runs.swpout[(power as usize).min(SIZES_OUT - 1)], 1);
+            } else if n > 1 {
+                self.lacks_runs.store(true, Ordering::Relaxed);
+            }
+        }
+        n
     }
 
     /// Allocates runs of at least two slots.
@@ -128,17 +152,51 @@ impl SpillFile {
     /// family needs the slot.
     pub fn owner_of(&self, slot: u32) -> Option<Slot> {
         let owner = match self.slots.get(Slot(slot)) {
-            TableEntry::Stored(stored) if stored.shadow != NO_OWNER => Slot(stored.shadow.0),
             TableEntry::Cached { folio, locked: false, .. } => Slot(folio.get() as u32),
-            _ => return None,
+            _ => self.owner_out(slot)?,
         };
         (!self.is_held_by_others(slot)).then_some(owner)
+    }
+
+    /// The slot of the swap space whose content `slot` has, if memory does not have it too, as far as is known. In a file of another
+    /// process that is what this process knew of it when it was forked.
+    pub fn owner_out(&self, slot: u32) -> Option<Slot> {
+        match self.slots.get(Slot(slot)) {
+            TableEntry::Stored(stored) if stored.shadow != NO_OWNER => Some(Slot(stored.shadow.0)),
+            _ => None,
+        }
+    }
+
+    /// Whether a slot has several objects and is in use, as far as is known: likewise for a file of another process.
+    pub fn has_several(&self, slot: u32) -> bool {
+        matches!(self.slots.get(Slot(slot)), TableEntry::Stored(stored) if stored.shadow == NO_OWNER)
     }
 
     /// Whether a slot has several objects and is in use, and no other process of the family needs it. The caller is cleaning
     /// its cluster, so that nothing is written to it.
     pub fn is_packed(&self, slot: u32) -> bool {
-        let is_packed = matches!(self.slots.get(Slot(slot)), TableEntry::Stored(stored) if stored.shadow == NO_OWNER);
-        is_packed && !self.is_held_by_others(slot)
+        self.has_several(slot) && !self.is_held_by_others(slot)
+    }
+
+    /// Of the slots in `span`, those around `slot` that one read may bring: it ends where a slot was retired, because the disk tries
+    /// for long to read such a one, and has no slots at its ends that are free.
+    pub fn around(&self, slot: u32, span: Range<u32>) -> Range<u32> {
+        let span = span.start..span.end.min(self.nr_slots);
+        let (mut first, mut end) = (slot, slot + 1);
+        for at in (span.start..slot).rev().take_while(|at| self.is_readable(*at)) {
+            first = if self.is_used(at) { at } else { first };
+        }
+        for at in (slot + 1..span.end).take_while(|at| self.is_readable(*at)) {
+            end = if self.is_used(at) { at + 1 } else { end };
+        }
+        first..end
+    }
+
+    fn is_readable(&self, slot: u32) -> bool {
+        !matches!(self.slots.get(Slot(slot)), TableEntry::Bad)
+    }
+
+    fn is_used(&self, slot: u32) -> bool {
+        matches!(self.slots.get(Slot(slot)), TableEntry::Stored(_))
     }
 }

@@ -4,11 +4,12 @@
 //! refuse that at the start, or at the first transfer (if its blocks are larger than a slot). It may also accept direct
 //! I/O and use the cache all the same (as ext4 does when it journals data). In these cases Ebb waits until each write
 //! is on the disk, and drops each transfer from the cache. The cache then holds at most one transfer for each thread at
-//! work.
+//! work. A file in memory has no other place than the cache, so there Ebb does neither.
 
 use super::faults::is_passing;
 use super::{SLOT_BYTES, SpillFile};
 use crate::base::uapi::{self, Errno, cache};
+use crate::device::kind::Kind;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 /// Most tries in a row of a transfer whose error may pass by itself, and the pause after the first of them. Each pause is twice as
@@ -70,6 +71,10 @@ impl SpillFile {
     /// Decides how the file's content comes and goes: past the page cache, if `may_be` allows that and the file system
     /// can do it. Call it before the file's first use.
     pub(super) fn begin_transfers(&self, may_be: bool) {
+        if self.kind == Kind::Ram && cache::is_in_memory(self.fd()) {
+            // The cache is the only place that such a file has. There is nothing to wait for and nothing to drop.
+            return self.is_proved.store(true, Ordering::Relaxed);
+        }
         cache::read_no_further(self.fd());
         if !may_be || cache::set_direct(self.fd(), true).is_err() {
             self.family.set_cached();

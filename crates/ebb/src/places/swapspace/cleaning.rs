@@ -109,7 +109,7 @@ impl SwapSpace {
     }
 
     /// Locks a slot of the swap space, if its content is at that place of the file and nobody else has it locked.
-    fn lock_owner(&self, held: &Held, index: usize, place: Place, slot: Slot) -> Option<Locked> {
+    pub(super) fn lock_owner(&self, held: &Held, index: usize, place: Place, slot: Slot) -> Option<Locked> {
         if slot.0 >= self.nr_slots {
             return None;
         }

@@ -1,7 +1,8 @@
 //! A slot's content on its way into a place and out of it. The caller has the slot locked.
 
 use super::SwapSpace;
-use super::location::{self, file_of, location_in_file, location_of};
+use super::location::{self, ahead_of, file_of, handle_of, location_in_file, location_of};
+use super::neighbours::Window;
 use super::span::Span;
 use crate::budget::Budget;
 use crate::counters::stats::{self, Shared};
@@ -272,16 +273,18 @@ impl SwapSpace {
                 Ok(Source::Same)
             }
             location::POOL => {
-                let handle = Handle::from_bits(loc >> 8).ok_or(LoadError::Lost)?;
+                let handle = handle_of(loc).ok_or(LoadError::Lost)?;
                 // SAFETY: the slot is locked, which keeps the object from being freed or moved.
                 let data = unsafe { self.pool.load(handle) };
                 decode(data, out)?;
+                self.note_if_ahead(slot, loc, handle, true);
                 Ok(Source::Pool)
             }
             location::FILE => {
-                let place = file_of(loc).ok_or(LoadError::Lost)?;
-                let file = self.devices.file(held, place.0).ok_or(LoadError::Lost)?;
-                let len = file.read(place.1, out).map_err(|error| self.unread(file, (place.0, place.1.slot), error))?;
+                let (number, place) = file_of(loc).ok_or(LoadError::Lost)?;
+                let file = self.devices.file(held, number).ok_or(LoadError::Lost)?;
+                let read = self.devices.timed_read(number, place.slot, 1, || file.read(place, out));
+                let len = read.map_err(|error| self.unread(file, (number, place.slot), error))?;
                 expand(len, out, scratch)?;
                 Ok(Source::File)
             }
@@ -306,6 +309,17 @@ impl SwapSpace {
         Some(Source::File)
     }
 
+    /// Does what [`Self::load`] does, with what was read of the slot's file before, while `slot` was locked. False if the window does not
+    /// have it.
+    pub fn load_from(&self, held: &Held, window: &Window<'_>, slot: Slot, out: &mut [u8; 4096]) -> bool {
+        let Some((number, place)) = self.place_in_file(slot) else { return false };
+        let (Some(file), Some((content, len))) = (self.devices.file(held, number), window.opened((number, place)))
+        else {
+            return false;
+        };
+        file.object(place, len, content).is_ok_and(|object| decode(&content[object], out).is_ok())
+    }
+
     /// The longest run of locked slots, from the first of `slots` on, whose content is in neighbouring slots of one
     /// file. None if it has fewer than two slots.
     pub fn run_in_file(&self, mut slots: impl Iterator<Item = Slot>) -> Option<FileRun> {
@@ -326,7 +340,7 @@ impl SwapSpace {
         scratch: &mut [u8; 4096],
     ) -> (usize, Option<LoadError>) {
         let Some(file) = self.devices.file(held, run.file) else { return (0, None) };
-        if file.read_run(run.at, out).is_err() {
+        if self.devices.timed_read(run.file, run.at, run.n, || file.read_run(run.at, out)).is_err() {
             return (0, None);
         }
         for (i, page) in out.as_chunks_mut().0.iter_mut().enumerate() {
@@ -363,8 +377,10 @@ impl SwapSpace {
         out: &mut [u8],
     ) -> bool {
         let Some(file) = self.devices.file(held, span.file) else { return false };
-        let bounce = &mut bounce[..span.nr_slots() * SLOT_BYTES];
-        if file.read_run(span.first, bounce).is_err() {
+        let nr_slots = span.nr_slots();
+        let bounce = &mut bounce[..nr_slots * SLOT_BYTES];
+        let read = self.devices.timed_read(span.file, span.first, nr_slots, || file.read_run(span.first, bounce));
+        if read.is_err() {
             return false;
         }
         let (slots, out) = (bounce.as_chunks_mut::<SLOT_BYTES>().0, out.as_chunks_mut::<4096>().0);
@@ -388,8 +404,12 @@ impl SwapSpace {
         let loc = self.location(slot).swap(0, Ordering::AcqRel);
         match loc & location::KIND {
             location::POOL => {
-                if let Some(handle) = Handle::from_bits(loc >> 8) {
+                if let Some(handle) = handle_of(loc) {
                     self.free_object(budget, stats, handle);
+                }
+                // It is of no use any more, and was of none.
+                if let Some(file) = ahead_of(loc) {
+                    self.devices.note_ahead(file, 0, 1);
                 }
             }
             location::FILE => {

@@ -10,13 +10,12 @@
 
 use super::SwapSpace;
 use super::content::NO_OBJECT;
-use super::location::{self, file_of};
+use super::location::{ahead_of, file_of, handle_of};
 use crate::budget::Budget;
 use crate::counters::stats::Shared;
 use crate::device::file::Place;
 use crate::protocols::gate::Held;
 use core::sync::atomic::Ordering;
-use ebb_pool::Handle;
 use ebb_slots::{Folio, Locked, Slot};
 
 /// Most slots that are freed at once.
@@ -64,9 +63,11 @@ impl SwapSpace {
                 }
                 in_file.at[in_file.n] = at;
                 in_file.n += 1;
-            } else if loc & location::KIND == location::POOL
-                && let Some(handle) = Handle::from_bits(loc >> 8)
-            {
+            } else if let Some(handle) = handle_of(loc) {
+                // What is given up with its mark was read ahead for nothing.
+                if let Some(file) = ahead_of(loc) {
+                    self.devices.note_ahead(file, 0, 1);
+                }
                 objects[nr_objects] = handle;
                 nr_objects += 1;
             }

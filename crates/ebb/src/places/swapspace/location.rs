@@ -1,4 +1,5 @@
-//! The location word of a slot: the kind of place in the low three bits, the place from bit 8 on.
+//! The location word of a slot: the kind of place in the low three bits, the place from bit 8 on. A place in the pool
+//! has a mark above it if its content was read ahead.
 
 use crate::device::file::Place;
 use crate::device::list::FILES_MAX;
@@ -30,7 +31,50 @@ pub fn file_of(loc: u64) -> Option<(usize, Place)> {
     (loc & KIND == FILE).then_some(((loc >> FILE_SHIFT) as usize, Place::from_bits(bits)))
 }
 
+/// Where a word that names a pool object has the mark of what was read ahead: the number of the file it was read from, and 1.
+const AHEAD_SHIFT: u32 = 8 + Handle::BITS;
+const _: () = assert!(FILES_MAX < 1 << (u64::BITS - AHEAD_SHIFT), "a mark has room for each file");
+
 /// The location word of a pool object.
 pub fn location_of(handle: Handle) -> u64 {
     POOL | handle.to_bits() << 8
+}
+
+/// The location word of a pool object that was read ahead from the file numbered `index`.
+pub fn location_of_ahead(handle: Handle, index: usize) -> u64 {
+    location_of(handle) | (index as u64 + 1) << AHEAD_SHIFT
+}
+
+/// The pool object that a location word names, if it names one.
+pub fn handle_of(loc: u64) -> Option<Handle> {
+    let bits = loc >> 8 & ((1 << Handle::BITS) - 1);
+    Handle::from_bits(bits).filter(|_| loc & KIND == POOL)
+}
+
+/// The number of the file from which the object of a location word was read ahead, if it was.
+pub fn ahead_of(loc: u64) -> Option<usize> {
+    let mark = (loc >> AHEAD_SHIFT) as usize;
+    mark.checked_sub(1).filter(|_| loc & KIND == POOL)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mark_says_from_which_file_and_leaves_the_object() {
+        let handle = Handle::from_bits((1 << Handle::BITS) - 1).expect("the largest handle");
+        assert_eq!((handle_of(location_of(handle)), ahead_of(location_of(handle))), (Some(handle), None));
+        for index in [0, 1, FILES_MAX - 1] {
+            let loc = location_of_ahead(handle, index);
+            assert_eq!((handle_of(loc), ahead_of(loc), file_of(loc)), (Some(handle), Some(index), None));
+        }
+        let in_file = location_in_file(FILES_MAX - 1, Place::from_bits((1 << Place::BITS) - 1));
+        assert_eq!((handle_of(in_file), ahead_of(in_file)), (None, None));
+        assert_eq!(
+            file_of(in_file).map(|(index, place)| (index, place.to_bits())),
+            Some((FILES_MAX - 1, (1 << 40) - 1))
+        );
+        assert_eq!((handle_of(u64::MAX << 8 | WORD), ahead_of(u64::MAX << 8 | WORD)), (None, None));
+    }
 }

@@ -10,6 +10,7 @@ mod content;
 mod evacuate;
 mod frees;
 mod location;
+mod neighbours;
 mod packed;
 mod span;
 mod writeback;
@@ -17,6 +18,7 @@ mod writeback;
 pub use content::{Aim, LoadError, Source, StoreResult};
 pub use evacuate::{Evacuation, Stuck};
 pub use frees::Frees;
+pub use neighbours::Window;
 pub use span::{PageSet, Reads};
 pub use writeback::WriteBack;
 
@@ -116,7 +118,7 @@ unsafe impl Send for SwapSpace {}
 impl SwapSpace {
     /// A swap space with a pool in `arena_bytes` of address space. `pool_pages_max` says how many pages the pool may
     /// hold, with a file and without one.
-    pub fn new(pool_pages_max: [usize; 2], arena_bytes: usize) -> Result<Self, Errno> {
+    pub fn new(pool_pages_max: [usize; 2], arena_bytes: usize, stats: &'static Shared) -> Result<Self, Errno> {
         // The answer is cached here, so that no signal handler has to ask the processor.
         let _ = ebb_pool::codec::has_words();
         // A process has no more to swap than its address space holds.
@@ -136,7 +138,7 @@ impl SwapSpace {
             locations: uapi::reserve(nr_slots as usize * 8)?.cast(),
             pool,
             memory: PoolMemory::new(arena as usize, nr_blocks, pool_pages_max)?,
-            devices: Devices::new()?,
+            devices: Devices::new(stats)?,
             clock: CacheLine(AtomicU32::new(0)),
             writeback_at: AtomicU32::new(0),
             packed_at: AtomicU32::new(0),

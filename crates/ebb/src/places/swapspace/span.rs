@@ -5,6 +5,7 @@
 
 use crate::device::file::{BATCH, Place};
 use crate::memory::table::UNIT_PAGES;
+use core::ops::Range;
 
 /// Slots that nobody wants, of which a span may have as many as it has pages, and these.
 const GAP_MAX: u32 = 12;
@@ -37,6 +38,11 @@ impl Span {
             self.pages += 1;
         }
         is_near
+    }
+
+    /// Its slots.
+    pub fn slots(&self) -> Range<u32> {
+        self.first..self.end
     }
 
     /// Number of slots.

@@ -1,7 +1,7 @@
 //! Pool objects on the move: the coldest to a file, and others out of sparse blocks.
 
 use super::content::{NO_OBJECT, POOL_OBJECT_MAX};
-use super::location::{self, location_of};
+use super::location::{self, ahead_of, handle_of, location_of, location_of_ahead};
 use super::{MOVING, NOT_LOCKED, SwapSpace};
 use crate::budget::Budget;
 use crate::counters::stats::{self, Shared};
@@ -166,7 +166,12 @@ impl SwapSpace {
             }
             let Ok(locked) = self.slots.lock(slot, MOVING) else { continue };
             let loc = self.location(slot).load(Ordering::Acquire);
-            let handle = Handle::from_bits(loc >> 8).filter(|_| is_in_pool(loc));
+            let handle = handle_of(loc);
+            // What was read ahead and not used yet is passed over once.
+            if handle.is_some_and(|handle| self.note_if_ahead(slot, loc, handle, false)) {
+                self.unclaim(held, slot, locked);
+                continue;
+            }
             // SAFETY: the slot is locked, which keeps the object in its place.
             let object = handle.map(|handle| (handle, unsafe { self.pool.load(handle) }));
             let Some((handle, object)) = object.filter(|(_, object)| takes(object)) else {
@@ -207,7 +212,7 @@ struct SlotOwners<'a> {
 impl Owners for SlotOwners<'_> {
     fn try_claim(&self, owner: u32, handle: Handle) -> bool {
         let Ok(was) = self.space.slots.lock(Slot(owner), MOVING) else { return false };
-        let here = self.space.location(Slot(owner)).load(Ordering::Acquire) == location_of(handle);
+        let here = handle_of(self.space.location(Slot(owner)).load(Ordering::Acquire)) == Some(handle);
         if !here {
             self.space.unclaim(self.held, Slot(owner), was);
         }
@@ -216,7 +221,9 @@ impl Owners for SlotOwners<'_> {
     }
 
     fn moved(&self, owner: u32, _old: Handle, new: Handle) {
-        self.space.location(Slot(owner)).store(location_of(new), Ordering::Release);
+        let location = self.space.location(Slot(owner));
+        let ahead = ahead_of(location.load(Ordering::Acquire));
+        location.store(ahead.map_or(location_of(new), |file| location_of_ahead(new, file)), Ordering::Release);
     }
 
     fn unclaim(&self, owner: u32) {

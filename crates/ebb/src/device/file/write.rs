@@ -1,0 +1,244 @@
+//! The way out to a file: a batch gets slots, is encrypted, and is written. All of it or nothing.
+
+use super::faults::Meaning;
+use super::seals::nonce_of;
+use super::transfer::Torn;
+use super::{
+    BATCH, FileError, NO_FOLIO, NO_OWNER, Packing, Place, RECLAIM_CLUSTERS, REST_NS, SLOT_BYTES, SpillFile, Taker,
+};
+use crate::base::uapi::{self, Errno};
+use crate::counters::stats;
+use crate::protocols::seal::Seal;
+use aes_gcm::aead::AeadInOut;
+use core::ops::Range;
+use core::sync::atomic::Ordering;
+use ebb_slots::{Shadow, Slot};
+
+/// A batch that is encrypted for slots of its own.
+pub struct Sealed {
+    pub(super) slots: [Slot; BATCH],
+    /// Whether the file system had given space to a slot before.
+    had_space: [bool; BATCH],
+    pub(super) n: usize,
+    /// Which flight writes it, if it flies.
+    pub(super) which: usize,
+}
+
+impl Sealed {
+    /// The end of the run of neighbouring slots that begins with slot `first` of the batch.
+    pub(super) fn run_end(&self, first: usize) -> usize {
+        let slots = &self.slots[..self.n];
+        (first + 1..self.n).find(|i| slots[*i].0 != slots[*i - 1].0 + 1).unwrap_or(self.n)
+    }
+}
+
+impl SpillFile {
+    /// Writes the objects of a batch, whose content is in `data`, which is encrypted in place. `placed` is told each
+    /// object's owner, a slot of the swap space, and its place. All or nothing; and then, unless the error is
+    /// [`FileError::Corrupt`], `data` has the objects as before.
+    pub fn write(
+        &self,
+        taker: Taker<'_>,
+        packing: &Packing,
+        data: &mut [u8],
+        placed: impl FnMut(Slot, Place),
+    ) -> Result<(), FileError> {
+        let n = packing.nr_slots();
+        assert!(self.owner && n <= BATCH);
+        if self.closed().is_some() {
+            return Err(FileError::Closed);
+        }
+        let data = &mut data[..n * SLOT_BYTES];
+        packing.finish(data);
+        let mut result = self.write_once(taker, packing, data);
+        if let Err(FileError::Io(errno)) = result
+            && self.note_failed_write(errno)
+        {
+            result = self.write_once(taker, packing, data);
+            if let Err(FileError::Io(errno)) = result {
+                self.note_failed_write(errno);
+            }
+        }
+        let sealed = result
+            .inspect_err(|_| self.rest_until_ns.store(uapi::now_ns() + REST_NS, Ordering::Relaxed))?;
+        self.commit(taker, packing, data.len(), &sealed, placed);
+        Ok(())
+    }
+
+    /// Hands out what was written: `placed` is told each object's owner and its place.
+    pub(super) fn commit(
+        &self,
+        taker: Taker<'_>,
+        packing: &Packing,
+        bytes: usize,
+        sealed: &Sealed,
+        mut placed: impl FnMut(Slot, Place),
+    ) {
+        let slots = &sealed.slots[..sealed.n];
+        self.used.fetch_add(sealed.n as u32, Ordering::Relaxed);
+        self.objects.fetch_add(packing.nr_objects() as u32, Ordering::Relaxed);
+        stats::add(&taker.stats.file_object_bytes, packing.bytes());
+        stats::add(&taker.stats.file_bytes, bytes as u64);
+        // The slots leave their cache below; the objects' owners are locked by the caller, so nobody looks for them yet.
+        let mut owners = [NO_OWNER; BATCH];
+        for (owner, place) in packing.places(slots) {
+            if !place.is_packed()
+                && let Some(i) = slots.iter().position(|slot| slot.0 == place.slot)
+            {
+                owners[i] = Shadow(owner.0);
+            }
+            placed(owner, place);
+        }
+        for (i, (slot, owner)) in slots.iter().zip(owners).enumerate() {
+            if owner == NO_OWNER {
+                self.count(slot.0).store(packing.objects_in(i), Ordering::Relaxed);
+            }
+            // One reference, that of this process. The objects of a slot with several share it.
+            let _ = self.slots.dup(*slot);
+            self.slots.cache_del(*slot, owner);
+        }
+    }
+
+    /// Allocates `slots`, all of them or none. While the file must not grow, only slots that need no more space.
+    fn take_slots(&self, taker: Taker<'_>, slots: &mut [Slot]) -> bool {
+        let n = slots.len();
+        if !self.is_paused() {
+            let mut got = self.alloc(taker, slots);
+            if got < n && self.collect() > 0 {
+                got += self.alloc(taker, &mut slots[got..]);
+            }
+            if got < n {
+                self.unalloc(&slots[..got]);
+            }
+            return got == n;
+        }
+        let mut got = self.alloc_with_space(slots);
+        if got < n && self.collect() > 0 {
+            got += self.alloc_with_space(&mut slots[got..]);
+        }
+        if got < n {
+            let mut left = n - got;
+            self.slots.reclaim_full(RECLAIM_CLUSTERS, |slot, folio| {
+                let is_freed = left > 0 && self.reclaim(slot, folio, taker.reclaim);
+                left -= usize::from(is_freed);
+                is_freed
+            });
+            got += self.alloc_with_space(&mut slots[got..]);
+        }
+        if got < n {
+            self.unalloc(&slots[..got]);
+        }
+        got == n
+    }
+
+    /// Allocates slots that the file system has given space; then, if it is not full but the file is too long, those before its end.
+    fn alloc_with_space(&self, slots: &mut [Slot]) -> usize {
+        let n = self.slots.alloc_wanted(NO_FOLIO, slots, |slot| self.has_space(slot));
+        let end = self.too_long_from.load(Ordering::Relaxed);
+        if n == slots.len() || end == u32::MAX {
+            return n;
+        }
+        n + self.slots.alloc_wanted(NO_FOLIO, &mut slots[n..], |slot| slot.0 < end)
+    }
+
+    /// Tries to write the slots of a batch once. If that fails with another error than [`FileError::Corrupt`], `data` holds
+    /// their content as before.
+    fn write_once(&self, taker: Taker<'_>, packing: &Packing, data: &mut [u8]) -> Result<Sealed, FileError> {
+        let mut sealed = self.seal(taker, packing, data)?;
+        self.put(taker, data, &mut sealed)?;
+        Ok(sealed)
+    }
+
+    /// Takes slots for a batch, and encrypts it in place for them.
+    pub(super) fn seal(&self, taker: Taker<'_>, packing: &Packing, data: &mut [u8]) -> Result<Sealed, FileError> {
+        let mut sealed =
+            Sealed { slots: [Slot(0); BATCH], had_space: [false; BATCH], n: packing.nr_slots(), which: 0 };
+        if !self.take_slots(taker, &mut sealed.slots[..sealed.n]) {
+            return Err(FileError::Full);
+        }
+        for (i, Slot(slot)) in sealed.slots[..sealed.n].iter().copied().enumerate() {
+            sealed.had_space[i] = self.has_space(Slot(slot));
+            let len = packing.bytes_in(i);
+            let part = &mut data[i * SLOT_BYTES..][..len];
+            let nonce = self.nonce.fetch_add(1, Ordering::Relaxed);
+            let tag = self
+                .cipher()
+                .encrypt_inout_detached(&nonce_of(nonce), &slot.to_le_bytes(), part.into())
+                .map_err(|_| FileError::Corrupt)?;
+            self.seals.set(slot, Seal::new(nonce, len, tag.into()));
+            self.hold(slot);
+            self.high_water.fetch_max(slot + 1, Ordering::Relaxed);
+        }
+        Ok(sealed)
+    }
+
+    /// Writes a sealed batch, and waits for it. If that fails, `data` is as before it was sealed, unless it is
+    /// [`FileError::Corrupt`], and the slots are given back.
+    pub(super) fn put(&self, taker: Taker<'_>, data: &mut [u8], sealed: &mut Sealed) -> Result<(), FileError> {
+        let (mut first, n) = (0, sealed.n);
+        while first < n {
+            let end = sealed.run_end(first);
+            let Sealed { slots, had_space, .. } = sealed;
+            if let Err(Torn { done, errno }) =
+                self.transfer_out(slots[first].0, &data[first * SLOT_BYTES..end * SLOT_BYTES])
+            {
+                match errno {
+                    Errno::FBIG => _ = self.too_long_from.fetch_min(slots[first].0, Ordering::Relaxed),
+                    _ => self.too_long_from.store(u32::MAX, Ordering::Relaxed),
+                }
+                // Which of the slots are bad the kernel does not say. To try each of them may take minutes.
+                let is_faulty = Meaning::of(errno) == Meaning::Faulty;
+                let bad = if is_faulty { first + done / SLOT_BYTES..end } else { 0..0 };
+                had_space[..first].fill(true);
+                let restored = self.unseal_but(data, sealed, bad.clone());
+                if is_faulty {
+                    stats::add(&taker.stats.device_write_errors, 1);
+                    stats::add(&taker.stats.retired_slots, bad.len() as u64);
+                }
+                return Err(restored.err().unwrap_or(FileError::Io(errno)));
+            }
+            first = end;
+        }
+        Ok(())
+    }
+
+    /// Undoes [`Self::seal`] for a batch of which nothing was written.
+    pub(super) fn unseal(&self, data: &mut [u8], sealed: &Sealed) -> Result<(), FileError> {
+        self.unseal_but(data, sealed, 0..0)
+    }
+
+    /// As [`Self::unseal`], and retires slots.
+    fn unseal_but(&self, data: &mut [u8], sealed: &Sealed, bad: Range<usize>) -> Result<(), FileError> {
+        let slots = &sealed.slots[..sealed.n];
+        slots.iter().for_each(|slot| self.unhold(slot.0));
+        // Before the slots are given back, because their seals are needed.
+        let restored = self.restore(data, slots);
+        for (slot, _) in slots.iter().zip(sealed.had_space).filter(|(_, had_space)| !had_space) {
+            self.forget_seal(*slot);
+        }
+        self.unalloc(&slots[..bad.start]);
+        slots[bad.clone()].iter().for_each(|slot| self.slots.retire(*slot));
+        self.unalloc(&slots[bad.end..]);
+        restored
+    }
+
+    /// Decrypts again what was encrypted for `slots`, which are the caller's alone.
+    fn restore(&self, data: &mut [u8], slots: &[Slot]) -> Result<(), FileError> {
+        for (slot, part) in slots.iter().zip(data.chunks_exact_mut(SLOT_BYTES)) {
+            let part = part.try_into().map_err(|_| FileError::Corrupt)?;
+            self.open_with(self.seals.get(slot.0), slot.0, part)?;
+        }
+        Ok(())
+    }
+
+    /// Whether the file system has given space to a slot: it has been written, and not punched since. The slot is the caller's
+    /// alone, or free in a cluster that the caller has locked.
+    fn has_space(&self, slot: Slot) -> bool {
+        self.seals.get(slot.0).nonce() != 0
+    }
+
+    /// Forgets that a slot that is the caller's alone has space, because it could not be written.
+    fn forget_seal(&self, slot: Slot) {
+        self.seals.set(slot.0, Seal::default());
+    }
+}
