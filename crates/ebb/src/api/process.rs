@@ -170,7 +170,7 @@ impl Space {
             threads: Threads::new()?,
             budget: Budget::new(tree, stats),
             groups: Groups::new()?,
-            places: Places::new(staging, !config.force.no_flights)?,
+            places: Places::new(staging, (!config.force.no_flights, config.force.failing_flights))?,
             swap,
             eviction: Eviction::new(budget::sweep_max(limit))?,
             family: Family::new(),

@@ -14,7 +14,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
 /// Written in `Shared::magic`; changes with the layout.
-pub const MAGIC: u64 = 0x4542_4230_3030_3233;
+pub const MAGIC: u64 = 0x4542_4230_3030_3234;
 
 /// Room for the name of a tree and its NUL.
 pub const NAME_BYTES: usize = 64;
@@ -171,6 +171,10 @@ counters! {
     file_object_bytes,
     /// Bytes of the slots that were written for them.
     file_bytes,
+    /// Slots that were written while their thread went on with the next batch.
+    flown_slots,
+    /// Batches in flight that were written again, because the kernel did not take them whole.
+    failed_flights,
     /// Largest amount of content in the pool of any one process, before compression.
     peak_pool_content_bytes,
     /// Largest memory of the pool of any one process.

@@ -32,12 +32,19 @@ pub struct Flights {
     is_good: [bool; FLIGHTS],
     /// Whether one of them would have made the file longer than the program may make one.
     is_too_long: [bool; FLIGHTS],
+    /// All flights count as failed, for tests.
+    fails: bool,
 }
 
 impl Flights {
     /// With no context, nothing ever flies. Only the calling thread may use the context.
     pub fn new(context: Option<Context>) -> Self {
-        Self { context, left: [0; FLIGHTS], is_good: [false; FLIGHTS], is_too_long: [false; FLIGHTS] }
+        Self { context, left: [0; FLIGHTS], is_good: [false; FLIGHTS], is_too_long: [false; FLIGHTS], fails: false }
+    }
+
+    /// Has all flights count as failed.
+    pub fn fail(&mut self) {
+        self.fails = true;
     }
 
     /// Whether anything can fly.
@@ -88,7 +95,7 @@ impl Flights {
                 Err(_) => _ = futex_wait(&AtomicU32::new(0), 0, Some(LOOK_NS)),
             }
         }
-        self.is_good[which]
+        self.is_good[which] && !self.fails
     }
 
     fn note(&mut self, event: Event) {

@@ -205,18 +205,23 @@ pub struct WorkBuffers {
     contexts: [AtomicU64; WORKS_MAX],
     /// Whether transfers may fly.
     may_fly: AtomicBool,
+    /// Whether some of them count as failed, for tests; and how many there were.
+    are_failing: bool,
+    nr_flights: AtomicU32,
 }
 
 const NO_CONTEXT: u64 = u64::MAX;
 
 impl WorkBuffers {
     /// Reserves the buffers.
-    pub fn new(may_fly: bool) -> Result<Self, Errno> {
+    pub fn new(may_fly: bool, are_failing: bool) -> Result<Self, Errno> {
         Ok(Self {
             buffers: Buffers::reserve(WORKS_MAX)?,
             nr_cpus: uapi::nr_cpus(),
             contexts: [const { AtomicU64::new(0) }; WORKS_MAX],
             may_fly: AtomicBool::new(may_fly),
+            are_failing,
+            nr_flights: AtomicU32::new(0),
         })
     }
 
@@ -246,7 +251,11 @@ impl WorkBuffers {
             bits = Context::new(CONTEXT_REQUESTS).map_or(NO_CONTEXT, Context::to_bits);
             kept.store(bits, Ordering::Relaxed);
         }
-        Flights::new((bits != NO_CONTEXT).then(|| Context::of_bits(bits)))
+        let mut flights = Flights::new((bits != NO_CONTEXT).then(|| Context::of_bits(bits)));
+        if self.are_failing && self.nr_flights.fetch_add(1, Ordering::Relaxed).is_multiple_of(3) {
+            flights.fail();
+        }
+        flights
     }
 
     /// How many buffers a process may use that may expect `share` pages of the budget.
@@ -366,6 +375,7 @@ impl RunBuffers {
 mod tests {
     use super::*;
     use crate::budget::tests::budget;
+    use crate::threads::ctx::Contexts;
 
     #[test]
     fn there_are_work_buffers_for_the_processors_and_fewer_in_a_small_share() {
@@ -374,9 +384,27 @@ mod tests {
     }
 
     #[test]
+    fn each_buffer_in_use_has_flights_of_its_own() {
+        let (g, works) = (budget(8 * WORK_EVERY as u64), WorkBuffers::new(true, false).expect("memory"));
+        let contexts = Contexts::new().expect("memory");
+        let ctx = contexts.attach().expect("room");
+        let (first, second) = (works.try_lease(&g, ctx).expect("free"), works.try_lease(&g, ctx).expect("free"));
+        let contexts = [&first, &second].map(|work| {
+            let _ = works.flights(work);
+            works.contexts[work.number].load(Ordering::Relaxed)
+        });
+        assert!(contexts[0] != contexts[1] || contexts == [NO_CONTEXT; 2], "{contexts:?}");
+        works.reset();
+        assert!(works.contexts.iter().all(|context| context.load(Ordering::Relaxed) == 0));
+        works.ground();
+        assert!(!works.can_fly() && !works.flights(&first).can_begin());
+        contexts.into_iter().filter(|bits| *bits != NO_CONTEXT).for_each(|bits| Context::of_bits(bits).destroy());
+    }
+
+    #[test]
     fn a_process_that_may_expect_less_frees_work_buffers() {
         let pages = core::mem::size_of::<Work>() / 4096;
-        let works = WorkBuffers { nr_cpus: 8, ..WorkBuffers::new(false).expect("memory") };
+        let works = WorkBuffers { nr_cpus: 8, ..WorkBuffers::new(false, false).expect("memory") };
         let g = budget(8 * WORK_EVERY as u64);
         for index in 0..8 {
             let mut lease = works.buffers.lease_of(1 << index, 0).expect("free");

@@ -46,6 +46,8 @@ pub struct Force {
     pub no_direct: bool,
     /// No transfers in flight: a thread waits for each write.
     pub no_flights: bool,
+    /// Take some of the transfers in flight for failed, so that they are made again.
+    pub failing_flights: bool,
     /// Abort on an inconsistency instead of treating it as an unreadable page.
     pub strict: bool,
 }
@@ -71,6 +73,7 @@ impl Force {
             b"no-background" => &mut self.no_background,
             b"no-direct" => &mut self.no_direct,
             b"no-flights" => &mut self.no_flights,
+            b"failing-flights" => &mut self.failing_flights,
             b"strict" => &mut self.strict,
             _ => return false,
         };

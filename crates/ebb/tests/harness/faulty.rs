@@ -4,7 +4,7 @@
 //! of the harness, which was there before and is not filtered. That thread answers in place of the kernel: it lets the call through,
 //! refuses it, transfers a part of it, or changes what is transferred. It shares memory and descriptors with the threads that it
 //! answers, so it can do all that itself. A child of fork is filtered too, but the harness does not have its memory: its calls are let
-//! through or refused, and nothing else.
+//! through or refused, and nothing else. Nothing is in flight while a thread goes on, because the harness would not see it.
 //!
 //! Needs neither root nor a device.
 
@@ -84,9 +84,11 @@ fn filtered(answer: impl FnOnce(i32) + Send + 'static) {
     let step = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
     let mut steps = [
         step(load, 0, 0, 0),
-        step(equal, 1, 0, libc::SYS_pread64 as u32),
-        step(equal, 0, 1, libc::SYS_pwrite64 as u32),
+        step(equal, 2, 0, libc::SYS_pread64 as u32),
+        step(equal, 1, 0, libc::SYS_pwrite64 as u32),
+        step(equal, 1, 2, libc::SYS_io_setup as u32),
         step(end, 0, 0, NOTIFY),
+        step(end, 0, 0, libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32),
         step(end, 0, 0, ALLOW),
     ];
     let program = libc::sock_fprog { len: steps.len() as u16, filter: steps.as_mut_ptr() };

@@ -6,6 +6,7 @@ use super::{FileError, Packing, REST_NS, SLOT_BYTES, SpillFile, Taker};
 use crate::base::uapi::{self, Errno};
 use crate::base::uapi::aio::Request;
 use crate::device::kind::Kind;
+use crate::counters::stats;
 use crate::device::flights::{Flights, REQUESTS_MAX};
 use core::sync::atomic::Ordering;
 use ebb_slots::Slot;
@@ -75,7 +76,10 @@ impl SpillFile {
         let data = &mut data[..packing.nr_slots() * SLOT_BYTES];
         let is_written = flights.end(sealed.which);
         self.faults.end();
-        if !is_written {
+        if is_written {
+            stats::add(&taker.stats.flown_slots, packing.nr_slots() as u64);
+        } else {
+            stats::add(&taker.stats.failed_flights, 1);
             // The usual way says why not, if it is so still.
             let result = self.put(taker, data, &mut sealed);
             if let Err(FileError::Io(errno)) = result {
