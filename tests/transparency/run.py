@@ -76,6 +76,8 @@ SHORT = {
 
 # Where files are in memory, and how much room makes it worth it.
 MEMORY = "/dev/shm"
+# Programs that are about what Ebb does with a disk.
+ON_DISK = {"filter_flights"}
 ROOM = 1 << 30
 
 
@@ -102,7 +104,7 @@ def run(program, variant, ebb, args, scratch):
     name = os.path.basename(program)
     here = tempfile.mkdtemp(prefix=f"{name}-", dir=scratch)
     os.chmod(here, 0o777)
-    spill = tempfile.mkdtemp(prefix="spill-", dir=args.spill or here)
+    spill = tempfile.mkdtemp(prefix="spill-", dir=here if name in ON_DISK else args.spill or here)
     os.chmod(spill, 0o777)
     environment = {k: v for k, v in os.environ.items() if not k.startswith("EBB_") and k != "LD_PRELOAD"}
     environment["EBB_TMPDIR"] = spill

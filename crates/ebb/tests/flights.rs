@@ -24,6 +24,7 @@ fn all_comes_back(space: &'static Space) {
     std::thread::scope(|scope| {
         for pages in [&mut hard, &mut heap] {
             scope.spawn(|| {
+                let _ = ctx(space);
                 (1..4).for_each(|seed| rewrite(pages, seed));
                 leave(space);
             });
@@ -86,6 +87,7 @@ fn a_process_that_may_have_none_any_more_goes_on() {
         let pages = Pages::new(space, 6 * RAM_PAGES, RANDOM);
         std::thread::scope(|scope| {
             scope.spawn(|| {
+                let _ = ctx(space);
                 drop(Pages::new(space, 6 * RAM_PAGES, RANDOM));
                 leave(space);
             });
