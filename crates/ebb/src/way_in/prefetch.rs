@@ -9,6 +9,7 @@ use crate::memory::table::{UNIT_BYTES, UNIT_PAGES};
 use crate::pages::stock;
 use crate::places::frames::RUN_MAX;
 use crate::places::swapspace::slot_of;
+use crate::places::work::Work;
 use crate::protocols::gate::Held;
 use crate::protocols::page::{State, Tag};
 use crate::space::Space;
@@ -83,11 +84,22 @@ pub(crate) fn bring_rows(space: &Space, ctx: &ThreadCtx, rows: Rows, within: Ran
     let starts = (1..=rows.n as isize).map(|row| rows.at.wrapping_add_signed(row * rows.stride));
     let pages = starts.flat_map(|start| (start & !(PAGE - 1)..start.saturating_add(rows.width + 1)).step_by(PAGE));
     for page in pages.filter(|page| within.contains(page)).take(most) {
-        let came = bring_run(space, &inside, ctx, page, page + PAGE, write, false, false);
+        let came = bring_run(space, &inside, ctx, page, page + PAGE, write, false, (WINDOW_MAX, false));
         charge.spend(came.map_or(0, |came| came.pages));
         if came.is_none_or(|came| came.stopped) {
             break;
         }
+    }
+}
+
+/// Most pages from `at` on that are copied in together: with content that is in a file, as many as one read of a device
+/// brings. A read of 256 KiB takes a device about twice as long as one of 64.
+fn piece_at(space: &Space, at: usize) -> usize {
+    let state = space.table.word(at).map(|word| word.load());
+    let swapped = state.filter(|state| state.tag() == Tag::Swapped);
+    match swapped.and_then(|state| space.swap.place_in_file(slot_of(state))) {
+        Some(_) => Work::batch_of(space.budget.expected()).max(WINDOW_MAX),
+        None => WINDOW_MAX,
     }
 }
 
@@ -103,18 +115,21 @@ fn bring_next(
     is_asked: bool,
     by_move: bool,
 ) -> Option<Came> {
-    let charge = if by_move { 0 } else { WINDOW_MAX };
-    if !charged::charge_ahead(space, ctx, charge) {
-        return None;
-    }
+    let most = if by_move { RUN_MAX } else { piece_at(space, at) };
+    let is_charged = |n| charged::charge_ahead(space, ctx, n);
+    let window = match by_move || is_charged(most) {
+        true => most,
+        false if most > WINDOW_MAX && is_charged(WINDOW_MAX) => WINDOW_MAX,
+        false => return None,
+    };
     let inside = space.threads.enter(ctx);
     let mut charge = Charge::take(space, ctx, &inside);
-    let came = bring_run(space, &inside, ctx, at, end, write, is_asked, by_move);
+    let came = bring_run(space, &inside, ctx, at, end, write, is_asked, (window, by_move));
     charge.spend(came.map_or(0, |came| came.pages));
     came
 }
 
-/// Brings in the next run of pages from `at` on. As many as that may be are charged, or none if it comes `by_move`. It does not begin with a
+/// Brings in the next run of pages from `at` on, at most `window`. As many are charged, or none if it comes `by_move`. It does not begin with a
 /// page for which a disk must seek, unless the program has asked for it.
 ///
 /// None if the pages cannot be moved in.
@@ -127,7 +142,7 @@ fn bring_run(
     end: usize,
     write: bool,
     is_asked: bool,
-    by_move: bool,
+    (window, by_move): (usize, bool),
 ) -> Option<Came> {
     let until = |end| Came { end, pages: 0, stopped: false };
     let Some(region) = space.regions.first_in(held, at, end) else { return Some(until(end)) };
@@ -158,7 +173,7 @@ fn bring_run(
         if by_move && !(may_move && stock::has_frames_for(space, state)) {
             return None;
         }
-        let window = if by_move { ((stop - at) / PAGE).min(RUN_MAX) } else { WINDOW_MAX };
+        let window = if by_move { window.min((stop - at) / PAGE) } else { window };
         let want = Want { window, end: stop, used: 0, write, ahead: true, group: region.group, force: false, by_move };
         return Some(match charged::bring_charged(space, held, ctx, at, word, state, want) {
             Brought::In(In::NotByMove) => return None,

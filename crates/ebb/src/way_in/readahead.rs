@@ -18,6 +18,7 @@
 use crate::base::events::{self, Ahead, Kind};
 use crate::base::{PAGE, clock, uapi};
 use crate::counters::stats;
+use crate::device::file::BATCH;
 use crate::groups::table::Index;
 use crate::memory::table::{UNIT_BYTES, UNIT_PAGES};
 use crate::pages::stock;
@@ -125,9 +126,9 @@ pub(crate) fn ask_to_help(space: &Space, ctx: &ThreadCtx) {
     }
 }
 
-/// Pages that come in at a time.
+/// Most pages that come in at a time.
 fn piece(space: &Space) -> usize {
-    if stock::has_stock(space) { RUN_MAX } else { WINDOW_MAX }
+    if stock::has_stock(space) { RUN_MAX } else { BATCH }
 }
 
 /// Brings in a piece after `page`, at which a walk met another thread, instead of waiting for that thread. False if nothing

@@ -85,7 +85,7 @@ pub(crate) fn bring(
         Tag::None if want.by_move => first_touch_by_move(space, addr, word, state, end),
         Tag::None => first_touch(space, addr, word, state, end),
         Tag::Staged => soft_fault(space, addr, word, state, want),
-        Tag::Swapped if want.by_move => swap_in::<RUN_MAX>(space, held, ctx, addr, word, state, want),
+        Tag::Swapped if want.by_move || want.window > WINDOW_MAX => swap_in::<RUN_MAX>(space, held, ctx, addr, word, state, want),
         Tag::Swapped => swap_in::<WINDOW_MAX>(space, held, ctx, addr, word, state, want),
         Tag::Present => In::Mapped(0),
         Tag::Busy if take_back(space, addr, word) => In::Mapped(0),
@@ -325,7 +325,7 @@ fn swap_in<const N: usize>(
         (Some(run), work) => (Some(&mut run.pages[..]), work.as_mut().map(|work| work.pages())),
         (None, Some(work)) => {
             // As many slots as pages have the content of a window that is packed.
-            let most = if is_packed { N.min(work.batch() / 2) } else { N };
+            let most = N.min(if is_packed { work.batch() / 2 } else { work.batch() });
             let (wide, room) = work.pages().split_at_mut(most.min((end - addr) / PAGE) * PAGE);
             (Some(wide), Some(room))
         }
