@@ -173,7 +173,7 @@ mod tests {
             Err(Errno::AGAIN | Errno::NOSYS | Errno::PERM) => return,
             context => context.expect("a context"),
         };
-        let fd = super::super::open_tmpfile(c"/var/tmp").expect("a file");
+        let fd = crate::base::uapi::open_tmpfile(c"/var/tmp").expect("a file");
         let (data, mut back) = (Page([7; 4096]), Page([0; 4096]));
         // SAFETY: the pages outlive the requests, and nobody touches them meanwhile.
         unsafe {
@@ -192,6 +192,6 @@ mod tests {
         assert!(context.completed().is_none());
         assert!(back.0 == data.0);
         context.destroy();
-        super::super::close(fd);
+        crate::base::uapi::close(fd);
     }
 }
