@@ -40,7 +40,7 @@ pub fn main(args: impl Iterator<Item = OsString>) -> i32 {
         Ok(Command::SwapOn { pid, device }) => swapon::on(pid, &device),
         Ok(Command::SwapOff { pid, device }) => swapon::off(pid, &device),
         Ok(Command::Ps(form)) => ps::report(&form).and_then(|(text, status)| print(&text).map(|_| status)),
-        Ok(Command::Set { target, ram, thp }) => set::set(&target, ram, thp),
+        Ok(Command::Set(change)) => set::set(&change),
         Ok(Command::Reclaim(demand)) => {
             reclaim::reclaim(&demand).and_then(|(text, status)| print(&text).map(|_| status))
         }

@@ -8,7 +8,9 @@ use crate::base::name::{self, Target};
 use crate::base::size::parse_amount;
 use crate::base::text::printable;
 use crate::change::reclaim::{Demand, To};
+use crate::change::set::Change;
 use crate::host::budget::Ram;
+use crate::host::idle;
 use crate::host::spill::{Device, parse_device};
 use crate::host::thp;
 use crate::run::request::{Run, Verbosity};
@@ -71,6 +73,9 @@ Options:
                            for (madvise); always: all, where the budget has room; host (the default):
                            as the host has it in /sys/kernel/mm/transparent_hugepage/enabled. If that
                            says never, there are none in any case
+  --idle TIME|off          move memory that nobody used for this long out of RAM although there is
+                           room: into compressed RAM, and after the same time again to a device.
+                           1s to 24h: 30s, 10m, 1.5h. Default: off
   --name NAME              name for `ebb ps` and `ebb set`: at most 63 letters, digits, `.`, `_` and
                            `-`, not digits alone. No two running trees can have the same name
   --stats FILE             write all counters to FILE as JSON when PROGRAM ends
@@ -93,7 +98,7 @@ would use, and how to fix a problem. Exit status: 0 if `ebb run` works here, 1 i
 ";
 
 const PS_HELP: &str = "\
-Usage: ebb ps [--json] [--bytes] [--noheadings] [NAME|PID...]
+Usage: ebb ps [--json] [--bytes] [--noheadings] [-v] [NAME|PID...]
        ebb ps --validate [NAME|PID...]
 
 Shows the trees of processes under `ebb run` that this user may see, then the processes of each tree.
@@ -121,6 +126,8 @@ Options:
   --json        print the same as JSON, sizes in bytes
   --bytes       show sizes in bytes
   --noheadings  show no headings
+  -v, --verbose also show the idle period of each tree (`ebb run --idle`). UNUSED is how much left
+                memory because nobody used it, and TO-DEVICE how much of that went on to a device
   --validate    instead, check whether all figures agree, and print a line for each that does not
   -h, --help    print this
 
@@ -128,7 +135,7 @@ Exit status: 0 on success, 1 if --validate found something, 125 if there is no s
 ";
 
 const SET_HELP: &str = "\
-Usage: ebb set NAME|PID [--ram SIZE|PERCENT|auto] [--thp POLICY]
+Usage: ebb set NAME|PID [--ram SIZE|PERCENT|auto] [--thp POLICY] [--idle TIME|off]
 
 Changes the budget of a tree of processes under `ebb run`. NAME is the name given to
 `ebb run --name`. PID is any process of the tree, or its `ebb run`. A larger budget takes effect at
@@ -143,6 +150,7 @@ Options:
   --ram SIZE|PERCENT|auto  the new budget
   --thp never|advise|always|host
                            which memory gets huge pages from now on, as for `ebb run`
+  --idle TIME|off          after how long without use memory leaves RAM from now on, as for `ebb run`
   -h, --help               print this
 
 Exit status: 0 if the tree holds no more than the budget, 1 if it still holds more, 125 if the budget
@@ -231,7 +239,7 @@ pub enum Command {
     Show(Show),
     Ps(Ps),
     Reclaim(Demand),
-    Set { target: Target, ram: Option<Ram>, thp: Option<thp::Choice> },
+    Set(Change),
 }
 
 fn syntax(what: impl ToString, why: impl ToString, help: &str) -> Failure {
@@ -296,20 +304,25 @@ fn parse_target(value: &OsString, help: &str) -> Result<Target, Failure> {
 fn parse_ps(parser: &mut lexopt::Parser) -> Result<Command, Failure> {
     use lexopt::prelude::*;
     const SEE: &str = "ebb ps --help";
-    let mut ps = Ps { targets: Vec::new(), json: false, bytes: false, headings: true, validate: false };
+    let mut ps = Ps { targets: Vec::new(), json: false, bytes: false, headings: true, verbose: false, validate: false };
     while let Some(argument) = parser.next().map_err(|error| parser_failure(error, SEE))? {
         match argument {
             Long("json") => ps.json = true,
             Long("bytes") => ps.bytes = true,
             Long("noheadings") => ps.headings = false,
             Long("validate") => ps.validate = true,
+            Short('v') | Long("verbose") => ps.verbose = true,
             Short('h') | Long("help") => return Ok(Command::Print(PS_HELP.to_owned())),
             Value(value) => ps.targets.push(parse_target(&value, SEE)?),
             other => return Err(parser_failure(other.unexpected(), SEE)),
         }
     }
-    if ps.validate && (ps.json || ps.bytes || !ps.headings) {
-        return Err(syntax("ebb ps", "--json, --bytes and --noheadings cannot be used with --validate", SEE));
+    if ps.validate && (ps.json || ps.bytes || ps.verbose || !ps.headings) {
+        return Err(syntax(
+            "ebb ps",
+            "--json, --bytes, --noheadings and --verbose cannot be used with --validate",
+            SEE,
+        ));
     }
     Ok(Command::Ps(ps))
 }
@@ -317,21 +330,23 @@ fn parse_ps(parser: &mut lexopt::Parser) -> Result<Command, Failure> {
 fn parse_set(parser: &mut lexopt::Parser) -> Result<Command, Failure> {
     use lexopt::prelude::*;
     const SEE: &str = "ebb set --help";
-    let (mut target, mut ram, mut choice) = (None, None, None);
-    while let Some(argument) = parser.next().map_err(|error| parser_failure(error, SEE))? {
+    let failed = |error| parser_failure(error, SEE);
+    let (mut target, mut ram, mut choice, mut idle_ms) = (None, None, None, None);
+    while let Some(argument) = parser.next().map_err(failed)? {
         match argument {
-            Long("ram") => ram = Some(parse_ram(&parser.value().map_err(|error| parser_failure(error, SEE))?)?),
-            Long("thp") => choice = Some(thp::parse(&parser.value().map_err(|error| parser_failure(error, SEE))?)?),
+            Long("ram") => ram = Some(parse_ram(&parser.value().map_err(failed)?)?),
+            Long("thp") => choice = Some(thp::parse(&parser.value().map_err(failed)?)?),
+            Long("idle") => idle_ms = Some(idle::parse(&parser.value().map_err(failed)?)?),
             Short('h') | Long("help") => return Ok(Command::Print(SET_HELP.to_owned())),
             Value(value) if target.is_none() => target = Some(parse_target(&value, SEE)?),
             other => return Err(parser_failure(other.unexpected(), SEE)),
         }
     }
     let target = target.ok_or_else(|| syntax("ebb set", "no tree given", SEE))?;
-    if ram.is_none() && choice.is_none() {
-        return Err(syntax("ebb set", "neither a budget nor --thp given", SEE));
+    if ram.is_none() && choice.is_none() && idle_ms.is_none() {
+        return Err(syntax("ebb set", "none of --ram, --thp and --idle given", SEE));
     }
-    Ok(Command::Set { target, ram, thp: choice })
+    Ok(Command::Set(Change { target, ram, thp: choice, idle_ms }))
 }
 
 fn parse_reclaim(parser: &mut lexopt::Parser) -> Result<Command, Failure> {
@@ -464,6 +479,7 @@ fn parse_run(parser: &mut lexopt::Parser) -> Result<Command, Failure> {
     let mut run = Run {
         ram: Ram::Auto,
         thp: thp::Choice::Host,
+        idle_ms: 0,
         name: None,
         swap: Vec::new(),
         stats: None,
@@ -476,6 +492,7 @@ fn parse_run(parser: &mut lexopt::Parser) -> Result<Command, Failure> {
         match argument {
             Long("ram") => run.ram = parse_ram(&parser.value().map_err(failed)?)?,
             Long("thp") => run.thp = thp::parse(&parser.value().map_err(failed)?)?,
+            Long("idle") => run.idle_ms = idle::parse(&parser.value().map_err(failed)?)?,
             Long("name") => run.name = Some(parse_name(&parser.value().map_err(failed)?)?),
             Long("swap") => run.swap.push(parse_device("--swap", &parser.value().map_err(failed)?)?),
             Long("stats") => run.stats = Some(parser.value().map_err(failed)?.into()),
@@ -540,6 +557,7 @@ mod tests {
             "none",
             "--stats",
             "s.json",
+            "--idle=30s",
             "--allow-unmanaged",
             "-v",
             "--",
@@ -551,6 +569,7 @@ mod tests {
         assert_eq!(run.ram, Ram::Amount(Amount::Bytes(64 << 20)));
         assert_eq!(run.name.as_deref(), Some("web"));
         assert_eq!(run.swap, vec![Device::None]);
+        assert_eq!(run.idle_ms, 30_000);
         assert_eq!(run.stats, Some(PathBuf::from("s.json")));
         assert!(run.allow_unmanaged);
         assert_eq!(run.verbosity, Verbosity::Verbose);
@@ -591,10 +610,11 @@ mod tests {
 
     #[test]
     fn ps_shows_all_or_what_is_named() {
-        let all = Ps { targets: Vec::new(), json: false, bytes: false, headings: true, validate: false };
+        let all =
+            Ps { targets: Vec::new(), json: false, bytes: false, headings: true, verbose: false, validate: false };
         assert_eq!(of(&["ps"]), Ok(Command::Ps(all.clone())));
         let targets = vec![Target::Named("web".into()), Target::Of(12)];
-        let some = Ps { targets, json: true, bytes: true, headings: false, validate: false };
+        let some = Ps { targets, json: true, bytes: true, headings: false, ..all.clone() };
         assert_eq!(of(&["ps", "--json", "web", "--bytes", "12", "--noheadings"]), Ok(Command::Ps(some)));
         assert_eq!(of(&["ps", "--validate"]), Ok(Command::Ps(Ps { validate: true, ..all })));
         assert!(line(&["ps", "--validate", "--json"]).contains("cannot be used with --validate"));
@@ -603,18 +623,21 @@ mod tests {
 
     #[test]
     fn set_names_a_tree_and_a_budget() {
-        let command = Command::Set {
+        let change = Change {
             target: Target::Named("web".into()),
             ram: Some(Ram::Amount(Amount::Bytes(1 << 30))),
             thp: None,
+            idle_ms: None,
         };
-        assert_eq!(of(&["set", "web", "--ram", "1G"]), Ok(command));
-        assert_eq!(
-            of(&["set", "--ram=auto", "12"]),
-            Ok(Command::Set { target: Target::Of(12), ram: Some(Ram::Auto), thp: None })
-        );
+        assert_eq!(of(&["set", "web", "--ram", "1G"]), Ok(Command::Set(change.clone())));
+        let change = Change { target: Target::Of(12), ram: Some(Ram::Auto), ..change };
+        assert_eq!(of(&["set", "--ram=auto", "12"]), Ok(Command::Set(change.clone())));
+        let change = Change { ram: None, idle_ms: Some(600_000), ..change };
+        assert_eq!(of(&["set", "12", "--idle", "10m"]), Ok(Command::Set(change.clone())));
+        let change = Change { idle_ms: Some(0), ..change };
+        assert_eq!(of(&["set", "12", "--idle=off"]), Ok(Command::Set(change)));
         assert_eq!(line(&["set", "--ram", "1G"]), "ebb: ebb set: no tree given; see `ebb set --help`");
-        assert_eq!(line(&["set", "web"]), "ebb: ebb set: neither a budget nor --thp given; see `ebb set --help`");
+        assert_eq!(line(&["set", "web"]), "ebb: ebb set: none of --ram, --thp and --idle given; see `ebb set --help`");
         assert!(line(&["set", "web", "12", "--ram", "1G"]).starts_with("ebb: 12: unexpected argument; "));
     }
 

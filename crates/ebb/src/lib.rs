@@ -100,7 +100,7 @@ pub use self::{
     places::inconsistency::Inconsistency,
     space::background::Background,
     space::config::{Config, Force, InitError},
-    space::{RAM_BYTES_MIN, Space},
+    space::{IDLE_MS_MAX, IDLE_MS_MIN, RAM_BYTES_MIN, Space},
     threads::ctx::{THREADS_MAX, ThreadCtx},
     way_in::fault::Fault,
     way_in::pins::PinResult,

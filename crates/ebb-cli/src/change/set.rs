@@ -1,4 +1,4 @@
-//! `ebb set`: changes the budget of a running tree, and which of its memory gets huge pages.
+//! `ebb set`: changes the budget of a running tree, which of its memory gets huge pages, and its idle period.
 //!
 //! The budget is a word that the tree's processes read whenever they want memory, so a larger budget takes effect at
 //! once. Under a smaller one they get no more memory, but they would keep what they have until they want more. So they
@@ -45,16 +45,31 @@ enum Reached {
     Interrupted(libc::c_int),
 }
 
-/// Sets the budget of the tree that `target` names, and waits until the tree holds no more than that. Or says which of its memory
-/// gets huge pages.
-pub fn set(target: &Target, ram: Option<Ram>, thp: Option<thp::Choice>) -> Result<i32, Failure> {
-    let tree = trees::find(target)?;
-    if let Some(choice) = thp {
+/// What is to change in the tree that `target` names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Change {
+    pub target: Target,
+    pub ram: Option<Ram>,
+    pub thp: Option<thp::Choice>,
+    /// The idle period in milliseconds; 0 for none.
+    pub idle_ms: Option<u64>,
+}
+
+/// Sets the budget of a tree, and waits until the tree holds no more than that. Or says which of its memory gets huge pages, and
+/// after how long without use it leaves RAM.
+pub fn set(change: &Change) -> Result<i32, Failure> {
+    let tree = trees::find(&change.target)?;
+    if let Some(choice) = change.thp {
         let (policy, said) = thp::policy(choice);
         said.iter().for_each(|said| sys::complain(&format!("ebb: {said}")));
         tree.counters.page().thp.store(policy as u32, Relaxed);
     }
-    ram.map_or(Ok(0), |ram| set_budget(&tree, ram))
+    if let Some(idle_ms) = change.idle_ms {
+        tree.counters.page().idle_ms.store(idle_ms, Relaxed);
+        // Who sleeps for longer than the new period looks now.
+        tree.counters.tree().wake_all(sys::futex_wake_all);
+    }
+    change.ram.map_or(Ok(0), |ram| set_budget(&tree, ram))
 }
 
 fn set_budget(tree: &RunningTree, ram: Ram) -> Result<i32, Failure> {

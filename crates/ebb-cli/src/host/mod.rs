@@ -5,6 +5,7 @@ pub mod agent;
 pub mod budget;
 pub mod checks;
 pub mod doctor;
+pub mod idle;
 pub mod image;
 pub mod kind;
 pub mod limit;

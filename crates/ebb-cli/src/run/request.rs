@@ -20,6 +20,8 @@ pub enum Verbosity {
 pub struct Run {
     pub ram: Ram,
     pub thp: Choice,
+    /// The idle period in milliseconds; 0 for none.
+    pub idle_ms: u64,
     /// Name of the tree.
     pub name: Option<String>,
     pub swap: Vec<Device>,

@@ -61,6 +61,7 @@ pub fn run(options: &Run, ignored_children: bool) -> Result<i32, Failure> {
         let (line, keeper) = (out_of_the_way(&line)?, out_of_the_way(&keeper)?);
         counters.set_budget(plan.ram_bytes);
         counters.page().thp.store(plan.thp as u32, Relaxed);
+        counters.page().idle_ms.store(options.idle_ms, Relaxed);
         environment.preload(&plan.agent);
         environment.set("EBB_RAM", plan.ram_bytes.to_string().as_bytes());
         environment.set("EBB_SWAP", &plan.swap);

@@ -5,9 +5,11 @@
 
 use std::collections::HashMap;
 use std::path::Path;
+use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
+use ebb::stats::Shared;
 use ebb::tree::{Kind, Member, MemberId, now_ms, said};
 use serde_json::{Value, json};
 
@@ -36,6 +38,8 @@ pub struct Ps {
     /// Show sizes in bytes.
     pub bytes: bool,
     pub headings: bool,
+    /// Show a third table.
+    pub verbose: bool,
     /// Check the figures instead of showing them.
     pub validate: bool,
 }
@@ -113,7 +117,28 @@ struct Shown {
     budget_bytes: u64,
     held_bytes: u64,
     peak_bytes: u64,
+    idle: Idle,
     rows: Vec<Row>,
+}
+
+/// What has left memory because nobody used it.
+struct Idle {
+    /// The idle period; 0 while there is none.
+    period_ms: u64,
+    out_bytes: u64,
+    /// What of that went on from the pool to a device.
+    written_bytes: u64,
+}
+
+impl Idle {
+    fn of(stats: &Shared) -> Self {
+        let bytes = |pages: &AtomicU64| pages.load(Relaxed).saturating_mul(PAGE_BYTES);
+        Self {
+            period_ms: stats.idle_ms.load(Relaxed),
+            out_bytes: bytes(&stats.idle_out_pages),
+            written_bytes: bytes(&stats.idle_writeback_pages),
+        }
+    }
 }
 
 impl Shown {
@@ -198,6 +223,7 @@ fn shown(tree: &RunningTree, before: &Faults) -> Shown {
         budget_bytes: sum.limit.max(0) as u64 * PAGE_BYTES,
         held_bytes: sum.held.max(0) as u64 * PAGE_BYTES,
         peak_bytes: tree.counters.page().peak_held_bytes.load(Relaxed),
+        idle: Idle::of(tree.counters.page()),
         rows,
     }
 }
@@ -217,15 +243,19 @@ const HEADINGS: [&str; 12] = [
     "TREE", "PID", "COMMAND", "WANTED", "RESIDENT", "SHARED", "STAGED", "POOL", "SWAPPED", "FAULTS/S", "AGE", "MANAGED",
 ];
 
-/// Two tables: the trees, and their processes. Empty if there are no trees.
+const IDLE_HEADINGS: [&str; 4] = ["TREE", "IDLE", "UNUSED", "TO-DEVICE"];
+
+/// Two tables: the trees, and their processes. And a third one of what left because nobody used it, if that is wanted. Empty if
+/// there are no trees.
 fn text(form: &Ps, all: &[Shown]) -> String {
     if all.is_empty() {
         return String::new();
     }
     let size = |bytes: u64| if form.bytes { bytes.to_string() } else { short_bytes(bytes) };
     let heading = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
-    let (mut trees, mut processes) = (Vec::new(), Vec::new());
+    let (mut trees, mut processes, mut idle) = (Vec::new(), Vec::new(), Vec::new());
     if form.headings {
+        idle.push(heading(&IDLE_HEADINGS));
         trees.push(heading(&TREE_HEADINGS));
         processes.push(heading(&HEADINGS));
     }
@@ -233,6 +263,8 @@ fn text(form: &Ps, all: &[Shown]) -> String {
         let sizes = [shown.budget_bytes, shown.held_bytes, shown.free_bytes(), shown.peak_bytes].map(size);
         let cells = [shown.label.clone()].into_iter().chain(sizes).chain([shown.rows.len().to_string()]);
         trees.push(cells.collect());
+        let period = if shown.idle.period_ms > 0 { short_age(shown.idle.period_ms) } else { "off".to_owned() };
+        idle.push(vec![shown.label.clone(), period, size(shown.idle.out_bytes), size(shown.idle.written_bytes)]);
         processes.extend(shown.rows.iter().map(|row| cells_of(&shown.label, row, &size)));
     }
     let right = |len: usize, left: &[usize]| (0..len).map(|at| !left.contains(&at)).collect::<Vec<_>>();
@@ -240,6 +272,10 @@ fn text(form: &Ps, all: &[Shown]) -> String {
     if processes.len() > usize::from(form.headings) {
         out.push('\n');
         out += &table::aligned(&processes, &right(HEADINGS.len(), &[0, 2, 11]));
+    }
+    if form.verbose {
+        out.push('\n');
+        out += &table::aligned(&idle, &right(IDLE_HEADINGS.len(), &[0]));
     }
     out
 }
@@ -304,6 +340,9 @@ fn json(all: &[Shown]) -> String {
             "held_bytes": shown.held_bytes,
             "free_bytes": shown.free_bytes(),
             "peak_held_bytes": shown.peak_bytes,
+            "idle_ms": shown.idle.period_ms,
+            "idle_out_bytes": shown.idle.out_bytes,
+            "idle_to_device_bytes": shown.idle.written_bytes,
             "processes": shown.rows.iter().map(json_of).collect::<Vec<_>>(),
         })
     });
@@ -330,7 +369,8 @@ pub fn report(form: &Ps) -> Result<(String, i32), Failure> {
 mod tests {
     use super::*;
 
-    const FORM: Ps = Ps { targets: Vec::new(), json: false, bytes: false, headings: true, validate: false };
+    const FORM: Ps =
+        Ps { targets: Vec::new(), json: false, bytes: false, headings: true, verbose: false, validate: false };
 
     fn web() -> Shown {
         let figures = Figures {
@@ -350,6 +390,7 @@ mod tests {
             budget_bytes: 64 << 20,
             held_bytes: 54 << 20,
             peak_bytes: 60 << 20,
+            idle: Idle { period_ms: 600_000, out_bytes: 96 << 20, written_bytes: 80 << 20 },
             rows: vec![
                 Row { pid: Some(8), command: "python3".into(), what: managed },
                 Row { pid: Some(4711), command: "sudo".into(), what: What::Outside { pages: 1024 } },
@@ -368,6 +409,17 @@ mod tests {
                         web  4711 sudo         4M       4M      -      -    -       -        -    - no\n\
                         web     - (others)     4K       4K      -      -    -       -        -    - no\n";
         assert_eq!(text(&FORM, &[web()]), expected);
+    }
+
+    #[test]
+    fn what_left_unused_is_a_third_table() {
+        let form = Ps { verbose: true, ..FORM };
+        let (two, three) = (text(&FORM, &[web()]), text(&form, &[web()]));
+        let rest = three.strip_prefix(&two).unwrap();
+        assert_eq!(rest, "\nTREE IDLE UNUSED TO-DEVICE\nweb   10m    96M       80M\n");
+        let mut web = web();
+        web.idle = Idle { period_ms: 0, out_bytes: 0, written_bytes: 0 };
+        assert!(text(&form, &[web]).ends_with("\nweb   off     0B        0B\n"));
     }
 
     #[test]
@@ -391,6 +443,7 @@ mod tests {
         let value: Value = serde_json::from_str(&json(&[web()])).unwrap();
         assert_eq!((&value[0]["name"], &value[0]["free_bytes"]), (&json!("web"), &json!(10 << 20)));
         let managed = &value[0]["processes"][0];
+        assert_eq!((&value[0]["idle_ms"], &value[0]["idle_to_device_bytes"]), (&json!(600_000), &json!(80 << 20)));
         assert_eq!((&managed["swapped_bytes"], &managed["age_ms"]), (&json!(60 << 20), &json!(1500)));
         assert_eq!(
             value[0]["processes"][1],

@@ -70,7 +70,7 @@ pub(crate) fn give_up_pages(space: &Space, ctx: &ThreadCtx) {
 /// True when this process gives up shared pages, if asked to. Each holder must store the pages. The tree gets memory
 /// only when all holders but one have done so: from the last, which then owns the pages alone. For the background
 /// thread.
-fn may_give_shared(space: &Space, asked: OfShared, now: u64) -> bool {
+pub(crate) fn may_give_shared(space: &Space, asked: OfShared, now: u64) -> bool {
     if asked == OfShared::Keep || !space.family.shares_much() {
         return false;
     }

@@ -1,4 +1,5 @@
 //! The background thread: what is done beside the program.
 
+pub(crate) mod ageing;
 pub(crate) mod give;
 pub(crate) mod thread;

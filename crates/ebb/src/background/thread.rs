@@ -1,6 +1,6 @@
 //! The background thread: its rounds of work between two watermarks, and its sleep.
 
-use crate::background::give;
+use crate::background::{ageing, give};
 use crate::base::uapi::{self, thread};
 use crate::counters::stats;
 use crate::pages::{books, clean, stock};
@@ -77,6 +77,7 @@ pub(crate) extern "C" fn background_main(space: usize) -> ! {
         let member = space.tree().member();
         let wanted = member.asked.load(Ordering::SeqCst);
         give::give_up_pages(space, ctx);
+        let idle_ns = ageing::age_in_time(space, ctx);
         let came_late = background.rest.begin_idle();
         // Sequentially consistent: whoever asks for another round after this look finds the thread idle, and wakes it.
         let is_wanted = background.again.swap(false, Ordering::SeqCst) || space.background.read_ahead.is_wanted();
@@ -94,7 +95,8 @@ pub(crate) extern "C" fn background_main(space: usize) -> ! {
         pause_ns = if is_busy { PAUSE_NS } else { pause_ns.saturating_mul(2) };
         let timeout = (background.works && is_behind && pause_ns <= PAUSE_NS_MAX).then_some(pause_ns);
         let heirs_ns = if background.works { heirs.look_in_ns(nr_given_up(space, ctx), uapi::now_ns()) } else { None };
-        let timeout = [timeout, hold_ns, books::look_at_books_in_ns(space), heirs_ns].into_iter().flatten().min();
+        let timeout =
+            [timeout, hold_ns, books::look_at_books_in_ns(space), heirs_ns, idle_ns].into_iter().flatten().min();
         let shared = [(&space.stats.asked, asked), (&member.asked, wanted)];
         let word = background.rest.word();
         if !uapi::futex_wait_any(word, IDLE, shared, timeout) {

@@ -53,6 +53,20 @@ pub fn stamp_before(ms: u64) -> u32 {
     stamp().wrapping_sub((cycles >> STAMP_SHIFT) as u32)
 }
 
+/// Nanoseconds of one [`tick`], as a power of two: 67 ms.
+const TICK_SHIFT: u32 = 26;
+
+/// The current moment in steps of 67 ms; never 0. It takes a system call, but no counter that the program may forbid, and wraps
+/// only after nine years.
+pub fn tick() -> u32 {
+    ((uapi::now_ns() >> TICK_SHIFT) as u32).max(1)
+}
+
+/// How many ticks `ms` milliseconds are, rounded up.
+pub fn ticks_of(ms: u64) -> u32 {
+    (ms.saturating_mul(1_000_000) >> TICK_SHIFT).min(u64::from(u32::MAX / 2)) as u32 + 1
+}
+
 /// Reads time and counter at one moment, as nearly as possible: another thread may get the processor between the two reads.
 fn both() -> (u64, u64) {
     let looks = (0..8).map(|_| {

@@ -14,7 +14,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
 /// Written in `Shared::magic`; changes with the layout.
-pub const MAGIC: u64 = 0x4542_4230_3030_3234;
+pub const MAGIC: u64 = 0x4542_4230_3030_3235;
 
 /// Room for the name of a tree and its NUL.
 pub const NAME_BYTES: usize = 64;
@@ -42,6 +42,8 @@ macro_rules! counters {
             pub ns_per_cycle: AtomicU64,
             /// Which memory gets folios of 2 MiB: a [`Thp`].
             pub thp: AtomicU32,
+            /// After so many milliseconds without use memory leaves RAM although there is room; 0 for never.
+            pub idle_ms: AtomicU64,
             /// The user's name for the tree: ASCII, NUL-terminated; empty when there is none.
             pub name: [AtomicU64; NAME_BYTES / 8],
             /// 1 once the agent runs in the first program, which may stay too small to be managed.
@@ -149,6 +151,12 @@ counters! {
     out_file_pages,
     /// Pool objects written back to a file.
     writeback_pages,
+    /// Pages that ageing unmapped, to see whether somebody wants them, or clean ones because nobody did.
+    idle_unmapped_pages,
+    /// Pages that nobody used for the idle period, and that ageing stored therefore.
+    idle_out_pages,
+    /// Pool objects that ageing wrote to a file, because their pages stayed out for another period.
+    idle_writeback_pages,
     /// Pages that moved within files to make room for runs.
     cleaned_pages,
     /// Writes that a device did not take, for another reason than want of room.

@@ -98,6 +98,12 @@ pub struct Unit {
     pub lent: AtomicU32,
     /// When the kernel first refused to move a page of the unit, as [`crate::base::clock::stamp`]; 0 for never.
     pub refused: AtomicU32,
+    /// When ageing last looked whether the unit is in use, as [`crate::base::clock::tick`]; 0 for never.
+    pub aged: AtomicU32,
+    /// Periods for which ageing still leaves the unit alone.
+    pub rests: AtomicU32,
+    /// Pages that no place took, and that were mapped again, since ageing last looked.
+    pub unstored: AtomicU32,
     /// What is known of the unit as a folio, see [`crate::pages::folio`].
     pub folio: AtomicU32,
 }

@@ -2,6 +2,7 @@
 
 use crate::base::ring::Ring;
 use crate::base::uapi::Errno;
+use crate::space::ageing::Ageing;
 use crate::space::cold::Cold;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
@@ -16,6 +17,8 @@ pub struct Eviction {
     pub(crate) units: Ring,
     /// Pages that the program said are cold. They come before all others.
     pub(crate) cold: Cold,
+    /// How far ageing is.
+    pub(crate) ageing: Ageing,
     /// Clean pages.
     nr_clean: CacheLine<AtomicUsize>,
     sweep_pages: AtomicUsize,
@@ -34,6 +37,7 @@ impl Eviction {
         Ok(Self {
             units: Ring::new(UNITS_MAX)?,
             cold: Cold::new()?,
+            ageing: Ageing::default(),
             nr_clean: CacheLine(AtomicUsize::new(0)),
             sweep_pages: AtomicUsize::new(sweep_pages),
             young_ms: AtomicU64::new(0),
@@ -133,5 +137,6 @@ impl Eviction {
         // A demand that was under way asks the parent.
         self.young_ms.store(0, Relaxed);
         self.end_aging();
+        self.ageing.reset();
     }
 }

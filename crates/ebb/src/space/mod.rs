@@ -1,5 +1,6 @@
 //! The space: everything Ebb has in one process, put together.
 
+pub(crate) mod ageing;
 pub(crate) mod background;
 pub(crate) mod books;
 pub(crate) mod cold;
@@ -31,6 +32,7 @@ use crate::threads::Threads;
 use crate::threads::ctx::ThreadCtx;
 use crate::tree::Tree;
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
+use core::time::Duration;
 
 impl Space {
     /// True when this process holds so much that others of the tree may ask for some.
@@ -46,6 +48,11 @@ impl Space {
 
 /// Smallest budget a space accepts.
 pub const RAM_BYTES_MIN: u64 = 4 << 20;
+
+/// Shortest idle period, in milliseconds: a second.
+pub const IDLE_MS_MIN: u64 = 1000;
+/// Longest idle period, in milliseconds: a day.
+pub const IDLE_MS_MAX: u64 = 24 * 60 * 60 * 1000;
 
 /// How often the process looks whether it has its membership lock, where the lock may go away with a thread.
 const HOLD_NS: u64 = 1_000_000_000;
@@ -158,6 +165,18 @@ impl Space {
     /// Sets which memory of this process gets folios of 2 MiB at most, whatever the tree's policy is.
     pub fn set_thp_limit(&self, limit: Thp) {
         self.places.folios.set_limit(limit);
+    }
+
+    /// Sets after how long without use memory leaves RAM although there is room, in all processes of the tree; none for never.
+    /// The period is taken as [`IDLE_MS_MIN`] or [`IDLE_MS_MAX`] if it is beyond these.
+    ///
+    /// The background thread does it, so nothing leaves in a process that has none ([`crate::Force::no_background`]) or has not
+    /// grown.
+    pub fn set_idle(&self, period: Option<Duration>) {
+        let ms = |period: Duration| u64::try_from(period.as_millis()).unwrap_or(u64::MAX);
+        let ms = period.map_or(0, |period| ms(period).clamp(IDLE_MS_MIN, IDLE_MS_MAX));
+        self.stats.idle_ms.store(ms, Relaxed);
+        self.tree().page().wake_all(uapi::futex_wake_shared);
     }
 
     /// Stops the reuse of frames: from now on, no frame is written for another page. After some system calls have

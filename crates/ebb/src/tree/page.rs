@@ -376,6 +376,14 @@ impl Page {
         (0..high_water as u32).map(|index| (index, self.member(index)))
     }
 
+    /// Has the background threads of all processes look around. `wake` wakes a shared futex.
+    pub fn wake_all(&self, wake: impl Fn(&AtomicU32)) {
+        for (_, member) in self.members() {
+            member.asked.fetch_add(1, Ordering::SeqCst);
+            wake(&member.asked);
+        }
+    }
+
     /// Every place, used or not.
     pub fn places(&self) -> core::ops::Range<u32> {
         0..MEMBERS_MAX as u32

@@ -100,6 +100,22 @@ pub(crate) fn empty_pool(space: &Space, ctx: &ThreadCtx, work: &mut Work) -> boo
     moved > 0
 }
 
+/// Writes pool objects to a file that went out before the eviction clock said `before`, as far as a search of `looks` slots
+/// finds them, and compacts what is left. Returns how many objects, and how many slots it searched; 0 if no file takes any.
+/// Outside the gate.
+pub(crate) fn file_aged(space: &Space, ctx: &ThreadCtx, before: u32, looks: u32, work: &mut Work) -> (usize, u32) {
+    let inside = space.threads.enter(ctx);
+    let (_, from) = space.swap.writeback_round();
+    let written = write_back(space, &inside, WriteBack::Aged { before, looks }, ctx, work);
+    // Other searches may go on from there at the same time.
+    let looked = space.swap.writeback_round().1.wrapping_sub(from);
+    if written > 0 {
+        space.swap.compact(&inside, &space.budget, space.stats, COMPACT_STEP);
+    }
+    drop(inside);
+    (written, looked)
+}
+
 /// Makes the pool smaller: writes objects back, compacts, frees slots of clean pages, gives empty blocks back. False if nothing
 /// moved.
 pub(crate) fn shrink_pool(space: &Space, ctx: &ThreadCtx, work: &mut Work) -> bool {

@@ -354,6 +354,9 @@ fn put_back(space: &Space, held: &Held, addr: usize, frame: u32) -> bool {
     account::count_present(space, addr, 1);
     space.groups.force(tally::owner(space, held, addr), Cost::STAGED.taken());
     stats::add(&space.stats.staged_back_pages, 1);
+    if let Some(unit) = space.table.unit(addr) {
+        unit.unstored.fetch_add(1, Relaxed);
+    }
     word.finish(State::PRESENT);
     space.places.staging.put_frame(frame);
     true

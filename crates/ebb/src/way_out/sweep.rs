@@ -32,6 +32,14 @@ use core::sync::atomic::Ordering::Relaxed;
 /// sweeps looks at all of a unit.
 const FRUITLESS_MAX: u32 = 8;
 
+/// Periods for which ageing leaves a unit alone at most that proved hot. So what was in use for long and is no longer leaves
+/// after five periods at the latest.
+const HOT_RESTS: u32 = 3;
+/// The same for a unit most of whose pages no place took.
+const UNSTORED_RESTS: u32 = 15;
+/// A unit that ageing has not seen for so many periods had no pages in memory.
+const AWAY_PERIODS: u32 = 3;
+
 /// The outcome of one look at the ring.
 enum Look {
     /// The ring is empty.
@@ -171,11 +179,12 @@ pub(crate) fn sweep_in_turn(space: &Space, ctx: &ThreadCtx, work: &mut Work) -> 
     swept
 }
 
-/// Looks at the unit at the head of the ring.
-fn sweep_one(space: &Space, held: &Held, ctx: &ThreadCtx, scope: Scope, work: &mut Work) -> Look {
-    let Some(addr) = space.eviction.units.pop() else { return Look::Empty };
+/// Takes the unit at the head of the ring, for the caller to queue again before it leaves the gate. There is none if the ring
+/// is empty, or the unit has no pages in memory.
+fn take_unit(space: &Space) -> Result<(usize, &Unit), Look> {
+    let Some(addr) = space.eviction.units.pop() else { return Err(Look::Empty) };
     let addr = addr as usize;
-    let Some(unit) = space.table.unit(addr) else { return Look::Passed };
+    let Some(unit) = space.table.unit(addr) else { return Err(Look::Passed) };
     if unit.present.load(Relaxed) == 0 {
         // The mark is cleared first, and then `present` is checked again. So a page that comes in now queues the unit, or this
         // thread does.
@@ -185,11 +194,105 @@ fn sweep_one(space: &Space, held: &Held, ctx: &ThreadCtx, scope: Scope, work: &m
         {
             account::queue_unit(space, addr);
         }
-        return Look::Passed;
+        return Err(Look::Passed);
     }
+    Ok((addr, unit))
+}
+
+/// Looks at the unit at the head of the ring.
+fn sweep_one(space: &Space, held: &Held, ctx: &ThreadCtx, scope: Scope, work: &mut Work) -> Look {
+    let (addr, unit) = match take_unit(space) {
+        Ok(taken) => taken,
+        Err(look) => return look,
+    };
     let look = sweep_unless_hot(space, held, ctx, addr, unit, scope, work);
     account::queue_unit(space, addr);
     look
+}
+
+/// The outcome of one look of ageing.
+pub(crate) enum Aged {
+    /// There is nothing to look at.
+    Nothing,
+    /// The unit's time has not come, or it is in use.
+    Passed,
+    /// So many pages were unmapped.
+    Unmapped(usize),
+}
+
+/// Looks at the unit at the head of the ring, and unmaps all of it if ageing left it alone for `ticks`. Outside the gate.
+///
+/// Nothing but staging tells whether a page is in use: see `background::ageing`.
+pub(crate) fn age_unit(space: &Space, ctx: &ThreadCtx, ticks: u32, takes_shared: bool, work: &mut Work) -> Aged {
+    let inside = space.threads.enter(ctx);
+    let found = take_unit(space);
+    let start = match found {
+        Ok((addr, unit)) => {
+            let is_due = is_due(space, &inside, addr, unit, ticks, takes_shared);
+            account::queue_unit(space, addr);
+            is_due.then_some(addr)
+        }
+        _ => None,
+    };
+    drop(inside);
+    match (start, found) {
+        (Some(addr), _) => Aged::Unmapped(unmap_aged(space, ctx, addr, takes_shared, work)),
+        (None, Err(Look::Empty)) => Aged::Nothing,
+        (None, _) => Aged::Passed,
+    }
+}
+
+/// Whether ageing unmaps the unit at `addr` now.
+fn is_due(space: &Space, held: &Held, addr: usize, unit: &Unit, ticks: u32, takes_shared: bool) -> bool {
+    let (now, before) = (clock::tick(), unit.aged.load(Relaxed));
+    let age = now.wrapping_sub(before);
+    if before != 0 && age < ticks {
+        return false;
+    }
+    unit.aged.store(now, Relaxed);
+    if before == 0 || age >= ticks.saturating_mul(AWAY_PERIODS) {
+        // Its pages have just come in. If it had some before, they did not come back soon.
+        let _ = (judge(unit), unit.unstored.swap(0, Relaxed), unit.rests.swap(0, Relaxed));
+        return false;
+    }
+    let rests = unit.rests.load(Relaxed);
+    if rests > 0 {
+        unit.rests.store(rests - 1, Relaxed);
+        return false;
+    }
+    let unstored = unit.unstored.swap(0, Relaxed);
+    let passes = judge(unit).unwrap_or(0);
+    let rests = if 2 * unstored >= unit.present.load(Relaxed).max(1) { UNSTORED_RESTS } else { passes.min(HOT_RESTS) };
+    if rests > 0 {
+        unit.rests.store(rests - 1, Relaxed);
+        // A clean page is dropped, and its next use is a swap-in. An open one is staged.
+        if passes > 0 && unit.clean.load(Relaxed) > 0 {
+            clean::open_unit(space, held, addr);
+        }
+        return false;
+    }
+    if !takes_shared {
+        sharing::look_for_deserted(space, addr, unit);
+    }
+    takes_shared || !sharing::is_all_shared(space, unit)
+}
+
+/// Unmaps all pages of the unit at `addr` that are not in use by a system call, as far as staging has room. Returns how many.
+/// Outside the gate, which it leaves after each sweep.
+fn unmap_aged(space: &Space, ctx: &ThreadCtx, addr: usize, takes_shared: bool, work: &mut Work) -> usize {
+    let (mut at, end, mut pages) = (addr, addr + UNIT_PAGES * PAGE, 0);
+    while at < end {
+        let inside = space.threads.enter(ctx);
+        // The last blocks are for reclaim.
+        if space.places.staging.is_scarce() {
+            at = end;
+        } else {
+            let (n, next) = sweep_noted(space, &inside, ctx, addr, &(at..end), takes_shared, work);
+            (at, pages) = (next.max(at + PAGE), pages + n);
+        }
+        drop(inside);
+    }
+    pages
 }
 
 /// Sweeps the pages that a group has in the unit at `addr`. Returns how many pages that unmapped.
@@ -290,10 +393,12 @@ fn sweep_unless_hot(
 ///
 /// If half of them came back from staging, or as soon as that, the unit is hot. It is left alone for longer each time
 /// (generations). If a quarter came back, near refaults included, the unit is in use and is left alone for one pass.
-fn judge(unit: &Unit) {
+///
+/// Returns for how many passes it is left alone; none if it was not swept since it was last judged.
+fn judge(unit: &Unit) -> Option<u32> {
     let swept = unit.swept.swap(0, Relaxed);
     if swept == 0 {
-        return;
+        return None;
     }
     let returned = unit.returned.swap(0, Relaxed);
     let refaulted = unit.refaulted.swap(0, Relaxed);
@@ -301,5 +406,7 @@ fn judge(unit: &Unit) {
     let generation = if returned * 2 >= swept { (unit.generation.load(Relaxed) * 2 + 1).min(15) } else { 0 };
     unit.generation.store(generation, Relaxed);
     let in_use = (returned + refaulted) * 4 >= swept;
-    unit.skip.store(generation.max(in_use as u32), Relaxed);
+    let skip = generation.max(in_use as u32);
+    unit.skip.store(skip, Relaxed);
+    Some(skip)
 }

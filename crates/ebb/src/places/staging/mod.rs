@@ -24,11 +24,11 @@
 mod vacating;
 mod whole;
 
-use crate::base::PAGE;
 use crate::base::events;
 use crate::base::ring::Ring;
 use crate::base::uapi::uffd::Uffd;
 use crate::base::uapi::{self, Errno};
+use crate::base::{PAGE, clock};
 use crate::memory::table::UNIT_PAGES;
 use crate::protocols::gate::Exclusive;
 use crate::protocols::together::{self, Together};
@@ -56,6 +56,8 @@ struct Block {
     /// The bundles, a bit each, that must not be kept: some of their counted frames may be missing, shared with another
     /// process, or still read by the kernel. `u32::MAX` if all of the block may be shared.
     unfit: AtomicU32,
+    /// When it was filled, as [`clock::tick`].
+    since: AtomicU32,
     /// 1 while the block's memory may be one huge page. It is dropped as a whole, because a part of it would give no memory back.
     is_whole: AtomicU32,
 }
@@ -256,6 +258,7 @@ impl Staging {
     fn hold(&self, block: u32, filled: &[u32; BUNDLES]) {
         let b = self.block(block);
         b.unfit.store(0, Ordering::Relaxed);
+        b.since.store(clock::tick(), Ordering::Relaxed);
         b.is_whole.store(0, Ordering::Relaxed);
         for (to, n) in b.filled.iter().zip(filled) {
             to.store(*n, Ordering::Relaxed);
@@ -296,6 +299,18 @@ impl Staging {
     /// Takes the part that was swept longest ago out of the queue.
     pub fn pop_oldest(&self) -> Option<Part> {
         self.queue.pop().map(Part)
+    }
+
+    /// Likewise, if it has been staged for at least `ticks` ([`clock::tick`]).
+    pub fn pop_aged(&self, ticks: u32) -> Option<Part> {
+        let part = self.pop_oldest()?;
+        let since = self.block(part.block()).since.load(Ordering::Relaxed);
+        if clock::tick().wrapping_sub(since) >= ticks {
+            return Some(part);
+        }
+        let pushed = self.queue.push_first(part.0);
+        assert!(pushed, "there are no more parts than places in the queue");
+        None
     }
 
     /// Parts in the queue.

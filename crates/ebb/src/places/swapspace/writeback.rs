@@ -22,6 +22,8 @@ pub enum WriteBack {
     /// Objects that save next to no RAM and were evicted at least so many evictions ago (see [`SwapSpace::misplaced_age`]), as far
     /// as a short search finds them.
     Misplaced(u32),
+    /// Objects that were evicted before the eviction clock said `before`, as far as a search of `looks` slots finds them.
+    Aged { before: u32, looks: u32 },
 }
 
 /// Most slots that one search for objects to write back visits. A search for misplaced objects visits fewer, because it
@@ -93,6 +95,10 @@ impl SwapSpace {
     fn gather_batch(&self, held: &Held, which: WriteBack, data: &mut [u8]) -> Option<Batch> {
         let batch = match which {
             WriteBack::Oldest => self.gather_oldest(held, data),
+            WriteBack::Aged { before, looks } => {
+                let is_before = |shadow: u32| (before.wrapping_sub(shadow) as i32) > 0;
+                self.gather(held, data, looks, |slot| self.shadow(slot).is_some_and(is_before), |_| true)
+            }
             // What saves next to no RAM takes a slot alone.
             WriteBack::Misplaced(age_min) => {
                 let is_old = |slot| age_min == 0 || self.is_old(slot, age_min);
@@ -129,11 +135,21 @@ impl SwapSpace {
     /// True if the slot's page went out at least `age_min` evictions ago, and is still out.
     fn is_old(&self, slot: Slot, age_min: u32) -> bool {
         let now = self.clock.load(Ordering::Relaxed);
+        self.shadow(slot).is_some_and(|shadow| now.wrapping_sub(shadow) >= age_min)
+    }
+
+    /// What the eviction clock said when the slot's page went out, if it is still out.
+    fn shadow(&self, slot: Slot) -> Option<u32> {
         match self.slots.get(slot) {
-            TableEntry::Stored(Stored { shadow, .. }) => now.wrapping_sub(shadow.0) >= age_min,
+            TableEntry::Stored(Stored { shadow, .. }) => Some(shadow.0),
             // A slot whose page is in memory, clean, was of use lately.
-            _ => false,
+            _ => None,
         }
+    }
+
+    /// Slots that a round over all of them visits, and how many were visited so far; the count wraps.
+    pub fn writeback_round(&self) -> (u32, u32) {
+        (self.high_water.load(Ordering::Relaxed), self.writeback_at.load(Ordering::Relaxed))
     }
 
     fn gather_oldest(&self, held: &Held, data: &mut [u8]) -> Batch {
