@@ -60,7 +60,7 @@ fn without_a_device_it_is_compressed() {
         let output = tree.ask(&words);
         assert_eq!((code(&output), err(&output)), (Some(0), String::new()));
     }
-    falls_asleep(&tree, 80);
+    wait_until("it holds half", || held(&tree) * 2 <= 80 << 20);
     wake(&mut tree);
     let summary = tree.finish();
     assert!(summary.contains(" 0 B to a file"), "{summary}");

@@ -12,6 +12,8 @@
 mod charges;
 #[path = "loom/claims.rs"]
 mod claims;
+#[path = "loom/errand.rs"]
+mod errand;
 #[path = "loom/folios.rs"]
 mod folios;
 #[path = "loom/gate.rs"]

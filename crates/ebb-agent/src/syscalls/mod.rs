@@ -4,5 +4,6 @@ pub mod interpose;
 pub mod interpose_files;
 pub mod memory;
 pub mod proc_files;
+pub mod process_madvise;
 pub mod trap;
 pub mod uprobe;

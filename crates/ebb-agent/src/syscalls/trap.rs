@@ -14,7 +14,7 @@ use crate::guard::{self, After, Before, SpaceMemory, aio};
 use crate::kept::{fds, marks, refused};
 use crate::process::{clone, exec, tasks};
 use crate::signals::{delivery, masks, syscalls, traced};
-use crate::syscalls::{memory, proc_files};
+use crate::syscalls::{memory, proc_files, process_madvise};
 use crate::threads::entry::{self, StubAt};
 use crate::threads::thread::{self, ThreadBlock};
 use core::sync::atomic::Ordering::Relaxed;
@@ -111,6 +111,13 @@ pub(crate) fn dispatch(space: &'static Space, b: &ThreadBlock, uc: &mut Context,
             let ret = unsafe { calls::raw_syscall(nr as u64, &call) };
             b.shares_files.set(b.shares_files.get() & (ret != 0));
             Done(ret)
+        }
+        g::__NR_process_madvise if process_madvise::is_followed(a) => {
+            let mem = SpaceMemory::new(space, b.ctx(), uc.regs.sp);
+            performed(uc, a, |call| {
+                let answer = |args: &[u64; 6]| guard::call(&mem, nr as u64, args, call);
+                Some(process_madvise::advise(space, b.ctx(), a, answer))
+            })
         }
         g::__NR_sendto | g::__NR_sendmsg | g::__NR_sendmmsg if zerocopy::is_one(nr, a) => {
             zerocopy::note();

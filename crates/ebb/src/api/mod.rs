@@ -1,5 +1,6 @@
 //! What changes a space as a whole: creation, devices, snapshots, groups, memory on demand, takeover and validation.
 
+pub(crate) mod advise;
 pub(crate) mod groups;
 pub(crate) mod process;
 pub(crate) mod reclaim;

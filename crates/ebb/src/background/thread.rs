@@ -1,6 +1,6 @@
 //! The background thread: its rounds of work between two watermarks, and its sleep.
 
-use crate::background::{ageing, give};
+use crate::background::{ageing, errand, give};
 use crate::base::uapi::{self, thread};
 use crate::counters::stats;
 use crate::pages::{books, clean, stock};
@@ -77,6 +77,7 @@ pub(crate) extern "C" fn background_main(space: usize) -> ! {
         let member = space.tree().member();
         let wanted = member.asked.load(Ordering::SeqCst);
         give::give_up_pages(space, ctx);
+        errand::run_errand(space, ctx);
         let idle_ns = ageing::age_in_time(space, ctx);
         let came_late = background.rest.begin_idle();
         // Sequentially consistent: whoever asks for another round after this look finds the thread idle, and wakes it.

@@ -2,6 +2,7 @@
 
 pub mod bounds;
 pub mod counter;
+pub mod errand;
 pub mod gate;
 pub mod holders;
 pub mod life;

@@ -262,8 +262,9 @@ impl Background {
     }
 }
 
-/// True when somebody waits for the background thread: for an answer, or for its end.
+/// True when somebody waits for the background thread: for an answer, for an errand, or for its end.
 pub(crate) fn is_asked(space: &Space) -> bool {
-    space.stats.asked.load(Ordering::Relaxed) != space.background.asked.load(Ordering::Relaxed)
+    space.tree().member().errand.is_offered()
+        || space.stats.asked.load(Ordering::Relaxed) != space.background.asked.load(Ordering::Relaxed)
         || space.background.life.is_held()
 }

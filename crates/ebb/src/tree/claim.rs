@@ -56,6 +56,23 @@ pub fn holder(fd: i32, index: u32) -> Option<i32> {
     record_lock::holder(fd, byte(index))
 }
 
+impl Tree {
+    /// The managed member whose process has the number `pid` here and `own_pid` in its own pid namespace. The kernel does not
+    /// say of this process's own locks who holds them, so it is not found.
+    pub fn member_of(&self, pid: i32, own_pid: u32) -> Option<MemberId> {
+        if self.is_alone() || pid <= 0 {
+            return None;
+        }
+        let is_it = |(index, member): &(u32, &Member)| {
+            member.kind() == Kind::Managed
+                && member.pid.load(Relaxed) == own_pid
+                && holder(self.fd(), *index) == Some(pid)
+        };
+        let (index, member) = self.page.members().find(is_it)?;
+        Some(MemberId { index, generation: member.generation() })
+    }
+}
+
 /// Makes the calling process the one that started the tree; false when there is one already.
 pub fn supervise(fd: i32) -> bool {
     record_lock::try_lock(fd, SUPERVISOR_AT)

@@ -11,6 +11,7 @@
 //! Counting without a total is the idea of the kernel's per-CPU counters; taking batches is that of `memcg_stock`.
 
 use super::share::Share;
+use crate::protocols::errand::Errand;
 use crate::protocols::primitive::{AtomicI64, AtomicU32, AtomicU64, Ordering, model_fence};
 
 /// Most managed processes of a tree at a time.
@@ -127,7 +128,9 @@ pub struct Member {
     pub asked: AtomicU32,
     /// Pages that the process is asked to give up.
     pub ask_pages: AtomicI64,
-    /// When it was asked, on the clock of [`Member::published_ms`].
+    /// What another process asks this one to do with its pages, as `process_madvise` does.
+    pub errand: Errand,
+    /// When it was asked for pages, on the clock of [`Member::published_ms`].
     pub asked_ms: AtomicU64,
     /// Until when the process is not asked again, because it had too little to give; on the same clock.
     pub declined_until_ms: AtomicU64,
@@ -213,6 +216,7 @@ impl Member {
         ]) {
             word.store(0, Ordering::Relaxed);
         }
+        self.errand.clear();
         self.pid.store(0, Ordering::Relaxed);
         self.has_bits.store(0, Ordering::Relaxed);
         self.ask_shared.store(0, Ordering::Relaxed);
@@ -275,6 +279,7 @@ impl Page {
             pid: AtomicU32::new(0),
             asked: AtomicU32::new(0),
             ask_pages: signed(),
+            errand: Errand::default(),
             asked_ms: word(),
             declined_until_ms: word(),
             keeps_shared_until_ms: word(),

@@ -278,6 +278,17 @@ pub fn futex_wake_shared(word: &AtomicU32) {
     let _ = unsafe { call(g::__NR_futex, [word as *const _ as u64, g::FUTEX_WAKE as u64, i32::MAX as u64, 0, 0, 0]) };
 }
 
+/// Sleeps while `*word == expected`, at most `timeout_ns`. The word is in memory that other processes map too.
+pub fn futex_wait_shared(word: &AtomicU32, expected: u32, timeout_ns: u64) {
+    let time = g::__kernel_timespec {
+        tv_sec: (timeout_ns / 1_000_000_000) as i64,
+        tv_nsec: (timeout_ns % 1_000_000_000) as i64,
+    };
+    let args = [word as *const _ as u64, g::FUTEX_WAIT as u64, expected as u64, &raw const time as u64, 0, 0];
+    // SAFETY: the kernel only reads the word and the timeout, both alive here.
+    let _ = unsafe { call(g::__NR_futex, args) };
+}
+
 /// Sleeps while `*own == own_expected` and each word of `shared` has the value beside it, at most `timeout_ns` if
 /// given. The words of `shared` are in memory that other processes map too. Returns on any wake, also a spurious one.
 /// False where the kernel can wait for one word only.

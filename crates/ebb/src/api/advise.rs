@@ -1,0 +1,78 @@
+//! Advice for another process of the tree: `process_madvise`. The background thread of that process follows it
+//! (`background::errand`).
+//!
+//! Advice is a hint. So a process that does not answer is not waited for long, and a process without a background thread, which
+//! is small, is not asked at all.
+
+use crate::base::{PAGE, uapi};
+use crate::memory::table::ADDR_END;
+use crate::protocols::errand::{Request, Stage, What};
+use crate::space::Space;
+use crate::tree::{Kind, Member, MemberId, said};
+
+/// Pages that a process is asked to page out at a time. It has other things to do in between.
+const PIECE_PAGES: u64 = (32 << 20) / PAGE as u64;
+/// How long a process may take to begin with a piece, and then to end it.
+const BEGIN_NS: u64 = 500_000_000;
+const END_NS: u64 = 2_000_000_000;
+/// How long to wait at a time.
+const STEP_NS: u64 = 20_000_000;
+
+impl Space {
+    /// The member whose process is `pid`, as this process's pid namespace numbers it, and `own_pid`, as its own does.
+    pub fn member_of(&self, pid: i32, own_pid: u32) -> Option<MemberId> {
+        self.tree().member_of(pid, own_pid).filter(|id| *id != self.tree().id())
+    }
+
+    /// Has the process of member `id` follow advice for the pages from `start` to `end`. Returns once that is done, or false if
+    /// the process does not answer. The caller must not be inside.
+    pub fn advise_other(&self, id: MemberId, what: What, start: usize, end: usize) -> bool {
+        let (mut first, end) = ((start / PAGE) as u64, (end.min(ADDR_END) / PAGE) as u64);
+        let piece = if what == What::Cold { Request::PAGES_MAX } else { PIECE_PAGES };
+        while first < end {
+            let request = Request { what, first, pages: piece.min(end - first) };
+            let grown = self.budget.grown_pages();
+            let member = self.tree().page().find(id).filter(|member| member.kind() == Kind::Managed);
+            let Some(member) = member.filter(|member| said(&member.charged) > grown) else { return false };
+            if !ask(member, request) {
+                return false;
+            }
+            first += request.pages;
+        }
+        true
+    }
+}
+
+/// Asks a member, and waits until it has done so. False if it does not answer.
+fn ask(member: &Member, request: Request) -> bool {
+    let began_ns = uapi::now_ns();
+    let mut offer = None;
+    loop {
+        let ended = member.errand.ended().load(core::sync::atomic::Ordering::Relaxed);
+        let offered = match offer {
+            Some(offered) => Some(offered),
+            None => member.errand.offer(request).inspect(|offered| {
+                offer = Some(*offered);
+                member.asked.fetch_add(1, core::sync::atomic::Ordering::SeqCst);
+                uapi::futex_wake_shared(&member.asked);
+            }),
+        };
+        let waited_ns = uapi::now_ns() - began_ns;
+        match offered.map(|offered| member.errand.stage(offered)) {
+            Some(Stage::Done) => return true,
+            Some(Stage::Lost) => return false,
+            Some(Stage::Taken) if waited_ns > END_NS => return false,
+            Some(Stage::Taken) => {}
+            // It is another process's request that takes so long.
+            None if waited_ns > END_NS => return false,
+            None => {}
+            Some(Stage::Offered) if waited_ns > BEGIN_NS => {
+                if offered.is_some_and(|offered| member.errand.withdraw(offered)) {
+                    return false;
+                }
+            }
+            Some(Stage::Offered) => {}
+        }
+        uapi::futex_wait_shared(member.errand.ended(), ended, STEP_NS);
+    }
+}

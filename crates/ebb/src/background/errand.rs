@@ -1,0 +1,27 @@
+//! Does what other processes of the tree ask with `process_madvise`. `api::advise` asks.
+
+use crate::base::{PAGE, uapi};
+use crate::memory::table::ADDR_END;
+use crate::protocols::errand::What;
+use crate::space::Space;
+use crate::threads::ctx::ThreadCtx;
+use crate::way_out::{cold, pageout};
+
+/// Does what another process asks for, if one does. Outside the gate.
+pub(crate) fn run_errand(space: &Space, ctx: &ThreadCtx) {
+    if !space.budget.hold_if_lost() {
+        return;
+    }
+    // The same one to the end: this process may get another place meanwhile.
+    let errand = &space.tree().member().errand;
+    let Some(request) = errand.take() else { return };
+    // Any process of the tree may have written the request.
+    let start = (request.first as usize * PAGE).min(ADDR_END);
+    let end = (start + request.pages as usize * PAGE).min(ADDR_END);
+    match request.what {
+        What::Cold => cold::note_cold(space, ctx, start, end),
+        What::PageOut => pageout::page_out(space, ctx, start, end),
+    }
+    errand.end();
+    uapi::futex_wake_shared(errand.ended());
+}
