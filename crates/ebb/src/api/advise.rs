@@ -9,6 +9,7 @@ use crate::memory::table::ADDR_END;
 use crate::protocols::errand::{Request, Stage, What};
 use crate::space::Space;
 use crate::tree::{Kind, Member, MemberId, said};
+use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 /// Pages that a process is asked to page out at a time. It has other things to do in between.
 const PIECE_PAGES: u64 = (32 << 20) / PAGE as u64;
@@ -45,34 +46,32 @@ impl Space {
 
 /// Asks a member, and waits until it has done so. False if it does not answer.
 fn ask(member: &Member, request: Request) -> bool {
+    let errand = &member.errand;
     let began_ns = uapi::now_ns();
-    let mut offer = None;
-    loop {
-        let ended = member.errand.ended().load(core::sync::atomic::Ordering::Relaxed);
-        let offered = match offer {
-            Some(offered) => Some(offered),
-            None => member.errand.offer(request).inspect(|offered| {
-                offer = Some(*offered);
-                member.asked.fetch_add(1, core::sync::atomic::Ordering::SeqCst);
-                uapi::futex_wake_shared(&member.asked);
-            }),
-        };
-        let waited_ns = uapi::now_ns() - began_ns;
-        match offered.map(|offered| member.errand.stage(offered)) {
-            Some(Stage::Done) => return true,
-            Some(Stage::Lost) => return false,
-            Some(Stage::Taken) if waited_ns > END_NS => return false,
-            Some(Stage::Taken) => {}
-            // It is another process's request that takes so long.
-            None if waited_ns > END_NS => return false,
-            None => {}
-            Some(Stage::Offered) if waited_ns > BEGIN_NS => {
-                if offered.is_some_and(|offered| member.errand.withdraw(offered)) {
-                    return false;
-                }
-            }
-            Some(Stage::Offered) => {}
+    // Another process may have asked.
+    let offer = loop {
+        let ended = errand.ended().load(Relaxed);
+        if let Some(offer) = errand.offer(request) {
+            break offer;
         }
-        uapi::futex_wait_shared(member.errand.ended(), ended, STEP_NS);
+        if uapi::now_ns() - began_ns > END_NS {
+            return false;
+        }
+        uapi::futex_wait_shared(errand.ended(), ended, STEP_NS);
+    };
+    member.asked.fetch_add(1, SeqCst);
+    uapi::futex_wake_shared(&member.asked);
+    let began_ns = uapi::now_ns();
+    loop {
+        let ended = errand.ended().load(Relaxed);
+        let waited_ns = uapi::now_ns() - began_ns;
+        match errand.stage(offer) {
+            Stage::Done => return true,
+            Stage::Lost => return false,
+            Stage::Taken if waited_ns > END_NS => return false,
+            Stage::Offered if waited_ns > BEGIN_NS && errand.withdraw(offer) => return false,
+            Stage::Taken | Stage::Offered => {}
+        }
+        uapi::futex_wait_shared(errand.ended(), ended, STEP_NS);
     }
 }

@@ -118,8 +118,8 @@ impl Turn {
             state.note_clock(now, period_ms, space.swap.clock());
             // A part of all, and a little more than that of a round.
             let part = |n: usize| (n as u64 * turn_ms / period_ms + 1).min(u64::from(u32::MAX)) as u32;
-            // Each unit is seen twice a period, so that none waits long for its time.
-            state.units_left.store(part(2 * nr_units), Relaxed);
+            // Each unit is seen four times a period, so that none waits long for its time.
+            state.units_left.store(part(4 * nr_units), Relaxed);
             state.parts_left.store(nr_parts as u32, Relaxed);
             state.slots_left.store(part(space.swap.writeback_round().0 as usize), Relaxed);
         }

@@ -33,7 +33,7 @@ use core::sync::atomic::Ordering::Relaxed;
 const FRUITLESS_MAX: u32 = 8;
 
 /// Periods for which ageing leaves a unit alone at most that proved hot. So what was in use for long and is no longer leaves
-/// after five periods at the latest.
+/// after six periods at the latest.
 const HOT_RESTS: u32 = 3;
 /// The same for a unit most of whose pages no place took.
 const UNSTORED_RESTS: u32 = 15;
