@@ -15,7 +15,7 @@
 //! and in the pool. It works for [`SLICE_NS`] at a time, and then leaves nine times as long to others. While memory is short,
 //! ageing rests: reclaim takes what is cold.
 
-use crate::background::give;
+use crate::background::{errand, give};
 use crate::base::{clock, uapi};
 use crate::counters::stats;
 use crate::pages::stock;
@@ -94,7 +94,7 @@ fn turn_ms(space: &Space, period_ms: u64) -> u64 {
 
 /// True if the thread has something to do that does not wait, or memory is short.
 fn has_other_work(space: &Space) -> bool {
-    reclaim::has_urgent_work(space) || space.background.read_ahead.is_wanted()
+    reclaim::has_urgent_work(space) || errand::is_wanted(space) || space.background.read_ahead.is_wanted()
 }
 
 /// What a turn is to do.

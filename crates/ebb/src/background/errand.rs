@@ -7,6 +7,12 @@ use crate::space::Space;
 use crate::threads::ctx::ThreadCtx;
 use crate::way_out::{cold, pageout};
 
+/// True if another process waits for this one to do something.
+pub(crate) fn is_wanted(space: &Space) -> bool {
+    // Others may have taken this process for dead, and given its place away.
+    !space.tree().is_lost() && space.tree().member().errand.is_offered()
+}
+
 /// Does what another process asks for, if one does. Outside the gate.
 pub(crate) fn run_errand(space: &Space, ctx: &ThreadCtx) {
     if !space.budget.hold_if_lost() {

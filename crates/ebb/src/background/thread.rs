@@ -159,7 +159,8 @@ fn background_round(space: &Space, ctx: &ThreadCtx) {
     // Being woken for a walk is no reason to make more room than background reclaim keeps.
     let is_short = space.budget.is_above_high();
     // Somebody who asks waits for an answer, and where all processes are short this loop may run for long.
-    while is_short && !space.budget.is_below_low() && idle_rounds < 4 && !background::is_asked(space) {
+    let is_asked = || background::is_asked(space) || errand::is_wanted(space);
+    while is_short && !space.budget.is_below_low() && idle_rounds < 4 && !is_asked() {
         if asking::ask_colder(space, ctx) {
             break;
         }

@@ -262,9 +262,8 @@ impl Background {
     }
 }
 
-/// True when somebody waits for the background thread: for an answer, for an errand, or for its end.
+/// True when somebody waits for the background thread: for an answer, or for its end.
 pub(crate) fn is_asked(space: &Space) -> bool {
-    space.tree().member().errand.is_offered()
-        || space.stats.asked.load(Ordering::Relaxed) != space.background.asked.load(Ordering::Relaxed)
+    space.stats.asked.load(Ordering::Relaxed) != space.background.asked.load(Ordering::Relaxed)
         || space.background.life.is_held()
 }
