@@ -85,7 +85,9 @@ pub(crate) fn bring(
         Tag::None if want.by_move => first_touch_by_move(space, addr, word, state, end),
         Tag::None => first_touch(space, addr, word, state, end),
         Tag::Staged => soft_fault(space, addr, word, state, want),
-        Tag::Swapped if want.by_move || want.window > WINDOW_MAX => swap_in::<RUN_MAX>(space, held, ctx, addr, word, state, want),
+        Tag::Swapped if want.by_move || want.window > WINDOW_MAX => {
+            swap_in::<RUN_MAX>(space, held, ctx, addr, word, state, want)
+        }
         Tag::Swapped => swap_in::<WINDOW_MAX>(space, held, ctx, addr, word, state, want),
         Tag::Present => In::Mapped(0),
         Tag::Busy if take_back(space, addr, word) => In::Mapped(0),

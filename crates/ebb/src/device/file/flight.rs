@@ -3,11 +3,11 @@
 use super::place::Place;
 use super::write::Sealed;
 use super::{FileError, Packing, REST_NS, SLOT_BYTES, SpillFile, Taker};
-use crate::base::uapi::{self, Errno};
 use crate::base::uapi::aio::Request;
-use crate::device::kind::Kind;
+use crate::base::uapi::{self, Errno};
 use crate::counters::stats;
 use crate::device::flights::{Flights, REQUESTS_MAX};
+use crate::device::kind::Kind;
 use core::sync::atomic::Ordering;
 use ebb_slots::Slot;
 

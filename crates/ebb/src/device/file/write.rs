@@ -59,8 +59,7 @@ impl SpillFile {
                 self.note_failed_write(errno);
             }
         }
-        let sealed = result
-            .inspect_err(|_| self.rest_until_ns.store(uapi::now_ns() + REST_NS, Ordering::Relaxed))?;
+        let sealed = result.inspect_err(|_| self.rest_until_ns.store(uapi::now_ns() + REST_NS, Ordering::Relaxed))?;
         self.commit(taker, packing, data.len(), &sealed, placed);
         Ok(())
     }
@@ -151,8 +150,7 @@ impl SpillFile {
 
     /// Takes slots for a batch, and encrypts it in place for them.
     pub(super) fn seal(&self, taker: Taker<'_>, packing: &Packing, data: &mut [u8]) -> Result<Sealed, FileError> {
-        let mut sealed =
-            Sealed { slots: [Slot(0); BATCH], had_space: [false; BATCH], n: packing.nr_slots(), which: 0 };
+        let mut sealed = Sealed { slots: [Slot(0); BATCH], had_space: [false; BATCH], n: packing.nr_slots(), which: 0 };
         if !self.take_slots(taker, &mut sealed.slots[..sealed.n]) {
             return Err(FileError::Full);
         }
