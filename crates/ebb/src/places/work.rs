@@ -211,6 +211,8 @@ pub struct WorkBuffers {
 }
 
 const NO_CONTEXT: u64 = u64::MAX;
+/// Pages of the smallest buffer with flights.
+const FLYING_MIN: usize = BATCH;
 
 impl WorkBuffers {
     /// Reserves the buffers.
@@ -241,11 +243,15 @@ impl WorkBuffers {
         self.may_fly.load(Ordering::Relaxed)
     }
 
-    /// The flights of the thread that has leased `work`: none if the kernel has no context for them.
+    /// Whether transfers of the thread that has leased `work` may fly.
+    pub fn flies(&self, work: &Work) -> bool {
+        work.batch >= FLYING_MIN && self.can_fly()
+    }
+
+    /// The flights of the thread that has leased `work`: none if the kernel has no context for them, or the buffer is so small
+    /// that half of it is too little for one write.
     pub fn flights(&self, work: &Work) -> Flights {
-        let Some(kept) = self.contexts.get(work.number).filter(|_| self.may_fly.load(Ordering::Relaxed)) else {
-            return Flights::new(None);
-        };
+        let Some(kept) = self.contexts.get(work.number).filter(|_| self.flies(work)) else { return Flights::new(None) };
         let mut bits = kept.load(Ordering::Relaxed);
         if bits == 0 {
             bits = Context::new(CONTEXT_REQUESTS).map_or(NO_CONTEXT, Context::to_bits);

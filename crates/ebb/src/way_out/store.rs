@@ -20,7 +20,8 @@ pub(crate) const STORE_MAX: usize = 2 * BATCH;
 
 /// Most pages that one call stores with this work buffer.
 pub(crate) fn most(space: &Space, work: &Work) -> usize {
-    if space.swap.has_file() && space.places.work.can_fly() { 2 * work.batch() } else { work.batch() }
+    let flies = space.swap.has_file() && space.places.work.flies(work);
+    if flies { STORE_MAX } else { work.batch() }
 }
 
 /// Where [`store_pages`] finds a page whose turn has come.

@@ -5,7 +5,7 @@ use super::location::{self, ahead_of, handle_of, location_of, location_of_ahead}
 use super::{MOVING, NOT_LOCKED, SwapSpace};
 use crate::budget::Budget;
 use crate::counters::stats::{self, Shared};
-use crate::device::file::{OBJECTS, Packing, SLOT_BYTES};
+use crate::device::file::{BATCH, OBJECTS, Packing, SLOT_BYTES};
 use crate::device::flights::Flights;
 use crate::device::list::Writer;
 use crate::protocols::gate::Held;
@@ -30,6 +30,9 @@ pub enum WriteBack {
 /// must lock each slot to look at its object.
 const WRITE_BACK_LOOKS: u32 = 65_536;
 const MISPLACED_LOOKS: u32 = 4096;
+
+/// Slots of a file that a batch of objects takes.
+const SLOTS: usize = BATCH / 2;
 
 /// Objects on their way to a file, whose slots are locked.
 struct Batch {
@@ -64,7 +67,9 @@ impl SwapSpace {
         if !self.has_file() || self.content_pages.load(Ordering::Relaxed) == 0 {
             return 0;
         }
-        let (data, other) = data.split_at_mut(data.len().next_multiple_of(2 * SLOT_BYTES) / 2);
+        // A run of half the buffer is found more easily than a longer one, and objects of a third of a page fill it.
+        let half = (SLOTS * SLOT_BYTES).min(data.len());
+        let (data, other) = data.split_at_mut(half);
         let Some(batch) = self.gather_batch(writer.held, which, data) else { return 0 };
         let Ok(flight) = self.begin_packed(writer, &batch.packing, data, flights, 0) else {
             return self.end_write_back(writer.held, budget, stats, &batch, false);
