@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 use std::path::Path;
+use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
@@ -36,8 +37,18 @@ pub struct Ps {
     /// Show sizes in bytes.
     pub bytes: bool,
     pub headings: bool,
+    /// Show what each tier holds.
+    pub verbose: bool,
     /// Check the figures instead of showing them.
     pub validate: bool,
+}
+
+/// What a place for pages that left memory holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Tier {
+    name: &'static str,
+    pages: u64,
+    bytes: u64,
 }
 
 /// Figures that one member published.
@@ -51,6 +62,7 @@ struct Figures {
     pool: u64,
     faults: u64,
     age_ms: Option<u64>,
+    tiers: [Tier; 3],
 }
 
 impl Figures {
@@ -65,6 +77,11 @@ impl Figures {
             pool: said(&member.pool),
             faults: member.faults.load(Relaxed),
             age_ms: member.coldest_ms(now_ms()),
+            tiers: [
+                Tier { name: "hot", pages: said(&member.hot_pages), bytes: said_bytes(&member.hot_bytes) },
+                Tier { name: "cold", pages: said(&member.cold_pages), bytes: said_bytes(&member.cold_bytes) },
+                Tier { name: "device", pages: said(&member.on_device), bytes: said_bytes(&member.device_bytes) },
+            ],
         }
     }
 
@@ -78,6 +95,11 @@ impl Figures {
     fn swapped(&self) -> u64 {
         self.wanted.saturating_sub(self.resident() + self.staged)
     }
+}
+
+/// Bytes that a member published. Any process of the tree may have written any value.
+fn said_bytes(word: &AtomicU64) -> u64 {
+    word.load(Relaxed).min(1 << 50)
 }
 
 /// A process of a tree.
@@ -217,7 +239,9 @@ const HEADINGS: [&str; 12] = [
     "TREE", "PID", "COMMAND", "WANTED", "RESIDENT", "SHARED", "STAGED", "POOL", "SWAPPED", "FAULTS/S", "AGE", "MANAGED",
 ];
 
-/// Two tables: the trees, and their processes. Empty if there are no trees.
+const TIER_HEADINGS: [&str; 6] = ["TREE", "PID", "TIER", "PAGES", "CONTENT", "BYTES"];
+
+/// Two tables: the trees, and their processes; and, if that is asked for, a third one of tiers. Empty if there are no trees.
 fn text(form: &Ps, all: &[Shown]) -> String {
     if all.is_empty() {
         return String::new();
@@ -240,6 +264,16 @@ fn text(form: &Ps, all: &[Shown]) -> String {
     if processes.len() > usize::from(form.headings) {
         out.push('\n');
         out += &table::aligned(&processes, &right(HEADINGS.len(), &[0, 2, 11]));
+    }
+    if form.verbose {
+        let mut tiers = if form.headings { vec![heading(&TIER_HEADINGS)] } else { Vec::new() };
+        tiers.extend(
+            all.iter().flat_map(|shown| shown.rows.iter().flat_map(|row| tier_cells(&shown.label, row, &size))),
+        );
+        if tiers.len() > usize::from(form.headings) {
+            out.push('\n');
+            out += &table::aligned(&tiers, &right(TIER_HEADINGS.len(), &[0, 2]));
+        }
     }
     out
 }
@@ -267,6 +301,25 @@ fn cells_of(label: &str, row: &Row, size: &impl Fn(u64) -> String) -> Vec<String
     [label.to_owned(), pid, row.command.clone()].into_iter().chain(figures).collect()
 }
 
+/// A line for each tier of a managed process.
+fn tier_cells(label: &str, row: &Row, size: &impl Fn(u64) -> String) -> Vec<Vec<String>> {
+    let What::Managed { figures, .. } = &row.what else { return Vec::new() };
+    let pid = row.pid.map_or_else(|| NONE.to_owned(), |pid| pid.to_string());
+    let line = |Tier { name, pages, bytes }: Tier| {
+        let amounts = [pages.to_string(), size(pages * PAGE_BYTES), size(bytes)];
+        [label.to_owned(), pid.clone(), name.to_owned()].into_iter().chain(amounts).collect()
+    };
+    figures.tiers.map(line).to_vec()
+}
+
+fn tiers_json(tiers: &[Tier]) -> Value {
+    let tier = |tier: &Tier| {
+        let content = tier.pages * PAGE_BYTES;
+        (tier.name.to_owned(), json!({ "pages": tier.pages, "content_bytes": content, "bytes": tier.bytes }))
+    };
+    Value::Object(tiers.iter().map(tier).collect())
+}
+
 fn json_of(row: &Row) -> Value {
     let bytes = |pages: u64| pages * PAGE_BYTES;
     match &row.what {
@@ -284,6 +337,7 @@ fn json_of(row: &Row) -> Value {
             "faults": figures.faults,
             "faults_per_s": faults_per_s,
             "age_ms": figures.age_ms,
+            "tiers": tiers_json(&figures.tiers),
         }),
         What::Outside { pages } | What::Others { pages } => json!({
             "pid": row.pid,
@@ -330,7 +384,9 @@ pub fn report(form: &Ps) -> Result<(String, i32), Failure> {
 mod tests {
     use super::*;
 
-    const FORM: Ps = Ps { targets: Vec::new(), json: false, bytes: false, headings: true, validate: false };
+    const FORM: Ps =
+        Ps { targets: Vec::new(), json: false, bytes: false, headings: true, verbose: false, validate: false };
+    const NO_TIERS: [Tier; 3] = [Tier { name: "none", pages: 0, bytes: 0 }; 3];
 
     fn web() -> Shown {
         let figures = Figures {
@@ -341,6 +397,11 @@ mod tests {
             pool: 2560,
             faults: 7,
             age_ms: Some(1_500),
+            tiers: [
+                Tier { name: "hot", pages: 5120, bytes: 6 << 20 },
+                Tier { name: "cold", pages: 2560, bytes: 2 << 20 },
+                Tier { name: "device", pages: 256, bytes: 512 << 10 },
+            ],
         };
         let managed = What::Managed { figures, faults_per_s: 12 };
         Shown {
@@ -368,6 +429,19 @@ mod tests {
                         web  4711 sudo         4M       4M      -      -    -       -        -    - no\n\
                         web     - (others)     4K       4K      -      -    -       -        -    - no\n";
         assert_eq!(text(&FORM, &[web()]), expected);
+    }
+
+    #[test]
+    fn tiers_are_a_third_table_for_managed_processes() {
+        let expected = "\nTREE PID TIER   PAGES CONTENT BYTES\n\
+                        web    8 hot     5120     20M    6M\n\
+                        web    8 cold    2560     10M    2M\n\
+                        web    8 device   256      1M  512K\n";
+        let shown = text(&Ps { verbose: true, ..FORM }, &[web()]);
+        assert_eq!(shown.strip_prefix(&text(&FORM, &[web()])), Some(expected), "{shown}");
+        let value: Value = serde_json::from_str(&json(&[web()])).unwrap();
+        let cold = json!({ "pages": 2560, "content_bytes": 10 << 20, "bytes": 2 << 20 });
+        assert_eq!(value[0]["processes"][0]["tiers"]["cold"], cold);
     }
 
     #[test]
@@ -403,7 +477,16 @@ mod tests {
 
     #[test]
     fn figures_that_do_not_fit_each_other_are_no_huge_numbers() {
-        let figures = Figures { wanted: 5, charged: 10, shared: 0, staged: 20, pool: 30, faults: 0, age_ms: None };
+        let figures = Figures {
+            wanted: 5,
+            charged: 10,
+            shared: 0,
+            staged: 20,
+            pool: 30,
+            faults: 0,
+            age_ms: None,
+            tiers: NO_TIERS,
+        };
         assert_eq!((figures.resident(), figures.swapped()), (0, 0));
     }
 
