@@ -4,10 +4,9 @@ use crate::base::spare::{Program, Took};
 use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
-/// How often the eviction clock is noted. An object that went out before the oldest of [`MARKS`] notes has been in the pool for at
-/// least [`MARKS`] - 1 times as long.
+/// How often the eviction clock is noted.
 pub(crate) const MARK_NS: u64 = 10_000_000_000;
-const MARKS: usize = 4;
+pub(crate) const MARKS: usize = 4;
 /// Of the time, cooling takes one part in so many of a processor, and rests for the others.
 const REST_PARTS: u64 = 4;
 /// How long it rests at least; and after it had to share its processor, twice as long each time.
@@ -51,11 +50,11 @@ impl Cooling {
         self.marked_ns.store(now_ns, Relaxed);
     }
 
-    /// How many evictions ago an object must have gone out to have been in the pool for long, when the eviction clock reads `clock`.
-    /// None before that can be told.
-    pub fn long_age(&self, clock: u32) -> Option<u32> {
-        let is_known = self.nr_marks.load(Relaxed) as usize == MARKS;
-        is_known.then(|| clock.wrapping_sub(self.marks[MARKS - 1].load(Relaxed)).saturating_add(1))
+    /// How many evictions ago an object must have gone out to have been in the pool for at least `times` times [`MARK_NS`], when the
+    /// eviction clock reads `clock`. None before that can be told.
+    pub fn age_after(&self, times: usize, clock: u32) -> Option<u32> {
+        let is_known = self.nr_marks.load(Relaxed) as usize > times;
+        is_known.then(|| clock.wrapping_sub(self.marks[times].load(Relaxed)).saturating_add(1))
     }
 
     /// Has cooling rest after it took some time, or keep away if it had to share its processor.
@@ -93,19 +92,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_went_out_before_the_oldest_note_has_been_out_for_long() {
+    fn what_went_out_before_a_note_has_been_out_since() {
         let cooling = Cooling::default();
         let s = |seconds: u64| seconds * 1_000_000_000;
         cooling.note_clock(s(100), 1000);
         cooling.note_clock(s(105), 1500);
         cooling.note_clock(s(110), 2000);
         cooling.note_clock(s(125), 3000);
-        assert_eq!(cooling.long_age(3000), None);
+        assert_eq!((cooling.age_after(3, 3000), cooling.age_after(1, 3000)), (None, Some(1001)));
         cooling.note_clock(s(135), 3000);
         // The object of reading 1000 went out after the note.
-        assert_eq!(cooling.long_age(3000), Some(2001));
+        assert_eq!(cooling.age_after(3, 3000), Some(2001));
         cooling.note_clock(s(145), 3000);
-        assert_eq!(cooling.long_age(3100), Some(1101));
+        assert_eq!((cooling.age_after(3, 3100), cooling.age_after(1, 3100)), (Some(1101), Some(101)));
     }
 
     #[test]

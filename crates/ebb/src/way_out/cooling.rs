@@ -3,7 +3,8 @@
 //!
 //! The background thread takes a fifth of a processor at most, in pieces of a millisecond. If it had to share the processor, it keeps
 //! away for longer and longer. It takes objects that have been in the pool for half a minute. While RAM is short, it also takes those
-//! that have been out for two *turns*: the program has needed so many others since that it will hardly ask for them soon.
+//! that have been there for ten seconds and for two *turns*: the program has needed so many others since that it will hardly ask for
+//! them soon.
 //!
 //! A pool that is shared since a fork is left alone: to change it would be to copy it.
 
@@ -12,9 +13,10 @@ use crate::base::uapi;
 use crate::counters::stats;
 use crate::places::swapspace::Cooled;
 use crate::space::Space;
-use crate::space::cooling::MARK_NS;
+use crate::space::cooling::{MARK_NS, MARKS};
 use crate::threads::ctx::ThreadCtx;
 use crate::way_out::reclaim;
+use crate::way_out::shrink::COMPACT_STEP;
 
 /// Objects that are tried inside the gate at a time: few enough that no thread waits long to close it.
 const STEP: usize = 16;
@@ -45,8 +47,9 @@ fn age_min(space: &Space) -> Option<u32> {
     if space.kernel.force().always_cold {
         return Some(0);
     }
-    let long = space.background.cooling.long_age(space.swap.clock());
-    let out = short_turn(space).map(|turn| TURNS * turn);
+    let (cooling, clock) = (&space.background.cooling, space.swap.clock());
+    let long = cooling.age_after(MARKS - 1, clock);
+    let out = short_turn(space).and_then(|turn| Some(cooling.age_after(1, clock)?.max(TURNS * turn)));
     [long, out].into_iter().flatten().min()
 }
 
@@ -86,11 +89,22 @@ pub(crate) fn cool_in_spare_time(space: &Space, ctx: &ThreadCtx) {
     let took = piece.end();
     let now_ns = uapi::now_ns();
     if is_over {
+        close_gaps(space, ctx);
         cooling.wait(now_ns, if short_turn(space).is_none() { MARK_NS } else { SHORT_NS });
         return release(space, ctx, false);
     }
     // Reclaim does not wait for this.
     cooling.rest(now_ns, if is_forced { Took { wall_ns: 0, ran_ns: 0 } } else { took });
+}
+
+/// Closes the gaps that cooling has left in the pool, as far as that frees memory and nothing more urgent comes up. Outside the gate.
+fn close_gaps(space: &Space, ctx: &ThreadCtx) {
+    let mut moved = STEP;
+    while moved > 0 && !reclaim::has_urgent_work(space) && !space.family.pool_is_shared() {
+        let inside = space.threads.enter(ctx);
+        moved = space.swap.compact(&inside, &space.budget, space.stats, COMPACT_STEP);
+        drop(inside);
+    }
 }
 
 /// Tries up to `most` objects that went out at least `age_min` evictions ago, and closes the gaps that this leaves in the pool. None if
