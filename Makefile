@@ -90,7 +90,7 @@ torture-credentials: build ## what a program gives up, at random and long; ROUND
 
 .PHONY: programs programs-long
 # Those that end within seconds; `programs-long` runs all.
-PROGRAMS := python-records numpy-sort processes-fork redis sqlite stress-vm \
+PROGRAMS := python-records python-records-cold numpy-sort processes-fork redis sqlite stress-vm \
 	stress-mremap stress-heap cpython-array cpython-fork1 cpython-gc cpython-mmap
 programs: build ## real programs in little memory: output compared with an unlimited run
 	python3 tests/programs/run.py --short $(foreach p,$(PROGRAMS),--only $(p))

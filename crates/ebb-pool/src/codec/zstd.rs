@@ -20,7 +20,7 @@ const LEVEL: c_int = 1;
 /// What `ZSTD_estimateCCtxSize_usingCParams` says for pages, and a little more.
 const ENCODER_BYTES: usize = 80 << 10;
 /// What `ZSTD_estimateDCtxSize` says, and a little more.
-const DECODER_BYTES: usize = 96 << 10;
+const DECODER_BYTES: usize = (96 << 10) - 64;
 /// Says that a context is set up.
 const READY: u64 = 0x7a73_7464_5f6f_6b31;
 
