@@ -92,7 +92,8 @@ impl Round {
         Self {
             pages: space.budget.charged().saturating_sub(elsewhere),
             swept: 0,
-            sweeps_left: space.eviction.units.len() * (UNIT_PAGES / space.sweep_max().max(1) + 1),
+            // Steps that only make the pool smaller end no round, even where nothing is left to sweep.
+            sweeps_left: 1 + space.eviction.units.len() * (UNIT_PAGES / space.sweep_max().max(1) + 1),
             freed: 0,
         }
     }
