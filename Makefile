@@ -90,7 +90,7 @@ torture-credentials: build ## what a program gives up, at random and long; ROUND
 
 .PHONY: programs programs-long
 # Those that end within seconds; `programs-long` runs all.
-PROGRAMS := python-records numpy-sort processes-fork redis sqlite stress-vm \
+PROGRAMS := python-records python-records-cold numpy-sort processes-fork redis sqlite stress-vm \
 	stress-mremap stress-heap cpython-array cpython-fork1 cpython-gc cpython-mmap
 programs: build ## real programs in little memory: output compared with an unlimited run
 	python3 tests/programs/run.py --short $(foreach p,$(PROGRAMS),--only $(p))
@@ -159,14 +159,17 @@ torture: build ## random use of memory by many threads, every byte checked
 	# There are up to six processes at once, each with books of its own: up to 5 MiB for what is wanted of 96.
 	$(EBB) run --ram 32M -- $(RELEASE)/torture --seconds 14 --megabytes 96 --threads 4
 	$(EBB) run --ram 12M -- $(RELEASE)/torture --seconds 6 --megabytes 96 --threads 4 --ops -fork,-exec
+	EBB_FORCE=always-cold $(EBB) run --ram 48M -- $(RELEASE)/torture --seconds 6 --megabytes 96 --threads 4
 	$(EBB) run --ram 48M --swap none -- $(RELEASE)/torture --seconds 6 --megabytes 32 --threads 2 --ops -fork
 	$(EBB) run --ram 128M --swap none -- $(RELEASE)/torture --seconds 5 --megabytes 32 --threads 2
 torture-long: build
 	cargo build --release -p torture
 	EBB_STRESS_SECONDS=200 cargo test -q -p ebb --profile checks --test stress --test groups_stress
+	EBB_FORCE=always-cold EBB_STRESS_SECONDS=100 cargo test -q -p ebb --profile checks --test stress
 	# Eight threads fork at once, and each child has books of its own: 4.7 MiB for what is wanted of 192.
 	$(EBB) run --ram 64M -- $(RELEASE)/torture --seconds 600 --megabytes 192 --threads 8
 	EBB_FORCE=no-move,no-process-madvise $(EBB) run --ram 32M -- $(RELEASE)/torture --seconds 300 --megabytes 96 --threads 4
+	EBB_FORCE=always-cold $(EBB) run --ram 48M -- $(RELEASE)/torture --seconds 300 --megabytes 96 --threads 4
 	# What those hold that wait nobody gets.
 	EBB_FORCE=no-background $(EBB) run --ram 48M -- $(RELEASE)/torture --seconds 300 --megabytes 96 --threads 4
 

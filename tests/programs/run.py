@@ -55,6 +55,13 @@ def python_records(context):
 
 
 @case
+def python_records_cold(context):
+    """Likewise, while everything that is compressed becomes cold at once."""
+    ram = context.pick("36M", "64M")
+    return context.compare([PYTHON, workload("records"), str(context.pick(60, 400))], ram, env={"EBB_FORCE": "always-cold"})
+
+
+@case
 def numpy_sort(context):
     return context.compare([PYTHON, workload("numpy_sort"), str(context.pick(128, 512))], context.pick("64M", "128M"))
 

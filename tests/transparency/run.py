@@ -42,6 +42,7 @@ VARIANTS = {
     "no-background": (True, False, "no-dormant,no-background"),
     "no-interpose": (True, False, "no-dormant,no-interpose"),
     "folios": (True, False, "no-dormant,always-huge"),
+    "cold": (True, False, "no-dormant,always-cold"),
     "strict": (True, False, "no-dormant,strict"),
     "early-strict": (True, False, "early,strict"),
 }

@@ -98,7 +98,7 @@ would use, and how to fix a problem. Exit status: 0 if `ebb run` works here, 1 i
 ";
 
 const PS_HELP: &str = "\
-Usage: ebb ps [--json] [--bytes] [--noheadings] [-v] [NAME|PID...]
+Usage: ebb ps [--json] [-v] [--bytes] [--noheadings] [NAME|PID...]
        ebb ps --validate [NAME|PID...]
 
 Shows the trees of processes under `ebb run` that this user may see, then the processes of each tree.
@@ -126,8 +126,11 @@ Options:
   --json        print the same as JSON, sizes in bytes
   --bytes       show sizes in bytes
   --noheadings  show no headings
-  -v, --verbose also show the idle period of each tree (`ebb run --idle`). UNUSED is how much left
-                memory because nobody used it, and TO-DEVICE how much of that went on to a device
+  -v, --verbose also show what each tier holds: hot, pages that are compressed by fast codecs; cold, those
+                that a slower codec has made smaller since; device, those that were written to a device.
+                PAGES is their number, CONTENT the memory that they would take, and BYTES what they take.
+                Also the idle period of each tree (`ebb run --idle`): UNUSED is how much left memory because
+                nobody used it, and TO-DEVICE how much of that went on to a device
   --validate    instead, check whether all figures agree, and print a line for each that does not
   -h, --help    print this
 
@@ -158,7 +161,7 @@ could not be set. If ebb was interrupted, it dies of that signal.
 ";
 
 const RECLAIM_HELP: &str = "\
-Usage: ebb reclaim NAME|PID SIZE|PERCENT [--to pool|device]
+Usage: ebb reclaim NAME|PID SIZE|PERCENT [--to pool|cold|device]
 
 Takes memory from a tree of processes under `ebb run` now, as the kernel's memory.reclaim takes it from
 a cgroup. NAME is the name given to `ebb run --name`. PID is any process of the tree, or its `ebb run`.
@@ -174,6 +177,7 @@ much is left. A process that is stopped is passed over. So is one that, within 5
 
 Options:
   --to pool      only compress: nothing is written to a device
+  --to cold      only compress, with a slower codec that makes less of it: first what is compressed already
   --to device    only write to devices. What is compressed already goes first, the oldest before the rest
                  Default: where it would go by itself, to the pool first
   -h, --help     print this
@@ -310,19 +314,15 @@ fn parse_ps(parser: &mut lexopt::Parser) -> Result<Command, Failure> {
             Long("json") => ps.json = true,
             Long("bytes") => ps.bytes = true,
             Long("noheadings") => ps.headings = false,
-            Long("validate") => ps.validate = true,
             Short('v') | Long("verbose") => ps.verbose = true,
+            Long("validate") => ps.validate = true,
             Short('h') | Long("help") => return Ok(Command::Print(PS_HELP.to_owned())),
             Value(value) => ps.targets.push(parse_target(&value, SEE)?),
             other => return Err(parser_failure(other.unexpected(), SEE)),
         }
     }
     if ps.validate && (ps.json || ps.bytes || ps.verbose || !ps.headings) {
-        return Err(syntax(
-            "ebb ps",
-            "--json, --bytes, --noheadings and --verbose cannot be used with --validate",
-            SEE,
-        ));
+        return Err(syntax("ebb ps", "--json, --bytes, --noheadings and -v cannot be used with --validate", SEE));
     }
     Ok(Command::Ps(ps))
 }
@@ -378,11 +378,12 @@ fn parse_reclaim(parser: &mut lexopt::Parser) -> Result<Command, Failure> {
 fn parse_to(value: &OsString) -> Result<To, Failure> {
     match value.to_str() {
         Some("pool") => Ok(To::Pool),
+        Some("cold") => Ok(To::Cold),
         Some("device") => Ok(To::Device),
         _ => Err(Failure::ebb(
             format!("--to {}", printable(&value.to_string_lossy())),
             "this is no place that memory can be reclaimed to",
-            "write pool or device, or leave --to out",
+            "write pool, cold or device, or leave --to out",
         )),
     }
 }
@@ -614,8 +615,8 @@ mod tests {
             Ps { targets: Vec::new(), json: false, bytes: false, headings: true, verbose: false, validate: false };
         assert_eq!(of(&["ps"]), Ok(Command::Ps(all.clone())));
         let targets = vec![Target::Named("web".into()), Target::Of(12)];
-        let some = Ps { targets, json: true, bytes: true, headings: false, ..all.clone() };
-        assert_eq!(of(&["ps", "--json", "web", "--bytes", "12", "--noheadings"]), Ok(Command::Ps(some)));
+        let some = Ps { targets, json: true, bytes: true, headings: false, verbose: true, validate: false };
+        assert_eq!(of(&["ps", "--json", "web", "--bytes", "12", "--noheadings", "-v"]), Ok(Command::Ps(some)));
         assert_eq!(of(&["ps", "--validate"]), Ok(Command::Ps(Ps { validate: true, ..all })));
         assert!(line(&["ps", "--validate", "--json"]).contains("cannot be used with --validate"));
         assert!(line(&["ps", "a/b"]).starts_with("ebb: a/b: this is neither the name of a tree nor a PID; "));
@@ -648,6 +649,7 @@ mod tests {
         assert_eq!(of(&["reclaim", "--to=pool", "web", "1G"]), demand(Amount::Bytes(1 << 30), Some(To::Pool)));
         let quarter = Amount::Share { millionths: 250_000 };
         assert_eq!(of(&["reclaim", "web", "25%", "--to", "device"]), demand(quarter, Some(To::Device)));
+        assert_eq!(of(&["reclaim", "web", "25%", "--to", "cold"]), demand(quarter, Some(To::Cold)));
         assert_eq!(line(&["reclaim"]), "ebb: ebb reclaim: no tree given; see `ebb reclaim --help`");
         assert_eq!(line(&["reclaim", "web"]), "ebb: ebb reclaim: no size given; see `ebb reclaim --help`");
         let remedy = "write how much to take as a size such as 100M, 1.5G or 1GiB, or as a percentage such as 25%";
@@ -659,7 +661,7 @@ mod tests {
         assert!(line(&["reclaim", "web", "1M", "2M"]).starts_with("ebb: 2M: unexpected argument; "));
         assert_eq!(
             line(&["reclaim", "web", "1M", "--to", "tape"]),
-            "ebb: --to tape: this is no place that memory can be reclaimed to; write pool or device, or leave --to out"
+            "ebb: --to tape: this is no place that memory can be reclaimed to; write pool, cold or device, or leave --to out"
         );
         assert_eq!(
             line(&["reclaim", "web", "1M", "--to"]),

@@ -56,7 +56,12 @@ fn takes_and_loses_nothing(user: u32) {
     let mut tree = holding_with(&[], user, 60, 0);
     takes(&tree, 20, &[]);
     takes(&tree, 10, &["--to", "pool"]);
+    takes(&tree, 10, &["--to", "cold"]);
+    let tiers = &tree.shown()["processes"][0]["tiers"];
+    let [pages, content, bytes] = ["pages", "content_bytes", "bytes"].map(|key| tiers["cold"][key].as_u64().unwrap());
+    assert!(pages > 0 && content == pages * 4096 && bytes < content, "{tiers}");
     takes(&tree, 10, &["--to", "device"]);
+    assert!(tree.shown()["processes"][0]["tiers"]["device"]["pages"].as_u64().unwrap() > 0);
     let output = tree.ask(&["ps", "--validate", &tree.name]);
     assert_eq!(code(&output), Some(0), "{}{}", out(&output), err(&output));
     // It takes the memory again as it touches it.

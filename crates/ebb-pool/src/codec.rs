@@ -8,17 +8,24 @@
 mod lz4;
 mod same;
 mod words;
+#[cfg(feature = "zstd")]
+mod zstd;
 
 #[cfg(feature = "lz4")]
 pub use lz4::{Lz4State, lz4_compress, lz4_decompress};
 pub use same::{SAME_TAG, fill, same_compress, same_decompress, same_filled};
 pub use words::{WORDS_TAG, has_words, words_compress, words_decompress};
+#[cfg(feature = "zstd")]
+pub use zstd::{ZSTD_SLACK, ZstdDecoder, ZstdEncoder, zstd_compress, zstd_decompress};
 
 /// Bytes of a page.
 pub const PAGE_BYTES: usize = 4096;
 
 /// A page's content.
 pub type Page = [u8; PAGE_BYTES];
+
+/// First byte of an object of the cold tier, which zstd makes. [`decompress`] refuses it.
+pub const COLD_TAG: u8 = 3;
 
 /// A compressed object that no page compresses to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -51,7 +58,7 @@ pub fn compress(work: &mut Lz4State, src: &Page, dst: &mut [u8]) -> Option<usize
     Some(len)
 }
 
-/// Decompresses what [`compress`] or [`same_compress`] made of a page. After an error, the content of `dst` is
+/// Decompresses what [`compress`] or [`same_compress`] made of a page, and not what [`zstd_compress`] made. After an error, the content of `dst` is
 /// unspecified.
 #[cfg(feature = "lz4")]
 #[inline]
@@ -59,6 +66,8 @@ pub fn decompress(src: &[u8], dst: &mut Page) -> Result<(), Corrupt> {
     match src.first() {
         Some(&WORDS_TAG) => words_decompress(src, dst),
         Some(&SAME_TAG) => same_decompress(src, dst),
+        // A cold object needs a decoder.
+        Some(&COLD_TAG) => Err(Corrupt { len: src.len() }),
         _ => lz4_decompress(src, dst),
     }
 }

@@ -3,10 +3,11 @@
 //!
 //! The buffers end and begin at pages that no one may touch, so one byte too far is a crash. `fuzz/` has the same
 //! property for cargo-fuzz, without end.
-#![cfg(all(not(loom), not(miri), feature = "lz4"))]
+#![cfg(all(not(loom), not(miri), feature = "lz4", feature = "zstd"))]
 
 use ebb_pool::codec::{
-    Lz4State, PAGE_BYTES, Page, WORDS_TAG, compress, decompress, lz4_compress, same_decompress, words_decompress,
+    Lz4State, PAGE_BYTES, Page, WORDS_TAG, ZSTD_SLACK, ZstdDecoder, ZstdEncoder, compress, decompress, lz4_compress,
+    same_decompress, words_decompress, zstd_compress, zstd_decompress,
 };
 
 const CASES: usize = 150_000;
@@ -183,14 +184,76 @@ fn the_compressor_stays_within_whatever_it_is_given_and_its_output_decodes() {
     }
 }
 
+#[test]
+fn damaged_cold_objects_never_make_a_decoder_leave_its_buffers() {
+    let mut random = Random(0xc01d);
+    let (mut encoder, mut decoder) = (Box::new(ZstdEncoder::new()), Box::new(ZstdDecoder::new()));
+    let (mut source, mut target) = (Fenced::new(3), Fenced::new(1));
+    let mut compressed = [0; PAGE_BYTES + 128];
+    let mut accepted = 0;
+    for case in 0..CASES / 3 {
+        let content = any_page(&mut random);
+        let len = zstd_compress(&mut encoder, &content, &mut compressed).unwrap();
+        let bytes = damaged(&mut random, &compressed[..len], case % 6);
+        let source = if case % 2 == 0 { source.last(bytes.len()) } else { source.first(bytes.len()) };
+        source.copy_from_slice(&bytes);
+        let target: &mut Page = target.last(PAGE_BYTES).try_into().unwrap();
+        let mut other = [case as u8; PAGE_BYTES];
+        let answer = zstd_decompress(&mut decoder, source, target);
+        // What the decoder has seen before makes no difference, nor what the page held.
+        if case % 16 == 0 {
+            *decoder = ZstdDecoder::new();
+        }
+        assert_eq!(zstd_decompress(&mut decoder, source, &mut other), answer);
+        if answer.is_ok() {
+            accepted += 1;
+            assert_eq!(*target, other);
+        }
+        zstd_decompress(&mut decoder, &compressed[..len], &mut other).unwrap();
+        assert_eq!(other, content);
+    }
+    assert!(accepted > 0 && accepted < CASES / 3, "{accepted}");
+}
+
+#[test]
+fn what_cools_pages_stays_within_whatever_it_is_given() {
+    let mut random = Random(0xc01e);
+    let (mut encoder, mut decoder) = (Box::new(ZstdEncoder::new()), Box::new(ZstdDecoder::new()));
+    let (mut source, mut target) = (Fenced::new(1), Fenced::new(2));
+    let mut decoded = [0; PAGE_BYTES];
+    for case in 0..CASES / 10 {
+        let content = any_page(&mut random);
+        let source: &mut Page = source.last(PAGE_BYTES).try_into().unwrap();
+        *source = content;
+        let capacity = random.below(PAGE_BYTES + 100);
+        let target = if case % 2 == 0 { target.last(capacity) } else { target.first(capacity) };
+        let mut roomy = [0; PAGE_BYTES + 128];
+        let needs = zstd_compress(&mut encoder, source, &mut roomy).unwrap();
+        match zstd_compress(&mut encoder, source, target) {
+            Some(len) => {
+                assert!(len <= capacity);
+                zstd_decompress(&mut decoder, &target[..len], &mut decoded).unwrap();
+                assert_eq!(decoded, content);
+            }
+            None => assert!(needs + ZSTD_SLACK > capacity, "{needs} of {capacity}"),
+        }
+    }
+}
+
 /// By its first byte an object is known.
 #[test]
 fn what_one_codec_makes_the_other_refuses() {
     let mut random = Random(0xfeed);
     let mut state = Lz4State::new();
     let (mut object, mut page) = ([0; PAGE_BYTES + 64], [0; PAGE_BYTES]);
+    let (mut encoder, mut decoder) = (Box::new(ZstdEncoder::new()), Box::new(ZstdDecoder::new()));
     for _ in 0..CASES / 10 {
         let content = any_page(&mut random);
+        let mut cold = [0; PAGE_BYTES + 128];
+        let len = zstd_compress(&mut encoder, &content, &mut cold).unwrap();
+        assert!(decompress(&cold[..len], &mut page).is_err());
+        let len = compress(&mut state, &content, &mut object).unwrap();
+        assert!(zstd_decompress(&mut decoder, &object[..len], &mut page).is_err());
         let len = lz4_compress(&mut state, &content, &mut object).unwrap();
         assert!(object[0] >= 0x10, "{:#x}", object[0]);
         assert!(words_decompress(&object[..len], &mut page).is_err());

@@ -148,6 +148,32 @@ fn compaction_while_one_object_is_freed_and_the_other_is_loaded() {
     });
 }
 
+/// A thread that has the claim stores the object anew, and gives up the old one last: what the cold tier does.
+#[test]
+fn an_object_is_replaced_while_another_is_compacted_and_loaded() {
+    model(|| {
+        let rig = sparse();
+        let compactor = thread::spawn({
+            let rig = rig.clone();
+            move || rig.compact(2)
+        });
+        let loader = thread::spawn({
+            let rig = rig.clone();
+            move || {
+                let Some(handle) = rig.table.claim(0) else { return };
+                assert_eq!(rig.load(handle.unwrap()), [0; 8]);
+                rig.table.publish(0, handle);
+            }
+        });
+        let old = claim(&rig, 0).unwrap();
+        assert_eq!(rig.load(old), [0; 8]);
+        rig.replace(0, old, &[0; 8]);
+        loader.join().unwrap();
+        compactor.join().unwrap();
+        finish(&rig, &[0, 2]);
+    });
+}
+
 #[test]
 fn compaction_while_an_object_is_stored() {
     model(|| {

@@ -163,6 +163,7 @@ impl Demand {
         for word in words {
             match word {
                 b"pool" => this.to = ReclaimTo::Pool,
+                b"cold" => this.to = ReclaimTo::Cold,
                 b"device" => this.to = ReclaimTo::Device,
                 b"shared" => this.shared = true,
                 _ => return None,
@@ -440,6 +441,7 @@ mod tests {
         let demand = |bytes, to, shared| Some(Demand { bytes, to, shared });
         assert_eq!(of("4096"), demand(4096, ReclaimTo::Usual, false));
         assert_eq!(of("1 pool"), demand(1, ReclaimTo::Pool, false));
+        assert_eq!(of("5 cold"), demand(5, ReclaimTo::Cold, false));
         assert_eq!(of("8192 device shared"), demand(8192, ReclaimTo::Device, true));
         for text in ["", "much", "-1", "4096 ", "4096 tape", "4096 pool,shared", "pool 4096"] {
             assert_eq!(of(text), None, "{text:?}");

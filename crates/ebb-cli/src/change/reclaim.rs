@@ -48,6 +48,7 @@ const NAMED_MAX: usize = 3;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum To {
     Pool,
+    Cold,
     Device,
 }
 
@@ -206,6 +207,7 @@ impl<'a> Job<'a> {
         let to = match self.to {
             None => "",
             Some(To::Pool) => " --to pool",
+            Some(To::Cold) => " --to cold",
             Some(To::Device) => " --to device",
         };
         format!("reclaim {} {}{to}", self.tree.label(), short_bytes(self.wanted))
@@ -337,6 +339,7 @@ impl<'a> Job<'a> {
         words.push_str(match self.to {
             None => "",
             Some(To::Pool) => " pool",
+            Some(To::Cold) => " cold",
             Some(To::Device) => " device",
         });
         words.push_str(if of == Of::Shared { " shared" } else { "" });
@@ -478,6 +481,7 @@ impl<'a> Job<'a> {
         let remedy = match (stopped, self.to) {
             (Some((pid, _)), _) => format!("continue it with `kill -CONT {pid}`, and try again"),
             (None, Some(To::Pool)) => "leave --to pool out, so that the rest can go to a device".to_owned(),
+            (None, Some(To::Cold)) => "leave --to cold out, so that the rest can go to a device".to_owned(),
             (None, Some(To::Device)) => {
                 format!("see `ebb swapon --show` for room on devices, and `ebb ps {label}` for what is managed")
             }
@@ -490,6 +494,7 @@ impl<'a> Job<'a> {
         }
         let why = match self.to {
             Some(To::Pool) => "the pool is full, or what is left does not compress or is in use",
+            Some(To::Cold) => "what is compressed gets no smaller, and what is left does not compress or is in use",
             _ => "what is left is in use, or Ebb's own, or has no place to go",
         };
         (why.to_owned(), remedy)

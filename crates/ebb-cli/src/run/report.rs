@@ -56,6 +56,8 @@ struct Derived {
     pool_ratio: Option<f64>,
     squeeze_ratio: Option<f64>,
     pages_per_unmap: Option<f64>,
+    /// For each tier: its name, the pages that ever came there, and the bytes that they took there.
+    tiers: [(&'static str, u64, u64); 3],
 }
 
 impl Outcome<'_> {
@@ -72,6 +74,11 @@ impl Outcome<'_> {
             pool_ratio: ratio(get(&page.pool_in_bytes), get(&page.pool_out_bytes)),
             squeeze_ratio: ratio(get(&page.peak_wanted_bytes), get(&page.peak_held_bytes)),
             pages_per_unmap: ratio(get(&page.unmap_pages), get(&page.unmap_calls)),
+            tiers: [
+                ("hot", get(&page.out_pool_pages), get(&page.pool_out_bytes)),
+                ("cold", get(&page.cooled_pages), get(&page.cooled_out_bytes)),
+                ("device", total(&[&page.out_file_pages, &page.writeback_pages].map(get)), get(&page.file_bytes)),
+            ],
         }
     }
 
@@ -79,7 +86,7 @@ impl Outcome<'_> {
         self.file.file_name().unwrap_or(self.file.as_os_str()).to_string_lossy().into_owned()
     }
 
-    /// The summary: at most seven lines.
+    /// The summary: at most eight lines.
     pub fn summary(&self) -> Vec<String> {
         let page = self.counters.page();
         let get = |counter: &std::sync::atomic::AtomicU64| counter.load(Relaxed);
@@ -142,6 +149,17 @@ impl Outcome<'_> {
                 human_bytes(bytes_of(derived.out_pages)),
                 human_bytes(bytes_of(get(&page.out_same_pages))),
                 human_bytes(bytes_of(derived.file_pages)),
+            ));
+        }
+        let cooled = get(&page.cooled_pages);
+        if cooled > 0 {
+            lines.push(format!(
+                "ebb: {} in the pool became cold: {} to {}, in {}; {} faults on cold pages",
+                human_bytes(bytes_of(cooled)),
+                human_bytes(get(&page.cooled_in_bytes)),
+                human_bytes(get(&page.cooled_out_bytes)),
+                human_ns(get(&page.cooling_ns)),
+                human_count(get(&page.faults_cold)),
             ));
         }
         lines.push(format!(
@@ -231,6 +249,7 @@ impl Outcome<'_> {
                 "pool_ratio": derived.pool_ratio,
                 "squeeze_ratio": derived.squeeze_ratio,
                 "pages_per_unmap_call": derived.pages_per_unmap,
+                "tiers": Value::Object(derived.tiers.into_iter().map(tier_json).collect()),
             },
             "unmanaged": self.unmanaged.json(),
             "counters": counters,
@@ -238,6 +257,11 @@ impl Outcome<'_> {
             "locks": locks::json(self.counters),
         })
     }
+}
+
+/// What ever came to a tier.
+fn tier_json((name, pages, bytes): (&str, u64, u64)) -> (String, Value) {
+    (name.to_owned(), json!({ "pages": pages, "content_bytes": bytes_of(pages), "bytes": bytes }))
 }
 
 /// Replaces the content of `file` with `value`.

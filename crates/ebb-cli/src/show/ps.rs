@@ -38,10 +38,18 @@ pub struct Ps {
     /// Show sizes in bytes.
     pub bytes: bool,
     pub headings: bool,
-    /// Show a third table.
+    /// Show what each tier holds, and what left because nobody used it.
     pub verbose: bool,
     /// Check the figures instead of showing them.
     pub validate: bool,
+}
+
+/// What a place for pages that left memory holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Tier {
+    name: &'static str,
+    pages: u64,
+    bytes: u64,
 }
 
 /// Figures that one member published.
@@ -55,6 +63,7 @@ struct Figures {
     pool: u64,
     faults: u64,
     age_ms: Option<u64>,
+    tiers: [Tier; 3],
 }
 
 impl Figures {
@@ -69,6 +78,11 @@ impl Figures {
             pool: said(&member.pool),
             faults: member.faults.load(Relaxed),
             age_ms: member.coldest_ms(now_ms()),
+            tiers: [
+                Tier { name: "hot", pages: said(&member.hot_pages), bytes: said_bytes(&member.hot_bytes) },
+                Tier { name: "cold", pages: said(&member.cold_pages), bytes: said_bytes(&member.cold_bytes) },
+                Tier { name: "device", pages: said(&member.on_device), bytes: said_bytes(&member.device_bytes) },
+            ],
         }
     }
 
@@ -82,6 +96,11 @@ impl Figures {
     fn swapped(&self) -> u64 {
         self.wanted.saturating_sub(self.resident() + self.staged)
     }
+}
+
+/// Bytes that a member published. Any process of the tree may have written any value.
+fn said_bytes(word: &AtomicU64) -> u64 {
+    word.load(Relaxed).min(1 << 50)
 }
 
 /// A process of a tree.
@@ -245,8 +264,10 @@ const HEADINGS: [&str; 12] = [
 
 const IDLE_HEADINGS: [&str; 4] = ["TREE", "IDLE", "UNUSED", "TO-DEVICE"];
 
-/// Two tables: the trees, and their processes. And a third one of what left because nobody used it, if that is wanted. Empty if
-/// there are no trees.
+const TIER_HEADINGS: [&str; 6] = ["TREE", "PID", "TIER", "PAGES", "CONTENT", "BYTES"];
+
+/// Two tables: the trees, and their processes. And two more if they are asked for: what left because nobody used it, and the
+/// tiers. Empty if there are no trees.
 fn text(form: &Ps, all: &[Shown]) -> String {
     if all.is_empty() {
         return String::new();
@@ -276,6 +297,14 @@ fn text(form: &Ps, all: &[Shown]) -> String {
     if form.verbose {
         out.push('\n');
         out += &table::aligned(&idle, &right(IDLE_HEADINGS.len(), &[0]));
+        let mut tiers = if form.headings { vec![heading(&TIER_HEADINGS)] } else { Vec::new() };
+        tiers.extend(
+            all.iter().flat_map(|shown| shown.rows.iter().flat_map(|row| tier_cells(&shown.label, row, &size))),
+        );
+        if tiers.len() > usize::from(form.headings) {
+            out.push('\n');
+            out += &table::aligned(&tiers, &right(TIER_HEADINGS.len(), &[0, 2]));
+        }
     }
     out
 }
@@ -303,6 +332,25 @@ fn cells_of(label: &str, row: &Row, size: &impl Fn(u64) -> String) -> Vec<String
     [label.to_owned(), pid, row.command.clone()].into_iter().chain(figures).collect()
 }
 
+/// A line for each tier of a managed process.
+fn tier_cells(label: &str, row: &Row, size: &impl Fn(u64) -> String) -> Vec<Vec<String>> {
+    let What::Managed { figures, .. } = &row.what else { return Vec::new() };
+    let pid = row.pid.map_or_else(|| NONE.to_owned(), |pid| pid.to_string());
+    let line = |Tier { name, pages, bytes }: Tier| {
+        let amounts = [pages.to_string(), size(pages * PAGE_BYTES), size(bytes)];
+        [label.to_owned(), pid.clone(), name.to_owned()].into_iter().chain(amounts).collect()
+    };
+    figures.tiers.map(line).to_vec()
+}
+
+fn tiers_json(tiers: &[Tier]) -> Value {
+    let tier = |tier: &Tier| {
+        let content = tier.pages * PAGE_BYTES;
+        (tier.name.to_owned(), json!({ "pages": tier.pages, "content_bytes": content, "bytes": tier.bytes }))
+    };
+    Value::Object(tiers.iter().map(tier).collect())
+}
+
 fn json_of(row: &Row) -> Value {
     let bytes = |pages: u64| pages * PAGE_BYTES;
     match &row.what {
@@ -320,6 +368,7 @@ fn json_of(row: &Row) -> Value {
             "faults": figures.faults,
             "faults_per_s": faults_per_s,
             "age_ms": figures.age_ms,
+            "tiers": tiers_json(&figures.tiers),
         }),
         What::Outside { pages } | What::Others { pages } => json!({
             "pid": row.pid,
@@ -371,6 +420,7 @@ mod tests {
 
     const FORM: Ps =
         Ps { targets: Vec::new(), json: false, bytes: false, headings: true, verbose: false, validate: false };
+    const NO_TIERS: [Tier; 3] = [Tier { name: "none", pages: 0, bytes: 0 }; 3];
 
     fn web() -> Shown {
         let figures = Figures {
@@ -381,6 +431,11 @@ mod tests {
             pool: 2560,
             faults: 7,
             age_ms: Some(1_500),
+            tiers: [
+                Tier { name: "hot", pages: 5120, bytes: 6 << 20 },
+                Tier { name: "cold", pages: 2560, bytes: 2 << 20 },
+                Tier { name: "device", pages: 256, bytes: 512 << 10 },
+            ],
         };
         let managed = What::Managed { figures, faults_per_s: 12 };
         Shown {
@@ -416,10 +471,23 @@ mod tests {
         let form = Ps { verbose: true, ..FORM };
         let (two, three) = (text(&FORM, &[web()]), text(&form, &[web()]));
         let rest = three.strip_prefix(&two).unwrap();
-        assert_eq!(rest, "\nTREE IDLE UNUSED TO-DEVICE\nweb   10m    96M       80M\n");
+        assert!(rest.starts_with("\nTREE IDLE UNUSED TO-DEVICE\nweb   10m    96M       80M\n"), "{rest}");
         let mut web = web();
         web.idle = Idle { period_ms: 0, out_bytes: 0, written_bytes: 0 };
-        assert!(text(&form, &[web]).ends_with("\nweb   off     0B        0B\n"));
+        assert!(text(&form, &[web]).contains("\nweb   off     0B        0B\n"));
+    }
+
+    #[test]
+    fn tiers_are_a_table_of_their_own_for_managed_processes() {
+        let expected = "\nTREE PID TIER   PAGES CONTENT BYTES\n\
+                        web    8 hot     5120     20M    6M\n\
+                        web    8 cold    2560     10M    2M\n\
+                        web    8 device   256      1M  512K\n";
+        let shown = text(&Ps { verbose: true, ..FORM }, &[web()]);
+        assert!(shown.starts_with(&text(&FORM, &[web()])) && shown.ends_with(expected), "{shown}");
+        let value: Value = serde_json::from_str(&json(&[web()])).unwrap();
+        let cold = json!({ "pages": 2560, "content_bytes": 10 << 20, "bytes": 2 << 20 });
+        assert_eq!(value[0]["processes"][0]["tiers"]["cold"], cold);
     }
 
     #[test]
@@ -456,7 +524,16 @@ mod tests {
 
     #[test]
     fn figures_that_do_not_fit_each_other_are_no_huge_numbers() {
-        let figures = Figures { wanted: 5, charged: 10, shared: 0, staged: 20, pool: 30, faults: 0, age_ms: None };
+        let figures = Figures {
+            wanted: 5,
+            charged: 10,
+            shared: 0,
+            staged: 20,
+            pool: 30,
+            faults: 0,
+            age_ms: None,
+            tiers: NO_TIERS,
+        };
         assert_eq!((figures.resident(), figures.swapped()), (0, 0));
     }
 

@@ -2,7 +2,7 @@
 
 use core::ffi::{c_char, c_int, c_void};
 
-use ebb_pool::codec::{self, Lz4State, Page};
+use ebb_pool::codec::{self, Lz4State, Page, ZstdDecoder, ZstdEncoder};
 
 type Compress = Box<dyn FnMut(&Page, &mut [u8]) -> Option<usize>>;
 type Decompress = Box<dyn FnMut(&[u8], &mut Page) -> bool>;
@@ -207,13 +207,41 @@ fn snappy() -> Contender {
     }
 }
 
+/// What the cold tier is made of: Ebb's own calls of zstd first.
+pub fn cold(samples: &[&Page]) -> Vec<Contender> {
+    let dictionary: Vec<u8> = samples.iter().flat_map(|page| page.iter().copied()).collect();
+    let mut cold = vec![ours_cold()];
+    cold.extend([-1, 1, 2, 3, 6].map(zstd));
+    cold.push(zstd_with(1, &dictionary));
+    cold
+}
+
+fn ours_cold() -> Contender {
+    let (mut encoder, mut decoder) = (Box::new(ZstdEncoder::new()), Box::new(ZstdDecoder::new()));
+    Contender {
+        name: "ebb: zstd".into(),
+        compress: Box::new(move |page, dst| codec::zstd_compress(&mut encoder, page, dst)),
+        decompress: Box::new(move |src, page| codec::zstd_decompress(&mut decoder, src, page).is_ok()),
+    }
+}
+
 fn zstd(level: i32) -> Contender {
+    zstd_with(level, &[])
+}
+
+fn zstd_with(level: i32, dictionary: &[u8]) -> Contender {
     let mut compressor = zstd_safe::CCtx::create();
     compressor.set_parameter(zstd_safe::CParameter::CompressionLevel(level)).unwrap();
     compressor.set_parameter(zstd_safe::CParameter::ContentSizeFlag(false)).unwrap();
     let mut decompressor = zstd_safe::DCtx::create();
+    let mut name = format!("zstd C, level {level}");
+    if !dictionary.is_empty() {
+        name += ", a dictionary";
+        compressor.load_dictionary(dictionary).unwrap();
+        decompressor.load_dictionary(dictionary).unwrap();
+    }
     Contender {
-        name: format!("zstd C, level {level}"),
+        name,
         compress: Box::new(move |page, dst| compressor.compress2(dst, page).ok()),
         decompress: Box::new(move |src, page| decompressor.decompress(&mut page[..], src).is_ok()),
     }

@@ -12,6 +12,7 @@ mod cold;
 mod contenders;
 mod pages;
 mod pools;
+mod tiers;
 mod waste;
 
 use std::time::Instant;
@@ -46,6 +47,7 @@ fn main() {
     waste::print(&lens.concat());
     pools::print(&lens);
     cold::print(&corpora);
+    tiers::print(&corpora);
 }
 
 /// Prints the table of one corpus and returns the lengths that Ebb makes.

@@ -51,6 +51,32 @@ print("ready", flush=True)
 sys.stdin.read()
 "#;
 
+const NODE_OBJECTS: &str = r#"
+const kept = [];
+for (let i = 0; i < 200000; i++) {
+  kept.push({ id: i, name: "user" + i, score: Math.random(), tags: ["a" + i % 7, "b" + i % 11], at: new Map([[i, i * 2]]) });
+}
+console.log("ready");
+process.stdin.resume();
+process.stdin.on("end", () => process.exit(kept.length ? 0 : 1));
+"#;
+
+const JAVA_OBJECTS: &str = r#"
+import java.util.*;
+class Kept {
+    record User(int id, String name, double score, List<String> tags) {}
+    public static void main(String[] args) throws Exception {
+        Random random = new Random(1);
+        Map<Integer, User> kept = new HashMap<>();
+        for (int i = 0; i < 300000; i++)
+            kept.put(i, new User(i, "user" + i, random.nextDouble(), List.of("a" + i % 7, "b" + i % 11)));
+        System.out.println("ready");
+        System.in.read();
+        System.exit(kept.isEmpty() ? 1 : 0);
+    }
+}
+"#;
+
 /// Reads so many pages of some program.
 type Read = fn(usize) -> std::io::Result<Vec<Page>>;
 
@@ -67,9 +93,11 @@ impl Drop for Running {
 
 /// The corpora that need no arguments. A program that is not there is left out, and says so.
 pub fn programs(count: usize) -> Vec<Corpus> {
-    let all: [(&str, Read); 7] = [
+    let all: [(&str, Read); 9] = [
         ("python: dicts of records", |count| python(PYTHON_RECORDS, count)),
         ("python: sources, syntax trees and byte code", |count| python(PYTHON_SOURCE_TREES, count)),
+        ("node: objects and maps", |count| script("node", &["-e", NODE_OBJECTS], count)),
+        ("java: records in a hash map", java),
         ("redis: JSON values of some 400 bytes", redis),
         ("rustc: compiling", rustc),
         ("text: Rust sources", text),
@@ -97,8 +125,20 @@ pub fn from_source(source: &str, count: usize) -> Corpus {
 }
 
 fn python(program: &str, count: usize) -> std::io::Result<Vec<Page>> {
-    let mut child =
-        Running(Command::new("python3").args(["-c", program]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?);
+    script("python3", &["-c", program], count)
+}
+
+fn java(count: usize) -> std::io::Result<Vec<Page>> {
+    let source = std::env::temp_dir().join(format!("ebb-codecs-{}.java", std::process::id()));
+    fs::write(&source, JAVA_OBJECTS)?;
+    let pages = script("java", &["-Xmx256m", &source.to_string_lossy()], count);
+    fs::remove_file(&source)?;
+    pages
+}
+
+/// The pages of a program that prints a line once it has filled its memory, and then waits for the end of its input.
+fn script(program: &str, args: &[&str], count: usize) -> std::io::Result<Vec<Page>> {
+    let mut child = Running(Command::new(program).args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?);
     let _stdin: Option<ChildStdin> = child.0.stdin.take();
     let mut line = String::new();
     BufReader::new(child.0.stdout.take().ok_or(std::io::ErrorKind::BrokenPipe)?).read_line(&mut line)?;

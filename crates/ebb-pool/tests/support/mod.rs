@@ -199,6 +199,15 @@ impl Rig {
         self.table.publish(owner, None);
     }
 
+    /// Stores something else for a claimed owner in place of what it refers to, and ends the claim.
+    pub fn replace(&self, owner: u32, old: Handle, data: &[u8]) {
+        if let Ok(new) = self.pool.store(&self.ledger, owner, data) {
+            self.table.moved(owner, old, new);
+            assert!(self.pool.free(&self.ledger, old));
+        }
+        self.table.unclaim(owner);
+    }
+
     /// What a claimed owner refers to.
     pub fn load(&self, handle: Handle) -> Vec<u8> {
         // SAFETY: the owner is claimed.

@@ -19,7 +19,7 @@ use crate::places::work::Work;
 use crate::space::Space;
 use crate::threads::ctx::ThreadCtx;
 use crate::tree::now_ms;
-use crate::way_out::{publish, reclaim, shrink, swapout, sweep};
+use crate::way_out::{cooling, publish, reclaim, shrink, swapout, sweep};
 use core::sync::atomic::AtomicU32;
 
 /// Steps in a row without progress after which there is nothing more to give. Other threads may have in hand what there is.
@@ -29,6 +29,9 @@ const IDLE_NS: u64 = 1_000_000;
 /// A round over all pages in memory must free at least one part in so many of them, or it is the last.
 const ROUND_PART: usize = 64;
 
+/// Objects of the pool that one step makes cold.
+const COOL_STEP: usize = 32;
+
 /// Where the content goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ReclaimTo {
@@ -36,6 +39,8 @@ pub enum ReclaimTo {
     Usual,
     /// Only to the pool.
     Pool,
+    /// Only to the pool, and there to its cold tier. What is in the pool already becomes cold first.
+    Cold,
     /// Only to a device. What is in the pool goes first, the oldest before the rest.
     Device,
 }
@@ -63,6 +68,15 @@ impl core::fmt::Display for NoDevice {
 
 impl core::error::Error for NoDevice {}
 
+/// How far objects of the pool have become cold.
+#[derive(Default)]
+struct Cooling {
+    /// Slots that were visited since an object was last tried.
+    in_vain: u32,
+    /// Objects that were not tried in the last round: their pages are in memory, too, or other threads had them in hand.
+    left: u64,
+}
+
 /// One round over the pages in memory. It ends when as many pages were unmapped as there were at its beginning, or when each
 /// unit has had its sweeps: most pages may be such as are left alone.
 struct Round {
@@ -78,7 +92,8 @@ impl Round {
         Self {
             pages: space.budget.charged().saturating_sub(elsewhere),
             swept: 0,
-            sweeps_left: space.eviction.units.len() * (UNIT_PAGES / space.sweep_max().max(1) + 1),
+            // Steps that only make the pool smaller end no round, even where nothing is left to sweep.
+            sweeps_left: 1 + space.eviction.units.len() * (UNIT_PAGES / space.sweep_max().max(1) + 1),
             freed: 0,
         }
     }
@@ -149,6 +164,7 @@ impl Space {
         // What is free already goes first, and what comes free is not kept.
         let _closed = stock::close_stock(self);
         let (mut account, mut round, mut idle) = (Account::default(), Round::new(self), 0);
+        let mut cooling = Cooling::default();
         while account.net() < demand.pages && idle < IDLE_STEPS_MAX && keep_going(account.net()) {
             // Units touched within half the age of the coldest pages are passed over, as long as there are others.
             publish::publish_ages(self, ctx);
@@ -156,12 +172,17 @@ impl Space {
             self.eviction.set_young_ms(coldest_ms.unwrap_or(0) / 2);
             self.tree().look();
             let before = Charges::now(self);
-            let step = step(self, ctx, demand);
+            let step = step(self, ctx, demand, &mut cooling);
             self.budget.give_back_unused();
             let freed = account.add(&before, &Charges::now(self));
             let swept = match step {
                 Step::Swept(pages) => pages,
                 Step::Worked => 0,
+                // Is in no round: it is about what is not in memory.
+                Step::Cooled => {
+                    idle = 0;
+                    continue;
+                }
                 Step::Nothing if freed > 0 => 0,
                 Step::Nothing => {
                     idle += 1;
@@ -177,11 +198,17 @@ impl Space {
         }
         self.eviction.set_young_ms(0);
         let before = Charges::now(self);
+        if demand.to == ReclaimTo::Cold {
+            cooling::release(self, ctx, false);
+        }
         release_spare(self, ctx);
         account.add(&before, &Charges::now(self));
         self.budget.give_back_unused();
         publish::publish_sizes_outside(self, ctx);
         publish::publish_ages(self, ctx);
+        publish::publish_tiers_outside(self, ctx);
+        // There may be new objects in the pool, for the background thread to look after.
+        self.background.wake_if_started();
         Ok(account.net())
     }
 }
@@ -191,6 +218,8 @@ enum Step {
     /// So many pages were unmapped.
     Swept(usize),
     Worked,
+    /// Objects of the pool became cold.
+    Cooled,
     /// Nothing made progress now.
     Nothing,
     /// Nothing can.
@@ -198,7 +227,7 @@ enum Step {
 }
 
 /// Makes one step of reclaim: sweeps a unit, or stores a part. Outside the gate.
-fn step(space: &Space, ctx: &ThreadCtx, demand: Reclaim) -> Step {
+fn step(space: &Space, ctx: &ThreadCtx, demand: Reclaim, cooling: &mut Cooling) -> Step {
     publish::publish_sizes_outside(space, ctx);
     if stock::shrink_stock(space, ctx) {
         return Step::Worked;
@@ -207,7 +236,11 @@ fn step(space: &Space, ctx: &ThreadCtx, demand: Reclaim) -> Step {
     if has_vacated && swapout::release_vacated(space, ctx) > 0 {
         return Step::Worked;
     }
-    let may_use_file = demand.to != ReclaimTo::Pool && space.swap.has_file();
+    if demand.to == ReclaimTo::Cold && cool(space, ctx, cooling) {
+        return Step::Cooled;
+    }
+    let is_for_pool = matches!(demand.to, ReclaimTo::Pool | ReclaimTo::Cold);
+    let may_use_file = !is_for_pool && space.swap.has_file();
     if !may_use_file && (demand.to == ReclaimTo::Device || space.swap.pool_is_full(&space.budget)) {
         return Step::End;
     }
@@ -220,7 +253,7 @@ fn step(space: &Space, ctx: &ThreadCtx, demand: Reclaim) -> Step {
     }
     work.set_aim(match demand.to {
         ReclaimTo::Usual => Aim::Free,
-        ReclaimTo::Pool => Aim::Pool,
+        ReclaimTo::Pool | ReclaimTo::Cold => Aim::Pool,
         ReclaimTo::Device => Aim::File,
     });
     let may_copy = demand.shared && !reclaim::copies_are_too_many(space);
@@ -234,6 +267,23 @@ fn step(space: &Space, ctx: &ThreadCtx, demand: Reclaim) -> Step {
         // Nothing can be unmapped, and nothing is staged. The content of the pool can still go to the file.
         || may_use_file && empty_pool(space, ctx, &mut work);
     if worked { Step::Worked } else { Step::Nothing }
+}
+
+/// Makes some objects of the pool cold. False if there are none to try.
+fn cool(space: &Space, ctx: &ThreadCtx, cooling: &mut Cooling) -> bool {
+    if space.swap.nr_untried() <= cooling.left {
+        return false;
+    }
+    let Some(done) = cooling::cool_step(space, ctx, 0, COOL_STEP) else { return false };
+    cooling.in_vain = if done.tried > 0 { 0 } else { cooling.in_vain.saturating_add(done.looked) };
+    if done.is_full || cooling.in_vain >= space.swap.nr_to_look_at() {
+        *cooling = Cooling { in_vain: 0, left: space.swap.nr_untried() };
+    }
+    let inside = space.threads.enter(ctx);
+    // Spare blocks are kept for pages to come, and fewer come here.
+    space.swap.trim(&space.budget);
+    drop(inside);
+    true
 }
 
 /// Makes the pool smaller: if it is full, or if all is to go to a device. True if that made progress.

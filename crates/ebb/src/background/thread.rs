@@ -9,7 +9,7 @@ use crate::space::{Space, background};
 use crate::threads::ctx::ThreadCtx;
 use crate::way_in::{collapse, readahead};
 use crate::way_out::shrink::{self, COMPACT_STEP};
-use crate::way_out::{asking, faulty, group_reclaim, pageout, publish, reclaim, swapout};
+use crate::way_out::{asking, cooling, faulty, group_reclaim, pageout, publish, reclaim, swapout};
 use core::sync::atomic::Ordering;
 
 /// Full clusters of a device that one background round searches for slots whose pages are clean in memory.
@@ -96,8 +96,9 @@ pub(crate) extern "C" fn background_main(space: usize) -> ! {
         pause_ns = if is_busy { PAUSE_NS } else { pause_ns.saturating_mul(2) };
         let timeout = (background.works && is_behind && pause_ns <= PAUSE_NS_MAX).then_some(pause_ns);
         let heirs_ns = if background.works { heirs.look_in_ns(nr_given_up(space, ctx), uapi::now_ns()) } else { None };
-        let timeout =
-            [timeout, hold_ns, books::look_at_books_in_ns(space), heirs_ns, idle_ns].into_iter().flatten().min();
+        let cooling_ns = if background.works { cooling::look_in_ns(space) } else { None };
+        let timeouts = [timeout, hold_ns, books::look_at_books_in_ns(space), heirs_ns, idle_ns, cooling_ns];
+        let timeout = timeouts.into_iter().flatten().min();
         let shared = [(&space.stats.asked, asked), (&member.asked, wanted)];
         let word = background.rest.word();
         if !uapi::futex_wait_any(word, IDLE, shared, timeout) {
@@ -193,6 +194,10 @@ fn background_round(space: &Space, ctx: &ThreadCtx) {
     drop(inside);
     let is_wanted = || reclaim::has_urgent_work(space) || space.background.read_ahead.is_wanted();
     while !is_wanted() && shrink::clean_file(space, ctx) {}
+    if !is_wanted() {
+        cooling::cool_in_spare_time(space, ctx);
+    }
+    publish::publish_tiers_outside(space, ctx);
     shrink::release_all_unused(space, ctx);
     space.background.read_ahead.rest();
 }

@@ -7,6 +7,7 @@ pub mod outlived;
 pub(crate) mod patience;
 pub(crate) mod ring;
 pub(crate) mod runs;
+pub(crate) mod spare;
 pub(crate) mod text;
 pub mod uapi;
 

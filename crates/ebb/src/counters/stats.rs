@@ -88,6 +88,8 @@ counters! {
     faults_soft,
     /// Faults served from the pool or a same-filled word.
     faults_pool,
+    /// Of these, faults on cold objects.
+    faults_cold,
     /// Faults served from a file.
     faults_file,
     /// Faults that found the page present. Another thread was faster, perhaps in bringing it in ahead of a walk, or
@@ -189,6 +191,18 @@ counters! {
     peak_pool_bytes,
     /// Largest memory of the swap table of any one process: 8 bytes for each slot of the clusters in use.
     peak_swap_table_bytes,
+    /// Objects of the pool that became cold: compressed once more, by a slower codec.
+    cooled_pages,
+    /// Bytes of these objects before.
+    cooled_in_bytes,
+    /// Bytes of these objects after.
+    cooled_out_bytes,
+    /// Objects that were tried and stay as they are, because they do not get clearly smaller.
+    cooled_not_pages,
+    /// Processor time that this took.
+    cooling_ns,
+    /// Largest amount of content that was cold in any one process, before compression.
+    peak_cold_content_bytes,
     /// Objects that compaction moved.
     compacted_objects,
     /// Times that a program thread had to reclaim by itself.

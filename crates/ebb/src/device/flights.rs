@@ -92,7 +92,7 @@ impl Flights {
             match context.wait(&mut events) {
                 Ok(n) => events[..n].iter().for_each(|event| self.note(*event)),
                 Err(Errno::INTR) => {}
-                Err(_) => _ = futex_wait(&AtomicU32::new(0), 0, Some(LOOK_NS)),
+                Err(_) => futex_wait(&AtomicU32::new(0), 0, Some(LOOK_NS)),
             }
         }
         self.is_good[which] && !self.fails

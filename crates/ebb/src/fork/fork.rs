@@ -197,6 +197,7 @@ fn become_child(space: &Space, exclusive: &Exclusive<'_>, ctx: &ThreadCtx) -> Re
     space.budget.uncharge(in_flight);
     space.places.work.reset();
     space.places.runs.reset();
+    space.swap.codecs.reset();
     space.background.reset(space.stats);
     space.background.read_ahead.reset();
     space.places.stock.reset();

@@ -33,6 +33,13 @@ pub enum Inconsistency {
         /// The number of objects that slots of the swap space have there.
         counted: u32,
     },
+    /// The counts of what cooling has settled: cold objects, their bytes, and objects that were tried and are not cold.
+    Settled {
+        /// The numbers that are kept.
+        kept: [u64; 3],
+        /// The numbers that the recount found.
+        counted: [u64; 3],
+    },
 }
 
 impl fmt::Display for Inconsistency {
@@ -46,6 +53,11 @@ impl fmt::Display for Inconsistency {
             Self::FileObjects { file, kept, counted } => {
                 write!(f, "file {file} counts {kept} objects, but slots have {counted}")
             }
+            Self::Settled { kept: [cold, bytes, tried], counted: [has_cold, has_bytes, has_tried] } => write!(
+                f,
+                "the pool counts {cold} cold objects of {bytes} bytes and {tried} tried ones, \
+                 but has {has_cold} of {has_bytes} and {has_tried}"
+            ),
         }
     }
 }

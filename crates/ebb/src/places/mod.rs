@@ -1,6 +1,7 @@
 //! Where pages are that are not mapped: staging, the stock of frames, and the swap space with its pool. Also the
 //! buffers to work in.
 
+pub(crate) mod codecs;
 pub(crate) mod folios;
 pub(crate) mod frames;
 pub(crate) mod inconsistency;

@@ -11,6 +11,8 @@ use ebb_pool::{BLOCK_PAGES, Backing};
 const REFUSED_NS: u64 = 1_000_000_000;
 const FOR_EVER: u64 = u64::MAX;
 const SPARE_EIGHTHS: usize = 7;
+/// Blocks that what makes the pool smaller may take when it is full.
+const BEYOND_BLOCKS: usize = 8;
 
 /// The pool's memory. It is charged while it is held; a few empty blocks are kept for reuse.
 pub struct PoolMemory {
@@ -45,6 +47,8 @@ unsafe impl Send for PoolMemory {}
 /// The pool's memory, charged to a budget: what the pool uses as its backing.
 pub struct Charging<'a> {
     memory: &'a PoolMemory,
+    /// Pages that may be held beyond the most.
+    beyond: usize,
     budget: &'a Budget,
     stats: &'a Shared,
 }
@@ -69,7 +73,12 @@ impl PoolMemory {
 
     /// The backing for a call of the pool: what it acquires is charged to `budget`.
     pub fn charging<'a>(&'a self, budget: &'a Budget, stats: &'a Shared) -> Charging<'a> {
-        Charging { memory: self, budget, stats }
+        Charging { memory: self, beyond: 0, budget, stats }
+    }
+
+    /// The same for a call that makes the pool smaller in the end, and may need a few blocks for that: up to [`BEYOND_BLOCKS`].
+    pub fn charging_to_shrink<'a>(&'a self, budget: &'a Budget, stats: &'a Shared) -> Charging<'a> {
+        Charging { memory: self, beyond: BEYOND_BLOCKS * BLOCK_PAGES, budget, stats }
     }
 
     /// Sets whether there is a file that takes what the pool does not.
@@ -224,7 +233,7 @@ impl Backing for Charging<'_> {
             }
         }
         let now = m.pages.fetch_add(pages as usize, Ordering::Relaxed) + pages as usize;
-        if now > m.pages_max(self.budget) {
+        if now > m.pages_max(self.budget) + self.beyond {
             m.pages.fetch_sub(pages as usize, Ordering::Relaxed);
             return false;
         }

@@ -118,7 +118,7 @@ pub struct Lease<'a, T> {
 }
 
 impl<T> Buffers<T> {
-    fn reserve(n: usize) -> Result<Self, Errno> {
+    pub(super) fn reserve(n: usize) -> Result<Self, Errno> {
         let bytes = n * core::mem::size_of::<T>();
         let at = uapi::reserve_aligned(bytes, 4096)?;
         // The charge follows the use of a buffer, so no huge page may bring memory along that nobody used.
@@ -130,12 +130,12 @@ impl<T> Buffers<T> {
         })
     }
 
-    fn reset(&self) {
+    pub(super) fn reset(&self) {
         self.used.store(0, Ordering::Relaxed);
     }
 
     /// Leases a free buffer of those in `mask`: number `first`, or the first that is free.
-    fn lease_of(&self, mask: u32, first: usize) -> Option<Lease<'_, T>> {
+    pub(super) fn lease_of(&self, mask: u32, first: usize) -> Option<Lease<'_, T>> {
         let mut used = self.used.load(Ordering::Relaxed);
         loop {
             let free = mask & !used;
@@ -153,13 +153,13 @@ impl<T> Buffers<T> {
 
 impl<T> Buffers<T> {
     /// The buffers, a bit each, that have memory and are not among `kept`.
-    fn excess(&self, kept: u32) -> u32 {
+    pub(super) fn excess(&self, kept: u32) -> u32 {
         let has_memory = |i: &usize| self.charged[*i].load(Ordering::Relaxed) > 0;
         (0..WORKS_MAX).filter(has_memory).fold(0, |mask, i| mask | 1 << i) & !kept
     }
 
     /// Frees the memory of all buffers but those of `kept` and those in use; returns how many pages that freed.
-    fn trim(&self, kept: u32, budget: &Budget) -> usize {
+    pub(super) fn trim(&self, kept: u32, budget: &Budget) -> usize {
         let (mut freed, mut excess) = (0, self.excess(kept));
         while let Some(lease) = self.lease_of(excess, 0) {
             excess &= !(1 << lease.index);
@@ -182,7 +182,7 @@ impl<T> Lease<'_, T> {
     }
 
     /// Charges the first `pages` pages of the buffer, as far as they are not charged yet.
-    fn charge(&self, pages: usize, budget: &Budget) {
+    pub(super) fn charge(&self, pages: usize, budget: &Budget) {
         let charged = &self.buffers.charged[self.index];
         let lacks = pages.saturating_sub(charged.load(Ordering::Relaxed) as usize);
         if lacks > 0 {
@@ -193,7 +193,7 @@ impl<T> Lease<'_, T> {
 }
 
 /// The first `n` buffers, a bit each.
-fn first(n: usize) -> u32 {
+pub(super) fn first(n: usize) -> u32 {
     ((1u64 << n.min(WORKS_MAX)) - 1) as u32
 }
 
@@ -391,7 +391,7 @@ mod tests {
 
     #[test]
     fn each_buffer_in_use_has_flights_of_its_own() {
-        let (g, works) = (budget(8 * WORK_EVERY as u64), WorkBuffers::new(true, false).expect("memory"));
+        let (g, works) = (budget((BATCH_PART * BATCH) as u64), WorkBuffers::new(true, false).expect("memory"));
         let contexts = Contexts::new().expect("memory");
         let ctx = contexts.attach().expect("room");
         let (first, second) = (works.try_lease(&g, ctx).expect("free"), works.try_lease(&g, ctx).expect("free"));

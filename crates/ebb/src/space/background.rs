@@ -7,6 +7,7 @@ use crate::counters::stats::Shared;
 use crate::protocols::life::Life;
 use crate::protocols::rest::Rest;
 use crate::space::Space;
+use crate::space::cooling::Cooling;
 use crate::space::page_out::PageOut;
 use crate::space::read_ahead::ReadAhead;
 use crate::tree::now_ms;
@@ -53,6 +54,8 @@ pub struct Background {
     pub(crate) read_ahead: ReadAhead,
     /// What the thread does for threads that page out.
     pub(crate) page_out: PageOut,
+    /// When the thread makes objects of the pool cold.
+    pub(crate) cooling: Cooling,
     /// The thread's entry point. It gets the address of the space.
     pub(crate) main: extern "C" fn(usize) -> !,
 }
@@ -82,6 +85,7 @@ impl Background {
             on_asked: AtomicPtr::new(core::ptr::null_mut()),
             read_ahead: ReadAhead::default(),
             page_out: PageOut::default(),
+            cooling: Cooling::default(),
             main,
         })
     }

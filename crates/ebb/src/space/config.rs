@@ -48,6 +48,8 @@ pub struct Force {
     pub no_flights: bool,
     /// Take some of the transfers in flight for failed, so that they are made again.
     pub failing_flights: bool,
+    /// Objects of the pool become cold as soon as possible, whatever that costs.
+    pub always_cold: bool,
     /// Abort on an inconsistency instead of treating it as an unreadable page.
     pub strict: bool,
 }
@@ -74,6 +76,7 @@ impl Force {
             b"no-direct" => &mut self.no_direct,
             b"no-flights" => &mut self.no_flights,
             b"failing-flights" => &mut self.failing_flights,
+            b"always-cold" => &mut self.always_cold,
             b"strict" => &mut self.strict,
             _ => return false,
         };

@@ -5,6 +5,7 @@ pub(crate) mod background;
 pub(crate) mod books;
 pub(crate) mod cold;
 pub(crate) mod config;
+pub(crate) mod cooling;
 pub(crate) mod drivers;
 pub(crate) mod eviction;
 pub(crate) mod family;

@@ -150,6 +150,16 @@ pub struct Member {
     pub staged: AtomicU64,
     /// Pages whose content is on a device.
     pub on_device: AtomicU64,
+    /// Pages in the hot tier of its pool.
+    pub hot_pages: AtomicU64,
+    /// Bytes of their objects.
+    pub hot_bytes: AtomicU64,
+    /// Pages in the cold tier.
+    pub cold_pages: AtomicU64,
+    /// Bytes of their objects.
+    pub cold_bytes: AtomicU64,
+    /// Bytes of the slots of devices in which it has content.
+    pub device_bytes: AtomicU64,
     /// Faults served so far.
     pub faults: AtomicU64,
     /// When [`Member::ages`] was made, in milliseconds of CLOCK_MONOTONIC; 0 for never.
@@ -204,6 +214,11 @@ impl Member {
         }
         let published = [&self.asked_ms, &self.charged, &self.wanted, &self.pool, &self.staged, &self.on_device];
         for word in published.into_iter().chain([
+            &self.hot_pages,
+            &self.hot_bytes,
+            &self.cold_pages,
+            &self.cold_bytes,
+            &self.device_bytes,
             &self.shared,
             &self.keeps_shared_until_ms,
             &self.idle_ms,
@@ -290,6 +305,11 @@ impl Page {
             pool: word(),
             staged: word(),
             on_device: word(),
+            hot_pages: word(),
+            hot_bytes: word(),
+            cold_pages: word(),
+            cold_bytes: word(),
+            device_bytes: word(),
             faults: word(),
             published_ms: word(),
             since_ms: word(),

@@ -64,8 +64,11 @@ pub(crate) fn load_all(
         if !from_file && is_in_file(i) {
             return all;
         }
-        let came =
-            if from_file { Ok(Source::File) } else { space.swap.load(held, slot_of(*entry), page, &mut spare.0) };
+        let came = if from_file {
+            Ok(Source::File)
+        } else {
+            space.swap.load(held, &space.budget, slot_of(*entry), page, &mut spare.0)
+        };
         match came {
             Ok(source) if i == 0 => all.source = source,
             Ok(_) => {}
@@ -105,7 +108,8 @@ fn load_straight(
             at += run.map_or(1, |run| run.n);
             continue;
         };
-        let (came, _) = space.swap.load_run(held, run, &mut pages[at * PAGE..(at + run.n) * PAGE], spare);
+        let (came, _) =
+            space.swap.load_run(held, &space.budget, run, &mut pages[at * PAGE..(at + run.n) * PAGE], spare);
         space.stats.runs.note_in(came);
         (at..at + came).for_each(|i| loaded.insert(i));
         if came < run.n {
@@ -137,7 +141,7 @@ pub(super) fn load_together(
         let Some((span, found)) = reads.next(most) else { break };
         let slots = found.iter().map(|i| (i, slot_of(entries[i])));
         // A device that fails may take long for each read, and others wait for this thread to leave the gate.
-        if !space.swap.load_span(held, &span, slots, room, pages) {
+        if !space.swap.load_span(held, &space.budget, &span, slots, room, pages) {
             break;
         }
         space.stats.runs.note_in(span.nr_slots());

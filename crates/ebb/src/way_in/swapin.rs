@@ -430,7 +430,7 @@ pub(super) fn load(
     if let Some(window) = window {
         for (i, entry) in entries.iter().enumerate() {
             let Ok(out) = buffers.page(i).0.try_into() else { break };
-            if space.swap.load_from(held, window, slot_of(*entry), out) {
+            if space.swap.load_from(held, &space.budget, window, slot_of(*entry), out) {
                 together.insert(i);
             }
         }
@@ -449,7 +449,7 @@ pub(super) fn load(
         let run = if loaded.n < singly { None } else { run_from(loaded.n) };
         if let (Some(run), Some(wide)) = (run, &mut buffers.wide) {
             let part = &mut wide[loaded.n * PAGE..(loaded.n + run.n) * PAGE];
-            let (came, e) = space.swap.load_run(held, run, part, buffers.spare);
+            let (came, e) = space.swap.load_run(held, &space.budget, run, part, buffers.spare);
             space.stats.runs.note_in(came);
             loaded.source = if loaded.n == 0 && came > 0 { Source::File } else { loaded.source };
             loaded.n += came;
@@ -466,8 +466,8 @@ pub(super) fn load(
         let slot = slot_of(entries[loaded.n]);
         let (out, scratch) = buffers.page(loaded.n);
         let Ok(out) = <&mut [u8; PAGE]>::try_from(out) else { break };
-        let came = early.and_then(|early| space.swap.load_early(held, slot, early, out, scratch));
-        match came.map_or_else(|| space.swap.load(held, slot, out, scratch), Ok) {
+        let came = early.and_then(|early| space.swap.load_early(held, &space.budget, slot, early, out, scratch));
+        match came.map_or_else(|| space.swap.load(held, &space.budget, slot, out, scratch), Ok) {
             Ok(source) => {
                 loaded.source = if loaded.n == 0 { source } else { loaded.source };
                 loaded.from_file &= source == Source::File;
@@ -618,6 +618,7 @@ fn settle(
         (&space.stats.refaults_near, (near + soon) as u64),
         (&space.stats.readahead_pages, mapped as u64 - !want.ahead as u64),
         (counter, !want.ahead as u64),
+        (&space.stats.faults_cold, (!want.ahead && loaded.source == Source::Cold) as u64),
     ];
     // All threads write to the counters, and to add nothing takes a line from the others, too.
     counts.into_iter().filter(|(_, n)| *n > 0).for_each(|(count, n)| stats::add(count, n));

@@ -2,6 +2,7 @@
 
 pub(crate) mod asking;
 pub(crate) mod cold;
+pub(crate) mod cooling;
 pub(crate) mod faulty;
 pub(crate) mod filter;
 pub(crate) mod give_back;

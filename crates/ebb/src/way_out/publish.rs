@@ -3,6 +3,7 @@
 use crate::base::clock;
 use crate::base::events::{self, Size};
 use crate::budget;
+use crate::device::file::SLOT_BYTES;
 use crate::pages::{account, sharing};
 use crate::protocols::gate::Held;
 use crate::space::Space;
@@ -96,6 +97,30 @@ pub(crate) fn publish_ages(space: &Space, ctx: &ThreadCtx) {
     }
 }
 
+/// Tells the tree what each tier of this process holds: the pool's hot and cold objects, and its devices. Outside the gate.
+pub(crate) fn publish_tiers_outside(space: &Space, ctx: &ThreadCtx) {
+    if space.budget.hold_if_lost() {
+        let inside = space.threads.enter(ctx);
+        publish_tiers(space, &inside);
+        drop(inside);
+    }
+}
+
+fn publish_tiers(space: &Space, held: &Held) {
+    let member = space.tree().member();
+    let [hot, cold] = space.swap.tiers();
+    let device_slots = space.swap.device_slots(held);
+    for (word, value) in [
+        (&member.hot_pages, hot.pages),
+        (&member.hot_bytes, hot.bytes),
+        (&member.cold_pages, cold.pages),
+        (&member.cold_bytes, cold.bytes),
+        (&member.device_bytes, device_slots * SLOT_BYTES as u64),
+    ] {
+        word.store(value, Relaxed);
+    }
+}
+
 fn look_at_ages(space: &Space, ctx: &ThreadCtx, now: u64) {
     let member = space.tree().member();
     let mut histogram = [0; AGES];
@@ -103,6 +128,7 @@ fn look_at_ages(space: &Space, ctx: &ThreadCtx, now: u64) {
     let is_sharing = space.family.shares_much();
     let inside = space.threads.enter(ctx);
     let units = space.eviction.units.len();
+    publish_tiers(space, &inside);
     drop(inside);
     let mut looks = 0;
     // Once around the ring, which keeps its order.

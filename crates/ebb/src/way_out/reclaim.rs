@@ -8,7 +8,7 @@ use crate::pages::stock;
 use crate::space::{Space, background};
 use crate::threads::ctx::ThreadCtx;
 use crate::tree::now_ms;
-use crate::way_out::{asking, faulty, out_of_memory, publish, shrink, swapout, sweep};
+use crate::way_out::{asking, cooling, faulty, out_of_memory, publish, shrink, swapout, sweep};
 use core::sync::atomic::{AtomicU32, Ordering};
 
 /// How long a thread that runs short waits for another process before it reclaims itself.
@@ -43,6 +43,9 @@ pub(crate) fn reclaim_step(space: &Space, ctx: &ThreadCtx) -> bool {
     // The cheapest work comes first.
     if space.places.staging.has_vacated(space.budget.stocked()) && swapout::release_vacated(space, ctx) > 0 {
         return true;
+    }
+    if space.kernel.force().always_cold {
+        cooling::cool_step(space, ctx, 0, 64);
     }
     // Other threads reclaim, and there may soon be enough for all.
     let Some(mut work) = space.places.work.try_lease(&space.budget, ctx) else {

@@ -123,7 +123,7 @@ pub fn unmap(space: &'static Space, at: *mut u8, bytes: usize) {
 
 /// A word that tells pages, versions and kinds of content apart. `kind` 0: zero; 1: one word repeated; 2: compressible;
 /// 3: random; 4: one word repeated that fills all its bits; 5: pointers, small numbers and zeros; 6: random, but beginning like an object of
-/// some codec.
+/// some codec; 7: letters and words of text.
 pub fn word_of(page: usize, version: u64, kind: u64, index: usize) -> u64 {
     let mix = |mut x: u64| {
         x ^= x >> 31;
@@ -142,9 +142,16 @@ pub fn word_of(page: usize, version: u64, kind: u64, index: usize) -> u64 {
         5 if index.is_multiple_of(3) => 0x7f3a_0000_0000 | key & 0xff00_0000 | other & 0xf_fff8,
         5 if index % 3 == 1 => other % 1000,
         5 => 0,
-        6 if index == 0 => (other & !0xff) | (1 + key % 2),
+        6 if index == 0 => (other & !0xff) | (1 + key % 3),
+        7 if index.is_multiple_of(4) => letters(other),
+        7 => letters(mix(other % 64)),
         _ => other,
     }
+}
+
+/// Eight of sixteen letters.
+fn letters(bits: u64) -> u64 {
+    u64::from_le_bytes(bits.to_le_bytes().map(|byte| b'a' + byte % 16))
 }
 
 /// Fills a page.

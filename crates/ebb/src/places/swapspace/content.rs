@@ -1,7 +1,7 @@
 //! A slot's content on its way into a place and out of it. The caller has the slot locked.
 
 use super::SwapSpace;
-use super::location::{self, ahead_of, file_of, handle_of, location_in_file, location_of};
+use super::location::{self, ahead_of, file_of, handle_of, location_in_file};
 use super::neighbours::Window;
 use super::span::Span;
 use crate::budget::Budget;
@@ -11,7 +11,7 @@ use crate::device::flights::Flights;
 use crate::device::list::{Flight, Writer};
 use crate::protocols::gate::Held;
 use core::sync::atomic::Ordering;
-use ebb_pool::{Handle, PoolFull, codec};
+use ebb_pool::{Backing, Handle, PoolFull, codec};
 use ebb_slots::Slot;
 
 /// A page that compresses to more than this saves next to no RAM in the pool. It goes to a file if there are many of these, or the
@@ -31,6 +31,8 @@ pub enum Source {
     Same,
     /// The pool.
     Pool,
+    /// The pool, where it was cold.
+    Cold,
     /// A file.
     File,
 }
@@ -142,10 +144,10 @@ impl SwapSpace {
             None => page,
         };
         match self.store_object(budget, stats, slot, data) {
-            Ok(handle) => {
+            Ok(location) => {
                 let content = self.content_pages.load(Ordering::Relaxed);
                 stats::raise(&stats.peak_pool_content_bytes, content * 4096);
-                self.location(slot).store(location_of(handle), Ordering::Release);
+                self.location(slot).store(location, Ordering::Release);
                 StoreResult::Pool(data.len())
             }
             Err(PoolFull::Budget | PoolFull::Arena | PoolFull::TooLarge) => StoreResult::File(len),
@@ -257,6 +259,7 @@ impl SwapSpace {
     pub fn load(
         &self,
         held: &Held,
+        budget: &Budget,
         slot: Slot,
         out: &mut [u8; 4096],
         scratch: &mut [u8; 4096],
@@ -276,16 +279,16 @@ impl SwapSpace {
                 let handle = handle_of(loc).ok_or(LoadError::Lost)?;
                 // SAFETY: the slot is locked, which keeps the object from being freed or moved.
                 let data = unsafe { self.pool.load(handle) };
-                decode(data, out)?;
-                self.note_if_ahead(slot, loc, handle, true);
-                Ok(Source::Pool)
+                self.decode(budget, data, out)?;
+                self.note_if_ahead(slot, loc, true);
+                Ok(if loc & location::COLD != 0 { Source::Cold } else { Source::Pool })
             }
             location::FILE => {
                 let (number, place) = file_of(loc).ok_or(LoadError::Lost)?;
                 let file = self.devices.file(held, number).ok_or(LoadError::Lost)?;
                 let read = self.devices.timed_read(number, place.slot, 1, || file.read(place, out));
                 let len = read.map_err(|error| self.unread(file, (number, place.slot), error))?;
-                expand(len, out, scratch)?;
+                self.expand(budget, len, out, scratch)?;
                 Ok(Source::File)
             }
             _ => Err(LoadError::Lost),
@@ -297,6 +300,7 @@ impl SwapSpace {
     pub fn load_early(
         &self,
         held: &Held,
+        budget: &Budget,
         slot: Slot,
         early: (usize, u32),
         out: &mut [u8; 4096],
@@ -305,19 +309,26 @@ impl SwapSpace {
         let (number, place) = self.place_in_file(slot).filter(|(number, place)| (*number, place.slot) == early)?;
         let file = self.devices.file(held, number)?;
         let object = file.open(place.slot, raw).and_then(|len| file.object(place, len, raw)).ok()?;
-        decode(&raw[object], out).ok()?;
+        self.decode(budget, &raw[object], out).ok()?;
         Some(Source::File)
     }
 
     /// Does what [`Self::load`] does, with what was read of the slot's file before, while `slot` was locked. False if the window does not
     /// have it.
-    pub fn load_from(&self, held: &Held, window: &Window<'_>, slot: Slot, out: &mut [u8; 4096]) -> bool {
+    pub fn load_from(
+        &self,
+        held: &Held,
+        budget: &Budget,
+        window: &Window<'_>,
+        slot: Slot,
+        out: &mut [u8; 4096],
+    ) -> bool {
         let Some((number, place)) = self.place_in_file(slot) else { return false };
         let (Some(file), Some((content, len))) = (self.devices.file(held, number), window.opened((number, place)))
         else {
             return false;
         };
-        file.object(place, len, content).is_ok_and(|object| decode(&content[object], out).is_ok())
+        file.object(place, len, content).is_ok_and(|object| self.decode(budget, &content[object], out).is_ok())
     }
 
     /// The longest run of locked slots, from the first of `slots` on, whose content is in neighbouring slots of one
@@ -335,6 +346,7 @@ impl SwapSpace {
     pub fn load_run(
         &self,
         held: &Held,
+        budget: &Budget,
         run: FileRun,
         out: &mut [u8],
         scratch: &mut [u8; 4096],
@@ -346,7 +358,7 @@ impl SwapSpace {
         for (i, page) in out.as_chunks_mut().0.iter_mut().enumerate() {
             let at = run.at + i as u32;
             let opened = file.open(at, page).map_err(|error| self.unread(file, (run.file, at), error));
-            if let Err(e) = opened.and_then(|len| expand(len, page, scratch)) {
+            if let Err(e) = opened.and_then(|len| self.expand(budget, len, page, scratch)) {
                 return (i, Some(e));
             }
         }
@@ -371,6 +383,7 @@ impl SwapSpace {
     pub fn load_span(
         &self,
         held: &Held,
+        budget: &Budget,
         span: &Span,
         pages: impl Iterator<Item = (usize, Slot)>,
         bounce: &mut [u8],
@@ -392,7 +405,7 @@ impl SwapSpace {
             let Some(len) = opened[i].or_else(|| file.open(place.slot, &mut slots[i]).ok()) else { return false };
             opened[i] = Some(len);
             let Ok(object) = file.object(place, len, &slots[i]) else { return false };
-            if decode(&slots[i][object], &mut out[n]).is_err() {
+            if self.decode(budget, &slots[i][object], &mut out[n]).is_err() {
                 return false;
             }
         }
@@ -405,6 +418,7 @@ impl SwapSpace {
         match loc & location::KIND {
             location::POOL => {
                 if let Some(handle) = handle_of(loc) {
+                    self.forget_settled(loc, handle);
                     self.free_object(budget, stats, handle);
                 }
                 // It is of no use any more, and was of none.
@@ -438,23 +452,28 @@ impl SwapSpace {
         }
     }
 
-    /// Puts an object into the pool for the locked `slot`.
+    /// Puts an object into the pool for the locked `slot`. Returns its location word, which the caller stores.
     pub(super) fn store_object(
         &self,
         budget: &Budget,
         stats: &Shared,
         slot: Slot,
         object: &[u8],
-    ) -> Result<Handle, PoolFull> {
-        let handle = self.pool.store(&self.memory.charging(budget, stats), slot.0, object)?;
+    ) -> Result<u64, PoolFull> {
+        self.store_object_in(&self.memory.charging(budget, stats), slot, object)
+    }
+
+    /// The same, with memory from `backing`.
+    pub(super) fn store_object_in(&self, backing: &impl Backing, slot: Slot, object: &[u8]) -> Result<u64, PoolFull> {
+        let handle = self.pool.store(backing, slot.0, object)?;
         self.content_pages.fetch_add(1, Ordering::Relaxed);
         if object.len() > POOL_OBJECT_MAX {
             self.large_objects.fetch_add(1, Ordering::Relaxed);
         }
-        Ok(handle)
+        Ok(self.location_of_new(handle, object))
     }
 
-    /// Frees an object of the pool, whose slot the caller has locked.
+    /// Frees an object of the pool, whose slot the caller has locked. It is no longer among the settled ones.
     pub(super) fn free_object(&self, budget: &Budget, stats: &Shared, handle: Handle) {
         // SAFETY: the slot is locked, which keeps the object from being freed or moved.
         if unsafe { self.pool.load(handle) }.len() > POOL_OBJECT_MAX {
@@ -464,7 +483,7 @@ impl SwapSpace {
         self.pool.free(&self.memory.charging(budget, stats), handle);
     }
 
-    /// Frees objects of the pool, whose slots the caller has locked.
+    /// Does the same for several objects.
     pub(super) fn free_objects(&self, budget: &Budget, stats: &Shared, handles: &[Handle]) {
         if handles.is_empty() {
             return;
@@ -477,19 +496,38 @@ impl SwapSpace {
             self.large_objects.fetch_sub(large, Ordering::Relaxed);
         }
     }
-}
 
-/// Decompresses an object of `len` bytes in place; an object of a whole page is not compressed.
-fn expand(len: usize, page: &mut [u8; 4096], scratch: &mut [u8; 4096]) -> Result<(), LoadError> {
-    if len == 4096 {
-        return Ok(());
+    /// Decompresses an object of `len` bytes in place; an object of a whole page is not compressed.
+    fn expand(
+        &self,
+        budget: &Budget,
+        len: usize,
+        page: &mut [u8; 4096],
+        scratch: &mut [u8; 4096],
+    ) -> Result<(), LoadError> {
+        if len == 4096 {
+            return Ok(());
+        }
+        scratch.copy_from_slice(page);
+        self.decode(budget, &scratch[..len], page)
     }
-    scratch.copy_from_slice(page);
-    decode(&scratch[..len], page)
+
+    /// Decompresses an object; one of a whole page is not compressed and is copied.
+    fn decode(&self, budget: &Budget, data: &[u8], out: &mut [u8; 4096]) -> Result<(), LoadError> {
+        if is_cold(data) {
+            return self.codecs.decompress(budget, data, out).map_err(|_| LoadError::Corrupt);
+        }
+        decode_hot(data, out)
+    }
 }
 
-/// Decompresses an object; one of a whole page is not compressed and is copied.
-fn decode(data: &[u8], out: &mut [u8; 4096]) -> Result<(), LoadError> {
+/// True if the codec of the cold tier made this object.
+pub(super) fn is_cold(object: &[u8]) -> bool {
+    object.len() < 4096 && object.first() == Some(&codec::COLD_TAG)
+}
+
+/// Decompresses an object that is not cold; one of a whole page is not compressed and is copied.
+pub(super) fn decode_hot(data: &[u8], out: &mut [u8; 4096]) -> Result<(), LoadError> {
     if data.len() == 4096 {
         out.copy_from_slice(data);
         return Ok(());

@@ -4,7 +4,7 @@
 //! the slots in use locks each slot whose content is on the device, as a swap-in would, and changes its location word.
 
 use super::content::POOL_OBJECT_MAX;
-use super::location::{file_of, location_of};
+use super::location::file_of;
 use super::{MOVING, NOT_LOCKED, SwapSpace};
 use crate::budget::Budget;
 use crate::counters::stats::Shared;
@@ -194,8 +194,8 @@ impl SwapSpace {
         if self.pool_pages() > most - most / POOL_RESERVE {
             return false;
         }
-        let Ok(handle) = self.store_object(budget, stats, slot, object) else { return false };
-        self.location(slot).store(location_of(handle), Ordering::Release);
+        let Ok(location) = self.store_object(budget, stats, slot, object) else { return false };
+        self.location(slot).store(location, Ordering::Release);
         true
     }
 }

@@ -64,6 +64,7 @@ impl SwapSpace {
                 in_file.at[in_file.n] = at;
                 in_file.n += 1;
             } else if let Some(handle) = handle_of(loc) {
+                self.forget_settled(loc, handle);
                 // What is given up with its mark was read ahead for nothing.
                 if let Some(file) = ahead_of(loc) {
                     self.devices.note_ahead(file, 0, 1);

@@ -1,5 +1,5 @@
-//! The location word of a slot: the kind of place in the low three bits, the place from bit 8 on. A place in the pool
-//! has a mark above it if its content was read ahead.
+//! The location word of a slot: the kind of place in the low three bits, the place from bit 8 on. Of an object of the pool, the bits
+//! between say what cooling knows of it, and a mark above its place says that its content was read ahead.
 
 use crate::device::file::Place;
 use crate::device::list::FILES_MAX;
@@ -31,24 +31,44 @@ pub fn file_of(loc: u64) -> Option<(usize, Place)> {
     (loc & KIND == FILE).then_some(((loc >> FILE_SHIFT) as usize, Place::from_bits(bits)))
 }
 
+/// Of a pool object: it is cold, as its tag says too.
+pub const COLD: u64 = 1 << 3;
+/// Of a pool object: cooling has tried it, and it does not get clearly smaller.
+pub const KEPT: u64 = 1 << 4;
 /// Where a word that names a pool object has the mark of what was read ahead: the number of the file it was read from, and 1.
 const AHEAD_SHIFT: u32 = 8 + Handle::BITS;
 const _: () = assert!(FILES_MAX < 1 << (u64::BITS - AHEAD_SHIFT), "a mark has room for each file");
+/// The bits of a pool object's handle.
+const HANDLE: u64 = ((1 << Handle::BITS) - 1) << 8;
 
-/// The location word of a pool object.
+/// The location word of a pool object that nobody has tried to make smaller.
 pub fn location_of(handle: Handle) -> u64 {
     POOL | handle.to_bits() << 8
 }
 
-/// The location word of a pool object that was read ahead from the file numbered `index`.
-pub fn location_of_ahead(handle: Handle, index: usize) -> u64 {
-    location_of(handle) | (index as u64 + 1) << AHEAD_SHIFT
+/// The location word of a pool object, marked as read ahead from the file numbered `index`.
+pub fn marked_ahead(loc: u64, index: usize) -> u64 {
+    loc | (index as u64 + 1) << AHEAD_SHIFT
+}
+
+/// The same word without the mark.
+pub fn not_ahead(loc: u64) -> u64 {
+    loc & !(u64::MAX << AHEAD_SHIFT)
 }
 
 /// The pool object that a location word names, if it names one.
 pub fn handle_of(loc: u64) -> Option<Handle> {
-    let bits = loc >> 8 & ((1 << Handle::BITS) - 1);
-    Handle::from_bits(bits).filter(|_| loc & KIND == POOL)
+    Handle::from_bits((loc & HANDLE) >> 8).filter(|_| loc & KIND == POOL)
+}
+
+/// The location word of the pool object that `loc` names, when it is at `handle`.
+pub fn location_moved(loc: u64, handle: Handle) -> u64 {
+    loc & !HANDLE | handle.to_bits() << 8
+}
+
+/// True for a pool object that is cold, or that was tried in vain.
+pub fn is_settled(loc: u64) -> bool {
+    loc & (COLD | KEPT) != 0
 }
 
 /// The number of the file from which the object of a location word was read ahead, if it was.
@@ -66,8 +86,9 @@ mod tests {
         let handle = Handle::from_bits((1 << Handle::BITS) - 1).expect("the largest handle");
         assert_eq!((handle_of(location_of(handle)), ahead_of(location_of(handle))), (Some(handle), None));
         for index in [0, 1, FILES_MAX - 1] {
-            let loc = location_of_ahead(handle, index);
+            let loc = marked_ahead(location_of(handle), index);
             assert_eq!((handle_of(loc), ahead_of(loc), file_of(loc)), (Some(handle), Some(index), None));
+            assert_eq!(not_ahead(loc), location_of(handle));
         }
         let in_file = location_in_file(FILES_MAX - 1, Place::from_bits((1 << Place::BITS) - 1));
         assert_eq!((handle_of(in_file), ahead_of(in_file)), (None, None));
@@ -76,5 +97,18 @@ mod tests {
             Some((FILES_MAX - 1, (1 << 40) - 1))
         );
         assert_eq!((handle_of(u64::MAX << 8 | WORD), ahead_of(u64::MAX << 8 | WORD)), (None, None));
+    }
+
+    #[test]
+    fn an_object_that_moves_stays_what_it_was() {
+        let [from, to] = [1, (1 << Handle::BITS) - 1].map(|bits| Handle::from_bits(bits).expect("a handle"));
+        for flags in [0, COLD, KEPT] {
+            let loc = location_of(from) | flags;
+            assert_eq!((location_moved(loc, to), is_settled(loc)), (location_of(to) | flags, flags != 0));
+            let marked = marked_ahead(loc, FILES_MAX - 1);
+            let moved = location_moved(marked, to);
+            assert_eq!((handle_of(moved), ahead_of(moved)), (Some(to), Some(FILES_MAX - 1)));
+            assert_eq!(not_ahead(moved), location_of(to) | flags);
+        }
     }
 }

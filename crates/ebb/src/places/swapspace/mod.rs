@@ -7,6 +7,7 @@
 mod cache;
 mod cleaning;
 mod content;
+mod cooling;
 mod evacuate;
 mod frees;
 mod location;
@@ -16,12 +17,14 @@ mod span;
 mod writeback;
 
 pub use content::{Aim, LoadError, Source, StoreResult};
+pub use cooling::Cooled;
 pub use evacuate::{Evacuation, Stuck};
 pub use frees::Frees;
 pub use neighbours::Window;
 pub use span::{PageSet, Reads};
 pub use writeback::WriteBack;
 
+use self::cooling::Settled;
 use self::location::file_of;
 use crate::base::uapi::{self, Errno};
 use crate::budget::Budget;
@@ -29,6 +32,7 @@ use crate::counters::stats::{self, Shared};
 use crate::device::file::{BATCH, Place, SpillFile};
 use crate::device::list::Devices;
 use crate::device::slots::{charge_tables, new_slots};
+use crate::places::codecs::Codecs;
 use crate::places::inconsistency::Inconsistency;
 use crate::places::poolmem::PoolMemory;
 use crate::protocols::gate::Exclusive;
@@ -108,6 +112,10 @@ pub struct SwapSpace {
     looked_for_cold: AtomicU32,
     /// Set when a slot of a file is freed and the file has something to give back.
     has_unused: AtomicBool,
+    /// Which objects of the pool are cold.
+    settled: Settled,
+    /// What the codec of the cold tier works in.
+    pub codecs: Codecs,
 }
 
 // SAFETY: locations are atomics.
@@ -148,6 +156,8 @@ impl SwapSpace {
             large_objects: AtomicU64::new(0),
             looked_for_cold: AtomicU32::new(0),
             has_unused: AtomicBool::new(false),
+            settled: Settled::default(),
+            codecs: Codecs::new()?,
         })
     }
 
@@ -300,6 +310,11 @@ impl SwapSpace {
         self.devices.own(held).map(|(_, file)| u64::from(file.nr_objects())).sum()
     }
 
+    /// Slots that this process has content in, on devices that it writes to.
+    pub fn device_slots(&self, held: &Held) -> u64 {
+        self.devices.own(held).map(|(_, file)| u64::from(file.nr_used())).sum()
+    }
+
     /// True when the pool holds as much as it may, to within 4 blocks.
     pub fn pool_is_full(&self, budget: &Budget) -> bool {
         self.pool_pages() + 4 * BLOCK_PAGES >= self.memory.pages_max(budget)
@@ -345,6 +360,7 @@ impl SwapSpace {
         self.slots.validate().map_err(Inconsistency::Slots)?;
         self.pool.validate().map_err(Inconsistency::Pool)?;
         self.validate_objects(exclusive)?;
+        self.validate_settled()?;
         self.devices.all(exclusive).try_for_each(|(i, file)| {
             file.validate().map_err(|e| Inconsistency::File(i, e))?;
             let differ = |(kept, counted)| Inconsistency::FileUsed { file: i, kept, counted };

@@ -15,7 +15,7 @@
 //! once: it has been out for long, and would leave at once otherwise.
 
 use super::SwapSpace;
-use super::location::{ahead_of, location_of, location_of_ahead};
+use super::location::{ahead_of, marked_ahead, not_ahead};
 use super::span::Span;
 use crate::budget::Budget;
 use crate::counters::stats::Shared;
@@ -25,7 +25,6 @@ use crate::device::kind::Kind;
 use crate::protocols::gate::Held;
 use core::ops::Range;
 use core::sync::atomic::Ordering;
-use ebb_pool::Handle;
 use ebb_slots::{Locked, Slot};
 
 /// Most slots of a window: those around a slot, and as many again that are wanted and lie beside them.
@@ -145,19 +144,19 @@ impl SwapSpace {
         if matches!(was, Locked::Stored(_))
             && file.is_sealed_as(place.slot, seal)
             // One that finds no room is not the last: another may fit into a block that is there.
-            && let Ok(handle) = self.store_object(budget, stats, owner, object)
+            && let Ok(location) = self.store_object(budget, stats, owner, object)
         {
-            self.location(owner).store(location_of_ahead(handle, number), Ordering::Release);
+            self.location(owner).store(marked_ahead(location, number), Ordering::Release);
             self.free_in_file(held, number, &[place]);
         }
         self.unclaim(held, owner, was);
     }
 
-    /// Takes the mark of the locked `slot`, whose location word is `loc` and has the object `handle`: its content was read ahead, and is
-    /// of use now or not. False if it was not read ahead.
-    pub(super) fn note_if_ahead(&self, slot: Slot, loc: u64, handle: Handle, is_used: bool) -> bool {
+    /// Takes the mark of the locked `slot`, whose location word is `loc`: its content was read ahead, and is of use now or not. False if it
+    /// was not read ahead.
+    pub(super) fn note_if_ahead(&self, slot: Slot, loc: u64, is_used: bool) -> bool {
         let Some(file) = ahead_of(loc) else { return false };
-        self.location(slot).store(location_of(handle), Ordering::Release);
+        self.location(slot).store(not_ahead(loc), Ordering::Release);
         self.devices.note_ahead(file, is_used.into(), (!is_used).into());
         true
     }

@@ -1,7 +1,7 @@
 //! Pool objects on the move: the coldest to a file, and others out of sparse blocks.
 
 use super::content::{NO_OBJECT, POOL_OBJECT_MAX};
-use super::location::{self, ahead_of, handle_of, location_of, location_of_ahead};
+use super::location::{handle_of, location_moved};
 use super::{MOVING, NOT_LOCKED, SwapSpace};
 use crate::budget::Budget;
 use crate::counters::stats::{self, Shared};
@@ -39,7 +39,7 @@ struct Batch {
     packing: Packing,
     slots: [Slot; OBJECTS],
     was: [Locked; OBJECTS],
-    handles: [Handle; OBJECTS],
+    locations: [u64; OBJECTS],
     n: usize,
     /// There was an object more for which there was no room.
     is_full: bool,
@@ -47,8 +47,8 @@ struct Batch {
 
 impl Default for Batch {
     fn default() -> Self {
-        let (slots, was, handles) = ([Slot(0); OBJECTS], [NOT_LOCKED; OBJECTS], [NO_OBJECT; OBJECTS]);
-        Self { packing: Packing::default(), slots, was, handles, n: 0, is_full: false }
+        let (slots, was, locations) = ([Slot(0); OBJECTS], [NOT_LOCKED; OBJECTS], [0; OBJECTS]);
+        Self { packing: Packing::default(), slots, was, locations, n: 0, is_full: false }
     }
 }
 
@@ -123,7 +123,13 @@ impl SwapSpace {
     fn end_write_back(&self, held: &Held, budget: &Budget, stats: &Shared, batch: &Batch, written: bool) -> usize {
         let n = batch.n;
         if written {
-            self.free_objects(budget, stats, &batch.handles[..n]);
+            let mut handles = [NO_OBJECT; OBJECTS];
+            for (to, loc) in handles.iter_mut().zip(&batch.locations[..n]) {
+                let Some(handle) = handle_of(*loc) else { continue };
+                self.forget_settled(*loc, handle);
+                *to = handle;
+            }
+            self.free_objects(budget, stats, &handles[..n]);
         } else {
             self.memory.set_refused();
         }
@@ -138,7 +144,7 @@ impl SwapSpace {
     }
 
     /// True if the slot's page went out at least `age_min` evictions ago, and is still out.
-    fn is_old(&self, slot: Slot, age_min: u32) -> bool {
+    pub(super) fn is_old(&self, slot: Slot, age_min: u32) -> bool {
         let now = self.clock.load(Ordering::Relaxed);
         self.shadow(slot).is_some_and(|shadow| now.wrapping_sub(shadow) >= age_min)
     }
@@ -181,21 +187,19 @@ impl SwapSpace {
         let top = self.high_water.load(Ordering::Relaxed);
         for _ in 0..top.min(looks) {
             let slot = Slot(self.writeback_at.fetch_add(1, Ordering::Relaxed) % top.max(1));
-            let is_in_pool = |loc: u64| loc & location::KIND == location::POOL;
-            if !is_in_pool(self.location(slot).load(Ordering::Relaxed)) || !is_wanted(slot) {
+            if handle_of(self.location(slot).load(Ordering::Relaxed)).is_none() || !is_wanted(slot) {
                 continue;
             }
             let Ok(locked) = self.slots.lock(slot, MOVING) else { continue };
             let loc = self.location(slot).load(Ordering::Acquire);
-            let handle = handle_of(loc);
             // What was read ahead and not used yet is passed over once.
-            if handle.is_some_and(|handle| self.note_if_ahead(slot, loc, handle, false)) {
+            if self.note_if_ahead(slot, loc, false) {
                 self.unclaim(held, slot, locked);
                 continue;
             }
             // SAFETY: the slot is locked, which keeps the object in its place.
-            let object = handle.map(|handle| (handle, unsafe { self.pool.load(handle) }));
-            let Some((handle, object)) = object.filter(|(_, object)| takes(object)) else {
+            let object = handle_of(loc).map(|handle| unsafe { self.pool.load(handle) });
+            let Some(object) = object.filter(|object| takes(object)) else {
                 self.unclaim(held, slot, locked);
                 continue;
             };
@@ -207,7 +211,7 @@ impl SwapSpace {
                 break;
             }
             let n = batch.n;
-            (batch.slots[n], batch.was[n], batch.handles[n]) = (slot, locked, handle);
+            (batch.slots[n], batch.was[n], batch.locations[n]) = (slot, locked, loc);
             batch.n += 1;
         }
         batch
@@ -242,9 +246,9 @@ impl Owners for SlotOwners<'_> {
     }
 
     fn moved(&self, owner: u32, _old: Handle, new: Handle) {
+        // Only the thread that has the slot locked changes the word.
         let location = self.space.location(Slot(owner));
-        let ahead = ahead_of(location.load(Ordering::Acquire));
-        location.store(ahead.map_or(location_of(new), |file| location_of_ahead(new, file)), Ordering::Release);
+        location.store(location_moved(location.load(Ordering::Relaxed), new), Ordering::Release);
     }
 
     fn unclaim(&self, owner: u32) {
