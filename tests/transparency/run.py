@@ -78,7 +78,7 @@ SHORT = {
 # Where files are in memory, and how much room makes it worth it.
 MEMORY = "/dev/shm"
 # Programs that are about what Ebb does with a disk.
-ON_DISK = {"filter_flights"}
+ON_DISK = {"filter_flights", "own_mappings"}
 ROOM = 1 << 30
 
 

@@ -352,3 +352,54 @@ fn the_programs_name_stays_as_it_was_typed() {
     let output = house.ebb(["run", "-q", "--", "teller"]).env("PATH", program.parent().unwrap()).output().unwrap();
     assert_eq!(out(&output), "teller\n");
 }
+
+/// Has the program's starter load a filter that answers these calls with `action`.
+fn filter(command: &mut std::process::Command, calls: [libc::c_long; 3], action: u32) {
+    let step = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
+    let (load, equal, end) =
+        (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, libc::BPF_RET);
+    let [first, second, third] = calls.map(|call| call as u32);
+    let steps = [
+        step(load, 0, 0, 0),
+        step(equal, 2, 0, first),
+        step(equal, 1, 0, second),
+        step(equal, 0, 1, third),
+        step(end, 0, 0, action),
+        step(end, 0, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    // SAFETY: only system calls between fork and exec.
+    unsafe {
+        command.pre_exec(move || {
+            let mut steps = steps;
+            let program = libc::sock_fprog { len: steps.len() as u16, filter: steps.as_mut_ptr() };
+            let filter = libc::SECCOMP_MODE_FILTER;
+            if libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
+                && libc::prctl(libc::PR_SET_SECCOMP, filter, &raw const program) == 0
+            {
+                return Ok(());
+            }
+            Err(std::io::Error::last_os_error())
+        });
+    }
+}
+
+#[test]
+fn a_sandbox_around_the_command_may_kill_for_transfers_in_flight_or_lie_about_them() {
+    let house = House::with_agent();
+    let program = "import os; d = os.urandom(1 << 20); a = [bytes(d) + bytes([i]) for i in range(160)]; \
+                   assert all(x[:-1] == d and x[-1] == i for i, x in enumerate(a))";
+    for action in
+        [libc::SECCOMP_RET_KILL_PROCESS, libc::SECCOMP_RET_ERRNO, libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32]
+    {
+        for calls in [
+            [libc::SYS_io_setup, libc::SYS_io_submit, libc::SYS_io_getevents],
+            [libc::SYS_io_submit, libc::SYS_io_submit, libc::SYS_io_submit],
+            [libc::SYS_io_getevents, libc::SYS_io_getevents, libc::SYS_io_getevents],
+        ] {
+            let mut command = house.ebb(["run", "--ram", "80M", "--", "python3", "-c", program]);
+            filter(&mut command, calls, action);
+            let output = command.output().unwrap();
+            assert_eq!((code(&output), signal(&output)), (Some(0), None), "{action:#x} {calls:?}: {}", err(&output));
+        }
+    }
+}

@@ -96,8 +96,7 @@ static MANAGED_TOO: [(&str, u32); 27] = [
 ];
 
 /// Calls that Ebb makes for transfers of the program's, for threads of its own, for the control socket, and for its own
-/// transfers in flight. It does not
-/// make those that would kill.
+/// transfers in flight. It does not make those that would kill.
 static OPTIONAL: [Optional; NR_OPTIONAL] = [
     (g::__NR_newfstatat, [0, 0]),
     (g::__NR_getsockopt, [0, 0]),
@@ -219,6 +218,10 @@ fn optional_by_program(program: &[Instruction]) -> u32 {
 pub fn may_make(nr: u32) -> bool {
     let deadly = DEADLY.load(Relaxed) | DEADLY_INHERITED.load(Relaxed);
     deadly == 0 || !(0..).zip(OPTIONAL).any(|(at, (optional, _))| optional == nr && deadly & 1 << at != 0)
+}
+
+fn bits_of(range: core::ops::Range<usize>) -> u32 {
+    range.fold(0, |bits, at| bits | 1 << at)
 }
 
 fn may_make_all(range: core::ops::Range<usize>) -> bool {
@@ -360,38 +363,55 @@ const DONE: u32 = u32::MAX;
 /// Filters that `ebb` itself is under apply to all, and are no reason to go without a limit. Every signal is blocked.
 pub fn by_inherited(holder: i32) -> Option<&'static str> {
     const PR_GET_SECCOMP: u64 = 21;
-    if holder <= 0 {
-        return None;
-    }
     // SAFETY: asks only.
-    if unsafe { calls::raw_syscall(g::__NR_prctl as u64, &[PR_GET_SECCOMP, 0, 0, 0, 0, 0]) } == 0 {
-        return unknown();
+    let has_filters = unsafe { calls::raw_syscall(g::__NR_prctl as u64, &[PR_GET_SECCOMP, 0, 0, 0, 0, 0]) } != 0;
+    if !has_filters {
+        return if holder > 0 { unknown() } else { None };
     }
-    let mut path = Line::new();
-    path.str("/proc/").num(holder as u64).str("/status\0");
-    let of_holder = CStr::from_bytes_with_nul(path.as_bytes()).ok().and_then(nr_filters)?;
-    if nr_filters(c"/proc/self/status")? <= of_holder {
-        return unknown();
+    // Of the calls that `ebb` has made before, it is known that its own filters let them through. It makes none of these.
+    DEADLY_INHERITED.fetch_or(bits_of(FOR_FLIGHTS), Relaxed);
+    match has_more_filters(holder) {
+        Some(true) => {}
+        Some(false) => {
+            let _ = apart(try_flights_apart);
+            return unknown();
+        }
+        None => {
+            let _ = apart(try_flights_apart);
+            return None;
+        }
     }
     REACHED.store(0, Relaxed);
-    DEADLY_INHERITED.store((1 << OPTIONAL.len()) - 1, Relaxed);
-    let stack = uapi::map_for_now(uapi::thread::STACK_BYTES).ok()?;
-    // SAFETY: fresh memory that outlives the new process, for which this process waits.
-    match unsafe { uapi::thread::run_apart(stack, try_apart, 0) } {
-        Ok(pid) => {
-            // SAFETY: the kernel writes nothing.
-            unsafe { calls::raw_syscall(g::__NR_wait4 as u64, &[pid as u64, 0, g::__WALL as u64, 0, 0, 0]) };
-        }
-        // No other process could be made. Try the calls here: if one kills, it kills this process.
-        Err(_) => try_all(),
-    }
-    // SAFETY: nobody uses the stack any more.
-    let _ = unsafe { uapi::munmap(stack as usize, uapi::thread::STACK_BYTES) };
+    DEADLY_INHERITED.store(bits_of(0..NR_OPTIONAL), Relaxed);
+    // If no other process can be made, try the calls here: if one kills, it kills this process.
+    apart(try_apart).unwrap_or_else(|_| try_all());
     match REACHED.load(Relaxed) {
         DONE => None,
         0 => Some("userfaultfd"),
         at => Some(VITAL.get(at as usize - 1).map_or("ioctl", |call| call.name)),
     }
+}
+
+/// Whether this process has filters that `holder` does not have; none if that cannot be told.
+fn has_more_filters(holder: i32) -> Option<bool> {
+    let mut path = Line::new();
+    path.str("/proc/").num(u64::try_from(holder).ok().filter(|holder| *holder > 0)?).str("/status\0");
+    let of_holder = CStr::from_bytes_with_nul(path.as_bytes()).ok().and_then(nr_filters)?;
+    Some(nr_filters(c"/proc/self/status")? > of_holder)
+}
+
+/// Runs `tries` in another process, which shares the memory, and waits for it.
+fn apart(tries: extern "C" fn(usize) -> !) -> Result<(), uapi::Errno> {
+    let stack = uapi::map_for_now(uapi::thread::STACK_BYTES)?;
+    // SAFETY: fresh memory that outlives the new process, for which this process waits.
+    let made = unsafe { uapi::thread::run_apart(stack, tries, 0) };
+    if let Ok(pid) = made {
+        // SAFETY: the kernel writes nothing.
+        unsafe { calls::raw_syscall(g::__NR_wait4 as u64, &[pid as u64, 0, g::__WALL as u64, 0, 0, 0]) };
+    }
+    // SAFETY: nobody uses the stack any more.
+    let _ = unsafe { uapi::munmap(stack as usize, uapi::thread::STACK_BYTES) };
+    made.map(|_| ())
 }
 
 /// Checks whether userfaultfd is unknown although no filter refuses anything. `ebb` has had one, or it would not have
@@ -408,14 +428,19 @@ fn unknown() -> Option<&'static str> {
 
 extern "C" fn try_apart(_: usize) -> ! {
     try_all();
-    try_optional();
+    try_optional(0..NR_OPTIONAL);
     uapi::thread::exit()
 }
 
-/// Tries which optional calls kill. If one kills, it and all after it keep their bits.
-fn try_optional() {
+extern "C" fn try_flights_apart(_: usize) -> ! {
+    try_optional(FOR_FLIGHTS);
+    uapi::thread::exit()
+}
+
+/// Tries which of these optional calls kill. If one kills, it and all after it keep their bits.
+fn try_optional(range: core::ops::Range<usize>) {
     const NONE: u64 = u64::MAX;
-    for (at, (nr, arguments)) in OPTIONAL.into_iter().enumerate() {
+    for (at, (nr, arguments)) in OPTIONAL.into_iter().enumerate().filter(|(at, _)| range.contains(at)) {
         // A call that would make a thread gets arguments that make none.
         let first = if nr == g::__NR_prctl { PR_SET_NAME } else { NONE };
         let second = if arguments[1] == 0 { NONE } else { arguments[1] };

@@ -61,7 +61,7 @@ impl Flights {
     ///
     /// # Safety
     /// The requests have [`Self::token`]. Until [`Self::end`], nobody touches the memory that they read or write.
-    pub unsafe fn begin(&mut self, which: usize, requests: &[Request]) -> bool {
+    pub unsafe fn begin(&mut self, which: usize, requests: &mut [Request]) -> bool {
         debug_assert!(self.left[which] == 0 && requests.len() <= REQUESTS_MAX);
         let Some(context) = self.context else { return false };
         // SAFETY: the caller's contract.
@@ -134,14 +134,14 @@ mod tests {
         };
         // SAFETY: nobody writes to the pages.
         unsafe {
-            assert!(flights.begin(0, &[request(0, 0, fd), request(0, 2, fd)]));
-            assert!(flights.begin(1, &[request(1, 1, fd)]));
+            assert!(flights.begin(0, &mut [request(0, 0, fd), request(0, 2, fd)]));
+            assert!(flights.begin(1, &mut [request(1, 1, fd)]));
             assert!(flights.end(1));
             assert!(flights.end(0));
             // The kernel takes the first, and refuses the second.
-            assert!(flights.begin(0, &[request(0, 0, fd), request(0, 2, -1)]));
+            assert!(flights.begin(0, &mut [request(0, 0, fd), request(0, 2, -1)]));
             assert!(!flights.end(0));
-            assert!(!flights.begin(0, &[request(0, 0, -1)]));
+            assert!(!flights.begin(0, &mut [request(0, 0, -1)]));
         }
         let mut back = Vec::from([0; 3 * 4096]);
         assert_eq!(uapi::pread_exact(fd, &mut back, 0), Ok(()));
@@ -156,6 +156,6 @@ mod tests {
         let mut flights = Flights::new(None);
         assert!(!flights.can_begin());
         // SAFETY: there is no request.
-        assert!(!unsafe { flights.begin(0, &[]) } && !flights.end(0));
+        assert!(!unsafe { flights.begin(0, &mut []) } && !flights.end(0));
     }
 }

@@ -393,8 +393,11 @@ impl Devices {
         let turn = self.written.load(Ordering::Relaxed) / CLUSTER_SLOTS;
         let mut order = [0; ebb_slots::DEVICES_MAX];
         let n = self.priorities.order(turn, &mut order);
-        let Some(i) = order[..n].first().map(|i| usize::from(*i)) else { return Ok(None) };
-        let Some(file) = self.file(writer.held, i) else { return Ok(None) };
+        // That which is asked first, as in `write`.
+        let files = order[..n].iter().filter_map(|i| Some((usize::from(*i), self.file(writer.held, usize::from(*i))?)));
+        let Some((i, file)) = files.into_iter().find(|(_, file)| file.closed().is_none() && !file.is_resting()) else {
+            return Ok(None);
+        };
         let sealed = file.begin(writer.taker(), packing, data, flights, which)?;
         if sealed.is_some() {
             self.written.fetch_add(slots, Ordering::Relaxed);

@@ -21,10 +21,9 @@ impl Space {
     /// Waits for each transfer from now on, and for those in flight now: the calls for them may not be made any more. The
     /// calling thread must not be inside.
     pub fn fly_no_more(&self) {
-        if self.places.work.can_fly() {
-            self.places.work.ground();
-            self.exclusive(|_| ());
-        }
+        self.places.work.ground();
+        // Even if another thread has said so already: its wait may not be over.
+        self.exclusive(|_| ());
     }
 
     /// As [`Self::exclusive`], for `f` that tells the region table.

@@ -9,7 +9,7 @@ use crate::base::uapi::aio::Context;
 use crate::base::uapi::{self, Errno};
 use crate::budget::Budget;
 use crate::device::file::BATCH;
-use crate::device::flights::{CONTEXT_REQUESTS, Flights};
+use crate::device::flights::{CONTEXT_REQUESTS, FLIGHTS, Flights};
 use crate::memory::table::UNIT_PAGES;
 use crate::places::frames::RUN_MAX;
 use crate::places::swapspace::Aim;
@@ -54,13 +54,13 @@ pub struct Work {
     aim: u8,
     /// The number of the buffer, for its context.
     number: usize,
-    /// Only the first `batch` of them may be used; see [`Self::pages`].
+    /// Only the first `batch` of them may be used, or as many for each flight; see [`Self::pages`].
     pub pages: Pages,
 }
 
 /// Pages on their way in, or to a file.
 #[repr(C, align(4096))]
-pub struct Pages(pub [u8; BATCH * 4096]);
+pub struct Pages(pub [u8; FLIGHTS * BATCH * 4096]);
 
 impl Work {
     /// Most pages on their way in or out at a time: a power of two, at least [`WINDOW_MAX`] and at most [`BATCH`].
@@ -90,6 +90,11 @@ impl Work {
 }
 
 const _: () = assert!(WINDOW_MAX <= BATCH && WINDOW_MAX.is_power_of_two() && BATCH.is_power_of_two());
+
+/// Pages of a work buffer that has so many pages on their way.
+fn pages_of(on_their_way: usize) -> usize {
+    core::mem::offset_of!(Work, pages) / 4096 + on_their_way
+}
 
 /// A buffer for the pages of a run on their way in.
 #[repr(C, align(4096))]
@@ -152,6 +157,16 @@ impl<T> Buffers<T> {
 }
 
 impl<T> Buffers<T> {
+    /// Charges the first `pages` pages of a buffer, as far as they are not charged yet. The caller has its lease.
+    fn charge(&self, index: usize, pages: usize, budget: &Budget) {
+        let Some(charged) = self.charged.get(index) else { return };
+        let lacks = pages.saturating_sub(charged.load(Ordering::Relaxed) as usize);
+        if lacks > 0 {
+            budget.charge_meta(lacks * 4096);
+            charged.fetch_add(lacks as u32, Ordering::Relaxed);
+        }
+    }
+
     /// The buffers, a bit each, that have memory and are not among `kept`.
     pub(super) fn excess(&self, kept: u32) -> u32 {
         let has_memory = |i: &usize| self.charged[*i].load(Ordering::Relaxed) > 0;
@@ -183,12 +198,7 @@ impl<T> Lease<'_, T> {
 
     /// Charges the first `pages` pages of the buffer, as far as they are not charged yet.
     pub(super) fn charge(&self, pages: usize, budget: &Budget) {
-        let charged = &self.buffers.charged[self.index];
-        let lacks = pages.saturating_sub(charged.load(Ordering::Relaxed) as usize);
-        if lacks > 0 {
-            budget.charge_meta(lacks * 4096);
-            charged.fetch_add(lacks as u32, Ordering::Relaxed);
-        }
+        self.buffers.charge(self.index, pages, budget);
     }
 }
 
@@ -230,7 +240,12 @@ impl WorkBuffers {
     /// After fork, in the child: frees the buffers of threads that did not come along. The contexts are the parent's.
     pub fn reset(&self) {
         self.buffers.reset();
-        self.contexts.iter().for_each(|context| context.store(0, Ordering::Relaxed));
+        for context in &self.contexts {
+            let bits = context.swap(0, Ordering::Relaxed);
+            if bits != 0 && bits != NO_CONTEXT {
+                Context::of_bits(bits).forget();
+            }
+        }
     }
 
     /// No transfer flies from now on, as soon as the gate has been closed once.
@@ -248,9 +263,9 @@ impl WorkBuffers {
         work.batch >= FLYING_MIN && self.can_fly()
     }
 
-    /// The flights of the thread that has leased `work`: none if the kernel has no context for them, or the buffer is so small
-    /// that half of it is too little for one write.
-    pub fn flights(&self, work: &Work) -> Flights {
+    /// The flights of the thread that has leased `work`: none if the kernel has no context for them, or the buffer is small.
+    /// Each has a batch of the buffer's pages.
+    pub fn flights(&self, work: &Work, budget: &Budget) -> Flights {
         let Some(kept) = self.contexts.get(work.number).filter(|_| self.flies(work)) else { return Flights::new(None) };
         let mut bits = kept.load(Ordering::Relaxed);
         if bits == 0 {
@@ -258,6 +273,9 @@ impl WorkBuffers {
             kept.store(bits, Ordering::Relaxed);
         }
         let mut flights = Flights::new((bits != NO_CONTEXT).then(|| Context::of_bits(bits)));
+        if flights.can_begin() {
+            self.buffers.charge(work.number, pages_of(FLIGHTS * work.batch), budget);
+        }
         if self.are_failing && self.nr_flights.fetch_add(1, Ordering::Relaxed).is_multiple_of(3) {
             flights.fail();
         }
@@ -275,7 +293,7 @@ impl WorkBuffers {
         let mut lease = self.buffers.lease_of(first(n), ctx.shard() % n)?;
         (lease.batch, lease.number) = (Work::batch_of(budget.expected()), lease.index);
         lease.set_aim(Aim::Usual);
-        lease.charge(core::mem::offset_of!(Work, pages) / 4096 + lease.batch, budget);
+        lease.charge(pages_of(lease.batch), budget);
         Some(lease)
     }
 
@@ -396,14 +414,14 @@ mod tests {
         let ctx = contexts.attach().expect("room");
         let (first, second) = (works.try_lease(&g, ctx).expect("free"), works.try_lease(&g, ctx).expect("free"));
         let contexts = [&first, &second].map(|work| {
-            let _ = works.flights(work);
+            let _ = works.flights(work, &g);
             works.contexts[work.number].load(Ordering::Relaxed)
         });
         assert!(contexts[0] != contexts[1] || contexts == [NO_CONTEXT; 2], "{contexts:?}");
         works.reset();
         assert!(works.contexts.iter().all(|context| context.load(Ordering::Relaxed) == 0));
         works.ground();
-        assert!(!works.can_fly() && !works.flights(&first).can_begin());
+        assert!(!works.can_fly() && !works.flights(&first, &g).can_begin());
         contexts.into_iter().filter(|bits| *bits != NO_CONTEXT).for_each(|bits| Context::of_bits(bits).destroy());
     }
 

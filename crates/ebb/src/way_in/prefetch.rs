@@ -179,6 +179,9 @@ fn bring_run(
             Brought::In(In::NotByMove) => return None,
             // The group may have room for fewer pages.
             Brought::Over(_) if by_move => return None,
+            Brought::Over(_) if window > WINDOW_MAX => {
+                return bring_run(space, held, ctx, at, end, write, is_asked, (WINDOW_MAX, false));
+            }
             Brought::In(In::Mapped(n)) if n > 0 => {
                 if may_move {
                     stock::note_demand(space, n, state);

@@ -20,7 +20,7 @@ use crate::protocols::gate::Held;
 use crate::protocols::page::{PageWord, State, Tag};
 use crate::space::Space;
 use crate::threads::ctx::{ThreadCtx, WINDOW_MAX};
-use crate::way_in::load::load_together;
+use crate::way_in::load::{READS_MAX, load_together};
 use core::ops::Range;
 use core::sync::atomic::Ordering::Relaxed;
 use ebb_slots::Locked;
@@ -426,6 +426,7 @@ pub(super) fn load(
     let run_from = |i: usize| space.swap.run_in_file(entries[i..].iter().map(|entry| slot_of(*entry)));
     // Whatever comes first uses the spare page.
     let early = buffers.early.take().filter(|_| entries.len() == 1);
+    let mut nr_single = 0;
     let mut together = PageSet::default();
     if let Some(window) = window {
         for (i, entry) in entries.iter().enumerate() {
@@ -438,7 +439,7 @@ pub(super) fn load(
         && entries.len() > 1
         && run_from(0).is_none_or(|run| run.n < entries.len())
     {
-        together = load_together(space, held, entries, wide, room, buffers.spare, entries.len());
+        together = load_together(space, held, entries, wide, room, buffers.spare, entries.len().min(READS_MAX));
     }
     while loaded.n < entries.len() {
         if together.has(loaded.n) {
@@ -462,8 +463,13 @@ pub(super) fn load(
             }
             singly = loaded.n + run.n;
         }
-        // One by one, which also says which page cannot be read, and why.
+        // One by one, which also says which page cannot be read, and why. The rest comes later.
         let slot = slot_of(entries[loaded.n]);
+        let is_read = space.swap.place_in_file(slot).is_some();
+        if is_read && loaded.n > 0 && nr_single == READS_MAX {
+            break;
+        }
+        nr_single += usize::from(is_read);
         let (out, scratch) = buffers.page(loaded.n);
         let Ok(out) = <&mut [u8; PAGE]>::try_from(out) else { break };
         let came = early.and_then(|early| space.swap.load_early(held, &space.budget, slot, early, out, scratch));

@@ -16,7 +16,7 @@ use ebb_slots::Slot;
 
 /// Most pages that one call stores: enough that the device has something to do while pages are compressed, and few enough
 /// that no thread waits long to close the gate.
-pub(crate) const STORE_MAX: usize = 2 * BATCH;
+pub(crate) const STORE_MAX: usize = 4 * BATCH;
 
 /// Most pages that one call stores with this work buffer.
 pub(crate) fn most(space: &Space, work: &Work) -> usize {
@@ -109,7 +109,7 @@ impl Default for Batch {
     }
 }
 
-/// The batches of one call. Each has a part of the buffer for itself; with no flights, one has all of it.
+/// The batches of one call. Each has a part of the buffer for itself; with no flights there is one.
 struct Batches<'a> {
     space: &'a Space,
     writer: Writer<'a>,
@@ -124,11 +124,10 @@ struct Batches<'a> {
 impl<'a> Batches<'a> {
     fn new(space: &'a Space, writer: Writer<'a>, work: &Work) -> Self {
         let flights = match space.swap.has_file() {
-            true => space.places.work.flights(work),
+            true => space.places.work.flights(work, &space.budget),
             false => Flights::new(None),
         };
-        let most = if flights.can_begin() { work.batch() / FLIGHTS } else { work.batch() };
-        Self { space, writer, flights, batches: Default::default(), at: 0, most }
+        Self { space, writer, flights, batches: Default::default(), at: 0, most: work.batch() }
     }
 
     /// The part of the buffer that a batch has.

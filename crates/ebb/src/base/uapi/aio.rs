@@ -3,7 +3,7 @@
 //! A context is a number, which is also the address of a ring in this process's memory. Completions appear in the ring,
 //! and may be read there without a call. A child of fork has neither the context nor, with [`Context::new`], the ring.
 
-use super::{Errno, call, madvise};
+use super::{Errno, call, madvise, own};
 use core::sync::atomic::{AtomicU32, Ordering};
 use linux_raw_sys::general as g;
 
@@ -86,6 +86,10 @@ impl Context {
         let mut context = 0u64;
         // SAFETY: the kernel writes the number.
         unsafe { call(g::__NR_io_setup, [u64::from(n), &raw mut context as u64, 0, 0, 0, 0]) }?;
+        // Something that answers in the kernel's place may have done nothing.
+        if context == 0 {
+            return Err(Errno::NOSYS);
+        }
         // SAFETY: the number is the ring's address.
         let nr = unsafe { (*(context as *const Ring)).nr } as usize;
         let this = Self(context);
@@ -95,6 +99,8 @@ impl Context {
         }
         let bytes = (size_of::<Ring>() + nr * size_of::<Event>()).next_multiple_of(4096);
         let _ = madvise(context as usize, bytes, g::MADV_DONTFORK);
+        // A program that looks at all its memory must not find it.
+        own::add(context as usize, bytes);
         Ok(this)
     }
 
@@ -115,8 +121,14 @@ impl Context {
         self.0
     }
 
+    /// In fork's child: forgets the context, which is the parent's. There is nothing at its address.
+    pub fn forget(self) {
+        own::remove(self.0 as usize);
+    }
+
     /// Gives the context back; waits until nothing is in flight.
     pub fn destroy(self) {
+        own::remove(self.0 as usize);
         // SAFETY: a number that is no context is refused.
         let _ = unsafe { call(g::__NR_io_destroy, [self.0, 0, 0, 0, 0, 0]) };
     }
@@ -125,11 +137,11 @@ impl Context {
     ///
     /// # Safety
     /// Until the completion, memory that is read into belongs to the kernel, and memory that is written does not change.
-    pub unsafe fn submit(self, requests: &[Request]) -> Result<usize, Errno> {
-        let mut pointers = [core::ptr::null::<Request>(); SUBMIT_MAX];
+    pub unsafe fn submit(self, requests: &mut [Request]) -> Result<usize, Errno> {
+        let mut pointers = [core::ptr::null_mut::<Request>(); SUBMIT_MAX];
         let n = requests.len().min(SUBMIT_MAX);
         pointers.iter_mut().zip(requests).for_each(|(pointer, request)| *pointer = request);
-        // SAFETY: the kernel reads the requests; the rest is the caller's contract.
+        // SAFETY: the kernel reads the requests, and writes their keys; the rest is the caller's contract.
         unsafe { call(g::__NR_io_submit, [self.0, n as u64, pointers.as_ptr() as u64, 0, 0, 0]) }.map(|n| n as usize)
     }
 
@@ -177,11 +189,11 @@ mod tests {
         let (data, mut back) = (Page([7; 4096]), Page([0; 4096]));
         // SAFETY: the pages outlive the requests, and nobody touches them meanwhile.
         unsafe {
-            assert_eq!(context.submit(&[Request::write(fd, &data.0, 4096, 1)]), Ok(1));
+            assert_eq!(context.submit(&mut [Request::write(fd, &data.0, 4096, 1)]), Ok(1));
             let mut events = [Event::default(); 4];
             assert_eq!(context.wait(&mut events), Ok(1));
             assert_eq!((events[0].data, events[0].result), (1, 4096));
-            assert_eq!(context.submit(&[Request::read(fd, back.0.as_mut_ptr(), 4096, 4096, 2)]), Ok(1));
+            assert_eq!(context.submit(&mut [Request::read(fd, back.0.as_mut_ptr(), 4096, 4096, 2)]), Ok(1));
         }
         let event = loop {
             if let Some(event) = context.completed() {

@@ -23,7 +23,7 @@ impl SpillFile {
         flights: &mut Flights,
         which: usize,
     ) -> Result<Option<Sealed>, FileError> {
-        // The first write of all shows whether the content stays out of the page cache.
+        // The first write shows whether the content stays out of the page cache.
         let is_direct = self.kind != Kind::Ram && self.is_proved.load(Ordering::Relaxed) && !self.family.is_cached();
         if !flights.can_begin() || !is_direct || self.closed().is_some() || self.is_resting() || self.is_paused() {
             return Ok(None);
@@ -48,8 +48,11 @@ impl SpillFile {
         }
         self.faults.begin();
         let begun = uapi::unsignalled(|| {
+            if first < n {
+                return Ok(false);
+            }
             // SAFETY: the caller's contract: until the flight has ended, nobody touches `data`.
-            let begun = first == n && unsafe { flights.begin(which, &requests[..nr_requests]) };
+            let begun = unsafe { flights.begin(which, &mut requests[..nr_requests]) };
             // As a call that waits would say it.
             if flights.is_too_long(which) { Err(Errno::FBIG) } else { Ok(begun) }
         });
