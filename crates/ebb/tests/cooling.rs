@@ -216,3 +216,46 @@ fn assert_sound_but_for_others(pages: &Pages) {
     pages.check_all();
     assert_eq!(pages.space.stats().error_bytes()[0], 0);
 }
+
+#[test]
+fn what_nothing_else_makes_room_for_fits_once_the_pool_is_cold() {
+    alone("what_nothing_else_makes_room_for_fits_once_the_pool_is_cold", || {
+        let space = space_on(&[], true);
+        // More than fits hot, less than fits cold. Without room the process would be ended.
+        let mut all = Vec::new();
+        while count(&space.stats().cooled_pages) < 1000 {
+            assert!(all.len() < 100, "it has room without end");
+            all.push(Pages::new(space, RAM_PAGES / 8, TEXT));
+        }
+        all.iter().for_each(Pages::check_all);
+        all.iter().for_each(assert_sound);
+    });
+}
+
+#[test]
+fn a_budget_below_what_is_held_makes_the_pool_cold_and_no_thread_spins() {
+    alone("a_budget_below_what_is_held_makes_the_pool_cold_and_no_thread_spins", || {
+        let space = space_on(&[], true);
+        let pages = Pages::aligned(space, RAM_PAGES * 3 / 2, TEXT);
+        demand(space, ReclaimTo::Pool);
+        let held = |space: &Space| space.charged_pages() as u64;
+        let before = held(space);
+        space.tree().page().set_limit(before * 7 / 8);
+        let ended = Instant::now() + Duration::from_secs(20);
+        let random = Pages::new(space, 8, RANDOM);
+        while tiers(space).0[1] == 0 {
+            assert!(Instant::now() < ended, "{:?}", tiers(space));
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        // Whatever is left to do, it is not done all the time.
+        space.tree().page().set_limit(held(space) * 3 / 4);
+        std::thread::sleep(Duration::from_secs(3));
+        let ran = count(&space.stats().background_ns);
+        std::thread::sleep(Duration::from_secs(2));
+        let ran = Duration::from_nanos(count(&space.stats().background_ns) - ran);
+        assert!(ran < Duration::from_millis(500), "{ran:?}");
+        space.tree().page().set_limit(RAM_PAGES as u64);
+        assert_sound(&pages);
+        assert_sound(&random);
+    });
+}

@@ -14,6 +14,8 @@ use core::sync::atomic::Ordering;
 
 /// Full clusters of a device that one background round searches for slots whose pages are clean in memory.
 const RECLAIM_CLUSTERS: u32 = 16;
+/// Steps of making objects cold in one round while nothing else makes room.
+const ROOM_STEPS: usize = 64;
 
 /// How long the background thread waits above the watermark: after it has freed something, and at most.
 const PAUSE_NS: u64 = 1_000_000;
@@ -173,6 +175,15 @@ fn background_round(space: &Space, ctx: &ThreadCtx) {
         // Each step may write, and so need a run.
         shrink::clean_file(space, ctx);
         space.tree().look();
+    }
+    // What is in the pool becomes cold before its time, if nothing else makes room.
+    if idle_rounds >= 4 {
+        let mut rooms = 0..ROOM_STEPS;
+        while rooms.next().is_some()
+            && !space.budget.is_below_low()
+            && !is_asked()
+            && cooling::cool_for_room(space, ctx)
+        {}
     }
     if worked && space.budget.is_below_low() {
         space.budget.narrow_gap();

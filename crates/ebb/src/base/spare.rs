@@ -15,7 +15,7 @@ const WAITED_NS: u64 = 100_000;
 /// The program leaves time to spare if it leaves idle one part in so many of a processor's time.
 const IDLE_PART: u64 = 2;
 /// A look at the program from longer ago, or from just now, tells nothing.
-const LOOK_NS_MAX: u64 = 2_000_000_000;
+pub(crate) const LOOK_NS_MAX: u64 = 5_000_000_000;
 const LOOK_NS_MIN: u64 = 500_000;
 
 /// A piece of work that computes and waits for nothing.
@@ -57,16 +57,18 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    /// True if the program has left time to spare on `cpus` processors since the last look. Also where nobody can tell.
-    pub fn leaves_time(&self, cpus: usize) -> bool {
-        let Some(done) = Done::by_program(0) else { return true };
+    /// Whether the program has left time to spare on `cpus` processors since the last look; none if that was too long ago or just
+    /// now. True where nobody can tell what the program uses.
+    pub fn leaves_time(&self, cpus: usize) -> Option<bool> {
+        let Some(done) = Done::by_program(0) else { return Some(true) };
         self.look(uapi::now_ns(), done.ran_ns, cpus as u64)
     }
 
-    fn look(&self, now_ns: u64, ran_ns: u64, cpus: u64) -> bool {
+    pub(crate) fn look(&self, now_ns: u64, ran_ns: u64, cpus: u64) -> Option<bool> {
         let since_ns = now_ns.saturating_sub(self.at_ns.swap(now_ns, Relaxed));
         let used_ns = ran_ns.saturating_sub(self.ran_ns.swap(ran_ns, Relaxed));
-        (LOOK_NS_MIN..=LOOK_NS_MAX).contains(&since_ns) && used_ns + since_ns / IDLE_PART <= cpus * since_ns
+        let tells = (LOOK_NS_MIN..=LOOK_NS_MAX).contains(&since_ns);
+        tells.then_some(used_ns + since_ns / IDLE_PART <= cpus * since_ns)
     }
 }
 
@@ -89,16 +91,16 @@ mod tests {
         let program = Program::default();
         let ms = |ms: u64| ms * 1_000_000;
         // The first look tells nothing.
-        assert!(!program.look(ms(50_000), ms(3000), 2));
-        assert!(program.look(ms(50_100), ms(3100), 2));
-        assert!(program.look(ms(50_200), ms(3250), 2));
-        assert!(!program.look(ms(50_300), ms(3410), 2));
-        assert!(!program.look(ms(50_400), ms(3610), 2));
-        assert!(program.look(ms(50_500), ms(3610), 2));
+        assert_eq!(program.look(ms(50_000), ms(3000), 2), None);
+        assert_eq!(program.look(ms(50_100), ms(3100), 2), Some(true));
+        assert_eq!(program.look(ms(50_200), ms(3250), 2), Some(true));
+        assert_eq!(program.look(ms(50_300), ms(3410), 2), Some(false));
+        assert_eq!(program.look(ms(50_400), ms(3610), 2), Some(false));
+        assert_eq!(program.look(ms(50_500), ms(3610), 2), Some(true));
         // With one processor, half of it must be idle.
-        assert!(!program.look(ms(50_600), ms(3670), 1));
-        assert!(program.look(ms(50_700), ms(3720), 1));
+        assert_eq!(program.look(ms(50_600), ms(3670), 1), Some(false));
+        assert_eq!(program.look(ms(50_700), ms(3720), 1), Some(true));
         // A look of long ago tells nothing either.
-        assert!(!program.look(ms(60_000), ms(3720), 2));
+        assert_eq!(program.look(ms(60_000), ms(3720), 2), None);
     }
 }

@@ -9,6 +9,7 @@ use crate::base::uapi::{self, Errno};
 use crate::budget::Budget;
 use crate::places::work::{Buffers, Lease, first};
 use core::mem::size_of;
+use core::sync::atomic::AtomicU32;
 use ebb_pool::codec::{self, Corrupt, Page, ZSTD_SLACK, ZstdDecoder, ZstdEncoder};
 
 /// Most decoders, and those that there are in any case.
@@ -16,6 +17,9 @@ const DECODERS_MAX: usize = 8;
 const DECODERS_MIN: usize = 2;
 /// There is one more for each so many pages that the process may expect of the budget, up to the number of processors.
 const DECODER_EVERY: usize = 8192;
+/// Who finds no decoder sleeps this long after so many yields.
+const WAIT_NS: u64 = 50_000;
+const YIELDS: u32 = 64;
 /// Encoders: the background thread has one, and one that reclaims on demand.
 const ENCODERS: usize = 2;
 
@@ -69,13 +73,19 @@ impl Codecs {
     /// Decompresses an object that is cold. Yields while other threads have all decoders.
     pub fn decompress(&self, budget: &Budget, object: &[u8], out: &mut Page) -> Result<(), Corrupt> {
         let allowed = first(Self::nr_decoders(self.nr_cpus, budget.expected()));
+        let mut turns = 0u32;
         loop {
             // The first that is free, so that no more have memory than are in use at a time.
             if let Some(mut decoder) = self.decoders.lease_of(allowed, 0) {
                 decoder.charge(size_of::<Decoder>() / 4096, budget);
                 return codec::zstd_decompress(&mut decoder.0, object, out);
             }
-            uapi::sched_yield();
+            turns += 1;
+            // A thread with a real-time priority yields to nobody below it.
+            match turns % YIELDS {
+                0 => uapi::futex_wait(&AtomicU32::new(0), 0, Some(WAIT_NS)),
+                _ => uapi::sched_yield(),
+            }
         }
     }
 

@@ -76,9 +76,11 @@ impl PoolMemory {
         Charging { memory: self, beyond: 0, budget, stats }
     }
 
-    /// The same for a call that makes the pool smaller in the end, and may need a few blocks for that: up to [`BEYOND_BLOCKS`].
+    /// The same for a call that makes the pool smaller in the end, and may need a few blocks for that: up to [`BEYOND_BLOCKS`] more than
+    /// the pool has now, or may have.
     pub fn charging_to_shrink<'a>(&'a self, budget: &'a Budget, stats: &'a Shared) -> Charging<'a> {
-        Charging { memory: self, beyond: BEYOND_BLOCKS * BLOCK_PAGES, budget, stats }
+        let over = self.pages.load(Ordering::Relaxed).saturating_sub(self.pages_max(budget));
+        Charging { memory: self, beyond: over + BEYOND_BLOCKS * BLOCK_PAGES, budget, stats }
     }
 
     /// Sets whether there is a file that takes what the pool does not.

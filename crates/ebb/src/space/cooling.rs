@@ -1,6 +1,6 @@
 //! When objects of the pool become cold by themselves: the state of cooling in the background thread.
 
-use crate::base::spare::{Program, Took};
+use crate::base::spare::{LOOK_NS_MAX, Program, Took};
 use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
@@ -13,6 +13,11 @@ const REST_PARTS: u64 = 4;
 const REST_NS: u64 = 2_000_000;
 const AWAY_NS: u64 = 20_000_000;
 const AWAY_NS_MAX: u64 = 2_000_000_000;
+/// While nothing grows old, a wait is at most `1 << (WAITS_MAX - 1)` times as long as the first.
+const WAITS_MAX: u32 = 4;
+
+// A look at the program must not come too late to tell anything.
+const _: () = assert!(2 * AWAY_NS_MAX <= LOOK_NS_MAX);
 
 /// What the background thread, and it alone, knows of cooling.
 #[derive(Default)]
@@ -22,6 +27,9 @@ pub(crate) struct Cooling {
     /// How long cooling keeps away since it had to share its processor.
     away_ns: AtomicU64,
     pub(crate) program: Program,
+    /// Objects that were tried since cooling last waited for some to grow old, and how often it has waited in vain in a row.
+    tried: AtomicU32,
+    waits: AtomicU32,
     /// Slots that were visited since an object was last tried.
     in_vain: AtomicU32,
     /// Readings of the eviction clock, the newest first.
@@ -73,10 +81,23 @@ impl Cooling {
         self.next_ns.store(now_ns + away_ns, Relaxed);
     }
 
-    /// Has cooling wait for objects to grow old.
+    /// Has cooling look at the program again soon, because nobody knows how it has been doing.
+    pub fn look_again(&self, now_ns: u64) {
+        self.next_ns.store(now_ns + AWAY_NS, Relaxed);
+    }
+
+    /// Has cooling wait for objects to grow old; for longer and longer while none does.
     pub fn wait(&self, now_ns: u64, ns: u64) {
+        let waits = if self.tried.swap(0, Relaxed) > 0 { 0 } else { (self.waits.load(Relaxed) + 1).min(WAITS_MAX) };
+        self.waits.store(waits, Relaxed);
+        self.away_ns.store(0, Relaxed);
         self.in_vain.store(0, Relaxed);
-        self.next_ns.store(now_ns + ns, Relaxed);
+        self.next_ns.store(now_ns + (ns << waits.saturating_sub(1)), Relaxed);
+    }
+
+    /// Counts objects that were tried.
+    pub fn note_tried(&self, n: usize) {
+        self.tried.fetch_add(n as u32, Relaxed);
     }
 
     /// Counts slots that were visited, in vain or not. True after a whole round over `all` of them in vain.
@@ -133,5 +154,35 @@ mod tests {
         assert!(cooling.note_looks(40, true, 100));
         cooling.wait(0, 7);
         assert_eq!((cooling.rest_ns(0), cooling.note_looks(60, true, 100)), (7, false));
+    }
+
+    #[test]
+    fn while_nothing_grows_old_the_waits_are_longer_and_longer() {
+        let cooling = Cooling::default();
+        let wait = || {
+            cooling.wait(0, 10);
+            cooling.rest_ns(0)
+        };
+        assert_eq!([0; 6].map(|_| wait()), [10, 20, 40, 80, 80, 80]);
+        cooling.note_tried(3);
+        assert_eq!([wait(), wait(), wait()], [10, 10, 20]);
+    }
+
+    #[test]
+    fn after_a_busy_program_cooling_goes_on() {
+        let (cooling, second) = (Cooling::default(), 1_000_000_000);
+        let (mut now, mut ran, mut cooled_at) = (0, 0, None);
+        while now < 60 * second && cooled_at.is_none() {
+            let is_busy = now < 20 * second;
+            match cooling.program.look(now, ran, 2) {
+                Some(true) => cooled_at = Some(now),
+                Some(false) => cooling.keep_away(now),
+                None => cooling.look_again(now),
+            }
+            // Each wake-up comes a little late.
+            let next = cooling.rest_ns(now) + 60_000;
+            (now, ran) = (now + next, ran + if is_busy { 2 * next } else { 0 });
+        }
+        assert!(cooled_at.is_some_and(|at| (20 * second..25 * second).contains(&at)), "{cooled_at:?}");
     }
 }

@@ -23,13 +23,15 @@ const STEP: usize = 16;
 /// Steps of one piece of work.
 const STEPS: usize = 4;
 /// A pool with fewer objects to try is not worth the memory that cooling works in.
-const UNTRIED_MIN: u64 = 256;
+const UNTRIED_MIN: u64 = 1024;
 /// While RAM is short, an object is old after so many turns: evictions of as many pages as the process may expect of the budget.
 const TURNS: u32 = 2;
 /// RAM is short while less than one part in so many of the budget is free.
 const PLENTY_PART: i64 = 8;
 /// How often to look for objects that have grown old while RAM is short.
 const SHORT_NS: u64 = 1_000_000_000;
+/// Steps that close gaps after a round.
+const GAP_STEPS: usize = 64;
 
 /// True while there is something to cool, now or later.
 fn has_work(space: &Space) -> bool {
@@ -37,9 +39,25 @@ fn has_work(space: &Space) -> bool {
     space.swap.nr_untried() >= least && !space.family.pool_is_shared()
 }
 
-/// Nanoseconds until the background thread should look for something to cool.
+/// Nanoseconds until the background thread should look for something to cool. While there is more urgent work it does not cool, and
+/// looks again after a while.
 pub(crate) fn look_in_ns(space: &Space) -> Option<u64> {
-    has_work(space).then(|| space.background.cooling.rest_ns(uapi::now_ns()))
+    let least = if reclaim::has_urgent_work(space) { SHORT_NS } else { 0 };
+    has_work(space).then(|| space.background.cooling.rest_ns(uapi::now_ns()).max(least))
+}
+
+/// Makes some objects cold, however long they have been in the pool, because nothing else makes room. False if none became cold.
+/// Outside the gate.
+pub(crate) fn cool_for_room(space: &Space, ctx: &ThreadCtx) -> bool {
+    let mut left = space.swap.nr_to_look_at();
+    while left > 0 && space.swap.nr_untried() > 0 {
+        let Some(done) = cool_step(space, ctx, 0, STEP) else { return false };
+        if done.cooled > 0 || done.is_full {
+            return done.cooled > 0;
+        }
+        left = left.saturating_sub(done.looked.max(1));
+    }
+    false
 }
 
 /// How many evictions ago an object must have gone out to become cold now. None if it is too early for any.
@@ -73,14 +91,18 @@ pub(crate) fn cool_in_spare_time(space: &Space, ctx: &ThreadCtx) {
     }
     cooling.note_clock(now_ns, space.swap.clock());
     let is_forced = space.kernel.force().always_cold;
-    if !is_forced && !cooling.program.leaves_time(space.background.cpus) {
-        return cooling.keep_away(now_ns);
+    match cooling.program.leaves_time(space.background.cpus) {
+        _ if is_forced => {}
+        Some(true) => {}
+        Some(false) => return cooling.keep_away(now_ns),
+        None => return cooling.look_again(now_ns),
     }
     let Some(age_min) = age_min(space) else { return cooling.wait(now_ns, MARK_NS) };
     let piece = Piece::begin();
     let mut is_over = false;
     for _ in 0..STEPS {
         let Some(done) = cool_step(space, ctx, age_min, STEP) else { break };
+        cooling.note_tried(done.tried);
         is_over = done.is_full || cooling.note_looks(done.looked, done.tried == 0, space.swap.nr_to_look_at());
         if is_over || reclaim::has_urgent_work(space) {
             break;
@@ -99,8 +121,8 @@ pub(crate) fn cool_in_spare_time(space: &Space, ctx: &ThreadCtx) {
 
 /// Closes the gaps that cooling has left in the pool, as far as that frees memory and nothing more urgent comes up. Outside the gate.
 fn close_gaps(space: &Space, ctx: &ThreadCtx) {
-    let mut moved = STEP;
-    while moved > 0 && !reclaim::has_urgent_work(space) && !space.family.pool_is_shared() {
+    let (mut moved, mut steps) = (STEP, 0..GAP_STEPS);
+    while moved > 0 && steps.next().is_some() && !reclaim::has_urgent_work(space) && !space.family.pool_is_shared() {
         let inside = space.threads.enter(ctx);
         moved = space.swap.compact(&inside, &space.budget, space.stats, COMPACT_STEP);
         drop(inside);

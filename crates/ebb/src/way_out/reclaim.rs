@@ -138,7 +138,7 @@ fn reclaim_until(space: &Space, ctx: &ThreadCtx, n: usize, or_stock: bool, until
             continue;
         }
         waited_ns = 0;
-        if reclaim_shared_step(space, ctx) {
+        if reclaim_shared_step(space, ctx) || cooling::cool_for_room(space, ctx) {
             idle = Patience::default();
             continue;
         }

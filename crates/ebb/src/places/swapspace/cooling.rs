@@ -18,6 +18,7 @@ use crate::budget::Budget;
 use crate::counters::stats::{self, Shared};
 use crate::places::codecs::Encoder;
 use crate::places::inconsistency::Inconsistency;
+use crate::places::poolmem::Charging;
 use crate::protocols::gate::Held;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use ebb_pool::Handle;
@@ -131,12 +132,13 @@ impl SwapSpace {
         most: usize,
     ) -> Cooled {
         let mut done = Cooled::default();
+        let charging = self.memory.charging_to_shrink(budget, stats);
         let top = self.nr_to_look_at();
         while done.looked < top.min(LOOKS) && done.tried < most && !done.is_full {
             done.looked += 1;
             let slot = Slot(self.settled.at.fetch_add(1, Ordering::Relaxed) % top);
             if is_coolable(self.location(slot).load(Ordering::Relaxed)) && self.is_old(slot, age_min) {
-                self.cool_one(held, budget, stats, encoder, slot, &mut done);
+                self.cool_one(held, &charging, (budget, stats), encoder, slot, &mut done);
             }
         }
         let cold = self.settled.cold.load(Ordering::Relaxed);
@@ -147,8 +149,8 @@ impl SwapSpace {
     fn cool_one(
         &self,
         held: &Held,
-        budget: &Budget,
-        stats: &Shared,
+        charging: &Charging<'_>,
+        (budget, stats): (&Budget, &Shared),
         encoder: &mut Encoder,
         slot: Slot,
         done: &mut Cooled,
@@ -164,19 +166,17 @@ impl SwapSpace {
             // What does not decode is reported when somebody needs it.
             let is_worth_it = hot.len() >= LEN_MIN && decode_hot(hot, &mut encoder.page).is_ok();
             match if is_worth_it { encoder.compress(len_max) } else { None } {
-                Some(object) => {
-                    match self.store_object_in(&self.memory.charging_to_shrink(budget, stats), slot, object) {
-                        Ok(new) => {
-                            stats::add(&stats.cooled_pages, 1);
-                            stats::add(&stats.cooled_in_bytes, hot.len() as u64);
-                            stats::add(&stats.cooled_out_bytes, object.len() as u64);
-                            location.store(new, Ordering::Release);
-                            self.free_object(budget, stats, handle);
-                            done.cooled += 1;
-                        }
-                        Err(_) => done.is_full = true,
+                Some(object) => match self.store_object_in(charging, slot, object) {
+                    Ok(new) => {
+                        stats::add(&stats.cooled_pages, 1);
+                        stats::add(&stats.cooled_in_bytes, hot.len() as u64);
+                        stats::add(&stats.cooled_out_bytes, object.len() as u64);
+                        location.store(new, Ordering::Release);
+                        self.free_object(budget, stats, handle);
+                        done.cooled += 1;
                     }
-                }
+                    Err(_) => done.is_full = true,
+                },
                 None => {
                     stats::add(&stats.cooled_not_pages, 1);
                     self.settled.kept.fetch_add(1, Ordering::Relaxed);
