@@ -59,7 +59,8 @@ pub fn advise(space: &Space, ctx: &ThreadCtx, a: &[u64; 6], mut answer: impl FnM
             let start = start as usize;
             space.advise_other(id, what, start, start.saturating_add(bytes as usize))
         }),
-        None if what == What::PageOut => return answer(a),
+        // Where the process cannot be told, it may be one whose memory is Ebb's to take.
+        None if what == What::PageOut && named.is_some() => return answer(a),
         None => {}
     }
     advised

@@ -164,6 +164,10 @@ fn step(space: &Space, ctx: &ThreadCtx, turn: &Turn) -> bool {
     }
     let Some(mut work) = space.places.work.try_lease(&space.budget, ctx) else { return false };
     work.set_aim(Aim::Free);
+    // A device that does not answer would keep this thread.
+    if space.swap.has_file() && faulty::is_device_stuck(space, ctx) {
+        return false;
+    }
     if take_one(&state.parts_left) {
         let inside = space.threads.enter(ctx);
         let part = space.places.staging.pop_aged(turn.ticks);

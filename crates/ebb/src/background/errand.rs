@@ -13,6 +13,9 @@ pub(crate) fn is_wanted(space: &Space) -> bool {
     !space.tree().is_lost() && space.tree().member().errand.is_offered()
 }
 
+/// Most pages of one request to page out: a request is not interrupted.
+const PAGES_MAX: u64 = (32 << 20) / PAGE as u64;
+
 /// Does what another process asks for, if one does. Outside the gate.
 pub(crate) fn run_errand(space: &Space, ctx: &ThreadCtx) {
     if !space.budget.hold_if_lost() {
@@ -23,7 +26,8 @@ pub(crate) fn run_errand(space: &Space, ctx: &ThreadCtx) {
     let Some(request) = errand.take() else { return };
     // Any process of the tree may have written the request.
     let start = (request.first as usize * PAGE).min(ADDR_END);
-    let end = (start + request.pages as usize * PAGE).min(ADDR_END);
+    let most = if request.what == What::PageOut { PAGES_MAX } else { request.pages };
+    let end = (start + request.pages.min(most) as usize * PAGE).min(ADDR_END);
     match request.what {
         What::Cold => cold::note_cold(space, ctx, start, end),
         What::PageOut => pageout::page_out(space, ctx, start, end),

@@ -61,7 +61,9 @@ pub(crate) fn page_out(space: &Space, ctx: &ThreadCtx, start: usize, end: usize)
 /// Stores what is staged while a thread pages out more than staging holds. For the background thread, outside the gate.
 pub(crate) fn help_page_out(space: &Space, ctx: &ThreadCtx) {
     let is_needed = || {
-        space.background.page_out.is_under_way() && space.places.staging.is_half_full() && !background::is_asked(space)
+        let ages = space.eviction.ageing.period_ms.load(Relaxed) > 0;
+        let is_filling = if ages { is_full(space) } else { space.places.staging.is_half_full() };
+        space.background.page_out.is_under_way() && is_filling && !background::is_asked(space)
     };
     let mut goes_on = true;
     while goes_on && is_needed() {
@@ -69,6 +71,14 @@ pub(crate) fn help_page_out(space: &Space, ctx: &ThreadCtx) {
         goes_on = matches!(store_oldest(space, ctx, Wanted::All), Stored::Some);
         space.background.page_out.parts.fetch_add(1, Release);
     }
+}
+
+/// Whether staging must give something up for what is paged out. What ageing has staged there is more than reclaim aims at, and
+/// keeps its second chance while there is room.
+fn is_full(space: &Space) -> bool {
+    let staging = &space.places.staging;
+    let ages = space.eviction.ageing.period_ms.load(Relaxed) > 0;
+    if ages { staging.is_scarce() } else { staging.is_full() }
 }
 
 /// Makes one sweep of the range from `at` on. Holds a work buffer for that only, because other threads need one when memory is
@@ -85,7 +95,7 @@ fn page_out_step(space: &Space, ctx: &ThreadCtx, at: usize, end: usize) -> Step 
             let has_pages = space.table.unit(unit).is_some_and(|unit| unit.present.load(Relaxed) > 0);
             if !has_pages {
                 Step::Swept(stop)
-            } else if space.places.staging.is_full() || !space.places.staging.has_room() {
+            } else if is_full(space) || !space.places.staging.has_room() {
                 Step::Full
             } else {
                 Step::Swept(sweep::sweep_range(space, &inside, ctx, unit, (at, stop), &mut work))

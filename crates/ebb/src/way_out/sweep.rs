@@ -249,6 +249,10 @@ fn is_due(space: &Space, held: &Held, addr: usize, unit: &Unit, ticks: u32, take
     if before != 0 && age < ticks {
         return false;
     }
+    // Without room it stays due.
+    if before != 0 && space.places.staging.is_scarce() {
+        return false;
+    }
     unit.aged.store(now, Relaxed);
     if before == 0 || age >= ticks.saturating_mul(AWAY_PERIODS) {
         // Its pages have just come in. If it had some before, they did not come back soon.

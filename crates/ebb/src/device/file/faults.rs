@@ -23,6 +23,9 @@ pub const WINDOW_NS: u64 = 600_000_000_000;
 /// A transfer that takes longer than this hangs, as far as one can tell: on a network file system whose server is gone, for example.
 const STUCK_NS: u64 = 2_000_000_000;
 
+/// How long slots are read alone after a read of several failed.
+const SINGLY_NS: u64 = 60_000_000_000;
+
 /// What an error means for a write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Meaning {
@@ -82,6 +85,8 @@ pub(super) struct Faults {
     last_read: AtomicU32,
     /// Until when the file is doubted; 0 for no such moment.
     doubted_until_ns: AtomicU64,
+    /// Until when no slot is read for its neighbours' sake; 0 for no such moment.
+    singly_until_ns: AtomicU64,
     /// Why the file is closed: an error number; 0 while it is open.
     closed: AtomicU32,
     /// Nobody has told the user yet that it is closed.
@@ -158,6 +163,17 @@ impl SpillFile {
     /// As [`Self::closed`], once: for whoever tells the user.
     pub fn take_closed(&self) -> Option<Errno> {
         if self.faults.is_unsaid.swap(false, Ordering::Relaxed) { self.closed() } else { None }
+    }
+
+    /// Whether a read may bring more than what somebody wants.
+    pub fn may_read_windows(&self) -> bool {
+        let end = self.faults.singly_until_ns.load(Ordering::Relaxed);
+        end == 0 || uapi::now_ns() > end
+    }
+
+    /// Notes that such a read failed: each of them may take half a minute where one slot is bad.
+    pub fn read_no_windows(&self) {
+        self.faults.singly_until_ns.store(uapi::now_ns() + SINGLY_NS, Ordering::Relaxed);
     }
 
     /// Notes that a write failed. True if another try with other slots is worth it.

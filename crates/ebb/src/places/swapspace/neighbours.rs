@@ -109,7 +109,7 @@ impl SwapSpace {
         let (number, place) = self.place_in_file(slot)?;
         let file = self.devices.file(held, number)?;
         // While files take nothing, the pool is all the room that there is. And a disk that fails may take long for each read.
-        if self.memory.was_refused() || file.is_resting() {
+        if self.memory.was_refused() || file.is_resting() || !file.may_read_windows() {
             return None;
         }
         let span = file.around(place.slot, range);
@@ -117,7 +117,10 @@ impl SwapSpace {
             return None;
         }
         let data = &mut data[..span.len() * SLOT_BYTES];
-        self.devices.timed_read(number, span.start, span.len(), || file.read_run(span.start, data)).ok()?;
+        self.devices
+            .timed_read(number, span.start, span.len(), || file.read_run(span.start, data))
+            .inspect_err(|_| file.read_no_windows())
+            .ok()?;
         stats.runs.note_in(span.len());
         let source = Source { held, budget, stats, number, file };
         let (first, mut lens) = (span.start, [None; SLOTS_MAX]);
