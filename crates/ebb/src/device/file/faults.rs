@@ -23,8 +23,8 @@ pub const WINDOW_NS: u64 = 600_000_000_000;
 /// A transfer that takes longer than this hangs, as far as one can tell: on a network file system whose server is gone, for example.
 const STUCK_NS: u64 = 2_000_000_000;
 
-/// How long slots are read alone after a read of several failed.
-const SINGLY_NS: u64 = 60_000_000_000;
+/// After a read of several slots failed, slots are read alone for so many times as long as that read took.
+const SINGLY_TIMES: u64 = 16;
 
 /// What an error means for a write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -171,9 +171,11 @@ impl SpillFile {
         end == 0 || uapi::now_ns() > end
     }
 
-    /// Notes that such a read failed: each of them may take half a minute where one slot is bad.
-    pub fn read_no_windows(&self) {
-        self.faults.singly_until_ns.store(uapi::now_ns() + SINGLY_NS, Ordering::Relaxed);
+    /// Notes that such a read, which began at `began_ns`, failed: where one slot is bad, each of them may take half a minute.
+    pub fn read_no_windows(&self, began_ns: u64) {
+        let now = uapi::now_ns();
+        let rest_ns = now.saturating_sub(began_ns).saturating_mul(SINGLY_TIMES);
+        self.faults.singly_until_ns.store(now.saturating_add(rest_ns), Ordering::Relaxed);
     }
 
     /// Notes that a write failed. True if another try with other slots is worth it.

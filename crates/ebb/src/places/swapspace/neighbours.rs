@@ -17,6 +17,7 @@
 use super::SwapSpace;
 use super::location::{ahead_of, marked_ahead, not_ahead};
 use super::span::Span;
+use crate::base::uapi;
 use crate::budget::Budget;
 use crate::counters::stats::Shared;
 use crate::device::ahead::NEIGHBOURS_MAX;
@@ -117,9 +118,10 @@ impl SwapSpace {
             return None;
         }
         let data = &mut data[..span.len() * SLOT_BYTES];
+        let began_ns = uapi::now_ns();
         self.devices
             .timed_read(number, span.start, span.len(), || file.read_run(span.start, data))
-            .inspect_err(|_| file.read_no_windows())
+            .inspect_err(|_| file.read_no_windows(began_ns))
             .ok()?;
         stats.runs.note_in(span.len());
         let source = Source { held, budget, stats, number, file };
