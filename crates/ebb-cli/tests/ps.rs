@@ -65,9 +65,10 @@ fn the_tables_are_for_people_and_for_programs() {
     assert_eq!(lines[3][..4], ["TREE", "PID", "COMMAND", "WANTED"]);
     let tiers = out(&tree.ask(&["ps", "-v", &tree.name]));
     let lines: Vec<Vec<&str>> = tiers.lines().map(|line| line.split_whitespace().collect()).collect();
-    assert_eq!(lines.len(), 7 + 1 + 1 + 3 * 3, "{tiers}");
-    assert_eq!(lines[8], ["TREE", "PID", "TIER", "PAGES", "CONTENT", "BYTES"]);
-    assert_eq!([lines[9][2], lines[10][2], lines[11][2]], ["hot", "cold", "device"]);
+    assert_eq!(lines.len(), 7 + 3 + 1 + 1 + 3 * 3, "{tiers}");
+    assert_eq!(lines[8], ["TREE", "IDLE", "UNUSED", "TO-DEVICE"]);
+    assert_eq!(lines[11], ["TREE", "PID", "TIER", "PAGES", "CONTENT", "BYTES"]);
+    assert_eq!([lines[12][2], lines[13][2], lines[14][2]], ["hot", "cold", "device"]);
     let plain = out(&tree.ask(&["ps", "--bytes", "--noheadings", &tree.name]));
     assert!(plain.starts_with(&format!("{} {} ", tree.name, 48 * MIB)), "{plain}");
     assert_eq!(plain.lines().count(), 5, "{plain}");
