@@ -6,6 +6,7 @@ use crate::base::outcome::Outcome;
 use crate::base::{calls, signum};
 use crate::guard::SpaceMemory;
 use crate::kept::{environment, leaving};
+use crate::process::binding;
 use crate::process::tasks::{self, LIVE};
 use crate::signals::{masks, traced};
 use crate::table::visit::for_each_robust;
@@ -119,6 +120,9 @@ pub fn exec(b: &ThreadBlock, uc: &Context, nr: u32, a: &[u64; 6], path_at: usize
                 if b.foreign.get() { ptr::eq(b.table.get(), &b.own_table) } else { LIVE.load(Ordering::Relaxed) == 1 };
             let ignored = if alone { b.table().ignored_ours() } else { 0 };
             actions::set_really_ignored(b.table(), ignored, true);
+            if let Some(space) = crate::base::here::space().filter(|_| is_followed && b.foreign.get()) {
+                binding::bring_in(space, b.ctx());
+            }
             let outside = leave_for_exec(b, relocated_pages);
             traced::make(b);
             // SAFETY: the program asked for it; on success nothing of it is left.

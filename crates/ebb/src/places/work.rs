@@ -68,6 +68,11 @@ impl Work {
         self.batch
     }
 
+    /// The number of the buffer.
+    pub fn number(&self) -> usize {
+        self.number
+    }
+
     /// Where the holder of the lease stores pages: where they go by themselves, unless it says otherwise.
     pub fn aim(&self) -> Aim {
         Aim::of_bits(self.aim)
@@ -263,9 +268,14 @@ impl WorkBuffers {
         work.batch >= FLYING_MIN && self.can_fly()
     }
 
+    /// Charges the pages of as many batches of buffer `number`, whose lease the caller has, as far as they are not charged yet.
+    pub fn charge_batches(&self, number: usize, batches: usize, batch: usize, budget: &Budget) {
+        self.buffers.charge(number, pages_of(batches * batch), budget);
+    }
+
     /// The flights of the thread that has leased `work`: none if the kernel has no context for them, or the buffer is small.
     /// Each has a batch of the buffer's pages.
-    pub fn flights(&self, work: &Work, budget: &Budget) -> Flights {
+    pub fn flights(&self, work: &Work) -> Flights {
         let Some(kept) = self.contexts.get(work.number).filter(|_| self.flies(work)) else { return Flights::new(None) };
         let mut bits = kept.load(Ordering::Relaxed);
         if bits == 0 {
@@ -273,9 +283,6 @@ impl WorkBuffers {
             kept.store(bits, Ordering::Relaxed);
         }
         let mut flights = Flights::new((bits != NO_CONTEXT).then(|| Context::of_bits(bits)));
-        if flights.can_begin() {
-            self.buffers.charge(work.number, pages_of(FLIGHTS * work.batch), budget);
-        }
         if self.are_failing && self.nr_flights.fetch_add(1, Ordering::Relaxed).is_multiple_of(3) {
             flights.fail();
         }
@@ -414,14 +421,14 @@ mod tests {
         let ctx = contexts.attach().expect("room");
         let (first, second) = (works.try_lease(&g, ctx).expect("free"), works.try_lease(&g, ctx).expect("free"));
         let contexts = [&first, &second].map(|work| {
-            let _ = works.flights(work, &g);
+            let _ = works.flights(work);
             works.contexts[work.number].load(Ordering::Relaxed)
         });
         assert!(contexts[0] != contexts[1] || contexts == [NO_CONTEXT; 2], "{contexts:?}");
         works.reset();
         assert!(works.contexts.iter().all(|context| context.load(Ordering::Relaxed) == 0));
         works.ground();
-        assert!(!works.can_fly() && !works.flights(&first, &g).can_begin());
+        assert!(!works.can_fly() && !works.flights(&first).can_begin());
         contexts.into_iter().filter(|bits| *bits != NO_CONTEXT).for_each(|bits| Context::of_bits(bits).destroy());
     }
 

@@ -292,6 +292,17 @@ impl Space {
         true
     }
 
+    /// Brings in what is managed up to `most` bytes before and after `addr`, as far as it is one region with that.
+    pub fn bring_in_around(&self, ctx: &ThreadCtx, addr: usize, most: usize) {
+        let inside = self.threads.enter(ctx);
+        let region = self.regions.find(&inside, addr);
+        let range = region.map(|r| r.start.max(addr.saturating_sub(most))..r.end.min(addr.saturating_add(most)));
+        drop(inside);
+        if let Some(range) = range {
+            let _ = self.bring_in(ctx, range.start, range.len());
+        }
+    }
+
     /// Brings the range in for good: it is never evicted until it is unmapped.
     pub fn exclude(&self, ctx: &ThreadCtx, addr: usize, len: usize) {
         let _ = keep_in(self, ctx, addr, len, State::with_pinned, |_| ());

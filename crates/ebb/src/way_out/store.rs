@@ -119,15 +119,17 @@ struct Batches<'a> {
     at: usize,
     /// Most pages of a batch.
     most: usize,
+    /// The number of the work buffer.
+    number: usize,
 }
 
 impl<'a> Batches<'a> {
     fn new(space: &'a Space, writer: Writer<'a>, work: &Work) -> Self {
         let flights = match space.swap.has_file() {
-            true => space.places.work.flights(work, &space.budget),
+            true => space.places.work.flights(work),
             false => Flights::new(None),
         };
-        Self { space, writer, flights, batches: Default::default(), at: 0, most: work.batch() }
+        Self { space, writer, flights, batches: Default::default(), at: 0, most: work.batch(), number: work.number() }
     }
 
     /// The part of the buffer that a batch has.
@@ -137,6 +139,10 @@ impl<'a> Batches<'a> {
 
     /// Adds a page, and begins to write a batch that is full.
     fn push(&mut self, page: usize, slot: Slot, object: &[u8], buffer: &mut [u8], done: &mut impl FnMut(usize, bool)) {
+        if self.at > 0 && self.batches[self.at].n == 0 {
+            let Self { space, number, most, .. } = *self;
+            space.places.work.charge_batches(number, FLIGHTS, most, &space.budget);
+        }
         let at = self.part(self.at).start;
         let batch = &mut self.batches[self.at];
         let n = batch.n;
