@@ -89,11 +89,14 @@ impl Codecs {
         }
     }
 
-    /// Leases an encoder, if one is free. Call it inside the gate only.
-    pub fn try_encoder(&self, budget: &Budget) -> Option<Lease<'_, Encoder>> {
-        let encoder = self.encoders.lease_of(first(ENCODERS), 0)?;
+    /// Leases an encoder, if one is free. Call it inside the gate only, and [`Self::charge_encoder`] before it is used.
+    pub fn try_encoder(&self) -> Option<Lease<'_, Encoder>> {
+        self.encoders.lease_of(first(ENCODERS), 0)
+    }
+
+    /// Charges an encoder that is about to be used, if it is not charged yet.
+    pub fn charge_encoder(encoder: &Lease<'_, Encoder>, budget: &Budget) {
         encoder.charge(size_of::<Encoder>() / 4096, budget);
-        Some(encoder)
     }
 
     /// Frees the memory of the encoders, and with `decoders` that of the decoders, except those in use; returns how many pages that

@@ -36,7 +36,7 @@ const GAP_STEPS: usize = 64;
 /// True while there is something to cool, now or later.
 fn has_work(space: &Space) -> bool {
     let least = if space.kernel.force().always_cold { 1 } else { UNTRIED_MIN };
-    space.swap.nr_untried() >= least && !space.family.pool_is_shared()
+    space.swap.nr_untried() >= least && !space.family.pool_is_shared() && !space.family.shares_much()
 }
 
 /// Nanoseconds until the background thread should look for something to cool. While there is more urgent work it does not cool, and
@@ -137,7 +137,7 @@ pub(crate) fn cool_step(space: &Space, ctx: &ThreadCtx, age_min: u32, most: usiz
     }
     let start_ns = uapi::thread_time_ns();
     let inside = space.threads.enter(ctx);
-    let done = space.swap.codecs.try_encoder(&space.budget).map(|mut encoder| {
+    let done = space.swap.codecs.try_encoder().map(|mut encoder| {
         let done = space.swap.cool(&inside, &space.budget, space.stats, &mut encoder, age_min, most);
         if done.cooled > 0 {
             // What became smaller leaves gaps. Only whole blocks come free.

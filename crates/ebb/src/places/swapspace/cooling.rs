@@ -16,9 +16,10 @@ use super::location::{self, ahead_of, handle_of, is_settled, location_of};
 use super::{MOVING, SwapSpace};
 use crate::budget::Budget;
 use crate::counters::stats::{self, Shared};
-use crate::places::codecs::Encoder;
+use crate::places::codecs::{Codecs, Encoder};
 use crate::places::inconsistency::Inconsistency;
 use crate::places::poolmem::Charging;
+use crate::places::work::Lease;
 use crate::protocols::gate::Held;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use ebb_pool::Handle;
@@ -127,7 +128,7 @@ impl SwapSpace {
         held: &Held,
         budget: &Budget,
         stats: &Shared,
-        encoder: &mut Encoder,
+        encoder: &mut Lease<'_, Encoder>,
         age_min: u32,
         most: usize,
     ) -> Cooled {
@@ -151,7 +152,7 @@ impl SwapSpace {
         held: &Held,
         charging: &Charging<'_>,
         (budget, stats): (&Budget, &Shared),
-        encoder: &mut Encoder,
+        encoder: &mut Lease<'_, Encoder>,
         slot: Slot,
         done: &mut Cooled,
     ) {
@@ -164,6 +165,7 @@ impl SwapSpace {
             let hot = unsafe { self.pool.load(handle) };
             let len_max = hot.len() - hot.len() / GAIN_PART;
             // What does not decode is reported when somebody needs it.
+            Codecs::charge_encoder(encoder, budget);
             let is_worth_it = hot.len() >= LEN_MIN && decode_hot(hot, &mut encoder.page).is_ok();
             match if is_worth_it { encoder.compress(len_max) } else { None } {
                 Some(object) => match self.store_object_in(charging, slot, object) {
