@@ -126,7 +126,8 @@ mod tests {
         let (g, codecs) = (budget(1 << 20), Codecs::new().expect("memory"));
         assert!(!codecs.have_memory());
         for seed in 1..20 {
-            let mut encoder = codecs.try_encoder(&g).expect("free");
+            let mut encoder = codecs.try_encoder().expect("free");
+            Codecs::charge_encoder(&encoder, &g);
             encoder.page = page(seed);
             let object = encoder.compress(4000).expect("small").to_vec();
             drop(encoder);
