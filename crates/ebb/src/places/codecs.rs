@@ -141,7 +141,8 @@ mod tests {
         assert_eq!((codecs.trim(false, &g), codecs.trim(true, &g), g.meta_pages()), (pages[0], pages[1], 0));
         assert!(!codecs.have_memory());
         // Memory that was given back is zeroed, and works again.
-        let mut encoder = codecs.try_encoder(&g).expect("free");
+        let mut encoder = codecs.try_encoder().expect("free");
+        Codecs::charge_encoder(&encoder, &g);
         encoder.page = page(3);
         assert!(encoder.compress(4000).is_some() && encoder.compress(10).is_none());
     }
@@ -149,7 +150,8 @@ mod tests {
     #[test]
     fn threads_share_the_decoders() {
         let (g, codecs) = (budget(1 << 20), Codecs::new().expect("memory"));
-        let mut encoder = codecs.try_encoder(&g).expect("free");
+        let mut encoder = codecs.try_encoder().expect("free");
+        Codecs::charge_encoder(&encoder, &g);
         encoder.page = page(5);
         let object = encoder.compress(4000).expect("small").to_vec();
         std::thread::scope(|scope| {
