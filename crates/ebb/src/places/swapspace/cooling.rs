@@ -108,9 +108,11 @@ impl SwapSpace {
         self.settled.cold.load(Ordering::Relaxed) > 0
     }
 
-    /// What the hot and the cold tier hold. Takes all locks of the pool in turn.
+    /// What the hot and the cold tier hold. Takes all locks of the pool in turn if it holds anything: each write to a lock
+    /// would copy memory that a child of fork still shares.
     pub fn tiers(&self) -> [Tier; 2] {
-        let (pages, bytes) = (self.content_pages.load(Ordering::Relaxed), self.pool.stored_bytes());
+        let pages = self.content_pages.load(Ordering::Relaxed);
+        let bytes = if pages > 0 { self.pool.stored_bytes() } else { 0 };
         let (cold, cold_bytes) = (&self.settled.cold, &self.settled.cold_bytes);
         let cold = Tier { pages: cold.load(Ordering::Relaxed), bytes: cold_bytes.load(Ordering::Relaxed) };
         [Tier { pages: pages.saturating_sub(cold.pages), bytes: bytes.saturating_sub(cold.bytes) }, cold]
