@@ -164,7 +164,7 @@ def tree(*arguments, **options):
 
 
 def counted(ebb, scratch, megabytes, ram, children, over=0):
-    """Children that share everything with their parent are counted as the kernel counts them, or `over` bytes more each, and rest."""
+    """Children that share everything with their parent are counted as the kernel counts them, and rest. Each may have `over` bytes in hand."""
     with tree(ebb, scratch, ram, ["./forks", str(megabytes), str(children)]) as made:
         made.ready(children + 1)
         made.settle()
@@ -182,7 +182,8 @@ def idle_forks(ebb, scratch):
 
 def many_idle_forks(ebb, scratch):
     """More than have their bits in the masks."""
-    # Since the pool has a cold tier, each child is charged for almost 1 MiB that it has in common with the others. Why is not known.
+    # What is held is what is granted. A child that has charged a page more than its fork reserved has a batch of grants in hand
+    # (`Budget::grow`), which is 1 MiB with this budget.
     return counted(ebb, scratch, 400, "576M", 70, over=MIB)
 
 
