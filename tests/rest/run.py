@@ -183,7 +183,7 @@ def idle_forks(ebb, scratch):
 def many_idle_forks(ebb, scratch):
     """More than have their bits in the masks."""
     # What is held is what is granted. A child that has charged a page more than its fork reserved has a batch of grants in hand
-    # (`Budget::grow`), which is 1 MiB with this budget.
+    # (`Budget::grow`), which is 1 MiB with this budget, until its background thread has seen that it is at rest.
     return counted(ebb, scratch, 400, "576M", 70, over=MIB)
 
 

@@ -9,6 +9,7 @@ pub mod copy;
 pub mod entries;
 pub mod frame;
 pub mod here;
+pub mod images;
 mod mem;
 pub mod outcome;
 pub mod outside;

@@ -4,8 +4,9 @@
 //! the libc with the same build ID. This process's libc is looked for in the loader's own list, and each site must have exactly
 //! the bytes that are expected. Otherwise nothing is patched. Nothing here allocates or calls the loader.
 
+use crate::base::images;
 use crate::dormant::trampoline::{SITES_MAX, TRAMPOLINE, slot};
-use core::ffi::{CStr, c_char, c_int};
+use core::ffi::{CStr, c_int};
 use core::sync::atomic::AtomicU8;
 use core::sync::atomic::Ordering::Relaxed;
 use ebb::uapi;
@@ -13,22 +14,6 @@ use linux_raw_sys::general as g;
 
 unsafe extern "C" {
     fn __errno_location() -> *mut c_int;
-    /// The loader's list of the images that it has loaded.
-    static _r_debug: Debug;
-}
-
-#[repr(C)]
-struct Debug {
-    version: c_int,
-    map: *const LinkMap,
-}
-
-#[repr(C)]
-struct LinkMap {
-    base: u64,
-    name: *const c_char,
-    dynamic: u64,
-    next: *const LinkMap,
 }
 
 const BUILD_ID_BYTES_MAX: usize = 32;
@@ -148,10 +133,9 @@ unsafe fn headers_of(base: u64) -> &'static [Header] {
 /// that evades the sites.
 fn find(table: &Table) -> Option<u64> {
     let base = (__errno_location as *const () as u64).wrapping_sub(table.anchor);
-    // SAFETY: the loader's list, which nobody changes while constructors run.
-    let mut at = unsafe { _r_debug.map };
+    let mut at = images::first();
     let mut found = false;
-    // SAFETY: as above.
+    // SAFETY: the loader's list, which nobody changes while constructors run.
     while let Some(entry) = unsafe { at.as_ref() } {
         found |= entry.base == base;
         // SAFETY: a string of the loader's.
@@ -167,9 +151,8 @@ fn find(table: &Table) -> Option<u64> {
 
 /// Whether the loader has loaded an image whose dynamic section is from `start` to `end`.
 pub fn is_dynamic_within(start: usize, end: usize) -> bool {
+    let mut at = images::first();
     // SAFETY: the loader's list. Only this thread could change it, and does not just now.
-    let mut at = unsafe { _r_debug.map };
-    // SAFETY: as above.
     while let Some(entry) = unsafe { at.as_ref() } {
         if (start..end).contains(&(entry.dynamic as usize)) {
             return true;

@@ -90,6 +90,10 @@ pub(crate) extern "C" fn background_main(space: usize) -> ! {
             background.rest.end_idle();
             continue;
         }
+        // Families are large. What each process of one has in hand while it rests counts as held, and others may need it.
+        if space.family.is_sharing() && space.budget.charged() == charged {
+            space.budget.give_back_unused();
+        }
         let is_behind = space.budget.is_above_high() || space.groups.is_behind.load(Ordering::Relaxed);
         // Above the watermark, wait a moment for the program to give something back. The wait is longer each time that
         // nothing was freed and nobody faulted. In the end only a fault, or somebody who asks, wakes this thread.

@@ -196,7 +196,6 @@ fn become_child(space: &Space, exclusive: &Exclusive<'_>, ctx: &ThreadCtx) -> Re
     space.threads.requests.forget_all();
     space.budget.uncharge(in_flight);
     space.places.work.reset();
-    space.places.work.keep_one_batch(&space.budget);
     space.places.runs.reset();
     space.swap.codecs.reset();
     // What they worked in is the parent's memory, too. The child may never need it.

@@ -253,20 +253,6 @@ impl WorkBuffers {
         }
     }
 
-    /// In fork's child: gives up what is charged of the buffers beyond a batch. It is the parent's memory, too, and a child that
-    /// writes little does not need it.
-    pub fn keep_one_batch(&self, budget: &Budget) {
-        let kept = pages_of(BATCH);
-        for (i, charged) in self.buffers.charged.iter().enumerate() {
-            let beyond = (charged.load(Ordering::Relaxed) as usize).saturating_sub(kept) * 4096;
-            let at = self.buffers.at as usize + i * core::mem::size_of::<Work>() + kept * 4096;
-            if beyond > 0 && budget.drop_books(at, beyond) {
-                charged.store(kept as u32, Ordering::Relaxed);
-                budget.uncharge_meta(beyond);
-            }
-        }
-    }
-
     /// No transfer flies from now on, as soon as the gate has been closed once.
     pub fn ground(&self) {
         self.may_fly.store(false, Ordering::Relaxed);

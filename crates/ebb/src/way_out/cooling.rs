@@ -36,7 +36,7 @@ const GAP_STEPS: usize = 64;
 /// True while there is something to cool, now or later.
 fn has_work(space: &Space) -> bool {
     let least = if space.kernel.force().always_cold { 1 } else { UNTRIED_MIN };
-    space.swap.nr_untried() >= least && !space.family.pool_is_shared() && !space.family.shares_much()
+    space.swap.nr_untried() >= least && !space.family.pool_is_shared()
 }
 
 /// Nanoseconds until the background thread should look for something to cool. While there is more urgent work it does not cool, and
