@@ -163,15 +163,15 @@ def tree(*arguments, **options):
         made.end()
 
 
-def counted(ebb, scratch, megabytes, ram, children, over=0):
-    """Children that share everything with their parent are counted as the kernel counts them, and rest. Each may have `over` bytes in hand."""
+def counted(ebb, scratch, megabytes, ram, children):
+    """Children that share everything with their parent are counted as the kernel counts them, and rest."""
     with tree(ebb, scratch, ram, ["./forks", str(megabytes), str(children)]) as made:
         made.ready(children + 1)
         made.settle()
         until(lambda: made.processor_part([made.run.pid, *made.pids]) < REST_PART, "it works and works")
         held, found = made.told()["held_bytes"], made.group.anonymous(made.pids)
         text = f"{held / MIB:.1f} MiB held, {found / MIB:.1f} in memory"
-        need(-COUNTED_PART * found <= held - found <= COUNTED_PART * found + children * over, text)
+        need(abs(held - found) <= COUNTED_PART * found, text)
         need(all(map(alive, made.pids)), "a process has ended")
         return text
 
@@ -184,7 +184,7 @@ def many_idle_forks(ebb, scratch):
     """More than have their bits in the masks."""
     # What is held is what is granted. A child that has charged a page more than its fork reserved has a batch of grants in hand
     # (`Budget::grow`), which is 1 MiB with this budget, until its background thread has seen that it is at rest.
-    return counted(ebb, scratch, 400, "576M", 70, over=MIB)
+    return counted(ebb, scratch, 400, "576M", 70)
 
 
 def idle_forks_short(ebb, scratch):
