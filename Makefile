@@ -103,6 +103,12 @@ bench-signals: ## what the kernel takes for a fault that it answers with a signa
 	gcc -O2 -pthread bench/signals/signals.c -o target/bench-signals
 	target/bench-signals
 
+.PHONY: bench-aio
+bench-aio: ## what a read past the page cache costs by pread and by Linux AIO
+	@mkdir -p target
+	gcc -O2 -Wall -Werror bench/aio/aio.c -o target/bench-aio
+	target/bench-aio
+
 .PHONY: swapon swapon-long
 # One of each kind; swapon-long runs all.
 SWAPON := move no-room kill exec signal-waits small spawn users descriptors-and-changes stress

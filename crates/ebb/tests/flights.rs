@@ -72,6 +72,15 @@ fn a_flight_that_fails_is_made_again() {
 }
 
 #[test]
+fn transfers_that_are_left_lose_nothing() {
+    alone("transfers_that_are_left_lose_nothing", || {
+        let space = space(|force| force.late_flights = true);
+        all_comes_back(space);
+        assert!(space.stats().late_transfers.load(Relaxed) > 10 || !is_possible());
+    });
+}
+
+#[test]
 fn without_flights_each_write_is_waited_for() {
     alone("without_flights_each_write_is_waited_for", || {
         let space = space(|force| force.no_flights = true);

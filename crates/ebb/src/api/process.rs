@@ -170,13 +170,18 @@ impl Space {
             threads: Threads::new()?,
             budget: Budget::new(tree, stats),
             groups: Groups::new()?,
-            places: Places::new(staging, (!config.force.no_flights, config.force.failing_flights))?,
+            places: Places::new(staging)?,
             swap,
             eviction: Eviction::new(budget::sweep_max(limit))?,
             family: Family::new(),
             background: Background::new(!config.force.no_background, stats, thread::background_main)?,
             stats,
         };
+        let contexts = this.swap.devices.contexts();
+        contexts.force(config.force.failing_flights, config.force.late_flights);
+        if config.force.no_flights {
+            contexts.ground();
+        }
         uapi::later::set_aside(Self::later_bytes(config.swap));
         // Fixed metadata: rings, the first pages of tables, this structure.
         this.budget.charge_meta(256 << 10);

@@ -100,7 +100,7 @@ impl Space {
         // If the directory does not respond, this thread waits for it here, where it holds up nobody.
         probe(spec.dir).map_err(SwapOnError::Create)?;
         let changing = devices.begin_change().ok_or(SwapOnError::Busy)?;
-        if changing.all().any(|(_, file)| file.is_stuck()) {
+        if changing.all().any(|(_, file)| file.is_stuck_inside()) {
             return Err(SwapOnError::Stuck);
         }
         if changing.all().any(|(i, file)| devices.priority(i).is_some() && file.dir() == spec.dir) {

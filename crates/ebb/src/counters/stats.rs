@@ -14,7 +14,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
 /// Written in `Shared::magic`; changes with the layout.
-pub const MAGIC: u64 = 0x4542_4230_3030_3236;
+pub const MAGIC: u64 = 0x4542_4230_3030_3237;
 
 /// Room for the name of a tree and its NUL.
 pub const NAME_BYTES: usize = 64;
@@ -185,6 +185,8 @@ counters! {
     flown_slots,
     /// Batches in flight that were written again, because the kernel did not take them whole.
     failed_flights,
+    /// How often a thread inside the gate did not wait for a device, because it did not answer while others waited for the thread.
+    late_transfers,
     /// Largest amount of content in the pool of any one process, before compression.
     peak_pool_content_bytes,
     /// Largest memory of the pool of any one process.

@@ -1,115 +1,79 @@
-//! Transfers in flight: a thread goes on with the next batch while the device takes the last one.
+//! Writes in flight: a thread goes on with the next batch while the device takes the last one.
 //!
-//! A thread that writes has two *flights* at most, by a context of Linux AIO (`aio` in `base/uapi`). All of them end
-//! before the thread leaves the gate. So whoever closes the gate finds nothing in flight, and nobody else needs to know
-//! of it.
+//! A thread that writes has two *flights* at most, each a transfer by a context of its own (`contexts.rs`). They end, or
+//! are left to the kernel, before the thread leaves the gate. So whoever closes the gate finds nothing in flight that
+//! anybody waits for.
 //!
 //! AIO is the older of the kernel's two interfaces. It is as fast as io_uring for batches of this size, containers
 //! allow it, and its completions never interrupt a call of the program's. A flight that cannot begin or does not end
 //! well costs nothing: its transfer is made again, in the usual way.
 
-use crate::base::uapi::Errno;
-use crate::base::uapi::aio::{Context, Event, Request, SUBMIT_MAX};
-use crate::base::uapi::futex_wait;
-use core::sync::atomic::AtomicU32;
+use crate::base::uapi::aio::{Request, SUBMIT_MAX};
+use crate::device::contexts::{Contexts, Lease};
 
 /// Most flights of one thread at a time.
 pub const FLIGHTS: usize = 2;
 /// Most requests of one flight.
 pub const REQUESTS_MAX: usize = SUBMIT_MAX;
-/// Requests of a context.
-pub const CONTEXT_REQUESTS: u32 = (FLIGHTS * REQUESTS_MAX) as u32;
-
-/// How long to wait before the next look, if the kernel does not let the thread wait for completions.
-const LOOK_NS: u64 = 50_000;
 
 /// The flights of one thread that is inside the gate.
-pub struct Flights {
-    context: Option<Context>,
-    /// Requests in flight.
-    left: [u8; FLIGHTS],
-    /// Whether all requests of the flight that have ended transferred everything.
-    is_good: [bool; FLIGHTS],
-    /// Whether one of them would have made the file longer than the program may make one.
-    is_too_long: [bool; FLIGHTS],
+pub struct Flights<'a> {
+    contexts: Option<&'a Contexts>,
+    flights: [Option<Lease<'a>>; FLIGHTS],
     /// All flights count as failed, for tests.
     fails: bool,
 }
 
-impl Flights {
-    /// With no context, nothing ever flies. Only the calling thread may use the context.
-    pub fn new(context: Option<Context>) -> Self {
-        Self { context, left: [0; FLIGHTS], is_good: [false; FLIGHTS], is_too_long: [false; FLIGHTS], fails: false }
-    }
+/// How a flight ended.
+pub enum Ended<'a> {
+    /// Everything was transferred.
+    Good,
+    /// Something was not.
+    Failed,
+    /// It has not ended, and is no longer waited for.
+    Late(Lease<'a>),
+}
 
-    /// Has all flights count as failed.
-    pub fn fail(&mut self) {
-        self.fails = true;
+impl<'a> Flights<'a> {
+    /// With no contexts, nothing ever flies.
+    pub fn new(contexts: Option<&'a Contexts>) -> Self {
+        let contexts = contexts.filter(|contexts| contexts.can_fly());
+        Self { contexts, flights: [None, None], fails: contexts.is_some_and(Contexts::fails_now) }
     }
 
     /// Whether anything can fly.
     pub fn can_begin(&self) -> bool {
-        self.context.is_some()
-    }
-
-    /// What the kernel tells when the request ends: its flight, and how many bytes it is to transfer.
-    pub fn token(which: usize, len: usize) -> u64 {
-        (which as u64) << 32 | len as u64
+        self.contexts.is_some()
     }
 
     /// Begins a flight. False if it did not begin.
     ///
     /// # Safety
-    /// The requests have [`Self::token`]. Until [`Self::end`], nobody touches the memory that they read or write.
+    /// Each request has its length for a token. Until [`Self::end`], nobody touches the memory that they read or write.
     pub unsafe fn begin(&mut self, which: usize, requests: &mut [Request]) -> bool {
-        debug_assert!(self.left[which] == 0 && requests.len() <= REQUESTS_MAX);
-        let Some(context) = self.context else { return false };
+        debug_assert!(self.flights[which].is_none());
+        let Some(mut lease) = self.contexts.and_then(Contexts::lease) else { return false };
         // SAFETY: the caller's contract.
-        let begun = unsafe { context.submit(requests) }.unwrap_or(0);
-        self.left[which] = begun as u8;
-        (self.is_good[which], self.is_too_long[which]) = (begun == requests.len(), false);
-        // What the kernel refuses has ended by now.
-        while let Some(event) = context.completed() {
-            self.note(event);
-        }
-        begun > 0
+        let has_begun = unsafe { lease.begin(requests) } > 0;
+        self.flights[which] = Some(lease);
+        has_begun
     }
 
     /// Whether the kernel refused a request of the flight because of RLIMIT_FSIZE: a signal is pending then.
     pub fn is_too_long(&self, which: usize) -> bool {
-        self.is_too_long[which]
+        self.flights[which].as_ref().is_some_and(Lease::is_too_long)
     }
 
-    /// Waits until a flight has ended. True if everything was transferred.
-    pub fn end(&mut self, which: usize) -> bool {
-        let Some(context) = self.context else { return false };
-        while self.left[which] > 0 {
-            if let Some(event) = context.completed() {
-                self.note(event);
-                continue;
-            }
-            let mut events = [Event::default(); CONTEXT_REQUESTS as usize];
-            match context.wait(&mut events) {
-                Ok(n) => events[..n].iter().for_each(|event| self.note(*event)),
-                Err(Errno::INTR) => {}
-                Err(_) => futex_wait(&AtomicU32::new(0), 0, Some(LOOK_NS)),
-            }
+    /// Has `wait` wait until a flight has ended; it returns false if it has not.
+    pub fn end(&mut self, which: usize, wait: impl FnOnce(&mut Lease<'a>) -> bool) -> Ended<'a> {
+        match self.flights[which].take() {
+            Some(mut lease) => match wait(&mut lease) {
+                true if lease.is_good() && !self.fails => Ended::Good,
+                true => Ended::Failed,
+                false => Ended::Late(lease),
+            },
+            None => Ended::Failed,
         }
-        self.is_good[which] && !self.fails
-    }
-
-    fn note(&mut self, event: Event) {
-        let (which, len) = ((event.data >> 32) as usize % FLIGHTS, event.data as u32);
-        self.left[which] = self.left[which].saturating_sub(1);
-        self.is_good[which] &= event.result == i64::from(len);
-        self.is_too_long[which] |= event.result == -i64::from(Errno::FBIG.0);
-    }
-}
-
-impl Drop for Flights {
-    fn drop(&mut self) {
-        // The memory is the kernel's as long as anything flies.
-        (0..FLIGHTS).for_each(|which| _ = self.end(which));
     }
 }
 
@@ -117,38 +81,42 @@ impl Drop for Flights {
 mod tests {
     use super::*;
     use crate::base::uapi;
-    use std::vec::Vec;
 
     #[repr(align(4096))]
-    struct Pages([u8; 3 * 4096]);
+    struct Pages([u8; 2 * 4096]);
+
+    fn wait(lease: &mut Lease<'_>) -> bool {
+        lease.wait();
+        true
+    }
 
     #[test]
-    fn each_flight_ends_by_itself_and_says_whether_all_was_transferred() {
-        let Ok(context) = Context::new(CONTEXT_REQUESTS) else { return };
+    fn each_flight_ends_by_itself() {
+        let contexts = Contexts::new().expect("memory");
+        if contexts.lease().is_none() {
+            return;
+        }
         let fd = uapi::open_tmpfile(c"/var/tmp").expect("a file");
-        let data = Pages([5; 3 * 4096]);
-        let mut flights = Flights::new(Some(context));
-        let request = |which, page: usize, fd| {
-            let bytes = &data.0[page * 4096..][..4096];
-            Request::write(fd, bytes, page as u64 * 4096, Flights::token(which, bytes.len()))
-        };
+        let data = Pages([5; 2 * 4096]);
+        let request = |page: usize, fd| Request::write(fd, &data.0[page * 4096..][..4096], page as u64 * 4096, 4096);
+        let mut flights = Flights::new(Some(contexts));
         // SAFETY: nobody writes to the pages.
         unsafe {
-            assert!(flights.begin(0, &mut [request(0, 0, fd), request(0, 2, fd)]));
-            assert!(flights.begin(1, &mut [request(1, 1, fd)]));
-            assert!(flights.end(1));
-            assert!(flights.end(0));
-            // The kernel takes the first, and refuses the second.
-            assert!(flights.begin(0, &mut [request(0, 0, fd), request(0, 2, -1)]));
-            assert!(!flights.end(0));
-            assert!(!flights.begin(0, &mut [request(0, 0, -1)]));
+            assert!(flights.begin(0, &mut [request(0, fd)]) && flights.begin(1, &mut [request(1, fd)]));
+            assert!(matches!(flights.end(1, wait), Ended::Good));
+            assert!(!flights.begin(1, &mut [request(1, -1)]));
+            assert!(matches!(flights.end(1, wait), Ended::Failed));
+            assert!(matches!(flights.end(0, wait), Ended::Good));
         }
-        let mut back = Vec::from([0; 3 * 4096]);
-        assert_eq!(uapi::pread_exact(fd, &mut back, 0), Ok(()));
-        assert!(back == data.0);
-        drop(flights);
-        context.destroy();
         uapi::close(fd);
+    }
+
+    #[test]
+    fn some_flights_fail_on_demand() {
+        let contexts = Contexts::new().expect("memory");
+        contexts.force(true, false);
+        let fail = |_| Flights::new(Some(contexts)).fails;
+        assert_eq!((0..6).map(fail).collect::<Vec<_>>(), [true, false, false, true, false, false]);
     }
 
     #[test]
@@ -156,6 +124,7 @@ mod tests {
         let mut flights = Flights::new(None);
         assert!(!flights.can_begin());
         // SAFETY: there is no request.
-        assert!(!unsafe { flights.begin(0, &mut []) } && !flights.end(0));
+        assert!(!unsafe { flights.begin(0, &mut []) });
+        assert!(matches!(flights.end(0, wait), Ended::Failed));
     }
 }

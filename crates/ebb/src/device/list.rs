@@ -10,6 +10,7 @@ use crate::base::uapi::{self, Errno};
 use crate::counters::stats::{self, Shared};
 use crate::device::DEVICES_MAX;
 use crate::device::ahead::Ahead;
+use crate::device::contexts::Contexts;
 use crate::device::file::{FileError, Packing, Place, Reclaim, Sealed, SpillFile, Taker};
 use crate::device::flights::Flights;
 use crate::device::lives::Lives;
@@ -70,6 +71,8 @@ pub struct Devices {
     transient_fd: AtomicI32,
     /// Says which of the processes that share files are alive.
     lives: &'static Lives,
+    /// For transfers in flight.
+    contexts: &'static Contexts,
     priorities: Priorities,
     /// Slots written so far, by which devices of equal priority take turns.
     written: AtomicU32,
@@ -125,6 +128,7 @@ impl Devices {
             fds: [const { AtomicI32::new(-1) }; FILES_MAX],
             transient_fd: AtomicI32::new(-1),
             lives: Lives::new()?,
+            contexts: Contexts::new()?,
             priorities: Priorities::new(),
             written: AtomicU32::new(0),
             last_errno: AtomicU32::new(0),
@@ -183,6 +187,19 @@ impl Devices {
     /// Says which of the processes that share files are alive.
     pub fn lives(&self) -> &'static Lives {
         self.lives
+    }
+
+    /// In fork's child: forgets the transfers in flight, which are the parent's.
+    pub fn forget_transfers(&self, exclusive: &Exclusive<'_>) {
+        self.contexts.reset(|serial, slots| {
+            let file = self.all(exclusive).find(|(_, file)| file.serial() == serial);
+            file.iter().for_each(|(_, file)| file.end_left(slots));
+        });
+    }
+
+    /// The contexts of transfers in flight.
+    pub fn contexts(&self) -> &'static Contexts {
+        self.contexts
     }
 
     /// Most descriptors that [`Self::fds`] gives: those of all files, the transient one, and two of the lives.
@@ -290,7 +307,8 @@ impl Devices {
     ///
     /// # Safety
     /// Nobody else may use the list.
-    unsafe fn put(&self, file: SpillFile) -> usize {
+    unsafe fn put(&self, mut file: SpillFile) -> usize {
+        file.set_contexts(self.contexts);
         let n = self.nr_files.load(Ordering::Relaxed);
         // SAFETY: the caller's contract.
         let entries = unsafe { self.entries_mut() };
@@ -357,10 +375,13 @@ impl Devices {
                     continue;
                 };
                 asked |= bit(i);
+                if file.is_late() {
+                    error = FileError::Late;
+                    continue;
+                }
                 match file.write(taker, packing, data, |slot, place| placed(i, slot, place)) {
                     Ok(()) => return Ok(i),
-                    // The content of the buffer is lost, so no other device can take it.
-                    Err(FileError::Corrupt) => return Err(FileError::Corrupt),
+                    Err(error) if error.is_lost() => return Err(error),
                     Err(e) => {
                         self.note_failure(file);
                         is_full |= e == FileError::Full;
@@ -380,13 +401,13 @@ impl Devices {
     }
 
     /// Begins to write a batch to the first device (see [`SpillFile::begin`]). None if that does not begin: then
-    /// [`Self::write`] takes the batch, unless the error is [`FileError::Corrupt`].
+    /// [`Self::write`] takes the batch, unless what was to be written [is lost](FileError::is_lost).
     pub fn begin(
         &self,
         writer: Writer<'_>,
         packing: &Packing,
         data: &mut [u8],
-        flights: &mut Flights,
+        flights: &mut Flights<'_>,
         which: usize,
     ) -> Result<Option<Flight>, FileError> {
         let slots = packing.nr_slots() as u32;
@@ -411,7 +432,7 @@ impl Devices {
         writer: Writer<'_>,
         packing: &Packing,
         data: &mut [u8],
-        flights: &mut Flights,
+        flights: &mut Flights<'_>,
         flight: Flight,
         mut placed: impl FnMut(usize, Slot, Place),
     ) -> Result<usize, FileError> {

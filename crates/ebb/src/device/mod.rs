@@ -1,6 +1,7 @@
 //! Spill files: where content goes that leaves RAM.
 
 pub mod ahead;
+pub mod contexts;
 pub mod file;
 pub mod flights;
 pub mod kind;

@@ -223,6 +223,7 @@ fn become_child(space: &Space, exclusive: &Exclusive<'_>, ctx: &ThreadCtx) -> Re
     if !space.swap.devices.lives().become_child() {
         return Err(InitError::Life);
     }
+    space.swap.devices.forget_transfers(exclusive);
     for file in space.swap.devices.all_mut(exclusive).iter_mut().flatten() {
         file.inherit(&space.budget);
     }

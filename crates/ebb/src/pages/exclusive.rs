@@ -21,9 +21,14 @@ impl Space {
     /// Waits for each transfer from now on, and for those in flight now: the calls for them may not be made any more. The
     /// calling thread must not be inside.
     pub fn fly_no_more(&self) {
-        self.places.work.ground();
+        self.swap.devices.contexts().ground();
         // Even if another thread has said so already: its wait may not be over.
         self.exclusive(|_| ());
+    }
+
+    /// While this `holds`, no transfer in flight ever seems to end, as if the devices did not answer: for tests.
+    pub fn hold_transfers(&self, holds: bool) {
+        self.swap.devices.contexts().hold(holds);
     }
 
     /// As [`Self::exclusive`], for `f` that tells the region table.

@@ -231,6 +231,15 @@ impl Memory<'_> {
         moved
     }
 
+    /// Gives up what is no longer whole.
+    pub(crate) fn give_up(self, space: &Space) {
+        if let Self::Kept(block) = self {
+            let first = space.places.staging.frame(block, 0);
+            space.places.staging.drop_kept(first, UNIT_PAGES as u32);
+            space.budget.uncharge(UNIT_PAGES);
+        }
+    }
+
     /// Gives it back unused.
     pub(crate) fn put_back(self, space: &Space) {
         if let Self::Kept(block) = self {
@@ -254,9 +263,7 @@ pub(crate) fn take_kept(space: &Space) -> Option<Memory<'static>> {
 pub(crate) fn drop_kept(space: &Space) -> usize {
     let Some(block) = space.places.folios.take_kept() else { return 0 };
     space.budget.add_stocked(-(UNIT_PAGES as i64));
-    let first = space.places.staging.frame(block, 0);
-    space.places.staging.drop_kept(first, UNIT_PAGES as u32);
-    space.budget.uncharge(UNIT_PAGES);
+    Memory::Kept(block).give_up(space);
     UNIT_PAGES
 }
 

@@ -30,15 +30,14 @@ pub struct Places {
 }
 
 impl Places {
-    /// Makes the places around `staging`, with a stock that has room for all of its bundles. `flights` says whether
-    /// transfers may fly, and whether some of them count as failed.
-    pub fn new(staging: Staging, flights: (bool, bool)) -> Result<Self, Errno> {
+    /// Makes the places around `staging`, with a stock that has room for all of its bundles.
+    pub fn new(staging: Staging) -> Result<Self, Errno> {
         Ok(Self {
             stock: Stock::new(staging.nr_bundles())?,
             folios: Folios::new(staging.nr_bundles() / BUNDLES)?,
             ways: Ways::default(),
             staging,
-            work: WorkBuffers::new(flights.0, flights.1)?,
+            work: WorkBuffers::new()?,
             runs: RunBuffers::new()?,
         })
     }

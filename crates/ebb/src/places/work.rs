@@ -5,18 +5,17 @@
 //! Reclaim waits for a buffer outside the gate. A fault only tries to get one, and otherwise makes do with a page of its own,
 //! so nobody waits for a buffer inside the gate.
 
-use crate::base::uapi::aio::Context;
 use crate::base::uapi::{self, Errno};
 use crate::budget::Budget;
 use crate::device::file::BATCH;
-use crate::device::flights::{CONTEXT_REQUESTS, FLIGHTS, Flights};
+use crate::device::flights::FLIGHTS;
 use crate::memory::table::UNIT_PAGES;
 use crate::places::frames::RUN_MAX;
 use crate::places::swapspace::Aim;
 use crate::threads::ctx::{ThreadCtx, WINDOW_MAX};
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU32, Ordering};
 use ebb_pool::codec::Lz4State;
 use ebb_sync::CacheLine;
 use linux_raw_sys::general::MADV_NOHUGEPAGE;
@@ -52,7 +51,6 @@ pub struct Work {
     batch: usize,
     /// Where the holder of the lease stores pages, as a number: any bytes are a valid buffer.
     aim: u8,
-    /// The number of the buffer, for its context.
     number: usize,
     /// Only the first `batch` of them may be used, or as many for each flight; see [`Self::pages`].
     pub pages: Pages,
@@ -66,6 +64,11 @@ impl Work {
     /// Most pages on their way in or out at a time: a power of two, at least [`WINDOW_MAX`] and at most [`BATCH`].
     pub fn batch(&self) -> usize {
         self.batch
+    }
+
+    /// Whether the holder of the lease has room for transfers in flight.
+    pub fn has_flights(&self) -> bool {
+        self.batch >= FLYING_MIN
     }
 
     /// The number of the buffer.
@@ -216,77 +219,25 @@ pub(super) fn first(n: usize) -> u32 {
 pub struct WorkBuffers {
     buffers: Buffers<Work>,
     nr_cpus: usize,
-    /// For each buffer the context of its transfers in flight: 0 until it is needed, [`NO_CONTEXT`] if there can be none.
-    contexts: [AtomicU64; WORKS_MAX],
-    /// Whether transfers may fly.
-    may_fly: AtomicBool,
-    /// Whether some of them count as failed, for tests; and how many there were.
-    are_failing: bool,
-    nr_flights: AtomicU32,
 }
 
-const NO_CONTEXT: u64 = u64::MAX;
 /// Pages of the smallest buffer with flights.
 const FLYING_MIN: usize = BATCH;
 
 impl WorkBuffers {
     /// Reserves the buffers.
-    pub fn new(may_fly: bool, are_failing: bool) -> Result<Self, Errno> {
-        Ok(Self {
-            buffers: Buffers::reserve(WORKS_MAX)?,
-            nr_cpus: uapi::nr_cpus(),
-            contexts: [const { AtomicU64::new(0) }; WORKS_MAX],
-            may_fly: AtomicBool::new(may_fly),
-            are_failing,
-            nr_flights: AtomicU32::new(0),
-        })
+    pub fn new() -> Result<Self, Errno> {
+        Ok(Self { buffers: Buffers::reserve(WORKS_MAX)?, nr_cpus: uapi::nr_cpus() })
     }
 
-    /// After fork, in the child: frees the buffers of threads that did not come along. The contexts are the parent's.
+    /// After fork, in the child: frees the buffers of threads that did not come along.
     pub fn reset(&self) {
         self.buffers.reset();
-        for context in &self.contexts {
-            let bits = context.swap(0, Ordering::Relaxed);
-            if bits != 0 && bits != NO_CONTEXT {
-                Context::of_bits(bits).forget();
-            }
-        }
-    }
-
-    /// No transfer flies from now on, as soon as the gate has been closed once.
-    pub fn ground(&self) {
-        self.may_fly.store(false, Ordering::Relaxed);
-    }
-
-    /// Whether transfers may fly.
-    pub fn can_fly(&self) -> bool {
-        self.may_fly.load(Ordering::Relaxed)
-    }
-
-    /// Whether transfers of the thread that has leased `work` may fly.
-    pub fn flies(&self, work: &Work) -> bool {
-        work.batch >= FLYING_MIN && self.can_fly()
     }
 
     /// Charges the pages of as many batches of buffer `number`, whose lease the caller has, as far as they are not charged yet.
     pub fn charge_batches(&self, number: usize, batches: usize, batch: usize, budget: &Budget) {
         self.buffers.charge(number, pages_of(batches * batch), budget);
-    }
-
-    /// The flights of the thread that has leased `work`: none if the kernel has no context for them, or the buffer is small.
-    /// Each has a batch of the buffer's pages.
-    pub fn flights(&self, work: &Work) -> Flights {
-        let Some(kept) = self.contexts.get(work.number).filter(|_| self.flies(work)) else { return Flights::new(None) };
-        let mut bits = kept.load(Ordering::Relaxed);
-        if bits == 0 {
-            bits = Context::new(CONTEXT_REQUESTS).map_or(NO_CONTEXT, Context::to_bits);
-            kept.store(bits, Ordering::Relaxed);
-        }
-        let mut flights = Flights::new((bits != NO_CONTEXT).then(|| Context::of_bits(bits)));
-        if self.are_failing && self.nr_flights.fetch_add(1, Ordering::Relaxed).is_multiple_of(3) {
-            flights.fail();
-        }
-        flights
     }
 
     /// How many buffers a process may use that may expect `share` pages of the budget.
@@ -406,7 +357,6 @@ impl RunBuffers {
 mod tests {
     use super::*;
     use crate::budget::tests::budget;
-    use crate::threads::ctx::Contexts;
 
     #[test]
     fn there_are_work_buffers_for_the_processors_and_fewer_in_a_small_share() {
@@ -415,27 +365,9 @@ mod tests {
     }
 
     #[test]
-    fn each_buffer_in_use_has_flights_of_its_own() {
-        let (g, works) = (budget((BATCH_PART * BATCH) as u64), WorkBuffers::new(true, false).expect("memory"));
-        let contexts = Contexts::new().expect("memory");
-        let ctx = contexts.attach().expect("room");
-        let (first, second) = (works.try_lease(&g, ctx).expect("free"), works.try_lease(&g, ctx).expect("free"));
-        let contexts = [&first, &second].map(|work| {
-            let _ = works.flights(work);
-            works.contexts[work.number].load(Ordering::Relaxed)
-        });
-        assert!(contexts[0] != contexts[1] || contexts == [NO_CONTEXT; 2], "{contexts:?}");
-        works.reset();
-        assert!(works.contexts.iter().all(|context| context.load(Ordering::Relaxed) == 0));
-        works.ground();
-        assert!(!works.can_fly() && !works.flights(&first).can_begin());
-        contexts.into_iter().filter(|bits| *bits != NO_CONTEXT).for_each(|bits| Context::of_bits(bits).destroy());
-    }
-
-    #[test]
     fn a_process_that_may_expect_less_frees_work_buffers() {
         let pages = core::mem::size_of::<Work>() / 4096;
-        let works = WorkBuffers { nr_cpus: 8, ..WorkBuffers::new(false, false).expect("memory") };
+        let works = WorkBuffers { nr_cpus: 8, ..WorkBuffers::new().expect("memory") };
         let g = budget(8 * WORK_EVERY as u64);
         for index in 0..8 {
             let mut lease = works.buffers.lease_of(1 << index, 0).expect("free");

@@ -10,6 +10,7 @@
 use crate::protocols::primitive::{AtomicU64, Ordering, model_fence, spin, wait_on, waiting, wake_all, yield_now};
 use core::marker::PhantomData;
 use core::ops::Deref;
+use core::sync::atomic::AtomicU32;
 
 const OPEN: u64 = 0;
 const CLOSED: u64 = 1;
@@ -22,6 +23,35 @@ const STATE: u64 = (1 << PROCESS_SHIFT) - 1;
 
 /// Turns of spinning before a closer yields the processor.
 const SPINS: u32 = if cfg!(loom) { 1 } else { 200 };
+
+/// Threads of the process that have waited for a while for others to leave a gate.
+static AWAITING: AtomicU32 = AtomicU32::new(0);
+
+/// Whether a thread of the process waits for others to leave a gate, so that who is inside should not stay there long.
+pub fn is_awaited() -> bool {
+    AWAITING.load(core::sync::atomic::Ordering::Relaxed) > 0
+}
+
+/// Counts the calling thread among those that [`is_awaited`] tells of, from the call of `begin` on.
+#[derive(Default)]
+struct Awaiting(bool);
+
+impl Awaiting {
+    fn begin(&mut self) {
+        if !self.0 {
+            AWAITING.fetch_add(1, core::sync::atomic::Ordering::Relaxed);
+        }
+        self.0 = true;
+    }
+}
+
+impl Drop for Awaiting {
+    fn drop(&mut self) {
+        if self.0 {
+            AWAITING.fetch_sub(1, core::sync::atomic::Ordering::Relaxed);
+        }
+    }
+}
 
 /// One thread's flag: 0 while it is outside. While it is inside, the generation in which it entered, and a bit.
 #[derive(Debug)]
@@ -45,10 +75,15 @@ impl GateFlag {
     }
 
     fn wait_outside(&self) {
-        let mut turns = 0;
+        let (mut turns, mut awaiting) = (0, Awaiting::default());
         while self.is_inside() {
             turns += 1;
-            if turns > SPINS { yield_now() } else { spin() }
+            if turns > SPINS {
+                awaiting.begin();
+                yield_now();
+            } else {
+                spin();
+            }
         }
     }
 
@@ -247,7 +282,7 @@ impl Gate {
         flags: impl Fn() -> F,
     ) {
         let ended = self.begin_generation(inside);
-        let mut turns = 0;
+        let (mut turns, mut awaiting) = (0, Awaiting::default());
         loop {
             // Before each look, because others may wait for this thread in the same way.
             inside.renew(self);
@@ -255,7 +290,12 @@ impl Gate {
                 return;
             }
             turns += 1;
-            if turns > SPINS { yield_now() } else { spin() }
+            if turns > SPINS {
+                awaiting.begin();
+                yield_now();
+            } else {
+                spin();
+            }
         }
     }
 

@@ -48,6 +48,8 @@ pub struct Force {
     pub no_flights: bool,
     /// Take some of the transfers in flight for failed, so that they are made again.
     pub failing_flights: bool,
+    /// Some transfers are left to the kernel as soon as a thread would have to wait for them.
+    pub late_flights: bool,
     /// Objects of the pool become cold as soon as possible, whatever that costs.
     pub always_cold: bool,
     /// Abort on an inconsistency instead of treating it as an unreadable page.
@@ -76,6 +78,7 @@ impl Force {
             b"no-direct" => &mut self.no_direct,
             b"no-flights" => &mut self.no_flights,
             b"failing-flights" => &mut self.failing_flights,
+            b"late-flights" => &mut self.late_flights,
             b"always-cold" => &mut self.always_cold,
             b"strict" => &mut self.strict,
             _ => return false,

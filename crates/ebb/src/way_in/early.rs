@@ -9,7 +9,9 @@
 //! because no nonce is used twice with a key. Nor does anything keep the file, or its descriptor, from going away:
 //! then something else was read, or nothing. In each of these cases the slot is read once more, inside the gate.
 //!
-//! A disk that turns brings what lies around the slot, too, with one read. That read is made inside the gate.
+//! Reads that bring more are made inside the gate: those for a walk, and those of a disk that turns, which brings what lies
+//! around the slot, too. They are left to the kernel if they take too long while others wait for the thread (`contexts.rs`
+//! in `device`). Then the page comes alone, and is waited for here.
 //!
 //! The idea is that of a sequence lock: read without a lock, then see whether it is what was wanted.
 
@@ -19,8 +21,9 @@ use crate::protocols::page::Tag;
 use crate::space::Space;
 use crate::threads::ctx::ThreadCtx;
 
-/// Reads the slot with the content of the swapped page at `page`, if a file has it. Outside the gate.
-pub(crate) fn read(space: &Space, ctx: &ThreadCtx, page: usize) {
+/// Reads the slot with the content of the swapped page at `page`, if a file has it; on a disk that turns only if it `must`.
+/// Outside the gate.
+pub(crate) fn read(space: &Space, ctx: &ThreadCtx, page: usize, must: bool) {
     let Some(state) = space.table.word(page).map(|word| word.load()).filter(|state| state.tag() == Tag::Swapped) else {
         return;
     };
@@ -28,7 +31,7 @@ pub(crate) fn read(space: &Space, ctx: &ThreadCtx, page: usize) {
     if ctx.early.is_of(number, place.slot) {
         return;
     }
-    if space.swap.devices.ahead(number).is_some_and(|ahead| ahead.takes_neighbours()) {
+    if !must && space.swap.devices.ahead(number).is_some_and(|ahead| ahead.takes_neighbours()) {
         return;
     }
     let inside = space.threads.enter(ctx);

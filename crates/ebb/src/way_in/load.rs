@@ -17,6 +17,8 @@ pub(crate) struct AllLoaded {
     /// Pages that are loaded.
     pub n: usize,
     pub source: Source,
+    /// The memory that pages were to be read into may not be all there any more.
+    pub is_torn: bool,
 }
 
 /// Locks the slots of the claimed pages of the unit at `start`, and loads their content into `pages`. Pages without a slot are zeros. If
@@ -32,7 +34,7 @@ pub(crate) fn load_all(
     pages: &mut [u8],
 ) -> AllLoaded {
     debug_assert_eq!(pages.len(), entries.len() * PAGE);
-    let mut all = AllLoaded { locked: 0, n: 0, source: Source::Same };
+    let mut all = AllLoaded { locked: 0, n: 0, source: Source::Same, is_torn: false };
     while all.locked < entries.len() {
         let run = run_of_a_kind(entries, all.locked);
         all.locked = run.end;
@@ -53,7 +55,7 @@ pub(crate) fn load_all(
     let mut in_files = PageSet::default();
     if (0..entries.len()).any(is_in_file) {
         let Some(mut work) = space.places.work.try_lease(&space.budget, ctx) else { return all };
-        in_files = load_together(space, held, entries, pages, work.pages(), &mut spare.0, READS_MAX);
+        (in_files, all.is_torn) = load_together(space, held, entries, pages, work.pages(), &mut spare.0, READS_MAX);
     }
     for (i, (entry, page)) in entries.iter().zip(pages.as_chunks_mut().0).enumerate() {
         if entry.tag() != Tag::Swapped {
@@ -72,7 +74,10 @@ pub(crate) fn load_all(
         match came {
             Ok(source) if i == 0 => all.source = source,
             Ok(_) => {}
-            Err(_) => return all,
+            Err(_) => {
+                all.is_torn = true;
+                return all;
+            }
         }
     }
     all.n = entries.len();
@@ -121,8 +126,8 @@ fn load_straight(
 }
 
 /// Loads those pages whose content is in files, and whose slots are locked, with at most `reads_max` reads. What lies together in a file
-/// comes by one read, wherever it belongs in memory. `room` is for the slots that are read. Returns the pages that are loaded; the others
-/// may come one by one, which also says which cannot be read, and why.
+/// comes by one read, wherever it belongs in memory. `room` is for the slots that are read. Returns the pages that are loaded, and whether a
+/// read into `pages` failed; the others may come one by one, which also says which cannot be read, and why.
 pub(super) fn load_together(
     space: &Space,
     held: &Held,
@@ -131,8 +136,9 @@ pub(super) fn load_together(
     room: &mut [u8],
     spare: &mut [u8; PAGE],
     reads_max: usize,
-) -> PageSet {
+) -> (PageSet, bool) {
     let (mut loaded, mut nr_reads) = load_straight(space, held, entries, pages, spare);
+    let is_torn = nr_reads == usize::MAX;
     let mut reads = Reads::new(entries.len(), |i| place_of(space, entries, i));
     reads.leave_out(&loaded);
     let most = (room.len() / PAGE).min(BATCH);
@@ -147,5 +153,5 @@ pub(super) fn load_together(
         space.stats.runs.note_in(span.nr_slots());
         found.iter().for_each(|i| loaded.insert(i));
     }
-    loaded
+    (loaded, is_torn)
 }

@@ -213,9 +213,10 @@ impl Space {
     pub fn bring_in(&self, ctx: &ThreadCtx, addr: usize, len: usize) -> bool {
         let end = (addr + len).next_multiple_of(PAGE);
         let mut place = Place { at: addr & !(PAGE - 1), region_end: 0, group: Index::ROOT, is_plain: false };
-        let (mut force, mut no_move, mut failed_tries) = (false, usize::MAX, 0);
+        let (mut force, mut no_move, mut failed_tries, mut late) = (false, usize::MAX, 0, usize::MAX);
         while place.at < end {
-            let pages = (end - place.at) / PAGE;
+            let is_late = place.at == late;
+            let pages = if is_late { 1 } else { (end - place.at) / PAGE };
             let seen = self.table.word(place.at).map(|word| word.load()).filter(|_| place.at != no_move);
             if let Some(came) = seen.and_then(|state| whole::bring(self, ctx, place.at, state.tag(), true)) {
                 let _ = charged::slow_down(self, ctx, came.group, UNIT_PAGES);
@@ -232,7 +233,7 @@ impl Space {
             }
             let ended = self.regions.ended_hidings();
             if pages == 1 {
-                early::read(self, ctx, place.at);
+                early::read(self, ctx, place.at, is_late);
             }
             let inside = self.threads.enter(ctx);
             let mut charge = Charge::take(self, ctx, &inside);
@@ -277,6 +278,7 @@ impl Space {
                     place.at += n * PAGE;
                 }
                 Brought::In(In::Retry) => waiting("page", || word.wait_while_busy()),
+                Brought::In(In::Unreadable(why)) if unreadable::is_late(self, why) => (late, no_move) = (at, at),
                 Brought::In(In::Unreadable(why)) if unreadable::may_pass(why, &mut failed_tries) => {}
                 Brought::In(In::Unreadable(why)) => {
                     unreadable::report(self, ctx, at, why, Asker::Call);

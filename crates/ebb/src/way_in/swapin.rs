@@ -439,7 +439,7 @@ pub(super) fn load(
         && entries.len() > 1
         && run_from(0).is_none_or(|run| run.n < entries.len())
     {
-        together = load_together(space, held, entries, wide, room, buffers.spare, entries.len().min(READS_MAX));
+        (together, _) = load_together(space, held, entries, wide, room, buffers.spare, entries.len().min(READS_MAX));
     }
     while loaded.n < entries.len() {
         if together.has(loaded.n) {

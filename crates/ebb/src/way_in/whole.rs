@@ -332,7 +332,11 @@ fn load(touch: Touch<'_>, held: &Held, memory: Memory<'_>, come: Come) -> usize 
         locked.for_each(|i| space.swap.unclaim(held, slot_of(entries[i]), were[i]));
         end_unmapped(0);
         uncharge(UNIT_PAGES);
-        memory.put_back(space);
+        if loaded.is_torn {
+            memory.give_up(space)
+        } else {
+            memory.put_back(space)
+        }
         return 0;
     }
     let mapped = memory.place(space, start);

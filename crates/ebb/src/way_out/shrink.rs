@@ -84,7 +84,7 @@ pub(crate) fn clean_file(space: &Space, ctx: &ThreadCtx) -> bool {
 fn write_back(space: &Space, held: &Held, which: WriteBack, ctx: &ThreadCtx, work: &mut Work) -> usize {
     let reclaim = |slot, at| clean::reclaim_cache_only(space, held, slot, at);
     let writer = Writer { held, shard: ctx.shard(), reclaim: &reclaim, stats: space.stats };
-    let mut flights = space.places.work.flights(work);
+    let mut flights = crate::way_out::store::flights(space, work);
     space.swap.write_back(writer, which, &space.budget, space.stats, work.pages(), &mut flights)
 }
 

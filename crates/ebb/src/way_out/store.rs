@@ -5,7 +5,7 @@
 
 use crate::base::PAGE;
 use crate::counters::stats;
-use crate::device::file::{BATCH, FileError, Packing};
+use crate::device::file::{BATCH, Packing};
 use crate::device::flights::{FLIGHTS, Flights};
 use crate::device::list::{Flight, Writer};
 use crate::places::swapspace::{Aim, StoreResult};
@@ -20,8 +20,13 @@ pub(crate) const STORE_MAX: usize = 4 * BATCH;
 
 /// Most pages that one call stores with this work buffer.
 pub(crate) fn most(space: &Space, work: &Work) -> usize {
-    let flies = space.swap.has_file() && space.places.work.flies(work);
+    let flies = space.swap.has_file() && work.has_flights() && space.swap.devices.contexts().can_fly();
     if flies { STORE_MAX } else { work.batch() }
+}
+
+/// The flights of the thread that has leased `work`: none if the buffer is small. Each has a batch of the buffer's pages.
+pub(crate) fn flights(space: &Space, work: &Work) -> Flights<'static> {
+    Flights::new(work.has_flights().then(|| space.swap.devices.contexts()))
 }
 
 /// Where [`store_pages`] finds a page whose turn has come.
@@ -113,7 +118,7 @@ impl Default for Batch {
 struct Batches<'a> {
     space: &'a Space,
     writer: Writer<'a>,
-    flights: Flights,
+    flights: Flights<'static>,
     batches: [Batch; FLIGHTS],
     /// The one that is being filled.
     at: usize,
@@ -126,7 +131,7 @@ struct Batches<'a> {
 impl<'a> Batches<'a> {
     fn new(space: &'a Space, writer: Writer<'a>, work: &Work) -> Self {
         let flights = match space.swap.has_file() {
-            true => space.places.work.flights(work),
+            true => flights(space, work),
             false => Flights::new(None),
         };
         Self { space, writer, flights, batches: Default::default(), at: 0, most: work.batch(), number: work.number() }
@@ -183,8 +188,8 @@ impl<'a> Batches<'a> {
         let Self { space, writer, flights, .. } = self;
         match space.swap.finish_packed(*writer, &space.budget, &packing, data, flights, flight) {
             Ok(()) => self.report(which, self.batches[which].n, done),
-            // The buffers could not be decrypted again after the failed write.
-            Err(FileError::Corrupt) => self.report(which, 0, done),
+            // The pages stay where they are.
+            Err(error) if error.is_lost() => self.report(which, 0, done),
             Err(_) => {
                 packing.unpack(data);
                 self.write_singly(which, data, done);
@@ -213,8 +218,8 @@ impl<'a> Batches<'a> {
         let Batch { slots, lens, n, .. } = &self.batches[which];
         match self.space.swap.store_file(self.writer, &self.space.budget, &slots[..*n], &lens[..*n], data) {
             Ok(()) => self.report(which, *n, done),
-            // As in `finish`. The pages stay where they are.
-            Err(FileError::Corrupt) => self.report(which, 0, done),
+            // As in `finish`.
+            Err(error) if error.is_lost() => self.report(which, 0, done),
             Err(_) => self.write_singly(which, data, done),
         }
     }

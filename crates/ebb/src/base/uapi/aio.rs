@@ -3,7 +3,7 @@
 //! A context is a number, which is also the address of a ring in this process's memory. Completions appear in the ring,
 //! and may be read there without a call. A child of fork has neither the context nor, with [`Context::new`], the ring.
 
-use super::{Errno, call, madvise, own};
+use super::{Errno, call, madvise, own, timespec};
 use core::sync::atomic::{AtomicU32, Ordering};
 use linux_raw_sys::general as g;
 
@@ -68,6 +68,11 @@ impl Request {
         let (at, len) = (data.as_ptr() as u64, data.len() as u64);
         let (opcode, priority, flags) = (PWRITE, LAST, HAS_PRIORITY);
         Self { data: token, opcode, priority, flags, fd: fd as u32, at, len, offset, ..Self::default() }
+    }
+
+    /// Does not come after others.
+    pub fn at_once(self) -> Self {
+        Self { priority: 0, flags: 0, ..self }
     }
 
     /// Reads at `offset` into the `len` bytes at `out`. They are the kernel's until the completion.
@@ -160,10 +165,13 @@ impl Context {
         Some(event)
     }
 
-    /// Waits for completions; returns how many there are in `out`, at least one.
-    pub fn wait(self, out: &mut [Event]) -> Result<usize, Errno> {
-        // SAFETY: the kernel writes the events.
-        unsafe { call(g::__NR_io_getevents, [self.0, 1, out.len() as u64, out.as_mut_ptr() as u64, 0, 0]) }
+    /// Waits for completions, for at most `timeout_ns` if that is given; returns how many there are in `out`, which is
+    /// none only then.
+    pub fn wait(self, out: &mut [Event], timeout_ns: Option<u64>) -> Result<usize, Errno> {
+        let timeout = timeout_ns.map(timespec);
+        let timeout_at = timeout.as_ref().map_or(0, |timeout| &raw const *timeout as u64);
+        // SAFETY: the kernel reads the time and writes the events.
+        unsafe { call(g::__NR_io_getevents, [self.0, 1, out.len() as u64, out.as_mut_ptr() as u64, timeout_at, 0]) }
             .map(|n| n as usize)
     }
 }
@@ -191,7 +199,7 @@ mod tests {
         unsafe {
             assert_eq!(context.submit(&mut [Request::write(fd, &data.0, 4096, 1)]), Ok(1));
             let mut events = [Event::default(); 4];
-            assert_eq!(context.wait(&mut events), Ok(1));
+            assert_eq!(context.wait(&mut events, None), Ok(1));
             assert_eq!((events[0].data, events[0].result), (1, 4096));
             assert_eq!(context.submit(&mut [Request::read(fd, back.0.as_mut_ptr(), 4096, 4096, 2)]), Ok(1));
         }

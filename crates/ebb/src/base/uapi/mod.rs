@@ -56,6 +56,8 @@ impl Errno {
     pub const EXIST: Self = Self(linux_raw_sys::errno::EEXIST as i32);
     /// Invalid argument.
     pub const INVAL: Self = Self(linux_raw_sys::errno::EINVAL as i32);
+    /// A timer has expired.
+    pub const TIME: Self = Self(linux_raw_sys::errno::ETIME as i32);
     /// The file is larger than it may be.
     pub const FBIG: Self = Self(linux_raw_sys::errno::EFBIG as i32);
     /// Input/output error.
@@ -254,10 +256,14 @@ pub fn drop_vectored(ranges: &[(usize, usize)]) -> Result<usize, Errno> {
         .map(|bytes| bytes as usize)
 }
 
+/// A time for the kernel.
+fn timespec(ns: u64) -> g::__kernel_timespec {
+    g::__kernel_timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 }
+}
+
 /// Sleeps while `*word == expected`, at most `timeout_ns` if given. Returns on any wake, also a spurious one.
 pub fn futex_wait(word: &AtomicU32, expected: u32, timeout_ns: Option<u64>) {
-    let time = timeout_ns
-        .map(|ns| g::__kernel_timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 });
+    let time = timeout_ns.map(timespec);
     let op = (g::FUTEX_WAIT | g::FUTEX_PRIVATE_FLAG) as u64;
     let timeout = time.as_ref().map_or(0, |t| t as *const _ as u64);
     // SAFETY: the kernel only reads the word and the timeout, both alive here.
@@ -308,8 +314,7 @@ pub fn futex_wait_any(
         waiter(shared[1]),
     ];
     let end = timeout_ns.map(|ns| now_ns() + ns);
-    let time = end
-        .map(|ns| g::__kernel_timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 });
+    let time = end.map(timespec);
     let timeout = time.as_ref().map_or(0, |t| t as *const _ as u64);
     // SAFETY: the kernel only reads the words, the structures and the timeout, all alive here.
     let result = unsafe {

@@ -229,7 +229,7 @@ impl SpillFile {
     fn count_used(&self, _exclusive: &Exclusive<'_>) -> Option<u32> {
         let family = &self.family;
         if !family.is_shared() {
-            return Some(self.slots.nr_used());
+            return Some(self.slots.nr_used().saturating_sub(self.faults.left_slots()));
         }
         let bits_of = |chunk| match self.owner {
             true => Some(family.own(chunk)),
@@ -386,9 +386,13 @@ impl SpillFile {
     pub fn adopt(&self, exclusive: &Exclusive<'_>, child: u64) {
         let family = &self.family;
         if !family.is_shared() {
-            // Until the first fork nobody needed the bits. They start with the slots in use.
+            // Until the first fork nobody needed the bits. They start with the slots in use. What is locked now is only being
+            // written, by a transfer that nobody waits for.
             for slot in 0..self.high_water.load(Ordering::Relaxed) {
-                if matches!(self.slots.get(Slot(slot)), TableEntry::Stored(_) | TableEntry::Cached { .. }) {
+                if matches!(
+                    self.slots.get(Slot(slot)),
+                    TableEntry::Stored(_) | TableEntry::Cached { locked: false, .. }
+                ) {
                     let (chunk, word, bit) = place(slot);
                     family.own(chunk)[word].fetch_or(bit, Ordering::Relaxed);
                 }

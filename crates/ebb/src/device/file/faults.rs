@@ -13,6 +13,7 @@
 
 use super::{FileError, GROW_PAUSE_NS, SpillFile};
 use crate::base::uapi::{self, Errno};
+use crate::protocols::gate;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// A file is closed after so many failed writes within [`WINDOW_NS`], and doubted after so many failed reads.
@@ -22,6 +23,10 @@ pub const WINDOW_NS: u64 = 600_000_000_000;
 
 /// A transfer that takes longer than this hangs, as far as one can tell: on a network file system whose server is gone, for example.
 const STUCK_NS: u64 = 2_000_000_000;
+/// A thread that others wait for waits for at most [`STUCK_NS`] times a power of two: this one.
+const PATIENCE_MAX: u32 = 5;
+/// One that nobody waits for waits so many times as long: it may have other things to do, as the background thread has.
+const UNAWAITED_TIMES: u64 = 4;
 
 /// After a read of several slots failed, slots are read alone for so many times as long as that read took.
 const SINGLY_TIMES: u64 = 16;
@@ -94,6 +99,12 @@ pub(super) struct Faults {
     /// Transfers that threads wait for, and since when none of them has ended.
     in_flight: AtomicU32,
     waiting_since_ns: AtomicU64,
+    /// Those of them that nobody waits for any more, and those that threads wait for outside the gate.
+    left: AtomicU32,
+    left_slots: AtomicU32,
+    outside: AtomicU32,
+    /// How often a thread has given up waiting since a transfer last ended in time.
+    patience: AtomicU32,
 }
 
 impl Faults {
@@ -108,14 +119,6 @@ impl Faults {
     pub(super) fn is_doubted(&self) -> bool {
         let end = self.doubted_until_ns.load(Ordering::Relaxed);
         end != 0 && uapi::now_ns() <= end
-    }
-
-    /// Waits for a transfer.
-    pub(super) fn wait<T>(&self, transfer: impl FnOnce() -> T) -> T {
-        self.begin();
-        let result = transfer();
-        self.end();
-        result
     }
 
     /// A transfer begins.
@@ -134,11 +137,65 @@ impl Faults {
         }
     }
 
+    /// Whether a thread inside the gate that has waited for a transfer for so long may go on waiting. It may wait longer as
+    /// long as nobody waits for it to leave.
+    pub(super) fn may_wait(&self, waited_ns: u64) -> bool {
+        let most = STUCK_NS << self.patience.load(Ordering::Relaxed);
+        waited_ns < most || waited_ns < most * UNAWAITED_TIMES && !gate::is_awaited()
+    }
+
+    /// Notes that a transfer has ended while somebody waited for it.
+    pub(super) fn note_answer(&self) {
+        if self.patience.load(Ordering::Relaxed) != 0 {
+            self.patience.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// Notes that a transfer goes on that nobody waits for, and that may write to so many slots. The next one is waited for twice as long, so that a device that is
+    /// only slow gets on.
+    pub(super) fn note_left(&self, slots: usize) {
+        self.left_slots.fetch_add(slots as u32, Ordering::Relaxed);
+        self.left.fetch_add(1, Ordering::Relaxed);
+        let patience = self.patience.load(Ordering::Relaxed);
+        self.patience.store((patience + 1).min(PATIENCE_MAX), Ordering::Relaxed);
+    }
+
+    /// A transfer begins that a thread waits for outside the gate.
+    pub(super) fn begin_outside(&self) {
+        self.outside.fetch_add(1, Ordering::Relaxed);
+        self.begin();
+    }
+
+    /// Such a transfer has ended.
+    pub(super) fn end_outside(&self) {
+        self.end();
+        self.outside.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Slots that they may write to.
+    pub(super) fn left_slots(&self) -> u32 {
+        self.left_slots.load(Ordering::Relaxed)
+    }
+
+    /// Whether there are transfers that nobody waits for.
+    pub(super) fn has_left(&self) -> bool {
+        self.left.load(Ordering::Relaxed) > 0
+    }
+
+    /// Notes that such a transfer has ended.
+    pub(super) fn end_left(&self, slots: usize) {
+        self.left_slots.fetch_sub(slots as u32, Ordering::Relaxed);
+        self.left.fetch_sub(1, Ordering::Relaxed);
+        self.end();
+    }
+
     /// In fork's child: leaves it to the parent to tell the user. The threads that wait outside the gate are the
     /// parent's.
     pub(super) fn inherit(&mut self) {
         *self.is_unsaid.get_mut() = false;
         *self.in_flight.get_mut() = 0;
+        *self.left.get_mut() = 0;
+        *self.outside.get_mut() = 0;
     }
 }
 
@@ -153,6 +210,12 @@ impl SpillFile {
     pub fn is_stuck(&self) -> bool {
         self.faults.in_flight.load(Ordering::Acquire) > 0
             && uapi::now_ns().saturating_sub(self.faults.waiting_since_ns.load(Ordering::Relaxed)) > STUCK_NS
+    }
+
+    /// True while such threads keep others from closing the gate for as long as the device does not answer.
+    pub fn is_stuck_inside(&self) -> bool {
+        let elsewhere = self.faults.left.load(Ordering::Relaxed) + self.faults.outside.load(Ordering::Relaxed);
+        self.is_stuck() && !self.may_leave() && self.faults.in_flight.load(Ordering::Relaxed) > elsewhere
     }
 
     /// Whether the file is closed, and nobody has told the user yet.
@@ -202,7 +265,7 @@ impl SpillFile {
         let is_faulty = match error {
             FileError::Io(errno) => !is_passing(errno),
             FileError::Corrupt => true,
-            FileError::Full | FileError::Closed => false,
+            FileError::Full | FileError::Closed | FileError::Late => false,
         };
         let now = uapi::now_ns();
         if self.owner

@@ -6,8 +6,7 @@ use super::{FileError, Packing, REST_NS, SLOT_BYTES, SpillFile, Taker};
 use crate::base::uapi::aio::Request;
 use crate::base::uapi::{self, Errno};
 use crate::counters::stats;
-use crate::device::flights::{Flights, REQUESTS_MAX};
-use crate::device::kind::Kind;
+use crate::device::flights::{Ended, Flights, REQUESTS_MAX};
 use core::sync::atomic::Ordering;
 use ebb_slots::Slot;
 
@@ -20,12 +19,16 @@ impl SpillFile {
         taker: Taker<'_>,
         packing: &Packing,
         data: &mut [u8],
-        flights: &mut Flights,
+        flights: &mut Flights<'_>,
         which: usize,
     ) -> Result<Option<Sealed>, FileError> {
-        // The first write shows whether the content stays out of the page cache.
-        let is_direct = self.kind != Kind::Ram && self.is_proved.load(Ordering::Relaxed) && !self.family.is_cached();
-        if !flights.can_begin() || !is_direct || self.closed().is_some() || self.is_resting() || self.is_paused() {
+        if !flights.can_begin()
+            || !self.may_fly()
+            || self.closed().is_some()
+            || self.is_resting()
+            || self.is_late()
+            || self.is_paused()
+        {
             return Ok(None);
         }
         let n = packing.nr_slots();
@@ -42,7 +45,7 @@ impl SpillFile {
             let end = sealed.run_end(first);
             let bytes = &data[first * SLOT_BYTES..end * SLOT_BYTES];
             let offset = u64::from(slots[first].0) * SLOT_BYTES as u64;
-            requests[nr_requests] = Request::write(self.fd(), bytes, offset, Flights::token(which, bytes.len()));
+            requests[nr_requests] = Request::write(self.fd(), bytes, offset, bytes.len() as u64);
             nr_requests += 1;
             first = end;
         }
@@ -61,25 +64,33 @@ impl SpillFile {
             return Ok(Some(sealed));
         }
         // In too many pieces, or not at all: it is written in the usual way, from the beginning.
-        flights.end(which);
+        let _ = flights.end(which, |lease| {
+            lease.wait();
+            true
+        });
         self.faults.end();
         self.unseal(data, &sealed).map(|()| None)
     }
 
-    /// Ends a write that [`Self::begin`] began. All or nothing, as [`Self::write`].
+    /// Ends a write that [`Self::begin`] began. All or nothing, as [`Self::write`]; and nothing if the device does not
+    /// answer and others wait for the calling thread.
     pub fn finish(
         &self,
         taker: Taker<'_>,
         packing: &Packing,
         data: &mut [u8],
-        flights: &mut Flights,
+        flights: &mut Flights<'_>,
         mut sealed: Sealed,
         placed: impl FnMut(Slot, Place),
     ) -> Result<(), FileError> {
         let data = &mut data[..packing.nr_slots() * SLOT_BYTES];
-        let is_written = flights.end(sealed.which);
+        let ended = flights.end(sealed.which, |lease| self.wait_or_give(lease, data));
+        if let Ended::Late(lease) = ended {
+            let n = sealed.n;
+            return Err(self.leave_write(taker, lease, &sealed, 0..n));
+        }
         self.faults.end();
-        if is_written {
+        if let Ended::Good = ended {
             stats::add(&taker.stats.flown_slots, packing.nr_slots() as u64);
         } else {
             stats::add(&taker.stats.failed_flights, 1);

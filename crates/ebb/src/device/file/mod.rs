@@ -33,6 +33,7 @@ use seals::{Seals, nonce_of};
 use crate::base::uapi::fd::{Identity, identity_of};
 use crate::base::uapi::{self, Errno};
 use crate::budget::Budget;
+use crate::device::contexts::Contexts;
 use crate::device::kind::{Discard, Kind};
 use crate::device::lives::Lives;
 use crate::device::slots::{charge_tables, new_slots};
@@ -78,6 +79,8 @@ pub enum FileError {
     Corrupt,
     /// Nothing is written to the file any more, because it failed too often (see [`faults`]).
     Closed,
+    /// The device does not answer. The thread has given up waiting, because others wait for it.
+    Late,
 }
 
 impl core::fmt::Display for FileError {
@@ -86,12 +89,20 @@ impl core::fmt::Display for FileError {
             Self::Full => write!(f, "no slot is free"),
             Self::Io(e) => write!(f, "the kernel refuses to read or write it ({e})"),
             Self::Corrupt => write!(f, "its content was changed, or belongs elsewhere"),
+            Self::Late => write!(f, "the device does not answer"),
             Self::Closed => write!(f, "it failed too often, so nothing is written to it any more"),
         }
     }
 }
 
 impl core::error::Error for FileError {}
+
+impl FileError {
+    /// Whether what was to be written is no longer in the caller's buffer, so that no other device can take it either.
+    pub fn is_lost(self) -> bool {
+        matches!(self, Self::Corrupt | Self::Late)
+    }
+}
 
 /// By what the content of a slot is known again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -144,6 +155,8 @@ pub struct SpillFile {
     /// A run found no room.
     lacks_runs: AtomicBool,
     faults: Faults,
+    /// For transfers that threads need not wait for; none until the file is in the list of devices.
+    contexts: Option<&'static Contexts>,
     /// No other file of this process has had this number.
     serial: u32,
 }
@@ -244,6 +257,7 @@ impl SpillFile {
             objects: AtomicU32::new(0),
             lacks_runs: AtomicBool::new(false),
             faults: Faults::default(),
+            contexts: None,
             serial: SERIAL.fetch_add(1, Ordering::Relaxed),
         };
         this.begin_transfers(is_direct);
@@ -253,6 +267,16 @@ impl SpillFile {
     /// The descriptor.
     pub fn fd(&self) -> i32 {
         self.fd.load(Ordering::Relaxed)
+    }
+
+    /// Its number among all files that this process and those that it comes from have made.
+    pub fn serial(&self) -> u32 {
+        self.serial
+    }
+
+    /// Has transfers fly with these contexts from now on.
+    pub fn set_contexts(&mut self, contexts: &'static Contexts) {
+        self.contexts = Some(contexts);
     }
 
     /// Its directory.
@@ -284,6 +308,7 @@ impl SpillFile {
     /// Does what [`Self::destroy`] does, but leaves the descriptor open and returns it, for the caller to close later.
     pub fn destroy_but_fd(self, _exclusive: &Exclusive<'_>, budget: &Budget) -> i32 {
         let fd = self.fd();
+        self.contexts.iter().for_each(|contexts| contexts.disown(self.serial));
         self.leave_family(budget);
         charge_tables(budget, &self.tables, 0, Self::META_PER_SLOT);
         // From here on, metadata that other processes share counts for them.
@@ -442,7 +467,7 @@ impl SpillFile {
     /// objects of them.
     pub fn read_run(&self, first: u32, out: &mut [u8]) -> Result<(), FileError> {
         assert!(first as usize + out.len() / SLOT_BYTES <= self.nr_slots as usize);
-        self.transfer_in(first, out).map_err(FileError::Io)
+        self.transfer_in(first, out).ok_or(FileError::Late)?.map_err(FileError::Io)
     }
 
     /// Decrypts and authenticates in place what was read of `slot`; returns how many bytes of it have content. The caller has the

@@ -8,9 +8,14 @@
 
 use super::faults::is_passing;
 use super::{SLOT_BYTES, SpillFile};
+use crate::base::uapi::aio::Request;
 use crate::base::uapi::{self, Errno, cache};
+use crate::device::contexts::{Contexts, Lease};
 use crate::device::kind::Kind;
+use core::cell::Cell;
 use core::sync::atomic::{AtomicU32, Ordering};
+use ebb_slots::Slot;
+use linux_raw_sys::general::MADV_DONTNEED;
 
 /// Most tries in a row of a transfer whose error may pass by itself, and the pause after the first of them. Each pause is twice as
 /// long as the one before: 31 ms in all, in which the thread keeps others from closing the gate.
@@ -24,6 +29,18 @@ pub(super) struct Torn {
     pub done: usize,
     pub errno: Errno,
 }
+
+/// Why a transfer did not end well.
+pub(super) enum Undone<'a> {
+    Torn(Torn),
+    /// The device does not answer, and others wait for the thread to leave the gate. The buffer has other memory now. Once
+    /// nobody needs to know any more which slots are being written, the caller leaves them: [`SpillFile::leave`].
+    Late(Lease<'a>),
+}
+
+/// What a call of [`transfer`]'s returns when its transfer goes on without it. No device says that:
+/// see [`SpillFile::outcome`].
+const LATE: Errno = Errno::TIME;
 
 /// A read that began inside the gate and ends there, and that waits for the device outside.
 #[derive(Clone, Copy, Debug)]
@@ -81,25 +98,94 @@ impl SpillFile {
         }
     }
 
-    /// Writes neighbouring slots, from slot `first` on. `data` is page-aligned.
-    pub(super) fn transfer_out(&self, first: u32, data: &[u8]) -> Result<(), Torn> {
-        self.faults.wait(|| self.write_out(first, data))
+    /// Whether transfers may be made by AIO: the first write has shown that the content stays out of the page cache.
+    pub(super) fn may_fly(&self) -> bool {
+        self.kind != Kind::Ram && self.is_proved.load(Ordering::Relaxed) && !self.family.is_cached()
     }
 
-    fn write_out(&self, first: u32, data: &[u8]) -> Result<(), Torn> {
+    /// Whether threads that wait for a transfer inside the gate leave it if it takes too long.
+    pub(super) fn may_leave(&self) -> bool {
+        self.may_fly() && self.contexts.is_some_and(Contexts::can_fly)
+    }
+
+    /// A context, if the thread can wait for a transfer in such a way that it may leave it.
+    fn context(&self) -> Option<Lease<'_>> {
+        if self.may_fly() { self.contexts?.lease() } else { None }
+    }
+
+    /// Waits for a transfer from or to `buffer`, which is page-aligned, but no longer than others can bear. False if the
+    /// transfer goes on: then the buffer has other memory, of zeros.
+    pub(super) fn wait_or_give(&self, lease: &mut Lease<'_>, buffer: &mut [u8]) -> bool {
+        let has_ended = lease.end(|waited_ns| self.faults.may_wait(waited_ns));
+        if !has_ended && !give_away(buffer) {
+            lease.wait();
+            return true;
+        }
+        if has_ended {
+            self.faults.note_answer();
+        }
+        has_ended
+    }
+
+    /// How a transfer ended that was one request.
+    fn outcome(lease: &Lease<'_>) -> Result<usize, Errno> {
+        lease.result().map_err(|errno| if errno == LATE { Errno::TIMEDOUT } else { errno })
+    }
+
+    /// Writes at `offset`, by one call or one request. What follows it in `late` goes on.
+    fn call_out<'a>(
+        &'a self,
+        data: &mut [u8],
+        done: usize,
+        offset: u64,
+        late: &Cell<Option<Lease<'a>>>,
+    ) -> Result<usize, Errno> {
+        let Some(mut lease) = self.context() else { return uapi::pwrite(self.fd(), &data[done..], offset) };
+        let mut request = [Request::write(self.fd(), &data[done..], offset, 0).at_once()];
+        // SAFETY: nobody else has the buffer, and it has other memory if the transfer goes on.
+        if unsafe { lease.begin(&mut request) } == 0 {
+            return uapi::pwrite(self.fd(), &data[done..], offset);
+        }
+        if self.wait_or_give(&mut lease, data) {
+            return Self::outcome(&lease);
+        }
+        late.set(Some(lease));
+        Err(LATE)
+    }
+
+    /// Writes neighbouring slots, from slot `first` on. `data` is page-aligned.
+    pub(super) fn transfer_out(&self, first: u32, data: &mut [u8]) -> Result<(), Undone<'_>> {
+        self.faults.begin();
+        let result = self.write_out(first, data);
+        if !matches!(result, Err(Undone::Late(_))) {
+            self.faults.end();
+        }
+        result
+    }
+
+    fn write_out(&self, first: u32, data: &mut [u8]) -> Result<(), Undone<'_>> {
         debug_assert!(data.as_ptr().addr().is_multiple_of(SLOT_BYTES) && data.len().is_multiple_of(SLOT_BYTES));
-        let (at, len) = (u64::from(first) * SLOT_BYTES as u64, data.len() as u64);
-        let write = |from: usize| {
-            transfer(from, data.len(), |done| {
-                uapi::unsignalled(|| uapi::pwrite(self.fd(), &data[done..], at + done as u64))
-            })
+        let at = u64::from(first) * SLOT_BYTES as u64;
+        let late = Cell::new(None);
+        let write = |data: &mut [u8], from: usize| {
+            transfer(from, data.len(), |done| uapi::unsignalled(|| self.call_out(data, done, at + done as u64, &late)))
         };
-        let mut written = write(0);
+        let mut written = write(data, 0);
+        if let Some(lease) = late.take() {
+            return Err(Undone::Late(lease));
+        }
         if let Err(Torn { done, errno: Errno::INVAL }) = written
             && self.give_up_direct()
         {
-            written = write(done);
+            written = write(data, done);
         }
+        self.settle_write(at, data, written).map_err(Undone::Torn)
+    }
+
+    /// Does what is left to do for a write at `at`: where the program's limit refused it, it is made in another way, and
+    /// nothing stays in the page cache.
+    fn settle_write(&self, at: u64, data: &[u8], mut written: Result<(), Torn>) -> Result<(), Torn> {
+        let len = data.len() as u64;
         let mut is_cached = self.family.is_cached();
         if let Err(Torn { done, errno: Errno::FBIG }) = written {
             // The program's RLIMIT_FSIZE refused the write. That limit is meant for the program's own files.
@@ -121,9 +207,71 @@ impl SpillFile {
         Ok(())
     }
 
-    /// Reads neighbouring slots, from slot `first` on. `out` is page-aligned.
-    pub(super) fn transfer_in(&self, first: u32, out: &mut [u8]) -> Result<(), Errno> {
-        self.faults.wait(|| self.read_in(first, out))
+    /// Reads neighbouring slots, from slot `first` on. `out` is page-aligned. None if the device does not answer, and others
+    /// wait for the thread to leave the gate.
+    pub(super) fn transfer_in(&self, first: u32, out: &mut [u8]) -> Option<Result<(), Errno>> {
+        if self.is_late() {
+            return None;
+        }
+        self.faults.begin();
+        let late = Cell::new(None);
+        let result = self.read_in(first, out, &late);
+        match late.take() {
+            Some(lease) => {
+                self.leave(lease, &[]);
+                None
+            }
+            None => {
+                self.faults.end();
+                Some(result)
+            }
+        }
+    }
+
+    /// Leaves a transfer to the kernel. The `slots` that it writes, if it writes, are this file's until it has ended, and
+    /// the file is [late](Self::is_late) as long.
+    pub(super) fn leave(&self, lease: Lease<'_>, slots: &[Slot]) {
+        // The transfer still counts as one that is waited for, so that the file counts as stuck.
+        self.faults.note_left(slots.len());
+        lease.leave(self.serial, slots);
+    }
+
+    /// Whether transfers were left that have not ended yet. Such a file takes nothing, and is not read inside the gate.
+    pub fn is_late(&self) -> bool {
+        if !self.faults.has_left() {
+            return false;
+        }
+        if let Some(contexts) = self.contexts {
+            contexts.reap(self.serial, |slots| self.end_left(slots));
+        }
+        self.faults.has_left()
+    }
+
+    /// Takes back what was left of a transfer that has ended, or that is no longer this process's.
+    pub fn end_left(&self, slots: &[Slot]) {
+        self.unalloc(slots);
+        self.faults.end_left(slots.len());
+    }
+
+    fn call_in<'a>(
+        &'a self,
+        out: &mut [u8],
+        done: usize,
+        offset: u64,
+        late: &Cell<Option<Lease<'a>>>,
+    ) -> Result<usize, Errno> {
+        let Some(mut lease) = self.context() else { return uapi::pread(self.fd(), &mut out[done..], offset) };
+        let part = &mut out[done..];
+        let mut request = [Request::read(self.fd(), part.as_mut_ptr(), part.len(), offset, 0)];
+        // SAFETY: nobody else has the buffer, and it has other memory if the transfer goes on.
+        if unsafe { lease.begin(&mut request) } == 0 {
+            return uapi::pread(self.fd(), part, offset);
+        }
+        if self.wait_or_give(&mut lease, out) {
+            return Self::outcome(&lease);
+        }
+        late.set(Some(lease));
+        Err(LATE)
     }
 
     /// Begins a read of `slot` outside the gate, past this file: the caller reads it as it is, with one call, and then
@@ -132,22 +280,21 @@ impl SpillFile {
         if self.family.is_cached() {
             return None;
         }
-        self.faults.begin();
+        self.faults.begin_outside();
         Some(Early { fd: self.fd(), offset: u64::from(slot) * SLOT_BYTES as u64, serial: self.serial })
     }
 
     /// Ends such a read, if it was one of this file.
     pub fn end_early(&self, early: Early) {
         if early.serial == self.serial {
-            self.faults.end();
+            self.faults.end_outside();
         }
     }
 
-    fn read_in(&self, first: u32, out: &mut [u8]) -> Result<(), Errno> {
+    fn read_in<'a>(&'a self, first: u32, out: &mut [u8], late: &Cell<Option<Lease<'a>>>) -> Result<(), Errno> {
         debug_assert!(out.as_ptr().addr().is_multiple_of(SLOT_BYTES) && out.len().is_multiple_of(SLOT_BYTES));
         let (at, len) = (u64::from(first) * SLOT_BYTES as u64, out.len());
-        let mut read =
-            |from: usize| transfer(from, len, |done| uapi::pread(self.fd(), &mut out[done..], at + done as u64));
+        let mut read = |from: usize| transfer(from, len, |done| self.call_in(out, done, at + done as u64, late));
         let mut read_all = read(0);
         if let Err(Torn { done, errno: Errno::INVAL }) = read_all
             && self.give_up_direct()
@@ -168,6 +315,12 @@ impl SpillFile {
         self.family.set_cached();
         was_direct
     }
+}
+
+/// Gives the memory of a buffer, which is page-aligned and lies in private memory, to whoever else has it: the kernel, which
+/// transfers it. The buffer has new memory then, of zeros. False if the buffer must keep its memory.
+fn give_away(buffer: &mut [u8]) -> bool {
+    uapi::madvise(buffer.as_ptr().addr(), buffer.len(), MADV_DONTNEED).is_ok()
 }
 
 #[cfg(test)]

@@ -2,12 +2,13 @@
 
 use super::faults::Meaning;
 use super::seals::nonce_of;
-use super::transfer::Torn;
+use super::transfer::{Torn, Undone};
 use super::{
     BATCH, FileError, NO_FOLIO, NO_OWNER, Packing, Place, RECLAIM_CLUSTERS, REST_NS, SLOT_BYTES, SpillFile, Taker,
 };
 use crate::base::uapi::{self, Errno};
 use crate::counters::stats;
+use crate::device::contexts::Lease;
 use crate::protocols::seal::Seal;
 use aes_gcm::aead::AeadInOut;
 use core::ops::Range;
@@ -47,6 +48,9 @@ impl SpillFile {
         assert!(self.owner && n <= BATCH);
         if self.closed().is_some() {
             return Err(FileError::Closed);
+        }
+        if self.is_late() {
+            return Err(FileError::Late);
         }
         let data = &mut data[..n * SLOT_BYTES];
         packing.finish(data);
@@ -177,9 +181,11 @@ impl SpillFile {
         while first < n {
             let end = sealed.run_end(first);
             let Sealed { slots, had_space, .. } = sealed;
-            if let Err(Torn { done, errno }) =
-                self.transfer_out(slots[first].0, &data[first * SLOT_BYTES..end * SLOT_BYTES])
-            {
+            let written = self.transfer_out(slots[first].0, &mut data[first * SLOT_BYTES..end * SLOT_BYTES]);
+            if let Err(Undone::Late(lease)) = written {
+                return Err(self.leave_write(taker, lease, sealed, first..end));
+            }
+            if let Err(Undone::Torn(Torn { done, errno })) = written {
                 match errno {
                     Errno::FBIG => _ = self.too_long_from.fetch_min(slots[first].0, Ordering::Relaxed),
                     _ => self.too_long_from.store(u32::MAX, Ordering::Relaxed),
@@ -218,6 +224,28 @@ impl SpillFile {
         slots[bad.clone()].iter().for_each(|slot| self.slots.retire(*slot));
         self.unalloc(&slots[bad.end..]);
         restored
+    }
+
+    /// Leaves the write of those slots of a batch that `late` names to the kernel, and gives back the others.
+    pub(super) fn leave_write(
+        &self,
+        taker: Taker<'_>,
+        lease: Lease<'_>,
+        sealed: &Sealed,
+        late: Range<usize>,
+    ) -> FileError {
+        let slots = &sealed.slots[..sealed.n];
+        for (slot, had_space) in slots.iter().zip(sealed.had_space) {
+            self.unhold(slot.0);
+            if !had_space {
+                self.forget_seal(*slot);
+            }
+        }
+        self.unalloc(&slots[..late.start]);
+        self.unalloc(&slots[late.end..]);
+        self.leave(lease, &slots[late]);
+        stats::add(&taker.stats.late_transfers, 1);
+        FileError::Late
     }
 
     /// Decrypts again what was encrypted for `slots`, which are the caller's alone.

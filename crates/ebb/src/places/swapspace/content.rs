@@ -215,7 +215,7 @@ impl SwapSpace {
         writer: Writer<'_>,
         packing: &Packing,
         data: &mut [u8],
-        flights: &mut Flights,
+        flights: &mut Flights<'_>,
         which: usize,
     ) -> Result<Option<Flight>, FileError> {
         self.devices.begin(writer, packing, data, flights, which)
@@ -228,7 +228,7 @@ impl SwapSpace {
         budget: &Budget,
         packing: &Packing,
         data: &mut [u8],
-        flights: &mut Flights,
+        flights: &mut Flights<'_>,
         flight: Flight,
     ) -> Result<(), FileError> {
         let placed = |index, slot, place| self.set_in_file(index, slot, place);
@@ -237,7 +237,7 @@ impl SwapSpace {
                 self.charge_file(writer.held, budget, index);
                 Ok(())
             }
-            Err(FileError::Corrupt) => Err(FileError::Corrupt),
+            Err(error) if error.is_lost() => Err(error),
             Err(_) => self.write_packed(writer, budget, packing, data),
         }
         .inspect_err(|_| self.memory.set_refused())

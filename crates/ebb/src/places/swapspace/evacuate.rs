@@ -163,8 +163,8 @@ impl SwapSpace {
         }
         match self.write_objects(writer, budget, &slots[..n], &lens[..n], &mut data[..n * SLOT_BYTES]) {
             Ok(()) => return n,
-            // The buffer could not be decrypted again. The content is still where it was.
-            Err(FileError::Corrupt) => return 0,
+            // The content is still where it was.
+            Err(error) if error.is_lost() => return 0,
             Err(_) => {}
         }
         let whole_pages = !self.has_file();
@@ -179,7 +179,7 @@ impl SwapSpace {
             let (slot, len_of) = (&slots[i..i + 1], &lens[i..i + 1]);
             match self.write_objects(writer, budget, slot, len_of, object) {
                 Ok(()) => {}
-                Err(FileError::Corrupt) => return i,
+                Err(error) if error.is_lost() => return i,
                 Err(_) if !is_small && self.store_in_pool(budget, stats, slots[i], &object[..len]) => {}
                 Err(_) => return i,
             }

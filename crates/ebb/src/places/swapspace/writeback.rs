@@ -62,7 +62,7 @@ impl SwapSpace {
         budget: &Budget,
         stats: &Shared,
         data: &mut [u8],
-        flights: &mut Flights,
+        flights: &mut Flights<'_>,
     ) -> usize {
         if !self.has_file() || self.content_pages.load(Ordering::Relaxed) == 0 {
             return 0;
